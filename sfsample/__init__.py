@@ -1,0 +1,52 @@
+"""Stack sampler for live Linux processes, unwinding with SFrame.
+
+    import sfsample
+    profile = sfsample.record(1234, duration=10)
+    print(sfsample.folded(profile))
+
+The names below are the library; everything else may change.  They are loaded on first use, so that importing
+the package (which the command line does for `--help`) costs nothing.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sfsample.api import dump, folded, record
+    from sfsample.errors import NoSuchProcess, NotPermitted, SfsampleError, UnsupportedTarget
+    from sfsample.model import Found, Frame, Stack, StopReason
+    from sfsample.profile import Profile
+    from sfsample.snapshot import ProcessDump, ThreadDump
+
+__all__ = [
+    "Found",
+    "Frame",
+    "NoSuchProcess",
+    "NotPermitted",
+    "ProcessDump",
+    "Profile",
+    "SfsampleError",
+    "Stack",
+    "StopReason",
+    "ThreadDump",
+    "UnsupportedTarget",
+    "dump",
+    "folded",
+    "record",
+]
+
+_HOMES = {
+    "api": ("dump", "folded", "record"),
+    "errors": ("NoSuchProcess", "NotPermitted", "SfsampleError", "UnsupportedTarget"),
+    "model": ("Found", "Frame", "Stack", "StopReason"),
+    "profile": ("Profile",),
+    "snapshot": ("ProcessDump", "ThreadDump"),
+}
+
+
+def __getattr__(name: str) -> Any:  # noqa: ANN401 - module attributes have any type
+    from importlib import import_module
+
+    for home, names in _HOMES.items():
+        if name in names:
+            return getattr(import_module(f"sfsample.{home}"), name)
+    raise AttributeError(f"module 'sfsample' has no attribute {name!r}")

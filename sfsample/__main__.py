@@ -1,0 +1,7 @@
+"""`python -m sfsample` is the command line."""
+
+import sys
+
+from sfsample.cli import main
+
+sys.exit(main())

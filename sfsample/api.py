@@ -1,0 +1,71 @@
+"""The library: `record` and `dump`, the same path that the command line takes.
+
+Law: composes the layers below and decides nothing else.  Prints nothing, installs no signal handler, and
+leaves the target running whatever is raised.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+
+from sfsample.output.folded import folded_lines
+from sfsample.profile import Profile
+from sfsample.sampler import Clock, Mode, Options, Sampler
+from sfsample.snapshot import ProcessDump, take
+from sfsample.symbolize.names import clean_name
+from sfsample.symbolize.symbolizer import Symbolizer
+from sfsample.target.capture import DEFAULT_STACK_BYTES
+from sfsample.target.live import LiveProcess
+from sfsample.unwind.stepper import Stepper
+from sfsample.unwind.unwinder import DEFAULT_STEPPERS, MAX_FRAMES, Unwinder
+
+
+def record(
+    pids: int | Iterable[int],
+    duration: float | None = None,
+    *,
+    rate: float = 99.0,
+    mode: Mode = "cpu",
+    max_frames: int = MAX_FRAMES,
+    stack_bytes: int = DEFAULT_STACK_BYTES,
+    steppers: Sequence[Stepper] = DEFAULT_STEPPERS,
+    should_stop: Callable[[], bool] = lambda: False,
+    clock: Clock | None = None,
+) -> Profile:
+    """Sample one process or several.
+
+    `duration` in seconds (None: until the target ends or `should_stop`, asked ten times a second, is true),
+    `rate` in samples per second and thread, `mode` "cpu" (threads that run at the tick) or "wall" (all),
+    `stack_bytes` copied per thread at most.
+
+    Raises NoSuchProcess, NotPermitted or UnsupportedTarget; each has `help` lines.
+    """
+    targets: list[LiveProcess] = []
+    try:
+        for pid in [pids] if isinstance(pids, int) else pids:
+            targets.append(LiveProcess(pid, stack_bytes))  # noqa: PERF401 - those opened must be closed
+        options = Options(rate, duration, mode, steppers, max_frames)
+        return Sampler(targets, options, clock).run(should_stop)
+    finally:
+        for target in targets:
+            target.close()
+
+
+def dump(
+    pid: int,
+    *,
+    max_frames: int = MAX_FRAMES,
+    stack_bytes: int = DEFAULT_STACK_BYTES,
+    steppers: Sequence[Stepper] = DEFAULT_STEPPERS,
+) -> ProcessDump:
+    """Look once at every thread of a process.  Raises as `record` does."""
+    target = LiveProcess(pid, stack_bytes)
+    try:
+        return take(target, Unwinder(target.index, steppers=steppers, max_frames=max_frames))
+    finally:
+        target.close()
+
+
+def folded(profile: Profile, *, threads: bool = False) -> str:
+    """Return a profile as folded stacks, with names; `threads`: one root per thread."""
+    namer = Symbolizer()
+    lines = folded_lines(profile, lambda place: namer.name(*place), clean_name, threads=threads)
+    return "".join(line + "\n" for line in lines)

@@ -1,0 +1,71 @@
+"""`sfsample dump`: every thread of a process, once.
+
+Law: a thread that could not be captured is shown with the reason, and the exit code is 5.
+"""
+
+import json
+import socket
+import time
+from argparse import Namespace
+
+from sfsample import api
+from sfsample.cli.console import Output, say, steppers, targets
+from sfsample.errors import TargetError
+from sfsample.model import Capture
+from sfsample.output.dump import DumpNames, dump_json, dump_text
+from sfsample.snapshot import ProcessDump
+from sfsample.symbolize.names import clean_name, frame_name
+from sfsample.symbolize.symbolizer import Symbolizer
+
+_PARTIAL = 5
+
+
+def run(arguments: Namespace) -> int:
+    """Dump, write; return the exit code."""
+    output = Output(arguments.output)
+    try:
+        pids = targets(arguments)
+        dumps, failures = _take(arguments, pids)
+        names = _names()
+        if arguments.json:
+            document = {"schema": "sfsample.dump/1", "time": time.time(), "host": socket.gethostname(),
+                        "processes": [dump_json(dump, names) for dump in dumps]}  # fmt: skip
+            output.write(json.dumps(document, indent=1) + "\n")
+        else:
+            output.write("\n".join("".join(f"{line}\n" for line in dump_text(d, names)) for d in dumps))
+    finally:
+        output.discard()
+    for text in dict.fromkeys(problem for dump in dumps for problem in dump.problems):
+        if not arguments.quiet:
+            say(f"sfsample: {text}")
+    missed = any(thread.capture is Capture.FAILED for dump in dumps for thread in dump.threads)
+    return _PARTIAL if missed or failures else 0
+
+
+def _take(arguments: Namespace, pids: list[int]) -> tuple[list[ProcessDump], int]:
+    """Dump every process; the failure of one of several is told, and the others are shown."""
+    dumps: list[ProcessDump] = []
+    failures: list[TargetError] = []
+    for pid in pids:
+        try:
+            dumps.append(api.dump(pid, max_frames=arguments.max_frames, steppers=steppers(arguments),
+                                  stack_bytes=arguments.stack_bytes))  # fmt: skip
+        except TargetError as failure:
+            failures.append(failure)
+    if failures and not dumps:
+        raise failures[0]
+    for told in failures:
+        say(f"sfsample: {told}")
+    return dumps, len(failures)
+
+
+def _names() -> DumpNames:
+    from sfsample.target.syscalls import syscall_name
+
+    symbolizer = Symbolizer()
+    return DumpNames(
+        symbol=symbolizer.symbol,
+        text=frame_name,
+        clean=clean_name,
+        syscall=syscall_name,
+    )

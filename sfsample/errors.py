@@ -1,0 +1,63 @@
+"""Every exception that crosses a module boundary.
+
+    SfsampleError
+      FormatError            foreign bytes are wrong: the table is lost, the run goes on
+      TargetError            the target or the user is the problem: one line and help
+        NoSuchProcess        exit 3
+        NotPermitted         exit 4
+        UnsupportedTarget    exit 1
+      UsageError             exit 2
+
+Law: an expected failure of a walk is a `StopReason` value, never an exception.  Callers branch on the
+class (and the doors on `errno`), never on text.  `help` holds the lines that tell the user what to do.
+"""
+
+
+class SfsampleError(Exception):
+    """Base of all; `exit_code` is what the command line returns for it."""
+
+    exit_code = 1
+
+    def __init__(self, what: str, *help_lines: str) -> None:
+        super().__init__(what)
+        self.help = help_lines
+
+
+class FormatError(SfsampleError):
+    """Foreign bytes are wrong: in which section, at which byte offset of it, and what."""
+
+    def __init__(self, section: str, offset: int, what: str) -> None:
+        super().__init__(f"{section}+{offset:#x}: {what}")
+        self.section = section
+        self.offset = offset
+        self.what = what
+
+
+class TargetError(SfsampleError):
+    """A process cannot be looked at."""
+
+    def __init__(self, pid: int, what: str, *help_lines: str) -> None:
+        super().__init__(what, *help_lines)
+        self.pid = pid
+
+
+class NoSuchProcess(TargetError):  # noqa: N818 - reads as what happened
+    """It does not exist, or ended before the first sample."""
+
+    exit_code = 3
+
+
+class NotPermitted(TargetError):  # noqa: N818 - reads as what happened
+    """The kernel refuses; `help` names the gate and the way through it."""
+
+    exit_code = 4
+
+
+class UnsupportedTarget(TargetError):  # noqa: N818 - reads as what happened
+    """A kernel thread, a zombie, a 32-bit program: nothing we could unwind."""
+
+
+class UsageError(SfsampleError):
+    """The command line asks for something that cannot be."""
+
+    exit_code = 2

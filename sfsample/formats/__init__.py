@@ -1,0 +1,1 @@
+"""Bytes to values: no files, no processes."""

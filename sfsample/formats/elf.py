@@ -1,0 +1,231 @@
+"""ELF files: segments, sections, notes.  The one door to pyelftools.
+
+Law: given bytes, gives values; opens no file.  pyelftools reads headers and notes; it never interprets
+CFI or symbols here (too slow, and wrong for some opcodes).  Whatever it raises on foreign bytes leaves as
+`FormatError`.  Sections are read only when asked for: a stripped or memory-built image has none.
+
+Source: System V gABI chapters 4 and 5.
+"""
+
+from collections.abc import Iterator
+from functools import cached_property
+from io import BytesIO
+from mmap import mmap
+from typing import NamedTuple
+
+from sfsample.arch import ByteOrder
+from sfsample.errors import FormatError
+
+Buffer = bytes | memoryview | mmap
+
+PAGE = 4096
+PT_LOAD, PT_NOTE, PT_GNU_EH_FRAME, PT_GNU_SFRAME = 1, 4, 0x6474E550, 0x6474E554
+SHT_NOBITS, SHT_SYMTAB, SHT_DYNSYM = 8, 2, 11
+PF_X = 1
+SHF_EXECINSTR = 4
+_NT_GNU_BUILD_ID = 3
+_TYPES = {"PT_LOAD": PT_LOAD, "PT_NOTE": PT_NOTE, "PT_GNU_EH_FRAME": PT_GNU_EH_FRAME,
+          "PT_GNU_SFRAME": PT_GNU_SFRAME}  # fmt: skip
+_SECTION_TYPES = {"SHT_NOBITS": SHT_NOBITS, "SHT_SYMTAB": SHT_SYMTAB, "SHT_DYNSYM": SHT_DYNSYM}
+
+
+class Segment(NamedTuple):
+    """A program header.  `type` is numeric; types that nobody here asks about are 0."""
+
+    type: int
+    flags: int
+    offset: int
+    vaddr: int
+    filesz: int
+    memsz: int
+
+
+class Section(NamedTuple):
+    """A section header, with its name."""
+
+    name: str
+    type: int
+    flags: int
+    vaddr: int
+    offset: int
+    size: int
+    link: int
+
+
+class ElfImage:
+    """One ELF object's bytes, with lazy views of what unwinding and naming need.
+
+    Raises FormatError from the constructor when it is not a usable 64-bit ELF object.
+    """
+
+    def __init__(self, data: Buffer, name: str) -> None:
+        self.name = name
+        self.data = memoryview(data)
+        self._check_ident()
+        try:
+            self._open(data)
+        except Exception as damage:  # noqa: BLE001 - pyelftools raises many kinds on damaged input
+            raise FormatError(name, 0, f"unreadable ELF headers: {damage!r}") from None
+
+    def _check_ident(self) -> None:
+        ident = bytes(self.data[:16])
+        if len(ident) < 16 or ident[:4] != b"\x7fELF":
+            raise FormatError(self.name, 0, "not an ELF file")
+        if ident[4] != 2:
+            raise FormatError(self.name, 4, "not a 64-bit ELF file")
+        if ident[5] not in (1, 2):
+            raise FormatError(self.name, 5, f"unknown byte order {ident[5]}")
+        self.byteorder: ByteOrder = "little" if ident[5] == 1 else "big"
+        if len(self.data) < 64:
+            raise FormatError(self.name, 0, "shorter than an ELF header")
+        self.machine = int.from_bytes(self.data[18:20], self.byteorder)
+
+    def _open(self, data: Buffer) -> None:
+        from elftools.common.utils import struct_parse
+        from elftools.elf.elffile import ELFFile
+
+        self._stream = data if isinstance(data, mmap) else BytesIO(data)
+        elf = ELFFile(self._stream)
+        self._structs, self._parse, self._header = elf.structs, struct_parse, elf.header
+        self.segments = tuple(self._segments())
+
+    def _segments(self) -> Iterator[Segment]:
+        header = self._header
+        count = min(
+            header["e_phnum"], len(self.data) // header["e_phentsize"] if header["e_phentsize"] else 0
+        )
+        for index in range(count):
+            at = header["e_phoff"] + index * header["e_phentsize"]
+            raw = self._parse(self._structs.Elf_Phdr, self._stream, at)
+            kind = _TYPES.get(raw["p_type"], raw["p_type"])
+            yield Segment(kind if isinstance(kind, int) else 0, raw["p_flags"], raw["p_offset"],
+                          raw["p_vaddr"], raw["p_filesz"], raw["p_memsz"])  # fmt: skip
+
+    # -- where things are
+
+    def segment(self, kind: int) -> Segment | None:
+        """Return the first program header of a type."""
+        return next((s for s in self.segments if s.type == kind), None)
+
+    @cached_property
+    def executable(self) -> tuple[tuple[int, int], ...]:
+        """Vaddr ranges [start, end) of executable segments."""
+        return tuple(
+            (s.vaddr, s.vaddr + s.memsz) for s in self.segments if s.type == PT_LOAD and s.flags & PF_X
+        )
+
+    def load_bias(self, start: int, offset: int, *, executable: bool) -> int | None:
+        """Return address - vaddr for a mapping of file `offset` at `start`; None when no PT_LOAD is there.
+
+        Two segments can share a file page (end of text, start of data); permissions tell them apart.
+        """
+        best: int | None = None
+        for segment in self.segments:
+            first = segment.offset & -PAGE
+            if segment.type != PT_LOAD or not first <= offset < segment.offset + max(segment.filesz, 1):
+                continue
+            best = start - offset - (segment.vaddr - segment.offset)
+            if bool(segment.flags & PF_X) == executable:
+                return best
+        return best
+
+    def loaded(self, vaddr: int, size: int | None = None) -> memoryview | None:
+        """Return the file bytes loaded at `vaddr`: exactly `size`, or all that follow in the segment."""
+        for s in self.segments:
+            if s.type == PT_LOAD and s.vaddr <= vaddr < s.vaddr + s.filesz:
+                at = s.offset + vaddr - s.vaddr
+                end = s.offset + s.filesz if size is None else at + size
+                if end <= min(s.offset + s.filesz, len(self.data)):
+                    return self.data[at:end]
+        return None
+
+    # -- sections
+
+    @cached_property
+    def sections(self) -> tuple[Section, ...]:
+        """Section headers; none when the file has none or they are damaged."""
+        try:
+            return tuple(self._sections())
+        except Exception:  # noqa: BLE001 - as above; sections are a convenience, segments the truth
+            return ()
+
+    def _sections(self) -> Iterator[Section]:
+        header = self._header
+        size, base, count = header["e_shentsize"], header["e_shoff"], header["e_shnum"]
+        if not base or not size or base + size > len(self.data):
+            return
+        raws = [
+            self._parse(self._structs.Elf_Shdr, self._stream, base + i * size)
+            for i in range(min(count, (len(self.data) - base) // size))
+        ]
+        names = raws[header["e_shstrndx"]]
+        table = bytes(self.data[names["sh_offset"] : names["sh_offset"] + names["sh_size"]])
+        for raw in raws:
+            end = table.find(b"\0", raw["sh_name"])
+            name = table[raw["sh_name"] : end].decode("utf-8", "replace")
+            kind = _SECTION_TYPES.get(raw["sh_type"], raw["sh_type"])
+            yield Section(name, kind if isinstance(kind, int) else 0, raw["sh_flags"], raw["sh_addr"],
+                          raw["sh_offset"], raw["sh_size"], raw["sh_link"])  # fmt: skip
+
+    @cached_property
+    def code_sections(self) -> tuple[tuple[int, int], ...]:
+        """Vaddr ranges [start, end) of sections with instructions."""
+        return tuple((s.vaddr, s.vaddr + s.size) for s in self.sections if s.flags & SHF_EXECINSTR)
+
+    def section(self, name: str) -> Section | None:
+        """Return the section of that name that has bytes in this file."""
+        return next((s for s in self.sections if s.name == name and s.type != SHT_NOBITS and s.size), None)
+
+    def contents(self, section: Section) -> memoryview:
+        """Return a section's bytes, or as many of them as the file holds."""
+        return self.data[section.offset : section.offset + section.size]
+
+    # -- what unwinding and naming ask for
+
+    def sframe(self) -> tuple[memoryview, int] | None:
+        """Return SFrame bytes and their vaddr: PT_GNU_SFRAME, else the section (concatenating linkers)."""
+        segment = self.segment(PT_GNU_SFRAME)
+        if segment is not None and segment.filesz:
+            return self.data[segment.offset : segment.offset + segment.filesz], segment.vaddr
+        section = self.section(".sframe")
+        return (self.contents(section), section.vaddr) if section else None
+
+    def eh_frame_hdr(self) -> tuple[memoryview, int] | None:
+        """Return `.eh_frame_hdr` and its vaddr."""
+        segment = self.segment(PT_GNU_EH_FRAME)
+        if segment is None or not segment.filesz:
+            return None
+        return self.data[segment.offset : segment.offset + segment.filesz], segment.vaddr
+
+    def symbols(self) -> tuple[memoryview, memoryview] | None:
+        """Return (symbol records, string table) of `.symtab`, else of `.dynsym`."""
+        for wanted in (SHT_SYMTAB, SHT_DYNSYM):
+            for section in self.sections:
+                if section.type == wanted and section.size and section.link < len(self.sections):
+                    return self.contents(section), self.contents(self.sections[section.link])
+        return None
+
+    @cached_property
+    def build_id(self) -> str | None:
+        """The GNU build-id in hexadecimal, from PT_NOTE."""
+        for segment in self.segments:
+            if segment.type == PT_NOTE:
+                found = build_id_of(bytes(self.data[segment.offset : segment.offset + segment.filesz]),
+                                    self.byteorder)  # fmt: skip
+                if found:
+                    return found
+        return None
+
+
+def build_id_of(notes: bytes, byteorder: ByteOrder) -> str | None:
+    """Return the GNU build-id among the notes of one PT_NOTE segment (gABI, "Note Section"), or None."""
+    offset = 0
+    while offset + 12 <= len(notes):
+        namesz, descsz, kind = (
+            int.from_bytes(notes[offset + i : offset + i + 4], byteorder) for i in (0, 4, 8)
+        )
+        name, desc = offset + 12, offset + 12 + (namesz + 3 & -4)
+        if kind == _NT_GNU_BUILD_ID and notes[name : name + namesz] == b"GNU\0":
+            return notes[desc : desc + descsz].hex() or None
+        offset = desc + (descsz + 3 & -4)
+    return None

@@ -1,0 +1,1 @@
+"""Which ELF object is mapped where."""

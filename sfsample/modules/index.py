@@ -1,0 +1,109 @@
+"""Which module is at an address, now.
+
+Law: opens nothing and reads no /proc: it is given `read_maps` and `open_image`.  An address that misses
+reads the maps again, at most once between two calls of `expire` (one sample), so a wild return address costs
+little.  `generation` changes whenever an executable mapping has changed: what was cached by address is void.
+"""
+
+from bisect import bisect_right
+from collections.abc import Callable
+
+from sfsample.errors import SfsampleError
+from sfsample.formats.elf import ElfImage
+from sfsample.modules.maps import Mapping
+from sfsample.modules.module import Module
+
+ReadMaps = Callable[[], tuple[Mapping, ...]]
+OpenImage = Callable[[Mapping], ElfImage]
+
+
+class ModuleIndex:
+    """The executable mappings of one process and the modules behind them."""
+
+    def __init__(self, read_maps: ReadMaps, open_image: OpenImage) -> None:
+        self._read_maps = read_maps
+        self._open_image = open_image
+        self._mappings: tuple[Mapping, ...] = ()
+        self._executable: tuple[Mapping, ...] = ()
+        self._starts: list[int] = []
+        self._modules: dict[Mapping, Module | None] = {}
+        self._same: dict[tuple[str, str, int, int], Module] = {}
+        self._fresh = False
+        self.generation = 0
+        self.problems: list[str] = []
+
+    def expire(self) -> None:
+        """Allow the next miss to read the maps again."""
+        self._fresh = False
+
+    def refresh(self) -> None:
+        """Read the maps; keep the modules whose mappings are still there."""
+        self._fresh = True
+        self._mappings = self._read_maps()
+        executable = tuple(m for m in self._mappings if m.executable)
+        if executable == self._executable:
+            return
+        self._executable = executable
+        self._starts = [m.start for m in executable]
+        self._modules = {m: self._modules[m] for m in executable if m in self._modules}
+        self._same = {key: m for key, m in self._same.items() if m in self._modules.values()}
+        self.generation += 1
+
+    @property
+    def modules(self) -> tuple[Module, ...]:
+        """The modules that were asked for and could be opened."""
+        return tuple(self._same.values())
+
+    def mapping(self, address: int) -> Mapping | None:
+        """Return the executable mapping at `address`."""
+        found = self._lookup(address)
+        if found is None and not self._fresh:
+            self.refresh()
+            found = self._lookup(address)
+        return found
+
+    def _lookup(self, address: int) -> Mapping | None:
+        position = bisect_right(self._starts, address) - 1
+        if position >= 0 and address < self._executable[position].end:
+            return self._executable[position]
+        return None
+
+    def any_mapping(self, address: int) -> Mapping | None:
+        """Return the mapping of whatever kind at `address`, as of the last refresh (stacks)."""
+        mappings = self._mappings
+        position = bisect_right(mappings, address, key=lambda m: m.start) - 1
+        if position >= 0 and address < mappings[position].end:
+            return mappings[position]
+        return None
+
+    def find(self, address: int) -> Module | None:
+        """Return the module whose code is at `address`; None for unmapped, anonymous or unreadable code."""
+        mapping = self.mapping(address)
+        if mapping is None:
+            return None
+        try:
+            return self._modules[mapping]
+        except KeyError:
+            module = self._modules[mapping] = self._open(mapping)
+            return module
+
+    def _open(self, mapping: Mapping) -> Module | None:
+        if not (mapping.is_file or mapping.path == "[vdso]"):
+            return None
+        try:
+            image = self._open_image(mapping)
+        except SfsampleError as failure:
+            text = f"{mapping.path}: {failure}"
+            if text not in self.problems:
+                self.problems.append(text)
+            return None
+        offset = 0 if mapping.path == "[vdso]" else mapping.offset
+        bias = image.load_bias(mapping.start, offset, executable=True)
+        if bias is None:
+            self.problems.append(f"{mapping.path}: no segment is loaded from file offset {offset:#x}")
+            return None
+        # one object can have several executable mappings (mprotect splits them)
+        key = (mapping.path, mapping.device, mapping.inode, bias)
+        if key not in self._same:
+            self._same[key] = Module(image, bias, mapping.path, self.problems)
+        return self._same[key]

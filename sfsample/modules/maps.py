@@ -1,0 +1,51 @@
+"""Lines of /proc/PID/maps as values.
+
+Law: text in, `Mapping`s out, in address order; a line that does not parse is an error of ours, not of the
+kernel, so it is skipped rather than guessed at.  Source: proc(5), "/proc/pid/maps".
+"""
+
+from re import compile as regex
+from typing import NamedTuple
+
+_DELETED = " (deleted)"
+_OCTAL = regex(r"\\(\d{3})")
+
+
+class Mapping(NamedTuple):
+    """One line.  `path` is as the target sees it, "" for anonymous memory; `device` is "major:minor"."""
+
+    start: int
+    end: int
+    readable: bool
+    executable: bool
+    offset: int
+    device: str
+    inode: int
+    path: str
+    deleted: bool
+
+    @property
+    def is_file(self) -> bool:
+        """Whether a file is behind it."""
+        return self.path.startswith("/") and self.inode != 0
+
+
+def parse_maps(text: str) -> tuple[Mapping, ...]:
+    """Parse the whole file.  The kernel escapes newlines in paths as octal, and nothing else."""
+    return tuple(m for line in text.split("\n") if (m := _parse_line(line)) is not None)
+
+
+def _parse_line(line: str) -> Mapping | None:
+    fields = line.split(None, 5)
+    if len(fields) < 5:
+        return None
+    span, permissions, offset, device, inode = fields[:5]
+    path = _OCTAL.sub(lambda m: chr(int(m[1], 8)), fields[5]) if len(fields) == 6 else ""
+    deleted = path.endswith(_DELETED) and path.startswith("/")
+    try:
+        start, _, end = span.partition("-")
+        return Mapping(int(start, 16), int(end, 16), permissions[0] == "r", permissions[2] == "x",
+                       int(offset, 16), device, int(inode),
+                       path.removesuffix(_DELETED) if deleted else path, deleted)  # fmt: skip
+    except (ValueError, IndexError):
+        return None

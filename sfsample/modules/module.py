@@ -1,0 +1,84 @@
+"""A module: one ELF object as it is mapped, with the unwind tables it carries.
+
+Law: `address == vaddr + load_bias` is written here and nowhere else.  A table is read on first use; one
+that is damaged is lost with a word in `problems`, and the module lives on with what remains.
+"""
+
+from functools import cached_property
+
+from sfsample.errors import FormatError
+from sfsample.formats.eh_frame import EhFrame, eh_frame_address
+from sfsample.formats.elf import ElfImage
+from sfsample.formats.sframe import SFrameTable, read_tables
+from sfsample.model import Address, Vaddr
+
+
+class Module:
+    """`image` mapped with `load_bias`; `path` as the target sees it."""
+
+    def __init__(self, image: ElfImage, load_bias: int, path: str, problems: list[str]) -> None:
+        self.image = image
+        self.load_bias = load_bias
+        self.path = path
+        self.problems = problems
+
+    def __repr__(self) -> str:
+        return f"<Module {self.path} at {self.load_bias:#x}>"
+
+    @property
+    def build_id(self) -> str | None:
+        """The GNU build-id in hexadecimal."""
+        return self.image.build_id
+
+    def vaddr(self, address: int) -> Vaddr:
+        """Return where the ELF file states the byte that is at `address`."""
+        return Vaddr(address - self.load_bias)
+
+    def address(self, vaddr: int) -> Address:
+        """Return where the byte stated at `vaddr` is."""
+        return Address(vaddr + self.load_bias)
+
+    def code(self, address: int, size: int) -> bytes | None:
+        """Return the code bytes at `address`, from the file."""
+        found = self.image.loaded(self.vaddr(address), size)
+        return None if found is None else bytes(found)
+
+    @cached_property
+    def sframe(self) -> tuple[SFrameTable, ...]:
+        """SFrame tables, usually one; none when the module has none or they are damaged."""
+        found = self.image.sframe()
+        if found is None:
+            return ()
+        machine = (self.image.machine, self.image.byteorder)
+        try:
+            return read_tables(*found, machine=machine, executable=self.image.executable)
+        except FormatError as damage:
+            self.lose(damage)
+            return ()
+
+    @cached_property
+    def eh_frame(self) -> EhFrame | None:
+        """CFI, through `.eh_frame_hdr` where there is one."""
+        try:
+            return self._read_eh_frame()
+        except FormatError as damage:
+            self.lose(damage)
+            return None
+
+    def _read_eh_frame(self) -> EhFrame | None:
+        byteorder = self.image.byteorder
+        header = self.image.eh_frame_hdr()
+        if header is not None:
+            vaddr = eh_frame_address(*header, byteorder)
+            frames = self.image.loaded(vaddr)
+            if frames is None:
+                raise FormatError(".eh_frame_hdr", 4, f"points to {vaddr:#x}, which is not loaded")
+            return EhFrame(frames, vaddr, byteorder, *header)
+        section = self.image.section(".eh_frame")
+        return EhFrame(self.image.contents(section), section.vaddr, byteorder) if section else None
+
+    def lose(self, damage: FormatError) -> None:
+        """Note, once, that a table or a function of this module is damaged."""
+        text = f"{self.path}: {damage}"
+        if text not in self.problems:
+            self.problems.append(text)

@@ -1,0 +1,88 @@
+"""The summary of a recording, for people.
+
+Law: drawn from `Stats` and nothing else; says what was lost before it says what went well.
+"""
+
+from collections.abc import Iterator
+
+from sfsample.model import Capture, Found, StopReason
+from sfsample.profile import Stats
+
+_SHOWN = 5  # problems, unless verbose
+
+
+def summary_lines(stats: Stats, mode: str, *, verbose: bool = False) -> Iterator[str]:
+    """Yield lines without newlines."""
+    yield (
+        f"{stats.samples} samples of {_count(len(stats.threads), 'thread')} in {stats.duration_s:.1f} s: "
+        f"{stats.ticks} ticks at {stats.rate_hz:g} Hz, {stats.late_ticks} missed"
+    )
+    if not stats.samples and mode == "cpu" and not stats.captures[Capture.FAILED]:
+        yield f"no thread ran at any of the {stats.ticks - stats.late_ticks} ticks taken;"
+        yield "sleeping threads are recorded with: --mode wall"
+        return
+    if stats.captures[Capture.FAILED]:
+        yield f"failed    {_count(stats.captures[Capture.FAILED], 'capture')}"
+    yield from _pauses(stats)
+    yield from _stacks(stats)
+    yield from _modules(stats, verbose=verbose)
+    yield from _problems(stats, verbose=verbose)
+
+
+def _pauses(stats: Stats) -> Iterator[str]:
+    p = stats.pauses
+    if p.count:
+        times = [_time(n) for n in (p.percentile(50), p.percentile(99), p.max)]
+        yield "pause     p50 {}, p99 {}, max {} ({})".format(*times, _count(p.count, "stop"))
+    if stats.eintr_prone_stops:
+        yield (
+            f"EINTR     {_count(stats.eintr_prone_stops, 'stop')} interrupted a system call that the kernel "
+            "does not restart (epoll_wait, semop, sigtimedwait)"
+        )
+
+
+def _stacks(stats: Stats) -> Iterator[str]:
+    if not stats.samples:
+        return
+    others = [f"{_percent(n, stats.samples)} {reason}"
+              for reason, n in stats.stacks.most_common() if reason is not StopReason.OUTERMOST]  # fmt: skip
+    complete = f"{_percent(stats.stacks[StopReason.OUTERMOST], stats.samples)} reached the outermost frame"
+    yield "stacks    " + ", ".join([complete, *others])
+    steps = {found: n for found, n in stats.frames.most_common() if found != Found.CONTEXT}
+    if steps:
+        total = sum(steps.values())
+        yield "callers   " + ", ".join(f"{_percent(n, total)} by {found}" for found, n in steps.items())
+
+
+def _modules(stats: Stats, *, verbose: bool) -> Iterator[str]:
+    with_sframe = [path for path, has in stats.module_paths if has]
+    without = [path for path, has in stats.module_paths if not has]
+    names = ", ".join(path.rpartition("/")[2] for path in with_sframe[:_SHOWN])
+    yield f"modules   {len(with_sframe)} with SFrame{f' ({names})' if names else ''}, {len(without)} without"
+    if verbose:
+        yield from (f"          sframe    {path}" for path in with_sframe)
+        yield from (f"          eh_frame  {path}" for path in without)
+
+
+def _problems(stats: Stats, *, verbose: bool) -> Iterator[str]:
+    shown = stats.problems.most_common(None if verbose else _SHOWN)
+    for text, count in shown:
+        yield f"problem   {text}" + (f" ({count} times)" if count > 1 else "")
+    if len(stats.problems) > len(shown):
+        yield f"          and {len(stats.problems) - len(shown)} more (-v shows all)"
+
+
+def _percent(part: int, whole: int) -> str:
+    """Never round a loss away: 100 % means all."""
+    share = 100 * part / whole
+    if share > 99.9 and part < whole:
+        return "> 99.9 %"
+    return "< 0.1 %" if 0 < share < 0.1 else f"{share:.1f} %".replace("100.0", "100").replace(".0 %", " %")
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" + ("" if number == 1 else "s")
+
+
+def _time(ns: int) -> str:
+    return f"{ns / 1000:.0f} µs" if ns < 10_000_000 else f"{ns / 1e6:.0f} ms"

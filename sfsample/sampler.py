@@ -1,0 +1,209 @@
+"""The loop: at every tick, capture the threads that count, unwind the copies, count the stacks.
+
+Law: the schedule is fixed at the start (tick k is due at start + k / rate); a tick that is missed is counted
+and never made up for.  Unwinding happens while the target runs.  The clock is injected.  A failure to
+capture one thread costs that sample and is counted.
+"""
+
+import gc
+import resource
+import time
+from collections.abc import Callable, Sequence
+from typing import Literal, NamedTuple, Protocol
+
+from sfsample.errors import NotPermitted
+from sfsample.model import Capture, Stack, StopReason, ThreadSnapshot
+from sfsample.profile import Location, Profile, locate
+from sfsample.target.live import LiveProcess
+from sfsample.target.procfs import Stat
+from sfsample.target.tracer import Missed
+from sfsample.unwind.stepper import Stepper
+from sfsample.unwind.unwinder import DEFAULT_STEPPERS, MAX_FRAMES, Unwinder
+
+Mode = Literal["cpu", "wall"]
+
+_DOZE_S = 0.1  # look this often whether to stop
+_REFRESH_S = 1.0  # look this often whether a library was replaced by another at the same place
+
+
+class Clock(Protocol):
+    """Seconds, from any origin."""
+
+    def now(self) -> float:
+        """Return the time."""
+        ...
+
+    def sleep(self, seconds: float) -> None:
+        """Wait."""
+        ...
+
+
+class SystemClock:
+    """The monotonic clock."""
+
+    now = staticmethod(time.monotonic)
+    sleep = staticmethod(time.sleep)
+
+
+class Options(NamedTuple):
+    """What to record.  `duration` in seconds; None: until told to stop or the target ends."""
+
+    rate: float = 99.0
+    duration: float | None = None
+    mode: Mode = "cpu"
+    steppers: Sequence[Stepper] = DEFAULT_STEPPERS
+    max_frames: int = MAX_FRAMES
+
+
+class Sampler:
+    """Samples processes into one profile."""
+
+    def __init__(self, targets: Sequence[LiveProcess], options: Options, clock: Clock | None = None) -> None:
+        self._options = options
+        self._clock = clock or SystemClock()
+        self.profile = Profile(options.rate)
+        self._watched = [_Watched(target, self.profile, options) for target in targets]
+
+    def run(self, should_stop: Callable[[], bool] = lambda: False) -> Profile:
+        """Sample until the duration is over, `should_stop` says so, or no target is left."""
+        stats, clock = self.profile.stats, self._clock
+        cpu, start = time.process_time(), clock.now()
+        collecting = gc.isenabled()
+        gc.disable()  # a collection must not fall into a pause; ticks make no cycles
+        try:
+            stats.ended_by = self._loop(start, should_stop)
+        finally:
+            if collecting:
+                gc.enable()
+            stats.duration_s = clock.now() - start
+            stats.sampler_cpu_s = time.process_time() - cpu
+            stats.sampler_max_rss_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+            for watched in self._watched:
+                watched.finish()
+        return self.profile
+
+    def _loop(self, start: float, should_stop: Callable[[], bool]) -> str:
+        rate, duration = self._options.rate, self._options.duration
+        stats = self.profile.stats
+        total = None if duration is None else max(1, round(duration * rate))
+        refresh_at = start + _REFRESH_S
+        alive = self._watched
+        while total is None or stats.ticks < total:
+            due = start + stats.ticks / rate
+            if not self._wait(due, should_stop):
+                return "signal"
+            missed = int((self._clock.now() - due) * rate)
+            if missed > 0:
+                missed = missed if total is None else min(missed, total - stats.ticks)
+                stats.late_ticks += missed
+                stats.ticks += missed
+                continue
+            stats.ticks += 1
+            refresh = self._clock.now() >= refresh_at
+            if refresh:
+                refresh_at = self._clock.now() + _REFRESH_S
+            alive = [w for w in alive if w.tick(refresh=refresh)]
+            if not alive:
+                return "target"
+        assert total is not None  # noqa: S101 - the loop ends only when it is
+        return "duration" if self._wait(start + total / rate, should_stop) else "signal"
+
+    def _wait(self, until: float, should_stop: Callable[[], bool]) -> bool:
+        while not should_stop():
+            left = until - self._clock.now()
+            if left <= 0:
+                return True
+            self._clock.sleep(min(left, _DOZE_S))
+        return False
+
+
+class _Watched:
+    """One target, its unwinder, and where its frames are."""
+
+    def __init__(self, target: LiveProcess, profile: Profile, options: Options) -> None:
+        self._target = target
+        self._profile = profile
+        self._mode = options.mode
+        self._unwinder = Unwinder(target.index, steppers=options.steppers, max_frames=options.max_frames)
+        self._places: dict[tuple[int, bool], Location] = {}
+        self._generation = 0
+
+    def tick(self, *, refresh: bool) -> bool:
+        """Take one sample of every thread that counts; False when the process has ended."""
+        target, index = self._target, self._target.index
+        target.capturer.tracer.settle()
+        index.expire()
+        if refresh:
+            index.refresh()
+        threads = target.threads()
+        for tid, stat in threads:
+            if tid == target.pid or target.pid not in self._profile.processes:
+                self._profile.processes[target.pid] = stat.name
+            if stat.state == "R" or self._mode == "wall":
+                self._sample(tid, stat)
+        return bool(threads)
+
+    def _sample(self, tid: int, stat: Stat) -> None:
+        stats, pid = self._profile.stats, self._target.pid
+        if stat.state == "D":
+            self._failed("not captured: in uninterruptible sleep (state D), where it cannot be stopped")
+            return
+        snapshot = self._capture(tid)
+        if snapshot is None:
+            return
+        stack = self._unwinder.walk(snapshot)
+        if self._target.capturer.learn_trampolines(stack):
+            again = self._capture(tid)
+            if again is not None:
+                stack = self._unwinder.walk(again)
+        self._profile.threads[pid, tid] = stat.name
+        stats.threads.add((pid, tid, stat.starttime))
+        self._profile.add(pid, tid, self._locations(stack), stack)
+        if stack.stopped_at is not None and stack.stop_reason is not StopReason.MAX_FRAMES:
+            stats.problems[f"{stack.stop_reason} at {stack.stopped_at}"] += 1
+
+    def _capture(self, tid: int) -> ThreadSnapshot | None:
+        stats = self._profile.stats
+        try:
+            taken = self._target.capture(tid)
+        except NotPermitted as refusal:
+            if not stats.samples:
+                raise
+            self._failed(f"{refusal} ({'; '.join(refusal.help)})")
+            return None
+        if isinstance(taken, Missed):
+            if not taken.gone:
+                self._failed(f"not captured: {taken.why}")
+            return None
+        stats.captures[Capture.STOPPED] += 1
+        stats.pauses.add(taken.stop_ns)
+        stats.eintr_prone_stops += taken.eintr
+        return taken
+
+    def _failed(self, why: str) -> None:
+        self._profile.stats.captures[Capture.FAILED] += 1
+        self._profile.stats.problems[why] += 1
+
+    def _locations(self, stack: Stack) -> list[Location]:
+        index, places = self._target.index, self._places
+        if index.generation != self._generation:
+            self._generation = index.generation
+            places.clear()
+        found = []
+        for frame in stack.frames:
+            key = (frame.pc, frame.exact)
+            place = places.get(key)
+            if place is None:
+                place = places[key] = locate(frame, index.find(frame.lookup_pc))
+            found.append(place)
+        return found
+
+    def finish(self) -> None:
+        """Add what is known only at the end."""
+        stats, target = self._profile.stats, self._target
+        for module in target.index.modules:
+            entry = (module.path, bool(module.sframe))
+            if entry not in stats.module_paths:
+                stats.module_paths.append(entry)
+        for text in (*target.opener.problems, *target.index.problems):
+            stats.problems[text] += 1

@@ -1,0 +1,1 @@
+"""From places in code to names."""

@@ -1,0 +1,115 @@
+"""One thread, one instant: registers and a slice of stack.
+
+Law: inside the window (the `try` block) there are system calls and nothing else: no parsing, no look-up of
+modules, no allocation that could be made before or after.  The window closes whatever happens in it.
+
+A signal handler on an alternate stack hides the interrupted stack from a slice taken at sp.  The slice is
+therefore searched for return addresses that are known signal trampolines (learnt from the first walk through
+one, which is then taken again); the stack that the kernel saved beside it is copied as well.
+"""
+
+from collections.abc import Callable
+
+from sfsample.arch import AMD64
+from sfsample.memory import BytesMemory, Memory, PiecewiseMemory
+from sfsample.model import Found, Stack, StopReason, ThreadSnapshot
+from sfsample.target.tracer import Missed, Tracer
+from sfsample.target.vm import CopyBuffer
+
+RED_ZONE = AMD64.red_zone
+UCONTEXT_SP = 160  # struct ucontext: the interrupted sp; checked against unwind.signal_frame by a test
+_MAX_EXTRA = 2
+DEFAULT_STACK_BYTES = 256 * 1024
+
+StackEnd = Callable[[int], tuple[int, int] | None]
+
+
+class Capturer:
+    """Captures threads of one process.  `stack_end(sp)` tells the extent of the mapping sp lies in."""
+
+    def __init__(self, pid: int, stack_end: StackEnd, stack_bytes: int = DEFAULT_STACK_BYTES) -> None:
+        self._pid = pid
+        self._stack_end = stack_end
+        self._stack_bytes = stack_bytes
+        self._slice = stack_bytes + RED_ZONE
+        self._buffer = CopyBuffer(self._slice)
+        self._spare: CopyBuffer | None = None
+        self._extents: dict[int, tuple[int, int]] = {}
+        self._restorers: set[bytes] = set()
+        self.tracer = Tracer(pid)
+
+    def learn_trampolines(self, stack: Stack) -> bool:
+        """Note the signal trampolines on a stack; True when a new one cost us the rest of that stack."""
+        pairs = zip(stack.frames, stack.frames[1:], strict=False)
+        seen = {f.pc.to_bytes(8, "little") for f, above in pairs if above.found is Found.SIGNAL_FRAME}
+        if seen <= self._restorers:
+            return False
+        self._restorers |= seen
+        self._spare = self._spare or CopyBuffer(_MAX_EXTRA * self._slice)
+        return stack.stop_reason is not StopReason.OUTERMOST
+
+    def capture(self, tid: int) -> ThreadSnapshot | Missed:
+        """Stop a thread, copy, let it run; everything else happens after that."""
+        tracer, buffer, pid = self.tracer, self._buffer, self._pid
+        low, high = self._extents.get(tid, (0, 0))
+        wanted = self._slice
+        sp = base = count = 0
+        extra: list[tuple[int, int]] = []
+        try:
+            missed = tracer.stop(tid)
+            if missed is None:
+                sp = tracer.registers(tid)
+                base = (sp - RED_ZONE) & -8
+                if low <= sp < high:
+                    wanted = min(wanted, high - base)
+                count = buffer.fill(pid, base, wanted)
+                if self._restorers:
+                    extra = self._interrupted_stacks(base, count)
+        finally:
+            stop_ns = tracer.release()
+        if missed is not None:
+            return missed
+        if not sp:
+            return Missed(gone=True, why="killed while it was stopped")
+        registers = tracer.dwarf_registers()
+        self._learn_extent(tid, registers[AMD64.sp])
+        memory = self._copied(base, count, extra)
+        bounded = count == wanted == self._slice or any(size == self._slice for _, size in extra)
+        return ThreadSnapshot(
+            tid, registers, memory, base + count, bounded, stop_ns, tracer.in_syscall, tracer.eintr
+        )
+
+    def _interrupted_stacks(self, base: int, count: int) -> list[tuple[int, int]]:
+        """Copy the stacks that signals interrupted to the spare buffer; return (address, bytes) of each."""
+        data, spare = self._buffer.bytes, self._spare
+        found: list[tuple[int, int]] = []
+        for restorer in self._restorers:
+            at = data.find(restorer, 0, count)
+            while at >= 0 and len(found) < _MAX_EXTRA and spare is not None:
+                sp = int.from_bytes(data[at + 8 + UCONTEXT_SP : at + 16 + UCONTEXT_SP], "little")
+                if not base <= sp < base + count:
+                    start = (sp - RED_ZONE) & -8
+                    place = len(found) * self._slice
+                    found.append((start, spare.fill(self._pid, start, self._slice, place)))
+                at = data.find(restorer, at + 8, count)
+        return found
+
+    def _copied(self, base: int, count: int, extra: list[tuple[int, int]]) -> Memory:
+        memory = BytesMemory(base, bytes(self._buffer.bytes[:count]))
+        if not extra or self._spare is None:
+            return memory
+        places = range(0, len(extra) * self._slice, self._slice)
+        others = (BytesMemory(start, bytes(self._spare.bytes[at : at + size]))
+                  for at, (start, size) in zip(places, extra, strict=True))  # fmt: skip
+        return PiecewiseMemory(memory, *others)
+
+    def _learn_extent(self, tid: int, sp: int) -> None:
+        low, high = self._extents.get(tid, (0, 0))
+        if not low <= sp < high:
+            extent = self._stack_end(sp)
+            if extent is not None:
+                self._extents[tid] = extent
+
+    def forget(self, tid: int) -> None:
+        """Drop what is kept for a thread that has ended."""
+        self._extents.pop(tid, None)

@@ -1,0 +1,127 @@
+"""From a mapping to the ELF file that is mapped there.
+
+Law: a file is used only if it *is* what is mapped: its headers and notes (build-id) are compared with the
+target's memory.  Tried in order: the path inside the target's root, the path here, /proc/PID/map_files (the
+mapped file itself, even deleted), and at last the target's memory, which always tells the truth but has no
+`.symtab`.  The vdso is in no file and is read from memory.
+"""
+
+import os
+from collections.abc import Callable, Iterator
+from mmap import ACCESS_READ, mmap
+
+from sfsample.errors import FormatError
+from sfsample.formats.elf import PT_LOAD, PT_NOTE, ElfImage
+from sfsample.modules.maps import Mapping
+from sfsample.target.vm import read_memory
+
+_MAX_REBUILT = 256 << 20
+_HEAD = 4096
+
+
+class ImageOpener:
+    """Opens the images of one process; `problems` says which files on disk are not what is mapped."""
+
+    def __init__(self, pid: int, read_maps: Callable[[], tuple[Mapping, ...]]) -> None:
+        self._pid = pid
+        self._read_maps = read_maps
+        self.problems: list[str] = []
+
+    def __call__(self, mapping: Mapping) -> ElfImage:
+        """Return the image behind a mapping.  Raises FormatError when there is no usable one."""
+        if mapping.path == "[vdso]":
+            return ElfImage(self._read(mapping.start, mapping.end - mapping.start), "[vdso]")
+        refused = ""
+        for path in self._candidates(mapping):
+            try:
+                image = _open(path, mapping.path)
+            except FormatError as damage:
+                refused = str(damage)
+                continue
+            except OSError:
+                continue
+            if self._is_mapped(image, mapping, path):
+                return image
+            refused = "the file there now is not the one that is mapped"
+        rebuilt = self._rebuild(mapping)
+        self.problems.append(
+            f"{mapping.path}: {refused or 'cannot be opened'}; using the copy in the target's memory, "
+            "which has no symbol table"
+        )
+        return rebuilt
+
+    def _candidates(self, mapping: Mapping) -> Iterator[str]:
+        if not mapping.deleted:
+            yield f"/proc/{self._pid}/root{mapping.path}"
+            yield mapping.path  # maps names files of a chroot as we see them
+        yield f"/proc/{self._pid}/map_files/{mapping.start:x}-{mapping.end:x}"
+
+    def _is_mapped(self, image: ElfImage, mapping: Mapping, path: str) -> bool:
+        bias = image.load_bias(mapping.start, mapping.offset, executable=True)
+        if bias is None:
+            return False
+        head = next((s for s in image.segments if s.type == PT_LOAD and s.offset == 0), None)
+        parts = [(head.vaddr, min(_HEAD, head.filesz))] if head else []
+        parts += [(s.vaddr, s.filesz) for s in image.segments if s.type == PT_NOTE and s.filesz < 1 << 16]
+        compared = False
+        for vaddr, size in parts:
+            there, here = read_memory(self._pid, vaddr + bias, size), image.loaded(vaddr, size)
+            if there is None or here is None:
+                continue
+            if there != here:
+                return False
+            compared = True
+        return (compared and image.build_id is not None) or _same_inode(path, mapping)
+
+    # -- from memory
+
+    def _read(self, address: int, size: int) -> bytes:
+        data = read_memory(self._pid, address, size)
+        if data is None:
+            raise FormatError("memory", address, f"{size} bytes of the target cannot be read")
+        return data
+
+    def _rebuild(self, mapping: Mapping) -> ElfImage:
+        """Lay out the loaded segments as a file.  Writable ones are left out: they have changed."""
+        base = self._first_byte(mapping)
+        head = bytearray(self._read(base, _HEAD))
+        head[40:48] = bytes(8)  # e_shoff: sections are not in memory
+        head[58:64] = bytes(6)  # e_shentsize, e_shnum, e_shstrndx
+        image = ElfImage(bytes(head), mapping.path)
+        loads = [s for s in image.segments if s.type == PT_LOAD and not s.flags & 2]
+        size = max((s.offset + s.filesz for s in loads), default=0)
+        if not loads or size > _MAX_REBUILT:
+            raise FormatError("memory", base, f"{size} bytes are too many to copy")
+        bias = base - next((s.vaddr for s in image.segments if s.type == PT_LOAD and s.offset == 0), 0)
+        data = bytearray(size)
+        for s in loads:
+            data[s.offset : s.offset + s.filesz] = self._read(s.vaddr + bias, s.filesz)
+        data[: len(head)] = head[: min(len(head), size)]
+        return ElfImage(bytes(data), mapping.path)
+
+    def _first_byte(self, mapping: Mapping) -> int:
+        same = [m for m in self._read_maps()
+                if (m.path, m.inode, m.offset) == (mapping.path, mapping.inode, 0)]  # fmt: skip
+        below = [m.start for m in same if m.start <= mapping.start]
+        if not below:
+            raise FormatError("memory", mapping.start, "the ELF header is not mapped")
+        return max(below)
+
+
+def _open(path: str, name: str) -> ElfImage:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    try:
+        if not os.fstat(fd).st_size:
+            raise FormatError(name, 0, "is empty")
+        return ElfImage(mmap(fd, 0, access=ACCESS_READ), name)
+    finally:
+        os.close(fd)
+
+
+def _same_inode(path: str, mapping: Mapping) -> bool:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return False
+    device = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}"
+    return (found.st_ino, device) == (mapping.inode, mapping.device)

@@ -1,0 +1,66 @@
+"""A live process, ready to be captured: its /proc, its modules, its tracer.
+
+Law: opened after every reason against it has been checked; closed with nothing left stopped.
+"""
+
+import os
+import time
+from errno import EPERM
+
+from sfsample.errors import UsageError
+from sfsample.model import Address, ThreadSnapshot
+from sfsample.modules.index import ModuleIndex
+from sfsample.target.capture import DEFAULT_STACK_BYTES, Capturer
+from sfsample.target.images import ImageOpener
+from sfsample.target.process import check, not_permitted
+from sfsample.target.procfs import ProcFs, Stat
+from sfsample.target.tracer import Missed
+
+_CLOSE_DEADLINE_S = 1.0
+
+
+class LiveProcess:
+    """Process `pid`.  Raises a TargetError that says why it cannot be looked at."""
+
+    def __init__(self, pid: int, stack_bytes: int = DEFAULT_STACK_BYTES) -> None:
+        if pid == os.getpid():
+            raise UsageError(f"cannot sample itself: {pid}", "ptrace(2) does not let a process trace itself")
+        self.pid = pid
+        self.proc = ProcFs(pid)
+        try:
+            check(self.proc)
+            self.opener = ImageOpener(pid, self.proc.maps)
+            self.index = ModuleIndex(self.proc.maps, self.opener)
+            self.index.refresh()
+        except BaseException:
+            self.proc.close()
+            raise
+        self.capturer = Capturer(pid, self._extent, stack_bytes)
+
+    def _extent(self, sp: int) -> tuple[int, int] | None:
+        mapping = self.index.any_mapping(Address(sp))
+        return (mapping.start, mapping.end) if mapping else None
+
+    def threads(self) -> list[tuple[int, Stat]]:
+        """Return the threads that have not ended, with their state now."""
+        tids = self.proc.threads()
+        self.proc.keep_only(tids)
+        stats = ((tid, self.proc.thread_stat(tid)) for tid in tids)
+        return [(tid, stat) for tid, stat in stats if stat is not None and stat.state not in "ZX"]
+
+    def capture(self, tid: int) -> ThreadSnapshot | Missed:
+        """Capture one thread.  Raises NotPermitted when the kernel refuses although the thread lives."""
+        taken = self.capturer.capture(tid)
+        if isinstance(taken, Missed) and taken.errno == EPERM:
+            stat = self.proc.thread_stat(tid)
+            if stat is None or stat.state in "ZX":
+                return Missed(gone=True, why="exited")
+            raise not_permitted(self.proc)
+        return taken
+
+    def close(self) -> None:
+        """Release every thread that was asked to stop; one that never stops is released by our exit."""
+        deadline = time.monotonic() + _CLOSE_DEADLINE_S
+        while not self.capturer.tracer.settle() and time.monotonic() < deadline:
+            time.sleep(0.001)
+        self.proc.close()

@@ -1,0 +1,145 @@
+"""/proc/PID as values: maps, threads, states, names.
+
+Law: text in /proc is parsed here and nowhere else.  Everything is reached through a directory that is kept
+open, so a recycled pid is never mistaken for the process that was asked for: its files answer ESRCH.
+A file that cannot be read because its process or thread has ended is None, never an exception.
+
+Source: proc(5).
+"""
+
+import os
+from errno import EACCES, EPERM, ESRCH
+from typing import NamedTuple
+
+from sfsample.errors import NoSuchProcess, NotPermitted
+from sfsample.modules.maps import Mapping, parse_maps
+
+_CHUNK = 1 << 20
+_MAX_OPEN = 512  # stat files kept open: half of the usual limit on open files
+PF_KTHREAD = 0x00200000
+
+
+class Stat(NamedTuple):
+    """What we use of /proc/PID/[task/TID/]stat.  Times are clock ticks."""
+
+    name: str
+    state: str
+    flags: int
+    utime: int
+    stime: int
+    starttime: int
+
+
+def parse_stat(data: bytes) -> Stat:
+    """Parse one stat line; the name is between the first "(" and the last ")"."""
+    left, right = data.index(b"("), data.rindex(b")")
+    fields = data[right + 2 :].split()
+    return Stat(data[left + 1 : right].decode("utf-8", "replace"), fields[0].decode(),
+                int(fields[6]), int(fields[11]), int(fields[12]), int(fields[19]))  # fmt: skip
+
+
+class ProcFs:
+    """One process's directory.  Raises NoSuchProcess when there is none."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        try:
+            self._dir = os.open(f"/proc/{pid}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            self._tasks = os.open("task", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self._dir)
+        except OSError:
+            raise NoSuchProcess(pid, f"no such process: {pid}") from None
+        self._stats: dict[int, int] = {}  # open stat files, by tid
+
+    def close(self) -> None:
+        """Close every file."""
+        for fd in (*self._stats.values(), self._tasks, self._dir):
+            os.close(fd)
+        self._stats.clear()
+
+    def read(self, name: str) -> bytes | None:
+        """Return a whole file of the directory ("status", "task/12/syscall"), or None."""
+        try:
+            fd = os.open(name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._dir)
+        except OSError:
+            return None
+        try:
+            return _read_all(fd)
+        except OSError:
+            return None
+        finally:
+            os.close(fd)
+
+    def link(self, name: str) -> str | None:
+        """Return where a symbolic link ("exe", "ns/mnt") points, or None."""
+        try:
+            return os.readlink(name, dir_fd=self._dir)
+        except OSError:
+            return None
+
+    def maps(self) -> tuple[Mapping, ...]:
+        """Return the memory map; empty when the process has ended.  Raises NotPermitted."""
+        try:
+            fd = os.open("maps", os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._dir)
+        except OSError as refusal:
+            if refusal.errno in (EACCES, EPERM):
+                raise NotPermitted(self.pid, f"not permitted to read the memory map of {self.pid}") from None
+            return ()
+        try:
+            return parse_maps(_read_all(fd).decode("utf-8", "surrogateescape"))
+        except OSError:
+            return ()
+        finally:
+            os.close(fd)
+
+    def threads(self) -> list[int]:
+        """Return the thread ids now, in ascending order; empty when the process has ended."""
+        try:
+            return sorted(int(name) for name in os.listdir(self._tasks))
+        except OSError:
+            return []
+
+    def stat(self) -> Stat | None:
+        """Return the process's own line."""
+        data = self.read("stat")
+        return parse_stat(data) if data else None
+
+    def thread_stat(self, tid: int) -> Stat | None:
+        """Return a thread's line, through a file kept open; None when the thread has ended."""
+        fd = self._stats.get(tid)
+        if fd is None and len(self._stats) >= _MAX_OPEN:
+            data = self.read(f"task/{tid}/stat")
+            return parse_stat(data) if data else None
+        try:
+            if fd is None:
+                fd = os.open(f"{tid}/stat", os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._tasks)
+                self._stats[tid] = fd
+            return parse_stat(os.pread(fd, 1024, 0))
+        except OSError as failure:
+            self.forget(tid)
+            if failure.errno == ESRCH and fd is not None and tid in self.threads():
+                return self.thread_stat(tid)  # the id was recycled: look at the new thread
+            return None
+
+    def forget(self, tid: int) -> None:
+        """Close what is kept open for a thread."""
+        fd = self._stats.pop(tid, None)
+        if fd is not None:
+            os.close(fd)
+
+    def keep_only(self, tids: list[int]) -> None:
+        """Close what is kept open for other threads."""
+        if len(self._stats) > len(tids):
+            for tid in self._stats.keys() - set(tids):
+                self.forget(tid)
+
+    def status(self) -> dict[str, str]:
+        """Return /proc/PID/status as a dictionary; empty when the process has ended."""
+        lines = (self.read("status") or b"").decode("utf-8", "replace").splitlines()
+        return {key: value.strip() for key, _, value in (line.partition(":") for line in lines)}
+
+
+def _read_all(fd: int) -> bytes:
+    chunks = []
+    while chunk := os.read(fd, _CHUNK):
+        chunks.append(chunk)
+    return b"".join(chunks)

@@ -1,0 +1,169 @@
+"""Stopping one thread: SEIZE, INTERRUPT, wait, registers, DETACH.  The one door to python-ptrace.
+
+Law: `release` lets the thread run again whatever happened since `stop`, even an exception in the middle of
+it, and a signal that arrived in the window is delivered.  A thread that does not stop in time is never waited
+for: it is remembered and released as soon as it does stop, and by the kernel should we die.  SEIZE, not
+ATTACH: a tracer that is killed leaves nothing stopped.  All calls come from one OS thread (ptrace is per
+tracer thread).
+
+Source: ptrace(2); x86-64 `struct user_regs_struct` in <sys/user.h>.
+"""
+
+import ctypes
+import os
+import time
+from errno import ESRCH
+from typing import NamedTuple
+
+from ptrace import PtraceError
+from ptrace.binding.func import PTRACE_DETACH, PTRACE_GETREGS, ptrace
+
+from sfsample.model import Registers
+
+PTRACE_SEIZE, PTRACE_INTERRUPT, _EVENT_STOP = 0x4206, 0x4207, 128
+_WALL = 0x40000000
+_WAIT_FLAGS = os.WNOHANG | _WALL
+
+# index in user_regs_struct of DWARF registers 0..16 (rax rdx rcx rbx rsi rdi rbp rsp r8-r15 rip)
+_DWARF_ORDER = (10, 12, 11, 5, 13, 14, 4, 19, 9, 8, 7, 6, 3, 2, 1, 0, 16)
+_RAX, _ORIG_RAX, _RSP = 10, 15, 19
+_MINUS_EINTR = (1 << 64) - 4
+_SIGN = 1 << 63
+
+_SPIN_NS = 300_000  # a running thread stops within tens of microseconds; spin that long, then doze
+_DOZE_S = 50e-6
+STOP_DEADLINE_NS = 50_000_000
+
+
+class Missed(NamedTuple):
+    """A thread that could not be stopped.  `gone`: it has ended, which is normal."""
+
+    gone: bool
+    why: str
+    errno: int = 0
+
+
+class Tracer:
+    """Stops threads of process `pid`, one at a time.  `release` must follow `stop`, whatever it returned."""
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+        self._words = (ctypes.c_ulonglong * 27)()
+        self._words_at = ctypes.addressof(self._words)
+        self._signal = 0
+        self._began = 0
+        self._held = 0  # tid between stop and release
+        self._stopped = False
+        self._late: set[int] = set()  # seized, asked to stop, not seen to stop yet
+
+    def stop(self, tid: int) -> Missed | None:
+        """Stop a thread; None: it is stopped."""
+        if tid in self._late and not self._settle(tid):
+            return Missed(gone=False, why="has not stopped since it was asked to")
+        self._held, self._stopped, self._signal = tid, False, 0
+        try:
+            ptrace(PTRACE_SEIZE, tid)
+        except PtraceError as refusal:
+            self._held = 0
+            return Missed(refusal.errno == ESRCH, str(refusal), refusal.errno)
+        self._began = time.perf_counter_ns()
+        try:
+            ptrace(PTRACE_INTERRUPT, tid)
+        except PtraceError:
+            return Missed(gone=True, why="exited while it was being stopped")
+        return self._wait(tid)
+
+    def _wait(self, tid: int) -> Missed | None:
+        doze_after, deadline = self._began + _SPIN_NS, self._began + STOP_DEADLINE_NS
+        while True:
+            try:
+                changed, status = os.waitpid(tid, _WAIT_FLAGS)
+            except ChildProcessError:
+                # another thread's execve(2) took this id away; the tracee now bears the process id
+                self._held = self._pid
+                return Missed(gone=True, why="exec")
+            if changed:
+                return self._note(status)
+            now = time.perf_counter_ns()
+            if now > deadline:
+                return Missed(gone=False, why="did not stop (uninterruptible sleep?)")
+            if now > doze_after:
+                time.sleep(_DOZE_S)
+
+    def _note(self, status: int) -> Missed | None:
+        if not os.WIFSTOPPED(status):
+            self._held = 0
+            return Missed(gone=True, why="exited")
+        # an event stop is ours (or a group stop, which stays in force); anything else carries a signal
+        self._signal = 0 if status >> 16 == _EVENT_STOP else os.WSTOPSIG(status)
+        self._stopped = True
+        return None
+
+    def release(self) -> int:
+        """Let the thread run on, delivering the signal it was stopped with; return the pause in ns."""
+        tid, self._held = self._held, 0
+        if not tid:
+            return 0
+        if self._stopped:
+            _detach(tid, self._signal)
+        else:
+            self._late.add(tid)
+            self._settle(tid)
+        return time.perf_counter_ns() - self._began
+
+    def registers(self, tid: int) -> int:
+        """Read the stopped thread's registers; return sp.  0: it was killed meanwhile."""
+        try:
+            ptrace(PTRACE_GETREGS, tid, 0, self._words_at)
+        except PtraceError:
+            return 0
+        sp: int = self._words[_RSP]
+        return sp
+
+    def dwarf_registers(self) -> Registers:
+        """Return what `registers` read, by DWARF number."""
+        words = self._words
+        return {number: words[index] for number, index in enumerate(_DWARF_ORDER)}
+
+    @property
+    def in_syscall(self) -> bool:
+        """Whether the thread was in a system call."""
+        return self._words[_ORIG_RAX] < _SIGN
+
+    @property
+    def eintr(self) -> bool:
+        """Whether this stop makes a system call of the target fail with EINTR.
+
+        On the way out of an interrupted call rax holds what the kernel will do: restart it unseen
+        (-ERESTART*), or really return -EINTR (epoll_wait, semop, sigtimedwait; signal(7)).
+        """
+        return self.in_syscall and self._words[_RAX] == _MINUS_EINTR
+
+    # -- threads that did not stop in time
+
+    def settle(self) -> bool:
+        """Release the late ones that have stopped by now; call it at every tick.  True: none is left."""
+        for tid in tuple(self._late):
+            self._settle(tid)
+        return not self._late
+
+    def _settle(self, tid: int) -> bool:
+        try:
+            changed, status = os.waitpid(tid, _WAIT_FLAGS)
+        except ChildProcessError:
+            changed, status = tid, 0  # no longer ours
+        if changed and os.WIFSTOPPED(status):
+            _detach(tid, 0 if status >> 16 == _EVENT_STOP else os.WSTOPSIG(status))
+        elif not changed and not _detach(tid, 0):
+            return False
+        self._late.discard(tid)
+        return True
+
+
+def _detach(tid: int, signal: int) -> bool:
+    """PTRACE_DETACH; False when the thread is not stopped (or was killed)."""
+    try:
+        ptrace(PTRACE_DETACH, tid, 0, signal)
+    except PtraceError:
+        return False
+    return True

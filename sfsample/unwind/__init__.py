@@ -1,0 +1,1 @@
+"""From a copied thread to its stack."""

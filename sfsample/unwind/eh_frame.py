@@ -1,0 +1,70 @@
+"""`.eh_frame` rows as unwind rows.
+
+Law: translates, decides nothing but the ABI's default: a callee-saved register without a rule is unchanged,
+any other is unknown.  A damaged FDE is "not mine", and its module says so in `problems`.
+"""
+
+from sfsample.arch import Arch, arch_of
+from sfsample.errors import FormatError
+from sfsample.formats.eh_frame import CfiRow, CfiRule
+from sfsample.model import CFA, Found, Frame, Rule
+from sfsample.modules.module import Module
+from sfsample.unwind.row import UnwindRow
+
+
+class EhFrameStepper:
+    """Steps where the module's CFI covers the pc."""
+
+    found = Found.EH_FRAME
+
+    def row_at(self, frame: Frame, module: Module | None) -> UnwindRow | None:
+        """Return the CFI row at the frame's pc."""
+        if module is None or module.eh_frame is None:
+            return None
+        arch = arch_of(module.image.machine, module.image.byteorder)
+        if arch is None:
+            return None
+        try:
+            row = module.eh_frame.row_at(module.vaddr(frame.lookup_pc))
+        except FormatError as damage:
+            module.lose(damage)
+            return None
+        return None if row is None else to_row(row, arch)
+
+
+def to_row(row: CfiRow, arch: Arch) -> UnwindRow:
+    """Translate one CFI row."""
+    cfa = Rule(row.cfa.register, row.cfa.offset, deref=False, expression=row.cfa.expression)
+    registers = []
+    kept = set(arch.callee_saved)
+    for number, rule in row.rules.items():
+        kept.discard(number)
+        translated = _rule(number, rule)
+        if translated is not None and number != row.ra_register:
+            registers.append((number, translated))
+    return UnwindRow(cfa, _return_address(row), tuple(registers), tuple(kept), signal=row.signal)
+
+
+def _return_address(row: CfiRow) -> Rule | None:
+    rule = row.rules.get(row.ra_register)
+    if rule is None:  # no rule: still in its register (a leaf function on AArch64)
+        return Rule(row.ra_register, 0, deref=False)
+    return _rule(row.ra_register, rule)
+
+
+def _rule(number: int, rule: CfiRule) -> Rule | None:
+    match rule.kind:
+        case "offset":
+            return Rule(CFA, rule.value, deref=True)
+        case "val_offset":
+            return Rule(CFA, rule.value, deref=False)
+        case "register":
+            return Rule(rule.value, 0, deref=False)
+        case "expression":
+            return Rule(CFA, 0, deref=True, expression=rule.expression)
+        case "val_expression":
+            return Rule(CFA, 0, deref=False, expression=rule.expression)
+        case "same":
+            return Rule(number, 0, deref=False)
+        case "undefined":
+            return None

@@ -1,0 +1,77 @@
+"""The common currency of all steppers, `UnwindRow`, and the one function that executes it.
+
+Law: `apply_row` is the only code that computes a CFA, a return address or a caller's register.  It reads
+registers and memory and nothing else.  A register that no rule recovers is absent afterwards, never stale.
+
+Source: DWARF 5 section 6.4.1 for the rules; SFrame, frame pointers and signal frames are special cases.
+"""
+
+from typing import NamedTuple
+
+from sfsample.arch import Arch
+from sfsample.formats.dwarf_expr import evaluate
+from sfsample.memory import Memory
+from sfsample.model import CFA, Registers, Rule, StopReason
+
+_MASK64 = (1 << 64) - 1
+
+
+class UnwindRow(NamedTuple):
+    """How to get from a frame to its caller.
+
+    `ra` None: the ABI or the table says that there is no caller.  `registers` are (DWARF number, rule);
+    `kept` are registers whose value the function has not changed; every other one becomes unknown.
+    `signal`: the caller was interrupted, so its pc is exact.  `guess`: convention, not information.
+    """
+
+    cfa: Rule
+    ra: Rule | None
+    registers: tuple[tuple[int, Rule], ...] = ()
+    kept: tuple[int, ...] = ()
+    signal: bool = False
+    guess: bool = False
+
+
+class Caller(NamedTuple):
+    """The result of a step: CFA of the frame stepped from, and the registers of the one stepped to."""
+
+    cfa: int
+    registers: Registers
+
+
+def apply_row(row: UnwindRow, registers: Registers, memory: Memory, arch: Arch) -> Caller | StopReason:
+    """Execute `row` (whose `ra` is not None) on a frame's registers."""
+    cfa = _value(row.cfa, 0, registers, memory, arch)
+    if isinstance(cfa, StopReason):
+        return cfa
+    assert row.ra is not None  # noqa: S101 - our own invariant: outermost rows are not applied
+    ra = _value(row.ra, cfa, registers, memory, arch)
+    if isinstance(ra, StopReason):
+        return ra
+    caller = {number: registers[number] for number in row.kept if number in registers}
+    caller[arch.sp] = cfa + arch.sp_adjust & _MASK64
+    for number, rule in row.registers:
+        value = _value(rule, cfa, registers, memory, arch)
+        if not isinstance(value, StopReason):
+            caller[number] = value
+    caller[arch.pc] = ra
+    return Caller(cfa, caller)
+
+
+def _value(rule: Rule, cfa: int, registers: Registers, memory: Memory, arch: Arch) -> int | StopReason:
+    base, offset, deref, expression = rule
+    if expression:
+        # DWARF 5, 6.4.2.3: the CFA is pushed first, except where the expression gives the CFA itself
+        address = evaluate(expression, registers, memory, arch.byteorder, None if base != CFA else cfa)
+        if address is None:
+            return StopReason.BAD_MEMORY
+    elif base == CFA:
+        address = cfa + offset & _MASK64
+    elif base in registers:
+        address = registers[base] + offset & _MASK64
+    else:
+        return StopReason.REGISTER_UNKNOWN
+    if not deref:
+        return address
+    word = memory.word(address)
+    return StopReason.BAD_MEMORY if word is None else word

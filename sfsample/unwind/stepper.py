@@ -1,0 +1,24 @@
+"""What a source of rows looks like to the unwinder.
+
+Law: a stepper answers for one pc, from tables or code bytes only; what it answers depends on nothing else,
+so the unwinder may keep the answer.  None means "not mine", and the next stepper is asked.
+"""
+
+from typing import Protocol
+
+from sfsample.model import Found, Frame
+from sfsample.modules.module import Module
+from sfsample.unwind.row import UnwindRow
+
+
+class Stepper(Protocol):
+    """A source of unwind rows.  `found` labels the frames that it steps to."""
+
+    @property
+    def found(self) -> Found:
+        """The label."""
+        ...
+
+    def row_at(self, frame: Frame, module: Module | None) -> UnwindRow | None:
+        """Return the row for `frame.pc`, whose code lies in `module` (None: in no ELF object)."""
+        ...

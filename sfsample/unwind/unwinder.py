@@ -1,0 +1,167 @@
+"""The walk: order of the steppers, the row cache, and when to stop.
+
+Law: the order of steppers is policy and stands here once.  A row depends only on the pc, so it is kept by
+pc until the mappings change.  A step is believed only if it leads up the stack to executable memory;
+otherwise the next stepper is asked.  Every walk ends with a reason.
+"""
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from sfsample.arch import AMD64, Arch
+from sfsample.memory import Memory
+from sfsample.model import Found, Frame, Registers, Stack, StopReason, ThreadSnapshot
+from sfsample.modules.index import ModuleIndex
+from sfsample.unwind.eh_frame import EhFrameStepper
+from sfsample.unwind.frame_pointer import FramePointerStepper
+from sfsample.unwind.row import Caller, UnwindRow, apply_row
+from sfsample.unwind.sframe import SFrameStepper
+from sfsample.unwind.signal_frame import SignalFrameStepper
+from sfsample.unwind.stepper import Stepper
+
+SIGNAL_FRAME: Final = SignalFrameStepper()
+# Signal frames first: a trampoline may carry CFI or even an SFrame row that is of no use.
+DEFAULT_STEPPERS: Final[tuple[Stepper, ...]] = (
+    SIGNAL_FRAME,
+    SFrameStepper(),
+    EhFrameStepper(),
+    FramePointerStepper(),
+)
+MAX_FRAMES: Final = 1024
+
+_Rows = dict[tuple[int, bool], UnwindRow | None]
+
+
+class Step(NamedTuple):
+    """A believed step to the caller."""
+
+    found: Found
+    cfa: int
+    registers: Registers
+    exact: bool
+
+
+class Unwinder:
+    """Walks the stacks of one process."""
+
+    def __init__(
+        self,
+        index: ModuleIndex,
+        arch: Arch = AMD64,
+        steppers: Sequence[Stepper] = DEFAULT_STEPPERS,
+        max_frames: int = MAX_FRAMES,
+    ) -> None:
+        self._index = index
+        self._arch = arch
+        self._ladder = [(s, _Rows()) for s in steppers]
+        self._max_frames = max_frames
+        self._generation = index.generation
+
+    def walk(self, snapshot: ThreadSnapshot) -> Stack:
+        """Unwind a copy.
+
+        SFrame recovers three registers only; where a later CFI row needs another one, the whole walk is
+        done again with SFrame asked last, and the better of the two is the answer.
+        """
+        self._forget_stale_rows()
+        stack = self._walk(snapshot, self._ladder)
+        if stack.stop_reason is not StopReason.REGISTER_UNKNOWN:
+            return stack
+        last = [rung for rung in self._ladder if rung[0].found is Found.SFRAME]
+        again = self._walk(snapshot, [rung for rung in self._ladder if rung not in last] + last)
+        return again if again.stop_reason is StopReason.OUTERMOST else stack
+
+    def _walk(self, snapshot: ThreadSnapshot, ladder: list[tuple[Stepper, _Rows]]) -> Stack:
+        arch = self._arch
+        registers = snapshot.registers
+        frame = Frame(registers[arch.pc], registers[arch.sp], None, Found.CONTEXT, exact=True)
+        frames: list[Frame] = []
+        while True:
+            step = self._step(frame, registers, snapshot.memory, ladder)
+            if isinstance(step, StopReason):
+                frames.append(frame)
+                return self._end(tuple(frames), step, snapshot)
+            frames.append(frame._replace(cfa=step.cfa))
+            if len(frames) >= self._max_frames:
+                return self._end(tuple(frames), StopReason.MAX_FRAMES, snapshot)
+            registers = step.registers
+            frame = Frame(registers[arch.pc], registers[arch.sp], None, step.found, step.exact)
+
+    def _end(self, frames: tuple[Frame, ...], reason: StopReason, snapshot: ThreadSnapshot) -> Stack:
+        if reason is StopReason.OUTERMOST:
+            return Stack(frames, reason)
+        if reason is StopReason.BAD_MEMORY and snapshot.bounded:
+            reason = StopReason.STACK_COPY_ENDED
+        last = frames[-1]
+        module = self._index.find(last.lookup_pc)
+        where = f"{module.path}+{module.vaddr(last.pc):#x}" if module else f"{last.pc:#x}"
+        return Stack(frames, reason, where)
+
+    def _step(
+        self, frame: Frame, registers: Registers, memory: Memory, ladder: list[tuple[Stepper, _Rows]]
+    ) -> Step | StopReason:
+        failure = StopReason.NO_ROW
+        key = (frame.pc, frame.exact)
+        for stepper, rows in ladder:
+            try:
+                row = rows[key]
+            except KeyError:
+                row = self._ask(stepper, frame, rows)
+            if row is None:
+                continue
+            if row.ra is None:
+                return StopReason.OUTERMOST
+            caller = apply_row(row, registers, memory, self._arch)
+            if not isinstance(caller, StopReason):
+                doubt = self._doubt(row, frame, caller)
+                if doubt is None:
+                    return Step(stepper.found, caller.cfa, caller.registers, row.signal)
+                if doubt is StopReason.OUTERMOST:
+                    return doubt
+                caller = doubt
+            # the first stepper that knew the pc says why, a guess only if nobody did
+            if failure is StopReason.NO_ROW and not row.guess:
+                failure = caller
+        if failure is StopReason.NO_ROW and self._index.mapping(frame.lookup_pc) is None:
+            return StopReason.NO_MODULE
+        return failure
+
+    def _ask(self, stepper: Stepper, frame: Frame, rows: _Rows) -> UnwindRow | None:
+        module = self._index.find(frame.lookup_pc)
+        self._forget_stale_rows()
+        row = rows[frame.pc, frame.exact] = stepper.row_at(frame, module)
+        return row
+
+    def _forget_stale_rows(self) -> None:
+        if self._index.generation != self._generation:
+            self._generation = self._index.generation
+            for _, rows in self._ladder:
+                rows.clear()
+
+    def _doubt(self, row: UnwindRow, frame: Frame, caller: Caller) -> StopReason | None:
+        """Return why the step cannot be believed; OUTERMOST when it says that there is no caller."""
+        pc, sp = caller.registers[self._arch.pc], caller.registers[self._arch.sp]
+        if pc == 0 and not row.signal:
+            return StopReason.BAD_PC if row.guess else StopReason.OUTERMOST
+        if sp <= frame.sp and not row.signal:
+            return StopReason.NO_PROGRESS
+        if row.signal:
+            return None  # whatever was interrupted was interrupted, even a jump into nowhere
+        if self._index.mapping(pc - 1) is None:
+            return StopReason.BAD_PC
+        if row.guess and not self._follows_call(pc):
+            return StopReason.BAD_PC
+        return None
+
+    def _follows_call(self, address: int) -> bool:
+        """Whether the instruction before `address` is a call; True where the code cannot be seen (JIT)."""
+        module = self._index.find(address - 1)
+        if module is None:
+            return True
+        before = module.code(address - 7, 7)
+        if before is None:
+            return False
+        if before[2] == 0xE8:
+            return True
+        # call r/m64 is ff /2, with 0 to 5 bytes of SIB and displacement after its ModRM byte
+        return any(before[i] == 0xFF and before[i + 1] >> 3 & 7 == 2 for i in range(6))
