@@ -11,6 +11,7 @@ Source: ptrace(2); x86-64 `struct user_regs_struct` in <sys/user.h>.
 
 import ctypes
 import os
+import signal
 import time
 from errno import ESRCH
 from typing import NamedTuple
@@ -30,8 +31,12 @@ _RAX, _ORIG_RAX, _RSP = 10, 15, 19
 _MINUS_EINTR = (1 << 64) - 4
 _SIGN = 1 << 63
 
-_SPIN_NS = 300_000  # a running thread stops within tens of microseconds; spin that long, then doze
-_DOZE_S = 50e-6
+# A thread that runs on another processor stops within tens of microseconds: look for it at once.  One that
+# waits for this very processor stops when we get off it: sleep until the kernel sends SIGCHLD for the stop.
+# (Polling or sched_yield instead hold it up for milliseconds; waitpid cannot be given a time limit.)
+_SPIN_NS = 50_000
+_LOOK_AGAIN_S = 0.001  # another thread of ours may have taken the signal
+_CHILD = {signal.SIGCHLD}
 STOP_DEADLINE_NS = 50_000_000
 
 
@@ -54,6 +59,8 @@ class Tracer:
         self._began = 0
         self._held = 0  # tid between stop and release
         self._stopped = False
+        self._mask: set[int | signal.Signals] | None = None  # to be restored after the window
+        self._forward = callable(signal.getsignal(signal.SIGCHLD))
         self._late: set[int] = set()  # seized, asked to stop, not seen to stop yet
 
     def stop(self, tid: int) -> Missed | None:
@@ -61,6 +68,7 @@ class Tracer:
         if tid in self._late and not self._settle(tid):
             return Missed(gone=False, why="has not stopped since it was asked to")
         self._held, self._stopped, self._signal = tid, False, 0
+        self._mask = signal.pthread_sigmask(signal.SIG_BLOCK, _CHILD)
         try:
             ptrace(PTRACE_SEIZE, tid)
         except PtraceError as refusal:
@@ -74,7 +82,7 @@ class Tracer:
         return self._wait(tid)
 
     def _wait(self, tid: int) -> Missed | None:
-        doze_after, deadline = self._began + _SPIN_NS, self._began + STOP_DEADLINE_NS
+        spin_until, deadline = self._began + _SPIN_NS, self._began + STOP_DEADLINE_NS
         while True:
             try:
                 changed, status = os.waitpid(tid, _WAIT_FLAGS)
@@ -87,8 +95,8 @@ class Tracer:
             now = time.perf_counter_ns()
             if now > deadline:
                 return Missed(gone=False, why="did not stop (uninterruptible sleep?)")
-            if now > doze_after:
-                time.sleep(_DOZE_S)
+            if now > spin_until:
+                signal.sigtimedwait(_CHILD, _LOOK_AGAIN_S)
 
     def _note(self, status: int) -> Missed | None:
         if not os.WIFSTOPPED(status):
@@ -102,14 +110,23 @@ class Tracer:
     def release(self) -> int:
         """Let the thread run on, delivering the signal it was stopped with; return the pause in ns."""
         tid, self._held = self._held, 0
-        if not tid:
-            return 0
-        if self._stopped:
+        if tid and self._stopped:
             _detach(tid, self._signal)
-        else:
+        elif tid:
             self._late.add(tid)
             self._settle(tid)
-        return time.perf_counter_ns() - self._began
+        pause = time.perf_counter_ns() - self._began
+        self._restore_mask()
+        return pause
+
+    def _restore_mask(self) -> None:
+        if self._mask is None:
+            return
+        signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
+        self._mask = None
+        if self._forward:
+            # SIGCHLDs merge: the one we took may have stood for a child of the program that uses us
+            signal.raise_signal(signal.SIGCHLD)
 
     def registers(self, tid: int) -> int:
         """Read the stopped thread's registers; return sp.  0: it was killed meanwhile."""
@@ -160,10 +177,10 @@ class Tracer:
         return True
 
 
-def _detach(tid: int, signal: int) -> bool:
+def _detach(tid: int, number: int) -> bool:
     """PTRACE_DETACH; False when the thread is not stopped (or was killed)."""
     try:
-        ptrace(PTRACE_DETACH, tid, 0, signal)
+        ptrace(PTRACE_DETACH, tid, 0, number)
     except PtraceError:
         return False
     return True
