@@ -39,6 +39,7 @@ class Found(StrEnum):
     EH_FRAME = "eh_frame"
     FRAME_POINTER = "frame_pointer"
     SIGNAL_FRAME = "signal_frame"
+    NULL_CALL = "null_call"
 
 
 class StopReason(StrEnum):

@@ -126,8 +126,8 @@ def targets(arguments: Namespace) -> list[int]:
 
 
 def steppers(arguments: Namespace) -> Sequence[Stepper]:
-    """Return the steppers that --unwind names, signal frames always first."""
-    from sfsample.unwind.unwinder import DEFAULT_STEPPERS, SIGNAL_FRAME
+    """Return the steppers that --unwind names, in its order; those that read no table are always on."""
+    from sfsample.unwind.unwinder import DEFAULT_STEPPERS, NULL_CALL, SIGNAL_FRAME
 
     by_name = {str(stepper.found): stepper for stepper in DEFAULT_STEPPERS}
-    return (SIGNAL_FRAME, *(by_name[name] for name in arguments.unwind))
+    return (SIGNAL_FRAME, NULL_CALL, *(by_name[name] for name in arguments.unwind))

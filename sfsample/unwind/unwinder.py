@@ -14,15 +14,19 @@ from sfsample.model import Found, Frame, Registers, Stack, StopReason, ThreadSna
 from sfsample.modules.index import ModuleIndex
 from sfsample.unwind.eh_frame import EhFrameStepper
 from sfsample.unwind.frame_pointer import FramePointerStepper
+from sfsample.unwind.null_call import NullCallStepper
 from sfsample.unwind.row import Caller, UnwindRow, apply_row
 from sfsample.unwind.sframe import SFrameStepper
 from sfsample.unwind.signal_frame import SignalFrameStepper
 from sfsample.unwind.stepper import Stepper
 
 SIGNAL_FRAME: Final = SignalFrameStepper()
-# Signal frames first: a trampoline may carry CFI or even an SFrame row that is of no use.
+NULL_CALL: Final = NullCallStepper()
+# Signal frames first: a trampoline may carry CFI or even an SFrame row that is of no use.  A null call answers
+# only where no other but the frame pointer could, which would miss the function that made the call.
 DEFAULT_STEPPERS: Final[tuple[Stepper, ...]] = (
     SIGNAL_FRAME,
+    NULL_CALL,
     SFrameStepper(),
     EhFrameStepper(),
     FramePointerStepper(),
