@@ -1,0 +1,67 @@
+"""The README is true: its example runs, its commands exist, its table of reasons is complete.
+
+Law: everything here is read from README.md, so that it cannot drift.
+"""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sfsample.model import StopReason
+
+ROOT = Path(__file__).resolve().parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", README, flags=re.DOTALL)
+
+
+@pytest.mark.live
+def test_library_example_runs():
+    read, write = os.pipe()
+    command = [ROOT / "tests/fixtures/v3/target", "recursion", str(write)]
+    with subprocess.Popen(command, pass_fds=[write]) as target:
+        try:
+            os.close(write)
+            assert os.read(read, 100).startswith(b"ready")
+            (example,) = blocks("python")
+            done = subprocess.run([sys.executable, "-c", example], env=os.environ | {"PID": str(target.pid)},
+                                  capture_output=True, text=True, check=False)  # fmt: skip
+        finally:
+            os.close(read)
+            target.kill()
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"^target;_start;.*;recurse;recurse;.*;spin_innermost \d+$", done.stdout, flags=re.M)
+    assert re.search(r"^\d+ samples, longest pause \d+ ns$", done.stdout, flags=re.M)
+    assert re.search(r"^target R outermost$", done.stdout, flags=re.M)
+
+
+def test_the_two_commands_are_single_lines_that_exist():
+    commands = re.findall(r"^    (sh scripts/\w+)$", README, flags=re.M)
+    assert commands == ["sh scripts/demo", "sh scripts/test"]
+    for command in commands:
+        assert os.access(ROOT / command.split()[1], os.X_OK)
+
+
+def test_ci_runs_the_readme_test_command():
+    assert "sh scripts/test" in (ROOT / ".ci/run").read_text(encoding="utf-8")
+
+
+def test_every_stop_reason_is_explained():
+    explained = set(re.findall(r"`(\w+)`", "\n".join(re.findall(r"^\| (`.*?) \|", README, flags=re.M))))
+    assert explained == {str(reason) for reason in StopReason} - {"outermost"}
+
+
+def test_no_command_line_in_the_readme_is_refused():
+    from sfsample.cli.options import parse
+
+    lines = re.findall(r"^    (sfsample .*?)(?: +#.*)?$", README, flags=re.M)
+    assert len(lines) >= 6
+    for line in lines:
+        words = line.split(" > ")[0].split()
+        parse(words[1:])
