@@ -14,6 +14,7 @@ from sfsample.symbolize.names import clean_name
 from sfsample.symbolize.symbolizer import Symbolizer
 from sfsample.target.capture import DEFAULT_STACK_BYTES
 from sfsample.target.live import LiveProcess
+from sfsample.target.own_thread import OwnThread
 from sfsample.unwind.stepper import Stepper
 from sfsample.unwind.unwinder import DEFAULT_STEPPERS, MAX_FRAMES, Unwinder
 
@@ -38,15 +39,20 @@ def record(
 
     Raises NoSuchProcess, NotPermitted or UnsupportedTarget; each has `help` lines.
     """
-    targets: list[LiveProcess] = []
-    try:
-        for pid in [pids] if isinstance(pids, int) else pids:
-            targets.append(LiveProcess(pid, stack_bytes))  # noqa: PERF401 - those opened must be closed
-        options = Options(rate, duration, mode, steppers, max_frames)
-        return Sampler(targets, options, clock).run(should_stop)
-    finally:
-        for target in targets:
-            target.close()
+    wanted = [pids] if isinstance(pids, int) else list(pids)
+    options = Options(rate, duration, mode, steppers, max_frames)
+
+    def work(stop: Callable[[], bool]) -> Profile:
+        targets: list[LiveProcess] = []
+        try:
+            for pid in wanted:
+                targets.append(LiveProcess(pid, stack_bytes))  # noqa: PERF401 - those opened must be closed
+            return Sampler(targets, options, clock).run(stop)
+        finally:
+            for target in targets:
+                target.close()
+
+    return OwnThread(work, should_stop).run()
 
 
 def dump(
@@ -57,11 +63,15 @@ def dump(
     steppers: Sequence[Stepper] = DEFAULT_STEPPERS,
 ) -> ProcessDump:
     """Look once at every thread of a process.  Raises as `record` does."""
-    target = LiveProcess(pid, stack_bytes)
-    try:
-        return take(target, Unwinder(target.index, steppers=steppers, max_frames=max_frames))
-    finally:
-        target.close()
+
+    def work(_stop: Callable[[], bool]) -> ProcessDump:
+        target = LiveProcess(pid, stack_bytes)
+        try:
+            return take(target, Unwinder(target.index, steppers=steppers, max_frames=max_frames))
+        finally:
+            target.close()
+
+    return OwnThread(work, lambda: False).run()
 
 
 def folded(profile: Profile, *, threads: bool = False) -> str:

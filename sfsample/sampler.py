@@ -23,6 +23,7 @@ from sfsample.unwind.unwinder import DEFAULT_STEPPERS, MAX_FRAMES, Unwinder
 Mode = Literal["cpu", "wall"]
 
 _DOZE_S = 0.1  # look this often whether to stop
+_SETTLE_S = 0.001  # and this often after a thread that did not stop in time: it may be stopped now
 _REFRESH_S = 1.0  # look this often whether a library was replaced by another at the same place
 
 
@@ -113,7 +114,8 @@ class Sampler:
             left = until - self._clock.now()
             if left <= 0:
                 return True
-            self._clock.sleep(min(left, _DOZE_S))
+            late = [watched for watched in self._watched if not watched.settled()]
+            self._clock.sleep(min(left, _SETTLE_S if late else _DOZE_S))
         return False
 
 
@@ -127,15 +129,21 @@ class _Watched:
         self._unwinder = Unwinder(target.index, steppers=options.steppers, max_frames=options.max_frames)
         self._places: dict[tuple[int, bool], Location] = {}
         self._generation = 0
+        self._program: tuple[bytes, ...] = ()
+
+    def settled(self) -> bool:
+        """Release threads that stopped too late; False while one is still to stop."""
+        return self._target.capturer.tracer.settle()
 
     def tick(self, *, refresh: bool) -> bool:
         """Take one sample of every thread that counts; False when the process has ended."""
         target, index = self._target, self._target.index
-        target.capturer.tracer.settle()
+        self.settled()
         index.expire()
-        if refresh:
-            index.refresh()
         threads = target.threads()
+        if refresh or (threads and threads[0][1].program != self._program):
+            index.refresh()  # after exec another program can lie at the same addresses
+            self._program = threads[0][1].program if threads else ()
         for tid, stat in threads:
             if tid == target.pid or target.pid not in self._profile.processes:
                 self._profile.processes[target.pid] = stat.name

@@ -13,6 +13,9 @@ from io import BytesIO
 from mmap import mmap
 from typing import NamedTuple
 
+from elftools.common.utils import struct_parse
+from elftools.elf.elffile import ELFFile
+
 from sfsample.arch import ByteOrder
 from sfsample.errors import FormatError
 
@@ -81,12 +84,9 @@ class ElfImage:
         self.machine = int.from_bytes(self.data[18:20], self.byteorder)
 
     def _open(self, data: Buffer) -> None:
-        from elftools.common.utils import struct_parse
-        from elftools.elf.elffile import ELFFile
-
         self._stream = data if isinstance(data, mmap) else BytesIO(data)
         elf = ELFFile(self._stream)
-        self._structs, self._parse, self._header = elf.structs, struct_parse, elf.header
+        self._structs, self._header = elf.structs, elf.header
         self.segments = tuple(self._segments())
 
     def _segments(self) -> Iterator[Segment]:
@@ -96,7 +96,7 @@ class ElfImage:
         )
         for index in range(count):
             at = header["e_phoff"] + index * header["e_phentsize"]
-            raw = self._parse(self._structs.Elf_Phdr, self._stream, at)
+            raw = struct_parse(self._structs.Elf_Phdr, self._stream, at)
             kind = _TYPES.get(raw["p_type"], raw["p_type"])
             yield Segment(kind if isinstance(kind, int) else 0, raw["p_flags"], raw["p_offset"],
                           raw["p_vaddr"], raw["p_filesz"], raw["p_memsz"])  # fmt: skip
@@ -155,7 +155,7 @@ class ElfImage:
         if not base or not size or base + size > len(self.data):
             return
         raws = [
-            self._parse(self._structs.Elf_Shdr, self._stream, base + i * size)
+            struct_parse(self._structs.Elf_Shdr, self._stream, base + i * size)
             for i in range(min(count, (len(self.data) - base) // size))
         ]
         names = raws[header["e_shstrndx"]]

@@ -52,6 +52,9 @@ class LiveProcess:
         """Capture one thread.  Raises NotPermitted when the kernel refuses although the thread lives."""
         taken = self.capturer.capture(tid)
         if isinstance(taken, Missed) and taken.errno == EPERM:
+            # an exiting thread is refused too, and an execve(2) may have given its id to another since
+            taken = self.capturer.capture(tid)
+        if isinstance(taken, Missed) and taken.errno == EPERM:
             stat = self.proc.thread_stat(tid)
             if stat is None or stat.state in "ZX":
                 return Missed(gone=True, why="exited")
@@ -59,7 +62,10 @@ class LiveProcess:
         return taken
 
     def close(self) -> None:
-        """Release every thread that was asked to stop; one that never stops is released by our exit."""
+        """Release every thread that was asked to stop.
+
+        One that does not stop for a second is released by the kernel when the calling OS thread ends.
+        """
         deadline = time.monotonic() + _CLOSE_DEADLINE_S
         while not self.capturer.tracer.settle() and time.monotonic() < deadline:
             time.sleep(0.001)

@@ -20,7 +20,10 @@ PF_KTHREAD = 0x00200000
 
 
 class Stat(NamedTuple):
-    """What we use of /proc/PID/[task/TID/]stat.  Times are clock ticks."""
+    """What we use of /proc/PID/[task/TID/]stat.  Times are clock ticks.
+
+    `program` is where code, stack, data and arguments begin and end; it changes with exec.
+    """
 
     name: str
     state: str
@@ -28,6 +31,7 @@ class Stat(NamedTuple):
     utime: int
     stime: int
     starttime: int
+    program: tuple[bytes, ...] = ()
 
 
 def parse_stat(data: bytes) -> Stat:
@@ -35,7 +39,8 @@ def parse_stat(data: bytes) -> Stat:
     left, right = data.index(b"("), data.rindex(b")")
     fields = data[right + 2 :].split()
     return Stat(data[left + 1 : right].decode("utf-8", "replace"), fields[0].decode(),
-                int(fields[6]), int(fields[11]), int(fields[12]), int(fields[19]))  # fmt: skip
+                int(fields[6]), int(fields[11]), int(fields[12]), int(fields[19]),
+                (*fields[23:26], *fields[42:49]))  # fmt: skip
 
 
 class ProcFs:

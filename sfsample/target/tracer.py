@@ -1,8 +1,9 @@
 """Stopping one thread: SEIZE, INTERRUPT, wait, registers, DETACH.  The one door to python-ptrace.
 
 Law: `release` lets the thread run again whatever happened since `stop`, even an exception in the middle of
-it, and a signal that arrived in the window is delivered.  A thread that does not stop in time is never waited
-for: it is remembered and released as soon as it does stop, and by the kernel should we die.  SEIZE, not
+it (Ctrl-C can be raised between any two calls, also in `release`: then `settle` does it), and a signal that
+arrived in the window is delivered.  A thread that does not stop in time is never waited for: it is remembered
+and released as soon as it does stop, and by the kernel should we die.  SEIZE, not
 ATTACH: a tracer that is killed leaves nothing stopped.  All calls come from one OS thread (ptrace is per
 tracer thread).
 
@@ -21,7 +22,7 @@ from ptrace.binding.func import PTRACE_DETACH, PTRACE_GETREGS, ptrace
 
 from sfsample.model import Registers
 
-PTRACE_SEIZE, PTRACE_INTERRUPT, _EVENT_STOP = 0x4206, 0x4207, 128
+PTRACE_GETSIGINFO, PTRACE_SEIZE, PTRACE_INTERRUPT, _EVENT_STOP = 0x4202, 0x4206, 0x4207, 128
 _WALL = 0x40000000
 _WAIT_FLAGS = os.WNOHANG | _WALL
 
@@ -37,7 +38,8 @@ _SIGN = 1 << 63
 _SPIN_NS = 50_000
 _LOOK_AGAIN_S = 0.001  # another thread of ours may have taken the signal
 _CHILD = {signal.SIGCHLD}
-STOP_DEADLINE_NS = 50_000_000
+# A thread that waits for a processor on a busy machine is not stopped yet: waiting does it no harm.
+STOP_DEADLINE_NS = 250_000_000
 
 
 class Missed(NamedTuple):
@@ -94,7 +96,10 @@ class Tracer:
                 return self._note(status)
             now = time.perf_counter_ns()
             if now > deadline:
-                return Missed(gone=False, why="did not stop (uninterruptible sleep?)")
+                return Missed(
+                    gone=False,
+                    why="did not stop within 250 ms (in uninterruptible sleep, or the machine is overloaded)",
+                )
             if now > spin_until:
                 signal.sigtimedwait(_CHILD, _LOOK_AGAIN_S)
 
@@ -156,10 +161,14 @@ class Tracer:
         """
         return self.in_syscall and self._words[_RAX] == _MINUS_EINTR
 
-    # -- threads that did not stop in time
+    # -- threads that did not stop in time, or were left by an exception
 
     def settle(self) -> bool:
-        """Release the late ones that have stopped by now; call it at every tick.  True: none is left."""
+        """Release what is held and the late ones that have stopped by now; call it at every tick.
+
+        True: none is left.
+        """
+        self.release()
         for tid in tuple(self._late):
             self._settle(tid)
         return not self._late
@@ -168,19 +177,41 @@ class Tracer:
         try:
             changed, status = os.waitpid(tid, _WAIT_FLAGS)
         except ChildProcessError:
-            changed, status = tid, 0  # no longer ours
+            changed, status = tid, 0  # no longer ours, or an execve(2) gave it the process id
+            if tid != self._pid:
+                self._late.add(self._pid)
+                self._settle(self._pid)
         if changed and os.WIFSTOPPED(status):
             _detach(tid, 0 if status >> 16 == _EVENT_STOP else os.WSTOPSIG(status))
-        elif not changed and not _detach(tid, 0):
+        elif not changed and not _detach(tid, _signal_of(tid)) and _interrupt(tid):
             return False
         self._late.discard(tid)
         return True
 
 
-def _detach(tid: int, number: int) -> bool:
+def _signal_of(tid: int) -> int:
+    """Return the signal that a thread is stopped with, when the wait status was lost; 0: none."""
+    info = (ctypes.c_int * 32)()  # siginfo_t: si_signo, si_errno, si_code, ...
+    try:
+        ptrace(PTRACE_GETSIGINFO, tid, 0, ctypes.addressof(info))
+    except PtraceError:
+        return 0
+    return 0 if info[2] >> 8 == _EVENT_STOP else info[0]
+
+
+def _interrupt(tid: int) -> bool:
+    """Ask to stop (again: once more does no harm); False when the thread is not traced by us, or has ended."""
+    try:
+        ptrace(PTRACE_INTERRUPT, tid)
+    except PtraceError:
+        return False
+    return True
+
+
+def _detach(tid: int, signal: int) -> bool:
     """PTRACE_DETACH; False when the thread is not stopped (or was killed)."""
     try:
-        ptrace(PTRACE_DETACH, tid, 0, number)
+        ptrace(PTRACE_DETACH, tid, 0, signal)
     except PtraceError:
         return False
     return True

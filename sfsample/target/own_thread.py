@@ -1,0 +1,47 @@
+"""Work that traces runs on an OS thread of its own, which ends with the work.
+
+Law: ptrace(2) ties tracees to the tracing *thread*; when that ends, the kernel lets go of all of them.  So
+whatever goes wrong, nothing stays traced by a program that lives on (a watch between two slices, a library
+user), not even a thread that sleeps uninterruptibly and would stop only tomorrow.  It also keeps Ctrl-C,
+which Python raises in the main thread, out of the time during which a thread is stopped.
+"""
+
+import signal
+import threading
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+_T = TypeVar("_T")
+
+
+class OwnThread(Generic[_T]):
+    """Runs `work(should_stop)`; an exception in the waiting thread makes `should_stop` true."""
+
+    def __init__(self, work: Callable[[Callable[[], bool]], _T], should_stop: Callable[[], bool]) -> None:
+        self._work = work
+        self._should_stop = should_stop
+        self._abandoned = False
+        self._result: list[_T] = []
+        self._failure: BaseException | None = None
+
+    def run(self) -> _T:
+        """Return what the work returns, or raise what it raises."""
+        # blocked here too, or this thread would take the SIGCHLD that the tracing one sleeps on
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
+        thread = threading.Thread(target=self._main, name="sfsample", daemon=True)
+        thread.start()
+        try:
+            thread.join()
+        finally:
+            self._abandoned = True
+            thread.join()
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        if self._failure is not None:
+            raise self._failure
+        return self._result[0]
+
+    def _main(self) -> None:
+        try:
+            self._result.append(self._work(lambda: self._abandoned or self._should_stop()))
+        except BaseException as failure:  # noqa: BLE001 - raised again where it is awaited
+            self._failure = failure
