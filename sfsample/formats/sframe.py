@@ -104,7 +104,7 @@ class SFrameTable:
         self._check_abi(machine)
         self._check_bounds()
         self._prepare(executable)
-        self._rows: dict[int, tuple[SFrameFre, ...]] = {}
+        self._rows: dict[SFrameFde, tuple[SFrameFre, ...]] = {}
         self._order: list[int] | None = None
 
     # -- header
@@ -163,6 +163,7 @@ class SFrameTable:
         self._fde = Struct(char + fields).unpack_from
         self._start_field = Struct(char + fields[0]).unpack_from
         self._attribute = Struct(char + "HBBB").unpack_from  # V3 sfda_*
+        self._tail = self.fde_size - (12 if self.version > 2 else 8)  # bytes of a record after start and size
         self.pcrel = bool(self.flags & Flag.FDE_FUNC_START_PCREL)
         if not self.pcrel and self.version < 3:
             self.pcrel = self._looks_field_relative(executable)
@@ -191,6 +192,10 @@ class SFrameTable:
         raw: int = self._start_field(self.data, field)[0]
         return (self.address + raw + (field if self.pcrel else 0)) & _MASK64
 
+    def _size(self, index: int) -> int:
+        size: int = self._fde(self.data, self.fde_base + index * self.fde_size)[1]
+        return size
+
     def fde(self, index: int) -> SFrameFde:
         """Return function `index` in table order.  FormatError: its V3 attribute lies outside the section."""
         record = self._fde(self.data, self.fde_base + index * self.fde_size)
@@ -216,16 +221,27 @@ class SFrameTable:
             except FormatError as damage:
                 self.problems.append(str(damage))
 
+    def extents(self) -> Iterator[tuple[int, int]]:
+        """Yield [start, end) of every function in table order, without reading more than that."""
+        record = Struct(f"{self._order_char}{'q' if self.version > 2 else 'i'}I{self._tail}x")
+        table = self.data[self.fde_base : self.fre_base]
+        base, step = self.address + (self.fde_base if self.pcrel else 0), self.fde_size if self.pcrel else 0
+        for raw, size in record.iter_unpack(table):
+            start = base + raw & _MASK64
+            yield start, start + size
+            base += step
+
     def find(self, vaddr: int) -> SFrameFde | None:
         """Return the function that covers `vaddr`, or None."""
         order = self._sorted_order()
         key = self._start if order is None else (lambda i: self._start(order[i]))
         position = bisect_right(range(self.num_fdes), vaddr, key=key) - 1
         for candidate in range(position, max(-1, position - _STEP_BACK), -1):
-            fde = self.fde(candidate if order is None else order[candidate])
-            if vaddr - fde.start < fde.size:
-                return fde
-            if fde.size:
+            index = candidate if order is None else order[candidate]
+            start, size = self._start(index), self._size(index)
+            if 0 <= vaddr - start < size:
+                return self.fde(index)
+            if size:
                 return None
         return None
 
@@ -240,9 +256,9 @@ class SFrameTable:
 
     def rows(self, fde: SFrameFde) -> tuple[SFrameFre, ...]:
         """Decode (once) the rows of a function.  FormatError when they cannot be read."""
-        rows = self._rows.get(fde.start)
+        rows = self._rows.get(fde)
         if rows is None:
-            rows = self._rows[fde.start] = self._decode(fde)
+            rows = self._rows[fde] = self._decode(fde)
         return rows
 
     def _decode(self, fde: SFrameFde) -> tuple[SFrameFre, ...]:

@@ -46,7 +46,8 @@ class SFrameFre(NamedTuple):
     """One row.  `start` counts from the function (or repeated block).
 
     `cfa` None: outermost, unless `problem` says why the row cannot be used.
-    `ra` None: where the ABI has it by default; `fp` None: unchanged.
+    `ra` None: where the ABI has it by default; `fp` None: unchanged.  `signal`: its function is a signal
+    trampoline, whose caller was interrupted.
     """
 
     start: int
@@ -56,6 +57,7 @@ class SFrameFre(NamedTuple):
     ra: Rule | None = None
     fp: Rule | None = None
     problem: str | None = None
+    signal: bool = False
 
     @property
     def mangled_ra(self) -> bool:
@@ -87,6 +89,8 @@ class Function(Protocol):
     def fre_type(self) -> int: ...  # noqa: D102
     @property
     def fde_type(self) -> int: ...  # noqa: D102
+    @property
+    def signal(self) -> bool: ...  # noqa: D102
 
 
 def decode_rows(area: Buffer, function: Function, header: Header) -> tuple[SFrameFre, ...]:
@@ -112,7 +116,8 @@ def decode_rows(area: Buffer, function: Function, header: Header) -> tuple[SFram
         words = _words(area, offset + head.size, info, order)
         if start < previous:
             raise FormatError("FRE area", offset, f"row start {start} after {previous}")
-        rows.append(interpret(header, start, info, words))
+        row = interpret(header, start, info, words)
+        rows.append(row._replace(signal=True) if function.signal else row)
         previous = start
         offset += head.size + len(words) * _WORD_SIZES[info >> 5 & 3]
     return tuple(rows)
@@ -148,18 +153,18 @@ def _default(header: Header, start: int, info: int, words: tuple[int, ...]) -> S
     cfa = Rule(base, words[0] * abi.cfa_scale + abi.cfa_adjust, deref=False)
     saved = words[1:] if abi.tracks_ra else (0, *words[1:])
     try:
-        ra = _slot(header, saved[0], optional=True) if abi.tracks_ra and saved else None
+        ra = _slot(header, saved[0]) if abi.tracks_ra and saved else None
         fp = _slot(header, saved[1]) if len(saved) > 1 else None
     except ValueError as why:
         return _broken(start, info, words, str(why))
     return SFrameFre(start, info, words, cfa, ra, fp)
 
 
-def _slot(header: Header, word: int, *, optional: bool = False) -> Rule | None:
+def _slot(header: Header, word: int) -> Rule | None:
     """Return where an RA or FP word points: a slot from the CFA or, on s390x, a register."""
     if header.abi.registers_in_words:
-        if optional and word == 0:
-            return None  # not saved: still in its register; the word only lets FP follow
+        if word == 0:
+            return None  # not saved: still in its register; an RA word 0 only lets FP follow
         if word & 1:
             if header.version > 2 or not 0 <= word >> 1 <= 31:
                 raise ValueError(f"register-encoded word {word:#x}")

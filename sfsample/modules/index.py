@@ -39,7 +39,10 @@ class ModuleIndex:
     def refresh(self) -> None:
         """Read the maps; keep the modules whose mappings are still there."""
         self._fresh = True
-        self._mappings = self._read_maps()
+        mappings = self._read_maps()
+        if not mappings:
+            return  # the process has ended: what was known of it stays true
+        self._mappings = mappings
         executable = tuple(m for m in self._mappings if m.executable)
         if executable == self._executable:
             return
@@ -87,23 +90,30 @@ class ModuleIndex:
             module = self._modules[mapping] = self._open(mapping)
             return module
 
+    def open_all(self) -> tuple[Module, ...]:
+        """Return every module that has executable code and can be opened, in address order."""
+        found = (self.find(mapping.start) for mapping in self._executable)
+        return tuple(dict.fromkeys(module for module in found if module is not None))
+
     def _open(self, mapping: Mapping) -> Module | None:
         if not (mapping.is_file or mapping.path == "[vdso]"):
             return None
         try:
             image = self._open_image(mapping)
         except SfsampleError as failure:
-            text = f"{mapping.path}: {failure}"
-            if text not in self.problems:
-                self.problems.append(text)
+            self._lose(f"{mapping.path}: {failure}")
             return None
         offset = 0 if mapping.path == "[vdso]" else mapping.offset
         bias = image.load_bias(mapping.start, offset, executable=True)
         if bias is None:
-            self.problems.append(f"{mapping.path}: no segment is loaded from file offset {offset:#x}")
+            self._lose(f"{mapping.path}: no segment is loaded from file offset {offset:#x}")
             return None
         # one object can have several executable mappings (mprotect splits them)
         key = (mapping.path, mapping.device, mapping.inode, bias)
         if key not in self._same:
             self._same[key] = Module(image, bias, mapping.path, self.problems)
         return self._same[key]
+
+    def _lose(self, text: str) -> None:
+        if text not in self.problems:
+            self.problems.append(text)

@@ -4,11 +4,9 @@ Law: text in, `Mapping`s out, in address order; a line that does not parse is an
 kernel, so it is skipped rather than guessed at.  Source: proc(5), "/proc/pid/maps".
 """
 
-from re import compile as regex
 from typing import NamedTuple
 
 _DELETED = " (deleted)"
-_OCTAL = regex(r"\\(\d{3})")
 
 
 class Mapping(NamedTuple):
@@ -31,7 +29,7 @@ class Mapping(NamedTuple):
 
 
 def parse_maps(text: str) -> tuple[Mapping, ...]:
-    """Parse the whole file.  The kernel escapes newlines in paths as octal, and nothing else."""
+    """Parse the whole file.  The kernel escapes the newline in paths (as octal 012) and nothing else."""
     return tuple(m for line in text.split("\n") if (m := _parse_line(line)) is not None)
 
 
@@ -40,7 +38,7 @@ def _parse_line(line: str) -> Mapping | None:
     if len(fields) < 5:
         return None
     span, permissions, offset, device, inode = fields[:5]
-    path = _OCTAL.sub(lambda m: chr(int(m[1], 8)), fields[5]) if len(fields) == 6 else ""
+    path = fields[5].replace(r"\012", "\n") if len(fields) == 6 else ""
     deleted = path.endswith(_DELETED) and path.startswith("/")
     try:
         start, _, end = span.partition("-")

@@ -9,7 +9,7 @@ from functools import cached_property
 from sfsample.errors import FormatError
 from sfsample.formats.eh_frame import EhFrame, eh_frame_address
 from sfsample.formats.elf import ElfImage
-from sfsample.formats.sframe import SFrameTable, read_tables
+from sfsample.formats.sframe import SECTION, SFrameTable, read_tables
 from sfsample.model import Address, Vaddr
 
 
@@ -51,10 +51,14 @@ class Module:
             return ()
         machine = (self.image.machine, self.image.byteorder)
         try:
-            return read_tables(*found, machine=machine, executable=self.image.executable)
+            tables = read_tables(*found, machine=machine, executable=self.image.executable)
         except FormatError as damage:
             self.lose(damage)
             return ()
+        for table in tables:
+            for text in table.problems:
+                self._note(f"{SECTION}: {text}")
+        return tables
 
     @cached_property
     def eh_frame(self) -> EhFrame | None:
@@ -79,6 +83,9 @@ class Module:
 
     def lose(self, damage: FormatError) -> None:
         """Note, once, that a table or a function of this module is damaged."""
-        text = f"{self.path}: {damage}"
+        self._note(str(damage))
+
+    def _note(self, what: str) -> None:
+        text = f"{self.path}: {what}"
         if text not in self.problems:
             self.problems.append(text)

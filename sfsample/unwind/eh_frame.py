@@ -34,7 +34,8 @@ class EhFrameStepper:
 
 def to_row(row: CfiRow, arch: Arch) -> UnwindRow:
     """Translate one CFI row."""
-    cfa = Rule(row.cfa.register, row.cfa.offset, deref=False, expression=row.cfa.expression)
+    base = arch.sp if row.cfa.expression else row.cfa.register  # an expression starts from nothing
+    cfa = Rule(base, row.cfa.offset, deref=False, expression=row.cfa.expression)
     registers = []
     kept = set(arch.callee_saved)
     for number, rule in row.rules.items():

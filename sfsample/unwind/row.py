@@ -39,6 +39,16 @@ class Caller(NamedTuple):
     registers: Registers
 
 
+class _Known(Registers):
+    """Registers that remember having been asked for one that is not there."""
+
+    missed = False
+
+    def __missing__(self, number: int) -> int:
+        self.missed = True
+        raise KeyError(number)
+
+
 def apply_row(row: UnwindRow, registers: Registers, memory: Memory, arch: Arch) -> Caller | StopReason:
     """Execute `row` (whose `ra` is not None) on a frame's registers."""
     cfa = _value(row.cfa, 0, registers, memory, arch)
@@ -62,9 +72,10 @@ def _value(rule: Rule, cfa: int, registers: Registers, memory: Memory, arch: Arc
     base, offset, deref, expression = rule
     if expression:
         # DWARF 5, 6.4.2.3: the CFA is pushed first, except where the expression gives the CFA itself
-        address = evaluate(expression, registers, memory, arch.byteorder, None if base != CFA else cfa)
+        known = _Known(registers)
+        address = evaluate(expression, known, memory, arch.byteorder, None if base != CFA else cfa)
         if address is None:
-            return StopReason.BAD_MEMORY
+            return StopReason.REGISTER_UNKNOWN if known.missed else StopReason.BAD_MEMORY
     elif base == CFA:
         address = cfa + offset & _MASK64
     elif base in registers:

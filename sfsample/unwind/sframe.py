@@ -46,5 +46,5 @@ def to_row(fre: SFrameFre, table: SFrameTable) -> UnwindRow:
     else:
         ra = Rule(CFA, table.fixed_ra, deref=True)
     if fre.fp is None:
-        return UnwindRow(fre.cfa, ra, kept=(arch.fp,))
-    return UnwindRow(fre.cfa, ra, registers=((arch.fp, fre.fp),))
+        return UnwindRow(fre.cfa, ra, kept=(arch.fp,), signal=fre.signal)
+    return UnwindRow(fre.cfa, ra, registers=((arch.fp, fre.fp),), signal=fre.signal)

@@ -36,6 +36,10 @@ MAX_FRAMES: Final = 1024
 _Rows = dict[tuple[int, bool], UnwindRow | None]
 
 
+def _retry_order(rung: tuple[Stepper, _Rows]) -> int:
+    return {Found.SFRAME: 1, Found.FRAME_POINTER: 2}.get(rung[0].found, 0)
+
+
 class Step(NamedTuple):
     """A believed step to the caller."""
 
@@ -65,23 +69,22 @@ class Unwinder:
         """Unwind a copy.
 
         SFrame recovers three registers only; where a later CFI row needs another one, the whole walk is
-        done again with SFrame asked last, and the better of the two is the answer.
+        done again with SFrame asked after CFI (and before a guess), and the better of the two is the answer.
         """
         self._forget_stale_rows()
-        stack = self._walk(snapshot, self._ladder)
+        stack = self._walk(snapshot, self._ladder, retry=False)
         if stack.stop_reason is not StopReason.REGISTER_UNKNOWN:
             return stack
-        last = [rung for rung in self._ladder if rung[0].found is Found.SFRAME]
-        again = self._walk(snapshot, [rung for rung in self._ladder if rung not in last] + last)
+        again = self._walk(snapshot, sorted(self._ladder, key=_retry_order), retry=True)
         return again if again.stop_reason is StopReason.OUTERMOST else stack
 
-    def _walk(self, snapshot: ThreadSnapshot, ladder: list[tuple[Stepper, _Rows]]) -> Stack:
+    def _walk(self, snapshot: ThreadSnapshot, ladder: list[tuple[Stepper, _Rows]], *, retry: bool) -> Stack:
         arch = self._arch
         registers = snapshot.registers
         frame = Frame(registers[arch.pc], registers[arch.sp], None, Found.CONTEXT, exact=True)
         frames: list[Frame] = []
         while True:
-            step = self._step(frame, registers, snapshot.memory, ladder)
+            step = self._step(frame, registers, snapshot.memory, ladder, retry=retry)
             if isinstance(step, StopReason):
                 frames.append(frame)
                 return self._end(tuple(frames), step, snapshot)
@@ -102,7 +105,13 @@ class Unwinder:
         return Stack(frames, reason, where)
 
     def _step(
-        self, frame: Frame, registers: Registers, memory: Memory, ladder: list[tuple[Stepper, _Rows]]
+        self,
+        frame: Frame,
+        registers: Registers,
+        memory: Memory,
+        ladder: list[tuple[Stepper, _Rows]],
+        *,
+        retry: bool,
     ) -> Step | StopReason:
         failure = StopReason.NO_ROW
         key = (frame.pc, frame.exact)
@@ -115,6 +124,8 @@ class Unwinder:
                 continue
             if row.ra is None:
                 return StopReason.OUTERMOST
+            if row.guess and failure is StopReason.REGISTER_UNKNOWN and not retry:
+                break  # doing the walk again may find the register; a guess would hide that it is missing
             caller = apply_row(row, registers, memory, self._arch)
             if not isinstance(caller, StopReason):
                 doubt = self._doubt(row, frame, caller)

@@ -1,0 +1,80 @@
+"""Folded stacks: one line each, root first, sorted; a loss stays visible right after the process."""
+
+from sfsample.model import Stack, StopReason
+from sfsample.output.folded import folded_lines
+from sfsample.profile import Location, Profile
+
+A, B, C = (Location(None, n, n) for n in (0xA, 0xB, 0xC))
+
+
+def profile(*samples: tuple[int, int, list[Location], StopReason]) -> Profile:
+    made = Profile(99.0)
+    made.processes = {1: "redis-server", 2: "nginx"}
+    made.threads = {(1, 1): "main", (1, 5): "bio", (2, 2): "worker"}
+    for pid, tid, places, reason in samples:
+        made.add(pid, tid, places, Stack((), reason))
+    return made
+
+
+def folded(made: Profile, **options) -> list[str]:
+    return list(folded_lines(made, lambda place: f"f{place.address:x}", str, **options))
+
+
+OK = StopReason.OUTERMOST
+
+
+def test_root_first_and_counted():
+    """Places are kept innermost first and written outermost first."""
+    made = profile((1, 1, [A, B, C], OK), (1, 1, [A, B, C], OK), (1, 1, [B, C], OK))
+
+    assert folded(made) == ["redis-server;fc;fb 1", "redis-server;fc;fb;fa 2"]
+
+
+def test_lines_are_sorted():
+    made = profile((2, 2, [A], OK), (1, 1, [C], OK), (1, 1, [B], OK), (1, 1, [A], StopReason.NO_ROW))
+
+    lines = folded(made)
+    assert lines == sorted(lines)
+    assert [line.partition(";")[0] for line in lines] == ["nginx", *["redis-server"] * 3]
+
+
+def test_stacks_that_read_the_same_are_one_line():
+    """Two threads of one process; and two addresses in one function."""
+    same = [Location(None, 1, 0xA), Location(None, 2, 0xA)]
+    made = profile((1, 1, [A], OK), (1, 5, [A], OK), (1, 1, [same[0]], OK), (1, 1, [same[1]], OK))
+
+    assert list(folded_lines(made, lambda place: f"f{place.lookup:x}", str)) == ["redis-server;fa 4"]
+
+
+def test_the_reason_of_a_truncated_stack_comes_right_after_the_process():
+    for reason in StopReason:
+        [line] = folded(profile((1, 1, [A, B], reason)))
+        marker = "" if reason is OK else f"[truncated: {reason}];"
+        assert line == f"redis-server;{marker}fb;fa 1"
+
+
+def test_a_truncated_stack_is_another_line_than_a_whole_one():
+    made = profile((1, 1, [A], OK), (1, 1, [A], StopReason.MAX_FRAMES))
+
+    assert folded(made) == ["redis-server;[truncated: max_frames];fa 1", "redis-server;fa 1"]
+
+
+def test_threads_are_roots_when_asked_for():
+    made = profile((1, 1, [A], OK), (1, 5, [A], StopReason.NO_ROW), (2, 2, [A], OK))
+
+    assert folded(made, threads=True) == ["bio/5;[truncated: no_row];fa 1", "main/1;fa 1", "worker/2;fa 1"]
+
+
+def test_names_of_processes_and_threads_are_cleaned():
+    made = profile((1, 1, [A], OK))
+    made.processes[1], made.threads[1, 1] = "a;b\n", "c;d\n"
+
+    def clean(name: str) -> str:
+        return name.replace(";", ":").replace("\n", "?")
+
+    assert list(folded_lines(made, lambda _: "f", clean)) == ["a:b?;f 1"]
+    assert list(folded_lines(made, lambda _: "f", clean, threads=True)) == ["c:d?/1;f 1"]
+
+
+def test_nothing():
+    assert folded(profile()) == []

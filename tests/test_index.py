@@ -1,0 +1,224 @@
+"""The module index over invented maps: when it reads them, what it forgets, and what it says of failures."""
+
+from sfsample.errors import FormatError
+from sfsample.formats.elf import ElfImage
+from sfsample.modules.index import ModuleIndex
+from sfsample.modules.maps import Mapping
+from tests.builders.elf_builder import Load, elf
+
+A, B, C = 0x40_0000, 0x50_0000, 0x60_0000
+TEXT, SIZE = 0x1000, 0x1000
+
+
+def mapping(
+    start: int, path: str = "/lib/a.so", *, offset: int = TEXT, inode: int = 1, executable: bool = True
+):
+    return Mapping(start, start + SIZE, True, executable, offset, "08:01", inode, path, False)
+
+
+class Process:
+    """Its maps can be changed; it counts how often they are read, and what is opened."""
+
+    def __init__(self, *maps: Mapping, unreadable: tuple[str, ...] = ()) -> None:
+        self.maps = maps
+        self.unreadable = unreadable
+        self.read = 0
+        self.opened: list[Mapping] = []
+        self.index = ModuleIndex(self._read, self._open)
+
+    def _read(self):
+        self.read += 1
+        return self.maps
+
+    def _open(self, wanted):
+        self.opened.append(wanted)
+        if wanted.path in self.unreadable:
+            raise FormatError("ELF", 0, "damaged")
+        return ElfImage(elf([Load(TEXT, bytes(0x3000), offset=TEXT)]), wanted.path)
+
+
+def test_find():
+    process = Process(mapping(A), mapping(B, "/lib/b.so", inode=2))
+    index = process.index
+
+    found = index.find(A)
+    assert found is not None
+    assert (found.path, found.load_bias) == ("/lib/a.so", A - TEXT)
+    assert index.find(A + SIZE - 1) is found
+    assert index.find(A + SIZE) is None
+    assert index.find(A - 1) is None
+    assert index.find(B).path == "/lib/b.so"
+    assert index.find(0) is index.find(1 << 64) is index.find(-1) is None
+    assert [m.path for m in index.modules] == ["/lib/a.so", "/lib/b.so"]
+    assert len(process.opened) == 2
+
+
+def test_nothing_is_opened_before_it_is_asked_for():
+    process = Process(mapping(A))
+    process.index.refresh()
+    process.index.mapping(A)
+
+    assert process.opened == []
+    assert process.index.modules == ()
+
+
+def test_the_maps_are_read_at_most_once_between_two_expiries():
+    process = Process(mapping(A))
+    index = process.index
+    assert [index.mapping(address) for address in (1, 2, 3)] == [None] * 3
+    assert process.read == 1
+    assert index.find(A) is not None
+    assert process.read == 1
+    index.expire()
+    assert process.read == 1  # expiry reads nothing: a miss does
+    index.mapping(1)
+    index.mapping(2)
+    assert process.read == 2
+
+
+def test_a_hit_reads_nothing():
+    process = Process(mapping(A))
+    process.index.refresh()
+    process.index.expire()
+    process.index.mapping(A)
+
+    assert process.read == 1
+
+
+def test_a_new_mapping_is_noticed_on_a_miss():
+    process = Process(mapping(A))
+    index = process.index
+    index.refresh()
+    first = index.find(A)
+    process.maps = (mapping(A), mapping(B, "/lib/b.so", inode=2))
+    assert index.find(B) is None  # not yet
+    index.expire()
+    assert index.find(B).path == "/lib/b.so"
+    assert index.find(A) is first  # and what was there stays
+
+
+def test_generation_counts_changes_of_executable_mappings():
+    process = Process(mapping(A))
+    index = process.index
+    assert index.generation == 0
+    index.refresh()
+    assert index.generation == 1
+    index.refresh()
+    process.maps = (mapping(A), mapping(B, "[heap]", executable=False))
+    index.refresh()
+    assert index.generation == 1
+    process.maps = (mapping(A), mapping(B))
+    index.refresh()
+    assert index.generation == 2
+
+
+def test_another_library_at_the_same_address():
+    """dlclose and dlopen: same start and size, another inode."""
+    process = Process(mapping(A, "/lib/a.so", inode=1))
+    index = process.index
+    first = index.find(A)
+    process.maps = (mapping(A, "/lib/other.so", inode=2),)
+    index.refresh()
+    second = index.find(A)
+
+    assert (first.path, second.path) == ("/lib/a.so", "/lib/other.so")
+    assert index.modules == (second,)
+    assert index.generation == 2
+
+
+def test_a_file_that_was_replaced_is_another_module():
+    process = Process(mapping(A, inode=1))
+    first = process.index.find(A)
+    process.maps = (mapping(A, inode=2),)
+    process.index.refresh()
+
+    assert process.index.find(A) is not first
+
+
+def test_one_object_with_several_executable_mappings_is_one_module():
+    process = Process(mapping(A), mapping(A + SIZE, offset=TEXT + SIZE))
+    index = process.index
+
+    assert index.find(A) is index.find(A + SIZE)
+    assert len(index.modules) == 1
+
+
+def test_the_same_file_at_two_places_is_two_modules():
+    process = Process(mapping(A), mapping(B))
+
+    assert process.index.find(A) is not process.index.find(B)
+    assert process.index.find(A).vaddr(A) == process.index.find(B).vaddr(B) == TEXT
+
+
+def test_anonymous_and_special_memory_has_no_module():
+    process = Process(
+        mapping(A, "", inode=0), mapping(B, "[vsyscall]", inode=0), mapping(C, "[vdso]", offset=0, inode=0)
+    )
+    index = process.index
+
+    assert index.find(A) is index.find(B) is None
+    assert index.mapping(A) == process.maps[0]
+    assert [m.path for m in process.opened] == []
+
+
+def test_the_vdso_is_a_module_at_file_offset_0():
+    image = ElfImage(elf([Load(0, bytes(0x1000), offset=0)]), "[vdso]")
+    here = mapping(A, "[vdso]", offset=0x7000, inode=0)  # old kernels write an offset
+    index = ModuleIndex(lambda: (here,), lambda _: image)
+
+    assert index.find(A + 0x10).load_bias == A
+
+
+def test_an_unreadable_image_is_a_problem_that_is_said_once():
+    process = Process(mapping(A), mapping(A + SIZE, offset=TEXT + SIZE), unreadable=("/lib/a.so",))
+    index = process.index
+    for _ in range(3):
+        assert index.find(A) is index.find(A + SIZE) is None
+        index.refresh()
+
+    assert index.problems == ["/lib/a.so: ELF+0x0: damaged"]
+    assert len(process.opened) == 2  # once for each mapping, not once for each look
+    process.maps = ()
+    process.maps = (mapping(C),)
+    index.refresh()
+    assert index.find(C) is None
+    assert len(index.problems) == 1
+
+
+def test_a_mapping_that_no_segment_explains_is_a_problem_that_is_said_once():
+    process = Process(mapping(A, offset=0x9_0000), mapping(B, offset=0x9_0000))
+    index = process.index
+
+    assert index.find(A) is index.find(B) is None
+    assert index.problems == ["/lib/a.so: no segment is loaded from file offset 0x90000"]
+
+
+def test_problems_of_a_module_are_problems_of_the_index():
+    process = Process(mapping(A))
+    process.index.find(A).lose(FormatError(".sframe", 4, "unknown ABI 9"))
+
+    assert process.index.problems == ["/lib/a.so: .sframe+0x4: unknown ABI 9"]
+
+
+def test_after_the_process_has_ended_what_was_known_stays():
+    """/proc/PID/maps is empty then; a profile still wants to say which modules there were."""
+    process = Process(mapping(A))
+    known = process.index.find(A)
+    process.maps = ()
+    process.index.refresh()
+
+    assert process.index.find(A) is known
+    assert process.index.modules == (known,)
+    assert process.index.generation == 1
+
+
+def test_any_mapping_finds_stacks():
+    process = Process(mapping(A), mapping(B, "[stack]", executable=False))
+    index = process.index
+    assert index.any_mapping(B) is None  # never reads
+    index.refresh()
+
+    assert index.any_mapping(B).path == "[stack]"
+    assert index.any_mapping(A).path == "/lib/a.so"
+    assert index.any_mapping(B + SIZE) is index.any_mapping(0) is None
+    assert index.mapping(B) is None

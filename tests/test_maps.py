@@ -1,0 +1,111 @@
+"""/proc/PID/maps: the lines that the kernel writes, and some that it does not."""
+
+import pytest
+
+from sfsample.modules.maps import Mapping, parse_maps
+
+LIBC = "7f3a10a26000-7f3a10b7b000 r-xp 00026000 08:01 1234 /usr/lib/x86_64-linux-gnu/libc.so.6"
+
+
+def only(line: str) -> Mapping:
+    [mapping] = parse_maps(line + "\n")
+    return mapping
+
+
+def test_a_line():
+    path = "/usr/lib/x86_64-linux-gnu/libc.so.6"
+
+    assert only(LIBC) == Mapping(
+        start=0x7F3A10A26000,
+        end=0x7F3A10B7B000,
+        readable=True,
+        executable=True,
+        offset=0x26000,
+        device="08:01",
+        inode=1234,
+        path=path,
+        deleted=False,
+    )
+
+
+def test_a_whole_file_in_its_order():
+    text = (
+        "55d0c0000000-55d0c0001000 r--p 00000000 fe:00 99                         /usr/bin/prog\n"
+        "55d0c0001000-55d0c0002000 r-xp 00001000 fe:00 99                         /usr/bin/prog\n"
+        "55d0c1000000-55d0c1021000 rw-p 00000000 00:00 0                          [heap]\n"
+        "7f3a10000000-7f3a10021000 rwxp 00000000 00:00 0 \n"
+        "7ffd5a000000-7ffd5a021000 rw-p 00000000 00:00 0                          [stack]\n"
+        "7ffd5a1f0000-7ffd5a1f2000 r-xp 00000000 00:00 0                          [vdso]\n"
+        "ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0                  [vsyscall]\n"
+    )
+    maps = parse_maps(text)
+
+    assert [m.path for m in maps] == [
+        "/usr/bin/prog", "/usr/bin/prog", "[heap]", "", "[stack]", "[vdso]", "[vsyscall]"]  # fmt: skip
+    assert [m.executable for m in maps] == [False, True, False, True, False, True, True]
+    assert [m.readable for m in maps] == [True] * 6 + [False]
+    assert [m.is_file for m in maps] == [True, True, False, False, False, False, False]
+    assert maps[-1].start == 0xFFFFFFFFFF600000
+    assert list(maps) == sorted(maps)
+
+
+@pytest.mark.parametrize(
+    ("written", "path"),
+    [
+        ("/opt/with space/lib  two.so", "/opt/with space/lib  two.so"),
+        ("/opt/trailing ", "/opt/trailing "),
+        (r"/opt/new\012line", "/opt/new\nline"),
+        (r"/opt/back\slash", r"/opt/back\slash"),
+        (r"/opt/not\101octal", r"/opt/not\101octal"),  # the kernel escapes newlines and nothing else
+        (r"/opt/no\999number", r"/opt/no\999number"),
+        ("/opt/carriage\rreturn", "/opt/carriage\rreturn"),
+        ("/opt/form\x0cfeed\x85\u2028", "/opt/form\x0cfeed\x85\u2028"),
+        ("/opt/\udcff\udcfe", "/opt/\udcff\udcfe"),  # bytes that are not UTF-8, as surrogateescape has them
+        ("[anon:name with space]", "[anon:name with space]"),
+    ],
+)
+def test_paths(written, path):
+    assert only(f"1000-2000 r-xp 00000000 08:01 7 {written}").path == path
+
+
+@pytest.mark.parametrize(
+    ("written", "path", "deleted"),
+    [
+        ("/var/lib.so (deleted)", "/var/lib.so", True),
+        ("/memfd:jit (deleted)", "/memfd:jit", True),
+        ("/var/a (deleted) b", "/var/a (deleted) b", False),
+        ("/var/twice (deleted) (deleted)", "/var/twice (deleted)", True),
+        ("[anon] (deleted)", "[anon] (deleted)", False),
+    ],
+)
+def test_deleted_files(written, path, deleted):
+    mapping = only(f"1000-2000 r-xp 00000000 00:05 7 {written}")
+
+    assert (mapping.path, mapping.deleted, mapping.is_file) == (path, deleted, path[0] == "/")
+
+
+def test_a_device_without_an_inode_is_no_file():
+    assert not only("1000-2000 rw-s 00000000 00:05 0 /dev/something").is_file
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        "",
+        "nonsense",
+        "1000-2000 r-xp 0 08:01",
+        "1000 r-xp 0 08:01 7 /x",
+        "x-2000 r-xp 0 08:01 7 /x",
+        "1000-y r-xp 0 08:01 7 /x",
+        "1000-2000 r 0 08:01 7 /x",
+        "1000-2000 r-xp z 08:01 7 /x",
+        "1000-2000 r-xp 0 08:01 seven /x",
+        "\0" * 100,
+    ],
+)
+def test_what_is_no_line_is_left_out(garbage):
+    assert [m.inode for m in parse_maps(f"{LIBC}\n{garbage}\n{LIBC}\n")] == [1234, 1234]
+
+
+def test_nothing():
+    assert parse_maps("") == ()

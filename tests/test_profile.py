@@ -1,0 +1,160 @@
+"""Counts, places, pauses, and the statistics object of the contract, key by key."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sfsample.formats.elf import ElfImage
+from sfsample.model import Capture, Found, Frame, Stack, StopReason
+from sfsample.modules.module import Module
+from sfsample.profile import Location, Pauses, Profile, StackKey, Stats, locate
+from tests.builders.elf_builder import Load, elf
+
+BIAS = 0x5555_0000_0000
+MODULE = Module(ElfImage(elf([Load(0x1000, bytes(64))]), "x"), BIAS, "/bin/x", [])
+
+
+def frame(pc: int, found: Found = Found.CONTEXT, *, exact: bool = True) -> Frame:
+    return Frame(pc, 0, None, found, exact)
+
+
+STACK = Stack(
+    (frame(1), frame(2, Found.SFRAME, exact=False), frame(3, Found.SFRAME, exact=False)), StopReason.OUTERMOST
+)
+
+
+def test_places():
+    exact, returned = frame(BIAS + 0x1010), frame(BIAS + 0x1010, exact=False)
+
+    assert locate(exact, MODULE) == Location(MODULE, 0x1010, 0x1010)
+    assert locate(returned, MODULE) == Location(MODULE, 0x1010, 0x100F)
+    assert locate(returned, None) == Location(None, BIAS + 0x1010, BIAS + 0x100F)
+
+
+def test_equal_samples_are_one_stack():
+    profile = Profile(99.0)
+    here, there = Location(None, 1, 1), Location(None, 2, 2)
+    profile.add(7, 8, [here, there], STACK)
+    profile.add(7, 8, (here, there), STACK)
+    profile.add(7, 9, [here, there], STACK)
+    profile.add(7, 8, [there, here], STACK)
+    profile.add(7, 8, [here, there], STACK._replace(stop_reason=StopReason.NO_ROW))
+
+    assert profile.counts[StackKey(7, 8, (here, there), StopReason.OUTERMOST)] == 2
+    assert len(profile.counts) == 4
+    assert profile.stats.samples == 5
+    assert profile.stats.stacks == {StopReason.OUTERMOST: 4, StopReason.NO_ROW: 1}
+    assert profile.stats.frames == {Found.CONTEXT: 5, Found.SFRAME: 10}
+
+
+# -- pauses
+
+
+def pauses(*values: int) -> Pauses:
+    made = Pauses()
+    for value in values:
+        made.add(value)
+    return made
+
+
+def test_no_pause():
+    assert pauses().as_json() == {"count": 0, "p50": 0, "p90": 0, "p99": 0, "max": 0, "total": 0}
+
+
+def test_percentiles():
+    made = pauses(*range(1, 101))
+
+    assert [made.percentile(p) for p in (1, 50, 90, 99, 100)] == [1, 50, 90, 99, 100]
+    assert made.as_json() == {"count": 100, "p50": 50, "p90": 90, "p99": 99, "max": 100, "total": 5050}
+
+
+def test_one_pause_is_every_percentile():
+    assert pauses(61_000).as_json() == {
+        "count": 1, "p50": 61_000, "p90": 61_000, "p99": 61_000, "max": 61_000, "total": 61_000}  # fmt: skip
+
+
+def test_percentiles_have_three_digits_and_the_maximum_all():
+    made = pauses(123_456)
+
+    assert (made.percentile(50), made.max, made.total) == (123_000, 123_456, 123_456)
+
+
+@given(st.lists(st.integers(0, 10**10), min_size=1, max_size=200), st.sampled_from([50, 90, 99]))
+def test_a_percentile_is_the_exact_one_to_three_digits(values, percent):
+    ranked = sorted(values)
+    exact = ranked[max(0, -(-len(values) * percent // 100) - 1)]
+    found = pauses(*values).percentile(percent)
+
+    assert found <= exact
+    assert exact - found <= exact / 100
+
+
+# -- statistics
+
+
+CONTRACT_KEYS = [
+    "schema",
+    "duration_s",
+    "rate_hz",
+    "ticks",
+    "late_ticks",
+    "samples",
+    "captures",
+    "stop_ns",
+    "stacks",
+    "frames",
+    "eintr_prone_stops",
+    "threads",
+    "modules",
+    "modules_with_sframe",
+    "sampler_cpu_s",
+    "sampler_max_rss_bytes",
+    "problems",
+]
+
+
+def test_statistics_have_the_keys_of_the_contract_before_anything_was_counted():
+    made = Stats(99.0).as_json()
+
+    assert list(made) == CONTRACT_KEYS
+    assert made["schema"] == "sfsample.stats/1"
+    assert made["captures"] == {"stopped": 0, "read": 0, "reused": 0, "failed": 0}
+    assert list(made["stop_ns"]) == ["count", "p50", "p90", "p99", "max", "total"]
+    assert made["stacks"] == {"outermost": 0, "max_frames": 0}
+    assert made["frames"] == {"context": 0, "sframe": 0, "eh_frame": 0}
+    assert made["problems"] == []
+
+
+def test_statistics():
+    stats = Stats(49.5)
+    stats.duration_s, stats.sampler_cpu_s, stats.sampler_max_rss_bytes = 10.00000049, 0.3100004, 41_000_000
+    stats.ticks, stats.late_ticks, stats.eintr_prone_stops = 495, 3, 2
+    stats.captures.update({Capture.STOPPED: 4, Capture.FAILED: 1})
+    stats.pauses.add(61_000)
+    stats.count_stack(STACK)
+    stats.count_stack(STACK._replace(stop_reason=StopReason.STACK_COPY_ENDED))
+    stats.threads |= {(1, 1, 5), (1, 2, 5), (1, 2, 9)}  # a thread id that was used twice is two threads
+    stats.module_paths += [("/bin/x", True), ("/lib/libc.so.6", False)]
+    stats.problems.update({"once": 1, "often": 3})
+    made = stats.as_json()
+
+    assert made == {
+        "schema": "sfsample.stats/1", "duration_s": 10.0, "rate_hz": 49.5, "ticks": 495, "late_ticks": 3,
+        "samples": 2, "captures": {"stopped": 4, "read": 0, "reused": 0, "failed": 1},
+        "stop_ns": {"count": 1, "p50": 61_000, "p90": 61_000, "p99": 61_000, "max": 61_000, "total": 61_000},
+        "stacks": {"outermost": 1, "max_frames": 0, "stack_copy_ended": 1},
+        "frames": {"context": 2, "sframe": 4, "eh_frame": 0}, "eintr_prone_stops": 2, "threads": 3,
+        "modules": 2, "modules_with_sframe": 1, "sampler_cpu_s": 0.31, "sampler_max_rss_bytes": 41_000_000,
+        "problems": ["once", "often (3 times)"],
+    }  # fmt: skip
+    assert json.loads(json.dumps(made)) == made
+
+
+@pytest.mark.parametrize("reason", StopReason)
+def test_every_reason_has_its_own_key(reason):
+    stats = Stats(99.0)
+    stats.count_stack(Stack((frame(1),), reason))
+
+    assert stats.as_json()["stacks"][str(reason)] == 1

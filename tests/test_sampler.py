@@ -1,0 +1,372 @@
+"""The loop, on a clock that the test turns and a process that the test invents.
+
+The rate is 8 Hz, so that every instant is exact in binary and "late" means what the test says.
+"""
+
+from types import SimpleNamespace
+
+import pytest
+
+from sfsample.errors import NotPermitted
+from sfsample.formats.elf import ElfImage
+from sfsample.memory import BytesMemory
+from sfsample.model import CFA, Capture, Found, Rule, StopReason, ThreadSnapshot
+from sfsample.modules.index import ModuleIndex
+from sfsample.modules.maps import Mapping
+from sfsample.sampler import Options, Sampler
+from sfsample.target.procfs import Stat
+from sfsample.target.tracer import Missed
+from sfsample.unwind.row import UnwindRow
+from tests.builders.elf_builder import Load, elf
+
+PID, RATE, START = 100, 8.0, 1000.0
+TICK = 1 / RATE
+CODE, STACK = 0x40_1000, 0x7000_0000
+
+
+class FakeClock:
+    """Time passes when somebody sleeps, and when a sample takes `cost`."""
+
+    def __init__(self) -> None:
+        self.time = START
+        self.slept: list[float] = []
+
+    def now(self) -> float:
+        return self.time
+
+    def sleep(self, seconds: float) -> None:
+        assert seconds > 0
+        self.slept.append(seconds)
+        self.time += seconds
+
+
+class Outermost:
+    """A stepper to whom every function is the first of its thread, or the caller is one word up."""
+
+    found = Found.SFRAME
+
+    def __init__(self, row: UnwindRow | None = None) -> None:
+        self.row = row or UnwindRow(Rule(7, 8, deref=False), None)
+
+    def row_at(self, frame, module):  # noqa: ARG002 - the protocol
+        return self.row
+
+
+class FakeProcess:
+    """Threads with a state; what `capture` answers; and when it happens, by the clock."""
+
+    def __init__(self, clock: FakeClock, *threads: tuple[int, str], pid: int = PID) -> None:
+        self.pid = pid
+        self.clock = clock
+        self.states = dict(threads or [(pid, "R")])
+        self.captured: list[tuple[int, float]] = []
+        self.answers: dict[int, object] = {}
+        self.costs: dict[int, float] = {}  # seconds that capture number N takes
+        self.ends_at = float("inf")
+        self.learns: list[bool] = []
+        image = ElfImage(elf([Load(0x1000, bytes(4096), offset=0x1000)]), "x")
+        self.maps_read = 0
+        self.index = ModuleIndex(self._maps, lambda _: image)
+        self.opener = SimpleNamespace(problems=[])
+        self.capturer = SimpleNamespace(
+            tracer=SimpleNamespace(settle=lambda: True), learn_trampolines=self._learn, forget=lambda _: None
+        )
+
+    def _maps(self):
+        self.maps_read += 1
+        if self.clock.now() >= self.ends_at:
+            return ()
+        return (Mapping(CODE, CODE + 4096, True, True, 0x1000, "08:01", 7, "/bin/x", False),)
+
+    def _learn(self, _stack):
+        return self.learns.pop() if self.learns else False
+
+    def threads(self):
+        if self.clock.now() >= self.ends_at:
+            return []
+        return [(tid, Stat(f"thread {tid}", state, 0, 0, 0, 5)) for tid, state in self.states.items()]
+
+    def capture(self, tid):
+        self.captured.append((tid, self.clock.now()))
+        self.clock.time += self.costs.get(len(self.captured), 0)
+        answer = self.answers.get(tid)
+        if isinstance(answer, Exception):
+            raise answer
+        if answer is not None:
+            return answer
+        memory = BytesMemory(STACK, bytes(16))
+        return ThreadSnapshot(tid, {16: CODE, 7: STACK}, memory, STACK + 16, False, 61_000, False, False)
+
+    def ticks(self) -> list[float]:
+        """When captures happened, in ticks after the start."""
+        return [(at - START) / TICK for _, at in self.captured]
+
+
+@pytest.fixture
+def clock():
+    return FakeClock()
+
+
+@pytest.fixture
+def process(clock):
+    return FakeProcess(clock)
+
+
+def record(*targets, should_stop=lambda: False, **options):
+    chosen = {"rate": RATE, "duration": 1.0, "steppers": (Outermost(),), **options}
+    return Sampler(targets, Options(**chosen), targets[0].clock).run(should_stop)
+
+
+# -- the schedule
+
+
+def test_tick_k_is_at_start_plus_k_divided_by_the_rate(process):
+    stats = record(process).stats
+
+    assert process.ticks() == list(range(8))
+    assert (stats.ticks, stats.late_ticks, stats.samples) == (8, 0, 8)
+    assert stats.duration_s == 1.0  # the last tick's time is waited for
+    assert stats.ended_by == "duration"
+
+
+def test_the_time_that_a_sample_takes_does_not_move_the_schedule(process):
+    process.costs = {1: 0.3 * TICK, 2: 0.9 * TICK, 5: 0.5 * TICK}
+    stats = record(process).stats
+
+    assert process.ticks() == list(range(8))
+    assert stats.late_ticks == 0
+
+
+def test_a_tick_that_is_a_little_late_is_taken(process):
+    process.costs = {1: 1.5 * TICK}
+    stats = record(process).stats
+
+    assert process.ticks() == [0, 1.5, 2, 3, 4, 5, 6, 7]
+    assert (stats.ticks, stats.late_ticks, stats.samples) == (8, 0, 8)
+
+
+def test_missed_ticks_are_counted_and_never_made_up(process):
+    process.costs = {2: 3.25 * TICK}
+    stats = record(process).stats
+
+    assert process.ticks() == [0, 1, 4.25, 5, 6, 7]  # 2 and 3 were missed
+    assert (stats.ticks, stats.late_ticks, stats.samples) == (8, 2, 6)
+
+
+def test_ticks_missed_at_the_end_are_no_more_than_were_due(process):
+    process.costs = {7: 100 * TICK}
+    stats = record(process).stats
+
+    assert (stats.ticks, stats.late_ticks, stats.samples) == (8, 1, 7)
+
+
+@pytest.mark.parametrize(("duration", "ticks"), [(0.5, 4), (0.01, 1), (2.0, 16), (1.05, 8)])
+def test_duration(process, duration, ticks):
+    stats = record(process, duration=duration).stats
+
+    assert (stats.ticks, len(process.captured)) == (ticks, ticks)
+
+
+def test_should_stop(process):
+    stats = record(process, duration=None, should_stop=lambda: len(process.captured) >= 3).stats
+
+    assert (stats.ended_by, stats.samples) == ("signal", 3)
+
+
+def test_should_stop_is_asked_ten_times_a_second(clock, process):
+    stats = record(process, rate=0.125, duration=None, should_stop=lambda: clock.now() >= START + 1).stats
+
+    assert stats.samples == 1
+    assert max(clock.slept) <= 0.1
+    assert clock.now() < START + 1.11
+
+
+def test_should_stop_before_anything(process):
+    stats = record(process, should_stop=lambda: True).stats
+
+    assert (stats.ended_by, stats.ticks, stats.samples) == ("signal", 0, 0)
+
+
+def test_should_stop_while_waiting_for_the_end_of_the_last_tick(process):
+    stats = record(process, should_stop=lambda: len(process.captured) == 8).stats
+
+    assert (stats.ended_by, stats.samples) == ("signal", 8)
+
+
+# -- targets that end
+
+
+def test_a_target_that_ends(process):
+    process.ends_at = START + 2.5 * TICK
+    stats = record(process, duration=None).stats
+
+    assert (stats.ended_by, stats.samples) == ("target", 3)
+    assert stats.as_json()["modules"] == 1
+
+
+def test_a_target_that_ended_before_a_refresh_of_its_maps_keeps_its_modules(process):
+    process.ends_at = START + 2 * 4.0
+    stats = record(process, rate=0.25, duration=None).stats
+
+    assert stats.ended_by == "target"
+    assert stats.as_json()["modules"] == 1
+
+
+def test_the_others_go_on(clock, process):
+    other = FakeProcess(clock, pid=200)
+    process.ends_at = START + 2.5 * TICK
+    stats = record(process, other).stats
+
+    assert (stats.ended_by, len(process.captured), len(other.captured)) == ("duration", 3, 8)
+
+
+# -- which threads
+
+
+def test_cpu_mode_samples_threads_that_run(clock):
+    process = FakeProcess(clock, (PID, "S"), (101, "R"), (102, "D"), (103, "T"))
+    stats = record(process, mode="cpu").stats
+
+    assert {tid for tid, _ in process.captured} == {101}
+    assert stats.captures == {Capture.STOPPED: 8}
+    assert not stats.problems
+
+
+def test_cpu_mode_of_an_idle_process(clock):
+    process = FakeProcess(clock, (PID, "S"))
+    stats = record(process, mode="cpu").stats
+
+    assert (stats.ticks, stats.samples, process.captured) == (8, 0, [])
+    assert (stats.captures, stats.problems, stats.ended_by) == ({}, {}, "duration")
+
+
+def test_wall_mode_samples_all(clock):
+    process = FakeProcess(clock, (PID, "S"), (101, "R"))
+    profile = record(process, mode="wall")
+
+    assert [tid for tid, _ in process.captured[:2]] == [PID, 101]
+    assert profile.stats.samples == 16
+    assert profile.stats.threads == {(PID, PID, 5), (PID, 101, 5)}
+    assert profile.processes == {PID: f"thread {PID}"}
+    assert profile.threads == {(PID, PID): f"thread {PID}", (PID, 101): "thread 101"}
+
+
+def test_uninterruptible_sleep_is_a_failed_capture_in_wall_mode(clock):
+    process = FakeProcess(clock, (PID, "D"))
+    stats = record(process, mode="wall").stats
+
+    assert process.captured == []
+    assert stats.captures == {Capture.FAILED: 8}
+    [(text, count)] = stats.problems.items()
+    assert "state D" in text
+    assert count == 8
+
+
+# -- captures that fail
+
+
+def test_a_failed_capture_costs_that_sample_and_is_counted(clock):
+    process = FakeProcess(clock, (PID, "R"), (101, "R"))
+    process.answers[101] = Missed(gone=False, why="did not stop in time")
+    stats = record(process).stats
+
+    assert stats.captures == {Capture.STOPPED: 8, Capture.FAILED: 8}
+    assert (stats.samples, stats.pauses.count) == (8, 8)
+    assert stats.problems == {"not captured: did not stop in time": 8}
+
+
+def test_a_thread_that_has_ended_is_no_failure(clock):
+    process = FakeProcess(clock, (PID, "R"), (101, "R"))
+    process.answers[101] = Missed(gone=True, why="exited")
+    stats = record(process).stats
+
+    assert stats.captures == {Capture.STOPPED: 8}
+    assert not stats.problems
+
+
+def test_a_refusal_before_the_first_sample_ends_the_recording(process):
+    process.answers[PID] = NotPermitted(PID, "not permitted", "run as root")
+
+    with pytest.raises(NotPermitted):
+        record(process)
+
+
+def test_a_later_refusal_is_a_failed_capture(clock):
+    process = FakeProcess(clock, (PID, "R"), (101, "R"))
+    process.answers[101] = NotPermitted(PID, "not permitted", "run as root", "or so")
+    stats = record(process).stats
+
+    assert stats.captures == {Capture.STOPPED: 8, Capture.FAILED: 8}
+    assert stats.problems == {"not permitted (run as root; or so)": 8}
+
+
+def test_after_an_exception_what_was_collected_is_complete(process):
+    process.costs = {3: 0}
+
+    def interrupted():
+        if len(process.captured) == 3:
+            raise KeyboardInterrupt
+        return False
+
+    sampler = Sampler([process], Options(RATE, 1.0, steppers=(Outermost(),)), process.clock)
+    with pytest.raises(KeyboardInterrupt):
+        sampler.run(interrupted)
+
+    assert sampler.profile.stats.samples == 3
+    assert sampler.profile.stats.duration_s > 0
+    assert sampler.profile.stats.as_json()["modules"] == 1
+
+
+# -- what a sample is
+
+
+def test_places_are_vaddrs_in_modules(process):
+    profile = record(process)
+    [(key, count)] = profile.counts.items()
+
+    assert count == 8
+    assert (key.pid, key.tid, key.stop_reason) == (PID, PID, StopReason.OUTERMOST)
+    [place] = key.locations
+    assert (place.module.path, place.address, place.lookup) == ("/bin/x", 0x1000, 0x1000)
+
+
+def test_where_a_walk_stopped_is_a_problem():
+    for row, reason in (
+        (UnwindRow(Rule(7, 0x900, deref=False), Rule(CFA, -8, deref=True)), StopReason.BAD_MEMORY),
+        (UnwindRow(Rule(3, 8, deref=False), Rule(CFA, -8, deref=True)), StopReason.REGISTER_UNKNOWN),
+    ):
+        process = FakeProcess(FakeClock())
+        stats = record(process, steppers=(Outermost(row),)).stats
+        assert stats.stacks == {reason: 8}
+        assert stats.problems == {f"{reason} at /bin/x+0x1000": 8}
+
+
+def test_a_stack_that_is_cut_at_max_frames_is_no_problem(process):
+    endless = UnwindRow(Rule(7, 8, deref=False), Rule(16, 1, deref=False))
+    stats = record(process, steppers=(Outermost(endless),), max_frames=3).stats
+
+    assert stats.stacks == {StopReason.MAX_FRAMES: 8}
+    assert stats.frames == {Found.CONTEXT: 8, Found.SFRAME: 16}
+    assert not stats.problems
+
+
+def test_a_trampoline_seen_for_the_first_time_costs_a_second_capture(process):
+    process.learns = [True]
+    stats = record(process, duration=TICK).stats
+
+    assert (len(process.captured), stats.samples, stats.captures[Capture.STOPPED]) == (2, 1, 2)
+
+
+def test_statistics_of_pauses_and_problems_of_the_target(process):
+    process.opener.problems.append("/bin/x: replaced on disk")
+    stats = record(process).stats
+
+    assert (stats.pauses.count, stats.pauses.max) == (8, 61_000)
+    assert stats.problems == {"/bin/x: replaced on disk": 1}
+    assert stats.sampler_max_rss_bytes > 0
+
+
+def test_the_maps_are_read_again_once_a_second(clock, process):
+    record(process, duration=3.0)
+
+    assert 1 + 2 <= process.maps_read <= 1 + 4

@@ -1,0 +1,282 @@
+"""Each stepper over one invented ELF file: what it answers, and that it leaves the rest to others."""
+
+import pytest
+
+from sfsample.arch import AMD64
+from sfsample.formats.eh_frame import CfaRule, CfiRow, CfiRule
+from sfsample.formats.elf import ElfImage
+from sfsample.formats.sframe import SFrameTable
+from sfsample.memory import BytesMemory
+from sfsample.model import CFA, Found, Frame, Rule
+from sfsample.modules.module import Module
+from sfsample.target import capture
+from sfsample.unwind import eh_frame, frame_pointer, null_call, sframe, signal_frame
+from sfsample.unwind.eh_frame import EhFrameStepper
+from sfsample.unwind.frame_pointer import FramePointerStepper
+from sfsample.unwind.null_call import NullCallStepper
+from sfsample.unwind.row import Caller, UnwindRow, apply_row
+from sfsample.unwind.sframe import SFrameStepper
+from sfsample.unwind.signal_frame import SignalFrameStepper
+from tests.builders.eh_frame_builder import (
+    AMD64_START,
+    EhFrameBuilder,
+    advance_loc,
+    block,
+    def_cfa_expression,
+    def_cfa_offset,
+    offset,
+)
+from tests.builders.elf_builder import PT_GNU_SFRAME, Bytes, Load, elf
+from tests.builders.sframe_builder import AARCH64_LE, S390X, Function, control, flex, row, section
+
+BIAS, TEXT, SFRAME, CFI = 0x5555_0000_0000, 0x1000, 0x2000, 0x3000
+RBX, FP, SP, RA = 3, 6, 7, 16
+RA_SLOT = Rule(CFA, -8, deref=True)
+GLIBC, GO = bytes.fromhex("48c7c00f0000000f05"), bytes.fromhex("b80f0000000f05")
+
+
+def module(*functions: Function, cfi: EhFrameBuilder | None = None, code: bytes = b"", **options) -> Module:
+    data = section(3, list(functions), address=SFRAME)
+    image = elf(
+        [Load(TEXT, code.ljust(0x400, b"\x90")), Load(SFRAME, data, type=PT_GNU_SFRAME)],
+        [Bytes(".eh_frame", CFI, cfi.terminated())] if cfi else None,
+        **options,
+    )
+    return Module(ElfImage(image, "invented"), BIAS, "/lib/invented.so", [])
+
+
+def frame(vaddr: int, *, exact: bool = True, sp: int = 0) -> Frame:
+    return Frame(vaddr + BIAS, sp, None, Found.CONTEXT, exact)
+
+
+# -- SFrame
+
+
+def test_sframe_row():
+    made = module(Function(TEXT, 16, [row(0, 8), row(4, 32, -16), row(8, 16, base="fp")]))
+
+    def at(vaddr):
+        return SFrameStepper().row_at(frame(vaddr), made)
+
+    assert at(TEXT) == UnwindRow(Rule(SP, 8, deref=False), RA_SLOT, kept=(FP,))
+    assert at(TEXT + 4) == UnwindRow(
+        Rule(SP, 32, deref=False), RA_SLOT, registers=((FP, Rule(CFA, -16, deref=True)),)
+    )
+    assert at(TEXT + 8).cfa == Rule(FP, 16, deref=False)
+    assert at(TEXT + 16) is None
+
+
+def test_sframe_looks_up_the_call_and_not_what_follows_it():
+    """`call abort` may be the last instruction: the return address belongs to the next function."""
+    made = module(Function(TEXT, 16, [row(0, 24)]), Function(TEXT + 16, 16, [row(0, 8)]))
+
+    assert SFrameStepper().row_at(frame(TEXT + 16, exact=False), made).cfa.offset == 24
+    assert SFrameStepper().row_at(frame(TEXT + 16, exact=True), made).cfa.offset == 8
+
+
+def test_sframe_outermost_and_signal():
+    made = module(
+        Function(TEXT, 16, [row(0)]),
+        Function(TEXT + 16, 16, [], signal=True),
+        Function(TEXT + 32, 16, [row(0, 8)], signal=True),
+    )
+
+    assert SFrameStepper().row_at(frame(TEXT), made).ra is None
+    assert SFrameStepper().row_at(frame(TEXT + 16), made) is None
+    assert SFrameStepper().row_at(frame(TEXT + 32), made).signal
+
+
+def test_sframe_of_other_abis_has_the_return_address_in_its_register():
+    def first(abi: int, *rows, flexible: bool = False) -> UnwindRow:
+        made = SFrameTable(section(3, [Function(0, 8, list(rows), flexible=flexible)], abi=abi), 0x2000)
+        return sframe.to_row(made.row_at(0), made)
+
+    assert first(AARCH64_LE, row(0, 0)) == UnwindRow(
+        Rule(31, 0, deref=False), Rule(30, 0, deref=False), kept=(29,)
+    )
+    assert first(AARCH64_LE, row(0, 32, -24, -32)).ra == Rule(CFA, -24, deref=True)
+    assert first(S390X, row(0, 0)).ra == Rule(14, 0, deref=False)
+    moved = first(S390X, flex(0, control(15), 0, control(16), 0), flexible=True)
+    assert moved.ra == Rule(16, 0, deref=False)
+
+
+def test_sframe_in_no_module_or_without_a_table():
+    bare = Module(ElfImage(elf([Load(TEXT, bytes(64))]), "bare"), BIAS, "/bare", [])
+
+    assert SFrameStepper().row_at(frame(TEXT), None) is None
+    assert SFrameStepper().row_at(frame(TEXT), bare) is None
+    assert bare.problems == []
+
+
+def test_damaged_sframe_is_not_mine_and_said_once():
+    made = module(Function(TEXT, 16, [row(0, 8)], info=3), Function(TEXT + 16, 16, [row(0, 24)]))
+
+    for _ in range(3):
+        assert SFrameStepper().row_at(frame(TEXT), made) is None
+    assert SFrameStepper().row_at(frame(TEXT + 16), made).cfa.offset == 24
+    [problem] = made.problems
+    assert problem.startswith("/lib/invented.so: .sframe+")
+
+
+# -- .eh_frame
+
+
+def cfi(program: bytes = b"", size: int = 16, **cie) -> EhFrameBuilder:
+    made = EhFrameBuilder(CFI)
+    made.fde(made.cie(AMD64_START, **cie), TEXT, size, program)
+    return made
+
+
+def test_eh_frame_row():
+    made = module(cfi=cfi(advance_loc(1) + def_cfa_offset(16) + offset(FP, 2)))
+    [first, second] = [EhFrameStepper().row_at(frame(TEXT + i), made) for i in (0, 1)]
+
+    assert (first.cfa, first.ra, first.registers) == (Rule(SP, 8, deref=False), RA_SLOT, ())
+    assert set(first.kept) == AMD64.callee_saved
+    assert second.registers == ((FP, Rule(CFA, -16, deref=True)),)
+    assert set(second.kept) == AMD64.callee_saved - {FP}
+    assert EhFrameStepper().row_at(frame(TEXT + 16), made) is None
+    assert EhFrameStepper().row_at(frame(TEXT + 16, exact=False), made) is not None
+
+
+def test_eh_frame_signal():
+    made = module(cfi=cfi(augmentation=b"zRS"))
+
+    assert EhFrameStepper().row_at(frame(TEXT), made).signal
+
+
+def test_eh_frame_is_not_mine():
+    damaged = module(cfi=cfi(b"\x3f"))  # no such instruction
+    other_machine = module(cfi=cfi(), machine=243)
+
+    assert EhFrameStepper().row_at(frame(TEXT), None) is None
+    assert EhFrameStepper().row_at(frame(TEXT), module()) is None
+    assert EhFrameStepper().row_at(frame(TEXT), other_machine) is None
+    assert EhFrameStepper().row_at(frame(TEXT), damaged) is None
+    assert len(damaged.problems) == 1
+
+
+@pytest.mark.parametrize(
+    ("rule", "expected"),
+    [
+        (CfiRule("offset", -24), Rule(CFA, -24, deref=True)),
+        (CfiRule("val_offset", -24), Rule(CFA, -24, deref=False)),
+        (CfiRule("register", 12), Rule(12, 0, deref=False)),
+        (CfiRule("same"), Rule(RBX, 0, deref=False)),
+        (CfiRule("expression", 0, b"\x30"), Rule(CFA, 0, deref=True, expression=b"\x30")),
+        (CfiRule("val_expression", 0, b"\x30"), Rule(CFA, 0, deref=False, expression=b"\x30")),
+        (CfiRule("undefined"), None),
+    ],
+)
+def test_cfi_rules(rule, expected):
+    made = eh_frame.to_row(
+        CfiRow(CfaRule(SP, 8), {RA: CfiRule("offset", -8), RBX: rule}, RA, signal=False), AMD64
+    )
+
+    assert made.registers == (() if expected is None else ((RBX, expected),))
+    assert RBX not in made.kept
+
+
+def test_cfi_return_addresses():
+    def ra_of(rules) -> Rule | None:
+        return eh_frame.to_row(CfiRow(CfaRule(SP, 8), rules, RA, signal=False), AMD64).ra
+
+    assert ra_of({RA: CfiRule("undefined")}) is None  # outermost
+    assert ra_of({}) == Rule(RA, 0, deref=False)
+    assert ra_of({RA: CfiRule("register", 0)}) == Rule(0, 0, deref=False)
+
+
+@pytest.mark.parametrize("expression", [b"\x9c", b"\x22"])
+def test_a_cfa_expression_starts_with_an_empty_stack(expression):
+    """DW_OP_call_frame_cfa and DW_OP_plus have nothing to work on: there is no CFA yet."""
+    made = module(cfi=cfi(def_cfa_expression(expression)))
+    only_expression = EhFrameBuilder(CFI)
+    only_expression.fde(only_expression.cie(b"\x0f" + block(expression)), TEXT, 16)
+
+    for one in (made, module(cfi=only_expression)):
+        found = EhFrameStepper().row_at(frame(TEXT), one)
+        assert found.cfa.base != CFA
+        assert not isinstance(apply_row(found, {SP: 0x7000, RA: 0}, BytesMemory(0, b""), AMD64), Caller)
+
+
+# -- signal frames
+
+
+@pytest.mark.parametrize("trampoline", [GLIBC, GO])
+def test_a_trampoline_is_known_by_its_code(trampoline):
+    made = module(code=b"\x90" + trampoline)
+
+    for exact in (False, True):
+        found = SignalFrameStepper().row_at(frame(TEXT + 1, exact=exact), made)
+        assert found.signal
+    assert SignalFrameStepper().row_at(frame(TEXT, exact=False), made) is None
+    assert SignalFrameStepper().row_at(frame(TEXT + 2, exact=True), made) is None
+
+
+@pytest.mark.parametrize("trampoline", [GLIBC, GO])
+def test_a_thread_stopped_at_the_system_call_of_the_trampoline(trampoline):
+    made = module(code=trampoline)
+    at_syscall = TEXT + len(trampoline) - 2
+
+    assert SignalFrameStepper().row_at(frame(at_syscall, exact=True), made) is not None
+    assert SignalFrameStepper().row_at(frame(at_syscall, exact=False), made) is None
+
+
+def test_no_code_no_trampoline():
+    made = module(code=GLIBC)
+
+    assert SignalFrameStepper().row_at(frame(TEXT), None) is None
+    assert SignalFrameStepper().row_at(frame(0x9_0000), made) is None
+
+
+def test_every_register_of_the_interrupted_code_is_restored():
+    """sys/ucontext.h: gregs, 40 bytes into struct ucontext, are R8 ... R15, RDI, RSI, RBP, RBX, RDX, ..."""
+    gregs = b"".join((1000 + index).to_bytes(8, "little") for index in range(17))
+    ucontext = BytesMemory(0, bytes(40) + gregs)
+    found = SignalFrameStepper().row_at(frame(TEXT), module(code=GLIBC))
+    caller = apply_row(found, {SP: 0}, ucontext, AMD64)
+
+    index_of = {8: 0, 9: 1, 10: 2, 11: 3, 12: 4, 13: 5, 14: 6, 15: 7, 5: 8, 4: 9, 6: 10, 3: 11, 1: 12, 0: 13,
+                2: 14, 7: 15, 16: 16}  # fmt: skip
+    assert caller == Caller(1015, {number: 1000 + index for number, index in index_of.items()})
+
+
+def test_the_capture_knows_the_same_place_of_sp():
+    assert capture.UCONTEXT_SP == signal_frame.UCONTEXT_SP == 160
+
+
+# -- conventions
+
+
+def test_frame_pointer():
+    found = FramePointerStepper().row_at(frame(TEXT), None)
+
+    assert found.guess
+    assert (found.cfa, found.ra) == (Rule(FP, 16, deref=False), RA_SLOT)
+    assert found.registers == ((FP, Rule(CFA, -16, deref=True)),)
+
+
+def test_null_call():
+    at_zero = Frame(0, 0x7000, None, Found.CONTEXT, exact=True)
+    found = NullCallStepper().row_at(at_zero, None)
+
+    assert found.guess
+    assert (found.cfa, found.ra) == (Rule(SP, 8, deref=False), RA_SLOT)
+    assert set(found.kept) == AMD64.callee_saved
+    assert NullCallStepper().row_at(at_zero._replace(exact=False), None) is None
+    assert NullCallStepper().row_at(at_zero._replace(pc=4096), None) is None
+    assert NullCallStepper().row_at(at_zero, module()) is None
+
+
+def test_labels():
+    labels = {
+        SFrameStepper: Found.SFRAME,
+        EhFrameStepper: Found.EH_FRAME,
+        SignalFrameStepper: Found.SIGNAL_FRAME,
+        FramePointerStepper: Found.FRAME_POINTER,
+        NullCallStepper: Found.NULL_CALL,
+    }
+
+    assert {stepper: stepper.found for stepper in labels} == labels
+    assert {s.__module__ for s in labels} == {
+        m.__name__ for m in (sframe, eh_frame, signal_frame, frame_pointer, null_call)}  # fmt: skip

@@ -1,0 +1,127 @@
+"""The summary: nothing that was lost is rounded away, and nothing is said that did not happen."""
+
+import pytest
+
+from sfsample.model import Capture, Found, Frame, Stack, StopReason
+from sfsample.output.summary import summary_lines
+from sfsample.profile import Stats
+
+
+def stats(**stacks: int) -> Stats:
+    """Return statistics with so many stacks of each reason, each of a context and an SFrame frame."""
+    made = Stats(99.0)
+    made.duration_s, made.ticks = 10.0, 990
+    frames = tuple(Frame(0, 0, None, found, exact=True) for found in (Found.CONTEXT, Found.SFRAME))
+    for reason, count in stacks.items():
+        for _ in range(count):
+            made.count_stack(Stack(frames, StopReason(reason)))
+    made.threads.add((1, 1, 1))
+    return made
+
+
+def line(made: Stats, start: str, **options) -> str:
+    [found] = [text for text in lines(made, **options) if text.startswith(start)]
+    return found
+
+
+def lines(made: Stats, mode: str = "cpu", **options) -> list[str]:
+    return list(summary_lines(made, mode, **options))
+
+
+def test_the_first_line_says_what_was_missed():
+    made = stats(outermost=5)
+    made.late_ticks = 3
+
+    assert lines(made)[0] == "5 samples of 1 thread in 10.0 s: 990 ticks at 99 Hz, 3 missed"
+    made.threads.add((1, 2, 1))
+    assert "of 2 threads" in lines(made)[0]
+
+
+@pytest.mark.parametrize(
+    ("whole", "lost", "said", "loss"),
+    [
+        (10, 0, "100 %", None),
+        (9, 1, "90 %", "10 %"),
+        (999, 1, "99.9 %", "0.1 %"),
+        (1999, 1, "> 99.9 %", "< 0.1 %"),
+        (99_999, 1, "> 99.9 %", "< 0.1 %"),
+        (1, 1999, "< 0.1 %", "> 99.9 %"),
+        (0, 3, "0 %", "100 %"),
+    ],
+)
+def test_100_percent_means_all(whole, lost, said, loss):
+    made = stats()
+    made.samples = whole + lost
+    made.stacks.update({StopReason.OUTERMOST: whole, StopReason.NO_ROW: lost})
+    text = line(made, "stacks")
+
+    assert text.startswith(f"stacks    {said} reached the outermost frame")
+    if loss is not None:
+        assert text.endswith(f", {loss} no_row")
+
+
+def test_callers():
+    made = stats(outermost=3)
+    made.frames.update({Found.EH_FRAME: 1, Found.CONTEXT: 5})
+
+    assert line(made, "callers") == "callers   75 % by sframe, 25 % by eh_frame"
+
+
+def test_pauses():
+    made = stats(outermost=1)
+    assert not any(text.startswith("pause") for text in lines(made))
+    for pause in (61_400, 61_400, 20_000_000):
+        made.pauses.add(pause)
+
+    assert line(made, "pause") == "pause     p50 61 µs, p99 20 ms, max 20 ms (3 stops)"
+
+
+def test_failed_captures_and_system_calls():
+    made = stats(outermost=1)
+    made.captures[Capture.FAILED], made.eintr_prone_stops = 1, 2
+    text = lines(made)
+
+    assert text[1] == "failed    1 capture"
+    assert any(t.startswith("EINTR     2 stops interrupted") for t in text)
+
+
+def test_modules():
+    made = stats(outermost=1)
+    made.module_paths += [("/bin/x", True), ("/lib/libc.so.6", False)]
+
+    assert line(made, "modules") == "modules   1 with SFrame (x), 1 without"
+    verbose = lines(made, verbose=True)
+    assert "          sframe    /bin/x" in verbose
+    assert "          eh_frame  /lib/libc.so.6" in verbose
+    made.module_paths.clear()
+    assert line(made, "modules") == "modules   0 with SFrame, 0 without"
+
+
+def test_problems():
+    made = stats(outermost=1)
+    made.problems.update({f"problem {n}": n for n in range(1, 8)})
+    text = lines(made)
+
+    assert "problem   problem 7 (7 times)" in text
+    assert text[-1] == "          and 2 more (-v shows all)"
+    assert "problem   problem 1" in lines(made, verbose=True)
+    assert not any("more (" in t for t in lines(made, verbose=True))
+
+
+def test_idle():
+    made = stats()
+    made.late_ticks = 90
+    text = lines(made)
+
+    assert text[1:] == [
+        "no thread ran at any of the 900 ticks taken;",
+        "sleeping threads are recorded with: --mode wall",
+    ]
+
+
+def test_nothing_sampled_for_another_reason_is_not_idle():
+    failed = stats()
+    failed.captures[Capture.FAILED] = 4
+    for text in (lines(failed), lines(stats(), "wall")):
+        assert not any("no thread ran" in t for t in text)
+        assert not any(t.startswith(("stacks", "callers")) for t in text)
