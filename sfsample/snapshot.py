@@ -9,6 +9,7 @@ from typing import NamedTuple
 from sfsample.model import Capture, Stack, ThreadSnapshot
 from sfsample.modules.module import Module
 from sfsample.target.live import LiveProcess
+from sfsample.target.permission import tracer_of
 from sfsample.target.process import command_line
 from sfsample.target.procfs import Stat
 from sfsample.target.tracer import Missed
@@ -67,8 +68,7 @@ def _thread(target: LiveProcess, unwinder: Unwinder, tid: int, stat: Stat) -> Th
     if stat.state == "D":
         return before._replace(error="in uninterruptible sleep, where it cannot be stopped")
     if stat.state == "t":
-        status = target.proc.status()
-        return before._replace(error=f"stopped by its tracer, process {status.get('TracerPid', '?')}")
+        return before._replace(error=f"stopped by its tracer, process {tracer_of(target.proc, tid)}")
     taken = _capture(target, unwinder, tid)
     if isinstance(taken, Missed):
         return None if taken.gone else before._replace(error=taken.why)

@@ -6,31 +6,40 @@ at once.  An error is one line, then help lines; a traceback is a bug of ours.
 
 import sys
 
+from sfsample.errors import SfsampleError
+
 COMMANDS = ("record", "dump", "watch")
 
 
 def main(argv: list[str] | None = None) -> int:
     """Run the command line and return the exit code."""
-    from sfsample.errors import SfsampleError
-
     try:
-        return _run(sys.argv[1:] if argv is None else argv)
+        code = _run(sys.argv[1:] if argv is None else argv)
+        if sys.stdout is not None:  # closed by who started us
+            sys.stdout.flush()
     except SfsampleError as failure:
         _complain(str(failure), failure.help)
         return failure.exit_code
     except KeyboardInterrupt:
         _complain("aborted")
         return 1
-    except BrokenPipeError:
-        sys.stderr.flush()
-        _silence_stdout()
+    except OSError as failure:  # of --help and --version; the commands tell theirs themselves
+        from sfsample.cli.terminal import silence
+
+        silence(sys.stdout)
+        if not isinstance(failure, BrokenPipeError):
+            _complain(f"cannot write: standard output: {failure.strerror}")
         return 1
+    return code
 
 
 def _run(argv: list[str]) -> int:
     from sfsample.cli.options import parse
 
-    arguments = parse(argv)
+    try:
+        arguments = parse(argv)
+    except SystemExit as done:  # --help, --version
+        return int(done.code or 0)
     if arguments.command == "dump":
         from sfsample.cli.dump import run
     elif arguments.command == "watch":
@@ -41,12 +50,6 @@ def _run(argv: list[str]) -> int:
 
 
 def _complain(what: str, help_lines: tuple[str, ...] = ()) -> None:
-    text = "".join(f"  {line}\n" for line in help_lines)
-    sys.stderr.write(f"sfsample: {what}\n{text}")
+    from sfsample.cli.terminal import say
 
-
-def _silence_stdout() -> None:
-    """Keep the interpreter's last flush from complaining: the reader has gone."""
-    import os
-
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    say(f"sfsample: {what}", *(f"  {line}" for line in help_lines))

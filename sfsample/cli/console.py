@@ -1,4 +1,4 @@
-"""What the commands share: where results go, what is said on stderr, and when to stop.
+"""What the commands share: where results go, who the target is, and when to stop.
 
 Law: stdout carries only the result.  A file appears complete or not at all.  A signal sets a flag; only the
 second Ctrl-C breaks off.
@@ -6,78 +6,132 @@ second Ctrl-C breaks off.
 
 import os
 import signal
+import stat
 import sys
-import tempfile
+import time
 from argparse import Namespace
 from collections.abc import Sequence
+from contextlib import suppress
+from errno import EACCES, EBADF, EISDIR, EPERM, EROFS
 from types import FrameType, TracebackType
 from typing import Self
 
-from sfsample.errors import SfsampleError, UsageError
+from sfsample.cli.terminal import silence
+from sfsample.errors import NoSuchProcess, SfsampleError, UsageError
 from sfsample.unwind.stepper import Stepper
 
 
-def say(text: str) -> None:
-    """Write lines to stderr."""
-    sys.stderr.write(text.rstrip("\n") + "\n")
-
-
 class Output:
-    """A result's destination, opened before the work so that a mistake shows at once.
+    """A result's destination, checked before the work so that a mistake shows at once.
 
+    A regular file is created by `write`, not before, so whatever ends us leaves nothing behind.
     Raises SfsampleError when it cannot be written.
     """
 
     def __init__(self, path: str) -> None:
+        self.file = ""  # the regular file that `write` replaces
         self._path = path
-        self._temporary = ""
-        if path == "-":
-            return
+        self._fd = -1  # of a device or FIFO, which cannot be renamed over
         try:
-            self._open(path)
+            self._check(path)
         except OSError as failure:
             raise _unwritable(path, failure) from None
 
-    def _open(self, path: str) -> None:
-        if os.path.exists(path) and not os.path.isfile(path):  # /dev/null, a FIFO: cannot be renamed over
-            self._fd = os.open(path, os.O_WRONLY)
+    def _check(self, path: str) -> None:
+        if path == "-":
+            if sys.stdout is None:
+                raise _os_error(EBADF)
             return
-        directory, name = os.path.split(os.path.abspath(os.path.realpath(path)))
-        if os.path.exists(path) and not os.access(path, os.W_OK):
-            raise PermissionError(13, "Permission denied")
-        self._fd, self._temporary = tempfile.mkstemp(dir=directory, prefix=f".{name}.")
-        self._final = os.path.join(directory, name)
+        if not path or path.endswith("/"):
+            raise _os_error(EISDIR)
+        there = _stat(path)
+        if there is None or stat.S_ISREG(there.st_mode):
+            self.file = os.path.realpath(path)
+            _check_replaceable(self.file, there)
+        else:
+            self._fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
 
     def write(self, text: str) -> None:
         """Write the whole result."""
         data = text.encode("utf-8", "replace")
-        if self._path == "-":
-            sys.stdout.flush()
-            sys.stdout.buffer.write(data)
-            sys.stdout.flush()
-            return
         try:
-            with open(self._fd, "wb") as file:
-                file.write(data)
-            if self._temporary:
-                umask = os.umask(0)
-                os.umask(umask)
-                os.chmod(self._temporary, 0o666 & ~umask)  # mkstemp is private, a result is not
-                os.replace(self._temporary, self._final)
-                self._temporary = ""
+            if self.file:
+                _replace(self.file, data)
+            elif self._fd >= 0:
+                fd, self._fd = self._fd, -1
+                with open(fd, "wb") as file:
+                    file.write(data)
+            else:
+                _write_stdout(data)
         except OSError as failure:
-            self.discard()
+            if self._path == "-" and isinstance(failure, BrokenPipeError):
+                raise
             raise _unwritable(self._path, failure) from None
 
     def discard(self) -> None:
-        """Leave nothing behind when there is no result."""
-        if self._temporary:
-            os.unlink(self._temporary)
-            self._temporary = ""
+        """Close what is open when there is no result."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+def _stat(path: str) -> os.stat_result | None:
+    try:
+        return os.stat(path)
+    except FileNotFoundError:
+        return None
+
+
+def _check_replaceable(path: str, there: os.stat_result | None) -> None:
+    """Raise the OSError that creating a file beside `path` and renaming it to `path` would end with."""
+    directory = os.path.dirname(path)
+    above = os.stat(directory)
+    if not stat.S_ISDIR(above.st_mode) or not os.access(directory, os.W_OK | os.X_OK):
+        raise _os_error(EROFS if os.statvfs(directory).f_flag & os.ST_RDONLY else EACCES)
+    if there is None:
+        return
+    if not os.access(path, os.W_OK):
+        raise _os_error(EACCES)
+    if above.st_mode & stat.S_ISVTX and os.geteuid() not in (0, there.st_uid, above.st_uid):
+        raise _os_error(EPERM)
+
+
+def _replace(path: str, data: bytes) -> None:
+    """Write beside `path`, then rename; a file that was there hands down its owner and mode."""
+    temporary = os.path.join(os.path.dirname(path), f".sfsample-{os.getpid()}-{time.monotonic_ns():x}.tmp")
+    before = _stat(path)
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    try:
+        with open(fd, "wb") as file:
+            if before is not None:
+                with suppress(OSError):
+                    os.fchown(fd, before.st_uid, before.st_gid)
+                os.fchmod(fd, before.st_mode & 0o777)
+            file.write(data)
+        os.replace(temporary, path)
+    except BaseException:
+        with suppress(FileNotFoundError):
+            os.unlink(temporary)
+        raise
+
+
+def _write_stdout(data: bytes) -> None:
+    try:
+        sys.stdout.flush()
+        sys.stdout.buffer.write(data)
+        sys.stdout.flush()
+    except OSError:
+        silence(sys.stdout)
+        raise
+
+
+def _os_error(number: int) -> OSError:
+    return OSError(number, os.strerror(number))
 
 
 def _unwritable(path: str, failure: OSError) -> SfsampleError:
-    return SfsampleError(f"cannot write: {path}: {failure.strerror}", "choose another file with -o")
+    where = "standard output" if path == "-" else path or "''"
+    return SfsampleError(f"cannot write: {where}: {failure.strerror}", "choose another file")
 
 
 class Interrupt:
@@ -112,12 +166,12 @@ def targets(arguments: Namespace) -> list[int]:
     """Return the pids that -p or -n mean now.  Raises NoSuchProcess, or UsageError when -n is ambiguous."""
     if arguments.pid:
         return list(dict.fromkeys(arguments.pid))
-    from sfsample.errors import NoSuchProcess
     from sfsample.target.process import find_by_name
 
     found = find_by_name(arguments.name)
     if not found:
-        raise NoSuchProcess(0, f"no such process: nothing is called {arguments.name}")
+        raise NoSuchProcess(0, f"no such process: nothing is called {arguments.name}",
+                            "-n takes a process name, or a part of a command line")  # fmt: skip
     if len(found) > 1 and not arguments.all:
         lines = [f"{pid}  {' '.join(line.split())[:100]}" for pid, line in found]
         raise UsageError(f"{len(found)} processes match: {arguments.name}",
@@ -126,8 +180,10 @@ def targets(arguments: Namespace) -> list[int]:
 
 
 def steppers(arguments: Namespace) -> Sequence[Stepper]:
-    """Return the steppers that --unwind names, in its order; those that read no table are always on."""
-    from sfsample.unwind.unwinder import DEFAULT_STEPPERS, NULL_CALL, SIGNAL_FRAME
+    """Return the steppers that --unwind names, in its order, after those that are always on."""
+    from sfsample.cli.options import STEPPERS
+    from sfsample.unwind.unwinder import DEFAULT_STEPPERS
 
     by_name = {str(stepper.found): stepper for stepper in DEFAULT_STEPPERS}
-    return (SIGNAL_FRAME, NULL_CALL, *(by_name[name] for name in arguments.unwind))
+    always = (stepper for name, stepper in by_name.items() if name not in STEPPERS)
+    return (*always, *(by_name[name] for name in arguments.unwind))

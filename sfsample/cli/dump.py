@@ -9,8 +9,9 @@ import time
 from argparse import Namespace
 
 from sfsample import api
-from sfsample.cli.console import Output, say, steppers, targets
-from sfsample.errors import TargetError
+from sfsample.cli.console import Output, steppers, targets
+from sfsample.cli.terminal import say
+from sfsample.errors import NoSuchProcess, TargetError
 from sfsample.model import Capture
 from sfsample.output.dump import DumpNames, dump_json, dump_text
 from sfsample.snapshot import ProcessDump
@@ -48,14 +49,17 @@ def _take(arguments: Namespace, pids: list[int]) -> tuple[list[ProcessDump], int
     failures: list[TargetError] = []
     for pid in pids:
         try:
-            dumps.append(api.dump(pid, max_frames=arguments.max_frames, steppers=steppers(arguments),
-                                  stack_bytes=arguments.stack_bytes))  # fmt: skip
+            dump = api.dump(pid, max_frames=arguments.max_frames, steppers=steppers(arguments),
+                            stack_bytes=arguments.stack_bytes)  # fmt: skip
+            if not dump.threads:
+                raise NoSuchProcess(pid, f"process has ended: {pid}")
+            dumps.append(dump)
         except TargetError as failure:
             failures.append(failure)
     if failures and not dumps:
         raise failures[0]
     for told in failures:
-        say(f"sfsample: {told}")
+        say(f"sfsample: {told}", *(f"  {line}" for line in told.help))
     return dumps, len(failures)
 
 

@@ -5,15 +5,24 @@ with values that make sense; a mistake is one line, what to do, and exit code 2.
 """
 
 import argparse
-from typing import NoReturn
+import os
+import re
+import sys
 
 from sfsample.cli import COMMANDS
 from sfsample.errors import UsageError
+
+TYPE_CHECKING = False  # `typing` costs 3 ms, a tenth of what --help may take
+if TYPE_CHECKING:
+    from typing import NoReturn
+
+    from _typeshed import SupportsWrite
 
 VERSION = "0.1.0"
 
 _UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _SIZES = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+_MAX_RATE = 10_000
 STEPPERS = ("sframe", "eh_frame", "frame_pointer")
 
 _EPILOG = """\
@@ -29,9 +38,36 @@ exit codes: 0 done, 1 failed, 2 usage, 3 no such process, 4 not permitted, 5 dum
 """
 
 
+class _Help(argparse.RawDescriptionHelpFormatter):
+    """Knows the width, for which argparse would import shutil (and with it every compressor)."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, width=min(_columns(), 110) - 2)
+
+
+def _columns() -> int:
+    try:
+        return int(os.environ.get("COLUMNS") or 0) or os.get_terminal_size(1).columns or 80
+    except (ValueError, OSError):
+        return 80
+
+
 class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise UsageError(message, f"try: {self.prog} --help")
+    """No abbreviations: a script that says --dur would break when a second flag begins like that."""
+
+    def __init__(self, prog: str, description: str | None = None, epilog: str | None = None) -> None:
+        super().__init__(
+            prog, description=description, epilog=epilog, formatter_class=_Help, allow_abbrev=False
+        )
+
+    def _print_message(self, message: str, file: "SupportsWrite[str] | None" = None) -> None:
+        """Write help; argparse would swallow that it could not."""
+        stream = file or sys.stderr
+        if message and stream is not None:
+            stream.write(message)
+
+    def error(self, message: str) -> "NoReturn":
+        raise UsageError(message.removeprefix("argument "), f"try: {self.prog} --help")
 
 
 def parse(argv: list[str]) -> argparse.Namespace:
@@ -55,19 +91,30 @@ def parse(argv: list[str]) -> argparse.Namespace:
 
 
 def _check(arguments: argparse.Namespace) -> None:
-    given = [bool(arguments.pid), bool(arguments.name), arguments.program is not None]
+    given = [arguments.pid is not None, arguments.name is not None, arguments.program is not None]
     if arguments.program is not None and (arguments.command != "record" or not arguments.program):
         raise UsageError("-- COMMAND is for record, and needs a command", "try: sfsample -- PROGRAM ARG")
     if sum(given) != 1:
         what = "no process given" if not sum(given) else "more than one way to name the target"
         raise UsageError(f"{what}: use one of -p PID, -n NAME, -- COMMAND")
-    if arguments.command == "watch" and arguments.every < arguments.slice:
+    if arguments.all and arguments.name is None:
+        raise UsageError("--all goes with -n: it takes every process of that name")
+    if arguments.command == "watch":
+        _check_schedule(arguments.every, arguments.slice)
+
+
+def _check_schedule(every: float, length: float) -> None:
+    if every < 1:
+        raise UsageError(
+            "--every is shorter than a second", "slices are named after the second they begin in"
+        )
+    if every < length:
         raise UsageError("--every is shorter than --for", "slices must not overlap")
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser("sfsample", description="Stack sampler for live Linux processes; unwinds with SFrame.",
-                     epilog=_EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
+                     epilog=_EPILOG)  # fmt: skip
     parser.add_argument("--version", action="version", version=f"sfsample {VERSION}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=_Parser)
     _record(commands.add_parser("record", help="sample for a while, write folded stacks (the default)"))
@@ -110,7 +157,9 @@ def _target(parser: argparse.ArgumentParser, *, launches: bool = False) -> None:
     parser.add_argument(
         "-p", "--pid", type=_pids, action="extend", metavar="PID[,PID]", help="target process"
     )
-    parser.add_argument("-n", "--name", help="target by process name, or by words of its command line")
+    parser.add_argument(
+        "-n", "--name", type=_name, help="target by process name, or by words of its command line"
+    )
     parser.add_argument("--all", action="store_true", help="with -n: all that match, not an error")
     if launches:
         parser.usage = "sfsample [record] (-p PID | -n NAME | -- COMMAND [ARG ...]) [options]"
@@ -119,7 +168,7 @@ def _target(parser: argparse.ArgumentParser, *, launches: bool = False) -> None:
 def _sampling(parser: argparse.ArgumentParser) -> None:
     rate = parser.add_mutually_exclusive_group()
     rate.add_argument("-r", "--rate", type=_rate, default=99.0, metavar="HZ", help="default: 99 per second")
-    rate.add_argument("--interval", type=seconds, metavar="TIME", help="the same as a time: 10ms")
+    rate.add_argument("--interval", type=_interval, metavar="TIME", help="the same as a time: 10ms")
     parser.add_argument("--mode", choices=("cpu", "wall"), default="cpu",
                         help="cpu: threads that run (default); wall: all threads")  # fmt: skip
     parser.add_argument("-t", "--threads", action="store_true", help="first frame is name/TID")
@@ -143,51 +192,65 @@ def _noise(parser: argparse.ArgumentParser) -> None:
 # -- values
 
 
+_NUMBER = re.compile(r"(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.ASCII)  # what scripts print; no nan, no 1_0
+
+
 def seconds(text: str) -> float:
     """Parse a time: "10", "500ms", "2m"."""
-    digits = text.rstrip("abcdefghijklmnopqrstuvwxyz")
-    unit = text[len(digits) :] or "s"
-    try:
-        value = float(digits) * _UNITS[unit]
-    except (ValueError, KeyError):
-        value = 0.0
+    number = _NUMBER.match(text)
+    scale = _UNITS.get(text[number.end() :] or "s") if number else None
+    value = float(number[0]) * scale if number and scale else 0.0
     if not 0 < value < 1e9:
-        raise argparse.ArgumentTypeError(f"not a time: {text} (10, 500ms, 2m)")
+        raise _wrong(text, "a time (10, 500ms, 2m)")
     return value
 
 
-def positive(text: str) -> int:
+def positive(text: str, *, what: str = "a positive number") -> int:
     """Parse a positive integer."""
-    if not text.isdecimal() or not 0 < int(text) < 1 << 31:
-        raise argparse.ArgumentTypeError(f"not a positive number: {text}")
-    return int(text)
+    value = int(text) if text.isascii() and text.isdecimal() and len(text) < 20 else 0
+    if not 0 < value < 1 << 31:
+        raise _wrong(text, what)
+    return value
 
 
 def _bytes(text: str) -> int:
     scale = _SIZES.get(text[-1:].upper(), 1)
-    size = positive(text if scale == 1 else text[:-1]) * scale
+    size = positive(text if scale == 1 else text[:-1], what="a size (65536, 64K, 1M)") * scale
     if not 1 << 10 <= size <= 1 << 30:
-        raise argparse.ArgumentTypeError(f"not between 1K and 1G: {text}")
+        raise _wrong(text, "a size between 1K and 1G")
     return size
 
 
 def _rate(text: str) -> float:
-    try:
-        rate = float(text)
-    except ValueError:
-        rate = 0.0
-    if not 0 < rate <= 10_000:
-        raise argparse.ArgumentTypeError(f"not a rate between 0 and 10000 per second: {text}")
+    rate = float(text) if _NUMBER.fullmatch(text) else 0.0
+    if not 0 < rate <= _MAX_RATE:
+        raise _wrong(text, f"a rate between 0 and {_MAX_RATE} per second")
     return rate
 
 
+def _interval(text: str) -> float:
+    interval = seconds(text)
+    if interval * _MAX_RATE < 1 - 1e-9:
+        raise _wrong(text, f"a time of at least {1e6 / _MAX_RATE:g}us")
+    return interval
+
+
 def _pids(text: str) -> list[int]:
-    return [positive(part) for part in text.split(",")]
+    return [positive(part, what="a process id") for part in text.split(",")]
+
+
+def _name(text: str) -> str:
+    if not text.strip():
+        raise _wrong(text, "a name")
+    return text
 
 
 def _steppers(text: str) -> tuple[str, ...]:
     chosen = tuple(text.split(","))
-    wrong = [name for name in chosen if name not in STEPPERS]
-    if wrong or len(set(chosen)) != len(chosen):
-        raise argparse.ArgumentTypeError(f"not a list out of {','.join(STEPPERS)}: {text}")
+    if not set(chosen) <= set(STEPPERS) or len(set(chosen)) != len(chosen):
+        raise _wrong(text, f"a list out of {','.join(STEPPERS)}")
     return chosen
+
+
+def _wrong(text: str, what: str) -> argparse.ArgumentTypeError:
+    return argparse.ArgumentTypeError(f"not {what}: {text[:100] or repr('')}")

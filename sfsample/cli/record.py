@@ -1,63 +1,71 @@
 """`sfsample record`: sample a process for a while and write folded stacks.
 
 Law: whatever ends the recording, what was collected is written, then the truth about it is told on stderr.
+A recording that is no result is an error, and leaves the result's file alone.
 """
 
 import json
 import sys
 from argparse import Namespace
-from subprocess import Popen, TimeoutExpired
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from sfsample import api
-from sfsample.cli.console import Interrupt, Output, say, steppers, targets
-from sfsample.errors import NoSuchProcess, SfsampleError
+from sfsample.cli.console import Interrupt, Output, steppers, targets
+from sfsample.cli.promptness import run_promptly
+from sfsample.cli.terminal import emit, say
+from sfsample.errors import NoSuchProcess, SfsampleError, UsageError
 from sfsample.model import Capture
 from sfsample.output.summary import summary_lines
 from sfsample.profile import Profile, Stats
 
+if TYPE_CHECKING:
+    from subprocess import Popen
+
 _TERMINATE_S = 5
+_PROBLEMS = 5
 
 
 def run(arguments: Namespace) -> int:
     """Record, write, report; return the exit code."""
     output = Output(arguments.output)
-    stats = Output(arguments.stats) if arguments.stats not in (None, "-") else None
     try:
-        with Interrupt() as interrupt:
-            profile = _record(arguments, interrupt)
-            output.write(api.folded(profile, threads=arguments.threads))
-            _write_stats(arguments, stats, profile.stats)
+        stats = Output(arguments.stats) if arguments.stats not in (None, "-") else None
+        try:
+            profile = _record(arguments, output, stats)
+        finally:
+            if stats is not None:
+                stats.discard()
     finally:
         output.discard()
-        if stats is not None:
-            stats.discard()
     if not arguments.quiet:
-        lines = list(summary_lines(profile.stats, arguments.mode, verbose=arguments.verbose))
-        say("sfsample: " + "\n  ".join(lines))
-    _judge(profile.stats, arguments.mode)
+        first, *more = summary_lines(profile.stats, arguments.mode, verbose=arguments.verbose)
+        say(f"sfsample: {first}", *(f"  {line}" for line in more))
     return 0
 
 
-def _record(arguments: Namespace, interrupt: Interrupt) -> Profile:
-    if arguments.program is None:
-        return sample(arguments, targets(arguments), arguments.duration, interrupt)
-    child = _start(arguments)
-    try:
-        return sample(arguments, [child.pid], arguments.duration, interrupt)
-    finally:
-        _finish(child, quiet=arguments.quiet)
+def _record(arguments: Namespace, output: Output, stats: Output | None) -> Profile:
+    if stats is not None and output.file and stats.file == output.file:
+        raise UsageError(f"-o and --stats are the same file: {arguments.stats}")
+    with Interrupt() as interrupt, _target(arguments) as pids:
+        if sys.stderr is not None and sys.stderr.isatty() and not arguments.quiet:
+            until = "" if arguments.duration is None else f" for {arguments.duration:g} s"
+            say(f"sfsample: recording {', '.join(map(str, pids))}{until}; Ctrl-C ends it")
+        profile = sample(arguments, pids, arguments.duration, interrupt)
+        _write_stats(arguments, stats, profile.stats)
+        judge(profile.stats, pids)
+        output.write(api.folded(profile, threads=arguments.threads))
+    return profile
 
 
 def sample(arguments: Namespace, pids: list[int], duration: float | None, interrupt: Interrupt) -> Profile:
     """Record with the flags that `record` and `watch` share."""
-    if sys.stderr.isatty() and not arguments.quiet:
-        until = "" if duration is None else f" for {duration:g} s"
-        say(f"sfsample: recording {', '.join(map(str, pids))}{until}; Ctrl-C ends it")
-    rate = 1 / arguments.interval if arguments.interval else arguments.rate
+    run_promptly()
     return api.record(
         pids,
         duration,
-        rate=rate,
+        rate=1 / arguments.interval if arguments.interval else arguments.rate,
         mode=arguments.mode,
         max_frames=arguments.max_frames,
         stack_bytes=arguments.stack_bytes,
@@ -66,17 +74,68 @@ def sample(arguments: Namespace, pids: list[int], duration: float | None, interr
     )
 
 
+def judge(stats: Stats, pids: Sequence[int]) -> None:
+    """Raise when the recording is no result.  That no thread ran is one, and so is an early Ctrl-C."""
+    check_begun(stats, pids)
+    if stats.samples or stats.ended_by == "signal":
+        return
+    who = ", ".join(map(str, pids))
+    if stats.captures[Capture.FAILED]:
+        raise SfsampleError(f"nothing could be collected: every capture of {who} failed",
+                            *(text for text, _ in stats.problems.most_common(_PROBLEMS)))  # fmt: skip
+    if stats.ticks == stats.late_ticks:
+        raise SfsampleError(f"nothing could be collected: every tick for {who} was missed",
+                            "the machine is overloaded; try a lower --rate")  # fmt: skip
+
+
+def check_begun(stats: Stats, pids: Sequence[int]) -> None:
+    """Raise NoSuchProcess when there was nobody to record."""
+    if stats.ended_by == "target" and stats.ticks <= 1 and not stats.samples:
+        who = ", ".join(map(str, pids))
+        raise NoSuchProcess(pids[0], f"process has ended before the first sample: {who}")
+
+
+# -- a program of our own
+
+
+@contextmanager
+def _target(arguments: Namespace) -> Iterator[list[int]]:
+    """Give the pids to record; a program that was started for it is ended afterwards."""
+    if arguments.program is None:
+        yield targets(arguments)
+        return
+    child = _start(arguments)
+    try:
+        yield [child.pid]
+    except NoSuchProcess:
+        raise NoSuchProcess(child.pid, f"ended before the first sample: {arguments.program[0]}",
+                            *_fate(child)) from None  # fmt: skip
+    finally:
+        _finish(child, quiet=arguments.quiet)
+
+
 def _start(arguments: Namespace) -> "Popen[bytes]":
+    from subprocess import Popen
+
     # stdout carries only the result, so the program's own goes to stderr when the result goes to stdout
     stdout = sys.stderr if arguments.output == "-" else None
     try:
         return Popen(arguments.program, stdout=stdout)
     except OSError as failure:
-        raise SfsampleError(f"cannot start: {arguments.program[0]}: {failure.strerror}",
+        raise SfsampleError(f"cannot start: {arguments.program[0] or repr('')}: {failure.strerror}",
                             "give a program on PATH, or a path") from None  # fmt: skip
 
 
+def _fate(child: "Popen[bytes]") -> tuple[str, ...]:
+    status = child.poll()
+    if status is None:
+        return ()
+    return (f"signal {-status} killed it" if status < 0 else f"its exit status is {status}",)
+
+
 def _finish(child: "Popen[bytes]", *, quiet: bool) -> None:
+    from subprocess import TimeoutExpired
+
     if child.poll() is None:
         child.terminate()
         try:
@@ -93,16 +152,4 @@ def _write_stats(arguments: Namespace, output: Output | None, stats: Stats) -> N
     if output is not None:
         output.write(text)
     elif arguments.stats == "-":
-        say(text)
-
-
-def _judge(stats: Stats, mode: str) -> None:
-    """Raise when the recording is no result."""
-    if stats.samples:
-        return
-    if stats.captures[Capture.FAILED]:
-        raise SfsampleError("nothing could be collected: every capture failed")
-    if stats.ended_by == "target" and stats.ticks <= 1:
-        raise NoSuchProcess(0, "the process ended before the first sample")
-    if mode == "wall" and stats.ended_by != "signal":
-        raise SfsampleError("nothing could be collected")
+        emit(text)

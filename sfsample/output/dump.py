@@ -5,7 +5,7 @@ the functions that are handed in, already fit for a terminal.
 """
 
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, overload
 
 from sfsample.model import Frame, StopReason
 from sfsample.modules.module import Module
@@ -35,9 +35,9 @@ def dump_json(dump: ProcessDump, names: DumpNames) -> dict[str, Any]:
     """Return one element of `processes`."""
     return {
         "pid": dump.pid,
-        "name": dump.name,
-        "cmdline": dump.cmdline,
-        "exe": dump.exe,
+        "name": _text(dump.name),
+        "cmdline": [_text(word) for word in dump.cmdline],
+        "exe": _text(dump.exe),
         "threads": [_thread_json(thread, names) for thread in dump.threads],
     }
 
@@ -47,7 +47,7 @@ def _thread_json(thread: ThreadDump, names: DumpNames) -> dict[str, Any]:
     frames = zip(stack.frames, thread.modules, strict=True) if stack else ()
     return {
         "tid": thread.tid,
-        "name": thread.name,
+        "name": _text(thread.name),
         "state": thread.state,
         "capture": str(thread.capture),
         "stop_ns": thread.stop_ns,
@@ -69,7 +69,7 @@ def _frame_json(frame: Frame, module: Module | None, names: DumpNames) -> dict[s
         "cfa": None if frame.cfa is None else hex(frame.cfa),
         "function": names.text(symbol.name, path, 0) if symbol else None,
         "offset": module.vaddr(frame.pc) - symbol.start if symbol and module else None,
-        "module": path,
+        "module": _text(path),
         "module_offset": hex(module.vaddr(frame.pc)) if module else None,
         "build_id": module.build_id if module else None,
         "found": str(frame.found),
@@ -77,6 +77,15 @@ def _frame_json(frame: Frame, module: Module | None, names: DumpNames) -> dict[s
         "line": None,
         "inlined": False,
     }
+
+
+@overload
+def _text(text: str) -> str: ...
+@overload
+def _text(text: None) -> None: ...
+def _text(text: str | None) -> str | None:
+    """Bytes that are not UTF-8 become U+FFFD: JSON parsers refuse lone surrogates."""
+    return text and text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
 def _symbol(frame: Frame, module: Module | None, names: DumpNames) -> _Symbol | None:
@@ -100,12 +109,12 @@ def _thread_text(thread: ThreadDump, names: DumpNames) -> Iterator[str]:
         what.append(f"at {names.clean(thread.wchan)}")
     yield f"thread {thread.tid} {names.clean(thread.name)}: {', '.join(what)}"
     if thread.stack is None:
-        yield f"  not captured: {thread.error}"
+        yield f"  not captured: {names.clean(thread.error or '?')}"
         return
     for depth, (frame, module) in enumerate(zip(thread.stack.frames, thread.modules, strict=True)):
         yield _frame_text(depth, frame, module, names)
     if thread.stack.stop_reason is not StopReason.OUTERMOST:
-        yield f"  [truncated: {thread.stack.stop_reason} at {thread.stack.stopped_at}]"
+        yield f"  [truncated: {thread.stack.stop_reason} at {names.clean(thread.stack.stopped_at or '?')}]"
 
 
 def _frame_text(depth: int, frame: Frame, module: Module | None, names: DumpNames) -> str:

@@ -12,11 +12,15 @@ from sfsample.model import Address, ThreadSnapshot
 from sfsample.modules.index import ModuleIndex
 from sfsample.target.capture import DEFAULT_STACK_BYTES, Capturer
 from sfsample.target.images import ImageOpener
+from sfsample.target.permission import tracer_of
 from sfsample.target.process import check, not_permitted
 from sfsample.target.procfs import ProcFs, Stat
 from sfsample.target.tracer import Missed
 
 _CLOSE_DEADLINE_S = 1.0
+# an exiting thread is refused too, an execve(2) may have given its id to another since, and a tracer that was
+# in the way may have left before we looked who it was
+_TRIES = 3
 
 
 class LiveProcess:
@@ -49,17 +53,22 @@ class LiveProcess:
         return [(tid, stat) for tid, stat in stats if stat is not None and stat.state not in "ZX"]
 
     def capture(self, tid: int) -> ThreadSnapshot | Missed:
-        """Capture one thread.  Raises NotPermitted when the kernel refuses although the thread lives."""
-        taken = self.capturer.capture(tid)
-        if isinstance(taken, Missed) and taken.errno == EPERM:
-            # an exiting thread is refused too, and an execve(2) may have given its id to another since
+        """Capture one thread.  Raises NotPermitted when the kernel refuses although the thread lives.
+
+        That somebody else traces a thread is no such refusal: others may be free, and another sampler lets go
+        in an instant.
+        """
+        for _ in range(_TRIES):
             taken = self.capturer.capture(tid)
-        if isinstance(taken, Missed) and taken.errno == EPERM:
+            if not isinstance(taken, Missed) or taken.errno != EPERM:
+                return taken
             stat = self.proc.thread_stat(tid)
             if stat is None or stat.state in "ZX":
                 return Missed(gone=True, why="exited")
-            raise not_permitted(self.proc)
-        return taken
+            tracer = tracer_of(self.proc, tid)
+            if tracer:
+                return Missed(gone=False, why=f"process {tracer} traces it", errno=EPERM)
+        raise not_permitted(self.proc)
 
     def close(self) -> None:
         """Release every thread that was asked to stop.

@@ -21,20 +21,23 @@ class OwnThread(Generic[_T]):
         self._work = work
         self._should_stop = should_stop
         self._abandoned = False
+        self._done = threading.Event()
         self._result: list[_T] = []
         self._failure: BaseException | None = None
 
     def run(self) -> _T:
         """Return what the work returns, or raise what it raises."""
+        thread = threading.Thread(target=self._main, name="sfsample", daemon=True)
         # blocked here too, or this thread would take the SIGCHLD that the tracing one sleeps on
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
-        thread = threading.Thread(target=self._main, name="sfsample", daemon=True)
-        thread.start()
         try:
-            thread.join()
+            thread.start()
+            self._done.wait()
         finally:
             self._abandoned = True
-            thread.join()
+            if thread.ident is not None:  # None: interrupted before it began
+                self._done.wait()  # join() will not do: interrupted once, it returns at once ever after
+                thread.join()
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         if self._failure is not None:
             raise self._failure
@@ -45,3 +48,5 @@ class OwnThread(Generic[_T]):
             self._result.append(self._work(lambda: self._abandoned or self._should_stop()))
         except BaseException as failure:  # noqa: BLE001 - raised again where it is awaited
             self._failure = failure
+        finally:
+            self._done.set()

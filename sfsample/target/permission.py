@@ -1,10 +1,12 @@
 """Why the kernel refuses ptrace, in words.
 
 Law: looks at every gate (ptrace(2), "Ptrace access mode checking"), names the ones that are closed and the
-way through each.  It reads /proc only, and never guesses from an error text.
+way through each.  It reads /proc only, and never guesses from an error text.  What is read and what follows
+from it are apart, so that every gate can be tried where it cannot be closed.
 """
 
 import os
+from typing import NamedTuple
 
 from sfsample.target.procfs import ProcFs
 
@@ -12,54 +14,80 @@ CAP_SYS_PTRACE = 19
 _YAMA = "/proc/sys/kernel/yama/ptrace_scope"
 
 
+class Us(NamedTuple):
+    """What the kernel looks at on the tracer's side."""
+
+    uid: int
+    gid: int
+    permitted: int  # capability sets, as bits
+    effective: int
+    yama: str  # kernel.yama.ptrace_scope; empty: there is no Yama
+    user_namespace: str | None
+
+    @property
+    def may_trace(self) -> bool:
+        """Whether we hold CAP_SYS_PTRACE (in our user namespace)."""
+        return bool(self.effective >> CAP_SYS_PTRACE & 1)
+
+
+class Them(NamedTuple):
+    """What the kernel looks at on the target's side."""
+
+    uids: tuple[int, ...]  # real, effective, saved
+    gids: tuple[int, ...]
+    permitted: int
+    tracer: tuple[int, str] | None  # pid and name of who traces a thread of it already
+    files_owner: int | None  # of its files in /proc: root's when the process is not dumpable
+    user_namespace: str | None  # None: we may not even look
+
+
 def refusal(proc: ProcFs) -> tuple[str, ...]:
     """Return help lines for an EPERM on `proc`."""
-    status = proc.status()
-    tracer = status.get("TracerPid", "0")
-    if tracer != "0":
-        return (f"process {tracer} ({_name(tracer)}) traces it already, and there can be only one tracer;",
-                f"end that one first (gdb, strace, another sampler: kill {tracer})")  # fmt: skip
-    lines = [*_other_user(status), *_yama(), *_namespace(proc)]
-    if not lines and not has_capability():
-        lines = ["it may be non-dumpable (setuid, or it called prctl(PR_SET_DUMPABLE, 0));",
-                 "run as root: sudo sfsample ..."]  # fmt: skip
-    if not lines:
-        lines = [
-            "a security module or seccomp filter may forbid ptrace;",
-            "in a container, start it with --cap-add=SYS_PTRACE and a seccomp profile that allows ptrace",
+    return closed_gates(us(), them(proc))
+
+
+def closed_gates(us: Us, them: Them) -> tuple[str, ...]:
+    """Return lines that name the gates which are closed between us and them, and the way through."""
+    if them.tracer is not None:
+        pid, name = them.tracer
+        return (f"process {pid} ({name}) traces it already, and there can be only one tracer;",
+                f"end that one first (gdb, strace, another sampler: kill {pid})")  # fmt: skip
+    lines = [*_identity(us, them), *_yama(us), *_namespace(us, them)]
+    return tuple(lines) or (
+        "a security module or seccomp filter may forbid ptrace;",
+        "in a container, start it with --cap-add=SYS_PTRACE and a seccomp profile that allows ptrace",
+    )
+
+
+def _identity(us: Us, them: Them) -> list[str]:
+    if us.may_trace:
+        return []
+    if any(uid != us.uid for uid in them.uids):
+        owner = them.uids[1]
+        return [
+            f"it belongs to uid {owner} and you are uid {us.uid} without CAP_SYS_PTRACE;",
+            "run as root: sudo sfsample ...; or in a container, start it with --cap-add=SYS_PTRACE",
         ]
-    return tuple(lines)
+    if any(gid != us.gid for gid in them.gids):
+        return [f"it belongs to gid {them.gids[1]} and you are gid {us.gid} without CAP_SYS_PTRACE;",
+                "run as root: sudo sfsample ..."]  # fmt: skip
+    if them.files_owner is not None and them.files_owner != them.uids[1]:
+        return ["it is not dumpable (setuid, unreadable, or it called prctl(PR_SET_DUMPABLE, 0));",
+                "run as root: sudo sfsample ..."]  # fmt: skip
+    if them.permitted & ~us.permitted:
+        return ["it holds capabilities that you do not hold;", "run as root: sudo sfsample ..."]
+    return []
 
 
-def has_capability(status: str | None = None) -> bool:
-    """Whether we hold CAP_SYS_PTRACE (in our user namespace)."""
-    text = status if status is not None else _read("/proc/self/status")
-    for line in text.splitlines():
-        if line.startswith("CapEff:"):
-            return bool(int(line.split()[1], 16) >> CAP_SYS_PTRACE & 1)
-    return False
-
-
-def _other_user(status: dict[str, str]) -> list[str]:
-    owner = (status.get("Uid", "").split() or ["?"])[0]
-    if has_capability() or owner == str(os.geteuid()):
+def _yama(us: Us) -> list[str]:
+    if us.yama in ("", "0") or (us.yama in ("1", "2") and us.may_trace):
         return []
-    return [
-        f"it belongs to uid {owner} and you are uid {os.geteuid()} without CAP_SYS_PTRACE;",
-        "run as root: sudo sfsample ...; or in a container, start it with --cap-add=SYS_PTRACE",
-    ]
-
-
-def _yama() -> list[str]:
-    scope = _read(_YAMA).strip()
-    if scope in ("", "0") or (scope in ("1", "2") and has_capability()):
-        return []
-    if scope == "1":
+    if us.yama == "1":
         return [
             "kernel.yama.ptrace_scope is 1: only a parent may trace; run as root (sudo sfsample ...),",
             "start the program with sfsample -- COMMAND, or: sudo sysctl kernel.yama.ptrace_scope=0",
         ]
-    if scope == "2":
+    if us.yama == "2":
         return [
             "kernel.yama.ptrace_scope is 2: only CAP_SYS_PTRACE may trace; run as root: sudo sfsample ..."
         ]
@@ -69,16 +97,66 @@ def _yama() -> list[str]:
     ]
 
 
-def _namespace(proc: ProcFs) -> list[str]:
-    ours, theirs = _link("/proc/self/ns/user"), proc.link("ns/user")
-    if theirs is None or ours == theirs:
+def _namespace(us: Us, them: Them) -> list[str]:
+    """Our capabilities count in our user namespace and in those below it, and no others."""
+    if them.user_namespace == us.user_namespace or (them.user_namespace is None and not us.may_trace):
         return []
-    return ["it runs in another user namespace (a container);",
+    return ["it runs in another user namespace (a container, or you do);",
             "run as root on the host, or inside the container with --cap-add=SYS_PTRACE"]  # fmt: skip
 
 
-def _name(pid: str) -> str:
-    return _read(f"/proc/{pid}/comm").strip() or "?"
+# -- reading
+
+
+def us() -> Us:
+    """Read our side."""
+    status = _fields(_read("/proc/self/status"))
+    return Us(os.getuid(), os.getgid(), _bits(status, "CapPrm"), _bits(status, "CapEff"),
+              _read(_YAMA).strip(), _link("/proc/self/ns/user"))  # fmt: skip
+
+
+def them(proc: ProcFs) -> Them:
+    """Read the target's side."""
+    status = proc.status()
+    return Them(
+        _numbers(status, "Uid"),
+        _numbers(status, "Gid"),
+        _bits(status, "CapPrm"),
+        _tracer(proc),
+        _files_owner(proc.pid),
+        proc.link("ns/user"),
+    )
+
+
+def tracer_of(proc: ProcFs, tid: int) -> int:
+    """Return the pid of who traces a thread, other than us; 0: nobody."""
+    data = proc.read(f"task/{tid}/status") or b""
+    pid = int(_fields(data.decode("utf-8", "replace")).get("TracerPid", "0"))
+    return 0 if pid == os.getpid() else pid
+
+
+def _tracer(proc: ProcFs) -> tuple[int, str] | None:
+    pid = next(filter(None, (tracer_of(proc, tid) for tid in proc.threads())), None)
+    return None if pid is None else (pid, _read(f"/proc/{pid}/comm").rstrip("\n") or "?")
+
+
+def _files_owner(pid: int) -> int | None:
+    try:
+        return os.stat(f"/proc/{pid}/maps").st_uid
+    except OSError:
+        return None
+
+
+def _fields(text: str) -> dict[str, str]:
+    return {key: value.strip() for key, _, value in (line.partition(":") for line in text.splitlines())}
+
+
+def _numbers(status: dict[str, str], key: str) -> tuple[int, ...]:
+    return tuple(map(int, status.get(key, "").split()[:3]))
+
+
+def _bits(status: dict[str, str], key: str) -> int:
+    return int(status.get(key, "0"), 16)
 
 
 def _read(path: str) -> str:

@@ -5,12 +5,15 @@ way out.
 """
 
 import os
+import time
 
 import psutil
 
 from sfsample.errors import NoSuchProcess, NotPermitted, TargetError, UnsupportedTarget
-from sfsample.target.permission import refusal
-from sfsample.target.procfs import PF_KTHREAD, ProcFs
+from sfsample.target.permission import refusal, tracer_of
+from sfsample.target.procfs import PF_KTHREAD, ProcFs, Stat
+
+_LOOKS, _LOOK_S = 10, 0.005
 
 
 def check(proc: ProcFs) -> None:
@@ -26,11 +29,17 @@ def check(proc: ProcFs) -> None:
         raise UnsupportedTarget(
             pid, f"kernel thread: {pid} ({stat.name})", "it has no user stack; its kernel stack is in",
             f"/proc/{pid}/stack (root)")  # fmt: skip
-    if stat.state in "ZX" and len(proc.threads()) <= 1:
+    if _has_ended(proc, stat):
         raise NoSuchProcess(
             pid, f"process has ended: {pid} ({stat.name}) is a zombie",
             "its parent has not waited for it; there is no stack any more")  # fmt: skip
     _check_word_size(proc)
+    _check_free(proc)
+
+
+def _has_ended(proc: ProcFs, stat: Stat) -> bool:
+    """Whether it is a zombie, and not just its first thread (which may leave before the others)."""
+    return stat.state in "ZX" and len(proc.threads()) <= 1
 
 
 def _check_word_size(proc: ProcFs) -> None:
@@ -38,10 +47,10 @@ def _check_word_size(proc: ProcFs) -> None:
     try:
         with open(f"/proc/{pid}/exe", "rb") as exe:
             ident = exe.read(20)
-    except FileNotFoundError:
-        return  # no executable: an exec in progress, or a leader that has exited
-    except OSError:
+    except PermissionError:
         raise not_permitted(proc) from None
+    except OSError:
+        return  # no executable: a first thread that has left; or the process has ended just now
     if ident[4:5] == b"\x01":
         raise UnsupportedTarget(pid, f"32-bit program: {pid} ({proc.link('exe')})",
                                 "only 64-bit targets are supported")  # fmt: skip
@@ -49,6 +58,16 @@ def _check_word_size(proc: ProcFs) -> None:
     if machine != 62:
         raise UnsupportedTarget(pid, f"not an x86-64 program: {pid} ({proc.link('exe')})",
                                 "only x86-64 targets are supported so far")  # fmt: skip
+
+
+def _check_free(proc: ProcFs) -> None:
+    """Refuse a process that a debugger holds; another sampler that we meet lets go in an instant."""
+    for _ in range(_LOOKS):
+        tids = proc.threads()
+        if not tids or not all(tracer_of(proc, tid) for tid in tids):
+            return
+        time.sleep(_LOOK_S)
+    raise not_permitted(proc)
 
 
 def not_permitted(proc: ProcFs) -> NotPermitted:
@@ -59,18 +78,20 @@ def not_permitted(proc: ProcFs) -> NotPermitted:
 def find_by_name(name: str) -> list[tuple[int, str]]:
     """Return (pid, command line) of processes called `name`, else of those whose command line contains it.
 
-    We and our ancestors (the shell whose command line holds the same words) are left out.
+    We and our ancestors (the shell whose command line holds the same words) are left out, and so are other
+    samplers that look for the same words.
     """
     ours = {os.getpid(), *(parent.pid for parent in psutil.Process().parents())}
     exact, partial = [], []
     for process in psutil.process_iter(["pid", "name", "cmdline", "exe"]):
         info = process.info
-        if info["pid"] in ours or not info["cmdline"]:
+        words = info["cmdline"]
+        if info["pid"] in ours or not words:
             continue
-        line = " ".join(info["cmdline"])
+        line = " ".join(words)
         if name in (info["name"], os.path.basename(info["exe"] or "")):
             exact.append((info["pid"], line))
-        elif name in line:
+        elif name in line and info["name"] != "sfsample" and words[1:3] != ["-m", "sfsample"]:
             partial.append((info["pid"], line))
     return exact or partial
 
@@ -83,12 +104,17 @@ def command_line(pid: int) -> list[str]:
         return []
 
 
-def start_time(pid: int) -> float:
-    """Return when a process started, in seconds since the epoch; it tells a recycled pid.
+def start_time(pid: int) -> int:
+    """Return when a process started, in clock ticks since boot; it tells a recycled pid.
 
-    Raises NoSuchProcess.
+    Not in seconds since the epoch: those move when the clock is set.  Raises NoSuchProcess, also for a
+    zombie.
     """
+    proc = ProcFs(pid)
     try:
-        return float(psutil.Process(pid).create_time())
-    except psutil.Error:
-        raise NoSuchProcess(pid, f"no such process: {pid}") from None
+        stat = proc.stat()
+        if stat is None or _has_ended(proc, stat):
+            raise NoSuchProcess(pid, f"process has ended: {pid}")
+        return stat.starttime
+    finally:
+        proc.close()

@@ -1,0 +1,181 @@
+"""The truth about a target's stacks, and whether a sample agrees with it.
+
+Law: the truth is the target's own, printed by `target list` (its source explains the notation); nothing here
+repeats it.  A sample agrees when every one of its frames is accounted for: no missing frame, no extra one, each
+in the module it belongs to, each found by the stepper that owns the code below it.
+"""
+
+import subprocess
+from collections import Counter
+from functools import cache
+from typing import NamedTuple
+
+from sfsample.model import Found, StopReason
+from sfsample.modules.module import Module
+from sfsample.profile import Profile, StackKey
+from sfsample.symbolize.symbolizer import Symbolizer
+from tests.live.targets import fixture
+
+TRAMPOLINE = bytes.fromhex("48c7c00f0000000f05")  # mov $15,%rax; syscall
+_STEPPERS = {"<signal>": Found.SIGNAL_FRAME, "<null>": Found.NULL_CALL, "<jit>": Found.FRAME_POINTER}
+SPECIAL = tuple(_STEPPERS)
+# what runs before main, in a static program; a dynamic one has it in libc
+_BEFORE_MAIN = ("__libc_start_main", "__libc_start_main_impl", "__libc_start_call_main")
+_LIBRARY_OF = {"callee_entry": ("libcallee.so", "libplugin.so")}
+
+
+class Token(NamedTuple):
+    """One word of a chain.  `name` "..." is any number of foreign frames; `least`, `most`: how often."""
+
+    name: str
+    least: int = 1
+    most: int = 1
+
+
+class Place(NamedTuple):
+    """One frame of a sample, as far as a chain speaks about it."""
+
+    name: str | None
+    module: str | None  # base name
+    special: str | None
+    stub: bool  # in .plt
+
+
+@cache
+def listed(program: str) -> dict[str, list[list[Token]]]:
+    """scenario -> one chain for each kind of thread, outermost function first."""
+    text = subprocess.run([program, "list"], check=True, capture_output=True, text=True, timeout=30).stdout
+    chains = {}
+    for line in text.splitlines():
+        scenario, _, kinds = line.partition("\t")
+        chains[scenario] = [[_token(word) for word in kind.split()] for kind in kinds.split(";")]
+    return chains
+
+
+def _token(word: str) -> Token:
+    if word == "...":
+        return Token(word, 0, 64)
+    if word.endswith("?"):
+        return Token(word[:-1], 0, 1)
+    name, star, times = word.partition("*")
+    return Token(name, int(times), int(times)) if star else Token(name)
+
+
+@cache
+def own_names() -> frozenset[str]:
+    """Every function that any chain names."""
+    chains = listed(str(fixture("v3"))).values()
+    return frozenset(token.name for kinds in chains for kind in kinds for token in kind) - {"...", *SPECIAL}
+
+
+class Checker:
+    """Compares the samples of one program with its chains."""
+
+    def __init__(self, program: str) -> None:
+        _, self._generation, self._base = program.rsplit("/", 2)
+        self._static = self._base == "target-static"
+        self._symbolizer = Symbolizer()
+
+    def places(self, key: StackKey) -> list[Place]:
+        """Return the frames of a stack, outermost first."""
+        return [self._place(*place) for place in reversed(key.locations)]
+
+    def _place(self, module: Module | None, address: int, lookup: int) -> Place:
+        if module is None:
+            return Place(None, None, "<null>" if address == 0 else "<jit>", stub=False)
+        symbol = self._symbolizer.symbol(module, lookup)
+        special = "<signal>" if module.code(module.address(address), len(TRAMPOLINE)) == TRAMPOLINE else None
+        sections = [s for s in module.image.sections if s.name.startswith(".plt")]
+        stub = any(s.vaddr <= lookup < s.vaddr + s.size for s in sections)
+        return Place(symbol.name if symbol else None, module.path.rpartition("/")[2], special, stub)
+
+    # -- names
+
+    def disagreement(self, places: list[Place], chain: list[Token]) -> str | None:
+        """Return what is wrong with a stack, or None."""
+        above, below = self._split(places, chain)
+        if above is None:
+            return f"{chain[0].name} is missing"
+        problem = self._wrong_start(above, main=chain[0].name == "main")
+        if problem:
+            return problem
+        return None if self._match(below, chain) else "is not the chain"
+
+    def _split(self, places: list[Place], chain: list[Token]) -> tuple[list[Place] | None, list[Place]]:
+        """Split before the first place that the chain speaks about."""
+        optional = {token.name for token in chain if not token.least}
+        starts = {chain[0].name, *optional} - {"..."}
+        for at, place in enumerate(places):
+            if place.name in starts:
+                return places[:at], places[at:]
+        return (None, places) if chain[0].least else (places, [])
+
+    def _wrong_start(self, above: list[Place], *, main: bool) -> str | None:
+        """The frames above the chain: `_start` and libc's start code, or a thread's start in libc."""
+        if main:
+            if not above or above[0].name != "_start" or above[0].module != self._base:
+                return "does not begin in _start"
+            above = above[1:]
+            if not 1 <= len(above) <= 2:
+                return f"{len(above)} frames between _start and main"
+        foreign = all(self._foreign(p) and p.special is None and not p.stub for p in above)
+        if not foreign or (main and above[0].name not in _BEFORE_MAIN):
+            return "comes from a wrong place"
+        return None
+
+    def _foreign(self, place: Place) -> bool:
+        """Whether `...` covers it: code of other modules, or the stub that leads there."""
+        if place.name in own_names() or place.module is None:
+            return False
+        if place.module == self._base and not self._static:
+            return place.stub and place.name is None
+        return True
+
+    def _match(self, places: list[Place], chain: list[Token]) -> bool:
+        if not chain:
+            return not places
+        token = chain[0]
+        for count in range(token.most + 1):
+            if count >= token.least and self._match(places[count:], chain[1:]):
+                return True
+            if count >= len(places) or not self._fits(places[count], token.name):
+                return False
+        return False
+
+    def _fits(self, place: Place, name: str) -> bool:
+        if name == "...":
+            return self._foreign(place)
+        if name in SPECIAL:
+            return place.special == name
+        homes = (self._base,) if self._static else _LIBRARY_OF.get(name, (self._base,))
+        return place.name == name and place.module in homes
+
+    # -- labels
+
+    def labels(self, places: list[Place]) -> list[Found]:
+        """Return how each frame must be found, innermost first: by what describes the code below it."""
+        inward = places[::-1]
+        return [Found.CONTEXT, *(self._stepper(place) for place in inward[:-1])]
+
+    def _stepper(self, place: Place) -> Found:
+        if place.special:
+            return _STEPPERS[place.special]
+        if place.name == "drap_caller" and self._generation in ("v1", "v2"):
+            return Found.EH_FRAME  # "CFA in r10" can be said in V3 only
+        return Found.SFRAME if place.stub or place.name in own_names() else Found.EH_FRAME
+
+    # -- a whole recording
+
+    def check(self, profile: Profile, chains: dict[int, list[list[Token]]], *, labels: bool = True) -> None:
+        """Assert that every sample of `profile` is right: `chains` are those allowed for each thread."""
+        wanted: Counter[str] = Counter()
+        for key, count in profile.counts.items():
+            places = self.places(key)
+            shown = " ".join(place.special or place.name or f"[{place.module}]" for place in places)
+            assert key.stop_reason is StopReason.OUTERMOST, f"{key.stop_reason}: {shown}"
+            wrong = [self.disagreement(places, chain) for chain in chains[key.tid]]
+            assert None in wrong, f"{wrong}: {shown}"
+            for label in self.labels(places):
+                wanted[label] += count
+        if labels:
+            assert profile.stats.frames == wanted

@@ -1,0 +1,96 @@
+"""The command line as a script runs it.
+
+Law: every run ends; what it said on stderr is checked for tracebacks and raw control characters each time.
+"""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+
+from tests.live.targets import HANG_S, status, wait_until
+
+COMMAND = [sys.executable, "-m", "sfsample"]
+NOBODY = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
+
+
+class Done:
+    """How a run ended.  `out` is what stdout got, `err` the lines of stderr."""
+
+    def __init__(self, code: int, out: bytes, err: bytes) -> None:
+        self.code, self.out = code, out
+        self.err = err.decode().splitlines()
+        assert "Traceback" not in err.decode(), err.decode()
+        assert all(line.isprintable() for line in err.decode().split("\n")), err
+
+    def refused(self, code: int) -> str:
+        """Check that it failed as the contract says; return the error line and the help."""
+        assert (self.code, self.out) == (code, b""), self.err
+        assert self.err[0].startswith("sfsample: "), self.err
+        assert all(line.startswith("  ") for line in self.err[1:]), self.err
+        return "\n".join(self.err)
+
+    def stacks(self) -> dict[str, int]:
+        """Return stdout as folded stacks."""
+        return parse_folded(self.out)
+
+
+def parse_folded(data: bytes) -> dict[str, int]:
+    """Check that it is folded stacks and nothing else."""
+    text = data.decode("utf-8")
+    lines = text.split("\n")
+    assert lines.pop() == "", "it must end in a newline"
+    assert lines == sorted(lines)
+    assert all(line.isprintable() for line in lines)
+    stacks = [(stack, int(count)) for stack, _, count in (line.rpartition(" ") for line in lines)]
+    assert len(dict(stacks)) == len(stacks)
+    assert all(count > 0 for _, count in stacks)
+    return dict(stacks)
+
+
+def sfsample(*words: object, wrapper: tuple[str, ...] | list[str] = (), **options: object) -> Done:
+    """Run it to its end."""
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
+    command = [*wrapper, *COMMAND, *map(str, words)]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, timeout=HANG_S, check=False, **streams)  # type: ignore[call-overload]
+    return Done(done.returncode, done.stdout or b"", done.stderr or b"")
+
+
+@contextlib.contextmanager
+def begun(*words: object) -> Iterator["subprocess.Popen[bytes]"]:
+    """Start it and wait until it answers signals; it is killed at the end, if it has not ended."""
+    with subprocess.Popen([*COMMAND, *map(str, words)], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                          stderr=subprocess.PIPE) as child:  # fmt: skip
+        try:
+            wait_until(lambda: child.poll() is not None or catches_sigterm(child.pid), "sfsample has begun")
+            yield child
+        finally:
+            child.kill()
+
+
+def catches_sigterm(pid: int) -> bool:
+    """Whether it ends in order when it is told to: it installs the handler just before it begins."""
+    return bool(int(status(pid).get("SigCgt", "0"), 16) >> (signal.SIGTERM - 1) & 1)
+
+
+def ended(child: "subprocess.Popen[bytes]") -> Done:
+    """Wait for the end."""
+    out, err = child.communicate(timeout=HANG_S)
+    return Done(child.returncode, out, err)
+
+
+def stops_of(pid: int) -> int:
+    """How often the spinning thread PID gave up the processor by itself, which only a tracer makes it do."""
+    return int(status(pid)["voluntary_ctxt_switches"])
+
+
+def wait_until_sampled(pid: int, times: int = 5) -> None:
+    """Wait until a spinning target has been stopped a few times."""
+    before = stops_of(pid)
+    wait_until(lambda: stops_of(pid) >= before + times, "samples are taken")
+
+
+def is_root() -> bool:
+    return os.geteuid() == 0

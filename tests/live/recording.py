@@ -1,0 +1,32 @@
+"""Recordings that are long enough to mean something, however slow the machine is.
+
+Law: a recording ends when it has the samples that the test asked for; the time limit only catches a hang, and
+reaching it fails the test.
+"""
+
+from sfsample.profile import Profile
+from sfsample.sampler import Mode, Options, Sampler
+from sfsample.target.live import LiveProcess
+from sfsample.unwind.stepper import Stepper
+from sfsample.unwind.unwinder import DEFAULT_STEPPERS
+from tests.live.targets import HANG_S
+
+
+def record_samples(
+    pid: int,
+    samples: int = 40,
+    *,
+    rate: float = 500,
+    mode: Mode = "cpu",
+    steppers: tuple[Stepper, ...] = DEFAULT_STEPPERS,
+) -> Profile:
+    """Record one process until it has given that many samples."""
+    target = LiveProcess(pid)
+    try:
+        sampler = Sampler([target], Options(rate, HANG_S, mode, steppers))
+        stats = sampler.profile.stats
+        sampler.run(lambda: stats.samples >= samples)
+    finally:
+        target.close()
+    assert stats.samples >= samples, f"{stats.samples} samples in {stats.duration_s:.1f} s"
+    return sampler.profile

@@ -1,0 +1,161 @@
+"""Every sample of every scenario has the stack that the target says it has.
+
+Law: the names of all frames, the stop reason and the label of every frame are asserted for every single sample,
+against the chain that the target itself prints; for each SFrame generation, at fixed and random addresses,
+with and without a dynamic loader.
+"""
+
+import pytest
+
+import sfsample
+from sfsample.model import Capture, Found, StopReason
+from sfsample.unwind.eh_frame import EhFrameStepper
+from sfsample.unwind.frame_pointer import FramePointerStepper
+from sfsample.unwind.unwinder import DEFAULT_STEPPERS, NULL_CALL, SIGNAL_FRAME
+from tests.live.chains import Checker, Token, listed
+from tests.live.recording import record_samples
+from tests.live.targets import GENERATIONS, Target, assert_untraced, fixture, running, states, tids, wait_until
+
+pytestmark = pytest.mark.live
+
+PLAIN = ("recursion", "leaf", "frame", "bigframe", "drap", "noreturn", "deep", "plt", "library", "qsort",
+         "framepointer", "signal", "signal-main", "nested-signal", "nullcall")  # fmt: skip
+ASLEEP = ("sleep", "epoll")
+NO_SFRAME = (SIGNAL_FRAME, NULL_CALL, EhFrameStepper(), FramePointerStepper())
+
+binaries = pytest.mark.parametrize(
+    "program",
+    [pytest.param(str(fixture(g, b)), id=f"{g}-{b}") for g in GENERATIONS for b in ("target", "target-nopie")]
+    + [pytest.param(str(fixture("v3", "target-static")), id="v3-target-static")],
+)
+generations = pytest.mark.parametrize("program", [str(fixture(g)) for g in GENERATIONS], ids=GENERATIONS)
+
+
+def chains_of(program: str, scenario: str, target: Target) -> dict[int, list[list[Token]]]:
+    """The chain of the main thread, and those that any other thread may have."""
+    main, *others = listed(program)[scenario]
+    return {tid: [main] if tid == target.pid else others for tid in tids(target.pid)}
+
+
+def check_folded(profile: sfsample.Profile, checker: Checker) -> None:
+    """The text has the same frames, in the same order, as the values."""
+    lines = sfsample.folded(profile).splitlines()
+    assert sum(int(line.rpartition(" ")[2]) for line in lines) == profile.stats.samples
+    told = {tuple(line.rpartition(" ")[0].split(";")[1:]) for line in lines}
+    expected = {tuple(place.name for place in checker.places(key)) for key in profile.counts}
+    assert {tuple(None if name[0] == "[" else name for name in line) for line in told} == expected
+
+
+def check_dump(target: Target, checker: Checker) -> None:
+    """A dump's frames carry their labels one by one."""
+    dump = sfsample.dump(target.pid)
+    thread = dump.threads[0]
+    assert thread.capture is Capture.STOPPED, thread.error
+    assert thread.stack.stop_reason is StopReason.OUTERMOST
+    places = [checker._place(module, module.vaddr(frame.pc), module.vaddr(frame.lookup_pc)) if module
+              else checker._place(None, frame.pc, frame.lookup_pc)
+              for frame, module in zip(thread.stack.frames, thread.modules, strict=True)]  # fmt: skip
+    assert [frame.found for frame in thread.stack.frames] == checker.labels(places[::-1])
+
+
+@binaries
+@pytest.mark.parametrize("scenario", PLAIN)
+def test_a_running_thread(program, scenario):
+    checker = Checker(program)
+    with running(program, scenario) as target:
+        profile = record_samples(target.pid)
+        check_dump(target, checker)
+        checker.check(profile, chains_of(program, scenario, target))
+        check_folded(profile, checker)
+
+
+@binaries
+@pytest.mark.parametrize("scenario", ASLEEP)
+def test_a_sleeping_thread(program, scenario):
+    checker = Checker(program)
+    with running(program, scenario) as target:
+        profile = record_samples(target.pid, mode="wall")
+        check_dump(target, checker)
+        checker.check(profile, chains_of(program, scenario, target))
+        check_folded(profile, checker)
+
+
+@binaries
+@pytest.mark.parametrize("mode", ["cpu", "wall"])
+def test_threads(program, mode):
+    with running(program, "threads") as target:
+        chains = chains_of(program, "threads", target)
+        workers = {tid: chain for tid, chain in chains.items() if tid != target.pid}
+        # each worker is one kind of worker, and the name that it gave itself says which
+        kinds = dict(zip("0123", next(iter(workers.values())), strict=True))
+        for tid in workers:
+            with open(f"/proc/{target.pid}/task/{tid}/comm", encoding="utf-8") as file:
+                chains[tid] = [kinds[file.read().strip().removeprefix("worker-")]]
+        profile = record_samples(target.pid, 100, mode=mode)
+        Checker(program).check(profile, chains)
+        seen = {key.tid for key in profile.counts}
+        assert len(workers) == 4
+        assert seen == set(chains) if mode == "wall" else seen <= set(workers)
+        names = {profile.threads[target.pid, tid] for tid in seen - {target.pid}}
+        assert names <= {f"worker-{n}" for n in range(4)}
+
+
+@pytest.mark.parametrize("binary", ["target", "target-nopie"])
+@pytest.mark.parametrize("generation", GENERATIONS)
+def test_a_library_that_comes_while_recording(generation, binary):
+    """The index of modules was made before the library was there."""
+    program = str(fixture(generation, binary))
+    with running(program, "dlopen") as target:
+        loaded = []
+
+        def load() -> bool:
+            if not loaded:
+                target.tell()
+                target.await_ready()
+                loaded.append(True)
+            return len(loaded) > 40 or loaded.append(True)
+
+        profile = sfsample.record(target.pid, 30, rate=500, should_stop=load)
+        assert profile.stats.samples >= 5
+        Checker(program).check(profile, chains_of(program, "dlopen", target))
+
+
+@binaries
+def test_the_child_of_a_vfork(program):
+    """It runs on its parent's stack; the parent cannot be stopped, is not waited for, and is counted."""
+    with running(program, "vfork") as target:
+        with open(f"/proc/{target.pid}/task/{target.pid}/children", encoding="utf-8") as file:
+            child = int(file.read())
+        profile = record_samples(child)
+        _, chain = listed(program)["vfork"]
+        Checker(program).check(profile, {child: [chain]})
+        assert_untraced(child)
+
+        profile = sfsample.record(target.pid, 0.05, rate=100, mode="wall")
+        assert profile.stats.samples == 0
+        assert profile.stats.captures[Capture.FAILED] >= 1
+        assert "state D" in str(profile.stats.problems)
+        thread = sfsample.dump(target.pid).threads[0]
+        assert (thread.state, thread.capture, thread.stack) == ("D", Capture.FAILED, None)
+        assert "uninterruptible" in thread.error
+    wait_until(lambda: states(child) <= {"Z"}, "the child ended with its parent")
+
+
+@generations
+@pytest.mark.parametrize("scenario", [*PLAIN, *ASLEEP])
+def test_eh_frame_alone_tells_the_same(program, scenario):
+    """Two tables, written by different code of the toolchain, describe one stack."""
+    with running(program, scenario) as target:
+        mode = "wall" if scenario in ASLEEP else "cpu"
+        profile = record_samples(target.pid, mode=mode, steppers=NO_SFRAME)
+        Checker(program).check(profile, chains_of(program, scenario, target), labels=False)
+        assert profile.stats.frames[Found.SFRAME] == 0
+        both = record_samples(target.pid, mode=mode, steppers=DEFAULT_STEPPERS)
+        if scenario not in ("plt", *ASLEEP):  # there the instants differ
+            assert addresses(both) == addresses(profile)
+
+
+def addresses(profile: sfsample.Profile) -> set[tuple[tuple[str | None, int], ...]]:
+    """The callers of each stack, as places in files."""
+    return {tuple((place.module and place.module.path, place.address) for place in key.locations[1:])
+            for key in profile.counts}  # fmt: skip

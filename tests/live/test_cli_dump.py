@@ -1,0 +1,281 @@
+"""`sfsample dump`: text for people, JSON for scripts, and what becomes of a thread that cannot be captured.
+
+Law: the JSON has the keys and types of the contract, `null` where something is unknown; no thread is left
+out.
+"""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.live.cli_runner import sfsample
+from tests.live.targets import Target, first_line, fixture, python, running, status, tids, wait_until
+from tests.live.test_cli_errors import TRACE, unused_pid
+
+pytestmark = pytest.mark.live
+
+HEX = re.compile("0x[0-9a-f]+")
+NONE = type(None)
+PROCESS = {"pid": int, "name": str, "cmdline": list, "exe": (str, NONE), "threads": list}
+THREAD = {
+    "tid": int, "name": str, "state": str, "capture": str, "stop_ns": (int, NONE), "error": (str, NONE),
+    "syscall": (dict, NONE), "wchan": (str, NONE), "stop_reason": (str, NONE), "frames": list,
+}  # fmt: skip
+FRAME = {
+    "pc": str, "sp": str, "cfa": (str, NONE), "function": (str, NONE), "offset": (int, NONE),
+    "module": (str, NONE), "module_offset": (str, NONE), "build_id": (str, NONE), "found": str,
+    "file": (str, NONE), "line": (int, NONE), "inlined": bool,
+}  # fmt: skip
+
+
+def check(value: dict[str, Any], keys: dict[str, Any]) -> None:
+    """Exactly the keys of the contract (a new one must be added here, and to the contract)."""
+    assert value.keys() == keys.keys()
+    for key, kind in keys.items():
+        assert isinstance(value[key], kind), (key, value[key])
+
+
+def dump(*words: object, code: int = 0) -> dict[str, Any]:
+    """Dump as JSON, check it against the contract, and return it."""
+    done = sfsample("dump", "--json", *words)
+    assert done.code == code, done.err
+    assert done.out.isascii()
+    assert done.out.endswith(b"}\n")
+    document: dict[str, Any] = json.loads(done.out)
+    assert list(document) == ["schema", "time", "host", "processes"]
+    assert document["schema"] == "sfsample.dump/1"
+    assert abs(document["time"] - time.time()) < 60
+    assert document["host"] == os.uname().nodename
+    for process in document["processes"]:
+        check(process, PROCESS)
+        assert all(isinstance(word, str) for word in process["cmdline"])
+        for thread in process["threads"]:
+            check_thread(thread)
+    return document
+
+
+def check_thread(thread: dict[str, Any]) -> None:
+    check(thread, THREAD)
+    assert thread["capture"] in ("stopped", "read", "failed")
+    assert (thread["error"] is not None) == (thread["capture"] == "failed") == (thread["stop_reason"] is None)
+    assert (thread["stop_ns"] is not None) == (thread["capture"] == "stopped")
+    assert bool(thread["frames"]) == (thread["capture"] != "failed")
+    if thread["syscall"]:
+        check(thread["syscall"], {"number": int, "name": (str, NONE), "args": list})
+        assert len(thread["syscall"]["args"]) == 6
+        assert all(HEX.fullmatch(word) for word in thread["syscall"]["args"])
+    for frame in thread["frames"]:
+        check(frame, FRAME)
+        assert all(
+            frame[key] is None or HEX.fullmatch(frame[key]) for key in ("pc", "sp", "cfa", "module_offset")
+        )
+        assert (frame["function"] is None) == (frame["offset"] is None)
+        assert (frame["module"] is None) == (frame["module_offset"] is None)
+    assert [frame["found"] == "context" for frame in thread["frames"]] == [
+        i == 0 for i in range(len(thread["frames"]))
+    ]
+
+
+def functions(thread: dict[str, Any]) -> list[str | None]:
+    return [frame["function"] for frame in thread["frames"]]
+
+
+@pytest.fixture(scope="module")
+def leaf() -> Iterator[Target]:
+    with running(fixture("v3"), "leaf") as target:
+        yield target
+
+
+def test_a_running_thread(leaf: Target) -> None:
+    (process,) = dump("-p", leaf.pid)["processes"]
+    assert (process["pid"], process["name"], process["exe"]) == (leaf.pid, "target", str(fixture("v3")))
+    assert process["cmdline"] == leaf.process.args
+    (thread,) = process["threads"]
+    assert (thread["tid"], thread["name"], thread["state"], thread["syscall"]) == (
+        leaf.pid,
+        "target",
+        "R",
+        None,
+    )
+    assert (thread["capture"], thread["stop_reason"]) == ("stopped", "outermost")
+    assert functions(thread)[:4] == ["leaf_spin", "middle", "outer", "main"], "innermost first"
+    inner, caller = thread["frames"][:2]
+    assert (inner["found"], caller["found"]) == ("context", "sframe")
+    assert inner["module"] == process["exe"]
+    assert re.fullmatch("[0-9a-f]{40}", inner["build_id"])
+    assert int(inner["sp"], 16) < int(caller["sp"], 16)
+    leaf.assert_unharmed()
+
+
+def test_every_thread_with_its_name() -> None:
+    with running(fixture("v3"), "threads") as target:
+        (process,) = dump("-p", target.pid)["processes"]
+        assert [thread["tid"] for thread in process["threads"]] == tids(target.pid)
+        assert [t["name"] for t in process["threads"]] == ["target", *(f"worker-{i}" for i in range(4))]
+        workers = {name for thread in process["threads"][1:] for name in functions(thread)[1:2]}
+        assert workers == {"worker_alpha", "worker_beta", "worker_gamma", "worker_delta"}
+
+
+def test_a_sleeping_thread_tells_its_system_call() -> None:
+    with running(fixture("v3"), "sleep") as target:
+        (thread,) = dump("-p", target.pid)["processes"][0]["threads"]
+        assert thread["state"] == "S"
+        assert (thread["syscall"]["number"], thread["syscall"]["name"]) == (0, "read")
+        text = sfsample("dump", "-p", target.pid)
+        assert (text.code, text.err) == (0, [])
+        assert f"thread {target.pid} target: sleeping, in read" in text.out.decode()
+
+
+def test_text(leaf: Target) -> None:
+    done = sfsample("dump", "-p", leaf.pid)
+    lines = done.out.decode().splitlines()
+    assert lines[0] == f"process {leaf.pid} target: {' '.join(leaf.process.args)}"  # type: ignore[arg-type]
+    assert lines[1:3] == ["", f"thread {leaf.pid} target: running"]
+    assert re.fullmatch(r"  #0   0x[0-9a-f]{16}  leaf_spin\+0x[0-9a-f]+  \(target\)", lines[3])
+    assert "truncated" not in done.out.decode()
+    cut = sfsample("dump", "-p", leaf.pid, "--max-frames", "2").out.decode().splitlines()
+    assert len(cut) == 6
+    assert cut[5].startswith("  [truncated: max_frames at ")
+
+
+def test_several_processes_and_a_file(leaf: Target, tmp_path: Path) -> None:
+    with running(fixture("v3"), "sleep") as other:
+        pids = [leaf.pid, other.pid]
+        document = dump("-p", f"{leaf.pid},{other.pid}", "-p", leaf.pid)
+        assert [process["pid"] for process in document["processes"]] == pids
+        done = sfsample("dump", "--json", "-p", f"{leaf.pid},{other.pid}", "-o", tmp_path / "out")
+        assert (done.code, done.out, os.listdir(tmp_path)) == (0, b"", ["out"])
+        assert [p["pid"] for p in json.loads((tmp_path / "out").read_text())["processes"]] == pids
+        text = sfsample("dump", "-p", f"{leaf.pid},{other.pid}").out.decode()
+        assert [line.split()[1] for line in text.splitlines() if line.startswith("process ")] == [
+            str(p) for p in pids
+        ]
+
+
+def test_a_missing_process_beside_another_is_told(leaf: Target) -> None:
+    gone = unused_pid()
+    document = dump("-p", f"{gone},{leaf.pid}", code=5)
+    assert [process["pid"] for process in document["processes"]] == [leaf.pid]
+    done = sfsample("dump", "-p", f"{gone},{leaf.pid}")
+    assert (done.code, done.err) == (5, [f"sfsample: no such process: {gone}"])
+
+
+def test_a_failed_dump_leaves_an_old_file_alone(tmp_path: Path) -> None:
+    (tmp_path / "out").write_text("before")
+    sfsample("dump", "-p", unused_pid(), "-o", tmp_path / "out").refused(3)
+    assert (tmp_path / "out").read_text() == "before"
+    assert os.listdir(tmp_path) == ["out"]
+
+
+# -- threads that cannot be captured
+
+
+@pytest.mark.parametrize("how", ["run", "stop"])
+def test_one_thread_of_several_is_traced_by_somebody_else(how: str) -> None:
+    with running(fixture("v3"), "threads") as target:
+        victim = tids(target.pid)[2]
+        with python(TRACE, victim, how) as tracer:
+            assert first_line(tracer) == "traced"
+            alone = {tid: "failed" if tid == victim else "stopped" for tid in tids(target.pid)}
+            for _ in range(20):  # on a busy machine another may not stop in time, too
+                (process,) = dump("-p", target.pid, code=5)["processes"]
+                captures = {thread["tid"]: thread["capture"] for thread in process["threads"]}
+                if captures == alone:
+                    break
+            assert captures == alone
+            (failed,) = (thread for thread in process["threads"] if thread["tid"] == victim)
+            assert str(tracer.pid) in failed["error"]
+            text = sfsample("dump", "-p", target.pid)
+            assert text.code == 5
+            assert "  not captured: " in text.out.decode()
+        wait_until(lambda: status(target.pid, victim)["TracerPid"] == "0", "released")
+
+
+@pytest.mark.parametrize("how", ["run", "stop"])
+def test_every_thread_is_traced_by_somebody_else(leaf: Target, how: str) -> None:
+    with python(TRACE, leaf.pid, how) as tracer:
+        assert first_line(tracer) == "traced"
+        assert f"process {tracer.pid} (" in sfsample("dump", "-p", leaf.pid).refused(4)
+
+
+def test_a_thread_in_uninterruptible_sleep() -> None:
+    """The parent of a vfork(2) is in state D for as long as the child lives."""
+    with running(fixture("v3"), "vfork") as target:
+        assert status(target.pid)["State"].startswith("D")
+        (process,) = dump("-p", target.pid, code=5)["processes"]
+        (thread,) = process["threads"]
+        assert (thread["state"], thread["capture"]) == ("D", "failed")
+        assert "uninterruptible" in thread["error"]
+        recorded = sfsample("-p", target.pid, "-d", "1s", "--mode", "wall", "--stats", "/dev/null")
+        text = recorded.refused(1)
+        assert text.startswith(f"sfsample: nothing could be collected: every capture of {target.pid} failed")
+        assert "uninterruptible" in text
+        assert sfsample("-p", target.pid, "-d", "1s").code == 0, "in cpu mode it is idle"
+
+
+# -- hostile names
+
+NAME = (
+    b"e\x1b[31mv\n;\xff\xe2\x80\x8f\xe2\x80\xae"  # ESC, newline, not UTF-8, right-to-left mark and override
+)
+ARGUMENT = b"7\x1b]0;x\x07\n\xe2\x80\xa8\xfe"
+
+
+@pytest.fixture
+def hostile(tmp_path: Path) -> Iterator["subprocess.Popen[bytes]"]:
+    path = os.path.join(os.fsencode(tmp_path), NAME)
+    shutil.copy(fixture("v3"), path)
+    shutil.copy(fixture("v3", "libcallee.so"), tmp_path)
+    with subprocess.Popen([path, b"leaf", ARGUMENT], stdout=subprocess.PIPE) as child:
+        try:
+            assert first_line(child) == f"ready {child.pid}"
+            yield child
+        finally:
+            child.kill()
+
+
+def test_hostile_names_in_a_dump(hostile: "subprocess.Popen[bytes]") -> None:
+    done = sfsample("dump", "-p", hostile.pid, "-v")
+    assert done.code == 0
+    text = done.out.decode("utf-8")
+    assert all(line.isprintable() for line in text.split("\n"))
+    assert len([line for line in text.split("\n") if line.startswith("  #")]) == text.count("  #")
+    assert "leaf_spin" in text, "a name that is odd costs no symbol"
+    (process,) = dump("-p", hostile.pid)["processes"]
+    assert process["name"].startswith("e\x1b[31mv\n;\ufffd")
+    assert process["cmdline"][2] == ARGUMENT.decode("utf-8", "replace")
+    assert functions(process["threads"][0])[:4] == ["leaf_spin", "middle", "outer", "main"]
+
+
+def test_hostile_names_in_folded_stacks_and_summaries(
+    hostile: "subprocess.Popen[bytes]", tmp_path: Path
+) -> None:
+    for flags in (["-t"], ["-v"], ["--stats", "-"]):
+        done = sfsample("-p", hostile.pid, "-d", "1s", *flags)
+        assert done.code == 0
+        for stack in done.stacks():
+            assert stack.startswith("e?[31mv?:")
+            assert stack.endswith(";main;outer;middle;leaf_spin")
+    words = [b"-d", b"100ms", b"-p", str(hostile.pid).encode(), b"-o", os.fsencode(tmp_path) + b"/no/" + NAME]
+    assert sfsample(*map(os.fsdecode, words)).refused(1).startswith("sfsample: cannot write: ")
+
+
+def test_hostile_names_in_a_listing(hostile: "subprocess.Popen[bytes]", tmp_path: Path) -> None:
+    path = os.path.join(os.fsencode(tmp_path), NAME)
+    with subprocess.Popen([path, b"leaf", ARGUMENT], stdout=subprocess.PIPE) as other:
+        try:
+            assert first_line(other) == f"ready {other.pid}"
+            text = sfsample("dump", "-n", os.fsdecode(NAME)).refused(2)
+            assert str(hostile.pid) in text
+            assert str(other.pid) in text
+            assert "\ufffd" not in text
+        finally:
+            other.kill()

@@ -1,0 +1,260 @@
+"""Every mistake a user can make with a target or a file: one line, a way out, the exit code of the contract.
+
+Law: an error names what happened and to what; the target is left as it was.
+"""
+
+import os
+import re
+import signal
+import struct
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.live.cli_runner import COMMAND, NOBODY, is_root, sfsample
+from tests.live.targets import HANG_S, Target, first_line, fixture, python, running, status, tids, wait_until
+
+pytestmark = pytest.mark.live
+EVERY = [("record", "-d", "100ms"), ("dump",), ("watch", "--output-dir", "/nonexistent-dir", "--for", "1s")]
+as_root = pytest.mark.skipif(not is_root(), reason="needs root, to act as two users")
+
+
+@pytest.fixture(scope="module")
+def leaf() -> Iterator[Target]:
+    with running(fixture("v3"), "leaf") as target:
+        yield target
+
+
+@pytest.fixture(params=EVERY, ids=[words[0] for words in EVERY])
+def words(request: pytest.FixtureRequest, tmp_path: Path) -> list[str]:
+    make_public(tmp_path)
+    return [str(tmp_path) if word == "/nonexistent-dir" else word for word in request.param]
+
+
+def make_public(directory: Path) -> None:
+    """Let another user reach and write a directory of ours."""
+    if is_root():
+        directory.chmod(0o777)
+        for above in directory.parents[:2]:  # pytest's own, which are private
+            above.chmod(0o755)
+
+
+def unused_pid() -> int:
+    """A pid that was just used, so it will not be used again soon."""
+    with subprocess.Popen(["true"]) as child:
+        child.wait(HANG_S)
+    return child.pid
+
+
+def test_no_such_process(words: list[str]) -> None:
+    for pid in (unused_pid(), (1 << 31) - 1):
+        assert sfsample(*words, "-p", pid).refused(3).startswith("sfsample: no such process")
+
+
+@pytest.mark.parametrize("pid", ["0", "-1", str(1 << 31), "9" * 30])
+def test_not_a_pid(words: list[str], pid: str) -> None:
+    assert "not a process id" in sfsample(*words, f"--pid={pid}").refused(2)
+
+
+def test_itself(words: list[str]) -> None:
+    shell = ["/bin/sh", "-c", 'exec "$@" -p $$', "sh"]
+    assert sfsample(*words, wrapper=shell).refused(2).startswith("sfsample: cannot sample itself: ")
+
+
+def test_one_missing_process_of_several(leaf: Target) -> None:
+    assert "no such process" in sfsample("-d", "100ms", "-p", f"{leaf.pid},{unused_pid()}").refused(3)
+
+
+def test_nothing_of_that_name() -> None:
+    text = sfsample("-n", "nothing is called so \x1b[31m", "-d", "1").refused(3)
+    assert text.startswith("sfsample: no such process: nothing is called nothing is called so ?[31m\n  ")
+
+
+def test_a_thread_is_not_a_process() -> None:
+    with running(fixture("v3"), "threads") as target:
+        tid = tids(target.pid)[-1]
+        text = sfsample("-p", tid, "-d", "100ms").refused(1)
+        assert text == f"sfsample: {tid} is a thread: of process {target.pid}\n  use -p {target.pid}"
+
+
+def test_a_kernel_thread(words: list[str]) -> None:
+    pid = next((p for p in map(int, filter(str.isdecimal, os.listdir("/proc"))) if is_kernel_thread(p)), None)
+    if pid is None:
+        pytest.skip("no kernel thread is visible here")
+    assert sfsample(*words, "-p", pid).refused(1).startswith(f"sfsample: kernel thread: {pid} (")
+
+
+def is_kernel_thread(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return bool(int(file.read().rpartition(b")")[2].split()[6]) & 0x00200000)
+    except OSError:
+        return False
+
+
+def test_a_zombie(words: list[str]) -> None:
+    child = subprocess.Popen(["true"])
+    try:
+        wait_until(lambda: status(child.pid).get("State", "").startswith("Z"), "a zombie")
+        assert f"process has ended: {child.pid}" in sfsample(*words, "-p", child.pid).refused(3)
+    finally:
+        child.wait(HANG_S)
+
+
+def test_a_32_bit_program(words: list[str], tmp_path: Path) -> None:
+    """`jmp .`, and an ELF header around it."""
+    path = tmp_path / "spin32"
+    code = b"\xeb\xfe"
+    base, size = 0x08048000, 52 + 32
+    ident = b"\x7fELF" + bytes([1, 1, 1]) + bytes(9)
+    header = struct.pack("<HHIIIIIHHHHHH", 2, 3, 1, base + size, 52, 0, 0, 52, 32, 1, 0, 0, 0)
+    segment = struct.pack("<IIIIIIII", 1, 0, base, base, size + len(code), size + len(code), 5, 4096)
+    path.write_bytes(ident + header + segment + code)
+    path.chmod(0o755)
+    try:
+        child = subprocess.Popen([path])
+    except OSError:
+        pytest.skip("this kernel does not run 32-bit programs")
+    try:
+        text = sfsample(*words, "-p", child.pid).refused(1)
+        assert child.poll() is None
+    finally:
+        child.kill()
+        child.wait(HANG_S)
+    assert text.startswith(f"sfsample: 32-bit program: {child.pid} (")
+    assert "only 64-bit targets are supported" in text
+
+
+# -- not permitted
+
+
+@as_root
+def test_another_user_s_process(leaf: Target, words: list[str]) -> None:
+    text = sfsample(*words, "-p", leaf.pid, wrapper=NOBODY).refused(4)
+    assert text.startswith(f"sfsample: not permitted to trace: {leaf.pid}\n")
+    assert "it belongs to uid 0 and you are uid 65534 without CAP_SYS_PTRACE" in text
+    leaf.assert_unharmed()
+
+
+@pytest.mark.skipif(is_root(), reason="as root, see the test above")
+def test_root_s_process() -> None:
+    assert "without CAP_SYS_PTRACE" in sfsample("-p", 1, "-d", "100ms").refused(4)
+
+
+SPIN = "import os\nos.write(1, b'ready\\n')\nwhile True: pass"
+HIDE = "import ctypes\nassert ctypes.CDLL(None).prctl(4, 0) == 0\n"
+
+
+@contextmanager
+def beside(code: str, wrapper: list[str]) -> Iterator[int]:
+    """Python code in a process of its own that has said ready; its pid."""
+    with subprocess.Popen([*wrapper, sys.executable, "-c", code], stdout=subprocess.PIPE) as child:
+        try:
+            assert first_line(child) == "ready"
+            yield child.pid
+            assert child.poll() is None
+            assert status(child.pid)["TracerPid"] == "0"
+        finally:
+            child.kill()
+
+
+def test_a_process_that_is_not_dumpable() -> None:
+    wrapper = NOBODY if is_root() else []
+    with beside(SPIN, wrapper) as pid:
+        assert sfsample("-p", pid, "-d", "1s", wrapper=wrapper).code == 0, "our own can be sampled"
+    with beside(HIDE + SPIN, wrapper) as pid:
+        text = sfsample("-p", pid, "-d", "1s", wrapper=wrapper).refused(4)
+        assert "it is not dumpable" in text
+
+
+TRACE = """
+import os, sys
+from ptrace.binding.func import ptrace
+pid = int(sys.argv[1])
+ptrace(0x4206, pid)
+if sys.argv[2:] == ["stop"]:
+    ptrace(0x4207, pid)
+    os.waitpid(pid, 0x40000000)
+print("traced", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("how", ["run", "stop"])
+def test_a_process_that_is_traced_already(leaf: Target, how: str) -> None:
+    with python(TRACE, leaf.pid, how) as tracer:
+        assert first_line(tracer) == "traced"
+        text = sfsample("-p", leaf.pid, "-d", "100ms").refused(4)
+        assert f"process {tracer.pid} (" in text
+        assert f"kill {tracer.pid}" in text
+        assert status(leaf.pid)["TracerPid"] == str(tracer.pid)
+    leaf.assert_unharmed()
+
+
+def may_unshare() -> bool:
+    return subprocess.run(["unshare", "-U", "-r", "true"], capture_output=True, check=False).returncode == 0
+
+
+@pytest.mark.skipif(not may_unshare(), reason="user namespaces are not allowed here")
+def test_a_process_of_an_outer_user_namespace(leaf: Target) -> None:
+    text = sfsample("-p", leaf.pid, "-d", "100ms", wrapper=["unshare", "-U", "-r"]).refused(4)
+    assert "it runs in another user namespace" in text
+    with running(fixture("v3"), "leaf", wrapper=("unshare", "-U", "-r")) as inner:
+        assert bool(sfsample("-p", inner.pid, "-d", "1s").stacks()) or not is_root()
+
+
+# -- files
+
+
+def test_an_unwritable_output(leaf: Target, tmp_path: Path) -> None:
+    (tmp_path / "dir").mkdir()
+    for flag in ("-o", "--stats"):
+        for path in (tmp_path / "dir", tmp_path / "no" / "out", "", f"{tmp_path}/dir/"):
+            text = sfsample("-p", leaf.pid, "-d", "100ms", flag, path).refused(1)
+            assert text.startswith(f"sfsample: cannot write: {path or repr('')}: ")
+    assert sfsample("dump", "-p", leaf.pid, "-o", tmp_path / "dir").refused(1)
+    assert os.listdir(tmp_path) == ["dir"]
+
+
+@as_root
+def test_a_file_or_directory_that_is_not_ours(tmp_path: Path) -> None:
+    make_public(tmp_path)
+    tmp_path.chmod(0o755)
+    (tmp_path / "file").write_text("before")
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open").chmod(0o777)
+    (tmp_path / "open" / "file").write_text("before")
+    (tmp_path / "sticky").mkdir()
+    (tmp_path / "sticky").chmod(0o1777)
+    (tmp_path / "sticky" / "file").touch()
+    (tmp_path / "sticky" / "file").chmod(0o666)
+    with beside(SPIN, NOBODY) as pid:
+        for name in ("file", "new", "open/file", "sticky/file"):
+            text = sfsample("-p", pid, "-d", "100ms", "-o", tmp_path / name, wrapper=NOBODY).refused(1)
+            assert re.search("(Permission denied|Operation not permitted)", text)
+        assert sfsample("-p", pid, "-d", "1s", "-o", tmp_path / "open/new", wrapper=NOBODY).code == 0
+        watch = ["watch", "-p", pid, "--output-dir", tmp_path / "closed"]
+        assert "cannot write" in sfsample(*watch, wrapper=NOBODY).refused(1)
+    assert (tmp_path / "file").read_text() == (tmp_path / "open/file").read_text() == "before"
+
+
+def test_interrupted_before_it_begins(tmp_path: Path) -> None:
+    """A FIFO that nobody reads holds it up; Ctrl-C ends that at once."""
+    os.mkfifo(tmp_path / "fifo")
+    with subprocess.Popen(
+        [*COMMAND, "-p", "1", "-o", str(tmp_path / "fifo")], stderr=subprocess.PIPE
+    ) as child:
+        wait_until(lambda: b"fifo" in wchan(child.pid) or wchan(child.pid) == b"wait_for_partner", "it waits")
+        child.send_signal(signal.SIGINT)
+        assert child.wait(HANG_S) == 1
+        assert child.stderr is not None
+        assert child.stderr.read() == b"sfsample: aborted\n"
+
+
+def wchan(pid: int) -> bytes:
+    with open(f"/proc/{pid}/wchan", "rb") as file:
+        return file.read()

@@ -1,0 +1,244 @@
+"""`sfsample watch`: slices on schedule, each file complete when it appears, for as long as it takes.
+
+Law: no test waits for a time to pass, only for what is seen to happen; the schedule itself is tested with a
+made-up clock in tests/test_cli_watch.py.
+"""
+
+import gc
+import os
+import re
+import shutil
+import signal
+import tracemalloc
+from argparse import Namespace
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sfsample.cli import watch
+from sfsample.cli.console import Interrupt
+from sfsample.cli.options import parse
+from sfsample.target.process import start_time
+from tests.live.cli_runner import begun, ended, parse_folded, sfsample, wait_until_sampled
+from tests.live.targets import Target, fixture, running, wait_until
+from tests.live.test_cli_errors import unused_pid
+
+pytestmark = pytest.mark.live
+FILE = re.compile(r"(.+)-\d{8}T\d{6}Z\.folded")
+
+
+@pytest.fixture(scope="module")
+def leaf() -> Iterator[Target]:
+    with running(fixture("v3"), "leaf") as target:
+        yield target
+
+
+def slices(directory: Path) -> list[str]:
+    """The files there, every one complete."""
+    names = sorted(name for name in os.listdir(directory) if not name.startswith("."))
+    for name in names:
+        assert FILE.fullmatch(name)
+        assert all(stack.endswith(";leaf_spin") for stack in parse_folded((directory / name).read_bytes()))
+    return names
+
+
+def wait_for_slices(directory: Path, count: int) -> None:
+    wait_until(lambda: len(slices(directory)) >= count, f"{count} slices")
+
+
+def test_slices_appear_until_it_is_told_to_stop(leaf: Target, tmp_path: Path) -> None:
+    directory = tmp_path / "made" / "by" / "it"
+    with begun(
+        "watch", "-p", leaf.pid, "--every", "1s", "--for", "200ms", "--output-dir", directory
+    ) as child:
+        wait_until(directory.is_dir, "the directory is made")
+        wait_for_slices(directory, 3)
+        child.send_signal(signal.SIGTERM)
+        done = ended(child)
+    names = slices(directory)
+    assert (done.code, done.out) == (0, b"")
+    assert sorted(os.listdir(directory)) == names
+    assert {FILE.fullmatch(name)[1] for name in names} == {str(leaf.pid)}  # type: ignore[index]
+    for name, line in zip(names, done.err, strict=True):
+        count = sum(parse_folded((directory / name).read_bytes()).values())
+        assert line.startswith(f"sfsample: {directory}/{name}: {count} samples")
+    leaf.assert_unharmed()
+
+
+def test_sigterm_finishes_the_slice(leaf: Target, tmp_path: Path) -> None:
+    words = ["watch", "-p", leaf.pid, "--every", "1h", "--for", "1h", "--output-dir", tmp_path, "-q", "-t"]
+    with begun(*words) as child:
+        wait_until_sampled(leaf.pid)
+        assert os.listdir(tmp_path) == []
+        child.send_signal(signal.SIGTERM)
+        done = ended(child)
+    assert (done.code, done.out, done.err) == (0, b"", [])
+    (name,) = slices(tmp_path)
+    assert set(parse_folded((tmp_path / name).read_bytes())) != set()
+    leaf.assert_unharmed()
+
+
+def test_sigterm_between_slices(leaf: Target, tmp_path: Path) -> None:
+    with begun("watch", "-p", leaf.pid, "--every", "1h", "--for", "100ms", "--output-dir", tmp_path) as child:
+        wait_for_slices(tmp_path, 1)
+        child.send_signal(signal.SIGTERM)
+        assert ended(child).code == 0
+    assert len(slices(tmp_path)) == 1
+
+
+def test_only_the_newest_are_kept(leaf: Target, tmp_path: Path) -> None:
+    old = [f"{leaf.pid}-2020010{day}T000000Z.folded" for day in (1, 2, 3)]
+    others = ["other-20200101T000000Z.folded", "notes.txt"]
+    for name in (*old, *others):
+        (tmp_path / name).touch()
+    words = [
+        "watch",
+        "-p",
+        leaf.pid,
+        "--every",
+        "1s",
+        "--for",
+        "100ms",
+        "--output-dir",
+        tmp_path,
+        "--keep",
+        "2",
+    ]
+    with begun(*words) as child:
+        wait_until(lambda: not set(old) & set(os.listdir(tmp_path)), "the old ones are deleted")
+        child.send_signal(signal.SIGTERM)
+        assert ended(child).code == 0
+    names = set(os.listdir(tmp_path))
+    assert set(others) <= names
+    assert len(names - set(others)) == 2
+
+
+def test_a_name_is_looked_up_for_every_slice(tmp_path: Path) -> None:
+    name, directory = f"sfw{os.getpid()}", tmp_path / "out"
+    shutil.copy(fixture("v3"), tmp_path / name)
+    shutil.copy(fixture("v3", "libcallee.so"), tmp_path)
+    words = ["watch", "-n", name, "--every", "1s", "--for", "200ms", "--output-dir", directory, "-t"]
+
+    def roots() -> set[str]:
+        names = slices(directory) if directory.is_dir() else []
+        return {s.partition(";")[0] for n in names for s in parse_folded((directory / n).read_bytes())}
+
+    with begun(*words) as child:
+        pids = []
+        for _ in range(2):
+            with running(tmp_path / name, "leaf") as target:
+                wait_until(lambda pid=target.pid: f"{name}/{pid}" in roots(), "the new one is recorded")  # type: ignore[misc]
+                pids.append(target.pid)
+        child.send_signal(signal.SIGTERM)
+        done = ended(child)
+    assert done.code == 0
+    assert roots() == {f"{name}/{pid}" for pid in pids}
+    assert {FILE.fullmatch(n)[1] for n in slices(directory)} == {name}  # type: ignore[index]
+
+
+def test_a_name_that_nothing_has_is_told_and_waited_for(tmp_path: Path) -> None:
+    words = [
+        "watch",
+        "-n",
+        "nothing is called so",
+        "--every",
+        "1s",
+        "--for",
+        "100ms",
+        "--output-dir",
+        tmp_path,
+    ]
+    with begun(*words) as child:
+        assert child.stderr is not None
+        lines = [child.stderr.readline() for _ in range(4)]  # two slots, two lines each
+        assert child.poll() is None
+        child.send_signal(signal.SIGTERM)
+        assert child.wait(30) == 0
+    assert lines[0] == lines[2] == b"sfsample: no such process: nothing is called nothing is called so\n"
+    assert os.listdir(tmp_path) == []
+
+
+def test_the_end_of_the_process_ends_it(tmp_path: Path) -> None:
+    with running(fixture("v3"), "leaf", ends=True) as target:
+        words = ["watch", "-p", target.pid, "--every", "1h", "--for", "10m", "--output-dir", tmp_path]
+        with begun(*words) as child:
+            wait_until_sampled(target.pid)
+            target.signal(signal.SIGKILL)
+            done = ended(child)  # at once, an hour before the next slot; nobody has reaped the zombie yet
+    assert done.code == 0
+    assert done.err[-1] == f"sfsample: process has ended: {target.pid}"
+    assert len(slices(tmp_path)) == 1
+
+
+def test_one_process_of_two_may_end(leaf: Target, tmp_path: Path) -> None:
+    with running(fixture("v3"), "leaf", ends=True) as other:
+        words = ["watch", "-p", f"{leaf.pid},{other.pid}", "--every", "1s", "--for", "300ms", "-t"]
+        with begun(*words, "--output-dir", tmp_path) as child:
+            wait_for_slices(tmp_path, 1)
+            other.process.kill()
+            other.process.wait(30)
+            wait_for_slices(tmp_path, len(slices(tmp_path)) + 2)
+            child.send_signal(signal.SIGTERM)
+            assert ended(child).code == 0
+    last = parse_folded((tmp_path / slices(tmp_path)[-1]).read_bytes())
+    assert {stack.partition(";")[0] for stack in last} == {f"target/{leaf.pid}"}
+
+
+def test_a_process_that_is_not_there(tmp_path: Path) -> None:
+    text = sfsample("watch", "-p", unused_pid(), "--output-dir", tmp_path / "new").refused(3)
+    assert text.startswith("sfsample: no such process: ")
+    assert os.listdir(tmp_path) == [], "nothing was made for it"
+
+
+def test_a_recycled_pid_is_another_process(leaf: Target, tmp_path: Path) -> None:
+    assert watch._lives(leaf.pid, start_time(leaf.pid))
+    assert not watch._lives(leaf.pid, start_time(leaf.pid) - 1)
+    assert not watch._lives(unused_pid(), 0)
+
+
+def test_a_directory_that_cannot_be_made(leaf: Target, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for directory in (tmp_path / "file", tmp_path / "file" / "x", ""):
+        text = sfsample("watch", "-p", leaf.pid, "--output-dir", directory).refused(1)
+        assert text.startswith(f"sfsample: cannot write: {directory or repr('')}: ")
+
+
+def test_a_slice_that_cannot_be_written_does_not_end_it(leaf: Target, tmp_path: Path) -> None:
+    directory = tmp_path / "out"
+    words = ["watch", "-p", leaf.pid, "--every", "1s", "--for", "100ms", "--output-dir", directory]
+    with begun(*words) as child:
+        assert child.stderr is not None
+        wait_until(lambda: directory.is_dir() and slices(directory), "a slice")
+        directory.rename(tmp_path / "moved")
+        lines = [child.stderr.readline().decode()]
+        while "cannot write" not in lines[-1]:
+            lines.append(child.stderr.readline().decode())
+        (tmp_path / "moved").rename(directory)
+        count = len(slices(directory))
+        wait_for_slices(directory, count + 1)
+        child.send_signal(signal.SIGTERM)
+        assert ended(child).code == 0
+
+
+def test_months_cost_no_memory_and_no_files(leaf: Target, tmp_path: Path) -> None:
+    words = ["watch", "-p", str(leaf.pid), "--output-dir", str(tmp_path), "-q", "--keep", "3", "-r", "1000"]
+    arguments: Namespace = parse(words)
+    interrupt = Interrupt()
+
+    def some(count: int) -> tuple[int, int]:
+        for _ in range(count):
+            watch._slice(arguments, [leaf.pid], 0.02, interrupt)
+        gc.collect()
+        return tracemalloc.get_traced_memory()[0], len(os.listdir("/proc/self/fd"))
+
+    tracemalloc.start()
+    try:
+        some(5)
+        memory, files = some(1)
+        later, files_later = some(25)
+    finally:
+        tracemalloc.stop()
+    assert files_later == files
+    assert later - memory < 100_000, "a slice of this process takes about a megabyte while it runs"
+    assert len(os.listdir(tmp_path)) == 3

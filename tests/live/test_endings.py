@@ -1,0 +1,265 @@
+"""Targets that do not stay as they were: threads come and go, the program changes, the process ends.
+
+Law: a recording outlives whatever the target does, returns what it has, and has no wrong stack in it.
+"""
+
+import shutil
+import sys
+
+import pytest
+
+import sfsample
+from sfsample.formats.elf import ElfImage
+from sfsample.model import Capture, StopReason
+from sfsample.profile import Profile, StackKey
+from tests.live.chains import Checker, listed, own_names
+from tests.live.recording import record_samples
+from tests.live.targets import GENERATIONS, fixture, running, started, states, status, tids, wait_until
+
+pytestmark = pytest.mark.live
+
+
+def in_a_new_thread(key: StackKey) -> bool:
+    """Whether this is clone3's child before its first instruction.
+
+    glibc ends the FDE of clone3 at its `syscall` instruction ("in the child the unwind info will be wrong",
+    sysdeps/unix/sysv/linux/x86_64/clone3.S) and begins the next one at thread_start, so there is no row.
+    """
+    if len(key.locations) != 1 or key.stop_reason is not StopReason.NO_ROW:
+        return False
+    module, address, _ = key.locations[0]
+    return module is not None and module.code(module.address(address) - 2, 2) == b"\x0f\x05"  # syscall
+
+
+@pytest.mark.parametrize("generation", GENERATIONS)
+@pytest.mark.parametrize("mode", ["cpu", "wall"])
+def test_threads_come_and_go(generation, mode):
+    """Threads end between being listed, stopped and copied; every stack that was taken is whole.
+
+    A worker can also be caught in libc's code before and after churn_thread, which the chain allows.
+    """
+    program = str(fixture(generation))
+    with running(program, "churn") as target:
+        profile = record_samples(target.pid, 400, rate=1000, mode=mode)
+        unborn = [key for key in profile.counts if in_a_new_thread(key)]
+        lost = sum(profile.counts.pop(key) for key in unborn)
+        main, worker = listed(program)["churn"]
+        chains = {key.tid: [main] if key.tid == target.pid else [worker] for key in profile.counts}
+        Checker(program).check(profile, chains, labels=False)
+        stats = profile.stats
+        assert stats.stacks == {StopReason.OUTERMOST: stats.samples - lost, StopReason.NO_ROW: lost}
+        assert len(stats.threads) > 10
+        assert stats.captures[Capture.FAILED] == 0
+
+
+# -- exec
+
+
+def check_generations_of_programs(profile: Profile, program: str) -> set[str]:
+    """No sample mixes the program before exec and the one after; return the scenarios that were seen whole.
+
+    A recording that goes across exec also sees execve's last and the loader's first moments, which no chain
+    describes: there, only main's own functions are compared.
+    """
+    checker = Checker(program)
+    truths = {scenario: listed(program)[scenario][0] for scenario in ("exec", "leaf")}
+    seen = set()
+    for key in profile.counts:
+        places = checker.places(key)
+        own = [place.name for place in places if place.name in own_names()]
+        right = {s for s, chain in truths.items() if checker.disagreement(places, chain) is None}
+        seen |= right
+        if not right:
+            assert own in ([], ["main"], ["main", "exec_waiter"]), own
+    return seen
+
+
+def test_another_program_at_the_same_process_id():
+    """exec(2) between two samples: same pid, everything else is new."""
+    program = str(fixture("v3"))
+    with running(program, "exec", "leaf", "{fd}") as target:
+        asked = []
+
+        def change() -> bool:
+            asked.append(None)
+            if len(asked) == 60:
+                target.tell()
+                target.await_ready()
+            return len(asked) > 200
+
+        profile = sfsample.record(target.pid, 60, rate=500, mode="wall", should_stop=change)
+        truths = [listed(program)["exec"][0], listed(program)["leaf"][0]]
+        Checker(program).check(profile, {target.pid: truths})
+        stacks = {key.locations[-2:] for key in profile.counts}
+        assert len(profile.counts) >= 2, stacks
+
+
+@pytest.mark.parametrize("rate", [500, 5000])
+def test_exec_at_any_instant(rate):
+    """Twenty execs in a recording that is not held up for any of them."""
+    program = str(fixture("v3"))
+    words = ["exec", "{fd}"] * 20
+    with started([program, *words, "leaf", "{fd}"]) as target:
+        ready, asked = [], []
+
+        def change() -> bool:
+            ready.extend(target.reader.available())
+            asked.append(None)
+            if len(asked) % 7 == 0 and len(ready) <= 20:  # some samples before each exec
+                target.tell()
+            return len(ready) == 21
+
+        profile = sfsample.record(target.pid, 60, rate=rate, mode="wall", should_stop=change)
+        assert ready == [f"ready {target.pid}"] * 21
+        later = record_samples(target.pid)
+        target.assert_unharmed()
+        assert "exec" in check_generations_of_programs(profile, program)
+        Checker(program).check(later, {target.pid: listed(program)["leaf"]})
+
+
+def test_another_program_at_the_same_addresses(tmp_path):
+    """Without address randomization both programs lie at one place: what was known of it is void.
+
+    The second one is `workload`, under the name that the target's readlink gives once its file is unlinked.
+    """
+    before, after = tmp_path / "target", tmp_path / "target (deleted)"
+    shutil.copy(fixture("v3"), before)
+    shutil.copy(fixture("v3", "workload"), after)
+    shutil.copy(fixture("v3", "libcallee.so"), tmp_path)
+    with started(["setarch", "--addr-no-randomize", str(before), "exec", "{fd}", "0"]) as target:
+        target.await_ready()
+        before.unlink()
+        base, workers = mapped_at(target.pid), {"ingest", "report", "archive"}
+        asked = []
+
+        def change() -> bool:
+            asked.append(None)
+            if len(asked) == 20:
+                target.tell()
+                wait_until(lambda: names(target.pid) >= workers, "the other program has its threads")
+                assert mapped_at(target.pid) == base
+            return len(asked) > 100
+
+        profile = sfsample.record(target.pid, 60, rate=500, mode="wall", should_stop=change)
+        target.assert_unharmed()
+        assert workers <= set(profile.threads.values())
+        workload = ElfImage(after.read_bytes(), "workload")
+        for key in profile.counts:
+            if key.tid == target.pid:
+                continue
+            assert key.stop_reason is StopReason.OUTERMOST
+            own = [place.module for place in key.locations if place.module.path.startswith(str(tmp_path))]
+            assert {module.build_id for module in own} <= {workload.build_id}
+        for key in profile.counts:
+            if key.tid == target.pid:
+                functions = {place.name for place in Checker(str(before)).places(key)}
+                assert "main" in functions
+                modules = [place.module for place in key.locations if place.module]
+                new = any(module.build_id == workload.build_id for module in modules)
+                assert ("exec_waiter" in functions) != new
+
+
+def names(pid: int) -> set[str]:
+    """The names of its threads."""
+    return {status(pid, tid).get("Name", "") for tid in tids(pid)}
+
+
+def mapped_at(pid: int) -> str:
+    """Where a program begins."""
+    with open(f"/proc/{pid}/maps", encoding="utf-8") as maps:
+        return maps.readline().partition("-")[0]
+
+
+@pytest.mark.parametrize("attempt", range(5))
+def test_exec_by_another_thread_than_the_first(attempt):
+    """The kernel gives the thread that calls exec the id of the first one, even while we hold it."""
+    program = str(fixture("v3"))
+    code = """
+import os, sys, threading
+def change():
+    sys.stdin.buffer.read(1)
+    os.execv(sys.argv[1], [sys.argv[1], "leaf", sys.argv[2]])
+threading.Thread(target=change).start()
+os.write(int(sys.argv[2]), f"ready {os.getpid()}\\n".encode())
+threading.Event().wait()
+"""
+    with started([sys.executable, "-c", code, program, "{fd}"]) as target:
+        target.await_ready()
+        changed = []
+
+        def change() -> bool:
+            if not changed:
+                changed.append(len(tids(target.pid)))
+                target.tell()
+            return bool(target.reader.available())
+
+        sfsample.record(target.pid, 60, rate=5000, mode="wall", should_stop=change)
+        assert changed == [2]
+        later = record_samples(target.pid)
+        target.assert_unharmed()
+        Checker(program).check(later, {target.pid: listed(program)["leaf"]})
+
+
+# -- the end
+
+
+def test_the_target_ends_while_recording():
+    program = str(fixture("v3"))
+    with running(program, "exit", 1, ends=True) as target:
+        profile = sfsample.record(target.pid, 60, rate=200)
+        assert profile.stats.ended_by == "target"
+        assert profile.stats.samples >= 5
+        Checker(program).check(profile, {target.pid: listed(program)["exit"]}, labels=False)
+        target.process.wait(30)
+
+
+@pytest.mark.parametrize("rate", [200, 5000])
+def test_the_target_is_killed_while_recording(rate):
+    program = str(fixture("v3"))
+    with running(program, "threads", 4, ends=True) as target:
+        asked = []
+
+        def kill() -> bool:
+            asked.append(None)
+            if len(asked) == 20:
+                target.process.kill()
+            return False
+
+        profile = sfsample.record(target.pid, 60, rate=rate, mode="wall", should_stop=kill)
+        assert profile.stats.ended_by == "target"
+        assert profile.stats.samples >= 5
+
+
+def test_the_first_thread_ends_and_the_others_go_on():
+    """A process whose leader is a zombie has threads to sample all the same."""
+    code = """
+import ctypes, os, sys, threading, time
+def work():
+    while leader_state() != "Z": time.sleep(0.001)
+    os.write(int(sys.argv[1]), f"ready {os.getpid()}\\n".encode())
+    while True: pass
+def leader_state():
+    return open(f"/proc/{os.getpid()}/stat").read().rpartition(")")[2].split()[0]
+threading.Thread(target=work).start()
+ctypes.CDLL(None).syscall(60, 0)
+"""
+    with started([sys.executable, "-c", code, "{fd}"]) as target:
+        target.await_ready()
+        profile = record_samples(target.pid, 20)
+        assert {key.tid for key in profile.counts} == set(tids(target.pid)) - {target.pid}
+        assert profile.stats.ended_by == "signal"
+        assert target.process.poll() is None
+        assert states(target.pid) <= {"Z", "R", "S"}
+
+
+def test_nothing_there():
+    with running(fixture("v3"), "leaf", ends=True) as target:
+        target.process.kill()
+        wait_until(lambda: states(target.pid) == {"Z"}, "it is a zombie")
+        with pytest.raises(sfsample.NoSuchProcess, match="zombie"):
+            sfsample.record(target.pid, 1)
+        target.process.wait(30)
+        with pytest.raises(sfsample.NoSuchProcess):
+            sfsample.record(target.pid, 1)
+        with pytest.raises(sfsample.NoSuchProcess):
+            sfsample.dump(target.pid)

@@ -1,0 +1,206 @@
+"""Whatever becomes of the sampler, and whoever else looks at it, the target goes on.
+
+Law: a sampler that is killed, interrupted, refused or in another's way leaves a target that runs and is traced
+by nobody.  The instants are many and random (from a fixed seed); each round is proved to have been a real one.
+"""
+
+import random
+import signal
+import time
+
+import pytest
+
+import sfsample
+from sfsample.model import Capture
+from sfsample.target.live import LiveProcess
+from tests.live.chains import Checker, listed
+from tests.live.recording import record_samples
+from tests.live.targets import (
+    assert_untraced,
+    first_line,
+    fixture,
+    python,
+    running,
+    sampler,
+    states,
+    tids,
+    tracers,
+    wait_until,
+)
+
+pytestmark = pytest.mark.live
+
+LIBRARY = """
+import sys, sfsample
+sfsample.record(int(sys.argv[1]), 60, rate=float(sys.argv[2]), mode=sys.argv[3])
+"""
+TRACER = """
+import sys
+from sfsample.target.tracer import PTRACE_SEIZE, Tracer, ptrace
+pid = int(sys.argv[1])
+tracer = Tracer(pid)
+ptrace(PTRACE_SEIZE, pid) if sys.argv[2] == "running" else tracer.stop(pid)
+print("tracing", flush=True)
+sys.stdin.read()
+"""
+
+
+def wait_for_tracer(pid: int, tracer: int) -> None:
+    """Return in one of its pauses, or a few microseconds after it."""
+    wait_until(lambda: tracer in tracers(pid), "the sampler holds a thread")
+
+
+def test_killed_at_any_instant():
+    """SIGKILL, which no handler sees: inside a pause (even rounds) and anywhere (odd rounds)."""
+    rng = random.Random(20)
+    program, scenario = str(fixture("v3")), "threads"
+    with running(program, scenario) as target:
+        for turn in range(15):
+            with sampler(target.pid, "-r", "500", "--mode", "wall") as child:
+                wait_for_tracer(target.pid, child.pid)
+                if turn % 2:
+                    time.sleep(rng.uniform(0, 0.02))
+                    wait_for_tracer(target.pid, child.pid)
+                child.kill()
+                assert child.wait(30) == -signal.SIGKILL
+            wait_until(lambda: not tracers(target.pid), "untraced", 5)
+            target.assert_unharmed()
+        chains = listed(program)[scenario]
+        profile = record_samples(target.pid, 20)
+        Checker(program).check(profile, dict.fromkeys(tids(target.pid), chains))
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_told_to_stop_at_any_instant(number):
+    with running(fixture("v3"), "threads") as target:
+        for _ in range(3):
+            with sampler(target.pid, "-r", "1000", "--mode", "wall", "-o", "/dev/null") as child:
+                wait_for_tracer(target.pid, child.pid)
+                child.send_signal(number)
+                assert child.wait(30) == 0, child.stderr.read()
+            target.assert_unharmed()
+
+
+@pytest.mark.parametrize("mode", ["cpu", "wall"])
+def test_ctrl_c_in_a_program_that_uses_the_library(mode):
+    """Python's own handler raises KeyboardInterrupt between any two bytecodes."""
+    with running(fixture("v3"), "leaf") as target:
+        for _ in range(3):
+            with python(LIBRARY, target.pid, 2000, mode) as child:
+                wait_for_tracer(target.pid, child.pid)
+                child.send_signal(signal.SIGINT)
+                assert child.wait(30) == -signal.SIGINT
+                assert b"KeyboardInterrupt" in child.stderr.read()
+            target.assert_unharmed()
+
+
+@pytest.mark.parametrize("scenario", ["leaf", "threads"])
+def test_ctrl_c_in_a_program_that_goes_on(scenario):
+    """A notebook survives its KeyboardInterrupt, so the end of the process does not clean up after us."""
+    rng = random.Random(1)
+    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    try:
+        with running(fixture("v3"), scenario) as target:
+            for _ in range(60):
+                with pytest.raises(KeyboardInterrupt):
+                    signal.setitimer(signal.ITIMER_REAL, rng.uniform(0.002, 0.02))
+                    sfsample.record(target.pid, 60, rate=5000)
+                assert tracers(target.pid) == set()
+            target.assert_unharmed()
+    finally:
+        signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, ZeroDivisionError])
+def test_an_exception_from_the_caller(error):
+    with running(fixture("v3"), "leaf") as target:
+        asked = []
+
+        def fail() -> bool:
+            asked.append(None)
+            if len(asked) == 30:
+                raise error
+            return False
+
+        with pytest.raises(error):
+            sfsample.record(target.pid, 60, rate=1000, should_stop=fail)
+        target.assert_unharmed()
+
+
+@pytest.mark.parametrize("name", ["registers", "dwarf_registers", "_wait", "_note"])
+def test_an_exception_in_the_pause(name, monkeypatch):
+    """As if Ctrl-C came exactly there: in each call of the pause, the thread is released all the same."""
+    from sfsample.target.tracer import Tracer
+
+    with running(fixture("v3"), "signals") as target:
+        live = LiveProcess(target.pid)
+
+        def interrupted(*_: object) -> None:
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(Tracer, name, interrupted)
+        for _ in range(20):
+            target.signal(signal.SIGRTMIN)
+            with pytest.raises(KeyboardInterrupt):
+                live.capture(target.pid)
+            wait_until(live.capturer.tracer.settle, "released")
+        monkeypatch.undo()
+        live.close()
+        assert_untraced(target.pid)
+        target.signal(signal.SIGUSR2)
+        assert target.reader.number("count") == 20
+
+
+def test_two_samplers_at_once():
+    """Each is in the other's way now and then: refused captures are counted, no stack is wrong, no one hangs."""
+    program = str(fixture("v3"))
+    with running(program, "leaf") as target:
+        with sampler(target.pid, "-r", "2000", "-o", "/dev/null") as other:
+            wait_for_tracer(target.pid, other.pid)
+            refused = 0
+            for _ in range(10):
+                try:
+                    profile = sfsample.record(target.pid, 0.2, rate=2000)
+                except sfsample.NotPermitted as failure:  # even the first sample was refused
+                    assert "not permitted to trace" in str(failure)
+                    refused += 1
+                    continue
+                refused += profile.stats.captures[Capture.FAILED]
+                Checker(program).check(profile, {target.pid: listed(program)["leaf"]})
+            assert refused
+            assert other.poll() is None
+            other.send_signal(signal.SIGINT)
+            assert other.wait(30) == 0
+        target.assert_unharmed()
+        record_samples(target.pid, 5)
+
+
+@pytest.mark.parametrize("mode", ["cpu", "wall"])
+def test_somebody_else_traces_it(mode):
+    """strace, say: the target runs, but there can be only one tracer; the help names it."""
+    with running(fixture("v3"), "leaf") as target:
+        with python(TRACER, target.pid, "running") as other:
+            assert first_line(other) == "tracing"
+            with pytest.raises(sfsample.NotPermitted) as refusal:
+                sfsample.record(target.pid, 1, mode=mode)
+            assert f"process {other.pid} (" in refusal.value.help[0]
+            assert refusal.value.exit_code == 4
+            assert tracers(target.pid) == {other.pid}
+            other.kill()
+            other.wait(30)
+        wait_until(lambda: not tracers(target.pid), "untraced", 5)
+
+
+@pytest.mark.parametrize("look", [sfsample.dump, lambda pid: sfsample.record(pid, 1)], ids=["dump", "record"])
+def test_somebody_else_holds_it(look):
+    """gdb, say: the target is stopped by its tracer, and stays so."""
+    with running(fixture("v3"), "leaf") as target:
+        with python(TRACER, target.pid, "stopped") as other:
+            assert first_line(other) == "tracing"
+            with pytest.raises(sfsample.NotPermitted) as refusal:
+                look(target.pid)
+            assert f"process {other.pid} (" in refusal.value.help[0]
+            assert (tracers(target.pid), states(target.pid)) == ({other.pid}, {"t"})
+            other.kill()
+            other.wait(30)
+        wait_until(lambda: not tracers(target.pid), "untraced", 5)

@@ -1,0 +1,213 @@
+"""Files that are not what or where they seem: deleted, replaced, in another root.
+
+Law: what is mapped in the target is the truth.  A file with the same path is used only if it is the one that is
+mapped; a name that comes from another file is wrong even when it looks right.
+"""
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+import sfsample
+from sfsample.formats.elf import ElfImage
+from sfsample.model import StopReason
+from sfsample.profile import Profile
+from tests.live.chains import Checker, listed
+from tests.live.recording import record_samples
+from tests.live.targets import GENERATIONS, Target, fixture, running, wait_until
+
+pytestmark = pytest.mark.live
+
+BINARIES = [*((g, b) for g in GENERATIONS for b in ("target", "target-nopie")), ("v3", "target-static")]
+LIBRARIES = ("libcallee.so", "libplugin.so")
+
+
+def install(generation: str, binary: str, directory: Path) -> Path:
+    """Copy a fixture and its libraries to DIRECTORY/GENERATION, where a checker knows its generation by."""
+    home = directory / generation
+    home.mkdir(exist_ok=True)
+    for name in (binary, *LIBRARIES):
+        shutil.copy(fixture(generation, name), home / name)
+    return home / binary
+
+
+def replace(path: Path, by: Path) -> None:
+    """As a package manager does it: another file under the same name."""
+    new = path.with_name("new")
+    shutil.copy(by, new)
+    new.rename(path)
+
+
+def build_ids(profile: Profile, path: str) -> set[str | None]:
+    places = [place for key in profile.counts for place in key.locations]
+    return {place.module.build_id for place in places if place.module and place.module.path == path}
+
+
+def check(profile: Profile, path: Path, scenario: str, target: Target) -> None:
+    (chain,) = listed(str(fixture("v3")))[scenario]
+    Checker(str(path)).check(profile, {target.pid: [chain]})
+
+
+@pytest.mark.parametrize(("generation", "binary"), BINARIES)
+@pytest.mark.parametrize("scenario", ["frame", "deep"])
+def test_a_deleted_program(tmp_path, generation, binary, scenario):
+    path = install(generation, binary, tmp_path)
+    with running(path, scenario) as target:
+        path.unlink()
+        check(record_samples(target.pid), path, scenario, target)
+
+
+@pytest.mark.parametrize(("generation", "binary"), BINARIES)
+@pytest.mark.parametrize("other", ["workload", "target", "libcallee.so"])
+def test_a_replaced_program(tmp_path, generation, binary, other):
+    """An update while it runs.  The new file has other functions at the same places."""
+    path = install(generation, binary, tmp_path)
+    another = next(g for g in GENERATIONS if g != generation)
+    with running(path, "deep") as target:
+        replace(path, fixture(another, other))
+        profile = record_samples(target.pid)
+        check(profile, path, "deep", target)
+        mine = ElfImage(fixture(generation, binary).read_bytes(), "").build_id
+        assert build_ids(profile, str(path)) == {mine}
+
+
+@pytest.mark.parametrize("generation", GENERATIONS)
+@pytest.mark.parametrize("how", ["deleted", "replaced", "damaged", "empty", "a directory"])
+def test_a_library_that_is_not_there_any_more(tmp_path, generation, how):
+    path = install(generation, "target", tmp_path)
+    library = path.with_name("libcallee.so")
+    with running(path, "library") as target:
+        library.unlink()
+        match how:
+            case "replaced":
+                shutil.copy(fixture("v3", "workload"), library)
+            case "damaged":
+                library.write_bytes(fixture(generation, "libcallee.so").read_bytes()[:1000])
+            case "empty":
+                library.touch()
+            case "a directory":
+                library.mkdir()
+        check(record_samples(target.pid), path, "library", target)
+
+
+@pytest.mark.parametrize("how", ["deleted", "replaced"])
+def test_a_library_that_comes_and_is_deleted(tmp_path, how):
+    path = install("v3", "target", tmp_path)
+    plugin = path.with_name("libplugin.so")
+    with running(path, "dlopen") as target:
+        target.tell()
+        target.await_ready()
+        plugin.unlink()
+        if how == "replaced":
+            shutil.copy(fixture("v1", "workload"), plugin)
+        check(record_samples(target.pid), path, "dlopen", target)
+
+
+@pytest.mark.parametrize("scenario", ["frame", "library", "signal"])
+def test_nothing_but_memory(tmp_path, scenario, monkeypatch):
+    """Where /proc/PID/map_files may not be opened: stacks are as good, names that memory lacks are missing.
+
+    Memory has no `.symtab`, so a place is named as in the file or not at all, never otherwise.
+    """
+    from sfsample.target.images import ImageOpener
+
+    path = install("v3", "target", tmp_path)
+    with running(path, scenario) as target:
+        (full,) = {key.locations[1:] for key in record_samples(target.pid).counts}
+        path.unlink()
+        path.with_name("libcallee.so").unlink()
+        replaced = path
+        shutil.copy(fixture("v3", "workload"), replaced)
+        candidates = ImageOpener._candidates
+        monkeypatch.setattr(ImageOpener, "_candidates",
+                            lambda self, mapping: (c for c in candidates(self, mapping) if "map_files" not in c))  # fmt: skip
+        profile = record_samples(target.pid)
+        assert profile.stats.stacks == {StopReason.OUTERMOST: profile.stats.samples}
+        (seen,) = {key.locations[1:] for key in profile.counts}
+        assert [place.address for place in seen] == [place.address for place in full]
+        checker = Checker(str(path))
+        with_file = [checker._place(*place) for place in full]
+        without = [checker._place(*place) for place in seen]
+        for there, here in zip(with_file, without, strict=True):
+            assert here.name in (there.name, None)
+            assert here.special == there.special
+        assert "in the target's memory, which has no symbol table" in str(profile.stats.problems)
+
+
+# -- other roots
+
+
+def unshared(*words: str) -> tuple[str, ...]:
+    """Words that run others in a mount namespace of their own."""
+    return ("unshare", "--mount", "--propagation", "private", *words)
+
+
+def can_unshare() -> bool:
+    return subprocess.run([*unshared("true")], check=False, capture_output=True).returncode == 0
+
+
+namespaces = pytest.mark.skipif(not can_unshare(), reason="may not make a mount namespace (needs root)")
+
+
+@namespaces
+@pytest.mark.parametrize("scenario", ["deep", "signal", "threads"])
+def test_a_chroot(tmp_path, scenario):
+    """Its paths begin at another root; here the same path is another program."""
+    (tmp_path / "v3").mkdir()
+    shutil.copy(fixture("v3", "target-static"), tmp_path / "v3" / "target-static")
+    with running("/v3/target-static", scenario, wrapper=("chroot", str(tmp_path))) as target:
+        profile = record_samples(target.pid)
+        main, *others = listed(str(fixture("v3")))[scenario]
+        chains = {key.tid: [main] if key.tid == target.pid else others for key in profile.counts}
+        Checker("/v3/target-static").check(profile, chains)
+        assert not profile.stats.problems
+
+
+@namespaces
+@pytest.mark.parametrize("binary", ["target", "target-static"])
+@pytest.mark.parametrize("scenario", ["deep", "library"])
+def test_another_mount_namespace(tmp_path, binary, scenario):
+    """The program lies where, outside, there is another file of that name (a container's /app)."""
+    inside, outside = tmp_path / "inside", tmp_path / "app"
+    (inside / "v3").mkdir(parents=True)
+    (outside / "v3").mkdir(parents=True)
+    install("v3", binary, inside)
+    for name in (binary, *LIBRARIES):
+        shutil.copy(fixture("v1", "workload"), outside / "v3" / name)
+    mount = f'mount --bind {inside} {outside} && exec "$0" "$@"'
+    path = outside / "v3" / binary
+    with running(path, scenario, wrapper=unshared("sh", "-c", mount)) as target:
+        assert os.readlink("/proc/self/ns/mnt") != os.readlink(f"/proc/{target.pid}/ns/mnt")
+        assert os.readlink(f"/proc/{target.pid}/exe") == str(path)
+        profile = record_samples(target.pid)
+        check(profile, path, scenario, target)
+        assert not profile.stats.problems
+
+
+@namespaces
+@pytest.mark.parametrize("hidden", ["target", "libcallee.so"])
+def test_a_file_behind_another(tmp_path, hidden):
+    """Another file is mounted over it: the path leads to that one, and nothing says "(deleted)"."""
+    path = install("v3", "target", tmp_path)
+    with running(path, "library", wrapper=unshared()) as target:
+        enter = ["nsenter", "--target", str(target.pid), "--mount"]
+        other = fixture("v1", "workload")
+        subprocess.run([*enter, "mount", "--bind", str(other), str(path.with_name(hidden))], check=True, timeout=30)
+        check(record_samples(target.pid), path, "library", target)
+
+
+@namespaces
+def test_a_file_system_that_is_gone(tmp_path):
+    """The mount was taken away lazily: no path leads to the file, but it is still mapped."""
+    (tmp_path / "v3").mkdir()
+    script = (f"mount -t tmpfs none {tmp_path}/v3 && cp {fixture('v3', 'target-static')} {tmp_path}/v3/"
+              f' && cd / && exec "$0" "$@"')  # fmt: skip
+    path = tmp_path / "v3" / "target-static"
+    with running(path, "deep", wrapper=unshared("sh", "-c", script)) as target:
+        enter = ["nsenter", "--target", str(target.pid), "--mount"]
+        subprocess.run([*enter, "umount", "--lazy", str(tmp_path / "v3")], check=True, timeout=30)
+        wait_until(lambda: not os.path.exists(f"/proc/{target.pid}/root{path}"), "the mount is gone")
+        check(record_samples(target.pid), Path("/v3/target-static"), "deep", target)

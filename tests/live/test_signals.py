@@ -1,0 +1,140 @@
+"""Signals and stops that are none of our business pass through untouched.
+
+Law: what another process does to the target (a signal, a job stop) has the effect that it would have had
+without us; what our stops do to the target's system calls is counted exactly.
+"""
+
+import signal
+
+import pytest
+
+import sfsample
+from sfsample.model import Capture, StopReason
+from tests.live.chains import Checker, listed
+from tests.live.recording import record_samples
+from tests.live.targets import Target, fixture, first_line, python, running, states, wait_until
+
+pytestmark = pytest.mark.live
+
+N = 3000
+# sigqueue(3) says when the queue is full, kill(2) would drop the signal silently; a short pause now and then
+# lets the target empty its queue, so that many signals arrive one by one, inside and outside our pauses
+SENDER = f"""
+import ctypes, errno, signal, sys, time
+libc, pid, sent = ctypes.CDLL(None, use_errno=True), int(sys.argv[1]), 0
+print("sending", flush=True)
+while sent < {N}:
+    if libc.sigqueue(pid, int(signal.SIGRTMIN), ctypes.c_void_p(sent)) == 0:
+        sent += 1
+    elif ctypes.get_errno() != errno.EAGAIN:
+        sys.exit(f"sigqueue: {{ctypes.get_errno()}}")
+    time.sleep(0.0002)
+print("sent", flush=True)
+"""
+
+
+def counted(target: Target) -> int:
+    """How many signals the target has handled by now."""
+    target.signal(signal.SIGUSR2)
+    return target.reader.number("count")
+
+
+@pytest.mark.parametrize("rate", [300, 5000])
+def test_no_signal_is_lost(rate):
+    with running(fixture("v3"), "signals") as target:
+        with python(SENDER, target.pid) as sender:
+            assert first_line(sender) == "sending"
+            # the sender's exit ends the recording: no fixed time, all signals fall into it
+            profile = sfsample.record(target.pid, 60, rate=rate, should_stop=lambda: sender.poll() is not None)
+            assert sender.returncode == 0
+            assert sender.stdout.read() == b"sent\n"
+        assert profile.stats.ended_by == "signal"
+        assert profile.stats.pauses.count >= 50, "hardly any stop fell between the signals"
+        wait_until(lambda: counted(target) == N, f"all {N} signals arrived")
+        assert profile.stats.samples == profile.stats.stacks[StopReason.OUTERMOST]
+
+
+def test_a_signal_that_finds_the_thread_held_is_delivered():
+    """The narrow case on purpose: the signal is already pending when the thread is asked to stop."""
+    from sfsample.target.tracer import Tracer
+
+    with running(fixture("v3"), "signals") as target:
+        tracer = Tracer(target.pid)
+        for _ in range(300):
+            target.signal(signal.SIGRTMIN)
+            assert tracer.stop(target.pid) is None
+            target.signal(signal.SIGRTMIN)
+            tracer.release()
+        assert tracer.settle()
+        wait_until(lambda: counted(target) == 600, "all 600 signals arrived")
+
+
+def test_a_signal_is_delivered_though_the_wait_status_was_lost():
+    """Ctrl-C can fall between waitpid(2) and what we note of its result."""
+    from sfsample.target import tracer as module
+
+    with running(fixture("v3"), "signals") as target:
+        tracer = module.Tracer(target.pid)
+        for _ in range(300):
+            target.signal(signal.SIGRTMIN)
+            assert tracer.stop(target.pid) is None
+            tracer._stopped, tracer._signal = False, 0
+            tracer.release()
+            assert tracer.settle()
+        wait_until(lambda: counted(target) == 300, "all 300 signals arrived")
+
+
+@pytest.mark.parametrize("scenario", ["leaf", "sleep", "threads"])
+def test_a_job_stopped_target_stays_stopped(scenario):
+    program = str(fixture("v3"))
+    with running(program, scenario, stopped=True) as target:
+        target.stop_and_wait()
+        chains = listed(program)[scenario]
+        profile = record_samples(target.pid, 40, mode="wall")
+        target.assert_unharmed(stopped=True)
+        Checker(program).check(profile, dict.fromkeys({key.tid for key in profile.counts}, chains))
+
+        for thread in sfsample.dump(target.pid).threads:
+            assert (thread.state, thread.capture) == ("T", Capture.STOPPED)
+            assert thread.stack.stop_reason is StopReason.OUTERMOST
+        target.assert_unharmed(stopped=True)
+
+        assert sfsample.record(target.pid, 0.05, rate=200).stats.samples == 0  # it uses no CPU
+        target.signal(signal.SIGCONT)
+        wait_until(lambda: not states(target.pid) & {"t", "T"}, "resumed")
+        record_samples(target.pid, 5, mode="wall")
+        target.stop_and_wait()
+
+
+def test_stopped_and_continued_while_recording():
+    """Whatever the order of job control and our stops, the last word is the user's."""
+    program = str(fixture("v3"))
+    with running(program, "leaf") as target:
+        turns = []
+
+        def toggle() -> bool:
+            turns.append(None)
+            target.signal(signal.SIGSTOP if len(turns) % 2 else signal.SIGCONT)
+            return len(turns) >= 200
+
+        profile = sfsample.record(target.pid, 60, rate=2000, mode="wall", should_stop=toggle)
+        assert profile.stats.samples >= 5
+        assert len(turns) == 200  # ended with SIGCONT
+        Checker(program).check(profile, {target.pid: listed(program)["leaf"]})
+
+
+def test_calls_that_our_stops_break_are_counted():
+    """epoll_wait(2) fails with EINTR at each stop of a thread that sleeps in it: not one more, not one less."""
+    with running(fixture("v3"), "epoll") as target:
+        profile = record_samples(target.pid, 60, rate=200, mode="wall")
+        prone = profile.stats.eintr_prone_stops
+        wait_until(lambda: states(target.pid) == {"S"}, "asleep again")
+        told = target.reader.available()
+        assert told == [f"eintr {n}" for n in range(1, prone + 1)]
+        assert 5 <= prone <= profile.stats.pauses.count
+
+
+def test_calls_that_the_kernel_restarts_are_not_counted():
+    with running(fixture("v3"), "sleep") as target:
+        profile = record_samples(target.pid, 60, rate=200, mode="wall")
+        assert profile.stats.eintr_prone_stops == 0

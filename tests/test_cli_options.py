@@ -1,0 +1,218 @@
+"""The flags: what each accepts, what is a mistake, and that no input makes a traceback.
+
+Law: a mistake is a UsageError (exit code 2) of one line, whatever was typed.
+"""
+
+import argparse
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sfsample.cli.options import parse
+from sfsample.errors import UsageError
+
+WATCH = ["watch", "-p", "1", "--output-dir", "d"]
+
+
+def mistake(*argv: str) -> str:
+    with pytest.raises(UsageError) as caught:
+        parse(list(argv))
+    assert caught.value.exit_code == 2
+    return str(caught.value)
+
+
+def test_record_is_the_default_command() -> None:
+    assert parse(["-p", "12"]) == parse(["record", "-p", "12"])
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["-p", "1,2,3"],
+        ["-p1,2,3"],
+        ["--pid=1,2,3"],
+        ["-p", "1", "-p", "2,3"],
+        ["-p", "1,2", "--pid", "3"],
+    ],
+)
+def test_pids_are_repeatable_and_comma_separated(argv: list[str]) -> None:
+    assert parse(argv).pid == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    "pids",
+    ["0", "-1", "", ",", "1,", ",1", "1,,2", "x", "1.5", "1 2", "+1", "٣", "1_0", "nan", "0x10",
+     "99999999999999999999", "9" * 10_000, "\udcff", str(1 << 31)],
+)  # fmt: skip
+def test_not_a_pid(pids: str) -> None:
+    message = mistake(f"--pid={pids}")
+    assert "not a process id" in message
+    assert len(message) < 200
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("10", 10), ("0.5", 0.5), (".5", 0.5), ("500ms", 0.5), ("2m", 120), ("1h", 3600), ("1d", 86400),
+     ("250us", 0.00025), ("1.5s", 1.5), ("1e-1", 0.1), ("1e3", 1000), ("2.", 2)],
+)  # fmt: skip
+def test_times(text: str, seconds: float) -> None:
+    assert parse(["-p", "1", "-d", text]).duration == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["0", "-1", "0ms", "", "s", "ms", "1x", "1 s", "nan", "inf", "-inf", "infinity", "1e400", "1e9",
+     "9" * 400, "1_0", "٣", "1e", "1S", "0x10", "10,5", "+5", " 5", "1ms2", "\udcff"],
+)  # fmt: skip
+@pytest.mark.parametrize("flag", ["--duration", "--interval"])
+def test_not_a_time(flag: str, text: str) -> None:
+    assert "not a time" in mistake("-p", "1", f"{flag}={text}")
+
+
+@pytest.mark.parametrize(
+    "text", ["0", "-1", "nan", "inf", "1e400", "10001", "", "x", "1_0", "99hz", "9" * 400]
+)
+def test_not_a_rate(text: str) -> None:
+    assert "not a rate" in mistake("-p", "1", f"--rate={text}")
+
+
+@pytest.mark.parametrize("text", ["1us", "99us", "0.00001"])
+def test_an_interval_has_the_same_bounds_as_a_rate(text: str) -> None:
+    assert "at least 100us" in mistake("-p", "1", f"--interval={text}")
+    assert parse(["-p", "1", "--interval", "100us"]).interval == pytest.approx(1e-4)
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "1.5", "", "x", "1e3", str(1 << 31)])
+@pytest.mark.parametrize("flag", ["--max-frames", "--stack-bytes"])
+def test_not_a_number(flag: str, text: str) -> None:
+    assert "not a" in mistake("-p", "1", f"{flag}={text}")
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("1024", 1024), ("64K", 65536), ("64k", 65536), ("1M", 1 << 20), ("1G", 1 << 30)]
+)
+def test_sizes(text: str, size: int) -> None:
+    assert parse(["-p", "1", "--stack-bytes", text]).stack_bytes == size
+
+
+@pytest.mark.parametrize("text", ["1023", "2G", "K", "1T", "1KB"])
+def test_not_a_size(text: str) -> None:
+    assert "not a size" in mistake("-p", "1", "--stack-bytes", text)
+
+
+@pytest.mark.parametrize(
+    "text", ["", ",", "sframe,", "sframe,sframe", "signal_frame", "SFRAME", "sframe eh_frame"]
+)
+def test_not_a_list_of_steppers(text: str) -> None:
+    assert "not a list out of sframe,eh_frame,frame_pointer" in mistake("-p", "1", f"--unwind={text}")
+
+
+def test_the_order_of_steppers_is_kept() -> None:
+    assert parse(["-p", "1", "--unwind", "frame_pointer,sframe"]).unwind == ("frame_pointer", "sframe")
+
+
+@pytest.mark.parametrize(
+    ("argv", "word"),
+    [
+        ([], "no process given"),
+        (["record"], "no process given"),
+        (["dump"], "no process given"),
+        (["--"], "no process given"),
+        (["-q"], "no process given"),
+        (["-p", "1", "-n", "x"], "more than one way"),
+        (["-p", "1", "--", "x"], "more than one way"),
+        (["-n", "x", "--", "x"], "more than one way"),
+        (["-p", "1", "--"], "needs a command"),
+        (["dump", "-p", "1", "--", "x"], "for record"),
+        (["dump", "--", "x"], "for record"),
+        (["watch", "--output-dir", "x", "--", "x"], "for record"),
+        (["-p", "1", "-r", "10", "--interval", "10ms"], "not allowed with"),
+        (["-p", "1", "--interval", "10ms", "-r", "10"], "not allowed with"),
+        (["-p", "1", "-q", "-v"], "not allowed with"),
+        (["-p", "1", "--all"], "--all goes with -n"),
+        (["-n", ""], "not a name"),
+        (["-n", "  "], "not a name"),
+        (["-p"], "expected one argument"),
+        (["-p", "1", "extra"], "unrecognized arguments: extra"),
+        (["-p", "1", "--no-such-flag"], "unrecognized arguments: --no-such-flag"),
+        (["-p", "1", "-f", "nonsense"], "invalid choice"),
+        (["-p", "1", "--mode", "both"], "invalid choice"),
+        (["frobnicate"], "unknown command: frobnicate"),
+        ([""], "unknown command"),
+        (["recor", "-p", "1"], "unknown command"),
+        (["dump", "-p", "1", "-d", "1"], "unrecognized arguments"),
+        (["watch", "-p", "1"], "required: --output-dir"),
+        ([*WATCH, "--every", "2s", "--for", "3s"], "--every is shorter than --for"),
+        ([*WATCH, "--every", "999ms", "--for", "1ms"], "shorter than a second"),
+        ([*WATCH, "--keep", "0"], "not a positive number"),
+        ([*WATCH, "-o", "x"], "unrecognized arguments"),
+    ],
+)  # fmt: skip
+def test_bad_combinations(argv: list[str], word: str) -> None:
+    assert word in mistake(*argv)
+
+
+@pytest.mark.parametrize("flag", ["--dur", "--out", "--thr", "--max", "--stack", "--inter", "--verb", "--ra"])
+def test_flags_cannot_be_abbreviated(flag: str) -> None:
+    """A script that says --dur would break on the day when a second flag begins like that."""
+    assert "unrecognized arguments" in mistake("-p", "1", flag)
+
+
+def test_the_program_keeps_its_own_words() -> None:
+    assert parse(["-d", "1", "--", "ls", "-l", "--", "-p", "2"]).program == ["ls", "-l", "--", "-p", "2"]
+    assert parse(["--", "-weird"]).program == ["-weird"]
+    assert parse(["record", "--", ""]).program == [""]
+    assert parse(["-p", "1"]).program is None
+
+
+def test_defaults_are_the_contract() -> None:
+    given = parse(["-p", "1"])
+    assert (given.rate, given.duration, given.output) == (99, None, "-")
+    assert (given.format, given.mode) == ("folded", "cpu")
+    assert (given.threads, given.max_frames, given.stack_bytes) == (False, 1024, 256 << 10)
+    assert given.unwind == ("sframe", "eh_frame", "frame_pointer")
+    assert (given.stats, given.quiet, given.verbose) == (None, False, False)
+
+
+SHORT = list("pnrdoftqvh")
+LONG = ["pid", "name", "all", "rate", "interval", "duration", "output", "format", "mode", "threads",
+        "unwind", "max-frames", "stack-bytes", "stats", "json", "every", "for", "output-dir", "keep", "help",
+        "version"]  # fmt: skip
+PLAIN = [
+    "record",
+    "dump",
+    "watch",
+    "--",
+    "-",
+    "=",
+    "1",
+    "0",
+    "1,2",
+    "cpu",
+    "wall",
+    "folded",
+    "sframe",
+    "10ms",
+]
+WORDS = st.sampled_from([*PLAIN, *(f"-{flag}" for flag in SHORT), *(f"--{flag}" for flag in LONG)])
+ODD = (
+    st.text(st.characters(codec=None), max_size=30) | st.just("9" * 5000) | st.just("\udcff\x1b[31m%s%(x)s{}")
+)
+STUCK = st.tuples(WORDS, ODD).map("=".join)
+
+
+@given(st.lists(WORDS | ODD | STUCK, max_size=8))
+def test_any_words_are_understood_or_a_usage_error(argv: list[str]) -> None:
+    result: object = None
+    try:
+        result = parse(argv)
+    except (UsageError, SystemExit) as end:
+        result = end
+    if isinstance(result, SystemExit):
+        assert result.code in (0, None)  # --help, --version
+    elif isinstance(result, UsageError):
+        assert str(result)
+    else:
+        assert isinstance(result, argparse.Namespace)
+        assert result.command in ("record", "dump", "watch")

@@ -1,0 +1,103 @@
+"""`sfsample --help` starts at once, and the words it prints go where they belong.
+
+Law: no time is measured here; what costs time is a module, and those that may not be imported are listed.
+"""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from sfsample.cli.options import VERSION
+
+HEAVY = {
+    "psutil", "elftools", "ptrace", "demangle", "dataclasses", "typing", "subprocess", "json", "pathlib",
+    "tempfile", "logging", "ctypes", "inspect", "shutil", "random", "socket", "selectors", "threading",
+}  # fmt: skip
+OURS = {"sfsample", "sfsample.errors", "sfsample.cli", "sfsample.cli.options"}
+
+
+def run(*words: str, **options: object) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-m", "sfsample", *words]
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
+    return subprocess.run(command, text=True, timeout=60, check=False, **streams)  # type: ignore[call-overload,no-any-return]
+
+
+@pytest.mark.parametrize("words", [["--help"], ["record", "--help"], ["watch", "-h"], ["--version"]])
+def test_nothing_heavy_is_imported(words: list[str]) -> None:
+    """Against a bare interpreter of the same installation, whose site packages may import anything."""
+    code = "import sys; print(*sys.modules)"
+    bare = set(
+        subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        ).stdout.split()
+    )
+    command = [sys.executable, "-X", "importtime", "-m", "sfsample", *words]
+    shown = subprocess.run(command, capture_output=True, text=True, check=True).stderr
+    seen = {line.rpartition("|")[2].strip() for line in shown.splitlines()} - bare
+    assert seen >= OURS - {"sfsample"}
+    assert not {name for name in seen if name.partition(".")[0] in HEAVY}
+    assert {name for name in seen if name.startswith("sfsample")} <= OURS
+
+
+def test_help_and_version_are_results() -> None:
+    for words in (
+        ["--help"],
+        ["record", "--help"],
+        ["dump", "--help"],
+        ["watch", "--help"],
+        ["-p", "1", "-h"],
+    ):
+        done = run(*words)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert done.stdout.startswith("usage: sfsample")
+    assert run("--version").stdout == f"sfsample {VERSION}\n"
+
+
+def test_the_version_is_the_package_s() -> None:
+    from importlib.metadata import version
+
+    assert version("sfsample") == VERSION
+
+
+def test_every_flag_of_the_contract_is_in_the_help() -> None:
+    text = run("record", "--help").stdout
+    for flag in ("-p", "-n", "-r", "--interval", "-d", "-o", "-f", "--mode", "-t", "--unwind", "--max-frames",
+                 "--stack-bytes", "--stats", "-q", "-v", "--all"):  # fmt: skip
+        assert f" {flag}" in text
+    assert "--json" in run("dump", "--help").stdout
+
+
+@pytest.mark.parametrize("columns", ["", "1", "20", "0", "-5", "x", "500", "9" * 30])
+def test_help_fits_any_terminal(columns: str) -> None:
+    done = run("record", "--help", env={**os.environ, "COLUMNS": columns})
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "--max-frames" in done.stdout
+
+
+def test_no_arguments_is_a_usage_error() -> None:
+    done = run()
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("sfsample: nothing to do: no process given\n  try: ")
+
+
+def test_a_reader_that_goes_away_is_no_traceback() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = run("--help", stdout=writer)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (1, "")
+
+
+def test_a_full_or_closed_stdout_is_no_traceback() -> None:
+    with open("/dev/full", "w", encoding="utf-8") as full:
+        done = run("--help", stdout=full)
+    assert (done.returncode, done.stderr) == (
+        1,
+        "sfsample: cannot write: standard output: No space left on device\n",
+    )
+    closed = subprocess.run(
+        ["/bin/sh", "-c", '"$0" -m sfsample -p 999999999 >&- 2>&-', sys.executable], check=False
+    )
+    assert closed.returncode == 1
