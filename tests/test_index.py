@@ -122,7 +122,7 @@ def test_another_library_at_the_same_address():
     second = index.find(A)
 
     assert (first.path, second.path) == ("/lib/a.so", "/lib/other.so")
-    assert index.modules == (second,)
+    assert index.modules == (first, second)  # the profile may hold places in both
     assert index.generation == 2
 
 

@@ -123,6 +123,15 @@ def test_a_header_that_points_nowhere_loses_the_table():
     assert found.problems == ["/lib/x.so: .eh_frame_hdr+0x4: points to 0x3000, which is not loaded"]
 
 
+def test_a_damaged_header_does_not_cost_the_section():
+    damaged = Load(HDR, b"\x09" + bytes(11), type=PT_GNU_EH_FRAME)
+    found = module(damaged, sections=[Bytes(".eh_frame", CFI, cfi().terminated())])
+
+    assert found.eh_frame is not None
+    assert found.eh_frame.find(TEXT) is not None
+    assert len(found.problems) == 1
+
+
 def test_the_same_damage_is_said_once():
     made = module()
     made.lose(FormatError(".sframe", 7, "x"))

@@ -80,7 +80,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
         raise UsageError("nothing to do: no process given", "try: sfsample -p PID, or sfsample --help")
     if not own or (own[0].startswith("-") and own[0] not in ("-h", "--help", "--version")):
         own = ["record", *own]
-    parser = _parser()
+    parser = _parser(own[0])
     if not own[0].startswith("-") and own[0] not in COMMANDS:
         raise UsageError(f"unknown command: {own[0]}", f"commands: {', '.join(COMMANDS)}",
                          "to start a program: sfsample -- PROGRAM")  # fmt: skip
@@ -112,14 +112,20 @@ def _check_schedule(every: float, length: float) -> None:
         raise UsageError("--every is shorter than --for", "slices must not overlap")
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser(command: str) -> argparse.ArgumentParser:
+    """Return the parser; only the command that is meant gets its flags, which takes a millisecond each."""
     parser = _Parser("sfsample", description="Stack sampler for live Linux processes; unwinds with SFrame.",
                      epilog=_EPILOG)  # fmt: skip
     parser.add_argument("--version", action="version", version=f"sfsample {VERSION}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=_Parser)
-    _record(commands.add_parser("record", help="sample for a while, write folded stacks (the default)"))
-    _dump(commands.add_parser("dump", help="show every thread's stack once"))
-    _watch(commands.add_parser("watch", help="record a slice every so often, for months"))
+    for name, fill, what in (
+        ("record", _record, "sample for a while, write folded stacks (the default)"),
+        ("dump", _dump, "show every thread's stack once"),
+        ("watch", _watch, "record a slice every so often, for months"),
+    ):
+        one = commands.add_parser(name, help=what)
+        if name == command:
+            fill(one)
     return parser
 
 

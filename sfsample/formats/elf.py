@@ -22,6 +22,7 @@ from sfsample.errors import FormatError
 Buffer = bytes | memoryview | mmap
 
 PAGE = 4096
+_LONGEST_NAME = 256  # of a section: a table without NULs must not be searched whole for each
 PT_LOAD, PT_NOTE, PT_GNU_EH_FRAME, PT_GNU_SFRAME = 1, 4, 0x6474E550, 0x6474E554
 SHT_NOBITS, SHT_SYMTAB, SHT_DYNSYM = 8, 2, 11
 PF_X = 1
@@ -161,8 +162,8 @@ class ElfImage:
         names = raws[header["e_shstrndx"]]
         table = bytes(self.data[names["sh_offset"] : names["sh_offset"] + names["sh_size"]])
         for raw in raws:
-            end = table.find(b"\0", raw["sh_name"])
-            name = table[raw["sh_name"] : end].decode("utf-8", "replace")
+            longest = table[raw["sh_name"] : raw["sh_name"] + _LONGEST_NAME]
+            name = longest.partition(b"\0")[0].decode("utf-8", "replace")
             kind = _SECTION_TYPES.get(raw["sh_type"], raw["sh_type"])
             yield Section(name, kind if isinstance(kind, int) else 0, raw["sh_flags"], raw["sh_addr"],
                           raw["sh_offset"], raw["sh_size"], raw["sh_link"])  # fmt: skip

@@ -28,6 +28,7 @@ class ModuleIndex:
         self._starts: list[int] = []
         self._modules: dict[Mapping, Module | None] = {}
         self._same: dict[tuple[str, str, int, int], Module] = {}
+        self._seen: list[Module] = []
         self._fresh = False
         self.generation = 0
         self.problems: list[str] = []
@@ -54,8 +55,8 @@ class ModuleIndex:
 
     @property
     def modules(self) -> tuple[Module, ...]:
-        """The modules that were asked for and could be opened."""
-        return tuple(self._same.values())
+        """The modules that were asked for and could be opened, those unmapped since included."""
+        return tuple(self._seen)
 
     def mapping(self, address: int) -> Mapping | None:
         """Return the executable mapping at `address`."""
@@ -112,6 +113,7 @@ class ModuleIndex:
         key = (mapping.path, mapping.device, mapping.inode, bias)
         if key not in self._same:
             self._same[key] = Module(image, bias, mapping.path, self.problems)
+            self._seen.append(self._same[key])
         return self._same[key]
 
     def _lose(self, text: str) -> None:

@@ -62,24 +62,27 @@ class Module:
 
     @cached_property
     def eh_frame(self) -> EhFrame | None:
-        """CFI, through `.eh_frame_hdr` where there is one."""
+        """CFI, through `.eh_frame_hdr`; where that is missing or damaged, by the section."""
         try:
-            return self._read_eh_frame()
+            found = self._by_header()
         except FormatError as damage:
             self.lose(damage)
-            return None
+            found = None
+        section = self.image.section(".eh_frame")
+        if found is None and section is not None:
+            found = EhFrame(self.image.contents(section), section.vaddr, self.image.byteorder)
+        return found
 
-    def _read_eh_frame(self) -> EhFrame | None:
+    def _by_header(self) -> EhFrame | None:
         byteorder = self.image.byteorder
         header = self.image.eh_frame_hdr()
-        if header is not None:
-            vaddr = eh_frame_address(*header, byteorder)
-            frames = self.image.loaded(vaddr)
-            if frames is None:
-                raise FormatError(".eh_frame_hdr", 4, f"points to {vaddr:#x}, which is not loaded")
-            return EhFrame(frames, vaddr, byteorder, *header)
-        section = self.image.section(".eh_frame")
-        return EhFrame(self.image.contents(section), section.vaddr, byteorder) if section else None
+        if header is None:
+            return None
+        vaddr = eh_frame_address(*header, byteorder)
+        frames = self.image.loaded(vaddr)
+        if frames is None:
+            raise FormatError(".eh_frame_hdr", 4, f"points to {vaddr:#x}, which is not loaded")
+        return EhFrame(frames, vaddr, byteorder, *header)
 
     def lose(self, damage: FormatError) -> None:
         """Note, once, that a table or a function of this module is damaged."""

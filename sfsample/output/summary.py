@@ -20,6 +20,7 @@ def summary_lines(stats: Stats, mode: str, *, verbose: bool = False) -> Iterator
     if not stats.samples and mode == "cpu" and not stats.captures[Capture.FAILED]:
         yield f"no thread ran at any of the {stats.ticks - stats.late_ticks} ticks taken;"
         yield "sleeping threads are recorded with: --mode wall"
+        yield from _problems(stats, verbose=verbose)
         return
     if stats.captures[Capture.FAILED]:
         yield f"failed    {_count(stats.captures[Capture.FAILED], 'capture')}"

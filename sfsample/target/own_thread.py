@@ -6,12 +6,14 @@ user), not even a thread that sleeps uninterruptibly and would stop only tomorro
 which Python raises in the main thread, out of the time during which a thread is stopped.
 """
 
+import _thread
 import signal
-import threading
+import time
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
 _T = TypeVar("_T")
+_LOOK_S = 0.001
 
 
 class OwnThread(Generic[_T]):
@@ -21,23 +23,29 @@ class OwnThread(Generic[_T]):
         self._work = work
         self._should_stop = should_stop
         self._abandoned = False
-        self._done = threading.Event()
+        self._running = _thread.allocate_lock()  # held until the work is over
+        self._finished = False
         self._result: list[_T] = []
         self._failure: BaseException | None = None
 
     def run(self) -> _T:
-        """Return what the work returns, or raise what it raises."""
-        thread = threading.Thread(target=self._main, name="sfsample", daemon=True)
+        """Return what the work returns, or raise what it raises.
+
+        Built so that an exception may come between any two calls here.  The `threading` module is not: an
+        interrupted start() can hang the new thread, an interrupted join() takes it for ended.
+        """
         # blocked here too, or this thread would take the SIGCHLD that the tracing one sleeps on
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
+        started = False
+        self._running.acquire()
         try:
-            thread.start()
-            self._done.wait()
+            started = True  # no call in between
+            _thread.start_new_thread(self._main, ())
+            self._running.acquire()
         finally:
             self._abandoned = True
-            if thread.ident is not None:  # None: interrupted before it began
-                self._done.wait()  # join() will not do: interrupted once, it returns at once ever after
-                thread.join()
+            while started and not self._finished:  # whose the lock is, nobody knows
+                time.sleep(_LOOK_S)
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         if self._failure is not None:
             raise self._failure
@@ -49,4 +57,5 @@ class OwnThread(Generic[_T]):
         except BaseException as failure:  # noqa: BLE001 - raised again where it is awaited
             self._failure = failure
         finally:
-            self._done.set()
+            self._finished = True
+            self._running.release()

@@ -133,13 +133,12 @@ def test_by_name(named: tuple[str, list[Target]]) -> None:
     assert {s.partition(";")[0] for s in partial.stacks()} <= {f"{name}/{two.pid}"}
 
 
-def test_another_sampler_that_looks_for_the_same_words_is_not_the_target(
-    leaf: Target, tmp_path: Path
-) -> None:
-    words = f"leaf {leaf.process.args[2]}"  # type: ignore[index]
-    exact = f"{fixture('v3')} {words}"
-    with begun("-n", exact, "-o", tmp_path / "out") as other:
-        done = sfsample("-n", exact, "-d", "100ms", "-q")
+def test_another_sampler_that_looks_for_the_same_words_is_not_the_target(tmp_path: Path) -> None:
+    words = f"of-{os.getpid()}-and-nobody-else"
+    out = tmp_path / "out"
+    with running(fixture("v3"), "leaf", words) as target, begun("-n", words, "-o", out) as other:
+        wait_until_sampled(target.pid)
+        done = sfsample("-n", words, "-d", "1s", "-q")
         assert done.code == 0, done.err
         other.send_signal(signal.SIGTERM)
         assert ended(other).code == 0

@@ -147,8 +147,12 @@ def test_an_exception_in_the_pause(name, monkeypatch):
         monkeypatch.undo()
         live.close()
         assert_untraced(target.pid)
-        target.signal(signal.SIGUSR2)
-        assert target.reader.number("count") == 20
+
+        def counted() -> int:
+            target.signal(signal.SIGUSR2)
+            return target.reader.number("count")
+
+        wait_until(lambda: counted() == 20, "every signal arrived")
 
 
 def test_two_samplers_at_once():

@@ -1,0 +1,112 @@
+"""`sfsample inspect`: which unwind tables a file or a process has, what they cover, and whether they agree.
+
+Law: a file that cannot be read is one error; a module of a process that cannot be read is one line, and the
+others are shown.
+"""
+
+import json
+import os
+from argparse import Namespace
+from mmap import ACCESS_READ, mmap
+
+from sfsample.audit.coverage import cover
+from sfsample.audit.verify import verify
+from sfsample.cli.console import Output, targets
+from sfsample.cli.terminal import emit
+from sfsample.errors import FormatError, SfsampleError
+from sfsample.formats.elf import PT_LOAD, ElfImage
+from sfsample.modules.module import Module
+from sfsample.output.inspect import FunctionName, Inspection, inspection_json, inspection_text, process_text
+from sfsample.symbolize.names import clean_name
+from sfsample.symbolize.symbolizer import Symbolizer
+from sfsample.target.live import LiveProcess
+
+
+def run(arguments: Namespace) -> int:
+    """Inspect, write; return the exit code."""
+    output = Output(arguments.output)
+    try:
+        text = _file(arguments) if arguments.elf else _processes(arguments)
+        output.write(text)
+    finally:
+        output.discard()
+    return 0
+
+
+def _file(arguments: Namespace) -> str:
+    path = arguments.elf
+    found = _inspect(Module(_open(path), 0, path, []), arguments)
+    if arguments.json:
+        rows = arguments.rows
+        return (
+            json.dumps({"schema": "sfsample.inspect/1", **inspection_json(found, rows=rows)}, indent=1) + "\n"
+        )
+    lines = inspection_text(found, _names(found.module), rows=arguments.rows, verbose=arguments.verbose)
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _open(path: str) -> ElfImage:
+    try:
+        with open(path, "rb") as file:
+            if not os.fstat(file.fileno()).st_size:
+                raise SfsampleError(f"cannot inspect: {path}: is empty", "give an ELF file")
+            return ElfImage(mmap(file.fileno(), 0, access=ACCESS_READ), path)
+    except FormatError as damage:
+        raise SfsampleError(f"cannot inspect: {damage}", "give an ELF file (64-bit), or -p PID") from None
+    except (OSError, ValueError) as failure:
+        why = failure.strerror if isinstance(failure, OSError) else str(failure)
+        raise SfsampleError(f"cannot inspect: {path}: {why}", "give an ELF file, or -p PID") from None
+
+
+def _inspect(module: Module, arguments: Namespace, base: int | None = None) -> Inspection:
+    return Inspection(module, cover(module), verify(module) if arguments.verify else None, base)
+
+
+def _names(module: Module) -> FunctionName:
+    symbolizer = Symbolizer()
+
+    def name(vaddr: int) -> str:
+        return symbolizer.name(module, vaddr, vaddr)
+
+    return name
+
+
+def _processes(arguments: Namespace) -> str:
+    documents, texts = [], []
+    for pid in targets(arguments):
+        found, problems = _modules(pid, arguments)
+        modules = [inspection_json(one, rows=arguments.rows) for one in found] if arguments.json else []
+        documents.append({"schema": "sfsample.inspect-process/1", "pid": pid, "modules": modules,
+                          "problems": problems})  # fmt: skip
+        if not arguments.json:
+            texts.append(_process(pid, found, arguments))
+        for text in problems:
+            emit(f"sfsample: {text}")
+    if arguments.json:
+        return "".join(json.dumps(document, indent=1) + "\n" for document in documents)
+    return "\n".join(texts)
+
+
+def _process(pid: int, found: list[Inspection], arguments: Namespace) -> str:
+    lines = [clean_name(line) for line in process_text(pid, found)]
+    if arguments.rows or arguments.verify or arguments.verbose:
+        for one in found:
+            detail = inspection_text(one, _names(one.module), rows=arguments.rows, verbose=arguments.verbose)
+            lines += ["", *detail]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _modules(pid: int, arguments: Namespace) -> tuple[list[Inspection], list[str]]:
+    """Open every module that has code; no thread is stopped."""
+    target = LiveProcess(pid)
+    try:
+        modules = target.index.open_all()
+        found = [_inspect(module, arguments, _base(module)) for module in modules]
+        return found, [*target.opener.problems, *target.index.problems]
+    finally:
+        target.close()
+
+
+def _base(module: Module) -> int:
+    first = min((s.vaddr for s in module.image.segments if s.type == PT_LOAD), default=0)
+    return module.address(first) & -4096
