@@ -28,7 +28,6 @@ class Capturer:
     """Captures threads of one process.  `stack_end(sp)` tells the extent of the mapping sp lies in."""
 
     def __init__(self, pid: int, stack_end: StackEnd, stack_bytes: int = DEFAULT_STACK_BYTES) -> None:
-        self._pid = pid
         self._stack_end = stack_end
         self._stack_bytes = stack_bytes
         self._slice = stack_bytes + RED_ZONE
@@ -50,7 +49,7 @@ class Capturer:
 
     def capture(self, tid: int) -> ThreadSnapshot | Missed:
         """Stop a thread, copy, let it run; everything else happens after that."""
-        tracer, buffer, pid = self.tracer, self._buffer, self._pid
+        tracer, buffer = self.tracer, self._buffer
         low, high = self._extents.get(tid, (0, 0))
         wanted = self._slice
         sp = base = count = 0
@@ -62,9 +61,9 @@ class Capturer:
                 base = (sp - RED_ZONE) & -8
                 if low <= sp < high:
                     wanted = min(wanted, high - base)
-                count = buffer.fill(pid, base, wanted)
+                count = buffer.fill(tid, base, wanted)
                 if self._restorers:
-                    extra = self._interrupted_stacks(base, count)
+                    extra = self._interrupted_stacks(tid, base, count)
         finally:
             stop_ns = tracer.release()
         if missed is not None:
@@ -79,7 +78,7 @@ class Capturer:
             tid, registers, memory, base + count, bounded, stop_ns, tracer.in_syscall, tracer.eintr
         )
 
-    def _interrupted_stacks(self, base: int, count: int) -> list[tuple[int, int]]:
+    def _interrupted_stacks(self, tid: int, base: int, count: int) -> list[tuple[int, int]]:
         """Copy the stacks that signals interrupted to the spare buffer; return (address, bytes) of each."""
         data, spare = self._buffer.bytes, self._spare
         found: list[tuple[int, int]] = []
@@ -90,7 +89,7 @@ class Capturer:
                 if not base <= sp < base + count:
                     start = (sp - RED_ZONE) & -8
                     place = len(found) * self._slice
-                    found.append((start, spare.fill(self._pid, start, self._slice, place)))
+                    found.append((start, spare.fill(tid, start, self._slice, place)))
                 at = data.find(restorer, at + 8, count)
         return found
 

@@ -7,12 +7,13 @@ mapped file itself, even deleted), and at last the target's memory, which always
 """
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from mmap import ACCESS_READ, mmap
 
 from sfsample.errors import FormatError
 from sfsample.formats.elf import PT_LOAD, PT_NOTE, ElfImage
 from sfsample.modules.maps import Mapping
+from sfsample.target.procfs import ProcFs
 from sfsample.target.vm import read_memory
 
 _MAX_REBUILT = 256 << 20
@@ -22,13 +23,14 @@ _HEAD = 4096
 class ImageOpener:
     """Opens the images of one process; `problems` says which files on disk are not what is mapped."""
 
-    def __init__(self, pid: int, read_maps: Callable[[], tuple[Mapping, ...]]) -> None:
-        self._pid = pid
-        self._read_maps = read_maps
+    def __init__(self, proc: ProcFs) -> None:
+        self._proc = proc
+        self._pid = proc.pid
         self.problems: list[str] = []
 
     def __call__(self, mapping: Mapping) -> ElfImage:
         """Return the image behind a mapping.  Raises FormatError when there is no usable one."""
+        self._pid = self._proc.anchor()
         if mapping.path == "[vdso]":
             return ElfImage(self._read(mapping.start, mapping.end - mapping.start), "[vdso]")
         refused = ""
@@ -100,7 +102,7 @@ class ImageOpener:
         return ElfImage(bytes(data), mapping.path)
 
     def _first_byte(self, mapping: Mapping) -> int:
-        same = [m for m in self._read_maps()
+        same = [m for m in self._proc.maps()
                 if (m.path, m.inode, m.offset) == (mapping.path, mapping.inode, 0)]  # fmt: skip
         below = [m.start for m in same if m.start <= mapping.start]
         if not below:

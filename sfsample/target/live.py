@@ -33,7 +33,7 @@ class LiveProcess:
         self.proc = ProcFs(pid)
         try:
             check(self.proc)
-            self.opener = ImageOpener(pid, self.proc.maps)
+            self.opener = ImageOpener(self.proc)
             self.index = ModuleIndex(self.proc.maps, self.opener)
             self.index.refresh()
         except BaseException:

@@ -14,6 +14,7 @@ from typing import Generic, TypeVar
 
 _T = TypeVar("_T")
 _LOOK_S = 0.001
+_WAKE_S = 0.1
 
 
 class OwnThread(Generic[_T]):
@@ -40,8 +41,13 @@ class OwnThread(Generic[_T]):
         self._running.acquire()
         try:
             started = True  # no call in between
-            _thread.start_new_thread(self._main, ())
-            self._running.acquire()
+            try:
+                _thread.start_new_thread(self._main, ())
+            except RuntimeError:  # no more threads
+                started = False
+                raise
+            while not self._running.acquire(timeout=_WAKE_S):
+                pass  # a signal that came just before we slept is handled now
         finally:
             self._abandoned = True
             while started and not self._finished:  # whose the lock is, nobody knows
@@ -52,6 +58,8 @@ class OwnThread(Generic[_T]):
         return self._result[0]
 
     def _main(self) -> None:
+        # a signal that the kernel hands to this thread would not wake the one that runs Python's handlers
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         try:
             self._result.append(self._work(lambda: self._abandoned or self._should_stop()))
         except BaseException as failure:  # noqa: BLE001 - raised again where it is awaited

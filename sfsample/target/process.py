@@ -45,7 +45,7 @@ def _has_ended(proc: ProcFs, stat: Stat) -> bool:
 def _check_word_size(proc: ProcFs) -> None:
     pid = proc.pid
     try:
-        with open(f"/proc/{pid}/exe", "rb") as exe:
+        with open(f"/proc/{proc.anchor()}/exe", "rb") as exe:
             ident = exe.read(20)
     except PermissionError:
         raise not_permitted(proc) from None

@@ -8,10 +8,10 @@ Source: proc(5).
 """
 
 import os
-from errno import EACCES, EPERM, ESRCH
+from errno import EACCES, ENOENT, ENOTDIR, EPERM, ESRCH
 from typing import NamedTuple
 
-from sfsample.errors import NoSuchProcess, NotPermitted
+from sfsample.errors import NoSuchProcess, NotPermitted, TargetError
 from sfsample.modules.maps import Mapping, parse_maps
 
 _CHUNK = 1 << 20
@@ -51,8 +51,11 @@ class ProcFs:
         try:
             self._dir = os.open(f"/proc/{pid}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             self._tasks = os.open("task", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self._dir)
-        except OSError:
-            raise NoSuchProcess(pid, f"no such process: {pid}") from None
+        except OSError as failure:
+            if failure.errno in (ENOENT, ESRCH, ENOTDIR):
+                raise NoSuchProcess(pid, f"no such process: {pid}") from None
+            raise TargetError(pid, f"cannot look at {pid}: {failure.strerror}",
+                              "/proc must be mounted, and files left to open (ulimit -n)") from None  # fmt: skip
         self._stats: dict[int, int] = {}  # open stat files, by tid
 
     def close(self) -> None:
@@ -81,10 +84,21 @@ class ProcFs:
         except OSError:
             return None
 
+    def anchor(self) -> int:
+        """Return the id under which the memory, the map and the files of the process are to be had.
+
+        That is the pid, unless the first thread has left by pthread_exit(3) and the others live on.
+        """
+        stat = self.stat()
+        if stat is not None and stat.state in "ZX":
+            living = (tid for tid in self.threads() if (s := self.thread_stat(tid)) and s.state not in "ZX")
+            return next(living, self.pid)
+        return self.pid
+
     def maps(self) -> tuple[Mapping, ...]:
         """Return the memory map; empty when the process has ended.  Raises NotPermitted."""
         try:
-            fd = os.open("maps", os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._dir)
+            fd = os.open(f"task/{self.anchor()}/maps", os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._dir)
         except OSError as refusal:
             if refusal.errno in (EACCES, EPERM):
                 raise NotPermitted(self.pid, f"not permitted to read the memory map of {self.pid}") from None

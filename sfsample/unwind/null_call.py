@@ -1,7 +1,7 @@
 """A call through a null pointer.
 
-Law: answers only where no code can be: an exact pc in the page at address 0, which Linux does not map.  The call
-has pushed its return address and nothing has run since, so the return address is at sp.
+Law: answers only where no code can be: an exact pc in the page at address 0, which Linux does not map.  The
+call has pushed its return address and nothing has run since, so the return address is at sp.
 """
 
 from sfsample.model import CFA, Found, Frame, Rule

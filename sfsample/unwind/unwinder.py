@@ -22,8 +22,8 @@ from sfsample.unwind.stepper import Stepper
 
 SIGNAL_FRAME: Final = SignalFrameStepper()
 NULL_CALL: Final = NullCallStepper()
-# Signal frames first: a trampoline may carry CFI or even an SFrame row that is of no use.  A null call answers
-# only where no other but the frame pointer could, which would miss the function that made the call.
+# Signal frames first: a trampoline may carry CFI or even an SFrame row that is of no use.  A null call
+# answers only where no other but the frame pointer could, which would miss the function that made the call.
 DEFAULT_STEPPERS: Final[tuple[Stepper, ...]] = (
     SIGNAL_FRAME,
     NULL_CALL,

@@ -181,7 +181,9 @@ def started(words: list[str], **options: object) -> Iterator[Target]:
 def python(code: str, *arguments: str | int) -> Iterator["subprocess.Popen[bytes]"]:
     """Run Python code beside us (another sampler, another tracer); its stdout is a pipe."""
     words = [sys.executable, "-c", code, *map(str, arguments)]
-    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as child:
+    with subprocess.Popen(
+        words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as child:
         try:
             yield child
         finally:

@@ -14,7 +14,16 @@ from sfsample.unwind.frame_pointer import FramePointerStepper
 from sfsample.unwind.unwinder import DEFAULT_STEPPERS, NULL_CALL, SIGNAL_FRAME
 from tests.live.chains import Checker, Token, listed
 from tests.live.recording import record_samples
-from tests.live.targets import GENERATIONS, Target, assert_untraced, fixture, running, states, tids, wait_until
+from tests.live.targets import (
+    GENERATIONS,
+    Target,
+    assert_untraced,
+    fixture,
+    running,
+    states,
+    tids,
+    wait_until,
+)
 
 pytestmark = pytest.mark.live
 

@@ -39,7 +39,7 @@ def test_record():
         assert 0 < stats.pauses.percentile(50) <= stats.pauses.percentile(99) <= stats.pauses.max
         assert stats.stacks == {sfsample.StopReason.OUTERMOST: stats.samples}
         assert stats.frames[sfsample.Found.CONTEXT] == stats.samples
-        assert 0 < stats.sampler_cpu_s
+        assert stats.sampler_cpu_s > 0
         assert stats.sampler_max_rss_bytes > 1 << 20
         assert (str(fixture("v3")), True) in stats.module_paths
         assert not stats.problems
@@ -64,7 +64,9 @@ def test_folded():
         assert int(count) == profile.stats.samples
         assert stack.startswith("target;_start;__libc_start_main;")
         assert stack.endswith(";main;outer;middle;leaf_spin")
-        assert sfsample.folded(profile, threads=True) == line.replace("target", f"target/{target.pid}", 1) + "\n"
+        assert (
+            sfsample.folded(profile, threads=True) == line.replace("target", f"target/{target.pid}", 1) + "\n"
+        )
 
 
 def test_several_processes():
@@ -123,7 +125,9 @@ def test_steppers_are_passed_on():
 def test_should_stop():
     with running(fixture("v3"), "leaf") as target:
         asked = []
-        profile = sfsample.record(target.pid, rate=100, should_stop=lambda: asked.append(1) or len(asked) > 30)
+        profile = sfsample.record(
+            target.pid, rate=100, should_stop=lambda: asked.append(1) or len(asked) > 30
+        )
         assert profile.stats.ended_by == "signal"
         assert profile.stats.samples >= 5
 

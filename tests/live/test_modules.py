@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-import sfsample
 from sfsample.formats.elf import ElfImage
 from sfsample.model import StopReason
 from sfsample.profile import Profile
@@ -195,7 +194,9 @@ def test_a_file_behind_another(tmp_path, hidden):
     with running(path, "library", wrapper=unshared()) as target:
         enter = ["nsenter", "--target", str(target.pid), "--mount"]
         other = fixture("v1", "workload")
-        subprocess.run([*enter, "mount", "--bind", str(other), str(path.with_name(hidden))], check=True, timeout=30)
+        subprocess.run(
+            [*enter, "mount", "--bind", str(other), str(path.with_name(hidden))], check=True, timeout=30
+        )
         check(record_samples(target.pid), path, "library", target)
 
 

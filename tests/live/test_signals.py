@@ -12,7 +12,7 @@ import sfsample
 from sfsample.model import Capture, StopReason
 from tests.live.chains import Checker, listed
 from tests.live.recording import record_samples
-from tests.live.targets import Target, fixture, first_line, python, running, states, wait_until
+from tests.live.targets import Target, first_line, fixture, python, running, states, wait_until
 
 pytestmark = pytest.mark.live
 
@@ -45,7 +45,9 @@ def test_no_signal_is_lost(rate):
         with python(SENDER, target.pid) as sender:
             assert first_line(sender) == "sending"
             # the sender's exit ends the recording: no fixed time, all signals fall into it
-            profile = sfsample.record(target.pid, 60, rate=rate, should_stop=lambda: sender.poll() is not None)
+            profile = sfsample.record(
+                target.pid, 60, rate=rate, should_stop=lambda: sender.poll() is not None
+            )
             assert sender.returncode == 0
             assert sender.stdout.read() == b"sent\n"
         assert profile.stats.ended_by == "signal"
