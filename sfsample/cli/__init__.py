@@ -8,7 +8,7 @@ import sys
 
 from sfsample.errors import SfsampleError
 
-COMMANDS = ("record", "dump", "watch")
+COMMANDS = ("record", "dump", "watch", "inspect")
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -44,6 +44,8 @@ def _run(argv: list[str]) -> int:
         from sfsample.cli.dump import run
     elif arguments.command == "watch":
         from sfsample.cli.watch import run
+    elif arguments.command == "inspect":
+        from sfsample.cli.inspect import run
     else:
         from sfsample.cli.record import run
     return run(arguments)

@@ -32,6 +32,7 @@ examples:
   sfsample -o out.folded -- ./program arg    start a program and record it to its end
   sfsample dump -p 1234                      every thread's stack, once
   sfsample watch -n redis-server --every 60s --for 10s --output-dir /var/tmp/profiles --keep 1000
+  sfsample inspect --verify ./libfoo.so      which unwind tables are there, and do they agree
 
 `sfsample -p PID` is short for `sfsample record -p PID`; `sfsample COMMAND --help` lists a command's flags.
 exit codes: 0 done, 1 failed, 2 usage, 3 no such process, 4 not permitted, 5 dump shows some threads only
@@ -91,12 +92,17 @@ def parse(argv: list[str]) -> argparse.Namespace:
 
 
 def _check(arguments: argparse.Namespace) -> None:
-    given = [arguments.pid is not None, arguments.name is not None, arguments.program is not None]
+    ways = {"-p PID": arguments.pid, "-n NAME": arguments.name}
+    if arguments.command == "record":
+        ways["-- COMMAND"] = arguments.program
+    elif arguments.command == "inspect":
+        ways["ELF"] = arguments.elf
+    given = [way is not None for way in ways.values()]
     if arguments.program is not None and (arguments.command != "record" or not arguments.program):
         raise UsageError("-- COMMAND is for record, and needs a command", "try: sfsample -- PROGRAM ARG")
     if sum(given) != 1:
         what = "no process given" if not sum(given) else "more than one way to name the target"
-        raise UsageError(f"{what}: use one of -p PID, -n NAME, -- COMMAND")
+        raise UsageError(f"{what}: use one of {', '.join(ways)}")
     if arguments.all and arguments.name is None:
         raise UsageError("--all goes with -n: it takes every process of that name")
     if arguments.command == "watch":
@@ -122,6 +128,7 @@ def _parser(command: str) -> argparse.ArgumentParser:
         ("record", _record, "sample for a while, write folded stacks (the default)"),
         ("dump", _dump, "show every thread's stack once"),
         ("watch", _watch, "record a slice every so often, for months"),
+        ("inspect", _inspect, "show unwind tables: what they cover, whether they agree"),
     ):
         one = commands.add_parser(name, help=what)
         if name == command:
@@ -156,6 +163,17 @@ def _watch(parser: argparse.ArgumentParser) -> None:
                         help="length of a slice (default: 10s)")  # fmt: skip
     parser.add_argument("--output-dir", required=True, metavar="DIR", help="one folded file per slice")
     parser.add_argument("--keep", type=positive, metavar="N", help="keep the newest N files, delete older")
+    _noise(parser)
+
+
+def _inspect(parser: argparse.ArgumentParser) -> None:
+    parser.usage = "sfsample inspect (ELF | -p PID | -n NAME) [options]"
+    parser.add_argument("elf", nargs="?", metavar="ELF", help="a program or library")
+    _target(parser)
+    parser.add_argument("--rows", action="store_true", help="every function and row of SFrame")
+    parser.add_argument("--verify", action="store_true", help="compare every SFrame row with .eh_frame")
+    parser.add_argument("--json", action="store_true", help="JSON instead of text")
+    parser.add_argument("-o", "--output", default="-", metavar="FILE", help="file; - is stdout (default)")
     _noise(parser)
 
 
