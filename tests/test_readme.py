@@ -36,13 +36,14 @@ def test_library_example_runs():
             os.close(read)
             target.kill()
     assert done.returncode == 0, done.stderr
-    assert re.search(r"^target;_start;.*;recurse;recurse;.*;spin_innermost \d+$", done.stdout, flags=re.M)
-    assert re.search(r"^\d+ samples, longest pause \d+ ns$", done.stdout, flags=re.M)
-    assert re.search(r"^target R outermost$", done.stdout, flags=re.M)
+    stack = r"^target;_start;.*;recurse;recurse;.*;spin_innermost \d+$"
+    assert re.search(stack, done.stdout, flags=re.MULTILINE)
+    assert re.search(r"^\d+ samples, longest pause \d+ ns$", done.stdout, flags=re.MULTILINE)
+    assert re.search(r"^target R outermost$", done.stdout, flags=re.MULTILINE)
 
 
 def test_the_two_commands_are_single_lines_that_exist():
-    commands = re.findall(r"^    (sh scripts/\w+)$", README, flags=re.M)
+    commands = re.findall(r"^    (sh scripts/\w+)$", README, flags=re.MULTILINE)
     assert commands == ["sh scripts/demo", "sh scripts/test"]
     for command in commands:
         assert os.access(ROOT / command.split()[1], os.X_OK)
@@ -53,14 +54,15 @@ def test_ci_runs_the_readme_test_command():
 
 
 def test_every_stop_reason_is_explained():
-    explained = set(re.findall(r"`(\w+)`", "\n".join(re.findall(r"^\| (`.*?) \|", README, flags=re.M))))
+    first_columns = "\n".join(re.findall(r"^\| (`.*?) \|", README, flags=re.MULTILINE))
+    explained = set(re.findall(r"`(\w+)`", first_columns))
     assert explained == {str(reason) for reason in StopReason} - {"outermost"}
 
 
 def test_no_command_line_in_the_readme_is_refused():
     from sfsample.cli.options import parse
 
-    lines = re.findall(r"^    (sfsample .*?)(?: +#.*)?$", README, flags=re.M)
+    lines = re.findall(r"^    (sfsample .*?)(?: +#.*)?$", README, flags=re.MULTILINE)
     assert len(lines) >= 6
     for line in lines:
         words = line.split(" > ")[0].split()
