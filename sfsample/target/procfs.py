@@ -54,8 +54,8 @@ class ProcFs:
         except OSError as failure:
             if failure.errno in (ENOENT, ESRCH, ENOTDIR):
                 raise NoSuchProcess(pid, f"no such process: {pid}") from None
-            raise TargetError(pid, f"cannot look at {pid}: {failure.strerror}",
-                              "/proc must be mounted, and files left to open (ulimit -n)") from None  # fmt: skip
+            help_line = "/proc must be mounted, and files left to open (ulimit -n)"
+            raise TargetError(pid, f"cannot look at {pid}: {failure.strerror}", help_line) from None
         self._stats: dict[int, int] = {}  # open stat files, by tid
 
     def close(self) -> None:

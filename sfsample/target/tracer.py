@@ -200,7 +200,7 @@ def _signal_of(tid: int) -> int:
 
 
 def _interrupt(tid: int) -> bool:
-    """Ask to stop (again: once more does no harm); False when the thread is not traced by us, or has ended."""
+    """Ask to stop (once more does no harm); False when the thread is not traced by us, or has ended."""
     try:
         ptrace(PTRACE_INTERRUPT, tid)
     except PtraceError:

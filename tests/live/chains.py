@@ -1,8 +1,8 @@
 """The truth about a target's stacks, and whether a sample agrees with it.
 
 Law: the truth is the target's own, printed by `target list` (its source explains the notation); nothing here
-repeats it.  A sample agrees when every one of its frames is accounted for: no missing frame, no extra one, each
-in the module it belongs to, each found by the stepper that owns the code below it.
+repeats it.  A sample agrees when every one of its frames is accounted for: no missing frame, no extra one,
+each in the module it belongs to, each found by the stepper that owns the code below it.
 """
 
 import subprocess

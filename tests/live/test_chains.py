@@ -1,8 +1,8 @@
 """Every sample of every scenario has the stack that the target says it has.
 
-Law: the names of all frames, the stop reason and the label of every frame are asserted for every single sample,
-against the chain that the target itself prints; for each SFrame generation, at fixed and random addresses,
-with and without a dynamic loader.
+Law: the names of all frames, the stop reason and the label of every frame are asserted for every single
+sample, against the chain that the target itself prints; for each SFrame generation, at fixed and random
+addresses, with and without a dynamic loader.
 """
 
 import pytest

@@ -1,7 +1,7 @@
 """The public API on a live process: what is returned, of which type, and what is raised.
 
-Law: uses the names that `import sfsample` promises, nothing deeper.  Whether stacks are right is said elsewhere;
-here every field is looked at.
+Law: uses the names that `import sfsample` promises, nothing deeper.  Whether stacks are right is said
+elsewhere; here every field is looked at.
 """
 
 import os

@@ -1,7 +1,7 @@
 """Files that are not what or where they seem: deleted, replaced, in another root.
 
-Law: what is mapped in the target is the truth.  A file with the same path is used only if it is the one that is
-mapped; a name that comes from another file is wrong even when it looks right.
+Law: what is mapped in the target is the truth.  A file with the same path is used only if it is the one that
+is mapped; a name that comes from another file is wrong even when it looks right.
 """
 
 import os
@@ -13,6 +13,7 @@ import pytest
 
 from sfsample.formats.elf import ElfImage
 from sfsample.model import StopReason
+from sfsample.modules.maps import Mapping
 from sfsample.profile import Profile
 from tests.live.chains import Checker, listed
 from tests.live.recording import record_samples
@@ -121,8 +122,11 @@ def test_nothing_but_memory(tmp_path, scenario, monkeypatch):
         replaced = path
         shutil.copy(fixture("v3", "workload"), replaced)
         candidates = ImageOpener._candidates
-        monkeypatch.setattr(ImageOpener, "_candidates",
-                            lambda self, mapping: (c for c in candidates(self, mapping) if "map_files" not in c))  # fmt: skip
+
+        def without_map_files(self: ImageOpener, mapping: Mapping) -> list[str]:
+            return [path for path in candidates(self, mapping) if "map_files" not in path]
+
+        monkeypatch.setattr(ImageOpener, "_candidates", without_map_files)
         profile = record_samples(target.pid)
         assert profile.stats.stacks == {StopReason.OUTERMOST: profile.stats.samples}
         (seen,) = {key.locations[1:] for key in profile.counts}

@@ -1,7 +1,7 @@
 """A sampler that runs for months: nothing grows with the time, everything is given back.
 
-Law: growth is measured after a warm-up, between two like moments; the limits are far above noise and far below
-what one leaked object per sample, tick or recording would cost.
+Law: growth is measured after a warm-up, between two like moments; the limits are far above noise and far
+below what one leaked object per sample, tick or recording would cost.
 """
 
 import gc
@@ -141,8 +141,8 @@ never.wait()
 def test_more_running_threads_than_processors():
     """A thread that waits for a processor can stop only when it gets one.
 
-    With many of them that can take longer than we wait (STOP_DEADLINE_NS).  Such a capture is a failure with a
-    reason, never a wrong stack, and the thread is let go as soon as it does stop.
+    With many of them that can take longer than we wait (STOP_DEADLINE_NS).  Such a capture is a failure with
+    a reason, never a wrong stack, and the thread is let go as soon as it does stop.
     """
     program = str(fixture("v3"))
     with running(program, "threads", 32) as target:

@@ -126,7 +126,7 @@ def test_stopped_and_continued_while_recording():
 
 
 def test_calls_that_our_stops_break_are_counted():
-    """epoll_wait(2) fails with EINTR at each stop of a thread that sleeps in it: not one more, not one less."""
+    """epoll_wait(2) fails with EINTR at each stop of a thread that sleeps in it: not one more or less."""
     with running(fixture("v3"), "epoll") as target:
         profile = record_samples(target.pid, 60, rate=200, mode="wall")
         prone = profile.stats.eintr_prone_stops
