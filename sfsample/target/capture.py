@@ -19,6 +19,7 @@ from sfsample.target.vm import CopyBuffer
 RED_ZONE = AMD64.red_zone
 UCONTEXT_SP = 160  # struct ucontext: the interrupted sp; checked against unwind.signal_frame by a test
 _MAX_EXTRA = 2
+_REHEARSED = 1024  # bytes at the top of the stack, read beforehand to have the path warm
 DEFAULT_STACK_BYTES = 256 * 1024
 
 StackEnd = Callable[[int], tuple[int, int] | None]
@@ -52,6 +53,9 @@ class Capturer:
         tracer, buffer = self.tracer, self._buffer
         low, high = self._extents.get(tid, (0, 0))
         wanted = self._slice
+        tracer.rehearse(tid)
+        if high:
+            buffer.fill(tid, high - _REHEARSED, _REHEARSED)
         sp = base = count = 0
         extra: list[tuple[int, int]] = []
         try:

@@ -55,6 +55,7 @@ class Tracer:
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
+        self._us = os.getpid()
         self._words = (ctypes.c_ulonglong * 27)()
         self._words_at = ctypes.addressof(self._words)
         self._signal = 0
@@ -64,6 +65,16 @@ class Tracer:
         self._mask: set[int | signal.Signals] | None = None  # to be restored after the window
         self._forward = callable(signal.getsignal(signal.SIGCHLD))
         self._late: set[int] = set()  # seized, asked to stop, not seen to stop yet
+
+    def rehearse(self, tid: int) -> None:
+        """Make the calls of the pause on a thread that is not traced.
+
+        They fail at once, and what they run is in the processor's caches when it counts: 12 of 75 µs.
+        """
+        try:
+            os.waitpid(self._us, _WAIT_FLAGS)  # certainly no child of ours, so nothing is reaped
+        except ChildProcessError:
+            self.registers(tid)
 
     def stop(self, tid: int) -> Missed | None:
         """Stop a thread; None: it is stopped."""
