@@ -138,9 +138,9 @@ class _Watched:
     def tick(self, *, refresh: bool) -> bool:
         """Take one sample of every thread that counts; False when the process has ended."""
         target, index = self._target, self._target.index
+        threads = target.threads()  # first of all: see ProcFs.thread_stats
         self.settled()
         index.expire()
-        threads = target.threads()
         if refresh or (threads and threads[0][1].program != self._program):
             index.refresh()  # after exec another program can lie at the same addresses
             self._program = threads[0][1].program if threads else ()

@@ -47,10 +47,7 @@ class LiveProcess:
 
     def threads(self) -> list[tuple[int, Stat]]:
         """Return the threads that have not ended, with their state now."""
-        tids = self.proc.threads()
-        self.proc.keep_only(tids)
-        stats = ((tid, self.proc.thread_stat(tid)) for tid in tids)
-        return [(tid, stat) for tid, stat in stats if stat is not None and stat.state not in "ZX"]
+        return [(tid, stat) for tid, stat in self.proc.thread_stats() if stat.state not in "ZX"]
 
     def capture(self, tid: int) -> ThreadSnapshot | Missed:
         """Capture one thread.  Raises NotPermitted when the kernel refuses although the thread lives.

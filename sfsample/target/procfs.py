@@ -122,6 +122,23 @@ class ProcFs:
         data = self.read("stat")
         return parse_stat(data) if data else None
 
+    def thread_stats(self) -> list[tuple[int, Stat]]:
+        """Return every thread's line, by ascending id.
+
+        Those that are known are read first, and parsed afterwards: while we run, a thread that was asleep
+        wakes up behind us and looks as if it had been running.
+        """
+        known: dict[int, bytes] = {}
+        for tid, fd in self._stats.items():
+            try:
+                known[tid] = os.pread(fd, 1024, 0)
+            except OSError:  # it has ended; looked at again below
+                continue
+        tids = self.threads()
+        self.keep_only(tids)
+        stats = ((tid, parse_stat(known[tid]) if tid in known else self.thread_stat(tid)) for tid in tids)
+        return [(tid, stat) for tid, stat in stats if stat is not None]
+
     def thread_stat(self, tid: int) -> Stat | None:
         """Return a thread's line, through a file kept open; None when the thread has ended."""
         fd = self._stats.get(tid)
