@@ -35,9 +35,7 @@ class Coverage(NamedTuple):
 def cover(module: Module) -> Coverage:
     """Measure a module."""
     text = merge(module.image.code_sections or module.image.executable)
-    cfi = (
-        sorted((fde.start, fde.start + fde.size) for fde in module.eh_frame.fdes()) if module.eh_frame else []
-    )
+    cfi = sorted(module.eh_frame.extents()) if module.eh_frame else []
     rows = sorted(extent for table in module.sframe for extent in table.extents())
     by_sframe, by_cfi = intersect(merge(rows), text), intersect(merge(cfi), text)
     either = merge(sorted([*by_sframe, *by_cfi]))

@@ -38,6 +38,7 @@ class CfiRow(NamedTuple):
     rules: dict[int, CfiRule]  # by DWARF register; one that is not mentioned is absent
     ra_register: int  # the column that stands for the return address
     signal: bool  # augmentation 'S': the caller was interrupted, its pc is exact
+    ra_signed: bool = False  # AArch64: the return address carries an authentication code here
 
 
 class Cie(NamedTuple):
@@ -53,6 +54,7 @@ class Cie(NamedTuple):
     signal: bool
     cfa: CfaRule | None  # after the initial instructions, which may leave it to the FDE
     rules: dict[int, CfiRule]  # same; shared by all its FDEs, so never changed
+    ra_signed: bool = False  # same
 
 
 _UNDEFINED = CfiRule("undefined")
@@ -62,19 +64,21 @@ _SAME = CfiRule("same")
 class CfiMachine:
     """The registers of the interpreter: the row as it stands, and what it can go back to."""
 
-    __slots__ = ("_states", "cfa", "cie", "rules")
+    __slots__ = ("_states", "cfa", "cie", "ra_signed", "rules")
 
     def __init__(self, cie: Cie) -> None:
         self.cie = cie
         self.rules = dict(cie.rules)
         self.cfa = cie.cfa
-        self._states: list[tuple[CfaRule | None, dict[int, CfiRule]]] = []
+        self.ra_signed = cie.ra_signed
+        self._states: list[tuple[CfaRule | None, dict[int, CfiRule], bool]] = []
 
     def row(self, program: DwarfBytes) -> CfiRow:
         """Return the row as it stands."""
         if self.cfa is None:
             raise program.damaged(0, "no instruction defines the CFA")
-        return CfiRow(self.cfa, self._copy_rules(program), self.cie.ra_register, self.cie.signal)
+        rules = self._copy_rules(program)
+        return CfiRow(self.cfa, rules, self.cie.ra_register, self.cie.signal, self.ra_signed)
 
     def run(self, program: DwarfBytes, location: int) -> Iterator[int]:
         """Execute.  Before each advance yield where it leads: the row as it stands holds up to there.
@@ -124,9 +128,9 @@ class CfiMachine:
             case 0x0B:  # DW_CFA_restore_state
                 self._recall(program, pos)
             case 0x2C | 0x2D:
-                # DW_CFA_AARCH64_negate_ra_state(_with_pc): how the return address is signed, not where
-                # it is.  DW_CFA_GNU_window_save has the second number on SPARC, which we do not unwind.
-                pass
+                # DW_CFA_AARCH64_negate_ra_state(_with_pc): from here on the return address is signed, or is
+                # no longer.  DW_CFA_GNU_window_save has the second number on SPARC, which we do not unwind.
+                self.ra_signed = not self.ra_signed
             case 0x2E:  # DW_CFA_GNU_args_size: matters to whoever resumes at a landing pad
                 _, pos = program.uleb128(pos)
             case 0x0C | 0x0D | 0x0E | 0x0F | 0x12 | 0x13:
@@ -225,13 +229,13 @@ class CfiMachine:
     def _remember(self, program: DwarfBytes, pos: int) -> None:
         if len(self._states) >= _MAX_STATES:
             raise program.damaged(pos, "too many remembered states")
-        self._states.append((self.cfa, self._copy_rules(program)))
+        self._states.append((self.cfa, self._copy_rules(program), self.ra_signed))
 
     def _recall(self, program: DwarfBytes, pos: int) -> None:
-        """Go back to the remembered row, its CFA included: compilers rely on that."""
+        """Go back to the remembered row, its CFA and signing state included: compilers rely on that."""
         if not self._states:
             raise program.damaged(pos, "DW_CFA_restore_state without a remembered state")
-        self.cfa, self.rules = self._states.pop()
+        self.cfa, self.rules, self.ra_signed = self._states.pop()
 
     def _copy_rules(self, program: DwarfBytes) -> dict[int, CfiRule]:
         if len(self.rules) > _MAX_RULES:

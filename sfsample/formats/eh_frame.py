@@ -9,6 +9,7 @@ from DWARF 5 section 6.4.1); AMD64 psABI section 4.2.4 (section) and 3.7 (unwind
 from bisect import bisect_right
 from collections.abc import Iterator
 from operator import itemgetter
+from struct import Struct
 from typing import NamedTuple
 
 from sfsample.arch import ByteOrder
@@ -22,6 +23,8 @@ __all__ = ["CfaRule", "CfiRow", "CfiRule", "Cie", "EhFrame", "Fde", "eh_frame_ad
 _SECTION = ".eh_frame"
 # The longest seen is 40 bytes.  Without a limit, many FDEs could each name another part of one huge CIE.
 _MAX_CIE = 0x1000
+_PCREL_SDATA4 = 0x1B
+_ADDRESSES = (1 << 64) - 1
 
 
 class Fde(NamedTuple):
@@ -99,6 +102,41 @@ class EhFrame:
             fde = self._walked_fde(entry)
             if fde is not None:
                 yield fde
+
+    def extents(self) -> Iterator[tuple[int, int]]:
+        """Yield [start, end) of every FDE that `fdes` yields, faster where the entries are usual ones."""
+        data, size, vaddr = self._section.data, len(self._section.data), self._section.vaddr
+        head = Struct("<IIii" if self._section.byteorder == "little" else ">IIii")  # length, id, start, size
+        usual: dict[int, bool] = {}
+        offset = 0
+        while True:
+            if offset + head.size < size:
+                length, back, start, extent = head.unpack_from(data, offset)
+                cie, end = offset + 4 - back, offset + 4 + length
+                if back and cie not in usual:
+                    usual[cie] = self._is_usual(cie)
+                # after the fields comes augmentation data, whose length is one byte
+                fits = end <= size and offset + 17 + data[offset + 16] <= end and data[offset + 16] < 0x80
+                if back and usual[cie] and extent >= 0 and fits:
+                    start = start + vaddr + offset + 8 & _ADDRESSES
+                    yield start, start + extent
+                    offset = end
+                    continue
+            entry = self._next_entry(offset)
+            if entry is None:
+                return
+            offset = entry.end
+            fde = self._walked_fde(entry)
+            if fde is not None:
+                yield fde.start, fde.start + fde.size
+
+    def _is_usual(self, offset: int) -> bool:
+        """Whether the CIE is what compilers write: 4-byte addresses from where they stand, sized FDEs."""
+        try:
+            cie = self._cie(offset)
+        except FormatError:
+            return False
+        return cie.encoding == _PCREL_SDATA4 and cie.sized and cie.address_size == 8
 
     def _next_entry(self, offset: int) -> _Entry | None:
         """Return the entry at `offset`, None at the terminator, the end, or damage."""
@@ -187,7 +225,7 @@ class EhFrame:
         machine = CfiMachine(bare)
         for _ in machine.run(program, 0):  # the initial instructions: rules, no locations
             pass
-        return bare._replace(cfa=machine.cfa, rules=machine.rules)
+        return bare._replace(cfa=machine.cfa, rules=machine.rules, ra_signed=machine.ra_signed)
 
 
 def _cie_fields(fields: DwarfBytes, offset: int) -> tuple[Cie, int]:

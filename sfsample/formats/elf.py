@@ -23,6 +23,7 @@ Buffer = bytes | memoryview | mmap
 
 PAGE = 4096
 _LONGEST_NAME = 256  # of a section: a table without NULs must not be searched whole for each
+ET_REL = 1
 PT_LOAD, PT_NOTE, PT_GNU_EH_FRAME, PT_GNU_SFRAME = 1, 4, 0x6474E550, 0x6474E554
 SHT_NOBITS, SHT_SYMTAB, SHT_DYNSYM = 8, 2, 11
 PF_X = 1
@@ -83,6 +84,7 @@ class ElfImage:
         if len(self.data) < 64:
             raise FormatError(self.name, 0, "shorter than an ELF header")
         self.machine = int.from_bytes(self.data[18:20], self.byteorder)
+        self.relocatable = int.from_bytes(self.data[16:18], self.byteorder) == ET_REL  # not linked yet
 
     def _open(self, data: Buffer) -> None:
         self._stream = data if isinstance(data, mmap) else BytesIO(data)

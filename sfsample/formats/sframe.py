@@ -1,316 +1,67 @@
-"""SFrame sections, V1 to V3: header, function table, and the function that covers an address.
+"""SFrame sections, V1 to V3: bytes -> tables -> the function and the row for an address.
 
-Law: bytes in, values out.  Nothing is parsed before it is asked for: an address bisects the mapped table
-(O(log n) unpacked records) and decodes the rows of one function.  Damage to the section raises
-`FormatError` from the constructor; damage to a function raises it from `rows` of that function only.
+Law: this is the door; what is behind it is `sframe_table` (one header and its functions), `sframe_rows`
+(what the words of a row mean on each ABI), `sframe_plt` (known mistakes of linkers) and `sframe_check` (what
+is wrong with a whole table).  Damage to the section raises `FormatError` here; damage to a function raises
+it where that function is asked for.  Nothing else is ever raised.
 
-Source: the SFrame specification V1, V2 (errata 1) and V3; names after V3.  Where text and assembler
-disagree the assembler decides: V1/V2 start fields are relative to the section (ld 2.40-2.44), the V3
-index is not aligned, a sorted table is sorted by resolved address.
+    tables = read_tables(data, vaddr_of_section)
+    for table in tables.covering(vaddr):
+        row = table.row_at(vaddr)
 """
 
+from array import array
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
-from enum import IntFlag
-from struct import Struct, error
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate
 
-from sfsample.arch import AMD64, ByteOrder
 from sfsample.errors import FormatError
-from sfsample.formats.sframe_rows import ABIS, AMD64_ABI, Buffer, SFrameAbi, SFrameFre, decode_rows
-from sfsample.model import Rule
+from sfsample.formats.sframe_rows import ABIS, Buffer, SFrameAbi, SFrameFre
+from sfsample.formats.sframe_table import HEADER_SIZE, SECTION, Flag, SFrameFde, SFrameTable
 
-__all__ = ["ABIS", "SFrameAbi", "SFrameFde", "SFrameFre", "SFrameTable", "read_tables"]
+__all__ = ["ABIS", "HEADER_SIZE", "SECTION", "Flag", "SFrameAbi", "SFrameFde", "SFrameFre", "SFrameTable",
+           "SFrameTables", "read_tables"]  # fmt: skip
 
-MAGIC = 0xDEE2
-HEADER_SIZE = 28
-SECTION = ".sframe"
-_MASK64 = (1 << 64) - 1
-_STEP_BACK = 64  # zero-sized functions to look behind, at most
+_MAX_TABLES = 1 << 16  # a linker that concatenates writes one per object file
+_STEP_BACK = 64  # functions before an address, of all tables, of which one may cover it
 
 
-class Flag(IntFlag):
-    """sfh_flags."""
+class SFrameTables(tuple[SFrameTable, ...]):  # noqa: SLOT001 - a tuple with slots cannot keep an index
+    """The tables of one section: usually one; thousands where a linker concatenated.
 
-    FDE_SORTED = 0x1
-    FRAME_POINTER = 0x2  # V1 and V2 only; a hint that nobody sets
-    FDE_FUNC_START_PCREL = 0x4  # V2 errata 1, V3
+    Their functions interleave, so they are looked up by one index of all functions (made on first use: a
+    concatenated section is not sorted, so there is nothing to bisect before).
+    """
 
+    _index: "tuple[array[int], list[int], list[int]] | None" = None
 
-_KNOWN_FLAGS = {1: 0x3, 2: 0x7, 3: 0x5}
-_FDE_SIZE = {1: 17, 2: 20, 3: 16}
-
-
-class SFrameFde(NamedTuple):
-    """One function.  `start` is a vaddr, `fre_off` a byte offset from the FRE area to its first row."""
-
-    start: int
-    size: int
-    fre_off: int
-    num_fres: int
-    info: int  # sfda_func_info
-    info2: int  # sfda_func_info2
-    rep_size: int
-
-    @property
-    def fre_type(self) -> int:
-        """Width code of the rows' start offsets."""
-        return self.info & 0xF
-
-    @property
-    def masked(self) -> bool:
-        """PCMASK: the rows repeat every `rep_size` bytes (PLT slots)."""
-        return bool(self.info & 0x10)
-
-    @property
-    def pauth_b(self) -> bool:
-        """AArch64: return addresses are signed with key B."""
-        return bool(self.info & 0x20)
-
-    @property
-    def signal(self) -> bool:
-        """V3: a signal trampoline.  The bit is unused before, so readers get 0 for V1 and V2."""
-        return bool(self.info & 0x80)
-
-    @property
-    def fde_type(self) -> int:
-        """V3: 0 default, 1 flexible, others reserved."""
-        return self.info2 & 0x1F
-
-
-class SFrameTable:
-    """One SFrame header and its functions.  `address` is the vaddr of the header's first byte."""
-
-    def __init__(
-        self,
-        data: Buffer,
-        address: int,
-        *,
-        machine: tuple[int, str] | None = None,
-        executable: Sequence[tuple[int, int]] = (),
-    ) -> None:
-        """Check the header.
-
-        `machine` is (e_machine, byte order) of the ELF file; `executable` its vaddr ranges, which tell what
-        unflagged V1/V2 start fields are relative to.
-
-        Raises FormatError when the section cannot be used at all.
-        """
-        self.data = memoryview(data)
-        self.address = address
-        self.problems: list[str] = []
-        self.byteorder = self._byteorder()
-        self._read_header()
-        self._check_abi(machine)
-        self._check_bounds()
-        self._prepare(executable)
-        self._rows: dict[SFrameFde, tuple[SFrameFre, ...]] = {}
-        self._order: list[int] | None = None
-
-    # -- header
-
-    def _byteorder(self) -> ByteOrder:
-        if len(self.data) < HEADER_SIZE:
-            raise FormatError(SECTION, 0, f"{len(self.data)} bytes cannot hold the {HEADER_SIZE}-byte header")
-        orders: tuple[ByteOrder, ...] = ("little", "big")
-        for order in orders:
-            if int.from_bytes(self.data[:2], order) == MAGIC:
-                return order
-        raise FormatError(SECTION, 0, f"magic is {self.data[:2].hex()}, not e2de or dee2")
-
-    def _read_header(self) -> None:
-        self._order_char = "<" if self.byteorder == "little" else ">"
-        header = Struct(self._order_char + "HBBBbbBIIIII").unpack_from(self.data)
-        _, self.version, flags, abi, self.fixed_fp, self.fixed_ra, aux_len, *rest = header
-        self.num_fdes, self.num_fres, self.fre_len, fdeoff, freoff = rest
-        if self.version not in _FDE_SIZE:
-            raise FormatError(SECTION, 2, f"version {self.version} is not one of 1, 2, 3")
-        if flags & ~_KNOWN_FLAGS[self.version]:
-            raise FormatError(SECTION, 3, f"unknown flags {flags:#x} in version {self.version}")
-        self.flags = Flag(flags)
-        if abi not in ABIS:
-            raise FormatError(SECTION, 4, f"unknown ABI {abi}")
-        self.abi = ABIS[abi]
-        self.fde_base = HEADER_SIZE + aux_len + fdeoff
-        self.fre_base = HEADER_SIZE + aux_len + freoff
-        self.used = self.fre_base + self.fre_len  # bytes of this table, header included
-        self.fde_size = _FDE_SIZE[self.version]
-
-    def _check_abi(self, machine: tuple[int, str] | None) -> None:
-        abi = self.abi
-        if self.byteorder != abi.arch.byteorder:
-            raise FormatError(SECTION, 4, f"ABI {abi.name} in {self.byteorder}-endian bytes")
-        if machine is not None and machine != (abi.arch.machine, abi.arch.byteorder):
-            raise FormatError(SECTION, 4, f"ABI {abi.name} in a file for machine {machine[0]}")
-        if self.fixed_fp != 0:
-            raise FormatError(SECTION, 5, f"fixed FP offset {self.fixed_fp} (no tool emits one)")
-        slot = self.fixed_ra < 0 and self.fixed_ra % 8 == 0
-        if not (self.fixed_ra == 0 if abi.tracks_ra else slot):
-            raise FormatError(SECTION, 6, f"fixed RA offset {self.fixed_ra} for {abi.name}")
-
-    def _check_bounds(self) -> None:
-        table = self.num_fdes * self.fde_size
-        if self.fre_base - self.fde_base != table:
-            raise FormatError(
-                SECTION, 8, f"{self.num_fdes} FDEs need {table} bytes, have {self.fre_base - self.fde_base}"
-            )
-        if self.used > len(self.data):
-            raise FormatError(SECTION, 16, f"claims {self.used} bytes of the {len(self.data)} that are there")
-
-    def _prepare(self, executable: Sequence[tuple[int, int]]) -> None:
-        char = self._order_char
-        fields = {1: "iIIIB", 2: "iIIIBB", 3: "qII"}[self.version]
-        self._fde = Struct(char + fields).unpack_from
-        self._start_field = Struct(char + fields[0]).unpack_from
-        self._attribute = Struct(char + "HBBB").unpack_from  # V3 sfda_*
-        self._tail = self.fde_size - (12 if self.version > 2 else 8)  # bytes of a record after start and size
-        self.pcrel = bool(self.flags & Flag.FDE_FUNC_START_PCREL)
-        if not self.pcrel and self.version < 3:
-            self.pcrel = self._looks_field_relative(executable)
-
-    def _looks_field_relative(self, executable: Sequence[tuple[int, int]]) -> bool:
-        """Concatenating linkers (mold, lld, gold) leave field-relative starts without the flag."""
-        if not executable or not self.num_fdes:
-            return False
-        probes = range(0, self.num_fdes, max(1, self.num_fdes // 16))
-
-        def plausible(pcrel: bool) -> int:
-            self.pcrel = pcrel
-            starts = [self._start(i) for i in probes]
-            return sum(any(low <= s < high for low, high in executable) for s in starts)
-
-        by_section, by_field = plausible(False), plausible(True)
-        if by_field > by_section:
-            self.problems.append("start addresses are relative to their fields although the flag is clear")
-            return True
-        return False
-
-    # -- functions
-
-    def _start(self, index: int) -> int:
-        field = self.fde_base + index * self.fde_size
-        raw: int = self._start_field(self.data, field)[0]
-        return (self.address + raw + (field if self.pcrel else 0)) & _MASK64
-
-    def _size(self, index: int) -> int:
-        size: int = self._fde(self.data, self.fde_base + index * self.fde_size)[1]
-        return size
-
-    def fde(self, index: int) -> SFrameFde:
-        """Return function `index` in table order.  FormatError: its V3 attribute lies outside the section."""
-        record = self._fde(self.data, self.fde_base + index * self.fde_size)
-        start = self._start(index)
-        if self.version == 1:
-            _, size, fre_off, num_fres, info = record
-            # V1 has no repetition size: 16 bytes is every x86-64 PLT slot that ld 2.40 makes
-            return SFrameFde(start, size, fre_off, num_fres, info & 0x7F, 0, 16 if info & 0x10 else 0)
-        if self.version == 2:
-            _, size, fre_off, num_fres, info, rep_size = record
-            return SFrameFde(start, size, fre_off, num_fres, info & 0x7F, 0, rep_size)
-        _, size, fre_off = record
-        if fre_off + 5 > self.fre_len:
-            raise FormatError(SECTION, self.fre_base + fre_off, "function attribute outside the FRE area")
-        num_fres, info, info2, rep_size = self._attribute(self.data, self.fre_base + fre_off)
-        return SFrameFde(start, size, fre_off + 5, num_fres, info, info2, rep_size)
-
-    def fdes(self) -> Iterator[SFrameFde]:
-        """Yield every readable function in table order; an unreadable one goes to `problems`."""
-        for index in range(self.num_fdes):
-            try:
-                yield self.fde(index)
-            except FormatError as damage:
-                self.problems.append(str(damage))
-
-    def extents(self) -> Iterator[tuple[int, int]]:
-        """Yield [start, end) of every function in table order, without reading more than that."""
-        record = Struct(f"{self._order_char}{'q' if self.version > 2 else 'i'}I{self._tail}x")
-        table = self.data[self.fde_base : self.fre_base]
-        base, step = self.address + (self.fde_base if self.pcrel else 0), self.fde_size if self.pcrel else 0
-        for raw, size in record.iter_unpack(table):
-            start = base + raw & _MASK64
-            yield start, start + size
-            base += step
-
-    def find(self, vaddr: int) -> SFrameFde | None:
-        """Return the function that covers `vaddr`, or None."""
-        order = self._sorted_order()
-        key = self._start if order is None else (lambda i: self._start(order[i]))
-        position = bisect_right(range(self.num_fdes), vaddr, key=key) - 1
+    def covering(self, vaddr: int) -> Iterator[SFrameTable]:
+        """Yield the tables that have a function at `vaddr`, the one that starts last first."""
+        if len(self) == 1:
+            yield self[0]
+            return
+        if self._index is None:
+            self._index = self._sorted()
+        starts, order, totals = self._index
+        seen = set()
+        position = bisect_right(starts, vaddr) - 1
         for candidate in range(position, max(-1, position - _STEP_BACK), -1):
-            index = candidate if order is None else order[candidate]
-            start, size = self._start(index), self._size(index)
-            if 0 <= vaddr - start < size:
-                return self.fde(index)
-            if size:
-                return None
-        return None
+            number = bisect_right(totals, order[candidate])
+            table = self[number]
+            first = totals[number - 1] if number else 0
+            if vaddr - starts[candidate] < table.size(order[candidate] - first) and number not in seen:
+                seen.add(number)
+                yield table
 
-    def _sorted_order(self) -> list[int] | None:
-        if self.flags & Flag.FDE_SORTED:
-            return None
-        if self._order is None:
-            self._order = sorted(range(self.num_fdes), key=self._start)
-        return self._order
-
-    # -- rows
-
-    def rows(self, fde: SFrameFde) -> tuple[SFrameFre, ...]:
-        """Decode (once) the rows of a function.  FormatError when they cannot be read."""
-        rows = self._rows.get(fde)
-        if rows is None:
-            rows = self._rows[fde] = self._decode(fde)
-        return rows
-
-    def _decode(self, fde: SFrameFde) -> tuple[SFrameFre, ...]:
-        area = self.data[self.fre_base : self.used]
-        try:
-            return decode_rows(area, fde, self)
-        except FormatError as damage:
-            where = f"{damage.what} (function at {fde.start:#x})"
-            raise FormatError(SECTION, self.fre_base + damage.offset, where) from None
-        except error:
-            where = f"row outside the FRE area (function at {fde.start:#x})"
-            raise FormatError(SECTION, self.fre_base + fde.fre_off, where) from None
-
-    @property
-    def allows_empty_rows(self) -> bool:
-        """Rows without words mean "outermost" from V2 errata 2 on; before, they are damage."""
-        return self.version > 2 or bool(self.flags & Flag.FDE_FUNC_START_PCREL)
-
-    def row_at(self, vaddr: int) -> SFrameFre | None:
-        """Return the row in force at `vaddr`; None when this table has nothing usable to say.
-
-        FormatError when the function there is damaged.
-        """
-        fde = self.find(vaddr)
-        if fde is None:
-            return None
-        if not fde.num_fres:
-            # V3: no rows = outermost; of a signal trampoline = "use the ABI's layout", so not for us.
-            outermost = self.version > 2 and not fde.signal
-            return SFrameFre(0, 0, ()) if outermost else None
-        offset = vaddr - fde.start
-        if fde.masked:
-            if not fde.rep_size:
-                return None
-            offset %= fde.rep_size
-        rows = self.rows(fde)
-        if fde.masked:
-            rows = self._repaired(rows)
-        position = bisect_right(rows, offset, key=lambda row: row.start) - 1
-        if position < 0 or rows[position].problem:
-            return None
-        return rows[position]
-
-    def _repaired(self, rows: tuple[SFrameFre, ...]) -> tuple[SFrameFre, ...]:
-        """Repair ld 2.44-2.47's rule for `.plt.got` slots: sp+16, where a slot is entered with sp+8.
-
-        No correct PLT slot is a single row of sp+16, so no section table is needed to tell.
-        """
-        wrong = Rule(AMD64.sp, 16, deref=False)
-        if len(rows) == 1 and rows[0].cfa == wrong and self.abi is AMD64_ABI:
-            return (rows[0]._replace(cfa=wrong._replace(offset=8)),)
-        return rows
+    def _sorted(self) -> "tuple[array[int], list[int], list[int]]":
+        """Return starts in order, the numbers of their functions, and how many functions each table adds."""
+        unsorted = array("Q", (start for table in self for start, _ in table.extents()))
+        order = sorted(range(len(unsorted)), key=unsorted.__getitem__)
+        return (
+            array("Q", map(unsorted.__getitem__, order)),
+            order,
+            list(accumulate(table.num_fdes for table in self)),
+        )
 
 
 def read_tables(
@@ -319,22 +70,28 @@ def read_tables(
     *,
     machine: tuple[int, str] | None = None,
     executable: Sequence[tuple[int, int]] = (),
-) -> tuple[SFrameTable, ...]:
+    sections: Mapping[str, tuple[int, int]] | None = None,
+) -> SFrameTables:
     """Return every table of a section: several where a linker concatenated, at least one.
 
-    Raises FormatError when the first is unusable; a later unusable one is a problem of the one before.
+    The arguments are those of `SFrameTable`.  Raises FormatError when the first table is unusable; a later
+    unusable one is a problem of the one before.
     """
-    view = memoryview(data)
-    tables = [SFrameTable(view, address, machine=machine, executable=executable)]
+    view = memoryview(data).cast("B")
+    tables: list[SFrameTable] = []
     offset = 0
-    while True:
-        offset += (tables[-1].used + 7) & ~7
-        if bytes(view[offset : offset + 2]) not in (b"\xe2\xde", b"\xde\xe2"):
-            return tuple(tables)
+    while not tables or bytes(view[offset : offset + 2]) in (b"\xe2\xde", b"\xde\xe2"):
+        if len(tables) == _MAX_TABLES:
+            tables[-1].problems.append(f"more than {_MAX_TABLES} tables: the rest is not read")
+            break
         try:
-            tables.append(
-                SFrameTable(view[offset:], address + offset, machine=machine, executable=executable)
-            )
+            table = SFrameTable(view[offset:], address + offset, machine=machine, executable=executable,
+                                sections=sections, origin=offset)  # fmt: skip
         except FormatError as damage:
+            if not tables:
+                raise
             tables[-1].problems.append(f"the table after it, at {offset:#x}, is unusable: {damage}")
-            return tuple(tables)
+            break
+        tables.append(table)
+        offset += (table.used + 7) & ~7
+    return SFrameTables(tables)

@@ -6,7 +6,8 @@ belong to one ABI by specification (s390x scaled CFA offsets and V2 registers in
 Source: SFrame V3, sections "SFrame FRE" and "Flexible FDE"; V2 errata 1, appendix s390x.
 """
 
-from struct import Struct
+from itertools import pairwise
+from struct import unpack_from
 from typing import NamedTuple, Protocol
 
 from sfsample.arch import AARCH64, AARCH64_BE, AMD64, S390X, Arch, ByteOrder
@@ -18,7 +19,12 @@ Buffer = bytes | memoryview
 _START_CODES = ("B", "H", "I")
 _WORD_CODES = ("b", "h", "i")
 _WORD_SIZES = (1, 2, 4)
+_MAX_WORD_BYTES = 15 * 4
 _MAX_FLEX_WORDS = 6
+_MAX_ROWS = 1 << 18  # of one function; V3 cannot count beyond 65,535
+_MAX_KNOWN = 1 << 14  # different rows to remember; a large program has some thousands
+# Bytes of a row from its info byte on, by that byte; a word size that does not exist counts as none.
+_TAIL_SIZES = bytes(1 + (info >> 1 & 15) * (1, 2, 4, 0)[info >> 5 & 3] for info in range(256))
 
 
 class SFrameAbi(NamedTuple):
@@ -93,43 +99,77 @@ class Function(Protocol):
     def signal(self) -> bool: ...  # noqa: D102
 
 
-def decode_rows(area: Buffer, function: Function, header: Header) -> tuple[SFrameFre, ...]:
-    """Decode the rows of a function from the FRE area.
+class RowDecoder:
+    """Decodes the rows of one table, whose FRE area is `area`.
 
-    Raises FormatError, its offset counted in the area, when the extent or the order of the rows is damaged.
-    A row that merely makes no sense is kept, with its `problem`, so that the others stay usable.
+    Rows repeat: what the bytes of one mean is worked out once, and then looked up.
     """
-    offset, count = function.fre_off, function.num_fres
-    if function.fre_type >= len(_START_CODES):
-        raise FormatError("FRE area", offset, f"FRE type {function.fre_type}")
-    if function.fde_type > 1:
-        raise FormatError("FRE area", offset, f"FDE type {function.fde_type} is reserved")
-    order = "<" if header.byteorder == "little" else ">"
-    head = Struct(order + _START_CODES[function.fre_type] + "B")
-    if count * head.size > len(area) - offset:
-        raise FormatError("FRE area", offset, f"{count} rows do not fit")
-    interpret = _flexible if function.fde_type else _default
-    rows: list[SFrameFre] = []
-    previous = -1
-    for _ in range(count):
-        start, info = head.unpack_from(area, offset)
-        words = _words(area, offset + head.size, info, order)
-        if start < previous:
-            raise FormatError("FRE area", offset, f"row start {start} after {previous}")
-        row = interpret(header, start, info, words)
-        rows.append(row._replace(signal=True) if function.signal else row)
-        previous = start
-        offset += head.size + len(words) * _WORD_SIZES[info >> 5 & 3]
-    return tuple(rows)
 
+    __slots__ = ("_area", "_header", "_order", "_read")
 
-def _words(area: Buffer, offset: int, info: int, order: str) -> tuple[int, ...]:
-    width, count = info >> 5 & 3, info >> 1 & 0xF
-    if width >= len(_WORD_CODES):
-        raise FormatError("FRE area", offset, "data word size code 3")
-    if offset + count * _WORD_SIZES[width] > len(area):
-        raise FormatError("FRE area", offset, "row ends outside the area")
-    return Struct(f"{order}{count}{_WORD_CODES[width]}").unpack_from(area, offset)
+    def __init__(self, area: Buffer, header: Header) -> None:
+        self._area = area
+        self._header = header
+        self._order = "<" if header.byteorder == "little" else ">"
+        self._read: dict[tuple[int, int, bool], dict[bytes, SFrameFre]] = {}
+
+    def rows(self, function: Function) -> tuple[SFrameFre, ...]:
+        """Return the rows of a function.
+
+        Raises FormatError, its offset counted in the area, when the extent or the order of the rows is
+        damaged.  A row that merely makes no sense is kept, with its `problem`: the others stay usable.
+        """
+        offset, count, kind = function.fre_off, function.num_fres, function.fde_type
+        if function.fre_type >= len(_START_CODES):
+            raise FormatError("FRE area", offset, f"FRE type {function.fre_type}")
+        if kind > 1:
+            raise FormatError("FRE area", offset, f"FDE type {kind} is reserved")
+        width = 1 << function.fre_type
+        if count * (width + 1) > len(self._area) - offset:
+            raise FormatError("FRE area", offset, f"{count} rows do not fit")
+        if count > _MAX_ROWS:
+            raise FormatError("FRE area", offset, f"{count} rows are more than any function has")
+        data = bytes(self._area[offset : offset + count * (width + 1 + _MAX_WORD_BYTES)])
+        known = self._read.setdefault((function.fre_type, kind, function.signal), {})
+        rows: list[SFrameFre] = []
+        begin = 0
+        try:
+            for _ in range(count):
+                end = begin + width + _TAIL_SIZES[data[begin + width]]
+                raw = data[begin:end]
+                row = known.get(raw)
+                if row is None:
+                    row = self._row(raw, width, function, offset + begin, end - begin)
+                    if len(known) < _MAX_KNOWN:
+                        known[raw] = row
+                rows.append(row)
+                begin = end
+        except IndexError:
+            raise FormatError("FRE area", offset + begin, "row outside the FRE area") from None
+        self._check_order(rows, function)
+        return tuple(rows)
+
+    def _row(self, raw: bytes, width: int, function: Function, offset: int, size: int) -> SFrameFre:
+        info = raw[width]
+        code, count = info >> 5 & 3, info >> 1 & 0xF
+        if code >= len(_WORD_CODES):
+            raise FormatError("FRE area", offset + width + 1, "data word size code 3")
+        if len(raw) != size:
+            raise FormatError("FRE area", offset + width + 1, "row ends outside the area")
+        start = int.from_bytes(raw[:width], self._header.byteorder)
+        words = unpack_from(f"{self._order}{count}{_WORD_CODES[code]}", raw, width + 1)
+        row = (_flexible if function.fde_type else _default)(self._header, start, info, words)
+        return row._replace(signal=True) if function.signal else row
+
+    def _check_order(self, rows: list[SFrameFre], function: Function) -> None:
+        starts = [row[0] for row in rows]
+        if starts == sorted(starts):
+            return
+        at = next(i for i, (one, next_) in enumerate(pairwise(starts), 1) if next_ < one)
+        width = 1 << function.fre_type
+        before = sum(width + _TAIL_SIZES[row.info] for row in rows[:at])
+        what = f"row start {starts[at]} after {starts[at - 1]}"
+        raise FormatError("FRE area", function.fre_off + before, what)
 
 
 def _broken(start: int, info: int, words: tuple[int, ...], why: str) -> SFrameFre:

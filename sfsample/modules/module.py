@@ -9,7 +9,7 @@ from functools import cached_property
 from sfsample.errors import FormatError
 from sfsample.formats.eh_frame import EhFrame, eh_frame_address
 from sfsample.formats.elf import ElfImage
-from sfsample.formats.sframe import SECTION, SFrameTable, read_tables
+from sfsample.formats.sframe import SECTION, SFrameTables, read_tables
 from sfsample.model import Address, Vaddr
 
 
@@ -44,17 +44,21 @@ class Module:
         return None if found is None else bytes(found)
 
     @cached_property
-    def sframe(self) -> tuple[SFrameTable, ...]:
+    def sframe(self) -> SFrameTables:
         """SFrame tables, usually one; none when the module has none or they are damaged."""
         found = self.image.sframe()
         if found is None:
-            return ()
+            return SFrameTables()
         machine = (self.image.machine, self.image.byteorder)
+        old = bytes(found[0][2:3]) == b"\1"  # V1 comes from an ld whose PLT rows are known by their section
+        sections = {s.name: (s.vaddr, s.vaddr + s.size) for s in self.image.sections} if old else None
         try:
-            tables = read_tables(*found, machine=machine, executable=self.image.executable)
+            tables = read_tables(*found, machine=machine, executable=self.image.executable, sections=sections)
         except FormatError as damage:
             self.lose(damage)
-            return ()
+            return SFrameTables()
+        if self.image.relocatable:
+            self._note(f"{SECTION}: not linked: start addresses are not final")
         for table in tables:
             for text in table.problems:
                 self._note(f"{SECTION}: {text}")

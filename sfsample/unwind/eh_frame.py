@@ -43,7 +43,9 @@ def to_row(row: CfiRow, arch: Arch) -> UnwindRow:
         translated = _rule(number, rule)
         if translated is not None and number != row.ra_register:
             registers.append((number, translated))
-    return UnwindRow(cfa, _return_address(row), tuple(registers), tuple(kept), signal=row.signal)
+    return UnwindRow(
+        cfa, _return_address(row), tuple(registers), tuple(kept), signal=row.signal, mangled=row.ra_signed
+    )
 
 
 def _return_address(row: CfiRow) -> Rule | None:

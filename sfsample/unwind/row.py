@@ -22,6 +22,7 @@ class UnwindRow(NamedTuple):
     `ra` None: the ABI or the table says that there is no caller.  `registers` are (DWARF number, rule);
     `kept` are registers whose value the function has not changed; every other one becomes unknown.
     `signal`: the caller was interrupted, so its pc is exact.  `guess`: convention, not information.
+    `mangled`: the return address carries an authentication code (AArch64 PAC), which is taken off.
     """
 
     cfa: Rule
@@ -30,6 +31,7 @@ class UnwindRow(NamedTuple):
     kept: tuple[int, ...] = ()
     signal: bool = False
     guess: bool = False
+    mangled: bool = False
 
 
 class Caller(NamedTuple):
@@ -64,7 +66,7 @@ def apply_row(row: UnwindRow, registers: Registers, memory: Memory, arch: Arch) 
         value = _value(rule, cfa, registers, memory, arch)
         if not isinstance(value, StopReason):
             caller[number] = value
-    caller[arch.pc] = ra
+    caller[arch.pc] = ra & arch.ra_mask if row.mangled else ra
     return Caller(cfa, caller)
 
 

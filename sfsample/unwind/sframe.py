@@ -23,7 +23,7 @@ class SFrameStepper:
         if module is None:
             return None
         vaddr = module.vaddr(frame.lookup_pc)
-        for table in module.sframe:
+        for table in module.sframe.covering(vaddr):
             try:
                 fre = table.row_at(vaddr)
             except FormatError as damage:
@@ -45,6 +45,6 @@ def to_row(fre: SFrameFre, table: SFrameTable) -> UnwindRow:
         ra = Rule(arch.ra, 0, deref=False)
     else:
         ra = Rule(CFA, table.fixed_ra, deref=True)
-    if fre.fp is None:
-        return UnwindRow(fre.cfa, ra, kept=(arch.fp,), signal=fre.signal)
-    return UnwindRow(fre.cfa, ra, registers=((arch.fp, fre.fp),), signal=fre.signal)
+    registers = () if fre.fp is None else ((arch.fp, fre.fp),)
+    kept = (arch.fp,) if fre.fp is None else ()
+    return UnwindRow(fre.cfa, ra, registers, kept, signal=fre.signal, mangled=fre.mangled_ra)

@@ -158,7 +158,9 @@ class Unwinder:
         pc, sp = caller.registers[self._arch.pc], caller.registers[self._arch.sp]
         if pc == 0 and not row.signal:
             return StopReason.BAD_PC if row.guess else StopReason.OUTERMOST
-        if sp <= frame.sp and not row.signal:
+        # a leaf function may leave its stack alone where calls put the return address in a register
+        leaf = frame.exact and self._arch.ra != self._arch.pc
+        if (sp < frame.sp if leaf else sp <= frame.sp) and not row.signal:
             return StopReason.NO_PROGRESS
         if row.signal:
             return None  # whatever was interrupted was interrupted, even a jump into nowhere

@@ -67,7 +67,9 @@ def exercise(data: bytes, address: int, *vaddrs: int, executable=()) -> bool:
 def exercise_table(table: SFrameTable, data: bytes, vaddrs) -> None:
     assert table.num_fdes * table.fde_size <= len(data)
     fdes = list(table.fdes())
-    assert len(fdes) + len(table.problems) >= table.num_fdes
+    assert len(fdes) == table.num_fdes or table.problems
+    assert len(table.problems) <= 51
+    assert all(isinstance(text, str) for text in table.check())
     for fde in fdes:
         try:
             rows = table.rows(fde)

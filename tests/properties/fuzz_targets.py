@@ -1,0 +1,257 @@
+"""What is done with any bytes, a function for each kind of them: by `scripts/fuzz` and by the smoke test.
+
+Law: a target takes bytes and returns nothing.  It asks everything that can be asked, a bounded number of
+times each; `FormatError` is an answer, any other exception a finding.  Nothing here needs pytest or atheris.
+`seeds` gives real sections to start from, in the target's own layout.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from itertools import islice
+from pathlib import Path
+from struct import error as struct_error
+from struct import pack, unpack_from
+
+from sfsample.audit.coverage import cover
+from sfsample.errors import FormatError
+from sfsample.formats.dwarf_expr import evaluate
+from sfsample.formats.eh_frame import EhFrame, eh_frame_address
+from sfsample.formats.elf import ElfImage, build_id_of
+from sfsample.formats.sframe import HEADER_SIZE, SFrameTable, read_tables
+from sfsample.memory import BytesMemory
+from sfsample.modules.module import Module
+from sfsample.symbolize.symtab import SymbolTable
+from sfsample.unwind.row import apply_row
+from sfsample.unwind.sframe import to_row
+
+FIXTURES = Path(__file__).parent.parent / "fixtures"
+LIBC = [Path("/lib/x86_64-linux-gnu/libc.so.6"), Path("/lib64/libc.so.6")]
+ADDRESS = 0x2000
+STACK = 0x7000
+SOME = 30  # functions, entries or rows that are looked at of each
+
+
+def _inside(damage: FormatError, end: float = float("inf")) -> None:
+    assert 0 <= damage.offset < end
+
+
+# -- SFrame: one byte of options, then the section
+
+
+def sframe(data: bytes) -> None:
+    """Read tables, functions, rows, the row at addresses, and what is wrong; execute each row."""
+    options, section = data[:1] or b"\0", data[1:]
+    executable = [(0x1000, 0x9000)] if options[0] & 1 else []
+    sections = {".plt": (0x1000, 0x1100), ".plt.sec": (0x1100, 0x1200)} if options[0] & 2 else {}
+    try:
+        tables = read_tables(section, ADDRESS, executable=executable, sections=sections)
+    except FormatError as refusal:
+        _inside(refusal, HEADER_SIZE)
+        return
+    assert len(tables) * HEADER_SIZE <= len(section)
+    for table in tables[:SOME]:
+        _table(table, len(section))
+        for start, end in islice(table.extents(), SOME):
+            for covering in tables.covering((start + end) // 2):
+                _row_at(covering, (start + end) // 2)
+
+
+def _table(table: SFrameTable, size: int) -> None:
+    assert table.used <= size
+    for fde in islice(table.fdes(), SOME):
+        try:
+            rows = table.rows(fde)
+        except FormatError as damage:
+            _inside(damage)
+            continue
+        assert len(rows) == fde.num_fres
+        for vaddr in (fde.start - 1, fde.start, fde.start + fde.size // 2, fde.start + fde.size - 1):
+            _row_at(table, vaddr)
+    assert all(isinstance(text, str) for text in table.check())
+    assert len(table.problems) <= 51
+
+
+def _row_at(table: SFrameTable, vaddr: int) -> None:
+    try:
+        fre = table.row_at(vaddr)
+    except FormatError as damage:
+        _inside(damage)
+        return
+    if fre is None:
+        return
+    assert fre.problem is None
+    row, arch = to_row(fre, table), table.abi.arch
+    if row.ra is not None:
+        memory = BytesMemory(STACK, bytes(range(64)), arch.byteorder)
+        apply_row(row, {arch.sp: STACK, arch.fp: STACK + 16, arch.pc: vaddr % 2**64}, memory, arch)
+
+
+# -- .eh_frame: distance to .eh_frame_hdr (i32), length of that (u16, 0: none), its bytes, the section
+
+
+def eh_frame(data: bytes) -> None:
+    """Walk the entries, run their programs, look addresses up by table and by walk."""
+    if len(data) < 6:
+        return
+    distance, size = unpack_from("<iH", data)
+    hdr, section = data[6 : 6 + size], data[6 + size :]
+    hdr_vaddr = 0x1_0000_0000
+    vaddr = hdr_vaddr + distance
+    if hdr:
+        with suppress(FormatError):
+            assert 0 <= eh_frame_address(hdr, hdr_vaddr, "little") < 1 << 64
+    for frames in (EhFrame(section, vaddr, "little", hdr, hdr_vaddr), EhFrame(section, vaddr, "little")):
+        starts = [0, hdr_vaddr]
+        assert list(frames.extents()) == [(fde.start, fde.start + fde.size) for fde in frames.fdes()]
+        for fde in islice(frames.fdes(), SOME):
+            assert 0 <= fde.offset < fde.program_begin <= fde.program_end <= len(section)
+            starts += [fde.start, fde.start + fde.size - 1]
+            try:
+                rows = list(islice(frames.rows(fde), SOME))
+            except FormatError:
+                continue
+            for _, row in rows:
+                for rule in row.rules.values():
+                    if rule.expression:
+                        dwarf_expr(b"\0" + rule.expression)
+        for start in starts:
+            try:
+                frames.row_at(start)
+            except FormatError as damage:
+                _inside(damage)
+
+
+# -- DWARF expressions: one byte of options, then the expression
+
+
+def dwarf_expr(data: bytes) -> None:
+    """Evaluate: a word, or no value."""
+    options, expression = data[:1] or b"\0", data[1:]
+    registers = {number: STACK + 8 * number for number in range(17)}
+    memory = BytesMemory(STACK, bytes(range(256)))
+    value = evaluate(expression, registers, memory, "little" if options[0] & 1 else "big",
+                     STACK if options[0] & 2 else None)  # fmt: skip
+    assert value is None or 0 <= value < 1 << 64
+
+
+# -- ELF: a whole file
+
+
+def elf(data: bytes) -> None:
+    """Read headers, sections, notes and symbols, then the module's tables, as a sampler would."""
+    build_id_of(data[:4096], "little")
+    try:
+        image = ElfImage(data, "fuzzed")
+    except FormatError:
+        return
+    assert all(isinstance(section.name, str) for section in image.sections)
+    for section in image.sections[:SOME]:
+        assert len(image.contents(section)) <= len(data)
+        image.section(section.name)
+    for segment in image.segments[:SOME]:
+        image.loaded(segment.vaddr)
+        image.loaded(segment.vaddr, 16)
+        image.load_bias(0x40_0000, segment.offset, executable=True)
+    assert image.build_id is None or int(image.build_id, 16) >= 0
+    found = image.symbols()
+    if found is not None:
+        _symbols(SymbolTable(*found, image.byteorder, image.code_sections), 0)
+    module = Module(image, 0, "fuzzed", [])
+    if sum(table.num_fdes for table in module.sframe) < 1000:
+        assert 0 <= cover(module).neither <= cover(module).text
+    for start, _ in image.executable[:SOME]:
+        module.code(start, 16)
+
+
+# -- symbol tables: length of the records (u32), the records, the names
+
+
+def symtab(data: bytes) -> None:
+    """Index the records and look up their own addresses."""
+    try:
+        (size,) = unpack_from("<I", data)
+    except struct_error:
+        return
+    records, names = data[4 : 4 + size], data[4 + size :]
+    for executable in ((), [(0x1000, 0x9000)], [(0, 1 << 64)]):
+        table = SymbolTable(records, names, "little", executable)
+        for at in range(0, min(len(records), 24 * SOME), 24):
+            if at + 24 <= len(records):
+                _symbols(table, unpack_from("<Q", records, at + 8)[0])
+
+
+def _symbols(table: SymbolTable, vaddr: int) -> None:
+    for address in (vaddr - 1, vaddr, vaddr + 1, 0x1234):
+        symbol = table.find(address)
+        assert symbol is None or (symbol.name and symbol.start <= address)
+
+
+Target = Callable[[bytes], None]
+TARGETS: dict[str, Target] = {
+    target.__name__: target for target in (sframe, eh_frame, dwarf_expr, elf, symtab)
+}
+
+
+# -- seeds
+
+
+def fixtures() -> list[Path]:
+    """Return the programs of every generation."""
+    return sorted(path.with_suffix("") for path in FIXTURES.glob("v*/*.readelf"))
+
+
+def seeds(target: str) -> Iterator[bytes]:
+    """Yield inputs that are good."""
+    files = fixtures()
+    if target == "elf":
+        yield from (path.read_bytes() for path in files if path.stat().st_size < 1 << 16)
+        return
+    if target in ("eh_frame", "dwarf_expr"):
+        files += [path for path in LIBC if path.exists()][:1]
+    for path in files:
+        yield from SEEDS[target](ElfImage(path.read_bytes(), path.name))
+
+
+def _sframe_seeds(image: ElfImage) -> Iterator[bytes]:
+    found = image.sframe()
+    if found is not None:
+        yield b"\0" + bytes(found[0][:4000])
+        yield b"\3" + bytes(found[0][:4000])
+
+
+def _eh_frame_seeds(image: ElfImage) -> Iterator[bytes]:
+    """A window: the first entries, and of the header as many table entries."""
+    header = image.eh_frame_hdr()
+    section = image.section(".eh_frame")
+    if header is None or section is None:
+        return
+    hdr, hdr_vaddr = header
+    count = min(20, (len(hdr) - 12) // 8)
+    table = bytes(hdr[:8]) + pack("<I", count) + bytes(hdr[12 : 12 + 8 * count])
+    yield pack("<iH", section.vaddr - hdr_vaddr, len(table)) + table + bytes(image.contents(section)[:3000])
+
+
+def _expression_seeds(image: ElfImage) -> Iterator[bytes]:
+    section = image.section(".eh_frame")
+    if section is None:
+        return
+    seen = set()
+    frames = EhFrame(image.contents(section), section.vaddr, image.byteorder)
+    for fde in islice(frames.fdes(), 5000):
+        for _, row in frames.rows(fde):
+            for expression in (row.cfa.expression, *(rule.expression for rule in row.rules.values())):
+                if expression and expression not in seen:
+                    seen.add(expression)
+                    yield b"\3" + expression
+
+
+def _symtab_seeds(image: ElfImage) -> Iterator[bytes]:
+    found = image.symbols()
+    if found is not None:
+        records, names = found[0][: 24 * 60], found[1]
+        yield pack("<I", len(records)) + bytes(records) + bytes(names[:3000])
+
+
+SEEDS: dict[str, Callable[[ElfImage], Iterator[bytes]]] = {
+    "sframe": _sframe_seeds, "eh_frame": _eh_frame_seeds, "dwarf_expr": _expression_seeds,
+    "symtab": _symtab_seeds}  # fmt: skip

@@ -1,0 +1,62 @@
+"""Real sections, 1 to 4 bytes changed, cut off or spliced with another: what comes out is an answer.
+
+SFrame, `.eh_frame` with its header, DWARF expressions of libc, whole files (with notes and segments), symbol
+tables.  The oracle is in `fuzz_targets.py`: a value, None or `FormatError`, and nothing else.
+"""
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from sfsample.formats.elf import ElfImage, build_id_of
+from tests.properties.fuzz_targets import TARGETS, fixtures, seeds
+
+SEEDS = {name: list(seeds(name)) for name in TARGETS}
+BYTES = st.one_of(st.integers(0, 255), st.sampled_from([0, 1, 0x7F, 0x80, 0xFF]))
+NEAR_THE_FRONT = st.one_of(st.integers(0, 40), st.integers(0, 400), st.integers(0, 1 << 20))
+CHANGES = st.lists(st.tuples(NEAR_THE_FRONT, BYTES), min_size=1, max_size=4)
+QUICK = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+
+def changed(data: bytes, changes: list[tuple[int, int]]) -> bytes:
+    out = bytearray(data)
+    for at, byte in changes:
+        out[at % len(out)] = byte
+    return bytes(out)
+
+
+@pytest.mark.parametrize("name", TARGETS)
+@QUICK
+@given(st.data())
+def test_changed_bytes(name, data):
+    TARGETS[name](changed(data.draw(st.sampled_from(SEEDS[name])), data.draw(CHANGES)))
+
+
+@pytest.mark.parametrize("name", TARGETS)
+@QUICK
+@given(st.data())
+def test_cut_off_or_spliced(name, data):
+    one, other = (data.draw(st.sampled_from(SEEDS[name])) for _ in range(2))
+    head = one[: data.draw(st.integers(0, len(one)))]
+    tail = other[data.draw(st.integers(0, len(other))) :] if data.draw(st.booleans()) else b""
+
+    TARGETS[name](head + tail)
+
+
+def notes() -> list[bytes]:
+    found = []
+    for path in fixtures():
+        image = ElfImage(path.read_bytes(), path.name)
+        found += [bytes(image.data[s.offset : s.offset + s.filesz]) for s in image.segments if s.type == 4]
+    return found
+
+
+NOTES = notes()
+
+
+@QUICK
+@given(st.sampled_from(NOTES), CHANGES, st.integers(0, 200), st.sampled_from(["little", "big"]))
+def test_changed_notes(good, changes, cut, byteorder):
+    found = build_id_of(changed(good, changes)[: len(good) - cut if cut < len(good) else None], byteorder)
+
+    assert found is None or 0 < len(bytes.fromhex(found)) <= len(good)

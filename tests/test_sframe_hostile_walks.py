@@ -1,0 +1,325 @@
+"""The malformed-input catalogue, group by group: 20 to 24, of walk time (fact sheet section 6).
+
+The rows are well made and wrong, or the process is not what the tables describe.  A walk through them ends,
+gives a reason, and asks the next source of rows where there is one.
+"""
+
+import pytest
+
+from sfsample.arch import AARCH64, S390X
+from sfsample.errors import FormatError
+from sfsample.formats.elf import ElfImage
+from sfsample.memory import BytesMemory, PiecewiseMemory
+from sfsample.model import Found, StopReason, ThreadSnapshot
+from sfsample.modules.index import ModuleIndex
+from sfsample.modules.maps import Mapping
+from sfsample.unwind.unwinder import MAX_FRAMES, Unwinder
+from tests.builders.eh_frame_builder import AMD64_START, EhFrameBuilder
+from tests.builders.elf_builder import PT_GNU_SFRAME, Bytes, Load, elf
+from tests.builders.sframe_builder import (
+    AARCH64_LE,
+    AMD64,
+    Function,
+    control,
+    flex,
+    row,
+    section,
+)
+from tests.builders.sframe_builder import (
+    S390X as S390X_ABI,
+)
+
+BIAS, TEXT, SIZE, SFRAME, CFI = 0x40_0000, 0x1000, 0x1000, 0x3000, 0x5000
+CODE, STACK = BIAS + TEXT, 0x7000_0000
+FP, SP, PC = 6, 7, 16
+
+
+def index_of(
+    *functions: Function, abi: int = AMD64, cfi: dict[int, int] | None = None, sections=(), code=b""
+):
+    """Return a process of one module; `cfi` are functions of .eh_frame, start -> size, all sp+8."""
+    machine, order = {AMD64: (62, "little"), AARCH64_LE: (183, "little"), S390X_ABI: (22, "big")}[abi]
+    extra = list(sections)
+    if cfi:
+        built = EhFrameBuilder(CFI)
+        cie = built.cie(AMD64_START)
+        for start, size in cfi.items():
+            built.fde(cie, start, size)
+        extra.append(Bytes(".eh_frame", CFI, built.terminated()))
+    data = section(3, sorted(functions, key=lambda f: f.start), address=SFRAME, abi=abi)
+    segments = [Load(TEXT, code.ljust(SIZE, b"\x90"), offset=0x1000), Load(SFRAME, data, type=PT_GNU_SFRAME)]
+    return index_over(ElfImage(elf(segments, extra, machine=machine, byteorder=order), "invented"))
+
+
+def index_over(image: ElfImage) -> ModuleIndex:
+    maps = (
+        Mapping(CODE, CODE + SIZE, True, True, 0x1000, "08:01", 7, "/bin/invented", False),
+        Mapping(STACK, STACK + 0x10000, True, False, 0, "00:00", 0, "[stack]", False),
+    )
+    return ModuleIndex(lambda: maps, lambda _: image)
+
+
+def words(*values: int, base: int = STACK, order: str = "little") -> BytesMemory:
+    return BytesMemory(base, b"".join(v.to_bytes(8, order) for v in values), order)
+
+
+def walk(index, memory, pc: int = CODE, sp: int = STACK, *, arch=None, max_frames=MAX_FRAMES, **registers):
+    numbers = {"rbp": FP, "r10": 10, "x29": 29, "x30": 30, "r11": 11, "r14": 14}
+    known = {numbers[name]: value for name, value in registers.items()}
+    known |= {arch.pc: pc, arch.sp: sp} if arch else {PC: pc, SP: sp}
+    options = {"arch": arch} if arch else {}
+    unwinder = Unwinder(index, max_frames=max_frames, **options)
+    return unwinder.walk(ThreadSnapshot(1, known, memory, 0, False, 0, False, False))
+
+
+def ended(stack) -> tuple[StopReason, list[int]]:
+    return stack.stop_reason, [frame.pc - CODE for frame in stack.frames]
+
+
+def one(*words_: int, **options) -> Function:
+    """Return a function of 16 bytes at the code's start with one row, and a good one after it."""
+    return Function(TEXT, 16, [row(0, *words_, **options)])
+
+
+CALLER = Function(TEXT + 0x20, 0x20, [row(0)])  # outermost
+BACK = CODE + 0x30  # a return address in it
+
+# -- 20: frames that cannot be
+
+
+@pytest.mark.parametrize("cfa", [1, 4, 7, 9, 15])
+def test_20_unaligned_cfa(cfa):
+    """The word there is made of two others, so it is no return address."""
+    index = index_of(one(cfa), CALLER)
+    stack = walk(index, words(BACK, BACK, BACK))
+
+    assert ended(stack) in (
+        (StopReason.BAD_PC, [0]), (StopReason.BAD_MEMORY, [0]), (StopReason.NO_PROGRESS, [0]))  # fmt: skip
+
+
+def test_20_unmapped_cfa():
+    assert ended(walk(index_of(one(0x4000), CALLER), words(BACK))) == (StopReason.BAD_MEMORY, [0])
+
+
+@pytest.mark.parametrize("sp", [0, 8, (1 << 64) - 8, 1 << 63])
+def test_20_stack_pointers_from_nowhere(sp):
+    assert ended(walk(index_of(one(8), CALLER), words(BACK), sp=sp)) == (StopReason.BAD_MEMORY, [0])
+
+
+@pytest.mark.parametrize("cfa", [-8, -128])
+def test_20_cfa_below_the_stack_pointer(cfa):
+    memory = words(*[BACK] * 64, base=STACK - 256)
+
+    assert ended(walk(index_of(one(cfa), CALLER), memory)) == (StopReason.NO_PROGRESS, [0])
+
+
+def test_20_cfa_equal_to_the_stack_pointer():
+    """CFA = sp+0 finds its return address below sp, again and again."""
+    memory = words(BACK, BACK, base=STACK - 8)
+
+    assert ended(walk(index_of(one(0), CALLER), memory)) == (StopReason.NO_PROGRESS, [0])
+
+
+def test_20_cfa_above_the_stack():
+    by_rbp = index_of(one(16, -16, base="fp"), CALLER)
+    for rbp in (STACK + 0x10_0000, (1 << 64) - 16):
+        assert ended(walk(by_rbp, words(BACK), rbp=rbp)) == (StopReason.BAD_MEMORY, [0])
+
+
+def test_20_return_address_zero():
+    assert ended(walk(index_of(one(8)), words(0))) == (StopReason.OUTERMOST, [0])
+
+
+@pytest.mark.parametrize("address", [1, 0x1234, STACK + 8, CODE - 8, CODE + SIZE + 8, (1 << 64) - 1])
+def test_20_return_address_that_is_not_code(address):
+    assert ended(walk(index_of(one(8)), words(address))) == (StopReason.BAD_PC, [0])
+
+
+def test_20_the_same_frame_again():
+    """rbp points to itself: the second step does not lead up."""
+    index = index_of(one(16, -16, base="fp"))
+    memory = words(STACK, CODE + 8)
+    stack = walk(index, memory, rbp=STACK)
+
+    assert ended(stack) == (StopReason.NO_PROGRESS, [0, 8])
+
+
+def test_20_a_ring_of_frame_pointers():
+    index = index_of(one(16, -16, base="fp"))
+    memory = words(STACK + 16, CODE + 8, STACK, CODE + 8)
+    stack = walk(index, memory, rbp=STACK)
+
+    assert (stack.stop_reason, len(stack.frames)) == (StopReason.NO_PROGRESS, 3)
+
+
+def test_20_depth():
+    index = index_of(one(8))
+    stack = walk(index, words(*[CODE + 8] * 5000))
+
+    assert (stack.stop_reason, len(stack.frames)) == (StopReason.MAX_FRAMES, MAX_FRAMES)
+
+
+# -- 21: a process that is not what was read
+
+
+def test_21_a_module_that_is_gone_between_maps_and_walk():
+    """dlclose: the mapping is not there any more; exec: neither is the file."""
+    index = ModuleIndex(lambda: (), lambda _: None)
+    stack = walk(index, words(BACK), pc=CODE)
+
+    assert stack.stop_reason is StopReason.NO_MODULE
+
+
+def test_21_a_file_that_was_replaced():
+    """Other bytes at the same path: the tables are refused, and frame pointers remain."""
+
+    def refuse(_):
+        raise FormatError("/bin/invented", 0, "not an ELF file")
+
+    mapping = Mapping(CODE, CODE + SIZE, True, True, 0x1000, "08:01", 7, "/bin/invented", True)
+    stack = walk(ModuleIndex(lambda: (mapping,), refuse), words(STACK + 16, CODE + 0x18), rbp=STACK)
+
+    assert [frame.found for frame in stack.frames] == [Found.CONTEXT, Found.FRAME_POINTER]
+
+
+@pytest.mark.parametrize("keep", [20, 28, 40, 60])
+def test_21_a_file_that_was_truncated(keep):
+    """The section's bytes are not all there: the section is lost, CFI is asked."""
+    whole = section(3, [one(8), CALLER], address=SFRAME)
+    built = EhFrameBuilder(CFI)
+    cie = built.cie(AMD64_START)
+    built.fde(cie, TEXT, 16)
+    built.fde(cie, TEXT + 0x20, 0x20, b"\x07\x10")
+    data = elf(
+        [Load(TEXT, bytes(SIZE), offset=0x1000), Load(SFRAME, whole[:keep], type=PT_GNU_SFRAME)],
+        [Bytes(".eh_frame", CFI, built.terminated())],
+    )
+    index = index_over(ElfImage(data, "invented"))
+    stack = walk(index, words(BACK))
+
+    assert ended(stack) == (StopReason.OUTERMOST, [0, 0x30])
+    assert stack.frames[1].found is Found.EH_FRAME
+    assert len(index.find(CODE).problems) == 1
+
+
+def test_21_reads_that_come_back_short():
+    """The copy ends inside the word: it is not there."""
+    index = index_of(one(16), CALLER)
+    for size in range(16):
+        stack = walk(index, BytesMemory(STACK, (words(0, BACK).data)[:size]))
+        assert ended(stack) == (StopReason.BAD_MEMORY, [0])
+    halves = PiecewiseMemory(BytesMemory(STACK, bytes(12)), BytesMemory(STACK + 12, bytes(4)))
+    assert ended(walk(index, halves)) == (StopReason.BAD_MEMORY, [0])
+
+
+# -- 22: sections that describe less than they seem to
+
+
+def test_22_plt_only():
+    """Mixed inputs leave a section with the PLT alone: everything else is CFI's."""
+    plt = Function(TEXT + 0x800, 0x20, [row(0, 8), row(11, 16)], repeat=16)
+    index = index_of(plt, cfi={TEXT: 16, TEXT + 0x20: 0x20})
+    stack = walk(index, words(0, CODE + 8, BACK, 0), pc=CODE + 0x81B)
+
+    assert ended(stack) == (StopReason.OUTERMOST, [0x81B, 8, 0x30])
+    assert [f.found for f in stack.frames[1:]] == [Found.SFRAME, Found.EH_FRAME]
+
+
+def test_22_plt_got():
+    """ld says sp+16; the slot is entered with sp+8."""
+    index = index_of(CALLER, Function(TEXT + 0x800, 0x20, [row(0, 16)], repeat=8))
+
+    assert ended(walk(index, words(BACK, 0xBAD), pc=CODE + 0x80A)) == (StopReason.OUTERMOST, [0x80A, 0x30])
+    [table] = index.find(CODE).sframe
+    assert len(table.notes) == 1
+
+
+def test_22_plt_sec_of_ld_2_40():
+    data = section(1, [Function(TEXT + 0x800, 16, [row(0, 16), row(6, 24)])], address=SFRAME)
+    plt_sec = Bytes(".plt.sec", TEXT + 0x800, offset=0x1800, size=0x40, flags=6)
+    segments = [Load(TEXT, bytes(SIZE), offset=0x1000), Load(SFRAME, data, type=PT_GNU_SFRAME)]
+    for sections, expected in (([plt_sec], [0x804, 0x30]), ([], [0x804])):
+        stack = walk(index_over(ElfImage(elf(segments, sections), "x")), words(BACK, 0xBAD), pc=CODE + 0x804)
+        assert ended(stack)[1] == expected
+
+
+# -- 23: rules that hold in the innermost frame only
+
+
+def leaf_and_caller(abi: int, leaf, caller) -> ModuleIndex:
+    return index_of(Function(TEXT, 16, [leaf]), Function(TEXT + 0x20, 0x20, [caller]), abi=abi)
+
+
+def test_23_aarch64_leaf_rule():
+    """The innermost frame has its return address in x30, and may leave sp alone; a caller cannot."""
+    index = leaf_and_caller(AARCH64_LE, row(0, 0), row(0))
+    assert ended(walk(index, words(), arch=AARCH64, x30=BACK)) == (StopReason.OUTERMOST, [0, 0x30])
+    index = leaf_and_caller(AARCH64_LE, row(0, 16, -8), row(0, 0))
+    stack = walk(index, words(0, BACK), arch=AARCH64, x30=BACK)
+    assert ended(stack) == (StopReason.REGISTER_UNKNOWN, [0, 0x30])
+
+
+def test_23_aarch64_only_the_innermost_frame_may_leave_sp_alone():
+    index = leaf_and_caller(AARCH64_LE, row(0, -16), row(0))
+    assert ended(walk(index, words(), arch=AARCH64, x30=BACK)) == (StopReason.NO_PROGRESS, [0])
+    index = leaf_and_caller(AARCH64_LE, row(0, 16, -8), row(0, 0, 8))
+    stack = walk(index, words(0, BACK, 0, BACK), arch=AARCH64)
+    assert ended(stack) == (StopReason.NO_PROGRESS, [0, 0x30])
+
+
+def test_23_aarch64_signed_return_address():
+    index = leaf_and_caller(AARCH64_LE, row(0, 16, -8, mangled=True), row(0))
+    stack = walk(index, words(0, BACK | 0x00AB << 48), arch=AARCH64)
+
+    assert ended(stack) == (StopReason.OUTERMOST, [0, 0x30])
+
+
+def test_23_s390x_leaf_rule():
+    index = leaf_and_caller(S390X_ABI, row(0, 0), row(0))
+    assert ended(walk(index, words(order="big"), arch=S390X, r14=BACK)) == (StopReason.OUTERMOST, [0, 0x30])
+    index = leaf_and_caller(S390X_ABI, row(0, 20, -48), row(0, 0))
+    stack = walk(index, words(*[BACK] * 64, order="big"), arch=S390X, r14=BACK)
+    assert ended(stack) == (StopReason.REGISTER_UNKNOWN, [0, 0x30])
+
+
+def test_23_rules_by_another_register():
+    """r10 of a realigned frame: known in the innermost frame, not in a caller."""
+    realigned = Function(TEXT, 16, [flex(0, control(10), 0)], flexible=True)
+    stack = walk(index_of(realigned, CALLER), words(0, 0, 0, BACK), r10=STACK + 32)
+    assert ended(stack) == (StopReason.OUTERMOST, [0, 0x30])
+    above = Function(TEXT + 0x20, 0x20, [flex(0, control(10), 0)], flexible=True)
+    stack = walk(index_of(one(8), above), words(BACK, 0, BACK), r10=STACK + 24)
+    assert ended(stack) == (StopReason.REGISTER_UNKNOWN, [0, 0x30])
+
+
+# -- 24: the call, not what follows it
+
+
+def test_24_a_call_that_does_not_return_as_the_last_instruction():
+    """The return address is the next function's first byte, whose rows are others."""
+    calls_abort = Function(TEXT + 0x10, 0x10, [row(0, 24)])
+    index = index_of(one(8), calls_abort, CALLER)
+    stack = walk(index, words(CODE + 0x20, 0, 0, BACK))
+
+    assert ended(stack) == (StopReason.OUTERMOST, [0, 0x20, 0x30])
+
+
+def test_24_an_exact_pc_is_looked_up_as_it_is():
+    index = index_of(Function(TEXT, 16, [row(0, 24)]), Function(TEXT + 16, 16, [row(0, 8)]), CALLER)
+
+    assert ended(walk(index, words(BACK), pc=CODE + 16)) == (StopReason.OUTERMOST, [16, 0x30])
+
+
+def test_24_the_return_address_is_the_trampoline_itself():
+    """pc-1 lies in another function, whose rows are not the trampoline's; its bytes decide."""
+    sigreturn = bytes.fromhex("48c7c00f0000000f05")
+    code = bytes(0x100) + sigreturn
+    handler, before = one(8), Function(TEXT + 0xF0, 0x10, [row(0, 4096)])
+    gregs = [0] * 17
+    gregs[15], gregs[16] = STACK + 0x400, BACK
+    index = index_of(handler, before, CALLER, code=code)
+    stack = walk(index, words(CODE + 0x100, *[0] * 5, *gregs))
+
+    assert ended(stack) == (StopReason.OUTERMOST, [0, 0x100, 0x30])
+    assert stack.frames[2].found is Found.SIGNAL_FRAME
+    assert stack.frames[2].exact

@@ -1,0 +1,115 @@
+"""Rows of PLTs that particular linkers write wrong: repaired in look-ups, shown as they are, and told.
+
+`data/sframe-ibtplt-v1.json` is what ld 2.40 wrote with `-z ibtplt`, with the bytes of two of its stubs.
+"""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from sfsample.formats.elf import ElfImage
+from sfsample.formats.sframe import SFrameTable
+from sfsample.modules.module import Module
+from tests.builders.elf_builder import PT_GNU_SFRAME, Bytes, Load, elf
+from tests.builders.sframe_builder import Function, row, section
+
+IBT = json.loads((Path(__file__).parent / "data" / "sframe-ibtplt-v1.json").read_text())
+SECTIONS = {name: tuple(extent) for name, extent in IBT["sections"].items()}
+PLT, PLT_SEC = SECTIONS[".plt"][0], SECTIONS[".plt.sec"][0]
+ADDRESS, START = 0x2000, 0x1000
+KNOWN_BUG = "known bug of ld"
+
+
+def ibt(sections=SECTIONS) -> SFrameTable:
+    return SFrameTable(bytes.fromhex(IBT["hex"]), IBT["section_addr"], sections=sections)
+
+
+def offsets(table: SFrameTable, start: int, *at: int) -> list[int | None]:
+    return [(found := table.row_at(start + a)) and found.cfa.offset for a in at]
+
+
+def test_the_stubs_push_where_we_say():
+    """endbr64; push: sp+16 from 9 on.  endbr64; jmp: sp+8 throughout."""
+    slot, second = (bytes.fromhex(IBT["code"][hex(at)]) for at in (PLT + 16, PLT_SEC))
+
+    assert slot[:5] == b"\xf3\x0f\x1e\xfa\x68"
+    assert slot[9] == 0xE9
+    assert second[:6] == b"\xf3\x0f\x1e\xfa\xff\x25"
+
+
+def test_first_slot_of_plt_sec():
+    table = ibt()
+
+    assert offsets(table, PLT_SEC, 0, 4, 6, 10) == [8, 8, 8, 8]
+    assert offsets(table, PLT_SEC, 16, 20, 47, 48) == [8, 8, 8, None]  # ld covers no more
+    assert offsets(ibt(None), PLT_SEC, 0, 6) == [16, 24]  # no section is known: nothing is proven
+
+
+def test_slots_with_endbr64():
+    table = ibt()
+
+    assert offsets(table, PLT + 16, 0, 4, 8, 9, 15, 16, 25) == [8, 8, 8, 16, 16, 8, 16]
+    assert offsets(table, PLT, 0, 6) == [16, 24]  # PLT0 is right
+    assert offsets(ibt(None), PLT + 16, 9, 11) == [8, 16]
+
+
+def test_slots_without_endbr64_stay():
+    """No `.plt.sec`: the usual PLT, whose second row rightly begins at 11."""
+    assert offsets(ibt({".plt": SECTIONS[".plt"]}), PLT + 16, 9, 10, 11) == [8, 8, 16]
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_linkers_after_2_40_are_believed(version):
+    rows = [row(0, 16), row(6, 24)]
+    data = section(version, [Function(START, 16, rows)], address=ADDRESS)
+    table = SFrameTable(data, ADDRESS, sections={".plt.sec": (START, START + 64)})
+
+    assert offsets(table, START, 0, 6) == [16, 24]
+
+
+def test_repairs_are_told_once_by_look_up_and_by_check():
+    table = ibt()
+    assert table.notes == []
+    for _ in range(3):
+        offsets(table, PLT_SEC, 0)
+    [note] = table.notes
+    assert ".plt.sec at 0x10b0" in note
+    assert KNOWN_BUG in note
+    assert [KNOWN_BUG in text for text in table.check()] == [True, True]
+    assert ibt(None).check() == []
+
+
+def test_rows_show_the_file():
+    table = ibt()
+    by_start = {fde.start: [r.cfa.offset for r in table.rows(fde)] for fde in table.fdes()}
+
+    assert by_start[PLT_SEC] == [16, 24]
+
+
+@pytest.mark.parametrize("version", [2, 3])
+@pytest.mark.parametrize("block", [8, 16])
+def test_plt_got(version, block):
+    data = section(version, [Function(START, 4 * block, [row(0, 16)], repeat=block)], address=ADDRESS)
+    table = SFrameTable(data, ADDRESS)
+
+    [finding] = table.check()
+    assert finding.startswith(".plt.got at 0x1000 says sp+16, repaired to sp+8")
+    assert table.notes == []
+    assert offsets(table, START, 0, block + 2) == [8, 8]
+    assert table.notes == [finding]
+    assert table.check() == [finding]
+
+
+def test_a_module_knows_its_sections():
+    text = bytes(0x200)
+    sframe = bytes.fromhex(IBT["hex"])
+    names = [
+        Bytes(name, start, flags=6, offset=start, size=end - start) for name, (start, end) in SECTIONS.items()
+    ]
+    segments = [Load(0x1000, text, offset=0x1000), Load(IBT["section_addr"], sframe, type=PT_GNU_SFRAME)]
+    module = Module(ElfImage(elf(segments, names), "x"), 0, "x", [])
+    [table] = module.sframe
+
+    assert offsets(table, PLT_SEC, 0, 6) == [8, 8]
+    assert module.problems == []
