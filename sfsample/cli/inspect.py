@@ -59,7 +59,16 @@ def _open(path: str) -> ElfImage:
 
 
 def _inspect(module: Module, arguments: Namespace, base: int | None = None) -> Inspection:
-    return Inspection(module, cover(module), verify(module) if arguments.verify else None, base)
+    coverage = cover(module)
+    verdict = verify(module) if arguments.verify else None
+    return Inspection(module, _findings(module), coverage, verdict, base)
+
+
+def _findings(module: Module) -> tuple[str, ...]:
+    """Return what was lost while reading, and what is wrong or repaired in the SFrame tables."""
+    mine = f"{module.path}: "
+    lost = [text.removeprefix(mine) for text in module.problems if text.startswith(mine)]
+    return tuple(dict.fromkeys([*lost, *(text for table in module.sframe for text in table.check())]))
 
 
 def _names(module: Module) -> FunctionName:

@@ -21,9 +21,13 @@ FunctionName = Callable[[int], str]  # vaddr -> text
 
 
 class Inspection(NamedTuple):
-    """One module: its tables, what they cover, the verdict if one was asked for, its base in a process."""
+    """One module: its tables, what is wrong with them, what they cover, and whether they agree.
+
+    `verdict` is None unless it was asked for, `base` None outside a process.
+    """
 
     module: Module
+    findings: tuple[str, ...]
     coverage: Coverage
     verdict: Verdict | None
     base: int | None = None
@@ -72,7 +76,7 @@ def inspection_json(found: Inspection, *, rows: bool) -> dict[str, Any]:
         "build_id": module.build_id,
         "sframe": _tables_json(module, rows=rows) if module.sframe else None,
         "eh_frame": {"fdes": coverage.eh_frame_fdes} if module.eh_frame else None,
-        "problems": list(module.problems),
+        "problems": list(found.findings),
         "coverage": {
             "text_bytes": coverage.text,
             "sframe": round(coverage.share(coverage.sframe), 6),
@@ -105,11 +109,11 @@ def _tables_json(module: Module, *, rows: bool) -> dict[str, Any]:
     if rows:
         both = [(fde, table) for table in module.sframe for fde in table.fdes()]
         both.sort(key=lambda pair: pair[0].start)
-        document["functions"] = [_function_json(fde, table, module) for fde, table in both]
+        document["functions"] = [_function_json(fde, table) for fde, table in both]
     return document
 
 
-def _function_json(fde: SFrameFde, table: SFrameTable, module: Module) -> dict[str, Any]:
+def _function_json(fde: SFrameFde, table: SFrameTable) -> dict[str, Any]:
     key = "B" if fde.pauth_b else "A"
     return {
         "start": hex(fde.start),
@@ -119,7 +123,7 @@ def _function_json(fde: SFrameFde, table: SFrameTable, module: Module) -> dict[s
         "fde_type": "flex" if fde.fde_type else "default",
         "signal": fde.signal,
         "pauth_key": key if table.abi.name.startswith("AARCH64") else None,
-        "rows": [_row_json(fre, table) for fre in _rows(fde, table, module)],
+        "rows": [_row_json(fre, table) for fre in _rows(fde, table)],
     }
 
 
@@ -129,12 +133,11 @@ def _row_json(fre: SFrameFre, table: SFrameTable) -> dict[str, Any]:
             "mangled_ra": fre.mangled_ra}  # fmt: skip
 
 
-def _rows(fde: SFrameFde, table: SFrameTable, module: Module) -> tuple[SFrameFre, ...]:
+def _rows(fde: SFrameFde, table: SFrameTable) -> tuple[SFrameFre, ...]:
     try:
-        return table.rows(fde)
-    except FormatError as damage:
-        module.lose(damage)
-        return ()
+        return table.decode(fde)
+    except FormatError:
+        return ()  # it is among the findings
 
 
 def _verdict_json(verdict: Verdict, arch: Arch | None) -> dict[str, Any]:
@@ -172,12 +175,12 @@ def inspection_text(found: Inspection, name: FunctionName, *, rows: bool, verbos
     yield f"  .eh_frame: {coverage.eh_frame_fdes} functions" if module.eh_frame else "  .eh_frame: none"
     yield f"  code: {coverage.text} bytes; {_shares(coverage)}"
     yield from _dropped_text(coverage, name, verbose=verbose)
-    yield from (f"  problem: {text}" for text in module.problems)
+    yield from (f"  problem: {text}" for text in found.findings)
     if found.verdict is not None and arch is not None:
         yield from _verdict_text(found.verdict, name, arch, verbose=verbose)
     if rows:
         for table in module.sframe:
-            yield from _functions_text(table, module, name)
+            yield from _functions_text(table, name)
 
 
 def _header_text(table: SFrameTable) -> Iterator[str]:
@@ -227,13 +230,13 @@ def _said_text(said: Said, arch: Arch) -> str:
     return f"CFA {texts['cfa'] or '-'}, RA {texts['ra']}, FP {texts['fp'] or 'unchanged'}{signal}"
 
 
-def _functions_text(table: SFrameTable, module: Module, name: FunctionName) -> Iterator[str]:
+def _functions_text(table: SFrameTable, name: FunctionName) -> Iterator[str]:
     arch = table.abi.arch
     for fde in sorted(table.fdes(), key=lambda fde: fde.start):
         marks = [f"repeats every {fde.rep_size}" if fde.masked else "", "flexible" if fde.fde_type else "",
                  "signal trampoline" if fde.signal else "", "key B" if fde.pauth_b else ""]  # fmt: skip
         yield f"  {fde.start:#x}  {fde.size} bytes  {', '.join([name(fde.start), *filter(None, marks)])}"
-        for fre in _rows(fde, table, module):
+        for fre in _rows(fde, table):
             ra = _ra(fre, table)
             mark = " signed" if fre.mangled_ra else ""
             text = (
