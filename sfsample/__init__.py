@@ -4,8 +4,9 @@
     profile = sfsample.record(1234, duration=10)
     print(sfsample.folded(profile))
 
-The names below are the library; everything else may change.  They are loaded on first use, so that importing
-the package (which the command line does for `--help`) costs nothing.
+`sfsample.sframe` is the SFrame reader by itself (docs/sframe.md).  The names below are the library;
+everything else may change.  They are loaded on first use, so that importing the package (which the command
+line does for `--help`) costs nothing.
 """
 
 TYPE_CHECKING = False  # `typing` costs 3 ms, a tenth of what --help may take
@@ -13,12 +14,14 @@ if TYPE_CHECKING:
     from typing import Any
 
     from sfsample.api import dump, folded, record
-    from sfsample.errors import NoSuchProcess, NotPermitted, SfsampleError, UnsupportedTarget
+    from sfsample.errors import FormatError, NoSuchProcess, NotPermitted, SfsampleError, UnsupportedTarget
+    from sfsample.formats import sframe
     from sfsample.model import Found, Frame, Stack, StopReason
     from sfsample.profile import Profile
     from sfsample.snapshot import ProcessDump, ThreadDump
 
 __all__ = [
+    "FormatError",
     "Found",
     "Frame",
     "NoSuchProcess",
@@ -33,11 +36,12 @@ __all__ = [
     "dump",
     "folded",
     "record",
+    "sframe",
 ]
 
 _HOMES = {
     "api": ("dump", "folded", "record"),
-    "errors": ("NoSuchProcess", "NotPermitted", "SfsampleError", "UnsupportedTarget"),
+    "errors": ("FormatError", "NoSuchProcess", "NotPermitted", "SfsampleError", "UnsupportedTarget"),
     "model": ("Found", "Frame", "Stack", "StopReason"),
     "profile": ("Profile",),
     "snapshot": ("ProcessDump", "ThreadDump"),
@@ -47,6 +51,8 @@ _HOMES = {
 def __getattr__(name: str) -> "Any":  # noqa: ANN401 - module attributes have any type
     from importlib import import_module
 
+    if name == "sframe":
+        return import_module("sfsample.formats.sframe")
     for home, names in _HOMES.items():
         if name in names:
             return getattr(import_module(f"sfsample.{home}"), name)

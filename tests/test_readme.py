@@ -1,6 +1,6 @@
 """The README is true: its example runs, its commands exist, its table of reasons is complete.
 
-Law: everything here is read from README.md, so that it cannot drift.
+Law: everything here is read from the documents, so that it cannot drift.
 """
 
 import os
@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from sfsample.model import StopReason
+from sfsample.model import CFA, Rule, StopReason
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", README, flags=re.DOTALL)
+def blocks(language: str, text: str = README) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", text, flags=re.DOTALL)
 
 
 @pytest.mark.live
@@ -67,3 +67,18 @@ def test_no_command_line_in_the_readme_is_refused():
     for line in lines:
         words = line.split(" > ")[0].split()
         parse(words[1:])
+
+
+def test_the_page_on_sframe_reads_its_own_bytes():
+    page = (ROOT / "docs/sframe.md").read_text(encoding="utf-8")
+    (example,) = blocks("python", page)
+    done = subprocess.run([sys.executable, "-c", example], capture_output=True, text=True, check=True)
+    explained = "".join(re.findall(r"^    ((?:[0-9a-f]{2,8} )+) {2,}", page, flags=re.MULTILINE))
+    read = "".join(re.findall(r'"([0-9a-f ]+)"', example))
+
+    assert explained.replace(" ", "") == read.replace(" ", "")
+    assert done.stdout.splitlines()[:3] == [
+        "0x1000, 16 bytes",
+        f"  +0: CFA {Rule(7, 8, deref=False)}, FP None",
+        f"  +1: CFA {Rule(7, 16, deref=False)}, FP {Rule(CFA, -16, deref=True)}",
+    ]
