@@ -14,11 +14,20 @@ if TYPE_CHECKING:
     from typing import Any
 
     from sfsample.api import dump, folded, record
-    from sfsample.errors import FormatError, NoSuchProcess, NotPermitted, SfsampleError, UnsupportedTarget
+    from sfsample.errors import (
+        FormatError,
+        NoSuchProcess,
+        NotPermitted,
+        SfsampleError,
+        TargetError,
+        UnsupportedTarget,
+    )
     from sfsample.formats import sframe
     from sfsample.model import Found, Frame, Stack, StopReason
     from sfsample.profile import Profile
     from sfsample.snapshot import ProcessDump, ThreadDump
+
+__version__ = "0.1.0"
 
 __all__ = [
     "FormatError",
@@ -31,6 +40,7 @@ __all__ = [
     "SfsampleError",
     "Stack",
     "StopReason",
+    "TargetError",
     "ThreadDump",
     "UnsupportedTarget",
     "dump",
@@ -41,7 +51,14 @@ __all__ = [
 
 _HOMES = {
     "api": ("dump", "folded", "record"),
-    "errors": ("FormatError", "NoSuchProcess", "NotPermitted", "SfsampleError", "UnsupportedTarget"),
+    "errors": (
+        "FormatError",
+        "NoSuchProcess",
+        "NotPermitted",
+        "SfsampleError",
+        "TargetError",
+        "UnsupportedTarget",
+    ),
     "model": ("Found", "Frame", "Stack", "StopReason"),
     "profile": ("Profile",),
     "snapshot": ("ProcessDump", "ThreadDump"),
@@ -57,3 +74,7 @@ def __getattr__(name: str) -> "Any":  # noqa: ANN401 - module attributes have an
         if name in names:
             return getattr(import_module(f"sfsample.{home}"), name)
     raise AttributeError(f"module 'sfsample' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, "__version__"])

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from sfsample.output.folded import folded_lines
 from sfsample.profile import Profile
-from sfsample.sampler import Clock, Mode, Options, Sampler
+from sfsample.sampler import Clock, Mode, Options, Sampler, check
 from sfsample.snapshot import ProcessDump, take
 from sfsample.symbolize.names import clean_name
 from sfsample.symbolize.symbolizer import Symbolizer
@@ -33,14 +33,17 @@ def record(
 ) -> Profile:
     """Sample one process or several.
 
-    `duration` in seconds (None: until the target ends or `should_stop`, asked ten times a second, is true),
-    `rate` in samples per second and thread, `mode` "cpu" (threads that run at the tick) or "wall" (all),
-    `stack_bytes` copied per thread at most.
+    `duration` in seconds (None: until the target ends or `should_stop` is true; that is asked at every tick,
+    and at least ten times a second, on the sampling thread), `rate` in samples per second and thread,
+    `mode` "cpu" (threads that run at the tick) or "wall" (all), `stack_bytes` copied per thread at most.
 
-    Raises NoSuchProcess, NotPermitted or UnsupportedTarget; each has `help` lines.
+    Raises TargetError (NoSuchProcess, NotPermitted, UnsupportedTarget), which has `help` lines, and
+    ValueError for an argument that makes no sense.
     """
-    wanted = [pids] if isinstance(pids, int) else list(pids)
+    wanted = [pids] if isinstance(pids, int) else list(dict.fromkeys(pids))
     options = Options(rate, duration, mode, steppers, max_frames)
+    check(options)
+    _check_size(stack_bytes)
 
     def work(stop: Callable[[], bool]) -> Profile:
         targets: list[LiveProcess] = []
@@ -63,6 +66,7 @@ def dump(
     steppers: Sequence[Stepper] = DEFAULT_STEPPERS,
 ) -> ProcessDump:
     """Look once at every thread of a process.  Raises as `record` does."""
+    _check_size(stack_bytes)
 
     def work(_stop: Callable[[], bool]) -> ProcessDump:
         target = LiveProcess(pid, stack_bytes)
@@ -72,6 +76,11 @@ def dump(
             target.close()
 
     return OwnThread(work, lambda: False).run()
+
+
+def _check_size(stack_bytes: int) -> None:
+    if not 1 << 10 <= stack_bytes <= 1 << 30:
+        raise ValueError(f"stack_bytes must be between 1 KiB and 1 GiB, not {stack_bytes}")
 
 
 def folded(profile: Profile, *, threads: bool = False) -> str:

@@ -71,10 +71,8 @@ class ThreadSnapshot(NamedTuple):
     tid: int
     registers: Registers
     memory: Memory
-    copied_to: int  # address after the last stack byte copied
     bounded: bool  # the copy ended at --stack-bytes, not at the end of the mapping
     stop_ns: int  # how long the thread was stopped
-    in_syscall: bool
     eintr: bool  # this stop made a system call of the target fail with EINTR
 
 

@@ -5,7 +5,6 @@ and never made up for.  Unwinding happens while the target runs.  The clock is i
 capture one thread costs that sample and is counted.
 """
 
-import gc
 import resource
 import time
 from collections.abc import Callable, Sequence
@@ -56,6 +55,18 @@ class Options(NamedTuple):
     max_frames: int = MAX_FRAMES
 
 
+def check(options: Options) -> None:
+    """Raise ValueError for an option that makes no sense."""
+    if options.mode not in ("cpu", "wall"):
+        raise ValueError(f'mode must be "cpu" or "wall", not {options.mode!r}')
+    if not options.rate > 0:
+        raise ValueError(f"rate must be positive, not {options.rate}")
+    if options.duration is not None and not options.duration > 0:
+        raise ValueError(f"duration must be positive, not {options.duration}")
+    if options.max_frames < 1:
+        raise ValueError(f"max_frames must be at least 1, not {options.max_frames}")
+
+
 class Sampler:
     """Samples processes into one profile."""
 
@@ -68,16 +79,12 @@ class Sampler:
     def run(self, should_stop: Callable[[], bool] = lambda: False) -> Profile:
         """Sample until the duration is over, `should_stop` says so, or no target is left."""
         stats, clock = self.profile.stats, self._clock
-        cpu, start = time.process_time(), clock.now()
-        collecting = gc.isenabled()
-        gc.disable()  # a collection must not fall into a pause; ticks make no cycles
+        cpu, start = time.thread_time(), clock.now()
         try:
             stats.ended_by = self._loop(start, should_stop)
         finally:
-            if collecting:
-                gc.enable()
             stats.duration_s = clock.now() - start
-            stats.sampler_cpu_s = time.process_time() - cpu
+            stats.sampler_cpu_s = time.thread_time() - cpu
             stats.sampler_max_rss_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
             for watched in self._watched:
                 watched.finish()
@@ -210,6 +217,7 @@ class _Watched:
         """Add what is known only at the end."""
         stats, target = self._profile.stats, self._target
         for module in target.index.modules:
+            _ = module.image.sections  # if they are damaged, the names will be missing: say so
             entry = (module.path, bool(module.sframe))
             if entry not in stats.module_paths:
                 stats.module_paths.append(entry)

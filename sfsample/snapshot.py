@@ -10,7 +10,6 @@ from sfsample.model import Capture, Stack, ThreadSnapshot
 from sfsample.modules.module import Module
 from sfsample.target.live import LiveProcess
 from sfsample.target.permission import tracer_of
-from sfsample.target.process import command_line
 from sfsample.target.procfs import Stat
 from sfsample.target.tracer import Missed
 from sfsample.unwind.unwinder import Unwinder
@@ -57,8 +56,15 @@ def take(target: LiveProcess, unwinder: Unwinder) -> ProcessDump:
     now = time.time()
     dumps = [_thread(target, unwinder, tid, stat) for tid, stat in target.threads()]
     problems = (*target.opener.problems, *target.index.problems)
-    return ProcessDump(target.pid, process.name if process else "?", command_line(target.pid),
+    return ProcessDump(target.pid, process.name if process else "?", _command_line(target),
                        proc.link("exe"), now, tuple(d for d in dumps if d is not None), problems)  # fmt: skip
+
+
+def _command_line(target: LiveProcess) -> list[str]:
+    """Return the arguments; a program that has written a title over them gives its words."""
+    text = (target.proc.read("cmdline") or b"").decode("utf-8", "surrogateescape").rstrip("\0")
+    words = text.split("\0") if text else []
+    return words[0].split() if len(words) == 1 and " " in words[0] else words
 
 
 def _thread(target: LiveProcess, unwinder: Unwinder, tid: int, stat: Stat) -> ThreadDump | None:

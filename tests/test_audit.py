@@ -23,7 +23,7 @@ def module(functions: list[Function], cfi: list[tuple[int, int]], text: int = 0x
     if cfi:
         loads.append(Load(CFI, frames.terminated(), flags=R))
         loads.append(Load(HDR, frames.hdr(HDR), flags=R, type=PT_GNU_EH_FRAME))
-    return Module(ElfImage(elf(loads), "/lib/x.so"), 0, "/lib/x.so", [])
+    return Module(ElfImage(elf(loads), "/lib/x.so"), 0, "/lib/x.so")
 
 
 def entry(start: int, size: int, cfa: int = 8) -> Function:

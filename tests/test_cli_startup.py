@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from sfsample.cli.options import VERSION
+import sfsample
 
 HEAVY = {
     "psutil", "elftools", "ptrace", "demangle", "dataclasses", "typing", "subprocess", "json", "pathlib",
@@ -52,13 +52,13 @@ def test_help_and_version_are_results() -> None:
         done = run(*words)
         assert (done.returncode, done.stderr) == (0, "")
         assert done.stdout.startswith("usage: sfsample")
-    assert run("--version").stdout == f"sfsample {VERSION}\n"
+    assert run("--version").stdout == f"sfsample {sfsample.__version__}\n"
 
 
 def test_the_version_is_the_package_s() -> None:
     from importlib.metadata import version
 
-    assert version("sfsample") == VERSION
+    assert version("sfsample") == sfsample.__version__
 
 
 def test_every_flag_of_the_contract_is_in_the_help() -> None:

@@ -13,7 +13,7 @@ PATH = "/lib/x.so"
 
 def module(*segments: Load, sections: list[Bytes] | None = None) -> Module:
     image = ElfImage(elf([Load(TEXT, bytes(range(64))), *segments], sections), PATH)
-    return Module(image, BIAS, PATH, [])
+    return Module(image, BIAS, PATH)
 
 
 def sframe_segment(*functions: Function, **options) -> Load:

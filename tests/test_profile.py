@@ -13,7 +13,7 @@ from sfsample.profile import Location, Pauses, Profile, StackKey, Stats, locate
 from tests.builders.elf_builder import Load, elf
 
 BIAS = 0x5555_0000_0000
-MODULE = Module(ElfImage(elf([Load(0x1000, bytes(64))]), "x"), BIAS, "/bin/x", [])
+MODULE = Module(ElfImage(elf([Load(0x1000, bytes(64))]), "x"), BIAS, "/bin/x")
 
 
 def frame(pc: int, found: Found = Found.CONTEXT, *, exact: bool = True) -> Frame:

@@ -84,7 +84,7 @@ class FakeProcess:
     def threads(self):
         if self.clock.now() >= self.ends_at:
             return []
-        return [(tid, Stat(f"thread {tid}", state, 0, 0, 0, 5)) for tid, state in self.states.items()]
+        return [(tid, Stat(f"thread {tid}", state, 0, 5)) for tid, state in self.states.items()]
 
     def capture(self, tid):
         self.captured.append((tid, self.clock.now()))
@@ -95,7 +95,7 @@ class FakeProcess:
         if answer is not None:
             return answer
         memory = BytesMemory(STACK, bytes(16))
-        return ThreadSnapshot(tid, {16: CODE, 7: STACK}, memory, STACK + 16, False, 61_000, False, False)
+        return ThreadSnapshot(tid, {16: CODE, 7: STACK}, memory, bounded=False, stop_ns=61_000, eintr=False)
 
     def ticks(self) -> list[float]:
         """When captures happened, in ticks after the start."""

@@ -62,7 +62,7 @@ def test_01_nobits_and_a_segment_without_bytes():
     beyond = Load(ADDRESS, section(3, [GOOD])[:30], type=PT_GNU_SFRAME, filesz=1 << 40)
     assert ElfImage(elf([empty], [nobits]), "x").sframe() is None
     image = ElfImage(elf([Load(START, bytes(64)), beyond]), "x")
-    module = Module(image, 0, "x", [])
+    module = Module(image, 0, "x")
     assert len(module.sframe) == 0
     assert len(module.problems) == 1
 
@@ -253,6 +253,6 @@ def test_08_relocations_that_were_not_applied(version):
 
 def test_08_a_file_that_was_not_linked_is_told():
     image = ElfImage(elf([], [Bytes(".sframe", 0, section(3, [GOOD]))], kind=1), "x.o")
-    module = Module(image, 0, "x.o", [])
+    module = Module(image, 0, "x.o")
     assert module.sframe
     assert module.problems == ["x.o: .sframe: not linked: start addresses are not final"]

@@ -69,7 +69,7 @@ def walk(index, memory, pc: int = CODE, sp: int = STACK, *, arch=None, max_frame
     known |= {arch.pc: pc, arch.sp: sp} if arch else {PC: pc, SP: sp}
     options = {"arch": arch} if arch else {}
     unwinder = Unwinder(index, max_frames=max_frames, **options)
-    return unwinder.walk(ThreadSnapshot(1, known, memory, 0, False, 0, False, False))
+    return unwinder.walk(ThreadSnapshot(1, known, memory, bounded=False, stop_ns=0, eintr=False))
 
 
 def ended(stack) -> tuple[StopReason, list[int]]:

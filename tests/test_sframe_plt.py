@@ -108,7 +108,7 @@ def test_a_module_knows_its_sections():
         Bytes(name, start, flags=6, offset=start, size=end - start) for name, (start, end) in SECTIONS.items()
     ]
     segments = [Load(0x1000, text, offset=0x1000), Load(IBT["section_addr"], sframe, type=PT_GNU_SFRAME)]
-    module = Module(ElfImage(elf(segments, names), "x"), 0, "x", [])
+    module = Module(ElfImage(elf(segments, names), "x"), 0, "x")
     [table] = module.sframe
 
     assert offsets(table, PLT_SEC, 0, 6) == [8, 8]

@@ -42,7 +42,7 @@ def module(*functions: Function, cfi: EhFrameBuilder | None = None, code: bytes 
         [Bytes(".eh_frame", CFI, cfi.terminated())] if cfi else None,
         **options,
     )
-    return Module(ElfImage(image, "invented"), BIAS, "/lib/invented.so", [])
+    return Module(ElfImage(image, "invented"), BIAS, "/lib/invented.so")
 
 
 def frame(vaddr: int, *, exact: bool = True, sp: int = 0) -> Frame:
@@ -101,7 +101,7 @@ def test_sframe_of_other_abis_has_the_return_address_in_its_register():
 
 
 def test_sframe_in_no_module_or_without_a_table():
-    bare = Module(ElfImage(elf([Load(TEXT, bytes(64))]), "bare"), BIAS, "/bare", [])
+    bare = Module(ElfImage(elf([Load(TEXT, bytes(64))]), "bare"), BIAS, "/bare")
 
     assert SFrameStepper().row_at(frame(TEXT), None) is None
     assert SFrameStepper().row_at(frame(TEXT), bare) is None

@@ -70,7 +70,7 @@ def snapshot(
     memory, pc: int = CODE, sp: int = STACK, *, bounded: bool = False, **registers
 ) -> ThreadSnapshot:
     named = {{"rbx": RBX, "rbp": FP}[name]: value for name, value in registers.items()}
-    return ThreadSnapshot(1, {PC: pc, SP: sp, **named}, memory, 0, bounded, 0, False, False)
+    return ThreadSnapshot(1, {PC: pc, SP: sp, **named}, memory, bounded, 0, eintr=False)
 
 
 def walk(memory, *steppers, index: ModuleIndex | None = None, max_frames: int = MAX_FRAMES, **thread):

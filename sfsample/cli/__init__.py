@@ -8,6 +8,7 @@ import sys
 
 from sfsample.errors import SfsampleError
 
+_EXHAUSTED = (23, 24)  # ENFILE, EMFILE: the errno module is not worth its import here
 COMMANDS = ("record", "dump", "watch", "inspect")
 
 
@@ -23,14 +24,23 @@ def main(argv: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         _complain("aborted")
         return 1
-    except OSError as failure:  # of --help and --version; the commands tell theirs themselves
-        from sfsample.cli.terminal import silence
-
-        silence(sys.stdout)
-        if not isinstance(failure, BrokenPipeError):
-            _complain(f"cannot write: standard output: {failure.strerror}")
+    except OSError as failure:
+        if failure.filename is not None:
+            _complain(f"{failure.strerror}: {failure.filename}")
+        elif failure.errno in _EXHAUSTED:
+            _complain(f"no files left to open: {failure.strerror}", ("raise the limit: ulimit -n 65536",))
+        else:  # of --help and --version; the commands tell theirs themselves
+            _lost_stdout(failure)
         return 1
     return code
+
+
+def _lost_stdout(failure: OSError) -> None:
+    from sfsample.cli.terminal import silence
+
+    silence(sys.stdout)
+    if not isinstance(failure, BrokenPipeError):
+        _complain(f"cannot write: standard output: {failure.strerror}")
 
 
 def _run(argv: list[str]) -> int:

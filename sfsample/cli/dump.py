@@ -3,19 +3,19 @@
 Law: a thread that could not be captured is shown with the reason, and the exit code is 5.
 """
 
-import json
-import socket
+import os
 import time
 from argparse import Namespace
 
 from sfsample import api
 from sfsample.cli.console import Output, steppers, targets
-from sfsample.cli.terminal import say
+from sfsample.cli.terminal import printable, say
 from sfsample.errors import NoSuchProcess, TargetError
 from sfsample.model import Capture
+from sfsample.output.document import json_text
 from sfsample.output.dump import DumpNames, dump_json, dump_text
 from sfsample.snapshot import ProcessDump
-from sfsample.symbolize.names import clean_name, frame_name
+from sfsample.symbolize.names import frame_name
 from sfsample.symbolize.symbolizer import Symbolizer
 
 _PARTIAL = 5
@@ -29,9 +29,9 @@ def run(arguments: Namespace) -> int:
         dumps, failures = _take(arguments, pids)
         names = _names()
         if arguments.json:
-            document = {"schema": "sfsample.dump/1", "time": time.time(), "host": socket.gethostname(),
+            document = {"schema": "sfsample.dump/1", "time": time.time(), "host": os.uname().nodename,
                         "processes": [dump_json(dump, names) for dump in dumps]}  # fmt: skip
-            output.write(json.dumps(document, indent=1) + "\n")
+            output.write(json_text(document, indent=1))
         else:
             output.write("\n".join("".join(f"{line}\n" for line in dump_text(d, names)) for d in dumps))
     finally:
@@ -70,6 +70,6 @@ def _names() -> DumpNames:
     return DumpNames(
         symbol=symbolizer.symbol,
         text=frame_name,
-        clean=clean_name,
+        clean=printable,
         syscall=syscall_name,
     )

@@ -4,7 +4,6 @@ Law: a file that cannot be read is one error; a module of a process that cannot 
 others are shown.
 """
 
-import json
 import os
 from argparse import Namespace
 from mmap import ACCESS_READ, mmap
@@ -12,12 +11,12 @@ from mmap import ACCESS_READ, mmap
 from sfsample.audit.coverage import cover
 from sfsample.audit.verify import verify
 from sfsample.cli.console import Output, targets
-from sfsample.cli.terminal import emit
+from sfsample.cli.terminal import printable, say
 from sfsample.errors import FormatError, SfsampleError
 from sfsample.formats.elf import PT_LOAD, ElfImage
 from sfsample.modules.module import Module
+from sfsample.output.document import json_text
 from sfsample.output.inspect import FunctionName, Inspection, inspection_json, inspection_text, process_text
-from sfsample.symbolize.names import clean_name
 from sfsample.symbolize.symbolizer import Symbolizer
 from sfsample.target.live import LiveProcess
 
@@ -35,14 +34,12 @@ def run(arguments: Namespace) -> int:
 
 def _file(arguments: Namespace) -> str:
     path = arguments.elf
-    found = _inspect(Module(_open(path), 0, path, []), arguments)
+    found = _inspect(Module(_open(path), 0, path), arguments)
     if arguments.json:
-        rows = arguments.rows
-        return (
-            json.dumps({"schema": "sfsample.inspect/1", **inspection_json(found, rows=rows)}, indent=1) + "\n"
-        )
+        document = inspection_json(found, rows=arguments.rows)
+        return json_text({"schema": "sfsample.inspect/1", **document}, indent=1)
     lines = inspection_text(found, _names(found.module), rows=arguments.rows, verbose=arguments.verbose)
-    return "".join(f"{line}\n" for line in lines)
+    return "".join(f"{printable(line)}\n" for line in lines)
 
 
 def _open(path: str) -> ElfImage:
@@ -66,8 +63,7 @@ def _inspect(module: Module, arguments: Namespace, base: int | None = None) -> I
 
 def _findings(module: Module) -> tuple[str, ...]:
     """Return what was lost while reading, and what is wrong or repaired in the SFrame tables."""
-    mine = f"{module.path}: "
-    lost = [text.removeprefix(mine) for text in module.problems if text.startswith(mine)]
+    lost = [text.removeprefix(f"{module.path}: ") for text in module.problems]
     return tuple(dict.fromkeys([*lost, *(text for table in module.sframe for text in table.check())]))
 
 
@@ -89,25 +85,25 @@ def _processes(arguments: Namespace) -> str:
                           "problems": problems})  # fmt: skip
         if not arguments.json:
             texts.append(_process(pid, found, arguments))
-        for text in problems:
-            emit(f"sfsample: {text}")
+        if not arguments.quiet:
+            say(*(f"sfsample: {text}" for text in problems))
     if arguments.json:
-        return "".join(json.dumps(document, indent=1) + "\n" for document in documents)
+        return "".join(json_text(document, indent=1) for document in documents)
     return "\n".join(texts)
 
 
 def _process(pid: int, found: list[Inspection], arguments: Namespace) -> str:
-    lines = [clean_name(line) for line in process_text(pid, found)]
+    lines = list(process_text(pid, found))
     if arguments.rows or arguments.verify or arguments.verbose:
         for one in found:
             detail = inspection_text(one, _names(one.module), rows=arguments.rows, verbose=arguments.verbose)
             lines += ["", *detail]
-    return "".join(f"{line}\n" for line in lines)
+    return "".join(f"{printable(line)}\n" for line in lines)
 
 
 def _modules(pid: int, arguments: Namespace) -> tuple[list[Inspection], list[str]]:
     """Open every module that has code; no thread is stopped."""
-    target = LiveProcess(pid)
+    target = LiveProcess(pid, attach=False)
     try:
         modules = target.index.open_all()
         found = [_inspect(module, arguments, _base(module)) for module in modules]

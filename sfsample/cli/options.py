@@ -9,6 +9,7 @@ import os
 import re
 import sys
 
+from sfsample import __version__
 from sfsample.cli import COMMANDS
 from sfsample.errors import UsageError
 
@@ -17,8 +18,6 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
     from _typeshed import SupportsWrite
-
-VERSION = "0.1.0"
 
 _UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _SIZES = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
@@ -122,7 +121,7 @@ def _parser(command: str) -> argparse.ArgumentParser:
     """Return the parser; only the command that is meant gets its flags, which takes a millisecond each."""
     parser = _Parser("sfsample", description="Stack sampler for live Linux processes; unwinds with SFrame.",
                      epilog=_EPILOG)  # fmt: skip
-    parser.add_argument("--version", action="version", version=f"sfsample {VERSION}")
+    parser.add_argument("--version", action="version", version=f"sfsample {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=_Parser)
     for name, fill, what in (
         ("record", _record, "sample for a while, write folded stacks (the default)"),

@@ -4,7 +4,6 @@ Law: whatever ends the recording, what was collected is written, then the truth 
 A recording that is no result is an error, and leaves the result's file alone.
 """
 
-import json
 import sys
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
@@ -13,10 +12,10 @@ from typing import TYPE_CHECKING
 
 from sfsample import api
 from sfsample.cli.console import Interrupt, Output, steppers, targets
-from sfsample.cli.promptness import run_promptly
 from sfsample.cli.terminal import emit, say
 from sfsample.errors import NoSuchProcess, SfsampleError, UsageError
 from sfsample.model import Capture
+from sfsample.output.document import json_text
 from sfsample.output.summary import summary_lines
 from sfsample.profile import Profile, Stats
 
@@ -61,7 +60,6 @@ def _record(arguments: Namespace, output: Output, stats: Output | None) -> Profi
 
 def sample(arguments: Namespace, pids: list[int], duration: float | None, interrupt: Interrupt) -> Profile:
     """Record with the flags that `record` and `watch` share."""
-    run_promptly()
     return api.record(
         pids,
         duration,
@@ -148,7 +146,7 @@ def _finish(child: "Popen[bytes]", *, quiet: bool) -> None:
 
 
 def _write_stats(arguments: Namespace, output: Output | None, stats: Stats) -> None:
-    text = json.dumps(stats.as_json()) + "\n"
+    text = json_text(stats.as_json())
     if output is not None:
         output.write(text)
     elif arguments.stats == "-":

@@ -66,6 +66,7 @@ class ElfImage:
     def __init__(self, data: Buffer, name: str) -> None:
         self.name = name
         self.data = memoryview(data)
+        self.section_damage: str | None = None
         self._check_ident()
         try:
             self._open(data)
@@ -146,10 +147,11 @@ class ElfImage:
 
     @cached_property
     def sections(self) -> tuple[Section, ...]:
-        """Section headers; none when the file has none or they are damaged."""
+        """Section headers; none when the file has none or they are damaged (`section_damage` says how)."""
         try:
             return tuple(self._sections())
-        except Exception:  # noqa: BLE001 - as above; sections are a convenience, segments the truth
+        except Exception as damage:  # noqa: BLE001 - as above; segments are enough to unwind
+            self.section_damage = f"unreadable section headers, so no symbols: {damage!r}"
             return ()
 
     def _sections(self) -> Iterator[Section]:

@@ -31,7 +31,7 @@ class ModuleIndex:
         self._seen: list[Module] = []
         self._fresh = False
         self.generation = 0
-        self.problems: list[str] = []
+        self._problems: list[str] = []
 
     def expire(self) -> None:
         """Allow the next miss to read the maps again."""
@@ -57,6 +57,11 @@ class ModuleIndex:
     def modules(self) -> tuple[Module, ...]:
         """The modules that were asked for and could be opened, those unmapped since included."""
         return tuple(self._seen)
+
+    @property
+    def problems(self) -> list[str]:
+        """What could not be opened, and what the modules have lost."""
+        return [*self._problems, *(text for module in self._seen for text in module.problems)]
 
     def mapping(self, address: int) -> Mapping | None:
         """Return the executable mapping at `address`."""
@@ -112,10 +117,10 @@ class ModuleIndex:
         # one object can have several executable mappings (mprotect splits them)
         key = (mapping.path, mapping.device, mapping.inode, bias)
         if key not in self._same:
-            self._same[key] = Module(image, bias, mapping.path, self.problems)
+            self._same[key] = Module(image, bias, mapping.path)
             self._seen.append(self._same[key])
         return self._same[key]
 
     def _lose(self, text: str) -> None:
-        if text not in self.problems:
-            self.problems.append(text)
+        if text not in self._problems:
+            self._problems.append(text)

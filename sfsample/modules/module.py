@@ -16,11 +16,11 @@ from sfsample.model import Address, Vaddr
 class Module:
     """`image` mapped with `load_bias`; `path` as the target sees it."""
 
-    def __init__(self, image: ElfImage, load_bias: int, path: str, problems: list[str]) -> None:
+    def __init__(self, image: ElfImage, load_bias: int, path: str) -> None:
         self.image = image
         self.load_bias = load_bias
         self.path = path
-        self.problems = problems
+        self._problems: list[str] = []
 
     def __repr__(self) -> str:
         return f"<Module {self.path} at {self.load_bias:#x}>"
@@ -93,6 +93,11 @@ class Module:
         self._note(str(damage))
 
     def _note(self, what: str) -> None:
-        text = f"{self.path}: {what}"
-        if text not in self.problems:
-            self.problems.append(text)
+        if what not in self._problems:
+            self._problems.append(what)
+
+    @property
+    def problems(self) -> list[str]:
+        """What was lost so far, and why; each begins with the path."""
+        damage = self.image.section_damage
+        return [f"{self.path}: {what}" for what in (*self._problems, *([damage] if damage else ()))]

@@ -5,7 +5,7 @@ the functions that are handed in, already fit for a terminal.
 """
 
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple, Protocol, overload
+from typing import Any, NamedTuple, Protocol
 
 from sfsample.model import Frame, StopReason
 from sfsample.modules.module import Module
@@ -23,7 +23,11 @@ class _Symbol(Protocol):
 
 
 class DumpNames(NamedTuple):
-    """How places are named.  `text` turns (raw symbol, module path, vaddr) into a frame's text."""
+    """How things are named.
+
+    `text` turns (raw symbol, module path, vaddr) into a frame's text; `clean` makes any other text fit for a
+    terminal.
+    """
 
     symbol: Callable[[Module, int], _Symbol | None]
     text: Callable[[str | None, str | None, int], str]
@@ -35,9 +39,9 @@ def dump_json(dump: ProcessDump, names: DumpNames) -> dict[str, Any]:
     """Return one element of `processes`."""
     return {
         "pid": dump.pid,
-        "name": _text(dump.name),
-        "cmdline": [_text(word) for word in dump.cmdline],
-        "exe": _text(dump.exe),
+        "name": dump.name,
+        "cmdline": dump.cmdline,
+        "exe": dump.exe,
         "threads": [_thread_json(thread, names) for thread in dump.threads],
     }
 
@@ -47,7 +51,7 @@ def _thread_json(thread: ThreadDump, names: DumpNames) -> dict[str, Any]:
     frames = zip(stack.frames, thread.modules, strict=True) if stack else ()
     return {
         "tid": thread.tid,
-        "name": _text(thread.name),
+        "name": thread.name,
         "state": thread.state,
         "capture": str(thread.capture),
         "stop_ns": thread.stop_ns,
@@ -69,7 +73,7 @@ def _frame_json(frame: Frame, module: Module | None, names: DumpNames) -> dict[s
         "cfa": None if frame.cfa is None else hex(frame.cfa),
         "function": names.text(symbol.name, path, 0) if symbol else None,
         "offset": module.vaddr(frame.pc) - symbol.start if symbol and module else None,
-        "module": _text(path),
+        "module": path,
         "module_offset": hex(module.vaddr(frame.pc)) if module else None,
         "build_id": module.build_id if module else None,
         "found": str(frame.found),
@@ -79,22 +83,13 @@ def _frame_json(frame: Frame, module: Module | None, names: DumpNames) -> dict[s
     }
 
 
-@overload
-def _text(text: str) -> str: ...
-@overload
-def _text(text: None) -> None: ...
-def _text(text: str | None) -> str | None:
-    """Bytes that are not UTF-8 become U+FFFD: JSON parsers refuse lone surrogates."""
-    return text and text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
-
-
 def _symbol(frame: Frame, module: Module | None, names: DumpNames) -> _Symbol | None:
     return names.symbol(module, module.vaddr(frame.lookup_pc)) if module else None
 
 
 def dump_text(dump: ProcessDump, names: DumpNames) -> Iterator[str]:
     """Yield the lines of one process, without newlines."""
-    command = names.clean(" ".join(dump.cmdline)) if dump.cmdline else dump.exe or ""
+    command = names.clean(" ".join(dump.cmdline) or dump.exe or "")
     yield f"process {dump.pid} {names.clean(dump.name)}: {command}"
     for thread in dump.threads:
         yield ""

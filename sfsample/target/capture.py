@@ -8,7 +8,8 @@ therefore searched for return addresses that are known signal trampolines (learn
 one, which is then taken again); the stack that the kernel saved beside it is copied as well.
 """
 
-from collections.abc import Callable
+import gc
+from collections.abc import Callable, Iterable
 
 from sfsample.arch import AMD64
 from sfsample.memory import BytesMemory, Memory, PiecewiseMemory
@@ -28,15 +29,16 @@ StackEnd = Callable[[int], tuple[int, int] | None]
 class Capturer:
     """Captures threads of one process.  `stack_end(sp)` tells the extent of the mapping sp lies in."""
 
-    def __init__(self, pid: int, stack_end: StackEnd, stack_bytes: int = DEFAULT_STACK_BYTES) -> None:
+    def __init__(
+        self, pid: int, stack_end: StackEnd, stack_bytes: int = DEFAULT_STACK_BYTES, *, child: bool = False
+    ) -> None:
         self._stack_end = stack_end
-        self._stack_bytes = stack_bytes
         self._slice = stack_bytes + RED_ZONE
         self._buffer = CopyBuffer(self._slice)
         self._spare: CopyBuffer | None = None
         self._extents: dict[int, tuple[int, int]] = {}
         self._restorers: set[bytes] = set()
-        self.tracer = Tracer(pid)
+        self.tracer = Tracer(pid, child=child)
 
     def learn_trampolines(self, stack: Stack) -> bool:
         """Note the signal trampolines on a stack; True when a new one cost us the rest of that stack."""
@@ -51,6 +53,8 @@ class Capturer:
     def capture(self, tid: int) -> ThreadSnapshot | Missed:
         """Stop a thread, copy, let it run; everything else happens after that."""
         tracer, buffer = self.tracer, self._buffer
+        if tracer.late:
+            tracer.settle()
         low, high = self._extents.get(tid, (0, 0))
         wanted = self._slice
         tracer.rehearse(tid)
@@ -58,6 +62,8 @@ class Capturer:
             buffer.fill(tid, high - _REHEARSED, _REHEARSED)
         sp = base = count = 0
         extra: list[tuple[int, int]] = []
+        collecting = gc.isenabled()
+        gc.disable()  # a collection must not fall into the pause
         try:
             missed = tracer.stop(tid)
             if missed is None:
@@ -70,6 +76,8 @@ class Capturer:
                     extra = self._interrupted_stacks(tid, base, count)
         finally:
             stop_ns = tracer.release()
+            if collecting:
+                gc.enable()
         if missed is not None:
             return missed
         if not sp:
@@ -78,9 +86,7 @@ class Capturer:
         self._learn_extent(tid, registers[AMD64.sp])
         memory = self._copied(base, count, extra)
         bounded = count == wanted == self._slice or any(size == self._slice for _, size in extra)
-        return ThreadSnapshot(
-            tid, registers, memory, base + count, bounded, stop_ns, tracer.in_syscall, tracer.eintr
-        )
+        return ThreadSnapshot(tid, registers, memory, bounded=bounded, stop_ns=stop_ns, eintr=tracer.eintr)
 
     def _interrupted_stacks(self, tid: int, base: int, count: int) -> list[tuple[int, int]]:
         """Copy the stacks that signals interrupted to the spare buffer; return (address, bytes) of each."""
@@ -113,6 +119,6 @@ class Capturer:
             if extent is not None:
                 self._extents[tid] = extent
 
-    def forget(self, tid: int) -> None:
-        """Drop what is kept for a thread that has ended."""
-        self._extents.pop(tid, None)
+    def keep_only(self, tids: Iterable[int]) -> None:
+        """Drop what is kept for threads that have ended."""
+        self._extents = {tid: self._extents[tid] for tid in tids if tid in self._extents}

@@ -7,15 +7,16 @@ import os
 import time
 from errno import EPERM
 
-from sfsample.errors import UsageError
+from sfsample.errors import UnsupportedTarget
 from sfsample.model import Address, ThreadSnapshot
 from sfsample.modules.index import ModuleIndex
 from sfsample.target.capture import DEFAULT_STACK_BYTES, Capturer
 from sfsample.target.images import ImageOpener
+from sfsample.target.own_thread import OwnThread
 from sfsample.target.permission import tracer_of
 from sfsample.target.process import check, not_permitted
 from sfsample.target.procfs import ProcFs, Stat
-from sfsample.target.tracer import Missed
+from sfsample.target.tracer import Missed, may_attach
 
 _CLOSE_DEADLINE_S = 1.0
 # an exiting thread is refused too, an execve(2) may have given its id to another since, and a tracer that was
@@ -26,20 +27,38 @@ _TRIES = 3
 class LiveProcess:
     """Process `pid`.  Raises a TargetError that says why it cannot be looked at."""
 
-    def __init__(self, pid: int, stack_bytes: int = DEFAULT_STACK_BYTES) -> None:
+    def __init__(self, pid: int, stack_bytes: int = DEFAULT_STACK_BYTES, *, attach: bool = True) -> None:
+        """Open it; `attach` False promises that no thread will be captured, so ptrace need not be allowed."""
         if pid == os.getpid():
-            raise UsageError(f"cannot sample itself: {pid}", "ptrace(2) does not let a process trace itself")
+            raise UnsupportedTarget(
+                pid, f"cannot sample itself: {pid}", "ptrace(2) does not let a process trace itself"
+            )
         self.pid = pid
         self.proc = ProcFs(pid)
         try:
             check(self.proc)
+            if attach:
+                self._try_attaching()
             self.opener = ImageOpener(self.proc)
             self.index = ModuleIndex(self.proc.maps, self.opener)
             self.index.refresh()
         except BaseException:
             self.proc.close()
             raise
-        self.capturer = Capturer(pid, self._extent, stack_bytes)
+        child = self.proc.status().get("PPid") == str(os.getpid())
+        self.capturer = Capturer(pid, self._extent, stack_bytes, child=child)
+
+    def _try_attaching(self) -> None:
+        """Find out whether the kernel lets us, before anything counts.  Nothing is stopped.
+
+        A thread of ours attaches and ends, which detaches.
+        """
+        tid = self.proc.anchor()
+        if OwnThread(lambda _: may_attach(tid), lambda: False).run():
+            return
+        stat = self.proc.thread_stat(tid)
+        if stat is not None and stat.state not in "ZX" and not tracer_of(self.proc, tid):
+            raise not_permitted(self.proc)
 
     def _extent(self, sp: int) -> tuple[int, int] | None:
         mapping = self.index.any_mapping(Address(sp))
@@ -47,7 +66,9 @@ class LiveProcess:
 
     def threads(self) -> list[tuple[int, Stat]]:
         """Return the threads that have not ended, with their state now."""
-        return [(tid, stat) for tid, stat in self.proc.thread_stats() if stat.state not in "ZX"]
+        stats = self.proc.thread_stats()
+        self.capturer.keep_only(tid for tid, _ in stats)
+        return [(tid, stat) for tid, stat in stats if stat.state not in "ZX"]
 
     def capture(self, tid: int) -> ThreadSnapshot | Missed:
         """Capture one thread.  Raises NotPermitted when the kernel refuses although the thread lives.

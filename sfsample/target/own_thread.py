@@ -7,10 +7,13 @@ which Python raises in the main thread, out of the time during which a thread is
 """
 
 import _thread
+import os
 import signal
 import time
 from collections.abc import Callable
 from typing import Generic, TypeVar
+
+from sfsample.target.promptness import run_promptly
 
 _T = TypeVar("_T")
 _LOOK_S = 0.001
@@ -35,32 +38,41 @@ class OwnThread(Generic[_T]):
         Built so that an exception may come between any two calls here.  The `threading` module is not: an
         interrupted start() can hang the new thread, an interrupted join() takes it for ended.
         """
-        # blocked here too, or this thread would take the SIGCHLD that the tracing one sleeps on
-        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
+        # SIGCHLD is blocked here too, or this thread would take the one that the tracing thread sleeps on
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+        try:
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
+            self._wait()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        if callable(signal.getsignal(signal.SIGCHLD)):
+            # SIGCHLDs merge: one that we took may have stood for a child of the program that uses us
+            os.kill(os.getpid(), signal.SIGCHLD)
+        if self._failure is not None:
+            raise self._failure
+        return self._result[0]
+
+    def _wait(self) -> None:
         started = False
         self._running.acquire()
         try:
             started = True  # no call in between
-            try:
-                _thread.start_new_thread(self._main, ())
-            except RuntimeError:  # no more threads
-                started = False
-                raise
+            _thread.start_new_thread(self._main, ())
             while not self._running.acquire(timeout=_WAKE_S):
                 pass  # a signal that came just before we slept is handled now
+        except RuntimeError:
+            started = False  # there can be no more threads
+            raise
         finally:
             self._abandoned = True
             while started and not self._finished:  # whose the lock is, nobody knows
                 time.sleep(_LOOK_S)
-            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        if self._failure is not None:
-            raise self._failure
-        return self._result[0]
 
     def _main(self) -> None:
         # a signal that the kernel hands to this thread would not wake the one that runs Python's handlers
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         try:
+            run_promptly()
             self._result.append(self._work(lambda: self._abandoned or self._should_stop()))
         except BaseException as failure:  # noqa: BLE001 - raised again where it is awaited
             self._failure = failure

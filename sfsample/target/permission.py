@@ -131,7 +131,9 @@ def them(proc: ProcFs) -> Them:
 def tracer_of(proc: ProcFs, tid: int) -> int:
     """Return the pid of who traces a thread, other than us; 0: nobody."""
     data = proc.read(f"task/{tid}/status") or b""
-    pid = int(_fields(data.decode("utf-8", "replace")).get("TracerPid", "0"))
+    tracer = _fields(data.decode("utf-8", "replace")).get("TracerPid", "0")
+    # it names the tracing thread; people and kill(1) know processes
+    pid = int(_fields(_read(f"/proc/{tracer}/status")).get("Tgid", tracer))
     return 0 if pid == os.getpid() else pid
 
 

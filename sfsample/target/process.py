@@ -6,8 +6,7 @@ way out.
 
 import os
 import time
-
-import psutil
+from collections.abc import Iterator
 
 from sfsample.errors import NoSuchProcess, NotPermitted, TargetError, UnsupportedTarget
 from sfsample.target.permission import refusal, tracer_of
@@ -24,7 +23,7 @@ def check(proc: ProcFs) -> None:
         raise NoSuchProcess(pid, f"no such process: {pid}")
     group = proc.status().get("Tgid", str(pid))
     if group != str(pid):
-        raise TargetError(pid, f"{pid} is a thread: of process {group}", f"use -p {group}")
+        raise UnsupportedTarget(pid, f"{pid} is a thread: of process {group}", f"use -p {group}")
     if stat.flags & PF_KTHREAD:
         raise UnsupportedTarget(
             pid, f"kernel thread: {pid} ({stat.name})", "it has no user stack; its kernel stack is in",
@@ -81,7 +80,9 @@ def find_by_name(name: str) -> list[tuple[int, str]]:
     We and our ancestors (the shell whose command line holds the same words) are left out, and so are other
     samplers that look for the same words.
     """
-    ours = {os.getpid(), *(parent.pid for parent in psutil.Process().parents())}
+    import psutil
+
+    ours = {os.getpid(), *_ancestors()}
     exact, partial = [], []
     for process in psutil.process_iter(["pid", "name", "cmdline", "exe"]):
         info = process.info
@@ -96,12 +97,16 @@ def find_by_name(name: str) -> list[tuple[int, str]]:
     return exact or partial
 
 
-def command_line(pid: int) -> list[str]:
-    """Return the command line; empty when the process has ended or may not be read."""
-    try:
-        return list(psutil.Process(pid).cmdline())
-    except psutil.Error:
-        return []
+def _ancestors() -> Iterator[int]:
+    pid = os.getppid()
+    while pid > 0:
+        yield pid
+        try:
+            proc = ProcFs(pid)
+        except TargetError:  # hidden from us (hidepid), or ended
+            return
+        pid = int(proc.status().get("PPid", "0"))
+        proc.close()
 
 
 def start_time(pid: int) -> int:

@@ -8,14 +8,17 @@ Source: proc(5).
 """
 
 import os
-from errno import EACCES, ENOENT, ENOTDIR, EPERM, ESRCH
+from errno import EACCES, EMFILE, ENFILE, ENOENT, ENOTDIR, EPERM, ESRCH
+from resource import RLIMIT_NOFILE, getrlimit
 from typing import NamedTuple
 
 from sfsample.errors import NoSuchProcess, NotPermitted, TargetError
 from sfsample.modules.maps import Mapping, parse_maps
 
 _CHUNK = 1 << 20
-_MAX_OPEN = 512  # stat files kept open: half of the usual limit on open files
+_MAX_OPEN = min(getrlimit(RLIMIT_NOFILE)[0], 1 << 16) // 2  # stat files kept open, of all processes
+_GONE = (ENOENT, ESRCH, ENOTDIR)
+_EXHAUSTED = (EMFILE, ENFILE)
 PF_KTHREAD = 0x00200000
 
 
@@ -28,8 +31,6 @@ class Stat(NamedTuple):
     name: str
     state: str
     flags: int
-    utime: int
-    stime: int
     starttime: int
     program: tuple[bytes, ...] = ()
 
@@ -39,36 +40,51 @@ def parse_stat(data: bytes) -> Stat:
     left, right = data.index(b"("), data.rindex(b")")
     fields = data[right + 2 :].split()
     return Stat(data[left + 1 : right].decode("utf-8", "replace"), fields[0].decode(),
-                int(fields[6]), int(fields[11]), int(fields[12]), int(fields[19]),
+                int(fields[6]), int(fields[19]),
                 (*fields[23:26], *fields[42:49]))  # fmt: skip
 
 
 class ProcFs:
-    """One process's directory.  Raises NoSuchProcess when there is none."""
+    """One process's directory.  Raises NoSuchProcess when there is none.
+
+    Every method raises TargetError when there are no files left to open.
+    """
+
+    kept_open = 0  # stat files of all processes
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
+        self._stats: dict[int, int] = {}  # open stat files, by tid
+        self._dir = -1
         try:
             self._dir = os.open(f"/proc/{pid}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             self._tasks = os.open("task", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self._dir)
         except OSError as failure:
-            if failure.errno in (ENOENT, ESRCH, ENOTDIR):
+            if self._dir >= 0:
+                os.close(self._dir)
+            if failure.errno in _GONE:
                 raise NoSuchProcess(pid, f"no such process: {pid}") from None
-            help_line = "/proc must be mounted, and files left to open (ulimit -n)"
-            raise TargetError(pid, f"cannot look at {pid}: {failure.strerror}", help_line) from None
-        self._stats: dict[int, int] = {}  # open stat files, by tid
+            raise self._refused(failure) from None
+
+    def _refused(self, failure: OSError) -> TargetError:
+        """Return the error for a failure that does not mean that somebody has ended."""
+        help_line = "/proc must be mounted, and files left to open (ulimit -n)"
+        return TargetError(self.pid, f"cannot look at {self.pid}: {failure.strerror}", help_line)
 
     def close(self) -> None:
         """Close every file."""
-        for fd in (*self._stats.values(), self._tasks, self._dir):
+        for tid in tuple(self._stats):
+            self.forget(tid)
+        for fd in (self._tasks, self._dir):
             os.close(fd)
-        self._stats.clear()
 
     def read(self, name: str) -> bytes | None:
         """Return a whole file of the directory ("status", "task/12/syscall"), or None."""
         try:
             fd = os.open(name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._dir)
-        except OSError:
+        except OSError as failure:
+            if failure.errno in _EXHAUSTED:
+                raise self._refused(failure) from None
             return None
         try:
             return _read_all(fd)
@@ -102,6 +118,8 @@ class ProcFs:
         except OSError as refusal:
             if refusal.errno in (EACCES, EPERM):
                 raise NotPermitted(self.pid, f"not permitted to read the memory map of {self.pid}") from None
+            if refusal.errno in _EXHAUSTED:
+                raise self._refused(refusal) from None
             return ()
         try:
             return parse_maps(_read_all(fd).decode("utf-8", "surrogateescape"))
@@ -114,7 +132,9 @@ class ProcFs:
         """Return the thread ids now, in ascending order; empty when the process has ended."""
         try:
             return sorted(int(name) for name in os.listdir(self._tasks))
-        except OSError:
+        except OSError as failure:
+            if failure.errno in _EXHAUSTED:
+                raise self._refused(failure) from None
             return []
 
     def stat(self) -> Stat | None:
@@ -129,11 +149,11 @@ class ProcFs:
         wakes up behind us and looks as if it had been running.
         """
         known: dict[int, bytes] = {}
-        for tid, fd in self._stats.items():
+        for tid, fd in tuple(self._stats.items()):
             try:
                 known[tid] = os.pread(fd, 1024, 0)
-            except OSError:  # it has ended; looked at again below
-                continue
+            except OSError:  # it has ended; another may have its id, and is looked at below
+                self.forget(tid)
         tids = self.threads()
         self.keep_only(tids)
         stats = ((tid, parse_stat(known[tid]) if tid in known else self.thread_stat(tid)) for tid in tids)
@@ -142,16 +162,19 @@ class ProcFs:
     def thread_stat(self, tid: int) -> Stat | None:
         """Return a thread's line, through a file kept open; None when the thread has ended."""
         fd = self._stats.get(tid)
-        if fd is None and len(self._stats) >= _MAX_OPEN:
+        if fd is None and ProcFs.kept_open >= _MAX_OPEN:
             data = self.read(f"task/{tid}/stat")
             return parse_stat(data) if data else None
         try:
             if fd is None:
                 fd = os.open(f"{tid}/stat", os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._tasks)
                 self._stats[tid] = fd
+                ProcFs.kept_open += 1
             return parse_stat(os.pread(fd, 1024, 0))
         except OSError as failure:
             self.forget(tid)
+            if failure.errno in _EXHAUSTED:
+                raise self._refused(failure) from None
             if failure.errno == ESRCH and fd is not None and tid in self.threads():
                 return self.thread_stat(tid)  # the id was recycled: look at the new thread
             return None
@@ -161,6 +184,7 @@ class ProcFs:
         fd = self._stats.pop(tid, None)
         if fd is not None:
             os.close(fd)
+            ProcFs.kept_open -= 1
 
     def keep_only(self, tids: list[int]) -> None:
         """Close what is kept open for other threads."""

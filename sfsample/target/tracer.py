@@ -1,11 +1,10 @@
-"""Stopping one thread: SEIZE, INTERRUPT, wait, registers, DETACH.  The one door to python-ptrace.
+"""Stopping one thread: SEIZE, INTERRUPT, wait, registers, DETACH.  The door to python-ptrace.
 
 Law: `release` lets the thread run again whatever happened since `stop`, even an exception in the middle of
 it (Ctrl-C can be raised between any two calls, also in `release`: then `settle` does it), and a signal that
 arrived in the window is delivered.  A thread that does not stop in time is never waited for: it is remembered
-and released as soon as it does stop, and by the kernel should we die.  SEIZE, not
-ATTACH: a tracer that is killed leaves nothing stopped.  All calls come from one OS thread (ptrace is per
-tracer thread).
+and released as soon as it does stop, and by the kernel should we die.  SEIZE, not ATTACH: a tracer that is
+killed leaves nothing stopped.  All calls come from one OS thread (ptrace is per tracer thread).
 
 Source: ptrace(2); x86-64 `struct user_regs_struct` in <sys/user.h>.
 """
@@ -14,7 +13,7 @@ import ctypes
 import os
 import signal
 import time
-from errno import ESRCH
+from errno import EPERM, ESRCH
 from typing import NamedTuple
 
 from ptrace import PtraceError
@@ -25,6 +24,7 @@ from sfsample.model import Registers
 PTRACE_GETSIGINFO, PTRACE_SEIZE, PTRACE_INTERRUPT, _EVENT_STOP = 0x4202, 0x4206, 0x4207, 128
 _WALL = 0x40000000
 _WAIT_FLAGS = os.WNOHANG | _WALL
+_ENDED = (os.CLD_EXITED, os.CLD_KILLED, os.CLD_DUMPED)
 
 # index in user_regs_struct of DWARF registers 0..16 (rax rdx rcx rbx rsi rdi rbp rsp r8-r15 rip)
 _DWARF_ORDER = (10, 12, 11, 5, 13, 14, 4, 19, 9, 8, 7, 6, 3, 2, 1, 0, 16)
@@ -51,10 +51,15 @@ class Missed(NamedTuple):
 
 
 class Tracer:
-    """Stops threads of process `pid`, one at a time.  `release` must follow `stop`, whatever it returned."""
+    """Stops threads of process `pid`, one at a time.  `release` must follow `stop`, whatever it returned.
 
-    def __init__(self, pid: int) -> None:
+    `child`: the process is a child of ours, so its end is somebody else's to wait for.  SIGCHLD should be
+    blocked in every thread of ours (`OwnThread` does), or a stop is noticed up to a millisecond late.
+    """
+
+    def __init__(self, pid: int, *, child: bool = False) -> None:
         self._pid = pid
+        self._child = pid if child else 0
         self._us = os.getpid()
         self._words = (ctypes.c_ulonglong * 27)()
         self._words_at = ctypes.addressof(self._words)
@@ -62,8 +67,6 @@ class Tracer:
         self._began = 0
         self._held = 0  # tid between stop and release
         self._stopped = False
-        self._mask: set[int | signal.Signals] | None = None  # to be restored after the window
-        self._forward = callable(signal.getsignal(signal.SIGCHLD))
         self._late: set[int] = set()  # seized, asked to stop, not seen to stop yet
 
     def rehearse(self, tid: int) -> None:
@@ -81,7 +84,6 @@ class Tracer:
         if tid in self._late and not self._settle(tid):
             return Missed(gone=False, why="has not stopped since it was asked to")
         self._held, self._stopped, self._signal = tid, False, 0
-        self._mask = signal.pthread_sigmask(signal.SIG_BLOCK, _CHILD)
         try:
             ptrace(PTRACE_SEIZE, tid)
         except PtraceError as refusal:
@@ -98,7 +100,7 @@ class Tracer:
         spin_until, deadline = self._began + _SPIN_NS, self._began + STOP_DEADLINE_NS
         while True:
             try:
-                changed, status = os.waitpid(tid, _WAIT_FLAGS)
+                changed, status = self._look(tid)
             except ChildProcessError:
                 # another thread's execve(2) took this id away; the tracee now bears the process id
                 self._held = self._pid
@@ -114,6 +116,16 @@ class Tracer:
             if now > spin_until:
                 signal.sigtimedwait(_CHILD, _LOOK_AGAIN_S)
 
+    def _look(self, tid: int) -> tuple[int, int]:
+        """Return (tid, status) of a change, (0, 0) when there is none, (tid, 0) when our child has ended."""
+        if tid == self._child:
+            seen = os.waitid(os.P_PID, tid, os.WEXITED | os.WSTOPPED | os.WNOHANG | os.WNOWAIT | _WALL)
+            if seen is None:
+                return 0, 0
+            if seen.si_code in _ENDED:
+                return tid, 0  # left for whoever started it
+        return os.waitpid(tid, _WAIT_FLAGS)
+
     def _note(self, status: int) -> Missed | None:
         if not os.WIFSTOPPED(status):
             self._held = 0
@@ -126,23 +138,11 @@ class Tracer:
     def release(self) -> int:
         """Let the thread run on, delivering the signal it was stopped with; return the pause in ns."""
         tid, self._held = self._held, 0
-        if tid and self._stopped:
-            _detach(tid, self._signal)
-        elif tid:
+        # killed while it was stopped: it must still be waited for, or its process cannot exec or be reaped
+        if tid and not (self._stopped and _detach(tid, self._signal)):
             self._late.add(tid)
             self._settle(tid)
-        pause = time.perf_counter_ns() - self._began
-        self._restore_mask()
-        return pause
-
-    def _restore_mask(self) -> None:
-        if self._mask is None:
-            return
-        signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
-        self._mask = None
-        if self._forward:
-            # SIGCHLDs merge: the one we took may have stood for a child of the program that uses us
-            signal.raise_signal(signal.SIGCHLD)
+        return time.perf_counter_ns() - self._began
 
     def registers(self, tid: int) -> int:
         """Read the stopped thread's registers; return sp.  0: it was killed meanwhile."""
@@ -159,20 +159,20 @@ class Tracer:
         return {number: words[index] for number, index in enumerate(_DWARF_ORDER)}
 
     @property
-    def in_syscall(self) -> bool:
-        """Whether the thread was in a system call."""
-        return self._words[_ORIG_RAX] < _SIGN
-
-    @property
     def eintr(self) -> bool:
         """Whether this stop makes a system call of the target fail with EINTR.
 
         On the way out of an interrupted call rax holds what the kernel will do: restart it unseen
         (-ERESTART*), or really return -EINTR (epoll_wait, semop, sigtimedwait; signal(7)).
         """
-        return self.in_syscall and self._words[_RAX] == _MINUS_EINTR
+        return self._words[_ORIG_RAX] < _SIGN and self._words[_RAX] == _MINUS_EINTR
 
     # -- threads that did not stop in time, or were left by an exception
+
+    @property
+    def late(self) -> bool:
+        """Whether a thread is still to stop and to be released."""
+        return bool(self._late)
 
     def settle(self) -> bool:
         """Release what is held and the late ones that have stopped by now; call it at every tick.
@@ -186,7 +186,7 @@ class Tracer:
 
     def _settle(self, tid: int) -> bool:
         try:
-            changed, status = os.waitpid(tid, _WAIT_FLAGS)
+            changed, status = self._look(tid)
         except ChildProcessError:
             changed, status = tid, 0  # no longer ours, or an execve(2) gave it the process id
             if tid != self._pid:
@@ -225,4 +225,13 @@ def _detach(tid: int, signal: int) -> bool:
         ptrace(PTRACE_DETACH, tid, 0, signal)
     except PtraceError:
         return False
+    return True
+
+
+def may_attach(tid: int) -> bool:
+    """PTRACE_SEIZE a thread and leave it so: whoever calls this must be a thread of ours that ends now."""
+    try:
+        ptrace(PTRACE_SEIZE, tid)
+    except PtraceError as refusal:
+        return bool(refusal.errno != EPERM)
     return True

@@ -34,6 +34,7 @@ class CopyBuffer:
         The kernel copies page by page and stops at the first page that is not there.
         """
         local, remote = self._local, self._remote
+        size = min(size, len(self.bytes) - at)
         local.base = self._address + at
         local.len = remote.len = size
         remote.base = address

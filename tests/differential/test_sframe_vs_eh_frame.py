@@ -178,7 +178,7 @@ def report(text: str) -> None:
 def module_of(path: Path) -> Module:
     with path.open("rb") as file:
         image = ElfImage(mmap(file.fileno(), 0, access=ACCESS_READ), str(path))
-    return Module(image, 0, str(path), [])
+    return Module(image, 0, str(path))
 
 
 def name_of(path: Path) -> str:

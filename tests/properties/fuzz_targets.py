@@ -156,7 +156,7 @@ def elf(data: bytes) -> None:
     found = image.symbols()
     if found is not None:
         _symbols(SymbolTable(*found, image.byteorder, image.code_sections), 0)
-    module = Module(image, 0, "fuzzed", [])
+    module = Module(image, 0, "fuzzed")
     if sum(table.num_fdes for table in module.sframe) < 1000:
         assert 0 <= cover(module).neither <= cover(module).text
     for start, _ in image.executable[:SOME]:

@@ -3,7 +3,7 @@
 Law: needs no privilege and changes nothing but our own thread's slice; a kernel that does not know it (before
 6.12) ignores it.  Without it, on a busy machine, the sampler gets the processor when the target goes to sleep
 rather than at the tick, and sees too much of whatever comes before sleeping: on two processors shared with
-redis and its clients, epoll_wait was 65 % of the samples without, 46 % with it.
+redis and its clients, epoll_wait was 65 % of the samples without, 54-59 % with it (docs/overhead.md).
 
 Source: prctl(2); sched_setattr(2); Linux kernel/sched/fair.c, "custom slice".
 """
