@@ -13,12 +13,13 @@ from sfsample.modules.index import ModuleIndex
 from sfsample.target.capture import DEFAULT_STACK_BYTES, Capturer
 from sfsample.target.images import ImageOpener
 from sfsample.target.own_thread import OwnThread
-from sfsample.target.permission import tracer_of
+from sfsample.target.permission import held_by_us, tracer_of
 from sfsample.target.process import check, not_permitted
 from sfsample.target.procfs import ProcFs, Stat
 from sfsample.target.tracer import Missed, may_attach
 
 _CLOSE_DEADLINE_S = 1.0
+_FREE_S = 0.0002
 # an exiting thread is refused too, an execve(2) may have given its id to another since, and a tracer that was
 # in the way may have left before we looked who it was
 _TRIES = 3
@@ -55,10 +56,17 @@ class LiveProcess:
         """
         tid = self.proc.anchor()
         if OwnThread(lambda _: may_attach(tid), lambda: False).run():
+            self._until_free(tid)
             return
         stat = self.proc.thread_stat(tid)
         if stat is not None and stat.state not in "ZX" and not tracer_of(self.proc, tid):
             raise not_permitted(self.proc)
+
+    def _until_free(self, tid: int) -> None:
+        """Wait until a thread of ours that has done its work has really ended, and let go."""
+        deadline = time.monotonic() + _CLOSE_DEADLINE_S
+        while held_by_us(self.proc, tid) and time.monotonic() < deadline:
+            time.sleep(_FREE_S)
 
     def _extent(self, sp: int) -> tuple[int, int] | None:
         mapping = self.index.any_mapping(Address(sp))
@@ -83,6 +91,7 @@ class LiveProcess:
             stat = self.proc.thread_stat(tid)
             if stat is None or stat.state in "ZX":
                 return Missed(gone=True, why="exited")
+            self._until_free(tid)
             tracer = tracer_of(self.proc, tid)
             if tracer:
                 return Missed(gone=False, why=f"process {tracer} traces it", errno=EPERM)

@@ -130,11 +130,20 @@ def them(proc: ProcFs) -> Them:
 
 def tracer_of(proc: ProcFs, tid: int) -> int:
     """Return the pid of who traces a thread, other than us; 0: nobody."""
+    pid = _tracing_process(proc, tid)
+    return 0 if pid == os.getpid() else pid
+
+
+def held_by_us(proc: ProcFs, tid: int) -> bool:
+    """Whether a thread of ours traces it: one that is about to end, if not the caller."""
+    return _tracing_process(proc, tid) == os.getpid()
+
+
+def _tracing_process(proc: ProcFs, tid: int) -> int:
     data = proc.read(f"task/{tid}/status") or b""
     tracer = _fields(data.decode("utf-8", "replace")).get("TracerPid", "0")
     # it names the tracing thread; people and kill(1) know processes
-    pid = int(_fields(_read(f"/proc/{tracer}/status")).get("Tgid", tracer))
-    return 0 if pid == os.getpid() else pid
+    return int(_fields(_read(f"/proc/{tracer}/status")).get("Tgid", tracer))
 
 
 def _tracer(proc: ProcFs) -> tuple[int, str] | None:
