@@ -11,51 +11,19 @@ not show or shows in other words, and is translated here, not tolerated:
 * Attributes: "F" flexible, "S" signal trampoline.  V1 and V2 have none on AMD64.
 """
 
-import re
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
 from sfsample.formats.elf import ElfImage
 from sfsample.formats.sframe import SFrameFde, SFrameFre, SFrameTable, read_tables
 from sfsample.model import CFA, Rule
+from tests.builders.readelf_sframe import Shown, parse
 
 FIXTURES = Path(__file__).parent.parent / "fixtures"
 DUMPS = sorted(FIXTURES.glob("v*/*.readelf"))
 
-FUNCTION = re.compile(r'func idx \[(\d+)\]: pc = 0x([0-9a-f]+), size = (\d+) bytes(?:, attr = "(\w+)")?$')
 NAMES = {7: "sp", 6: "fp"}
-
-
-class Shown(NamedTuple):
-    """A function as readelf shows it."""
-
-    start: int
-    size: int
-    masked: bool
-    attributes: str
-    rows: list[tuple[int, str, str, str]]  # start address or offset, CFA, FP, RA
-
-
-def parse(text: str) -> tuple[dict[str, str], list[Shown]]:
-    """Return the header's lines and the functions."""
-    head, _, body = text.partition("Function Index :")
-    header = dict(re.findall(r"^\s+([^:\n]+): (.+)$", head, re.MULTILINE))
-    functions: list[Shown] = []
-    for line in filter(None, map(str.strip, body.splitlines())):
-        if found := FUNCTION.match(line):
-            index, start, size, attributes = found.groups()
-            assert int(index) == len(functions)
-            functions.append(Shown(int(start, 16), int(size), False, attributes or "", []))
-        elif line.startswith("STARTPC"):
-            functions[-1] = functions[-1]._replace(masked=line.startswith("STARTPC[m]"))
-        elif line.endswith("RA undefined"):
-            functions[-1].rows.append((int(line.split()[0], 16), "", "", "undefined"))
-        else:
-            start, cfa, fp, ra = line.split()
-            functions[-1].rows.append((int(start, 16), cfa, fp, ra))
-    return header, functions
 
 
 def text_of(rule: Rule) -> str:

@@ -62,7 +62,7 @@ def test_not_a_pid(words: list[str], pid: str) -> None:
 
 def test_itself(words: list[str]) -> None:
     shell = ["/bin/sh", "-c", 'exec "$@" -p $$', "sh"]
-    assert sfsample(*words, wrapper=shell).refused(2).startswith("sfsample: cannot sample itself: ")
+    assert sfsample(*words, wrapper=shell).refused(1).startswith("sfsample: cannot sample itself: ")
 
 
 def test_one_missing_process_of_several(leaf: Target) -> None:
