@@ -43,6 +43,8 @@ def record(
     wanted = [pids] if isinstance(pids, int) else list(dict.fromkeys(pids))
     options = Options(rate, duration, mode, steppers, max_frames)
     check(options)
+    if not wanted:
+        raise ValueError("no process to record")
     _check_size(stack_bytes)
 
     def work(stop: Callable[[], bool]) -> Profile:

@@ -23,6 +23,7 @@ Mode = Literal["cpu", "wall"]
 
 _DOZE_S = 0.1  # look this often whether to stop
 _SETTLE_S = 0.001  # and this often after a thread that did not stop in time: it may be stopped now
+_LOOKS = 4  # at one thread in one tick
 _REFRESH_S = 1.0  # look this often whether a library was replaced by another at the same place
 
 
@@ -163,19 +164,33 @@ class _Watched:
         if stat.state == "D":
             self._failed("not captured: in uninterruptible sleep (state D), where it cannot be stopped")
             return
-        snapshot = self._capture(tid)
-        if snapshot is None:
+        found = self._look(tid)
+        if found is None:
             return
-        stack = self._unwinder.walk(snapshot)
-        if self._target.capturer.learn_trampolines(stack):
-            again = self._capture(tid)
-            if again is not None:
-                stack = self._unwinder.walk(again)
+        stack, locations = found
         self._profile.threads[pid, tid] = stat.name
         stats.threads.add((pid, tid, stat.starttime))
-        self._profile.add(pid, tid, self._locations(stack), stack)
+        self._profile.add(pid, tid, locations, stack)
         if stack.stopped_at is not None and stack.stop_reason is not StopReason.MAX_FRAMES:
             stats.problems[f"{stack.stop_reason} at {stack.stopped_at}"] += 1
+
+    def _look(self, tid: int) -> tuple[Stack, list[Location]] | None:
+        """Capture and unwind; once more when the first attempt has taught us something that it lacked."""
+        target = self._target
+        for _ in range(_LOOKS):
+            snapshot = self._capture(tid)
+            if snapshot is None:
+                return None
+            stack = self._unwinder.walk(snapshot)
+            if target.capturer.learn_trampolines(stack):
+                continue
+            locations = self._locations(stack)
+            modules = {place.module for place in locations if place.module is not None}
+            if not target.replaced(tid, modules):
+                return stack, locations
+            target.index.reload(modules)
+        self._failed("not captured: libraries were replaced by others while they were looked at")
+        return None
 
     def _capture(self, tid: int) -> ThreadSnapshot | None:
         stats = self._profile.stats

@@ -86,6 +86,9 @@ class FakeProcess:
             return []
         return [(tid, Stat(f"thread {tid}", state, 0, 5)) for tid, state in self.states.items()]
 
+    def replaced(self, _tid, _modules):
+        return False
+
     def capture(self, tid):
         self.captured.append((tid, self.clock.now()))
         self.clock.time += self.costs.get(len(self.captured), 0)

@@ -21,6 +21,9 @@ def main(argv: list[str] | None = None) -> int:
     except SfsampleError as failure:
         _complain(str(failure), failure.help)
         return failure.exit_code
+    except MemoryError:
+        _complain("out of memory", ("try a smaller --stack-bytes",))
+        return 1
     except KeyboardInterrupt:
         _complain("aborted")
         return 1

@@ -134,8 +134,23 @@ def _unwritable(path: str, failure: OSError) -> SfsampleError:
     return SfsampleError(f"cannot write: {where}: {failure.strerror}", "choose another file")
 
 
+_SUSPEND_S = 1.0
+
+
+def _suspend(_number: int, _frame: FrameType | None) -> None:
+    """Stop ourselves between two pauses: a target that we hold would be stopped as long as we are."""
+    from sfsample.target.gate import PAUSE
+
+    if PAUSE.acquire(timeout=_SUSPEND_S):  # in vain: another Ctrl-Z came while we were coming back
+        os.kill(os.getpid(), signal.SIGSTOP)
+        PAUSE.release()
+
+
 class Interrupt:
-    """While it is entered, SIGINT and SIGTERM ask to stop; a second SIGINT raises KeyboardInterrupt."""
+    """While it is entered, SIGINT and SIGTERM ask to stop; a second SIGINT raises KeyboardInterrupt.
+
+    Ctrl-Z suspends us, and never the target.
+    """
 
     def __init__(self) -> None:
         self.requested = False
@@ -148,6 +163,9 @@ class Interrupt:
     def __enter__(self) -> Self:
         for number in (signal.SIGINT, signal.SIGTERM):
             self._before.append((number, signal.signal(number, self._note)))
+        for number in (signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU):
+            if signal.getsignal(number) is signal.SIG_DFL:
+                self._before.append((number, signal.signal(number, _suspend)))
         return self
 
     def _note(self, number: int, _frame: FrameType | None) -> None:

@@ -8,7 +8,7 @@ import time
 from argparse import Namespace
 
 from sfsample import api
-from sfsample.cli.console import Output, steppers, targets
+from sfsample.cli.console import Interrupt, Output, steppers, targets
 from sfsample.cli.terminal import printable, say
 from sfsample.errors import NoSuchProcess, TargetError
 from sfsample.model import Capture
@@ -26,7 +26,8 @@ def run(arguments: Namespace) -> int:
     output = Output(arguments.output)
     try:
         pids = targets(arguments)
-        dumps, failures = _take(arguments, pids)
+        with Interrupt():  # a dump is short: Ctrl-C waits for its end, Ctrl-Z for the end of a pause
+            dumps, failures = _take(arguments, pids)
         names = _names()
         if arguments.json:
             document = {"schema": "sfsample.dump/1", "time": time.time(), "host": os.uname().nodename,

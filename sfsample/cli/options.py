@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 _UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _SIZES = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 _MAX_RATE = 10_000
+_PLANNED = (".html", ".svg", ".json", ".speedscope", ".pprof", ".pb", ".gz")  # suffixes of other formats
 STEPPERS = ("sframe", "eh_frame", "frame_pointer")
 
 _EPILOG = """\
@@ -104,6 +105,12 @@ def _check(arguments: argparse.Namespace) -> None:
         raise UsageError(f"{what}: use one of {', '.join(ways)}")
     if arguments.all and arguments.name is None:
         raise UsageError("--all goes with -n: it takes every process of that name")
+    if arguments.command == "record" and arguments.format is None:
+        suffix = os.path.splitext(arguments.output)[1].lower()
+        if suffix in _PLANNED:
+            raise UsageError(
+                f"no such format yet: {arguments.output}", "folded is: -f folded, or FILE.folded"
+            )
     if arguments.command == "watch":
         _check_schedule(arguments.every, arguments.slice)
 
@@ -141,7 +148,7 @@ def _record(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-d", "--duration", type=seconds, metavar="TIME",
                         help="seconds, or 500ms, 2m (default: until Ctrl-C or the target ends)")  # fmt: skip
     parser.add_argument("-o", "--output", default="-", metavar="FILE", help="file; - is stdout (default)")
-    parser.add_argument("-f", "--format", choices=("folded",), default="folded", help="default: folded")
+    parser.add_argument("-f", "--format", choices=("folded",), help="default: folded")
     parser.add_argument("--stats", metavar="FILE", help="write statistics as JSON; - is stderr")
     _noise(parser)
 

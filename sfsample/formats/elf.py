@@ -22,6 +22,7 @@ from sfsample.errors import FormatError
 Buffer = bytes | memoryview | mmap
 
 PAGE = 4096
+_MARK = 256
 _LONGEST_NAME = 256  # of a section: a table without NULs must not be searched whole for each
 ET_REL = 1
 PT_LOAD, PT_NOTE, PT_GNU_EH_FRAME, PT_GNU_SFRAME = 1, 4, 0x6474E550, 0x6474E554
@@ -132,6 +133,16 @@ class ElfImage:
             if bool(segment.flags & PF_X) == executable:
                 return best
         return best
+
+    @cached_property
+    def mark(self) -> tuple[int, int]:
+        """Vaddr and size of loaded bytes that tell this file from another: the build-id, else the head."""
+        for s in self.segments:
+            note = self.loaded(s.vaddr, s.filesz) if s.type == PT_NOTE and s.filesz <= _MARK else None
+            if note is not None and build_id_of(bytes(note), self.byteorder):
+                return s.vaddr, s.filesz
+        head = next((s for s in self.segments if s.type == PT_LOAD), None)
+        return (head.vaddr, min(_MARK, head.filesz)) if head else (0, 0)
 
     def loaded(self, vaddr: int, size: int | None = None) -> memoryview | None:
         """Return the file bytes loaded at `vaddr`: exactly `size`, or all that follow in the segment."""

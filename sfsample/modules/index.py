@@ -6,7 +6,7 @@ little.  `generation` changes whenever an executable mapping has changed: what w
 """
 
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from sfsample.errors import SfsampleError
 from sfsample.formats.elf import ElfImage
@@ -52,6 +52,13 @@ class ModuleIndex:
         self._modules = {m: self._modules[m] for m in executable if m in self._modules}
         self._same = {key: m for key, m in self._same.items() if m in self._modules.values()}
         self.generation += 1
+
+    def reload(self, modules: Collection[Module]) -> None:
+        """Read the maps and forget `modules`: one of them was replaced by another at the same place."""
+        self._modules = {mapping: m for mapping, m in self._modules.items() if m not in modules}
+        self._same = {key: m for key, m in self._same.items() if m not in modules}
+        self._executable = ()
+        self.refresh()
 
     @property
     def modules(self) -> tuple[Module, ...]:

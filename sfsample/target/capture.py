@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable
 from sfsample.arch import AMD64
 from sfsample.memory import BytesMemory, Memory, PiecewiseMemory
 from sfsample.model import Found, Stack, StopReason, ThreadSnapshot
+from sfsample.target.gate import PAUSE
 from sfsample.target.tracer import Missed, Tracer
 from sfsample.target.vm import CopyBuffer
 
@@ -64,6 +65,7 @@ class Capturer:
         extra: list[tuple[int, int]] = []
         collecting = gc.isenabled()
         gc.disable()  # a collection must not fall into the pause
+        PAUSE.acquire()
         try:
             missed = tracer.stop(tid)
             if missed is None:
@@ -76,6 +78,7 @@ class Capturer:
                     extra = self._interrupted_stacks(tid, base, count)
         finally:
             stop_ns = tracer.release()
+            PAUSE.release()
             if collecting:
                 gc.enable()
         if missed is not None:

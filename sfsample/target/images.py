@@ -27,6 +27,7 @@ class ImageOpener:
         self._proc = proc
         self._pid = proc.pid
         self.problems: list[str] = []
+        self._images: dict[tuple[str, int, int, int, int], ElfImage] = {}
 
     def __call__(self, mapping: Mapping) -> ElfImage:
         """Return the image behind a mapping.  Raises FormatError when there is no usable one."""
@@ -36,7 +37,7 @@ class ImageOpener:
         refused = ""
         for path in self._candidates(mapping):
             try:
-                image = _open(path, mapping.path)
+                image = self._open(path, mapping.path)
             except FormatError as damage:
                 refused = str(damage)
                 continue
@@ -52,11 +53,25 @@ class ImageOpener:
         )
         return rebuilt
 
+    def _open(self, path: str, name: str) -> ElfImage:
+        """Open a file, or give the image of it that was opened before."""
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        try:
+            found = os.fstat(fd)
+            if not found.st_size:
+                raise FormatError(name, 0, "is empty")
+            key = name, found.st_dev, found.st_ino, found.st_mtime_ns, found.st_size
+            if key not in self._images:
+                self._images[key] = ElfImage(mmap(fd, 0, access=ACCESS_READ), name)
+            return self._images[key]
+        finally:
+            os.close(fd)
+
     def _candidates(self, mapping: Mapping) -> Iterator[str]:
         if not mapping.deleted:
             yield f"/proc/{self._pid}/root{mapping.path}"
             yield mapping.path  # maps names files of a chroot as we see them
-        yield f"/proc/{self._pid}/map_files/{mapping.start:x}-{mapping.end:x}"
+        yield self._map_file(mapping)
 
     def _is_mapped(self, image: ElfImage, mapping: Mapping, path: str) -> bool:
         bias = image.load_bias(mapping.start, mapping.offset, executable=True)
@@ -73,7 +88,18 @@ class ImageOpener:
             if there != here:
                 return False
             compared = True
-        return (compared and image.build_id is not None) or _same_inode(path, mapping)
+        return compared and (image.build_id is not None or self._is_same_file(path, mapping))
+
+    def _is_same_file(self, path: str, mapping: Mapping) -> bool:
+        """For files without a build-id.  On btrfs and overlayfs, maps and stat tell different devices."""
+        mapped = self._map_file(mapping)
+        try:
+            return path == mapped or os.path.samestat(os.stat(path), os.stat(mapped))
+        except OSError:  # map_files is for the privileged
+            return os.path.exists(path) and os.stat(path).st_ino == mapping.inode
+
+    def _map_file(self, mapping: Mapping) -> str:
+        return f"/proc/{self._pid}/map_files/{mapping.start:x}-{mapping.end:x}"
 
     # -- from memory
 
@@ -108,22 +134,3 @@ class ImageOpener:
         if not below:
             raise FormatError("memory", mapping.start, "the ELF header is not mapped")
         return max(below)
-
-
-def _open(path: str, name: str) -> ElfImage:
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    try:
-        if not os.fstat(fd).st_size:
-            raise FormatError(name, 0, "is empty")
-        return ElfImage(mmap(fd, 0, access=ACCESS_READ), name)
-    finally:
-        os.close(fd)
-
-
-def _same_inode(path: str, mapping: Mapping) -> bool:
-    try:
-        found = os.stat(path)
-    except OSError:
-        return False
-    device = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}"
-    return (found.st_ino, device) == (mapping.inode, mapping.device)

@@ -5,11 +5,13 @@ Law: opened after every reason against it has been checked; closed with nothing 
 
 import os
 import time
+from collections.abc import Iterable
 from errno import EPERM
 
 from sfsample.errors import UnsupportedTarget
 from sfsample.model import Address, ThreadSnapshot
 from sfsample.modules.index import ModuleIndex
+from sfsample.modules.module import Module
 from sfsample.target.capture import DEFAULT_STACK_BYTES, Capturer
 from sfsample.target.images import ImageOpener
 from sfsample.target.own_thread import OwnThread
@@ -17,9 +19,11 @@ from sfsample.target.permission import held_by_us, tracer_of
 from sfsample.target.process import check, not_permitted
 from sfsample.target.procfs import ProcFs, Stat
 from sfsample.target.tracer import Missed, may_attach
+from sfsample.target.vm import CopyBuffer
 
 _CLOSE_DEADLINE_S = 1.0
 _FREE_S = 0.0002
+_MARK = 256
 # an exiting thread is refused too, an execve(2) may have given its id to another since, and a tracer that was
 # in the way may have left before we looked who it was
 _TRIES = 3
@@ -46,6 +50,7 @@ class LiveProcess:
         except BaseException:
             self.proc.close()
             raise
+        self._mark = CopyBuffer(_MARK)
         child = self.proc.status().get("PPid") == str(os.getpid())
         self.capturer = Capturer(pid, self._extent, stack_bytes, child=child)
 
@@ -77,6 +82,19 @@ class LiveProcess:
         stats = self.proc.thread_stats()
         self.capturer.keep_only(tid for tid, _ in stats)
         return [(tid, stat) for tid, stat in stats if stat.state not in "ZX"]
+
+    def replaced(self, tid: int, modules: Iterable[Module]) -> bool:
+        """Whether one of these modules is no longer what is mapped at its place.
+
+        dlclose(3) and dlopen(3) can put another library at the same addresses, and nothing else would tell.
+        """
+        for module in modules:
+            vaddr, size = module.image.mark
+            expected = module.image.loaded(vaddr, size)
+            count = self._mark.fill(tid, module.address(vaddr), size)
+            if expected is not None and count == size and self._mark.bytes[:count] != expected:
+                return True
+        return False
 
     def capture(self, tid: int) -> ThreadSnapshot | Missed:
         """Capture one thread.  Raises NotPermitted when the kernel refuses although the thread lives.

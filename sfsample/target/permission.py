@@ -99,7 +99,7 @@ def _yama(us: Us) -> list[str]:
 
 def _namespace(us: Us, them: Them) -> list[str]:
     """Our capabilities count in our user namespace and in those below it, and no others."""
-    if them.user_namespace == us.user_namespace or (them.user_namespace is None and not us.may_trace):
+    if them.user_namespace in (us.user_namespace, None):
         return []
     return ["it runs in another user namespace (a container, or you do);",
             "run as root on the host, or inside the container with --cap-add=SYS_PTRACE"]  # fmt: skip

@@ -158,8 +158,9 @@ class Unwinder:
         pc, sp = caller.registers[self._arch.pc], caller.registers[self._arch.sp]
         if pc == 0 and not row.signal:
             return StopReason.BAD_PC if row.guess else StopReason.OUTERMOST
-        # a leaf function may leave its stack alone where calls put the return address in a register
-        leaf = frame.exact and self._arch.ra != self._arch.pc
+        # a function may leave its stack alone while the return address is in a register: a leaf on AArch64,
+        # and on AMD64 vfork, which keeps it in rdi
+        leaf = frame.exact and row.ra is not None and not row.ra.deref
         if (sp < frame.sp if leaf else sp <= frame.sp) and not row.signal:
             return StopReason.NO_PROGRESS
         if row.signal:

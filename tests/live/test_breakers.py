@@ -1,0 +1,123 @@
+"""What a hostile tester found: each once wrong on a real process.
+
+Law: built from source here, so gcc is wanted; where there is none, the tests say so.
+"""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import sfsample
+from tests.live.targets import fixture, running, states, wait_until
+
+pytestmark = [pytest.mark.live]
+needs_gcc = pytest.mark.skipif(shutil.which("gcc") is None, reason="no gcc to build the target with")
+
+PLUGIN = """
+static volatile long n;
+__attribute__((noinline)) void NAME_burn(void) { for (long i = 0; i < 3000000; i++) n++; }
+void entry(void) { NAME_burn(); __asm__ volatile(""); }
+"""
+HOST = """
+#include <dlfcn.h>
+#include <stdio.h>
+typedef void (*work)(void);
+__attribute__((noinline)) void run_a(work f) { f(); __asm__ volatile(""); }
+__attribute__((noinline)) void run_b(work f) { f(); __asm__ volatile(""); }
+int main(void)
+{
+    puts("ready"); fflush(stdout);
+    for (;;) {
+        void *a = dlopen("./a.so", RTLD_NOW); run_a((work)dlsym(a, "entry")); dlclose(a);
+        void *b = dlopen("./b.so", RTLD_NOW); run_b((work)dlsym(b, "entry")); dlclose(b);
+    }
+}
+"""
+VFORK = """
+#include <stdio.h>
+#include <sys/wait.h>
+#include <unistd.h>
+__attribute__((noinline)) void spawn(void) { if (!vfork()) _exit(0); wait(0); __asm__ volatile(""); }
+int main(void) { puts("ready"); fflush(stdout); for (;;) spawn(); }
+"""
+
+
+def compile_c(directory: Path, name: str, source: str, *flags: str) -> Path:
+    path = directory / name
+    subprocess.run(["gcc", "-O1", "-x", "c", "-", "-o", path, *flags], input=source, text=True, check=True)
+    return path
+
+
+def started(program: Path) -> "subprocess.Popen[bytes]":
+    process = subprocess.Popen([program], cwd=program.parent, stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"ready\n"
+    return process
+
+
+@needs_gcc
+def test_libraries_that_take_turns_at_one_address(tmp_path):
+    for name in ("a", "b"):
+        compile_c(tmp_path, f"{name}.so", PLUGIN.replace("NAME", name), "-shared", "-fPIC")
+    with started(compile_c(tmp_path, "host", HOST, "-ldl")) as process:
+        try:
+            text = sfsample.folded(sfsample.record(process.pid, 3.0))
+        finally:
+            process.kill()
+    burning = [line for line in text.splitlines() if "_burn" in line]
+    assert any(";run_a;entry;a_burn " in line for line in burning)
+    assert any(";run_b;entry;b_burn " in line for line in burning)
+    assert not [line for line in burning if "run_a;entry;b_" in line or "run_b;entry;a_" in line]
+
+
+@needs_gcc
+def test_vfork_keeps_its_return_address_in_a_register(tmp_path):
+    with started(compile_c(tmp_path, "forks", VFORK)) as process:
+        try:
+            profile = sfsample.record(process.pid, 2.0, rate=500)
+        finally:
+            process.kill()
+    assert profile.stats.samples > 20
+    assert profile.stats.stacks["no_progress"] == 0
+
+
+def test_ctrl_z_suspends_the_sampler_and_not_the_target():
+    with running(fixture("v3"), "threads", "3") as target:
+        command = [
+            sys.executable,
+            "-m",
+            "sfsample",
+            "-q",
+            "-p",
+            str(target.pid),
+            "-r",
+            "500",
+            "-o",
+            "/dev/null",
+        ]
+        sampler = subprocess.Popen([*command, "--mode", "wall"])
+        try:
+            seized = f"/proc/{sampler.pid}/task"
+            wait_until(lambda: len(os.listdir(seized)) > 1, "the sampling thread runs")
+            time.sleep(0.3)  # into the recording; when exactly does not matter
+            for _ in range(20):
+                sampler.send_signal(signal.SIGTSTP)
+                wait_until(lambda: _state(sampler.pid) == "T", "the sampler is suspended")
+                assert "t" not in states(target.pid)
+                sampler.send_signal(signal.SIGCONT)
+                wait_until(lambda: _state(sampler.pid) != "T", "the sampler goes on")
+            sampler.send_signal(signal.SIGINT)
+            assert sampler.wait(30) == 0
+        finally:
+            sampler.kill()
+            sampler.wait()
+
+
+def _state(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]

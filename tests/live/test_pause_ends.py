@@ -1,0 +1,108 @@
+"""What ends inside a pause: the thread that is held, or the whole process.
+
+Law: whoever waits for it (an execve of another thread, the parent) is not kept waiting by us and is told the
+truth.
+"""
+
+import os
+import shutil
+import subprocess
+from collections import Counter
+
+import pytest
+
+import sfsample
+from sfsample.target.live import LiveProcess
+from sfsample.target.tracer import Tracer
+from sfsample.target.vm import CopyBuffer
+from tests.live.targets import fixture, running, status, wait_until
+
+pytestmark = pytest.mark.live
+
+TWO_THREADS = """
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <stdio.h>
+#include <unistd.h>
+static void *spin(void *unused)
+{
+    printf("%d\\n", gettid()); fflush(stdout);
+    for (;;) ;
+    return unused;
+}
+int main(void)
+{
+    pthread_t thread;
+    char byte;
+    pthread_create(&thread, 0, spin, 0);
+    if (read(0, &byte, 1) == 1) execl("/bin/sleep", "sleep", "600", (char *)0);
+    return 1;
+}
+"""
+
+
+@pytest.mark.skipif(shutil.which("gcc") is None, reason="no gcc to build the target with")
+def test_exec_in_another_thread_does_not_wait_for_us(tmp_path):
+    """execve(2) kills the other threads; one that dies while we hold it is ours to wait for."""
+    program = tmp_path / "two"
+    command = ["gcc", "-x", "c", "-", "-o", program, "-pthread"]
+    subprocess.run(command, input=TWO_THREADS, text=True, check=True)
+    with subprocess.Popen([program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            tid = int(process.stdout.readline())
+            tracer = Tracer(process.pid)
+            assert tracer.stop(tid) is None
+            process.stdin.write("\n")
+            process.stdin.flush()
+            wait_until(lambda: not tracer.registers(tid), "the held thread is killed by execve")
+            tracer.release()
+            path = f"/proc/{process.pid}/exe"
+            wait_until(lambda: tracer.settle() and "sleep" in os.readlink(path), "the exec is done")
+        finally:
+            process.kill()
+
+
+def test_the_end_of_our_child_is_told_to_whoever_started_it():
+    script = "i=0; while [ $i -lt 3000 ]; do i=$((i+1)); done; exit 7"
+    codes: Counter[int] = Counter()
+    samples = 0
+    for _ in range(40):
+        child = subprocess.Popen(["/bin/sh", "-c", script])
+        try:
+            samples += sfsample.record(child.pid, 5, rate=5000, mode="wall").stats.samples
+        except sfsample.NoSuchProcess:
+            pass
+        finally:
+            codes[child.wait()] += 1
+    assert codes == {7: 40}
+    assert samples > 40
+
+
+def test_opening_a_process_neither_stops_nor_keeps_it():
+    with running(fixture("v3"), "epoll") as target:
+        process = LiveProcess(target.pid)
+        process.close()
+        assert status(target.pid)["TracerPid"] == "0"
+
+
+def test_a_copy_never_exceeds_its_buffer():
+    source = bytearray(b"x" * 64)
+    buffer = CopyBuffer(16)
+    address = int.from_bytes(os.urandom(1), "little")  # any unreadable address: nothing is copied
+    assert buffer.fill(os.getpid(), address, 64) == 0
+    import ctypes
+
+    at = ctypes.addressof((ctypes.c_char * 64).from_buffer(source))
+    assert buffer.fill(os.getpid(), at, 64) == 16
+    assert buffer.fill(os.getpid(), at, 64, at=10) == 6
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("stack_bytes", 256), ("rate", 0), ("duration", -1), ("mode", "Wall"), ("max_frames", 0)],
+)
+def test_arguments_that_make_no_sense(option, value):
+    with pytest.raises(ValueError, match=option):
+        sfsample.record(os.getppid(), **{"duration": 1.0, option: value})
