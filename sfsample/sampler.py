@@ -12,6 +12,7 @@ from typing import Literal, NamedTuple, Protocol
 
 from sfsample.errors import NotPermitted
 from sfsample.model import Capture, Stack, StopReason, ThreadSnapshot
+from sfsample.modules.module import Module
 from sfsample.profile import Location, Profile, locate
 from sfsample.target.live import LiveProcess
 from sfsample.target.procfs import Stat
@@ -23,7 +24,7 @@ Mode = Literal["cpu", "wall"]
 
 _DOZE_S = 0.1  # look this often whether to stop
 _SETTLE_S = 0.001  # and this often after a thread that did not stop in time: it may be stopped now
-_LOOKS = 4  # at one thread in one tick
+_LOOKS = 8  # at one thread in one tick
 _REFRESH_S = 1.0  # look this often whether a library was replaced by another at the same place
 
 
@@ -136,6 +137,7 @@ class _Watched:
         self._mode = options.mode
         self._unwinder = Unwinder(target.index, steppers=options.steppers, max_frames=options.max_frames)
         self._places: dict[tuple[int, bool], Location] = {}
+        self._modules: dict[int, frozenset[Module]] = {}  # on the last stack of each thread
         self._generation = 0
         self._program: tuple[bytes, ...] = ()
 
@@ -175,9 +177,17 @@ class _Watched:
             stats.problems[f"{stack.stop_reason} at {stack.stopped_at}"] += 1
 
     def _look(self, tid: int) -> tuple[Stack, list[Location]] | None:
-        """Capture and unwind; once more when the first attempt has taught us something that it lacked."""
+        """Capture and unwind; once more when the first attempt has taught us something that it lacked.
+
+        That libraries are what we take them for is checked before and after: they can be replaced meanwhile.
+        """
         target = self._target
         for _ in range(_LOOKS):
+            expected = self._modules.get(tid, frozenset())
+            for _ in range(_LOOKS):
+                if not target.replaced(tid, expected):
+                    break
+                expected = target.index.reload(expected)
             snapshot = self._capture(tid)
             if snapshot is None:
                 return None
@@ -185,7 +195,8 @@ class _Watched:
             if target.capturer.learn_trampolines(stack):
                 continue
             locations = self._locations(stack)
-            modules = {place.module for place in locations if place.module is not None}
+            modules = frozenset(place.module for place in locations if place.module is not None)
+            self._modules[tid] = modules
             if not target.replaced(tid, modules):
                 return stack, locations
             target.index.reload(modules)

@@ -134,16 +134,22 @@ def _unwritable(path: str, failure: OSError) -> SfsampleError:
     return SfsampleError(f"cannot write: {where}: {failure.strerror}", "choose another file")
 
 
-_SUSPEND_S = 1.0
+class _Suspension:
+    """Stops ourselves between two pauses: a target that we hold would be stopped as long as we are."""
 
+    held = False  # we are coming back from one: the gate is ours already
 
-def _suspend(_number: int, _frame: FrameType | None) -> None:
-    """Stop ourselves between two pauses: a target that we hold would be stopped as long as we are."""
-    from sfsample.target.gate import PAUSE
+    def __call__(self, _number: int, _frame: FrameType | None) -> None:
+        from sfsample.target.gate import PAUSE
 
-    if PAUSE.acquire(timeout=_SUSPEND_S):  # in vain: another Ctrl-Z came while we were coming back
+        if self.held:
+            os.kill(os.getpid(), signal.SIGSTOP)
+            return
+        PAUSE.acquire()
+        self.held = True
         os.kill(os.getpid(), signal.SIGSTOP)
         PAUSE.release()
+        self.held = False
 
 
 class Interrupt:
@@ -163,9 +169,10 @@ class Interrupt:
     def __enter__(self) -> Self:
         for number in (signal.SIGINT, signal.SIGTERM):
             self._before.append((number, signal.signal(number, self._note)))
+        suspension = _Suspension()
         for number in (signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU):
             if signal.getsignal(number) is signal.SIG_DFL:
-                self._before.append((number, signal.signal(number, _suspend)))
+                self._before.append((number, signal.signal(number, suspension)))
         return self
 
     def _note(self, number: int, _frame: FrameType | None) -> None:

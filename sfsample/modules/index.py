@@ -28,7 +28,7 @@ class ModuleIndex:
         self._starts: list[int] = []
         self._modules: dict[Mapping, Module | None] = {}
         self._same: dict[tuple[str, str, int, int], Module] = {}
-        self._seen: list[Module] = []
+        self._seen: dict[tuple[ElfImage, int, str], Module] = {}
         self._fresh = False
         self.generation = 0
         self._problems: list[str] = []
@@ -37,15 +37,15 @@ class ModuleIndex:
         """Allow the next miss to read the maps again."""
         self._fresh = False
 
-    def refresh(self) -> None:
-        """Read the maps; keep the modules whose mappings are still there."""
+    def refresh(self, *, force: bool = False) -> None:
+        """Read the maps; keep the modules whose mappings are still there.  `force`: a new generation."""
         self._fresh = True
         mappings = self._read_maps()
         if not mappings:
             return  # the process has ended: what was known of it stays true
         self._mappings = mappings
         executable = tuple(m for m in self._mappings if m.executable)
-        if executable == self._executable:
+        if executable == self._executable and not force:
             return
         self._executable = executable
         self._starts = [m.start for m in executable]
@@ -53,22 +53,23 @@ class ModuleIndex:
         self._same = {key: m for key, m in self._same.items() if m in self._modules.values()}
         self.generation += 1
 
-    def reload(self, modules: Collection[Module]) -> None:
-        """Read the maps and forget `modules`: one of them was replaced by another at the same place."""
+    def reload(self, modules: Collection[Module]) -> frozenset[Module]:
+        """Read the maps again; return what is now where `modules` were, one of which was replaced."""
         self._modules = {mapping: m for mapping, m in self._modules.items() if m not in modules}
         self._same = {key: m for key, m in self._same.items() if m not in modules}
-        self._executable = ()
-        self.refresh()
+        self.refresh(force=True)
+        places = (module.address(module.image.executable[0][0]) for module in modules)
+        return frozenset(module for place in places if (module := self.find(place)) is not None)
 
     @property
     def modules(self) -> tuple[Module, ...]:
         """The modules that were asked for and could be opened, those unmapped since included."""
-        return tuple(self._seen)
+        return tuple(self._seen.values())
 
     @property
     def problems(self) -> list[str]:
         """What could not be opened, and what the modules have lost."""
-        return [*self._problems, *(text for module in self._seen for text in module.problems)]
+        return [*self._problems, *(text for module in self._seen.values() for text in module.problems)]
 
     def mapping(self, address: int) -> Mapping | None:
         """Return the executable mapping at `address`."""
@@ -124,8 +125,9 @@ class ModuleIndex:
         # one object can have several executable mappings (mprotect splits them)
         key = (mapping.path, mapping.device, mapping.inode, bias)
         if key not in self._same:
-            self._same[key] = Module(image, bias, mapping.path)
-            self._seen.append(self._same[key])
+            self._same[key] = self._seen.setdefault(
+                (image, bias, mapping.path), Module(image, bias, mapping.path)
+            )
         return self._same[key]
 
     def _lose(self, text: str) -> None:

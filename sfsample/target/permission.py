@@ -23,6 +23,7 @@ class Us(NamedTuple):
     effective: int
     yama: str  # kernel.yama.ptrace_scope; empty: there is no Yama
     user_namespace: str | None
+    outermost: bool = False  # that is the first one, in which capabilities count for every process
 
     @property
     def may_trace(self) -> bool:
@@ -99,7 +100,8 @@ def _yama(us: Us) -> list[str]:
 
 def _namespace(us: Us, them: Them) -> list[str]:
     """Our capabilities count in our user namespace and in those below it, and no others."""
-    if them.user_namespace in (us.user_namespace, None):
+    hidden = them.user_namespace is None and us.may_trace and not us.outermost
+    if them.user_namespace in (us.user_namespace, None) and not hidden:
         return []
     return ["it runs in another user namespace (a container, or you do);",
             "run as root on the host, or inside the container with --cap-add=SYS_PTRACE"]  # fmt: skip
@@ -112,7 +114,12 @@ def us() -> Us:
     """Read our side."""
     status = _fields(_read("/proc/self/status"))
     return Us(os.getuid(), os.getgid(), _bits(status, "CapPrm"), _bits(status, "CapEff"),
-              _read(_YAMA).strip(), _link("/proc/self/ns/user"))  # fmt: skip
+              _read(_YAMA).strip(), _link("/proc/self/ns/user"), _is_outermost())  # fmt: skip
+
+
+def _is_outermost() -> bool:
+    """Whether we are in the first user namespace, in which capabilities count for every process."""
+    return _read("/proc/self/uid_map").split() == ["0", "0", "4294967295"]
 
 
 def them(proc: ProcFs) -> Them:

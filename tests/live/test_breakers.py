@@ -21,7 +21,7 @@ needs_gcc = pytest.mark.skipif(shutil.which("gcc") is None, reason="no gcc to bu
 
 PLUGIN = """
 static volatile long n;
-__attribute__((noinline)) void NAME_burn(void) { for (long i = 0; i < 3000000; i++) n++; }
+__attribute__((noinline)) void NAME_burn(void) { for (long i = 0; i < 20000000; i++) n++; }
 void entry(void) { NAME_burn(); __asm__ volatile(""); }
 """
 HOST = """
@@ -61,6 +61,7 @@ def started(program: Path) -> "subprocess.Popen[bytes]":
     return process
 
 
+# Each library works for tens of milliseconds: two swaps within one look (a millisecond) would deceive us.
 @needs_gcc
 def test_libraries_that_take_turns_at_one_address(tmp_path):
     for name in ("a", "b"):
@@ -70,10 +71,13 @@ def test_libraries_that_take_turns_at_one_address(tmp_path):
             text = sfsample.folded(sfsample.record(process.pid, 3.0))
         finally:
             process.kill()
-    burning = [line for line in text.splitlines() if "_burn" in line]
-    assert any(";run_a;entry;a_burn " in line for line in burning)
-    assert any(";run_b;entry;b_burn " in line for line in burning)
-    assert not [line for line in burning if "run_a;entry;b_" in line or "run_b;entry;a_" in line]
+    counts = {stack: int(count) for stack, _, count in (line.rpartition(" ") for line in text.splitlines())}
+    right = [n for stack, n in counts.items() if stack.endswith(("run_a;entry;a_burn", "run_b;entry;b_burn"))]
+    wrong = [n for stack, n in counts.items() if stack.endswith(("run_a;entry;b_burn", "run_b;entry;a_burn"))]
+    assert len(right) == 2
+    assert sum(right) > 100
+    # the first look opens modules after its capture, so a swap just then cannot be told: one sample
+    assert sum(wrong) <= 1
 
 
 @needs_gcc

@@ -40,7 +40,7 @@ def test_threads_come_and_go(generation, mode):
     """
     program = str(fixture(generation))
     with running(program, "churn") as target:
-        profile = record_samples(target.pid, 400, rate=1000, mode=mode)
+        profile = record_samples(target.pid, 1500, rate=1000, mode=mode)
         unborn = [key for key in profile.counts if in_a_new_thread(key)]
         lost = sum(profile.counts.pop(key) for key in unborn)
         main, worker = listed(program)["churn"]
