@@ -111,6 +111,7 @@ def _check(arguments: argparse.Namespace) -> None:
             raise UsageError(
                 f"no such format yet: {arguments.output}", "folded is: -f folded, or FILE.folded"
             )
+        arguments.format = "folded"
     if arguments.command == "watch":
         _check_schedule(arguments.every, arguments.slice)
 

@@ -60,6 +60,9 @@ class LiveProcess:
         A thread of ours attaches and ends, which detaches.
         """
         tid = self.proc.anchor()
+        stat = self.proc.thread_stat(tid)
+        if stat is not None and stat.state == "T":
+            return  # attaching would wake it for a moment, and its state be seen wrongly
         if OwnThread(lambda _: may_attach(tid), lambda: False).run():
             self._until_free(tid)
             return
