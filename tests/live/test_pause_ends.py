@@ -65,7 +65,7 @@ def test_exec_in_another_thread_does_not_wait_for_us(tmp_path):
 
 
 def test_the_end_of_our_child_is_told_to_whoever_started_it():
-    script = "i=0; while [ $i -lt 3000 ]; do i=$((i+1)); done; exit 7"
+    script = "i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done; exit 7"
     codes: Counter[int] = Counter()
     samples = 0
     for _ in range(40):
