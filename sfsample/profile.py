@@ -15,12 +15,14 @@ from sfsample.modules.module import Module
 class Location(NamedTuple):
     """A place in code.  `address` and `lookup` are vaddrs in `module`, or run-time addresses without one.
 
-    `address` is where the frame's pc is, `lookup` what to look up (one less for a return address).
+    `address` is where the frame's pc is, `lookup` what to look up (one less for a return address).  Without a
+    module the place is one of process `pid` (a JIT's, say); with one, `pid` is 0: the same place for all.
     """
 
     module: Module | None
     address: int
     lookup: int
+    pid: int = 0
 
 
 class StackKey(NamedTuple):
@@ -32,10 +34,10 @@ class StackKey(NamedTuple):
     stop_reason: StopReason
 
 
-def locate(frame: Frame, module: Module | None) -> Location:
-    """Return where a frame is."""
+def locate(frame: Frame, module: Module | None, pid: int) -> Location:
+    """Return where a frame of process `pid` is."""
     if module is None:
-        return Location(None, frame.pc, frame.lookup_pc)
+        return Location(None, frame.pc, frame.lookup_pc, pid)
     return Location(module, module.vaddr(frame.pc), module.vaddr(frame.lookup_pc))
 
 

@@ -235,7 +235,7 @@ class _Watched:
             key = (frame.pc, frame.exact)
             place = places.get(key)
             if place is None:
-                place = places[key] = locate(frame, index.find(frame.lookup_pc))
+                place = places[key] = locate(frame, index.find(frame.lookup_pc), self._target.pid)
             found.append(place)
         return found
 

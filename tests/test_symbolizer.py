@@ -1,0 +1,40 @@
+"""What is said of a place."""
+
+from sfsample.formats.elf import ElfImage
+from sfsample.modules.module import Module
+from sfsample.profile import Location
+from sfsample.symbolize.symbolizer import NamedFrame, Symbolizer
+from tests.builders import elf_builder as e
+from tests.builders import symtab_builder as b
+
+
+def module(*symbols: b.Sym, path: str = "/usr/lib/libx.so") -> Module:
+    symtab, strtab = b.build(*symbols)
+    sections = [
+        e.Bytes(".text", 0x1000, bytes(0x100), flags=6),
+        e.Bytes(".symtab", 0, symtab, e.SHT_SYMTAB, 0, link=3),
+        e.Bytes(".strtab", 0, strtab, e.SHT_STRTAB, 0),
+    ]
+    return Module(ElfImage(e.elf([e.Load(0x1000, bytes(0x100))], sections), path), 0x10000, path)
+
+
+def test_a_symbol_gives_its_name_and_the_offset_of_the_address_not_of_the_look_up():
+    place = Location(module(b.Sym("_Z1fi", 0x1010, 0x10)), 0x1020, 0x101F)
+    [frame] = Symbolizer().frames(place)
+    assert frame == NamedFrame("f(int)", "f(int)", "_Z1fi", 0x10)
+    assert Symbolizer().name(*place) == "f(int)"
+
+
+def test_text_is_clean_and_raw_is_not():
+    [frame] = Symbolizer().frames(Location(module(b.Sym("a;\x1b", 0x1010, 0x10)), 0x1010, 0x1010))
+    assert (frame.text, frame.function, frame.raw) == ("a:?", "a:?", "a;\x1b")
+
+
+def test_a_place_without_a_symbol_is_module_and_offset():
+    [frame] = Symbolizer().frames(Location(module(), 0x1020, 0x101F))
+    assert frame == NamedFrame("[libx.so+0x1020]", None, None, None)
+
+
+def test_a_place_without_a_module_is_its_address():
+    [frame] = Symbolizer().frames(Location(None, 0x1020, 0x101F))
+    assert frame == NamedFrame("[0x1020]", None, None, None)
