@@ -88,5 +88,5 @@ def _check_size(stack_bytes: int) -> None:
 def folded(profile: Profile, *, threads: bool = False) -> str:
     """Return a profile as folded stacks, with names; `threads`: one root per thread."""
     namer = Symbolizer()
-    lines = folded_lines(profile, lambda place: namer.name(*place), clean_name, threads=threads)
+    lines = folded_lines(profile, lambda place: namer.frames(place)[0].text, clean_name, threads=threads)
     return "".join(line + "\n" for line in lines)

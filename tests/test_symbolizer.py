@@ -22,7 +22,7 @@ def test_a_symbol_gives_its_name_and_the_offset_of_the_address_not_of_the_look_u
     place = Location(module(b.Sym("_Z1fi", 0x1010, 0x10)), 0x1020, 0x101F)
     [frame] = Symbolizer().frames(place)
     assert frame == NamedFrame("f(int)", "f(int)", "_Z1fi", 0x10)
-    assert Symbolizer().name(*place) == "f(int)"
+    assert Symbolizer().name(place.module, 0x1020, 0x101F) == "f(int)"
 
 
 def test_text_is_clean_and_raw_is_not():
