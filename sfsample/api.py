@@ -28,6 +28,7 @@ def record(
     max_frames: int = MAX_FRAMES,
     stack_bytes: int = DEFAULT_STACK_BYTES,
     steppers: Sequence[Stepper] = DEFAULT_STEPPERS,
+    timeline: bool = False,
     should_stop: Callable[[], bool] = lambda: False,
     clock: Clock | None = None,
 ) -> Profile:
@@ -35,13 +36,14 @@ def record(
 
     `duration` in seconds (None: until the target ends or `should_stop` is true; that is asked at every tick,
     and at least ten times a second, on the sampling thread), `rate` in samples per second and thread,
-    `mode` "cpu" (threads that run at the tick) or "wall" (all), `stack_bytes` copied per thread at most.
+    `mode` "cpu" (threads that run at the tick) or "wall" (all), `stack_bytes` copied per thread at most,
+    `timeline`: keep when each sample was taken (`Profile.timeline`).
 
     Raises TargetError (NoSuchProcess, NotPermitted, UnsupportedTarget), which has `help` lines, and
     ValueError for an argument that makes no sense.
     """
     wanted = [pids] if isinstance(pids, int) else list(dict.fromkeys(pids))
-    options = Options(rate, duration, mode, steppers, max_frames)
+    options = Options(rate, duration, mode, steppers, max_frames, timeline)
     check(options)
     if not wanted:
         raise ValueError("no process to record")

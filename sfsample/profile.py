@@ -1,15 +1,19 @@
-"""A profile: how often each stack was seen, what it cost, and what was lost.
+"""A profile: how often each stack was seen, and for how much time it stands.
 
 Law: counts and keeps; names nothing, prints nothing, reads no clock.  Places are kept as (module, vaddr), so
 that they can be named later and elsewhere.
 """
 
+from array import array
 from collections import Counter
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from sfsample.model import Capture, Frame, Stack, StopReason
+from sfsample.model import Frame, Stack, StopReason
 from sfsample.modules.module import Module
+from sfsample.stats import Stats
+
+TIMELINE_LIMIT = 4_000_000  # records, 40 bytes each
 
 
 class Location(NamedTuple):
@@ -41,104 +45,79 @@ def locate(frame: Frame, module: Module | None, pid: int) -> Location:
     return Location(module, module.vaddr(frame.pc), module.vaddr(frame.lookup_pc))
 
 
-class Pauses:
-    """Distribution of pauses in ns: exact count, sum and maximum, percentiles to three digits."""
+class Timeline:
+    """When each sample was taken: parallel arrays, and `keys`, the stacks that `stack` counts into.
 
-    def __init__(self) -> None:
-        self._counts: Counter[int] = Counter()
-        self.count = 0
-        self.total = 0
-        self.max = 0
+    A record stands for `times` samples and for the `wall_ns` that ended `at_ns` after the start of the
+    recording.  No more than `limit` records are kept; those beyond it are counted in `dropped`.
+    """
 
-    def add(self, pause_ns: int) -> None:
-        """Count one pause."""
-        self.count += 1
-        self.total += pause_ns
-        self.max = max(self.max, pause_ns)
-        grain = 10 ** max(0, len(str(pause_ns)) - 3)
-        self._counts[pause_ns // grain * grain] += 1
+    def __init__(self, limit: int = TIMELINE_LIMIT) -> None:
+        self.keys: list[StackKey] = []
+        self.at_ns = array("q")
+        self.stack = array("l")
+        self.wall_ns = array("q")
+        self.cpu_ns = array("q")
+        self.times = array("l")
+        self.dropped = 0
+        self._limit = limit
+        self._indexes: dict[StackKey, int] = {}
 
-    def percentile(self, percent: float) -> int:
-        """Return the pause that `percent` of all do not exceed; 0 when there was none."""
-        wanted = self.count * percent / 100
-        seen = 0
-        for value in sorted(self._counts):
-            seen += self._counts[value]
-            if seen >= wanted:
-                return value
-        return 0
+    def __len__(self) -> int:
+        return len(self.at_ns)
 
-    def as_json(self) -> dict[str, int]:
-        """Return the `stop_ns` object of the statistics."""
-        points = {f"p{p}": self.percentile(p) for p in (50, 90, 99)}
-        return {"count": self.count, **points, "max": self.max, "total": self.total}
-
-
-class Stats:
-    """What a recording cost and what it lost; the summary and `--stats` are drawn from it."""
-
-    def __init__(self, rate_hz: float) -> None:
-        self.rate_hz = rate_hz
-        self.duration_s = 0.0
-        self.ticks = 0  # instants that were due, taken or not
-        self.late_ticks = 0  # of them, those not taken because the sampler was late
-        self.samples = 0
-        self.captures: Counter[Capture] = Counter()
-        self.pauses = Pauses()
-        self.stacks: Counter[StopReason] = Counter()
-        self.frames: Counter[str] = Counter()
-        self.eintr_prone_stops = 0
-        self.threads: set[tuple[int, int, int]] = set()
-        self.module_paths: list[tuple[str, bool]] = []  # and whether it carries SFrame
-        self.sampler_cpu_s = 0.0
-        self.sampler_max_rss_bytes = 0
-        self.problems: Counter[str] = Counter()
-        self.ended_by: str = ""  # "duration", "signal", "target"
-
-    def count_stack(self, stack: Stack) -> None:
-        """Count one walk."""
-        self.samples += 1
-        self.stacks[stack.stop_reason] += 1
-        for frame in stack.frames:
-            self.frames[frame.found] += 1
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the object that `--stats` writes."""
-        return {
-            "schema": "sfsample.stats/1",
-            "duration_s": round(self.duration_s, 6),
-            "rate_hz": self.rate_hz,
-            "ticks": self.ticks,
-            "late_ticks": self.late_ticks,
-            "samples": self.samples,
-            "captures": {str(kind): self.captures[kind] for kind in Capture},
-            "stop_ns": self.pauses.as_json(),
-            "stacks": {"outermost": 0, "max_frames": 0, **_plain(self.stacks)},
-            "frames": {"context": 0, "sframe": 0, "eh_frame": 0, **_plain(self.frames)},
-            "eintr_prone_stops": self.eintr_prone_stops,
-            "threads": len(self.threads),
-            "modules": len(self.module_paths),
-            "modules_with_sframe": sum(has for _, has in self.module_paths),
-            "sampler_cpu_s": round(self.sampler_cpu_s, 6),
-            "sampler_max_rss_bytes": self.sampler_max_rss_bytes,
-            "problems": [text if n == 1 else f"{text} ({n} times)" for text, n in self.problems.items()],
-        }
-
-
-def _plain(counts: Counter[Any]) -> dict[str, int]:
-    return {str(key): count for key, count in counts.items()}
+    def add(self, key: StackKey, at_ns: int, wall_ns: int, cpu_ns: int, times: int) -> None:
+        """Keep one record."""
+        if len(self) >= self._limit:
+            self.dropped += 1
+            return
+        index = self._indexes.setdefault(key, len(self.keys))
+        if index == len(self.keys):
+            self.keys.append(key)
+        self.at_ns.append(at_ns)
+        self.stack.append(index)
+        self.wall_ns.append(wall_ns)
+        self.cpu_ns.append(cpu_ns)
+        self.times.append(times)
 
 
 class Profile:
-    """Stacks with their counts.  `processes` and `threads` give the names of pids and of (pid, tid)s."""
+    """Stacks with their counts.  `processes` and `threads` give the names of pids and of (pid, tid)s.
 
-    def __init__(self, rate_hz: float) -> None:
+    `wall_ns` is the elapsed time that a stack's samples stand for, `cpu_ns` the CPU time that the kernel
+    charged to their threads meanwhile; `started_ns` is since the epoch.
+    """
+
+    def __init__(self, rate_hz: float, *, timeline: bool = False) -> None:
         self.counts: Counter[StackKey] = Counter()
+        self.wall_ns: Counter[StackKey] = Counter()
+        self.cpu_ns: Counter[StackKey] = Counter()
+        self.timeline = Timeline() if timeline else None
+        self.started_ns = 0
         self.processes: dict[int, str] = {}
         self.threads: dict[tuple[int, int], str] = {}
         self.stats = Stats(rate_hz)
 
-    def add(self, pid: int, tid: int, locations: Iterable[Location], stack: Stack) -> None:
-        """Count one sample."""
-        self.counts[StackKey(pid, tid, tuple(locations), stack.stop_reason)] += 1
-        self.stats.count_stack(stack)
+    def add(
+        self,
+        pid: int,
+        tid: int,
+        locations: Iterable[Location],
+        stack: Stack,
+        *,
+        at_ns: int,
+        wall_ns: int,
+        cpu_ns: int,
+        times: int = 1,
+    ) -> None:
+        """Count a stack `times` times; the times are those of all these samples together.
+
+        `at_ns` is when the last of them was taken, since the start of the recording.
+        """
+        key = StackKey(pid, tid, tuple(locations), stack.stop_reason)
+        self.counts[key] += times
+        self.wall_ns[key] += wall_ns
+        self.cpu_ns[key] += cpu_ns
+        self.stats.count_stack(stack, times)
+        if self.timeline is not None:
+            self.timeline.add(key, at_ns, wall_ns, cpu_ns, times)

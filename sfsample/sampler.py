@@ -55,6 +55,7 @@ class Options(NamedTuple):
     mode: Mode = "cpu"
     steppers: Sequence[Stepper] = DEFAULT_STEPPERS
     max_frames: int = MAX_FRAMES
+    timeline: bool = False  # keep when each sample was taken
 
 
 def check(options: Options) -> None:
@@ -75,13 +76,14 @@ class Sampler:
     def __init__(self, targets: Sequence[LiveProcess], options: Options, clock: Clock | None = None) -> None:
         self._options = options
         self._clock = clock or SystemClock()
-        self.profile = Profile(options.rate)
+        self.profile = Profile(options.rate, timeline=options.timeline)
         self._watched = [_Watched(target, self.profile, options) for target in targets]
 
     def run(self, should_stop: Callable[[], bool] = lambda: False) -> Profile:
         """Sample until the duration is over, `should_stop` says so, or no target is left."""
         stats, clock = self.profile.stats, self._clock
         cpu, start = time.thread_time(), clock.now()
+        self.profile.started_ns = time.time_ns()
         try:
             stats.ended_by = self._loop(start, should_stop)
         finally:
@@ -98,6 +100,7 @@ class Sampler:
         total = None if duration is None else max(1, round(duration * rate))
         refresh_at = start + _REFRESH_S
         alive = self._watched
+        before = start
         while total is None or stats.ticks < total:
             due = start + stats.ticks / rate
             if not self._wait(due, should_stop):
@@ -109,10 +112,13 @@ class Sampler:
                 stats.ticks += missed
                 continue
             stats.ticks += 1
-            refresh = self._clock.now() >= refresh_at
+            now = self._clock.now()
+            refresh = now >= refresh_at
             if refresh:
-                refresh_at = self._clock.now() + _REFRESH_S
-            alive = [w for w in alive if w.tick(refresh=refresh)]
+                refresh_at = now + _REFRESH_S
+            instant = Instant(round((now - start) * 1e9), round((now - before) * 1e9))
+            before = now
+            alive = [w for w in alive if w.tick(instant, refresh=refresh)]
             if not alive:
                 return "target"
         assert total is not None  # noqa: S101 - the loop ends only when it is
@@ -126,6 +132,13 @@ class Sampler:
             late = [watched for watched in self._watched if not watched.settled()]
             self._clock.sleep(min(left, _SETTLE_S if late else _DOZE_S))
         return False
+
+
+class Instant(NamedTuple):
+    """A tick that is taken: when, since the start, and how long after the one before."""
+
+    at_ns: int
+    elapsed_ns: int
 
 
 class _Watched:
@@ -145,7 +158,7 @@ class _Watched:
         """Release threads that stopped too late; False while one is still to stop."""
         return self._target.capturer.tracer.settle()
 
-    def tick(self, *, refresh: bool) -> bool:
+    def tick(self, instant: Instant, *, refresh: bool) -> bool:
         """Take one sample of every thread that counts; False when the process has ended."""
         target, index = self._target, self._target.index
         threads = target.threads()  # first of all: see ProcFs.thread_stats
@@ -158,10 +171,10 @@ class _Watched:
             if tid == target.pid or target.pid not in self._profile.processes:
                 self._profile.processes[target.pid] = stat.name
             if stat.state == "R" or self._mode == "wall":
-                self._sample(tid, stat)
+                self._sample(tid, stat, instant)
         return bool(threads)
 
-    def _sample(self, tid: int, stat: Stat) -> None:
+    def _sample(self, tid: int, stat: Stat, instant: Instant) -> None:
         stats, pid = self._profile.stats, self._target.pid
         if stat.state == "D":
             self._failed("not captured: in uninterruptible sleep (state D), where it cannot be stopped")
@@ -172,7 +185,9 @@ class _Watched:
         stack, locations = found
         self._profile.threads[pid, tid] = stat.name
         stats.threads.add((pid, tid, stat.starttime))
-        self._profile.add(pid, tid, locations, stack)
+        self._profile.add(
+            pid, tid, locations, stack, at_ns=instant.at_ns, wall_ns=instant.elapsed_ns, cpu_ns=0
+        )
         if stack.stopped_at is not None and stack.stop_reason is not StopReason.MAX_FRAMES:
             stats.problems[f"{stack.stop_reason} at {stack.stopped_at}"] += 1
 

@@ -12,7 +12,7 @@ def profile(*samples: tuple[int, int, list[Location], StopReason]) -> Profile:
     made.processes = {1: "redis-server", 2: "nginx"}
     made.threads = {(1, 1): "main", (1, 5): "bio", (2, 2): "worker"}
     for pid, tid, places, reason in samples:
-        made.add(pid, tid, places, Stack((), reason))
+        made.add(pid, tid, places, Stack((), reason), at_ns=0, wall_ns=0, cpu_ns=0)
     return made
 
 

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from sfsample.formats.elf import ElfImage
 from sfsample.model import Capture, Found, Frame, Stack, StopReason
 from sfsample.modules.module import Module
-from sfsample.profile import Location, Pauses, Profile, StackKey, Stats, locate
+from sfsample.profile import Location, Profile, StackKey, Timeline, locate
+from sfsample.stats import Pauses, Stats
 from tests.builders.elf_builder import Load, elf
 
 BIAS = 0x5555_0000_0000
@@ -25,6 +26,10 @@ STACK = Stack(
 )
 
 
+def add(profile: Profile, pid: int, tid: int, places, stack: Stack = STACK, **times: int) -> None:
+    profile.add(pid, tid, places, stack, **{"at_ns": 0, "wall_ns": 0, "cpu_ns": 0, **times})
+
+
 def test_places():
     exact, returned = frame(BIAS + 0x1010), frame(BIAS + 0x1010, exact=False)
 
@@ -36,17 +41,44 @@ def test_places():
 def test_equal_samples_are_one_stack():
     profile = Profile(99.0)
     here, there = Location(None, 1, 1), Location(None, 2, 2)
-    profile.add(7, 8, [here, there], STACK)
-    profile.add(7, 8, (here, there), STACK)
-    profile.add(7, 9, [here, there], STACK)
-    profile.add(7, 8, [there, here], STACK)
-    profile.add(7, 8, [here, there], STACK._replace(stop_reason=StopReason.NO_ROW))
+    add(profile, 7, 8, [here, there])
+    add(profile, 7, 8, (here, there))
+    add(profile, 7, 9, [here, there])
+    add(profile, 7, 8, [there, here])
+    add(profile, 7, 8, [here, there], STACK._replace(stop_reason=StopReason.NO_ROW))
 
     assert profile.counts[StackKey(7, 8, (here, there), StopReason.OUTERMOST)] == 2
     assert len(profile.counts) == 4
     assert profile.stats.samples == 5
     assert profile.stats.stacks == {StopReason.OUTERMOST: 4, StopReason.NO_ROW: 1}
     assert profile.stats.frames == {Found.CONTEXT: 5, Found.SFRAME: 10}
+
+
+def test_a_profile_knows_the_time_that_its_samples_stand_for():
+    profile = Profile(99.0, timeline=True)
+    here, there = (Location(None, 1, 1),), (Location(None, 2, 2),)
+    add(profile, 7, 8, here, at_ns=10, wall_ns=10, cpu_ns=9)
+    add(profile, 7, 8, there, at_ns=20, wall_ns=10, cpu_ns=8)
+    add(profile, 7, 8, here, at_ns=50, wall_ns=30, cpu_ns=0, times=3)
+    first, second = profile.counts
+
+    assert (profile.counts[first], profile.wall_ns[first], profile.cpu_ns[first]) == (4, 40, 9)
+    assert (profile.counts[second], profile.wall_ns[second], profile.cpu_ns[second]) == (1, 10, 8)
+    assert profile.stats.samples == 5
+    line = profile.timeline
+    assert [line.keys[index] for index in line.stack] == [first, second, first]
+    assert list(line.at_ns) == [10, 20, 50]
+    assert list(line.wall_ns) == [10, 10, 30]
+    assert list(line.cpu_ns) == [9, 8, 0]
+    assert list(line.times) == [1, 1, 3]
+
+
+def test_a_timeline_is_bounded():
+    line = Timeline(limit=2)
+    for at in range(5):
+        line.add(StackKey(7, at, (), StopReason.OUTERMOST), at, 1, 1, 1)
+
+    assert (len(line), len(line.keys), line.dropped) == (2, 2, 3)
 
 
 # -- pauses

@@ -373,3 +373,24 @@ def test_the_maps_are_read_again_once_a_second(clock, process):
     record(process, duration=3.0)
 
     assert 1 + 2 <= process.maps_read <= 1 + 4
+
+
+# -- the time that samples stand for
+
+
+def test_a_sample_stands_for_the_time_since_the_tick_before(process):
+    process.costs = {2: 3.25 * TICK}
+    profile = record(process, timeline=True)
+    [key] = profile.counts
+    tick_ns = round(TICK * 1e9)
+
+    assert list(profile.timeline.at_ns) == [tick * tick_ns for tick in (0, 1)] + [
+        round(tick * tick_ns) for tick in (4.25, 5, 6, 7)
+    ]
+    assert profile.timeline.keys == [key]
+    assert profile.wall_ns[key] == sum(profile.timeline.wall_ns) == 7 * tick_ns
+    assert profile.started_ns > 0
+
+
+def test_without_being_asked_no_timeline_is_kept(process):
+    assert record(process).timeline is None

@@ -4,7 +4,7 @@ import pytest
 
 from sfsample.model import Capture, Found, Frame, Stack, StopReason
 from sfsample.output.summary import summary_lines
-from sfsample.profile import Stats
+from sfsample.stats import Stats
 
 
 def stats(**stacks: int) -> Stats:

@@ -17,7 +17,8 @@ from sfsample.errors import NoSuchProcess, SfsampleError, UsageError
 from sfsample.model import Capture
 from sfsample.output.document import json_text
 from sfsample.output.summary import summary_lines
-from sfsample.profile import Profile, Stats
+from sfsample.profile import Profile
+from sfsample.stats import Stats
 
 if TYPE_CHECKING:
     from subprocess import Popen

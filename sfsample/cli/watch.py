@@ -17,7 +17,7 @@ from sfsample.cli.record import check_begun, sample
 from sfsample.cli.terminal import say
 from sfsample.errors import NoSuchProcess, SfsampleError
 from sfsample.model import Capture, StopReason
-from sfsample.profile import Stats
+from sfsample.stats import Stats
 from sfsample.target.process import start_time
 
 _DOZE_S = 0.2

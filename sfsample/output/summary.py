@@ -6,7 +6,7 @@ Law: drawn from `Stats` and nothing else; says what was lost before it says what
 from collections.abc import Iterator
 
 from sfsample.model import Capture, Found, StopReason
-from sfsample.profile import Stats
+from sfsample.stats import Stats
 
 _SHOWN = 5  # problems, unless verbose
 

@@ -22,7 +22,7 @@ from sfsample.cli.options import parse
 from sfsample.cli.record import judge
 from sfsample.errors import NoSuchProcess, SfsampleError
 from sfsample.model import Capture
-from sfsample.profile import Stats
+from sfsample.stats import Stats
 from tests.live.cli_runner import COMMAND, begun, ended, parse_folded, sfsample, wait_until_sampled
 from tests.live.targets import HANG_S, Target, fixture, running, started
 

@@ -1,0 +1,97 @@
+"""What a recording cost and what it lost; the summary and `--stats` are drawn from it.
+
+Law: counts and keeps; prints nothing, reads no clock.
+"""
+
+from collections import Counter
+from typing import Any
+
+from sfsample.model import Capture, Stack, StopReason
+
+
+class Pauses:
+    """Distribution of pauses in ns: exact count, sum and maximum, percentiles to three digits."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[int] = Counter()
+        self.count = 0
+        self.total = 0
+        self.max = 0
+
+    def add(self, pause_ns: int) -> None:
+        """Count one pause."""
+        self.count += 1
+        self.total += pause_ns
+        self.max = max(self.max, pause_ns)
+        grain = 10 ** max(0, len(str(pause_ns)) - 3)
+        self._counts[pause_ns // grain * grain] += 1
+
+    def percentile(self, percent: float) -> int:
+        """Return the pause that `percent` of all do not exceed; 0 when there was none."""
+        wanted = self.count * percent / 100
+        seen = 0
+        for value in sorted(self._counts):
+            seen += self._counts[value]
+            if seen >= wanted:
+                return value
+        return 0
+
+    def as_json(self) -> dict[str, int]:
+        """Return the `stop_ns` object of the statistics."""
+        points = {f"p{p}": self.percentile(p) for p in (50, 90, 99)}
+        return {"count": self.count, **points, "max": self.max, "total": self.total}
+
+
+class Stats:
+    """What a recording cost and what it lost; the summary and `--stats` are drawn from it."""
+
+    def __init__(self, rate_hz: float) -> None:
+        self.rate_hz = rate_hz
+        self.duration_s = 0.0
+        self.ticks = 0  # instants that were due, taken or not
+        self.late_ticks = 0  # of them, those not taken because the sampler was late
+        self.samples = 0
+        self.captures: Counter[Capture] = Counter()
+        self.pauses = Pauses()
+        self.stacks: Counter[StopReason] = Counter()
+        self.frames: Counter[str] = Counter()
+        self.eintr_prone_stops = 0
+        self.threads: set[tuple[int, int, int]] = set()
+        self.module_paths: list[tuple[str, bool]] = []  # and whether it carries SFrame
+        self.sampler_cpu_s = 0.0
+        self.sampler_max_rss_bytes = 0
+        self.problems: Counter[str] = Counter()
+        self.ended_by: str = ""  # "duration", "signal", "target"
+
+    def count_stack(self, stack: Stack, times: int = 1) -> None:
+        """Count the result of a walk, for as many samples as it stands for."""
+        self.samples += times
+        self.stacks[stack.stop_reason] += times
+        for frame in stack.frames:
+            self.frames[frame.found] += times
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the object that `--stats` writes."""
+        return {
+            "schema": "sfsample.stats/1",
+            "duration_s": round(self.duration_s, 6),
+            "rate_hz": self.rate_hz,
+            "ticks": self.ticks,
+            "late_ticks": self.late_ticks,
+            "samples": self.samples,
+            "captures": {str(kind): self.captures[kind] for kind in Capture},
+            "stop_ns": self.pauses.as_json(),
+            "stacks": {"outermost": 0, "max_frames": 0, **_plain(self.stacks)},
+            "frames": {"context": 0, "sframe": 0, "eh_frame": 0, **_plain(self.frames)},
+            "eintr_prone_stops": self.eintr_prone_stops,
+            "threads": len(self.threads),
+            "modules": len(self.module_paths),
+            "modules_with_sframe": sum(has for _, has in self.module_paths),
+            "sampler_cpu_s": round(self.sampler_cpu_s, 6),
+            "sampler_max_rss_bytes": self.sampler_max_rss_bytes,
+            "problems": [text if n == 1 else f"{text} ({n} times)" for text, n in self.problems.items()],
+        }
+
+
+def _plain(counts: Counter[Any]) -> dict[str, int]:
+    return {str(key): count for key, count in counts.items()}
