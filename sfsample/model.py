@@ -40,6 +40,7 @@ class Found(StrEnum):
     FRAME_POINTER = "frame_pointer"
     SIGNAL_FRAME = "signal_frame"
     NULL_CALL = "null_call"
+    SCAN = "scan"  # the first word on the stack that looks like a return address
 
 
 class StopReason(StrEnum):

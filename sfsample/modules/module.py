@@ -7,6 +7,7 @@ that is damaged is lost with a word in `problems`, and the module lives on with 
 from functools import cached_property
 
 from sfsample.errors import FormatError
+from sfsample.formats.calls import ends_in_call, longest_call
 from sfsample.formats.eh_frame import EhFrame, eh_frame_address
 from sfsample.formats.elf import ElfImage
 from sfsample.formats.sframe import SECTION, SFrameTables, read_tables
@@ -42,6 +43,12 @@ class Module:
         """Return the code bytes at `address`, from the file."""
         found = self.image.loaded(self.vaddr(address), size)
         return None if found is None else bytes(found)
+
+    def follows_call(self, address: int) -> bool:
+        """Whether the instruction before `address` is a call, so that it can be a return address."""
+        size = longest_call(self.image.machine)
+        before = self.code(address - size, size) if size else None
+        return before is not None and ends_in_call(self.image.machine, before)
 
     @cached_property
     def sframe(self) -> SFrameTables:

@@ -174,12 +174,4 @@ class Unwinder:
     def _follows_call(self, address: int) -> bool:
         """Whether the instruction before `address` is a call; True where the code cannot be seen (JIT)."""
         module = self._index.find(address - 1)
-        if module is None:
-            return True
-        before = module.code(address - 7, 7)
-        if before is None:
-            return False
-        if before[2] == 0xE8:
-            return True
-        # call r/m64 is ff /2, with 0 to 5 bytes of SIB and displacement after its ModRM byte
-        return any(before[i] == 0xFF and before[i + 1] >> 3 & 7 == 2 for i in range(6))
+        return module is None or module.follows_call(address)

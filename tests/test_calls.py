@@ -1,0 +1,115 @@
+"""What is a call, by the disassembler's word and by hand-made encodings."""
+
+import re
+import shutil
+import subprocess
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from sfsample.formats.calls import ends_in_call, longest_call
+from sfsample.formats.elf import ElfImage
+
+AMD64, AARCH64, S390X = 62, 183, 22
+STATIC = Path(__file__).parent / "fixtures" / "v3" / "target-static"
+_LINE = re.compile(r"\s*([0-9a-f]+):\t([0-9a-f ]+)\t(?:(?:bnd|notrack|rex\S*|data16|cs) )*(\S+)")
+
+
+def test_every_call_of_a_real_program_is_one_and_little_else_is():
+    """A static libc: every call that objdump sees, and how many other instructions are taken for one."""
+    assert shutil.which("objdump"), "objdump is in binutils, which scripts/setup dev installs"
+    text = subprocess.run(["objdump", "-d", "-w", STATIC], check=True, capture_output=True, text=True).stdout
+    image = ElfImage(STATIC.read_bytes(), "target-static")
+    size = longest_call(AMD64)
+    seen: Counter[tuple[bool, bool]] = Counter()
+    for address, code, mnemonic in _LINE.findall(text):
+        end = int(address, 16) + len(code.split())
+        before = image.loaded(end - size, size)
+        if before is not None:
+            is_call = mnemonic.startswith("call")
+            seen[is_call, ends_in_call(AMD64, bytes(before))] += 1
+    assert seen[True, True] > 4000
+    assert seen[True, False] == 0
+    assert seen[False, True] < seen[False, False] / 200
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "e8 00000000",
+        "ff d0",
+        "41 ff d4",  # r12: the prefix is before
+        "ff 10",
+        "ff 14 24",
+        "ff 15 00000000",  # relative to rip
+        "ff 50 08",
+        "ff 54 18 08",
+        "ff 90 00010000",
+        "ff 94 18 00010000",
+        "ff 14 c5 00000000",  # a table without a base
+        "3e ff d0",  # notrack
+    ],
+)
+def test_amd64_calls(code):
+    assert ends_in_call(AMD64, bytes.fromhex(code).rjust(7, b"\x90"))
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "e9 00000000",
+        "ff e0",  # jmp *%rax
+        "ff 25 00000000",  # jmp *x(%rip)
+        "ff 30",  # push (%rax)
+        "ff d0 90",
+        "ff 15 000000",
+        "ff 50",
+        "ff 14 c5 000000",
+        "0f 05",
+        "c3",
+        "",
+    ],
+)
+def test_amd64_others(code):
+    assert not ends_in_call(AMD64, bytes.fromhex(code).rjust(7, b"\x90"))
+
+
+@pytest.mark.parametrize(
+    ("word", "expected"),
+    [
+        (0x94000010, True),  # bl
+        (0x97FFFFFF, True),  # bl, backwards
+        (0xD63F0060, True),  # blr x3
+        (0xD63F081F, True),  # blraaz x0
+        (0xD63F0C7F, True),  # blrabz x3
+        (0xD73F0A11, True),  # blraa x16, x17
+        (0xD73F0C41, True),  # blrab x2, x1
+        (0x14000010, False),  # b
+        (0xD61F0060, False),  # br x3
+        (0xD65F03C0, False),  # ret
+        (0xD503201F, False),  # nop
+    ],
+)
+def test_aarch64(word, expected):
+    assert ends_in_call(AARCH64, word.to_bytes(longest_call(AARCH64), "little")) is expected
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        ("c0e5 00000010", True),  # brasl %r14
+        ("0707 a7e5 0010", True),  # bras %r14
+        ("0707 0707 0de1", True),  # basr %r14,%r1
+        ("0707 0707 0de0", False),  # basr %r14,0: reads the pc, goes nowhere
+        ("0707 0707 07fe", False),  # br %r14
+        ("c0f4 00000010", False),  # jg
+        ("0707 a7f4 0010", False),  # j
+    ],
+)
+def test_s390x(code, expected):
+    assert ends_in_call(S390X, bytes.fromhex(code)) is expected
+
+
+def test_other_machines_have_no_row():
+    assert longest_call(243) == 0
