@@ -7,7 +7,8 @@ import os
 
 import pytest
 
-from sfsample.target.permission import CAP_SYS_PTRACE, Them, Us, closed_gates, them, us
+from sfsample.target.gates import CAP_SYS_PTRACE, Remedy, Them, Us, closed, gates
+from sfsample.target.permission import them, us
 from sfsample.target.procfs import ProcFs
 
 PTRACE = 1 << CAP_SYS_PTRACE
@@ -19,7 +20,7 @@ ROOTS = Them((0,) * 3, (0,) * 3, PTRACE | 1, None, 0, NS)
 
 
 def text(us: Us, them: Them) -> str:
-    lines = closed_gates(us, them)
+    lines = closed(us, them)
     assert lines
     return " ".join(lines)
 
@@ -60,7 +61,7 @@ def test_root_passes_yama_unless_it_is_locked(scope: str, told: bool) -> None:
 
 
 def test_already_traced_is_told_alone() -> None:
-    lines = closed_gates(USER._replace(yama="3"), ROOTS._replace(tracer=(42, "gdb")))
+    lines = closed(USER._replace(yama="3"), ROOTS._replace(tracer=(42, "gdb")))
     assert lines[0].startswith("process 42 (gdb) traces it already")
     assert "kill 42" in lines[1]
     assert len(lines) == 2
@@ -80,7 +81,7 @@ def test_two_gates_are_both_told() -> None:
 
 def test_no_gate_that_we_know() -> None:
     for side in (USER, ROOT):
-        assert "security module or seccomp" in text(side, MINE)
+        assert "a security module (AppArmor, SELinux) or a seccomp filter" in text(side, MINE)
 
 
 def test_the_facts_are_read_from_proc() -> None:
@@ -96,3 +97,26 @@ def test_the_facts_are_read_from_proc() -> None:
     assert theirs.permitted == ours.permitted
     assert theirs.user_namespace == ours.user_namespace
     assert theirs.files_owner == os.geteuid()
+
+
+def test_every_gate_that_is_closed_says_what_to_do() -> None:
+    worst = USER._replace(
+        yama="3", refused_calls=(("ptrace", 1), ("process_vm_readv", 38)), label="a (enforce)"
+    )
+    them = Them((0, 7, 0), (0,) * 3, PTRACE, (42, "gdb"), 0, None)
+    for gate in gates(worst, them):
+        assert gate.found
+        if gate.status == "fail":
+            assert isinstance(gate.remedy, Remedy)
+            assert gate.remedy.host
+    assert {gate.name for gate in gates(worst, them) if gate.status == "pass"} == set()
+
+
+def test_a_security_module_that_tells_us_apart_is_named() -> None:
+    (gate,) = (
+        g
+        for g in gates(ROOT, ROOTS._replace(label="docker-default (enforce)"))
+        if g.name == "security module"
+    )
+    assert gate.status == "unknown"
+    assert "it runs as docker-default (enforce), you as unconfined" in gate.found

@@ -9,7 +9,7 @@ import sys
 from sfsample.errors import SfsampleError
 
 _EXHAUSTED = (23, 24)  # ENFILE, EMFILE: the errno module is not worth its import here
-COMMANDS = ("record", "dump", "watch", "inspect")
+COMMANDS = ("record", "dump", "watch", "inspect", "doctor")
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -59,6 +59,8 @@ def _run(argv: list[str]) -> int:
         from sfsample.cli.watch import run
     elif arguments.command == "inspect":
         from sfsample.cli.inspect import run
+    elif arguments.command == "doctor":
+        from sfsample.cli.doctor import run
     else:
         from sfsample.cli.record import run
     return run(arguments)

@@ -33,6 +33,7 @@ examples:
   sfsample dump -p 1234                      every thread's stack, once
   sfsample watch -n redis-server --every 60s --for 10s --output-dir /var/tmp/profiles --keep 1000
   sfsample inspect --verify ./libfoo.so      which unwind tables are there, and do they agree
+  sfsample doctor -p 1234                    may sfsample attach, and if not, what to do
 
 `sfsample -p PID` is short for `sfsample record -p PID`; `sfsample COMMAND --help` lists a command's flags.
 exit codes: 0 done, 1 failed, 2 usage, 3 no such process, 4 not permitted, 5 dump shows some threads only
@@ -100,7 +101,7 @@ def _check(arguments: argparse.Namespace) -> None:
     given = [way is not None for way in ways.values()]
     if arguments.program is not None and (arguments.command != "record" or not arguments.program):
         raise UsageError("-- COMMAND is for record, and needs a command", "try: sfsample -- PROGRAM ARG")
-    if sum(given) != 1:
+    if sum(given) != 1 and (any(given) or arguments.command != "doctor"):
         what = "no process given" if not sum(given) else "more than one way to name the target"
         raise UsageError(f"{what}: use one of {', '.join(ways)}")
     if arguments.all and arguments.name is None:
@@ -136,6 +137,7 @@ def _parser(command: str) -> argparse.ArgumentParser:
         ("dump", _dump, "show every thread's stack once"),
         ("watch", _watch, "record a slice every so often, for months"),
         ("inspect", _inspect, "show unwind tables: what they cover, whether they agree"),
+        ("doctor", _doctor, "may sfsample attach, and if not, what to do"),
     ):
         one = commands.add_parser(name, help=what)
         if name == command:
@@ -182,6 +184,13 @@ def _inspect(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="JSON instead of text")
     parser.add_argument("-o", "--output", default="-", metavar="FILE", help="file; - is stdout (default)")
     _noise(parser)
+
+
+def _doctor(parser: argparse.ArgumentParser) -> None:
+    parser.usage = "sfsample doctor [-p PID | -n NAME] [options]"
+    _target(parser)
+    parser.add_argument("--json", action="store_true", help="JSON instead of text")
+    parser.add_argument("-o", "--output", default="-", metavar="FILE", help="file; - is stdout (default)")
 
 
 def _target(parser: argparse.ArgumentParser, *, launches: bool = False) -> None:

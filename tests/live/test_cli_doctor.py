@@ -1,0 +1,208 @@
+"""`sfsample doctor`: each gate is really closed, and named; one that is open is not.
+
+Law: what `doctor` says may be done is then done (a dump), and what it says may not is refused, with the same
+gate named.
+"""
+
+import json
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.live.cli_runner import NOBODY, is_root, sfsample
+from tests.live.targets import Target, first_line, fixture, python, running
+from tests.live.test_cli_errors import (
+    HIDE,
+    SPIN,
+    TRACE,
+    as_root,
+    beside,
+    make_public,
+    may_unshare,
+    unused_pid,
+)
+
+pytestmark = pytest.mark.live
+
+GATE = {"name": str, "status": str, "found": str, "remedy": (dict, type(None))}
+FILTERED = """
+import ctypes, os, struct, sys
+numbers, action = eval(sys.argv[1]), int(sys.argv[2], 0)
+checks = [(0x15, 0, 1, number) for number in numbers]
+program = [(0x20, 0, 0, 0)]
+for code, yes, no, number in checks:
+    program += [(code, yes, no, number), (0x06, 0, 0, action)]
+program.append((0x06, 0, 0, 0x7FFF0000))
+code = ctypes.create_string_buffer(b"".join(struct.pack("<HBBI", *one) for one in program))
+header = ctypes.create_string_buffer(struct.pack("<HxxxxxxQ", len(program), ctypes.addressof(code)))
+libc = ctypes.CDLL(None, use_errno=True)
+assert libc.prctl(38, 1, 0, 0, 0) == 0
+assert libc.prctl(22, 2, header, 0, 0) == 0, ctypes.get_errno()
+os.execv(sys.argv[3], sys.argv[3:])
+"""
+REFUSE, ABSENT, KILL = (
+    0x00050001,
+    0x00050026,
+    0x80000000,
+)  # SECCOMP_RET_ERRNO with EPERM, ENOSYS; KILL_PROCESS
+PTRACE, READV = 101, 310
+
+
+@pytest.fixture(scope="module")
+def leaf() -> Iterator[Target]:
+    with running(fixture("v3"), "leaf") as target:
+        yield target
+
+
+def doctor(*words: object, code: int, wrapper: list[str] | tuple[str, ...] = ()) -> dict[str, Any]:
+    """Run it as JSON, check the keys, return the one process with its gates by name."""
+    done = sfsample("doctor", "--json", *words, wrapper=wrapper)
+    assert (done.code, done.err) == (code, [])
+    document = json.loads(done.out)
+    assert list(document) == ["schema", "processes"]
+    assert document["schema"] == "sfsample.doctor/1"
+    (process,) = document["processes"]
+    assert list(process) == ["pid", "name", "may_attach", "gates"]
+    for gate in process["gates"]:
+        assert gate.keys() == GATE.keys()
+        assert all(isinstance(gate[key], kind) for key, kind in GATE.items())
+        assert gate["status"] in ("pass", "fail", "unknown")
+        if gate["remedy"]:
+            assert list(gate["remedy"]) == ["host", "systemd", "docker", "kubernetes"]
+    process["gates"] = {gate["name"]: gate for gate in process["gates"]}
+    return process
+
+
+def failing(process: dict[str, Any]) -> set[str]:
+    return {name for name, gate in process["gates"].items() if gate["status"] == "fail"}
+
+
+def refused(pid: int, *gates: str, wrapper: list[str] | tuple[str, ...] = ()) -> None:
+    """Exactly these gates are closed; a dump is refused and names the same."""
+    process = doctor("-p", pid, code=4, wrapper=wrapper)
+    assert failing(process) - {"read memory"} == {*gates, "attach"}
+    assert process["may_attach"] is False
+    told = sfsample("dump", "-p", pid, wrapper=wrapper).refused(4)
+    for gate in (process["gates"][name] for name in gates):
+        assert gate["found"] in told
+        assert gate["remedy"]["host"] in told
+
+
+def test_nothing_stands_in_the_way(leaf: Target) -> None:
+    process = doctor("-p", leaf.pid, code=0)
+    assert (process["pid"], process["name"], process["may_attach"]) == (leaf.pid, "target", True)
+    assert failing(process) == set()
+    assert sfsample("dump", "-p", leaf.pid).code == 0
+    text = sfsample("doctor", "-p", leaf.pid).out.decode()
+    assert text.startswith(f"process {leaf.pid} target: sfsample may attach\n  pass  ")
+    assert "FAIL" not in text
+    leaf.assert_unharmed()
+
+
+def test_without_a_target() -> None:
+    process = doctor(code=0)
+    assert (process["pid"], process["may_attach"]) == (None, None)
+    assert list(process["gates"]) == ["capability", "ptrace_scope", "ptrace(2)", "process_vm_readv(2)"]
+    assert process["gates"]["capability"]["status"] == ("pass" if is_root() else "unknown")
+
+
+@as_root
+def test_another_user(leaf: Target) -> None:
+    refused(leaf.pid, "user", "capabilities", wrapper=NOBODY)
+    text = sfsample("doctor", "-p", leaf.pid, wrapper=NOBODY).out.decode()
+    assert "  FAIL  user " in text
+    assert "\nto open user, capabilities:\n  host:       run as root: sudo sfsample ...\n" in text
+    assert "systemd:" in text
+    assert "kubernetes:" in text
+
+
+def test_not_dumpable() -> None:
+    wrapper = NOBODY if is_root() else []
+    with beside(SPIN, wrapper) as pid:
+        assert doctor("-p", pid, code=0, wrapper=wrapper)["may_attach"] is True
+    with beside(HIDE + SPIN, wrapper) as pid:
+        refused(pid, "dumpable", wrapper=wrapper)
+        if is_root():
+            assert "CAP_SYS_PTRACE overrides" in doctor("-p", pid, code=0)["gates"]["dumpable"]["found"]
+
+
+@as_root
+def test_more_capabilities_than_ours() -> None:
+    with beside(SPIN, [*NOBODY, "--inh-caps=+net_admin", "--ambient-caps=+net_admin"]) as pid:
+        refused(pid, "capabilities", wrapper=NOBODY)
+
+
+@pytest.mark.parametrize("how", ["run", "stop"])
+def test_an_existing_tracer(leaf: Target, how: str) -> None:
+    with python(TRACE, leaf.pid, how) as tracer:
+        assert first_line(tracer) == "traced"
+        process = doctor("-p", leaf.pid, code=4 if how == "run" else 0)
+        assert "tracer" in failing(process)
+        assert process["may_attach"] is (False if how == "run" else None), "a stopped one is not tried"
+        told = sfsample("dump", "-p", leaf.pid).refused(4)
+        assert process["gates"]["tracer"]["found"] in told
+        assert f"process {tracer.pid} (" in told
+    leaf.assert_unharmed()
+
+
+@pytest.mark.skipif(not may_unshare(), reason="user namespaces are not allowed here")
+def test_an_outer_user_namespace(leaf: Target) -> None:
+    refused(leaf.pid, "user namespace", wrapper=["unshare", "-U", "-r"])
+    leaf.assert_unharmed()
+
+
+@pytest.mark.skipif(not is_root() or not may_unshare(), reason="needs root, and user namespaces")
+def test_an_inner_user_namespace() -> None:
+    with running(fixture("v3"), "leaf", wrapper=("unshare", "-U", "-r")) as inner:
+        process = doctor("-p", inner.pid, code=0)
+        assert (process["may_attach"], failing(process)) == (True, set())
+
+
+def filtered(numbers: tuple[int, ...], action: int) -> list[str]:
+    """Words that run what follows under a seccomp filter."""
+    return [sys.executable, "-c", FILTERED, repr(numbers), hex(action)]
+
+
+@pytest.mark.skipif(os.uname().machine != "x86_64", reason="the filter has x86-64's numbers")
+def test_a_seccomp_filter_refuses_ptrace(leaf: Target) -> None:
+    wrapper = filtered((PTRACE,), REFUSE)
+    refused(leaf.pid, "ptrace(2)", wrapper=wrapper)
+    process = doctor("-p", leaf.pid, code=4, wrapper=wrapper)
+    assert "a seccomp filter on sfsample refuses it" in process["gates"]["ptrace(2)"]["found"]
+    assert failing(doctor(code=4, wrapper=wrapper)) == {"ptrace(2)"}
+    leaf.assert_unharmed()
+
+
+@pytest.mark.skipif(os.uname().machine != "x86_64", reason="the filter has x86-64's numbers")
+def test_seccomp_filters_on_reading_memory(leaf: Target) -> None:
+    for action, words in ((REFUSE, "refuses it"), (ABSENT, "is not there"), (KILL, "kills who calls it")):
+        process = doctor(code=4, wrapper=filtered((READV,), action))
+        assert failing(process) == {"process_vm_readv(2)"}
+        assert words in process["gates"]["process_vm_readv(2)"]["found"]
+    process = doctor("-p", leaf.pid, code=0, wrapper=filtered((READV,), REFUSE))
+    assert failing(process) == {"process_vm_readv(2)", "read memory"}
+
+
+@as_root
+def test_files_that_cannot_be_opened(tmp_path: Path) -> None:
+    """As in a container whose file system is not ours to read; it costs names, not the attach."""
+    make_public(tmp_path)
+    for name in ("target", "libcallee.so"):
+        shutil.copy(fixture("v3", name), tmp_path)
+    with running(tmp_path / "target", "leaf", wrapper=tuple(NOBODY)) as target:
+        (tmp_path / "libcallee.so").chmod(0)
+        process = doctor("-p", target.pid, code=0, wrapper=NOBODY)
+        assert (process["may_attach"], failing(process)) == (True, {"files"})
+        assert f"{tmp_path}/libcallee.so" in process["gates"]["files"]["found"]
+
+
+def test_no_such_process_and_a_file(leaf: Target, tmp_path: Path) -> None:
+    sfsample("doctor", "-p", unused_pid()).refused(3)
+    sfsample("doctor", "-p", 1, "-n", "x").refused(2)
+    assert sfsample("doctor", "-p", leaf.pid, "-o", tmp_path / "out").out == b""
+    assert (tmp_path / "out").read_text().startswith(f"process {leaf.pid} target: ")
