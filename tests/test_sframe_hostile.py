@@ -249,10 +249,3 @@ def test_08_relocations_that_were_not_applied(version):
 
     assert any("functions outside the code: 3 times" in text for text in answer.check)
     assert answer.found[START] is None
-
-
-def test_08_a_file_that_was_not_linked_is_told():
-    image = ElfImage(elf([], [Bytes(".sframe", 0, section(3, [GOOD]))], kind=1), "x.o")
-    module = Module(image, 0, "x.o")
-    assert module.sframe
-    assert module.problems == ["x.o: .sframe: not linked: start addresses are not final"]

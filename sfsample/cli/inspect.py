@@ -6,6 +6,7 @@ others are shown.
 
 import os
 from argparse import Namespace
+from collections.abc import Iterator
 from mmap import ACCESS_READ, mmap
 
 from sfsample.audit.coverage import cover
@@ -14,6 +15,8 @@ from sfsample.cli.console import Output, targets
 from sfsample.cli.terminal import printable, say
 from sfsample.errors import FormatError, SfsampleError
 from sfsample.formats.elf import PT_LOAD, ElfImage
+from sfsample.formats.elf_object import LaidOut, lay_out
+from sfsample.formats.sframe import SECTION
 from sfsample.modules.module import Module
 from sfsample.output.document import json_text
 from sfsample.output.inspect import FunctionName, Inspection, inspection_json, inspection_text, process_text
@@ -34,7 +37,9 @@ def run(arguments: Namespace) -> int:
 
 def _file(arguments: Namespace) -> str:
     path = arguments.elf
-    found = _inspect(Module(_open(path), 0, path), arguments)
+    file = _open(path)
+    found = _inspect(Module(file.image, 0, path), arguments)
+    found = found._replace(layout=file.layout, findings=(*_unlinked(file), *found.findings))
     if arguments.json:
         document = inspection_json(found, rows=arguments.rows)
         return json_text({"schema": "sfsample.inspect/1", **document}, indent=1)
@@ -42,12 +47,20 @@ def _file(arguments: Namespace) -> str:
     return "".join(f"{printable(line)}\n" for line in lines)
 
 
-def _open(path: str) -> ElfImage:
+def _unlinked(file: LaidOut) -> Iterator[str]:
+    if file.image.relocatable:
+        yield "not linked: its code sections are shown one after another, from 0"
+    if file.left_out:
+        yield f"relocations of the tables that are not understood: {file.left_out} times"
+
+
+def _open(path: str) -> LaidOut:
     try:
         with open(path, "rb") as file:
             if not os.fstat(file.fileno()).st_size:
                 raise SfsampleError(f"cannot inspect: {path}: is empty", "give an ELF file")
-            return ElfImage(mmap(file.fileno(), 0, access=ACCESS_READ), path)
+            image = ElfImage(mmap(file.fileno(), 0, access=ACCESS_READ), path)
+            return lay_out(image) if image.relocatable else LaidOut(image, (), 0)
     except FormatError as damage:
         raise SfsampleError(f"cannot inspect: {damage}", "give an ELF file (64-bit), or -p PID") from None
     except (OSError, ValueError) as failure:
@@ -64,7 +77,8 @@ def _inspect(module: Module, arguments: Namespace, base: int | None = None) -> I
 def _findings(module: Module) -> tuple[str, ...]:
     """Return what was lost while reading, and what is wrong or repaired in the SFrame tables."""
     lost = [text.removeprefix(f"{module.path}: ") for text in module.problems]
-    return tuple(dict.fromkeys([*lost, *(text for table in module.sframe for text in table.check())]))
+    checked = [f"{SECTION}: {text}" for table in module.sframe for text in table.check()]
+    return tuple(dict.fromkeys([*lost, *checked]))
 
 
 def _names(module: Module) -> FunctionName:

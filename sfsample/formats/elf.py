@@ -26,13 +26,14 @@ _MARK = 256
 _LONGEST_NAME = 256  # of a section: a table without NULs must not be searched whole for each
 ET_REL = 1
 PT_LOAD, PT_NOTE, PT_GNU_EH_FRAME, PT_GNU_SFRAME = 1, 4, 0x6474E550, 0x6474E554
-SHT_NOBITS, SHT_SYMTAB, SHT_DYNSYM = 8, 2, 11
+SHT_NOBITS, SHT_SYMTAB, SHT_DYNSYM, SHT_RELA = 8, 2, 11, 4
 PF_X = 1
 SHF_EXECINSTR = 4
 _NT_GNU_BUILD_ID = 3
 _TYPES = {"PT_LOAD": PT_LOAD, "PT_NOTE": PT_NOTE, "PT_GNU_EH_FRAME": PT_GNU_EH_FRAME,
           "PT_GNU_SFRAME": PT_GNU_SFRAME}  # fmt: skip
-_SECTION_TYPES = {"SHT_NOBITS": SHT_NOBITS, "SHT_SYMTAB": SHT_SYMTAB, "SHT_DYNSYM": SHT_DYNSYM}
+_SECTION_TYPES = {"SHT_NOBITS": SHT_NOBITS, "SHT_SYMTAB": SHT_SYMTAB, "SHT_DYNSYM": SHT_DYNSYM,
+                  "SHT_RELA": SHT_RELA}  # fmt: skip
 
 
 class Segment(NamedTuple):
@@ -114,7 +115,9 @@ class ElfImage:
 
     @cached_property
     def executable(self) -> tuple[tuple[int, int], ...]:
-        """Vaddr ranges [start, end) of executable segments."""
+        """Vaddr ranges [start, end) of executable segments; an object file has sections only."""
+        if self.relocatable:
+            return self.code_sections
         return tuple(
             (s.vaddr, s.vaddr + s.memsz) for s in self.segments if s.type == PT_LOAD and s.flags & PF_X
         )

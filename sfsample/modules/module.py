@@ -64,8 +64,6 @@ class Module:
         except FormatError as damage:
             self.lose(damage)
             return SFrameTables()
-        if self.image.relocatable:
-            self._note(f"{SECTION}: not linked: start addresses are not final")
         for table in tables:
             for text in table.problems:
                 self._note(f"{SECTION}: {text}")

@@ -23,7 +23,8 @@ FunctionName = Callable[[int], str]  # vaddr -> text
 class Inspection(NamedTuple):
     """One module: its tables, what is wrong with them, what they cover, and whether they agree.
 
-    `verdict` is None unless it was asked for, `base` None outside a process.
+    `verdict` is None unless it was asked for, `base` None outside a process; `layout` tells where the code
+    sections of an object file were put.
     """
 
     module: Module
@@ -31,6 +32,7 @@ class Inspection(NamedTuple):
     coverage: Coverage
     verdict: Verdict | None
     base: int | None = None
+    layout: tuple[tuple[str, int], ...] = ()
 
 
 # -- words
@@ -85,6 +87,8 @@ def inspection_json(found: Inspection, *, rows: bool) -> dict[str, Any]:
         },
         "dropped": [{"start": hex(start), "size": end - start} for start, end in coverage.dropped],
     }
+    if found.layout:
+        document["layout"] = [{"section": name, "start": hex(start)} for name, start in found.layout]
     if found.base is not None:
         document["base"] = hex(found.base)
     if found.verdict is not None:
@@ -174,6 +178,8 @@ def inspection_text(found: Inspection, name: FunctionName, *, rows: bool, verbos
         yield from _header_text(table)
     yield f"  .eh_frame: {coverage.eh_frame_fdes} functions" if module.eh_frame else "  .eh_frame: none"
     yield f"  code: {coverage.text} bytes; {_shares(coverage)}"
+    if len(found.layout) > 1:
+        yield from (f"    {start:#x}  section {name}" for name, start in found.layout)
     yield from _dropped_text(coverage, name, verbose=verbose)
     yield from (f"  problem: {text}" for text in found.findings)
     if found.verdict is not None and arch is not None:

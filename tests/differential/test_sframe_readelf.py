@@ -9,19 +9,26 @@ not show or shows in other words, and is translated here, not tolerated:
 * An RA or FP that is a word at an offset from the CFA is `c-16` in every kind of row, a CFA that is a stored
   word `(fp-8)`.
 * Attributes: "F" flexible, "S" signal trampoline.  V1 and V2 have none on AMD64.
+* Of an object file it shows each function at its offset in its section, before V3 at 0.
 """
 
 from pathlib import Path
 
 import pytest
 
+from sfsample.audit.coverage import cover
+from sfsample.audit.verify import verify
 from sfsample.formats.elf import ElfImage
+from sfsample.formats.elf_object import lay_out
 from sfsample.formats.sframe import SFrameFde, SFrameFre, SFrameTable, read_tables
 from sfsample.model import CFA, Rule
+from sfsample.modules.module import Module
+from sfsample.symbolize.symbolizer import Symbolizer
 from tests.builders.readelf_sframe import Shown, parse
 
 FIXTURES = Path(__file__).parent.parent / "fixtures"
-DUMPS = sorted(FIXTURES.glob("v*/*.readelf"))
+OBJECTS = sorted(FIXTURES.glob("v*/*.o.readelf"))
+DUMPS = sorted({*FIXTURES.glob("v*/*.readelf")} - {*OBJECTS})
 
 NAMES = {7: "sp", 6: "fp"}
 
@@ -56,8 +63,7 @@ def as_shown(table: SFrameTable, fde: SFrameFde) -> Shown:
     return Shown(fde.start, fde.size, fde.masked, attributes, shown)
 
 
-def table_of(path: Path) -> SFrameTable:
-    image = ElfImage(path.read_bytes(), path.name)
+def table_of(image: ElfImage) -> SFrameTable:
     found = image.sframe()
     assert found is not None
     [table] = read_tables(*found, machine=(image.machine, image.byteorder), executable=image.executable)
@@ -68,7 +74,7 @@ def table_of(path: Path) -> SFrameTable:
 @pytest.mark.parametrize("dump", DUMPS, ids=lambda p: f"{p.parent.name}/{p.stem}")
 def test_every_row_equals_readelf(dump):
     header, expected = parse(dump.read_text())
-    table = table_of(dump.with_suffix(""))
+    table = table_of(ElfImage(dump.with_suffix("").read_bytes(), dump.stem))
     ours = [as_shown(table, fde) for fde in table.fdes()]
 
     assert header["Version"] == f"SFRAME_VERSION_{table.version}"
@@ -78,10 +84,44 @@ def test_every_row_equals_readelf(dump):
     assert ours == expected
 
 
+def from_start(shown: Shown) -> Shown:
+    rows = [(at - shown.start, *words) for at, *words in shown.rows]
+    return shown._replace(start=0, rows=rows)
+
+
+@pytest.mark.parametrize("dump", OBJECTS, ids=lambda p: f"{p.parent.name}/{p.stem}")
+def test_every_row_of_an_object_equals_readelf(dump):
+    _, expected = parse(dump.read_text())
+    image, layout, left_out = lay_out(ElfImage(dump.with_suffix("").read_bytes(), dump.stem))
+    table = table_of(image)
+    ours = [as_shown(table, fde) for fde in table.fdes()]
+
+    assert len(layout) > 1
+    assert left_out == 0
+    assert [from_start(shown) for shown in ours] == [from_start(shown) for shown in expected]
+    if table.version >= 3:
+        bases = [max(base for _, base in layout if base <= shown.start) for shown in ours]
+        assert [shown.start - base for shown, base in zip(ours, bases, strict=True)] == [
+            shown.start for shown in expected]  # fmt: skip
+
+
+@pytest.mark.parametrize("dump", OBJECTS, ids=lambda p: f"{p.parent.name}/{p.stem}")
+def test_an_object_agrees_with_its_eh_frame_and_symbols(dump):
+    laid_out = lay_out(ElfImage(dump.with_suffix("").read_bytes(), dump.stem))
+    module = Module(laid_out.image, 0, dump.stem)
+    verdict = verify(module)
+    named = {Symbolizer().symbol(module, fde.start) for table in module.sframe for fde in table.fdes()}
+
+    assert verdict.disagreements == ()
+    assert verdict.compared == sum(table.num_fres for table in module.sframe)
+    assert {symbol.name for symbol in named} == {"dynamic", "calls", "hot", "leaf", "last"}
+    assert cover(module).dropped == ()
+
+
 def test_every_fixture_with_sframe_has_its_dump():
+    files = (path for path in FIXTURES.glob("v*/*") if path.suffix not in (".readelf", ".o"))
     with_sframe = {
-        path for path in FIXTURES.glob("v*/*")
-        if path.suffix != ".readelf" and ElfImage(path.read_bytes(), path.name).sframe() is not None
+        path for path in files if ElfImage(path.read_bytes(), path.name).sframe() is not None
     }  # fmt: skip
 
     assert with_sframe == {dump.with_suffix("") for dump in DUMPS}

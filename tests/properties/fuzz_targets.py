@@ -17,6 +17,7 @@ from sfsample.errors import FormatError
 from sfsample.formats.dwarf_expr import evaluate
 from sfsample.formats.eh_frame import EhFrame, eh_frame_address
 from sfsample.formats.elf import ElfImage, build_id_of
+from sfsample.formats.elf_object import lay_out
 from sfsample.formats.sframe import HEADER_SIZE, SFrameTable, read_tables
 from sfsample.memory import BytesMemory
 from sfsample.modules.module import Module
@@ -142,6 +143,8 @@ def elf(data: bytes) -> None:
     build_id_of(data[:4096], "little")
     try:
         image = ElfImage(data, "fuzzed")
+        if image.relocatable:
+            image = lay_out(image).image
     except FormatError:
         return
     assert all(isinstance(section.name, str) for section in image.sections)
