@@ -1,0 +1,23 @@
+"""Three generations of binutils: one for each version of SFrame.
+
+Law: assembler, linker and readelf of a generation are of one release, unpacked and not installed.
+"""
+
+import tempfile
+from pathlib import Path
+
+from lib.debian import filling, unpack_packages, wrap
+
+RELEASES = {1: "bookworm", 2: "trixie", 3: "sid"}
+TOOLS = {"as": "as", "ld": "ld.bfd", "readelf": "readelf"}
+CACHE = Path(tempfile.gettempdir()) / "sfsample-toolchains"
+NATIVE = "x86_64-linux-gnu"
+
+
+def toolchain(generation: int, cache: Path = CACHE) -> Path:
+    """Return the directory of a generation's `as`, `ld` and `readelf` (`gcc -B` takes it); fetch once."""
+    root = cache / f"v{generation}"
+    for empty in filling(root):
+        files = unpack_packages(empty, RELEASES[generation], f"binutils-{NATIVE.replace('_', '-')}")
+        wrap(files, empty / "bin", {name: f"{NATIVE}-{real}" for name, real in TOOLS.items()})
+    return root / "bin"

@@ -1,0 +1,106 @@
+"""Packages of any Debian release and architecture: fetched and unpacked under a directory, never installed.
+
+Law: nothing of this machine's package database is read or changed but the address of the mirror that its apt
+uses.  A directory that was filled is complete or absent (`filling`).
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
+
+
+def fail(message: str) -> None:
+    """End the script with a message."""
+    sys.exit(f"{Path(sys.argv[0]).name}: {message}")
+
+
+def run(*command: str | Path, cwd: Path | None = None) -> str:
+    """Return what a command prints; what it complains about goes to our standard error."""
+    environment = {**os.environ, "LC_ALL": "C"}
+    result = subprocess.run(command, cwd=cwd, env=environment, stdout=subprocess.PIPE, text=True, check=False)
+    if result.returncode != 0:
+        fail(f"exit status {result.returncode} from: {' '.join(map(str, command))[:500]}")
+    return result.stdout
+
+
+def filling(root: Path) -> Iterator[Path]:
+    """Yield `root`, empty, if it was not filled before; then it is."""
+    if not (root / "complete").exists():
+        print(f"preparing {root.name}", file=sys.stderr, flush=True)
+        shutil.rmtree(root, ignore_errors=True)
+        root.mkdir(parents=True)
+        yield root
+        (root / "complete").touch()
+
+
+def mirror() -> str:
+    """Return the URI that apt uses for Debian's main archive."""
+    fields = "$(REPO_URI) $(CODENAME) $(COMPONENT)"
+    for line in run("apt-get", "indextargets", "--format", fields, "Created-By: Packages").splitlines():
+        uri, codename, component = line.split()
+        if component == "main" and re.fullmatch(r"\w+", codename) and "security" not in uri:
+            return uri
+    fail("apt knows no Debian mirror on this machine")
+    raise AssertionError
+
+
+def unpack_packages(root: Path, release: str, *packages: str) -> Path:
+    """Unpack packages, and all they depend on down to the C library; return where their files are."""
+    install = ("install", "--download-only", "--no-install-recommends", *packages)
+    _apt_get(root, "deb", release, *install)
+    for package in sorted((root / "apt/cache/archives").glob("*.deb")):
+        run("dpkg-deb", "--extract", package, root / "files")
+    shutil.rmtree(root / "apt")
+    return root / "files"
+
+
+def unpack_sources(root: Path, release: str, *packages: str) -> None:
+    """Unpack upstream's sources of packages under `root`."""
+    _apt_get(root, "deb-src", release, "source", "--download-only", "--tar-only", *packages)
+    shutil.rmtree(root / "apt")
+    for archive in root.glob("*.orig.tar.*"):
+        run("tar", "--extract", "--file", archive, cwd=root)
+
+
+def _apt_get(root: Path, kind: str, release: str, *arguments: str) -> None:
+    """Run apt-get with lists, state and cache of its own."""
+    apt = root / "apt"
+    for directory in ("lists/partial", "cache/archives/partial"):
+        (apt / directory).mkdir(parents=True)
+    (apt / "nothing-installed").touch()
+    (apt / "sources").write_text(f"{kind} [signed-by={KEYRING}] {mirror()} {release} main\n")
+    settings = {
+        "Dir::Etc::SourceList": apt / "sources",
+        "Dir::Etc::SourceParts": "/dev/null",
+        "Dir::Etc::PreferencesParts": "/dev/null",
+        "Dir::State::Lists": apt / "lists",
+        "Dir::State::Status": apt / "nothing-installed",
+        "Dir::State::Extended_States": apt / "extended",
+        "Dir::Cache": apt / "cache",
+        "Dir::Log": apt,
+        "Debug::NoLocking": "true",
+        "APT::Sandbox::User": "",
+        "Acquire::Languages": "none",
+    }
+    command = ["apt-get", "-qq", *(f"-o{key}={value}" for key, value in settings.items())]
+    run(*command, "update")
+    run(*command, *arguments, cwd=root)
+
+
+def wrap(files: Path, out: Path, names: dict[str, str | Path]) -> Path:
+    """Make `out` hold programs under plain names, each started by the loader of its own release."""
+    loader = next(path for path in files.rglob("ld-linux-x86-64.so.2") if not path.is_symlink())
+    libraries = ":".join(str(files / top / "x86_64-linux-gnu") for top in ("lib", "usr/lib"))
+    out.mkdir(parents=True, exist_ok=True)
+    for name, real in names.items():
+        wrapper = out / name
+        program = files / "usr/bin" / real
+        wrapper.write_text(f'#!/bin/sh\nexec {loader} --library-path {libraries} {program} "$@"\n')
+        wrapper.chmod(0o755)
+    return out
