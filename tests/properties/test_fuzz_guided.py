@@ -13,7 +13,8 @@ FUZZ = Path(__file__).parents[2] / "scripts" / "fuzz"
 
 
 def test_a_few_seconds_of_each_target_find_nothing():
-    run = subprocess.run([sys.executable, FUZZ, "--seconds", "2"], capture_output=True, text=True, check=False)
+    command = [sys.executable, FUZZ, "--seconds", "2"]
+    run = subprocess.run(command, capture_output=True, text=True, check=False)
     if "atheris cannot be installed" in run.stderr:
         pytest.skip(f"no atheris for Python {sys.version_info.major}.{sys.version_info.minor} here")
     executed = dict(re.findall(r"^(\w+) +(\d+) executions, 0 findings$", run.stdout, re.MULTILINE))
