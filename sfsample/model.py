@@ -7,6 +7,7 @@ import alone costs as much as a bare interpreter start (13 ms), and construction
 from enum import StrEnum
 from typing import NamedTuple, NewType
 
+from sfsample.arch import AMD64, Arch
 from sfsample.memory import Memory
 
 Address = NewType("Address", int)  # run-time address
@@ -75,6 +76,7 @@ class ThreadSnapshot(NamedTuple):
     bounded: bool  # the copy ended at --stack-bytes, not at the end of the mapping
     stop_ns: int  # how long the thread was stopped
     eintr: bool  # this stop made a system call of the target fail with EINTR
+    arch: Arch = AMD64
 
 
 class Frame(NamedTuple):

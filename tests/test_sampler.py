@@ -48,7 +48,7 @@ class Outermost:
     def __init__(self, row: UnwindRow | None = None) -> None:
         self.row = row or UnwindRow(Rule(7, 8, deref=False), None)
 
-    def row_at(self, frame, module):  # noqa: ARG002 - the protocol
+    def row_at(self, frame, module, arch):  # noqa: ARG002 - the protocol
         return self.row
 
 

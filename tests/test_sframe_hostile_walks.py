@@ -6,6 +6,7 @@ gives a reason, and asks the next source of rows where there is one.
 
 import pytest
 
+from sfsample import arch as machines
 from sfsample.arch import AARCH64, S390X
 from sfsample.errors import FormatError
 from sfsample.formats.elf import ElfImage
@@ -63,13 +64,14 @@ def words(*values: int, base: int = STACK, order: str = "little") -> BytesMemory
     return BytesMemory(base, b"".join(v.to_bytes(8, order) for v in values), order)
 
 
-def walk(index, memory, pc: int = CODE, sp: int = STACK, *, arch=None, max_frames=MAX_FRAMES, **registers):
+def walk(
+    index, memory, pc: int = CODE, sp: int = STACK, *, arch=machines.AMD64, max_frames=MAX_FRAMES, **registers
+):
     numbers = {"rbp": FP, "r10": 10, "x29": 29, "x30": 30, "r11": 11, "r14": 14}
     known = {numbers[name]: value for name, value in registers.items()}
-    known |= {arch.pc: pc, arch.sp: sp} if arch else {PC: pc, SP: sp}
-    options = {"arch": arch} if arch else {}
-    unwinder = Unwinder(index, max_frames=max_frames, **options)
-    return unwinder.walk(ThreadSnapshot(1, known, memory, bounded=False, stop_ns=0, eintr=False))
+    known |= {arch.pc: pc, arch.sp: sp}
+    unwinder = Unwinder(index, max_frames=max_frames)
+    return unwinder.walk(ThreadSnapshot(1, known, memory, bounded=False, stop_ns=0, eintr=False, arch=arch))
 
 
 def ended(stack) -> tuple[StopReason, list[int]]:

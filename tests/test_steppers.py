@@ -2,14 +2,14 @@
 
 import pytest
 
-from sfsample.arch import AMD64
+from sfsample import arch as machines
+from sfsample.arch import AARCH64, AARCH64_BE, AMD64
 from sfsample.formats.eh_frame import CfaRule, CfiRow, CfiRule
 from sfsample.formats.elf import ElfImage
 from sfsample.formats.sframe import SFrameTable
 from sfsample.memory import BytesMemory
 from sfsample.model import CFA, Found, Frame, Rule
 from sfsample.modules.module import Module
-from sfsample.target import capture
 from sfsample.unwind import eh_frame, frame_pointer, null_call, sframe, signal_frame
 from sfsample.unwind.eh_frame import EhFrameStepper
 from sfsample.unwind.frame_pointer import FramePointerStepper
@@ -56,7 +56,7 @@ def test_sframe_row():
     made = module(Function(TEXT, 16, [row(0, 8), row(4, 32, -16), row(8, 16, base="fp")]))
 
     def at(vaddr):
-        return SFrameStepper().row_at(frame(vaddr), made)
+        return SFrameStepper().row_at(frame(vaddr), made, AMD64)
 
     assert at(TEXT) == UnwindRow(Rule(SP, 8, deref=False), RA_SLOT, kept=(FP,))
     assert at(TEXT + 4) == UnwindRow(
@@ -70,8 +70,8 @@ def test_sframe_looks_up_the_call_and_not_what_follows_it():
     """`call abort` may be the last instruction: the return address belongs to the next function."""
     made = module(Function(TEXT, 16, [row(0, 24)]), Function(TEXT + 16, 16, [row(0, 8)]))
 
-    assert SFrameStepper().row_at(frame(TEXT + 16, exact=False), made).cfa.offset == 24
-    assert SFrameStepper().row_at(frame(TEXT + 16, exact=True), made).cfa.offset == 8
+    assert SFrameStepper().row_at(frame(TEXT + 16, exact=False), made, AMD64).cfa.offset == 24
+    assert SFrameStepper().row_at(frame(TEXT + 16, exact=True), made, AMD64).cfa.offset == 8
 
 
 def test_sframe_outermost_and_signal():
@@ -81,9 +81,9 @@ def test_sframe_outermost_and_signal():
         Function(TEXT + 32, 16, [row(0, 8)], signal=True),
     )
 
-    assert SFrameStepper().row_at(frame(TEXT), made).ra is None
-    assert SFrameStepper().row_at(frame(TEXT + 16), made) is None
-    assert SFrameStepper().row_at(frame(TEXT + 32), made).signal
+    assert SFrameStepper().row_at(frame(TEXT), made, AMD64).ra is None
+    assert SFrameStepper().row_at(frame(TEXT + 16), made, AMD64) is None
+    assert SFrameStepper().row_at(frame(TEXT + 32), made, AMD64).signal
 
 
 def test_sframe_of_other_abis_has_the_return_address_in_its_register():
@@ -103,8 +103,8 @@ def test_sframe_of_other_abis_has_the_return_address_in_its_register():
 def test_sframe_in_no_module_or_without_a_table():
     bare = Module(ElfImage(elf([Load(TEXT, bytes(64))]), "bare"), BIAS, "/bare")
 
-    assert SFrameStepper().row_at(frame(TEXT), None) is None
-    assert SFrameStepper().row_at(frame(TEXT), bare) is None
+    assert SFrameStepper().row_at(frame(TEXT), None, AMD64) is None
+    assert SFrameStepper().row_at(frame(TEXT), bare, AMD64) is None
     assert bare.problems == []
 
 
@@ -112,8 +112,8 @@ def test_damaged_sframe_is_not_mine_and_said_once():
     made = module(Function(TEXT, 16, [row(0, 8)], info=3), Function(TEXT + 16, 16, [row(0, 24)]))
 
     for _ in range(3):
-        assert SFrameStepper().row_at(frame(TEXT), made) is None
-    assert SFrameStepper().row_at(frame(TEXT + 16), made).cfa.offset == 24
+        assert SFrameStepper().row_at(frame(TEXT), made, AMD64) is None
+    assert SFrameStepper().row_at(frame(TEXT + 16), made, AMD64).cfa.offset == 24
     [problem] = made.problems
     assert problem.startswith("/lib/invented.so: .sframe+")
 
@@ -129,30 +129,30 @@ def cfi(program: bytes = b"", size: int = 16, **cie) -> EhFrameBuilder:
 
 def test_eh_frame_row():
     made = module(cfi=cfi(advance_loc(1) + def_cfa_offset(16) + offset(FP, 2)))
-    [first, second] = [EhFrameStepper().row_at(frame(TEXT + i), made) for i in (0, 1)]
+    [first, second] = [EhFrameStepper().row_at(frame(TEXT + i), made, AMD64) for i in (0, 1)]
 
     assert (first.cfa, first.ra, first.registers) == (Rule(SP, 8, deref=False), RA_SLOT, ())
     assert set(first.kept) == AMD64.callee_saved
     assert second.registers == ((FP, Rule(CFA, -16, deref=True)),)
     assert set(second.kept) == AMD64.callee_saved - {FP}
-    assert EhFrameStepper().row_at(frame(TEXT + 16), made) is None
-    assert EhFrameStepper().row_at(frame(TEXT + 16, exact=False), made) is not None
+    assert EhFrameStepper().row_at(frame(TEXT + 16), made, AMD64) is None
+    assert EhFrameStepper().row_at(frame(TEXT + 16, exact=False), made, AMD64) is not None
 
 
 def test_eh_frame_signal():
     made = module(cfi=cfi(augmentation=b"zRS"))
 
-    assert EhFrameStepper().row_at(frame(TEXT), made).signal
+    assert EhFrameStepper().row_at(frame(TEXT), made, AMD64).signal
 
 
 def test_eh_frame_is_not_mine():
     damaged = module(cfi=cfi(b"\x3f"))  # no such instruction
     other_machine = module(cfi=cfi(), machine=243)
 
-    assert EhFrameStepper().row_at(frame(TEXT), None) is None
-    assert EhFrameStepper().row_at(frame(TEXT), module()) is None
-    assert EhFrameStepper().row_at(frame(TEXT), other_machine) is None
-    assert EhFrameStepper().row_at(frame(TEXT), damaged) is None
+    assert EhFrameStepper().row_at(frame(TEXT), None, AMD64) is None
+    assert EhFrameStepper().row_at(frame(TEXT), module(), AMD64) is None
+    assert EhFrameStepper().row_at(frame(TEXT), other_machine, AMD64) is None
+    assert EhFrameStepper().row_at(frame(TEXT), damaged, AMD64) is None
     assert len(damaged.problems) == 1
 
 
@@ -194,7 +194,7 @@ def test_a_cfa_expression_starts_with_an_empty_stack(expression):
     only_expression.fde(only_expression.cie(b"\x0f" + block(expression)), TEXT, 16)
 
     for one in (made, module(cfi=only_expression)):
-        found = EhFrameStepper().row_at(frame(TEXT), one)
+        found = EhFrameStepper().row_at(frame(TEXT), one, AMD64)
         assert found.cfa.base != CFA
         assert not isinstance(apply_row(found, {SP: 0x7000, RA: 0}, BytesMemory(0, b""), AMD64), Caller)
 
@@ -207,10 +207,10 @@ def test_a_trampoline_is_known_by_its_code(trampoline):
     made = module(code=b"\x90" + trampoline)
 
     for exact in (False, True):
-        found = SignalFrameStepper().row_at(frame(TEXT + 1, exact=exact), made)
+        found = SignalFrameStepper().row_at(frame(TEXT + 1, exact=exact), made, AMD64)
         assert found.signal
-    assert SignalFrameStepper().row_at(frame(TEXT, exact=False), made) is None
-    assert SignalFrameStepper().row_at(frame(TEXT + 2, exact=True), made) is None
+    assert SignalFrameStepper().row_at(frame(TEXT, exact=False), made, AMD64) is None
+    assert SignalFrameStepper().row_at(frame(TEXT + 2, exact=True), made, AMD64) is None
 
 
 @pytest.mark.parametrize("trampoline", [GLIBC, GO])
@@ -218,22 +218,22 @@ def test_a_thread_stopped_at_the_system_call_of_the_trampoline(trampoline):
     made = module(code=trampoline)
     at_syscall = TEXT + len(trampoline) - 2
 
-    assert SignalFrameStepper().row_at(frame(at_syscall, exact=True), made) is not None
-    assert SignalFrameStepper().row_at(frame(at_syscall, exact=False), made) is None
+    assert SignalFrameStepper().row_at(frame(at_syscall, exact=True), made, AMD64) is not None
+    assert SignalFrameStepper().row_at(frame(at_syscall, exact=False), made, AMD64) is None
 
 
 def test_no_code_no_trampoline():
     made = module(code=GLIBC)
 
-    assert SignalFrameStepper().row_at(frame(TEXT), None) is None
-    assert SignalFrameStepper().row_at(frame(0x9_0000), made) is None
+    assert SignalFrameStepper().row_at(frame(TEXT), None, AMD64) is None
+    assert SignalFrameStepper().row_at(frame(0x9_0000), made, AMD64) is None
 
 
 def test_every_register_of_the_interrupted_code_is_restored():
     """sys/ucontext.h: gregs, 40 bytes into struct ucontext, are R8 ... R15, RDI, RSI, RBP, RBX, RDX, ..."""
     gregs = b"".join((1000 + index).to_bytes(8, "little") for index in range(17))
     ucontext = BytesMemory(0, bytes(40) + gregs)
-    found = SignalFrameStepper().row_at(frame(TEXT), module(code=GLIBC))
+    found = SignalFrameStepper().row_at(frame(TEXT), module(code=GLIBC), AMD64)
     caller = apply_row(found, {SP: 0}, ucontext, AMD64)
 
     index_of = {8: 0, 9: 1, 10: 2, 11: 3, 12: 4, 13: 5, 14: 6, 15: 7, 5: 8, 4: 9, 6: 10, 3: 11, 1: 12, 0: 13,
@@ -241,15 +241,11 @@ def test_every_register_of_the_interrupted_code_is_restored():
     assert caller == Caller(1015, {number: 1000 + index for number, index in index_of.items()})
 
 
-def test_the_capture_knows_the_same_place_of_sp():
-    assert capture.UCONTEXT_SP == signal_frame.UCONTEXT_SP == 160
-
-
 # -- conventions
 
 
 def test_frame_pointer():
-    found = FramePointerStepper().row_at(frame(TEXT), None)
+    found = FramePointerStepper().row_at(frame(TEXT), None, AMD64)
 
     assert found.guess
     assert (found.cfa, found.ra) == (Rule(FP, 16, deref=False), RA_SLOT)
@@ -258,14 +254,14 @@ def test_frame_pointer():
 
 def test_null_call():
     at_zero = Frame(0, 0x7000, None, Found.CONTEXT, exact=True)
-    found = NullCallStepper().row_at(at_zero, None)
+    found = NullCallStepper().row_at(at_zero, None, AMD64)
 
     assert found.guess
     assert (found.cfa, found.ra) == (Rule(SP, 8, deref=False), RA_SLOT)
     assert set(found.kept) == AMD64.callee_saved
-    assert NullCallStepper().row_at(at_zero._replace(exact=False), None) is None
-    assert NullCallStepper().row_at(at_zero._replace(pc=4096), None) is None
-    assert NullCallStepper().row_at(at_zero, module()) is None
+    assert NullCallStepper().row_at(at_zero._replace(exact=False), None, AMD64) is None
+    assert NullCallStepper().row_at(at_zero._replace(pc=4096), None, AMD64) is None
+    assert NullCallStepper().row_at(at_zero, module(), AMD64) is None
 
 
 def test_labels():
@@ -280,3 +276,51 @@ def test_labels():
     assert {stepper: stepper.found for stepper in labels} == labels
     assert {s.__module__ for s in labels} == {
         m.__name__ for m in (sframe, eh_frame, signal_frame, frame_pointer, null_call)}  # fmt: skip
+
+
+# -- other architectures
+
+KERNEL = {  # where struct rt_sigframe (and s390x's sigframe) has registers: number -> offset from sp
+    # siginfo, ucontext at 128: x0 at 312, sp at 560, pc at 568
+    (AARCH64, "681180d2010000d4"): {0: 312, 29: 544, 30: 552, 31: 560, 32: 568},
+    (AARCH64_BE, "681180d2010000d4"): {0: 312, 29: 544, 30: 552, 31: 560, 32: 568},
+    # 160 bytes, svc, siginfo at 168, ucontext at 296: psw at 336, gprs at 352, fpc at 544
+    (machines.S390X, "0aad"): {65: 344, 0: 352, 14: 464, 15: 472, 16: 552, 20: 560, 17: 568, 31: 672},
+    # 160 bytes, sigcontext of 16, _sigregs at 176
+    (machines.S390X, "0a77"): {65: 184, 0: 192, 15: 312, 16: 392},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("arch", "code"), KERNEL, ids=lambda v: v if isinstance(v, str) else v.name)
+def test_signal_frames_of_other_architectures(arch, code):
+    made = module(code=bytes.fromhex(code))
+    offsets = KERNEL[arch, code]
+    words = BytesMemory(0, b"".join(n.to_bytes(8, arch.byteorder) for n in range(0, 1024, 8)), arch.byteorder)
+    found = SignalFrameStepper().row_at(frame(TEXT), made, arch)
+    registers = apply_row(found, {arch.sp: 0}, words, arch).registers
+
+    assert found.signal
+    assert {number: registers[number] for number in offsets} == offsets
+    assert arch.callee_saved | {arch.ra, arch.sp, arch.pc} <= registers.keys()
+    assert SignalFrameStepper().row_at(frame(TEXT), made, AMD64) is None
+
+
+@pytest.mark.parametrize("arch", [AARCH64, machines.S390X], ids=lambda arch: arch.name)
+def test_null_call_where_calls_leave_the_return_address_in_a_register(arch):
+    found = NullCallStepper().row_at(Frame(0, 0x7000, None, Found.CONTEXT, exact=True), None, arch)
+    state = {arch.sp: 0x7000, arch.ra: TEXT, arch.fp: 5}
+
+    assert apply_row(found, state, BytesMemory(0, b""), arch).registers == {
+        arch.sp: 0x7000, arch.fp: 5, arch.pc: TEXT}  # fmt: skip
+
+
+def test_a_frame_record_does_not_tell_where_the_frame_of_aarch64_ends():
+    found = FramePointerStepper().row_at(frame(TEXT), None, AARCH64)
+    memory = BytesMemory(0x7000, b"".join(n.to_bytes(8, "little") for n in (0x7100, 0x23 << 48 | TEXT)))
+    caller = apply_row(found, {29: 0x7000, 31: 0x6F00}, memory, AARCH64)
+
+    assert caller == Caller(0x7010, {29: 0x7100, 32: TEXT})
+
+
+def test_no_frame_records_on_s390x():
+    assert FramePointerStepper().row_at(frame(TEXT), None, machines.S390X) is None

@@ -57,7 +57,7 @@ class Says:
         self.found = found
         self.asked: list[Frame] = []
 
-    def row_at(self, frame, module):  # noqa: ARG002 - the protocol
+    def row_at(self, frame, module, arch):  # noqa: ARG002 - the protocol
         self.asked.append(frame)
         return self.rows.get(frame.pc)
 

@@ -4,22 +4,20 @@ Law: inside the window (the `try` block) there are system calls and nothing else
 modules, no allocation that could be made before or after.  The window closes whatever happens in it.
 
 A signal handler on an alternate stack hides the interrupted stack from a slice taken at sp.  The slice is
-therefore searched for return addresses that are known signal trampolines (learnt from the first walk through
-one, which is then taken again); the stack that the kernel saved beside it is copied as well.
+therefore searched for the mark of a kind of signal frame (learnt from the first walk through one, which is
+then taken again); the stack that the kernel saved beside it is copied as well.
 """
 
 import gc
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
-from sfsample.arch import AMD64
+from sfsample.arch import Arch
 from sfsample.memory import BytesMemory, Memory, PiecewiseMemory
 from sfsample.model import Found, Stack, StopReason, ThreadSnapshot
 from sfsample.target.gate import PAUSE
 from sfsample.target.tracer import Missed, Tracer
-from sfsample.target.vm import CopyBuffer
+from sfsample.target.vm import CopyBuffer, read_memory
 
-RED_ZONE = AMD64.red_zone
-UCONTEXT_SP = 160  # struct ucontext: the interrupted sp; checked against unwind.signal_frame by a test
 _MAX_EXTRA = 2
 _REHEARSED = 1024  # bytes at the top of the stack, read beforehand to have the path warm
 DEFAULT_STACK_BYTES = 256 * 1024
@@ -31,25 +29,40 @@ class Capturer:
     """Captures threads of one process.  `stack_end(sp)` tells the extent of the mapping sp lies in."""
 
     def __init__(
-        self, pid: int, stack_end: StackEnd, stack_bytes: int = DEFAULT_STACK_BYTES, *, child: bool = False
+        self,
+        pid: int,
+        arch: Arch,
+        stack_end: StackEnd,
+        stack_bytes: int = DEFAULT_STACK_BYTES,
+        *,
+        child: bool = False,
     ) -> None:
+        self._pid = pid
+        self._arch = arch
         self._stack_end = stack_end
-        self._slice = stack_bytes + RED_ZONE
+        self._slice = stack_bytes + arch.red_zone
         self._buffer = CopyBuffer(self._slice)
         self._spare: CopyBuffer | None = None
         self._extents: dict[int, tuple[int, int]] = {}
-        self._restorers: set[bytes] = set()
-        self.tracer = Tracer(pid, child=child)
+        self._trampolines: set[int] = set()
+        self._marks: set[tuple[bytes, int]] = set()  # what to look for, and where the saved sp is from there
+        self.tracer = Tracer(pid, arch, child=child)
 
     def learn_trampolines(self, stack: Stack) -> bool:
         """Note the signal trampolines on a stack; True when a new one cost us the rest of that stack."""
         pairs = zip(stack.frames, stack.frames[1:], strict=False)
-        seen = {f.pc.to_bytes(8, "little") for f, above in pairs if above.found is Found.SIGNAL_FRAME}
-        if seen <= self._restorers:
+        seen = {f.pc for f, above in pairs if above.found is Found.SIGNAL_FRAME}
+        if seen <= self._trampolines:
             return False
-        self._restorers |= seen
+        self._marks.update(mark for pc in seen - self._trampolines for mark in self._marks_of(pc))
+        self._trampolines |= seen
         self._spare = self._spare or CopyBuffer(_MAX_EXTRA * self._slice)
         return stack.stop_reason is not StopReason.OUTERMOST
+
+    def _marks_of(self, trampoline: int) -> Iterator[tuple[bytes, int]]:
+        for kind in self._arch.signal_frames:
+            if read_memory(self._pid, trampoline, len(kind.code)) == kind.code:
+                yield kind.mark or trampoline.to_bytes(8, self._arch.byteorder), kind.mark_to_sp
 
     def capture(self, tid: int) -> ThreadSnapshot | Missed:
         """Stop a thread, copy, let it run; everything else happens after that."""
@@ -70,11 +83,11 @@ class Capturer:
             missed = tracer.stop(tid)
             if missed is None:
                 sp = tracer.registers(tid)
-                base = (sp - RED_ZONE) & -8
+                base = (sp - self._arch.red_zone) & -8
                 if low <= sp < high:
                     wanted = min(wanted, high - base)
                 count = buffer.fill(tid, base, wanted)
-                if self._restorers:
+                if self._marks:
                     extra = self._interrupted_stacks(tid, base, count)
         finally:
             stop_ns = tracer.release()
@@ -86,32 +99,34 @@ class Capturer:
         if not sp:
             return Missed(gone=True, why="killed while it was stopped")
         registers = tracer.dwarf_registers()
-        self._learn_extent(tid, registers[AMD64.sp])
+        self._learn_extent(tid, sp)
         memory = self._copied(base, count, extra)
         bounded = count == wanted == self._slice or any(size == self._slice for _, size in extra)
-        return ThreadSnapshot(tid, registers, memory, bounded=bounded, stop_ns=stop_ns, eintr=tracer.eintr)
+        eintr = tracer.eintr(tid, registers)
+        return ThreadSnapshot(tid, registers, memory, bounded, stop_ns, eintr, tracer.arch)
 
     def _interrupted_stacks(self, tid: int, base: int, count: int) -> list[tuple[int, int]]:
         """Copy the stacks that signals interrupted to the spare buffer; return (address, bytes) of each."""
-        data, spare = self._buffer.bytes, self._spare
+        data, spare, arch = self._buffer.bytes, self._spare, self._arch
         found: list[tuple[int, int]] = []
-        for restorer in self._restorers:
-            at = data.find(restorer, 0, count)
+        for mark, to_sp in self._marks:
+            at = data.find(mark, 0, count)
             while at >= 0 and len(found) < _MAX_EXTRA and spare is not None:
-                sp = int.from_bytes(data[at + 8 + UCONTEXT_SP : at + 16 + UCONTEXT_SP], "little")
+                sp = int.from_bytes(data[max(at + to_sp, 0) : max(at + to_sp + 8, 0)], arch.byteorder)
                 if not base <= sp < base + count:
-                    start = (sp - RED_ZONE) & -8
+                    start = (sp - arch.red_zone) & -8
                     place = len(found) * self._slice
                     found.append((start, spare.fill(tid, start, self._slice, place)))
-                at = data.find(restorer, at + 8, count)
+                at = data.find(mark, at + 8, count)
         return found
 
     def _copied(self, base: int, count: int, extra: list[tuple[int, int]]) -> Memory:
-        memory = BytesMemory(base, bytes(self._buffer.bytes[:count]))
+        order = self._arch.byteorder
+        memory = BytesMemory(base, bytes(self._buffer.bytes[:count]), order)
         if not extra or self._spare is None:
             return memory
         places = range(0, len(extra) * self._slice, self._slice)
-        others = (BytesMemory(start, bytes(self._spare.bytes[at : at + size]))
+        others = (BytesMemory(start, bytes(self._spare.bytes[at : at + size]), order)
                   for at, (start, size) in zip(places, extra, strict=True))  # fmt: skip
         return PiecewiseMemory(memory, *others)
 

@@ -41,7 +41,7 @@ class LiveProcess:
         self.pid = pid
         self.proc = ProcFs(pid)
         try:
-            check(self.proc)
+            self.arch = check(self.proc)
             if attach:
                 self._try_attaching()
             self.opener = ImageOpener(self.proc)
@@ -52,7 +52,7 @@ class LiveProcess:
             raise
         self._mark = CopyBuffer(_MARK)
         child = self.proc.status().get("PPid") == str(os.getpid())
-        self.capturer = Capturer(pid, self._extent, stack_bytes, child=child)
+        self.capturer = Capturer(pid, self.arch, self._extent, stack_bytes, child=child)
 
     def _try_attaching(self) -> None:
         """Find out whether the kernel lets us, before anything counts.  Nothing is stopped.

@@ -8,15 +8,17 @@ import os
 import time
 from collections.abc import Iterator
 
+from sfsample.arch import ARCHES, Arch, ByteOrder, arch_of
 from sfsample.errors import NoSuchProcess, NotPermitted, TargetError, UnsupportedTarget
 from sfsample.target.permission import refusal, tracer_of
 from sfsample.target.procfs import PF_KTHREAD, ProcFs, Stat
 
 _LOOKS, _LOOK_S = 10, 0.005
+_IDENT = 20  # bytes of an ELF header: up to and with e_machine
 
 
-def check(proc: ProcFs) -> None:
-    """Raise the TargetError that tells why this process cannot be sampled, if there is a reason."""
+def check(proc: ProcFs) -> Arch:
+    """Return its architecture, or raise the TargetError that tells why this process cannot be sampled."""
     pid = proc.pid
     stat = proc.stat()
     if stat is None:
@@ -32,8 +34,9 @@ def check(proc: ProcFs) -> None:
         raise NoSuchProcess(
             pid, f"process has ended: {pid} ({stat.name}) is a zombie",
             "its parent has not waited for it; there is no stack any more")  # fmt: skip
-    _check_word_size(proc)
+    arch = _arch(proc)
     _check_free(proc)
+    return arch
 
 
 def _has_ended(proc: ProcFs, stat: Stat) -> bool:
@@ -41,22 +44,31 @@ def _has_ended(proc: ProcFs, stat: Stat) -> bool:
     return stat.state in "ZX" and len(proc.threads()) <= 1
 
 
-def _check_word_size(proc: ProcFs) -> None:
+def _arch(proc: ProcFs) -> Arch:
     pid = proc.pid
     try:
         with open(f"/proc/{proc.anchor()}/exe", "rb") as exe:
-            ident = exe.read(20)
+            ident = exe.read(_IDENT)
     except PermissionError:
         raise not_permitted(proc) from None
     except OSError:
-        return  # no executable: a first thread that has left; or the process has ended just now
+        ident = _our_ident()  # no executable: a first thread that has left; or the process has ended just now
     if ident[4:5] == b"\x01":
         raise UnsupportedTarget(pid, f"32-bit program: {pid} ({proc.link('exe')})",
                                 "only 64-bit targets are supported")  # fmt: skip
-    machine = int.from_bytes(ident[18:20], "little")
-    if machine != 62:
-        raise UnsupportedTarget(pid, f"not an x86-64 program: {pid} ({proc.link('exe')})",
-                                "only x86-64 targets are supported so far")  # fmt: skip
+    byteorder: ByteOrder = "little" if ident[5:6] == b"\x01" else "big"
+    machine = int.from_bytes(ident[18:20], byteorder)
+    arch = arch_of(machine, byteorder)
+    if arch is None:
+        known = ", ".join(arch.name for arch in ARCHES)
+        raise UnsupportedTarget(pid, f"unknown machine (ELF e_machine {machine}): {pid} ({proc.link('exe')})",
+                                f"it can be one of {known}")  # fmt: skip
+    return arch
+
+
+def _our_ident() -> bytes:
+    with open("/proc/self/exe", "rb") as exe:
+        return exe.read(_IDENT)
 
 
 def _check_free(proc: ProcFs) -> None:

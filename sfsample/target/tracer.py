@@ -6,31 +6,33 @@ arrived in the window is delivered.  A thread that does not stop in time is neve
 and released as soon as it does stop, and by the kernel should we die.  SEIZE, not ATTACH: a tracer that is
 killed leaves nothing stopped.  All calls come from one OS thread (ptrace is per tracer thread).
 
-Source: ptrace(2); x86-64 `struct user_regs_struct` in <sys/user.h>.
+Source: ptrace(2).
 """
 
 import ctypes
 import os
 import signal
 import time
-from errno import EPERM, ESRCH
+from collections.abc import Iterator
+from errno import EINTR, EPERM, ESRCH
 from typing import NamedTuple
 
 from ptrace import PtraceError
-from ptrace.binding.func import PTRACE_DETACH, PTRACE_GETREGS, ptrace
+from ptrace.binding.func import PTRACE_DETACH, ptrace
 
+from sfsample.arch import Arch
 from sfsample.model import Registers
+from sfsample.target.registers import NT_ARM_PAC_MASK, decode, layout_of, pac_free
+from sfsample.target.vm import Iovec, read_memory
 
-PTRACE_GETSIGINFO, PTRACE_SEIZE, PTRACE_INTERRUPT, _EVENT_STOP = 0x4202, 0x4206, 0x4207, 128
+PTRACE_GETSIGINFO, PTRACE_GETREGSET, PTRACE_SEIZE, PTRACE_INTERRUPT = 0x4202, 0x4204, 0x4206, 0x4207
+_EVENT_STOP = 128
 _WALL = 0x40000000
 _WAIT_FLAGS = os.WNOHANG | _WALL
 _ENDED = (os.CLD_EXITED, os.CLD_KILLED, os.CLD_DUMPED)
 
-# index in user_regs_struct of DWARF registers 0..16 (rax rdx rcx rbx rsi rdi rbp rsp r8-r15 rip)
-_DWARF_ORDER = (10, 12, 11, 5, 13, 14, 4, 19, 9, 8, 7, 6, 3, 2, 1, 0, 16)
-_RAX, _ORIG_RAX, _RSP = 10, 15, 19
-_MINUS_EINTR = (1 << 64) - 4
-_SIGN = 1 << 63
+_MINUS_EINTR = (1 << 64) - EINTR
+_WHOLE = (1 << 64) - 1
 
 # A thread that runs on another processor stops within tens of microseconds: look for it at once.  One that
 # waits for this very processor stops when we get off it: sleep until the kernel sends SIGCHLD for the stop.
@@ -57,17 +59,34 @@ class Tracer:
     blocked in every thread of ours (`OwnThread` does), or a stop is noticed up to a millisecond late.
     """
 
-    def __init__(self, pid: int, *, child: bool = False) -> None:
+    def __init__(self, pid: int, arch: Arch, *, child: bool = False) -> None:
         self._pid = pid
         self._child = pid if child else 0
         self._us = os.getpid()
-        self._words = (ctypes.c_ulonglong * 27)()
-        self._words_at = ctypes.addressof(self._words)
+        self._layout = layout_of(arch)
+        self._words = (ctypes.c_ulonglong * (self._layout.size // 8))()
+        self._parts = tuple(self._make_parts())
+        self._sp = self._layout.word(arch.sp)
+        self._arch = arch
+        self._pac_unknown = arch.ra_mask != _WHOLE
         self._signal = 0
         self._began = 0
         self._held = 0  # tid between stop and release
         self._stopped = False
         self._late: set[int] = set()  # seized, asked to stop, not seen to stop yet
+
+    def _make_parts(self) -> Iterator[tuple[int, int, Iovec, int]]:
+        """Yield (note type, address of the iovec, iovec, size) of each register set."""
+        at = ctypes.addressof(self._words)
+        for one in self._layout.sets:
+            vector = Iovec(at, one.size)
+            yield one.note, ctypes.addressof(vector), vector, one.size
+            at += one.size
+
+    @property
+    def arch(self) -> Arch:
+        """The target's architecture, with its own mask for signed return addresses once one was stopped."""
+        return self._arch
 
     def rehearse(self, tid: int) -> None:
         """Make the calls of the pause on a thread that is not traced.
@@ -147,25 +166,45 @@ class Tracer:
     def registers(self, tid: int) -> int:
         """Read the stopped thread's registers; return sp.  0: it was killed meanwhile."""
         try:
-            ptrace(PTRACE_GETREGS, tid, 0, self._words_at)
+            for note, vector_at, vector, size in self._parts:
+                vector.len = size  # the kernel writes how much it gave
+                ptrace(PTRACE_GETREGSET, tid, note, vector_at)
+            if self._pac_unknown:
+                self._ask_pac(tid)
         except PtraceError:
             return 0
-        sp: int = self._words[_RSP]
+        sp: int = self._words[self._sp]
         return sp
+
+    def _ask_pac(self, tid: int) -> None:
+        """Learn which bits of a return address are its authentication code, if the machine makes any."""
+        words = (ctypes.c_ulonglong * 2)()
+        vector = Iovec(ctypes.addressof(words), ctypes.sizeof(words))
+        self._pac_unknown = False
+        try:
+            ptrace(PTRACE_GETREGSET, tid, NT_ARM_PAC_MASK, ctypes.addressof(vector))
+        except PtraceError:
+            return
+        self._arch = pac_free(self._arch, bytes(words))
 
     def dwarf_registers(self) -> Registers:
         """Return what `registers` read, by DWARF number."""
-        words = self._words
-        return {number: words[index] for number, index in enumerate(_DWARF_ORDER)}
+        raw, registers = memoryview(self._words).cast("B"), Registers()
+        for one in self._layout.sets:
+            registers |= decode(one, raw, self._arch)
+            raw = raw[one.size :]
+        return registers
 
-    @property
-    def eintr(self) -> bool:
-        """Whether this stop makes a system call of the target fail with EINTR.
+    def eintr(self, tid: int, registers: Registers) -> bool:
+        """Whether the stop that gave these registers makes a system call of the target fail with EINTR.
 
-        On the way out of an interrupted call rax holds what the kernel will do: restart it unseen
-        (-ERESTART*), or really return -EINTR (epoll_wait, semop, sigtimedwait; signal(7)).
+        On the way out of an interrupted call the result's register holds what the kernel will do: restart it
+        unseen (-ERESTART*), or really return -EINTR (epoll_wait, semop, sigtimedwait; signal(7)).
         """
-        return self._words[_ORIG_RAX] < _SIGN and self._words[_RAX] == _MINUS_EINTR
+        size, code = self._layout.call
+        if registers[self._layout.result] != _MINUS_EINTR:
+            return False
+        return read_memory(tid, registers[self._arch.pc] - size, len(code)) == code
 
     # -- threads that did not stop in time, or were left by an exception
 

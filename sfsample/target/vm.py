@@ -8,7 +8,9 @@ import ctypes
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-class _Iovec(ctypes.Structure):
+class Iovec(ctypes.Structure):
+    """`struct iovec`."""
+
     _fields_ = (("base", ctypes.c_void_p), ("len", ctypes.c_size_t))
 
 
@@ -24,7 +26,7 @@ class CopyBuffer:
     def __init__(self, size: int) -> None:
         self.bytes = bytearray(size)
         self._address = ctypes.addressof((ctypes.c_char * size).from_buffer(self.bytes))
-        self._local, self._remote = _Iovec(self._address, size), _Iovec(0, 0)
+        self._local, self._remote = Iovec(self._address, size), Iovec(0, 0)
         self._local_at = ctypes.addressof(self._local)
         self._remote_at = ctypes.addressof(self._remote)
 

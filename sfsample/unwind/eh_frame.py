@@ -4,7 +4,7 @@ Law: translates, decides nothing but the ABI's default: a callee-saved register 
 any other is unknown.  A damaged FDE is "not mine", and its module says so in `problems`.
 """
 
-from sfsample.arch import Arch, arch_of
+from sfsample.arch import Arch
 from sfsample.errors import FormatError
 from sfsample.formats.eh_frame import CfiRow, CfiRule
 from sfsample.model import CFA, Found, Frame, Rule
@@ -17,12 +17,9 @@ class EhFrameStepper:
 
     found = Found.EH_FRAME
 
-    def row_at(self, frame: Frame, module: Module | None) -> UnwindRow | None:
+    def row_at(self, frame: Frame, module: Module | None, arch: Arch) -> UnwindRow | None:
         """Return the CFI row at the frame's pc."""
-        if module is None or module.eh_frame is None:
-            return None
-        arch = arch_of(module.image.machine, module.image.byteorder)
-        if arch is None:
+        if module is None or module.image.machine != arch.machine or module.eh_frame is None:
             return None
         try:
             row = module.eh_frame.row_at(module.vaddr(frame.lookup_pc))

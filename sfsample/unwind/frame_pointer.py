@@ -3,19 +3,31 @@
 Law: a convention, not information, so every row is a guess: the unwinder accepts it only if the caller's
 frame lies above and the return address follows a call.  In a prologue or a leaf function it may skip the
 caller; that is the price of having no table.
+
+Source: AMD64 psABI section 3.2.2 (push %rbp; mov %rsp,%rbp: the pair of words ends the frame); AAPCS64
+section 6.4.6 (the pair may lie anywhere in the frame, so where that ends, and the caller's sp, stay unknown).
 """
 
+from functools import cache
+
+from sfsample.arch import Arch
 from sfsample.model import CFA, Found, Frame, Rule
 from sfsample.modules.module import Module
 from sfsample.unwind.row import UnwindRow
 
-# AMD64 psABI section 3.2.2: push %rbp; mov %rsp,%rbp leaves the caller's rbp at rbp, the RA at rbp+8.
-_AMD64_ROW = UnwindRow(
-    cfa=Rule(6, 16, deref=False),
-    ra=Rule(CFA, -8, deref=True),
-    registers=((6, Rule(CFA, -16, deref=True)),),
-    guess=True,
-)
+
+@cache
+def _row(arch: Arch) -> UnwindRow | None:
+    if not arch.frame_records:
+        return None
+    return UnwindRow(
+        cfa=Rule(arch.fp, 16, deref=False),
+        ra=Rule(CFA, -8, deref=True),
+        registers=((arch.fp, Rule(CFA, -16, deref=True)),),
+        guess=True,
+        mangled=True,
+        sp_known=arch.record_ends_frame,
+    )
 
 
 class FramePointerStepper:
@@ -23,6 +35,6 @@ class FramePointerStepper:
 
     found = Found.FRAME_POINTER
 
-    def row_at(self, frame: Frame, module: Module | None) -> UnwindRow | None:  # noqa: ARG002 - protocol
-        """Return the one row that there is."""
-        return _AMD64_ROW
+    def row_at(self, frame: Frame, module: Module | None, arch: Arch) -> UnwindRow | None:  # noqa: ARG002 - protocol
+        """Return the one row that there is, if the architecture has such a convention."""
+        return _row(arch)

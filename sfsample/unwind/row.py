@@ -23,6 +23,7 @@ class UnwindRow(NamedTuple):
     `kept` are registers whose value the function has not changed; every other one becomes unknown.
     `signal`: the caller was interrupted, so its pc is exact.  `guess`: convention, not information.
     `mangled`: the return address carries an authentication code (AArch64 PAC), which is taken off.
+    `sp_known` False: the CFA is a lower bound, so the caller's sp is unknown.
     """
 
     cfa: Rule
@@ -32,6 +33,7 @@ class UnwindRow(NamedTuple):
     signal: bool = False
     guess: bool = False
     mangled: bool = False
+    sp_known: bool = True
 
 
 class Caller(NamedTuple):
@@ -61,7 +63,8 @@ def apply_row(row: UnwindRow, registers: Registers, memory: Memory, arch: Arch) 
     if isinstance(ra, StopReason):
         return ra
     caller = {number: registers[number] for number in row.kept if number in registers}
-    caller[arch.sp] = cfa + arch.sp_adjust & _MASK64
+    if row.sp_known:
+        caller[arch.sp] = cfa + arch.sp_adjust & _MASK64
     for number, rule in row.registers:
         value = _value(rule, cfa, registers, memory, arch)
         if not isinstance(value, StopReason):

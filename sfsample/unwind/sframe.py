@@ -4,6 +4,7 @@ Law: translates, decides nothing.  SFrame recovers pc, sp and fp; every other re
 caller.  A damaged function is "not mine", and its module says so in `problems`.
 """
 
+from sfsample.arch import Arch
 from sfsample.errors import FormatError
 from sfsample.formats.sframe import SFrameFre, SFrameTable
 from sfsample.model import CFA, Found, Frame, Rule
@@ -18,7 +19,7 @@ class SFrameStepper:
 
     found = Found.SFRAME
 
-    def row_at(self, frame: Frame, module: Module | None) -> UnwindRow | None:
+    def row_at(self, frame: Frame, module: Module | None, arch: Arch) -> UnwindRow | None:  # noqa: ARG002 - the table knows
         """Return the row of the first table that has one."""
         if module is None:
             return None

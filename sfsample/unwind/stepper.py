@@ -1,11 +1,12 @@
 """What a source of rows looks like to the unwinder.
 
-Law: a stepper answers for one pc, from tables or code bytes only; what it answers depends on nothing else,
-so the unwinder may keep the answer.  None means "not mine", and the next stepper is asked.
+Law: a stepper answers for one pc, from tables, code bytes and the architecture only; what it answers depends
+on nothing else, so the unwinder may keep the answer.  None means "not mine", and the next stepper is asked.
 """
 
 from typing import Protocol
 
+from sfsample.arch import Arch
 from sfsample.model import Found, Frame
 from sfsample.modules.module import Module
 from sfsample.unwind.row import UnwindRow
@@ -19,6 +20,6 @@ class Stepper(Protocol):
         """The label."""
         ...
 
-    def row_at(self, frame: Frame, module: Module | None) -> UnwindRow | None:
+    def row_at(self, frame: Frame, module: Module | None, arch: Arch) -> UnwindRow | None:
         """Return the row for `frame.pc`, whose code lies in `module` (None: in no ELF object)."""
         ...

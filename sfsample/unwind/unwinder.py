@@ -8,8 +8,7 @@ otherwise the next stepper is asked.  Every walk ends with a reason.
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from sfsample.arch import AMD64, Arch
-from sfsample.memory import Memory
+from sfsample.arch import Arch
 from sfsample.model import Found, Frame, Registers, Stack, StopReason, ThreadSnapshot
 from sfsample.modules.index import ModuleIndex
 from sfsample.unwind.eh_frame import EhFrameStepper
@@ -55,12 +54,10 @@ class Unwinder:
     def __init__(
         self,
         index: ModuleIndex,
-        arch: Arch = AMD64,
         steppers: Sequence[Stepper] = DEFAULT_STEPPERS,
         max_frames: int = MAX_FRAMES,
     ) -> None:
         self._index = index
-        self._arch = arch
         self._ladder = [(s, _Rows()) for s in steppers]
         self._max_frames = max_frames
         self._generation = index.generation
@@ -79,12 +76,11 @@ class Unwinder:
         return again if again.stop_reason is StopReason.OUTERMOST else stack
 
     def _walk(self, snapshot: ThreadSnapshot, ladder: list[tuple[Stepper, _Rows]], *, retry: bool) -> Stack:
-        arch = self._arch
-        registers = snapshot.registers
+        arch, registers = snapshot.arch, snapshot.registers
         frame = Frame(registers[arch.pc], registers[arch.sp], None, Found.CONTEXT, exact=True)
         frames: list[Frame] = []
         while True:
-            step = self._step(frame, registers, snapshot.memory, ladder, retry=retry)
+            step = self._step(frame, registers, snapshot, ladder, retry=retry)
             if isinstance(step, StopReason):
                 frames.append(frame)
                 return self._end(tuple(frames), step, snapshot)
@@ -92,7 +88,8 @@ class Unwinder:
             if len(frames) >= self._max_frames:
                 return self._end(tuple(frames), StopReason.MAX_FRAMES, snapshot)
             registers = step.registers
-            frame = Frame(registers[arch.pc], registers[arch.sp], None, step.found, step.exact)
+            sp = registers.get(arch.sp, step.cfa)  # where it is unknown: not below the callee's CFA
+            frame = Frame(registers[arch.pc], sp, None, step.found, step.exact)
 
     def _end(self, frames: tuple[Frame, ...], reason: StopReason, snapshot: ThreadSnapshot) -> Stack:
         if reason is StopReason.OUTERMOST:
@@ -108,27 +105,27 @@ class Unwinder:
         self,
         frame: Frame,
         registers: Registers,
-        memory: Memory,
+        snapshot: ThreadSnapshot,
         ladder: list[tuple[Stepper, _Rows]],
         *,
         retry: bool,
     ) -> Step | StopReason:
-        failure = StopReason.NO_ROW
+        arch, failure = snapshot.arch, StopReason.NO_ROW
         key = (frame.pc, frame.exact)
         for stepper, rows in ladder:
             try:
                 row = rows[key]
             except KeyError:
-                row = self._ask(stepper, frame, rows)
+                row = self._ask(stepper, frame, arch, rows)
             if row is None:
                 continue
             if row.ra is None:
                 return StopReason.OUTERMOST
             if row.guess and failure is StopReason.REGISTER_UNKNOWN and not retry:
                 break  # doing the walk again may find the register; a guess would hide that it is missing
-            caller = apply_row(row, registers, memory, self._arch)
+            caller = apply_row(row, registers, snapshot.memory, arch)
             if not isinstance(caller, StopReason):
-                doubt = self._doubt(row, frame, caller)
+                doubt = self._doubt(row, frame, caller, arch)
                 if doubt is None:
                     return Step(stepper.found, caller.cfa, caller.registers, row.signal)
                 if doubt is StopReason.OUTERMOST:
@@ -141,10 +138,10 @@ class Unwinder:
             return StopReason.NO_MODULE
         return failure
 
-    def _ask(self, stepper: Stepper, frame: Frame, rows: _Rows) -> UnwindRow | None:
+    def _ask(self, stepper: Stepper, frame: Frame, arch: Arch, rows: _Rows) -> UnwindRow | None:
         module = self._index.find(frame.lookup_pc)
         self._forget_stale_rows()
-        row = rows[frame.pc, frame.exact] = stepper.row_at(frame, module)
+        row = rows[frame.pc, frame.exact] = stepper.row_at(frame, module, arch)
         return row
 
     def _forget_stale_rows(self) -> None:
@@ -153,9 +150,9 @@ class Unwinder:
             for _, rows in self._ladder:
                 rows.clear()
 
-    def _doubt(self, row: UnwindRow, frame: Frame, caller: Caller) -> StopReason | None:
+    def _doubt(self, row: UnwindRow, frame: Frame, caller: Caller, arch: Arch) -> StopReason | None:
         """Return why the step cannot be believed; OUTERMOST when it says that there is no caller."""
-        pc, sp = caller.registers[self._arch.pc], caller.registers[self._arch.sp]
+        pc, sp = caller.registers[arch.pc], caller.registers.get(arch.sp, caller.cfa)
         if pc == 0 and not row.signal:
             return StopReason.BAD_PC if row.guess else StopReason.OUTERMOST
         # a function may leave its stack alone while the return address is in a register: a leaf on AArch64,

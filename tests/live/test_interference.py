@@ -37,9 +37,11 @@ sfsample.record(int(sys.argv[1]), 60, rate=float(sys.argv[2]), mode=sys.argv[3])
 """
 TRACER = """
 import sys
+from sfsample.target.process import check
+from sfsample.target.procfs import ProcFs
 from sfsample.target.tracer import PTRACE_SEIZE, Tracer, ptrace
 pid = int(sys.argv[1])
-tracer = Tracer(pid)
+tracer = Tracer(pid, check(ProcFs(pid)))
 ptrace(PTRACE_SEIZE, pid) if sys.argv[2] == "running" else tracer.stop(pid)
 print("tracing", flush=True)
 sys.stdin.read()

@@ -13,6 +13,8 @@ import pytest
 
 import sfsample
 from sfsample.target.live import LiveProcess
+from sfsample.target.process import check
+from sfsample.target.procfs import ProcFs
 from sfsample.target.tracer import Tracer
 from sfsample.target.vm import CopyBuffer
 from tests.live.targets import fixture, running, status, wait_until
@@ -52,7 +54,7 @@ def test_exec_in_another_thread_does_not_wait_for_us(tmp_path):
             assert process.stdin is not None
             assert process.stdout is not None
             tid = int(process.stdout.readline())
-            tracer = Tracer(process.pid)
+            tracer = Tracer(process.pid, check(ProcFs(process.pid)))
             assert tracer.stop(tid) is None
             process.stdin.write("\n")
             process.stdin.flush()

@@ -10,6 +10,8 @@ import pytest
 
 import sfsample
 from sfsample.model import Capture, StopReason
+from sfsample.target.process import check
+from sfsample.target.procfs import ProcFs
 from tests.live.chains import Checker, listed
 from tests.live.recording import record_samples
 from tests.live.targets import Target, first_line, fixture, python, running, states, wait_until
@@ -61,7 +63,7 @@ def test_a_signal_that_finds_the_thread_held_is_delivered():
     from sfsample.target.tracer import Tracer
 
     with running(fixture("v3"), "signals") as target:
-        tracer = Tracer(target.pid)
+        tracer = Tracer(target.pid, check(ProcFs(target.pid)))
         for _ in range(300):
             target.signal(signal.SIGRTMIN)
             assert tracer.stop(target.pid) is None
@@ -76,7 +78,7 @@ def test_a_signal_is_delivered_though_the_wait_status_was_lost():
     from sfsample.target import tracer as module
 
     with running(fixture("v3"), "signals") as target:
-        tracer = module.Tracer(target.pid)
+        tracer = module.Tracer(target.pid, check(ProcFs(target.pid)))
         for _ in range(300):
             target.signal(signal.SIGRTMIN)
             assert tracer.stop(target.pid) is None
