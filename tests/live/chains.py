@@ -78,7 +78,7 @@ class Checker:
 
     def places(self, key: StackKey) -> list[Place]:
         """Return the frames of a stack, outermost first."""
-        return [self._place(*place) for place in reversed(key.locations)]
+        return [self._place(*place[:3]) for place in reversed(key.locations)]
 
     def _place(self, module: Module | None, address: int, lookup: int) -> Place:
         if module is None:
