@@ -13,7 +13,7 @@ TYPE_CHECKING = False  # `typing` costs 3 ms, a tenth of what --help may take
 if TYPE_CHECKING:
     from typing import Any
 
-    from sfsample.api import dump, folded, record
+    from sfsample.api import dump, folded, named, record, render
     from sfsample.errors import (
         FormatError,
         NoSuchProcess,
@@ -45,12 +45,14 @@ __all__ = [
     "UnsupportedTarget",
     "dump",
     "folded",
+    "named",
     "record",
+    "render",
     "sframe",
 ]
 
 _HOMES = {
-    "api": ("dump", "folded", "record"),
+    "api": ("dump", "folded", "named", "record", "render"),
     "errors": (
         "FormatError",
         "NoSuchProcess",

@@ -6,11 +6,12 @@ leaves the target running whatever is raised.
 
 from collections.abc import Callable, Iterable, Sequence
 
-from sfsample.output.folded import folded_lines
+from sfsample.output.formats import FORMATS
 from sfsample.profile import Profile
+from sfsample.report.naming import name_profile
+from sfsample.report.report import Report
 from sfsample.sampler import Clock, Mode, Options, Sampler, check
 from sfsample.snapshot import ProcessDump, take
-from sfsample.symbolize.names import clean_name
 from sfsample.symbolize.symbolizer import Symbolizer
 from sfsample.target.capture import DEFAULT_STACK_BYTES
 from sfsample.target.live import LiveProcess
@@ -87,8 +88,18 @@ def _check_size(stack_bytes: int) -> None:
         raise ValueError(f"stack_bytes must be between 1 KiB and 1 GiB, not {stack_bytes}")
 
 
+def named(profile: Profile) -> Report:
+    """Return a profile with the names of its places: all that can be known without the process."""
+    return name_profile(profile, Symbolizer())
+
+
 def folded(profile: Profile, *, threads: bool = False) -> str:
     """Return a profile as folded stacks, with names; `threads`: one root per thread."""
-    namer = Symbolizer()
-    lines = folded_lines(profile, lambda place: namer.frames(place)[0].text, clean_name, threads=threads)
-    return "".join(line + "\n" for line in lines)
+    return render(named(profile), "folded", threads=threads).decode()
+
+
+def render(report: Report, format_name: str, *, threads: bool = False) -> bytes:
+    """Return a report in a format: folded, json, speedscope, firefox, pprof, html or svg."""
+    if format_name not in FORMATS:
+        raise ValueError(f"no such format: {format_name!r}; there are {', '.join(FORMATS)}")
+    return FORMATS[format_name].write(report, threads=threads)

@@ -2,6 +2,7 @@
 
     SfsampleError
       FormatError            foreign bytes are wrong: the table is lost, the run goes on
+      BadInput               a file that should hold a profile does not: where in it, and why
       TargetError            the target or the user is the problem: one line and help
         NoSuchProcess        exit 3
         NotPermitted         exit 4
@@ -31,6 +32,10 @@ class FormatError(SfsampleError):
         self.section = section
         self.offset = offset
         self.what = what
+
+
+class BadInput(SfsampleError):  # noqa: N818 - reads as what happened
+    """A file that should hold a profile does not; the text names the place in it."""
 
 
 class TargetError(SfsampleError):

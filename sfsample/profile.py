@@ -21,12 +21,14 @@ class Location(NamedTuple):
 
     `address` is where the frame's pc is, `lookup` what to look up (one less for a return address).  Without a
     module the place is one of process `pid` (a JIT's, say); with one, `pid` is 0: the same place for all.
+    `found` says how the frame was found.
     """
 
     module: Module | None
     address: int
     lookup: int
     pid: int = 0
+    found: str = ""
 
 
 class StackKey(NamedTuple):
@@ -41,8 +43,8 @@ class StackKey(NamedTuple):
 def locate(frame: Frame, module: Module | None, pid: int) -> Location:
     """Return where a frame of process `pid` is."""
     if module is None:
-        return Location(None, frame.pc, frame.lookup_pc, pid)
-    return Location(module, module.vaddr(frame.pc), module.vaddr(frame.lookup_pc))
+        return Location(None, frame.pc, frame.lookup_pc, pid, frame.found)
+    return Location(module, module.vaddr(frame.pc), module.vaddr(frame.lookup_pc), found=frame.found)
 
 
 class Timeline:

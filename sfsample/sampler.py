@@ -149,7 +149,7 @@ class _Watched:
         self._profile = profile
         self._mode = options.mode
         self._unwinder = Unwinder(target.index, steppers=options.steppers, max_frames=options.max_frames)
-        self._places: dict[tuple[int, bool], Location] = {}
+        self._places: dict[tuple[int, bool, str], Location] = {}
         self._modules: dict[int, frozenset[Module]] = {}  # on the last stack of each thread
         self._generation = 0
         self._program: tuple[bytes, ...] = ()
@@ -247,7 +247,7 @@ class _Watched:
             places.clear()
         found = []
         for frame in stack.frames:
-            key = (frame.pc, frame.exact)
+            key = (frame.pc, frame.exact, frame.found)
             place = places.get(key)
             if place is None:
                 place = places[key] = locate(frame, index.find(frame.lookup_pc), self._target.pid)

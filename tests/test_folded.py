@@ -3,6 +3,8 @@
 from sfsample.model import Stack, StopReason
 from sfsample.output.folded import folded_lines
 from sfsample.profile import Location, Profile
+from sfsample.report.naming import name_profile
+from sfsample.symbolize.symbolizer import NamedFrame
 
 A, B, C = (Location(None, n, n) for n in (0xA, 0xB, 0xC))
 
@@ -16,8 +18,18 @@ def profile(*samples: tuple[int, int, list[Location], StopReason]) -> Profile:
     return made
 
 
-def folded(made: Profile, **options) -> list[str]:
-    return list(folded_lines(made, lambda place: f"f{place.address:x}", str, **options))
+class Namer:
+    """Calls a place by its address, or by its number alone."""
+
+    def __init__(self, name=lambda place: f"f{place.address:x}") -> None:
+        self._name = name
+
+    def frames(self, place: Location) -> tuple[NamedFrame, ...]:
+        return (NamedFrame(self._name(place), None, None, None),)
+
+
+def folded(made: Profile, namer=Namer(), **options) -> list[str]:  # noqa: B008 - it has no state
+    return list(folded_lines(name_profile(made, namer), **options))
 
 
 OK = StopReason.OUTERMOST
@@ -43,7 +55,7 @@ def test_stacks_that_read_the_same_are_one_line():
     same = [Location(None, 1, 0xA), Location(None, 2, 0xA)]
     made = profile((1, 1, [A], OK), (1, 5, [A], OK), (1, 1, [same[0]], OK), (1, 1, [same[1]], OK))
 
-    assert list(folded_lines(made, lambda place: f"f{place.lookup:x}", str)) == ["redis-server;fa 4"]
+    assert folded(made, Namer(lambda place: f"f{place.lookup:x}")) == ["redis-server;fa 4"]
 
 
 def test_the_reason_of_a_truncated_stack_comes_right_after_the_process():
@@ -69,11 +81,17 @@ def test_names_of_processes_and_threads_are_cleaned():
     made = profile((1, 1, [A], OK))
     made.processes[1], made.threads[1, 1] = "a;b\n", "c;d\n"
 
-    def clean(name: str) -> str:
-        return name.replace(";", ":").replace("\n", "?")
+    assert folded(made) == ["a:b?;fa 1"]
+    assert folded(made, threads=True) == ["c:d?/1;fa 1"]
 
-    assert list(folded_lines(made, lambda _: "f", clean)) == ["a:b?;f 1"]
-    assert list(folded_lines(made, lambda _: "f", clean, threads=True)) == ["c:d?/1;f 1"]
+
+def test_inlined_functions_are_frames():
+    class Inlines:
+        def frames(self, _place: Location) -> tuple[NamedFrame, ...]:
+            inner = NamedFrame("inner_[i]", "inner", None, None, "a.c", 3, inlined=True)
+            return inner, NamedFrame("outer", "outer", None, None, "a.c", 9)
+
+    assert folded(profile((1, 1, [A], OK)), Inlines()) == ["redis-server;outer;inner_[i] 1"]
 
 
 def test_nothing():

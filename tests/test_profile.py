@@ -33,9 +33,9 @@ def add(profile: Profile, pid: int, tid: int, places, stack: Stack = STACK, **ti
 def test_places():
     exact, returned = frame(BIAS + 0x1010), frame(BIAS + 0x1010, exact=False)
 
-    assert locate(exact, MODULE, 7) == Location(MODULE, 0x1010, 0x1010)
-    assert locate(returned, MODULE, 7) == Location(MODULE, 0x1010, 0x100F)
-    assert locate(returned, None, 7) == Location(None, BIAS + 0x1010, BIAS + 0x100F, 7)
+    assert locate(exact, MODULE, 7) == Location(MODULE, 0x1010, 0x1010, found="context")
+    assert locate(returned, MODULE, 7) == Location(MODULE, 0x1010, 0x100F, found="context")
+    assert locate(returned, None, 7) == Location(None, BIAS + 0x1010, BIAS + 0x100F, 7, "context")
 
 
 def test_equal_samples_are_one_stack():

@@ -51,9 +51,9 @@ class Output:
         else:
             self._fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
 
-    def write(self, text: str) -> None:
+    def write(self, result: str | bytes) -> None:
         """Write the whole result."""
-        data = text.encode("utf-8", "replace")
+        data = result.encode("utf-8", "replace") if isinstance(result, str) else result
         try:
             if self.file:
                 _replace(self.file, data)

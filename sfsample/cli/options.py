@@ -22,12 +22,27 @@ if TYPE_CHECKING:
 _UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _SIZES = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 _MAX_RATE = 10_000
-_PLANNED = (".html", ".svg", ".json", ".speedscope", ".pprof", ".pb", ".gz")  # suffixes of other formats
+FORMATS = (
+    "folded",
+    "json",
+    "speedscope",
+    "firefox",
+    "pprof",
+    "html",
+    "svg",
+)  # output/formats.py has the writers
+_SUFFIXES = {
+    ".folded": "folded", ".collapsed": "folded", ".txt": "folded",
+    ".speedscope.json": "speedscope", ".speedscope": "speedscope", ".firefox.json": "firefox",
+    ".json": "json", ".pprof": "pprof", ".pb": "pprof", ".pb.gz": "pprof",
+    ".svg": "svg",
+}  # fmt: skip
 STEPPERS = ("sframe", "eh_frame", "frame_pointer")
 
 _EPILOG = """\
 examples:
-  sfsample -p 1234 -d 10 > out.folded        what does it do on the CPU, for ten seconds
+  sfsample -p 1234 -d 10 -o out.svg          what does it do on the CPU, for ten seconds: a flame graph
+  sfsample -p 1234 -d 10 > out.folded        the same as text, a line per stack
   sfsample -p 1234 -d 10 --mode wall -t      every thread, sleeping ones too
   sfsample -o out.folded -- ./program arg    start a program and record it to its end
   sfsample dump -p 1234                      every thread's stack, once
@@ -107,14 +122,18 @@ def _check(arguments: argparse.Namespace) -> None:
     if arguments.all and arguments.name is None:
         raise UsageError("--all goes with -n: it takes every process of that name")
     if arguments.command == "record" and arguments.format is None:
-        suffix = os.path.splitext(arguments.output)[1].lower()
-        if suffix in _PLANNED:
-            raise UsageError(
-                f"no such format yet: {arguments.output}", "folded is: -f folded, or FILE.folded"
-            )
-        arguments.format = "folded"
+        arguments.format = format_of(arguments.output)
     if arguments.command == "watch":
         _check_schedule(arguments.every, arguments.slice)
+
+
+def format_of(path: str) -> str:
+    """Return the format that a file's name asks for; folded when it asks for none."""
+    name = os.path.basename(path).lower()
+    longest = max((suffix for suffix in _SUFFIXES if name.endswith(suffix)), key=len, default=None)
+    if longest is None and name.endswith((".gz", ".html")):
+        raise UsageError(f"no such format: {path}", f"choose with -f: {', '.join(FORMATS)}")
+    return _SUFFIXES[longest] if longest else "folded"
 
 
 def _check_schedule(every: float, length: float) -> None:
@@ -133,7 +152,7 @@ def _parser(command: str) -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"sfsample {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=_Parser)
     for name, fill, what in (
-        ("record", _record, "sample for a while, write folded stacks (the default)"),
+        ("record", _record, "sample for a while, write a profile (the default)"),
         ("dump", _dump, "show every thread's stack once"),
         ("watch", _watch, "record a slice every so often, for months"),
         ("inspect", _inspect, "show unwind tables: what they cover, whether they agree"),
@@ -151,7 +170,8 @@ def _record(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-d", "--duration", type=seconds, metavar="TIME",
                         help="seconds, or 500ms, 2m (default: until Ctrl-C or the target ends)")  # fmt: skip
     parser.add_argument("-o", "--output", default="-", metavar="FILE", help="file; - is stdout (default)")
-    parser.add_argument("-f", "--format", choices=("folded",), help="default: folded")
+    parser.add_argument("-f", "--format", choices=FORMATS,
+                        help="default: by the suffix of -o, else folded")  # fmt: skip
     parser.add_argument("--stats", metavar="FILE", help="write statistics as JSON; - is stderr")
     _noise(parser)
 

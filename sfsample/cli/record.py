@@ -1,4 +1,4 @@
-"""`sfsample record`: sample a process for a while and write folded stacks.
+"""`sfsample record`: sample a process for a while and write the profile.
 
 Law: whatever ends the recording, what was collected is written, then the truth about it is told on stderr.
 A recording that is no result is an error, and leaves the result's file alone.
@@ -16,6 +16,7 @@ from sfsample.cli.terminal import emit, say
 from sfsample.errors import NoSuchProcess, SfsampleError, UsageError
 from sfsample.model import Capture
 from sfsample.output.document import json_text
+from sfsample.output.formats import FORMATS
 from sfsample.output.summary import summary_lines
 from sfsample.profile import Profile
 from sfsample.stats import Stats
@@ -52,14 +53,22 @@ def _record(arguments: Namespace, output: Output, stats: Output | None) -> Profi
         if sys.stderr is not None and sys.stderr.isatty() and not arguments.quiet:
             until = "" if arguments.duration is None else f" for {arguments.duration:g} s"
             say(f"sfsample: recording {', '.join(map(str, pids))}{until}; Ctrl-C ends it")
-        profile = sample(arguments, pids, arguments.duration, interrupt)
+        timeline = FORMATS[arguments.format].timeline
+        profile = sample(arguments, pids, arguments.duration, interrupt, timeline=timeline)
         _write_stats(arguments, stats, profile.stats)
         judge(profile.stats, pids)
-        output.write(api.folded(profile, threads=arguments.threads))
+        output.write(api.render(api.named(profile), arguments.format, threads=arguments.threads))
     return profile
 
 
-def sample(arguments: Namespace, pids: list[int], duration: float | None, interrupt: Interrupt) -> Profile:
+def sample(
+    arguments: Namespace,
+    pids: list[int],
+    duration: float | None,
+    interrupt: Interrupt,
+    *,
+    timeline: bool = False,
+) -> Profile:
     """Record with the flags that `record` and `watch` share."""
     return api.record(
         pids,
@@ -70,6 +79,7 @@ def sample(arguments: Namespace, pids: list[int], duration: float | None, interr
         stack_bytes=arguments.stack_bytes,
         steppers=steppers(arguments),
         should_stop=interrupt,
+        timeline=timeline,
     )
 
 

@@ -46,7 +46,7 @@ def test_record():
         for key in profile.counts:
             assert (key.pid, key.tid) == (target.pid, target.pid)
             assert key.stop_reason is sfsample.StopReason.OUTERMOST
-            for module, address, lookup in key.locations:
+            for module, address, lookup, *_ in key.locations:
                 assert module.path.startswith("/")
                 assert isinstance(module.build_id, str)
                 assert address - lookup in (0, 1)

@@ -1,0 +1,65 @@
+"""Any file that holds a profile -> a report.
+
+Law: the contents decide which reader it is, never the name.  Every failure names the file, the place in it
+and what to do; hostile contents cost memory in proportion to the file and never a traceback.
+"""
+
+import re
+import zlib
+
+from sfsample.errors import BadInput, SfsampleError
+from sfsample.report.report import Report
+
+_JSON = re.compile(rb"\s*\{\s*[\"}]")
+_LARGEST = 2 << 30  # bytes after decompression
+
+
+def read_report(path: str) -> Report:
+    """Return the report in a file; `-` is stdin.  Raises SfsampleError."""
+    try:
+        return parse(_load(path))
+    except BadInput as failure:
+        raise SfsampleError(
+            f"cannot read: {path}: {failure}",
+            "give a profile in one of these formats: json (of sfsample), folded, pprof",
+        ) from None
+
+
+def parse(data: bytes) -> Report:
+    """Return the report in the bytes of a file."""
+    if data[:2] == b"\x1f\x8b":
+        data = _decompress(data)
+    if _JSON.match(data):
+        from sfsample.input.profile_json import read
+    elif _is_text(data[:4096]):
+        from sfsample.input.folded import read
+    else:
+        from sfsample.input.pprof import read
+    return read(data)
+
+
+def _load(path: str) -> bytes:
+    import sys
+
+    try:
+        if path == "-":
+            return sys.stdin.buffer.read()
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError as failure:
+        raise SfsampleError(f"cannot read: {path or repr('')}: {failure.strerror}") from None
+
+
+def _decompress(data: bytes) -> bytes:
+    stream = zlib.decompressobj(wbits=31)
+    try:
+        plain = stream.decompress(data, _LARGEST)
+    except zlib.error as failure:
+        raise BadInput(f"damaged gzip: {failure}") from None
+    if not stream.eof:
+        raise BadInput("gzip ends too early" if not stream.unconsumed_tail else "larger than 2 GiB")
+    return plain
+
+
+def _is_text(head: bytes) -> bool:
+    return not any(byte < 32 and byte not in b"\t\r\n" for byte in head)

@@ -1,0 +1,1 @@
+"""Profiles with names: a value that needs neither the process nor its files."""

@@ -1,0 +1,71 @@
+"""From a profile to a report: every place gets its names.
+
+Law: the only step between `Profile` and `Report`; the symbolizer decides what a place is called, here it is
+put into tables.  A place that stands for inlined functions becomes one frame for each.
+"""
+
+from typing import Protocol
+
+from sfsample.profile import Location, Profile, StackKey, Timeline
+from sfsample.report.builder import ReportBuilder
+from sfsample.report.report import WEIGHTS, Report, ReportFrame, ReportTimeline, Thread
+from sfsample.symbolize.names import clean_name
+from sfsample.symbolize.symbolizer import NamedFrame
+
+
+class Namer(Protocol):
+    """Knows the functions at a place, the most inlined first."""
+
+    def frames(self, location: Location, /) -> tuple[NamedFrame, ...]:
+        """Return at least one."""
+        ...
+
+
+def name_profile(profile: Profile, namer: Namer) -> Report:
+    """Return the report of a profile."""
+    builder = ReportBuilder(WEIGHTS)
+    places: dict[Location, tuple[ReportFrame, ...]] = {}
+    indexes: dict[StackKey, int] = {}
+    for key, count in profile.counts.items():
+        frames: list[ReportFrame] = []
+        for place in key.locations:
+            if place not in places:
+                places[place] = tuple(_frame(place, named) for named in namer.frames(place))
+            frames.extend(places[place])
+        weights = (count, profile.wall_ns[key], profile.cpu_ns[key])
+        indexes[key] = builder.add(_thread(profile, key), frames, str(key.stop_reason), weights)
+    return builder.finish(
+        started_ns=profile.started_ns or None,
+        rate_hz=profile.stats.rate_hz,
+        duration_ns=round(profile.stats.duration_s * 1e9),
+        timeline=None if profile.timeline is None else _timeline(profile.timeline, indexes),
+        stats=profile.stats.as_json(),
+    )
+
+
+def _timeline(timeline: Timeline, indexes: dict[StackKey, int]) -> ReportTimeline:
+    stacks = [indexes[key] for key in timeline.keys]
+    return ReportTimeline(timeline.at_ns, [stacks[at] for at in timeline.stack], timeline.times,
+                          timeline.wall_ns, timeline.cpu_ns, timeline.dropped)  # fmt: skip
+
+
+def _thread(profile: Profile, key: StackKey) -> Thread:
+    process, name = profile.processes[key.pid], profile.threads[key.pid, key.tid]
+    return Thread(clean_name(process), clean_name(name), key.pid, key.tid)
+
+
+def _frame(place: Location, named: NamedFrame) -> ReportFrame:
+    module = place.module
+    return ReportFrame(
+        named.text,
+        named.function,
+        None if named.raw is None else clean_name(named.raw),
+        clean_name(module.path) if module else None,
+        module.build_id if module else None,
+        place.address,
+        named.file,
+        named.line,
+        named.inlined,
+        named.kind,
+        place.found,
+    )

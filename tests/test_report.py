@@ -1,0 +1,235 @@
+"""Reports: made, written, read back, merged and cut without losing a sample."""
+
+import contextlib
+import gzip
+import json
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from sfsample.errors import BadInput, SfsampleError
+from sfsample.input.read import parse, read_report
+from sfsample.output.folded import folded_lines
+from sfsample.output.formats import FORMATS
+from sfsample.report.builder import ReportBuilder
+from sfsample.report.merge import choose, focus, merge, merge_by
+from sfsample.report.report import CPU, SAMPLES, WALL, Report, ReportFrame, Thread
+from tests.builders.reports import APP, from_lines, full
+
+
+def lines(report: Report, *, threads: bool = False) -> list[str]:
+    return list(folded_lines(report, threads=threads))
+
+
+# -- there and back
+
+
+def test_json_is_the_whole_report():
+    assert parse(FORMATS["json"].write(full())) == full()
+
+
+def test_json_is_what_the_document_says():
+    """The keys of docs/profile-json.md, as text."""
+    said = json.loads(FORMATS["json"].write(full()))
+    assert list(said) == ["schema", "started_ns", "duration_ns", "rate_hz", "weights", "threads", "modules",
+                          "frames", "stacks", "timeline", "stats"]  # fmt: skip
+    assert said["threads"][1] == {"process": "app", "name": "worker", "pid": 10, "tid": 11}
+    assert said["frames"][0] == {
+        "text": "inner_[i]", "function": "inner", "raw": "_Zinner_[i]", "offset": "0x100", "file": "src/a.cc",
+        "line": 3, "inlined": True, "kind": "", "found": "", "module": 0,
+    }  # fmt: skip
+    assert said["modules"][0] == {"path": APP[0], "build_id": APP[1]}
+    assert said["stacks"][0] == {"thread": 0, "frames": [0, 1, 2], "stop_reason": "outermost",
+                                 "samples": 5, "wall_ns": 50, "cpu_ns": 40}  # fmt: skip
+
+
+@pytest.mark.parametrize("threads", [False, True])
+def test_folded_read_again_is_the_same_text(threads):
+    text = FORMATS["folded"].write(full(), threads=threads)
+    assert FORMATS["folded"].write(parse(text), threads=threads) == text
+
+
+def test_pprof_read_again_has_the_same_stacks_and_weights():
+    again = parse(FORMATS["pprof"].write(full()))
+    assert lines(again, threads=True) == lines(full(), threads=True)
+    assert [again.total(weight) for weight in (SAMPLES, WALL, CPU)] == [11, 110, 71]
+    assert again.rate_hz == 100
+    assert {f.module for f in again.frames} == {f.module for f in full().frames}
+    assert {(f.raw, f.file, f.line, f.inlined) for f in again.frames if f.function} == {
+        (f.raw, f.file, f.line, f.inlined) for f in full().frames if f.function
+    }
+
+
+words = st.text(
+    st.characters(codec="utf-8", exclude_categories=("Cc", "Cs", "Zl", "Zp", "Cf", "Zs")),
+    min_size=1,
+    max_size=8,
+)
+
+
+@given(st.dictionaries(st.lists(words, min_size=1, max_size=5).map(tuple), st.integers(1, 99), max_size=9))
+def test_any_names_survive_folded_json_and_pprof(stacks):
+    report = ReportBuilder()
+    assume(not any(process.startswith("{") for process, *_ in stacks))  # that begins a JSON document
+    for (process, *names), count in stacks.items():
+        frames = [ReportFrame(name.replace(";", ":")) for name in reversed(names)]
+        report.add(Thread(process.replace(";", ":"), "t"), frames, "outermost", (count,))
+    made = report.finish()
+    assert parse(FORMATS["json"].write(made)) == made
+    assert lines(parse(FORMATS["pprof"].write(made))) == lines(made) or not stacks
+    text = FORMATS["folded"].write(made)
+    assert FORMATS["folded"].write(parse(text)) == text
+
+
+# -- hostile files
+
+
+def test_foreign_folded_stacks():
+    report = from_lines("# comment", "", "a;b;c 3", "a;b 2.5", "comm/7;x_[k] 1", "p;[truncated: no_row];f 4")
+    assert lines(report) == ["a;b 2", "a;b;c 3", "comm/7;x_[k] 1", "p;[truncated: no_row];f 4"]
+    assert [f.kind for f in report.frames if f.text == "x_[k]"] == ["k"]
+
+
+@pytest.mark.parametrize(
+    ("data", "where"),
+    [
+        (b"{}", "schema"),
+        (b'{"', "not JSON"),
+        (b"[" * 100_000, "line 1"),
+        (b'{"schema": ' + b"[" * 100_000, "not JSON"),
+        (b'{"schema": "other/1"}', "schema"),
+        (b"not folded at all", "line 1"),
+        (b"a;b 1\nc;d\n", "line 2"),
+        (b"\x1f\x8bxx", "gzip"),
+        (gzip.compress(b"a;b 1\n")[:-9], "gzip ends too early"),
+        (b"\x0a\x05\x08", "pprof"),
+        (b"\x00\x01\x02", "pprof"),
+        (b"\x0a\x00", "string table"),
+    ],
+)
+def test_what_is_no_profile_is_an_error_that_says_where(data, where):
+    with pytest.raises(BadInput, match=where):
+        parse(data)
+
+
+def _set(document, path, value):
+    *keys, last = path
+    for key in keys:
+        document = document[key]
+    document[last] = value
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "where"),
+    [
+        (("stacks", 1, "frames", 0), 99, r"stacks\[1\]\.frames\[0\]"),
+        (("stacks", 1, "frames"), {}, r"stacks\[1\]\.frames: not a list"),
+        (("stacks", 0, "samples"), -1, r"stacks\[0\]\.samples"),
+        (("stacks", 0, "samples"), True, r"stacks\[0\]\.samples"),
+        (("stacks", 0, "thread"), 2, r"stacks\[0\]\.thread"),
+        (("frames", 2, "text"), None, r"frames\[2\]\.text: not a text"),
+        (("frames", 2, "offset"), "0xzz", r"frames\[2\]\.offset"),
+        (("frames", 2, "offset"), "0x" + "f" * 17, r"frames\[2\]\.offset"),
+        (("frames", 2, "module"), 9, r"frames\[2\]\.module"),
+        (("threads", 0, "pid"), "x", r"threads\[0\]\.pid"),
+        (("threads",), 5, "threads: not a list"),
+        (("weights",), ["cpu_ns"], "weights"),
+        (("timeline", "at_ns"), [], "timeline: not columns of one length"),
+        (("timeline", "stack", 0), 99, r"timeline\.stack\[0\]"),
+        (("rate_hz",), float("nan"), "rate_hz"),
+        (("stats",), [], "stats"),
+    ],
+)
+def test_a_damaged_json_names_the_place(path, value, where):
+    document = json.loads(FORMATS["json"].write(full()))
+    _set(document, path, value)
+    with pytest.raises(BadInput, match=where):
+        parse(json.dumps(document).encode())
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_a_profile_or_an_error(data):
+    with contextlib.suppress(BadInput):
+        parse(data)
+
+
+PPROF = gzip.decompress(FORMATS["pprof"].write(full()))
+
+
+@given(st.integers(0, len(PPROF) - 1), st.integers(0, 255))
+def test_any_damaged_pprof_is_a_profile_or_an_error(at, byte):
+    with contextlib.suppress(BadInput):
+        parse(PPROF[:at] + bytes([byte]) + PPROF[at + 1 :])
+
+
+@given(st.recursive(st.none() | st.booleans() | st.floats() | st.integers() | st.text(), st.lists),
+       st.sampled_from(sorted(json.loads(FORMATS["json"].write(full())))))  # fmt: skip
+def test_any_value_in_json_is_a_profile_or_an_error(value, key):
+    document = json.loads(FORMATS["json"].write(full()))
+    document[key] = value
+    with contextlib.suppress(BadInput):
+        parse(json.dumps(document).encode())
+
+
+def test_names_in_files_cannot_reach_a_terminal():
+    document = json.loads(FORMATS["json"].write(full()))
+    document["frames"][0]["text"] = document["threads"][0]["process"] = "\x1b[2Jx;y"
+    text = "\n".join(lines(parse(json.dumps(document).encode())))
+    assert "\x1b" not in text
+    assert "?[2Jx:y;" in text
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path):
+    with pytest.raises(SfsampleError, match=r"cannot read: .*nothing\.json: No such file"):
+        read_report(str(tmp_path / "nothing.json"))
+    (tmp_path / "bad.json").write_text('{"')
+    with pytest.raises(SfsampleError, match=r"cannot read: .*bad\.json: not JSON"):
+        read_report(str(tmp_path / "bad.json"))
+
+
+# -- merging and choosing
+
+
+def test_merging_adds_up():
+    both = merge([full(), full()])
+    assert [both.total(weight) for weight in (SAMPLES, WALL, CPU)] == [22, 220, 142]
+    assert (both.duration_ns, len(both.stacks)) == (2 * 10**9, len(full().stacks))
+
+
+def test_merging_keeps_the_weights_that_all_have():
+    assert merge([full(), from_lines("a;b 1")]).weights == (SAMPLES,)
+
+
+def test_places_of_one_function_become_one_and_keep_what_they_agree_on():
+    merged = merge_by(full(), "function")
+    [outer] = [f for f in merged.frames if f.text == "outer"]
+    assert (outer.module, outer.found, outer.line, outer.offset) == (APP[0], "sframe", None, None)
+    assert lines(merged) == lines(full())
+    assert merged.timeline is not None
+    assert len(merged.timeline.stack) == 11
+
+
+def test_by_module_a_run_of_frames_is_one():
+    assert lines(merge_by(full(), "module")) == [
+        "app;[libc.so.6];[app] 8", "app;[libc.so.6];[kernel] 2", "app;[truncated: no_module];[unknown] 1",
+    ]  # fmt: skip
+
+
+def test_by_address_places_stay_apart():
+    assert "app;start 0x40;outer 0x108 3" in lines(merge_by(full(), "address"))
+
+
+def test_choosing_stacks():
+    report = from_lines("p;a;b;c 1", "p;a;c 2", "p;d 4")
+    has = {"b": lambda f: f.text == "b", "a": lambda f: f.text == "a"}
+    assert lines(choose(report, has["b"])) == ["p;a;b;c 1"]
+    assert lines(choose(report, has["a"], keep=False)) == ["p;d 4"]
+    assert lines(focus(report, lambda f: f.text in "bc")) == ["p;b;c 1", "p;c 2"]
+
+
+def test_a_timeline_follows_its_stacks():
+    chosen = choose(full(), lambda f: f.text == "outer")
+    assert chosen.timeline is not None
+    assert chosen.total() == sum(chosen.timeline.samples) == 8
+    assert set(chosen.timeline.stack) == set(range(len(chosen.stacks)))
