@@ -35,13 +35,15 @@ _SUFFIXES = {
     ".folded": "folded", ".collapsed": "folded", ".txt": "folded",
     ".speedscope.json": "speedscope", ".speedscope": "speedscope", ".firefox.json": "firefox",
     ".json": "json", ".pprof": "pprof", ".pb": "pprof", ".pb.gz": "pprof",
+    ".html": "html",
+    ".htm": "html",
     ".svg": "svg",
 }  # fmt: skip
 STEPPERS = ("sframe", "eh_frame", "frame_pointer")
 
 _EPILOG = """\
 examples:
-  sfsample -p 1234 -d 10 -o out.svg          what does it do on the CPU, for ten seconds: a flame graph
+  sfsample -p 1234 -d 10 -o out.html         what does it do on the CPU, for ten seconds: a flame graph
   sfsample -p 1234 -d 10 > out.folded        the same as text, a line per stack
   sfsample -p 1234 -d 10 --mode wall -t      every thread, sleeping ones too
   sfsample -o out.folded -- ./program arg    start a program and record it to its end
@@ -131,7 +133,7 @@ def format_of(path: str) -> str:
     """Return the format that a file's name asks for; folded when it asks for none."""
     name = os.path.basename(path).lower()
     longest = max((suffix for suffix in _SUFFIXES if name.endswith(suffix)), key=len, default=None)
-    if longest is None and name.endswith((".gz", ".html")):
+    if longest is None and name.endswith(".gz"):
         raise UsageError(f"no such format: {path}", f"choose with -f: {', '.join(FORMATS)}")
     return _SUFFIXES[longest] if longest else "folded"
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from sfsample.output.document import json_text
 from sfsample.output.losses import losses
-from sfsample.report.report import CPU, Report, ReportFrame, ReportStack, Thread, truncation
+from sfsample.report.report import CPU, Report, ReportFrame, ReportStack, truncation
 
 _VERSION = 49
 _USER, _KERNEL, _JIT, _LOST = range(4)
@@ -145,7 +145,7 @@ class _ThreadTables:
 
     def as_json(self) -> dict[str, Any]:
         """Return the thread object."""
-        thread: Thread = self._thread
+        thread = self._thread
         frames, stacks = self._frame_table(), self._stack_table()
         funcs, resources = self._func_table(), self._resource_table()
         return {

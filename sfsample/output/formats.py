@@ -28,5 +28,6 @@ FORMATS = {
     "speedscope": Format("speedscope", timeline=True),
     "firefox": Format("firefox", timeline=True),
     "pprof": Format("pprof"),
+    "html": Format("html"),
     "svg": Format("svg"),
 }

@@ -1,0 +1,157 @@
+// The graph on a canvas.
+//
+// Law: draws what it is told (`show`), remembers where it drew it, and says which box is at a point.  Only what
+// is in sight is drawn: the canvas is as large as the window on it, never as the graph.
+
+const ROW = 19;
+const NARROWEST = 0.6; // pixels: narrower boxes are not drawn
+
+class Flame {
+  constructor(canvas, scroller, space) {
+    this.canvas = canvas;
+    this.scroller = scroller;
+    this.space = space;
+    this.boxes = [];
+    scroller.addEventListener("scroll", () => this.draw());
+  }
+
+  // view: {root, zoom, flipped, hits, colour(node), selected}
+  show(view) {
+    this.view = view;
+    this.width = this.scroller.clientWidth;
+    this.layOut();
+    this.space.style.height = `${this.rows * ROW}px`;
+    this.draw();
+  }
+
+  // Boxes: the callers of the zoomed node over the whole width, then the tree below it.
+  layOut() {
+    const { zoom } = this.view;
+    this.boxes = [];
+    const above = [];
+    for (let node = zoom.up; node; node = node.up) above.unshift(node);
+    above.forEach((node, depth) => this.boxes.push({ node, depth, left: 0, width: this.width, above: true }));
+    const scale = zoom.total ? this.width / zoom.total : 0;
+    this.rows = above.length + 1;
+    const todo = [[zoom, above.length, 0]];
+    while (todo.length) {
+      const [node, depth, left] = todo.pop();
+      this.boxes.push({ node, depth, left, width: node === zoom ? this.width : node.total * scale, above: false });
+      this.rows = Math.max(this.rows, depth + 1);
+      let x = left;
+      for (const kid of node.children()) {
+        const width = kid.total * scale;
+        if (width >= NARROWEST) todo.push([kid, depth + 1, x]);
+        x += width;
+      }
+    }
+  }
+
+  top(box) {
+    const height = Math.max(this.rows * ROW, this.scroller.clientHeight);
+    return this.view.flipped ? height - (box.depth + 1) * ROW : box.depth * ROW;
+  }
+
+  draw() {
+    if (!this.view) return;
+    const { canvas, scroller, width } = this;
+    const height = scroller.clientHeight;
+    const dense = window.devicePixelRatio || 1;
+    canvas.width = Math.round(width * dense);
+    canvas.height = Math.round(height * dense);
+    canvas.style.width = `${width}px`;
+    canvas.style.height = `${height}px`;
+    const pen = canvas.getContext("2d");
+    pen.scale(dense, dense);
+    pen.font = "12px ui-monospace, Menlo, Consolas, 'DejaVu Sans Mono', monospace";
+    pen.textBaseline = "middle";
+    const letter = pen.measureText("m").width;
+    const style = getComputedStyle(document.documentElement);
+    const ink = { text: style.getPropertyValue("--text"), found: style.getPropertyValue("--found"),
+      accent: style.getPropertyValue("--accent") };
+    for (const box of this.boxes) {
+      const y = this.top(box) - scroller.scrollTop;
+      if (y > -ROW && y < height) this.drawBox(pen, box, y, letter, ink);
+    }
+  }
+
+  drawBox(pen, box, y, letter, ink) {
+    const { hits, selected, colour } = this.view;
+    const gap = box.width > 3 ? 0.5 : 0;
+    const hit = hits && box.node.frame >= 0 && hits[box.node.frame];
+    pen.globalAlpha = (box.above ? 0.55 : 1) * (hits && !hit ? 0.45 : 1);
+    pen.fillStyle = hit ? ink.found : colour(box.node);
+    pen.fillRect(box.left, y, Math.max(box.width - gap, 0.5), ROW - 1);
+    pen.globalAlpha = 1;
+    if (box.node === selected) {
+      pen.strokeStyle = ink.accent;
+      pen.lineWidth = 2;
+      pen.strokeRect(box.left + 1, y + 1, Math.max(box.width - 2, 1), ROW - 3);
+    }
+    const room = Math.floor((box.width - 8) / letter);
+    if (room < 3) return;
+    const name = box.node.profile.name(box.node.frame);
+    pen.fillStyle = hit ? "#fff" : ink.text;
+    pen.fillText(name.length <= room ? name : `${name.slice(0, room - 1)}…`, box.left + 4, y + ROW / 2);
+  }
+
+  // The box at a point of the window, or undefined.
+  at(clientX, clientY) {
+    const edge = this.canvas.getBoundingClientRect();
+    const x = clientX - edge.left, y = clientY - edge.top + this.scroller.scrollTop;
+    return this.boxes.find((box) => {
+      const top = this.top(box);
+      return y >= top && y < top + ROW && x >= box.left && x < box.left + box.width;
+    });
+  }
+
+  boxOf(node) { return this.boxes.find((box) => box.node === node); }
+
+  // Scroll so that a node is in sight.
+  reveal(node) {
+    const box = this.boxOf(node);
+    if (!box) return;
+    const top = this.top(box), { scrollTop, clientHeight } = this.scroller;
+    if (top < scrollTop) this.scroller.scrollTop = top;
+    else if (top + ROW > scrollTop + clientHeight) this.scroller.scrollTop = top + ROW - clientHeight;
+  }
+}
+
+// Colours: one hue for each module, or one for each way in which a frame was found, or one for each direction
+// of a change.  Names are hashed, so that a module looks the same in every graph.
+const FOUND_HUES = { context: 210, sframe: 135, eh_frame: 45, signal_frame: 280, frame_pointer: 10, null_call: 330, scan: 0 };
+
+function palette() {
+  const style = getComputedStyle(document.documentElement);
+  const saturation = style.getPropertyValue("--saturation"), lightness = style.getPropertyValue("--lightness");
+  const paint = (hue) => `hsl(${hue}, ${saturation}, ${lightness})`;
+  return { paint, grey: `hsl(0, 0%, ${lightness})`, lightness: parseFloat(lightness) };
+}
+
+function hueOf(text) {
+  let mix = 7;
+  for (let at = 0; at < text.length; at++) mix = (mix * 31 + text.charCodeAt(at)) >>> 0;
+  return (mix % 48) * 7.5;
+}
+
+function colouring(profile, how) {
+  const { paint, grey, lightness } = palette();
+  if (how === "change") {
+    const most = Math.max(profile.totalNew[0], profile.totalBase[0]) || 1;
+    return (node) => {
+      const size = Math.min(1, Math.sqrt(Math.abs(node.change) / most) * 2);
+      if (size < 0.02) return grey;
+      return `hsl(${node.change > 0 ? 8 : 215}, ${Math.round(85 * size)}%, ${lightness}%)`;
+    };
+  }
+  const known = new Map();
+  const hue = (frame) => {
+    const text = how === "found" ? profile.found(frame) : profile.module(frame);
+    if (frame < 0 || !text || profile.name(frame).startsWith("[truncated: ")) return grey;
+    return paint(how === "found" && text in FOUND_HUES ? FOUND_HUES[text] : hueOf(text.slice(text.lastIndexOf("/") + 1)));
+  };
+  return (node) => {
+    if (!known.has(node.frame)) known.set(node.frame, hue(node.frame));
+    return known.get(node.frame);
+  };
+}

@@ -1,0 +1,63 @@
+// The table of functions.
+//
+// Law: every cell is made with textContent, so that a name is shown and never read as markup.
+
+const SHOWN = 500; // rows
+
+class FunctionTable {
+  // pick(frame) is called with the function that the user chooses.
+  constructor(element, more, pick) {
+    this.head = element.querySelector("thead tr");
+    this.body = element.querySelector("tbody");
+    this.more = more;
+    this.pick = pick;
+    this.order = "self";
+  }
+
+  show(profile, hits) {
+    this.profile = profile;
+    this.hits = hits;
+    const columns = [["self", "Self"], ["total", "Total"]];
+    if (profile.base >= 0) columns.push(["change", "Change"]);
+    this.head.replaceChildren(...[...columns, ["name", "Function"]].map(([key, text]) => this.heading(key, text)));
+    this.rows = profile.functions().filter((row) => !hits || hits[row.frame]);
+    for (const row of this.rows) row.change = row.after - row.before;
+    this.fill();
+  }
+
+  heading(key, text) {
+    const cell = document.createElement("th");
+    const button = document.createElement("button");
+    button.textContent = key === this.order ? `${text} ▾` : text;
+    button.addEventListener("click", () => { this.order = key; this.show(this.profile, this.hits); });
+    cell.setAttribute("aria-sort", key === this.order ? "descending" : "none");
+    cell.append(button);
+    return cell;
+  }
+
+  fill() {
+    const { profile, order } = this;
+    const size = order === "change" ? (row) => Math.abs(row.change) : (row) => row[order];
+    this.rows.sort(order === "name" ? (a, b) => profile.byName(a, b) : (a, b) => size(b) - size(a));
+    this.body.replaceChildren(...this.rows.slice(0, SHOWN).map((row) => this.line(row)));
+    const left = this.rows.length - SHOWN;
+    this.more.textContent = left > 0 ? `and ${left.toLocaleString("en")} more: search narrows them down` : "";
+  }
+
+  line(row) {
+    const { profile } = this;
+    const whole = profile.total[0], weight = profile.data.weights[profile.weight];
+    const line = document.createElement("tr");
+    line.tabIndex = 0;
+    const cells = [[percent(row.self, whole), amount(row.self, weight)], [percent(row.total, whole), amount(row.total, weight)]];
+    if (profile.base >= 0) cells.push([`${row.change > 0 ? "+" : ""}${amount(row.change, weight)}`, ""]);
+    for (const [text, title] of cells) line.insertCell().append(text), line.lastChild.title = title;
+    const name = line.insertCell();
+    const where = document.createElement("small");
+    where.textContent = ` ${profile.module(row.frame)}`;
+    name.append(profile.name(row.frame), where);
+    line.addEventListener("click", () => this.pick(row.frame));
+    line.addEventListener("keydown", (event) => { if (event.key === "Enter") this.pick(row.frame); });
+    return line;
+  }
+}

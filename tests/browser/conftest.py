@@ -1,0 +1,16 @@
+"""One Chromium for all tests here; without one they are skipped, with a word that says why."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.browser.chromium import Browser, find
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    if find() is None:
+        pytest.skip("there is no Chromium (scripts/setup dev installs Debian's)")
+    made = Browser()
+    yield made
+    made.close()

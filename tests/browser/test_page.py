@@ -1,0 +1,205 @@
+"""The html page in a real browser: what a user clicks, types and reads."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from sfsample.output.formats import FORMATS
+from sfsample.report.report import Report
+from tests.browser.chromium import Browser, Tab
+from tests.builders.reports import from_lines, full
+
+READY = "document.documentElement.dataset.ready"
+BOX = "(({ x, y, width }) => [x, y, width])(document.getElementById('canvas').getBoundingClientRect())"
+ROWS = "[...document.querySelectorAll('tbody tr')].map((r) => [...r.cells].map((c) => c.textContent.trim()))"
+PAPER = "getComputedStyle(document.body).backgroundColor"
+ROW = 19
+REPORT = from_lines(
+    "p;main;dict_get;hash 4", "p;main;dict_get 2", "p;main;write 2", "p;idle;hash 2"
+)  # 10 samples
+
+
+class Page(Tab):
+    """A page with a report on it."""
+
+    def __init__(self, browser: Browser, directory: Path, report: Report, **options) -> None:
+        super().__init__(browser, **options)
+        path = directory / "page.html"
+        path.write_bytes(FORMATS["html"].write(report))
+        self.open(f"file://{path}", READY)
+
+    def at(self, depth: int, share: float) -> tuple[float, float]:
+        """Return the point at a share of the graph's width in a row (0: all)."""
+        left, top, width = self.js(BOX)
+        return left + share * width, top + depth * ROW + ROW / 2
+
+    @property
+    def status(self) -> str:
+        return self.text("#status")
+
+    def choose(self, selector: str, text: str) -> None:
+        """Choose the option that begins with a text."""
+        assert self.js(
+            f"(() => {{ const s = document.querySelector({selector!r}); const o = [...s.options].find((o) =>"
+            f" o.text.startsWith({text!r})); if (!o) return false; s.value = o.value;"
+            " s.dispatchEvent(new Event('change')); return true; })()"
+        )
+
+    def table(self) -> list[list[str]]:
+        return self.js(ROWS)
+
+
+@pytest.fixture
+def page(browser, tmp_path):
+    with Page(browser, tmp_path, REPORT) as made:
+        yield made
+        assert made.exceptions() == []
+        assert [url for url in made.requests() if not url.startswith(("file://", "data:"))] == []
+
+
+def test_it_opens_with_everything_in_sight(page):
+    assert page.text("#title") == "p"
+    assert page.text("#about") == "10 samples"
+    assert page.status.startswith("all  ·  10 samples, 100.0 % of all")
+    assert page.js("document.getElementById('losses').hidden")
+
+
+def test_click_zooms_and_escape_returns(page):
+    page.click(*page.at(3, 0.21))  # p; idle | main; hash | dict_get, write: 20 % to 80 %
+    assert page.status.startswith("dict_get  ·  6 samples, 60.0 % of all; 100.0 % of what is shown")
+    page.click(*page.at(4, 0.5))  # now over the whole width: hash is two thirds
+    assert page.status.startswith("hash  ·  4 samples, 40.0 % of all")
+    page.press("Escape")
+    page.click(*page.at(3, 0.85))
+    assert page.status.startswith("write  ·  2 samples")
+
+
+def test_hovering_says_what_it_is(page):
+    page.move(*page.at(2, 0.5))
+    assert page.js("document.getElementById('tip').hidden") is False
+    assert page.text("#tip").startswith("main8 samples, 80.0 % of all")
+
+
+def test_search_shows_the_matched_share(page):
+    page.press("/")
+    page.type("hash")
+    assert page.text("#matched") == "60.0 % matched"
+    page.type("nothing like it")
+    assert page.text("#matched") == "0.00 % matched"
+    page.press("Escape")
+    assert page.text("#matched") == ""
+
+
+def test_callers_of_each_function(page):
+    page.click_on("#invert")
+    page.click(*page.at(1, 0.3))  # dict_get 2 | hash 6 | write 2
+    assert page.status.startswith("hash  ·  6 samples, 60.0 % of all")
+    page.click(*page.at(2, 0.1))  # its callers: dict_get 4, idle 2
+    assert page.status.startswith("dict_get  ·  4 samples, 40.0 % of all")
+    page.press("i")
+    assert page.js("document.getElementById('invert').getAttribute('aria-pressed')") == "false"
+
+
+def test_a_flame_stands_on_its_root(page):
+    page.press("f")
+    height = page.js("document.getElementById('graph').clientHeight")
+    x, top = page.at(0, 0.5)
+    page.click(x, top + height - ROW)
+    assert page.status.startswith("all")
+    page.click(x, top + height - 3 * ROW)
+    assert page.status.startswith("main")
+
+
+def test_the_arrow_keys_walk(page):
+    page.js("document.getElementById('canvas').focus()")
+    way = (("Down", "p"), ("Down", "main"), ("Down", "dict_get"), ("Right", "write"), ("Up", "main"))
+    for key, where in (*way, ("Left", "idle")):
+        page.press(f"Arrow{key}")
+        assert page.status.startswith(f"{where}  ·")
+    page.press("Enter")
+    assert "100.0 % of what is shown" in page.status
+
+
+def test_the_table_sorts_and_searches(page):
+    page.press("t")
+    assert page.table()[0][:3] == ["60.0 %", "60.0 %", "hash"]
+    page.click_on("th:nth-child(2) button")
+    shares = [float(row[1].split()[0]) for row in page.table()]
+    assert shares == sorted(shares, reverse=True)
+    assert [row[2] for row in page.table()][:2] == ["p", "main"]
+    page.click_on("tbody tr:nth-child(3)")
+    assert page.text("#matched") == "60.0 % matched"
+
+
+def test_threads_and_weights_are_chosen(browser, tmp_path):
+    with Page(browser, tmp_path, full()) as page:
+        assert (
+            page.text("#losses")
+            == "1 of 11 samples have a truncated stack; 1 of 12 ticks missed; 2 captures failed"
+        )
+        page.choose("#thread", "worker/11")
+        assert page.status.startswith("all  ·  3 samples")
+        page.choose("#weight", "CPU time")
+        assert page.status.startswith("all  ·  1.00 ns")
+        page.choose("#thread", "all")
+        assert page.status.startswith("all  ·  71.0 ns")
+        page.choose("#colour", "how it was found")
+        assert page.exceptions() == []
+
+
+HOSTILE = ["<script>alert(1)</script>", "</script><img src=x onerror=window.broken=1>", "<!--", "]]>",
+           "&lt;b&gt;", "\u202ename", "${window.broken=1}", "'\"`", "__proto__", "constructor",
+           "/*{{profile}}*/", "\u2028"]  # fmt: skip
+
+
+def test_names_are_text_and_never_markup(browser, tmp_path):
+    from sfsample.report.builder import ReportBuilder
+    from sfsample.report.report import ReportFrame, Thread
+
+    builder = ReportBuilder()
+    for name in HOSTILE:
+        frame = ReportFrame(name, name, name, name, None, 1, found=name)
+        builder.add(Thread(name, name, 1, 1), [frame], name, (1,))
+    with Page(browser, tmp_path, builder.finish()) as page:
+        page.press("t")
+        shown = " ".join(row[-1] for row in page.table())
+        assert all(name.strip() in shown for name in HOSTILE if name != "\u2028")
+        page.move(*page.at(1, 0.5))
+        assert page.js("window.broken") is None
+        assert page.js("document.querySelectorAll('img, script:not([type])').length") == 1
+        assert page.exceptions() == []
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_it_follows_the_system_s_colours(browser, tmp_path, dark):
+    with Page(browser, tmp_path, REPORT, dark=dark) as page:
+        assert page.js(PAPER) == ("rgb(22, 24, 27)" if dark else "rgb(255, 255, 255)")
+        page.press("d")
+        assert page.js(PAPER) == ("rgb(255, 255, 255)" if dark else "rgb(22, 24, 27)")
+
+
+def test_a_phone_needs_no_sideways_scrolling(browser, tmp_path):
+    with Page(browser, tmp_path, REPORT, width=360, height=640) as page:
+        assert page.js("document.documentElement.scrollWidth") == 360
+        assert page.js("document.getElementById('graph').clientHeight") > 200
+        page.click(*page.at(3, 0.5))
+        assert page.status.startswith("dict_get")
+
+
+def test_nothing_recorded_is_a_page_too(browser, tmp_path):
+    with Page(browser, tmp_path, from_lines()) as page:
+        assert page.text("#about") == "0 samples"
+        page.press("t")
+        page.press("i")
+        assert page.exceptions() == []
+
+
+def test_the_data_is_what_the_report_says():
+    page = FORMATS["html"].write(full()).decode()
+    found = re.search(r'<script type="application/json" id="profile">(.*?)</script>', page, re.DOTALL)
+    assert found
+    data = json.loads(found[1])
+    assert [sum(column) for column in data["stacks"]["weights"]] == [11, 110, 71]
+    assert data["threads"] == ["app/10", "worker/11"]
