@@ -1,0 +1,39 @@
+"""One real recording for all consumers: the demonstration's workload, every thread, in every format."""
+
+import subprocess
+import sys
+
+import pytest
+
+from sfsample.input.read import read_report
+from sfsample.output.formats import FORMATS
+from tests.browser.conftest import browser
+from tests.live.targets import FIXTURES
+
+__all__ = ["browser"]
+
+
+@pytest.fixture(scope="session")
+def recorded(tmp_path_factory):
+    """Return (our report, the directory with `out.FORMAT` of it)."""
+    directory = tmp_path_factory.mktemp("recorded")
+    path = directory / "out.json"
+    command = [
+        sys.executable,
+        "-m",
+        "sfsample",
+        "-d",
+        "2s",
+        "-q",
+        "-o",
+        str(path),
+        "--",
+        str(FIXTURES / "v3/workload"),
+        "60",
+    ]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    report = read_report(str(path))
+    assert report.total() > 50
+    for name, form in FORMATS.items():
+        (directory / f"out.{name}").write_bytes(form.write(report))
+    return report, directory
