@@ -41,6 +41,8 @@ class Found(StrEnum):
     FRAME_POINTER = "frame_pointer"
     SIGNAL_FRAME = "signal_frame"
     NULL_CALL = "null_call"
+    START = "start"  # by the code in which stacks begin
+    DEBUG_FRAME = "debug_frame"
     SCAN = "scan"  # the first word on the stack that looks like a return address
 
 

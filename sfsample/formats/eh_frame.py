@@ -1,9 +1,11 @@
-"""`.eh_frame`: address -> FDE -> the one row that holds there.
+"""`.eh_frame`, and `.debug_frame`: address -> FDE -> the one row that holds there.
 
 Law: bytes in, values out; only `FormatError` escapes.  Nothing is parsed before it is asked for: a look-up
 reads one header entry, one FDE and (once) one CIE.  The length of the section is not trusted, the entries
 end at the zero terminator or with the bytes.  LSB 5.0 core, "Exception Frames" (which takes the CIE and FDE
 from DWARF 5 section 6.4.1); AMD64 psABI section 4.2.4 (section) and 3.7 (unwinding, augmentations).
+
+`.debug_frame` (DWARF 5 section 6.4.1) differs in how an entry tells a CIE from an FDE, and where its CIE is.
 """
 
 from bisect import bisect_right
@@ -20,7 +22,6 @@ from sfsample.formats.eh_frame_hdr import eh_frame_address, search_table
 
 __all__ = ["CfaRule", "CfiRow", "CfiRule", "Cie", "EhFrame", "Fde", "eh_frame_address"]
 
-_SECTION = ".eh_frame"
 # The longest seen is 40 bytes.  Without a limit, many FDEs could each name another part of one huge CIE.
 _MAX_CIE = 0x1000
 _PCREL_SDATA4 = 0x1B
@@ -42,13 +43,16 @@ class _Entry(NamedTuple):
     """What a CIE and an FDE have in common."""
 
     offset: int
-    id_at: int  # position of the id: zero for a CIE, else the distance from here back to the CIE
-    id: int
+    cie: int | None  # of an FDE: where its CIE is; None: this is one
+    fields_at: int  # position of what follows the id
     end: int
 
 
 class EhFrame:
-    """One module's `.eh_frame`.  `damaged` keeps what the linear walk had to leave out, by offset."""
+    """One module's `.eh_frame`, or (`debug`) its `.debug_frame`.
+
+    `damaged` keeps what the linear walk had to leave out, by offset.
+    """
 
     def __init__(
         self,
@@ -59,9 +63,12 @@ class EhFrame:
         hdr_vaddr: int = 0,
         *,
         address_size: int = 8,
+        debug: bool = False,
     ) -> None:
         data = memoryview(eh_frame).cast("B")
-        self._section = DwarfBytes(_SECTION, data, eh_frame_vaddr, byteorder, address_size=address_size)
+        name = ".debug_frame" if debug else ".eh_frame"
+        self._section = DwarfBytes(name, data, eh_frame_vaddr, byteorder, address_size=address_size)
+        self._debug = debug
         self._table = None if hdr is None else search_table(hdr, hdr_vaddr, byteorder, address_size)
         self._index: list[Fde] | None = None
         self._cies: dict[int, Cie | FormatError] = {}
@@ -105,6 +112,9 @@ class EhFrame:
 
     def extents(self) -> Iterator[tuple[int, int]]:
         """Yield [start, end) of every FDE that `fdes` yields, faster where the entries are usual ones."""
+        if self._debug:
+            yield from ((fde.start, fde.start + fde.size) for fde in self.fdes())
+            return
         data, size, vaddr = self._section.data, len(self._section.data), self._section.vaddr
         head = Struct("<IIii" if self._section.byteorder == "little" else ">IIii")  # length, id, start, size
         usual: dict[int, bool] = {}
@@ -151,7 +161,7 @@ class EhFrame:
     def _walked_fde(self, entry: _Entry) -> Fde | None:
         """Return the FDE of `entry`, None for a CIE (read when an FDE needs it) or damage."""
         try:
-            return self._fde(entry) if entry.id else None
+            return None if entry.cie is None else self._fde(entry)
         except FormatError as error:
             self.damaged[entry.offset] = error
             return None
@@ -162,7 +172,7 @@ class EhFrame:
             return None
         offset = located - self._section.vaddr
         entry = self._entry(offset) if 0 <= offset < len(self._section.data) else None
-        if entry is None or entry.id == 0:
+        if entry is None or entry.cie is None:
             raise FormatError(".eh_frame_hdr", 0, f"the entry for {vaddr:#x} does not lead to an FDE")
         return self._fde(entry)
 
@@ -175,29 +185,39 @@ class EhFrame:
     def _entry(self, offset: int) -> _Entry | None:
         """Read length and id; None at the zero terminator.
 
-        The id is four bytes after an extended length too (LSB), unlike in `.debug_frame`.
+        The id is four bytes after an extended length too (LSB), in `.debug_frame` eight.
         """
         section = self._section
         length, id_at = section.integer(offset, 4), offset + 4
         if length == 0:
             return None
-        if length == 0xFFFFFFFF:
+        extended = length == 0xFFFFFFFF
+        if extended:
             length, id_at = section.integer(offset + 4, 8), offset + 12
-        if not 4 <= length <= len(section.data) - id_at:
+        id_size = 8 if extended and self._debug else 4
+        if not id_size <= length <= len(section.data) - id_at:
             raise section.damaged(offset, f"an entry of {length} bytes does not fit")
-        return _Entry(offset, id_at, section.integer(id_at, 4), id_at + length)
+        cie = self._cie_of(id_at, section.integer(id_at, id_size), id_size)
+        return _Entry(offset, cie, id_at + id_size, id_at + length)
+
+    def _cie_of(self, id_at: int, entry_id: int, size: int) -> int | None:
+        """Return what the id of an FDE says: in `.eh_frame` how far back, otherwise where."""
+        if self._debug:
+            return None if entry_id == (1 << 8 * size) - 1 else entry_id
+        return id_at - entry_id if entry_id else None
 
     def _fde(self, entry: _Entry) -> Fde:
-        cie = self._cie(entry.id_at - entry.id)
-        fields = self._section.span(entry.id_at, entry.end, cie.address_size)
-        start, pos = fields.pointer(4, cie.encoding)
+        assert entry.cie is not None  # noqa: S101 - our own invariant: an FDE's entry
+        cie = self._cie(entry.cie)
+        fields = self._section.span(entry.fields_at, entry.end, cie.address_size)
+        start, pos = fields.pointer(0, cie.encoding)
         size, pos = fields.plain(pos, cie.encoding & 0x0F)
         if size < 0:
             raise fields.damaged(pos, f"a range of {size} bytes")
         if cie.sized:  # the LSDA's address and whatever else is of no use to an unwinder
             length, pos = fields.uleb128(pos)
             _, pos = fields.block(pos, length)
-        return Fde(start, size, cie, entry.offset, entry.id_at + pos, entry.end)
+        return Fde(start, size, cie, entry.offset, entry.fields_at + pos, entry.end)
 
     def _program(self, fde: Fde) -> DwarfBytes:
         return self._section.span(fde.program_begin, fde.program_end, fde.cie.address_size)
@@ -217,9 +237,9 @@ class EhFrame:
 
     def _read_cie(self, offset: int) -> Cie:
         entry = self._entry(offset) if offset >= 0 else None
-        if entry is None or entry.id != 0 or entry.end - offset > _MAX_CIE:
+        if entry is None or entry.cie is not None or entry.end - offset > _MAX_CIE:
             raise self._section.damaged(max(offset, 0), "not a CIE")
-        fields = self._section.span(entry.id_at, entry.end, self._section.address_size)
+        fields = self._section.span(entry.fields_at, entry.end, self._section.address_size)
         bare, pos = _cie_fields(fields, offset)
         program = fields.span(pos, len(fields.data), bare.address_size)
         machine = CfiMachine(bare)
@@ -229,11 +249,11 @@ class EhFrame:
 
 
 def _cie_fields(fields: DwarfBytes, offset: int) -> tuple[Cie, int]:
-    """Read a CIE from its id on; return it and the position of its initial instructions."""
-    version = fields.u8(4)
+    """Read a CIE behind its id; return it and the position of its initial instructions."""
+    version = fields.u8(0)
     if version not in (1, 3, 4):
-        raise fields.damaged(4, f"CIE version {version} is not known")
-    augmentation, pos = fields.string(5)
+        raise fields.damaged(0, f"CIE version {version} is not known")
+    augmentation, pos = fields.string(1)
     address_size = fields.address_size
     if version == 4:
         address_size, segment_size, pos = fields.u8(pos), fields.u8(pos + 1), pos + 2
@@ -258,7 +278,7 @@ def _augmentation(fields: DwarfBytes, letters: bytes, pos: int, address_size: in
     encoding, signal = 0, False
     if not letters.startswith(b"z"):
         if letters not in (b"", b"eh"):
-            raise fields.damaged(5, f"augmentation {letters!r} is not known")
+            raise fields.damaged(1, f"augmentation {letters!r} is not known")
         return encoding, signal, pos
     length, pos = fields.uleb128(pos)
     _, end = fields.block(pos, length)

@@ -107,6 +107,11 @@ class ElfImage:
             yield Segment(kind if isinstance(kind, int) else 0, raw["p_flags"], raw["p_offset"],
                           raw["p_vaddr"], raw["p_filesz"], raw["p_memsz"])  # fmt: skip
 
+    @property
+    def entry(self) -> int:
+        """Vaddr at which the program (or the loader) begins; 0: nowhere."""
+        return int(self._header["e_entry"])
+
     # -- where things are
 
     def segment(self, kind: int) -> Segment | None:

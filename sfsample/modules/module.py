@@ -8,6 +8,7 @@ from functools import cached_property
 
 from sfsample.errors import FormatError
 from sfsample.formats.calls import ends_in_call, longest_call
+from sfsample.formats.compressed import section_bytes
 from sfsample.formats.eh_frame import EhFrame, eh_frame_address
 from sfsample.formats.elf import ElfImage
 from sfsample.formats.sframe import SECTION, SFrameTables, read_tables
@@ -43,6 +44,19 @@ class Module:
         """Return the code bytes at `address`, from the file."""
         found = self.image.loaded(self.vaddr(address), size)
         return None if found is None else bytes(found)
+
+    def code_near(self, address: int, reach: int) -> tuple[int, bytes]:
+        """Return the code from `reach` before to `reach` behind `address`, and where it begins.
+
+        It may be less: where the segment begins or ends, or nothing.
+        """
+        vaddr = self.vaddr(address)
+        for low, high in self.image.executable:
+            if low <= vaddr <= high:
+                first = max(low, vaddr - reach)
+                code = self.image.loaded(first)
+                return self.address(first), bytes(code[: vaddr + reach - first]) if code else b""
+        return address, b""
 
     def follows_call(self, address: int) -> bool:
         """Whether the instruction before `address` is a call, so that it can be a return address."""
@@ -81,6 +95,16 @@ class Module:
         if found is None and section is not None:
             found = EhFrame(self.image.contents(section), section.vaddr, self.image.byteorder)
         return found
+
+    @cached_property
+    def debug_frame(self) -> EhFrame | None:
+        """CFI for debuggers: all that Go has, and what some libraries carry beside the other."""
+        try:
+            found = section_bytes(self.image, "debug_frame")
+        except FormatError as damage:
+            self.lose(damage)
+            return None
+        return None if found is None else EhFrame(*found, self.image.byteorder, debug=True)
 
     def _by_header(self) -> EhFrame | None:
         byteorder = self.image.byteorder

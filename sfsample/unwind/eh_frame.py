@@ -1,4 +1,4 @@
-"""`.eh_frame` rows as unwind rows.
+"""CFI rows, of `.eh_frame` and `.debug_frame`, as unwind rows.
 
 Law: translates, decides nothing but the ABI's default: a callee-saved register without a rule is unchanged,
 any other is unknown.  A damaged FDE is "not mine", and its module says so in `problems`.
@@ -6,27 +6,41 @@ any other is unknown.  A damaged FDE is "not mine", and its module says so in `p
 
 from sfsample.arch import Arch
 from sfsample.errors import FormatError
-from sfsample.formats.eh_frame import CfiRow, CfiRule
+from sfsample.formats.eh_frame import CfiRow, CfiRule, EhFrame
 from sfsample.model import CFA, Found, Frame, Rule
 from sfsample.modules.module import Module
 from sfsample.unwind.row import UnwindRow
 
 
 class EhFrameStepper:
-    """Steps where the module's CFI covers the pc."""
+    """Steps where the module's `.eh_frame` covers the pc."""
 
     found = Found.EH_FRAME
 
     def row_at(self, frame: Frame, module: Module | None, arch: Arch) -> UnwindRow | None:
         """Return the CFI row at the frame's pc."""
-        if module is None or module.image.machine != arch.machine or module.eh_frame is None:
-            return None
-        try:
-            row = module.eh_frame.row_at(module.vaddr(frame.lookup_pc))
-        except FormatError as damage:
-            module.lose(damage)
-            return None
-        return None if row is None else to_row(row, arch)
+        return None if module is None else _row_at(module.eh_frame, frame, module, arch)
+
+
+class DebugFrameStepper:
+    """Steps where the module's `.debug_frame` covers the pc."""
+
+    found = Found.DEBUG_FRAME
+
+    def row_at(self, frame: Frame, module: Module | None, arch: Arch) -> UnwindRow | None:
+        """Return the CFI row at the frame's pc."""
+        return None if module is None else _row_at(module.debug_frame, frame, module, arch)
+
+
+def _row_at(table: EhFrame | None, frame: Frame, module: Module, arch: Arch) -> UnwindRow | None:
+    if table is None or module.image.machine != arch.machine:
+        return None
+    try:
+        row = table.row_at(module.vaddr(frame.lookup_pc))
+    except FormatError as damage:
+        module.lose(damage)
+        return None
+    return None if row is None else to_row(row, arch)
 
 
 def to_row(row: CfiRow, arch: Arch) -> UnwindRow:

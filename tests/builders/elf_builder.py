@@ -51,6 +51,7 @@ def elf(
     byteorder: str = "little",
     kind: int = 3,
     elf_class: int = 2,
+    entry: int = 0,
 ) -> bytes:
     """Return the file."""
     mark = "<" if byteorder == "little" else ">"
@@ -89,6 +90,6 @@ def elf(
         body.extend(bytes(-(base + len(body)) % 16))
         shoff, count, table = base + len(body), len(records), b"".join(records)
     ident = b"\x7fELF" + bytes([elf_class, 1 if byteorder == "little" else 2, 1]) + bytes(9)
-    header = ident + pack(mark + "HHIQQQIHHHHHH", kind, machine, 1, 0, EHDR, shoff, 0, EHDR, PHDR,
+    header = ident + pack(mark + "HHIQQQIHHHHHH", kind, machine, 1, entry, EHDR, shoff, 0, EHDR, PHDR,
                           len(segments), SHDR, count, max(0, count - 1))  # fmt: skip
     return bytes(header + headers + body + table)

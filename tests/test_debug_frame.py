@@ -1,0 +1,117 @@
+"""`.debug_frame`, plain and compressed in both ways: the entries of `.eh_frame`, told apart otherwise."""
+
+import zlib
+from struct import pack
+
+import pytest
+
+from sfsample.arch import AMD64
+from sfsample.errors import FormatError
+from sfsample.formats.eh_frame import EhFrame
+from sfsample.formats.elf import ElfImage
+from sfsample.model import Found, Frame, Rule
+from sfsample.modules.module import Module
+from sfsample.unwind.eh_frame import DebugFrameStepper
+from tests.builders.eh_frame_builder import AMD64_START, advance_loc, def_cfa_offset, sleb, uleb
+from tests.builders.elf_builder import Bytes, Load, elf
+
+START, SIZE, SP = 0x1000, 0x40, 7
+SHF_COMPRESSED = 0x800
+
+
+def section(*, wide: bool = False, version: int = 3) -> bytes:
+    """A CIE and two FDEs; `wide`: of the 64-bit format."""
+
+    def entry(body: bytes) -> bytes:
+        body += bytes(-len(body) % 8)
+        return (b"\xff\xff\xff\xff" + pack("<Q", len(body)) if wide else pack("<I", len(body))) + body
+
+    word = "<Q" if wide else "<I"
+    sizes = b"\x08\x00" if version == 4 else b""
+    column = b"\x10" if version == 1 else uleb(16)
+    fields = bytes([version, 0]) + sizes + uleb(1) + sleb(-8) + column + AMD64_START
+    made = entry(pack(word, (1 << (64 if wide else 32)) - 1) + fields)
+    for start in (START, START + SIZE):
+        made += entry(pack(word, 0) + pack("<QQ", start, SIZE) + advance_loc(4) + def_cfa_offset(32))
+    return made
+
+
+@pytest.mark.parametrize("wide", [False, True])
+@pytest.mark.parametrize("version", [1, 3, 4])
+def test_rows(wide, version):
+    made = EhFrame(section(wide=wide, version=version), 0, "little", debug=True)
+
+    assert [fde.start for fde in made.fdes()] == [START, START + SIZE]
+    assert list(made.extents()) == [(START, START + SIZE), (START + SIZE, START + 2 * SIZE)]
+    assert [made.row_at(START + at).cfa.offset for at in (0, 3, 4, SIZE - 1)] == [8, 8, 32, 32]
+    assert made.row_at(START - 1) is None
+    assert made.row_at(START + 2 * SIZE) is None
+    assert made.damaged == {}
+
+
+def test_damage_names_the_section():
+    made = EhFrame(section()[:-4], 0, "little", debug=True)
+
+    assert [fde.start for fde in made.fdes()] == [START]
+    assert [str(damage).partition("+")[0] for damage in made.damaged.values()] == [".debug_frame"]
+    lost = section().replace(advance_loc(4) + def_cfa_offset(32), b"\x3f" + def_cfa_offset(32))
+    with pytest.raises(FormatError, match=r"\.debug_frame\+"):
+        EhFrame(lost, 0, "little", debug=True).row_at(START)
+
+
+def module(name: str, data: bytes, flags: int = 0) -> Module:
+    image = elf([Load(START, bytes(4 * SIZE))], [Bytes(name, 0, data, flags=flags)])
+    return Module(ElfImage(image, "invented"), 0, "/lib/invented.so")
+
+
+def chdr(data: bytes, *, kind: int = 1, size: int | None = None) -> bytes:
+    return pack("<IIQQ", kind, 0, len(data) if size is None else size, 1) + zlib.compress(data)
+
+
+STORED = [
+    (".debug_frame", section(), 0),
+    (".debug_frame", chdr(section()), SHF_COMPRESSED),
+    (".zdebug_frame", b"ZLIB" + pack(">Q", len(section())) + zlib.compress(section()), 0),
+]
+
+
+@pytest.mark.parametrize(("name", "data", "flags"), STORED, ids=["plain", "SHF_COMPRESSED", "zdebug"])
+def test_the_stepper_finds_it_however_it_is_stored(name, data, flags):
+    made = module(name, data, flags)
+    frame = Frame(START + 8, 0, None, Found.CONTEXT, exact=True)
+    row = DebugFrameStepper().row_at(frame, made, AMD64)
+
+    assert (row.cfa, made.problems) == (Rule(SP, 32, deref=False), [])
+    assert DebugFrameStepper().row_at(frame._replace(pc=START + 3 * SIZE), made, AMD64) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "flags", "what"),
+    [
+        (".debug_frame", chdr(section(), kind=2), SHF_COMPRESSED, "method 2"),
+        (
+            ".debug_frame",
+            chdr(section(), size=10),
+            SHF_COMPRESSED,
+            "",
+        ),
+        (".debug_frame", chdr(section(), size=1 << 40), SHF_COMPRESSED, "more than 256 MiB"),
+        (".debug_frame", chdr(section(), size=10_000), SHF_COMPRESSED, "instead of 10000"),
+        (".debug_frame", b"short", SHF_COMPRESSED, "does not fit"),
+        (".debug_frame", chdr(section())[:24] + b"not zlib", SHF_COMPRESSED, "cannot be unpacked"),
+        (".zdebug_frame", b"ZLIB", 0, ""),
+    ],
+)
+def test_what_cannot_be_unpacked_is_said_once(name, data, flags, what):
+    made = module(name, data, flags)
+    for at in (0, 8):
+        frame = Frame(START + at, 0, None, Found.CONTEXT, exact=True)
+        assert DebugFrameStepper().row_at(frame, made, AMD64) is None
+    assert [what in problem for problem in made.problems] == ([True] if what else [])
+
+
+def test_modules_without():
+    bare = Module(ElfImage(elf([Load(START, bytes(64))]), "bare"), 0, "/bare")
+
+    assert DebugFrameStepper().row_at(Frame(START, 0, None, Found.CONTEXT, exact=True), bare, AMD64) is None
+    assert DebugFrameStepper().row_at(Frame(START, 0, None, Found.CONTEXT, exact=True), None, AMD64) is None
