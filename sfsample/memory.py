@@ -3,12 +3,16 @@
 Law: nothing here touches a process.  A capture hands over a copy; a test hands over bytes.
 """
 
+import sys
+from functools import cached_property
 from struct import Struct
 from typing import Protocol
 
 from sfsample.arch import ByteOrder
 
 _WORDS = {"little": Struct("<Q"), "big": Struct(">Q")}
+
+Words = tuple[int, memoryview]  # an address, and the 8-byte words from there on as a sequence of integers
 
 
 class Memory(Protocol):
@@ -26,11 +30,10 @@ class Memory(Protocol):
 class BytesMemory:
     """One contiguous copy: `data` was at `base`."""
 
-    __slots__ = ("_last", "_unpack", "base", "data")
-
     def __init__(self, base: int, data: bytes, byteorder: ByteOrder = "little") -> None:
         self.base = base
         self.data = data
+        self.byteorder = byteorder
         self._last = len(data) - 8
         self._unpack = _WORDS[byteorder].unpack_from
 
@@ -48,6 +51,15 @@ class BytesMemory:
         if offset < 0 or size < 0 or offset + size > len(self.data):
             return None
         return self.data[offset : offset + size]
+
+    @cached_property
+    def words(self) -> Words | None:
+        """The aligned words, for who reads many of them; None in a byte order that is not this machine's."""
+        if self.byteorder != sys.byteorder:
+            return None
+        skipped = -self.base % 8
+        whole = memoryview(self.data)[skipped:]
+        return self.base + skipped, whole[: len(whole) & -8].cast("Q")
 
 
 class PiecewiseMemory:
@@ -73,3 +85,11 @@ class PiecewiseMemory:
             if value is not None:
                 return value
         return None
+
+
+def words_at(memory: Memory, address: int) -> Words | None:
+    """Return the words of the copy that `address` lies in, where `memory` is made of plain copies."""
+    for piece in memory.pieces if isinstance(memory, PiecewiseMemory) else (memory,):
+        if isinstance(piece, BytesMemory) and 0 <= address - piece.base < len(piece.data):
+            return piece.words
+    return None

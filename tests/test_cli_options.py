@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sfsample.cli.options import parse
+from sfsample.cli.options import STEPPERS, parse
 from sfsample.errors import UsageError
+from sfsample.unwind.unwinder import CHOICES
 
 WATCH = ["watch", "-p", "1", "--output-dir", "d"]
 
@@ -110,6 +111,10 @@ def test_not_a_list_of_steppers(text: str) -> None:
 
 def test_the_order_of_steppers_is_kept() -> None:
     assert parse(["-p", "1", "--unwind", "frame_pointer,sframe"]).unwind == ("frame_pointer", "sframe")
+
+
+def test_the_names_of_steppers_are_those_that_there_are() -> None:
+    assert tuple(CHOICES) == STEPPERS
 
 
 @pytest.mark.parametrize(

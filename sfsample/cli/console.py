@@ -206,9 +206,6 @@ def targets(arguments: Namespace) -> list[int]:
 
 def steppers(arguments: Namespace) -> Sequence[Stepper]:
     """Return the steppers that --unwind names, in its order, after those that are always on."""
-    from sfsample.cli.options import STEPPERS
-    from sfsample.unwind.unwinder import DEFAULT_STEPPERS
+    from sfsample.unwind.unwinder import ALWAYS, CHOICES
 
-    by_name = {str(stepper.found): stepper for stepper in DEFAULT_STEPPERS}
-    always = (stepper for name, stepper in by_name.items() if name not in STEPPERS)
-    return (*always, *(by_name[name] for name in arguments.unwind))
+    return (*ALWAYS, *(stepper for name in arguments.unwind for stepper in CHOICES[name]))

@@ -39,7 +39,8 @@ _SUFFIXES = {
     ".htm": "html",
     ".svg": "svg",
 }  # fmt: skip
-STEPPERS = ("sframe", "eh_frame", "frame_pointer")
+STEPPERS = ("sframe", "eh_frame", "frame_pointer", "scan")
+_USUAL = STEPPERS[:-1]  # a scan is a guess that must be asked for
 
 _EPILOG = """\
 examples:
@@ -238,8 +239,13 @@ def _sampling(parser: argparse.ArgumentParser) -> None:
 
 
 def _walking(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--unwind", type=_steppers, default=STEPPERS, metavar="LIST",
-                        help=f"unwind with these, in order (default: {','.join(STEPPERS)})")  # fmt: skip
+    parser.add_argument(
+        "--unwind",
+        type=_steppers,
+        default=_USUAL,
+        metavar="LIST",
+        help=f"unwind with these, in order (default: {','.join(_USUAL)}; also: scan)",
+    )
     parser.add_argument("--max-frames", type=positive, default=1024, metavar="N", help="default: 1024")
     parser.add_argument("--stack-bytes", type=_bytes, default=256 << 10, metavar="N",
                         help="copy at most this much stack per thread (default: 256K)")  # fmt: skip

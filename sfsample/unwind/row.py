@@ -24,6 +24,7 @@ class UnwindRow(NamedTuple):
     `signal`: the caller was interrupted, so its pc is exact.  `guess`: convention, not information.
     `mangled`: the return address carries an authentication code (AArch64 PAC), which is taken off.
     `sp_known` False: the CFA is a lower bound, so the caller's sp is unknown.
+    `slides`: how many words the CFA may be moved up until the row is believed.
     """
 
     cfa: Rule
@@ -34,6 +35,7 @@ class UnwindRow(NamedTuple):
     guess: bool = False
     mangled: bool = False
     sp_known: bool = True
+    slides: int = 0
 
 
 class Caller(NamedTuple):
@@ -71,6 +73,33 @@ def apply_row(row: UnwindRow, registers: Registers, memory: Memory, arch: Arch) 
             caller[number] = value
     caller[arch.pc] = ra & arch.ra_mask if row.mangled else ra
     return Caller(cfa, caller)
+
+
+class _Noting:
+    """Memory that remembers the first word that was asked for and is not there."""
+
+    def __init__(self, memory: Memory) -> None:
+        self._memory = memory
+        self.missing: int | None = None
+
+    def word(self, address: int) -> int | None:
+        value = self._memory.word(address)
+        if value is None and self.missing is None:
+            self.missing = address
+        return value
+
+    def read(self, address: int, size: int) -> bytes | None:
+        data = self._memory.read(address, size)
+        if data is None and self.missing is None:
+            self.missing = address
+        return data
+
+
+def first_missing(row: UnwindRow, registers: Registers, memory: Memory, arch: Arch) -> int | None:
+    """Return the address for want of which `apply_row` says BAD_MEMORY."""
+    noting = _Noting(memory)
+    apply_row(row, registers, noting, arch)
+    return noting.missing
 
 
 def _value(rule: Rule, cfa: int, registers: Registers, memory: Memory, arch: Arch) -> int | StopReason:

@@ -1,0 +1,168 @@
+"""One step: the steppers in the order in which they are asked, and when one of them is believed.
+
+Law: a row depends on the pc alone, so it is asked for once.  A step is believed only if it leads up the
+stack to executable memory (and, for a guess, behind a call); otherwise the answer is "not mine" and the next
+stepper is asked.  When nobody is believed, the first that knew the pc says why; a guess says nothing.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from sfsample.arch import Arch
+from sfsample.model import Found, Frame, Registers, StopReason, ThreadSnapshot
+from sfsample.modules.index import ModuleIndex
+from sfsample.unwind.lane import FastLane
+from sfsample.unwind.row import Caller, UnwindRow, apply_row, first_missing
+from sfsample.unwind.stepper import Stepper
+
+_WORD = 8
+
+
+class Walk:
+    """A walk on its way: the frames it has passed, and the one where it stands."""
+
+    __slots__ = ("arch", "frame", "memory", "passed", "registers", "snapshot")
+
+    def __init__(self, snapshot: ThreadSnapshot) -> None:
+        arch = snapshot.arch
+        self.snapshot, self.arch, self.memory = snapshot, arch, snapshot.memory
+        self.registers: Registers = snapshot.registers
+        self.passed: list[Frame] = []
+        self.frame = Frame(self.registers[arch.pc], self.registers[arch.sp], None, Found.CONTEXT, exact=True)
+
+
+class Step(NamedTuple):
+    """A believed step to the caller."""
+
+    found: Found
+    caller: Caller
+    exact: bool
+
+
+class Rung:
+    """A stepper, and what it has answered for each (pc, exact)."""
+
+    def __init__(self, stepper: Stepper) -> None:
+        self.stepper = stepper
+        self.found = stepper.found
+        self.rows: dict[tuple[int, bool], UnwindRow | None] = {}
+
+
+class Ladder:
+    """Rungs in one order.  `last`: no other order will be tried after this one."""
+
+    def __init__(self, index: ModuleIndex, rungs: Sequence[Rung], *, last: bool) -> None:
+        self._index = index
+        self._rungs = rungs
+        self._last = last
+        self._generation = index.generation
+        self.lane = FastLane()
+
+    def forget_stale(self) -> None:
+        """Drop all rows when an executable mapping has changed."""
+        if self._index.generation != self._generation:
+            self._generation = self._index.generation
+            self.lane.clear()
+            for rung in self._rungs:
+                rung.rows.clear()
+
+    def step(self, walk: Walk) -> Step | StopReason:
+        """Step from where the walk stands to the caller, or say why not."""
+        failure = StopReason.NO_ROW
+        for rung in self._rungs:
+            row = self._row(rung, walk.frame, walk.arch)
+            if row is None:
+                continue
+            if row.guess and not self._may_guess(failure):
+                break
+            outcome = self._outcome(rung, row, walk)
+            if isinstance(outcome, Step) or outcome is StopReason.OUTERMOST:
+                if failure is StopReason.NO_ROW:  # nobody who was asked before knows better
+                    self.lane.learn(walk.frame, row, rung.found, walk.arch)
+                return outcome
+            if failure is StopReason.NO_ROW and not row.guess:
+                failure = outcome
+        if failure is StopReason.NO_ROW and self._index.mapping(walk.frame.lookup_pc) is None:
+            return StopReason.NO_MODULE
+        return failure
+
+    def _may_guess(self, failure: StopReason) -> bool:
+        """Whether a guess hides nothing: what a better walk would find, or that the copy has ended."""
+        if failure is StopReason.REGISTER_UNKNOWN:
+            return self._last
+        return failure is not StopReason.STACK_COPY_ENDED
+
+    def _row(self, rung: Rung, frame: Frame, arch: Arch) -> UnwindRow | None:
+        try:
+            return rung.rows[frame.pc, frame.exact]
+        except KeyError:
+            module = self._index.find(frame.lookup_pc)
+            self.forget_stale()
+            row = rung.rows[frame.pc, frame.exact] = rung.stepper.row_at(frame, module, arch)
+            return row
+
+    def _outcome(self, rung: Rung, row: UnwindRow, walk: Walk) -> Step | StopReason:
+        """Execute a row; one that slides is moved up the stack until it is believed."""
+        if row.ra is None or _ends_chain(rung, row, walk):
+            return StopReason.OUTERMOST
+        outcome = self._believed(rung, row, walk)
+        for _ in range(row.slides):
+            if isinstance(outcome, Step):
+                break
+            row = row._replace(cfa=row.cfa._replace(offset=row.cfa.offset + _WORD))
+            outcome = self._believed(rung, row, walk)
+        return outcome
+
+    def _believed(self, rung: Rung, row: UnwindRow, walk: Walk) -> Step | StopReason:
+        caller = apply_row(row, walk.registers, walk.memory, walk.arch)
+        if isinstance(caller, StopReason):
+            cut_off = caller is StopReason.BAD_MEMORY and self._is_cut_off(row, walk)
+            return StopReason.STACK_COPY_ENDED if cut_off else caller
+        doubt = _doubt_signal(caller, walk) if row.signal else self._doubt(row, caller, walk)
+        return doubt or Step(rung.found, caller, row.signal)
+
+    def _is_cut_off(self, row: UnwindRow, walk: Walk) -> bool:
+        """Whether the word that is missing lies on this stack, above what was copied."""
+        if not walk.snapshot.bounded:
+            return False
+        missing = first_missing(row, walk.registers, walk.memory, walk.arch)
+        stack = self._index.any_mapping(walk.frame.sp)
+        return missing is not None and missing >= walk.frame.sp and (stack is None or missing < stack.end)
+
+    def _doubt(self, row: UnwindRow, caller: Caller, walk: Walk) -> StopReason | None:
+        """Return why the step cannot be believed; OUTERMOST when it says that there is no caller."""
+        arch, frame = walk.arch, walk.frame
+        pc, sp = caller.registers[arch.pc], caller.registers.get(arch.sp, caller.cfa)
+        if pc == 0:
+            return StopReason.BAD_PC if row.guess else StopReason.OUTERMOST
+        # a function may leave its stack alone while the return address is in a register: a leaf on AArch64,
+        # and on AMD64 vfork, which keeps it in rdi
+        leaf = frame.exact and row.ra is not None and not row.ra.deref
+        if sp < frame.sp if leaf else sp <= frame.sp:
+            return StopReason.NO_PROGRESS
+        if self._index.mapping(pc - 1) is None or (row.guess and not self._is_returned_to(pc, sp, arch)):
+            return StopReason.BAD_PC
+        return None
+
+    def _is_returned_to(self, pc: int, sp: int, arch: Arch) -> bool:
+        """Whether a guess may lead here: behind a call, to where stacks begin, or to code we cannot see."""
+        module = self._index.find(pc - 1)
+        if module is None or module.follows_call(pc):
+            return True
+        frame = Frame(pc, sp, None, Found.CONTEXT, exact=False)
+        rows = (self._row(rung, frame, arch) for rung in self._rungs)
+        return any(row is not None and row.ra is None for row in rows)
+
+
+def _ends_chain(rung: Rung, row: UnwindRow, walk: Walk) -> bool:
+    """Whether a chain of frame pointers has come to the zero in which the ABIs want it to end."""
+    fp = walk.arch.fp
+    on_chain = row.guess and row.cfa.base == fp and walk.frame.found is rung.found
+    return on_chain and walk.registers.get(fp) == 0
+
+
+def _doubt_signal(caller: Caller, walk: Walk) -> StopReason | None:
+    """Whatever was interrupted was interrupted, on any stack, even a jump into nowhere: but only once."""
+    here = caller.registers[walk.arch.pc], caller.registers.get(walk.arch.sp)
+    again = any((frame.pc, frame.sp) == here for frame in (walk.frame, *walk.passed))
+    return StopReason.NO_PROGRESS if again else None

@@ -1,0 +1,74 @@
+"""Invented stacks: one ELF file whose code is nops and calls, rows that a test writes, words on a stack."""
+
+from sfsample.formats.elf import ElfImage
+from sfsample.memory import BytesMemory
+from sfsample.model import CFA, Found, Frame, Rule, ThreadSnapshot
+from sfsample.modules.index import ModuleIndex
+from sfsample.modules.maps import Mapping
+from sfsample.unwind.row import UnwindRow
+from sfsample.unwind.unwinder import MAX_FRAMES, Unwinder
+from tests.builders.elf_builder import Bytes, Load, elf
+
+BIAS, TEXT, SIZE = 0x40_0000, 0x1000, 0x1000
+CODE = BIAS + TEXT  # every pc below is CODE + something; a call stands before CODE + 0x10, 0x20, ...
+JIT = 0x9_0000  # anonymous executable memory
+STACK = 0x7F00_0000
+RBX, FP, SP, PC = 3, 6, 7, 16
+TRAMPOLINE = CODE + 0x800
+SIGRETURN = bytes.fromhex("48c7c00f0000000f05")
+
+RA_SLOT = Rule(CFA, -8, deref=True)
+LEAF = UnwindRow(Rule(SP, 8, deref=False), RA_SLOT, kept=(RBX, FP))
+OUTERMOST = UnwindRow(Rule(SP, 8, deref=False), None)
+
+
+def text() -> bytes:
+    code = bytearray(b"\x90" * SIZE)
+    for at in range(0x10, 0x800, 0x10):
+        code[at - 5] = 0xE8  # call rel32
+    code[0x800 : 0x800 + len(SIGRETURN)] = SIGRETURN
+    return bytes(code)
+
+
+def index_of(
+    *segments: Load, sections: list[Bytes] | None = None, jit: bool = False, code: bytes | None = None
+) -> ModuleIndex:
+    image = ElfImage(elf([Load(TEXT, code or text(), offset=0x1000), *segments], sections), "invented")
+    maps = [Mapping(CODE, CODE + SIZE, True, True, 0x1000, "08:01", 7, "/bin/invented", False)]
+    if jit:
+        maps.insert(0, Mapping(JIT, JIT + SIZE, True, True, 0, "00:00", 0, "", False))
+    maps.append(Mapping(STACK, STACK + 0x10000, True, False, 0, "00:00", 0, "[stack]", False))
+    return ModuleIndex(lambda: tuple(maps), lambda _: image)
+
+
+class Says:
+    """A stepper of a user's own: it knows the rows it is given, by pc, and nothing else."""
+
+    def __init__(self, rows: dict[int, UnwindRow], found: Found = Found.SFRAME) -> None:
+        self.rows = rows
+        self.found = found
+        self.asked: list[Frame] = []
+
+    def row_at(self, frame, module, arch):  # noqa: ARG002 - the protocol
+        self.asked.append(frame)
+        return self.rows.get(frame.pc)
+
+
+def words(*values: int, base: int = STACK) -> BytesMemory:
+    return BytesMemory(base, b"".join(v.to_bytes(8, "little") for v in values))
+
+
+def snapshot(
+    memory, pc: int = CODE, sp: int = STACK, *, bounded: bool = False, **registers
+) -> ThreadSnapshot:
+    named = {{"rbx": RBX, "rbp": FP}[name]: value for name, value in registers.items()}
+    return ThreadSnapshot(1, {PC: pc, SP: sp, **named}, memory, bounded, 0, eintr=False)
+
+
+def walk(memory, *steppers, index: ModuleIndex | None = None, max_frames: int = MAX_FRAMES, **thread):
+    unwinder = Unwinder(index or index_of(), steppers=steppers, max_frames=max_frames)
+    return unwinder.walk(snapshot(memory, **thread))
+
+
+def pcs(stack) -> list[int]:
+    return [frame.pc - CODE for frame in stack.frames]

@@ -1,0 +1,165 @@
+"""When a step is believed, and what is asked next: over invented stacks."""
+
+import pytest
+
+from sfsample.model import CFA, Found, Rule, StopReason
+from sfsample.unwind.frame_pointer import FramePointerStepper
+from sfsample.unwind.row import UnwindRow
+from sfsample.unwind.scan import ScanStepper
+from sfsample.unwind.start import StartStepper
+from sfsample.unwind.unwinder import Unwinder
+from tests.builders.walks import (
+    CODE,
+    FP,
+    LEAF,
+    OUTERMOST,
+    RA_SLOT,
+    RBX,
+    SIZE,
+    SP,
+    STACK,
+    Says,
+    index_of,
+    pcs,
+    snapshot,
+    walk,
+    words,
+)
+
+BY_RBX = LEAF._replace(cfa=Rule(RBX, 8, deref=False))
+
+
+# -- walks that are done again
+
+
+def test_the_second_walk_is_the_answer_when_it_gets_further():
+    """Neither reaches the outermost frame: the first wants rbx after one step, the second ends after two."""
+    sframe = Says({CODE: LEAF._replace(kept=(FP,))})
+    cfi = Says({CODE: LEAF, CODE + 0x10: BY_RBX}, Found.EH_FRAME)
+    stack = walk(words(CODE + 0x10, CODE + 0x20), sframe, cfi, rbx=STACK + 8)
+
+    assert pcs(stack) == [0, 0x10, 0x20]
+    assert stack.stop_reason is StopReason.NO_ROW
+    assert {frame.found for frame in stack.frames[1:]} == {Found.EH_FRAME}
+
+
+# -- signal rows, whoever gives them
+
+
+INTERRUPTED = UnwindRow(Rule(SP, 0, deref=True), Rule(SP, 8, deref=True), signal=True)  # sp and pc, saved
+
+
+def test_what_was_interrupted_may_lie_lower():
+    rows = Says({CODE: INTERRUPTED, CODE + 0x40: OUTERMOST})
+    stack = walk(words(0, 0, STACK, CODE + 0x40), rows, sp=STACK + 16)
+
+    assert pcs(stack) == [0, 0x40]
+    assert stack.frames[1].sp == STACK
+    assert stack.frames[1].exact
+
+
+def test_nothing_is_interrupted_twice():
+    """Two rows of a damaged table that lead to each other for ever."""
+    rows = Says({CODE: INTERRUPTED, CODE + 0x40: INTERRUPTED})
+    ring = words(STACK + 16, CODE + 0x40, STACK, CODE)
+    stack = walk(ring, rows)
+
+    assert (pcs(stack), stack.stop_reason) == ([0, 0x40], StopReason.NO_PROGRESS)
+
+
+# -- where the copy ends
+
+
+@pytest.mark.parametrize(
+    ("offset", "reason"),
+    [
+        (0x100, StopReason.STACK_COPY_ENDED),  # above the copy, on the stack
+        (0x20000, StopReason.BAD_MEMORY),  # above the stack
+        (-0x100, StopReason.BAD_MEMORY),  # below it: nonsense
+    ],
+)
+def test_only_what_lies_on_the_stack_above_the_copy_was_cut_off(offset, reason):
+    index = index_of()
+    index.refresh()
+    rows = Says({CODE: UnwindRow(Rule(SP, 8, deref=False), Rule(SP, offset, deref=True))})
+    unwinder = Unwinder(index, steppers=(rows,))
+
+    assert unwinder.walk(snapshot(words(1, 2), bounded=True)).stop_reason is reason
+    assert unwinder.walk(snapshot(words(1, 2), bounded=False)).stop_reason is StopReason.BAD_MEMORY
+
+
+def test_what_lies_elsewhere_was_not_cut_off():
+    """A frame pointer that has become something else."""
+    index = index_of()
+    index.refresh()
+    by_fp = LEAF._replace(cfa=Rule(FP, 16, deref=False))
+    stack = Unwinder(index, steppers=(Says({CODE: by_fp}),)).walk(snapshot(words(1), bounded=True, rbp=CODE))
+
+    assert stack.stop_reason is StopReason.BAD_MEMORY
+
+
+def test_no_guess_where_the_copy_ends():
+    deep = LEAF._replace(cfa=Rule(SP, 0x100, deref=False))
+    memory = words(STACK + 0x40, CODE + 0x10)
+    stack = walk(memory, Says({CODE: deep}), FramePointerStepper(), bounded=True, rbp=STACK)
+
+    assert (pcs(stack), stack.stop_reason) == ([0], StopReason.STACK_COPY_ENDED)
+
+
+# -- the end of a chain of frame pointers
+
+
+def test_a_chain_of_frame_pointers_ends_in_zero():
+    stack = walk(words(0, CODE + 0x10), FramePointerStepper(), rbp=STACK)
+
+    assert pcs(stack) == [0, 0x10]
+    assert stack.stop_reason is StopReason.OUTERMOST
+
+
+def test_a_zero_that_no_chain_led_to_is_no_end():
+    """The function may just count in rbp."""
+    stack = walk(words(CODE + 0x20), Says({CODE: LEAF}), FramePointerStepper(), rbp=0)
+
+    assert (pcs(stack), stack.stop_reason) == ([0, 0x20], StopReason.NO_ROW)
+
+
+def test_a_guess_may_lead_to_where_stacks_begin():
+    """To Go's goexit a return was prepared, not called: nop; call; nop."""
+    code = bytearray(b"\xcc" * SIZE)
+    code[0x80:0x87] = bytes.fromhex("90e80000000090")
+    index = index_of(code=bytes(code))
+    stack = walk(words(0, CODE + 0x81), StartStepper(), FramePointerStepper(), rbp=STACK, index=index)
+
+    assert (pcs(stack), stack.stop_reason) == ([0, 0x81], StopReason.OUTERMOST)
+    stack = walk(words(0, CODE + 0x82), StartStepper(), FramePointerStepper(), rbp=STACK, index=index)
+    assert (pcs(stack), stack.stop_reason) == ([0], StopReason.NO_ROW)
+
+
+# -- scanning
+
+
+def test_a_scan_takes_the_first_word_that_looks_like_a_return_address():
+    ends = Says({CODE + 0x30: OUTERMOST})
+    not_one = [0, STACK, CODE + 0x11, CODE + SIZE + 8, 1 << 60]  # CODE + 0x11 follows no call
+    stack = walk(words(*not_one, CODE + 0x20, 7, CODE + 0x30), ends, ScanStepper())
+
+    assert pcs(stack) == [0, 0x20, 0x30]
+    assert [frame.found for frame in stack.frames[1:]] == [Found.SCAN, Found.SCAN]
+    assert stack.frames[0].cfa == stack.frames[1].sp == STACK + 48
+
+
+def test_a_scan_comes_after_everything_else_and_has_its_limits():
+    known = Says({CODE: LEAF, CODE + 0x20: OUTERMOST}, Found.EH_FRAME)
+
+    assert [f.found for f in walk(words(CODE + 0x20), known, ScanStepper()).frames][1:] == [Found.EH_FRAME]
+    assert pcs(walk(words(*[0] * 159, CODE + 0x20), Says({}), ScanStepper())) == [0, 0x20]
+    nothing = walk(words(*[0] * 160, CODE + 0x20), Says({}), ScanStepper())
+    assert (pcs(nothing), nothing.stop_reason) == ([0], StopReason.NO_ROW)
+
+
+def test_a_scan_recovers_no_register_but_sp():
+    by_fp = UnwindRow(Rule(FP, 16, deref=False), RA_SLOT, ((FP, Rule(CFA, -16, deref=True)),))
+    stack = walk(words(CODE + 0x20, STACK, CODE + 0x30), Says({CODE + 0x20: by_fp}), ScanStepper(), rbp=STACK)
+
+    assert pcs(stack) == [0, 0x20, 0x30]
+    assert [frame.found for frame in stack.frames[1:]] == [Found.SCAN, Found.SCAN]

@@ -1,0 +1,112 @@
+"""The fast lane gives the answers that are given without it."""
+
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from sfsample.memory import BytesMemory, PiecewiseMemory, words_at
+from sfsample.model import CFA, Found, Rule, StopReason
+from sfsample.unwind.row import UnwindRow
+from sfsample.unwind.unwinder import Unwinder
+from tests.builders.walks import (
+    CODE,
+    FP,
+    LEAF,
+    OUTERMOST,
+    RA_SLOT,
+    RBX,
+    SP,
+    STACK,
+    Says,
+    index_of,
+    snapshot,
+    words,
+)
+
+SITES = [CODE + 0x10 * n for n in range(8)]
+SAVES_FP = UnwindRow(Rule(SP, 24, deref=False), RA_SLOT, ((FP, Rule(CFA, -16, deref=True)),), kept=(RBX,))
+BY_FP = SAVES_FP._replace(cfa=Rule(FP, 16, deref=False))
+ROWS = [
+    LEAF,
+    OUTERMOST,
+    SAVES_FP,
+    BY_FP,
+    LEAF._replace(cfa=Rule(SP, 32, deref=False)),
+    LEAF._replace(cfa=Rule(SP, 0, deref=False)),  # no progress
+    LEAF._replace(cfa=Rule(SP, 12, deref=False)),  # not aligned
+    LEAF._replace(cfa=Rule(RBX, 8, deref=False)),
+    LEAF._replace(kept=()),  # fp is unknown above
+    SAVES_FP._replace(registers=((FP, Rule(CFA, -64, deref=True)),)),  # below sp
+    SAVES_FP._replace(registers=((RBX, Rule(CFA, -16, deref=True)),), kept=(FP,)),
+    BY_FP._replace(guess=True),
+    UnwindRow(Rule(SP, 8, deref=True), Rule(SP, 0, deref=True), signal=True),
+]
+CELLS = st.one_of(st.sampled_from(SITES), st.integers(-2, 40).map(lambda n: STACK + 8 * n), st.just(0))
+
+
+class Unseen:
+    """Memory that is not known to be a plain copy, so that nothing goes fast."""
+
+    def __init__(self, memory) -> None:
+        self.word, self.read = memory.word, memory.read
+
+
+@settings(deadline=None, max_examples=300)
+@given(
+    first=st.dictionaries(st.sampled_from(SITES), st.sampled_from(ROWS)),
+    second=st.dictionaries(st.sampled_from(SITES), st.sampled_from(ROWS)),
+    stacks=st.lists(st.lists(CELLS, max_size=30), min_size=1, max_size=4),
+    registers=st.dictionaries(st.sampled_from([RBX, FP]), CELLS),
+    max_frames=st.integers(1, 12),
+    bounded=st.booleans(),
+)
+@example(first={CODE: LEAF, CODE + 0x10: LEAF, CODE + 0x20: OUTERMOST}, second={}, registers={},
+         stacks=[[CODE + 0x10, CODE + 0x20]] * 2, max_frames=3, bounded=False)  # fmt: skip
+def test_fast_or_not(*, first, second, stacks, registers, max_frames, bounded):
+    """Walks over several stacks with the same rows: what one has taught is of use, or harm, to the next."""
+    steppers = (Says(first), Says(second, Found.EH_FRAME))
+    index = index_of()
+    fast = Unwinder(index, steppers=steppers, max_frames=max_frames)
+    for cells in stacks:
+        taken = snapshot(words(*cells), bounded=bounded)
+        taken.registers.update(registers)
+        slow = Unwinder(index, steppers=steppers, max_frames=max_frames)
+        expected = slow.walk(taken._replace(memory=Unseen(taken.memory)))
+        assert fast.walk(taken) == expected
+        assert fast.walk(taken) == expected
+
+
+def test_known_frames_are_passed_without_asking():
+    rows = Says({CODE: LEAF, CODE + 0x10: LEAF, CODE + 0x20: OUTERMOST})
+    unwinder = Unwinder(index_of(), steppers=(rows,))
+    taken = snapshot(words(CODE + 0x10, CODE + 0x20))
+    expected = unwinder.walk(taken)
+
+    def never(_walk):
+        raise AssertionError("not fast")
+
+    unwinder._ladder.step = never
+    assert unwinder.walk(taken) == expected
+    assert expected.stop_reason is StopReason.OUTERMOST
+
+
+def test_registers_of_frames_passed_are_there_for_who_needs_them():
+    """rbx is saved by a frame that is passed; the row above wants it."""
+    saves = UnwindRow(Rule(SP, 16, deref=False), RA_SLOT, ((RBX, Rule(CFA, -16, deref=True)),), kept=(FP,))
+    wants = LEAF._replace(cfa=Rule(RBX, 8, deref=False))
+    rows = Says({CODE: saves, CODE + 0x10: wants, CODE + 0x20: OUTERMOST})
+    unwinder = Unwinder(index_of(), steppers=(rows,))
+    taken = snapshot(words(STACK + 32, CODE + 0x10, 0, 0, CODE + 0x20))
+    stacks = {unwinder.walk(taken) for _ in range(3)}
+
+    [stack] = stacks
+    assert [frame.pc - CODE for frame in stack.frames] == [0, 0x10, 0x20]
+
+
+def test_words_of_a_copy():
+    odd = BytesMemory(0x1004, bytes(4) + (7).to_bytes(8, "little") + bytes(3))
+    base, view = words_at(PiecewiseMemory(BytesMemory(0, b""), odd), 0x1008)
+
+    assert (base, list(view)) == (0x1008, [7])
+    assert words_at(odd, 0x1013) is None
+    assert words_at(BytesMemory(0, bytes(16), "big"), 0) is None
+    assert words_at(Unseen(odd), 0x1008) is None

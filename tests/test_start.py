@@ -1,0 +1,98 @@
+"""The code in which stacks begin, by its bytes, as the libraries have it."""
+
+import pytest
+
+from sfsample.arch import AARCH64, AMD64
+from sfsample.formats.elf import ElfImage
+from sfsample.memory import BytesMemory
+from sfsample.model import Found, Frame
+from sfsample.modules.module import Module
+from sfsample.unwind.row import apply_row
+from sfsample.unwind.start import StartStepper
+from tests.builders.elf_builder import Load, elf
+
+TEXT, AT = 0x1000, 0x1040
+RAX, SP, PC = 0, 7, 16
+
+START_CONTEXT = "4889dc 488b3c24 4885ff 7408 e80ff6feff 4889c7 e8a7ccfeff f4"
+CLONE = "b838000000 0f05 4885c0 7c13 7401 c3 31ed 58 5f ffd0"
+CLONE3 = "b8b3010000 0f05 4885c0 7c18 7401 c3 31ed 4883e4f0"
+MUSL_CLONE = "48890e 0f05 85c0 750f 31ed 5f 41ffd1 89c7 31c0"
+GOEXIT = "90 e81a250000 90"
+START = "f30f1efa 31ed 4989d1 5e 4889e2 4883e4f0 50 54 4531c0 31c9 488d3d00000000 ff1500000000 f4"
+MUSL_START = "4831ed 4889e7 488d3500000000 4883e4f0 e805000000 55 4889e5 e800000000"
+LD_SO = (
+    "4889e7 e8f80b0000 4989c4 488b1424 4889d6 4989e5 4883e4f0 488b3d00000000 498d4cd510 498d5508 31ed "
+    "e8f09efeff 488d1500000000 4c89ea 41ffe4"
+)
+
+
+def module(code: bytes, entry: int = 0) -> Module:
+    return Module(ElfImage(elf([Load(TEXT, code + bytes(64))], entry=entry), "invented"), 0, "/lib/x.so")
+
+
+def outcome(code: str, at: int, *, exact: bool, entry: bool = False, before: str = "") -> str:
+    """What is said of the byte `at` of the code: "outermost", "row" or "not mine"."""
+    padding = bytes.fromhex(before).rjust(AT - TEXT, b"\xcc")
+    made = module(padding + bytes.fromhex(code), AT if entry else 0)
+    row = StartStepper().row_at(Frame(AT + at, 0, None, Found.CONTEXT, exact), made, AMD64)
+    return "not mine" if row is None else "outermost" if row.ra is None else "row"
+
+
+@pytest.mark.parametrize(
+    ("code", "exact", "returned_to"),
+    [
+        (START_CONTEXT, range(25), {0, 17, 25, *range(1, 25)}),
+        (MUSL_CLONE, range(9, 15), range(10, 16)),
+        (GOEXIT, (), {1}),
+    ],
+)
+def test_outermost(code, exact, returned_to):
+    size = len(bytes.fromhex(code))
+
+    assert {at for at in range(size + 1) if outcome(code, at, exact=True) == "outermost"} == set(exact)
+    assert {at for at in range(size + 1) if outcome(code, at, exact=False) == "outermost"} == set(returned_to)
+
+
+@pytest.mark.parametrize(("code", "end"), [(START, 37), (MUSL_START, 22), (LD_SO, 48)])
+def test_the_entry_of_a_program(code, end):
+    size = len(bytes.fromhex(code))
+
+    assert {at for at in range(size) if outcome(code, at, exact=True, entry=True) == "outermost"} == set(
+        range(end)
+    )
+    assert outcome(code, end, exact=False, entry=True) == "outermost"
+    assert outcome(code, end + 5, exact=False, entry=True) == "not mine"
+    assert outcome(code, 0, exact=True) == "not mine"
+
+
+def test_a_call_as_last_instruction_before_belongs_to_the_function_before():
+    """main, which never returns, may lie right before _start."""
+    assert outcome(START, 0, exact=False, entry=True, before="e800000000") == "not mine"
+    assert outcome(START_CONTEXT, 0, exact=False, before="e800000000") == "not mine"
+
+
+@pytest.mark.parametrize(("code", "at"), [(CLONE, {7, 10, 12}), (CLONE3, {7, 10, 12}), (MUSL_CLONE, {5, 7})])
+def test_after_clone(code, at):
+    instructions = {n for n in range(len(bytes.fromhex(code))) if outcome(code, n, exact=True) == "row"}
+
+    assert at <= instructions <= set(range(min(at), max(at) + 2))
+
+
+def test_two_threads_leave_clone():
+    made = module(bytes.fromhex(CLONE))
+    row = StartStepper().row_at(Frame(TEXT + 7, 0, None, Found.CONTEXT, exact=True), made, AMD64)
+    stack = BytesMemory(0x7000, (0x1234).to_bytes(8, "little"))
+    parent = apply_row(row, {SP: 0x7000, RAX: 4711, 3: 5}, stack, AMD64)
+    child = apply_row(row, {SP: 0x7000, RAX: 0}, stack, AMD64)
+
+    assert (parent.registers[PC], parent.registers[SP], parent.registers[3]) == (0x1234, 0x7008, 5)
+    assert child.registers[PC] == 0
+
+
+def test_elsewhere_it_is_silent():
+    made = module(b"")
+    for address in (0, TEXT - 1, TEXT, TEXT + 64, TEXT + 100):
+        assert StartStepper().row_at(Frame(address, 0, None, Found.CONTEXT, exact=True), made, AMD64) is None
+    assert StartStepper().row_at(Frame(TEXT, 0, None, Found.CONTEXT, exact=True), None, AMD64) is None
+    assert StartStepper().row_at(Frame(TEXT, 0, None, Found.CONTEXT, exact=True), made, AARCH64) is None
