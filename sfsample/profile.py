@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from sfsample.files import Home
 from sfsample.model import Frame, Stack, StopReason
 from sfsample.modules.module import Module
 from sfsample.stats import Stats
@@ -98,6 +99,7 @@ class Profile:
         self.started_ns = 0
         self.processes: dict[int, str] = {}
         self.threads: dict[tuple[int, int], str] = {}
+        self.homes: dict[int, Home] = {}  # where names are to be looked for
         self.stats = Stats(rate_hz)
 
     def add(

@@ -148,6 +148,7 @@ class _Watched:
         self._target = target
         self._profile = profile
         self._mode = options.mode
+        profile.homes[target.pid] = target.home
         self._unwinder = Unwinder(target.index, steppers=options.steppers, max_frames=options.max_frames)
         self._places: dict[tuple[int, bool, str], Location] = {}
         self._modules: dict[int, frozenset[Module]] = {}  # on the last stack of each thread

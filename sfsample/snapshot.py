@@ -6,6 +6,7 @@ Law: a thread that cannot be captured is shown with the reason, never left out a
 import time
 from typing import NamedTuple
 
+from sfsample.files import Home
 from sfsample.model import Capture, Stack, ThreadSnapshot
 from sfsample.modules.module import Module
 from sfsample.target.live import LiveProcess
@@ -47,6 +48,7 @@ class ProcessDump(NamedTuple):
     time: float
     threads: tuple[ThreadDump, ...]
     problems: tuple[str, ...]
+    home: Home | None = None  # where names are to be looked for
 
 
 def take(target: LiveProcess, unwinder: Unwinder) -> ProcessDump:
@@ -56,8 +58,16 @@ def take(target: LiveProcess, unwinder: Unwinder) -> ProcessDump:
     now = time.time()
     dumps = [_thread(target, unwinder, tid, stat) for tid, stat in target.threads()]
     problems = (*target.opener.problems, *target.index.problems)
-    return ProcessDump(target.pid, process.name if process else "?", _command_line(target),
-                       proc.link("exe"), now, tuple(d for d in dumps if d is not None), problems)  # fmt: skip
+    return ProcessDump(
+        pid=target.pid,
+        name=process.name if process else "?",
+        cmdline=_command_line(target),
+        exe=proc.link("exe"),
+        time=now,
+        threads=tuple(d for d in dumps if d is not None),
+        problems=problems,
+        home=target.home,
+    )
 
 
 def _command_line(target: LiveProcess) -> list[str]:

@@ -25,13 +25,13 @@ PAGE = 4096
 _MARK = 256
 _LONGEST_NAME = 256  # of a section: a table without NULs must not be searched whole for each
 ET_REL = 1
-PT_LOAD, PT_NOTE, PT_GNU_EH_FRAME, PT_GNU_SFRAME = 1, 4, 0x6474E550, 0x6474E554
+PT_LOAD, PT_DYNAMIC, PT_NOTE, PT_GNU_EH_FRAME, PT_GNU_SFRAME = 1, 2, 4, 0x6474E550, 0x6474E554
 SHT_NOBITS, SHT_SYMTAB, SHT_DYNSYM, SHT_RELA = 8, 2, 11, 4
 PF_X = 1
 SHF_EXECINSTR = 4
 _NT_GNU_BUILD_ID = 3
-_TYPES = {"PT_LOAD": PT_LOAD, "PT_NOTE": PT_NOTE, "PT_GNU_EH_FRAME": PT_GNU_EH_FRAME,
-          "PT_GNU_SFRAME": PT_GNU_SFRAME}  # fmt: skip
+_TYPES = {"PT_LOAD": PT_LOAD, "PT_DYNAMIC": PT_DYNAMIC, "PT_NOTE": PT_NOTE,
+          "PT_GNU_EH_FRAME": PT_GNU_EH_FRAME, "PT_GNU_SFRAME": PT_GNU_SFRAME}  # fmt: skip
 _SECTION_TYPES = {"SHT_NOBITS": SHT_NOBITS, "SHT_SYMTAB": SHT_SYMTAB, "SHT_DYNSYM": SHT_DYNSYM,
                   "SHT_RELA": SHT_RELA}  # fmt: skip
 
@@ -221,9 +221,9 @@ class ElfImage:
             return None
         return self.data[segment.offset : segment.offset + segment.filesz], segment.vaddr
 
-    def symbols(self) -> tuple[memoryview, memoryview] | None:
-        """Return (symbol records, string table) of `.symtab`, else of `.dynsym`."""
-        for wanted in (SHT_SYMTAB, SHT_DYNSYM):
+    def symbols(self, *kinds: int) -> tuple[memoryview, memoryview] | None:
+        """Return (records, string table) of the first that is there, by default of `.symtab`, `.dynsym`."""
+        for wanted in kinds or (SHT_SYMTAB, SHT_DYNSYM):
             for section in self.sections:
                 if section.type == wanted and section.size and section.link < len(self.sections):
                     return self.contents(section), self.contents(self.sections[section.link])
@@ -232,13 +232,9 @@ class ElfImage:
     @cached_property
     def build_id(self) -> str | None:
         """The GNU build-id in hexadecimal, from PT_NOTE."""
-        for segment in self.segments:
-            if segment.type == PT_NOTE:
-                found = build_id_of(bytes(self.data[segment.offset : segment.offset + segment.filesz]),
-                                    self.byteorder)  # fmt: skip
-                if found:
-                    return found
-        return None
+        notes = (s for s in self.segments if s.type == PT_NOTE)
+        found = (build_id_of(bytes(self.data[s.offset : s.offset + s.filesz]), self.byteorder) for s in notes)
+        return next(filter(None, found), None)
 
 
 def build_id_of(notes: bytes, byteorder: ByteOrder) -> str | None:

@@ -1,19 +1,29 @@
 """From a place in a module to a name.
 
 Law: runs after the sampling, once per distinct place; a symbol table is read when the first place in its
-module is asked for, and only names that are asked for are demangled.
+module is asked for, and only names that are asked for are demangled.  A place that has no name is counted,
+and `unnamed` tells why.
 """
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Literal, NamedTuple
 
-from sfsample.formats.elf import ElfImage
+from sfsample.files import Home, Root
 from sfsample.modules.module import Module
 from sfsample.profile import Location
-from sfsample.symbolize.demangle import demangle
+from sfsample.symbolize.cache import Cache
+from sfsample.symbolize.debug_files import DebugFiles
+from sfsample.symbolize.module_symbols import ModuleSymbols
 from sfsample.symbolize.names import clean_name, frame_name
-from sfsample.symbolize.symtab import Symbol, SymbolTable
+from sfsample.symbolize.naming import Naming
+from sfsample.symbolize.perf_map import PerfMaps
+from sfsample.symbolize.spelling import spell
+from sfsample.symbolize.symtab import Symbol
+from sfsample.symbolize.unnamed import Unnamed, generated_without_name, module_without_name
 
 Kind = Literal["", "k", "j"]  # of a frame: native code, the kernel, code that the target has generated
+NO_HOMES: Mapping[int, Home] = MappingProxyType({})
 
 
 class NamedFrame(NamedTuple):
@@ -34,18 +44,23 @@ class NamedFrame(NamedTuple):
 
 
 class Symbolizer:
-    """Names places.  Keeps the tables of the modules it has met, so make one per result."""
+    """Names places.  Keeps the tables of the modules it has met, so make one per result.
 
-    def __init__(self) -> None:
-        self._tables: dict[ElfImage, SymbolTable | None] = {}
+    `homes`: where the processes live, by pid; their debug files and perf maps are looked for there.
+    """
+
+    def __init__(self, naming: Naming = Naming(), homes: Mapping[int, Home] = NO_HOMES) -> None:  # noqa: B008
+        self._naming = naming
+        self._homes = homes
+        self._cache = Cache(naming.cache_dir)
+        self._debug_files = DebugFiles(_roots(homes), naming.debug_dirs, naming.fetch)
+        self._perf_maps = PerfMaps(homes)
+        self._modules: dict[Module, ModuleSymbols] = {}
         self._frames: dict[Location, tuple[NamedFrame, ...]] = {}
 
     def symbol(self, module: Module, vaddr: int) -> Symbol | None:
         """Return the function symbol that covers `vaddr`."""
-        if module.image not in self._tables:
-            self._tables[module.image] = _read_table(module)
-        table = self._tables[module.image]
-        return None if table is None else table.find(vaddr)
+        return self._of(module).find(vaddr)
 
     def frames(self, location: Location) -> tuple[NamedFrame, ...]:
         """Return the functions at a place, at least one; the most inlined comes first."""
@@ -54,21 +69,51 @@ class Symbolizer:
             found = self._frames[location] = (self._frame(location),)
         return found
 
-    def _frame(self, location: Location) -> NamedFrame:
-        module, address = location.module, location.address
-        symbol = self.symbol(module, location.lookup) if module else None
-        if symbol is None:
-            return NamedFrame(frame_name(None, module.path if module else None, address), None, None, None)
-        function = clean_name(demangle(symbol.name))
-        return NamedFrame(function, function, symbol.name, address - symbol.start)
-
     def name(self, module: Module | None, address: int, lookup: int) -> str:
         """Return the text of the innermost frame at `address`, whose function is found at `lookup`."""
         return self.frames(Location(module, address, lookup))[0].text
 
+    def unnamed(self) -> list[Unnamed]:
+        """Return where places have no name, and why; most places first."""
+        places = [place for place, frames in self._frames.items() if frames[-1].function is None]
+        modules = {place.module for place in places if place.module}
+        found = [module_without_name(module, self._of(module).why(), self._homes,
+                                     sum(place.module is module for place in places))
+                 for module in modules]  # fmt: skip
+        for pid in {place.pid for place in places if not place.module and place.pid}:
+            count = sum(place.pid == pid and not place.module for place in places)
+            found.append(generated_without_name(pid, self._homes.get(pid), count, self._perf_maps.has(pid)))
+        return sorted(found, key=lambda one: (-one.places, one.where))
 
-def _read_table(module: Module) -> SymbolTable | None:
-    found = module.image.symbols()
-    if found is None:
-        return None
-    return SymbolTable(*found, module.image.byteorder, executable=module.image.code_sections)
+    def _frame(self, location: Location) -> NamedFrame:
+        module, address = location.module, location.address
+        if module is None:
+            return self._generated(location)
+        symbol = self.symbol(module, location.lookup)
+        if symbol is None:
+            return NamedFrame(frame_name(None, module.path, address), None, None, None)
+        function = clean_name(spell(symbol.name, self._naming))
+        return NamedFrame(function, function, symbol.name, address - symbol.start)
+
+    def _generated(self, location: Location) -> NamedFrame:
+        """Name code that lies in no file."""
+        found = self._perf_maps.find(location.pid, location.lookup) if location.pid else None
+        if found is None:
+            return NamedFrame(frame_name(None, None, location.address), None, None, None)
+        function = clean_name(found.name)
+        offset = location.address - found.start
+        return NamedFrame(f"{function}_[j]", function, found.name, offset, kind="j")
+
+    def _of(self, module: Module) -> ModuleSymbols:
+        if module not in self._modules:
+            self._modules[module] = ModuleSymbols(module, self._debug_files, self._cache)
+        return self._modules[module]
+
+
+def _roots(homes: Mapping[int, Home]) -> list[Root]:
+    """Return the root directories of the processes that are not ours too, each once."""
+    found = {Root().identity: Root()}
+    for home in homes.values():
+        if home.root is not None:
+            found.setdefault(home.root.identity, home.root)
+    return list(found.values())[1:]

@@ -13,6 +13,7 @@ from sfsample.model import Address, ThreadSnapshot
 from sfsample.modules.index import ModuleIndex
 from sfsample.modules.module import Module
 from sfsample.target.capture import DEFAULT_STACK_BYTES, Capturer
+from sfsample.target.home import home_of
 from sfsample.target.images import ImageOpener
 from sfsample.target.own_thread import OwnThread
 from sfsample.target.permission import held_by_us, tracer_of
@@ -47,6 +48,7 @@ class LiveProcess:
             self.opener = ImageOpener(self.proc)
             self.index = ModuleIndex(self.proc.maps, self.opener)
             self.index.refresh()
+            self.home = home_of(self.proc)
         except BaseException:
             self.proc.close()
             raise

@@ -1,0 +1,64 @@
+"""Files by path, below our root directory or that of a process.
+
+Law: what is opened is a regular file, whatever its name leads to, and opening never waits.  A root directory
+is held open, so files can still be found below it when its process has ended.  Symbolic links that are
+absolute lead into our own root: whoever reads a file must know it by its content or its owner, never by its
+path.
+"""
+
+import os
+import stat
+from mmap import ACCESS_READ, mmap
+from typing import NamedTuple
+
+_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+
+
+class Root:
+    """A root directory.  Raises OSError when it cannot be opened."""
+
+    def __init__(self, path: str = "/") -> None:
+        self._fd = -1
+        self._fd = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+
+    def __del__(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+
+    @property
+    def identity(self) -> tuple[int, int]:
+        """Device and inode: equal where two processes share their root."""
+        found = os.fstat(self._fd)
+        return found.st_dev, found.st_ino
+
+    def open(self, path: str, *, follow: bool = True) -> int | None:
+        """Open a regular file by its absolute path; `follow` False: its last part is no symbolic link."""
+        try:
+            flags = _FLAGS if follow else _FLAGS | os.O_NOFOLLOW
+            fd = os.open(path.lstrip("/") or ".", flags, dir_fd=self._fd)
+        except (OSError, ValueError):  # ValueError: a NUL in a name
+            return None
+        if stat.S_ISREG(os.fstat(fd).st_mode):
+            return fd
+        os.close(fd)
+        return None
+
+    def map(self, path: str) -> mmap | None:
+        """Map a regular file that is not empty; None when there is none."""
+        fd = self.open(path)
+        if fd is None:
+            return None
+        try:
+            return mmap(fd, 0, access=ACCESS_READ)
+        except (OSError, ValueError):  # empty
+            return None
+        finally:
+            os.close(fd)
+
+
+class Home(NamedTuple):
+    """Where a process lives: its root directory (None where we may not enter), its pid there, its user."""
+
+    root: Root | None
+    pid: int
+    uid: int

@@ -1,0 +1,101 @@
+"""What the dynamic linker is told: symbols and PLT relocations, by PT_DYNAMIC alone.
+
+Law: given an image, gives values; needs no section headers, so it serves files without them and copies of the
+target's memory.  A table that is damaged or cut is as short as what can be read of it.
+
+Source: System V gABI chapter 5 ("Dynamic Section", "Hash Table"); DT_GNU_HASH as binutils writes it.
+"""
+
+from collections.abc import Iterator
+from struct import Struct
+from typing import NamedTuple
+
+from sfsample.formats.elf import PT_DYNAMIC, ElfImage
+
+_DT_PLTRELSZ, _DT_HASH, _DT_STRTAB, _DT_SYMTAB, _DT_RELA, _DT_RELASZ = 2, 4, 5, 6, 7, 8
+_DT_STRSZ, _DT_JMPREL, _DT_GNU_HASH = 10, 23, 0x6FFFFEF5
+_SYM_SIZE, _RELA_SIZE = 24, 24
+_MOST_TAGS = 1024
+
+
+class Relocation(NamedTuple):
+    """An Elf64_Rela: `slot` is filled with what `symbol` (a record number of the dynamic symbols) means."""
+
+    slot: int
+    type: int
+    symbol: int
+    addend: int
+
+
+class Dynamic:
+    """The dynamic section of an image; empty where there is none."""
+
+    def __init__(self, image: ElfImage) -> None:
+        self._image = image
+        self._order = "<" if image.byteorder == "little" else ">"
+        segment = image.segment(PT_DYNAMIC)
+        data = image.loaded(segment.vaddr) if segment else None
+        self._tags = dict(self._pairs(data or memoryview(b"")))
+
+    def _pairs(self, data: memoryview) -> Iterator[tuple[int, int]]:
+        pair = Struct(self._order + "qQ")
+        for tag, value in pair.iter_unpack(data[: min(len(data), _MOST_TAGS * 16) & -16]):
+            if tag == 0:
+                return
+            yield tag, value
+
+    def symbols(self) -> tuple[memoryview, memoryview] | None:
+        """Return (symbol records, string table), or None."""
+        records, strings = self._table(_DT_SYMTAB), self._table(_DT_STRTAB, self._tags.get(_DT_STRSZ))
+        if records is None or strings is None:
+            return None
+        return records[: self._count() * _SYM_SIZE], strings
+
+    def plt_relocations(self) -> list[Relocation]:
+        """Return the relocations of PLT slots, in their order: a lazy stub pushes its number."""
+        return list(self._relocations(_DT_JMPREL, self._tags.get(_DT_PLTRELSZ, 0)))
+
+    def relocations(self) -> Iterator[Relocation]:
+        """Yield the other relocations that have a symbol; those of `.plt.got` are among them."""
+        return self._relocations(_DT_RELA, self._tags.get(_DT_RELASZ, 0), without_symbol=False)
+
+    def _relocations(self, tag: int, size: int, *, without_symbol: bool = True) -> Iterator[Relocation]:
+        table = self._table(tag)
+        if table is None:
+            return
+        record = Struct(self._order + "QQq")
+        for slot, info, addend in record.iter_unpack(
+            table[: min(size, len(table)) // _RELA_SIZE * _RELA_SIZE]
+        ):
+            if without_symbol or info >> 32:
+                yield Relocation(slot, info & 0xFFFFFFFF, info >> 32, addend)
+
+    def _table(self, tag: int, size: int | None = None) -> memoryview | None:
+        vaddr = self._tags.get(tag)
+        return None if vaddr is None else self._image.loaded(vaddr, size)
+
+    def _count(self) -> int:
+        """Return how many symbols there are, which only the hash tables tell."""
+        table = self._table(_DT_HASH)
+        if table is not None and len(table) >= 8:
+            return int(Struct(self._order + "4xI").unpack_from(table)[0])
+        table = self._table(_DT_GNU_HASH)
+        return _gnu_count(table, self._order) if table is not None else 0
+
+
+def _gnu_count(table: memoryview, order: str) -> int:
+    """Return the number after that of the last symbol: the end of the chain that begins last."""
+    if len(table) < 16:
+        return 0
+    buckets, first, blooms, _ = Struct(order + "IIII").unpack_from(table)
+    word = Struct(order + "I")
+    start = 16 + 8 * blooms
+    area = table[start : start + 4 * buckets]
+    last = max((number for (number,) in word.iter_unpack(area[: len(area) & -4])), default=0)
+    if last < first:
+        return int(first)
+    for at in range(start + 4 * (buckets + last - first), len(table) - 3, 4):
+        if word.unpack_from(table, at)[0] & 1:
+            return int(last + 1)
+        last += 1
+    return int(last)
