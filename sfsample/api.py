@@ -12,6 +12,7 @@ from sfsample.report.naming import name_profile
 from sfsample.report.report import Report
 from sfsample.sampler import Clock, Mode, Options, Sampler, check
 from sfsample.snapshot import ProcessDump, take
+from sfsample.symbolize.naming import DEFAULT_NAMING, Naming
 from sfsample.symbolize.symbolizer import Symbolizer
 from sfsample.target.capture import DEFAULT_STACK_BYTES
 from sfsample.target.live import LiveProcess
@@ -88,14 +89,19 @@ def _check_size(stack_bytes: int) -> None:
         raise ValueError(f"stack_bytes must be between 1 KiB and 1 GiB, not {stack_bytes}")
 
 
-def named(profile: Profile) -> Report:
+def symbolizer(profile: Profile, naming: Naming = DEFAULT_NAMING) -> Symbolizer:
+    """Return what names the places of a profile; `unnamed()` tells afterwards what has no name, and why."""
+    return Symbolizer(naming, profile.homes)
+
+
+def named(profile: Profile, namer: Symbolizer | None = None) -> Report:
     """Return a profile with the names of its places: all that can be known without the process."""
-    return name_profile(profile, Symbolizer())
+    return name_profile(profile, namer or symbolizer(profile))
 
 
-def folded(profile: Profile, *, threads: bool = False) -> str:
+def folded(profile: Profile, *, threads: bool = False, namer: Symbolizer | None = None) -> str:
     """Return a profile as folded stacks, with names; `threads`: one root per thread."""
-    return render(named(profile), "folded", threads=threads).decode()
+    return render(named(profile, namer), "folded", threads=threads).decode()
 
 
 def render(report: Report, format_name: str, *, threads: bool = False) -> bytes:

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from sfsample.errors import NotPermitted
+from sfsample.files import Home
 from sfsample.formats.elf import ElfImage
 from sfsample.memory import BytesMemory
 from sfsample.model import CFA, Capture, Found, Rule, StopReason, ThreadSnapshot
@@ -68,6 +69,7 @@ class FakeProcess:
         self.maps_read = 0
         self.index = ModuleIndex(self._maps, lambda _: image)
         self.opener = SimpleNamespace(problems=[])
+        self.home = Home(None, pid, 0)
         self.capturer = SimpleNamespace(
             tracer=SimpleNamespace(settle=lambda: True), learn_trampolines=self._learn, forget=lambda _: None
         )

@@ -9,6 +9,7 @@ from argparse import Namespace
 
 from sfsample import api
 from sfsample.cli.console import Interrupt, Output, steppers, targets
+from sfsample.cli.naming import naming
 from sfsample.cli.terminal import printable, say
 from sfsample.errors import NoSuchProcess, TargetError
 from sfsample.model import Capture
@@ -28,7 +29,7 @@ def run(arguments: Namespace) -> int:
         pids = targets(arguments)
         with Interrupt():  # a dump is short: Ctrl-C waits for its end, Ctrl-Z for the end of a pause
             dumps, failures = _take(arguments, pids)
-        names = _names()
+        names = _names(arguments, dumps)
         if arguments.json:
             document = {"schema": "sfsample.dump/1", "time": time.time(), "host": os.uname().nodename,
                         "processes": [dump_json(dump, names) for dump in dumps]}  # fmt: skip
@@ -64,10 +65,11 @@ def _take(arguments: Namespace, pids: list[int]) -> tuple[list[ProcessDump], int
     return dumps, len(failures)
 
 
-def _names() -> DumpNames:
+def _names(arguments: Namespace, dumps: list[ProcessDump]) -> DumpNames:
     from sfsample.target.syscalls import syscall_name
 
-    symbolizer = Symbolizer()
+    homes = {dump.pid: dump.home for dump in dumps if dump.home is not None}
+    symbolizer = Symbolizer(naming(arguments), homes)
     return DumpNames(
         symbol=symbolizer.symbol,
         text=frame_name,

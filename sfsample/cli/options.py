@@ -249,6 +249,17 @@ def _walking(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--max-frames", type=positive, default=1024, metavar="N", help="default: 1024")
     parser.add_argument("--stack-bytes", type=_bytes, default=256 << 10, metavar="N",
                         help="copy at most this much stack per thread (default: 256K)")  # fmt: skip
+    _naming(parser)
+
+
+def _naming(parser: argparse.ArgumentParser) -> None:
+    names = parser.add_argument_group("names")
+    names.add_argument("--raw-names", action="store_true", help="mangled names, as symbol tables have them")
+    names.add_argument("--simplify-names", action="store_true",
+                       help="C++ without template arguments and parameter lists")  # fmt: skip
+    names.add_argument("--merge-clones", action="store_true", help="f.cold, f.part.0, f.constprop.1 are f")
+    names.add_argument("--debug-dir", action="append", metavar="DIR",
+                       help="look for debug files here first; /usr/lib/debug always")  # fmt: skip
 
 
 def _noise(parser: argparse.ArgumentParser) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from sfsample import api
 from sfsample.cli.console import Interrupt, Output, steppers, targets
+from sfsample.cli.naming import naming
 from sfsample.cli.terminal import emit, say
 from sfsample.errors import NoSuchProcess, SfsampleError, UsageError
 from sfsample.model import Capture
@@ -34,19 +35,21 @@ def run(arguments: Namespace) -> int:
     try:
         stats = Output(arguments.stats) if arguments.stats not in (None, "-") else None
         try:
-            profile = _record(arguments, output, stats)
+            profile, unnamed = _record(arguments, output, stats)
         finally:
             if stats is not None:
                 stats.discard()
     finally:
         output.discard()
     if not arguments.quiet:
-        first, *more = summary_lines(profile.stats, arguments.mode, verbose=arguments.verbose)
+        first, *more = summary_lines(
+            profile.stats, arguments.mode, unnamed=unnamed, verbose=arguments.verbose
+        )
         say(f"sfsample: {first}", *(f"  {line}" for line in more))
     return 0
 
 
-def _record(arguments: Namespace, output: Output, stats: Output | None) -> Profile:
+def _record(arguments: Namespace, output: Output, stats: Output | None) -> tuple[Profile, list[str]]:
     if stats is not None and output.file and stats.file == output.file:
         raise UsageError(f"-o and --stats are the same file: {arguments.stats}")
     with Interrupt() as interrupt, _target(arguments) as pids:
@@ -57,8 +60,9 @@ def _record(arguments: Namespace, output: Output, stats: Output | None) -> Profi
         profile = sample(arguments, pids, arguments.duration, interrupt, timeline=timeline)
         _write_stats(arguments, stats, profile.stats)
         judge(profile.stats, pids)
-        output.write(api.render(api.named(profile), arguments.format, threads=arguments.threads))
-    return profile
+        namer = api.symbolizer(profile, naming(arguments))
+        output.write(api.render(api.named(profile, namer), arguments.format, threads=arguments.threads))
+    return profile, [str(one) for one in namer.unnamed()]
 
 
 def sample(

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 
 from sfsample import api
 from sfsample.cli.console import Interrupt, Output, targets
+from sfsample.cli.naming import naming
 from sfsample.cli.record import check_begun, sample
 from sfsample.cli.terminal import say
 from sfsample.errors import NoSuchProcess, SfsampleError
@@ -110,7 +111,8 @@ def _slice(arguments: Namespace, pids: list[int], duration: float, interrupt: In
     try:
         profile = sample(arguments, pids, duration, interrupt)
         check_begun(profile.stats, pids)
-        output.write(api.folded(profile, threads=arguments.threads))
+        namer = api.symbolizer(profile, naming(arguments))
+        output.write(api.folded(profile, threads=arguments.threads, namer=namer))
     finally:
         output.discard()
     if not arguments.quiet:

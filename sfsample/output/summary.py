@@ -1,9 +1,9 @@
 """The summary of a recording, for people.
 
-Law: drawn from `Stats` and nothing else; says what was lost before it says what went well.
+Law: drawn from `Stats` and the words that are handed in; says what was lost before it says what went well.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from sfsample.model import Capture, Found, StopReason
 from sfsample.stats import Stats
@@ -11,8 +11,10 @@ from sfsample.stats import Stats
 _SHOWN = 5  # problems, unless verbose
 
 
-def summary_lines(stats: Stats, mode: str, *, verbose: bool = False) -> Iterator[str]:
-    """Yield lines without newlines."""
+def summary_lines(
+    stats: Stats, mode: str, *, unnamed: Sequence[str] = (), verbose: bool = False
+) -> Iterator[str]:
+    """Yield lines without newlines.  `unnamed`: where places have no name, and why."""
     yield (
         f"{stats.samples} samples of {_count(len(stats.threads), 'thread')} in {stats.duration_s:.1f} s: "
         f"{stats.ticks} ticks at {stats.rate_hz:g} Hz, {stats.late_ticks} missed"
@@ -27,6 +29,10 @@ def summary_lines(stats: Stats, mode: str, *, verbose: bool = False) -> Iterator
     yield from _pauses(stats)
     yield from _stacks(stats)
     yield from _modules(stats, verbose=verbose)
+    shown = unnamed if verbose else unnamed[:_SHOWN]
+    yield from (f"unnamed   {text}" for text in shown)
+    if len(unnamed) > len(shown):
+        yield f"          and {len(unnamed) - len(shown)} more (-v shows all)"
     yield from _problems(stats, verbose=verbose)
 
 

@@ -76,8 +76,7 @@ class ModuleSymbols:
         yield from self._table(self._unpacked(), "debugdata")
         yield from self._exported()
         if not self.full:
-            self._debug = self._debug_files.fetch(self._image) if not self.debug_file().image else self._debug
-            yield from self._table(self.debug_file().image, "debug")
+            yield from self._table(self._fetched(), "debug")
 
     def _table(self, image: ElfImage | None, kind: str) -> Iterator[SymbolTable]:
         """Yield the `.symtab` of an image: the module's own, or one that belongs to it."""
@@ -92,6 +91,13 @@ class ModuleSymbols:
         found = image.symbols(SHT_DYNSYM) or Dynamic(image).symbols()
         if found is not None:
             yield SymbolTable(*found, image.byteorder, image.code_sections, self._kept("dynsym"))
+
+    def _fetched(self) -> ElfImage | None:
+        """Return the debug file of a server."""
+        found = self._debug_files.fetch(self._image)
+        if found.image or found.refused:
+            self._debug = found
+        return found.image
 
     def _unpacked(self) -> ElfImage | None:
         """Return the image in `.gnu_debugdata`."""

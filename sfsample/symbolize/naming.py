@@ -21,3 +21,6 @@ class Naming(NamedTuple):
     fetch: Fetch | None = None  # asks a debuginfod server
     cache_dir: str | None = None  # None keeps nothing
     progress: Callable[[str], None] = lambda _text: None  # is told what takes long
+
+
+DEFAULT_NAMING = Naming()

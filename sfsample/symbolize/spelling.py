@@ -13,7 +13,9 @@ from sfsample.symbolize.naming import Naming
 _CLONE = re.compile(r"(?:\.(?:cold|warm|unlikely|part|constprop|isra|lto_priv|localalias|llvm|__uniq|resume"
                     r"|cleanup|destroy)(?:\.[0-9A-F]+)*)+(?=@|$)")  # fmt: skip
 _RUST = re.compile(r"17h[0-9a-f]{16}E")  # ends a legacy name of Rust, which begins like one of C++
-_OPERATOR = re.compile(r"\boperator(?:<=>|<<=?|>>=?|->\*?|<=?|>=?|\(\)| ?[A-Za-z_][\w:]*(?:\[\])?|[^\s\w(]+)")
+_VERSION = re.compile(r"@(?!plt$).*")  # of a symbol: ld writes it into .symtab, and not into .dynsym
+_OPERATOR = re.compile(r"\boperator(?:<=>|<<=?|>>=?|->\*?|[<>]=?|\(\)|\[\]|\+\+|--|&&|\|\|"
+                       r'|[-+*/%^&|=!]=?|[~,]|"" ?\w+| ?[A-Za-z_][\w:]*(?:\[\])?)')  # fmt: skip
 _UNIT = re.compile(r"\((?:anonymous namespace|anonymous class|lambda|'[^()]*'|\{[^()]*\})\)")
 _OPEN, _CLOSE = "<(", ">)"
 _TAILS = (" const", " volatile", " &", " &&", " noexcept")
@@ -25,6 +27,7 @@ def spell(name: str, naming: Naming) -> str:
         name = _CLONE.sub("", name) or name
     if naming.raw:
         return name
+    name = _VERSION.sub("", name) or name
     text = demangle(name)
     is_cxx = text != name and name.startswith("_Z") and not _RUST.search(name)
     return simplify(text) if naming.simplify and is_cxx else text

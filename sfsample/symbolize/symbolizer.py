@@ -5,6 +5,7 @@ module is asked for, and only names that are asked for are demangled.  A place t
 and `unnamed` tells why.
 """
 
+from collections import Counter
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Literal, NamedTuple
@@ -16,13 +17,14 @@ from sfsample.symbolize.cache import Cache
 from sfsample.symbolize.debug_files import DebugFiles
 from sfsample.symbolize.module_symbols import ModuleSymbols
 from sfsample.symbolize.names import clean_name, frame_name
-from sfsample.symbolize.naming import Naming
+from sfsample.symbolize.naming import DEFAULT_NAMING, Naming
 from sfsample.symbolize.perf_map import PerfMaps
 from sfsample.symbolize.spelling import spell
 from sfsample.symbolize.symtab import Symbol
 from sfsample.symbolize.unnamed import Unnamed, generated_without_name, module_without_name
 
 Kind = Literal["", "k", "j"]  # of a frame: native code, the kernel, code that the target has generated
+_Place = tuple[Module | None, int, int, int]  # a Location without how it was found
 NO_HOMES: Mapping[int, Home] = MappingProxyType({})
 
 
@@ -49,14 +51,14 @@ class Symbolizer:
     `homes`: where the processes live, by pid; their debug files and perf maps are looked for there.
     """
 
-    def __init__(self, naming: Naming = Naming(), homes: Mapping[int, Home] = NO_HOMES) -> None:  # noqa: B008
+    def __init__(self, naming: Naming = DEFAULT_NAMING, homes: Mapping[int, Home] = NO_HOMES) -> None:
         self._naming = naming
         self._homes = homes
         self._cache = Cache(naming.cache_dir)
         self._debug_files = DebugFiles(_roots(homes), naming.debug_dirs, naming.fetch)
         self._perf_maps = PerfMaps(homes)
         self._modules: dict[Module, ModuleSymbols] = {}
-        self._frames: dict[Location, tuple[NamedFrame, ...]] = {}
+        self._frames: dict[_Place, tuple[NamedFrame, ...]] = {}
 
     def symbol(self, module: Module, vaddr: int) -> Symbol | None:
         """Return the function symbol that covers `vaddr`."""
@@ -64,9 +66,10 @@ class Symbolizer:
 
     def frames(self, location: Location) -> tuple[NamedFrame, ...]:
         """Return the functions at a place, at least one; the most inlined comes first."""
-        found = self._frames.get(location)
+        place = location[:4]  # how it was found makes no difference
+        found = self._frames.get(place)
         if found is None:
-            found = self._frames[location] = (self._frame(location),)
+            found = self._frames[place] = (self._frame(location),)
         return found
 
     def name(self, module: Module | None, address: int, lookup: int) -> str:
@@ -76,13 +79,12 @@ class Symbolizer:
     def unnamed(self) -> list[Unnamed]:
         """Return where places have no name, and why; most places first."""
         places = [place for place, frames in self._frames.items() if frames[-1].function is None]
-        modules = {place.module for place in places if place.module}
-        found = [module_without_name(module, self._of(module).why(), self._homes,
-                                     sum(place.module is module for place in places))
-                 for module in modules]  # fmt: skip
-        for pid in {place.pid for place in places if not place.module and place.pid}:
-            count = sum(place.pid == pid and not place.module for place in places)
-            found.append(generated_without_name(pid, self._homes.get(pid), count, self._perf_maps.has(pid)))
+        modules = Counter(module for module, _, _, _ in places if module)
+        processes = Counter(pid for module, _, _, pid in places if not module and pid)
+        found = [module_without_name(module, self._of(module).why(), self._homes, count)
+                 for module, count in modules.items()]  # fmt: skip
+        found += [generated_without_name(pid, self._homes.get(pid), count, self._perf_maps.has(pid))
+                  for pid, count in processes.items()]  # fmt: skip
         return sorted(found, key=lambda one: (-one.places, one.where))
 
     def _frame(self, location: Location) -> NamedFrame:

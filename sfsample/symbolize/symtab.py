@@ -129,8 +129,8 @@ class SymbolTable:
     def _rank(self, row: int, symbol: Symbol) -> tuple[bool, bool, bool, int]:
         """Return the place of an alias among its like: the lowest is shown."""
         info = self._view[row * SYM_SIZE + 4]
-        name = symbol.name
-        return info & 15 == _STT_NOTYPE, info >> 4 == _STB_LOCAL, name[0] == "_", len(name)
+        name = symbol.name.partition("@")[0]  # a version is no part of it
+        return info & 15 == _STT_NOTYPE, info >> 4 == _STB_LOCAL, name[:1] == "_", len(name)
 
     def _name(self, offset: int) -> str:
         """Return the name at `offset`; empty when it is outside the table or does not end in it."""

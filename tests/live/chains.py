@@ -87,7 +87,8 @@ class Checker:
         special = "<signal>" if module.code(module.address(address), len(TRAMPOLINE)) == TRAMPOLINE else None
         sections = [s for s in module.image.sections if s.name.startswith(".plt")]
         stub = any(s.vaddr <= lookup < s.vaddr + s.size for s in sections)
-        return Place(symbol.name if symbol else None, module.path.rpartition("/")[2], special, stub)
+        name = symbol.name.partition("@@")[0] if symbol else None  # less the version
+        return Place(name, module.path.rpartition("/")[2], special, stub)
 
     # -- names
 
@@ -128,7 +129,7 @@ class Checker:
         if place.name in own_names() or place.module is None:
             return False
         if place.module == self._base and not self._static:
-            return place.stub and place.name is None
+            return place.stub
         return True
 
     def _match(self, places: list[Place], chain: list[Token]) -> bool:

@@ -1,0 +1,149 @@
+"""The cache gives back what it was given, or nothing."""
+
+import os
+import threading
+
+import pytest
+
+from sfsample.symbolize.cache import Cache
+
+
+@pytest.fixture
+def cache(tmp_path):
+    return Cache(str(tmp_path / "new" / "sfsample"))
+
+
+def entry(tmp_path, name="a"):
+    return tmp_path / "new" / "sfsample" / name
+
+
+def test_what_was_put_is_there_also_for_another(cache, tmp_path):
+    cache.put("a", b"payload")
+    assert bytes(cache.get("a")) == b"payload"
+    assert bytes(Cache(str(tmp_path / "new" / "sfsample")).get("a")) == b"payload"
+    assert cache.get("b") is None
+
+
+def test_nobody_else_may_enter(cache, tmp_path):
+    cache.put("a", b"payload")
+    assert os.stat(entry(tmp_path).parent).st_mode & 0o777 == 0o700
+    assert os.stat(entry(tmp_path)).st_mode & 0o777 == 0o600
+    assert os.listdir(entry(tmp_path).parent) == ["a"]
+
+
+@pytest.mark.parametrize("at", [0, 8, 12, 16, 24, 30, -1])
+def test_a_changed_byte_is_noticed(cache, tmp_path, at):
+    cache.put("a", b"payload")
+    data = bytearray(entry(tmp_path).read_bytes())
+    data[at] ^= 1
+    entry(tmp_path).write_bytes(data)
+    assert cache.get("a") is None
+
+
+@pytest.mark.parametrize("size", [0, 5, 24, 30])
+def test_a_file_that_is_cut_is_noticed(cache, tmp_path, size):
+    cache.put("a", b"payload")
+    entry(tmp_path).write_bytes(entry(tmp_path).read_bytes()[:size])
+    assert cache.get("a") is None
+
+
+def test_a_file_that_is_longer_is_noticed(cache, tmp_path):
+    cache.put("a", b"payload")
+    with entry(tmp_path).open("ab") as file:
+        file.write(b"more")
+    assert cache.get("a") is None
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+def test_files_of_others_are_not_believed(cache, tmp_path):
+    cache.put("a", b"payload")
+    os.chown(entry(tmp_path), 65534, 65534)
+    assert cache.get("a") is None
+    os.chown(entry(tmp_path), 0, 0)
+    assert cache.get("a") is not None
+    os.chown(entry(tmp_path).parent, 65534, 65534)
+    assert Cache(str(entry(tmp_path).parent)).get("a") is None
+
+
+def test_a_directory_that_others_may_enter_is_not_used(cache, tmp_path):
+    cache.put("a", b"payload")
+    entry(tmp_path).parent.chmod(0o755)
+    other = Cache(str(entry(tmp_path).parent))
+    assert other.get("a") is None
+    other.put("b", b"x")
+    assert os.listdir(entry(tmp_path).parent) == ["a"]
+
+
+def test_links_are_not_followed(cache, tmp_path):
+    cache.put("a", b"payload")
+    entry(tmp_path, "b").symlink_to("a")
+    assert cache.get("b") is None
+    os.mkfifo(entry(tmp_path, "c"))
+    assert cache.get("c") is None
+    (tmp_path / "link").symlink_to(entry(tmp_path).parent)
+    assert Cache(str(tmp_path / "link")).get("a") is None
+
+
+def test_the_oldest_go_when_there_is_too_much(tmp_path):
+    cache = Cache(str(tmp_path / "c"), most_bytes=1000)
+    for number, name in enumerate(("a", "b", "c")):
+        cache.put(name, bytes(400))
+        os.utime(tmp_path / "c" / name, (number, number))
+    assert sorted(os.listdir(tmp_path / "c")) == ["b", "c"]
+    assert cache.get("b") is not None  # and is the newest now
+    os.utime(tmp_path / "c" / "c", (5, 5))
+    cache.put("d", bytes(400))
+    assert sorted(os.listdir(tmp_path / "c")) == ["b", "d"]
+    cache.put("e", bytes(2000))
+    assert sorted(os.listdir(tmp_path / "c")) == ["b", "d"]
+
+
+def test_leftovers_of_the_killed_go(cache, tmp_path):
+    cache.put("a", b"x")
+    entry(tmp_path, "b.1-2.tmp").write_bytes(b"half")
+    cache.put("c", b"x")
+    assert entry(tmp_path, "b.1-2.tmp").exists()  # perhaps somebody is writing it
+    os.utime(entry(tmp_path, "b.1-2.tmp"), (0, 0))
+    cache.put("c", b"x")
+    assert not entry(tmp_path, "b.1-2.tmp").exists()
+
+
+def test_writers_do_not_disturb_each_other(tmp_path):
+    caches = [Cache(str(tmp_path / "c")) for _ in range(4)]
+    seen = []
+
+    def work(cache, letter):
+        for _ in range(50):
+            cache.put("a", letter * 10_000)
+            data = cache.get("a")
+            seen.append(None if data is None else set(bytes(data)))
+
+    threads = [
+        threading.Thread(target=work, args=(c, b))
+        for c, b in zip(caches, (b"1", b"2", b"3", b"4"), strict=True)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert None not in seen
+    assert all(len(letters) == 1 for letters in seen)
+    assert os.listdir(tmp_path / "c") == ["a"]
+
+
+@pytest.mark.parametrize("directory", [None, "/proc/nowhere/sfsample", "/dev/null/sfsample"])
+def test_no_place_is_an_empty_cache(directory):
+    cache = Cache(directory)
+    cache.put("a", b"x")
+    assert cache.get("a") is None
+
+
+def test_a_full_disk_is_no_failure(cache, tmp_path, monkeypatch):
+    cache.put("a", b"x")
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", full)
+    cache.put("b", b"x")
+    assert os.listdir(entry(tmp_path).parent) == ["a"]

@@ -1,0 +1,248 @@
+"""Where symbols are found: real programs, taken apart as distributions do it, say the same as before."""
+
+import lzma
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from sfsample.files import Root
+from sfsample.formats.elf import SHT_DYNSYM, SHT_SYMTAB, ElfImage
+from sfsample.modules.module import Module
+from sfsample.symbolize import debug_files, debugdata, module_symbols
+from sfsample.symbolize.cache import Cache
+from sfsample.symbolize.debug_files import DebugFiles
+from sfsample.symbolize.module_symbols import ModuleSymbols
+from sfsample.symbolize.symtab import SymbolTable
+from tests.builders import elf_builder as e
+
+WHOLE = Path(__file__).parent / "fixtures" / "v3" / "target"
+NOWHERE = Cache(None)
+
+pytestmark = pytest.mark.skipif(shutil.which("objcopy") is None, reason="objcopy is not installed")
+
+
+def run(*words):
+    subprocess.run(list(map(str, words)), check=True)
+
+
+def symbols_of(path, *roots, cache=NOWHERE, where="/opt/bin/program", **options):
+    image = ElfImage(Path(path).read_bytes(), str(path))
+    return ModuleSymbols(
+        Module(image, 0, where), DebugFiles([Root(str(root)) for root in roots], **options), cache
+    )
+
+
+@pytest.fixture(scope="module")
+def functions():
+    """Addresses all over the functions of the whole program, with their names."""
+    image = ElfImage(WHOLE.read_bytes(), "whole")
+    symbols = symbols_of(WHOLE)
+    found = {}
+    for start, end in image.executable:
+        for vaddr in range(start, end, 3):
+            symbol = symbols.find(vaddr)
+            if symbol and symbol.size and not symbol.name.endswith("@plt"):
+                found[vaddr] = symbol
+    assert len({symbol.name for symbol in found.values()}) > 40
+    return found
+
+
+@pytest.fixture
+def stripped(tmp_path):
+    run("objcopy", "--only-keep-debug", WHOLE, tmp_path / "whole.debug")
+    run("objcopy", "--strip-all", WHOLE, tmp_path / "program")
+    return tmp_path / "program"
+
+
+def put(root, where, path):
+    target = Path(root, where)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copy(path, target)
+    return target
+
+
+def build_id_path(path):
+    build_id = ElfImage(Path(path).read_bytes(), "x").build_id
+    return f"usr/lib/debug/.build-id/{build_id[:2]}/{build_id[2:]}.debug"
+
+
+def forget_build_id(path):
+    """Make its note one of an unknown kind."""
+    note = e.note(bytes.fromhex(ElfImage(path.read_bytes(), "x").build_id))
+    data = path.read_bytes()
+    assert note in data
+    path.write_bytes(data.replace(note, note[:8] + b"\x09" + note[9:]))
+
+
+def assert_named(symbols, functions):
+    assert {vaddr: symbols.find(vaddr) for vaddr in functions} == functions
+
+
+def test_symtab(functions):
+    assert_named(symbols_of(WHOLE), functions)
+
+
+def test_a_stripped_program_says_why(stripped, functions):
+    symbols = symbols_of(stripped)
+    found = {vaddr for vaddr in functions if symbols.find(vaddr)}
+    assert len(found) < len(functions) / 10  # .dynsym
+    build_id = ElfImage(stripped.read_bytes(), "x").build_id
+    assert symbols.why() == f"stripped, and no debug file for build-id {build_id} was found"
+
+
+@pytest.mark.parametrize("where", ["opt/bin", "opt/bin/.debug", "usr/lib/debug/opt/bin", "usr/lib/debug"])
+def test_debug_link_in_the_targets_root(stripped, functions, tmp_path, where):
+    run("objcopy", f"--add-gnu-debuglink={tmp_path / 'whole.debug'}", stripped)
+    put(tmp_path / "root", f"{where}/whole.debug", tmp_path / "whole.debug")
+    assert_named(symbols_of(stripped, tmp_path / "root"), functions)
+    assert_named(symbols_of(stripped, tmp_path, tmp_path / "root"), functions)
+
+
+def test_debug_link_beside_the_program_here(stripped, functions, tmp_path):
+    run("objcopy", f"--add-gnu-debuglink={tmp_path / 'whole.debug'}", stripped)
+    assert_named(symbols_of(stripped, where=str(stripped)), functions)
+
+
+def test_debug_directory(stripped, functions, tmp_path):
+    run("objcopy", f"--add-gnu-debuglink={tmp_path / 'whole.debug'}", stripped)
+    put(tmp_path / "symbols", "whole.debug", tmp_path / "whole.debug")
+    assert_named(symbols_of(stripped, directories=[str(tmp_path / "symbols")]), functions)
+
+
+@pytest.mark.parametrize("here", [True, False])
+def test_build_id(stripped, functions, tmp_path, here):
+    """In a directory here, or in the system's of the target."""
+    where = build_id_path(stripped)
+    put(tmp_path / "root", where, tmp_path / "whole.debug")
+    if here:
+        directory = tmp_path / "root" / "usr/lib/debug"
+        assert_named(symbols_of(stripped, directories=[str(directory)]), functions)
+    else:
+        assert_named(symbols_of(stripped, tmp_path / "root"), functions)
+
+
+def test_a_debug_file_with_another_build_id_is_refused(stripped, functions, tmp_path):
+    where = build_id_path(stripped)
+    other = WHOLE.with_name("workload")
+    put(tmp_path / "root", where, other)
+    symbols = symbols_of(stripped, tmp_path / "root")
+    assert None in {symbols.find(vaddr) for vaddr in functions}
+    build_id = ElfImage(other.read_bytes(), "x").build_id
+    assert symbols.why() == f"a debug file is not the one of this module: /{where}: has build-id {build_id}"
+
+
+def test_without_a_build_id_the_checksum_tells(stripped, functions, tmp_path):
+    forget_build_id(stripped)
+    run("objcopy", f"--add-gnu-debuglink={tmp_path / 'whole.debug'}", stripped)
+    other = put(tmp_path / "root", "opt/bin/whole.debug", tmp_path / "whole.debug")
+    assert_named(symbols_of(stripped, tmp_path / "root"), functions)
+    with other.open("ab") as file:
+        file.write(b"\0")
+    symbols = symbols_of(stripped, tmp_path / "root")
+    assert None in {symbols.find(vaddr) for vaddr in functions}
+    assert "/opt/bin/whole.debug: its CRC is not that of .gnu_debuglink" in symbols.why()
+
+
+@pytest.mark.parametrize(
+    "link", [b"../whole.debug\0\0\0\0\0\0", b"whole.debug", b"\0\0\0\0\0\0\0\0", b"w\0\0\0\1"]
+)
+def test_a_debug_link_that_is_none(stripped, tmp_path, link):
+    (tmp_path / "link").write_bytes(link)
+    run("objcopy", "--add-section", f".gnu_debuglink={tmp_path / 'link'}", stripped)
+    put(tmp_path / "root", "opt/whole.debug", tmp_path / "whole.debug")
+    assert symbols_of(stripped, tmp_path / "root").debug_file().image is None
+
+
+def mini_debug_info(program, directory):
+    """What Fedora's find-debuginfo puts into a stripped program, less what is in .dynsym."""
+
+    def names(*flags):
+        out = subprocess.run(["nm", "--format=posix", "--defined-only", *flags, str(WHOLE)],
+                             capture_output=True, text=True, check=True).stdout  # fmt: skip
+        return {line.split()[0].partition("@")[0] for line in out.splitlines() if line.split()[1] in "TtDd"}
+
+    (directory / "keep").write_text("\n".join(sorted(names() - names("-D"))))
+    run("objcopy", "--only-keep-debug", WHOLE, directory / "mini")
+    run("objcopy", "--strip-all", f"--keep-symbols={directory / 'keep'}", directory / "mini")
+    (directory / "mini.xz").write_bytes(lzma.compress((directory / "mini").read_bytes(), lzma.FORMAT_XZ))
+    run("objcopy", "--add-section", f".gnu_debugdata={directory / 'mini.xz'}", program)
+
+
+def test_mini_debug_info(stripped, functions, tmp_path):
+    mini_debug_info(stripped, tmp_path)
+    assert ElfImage(stripped.read_bytes(), "x").symbols(SHT_SYMTAB) is None
+    symbols = symbols_of(stripped)
+    found = {vaddr: symbols.find(vaddr) for vaddr in functions}
+    missing = {symbol.name for vaddr, symbol in functions.items() if found[vaddr] is None}
+    assert not missing
+    assert {v: s.start for v, s in found.items()} == {v: s.start for v, s in functions.items()}
+
+
+def packed_as(program, directory, data):
+    (directory / "packed").write_bytes(data)
+    run("objcopy", "--add-section", f".gnu_debugdata={directory / 'packed'}", program, directory / "with")
+    symbols = symbols_of(directory / "with")
+    assert symbols.find(ElfImage(program.read_bytes(), "x").executable[0][0] + 0x400) is None
+    return symbols.why()
+
+
+def test_mini_debug_info_that_is_damaged(stripped, tmp_path):
+    good = lzma.compress(WHOLE.read_bytes(), lzma.FORMAT_XZ)
+    assert "cannot be unpacked" in packed_as(stripped, tmp_path, b"no xz at all")
+    assert "is cut off" in packed_as(stripped, tmp_path, good[:-40])
+    assert "not an ELF file" in packed_as(stripped, tmp_path, lzma.compress(b"x" * 100, lzma.FORMAT_XZ))
+
+
+def test_a_bomb_is_bounded(stripped, tmp_path, monkeypatch):
+    monkeypatch.setattr(debugdata, "_MOST_UNPACKED", 1 << 20)
+    bomb = lzma.compress(bytes(64 << 20), lzma.FORMAT_XZ)
+    assert len(bomb) < 1 << 16
+    assert "unpacks to more than 1 MiB" in packed_as(stripped, tmp_path, bomb)
+
+
+def test_unpacked_data_is_kept(stripped, functions, tmp_path, monkeypatch):
+    mini_debug_info(stripped, tmp_path)
+    cache = Cache(str(tmp_path / "cache"))
+    symbols_of(stripped, cache=cache).find(next(iter(functions)))
+    monkeypatch.setattr(module_symbols, "unpack", lambda _data: pytest.fail("unpacked again"))
+    vaddr, symbol = next(iter(functions.items()))
+    assert symbols_of(stripped, cache=cache).find(vaddr).start == symbol.start
+
+
+@pytest.mark.parametrize(
+    "path", [WHOLE.with_name("libcallee.so"), Path("/usr/lib/x86_64-linux-gnu/libc.so.6")], ids=str
+)
+def test_a_file_without_sections_has_its_dynamic_symbols(path, monkeypatch):
+    monkeypatch.setattr(debug_files, "SYSTEM", "/nowhere")
+    if not path.exists():
+        pytest.skip(f"no {path}")
+    data = bytearray(path.read_bytes())
+    data[40:48] = bytes(8)  # e_shoff
+    data[58:64] = bytes(6)  # e_shentsize, e_shnum, e_shstrndx
+    without = ModuleSymbols(Module(ElfImage(bytes(data), "x"), 0, "x"), DebugFiles([]), NOWHERE)
+    image = ElfImage(path.read_bytes(), "x")
+    table = SymbolTable(*image.symbols(SHT_DYNSYM), "little", image.code_sections)
+    found = {symbol for start, end in image.code_sections for vaddr in range(start, end, 16)
+             if (symbol := table.find_stated(vaddr))}  # fmt: skip
+    assert found
+    assert {symbol: without.find(symbol.start) for symbol in found} == {
+        symbol: table.find(symbol.start) for symbol in found
+    }
+
+
+def test_indexes_are_kept_and_used_again(functions, tmp_path, monkeypatch):
+    monkeypatch.setattr(module_symbols, "_WORTH_KEEPING", 0)
+    image = ElfImage(WHOLE.read_bytes(), "x")
+    cache = Cache(str(tmp_path / "cache"))
+
+    def named():
+        symbols = ModuleSymbols(Module(image, 0, "x"), DebugFiles([]), cache)
+        return {vaddr: symbols.find(vaddr) for vaddr in functions}
+
+    assert named() == functions
+    assert {name.partition(".")[0] for name in os.listdir(tmp_path / "cache")} == {image.build_id}
+    monkeypatch.setattr("sfsample.symbolize.symtab.build_index", lambda *_: pytest.fail("built again"))
+    assert named() == functions

@@ -1,0 +1,93 @@
+"""PLT stubs, as objdump names them in real files."""
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from sfsample.formats.elf import ElfImage
+from sfsample.symbolize.plt import PltStubs, is_stub
+from sfsample.symbolize.symtab import SymbolTable
+
+FIXTURES = Path(__file__).parent / "fixtures"
+SYSTEM = [Path("/usr/lib/x86_64-linux-gnu", name) for name in ("libc.so.6", "libstdc++.so.6", "libm.so.6")]
+FILES = [path for path in [*FIXTURES.glob("v*/target"), *SYSTEM, Path("/usr/bin/ls")] if path.exists()]
+HEADING = re.compile(r"^([0-9a-f]+) <(.*)>:$", re.MULTILINE)
+
+
+def stubs_of(path):
+    image = ElfImage(path.read_bytes(), str(path))
+    table = SymbolTable(*image.symbols(), image.byteorder, image.code_sections)
+
+    def resolve(vaddr):
+        found = table.find_stated(vaddr)
+        return found.name if found and found.start == vaddr else None
+
+    return image, PltStubs(image, resolve), table
+
+
+def objdump(path):
+    """Return {vaddr: name} of the stubs; `*ABS*+0x1234@plt` is an indirect function by its resolver."""
+    sections = [word for name in (".plt", ".plt.sec", ".plt.got") for word in ("-j", name)]
+    text = subprocess.run(
+        ["objdump", "-d", *sections, path], capture_output=True, text=True, check=False
+    ).stdout
+    return {int(vaddr, 16): name for vaddr, name in HEADING.findall(text)}
+
+
+@pytest.mark.skipif(shutil.which("objdump") is None, reason="objdump is not installed")
+@pytest.mark.parametrize("path", FILES, ids=str)
+def test_stubs_are_called_what_objdump_calls_them(path):
+    image, stubs, table = stubs_of(path)
+    theirs = objdump(path)
+    assert theirs
+    for vaddr, name in theirs.items():
+        assert is_stub(image, vaddr)
+        ours = stubs.find(vaddr)
+        if re.fullmatch(r"\.plt.*|.*@plt-0x[0-9a-f]+", name):  # the first, which calls the dynamic linker
+            assert ours is None
+        elif name.startswith("*ABS*+"):
+            resolver = int(name.removeprefix("*ABS*+").removesuffix("@plt"), 16)
+            found = table.find_stated(resolver)
+            known = found is not None and found.start == resolver
+            assert ours == ((f"{found.name}@plt", vaddr, ours.size) if known else None)
+        else:
+            assert ours.name == re.sub(r"@[^@]+@plt$", "@plt", name)
+            assert stubs.find(vaddr + ours.size - 1) == ours
+
+
+SOURCE = """
+.globl caller
+.type caller, @function
+caller: call first@plt; call second@plt; ret
+.size caller, .-caller
+.section .note.gnu.property, "a"
+.align 8
+.long 4, 16, 5; .asciz "GNU"; .long 0xc0000002, 4, 1, 0
+"""
+
+
+@pytest.mark.skipif(shutil.which("ld") is None, reason="ld is not installed")
+def test_stubs_with_endbr64_are_in_two_sections(tmp_path):
+    """ld -z ibtplt: callers go to .plt.sec; the lazy half in .plt pushes a number and jumps on."""
+    (tmp_path / "a.s").write_text(SOURCE)
+    subprocess.run(["as", "-o", "a.o", "a.s"], cwd=tmp_path, check=True)
+    subprocess.run(
+        ["ld", "-shared", "-z", "ibtplt", "-z", "lazy", "-o", "a.so", "a.o"], cwd=tmp_path, check=True
+    )
+    image, stubs, _ = stubs_of(tmp_path / "a.so")
+    sections = {s.name: s for s in image.sections}
+    [second, first] = [stubs.find(sections[".plt.sec"].vaddr + 16 * n).name for n in (0, 1)]
+    assert {first, second} == {"first@plt", "second@plt"}
+    lazy = [stubs.find(sections[".plt"].vaddr + 16 * n) for n in (0, 1, 2)]
+    assert [stub and stub.name for stub in lazy] == [None, second, first]
+
+
+def test_elsewhere_is_no_stub():
+    image, stubs, _ = stubs_of(FIXTURES / "v3" / "target")
+    text = next(s for s in image.sections if s.name == ".text")
+    assert not is_stub(image, text.vaddr)
+    assert stubs.find(0) is None
+    assert stubs.find(text.vaddr + text.size) is None
