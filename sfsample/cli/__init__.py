@@ -9,7 +9,7 @@ import sys
 from sfsample.errors import SfsampleError
 
 _EXHAUSTED = (23, 24)  # ENFILE, EMFILE: the errno module is not worth its import here
-COMMANDS = ("record", "dump", "watch", "inspect", "doctor")
+COMMANDS = ("record", "dump", "watch", "inspect", "doctor", "convert", "diff")
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -61,6 +61,10 @@ def _run(argv: list[str]) -> int:
         from sfsample.cli.inspect import run
     elif arguments.command == "doctor":
         from sfsample.cli.doctor import run
+    elif arguments.command == "convert":
+        from sfsample.cli.convert import run
+    elif arguments.command == "diff":
+        from sfsample.cli.diff import run
     else:
         from sfsample.cli.record import run
     return run(arguments)

@@ -50,6 +50,8 @@ examples:
   sfsample -o out.folded -- ./program arg    start a program and record it to its end
   sfsample dump -p 1234                      every thread's stack, once
   sfsample watch -n redis-server --every 60s --for 10s --output-dir /var/tmp/profiles --keep 1000
+  sfsample convert out.json -o out.pprof     for another viewer
+  sfsample diff before.json after.json       what grew, what shrank, what is noise
   sfsample inspect --verify ./libfoo.so      which unwind tables are there, and do they agree
   sfsample doctor -p 1234                    may sfsample attach, and if not, what to do
 
@@ -107,10 +109,16 @@ def parse(argv: list[str]) -> argparse.Namespace:
     arguments = parser.parse_args(own)
     arguments.program = program
     _check(arguments)
+    if getattr(arguments, "format", "") is None:
+        asked = format_of(arguments.output)
+        of_diff = asked if asked in ("html", "json") else "text"
+        arguments.format = of_diff if arguments.command == "diff" else asked
     return arguments
 
 
 def _check(arguments: argparse.Namespace) -> None:
+    if arguments.command in ("convert", "diff"):
+        return
     ways = {"-p PID": arguments.pid, "-n NAME": arguments.name}
     if arguments.command == "record":
         ways["-- COMMAND"] = arguments.program
@@ -124,8 +132,6 @@ def _check(arguments: argparse.Namespace) -> None:
         raise UsageError(f"{what}: use one of {', '.join(ways)}")
     if arguments.all and arguments.name is None:
         raise UsageError("--all goes with -n: it takes every process of that name")
-    if arguments.command == "record" and arguments.format is None:
-        arguments.format = format_of(arguments.output)
     if arguments.command == "watch":
         _check_schedule(arguments.every, arguments.slice)
 
@@ -160,6 +166,8 @@ def _parser(command: str) -> argparse.ArgumentParser:
         ("watch", _watch, "record a slice every so often, for months"),
         ("inspect", _inspect, "show unwind tables: what they cover, whether they agree"),
         ("doctor", _doctor, "may sfsample attach, and if not, what to do"),
+        ("convert", _convert, "change a profile's format; merge several; choose stacks"),
+        ("diff", _diff, "show what changed between two profiles, and what is noise"),
     ):
         one = commands.add_parser(name, help=what)
         if name == command:
@@ -214,6 +222,32 @@ def _doctor(parser: argparse.ArgumentParser) -> None:
     _target(parser)
     parser.add_argument("--json", action="store_true", help="JSON instead of text")
     parser.add_argument("-o", "--output", default="-", metavar="FILE", help="file; - is stdout (default)")
+
+
+def _convert(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "inputs", nargs="+", metavar="INPUT", help="json (of sfsample), folded or pprof; - is stdin"
+    )
+    parser.add_argument("-o", "--output", default="-", metavar="FILE", help="file; - is stdout (default)")
+    parser.add_argument("-f", "--format", choices=FORMATS, help="default: by the suffix of -o, else folded")
+    parser.add_argument("-t", "--threads", action="store_true", help="first frame is name/TID")
+    parser.add_argument("--filter", action="append", metavar="REGEX",
+                        help="only stacks with such a function or module; repeatable: and")  # fmt: skip
+    parser.add_argument("--ignore", action="append", metavar="REGEX", help="no stacks with one; repeatable")
+    parser.add_argument("--focus", metavar="REGEX", help="stacks from the outermost such frame inwards")
+    parser.add_argument("--merge-by", choices=("function", "module", "address"),
+                        help="frames that share it are one")  # fmt: skip
+    parser.add_argument("-q", "--quiet", action="store_true", help="no progress")
+
+
+def _diff(parser: argparse.ArgumentParser) -> None:
+    parser.usage = "sfsample diff BEFORE AFTER [options]"
+    parser.add_argument("inputs", nargs=2, metavar="BEFORE AFTER", help="json (of sfsample), folded or pprof")
+    parser.add_argument("-o", "--output", default="-", metavar="FILE", help="file; - is stdout (default)")
+    parser.add_argument("-f", "--format", choices=("text", "html", "json"),
+                        help="default: by the suffix of -o, else text; html is a flame graph")  # fmt: skip
+    parser.add_argument("--json", action="store_const", const="json", dest="format", help="short for -f json")
+    parser.add_argument("-v", "--verbose", action="store_true", help="every function that changed")
 
 
 def _target(parser: argparse.ArgumentParser, *, launches: bool = False) -> None:

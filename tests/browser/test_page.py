@@ -203,3 +203,24 @@ def test_the_data_is_what_the_report_says():
     data = json.loads(found[1])
     assert [sum(column) for column in data["stacks"]["weights"]] == [11, 110, 71]
     assert data["threads"] == ["app/10", "worker/11"]
+
+
+def test_a_difference_is_coloured_and_told(browser, tmp_path):
+    from sfsample.output.difference import difference_html
+    from sfsample.report.difference import compare
+
+    before, after = from_lines("p;a 100", "p;b 100"), from_lines("p;a 100", "p;b 400", "p;c 4")
+    path = tmp_path / "diff.html"
+    path.write_bytes(difference_html(before, after, compare(before, after)))
+    with Tab(browser) as page:
+        page.open(f"file://{path}", READY)
+        page.press("t")
+        rows = page.js(ROWS)
+        assert rows[0][2:] == ["-30.16 % of all samples", "a"]
+        assert rows[1][2:] == ["+29.37 % of all samples", "b"]
+        assert ["noise, +0.79 % of all samples", "c"] in [row[2:] for row in rows]
+        assert (
+            page.text("#status")
+            == "all  ·  100.00 % of all samples, 100.0 % of all; change 0.00 % of all samples"
+        )
+        assert page.exceptions() == []

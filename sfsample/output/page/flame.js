@@ -140,7 +140,7 @@ function colouring(profile, how) {
     const most = Math.max(profile.totalNew[0], profile.totalBase[0]) || 1;
     return (node) => {
       const size = Math.min(1, Math.sqrt(Math.abs(node.change) / most) * 2);
-      if (size < 0.02) return grey;
+      if (size < 0.02 || profile.noise(node.frame)) return grey;
       return `hsl(${node.change > 0 ? 8 : 215}, ${Math.round(85 * size)}%, ${lightness}%)`;
     };
   }

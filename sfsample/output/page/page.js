@@ -32,17 +32,17 @@ function render() {
 // -- words
 
 function facts(node) {
-  const weight = data.weights[profile.weight];
-  const parts = [`${amount(node.total, weight)}, ${percent(node.total, profile.total[0])} of all`];
+  const show = (value) => amount(value, data, profile.weight);
+  const parts = [`${show(node.total)}, ${percent(node.total, profile.total[0])} of all`];
   if (state.zoom !== state.root) parts.push(`${percent(node.total, state.zoom.total)} of what is shown`);
   if (node.self > 0 && !state.inverted) parts.push(`self ${percent(node.self, profile.total[0])}`);
-  if (profile.base >= 0) parts.push(`change ${node.change > 0 ? "+" : ""}${amount(node.change, weight)}`);
+  if (profile.base >= 0) parts.push(`change ${node.change > 0 ? "+" : ""}${show(node.change)}`);
   return parts.join("; ");
 }
 
 function where(node) {
   const found = profile.found(node.frame);
-  return [profile.module(node.frame), found && `found by ${found}`].filter(Boolean).join(", ");
+  return [profile.module(node.frame), found && `found by ${found}`, profile.verdict(node.frame)].filter(Boolean).join(", ");
 }
 
 function tell(node) {

@@ -38,9 +38,10 @@ class Profile {
 
   sums(weight) {
     const { node, thread, weights } = this.data.stacks;
+    const scale = this.data.scales ? this.data.scales[weight] : 1; // of a difference: counts become shares
     const self = new Float64Array(this.parent.length);
     for (let s = 0; s < node.length; s++) {
-      if (this.thread < 0 || thread[s] === this.thread) self[node[s]] += weights[weight][s];
+      if (this.thread < 0 || thread[s] === this.thread) self[node[s]] += weights[weight][s] * scale;
     }
     const total = self.slice();
     for (let n = total.length - 1; n > 0; n--) total[this.parent[n]] += total[n];
@@ -54,6 +55,8 @@ class Profile {
 
   name(frame) { return frame < 0 ? "all" : this.data.frames.text[frame]; }
   module(frame) { return frame < 0 ? "" : this.data.modules[this.data.frames.module[frame]] || ""; }
+  noise(frame) { return frame < 0 || this.data.frames.noise[frame]; }
+  verdict(frame) { return frame < 0 || !this.data.diff ? "" : this.data.frames.change[frame]; }
   found(frame) { return frame < 0 ? "" : this.data.frames.found[frame]; }
   byName(a, b) { return this.name(a.frame) < this.name(b.frame) ? -1 : 1; }
 
@@ -164,15 +167,15 @@ class Caller {
   }
 }
 
-// Numbers for people, by the name of the weight.
+// Numbers for people: time, samples, or the shares of a difference.
 const UNITS = [[1e9, "s"], [1e6, "ms"], [1e3, "µs"], [1, "ns"]];
-function amount(value, weight) {
-  if (weight.endsWith("_ns")) {
+function amount(value, data, weight) {
+  if (data.unit) return `${value.toFixed(2)} ${data.unit}`;
+  if (data.weights[weight].endsWith("_ns")) {
     const [size, unit] = UNITS.find(([one]) => Math.abs(value) >= one) || UNITS[3];
     return `${(value / size).toPrecision(3)} ${unit}`;
   }
-  const number = value.toLocaleString("en", { maximumFractionDigits: 2 });
-  return weight === "samples" ? `${number} sample${value === 1 ? "" : "s"}` : `${number} samples/s`;
+  return `${value.toLocaleString("en")} sample${value === 1 ? "" : "s"}`;
 }
 
 function percent(part, whole) {

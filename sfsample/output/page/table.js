@@ -11,12 +11,13 @@ class FunctionTable {
     this.body = element.querySelector("tbody");
     this.more = more;
     this.pick = pick;
-    this.order = "self";
+    this.order = "";
   }
 
   show(profile, hits) {
     this.profile = profile;
     this.hits = hits;
+    this.order ||= profile.base < 0 ? "self" : "change";
     const columns = [["self", "Self"], ["total", "Total"]];
     if (profile.base >= 0) columns.push(["change", "Change"]);
     this.head.replaceChildren(...[...columns, ["name", "Function"]].map(([key, text]) => this.heading(key, text)));
@@ -46,11 +47,12 @@ class FunctionTable {
 
   line(row) {
     const { profile } = this;
-    const whole = profile.total[0], weight = profile.data.weights[profile.weight];
+    const whole = profile.total[0], show = (value) => amount(value, profile.data, profile.weight);
     const line = document.createElement("tr");
     line.tabIndex = 0;
-    const cells = [[percent(row.self, whole), amount(row.self, weight)], [percent(row.total, whole), amount(row.total, weight)]];
-    if (profile.base >= 0) cells.push([`${row.change > 0 ? "+" : ""}${amount(row.change, weight)}`, ""]);
+    const cells = [[percent(row.self, whole), show(row.self)], [percent(row.total, whole), show(row.total)]];
+    if (profile.base >= 0) cells.push([`${profile.noise(row.frame) ? "noise, " : ""}${row.change > 0 ? "+" : ""}${show(row.change)}`,
+      profile.verdict(row.frame)]);
     for (const [text, title] of cells) line.insertCell().append(text), line.lastChild.title = title;
     const name = line.insertCell();
     const where = document.createElement("small");

@@ -1,0 +1,112 @@
+"""`convert` and `diff`: files in, files out, and an error that says what to do."""
+
+import json
+
+import pytest
+
+from sfsample.cli import main
+from sfsample.cli.options import FORMATS, format_of, parse
+from sfsample.errors import UsageError
+from sfsample.input.read import read_report
+from sfsample.output import formats
+from tests.builders.reports import full
+
+
+@pytest.fixture
+def recorded(tmp_path):
+    path = tmp_path / "in.json"
+    path.write_bytes(formats.FORMATS["json"].write(full()))
+    return path
+
+
+def test_the_formats_that_can_be_asked_for_are_those_with_a_writer():
+    assert set(FORMATS) == set(formats.FORMATS)
+
+
+@pytest.mark.parametrize(
+    ("name", "form"),
+    [("a.html", "html"), ("a.svg", "svg"), ("a.json", "json"), ("a.speedscope.json", "speedscope"),
+     ("a.firefox.json", "firefox"), ("a.pb.gz", "pprof"), ("a.PPROF", "pprof"), ("a.txt", "folded"),
+     ("-", "folded"), ("a", "folded"), ("dir.html/a.b", "folded")],
+)  # fmt: skip
+def test_the_suffix_chooses_the_format(name, form):
+    assert format_of(name) == form
+    assert parse(["convert", "in", "-o", name]).format == form
+    assert parse(["-p", "1", "-o", name]).format == form
+
+
+def test_a_suffix_that_promises_something_else_is_refused():
+    with pytest.raises(UsageError, match=r"no such format: a\.tar\.gz"):
+        format_of("a.tar.gz")
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_every_format_is_written(recorded, tmp_path, capsysbinary, form):
+    assert main(["convert", str(recorded), "-o", str(tmp_path / "out"), "-f", form]) == 0
+    written = (tmp_path / "out").read_bytes()
+    assert main(["convert", str(recorded), "-f", form]) == 0
+    out = capsysbinary.readouterr()
+    assert (out.out, out.err) == (written, b"")
+    assert len(written) > 100
+
+
+def test_several_inputs_are_added_up(recorded, tmp_path):
+    folded, out = tmp_path / "b.folded", tmp_path / "out.json"
+    folded.write_text("app;x 4\n")
+    assert main(["convert", str(recorded), str(folded), str(recorded), "-o", str(out)]) == 0
+    assert read_report(str(out)).total() == 11 + 4 + 11
+
+
+@pytest.mark.parametrize(
+    ("flags", "text"),
+    [
+        (["--filter", "^outer$", "--ignore", "inner"], "app;start;outer 3\n"),
+        (["--filter", "kernel"], "app;start;[libc.so.6+0x1234];vfs_read_[k] 2\n"),
+        (["--focus", "outer"], "app;outer 3\napp;outer;inner_[i] 5\n"),
+        (["--focus", "outer", "-t"], "app/10;outer 3\napp/10;outer;inner_[i] 5\n"),
+        (
+            ["--filter", "start", "--merge-by", "module"],
+            "app;[libc.so.6];[app] 8\napp;[libc.so.6];[kernel] 2\n",
+        ),
+    ],
+)
+def test_stacks_are_chosen(recorded, capsys, flags, text):
+    assert main(["convert", str(recorded), *flags]) == 0
+    assert capsys.readouterr().out == text
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["convert", "{}/none.json"], 1, "cannot read: {}/none.json: No such file or directory"),
+        (["convert", "{}/in.json", "--filter", "nowhere"], 1, "nothing is left: --filter nowhere"),
+        (["convert", "{}/in.json", "--focus", "("], 2, "not a regular expression: ("),
+        (
+            ["convert", "{}/in.json", "-o", "{}/none/x"],
+            1,
+            "cannot write: {}/none/x: No such file or directory",
+        ),
+        (["convert"], 2, "the following arguments are required: INPUT"),
+        (["diff", "{}/in.json"], 2, "the following arguments are required: BEFORE AFTER"),
+        (["diff", "{}/in.json", "{}/none"], 1, "cannot read: {}/none: No such file or directory"),
+        (["convert", "{}/in.json", "-f", "jpeg"], 2, "invalid choice: 'jpeg'"),
+    ],
+)
+def test_mistakes_are_one_line_and_help(recorded, tmp_path, capsys, words, code, said):  # noqa: PLR0917
+    assert main([word.format(tmp_path) for word in words]) == code
+    out = capsys.readouterr()
+    assert out.out == ""
+    assert said.format(tmp_path) in out.err
+    assert out.err.startswith("sfsample: ")
+    assert "Traceback" not in out.err
+
+
+def test_diff_prints_text_json_and_pages(recorded, tmp_path, capsys):
+    other = tmp_path / "b.folded"
+    other.write_text("app;start;outer 300\n")
+    assert main(["diff", str(recorded), str(other)]) == 0
+    assert capsys.readouterr().out.startswith("shares are of all samples")
+    assert main(["diff", str(recorded), str(other), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["schema"] == "sfsample.diff/1"
+    assert main(["diff", str(recorded), str(other), "-o", str(tmp_path / "d.html")]) == 0
+    assert b'"diff": true' in (tmp_path / "d.html").read_bytes()
