@@ -127,3 +127,16 @@ def test_a_process():
         assert int(module["base"], 16) % 4096 == 0
     assert files["target"]["sframe"]["version"] == 3
     assert "sframe, eh_frame" in text
+
+
+def test_an_object_file_is_shown_as_if_it_were_linked():
+    text = inspect(FIXTURES / "v3/sections.o", "--verify").stdout
+    document = json.loads(inspect(FIXTURES / "v3/sections.o", "--json").stdout)
+
+    assert "0x0  section .text\n" in text
+    assert "section .text.hot" in text
+    assert "not linked: its code sections are shown one after another, from 0" in text
+    assert ", 0 disagree" in text
+    assert [one["section"] for one in document["layout"]] == [".text", ".text.hot", ".text.other"]
+    assert document["coverage"]["sframe"] > 0.8
+    assert document["dropped"] == []
