@@ -117,7 +117,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
 
 
 def _check(arguments: argparse.Namespace) -> None:
-    if arguments.command in ("convert", "diff"):
+    if arguments.command in ("convert", "diff", "replay"):
         return
     ways = {"-p PID": arguments.pid, "-n NAME": arguments.name}
     if arguments.command == "record":
@@ -168,6 +168,7 @@ def _parser(command: str) -> argparse.ArgumentParser:
         ("doctor", _doctor, "may sfsample attach, and if not, what to do"),
         ("convert", _convert, "change a profile's format; merge several; choose stacks"),
         ("diff", _diff, "show what changed between two profiles, and what is noise"),
+        ("replay", _replay, "unwind a stack that was saved"),
     ):
         one = commands.add_parser(name, help=what)
         if name == command:
@@ -248,6 +249,16 @@ def _diff(parser: argparse.ArgumentParser) -> None:
                         help="default: by the suffix of -o, else text; html is a flame graph")  # fmt: skip
     parser.add_argument("--json", action="store_const", const="json", dest="format", help="short for -f json")
     parser.add_argument("-v", "--verbose", action="store_true", help="every function that changed")
+
+
+def _replay(parser: argparse.ArgumentParser) -> None:
+    parser.usage = "sfsample replay FILE [options]"
+    parser.add_argument("file", metavar="FILE", help="a stack that `sfsample record --save-bad DIR` wrote")
+    parser.add_argument("--sysroot", default="", metavar="DIR",
+                        help="look for programs and libraries under DIR, not here")  # fmt: skip
+    _walking(parser)
+    parser.add_argument("--json", action="store_true", help="JSON instead of text")
+    parser.add_argument("-o", "--output", default="-", metavar="FILE", help="file; - is stdout (default)")
 
 
 def _target(parser: argparse.ArgumentParser, *, launches: bool = False) -> None:

@@ -62,6 +62,11 @@ class ModuleIndex:
         return frozenset(module for place in places if (module := self.find(place)) is not None)
 
     @property
+    def mappings(self) -> tuple[Mapping, ...]:
+        """All mappings, as of the last refresh."""
+        return self._mappings
+
+    @property
     def modules(self) -> tuple[Module, ...]:
         """The modules that were asked for and could be opened, those unmapped since included."""
         return tuple(self._seen.values())

@@ -33,6 +33,15 @@ def parse_maps(text: str) -> tuple[Mapping, ...]:
     return tuple(m for line in text.split("\n") if (m := _parse_line(line)) is not None)
 
 
+def maps_line(mapping: Mapping) -> str:
+    """Return the line that `parse_maps` reads as `mapping`."""
+    modes = f"{'r' if mapping.readable else '-'}-{'x' if mapping.executable else '-'}p"
+    path = mapping.path.replace("\n", r"\012") + (_DELETED if mapping.deleted else "")
+    fields = (f"{mapping.start:x}-{mapping.end:x}", modes, f"{mapping.offset:x}", mapping.device,
+              str(mapping.inode), path)  # fmt: skip
+    return " ".join(fields).rstrip(" ")
+
+
 def _parse_line(line: str) -> Mapping | None:
     fields = line.split(None, 5)
     if len(fields) < 5:

@@ -1,0 +1,48 @@
+"""`sfsample replay`: a stack that was saved, unwound again, here.
+
+Law: what was found then is shown beside what is found now; a replay that needs a file which is not here is an
+error, never a shorter stack.
+"""
+
+from argparse import Namespace
+
+from sfsample.cli.console import Output, steppers
+from sfsample.cli.terminal import printable
+from sfsample.errors import FormatError, SfsampleError
+from sfsample.output.document import json_text
+from sfsample.output.replay import replay_json, replay_text
+from sfsample.replay.offline import replay
+from sfsample.replay.saved import SavedStack, from_json
+
+_MOST = 32 << 20
+
+
+def run(arguments: Namespace) -> int:
+    """Read, unwind, write; return the exit code."""
+    output = Output(arguments.output)
+    try:
+        saved = _load(arguments.file)
+        found = replay(
+            saved,
+            sysroot=arguments.sysroot.rstrip("/"),
+            steppers=steppers(arguments),
+            max_frames=arguments.max_frames,
+        )
+        if arguments.json:
+            output.write(json_text(replay_json(saved, found), indent=1))
+        else:
+            output.write("".join(f"{printable(line)}\n" for line in replay_text(saved, found)))
+    finally:
+        output.discard()
+    return 0
+
+
+def _load(path: str) -> SavedStack:
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return from_json(file.read(_MOST), path)
+    except OSError as failure:
+        raise SfsampleError(f"cannot read: {path}: {failure.strerror}") from None
+    except FormatError as damage:
+        raise SfsampleError(f"cannot replay: {path}: {damage.what}",
+                            "give a file that `sfsample record --save-bad DIR` wrote") from None  # fmt: skip

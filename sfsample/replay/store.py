@@ -1,0 +1,65 @@
+"""Incomplete stacks in a directory, one small file each.
+
+Law: a file for each distinct stack (where its frames are, and why it ends), a bounded number of them, for the
+owner alone to read: a stack holds whatever the program had there, passwords too.  What cannot be written is
+told and never ends a recording.
+"""
+
+import os
+from hashlib import sha256
+
+from sfsample.errors import SfsampleError
+from sfsample.model import Stack, StopReason, ThreadSnapshot
+from sfsample.modules.index import ModuleIndex
+from sfsample.replay.saved import save, to_json
+
+MOST_FILES = 100
+_COMPLETE = (StopReason.OUTERMOST, StopReason.MAX_FRAMES)  # a limit that the user has set tells nothing
+
+
+class BadStacks:
+    """Keeps incomplete stacks.  Raises SfsampleError when the directory cannot be made."""
+
+    def __init__(self, directory: str) -> None:
+        try:
+            os.makedirs(directory, mode=0o700, exist_ok=True)
+        except OSError as failure:
+            raise SfsampleError(f"cannot write: {directory or repr('')}: {failure.strerror}",
+                                "choose another --save-bad directory") from None  # fmt: skip
+        self._directory = directory
+        self._seen: set[str] = set()
+        self.written = 0
+        self.problems: list[str] = []
+
+    def keep(self, process: str, snapshot: ThreadSnapshot, stack: Stack, index: ModuleIndex) -> None:
+        """Write a stack that is incomplete and new."""
+        if stack.stop_reason in _COMPLETE:
+            return
+        key = _key(stack, index)
+        if key in self._seen or len(self._seen) >= MOST_FILES:
+            return
+        self._seen.add(key)
+        text = to_json(save(process, snapshot, stack, index))
+        self._write(f"{stack.stop_reason}-{key}.json", text)
+
+    def _write(self, name: str, text: str) -> None:
+        path = os.path.join(self._directory, name)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        try:
+            with open(os.open(path, flags, 0o600), "w", encoding="utf-8") as file:
+                file.write(text)
+        except FileExistsError:
+            return  # of an earlier recording
+        except OSError as failure:
+            self.problems.append(f"cannot write: {path}: {failure.strerror}")
+        else:
+            self.written += 1
+
+
+def _key(stack: Stack, index: ModuleIndex) -> str:
+    """Return a word for where the frames are, the same wherever the modules are mapped."""
+    places = []
+    for frame in stack.frames:
+        module = index.find(frame.lookup_pc)
+        places.append((module.path, module.vaddr(frame.pc)) if module else ("", frame.pc))
+    return sha256(repr((stack.stop_reason, places)).encode()).hexdigest()[:16]

@@ -1,0 +1,74 @@
+"""A copy that went through a file is walked as it was when the process was there."""
+
+import json
+
+import pytest
+
+from sfsample.cli import main
+from sfsample.model import StopReason
+from sfsample.replay.offline import replay
+from sfsample.replay.saved import from_json, save, to_json
+from sfsample.target.live import LiveProcess
+from sfsample.unwind.unwinder import ALWAYS, DEFAULT_STEPPERS, Unwinder
+from tests.live.targets import fixture, running
+
+pytestmark = pytest.mark.live
+
+
+def taken_from(target, steppers):
+    process = LiveProcess(target.pid)
+    try:
+        snapshot = process.capture(target.pid)
+        process.index.refresh()
+        stack = Unwinder(process.index, steppers).walk(snapshot)
+        return save("target", snapshot, stack, process.index), stack
+    finally:
+        process.close()
+
+
+@pytest.mark.parametrize(
+    "scenario", ["deep", "frame", "signal-main", "qsort", "library", "framepointer", "nullcall"]
+)
+@pytest.mark.parametrize("steppers", [DEFAULT_STEPPERS, ALWAYS], ids=["whole", "truncated"])
+def test_the_same_walk(scenario, steppers):
+    with running(fixture("v3"), scenario) as target:
+        saved, stack = taken_from(target, steppers)
+    found = replay(from_json(to_json(saved)), steppers=steppers)
+
+    assert found.stack == stack
+    assert (stack.stop_reason is StopReason.OUTERMOST) == (steppers is DEFAULT_STEPPERS)
+    assert replay(saved).stack.stop_reason is StopReason.OUTERMOST
+
+
+def test_the_command(tmp_path, capsys):
+    path = tmp_path / "stack.json"
+    with running(fixture("v3"), "leaf") as target:
+        saved, _ = taken_from(target, ALWAYS)
+    path.write_text(to_json(saved))
+
+    assert main(["replay", str(path)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1].startswith("then: 1 frames, no_row at ")
+    assert lines[2].endswith(" frames, outermost")
+    assert [line.split()[2] for line in lines[3:7]] == ["leaf_spin", "middle", "outer", "main"]
+
+    assert main(["replay", "--json", "--unwind", "eh_frame", str(path)]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["schema"] == "sfsample.replay/1"
+    assert [f["function"] for f in document["now"]["frames"]][:4] == ["leaf_spin", "middle", "outer", "main"]
+    assert {frame["found"] for frame in document["now"]["frames"][1:]} == {"eh_frame"}
+
+
+def test_the_command_says_what_is_missing(tmp_path, capsys):
+    path = tmp_path / "stack.json"
+    with running(fixture("v3"), "leaf") as target:
+        saved, _ = taken_from(target, ALWAYS)
+    path.write_text(to_json(saved))
+
+    assert main(["replay", "--sysroot", str(tmp_path), str(path)]) == 1
+    assert "target: cannot be opened: No such file or directory" in capsys.readouterr().err
+    path.write_text("{}")
+    assert main(["replay", str(path)]) == 1
+    assert "is not a saved stack" in capsys.readouterr().err
+    assert main(["replay", str(tmp_path / "none")]) == 1
+    assert main(["replay", str(tmp_path)]) == 1

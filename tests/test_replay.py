@@ -1,0 +1,207 @@
+"""Saved stacks: what a file holds, that nothing is lost on the way, and that foreign ones do no harm."""
+
+import json
+import stat
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sfsample.arch import AARCH64, AMD64
+from sfsample.errors import FormatError, SfsampleError
+from sfsample.memory import BytesMemory, PiecewiseMemory
+from sfsample.model import StopReason
+from sfsample.modules.maps import parse_maps
+from sfsample.replay.offline import replay
+from sfsample.replay.saved import VDSO, from_json, save, to_json
+from sfsample.replay.store import MOST_FILES, BadStacks
+from sfsample.unwind.unwinder import Unwinder
+from tests.builders.elf_builder import PT_NOTE, Load, elf, note
+from tests.builders.walks import CODE, LEAF, OUTERMOST, STACK, TEXT, Says, index_of, snapshot, text, words
+
+TRUNCATED = Says({CODE: LEAF})
+
+
+def walked(memory, index=None, **thread):
+    index = index or index_of()
+    index.refresh()
+    taken = snapshot(memory, **thread)
+    return taken, Unwinder(index, steppers=(TRUNCATED,)).walk(taken), index
+
+
+def test_there_and_back():
+    memory = PiecewiseMemory(words(CODE + 0x10, 7), words(1, 2, base=0x5000))
+    taken, stack, index = walked(memory, rbx=5)
+    saved = save("name", taken._replace(arch=AMD64._replace(ra_mask=(1 << 47) - 1)), stack, index)
+
+    assert from_json(to_json(saved)) == saved
+    assert saved.stop_reason == StopReason.NO_ROW
+    assert saved.frames == ((CODE, "context"), (CODE + 0x10, "sframe"))
+    assert saved.pieces == ((STACK, memory.pieces[0].data), (0x5000, memory.pieces[1].data))
+    assert [mapping.path for mapping in saved.mappings] == ["/bin/invented", "[stack]"]
+    assert [module.path for module in saved.modules] == ["/bin/invented"]
+
+
+def test_a_file_holds_the_stack_as_far_as_the_walk_came_and_little_more():
+    taken, stack, index = walked(words(CODE + 0x10, *[0] * 30_000))
+    saved = save("name", taken, stack, index)
+
+    assert (saved.bounded, len(saved.pieces[0][1])) == (True, 8 + (16 << 10))
+    assert len(to_json(saved)) < 3000
+
+
+def on_disk(tmp_path, *, build_id: bytes | None = bytes(20)):
+    """The invented program as a file, and an index that finds it there."""
+    notes = [Load(0x3000, note(build_id), type=PT_NOTE)] if build_id else []
+    path = tmp_path / "root/bin/invented"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(elf([Load(TEXT, text(), offset=0x1000), *notes]))
+    return index_of(*notes), path
+
+
+@pytest.mark.parametrize("build_id", [bytes(range(20)), None])
+def test_replay_finds_the_files_again(tmp_path, build_id):
+    index, path = on_disk(tmp_path, build_id=build_id)
+    taken, stack, index = walked(words(CODE + 0x10), index)
+    saved = from_json(to_json(save("name", taken, stack, index)))
+    knows_more = Says({CODE: LEAF, CODE + 0x10: OUTERMOST})
+    found = replay(saved, sysroot=str(tmp_path / "root"), steppers=(knows_more,))
+
+    assert [frame.pc for frame in found.stack.frames] == [CODE, CODE + 0x10]
+    assert found.stack.stop_reason is StopReason.OUTERMOST
+    assert [module.path for module in found.modules] == ["/bin/invented"] * 2
+    path.write_bytes(path.read_bytes().replace(build_id or text()[:64], bytes(len(build_id or bytes(64)))))
+    with pytest.raises(SfsampleError, match="/bin/invented: differs: "):
+        replay(saved, sysroot=str(tmp_path / "root"), steppers=(knows_more,))
+    path.unlink()
+    with pytest.raises(SfsampleError, match="/bin/invented: cannot be opened"):
+        replay(saved, sysroot=str(tmp_path / "root"), steppers=(knows_more,))
+
+
+def test_a_file_that_is_not_needed_need_not_be_there(tmp_path):
+    taken, stack, index = walked(words(CODE + 0x10))
+    saved = save("name", taken, stack, index)
+    elsewhere = saved._replace(registers={**saved.registers, AMD64.pc: 0})
+
+    assert replay(elsewhere, sysroot=str(tmp_path), steppers=()).stack.stop_reason is StopReason.NO_MODULE
+
+
+def test_a_module_that_was_not_readable_then_is_not_believed_now(tmp_path):
+    index, _ = on_disk(tmp_path)
+    taken, stack, index = walked(words(CODE + 0x10), index)
+    saved = save("name", taken, stack, index)._replace(modules=())
+    with pytest.raises(SfsampleError, match="could not be read when"):
+        replay(saved, sysroot=str(tmp_path / "root"), steppers=(TRUNCATED,))
+
+
+# -- foreign files
+
+
+def document(**changes) -> str:
+    taken, stack, index = walked(words(CODE + 0x10))
+    return json.dumps({**json.loads(to_json(save("name", taken, stack, index))), **changes})
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"schema": "sfsample.stack/2"},
+        {"arch": "pdp11"},
+        {"registers": {}},
+        {"registers": {"7": "0x1", "16": hex(1 << 64)}},
+        {"registers": None},
+        {"stack": [["0x0", "AAAA"]]},
+        {"stack": [["0x0", "not base64"]]},
+        {"stack": [[0, ""]]},
+        {"maps": ["2000-3000 r-xp 0 00:00 0", "1000-2000 r-xp 0 00:00 0"]},
+        {"maps": 7},
+        {"modules": [{}]},
+        {"frames": [["0x1"]]},
+        {"bounded": True, "vdso": None},
+    ],
+)
+def test_a_damaged_file_is_one_error(changed):
+    with pytest.raises(FormatError):
+        from_json(document(**changed))
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", "null", "[" * 100_000, '{"schema": "sfsample.stack/1"}'])
+def test_what_is_no_saved_stack_is_one_error(text):
+    with pytest.raises(FormatError):
+        from_json(text)
+
+
+@settings(deadline=None)
+@given(st.data())
+def test_any_damage_is_an_error_or_a_stack(data):
+    whole = document()
+    at = data.draw(st.integers(0, len(whole)))
+    damaged = whole[:at] + data.draw(st.text(max_size=4)) + whole[at + data.draw(st.integers(0, 40)) :]
+    try:
+        saved = from_json(damaged)
+        replay(saved, sysroot="/nowhere", steppers=(TRUNCATED,))
+    except SfsampleError:
+        pass
+
+
+# -- a directory of them
+
+
+def test_one_file_for_each_distinct_stack(tmp_path):
+    bad = BadStacks(str(tmp_path / "bad"))
+    for _ in range(3):
+        for cells in ((CODE + 0x10,), (CODE + 0x20,)):
+            taken, stack, index = walked(words(*cells))
+            bad.keep("name", taken, stack, index)
+    again = BadStacks(str(tmp_path / "bad"))
+    again.keep("name", taken, stack, index)
+
+    files = sorted((tmp_path / "bad").iterdir())
+    assert (bad.written, again.written, len(files), bad.problems) == (2, 0, 2, [])
+    assert {stat.S_IMODE(path.stat().st_mode) for path in files} == {0o600}
+    assert stat.S_IMODE((tmp_path / "bad").stat().st_mode) == 0o700
+    assert {from_json(path.read_text()).frames[-1] for path in files} == {
+        (CODE + 0x10, "sframe"), (CODE + 0x20, "sframe")}  # fmt: skip
+
+
+def test_a_complete_stack_is_not_kept(tmp_path):
+    bad = BadStacks(str(tmp_path))
+    index = index_of()
+    taken = snapshot(words(CODE + 0x10))
+    for steppers, limit in (((Says({CODE: OUTERMOST}),), 9), ((TRUNCATED,), 1)):
+        bad.keep("name", taken, Unwinder(index, steppers, limit).walk(taken), index)
+
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_there_is_an_end_to_it(tmp_path):
+    bad = BadStacks(str(tmp_path))
+    for number in range(MOST_FILES + 5):
+        taken, stack, index = walked(words(CODE + number + 1))
+        bad.keep("name", taken, stack, index)
+
+    assert bad.written == len(list(tmp_path.iterdir())) == MOST_FILES
+
+
+def test_what_cannot_be_written_is_told_and_nothing_is_followed(tmp_path):
+    with pytest.raises(SfsampleError, match="cannot write: /proc/none"):
+        BadStacks("/proc/none")
+    bad = BadStacks(str(tmp_path / "bad"))
+    (tmp_path / "bad").rmdir()
+    taken, stack, index = walked(words(CODE + 0x10))
+    bad.keep("name", taken, stack, index)
+
+    assert (bad.written, len(bad.problems)) == (0, 1)
+
+
+def test_lines_of_maps_there_and_back():
+    lines = ["1000-2000 r-xp 1000 08:01 7 /a\\012b (deleted)", "2000-3000 r--p 0 00:00 0",
+             "7ff000-800000 r-xp 0 00:00 0 [vdso]"]  # fmt: skip
+    taken, stack, index = walked(BytesMemory(0, b""))
+    saved = save("n", taken, stack, index)
+    saved = saved._replace(mappings=parse_maps("\n".join(lines)), vdso=b"x", arch=AARCH64)
+    same = {**saved.registers, AARCH64.pc: 1, AARCH64.sp: 2}
+
+    assert json.loads(to_json(saved))["maps"] == lines
+    assert from_json(to_json(saved._replace(registers=same))).mappings == saved.mappings
+    assert saved.mappings[2].path == VDSO
