@@ -76,9 +76,10 @@ class ThreadSnapshot(NamedTuple):
     registers: Registers
     memory: Memory
     bounded: bool  # the copy ended at --stack-bytes, not at the end of the mapping
-    stop_ns: int  # how long the thread was stopped
+    stop_ns: int  # how long the thread was stopped; 0: not at all
     eintr: bool  # this stop made a system call of the target fail with EINTR
     arch: Arch = AMD64
+    capture: Capture = Capture.STOPPED
 
 
 class Frame(NamedTuple):

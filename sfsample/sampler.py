@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple, Protocol
 
 from sfsample.errors import NotPermitted
-from sfsample.model import Capture, Stack, StopReason, ThreadSnapshot
-from sfsample.modules.module import Module
+from sfsample.look import Look, Looker
+from sfsample.model import Capture, StopReason
 from sfsample.profile import Location, Profile, locate
 from sfsample.target.live import LiveProcess
 from sfsample.target.procfs import Stat
@@ -24,7 +24,6 @@ Mode = Literal["cpu", "wall"]
 
 _DOZE_S = 0.1  # look this often whether to stop
 _SETTLE_S = 0.001  # and this often after a thread that did not stop in time: it may be stopped now
-_LOOKS = 8  # at one thread in one tick
 _REFRESH_S = 1.0  # look this often whether a library was replaced by another at the same place
 
 
@@ -149,15 +148,15 @@ class _Watched:
         self._profile = profile
         self._mode = options.mode
         profile.homes[target.pid] = target.home
-        self._unwinder = Unwinder(target.index, steppers=options.steppers, max_frames=options.max_frames)
+        unwinder = Unwinder(target.index, steppers=options.steppers, max_frames=options.max_frames)
+        self._looker = Looker(target, unwinder)
         self._places: dict[tuple[int, bool, str], Location] = {}
-        self._modules: dict[int, frozenset[Module]] = {}  # on the last stack of each thread
         self._generation = 0
         self._program: tuple[bytes, ...] = ()
 
     def settled(self) -> bool:
         """Release threads that stopped too late; False while one is still to stop."""
-        return self._target.capturer.tracer.settle()
+        return self._target.settled()
 
     def tick(self, instant: Instant, *, refresh: bool) -> bool:
         """Take one sample of every thread that counts; False when the process has ended."""
@@ -168,6 +167,7 @@ class _Watched:
         if refresh or (threads and threads[0][1].program != self._program):
             index.refresh()  # after exec another program can lie at the same addresses
             self._program = threads[0][1].program if threads else ()
+        self._looker.keep_only(tid for tid, _ in threads)
         for tid, stat in threads:
             if tid == target.pid or target.pid not in self._profile.processes:
                 self._profile.processes[target.pid] = stat.name
@@ -177,13 +177,10 @@ class _Watched:
 
     def _sample(self, tid: int, stat: Stat, instant: Instant) -> None:
         stats, pid = self._profile.stats, self._target.pid
-        if stat.state == "D":
-            self._failed("not captured: in uninterruptible sleep (state D), where it cannot be stopped")
-            return
-        found = self._look(tid)
+        found = self._look(tid, stat.state)
         if found is None:
             return
-        stack, locations = found
+        stack, locations = found.stack, self._locations(found)
         self._profile.threads[pid, tid] = stat.name
         stats.threads.add((pid, tid, stat.starttime))
         self._profile.add(
@@ -192,66 +189,40 @@ class _Watched:
         if stack.stopped_at is not None and stack.stop_reason is not StopReason.MAX_FRAMES:
             stats.problems[f"{stack.stop_reason} at {stack.stopped_at}"] += 1
 
-    def _look(self, tid: int) -> tuple[Stack, list[Location]] | None:
-        """Capture and unwind; once more when the first attempt has taught us something that it lacked.
-
-        That libraries are what we take them for is checked before and after: they can be replaced meanwhile.
-        """
-        target = self._target
-        for _ in range(_LOOKS):
-            expected = self._modules.get(tid, frozenset())
-            for _ in range(_LOOKS):
-                if not target.replaced(tid, expected):
-                    break
-                expected = target.index.reload(expected)
-            snapshot = self._capture(tid)
-            if snapshot is None:
-                return None
-            stack = self._unwinder.walk(snapshot)
-            if target.capturer.learn_trampolines(stack):
-                continue
-            locations = self._locations(stack)
-            modules = frozenset(place.module for place in locations if place.module is not None)
-            self._modules[tid] = modules
-            if not target.replaced(tid, modules):
-                return stack, locations
-            target.index.reload(modules)
-        self._failed("not captured: libraries were replaced by others while they were looked at")
-        return None
-
-    def _capture(self, tid: int) -> ThreadSnapshot | None:
+    def _look(self, tid: int, state: str) -> Look | None:
         stats = self._profile.stats
         try:
-            taken = self._target.capture(tid)
+            found = self._looker.look(tid, state)
         except NotPermitted as refusal:
             if not stats.samples:
                 raise
             self._failed(f"{refusal} ({'; '.join(refusal.help)})")
             return None
-        if isinstance(taken, Missed):
-            if not taken.gone:
-                self._failed(f"not captured: {taken.why}")
+        if isinstance(found, Missed):
+            if not found.gone:
+                self._failed(f"not captured: {found.why}")
             return None
-        stats.captures[Capture.STOPPED] += 1
-        stats.pauses.add(taken.stop_ns)
-        stats.eintr_prone_stops += taken.eintr
-        return taken
+        stats.captures[found.snapshot.capture] += 1
+        for stop in found.stops:
+            stats.pauses.add(stop.stop_ns)
+            stats.eintr_prone_stops += stop.eintr
+        return found
 
     def _failed(self, why: str) -> None:
         self._profile.stats.captures[Capture.FAILED] += 1
         self._profile.stats.problems[why] += 1
 
-    def _locations(self, stack: Stack) -> list[Location]:
+    def _locations(self, look: Look) -> list[Location]:
         index, places = self._target.index, self._places
         if index.generation != self._generation:
             self._generation = index.generation
             places.clear()
         found = []
-        for frame in stack.frames:
+        for frame, module in zip(look.stack.frames, look.modules, strict=True):
             key = (frame.pc, frame.exact, frame.found)
             place = places.get(key)
             if place is None:
-                place = places[key] = locate(frame, index.find(frame.lookup_pc), self._target.pid)
+                place = places[key] = locate(frame, module, self._target.pid)
             found.append(place)
         return found
 

@@ -7,10 +7,10 @@ import time
 from typing import NamedTuple
 
 from sfsample.files import Home
-from sfsample.model import Capture, Stack, ThreadSnapshot
+from sfsample.look import Looker
+from sfsample.model import Capture, Stack
 from sfsample.modules.module import Module
 from sfsample.target.live import LiveProcess
-from sfsample.target.permission import tracer_of
 from sfsample.target.procfs import Stat
 from sfsample.target.tracer import Missed
 from sfsample.unwind.unwinder import Unwinder
@@ -56,7 +56,8 @@ def take(target: LiveProcess, unwinder: Unwinder) -> ProcessDump:
     proc = target.proc
     process = proc.stat()
     now = time.time()
-    dumps = [_thread(target, unwinder, tid, stat) for tid, stat in target.threads()]
+    looker = Looker(target, unwinder)
+    dumps = [_thread(target, looker, tid, stat) for tid, stat in target.threads()]
     problems = (*target.opener.problems, *target.index.problems)
     return ProcessDump(
         pid=target.pid,
@@ -77,32 +78,18 @@ def _command_line(target: LiveProcess) -> list[str]:
     return words[0].split() if len(words) == 1 and " " in words[0] else words
 
 
-def _thread(target: LiveProcess, unwinder: Unwinder, tid: int, stat: Stat) -> ThreadDump | None:
+def _thread(target: LiveProcess, looker: Looker, tid: int, stat: Stat) -> ThreadDump | None:
     target.index.expire()
     syscall, wchan = _syscall(target, tid), _wchan(target, tid)
     before = ThreadDump(tid, stat.name, stat.state, Capture.FAILED, None, None, syscall, wchan, None, ())
-    if stat.state == "D":
-        return before._replace(error="in uninterruptible sleep, where it cannot be stopped")
-    if stat.state == "t":
-        return before._replace(error=f"stopped by its tracer, process {tracer_of(target.proc, tid)}")
-    taken = _capture(target, unwinder, tid)
-    if isinstance(taken, Missed):
-        return None if taken.gone else before._replace(error=taken.why)
-    snapshot, stack = taken
-    modules = tuple(target.index.find(frame.lookup_pc) for frame in stack.frames)
-    return before._replace(capture=Capture.STOPPED, stop_ns=snapshot.stop_ns, stack=stack, modules=modules)
-
-
-def _capture(target: LiveProcess, unwinder: Unwinder, tid: int) -> tuple[ThreadSnapshot, Stack] | Missed:
-    taken = target.capture(tid)
-    if isinstance(taken, Missed):
-        return taken
-    stack = unwinder.walk(taken)
-    if target.capturer.learn_trampolines(stack):
-        again = target.capture(tid)
-        if not isinstance(again, Missed):
-            return again, unwinder.walk(again)
-    return taken, stack
+    found = looker.look(tid, stat.state)
+    if isinstance(found, Missed):
+        return None if found.gone else before._replace(error=found.why)
+    snapshot = found.snapshot
+    stop_ns = snapshot.stop_ns if snapshot.capture is Capture.STOPPED else None
+    return before._replace(
+        capture=snapshot.capture, stop_ns=stop_ns, stack=found.stack, modules=found.modules
+    )
 
 
 def _syscall(target: LiveProcess, tid: int) -> Syscall | None:

@@ -15,7 +15,8 @@ from sfsample.model import CFA, Capture, Found, Rule, StopReason, ThreadSnapshot
 from sfsample.modules.index import ModuleIndex
 from sfsample.modules.maps import Mapping
 from sfsample.sampler import Options, Sampler
-from sfsample.target.procfs import Stat
+from sfsample.target.procfs import Asleep, Stat
+from sfsample.target.reading import Reading
 from sfsample.target.tracer import Missed
 from sfsample.unwind.row import UnwindRow
 from tests.builders.elf_builder import Load, elf
@@ -70,9 +71,7 @@ class FakeProcess:
         self.index = ModuleIndex(self._maps, lambda _: image)
         self.opener = SimpleNamespace(problems=[])
         self.home = Home(None, pid, 0)
-        self.capturer = SimpleNamespace(
-            tracer=SimpleNamespace(settle=lambda: True), learn_trampolines=self._learn, forget=lambda _: None
-        )
+        self.readings: dict[int, Reading] = {}
 
     def _maps(self):
         self.maps_read += 1
@@ -80,7 +79,13 @@ class FakeProcess:
             return ()
         return (Mapping(CODE, CODE + 4096, True, True, 0x1000, "08:01", 7, "/bin/x", False),)
 
-    def _learn(self, _stack):
+    def settled(self):
+        return True
+
+    def read(self, tid):
+        return self.readings.get(tid)
+
+    def learn_trampolines(self, _stack):
         return self.learns.pop() if self.learns else False
 
     def threads(self):
@@ -257,6 +262,7 @@ def test_wall_mode_samples_all(clock):
 
 
 def test_uninterruptible_sleep_is_a_failed_capture_in_wall_mode(clock):
+    """It is read like any other, and never asked to stop."""
     process = FakeProcess(clock, (PID, "D"))
     stats = record(process, mode="wall").stats
 
@@ -359,7 +365,8 @@ def test_a_trampoline_seen_for_the_first_time_costs_a_second_capture(process):
     process.learns = [True]
     stats = record(process, duration=TICK).stats
 
-    assert (len(process.captured), stats.samples, stats.captures[Capture.STOPPED]) == (2, 1, 2)
+    assert (len(process.captured), stats.pauses.count, stats.samples) == (2, 2, 1)
+    assert stats.captures == {Capture.STOPPED: 1}  # how the sample was had
 
 
 def test_statistics_of_pauses_and_problems_of_the_target(process):
@@ -396,3 +403,35 @@ def test_a_sample_stands_for_the_time_since_the_tick_before(process):
 
 def test_without_being_asked_no_timeline_is_kept(process):
     assert record(process).timeline is None
+
+
+# -- threads that sleep
+
+
+def reading(tid: int, registers: dict[int, int], number: int = 232) -> Reading:
+    snapshot = ThreadSnapshot(tid, registers, BytesMemory(STACK, bytes(16)), bounded=False, stop_ns=0,
+                              eintr=False, capture=Capture.READ)  # fmt: skip
+    return Reading(snapshot, Asleep(number, (), STACK, CODE), b"1 2 3\n")
+
+
+def test_a_thread_that_sleeps_is_read_and_not_stopped(clock):
+    process = FakeProcess(clock, (PID, "S"), (101, "D"))
+    process.readings = {tid: reading(tid, {16: CODE, 7: STACK}) for tid in (PID, 101)}
+    stats = record(process, mode="wall").stats
+
+    assert process.captured == []
+    assert stats.captures == {Capture.READ: 16}
+    assert (stats.samples, stats.pauses.count, stats.stacks) == (16, 0, {StopReason.OUTERMOST: 16})
+
+
+@pytest.mark.parametrize(("state", "restarts", "stops"), [("S", True, 8), ("S", False, 0), ("D", True, 0)])
+def test_it_is_stopped_only_for_a_register_and_where_it_does_not_notice(clock, state, restarts, stops):
+    needs_rbx = UnwindRow(Rule(3, 8, deref=False), Rule(CFA, -8, deref=True))
+    process = FakeProcess(clock, (PID, state))
+    process.readings = {PID: reading(PID, {16: CODE, 7: STACK})}
+    process.restarts = lambda asleep: asleep.number == 232 and restarts
+    stats = record(process, mode="wall", steppers=(Outermost(needs_rbx),)).stats
+
+    assert len(process.captured) == stats.captures[Capture.STOPPED] == stops
+    assert stats.captures[Capture.READ] == 8 - stops
+    assert stats.samples == 8

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from errno import EPERM
 
 from sfsample.errors import UnsupportedTarget
-from sfsample.model import Address, ThreadSnapshot
+from sfsample.model import Address, Stack, ThreadSnapshot
 from sfsample.modules.index import ModuleIndex
 from sfsample.modules.module import Module
 from sfsample.target.capture import DEFAULT_STACK_BYTES, Capturer
@@ -18,7 +18,10 @@ from sfsample.target.images import ImageOpener
 from sfsample.target.own_thread import OwnThread
 from sfsample.target.permission import held_by_us, tracer_of
 from sfsample.target.process import check, not_permitted
-from sfsample.target.procfs import ProcFs, Stat
+from sfsample.target.procfs import Asleep, ProcFs, Stat
+from sfsample.target.reading import Reading, read_asleep
+from sfsample.target.restart import restarts
+from sfsample.target.stack_copy import StackCopy
 from sfsample.target.tracer import Missed, may_attach
 from sfsample.target.vm import CopyBuffer
 
@@ -54,7 +57,8 @@ class LiveProcess:
             raise
         self._mark = CopyBuffer(_MARK)
         child = self.proc.status().get("PPid") == str(os.getpid())
-        self.capturer = Capturer(pid, self.arch, self._extent, stack_bytes, child=child)
+        self._copy = StackCopy(pid, self.arch, self._extent, stack_bytes)
+        self.capturer = Capturer(pid, self.arch, self._copy, child=child)
 
     def _try_attaching(self) -> None:
         """Find out whether the kernel lets us, before anything counts.  Nothing is stopped.
@@ -85,7 +89,7 @@ class LiveProcess:
     def threads(self) -> list[tuple[int, Stat]]:
         """Return the threads that have not ended, with their state now."""
         stats = self.proc.thread_stats()
-        self.capturer.keep_only(tid for tid, _ in stats)
+        self._copy.keep_only(tid for tid, _ in stats)
         return [(tid, stat) for tid, stat in stats if stat.state not in "ZX"]
 
     def replaced(self, tid: int, modules: Iterable[Module]) -> bool:
@@ -101,8 +105,24 @@ class LiveProcess:
                 return True
         return False
 
+    def read(self, tid: int) -> Reading | None:
+        """Read one thread without stopping it; None: it does not sleep, has ended, or may not be read."""
+        return read_asleep(self.proc, self.capturer.tracer.arch, self._copy, tid)
+
+    def restarts(self, asleep: Asleep) -> bool:
+        """Whether a thread that sleeps like this can be stopped without its noticing."""
+        return restarts(self.proc, asleep)
+
+    def learn_trampolines(self, stack: Stack) -> bool:
+        """Learn from a walk; True when the same capture would now give more."""
+        return self._copy.learn_trampolines(stack)
+
+    def settled(self) -> bool:
+        """Release threads that stopped too late; False while one is still to stop."""
+        return self.capturer.tracer.settle()
+
     def capture(self, tid: int) -> ThreadSnapshot | Missed:
-        """Capture one thread.  Raises NotPermitted when the kernel refuses although the thread lives.
+        """Stop one thread and capture it.  Raises NotPermitted when the kernel refuses although it lives.
 
         That somebody else traces a thread is no such refusal: others may be free, and another sampler lets go
         in an instant.
@@ -126,6 +146,6 @@ class LiveProcess:
         One that does not stop for a second is released by the kernel when the calling OS thread ends.
         """
         deadline = time.monotonic() + _CLOSE_DEADLINE_S
-        while not self.capturer.tracer.settle() and time.monotonic() < deadline:
+        while not self.settled() and time.monotonic() < deadline:
             time.sleep(0.001)
         self.proc.close()

@@ -8,17 +8,15 @@ Source: proc(5).
 """
 
 import os
-from errno import EACCES, EMFILE, ENFILE, ENOENT, ENOTDIR, EPERM, ESRCH
-from resource import RLIMIT_NOFILE, getrlimit
+from errno import EACCES, ENOENT, ENOTDIR, EPERM, ESRCH
 from typing import NamedTuple
 
 from sfsample.errors import NoSuchProcess, NotPermitted, TargetError
 from sfsample.modules.maps import Mapping, parse_maps
+from sfsample.target.task_files import EXHAUSTED, TaskFiles
 
 _CHUNK = 1 << 20
-_MAX_OPEN = min(getrlimit(RLIMIT_NOFILE)[0], 1 << 16) // 2  # stat files kept open, of all processes
 _GONE = (ENOENT, ESRCH, ENOTDIR)
-_EXHAUSTED = (EMFILE, ENFILE)
 PF_KTHREAD = 0x00200000
 
 
@@ -44,21 +42,40 @@ def parse_stat(data: bytes) -> Stat:
                 (*fields[23:26], *fields[42:49]))  # fmt: skip
 
 
+class Asleep(NamedTuple):
+    """What a thread that does not run was last doing: where its user code stands, and its system call.
+
+    `number` is -1 outside a system call: in a page fault, or stopped.
+    """
+
+    number: int
+    args: tuple[int, ...]
+    sp: int
+    pc: int
+
+
+def parse_syscall(data: bytes) -> Asleep | None:
+    """Parse a syscall file, "NR ARG*6 SP PC" or "-1 SP PC"; None: the thread runs, or wants to."""
+    number, *words = data.split()
+    if number == b"running":
+        return None
+    *args, sp, pc = (int(word, 16) for word in words)
+    return Asleep(int(number), tuple(args), sp, pc)
+
+
 class ProcFs:
     """One process's directory.  Raises NoSuchProcess when there is none.
 
     Every method raises TargetError when there are no files left to open.
     """
 
-    kept_open = 0  # stat files of all processes
-
     def __init__(self, pid: int) -> None:
         self.pid = pid
-        self._stats: dict[int, int] = {}  # open stat files, by tid
         self._dir = -1
         try:
             self._dir = os.open(f"/proc/{pid}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             self._tasks = os.open("task", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self._dir)
+            self._files = TaskFiles(self._tasks)
         except OSError as failure:
             if self._dir >= 0:
                 os.close(self._dir)
@@ -73,8 +90,7 @@ class ProcFs:
 
     def close(self) -> None:
         """Close every file."""
-        for tid in tuple(self._stats):
-            self.forget(tid)
+        self._files.keep_only(())
         for fd in (self._tasks, self._dir):
             os.close(fd)
 
@@ -83,7 +99,7 @@ class ProcFs:
         try:
             fd = os.open(name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._dir)
         except OSError as failure:
-            if failure.errno in _EXHAUSTED:
+            if failure.errno in EXHAUSTED:
                 raise self._refused(failure) from None
             return None
         try:
@@ -118,7 +134,7 @@ class ProcFs:
         except OSError as refusal:
             if refusal.errno in (EACCES, EPERM):
                 raise NotPermitted(self.pid, f"not permitted to read the memory map of {self.pid}") from None
-            if refusal.errno in _EXHAUSTED:
+            if refusal.errno in EXHAUSTED:
                 raise self._refused(refusal) from None
             return ()
         try:
@@ -133,7 +149,7 @@ class ProcFs:
         try:
             return sorted(int(name) for name in os.listdir(self._tasks))
         except OSError as failure:
-            if failure.errno in _EXHAUSTED:
+            if failure.errno in EXHAUSTED:
                 raise self._refused(failure) from None
             return []
 
@@ -148,49 +164,39 @@ class ProcFs:
         Those that are known are read first, and parsed afterwards: while we run, a thread that was asleep
         wakes up behind us and looks as if it had been running.
         """
-        known: dict[int, bytes] = {}
-        for tid, fd in tuple(self._stats.items()):
-            try:
-                known[tid] = os.pread(fd, 1024, 0)
-            except OSError:  # it has ended; another may have its id, and is looked at below
-                self.forget(tid)
+        known = {tid: self.task(tid, "stat") for tid in self._files.known()}
         tids = self.threads()
-        self.keep_only(tids)
-        stats = ((tid, parse_stat(known[tid]) if tid in known else self.thread_stat(tid)) for tid in tids)
-        return [(tid, stat) for tid, stat in stats if stat is not None]
+        self._files.keep_only(tids)
+        lines = ((tid, known[tid] if tid in known else self.task(tid, "stat")) for tid in tids)
+        return [(tid, parse_stat(line)) for tid, line in lines if line]
 
     def thread_stat(self, tid: int) -> Stat | None:
-        """Return a thread's line, through a file kept open; None when the thread has ended."""
-        fd = self._stats.get(tid)
-        if fd is None and ProcFs.kept_open >= _MAX_OPEN:
-            data = self.read(f"task/{tid}/stat")
-            return parse_stat(data) if data else None
+        """Return a thread's line; None when the thread has ended."""
+        line = self.task(tid, "stat")
+        return parse_stat(line) if line else None
+
+    def asleep(self, tid: int) -> Asleep | None:
+        """Return where a thread stands that does not run; None: it runs or has ended, or we may not know."""
+        line = self.task(tid, "syscall")
+        return parse_syscall(line) if line else None
+
+    def counters(self, tid: int) -> bytes | None:
+        """Return what the scheduler counts for a thread: time run, time waited, number of times run.
+
+        As long as they stay the same, a thread that was asleep has not run.  A kernel that does not keep them
+        says "0 0 0"; then it is how often the thread was taken off a processor.
+        """
+        line = self.task(tid, "schedstat")
+        if line is not None and not line.startswith(b"0 0 0"):
+            return line
+        return (self.task(tid, "status") or b"").partition(b"\nvoluntary_ctxt_switches")[2] or None
+
+    def task(self, tid: int, name: str) -> bytes | None:
+        """Return a thread's file, which is kept open; None when the thread has ended."""
         try:
-            if fd is None:
-                fd = os.open(f"{tid}/stat", os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._tasks)
-                self._stats[tid] = fd
-                ProcFs.kept_open += 1
-            return parse_stat(os.pread(fd, 1024, 0))
+            return self._files.read(tid, name)
         except OSError as failure:
-            self.forget(tid)
-            if failure.errno in _EXHAUSTED:
-                raise self._refused(failure) from None
-            if failure.errno == ESRCH and fd is not None and tid in self.threads():
-                return self.thread_stat(tid)  # the id was recycled: look at the new thread
-            return None
-
-    def forget(self, tid: int) -> None:
-        """Close what is kept open for a thread."""
-        fd = self._stats.pop(tid, None)
-        if fd is not None:
-            os.close(fd)
-            ProcFs.kept_open -= 1
-
-    def keep_only(self, tids: list[int]) -> None:
-        """Close what is kept open for other threads."""
-        if len(self._stats) > len(tids):
-            for tid in self._stats.keys() - set(tids):
-                self.forget(tid)
+            raise self._refused(failure) from None
 
     def status(self) -> dict[str, str]:
         """Return /proc/PID/status as a dictionary; empty when the process has ended."""

@@ -146,7 +146,7 @@ def test_an_exception_in_the_pause(name, monkeypatch):
             target.signal(signal.SIGRTMIN)
             with pytest.raises(KeyboardInterrupt):
                 live.capture(target.pid)
-            wait_until(live.capturer.tracer.settle, "released")
+            wait_until(live.settled, "released")
         monkeypatch.undo()
         live.close()
         assert_untraced(target.pid)

@@ -9,7 +9,9 @@ import signal
 import pytest
 
 import sfsample
-from sfsample.model import Capture, StopReason
+from sfsample.model import Capture, StopReason, ThreadSnapshot
+from sfsample.target.live import LiveProcess
+from sfsample.target.own_thread import OwnThread
 from sfsample.target.process import check
 from sfsample.target.procfs import ProcFs
 from tests.live.chains import Checker, listed
@@ -99,7 +101,7 @@ def test_a_job_stopped_target_stays_stopped(scenario):
         Checker(program).check(profile, dict.fromkeys({key.tid for key in profile.counts}, chains))
 
         for thread in sfsample.dump(target.pid).threads:
-            assert (thread.state, thread.capture) == ("T", Capture.STOPPED)
+            assert (thread.state, thread.capture) == ("T", Capture.READ)
             assert thread.stack.stop_reason is StopReason.OUTERMOST
         target.assert_unharmed(stopped=True)
 
@@ -130,12 +132,28 @@ def test_stopped_and_continued_while_recording():
 def test_calls_that_our_stops_break_are_counted():
     """epoll_wait(2) fails with EINTR at each stop of a thread that sleeps in it: not one more or less."""
     with running(fixture("v3"), "epoll") as target:
-        profile = record_samples(target.pid, 60, rate=200, mode="wall")
-        prone = profile.stats.eintr_prone_stops
+
+        def stop(_) -> list[ThreadSnapshot]:
+            live = LiveProcess(target.pid)
+            try:
+                return [live.capture(target.pid) for _ in range(60)]
+            finally:
+                live.close()
+
+        prone = sum(snapshot.eintr for snapshot in OwnThread(stop, lambda: False).run())
         wait_until(lambda: states(target.pid) == {"S"}, "asleep again")
         told = target.reader.available()
         assert told == [f"eintr {n}" for n in range(1, prone + 1)]
-        assert 5 <= prone <= profile.stats.pauses.count
+        assert 5 <= prone <= 60
+
+
+def test_no_call_is_broken_by_a_recording():
+    """A thread that sleeps in epoll_wait(2) is read, not stopped."""
+    with running(fixture("v3"), "epoll") as target:
+        stats = record_samples(target.pid, 60, rate=200, mode="wall").stats
+        assert stats.captures == {Capture.READ: stats.samples}
+        assert (stats.eintr_prone_stops, stats.pauses.count) == (0, 0)
+        assert target.reader.available() == []
 
 
 def test_calls_that_the_kernel_restarts_are_not_counted():

@@ -1,0 +1,55 @@
+"""One sleeping thread, without stopping it.
+
+Law: nothing is stopped, so nothing is disturbed.  A thread that does not run does not change: /proc tells
+its pc and sp, process_vm_readv(2) its stack.  That it has not run meanwhile is proved by the scheduler's
+counters, read before and after.  The other registers are not known: they are absent, and a walk that needs
+one says so.
+
+Source: proc(5), /proc/PID/syscall and schedstat; Linux lib/syscall.c: the kernel itself looks at the thread
+before and after it reads its registers, and says "running" when that was for nothing.
+"""
+
+from typing import NamedTuple
+
+from sfsample.arch import Arch
+from sfsample.model import Capture, Registers, ThreadSnapshot
+from sfsample.target.procfs import Asleep, ProcFs
+from sfsample.target.stack_copy import StackCopy
+
+_TRIES = 2
+# DWARF numbers of the registers that carry a system call's arguments; the kernel leaves them alone.  (vfork
+# of glibc keeps its return address in one.)  syscall(2), "Architecture calling conventions".
+_ARGUMENTS = {62: (5, 4, 1, 10, 8, 9), 183: (0, 1, 2, 3, 4, 5)}  # by e_machine
+
+
+class Reading(NamedTuple):
+    """What was read of a thread that sleeps, and how the scheduler counted it then."""
+
+    snapshot: ThreadSnapshot
+    asleep: Asleep
+    counters: bytes
+
+
+def read_asleep(proc: ProcFs, arch: Arch, copy: StackCopy, tid: int) -> Reading | None:
+    """Read a thread; None: it runs (or keeps waking up), has ended, or may not be read."""
+    for _ in range(_TRIES):
+        counters, asleep = proc.counters(tid), proc.asleep(tid)
+        if counters is None or asleep is None:
+            return None
+        copy.fill(tid, asleep.sp)
+        if proc.asleep(tid) == asleep and proc.counters(tid) == counters:
+            copy.learn_extent(tid, asleep.sp)
+            registers = _registers(arch, asleep)
+            snapshot = ThreadSnapshot(
+                tid, registers, copy.memory(), copy.bounded, 0, eintr=False, arch=arch, capture=Capture.READ
+            )
+            return Reading(snapshot, asleep, counters)
+    return None
+
+
+def _registers(arch: Arch, asleep: Asleep) -> Registers:
+    return {
+        **dict(zip(_ARGUMENTS.get(arch.machine, ()), asleep.args, strict=False)),
+        arch.pc: asleep.pc,
+        arch.sp: asleep.sp,
+    }

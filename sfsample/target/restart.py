@@ -1,0 +1,37 @@
+"""System calls that a stop does not harm: the kernel carries on with them as if nothing had happened.
+
+Law: a list of what is known to be safe, never of what is known to be harmful: a call that is not here is one
+that a stop may make fail with EINTR.  tests/live/test_restart.py sees each of these come through, and the
+others fail.
+
+When a thread is stopped by PTRACE_INTERRUPT, a call that it sleeps in returns to the edge of the kernel.
+With -ERESTARTSYS, -ERESTARTNOHAND, -ERESTARTNOINTR or -ERESTART_RESTARTBLOCK it begins again where it was, as
+there is no signal handler to run; -EINTR goes to the program.  So the list in signal(7), which is about
+handlers, is longer than what fails here: poll, nanosleep, msgrcv and others restart after a stop.
+
+Source: signal(7), "Interruption of system calls"; Linux kernel/entry/common.c and arch_do_signal_or_restart;
+fs/eventpoll.c, fs/aio.c, io_uring, ipc/sem.c and do_sigtimedwait return -EINTR.  A socket with SO_RCVTIMEO
+does too (sock_intr_errno), and a driver may, so calls on a file count only if it is a pipe or alike.
+"""
+
+from sfsample.target.procfs import Asleep, ProcFs
+from sfsample.target.syscalls import syscall_name
+
+_ALWAYS = frozenset({
+    "poll", "ppoll", "select", "pselect6", "nanosleep", "clock_nanosleep", "restart_syscall",
+    "futex", "wait4", "waitid", "pause", "rt_sigsuspend",
+    "msgrcv", "msgsnd", "mq_timedreceive", "mq_timedsend", "flock", "io_pgetevents",
+})  # fmt: skip
+_ON_PIPES = frozenset({"read", "readv", "write", "writev"})
+_ANON = "anon_inode:"
+_PIPES = ("pipe:", f"{_ANON}[eventfd]", f"{_ANON}[timerfd]", f"{_ANON}[signalfd]", f"{_ANON}inotify")
+
+
+def restarts(proc: ProcFs, asleep: Asleep) -> bool:
+    """Whether a thread that sleeps like this can be stopped without its noticing."""
+    if asleep.number < 0:
+        return True  # in a page fault, which is taken again; or stopped already
+    name = syscall_name(asleep.number)
+    if name in _ON_PIPES:
+        return (proc.link(f"fd/{asleep.args[0]}") or "").startswith(_PIPES)
+    return name in _ALWAYS

@@ -1,0 +1,113 @@
+"""Copying the stack of one thread.
+
+Law: `fill` makes system calls and nothing else that could be done before or after: it is called while a
+thread is stopped.  What it copied is turned into a `Memory` later, by `memory`.
+
+A signal handler on an alternate stack hides the interrupted stack from a slice taken at sp.  The slice is
+therefore searched for the mark of a kind of signal frame (learnt from the first walk through one, which is
+then taken again); the stack that the kernel saved beside it is copied as well.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+
+from sfsample.arch import Arch
+from sfsample.memory import BytesMemory, Memory, PiecewiseMemory
+from sfsample.model import Found, Stack, StopReason
+from sfsample.target.vm import CopyBuffer, read_memory
+
+_MAX_EXTRA = 2
+_REHEARSED = 1024  # bytes at the top of the stack, read beforehand to have the path warm
+
+StackEnd = Callable[[int], tuple[int, int] | None]
+
+
+class StackCopy:
+    """Copies at most `stack_bytes` of a thread's stack.  `stack_end(sp)` tells the mapping sp lies in."""
+
+    def __init__(self, pid: int, arch: Arch, stack_end: StackEnd, stack_bytes: int) -> None:
+        self._pid = pid
+        self._arch = arch
+        self._stack_end = stack_end
+        self._slice = stack_bytes + arch.red_zone
+        self._buffer = CopyBuffer(self._slice)
+        self._spare: CopyBuffer | None = None
+        self._extents: dict[int, tuple[int, int]] = {}
+        self._trampolines: set[int] = set()
+        self._marks: set[tuple[bytes, int]] = set()  # what to look for, and where the saved sp is from there
+        self._base = self._count = self._wanted = 0
+        self._extra: list[tuple[int, int]] = []
+
+    def rehearse(self, tid: int) -> None:
+        """Read what `fill` will probably read, to have it in the processor's caches."""
+        high = self._extents.get(tid, (0, 0))[1]
+        if high:
+            self._buffer.fill(tid, high - _REHEARSED, _REHEARSED)
+
+    def fill(self, tid: int, sp: int) -> None:
+        """Copy the stack from `sp`."""
+        low, high = self._extents.get(tid, (0, 0))
+        self._base = (sp - self._arch.red_zone) & -8
+        self._wanted = min(self._slice, high - self._base) if low <= sp < high else self._slice
+        self._count = self._buffer.fill(tid, self._base, self._wanted)
+        self._extra = self._interrupted_stacks(tid) if self._marks else []
+
+    def _interrupted_stacks(self, tid: int) -> list[tuple[int, int]]:
+        """Copy the stacks that signals interrupted to the spare buffer; return (address, bytes) of each."""
+        data, spare, arch, base, count = self._buffer.bytes, self._spare, self._arch, self._base, self._count
+        found: list[tuple[int, int]] = []
+        for mark, to_sp in self._marks:
+            at = data.find(mark, 0, count)
+            while at >= 0 and len(found) < _MAX_EXTRA and spare is not None:
+                sp = int.from_bytes(data[max(at + to_sp, 0) : max(at + to_sp + 8, 0)], arch.byteorder)
+                if not base <= sp < base + count:
+                    start = (sp - arch.red_zone) & -8
+                    place = len(found) * self._slice
+                    found.append((start, spare.fill(tid, start, self._slice, place)))
+                at = data.find(mark, at + 8, count)
+        return found
+
+    def memory(self) -> Memory:
+        """Return what was copied; the next `fill` does not change it."""
+        order = self._arch.byteorder
+        memory = BytesMemory(self._base, bytes(memoryview(self._buffer.bytes)[: self._count]), order)
+        if not self._extra or self._spare is None:
+            return memory
+        data = memoryview(self._spare.bytes)
+        places = range(0, len(self._extra) * self._slice, self._slice)
+        others = (BytesMemory(start, bytes(data[at : at + size]), order)
+                  for at, (start, size) in zip(places, self._extra, strict=True))  # fmt: skip
+        return PiecewiseMemory(memory, *others)
+
+    @property
+    def bounded(self) -> bool:
+        """Whether the copy ended at the limit, not at the end of the stack."""
+        whole = self._count == self._wanted == self._slice
+        return whole or any(size == self._slice for _, size in self._extra)
+
+    def learn_extent(self, tid: int, sp: int) -> None:
+        """Note where the mapping ends that a thread's stack lies in."""
+        low, high = self._extents.get(tid, (0, 0))
+        if not low <= sp < high:
+            extent = self._stack_end(sp)
+            if extent is not None:
+                self._extents[tid] = extent
+
+    def learn_trampolines(self, stack: Stack) -> bool:
+        """Note the signal trampolines on a stack; True when a new one cost us the rest of that stack."""
+        pairs = zip(stack.frames, stack.frames[1:], strict=False)
+        seen = {f.pc for f, above in pairs if above.found is Found.SIGNAL_FRAME}
+        if seen <= self._trampolines:
+            return False
+        self._marks.update(mark for pc in seen - self._trampolines for mark in self._marks_of(pc))
+        self._trampolines |= seen
+        self._spare = self._spare or CopyBuffer(_MAX_EXTRA * self._slice)
+        return stack.stop_reason is not StopReason.OUTERMOST
+
+    def _marks_of(self, trampoline: int) -> Iterator[tuple[bytes, int]]:
+        for kind in self._arch.signal_frames:
+            if read_memory(self._pid, trampoline, len(kind.code)) == kind.code:
+                yield kind.mark or trampoline.to_bytes(8, self._arch.byteorder), kind.mark_to_sp
+
+    def keep_only(self, tids: Iterable[int]) -> None:
+        """Drop what is kept for threads that have ended."""
+        self._extents = {tid: self._extents[tid] for tid in tids if tid in self._extents}

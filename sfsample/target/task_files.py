@@ -1,0 +1,66 @@
+"""Small files of many threads, read again and again: /proc/PID/task/TID/{stat,schedstat,syscall}.
+
+Law: a file is kept open, so that reading it is one system call, as long as half the limit of open files
+allows.  A file that was opened for a thread never answers for another: when its thread has ended it says
+ESRCH, and a thread that has been given the same id since is opened anew.  A thread that has ended is None.
+
+Source: proc(5).
+"""
+
+import os
+from collections.abc import Iterable
+from errno import EMFILE, ENFILE, ESRCH
+from resource import RLIMIT_NOFILE, getrlimit
+
+EXHAUSTED = (EMFILE, ENFILE)
+_CHUNK = 4096
+_ROOM = min(getrlimit(RLIMIT_NOFILE)[0], 1 << 16) // 2
+
+
+class TaskFiles:
+    """The files below an open /proc/PID/task directory."""
+
+    kept_open = 0  # of all processes
+
+    def __init__(self, tasks: int) -> None:
+        self._tasks = tasks
+        self._fds: dict[int, dict[str, int]] = {}
+
+    def read(self, tid: int, name: str) -> bytes | None:
+        """Return what the file says now.  Raises OSError when there are no files left to open."""
+        fd = self._fds.get(tid, {}).get(name)
+        try:
+            return self._first(tid, name) if fd is None else os.pread(fd, _CHUNK, 0)
+        except OSError as failure:
+            self.forget(tid)
+            if failure.errno in EXHAUSTED:
+                raise
+            if failure.errno == ESRCH and fd is not None:
+                return self.read(tid, name)  # the id may have been given away: there is a new file then
+            return None
+
+    def _first(self, tid: int, name: str) -> bytes:
+        fd = os.open(f"{tid}/{name}", os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._tasks)
+        if TaskFiles.kept_open >= _ROOM:
+            try:
+                return os.pread(fd, _CHUNK, 0)
+            finally:
+                os.close(fd)
+        self._fds.setdefault(tid, {})[name] = fd
+        TaskFiles.kept_open += 1
+        return os.pread(fd, _CHUNK, 0)
+
+    def known(self) -> list[int]:
+        """Return the threads of which a file is open."""
+        return sorted(self._fds)
+
+    def forget(self, tid: int) -> None:
+        """Close what is kept open for a thread."""
+        for fd in self._fds.pop(tid, {}).values():
+            os.close(fd)
+            TaskFiles.kept_open -= 1
+
+    def keep_only(self, tids: Iterable[int]) -> None:
+        """Close what is kept open for other threads."""
+        for tid in self._fds.keys() - set(tids):
+            self.forget(tid)

@@ -1,0 +1,246 @@
+"""Threads asleep, each in a system call of its own, that say when a call comes back.
+
+    python sleepers.py FD [NAME ...]        all that are known, unless some are named
+
+Law: no call here has a reason to return: every one waits for what never happens (or for an hour).  So a line
+`returned NAME ERRNO` means that somebody disturbed it.  `ready PID` is written when every thread is in its
+call; each thread is named after its call.  System calls are made through libc's `syscall`, which does not
+repeat an interrupted one.
+"""
+
+import ctypes
+import os
+import resource
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable
+
+libc = ctypes.CDLL(None, use_errno=True)
+Words = ctypes.c_long * 64
+HOUR = Words(3600, 0)
+NONE = ctypes.c_void_p(None)
+CLOCK_MONOTONIC, FUTEX_WAIT, FUTEX_WAIT_BITSET, FUTEX_LOCK_PI = 1, 0, 9, 6
+AF_UNIX_PAIR = socket.socketpair()
+keep: list[object] = [AF_UNIX_PAIR]  # whatever the kernel holds a pointer to
+
+
+def words(*values: int) -> ctypes.Array[ctypes.c_long]:
+    made = Words(*values)
+    keep.append(made)
+    return made
+
+
+def empty_pipe() -> int:
+    ends = os.pipe()
+    keep.append(ends)
+    return ends[0]
+
+
+def full_pipe() -> int:
+    _, end = os.pipe()
+    os.set_blocking(end, False)
+    try:
+        while True:
+            os.write(end, bytes(65536))
+    except BlockingIOError:
+        os.set_blocking(end, True)
+    return end
+
+
+def poll_entry() -> ctypes.Array[ctypes.c_int]:
+    made = (ctypes.c_int * 2)(empty_pipe(), 1)
+    keep.append(made)
+    return made
+
+
+def read_set(fd: int) -> ctypes.Array[ctypes.c_long]:
+    made = words()
+    made[fd // 64] = 1 << fd % 64
+    return made
+
+
+def child() -> int:
+    pid = os.fork()
+    if pid == 0:
+        libc.prctl(1, 9)  # PR_SET_PDEATHSIG, SIGKILL
+        time.sleep(3600)
+        os._exit(0)
+    return pid
+
+
+def aio_context() -> int:
+    context = ctypes.c_ulong(0)
+    libc.syscall(206, 8, ctypes.byref(context))
+    return context.value
+
+
+def uring() -> int:
+    return int(libc.syscall(425, 4, (ctypes.c_char * 120)()))
+
+
+def reader(fd: int) -> tuple[int, ...]:
+    return (0, fd, words(), 8)
+
+
+def timed_socket() -> int:
+    ours, theirs = socket.socketpair()
+    ours.settimeout(None)
+    ours.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, (3600).to_bytes(8, "little") + bytes(8))
+    keep.append((ours, theirs))
+    return ours.fileno()
+
+
+def queue() -> int:
+    attributes = words(0, 1, 8)
+    name = f"sfsample-{os.getpid()}".encode()
+    made = int(libc.syscall(240, name, os.O_CREAT | os.O_RDWR, 0o600, attributes))
+    libc.syscall(241, name)  # mq_unlink
+    return made
+
+
+def locked_file() -> int:
+    """Locked through one opening of it, waited for through another."""
+    import fcntl
+
+    fd = os.open("/dev/shm", os.O_TMPFILE | os.O_RDWR)  # noqa: S108
+    again = os.open(f"/proc/self/fd/{fd}", os.O_RDWR)
+    fcntl.flock(fd, fcntl.LOCK_EX)
+    keep.append(fd)
+    return again
+
+
+def held_futex() -> ctypes.Array[ctypes.c_long]:
+    """A priority-inheriting lock that the main thread holds."""
+    return words(os.getpid())
+
+
+def semaphores() -> int:
+    made = int(libc.syscall(64, 0, 1, 0o600))
+    ipc.append((66, made))
+    return made
+
+
+def messages() -> int:
+    made = int(libc.syscall(68, 0, 0o600))
+    ipc.append((71, made))
+    return made
+
+
+ipc: list[tuple[int, int]] = []
+SIGNALS = words(1 << 11)  # SIGUSR2, blocked everywhere
+# name: arguments of syscall(2)
+CALLS: dict[str, Callable[[], tuple[object, ...]]] = {
+    "read_pipe": lambda: reader(empty_pipe()),
+    "read_eventfd": lambda: reader(os.eventfd(0)),
+    "read_inotify": lambda: reader(libc.inotify_init()),
+    "write_pipe": lambda: (1, full_pipe(), words(1), 8),
+    "poll": lambda: (7, poll_entry(), 1, -1),
+    "poll_timeout": lambda: (7, poll_entry(), 1, 3_600_000),
+    "ppoll": lambda: (271, poll_entry(), 1, NONE, NONE, 8),
+    "select": lambda: (23, 64, read_set(empty_pipe()), NONE, NONE, NONE),
+    "pselect6": lambda: (270, 64, read_set(empty_pipe()), NONE, NONE, words(3600), NONE),
+    "nanosleep": lambda: (35, HOUR, NONE),
+    "clock_nanosleep": lambda: (230, CLOCK_MONOTONIC, 0, HOUR, NONE),
+    "nanosleep_until": lambda: (230, CLOCK_MONOTONIC, 1, words(1 << 32), NONE),
+    "futex": lambda: (202, words(0), FUTEX_WAIT, 0, NONE),
+    "futex_timeout": lambda: (202, words(0), FUTEX_WAIT, 0, HOUR),
+    "futex_bitset": lambda: (202, words(0), FUTEX_WAIT_BITSET, 0, words(1 << 32), NONE, ctypes.c_uint(~0)),
+    "futex_lock_pi": lambda: (202, held_futex(), FUTEX_LOCK_PI, 0, NONE),
+    "futex_waitv": lambda: (449, words(0, ctypes.addressof(words(0)), 2), 1, 0, NONE, 0),
+    "wait4": lambda: (61, child(), NONE, 0, NONE),
+    "waitid": lambda: (247, 1, child(), words(), 4, NONE),
+    "pause": lambda: (34,),
+    "rt_sigsuspend": lambda: (130, words(1 << 11), 8),
+    "rt_sigtimedwait": lambda: (128, SIGNALS, NONE, NONE, 8),
+    "epoll_wait": lambda: (232, libc.epoll_create1(0), words(), 1, -1),
+    "epoll_pwait": lambda: (281, libc.epoll_create1(0), words(), 1, -1, NONE, 8),
+    "epoll_pwait2": lambda: (441, libc.epoll_create1(0), words(), 1, NONE, NONE, 8),
+    "semop": lambda: (65, semaphores(), words(0xFFFF << 16), 1),
+    "semtimedop": lambda: (220, semaphores(), words(0xFFFF << 16), 1, HOUR),
+    "msgrcv": lambda: (70, messages(), words(), 8, 0, 0),
+    "mq_timedreceive": lambda: (243, queue(), words(), 8, NONE, NONE),
+    "io_getevents": lambda: (208, aio_context(), 1, 1, words(), NONE),
+    "io_pgetevents": lambda: (333, aio_context(), 1, 1, words(), NONE, NONE),
+    "io_uring_enter": lambda: (426, uring(), 0, 1, 1, NONE, 8),
+    "recvfrom": lambda: (45, socket_end(), words(), 8, 0, NONE, NONE),
+    "recvfrom_timeout": lambda: (45, timed_socket(), words(), 8, 0, NONE, NONE),
+    "read_socket_timeout": lambda: reader(timed_socket()),
+    "accept": lambda: (43, listener(), NONE, NONE),
+    "flock": lambda: (73, locked_file(), 2),
+    "open_fifo": lambda: (2, fifo(), os.O_RDONLY),
+}
+
+
+def socket_end() -> int:
+    ends = socket.socketpair()
+    keep.append(ends)
+    return ends[0].fileno()
+
+
+def listener() -> int:
+    made = socket.socket(socket.AF_UNIX)
+    made.bind(f"\0sfsample-{os.getpid()}")
+    made.listen()
+    keep.append(made)
+    return made.fileno()
+
+
+def fifo() -> bytes:
+    import tempfile
+
+    directory = tempfile.TemporaryDirectory()
+    keep.append(directory)
+    path = os.path.join(directory.name, "fifo")
+    os.mkfifo(path)
+    return path.encode()
+
+
+def sleep_in(name: str, arguments: tuple[object, ...], say: Callable[[str], None]) -> None:
+    tid = threading.get_native_id()
+    passed = [ctypes.c_long(word) if isinstance(word, int) else word for word in arguments]
+    with open(f"/proc/self/task/{tid}/comm", "w", encoding="ascii") as comm:
+        comm.write(name[:15])
+    while True:
+        ctypes.set_errno(0)
+        libc.syscall(*passed)
+        number = ctypes.get_errno()
+        say(f"returned {name} {number}")
+        if number not in (0, 4):
+            return
+
+
+def asleep(tid: int) -> bool:
+    with open(f"/proc/self/task/{tid}/syscall", encoding="ascii") as file:
+        return file.read().split()[0] not in ("running", "-1")
+
+
+def main() -> None:
+    fd, *names = sys.argv[1:]
+    import signal
+
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR2})
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+    def say(line: str) -> None:
+        os.write(int(fd), line.encode() + b"\n")
+
+    prepared = {name: CALLS[name]() for name in names or CALLS}  # forks come before threads
+    threads = [
+        threading.Thread(target=sleep_in, args=(name, arguments, say), daemon=True)
+        for name, arguments in prepared.items()
+    ]
+    for thread in threads:
+        thread.start()
+    while not all(asleep(thread.native_id) for thread in threads if thread.is_alive()):
+        time.sleep(0.01)
+    say(f"ready {os.getpid()}")
+    sys.stdin.buffer.read(1)  # until we are told, or whoever started us has gone
+    for number, made in ipc:
+        libc.syscall(number, made, 0, 0)
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

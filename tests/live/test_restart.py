@@ -1,0 +1,94 @@
+"""Threads asleep: read without a stop, in whatever call; and which calls come through a stop unharmed.
+
+Law: the target says when a call of its comes back (`sleepers.py`), and none has another reason to.
+"""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+import sfsample
+from sfsample.model import Capture
+from sfsample.target.live import LiveProcess
+from sfsample.target.own_thread import OwnThread
+from tests.live.sleepers import CALLS
+from tests.live.targets import Target, started, status, tids, wait_until
+
+pytestmark = pytest.mark.live
+SLEEPERS = str(Path(__file__).with_name("sleepers.py"))
+# what is not in the list of target/restart.py, and really fails when it is stopped
+FAIL = {
+    "epoll_wait", "epoll_pwait", "epoll_pwait2", "semop", "semtimedop", "rt_sigtimedwait", "io_getevents",
+    "io_uring_enter", "recvfrom_timeout", "read_socket_timeout",
+}  # fmt: skip
+# restarted as well, but not listed: a socket can have a time limit, an open can wait for a driver; and
+# python-ptrace has no name for the last one
+UNLISTED = {"recvfrom", "accept", "open_fifo", "futex_waitv"}
+
+
+def short(name: str) -> str:
+    """The name of a thread has 15 letters."""
+    return name[:15]
+
+
+def ready(target: Target) -> dict[str, int]:
+    """Wait until every thread sleeps; return their ids by the name of their call (15 letters)."""
+    target.await_ready()
+    return {status(target.pid, tid)["Name"]: tid for tid in tids(target.pid) if tid != target.pid}
+
+
+def stop_all(pid: int, sleepers: dict[str, int]) -> dict[str, bool]:
+    """Stop every thread a few times; return which were said to be unharmed by it."""
+
+    def work(_stop):
+        live = LiveProcess(pid)
+        try:
+            said = {name: live.restarts(live.proc.asleep(tid)) for name, tid in sleepers.items()}
+            for tid in sleepers.values():
+                for _ in range(3):
+                    live.capture(tid)
+                    wait_until(lambda tid=tid: live.proc.asleep(tid), "asleep again")
+            return said
+        finally:
+            live.close()
+
+    return OwnThread(work, lambda: False).run()
+
+
+def test_which_system_calls_notice_a_stop():
+    with started([sys.executable, SLEEPERS, "{fd}"]) as target:
+        sleepers = ready(target)
+        said = stop_all(target.pid, sleepers)
+        returned = {line.split()[1] for line in target.reader.available()}
+        target.assert_unharmed()
+
+    assert returned == FAIL
+    unharmed = {name for name, restarts in said.items() if restarts}
+    assert unharmed == {short(name) for name in CALLS.keys() - FAIL - UNLISTED}
+
+
+@pytest.mark.parametrize("how", ["record", "dump"])
+def test_a_thread_that_sleeps_is_never_disturbed(how):
+    """Whatever it sleeps in, no call comes back.
+
+    libffi keeps a frame pointer, which a thread that is only read does not tell: those that do not notice are
+    stopped for it, the others not.  The first thread reads a pipe, all through code without frame pointers.
+    """
+    with started([sys.executable, SLEEPERS, "{fd}"]) as target:
+        sleepers = ready(target)
+        if how == "record":
+            stats = sfsample.record(target.pid, 0.5, rate=99, mode="wall").stats
+            assert stats.eintr_prone_stops == 0
+            assert stats.samples >= 10 * len(sleepers)
+        else:
+            threads = {thread.tid: thread for thread in sfsample.dump(target.pid).threads}
+            main = threads[target.pid]
+            assert threads.keys() >= set(sleepers.values())
+            assert (main.capture, main.stop_ns, main.stack.stop_reason) == (Capture.READ, None, "outermost")
+            unharmed = {short(name) for name in CALLS.keys() - FAIL - UNLISTED}
+            stopped = {t.name for t in threads.values() if t.capture is Capture.STOPPED}
+            assert stopped == unharmed
+            assert {t.stack.stop_reason for t in threads.values() if t.name in unharmed} == {"outermost"}
+        assert target.reader.available() == []
+        target.assert_unharmed()
