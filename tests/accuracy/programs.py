@@ -1,0 +1,110 @@
+"""What is looked at: real programs, how they are built and started, and what keeps them busy.
+
+Law: one line of the table is one `row`; several programs may share it.  A program whose needs are not met is
+reported as such, never left out in silence.  In the commands `{bin}` is what the build makes, `{src}` the
+sources beside this file, `{fixtures}` the committed programs, `{tmp}` a directory of its own.
+"""
+
+from typing import NamedTuple
+
+
+class Program(NamedTuple):
+    """One program.
+
+    `build` makes `{bin}`; `load` runs beside the program; `pick` is the name of the process to look at among
+    the program's descendants, itself when empty; `needs` are commands that must exist; `generation` is the
+    SFrame version of the assembler and linker that build it, 0 for this machine's.
+    """
+
+    row: str
+    command: str
+    build: str = ""
+    load: str = ""
+    pick: str = ""
+    needs: tuple[str, ...] = ()
+    generation: int = 0
+
+
+_GCC = "gcc -O2 -w"
+_MIXED, _FRAMES = "{src}/mixed.c -lm -o {bin}", "{src}/frames.c -o {bin}"
+_SFRAME = "-B{tools} -Wa,--gsframe -fno-use-linker-plugin"
+_SCENARIOS = (
+    *("recursion", "leaf", "frame", "bigframe", "drap", "noreturn", "deep", "plt", "library", "qsort"),
+    *("framepointer", "signal", "nested-signal", "nullcall", "signals", "sleep", "epoll", "threads"),
+)
+
+
+def _built(row: str, compiler: str, *, sources: str = "mixed frames", generation: int = 0) -> list[Program]:
+    """Programs of the same row, one of each source."""
+    arguments = {"mixed": _MIXED, "frames": _FRAMES, "objects": "{src}/objects.cpp -o {bin}"}
+    needs = (compiler.split(maxsplit=1)[0],)
+    return [Program(row, "{bin}", f"{compiler} {arguments[source]}", needs=needs, generation=generation)
+            for source in sources.split()]  # fmt: skip
+
+
+def _fixtures(generation: int) -> list[Program]:
+    row = f"fixtures, SFrame V{generation}"
+    where = f"{{fixtures}}/v{generation}"
+    scenarios = [Program(row, f"{where}/target {scenario}") for scenario in _SCENARIOS]
+    return [*scenarios, Program(row, f"{where}/workload 3600"), Program(row, f"{where}/target-nopie deep")]
+
+
+def _sframe(generation: int) -> list[Program]:
+    c = _built(f"C, SFrame V{generation}", f"{_GCC} {_SFRAME}", generation=generation)
+    cpp = _built(
+        f"C++, SFrame V{generation}", f"g++ -O2 -w {_SFRAME}", sources="objects", generation=generation
+    )
+    return [*c, *cpp]
+
+
+def _endless(command: str) -> str:
+    return f"sh -c 'while :; do {command}; done'"
+
+
+PROGRAMS = (
+    *(program for generation in (1, 2, 3) for program in _fixtures(generation)),
+    *(program for generation in (1, 2, 3) for program in _sframe(generation)),
+    *_built("C", _GCC),
+    *_built("C, frame pointers", f"{_GCC} -fno-omit-frame-pointer"),
+    *_built("C, -fcf-protection", f"{_GCC} -fcf-protection=full -Wl,-z,ibtplt"),
+    *_built("C, -O0", "gcc -O0 -w"),
+    *_built("C, static", f"{_GCC} -static"),
+    *_built("C, clang and lld", "clang -O2 -w -fuse-ld=lld"),
+    *_built("C, musl", "musl-gcc -O2 -w"),
+    *_built("C, musl, static", "musl-gcc -O2 -w -static"),
+    *_built("C++", "g++ -O2 -w", sources="objects"),
+    *_built("C++, clang and lld", "clang++ -O2 -w -fuse-ld=lld", sources="objects"),
+    Program("200 threads", "{bin} 200", f"{_GCC} -pthread {{src}}/threads.c -o {{bin}}", needs=("gcc",)),
+    Program("Rust", "{bin}", "rustc -O {src}/main.rs -o {bin}", needs=("rustc",)),
+    Program("Go", "{bin}", "go build -o {bin} {src}/main.go", needs=("go",)),
+    Program("python3", "/usr/bin/python3 {src}/work.py", needs=("/usr/bin/python3",)),
+    Program("perl", "perl {src}/work.pl", needs=("perl",)),
+    Program("lua", "lua5.4 {src}/work.lua", needs=("lua5.4",)),
+    Program("node", "node {src}/work.js", needs=("node",)),
+    Program("sqlite3", "sqlite3 :memory: '.read {src}/work.sql'", needs=("sqlite3",)),
+    Program(
+        "redis",
+        "redis-server --port 0 --unixsocket {tmp}/socket --save '' --io-threads 2",
+        load="redis-benchmark -s {tmp}/socket -l -q -t set,get,incr,lpush,lrange_300,zadd,spop,mset",
+        needs=("redis-server", "redis-benchmark"),
+    ),
+    Program(
+        "nginx",
+        "nginx -e stderr -p {tmp} -c {src}/nginx.conf",
+        load="python3 {src}/requests.py {tmp}/socket",
+        pick="nginx",
+        needs=("nginx",),
+    ),
+    Program(
+        "gcc compiling",
+        _endless("g++ -O2 -S {src}/objects.cpp -o /dev/null"),
+        pick="cc1plus",
+        needs=("g++",),
+    ),
+    Program(
+        "clang compiling",
+        _endless("clang++ -O2 -S {src}/objects.cpp -o /dev/null"),
+        pick="clang",
+        needs=("clang++",),
+    ),
+)

@@ -1,0 +1,93 @@
+"""How the accuracy harness judges: its own arithmetic, on stacks made here."""
+
+import json
+from types import SimpleNamespace
+
+import pytest
+
+from sfsample.memory import BytesMemory
+from sfsample.model import Found, Frame, Stack, StopReason
+from tests.accuracy import report
+from tests.accuracy.compare import Comparison, Verdict, compare
+from tests.accuracy.ours import OurStack
+from tests.accuracy.peers import TheirStack
+from tests.accuracy.programs import PROGRAMS
+from tests.accuracy.tally import Tally, comparable
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "expected"),
+    [
+        ((1, 2, 3), (1, 2, 3), Comparison(Verdict.IDENTICAL, 3)),
+        ((1, 2, 3), (1, 2), Comparison(Verdict.LONGER, 2)),
+        ((1, 2), (1, 2, 3), Comparison(Verdict.SHORTER, 2)),
+        ((1, 2, 3), (1, 4, 3), Comparison(Verdict.DIFFERENT, 1)),
+        ((1, 2, 3), (4,), Comparison(Verdict.DIFFERENT, 0)),
+        ((1, 2, 3), (1, 2, 3, 0), Comparison(Verdict.IDENTICAL, 3)),  # the end marker of the last frame
+        ((0, 2, 3), (0, 2, 3), Comparison(Verdict.IDENTICAL, 3)),  # a call through a null pointer
+        ((1, 0, 3), (1, 2, 3), Comparison(Verdict.DIFFERENT, 1)),
+    ],
+)
+def test_compare(ours, theirs, expected):
+    assert compare(ours, theirs) == expected
+
+
+def our_stack(*pcs: int) -> OurStack:
+    frames = tuple(Frame(pc, 0, None, Found.EH_FRAME, exact=False) for pc in pcs)
+    snapshot = SimpleNamespace(registers={}, memory=BytesMemory(0, b""))
+    return OurStack(Stack(frames, StopReason.OUTERMOST), snapshot)  # type: ignore[arg-type]
+
+
+def added(*rest: tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]) -> Tally:
+    """Count stacks of ours, gdb's and eu-stack's."""
+    tally = Tally("row")
+    names = SimpleNamespace(name=lambda pc, **_: f"f{pc}")
+    for ours, gdb, eu_stack in rest:
+        theirs = {"gdb": TheirStack(gdb, "no reason"), "eu-stack": TheirStack(eu_stack, "")}
+        tally.add(names, our_stack(*ours), theirs)  # type: ignore[arg-type]
+    return tally
+
+
+def test_a_stack_counts_as_agreed_with_both_with_either_or_alone():
+    tally = added(
+        ((1, 2), (1, 2), (1, 2)),
+        ((1, 2), (1, 2), (1, 9)),
+        ((1, 2), (1, 8), (1, 9)),
+        ((1, 2), (1, 9), (1, 9)),
+    )
+
+    assert (tally.stacks, tally.both, tally.either, tally.alone) == (4, 1, 2, 1)
+    assert tally.verdicts["gdb"] == {"identical": 2, "different": 2}
+    assert tally.frames == {"eh_frame": 8}
+    assert tally.partings[("row", "gdb", Verdict.DIFFERENT, "f1", "f2 by eh_frame", "f9")] == 1
+
+
+def test_the_sum_of_all_rows():
+    both = report.total([added(((1,), (1,), (1,))), added(((1,), (2,), (2,)), ((1,), (1,), (1,)))])
+
+    assert (both.stacks, both.both, both.alone, both.verdicts["gdb"]["identical"]) == (3, 2, 1, 2)
+    assert json.loads(json.dumps(both.as_json()))["alone"] == 1
+
+
+@pytest.mark.parametrize(
+    ("part", "whole", "text"),
+    [(0, 0, "0 %"), (0, 9, "0 %"), (9, 9, "100 %"), (99999, 100000, "99.99 %"), (1, 100000, "0.01 %"),
+     (1, 8, "12.50 %")],
+)  # fmt: skip
+def test_a_share_is_never_rounded_to_all_or_nothing(part, whole, text):
+    assert report.share(part, whole) == text
+
+
+def test_a_thread_that_somebody_saw_elsewhere_is_not_compared():
+    ours, same, moved = our_stack(1, 2), TheirStack((1,), ""), TheirStack((7, 2), "")
+
+    assert comparable(ours, 5, {"gdb": {5: same}, "eu-stack": {5: same}}) == {"gdb": same, "eu-stack": same}
+    assert comparable(ours, 5, {"gdb": {5: same}, "eu-stack": {5: moved}}) == "eu-stack sees another pc"
+    assert comparable(ours, 5, {"gdb": {}, "eu-stack": {5: same}}) == "gdb shows no stack of the thread"
+
+
+def test_every_program_says_what_it_needs():
+    for program in PROGRAMS:
+        builds = [program.build.split()[0]] if program.build else []
+        assert set(builds) <= set(program.needs)
+        assert ("{bin}" in program.command) == bool(program.build)
