@@ -4,7 +4,7 @@ from sfsample.model import Stack, StopReason
 from sfsample.output.folded import folded_lines
 from sfsample.profile import Location, Profile
 from sfsample.report.naming import name_profile
-from sfsample.symbolize.symbolizer import NamedFrame
+from sfsample.symbolize.named_frame import NamedFrame
 
 A, B, C = (Location(None, n, n) for n in (0xA, 0xB, 0xC))
 

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from sfsample.files import Home, Root
 from sfsample.profile import Location
+from sfsample.symbolize.named_frame import NamedFrame
 from sfsample.symbolize.perf_map import Generated, PerfMap, PerfMaps
-from sfsample.symbolize.symbolizer import NamedFrame, Symbolizer
+from sfsample.symbolize.symbolizer import Symbolizer
 
 DATA = b"1000 10 py::f:/a b.py\n2000 20 JS:*g x.js:1\n1008 8 inner\n"
 

@@ -3,7 +3,8 @@
 from sfsample.formats.elf import ElfImage
 from sfsample.modules.module import Module
 from sfsample.profile import Location
-from sfsample.symbolize.symbolizer import NamedFrame, Symbolizer
+from sfsample.symbolize.named_frame import NamedFrame
+from sfsample.symbolize.symbolizer import Symbolizer
 from tests.builders import elf_builder as e
 from tests.builders import symtab_builder as b
 

@@ -4,20 +4,40 @@ Law: the only place that knows the variables: XDG_CACHE_HOME and HOME.
 """
 
 import os
+import sys
 from argparse import Namespace
 
-from sfsample.symbolize.naming import Naming
+from sfsample.cli.terminal import say
+from sfsample.errors import UsageError
+from sfsample.symbolize.lines import available
+from sfsample.symbolize.naming import Naming, Progress
 
 
 def naming(arguments: Namespace) -> Naming:
-    """Return what the flags of a command ask for."""
+    """Return what the flags ask for.  Raises UsageError when that needs what is not installed."""
+    if (arguments.lines or arguments.inlines) and not available():
+        raise UsageError("--lines and --inlines need an extra that is not installed",
+                         "install it: pip install 'sfsample[lines]'")  # fmt: skip
     return Naming(
         raw=arguments.raw_names,
         simplify=arguments.simplify_names,
         merge_clones=arguments.merge_clones,
+        lines=arguments.lines,
+        inlines=arguments.inlines,
+        progress=_progress(quiet=arguments.quiet),
         debug_dirs=tuple(arguments.debug_dir or ()),
         cache_dir=os.path.join(cache_home(), "sfsample"),
     )
+
+
+def _progress(*, quiet: bool) -> Progress:
+    """Tell people at a terminal what takes long, and nobody else."""
+
+    def tell(text: str) -> None:
+        if sys.stderr is not None and sys.stderr.isatty() and not quiet:
+            say(f"sfsample: {text}")
+
+    return tell
 
 
 def cache_home() -> str:

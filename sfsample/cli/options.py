@@ -303,6 +303,12 @@ def _naming(parser: argparse.ArgumentParser) -> None:
     names.add_argument("--simplify-names", action="store_true",
                        help="C++ without template arguments and parameter lists")  # fmt: skip
     names.add_argument("--merge-clones", action="store_true", help="f.cold, f.part.0, f.constprop.1 are f")
+    names.add_argument(
+        "--lines", action="store_true", help="file and line, from DWARF (extra: sfsample[lines])"
+    )
+    names.add_argument(
+        "--inlines", action="store_true", help="inlined functions too, each ends in _[i] (same extra)"
+    )
     names.add_argument("--debug-dir", action="append", metavar="DIR",
                        help="look for debug files here first; /usr/lib/debug always")  # fmt: skip
 

@@ -52,6 +52,7 @@ def run(arguments: Namespace) -> int:
 def _record(arguments: Namespace, output: Output, stats: Output | None) -> tuple[Profile, list[str]]:
     if stats is not None and output.file and stats.file == output.file:
         raise UsageError(f"-o and --stats are the same file: {arguments.stats}")
+    wanted = naming(arguments)
     with Interrupt() as interrupt, _target(arguments) as pids:
         if sys.stderr is not None and sys.stderr.isatty() and not arguments.quiet:
             until = "" if arguments.duration is None else f" for {arguments.duration:g} s"
@@ -60,9 +61,9 @@ def _record(arguments: Namespace, output: Output, stats: Output | None) -> tuple
         profile = sample(arguments, pids, arguments.duration, interrupt, timeline=timeline)
         _write_stats(arguments, stats, profile.stats)
         judge(profile.stats, pids)
-        namer = api.symbolizer(profile, naming(arguments))
+        namer = api.symbolizer(profile, wanted)
         output.write(api.render(api.named(profile, namer), arguments.format, threads=arguments.threads))
-    return profile, [str(one) for one in namer.unnamed()]
+    return profile, [*map(str, namer.unnamed()), *namer.problems]
 
 
 def sample(

@@ -9,8 +9,8 @@ from typing import Protocol
 from sfsample.profile import Location, Profile, StackKey, Timeline
 from sfsample.report.builder import ReportBuilder
 from sfsample.report.report import WEIGHTS, Report, ReportFrame, ReportTimeline, Thread
+from sfsample.symbolize.named_frame import NamedFrame
 from sfsample.symbolize.names import clean_name
-from sfsample.symbolize.symbolizer import NamedFrame
 
 
 class Namer(Protocol):

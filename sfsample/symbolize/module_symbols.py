@@ -15,6 +15,7 @@ from sfsample.modules.module import Module
 from sfsample.symbolize.cache import Cache
 from sfsample.symbolize.debug_files import DebugFile, DebugFiles
 from sfsample.symbolize.debugdata import SECTION, packed, unpack
+from sfsample.symbolize.lines import has_dwarf
 from sfsample.symbolize.plt import PltStubs, is_stub
 from sfsample.symbolize.symbol_index import SymbolIndex, checksum, from_bytes
 from sfsample.symbolize.symtab import Symbol, SymbolTable
@@ -46,6 +47,13 @@ class ModuleSymbols:
         if self._debug is None:
             self._debug = self._debug_files.find(self._image, self._module.path)
         return self._debug
+
+    def dwarf(self) -> ElfImage | None:
+        """Return the image that knows source lines: the module's own, or its debug file."""
+        if has_dwarf(self._image):
+            return self._image
+        found = self.debug_file().image or self._fetched()
+        return found if found and has_dwarf(found) else None
 
     def why(self) -> str:
         """Return why addresses here have no name."""

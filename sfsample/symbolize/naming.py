@@ -8,6 +8,8 @@ from typing import NamedTuple
 
 from sfsample.symbolize.debug_files import Fetch
 
+Progress = Callable[[str], None]
+
 
 class Naming(NamedTuple):
     """What is wanted beyond plain names."""
@@ -20,7 +22,7 @@ class Naming(NamedTuple):
     debug_dirs: tuple[str, ...] = ()  # searched before the system's
     fetch: Fetch | None = None  # asks a debuginfod server
     cache_dir: str | None = None  # None keeps nothing
-    progress: Callable[[str], None] = lambda _text: None  # is told what takes long
+    progress: Progress = lambda _text: None  # is told what takes long
 
 
 DEFAULT_NAMING = Naming()

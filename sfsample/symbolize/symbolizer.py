@@ -8,14 +8,15 @@ and `unnamed` tells why.
 from collections import Counter
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Literal, NamedTuple
 
 from sfsample.files import Home, Root
 from sfsample.modules.module import Module
 from sfsample.profile import Location
 from sfsample.symbolize.cache import Cache
 from sfsample.symbolize.debug_files import DebugFiles
+from sfsample.symbolize.lines import Lines
 from sfsample.symbolize.module_symbols import ModuleSymbols
+from sfsample.symbolize.named_frame import NamedFrame, with_places
 from sfsample.symbolize.names import clean_name, frame_name
 from sfsample.symbolize.naming import DEFAULT_NAMING, Naming
 from sfsample.symbolize.perf_map import PerfMaps
@@ -23,26 +24,8 @@ from sfsample.symbolize.spelling import spell
 from sfsample.symbolize.symtab import Symbol
 from sfsample.symbolize.unnamed import Unnamed, generated_without_name, module_without_name
 
-Kind = Literal["", "k", "j"]  # of a frame: native code, the kernel, code that the target has generated
 _Place = tuple[Module | None, int, int, int]  # a Location without how it was found
 NO_HOMES: Mapping[int, Home] = MappingProxyType({})
-
-
-class NamedFrame(NamedTuple):
-    """A place with its name.  All text but `raw` is fit for a line of a terminal.
-
-    `text` is what the folded format shows; `function` the demangled name, without suffix, or None; `raw` the
-    symbol as its table states it; `offset` from its start.
-    """
-
-    text: str
-    function: str | None
-    raw: str | None
-    offset: int | None
-    file: str | None = None
-    line: int | None = None
-    inlined: bool = False
-    kind: Kind = ""
 
 
 class Symbolizer:
@@ -57,6 +40,7 @@ class Symbolizer:
         self._cache = Cache(naming.cache_dir)
         self._debug_files = DebugFiles(_roots(homes), naming.debug_dirs, naming.fetch)
         self._perf_maps = PerfMaps(homes)
+        self._lines = Lines(self._cache, naming.progress)
         self._modules: dict[Module, ModuleSymbols] = {}
         self._frames: dict[_Place, tuple[NamedFrame, ...]] = {}
 
@@ -69,7 +53,7 @@ class Symbolizer:
         place = location[:4]  # how it was found makes no difference
         found = self._frames.get(place)
         if found is None:
-            found = self._frames[place] = (self._frame(location),)
+            found = self._frames[place] = self._named(location)
         return found
 
     def name(self, module: Module | None, address: int, lookup: int) -> str:
@@ -87,10 +71,24 @@ class Symbolizer:
                   for pid, count in processes.items()]  # fmt: skip
         return sorted(found, key=lambda one: (-one.places, one.where))
 
-    def _frame(self, location: Location) -> NamedFrame:
-        module, address = location.module, location.address
+    @property
+    def problems(self) -> list[str]:
+        """What could not be read."""
+        return self._lines.problems
+
+    def _named(self, location: Location) -> tuple[NamedFrame, ...]:
+        module = location.module
         if module is None:
-            return self._generated(location)
+            return (self._generated(location),)
+        frame = self._frame(module, location)
+        if not (self._naming.lines or self._naming.inlines):
+            return (frame,)
+        dwarf = self._of(module).dwarf()
+        places = self._lines.at(dwarf, location.lookup) if dwarf else []
+        return with_places(frame, places, self._naming)
+
+    def _frame(self, module: Module, location: Location) -> NamedFrame:
+        address = location.address
         symbol = self.symbol(module, location.lookup)
         if symbol is None:
             return NamedFrame(frame_name(None, module.path, address), None, None, None)

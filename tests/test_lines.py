@@ -1,0 +1,168 @@
+"""Lines and inlined functions, as addr2line tells them; without DWARF; without the extra."""
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from sfsample.cli.naming import naming
+from sfsample.cli.options import parse
+from sfsample.errors import UsageError
+from sfsample.formats.elf import ElfImage
+from sfsample.modules.module import Module
+from sfsample.profile import Location
+from sfsample.symbolize.cache import Cache
+from sfsample.symbolize.lines import Lines, available, has_dwarf
+from sfsample.symbolize.naming import Naming
+from sfsample.symbolize.symbolizer import Symbolizer
+
+SOURCES = Path(__file__).parent / "fixtures" / "src"
+WITHOUT_DWARF = Path(__file__).parent / "fixtures" / "v3" / "workload"
+NAMING = Naming(lines=True, inlines=True)
+
+needs_extra = pytest.mark.skipif(
+    not available(), reason="symbolic is not installed: pip install 'sfsample[lines]'"
+)
+needs_binutils = pytest.mark.skipif(shutil.which("objcopy") is None, reason="binutils are not installed")
+
+
+def run(*words, cwd):
+    return subprocess.run(list(map(str, words)), cwd=cwd, check=True, capture_output=True, text=True).stdout
+
+
+def build(directory, dwarf=5, compress="none"):
+    run("as", "-o", "a.o", SOURCES / f"inlines-dwarf{dwarf}.s", cwd=directory)
+    run("ld", "-shared", "--build-id", "-o", "a.so", "a.o", cwd=directory)
+    run("objcopy", f"--compress-debug-sections={compress}", "a.so", cwd=directory)
+    return directory / "a.so"
+
+
+def module(path):
+    return Module(ElfImage(path.read_bytes(), str(path)), 0, str(path))
+
+
+def text_of(image):
+    """Return every address of a function, by nm; what pads between them is nobody's."""
+    lines = [line.split() for line in run("nm", "-S", image.name, cwd="/").splitlines()]
+    functions = [
+        (int(words[0], 16), int(words[1], 16)) for words in lines if len(words) == 4 and words[2] in "tT"
+    ]
+    return [vaddr for start, size in sorted(functions) for vaddr in range(start, start + size)]
+
+
+def frames(symbolizer, one, vaddr):
+    return [(f.function, f.file and Path(f.file).name, f.line)
+            for f in symbolizer.frames(Location(one, vaddr, vaddr))]  # fmt: skip
+
+
+def addr2line(path, addresses):
+    """Return {vaddr: [(function, file, line)]}."""
+    out = run("addr2line", "-a", "-i", "-f", "-s", "-e", path, *map(hex, addresses), cwd=path.parent)
+    found = {}
+    for part in re.split(r"^0x", out, flags=re.MULTILINE)[1:]:
+        vaddr, *lines = part.splitlines()
+        pairs = zip(lines[::2], lines[1::2], strict=True)
+        places = [(name, *where.partition(" ")[0].rsplit(":", 1)) for name, where in pairs]
+        found[int(vaddr, 16)] = [(n, f, int(number) if number.isdigit() else 0) for n, f, number in places]
+    return found
+
+
+@needs_extra
+@needs_binutils
+@pytest.mark.parametrize("dwarf", [4, 5])
+@pytest.mark.parametrize("compress", ["none", "zlib-gabi", "zlib-gnu", "zstd"])
+def test_every_address_is_where_addr2line_has_it(tmp_path, dwarf, compress):
+    path = build(tmp_path, dwarf, compress)
+    one, symbolizer = module(path), Symbolizer(NAMING)
+    theirs = addr2line(path, text_of(one.image))
+    ours = {vaddr: frames(symbolizer, one, vaddr) for vaddr in theirs}
+    assert len(theirs) > 100
+    assert ours == theirs
+    assert max(map(len, ours.values())) == 3
+    assert symbolizer.problems == []
+
+
+@needs_extra
+@needs_binutils
+def test_the_text_has_line_and_suffix(tmp_path):
+    path = build(tmp_path)
+    one = module(path)
+    theirs = addr2line(path, text_of(one.image))
+    vaddr = next(v for v, found in theirs.items() if len(found) == 3)
+    [first, second, third] = theirs[vaddr]
+    place = Location(one, vaddr, vaddr)
+    assert [f.text for f in Symbolizer(NAMING).frames(place)] == [
+        f"square (inlines.c:{first[2]})_[i]",
+        f"both (inlines.c:{second[2]})_[i]",
+        f"sum (inlines.c:{third[2]})",
+    ]
+    assert [f.text for f in Symbolizer(Naming(inlines=True)).frames(place)] == [
+        "square_[i]",
+        "both_[i]",
+        "sum",
+    ]
+    assert [f.text for f in Symbolizer(Naming(lines=True)).frames(place)] == [f"sum (inlines.c:{third[2]})"]
+    assert [f.inlined for f in Symbolizer(NAMING).frames(place)] == [True, True, False]
+
+
+@needs_extra
+@needs_binutils
+def test_dwarf_of_a_debug_file(tmp_path):
+    path = build(tmp_path)
+    whole = {v: frames(Symbolizer(NAMING), module(path), v) for v in text_of(module(path).image)}
+    run("objcopy", "--only-keep-debug", "a.so", "a.so.debug", cwd=tmp_path)
+    run("objcopy", "--strip-all", "--add-gnu-debuglink=a.so.debug", "a.so", cwd=tmp_path)
+    symbolizer, one = Symbolizer(NAMING), module(path)
+    assert not has_dwarf(one.image)
+    assert {v: frames(symbolizer, one, v) for v in whole} == whole
+
+
+@needs_extra
+@needs_binutils
+def test_it_is_converted_once(tmp_path):
+    path = build(tmp_path)
+    told = []
+    for _ in range(2):
+        lines = Lines(Cache(str(tmp_path / "cache")), told.append)
+        image = module(path).image
+        assert len(lines.at(image, text_of(image)[0])) >= 1
+    assert len(told) == 1
+    assert told[0].startswith("reading DWARF of ")
+
+
+@needs_extra
+def test_without_dwarf_there_are_names():
+    one = module(WITHOUT_DWARF)
+    symbolizer = Symbolizer(NAMING)
+    [frame] = symbolizer.frames(Location(one, text_of(one.image)[64], text_of(one.image)[64]))
+    assert frame.function
+    assert frame.line is None
+    assert symbolizer.problems == []
+
+
+@needs_extra
+@needs_binutils
+def test_damaged_dwarf_is_a_problem_or_no_line(tmp_path):
+    """Every 97th byte of the debug sections wrong: no exception, and the names stay."""
+    path = build(tmp_path)
+    data = bytearray(path.read_bytes())
+    for section in module(path).image.sections:
+        if section.name.startswith(".debug_"):
+            for at in range(section.offset, section.offset + section.size, 97):
+                data[at] ^= 0xFF
+    path.write_bytes(data)
+    one, symbolizer = module(path), Symbolizer(NAMING)
+    for vaddr in text_of(one.image):
+        named = symbolizer.frames(Location(one, vaddr, vaddr))
+        assert named[-1].text
+    assert {f[-1][0] for f in (frames(symbolizer, one, v) for v in text_of(one.image))} >= {"sum", "entry"}
+
+
+def test_without_the_extra_the_user_is_told(monkeypatch):
+    monkeypatch.setattr("sfsample.cli.naming.available", lambda: False)
+    with pytest.raises(UsageError) as refused:
+        naming(parse(["-p", "1", "--lines"]))
+    assert refused.value.help == ("install it: pip install 'sfsample[lines]'",)
+    naming(parse(["-p", "1"]))
