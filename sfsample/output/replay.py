@@ -11,7 +11,8 @@ from sfsample.modules.module import Module
 from sfsample.profile import locate
 from sfsample.replay.offline import Replayed
 from sfsample.replay.saved import SavedStack
-from sfsample.symbolize.symbolizer import NamedFrame, Symbolizer
+from sfsample.symbolize.named_frame import NamedFrame
+from sfsample.symbolize.symbolizer import Symbolizer
 
 
 def replay_text(saved: SavedStack, found: Replayed) -> Iterator[str]:
