@@ -5,11 +5,11 @@ from types import SimpleNamespace
 
 import pytest
 
+from sfsample.look import Look
 from sfsample.memory import BytesMemory
-from sfsample.model import Found, Frame, Stack, StopReason
+from sfsample.model import Found, Frame, Stack, StopReason, ThreadSnapshot
 from tests.accuracy import report
 from tests.accuracy.compare import Comparison, Verdict, compare
-from tests.accuracy.ours import OurStack
 from tests.accuracy.peers import TheirStack
 from tests.accuracy.programs import PROGRAMS
 from tests.accuracy.tally import Tally, comparable
@@ -32,10 +32,10 @@ def test_compare(ours, theirs, expected):
     assert compare(ours, theirs) == expected
 
 
-def our_stack(*pcs: int) -> OurStack:
+def look(*pcs: int) -> Look:
     frames = tuple(Frame(pc, 0, None, Found.EH_FRAME, exact=False) for pc in pcs)
-    snapshot = SimpleNamespace(registers={}, memory=BytesMemory(0, b""))
-    return OurStack(Stack(frames, StopReason.OUTERMOST), snapshot)  # type: ignore[arg-type]
+    snapshot = ThreadSnapshot(1, {}, BytesMemory(0, b""), bounded=False, stop_ns=0, eintr=False)
+    return Look(snapshot, Stack(frames, StopReason.OUTERMOST), (), (), None)
 
 
 def added(*rest: tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]) -> Tally:
@@ -44,7 +44,7 @@ def added(*rest: tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]) -> Ta
     names = SimpleNamespace(name=lambda pc, **_: f"f{pc}")
     for ours, gdb, eu_stack in rest:
         theirs = {"gdb": TheirStack(gdb, "no reason"), "eu-stack": TheirStack(eu_stack, "")}
-        tally.add(names, our_stack(*ours), theirs)  # type: ignore[arg-type]
+        tally.add(names, look(*ours), theirs)  # type: ignore[arg-type]
     return tally
 
 
@@ -79,7 +79,7 @@ def test_a_share_is_never_rounded_to_all_or_nothing(part, whole, text):
 
 
 def test_a_thread_that_somebody_saw_elsewhere_is_not_compared():
-    ours, same, moved = our_stack(1, 2), TheirStack((1,), ""), TheirStack((7, 2), "")
+    ours, same, moved = look(1, 2), TheirStack((1,), ""), TheirStack((7, 2), "")
 
     assert comparable(ours, 5, {"gdb": {5: same}, "eu-stack": {5: same}}) == {"gdb": same, "eu-stack": same}
     assert comparable(ours, 5, {"gdb": {5: same}, "eu-stack": {5: moved}}) == "eu-stack sees another pc"

@@ -10,7 +10,8 @@ from itertools import groupby
 from pathlib import Path
 
 from sfsample.errors import TargetError
-from tests.accuracy.ours import Ours, OurStack
+from sfsample.look import Look
+from tests.accuracy.ours import Ours
 from tests.accuracy.peers import Gdb, PeerError, TheirStack, eu_stack, gdb
 from tests.accuracy.programs import Program
 from tests.accuracy.running import Running, Tools, UnavailableError, prepare, started
@@ -19,7 +20,7 @@ from tests.accuracy.tally import Parting, Tally, comparable
 
 _BETWEEN_S = (0.0005, 0.02)
 _MOST_LOST = 20
-Keep = Callable[[Ours, OurStack, dict[str, TheirStack], list[Parting]], None]
+Keep = Callable[[Ours, Look, dict[str, TheirStack], list[Parting]], None]
 
 
 class Looker:
@@ -73,20 +74,20 @@ class Looker:
                 return "it has ended, or does not stop"
             before = places(ours.pid)
             try:
-                mine, peers = ours.look(), {"eu-stack": eu_stack(ours.pid)}
+                mine, peers = ours.look(before), {"eu-stack": eu_stack(ours.pid)}
                 with asked.looking(ours.pid) as peers["gdb"]:
                     after = places(ours.pid)
             except (PeerError, TargetError) as why:
                 return str(why).splitlines()[0]
         tally.stops += 1
-        for tid, stack in mine.items():
-            theirs = comparable(stack, tid, peers) if before.get(tid) == after.get(tid) else "it moved"
+        for tid, look in mine.items():
+            theirs = comparable(look, tid, peers) if before.get(tid) == after.get(tid) else "it moved"
             if isinstance(theirs, str):
                 tally.lost[theirs] += 1
                 continue
-            partings = tally.add(ours, stack, theirs)
+            partings = tally.add(ours, look, theirs)
             if partings:
-                self._keep(ours, stack, theirs, partings)
+                self._keep(ours, look, theirs, partings)
         return ""
 
 

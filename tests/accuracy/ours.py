@@ -1,27 +1,15 @@
-"""Our own look: the capture and the walk that a recording makes, with what is needed to repeat it.
+"""Our own look, as a recording makes it: a thread that is in a system call is read, another one stopped.
 
 Law: one process, one set of modules and one row cache for all its instants, as in a recording, so that what
 is kept from one sample to the next is tested too.
 """
 
-from typing import NamedTuple
-
-from sfsample.model import Stack, ThreadSnapshot
+from sfsample.look import Look, Looker
 from sfsample.symbolize.symbolizer import Symbolizer
 from sfsample.target.live import LiveProcess
 from sfsample.target.tracer import Missed
 from sfsample.unwind.unwinder import Unwinder
-
-
-class OurStack(NamedTuple):
-    """A walk and what it was made from."""
-
-    stack: Stack
-    snapshot: ThreadSnapshot
-
-    @property
-    def pcs(self) -> tuple[int, ...]:
-        return tuple(frame.pc for frame in self.stack.frames)
+from tests.accuracy.stopping import Where
 
 
 class Ours:
@@ -30,28 +18,18 @@ class Ours:
     def __init__(self, pid: int) -> None:
         self.pid = pid
         self.target = LiveProcess(pid, stack_bytes=8 << 20)
-        self._unwinder = Unwinder(self.target.index)
+        self._looker = Looker(self.target, Unwinder(self.target.index))
         self._symbolizer = Symbolizer()
 
     def close(self) -> None:
         self.target.close()
 
-    def look(self) -> dict[int, OurStack]:
-        """Return the stack of every thread that could be captured."""
+    def look(self, where: Where) -> dict[int, Look]:
+        """Return a look at every thread that could be captured."""
         self.target.index.expire()
-        found = {tid: self._thread(tid) for tid, _ in self.target.threads()}
-        return {tid: stack for tid, stack in found.items() if stack is not None}
-
-    def _thread(self, tid: int) -> OurStack | None:
-        taken = self.target.capture(tid)
-        if isinstance(taken, Missed):
-            return None
-        stack = self._unwinder.walk(taken)
-        if self.target.capturer.learn_trampolines(stack):
-            again = self.target.capture(tid)
-            if not isinstance(again, Missed):
-                taken, stack = again, self._unwinder.walk(again)
-        return OurStack(stack, taken)
+        # all are job-stopped now; this is what they were before, as far as it matters
+        looks = {tid: self._looker.look(tid, "S" if place.asleep else "R") for tid, place in where.items()}
+        return {tid: look for tid, look in looks.items() if not isinstance(look, Missed)}
 
     def name(self, pc: int, *, exact: bool) -> str:
         """Return what a frame is called, for people who judge a disagreement."""

@@ -27,7 +27,7 @@ def total(tallies: Iterable[Tally]) -> Tally:
     for tally in tallies:
         for name in ("stops", "stacks", "both", "either", "alone"):
             setattr(result, name, getattr(result, name) + getattr(tally, name))
-        for name in ("frames", "ends", "partings", "lost"):
+        for name in ("frames", "ends", "captures", "partings", "lost"):
             getattr(result, name).update(getattr(tally, name))
         for peer in NAMES:
             result.verdicts[peer].update(tally.verdicts[peer])

@@ -9,9 +9,20 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from typing import NamedTuple
 
 _PATIENCE_S = 2.0
-Where = dict[int, tuple[str, str]]  # tid -> (sp, pc)
+
+
+class Place(NamedTuple):
+    """Where a thread is; `asleep`: in a system call."""
+
+    asleep: bool
+    sp: str
+    pc: str
+
+
+Where = dict[int, Place]
 
 
 @contextlib.contextmanager
@@ -55,11 +66,14 @@ def state(pid: int, tid: int) -> str:
 
 
 def places(pid: int) -> Where:
-    """Return where each thread is: /proc/PID/task/TID/syscall ends with sp and pc."""
-    found = {}
+    """Return where each thread is.
+
+    /proc/PID/task/TID/syscall begins with the number of a system call, or -1, and ends with sp and pc.
+    """
+    found: Where = {}
     for tid in tids(pid):
         with contextlib.suppress(OSError), open(f"/proc/{pid}/task/{tid}/syscall", encoding="ascii") as file:
             words = file.read().split()
             if len(words) > 2:
-                found[tid] = (words[-2], words[-1])
+                found[tid] = Place(words[0] != "-1", words[-2], words[-1])
     return found

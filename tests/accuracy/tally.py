@@ -6,8 +6,9 @@ Law: every stack that was stopped is counted once, as compared or as why it coul
 from collections import Counter
 from typing import NamedTuple
 
+from sfsample.look import Look
 from tests.accuracy.compare import Verdict, compare
-from tests.accuracy.ours import Ours, OurStack
+from tests.accuracy.ours import Ours
 from tests.accuracy.peers import NAMES, Stacks, TheirStack
 
 
@@ -35,17 +36,19 @@ class Tally:
         self.verdicts = {peer: Counter[str]() for peer in NAMES}
         self.frames: Counter[str] = Counter()
         self.ends: Counter[str] = Counter()
+        self.captures: Counter[str] = Counter()
         self.partings: Counter[Parting] = Counter()
         self.lost: Counter[str] = Counter()  # stacks or stops that could not be compared, and why
 
-    def add(self, ours: Ours, mine: OurStack, theirs: dict[str, TheirStack]) -> list[Parting]:
+    def add(self, ours: Ours, mine: Look, theirs: dict[str, TheirStack]) -> list[Parting]:
         """Count one thread at one instant; return how it parted from each peer that does not agree."""
         self.stacks += 1
         self.frames.update(frame.found.value for frame in mine.stack.frames)
+        self.captures[mine.snapshot.capture.value] += 1
         self.ends[mine.stack.stop_reason.value] += 1
         partings = []
         for peer, their in theirs.items():
-            verdict = compare(mine.pcs, their.pcs).verdict
+            verdict = compare(pcs(mine), their.pcs).verdict
             self.verdicts[peer][verdict.value] += 1
             if verdict is not Verdict.IDENTICAL:
                 partings.append(_parting(self.row, peer, ours, mine, their))
@@ -63,19 +66,24 @@ class Tally:
         return {**vars(self), "partings": partings}
 
 
-def comparable(mine: OurStack, tid: int, peers: dict[str, Stacks]) -> dict[str, TheirStack] | str:
+def pcs(mine: Look) -> tuple[int, ...]:
+    """Return our stack as the others give theirs."""
+    return tuple(frame.pc for frame in mine.stack.frames)
+
+
+def comparable(mine: Look, tid: int, peers: dict[str, Stacks]) -> dict[str, TheirStack] | str:
     """Return the peers' stacks of a thread, or why they cannot be compared."""
     theirs = {peer: stacks[tid] for peer, stacks in peers.items() if tid in stacks and stacks[tid].pcs}
     for peer in peers:
         if peer not in theirs:
             return f"{peer} shows no stack of the thread"
-        if theirs[peer].pcs[0] != mine.pcs[0]:
+        if theirs[peer].pcs[0] != pcs(mine)[0]:
             return f"{peer} sees another pc"
     return theirs
 
 
-def _parting(row: str, peer: str, ours: Ours, mine: OurStack, their: TheirStack) -> Parting:
-    verdict, common = compare(mine.pcs, their.pcs)
+def _parting(row: str, peer: str, ours: Ours, mine: Look, their: TheirStack) -> Parting:
+    verdict, common = compare(pcs(mine), their.pcs)
     frames = mine.stack.frames
     last = frames[common - 1]
     if common < len(frames):
