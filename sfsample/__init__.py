@@ -13,7 +13,8 @@ TYPE_CHECKING = False  # `typing` costs 3 ms, a tenth of what --help may take
 if TYPE_CHECKING:
     from typing import Any
 
-    from sfsample.api import dump, folded, named, record, render
+    from sfsample.api import folded, named, record, render
+    from sfsample.dumping import dump
     from sfsample.errors import (
         FormatError,
         NoSuchProcess,
@@ -52,7 +53,8 @@ __all__ = [
 ]
 
 _HOMES = {
-    "api": ("dump", "folded", "named", "record", "render"),
+    "api": ("folded", "named", "record", "render"),
+    "dumping": ("dump",),
     "errors": (
         "FormatError",
         "NoSuchProcess",

@@ -1,4 +1,4 @@
-"""The library: `record` and `dump`, the same path that the command line takes.
+"""The library: `record` and what becomes of a profile, the same path that the command line takes.
 
 Law: composes the layers below and decides nothing else.  Prints nothing, installs no signal handler, and
 leaves the target running whatever is raised.
@@ -11,14 +11,13 @@ from sfsample.profile import Profile
 from sfsample.report.naming import name_profile
 from sfsample.report.report import Report
 from sfsample.sampler import Clock, Mode, Options, Sampler, check
-from sfsample.snapshot import ProcessDump, take
 from sfsample.symbolize.naming import DEFAULT_NAMING, Naming
 from sfsample.symbolize.symbolizer import Symbolizer
-from sfsample.target.capture import DEFAULT_STACK_BYTES
+from sfsample.target.capture import DEFAULT_STACK_BYTES, check_size
 from sfsample.target.live import LiveProcess
 from sfsample.target.own_thread import OwnThread
 from sfsample.unwind.stepper import Stepper
-from sfsample.unwind.unwinder import DEFAULT_STEPPERS, MAX_FRAMES, Unwinder
+from sfsample.unwind.unwinder import DEFAULT_STEPPERS, MAX_FRAMES
 
 
 def record(
@@ -49,7 +48,7 @@ def record(
     check(options)
     if not wanted:
         raise ValueError("no process to record")
-    _check_size(stack_bytes)
+    check_size(stack_bytes)
 
     def work(stop: Callable[[], bool]) -> Profile:
         targets: list[LiveProcess] = []
@@ -62,31 +61,6 @@ def record(
                 target.close()
 
     return OwnThread(work, should_stop).run()
-
-
-def dump(
-    pid: int,
-    *,
-    max_frames: int = MAX_FRAMES,
-    stack_bytes: int = DEFAULT_STACK_BYTES,
-    steppers: Sequence[Stepper] = DEFAULT_STEPPERS,
-) -> ProcessDump:
-    """Look once at every thread of a process.  Raises as `record` does."""
-    _check_size(stack_bytes)
-
-    def work(_stop: Callable[[], bool]) -> ProcessDump:
-        target = LiveProcess(pid, stack_bytes)
-        try:
-            return take(target, Unwinder(target.index, steppers=steppers, max_frames=max_frames))
-        finally:
-            target.close()
-
-    return OwnThread(work, lambda: False).run()
-
-
-def _check_size(stack_bytes: int) -> None:
-    if not 1 << 10 <= stack_bytes <= 1 << 30:
-        raise ValueError(f"stack_bytes must be between 1 KiB and 1 GiB, not {stack_bytes}")
 
 
 def symbolizer(profile: Profile, naming: Naming = DEFAULT_NAMING) -> Symbolizer:

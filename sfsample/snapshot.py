@@ -1,30 +1,52 @@
-"""One look at every thread of a process.
+"""Every thread of a process, looked at once or several times.
 
 Law: a thread that cannot be captured is shown with the reason, never left out and never waited for.
+Everything that needs the process is taken here, while it is there; what it means is worked out later, from
+the values.
 """
 
 import time
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from sfsample.files import Home
 from sfsample.look import Looker
+from sfsample.memory import Memory, PiecewiseMemory
 from sfsample.model import Capture, Stack
 from sfsample.modules.module import Module
+from sfsample.target.calls import Call
+from sfsample.target.file_locks import FileLock, waited_for
 from sfsample.target.live import LiveProcess
+from sfsample.target.pipe_ends import PipeEnd, pipe_ends
 from sfsample.target.procfs import Stat
+from sfsample.target.surroundings import Surroundings, process_name, sees_other_tids
+from sfsample.target.thread_facts import FactReader, LastRan, Syscall, Usage
 from sfsample.target.tracer import Missed
 from sfsample.unwind.unwinder import Unwinder
 
+_WAIT_FOR_CHILDREN = ("wait4", "waitid", "vfork", "clone", "clone3")
+_GONE = "has ended"
+_TAKE_FILE_LOCKS = ("flock", "fcntl")
+_TRANSFERS = ("read", "readv", "write", "writev", "splice", "sendfile", "vmsplice", "tee")
 
-class Syscall(NamedTuple):
-    """The system call that a thread is in."""
 
-    number: int
-    args: tuple[int, ...]
+class Glance(NamedTuple):
+    """What one look at a thread gave.  `at_s` is monotonic; `stack` None: it could not be captured."""
+
+    at_s: float
+    state: str
+    usage: Usage
+    capture: Capture
+    stack: Stack | None
+    modules: tuple[Module | None, ...]  # of each frame
 
 
 class ThreadDump(NamedTuple):
-    """One thread.  `stack` is None when it could not be captured; then `error` says why."""
+    """One thread.  `stack` is None when it could not be captured; then `error` says why.
+
+    `idle_s` is for how long it had not run when it was looked at; `looks` are all looks, oldest first, and
+    what stands beside them is of the last close one.
+    """
 
     tid: int
     name: str
@@ -36,10 +58,42 @@ class ThreadDump(NamedTuple):
     wchan: str | None
     stack: Stack | None
     modules: tuple[Module | None, ...]  # of each frame
+    ns_tid: int = 0  # its id in its own pid namespace
+    cpu_ns: int | None = None
+    idle_s: float | None = None
+    call: Call | None = None
+    kernel_stack: tuple[str, ...] = ()
+    memory: Memory = PiecewiseMemory()  # around the lock that it waits for
+    last_ran: LastRan | None = None
+    looks: tuple[Glance, ...] = ()
+
+    @property
+    def moving(self) -> bool | None:
+        """Whether it ran between the looks; None: there was only one, or nobody knows.
+
+        A stop makes a sleeping thread run for an instant, so one that was stopped and is where it was has not
+        moved.
+        """
+        if len(self.looks) < 2 or any(look.usage.runs is None for look in self.looks):
+            return None
+        first, last = self.looks[0], self.looks[-1]
+        if any(look.state == "R" for look in self.looks):
+            return True
+        ran = first.usage.runs != last.usage.runs
+        return ran and not (first.capture is Capture.STOPPED and first.stack == last.stack)
+
+    @property
+    def busy(self) -> float | None:
+        """The part of the time between the first look and the last in which it ran, or wanted to."""
+        if len(self.looks) < 2:
+            return None
+        first, last = self.looks[0], self.looks[-1]
+        before, after = ((u.cpu_ns or 0) + (u.starved_ns or 0) for u in (first.usage, last.usage))
+        return (after - before) / 1e9 / (last.at_s - first.at_s) if last.at_s > first.at_s else None
 
 
 class ProcessDump(NamedTuple):
-    """One process.  `time` is seconds since the epoch."""
+    """One process.  `time` is seconds since the epoch; `others` names processes that are mentioned."""
 
     pid: int
     name: str
@@ -48,27 +102,109 @@ class ProcessDump(NamedTuple):
     time: float
     threads: tuple[ThreadDump, ...]
     problems: tuple[str, ...]
+    children: tuple[tuple[int, str], ...] = ()
+    locks: tuple[FileLock, ...] = ()
+    ends: tuple[PipeEnd, ...] = ()  # of the pipes that its threads sleep in
+    others: tuple[tuple[int, str], ...] = ()
+    tracer: tuple[int, str] | None = None
     home: Home | None = None  # where names are to be looked for
 
 
-def take(target: LiveProcess, unwinder: Unwinder) -> ProcessDump:
-    """Look at every thread once.  Raises NotPermitted when none may be looked at."""
-    proc = target.proc
-    process = proc.stat()
-    now = time.time()
-    looker = Looker(target, unwinder)
-    dumps = [_thread(target, looker, tid, stat) for tid, stat in target.threads()]
-    problems = (*target.opener.problems, *target.index.problems)
-    return ProcessDump(
-        pid=target.pid,
-        name=process.name if process else "?",
-        cmdline=_command_line(target),
-        exe=proc.link("exe"),
-        time=now,
-        threads=tuple(d for d in dumps if d is not None),
-        problems=problems,
-        home=target.home,
-    )
+class Dumper:
+    """Dumps one process: `look` as often as wanted, then `result`."""
+
+    def __init__(self, target: LiveProcess, unwinder: Unwinder) -> None:
+        self._target = target
+        self._looker = Looker(target, unwinder)
+        self._facts = FactReader(target.proc)
+        self._around = Surroundings(target.proc)
+        self._foreign = sees_other_tids(target.proc)
+        self._time = time.time()
+        self._threads: dict[int, ThreadDump] = {}
+
+    def look(self) -> None:
+        """Look at every thread: at those that are new or have run since the last look, closely."""
+        before, self._threads = self._threads, {}
+        for tid, stat in self._target.threads():
+            known = before.get(tid)
+            thread = self._first(tid, stat) if known is None else self._again(known, stat)
+            if thread is not None:
+                self._threads[tid] = thread
+
+    def _first(self, tid: int, stat: Stat) -> ThreadDump | None:
+        facts = self._facts.facts(tid)
+        call = self._around.call(facts.syscall)
+        ns_tid = self._around.ns_tid(tid) if self._foreign else tid
+        thread = ThreadDump(
+            tid, stat.name, stat.state, Capture.FAILED, None, None, facts.syscall, facts.wchan, None, (),
+            ns_tid, facts.usage.cpu_ns, None, call, facts.kernel_stack, self._around.lock_memory(call),
+            None if stat.state == "R" else facts.last_ran,
+        )  # fmt: skip
+        return self._captured(thread)
+
+    def _again(self, known: ThreadDump, stat: Stat) -> ThreadDump | None:
+        usage, last = self._facts.usage(known.tid), known.looks[-1]
+        if stat.state == last.state != "R" and usage.runs == last.usage.runs:
+            return known._replace(looks=(*known.looks, last._replace(at_s=time.monotonic())))
+        thread = self._first(known.tid, stat)
+        if thread is None:
+            return None
+        looks, still = (
+            (*known.looks, *thread.looks),
+            known.stack == thread.stack and known.state == thread.state,
+        )
+        if known.capture is Capture.STOPPED and still and known.state != "R":
+            return known._replace(looks=looks)  # it ran because we had stopped it: what was seen first holds
+        return thread._replace(looks=looks)
+
+    def _captured(self, thread: ThreadDump) -> ThreadDump | None:
+        thread = self._stack(thread)
+        if thread.error == _GONE:
+            return None
+        usage = self._facts.usage(thread.tid)
+        glance = Glance(time.monotonic(), thread.state, usage, thread.capture, thread.stack, thread.modules)
+        return thread._replace(looks=(glance,))
+
+    def _stack(self, thread: ThreadDump) -> ThreadDump:
+        self._target.index.expire()
+        found = self._looker.look(thread.tid, thread.state)
+        if isinstance(found, Missed):
+            return thread._replace(error=_GONE if found.gone else found.why)
+        snapshot = found.snapshot
+        stop_ns = snapshot.stop_ns if snapshot.capture is Capture.STOPPED else None
+        return thread._replace(
+            capture=snapshot.capture, stop_ns=stop_ns, stack=found.stack, modules=found.modules
+        )
+
+    def result(self) -> ProcessDump:
+        """Return what was seen."""
+        target, proc = self._target, self._target.proc
+        process = proc.stat()
+        threads = tuple(self._idle(thread) for _, thread in sorted(self._threads.items()))
+        calls = [thread.call for thread in threads if thread.call]
+        locks, ends = _file_locks(calls), _pipe_ends(calls)
+        named = sorted({*(lock.holder for lock in locks), *(end.pid for end in ends)} - {-1, 0, target.pid})
+        return ProcessDump(
+            target.pid, process.name if process else "?", _command_line(target), proc.link("exe"), self._time,
+            threads, (*target.opener.problems, *target.index.problems),
+            self._around.children() if any(call.name in _WAIT_FOR_CHILDREN for call in calls) else (),
+            locks, ends, tuple((pid, process_name(pid)) for pid in named), None, target.home,
+        )  # fmt: skip
+
+    def _idle(self, thread: ThreadDump) -> ThreadDump:
+        last = thread.last_ran
+        return thread if last is None else thread._replace(idle_s=self._facts.idle(last))
+
+
+def _file_locks(calls: Sequence[Call]) -> tuple[FileLock, ...]:
+    return waited_for() if any(call.name in _TAKE_FILE_LOCKS for call in calls) else ()
+
+
+def _pipe_ends(calls: Sequence[Call]) -> tuple[PipeEnd, ...]:
+    inodes = {
+        d.inode for call in calls if call.name in _TRANSFERS for d in call.descriptors if d.kind == "pipe"
+    }
+    return pipe_ends(inodes) if inodes else ()
 
 
 def _command_line(target: LiveProcess) -> list[str]:
@@ -76,30 +212,3 @@ def _command_line(target: LiveProcess) -> list[str]:
     text = (target.proc.read("cmdline") or b"").decode("utf-8", "surrogateescape").rstrip("\0")
     words = text.split("\0") if text else []
     return words[0].split() if len(words) == 1 and " " in words[0] else words
-
-
-def _thread(target: LiveProcess, looker: Looker, tid: int, stat: Stat) -> ThreadDump | None:
-    target.index.expire()
-    syscall, wchan = _syscall(target, tid), _wchan(target, tid)
-    before = ThreadDump(tid, stat.name, stat.state, Capture.FAILED, None, None, syscall, wchan, None, ())
-    found = looker.look(tid, stat.state)
-    if isinstance(found, Missed):
-        return None if found.gone else before._replace(error=found.why)
-    snapshot = found.snapshot
-    stop_ns = snapshot.stop_ns if snapshot.capture is Capture.STOPPED else None
-    return before._replace(
-        capture=snapshot.capture, stop_ns=stop_ns, stack=found.stack, modules=found.modules
-    )
-
-
-def _syscall(target: LiveProcess, tid: int) -> Syscall | None:
-    """Parse /proc/PID/task/TID/syscall (proc(5)): "running", "-1 SP PC" or "NR ARG*6 SP PC"."""
-    fields = (target.proc.read(f"task/{tid}/syscall") or b"").split()
-    if len(fields) != 9 or fields[0] == b"-1":
-        return None
-    return Syscall(int(fields[0]), tuple(int(field, 16) for field in fields[1:7]))
-
-
-def _wchan(target: LiveProcess, tid: int) -> str | None:
-    text = (target.proc.read(f"task/{tid}/wchan") or b"").decode("ascii", "replace")
-    return None if text in ("", "0") else text

@@ -1,23 +1,22 @@
-"""`sfsample dump`: every thread of a process, once.
+"""`sfsample dump`: every thread of a process, and what it hangs on.
 
 Law: a thread that could not be captured is shown with the reason, and the exit code is 5.
 """
 
 import os
+import sys
 import time
 from argparse import Namespace
+from collections.abc import Iterator
 
-from sfsample import api
 from sfsample.cli.console import Interrupt, Output, steppers, targets
 from sfsample.cli.naming import naming
 from sfsample.cli.terminal import printable, say
-from sfsample.errors import NoSuchProcess, TargetError
+from sfsample.dumping import Examination, Examiner, How, dump_all
+from sfsample.errors import TargetError
 from sfsample.model import Capture
-from sfsample.output.document import json_text
-from sfsample.output.dump import DumpNames, dump_json, dump_text
+from sfsample.output.dump_text import Style, header, process_text, verdict_text
 from sfsample.snapshot import ProcessDump
-from sfsample.symbolize.names import frame_name
-from sfsample.symbolize.symbolizer import Symbolizer
 
 _PARTIAL = 5
 
@@ -25,17 +24,13 @@ _PARTIAL = 5
 def run(arguments: Namespace) -> int:
     """Dump, write; return the exit code."""
     output = Output(arguments.output)
+    examine = Examiner(naming(arguments))
     try:
         pids = targets(arguments)
         with Interrupt():  # a dump is short: Ctrl-C waits for its end, Ctrl-Z for the end of a pause
-            dumps, failures = _take(arguments, pids)
-        names = _names(arguments, dumps)
-        if arguments.json:
-            document = {"schema": "sfsample.dump/1", "time": time.time(), "host": os.uname().nodename,
-                        "processes": [dump_json(dump, names) for dump in dumps]}  # fmt: skip
-            output.write(json_text(document, indent=1))
-        else:
-            output.write("\n".join("".join(f"{line}\n" for line in dump_text(d, names)) for d in dumps))
+            dumps, failures = _take(arguments, pids, examine)
+        seen = examine(dumps)
+        output.write(_json(seen) if arguments.json else _lines(seen, arguments))
     finally:
         output.discard()
     for text in dict.fromkeys(problem for dump in dumps for problem in dump.problems):
@@ -45,34 +40,57 @@ def run(arguments: Namespace) -> int:
     return _PARTIAL if missed or failures else 0
 
 
-def _take(arguments: Namespace, pids: list[int]) -> tuple[list[ProcessDump], int]:
+def _take(
+    arguments: Namespace, pids: list[int], examine: Examiner
+) -> tuple[list[ProcessDump], list[TargetError]]:
     """Dump every process; the failure of one of several is told, and the others are shown."""
-    dumps: list[ProcessDump] = []
-    failures: list[TargetError] = []
-    for pid in pids:
-        try:
-            dump = api.dump(pid, max_frames=arguments.max_frames, steppers=steppers(arguments),
-                            stack_bytes=arguments.stack_bytes)  # fmt: skip
-            if not dump.threads:
-                raise NoSuchProcess(pid, f"process has ended: {pid}")
-            dumps.append(dump)
-        except TargetError as failure:
-            failures.append(failure)
+    how = How(arguments.looks, arguments.interval, arguments.max_frames, arguments.stack_bytes,
+              steppers(arguments))  # fmt: skip
+    dumps, failures = dump_all(pids, how, meanwhile=examine)
     if failures and not dumps:
         raise failures[0]
     for told in failures:
         say(f"sfsample: {told}", *(f"  {line}" for line in told.help))
-    return dumps, len(failures)
+    return dumps, failures
 
 
-def _names(arguments: Namespace, dumps: list[ProcessDump]) -> DumpNames:
-    from sfsample.target.syscalls import syscall_name
+def _json(seen: Examination) -> str:
+    from sfsample.output.document import json_text
+    from sfsample.output.dump import dump_json, finding_json
 
-    homes = {dump.pid: dump.home for dump in dumps if dump.home is not None}
-    symbolizer = Symbolizer(naming(arguments), homes)
-    return DumpNames(
-        symbol=symbolizer.symbol,
-        text=frame_name,
-        clean=printable,
-        syscall=syscall_name,
-    )
+    waits = seen.verdict.waits
+    document = {
+        "schema": "sfsample.dump/1",
+        "time": time.time(),
+        "host": os.uname().nodename,
+        "verdict": [finding_json(finding) for finding in seen.verdict.findings],
+        "processes": [dump_json(dump, threads, waits) for dump, threads in seen.processes],
+    }
+    return json_text(document, indent=1)
+
+
+def _lines(seen: Examination, arguments: Namespace) -> str:
+    return "".join(f"{line}\n" for line in _text(seen, arguments))
+
+
+def _text(seen: Examination, arguments: Namespace) -> Iterator[str]:
+    style, verdict = _style(arguments), seen.verdict
+    for index, (dump, threads) in enumerate(seen.processes):
+        yield from [""] * (index > 0)
+        yield header(dump, style)
+        if index == 0:  # of all of them
+            yield from verdict_text(verdict, style)
+        yield from process_text(dump, threads, verdict, verdict.words, style)
+
+
+def _style(arguments: Namespace) -> Style:
+    """Colour, and lines that fit, only on a terminal."""
+    if arguments.output != "-" or not sys.stdout.isatty():
+        return Style(printable, whole=arguments.verbose)
+    bold = str if os.environ.get("NO_COLOR") else _bold
+    width = os.get_terminal_size(sys.stdout.fileno()).columns or None
+    return Style(printable, width, bold, arguments.verbose)
+
+
+def _bold(text: str) -> str:
+    return f"\x1b[1m{text}\x1b[0m"

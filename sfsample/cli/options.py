@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 _UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _SIZES = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 _MAX_RATE = 10_000
+_MAX_LOOKS = 1000
 FORMATS = (
     "folded",
     "json",
@@ -190,6 +191,10 @@ def _record(parser: argparse.ArgumentParser) -> None:
 
 def _dump(parser: argparse.ArgumentParser) -> None:
     _target(parser)
+    parser.add_argument("--looks", type=_looks, default=2, metavar="N",
+                        help="look so many times, to tell who moves (default: 2)")  # fmt: skip
+    parser.add_argument("--interval", type=seconds, default=0.05, metavar="TIME",
+                        help="time between the looks (default: 50ms)")  # fmt: skip
     _walking(parser)
     parser.add_argument("--json", action="store_true", help="JSON instead of text")
     parser.add_argument("-o", "--output", default="-", metavar="FILE", help="file; - is stdout (default)")
@@ -349,6 +354,13 @@ def _bytes(text: str) -> int:
     if not 1 << 10 <= size <= 1 << 30:
         raise _wrong(text, "a size between 1K and 1G")
     return size
+
+
+def _looks(text: str) -> int:
+    looks = positive(text)
+    if looks > _MAX_LOOKS:
+        raise _wrong(text, f"a number of looks up to {_MAX_LOOKS}")
+    return looks
 
 
 def _rate(text: str) -> float:

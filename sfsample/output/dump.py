@@ -1,125 +1,111 @@
-"""A dump as text and as JSON.
+"""A dump as JSON.
 
-Law: the JSON is the contract's, key by key; the text is for a terminal and for a ticket.  Names come from
-the functions that are handed in, already fit for a terminal.
+Law: the contract's, key by key; what is not known is null.  Text is as the target gave it: JSON escapes it.
 """
 
-from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
-from sfsample.model import Frame, StopReason
+from sfsample.hang.graph import Node
+from sfsample.hang.groups import group
+from sfsample.hang.named import NamedThread
+from sfsample.hang.verdict import Finding
+from sfsample.hang.waits import Wait
+from sfsample.model import Frame
 from sfsample.modules.module import Module
 from sfsample.snapshot import ProcessDump, ThreadDump
+from sfsample.symbolize.named_frame import NamedFrame
+from sfsample.target.calls import Call
 
-_STATES = {"R": "running", "S": "sleeping", "D": "uninterruptible", "T": "stopped", "t": "traced",
-           "I": "idle", "P": "parked"}  # fmt: skip
-
-
-class _Symbol(Protocol):
-    @property
-    def name(self) -> str: ...
-    @property
-    def start(self) -> int: ...
+Sentences = Callable[[Node], str | None]
 
 
-class DumpNames(NamedTuple):
-    """How things are named.
-
-    `text` turns (raw symbol, module path, vaddr) into a frame's text; `clean` makes any other text fit for a
-    terminal.
-    """
-
-    symbol: Callable[[Module, int], _Symbol | None]
-    text: Callable[[str | None, str | None, int], str]
-    clean: Callable[[str], str]
-    syscall: Callable[[int], str | None]
-
-
-def dump_json(dump: ProcessDump, names: DumpNames) -> dict[str, Any]:
+def dump_json(
+    dump: ProcessDump, threads: tuple[NamedThread, ...], waits: Mapping[Node, Wait | None]
+) -> dict[str, Any]:
     """Return one element of `processes`."""
     return {
         "pid": dump.pid,
         "name": dump.name,
         "cmdline": dump.cmdline,
         "exe": dump.exe,
-        "threads": [_thread_json(thread, names) for thread in dump.threads],
+        "groups": [[thread.tid for thread in one.threads] for one in group(threads)],
+        "threads": [_thread(thread, waits.get(Node(dump.pid, thread.tid))) for thread in threads],
     }
 
 
-def _thread_json(thread: ThreadDump, names: DumpNames) -> dict[str, Any]:
-    call, stack = thread.syscall, thread.stack
-    frames = zip(stack.frames, thread.modules, strict=True) if stack else ()
+def finding_json(finding: Finding) -> dict[str, Any]:
+    """Return one element of `verdict`."""
+    return {
+        "kind": finding.kind,
+        "text": finding.text,
+        "details": list(finding.lines),
+        "threads": [{"pid": node.pid, "tid": node.tid or None} for node in finding.nodes],
+    }
+
+
+def _thread(named: NamedThread, wait: Wait | None) -> dict[str, Any]:
+    thread, stack = named.dump, named.dump.stack
     return {
         "tid": thread.tid,
         "name": thread.name,
         "state": thread.state,
+        "idle_s": thread.idle_s,
+        "cpu_ns": thread.cpu_ns,
+        "moving": thread.moving,
         "capture": str(thread.capture),
         "stop_ns": thread.stop_ns,
         "error": thread.error,
-        "syscall": None if call is None else {
-            "number": call.number, "name": names.syscall(call.number), "args": [hex(a) for a in call.args]},
+        "syscall": _call(thread),
         "wchan": thread.wchan,
+        "kernel_stack": list(thread.kernel_stack),
+        "waits_for": _wait(wait),
         "stop_reason": str(stack.stop_reason) if stack else None,
-        "frames": [_frame_json(frame, module, names) for frame, module in frames],
-    }  # fmt: skip
-
-
-def _frame_json(frame: Frame, module: Module | None, names: DumpNames) -> dict[str, Any]:
-    symbol = _symbol(frame, module, names)
-    path = module.path if module else None
-    return {
-        "pc": hex(frame.pc),
-        "sp": hex(frame.sp),
-        "cfa": None if frame.cfa is None else hex(frame.cfa),
-        "function": names.text(symbol.name, path, 0) if symbol else None,
-        "offset": module.vaddr(frame.pc) - symbol.start if symbol and module else None,
-        "module": path,
-        "module_offset": hex(module.vaddr(frame.pc)) if module else None,
-        "build_id": module.build_id if module else None,
-        "found": str(frame.found),
-        "file": None,
-        "line": None,
-        "inlined": False,
+        "frames": [one for frame, module, names in _frames(named) for one in _frame(frame, module, names)],
     }
 
 
-def _symbol(frame: Frame, module: Module | None, names: DumpNames) -> _Symbol | None:
-    return names.symbol(module, module.vaddr(frame.lookup_pc)) if module else None
+def _frames(named: NamedThread) -> Iterator[tuple[Frame, Module | None, tuple[NamedFrame, ...]]]:
+    stack = named.dump.stack
+    if stack is not None:
+        yield from zip(stack.frames, named.dump.modules, named.frames, strict=True)
 
 
-def dump_text(dump: ProcessDump, names: DumpNames) -> Iterator[str]:
-    """Yield the lines of one process, without newlines."""
-    command = names.clean(" ".join(dump.cmdline) or dump.exe or "")
-    yield f"process {dump.pid} {names.clean(dump.name)}: {command}"
-    for thread in dump.threads:
-        yield ""
-        yield from _thread_text(thread, names)
+def _call(thread: ThreadDump) -> dict[str, Any] | None:
+    if thread.syscall is None:
+        return None
+    call = thread.call or Call(thread.syscall, None)
+    return {
+        "number": thread.syscall.number,
+        "name": call.name,
+        "args": [hex(argument) for argument in thread.syscall.args],
+        "refers_to": list(call.words),
+        "fds": [{"fd": d.fd, "kind": d.kind, "text": d.text} for d in call.descriptors],
+        "timeout_s": call.asked_s,
+        "left_s": call.left_s,
+    }
 
 
-def _thread_text(thread: ThreadDump, names: DumpNames) -> Iterator[str]:
-    what = [_STATES.get(thread.state, thread.state)]
-    if thread.syscall is not None:
-        what.append(f"in {names.syscall(thread.syscall.number) or f'system call {thread.syscall.number}'}")
-    if thread.wchan is not None:
-        what.append(f"at {names.clean(thread.wchan)}")
-    yield f"thread {thread.tid} {names.clean(thread.name)}: {', '.join(what)}"
-    if thread.stack is None:
-        yield f"  not captured: {names.clean(thread.error or '?')}"
-        return
-    for depth, (frame, module) in enumerate(zip(thread.stack.frames, thread.modules, strict=True)):
-        yield _frame_text(depth, frame, module, names)
-    if thread.stack.stop_reason is not StopReason.OUTERMOST:
-        yield f"  [truncated: {thread.stack.stop_reason} at {names.clean(thread.stack.stopped_at or '?')}]"
+def _wait(wait: Wait | None) -> dict[str, Any] | None:
+    if wait is None:
+        return None
+    return {"kind": wait.kind, "what": wait.what, "tid": wait.tid, "pids": list(wait.pids), "note": wait.note}
 
 
-def _frame_text(depth: int, frame: Frame, module: Module | None, names: DumpNames) -> str:
-    symbol = _symbol(frame, module, names)
-    if module is None:
-        text = names.text(None, None, frame.pc)
-    elif symbol is None:
-        text = names.text(None, module.path, module.vaddr(frame.pc))
-    else:
-        offset = module.vaddr(frame.pc) - symbol.start
-        where = names.clean(module.path.rpartition("/")[2])
-        text = f"{names.text(symbol.name, module.path, 0)}+{offset:#x}  ({where})"
-    return f"  #{depth:<3} {frame.pc:#018x}  {text}"
+def _frame(frame: Frame, module: Module | None, names: tuple[NamedFrame, ...]) -> Iterator[dict[str, Any]]:
+    """Yield the functions at a frame; those that are inlined share its pc."""
+    for name in names:
+        yield {
+            "pc": hex(frame.pc),
+            "sp": hex(frame.sp),
+            "cfa": None if frame.cfa is None else hex(frame.cfa),
+            "function": name.function,
+            "offset": name.offset,
+            "module": module.path if module else None,
+            "module_offset": hex(module.vaddr(frame.pc)) if module else None,
+            "build_id": module.build_id if module else None,
+            "found": str(frame.found),
+            "file": name.file,
+            "line": name.line,
+            "inlined": name.inlined,
+        }

@@ -15,6 +15,12 @@ from sfsample.target.tracer import Missed, Tracer
 DEFAULT_STACK_BYTES = 256 * 1024
 
 
+def check_size(stack_bytes: int) -> None:
+    """Raise ValueError for a size that makes no sense."""
+    if not 1 << 10 <= stack_bytes <= 1 << 30:
+        raise ValueError(f"stack_bytes must be between 1 KiB and 1 GiB, not {stack_bytes}")
+
+
 class Capturer:
     """Captures threads of one process by stopping them."""
 

@@ -24,11 +24,21 @@ pytestmark = pytest.mark.live
 
 HEX = re.compile("0x[0-9a-f]+")
 NONE = type(None)
-PROCESS = {"pid": int, "name": str, "cmdline": list, "exe": (str, NONE), "threads": list}
-THREAD = {
-    "tid": int, "name": str, "state": str, "capture": str, "stop_ns": (int, NONE), "error": (str, NONE),
-    "syscall": (dict, NONE), "wchan": (str, NONE), "stop_reason": (str, NONE), "frames": list,
+PROCESS = {
+    "pid": int, "name": str, "cmdline": list, "exe": (str, NONE), "groups": list, "threads": list,
 }  # fmt: skip
+THREAD = {
+    "tid": int, "name": str, "state": str, "idle_s": (float, NONE), "cpu_ns": (int, NONE),
+    "moving": (bool, NONE), "capture": str, "stop_ns": (int, NONE), "error": (str, NONE),
+    "syscall": (dict, NONE), "wchan": (str, NONE), "kernel_stack": list, "waits_for": (dict, NONE),
+    "stop_reason": (str, NONE), "frames": list,
+}  # fmt: skip
+SYSCALL = {
+    "number": int, "name": (str, NONE), "args": list, "refers_to": list, "fds": list,
+    "timeout_s": (float, NONE), "left_s": (float, NONE),
+}  # fmt: skip
+WAIT = {"kind": str, "what": str, "tid": (int, NONE), "pids": list, "note": str}
+FINDING = {"kind": str, "text": str, "details": list, "threads": list}
 FRAME = {
     "pc": str, "sp": str, "cfa": (str, NONE), "function": (str, NONE), "offset": (int, NONE),
     "module": (str, NONE), "module_offset": (str, NONE), "build_id": (str, NONE), "found": str,
@@ -50,12 +60,17 @@ def dump(*words: object, code: int = 0) -> dict[str, Any]:
     assert done.out.isascii()
     assert done.out.endswith(b"}\n")
     document: dict[str, Any] = json.loads(done.out)
-    assert list(document) == ["schema", "time", "host", "processes"]
+    assert list(document) == ["schema", "time", "host", "verdict", "processes"]
     assert document["schema"] == "sfsample.dump/1"
     assert abs(document["time"] - time.time()) < 60
     assert document["host"] == os.uname().nodename
+    for finding in document["verdict"]:
+        check(finding, FINDING)
     for process in document["processes"]:
         check(process, PROCESS)
+        assert sorted(tid for group in process["groups"] for tid in group) == [
+            thread["tid"] for thread in process["threads"]
+        ]
         assert all(isinstance(word, str) for word in process["cmdline"])
         for thread in process["threads"]:
             check_thread(thread)
@@ -69,9 +84,11 @@ def check_thread(thread: dict[str, Any]) -> None:
     assert (thread["stop_ns"] is not None) == (thread["capture"] == "stopped")
     assert bool(thread["frames"]) == (thread["capture"] != "failed")
     if thread["syscall"]:
-        check(thread["syscall"], {"number": int, "name": (str, NONE), "args": list})
+        check(thread["syscall"], SYSCALL)
         assert len(thread["syscall"]["args"]) == 6
         assert all(HEX.fullmatch(word) for word in thread["syscall"]["args"])
+    if thread["waits_for"]:
+        check(thread["waits_for"], WAIT)
     for frame in thread["frames"]:
         check(frame, FRAME)
         assert all(
@@ -131,19 +148,25 @@ def test_a_sleeping_thread_tells_its_system_call() -> None:
         assert (thread["syscall"]["number"], thread["syscall"]["name"]) == (0, "read")
         text = sfsample("dump", "-p", target.pid)
         assert (text.code, text.err) == (0, [])
-        assert f"thread {target.pid} target: sleeping, in read" in text.out.decode()
+        assert re.search(
+            rf"\nthread {target.pid} target: sleeping for [0-9.]+ s, in read\(\d+ <pipe \d+, read end>\)",
+            text.out.decode(),
+        )
 
 
 def test_text(leaf: Target) -> None:
     done = sfsample("dump", "-p", leaf.pid)
     lines = done.out.decode().splitlines()
     assert lines[0] == f"process {leaf.pid} target: {' '.join(leaf.process.args)}"  # type: ignore[arg-type]
-    assert lines[1:3] == ["", f"thread {leaf.pid} target: running"]
-    assert re.fullmatch(r"  #0   0x[0-9a-f]{16}  leaf_spin\+0x[0-9a-f]+  \(target\)", lines[3])
+    assert lines[1].startswith(f"=> process {leaf.pid} (target) "), "the verdict comes first"
+    begin = lines.index("") + 1
+    assert re.fullmatch(rf"thread {leaf.pid} target: running, CPU [0-9.]+ s(, moving)?", lines[begin])
+    assert re.fullmatch(r"  #0   0x[0-9a-f]{16}  leaf_spin\+0x[0-9a-f]+  \(target\)", lines[begin + 1])
     assert "truncated" not in done.out.decode()
     cut = sfsample("dump", "-p", leaf.pid, "--max-frames", "2").out.decode().splitlines()
-    assert len(cut) == 6
-    assert cut[5].startswith("  [truncated: max_frames at ")
+    begin = cut.index("")
+    assert len(cut) == begin + 5
+    assert cut[-1].startswith("  [truncated: max_frames at ")
 
 
 def test_several_processes_and_a_file(leaf: Target, tmp_path: Path) -> None:

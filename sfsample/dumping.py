@@ -1,0 +1,133 @@
+"""The library's `dump`, the same path that the command line takes.
+
+Law: as `api`'s: composes the layers below, prints nothing, leaves the targets running.  Apart
+from `api`, because a dump must be there in a blink and needs neither the sampler nor the formats of profiles.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+from sfsample.errors import NoSuchProcess, TargetError
+from sfsample.hang.named import NamedThread, name_threads
+from sfsample.hang.verdict import Verdict, judge
+from sfsample.snapshot import Dumper, ProcessDump
+from sfsample.symbolize.naming import DEFAULT_NAMING, Naming
+from sfsample.symbolize.symbolizer import Symbolizer
+from sfsample.target.capture import DEFAULT_STACK_BYTES, check_size
+from sfsample.target.live import LiveProcess
+from sfsample.target.own_thread import OwnThread
+from sfsample.unwind.stepper import Stepper
+from sfsample.unwind.unwinder import DEFAULT_STEPPERS, MAX_FRAMES, Unwinder
+
+INTERVAL_S = 0.1
+
+
+class How(NamedTuple):
+    """How to look."""
+
+    looks: int = 1
+    interval_s: float = INTERVAL_S
+    max_frames: int = MAX_FRAMES
+    stack_bytes: int = DEFAULT_STACK_BYTES
+    steppers: Sequence[Stepper] = DEFAULT_STEPPERS
+
+
+class Examination(NamedTuple):
+    """Processes with the names of their frames, and why they hang."""
+
+    processes: tuple[tuple[ProcessDump, tuple[NamedThread, ...]], ...]
+    verdict: Verdict
+
+
+def dump(
+    pid: int,
+    *,
+    looks: int = 1,
+    interval: float = INTERVAL_S,
+    max_frames: int = MAX_FRAMES,
+    stack_bytes: int = DEFAULT_STACK_BYTES,
+    steppers: Sequence[Stepper] = DEFAULT_STEPPERS,
+) -> ProcessDump:
+    """Look at every thread of a process `looks` times, `interval` seconds apart.  Raises as `record` does."""
+    dumps, failures = dump_all((pid,), How(looks, interval, max_frames, stack_bytes, steppers))
+    if failures:
+        raise failures[0]
+    return dumps[0]
+
+
+def dump_all(
+    pids: Iterable[int], how: How, meanwhile: Callable[[list[ProcessDump]], object] = lambda _dumps: None
+) -> tuple[list[ProcessDump], list[TargetError]]:
+    """Look at several processes; the failure of one does not keep the others from being looked at.
+
+    `meanwhile` is given what the first look saw, when there is time until the next.
+    """
+    check_size(how.stack_bytes)
+    return OwnThread(lambda _stop: _Work(how, meanwhile).run(pids), lambda: False).run()
+
+
+class _Work:
+    def __init__(self, how: How, meanwhile: Callable[[list[ProcessDump]], object]) -> None:
+        self._how, self._meanwhile = how, meanwhile
+        self._failures: list[TargetError] = []
+
+    def run(self, pids: Iterable[int]) -> tuple[list[ProcessDump], list[TargetError]]:
+        targets: list[tuple[LiveProcess, Dumper]] = []
+        try:
+            for pid in pids:
+                self._open(pid, targets)
+            self._look(targets)
+            dumps = [dumper.result() for _, dumper in targets]
+        finally:
+            for target, _ in targets:
+                target.close()
+        self._failures += [
+            NoSuchProcess(d.pid, f"process has ended: {d.pid}") for d in dumps if not d.threads
+        ]
+        return [dump for dump in dumps if dump.threads], self._failures
+
+    def _open(self, pid: int, targets: list[tuple[LiveProcess, Dumper]]) -> None:
+        how = self._how
+        try:
+            target = LiveProcess(pid, how.stack_bytes)
+        except TargetError as failure:
+            self._failures.append(failure)
+            return
+        unwinder = Unwinder(target.index, steppers=how.steppers, max_frames=how.max_frames)
+        targets.append((target, Dumper(target, unwinder)))
+
+    def _look(self, targets: list[tuple[LiveProcess, Dumper]]) -> None:
+        for number in range(self._how.looks):
+            if number:
+                rested = time.monotonic() + self._how.interval_s
+                if number == 1:
+                    self._meanwhile([dumper.result() for _, dumper in targets])
+                time.sleep(max(0.0, rested - time.monotonic()))
+            for one in tuple(targets):
+                self._look_at(one, targets)
+
+    def _look_at(self, one: tuple[LiveProcess, Dumper], targets: list[tuple[LiveProcess, Dumper]]) -> None:
+        try:
+            one[1].look()
+        except TargetError as failure:
+            self._failures.append(failure)
+            targets.remove(one)
+            one[0].close()
+
+
+class Examiner:
+    """Names every frame, and works out who waits for whom.  It does not name a place twice."""
+
+    def __init__(self, naming: Naming = DEFAULT_NAMING) -> None:
+        self._naming = naming
+        self._symbolizer: Symbolizer | None = None
+
+    def __call__(self, dumps: Sequence[ProcessDump]) -> Examination:
+        """Examine processes, the same ones at each call."""
+        if self._symbolizer is None:
+            homes = {dump.pid: dump.home for dump in dumps if dump.home is not None}
+            self._symbolizer = Symbolizer(self._naming, homes)
+        namer = self._symbolizer.frames
+        processes = tuple((dump, name_threads(dump, namer)) for dump in dumps)
+        return Examination(processes, judge(processes))

@@ -1,0 +1,210 @@
+"""Whose lock it is: glibc's locks, read from the memory around the futex word that a thread sleeps on.
+
+Law: believed only if three witnesses agree: the function on the stack, the futex operation, and the words of
+the structure itself.  Otherwise None: a wrong owner is worse than none.
+
+Source: glibc's sysdeps/nptl/bits/struct_mutex.h (owner at 8, unchanged since 2.3), struct_rwlock.h and
+bits/thread-shared-types.h (since 2.25), nptl/internaltypes.h (semaphores since 2.21, barriers since 2.25),
+nptl/descr.h (the tid that pthread_join waits for).  Threads are known by the ids in their own pid namespace.
+"""
+
+from collections.abc import Container, Iterable, Mapping
+from typing import NamedTuple
+
+from sfsample.errors import FormatError
+from sfsample.hang.named import NamedThread
+from sfsample.memory import Memory
+from sfsample.modules.module import Module
+
+_COMMAND, _WAIT, _LOCK_PI, _WAIT_BITSET, _LOCK_PI2 = 127, 0, 6, 9, 13
+_TID_MASK = 0x3FFFFFFF
+_CONTENDED = 2
+_THREAD_STRUCT = 0x2D0
+_MANY = 1 << 20
+_WRITE_PHASE, _READERS = 1, 3  # bit, and shift, of a rwlock's __readers
+_WRITER_WAITS = 6  # PTHREAD_RWLOCK_WRLOCKED and RWAITING, in a readers' phase
+
+_MUTEX = (
+    "pthread_mutex_lock",
+    "pthread_mutex_timedlock",
+    "pthread_mutex_clocklock",
+    "pthread_mutex_cond_lock",
+)
+_COND = ("pthread_cond_wait", "pthread_cond_timedwait", "pthread_cond_clockwait")
+_READ = ("pthread_rwlock_rdlock", "pthread_rwlock_timedrdlock", "pthread_rwlock_clockrdlock")
+_WRITE = ("pthread_rwlock_wrlock", "pthread_rwlock_timedwrlock", "pthread_rwlock_clockwrlock")
+_SEMAPHORE = ("sem_wait", "sem_timedwait", "sem_clockwait", "new_sem_wait", "new_sem_wait_slow64")
+_BARRIER = ("pthread_barrier_wait",)
+_ONCE = ("pthread_once", "cxa_guard_acquire")
+
+
+class Lock(NamedTuple):
+    """What a thread waits for.  `owner` is a tid (of its pid namespace), None when there is none to be known.
+
+    `kind`: mutex, read lock, write lock, condition, thread, semaphore, barrier, once.
+    """
+
+    kind: str
+    address: int
+    owner: int | None
+    note: str = ""
+
+
+class Others(NamedTuple):
+    """What has to be known of the other threads: `alive` ids, and how many sleep on each futex word."""
+
+    alive: Container[int]
+    sleepers: Mapping[int, int]
+    since_2_25: bool  # the process has a glibc with today's structures
+
+
+def lock_of(thread: NamedThread, others: Others) -> Lock | None:
+    """Return the lock that a thread sleeps on, if it is one of glibc's and all agrees."""
+    alive = others.alive
+    call, memory = thread.dump.call, thread.dump.memory
+    if call is None or call.name != "futex":
+        return None
+    word, operation, value = call.syscall.args[:3]
+    command, value = operation & _COMMAND, value & 0xFFFFFFFF
+    functions = set(thread.library_functions())
+    if command in (_LOCK_PI, _LOCK_PI2):
+        return _priority_inheriting(word, memory, alive)
+    if functions & {*_MUTEX, *_COND} and (value, command) == (_CONTENDED, _WAIT):
+        return _mutex(word, memory, alive)
+    if functions & set(_ONCE):
+        return Lock("once", word, None)
+    if others.since_2_25 and functions & {*_COND, *_READ, *_WRITE, *_SEMAPHORE, *_BARRIER}:
+        return _newer(functions, word, value, memory, alive)
+    if command not in (_WAIT, _WAIT_BITSET):
+        return None
+    return _join(word, value, memory, alive) or _unnamed_semaphore(thread, value, others)
+
+
+def _newer(functions: set[str], word: int, value: int, memory: Memory, alive: Container[int]) -> Lock | None:
+    """Judge the structures that came with 2.25."""
+    if functions & set(_COND):
+        return _condition(word, memory)
+    if functions & set(_READ):
+        return _reader(word, value, memory, alive)
+    if functions & set(_WRITE):
+        return _writer(word, memory, alive)
+    return _semaphore(word, memory) if functions & set(_SEMAPHORE) else _barrier(word - 4, memory)
+
+
+def _mutex(address: int, memory: Memory, alive: Container[int]) -> Lock | None:
+    """Judge __lock (0), __owner (8)."""
+    lock, owner = _u32(memory, address), _u32(memory, address + 8)
+    if lock != _CONTENDED or owner is None:
+        return None  # released since
+    if owner == 0:
+        return Lock("mutex", address, None, "changing hands")
+    if owner not in alive:
+        return Lock("mutex", address, owner, "which has ended without unlocking it")
+    return Lock("mutex", address, owner)
+
+
+def _priority_inheriting(address: int, memory: Memory, alive: Container[int]) -> Lock | None:
+    """Judge the kernel's own protocol: the word holds the owner's tid."""
+    owner = (_u32(memory, address) or 0) & _TID_MASK
+    return Lock("mutex", address, owner) if owner in alive else None
+
+
+def _condition(word: int, memory: Memory) -> Lock | None:
+    """__g_signals is at 40 and 44, __wrefs at 36: the number of waiters, times eight."""
+    address = word - (44 if word % 8 else 40)
+    references = _u32(memory, address + 36)
+    if references is None or not 0 < references >> 3 < _MANY:
+        return None
+    waiters = references >> 3
+    return Lock("condition", address, None, f"{waiters} waiter{'s' * (waiters != 1)}")
+
+
+def _reader(word: int, value: int, memory: Memory, alive: Container[int]) -> Lock | None:
+    """Judge a reader, which sleeps on __wrphase_futex (8) while a writer has the lock.
+
+    It sleeps on __readers (0) while readers have it and a writer, which goes first, waits.
+    """
+    writer = _writing(word - 8, memory, alive)
+    if writer is not None:
+        return Lock("read lock", word - 8, writer, "for writing")
+    readers = value >> _READERS
+    if _u32(memory, word) != value or value & 7 != _WRITER_WAITS or not 0 < readers < _MANY:
+        return None
+    return Lock("read lock", word, None, f"{_held_by(readers)}; a writer waits, and goes before it")
+
+
+def _writer(word: int, memory: Memory, alive: Container[int]) -> Lock | None:
+    """Judge a writer: asleep on __writers_futex (12) behind a writer, on __wrphase_futex behind readers."""
+    address = word - (12 if word % 8 else 8)
+    writer = _writing(address, memory, alive)
+    if writer is not None:
+        return Lock("write lock", address, writer, "for writing")
+    readers = (_u32(memory, address) or 0) >> _READERS
+    return Lock("write lock", address, None, _held_by(readers)) if 0 < readers < _MANY else None
+
+
+def _writing(address: int, memory: Memory, alive: Container[int]) -> int | None:
+    """Return who has a lock for writing: __readers (0) says that somebody has, __cur_writer (24) who."""
+    state, writer = _u32(memory, address), _u32(memory, address + 24)
+    return writer if state is not None and state & _WRITE_PHASE and writer in alive else None
+
+
+def _held_by(readers: int) -> str:
+    return f"held by {readers} reader{'s' * (readers != 1)}, glibc does not note which"
+
+
+def _semaphore(word: int, memory: Memory) -> Lock | None:
+    """Judge the value (0) and the number of waiters (4)."""
+    value, waiters = _u32(memory, word), _u32(memory, word + 4)
+    if value != 0 or waiters is None or not 0 < waiters < _MANY:
+        return None
+    return Lock("semaphore", word, None, f"value 0, {waiters} waiter{'s' * (waiters != 1)}")
+
+
+def _unnamed_semaphore(thread: NamedThread, value: int, others: Others) -> Lock | None:
+    """Judge a wait in a C library without symbols, where sem_wait(3) has left no frame of its own.
+
+    It has to count as many waiters as there are sleepers, and nothing but the C library may be between.
+    """
+    word = thread.dump.syscall.args[0] if thread.dump.syscall else 0
+    lock = _semaphore(word, thread.dump.memory) if others.since_2_25 and value == 0 else None
+    counted = _u32(thread.dump.memory, word + 4) == others.sleepers.get(word)
+    return lock if counted and thread.in_c_library() else None
+
+
+def _barrier(address: int, memory: Memory) -> Lock | None:
+    """Judge in (0), current_round (4), count (8)."""
+    arrived, done, count = (_u32(memory, address + at) for at in (0, 4, 8))
+    if arrived is None or done is None or count is None or not 0 < arrived - done < count:
+        return None
+    return Lock("barrier", address, None, f"{arrived - done} of {count} have arrived")
+
+
+def _join(word: int, value: int, memory: Memory, alive: Container[int]) -> Lock | None:
+    """Judge the tid in struct pthread (which names itself twice); the kernel clears it in the end."""
+    start = word - _THREAD_STRUCT
+    if _u32(memory, word) != value or value not in alive:
+        return None
+    if memory.word(start) != start or memory.word(start + 16) != start:
+        return None
+    return Lock("thread", word, value)
+
+
+def _u32(memory: Memory, address: int) -> int | None:
+    data = memory.read(address, 4)
+    return None if data is None else int.from_bytes(data, "little")
+
+
+def is_since_2_25(modules: Iterable[Module]) -> bool:
+    """Whether one of them is a glibc that has today's structures: it says which versions it provides."""
+    return any(b"\0GLIBC_2.25\0" in _names(module) for module in modules)
+
+
+def _names(module: Module) -> bytes:
+    if not module.path.rpartition("/")[2].startswith(("libc.so", "libc-2.", "libpthread")):
+        return b""
+    try:
+        section = module.image.section(".dynstr")
+        return bytes(module.image.contents(section)) if section else b""
+    except FormatError:
+        return b""

@@ -1,0 +1,240 @@
+"""What one thread waits for, and who has to act.
+
+Law: said only what the kernel or the structure itself tells; a wait whose other side is not known has none.
+One answer per thread: what is most telling.
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from sfsample.hang.glibc import Lock, Others, lock_of
+from sfsample.hang.named import NamedThread
+from sfsample.snapshot import ProcessDump
+from sfsample.target.calls import Call
+from sfsample.target.descriptors import Descriptor
+
+_ENDLESS_S = 365 * 86400.0  # a time-out beyond this is none
+
+_READS = ("read", "readv", "pread64", "recvfrom", "recvmsg", "recvmmsg")
+_WRITES = ("write", "writev", "pwrite64", "sendto", "sendmsg", "sendmmsg", "sendfile", "splice")
+_ACCEPTS = ("accept", "accept4")
+_EVENTS = ("epoll_wait", "epoll_pwait", "epoll_pwait2", "poll", "ppoll", "select", "pselect6")
+_SLEEPS = ("nanosleep", "clock_nanosleep")
+_CHILD = ("wait4", "waitid")
+_FORKS = ("vfork", "clone", "clone3")
+_LOCKS = ("flock", "fcntl")
+_SIGNALS = ("pause", "rt_sigsuspend", "rt_sigtimedwait")
+_RESOLVER = ("res_nsend", "res_context_send", "res_nquery", "res_query", "res_nsearch", "res_search",
+             "libc_res_nsend", "getaddrinfo", "gethostbyname_r", "gethostbyname2_r",
+             "gethostbyaddr_r")  # fmt: skip
+_LOCK_WORDS = {"mutex": "mutex {:#x}", "read lock": "the read lock of rwlock {:#x}",
+               "write lock": "the write lock of rwlock {:#x}",
+               "condition": "a signal on condition variable {:#x}",
+               "semaphore": "semaphore {:#x}", "barrier": "the others at barrier {:#x}",
+               "once": "an initialisation that another thread has begun"}  # fmt: skip
+# What programs say by the function they wait in, where nothing else can tell.
+_KNOWN = {
+    "XactLockTableWait": "another transaction to end, a row lock; SELECT pg_blocking_pids({pid}) names it",
+    "ProcSleep": "a PostgreSQL lock: SELECT pg_blocking_pids({pid}) names who holds it",
+}
+
+
+class Wait(NamedTuple):
+    """`what` it waits for, in words.  Who has to act: thread `tid` of its process, or one of `pids`.
+
+    `idle`: as every server waits for work; nothing is wrong about it by itself.
+    """
+
+    kind: str
+    what: str
+    tid: int | None = None
+    pids: tuple[int, ...] = ()
+    note: str = ""
+    idle: bool = False
+    verb: str = "waits for"
+
+
+class Scene(NamedTuple):
+    """What else has to be known of a process to tell what its threads wait for."""
+
+    dump: ProcessDump
+    tids: Mapping[int, int]  # id in its own pid namespace -> id as we see it
+    others: Others
+
+
+def wait_of(thread: NamedThread, scene: Scene) -> Wait | None:
+    """Return what a thread waits for; None: it runs, or there is no telling."""
+    state, call = thread.dump.state, thread.dump.call
+    if state in "Tt":
+        how = (
+            f"its tracer, process {scene.dump.tracer[0]}"
+            if scene.dump.tracer
+            else "a signal to go on (SIGCONT)"
+        )
+        return Wait("stopped", how)
+    if state == "R" or call is None:
+        return _uninterruptible(thread) if state == "D" else None
+    known = _known(thread, scene)
+    return known or _by_call(thread, call, scene) or _uninterruptible(thread)
+
+
+def _known(thread: NamedThread, scene: Scene) -> Wait | None:
+    raw = {name.raw for names in thread.frames for name in names}
+    words = next((words for function, words in _KNOWN.items() if function in raw), None)
+    return Wait("database lock", words.format(pid=scene.dump.pid)) if words else None
+
+
+def _by_call(thread: NamedThread, call: Call, scene: Scene) -> Wait | None:
+    name = call.name or ""
+    if name == "futex":
+        return _futex(thread, call, scene)
+    if name in _LOCKS:
+        return _file_lock(call, scene)
+    if name in _EVENTS or name in _READS:
+        return (
+            _resolving(thread, call) or _events(call) if name in _EVENTS else _transfer(thread, call, scene)
+        )
+    if name in (*_WRITES, *_ACCEPTS, "connect"):
+        return _transfer(thread, call, scene)
+    if name in _SLEEPS:
+        return Wait("sleep", _left(thread, call), idle=True, verb="sleeps")
+    if name in _CHILD:
+        return _child(call, scene)
+    if name in _FORKS and thread.dump.state == "D":
+        return _vfork(scene)
+    if name in _SIGNALS:
+        return Wait("signal", "a signal", idle=True)
+    return None
+
+
+# -- locks
+
+
+def _futex(thread: NamedThread, call: Call, scene: Scene) -> Wait:
+    lock = lock_of(thread, scene.others)
+    if lock is None:
+        return Wait("futex", f"futex {call.words[0]}", idle=True)
+    owner = scene.tids.get(lock.owner) if lock.owner is not None else None
+    if lock.kind == "thread":
+        return Wait("thread", "the end of", owner)
+    what = _LOCK_WORDS[lock.kind].format(lock.address)
+    return Wait(
+        lock.kind, what, owner, note=_owner_note(lock, owner), idle=lock.kind in ("condition", "semaphore")
+    )
+
+
+def _owner_note(lock: Lock, owner: int | None) -> str:
+    if lock.owner is not None and owner is None:
+        return f"held by thread {lock.owner}, {lock.note}"
+    return lock.note
+
+
+def _file_lock(call: Call, scene: Scene) -> Wait | None:
+    """Find the lock by the file and by us among the waiters."""
+    inodes = {descriptor.inode for descriptor in call.descriptors}
+    found = next((lock for lock in scene.dump.locks if lock.inode in inodes), None)
+    if found is None:
+        return None
+    what = f"the {'flock' if call.name == 'flock' else 'record lock'} on {call.descriptors[0].text}"
+    return Wait("file lock", what, pids=(found.holder,) if found.holder > 0 else ())
+
+
+# -- descriptors
+
+
+def _transfer(thread: NamedThread, call: Call, scene: Scene) -> Wait | None:
+    if not call.descriptors:
+        return None
+    found, name = call.descriptors[0], call.name or ""
+    if name == "connect":
+        return Wait("connect", f"an answer to connect: {found.text}")
+    if name in _ACCEPTS:
+        return Wait("accept", f"a connection on {found.text}", idle=True)
+    if found.kind == "pipe":
+        return _pipe(found, scene, writes=name in _WRITES)
+    if name in _READS:
+        return _resolving(thread, call) or Wait(
+            "read", f"data from {_where(found)}", idle=found.kind != "file"
+        )
+    return Wait("write", f"room to write to {_where(found)}")
+
+
+def _where(found: Descriptor) -> str:
+    return f"fd {found.fd} ({found.text})"
+
+
+def _pipe(found: Descriptor, scene: Scene, *, writes: bool) -> Wait:
+    """Name the processes at the other end."""
+    others = tuple(end.pid for end in scene.dump.ends
+                   if end.inode == found.inode and end.pid != scene.dump.pid
+                   and ("r" if writes else "w") in end.mode)  # fmt: skip
+    if writes:
+        return Wait("full pipe", f"room in pipe {found.inode}, which is full (fd {found.fd})",
+                    pids=tuple(dict.fromkeys(others)))  # fmt: skip
+    return Wait("empty pipe", f"data in pipe {found.inode}, which is empty (fd {found.fd})",
+                pids=tuple(dict.fromkeys(others)), idle=True)  # fmt: skip
+
+
+def _events(call: Call) -> Wait:
+    limit = f", at most {call.asked_s:g} s" if call.asked_s is not None and call.asked_s < _ENDLESS_S else ""
+    if len(call.descriptors) == 1 and call.descriptors[0].kind != "epoll":
+        return Wait("events", f"{_where(call.descriptors[0])}{limit}", idle=True)
+    count = (
+        len(call.descriptors[0].watches)
+        if call.name and call.name.startswith("epoll") and call.descriptors
+        else len(call.descriptors)
+    )
+    if not count:
+        return Wait("sleep", limit.removeprefix(", "), idle=True, verb="sleeps")
+    return Wait("events", f"events on {count} fd{'s' * (count != 1)}{limit}", idle=True)
+
+
+def _resolving(thread: NamedThread, call: Call) -> Wait | None:
+    """Recognise the resolver by its functions, and its server by the socket."""
+    udp = next(
+        (d for d in call.descriptors if d.kind == "socket" and d.text.startswith(("udp", "tcp"))), None
+    )
+    if udp is None or not any(name in _RESOLVER for name in thread.library_functions()):
+        return None
+    return Wait("name resolution", f"an answer from the DNS server: {udp.text}")
+
+
+# -- time, children, the kernel
+
+
+def _left(thread: NamedThread, call: Call) -> str:
+    """Say how long it will sleep: from its end, or from its length and since when it sleeps."""
+    left = call.left_s
+    if left is None and call.asked_s is not None and thread.dump.idle_s is not None:
+        left = max(0.0, call.asked_s - thread.dump.idle_s)
+    if left is None:
+        return f"{call.asked_s:g} s" if call.asked_s is not None else ""
+    return f"{left:.1f} s more{f' of {call.asked_s:g} s' if call.asked_s is not None else ''}"
+
+
+def _child(call: Call, scene: Scene) -> Wait:
+    if call.words[0] == "any child":
+        names = [f"{pid} ({name})" for pid, name in scene.dump.children]
+        pids = tuple(pid for pid, _ in scene.dump.children)
+        return Wait("child", f"a child to end: {', '.join(names[:3])}{', ...' * (len(names) > 3)}", pids=pids)
+    pid = int(call.words[0].rpartition(" ")[2])
+    name = dict(scene.dump.children).get(pid)
+    return Wait("child", f"child {pid}{f' ({name})' if name else ''} to end", pids=(pid,) if name else ())
+
+
+def _vfork(scene: Scene) -> Wait:
+    names = [f"{pid} ({name})" for pid, name in scene.dump.children]
+    pids = tuple(pid for pid, _ in scene.dump.children)
+    which = f": one of {', '.join(names)}" if len(names) > 1 else f" {''.join(names)}".rstrip()
+    return Wait("vfork", f"its vfork child{which} to exec or to end", pids=pids if len(pids) == 1 else ())
+
+
+def _uninterruptible(thread: NamedThread) -> Wait | None:
+    """Say where in the kernel; a file system or device that does not answer is usually behind it."""
+    if thread.dump.state != "D":
+        return None
+    call, where = thread.dump.call, thread.dump.wchan or "?"
+    doing = f" for {call.name}({', '.join(call.words)})" if call and call.name else ""
+    return Wait(
+        "kernel", f"the kernel{doing}, uninterruptibly, in {where}: a disk, a file server or a FUSE daemon"
+    )

@@ -1,0 +1,124 @@
+"""What /proc tells of one thread: CPU time, since when it waits, where in the kernel, in which system call.
+
+Law: reads files only; disturbs nobody; what cannot be known is None.  Source: proc(5).
+
+Since when a thread waits is nowhere in /proc; when it last ran is: `se.exec_start` in its `sched` file, on
+its processor's own clock.  Those clocks differ (each leaves out the time its processor spent on interrupts,
+hours in a month), so the same clock is read: from our own `sched` file, on that processor.
+"""
+
+import os
+import re
+import time
+from typing import NamedTuple
+
+from sfsample.target.procfs import ProcFs
+
+_EXEC_START = re.compile(rb"se\.exec_start\s*:\s*(\d+\.\d+)")
+
+
+class Syscall(NamedTuple):
+    """The system call that a thread is in, and where it entered it."""
+
+    number: int
+    args: tuple[int, ...]
+    sp: int = 0
+    pc: int = 0
+
+
+class LastRan(NamedTuple):
+    """When a thread last ran: on which processor, by its clock; `seen_s`: when we looked (monotonic)."""
+
+    processor: int
+    at_s: float
+    seen_s: float
+
+
+class Usage(NamedTuple):
+    """Of processors: time on one, time in which it wanted one and had none, how often it was given one."""
+
+    cpu_ns: int | None
+    starved_ns: int | None
+    runs: int | None
+
+
+class ThreadFacts(NamedTuple):
+    """One thread."""
+
+    usage: Usage
+    last_ran: LastRan | None
+    syscall: Syscall | None
+    wchan: str | None
+    kernel_stack: tuple[str, ...]
+
+
+class FactReader:
+    """Reads facts of the threads of one process.  `idle` may move our OS thread between processors."""
+
+    def __init__(self, proc: ProcFs) -> None:
+        self._proc = proc
+        self._clocks: dict[int, tuple[float, float] | None] = {}  # processor: (its clock, monotonic), seconds
+
+    def facts(self, tid: int) -> ThreadFacts:
+        """Read everything about one thread."""
+        return ThreadFacts(self.usage(tid), self._last_ran(tid), self._syscall(tid), self._wchan(tid),
+                           self._kernel_stack(tid))  # fmt: skip
+
+    def usage(self, tid: int) -> Usage:
+        """Read the scheduler's figures."""
+        fields = (self._proc.read(f"task/{tid}/schedstat") or b"").split()
+        return Usage(*map(int, fields)) if len(fields) == 3 else Usage(None, None, None)
+
+    def _syscall(self, tid: int) -> Syscall | None:
+        """Parse "running", "-1 SP PC" or "NR ARG*6 SP PC"."""
+        fields = (self._proc.read(f"task/{tid}/syscall") or b"").split()
+        if len(fields) != 9 or fields[0] == b"-1":
+            return None
+        *args, sp, pc = (int(field, 16) for field in fields[1:])
+        return Syscall(int(fields[0]), tuple(args), sp, pc)
+
+    def _wchan(self, tid: int) -> str | None:
+        text = (self._proc.read(f"task/{tid}/wchan") or b"").decode("ascii", "replace")
+        return None if text in ("", "0") else text
+
+    def _kernel_stack(self, tid: int) -> tuple[str, ...]:
+        """Return functions, innermost first; none where only root may see them, or the kernel keeps none."""
+        lines = (self._proc.read(f"task/{tid}/stack") or b"").decode("ascii", "replace").splitlines()
+        return tuple(line.partition("] ")[2].partition("+")[0] for line in lines if "] " in line)
+
+    # -- since when
+
+    def idle(self, last: LastRan) -> float | None:
+        """Return for how many seconds a thread had not run when it was looked at.
+
+        May take as long as the processor it ran on is busy, so it is asked for when nothing waits for us.
+        """
+        if last.processor not in self._clocks:
+            self._clocks[last.processor] = _look_at_clock(last.processor)
+        clock = self._clocks[last.processor]
+        return None if clock is None else max(0.0, clock[0] - (clock[1] - last.seen_s) - last.at_s)
+
+    def _last_ran(self, tid: int) -> LastRan | None:
+        found = _EXEC_START.search(self._proc.read(f"task/{tid}/sched") or b"")
+        seen = time.monotonic()
+        return LastRan(self._processor(tid), float(found[1]) / 1000, seen) if found else None
+
+    def _processor(self, tid: int) -> int:
+        fields = (self._proc.read(f"task/{tid}/stat") or b"").rpartition(b") ")[2].split()
+        return int(fields[36]) if len(fields) > 36 else -1
+
+
+def _look_at_clock(processor: int) -> tuple[float, float] | None:
+    allowed = os.sched_getaffinity(0)
+    if processor not in allowed:
+        return None
+    os.sched_setaffinity(0, {processor})
+    try:
+        with open("/proc/thread-self/sched", "rb", buffering=0) as file:
+            found = _EXEC_START.search(file.read(8192))
+            now = time.monotonic()
+    except OSError:
+        return None
+    finally:
+        os.sched_setaffinity(0, allowed)
+    return (float(found[1]) / 1000, now) if found else None

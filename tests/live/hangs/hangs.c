@@ -1,0 +1,279 @@
+/* Hangs, one per scenario: `hangs SCENARIO FD [ARGUMENT]` writes "ready PID" to FD when all that it needs has
+   begun, and then hangs.  The functions are named after what they do, and are kept out of line. */
+#define _GNU_SOURCE
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <pthread.h>
+#include <resolv.h>
+#include <semaphore.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define OWN __attribute__((noinline, noclone))
+
+static int out;
+static const char *argument;
+static pthread_barrier_t start;
+static pthread_mutex_t first = PTHREAD_MUTEX_INITIALIZER, second = PTHREAD_MUTEX_INITIALIZER;
+
+static void ready(void) { dprintf(out, "ready %d\n", getpid()); }
+
+static void name(const char *text) { prctl(PR_SET_NAME, text); }
+
+static pthread_t thread(void *(*body)(void *), void *given) {
+    pthread_t made;
+    if (pthread_create(&made, NULL, body, given)) abort();
+    return made;
+}
+
+static void join_all(pthread_t *threads, int count) {
+    for (int i = 0; i < count; i++) pthread_join(threads[i], NULL);
+}
+
+/* two mutexes in opposite order */
+
+OWN static void transfer(pthread_mutex_t *from, pthread_mutex_t *to) {
+    pthread_mutex_lock(from);
+    pthread_barrier_wait(&start);
+    pthread_mutex_lock(to);
+    asm volatile("");
+}
+
+static void *debit(void *given) { name("debit"); transfer(&first, &second); return given; }
+static void *credit(void *given) { name("credit"); transfer(&second, &first); return given; }
+
+static void abba(void) {
+    pthread_barrier_init(&start, NULL, 2);
+    pthread_t threads[] = {thread(debit, NULL), thread(credit, NULL)};
+    ready();
+    join_all(threads, 2);
+}
+
+/* one thread takes a mutex twice */
+
+OWN static void relock(void) {
+    pthread_mutex_lock(&first);
+    ready();
+    pthread_mutex_lock(&first);
+    asm volatile("");
+}
+
+/* many idle workers, and one that has the lock and sleeps */
+
+static sem_t jobs;
+
+OWN static void next_job(void) { sem_wait(&jobs); asm volatile(""); }
+
+static void *worker(void *given) {
+    char text[16];
+    snprintf(text, sizeof text, "worker-%ld", (long)given);
+    name(text);
+    pthread_barrier_wait(&start);
+    for (;;) next_job();
+    return given;
+}
+
+OWN static void slow_write(void) { for (;;) sleep(1000); }
+
+static void *culprit(void *given) {
+    name("flusher");
+    pthread_mutex_lock(&first);
+    pthread_barrier_wait(&start);
+    slow_write();
+    return given;
+}
+
+OWN static void append_log(void) { pthread_mutex_lock(&first); asm volatile(""); }
+
+static void *victim(void *given) {
+    char text[16];
+    snprintf(text, sizeof text, "request-%ld", (long)given);
+    name(text);
+    pthread_barrier_wait(&start);
+    append_log();
+    return given;
+}
+
+static void workers(void) {
+    int idle = atoi(argument), stuck = 3;
+    sem_init(&jobs, 0, 0);
+    pthread_barrier_init(&start, NULL, idle + stuck + 2);
+    for (long i = 0; i < idle; i++) thread(worker, (void *)i);
+    pthread_t last = thread(culprit, NULL);
+    for (long i = 0; i < stuck; i++) thread(victim, (void *)i);
+    pthread_barrier_wait(&start);
+    ready();
+    pthread_join(last, NULL);
+}
+
+/* a mutex whose owner is gone */
+
+static void *quitter(void *given) { pthread_mutex_lock(&first); return given; }
+
+static void orphan(void) {
+    pthread_join(thread(quitter, NULL), NULL);
+    ready();
+    append_log();
+}
+
+/* rwlock: a reader, and a writer that goes before others; or a writer that keeps it */
+
+static pthread_rwlock_t table;
+
+OWN static void scan_table(void) { pthread_rwlock_rdlock(&table); slow_write(); }
+OWN static void change_table(void) { pthread_rwlock_wrlock(&table); slow_write(); }
+static void *scanner(void *given) { name("scanner"); scan_table(); return given; }
+static void *changer(void *given) { name("changer"); change_table(); return given; }
+
+static int asleep(void) { /* every thread but this one, as the kernel sees it */
+    char path[64], line[512];
+    int count = 0, self = gettid();
+    for (int tid = getpid(); tid < getpid() + 64; tid++) {
+        snprintf(path, sizeof path, "/proc/self/task/%d/stat", tid);
+        FILE *file = fopen(path, "r");
+        if (file == NULL) continue;
+        if (tid != self && fgets(line, sizeof line, file) && strrchr(line, ')')[2] == 'S') count++;
+        fclose(file);
+    }
+    return count;
+}
+
+static void starve(int writer_first) {
+    pthread_rwlockattr_t kind;
+    pthread_rwlockattr_init(&kind);
+    pthread_rwlockattr_setkind_np(&kind, PTHREAD_RWLOCK_PREFER_WRITER_NONRECURSIVE_NP);
+    pthread_rwlock_init(&table, &kind);
+    pthread_t threads[3];
+    threads[0] = thread(writer_first ? changer : scanner, NULL);
+    while (asleep() < 1) usleep(1000);
+    threads[1] = thread(writer_first ? scanner : changer, NULL);
+    while (asleep() < 2) usleep(1000);
+    threads[2] = thread(scanner, NULL);
+    ready();
+    join_all(threads, 3);
+}
+
+/* between processes */
+
+OWN static void send_all(int fd) {
+    static char block[1 << 16];
+    for (;;) if (write(fd, block, sizeof block) < 0) _exit(1);
+}
+
+static void pipes(void) { /* both write, nobody reads */
+    int there[2], back[2];
+    if (pipe(there) || pipe(back)) abort();
+    pid_t child = fork();
+    if (child == 0) {
+        prctl(PR_SET_PDEATHSIG, 9);
+        name("responder");
+        close(there[1]);
+        close(back[0]);
+        send_all(back[1]);
+    }
+    close(there[0]);
+    close(back[1]);
+    dprintf(out, "child %d\n", child);
+    ready();
+    send_all(there[1]);
+}
+
+OWN static void take_file(int posix) {
+    int fd = open(argument, O_RDWR | O_CREAT, 0666);
+    struct flock whole = {.l_type = F_WRLCK};
+    if (posix ? fcntl(fd, F_SETLKW, &whole) : flock(fd, LOCK_EX)) abort();
+}
+
+static void file_lock(int posix) {
+    int told[2];
+    if (pipe(told)) abort();
+    pid_t child = fork();
+    if (child == 0) {
+        prctl(PR_SET_PDEATHSIG, 9);
+        name("lockkeeper");
+        take_file(posix);
+        if (write(told[1], "x", 1) != 1) abort();
+        for (;;) pause();
+    }
+    char byte;
+    if (read(told[0], &byte, 1) != 1) abort();
+    dprintf(out, "child %d\n", child);
+    ready();
+    take_file(posix);
+}
+
+OWN static void reap_child(void) { wait(NULL); }
+
+static void child(void) {
+    pid_t made = fork();
+    if (made == 0) {
+        prctl(PR_SET_PDEATHSIG, 9);
+        name("compiler");
+        for (;;) pause();
+    }
+    dprintf(out, "child %d\n", made);
+    ready();
+    reap_child();
+}
+
+/* the network */
+
+OWN static void call_backend(int port) { /* the queue of the listener, which is never accepted from, is full */
+    struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons(port),
+                             .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    for (int i = 0;; i++) {
+        int fd = socket(AF_INET, SOCK_STREAM, 0);
+        if (i == 1) ready();
+        if (connect(fd, (struct sockaddr *)&to, sizeof to)) abort();
+    }
+}
+
+OWN static void look_up_host(int port) { /* the server takes questions and never answers */
+    unsigned char answer[512];
+    struct __res_state state = {0};
+    if (res_ninit(&state)) abort();
+    state.nscount = 1;
+    state.nsaddr_list[0].sin_family = AF_INET;
+    state.nsaddr_list[0].sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    state.nsaddr_list[0].sin_port = htons(port);
+    state.retrans = 1000;
+    ready();
+    res_nquery(&state, "db.example.com", 1, 1, answer, sizeof answer);
+}
+
+/* a thread that spins, and one that only works a lot */
+
+static volatile unsigned long turns;
+
+OWN static void step(void) { for (int i = 0; i < 1000; i++) turns++; }
+OWN static void spin_on_flag(void) { while (turns < ~0ul) step(); }
+static void *spinner(void *given) { name("poller"); spin_on_flag(); return given; }
+
+int main(int argc, char **argv) {
+    const char *scenario = argv[1];
+    out = atoi(argv[2]);
+    argument = argc > 3 ? argv[3] : "0";
+    prctl(PR_SET_PDEATHSIG, 9);
+    if (!strcmp(scenario, "abba")) abba();
+    else if (!strcmp(scenario, "relock")) relock();
+    else if (!strcmp(scenario, "orphan")) orphan();
+    else if (!strcmp(scenario, "workers")) workers();
+    else if (!strcmp(scenario, "starve")) starve(0);
+    else if (!strcmp(scenario, "writer")) starve(1);
+    else if (!strcmp(scenario, "pipes")) pipes();
+    else if (!strcmp(scenario, "flock")) file_lock(0);
+    else if (!strcmp(scenario, "fcntl")) file_lock(1);
+    else if (!strcmp(scenario, "child")) child();
+    else if (!strcmp(scenario, "connect")) call_backend(atoi(argument));
+    else if (!strcmp(scenario, "dns")) look_up_host(atoi(argument));
+    else if (!strcmp(scenario, "spin")) { pthread_t made = thread(spinner, NULL); ready(); pthread_join(made, NULL); }
+    else if (!strcmp(scenario, "sleep")) { ready(); sleep(1000); }
+    return 1;
+}
