@@ -1,6 +1,6 @@
 """From the flags and the environment to how names are found.
 
-Law: the only place that knows the variables: XDG_CACHE_HOME and HOME.
+Law: the only place that knows the variables: XDG_CACHE_HOME and HOME, and those of debuginfod(1).
 """
 
 import os
@@ -9,8 +9,11 @@ from argparse import Namespace
 
 from sfsample.cli.terminal import say
 from sfsample.errors import UsageError
+from sfsample.symbolize.debuginfod import Debuginfod
 from sfsample.symbolize.lines import available
 from sfsample.symbolize.naming import Naming, Progress
+
+_TIMEOUT_S = 90.0  # the standard client's
 
 
 def naming(arguments: Namespace) -> Naming:
@@ -24,10 +27,25 @@ def naming(arguments: Namespace) -> Naming:
         merge_clones=arguments.merge_clones,
         lines=arguments.lines,
         inlines=arguments.inlines,
+        fetch=_debuginfod(arguments) if arguments.debuginfod else None,
         progress=_progress(quiet=arguments.quiet),
         debug_dirs=tuple(arguments.debug_dir or ()),
         cache_dir=os.path.join(cache_home(), "sfsample"),
     )
+
+
+def _debuginfod(arguments: Namespace) -> Debuginfod:
+    urls = os.environ.get("DEBUGINFOD_URLS", "").split()
+    if not urls:
+        raise UsageError(
+            "--debuginfod: no server is configured", "set DEBUGINFOD_URLS to those of your distribution"
+        )
+    old = os.path.expanduser("~/.debuginfod_client_cache")  # where it exists, the client still uses it
+    default = old if os.path.isdir(old) else os.path.join(cache_home(), "debuginfod_client")
+    cache = os.environ.get("DEBUGINFOD_CACHE_PATH") or default
+    timeout = os.environ.get("DEBUGINFOD_TIMEOUT", "")
+    return Debuginfod(urls, cache, float(timeout) if timeout.isdecimal() else _TIMEOUT_S,
+                      _progress(quiet=arguments.quiet), online=arguments.command != "dump")  # fmt: skip
 
 
 def _progress(*, quiet: bool) -> Progress:

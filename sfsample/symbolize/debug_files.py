@@ -13,7 +13,7 @@ from mmap import mmap
 from typing import NamedTuple
 from zlib import crc32
 
-from sfsample.errors import FormatError
+from sfsample.errors import FormatError, SfsampleError
 from sfsample.files import Root
 from sfsample.formats.elf import ElfImage
 
@@ -24,7 +24,7 @@ Fetch = Callable[[str], mmap | None]  # a debug file by build-id, from afar
 
 
 class DebugFile(NamedTuple):
-    """What was found.  `refused`: what is wrong with a file that was there and is not the image's."""
+    """What was found.  `refused`: why there is none although something was there."""
 
     image: ElfImage | None
     refused: str = ""
@@ -50,7 +50,7 @@ class DebugFiles:
             try:
                 found = ElfImage(data, name)
             except FormatError as damage:
-                refused = refused or str(damage)
+                refused = f"a debug file is damaged: {damage}"
                 continue
             refused = _mismatch(image, found, link) or ""
             if not refused:
@@ -59,13 +59,13 @@ class DebugFiles:
 
     def fetch(self, image: ElfImage) -> DebugFile:
         """Return the debug file that a server has for an image."""
-        data = self._fetch(image.build_id) if self._fetch and image.build_id else None
-        if data is None:
-            return DebugFile(None)
         try:
+            data = self._fetch(image.build_id) if self._fetch and image.build_id else None
+            if data is None:
+                return DebugFile(None)
             found = ElfImage(data, "debuginfod")
-        except FormatError as damage:
-            return DebugFile(None, str(damage))
+        except SfsampleError as failure:  # a FormatError too
+            return DebugFile(None, str(failure))
         refused = _mismatch(image, found, None)
         return DebugFile(None, refused) if refused else DebugFile(found)
 
@@ -106,7 +106,7 @@ def _mismatch(image: ElfImage, found: ElfImage, link: tuple[str, int] | None) ->
     if image.build_id and found.build_id:
         if image.build_id == found.build_id:
             return None
-        return f"{found.name}: has build-id {found.build_id}"
+        return f"a debug file is not the one of this module: {found.name}: has build-id {found.build_id}"
     if link and crc32(found.data) == link[1]:
         return None
-    return f"{found.name}: its CRC is not that of .gnu_debuglink"
+    return f"a debug file is not the one of this module: {found.name}: its CRC is not that in .gnu_debuglink"

@@ -61,7 +61,7 @@ class ModuleSymbols:
         if self._image.section_damage:
             return "its section headers are damaged"
         if refused:
-            return f"a debug file is not the one of this module: {refused}"
+            return refused
         if self._damage:
             return self._damage
         if self.full:

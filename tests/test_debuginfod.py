@@ -1,0 +1,176 @@
+"""Debug files from a server of ours, in the layout of the standard client's cache."""
+
+import os
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from sfsample.cli.naming import naming
+from sfsample.cli.options import parse
+from sfsample.errors import SfsampleError, UsageError
+from sfsample.formats.elf import ElfImage
+from sfsample.modules.module import Module
+from sfsample.symbolize import debuginfod
+from sfsample.symbolize.cache import Cache
+from sfsample.symbolize.debug_files import DebugFiles
+from sfsample.symbolize.debuginfod import Debuginfod
+from sfsample.symbolize.module_symbols import ModuleSymbols
+from tests.builders import elf_builder as e
+from tests.builders import symtab_builder as b
+
+BUILD_ID = bytes(range(1, 21))
+HEX = BUILD_ID.hex()
+
+
+def elf_file(*symbols, build_id=BUILD_ID):
+    symtab, strtab = b.build(*symbols)
+    sections = [
+        e.Bytes(".text", 0x1000, bytes(0x100), flags=6),
+        e.Bytes(".symtab", 0, symtab, e.SHT_SYMTAB, 0, link=3),
+        e.Bytes(".strtab", 0, strtab, e.SHT_STRTAB, 0),
+    ]
+    loads = [e.Load(0x1000, bytes(0x100)), e.Load(0x2000, e.note(build_id), e.R, e.PT_NOTE)]
+    return e.elf(loads, sections if symbols else None)
+
+
+DEBUG = elf_file(b.Sym("found", 0x1010, 0x10))
+
+
+class Server(ThreadingHTTPServer):
+    """Answers what `answers` says, and remembers what it was asked."""
+
+    def __init__(self, answers):
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.answers, self.asked = answers, []
+
+    @property
+    def url(self):
+        return f"http://127.0.0.1:{self.server_port}/"
+
+
+class Handler(BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.server.asked.append(self.path)
+        status, body = self.server.answers.get(self.path, (404, b"not found"))
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture
+def serve():
+    servers = []
+
+    def start(status=200, body=DEBUG):
+        server = Server({f"/buildid/{HEX}/debuginfo": (status, body)})
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        servers.append(server)
+        return server
+
+    yield start
+    for server in servers:
+        server.shutdown()
+        server.server_close()
+
+
+def client(cache, *servers, **options):
+    return Debuginfod([server.url for server in servers], str(cache), 10, lambda _: None, **options)
+
+
+def symbols(fetch):
+    stripped = Module(ElfImage(elf_file(), "stripped"), 0, "/opt/stripped")
+    return ModuleSymbols(stripped, DebugFiles([], fetch=fetch), Cache(None))
+
+
+def test_a_stripped_module_is_named_by_the_server(serve, tmp_path):
+    server = serve()
+    assert symbols(client(tmp_path, server)).find(0x1010).name == "found"
+    assert server.asked == [f"/buildid/{HEX}/debuginfo"]
+
+
+def test_the_cache_is_the_standard_clients(serve, tmp_path):
+    server = serve()
+    client(tmp_path, server)(HEX)
+    assert (tmp_path / HEX / "debuginfo").read_bytes() == DEBUG
+    assert os.listdir(tmp_path / HEX) == ["debuginfo"]
+    assert bytes(client(tmp_path, server)(HEX)) == DEBUG
+    assert len(server.asked) == 1
+
+
+def test_the_next_server_is_asked(serve, tmp_path):
+    first, second = serve(404, b""), serve()
+    assert bytes(client(tmp_path, first, second)(HEX)) == DEBUG
+    assert len(first.asked) == len(second.asked) == 1
+
+
+def test_that_nobody_has_it_is_remembered_for_a_while(serve, tmp_path):
+    server = serve(404, b"")
+    assert client(tmp_path, server)(HEX) is None
+    assert (tmp_path / HEX / "debuginfo").stat().st_size == 0
+    assert client(tmp_path, server)(HEX) is None
+    assert len(server.asked) == 1
+    os.utime(tmp_path / HEX / "debuginfo", (0, 0))
+    assert client(tmp_path, server)(HEX) is None
+    assert len(server.asked) == 2
+
+
+def test_offline_only_the_cache_is_used(serve, tmp_path):
+    server = serve()
+    assert client(tmp_path, server, online=False)(HEX) is None
+    assert server.asked == []
+    client(tmp_path, server)(HEX)
+    assert bytes(client(tmp_path, server, online=False)(HEX)) == DEBUG
+
+
+@pytest.mark.parametrize("status", [500, 403])
+def test_a_server_that_fails_is_told(serve, tmp_path, status):
+    found = symbols(client(tmp_path, serve(status, b"")))
+    assert found.find(0x1010) is None
+    assert str(status) in found.why()
+    assert os.listdir(tmp_path / HEX) == []  # asked again next time
+
+
+def test_a_server_that_is_not_there_is_told(serve, tmp_path):
+    server = serve()
+    server.shutdown()
+    server.server_close()
+    with pytest.raises(SfsampleError, match=r"debuginfod: URLError: .*refused"):
+        client(tmp_path, server)(HEX)
+
+
+def test_a_file_of_another_module_is_refused(serve, tmp_path):
+    other = elf_file(b.Sym("wrong", 0x1010, 0x10), build_id=bytes(20))
+    found = symbols(client(tmp_path, serve(body=other)))
+    assert found.find(0x1010) is None
+    assert found.why() == f"a debug file is not the one of this module: debuginfod: has build-id {'00' * 20}"
+
+
+def test_what_is_no_elf_file_is_refused(serve, tmp_path):
+    found = symbols(client(tmp_path, serve(body=b"<html>")))
+    assert found.find(0x1010) is None
+    assert "not an ELF file" in found.why()
+
+
+def test_too_much_is_refused(serve, tmp_path, monkeypatch):
+    monkeypatch.setattr(debuginfod, "_MOST_BYTES", 100)
+    with pytest.raises(SfsampleError, match="more than"):
+        client(tmp_path, serve())(HEX)
+    assert os.listdir(tmp_path / HEX) == []
+
+
+def test_the_flag_needs_a_server_and_a_dump_waits_for_none(monkeypatch, tmp_path, serve):
+    monkeypatch.delenv("DEBUGINFOD_URLS", raising=False)
+    with pytest.raises(UsageError, match="no server is configured"):
+        naming(parse(["-p", "1", "--debuginfod"]))
+    assert naming(parse(["-p", "1"])).fetch is None
+    server = serve()
+    monkeypatch.setenv("DEBUGINFOD_URLS", f"{server.url} file:///etc")
+    monkeypatch.setenv("DEBUGINFOD_CACHE_PATH", str(tmp_path / "cache"))
+    assert naming(parse(["dump", "-p", "1", "--debuginfod"])).fetch(HEX) is None
+    assert server.asked == []
+    assert bytes(naming(parse(["-p", "1", "--debuginfod"])).fetch(HEX)) == DEBUG
