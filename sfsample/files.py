@@ -57,8 +57,9 @@ class Root:
 
 
 class Home(NamedTuple):
-    """Where a process lives: its root directory (None where we may not enter), its pid there, its user."""
+    """Where a process lives.  Two with the same root directory see the same files if they share `mounts`."""
 
-    root: Root | None
-    pid: int
+    root: Root | None  # None where we may not enter
+    pid: int  # as it is known there
     uid: int
+    mounts: str | None = None  # the mount namespace

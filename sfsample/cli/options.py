@@ -315,7 +315,7 @@ def _naming(parser: argparse.ArgumentParser) -> None:
         "--inlines", action="store_true", help="inlined functions too, each ends in _[i] (same extra)"
     )
     names.add_argument("--debuginfod", action="store_true",
-                       help="ask the servers of DEBUGINFOD_URLS; dump takes only what is in the cache")  # fmt: skip
+                       help="ask DEBUGINFOD_URLS for debug files; dump: only what is cached")  # fmt: skip
     names.add_argument("--debug-dir", action="append", metavar="DIR",
                        help="look for debug files here first; /usr/lib/debug always")  # fmt: skip
 

@@ -111,9 +111,6 @@ class Symbolizer:
 
 
 def _roots(homes: Mapping[int, Home]) -> list[Root]:
-    """Return the root directories of the processes that are not ours too, each once."""
-    found = {Root().identity: Root()}
-    for home in homes.values():
-        if home.root is not None:
-            found.setdefault(home.root.identity, home.root)
-    return list(found.values())[1:]
+    """Return the root directories of the processes, those that see the same files once."""
+    found = {(home.mounts, home.root.identity): home.root for home in homes.values() if home.root is not None}
+    return list(found.values())

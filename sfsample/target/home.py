@@ -18,4 +18,4 @@ def home_of(proc: ProcFs) -> Home:
         root = Root(f"/proc/{proc.anchor()}/root")
     except OSError:
         root = None
-    return Home(root, pid, uid)
+    return Home(root, pid, uid, proc.link("ns/mnt"))

@@ -1,0 +1,188 @@
+"""Names that depend on the process: perf maps in its own namespaces, real JITs, debug files in its root."""
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.live.cli_runner import begun, ended, sfsample
+from tests.live.targets import HANG_S, LineReader, Target, fixture, running, wait_until
+
+SPIN_S = "1"
+TMP = Path("/tmp")  # noqa: S108 - where JITs write their maps
+
+
+def may(*words: str) -> bool:
+    return subprocess.run([*words, "true"], check=False, capture_output=True).returncode == 0
+
+
+ALONE = ("unshare", "--mount", "--propagation", "private", "--pid", "--fork", "--kill-child")
+alone = pytest.mark.skipif(not may(*ALONE), reason="may not make mount and pid namespaces (needs root)")
+
+
+def generated_code(pid: int) -> int:
+    """Where the target's anonymous executable page is."""
+    for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
+        words = line.split()
+        if "x" in words[1] and len(words) == 5:
+            return int(words[0].partition("-")[0], 16)
+    raise AssertionError("no generated code")
+
+
+@contextmanager
+def perf_map(directory: Path, pid: int, text: str) -> Iterator[Path]:
+    path = directory / f"perf-{pid}.map"
+    path.write_text(text)
+    try:
+        yield path
+    finally:
+        path.unlink()
+
+
+def test_a_perf_map_names_generated_code() -> None:
+    with running(str(fixture("v3")), "framepointer") as target:
+        before = sfsample("-p", target.pid, "-d", SPIN_S)
+        assert all("_[j]" not in stack for stack in before.stacks())
+        assert any(
+            f"process {target.pid}: 1 place has no name: generated code" in line for line in before.err
+        )
+        text = f"{generated_code(target.pid):x} 1000 Interpreter:~run main.js:1\n"
+        with perf_map(TMP, target.pid, text):
+            done = sfsample("-p", target.pid, "-d", SPIN_S)
+        assert done.stacks()
+        for stack in done.stacks():
+            assert "jit_caller;Interpreter:~run main.js:1_[j];jit_callback" in stack
+        assert not any("no name" in line for line in done.err)
+
+
+@alone
+def test_the_perf_map_is_that_of_the_targets_namespaces(tmp_path: Path) -> None:
+    """The target has a /tmp and a pid of its own; a map for its pid here is somebody else's."""
+    inner = tmp_path / "inner"
+    inner.mkdir()
+    for name in ("target", "libcallee.so"):
+        shutil.copy(Path(fixture("v3")).with_name(name), inner)
+    script = f'mount --bind {inner} /tmp && exec "$0" "$@"'
+    with inner_target([*ALONE, "sh", "-c", script, str(TMP / "target"), "framepointer"]) as pid:
+        status = Path(f"/proc/{pid}/status").read_text()
+        inside = int(re.search(r"^NSpid:.*\s(\d+)$", status, re.MULTILINE)[1])
+        assert inside != pid
+        where = f"{generated_code(pid):x} 1000"
+        with perf_map(TMP, pid, f"{where} wrong\n"), perf_map(inner, inside, f"{where} right\n"):
+            done = sfsample("-p", pid, "-d", SPIN_S)
+        assert done.stacks()
+        assert all("jit_caller;right_[j];jit_callback" in stack for stack in done.stacks())
+
+
+@contextmanager
+def inner_target(words: list[str]) -> Iterator[int]:
+    """Start a fixture in namespaces of its own; give its pid here, which is not the one that it tells."""
+    ours, theirs = os.pipe()
+    process = subprocess.Popen([*words, str(theirs)], stdin=subprocess.PIPE, pass_fds=(theirs,))
+    os.close(theirs)
+    try:
+        LineReader(ours).number("ready")
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        yield int(children[0])
+        Target(process, LineReader(ours)).assert_unharmed()
+    finally:
+        process.kill()
+        process.stdin.close()
+        process.wait(HANG_S)
+        os.close(ours)
+
+
+@alone
+@pytest.mark.skipif(shutil.which("objcopy") is None, reason="objcopy is not installed")
+def test_debug_files_are_found_in_the_targets_root(tmp_path: Path) -> None:
+    """A stripped program, whose debug file only its own mount namespace has."""
+    debug, program = tmp_path / "debug", tmp_path / "program"
+    debug.mkdir()
+    subprocess.run(["objcopy", "--only-keep-debug", fixture("v3"), debug / "program.debug"], check=True)
+    shutil.copy(Path(fixture("v3")).with_name("libcallee.so"), tmp_path)
+    subprocess.run(["objcopy", "--strip-all", f"--add-gnu-debuglink={debug / 'program.debug'}",
+                    fixture("v3"), program], check=True)  # fmt: skip
+    (tmp_path / ".debug").mkdir()
+    script = f'mount --bind {debug} {tmp_path / ".debug"} && exec "$0" "$@"'
+    with inner_target([*ALONE, "sh", "-c", script, str(program), "framepointer"]) as pid:
+        assert not (tmp_path / ".debug" / "program.debug").exists()
+        done = sfsample("-p", pid, "-d", SPIN_S)
+        assert done.stacks()
+        assert all("main;jit_caller;" in stack for stack in done.stacks()), (done.stacks(), done.err)
+
+
+def test_a_stripped_program_says_why(tmp_path: Path) -> None:
+    if shutil.which("strip") is None:
+        pytest.skip("strip is not installed")
+    program = tmp_path / "program"
+    shutil.copy(Path(fixture("v3")).with_name("libcallee.so"), tmp_path)
+    subprocess.run(["strip", "-o", program, fixture("v3")], check=True)
+    with running(str(program), "framepointer") as target:
+        done = sfsample("-p", target.pid, "-d", SPIN_S)
+        told = [line for line in done.err if f"{program}: " in line]
+        assert len(told) == 1
+        assert "places have no name: stripped, and no debug file for build-id" in told[0]
+
+
+# -- real ones
+
+NODE = (
+    "function fib(n) { return n < 2 ? n : fib(n - 1) + fib(n - 2) } console.log('on'); while (true) fib(20)"
+)
+PYTHON = (
+    "def fib(n): return n if n < 2 else fib(n - 1) + fib(n - 2)\nprint('on', flush=True)\nwhile True: fib(12)"
+)
+
+
+@contextmanager
+def spoken(words: list[str]) -> Iterator[int]:
+    """Run a program that says that it is on; its perf map goes when it does."""
+    with subprocess.Popen(words, stdout=subprocess.PIPE) as child:
+        try:
+            assert child.stdout is not None
+            assert child.stdout.readline() == b"on\n"
+            yield child.pid
+        finally:
+            child.kill()
+            (TMP / f"perf-{child.pid}.map").unlink(missing_ok=True)
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed")
+def test_node() -> None:
+    with spoken(["node", "--perf-basic-prof", "-e", NODE]) as pid:
+        path = TMP / f"perf-{pid}.map"
+        wait_until(lambda: re.search(r" JS:\*fib ", path.read_text()), "fib is optimized")
+        with begun("-p", pid, "-d", "2") as child:
+            done = ended(child)
+    frames = [frame for stack in done.stacks() for frame in stack.split(";")]
+    assert any(re.fullmatch(r"JS:\*fib .*_\[j\]", frame) for frame in frames)
+    named = sum(count for stack, count in done.stacks().items() if "JS:*fib" in stack)
+    assert named > sum(done.stacks().values()) / 2
+
+
+def perf_python() -> str | None:
+    """A Python that can write a perf map: 3.12 or later, built with the trampoline."""
+    candidates = [shutil.which(f"python3.{minor}") for minor in (14, 13, 12)]
+    candidates += map(str, Path.home().glob(".pyenv/versions/3.1[2-9]*/bin/python"))
+    for python in filter(None, candidates):
+        code = "import sys; print(sys.is_stack_trampoline_active())"
+        asked = subprocess.run(
+            [python, "-X", "perf", "-c", code], capture_output=True, text=True, check=False
+        )
+        if asked.stdout == "True\n":
+            return python
+    return None
+
+
+def test_python() -> None:
+    python = perf_python()
+    if python is None:
+        pytest.skip("no Python with a perf trampoline (3.12 or later) is installed")
+    with spoken([python, "-X", "perf", "-c", PYTHON]) as pid:
+        done = sfsample("-p", pid, "-d", "2")
+    assert any("py::fib:<string>_[j]" in stack for stack in done.stacks())
