@@ -9,7 +9,7 @@ from sfsample.look import Look
 from sfsample.memory import BytesMemory
 from sfsample.model import Found, Frame, Stack, StopReason, ThreadSnapshot
 from tests.accuracy import report
-from tests.accuracy.compare import Comparison, Verdict, compare
+from tests.accuracy.compare import Comparison, Verdict, compare, only_frames
 from tests.accuracy.peers import TheirStack
 from tests.accuracy.programs import PROGRAMS
 from tests.accuracy.tally import Tally, comparable
@@ -23,13 +23,25 @@ from tests.accuracy.tally import Tally, comparable
         ((1, 2), (1, 2, 3), Comparison(Verdict.SHORTER, 2)),
         ((1, 2, 3), (1, 4, 3), Comparison(Verdict.DIFFERENT, 1)),
         ((1, 2, 3), (4,), Comparison(Verdict.DIFFERENT, 0)),
-        ((1, 2, 3), (1, 2, 3, 0), Comparison(Verdict.IDENTICAL, 3)),  # the end marker of the last frame
-        ((0, 2, 3), (0, 2, 3), Comparison(Verdict.IDENTICAL, 3)),  # a call through a null pointer
-        ((1, 0, 3), (1, 2, 3), Comparison(Verdict.DIFFERENT, 1)),
     ],
 )
 def test_compare(ours, theirs, expected):
     assert compare(ours, theirs) == expected
+
+
+@pytest.mark.parametrize(
+    ("pcs", "expected"),
+    [
+        ((10, 20), (10, 20)),
+        ((10, 20, 0), (10, 20)),  # the end marker
+        ((10, 20, 99, 98), (10, 20)),
+        ((10, 0, 20), (10, 0, 20)),  # a call through a null pointer
+        ((0,), (0,)),
+        ((10, 20, 31), (10, 20, 31)),  # a call as the last instruction of the code
+    ],
+)
+def test_outermost_addresses_without_code_are_no_frames(pcs, expected):
+    assert only_frames(pcs, range(1, 31).__contains__) == expected
 
 
 def look(*pcs: int) -> Look:
@@ -41,7 +53,7 @@ def look(*pcs: int) -> Look:
 def added(*rest: tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]) -> Tally:
     """Count stacks of ours, gdb's and eu-stack's."""
     tally = Tally("row")
-    names = SimpleNamespace(name=lambda pc, **_: f"f{pc}")
+    names = SimpleNamespace(name=lambda pc, **_: f"f{pc}", executable=lambda _: True)
     for ours, gdb, eu_stack in rest:
         theirs = {"gdb": TheirStack(gdb, "no reason"), "eu-stack": TheirStack(eu_stack, "")}
         tally.add(names, look(*ours), theirs)  # type: ignore[arg-type]

@@ -1,8 +1,10 @@
 """Two stacks of the same state: the same, or where and how they part.
 
-Law: pure.  A stack is its pcs, innermost first; nothing is forgiven but the end marker of the next function.
+Law: pure.  A stack is its pcs, innermost first.  Nothing is forgiven but what cannot be a frame: outermost
+addresses at which no code is, such as the 0 that marks the end.
 """
 
+from collections.abc import Callable
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -23,16 +25,15 @@ class Comparison(NamedTuple):
     common: int
 
 
-def without_end_marker(pcs: tuple[int, ...]) -> tuple[int, ...]:
-    """Drop the outermost frames at address 0: some unwinders show the return address that marks the end."""
-    while pcs and pcs[-1] == 0 and len(pcs) > 1:
+def only_frames(pcs: tuple[int, ...], executable: Callable[[int], bool]) -> tuple[int, ...]:
+    """Drop outermost pcs that no code is at.  (Inside a stack they can be: a call through a wild pointer.)"""
+    while len(pcs) > 1 and not executable(pcs[-1] - 1):
         pcs = pcs[:-1]
     return pcs
 
 
 def compare(ours: tuple[int, ...], theirs: tuple[int, ...]) -> Comparison:
     """Compare pcs."""
-    ours, theirs = without_end_marker(ours), without_end_marker(theirs)
     common = next((i for i, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b), None)
     if common is not None:
         return Comparison(Verdict.DIFFERENT, common)

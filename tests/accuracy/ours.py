@@ -31,6 +31,10 @@ class Ours:
         looks = {tid: self._looker.look(tid, "S" if place.asleep else "R") for tid, place in where.items()}
         return {tid: look for tid, look in looks.items() if not isinstance(look, Missed)}
 
+    def executable(self, address: int) -> bool:
+        """Whether there can be code at an address."""
+        return self.target.index.mapping(address) is not None
+
     def name(self, pc: int, *, exact: bool) -> str:
         """Return what a frame is called, for people who judge a disagreement."""
         lookup = pc if exact else pc - 1

@@ -6,15 +6,17 @@ Law: what they print is taken as it is; a stack is its pcs, innermost first, and
 import json
 import os
 import re
+import select
 import shutil
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 NAMES = ("gdb", "eu-stack")
-_PATIENCE_S = 120
+_PATIENCE_S = 30
 _ENVIRONMENT = {**os.environ, "DEBUGINFOD_URLS": "", "LC_ALL": "C"}
 
 
@@ -33,15 +35,36 @@ class PeerError(Exception):
 
 
 class Gdb:
-    """One gdb for many looks: it keeps the symbols that it has read."""
+    """One gdb for many looks: it keeps the symbols that it has read.
 
-    def __init__(self, asks: int, answers: int) -> None:
-        self._asks = open(asks, "w", encoding="ascii")  # noqa: SIM115 - closed below
-        self._answers = open(answers, encoding="utf-8")  # noqa: SIM115
+    Started when it is needed, and anew when it has hung: it can, when it attaches to stopped threads for which
+    signals are pending (Go's).
+    """
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+        self._asks = self._answers = -1
+
+    def _start(self) -> "subprocess.Popen[bytes]":
+        asked, self._asks = os.pipe()
+        self._answers, answer = os.pipe()
+        driver = str(Path(__file__).with_name("gdb_driver.py"))
+        environment = {**_ENVIRONMENT, "ASKED": str(asked), "ANSWER": str(answer)}
+        pipes, quiet = (asked, answer), subprocess.DEVNULL
+        process = subprocess.Popen(["gdb", "-nx", "-q", "-batch", "-x", driver], env=environment, stdin=quiet,
+                                   stdout=quiet, stderr=quiet, pass_fds=pipes)  # fmt: skip
+        for theirs in pipes:
+            os.close(theirs)
+        return process
 
     def close(self) -> None:
-        self._asks.close()
-        self._answers.close()
+        """End it; whatever it holds is let go."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+            os.close(self._asks)
+            os.close(self._answers)
 
     @contextmanager
     def looking(self, pid: int) -> Iterator[Stacks]:
@@ -55,33 +78,28 @@ class Gdb:
             self._ask(0)
 
     def _ask(self, pid: int) -> dict[str, Any]:
-        self._asks.write(f"{pid}\n")
-        self._asks.flush()
-        line = self._answers.readline()
-        if not line:
-            raise PeerError("gdb: it has ended")
+        self._process = self._process or self._start()
+        os.write(self._asks, f"{pid}\n".encode())
+        line, end = b"", time.monotonic() + _PATIENCE_S
+        while not line.endswith(b"\n"):
+            ready = select.select([self._answers], [], [], max(0, end - time.monotonic()))[0]
+            data = os.read(self._answers, 1 << 20) if ready else b""
+            if not data:
+                self.close()
+                raise PeerError("gdb: it has ended" if ready else f"gdb: no answer for {_PATIENCE_S} s")
+            line += data
         answer: dict[str, Any] = json.loads(line)
         return answer
 
 
 @contextmanager
 def gdb() -> Iterator[Gdb]:
-    """Start gdb with our driver in it."""
-    asked, asks = os.pipe()
-    answers, answer = os.pipe()
-    driver = Path(__file__).with_name("gdb_driver.py")
-    environment = {**_ENVIRONMENT, "ASKED": str(asked), "ANSWER": str(answer)}
-    quiet = subprocess.DEVNULL
-    with subprocess.Popen(["gdb", "-nx", "-q", "-batch", "-x", str(driver)], env=environment, stdin=quiet,
-                          stdout=quiet, stderr=quiet, pass_fds=(asked, answer)) as process:  # fmt: skip
-        os.close(asked)
-        os.close(answer)
-        running = Gdb(asks, answers)
-        try:
-            yield running
-        finally:
-            running.close()
-            process.wait(_PATIENCE_S)
+    """Have gdb for a block."""
+    asked = Gdb()
+    try:
+        yield asked
+    finally:
+        asked.close()
 
 
 _THREAD, _FRAME = re.compile(r"TID (\d+):"), re.compile(r"#\d+ +0x([0-9a-f]+)")

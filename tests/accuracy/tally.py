@@ -7,7 +7,7 @@ from collections import Counter
 from typing import NamedTuple
 
 from sfsample.look import Look
-from tests.accuracy.compare import Verdict, compare
+from tests.accuracy.compare import Verdict, compare, only_frames
 from tests.accuracy.ours import Ours
 from tests.accuracy.peers import NAMES, Stacks, TheirStack
 
@@ -46,6 +46,7 @@ class Tally:
         self.frames.update(frame.found.value for frame in mine.stack.frames)
         self.captures[mine.snapshot.capture.value] += 1
         self.ends[mine.stack.stop_reason.value] += 1
+        theirs = {peer: t._replace(pcs=only_frames(t.pcs, ours.executable)) for peer, t in theirs.items()}
         partings = []
         for peer, their in theirs.items():
             verdict = compare(pcs(mine), their.pcs).verdict
