@@ -169,6 +169,30 @@ def test_the_vdso_is_a_module_at_file_offset_0():
     assert index.find(A + 0x10).load_bias == A
 
 
+def test_code_in_anonymous_memory_amid_a_file_is_that_files():
+    """Copied to huge pages: the file is named on both sides."""
+    below, moved = mapping(A), mapping(A + SIZE, "", offset=0, inode=0)
+    above = mapping(A + 2 * SIZE, offset=TEXT + 2 * SIZE)
+
+    index = Process(below, moved, above).index
+    assert index.find(A + SIZE) is index.find(A) is index.find(A + 2 * SIZE)
+    assert index.find(A + SIZE).vaddr(A + SIZE) == TEXT + SIZE
+
+
+def test_other_anonymous_code_is_nobodys():
+    moved = mapping(A + SIZE, "", offset=0, inode=0)
+    other = mapping(A + 2 * SIZE, "/lib/b.so", inode=2)
+
+    assert Process(mapping(A), moved, other).index.find(A + SIZE) is None
+    assert Process(mapping(A), moved).index.find(A + SIZE) is None
+    assert Process(moved, mapping(A + 2 * SIZE)).index.find(A + SIZE) is None
+    far = mapping(A + 3 * SIZE, offset=TEXT + 2 * SIZE)
+    assert Process(mapping(A), moved, far).index.find(A + SIZE) is None  # not next to it
+    # next to each other, but the file has no code there
+    data = mapping(A, offset=0x9000)
+    assert Process(data, moved, mapping(A + 2 * SIZE, offset=0xB000)).index.find(A + SIZE) is None
+
+
 def test_an_unreadable_image_is_a_problem_that_is_said_once():
     process = Process(mapping(A), mapping(A + SIZE, offset=TEXT + SIZE), unreadable=("/lib/a.so",))
     index = process.index

@@ -115,6 +115,8 @@ class ModuleIndex:
         return tuple(dict.fromkeys(module for module in found if module is not None))
 
     def _open(self, mapping: Mapping) -> Module | None:
+        if not mapping.path:
+            return self._open_moved(mapping)
         if not (mapping.is_file or mapping.path == "[vdso]"):
             return None
         try:
@@ -123,7 +125,7 @@ class ModuleIndex:
             self._lose(f"{mapping.path}: {failure}")
             return None
         offset = 0 if mapping.path == "[vdso]" else mapping.offset
-        bias = image.load_bias(mapping.start, offset, executable=True)
+        bias = image.load_bias(mapping.start, offset, executable=mapping.executable)
         if bias is None:
             self._lose(f"{mapping.path}: no segment is loaded from file offset {offset:#x}")
             return None
@@ -134,6 +136,22 @@ class ModuleIndex:
                 (image, bias, mapping.path), Module(image, bias, mapping.path)
             )
         return self._same[key]
+
+    def _open_moved(self, mapping: Mapping) -> Module | None:
+        """Return the module whose own code was copied to anonymous memory at its place.
+
+        Programs do that to have their code on huge pages; the rest of the file lies on both sides.
+        """
+        below, above = self.any_mapping(mapping.start - 1), self.any_mapping(mapping.end)
+        if below is None or above is None or not below.is_file:
+            return None
+        if (below.path, below.device, below.inode) != (above.path, above.device, above.inode):
+            return None
+        module = self._modules.get(below) or self._open(below)
+        if module is None:
+            return None
+        start, end = module.vaddr(mapping.start), module.vaddr(mapping.end)
+        return module if any(low < end and start < high for low, high in module.image.executable) else None
 
     def _lose(self, text: str) -> None:
         if text not in self._problems:

@@ -74,7 +74,7 @@ class ImageOpener:
         yield self._map_file(mapping)
 
     def _is_mapped(self, image: ElfImage, mapping: Mapping, path: str) -> bool:
-        bias = image.load_bias(mapping.start, mapping.offset, executable=True)
+        bias = image.load_bias(mapping.start, mapping.offset, executable=mapping.executable)
         if bias is None:
             return False
         head = next((s for s in image.segments if s.type == PT_LOAD and s.offset == 0), None)

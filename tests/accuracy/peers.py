@@ -37,8 +37,8 @@ class PeerError(Exception):
 class Gdb:
     """One gdb for many looks: it keeps the symbols that it has read.
 
-    Started when it is needed, and anew when it has hung: it can, when it attaches to stopped threads for which
-    signals are pending (Go's).
+    Started when it is needed, and anew when it has hung: it can, when it attaches to stopped threads for
+    which signals are pending (Go's).
     """
 
     def __init__(self) -> None:
