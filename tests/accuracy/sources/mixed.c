@@ -81,7 +81,7 @@ static unsigned (*const table[])(void) = {sorts, prints, copies, by_floats, by_r
 KEEP static unsigned handled(int n) {
     volatile unsigned char bytes[256];
     if (n) return handled(n - 1) + 1;
-    for (int i = 0; i < 20000; i++) bytes[i & 255] += (unsigned char)i;
+    for (int i = 0; i < 1000000; i++) bytes[i & 255] += (unsigned char)i;
     return bytes[7];
 }
 KEEP static void on_signal(int number) { sink += handled(number & 3); }
@@ -90,8 +90,8 @@ KEEP static void works(void) { sink += table[next() % 7](); }
 
 int main(void) {
     struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
-    struct itimerval every = {{0, 1000}, {0, 1000}};
-    sigaction(SIGALRM, &action, 0);
-    setitimer(ITIMER_REAL, &every, 0);
+    struct itimerval every = {{0, 2000}, {0, 2000}};
+    sigaction(SIGVTALRM, &action, 0); /* of two pending signals the lower number comes first: SIGSTOP */
+    setitimer(ITIMER_VIRTUAL, &every, 0);
     for (;;) works();
 }
