@@ -32,13 +32,15 @@ def record(
     timeline: bool = False,
     should_stop: Callable[[], bool] = lambda: False,
     clock: Clock | None = None,
+    profile: Profile | None = None,
 ) -> Profile:
     """Sample one process or several.
 
     `duration` in seconds (None: until the target ends or `should_stop` is true; that is asked at every tick,
     and at least ten times a second, on the sampling thread), `rate` in samples per second and thread,
     `mode` "cpu" (threads that run at the tick) or "wall" (all), `stack_bytes` copied per thread at most,
-    `timeline`: keep when each sample was taken (`Profile.timeline`).
+    `timeline`: keep when each sample was taken (`Profile.timeline`), `profile`: count into this one, which
+    another thread may look at meanwhile.
 
     Raises TargetError (NoSuchProcess, NotPermitted, UnsupportedTarget), which has `help` lines, and
     ValueError for an argument that makes no sense.
@@ -55,7 +57,7 @@ def record(
         try:
             for pid in wanted:
                 targets.append(LiveProcess(pid, stack_bytes))  # noqa: PERF401 - those opened must be closed
-            return Sampler(targets, options, clock).run(stop)
+            return Sampler(targets, options, clock, profile).run(stop)
         finally:
             for target in targets:
                 target.close()

@@ -72,10 +72,16 @@ def check(options: Options) -> None:
 class Sampler:
     """Samples processes into one profile."""
 
-    def __init__(self, targets: Sequence[LiveProcess], options: Options, clock: Clock | None = None) -> None:
+    def __init__(
+        self,
+        targets: Sequence[LiveProcess],
+        options: Options,
+        clock: Clock | None = None,
+        profile: Profile | None = None,
+    ) -> None:
         self._options = options
         self._clock = clock or SystemClock()
-        self.profile = Profile(options.rate, timeline=options.timeline)
+        self.profile = profile or Profile(options.rate, timeline=options.timeline)
         self._watched = [_Watched(target, self.profile, options) for target in targets]
 
     def run(self, should_stop: Callable[[], bool] = lambda: False) -> Profile:

@@ -9,7 +9,7 @@ import sys
 from sfsample.errors import SfsampleError
 
 _EXHAUSTED = (23, 24)  # ENFILE, EMFILE: the errno module is not worth its import here
-COMMANDS = ("record", "dump", "watch", "inspect", "doctor", "convert", "diff", "replay")
+COMMANDS = ("record", "dump", "top", "watch", "inspect", "doctor", "convert", "diff", "replay")
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -63,6 +63,8 @@ def _run(argv: list[str]) -> int:
         from sfsample.cli.doctor import run
     elif arguments.command == "convert":
         from sfsample.cli.convert import run
+    elif arguments.command == "top":
+        from sfsample.cli.top import run
     elif arguments.command == "diff":
         from sfsample.cli.diff import run
     elif arguments.command == "replay":

@@ -49,6 +49,7 @@ examples:
   sfsample -p 1234 -d 10 > out.folded        the same as text, a line per stack
   sfsample -p 1234 -d 10 --mode wall -t      every thread, sleeping ones too
   sfsample -o out.folded -- ./program arg    start a program and record it to its end
+  sfsample top -p 1234                       what does it do now
   sfsample dump -p 1234                      every thread's stack, once
   sfsample watch -n redis-server --every 60s --for 10s --output-dir /var/tmp/profiles --keep 1000
   sfsample convert out.json -o out.pprof     for another viewer
@@ -165,6 +166,7 @@ def _parser(command: str) -> argparse.ArgumentParser:
         ("record", _record, "sample for a while, write a profile (the default)"),
         ("dump", _dump, "show every thread's stack once"),
         ("watch", _watch, "record a slice every so often, for months"),
+        ("top", _top, "show live where the time goes"),
         ("inspect", _inspect, "show unwind tables: what they cover, whether they agree"),
         ("doctor", _doctor, "may sfsample attach, and if not, what to do"),
         ("convert", _convert, "change a profile's format; merge several; choose stacks"),
@@ -230,6 +232,14 @@ def _doctor(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-o", "--output", default="-", metavar="FILE", help="file; - is stdout (default)")
 
 
+def _top(parser: argparse.ArgumentParser) -> None:
+    _target(parser)
+    _rate_and_mode(parser)
+    parser.add_argument("--window", type=seconds, default=5.0, metavar="TIME",
+                        help="look at the last so many seconds (default: 5s)")  # fmt: skip
+    _walking(parser)
+
+
 def _convert(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "inputs", nargs="+", metavar="INPUT", help="json (of sfsample), folded or pprof; - is stdin"
@@ -279,13 +289,17 @@ def _target(parser: argparse.ArgumentParser, *, launches: bool = False) -> None:
 
 
 def _sampling(parser: argparse.ArgumentParser) -> None:
+    _rate_and_mode(parser)
+    parser.add_argument("-t", "--threads", action="store_true", help="first frame is name/TID")
+    _walking(parser)
+
+
+def _rate_and_mode(parser: argparse.ArgumentParser) -> None:
     rate = parser.add_mutually_exclusive_group()
     rate.add_argument("-r", "--rate", type=_rate, default=99.0, metavar="HZ", help="default: 99 per second")
     rate.add_argument("--interval", type=_interval, metavar="TIME", help="the same as a time: 10ms")
     parser.add_argument("--mode", choices=("cpu", "wall"), default="cpu",
                         help="cpu: threads that run (default); wall: all threads")  # fmt: skip
-    parser.add_argument("-t", "--threads", action="store_true", help="first frame is name/TID")
-    _walking(parser)
 
 
 def _walking(parser: argparse.ArgumentParser) -> None:

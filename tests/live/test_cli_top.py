@@ -1,0 +1,196 @@
+"""`sfsample top` in a real terminal (tmux): it shows, obeys, resizes, and leaves the terminal as it was."""
+
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.live.targets import FIXTURES, running, tracers, wait_until
+
+pytestmark = [
+    pytest.mark.live,
+    pytest.mark.skipif(
+        shutil.which("tmux") is None, reason="there is no tmux (scripts/setup dev installs it)"
+    ),
+]
+
+
+class Terminal:
+    """A terminal of its own in tmux, with a shell in it."""
+
+    def __init__(self, directory: Path, width: int = 80, height: int = 24) -> None:
+        self._socket = str(directory / "tmux")
+        size = ["-x", str(width), "-y", str(height)]
+        self._tmux(
+            "new-session", "-d", *size, "-c", str(directory), "env PS1='ready> ' bash --norc --noprofile"
+        )
+        self.wait_for("ready>")
+
+    def _tmux(self, *words: str) -> str:
+        command = ["tmux", "-S", self._socket, "-f", "/dev/null", *words]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+    def run(self, command: str) -> None:
+        self._tmux("send-keys", "-l", command)
+        self.keys("Enter")
+
+    def keys(self, *keys: str) -> None:
+        self._tmux("send-keys", *keys)
+
+    def text(self) -> str:
+        return self._tmux("capture-pane", "-p")
+
+    def wait_for(self, pattern: str) -> str:
+        """Wait until the screen shows it; return the screen."""
+        seen: list[str] = []
+
+        def shown() -> bool:
+            seen[:] = [self.text()]
+            return re.search(pattern, seen[0]) is not None
+
+        try:
+            wait_until(shown, f"the terminal shows {pattern}")
+        except AssertionError:
+            pytest.fail(f"the terminal never shows {pattern}, but:\n{seen[0]}")
+        return seen[0]
+
+    def resize(self, width: int, height: int) -> None:
+        self._tmux("resize-window", "-x", str(width), "-y", str(height))
+
+    def settings(self) -> str:
+        """Return what stty says of the terminal."""
+        self.run("clear; stty -a; echo said=$?")
+        return re.sub(r"rows \d+; columns \d+", "", self.wait_for("said=0").partition("said=0")[0])
+
+    def close(self) -> None:
+        self._tmux("kill-server")
+
+
+@pytest.fixture
+def terminal(tmp_path):
+    made = Terminal(tmp_path)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def workload():
+    with subprocess.Popen([FIXTURES / "v3/workload", "0"], stdout=subprocess.DEVNULL) as process:
+        try:
+            yield process.pid
+            assert tracers(process.pid) == set()
+        finally:
+            process.kill()
+
+
+def top(pid: int, *flags: str) -> str:
+    return shlex.join([sys.executable, "-m", "sfsample", "top", "-p", str(pid), *flags]) + "; echo left=$?"
+
+
+def test_it_shows_obeys_and_leaves(terminal, workload):
+    before = terminal.settings()
+    terminal.run(top(workload))
+    screen = terminal.wait_for(r"(?m)^ +\d+\.\d % +\d+\.\d %   \w+ +workload$")
+    assert re.search(rf"(?m)^sfsample top  workload {workload}  \d+ samples? in 5 s$", screen)
+    assert "pause p50" in screen
+    assert "missed" in screen
+    terminal.keys("t")
+    assert terminal.wait_for("SHARE +TID +THREAD").count("%") >= 1
+    terminal.wait_for(r"\d+  ingest")
+    terminal.keys("t", "/")
+    terminal.keys("-l", "find_match")
+    terminal.keys("Enter")
+    terminal.wait_for(r"(?m)^ +\d.*  find_match")
+    terminal.keys("c")
+    assert "compress_block" in terminal.wait_for("CALLERS OF find_match(.|\n)*compress_block")
+    terminal.keys("q")
+    terminal.wait_for("left=0")
+    assert terminal.settings() == before
+
+
+def test_the_window_is_written_as_a_flame_graph(terminal, workload, tmp_path):
+    terminal.run(top(workload))
+    terminal.wait_for(r"\d+ % +\w+ +workload|workload$")
+    terminal.keys("w")
+    terminal.wait_for(r"written: sfsample-\d+-\w+\.html")
+    [page] = tmp_path.glob("*.html")
+    assert "find_match" in page.read_text()
+    terminal.keys("C-c")
+    terminal.wait_for("left=0")
+
+
+def test_it_follows_the_size_of_the_terminal(terminal, workload):
+    terminal.run(top(workload))
+    terminal.wait_for(r"workload$|workload\n")
+    terminal.resize(140, 40)
+    terminal.wait_for(r"(?m)^.{100,}workload$")
+    terminal.resize(40, 10)
+    wait_until(
+        lambda: "sfsample top" in terminal.text() and len(terminal.text().splitlines()) <= 10, "it fits"
+    )
+    terminal.resize(3, 2)
+    terminal.resize(80, 24)
+    terminal.wait_for("q quit")
+    terminal.keys("q")
+    terminal.wait_for("left=0")
+
+
+def pid_of_top(workload: int) -> int:
+    found = subprocess.run(
+        ["pgrep", "-f", f"sfsample top -p {workload}$"], capture_output=True, text=True, check=True
+    )
+    [pid] = [int(word) for word in found.stdout.split() if "python" in os.readlink(f"/proc/{word}/exe")]
+    return pid
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 0)])
+def test_a_signal_leaves_the_terminal_as_it_was(terminal, workload, number, code):
+    before = terminal.settings()
+    terminal.run(top(workload))
+    terminal.wait_for("q quit")
+    os.kill(pid_of_top(workload), number)
+    terminal.wait_for(f"left={code}")
+    assert terminal.settings() == before
+
+
+def test_ctrl_z_gives_the_terminal_back_and_fg_takes_it(terminal, workload):
+    terminal.run(top(workload))
+    terminal.wait_for("q quit")
+    terminal.keys("C-z")
+    terminal.wait_for("Stopped")
+    assert tracers(workload) == set()
+    assert "-echo " not in terminal.settings()
+    terminal.run("fg")
+    terminal.wait_for("q quit")
+    terminal.keys("q")
+    terminal.run("clear; echo $((40 + 2))")
+    terminal.wait_for("(?m)^42$")
+
+
+def test_the_target_s_end_ends_it(terminal):
+    with subprocess.Popen([FIXTURES / "v3/workload", "0"], stdout=subprocess.DEVNULL) as process:
+        terminal.run(top(process.pid))
+        terminal.wait_for("q quit")
+        process.kill()
+    terminal.wait_for("left=0")
+
+
+def test_mistakes_are_told_on_a_terminal_as_it_was(terminal, tmp_path):
+    terminal.run(top(999999999))
+    assert "sfsample: no such process" in terminal.wait_for("left=3")
+    with running(FIXTURES / "v3/target", "leaf") as target:
+        terminal.run("clear; TERM=unknown-thing " + top(target.pid))
+        assert "set TERM" in terminal.wait_for("left=1")
+
+
+def test_without_a_terminal_it_says_what_to_do_instead():
+    command = [sys.executable, "-m", "sfsample", "top", "-p", "1"]
+    done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("sfsample: top needs a terminal\n  for a file: sfsample record")
