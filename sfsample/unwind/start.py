@@ -18,9 +18,9 @@ from sfsample.unwind.row import UnwindRow
 
 _OUTERMOST = UnwindRow(Rule(CFA, 0, deref=False), None)
 
-# After the system call rax is 0 in the new thread, which nobody called; the return address of the thread that
-# made it is at rsp.  DW_OP_breg7 0, deref, breg0 0, lit0, ne, mul: that address, or zero.
-_AFTER_CLONE = UnwindRow(
+# From the system call on rax is 0 in the new thread only, which nobody called; the return address of the
+# thread that made it is at rsp.  DW_OP_breg7 0, deref, breg0 0, lit0, ne, mul: that address, or zero.
+_AROUND_CLONE = UnwindRow(
     cfa=Rule(AMD64.sp, 8, deref=False),
     ra=Rule(CFA, 0, deref=False, expression=bytes.fromhex("77 00 06 70 00 30 2e 1e")),
     kept=tuple(sorted(AMD64.callee_saved)),
@@ -46,9 +46,9 @@ _ANYWHERE = (
         _OUTERMOST,
     ),
     # glibc clone, clone3: mov $56 or $435,%eax; syscall; test %rax,%rax; jl; je; ret
-    _code(rb"\xb8(?:\x38\x00|\xb3\x01)\x00\x00\x0f\x05(?P<here>\x48\x85\xc0\x7c.\x74.)\xc3", _AFTER_CLONE),
+    _code(rb"\xb8(?:\x38\x00|\xb3\x01)\x00\x00(?P<here>\x0f\x05\x48\x85\xc0\x7c.\x74.\xc3)", _AROUND_CLONE),
     # musl clone: syscall; test %eax,%eax; jne; xor %ebp,%ebp; pop %rdi; call *%r9
-    _code(rb"\x0f\x05(?P<here>\x85\xc0\x75.)\x31\xed\x5f\x41\xff\xd1", _AFTER_CLONE),
+    _code(rb"(?P<here>\x0f\x05\x85\xc0\x75.)\x31\xed\x5f\x41\xff\xd1", _AROUND_CLONE),
     _code(rb"\x0f\x05\x85\xc0\x75.(?P<here>\x31\xed\x5f\x41\xff\xd1)", _OUTERMOST),
     # Go runtime.goexit, to whose second instruction a goroutine's function returns: nop; call; nop
     _code(rb"\x90(?P<here>)\xe8....\x90", _OUTERMOST),
@@ -56,8 +56,10 @@ _ANYWHERE = (
 _AT_ENTRY = (
     # glibc and musl _start: xor %ebp,%ebp, and up to its first call
     _code(rb"(?P<here>(?:\xf3\x0f\x1e\xfa)?\x48?\x31\xed.{0,40}?(?:\xe8|\xff\x15)....)", _OUTERMOST),
-    # glibc's ld.so: mov %rsp,%rdi; call _dl_start; ...; xor %ebp,%ebp; call _dl_init
-    _code(rb"(?P<here>\x48\x89\xe7\xe8....(?:.{0,40}?\x31\xed\xe8....)?)", _OUTERMOST),
+    # glibc's ld.so: mov %rsp,%rdi; call _dl_start; ...; xor %ebp,%ebp; call _dl_init; ...; jmp *%r12
+    _code(
+        rb"(?P<here>\x48\x89\xe7\xe8....(?:.{0,40}?\x31\xed\xe8....(?:.{0,16}?\x41\xff\xe4)?)?)", _OUTERMOST
+    ),
 )
 _REACH = 64  # bytes before and after a pc that an entry of the table may span
 

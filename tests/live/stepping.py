@@ -1,0 +1,259 @@
+"""A program stepped one instruction at a time, and the truth about its stack at each.
+
+Law: the truth comes from watching, never from unwinding: a call leaves its return address on the stack, and
+the frame that it opened is there until sp has passed that word; a signal's frame is there until rt_sigreturn.
+While code changes to another stack by hand (longjmp, setcontext), or has changed where a signal handler will
+return to, there is no truth for some instructions: those are "unsettled", up to the jump that ends it.
+"""
+
+import ctypes
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from ptrace.binding.func import PTRACE_CONT, PTRACE_GETREGS, PTRACE_SETOPTIONS, PTRACE_TRACEME, ptrace
+
+from sfsample.arch import AMD64
+from sfsample.memory import BytesMemory, PiecewiseMemory
+from sfsample.model import ThreadSnapshot
+from sfsample.modules.maps import Mapping, parse_maps
+
+PTRACE_SINGLESTEP, PTRACE_GETEVENTMSG = 9, 0x4201
+_TRACECLONE, _EXITKILL, _EVENT_CLONE = 0x8, 0x100000, 3
+_WALL = 0x40000000
+# index in user_regs_struct of DWARF registers 0..16
+_ORDER = (10, 12, 11, 5, 13, 14, 4, 19, 9, 8, 7, 6, 3, 2, 1, 0, 16)
+_RAX, _SP, _PC = 0, 7, 16
+_SIGRETURN = 15
+_LONGEST = 15  # bytes of an instruction
+_SLICE = 256 << 10
+_SIGNAL_FRAME = 1024
+
+
+class Entry(NamedTuple):
+    """A frame's caller: the return address in the word `slot`, or (slot 0) what a signal interrupted.
+
+    Of that the kernel has put sp and pc into the two words at `saved`.
+    """
+
+    slot: int
+    pc: int
+    sp: int  # of the caller
+    saved: int = 0
+
+
+class State(NamedTuple):
+    """A thread before its next instruction; `callers` innermost first, None: unsettled."""
+
+    tid: int
+    registers: dict[int, int]
+    callers: tuple[Entry, ...] | None
+    code: bytes  # at the pc
+
+
+def _words(*values: int) -> bytes:
+    return b"".join(value.to_bytes(8, "little") for value in values)
+
+
+class _Stacks:
+    """What is known of the stacks of one thread, each with its entries, outermost first."""
+
+    def __init__(self) -> None:
+        self._entries: dict[int, list[Entry]] = {}
+        self._interrupted: dict[Entry, int] = {}  # signal entry -> the stack that it interrupted
+
+    def leave(self, stack: int, sp: int) -> bool:
+        """Forget the frames below `sp`; whether there were any."""
+        entries, before = self.on(stack), len(self.on(stack))
+        while entries and 0 < entries[-1].slot < sp:
+            entries.pop()
+        return len(entries) < before
+
+    def on(self, stack: int) -> list[Entry]:
+        return self._entries.setdefault(stack, [])
+
+    def interrupt(self, stack: int, entry: Entry, interrupted: int) -> None:
+        self.on(stack).append(entry)
+        self._interrupted[entry] = interrupted
+
+    def return_from_signal(self, stack: int) -> None:
+        entries = self.on(stack)
+        while entries and entries[-1].slot:
+            entries.pop()
+        entries.pop()
+
+    def chain(self, stack: int) -> tuple[Entry, ...]:
+        """Return the callers of whoever runs on a stack."""
+        found: list[Entry] = []
+        for entry in reversed(self.on(stack)):
+            found.append(entry)
+            if entry in self._interrupted and self._interrupted[entry] != stack:
+                return (*found, *self.chain(self._interrupted[entry]))
+        return tuple(found)
+
+
+class Stepped:
+    """A traced process."""
+
+    def __init__(self, words: list[str]) -> None:
+        self._words = (ctypes.c_ulonglong * 27)()
+        self.process = subprocess.Popen(words, preexec_fn=lambda: ptrace(PTRACE_TRACEME))  # noqa: PLW1509
+        self.pid = self.process.pid
+        self._memory = os.open(f"/proc/{self.pid}/mem", os.O_RDONLY)
+        self._maps: tuple[Mapping, ...] = ()
+        self._stacks: dict[int, _Stacks] = {self.pid: _Stacks()}
+        self._wait(self.pid)
+        ptrace(PTRACE_SETOPTIONS, self.pid, 0, _TRACECLONE | _EXITKILL)
+        self.threads: list[int] = []  # born while stepping, not stepped yet
+
+    def close(self) -> None:
+        os.close(self._memory)
+        self.process.kill()
+        self.process.wait()
+
+    # -- what it is
+
+    def run_to_trap(self) -> None:
+        """Go on to the next `int3`; signals on the way are delivered."""
+        number = 0
+        while number != signal.SIGTRAP:
+            ptrace(PTRACE_CONT, self.pid, 0, number)
+            number = self._wait(self.pid)
+
+    def registers(self, tid: int) -> dict[int, int]:
+        ptrace(PTRACE_GETREGS, tid, 0, ctypes.addressof(self._words))
+        return {number: self._words[index] for number, index in enumerate(_ORDER)}
+
+    def read(self, address: int, size: int) -> bytes:
+        try:
+            return os.pread(self._memory, size, address)
+        except (OSError, OverflowError):
+            return b""
+
+    def word(self, address: int) -> int:
+        return int.from_bytes(self.read(address, 8), "little")
+
+    def mapping(self, address: int) -> Mapping | None:
+        """Return the mapping at an address; stacks and libraries may be new."""
+        for _ in range(2):
+            for mapping in self._maps:
+                if mapping.start <= address < mapping.end:
+                    return mapping
+            self._maps = parse_maps(Path(f"/proc/{self.pid}/maps").read_text())
+        return None
+
+    def stack_of(self, sp: int) -> int:
+        mapping = self.mapping(sp)
+        return mapping.start if mapping else 0
+
+    def snapshot(self, state: State) -> ThreadSnapshot:
+        """Copy what a sampler copies: the stack, and those that signals have interrupted."""
+        sp = state.registers[_SP]
+        starts = [sp]
+        stack = self.stack_of(sp)
+        for entry in state.callers or ():
+            if self.stack_of(entry.sp) != stack:
+                stack = self.stack_of(entry.sp)
+                starts.append(entry.sp)
+        pieces = []
+        for start in starts:
+            mapping = self.mapping(start)
+            base = start - 128 & -8
+            size = min(mapping.end - base, _SLICE) if mapping else 0
+            pieces.append(BytesMemory(base, self.read(base, size)))
+        memory = pieces[0] if len(pieces) == 1 else PiecewiseMemory(*pieces)
+        return ThreadSnapshot(state.tid, state.registers, memory, False, 0, eintr=False, arch=AMD64)
+
+    # -- stepping
+
+    def begin(self, tid: int, callers: list[Entry]) -> None:
+        """Tell what lies above a thread's present frame, outermost first."""
+        self._stacks.setdefault(tid, _Stacks()).on(self.stack_of(self.registers(tid)[_SP])).extend(callers)
+
+    def steps(self, tid: int) -> Iterator[State]:
+        """Yield the state before each instruction, up to an `int3` or the thread's end."""
+        stacks = self._stacks.setdefault(tid, _Stacks())
+        settled, pending = True, 0
+        now = self.registers(tid)
+        while True:
+            code = self.read(now[_PC], _LONGEST)
+            stack = self.stack_of(now[_SP])
+            callers = stacks.chain(stack)
+            known = settled and not any(self._is_rewritten(entry) for entry in callers)
+            yield State(tid, now, callers if known else None, code)
+            if code[:1] == b"\xcc":
+                return
+            number = self._step(tid, pending)
+            if number is None:
+                return
+            before, now = now, self.registers(tid)
+            if number not in (signal.SIGTRAP, 0):
+                pending = number  # it is delivered by the next step; nothing has run
+                continue
+            if pending:
+                self._signalled(stacks, before, now)
+                pending = 0
+            else:
+                settled = self._moved(stacks, before, now, code, settled)
+
+    def _signalled(self, stacks: _Stacks, before: dict[int, int], now: dict[int, int]) -> None:
+        sp, stack = now[_SP], self.stack_of(now[_SP])
+        pair = _words(before[_SP], before[_PC])
+        saved = sp + self.read(sp, _SIGNAL_FRAME).index(pair)
+        stacks.interrupt(stack, Entry(0, before[_PC], before[_SP], saved), self.stack_of(before[_SP]))
+        stacks.on(stack).append(Entry(sp, self.word(sp), sp + 8))
+
+    def _is_rewritten(self, entry: Entry) -> bool:
+        return bool(entry.saved) and self.read(entry.saved, 16) != _words(entry.sp, entry.pc)
+
+    def _moved(
+        self, stacks: _Stacks, before: dict[int, int], now: dict[int, int], code: bytes, settled: bool
+    ) -> bool:
+        """Note what one instruction has done; return whether the truth is known after it."""
+        old, new = before[_SP], now[_SP]
+        stack = self.stack_of(new)
+        entries = stacks.on(stack)
+        jumped = not before[_PC] <= now[_PC] <= before[_PC] + _LONGEST
+        if code[:2] == b"\x0f\x05" and before[_RAX] == _SIGRETURN:
+            stacks.return_from_signal(self.stack_of(old))
+            stacks.leave(stack, new)  # a handler may have changed where the thread goes on
+            return True
+        returned = code[:1] in (b"\xc3", b"\xc2") or code[:2] == b"\xf3\xc3"
+        left = stacks.leave(stack, new)
+        if jumped and new == old - 8 and 0 < self.word(new) - before[_PC] <= _LONGEST:
+            entries.append(Entry(new, self.word(new), new + 8))
+        if not settled:
+            if jumped and not entries:  # the first function on a stack of its own
+                entries.append(Entry(new, self.word(new), new + 8))
+            return jumped
+        return returned or (stack == self.stack_of(old) and not left)
+
+    def _step(self, tid: int, number: int) -> int | None:
+        ptrace(PTRACE_SINGLESTEP, tid, 0, number)
+        return self._wait(tid)
+
+    def _wait(self, tid: int) -> int | None:
+        """Return the signal that a thread stopped with, None when it has ended."""
+        _, status = os.waitpid(tid, _WALL)
+        if not os.WIFSTOPPED(status):
+            return None
+        if status >> 16 == _EVENT_CLONE:
+            child = ctypes.c_ulong()
+            ptrace(PTRACE_GETEVENTMSG, tid, 0, ctypes.addressof(child))
+            os.waitpid(child.value, _WALL)
+            self.threads.append(child.value)
+            return self._step(tid, 0)
+        return os.WSTOPSIG(status)
+
+
+@contextmanager
+def stepped(*words: str) -> Iterator[Stepped]:
+    process = Stepped([str(word) for word in words])
+    try:
+        yield process
+    finally:
+        process.close()
