@@ -102,4 +102,4 @@ def test_every_program_says_what_it_needs():
     for program in PROGRAMS:
         builds = [program.build.split()[0]] if program.build else []
         assert set(builds) <= set(program.needs)
-        assert ("{bin}" in program.command) == bool(program.build)
+        assert ("{bin}" in program.command) == bool(program.build or program.real)

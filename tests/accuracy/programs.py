@@ -13,7 +13,8 @@ class Program(NamedTuple):
 
     `build` makes `{bin}`; `load` runs beside the program; `pick` is the name of the process to look at among
     the program's descendants, itself when empty; `needs` are commands that must exist; `generation` is the
-    SFrame version of the assembler and linker that build it, 0 for this machine's.
+    SFrame version of the assembler and linker that build it, 0 for this machine's; `real` names a program
+    that scripts/lib/real_programs.py builds.
     """
 
     row: str
@@ -23,6 +24,7 @@ class Program(NamedTuple):
     pick: str = ""
     needs: tuple[str, ...] = ()
     generation: int = 0
+    real: str = ""
 
 
 _GCC = "gcc -O2 -w"
@@ -54,7 +56,10 @@ def _sframe(generation: int) -> list[Program]:
     cpp = _built(
         f"C++, SFrame V{generation}", f"g++ -O2 -w {_SFRAME}", sources="objects", generation=generation
     )
-    return [*c, *cpp]
+    lua = Program(f"lua, SFrame V{generation}", "{bin} {src}/work.lua", generation=generation, real="lua")
+    query = "{bin} :memory: '.read {src}/work.sql'"
+    sqlite = Program(f"sqlite3, SFrame V{generation}", query, generation=generation, real="sqlite3")
+    return [*c, *cpp, lua, sqlite]
 
 
 def _endless(command: str) -> str:

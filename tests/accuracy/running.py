@@ -14,17 +14,27 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 from tests.accuracy.programs import Program
 
 HERE = Path(__file__).resolve().parent
 FIXTURES = HERE.parent / "fixtures"
 _WARM_TICKS, _WARM_S, _PATIENCE_S = 5, 0.5, 20.0
-Tools = Callable[[int], Path]
 
 
 class UnavailableError(Exception):
     """A program cannot be run here, and why."""
+
+
+class Tools(NamedTuple):
+    """What builds programs with SFrame.
+
+    `toolchain` gives the directory of the assembler and linker of a generation, `real` a program by name.
+    """
+
+    toolchain: Callable[[int], Path]
+    real: Callable[[str, int], Path]
 
 
 def prepare(program: Program, cache: Path, tools: Tools) -> Path:
@@ -32,10 +42,12 @@ def prepare(program: Program, cache: Path, tools: Tools) -> Path:
     missing = [name for name in program.needs if not shutil.which(name)]
     if missing:
         raise UnavailableError(f"{', '.join(missing)}: not installed")
+    if program.real:
+        return tools.real(program.real, program.generation)
     binary = cache / hashlib.sha256(repr(program).encode() + _sources()).hexdigest()[:16]
     if program.build and not binary.exists():
         new = binary.with_suffix(".new")
-        directory = str(tools(program.generation)) if program.generation else ""
+        directory = str(tools.toolchain(program.generation)) if program.generation else ""
         words = [w.format(bin=new, src=HERE / "sources", tools=directory) for w in shlex.split(program.build)]
         done = subprocess.run(words, env={**os.environ, "GO111MODULE": "off", "GOCACHE": str(cache / "go")},
                               capture_output=True, text=True, check=False)  # fmt: skip
