@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from sfsample.output.formats import FORMATS
 from sfsample.profile import Profile
+from sfsample.replay.store import BadStacks
 from sfsample.report.naming import name_profile
 from sfsample.report.report import Report
 from sfsample.sampler import Clock, Mode, Options, Sampler, check
@@ -33,6 +34,7 @@ def record(
     should_stop: Callable[[], bool] = lambda: False,
     clock: Clock | None = None,
     profile: Profile | None = None,
+    bad_stacks: BadStacks | None = None,
 ) -> Profile:
     """Sample one process or several.
 
@@ -40,13 +42,13 @@ def record(
     and at least ten times a second, on the sampling thread), `rate` in samples per second and thread,
     `mode` "cpu" (threads that run at the tick) or "wall" (all), `stack_bytes` copied per thread at most,
     `timeline`: keep when each sample was taken (`Profile.timeline`), `profile`: count into this one, which
-    another thread may look at meanwhile.
+    another thread may look at meanwhile, `bad_stacks`: where to keep the incomplete stacks.
 
     Raises TargetError (NoSuchProcess, NotPermitted, UnsupportedTarget), which has `help` lines, and
     ValueError for an argument that makes no sense.
     """
     wanted = [pids] if isinstance(pids, int) else list(dict.fromkeys(pids))
-    options = Options(rate, duration, mode, steppers, max_frames, timeline)
+    options = Options(rate, duration, mode, steppers, max_frames, timeline, bad_stacks)
     check(options)
     if not wanted:
         raise ValueError("no process to record")

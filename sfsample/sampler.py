@@ -14,6 +14,7 @@ from sfsample.errors import NotPermitted
 from sfsample.look import Look, Looker
 from sfsample.model import Capture, StopReason
 from sfsample.profile import Location, Profile, locate
+from sfsample.replay.store import BadStacks
 from sfsample.target.live import LiveProcess
 from sfsample.target.procfs import Stat
 from sfsample.target.tracer import Missed
@@ -55,6 +56,7 @@ class Options(NamedTuple):
     steppers: Sequence[Stepper] = DEFAULT_STEPPERS
     max_frames: int = MAX_FRAMES
     timeline: bool = False  # keep when each sample was taken
+    bad_stacks: BadStacks | None = None  # keep the incomplete ones here
 
 
 def check(options: Options) -> None:
@@ -153,6 +155,7 @@ class _Watched:
         self._target = target
         self._profile = profile
         self._mode = options.mode
+        self._bad_stacks = options.bad_stacks
         profile.homes[target.pid] = target.home
         unwinder = Unwinder(target.index, steppers=options.steppers, max_frames=options.max_frames)
         self._looker = Looker(target, unwinder)
@@ -194,6 +197,8 @@ class _Watched:
         )
         if stack.stopped_at is not None and stack.stop_reason is not StopReason.MAX_FRAMES:
             stats.problems[f"{stack.stop_reason} at {stack.stopped_at}"] += 1
+        if self._bad_stacks is not None:
+            self._bad_stacks.keep(stat.name, found.snapshot, stack, self._target.index)
 
     def _look(self, tid: int, state: str) -> Look | None:
         stats = self._profile.stats

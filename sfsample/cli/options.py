@@ -188,6 +188,11 @@ def _record(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-f", "--format", choices=FORMATS,
                         help="default: by the suffix of -o, else folded")  # fmt: skip
     parser.add_argument("--stats", metavar="FILE", help="write statistics as JSON; - is stderr")
+    parser.add_argument(
+        "--save-bad",
+        metavar="DIR",
+        help="keep each incomplete stack in a file, for `sfsample replay`; it holds stack memory",
+    )
     _noise(parser)
 
 

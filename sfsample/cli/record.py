@@ -20,6 +20,7 @@ from sfsample.output.document import json_text
 from sfsample.output.formats import FORMATS
 from sfsample.output.summary import summary_lines
 from sfsample.profile import Profile
+from sfsample.replay.store import BadStacks
 from sfsample.stats import Stats
 
 if TYPE_CHECKING:
@@ -35,7 +36,8 @@ def run(arguments: Namespace) -> int:
     try:
         stats = Output(arguments.stats) if arguments.stats not in (None, "-") else None
         try:
-            profile, unnamed = _record(arguments, output, stats)
+            bad_stacks = BadStacks(arguments.save_bad) if arguments.save_bad is not None else None
+            profile, unnamed = _record(arguments, output, stats, bad_stacks)
         finally:
             if stats is not None:
                 stats.discard()
@@ -45,11 +47,20 @@ def run(arguments: Namespace) -> int:
         first, *more = summary_lines(
             profile.stats, arguments.mode, unnamed=unnamed, verbose=arguments.verbose
         )
+        more += () if bad_stacks is None else _kept(bad_stacks)
         say(f"sfsample: {first}", *(f"  {line}" for line in more))
     return 0
 
 
-def _record(arguments: Namespace, output: Output, stats: Output | None) -> tuple[Profile, list[str]]:
+def _kept(bad_stacks: BadStacks) -> list[str]:
+    number, where = bad_stacks.written, bad_stacks.directory
+    kept = f"saved     {number} incomplete stack{'' if number == 1 else 's'} in {where}"
+    return [kept, *(f"problem   {text}" for text in bad_stacks.problems)]
+
+
+def _record(
+    arguments: Namespace, output: Output, stats: Output | None, bad_stacks: BadStacks | None
+) -> tuple[Profile, list[str]]:
     if stats is not None and output.file and stats.file == output.file:
         raise UsageError(f"-o and --stats are the same file: {arguments.stats}")
     wanted = naming(arguments)
@@ -58,7 +69,9 @@ def _record(arguments: Namespace, output: Output, stats: Output | None) -> tuple
             until = "" if arguments.duration is None else f" for {arguments.duration:g} s"
             say(f"sfsample: recording {', '.join(map(str, pids))}{until}; Ctrl-C ends it")
         timeline = FORMATS[arguments.format].timeline
-        profile = sample(arguments, pids, arguments.duration, interrupt, timeline=timeline)
+        profile = sample(
+            arguments, pids, arguments.duration, interrupt, timeline=timeline, bad_stacks=bad_stacks
+        )
         _write_stats(arguments, stats, profile.stats)
         judge(profile.stats, pids)
         namer = api.symbolizer(profile, wanted)
@@ -73,6 +86,7 @@ def sample(
     interrupt: Interrupt,
     *,
     timeline: bool = False,
+    bad_stacks: BadStacks | None = None,
 ) -> Profile:
     """Record with the flags that `record` and `watch` share."""
     return api.record(
@@ -85,6 +99,7 @@ def sample(
         steppers=steppers(arguments),
         should_stop=interrupt,
         timeline=timeline,
+        bad_stacks=bad_stacks,
     )
 
 

@@ -1,6 +1,6 @@
 """Incomplete stacks in a directory, one small file each.
 
-Law: a file for each distinct stack (where its frames are, and why it ends), a bounded number of them, for the
+Law: a file for each distinct stack (its return addresses, and why it ends), a bounded number of them, for the
 owner alone to read: a stack holds whatever the program had there, passwords too.  What cannot be written is
 told and never ends a recording.
 """
@@ -26,7 +26,7 @@ class BadStacks:
         except OSError as failure:
             raise SfsampleError(f"cannot write: {directory or repr('')}: {failure.strerror}",
                                 "choose another --save-bad directory") from None  # fmt: skip
-        self._directory = directory
+        self.directory = directory
         self._seen: set[str] = set()
         self.written = 0
         self.problems: list[str] = []
@@ -43,7 +43,7 @@ class BadStacks:
         self._write(f"{stack.stop_reason}-{key}.json", text)
 
     def _write(self, name: str, text: str) -> None:
-        path = os.path.join(self._directory, name)
+        path = os.path.join(self.directory, name)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         try:
             with open(os.open(path, flags, 0o600), "w", encoding="utf-8") as file:
@@ -57,9 +57,9 @@ class BadStacks:
 
 
 def _key(stack: Stack, index: ModuleIndex) -> str:
-    """Return a word for where the frames are, the same wherever the modules are mapped."""
+    """Return a word for the return addresses (of a single frame its pc), wherever the modules are mapped."""
     places = []
-    for frame in stack.frames:
+    for frame in stack.frames[1:] or stack.frames:
         module = index.find(frame.lookup_pc)
         places.append((module.path, module.vaddr(frame.pc)) if module else ("", frame.pc))
     return sha256(repr((stack.stop_reason, places)).encode()).hexdigest()[:16]

@@ -72,3 +72,19 @@ def test_the_command_says_what_is_missing(tmp_path, capsys):
     assert "is not a saved stack" in capsys.readouterr().err
     assert main(["replay", str(tmp_path / "none")]) == 1
     assert main(["replay", str(tmp_path)]) == 1
+
+
+def test_a_recording_keeps_its_bad_stacks(tmp_path, capsys):
+    """With SFrame alone a stack ends in libc, which has none; from the file it is whole."""
+    bad = tmp_path / "bad"
+    with running(fixture("v3"), "leaf") as target:
+        flags = ["-d", "0.2", "--unwind", "sframe", "--save-bad", str(bad), "-o", str(tmp_path / "out")]
+        assert main(["record", "-p", str(target.pid), *flags]) == 0
+    said = capsys.readouterr().err
+
+    [path] = bad.iterdir()
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert f"saved     1 incomplete stack in {bad}" in said
+    saved = from_json(path.read_text())
+    assert (saved.process, saved.stop_reason) == ("target", "no_row")
+    assert replay(saved).stack.stop_reason is StopReason.OUTERMOST
