@@ -24,13 +24,18 @@ if TYPE_CHECKING:
         UnsupportedTarget,
     )
     from sfsample.formats import sframe
-    from sfsample.model import Found, Frame, Stack, StopReason
+    from sfsample.model import CFA, Found, Frame, Rule, Stack, StopReason
     from sfsample.profile import Profile
     from sfsample.snapshot import ProcessDump, ThreadDump
+    from sfsample.unwind.row import UnwindRow
+    from sfsample.unwind.stepper import Stepper
+    from sfsample.unwind.unwinder import DEFAULT_STEPPERS
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "CFA",
+    "DEFAULT_STEPPERS",
     "FormatError",
     "Found",
     "Frame",
@@ -38,12 +43,15 @@ __all__ = [
     "NotPermitted",
     "ProcessDump",
     "Profile",
+    "Rule",
     "SfsampleError",
     "Stack",
+    "Stepper",
     "StopReason",
     "TargetError",
     "ThreadDump",
     "UnsupportedTarget",
+    "UnwindRow",
     "dump",
     "folded",
     "named",
@@ -63,9 +71,12 @@ _HOMES = {
         "TargetError",
         "UnsupportedTarget",
     ),
-    "model": ("Found", "Frame", "Stack", "StopReason"),
+    "model": ("CFA", "Found", "Frame", "Rule", "Stack", "StopReason"),
     "profile": ("Profile",),
     "snapshot": ("ProcessDump", "ThreadDump"),
+    "unwind.row": ("UnwindRow",),
+    "unwind.stepper": ("Stepper",),
+    "unwind.unwinder": ("DEFAULT_STEPPERS",),
 }
 
 

@@ -88,7 +88,7 @@ class Frame(NamedTuple):
     pc: int
     sp: int
     cfa: int | None
-    found: Found
+    found: str  # a Found, or the label of a user's stepper
     exact: bool  # pc is the instruction itself, not a return address
 
     @property

@@ -34,7 +34,7 @@ class Walk:
 class Step(NamedTuple):
     """A believed step to the caller."""
 
-    found: Found
+    found: str
     caller: Caller
     exact: bool
 

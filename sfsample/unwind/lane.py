@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from sfsample.arch import Arch
 from sfsample.memory import Words
-from sfsample.model import CFA, Found, Frame, Rule
+from sfsample.model import CFA, Frame, Rule
 from sfsample.unwind.row import UnwindRow
 
 _WORD = 8
@@ -23,7 +23,7 @@ class _Plan(NamedTuple):
     cfa: int
     ra: int  # where the return address is, from the CFA
     fp: int | None  # where the caller's fp is, from the CFA; None: unchanged
-    found: Found
+    found: str
     row: UnwindRow
 
 
@@ -41,7 +41,7 @@ class FastLane:
         self._exact.clear()
         self._ends.clear()
 
-    def learn(self, frame: Frame, row: UnwindRow, found: Found, arch: Arch) -> None:
+    def learn(self, frame: Frame, row: UnwindRow, found: str, arch: Arch) -> None:
         """Note the row that was believed at `frame.pc`, if it is plain."""
         if row.ra is None:
             if not frame.exact:
@@ -90,7 +90,7 @@ class FastLane:
         return passed, Frame(pc, sp, None, found, exact)
 
 
-def _plan(row: UnwindRow, found: Found, arch: Arch) -> _Plan | None:
+def _plan(row: UnwindRow, found: str, arch: Arch) -> _Plan | None:
     """Translate a plain row; None: it is not plain."""
     cfa, ra, fp = row.cfa, row.ra, dict(row.registers).get(arch.fp)
     odd = row.signal or row.guess or row.mangled or not row.sp_known or arch.sp_adjust

@@ -7,7 +7,7 @@ on nothing else, so the unwinder may keep the answer.  None means "not mine", an
 from typing import Protocol
 
 from sfsample.arch import Arch
-from sfsample.model import Found, Frame
+from sfsample.model import Frame
 from sfsample.modules.module import Module
 from sfsample.unwind.row import UnwindRow
 
@@ -16,8 +16,8 @@ class Stepper(Protocol):
     """A source of unwind rows.  `found` labels the frames that it steps to."""
 
     @property
-    def found(self) -> Found:
-        """The label."""
+    def found(self) -> str:
+        """The label: a `Found`, or a word of a user's own."""
         ...
 
     def row_at(self, frame: Frame, module: Module | None, arch: Arch) -> UnwindRow | None:

@@ -38,7 +38,11 @@ DEFAULT_STEPPERS: Final[tuple[Stepper, ...]] = (
     *(stepper for name in ("sframe", "eh_frame", "frame_pointer") for stepper in CHOICES[name]),
 )
 MAX_FRAMES: Final = 1024
-_ASKED_LAST: Final = (Found.SFRAME, Found.FRAME_POINTER, Found.SCAN)  # when a walk is done again
+_ASKED_LAST: Final[tuple[str, ...]] = (
+    Found.SFRAME,
+    Found.FRAME_POINTER,
+    Found.SCAN,
+)  # when a walk is done again
 
 
 class Unwinder:

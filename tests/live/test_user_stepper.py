@@ -1,0 +1,40 @@
+"""The example of docs/steppers.md, run on a process with generated code."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sfsample.model import Found
+from sfsample.unwind.unwinder import CHOICES, DEFAULT_STEPPERS
+from tests.live.targets import fixture, running
+
+PAGE = (Path(__file__).parents[2] / "docs/steppers.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.live
+def test_the_example_steps_through_generated_code():
+    [example] = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
+    with running(fixture("v3"), "framepointer") as target:
+        done = subprocess.run([sys.executable, "-c", example], env=os.environ | {"PID": str(target.pid)},
+                              capture_output=True, text=True, check=False)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    *frames, reason = done.stdout.splitlines()
+    labels = [line.split()[1] for line in frames]
+
+    assert reason == "outermost"
+    # spin, jit_callback, the generated code, whose caller its own stepper has found, and so on to _start
+    assert labels[:4] == ["context", "sframe", "sframe", "generated"]
+    assert labels[4:7] == ["sframe", "sframe", "eh_frame"]
+
+
+def test_the_page_names_every_stepper_in_order():
+    [table] = re.findall(r"\| stepper .*?\n\n", PAGE, flags=re.DOTALL)
+    labels = re.findall(r"`(\w+)`", "".join(line.rpartition("| ")[2] for line in table.splitlines()[2:]))
+    default = [str(stepper.found) for stepper in DEFAULT_STEPPERS]
+
+    assert labels == [*default, *(str(stepper.found) for stepper in CHOICES["scan"])]
+    assert {*labels, "context"} == set(Found)
