@@ -9,16 +9,19 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from sfsample.errors import NoSuchProcess, TargetError
-from sfsample.hang.named import NamedThread, name_threads
-from sfsample.hang.verdict import Verdict, judge
 from sfsample.snapshot import Dumper, ProcessDump
 from sfsample.symbolize.naming import DEFAULT_NAMING, Naming
-from sfsample.symbolize.symbolizer import Symbolizer
 from sfsample.target.capture import DEFAULT_STACK_BYTES, check_size
 from sfsample.target.live import LiveProcess
 from sfsample.target.own_thread import OwnThread
 from sfsample.unwind.stepper import Stepper
 from sfsample.unwind.unwinder import DEFAULT_STEPPERS, MAX_FRAMES, Unwinder
+
+TYPE_CHECKING = False  # what judges is imported while the second look is awaited: it then costs no time
+if TYPE_CHECKING:
+    from sfsample.hang.named import NamedThread
+    from sfsample.hang.verdict import Verdict
+    from sfsample.symbolize.symbolizer import Symbolizer
 
 INTERVAL_S = 0.1
 
@@ -36,8 +39,8 @@ class How(NamedTuple):
 class Examination(NamedTuple):
     """Processes with the names of their frames, and why they hang."""
 
-    processes: tuple[tuple[ProcessDump, tuple[NamedThread, ...]], ...]
-    verdict: Verdict
+    processes: "tuple[tuple[ProcessDump, tuple[NamedThread, ...]], ...]"
+    verdict: "Verdict"
 
 
 def dump(
@@ -125,6 +128,10 @@ class Examiner:
 
     def __call__(self, dumps: Sequence[ProcessDump]) -> Examination:
         """Examine processes, the same ones at each call."""
+        from sfsample.hang.named import name_threads
+        from sfsample.hang.verdict import judge
+        from sfsample.symbolize.symbolizer import Symbolizer
+
         if self._symbolizer is None:
             homes = {dump.pid: dump.home for dump in dumps if dump.home is not None}
             self._symbolizer = Symbolizer(self._naming, homes)

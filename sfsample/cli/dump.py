@@ -7,7 +7,7 @@ import os
 import sys
 import time
 from argparse import Namespace
-from collections.abc import Iterator
+from collections.abc import Callable
 
 from sfsample.cli.console import Interrupt, Output, steppers, targets
 from sfsample.cli.naming import naming
@@ -15,7 +15,6 @@ from sfsample.cli.terminal import printable, say
 from sfsample.dumping import Examination, Examiner, How, dump_all
 from sfsample.errors import TargetError
 from sfsample.model import Capture
-from sfsample.output.dump_text import Style, header, process_text, verdict_text
 from sfsample.snapshot import ProcessDump
 
 _PARTIAL = 5
@@ -25,12 +24,14 @@ def run(arguments: Namespace) -> int:
     """Dump, write; return the exit code."""
     output = Output(arguments.output)
     examine = Examiner(naming(arguments))
+    write = _json if arguments.json else _text
     try:
         pids = targets(arguments)
         with Interrupt():  # a dump is short: Ctrl-C waits for its end, Ctrl-Z for the end of a pause
-            dumps, failures = _take(arguments, pids, examine)
-        seen = examine(dumps)
-        output.write(_json(seen) if arguments.json else _lines(seen, arguments))
+            # what the first look gave is written for nothing, while we wait: then all that it takes is loaded
+            rehearse = lambda dumps: write(examine(dumps), arguments)  # noqa: E731
+            dumps, failures = _take(arguments, pids, rehearse)
+        output.write(write(examine(dumps), arguments))
     finally:
         output.discard()
     for text in dict.fromkeys(problem for dump in dumps for problem in dump.problems):
@@ -41,12 +42,12 @@ def run(arguments: Namespace) -> int:
 
 
 def _take(
-    arguments: Namespace, pids: list[int], examine: Examiner
+    arguments: Namespace, pids: list[int], meanwhile: Callable[[list[ProcessDump]], object]
 ) -> tuple[list[ProcessDump], list[TargetError]]:
     """Dump every process; the failure of one of several is told, and the others are shown."""
     how = How(arguments.looks, arguments.interval, arguments.max_frames, arguments.stack_bytes,
               steppers(arguments))  # fmt: skip
-    dumps, failures = dump_all(pids, how, meanwhile=examine)
+    dumps, failures = dump_all(pids, how, meanwhile)
     if failures and not dumps:
         raise failures[0]
     for told in failures:
@@ -54,7 +55,7 @@ def _take(
     return dumps, failures
 
 
-def _json(seen: Examination) -> str:
+def _json(seen: Examination, _arguments: Namespace) -> str:
     from sfsample.output.document import json_text
     from sfsample.output.dump import dump_json, finding_json
 
@@ -69,27 +70,14 @@ def _json(seen: Examination) -> str:
     return json_text(document, indent=1)
 
 
-def _lines(seen: Examination, arguments: Namespace) -> str:
-    return "".join(f"{line}\n" for line in _text(seen, arguments))
+def _text(seen: Examination, arguments: Namespace) -> str:
+    from sfsample.output.dump_text import Style, dump_text
 
-
-def _text(seen: Examination, arguments: Namespace) -> Iterator[str]:
-    style, verdict = _style(arguments), seen.verdict
-    for index, (dump, threads) in enumerate(seen.processes):
-        yield from [""] * (index > 0)
-        yield header(dump, style)
-        if index == 0:  # of all of them
-            yield from verdict_text(verdict, style)
-        yield from process_text(dump, threads, verdict, verdict.words, style)
-
-
-def _style(arguments: Namespace) -> Style:
-    """Colour, and lines that fit, only on a terminal."""
-    if arguments.output != "-" or not sys.stdout.isatty():
-        return Style(printable, whole=arguments.verbose)
-    bold = str if os.environ.get("NO_COLOR") else _bold
-    width = os.get_terminal_size(sys.stdout.fileno()).columns or None
-    return Style(printable, width, bold, arguments.verbose)
+    style = Style(printable, whole=arguments.verbose)
+    if arguments.output == "-" and sys.stdout.isatty():  # colour, and lines that fit, only on a terminal
+        width = os.get_terminal_size(sys.stdout.fileno()).columns or None
+        style = style._replace(width=width, bold=str if os.environ.get("NO_COLOR") else _bold)
+    return "".join(f"{line}\n" for line in dump_text(seen.processes, seen.verdict, style))
 
 
 def _bold(text: str) -> str:

@@ -14,7 +14,7 @@ from mmap import mmap
 from typing import NamedTuple
 
 from elftools.common.utils import struct_parse
-from elftools.elf.elffile import ELFFile
+from elftools.elf.structs import ELFStructs
 
 from sfsample.arch import ByteOrder
 from sfsample.errors import FormatError
@@ -91,8 +91,11 @@ class ElfImage:
 
     def _open(self, data: Buffer) -> None:
         self._stream = data if isinstance(data, mmap) else BytesIO(data)
-        elf = ELFFile(self._stream)
-        self._structs, self._header = elf.structs, elf.header
+        # not ELFFile: it would import the DWARF half of pyelftools, a tenth of what a dump may take
+        self._structs = structs = ELFStructs(little_endian=self.byteorder == "little", elfclass=64)
+        structs.create_basic_structs()
+        self._header = header = struct_parse(structs.Elf_Ehdr, self._stream, 0)
+        structs.create_advanced_structs(header["e_type"], header["e_machine"], header["e_ident"]["EI_OSABI"])
         self.segments = tuple(self._segments())
 
     def _segments(self) -> Iterator[Segment]:

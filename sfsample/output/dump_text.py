@@ -4,7 +4,7 @@ Law: the verdict first, in words; then what is unusual, then what is usual; the 
 A line fits the terminal: names are folded, then cut.  Text from the target goes through `clean`.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from sfsample.hang.graph import Node
@@ -34,8 +34,20 @@ class Style(NamedTuple):
     whole: bool = False
 
 
-def verdict_text(verdict: Verdict, style: Style) -> Iterator[str]:
-    """Yield the findings."""
+def dump_text(
+    processes: Sequence[tuple[ProcessDump, tuple[NamedThread, ...]]], verdict: Verdict, style: Style
+) -> Iterator[str]:
+    """Yield the lines, without newlines; the verdict is of all, and comes after the first's name."""
+    for index, (dump, threads) in enumerate(processes):
+        if index:
+            yield ""
+        yield _header(dump, style)
+        if not index:
+            yield from _verdict(verdict, style)
+        yield from _process(dump, threads, verdict, style)
+
+
+def _verdict(verdict: Verdict, style: Style) -> Iterator[str]:
     for finding in verdict.findings:
         yield from _finding(finding, style)
 
@@ -60,19 +72,17 @@ def wrap(text: str, width: int, first: str, others: str) -> Iterator[str]:
     yield line
 
 
-def process_text(
-    dump: ProcessDump, threads: tuple[NamedThread, ...], verdict: Verdict, words: Words, style: Style
+def _process(
+    dump: ProcessDump, threads: tuple[NamedThread, ...], verdict: Verdict, style: Style
 ) -> Iterator[str]:
-    """Yield the lines of one process, without newlines."""
     waits = {thread.tid: verdict.waits.get(Node(dump.pid, thread.tid)) for thread in threads}
     for one in in_order(group(threads), waits, verdict.culprits(dump.pid)):
         yield ""
-        for line in _group(one, waits, words, style):
+        for line in _group(one, waits, verdict.words, style):
             yield _fit(line, style)
 
 
-def header(dump: ProcessDump, style: Style) -> str:
-    """Return the line that names a process."""
+def _header(dump: ProcessDump, style: Style) -> str:
     command = " ".join(dump.cmdline) or dump.exe or ""
     return _fit(style.clean(f"process {dump.pid} {dump.name}: {command}"), style)
 

@@ -1,4 +1,4 @@
-"""Stopping one thread: SEIZE, INTERRUPT, wait, registers, DETACH.  The door to python-ptrace.
+"""Stopping one thread: SEIZE, INTERRUPT, wait, registers, DETACH.
 
 Law: `release` lets the thread run again whatever happened since `stop`, even an exception in the middle of
 it (Ctrl-C can be raised between any two calls, also in `release`: then `settle` does it), and a signal that
@@ -17,11 +17,9 @@ from collections.abc import Iterator
 from errno import EINTR, EPERM, ESRCH
 from typing import NamedTuple
 
-from ptrace import PtraceError
-from ptrace.binding.func import PTRACE_DETACH, ptrace
-
 from sfsample.arch import Arch
 from sfsample.model import Registers
+from sfsample.target.ptrace_call import PTRACE_DETACH, PtraceError, ptrace
 from sfsample.target.registers import NT_ARM_PAC_MASK, decode, layout_of, pac_free
 from sfsample.target.vm import Iovec, read_memory
 
