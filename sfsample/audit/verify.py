@@ -62,7 +62,7 @@ def verify(module: Module) -> Verdict:
     for table in module.sframe:
         for fde in table.fdes():
             for vaddr in _intervals(module, table, fde, cfi_fdes):
-                pair = _rows_at(module, table, vaddr, arch)
+                pair = rows_at(module, table, vaddr, arch)
                 if pair is None:
                     continue
                 ours, cfi = pair
@@ -75,9 +75,10 @@ def verify(module: Module) -> Verdict:
     return Verdict(compared, sframe_only, tuple(found))
 
 
-def _rows_at(
+def rows_at(
     module: Module, table: SFrameTable, vaddr: int, arch: Arch
 ) -> tuple[UnwindRow, UnwindRow | None] | None:
+    """Return the SFrame row and the CFI row that hold at `vaddr`; None without the first."""
     try:
         fre = table.row_at(vaddr)
         cfi = module.eh_frame.row_at(vaddr) if module.eh_frame else None
