@@ -36,6 +36,9 @@ class How(NamedTuple):
     steppers: Sequence[Stepper] = DEFAULT_STEPPERS
 
 
+_DEFAULT_HOW = How()
+
+
 class Examination(NamedTuple):
     """Processes with the names of their frames, and why they hang."""
 
@@ -68,6 +71,18 @@ def dump_all(
     """
     check_size(how.stack_bytes)
     return OwnThread(lambda _stop: _Work(how, meanwhile).run(pids), lambda: False).run()
+
+
+def dump_core(core: str, exe: str | None = None, how: How = _DEFAULT_HOW) -> ProcessDump:
+    """Look at every thread of a core file; `exe` is its program, if that is not where it was.
+
+    Raises CoreError.
+    """
+    from sfsample.postmortem import take_core
+    from sfsample.target.core import open_core
+
+    target = open_core(core, exe)
+    return take_core(target, Unwinder(target.index, steppers=how.steppers, max_frames=how.max_frames))
 
 
 class _Work:

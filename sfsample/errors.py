@@ -7,6 +7,7 @@
         NoSuchProcess        exit 3
         NotPermitted         exit 4
         UnsupportedTarget    exit 1
+      CoreError              exit 1: a core file cannot be read
       UsageError             exit 2
 
 Law: an expected failure of a walk is a `StopReason` value, never an exception.  Callers branch on the
@@ -60,6 +61,10 @@ class NotPermitted(TargetError):  # noqa: N818 - reads as what happened
 
 class UnsupportedTarget(TargetError):  # noqa: N818 - reads as what happened
     """A kernel thread, a zombie, a 32-bit program: nothing we could unwind."""
+
+
+class CoreError(SfsampleError):
+    """A core file is none, or tells of no thread."""
 
 
 class UsageError(SfsampleError):

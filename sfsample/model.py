@@ -66,6 +66,7 @@ class Capture(StrEnum):
     STOPPED = "stopped"
     READ = "read"
     REUSED = "reused"
+    CORE = "core"  # from a core file
     FAILED = "failed"
 
 

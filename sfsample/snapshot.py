@@ -66,6 +66,7 @@ class ThreadDump(NamedTuple):
     memory: Memory = PiecewiseMemory()  # around the lock that it waits for
     last_ran: LastRan | None = None
     looks: tuple[Glance, ...] = ()
+    signal: int = 0  # that it got when its core file was written
 
     @property
     def moving(self) -> bool | None:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from sfsample.cli.console import Interrupt, Output, steppers, targets
 from sfsample.cli.naming import naming
 from sfsample.cli.terminal import printable, say
-from sfsample.dumping import Examination, Examiner, How, dump_all
+from sfsample.dumping import Examination, Examiner, How, dump_all, dump_core
 from sfsample.errors import TargetError
 from sfsample.model import Capture
 from sfsample.snapshot import ProcessDump
@@ -26,11 +26,9 @@ def run(arguments: Namespace) -> int:
     examine = Examiner(naming(arguments))
     write = _json if arguments.json else _text
     try:
-        pids = targets(arguments)
-        with Interrupt():  # a dump is short: Ctrl-C waits for its end, Ctrl-Z for the end of a pause
-            # what the first look gave is written for nothing, while we wait: then all that it takes is loaded
-            rehearse = lambda dumps: write(examine(dumps), arguments)  # noqa: E731
-            dumps, failures = _take(arguments, pids, rehearse)
+        # what the first look gave is written for nothing, while we wait: then all that it takes is loaded
+        rehearse = lambda dumps: write(examine(dumps), arguments)  # noqa: E731
+        dumps, failures = _core(arguments) if arguments.core else _live(arguments, rehearse)
         output.write(write(examine(dumps), arguments))
     finally:
         output.discard()
@@ -41,13 +39,22 @@ def run(arguments: Namespace) -> int:
     return _PARTIAL if missed or failures else 0
 
 
-def _take(
-    arguments: Namespace, pids: list[int], meanwhile: Callable[[list[ProcessDump]], object]
+def _how(arguments: Namespace) -> How:
+    return How(arguments.looks, arguments.interval, arguments.max_frames, arguments.stack_bytes,
+               steppers(arguments))  # fmt: skip
+
+
+def _core(arguments: Namespace) -> tuple[list[ProcessDump], list[TargetError]]:
+    return [dump_core(arguments.core, arguments.exe, _how(arguments))], []
+
+
+def _live(
+    arguments: Namespace, meanwhile: Callable[[list[ProcessDump]], object]
 ) -> tuple[list[ProcessDump], list[TargetError]]:
     """Dump every process; the failure of one of several is told, and the others are shown."""
-    how = How(arguments.looks, arguments.interval, arguments.max_frames, arguments.stack_bytes,
-              steppers(arguments))  # fmt: skip
-    dumps, failures = dump_all(pids, how, meanwhile)
+    pids = targets(arguments)
+    with Interrupt():  # a dump is short: Ctrl-C waits for its end, Ctrl-Z for the end of a pause
+        dumps, failures = dump_all(pids, _how(arguments), meanwhile)
     if failures and not dumps:
         raise failures[0]
     for told in failures:

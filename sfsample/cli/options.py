@@ -126,6 +126,8 @@ def _check(arguments: argparse.Namespace) -> None:
         ways["-- COMMAND"] = arguments.program
     elif arguments.command == "inspect":
         ways["ELF"] = arguments.elf
+    elif arguments.command == "dump":
+        ways["--core CORE"] = arguments.core
     given = [way is not None for way in ways.values()]
     if arguments.program is not None and (arguments.command != "record" or not arguments.program):
         raise UsageError("-- COMMAND is for record, and needs a command", "try: sfsample -- PROGRAM ARG")
@@ -134,6 +136,8 @@ def _check(arguments: argparse.Namespace) -> None:
         raise UsageError(f"{what}: use one of {', '.join(ways)}")
     if arguments.all and arguments.name is None:
         raise UsageError("--all goes with -n: it takes every process of that name")
+    if arguments.command == "dump" and arguments.exe is not None and arguments.core is None:
+        raise UsageError("--exe goes with --core: it is the program that the core file is of")
     if arguments.command == "watch":
         _check_schedule(arguments.every, arguments.slice)
 
@@ -202,6 +206,8 @@ def _dump(parser: argparse.ArgumentParser) -> None:
                         help="look so many times, to tell who moves (default: 2)")  # fmt: skip
     parser.add_argument("--interval", type=seconds, default=0.05, metavar="TIME",
                         help="time between the looks (default: 50ms)")  # fmt: skip
+    parser.add_argument("--core", metavar="CORE", help="a core file instead of a process")
+    parser.add_argument("--exe", metavar="FILE", help="with --core: the program, if it is not where it was")
     _walking(parser)
     parser.add_argument("--json", action="store_true", help="JSON instead of text")
     parser.add_argument("-o", "--output", default="-", metavar="FILE", help="file; - is stdout (default)")

@@ -146,6 +146,13 @@ class ElfImage:
         return best
 
     @cached_property
+    def identity(self) -> tuple[tuple[int, int], ...]:
+        """Vaddr and size of the loaded bytes by which a file is recognised in memory: headers and notes."""
+        head = next((s for s in self.segments if s.type == PT_LOAD and s.offset == 0), None)
+        found = ((s.vaddr, s.filesz) for s in self.segments if s.type == PT_NOTE and s.filesz < 1 << 16)
+        return (*([(head.vaddr, min(PAGE, head.filesz))] if head else []), *found)
+
+    @cached_property
     def mark(self) -> tuple[int, int]:
         """Vaddr and size of loaded bytes that tell this file from another: the build-id, else the head."""
         for s in self.segments:
@@ -240,15 +247,32 @@ class ElfImage:
         return next(filter(None, found), None)
 
 
-def build_id_of(notes: bytes, byteorder: ByteOrder) -> str | None:
-    """Return the GNU build-id among the notes of one PT_NOTE segment (gABI, "Note Section"), or None."""
+class Note(NamedTuple):
+    """A note of a PT_NOTE segment: where it is in the segment, whose type it has, and what it says."""
+
+    offset: int
+    owner: bytes
+    type: int
+    desc: memoryview
+
+
+def notes(data: memoryview, byteorder: ByteOrder) -> Iterator[Note]:
+    """Yield each whole note of one PT_NOTE segment (gABI, "Note Section")."""
     offset = 0
-    while offset + 12 <= len(notes):
+    while offset + 12 <= len(data):
         namesz, descsz, kind = (
-            int.from_bytes(notes[offset + i : offset + i + 4], byteorder) for i in (0, 4, 8)
+            int.from_bytes(data[offset + i : offset + i + 4], byteorder) for i in (0, 4, 8)
         )
         name, desc = offset + 12, offset + 12 + (namesz + 3 & -4)
-        if kind == _NT_GNU_BUILD_ID and notes[name : name + namesz] == b"GNU\0":
-            return notes[desc : desc + descsz].hex() or None
+        if desc + descsz > len(data):
+            return
+        yield Note(offset, bytes(data[name : name + namesz]).rstrip(b"\0"), kind, data[desc : desc + descsz])
         offset = desc + (descsz + 3 & -4)
+
+
+def build_id_of(data: bytes, byteorder: ByteOrder) -> str | None:
+    """Return the GNU build-id among the notes of one PT_NOTE segment, or None."""
+    for note in notes(memoryview(data), byteorder):
+        if (note.owner, note.type) == (b"GNU", _NT_GNU_BUILD_ID):
+            return note.desc.hex() or None
     return None

@@ -65,7 +65,7 @@ class Scene(NamedTuple):
 def wait_of(thread: NamedThread, scene: Scene) -> Wait | None:
     """Return what a thread waits for; None: it runs, or there is no telling."""
     state, call = thread.dump.state, thread.dump.call
-    if state in "Tt":
+    if state in ("T", "t"):
         how = (
             f"its tracer, process {scene.dump.tracer[0]}"
             if scene.dump.tracer

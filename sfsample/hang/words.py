@@ -3,6 +3,7 @@
 Law: a thing has one name wherever it is mentioned.  Names are as the target gave them, unclean.
 """
 
+import signal
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -66,10 +67,20 @@ class Words(NamedTuple):
         return f"{wait.what}{note}"
 
 
+def signal_name(number: int) -> str | None:
+    """Return SIGSEGV for 11; None for 0."""
+    try:
+        return signal.Signals(number).name if number else None
+    except ValueError:
+        return f"signal {number}"
+
+
 def _state(thread: NamedThread) -> str:
     call = thread.dump.call
     if thread.dump.state == "R":
         return "runs"
+    if not thread.dump.state:  # out of a core file
+        return f"got {signal_name(thread.dump.signal)}" if thread.dump.signal else "was"
     return f"is in {call.name}" if call and call.name else "sleeps"
 
 

@@ -11,6 +11,7 @@ from sfsample.hang.groups import group
 from sfsample.hang.named import NamedThread
 from sfsample.hang.verdict import Finding
 from sfsample.hang.waits import Wait
+from sfsample.hang.words import signal_name
 from sfsample.model import Frame
 from sfsample.modules.module import Module
 from sfsample.snapshot import ProcessDump, ThreadDump
@@ -49,10 +50,11 @@ def _thread(named: NamedThread, wait: Wait | None) -> dict[str, Any]:
     return {
         "tid": thread.tid,
         "name": thread.name,
-        "state": thread.state,
+        "state": thread.state or None,
         "idle_s": thread.idle_s,
         "cpu_ns": thread.cpu_ns,
         "moving": thread.moving,
+        "signal": signal_name(thread.signal),
         "capture": str(thread.capture),
         "stop_ns": thread.stop_ns,
         "error": thread.error,

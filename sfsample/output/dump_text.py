@@ -123,7 +123,7 @@ def _waiting(one: Group, waits: Mapping[int, Wait | None], words: Words, style: 
 def _state(one: Group) -> str:
     """Return state, since when, system call and CPU time; of a group what holds for all."""
     thread = one.first.dump
-    state = _STATES.get(thread.state, thread.state)
+    state = _STATES.get(thread.state, thread.state or "in a core file")
     idle = [t.dump.idle_s for t in one.threads if t.dump.idle_s is not None]
     if idle:
         longest, shortest = seconds(max(idle)), seconds(min(idle))

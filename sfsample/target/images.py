@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from mmap import ACCESS_READ, mmap
 
 from sfsample.errors import FormatError
-from sfsample.formats.elf import PT_LOAD, PT_NOTE, ElfImage
+from sfsample.formats.elf import PT_LOAD, ElfImage
 from sfsample.modules.maps import Mapping
 from sfsample.target.procfs import ProcFs
 from sfsample.target.vm import read_memory
@@ -77,11 +77,8 @@ class ImageOpener:
         bias = image.load_bias(mapping.start, mapping.offset, executable=mapping.executable)
         if bias is None:
             return False
-        head = next((s for s in image.segments if s.type == PT_LOAD and s.offset == 0), None)
-        parts = [(head.vaddr, min(_HEAD, head.filesz))] if head else []
-        parts += [(s.vaddr, s.filesz) for s in image.segments if s.type == PT_NOTE and s.filesz < 1 << 16]
         compared = False
-        for vaddr, size in parts:
+        for vaddr, size in image.identity:
             there, here = read_memory(self._pid, vaddr + bias, size), image.loaded(vaddr, size)
             if there is None or here is None:
                 continue

@@ -5,6 +5,7 @@ times each; `FormatError` is an answer, any other exception a finding.  Nothing 
 `seeds` gives real sections to start from, in the target's own layout.
 """
 
+import lzma
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from itertools import islice
@@ -22,10 +23,13 @@ from sfsample.formats.sframe import HEADER_SIZE, SFrameTable, read_tables
 from sfsample.memory import BytesMemory
 from sfsample.modules.module import Module
 from sfsample.symbolize.symtab import SymbolTable
+from sfsample.target.core import CoreTarget
 from sfsample.unwind.row import apply_row
 from sfsample.unwind.sframe import to_row
+from sfsample.unwind.unwinder import Unwinder
 
 FIXTURES = Path(__file__).parent.parent / "fixtures"
+CRASH = FIXTURES / "v3" / "crash"
 LIBC = [Path("/lib/x86_64-linux-gnu/libc.so.6"), Path("/lib64/libc.so.6")]
 ADDRESS = 0x2000
 STACK = 0x7000
@@ -190,8 +194,31 @@ def _symbols(table: SymbolTable, vaddr: int) -> None:
 
 
 Target = Callable[[bytes], None]
+# -- core files
+
+
+def core(data: bytes) -> None:
+    """Read the notes and the map, unwind the threads, ask for memory at the edges."""
+    try:
+        target = CoreTarget(ElfImage(data, "core"), str(CRASH))
+    except FormatError as refusal:
+        _inside(refusal)
+        return
+    assert len(target.threads()) * 112 <= len(data)
+    unwinder = Unwinder(target.index, max_frames=SOME)
+    for thread in target.threads()[:SOME]:
+        snapshot = target.snapshot(thread)
+        if not isinstance(snapshot, str):
+            assert len(unwinder.walk(snapshot).frames) <= SOME
+    for mapping in target._maps()[:SOME]:
+        for address in (mapping.start - 4, mapping.start, mapping.end - 4):
+            found = target.memory.read(address, 8)
+            assert found is None or len(found) == 8
+    assert all(isinstance(text, str) for text in target.problems)
+
+
 TARGETS: dict[str, Target] = {
-    target.__name__: target for target in (sframe, eh_frame, dwarf_expr, elf, symtab)
+    target.__name__: target for target in (sframe, eh_frame, dwarf_expr, elf, symtab, core)
 }
 
 
@@ -208,6 +235,9 @@ def seeds(target: str) -> Iterator[bytes]:
     files = fixtures()
     if target == "elf":
         yield from (path.read_bytes() for path in files if path.stat().st_size < 1 << 16)
+        return
+    if target == "core":
+        yield from (lzma.decompress(path.read_bytes()) for path in sorted(FIXTURES.glob("cores/*.xz")))
         return
     if target in ("eh_frame", "dwarf_expr"):
         files += [path for path in LIBC if path.exists()][:1]

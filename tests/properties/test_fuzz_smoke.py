@@ -6,7 +6,7 @@ import pytest
 
 from tests.properties.fuzz_targets import TARGETS, seeds
 
-EXECUTIONS = {"elf": 150}
+EXECUTIONS = {"elf": 150, "core": 200}
 
 
 def mutated(data: bytes, other: bytes, random: Random) -> bytes:

@@ -1,0 +1,29 @@
+"""Every thread of a core file: `snapshot.take` for a process that has ended.
+
+Law: a thread whose registers are damaged is shown with the reason, never left out.
+"""
+
+from sfsample.formats.elf_core import CoreThread
+from sfsample.model import Capture
+from sfsample.snapshot import ProcessDump, ThreadDump
+from sfsample.target.core import CoreTarget
+from sfsample.unwind.unwinder import Unwinder
+
+
+def take_core(core: CoreTarget, unwinder: Unwinder) -> ProcessDump:
+    """Unwind every thread.  A core file does not know when, nor what each thread was doing or called."""
+    threads = tuple(_thread(core, unwinder, thread) for thread in core.threads())
+    return ProcessDump(
+        core.pid, core.name, core.arguments.split(), core.exe, 0.0, threads, tuple(core.problems)
+    )
+
+
+def _thread(core: CoreTarget, unwinder: Unwinder, thread: CoreThread) -> ThreadDump:
+    before = ThreadDump(thread.tid, core.name, "", Capture.FAILED, None, None, None, None, None, (),
+                        signal=thread.signal)  # fmt: skip
+    snapshot = core.snapshot(thread)
+    if isinstance(snapshot, str):
+        return before._replace(error=snapshot)
+    stack = unwinder.walk(snapshot)
+    modules = tuple(core.index.find(frame.lookup_pc) for frame in stack.frames)
+    return before._replace(capture=Capture.CORE, stack=stack, modules=modules)

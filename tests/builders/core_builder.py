@@ -1,0 +1,62 @@
+"""Core files from their parts, for any byte order."""
+
+from struct import pack
+from typing import NamedTuple
+
+ET_CORE, PT_LOAD, PT_NOTE = 4, 1, 4
+ORDER = {"little": "<", "big": ">"}
+
+
+class Load(NamedTuple):
+    """A PT_LOAD segment: `data` was dumped of `memsz` bytes (None: all)."""
+
+    vaddr: int
+    data: bytes = b""
+    flags: int = 4
+    memsz: int | None = None
+
+
+def note(kind: int, desc: bytes, owner: bytes = b"CORE", order: str = "little") -> bytes:
+    name = owner + b"\0"
+    head = pack(f"{ORDER[order]}3I", len(name), len(desc), kind)
+    return head + name + bytes(-len(name) % 4) + desc + bytes(-len(desc) % 4)
+
+
+def prstatus(tid: int, registers: bytes, signal: int = 0, order: str = "little") -> bytes:
+    desc = pack(f"{ORDER[order]}12xH18xI76x", signal, tid) + registers + bytes(8)
+    return note(1, desc, order=order)
+
+
+def prpsinfo(name: bytes, arguments: bytes) -> bytes:
+    return note(3, bytes(40) + name.ljust(16, b"\0") + arguments.ljust(80, b"\0"))
+
+
+def auxv(**entries: int) -> bytes:
+    numbers = {"phdr": 3, "entry": 9, "vdso": 33}
+    return note(6, b"".join(pack("<QQ", numbers[k], v) for k, v in entries.items()) + bytes(16))
+
+
+def files(*entries: tuple[int, int, int, str]) -> bytes:
+    """NT_FILE of (start, end, offset in pages, path)."""
+    head = pack("<QQ", len(entries), 4096) + b"".join(pack("<3Q", *entry[:3]) for entry in entries)
+    return note(0x46494C45, head + b"".join(entry[3].encode() + b"\0" for entry in entries))
+
+
+def core(notes: bytes, *loads: Load, machine: int = 62, order: str = "little", kind: int = ET_CORE) -> bytes:
+    o = ORDER[order]
+    count = 1 + len(loads)
+    at = 64 + 56 * count
+    headers = pack(f"{o}IIQQQQQQ", PT_NOTE, 0, at, 0, 0, len(notes), 0, 4)
+    body = notes
+    for load in loads:
+        memsz = len(load.data) if load.memsz is None else load.memsz
+        place = (at + len(body), load.vaddr, 0, len(load.data), memsz, 4096)
+        headers += pack(f"{o}II6Q", PT_LOAD, load.flags, *place)
+        body += load.data
+    ident = b"\x7fELF" + bytes([2, 1 if order == "little" else 2, 1]) + bytes(9)
+    return (
+        ident
+        + pack(f"{o}HHIQQQIHHHHHH", kind, machine, 1, 0, 64, 0, 0, 64, 56, count, 0, 0, 0)
+        + headers
+        + body
+    )

@@ -1,0 +1,250 @@
+"""Core files as targets: what is read of them, and what becomes of damaged ones.
+
+The fixtures were written by real kernels and by gcore (scripts/build-cores); what gdb says lies beside them.
+"""
+
+import json
+import lzma
+import re
+from pathlib import Path
+from struct import pack
+
+import pytest
+
+import sfsample
+from sfsample.cli import main
+from sfsample.dumping import dump_core
+from sfsample.errors import CoreError, FormatError
+from sfsample.formats.elf import ElfImage
+from sfsample.model import Capture, Found, StopReason
+from sfsample.target.core import CoreTarget
+from tests.builders.core_builder import Load, auxv, core, files, note, prpsinfo, prstatus
+
+FIXTURES = Path(__file__).parent / "fixtures"
+CORES = FIXTURES / "cores"
+PROGRAMS = {
+    "x86_64": FIXTURES / "v3/crash",
+    "aarch64": FIXTURES / "aarch64/v3/crash",
+    "s390x": FIXTURES / "s390x/v3/crash",
+}
+NAMES = [f"{machine}-{kind}" for machine in PROGRAMS for kind in ("kernel", "gcore")]
+CRASH = ["handler_inner"] * 3 + ["handler", None, "raise_here", "middle", "outer", "main", "_start"]
+every_core = pytest.mark.parametrize("name", NAMES)
+
+
+@pytest.fixture
+def unpacked(tmp_path):
+    """Give the path of a fixture's core file."""
+
+    def unpack(name: str) -> str:
+        path = tmp_path / name
+        path.write_bytes(lzma.decompress((CORES / f"{name}.xz").read_bytes()))
+        return str(path)
+
+    return unpack
+
+
+def gdb_stacks(text: str) -> dict[int, list[int | None]]:
+    """LWP -> the pcs of its frames as gdb tells them, innermost first; None for a signal frame."""
+    stacks: dict[int, list[int | None]] = {}
+    for line in text.splitlines():
+        thread = re.match(r"Thread \d+ \((?:LWP |Thread \S+ \(LWP )(\d+)", line)
+        frame = re.match(r"#\d+ +(?:(0x[0-9a-f]+)(?: \[PAC\])? in|(<signal handler))", line)
+        if thread:
+            stacks[int(thread[1])] = []
+        elif frame and stacks:
+            next(reversed(stacks.values())).append(int(frame[1], 16) if frame[1] else None)
+    return stacks
+
+
+def ours(dump: sfsample.ProcessDump) -> dict[int, list[int | None]]:
+    """The same of a dump; the frame from which `signal_frame` led on is gdb's signal frame."""
+    return {
+        thread.tid: [
+            None if above is not None and above.found is Found.SIGNAL_FRAME else frame.pc
+            for frame, above in zip(thread.stack.frames, (*thread.stack.frames[1:], None), strict=True)
+        ]
+        for thread in dump.threads
+    }
+
+
+@every_core
+def test_stacks_are_those_of_gdb(name, unpacked):
+    dump = dump_core(unpacked(name), str(PROGRAMS[name.partition("-")[0]]))
+    theirs = gdb_stacks((CORES / f"{name}.gdb").read_text())
+
+    assert dump.problems == ()
+    assert {thread.capture for thread in dump.threads} == {Capture.CORE}
+    assert {thread.stack.stop_reason for thread in dump.threads} == {StopReason.OUTERMOST}
+    found = ours(dump)
+    assert theirs.keys() == found.keys()
+    for tid, stack in theirs.items():
+        assert found[tid][: len(stack)] == stack  # gdb ends at main
+        assert len(stack) >= 2
+
+
+@every_core
+def test_the_crash_as_json(name, unpacked, capsysbinary):
+    assert (
+        main(["dump", "--core", unpacked(name), "--exe", str(PROGRAMS[name.partition("-")[0]]), "--json"])
+        == 0
+    )
+    document = json.loads(capsysbinary.readouterr().out)
+    [process] = document["processes"]
+    [thread] = process["threads"]
+
+    assert document["schema"] == "sfsample.dump/1"
+    assert process["name"] == "crash"
+    assert (thread["tid"], thread["capture"], thread["state"]) == (process["pid"], "core", None)
+    assert thread["signal"] == "SIGSEGV"
+    assert {thread[key] for key in ("stop_ns", "syscall", "wchan", "error")} == {None}
+    names = [frame["function"] for frame in thread["frames"]]
+    assert names[:4] + names[5:] == CRASH[:4] + CRASH[5:]
+    labels = [frame["found"] for frame in thread["frames"]]
+    assert labels == ["context", *["sframe"] * 4, "signal_frame", *["sframe"] * 4]
+
+
+def test_the_program_is_looked_for_where_it_was(unpacked):
+    """The fixture was written elsewhere, so without --exe there is no program: no names, and no tables."""
+    dump = dump_core(unpacked("x86_64-kernel"))
+    [thread] = dump.threads
+
+    assert re.search(r"crash: \S+/crash cannot be opened \(No such file or directory\)", str(dump.problems))
+    assert set(thread.modules) == {None}
+    assert {frame.found for frame in thread.stack.frames[1:]} <= {Found.FRAME_POINTER}
+
+
+@every_core
+def test_the_text_begins_with_the_signal(name, unpacked, capsys):
+    assert main(["dump", "--core", unpacked(name), "--exe", str(PROGRAMS[name.partition("-")[0]])]) == 0
+    header, verdict, *_ = capsys.readouterr().out.splitlines()
+
+    assert re.fullmatch(r"process \d+ crash: \S+/crash", header)
+    assert re.fullmatch(r"=> process \d+ \(crash\) got SIGSEGV, in handler_inner <- .*", verdict)
+
+
+def test_a_program_that_was_dumped_whole_is_not_looked_for(unpacked):
+    """All of it lies in its first page, which the kernel dumps."""
+    dump = dump_core(unpacked("aarch64-kernel"))
+
+    assert dump.problems == ()
+    assert [thread.stack.stop_reason for thread in dump.threads] == [StopReason.OUTERMOST]
+
+
+def test_another_program_is_refused(unpacked):
+    dump = dump_core(unpacked("x86_64-kernel"), str(FIXTURES / "v3/target-static"))
+
+    assert "target-static is not the file that was mapped" in str(dump.problems)
+
+
+# -- made files
+
+REGISTERS = pack("<27Q", *range(27))
+ONE = prstatus(7, REGISTERS)
+
+
+def opened(data: bytes, **options) -> CoreTarget:
+    return CoreTarget(ElfImage(data, "core"), **options)
+
+
+def test_threads_in_order_with_their_registers():
+    more = pack("<27Q", *range(100, 127))
+    target = opened(core(prstatus(7, REGISTERS, 11) + prpsinfo(b"name", b"name -v 1 ") + prstatus(9, more)))
+    first, second = map(target.snapshot, target.threads())
+
+    assert (target.pid, target.signal, target.name, target.arguments) == (7, 11, "name", "name -v 1 ")
+    assert (first.tid, first.registers[7], first.registers[16]) == (7, 19, 16)
+    assert (second.tid, second.registers[7], second.registers[16]) == (9, 119, 116)
+
+
+def test_memory_is_what_was_dumped():
+    target = opened(core(ONE, Load(0x1000, b"abcdefgh" * 2, memsz=0x1000), Load(0x5000, b"x")))
+    memory = target.memory
+
+    assert memory.read(0x1004, 4) == b"efgh"
+    assert memory.word(0x1008) == int.from_bytes(b"abcdefgh", "little")
+    assert memory.read(0x100F, 2) is memory.read(0xFFF, 1) is memory.read(0x2000, 1) is None
+    assert memory.read(0x5000, 1) == b"x"
+    assert memory.word(0x5000) is memory.read(0x1000, -1) is None
+
+
+def test_maps_join_segments_and_files():
+    notes = (
+        ONE
+        + files((0x1000, 0x3000, 2, "/bin/a"), (0x8000, 0x9000, 0, "/lib/b (deleted)"))
+        + auxv(vdso=0xA000)
+    )
+    target = opened(
+        core(notes, Load(0x1000, flags=5, memsz=0x2000), Load(0xA000, b"?", flags=5), Load(0xC000, b"s", 6))
+    )
+
+    assert [(m.start, m.end, m.executable, m.offset, m.path, m.deleted) for m in target._maps()] == [
+        (0x1000, 0x3000, True, 0x2000, "/bin/a", False),
+        (0x8000, 0x9000, True, 0, "/lib/b", True),  # no segment: gdb leaves out what it does not dump
+        (0xA000, 0xA001, True, 0, "[vdso]", False),
+        (0xC000, 0xC001, False, 0, "", False),
+    ]
+
+
+def test_cut_off():
+    target = opened(core(ONE, Load(0x1000, bytes(5000)))[:-1000])
+
+    assert target.problems == ["core: truncated: its last 1000 bytes are missing"]
+    assert target.memory.read(0x1000, 4000) is not None
+    assert target.memory.read(0x1000, 4001) is None
+
+
+@pytest.mark.parametrize(
+    ("notes", "said"),
+    [
+        (ONE + note(1, bytes(50)), "NT_PRSTATUS: of 50 bytes"),
+        (ONE + note(0x46494C45, bytes(10)), "NT_FILE: of 10 bytes"),
+        (ONE + note(0x46494C45, pack("<QQ", 1 << 40, 4096)), "NT_FILE: 1099511627776 files in 16 bytes"),
+    ],
+)
+def test_a_damaged_note_is_told_and_the_rest_is_used(notes, said):
+    target = opened(core(notes))
+
+    assert [thread.tid for thread in target.threads()] == [7]
+    [problem] = target.problems
+    assert said in problem
+    assert problem.startswith(f"core+{64 + 56 + len(ONE):#x}: ")
+
+
+def test_a_thread_with_too_few_registers_is_shown():
+    target = opened(core(ONE + prstatus(8, bytes(100))))
+
+    assert target.snapshot(target.threads()[1]) == "its registers are 108 bytes, not 216"
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (b"", "is empty"),
+        (b"not an ELF file, but a text", "not an ELF file"),
+        (core(ONE, kind=2), "not a core file"),
+        (core(b""), "no thread is described"),
+        (core(ONE, machine=8), "e_machine 8 is none of x86_64, aarch64"),
+        (core(ONE)[:40], "shorter than an ELF header"),
+    ],
+)
+def test_what_is_no_core_file(data, said, tmp_path, capsysbinary):
+    path = tmp_path / "core"
+    path.write_bytes(data)
+
+    assert main(["dump", "--core", str(path)]) == 1
+    error = capsysbinary.readouterr().err.decode()
+    assert error.startswith(f"sfsample: cannot read core file: {path}: ")
+    assert said in error
+    assert "Traceback" not in error
+
+
+@pytest.mark.parametrize("path", ["/nonexistent", "/", "/dev/null"])
+def test_what_is_no_file(path):
+    with pytest.raises(CoreError, match="cannot read core file"):
+        dump_core(path)
+
+
+def test_a_foreign_byte_order_is_a_machine_we_do_not_know():
+    with pytest.raises(FormatError, match="e_machine 62"):
+        opened(core(ONE, order="big"))
