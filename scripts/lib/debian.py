@@ -50,11 +50,13 @@ def mirror() -> str:
     raise AssertionError
 
 
-def unpack_packages(root: Path, release: str, *packages: str) -> Path:
+def unpack_packages(root: Path, release: str, *packages: str, architecture: str = "") -> Path:
     """Unpack packages, and all they depend on down to the C library; return where their files are."""
     install = ("install", "--download-only", "--no-install-recommends", *packages)
-    _apt_get(root, "deb", release, *install)
-    for package in sorted((root / "apt/cache/archives").glob("*.deb")):
+    _apt_get(root, "deb", release, *install, architecture=architecture)
+    found = sorted((root / "apt/cache/archives").glob("*.deb"))
+    # base-files has the symbolic links /bin, /lib, /sbin
+    for package in sorted(found, key=lambda path: not path.name.startswith("base-files_")):
         run("dpkg-deb", "--extract", package, root / "files")
     shutil.rmtree(root / "apt")
     return root / "files"
@@ -68,7 +70,7 @@ def unpack_sources(root: Path, release: str, *packages: str) -> None:
         run("tar", "--extract", "--file", archive, cwd=root)
 
 
-def _apt_get(root: Path, kind: str, release: str, *arguments: str) -> None:
+def _apt_get(root: Path, kind: str, release: str, *arguments: str, architecture: str = "") -> None:
     """Run apt-get with lists, state and cache of its own."""
     apt = root / "apt"
     for directory in ("lists/partial", "cache/archives/partial"):
@@ -88,6 +90,8 @@ def _apt_get(root: Path, kind: str, release: str, *arguments: str) -> None:
         "APT::Sandbox::User": "",
         "Acquire::Languages": "none",
     }
+    if architecture:
+        settings |= {"APT::Architecture": architecture, "APT::Architectures": architecture}
     command = ["apt-get", "-qq", *(f"-o{key}={value}" for key, value in settings.items())]
     run(*command, "update")
     run(*command, *arguments, cwd=root)

@@ -10,13 +10,13 @@ from collections import Counter
 from functools import cache
 from typing import NamedTuple
 
+from sfsample.arch import AMD64
 from sfsample.model import Found, StopReason
 from sfsample.modules.module import Module
 from sfsample.profile import Profile, StackKey
 from sfsample.symbolize.symbolizer import Symbolizer
-from tests.live.targets import fixture
+from tests.live.targets import ARCH, fixture
 
-TRAMPOLINE = bytes.fromhex("48c7c00f0000000f05")  # mov $15,%rax; syscall
 _STEPPERS = {"<signal>": Found.SIGNAL_FRAME, "<null>": Found.NULL_CALL, "<jit>": Found.FRAME_POINTER}
 SPECIAL = tuple(_STEPPERS)
 # what runs before main, in a static program; a dynamic one has it in libc
@@ -84,11 +84,14 @@ class Checker:
         if module is None:
             return Place(None, None, "<null>" if address == 0 else "<jit>", stub=False)
         symbol = self._symbolizer.symbol(module, lookup)
-        special = "<signal>" if module.code(module.address(address), len(TRAMPOLINE)) == TRAMPOLINE else None
+        special = "<signal>" if self._is_trampoline(module, module.address(address)) else None
         sections = [s for s in module.image.sections if s.name.startswith(".plt")]
         stub = any(s.vaddr <= lookup < s.vaddr + s.size for s in sections)
         name = symbol.name.partition("@@")[0] if symbol else None  # less the version
         return Place(name, module.path.rpartition("/")[2], special, stub)
+
+    def _is_trampoline(self, module: Module, address: int) -> bool:
+        return any(module.code(address, len(kind.code)) == kind.code for kind in ARCH.signal_frames)
 
     # -- names
 
@@ -161,9 +164,11 @@ class Checker:
     def _stepper(self, place: Place) -> Found:
         if place.special:
             return _STEPPERS[place.special]
-        if place.name == "drap_caller" and self._generation in ("v1", "v2"):
+        if place.name == "drap_caller" and self._generation in ("v1", "v2") and ARCH is AMD64:
             return Found.EH_FRAME  # "CFA in r10" can be said in V3 only
-        return Found.SFRAME if place.stub or place.name in own_names() else Found.EH_FRAME
+        if place.stub:
+            return Found.SFRAME if ARCH is AMD64 else Found.EH_FRAME  # ld describes no others in SFrame
+        return Found.SFRAME if place.name in own_names() else Found.EH_FRAME
 
     # -- a whole recording
 

@@ -15,8 +15,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-FIXTURES = Path(__file__).parents[1] / "fixtures"
-GENERATIONS = ("v1", "v2", "v3")
+from sfsample.arch import AMD64
+from sfsample.target.process import check
+from sfsample.target.procfs import ProcFs
+
+_ALL = Path(__file__).parents[1] / "fixtures"
+ARCH = check(ProcFs(os.getpid()))  # this machine's
+FIXTURES = _ALL if ARCH is AMD64 else _ALL / ARCH.name
+GENERATIONS = tuple(sorted(path.name for path in FIXTURES.glob("v?")))
 HANG_S = 30.0  # nothing here takes a second; a machine under load may need several
 _STEP_S = 0.002
 
