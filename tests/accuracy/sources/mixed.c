@@ -75,22 +75,29 @@ KEEP static unsigned asks_the_time(void) {
 KEEP static unsigned by_floats(void) { return (unsigned)computes(next()); }
 KEEP static unsigned by_recursion(void) { return recurses(1 + next() % 60); }
 
-static unsigned (*const table[])(void) = {sorts, prints, copies, by_floats, by_recursion, grows, asks_the_time};
-
 /* Only what a handler may call: it interrupts malloc. */
 KEEP static unsigned handled(int n) {
     volatile unsigned char bytes[256];
     if (n) return handled(n - 1) + 1;
-    for (int i = 0; i < 1000000; i++) bytes[i & 255] += (unsigned char)i;
+    for (int i = 0; i < 50000; i++) bytes[i & 255] += (unsigned char)i;
     return bytes[7];
 }
-KEEP static void on_signal(int number) { sink += handled(number & 3); }
+KEEP static void on_signal(int number) { sink += handled(number & 7); }
+KEEP static unsigned raises(void) { raise(next() & 1 ? SIGUSR1 : SIGUSR2); return 1; }
 
-KEEP static void works(void) { sink += table[next() % 7](); }
+static unsigned (*const table[])(void) = {sorts, prints, copies, by_floats, by_recursion, grows, asks_the_time, raises};
+
+KEEP static void works(void) { sink += table[next() % 8](); }
 
 int main(void) {
+    static char other_stack[1 << 16];
+    stack_t other = {.ss_sp = other_stack, .ss_size = sizeof other_stack};
     struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
     struct itimerval every = {{0, 2000}, {0, 2000}};
+    sigaction(SIGUSR1, &action, 0);
+    action.sa_flags |= SA_ONSTACK;
+    sigaltstack(&other, 0);
+    sigaction(SIGUSR2, &action, 0);
     sigaction(SIGVTALRM, &action, 0); /* of two pending signals the lower number comes first: SIGSTOP */
     setitimer(ITIMER_VIRTUAL, &every, 0);
     for (;;) works();
