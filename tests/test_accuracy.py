@@ -66,11 +66,12 @@ def test_a_stack_counts_as_agreed_with_both_with_either_or_alone():
         ((1, 2), (1, 2), (1, 9)),
         ((1, 2), (1, 8), (1, 9)),
         ((1, 2), (1, 9), (1, 9)),
+        ((1, 2), (1, 2, 3), (1, 2)),  # one that somebody follows further is not agreed upon
     )
 
-    assert (tally.stacks, tally.both, tally.either, tally.alone) == (4, 1, 2, 1)
-    assert tally.verdicts["gdb"] == {"identical": 2, "different": 2}
-    assert tally.frames == {"eh_frame": 8}
+    assert (tally.stacks, tally.both, tally.either, tally.alone) == (5, 1, 2, 1)
+    assert tally.verdicts["gdb"] == {"identical": 2, "different": 2, "shorter": 1}
+    assert tally.frames == {"eh_frame": 10}
     assert tally.partings[("row", "gdb", Verdict.DIFFERENT, "f1", "f2 by eh_frame", "f9")] == 1
 
 

@@ -31,7 +31,7 @@ class Tally:
         self.stops = 0
         self.stacks = 0
         self.both = 0  # identical with every peer
-        self.either = 0  # identical with at least one
+        self.either = 0  # identical with at least one, and followed further by none
         self.alone = 0  # the peers agree with each other, and not with us
         self.verdicts = {peer: Counter[str]() for peer in NAMES}
         self.frames: Counter[str] = Counter()
@@ -55,7 +55,8 @@ class Tally:
                 partings.append(_parting(self.row, peer, ours, mine, their))
         self.partings.update(partings)
         self.both += not partings
-        self.either += len(partings) < len(NAMES)
+        shorter = any(parting.verdict is Verdict.SHORTER for parting in partings)
+        self.either += len(partings) < len(NAMES) and not shorter
         if len(partings) == len(NAMES):
             one, other = theirs.values()
             self.alone += compare(one.pcs, other.pcs).verdict is Verdict.IDENTICAL
