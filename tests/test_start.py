@@ -7,6 +7,7 @@ from sfsample.formats.elf import ElfImage
 from sfsample.memory import BytesMemory
 from sfsample.model import Found, Frame
 from sfsample.modules.module import Module
+from sfsample.unwind.plt import PltStepper
 from sfsample.unwind.row import apply_row
 from sfsample.unwind.start import StartStepper
 from tests.builders.elf_builder import Load, elf
@@ -98,3 +99,29 @@ def test_elsewhere_it_is_silent():
         assert StartStepper().row_at(Frame(address, 0, None, Found.CONTEXT, exact=True), made, AMD64) is None
     assert StartStepper().row_at(Frame(TEXT, 0, None, Found.CONTEXT, exact=True), None, AMD64) is None
     assert StartStepper().row_at(Frame(TEXT, 0, None, Found.CONTEXT, exact=True), made, AARCH64) is None
+
+
+# -- linkage stubs, by the same means
+
+STUB = "ff2500000000 6800000000 e900000000"
+IBT_STUB = "f30f1efa 6800000000 f2e900000000 90"
+SECOND = "f30f1efa f2ff2500000000 0f1f440000"
+PLT0 = "ff3500000000 ff2500000000 0f1f4000"
+
+
+@pytest.mark.parametrize(
+    ("code", "cfas"),
+    [
+        (STUB, {0: 8, 6: 8, 11: 16, 16: None}),
+        (IBT_STUB, {0: 8, 4: 8, 9: 16}),
+        (SECOND, {0: 8, 4: 8, 11: None}),
+        (PLT0, {0: 16, 6: 24, 12: None}),
+    ],
+)
+def test_each_instruction_of_a_stub(code, cfas):
+    made = module(bytes.fromhex(code))
+    for at, cfa in cfas.items():
+        frame = Frame(TEXT + at, 0, None, Found.CONTEXT, exact=True)
+        row = PltStepper().row_at(frame, made, AMD64)
+        assert (row and row.cfa.offset) == cfa, at
+        assert PltStepper().row_at(frame._replace(exact=False), made, AMD64) is None

@@ -13,6 +13,7 @@ from sfsample.unwind.eh_frame import DebugFrameStepper, EhFrameStepper
 from sfsample.unwind.frame_pointer import FramePointerStepper
 from sfsample.unwind.ladder import Ladder, Rung, Step, Walk
 from sfsample.unwind.null_call import NullCallStepper
+from sfsample.unwind.plt import PltStepper
 from sfsample.unwind.row import Caller, apply_row
 from sfsample.unwind.scan import ScanStepper
 from sfsample.unwind.sframe import SFrameStepper
@@ -29,7 +30,7 @@ ALWAYS: Final[tuple[Stepper, ...]] = (SIGNAL_FRAME, NULL_CALL, START)
 # What `--unwind` puts in order.
 CHOICES: Final[dict[str, tuple[Stepper, ...]]] = {
     "sframe": (SFrameStepper(),),
-    "eh_frame": (EhFrameStepper(), DebugFrameStepper()),
+    "eh_frame": (EhFrameStepper(), DebugFrameStepper(), PltStepper()),
     "frame_pointer": (FramePointerStepper(),),
     "scan": (ScanStepper(),),  # not among the default ones
 }
