@@ -5,7 +5,8 @@ import json
 import pytest
 
 from sfsample.cli import main
-from sfsample.cli.options import FORMATS, format_of, parse
+from sfsample.cli.options import parse
+from sfsample.cli.values import FORMATS, format_of
 from sfsample.errors import UsageError
 from sfsample.input.read import read_report
 from sfsample.output import formats

@@ -15,7 +15,9 @@ HEAVY = {
     "psutil", "elftools", "ptrace", "demangle", "dataclasses", "typing", "subprocess", "json", "pathlib",
     "tempfile", "logging", "ctypes", "inspect", "shutil", "random", "socket", "selectors", "threading",
 }  # fmt: skip
-OURS = {"sfsample", "sfsample.errors", "sfsample.cli", "sfsample.cli.options"}
+OURS = {"sfsample", "sfsample.errors", "sfsample.cli"} | {
+    f"sfsample.cli.{name}" for name in ("options", "flags", "values")
+}
 
 
 def run(*words: str, **options: object) -> "subprocess.CompletedProcess[str]":

@@ -9,7 +9,6 @@ import sys
 from sfsample.errors import SfsampleError
 
 _EXHAUSTED = (23, 24)  # ENFILE, EMFILE: the errno module is not worth its import here
-COMMANDS = ("record", "dump", "top", "watch", "inspect", "doctor", "convert", "diff", "replay")
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -53,25 +52,10 @@ def _run(argv: list[str]) -> int:
         arguments = parse(argv)
     except SystemExit as done:  # --help, --version
         return int(done.code or 0)
-    if arguments.command == "dump":
-        from sfsample.cli.dump import run
-    elif arguments.command == "watch":
-        from sfsample.cli.watch import run
-    elif arguments.command == "inspect":
-        from sfsample.cli.inspect import run
-    elif arguments.command == "doctor":
-        from sfsample.cli.doctor import run
-    elif arguments.command == "convert":
-        from sfsample.cli.convert import run
-    elif arguments.command == "top":
-        from sfsample.cli.top import run
-    elif arguments.command == "diff":
-        from sfsample.cli.diff import run
-    elif arguments.command == "replay":
-        from sfsample.cli.replay import run
-    else:
-        from sfsample.cli.record import run
-    return run(arguments)
+    from importlib import import_module
+
+    code: int = import_module(f"sfsample.cli.{arguments.command}").run(arguments)
+    return code
 
 
 def _complain(what: str, help_lines: tuple[str, ...] = ()) -> None:

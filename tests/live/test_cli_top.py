@@ -7,11 +7,11 @@ import shutil
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from tests.live.targets import FIXTURES, running, tracers, wait_until
+from tests.live.terminal import Terminal
 
 pytestmark = [
     pytest.mark.live,
@@ -19,57 +19,6 @@ pytestmark = [
         shutil.which("tmux") is None, reason="there is no tmux (scripts/setup dev installs it)"
     ),
 ]
-
-
-class Terminal:
-    """A terminal of its own in tmux, with a shell in it."""
-
-    def __init__(self, directory: Path, width: int = 80, height: int = 24) -> None:
-        self._socket = str(directory / "tmux")
-        size = ["-x", str(width), "-y", str(height)]
-        self._tmux(
-            "new-session", "-d", *size, "-c", str(directory), "env PS1='ready> ' bash --norc --noprofile"
-        )
-        self.wait_for("ready>")
-
-    def _tmux(self, *words: str) -> str:
-        command = ["tmux", "-S", self._socket, "-f", "/dev/null", *words]
-        return subprocess.run(command, check=True, capture_output=True, text=True).stdout
-
-    def run(self, command: str) -> None:
-        self._tmux("send-keys", "-l", command)
-        self.keys("Enter")
-
-    def keys(self, *keys: str) -> None:
-        self._tmux("send-keys", *keys)
-
-    def text(self) -> str:
-        return self._tmux("capture-pane", "-p")
-
-    def wait_for(self, pattern: str) -> str:
-        """Wait until the screen shows it; return the screen."""
-        seen: list[str] = []
-
-        def shown() -> bool:
-            seen[:] = [self.text()]
-            return re.search(pattern, seen[0]) is not None
-
-        try:
-            wait_until(shown, f"the terminal shows {pattern}")
-        except AssertionError:
-            pytest.fail(f"the terminal never shows {pattern}, but:\n{seen[0]}")
-        return seen[0]
-
-    def resize(self, width: int, height: int) -> None:
-        self._tmux("resize-window", "-x", str(width), "-y", str(height))
-
-    def settings(self) -> str:
-        """Return what stty says of the terminal."""
-        self.run("clear; stty -a; echo said=$?")
-        return re.sub(r"rows \d+; columns \d+", "", self.wait_for("said=0").partition("said=0")[0])
-
-    def close(self) -> None:
-        self._tmux("kill-server")
 
 
 @pytest.fixture

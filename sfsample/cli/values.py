@@ -1,0 +1,111 @@
+"""What can be given for a flag: text from the command line -> a value that makes sense.
+
+Law: a value that makes no sense is refused here with what would, so that no command ever sees one.
+"""
+
+import argparse
+import os
+import re
+
+from sfsample.errors import UsageError
+
+_UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_SIZES = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+_MAX_RATE = 10_000
+_MAX_LOOKS = 1000
+FORMATS = ("folded", "json", "speedscope", "firefox", "pprof", "html", "svg")  # see output/formats.py
+_SUFFIXES = {
+    ".folded": "folded", ".collapsed": "folded", ".txt": "folded",
+    ".speedscope.json": "speedscope", ".speedscope": "speedscope", ".firefox.json": "firefox",
+    ".json": "json", ".pprof": "pprof", ".pb": "pprof", ".pb.gz": "pprof",
+    ".html": "html", ".htm": "html", ".svg": "svg",
+}  # fmt: skip
+STEPPERS = ("sframe", "eh_frame", "frame_pointer", "scan")
+USUAL_STEPPERS = STEPPERS[:-1]  # a scan is a guess that must be asked for
+
+
+def format_of(path: str) -> str:
+    """Return the format that a file's name asks for; folded when it asks for none."""
+    name = os.path.basename(path).lower()
+    longest = max((suffix for suffix in _SUFFIXES if name.endswith(suffix)), key=len, default=None)
+    if longest is None and name.endswith(".gz"):
+        raise UsageError(f"no such format: {path}", f"choose with -f: {', '.join(FORMATS)}")
+    return _SUFFIXES[longest] if longest else "folded"
+
+
+_NUMBER = re.compile(r"(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.ASCII)  # what scripts print; no nan, no 1_0
+
+
+def seconds(text: str) -> float:
+    """Parse a time: "10", "500ms", "2m"."""
+    number = _NUMBER.match(text)
+    scale = _UNITS.get(text[number.end() :] or "s") if number else None
+    value = float(number[0]) * scale if number and scale else 0.0
+    if not 0 < value < 1e9:
+        raise _wrong(text, "a time (10, 500ms, 2m)")
+    return value
+
+
+def positive(text: str, *, what: str = "a positive number") -> int:
+    """Parse a positive integer."""
+    value = int(text) if text.isascii() and text.isdecimal() and len(text) < 20 else 0
+    if not 0 < value < 1 << 31:
+        raise _wrong(text, what)
+    return value
+
+
+def size(text: str) -> int:
+    """Parse a size: 65536, 64K."""
+    scale = _SIZES.get(text[-1:].upper(), 1)
+    number = positive(text if scale == 1 else text[:-1], what="a size (65536, 64K, 1M)") * scale
+    if not 1 << 10 <= number <= 1 << 30:
+        raise _wrong(text, "a size between 1K and 1G")
+    return number
+
+
+def looks(text: str) -> int:
+    """Parse how often to look."""
+    number = positive(text)
+    if number > _MAX_LOOKS:
+        raise _wrong(text, f"a number of looks up to {_MAX_LOOKS}")
+    return number
+
+
+def rate(text: str) -> float:
+    """Parse a rate per second."""
+    number = float(text) if _NUMBER.fullmatch(text) else 0.0
+    if not 0 < number <= _MAX_RATE:
+        raise _wrong(text, f"a rate between 0 and {_MAX_RATE} per second")
+    return number
+
+
+def interval(text: str) -> float:
+    """Parse the time between two samples."""
+    time = seconds(text)
+    if time * _MAX_RATE < 1 - 1e-9:
+        raise _wrong(text, f"a time of at least {1e6 / _MAX_RATE:g}us")
+    return time
+
+
+def pids(text: str) -> list[int]:
+    """Parse process ids, separated by commas."""
+    return [positive(part, what="a process id") for part in text.split(",")]
+
+
+def name(text: str) -> str:
+    """Parse a process's name."""
+    if not text.strip():
+        raise _wrong(text, "a name")
+    return text
+
+
+def steppers(text: str) -> tuple[str, ...]:
+    """Parse a list of steppers."""
+    chosen = tuple(text.split(","))
+    if not set(chosen) <= set(STEPPERS) or len(set(chosen)) != len(chosen):
+        raise _wrong(text, f"a list out of {','.join(STEPPERS)}")
+    return chosen
+
+
+def _wrong(text: str, what: str) -> argparse.ArgumentTypeError:
+    return argparse.ArgumentTypeError(f"not {what}: {text[:100] or repr('')}")
