@@ -76,7 +76,7 @@ def test_zsh(tmp_path):
         terminal.wait_for("(?m)^zsh>$")
         terminal.keys("-l", "sfsample conv\t")
         terminal.wait_for("sfsample convert")
-        terminal.keys("-l", "--mer\t")
+        terminal.keys("-l", "--", "--mer\t")
         terminal.wait_for("--merge-by")
         terminal.keys("-l", "mod\t")
         terminal.wait_for("--merge-by module")
