@@ -153,3 +153,8 @@ class Examiner:
         namer = self._symbolizer.frames
         processes = tuple((dump, name_threads(dump, namer)) for dump in dumps)
         return Examination(processes, judge(processes))
+
+    def unnamed(self) -> list[str]:
+        """Return where frames have no name, and why; and what could not be read for names."""
+        found = self._symbolizer
+        return [] if found is None else [*map(str, found.unnamed()), *found.problems]

@@ -32,7 +32,8 @@ def run(arguments: Namespace) -> int:
         output.write(write(examine(dumps), arguments))
     finally:
         output.discard()
-    for text in dict.fromkeys(problem for dump in dumps for problem in dump.problems):
+    problems = [problem for dump in dumps for problem in dump.problems]
+    for text in dict.fromkeys([*problems, *(examine.unnamed() if arguments.verbose else ())]):
         if not arguments.quiet:
             say(f"sfsample: {text}")
     missed = any(thread.capture is Capture.FAILED for dump in dumps for thread in dump.threads)

@@ -60,6 +60,8 @@ class ModuleSymbols:
         refused = self._debug.refused if self._debug else ""
         if self._image.section_damage:
             return "its section headers are damaged"
+        if not self._image.sections:
+            return "it has no section headers, as a copy of the target's memory has none"
         if refused:
             return refused
         if self._damage:

@@ -15,6 +15,7 @@ from sfsample.symbolize.perf_map import path_of
 _LIBC = ("libc.so", "libc-", "ld-linux", "libm.so", "libpthread", "ld-2")
 _DEBIAN = ("debian", "ubuntu")
 _REDHAT = ("fedora", "rhel", "centos")
+_PACKAGED = ("/usr/", "/lib", "/bin/", "/sbin/")
 _MOST = 1 << 16
 
 
@@ -49,6 +50,8 @@ def generated_without_name(pid: int, home: Home | None, places: int, known: bool
 def _hint(path: str, homes: Iterable[Home]) -> str:
     words = _distribution(homes)
     name = os.path.basename(path)
+    if not path.startswith(_PACKAGED):
+        return "keep the unstripped file, and give its directory with --debug-dir"
     if words & {*_DEBIAN}:
         if name.startswith(_LIBC):
             return "try: apt install libc6-dbg"

@@ -127,6 +127,10 @@ def test_a_stripped_program_says_why(tmp_path: Path) -> None:
         told = [line for line in done.err if f"{program}: " in line]
         assert len(told) == 1
         assert "places have no name: stripped, and no debug file for build-id" in told[0]
+        assert told[0].endswith("; keep the unstripped file, and give its directory with --debug-dir")
+        dumped = sfsample("dump", "-v", "-p", target.pid)
+        assert [line for line in dumped.err if f"{program}: " in line]
+        assert not [line for line in sfsample("dump", "-p", target.pid).err if f"{program}: " in line]
 
 
 # -- real ones

@@ -1,0 +1,67 @@
+"""Hints name a package only where the target's own distribution is known."""
+
+import pytest
+
+from sfsample.files import Home, Root
+from sfsample.formats.elf import ElfImage
+from sfsample.modules.module import Module
+from sfsample.symbolize.unnamed import generated_without_name, module_without_name
+from tests.builders import elf_builder as e
+
+IMAGE = ElfImage(e.elf([e.Load(0x1000, bytes(16))]), "x")
+STRIPPED = "stripped, and no debug file was found"
+
+
+def home(directory, text):
+    (directory / "etc").mkdir(parents=True)
+    (directory / "etc" / "os-release").write_text(text)
+    return Home(Root(str(directory)), 1, 0)
+
+
+def hint(path, *homes, why=STRIPPED):
+    return module_without_name(Module(IMAGE, 0, path), why, dict(enumerate(homes)), 3).hint
+
+
+@pytest.mark.parametrize(
+    ("release", "path", "expected"),
+    [
+        ("ID=debian\n", "/usr/lib/x86_64-linux-gnu/libc.so.6", "try: apt install libc6-dbg"),
+        (
+            'ID=pop\nID_LIKE="ubuntu debian"\n',
+            "/lib/x86_64-linux-gnu/libc-2.31.so",
+            "try: apt install libc6-dbg",
+        ),
+        ("ID=ubuntu\n", "/usr/bin/redis-server", "find-dbgsym-packages"),
+        (
+            "ID='fedora'\n",
+            "/usr/lib64/libc.so.6",
+            "try: dnf debuginfo-install $(rpm -qf /usr/lib64/libc.so.6)",
+        ),
+        ("ID=alpine\n", "/lib/ld-musl-x86_64.so.1", "a debug package, or --debuginfod, may have its symbols"),
+        ("", "/usr/lib64/libc.so.6", "a debug package, or --debuginfod, may have its symbols"),
+        ("ID=debian\n", "/home/me/server", "keep the unstripped file"),
+    ],
+)
+def test_hint(tmp_path, release, path, expected):
+    assert hint(path, home(tmp_path, release)).startswith(expected)
+
+
+def test_no_hint_where_symbols_would_not_help(tmp_path):
+    one = home(tmp_path, "ID=debian\n")
+    assert hint("/usr/lib/libc.so.6", one, why="its symbol table has no function there") == ""
+
+
+def test_targets_of_different_distributions_have_no_package_in_common(tmp_path):
+    homes = home(tmp_path / "a", "ID=debian\n"), home(tmp_path / "b", "ID=fedora\n")
+    assert hint("/usr/lib/libc.so.6", *homes) == "a debug package, or --debuginfod, may have its symbols"
+
+
+def test_generated_code(tmp_path):
+    one = Home(None, 7, 0)
+    assert str(generated_without_name(1234, one, 2, known=False)) == (
+        "process 1234: 2 places have no name: generated code (a JIT's), and no /tmp/perf-7.map "
+        "of the target's user; start node with --perf-basic-prof, python with -X perf"
+    )
+    assert str(generated_without_name(1234, one, 1, known=True)) == (
+        "process 1234: 1 place has no name: generated code that /tmp/perf-7.map does not list"
+    )
