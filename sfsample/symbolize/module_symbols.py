@@ -57,15 +57,13 @@ class ModuleSymbols:
 
     def why(self) -> str:
         """Return why addresses here have no name."""
-        refused = self._debug.refused if self._debug else ""
+        found_wrong = (self._debug.refused if self._debug else "") or self._damage
         if self._image.section_damage:
             return "its section headers are damaged"
+        if found_wrong:
+            return found_wrong
         if not self._image.sections:
             return "it has no section headers, as a copy of the target's memory has none"
-        if refused:
-            return refused
-        if self._damage:
-            return self._damage
         if self.full:
             return "its symbol table has no function there"
         build_id = f" for build-id {self._image.build_id}" if self._image.build_id else ""
