@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-from sfsample.errors import NoSuchProcess, TargetError
+from sfsample.errors import AlreadyTraced, NoSuchProcess, TargetError
 from sfsample.snapshot import Dumper, ProcessDump
 from sfsample.symbolize.naming import DEFAULT_NAMING, Naming
 from sfsample.target.capture import DEFAULT_STACK_BYTES, check_size
@@ -34,6 +34,7 @@ class How(NamedTuple):
     max_frames: int = MAX_FRAMES
     stack_bytes: int = DEFAULT_STACK_BYTES
     steppers: Sequence[Stepper] = DEFAULT_STEPPERS
+    stop: bool = True  # threads that run may be stopped
 
 
 _DEFAULT_HOW = How()
@@ -108,12 +109,12 @@ class _Work:
     def _open(self, pid: int, targets: list[tuple[LiveProcess, Dumper]]) -> None:
         how = self._how
         try:
-            target = LiveProcess(pid, how.stack_bytes)
+            target, stop = _live(pid, how)
         except TargetError as failure:
             self._failures.append(failure)
             return
         unwinder = Unwinder(target.index, steppers=how.steppers, max_frames=how.max_frames)
-        targets.append((target, Dumper(target, unwinder)))
+        targets.append((target, Dumper(target, unwinder, stop=stop)))
 
     def _look(self, targets: list[tuple[LiveProcess, Dumper]]) -> None:
         for number in range(self._how.looks):
@@ -132,6 +133,14 @@ class _Work:
             self._failures.append(failure)
             targets.remove(one)
             one[0].close()
+
+
+def _live(pid: int, how: How) -> tuple[LiveProcess, bool]:
+    """Open a process; what a debugger has stopped can be read, if not stopped."""
+    try:
+        return LiveProcess(pid, how.stack_bytes, attach=how.stop), how.stop
+    except AlreadyTraced:
+        return LiveProcess(pid, how.stack_bytes, attach=False), False
 
 
 class Examiner:

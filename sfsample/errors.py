@@ -6,6 +6,7 @@
       TargetError            the target or the user is the problem: one line and help
         NoSuchProcess        exit 3
         NotPermitted         exit 4
+          AlreadyTraced
         UnsupportedTarget    exit 1
       CoreError              exit 1: a core file cannot be read
       UsageError             exit 2
@@ -57,6 +58,10 @@ class NotPermitted(TargetError):  # noqa: N818 - reads as what happened
     """The kernel refuses; `help` names the gate and the way through it."""
 
     exit_code = 4
+
+
+class AlreadyTraced(NotPermitted):
+    """Another tracer holds every thread; where it has stopped them, they can still be read."""
 
 
 class UnsupportedTarget(TargetError):  # noqa: N818 - reads as what happened

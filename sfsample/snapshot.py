@@ -17,6 +17,7 @@ from sfsample.modules.module import Module
 from sfsample.target.calls import Call
 from sfsample.target.file_locks import FileLock, waited_for
 from sfsample.target.live import LiveProcess
+from sfsample.target.permission import tracer_of_any
 from sfsample.target.pipe_ends import PipeEnd, pipe_ends
 from sfsample.target.procfs import Stat
 from sfsample.target.surroundings import Surroundings, process_name, sees_other_tids
@@ -114,9 +115,9 @@ class ProcessDump(NamedTuple):
 class Dumper:
     """Dumps one process: `look` as often as wanted, then `result`."""
 
-    def __init__(self, target: LiveProcess, unwinder: Unwinder) -> None:
+    def __init__(self, target: LiveProcess, unwinder: Unwinder, *, stop: bool = True) -> None:
         self._target = target
-        self._looker = Looker(target, unwinder)
+        self._looker = Looker(target, unwinder, stop=stop)
         self._facts = FactReader(target.proc)
         self._around = Surroundings(target.proc)
         self._foreign = sees_other_tids(target.proc)
@@ -189,7 +190,8 @@ class Dumper:
             target.pid, process.name if process else "?", _command_line(target), proc.link("exe"), self._time,
             threads, (*target.opener.problems, *target.index.problems),
             self._around.children() if any(call.name in _WAIT_FOR_CHILDREN for call in calls) else (),
-            locks, ends, tuple((pid, process_name(pid)) for pid in named), None, target.home,
+            locks, ends, tuple((pid, process_name(pid)) for pid in named),
+            tracer_of_any(proc) if any(t.state == "t" for t in threads) else None, target.home,
         )  # fmt: skip
 
     def _idle(self, thread: ThreadDump) -> ThreadDump:

@@ -42,7 +42,7 @@ def run(arguments: Namespace) -> int:
 
 def _how(arguments: Namespace) -> How:
     return How(arguments.looks, arguments.interval, arguments.max_frames, arguments.stack_bytes,
-               steppers(arguments))  # fmt: skip
+               steppers(arguments), not arguments.no_stop)  # fmt: skip
 
 
 def _core(arguments: Namespace) -> tuple[list[ProcessDump], list[TargetError]]:

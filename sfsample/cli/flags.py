@@ -32,6 +32,7 @@ def _dump(parser: argparse.ArgumentParser) -> None:
                         help="look so many times, to tell who moves (default: 2)")  # fmt: skip
     parser.add_argument("--interval", type=values.seconds, default=0.05, metavar="TIME",
                         help="time between the looks (default: 50ms)")  # fmt: skip
+    parser.add_argument("--no-stop", action="store_true", help="stop nothing: threads that run are not shown")
     parser.add_argument("--core", metavar="CORE", help="a core file instead of a process")
     parser.add_argument("--exe", metavar="FILE", help="with --core: the program, if it is not where it was")
     _walking(parser)
@@ -203,7 +204,9 @@ GROUPS = (
             ("-o out.json -- ./program arg", "start a program and record it to its end"),
         )),
         ("top", _top, "show live where the time goes", (("top -p 1234", "what does it do now"),)),
-        ("dump", _dump, "show every thread's stack once", (("dump -p 1234", "what is it waiting for"),)),
+        ("dump", _dump, "what a process waits for, and every thread's stack", (
+            ("dump -p 1234", "what does it hang on"),
+        )),
         ("watch", _watch, "record a slice every so often, for months", (
             ("watch -n redis-server --every 60s --for 10s --output-dir /var/tmp/profiles --keep 1000", ""),
         )),

@@ -155,7 +155,9 @@ class _Court:
             text = self._words.sentence(nodes[0])
             if len(nodes) > 1:
                 names = common_name([self._threads[node].dump.name for node in nodes])
-                text = f"{len(nodes)} threads ({names}): each {self._words.doing(nodes[0])}"
+                every = sum(node.pid == nodes[0].pid for node in self._threads) == len(nodes)
+                who = self._words.process(nodes[0].pid) if every else f"{len(nodes)} threads ({names}): each"
+                text = f"{who} {self._words.doing(nodes[0])}"
             yield Finding(kind, text, tuple(nodes))
 
 

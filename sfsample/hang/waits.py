@@ -66,19 +66,28 @@ def wait_of(thread: NamedThread, scene: Scene) -> Wait | None:
     """Return what a thread waits for; None: it runs, or there is no telling."""
     state, call = thread.dump.state, thread.dump.call
     if state in ("T", "t"):
-        how = (
-            f"its tracer, process {scene.dump.tracer[0]}"
-            if scene.dump.tracer
-            else "a signal to go on (SIGCONT)"
-        )
-        return Wait("stopped", how)
+        return _stopped(state, scene)
     if state == "R" or call is None:
         return _uninterruptible(thread) if state == "D" else None
     known = _known(thread, scene)
     return known or _by_call(thread, call, scene) or _uninterruptible(thread)
 
 
+def _stopped(state: str, scene: Scene) -> Wait:
+    if state == "T" or scene.dump.tracer is None:
+        return Wait(
+            "stopped", f"a signal to go on, kill -CONT {scene.dump.pid}", verb="is stopped, and waits for"
+        )
+    pid, name = scene.dump.tracer
+    return Wait("stopped", f"process {pid} ({name}), which traces it", verb="is stopped by")
+
+
 def _known(thread: NamedThread, scene: Scene) -> Wait | None:
+    title = " ".join(scene.dump.cmdline)
+    if title.startswith("postgres: ") and title.endswith(" waiting"):  # PostgreSQL says so itself
+        return Wait(
+            "database lock", f"a PostgreSQL lock: SELECT pg_blocking_pids({scene.dump.pid}) names who has it"
+        )
     raw = {name.raw for names in thread.frames for name in names}
     words = next((words for function, words in _KNOWN.items() if function in raw), None)
     return Wait("database lock", words.format(pid=scene.dump.pid)) if words else None

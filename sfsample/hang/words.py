@@ -47,7 +47,7 @@ class Words(NamedTuple):
         if thread is None:
             return ""
         way = thread.way()
-        where = f", in {way}" if way else ""
+        where = f", in {way}" if way and not (wait and wait.kind == "stopped") else ""
         if wait is None:
             return f"{_state(thread)}{where}"
         idle = thread.dump.idle_s

@@ -17,7 +17,7 @@ from sfsample.target.home import home_of
 from sfsample.target.images import ImageOpener
 from sfsample.target.own_thread import OwnThread
 from sfsample.target.permission import held_by_us, tracer_of
-from sfsample.target.process import check, not_permitted
+from sfsample.target.process import check, check_free, not_permitted
 from sfsample.target.procfs import Asleep, ProcFs, Stat
 from sfsample.target.reading import Reading, read_asleep
 from sfsample.target.restart import restarts
@@ -65,6 +65,7 @@ class LiveProcess:
 
         A thread of ours attaches and ends, which detaches.
         """
+        check_free(self.proc)
         tid = self.proc.anchor()
         stat = self.proc.thread_stat(tid)
         if stat is not None and stat.state == "T":

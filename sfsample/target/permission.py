@@ -39,7 +39,7 @@ def them(proc: ProcFs) -> Them:
         _numbers(status, "Uid"),
         _numbers(status, "Gid"),
         _bits(status, "CapPrm"),
-        _tracer(proc),
+        tracer_of_any(proc),
         _files_owner(proc.pid),
         proc.link("ns/user"),
         _label(f"/proc/{proc.pid}"),
@@ -64,7 +64,8 @@ def _tracing_process(proc: ProcFs, tid: int) -> int:
     return int(_fields(_read(f"/proc/{tracer}/status")).get("Tgid", tracer))
 
 
-def _tracer(proc: ProcFs) -> tuple[int, str] | None:
+def tracer_of_any(proc: ProcFs) -> tuple[int, str] | None:
+    """Return pid and name of who traces some thread of it, other than us."""
     pid = next(filter(None, (tracer_of(proc, tid) for tid in proc.threads())), None)
     return None if pid is None else (pid, _read(f"/proc/{pid}/comm").rstrip("\n") or "?")
 

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 
 from sfsample.arch import ARCHES, Arch, ByteOrder, arch_of
-from sfsample.errors import NoSuchProcess, NotPermitted, TargetError, UnsupportedTarget
+from sfsample.errors import AlreadyTraced, NoSuchProcess, NotPermitted, TargetError, UnsupportedTarget
 from sfsample.target.permission import refusal, tracer_of
 from sfsample.target.procfs import PF_KTHREAD, ProcFs, Stat
 
@@ -34,9 +34,7 @@ def check(proc: ProcFs) -> Arch:
         raise NoSuchProcess(
             pid, f"process has ended: {pid} ({stat.name}) is a zombie",
             "its parent has not waited for it; there is no stack any more")  # fmt: skip
-    arch = _arch(proc)
-    _check_free(proc)
-    return arch
+    return _arch(proc)
 
 
 def _has_ended(proc: ProcFs, stat: Stat) -> bool:
@@ -71,14 +69,14 @@ def _our_ident() -> bytes:
         return exe.read(_IDENT)
 
 
-def _check_free(proc: ProcFs) -> None:
+def check_free(proc: ProcFs) -> None:
     """Refuse a process that a debugger holds; another sampler that we meet lets go in an instant."""
     for _ in range(_LOOKS):
         tids = proc.threads()
         if not tids or not all(tracer_of(proc, tid) for tid in tids):
             return
         time.sleep(_LOOK_S)
-    raise not_permitted(proc)
+    raise AlreadyTraced(proc.pid, f"not permitted to trace: {proc.pid}", *refusal(proc))
 
 
 def not_permitted(proc: ProcFs) -> NotPermitted:

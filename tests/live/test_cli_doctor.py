@@ -144,7 +144,7 @@ def test_an_existing_tracer(leaf: Target, how: str) -> None:
         process = doctor("-p", leaf.pid, code=4 if how == "run" else 0)
         assert "tracer" in failing(process)
         assert process["may_attach"] is (False if how == "run" else None), "a stopped one is not tried"
-        told = sfsample("dump", "-p", leaf.pid).refused(4)
+        told = sfsample("-p", leaf.pid, "-d", "1s").refused(4)
         assert process["gates"]["tracer"]["found"] in told
         assert f"process {tracer.pid} (" in told
     leaf.assert_unharmed()

@@ -228,11 +228,32 @@ def test_one_thread_of_several_is_traced_by_somebody_else(how: str) -> None:
         wait_until(lambda: status(target.pid, victim)["TracerPid"] == "0", "released")
 
 
-@pytest.mark.parametrize("how", ["run", "stop"])
-def test_every_thread_is_traced_by_somebody_else(leaf: Target, how: str) -> None:
-    with python(TRACE, leaf.pid, how) as tracer:
-        assert first_line(tracer) == "traced"
-        assert f"process {tracer.pid} (" in sfsample("dump", "-p", leaf.pid).refused(4)
+def test_every_thread_is_traced_by_somebody_else(leaf: Target) -> None:
+    """One that its tracer lets run cannot be captured; one that it has stopped is read."""
+    for how, code, capture in (("run", 5, "failed"), ("stop", 0, "read")):
+        with python(TRACE, leaf.pid, how) as tracer:
+            assert first_line(tracer) == "traced"
+            (thread,) = dump("-p", leaf.pid, code=code)["processes"][0]["threads"]
+            assert thread["capture"] == capture
+            if how == "stop":
+                assert functions(thread)[:4] == ["leaf_spin", "middle", "outer", "main"]
+                words = rf"is stopped by process {tracer.pid} \(\S+\), which traces it"
+                assert re.search(words, sfsample("dump", "-p", leaf.pid).out.decode())
+    leaf.assert_unharmed()
+
+
+def test_a_process_that_is_stopped() -> None:
+    with running(fixture("v3"), "threads", stopped=True) as target:
+        target.stop_and_wait()
+        done = sfsample("dump", "-p", target.pid)
+        words = f"=> process {target.pid} (target) is stopped, and waits for a signal to go on, kill -CONT"
+        assert words in " ".join(done.out.decode().split())
+        assert {t["capture"] for t in dump("-p", target.pid)["processes"][0]["threads"]} == {"read"}
+
+
+def test_nothing_is_stopped_when_that_is_asked_for(leaf: Target) -> None:
+    (thread,) = dump("-p", leaf.pid, "--no-stop", code=5)["processes"][0]["threads"]
+    assert (thread["capture"], thread["state"]) == ("failed", "R")
 
 
 def test_a_thread_in_uninterruptible_sleep() -> None:
