@@ -43,6 +43,7 @@ class Found(StrEnum):
     NULL_CALL = "null_call"
     START = "start"  # by the code in which stacks begin
     DEBUG_FRAME = "debug_frame"
+    LEAF = "leaf"  # by the call that leads to it
     PLT = "plt"  # by the code of a linkage stub
     SCAN = "scan"  # the first word on the stack that looks like a return address
 

@@ -4,6 +4,7 @@ import pytest
 
 from sfsample.model import CFA, Found, Rule, StopReason
 from sfsample.unwind.frame_pointer import FramePointerStepper
+from sfsample.unwind.leaf import LeafStepper
 from sfsample.unwind.row import UnwindRow
 from sfsample.unwind.scan import ScanStepper
 from sfsample.unwind.start import StartStepper
@@ -163,3 +164,59 @@ def test_a_scan_recovers_no_register_but_sp():
 
     assert pcs(stack) == [0, 0x20, 0x30]
     assert [frame.found for frame in stack.frames[1:]] == [Found.SCAN, Found.SCAN]
+
+
+# -- a leaf, and the call that leads to it
+
+
+def code_with(*pieces: tuple[int, str]) -> bytes:
+    """Nops, and the pieces at their offsets; a call's operand is where it leads."""
+    code = bytearray(b"\x90" * SIZE)
+    for at, text in pieces:
+        name, _, target = text.partition(" ")
+        piece = bytes.fromhex(name)
+        if target:
+            piece += (int(target, 16) - at - len(piece) - 4).to_bytes(4, "little", signed=True)
+        code[at : at + len(piece)] = piece
+    return bytes(code)
+
+
+CALLS_0X100 = (0x1B, "e8 100")  # ends at 0x20
+
+
+@pytest.mark.parametrize(
+    ("pieces", "pc", "found"),
+    [
+        ([CALLS_0X100], 0x100, True),
+        ([CALLS_0X100], 0x140, True),
+        ([CALLS_0X100], 0xFF, False),  # before the function
+        ([CALLS_0X100, (0x120, "c3cccc")], 0x140, False),  # behind its end
+        ([CALLS_0X100, (0x120, "c3")], 0x11F, True),
+        ([(0x1B, "e8 300"), (0x300, "f30f1efaf2ff2500000000")], 0x140, True),  # through a stub
+        ([(0x1B, "e8 300")], 0x140, False),
+        ([(0x1E, "ffd0")], 0x100, False),  # nobody knows where that leads
+    ],
+)
+def test_a_leaf_is_entered_by_the_call_before_its_return_address(pieces, pc, found):
+    index = index_of(code=code_with(*pieces))
+    stack = walk(words(CODE + 0x20), LeafStepper(), index=index, pc=CODE + pc)
+
+    assert pcs(stack) == ([pc, 0x20] if found else [pc])
+    assert [frame.found for frame in stack.frames[1:]] == [Found.LEAF] * found
+    assert stack.stop_reason is StopReason.NO_ROW
+
+
+def test_only_the_innermost_frame_is_a_leaf():
+    index = index_of(code=code_with(CALLS_0X100, (0x3B, "e8 10")))
+    stack = walk(words(CODE + 0x20, CODE + 0x40), LeafStepper(), index=index, pc=CODE + 0x100)
+
+    assert pcs(stack) == [0x100, 0x20]
+
+
+def test_a_guess_for_want_of_a_register_says_so():
+    """A thread that is read instead of stopped has no frame pointer: stopping it would help."""
+    taken = snapshot(words(0), rbp=STACK)
+    del taken.registers[FP]
+    unwinder = Unwinder(index_of(), steppers=(FramePointerStepper(),))
+
+    assert unwinder.walk(taken).stop_reason is StopReason.REGISTER_UNKNOWN

@@ -7,6 +7,7 @@ Source: Intel SDM volume 2 (CALL, ModR/M and SIB tables); Arm ARM C6.2 (BL, BLR,
 Principles of Operation (BASR, BRAS, BRASL), with r14 for the return address as its ELF ABI says.
 """
 
+import re
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -24,6 +25,28 @@ def longest_call(machine: int) -> int:
 def ends_in_call(machine: int, code: bytes) -> bool:
     """Whether `code`, the `longest_call` bytes before an address, ends in a call; `machine` is e_machine."""
     return _TABLE[machine].ends_in_call(code)
+
+
+def call_target(machine: int, code: bytes, address: int) -> int | None:
+    """Return where the call that ends at `address` leads; None where that does not stand in the code."""
+    if machine == _AMD64 and code[-5] == _CALL:
+        return address + int.from_bytes(code[-4:], "little", signed=True)
+    return None
+
+
+def may_share_function(machine: int, code: bytes) -> bool:
+    """Whether the first byte of `code` and what follows it may be one function: no return before padding."""
+    return machine == _AMD64 and _END.search(code) is None
+
+
+def is_stub(machine: int, code: bytes) -> bool:
+    """Whether `code` begins as a linkage stub: a jump through a table."""
+    return machine == _AMD64 and _STUB.match(code) is not None
+
+
+_AMD64, _CALL = 62, 0xE8
+_END = re.compile(rb"\xc3(?:[\xcc\x90\x66]|\x0f\x1f)|\xcc\xcc")  # ret, and what assemblers pad with
+_STUB = re.compile(rb"(?:\xf3\x0f\x1e\xfa)?\xf2?\xff\x25")  # endbr64; bnd jmp *x(%rip)
 
 
 def _amd64(code: bytes) -> bool:

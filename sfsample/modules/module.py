@@ -7,12 +7,15 @@ that is damaged is lost with a word in `problems`, and the module lives on with 
 from functools import cached_property
 
 from sfsample.errors import FormatError
-from sfsample.formats.calls import ends_in_call, longest_call
+from sfsample.formats.calls import call_target, ends_in_call, is_stub, longest_call, may_share_function
 from sfsample.formats.compressed import section_bytes
 from sfsample.formats.eh_frame import EhFrame, eh_frame_address
 from sfsample.formats.elf import ElfImage
 from sfsample.formats.sframe import SECTION, SFrameTables, read_tables
 from sfsample.model import Address, Vaddr
+
+_LONGEST_LEAF = 4096
+_STUB = 16
 
 
 class Module:
@@ -63,6 +66,21 @@ class Module:
         size = longest_call(self.image.machine)
         before = self.code(address - size, size) if size else None
         return before is not None and ends_in_call(self.image.machine, before)
+
+    def call_target(self, address: int) -> int | None:
+        """Return where the call before `address` leads, if the code says so."""
+        size = longest_call(self.image.machine)
+        before = self.code(address - size, size) if size else None
+        return None if before is None else call_target(self.image.machine, before, address)
+
+    def is_entered_at(self, start: int, address: int) -> bool:
+        """Whether a function that begins at `start` may reach to `address`."""
+        between = self.code(start, address - start) if 0 <= address - start < _LONGEST_LEAF else None
+        return between is not None and may_share_function(self.image.machine, between)
+
+    def is_stub(self, address: int) -> bool:
+        """Whether a linkage stub is at `address`, which leads to another function."""
+        return is_stub(self.image.machine, self.code(address, _STUB) or b"")
 
     @cached_property
     def sframe(self) -> SFrameTables:

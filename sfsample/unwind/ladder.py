@@ -2,7 +2,8 @@
 
 Law: a row depends on the pc alone, so it is asked for once.  A step is believed only if it leads up the
 stack to executable memory (and, for a guess, behind a call); otherwise the answer is "not mine" and the next
-stepper is asked.  When nobody is believed, the first that knew the pc says why; a guess says nothing.
+stepper is asked.  When nobody is believed, the first that knew the pc says why; a guess says nothing but that
+a register is unknown, which another capture may know.
 """
 
 from collections.abc import Sequence
@@ -80,9 +81,10 @@ class Ladder:
                 if failure is StopReason.NO_ROW:  # nobody who was asked before knows better
                     self.lane.learn(walk.frame, row, rung.found, walk.arch)
                 return outcome
-            if failure is StopReason.NO_ROW and not row.guess:
+            if failure is StopReason.NO_ROW and (not row.guess or outcome is StopReason.REGISTER_UNKNOWN):
                 failure = outcome
-        if failure is StopReason.NO_ROW and self._index.mapping(walk.frame.lookup_pc) is None:
+        nobody = failure in (StopReason.NO_ROW, StopReason.REGISTER_UNKNOWN)
+        if nobody and self._index.mapping(walk.frame.lookup_pc) is None:
             return StopReason.NO_MODULE
         return failure
 
@@ -140,9 +142,22 @@ class Ladder:
         leaf = frame.exact and row.ra is not None and not row.ra.deref
         if sp < frame.sp if leaf else sp <= frame.sp:
             return StopReason.NO_PROGRESS
-        if self._index.mapping(pc - 1) is None or (row.guess and not self._is_returned_to(pc, sp, arch)):
-            return StopReason.BAD_PC
-        return None
+        believed = self._index.mapping(pc - 1) is not None and (
+            not row.guess
+            or (self._is_called(pc, frame.pc) if row.called else self._is_returned_to(pc, sp, arch))
+        )
+        return None if believed else StopReason.BAD_PC
+
+    def _is_called(self, return_address: int, pc: int) -> bool:
+        """Whether the call before a return address leads to the function of `pc`, or to a stub."""
+        caller, called = self._index.find(return_address - 1), self._index.find(pc)
+        target = caller.call_target(return_address) if caller else None
+        if target is None:
+            return False
+        if called is not None and called.is_entered_at(target, pc):
+            return True
+        stubs = self._index.find(target)
+        return stubs is not None and stubs.is_stub(target)
 
     def _is_returned_to(self, pc: int, sp: int, arch: Arch) -> bool:
         """Whether a guess may lead here: behind a call, to where stacks begin, or to code we cannot see."""

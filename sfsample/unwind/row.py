@@ -24,6 +24,7 @@ class UnwindRow(NamedTuple):
     `signal`: the caller was interrupted, so its pc is exact.  `guess`: convention, not information.
     `mangled`: the return address carries an authentication code (AArch64 PAC), which is taken off.
     `sp_known` False: the CFA is a lower bound, so the caller's sp is unknown.
+    `called`: a guess that is believed only if the call at the return address leads to this function.
     `slides`: how many words the CFA may be moved up until the row is believed.
     """
 
@@ -35,6 +36,7 @@ class UnwindRow(NamedTuple):
     guess: bool = False
     mangled: bool = False
     sp_known: bool = True
+    called: bool = False
     slides: int = 0
 
 

@@ -12,6 +12,7 @@ from sfsample.modules.index import ModuleIndex
 from sfsample.unwind.eh_frame import DebugFrameStepper, EhFrameStepper
 from sfsample.unwind.frame_pointer import FramePointerStepper
 from sfsample.unwind.ladder import Ladder, Rung, Step, Walk
+from sfsample.unwind.leaf import LeafStepper
 from sfsample.unwind.null_call import NullCallStepper
 from sfsample.unwind.plt import PltStepper
 from sfsample.unwind.row import Caller, apply_row
@@ -31,7 +32,7 @@ ALWAYS: Final[tuple[Stepper, ...]] = (SIGNAL_FRAME, NULL_CALL, START)
 CHOICES: Final[dict[str, tuple[Stepper, ...]]] = {
     "sframe": (SFrameStepper(),),
     "eh_frame": (EhFrameStepper(), DebugFrameStepper(), PltStepper()),
-    "frame_pointer": (FramePointerStepper(),),
+    "frame_pointer": (LeafStepper(), FramePointerStepper()),
     "scan": (ScanStepper(),),  # not among the default ones
 }
 DEFAULT_STEPPERS: Final[tuple[Stepper, ...]] = (
