@@ -36,7 +36,7 @@ def bash(*words: str) -> set[str]:
 @needs("bash")
 def test_bash():
     assert bash("con") == {"convert"}
-    assert bash("convert", "--mer") == {"--merge-by"}
+    assert bash("convert", "--merge-b") == {"--merge-by"}
     assert bash("convert", "--merge-by", "") == {"function", "module", "address"}
     assert bash("-p", "1", "--form") == {"--format"}
     assert bash("completion", "z") == {"zsh"}
@@ -58,7 +58,7 @@ def test_fish(tmp_path):
 
     assert "convert" in offered("sfsample con")
     assert offered("sfsample convert --merge-by ") == {"function", "module", "address"}
-    assert "--merge-by" in offered("sfsample convert --mer")
+    assert "--merge-by" in offered("sfsample convert --merge-b")
     assert "--merge-by" not in offered("sfsample diff --")
     assert "--stats" in offered("sfsample --st")
     assert offered("sfsample completion z") == {"zsh"}
@@ -76,7 +76,7 @@ def test_zsh(tmp_path):
         terminal.wait_for("(?m)^zsh>$")
         terminal.keys("-l", "sfsample conv\t")
         terminal.wait_for("sfsample convert")
-        terminal.keys("-l", "--", "--mer\t")
+        terminal.keys("-l", "--", "--merge-b\t")
         terminal.wait_for("--merge-by")
         terminal.keys("-l", "mod\t")
         terminal.wait_for("--merge-by module")

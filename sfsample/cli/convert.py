@@ -6,7 +6,7 @@ Law: reads files only.  What is chosen (--filter, --ignore, --focus) is chosen b
 
 import re
 from argparse import Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from sfsample.cli.console import Output
 from sfsample.cli.progress import Progress
@@ -14,7 +14,9 @@ from sfsample.errors import SfsampleError, UsageError
 from sfsample.input.read import read_report
 from sfsample.output.formats import FORMATS
 from sfsample.report.merge import choose, focus, merge, merge_by
+from sfsample.report.rename import Names, rename
 from sfsample.report.report import Report, ReportFrame
+from sfsample.symbolize.named_frame import NamedFrame
 
 
 def run(arguments: Namespace) -> int:
@@ -37,6 +39,8 @@ def run(arguments: Namespace) -> int:
 
 
 def _change(arguments: Namespace, report: Report) -> Report:
+    if arguments.symbolize:
+        report = rename(report, _names(arguments))
     for pattern in arguments.filter or ():
         report = _something(choose(report, _matches(pattern)), report, f"--filter {pattern}")
     for pattern in arguments.ignore or ():
@@ -44,6 +48,19 @@ def _change(arguments: Namespace, report: Report) -> Report:
     if arguments.focus:
         report = _something(focus(report, _matches(arguments.focus)), report, f"--focus {arguments.focus}")
     return merge_by(report, arguments.merge_by) if arguments.merge_by else report
+
+
+def _names(arguments: Namespace) -> Names:
+    """Return what names places by build-id; imported when asked for."""
+    from sfsample.cli.naming import naming
+    from sfsample.symbolize.offline import Offline
+
+    offline = Offline(naming(arguments))
+
+    def names(module: str, build_id: str, offset: int, exact: bool) -> Sequence[NamedFrame]:
+        return offline.frames(module, build_id, offset, exact=exact)
+
+    return names
 
 
 def _matches(pattern: str) -> Callable[[ReportFrame], bool]:

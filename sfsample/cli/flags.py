@@ -95,6 +95,9 @@ def _convert(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--focus", metavar="REGEX", help="stacks from the outermost such frame inwards")
     parser.add_argument("--merge-by", choices=("function", "module", "address"),
                         help="frames that share it are one")  # fmt: skip
+    parser.add_argument("--symbolize", action="store_true",
+                        help="name by build-id what has no name yet (--debug-dir)")  # fmt: skip
+    _naming(parser)
     parser.add_argument("-q", "--quiet", action="store_true", help="no progress")
 
 

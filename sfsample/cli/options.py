@@ -25,6 +25,7 @@ _FOOT = """\
 `sfsample -p PID` is short for `sfsample record -p PID`; `sfsample COMMAND --help` lists a command's flags.
 exit codes: 0 done, 1 failed, 2 usage, 3 no such process, 4 not permitted, 5 dump shows some threads only
 """
+_OF_NAMES = ("raw_names", "simplify_names", "merge_clones", "lines", "inlines", "debuginfod", "debug_dir")
 _NO_TARGET = ("convert", "diff", "replay", "completion", "man")
 
 
@@ -85,6 +86,8 @@ def parse(argv: list[str]) -> argparse.Namespace:
 
 
 def _check(arguments: argparse.Namespace) -> None:
+    if arguments.command == "convert":
+        _check_names(arguments)
     if arguments.command in _NO_TARGET:
         return
     ways = {"-p PID": arguments.pid, "-n NAME": arguments.name}
@@ -106,6 +109,13 @@ def _check(arguments: argparse.Namespace) -> None:
         raise UsageError("--exe goes with --core: it is the program that the core file is of")
     if arguments.command == "watch":
         _check_schedule(arguments.every, arguments.slice)
+
+
+def _check_names(arguments: argparse.Namespace) -> None:
+    """Refuse what would change nothing: names in a file stay unless they are looked up again."""
+    asked = [flag for flag in _OF_NAMES if getattr(arguments, flag)]
+    if asked and not arguments.symbolize:
+        raise UsageError(f"--{asked[0].replace('_', '-')} goes with --symbolize")
 
 
 def _check_schedule(every: float, length: float) -> None:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from sfsample import api
 from sfsample.cli.console import Interrupt, Output, steppers, targets
+from sfsample.cli.naming import naming
 from sfsample.cli.record import check_begun
 from sfsample.cli.top_view import CHOSEN, FAINT, LOST, PLAIN, TITLE, Line, Top
 from sfsample.errors import SfsampleError, UsageError
@@ -101,7 +102,7 @@ class _Session:
         self._rate = 1 / arguments.interval if arguments.interval else arguments.rate
         self._window = Window(self._rate, arguments.window)
         self._top = Top(", ".join(map(str, pids)), self._rate)
-        self._symbolizer = Symbolizer()
+        self._symbolizer = Symbolizer(naming(arguments), self._window.homes)
         self._names: dict[Location, list[tuple[str, str]]] = {}
         self._left = False
         self._failure: BaseException | None = None

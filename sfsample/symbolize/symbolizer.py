@@ -7,6 +7,7 @@ and `unnamed` tells why.
 
 from collections import Counter
 from collections.abc import Mapping
+from functools import cached_property
 from types import MappingProxyType
 
 from sfsample.files import Home, Root
@@ -38,7 +39,6 @@ class Symbolizer:
         self._naming = naming
         self._homes = homes
         self._cache = Cache(naming.cache_dir)
-        self._debug_files = DebugFiles(_roots(homes), naming.debug_dirs, naming.fetch)
         self._perf_maps = PerfMaps(homes)
         self._lines = Lines(self._cache, naming.progress)
         self._modules: dict[Module, ModuleSymbols] = {}
@@ -103,6 +103,11 @@ class Symbolizer:
         function = clean_name(found.name)
         offset = location.address - found.start
         return NamedFrame(f"{function}_[j]", function, found.name, offset, kind="j")
+
+    @cached_property
+    def _debug_files(self) -> DebugFiles:
+        """Made when the first module is named: until then processes may be added to the homes."""
+        return DebugFiles(_roots(self._homes), self._naming.debug_dirs, self._naming.fetch)
 
     def _of(self, module: Module) -> ModuleSymbols:
         if module not in self._modules:
