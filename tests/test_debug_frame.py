@@ -12,28 +12,12 @@ from sfsample.formats.elf import ElfImage
 from sfsample.model import Found, Frame, Rule
 from sfsample.modules.module import Module
 from sfsample.unwind.eh_frame import DebugFrameStepper
-from tests.builders.eh_frame_builder import AMD64_START, advance_loc, def_cfa_offset, sleb, uleb
+from tests.builders.debug_frame_builder import SIZE, START, section
+from tests.builders.eh_frame_builder import advance_loc, def_cfa_offset
 from tests.builders.elf_builder import Bytes, Load, elf
 
-START, SIZE, SP = 0x1000, 0x40, 7
+SP = 7
 SHF_COMPRESSED = 0x800
-
-
-def section(*, wide: bool = False, version: int = 3) -> bytes:
-    """A CIE and two FDEs; `wide`: of the 64-bit format."""
-
-    def entry(body: bytes) -> bytes:
-        body += bytes(-len(body) % 8)
-        return (b"\xff\xff\xff\xff" + pack("<Q", len(body)) if wide else pack("<I", len(body))) + body
-
-    word = "<Q" if wide else "<I"
-    sizes = b"\x08\x00" if version == 4 else b""
-    column = b"\x10" if version == 1 else uleb(16)
-    fields = bytes([version, 0]) + sizes + uleb(1) + sleb(-8) + column + AMD64_START
-    made = entry(pack(word, (1 << (64 if wide else 32)) - 1) + fields)
-    for start in (START, START + SIZE):
-        made += entry(pack(word, 0) + pack("<QQ", start, SIZE) + advance_loc(4) + def_cfa_offset(32))
-    return made
 
 
 @pytest.mark.parametrize("wide", [False, True])

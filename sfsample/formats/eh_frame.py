@@ -236,7 +236,7 @@ class EhFrame:
         return known
 
     def _read_cie(self, offset: int) -> Cie:
-        entry = self._entry(offset) if offset >= 0 else None
+        entry = self._entry(offset) if 0 <= offset < len(self._section.data) else None
         if entry is None or entry.cie is not None or entry.end - offset > _MAX_CIE:
             raise self._section.damaged(max(offset, 0), "not a CIE")
         fields = self._section.span(entry.fields_at, entry.end, self._section.address_size)

@@ -12,9 +12,10 @@ from itertools import islice
 from pathlib import Path
 from struct import error as struct_error
 from struct import pack, unpack_from
+from zlib import compress
 
 from sfsample.audit.coverage import cover
-from sfsample.errors import FormatError
+from sfsample.errors import FormatError, SfsampleError
 from sfsample.formats.dwarf_expr import evaluate
 from sfsample.formats.eh_frame import EhFrame, eh_frame_address
 from sfsample.formats.elf import ElfImage, build_id_of
@@ -22,17 +23,24 @@ from sfsample.formats.elf_object import lay_out
 from sfsample.formats.sframe import HEADER_SIZE, SFrameTable, read_tables
 from sfsample.memory import BytesMemory
 from sfsample.modules.module import Module
+from sfsample.replay.offline import replay
+from sfsample.replay.saved import from_json, save, to_json
 from sfsample.symbolize.symtab import SymbolTable
 from sfsample.target.core import CoreTarget
 from sfsample.unwind.row import apply_row
 from sfsample.unwind.sframe import to_row
 from sfsample.unwind.unwinder import Unwinder
+from tests.builders.debug_frame_builder import section as debug_frame_section
+from tests.builders.elf_builder import Bytes, Load
+from tests.builders.elf_builder import elf as elf_file
+from tests.builders.walks import CODE, LEAF, Says, index_of, snapshot, words
 
 FIXTURES = Path(__file__).parent.parent / "fixtures"
 CRASH = FIXTURES / "v3" / "crash"
 LIBC = [Path("/lib/x86_64-linux-gnu/libc.so.6"), Path("/lib64/libc.so.6")]
 ADDRESS = 0x2000
 STACK = 0x7000
+_SHF_COMPRESSED = 0x800
 SOME = 30  # functions, entries or rows that are looked at of each
 
 
@@ -106,24 +114,52 @@ def eh_frame(data: bytes) -> None:
         with suppress(FormatError):
             assert 0 <= eh_frame_address(hdr, hdr_vaddr, "little") < 1 << 64
     for frames in (EhFrame(section, vaddr, "little", hdr, hdr_vaddr), EhFrame(section, vaddr, "little")):
-        starts = [0, hdr_vaddr]
-        assert list(frames.extents()) == [(fde.start, fde.start + fde.size) for fde in frames.fdes()]
-        for fde in islice(frames.fdes(), SOME):
-            assert 0 <= fde.offset < fde.program_begin <= fde.program_end <= len(section)
-            starts += [fde.start, fde.start + fde.size - 1]
-            try:
-                rows = list(islice(frames.rows(fde), SOME))
-            except FormatError:
-                continue
-            for _, row in rows:
-                for rule in row.rules.values():
-                    if rule.expression:
-                        dwarf_expr(b"\0" + rule.expression)
-        for start in starts:
-            try:
-                frames.row_at(start)
-            except FormatError as damage:
-                _inside(damage)
+        _frames(frames, len(section))
+
+
+def debug_frame(data: bytes) -> None:
+    """The same; as it is, and as the contents of a section that says it is compressed."""
+    _frames(EhFrame(data, 0, "little", debug=True), len(data))
+    for name, flags in ((".debug_frame", _SHF_COMPRESSED), (".zdebug_frame", 0)):
+        image = ElfImage(elf_file([Load(0x1000, bytes(16))], [Bytes(name, 0, data, flags=flags)]), "fuzz")
+        found = Module(image, 0, "fuzz").debug_frame
+        if found is not None:
+            _frames(found, 1 << 30)
+
+
+def _frames(frames: EhFrame, size: int) -> None:
+    starts = [0, 0x1_0000_0000]
+    assert list(frames.extents()) == [(fde.start, fde.start + fde.size) for fde in frames.fdes()]
+    for fde in islice(frames.fdes(), SOME):
+        assert 0 <= fde.offset < fde.program_begin <= fde.program_end <= size
+        starts += [fde.start, fde.start + fde.size - 1]
+        try:
+            rows = list(islice(frames.rows(fde), SOME))
+        except FormatError:
+            continue
+        for _, row in rows:
+            for rule in row.rules.values():
+                if rule.expression:
+                    dwarf_expr(b"\0" + rule.expression)
+    for start in starts:
+        try:
+            frames.row_at(start)
+        except FormatError as damage:
+            _inside(damage)
+
+
+# -- a stack that was saved: the file's text
+
+
+def saved_stack(data: bytes) -> None:
+    """Read it, and walk it without its files."""
+    try:
+        saved = from_json(data.decode("utf-8", "replace"))
+    except FormatError:
+        return
+    assert from_json(to_json(saved)) == saved
+    with suppress(SfsampleError):
+        replay(saved, sysroot="/nowhere", max_frames=SOME)
 
 
 # -- DWARF expressions: one byte of options, then the expression
@@ -217,9 +253,8 @@ def core(data: bytes) -> None:
     assert all(isinstance(text, str) for text in target.problems)
 
 
-TARGETS: dict[str, Target] = {
-    target.__name__: target for target in (sframe, eh_frame, dwarf_expr, elf, symtab, core)
-}
+_ALL = (sframe, eh_frame, debug_frame, dwarf_expr, elf, symtab, core, saved_stack)
+TARGETS: dict[str, Target] = {target.__name__: target for target in _ALL}
 
 
 # -- seeds
@@ -238,6 +273,12 @@ def seeds(target: str) -> Iterator[bytes]:
         return
     if target == "core":
         yield from (lzma.decompress(path.read_bytes()) for path in sorted(FIXTURES.glob("cores/*.xz")))
+        return
+    if target == "debug_frame":
+        yield from _debug_frame_seeds()
+        return
+    if target == "saved_stack":
+        yield from _saved_stack_seeds()
         return
     if target in ("eh_frame", "dwarf_expr"):
         files += [path for path in LIBC if path.exists()][:1]
@@ -262,6 +303,24 @@ def _eh_frame_seeds(image: ElfImage) -> Iterator[bytes]:
     count = min(20, (len(hdr) - 12) // 8)
     table = bytes(hdr[:8]) + pack("<I", count) + bytes(hdr[12 : 12 + 8 * count])
     yield pack("<iH", section.vaddr - hdr_vaddr, len(table)) + table + bytes(image.contents(section)[:3000])
+
+
+def _debug_frame_seeds() -> Iterator[bytes]:
+    for wide in (False, True):
+        for version in (1, 3, 4):
+            plain = debug_frame_section(wide=wide, version=version)
+            yield plain
+            yield pack("<IIQQ", 1, 0, len(plain), 1) + compress(plain)
+            yield b"ZLIB" + pack(">Q", len(plain)) + compress(plain)
+
+
+def _saved_stack_seeds() -> Iterator[bytes]:
+    index = index_of()
+    index.refresh()
+    for depth in range(5):
+        taken = snapshot(words(*[CODE + 0x10] * depth, 7), bounded=depth % 2 == 0)
+        stack = Unwinder(index, steppers=(Says({CODE: LEAF, CODE + 0x10: LEAF}),)).walk(taken)
+        yield to_json(save("fuzz", taken, stack, index)).encode()
 
 
 def _expression_seeds(image: ElfImage) -> Iterator[bytes]:
