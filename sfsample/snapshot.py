@@ -127,6 +127,7 @@ class Dumper:
     def look(self) -> None:
         """Look at every thread: at those that are new or have run since the last look, closely."""
         before, self._threads = self._threads, {}
+        self._around = Surroundings(self._target.proc)  # a descriptor may be another's by now
         for tid, stat in self._target.threads():
             known = before.get(tid)
             thread = self._first(tid, stat) if known is None else self._again(known, stat)

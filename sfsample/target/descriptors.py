@@ -30,7 +30,7 @@ class Descriptor(NamedTuple):
 
 
 class DescriptorReader:
-    """Looks descriptors of one process up; each is looked up once."""
+    """Looks descriptors of one process up; each once, so this is for one look at the process."""
 
     def __init__(self, proc: ProcFs) -> None:
         self._proc = proc
@@ -64,5 +64,5 @@ class DescriptorReader:
 def _anonymous(fd: int, name: str, info: str) -> Descriptor:
     if name != "eventpoll":
         return Descriptor(fd, name, 0, "rw", name)
-    watched = tuple(int(line.split()[1]) for line in info.splitlines() if line.startswith("tfd:"))
-    return Descriptor(fd, "epoll", 0, "rw", f"{len(watched)} fd{'s' * (len(watched) != 1)}", watched)
+    watched = sorted(int(line.split()[1]) for line in info.splitlines() if line.startswith("tfd:"))
+    return Descriptor(fd, "epoll", 0, "rw", f"{len(watched)} fd{'s' * (len(watched) != 1)}", tuple(watched))

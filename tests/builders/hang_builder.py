@@ -1,0 +1,60 @@
+"""Threads that sleep, made up: as a dump has them, with names."""
+
+from struct import pack
+
+from sfsample.hang.named import NamedThread
+from sfsample.memory import BytesMemory, Memory, PiecewiseMemory
+from sfsample.model import Capture, Found, Frame, Stack, StopReason
+from sfsample.modules.module import Module
+from sfsample.snapshot import ThreadDump
+from sfsample.symbolize.named_frame import NamedFrame
+from sfsample.target.calls import Call
+from sfsample.target.thread_facts import Syscall
+
+LIBC, PROGRAM = "/lib/libc.so.6", "/usr/bin/app"
+WAIT, WAIT_BITSET, LOCK_PI = 0x80, 0x189, 0x86
+
+
+class _Elsewhere(Module):
+    """A module that is only a path."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+
+def thread(
+    *functions: str | None,
+    call: Call | None = None,
+    memory: Memory | None = None,
+    tid: int = 1,
+    name: str = "app",
+    state: str = "S",
+    pid: int = 1,
+) -> NamedThread:
+    """Return a thread in these functions, innermost first; those before "|" are libc's, None has no name."""
+    split = functions.index("|") if "|" in functions else 0
+    paths = [LIBC] * split + [PROGRAM] * (len(functions) - split - ("|" in functions))
+    names = [function for function in functions if function != "|"]
+    frames = tuple(
+        Frame(0x1000 + at, 0x7000 + at, 0x7008 + at, Found.CONTEXT, exact=at == 0) for at in range(len(names))
+    )
+    named = tuple((NamedFrame(n or "?", n, n, 0 if n else None),) for n in names)
+    dump = ThreadDump(
+        tid, name, state, Capture.READ, None, None, call.syscall if call else None, None,
+        Stack(frames, StopReason.OUTERMOST), tuple(map(_Elsewhere, paths)), ns_tid=tid, call=call,
+        memory=memory or PiecewiseMemory(),
+    )  # fmt: skip
+    return NamedThread(pid, dump, named)
+
+
+def futex(word: int, operation: int, value: int) -> Call:
+    """Return the system call of a thread that sleeps on a futex word."""
+    return Call(Syscall(202, (word, operation, value, 0, 0, 0)), "futex", (hex(word), "wait"))
+
+
+def words(base: int, values: dict[int, int], size: int = 192) -> Memory:
+    """Return memory with 32-bit words at offsets from `base`."""
+    data = bytearray(size)
+    for offset, value in values.items():
+        data[offset : offset + 4] = pack("<I", value)
+    return BytesMemory(base, bytes(data))

@@ -1,0 +1,66 @@
+"""Since when a thread has not run, and what it has used, against what this test knows.
+
+Law: the truth is enclosed by instants that the test takes before and after; the clocks agree to a tick.
+"""
+
+import os
+import subprocess
+import time
+
+import pytest
+
+from sfsample.target.procfs import ProcFs
+from sfsample.target.thread_facts import FactReader
+from tests.live.targets import fixture, running, states, wait_until
+
+pytestmark = pytest.mark.live
+TICK_S = 0.02  # the scheduler's clock is that of its last tick, and leaves out what interrupts took
+
+
+def test_since_when_a_thread_sleeps() -> None:
+    began = time.monotonic()
+    with running(fixture("v3"), "sleep") as target:
+        wait_until(lambda: states(target.pid) == {"S"}, "asleep")
+        asleep = time.monotonic()
+        time.sleep(0.3)
+        proc = ProcFs(target.pid)
+        facts = FactReader(proc)
+        before = time.monotonic()
+        last = facts.facts(target.pid).last_ran
+        after = time.monotonic()
+        assert last is not None
+        idle = facts.idle(last)
+        assert idle is not None
+        assert before - asleep - TICK_S <= idle <= after - began + TICK_S
+        assert facts.usage(target.pid) == facts.usage(target.pid), "it does not run"
+        proc.close()
+
+
+def test_every_processor_s_clock() -> None:
+    for processor in os.sched_getaffinity(0):
+        with subprocess.Popen(["taskset", "-c", str(processor), "sleep", "100"]) as child:
+            try:
+                wait_until(lambda: states(child.pid) == {"S"}, "asleep")
+                proc = ProcFs(child.pid)
+                last = FactReader(proc).facts(child.pid).last_ran
+                assert last is not None
+                assert last.processor == processor
+                idle = FactReader(proc).idle(last)
+                assert idle is not None
+                assert idle < 60
+                proc.close()
+            finally:
+                child.kill()
+    assert processor in os.sched_getaffinity(0), "where we may run is as before"
+
+
+def test_a_busy_thread_uses_its_processor() -> None:
+    with running(fixture("v3"), "leaf") as target:
+        proc = ProcFs(target.pid)
+        facts = FactReader(proc)
+        first = facts.usage(target.pid)
+        wait_until(
+            lambda: (facts.usage(target.pid).cpu_ns or 0) > (first.cpu_ns or 0) + 10**7, "10 ms of work"
+        )
+        assert facts.facts(target.pid).syscall is None
+        proc.close()

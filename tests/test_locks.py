@@ -1,0 +1,142 @@
+"""Whose lock it is: each structure of glibc, and each doubt that must silence us.
+
+Law: tests/live/test_hangs.py shows that the layouts are glibc's; here is what must not be believed.
+"""
+
+import pytest
+
+from sfsample.hang.glibc import Lock, Others, lock_of
+from sfsample.memory import BytesMemory, Memory
+from tests.builders.hang_builder import LOCK_PI, WAIT, WAIT_BITSET, futex, thread, words
+
+AT = 0x5000
+ALIVE = Others({1, 7, 8}, {}, since_2_25=True)
+
+
+def judge(  # noqa: PLR0917 - as the kernel has them
+    function: str | None, word: int, operation: int, value: int, memory: Memory, others: Others = ALIVE
+) -> Lock | None:
+    call = futex(word, operation, value)
+    return lock_of(thread(None, function, "|", "main", call=call, memory=memory), others)
+
+
+def mutex(lock: int = 2, owner: int = 7) -> Memory:
+    return words(AT, {0: lock, 8: owner})
+
+
+def test_a_mutex() -> None:
+    for function in ("pthread_mutex_lock", "___pthread_mutex_lock@@GLIBC_2.2.5", "pthread_cond_wait"):
+        assert judge(function, AT, WAIT, 2, mutex()) == Lock("mutex", AT, 7)
+
+
+def test_a_mutex_that_changes_hands_or_whose_owner_has_ended() -> None:
+    assert judge("pthread_mutex_lock", AT, WAIT, 2, mutex(owner=0)) == Lock(
+        "mutex", AT, None, "changing hands"
+    )
+    lost = judge("pthread_mutex_lock", AT, WAIT, 2, mutex(owner=99))
+    assert lost == Lock("mutex", AT, 99, "which has ended without unlocking it")
+
+
+@pytest.mark.parametrize(
+    ("function", "operation", "value", "memory"),
+    [
+        ("pthread_mutex_lock", WAIT, 1, mutex()),  # glibc's waiters wait for 2
+        ("pthread_mutex_lock", WAIT_BITSET, 2, mutex()),
+        ("pthread_mutex_lock", WAIT, 2, mutex(lock=0)),  # released since
+        ("pthread_mutex_lock", WAIT, 2, BytesMemory(0, b"")),
+        ("malloc", WAIT, 2, mutex()),  # an internal lock: there is no owner beside it
+        (None, WAIT, 2, mutex()),
+    ],
+)
+def test_what_is_no_mutex(function: str | None, operation: int, value: int, memory: Memory) -> None:
+    assert judge(function, AT, operation, value, memory) is None
+
+
+def test_the_function_must_be_the_c_library_s() -> None:
+    mine = thread("pthread_mutex_lock", "main", call=futex(AT, WAIT, 2), memory=mutex())
+    assert lock_of(mine, ALIVE) == Lock("mutex", AT, 7), "a static program has no C library to tell it from"
+    beside = thread(None, "|", "pthread_mutex_lock", "main", call=futex(AT, WAIT, 2), memory=mutex())
+    assert lock_of(beside, ALIVE) is None
+
+
+def test_a_mutex_that_inherits_priority() -> None:
+    assert judge(None, AT, LOCK_PI, 0, words(AT, {0: 0x80000007})) == Lock("mutex", AT, 7)
+    assert judge(None, AT, LOCK_PI, 0, words(AT, {0: 0x80000063})) is None
+
+
+@pytest.mark.parametrize("group", [40, 44])
+def test_a_condition_variable(group: int) -> None:
+    memory = words(AT, {36: 3 << 3})
+    assert judge("pthread_cond_timedwait", AT + group, WAIT_BITSET, 0, memory) == Lock(
+        "condition", AT, None, "3 waiters"
+    )
+    assert judge("pthread_cond_wait", AT + group, WAIT_BITSET, 0, words(AT, {36: 0})) is None
+    old = ALIVE._replace(since_2_25=False)
+    assert judge("pthread_cond_wait", AT + group, WAIT_BITSET, 0, memory, old) is None, "another layout"
+
+
+def test_a_reader_behind_a_writer() -> None:
+    held = words(AT, {0: 1 | 2 | 1 << 3, 24: 8})
+    assert judge("pthread_rwlock_rdlock", AT + 8, WAIT_BITSET, 3, held) == Lock(
+        "read lock", AT, 8, "for writing"
+    )
+    assert judge("pthread_rwlock_rdlock", AT + 8, WAIT_BITSET, 3, words(AT, {0: 3, 24: 99})) is None
+
+
+def test_a_reader_behind_a_writer_that_waits_for_readers() -> None:
+    state = 2 | 4 | 2 << 3
+    lock = judge("pthread_rwlock_rdlock", AT, WAIT_BITSET, state, words(AT, {0: state}))
+    assert lock is not None
+    assert (lock.address, lock.owner) == (AT, None)
+    assert lock.note.startswith("held by 2 readers, ")
+    assert judge("pthread_rwlock_rdlock", AT, WAIT_BITSET, state, words(AT, {0: state + 8})) is None, (
+        "it moved"
+    )
+
+
+def test_writers() -> None:
+    held = words(AT, {0: 1 | 2, 24: 8})
+    assert judge("pthread_rwlock_wrlock", AT + 12, WAIT_BITSET, 1, held) == Lock(
+        "write lock", AT, 8, "for writing"
+    )
+    lock = judge("pthread_rwlock_wrlock", AT + 8, WAIT_BITSET, 0, words(AT, {0: 2 | 1 << 3}))
+    assert lock is not None
+    assert lock.note.startswith("held by 1 reader, ")
+    assert judge("pthread_rwlock_wrlock", AT + 12, WAIT_BITSET, 1, words(AT, {})) is None
+
+
+def test_a_semaphore_with_and_without_a_frame_of_its_own() -> None:
+    memory = words(AT, {0: 0, 4: 2})
+    expected = Lock("semaphore", AT, None, "value 0, 2 waiters")
+    assert judge("sem_wait", AT, WAIT_BITSET, 0, memory) == expected
+    assert judge(None, AT, WAIT_BITSET, 0, memory, ALIVE._replace(sleepers={AT: 2})) == expected
+    assert judge(None, AT, WAIT_BITSET, 0, memory, ALIVE._replace(sleepers={AT: 1})) is None, "it counts two"
+    assert judge("sem_wait", AT, WAIT_BITSET, 0, words(AT, {0: 1, 4: 2})) is None, "it is free"
+
+
+def test_a_barrier() -> None:
+    memory = words(AT, {0: 5, 4: 2, 8: 4})
+    assert judge("pthread_barrier_wait", AT + 4, WAIT, 2, memory) == Lock(
+        "barrier", AT, None, "3 of 4 have arrived"
+    )
+    assert judge("pthread_barrier_wait", AT + 4, WAIT, 2, words(AT, {})) is None
+
+
+def joined(tid: int, myself: int = AT) -> Memory:
+    data = bytearray(0x2E0)
+    data[0:8] = data[16:24] = myself.to_bytes(8, "little")
+    data[0x2D0:0x2D4] = tid.to_bytes(4, "little")
+    return BytesMemory(AT, bytes(data))
+
+
+def test_a_thread_that_is_joined() -> None:
+    word = AT + 0x2D0
+    assert judge(None, word, WAIT_BITSET, 7, joined(7)) == Lock("thread", word, 7)
+    assert judge(None, word, WAIT_BITSET, 99, joined(99)) is None, "no such thread"
+    assert judge(None, word, WAIT_BITSET, 7, joined(0)) is None, "it has ended since"
+    assert judge(None, word, WAIT_BITSET, 7, joined(7, myself=AT + 8)) is None, "no struct pthread"
+
+
+def test_what_is_no_futex() -> None:
+    assert lock_of(thread("read", "|", "main"), ALIVE) is None
+    assert judge("pthread_mutex_lock", AT, 1, 2, mutex()) is None, "it wakes"
