@@ -1,0 +1,188 @@
+"""Hangs of servers that people run: redis, PostgreSQL; and of a file system that does not answer.
+
+Law: as in test_hangs.py.  The servers are Debian's packages, which scripts/setup installs; mounting a file
+system needs root.
+"""
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.live.cli_runner import is_root
+from tests.live.hanging import Seen, calls, find
+from tests.live.targets import HANG_S, assert_untraced, first_line, states, status, wait_until
+
+pytestmark = pytest.mark.live
+REDIS, INITDB, POSTGRES, PSQL = (find(name) for name in ("redis-server", "initdb", "postgres", "psql"))
+
+
+@contextmanager
+def child(*words: object, **options: object) -> Iterator["subprocess.Popen[bytes]"]:
+    """A program from its start to the end of the block."""
+    quiet = {"stdin": subprocess.PIPE, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, **options}
+    with subprocess.Popen([*map(str, words)], **quiet) as process:  # type: ignore[call-overload]
+        try:
+            yield process
+        finally:
+            process.terminate()
+            process.wait(HANG_S)
+
+
+# -- redis
+
+
+def answers(path: Path) -> bool:
+    """Whether redis says PONG."""
+    try:
+        with socket.socket(socket.AF_UNIX) as client:
+            client.connect(str(path))
+            client.sendall(b"PING\r\n")
+            return client.recv(16) == b"+PONG\r\n"
+    except OSError:
+        return False
+
+
+@pytest.mark.skipif(REDIS is None, reason="redis-server is not installed")
+def test_redis_in_debug_sleep(tmp_path: Path) -> None:
+    path = tmp_path / "redis.sock"
+    flags = (
+        "--port",
+        0,
+        "--unixsocket",
+        path,
+        "--save",
+        "",
+        "--dir",
+        tmp_path,
+        "--enable-debug-command",
+        "yes",
+    )
+    with child(REDIS, *flags) as server:
+        wait_until(lambda: answers(path), "redis answers")
+        with socket.socket(socket.AF_UNIX) as client:
+            client.connect(str(path))
+            client.sendall(b"DEBUG SLEEP 1000\r\n")
+            wait_until(lambda: calls(server.pid)["clock_nanosleep"], "it sleeps")
+            seen = Seen(server.pid)
+            assert seen.kinds == ["main"]
+            seen.says(rf"^=> the main thread \({server.pid}\) sleeps (999|100[0-9])\.\d s more of 1000 s, "
+                      r"in debugCommand <- call <- processCommand$")  # fmt: skip
+            assert_untraced(server.pid)
+
+
+# -- PostgreSQL
+
+
+def as_postgres() -> list[str]:
+    """Words that run a program as a user that PostgreSQL accepts."""
+    return ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"] if is_root() else []
+
+
+def succeeds(words: list[str]) -> bool:
+    return subprocess.run(words, capture_output=True, check=False, timeout=60).returncode == 0
+
+
+@contextmanager
+def postgres(directory: Path) -> Iterator[list[str]]:
+    """A server of its own; yields the words of its psql."""
+    for path in (directory, *directory.parents[:2]):
+        if is_root():
+            path.chmod(0o755)
+    if is_root():
+        os.chown(directory, 65534, 65534)
+    data, user = directory / "data", as_postgres()
+    environment = {**os.environ, "PGUSER": "tester", "LC_ALL": "C"}
+    run = {"env": environment, "cwd": "/", "stdout": subprocess.DEVNULL, "timeout": 120}
+    words = [*user, str(INITDB), "-D", str(data), "-A", "trust", "-N", "-U", "tester"]
+    subprocess.run(words, check=True, **run)  # type: ignore[call-overload]
+    flags = ("-D", data, "-k", directory, "-c", "listen_addresses=", "-c", "fsync=off")
+    with child(*user, POSTGRES, *flags, env=environment, cwd="/") as server:
+        psql = [*user, str(PSQL), "-h", str(directory), "-U", "tester", "-q", "-d", "postgres"]
+        wait_until(lambda: succeeds([*psql, "-c", "select"]), "PostgreSQL answers")
+        yield psql
+        server.send_signal(2)  # fast shutdown: does not wait for clients
+
+
+def waiting(directory: Path) -> list[int]:
+    """Backends that wait for a lock, as PostgreSQL writes into their titles."""
+    lines = (directory / "data" / "postmaster.pid").read_text().splitlines()
+    with open(f"/proc/{lines[0]}/task/{lines[0]}/children", encoding="ascii") as file:
+        pids = [int(word) for word in file.read().split()]
+    titles = ((pid, Path(f"/proc/{pid}/cmdline").read_bytes().rstrip(b"\0 ")) for pid in pids)
+    return [pid for pid, title in titles if title.endswith(b" UPDATE waiting")]
+
+
+@pytest.mark.skipif(not (INITDB and POSTGRES and PSQL), reason="PostgreSQL is not installed")
+def test_postgresql_waits_for_a_row_lock(tmp_path: Path) -> None:
+    with postgres(tmp_path) as psql:
+        subprocess.run([*psql, "-c", "create table t as select 1 as i"], check=True, timeout=60)
+        with child(*psql, "-At", stdout=subprocess.PIPE) as holder:
+            assert holder.stdin is not None
+            holder.stdin.write(b"begin; update t set i = 2; select 'held';\n")
+            holder.stdin.flush()
+            assert first_line(holder) == "held"
+            with child(*psql, "-c", "update t set i = 3"):
+                wait_until(lambda: waiting(tmp_path), "an update waits")
+                the_waiter(*waiting(tmp_path))
+
+
+def the_waiter(pid: int) -> None:
+    wait_until(lambda: states(pid) == {"S"}, "asleep")
+    seen = Seen(pid)
+    assert seen.kinds == ["database lock"]
+    seen.says(rf"^=> process {pid} \(postgres\) waits for a PostgreSQL lock: "
+              rf"SELECT pg_blocking_pids\({pid}\) names who has it for [0-9.]+ s")  # fmt: skip
+    assert f"process {pid} postgres: postgres: tester postgres [local] UPDATE waiting" in seen.text
+    assert_untraced(pid)
+
+
+# -- a file system that does not answer
+
+FUSE = """
+import ctypes, os, struct, sys
+# mount a FUSE file system, answer what the kernel asks first, and nothing after that
+libc = ctypes.CDLL(None, use_errno=True)
+fd = os.open("/dev/fuse", os.O_RDWR)
+options = f"fd={fd},rootmode=40000,user_id=0,group_id=0".encode()
+if libc.mount(b"silent", sys.argv[1].encode(), b"fuse.silent", 0, options):
+    print("no", os.strerror(ctypes.get_errno()), flush=True)
+    sys.exit(0)
+print("mounted", flush=True)
+request = os.read(fd, 1 << 17)
+length, opcode, unique = struct.unpack_from("=IIQ", request)
+assert opcode == 26  # FUSE_INIT
+body = struct.pack("=IIIIHHIIHHI28x", 7, 31, 1 << 16, 0, 12, 10, 1 << 16, 1, 32, 0, 0)
+os.write(fd, struct.pack("=IiQ", 16 + len(body), 0, unique) + body)
+while os.read(fd, 1 << 17):
+    pass
+"""
+
+
+@pytest.mark.skipif(not is_root() or not os.access("/dev/fuse", os.R_OK), reason="needs root and /dev/fuse")
+def test_a_file_system_that_does_not_answer(tmp_path: Path) -> None:
+    """Reading a directory of it sleeps; a kill makes that sleep uninterruptible."""
+    with child(sys.executable, "-c", FUSE, tmp_path, stdout=subprocess.PIPE) as daemon:
+        assert daemon.stdout is not None
+        if daemon.stdout.readline() != b"mounted\n":
+            pytest.skip("file systems may not be mounted here")
+        try:
+            with child("stat", tmp_path / "file") as reader:
+                wait_until(
+                    lambda: states(reader.pid) & {"S", "D"} and calls(reader.pid), "it waits for an answer"
+                )
+                reader.send_signal(15)
+                wait_until(lambda: status(reader.pid)["State"].startswith("D"), "in state D")
+                seen = Seen(reader.pid)
+                assert seen.kinds == ["kernel"]
+                seen.says(rf"process {reader.pid} \(stat\) waits for the kernel for \w+\({tmp_path}/file\), "
+                          r"uninterruptibly, in request_wait_answer")  # fmt: skip
+                daemon.kill()
+        finally:
+            daemon.kill()
+            subprocess.run(["umount", "-l", tmp_path], check=False)
