@@ -19,7 +19,8 @@ from typing import NamedTuple
 from tests.accuracy.programs import Program
 
 HERE = Path(__file__).resolve().parent
-FIXTURES = HERE.parent / "fixtures"
+MACHINE = os.uname().machine
+FIXTURES = HERE.parent / "fixtures" / ("" if MACHINE == "x86_64" else MACHINE)
 _WARM_TICKS, _WARM_S, _PATIENCE_S = 5, 0.5, 20.0
 
 
@@ -78,8 +79,11 @@ def started(program: Program, binary: Path) -> Iterator["Running"]:
 def _process(command: str, names: dict[str, object]) -> Iterator["subprocess.Popen[bytes]"]:
     words = [word.format(**names) for word in shlex.split(command)]
     pipe, quiet = subprocess.PIPE, subprocess.DEVNULL
-    process = subprocess.Popen(words, cwd=str(names["tmp"]), stdin=pipe, stdout=quiet, stderr=quiet,
-                               start_new_session=True)  # fmt: skip
+    try:
+        process = subprocess.Popen(words, cwd=str(names["tmp"]), stdin=pipe, stdout=quiet, stderr=quiet,
+                                   start_new_session=True)  # fmt: skip
+    except OSError as failure:
+        raise UnavailableError(str(failure)) from None
     try:
         yield process
     finally:
