@@ -78,6 +78,7 @@ def _top(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--window", type=values.seconds, default=5.0, metavar="TIME",
                         help="look at the last so many seconds (default: 5s)")  # fmt: skip
     _walking(parser)
+    parser.set_defaults(quiet=True)  # the screen is ours
 
 
 def _convert(parser: argparse.ArgumentParser) -> None:
@@ -219,6 +220,7 @@ GROUPS = (
             ("convert out.json -o out.pprof", "for another viewer"),
             ("convert a.json b.json -o ab.html", "several as one"),
             ("convert out.json --focus dictFind", "a part of it"),
+            ("convert out.json --symbolize -o out.html", "names from this machine's files"),
         )),
         ("diff", _diff, "show what changed between two profiles, and what is noise", (
             ("diff before.json after.json", "what grew, what shrank, what is noise"),

@@ -5,14 +5,16 @@ A recording that is no result is an error, and leaves the result's file alone.
 """
 
 import sys
+import time
 from argparse import Namespace
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from sfsample import api
 from sfsample.cli.console import Interrupt, Output, steppers, targets
 from sfsample.cli.naming import naming
+from sfsample.cli.progress import Progress, recording
 from sfsample.cli.terminal import emit, say
 from sfsample.errors import NoSuchProcess, SfsampleError, UsageError
 from sfsample.model import Capture
@@ -66,12 +68,11 @@ def _record(
     wanted = naming(arguments)
     with Interrupt() as interrupt, _target(arguments) as pids:
         if sys.stderr is not None and sys.stderr.isatty() and not arguments.quiet:
-            until = "" if arguments.duration is None else f" for {arguments.duration:g} s"
-            say(f"sfsample: recording {', '.join(map(str, pids))}{until}; Ctrl-C ends it")
-        timeline = FORMATS[arguments.format].timeline
-        profile = sample(
-            arguments, pids, arguments.duration, interrupt, timeline=timeline, bad_stacks=bad_stacks
-        )
+            say(f"sfsample: recording {', '.join(map(str, pids))}; Ctrl-C ends it")
+        profile = Profile(rate(arguments), timeline=FORMATS[arguments.format].timeline)
+        with Progress(quiet=arguments.quiet) as progress:
+            stop = _watching(arguments, profile.stats, progress, interrupt)
+            sample(arguments, pids, arguments.duration, stop, profile=profile, bad_stacks=bad_stacks)
         _write_stats(arguments, stats, profile.stats)
         judge(profile.stats, pids)
         namer = api.symbolizer(profile, wanted)
@@ -79,26 +80,46 @@ def _record(
     return profile, [*map(str, namer.unnamed()), *namer.problems]
 
 
+def _watching(
+    arguments: Namespace, stats: Stats, progress: Progress, interrupt: Interrupt
+) -> Callable[[], bool]:
+    """Return what the sampler asks between its ticks; it also tells people at a terminal how far it is."""
+    began, cpu = time.monotonic(), time.process_time()
+
+    def asked() -> bool:
+        if progress.due():
+            elapsed, used = time.monotonic() - began, time.process_time() - cpu
+            progress.show(recording(stats, elapsed, arguments.duration, used))
+        return interrupt()
+
+    return asked
+
+
+def rate(arguments: Namespace) -> float:
+    """Return the samples per second that --rate or --interval asks for."""
+    return 1 / arguments.interval if arguments.interval else float(arguments.rate)
+
+
 def sample(
     arguments: Namespace,
     pids: list[int],
     duration: float | None,
-    interrupt: Interrupt,
+    should_stop: Callable[[], bool],
     *,
-    timeline: bool = False,
+    profile: Profile | None = None,
     bad_stacks: BadStacks | None = None,
 ) -> Profile:
     """Record with the flags that `record` and `watch` share."""
     return api.record(
         pids,
         duration,
-        rate=1 / arguments.interval if arguments.interval else arguments.rate,
+        rate=rate(arguments),
         mode=arguments.mode,
         max_frames=arguments.max_frames,
         stack_bytes=arguments.stack_bytes,
         steppers=steppers(arguments),
-        should_stop=interrupt,
-        timeline=timeline,
+        should_stop=should_stop,
+        profile=profile,
         bad_stacks=bad_stacks,
     )
 

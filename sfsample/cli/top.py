@@ -12,12 +12,13 @@ import threading
 import time
 from argparse import Namespace
 from contextlib import contextmanager
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from sfsample import api
 from sfsample.cli.console import Interrupt, Output, steppers, targets
 from sfsample.cli.naming import naming
-from sfsample.cli.record import check_begun
+from sfsample.cli.record import check_begun, rate
 from sfsample.cli.top_view import CHOSEN, FAINT, LOST, PLAIN, TITLE, Line, Top
 from sfsample.errors import SfsampleError, UsageError
 from sfsample.profile import Location
@@ -99,10 +100,10 @@ class _Session:
         self._pids = pids
         self._interrupt = interrupt
         self._suspension = suspension
-        self._rate = 1 / arguments.interval if arguments.interval else arguments.rate
+        self._rate = rate(arguments)
         self._window = Window(self._rate, arguments.window)
         self._top = Top(", ".join(map(str, pids)), self._rate)
-        self._symbolizer = Symbolizer(naming(arguments), self._window.homes)
+        self._naming = naming(arguments)
         self._names: dict[Location, list[tuple[str, str]]] = {}
         self._left = False
         self._failure: BaseException | None = None
@@ -183,6 +184,11 @@ class _Session:
         height, width = screen.getmaxyx()
         _paint(screen, top.screen(width, height, window.stats, overhead, window.length_ns / 1e9))
 
+    @cached_property
+    def _symbolizer(self) -> Symbolizer:
+        """Made when the first place is named: then it is known where the processes live."""
+        return api.symbolizer(self._window, self._naming)
+
     def _name(self, place: Location) -> list[tuple[str, str]]:
         found = self._names.get(place)
         if found is None:
@@ -203,7 +209,7 @@ class _Session:
             output = Output(path)
             with PAUSE:
                 profile = as_profile(self._window, self._window.last(self._now_ns()))
-                data = api.render(api.named(profile), "html")
+                data = api.render(api.named(profile, self._symbolizer), "html")
             output.write(data)
             self._top.message = f"written: {path}"
         except SfsampleError as failure:

@@ -59,6 +59,7 @@ def as_profile(window: Window, records: Iterable[Record]) -> Profile:
     """Return records as a profile that stays as it is."""
     profile = Profile(window.stats.rate_hz)
     profile.processes, profile.threads = dict(window.processes), dict(window.threads)
+    profile.homes = dict(window.homes)
     profile.stats.duration_s = window.length_ns / 1e9
     for record in records:
         profile.counts[record.key] += record.times
