@@ -157,8 +157,8 @@ class _Watched:
         self._mode = options.mode
         self._bad_stacks = options.bad_stacks
         profile.homes[target.pid] = target.home
-        unwinder = Unwinder(target.index, steppers=options.steppers, max_frames=options.max_frames)
-        self._looker = Looker(target, unwinder)
+        self._unwinder = Unwinder(target.index, steppers=options.steppers, max_frames=options.max_frames)
+        self._looker = Looker(target, self._unwinder)
         self._places: dict[tuple[int, bool, str], Location] = {}
         self._generation = 0
         self._program: tuple[bytes, ...] = ()
@@ -247,3 +247,4 @@ class _Watched:
                 stats.module_paths.append(entry)
         for text in (*target.opener.problems, *target.index.problems):
             stats.problems[text] += 1
+        stats.problems += self._unwinder.doubts

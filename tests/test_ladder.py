@@ -220,3 +220,24 @@ def test_a_guess_for_want_of_a_register_says_so():
     unwinder = Unwinder(index_of(), steppers=(FramePointerStepper(),))
 
     assert unwinder.walk(taken).stop_reason is StopReason.REGISTER_UNKNOWN
+
+
+# -- what was not believed is told
+
+
+def test_a_table_that_was_not_believed_is_told():
+    wrong = Says({CODE: LEAF._replace(cfa=Rule(SP, 0x1000, deref=False))})
+    right = Says({CODE: LEAF, CODE + 0x10: OUTERMOST}, Found.EH_FRAME)
+    unwinder = Unwinder(index_of(), steppers=(wrong, right))
+    for _ in range(3):
+        unwinder.walk(snapshot(words(CODE + 0x10)))
+
+    assert unwinder.doubts == {"sframe not believed (bad_memory), eh_frame instead: /bin/invented+0x1000": 3}
+
+
+def test_no_doubt_without_somebody_who_knows_better():
+    wrong = Says({CODE: LEAF._replace(cfa=Rule(SP, 0x1000, deref=False))})
+    unwinder = Unwinder(index_of(), steppers=(wrong,))
+    unwinder.walk(snapshot(words(CODE + 0x10)))
+
+    assert not unwinder.doubts

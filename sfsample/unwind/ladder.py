@@ -6,6 +6,7 @@ stepper is asked.  When nobody is believed, the first that knew the pc says why;
 a register is unknown, which another capture may know.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -17,6 +18,7 @@ from sfsample.unwind.row import Caller, UnwindRow, apply_row, first_missing
 from sfsample.unwind.stepper import Stepper
 
 _WORD = 8
+_MOST_DOUBTS = 1000
 
 
 class Walk:
@@ -40,6 +42,16 @@ class Step(NamedTuple):
     exact: bool
 
 
+class Doubt(NamedTuple):
+    """An answer that was not believed, where another stepper's was."""
+
+    pc: int
+    exact: bool
+    found: str
+    reason: StopReason
+    instead: str
+
+
 class Rung:
     """A stepper, and what it has answered for each (pc, exact)."""
 
@@ -58,6 +70,7 @@ class Ladder:
         self._last = last
         self._generation = index.generation
         self.lane = FastLane()
+        self.doubts: Counter[Doubt] = Counter()
 
     def forget_stale(self) -> None:
         """Drop all rows when an executable mapping has changed."""
@@ -69,7 +82,7 @@ class Ladder:
 
     def step(self, walk: Walk) -> Step | StopReason:
         """Step from where the walk stands to the caller, or say why not."""
-        failure = StopReason.NO_ROW
+        failure, doubted = StopReason.NO_ROW, ""
         for rung in self._rungs:
             row = self._row(rung, walk.frame, walk.arch)
             if row is None:
@@ -78,15 +91,22 @@ class Ladder:
                 break
             outcome = self._outcome(rung, row, walk)
             if isinstance(outcome, Step) or outcome is StopReason.OUTERMOST:
-                if failure is StopReason.NO_ROW:  # nobody who was asked before knows better
+                if doubted:
+                    self._note(Doubt(walk.frame.pc, walk.frame.exact, doubted, failure, rung.found))
+                else:
                     self.lane.learn(walk.frame, row, rung.found, walk.arch)
                 return outcome
-            if failure is StopReason.NO_ROW and (not row.guess or outcome is StopReason.REGISTER_UNKNOWN):
-                failure = outcome
+            if not doubted and (not row.guess or outcome is StopReason.REGISTER_UNKNOWN):
+                failure, doubted = outcome, rung.found
         nobody = failure in (StopReason.NO_ROW, StopReason.REGISTER_UNKNOWN)
         if nobody and self._index.mapping(walk.frame.lookup_pc) is None:
             return StopReason.NO_MODULE
         return failure
+
+    def _note(self, doubt: Doubt) -> None:
+        """Count a doubt; that a register was unknown speaks against nobody."""
+        if doubt.reason is not StopReason.REGISTER_UNKNOWN and len(self.doubts) < _MOST_DOUBTS:
+            self.doubts[doubt] += 1
 
     def _may_guess(self, failure: StopReason) -> bool:
         """Whether a guess hides nothing: what a better walk would find, or that the copy has ended."""

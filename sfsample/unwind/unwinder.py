@@ -3,6 +3,7 @@
 Law: the order of steppers is policy and stands here once.  Every walk ends with a reason.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Final
 
@@ -75,6 +76,19 @@ class Unwinder:
         better = again.stop_reason is StopReason.OUTERMOST or len(again.frames) > len(stack.frames)
         return again if better else stack
 
+    @property
+    def doubts(self) -> Counter[str]:
+        """Answers that were not believed where another stepper's was, and how often: tables may be wrong."""
+        both = self._ladder.doubts + self._second.doubts
+        return Counter({
+            f"{d.found} not believed ({d.reason}), {d.instead} instead: {self._place(d.pc, d.exact)}": count
+            for d, count in both.items()
+        })  # fmt: skip
+
+    def _place(self, pc: int, exact: bool) -> str:
+        module = self._index.find(pc if exact else pc - 1)
+        return f"{module.path}+{module.vaddr(pc):#x}" if module else f"{pc:#x}"
+
     def _walk(self, snapshot: ThreadSnapshot, ladder: Ladder) -> Stack:
         ladder.forget_stale()
         walk = Walk(snapshot)
@@ -108,10 +122,7 @@ class Unwinder:
         frames = (*walk.passed, walk.frame)
         if reason is StopReason.OUTERMOST:
             return Stack(frames, reason)
-        last = walk.frame
-        module = self._index.find(last.lookup_pc)
-        where = f"{module.path}+{module.vaddr(last.pc):#x}" if module else f"{last.pc:#x}"
-        return Stack(frames, reason, where)
+        return Stack(frames, reason, self._place(walk.frame.pc, walk.frame.exact))
 
 
 def _advance(walk: Walk, step: Step) -> None:

@@ -1,0 +1,20 @@
+"""The last resort, on code that no table describes: labelled, and right where nothing stale is in the way."""
+
+import pytest
+
+from sfsample.model import Found
+from sfsample.unwind.unwinder import ALWAYS, CHOICES
+from tests.live.chains import Checker, listed
+from tests.live.recording import record_samples
+from tests.live.targets import fixture, running
+
+
+@pytest.mark.live
+def test_a_scan_finds_the_caller_of_generated_code():
+    program = str(fixture("v3"))
+    steppers = (*ALWAYS, *(stepper for name in ("sframe", "eh_frame", "scan") for stepper in CHOICES[name]))
+    with running(program, "framepointer") as target:
+        profile = record_samples(target.pid, steppers=steppers)
+        Checker(program).check(profile, {target.pid: listed(program)["framepointer"]}, labels=False)
+    assert profile.stats.frames[Found.SCAN] == profile.stats.samples
+    assert Found.FRAME_POINTER not in profile.stats.frames
