@@ -127,7 +127,9 @@ class Unwinder:
 
 def _advance(walk: Walk, step: Step) -> None:
     cfa, registers = step.caller
-    walk.passed.append(walk.frame._replace(cfa=cfa))
+    # the kernel has put the trampoline's address on the stack: no call leads to the byte before it
+    exact = walk.frame.exact or step.found == Found.SIGNAL_FRAME
+    walk.passed.append(walk.frame._replace(cfa=cfa, exact=exact))
     walk.registers = registers
     sp = registers.get(walk.arch.sp, cfa)  # where it is unknown: not below the callee's CFA
     walk.frame = Frame(registers[walk.arch.pc], sp, None, step.found, step.exact)
