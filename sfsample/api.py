@@ -35,6 +35,7 @@ def record(
     clock: Clock | None = None,
     profile: Profile | None = None,
     bad_stacks: BadStacks | None = None,
+    kernel: bool = False,
 ) -> Profile:
     """Sample one process or several.
 
@@ -42,13 +43,14 @@ def record(
     and at least ten times a second, on the sampling thread), `rate` in samples per second and thread,
     `mode` "cpu" (threads that run at the tick) or "wall" (all), `stack_bytes` copied per thread at most,
     `timeline`: keep when each sample was taken (`Profile.timeline`), `profile`: count into this one, which
-    another thread may look at meanwhile, `bad_stacks`: where to keep the incomplete stacks.
+    another thread may look at meanwhile, `bad_stacks`: where to keep the incomplete stacks, `kernel`: where
+    sleeping threads are in the kernel, too.
 
     Raises TargetError (NoSuchProcess, NotPermitted, UnsupportedTarget), which has `help` lines, and
     ValueError for an argument that makes no sense.
     """
     wanted = [pids] if isinstance(pids, int) else list(dict.fromkeys(pids))
-    options = Options(rate, duration, mode, steppers, max_frames, timeline, bad_stacks)
+    options = Options(rate, duration, mode, steppers, max_frames, timeline, bad_stacks, kernel)
     check(options)
     if not wanted:
         raise ValueError("no process to record")

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from sfsample.model import Capture, Stack, StopReason, ThreadSnapshot
 from sfsample.modules.module import Module
+from sfsample.target.kernel_stack import kernel_stack
 from sfsample.target.live import LiveProcess
 from sfsample.target.reading import Reading
 from sfsample.target.tracer import Missed
@@ -30,15 +31,20 @@ class Look(NamedTuple):
     modules: tuple[Module | None, ...]  # of each frame
     stops: tuple[ThreadSnapshot, ...]
     reading: Reading | None
+    kernel: tuple[str, ...] = ()  # functions in which it sleeps, innermost first
 
 
 class Looker:
     """Looks at the threads of one process; with `stop` False it never stops one."""
 
-    def __init__(self, target: LiveProcess, unwinder: Unwinder, *, stop: bool = True) -> None:
+    def __init__(
+        self, target: LiveProcess, unwinder: Unwinder, *, stop: bool = True, kernel: bool = False
+    ) -> None:
         self._target = target
         self._unwinder = unwinder
         self._stop = stop
+        self._with_kernel = kernel
+        self.kernel_refused = False
         self._expected: dict[int, frozenset[Module]] = {}  # on the last stack of each thread
         self._modules: dict[int, Module | None] = {}
         self._generation = -1
@@ -63,7 +69,7 @@ class Looker:
             modules = self._modules_of(stack)
             self._expected[tid] = mapped = frozenset(module for module in modules if module is not None)
             if not target.replaced(tid, mapped):
-                return Look(snapshot, stack, modules, tuple(stops), reading)
+                return Look(snapshot, stack, modules, tuple(stops), reading, self._kernel(tid, reading))
             target.index.reload(mapped)
         return Missed(gone=False, why="libraries were replaced by others while they were looked at")
 
@@ -93,6 +99,14 @@ class Looker:
             and stack.stop_reason is StopReason.REGISTER_UNKNOWN
             and self._target.restarts(reading.asleep)
         )
+
+    def _kernel(self, tid: int, reading: Reading | None) -> tuple[str, ...]:
+        """Return in which functions of the kernel a thread that was read sleeps, if it still does."""
+        if reading is None or not self._with_kernel:
+            return ()
+        functions, counters = kernel_stack(self._target.proc, tid), self._target.proc.counters(tid)
+        self.kernel_refused |= functions is None and counters is not None
+        return functions or () if counters == reading.counters else ()
 
     def _check_libraries(self, tid: int) -> None:
         expected = self._expected.get(tid, frozenset())

@@ -22,7 +22,7 @@ class Location(NamedTuple):
 
     `address` is where the frame's pc is, `lookup` what to look up (one less for a return address).  Without a
     module the place is one of process `pid` (a JIT's, say); with one, `pid` is 0: the same place for all.
-    `found` says how the frame was found.
+    `found` says how the frame was found.  `kernel`: a function of the kernel; nothing else is known of it.
     """
 
     module: Module | None
@@ -30,6 +30,7 @@ class Location(NamedTuple):
     lookup: int
     pid: int = 0
     found: str = ""
+    kernel: str = ""
 
 
 class StackKey(NamedTuple):
@@ -39,6 +40,11 @@ class StackKey(NamedTuple):
     tid: int
     locations: tuple[Location, ...]
     stop_reason: StopReason
+
+
+def kernel_places(functions: Iterable[str], pid: int) -> tuple[Location, ...]:
+    """Return the places of functions of the kernel in which a thread of process `pid` sleeps."""
+    return tuple(Location(None, 0, 0, pid, kernel=function) for function in functions)
 
 
 def locate(frame: Frame, module: Module | None, pid: int) -> Location:

@@ -13,8 +13,9 @@ from typing import Literal, NamedTuple, Protocol
 from sfsample.errors import NotPermitted
 from sfsample.look import Look, Looker
 from sfsample.model import Capture, StopReason
-from sfsample.profile import Location, Profile, locate
+from sfsample.profile import Location, Profile, kernel_places, locate
 from sfsample.replay.store import BadStacks
+from sfsample.target.kernel_stack import REFUSED
 from sfsample.target.live import LiveProcess
 from sfsample.target.procfs import Stat
 from sfsample.target.tracer import Missed
@@ -57,6 +58,7 @@ class Options(NamedTuple):
     max_frames: int = MAX_FRAMES
     timeline: bool = False  # keep when each sample was taken
     bad_stacks: BadStacks | None = None  # keep the incomplete ones here
+    kernel: bool = False  # where sleeping threads are in the kernel
 
 
 def check(options: Options) -> None:
@@ -158,7 +160,7 @@ class _Watched:
         self._bad_stacks = options.bad_stacks
         profile.homes[target.pid] = target.home
         self._unwinder = Unwinder(target.index, steppers=options.steppers, max_frames=options.max_frames)
-        self._looker = Looker(target, self._unwinder)
+        self._looker = Looker(target, self._unwinder, kernel=options.kernel)
         self._places: dict[tuple[int, bool, str], Location] = {}
         self._generation = 0
         self._program: tuple[bytes, ...] = ()
@@ -189,7 +191,8 @@ class _Watched:
         found = self._look(tid, stat.state)
         if found is None:
             return
-        stack, locations = found.stack, self._locations(found)
+        stack = found.stack
+        locations = [*kernel_places(found.kernel, pid), *self._locations(found)]
         self._profile.threads[pid, tid] = stat.name
         stats.threads.add((pid, tid, stat.starttime))
         self._profile.add(
@@ -245,6 +248,7 @@ class _Watched:
             entry = (module.path, bool(module.sframe))
             if entry not in stats.module_paths:
                 stats.module_paths.append(entry)
-        for text in (*target.opener.problems, *target.index.problems):
+        refused = [REFUSED] if self._looker.kernel_refused else []
+        for text in (*target.opener.problems, *target.index.problems, *refused):
             stats.problems[text] += 1
         stats.problems += self._unwinder.doubts

@@ -2,7 +2,7 @@
 
 from sfsample.formats.elf import ElfImage
 from sfsample.modules.module import Module
-from sfsample.profile import Location
+from sfsample.profile import Location, kernel_places
 from sfsample.symbolize.named_frame import NamedFrame
 from sfsample.symbolize.symbolizer import Symbolizer
 from tests.builders import elf_builder as e
@@ -39,3 +39,10 @@ def test_a_place_without_a_symbol_is_module_and_offset():
 def test_a_place_without_a_module_is_its_address():
     [frame] = Symbolizer().frames(Location(None, 0x1020, 0x101F))
     assert frame == NamedFrame("[0x1020]", None, None, None)
+
+
+def test_a_function_of_the_kernel_needs_no_table():
+    [place] = kernel_places(["ep;poll"], 7)
+    [frame] = Symbolizer().frames(place)
+    assert frame == NamedFrame("ep:poll_[k]", "ep:poll", "ep;poll", None, kind="k")
+    assert Symbolizer().unnamed() == []

@@ -16,6 +16,7 @@ from sfsample.dumping import Examination, Examiner, How, dump_all, dump_core
 from sfsample.errors import TargetError
 from sfsample.model import Capture
 from sfsample.snapshot import ProcessDump
+from sfsample.target.kernel_stack import REFUSED
 
 _PARTIAL = 5
 
@@ -33,6 +34,8 @@ def run(arguments: Namespace) -> int:
     finally:
         output.discard()
     problems = [problem for dump in dumps for problem in dump.problems]
+    if arguments.kernel and not any(thread.kernel_stack for dump in dumps for thread in dump.threads):
+        problems.append(REFUSED)
     for text in dict.fromkeys([*problems, *(examine.unnamed() if arguments.verbose else ())]):
         if not arguments.quiet:
             say(f"sfsample: {text}")
@@ -81,7 +84,7 @@ def _json(seen: Examination, _arguments: Namespace) -> str:
 def _text(seen: Examination, arguments: Namespace) -> str:
     from sfsample.output.dump_text import Style, dump_text
 
-    style = Style(printable, whole=arguments.verbose)
+    style = Style(printable, whole=arguments.verbose, kernel=arguments.kernel)
     if arguments.output == "-" and sys.stdout.isatty():  # colour, and lines that fit, only on a terminal
         width = os.get_terminal_size(sys.stdout.fileno()).columns or None
         style = style._replace(width=width, bold=str if os.environ.get("NO_COLOR") else _bold)

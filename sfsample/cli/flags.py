@@ -169,6 +169,8 @@ def _walking(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--max-frames", type=values.positive, default=1024, metavar="N", help="default: 1024")
     parser.add_argument("--stack-bytes", type=values.size, default=256 << 10, metavar="N",
                         help="copy at most this much stack per thread (default: 256K)")  # fmt: skip
+    parser.add_argument("--kernel", action="store_true",
+                        help="where sleeping threads are in the kernel, too: _[k] (root)")  # fmt: skip
     _naming(parser)
 
 

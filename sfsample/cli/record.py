@@ -121,6 +121,7 @@ def sample(
         should_stop=should_stop,
         profile=profile,
         bad_stacks=bad_stacks,
+        kernel=arguments.kernel,
     )
 
 

@@ -127,6 +127,7 @@ class _Session:
                 rate=self._rate,
                 mode=arguments.mode,
                 max_frames=arguments.max_frames,
+                kernel=arguments.kernel,
                 stack_bytes=arguments.stack_bytes,
                 steppers=steppers(arguments),
                 should_stop=lambda: self._left or self._interrupt.requested,

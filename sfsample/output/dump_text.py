@@ -32,6 +32,7 @@ class Style(NamedTuple):
     width: int | None = None
     bold: Callable[[str], str] = str
     whole: bool = False
+    kernel: bool = False  # the kernel's stack of every thread
 
 
 def dump_text(
@@ -104,7 +105,7 @@ def _group(one: Group, waits: Mapping[int, Wait | None], words: Words, style: St
         tids = " ".join(str(t.tid) for t in one.threads[:_MANY])
         yield f"  {tids}{f' and {len(one.threads) - _MANY} more' * (len(one.threads) > _MANY)}"
     yield from _waiting(one, waits, words, style)
-    if thread.kernel_stack and (thread.state == "D" or thread.stack is None):
+    if thread.kernel_stack and (style.kernel or thread.state == "D" or thread.stack is None):
         yield style.clean(f"  kernel: {' <- '.join(thread.kernel_stack)}")
     yield from _stack(first, style)
 

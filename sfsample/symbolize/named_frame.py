@@ -32,6 +32,12 @@ class NamedFrame(NamedTuple):
     kind: Kind = ""
 
 
+def kernel_frame(name: str) -> NamedFrame:
+    """Return the frame of a function of the kernel."""
+    function = clean_name(name)
+    return NamedFrame(f"{function}_[k]", function, name, None, kind="k")
+
+
 def with_places(frame: NamedFrame, places: list[SourcePlace], naming: Naming) -> tuple[NamedFrame, ...]:
     """Return the frames at a place, the most inlined first: `places` are what DWARF says of it."""
     if not places:

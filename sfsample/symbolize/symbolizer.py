@@ -17,7 +17,7 @@ from sfsample.symbolize.cache import Cache
 from sfsample.symbolize.debug_files import DebugFiles
 from sfsample.symbolize.lines import Lines
 from sfsample.symbolize.module_symbols import ModuleSymbols
-from sfsample.symbolize.named_frame import NamedFrame, with_places
+from sfsample.symbolize.named_frame import NamedFrame, kernel_frame, with_places
 from sfsample.symbolize.names import clean_name, frame_name
 from sfsample.symbolize.naming import DEFAULT_NAMING, Naming
 from sfsample.symbolize.perf_map import PerfMaps
@@ -25,7 +25,6 @@ from sfsample.symbolize.spelling import spell
 from sfsample.symbolize.symtab import Symbol
 from sfsample.symbolize.unnamed import Unnamed, generated_without_name, module_without_name
 
-_Place = tuple[Module | None, int, int, int]  # a Location without how it was found
 NO_HOMES: Mapping[int, Home] = MappingProxyType({})
 
 
@@ -42,7 +41,7 @@ class Symbolizer:
         self._perf_maps = PerfMaps(homes)
         self._lines = Lines(self._cache, naming.progress)
         self._modules: dict[Module, ModuleSymbols] = {}
-        self._frames: dict[_Place, tuple[NamedFrame, ...]] = {}
+        self._frames: dict[Location, tuple[NamedFrame, ...]] = {}
 
     def symbol(self, module: Module, vaddr: int) -> Symbol | None:
         """Return the function symbol that covers `vaddr`."""
@@ -50,7 +49,7 @@ class Symbolizer:
 
     def frames(self, location: Location) -> tuple[NamedFrame, ...]:
         """Return the functions at a place, at least one; the most inlined comes first."""
-        place = location[:4]  # how it was found makes no difference
+        place = location._replace(found="")  # makes no difference
         found = self._frames.get(place)
         if found is None:
             found = self._frames[place] = self._named(location)
@@ -63,8 +62,8 @@ class Symbolizer:
     def unnamed(self) -> list[Unnamed]:
         """Return where places have no name, and why; most places first."""
         places = [place for place, frames in self._frames.items() if frames[-1].function is None]
-        modules = Counter(module for module, _, _, _ in places if module)
-        processes = Counter(pid for module, _, _, pid in places if not module and pid)
+        modules = Counter(place.module for place in places if place.module)
+        processes = Counter(place.pid for place in places if not place.module and place.pid)
         found = [module_without_name(module, self._of(module).why(), self._homes, count)
                  for module, count in modules.items()]  # fmt: skip
         found += [generated_without_name(pid, self._homes.get(pid), count, self._perf_maps.has(pid))
@@ -78,6 +77,8 @@ class Symbolizer:
 
     def _named(self, location: Location) -> tuple[NamedFrame, ...]:
         module = location.module
+        if location.kernel:
+            return (kernel_frame(location.kernel),)
         if module is None:
             return (self._generated(location),)
         frame = self._frame(module, location)

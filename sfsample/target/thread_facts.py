@@ -12,6 +12,7 @@ import re
 import time
 from typing import NamedTuple
 
+from sfsample.target.kernel_stack import kernel_stack
 from sfsample.target.procfs import ProcFs
 
 _EXEC_START = re.compile(rb"se\.exec_start\s*:\s*(\d+\.\d+)")
@@ -62,7 +63,7 @@ class FactReader:
     def facts(self, tid: int) -> ThreadFacts:
         """Read everything about one thread."""
         return ThreadFacts(self.usage(tid), self._last_ran(tid), self._syscall(tid), self._wchan(tid),
-                           self._kernel_stack(tid))  # fmt: skip
+                           kernel_stack(self._proc, tid) or ())  # fmt: skip
 
     def usage(self, tid: int) -> Usage:
         """Read the scheduler's figures."""
@@ -80,11 +81,6 @@ class FactReader:
     def _wchan(self, tid: int) -> str | None:
         text = (self._proc.read(f"task/{tid}/wchan") or b"").decode("ascii", "replace")
         return None if text in ("", "0") else text
-
-    def _kernel_stack(self, tid: int) -> tuple[str, ...]:
-        """Return functions, innermost first; none where only root may see them, or the kernel keeps none."""
-        lines = (self._proc.read(f"task/{tid}/stack") or b"").decode("ascii", "replace").splitlines()
-        return tuple(line.partition("] ")[2].partition("+")[0] for line in lines if "] " in line)
 
     # -- since when
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.live.cli_runner import begun, ended, sfsample
+from tests.live.cli_runner import NOBODY, begun, ended, is_root, sfsample
 from tests.live.targets import HANG_S, LineReader, Target, fixture, running, wait_until
 
 SPIN_S = "1"
@@ -131,6 +131,44 @@ def test_a_stripped_program_says_why(tmp_path: Path) -> None:
         dumped = sfsample("dump", "-v", "-p", target.pid)
         assert [line for line in dumped.err if f"{program}: " in line]
         assert not [line for line in sfsample("dump", "-p", target.pid).err if f"{program}: " in line]
+
+
+# -- the kernel
+
+
+@contextmanager
+def sleeper(*wrapper: str) -> Iterator[int]:
+    with subprocess.Popen([*wrapper, "sleep", "1000"]) as child:
+        try:
+            wait_until(lambda: "nanosleep" in Path(f"/proc/{child.pid}/wchan").read_text(), "it sleeps")
+            yield child.pid
+        finally:
+            child.kill()
+
+
+@pytest.mark.skipif(not is_root(), reason="kernel stacks are for root")
+def test_where_a_sleeping_thread_is_in_the_kernel() -> None:
+    with sleeper() as pid:
+        expected = Path(f"/proc/{pid}/stack").read_text().splitlines()
+        functions = [line.partition("] ")[2].partition("+")[0] + "_[k]" for line in expected]
+        plain, done = (
+            sfsample("-p", pid, "-d", SPIN_S, "--mode", "wall", *flags) for flags in ([], ["--kernel"])
+        )
+        dumped = sfsample("dump", "--kernel", "-p", pid)
+    [stack], [without] = done.stacks(), plain.stacks()
+    assert stack == ";".join([without, *reversed(functions)])
+    assert functions[0].removesuffix("_[k]") in dumped.out.decode()
+
+
+@pytest.mark.skipif(not is_root() or not may(*NOBODY), reason="needs root and setpriv")
+def test_without_permission_there_is_a_word_about_the_kernel() -> None:
+    with sleeper(*NOBODY) as pid:
+        flags = ("-p", pid, "--kernel")
+        done = sfsample(*flags, "-d", SPIN_S, "--mode", "wall", wrapper=NOBODY)
+        dumped = sfsample("dump", *flags, wrapper=NOBODY)
+    assert all("_[k]" not in stack for stack in done.stacks())
+    for one in (done, dumped):
+        assert any("kernel stacks cannot be read: that needs CAP_SYS_ADMIN" in line for line in one.err)
 
 
 # -- real ones
