@@ -117,9 +117,11 @@ def _replay(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", metavar="FILE", help="a stack that `sfsample record --save-bad DIR` wrote")
     parser.add_argument("--sysroot", default="", metavar="DIR",
                         help="look for programs and libraries under DIR, not here")  # fmt: skip
-    _walking(parser)
+    _unwinding(parser)
+    _naming(parser)
     parser.add_argument("--json", action="store_true", help="JSON instead of text")
     parser.add_argument("-o", "--output", default="-", metavar="FILE", help="file; - is stdout (default)")
+    parser.add_argument("-q", "--quiet", action="store_true", help="no progress")
 
 
 def _completion(parser: argparse.ArgumentParser) -> None:
@@ -159,6 +161,15 @@ def _rate_and_mode(parser: argparse.ArgumentParser) -> None:
 
 
 def _walking(parser: argparse.ArgumentParser) -> None:
+    _unwinding(parser)
+    parser.add_argument("--stack-bytes", type=values.size, default=256 << 10, metavar="N",
+                        help="copy at most this much stack per thread (default: 256K)")  # fmt: skip
+    parser.add_argument("--kernel", action="store_true",
+                        help="where sleeping threads are in the kernel, too: _[k] (root)")  # fmt: skip
+    _naming(parser)
+
+
+def _unwinding(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--unwind",
         type=values.steppers,
@@ -167,11 +178,6 @@ def _walking(parser: argparse.ArgumentParser) -> None:
         help=f"unwind with these, in order (default: {','.join(values.USUAL_STEPPERS)}; also: scan)",
     )
     parser.add_argument("--max-frames", type=values.positive, default=1024, metavar="N", help="default: 1024")
-    parser.add_argument("--stack-bytes", type=values.size, default=256 << 10, metavar="N",
-                        help="copy at most this much stack per thread (default: 256K)")  # fmt: skip
-    parser.add_argument("--kernel", action="store_true",
-                        help="where sleeping threads are in the kernel, too: _[k] (root)")  # fmt: skip
-    _naming(parser)
 
 
 def _naming(parser: argparse.ArgumentParser) -> None:

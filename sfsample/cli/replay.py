@@ -7,12 +7,14 @@ error, never a shorter stack.
 from argparse import Namespace
 
 from sfsample.cli.console import Output, steppers
+from sfsample.cli.naming import naming
 from sfsample.cli.terminal import printable
 from sfsample.errors import FormatError, SfsampleError
 from sfsample.output.document import json_text
 from sfsample.output.replay import replay_json, replay_text
 from sfsample.replay.offline import replay
 from sfsample.replay.saved import SavedStack, from_json
+from sfsample.symbolize.symbolizer import Symbolizer
 
 _MOST = 32 << 20
 
@@ -28,10 +30,11 @@ def run(arguments: Namespace) -> int:
             steppers=steppers(arguments),
             max_frames=arguments.max_frames,
         )
+        names = Symbolizer(naming(arguments))
         if arguments.json:
-            output.write(json_text(replay_json(saved, found), indent=1))
+            output.write(json_text(replay_json(saved, found, names), indent=1))
         else:
-            output.write("".join(f"{printable(line)}\n" for line in replay_text(saved, found)))
+            output.write("".join(f"{printable(line)}\n" for line in replay_text(saved, found, names)))
     finally:
         output.discard()
     return 0

@@ -15,9 +15,9 @@ from sfsample.symbolize.named_frame import NamedFrame
 from sfsample.symbolize.symbolizer import Symbolizer
 
 
-def replay_text(saved: SavedStack, found: Replayed) -> Iterator[str]:
+def replay_text(saved: SavedStack, found: Replayed, symbolizer: Symbolizer) -> Iterator[str]:
     """Yield the lines, without newlines; not yet cleaned for a terminal."""
-    stack, symbolizer = found.stack, Symbolizer()
+    stack = found.stack
     yield f"thread {saved.tid} of {saved.process} ({saved.arch.name})"
     yield f"then: {_ending(saved.stop_reason, saved.stopped_at, len(saved.frames))}"
     yield f"now:  {_ending(stack.stop_reason, stack.stopped_at or '', len(stack.frames))}"
@@ -37,9 +37,8 @@ def _names(symbolizer: Symbolizer, frame: Frame, module: Module | None) -> tuple
     return symbolizer.frames(locate(frame, module, 0))
 
 
-def replay_json(saved: SavedStack, found: Replayed) -> dict[str, Any]:
+def replay_json(saved: SavedStack, found: Replayed, symbolizer: Symbolizer) -> dict[str, Any]:
     """Return the document."""
-    symbolizer = Symbolizer()
     frames = zip(found.stack.frames, found.modules, strict=True)
     return {
         "schema": "sfsample.replay/1",
