@@ -5,7 +5,7 @@ import pytest
 from sfsample.arch import AARCH64, AMD64
 from sfsample.formats.elf import ElfImage
 from sfsample.memory import BytesMemory
-from sfsample.model import Found, Frame
+from sfsample.model import CFA, Found, Frame
 from sfsample.modules.module import Module
 from sfsample.unwind.plt import PltStepper
 from sfsample.unwind.row import apply_row
@@ -125,3 +125,24 @@ def test_each_instruction_of_a_stub(code, cfas):
         row = PltStepper().row_at(frame, made, AMD64)
         assert (row and row.cfa.offset) == cfa, at
         assert PltStepper().row_at(frame._replace(exact=False), made, AMD64) is None
+
+
+A64_STUB = "300000b0 11fe47f9 10e23f91 20021fd6"
+A64_NOP = "500000d0 110240f9 1f2003d5 20021fd6"
+
+
+@pytest.mark.parametrize(
+    ("code", "rules"),
+    [
+        ("f07bbfa9" + A64_STUB, {0: (0, 30), 4: (16, CFA), 8: (16, CFA), 16: (16, CFA)}),
+        (A64_STUB, {0: (0, 30), 12: (0, 30), 16: None}),
+        ("5f2403d5" + A64_NOP, {0: (0, 30), 4: (0, 30), 16: (0, 30)}),
+        ("300000b0 11fe47f9 10e23f91 00021fd6", {0: None, 8: None}),  # br x16 is another code
+    ],
+)
+def test_each_instruction_of_a_stub_of_aarch64(code, rules):
+    """As in tests/fixtures/aarch64/v3/target, by objdump."""
+    made = module(bytes.fromhex(code))
+    for at, rule in rules.items():
+        row = PltStepper().row_at(Frame(TEXT + at, 0, None, Found.CONTEXT, exact=True), made, AARCH64)
+        assert (row and (row.cfa.offset, row.ra.base)) == rule, at

@@ -1,12 +1,12 @@
-"""Stubs of a procedure linkage table that no table describes (lld writes none).
+"""Stubs of a procedure linkage table that no table describes (lld writes none; nobody does for AArch64).
 
 Law: answers only for an exact pc in a stub that it knows by its bytes; stubs are as regular as the row that
 each of their instructions has.
 
-Source: AMD64 psABI section 5.2 (figure 5.2, and the IBT variant).
+Source: AMD64 psABI section 5.2 (figure 5.2, and the IBT variant); for AArch64 what ld and lld write.
 """
 
-from sfsample.arch import AMD64, Arch
+from sfsample.arch import AARCH64, AMD64, Arch
 from sfsample.model import CFA, Found, Frame, Rule
 from sfsample.modules.module import Module
 from sfsample.unwind.known_code import code, row_among
@@ -19,7 +19,7 @@ def _row(pushed: int) -> UnwindRow:
     return UnwindRow(cfa, Rule(CFA, -8, deref=True), kept=tuple(sorted(AMD64.callee_saved)))
 
 
-_STUBS = (
+_AMD64_STUBS = (
     # jmp *GOT(%rip); push index; | jmp PLT0
     code(rb"(?P<here>\xff\x25....\x68....)\xe9....", _row(0)),
     code(rb"\xff\x25....\x68....(?P<here>\xe9....)", _row(1)),
@@ -33,6 +33,23 @@ _STUBS = (
     code(rb"\xff\x35....(?P<here>\xf2?\xff\x25....)", _row(2)),
 )
 
+_KEPT_A64 = tuple(sorted(AARCH64.callee_saved))
+_IN_X30 = UnwindRow(Rule(AARCH64.sp, 0, deref=False), Rule(AARCH64.ra, 0, deref=False), kept=_KEPT_A64)
+_A64_PUSHED = _IN_X30._replace(cfa=Rule(AARCH64.sp, 16, deref=False), ra=Rule(CFA, -8, deref=True))
+# adrp x16, GOT; ldr x17, [x16, ...]; add x16, x16, ... or nop; br x17
+_A64_JUMP = (
+    rb"[\x10\x30\x50\x70\x90\xb0\xd0\xf0]..[\x90\xb0\xd0\xf0]"
+    rb"\x11..\xf9(?:\x10..\x91|\x1f\x20\x03\xd5)\x20\x02\x1f\xd6"
+)
+_A64_STUBS = (
+    # PLT0: stp x16, x30, [sp, #-16]!; | and the jump
+    code(rb"(?P<here>\xf0\x7b\xbf\xa9)" + _A64_JUMP, _IN_X30),
+    code(rb"\xf0\x7b\xbf\xa9(?P<here>" + _A64_JUMP + rb")", _A64_PUSHED),
+    # bti c, perhaps, and the jump
+    code(rb"(?P<here>(?:\x5f\x24\x03\xd5)?" + _A64_JUMP + rb")", _IN_X30),
+)
+_STUBS = {AMD64.machine: _AMD64_STUBS, AARCH64.machine: _A64_STUBS}
+
 
 class PltStepper:
     """Steps from a stub to the function that called through it."""
@@ -41,6 +58,6 @@ class PltStepper:
 
     def row_at(self, frame: Frame, module: Module | None, arch: Arch) -> UnwindRow | None:
         """Return the row of the instruction."""
-        if module is None or not frame.exact or arch.machine != AMD64.machine:
+        if module is None or not frame.exact:
             return None
-        return row_among(_STUBS, frame, module)
+        return row_among(_STUBS.get(arch.machine, ()), frame, module)
