@@ -19,7 +19,7 @@ from sfsample.target.stack_copy import StackCopy
 _TRIES = 2
 # DWARF numbers of the registers that carry a system call's arguments; the kernel leaves them alone.  (vfork
 # of glibc keeps its return address in one.)  syscall(2), "Architecture calling conventions".
-_ARGUMENTS = {62: (5, 4, 1, 10, 8, 9), 183: (0, 1, 2, 3, 4, 5)}  # by e_machine
+_ARGUMENTS = {62: (5, 4, 1, 10, 8, 9), 183: (0, 1, 2, 3, 4, 5), 22: (2, 3, 4, 5, 6, 7)}  # by e_machine
 
 
 class Reading(NamedTuple):
