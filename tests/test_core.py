@@ -12,11 +12,13 @@ from struct import pack
 import pytest
 
 import sfsample
+from sfsample.arch import AARCH64_BE
 from sfsample.cli import main
 from sfsample.dumping import dump_core
 from sfsample.errors import CoreError, FormatError
 from sfsample.formats.elf import ElfImage
 from sfsample.model import Capture, Found, StopReason
+from sfsample.replay.saved import from_json
 from sfsample.target.core import CoreTarget
 from tests.builders.core_builder import Load, auxv, core, files, note, prpsinfo, prstatus
 
@@ -248,3 +250,25 @@ def test_what_is_no_file(path):
 def test_a_foreign_byte_order_is_a_machine_we_do_not_know():
     with pytest.raises(FormatError, match="e_machine 62"):
         opened(core(ONE, order="big"))
+
+
+# -- AArch64 big endian, which no distribution runs: registers and stack out of qemu's user emulation
+
+
+@pytest.mark.parametrize("table", ["sframe", "eh_frame"])
+def test_big_endian(table, capsys):
+    """The stack is the one that the source of `crash` says, by either table; return addresses are signed."""
+    path = CORES / "aarch64_be-qemu.json"
+    assert main(["replay", str(path), "--sysroot", str(FIXTURES), "--unwind", table, "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)["now"]
+    saved = from_json(path.read_text())
+    words = [
+        saved.snapshot.memory.word(at) for at, data in saved.pieces for at in range(at, at + len(data), 8)
+    ]
+
+    assert saved.arch == AARCH64_BE
+    assert [frame["function"] for frame in document["frames"]] == ["raise_here", *CRASH[6:]]
+    assert {frame["found"] for frame in document["frames"][1:]} == {table}
+    assert document["stop_reason"] == "outermost"
+    pcs = {int(frame["pc"], 16) for frame in document["frames"]}
+    assert any(word & AARCH64_BE.ra_mask in pcs and word not in pcs for word in words if word)
