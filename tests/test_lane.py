@@ -110,3 +110,17 @@ def test_words_of_a_copy():
     assert words_at(odd, 0x1013) is None
     assert words_at(BytesMemory(0, bytes(16), "big"), 0) is None
     assert words_at(Unseen(odd), 0x1008) is None
+
+
+def test_a_guess_that_is_asked_first_is_asked_each_time():
+    """Whether it is believed depends on the stack, so what comes after it is not for the fast lane."""
+    guess = Says({CODE: LEAF._replace(guess=True)}, Found.FRAME_POINTER)
+    table = Says(
+        {CODE: LEAF._replace(cfa=Rule(SP, 16, deref=False)), CODE + 0x10: OUTERMOST, CODE + 0x20: OUTERMOST}
+    )
+    unwinder = Unwinder(index_of(), steppers=(guess, table))
+    first = unwinder.walk(snapshot(words(0, CODE + 0x20)))
+    second = unwinder.walk(snapshot(words(CODE + 0x10, CODE + 0x20)))
+
+    assert [frame.pc - CODE for frame in first.frames] == [0, 0x20]
+    assert [frame.pc - CODE for frame in second.frames] == [0, 0x10]

@@ -82,7 +82,7 @@ class Ladder:
 
     def step(self, walk: Walk) -> Step | StopReason:
         """Step from where the walk stands to the caller, or say why not."""
-        failure, doubted = StopReason.NO_ROW, ""
+        failure, doubted, first = StopReason.NO_ROW, "", True
         for rung in self._rungs:
             row = self._row(rung, walk.frame, walk.arch)
             if row is None:
@@ -93,9 +93,10 @@ class Ladder:
             if isinstance(outcome, Step) or outcome is StopReason.OUTERMOST:
                 if doubted:
                     self._note(Doubt(walk.frame.pc, walk.frame.exact, doubted, failure, rung.found))
-                else:
+                if first:
                     self.lane.learn(walk.frame, row, rung.found, walk.arch)
                 return outcome
+            first = False
             if not doubted and (not row.guess or outcome is StopReason.REGISTER_UNKNOWN):
                 failure, doubted = outcome, rung.found
         nobody = failure in (StopReason.NO_ROW, StopReason.REGISTER_UNKNOWN)

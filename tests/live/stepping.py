@@ -15,14 +15,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from ptrace.binding.func import PTRACE_CONT, PTRACE_GETREGS, PTRACE_SETOPTIONS, PTRACE_TRACEME, ptrace
+from ptrace.binding.func import ptrace
 
 from sfsample.arch import AMD64
 from sfsample.memory import BytesMemory, PiecewiseMemory
 from sfsample.model import ThreadSnapshot
 from sfsample.modules.maps import Mapping, parse_maps
 
-PTRACE_SINGLESTEP, PTRACE_GETEVENTMSG = 9, 0x4201
+PTRACE_TRACEME, PTRACE_CONT, PTRACE_SINGLESTEP, PTRACE_GETREGS = 0, 7, 9, 12
+PTRACE_SETOPTIONS, PTRACE_GETEVENTMSG = 0x4200, 0x4201
 _TRACECLONE, _EXITKILL, _EVENT_CLONE = 0x8, 0x100000, 3
 _WALL = 0x40000000
 # index in user_regs_struct of DWARF registers 0..16

@@ -9,6 +9,7 @@ alone for the caller.
 EXCEPTIONS lists all that differs, with the reason; one that no longer occurs fails the test.
 """
 
+import os
 import subprocess
 from collections import Counter
 from collections.abc import Callable
@@ -27,7 +28,10 @@ from sfsample.unwind.unwinder import DEFAULT_STEPPERS, START, Unwinder
 from tests.live.stepping import Entry, State, Stepped, stepped
 from tests.live.targets import GENERATIONS, fixture
 
-pytestmark = pytest.mark.live
+pytestmark = [
+    pytest.mark.live,
+    pytest.mark.skipif(os.uname().machine != "x86_64", reason="the program is x86-64's"),
+]
 
 SP, FP, PC = AMD64.sp, AMD64.fp, AMD64.pc
 NO_SFRAME = tuple(stepper for stepper in DEFAULT_STEPPERS if stepper.found is not Found.SFRAME)
