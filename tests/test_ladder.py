@@ -2,10 +2,12 @@
 
 import pytest
 
-from sfsample.model import CFA, Found, Rule, StopReason
+from sfsample.arch import AARCH64, S390X
+from sfsample.memory import BytesMemory
+from sfsample.model import CFA, Found, Frame, Rule, StopReason
 from sfsample.unwind.frame_pointer import FramePointerStepper
 from sfsample.unwind.leaf import LeafStepper
-from sfsample.unwind.row import UnwindRow
+from sfsample.unwind.row import UnwindRow, apply_row
 from sfsample.unwind.scan import ScanStepper
 from sfsample.unwind.start import StartStepper
 from sfsample.unwind.unwinder import Unwinder
@@ -241,3 +243,21 @@ def test_no_doubt_without_somebody_who_knows_better():
     unwinder.walk(snapshot(words(CODE + 0x10)))
 
     assert not unwinder.doubts
+
+
+def test_where_a_scan_finds_the_return_address_on_other_machines():
+    s390x = ScanStepper().row_at(Frame(CODE, 0, None, Found.CONTEXT, exact=True), None, S390X)
+    aarch64 = ScanStepper().row_at(Frame(CODE, 0, None, Found.CONTEXT, exact=True), None, AARCH64)
+    big = BytesMemory(STACK, (CODE + 0x10).to_bytes(8, "big"), "big")
+
+    # r14 is saved at 112 of the caller's frame: found at sp, it tells where that begins
+    assert apply_row(s390x, {S390X.sp: STACK}, big, S390X).registers == {
+        S390X.sp: STACK - 112,
+        S390X.pc: CODE + 0x10,
+    }
+    # x30 beside x29, and no word of where the frame ends
+    at = {AARCH64.sp: STACK + 8}
+    assert apply_row(aarch64, at, words(STACK + 64, CODE + 0x10), AARCH64).registers == {
+        AARCH64.fp: STACK + 64,
+        AARCH64.pc: CODE + 0x10,
+    }
