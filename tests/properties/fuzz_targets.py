@@ -34,6 +34,8 @@ from tests.builders.debug_frame_builder import section as debug_frame_section
 from tests.builders.elf_builder import Bytes, Load
 from tests.builders.elf_builder import elf as elf_file
 from tests.builders.walks import CODE, LEAF, Says, index_of, snapshot, words
+from tests.properties.fuzz_names import NAMES
+from tests.properties.fuzz_names import SEEDS as NAME_SEEDS
 
 FIXTURES = Path(__file__).parent.parent / "fixtures"
 CRASH = FIXTURES / "v3" / "crash"
@@ -253,7 +255,7 @@ def core(data: bytes) -> None:
     assert all(isinstance(text, str) for text in target.problems)
 
 
-_ALL = (sframe, eh_frame, debug_frame, dwarf_expr, elf, symtab, core, saved_stack)
+_ALL = (sframe, eh_frame, debug_frame, dwarf_expr, elf, symtab, core, saved_stack, *NAMES)
 TARGETS: dict[str, Target] = {target.__name__: target for target in _ALL}
 
 
@@ -279,6 +281,9 @@ def seeds(target: str) -> Iterator[bytes]:
         return
     if target == "saved_stack":
         yield from _saved_stack_seeds()
+        return
+    if target in NAME_SEEDS:
+        yield from NAME_SEEDS[target](files)
         return
     if target in ("eh_frame", "dwarf_expr"):
         files += [path for path in LIBC if path.exists()][:1]

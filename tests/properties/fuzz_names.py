@@ -1,0 +1,129 @@
+"""What is done with bytes from which names are taken: parts of `fuzz_targets`, under the same law."""
+
+import lzma
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from itertools import islice
+from pathlib import Path
+from struct import pack
+
+from sfsample.errors import FormatError
+from sfsample.files import Home
+from sfsample.formats.dynamic import Dynamic
+from sfsample.formats.elf import SHT_SYMTAB, ElfImage
+from sfsample.modules.module import Module
+from sfsample.symbolize.cache import Cache
+from sfsample.symbolize.debug_files import DebugFiles, debug_link
+from sfsample.symbolize.debugdata import unpack
+from sfsample.symbolize.demangle import demangle
+from sfsample.symbolize.module_symbols import ModuleSymbols
+from sfsample.symbolize.naming import Naming
+from sfsample.symbolize.perf_map import PerfMap
+from sfsample.symbolize.plt import PltStubs
+from sfsample.symbolize.spelling import simplify, spell
+from sfsample.symbolize.symbol_index import build_index, from_bytes
+from sfsample.symbolize.symtab import SymbolTable
+from sfsample.symbolize.unnamed import module_without_name
+
+SOME = 30
+_HOMES: dict[int, Home] = {}
+
+
+def module_names(data: bytes) -> None:
+    """Name addresses of a whole file: its tables, its stubs, its dynamic section, what is packed in it."""
+    try:
+        image = ElfImage(data, "fuzzed")
+    except FormatError:
+        return
+    link = debug_link(image)
+    assert link is None or (link[0] and "/" not in link[0])
+    module = Module(image, 0, "fuzzed")
+    symbols = ModuleSymbols(module, DebugFiles([]), Cache(None))
+    stubs = PltStubs(image, lambda vaddr: f"f{vaddr:x}")
+    dynamic = Dynamic(image)
+    assert len(list(islice(dynamic.relocations(), SOME))) <= SOME
+    places = [section.vaddr for section in image.sections[:SOME]] + [s.vaddr for s in image.segments[:SOME]]
+    for vaddr in (*places, *(at + 16 for at in places)):
+        for found in (symbols.find(vaddr), stubs.find(vaddr)):
+            assert found is None or (found.name and found.start <= vaddr)
+    assert str(module_without_name(module, symbols.why(), _HOMES, 1))
+
+
+def perf_map(data: bytes) -> None:
+    """Look up the first addresses that are written there."""
+    table = PerfMap(data)
+    for line in data.split(b"\n")[:SOME]:
+        with suppress(ValueError):
+            address = int(line.partition(b" ")[0], 16)
+            for near in (address - 1, address, address + 1):
+                found = table.find(near)
+                assert found is None or found.start <= near < found.start + found.size
+
+
+def debugdata(data: bytes) -> None:
+    """Unpack mini debuginfo, and read what was in it."""
+    with suppress(FormatError):
+        ElfImage(unpack(data), "unpacked").symbols(SHT_SYMTAB)
+
+
+def symbol_index(data: bytes) -> None:
+    """Open a kept index, and look up in it: its numbers need not fit the table."""
+    index = from_bytes(memoryview(data))
+    if index is not None:
+        assert len(index.stated.starts) == len(index.stated.rows) == len(index.stated.reach)
+        assert index.to_bytes() == data
+
+
+def spelling(data: bytes) -> None:
+    """Spell a name in every way."""
+    name = data.decode("utf-8", "replace")
+    for flags in range(8):
+        naming = Naming(raw=bool(flags & 1), simplify=bool(flags & 2), merge_clones=bool(flags & 4))
+        assert bool(spell(name, naming)) == bool(name)
+    assert bool(simplify(name)) == bool(name)
+    demangle(name)
+
+
+NAMES = (module_names, perf_map, debugdata, symbol_index, spelling)
+
+
+# -- seeds
+
+
+def _programs(files: list[Path]) -> Iterator[bytes]:
+    yield from (path.read_bytes() for path in files if path.stat().st_size < 1 << 16)
+
+
+def _maps(_files: list[Path]) -> Iterator[bytes]:
+    for count in range(1, 6):
+        lines = (
+            f"{0x7F0000000000 + 0x40 * n:x} {0x20 + n:x} JS:*f{n} a b.js:{n}\n" for n in range(3 * count)
+        )
+        yield "".join(lines).encode()
+
+
+def _packed(files: list[Path]) -> Iterator[bytes]:
+    yield from (lzma.compress(data[:6000], lzma.FORMAT_XZ, preset=0) for data in _programs(files))
+
+
+def _indexes(files: list[Path]) -> Iterator[bytes]:
+    for data in _programs(files):
+        image = ElfImage(data, "x")
+        records, names = image.symbols() or (memoryview(b""), memoryview(b""))
+        yield build_index(records, names, image.byteorder, []).to_bytes()
+    yield pack("=QQ", 0, 0)
+
+
+def _names(files: list[Path]) -> Iterator[bytes]:
+    yield from (b"_ZN1a1bIiLi3EEEvT_.cold", b"_ZNSt6vectorIiSaIiEEixEm", b"_RNvCs1234_7mycrate3foo",
+                b"_ZN4core3ptr4drop17h0123456789abcdefE", b"void f<int>(a::b<c>) const")  # fmt: skip
+    for path in files[:3]:
+        image = ElfImage(path.read_bytes(), "x")
+        table = SymbolTable(*(image.symbols() or (b"", b"")), image.byteorder, image.code_sections)
+        found = (table.find(vaddr) for start, end in image.executable for vaddr in range(start, end, 97))
+        yield from (symbol.name.encode() for symbol in islice(filter(None, found), 5))
+
+
+SEEDS: dict[str, Callable[[list[Path]], Iterator[bytes]]] = {
+    "module_names": _programs, "perf_map": _maps, "debugdata": _packed, "symbol_index": _indexes,
+    "spelling": _names}  # fmt: skip
