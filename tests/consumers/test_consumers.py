@@ -5,6 +5,7 @@ import json
 import os
 import re
 import shutil
+import subprocess
 import tempfile
 from collections import Counter
 from html import unescape
@@ -165,7 +166,14 @@ def firefox():
     environment = {**os.environ, "HOME": home}
 
     def load(path: Path):
-        tools.run([*command, "load", str(path)], env=environment)
+        # it gives its own daemon half a second to start, and says that trying again often works
+        for _ in range(20):
+            done = subprocess.run(
+                [*command, "load", str(path)], env=environment, capture_output=True, text=True, check=False
+            )
+            if "did not become ready" not in done.stderr:
+                break
+        assert done.returncode == 0, done.stderr
         return lambda *words: json.loads(tools.run([*command, *words, "--json"], env=environment))
 
     yield load

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-NPM = Path(__file__).parents[2] / ".venv" / "consumers" / "node_modules"
+VENV = Path(__file__).parents[2] / ".venv"
+NPM = VENV / "consumers" / "node_modules"
 
 
 def pprof() -> list[str]:
@@ -37,14 +38,14 @@ def flamegraph() -> list[str]:
 def package(name: str) -> Path:
     """Return the directory of an npm package."""
     if not (NPM / name).exists():
-        pytest.skip(f"there is no {name} (scripts/setup dev installs it where there is npm)")
+        pytest.skip(f"there is no {name} (scripts/setup dev installs it where there is a Node 24)")
     return NPM / name
 
 
 def profiler_cli() -> list[str]:
     """Return the command of Mozilla's profiler-cli, which wants Node 24."""
     script = package("@firefox-devtools/profiler-cli") / "dist" / "profiler-cli.js"
-    return [str(package("node") / "bin" / "node"), str(script)]
+    return [str(VENV / "bin" / "node"), str(script)]
 
 
 def run(command: list[str], **options) -> str:
