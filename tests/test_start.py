@@ -44,6 +44,7 @@ def outcome(code: str, at: int, *, exact: bool, entry: bool = False, before: str
     ("code", "exact", "returned_to"),
     [
         (START_CONTEXT, range(25), {0, 17, 25, *range(1, 25)}),
+        ("f30f1efa" + START_CONTEXT, range(29), range(30)),  # built for indirect branch tracking
         (MUSL_CLONE, range(9, 15), range(10, 16)),
         (GOEXIT, (), {1}),
     ],
@@ -55,7 +56,9 @@ def test_outermost(code, exact, returned_to):
     assert {at for at in range(size + 1) if outcome(code, at, exact=False) == "outermost"} == set(returned_to)
 
 
-@pytest.mark.parametrize(("code", "end"), [(START, 37), (MUSL_START, 22), (LD_SO, 61)])
+@pytest.mark.parametrize(
+    ("code", "end"), [(START, 37), (MUSL_START, 22), (LD_SO, 61), ("f30f1efa" + LD_SO, 65)]
+)
 def test_the_entry_of_a_program(code, end):
     size = len(bytes.fromhex(code))
 

@@ -12,7 +12,7 @@ from sfsample.model import Frame
 from sfsample.modules.module import Module
 from sfsample.unwind.row import UnwindRow
 
-REACH = 64  # bytes before and after a pc that a pattern may span
+REACH = 96  # bytes before and after a pc that a pattern may span
 
 
 class Code(NamedTuple):

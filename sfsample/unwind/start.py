@@ -28,7 +28,7 @@ _ANYWHERE = (
     # glibc __start_context, to which a makecontext's function returns; its table says that a caller follows:
     # mov %rbx,%rsp; mov (%rsp),%rdi; test %rdi,%rdi; je; call setcontext; mov %rax,%rdi; call exit
     code(
-        rb"(?P<here>\x48\x89\xdc\x48\x8b\x3c\x24\x48\x85\xff\x74.\xe8....\x48\x89\xc7\xe8....)",
+        rb"(?P<here>(?:\xf3\x0f\x1e\xfa)?\x48\x89\xdc\x48\x8b\x3c\x24\x48\x85\xff\x74.\xe8....\x48\x89\xc7\xe8....)",
         _OUTERMOST,
     ),
     # glibc clone, clone3: mov $56 or $435,%eax; syscall; test %rax,%rax; jl; je; ret
@@ -44,7 +44,8 @@ _AT_ENTRY = (
     code(rb"(?P<here>(?:\xf3\x0f\x1e\xfa)?\x48?\x31\xed.{0,40}?(?:\xe8|\xff\x15)....)", _OUTERMOST),
     # glibc's ld.so: mov %rsp,%rdi; call _dl_start; ...; xor %ebp,%ebp; call _dl_init; ...; jmp *%r12
     code(
-        rb"(?P<here>\x48\x89\xe7\xe8....(?:.{0,40}?\x31\xed\xe8....(?:.{0,16}?\x41\xff\xe4)?)?)", _OUTERMOST
+        rb"(?P<here>(?:\xf3\x0f\x1e\xfa)?\x48\x89\xe7\xe8....(?:.{0,40}?\x31\xed\xe8....(?:.{0,16}?\x41\xff\xe4)?)?)",
+        _OUTERMOST,
     ),
 )
 
