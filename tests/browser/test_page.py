@@ -94,7 +94,7 @@ def test_search_shows_the_matched_share(page):
 
 def test_callers_of_each_function(page):
     page.click_on("#invert")
-    page.click(*page.at(1, 0.3))  # dict_get 2 | hash 6 | write 2
+    page.click(*page.at(1, 0.3))  # hash 6 | dict_get 2 | write 2
     assert page.status.startswith("hash  ·  6 samples, 60.0 % of all")
     page.click(*page.at(2, 0.1))  # its callers: dict_get 4, idle 2
     assert page.status.startswith("dict_get  ·  4 samples, 40.0 % of all")

@@ -38,13 +38,23 @@ class Flame {
       const [node, depth, left] = todo.pop();
       this.boxes.push({ node, depth, left, width: node === zoom ? this.width : node.total * scale, above: false });
       this.rows = Math.max(this.rows, depth + 1);
-      let x = left;
+      let x = left, rest = 0;
       for (const kid of node.children()) {
         const width = kid.total * scale;
-        if (width >= NARROWEST) todo.push([kid, depth + 1, x]);
+        if (width >= NARROWEST) {
+          this.leaveOut(depth + 1, x - rest, rest);
+          rest = 0;
+          todo.push([kid, depth + 1, x]);
+        } else rest += width;
         x += width;
       }
+      this.leaveOut(depth + 1, x - rest, rest);
     }
+  }
+
+  // Boxes too narrow to draw, side by side, are one strip without a name.
+  leaveOut(depth, left, width) {
+    if (width >= NARROWEST) this.boxes.push({ node: null, depth, left, width, above: false });
   }
 
   top(box) {
@@ -68,7 +78,7 @@ class Flame {
     const letter = pen.measureText("m").width;
     const style = getComputedStyle(document.documentElement);
     const ink = { text: style.getPropertyValue("--text"), found: style.getPropertyValue("--found"),
-      accent: style.getPropertyValue("--accent") };
+      accent: style.getPropertyValue("--accent"), rest: style.getPropertyValue("--line") };
     for (const box of this.boxes) {
       const y = this.top(box) - scroller.scrollTop;
       if (y > -ROW && y < height) this.drawBox(pen, box, y, letter, ink);
@@ -77,6 +87,11 @@ class Flame {
 
   drawBox(pen, box, y, letter, ink) {
     const { hits, selected, colour } = this.view;
+    if (!box.node) {
+      pen.fillStyle = ink.rest;
+      pen.fillRect(box.left, y, box.width, ROW - 1);
+      return;
+    }
     const gap = box.width > 3 ? 0.5 : 0;
     const hit = hits && box.node.frame >= 0 && hits[box.node.frame];
     pen.globalAlpha = (box.above ? 0.55 : 1) * (hits && !hit ? 0.45 : 1);
@@ -101,7 +116,7 @@ class Flame {
     const x = clientX - edge.left, y = clientY - edge.top + this.scroller.scrollTop;
     return this.boxes.find((box) => {
       const top = this.top(box);
-      return y >= top && y < top + ROW && x >= box.left && x < box.left + box.width;
+      return box.node && y >= top && y < top + ROW && x >= box.left && x < box.left + box.width;
     });
   }
 
@@ -119,7 +134,8 @@ class Flame {
 
 // Colours: one hue for each module, or one for each way in which a frame was found, or one for each direction
 // of a change.  Names are hashed, so that a module looks the same in every graph.
-const FOUND_HUES = { context: 210, sframe: 135, eh_frame: 45, signal_frame: 280, frame_pointer: 10, null_call: 330, scan: 0 };
+const FOUND_HUES = { context: 210, sframe: 135, eh_frame: 45, debug_frame: 60, signal_frame: 280, start: 180, plt: 300,
+  frame_pointer: 15, leaf: 25, null_call: 330, scan: 0 };
 
 function palette() {
   const style = getComputedStyle(document.documentElement);

@@ -162,7 +162,7 @@ function begin() {
   byId("about").textContent = data.about;
   byId("losses").textContent = data.losses.join("; ");
   byId("losses").hidden = !data.losses.length;
-  const threads = data.threads.map((name, at) => [profile.threadTotal(at), name, at]).sort((a, b) => b[0] - a[0]);
+  const threads = profile.threadTotals().map((sum, at) => [sum, data.threads[at], at]).sort((a, b) => b[0] - a[0]);
   fillSelect("thread", [["all threads", -1], ...threads.map(([sum, name, at]) => [`${name}  ${percent(sum, profile.total[0])}`, at])]);
   fillSelect("weight", data.weights.map((name, at) => [WEIGHT_NAMES[name] || name, at]));
   fillSelect("colour", [...(data.diff ? [["change", "change"]] : []), ["module", "module"], ["how it was found", "found"]]);

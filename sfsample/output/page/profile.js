@@ -48,9 +48,11 @@ class Profile {
     return [self, total];
   }
 
-  threadTotal(thread) {
-    const { thread: of, weights } = this.data.stacks;
-    return of.reduce((sum, one, s) => sum + (thread < 0 || one === thread ? weights[this.weight][s] : 0), 0);
+  threadTotals() {
+    const { thread, weights } = this.data.stacks;
+    const sums = this.data.threads.map(() => 0);
+    thread.forEach((one, s) => { sums[one] += weights[this.weight][s]; });
+    return sums;
   }
 
   name(frame) { return frame < 0 ? "all" : this.data.frames.text[frame]; }
@@ -161,7 +163,7 @@ class Caller {
         byFrame.get(frame[node]).add([parent[node], weight, change]);
       }
       this.known = [...byFrame.values()].filter((kid) => kid.total > 0);
-      this.known.sort((a, b) => this.profile.byName(a, b));
+      this.known.sort((a, b) => b.total - a.total || this.profile.byName(a, b));
     }
     return this.known;
   }
