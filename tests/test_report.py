@@ -12,6 +12,7 @@ from sfsample.errors import BadInput, SfsampleError
 from sfsample.input.read import parse, read_report
 from sfsample.output.folded import folded_lines
 from sfsample.output.formats import FORMATS
+from sfsample.output.losses import losses
 from sfsample.report.builder import ReportBuilder
 from sfsample.report.merge import choose, focus, merge, merge_by
 from sfsample.report.report import CPU, SAMPLES, WALL, Report, ReportFrame, Thread
@@ -195,6 +196,15 @@ def test_merging_adds_up():
     both = merge([full(), full()])
     assert [both.total(weight) for weight in (SAMPLES, WALL, CPU)] == [22, 220, 142]
     assert (both.duration_ns, len(both.stacks)) == (2 * 10**9, len(full().stacks))
+
+
+def test_merging_adds_up_the_losses():
+    merged = merge([full(), from_lines("a;b 1"), full()])
+    assert losses(merged) == [
+        "2 of 23 samples have a truncated stack", "2 of 24 ticks missed", "4 captures failed"
+    ]  # fmt: skip
+    odd = full()._replace(stats={"ticks": "x", "captures": 5, "problems": 3})
+    assert losses(merge([odd, odd])) == ["2 of 22 samples have a truncated stack"]
 
 
 def test_merging_keeps_the_weights_that_all_have():

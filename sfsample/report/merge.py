@@ -4,6 +4,7 @@ Law: pure; weights are added, never invented.  What the merged values do not agr
 survives only what keeps its stacks.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from itertools import compress
 from typing import Any, Literal
@@ -64,7 +65,29 @@ def merge(reports: Sequence[Report]) -> Report:
         started_ns=min((report.started_ns for report in reports if report.started_ns), default=None),
         duration_ns=None if None in durations else sum(filter(None, durations)),
         rate_hz=rates.pop() if len(rates) == 1 else None,
+        stats=_add_up([report.stats for report in reports if report.stats]),
     )
+
+
+def _list(value: object) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _add_up(stats: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
+    """Return the counts of several recordings, losses above all; what cannot be added is left out."""
+    if not stats:
+        return None
+    merged: dict[str, Any] = {"problems": [text for one in stats for text in _list(one.get("problems"))]}
+    for key in ("ticks", "late_ticks", "samples", "eintr_prone_stops"):
+        merged[key] = sum(value for one in stats if isinstance(value := one.get(key), int))
+    for key in ("captures", "stacks", "frames"):
+        counts: Counter[str] = Counter()
+        for one in stats:
+            found = one.get(key)
+            if isinstance(found, dict):
+                counts.update({name: n for name, n in found.items() if isinstance(n, int)})
+        merged[key] = dict(counts)
+    return merged
 
 
 # -- frames that are one
