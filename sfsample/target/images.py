@@ -43,7 +43,7 @@ class ImageOpener:
                 continue
             except OSError:
                 continue
-            if self._is_mapped(image, mapping, path):
+            if any(self._is_mapped(image, one, path) for one in self._of_same_file(mapping)):
                 return image
             refused = "the file there now is not the one that is mapped"
         rebuilt = self._rebuild(mapping)
@@ -72,6 +72,14 @@ class ImageOpener:
             yield f"/proc/{self._pid}/root{mapping.path}"
             yield mapping.path  # maps names files of a chroot as we see them
         yield self._map_file(mapping)
+
+    def _of_same_file(self, mapping: Mapping) -> Iterator[Mapping]:
+        """Yield the mapping, then others of its file: V8 maps its builtins again, away from their headers."""
+        yield mapping
+        file = (mapping.path, mapping.device, mapping.inode)
+        for one in self._proc.maps() if mapping.inode else ():
+            if one != mapping and one.executable and (one.path, one.device, one.inode) == file:
+                yield one
 
     def _is_mapped(self, image: ElfImage, mapping: Mapping, path: str) -> bool:
         bias = image.load_bias(mapping.start, mapping.offset, executable=mapping.executable)

@@ -100,6 +100,9 @@ class LiveProcess:
         """
         for module in modules:
             vaddr, size = module.image.mark
+            mapping = self.index.any_mapping(module.address(vaddr))
+            if mapping is not None and mapping.path != module.path:
+                continue  # its code was mapped again elsewhere, without what marks it
             expected = module.image.loaded(vaddr, size)
             count = self._mark.fill(tid, module.address(vaddr), size)
             if expected is not None and count == size and self._mark.bytes[:count] != expected:

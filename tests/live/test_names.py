@@ -4,6 +4,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -133,6 +134,32 @@ def test_a_stripped_program_says_why(tmp_path: Path) -> None:
         assert not [line for line in sfsample("dump", "-p", target.pid).err if f"{program}: " in line]
 
 
+# -- code that is mapped a second time, as V8 does with its builtins
+
+TWICE = """
+import ctypes, mmap, os
+path = next(line.split()[-1] for line in open("/proc/self/maps") if "/libc.so.6" in line)
+row = next(line.split() for line in open("/proc/self/maps") if path in line and "r-xp" in line)
+start, end = (int(word, 16) for word in row[0].split("-"))
+libc = ctypes.CDLL(None)
+libc.mmap.restype = ctypes.c_void_p
+libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+again = libc.mmap(None, end - start, 5, 2, os.open(path, os.O_RDONLY), int(row[2], 16))
+pause = ctypes.cast(libc.pause, ctypes.c_void_p).value
+print("on", flush=True)
+ctypes.CFUNCTYPE(ctypes.c_int)(pause - start + again)()
+"""
+
+
+def test_code_that_is_mapped_twice_has_its_names() -> None:
+    with spoken([sys.executable, "-c", TWICE]) as pid:
+        wait_until(lambda: Path(f"/proc/{pid}/syscall").read_text().startswith("34 "), "it is in pause(2)")
+        done = sfsample("-p", pid, "-d", SPIN_S, "--mode", "wall")
+    [stack] = done.stacks()
+    assert re.search(r"pause$", stack)
+    assert not any("not the one that is mapped" in line for line in done.err)
+
+
 # -- the kernel
 
 
@@ -174,7 +201,8 @@ def test_without_permission_there_is_a_word_about_the_kernel() -> None:
 # -- real ones
 
 NODE = (
-    "function fib(n) { return n < 2 ? n : fib(n - 1) + fib(n - 2) } console.log('on'); while (true) fib(20)"
+    "function fib(n) { return n < 2 ? n : fib(n - 1) + fib(n - 2) }\n"
+    "console.log('on'); while (true) { fib(20); [3, 1].sort() }"
 )
 PYTHON = (
     "def fib(n): return n if n < 2 else fib(n - 1) + fib(n - 2)\nprint('on', flush=True)\nwhile True: fib(12)"
@@ -203,6 +231,7 @@ def test_node() -> None:
             done = ended(child)
     frames = [frame for stack in done.stacks() for frame in stack.split(";")]
     assert any(re.fullmatch(r"JS:\*fib .*_\[j\]", frame) for frame in frames)
+    assert not any("not the one that is mapped" in line for line in done.err)
     named = sum(count for stack, count in done.stacks().items() if "JS:*fib" in stack)
     assert named > sum(done.stacks().values()) / 2
 
