@@ -96,3 +96,11 @@ def test_inlined_functions_are_frames():
 
 def test_nothing():
     assert folded(profile()) == []
+
+
+def test_cpu_time_that_nobody_measured_is_no_zero():
+    made = profile((1, 1, [A], OK))
+    assert name_profile(made, Namer()).weights == ("samples", "wall_ns")
+    made.add(1, 1, [A], Stack((), OK), at_ns=0, wall_ns=9, cpu_ns=5)
+    report = name_profile(made, Namer())
+    assert (report.weights, report.total("cpu_ns")) == (("samples", "wall_ns", "cpu_ns"), 5)

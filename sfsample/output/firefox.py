@@ -107,7 +107,7 @@ class _ThreadTables:
             "time": [time for _, time, *_ in rows],
             "weight": [weight for *_, weight, _ in rows],
             "weightType": "samples",
-            "threadCPUDelta": [cpu for *_, cpu in rows],
+            **({"threadCPUDelta": [cpu for *_, cpu in rows]} if CPU in report.weights else {}),
         }
 
     def _laid_out(self, chosen: list[int]) -> list[tuple[int, float, int, int]]:

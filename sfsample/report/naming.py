@@ -23,7 +23,10 @@ class Namer(Protocol):
 
 def name_profile(profile: Profile, namer: Namer) -> Report:
     """Return the report of a profile."""
-    builder = ReportBuilder(WEIGHTS)
+    measured = (
+        WEIGHTS if any(profile.cpu_ns.values()) else WEIGHTS[:-1]
+    )  # CPU time that nobody measured is no 0
+    builder = ReportBuilder(measured)
     places: dict[Location, tuple[ReportFrame, ...]] = {}
     indexes: dict[StackKey, int] = {}
     for key, count in profile.counts.items():
@@ -33,7 +36,9 @@ def name_profile(profile: Profile, namer: Namer) -> Report:
                 places[place] = tuple(_frame(place, named) for named in namer.frames(place))
             frames.extend(places[place])
         weights = (count, profile.wall_ns[key], profile.cpu_ns[key])
-        indexes[key] = builder.add(_thread(profile, key), frames, str(key.stop_reason), weights)
+        indexes[key] = builder.add(
+            _thread(profile, key), frames, str(key.stop_reason), weights[: len(measured)]
+        )
     return builder.finish(
         started_ns=profile.started_ns or None,
         rate_hz=profile.stats.rate_hz,

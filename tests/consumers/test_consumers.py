@@ -147,6 +147,16 @@ def test_speedscope_s_table_is_ours(recorded, speedscope):
         assert shown[f"{thread.name}/{thread.tid} (samples)"] == str(samples)
 
 
+def test_speedscope_shows_measured_cpu_time_and_truncation(speedscope, tmp_path):
+    path = tmp_path / "full.json"
+    path.write_bytes(FORMATS["speedscope"].write(full()))
+    tab = speedscope(path, "full.speedscope.json")
+    rows = tab.js("[...document.querySelectorAll('tr')].map((r) => [...r.cells].map((c) => c.textContent))")
+    shown = {row[1]: row[2] for row in rows}
+    assert (shown["app/10 (CPU time)"], shown["worker/11 (CPU time)"]) == ("70.00ns", "1.00ns")
+    assert (shown["app/10 (elapsed time)"], shown["worker/11 (samples)"]) == ("80.00ns", "3")
+
+
 @pytest.mark.parametrize(("form", "name"), [("pprof", "out.pb.gz"), ("folded", "out.folded")])
 def test_speedscope_reads_our_pprof_and_folded_too(recorded, speedscope, form, name):
     report, directory = recorded
