@@ -5,6 +5,7 @@ system needs root.
 """
 
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -17,6 +18,7 @@ import pytest
 from tests.live.cli_runner import is_root
 from tests.live.hanging import Seen, calls, find
 from tests.live.targets import HANG_S, assert_untraced, first_line, states, status, wait_until
+from tests.live.test_cli_errors import wchan
 
 pytestmark = pytest.mark.live
 REDIS, INITDB, POSTGRES, PSQL = (find(name) for name in ("redis-server", "initdb", "postgres", "psql"))
@@ -163,25 +165,29 @@ while os.read(fd, 1 << 17):
     pass
 """
 
+READER = """
+import os, signal, sys
+signal.signal(signal.SIGUSR1, lambda *_: None)
+os.stat(sys.argv[1])
+"""
+
 
 @pytest.mark.skipif(not is_root() or not os.access("/dev/fuse", os.R_OK), reason="needs root and /dev/fuse")
 def test_a_file_system_that_does_not_answer(tmp_path: Path) -> None:
-    """Reading a directory of it sleeps; a kill makes that sleep uninterruptible."""
+    """Whoever asks it for a file sleeps; a signal makes that sleep one that only SIGKILL ends: state D."""
     with child(sys.executable, "-c", FUSE, tmp_path, stdout=subprocess.PIPE) as daemon:
         assert daemon.stdout is not None
         if daemon.stdout.readline() != b"mounted\n":
             pytest.skip("file systems may not be mounted here")
         try:
-            with child("stat", tmp_path / "file") as reader:
-                wait_until(
-                    lambda: states(reader.pid) & {"S", "D"} and calls(reader.pid), "it waits for an answer"
-                )
-                reader.send_signal(15)
+            with child(sys.executable, "-c", READER, tmp_path / "file") as reader:
+                wait_until(lambda: wchan(reader.pid) == b"request_wait_answer", "it waits for an answer")
+                reader.send_signal(signal.SIGUSR1)
                 wait_until(lambda: status(reader.pid)["State"].startswith("D"), "in state D")
                 seen = Seen(reader.pid)
                 assert seen.kinds == ["kernel"]
-                seen.says(rf"process {reader.pid} \(stat\) waits for the kernel for \w+\({tmp_path}/file\), "
-                          r"uninterruptibly, in request_wait_answer")  # fmt: skip
+                seen.says(rf"process {reader.pid} \(python\S*\) waits for the kernel for \w+\({tmp_path}"
+                          r"/file\), uninterruptibly, in request_wait_answer")  # fmt: skip
                 daemon.kill()
         finally:
             daemon.kill()
