@@ -67,12 +67,12 @@ class FactReader:
 
     def usage(self, tid: int) -> Usage:
         """Read the scheduler's figures."""
-        fields = (self._proc.read(f"task/{tid}/schedstat") or b"").split()
+        fields = (self._proc.task(tid, "schedstat") or b"").split()
         return Usage(*map(int, fields)) if len(fields) == 3 else Usage(None, None, None)
 
     def _syscall(self, tid: int) -> Syscall | None:
         """Parse "running", "-1 SP PC" or "NR ARG*6 SP PC"."""
-        fields = (self._proc.read(f"task/{tid}/syscall") or b"").split()
+        fields = (self._proc.task(tid, "syscall") or b"").split()
         if len(fields) != 9 or fields[0] == b"-1":
             return None
         *args, sp, pc = (int(field, 16) for field in fields[1:])
@@ -100,7 +100,7 @@ class FactReader:
         return LastRan(self._processor(tid), float(found[1]) / 1000, seen) if found else None
 
     def _processor(self, tid: int) -> int:
-        fields = (self._proc.read(f"task/{tid}/stat") or b"").rpartition(b") ")[2].split()
+        fields = (self._proc.task(tid, "stat") or b"").rpartition(b") ")[2].split()
         return int(fields[36]) if len(fields) > 36 else -1
 
 
