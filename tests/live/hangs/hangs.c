@@ -2,6 +2,7 @@
    begun, and then hangs.  The functions are named after what they do, and are kept out of line. */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
+#include <dirent.h>
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <pthread.h>
@@ -132,16 +133,18 @@ OWN static void change_table(void) { pthread_rwlock_wrlock(&table); slow_write()
 static void *scanner(void *given) { name("scanner"); scan_table(); return given; }
 static void *changer(void *given) { name("changer"); change_table(); return given; }
 
-static int asleep(void) { /* every thread but this one, as the kernel sees it */
-    char path[64], line[512];
-    int count = 0, self = gettid();
-    for (int tid = getpid(); tid < getpid() + 64; tid++) {
-        snprintf(path, sizeof path, "/proc/self/task/%d/stat", tid);
-        FILE *file = fopen(path, "r");
+static int asleep(void) { /* threads that sleep, as the kernel sees it: this one does not */
+    char path[300], line[512];
+    int count = 0;
+    DIR *tasks = opendir("/proc/self/task");
+    for (struct dirent *task; (task = readdir(tasks)) != NULL;) {
+        snprintf(path, sizeof path, "/proc/self/task/%s/stat", task->d_name);
+        FILE *file = task->d_name[0] == '.' ? NULL : fopen(path, "r");
         if (file == NULL) continue;
-        if (tid != self && fgets(line, sizeof line, file) && strrchr(line, ')')[2] == 'S') count++;
+        if (fgets(line, sizeof line, file) && strrchr(line, ')')[2] == 'S') count++;
         fclose(file);
     }
+    closedir(tasks);
     return count;
 }
 
