@@ -35,6 +35,7 @@ class How(NamedTuple):
     stack_bytes: int = DEFAULT_STACK_BYTES
     steppers: Sequence[Stepper] = DEFAULT_STEPPERS
     stop: bool = True  # threads that run may be stopped
+    consistent: bool = False  # all threads at one instant
 
 
 _DEFAULT_HOW = How()
@@ -114,7 +115,7 @@ class _Work:
             self._failures.append(failure)
             return
         unwinder = Unwinder(target.index, steppers=how.steppers, max_frames=how.max_frames)
-        targets.append((target, Dumper(target, unwinder, stop=stop)))
+        targets.append((target, Dumper(target, unwinder, stop=stop, consistent=how.consistent and stop)))
 
     def _look(self, targets: list[tuple[LiveProcess, Dumper]]) -> None:
         for number in range(self._how.looks):

@@ -16,6 +16,7 @@ from sfsample.model import Capture, Stack
 from sfsample.modules.module import Module
 from sfsample.target.calls import Call
 from sfsample.target.file_locks import FileLock, waited_for
+from sfsample.target.instant import Instant
 from sfsample.target.live import LiveProcess
 from sfsample.target.permission import tracer_of_any
 from sfsample.target.pipe_ends import PipeEnd, pipe_ends
@@ -109,15 +110,20 @@ class ProcessDump(NamedTuple):
     ends: tuple[PipeEnd, ...] = ()  # of the pipes that its threads sleep in
     others: tuple[tuple[int, str], ...] = ()
     tracer: tuple[int, str] | None = None
+    ran: tuple[int, ...] | None = None  # not at the one instant of the others; None: none was asked for
     home: Home | None = None  # where names are to be looked for
 
 
 class Dumper:
     """Dumps one process: `look` as often as wanted, then `result`."""
 
-    def __init__(self, target: LiveProcess, unwinder: Unwinder, *, stop: bool = True) -> None:
+    def __init__(
+        self, target: LiveProcess, unwinder: Unwinder, *, stop: bool = True, consistent: bool = False
+    ) -> None:
         self._target = target
         self._looker = Looker(target, unwinder, stop=stop)
+        self._consistent = consistent
+        self._instants: list[Instant] = []
         self._facts = FactReader(target.proc)
         self._around = Surroundings(target.proc)
         self._foreign = sees_other_tids(target.proc)
@@ -128,6 +134,14 @@ class Dumper:
         """Look at every thread: at those that are new or have run since the last look, closely."""
         before, self._threads = self._threads, {}
         self._around = Surroundings(self._target.proc)  # a descriptor may be another's by now
+        if self._consistent:
+            self._instants.append(self._target.take_instant())
+        try:
+            self._look(before)
+        finally:
+            self._target.leave_instant()
+
+    def _look(self, before: dict[int, ThreadDump]) -> None:
         for tid, stat in self._target.threads():
             known = before.get(tid)
             thread = self._first(tid, stat) if known is None else self._again(known, stat)
@@ -170,7 +184,8 @@ class Dumper:
 
     def _stack(self, thread: ThreadDump) -> ThreadDump:
         self._target.index.expire()
-        found = self._looker.look(thread.tid, thread.state)
+        slept = self._consistent and thread.tid in self._instants[-1].read
+        found = self._looker.look(thread.tid, "S" if slept else thread.state)
         if isinstance(found, Missed):
             return thread._replace(error=_GONE if found.gone else found.why)
         snapshot = found.snapshot
@@ -192,7 +207,8 @@ class Dumper:
             threads, (*target.opener.problems, *target.index.problems),
             self._around.children() if any(call.name in _WAIT_FOR_CHILDREN for call in calls) else (),
             locks, ends, tuple((pid, process_name(pid)) for pid in named),
-            tracer_of_any(proc) if any(t.state == "t" for t in threads) else None, target.home,
+            tracer_of_any(proc) if any(t.state == "t" for t in threads) else None,
+            self._instants[-1].ran if self._instants else None, target.home,
         )  # fmt: skip
 
     def _idle(self, thread: ThreadDump) -> ThreadDump:

@@ -32,7 +32,13 @@ def _dump(parser: argparse.ArgumentParser) -> None:
                         help="look so many times, to tell who moves (default: 2)")  # fmt: skip
     parser.add_argument("--interval", type=values.seconds, default=0.05, metavar="TIME",
                         help="time between the looks (default: 50ms)")  # fmt: skip
-    parser.add_argument("--no-stop", action="store_true", help="stop nothing: threads that run are not shown")
+    when = parser.add_mutually_exclusive_group()
+    when.add_argument("--no-stop", action="store_true", help="stop nothing: threads that run are not shown")
+    when.add_argument(
+        "--consistent",
+        action="store_true",
+        help="all threads at one instant: those that run are held until the last is captured",
+    )
     parser.add_argument("--core", metavar="CORE", help="a core file instead of a process")
     parser.add_argument("--exe", metavar="FILE", help="with --core: the program, if it is not where it was")
     _walking(parser)

@@ -30,6 +30,7 @@ def dump_json(
         "name": dump.name,
         "cmdline": dump.cmdline,
         "exe": dump.exe,
+        "consistent": None if dump.ran is None else not dump.ran,
         "groups": [[thread.tid for thread in one.threads] for one in group(threads)],
         "threads": [_thread(thread, waits.get(Node(dump.pid, thread.tid))) for thread in threads],
     }

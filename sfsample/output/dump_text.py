@@ -45,6 +45,9 @@ def dump_text(
         yield _header(dump, style)
         if not index:
             yield from _verdict(verdict, style)
+        if dump.ran is not None:
+            others = f", but for {len(dump.ran)} that ran: {_ids(dump.ran)}" if dump.ran else ""
+            yield f"   all threads at one instant{others}"
         yield from _process(dump, threads, verdict, style)
 
 
@@ -102,12 +105,16 @@ def _group(one: Group, waits: Mapping[int, Wait | None], words: Words, style: St
         title = f"{len(one.threads)} threads {one.title()}"
     yield style.bold(style.clean(f"{title}: {_state(one)}"))
     if len(one.threads) > 1:
-        tids = " ".join(str(t.tid) for t in one.threads[:_MANY])
-        yield f"  {tids}{f' and {len(one.threads) - _MANY} more' * (len(one.threads) > _MANY)}"
+        yield f"  {_ids([t.tid for t in one.threads])}"
     yield from _waiting(one, waits, words, style)
     if thread.kernel_stack and (style.kernel or thread.state == "D" or thread.stack is None):
         yield style.clean(f"  kernel: {' <- '.join(thread.kernel_stack)}")
     yield from _stack(first, style)
+
+
+def _ids(tids: Sequence[int]) -> str:
+    more = f" and {len(tids) - _MANY} more" if len(tids) > _MANY else ""
+    return " ".join(map(str, tids[:_MANY])) + more
 
 
 def _waiting(one: Group, waits: Mapping[int, Wait | None], words: Words, style: Style) -> Iterator[str]:

@@ -15,6 +15,7 @@ from sfsample.modules.module import Module
 from sfsample.target.capture import DEFAULT_STACK_BYTES, Capturer
 from sfsample.target.home import home_of
 from sfsample.target.images import ImageOpener
+from sfsample.target.instant import Instant, take_instant
 from sfsample.target.own_thread import OwnThread
 from sfsample.target.permission import held_by_us, tracer_of
 from sfsample.target.process import check, check_free, not_permitted
@@ -56,7 +57,8 @@ class LiveProcess:
             self.proc.close()
             raise
         self._mark = CopyBuffer(_MARK)
-        child = self.proc.status().get("PPid") == str(os.getpid())
+        self._is_child = child = self.proc.status().get("PPid") == str(os.getpid())
+        self._instant: Instant | None = None
         self._copy = StackCopy(pid, self.arch, self._extent, stack_bytes)
         self.capturer = Capturer(pid, self.arch, self._copy, child=child)
 
@@ -109,13 +111,24 @@ class LiveProcess:
                 return True
         return False
 
+    def take_instant(self) -> Instant:
+        """Capture all threads at one instant; `read` and `capture` give that until `leave_instant`."""
+        self._instant = take_instant(self.proc, self.capturer.tracer.arch, self._copy, child=self._is_child)
+        return self._instant
+
+    def leave_instant(self) -> None:
+        """Return to looking at threads when they are asked for."""
+        self._instant = None
+
     def read(self, tid: int) -> Reading | None:
         """Read one thread without stopping it; None: it does not sleep, has ended, or may not be read."""
+        if self._instant is not None:
+            return self._instant.read.get(tid)
         return read_asleep(self.proc, self.capturer.tracer.arch, self._copy, tid)
 
     def restarts(self, asleep: Asleep) -> bool:
         """Whether a thread that sleeps like this can be stopped without its noticing."""
-        return restarts(self.proc, asleep)
+        return self._instant is None and restarts(self.proc, asleep)
 
     def learn_trampolines(self, stack: Stack) -> bool:
         """Learn from a walk; True when the same capture would now give more."""
@@ -131,6 +144,8 @@ class LiveProcess:
         That somebody else traces a thread is no such refusal: others may be free, and another sampler lets go
         in an instant.
         """
+        if self._instant is not None:
+            return self._instant.stopped.get(tid) or Missed(gone=False, why="ran, but not at that instant")
         for _ in range(_TRIES):
             taken = self.capturer.capture(tid)
             if not isinstance(taken, Missed) or taken.errno != EPERM:

@@ -25,7 +25,8 @@ pytestmark = pytest.mark.live
 HEX = re.compile("0x[0-9a-f]+")
 NONE = type(None)
 PROCESS = {
-    "pid": int, "name": str, "cmdline": list, "exe": (str, NONE), "groups": list, "threads": list,
+    "pid": int, "name": str, "cmdline": list, "exe": (str, NONE), "consistent": (bool, NONE),
+    "groups": list, "threads": list,
 }  # fmt: skip
 THREAD = {
     "tid": int, "name": str, "state": str, "idle_s": (float, NONE), "cpu_ns": (int, NONE),
