@@ -64,7 +64,9 @@ def _thread(named: NamedThread, wait: Wait | None) -> dict[str, Any]:
         "kernel_stack": list(thread.kernel_stack),
         "waits_for": _wait(wait),
         "stop_reason": str(stack.stop_reason) if stack else None,
-        "frames": [one for frame, module, names in _frames(named) for one in _frame(frame, module, names)],
+        "frames": [
+            one for frame, module, names in _frames(named) for one in frame_json(frame, module, names)
+        ],
     }
 
 
@@ -95,7 +97,9 @@ def _wait(wait: Wait | None) -> dict[str, Any] | None:
     return {"kind": wait.kind, "what": wait.what, "tid": wait.tid, "pids": list(wait.pids), "note": wait.note}
 
 
-def _frame(frame: Frame, module: Module | None, names: tuple[NamedFrame, ...]) -> Iterator[dict[str, Any]]:
+def frame_json(
+    frame: Frame, module: Module | None, names: tuple[NamedFrame, ...]
+) -> Iterator[dict[str, Any]]:
     """Yield the functions at a frame; those that are inlined share its pc."""
     for name in names:
         yield {

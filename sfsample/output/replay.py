@@ -8,6 +8,7 @@ from typing import Any
 
 from sfsample.model import Frame, StopReason
 from sfsample.modules.module import Module
+from sfsample.output.dump import frame_json
 from sfsample.profile import locate
 from sfsample.replay.offline import Replayed
 from sfsample.replay.saved import SavedStack
@@ -39,7 +40,8 @@ def _names(symbolizer: Symbolizer, frame: Frame, module: Module | None) -> tuple
 
 def replay_json(saved: SavedStack, found: Replayed, symbolizer: Symbolizer) -> dict[str, Any]:
     """Return the document."""
-    frames = zip(found.stack.frames, found.modules, strict=True)
+    pairs = zip(found.stack.frames, found.modules, strict=True)
+    frames = (one for pair in pairs for one in frame_json(*pair, _names(symbolizer, *pair)))
     return {
         "schema": "sfsample.replay/1",
         "process": saved.process,
@@ -48,22 +50,7 @@ def replay_json(saved: SavedStack, found: Replayed, symbolizer: Symbolizer) -> d
         "now": {
             "stop_reason": str(found.stack.stop_reason),
             "stopped_at": found.stack.stopped_at,
-            "frames": [_frame_json(frame, module, symbolizer) for frame, module in frames],
+            "frames": list(frames),
         },
         "problems": list(found.problems),
-    }
-
-
-def _frame_json(frame: Frame, module: Module | None, symbolizer: Symbolizer) -> dict[str, Any]:
-    name = _names(symbolizer, frame, module)[-1]
-    return {
-        "pc": hex(frame.pc),
-        "sp": hex(frame.sp),
-        "cfa": None if frame.cfa is None else hex(frame.cfa),
-        "function": name.function,
-        "offset": name.offset,
-        "module": module.path if module else None,
-        "module_offset": hex(module.vaddr(frame.pc)) if module else None,
-        "build_id": module.build_id if module else None,
-        "found": str(frame.found),
     }
