@@ -314,12 +314,12 @@ def test_null_call_where_calls_leave_the_return_address_in_a_register(arch):
         arch.sp: 0x7000, arch.fp: 5, arch.pc: TEXT}  # fmt: skip
 
 
-def test_a_frame_record_does_not_tell_where_the_frame_of_aarch64_ends():
+def test_a_frame_record_of_aarch64_is_taken_to_end_the_frame():
     found = FramePointerStepper().row_at(frame(TEXT), None, AARCH64)
     memory = BytesMemory(0x7000, b"".join(n.to_bytes(8, "little") for n in (0x7100, 0x23 << 48 | TEXT)))
     caller = apply_row(found, {29: 0x7000, 31: 0x6F00}, memory, AARCH64)
 
-    assert caller == Caller(0x7010, {29: 0x7100, 32: TEXT})
+    assert caller == Caller(0x7010, {29: 0x7100, 31: 0x7010, 32: TEXT})
 
 
 def test_no_frame_records_on_s390x():

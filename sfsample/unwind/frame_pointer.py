@@ -5,7 +5,8 @@ frame lies above and the return address follows a call.  In a prologue or a leaf
 caller; that is the price of having no table.
 
 Source: AMD64 psABI section 3.2.2 (push %rbp; mov %rsp,%rbp: the pair of words ends the frame); AAPCS64
-section 6.4.6 (the pair may lie anywhere in the frame, so where that ends, and the caller's sp, stay unknown).
+section 6.4.6 (the pair may lie anywhere in the frame).  On AArch64 too it is taken to end the frame, as gdb
+does: GCC puts it at the other end, but writes tables; JIT compilers and LLVM put it there.
 """
 
 from functools import cache
@@ -26,7 +27,6 @@ def _row(arch: Arch) -> UnwindRow | None:
         registers=((arch.fp, Rule(CFA, -16, deref=True)),),
         guess=True,
         mangled=True,
-        sp_known=arch.record_ends_frame,
     )
 
 

@@ -15,7 +15,6 @@ from sfsample.unwind.unwinder import DEFAULT_STEPPERS, NULL_CALL, SIGNAL_FRAME
 from tests.live.chains import Checker, Token, listed
 from tests.live.recording import record_samples
 from tests.live.targets import (
-    ARCH,
     GENERATIONS,
     Target,
     assert_untraced,
@@ -73,13 +72,10 @@ def check_dump(target: Target, checker: Checker, capture: Capture = Capture.STOP
 @pytest.mark.parametrize("scenario", PLAIN)
 def test_a_running_thread(program, scenario):
     checker = Checker(program)
-    # where a frame record does not end its frame, what is above cannot be unwound by tables that need sp
-    labels = scenario != "framepointer" or ARCH.record_ends_frame
     with running(program, scenario) as target:
         profile = record_samples(target.pid)
-        if labels:
-            check_dump(target, checker)
-        checker.check(profile, chains_of(program, scenario, target), labels=labels)
+        check_dump(target, checker)
+        checker.check(profile, chains_of(program, scenario, target))
         check_folded(profile, checker)
 
 
