@@ -68,14 +68,13 @@ class Gdb:
 
     @contextmanager
     def looking(self, pid: int) -> Iterator[Stacks]:
-        """Attach, and let go at the end of the block."""
-        answer = self._ask(pid)
+        """Attach, and let go at the end of the block; also when it is left by an exception."""
         try:
-            if "stacks" not in answer:
-                raise PeerError(f"gdb: {answer['error']}")
-            yield {int(tid): TheirStack(tuple(s["pcs"]), s["end"]) for tid, s in answer["stacks"].items()}
-        finally:
-            self._ask(0)
+            yield _stacks(self._ask(pid))
+        except BaseException:
+            self.close()
+            raise
+        self._ask(0)
 
     def _ask(self, pid: int) -> dict[str, Any]:
         self._process = self._process or self._start()
@@ -90,6 +89,12 @@ class Gdb:
             line += data
         answer: dict[str, Any] = json.loads(line)
         return answer
+
+
+def _stacks(answer: dict[str, Any]) -> Stacks:
+    if "stacks" not in answer:
+        raise PeerError(f"gdb: {answer['error']}")
+    return {int(tid): TheirStack(tuple(s["pcs"]), s["end"]) for tid, s in answer["stacks"].items()}
 
 
 @contextmanager
