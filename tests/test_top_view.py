@@ -38,7 +38,7 @@ def top(made: Window = BUSY, *keys: str) -> Top:
     shown = Top("p 1", 100)
 
     def look() -> None:
-        shown.update(made.last(10**9), NAMES.__getitem__, made.threads)
+        shown.update(made.last(10**9), NAMES.__getitem__, made)
 
     look()
     for key in keys:
@@ -79,18 +79,26 @@ def test_threads_and_one_of_them():
     assert "thread 2" in screen(shown)[3]
 
 
+def test_processes_and_one_of_them():
+    shown = top(BUSY, "t", "t")
+    assert [(row.name, row.module, row.own) for row in shown.rows] == [("p", "1", 10)]
+    assert "PID  PROCESS" in screen(shown)[3]
+    assert "(process 1)" in screen(top(BUSY, "t", "t", "c"))[3]
+    assert top(BUSY, "t", "t", "t").view == "functions"
+
+
 def test_search_narrows_and_escape_ends_it():
     assert [row.name for row in top(BUSY, "/", "h", "a").rows] == ["hash"]
     assert [row.name for row in top(BUSY, "/", "h", "x", "backspace", "enter").rows] == ["hash"]
     assert len(top(BUSY, "/", "h", "escape").rows) == 4
-    assert top(BUSY, "/", "t").threads_shown is False  # a letter of the word, not a key
+    assert top(BUSY, "/", "t").view == "functions"  # a letter of the word, not a key
 
 
 def test_held_the_picture_stays():
     made = window((1, "main", 3))
     shown = top(made, "p")
     made.add(1, 1, [PLACES["get"]], Stack((), StopReason.OUTERMOST), at_ns=10**8, wall_ns=0, cpu_ns=0)
-    shown.update(made.last(10**9), NAMES.__getitem__, made.threads)
+    shown.update(made.last(10**9), NAMES.__getitem__, made)
     assert [row.name for row in shown.rows] == ["main"]
     assert "HELD" in screen(shown)[0]
 
@@ -104,7 +112,8 @@ def test_nothing_from_the_target_reaches_the_terminal():
     assert "\x1b" not in "".join(screen(shown))
     assert "?[2Jevil" in screen(shown)[4]
     shown.key("t")
-    shown.update(window((2, "main", 1)).last(10**9), NAMES.__getitem__, THREADS)
+    other = window((2, "main", 1))
+    shown.update(other.last(10**9), NAMES.__getitem__, other)
     assert "work?[31m" in screen(shown)[4]
 
 

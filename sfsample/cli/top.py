@@ -179,7 +179,7 @@ class _Session:
         window, top = self._window, self._top
         top.title = ", ".join(f"{window.processes.get(pid, '?')} {pid}" for pid in self._pids)
         with PAUSE:
-            top.update(window.last(self._now_ns()), self._name, dict(window.threads))
+            top.update(window.last(self._now_ns()), self._name, window)
         elapsed = time.monotonic() - self._began
         overhead = (time.process_time() - self._cpu) / max(elapsed, 1e-3)
         height, width = screen.getmaxyx()

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from sfsample.cli.terminal import printable
 from sfsample.model import StopReason
-from sfsample.profile import Location
+from sfsample.profile import Location, Profile
 from sfsample.report.window import Record
 from sfsample.stats import Stats
 
@@ -19,8 +19,8 @@ KEYS = "q quit  t threads  s sort  p pause  / search  c callers  w write html  ?
 _STEPS = {"up": -1, "down": 1, "page up": -10, "page down": 10}
 _HELP = (
     "up, down, page up, page down   choose a function (or a thread)",
-    "c, Enter                       who calls the chosen function; of a thread: only its functions",
-    "t                              functions, or threads",
+    "c, Enter                       who calls the chosen function; of a thread or process: its functions",
+    "t                              functions, threads, processes",
     "s                              sort by own time, or by time with what is called",
     "p, space                       hold the picture; sampling goes on",
     "/                              show only names that hold a word; Enter ends it, Escape clears it",
@@ -31,6 +31,20 @@ _HELP = (
 )
 
 Names = Callable[[Location], Sequence[tuple[str, str]]]  # (text, module), the most inlined first
+
+
+FUNCTIONS, THREADS, PROCESSES = _VIEWS = ("functions", "threads", "processes")
+
+
+class Who(NamedTuple):
+    """A thread; a process when `tid` is None."""
+
+    pid: int
+    tid: int | None = None
+
+    def covers(self, pid: int, tid: int) -> bool:
+        """Whether a thread is this one, or one of this process."""
+        return self.pid == pid and self.tid in (None, tid)
 
 
 class Line(NamedTuple):
@@ -47,7 +61,7 @@ class Row(NamedTuple):
     module: str
     own: int
     total: int
-    thread: tuple[int, int] | None = None
+    who: "Who | None" = None  # of a thread's or a process's line
 
 
 class Top:
@@ -56,8 +70,8 @@ class Top:
     def __init__(self, title: str, rate_hz: float) -> None:
         self.title = title
         self.rate_hz = rate_hz
-        self.threads_shown = False
-        self.thread: tuple[int, int] | None = None  # only this one's functions
+        self.view = FUNCTIONS
+        self.only: Who | None = None  # its functions, and no other's
         self.callers_of: str | None = None
         self.by_total = False
         self.held = False
@@ -98,7 +112,8 @@ class Top:
         self.chosen = 0
 
     def _switch(self) -> None:
-        self.threads_shown, self.callers_of, self.chosen = not self.threads_shown, None, 0
+        self.view = _VIEWS[(_VIEWS.index(self.view) + 1) % len(_VIEWS)]
+        self.callers_of, self.chosen = None, 0
 
     def _sort(self) -> None:
         self.by_total = not self.by_total
@@ -116,8 +131,8 @@ class Top:
         if self.chosen >= len(self.rows):
             return
         row = self.rows[self.chosen]
-        if row.thread is not None:
-            self.thread, self.threads_shown = row.thread, False
+        if row.who is not None:
+            self.only, self.view = row.who, FUNCTIONS
         else:
             self.callers_of = row.name
         self.chosen, self.word = 0, ""
@@ -130,38 +145,44 @@ class Top:
         elif self.callers_of is not None:
             self.callers_of = None
         else:
-            self.thread, self.threads_shown = None, False
+            self.only, self.view = None, FUNCTIONS
         self.chosen = 0
 
     # -- the table
 
-    def update(
-        self, records: Iterable[Record], names: Names, thread_names: dict[tuple[int, int], str]
-    ) -> None:
-        """Count the records of a window into rows."""
+    def update(self, records: Sequence[Record], names: Names, people: Profile) -> None:
+        """Count the records of a window into rows; `people` knows the names of threads and processes."""
         if self.held:
             return
-        self.total = self.truncated = 0
-        own: Counter[tuple[str, str]] = Counter()
-        total: Counter[tuple[str, str]] = Counter()
-        by_thread: Counter[tuple[int, int]] = Counter()
-        for record in records:
-            who = (record.key.pid, record.key.tid)
-            by_thread[who] += record.times
-            if self.thread not in (None, who):
-                continue
-            self.total += record.times
-            self.truncated += record.times * (record.key.stop_reason is not StopReason.OUTERMOST)
-            frames = [name for place in record.key.locations for name in names(place)]
-            self._count(frames, record.times, own, total)
-        if self.threads_shown:
-            rows = [Row(thread_names.get(who, "?"), str(who[1]), n, n, who) for who, n in by_thread.items()]
-        else:
-            rows = [Row(*name, own[name], total[name]) for name in total]
+        counted = [one for one in records if self.only is None or self.only.covers(one.key.pid, one.key.tid)]
+        self.total = sum(one.times for one in counted)
+        self.truncated = sum(one.times for one in counted if one.key.stop_reason is not StopReason.OUTERMOST)
+        rows = self._functions(counted, names) if self.view == FUNCTIONS else self._people(counted, people)
         word = self.word.lower()
         rows = [row for row in rows if word in row.name.lower() or word in row.module.lower()]
         self.rows = sorted(rows, key=self._rank)
         self.chosen = max(0, min(self.chosen, len(self.rows) - 1))
+
+    def _functions(self, records: Iterable[Record], names: Names) -> list[Row]:
+        own: Counter[tuple[str, str]] = Counter()
+        total: Counter[tuple[str, str]] = Counter()
+        for record in records:
+            frames = [name for place in record.key.locations for name in names(place)]
+            self._count(frames, record.times, own, total)
+        return [Row(*name, own[name], total[name]) for name in total]
+
+    def _people(self, records: Iterable[Record], people: Profile) -> list[Row]:
+        counts: Counter[Who] = Counter()
+        for record in records:
+            pid, tid, *_ = record.key
+            counts[Who(pid, tid if self.view == THREADS else None)] += record.times
+        rows = []
+        for who, count in counts.items():
+            name = (
+                people.processes.get(who.pid) if who.tid is None else people.threads.get((who.pid, who.tid))
+            )
+            rows.append(Row(name or "?", str(who.tid or who.pid), count, count, who))
+        return rows
 
     def _rank(self, row: Row) -> tuple[int, int, str]:
         first = row.total if self.by_total else row.own
@@ -208,13 +229,18 @@ class Top:
         ]
 
     def _columns(self) -> str:
-        if self.threads_shown:
-            return "  SHARE          TID  THREAD"
+        if self.view != FUNCTIONS:
+            number, name = ("TID", "THREAD") if self.view == THREADS else ("PID", "PROCESS")
+            return f"  SHARE          {number}  {name}"
         what = "FUNCTION" if self.callers_of is None else f"CALLERS OF {printable(self.callers_of)}"
         first = "OWN " if self.callers_of is None else "CALL"
         marks = (" ", "*") if self.by_total else ("*", " ")
-        thread = "" if self.thread is None else f"  (thread {self.thread[1]})"
+        thread = "" if self.only is None else f"  ({self._only(self.only)})"
         return f"  {first}{marks[0]}   TOTAL{marks[1]}   {what}{thread}"
+
+    @staticmethod
+    def _only(who: Who) -> str:
+        return f"process {who.pid}" if who.tid is None else f"thread {who.tid}"
 
     def _body(self, width: int, height: int) -> list[Line]:
         if self.help:
@@ -228,7 +254,7 @@ class Top:
     def _row(self, row: Row, width: int, chosen: bool) -> Line:
         own, total = _percent(row.own, self.total), _percent(row.total, self.total)
         style = CHOSEN if chosen else PLAIN
-        if row.thread is not None:
+        if row.who is not None:
             return Line(f"{own:>7} {row.module:>12}  {printable(row.name)}", style)
         text = f"{own:>7} {total:>8}   {printable(row.name)}"
         module = printable(row.module)

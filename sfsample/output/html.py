@@ -56,7 +56,10 @@ def page_data(report: Report, *, threads: bool) -> dict[str, Any]:
             "module": [modules[frame.module] for frame in table],
             "found": [frame.found for frame in table],
         },
-        "tree": {"parent": list(tree.parents), "frame": list(tree.labels)},
+        "tree": {
+            "up": [node - parent for node, parent in enumerate(tree.parents)],  # small numbers are short
+            "frame": list(tree.labels),
+        },
         "stacks": {
             "node": tree.ends,
             "thread": [stack.thread for stack in report.stacks],

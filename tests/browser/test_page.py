@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from sfsample.output.formats import FORMATS
-from sfsample.report.report import Report
+from sfsample.report.builder import ReportBuilder
+from sfsample.report.report import Report, ReportFrame, Thread
 from tests.browser.chromium import Browser, Tab
 from tests.builders.reports import from_lines, full
 
@@ -155,9 +156,6 @@ HOSTILE = ["<script>alert(1)</script>", "</script><img src=x onerror=window.brok
 
 
 def test_names_are_text_and_never_markup(browser, tmp_path):
-    from sfsample.report.builder import ReportBuilder
-    from sfsample.report.report import ReportFrame, Thread
-
     builder = ReportBuilder()
     for name in HOSTILE:
         frame = ReportFrame(name, name, name, name, None, 1, found=name)
@@ -223,4 +221,23 @@ def test_a_difference_is_coloured_and_told(browser, tmp_path):
             page.text("#status")
             == "all  ·  100.00 % of all samples, 100.0 % of all; change 0.00 % of all samples"
         )
+        assert page.exceptions() == []
+
+
+def test_fifty_thousand_stacks_open(browser, tmp_path):
+    """How long that takes depends on the machine (scripts/bench/page); that they open does not."""
+    builder = ReportBuilder()
+    names = [ReportFrame(f"ns{n % 7}::function_{n}(int)", module=f"/lib/{n % 5}.so") for n in range(37)]
+    for n in range(50_000):
+        deep = [names[(n // 37**depth) % 37] for depth in range(3)]
+        builder.add(Thread("p", "p"), [*deep, *names[: n % 9]], "outermost", (1,))
+    with Page(browser, tmp_path, builder.finish()) as page:
+        assert page.text("#about") == "50,000 samples"
+        page.press("/")
+        page.type("function_3(")
+        assert page.text("#matched").endswith("% matched")
+        page.js("document.getElementById('canvas').focus()")
+        page.press("i")
+        page.press("t")
+        assert len(page.table()) >= 1
         assert page.exceptions() == []

@@ -52,6 +52,8 @@ def test_it_shows_obeys_and_leaves(terminal, workload):
     terminal.keys("t")
     assert terminal.wait_for("SHARE +TID +THREAD").count("%") >= 1
     terminal.wait_for(r"\d+  ingest")
+    terminal.keys("t")
+    terminal.wait_for(rf"{workload}  workload\n")
     terminal.keys("t", "/")
     terminal.keys("-l", "find_match")
     terminal.keys("Enter")

@@ -7,8 +7,8 @@
 class Profile {
   constructor(data) {
     this.data = data;
-    this.parent = Int32Array.from(data.tree.parent);
-    this.frame = Int32Array.from(data.tree.frame);
+    this.parent = new Int32Array(data.tree.up).map((steps, node) => node - steps);
+    this.frame = new Int32Array(data.tree.frame);
     this.base = data.diff ? 1 : -1; // the column that a difference is measured from
     this.linkChildren();
     this.choose(-1, 0);
