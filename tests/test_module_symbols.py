@@ -246,3 +246,24 @@ def test_indexes_are_kept_and_used_again(functions, tmp_path, monkeypatch):
     assert {name.partition(".")[0] for name in os.listdir(tmp_path / "cache")} == {image.build_id}
     monkeypatch.setattr("sfsample.symbolize.symtab.build_index", lambda *_: pytest.fail("built again"))
     assert named() == functions
+
+
+def test_the_vdso_as_it_is_in_memory():
+    """Ours: names without leading underscores are chosen."""
+    row = next(
+        (line for line in Path("/proc/self/maps").read_text().splitlines() if line.endswith("[vdso]")), None
+    )
+    if row is None:
+        pytest.skip("this kernel gives no vdso")
+    start, end = (int(word, 16) for word in row.split()[0].split("-"))
+    with open("/proc/self/mem", "rb") as memory:
+        memory.seek(start)
+        image = ElfImage(memory.read(end - start), "[vdso]")
+    symbols = ModuleSymbols(Module(image, start, "[vdso]"), DebugFiles([]), NOWHERE)
+    table = SymbolTable(*image.symbols(), image.byteorder, image.code_sections)
+    names = {found.name for low, high in image.code_sections for vaddr in range(low, high, 16)
+             if (found := table.find_stated(vaddr))}  # fmt: skip
+    assert {"clock_gettime", "gettimeofday"} <= names
+    assert all(
+        symbols.find(v) == table.find(v) for low, high in image.code_sections for v in range(low, high, 64)
+    )
