@@ -5,10 +5,12 @@ import os
 import shutil
 import subprocess
 from pathlib import Path
+from struct import pack
 
 import pytest
 
 from sfsample.files import Root
+from sfsample.formats.dynamic import as_linked
 from sfsample.formats.elf import SHT_DYNSYM, SHT_SYMTAB, ElfImage
 from sfsample.modules.module import Module
 from sfsample.symbolize import debug_files, debugdata, module_symbols
@@ -267,3 +269,15 @@ def test_the_vdso_as_it_is_in_memory():
     assert all(
         symbols.find(v) == table.find(v) for low, high in image.code_sections for v in range(low, high, 64)
     )
+
+
+@pytest.mark.parametrize("byteorder", ["little", "big"])
+def test_pointers_of_a_dynamic_section_are_as_linked(byteorder):
+    order = "<" if byteorder == "little" else ">"
+    memory = pack(
+        order + "10q", 5, 0x7F0000001000, 6, 0x2000, 10, 0x7F0000009999, 0x6FFFFEF5, 0x7F0000003000, 0, 0
+    )
+    linked = pack(order + "10q", 5, 0x1000, 6, 0x2000, 10, 0x7F0000009999, 0x6FFFFEF5, 0x3000, 0, 0)
+    assert as_linked(memory, 0x7F0000000000, byteorder) == linked
+    assert as_linked(linked, 0, byteorder) == linked
+    assert as_linked(memory[:-3], 0x7F0000000000, byteorder) == linked[:-16]

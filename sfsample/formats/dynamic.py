@@ -10,12 +10,22 @@ from collections.abc import Iterator
 from struct import Struct
 from typing import NamedTuple
 
+from sfsample.arch import ByteOrder
 from sfsample.formats.elf import PT_DYNAMIC, ElfImage
 
 _DT_PLTRELSZ, _DT_HASH, _DT_STRTAB, _DT_SYMTAB, _DT_RELA, _DT_RELASZ = 2, 4, 5, 6, 7, 8
 _DT_STRSZ, _DT_JMPREL, _DT_GNU_HASH = 10, 23, 0x6FFFFEF5
+_POINTERS = (_DT_HASH, _DT_STRTAB, _DT_SYMTAB, _DT_RELA, _DT_JMPREL, _DT_GNU_HASH)
 _SYM_SIZE, _RELA_SIZE = 24, 24
 _MOST_TAGS = 1024
+
+
+def as_linked(section: bytes, bias: int, byteorder: ByteOrder) -> bytes:
+    """Return a dynamic section out of memory as its file has it: glibc adds the load bias to its pointers."""
+    pair = Struct("<qQ" if byteorder == "little" else ">qQ")
+    entries = pair.iter_unpack(section[: len(section) & -16])
+    return b"".join(pair.pack(tag, value - bias if tag in _POINTERS and value >= bias else value)
+                    for tag, value in entries)  # fmt: skip
 
 
 class Relocation(NamedTuple):
@@ -34,7 +44,7 @@ class Dynamic:
         self._image = image
         self._order = "<" if image.byteorder == "little" else ">"
         segment = image.segment(PT_DYNAMIC)
-        data = image.loaded(segment.vaddr) if segment else None
+        data = image.loaded(segment.vaddr, segment.filesz) if segment else None
         self._tags = dict(self._pairs(data or memoryview(b"")))
 
     def _pairs(self, data: memoryview) -> Iterator[tuple[int, int]]:

@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from mmap import ACCESS_READ, mmap
 
 from sfsample.errors import FormatError
-from sfsample.formats.elf import PT_LOAD, ElfImage
+from sfsample.formats.dynamic import as_linked
+from sfsample.formats.elf import PT_DYNAMIC, PT_LOAD, ElfImage
 from sfsample.modules.maps import Mapping
 from sfsample.target.procfs import ProcFs
 from sfsample.target.vm import read_memory
@@ -49,7 +50,7 @@ class ImageOpener:
         rebuilt = self._rebuild(mapping)
         self.problems.append(
             f"{mapping.path}: {refused or 'cannot be opened'}; using the copy in the target's memory, "
-            "which has no symbol table"
+            "which has the exported names only"
         )
         return rebuilt
 
@@ -130,7 +131,20 @@ class ImageOpener:
         for s in loads:
             data[s.offset : s.offset + s.filesz] = self._read(s.vaddr + bias, s.filesz)
         data[: len(head)] = head[: min(len(head), size)]
+        self._add_dynamic(data, image, bias)
         return ElfImage(bytes(data), mapping.path)
+
+    def _add_dynamic(self, data: bytearray, image: ElfImage, bias: int) -> None:
+        """Add the dynamic section, writable or not: it leads to the names of exported functions."""
+        segment = image.segment(PT_DYNAMIC)
+        if segment is None or not 0 < segment.filesz <= _HEAD or segment.offset > _MAX_REBUILT:
+            return
+        found = read_memory(self._pid, segment.vaddr + bias, segment.filesz)
+        if found is None:
+            return
+        section = as_linked(found, bias, image.byteorder)
+        data.extend(bytes(max(0, segment.offset + segment.filesz - len(data))))
+        data[segment.offset : segment.offset + len(section)] = section
 
     def _first_byte(self, mapping: Mapping) -> int:
         same = [m for m in self._proc.maps()

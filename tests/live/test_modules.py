@@ -137,7 +137,7 @@ def test_nothing_but_memory(tmp_path, scenario, monkeypatch):
         for there, here in zip(with_file, without, strict=True):
             assert here.name in (there.name, None)
             assert here.special == there.special
-        assert "in the target's memory, which has no symbol table" in str(profile.stats.problems)
+        assert "in the target's memory, which has the exported names only" in str(profile.stats.problems)
 
 
 # -- other roots

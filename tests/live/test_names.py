@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -132,6 +133,21 @@ def test_a_stripped_program_says_why(tmp_path: Path) -> None:
         dumped = sfsample("dump", "-v", "-p", target.pid)
         assert [line for line in dumped.err if f"{program}: " in line]
         assert not [line for line in sfsample("dump", "-p", target.pid).err if f"{program}: " in line]
+
+
+@pytest.mark.skipif(not is_root() or not may(*NOBODY), reason="needs root and setpriv")
+def test_a_library_that_is_gone_has_its_exported_names() -> None:
+    """Who may not open /proc/PID/map_files has the target's memory, where the dynamic linker reads it."""
+    with tempfile.TemporaryDirectory(prefix="sfsample-gone-") as directory:
+        for name in ("target", "libcallee.so"):
+            shutil.copy(Path(fixture("v3")).with_name(name), directory)
+        Path(directory).chmod(0o755)
+        with running(str(Path(directory, "target")), "library", wrapper=tuple(NOBODY)) as target:
+            Path(directory, "libcallee.so").unlink()
+            done = sfsample("-p", target.pid, "-d", SPIN_S, wrapper=NOBODY)
+    assert done.stacks()
+    assert all(";callee_entry" in stack for stack in done.stacks())
+    assert any("using the copy in the target's memory" in line for line in done.err)
 
 
 # -- code that is mapped a second time, as V8 does with its builtins
