@@ -171,7 +171,7 @@ def _walking(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--stack-bytes", type=values.size, default=256 << 10, metavar="N",
                         help="copy at most this much stack per thread (default: 256K)")  # fmt: skip
     parser.add_argument("--kernel", action="store_true",
-                        help="where sleeping threads (--mode wall) are in the kernel: _[k] (root)")  # fmt: skip
+                        help="where sleeping threads (--mode wall) are in the kernel (root)")  # fmt: skip
     _naming(parser)
 
 
