@@ -35,7 +35,7 @@ BUSY = window((1, "main;get;hash", 6), (2, "main;put", 3), (2, "put", 1))
 
 
 def top(made: Window = BUSY, *keys: str) -> Top:
-    shown = Top("p 1", 100)
+    shown = Top("p 1")
 
     def look() -> None:
         shown.update(made.last(10**9), NAMES.__getitem__, made)

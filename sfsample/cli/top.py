@@ -102,7 +102,7 @@ class _Session:
         self._suspension = suspension
         self._rate = rate(arguments)
         self._window = Window(self._rate, arguments.window)
-        self._top = Top(", ".join(map(str, pids)), self._rate)
+        self._top = Top(", ".join(map(str, pids)))
         self._naming = naming(arguments)
         self._names: dict[Location, list[tuple[str, str]]] = {}
         self._left = False

@@ -67,9 +67,8 @@ class Row(NamedTuple):
 class Top:
     """What the user has chosen."""
 
-    def __init__(self, title: str, rate_hz: float) -> None:
+    def __init__(self, title: str) -> None:
         self.title = title
-        self.rate_hz = rate_hz
         self.view = FUNCTIONS
         self.only: Who | None = None  # its functions, and no other's
         self.callers_of: str | None = None
