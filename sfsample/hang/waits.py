@@ -187,7 +187,7 @@ def _pipe(found: Descriptor, scene: Scene, *, writes: bool) -> Wait:
 def _events(call: Call) -> Wait:
     limit = f", at most {call.asked_s:g} s" if call.asked_s is not None and call.asked_s < _ENDLESS_S else ""
     if len(call.descriptors) == 1 and call.descriptors[0].kind != "epoll":
-        return Wait("events", f"{_where(call.descriptors[0])}{limit}", idle=True)
+        return Wait("events", f"events on {_where(call.descriptors[0])}{limit}", idle=True)
     count = (
         len(call.descriptors[0].watches)
         if call.name and call.name.startswith("epoll") and call.descriptors

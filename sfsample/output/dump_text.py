@@ -22,6 +22,7 @@ _STATES = {"R": "running", "S": "sleeping", "D": "uninterruptible", "T": "stoppe
            "I": "idle", "P": "parked"}  # fmt: skip
 _PROSE = 100  # sentences are wrapped at this, or at the terminal's width
 _NAME = 100  # a name is folded when it is longer, in a file
+_LINE = 240  # a command line is cut when it is longer
 _MANY = 12  # thread ids that a group shows
 
 
@@ -88,7 +89,8 @@ def _process(
 
 def _header(dump: ProcessDump, style: Style) -> str:
     command = " ".join(dump.cmdline) or dump.exe or ""
-    return _fit(style.clean(f"process {dump.pid} {dump.name}: {command}"), style)
+    line = style.clean(f"process {dump.pid} {dump.name}: {command}")
+    return _fit(line if style.whole or len(line) <= _LINE else f"{line[:_LINE]}...", style)
 
 
 def _fit(line: str, style: Style) -> str:

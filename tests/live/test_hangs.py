@@ -3,12 +3,20 @@
 Law: the verdict must be right about who and about what, and must not accuse anybody else.
 """
 
+import contextlib
+import fcntl
+import os
+import pty
+import re
 import socket
+import struct
+import termios
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.live.cli_runner import sfsample
 from tests.live.hanging import Seen, build, hung, names, wait_for_calls
 from tests.live.targets import fixture, running, status
 
@@ -82,6 +90,37 @@ def test_a_condition_variable_that_nobody_notifies(queue: Path) -> None:
         assert "Queue<std::map<std::__cxx11::basic_string<char" in whole
         functions = [frame["function"] for frame in seen.thread("consumer")["frames"]]
         assert any(f and f.startswith("Queue<std::map<") for f in functions), "the JSON has it whole"
+
+
+@pytest.mark.parametrize(("columns", "no_color"), [(60, ""), (100, "1"), (20, "")])
+def test_on_a_terminal(queue: Path, columns: int, no_color: str) -> None:
+    """Lines fit, the verdict stands out, and neither is so when NO_COLOR is set or nobody looks."""
+    with hung(queue, "queue", futex=2) as target:
+        ours, theirs = pty.openpty()
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
+        environment = {**os.environ, "NO_COLOR": no_color}
+        done = sfsample("dump", "-p", target.pid, stdout=theirs, env=environment)
+        os.close(theirs)
+        assert done.code == 0
+        text = read_all(ours).decode().replace("\r\n", "\n")
+        assert ("\x1b[1m=> the main thread" in text) == (no_color == "")
+        lines = re.sub(r"\x1b\[[01]m", "", text).splitlines()
+        assert "\x1b" not in "".join(lines)
+        words = max(len(word) for line in lines if line.startswith(("=>", "   ")) for word in line.split())
+        assert max(map(len, lines)) <= max(columns, words + 5), (
+            "a word that is longer than the line stands alone"
+        )
+        assert columns == 20 or any("Queue<...>::pop" in line for line in lines)
+
+
+def read_all(fd: int) -> bytes:
+    """Everything that was written to a terminal whose other end is closed."""
+    chunks = []
+    with contextlib.suppress(OSError):  # EIO: that is its end
+        while chunk := os.read(fd, 65536):
+            chunks.append(chunk)
+    os.close(fd)
+    return b"".join(chunks)
 
 
 def test_a_reader_starves_behind_a_writer_that_waits(hangs: Path) -> None:
