@@ -48,7 +48,7 @@ def test_nothing_heavy_is_imported(words: list[str]) -> None:
 # of python-ptrace's and pyelftools' imports, those that cost most, which we go around
 _AVOIDED = {"elftools.elf.elffile", "elftools.dwarf.dwarfinfo", "ctypes.util", "psutil", "json", "subprocess",
             "tempfile", "sfsample.sampler", "sfsample.api", "sfsample.report", "sfsample.output.formats",
-            "sfsample.audit", "demangle", "http", "urllib"}  # fmt: skip
+            "sfsample.audit", "demangle", "lzma", "ptrace.syscall", "http", "urllib"}  # fmt: skip
 _MODULES = 265  # beyond a bare interpreter's; a new one must be worth its half a millisecond
 
 

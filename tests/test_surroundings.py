@@ -169,6 +169,17 @@ def test_other_calls() -> None:
         assert call(name, 1, 2).words == ()
 
 
+def test_names_are_python_ptrace_s() -> None:
+    """The table is read without its package, which takes long to import."""
+    from sfsample.target.syscalls import _names
+
+    assert _names()[{"x86_64": 202, "aarch64": 98, "s390x": 238}[os.uname().machine]] == "futex"
+    if os.uname().machine != "s390x":
+        from ptrace.syscall import SYSCALL_NAMES
+
+        assert _names() == SYSCALL_NAMES
+
+
 # -- file locks
 
 LOCKS = """\

@@ -5,8 +5,6 @@ Law: bytes in, an image out, or a word why not.  What it may unpack to is bounde
 Source: gdb, "MiniDebugInfo"; the functions that `.dynsym` has are left out of it.
 """
 
-from lzma import FORMAT_XZ, LZMADecompressor, LZMAError
-
 from sfsample.errors import FormatError
 from sfsample.formats.elf import ElfImage
 
@@ -17,6 +15,8 @@ _MOST_MEMORY = 128 << 20  # of the decoder; xz -9 needs 65 MiB
 
 def unpack(data: bytes | memoryview) -> bytes:
     """Return what is packed.  Raises FormatError."""
+    from lzma import FORMAT_XZ, LZMADecompressor, LZMAError
+
     decoder = LZMADecompressor(FORMAT_XZ, memlimit=_MOST_MEMORY)
     try:
         unpacked = decoder.decompress(data, _MOST_UNPACKED)
