@@ -5,18 +5,22 @@ was not read and the kernel carries on with its system call afterwards as if not
 libraries are what we take them for is checked before and after: they can be replaced meanwhile.
 """
 
+from collections import Counter
 from collections.abc import Iterable
 from typing import NamedTuple
 
 from sfsample.model import Capture, Stack, StopReason, ThreadSnapshot
 from sfsample.modules.module import Module
-from sfsample.target.kernel_stack import kernel_stack
+from sfsample.target.kernel_stack import REFUSED, kernel_stack
 from sfsample.target.live import LiveProcess
 from sfsample.target.reading import Reading
-from sfsample.target.tracer import Missed
+from sfsample.target.tracer import PATIENCE_NS, Missed
 from sfsample.unwind.unwinder import Unwinder
 
 _LOOKS = 8
+
+
+_Taken = tuple[ThreadSnapshot, Stack, Reading | None]
 
 
 class Look(NamedTuple):
@@ -49,16 +53,17 @@ class Looker:
         self._modules: dict[int, Module | None] = {}
         self._generation = -1
 
-    def look(self, tid: int, state: str) -> Look | Missed:
+    def look(self, tid: int, state: str, patience_ns: int = PATIENCE_NS) -> Look | Missed:
         """Capture and unwind; once more when the first attempt has taught us something that it lacked.
 
-        `state` is the thread's (proc(5)).  Raises as `LiveProcess.capture`.
+        `state` is the thread's (proc(5)); one in state R is not read, one in state D never stopped.
+        `patience_ns`: how long to wait for it to stop.  Raises as `LiveProcess.capture`.
         """
         target = self._target
         stops: list[ThreadSnapshot] = []
         for _ in range(_LOOKS):
             self._check_libraries(tid)
-            taken = self._take(tid, state)
+            taken = self._take(tid, state, patience_ns)
             if isinstance(taken, Missed):
                 return taken
             snapshot, stack, reading = taken
@@ -73,23 +78,23 @@ class Looker:
             target.index.reload(mapped)
         return Missed(gone=False, why="libraries were replaced by others while they were looked at")
 
-    def _take(self, tid: int, state: str) -> tuple[ThreadSnapshot, Stack, Reading | None] | Missed:
+    def _take(self, tid: int, state: str, patience_ns: int) -> _Taken | Missed:
         reading = None if state == "R" else self._target.read(tid)
         stack = None if reading is None else self._unwinder.walk(reading.snapshot)
         if reading is None or stack is None or self._needs_stop(reading, stack, state):
-            taken = self._capture(tid, state)
+            taken = self._capture(tid, state, patience_ns)
             if isinstance(taken, ThreadSnapshot):
                 return taken, self._unwinder.walk(taken), None
             if reading is None or stack is None:
                 return taken
         return reading.snapshot, stack, reading
 
-    def _capture(self, tid: int, state: str) -> ThreadSnapshot | Missed:
+    def _capture(self, tid: int, state: str, patience_ns: int) -> ThreadSnapshot | Missed:
         if state == "D":
             return Missed(gone=False, why="in uninterruptible sleep (state D), where it cannot be stopped")
         if not self._stop:
             return Missed(gone=False, why="it runs, and nothing may be stopped (--no-stop)")
-        return self._target.capture(tid)
+        return self._target.capture(tid, patience_ns)
 
     def _needs_stop(self, reading: Reading, stack: Stack, state: str) -> bool:
         """Whether the stack hangs on a register that only a stop tells, and a stop is harmless."""
@@ -107,6 +112,16 @@ class Looker:
         functions, counters = kernel_stack(self._target.proc, tid), self._target.proc.counters(tid)
         self.kernel_refused |= functions is None and counters is not None
         return functions or () if counters == reading.counters else ()
+
+    @property
+    def problems(self) -> list[str]:
+        """What could not be had."""
+        return [REFUSED] if self.kernel_refused else []
+
+    @property
+    def doubts(self) -> Counter[str]:
+        """Answers of steppers that were not believed, and how often."""
+        return self._unwinder.doubts
 
     def _check_libraries(self, tid: int) -> None:
         expected = self._expected.get(tid, frozenset())

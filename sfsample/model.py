@@ -72,6 +72,18 @@ class Capture(StrEnum):
     FAILED = "failed"
 
 
+class Scheduled(NamedTuple):
+    """What the scheduler had counted for a thread (`ProcFs.counters`): before it was captured, and meanwhile.
+
+    At `after` the thread was off the processor: as long as it counts no more, it has not run.  `stopped_ns`
+    is when it was seen to have stopped, on the clock of perf_counter_ns; 0: it was not stopped.
+    """
+
+    before: bytes | None
+    after: bytes | None
+    stopped_ns: int = 0
+
+
 class ThreadSnapshot(NamedTuple):
     """A thread at one instant: enough to unwind it later, elsewhere."""
 
@@ -83,6 +95,7 @@ class ThreadSnapshot(NamedTuple):
     eintr: bool  # this stop made a system call of the target fail with EINTR
     arch: Arch = AMD64
     capture: Capture = Capture.STOPPED
+    scheduled: Scheduled | None = None
 
 
 class Frame(NamedTuple):

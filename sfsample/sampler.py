@@ -1,8 +1,8 @@
-"""The loop: at every tick, capture the threads that count, unwind the copies, count the stacks.
+"""The loop: at every tick, every target is looked at.
 
-Law: the schedule is fixed at the start (tick k is due at start + k / rate); a tick that is missed is counted
-and never made up for.  Unwinding happens while the target runs.  The clock is injected.  A failure to
-capture one thread costs that sample and is counted.
+Law: the schedule is fixed at the start and knows nothing of what the samples cost; a tick that is missed, or
+left out to stay below the limit of overhead, is counted and never made up for.  Unwinding happens while the
+target runs.  Clock and chance are injected.
 """
 
 import resource
@@ -10,23 +10,22 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple, Protocol
 
-from sfsample.errors import NotPermitted
-from sfsample.look import Look, Looker
-from sfsample.model import Capture, StopReason
-from sfsample.profile import Location, Profile, kernel_places, locate
+from sfsample.look import Looker
+from sfsample.profile import Profile
 from sfsample.replay.store import BadStacks
-from sfsample.target.kernel_stack import REFUSED
+from sfsample.schedule import Schedule, uniform
 from sfsample.target.live import LiveProcess
-from sfsample.target.procfs import Stat
-from sfsample.target.tracer import Missed
 from sfsample.unwind.stepper import Stepper
 from sfsample.unwind.unwinder import DEFAULT_STEPPERS, MAX_FRAMES, Unwinder
+from sfsample.watched import Instant, Rules, Watched
 
 Mode = Literal["cpu", "wall"]
 
 _DOZE_S = 0.1  # look this often whether to stop
 _SETTLE_S = 0.001  # and this often after a thread that did not stop in time: it may be stopped now
 _REFRESH_S = 1.0  # look this often whether a library was replaced by another at the same place
+_TELL_S = 1.0  # say no more often that ticks were missed
+MAX_PAUSE_S = 0.005
 
 
 class Clock(Protocol):
@@ -59,6 +58,9 @@ class Options(NamedTuple):
     timeline: bool = False  # keep when each sample was taken
     bad_stacks: BadStacks | None = None  # keep the incomplete ones here
     kernel: bool = False  # where sleeping threads are in the kernel
+    stop: bool = True  # False: never stop a thread; those that run are not captured
+    max_pause: float = MAX_PAUSE_S  # seconds; wait no longer for a thread to stop
+    max_overhead: float | None = None  # 0.01: one percent of the elapsed time
 
 
 def check(options: Options) -> None:
@@ -71,10 +73,17 @@ def check(options: Options) -> None:
         raise ValueError(f"duration must be positive, not {options.duration}")
     if options.max_frames < 1:
         raise ValueError(f"max_frames must be at least 1, not {options.max_frames}")
+    if not options.max_pause > 0:
+        raise ValueError(f"max_pause must be positive, not {options.max_pause}")
+    if options.max_overhead is not None and not options.max_overhead > 0:
+        raise ValueError(f"max_overhead must be positive, not {options.max_overhead}")
 
 
 class Sampler:
-    """Samples processes into one profile."""
+    """Samples processes into one profile.
+
+    `jitter` gives random numbers from 0 to 1.  `tell` is called with a line of text, at most once a second.
+    """
 
     def __init__(
         self,
@@ -82,56 +91,78 @@ class Sampler:
         options: Options,
         clock: Clock | None = None,
         profile: Profile | None = None,
+        *,
+        jitter: Callable[[], float] = uniform,
+        tell: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._options = options
         self._clock = clock or SystemClock()
+        self._jitter = jitter
+        self._lateness = _Lateness(tell)
         self.profile = profile or Profile(options.rate, timeline=options.timeline)
-        self._watched = [_Watched(target, self.profile, options) for target in targets]
+        self._watched = [self._watch(target) for target in targets]
+        self._start = self._refresh_at = self._cpu = 0.0
+
+    def _watch(self, target: LiveProcess) -> Watched:
+        options = self._options
+        unwinder = Unwinder(target.index, steppers=options.steppers, max_frames=options.max_frames)
+        looker = Looker(target, unwinder, stop=options.stop, kernel=options.kernel)
+        rules = Rules(options.mode == "wall", round(options.max_pause * 1e9), options.bad_stacks)
+        return Watched(target, looker, self.profile, rules, self._jitter)
 
     def run(self, should_stop: Callable[[], bool] = lambda: False) -> Profile:
         """Sample until the duration is over, `should_stop` says so, or no target is left."""
         stats, clock = self.profile.stats, self._clock
-        cpu, start = time.thread_time(), clock.now()
+        self._cpu, self._start = time.thread_time(), clock.now()
         self.profile.started_ns = time.time_ns()
         try:
-            stats.ended_by = self._loop(start, should_stop)
+            stats.ended_by = self._loop(should_stop)
         finally:
-            stats.duration_s = clock.now() - start
-            stats.sampler_cpu_s = time.thread_time() - cpu
-            stats.sampler_max_rss_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+            stats.duration_s = clock.now() - self._start
             for watched in self._watched:
                 watched.finish()
+            stats.sampler_cpu_s = time.thread_time() - self._cpu
+            stats.sampler_max_rss_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         return self.profile
 
-    def _loop(self, start: float, should_stop: Callable[[], bool]) -> str:
+    def _loop(self, should_stop: Callable[[], bool]) -> str:
         rate, duration = self._options.rate, self._options.duration
-        stats = self.profile.stats
         total = None if duration is None else max(1, round(duration * rate))
-        refresh_at = start + _REFRESH_S
-        alive = self._watched
-        before = start
-        while total is None or stats.ticks < total:
-            due = start + stats.ticks / rate
-            if not self._wait(due, should_stop):
+        schedule = Schedule(self._start, rate, total, self._jitter)
+        self._refresh_at = self._start + _REFRESH_S
+        stats, alive = self.profile.stats, self._watched
+        while not schedule.over:
+            if not self._wait(schedule.next(), should_stop):
                 return "signal"
-            missed = int((self._clock.now() - due) * rate)
-            if missed > 0:
-                missed = missed if total is None else min(missed, total - stats.ticks)
-                stats.late_ticks += missed
-                stats.ticks += missed
+            woke_ns, now = time.perf_counter_ns(), self._clock.now()
+            missed = schedule.take(now)
+            stats.ticks = schedule.ticks
+            stats.late_ticks += missed
+            self._lateness.note(now, missed)
+            if missed:
                 continue
-            stats.ticks += 1
-            now = self._clock.now()
-            refresh = now >= refresh_at
-            if refresh:
-                refresh_at = now + _REFRESH_S
-            instant = Instant(round((now - start) * 1e9), round((now - before) * 1e9))
-            before = now
-            alive = [w for w in alive if w.tick(instant, refresh=refresh)]
+            if self._too_costly(now):
+                stats.spared_ticks += 1
+                continue
+            alive = self._tick(alive, Instant(round((now - self._start) * 1e9), woke_ns))
             if not alive:
                 return "target"
-        assert total is not None  # noqa: S101 - the loop ends only when it is
-        return "duration" if self._wait(start + total / rate, should_stop) else "signal"
+        return "duration" if self._wait(schedule.end, should_stop) else "signal"
+
+    def _tick(self, alive: list[Watched], instant: Instant) -> list[Watched]:
+        now = self._clock.now()
+        refresh = now >= self._refresh_at
+        if refresh:
+            self._refresh_at = now + _REFRESH_S
+        return [watched for watched in alive if watched.tick(instant, refresh=refresh)]
+
+    def _too_costly(self, now: float) -> bool:
+        """Whether our CPU time, or the time for which any one thread was stopped, has reached the limit."""
+        if self._options.max_overhead is None:
+            return False
+        stopped_ns = max(watched.longest_stop_ns for watched in self._watched)
+        spent = time.thread_time() - self._cpu + stopped_ns / 1e9
+        return spent > self._options.max_overhead * (now - self._start)
 
     def _wait(self, until: float, should_stop: Callable[[], bool]) -> bool:
         while not should_stop():
@@ -143,112 +174,17 @@ class Sampler:
         return False
 
 
-class Instant(NamedTuple):
-    """A tick that is taken: when, since the start, and how long after the one before."""
+class _Lateness:
+    """Tells that ticks were missed, at most once a second."""
 
-    at_ns: int
-    elapsed_ns: int
+    def __init__(self, tell: Callable[[str], None]) -> None:
+        self._tell = tell
+        self._missed = 0
+        self._told_at = float("-inf")
 
-
-class _Watched:
-    """One target, its unwinder, and where its frames are."""
-
-    def __init__(self, target: LiveProcess, profile: Profile, options: Options) -> None:
-        self._target = target
-        self._profile = profile
-        self._mode = options.mode
-        self._bad_stacks = options.bad_stacks
-        profile.homes[target.pid] = target.home
-        self._unwinder = Unwinder(target.index, steppers=options.steppers, max_frames=options.max_frames)
-        self._looker = Looker(target, self._unwinder, kernel=options.kernel)
-        self._places: dict[tuple[int, bool, str], Location] = {}
-        self._generation = 0
-        self._program: tuple[bytes, ...] = ()
-
-    def settled(self) -> bool:
-        """Release threads that stopped too late; False while one is still to stop."""
-        return self._target.settled()
-
-    def tick(self, instant: Instant, *, refresh: bool) -> bool:
-        """Take one sample of every thread that counts; False when the process has ended."""
-        target, index = self._target, self._target.index
-        threads = target.threads()  # first of all: see ProcFs.thread_stats
-        self.settled()
-        index.expire()
-        if refresh or (threads and threads[0][1].program != self._program):
-            index.refresh()  # after exec another program can lie at the same addresses
-            self._program = threads[0][1].program if threads else ()
-        self._looker.keep_only(tid for tid, _ in threads)
-        for tid, stat in threads:
-            if tid == target.pid or target.pid not in self._profile.processes:
-                self._profile.processes[target.pid] = stat.name
-            if stat.state == "R" or self._mode == "wall":
-                self._sample(tid, stat, instant)
-        return bool(threads)
-
-    def _sample(self, tid: int, stat: Stat, instant: Instant) -> None:
-        stats, pid = self._profile.stats, self._target.pid
-        found = self._look(tid, stat.state)
-        if found is None:
-            return
-        stack = found.stack
-        locations = [*kernel_places(found.kernel, pid), *self._locations(found)]
-        self._profile.threads[pid, tid] = stat.name
-        stats.threads.add((pid, tid, stat.starttime))
-        self._profile.add(
-            pid, tid, locations, stack, at_ns=instant.at_ns, wall_ns=instant.elapsed_ns, cpu_ns=0
-        )
-        if stack.stopped_at is not None and stack.stop_reason is not StopReason.MAX_FRAMES:
-            stats.problems[f"{stack.stop_reason} at {stack.stopped_at}"] += 1
-        if self._bad_stacks is not None:
-            self._bad_stacks.keep(stat.name, found.snapshot, stack, self._target.index)
-
-    def _look(self, tid: int, state: str) -> Look | None:
-        stats = self._profile.stats
-        try:
-            found = self._looker.look(tid, state)
-        except NotPermitted as refusal:
-            if not stats.samples:
-                raise
-            self._failed(f"{refusal} ({'; '.join(refusal.help)})")
-            return None
-        if isinstance(found, Missed):
-            if not found.gone:
-                self._failed(f"not captured: {found.why}")
-            return None
-        stats.captures[found.snapshot.capture] += 1
-        for stop in found.stops:
-            stats.pauses.add(stop.stop_ns)
-            stats.eintr_prone_stops += stop.eintr
-        return found
-
-    def _failed(self, why: str) -> None:
-        self._profile.stats.captures[Capture.FAILED] += 1
-        self._profile.stats.problems[why] += 1
-
-    def _locations(self, look: Look) -> list[Location]:
-        index, places = self._target.index, self._places
-        if index.generation != self._generation:
-            self._generation = index.generation
-            places.clear()
-        found = []
-        for frame, module in zip(look.stack.frames, look.modules, strict=True):
-            key = (frame.pc, frame.exact, frame.found)
-            place = places.get(key)
-            if place is None:
-                place = places[key] = locate(frame, module, self._target.pid)
-            found.append(place)
-        return found
-
-    def finish(self) -> None:
-        """Add what is known only at the end."""
-        stats, target = self._profile.stats, self._target
-        for module in target.index.modules:
-            _ = module.image.sections  # if they are damaged, the names will be missing: say so
-            entry = (module.path, bool(module.sframe))
-            if entry not in stats.module_paths:
-                stats.module_paths.append(entry)
-        refused = [REFUSED] if self._looker.kernel_refused else []
-        for text in (*target.opener.problems, *target.index.problems, *refused):
-            stats.problems[text] += 1
-        stats.problems += self._unwinder.doubts
+    def note(self, now: float, missed: int) -> None:
+        """Count missed ticks, and say so if it is time."""
+        self._missed += missed
+        if self._missed and now - self._told_at >= _TELL_S:
+            self._tell(f"late: {self._missed} ticks missed")
+            self._missed, self._told_at = 0, now

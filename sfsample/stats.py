@@ -56,6 +56,10 @@ class Stats:
         self.stacks: Counter[StopReason] = Counter()
         self.frames: Counter[str] = Counter()
         self.eintr_prone_stops = 0
+        self.spared_ticks = 0  # not taken, to stay below the limit of overhead
+        self.off_processor = 0  # in cpu mode: runnable threads that turned out not to have a processor
+        self.cpu_charged_ns = 0  # CPU time of all threads, as the kernel counts it
+        self.cpu_sampled_ns = 0  # what of it the samples stand for
         self.threads: set[tuple[int, int, int]] = set()
         self.module_paths: list[tuple[str, bool]] = []  # and whether it carries SFrame
         self.sampler_cpu_s = 0.0
@@ -84,6 +88,10 @@ class Stats:
             "stacks": {"outermost": 0, "max_frames": 0, **_plain(self.stacks)},
             "frames": {"context": 0, "sframe": 0, "eh_frame": 0, **_plain(self.frames)},
             "eintr_prone_stops": self.eintr_prone_stops,
+            "spared_ticks": self.spared_ticks,
+            "off_processor": self.off_processor,
+            "cpu_charged_ns": self.cpu_charged_ns,
+            "cpu_sampled_ns": self.cpu_sampled_ns,
             "threads": len(self.threads),
             "modules": len(self.module_paths),
             "modules_with_sframe": sum(has for _, has in self.module_paths),

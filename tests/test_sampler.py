@@ -11,10 +11,11 @@ from sfsample.errors import NotPermitted
 from sfsample.files import Home
 from sfsample.formats.elf import ElfImage
 from sfsample.memory import BytesMemory
-from sfsample.model import CFA, Capture, Found, Rule, StopReason, ThreadSnapshot
+from sfsample.model import CFA, Capture, Found, Rule, Scheduled, StopReason, ThreadSnapshot
 from sfsample.modules.index import ModuleIndex
 from sfsample.modules.maps import Mapping
 from sfsample.sampler import Options, Sampler
+from sfsample.scheduled import had_processor
 from sfsample.target.procfs import Asleep, Stat
 from sfsample.target.reading import Reading
 from sfsample.target.tracer import Missed
@@ -72,6 +73,11 @@ class FakeProcess:
         self.opener = SimpleNamespace(problems=[])
         self.home = Home(None, pid, 0)
         self.readings: dict[int, Reading] = {}
+        self.proc = SimpleNamespace(thread_stat=self.thread_stat, counters=self.counters, asleep=self.asleep)
+        self.forced: list[bool] = []
+        self.still: dict[int, int] = {}
+        self.ran_ns: dict[int, int] = {}
+        self.runs = 100
 
     def _maps(self):
         self.maps_read += 1
@@ -88,15 +94,30 @@ class FakeProcess:
     def learn_trampolines(self, _stack):
         return self.learns.pop() if self.learns else False
 
-    def threads(self):
+    def tids(self, *, force):
+        self.forced.append(force)
+        return sorted(self.states)
+
+    def thread_stat(self, tid):
+        if self.clock.now() >= self.ends_at or tid not in self.states:
+            return None
+        return Stat(f"thread {tid}", self.states[tid], 0, 5)
+
+    def asleep(self, tid):
+        return None if self.states[tid] == "R" else Asleep(232, (), STACK, CODE)
+
+    def counters(self, tid):
+        """One more run at every look, unless the test has said that it stands still."""
         if self.clock.now() >= self.ends_at:
-            return []
-        return [(tid, Stat(f"thread {tid}", state, 0, 5)) for tid, state in self.states.items()]
+            return None
+        if tid not in self.still:
+            self.runs += 1
+        return b"%d 0 %d" % (self.ran_ns.get(tid, 0), self.still.get(tid, self.runs))
 
     def replaced(self, _tid, _modules):
         return False
 
-    def capture(self, tid):
+    def capture(self, tid, patience_ns):  # noqa: ARG002
         self.captured.append((tid, self.clock.now()))
         self.clock.time += self.costs.get(len(self.captured), 0)
         answer = self.answers.get(tid)
@@ -124,7 +145,7 @@ def process(clock):
 
 def record(*targets, should_stop=lambda: False, **options):
     chosen = {"rate": RATE, "duration": 1.0, "steppers": (Outermost(),), **options}
-    return Sampler(targets, Options(**chosen), targets[0].clock).run(should_stop)
+    return Sampler(targets, Options(**chosen), targets[0].clock, jitter=lambda: 0).run(should_stop)
 
 
 # -- the schedule
@@ -308,7 +329,7 @@ def test_a_later_refusal_is_a_failed_capture(clock):
     stats = record(process).stats
 
     assert stats.captures == {Capture.STOPPED: 8, Capture.FAILED: 8}
-    assert stats.problems == {"not permitted (run as root; or so)": 8}
+    assert stats.problems == {"not captured: not permitted (run as root; or so)": 8}
 
 
 def test_after_an_exception_what_was_collected_is_complete(process):
@@ -319,7 +340,7 @@ def test_after_an_exception_what_was_collected_is_complete(process):
             raise KeyboardInterrupt
         return False
 
-    sampler = Sampler([process], Options(RATE, 1.0, steppers=(Outermost(),)), process.clock)
+    sampler = Sampler([process], Options(RATE, 1.0, steppers=(Outermost(),)), process.clock, jitter=lambda: 0)
     with pytest.raises(KeyboardInterrupt):
         sampler.run(interrupted)
 
@@ -408,10 +429,13 @@ def test_without_being_asked_no_timeline_is_kept(process):
 # -- threads that sleep
 
 
+STILL = Scheduled(b"0 0 7", b"0 0 7")
+
+
 def reading(tid: int, registers: dict[int, int], number: int = 232) -> Reading:
     snapshot = ThreadSnapshot(tid, registers, BytesMemory(STACK, bytes(16)), bounded=False, stop_ns=0,
-                              eintr=False, capture=Capture.READ)  # fmt: skip
-    return Reading(snapshot, Asleep(number, (), STACK, CODE), b"1 2 3\n")
+                              eintr=False, capture=Capture.READ, scheduled=STILL)  # fmt: skip
+    return Reading(snapshot, Asleep(number, (), STACK, CODE), STILL.after)
 
 
 def test_a_thread_that_sleeps_is_read_and_not_stopped(clock):
@@ -435,3 +459,109 @@ def test_it_is_stopped_only_for_a_register_and_where_it_does_not_notice(clock, s
     assert len(process.captured) == stats.captures[Capture.STOPPED] == stops
     assert stats.captures[Capture.READ] == 8 - stops
     assert stats.samples == 8
+
+
+def test_a_thread_that_has_not_run_is_counted_again_without_a_look(clock):
+    process = FakeProcess(clock, (PID, "S"))
+    process.readings = {PID: reading(PID, {16: CODE, 7: STACK})}
+    process.still = {PID: 7}
+    profile = record(process, mode="wall")
+
+    assert profile.stats.captures == {Capture.READ: 1, Capture.REUSED: 7}
+    assert list(profile.counts.values()) == [profile.stats.samples] == [8]
+    assert sum(profile.wall_ns.values()) == round(7 * TICK * 1e9)
+
+
+def test_a_thread_that_has_not_run_does_not_count_in_cpu_mode(clock):
+    process = FakeProcess(clock, (PID, "R"))
+    process.still = {PID: 7}
+    process.answers[PID] = ThreadSnapshot(
+        PID, {16: CODE, 7: STACK}, BytesMemory(STACK, bytes(16)), bounded=False, stop_ns=1, eintr=False,
+        scheduled=STILL,
+    )  # fmt: skip
+    stats = record(process).stats
+
+    assert len(process.captured) == stats.samples == 1  # when it was seen first; it waits for a processor
+
+
+# -- who has the processor
+
+
+WOKE = 10_000_000
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "stopped_ns", "had"),
+    [
+        (b"100 0 5", b"150 0 5", WOKE + 80_000, True),  # it never left it
+        (b"100 0 5", b"100 90000 6", WOKE + 90_000, True),  # it lost it when we woke up, and waited since
+        (b"100 0 5", b"100 500000 6", WOKE + 90_000, False),  # it had been waiting before
+        (b"100 0 5", b"5100 1000 6", WOKE + 300_000, False),  # it went to sleep; our stop woke it
+        (b"100 0 5", b"100 90000 7", WOKE + 90_000, False),
+        (None, b"100 90000 7", WOKE, True),  # not known
+        (b"\t12\nnon", b"\t13\nnon", WOKE, True),
+    ],
+)
+def test_who_had_the_processor(before, after, stopped_ns, had):
+    assert had_processor(Scheduled(before, after, stopped_ns), WOKE) is had
+
+
+def test_a_thread_without_processor_is_no_sample_in_cpu_mode(process):
+    memory = BytesMemory(STACK, bytes(16))
+    process.answers[PID] = ThreadSnapshot(
+        PID, {16: CODE, 7: STACK}, memory, bounded=False, stop_ns=1, eintr=False,
+        scheduled=Scheduled(b"1 1 1", b"1 1 3"),
+    )  # fmt: skip
+    stats = record(process).stats
+
+    assert (stats.samples, stats.pauses.count, stats.off_processor) == (0, 8, 8)
+
+
+def test_cpu_time_is_told_once(process):
+    process.ran_ns[PID] = 0
+
+    def more() -> bool:
+        process.ran_ns[PID] += 1000
+        return False
+
+    profile = record(process, should_stop=more)
+    stats = profile.stats
+
+    assert stats.cpu_charged_ns == process.ran_ns[PID] - 1000  # what it had used before is not ours
+    assert sum(profile.cpu_ns.values()) == stats.cpu_sampled_ns
+    assert 0 <= stats.cpu_charged_ns - stats.cpu_sampled_ns <= 3000  # since the last sample
+
+
+# -- limits
+
+
+def test_ticks_are_left_out_above_the_limit_of_overhead(process):
+    memory = BytesMemory(STACK, bytes(16))
+    process.answers[PID] = ThreadSnapshot(
+        PID, {16: CODE, 7: STACK}, memory, bounded=False, stop_ns=round(TICK * 1e9), eintr=False
+    )
+    stats = record(process, max_overhead=0.5, duration=10.0).stats
+
+    assert stats.spared_ticks + stats.samples == stats.ticks == 80
+    assert stats.pauses.total / 1e9 <= 0.5 * 10.0 + TICK
+    assert stats.samples >= 30
+
+
+def test_lateness_is_told_once_a_second(process):
+    process.costs = dict.fromkeys(range(1, 100), 3.5 * TICK)
+    told = []
+    options = Options(RATE, 4.0, steppers=(Outermost(),))
+    stats = Sampler([process], options, process.clock, jitter=lambda: 0, tell=told.append).run().stats
+
+    assert stats.late_ticks > 10
+    assert 2 <= len(told) <= 5
+    assert all("ticks missed" in line for line in told)
+
+
+def test_jitter_moves_a_tick_within_its_interval(process):
+    sampler = Sampler(
+        [process], Options(RATE, 1.0, steppers=(Outermost(),)), process.clock, jitter=lambda: 0.5
+    )
+    sampler.run()
+
+    assert process.ticks() == [k + 0.5 for k in range(8)]

@@ -5,14 +5,18 @@ modules, no allocation that could be made before or after.  The window closes wh
 """
 
 import gc
+import time
+from collections.abc import Callable
 
 from sfsample.arch import Arch
-from sfsample.model import ThreadSnapshot
-from sfsample.target.gate import PAUSE
+from sfsample.model import Scheduled, ThreadSnapshot
+from sfsample.target.gate import CLOSERS
 from sfsample.target.stack_copy import StackCopy
-from sfsample.target.tracer import Missed, Tracer
+from sfsample.target.tracer import PATIENCE_NS, Missed, Tracer
 
 DEFAULT_STACK_BYTES = 256 * 1024
+
+Counters = Callable[[int], bytes | None]
 
 
 def check_size(stack_bytes: int) -> None:
@@ -22,39 +26,75 @@ def check_size(stack_bytes: int) -> None:
 
 
 class Capturer:
-    """Captures threads of one process by stopping them."""
+    """Captures threads of one process by stopping them; `counters` says how one was scheduled so far."""
 
-    def __init__(self, pid: int, arch: Arch, copy: StackCopy, *, child: bool = False) -> None:
+    def __init__(
+        self, pid: int, arch: Arch, copy: StackCopy, counters: Counters, *, child: bool = False
+    ) -> None:
         self._copy = copy
+        self._counters = counters
         self.tracer = Tracer(pid, arch, child=child)
+        self._before: dict[int, bytes] = {}  # counters of threads that were asked to stop and have not yet
+        self._closed = False
 
-    def capture(self, tid: int) -> ThreadSnapshot | Missed:
+    def capture(self, tid: int, patience_ns: int = PATIENCE_NS) -> ThreadSnapshot | Missed:
         """Stop a thread, copy, let it run; everything else happens after that."""
-        tracer, copy = self.tracer, self._copy
-        if tracer.late:
-            tracer.settle()
+        tracer, copy, counters = self.tracer, self._copy, self._counters
         tracer.rehearse(tid)
         copy.rehearse(tid)
-        sp = 0
+        sp = stopped_ns = 0
+        after: bytes | None = None
         collecting = gc.isenabled()
         gc.disable()  # a collection must not fall into the pause
-        PAUSE.acquire()
+        self._close_gate()
+        before = self._before.pop(tid, None) or counters(tid)
         try:
-            missed = tracer.stop(tid)
+            missed = tracer.stop(tid, patience_ns)
             if missed is None:
+                stopped_ns = time.perf_counter_ns()
                 sp = tracer.registers(tid)
                 if sp:
                     copy.fill(tid, sp)
+                    after = counters(tid)
         finally:
             stop_ns = tracer.release()
-            PAUSE.release()
+            self._reopen_gate()
             if collecting:
                 gc.enable()
         if missed is not None:
+            if missed.waiting and before is not None:
+                self._before[tid] = before
             return missed
         if not sp:
             return Missed(gone=True, why="killed while it was stopped")
         registers = tracer.dwarf_registers()
         copy.learn_extent(tid, sp)
         eintr = tracer.eintr(tid, registers)
-        return ThreadSnapshot(tid, registers, copy.memory(), copy.bounded, stop_ns, eintr, tracer.arch)
+        return ThreadSnapshot(
+            tid, registers, copy.memory(), copy.bounded, stop_ns, eintr, tracer.arch,
+            scheduled=Scheduled(before, after, stopped_ns),
+        )  # fmt: skip
+
+    def settle(self) -> bool:
+        """Release threads that have stopped too late; True: none is still to stop."""
+        settled = self.tracer.settle()
+        if settled:
+            self._before.clear()
+        self._reopen_gate()
+        return settled
+
+    def _close_gate(self) -> None:
+        if not self._closed:
+            CLOSERS.add()
+            self._closed = True
+
+    def _reopen_gate(self) -> None:
+        if self._closed and not self.tracer.late:
+            self._closed = False
+            CLOSERS.remove()
+
+    def close(self) -> None:
+        """Open the gate: the kernel lets go of what we still hold."""
+        if self._closed:
+            self._closed = False
+            CLOSERS.remove()

@@ -12,6 +12,7 @@ from sfsample.errors import UnsupportedTarget
 from sfsample.model import Address, Stack, ThreadSnapshot
 from sfsample.modules.index import ModuleIndex
 from sfsample.modules.module import Module
+from sfsample.target.births import Births
 from sfsample.target.capture import DEFAULT_STACK_BYTES, Capturer
 from sfsample.target.home import home_of
 from sfsample.target.images import ImageOpener
@@ -23,7 +24,7 @@ from sfsample.target.procfs import Asleep, ProcFs, Stat
 from sfsample.target.reading import Reading, read_asleep
 from sfsample.target.restart import restarts
 from sfsample.target.stack_copy import StackCopy
-from sfsample.target.tracer import Missed, may_attach
+from sfsample.target.tracer import PATIENCE_NS, Missed, await_stop, may_attach
 from sfsample.target.vm import CopyBuffer
 
 _CLOSE_DEADLINE_S = 1.0
@@ -59,8 +60,9 @@ class LiveProcess:
         self._mark = CopyBuffer(_MARK)
         self._is_child = child = self.proc.status().get("PPid") == str(os.getpid())
         self._instant: Instant | None = None
+        self._births = Births()
         self._copy = StackCopy(pid, self.arch, self._extent, stack_bytes)
-        self.capturer = Capturer(pid, self.arch, self._copy, child=child)
+        self.capturer = Capturer(pid, self.arch, self._copy, self.proc.counters, child=child)
 
     def _try_attaching(self) -> None:
         """Find out whether the kernel lets us, before anything counts.  Nothing is stopped.
@@ -94,6 +96,15 @@ class LiveProcess:
         stats = self.proc.thread_stats()
         self._copy.keep_only(tid for tid, _ in stats)
         return [(tid, stat) for tid, stat in stats if stat.state not in "ZX"]
+
+    def tids(self, *, force: bool) -> list[int] | None:
+        """Return the ids of the threads; None: none was added since the last time (unless `force`)."""
+        if not self._births.any() and not force:
+            return None
+        tids = self.proc.threads()
+        self.proc.keep_only(tids)
+        self._copy.keep_only(tids)
+        return tids
 
     def replaced(self, tid: int, modules: Iterable[Module]) -> bool:
         """Whether one of these modules is no longer what is mapped at its place.
@@ -134,11 +145,19 @@ class LiveProcess:
         """Learn from a walk; True when the same capture would now give more."""
         return self._copy.learn_trampolines(stack)
 
+    def await_stop(self, seconds: float) -> None:
+        """Sleep until a thread that was asked to stop does, but not longer."""
+        await_stop(seconds)
+
+    def has_stopped(self, tid: int) -> bool:
+        """Whether a thread that was asked to stop has stopped, or ended."""
+        return self.capturer.tracer.has_stopped(tid)
+
     def settled(self) -> bool:
         """Release threads that stopped too late; False while one is still to stop."""
-        return self.capturer.tracer.settle()
+        return self.capturer.settle()
 
-    def capture(self, tid: int) -> ThreadSnapshot | Missed:
+    def capture(self, tid: int, patience_ns: int = PATIENCE_NS) -> ThreadSnapshot | Missed:
         """Stop one thread and capture it.  Raises NotPermitted when the kernel refuses although it lives.
 
         That somebody else traces a thread is no such refusal: others may be free, and another sampler lets go
@@ -147,7 +166,7 @@ class LiveProcess:
         if self._instant is not None:
             return self._instant.stopped.get(tid) or Missed(gone=False, why="ran, but not at that instant")
         for _ in range(_TRIES):
-            taken = self.capturer.capture(tid)
+            taken = self.capturer.capture(tid, patience_ns)
             if not isinstance(taken, Missed) or taken.errno != EPERM:
                 return taken
             stat = self.proc.thread_stat(tid)
@@ -167,4 +186,6 @@ class LiveProcess:
         deadline = time.monotonic() + _CLOSE_DEADLINE_S
         while not self.settled() and time.monotonic() < deadline:
             time.sleep(0.001)
+        self.capturer.close()
+        self._births.close()
         self.proc.close()

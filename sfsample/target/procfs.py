@@ -170,6 +170,10 @@ class ProcFs:
         lines = ((tid, known[tid] if tid in known else self.task(tid, "stat")) for tid in tids)
         return [(tid, parse_stat(line)) for tid, line in lines if line]
 
+    def keep_only(self, tids: list[int]) -> None:
+        """Close what is kept open for other threads."""
+        self._files.keep_only(tids)
+
     def thread_stat(self, tid: int) -> Stat | None:
         """Return a thread's line; None when the thread has ended."""
         line = self.task(tid, "stat")

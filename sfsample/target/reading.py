@@ -9,10 +9,11 @@ Source: proc(5), /proc/PID/syscall and schedstat; Linux lib/syscall.c: the kerne
 before and after it reads its registers, and says "running" when that was for nothing.
 """
 
+from errno import ENOSYS
 from typing import NamedTuple
 
 from sfsample.arch import Arch
-from sfsample.model import Capture, Registers, ThreadSnapshot
+from sfsample.model import Capture, Registers, Scheduled, ThreadSnapshot
 from sfsample.target.procfs import Asleep, ProcFs
 from sfsample.target.stack_copy import StackCopy
 
@@ -20,6 +21,8 @@ _TRIES = 2
 # DWARF numbers of the registers that carry a system call's arguments; the kernel leaves them alone.  (vfork
 # of glibc keeps its return address in one.)  syscall(2), "Architecture calling conventions".
 _ARGUMENTS = {62: (5, 4, 1, 10, 8, 9), 183: (0, 1, 2, 3, 4, 5), 22: (2, 3, 4, 5, 6, 7)}  # by e_machine
+# What stands in the result's register until a call is over, in a thread that has run before.
+_RESULT = {62: {0: (1 << 64) - ENOSYS}}
 
 
 class Reading(NamedTuple):
@@ -41,14 +44,16 @@ def read_asleep(proc: ProcFs, arch: Arch, copy: StackCopy, tid: int) -> Reading 
             copy.learn_extent(tid, asleep.sp)
             registers = _registers(arch, asleep)
             snapshot = ThreadSnapshot(
-                tid, registers, copy.memory(), copy.bounded, 0, eintr=False, arch=arch, capture=Capture.READ
-            )
+                tid, registers, copy.memory(), copy.bounded, 0, eintr=False, arch=arch,
+                capture=Capture.READ, scheduled=Scheduled(counters, counters),
+            )  # fmt: skip
             return Reading(snapshot, asleep, counters)
     return None
 
 
 def _registers(arch: Arch, asleep: Asleep) -> Registers:
     return {
+        **(_RESULT.get(arch.machine, {}) if asleep.number >= 0 else {}),
         **dict(zip(_ARGUMENTS.get(arch.machine, ()), asleep.args, strict=False)),
         arch.pc: asleep.pc,
         arch.sp: asleep.sp,

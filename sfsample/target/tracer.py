@@ -27,6 +27,7 @@ PTRACE_GETSIGINFO, PTRACE_GETREGSET, PTRACE_SEIZE, PTRACE_INTERRUPT = 0x4202, 0x
 _EVENT_STOP = 128
 _WALL = 0x40000000
 _WAIT_FLAGS = os.WNOHANG | _WALL
+_PEEK = os.WEXITED | os.WSTOPPED | os.WNOHANG | os.WNOWAIT | _WALL
 _ENDED = (os.CLD_EXITED, os.CLD_KILLED, os.CLD_DUMPED)
 
 _MINUS_EINTR = (1 << 64) - EINTR
@@ -38,16 +39,21 @@ _WHOLE = (1 << 64) - 1
 _SPIN_NS = 50_000
 _LOOK_AGAIN_S = 0.001  # another thread of ours may have taken the signal
 _CHILD = {signal.SIGCHLD}
+_EXCUSE = "in uninterruptible sleep, or the machine is overloaded"
 # A thread that waits for a processor on a busy machine is not stopped yet: waiting does it no harm.
-STOP_DEADLINE_NS = 250_000_000
+PATIENCE_NS = 250_000_000
 
 
 class Missed(NamedTuple):
-    """A thread that could not be stopped.  `gone`: it has ended, which is normal."""
+    """A thread that could not be stopped.  `gone`: it has ended, which is normal.
+
+    `waiting`: it was asked to stop and will; `stop` may be called for it again.
+    """
 
     gone: bool
     why: str
     errno: int = 0
+    waiting: bool = False
 
 
 class Tracer:
@@ -71,7 +77,7 @@ class Tracer:
         self._began = 0
         self._held = 0  # tid between stop and release
         self._stopped = False
-        self._late: set[int] = set()  # seized, asked to stop, not seen to stop yet
+        self._late: dict[int, int] = {}  # seized, asked to stop (when), not seen to stop yet
 
     def _make_parts(self) -> Iterator[tuple[int, int, Iovec, int]]:
         """Yield (note type, address of the iovec, iovec, size) of each register set."""
@@ -96,11 +102,15 @@ class Tracer:
         except ChildProcessError:
             self.registers(tid)
 
-    def stop(self, tid: int) -> Missed | None:
-        """Stop a thread; None: it is stopped."""
-        if tid in self._late and not self._settle(tid):
-            return Missed(gone=False, why="has not stopped since it was asked to")
-        self._held, self._stopped, self._signal = tid, False, 0
+    def stop(self, tid: int, patience_ns: int = PATIENCE_NS) -> Missed | None:
+        """Stop a thread; None: it is stopped.
+
+        One that does not within `patience_ns` can be waited for again; then nothing is asked twice.
+        """
+        self._stopped, self._signal, self._held = False, 0, tid
+        if tid in self._late:
+            self._began = self._late.pop(tid)
+            return self._wait(tid, patience_ns)
         try:
             ptrace(PTRACE_SEIZE, tid)
         except PtraceError as refusal:
@@ -111,10 +121,11 @@ class Tracer:
             ptrace(PTRACE_INTERRUPT, tid)
         except PtraceError:
             return Missed(gone=True, why="exited while it was being stopped")
-        return self._wait(tid)
+        return self._wait(tid, patience_ns)
 
-    def _wait(self, tid: int) -> Missed | None:
-        spin_until, deadline = self._began + _SPIN_NS, self._began + STOP_DEADLINE_NS
+    def _wait(self, tid: int, patience_ns: int) -> Missed | None:
+        start = time.perf_counter_ns()
+        spin_until, deadline = start + min(_SPIN_NS, patience_ns), start + patience_ns
         while True:
             try:
                 changed, status = self._look(tid)
@@ -126,17 +137,16 @@ class Tracer:
                 return self._note(status)
             now = time.perf_counter_ns()
             if now > deadline:
-                return Missed(
-                    gone=False,
-                    why="did not stop within 250 ms (in uninterruptible sleep, or the machine is overloaded)",
-                )
+                waited = (now - self._began) / 1e6
+                return Missed(gone=False, waiting=True,
+                              why=f"did not stop within {waited:.0f} ms ({_EXCUSE})")  # fmt: skip
             if now > spin_until:
-                signal.sigtimedwait(_CHILD, _LOOK_AGAIN_S)
+                await_stop(_LOOK_AGAIN_S)
 
     def _look(self, tid: int) -> tuple[int, int]:
         """Return (tid, status) of a change, (0, 0) when there is none, (tid, 0) when our child has ended."""
         if tid == self._child:
-            seen = os.waitid(os.P_PID, tid, os.WEXITED | os.WSTOPPED | os.WNOHANG | os.WNOWAIT | _WALL)
+            seen = os.waitid(os.P_PID, tid, _PEEK)
             if seen is None:
                 return 0, 0
             if seen.si_code in _ENDED:
@@ -157,7 +167,7 @@ class Tracer:
         tid, self._held = self._held, 0
         # killed while it was stopped: it must still be waited for, or its process cannot exec or be reaped
         if tid and not (self._stopped and _detach(tid, self._signal)):
-            self._late.add(tid)
+            self._late[tid] = self._began
             self._settle(tid)
         return time.perf_counter_ns() - self._began
 
@@ -206,6 +216,15 @@ class Tracer:
 
     # -- threads that did not stop in time, or were left by an exception
 
+    def has_stopped(self, tid: int) -> bool:
+        """Whether it is worth while to call `stop` again for a thread that was asked before."""
+        if tid not in self._late:
+            return True  # it stopped in the last instant, and was let go
+        try:
+            return os.waitid(os.P_PID, tid, _PEEK) is not None
+        except ChildProcessError:
+            return True
+
     @property
     def late(self) -> bool:
         """Whether a thread is still to stop and to be released."""
@@ -227,14 +246,19 @@ class Tracer:
         except ChildProcessError:
             changed, status = tid, 0  # no longer ours, or an execve(2) gave it the process id
             if tid != self._pid:
-                self._late.add(self._pid)
+                self._late.setdefault(self._pid, self._began)
                 self._settle(self._pid)
         if changed and os.WIFSTOPPED(status):
             _detach(tid, 0 if status >> 16 == _EVENT_STOP else os.WSTOPSIG(status))
         elif not changed and not _detach(tid, _signal_of(tid)) and _interrupt(tid):
             return False
-        self._late.discard(tid)
+        self._late.pop(tid, None)
         return True
+
+
+def await_stop(seconds: float) -> None:
+    """Sleep until a thread that was asked to stop does, but not longer than `seconds`."""
+    signal.sigtimedwait(_CHILD, seconds)
 
 
 def _signal_of(tid: int) -> int:

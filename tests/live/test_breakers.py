@@ -68,7 +68,7 @@ def test_libraries_that_take_turns_at_one_address(tmp_path):
         compile_c(tmp_path, f"{name}.so", PLUGIN.replace("NAME", name), "-shared", "-fPIC")
     with started(compile_c(tmp_path, "host", HOST, "-ldl")) as process:
         try:
-            text = sfsample.folded(sfsample.record(process.pid, 3.0))
+            text = sfsample.folded(sfsample.record(process.pid, 3.0, mode="wall"))
         finally:
             process.kill()
     counts = {stack: int(count) for stack, _, count in (line.rpartition(" ") for line in text.splitlines())}

@@ -5,6 +5,7 @@ Law: a recording outlives whatever the target does, returns what it has, and has
 
 import shutil
 import sys
+from collections import Counter
 
 import pytest
 
@@ -47,7 +48,7 @@ def test_threads_come_and_go(generation, mode):
         chains = {key.tid: [main] if key.tid == target.pid else [worker] for key in profile.counts}
         Checker(program).check(profile, chains, labels=False)
         stats = profile.stats
-        assert stats.stacks == {StopReason.OUTERMOST: stats.samples - lost, StopReason.NO_ROW: lost}
+        assert stats.stacks == Counter({StopReason.OUTERMOST: stats.samples - lost, StopReason.NO_ROW: lost})
         assert len(stats.threads) > 10
         assert stats.captures[Capture.FAILED] == 0
 

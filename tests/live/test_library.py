@@ -88,7 +88,11 @@ def test_one_of_several_ends():
         assert refusal.value.pid == other.pid
     with running(fixture("v3"), "leaf") as one, running(fixture("v3"), "exit", 1, ends=True) as other:
         profile = sfsample.record(
-            [one.pid, other.pid], 60, rate=100, should_stop=lambda: other.process.poll() is not None
+            [one.pid, other.pid],
+            60,
+            rate=100,
+            mode="wall",
+            should_stop=lambda: other.process.poll() is not None,
         )
         assert {key.pid for key in profile.counts} == {one.pid, other.pid}
 

@@ -1,0 +1,84 @@
+"""The threads of one target, and when each is to be looked at again.
+
+Law: up to 64 threads, each is looked at at every tick.  Of more, those that have long been idle take turns:
+the next look comes after a random number of ticks, at most a quarter of the time that the thread has been
+idle, and such that about 64 idle threads are looked at in one tick.  A look stands for all ticks since the
+one before: scheduler counters that have not moved prove it, and where they have, chance makes it right on
+average.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+
+from sfsample.model import Stack
+from sfsample.profile import Location
+from sfsample.schedule import uniform
+
+_AT_ONCE = 64
+_LONGEST = 64  # ticks from one look to the next
+
+
+class Thread:
+    """What is known of a thread between two looks.
+
+    `still` is what the scheduler counted when it was last seen off the processor; `seen` its stack then.
+    `tick` and `at_ns` are those of the last look.  `ran_ns` is its CPU time then, `charged_ns` what of it has
+    not been told to the profile yet.
+    """
+
+    __slots__ = (
+        "at_ns", "charged_ns", "gone", "idle", "name", "ran_ns", "seen", "starttime", "still", "tick", "tid",
+    )  # fmt: skip
+
+    def __init__(self, tid: int, tick: int, at_ns: int, ran_ns: int) -> None:
+        self.tid = tid
+        self.name = ""
+        self.starttime = 0
+        self.tick = tick  # of the last look
+        self.at_ns = at_ns
+        self.still: bytes | None = None
+        self.seen: tuple[Stack, tuple[Location, ...]] | None = None
+        self.ran_ns = ran_ns
+        self.charged_ns = 0
+        self.idle = 0  # ticks for which it has not run
+        self.gone = False
+
+
+class Roster:
+    """Threads by id, and by the tick at which they are due."""
+
+    def __init__(self, random: Callable[[], float] = uniform) -> None:
+        self._random = random
+        self._threads: dict[int, Thread] = {}
+        self._due: dict[int, list[Thread]] = {}
+
+    def __iter__(self) -> Iterator[Thread]:
+        return iter(self._threads.values())
+
+    def __len__(self) -> int:
+        return len(self._threads)
+
+    def add(self, thread: Thread, tick: int) -> None:
+        """Add a thread that is to be looked at at `tick`."""
+        self._threads[thread.tid] = thread
+        self._due.setdefault(tick, []).append(thread)
+
+    def drop(self, thread: Thread) -> None:
+        """Forget a thread that has ended."""
+        thread.gone = True
+        if self._threads.get(thread.tid) is thread:
+            del self._threads[thread.tid]
+
+    def compare(self, tids: Iterable[int]) -> tuple[list[int], list[Thread]]:
+        """Return the ids that are new, and the threads that are no longer there."""
+        now = set(tids)
+        return sorted(now - self._threads.keys()), [t for t in self if t.tid not in now]
+
+    def due(self, tick: int) -> list[Thread]:
+        """Return the threads to look at now, by id; each must be given its next turn."""
+        return sorted((t for t in self._due.pop(tick, ()) if not t.gone), key=lambda t: t.tid)
+
+    def again(self, thread: Thread, tick: int) -> None:
+        """Give a thread its next turn after a look at it."""
+        longest = min(2 * (len(self) // _AT_ONCE), thread.idle // 4, _LONGEST)
+        ticks = 1 + int(self._random() * longest)
+        self._due.setdefault(tick + ticks, []).append(thread)

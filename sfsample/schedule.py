@@ -1,0 +1,51 @@
+"""When to sample: one tick in every interval of 1/rate, at an instant of it that nobody can foresee.
+
+Law: interval k begins at start + k / rate, and its tick is drawn from it with uniform probability (so the
+rate is exact, two ticks are up to two intervals apart, and no periodic work of the target can keep step).  A
+tick whose interval has passed is counted as missed and never made up for.  Reads no clock.
+"""
+
+import os
+from collections.abc import Callable
+
+_SCALE = 1 << 32
+
+
+def uniform() -> float:
+    """Return a random number from 0 to 1, without the imports of the `random` module."""
+    return int.from_bytes(os.urandom(4), "little") / _SCALE
+
+
+class Schedule:
+    """Ticks from `start` (seconds of any clock); `total` None: without an end."""
+
+    def __init__(
+        self, start: float, rate: float, total: int | None, jitter: Callable[[], float] = uniform
+    ) -> None:
+        self._start = start
+        self._rate = rate
+        self._total = total
+        self._jitter = jitter
+        self.ticks = 0  # that were due so far, taken or not
+
+    @property
+    def over(self) -> bool:
+        """Whether there are no more ticks."""
+        return self._total is not None and self.ticks >= self._total
+
+    @property
+    def end(self) -> float:
+        """When the last interval ends."""
+        return self._start + self.ticks / self._rate
+
+    def next(self) -> float:
+        """Return when the next tick is due."""
+        return self._start + (self.ticks + self._jitter()) / self._rate
+
+    def take(self, now: float) -> int:
+        """Take the tick that is due; return how many were missed instead, then it is not taken."""
+        missed = int((now - self._start) * self._rate - self.ticks)
+        if self._total is not None:
+            missed = min(missed, self._total - self.ticks)
+        self.ticks += max(1, missed)
+        return max(0, missed)

@@ -1,0 +1,96 @@
+"""What is counted of one target: its stacks, the time they stand for, and what was lost.
+
+Law: ticks, elapsed time and CPU time of a sample are those since the last look at that thread, so nothing is
+counted twice and nothing is left out.  The only place that tells the profile.
+"""
+
+from collections.abc import Sequence
+
+from sfsample.look import Look
+from sfsample.model import Capture, Frame, StopReason, ThreadSnapshot
+from sfsample.modules.index import ModuleIndex
+from sfsample.modules.module import Module
+from sfsample.profile import Location, Profile, kernel_places, locate
+from sfsample.roster import Thread
+from sfsample.scheduled import ran_ns
+
+
+class Tally:
+    """Tells a profile about the threads of process `pid`.  `tick` and `at_ns` are those of the last tick."""
+
+    def __init__(self, profile: Profile, pid: int, index: ModuleIndex) -> None:
+        self._profile = profile
+        self._pid = pid
+        self._index = index
+        self._places: dict[tuple[int, bool, str], Location] = {}
+        self._generation = 0
+        self.tick = 0
+        self.at_ns = 0
+        self.stopped_ns: dict[int, int] = {}  # by thread, since the start
+
+    def charge(self, thread: Thread, counters: bytes | None) -> None:
+        """Note the CPU time that a thread has used."""
+        used = max(0, ran_ns(counters) - thread.ran_ns)
+        thread.ran_ns += used
+        thread.charged_ns += used
+        self._profile.stats.cpu_charged_ns += used
+
+    def stops(self, thread: Thread, stops: Sequence[ThreadSnapshot]) -> None:
+        """Count the pauses that a look has cost."""
+        stats = self._profile.stats
+        for stop in stops:
+            stats.pauses.add(stop.stop_ns)
+            stats.eintr_prone_stops += stop.eintr
+            self.stopped_ns[thread.tid] = self.stopped_ns.get(thread.tid, 0) + stop.stop_ns
+
+    def see(self, thread: Thread, look: Look) -> None:
+        """Keep what was seen, for `add`."""
+        locations = self._locations(look.stack.frames, look.modules)
+        thread.seen = look.stack, (*kernel_places(look.kernel, self._pid), *locations)
+
+    def add(self, thread: Thread, capture: Capture) -> None:
+        """Count what was last seen of a thread, for all ticks since the last look at it."""
+        assert thread.seen is not None  # noqa: S101 - our own invariant
+        stack, locations = thread.seen
+        profile, stats, tid = self._profile, self._profile.stats, thread.tid
+        times, wall_ns = self.skip(thread)
+        profile.threads[self._pid, tid] = thread.name
+        profile.add(self._pid, tid, locations, stack,
+                    at_ns=self.at_ns, wall_ns=wall_ns, cpu_ns=thread.charged_ns, times=times)  # fmt: skip
+        stats.threads.add((self._pid, tid, thread.starttime))
+        stats.captures[capture] += times
+        stats.cpu_sampled_ns += thread.charged_ns
+        thread.charged_ns = 0
+        if stack.stopped_at is not None and stack.stop_reason is not StopReason.MAX_FRAMES:
+            stats.problems[f"{stack.stop_reason} at {stack.stopped_at}"] += times
+
+    def skip(self, thread: Thread) -> tuple[int, int]:
+        """Return the ticks and the time since the last look at a thread, which is now."""
+        times, wall_ns = self.tick - thread.tick, self.at_ns - thread.at_ns
+        thread.tick, thread.at_ns = self.tick, self.at_ns
+        return times, wall_ns
+
+    def failed(self, thread: Thread, why: str) -> None:
+        """Count a sample that could not be taken."""
+        times, _ = self.skip(thread)
+        self._profile.stats.captures[Capture.FAILED] += times
+        self._profile.stats.problems[f"not captured: {why}"] += times
+
+    def off_processor(self, thread: Thread) -> None:
+        """Count a thread that was runnable but had no processor."""
+        self.skip(thread)
+        self._profile.stats.off_processor += 1
+
+    def _locations(self, frames: Sequence[Frame], modules: Sequence[Module | None]) -> tuple[Location, ...]:
+        places = self._places
+        if self._index.generation != self._generation:
+            self._generation = self._index.generation
+            places.clear()
+        found = []
+        for frame, module in zip(frames, modules, strict=True):
+            key = (frame.pc, frame.exact, frame.found)
+            place = places.get(key)
+            if place is None:
+                place = places[key] = locate(frame, module, self._pid)
+            found.append(place)
+        return tuple(found)

@@ -1,0 +1,223 @@
+"""One target while it is recorded: which of its threads to look at in a tick, and how closely.
+
+Law: a thread that has not run since the last look is not looked at again: its stack is counted once more (in
+wall mode), which costs one small read.  A thread counts in cpu mode if it had the processor when it was
+stopped, or lost it to us: one that waits, or went to sleep in between, does not.  A thread that waits for a
+processor runs no code of its own once it was asked to stop: it is not waited for, and captured when it stops.
+"""
+
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+from sfsample.errors import NotPermitted
+from sfsample.look import Look, Looker
+from sfsample.model import Capture
+from sfsample.profile import Profile
+from sfsample.replay.store import BadStacks
+from sfsample.roster import Roster, Thread
+from sfsample.scheduled import had_processor, ran_ns
+from sfsample.tally import Tally
+from sfsample.target.live import LiveProcess
+from sfsample.target.tracer import PATIENCE_NS, Missed
+
+_GLANCE_NS = 50_000  # a thread that has a processor stops in this time, and we do not have to sleep
+
+
+class Instant(NamedTuple):
+    """A tick that is taken: when, since the start, and when we woke up for it (perf_counter_ns)."""
+
+    at_ns: int
+    woke_ns: int
+
+
+class Rules(NamedTuple):
+    """What of `Options` concerns a target."""
+
+    wall: bool
+    max_pause_ns: int
+    bad_stacks: BadStacks | None = None
+
+
+class Watched:
+    """Looks at the threads of one target and tells the tally."""
+
+    def __init__(
+        self, target: LiveProcess, looker: Looker, profile: Profile, rules: Rules, random: Callable[[], float]
+    ) -> None:
+        self._target = target
+        self._looker = looker
+        self._profile = profile
+        self._rules = rules
+        self._threads = Roster(random)
+        self._waiting: dict[Thread, int] = {}  # were asked to stop, in a tick for which we woke up then
+        self._program: tuple[bytes, ...] = ()
+        self._tally = Tally(profile, target.pid, target.index)
+        profile.homes[target.pid] = target.home
+
+    @property
+    def longest_stop_ns(self) -> int:
+        """The time for which the thread that was stopped longest has been, in all."""
+        return max(self._tally.stopped_ns.values(), default=0)
+
+    # -- which threads
+
+    def tick(self, instant: Instant, *, refresh: bool) -> bool:
+        """Look at every thread whose turn it is; False when the process has ended."""
+        before_ns, self._tally.at_ns = self._tally.at_ns, instant.at_ns
+        self._tally.tick += 1
+        if not self._rules.wall:
+            self._give_up()
+        self.settled()
+        self._target.index.expire()
+        if not self._follow(before_ns, refresh=refresh):
+            return False
+        for thread in self._threads.due(self._tally.tick):
+            if thread not in self._waiting:
+                self._turn(thread, instant.woke_ns)
+            if not thread.gone:
+                self._threads.again(thread, self._tally.tick)
+        self._await(instant.woke_ns + self._rules.max_pause_ns)
+        return True
+
+    def _follow(self, before_ns: int, *, refresh: bool) -> bool:
+        """Notice threads that come and go, and exec; False when the process has ended."""
+        target, leader = self._target, self._target.proc.thread_stat(self._target.pid)
+        if leader is None:
+            return False
+        dead = leader.state in "ZX"
+        changed = not dead and leader.program != self._program
+        if refresh or changed:
+            target.index.refresh()  # after exec another program can lie at the same addresses
+        if changed:
+            self._program = leader.program
+            for thread in tuple(self._threads):
+                self._threads.drop(thread)
+        self._profile.processes[target.pid] = leader.name
+        tids = target.tids(force=refresh or changed or dead)
+        if tids is not None:
+            self._list(tids, before_ns)
+        return not dead or any(tid != target.pid for tid in tids or ())
+
+    def _list(self, tids: list[int], before_ns: int) -> None:
+        tick = self._tally.tick
+        new, gone = self._threads.compare(tids)
+        for thread in gone:
+            self._threads.drop(thread)
+        for tid in new:
+            ran = 0 if tick > 1 else ran_ns(self._target.proc.counters(tid))
+            self._threads.add(Thread(tid, tick - 1, before_ns, ran), tick)
+        if gone:
+            self._looker.keep_only(tids)
+
+    # -- one thread
+
+    def _turn(self, thread: Thread, woke_ns: int) -> None:
+        counters = self._target.proc.counters(thread.tid)
+        if counters is None:
+            self._threads.drop(thread)
+        elif counters == thread.still:
+            thread.idle += self._tally.tick - thread.tick
+            if thread.seen is not None:
+                self._tally.add(thread, Capture.REUSED)
+            else:
+                self._tally.skip(thread)
+        else:
+            thread.idle, thread.seen, thread.still = 0, None, None
+            self._tally.charge(thread, counters)
+            if not self._rules.wall and self._target.proc.asleep(thread.tid) is not None:
+                thread.still = counters
+                self._tally.skip(thread)
+            else:
+                self._capture(thread, woke_ns)
+
+    def _capture(self, thread: Thread, woke_ns: int) -> None:
+        stat = self._target.proc.thread_stat(thread.tid)
+        if stat is None or stat.state in "ZX":
+            thread.gone = True
+            return
+        thread.name, thread.starttime = stat.name, stat.starttime
+        found = self._look(thread.tid, stat.state if self._rules.wall else "R")
+        if isinstance(found, Missed) and found.waiting:
+            self._waiting[thread] = woke_ns
+        else:
+            self._count(thread, found, woke_ns)
+
+    def _look(self, tid: int, state: str) -> Look | Missed:
+        try:
+            return self._looker.look(tid, state, _GLANCE_NS)
+        except NotPermitted as refusal:
+            if not self._profile.stats.samples:
+                raise
+            return Missed(gone=False, why=f"{refusal} ({'; '.join(refusal.help)})")
+
+    def _count(self, thread: Thread, found: Look | Missed, woke_ns: int) -> None:
+        tally = self._tally
+        if isinstance(found, Missed):
+            if not found.gone:
+                tally.failed(thread, found.why)
+            return
+        tally.stops(thread, found.stops)
+        scheduled = found.snapshot.scheduled
+        if scheduled is not None:
+            thread.still = scheduled.after
+            tally.charge(thread, scheduled.after)
+        if not self._rules.wall and not had_processor(scheduled, woke_ns):
+            tally.off_processor(thread)
+            return
+        if self._rules.bad_stacks is not None:
+            self._rules.bad_stacks.keep(thread.name, found.snapshot, found.stack, self._target.index)
+        tally.see(thread, found)
+        tally.add(thread, found.snapshot.capture)
+        if not self._rules.wall:
+            thread.seen = None  # as long as it does not run, it does not count
+
+    # -- threads that wait for a processor, and stop when they get one
+
+    def settled(self) -> bool:
+        """Capture threads that have stopped by now; False while one is still to stop."""
+        for thread, woke_ns in tuple(self._waiting.items()):
+            if not self._target.has_stopped(thread.tid):
+                continue
+            found = self._look(thread.tid, "R")
+            if not (isinstance(found, Missed) and found.waiting):
+                del self._waiting[thread]
+                self._count(thread, found, woke_ns)
+        return not self._waiting and self._target.settled()
+
+    def _await(self, deadline_ns: int) -> None:
+        """Wait for threads that were asked to stop, no longer than a pause may last."""
+        while self._waiting and (left := deadline_ns - time.perf_counter_ns()) > 0:
+            self._target.await_stop(left / 1e9)
+            self.settled()
+
+    def _give_up(self) -> None:
+        """Count those that have not stopped since the last tick.  They are let go as soon as they do."""
+        for thread in self._waiting:
+            if self._rules.wall:
+                self._tally.failed(thread, "did not stop in time (the machine is overloaded)")
+            else:
+                self._tally.off_processor(thread)  # one that runs stops at once
+        self._waiting.clear()
+
+    # -- the end
+
+    def finish(self) -> None:
+        """Count the ticks since the last look at each thread, and what is known only at the end."""
+        if self._rules.wall:
+            self._await(time.perf_counter_ns() + PATIENCE_NS)
+        self._give_up()
+        for thread in self._threads:
+            counters = self._target.proc.counters(thread.tid)
+            self._tally.charge(thread, counters)
+            if counters == thread.still and thread.seen is not None and thread.tick < self._tally.tick:
+                self._tally.add(thread, Capture.REUSED)
+        stats, target = self._profile.stats, self._target
+        for module in target.index.modules:
+            _ = module.image.sections  # if they are damaged, the names will be missing: say so
+            entry = (module.path, bool(module.sframe))
+            if entry not in stats.module_paths:
+                stats.module_paths.append(entry)
+        for text in (*target.opener.problems, *target.index.problems, *self._looker.problems):
+            stats.problems[text] += 1
+        stats.problems += self._looker.doubts

@@ -1,0 +1,60 @@
+"""Whose turn it is."""
+
+from random import Random
+
+from sfsample.roster import Roster, Thread
+
+
+def roster(count: int, random=lambda: 0.999) -> Roster:
+    made = Roster(random)
+    for tid in range(count):
+        made.add(Thread(tid, 0, 0, 0), 1)
+    return made
+
+
+def turns(made: Roster, ticks: int, *, idle: bool = True) -> list[list[int]]:
+    """Look at whoever is due; an idle thread has not run since its last turn."""
+    seen = []
+    for tick in range(1, ticks + 1):
+        due = made.due(tick)
+        seen.append([thread.tid for thread in due])
+        for thread in due:
+            thread.idle = thread.idle + tick - thread.tick if idle else 0
+            thread.tick = tick
+            made.again(thread, tick)
+    return seen
+
+
+def test_few_threads_are_looked_at_at_every_tick():
+    assert turns(roster(63), 100) == [list(range(63))] * 100
+
+
+def test_threads_that_run_are_looked_at_at_every_tick():
+    assert turns(roster(1000), 20, idle=False) == [list(range(1000))] * 20
+
+
+def test_many_idle_threads_take_turns():
+    """Never longer than a quarter of the time for which they have been idle, and with a limit."""
+    seen = turns(roster(1000), 400)
+    last: dict[int, int] = {}
+    for tick, tids in enumerate(seen, 1):
+        for tid in tids:
+            assert tick - last.get(tid, tick - 1) <= max(1, min(30, last.get(tid, 0) // 4))
+            last[tid] = tick
+    assert seen[:4] == [list(range(1000))] * 4
+    assert min(last.values()) > 400 - 31  # nobody is forgotten
+
+
+def test_chance_spreads_the_looks():
+    seen = turns(roster(1000, random=Random(1).random), 1000)  # noqa: S311
+
+    assert 40 < sum(map(len, seen[500:])) / 500 < 90
+
+
+def test_those_that_have_ended_have_no_turn():
+    made = roster(3)
+    made.drop(next(thread for thread in made if thread.tid == 1))
+
+    assert turns(made, 2) == [[0, 2], [0, 2]]
+    new, gone = made.compare([2, 7])
+    assert (new, [thread.tid for thread in gone]) == ([7], [0])

@@ -1,0 +1,51 @@
+"""When ticks are due, whatever chance says."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sfsample.schedule import Schedule, uniform
+
+
+@given(st.lists(st.floats(0, 0.999), min_size=1, max_size=50))
+def test_one_tick_in_every_interval(chances):
+    chance = iter(chances)
+    schedule = Schedule(100.0, 8.0, len(chances), lambda: next(chance))
+    for number, offset in enumerate(chances):
+        due = schedule.next()
+        assert due == 100 + (number + offset) / 8
+        assert schedule.take(due) == 0
+    assert schedule.over
+    assert schedule.end == 100 + len(chances) / 8
+
+
+def test_a_tick_may_be_taken_until_its_interval_is_over():
+    schedule = Schedule(0.0, 8.0, None, lambda: 0.0)
+
+    assert schedule.take(0.124) == 0
+    assert schedule.take(0.249) == 0
+    assert schedule.ticks == 2
+
+
+def test_ticks_whose_interval_is_over_are_missed_and_not_made_up_for():
+    schedule = Schedule(0.0, 8.0, None, lambda: 0.0)
+    schedule.take(0.0)
+
+    assert schedule.take(0.5) == 3  # those of 0.125, 0.25 and 0.375
+    assert schedule.ticks == 4
+    assert schedule.next() == 0.5
+
+
+def test_no_more_are_missed_than_there_are():
+    schedule = Schedule(0.0, 8.0, 4, lambda: 0.0)
+    schedule.take(0.0)
+
+    assert schedule.take(100.0) == 3
+    assert schedule.over
+
+
+def test_chance_is_uniform():
+    drawn = [uniform() for _ in range(4000)]
+
+    assert all(0 <= value < 1 for value in drawn)
+    for low in (0.0, 0.25, 0.5, 0.75):  # 1000 expected, 27 the standard deviation
+        assert 800 < sum(low <= value < low + 0.25 for value in drawn) < 1200
