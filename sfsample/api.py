@@ -11,7 +11,7 @@ from sfsample.profile import Profile
 from sfsample.replay.store import BadStacks
 from sfsample.report.naming import name_profile
 from sfsample.report.report import Report
-from sfsample.sampler import Clock, Mode, Options, Sampler, check
+from sfsample.sampler import MAX_PAUSE_S, Clock, Mode, Options, Sampler, check
 from sfsample.symbolize.naming import DEFAULT_NAMING, Naming
 from sfsample.symbolize.symbolizer import Symbolizer
 from sfsample.target.capture import DEFAULT_STACK_BYTES, check_size
@@ -36,6 +36,10 @@ def record(
     profile: Profile | None = None,
     bad_stacks: BadStacks | None = None,
     kernel: bool = False,
+    stop: bool = True,
+    max_pause: float = MAX_PAUSE_S,
+    max_overhead: float | None = None,
+    tell: Callable[[str], None] = lambda _: None,
 ) -> Profile:
     """Sample one process or several.
 
@@ -44,24 +48,27 @@ def record(
     `mode` "cpu" (threads that run at the tick) or "wall" (all), `stack_bytes` copied per thread at most,
     `timeline`: keep when each sample was taken (`Profile.timeline`), `profile`: count into this one, which
     another thread may look at meanwhile, `bad_stacks`: where to keep the incomplete stacks, `kernel`: where
-    sleeping threads are in the kernel, too.
+    sleeping threads are in the kernel, too, `stop` False: stop no thread, so those that run are not captured,
+    `max_pause` seconds: wait no longer for a thread to stop, `max_overhead` (0.01: one percent): leave out
+    ticks to stay below this share of the time, `tell`: called when ticks were missed, at most once a second.
 
     Raises TargetError (NoSuchProcess, NotPermitted, UnsupportedTarget), which has `help` lines, and
     ValueError for an argument that makes no sense.
     """
     wanted = [pids] if isinstance(pids, int) else list(dict.fromkeys(pids))
-    options = Options(rate, duration, mode, steppers, max_frames, timeline, bad_stacks, kernel)
+    limits = stop, max_pause, max_overhead
+    options = Options(rate, duration, mode, steppers, max_frames, timeline, bad_stacks, kernel, *limits)
     check(options)
     if not wanted:
         raise ValueError("no process to record")
     check_size(stack_bytes)
 
-    def work(stop: Callable[[], bool]) -> Profile:
+    def work(should: Callable[[], bool]) -> Profile:
         targets: list[LiveProcess] = []
         try:
             for pid in wanted:
                 targets.append(LiveProcess(pid, stack_bytes))  # noqa: PERF401 - those opened must be closed
-            return Sampler(targets, options, clock, profile).run(stop)
+            return Sampler(targets, options, clock, profile, tell=tell).run(should)
         finally:
             for target in targets:
                 target.close()

@@ -67,6 +67,12 @@ class Stats:
         self.problems: Counter[str] = Counter()
         self.ended_by: str = ""  # "duration", "signal", "target"
 
+    @property
+    def achieved_hz(self) -> float:
+        """The ticks that were taken, per second."""
+        taken = self.ticks - self.late_ticks - self.spared_ticks
+        return taken / self.duration_s if self.duration_s > 0 else 0.0
+
     def count_stack(self, stack: Stack, times: int = 1) -> None:
         """Count the result of a walk, for as many samples as it stands for."""
         self.samples += times
@@ -88,16 +94,17 @@ class Stats:
             "stacks": {"outermost": 0, "max_frames": 0, **_plain(self.stacks)},
             "frames": {"context": 0, "sframe": 0, "eh_frame": 0, **_plain(self.frames)},
             "eintr_prone_stops": self.eintr_prone_stops,
-            "spared_ticks": self.spared_ticks,
-            "off_processor": self.off_processor,
-            "cpu_charged_ns": self.cpu_charged_ns,
-            "cpu_sampled_ns": self.cpu_sampled_ns,
             "threads": len(self.threads),
             "modules": len(self.module_paths),
             "modules_with_sframe": sum(has for _, has in self.module_paths),
             "sampler_cpu_s": round(self.sampler_cpu_s, 6),
             "sampler_max_rss_bytes": self.sampler_max_rss_bytes,
             "problems": [text if n == 1 else f"{text} ({n} times)" for text, n in self.problems.items()],
+            "achieved_hz": round(self.achieved_hz, 3),
+            "spared_ticks": self.spared_ticks,
+            "off_processor": self.off_processor,
+            "cpu_charged_ns": self.cpu_charged_ns,
+            "cpu_sampled_ns": self.cpu_sampled_ns,
         }
 
 

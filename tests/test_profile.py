@@ -144,6 +144,11 @@ CONTRACT_KEYS = [
     "sampler_cpu_s",
     "sampler_max_rss_bytes",
     "problems",
+    "achieved_hz",
+    "spared_ticks",
+    "off_processor",
+    "cpu_charged_ns",
+    "cpu_sampled_ns",
 ]
 
 
@@ -180,6 +185,11 @@ def test_statistics():
         "frames": {"context": 2, "sframe": 4, "eh_frame": 0}, "eintr_prone_stops": 2, "threads": 3,
         "modules": 2, "modules_with_sframe": 1, "sampler_cpu_s": 0.31, "sampler_max_rss_bytes": 41_000_000,
         "problems": ["once", "often (3 times)"],
+        "achieved_hz": 49.2,
+        "spared_ticks": 0,
+        "off_processor": 0,
+        "cpu_charged_ns": 0,
+        "cpu_sampled_ns": 0,
     }  # fmt: skip
     assert json.loads(json.dumps(made)) == made
 

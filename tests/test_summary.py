@@ -32,7 +32,7 @@ def test_the_first_line_says_what_was_missed():
     made = stats(outermost=5)
     made.late_ticks = 3
 
-    assert lines(made)[0] == "5 samples of 1 thread in 10.0 s: 990 ticks at 99 Hz, 3 missed"
+    assert lines(made)[0] == "5 samples of 1 thread in 10.0 s: 990 ticks at 99 Hz, 3 missed (98.7 Hz)"
     made.threads.add((1, 2, 1))
     assert "of 2 threads" in lines(made)[0]
 

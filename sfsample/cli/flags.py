@@ -153,6 +153,12 @@ def _target(parser: argparse.ArgumentParser, *, launches: bool = False) -> None:
 def _sampling(parser: argparse.ArgumentParser) -> None:
     _rate_and_mode(parser)
     parser.add_argument("-t", "--threads", action="store_true", help="first frame is name/TID")
+    parser.add_argument("--no-stop", action="store_false", dest="stop",
+                        help="stop nothing: threads that run are counted as not captured")  # fmt: skip
+    parser.add_argument("--max-pause", type=values.seconds, default=0.005, metavar="TIME",
+                        help="wait no longer for a thread to stop (default: 5ms)")  # fmt: skip
+    parser.add_argument("--max-overhead", type=values.percent, metavar="PERCENT",
+                        help="leave out ticks to cost less than this share of the time")  # fmt: skip
     _walking(parser)
 
 

@@ -122,6 +122,10 @@ def sample(
         profile=profile,
         bad_stacks=bad_stacks,
         kernel=arguments.kernel,
+        stop=arguments.stop,
+        max_pause=arguments.max_pause,
+        max_overhead=arguments.max_overhead,
+        tell=lambda text: None if arguments.quiet else say(f"sfsample: {text}"),
     )
 
 

@@ -109,3 +109,11 @@ def steppers(text: str) -> tuple[str, ...]:
 
 def _wrong(text: str, what: str) -> argparse.ArgumentTypeError:
     return argparse.ArgumentTypeError(f"not {what}: {text[:100] or repr('')}")
+
+
+def percent(text: str) -> float:
+    """Parse a percentage; return it as a share of one."""
+    value = float(text.removesuffix("%")) if _NUMBER.fullmatch(text.removesuffix("%")) else 0.0
+    if not 0 < value <= 100:
+        raise _wrong(text, "a percentage (1, 0.5)")
+    return value / 100

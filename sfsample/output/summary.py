@@ -17,8 +17,9 @@ def summary_lines(
     """Yield lines without newlines.  `unnamed`: where places have no name, and why."""
     yield (
         f"{stats.samples} samples of {_count(len(stats.threads), 'thread')} in {stats.duration_s:.1f} s: "
-        f"{stats.ticks} ticks at {stats.rate_hz:g} Hz, {stats.late_ticks} missed"
+        f"{stats.ticks} ticks at {stats.rate_hz:g} Hz, {stats.late_ticks} missed{_achieved(stats)}"
     )
+    yield from _losses(stats)
     if not stats.samples and mode == "cpu" and not stats.captures[Capture.FAILED]:
         yield f"no thread ran at any of the {stats.ticks - stats.late_ticks} ticks taken;"
         yield "sleeping threads are recorded with: --mode wall"
@@ -34,6 +35,24 @@ def summary_lines(
     if len(unnamed) > len(shown):
         yield f"          and {len(unnamed) - len(shown)} more (-v shows all)"
     yield from _problems(stats, verbose=verbose)
+
+
+def _achieved(stats: Stats) -> str:
+    """Return the rate that was achieved, where it is not the one asked for."""
+    return f" ({stats.achieved_hz:.1f} Hz)" if stats.late_ticks or stats.spared_ticks else ""
+
+
+def _losses(stats: Stats) -> Iterator[str]:
+    """Yield what was left out, and how much of the CPU time that costs."""
+    if stats.spared_ticks:
+        yield f"spared    {_count(stats.spared_ticks, 'tick')} left out to stay below --max-overhead"
+    if stats.off_processor:
+        looks = _count(stats.off_processor, "look")
+        yield f"waiting   {looks} at threads that wanted a processor and had none"
+    lost_ns = stats.cpu_charged_ns - stats.cpu_sampled_ns
+    if stats.cpu_charged_ns and lost_ns > stats.cpu_charged_ns // 100:
+        lost = _percent(lost_ns, stats.cpu_charged_ns)
+        yield f"CPU time  {stats.cpu_charged_ns / 1e9:.2f} s; no sample stands for {lost} of it"
 
 
 def _pauses(stats: Stats) -> Iterator[str]:
