@@ -82,6 +82,7 @@ class Scheduled(NamedTuple):
     before: bytes | None
     after: bytes | None
     stopped_ns: int = 0
+    slept: bool = False  # the stop has interrupted its sleep in a system call
 
 
 class ThreadSnapshot(NamedTuple):

@@ -22,7 +22,8 @@ def had_processor(scheduled: Scheduled | None, woke_ns: int) -> bool:
     """Whether a stopped thread had the processor when we came, or until we took it.
 
     When it has been put on a processor no more often since, it had one all the time.  If it has, it waited
-    for one (the second counter), and we know since when: if that is when we woke up, it lost it to us.
+    for one (the second counter), and we know since when: if that is when we woke up, and it did not sleep, it
+    lost it to us.
     """
     if scheduled is None or scheduled.before is None or scheduled.after is None:
         return True
@@ -33,4 +34,4 @@ def had_processor(scheduled: Scheduled | None, woke_ns: int) -> bool:
     if not times:
         return True
     runnable_since = scheduled.stopped_ns - ran - waited
-    return times == 1 and abs(runnable_since - woke_ns) < _SAME_NS
+    return times == 1 and abs(runnable_since - woke_ns) < _SAME_NS and not scheduled.slept

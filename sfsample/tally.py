@@ -66,7 +66,7 @@ class Tally:
 
     def skip(self, thread: Thread) -> tuple[int, int]:
         """Return the ticks and the time since the last look at a thread, which is now."""
-        times, wall_ns = self.tick - thread.tick, self.at_ns - thread.at_ns
+        times, wall_ns = max(1, self.tick - thread.tick), self.at_ns - thread.at_ns
         thread.tick, thread.at_ns = self.tick, self.at_ns
         return times, wall_ns
 

@@ -66,8 +66,6 @@ class Watched:
         """Look at every thread whose turn it is; False when the process has ended."""
         before_ns, self._tally.at_ns = self._tally.at_ns, instant.at_ns
         self._tally.tick += 1
-        if not self._rules.wall:
-            self._give_up()
         self.settled()
         self._target.index.expire()
         if not self._follow(before_ns, refresh=refresh):
@@ -75,6 +73,8 @@ class Watched:
         for thread in self._threads.due(self._tally.tick):
             if thread not in self._waiting:
                 self._turn(thread, instant.woke_ns)
+            elif not self._rules.wall:
+                self._tally.skip(thread)  # it waits, and only the tick in which it lost the processor counts
             if not thread.gone:
                 self._threads.again(thread, self._tally.tick)
         self._await(instant.woke_ns + self._rules.max_pause_ns)
@@ -192,20 +192,19 @@ class Watched:
             self.settled()
 
     def _give_up(self) -> None:
-        """Count those that have not stopped since the last tick.  They are let go as soon as they do."""
+        """Count those that have not stopped until the end.  They are let go as soon as they do."""
         for thread in self._waiting:
             if self._rules.wall:
                 self._tally.failed(thread, "did not stop in time (the machine is overloaded)")
             else:
-                self._tally.off_processor(thread)  # one that runs stops at once
+                self._tally.off_processor(thread)
         self._waiting.clear()
 
     # -- the end
 
     def finish(self) -> None:
         """Count the ticks since the last look at each thread, and what is known only at the end."""
-        if self._rules.wall:
-            self._await(time.perf_counter_ns() + PATIENCE_NS)
+        self._await(time.perf_counter_ns() + PATIENCE_NS)
         self._give_up()
         for thread in self._threads:
             counters = self._target.proc.counters(thread.tid)

@@ -491,19 +491,26 @@ WOKE = 10_000_000
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "stopped_ns", "had"),
+    ("before", "after", "stopped_ns", "slept", "had"),
     [
-        (b"100 0 5", b"150 0 5", WOKE + 80_000, True),  # it never left it
-        (b"100 0 5", b"100 90000 6", WOKE + 90_000, True),  # it lost it when we woke up, and waited since
-        (b"100 0 5", b"100 500000 6", WOKE + 90_000, False),  # it had been waiting before
-        (b"100 0 5", b"5100 1000 6", WOKE + 300_000, False),  # it went to sleep; our stop woke it
-        (b"100 0 5", b"100 90000 7", WOKE + 90_000, False),
-        (None, b"100 90000 7", WOKE, True),  # not known
-        (b"\t12\nnon", b"\t13\nnon", WOKE, True),
+        (b"100 0 5", b"150 0 5", WOKE + 80_000, True, True),  # it never left it
+        (
+            b"100 0 5",
+            b"100 90000 6",
+            WOKE + 90_000,
+            False,
+            True,
+        ),  # it lost it when we woke up, and waited since
+        (b"100 0 5", b"100 500000 6", WOKE + 90_000, False, False),  # it had been waiting before
+        (b"100 0 5", b"5100 1000 6", WOKE + 300_000, True, False),  # it went to sleep; our stop woke it
+        (b"100 0 5", b"5100 90000 6", WOKE + 600_000, False, False),  # or somebody woke it meanwhile
+        (b"100 0 5", b"100 90000 7", WOKE + 90_000, False, False),
+        (None, b"100 90000 7", WOKE, False, True),  # not known
+        (b"\t12\nnon", b"\t13\nnon", WOKE, False, True),
     ],
 )
-def test_who_had_the_processor(before, after, stopped_ns, had):
-    assert had_processor(Scheduled(before, after, stopped_ns), WOKE) is had
+def test_who_had_the_processor(before, after, stopped_ns, slept, had):
+    assert had_processor(Scheduled(before, after, stopped_ns, slept), WOKE) is had
 
 
 def test_a_thread_without_processor_is_no_sample_in_cpu_mode(process):

@@ -72,7 +72,7 @@ class Capturer:
         eintr = tracer.eintr(tid, registers)
         return ThreadSnapshot(
             tid, registers, copy.memory(), copy.bounded, stop_ns, eintr, tracer.arch,
-            scheduled=Scheduled(before, after, stopped_ns),
+            scheduled=Scheduled(before, after, stopped_ns, tracer.slept(registers)),
         )  # fmt: skip
 
     def settle(self) -> bool:

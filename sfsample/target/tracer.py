@@ -32,6 +32,8 @@ _ENDED = (os.CLD_EXITED, os.CLD_KILLED, os.CLD_DUMPED)
 
 _MINUS_EINTR = (1 << 64) - EINTR
 _WHOLE = (1 << 64) - 1
+# EINTR, and ERESTARTSYS, -NOINTR, -NOHAND, _RESTARTBLOCK of Linux include/linux/errno.h
+_INTERRUPTED = (EINTR, 512, 513, 514, 516)
 
 # A thread that runs on another processor stops within tens of microseconds: look for it at once.  One that
 # waits for this very processor stops when we get off it: sleep until the kernel sends SIGCHLD for the stop.
@@ -213,6 +215,10 @@ class Tracer:
         if registers[self._layout.result] != _MINUS_EINTR:
             return False
         return read_memory(tid, registers[self._arch.pc] - size, len(code)) == code
+
+    def slept(self, registers: Registers) -> bool:
+        """Whether the stop that gave these registers has interrupted a sleep in a system call."""
+        return _WHOLE + 1 - registers[self._layout.result] in _INTERRUPTED
 
     # -- threads that did not stop in time, or were left by an exception
 
