@@ -1,4 +1,4 @@
-"""One Chromium for all tests here; without one they are skipped, with a word that says why."""
+"""One Chromium for each file of tests, gone after it; without one they are skipped, with a word that says why."""
 
 from collections.abc import Iterator
 
@@ -7,7 +7,7 @@ import pytest
 from tests.browser.chromium import Browser, find
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     if find() is None:
         pytest.skip("there is no Chromium (scripts/setup dev installs Debian's)")
