@@ -109,10 +109,10 @@ def test_cpu_mode_leaves_sleepers_alone():
 
 def test_options_are_passed_on():
     with running(fixture("v3"), "deep") as target:
-        profile = sfsample.record(target.pid, 0.2, rate=100, mode="wall", max_frames=5, mode="wall")
+        profile = sfsample.record(target.pid, 0.2, rate=100, mode="wall", max_frames=5)
         assert {len(key.locations) for key in profile.counts} == {5}
         assert set(profile.stats.stacks) == {sfsample.StopReason.MAX_FRAMES}
-        profile = sfsample.record(target.pid, 0.2, rate=100, stack_bytes=1024)
+        profile = sfsample.record(target.pid, 0.2, rate=100, mode="wall", stack_bytes=1024)
         assert set(profile.stats.stacks) == {sfsample.StopReason.STACK_COPY_ENDED}
         assert "[truncated: stack_copy_ended]" in sfsample.folded(profile)
         assert len(sfsample.dump(target.pid, max_frames=7).threads[0].stack.frames) == 7
