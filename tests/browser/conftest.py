@@ -1,4 +1,4 @@
-"""One Chromium for each file of tests, gone after it; without one they are skipped, with a word that says why."""
+"""One Chromium for each file of tests, gone after it; without one they are skipped, with the reason."""
 
 from collections.abc import Iterator
 
