@@ -455,3 +455,21 @@ def test_any_stack_ends_within_max_frames(*, cells, registers, pc, sp, bounded, 
 
 
 INDEX = with_tables()
+
+
+def test_a_walk_that_has_shown_new_mappings_is_done_again(monkeypatch):
+    """Its first rows may have been kept for another library at the same address."""
+    index = ModuleIndex(tuple, lambda _: None)
+    unwinder = Unwinder(index)
+    walks: list[int] = []
+
+    def walk(_: object) -> int:
+        walks.append(len(walks))
+        if len(walks) == 1:
+            index.generation += 1
+        return walks[-1]
+
+    monkeypatch.setattr(unwinder, "_walk_best", walk)
+    assert unwinder.walk(None) == 1
+    assert unwinder.walk(None) == 2
+    assert walks == [0, 1, 2]

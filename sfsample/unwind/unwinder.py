@@ -64,7 +64,16 @@ class Unwinder:
         self._second = Ladder(index, sorted(rungs, key=_rank), last=True)
 
     def walk(self, snapshot: ThreadSnapshot) -> Stack:
-        """Unwind a copy.
+        """Unwind a copy; again, when a miss has shown that the mappings are not what the rows were kept for.
+
+        (An address that lies in a new library may have been in another one before.)
+        """
+        generation = self._index.generation
+        stack = self._walk_best(snapshot)
+        return stack if self._index.generation == generation else self._walk_best(snapshot)
+
+    def _walk_best(self, snapshot: ThreadSnapshot) -> Stack:
+        """Walk; a second time where the first lacked a register.
 
         SFrame recovers three registers only; where a later CFI row needs another one, the whole walk is
         done again with SFrame asked after CFI (and before a guess), and the better of the two is the answer.

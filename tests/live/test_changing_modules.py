@@ -39,8 +39,9 @@ def test_a_row_does_not_outlive_its_library(tmp_path):
     assert all(tails.values()), text
     assert profile.stats.samples > 100
     assert sum(tails.values()) > 0.9 * profile.stats.samples, text  # the rest is in dlopen and dlclose
-    # the first look opens modules after its capture, so a swap just then cannot be told: one sample
-    assert profile.stats.samples - profile.stats.stacks["outermost"] <= 1, profile.stats.stacks
+    # not everything can be told: a stop in _init, which has no table, and a swap that goes unseen because the
+    # check before the stop fell between dlclose and dlopen (0.6 % of 1,339 on a machine with a load of 15)
+    assert profile.stats.stacks["outermost"] > 0.97 * profile.stats.samples, profile.stats.stacks
 
 
 MOVED = """
