@@ -15,11 +15,11 @@ from sfsample.errors import FormatError
 from sfsample.hang.named import NamedThread
 from sfsample.memory import Memory
 from sfsample.modules.module import Module
+from sfsample.target.surroundings import THREAD_STRUCT
 
 _COMMAND, _WAIT, _LOCK_PI, _WAIT_BITSET, _LOCK_PI2 = 127, 0, 6, 9, 13
 _TID_MASK = 0x3FFFFFFF
 _CONTENDED = 2
-_THREAD_STRUCT = 0x2D0
 _MANY = 1 << 20
 _WRITE_PHASE, _READERS = 1, 3  # bit, and shift, of a rwlock's __readers
 _WRITER_WAITS = 6  # PTHREAD_RWLOCK_WRLOCKED and RWAITING, in a readers' phase
@@ -182,7 +182,7 @@ def _barrier(address: int, memory: Memory) -> Lock | None:
 
 def _join(word: int, value: int, memory: Memory, alive: Container[int]) -> Lock | None:
     """Judge the tid in struct pthread (which names itself twice); the kernel clears it in the end."""
-    start = word - _THREAD_STRUCT
+    start = word - THREAD_STRUCT
     if _u32(memory, word) != value or value not in alive:
         return None
     if memory.word(start) != start or memory.word(start + 16) != start:

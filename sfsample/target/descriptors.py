@@ -12,11 +12,16 @@ from sfsample.target.procfs import ProcFs
 from sfsample.target.sockets import SocketTable
 
 _LINK = re.compile(r"(pipe|socket):\[(\d+)\]")
-_ACCESS = {"0": "r", "1": "w", "2": "rw"}
+_ACCESS = {"0": "r", "1": "w", "2": "rw"}  # O_RDONLY, O_WRONLY, O_RDWR: the last octal digit's
+
+
+def access_mode(flags: str) -> str:
+    """Return "r", "w" or "rw" for the flags of fdinfo, in octal; "" when they are not known."""
+    return _ACCESS.get(flags.strip()[-1:], "")
 
 
 class Descriptor(NamedTuple):
-    """One descriptor: `kind` "pipe", "socket", "epoll", "file", "eventfd", ...; `mode` "r", "w" or "rw".
+    """One descriptor: `kind` "pipe", "socket", "epoll", "file", "eventfd", ...; `mode`: see `access_mode`.
 
     `text` is what it refers to, for people, unclean: "tcp 10.0.0.1:5 -> 10.0.0.2:80 established".
     """
@@ -49,7 +54,7 @@ class DescriptorReader:
             return None
         info = (self._proc.read(f"fdinfo/{fd}") or b"").decode("ascii", "replace")
         fields = dict(line.partition(":\t")[::2] for line in info.splitlines())
-        mode = _ACCESS.get(fields.get("flags", "0")[-1:], "rw")
+        mode = access_mode(fields.get("flags", ""))
         found = _LINK.fullmatch(link)
         if found and found[1] == "pipe":
             end = {"r": ", read end", "w": ", write end"}.get(mode, "")

@@ -8,7 +8,7 @@ import os
 from collections.abc import Container, Iterator
 from typing import NamedTuple
 
-_ACCESS = {"0": "r", "1": "w", "2": "rw"}
+from sfsample.target.descriptors import access_mode
 
 
 class PipeEnd(NamedTuple):
@@ -35,10 +35,9 @@ def _of(pid: int, inodes: Container[int]) -> Iterator[PipeEnd]:
 def _mode(pid: int, fd: str) -> str:
     try:
         with open(f"/proc/{pid}/fdinfo/{fd}", encoding="ascii", errors="replace") as file:
-            flags = next((line for line in file if line.startswith("flags:")), "2")
+            return access_mode(next((line for line in file if line.startswith("flags:")), ""))
     except OSError:
         return ""
-    return _ACCESS.get(flags.strip()[-1:], "")
 
 
 def _entries(path: str) -> list[str]:

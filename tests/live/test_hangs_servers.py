@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -93,9 +94,6 @@ def succeeds(words: list[str]) -> bool:
 @contextmanager
 def postgres(directory: Path) -> Iterator[list[str]]:
     """A server of its own; yields the words of its psql."""
-    for path in (directory, *directory.parents[:2]):
-        if is_root():
-            path.chmod(0o755)
     if is_root():
         os.chown(directory, 65534, 65534)
     data, user = directory / "data", as_postgres()
@@ -120,9 +118,16 @@ def waiting(directory: Path) -> list[int]:
     return [pid for pid, title in titles if title.endswith(b" UPDATE waiting")]
 
 
+@pytest.fixture
+def public_path() -> Iterator[Path]:
+    """A directory whose parents another user may pass; pytest's own are private."""
+    with tempfile.TemporaryDirectory(prefix="sfsample-", ignore_cleanup_errors=True) as path:
+        yield Path(path)
+
+
 @pytest.mark.skipif(not (INITDB and POSTGRES and PSQL), reason="PostgreSQL is not installed")
-def test_postgresql_waits_for_a_row_lock(tmp_path: Path) -> None:
-    with postgres(tmp_path) as psql:
+def test_postgresql_waits_for_a_row_lock(public_path: Path) -> None:
+    with postgres(public_path) as psql:
         subprocess.run([*psql, "-c", "create table t as select 1 as i"], check=True, timeout=60)
         with child(*psql, "-At", stdout=subprocess.PIPE) as holder:
             assert holder.stdin is not None
@@ -130,8 +135,8 @@ def test_postgresql_waits_for_a_row_lock(tmp_path: Path) -> None:
             holder.stdin.flush()
             assert first_line(holder) == "held"
             with child(*psql, "-c", "update t set i = 3"):
-                wait_until(lambda: waiting(tmp_path), "an update waits")
-                the_waiter(*waiting(tmp_path))
+                wait_until(lambda: waiting(public_path), "an update waits")
+                the_waiter(*waiting(public_path))
 
 
 def the_waiter(pid: int) -> None:
