@@ -1,7 +1,7 @@
 """A Chromium without a window, driven over a pipe with the DevTools protocol.
 
-Law: one browser for a file of tests, one fresh tab for a test.  It is asked and it answers; nothing here waits
-for a length of time.  What the page throws or requests is kept, so that a test can say there was nothing.
+Law: one browser for a file of tests, one fresh tab for a test.  It is asked and it answers; nothing here
+waits for a length of time.  What the page throws or requests is kept, so that a test can say it was nothing.
 """
 
 import json
