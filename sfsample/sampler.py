@@ -141,12 +141,12 @@ class Sampler:
             self._lateness.note(now, missed)
             if missed:
                 continue
-            if self._too_costly(now):
-                stats.spared_ticks += 1
-                continue
             alive = self._tick(alive, Instant(round((now - self._start) * 1e9), woke_ns))
             if not alive:
                 return "target"
+            if self._options.max_overhead is not None:
+                stats.spared_ticks += schedule.skip(self._start + self._spent() / self._options.max_overhead)
+                stats.ticks = schedule.ticks
         return "duration" if self._wait(schedule.end, should_stop) else "signal"
 
     def _tick(self, alive: list[Watched], instant: Instant) -> list[Watched]:
@@ -156,13 +156,10 @@ class Sampler:
             self._refresh_at = now + _REFRESH_S
         return [watched for watched in alive if watched.tick(instant, refresh=refresh)]
 
-    def _too_costly(self, now: float) -> bool:
-        """Whether our CPU time, or the time for which any one thread was stopped, has reached the limit."""
-        if self._options.max_overhead is None:
-            return False
+    def _spent(self) -> float:
+        """Return the seconds of CPU time that we have used, and for which any one thread was stopped."""
         stopped_ns = max(watched.longest_stop_ns for watched in self._watched)
-        spent = time.thread_time() - self._cpu + stopped_ns / 1e9
-        return spent > self._options.max_overhead * (now - self._start)
+        return time.thread_time() - self._cpu + stopped_ns / 1e9
 
     def _wait(self, until: float, should_stop: Callable[[], bool]) -> bool:
         while not should_stop():

@@ -7,6 +7,7 @@ tick whose interval has passed is counted as missed and never made up for.  Read
 
 import os
 from collections.abc import Callable
+from math import ceil
 
 _SCALE = 1 << 32
 
@@ -49,3 +50,11 @@ class Schedule:
             missed = min(missed, self._total - self.ticks)
         self.ticks += max(1, missed)
         return max(0, missed)
+
+    def skip(self, until: float) -> int:
+        """Leave out the ticks whose intervals begin before `until`; return how many."""
+        left = ceil((until - self._start) * self._rate) - self.ticks
+        if self._total is not None:
+            left = min(left, self._total - self.ticks)
+        self.ticks += max(0, left)
+        return max(0, left)

@@ -49,3 +49,14 @@ def test_chance_is_uniform():
     assert all(0 <= value < 1 for value in drawn)
     for low in (0.0, 0.25, 0.5, 0.75):  # 1000 expected, 27 the standard deviation
         assert 800 < sum(low <= value < low + 0.25 for value in drawn) < 1200
+
+
+def test_ticks_can_be_left_out():
+    schedule = Schedule(0.0, 8.0, 8, lambda: 0.0)
+    schedule.take(0.0)
+
+    assert schedule.skip(0.05) == 0
+    assert schedule.skip(0.5) == 3
+    assert schedule.next() == 0.5
+    assert schedule.skip(100.0) == 4
+    assert schedule.over

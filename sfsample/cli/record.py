@@ -67,7 +67,7 @@ def _record(
         raise UsageError(f"-o and --stats are the same file: {arguments.stats}")
     wanted = naming(arguments)
     with Interrupt() as interrupt, _target(arguments) as pids:
-        if sys.stderr is not None and sys.stderr.isatty() and not arguments.quiet:
+        if _is_watched(arguments):
             say(f"sfsample: recording {', '.join(map(str, pids))}; Ctrl-C ends it")
         profile = Profile(rate(arguments), timeline=FORMATS[arguments.format].timeline)
         with Progress(quiet=arguments.quiet) as progress:
@@ -93,6 +93,11 @@ def _watching(
         return interrupt()
 
     return asked
+
+
+def _is_watched(arguments: Namespace) -> bool:
+    """Whether somebody looks on: what happens meanwhile is told at a terminal only, the summary says all."""
+    return sys.stderr is not None and sys.stderr.isatty() and not arguments.quiet
 
 
 def rate(arguments: Namespace) -> float:
@@ -125,7 +130,7 @@ def sample(
         stop=arguments.stop,
         max_pause=arguments.max_pause,
         max_overhead=arguments.max_overhead,
-        tell=lambda text: None if arguments.quiet else say(f"sfsample: {text}"),
+        tell=lambda text: say(f"sfsample: {text}") if _is_watched(arguments) else None,
     )
 
 
