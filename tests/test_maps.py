@@ -2,7 +2,7 @@
 
 import pytest
 
-from sfsample.modules.maps import Mapping, parse_maps
+from sfsample.modules.maps import Mapping, maps_line, parse_maps
 
 LIBC = "7f3a10a26000-7f3a10b7b000 r-xp 00026000 08:01 1234 /usr/lib/x86_64-linux-gnu/libc.so.6"
 
@@ -109,3 +109,11 @@ def test_what_is_no_line_is_left_out(garbage):
 
 def test_nothing():
     assert parse_maps("") == ()
+
+
+@pytest.mark.parametrize("path", ["", "[stack]", "/usr/lib/a b.so", "/ends in a space ", "/two\nlines"])
+@pytest.mark.parametrize("deleted", [False, True])
+def test_a_line_is_written_as_it_is_read(path, deleted):
+    mapping = only(LIBC)._replace(path=path, deleted=deleted and path.startswith("/"))
+
+    assert only(maps_line(mapping)) == mapping

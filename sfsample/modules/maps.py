@@ -38,8 +38,8 @@ def maps_line(mapping: Mapping) -> str:
     modes = f"{'r' if mapping.readable else '-'}-{'x' if mapping.executable else '-'}p"
     path = mapping.path.replace("\n", r"\012") + (_DELETED if mapping.deleted else "")
     fields = (f"{mapping.start:x}-{mapping.end:x}", modes, f"{mapping.offset:x}", mapping.device,
-              str(mapping.inode), path)  # fmt: skip
-    return " ".join(fields).rstrip(" ")
+              str(mapping.inode), *([path] if path else ()))  # fmt: skip
+    return " ".join(fields)
 
 
 def _parse_line(line: str) -> Mapping | None:

@@ -134,7 +134,7 @@ def test_a_library_that_comes_while_recording(generation, binary):
 
 @binaries
 def test_the_child_of_a_vfork(program):
-    """It runs on its parent's stack.  The parent (state D) cannot be stopped: it is read."""
+    """It runs on its parent's stack; the parent, in state D, cannot be stopped: it is read."""
     with running(program, "vfork") as target:
         with open(f"/proc/{target.pid}/task/{target.pid}/children", encoding="utf-8") as file:
             child = int(file.read())
