@@ -198,15 +198,16 @@ def test_somebody_else_traces_it(mode):
         wait_until(lambda: not tracers(target.pid), "untraced", 5)
 
 
-@pytest.mark.parametrize("look", [sfsample.dump, lambda pid: sfsample.record(pid, 1)], ids=["dump", "record"])
-def test_somebody_else_holds_it(look):
-    """gdb, say: the target is stopped by its tracer, and stays so."""
+def test_somebody_else_holds_it():
+    """gdb, say: the target is stopped by its tracer, and stays so.  A dump only reads it."""
     with running(fixture("v3"), "leaf") as target:
         with python(TRACER, target.pid, "stopped") as other:
             assert first_line(other) == "tracing"
             with pytest.raises(sfsample.NotPermitted) as refusal:
-                look(target.pid)
+                sfsample.record(target.pid, 1)
             assert f"process {other.pid} (" in refusal.value.help[0]
+            (thread,) = sfsample.dump(target.pid).threads
+            assert (thread.state, thread.capture) == ("t", "read")
             assert (tracers(target.pid), states(target.pid)) == ({other.pid}, {"t"})
             other.kill()
             other.wait(30)
