@@ -1,7 +1,8 @@
 """One look at one thread: captured in the gentlest way that tells its stack, unwound, and believed.
 
 Law: a thread that sleeps is read, not stopped.  It is stopped only when its stack hangs on a register that
-was not read and the kernel carries on with its system call afterwards as if nothing had happened.  That
+was not read and the kernel carries on with its system call afterwards as if nothing had happened; and once
+for each place where it sleeps, since what calls preserve is remembered and tried first the next time.  That
 libraries are what we take them for is checked before and after: they can be replaced meanwhile.
 """
 
@@ -9,18 +10,27 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from sfsample.model import Capture, Stack, StopReason, ThreadSnapshot
+from sfsample.model import Capture, Registers, Stack, StopReason, ThreadSnapshot
 from sfsample.modules.module import Module
 from sfsample.target.kernel_stack import REFUSED, kernel_stack
 from sfsample.target.live import LiveProcess
+from sfsample.target.procfs import Asleep
 from sfsample.target.reading import Reading
 from sfsample.target.tracer import PATIENCE_NS, Missed
 from sfsample.unwind.unwinder import Unwinder
 
 _LOOKS = 8
-
+_WORTH_WAITING_NS = 1_000_000  # for a thread that sleeps to stop: it will not be stopped there again
 
 _Taken = tuple[ThreadSnapshot, Stack, Reading | None]
+
+
+class _Told(NamedTuple):
+    """What a stop has told of a thread that slept: the registers that calls preserve, and its callers."""
+
+    asleep: Asleep
+    preserved: Registers
+    callers: tuple[tuple[int, int], ...]
 
 
 class Look(NamedTuple):
@@ -50,6 +60,7 @@ class Looker:
         self._with_kernel = kernel
         self.kernel_refused = False
         self._expected: dict[int, frozenset[Module]] = {}  # on the last stack of each thread
+        self._told: dict[int, _Told] = {}  # by the last stop of each thread that slept
         self._modules: dict[int, Module | None] = {}
         self._generation = -1
 
@@ -80,14 +91,39 @@ class Looker:
 
     def _take(self, tid: int, state: str, patience_ns: int) -> _Taken | Missed:
         reading = None if state == "R" else self._target.read(tid)
-        stack = None if reading is None else self._unwinder.walk(reading.snapshot)
-        if reading is None or stack is None or self._needs_stop(reading, stack, state):
-            taken = self._capture(tid, state, patience_ns)
-            if isinstance(taken, ThreadSnapshot):
-                return taken, self._unwinder.walk(taken), None
-            if reading is None or stack is None:
-                return taken
-        return reading.snapshot, stack, reading
+        if reading is None:
+            stopped = self._capture(tid, state, patience_ns)
+            return stopped if isinstance(stopped, Missed) else (stopped, self._unwinder.walk(stopped), None)
+        read = (reading.snapshot, self._unwinder.walk(reading.snapshot), reading)
+        if not self._needs_stop(reading, read[1], state):
+            return read
+        return (
+            self._by_what_was_told(tid, reading)
+            or self._by_stopping(tid, state, reading, patience_ns)
+            or read
+        )
+
+    def _by_what_was_told(self, tid: int, reading: Reading) -> _Taken | None:
+        """Walk with the registers of the last stop; believed if the callers are those of then."""
+        told = self._told.get(tid)
+        if told is None or told.asleep != reading.asleep:
+            return None
+        registers = {**told.preserved, **reading.snapshot.registers}
+        snapshot = reading.snapshot._replace(registers=registers)
+        stack = self._unwinder.walk(snapshot)
+        return (snapshot, stack, reading) if _callers(stack) == told.callers else None
+
+    def _by_stopping(
+        self, tid: int, state: str, reading: Reading, patience_ns: int
+    ) -> _Taken | Missed | None:
+        """Stop it, and remember what that tells; None: it cannot be stopped."""
+        taken = self._capture(tid, state, max(patience_ns, _WORTH_WAITING_NS))
+        if isinstance(taken, Missed):
+            return taken if taken.waiting else None
+        stack = self._unwinder.walk(taken)
+        preserved = {n: value for n, value in taken.registers.items() if n in taken.arch.callee_saved}
+        self._told[tid] = _Told(reading.asleep, preserved, _callers(stack))
+        return taken, stack, None
 
     def _capture(self, tid: int, state: str, patience_ns: int) -> ThreadSnapshot | Missed:
         if state == "D":
@@ -142,4 +178,10 @@ class Looker:
 
     def keep_only(self, tids: Iterable[int]) -> None:
         """Drop what is kept for threads that have ended."""
-        self._expected = {tid: self._expected[tid] for tid in tids if tid in self._expected}
+        alive = set(tids)
+        self._expected = {tid: modules for tid, modules in self._expected.items() if tid in alive}
+        self._told = {tid: told for tid, told in self._told.items() if tid in alive}
+
+
+def _callers(stack: Stack) -> tuple[tuple[int, int], ...]:
+    return tuple((frame.pc, frame.sp) for frame in stack.frames[1:])
