@@ -9,6 +9,7 @@ path.
 import os
 import stat
 from mmap import ACCESS_READ, mmap
+from select import epoll
 from typing import NamedTuple
 
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
@@ -18,12 +19,9 @@ class Root:
     """A root directory.  Raises OSError when it cannot be opened."""
 
     def __init__(self, path: str = "/") -> None:
-        self._fd = -1
         self._fd = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-
-    def __del__(self) -> None:
-        if self._fd >= 0:
-            os.close(self._fd)
+        # closes it in C when it goes: a Ctrl-C that arrives while a `__del__` runs is lost
+        self._closer = epoll.fromfd(self._fd)
 
     @property
     def identity(self) -> tuple[int, int]:
