@@ -222,3 +222,10 @@ def test_any_words_are_understood_or_a_usage_error(argv: list[str]) -> None:
     else:
         assert isinstance(result, argparse.Namespace)
         assert result.command in ("record", "dump", "watch")
+
+
+def test_a_mistake_names_the_command_whose_help_tells() -> None:
+    with pytest.raises(UsageError) as caught:
+        parse(["dump", "-p", "1", "--looks", "many"])
+
+    assert caught.value.help == ("try: sfsample dump --help",)

@@ -132,8 +132,8 @@ def _parser(command: str) -> argparse.ArgumentParser:
     parser = _Parser("sfsample", description=f"{ABOUT}\n\n{_overview()}", epilog=f"{_examples()}\n\n{_FOOT}")
     parser.usage = "sfsample COMMAND [options]\n       sfsample -p PID [options]"
     parser.add_argument("--version", action="version", version=f"sfsample {__version__}")
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=_Parser,
-                                     help=argparse.SUPPRESS)  # fmt: skip
+    commands = parser.add_subparsers(prog="sfsample", dest="command", metavar="COMMAND",
+                                     parser_class=_Parser, help=argparse.SUPPRESS)  # fmt: skip
     for _, group in GROUPS:
         for name, fill, what, examples in group:
             if name == command:
