@@ -448,8 +448,8 @@ def test_a_thread_that_sleeps_is_read_and_not_stopped(clock):
     assert (stats.samples, stats.pauses.count, stats.stacks) == (16, 0, {StopReason.OUTERMOST: 16})
 
 
-@pytest.mark.parametrize(("state", "restarts", "stops"), [("S", True, 8), ("S", False, 0), ("D", True, 0)])
-def test_it_is_stopped_only_for_a_register_and_where_it_does_not_notice(clock, state, restarts, stops):
+@pytest.mark.parametrize(("state", "restarts", "stops"), [("S", True, 1), ("S", False, 0), ("D", True, 0)])
+def test_it_is_stopped_once_for_a_register_and_only_where_it_does_not_notice(clock, state, restarts, stops):
     needs_rbx = UnwindRow(Rule(3, 8, deref=False), Rule(CFA, -8, deref=True))
     process = FakeProcess(clock, (PID, state))
     process.readings = {PID: reading(PID, {16: CODE, 7: STACK})}

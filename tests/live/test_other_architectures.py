@@ -1,7 +1,8 @@
 """The live tests on other architectures, in guests under qemu (scripts/test-arch).
 
-A few of them, since all of it is emulated: kinds of stacks, SFrame generations, signals, folded output,
-dumps, watching.  To run all: `scripts/test-arch arm64`.
+A few of them, since all of it is emulated: kinds of stacks, SFrame generations, signals, dumps.  Those that
+count samples in a given time (record, watch) may find none in a guest that is that slow, and are not among them.
+To run all: `scripts/test-arch arm64`.
 """
 
 import re
@@ -24,9 +25,7 @@ CHAINS = (
 )
 OTHERS = (
     "tests/live/test_signals.py::test_a_signal_that_finds_the_thread_held_is_delivered",
-    "tests/live/test_cli_record.py::test_folded_stacks_on_stdout_and_a_summary_on_stderr",
     "tests/live/test_cli_dump.py::test_a_sleeping_thread_tells_its_system_call",
-    "tests/live/test_cli_watch.py::test_sigterm_finishes_the_slice",
 )
 
 
