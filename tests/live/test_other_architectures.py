@@ -1,7 +1,7 @@
 """The live tests on other architectures, in guests under qemu (scripts/test-arch).
 
 A few of them, since all of it is emulated: kinds of stacks, SFrame generations, signals, dumps.  Those that
-count samples in a given time (record, watch) may find none in a guest that is that slow, and are not among them.
+count samples in a given time (record, watch) may find none in a guest that slow, and are not among them.
 To run all: `scripts/test-arch arm64`.
 """
 
