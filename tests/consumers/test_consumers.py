@@ -129,7 +129,7 @@ def speedscope(browser):
 def sandwich(tab: Tab) -> dict[str, tuple[int, int]]:
     """Return (self, total) by function, as speedscope's table shows the active thread."""
     tab.press("3")
-    tab.wait("document.body.innerText.includes('Symbol Name')")
+    tab.wait(r"/Symbol Name\n[^]*%\)/.test(document.body.innerText)")  # the rows come after the heading
     text = tab.js("document.body.innerText").partition("Symbol Name\n")[2]
     rows = re.findall(r"([\d,]+) \([^)]*%\)\s+([\d,]+) \([^)]*%\)\s+(.+)", text)
     return {name: (int(own.replace(",", "")), int(total.replace(",", ""))) for total, own, name in rows}
