@@ -52,6 +52,10 @@ def record(
     `max_pause` seconds: wait no longer for a thread to stop, `max_overhead` (0.01: one percent): leave out
     ticks to stay below this share of the time, `tell`: called when ticks were missed, at most once a second.
 
+    A child of yours must not be asked for its end by `Popen.poll`, `wait` or waitpid(2) meanwhile: they also
+    answer that we have stopped it, and Popen takes that for its death.  Use waitid(2) with WEXITED and
+    WNOWAIT, or a pidfd.
+
     Raises TargetError (NoSuchProcess, NotPermitted, UnsupportedTarget), which has `help` lines, and
     ValueError for an argument that makes no sense.
     """

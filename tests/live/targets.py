@@ -122,6 +122,10 @@ class Target:
     def signal(self, number: int) -> None:
         os.kill(self.pid, number)
 
+    def has_ended(self) -> bool:
+        """Ask in a way that may be used while it is traced: poll() takes the tracer's stop for its death."""
+        return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+
     def stop_and_wait(self) -> None:
         """Stop it as a shell does, and see it stopped."""
         self.signal(signal.SIGSTOP)
