@@ -87,7 +87,9 @@ def test_one_of_several_ends():
             sfsample.record([one.pid, other.pid], 0.5)
         assert refusal.value.pid == other.pid
     with running(fixture("v3"), "leaf") as one, running(fixture("v3"), "exit", 3, ends=True) as other:
-        profile = sfsample.record([one.pid, other.pid], 60, rate=100, mode="wall", should_stop=other.has_ended)
+        profile = sfsample.record(
+            [one.pid, other.pid], 60, rate=100, mode="wall", should_stop=other.has_ended
+        )
         assert {key.pid for key in profile.counts} == {one.pid, other.pid}
 
 
