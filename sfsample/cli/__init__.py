@@ -8,6 +8,10 @@ import sys
 
 from sfsample.errors import SfsampleError
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import ModuleType
+
 _EXHAUSTED = (23, 24)  # ENFILE, EMFILE: the errno module is not worth its import here
 
 
@@ -52,10 +56,21 @@ def _run(argv: list[str]) -> int:
         arguments = parse(argv)
     except SystemExit as done:  # --help, --version
         return int(done.code or 0)
+    code: int = _load(arguments.command).run(arguments)
+    return code
+
+
+def _load(command: str) -> "ModuleType":
+    """Import a command.  What is imported stays, so the collector looks at it neither now nor at the end."""
+    import gc
     from importlib import import_module
 
-    code: int = import_module(f"sfsample.cli.{arguments.command}").run(arguments)
-    return code
+    gc.disable()
+    try:
+        return import_module(f"sfsample.cli.{command}")
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def _complain(what: str, help_lines: tuple[str, ...] = ()) -> None:

@@ -13,11 +13,13 @@ from io import BytesIO
 from mmap import mmap
 from typing import NamedTuple
 
-from elftools.common.utils import struct_parse
-from elftools.elf.structs import ELFStructs
-
 from sfsample.arch import ByteOrder
 from sfsample.errors import FormatError
+from sfsample.late import late
+
+with late("pprint", "pdb", "inspect"):  # half of what importing pyelftools costs
+    from elftools.common.utils import struct_parse
+    from elftools.elf.structs import ELFStructs
 
 Buffer = bytes | memoryview | mmap
 
