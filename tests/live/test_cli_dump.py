@@ -203,6 +203,19 @@ def test_a_failed_dump_leaves_an_old_file_alone(tmp_path: Path) -> None:
 # -- threads that cannot be captured
 
 
+def dumped_until(pid: int, expected: dict[int, str]) -> dict[int, dict[str, Any]]:
+    """Dump until each thread was captured as expected: on a busy machine one may not stop in time."""
+    found: dict[int, dict[str, Any]] = {}
+
+    def look() -> bool:
+        (process,) = json.loads(sfsample("dump", "--json", "-p", pid).out)["processes"]
+        found.update((t["tid"], t) for t in process["threads"] if t["capture"] == expected[t["tid"]])
+        return found.keys() == expected.keys()
+
+    wait_until(look, "each thread is captured")
+    return found
+
+
 @pytest.mark.parametrize("how", ["run", "stop"])
 def test_one_thread_of_several_is_traced_by_somebody_else(how: str) -> None:
     with running(fixture("v3"), "threads") as target:
@@ -210,23 +223,17 @@ def test_one_thread_of_several_is_traced_by_somebody_else(how: str) -> None:
         with python(TRACE, victim, how) as tracer:
             assert first_line(tracer) == "traced"
             # one that its tracer has stopped does not run, so it can be read
-            seen, code = ("failed", 5) if how == "run" else ("read", 0)
-            alone = {tid: seen if tid == victim else "stopped" for tid in tids(target.pid)}
+            expected = "failed" if how == "run" else "read"
+            alone = {tid: expected if tid == victim else "stopped" for tid in tids(target.pid)}
             alone[target.pid] = "read"
-            for _ in range(20):  # on a busy machine another may not stop in time, too
-                (process,) = dump("-p", target.pid, code=code)["processes"]
-                captures = {thread["tid"]: thread["capture"] for thread in process["threads"]}
-                if captures == alone:
-                    break
-            assert captures == alone
-            (thread,) = (thread for thread in process["threads"] if thread["tid"] == victim)
+            threads = dumped_until(target.pid, alone)
             text = sfsample("dump", "-p", target.pid)
-            assert text.code == code
+            assert (text.code == 5) == ("  not captured: " in text.out.decode())
             if how == "run":
-                assert str(tracer.pid) in thread["error"]
-                assert "  not captured: " in text.out.decode()
+                assert text.code == 5
+                assert str(tracer.pid) in threads[victim]["error"]
             else:
-                assert thread["stop_reason"] == "outermost"
+                assert threads[victim]["stop_reason"] == "outermost"
         wait_until(lambda: status(target.pid, victim)["TracerPid"] == "0", "released")
 
 
