@@ -174,9 +174,15 @@ def _loop(thread: NamedThread) -> str:
     """Say where it is busy: in the innermost activation of a function that every look saw."""
     stacks = [look.stack.frames for look in thread.dump.looks if look.stack]
     if len(stacks) < 2 or thread.dump.stack is None:
-        return f"is busy in {thread.way()}"
+        return f"is busy in {_place(thread, 0)}"
     kept = set.intersection(*({frame.cfa for frame in frames} for frames in stacks)) - {None}
     depth = next((at for at, frame in enumerate(thread.dump.stack.frames) if frame.cfa in kept), None)
     if depth is None or depth > _NEAR:
-        return f"is busy in {thread.way(depth or 0)}"
-    return f"spins in {thread.way(depth)}"
+        return f"is busy in {_place(thread, depth or 0)}"
+    return f"spins in {_place(thread, depth)}"
+
+
+def _place(thread: NamedThread, depth: int) -> str:
+    """Return the program's own functions at a frame, or what else there is to tell where that is."""
+    unnamed = thread.frames[depth][0].text if depth < len(thread.frames) else "code that could not be seen"
+    return thread.way(depth) or unnamed

@@ -10,6 +10,7 @@ import pty
 import re
 import socket
 import struct
+import subprocess
 import termios
 from collections.abc import Iterator
 from pathlib import Path
@@ -178,6 +179,13 @@ def test_a_spinning_thread(hangs: Path) -> None:
         seen.says(rf"=> the main thread \({target.pid}\) waits for the end of thread {poller} \(poller\)")
         assert (seen.thread("poller")["moving"], seen.thread("hangs")["moving"]) == (True, False)
         assert sorted(seen.kinds) == ["blocked", "spinning"]
+
+
+def test_a_spinning_thread_without_names(hangs: Path, tmp_path: Path) -> None:
+    subprocess.run(["strip", "-o", tmp_path / "bare", hangs], check=True)
+    with hung(tmp_path / "bare", "spin", futex=1) as target:
+        seen = Seen(target.pid, flags=("--looks", 4))
+        seen.says(r"\(poller\) (spins|is busy) in \[bare\+0x[0-9a-f]+\]: ran, or wanted to, \d+% of the time")
 
 
 def test_asleep_for_a_time(hangs: Path) -> None:
