@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from sfsample.errors import BadInput, SfsampleError
 from sfsample.input.read import parse, read_report
+from sfsample.output.about import losses
 from sfsample.output.folded import folded_lines
 from sfsample.output.formats import FORMATS
-from sfsample.output.losses import losses
 from sfsample.report.builder import ReportBuilder
 from sfsample.report.merge import choose, focus, merge, merge_by
 from sfsample.report.report import CPU, SAMPLES, WALL, Report, ReportFrame, Thread

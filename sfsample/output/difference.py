@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from math import isfinite
 from typing import Any
 
-from sfsample.output.html import page, page_data
-from sfsample.output.losses import losses
+from sfsample.output.about import losses
+from sfsample.output.html import page
+from sfsample.output.page_data import page_data
 from sfsample.report.builder import ReportBuilder
 from sfsample.report.difference import NOISE, Change, Difference, label
 from sfsample.report.report import Report, ReportFrame, Thread

@@ -7,8 +7,8 @@ of prefixes.  Samples stand at their times; without times they are laid one afte
 
 from typing import Any
 
+from sfsample.output.about import losses
 from sfsample.output.document import json_text
-from sfsample.output.losses import losses
 from sfsample.report.report import CPU, Report, ReportFrame, ReportStack, truncation
 
 _VERSION = 49

@@ -9,7 +9,7 @@ import gzip
 from collections.abc import Iterator
 
 from sfsample.formats.protobuf import integer, message, packed
-from sfsample.output.losses import losses
+from sfsample.output.about import losses
 from sfsample.report.report import CPU, SAMPLES, WALL, Report, ReportFrame, ReportStack, Thread, truncation
 
 TYPES = {SAMPLES: ("samples", "count"), WALL: ("wall", "nanoseconds"), CPU: ("cpu", "nanoseconds")}

@@ -4,12 +4,13 @@ Law: no script, no links, nothing from outside; a name is text or a title, escap
 at the bottom; boxes narrower than a third of a pixel are left out and said so.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 from xml.sax.saxutils import escape
 
-from sfsample.output.losses import losses
-from sfsample.report.report import Report, truncation
+from sfsample.output.about import about, losses, span, title
+from sfsample.report.paths import Label, label_paths
+from sfsample.report.report import CPU, SAMPLES, Report
 from sfsample.report.tree import Tree, grow
 
 _WIDTH, _ROW, _MARGIN, _TOP = 1200, 17, 10, 44
@@ -23,48 +24,39 @@ _STYLE = (
 )
 
 
-_Label = tuple[str, str | None]  # text and module
-
-
 class _Box(NamedTuple):
     text: str
     module: str | None
     depth: int
     left: float
     width: float
-    weight: int
+    samples: int
+    cpu_ns: int  # 0 where nobody measured it
 
 
 def write(report: Report, *, threads: bool) -> bytes:
     """Return the file.  `threads`: each thread is a tower of its own."""
-    labels: dict[_Label, int] = {}
-    tree = grow(_paths(report, labels, threads=threads))
-    totals = tree.totals(stack.weights[0] for stack in report.stacks)
-    boxes = list(_boxes(tree, list(labels), totals))
-    return "".join(_lines(report, boxes, len(totals) - 1 - len(boxes))).encode("utf-8", "replace")
+    labels, _, paths = label_paths(report, threads=threads)
+    tree = grow(paths)
+    boxes = list(_boxes(report, tree, labels))
+    hidden = len(tree.parents) - 1 - len(boxes)
+    return "".join(_lines(report, boxes, hidden)).encode("utf-8", "replace")
 
 
-def _paths(report: Report, labels: dict[_Label, int], *, threads: bool) -> Iterator[list[int]]:
-    def number(text: str, module: str | None = None) -> int:
-        return labels.setdefault((text, module), len(labels))
-
-    frames = [number(frame.text, frame.module) for frame in report.frames]
-    for stack in report.stacks:
-        mark = truncation(stack)
-        head = [number(report.root(stack, threads=threads)), *([number(mark)] if mark else [])]
-        yield [*head, *(frames[at] for at in reversed(stack.frames))]
-
-
-def _boxes(tree: Tree, labels: list[_Label], totals: list[int]) -> Iterator[_Box]:
+def _boxes(report: Report, tree: Tree, labels: Sequence[Label]) -> Iterator[_Box]:
     """Yield the boxes that are wide enough, siblings by name."""
+    totals = tree.totals(report.column(SAMPLES))
+    cpu_ns = tree.totals(report.column(CPU))
     scale = (_WIDTH - 2 * _MARGIN) / totals[0] if totals[0] else 0.0
     children = tree.children()
     todo = [(0, -1, float(_MARGIN))]
     while todo:
         node, depth, left = todo.pop()
         if node:
-            yield _Box(*labels[tree.labels[node]], depth, left, totals[node] * scale, totals[node])
-        for child in sorted(children[node], key=lambda one: labels[tree.labels[one]][0]):
+            yield _Box(
+                *labels[tree.labels[node]], depth, left, totals[node] * scale, totals[node], cpu_ns[node]
+            )
+        for child in sorted(children[node], key=tree.labels.__getitem__):
             width = totals[child] * scale
             if width >= _NARROWEST:
                 todo.append((child, depth + 1, left))
@@ -74,15 +66,15 @@ def _boxes(tree: Tree, labels: list[_Label], totals: list[int]) -> Iterator[_Box
 def _lines(report: Report, boxes: list[_Box], hidden: int) -> Iterator[str]:
     rows = max((box.depth for box in boxes), default=0) + 1
     height = _TOP + rows * _ROW + _MARGIN
-    title = ", ".join(dict.fromkeys(thread.process for thread in report.threads)) or "nothing"
-    notes = [f"{report.total()} samples", *losses(report)]
+    name = title(report)
+    notes = [f"width is samples: {about(report)}", *losses(report)]
     if hidden:
         notes.append(f"{hidden} boxes too narrow to show")
     yield (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" width="{_WIDTH}" '
-        f'height="{height}" role="img"><title>Flame graph of {_xml(title)}</title><style>{_STYLE}</style>'
+        f'height="{height}" role="img"><title>Flame graph of {_xml(name)}</title><style>{_STYLE}</style>'
         f'<rect width="100%" height="100%" fill="#fff"/>'
-        f'<text class="h" x="{_MARGIN}" y="20">{_xml(title)}</text>'
+        f'<text class="h" x="{_MARGIN}" y="20">{_xml(name)}</text>'
         f'<text class="s" x="{_MARGIN}" y="36">{_xml("; ".join(notes))}</text>\n'
     )
     for box in boxes:
@@ -92,12 +84,13 @@ def _lines(report: Report, boxes: list[_Box], hidden: int) -> Iterator[str]:
 
 def _box_xml(box: _Box, top: int, total: int) -> str:
     where = f" ({box.module})" if box.module else ""
-    title = f"{box.text}{where}: {box.weight} samples, {100 * box.weight / total:.2f} %"
+    cpu = f", {span(box.cpu_ns)} of CPU time" if box.cpu_ns else ""
+    words = f"{box.text}{where}: {box.samples:,} samples, {100 * box.samples / total:.2f} %{cpu}"
     room = int((box.width - 4) / _LETTER)
     shown = box.text if len(box.text) <= room else box.text[: room - 1] + "…"
     text = f'<text x="{box.left + 3:.1f}" y="{top + 12}">{_xml(shown)}</text>' if room >= 3 else ""
     return (
-        f'<g><title>{_xml(title)}</title><rect x="{box.left:.1f}" y="{top}" width="{box.width:.1f}" '
+        f'<g><title>{_xml(words)}</title><rect x="{box.left:.1f}" y="{top}" width="{box.width:.1f}" '
         f'height="{_ROW}" rx="1" fill="{_color(box)}"/>{text}</g>\n'
     )
 

@@ -77,12 +77,16 @@ class Report(NamedTuple):
     timeline: ReportTimeline | None = None
     stats: dict[str, Any] | None = None
 
+    def column(self, weight: str) -> list[int]:
+        """Return a weight of each stack; 0 when it is not known."""
+        if weight not in self.weights:
+            return [0] * len(self.stacks)
+        at = self.weights.index(weight)
+        return [stack.weights[at] for stack in self.stacks]
+
     def total(self, weight: str = SAMPLES) -> int:
         """Return the sum of a weight over all stacks; 0 when it is not known."""
-        if weight not in self.weights:
-            return 0
-        at = self.weights.index(weight)
-        return sum(stack.weights[at] for stack in self.stacks)
+        return sum(self.column(weight))
 
     def root(self, stack: ReportStack, *, threads: bool) -> str:
         """Return the first frame of a stack: the process, or `name/TID`."""

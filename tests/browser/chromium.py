@@ -168,6 +168,15 @@ class Tab:
 
         return b64decode(self._call("Page.captureScreenshot")["data"])
 
+    def count_cpu(self) -> None:
+        """Begin to count what the page's main thread uses."""
+        self._call("Performance.enable", timeDomain="threadTicks")
+
+    def cpu_seconds(self) -> float:
+        """Return the CPU time of the page's main thread since it was navigated to."""
+        metrics = self._call("Performance.getMetrics")["metrics"]
+        return next(metric["value"] for metric in metrics if metric["name"] == "ThreadTime")
+
     def exceptions(self) -> list[str]:
         """Return what the page threw."""
         return [str(event["params"]) for event in self._own("Runtime.exceptionThrown")]

@@ -1,7 +1,9 @@
 """The html page in a real browser: what a user clicks, types and reads."""
 
 import json
+import random
 import re
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -150,6 +152,39 @@ def test_threads_and_weights_are_chosen(browser, tmp_path):
         assert page.exceptions() == []
 
 
+def test_the_legend_says_what_the_colours_mean(browser, tmp_path):
+    with Page(browser, tmp_path, full()) as page:
+        lines = "[...document.getElementById('legend').children].map((one) => one.textContent)"
+        assert page.js(lines) == ["app 72.7 %", "[kernel] 18.2 %", "no module 9.09 %"]
+        colours = page.js("[...document.querySelectorAll('#legend i')].map((one) => one.style.background)")
+        assert len(set(colours)) == 3
+        page.click_on("#legend button")
+        assert page.text("#matched") == "72.7 % matched"
+        page.choose("#colour", "how it was found")
+        ways = dict(line.rsplit(" ", 2)[:2] for line in page.js(lines))
+        assert ways == {"eh_frame": "50.0", "sframe": "40.0", "context": "10.0"}
+
+
+def test_a_tree_of_paths_that_share_beginnings_end_early_and_repeat(browser, tmp_path):
+    """Sums by node, against sums over the stacks."""
+    dice = random.Random(3)  # noqa: S311 - the same every time
+    stacks = Counter(
+        tuple(f"f{dice.randrange(3)}" for _ in range(dice.randint(1, 6))) for _ in range(300)
+    )  # also: recursion, and stacks that are the beginning of others
+    report = from_lines(*(f"p;{';'.join(stack)} {count}" for stack, count in stacks.items()))
+    own, total = Counter(), Counter()
+    for stack, count in stacks.items():
+        own[stack[-1]] += count
+        for name in {"p", *stack}:
+            total[name] += count
+    with Page(browser, tmp_path, report) as page:
+        page.press("t")
+        row = "(r) => [r.cells[2].textContent.trim(), r.cells[0].title, r.cells[1].title]"
+        shown = page.js(f"[...document.querySelectorAll('tbody tr')].map({row})")
+        counts = {name: (int(self.split()[0]), int(whole.split()[0])) for name, self, whole in shown}
+        assert counts == {name: (own[name], total[name]) for name in total}
+
+
 HOSTILE = ["<script>alert(1)</script>", "</script><img src=x onerror=window.broken=1>", "<!--", "]]>",
            "&lt;b&gt;", "\u202ename", "${window.broken=1}", "'\"`", "__proto__", "constructor",
            "/*{{profile}}*/", "\u2028"]  # fmt: skip
@@ -200,6 +235,7 @@ def test_the_data_is_what_the_report_says():
     assert found
     data = json.loads(found[1])
     assert [sum(column) for column in data["stacks"]["weights"]] == [11, 110, 71]
+    assert data["paths"]["shared"][0] == 0
     assert data["threads"] == ["app/10", "worker/11"]
 
 

@@ -5,14 +5,21 @@
 const byId = (id) => document.getElementById(id);
 const data = JSON.parse(byId("profile").textContent);
 const profile = new Profile(data);
+const colours = new Colours(profile);
 const flame = new Flame(byId("canvas"), byId("graph"), byId("space"));
 const table = new FunctionTable(byId("table"), byId("more"), (frame) => searchFor(profile.name(frame)));
 const state = { root: null, zoom: null, selected: null, inverted: false, flipped: false, table: false,
-  word: "", matches: null, colour: data.diff ? "change" : "module" };
+  word: "", matches: null };
 
 function plant() {
   state.root = state.inverted ? profile.callers() : profile.callees();
   state.zoom = state.selected = state.root;
+}
+
+// Colours depend on what is summed up, on the theme, and on what they are to mean.
+function paint(how) {
+  colours.choose(how);
+  showLegend(byId("legend"), colours.legend(), searchFor);
 }
 
 function render() {
@@ -20,7 +27,7 @@ function render() {
   byId("graph").hidden = state.table && innerWidth <= 700;
   byId("table").hidden = !state.table;
   flame.show({ root: state.root, zoom: state.zoom, flipped: state.flipped, hits, selected: state.selected,
-    colour: colouring(profile, state.colour) });
+    colour: (node) => colours.of(node) });
   if (state.table) table.show(profile, hits);
   byId("matched").textContent = state.matches ? `${percent(state.matches.weight, profile.total[0])} matched` : "";
   for (const [id, on] of [["invert", state.inverted], ["flip", state.flipped], ["functions", state.table]]) {
@@ -87,6 +94,7 @@ function reset() {
 function choose() {
   profile.choose(Number(byId("thread").value), Number(byId("weight").value));
   plant();
+  paint(colours.how);
   searchFor(state.word);
 }
 
@@ -138,6 +146,7 @@ function typed(event) {
 function flipTheme() {
   const { dataset } = document.documentElement;
   dataset.theme = dataset.theme === "dark" ? "light" : "dark";
+  paint(colours.how);
   render();
 }
 
@@ -169,7 +178,7 @@ function begin() {
   byId("weights").hidden = data.weights.length < 2;
   byId("thread").addEventListener("change", choose);
   byId("weight").addEventListener("change", choose);
-  byId("colour").addEventListener("change", (event) => { state.colour = event.target.value; render(); });
+  byId("colour").addEventListener("change", (event) => { paint(event.target.value); render(); });
   byId("search").addEventListener("input", (event) => searchFor(event.target.value));
   const clicks = { invert: () => toggle("inverted"), flip: () => toggle("flipped"), functions: () => toggle("table"),
     reset, theme: flipTheme, help: showKeys };
@@ -184,6 +193,7 @@ function begin() {
   document.addEventListener("keydown", typed);
   addEventListener("resize", render);
   plant();
+  paint(data.diff ? "change" : "module");
   render();
   document.documentElement.dataset.ready = String(Math.round(performance.now()));
 }

@@ -1,28 +1,47 @@
 // The profile as data: trees of callees and callers, sums, shares.
 //
-// Law: knows nothing of the page.  The data is the object that output/html.py writes: columns by node (a parent
-// comes before its children; node 0 is the root) and columns by stack.  Trees are walked lazily: a node's
-// children are made when they are asked for, so that a profile of any size shows at once.
+// Law: knows nothing of the page.  The data is the object that output/page_data.py writes: columns by path and by
+// function.  Paths come sorted, so a node's first child is the next node, and its subtree ends where its next sibling
+// begins.  Objects for nodes are made when they are asked for, so that a profile of any size shows at once.
+
+const ZERO = "?".charCodeAt(0), BASE = 64; // letters of a function's number
 
 class Profile {
   constructor(data) {
     this.data = data;
-    this.parent = new Int32Array(data.tree.up).map((steps, node) => node - steps);
-    this.frame = new Int32Array(data.tree.frame);
     this.base = data.diff ? 1 : -1; // the column that a difference is measured from
-    this.linkChildren();
+    this.unpack(data.paths);
     this.choose(-1, 0);
   }
 
-  // Children as one array: those of node n are kids[first[n]] .. kids[first[n + 1] - 1].
-  linkChildren() {
-    const count = this.parent.length;
-    const first = this.first = new Int32Array(count + 1);
-    for (let n = 1; n < count; n++) first[this.parent[n] + 1]++;
-    for (let n = 0; n < count; n++) first[n + 1] += first[n];
-    const next = first.slice();
-    this.kids = new Int32Array(Math.max(0, count - 1));
-    for (let n = 1; n < count; n++) this.kids[next[this.parent[n]]++] = n;
+  // parent, frame and end (of the subtree) of each node, 0 being the root; and `ends`, the node of each path.
+  unpack({ shared, more, width, letters }) {
+    const count = letters.length / width + 1;
+    const parent = this.parent = new Int32Array(count), end = this.end = new Int32Array(count).fill(count);
+    const ends = this.ends = new Int32Array(more.length);
+    const way = new Int32Array(count); // the nodes from the root to here
+    let node = 0, depth = 0;
+    for (let path = 0; path < more.length; path++) {
+      if (more[path]) while (depth > shared[path]) end[way[depth--]] = node + 1;
+      for (let left = more[path]; left; left--) {
+        parent[++node] = way[depth++];
+        way[depth] = node;
+      }
+      ends[path] = way[depth];
+    }
+    this.frame = this.numbers(letters, width, count);
+  }
+
+  // The function of each node; -1 is the root's.
+  numbers(letters, width, count) {
+    const frame = new Int32Array(count);
+    frame[0] = -1;
+    for (let node = 1, at = 0; node < count; node++) {
+      let value = 0;
+      for (let left = width; left; left--) value = value * BASE + letters.charCodeAt(at++) - ZERO;
+      frame[node] = value;
+    }
+    return frame;
   }
 
   // Sum up one thread (-1: all) by one weight.
@@ -37,14 +56,14 @@ class Profile {
   }
 
   sums(weight) {
-    const { node, thread, weights } = this.data.stacks;
+    const { parent, ends, thread: chosen } = this, { thread, weights: { [weight]: weights } } = this.data.stacks;
     const scale = this.data.scales ? this.data.scales[weight] : 1; // of a difference: counts become shares
-    const self = new Float64Array(this.parent.length);
-    for (let s = 0; s < node.length; s++) {
-      if (this.thread < 0 || thread[s] === this.thread) self[node[s]] += weights[weight][s] * scale;
+    const self = new Float64Array(parent.length);
+    for (let path = 0; path < ends.length; path++) {
+      if (chosen < 0 || thread[path] === chosen) self[ends[path]] += weights[path] * scale;
     }
     const total = self.slice();
-    for (let n = total.length - 1; n > 0; n--) total[this.parent[n]] += total[n];
+    for (let n = total.length - 1; n > 0; n--) total[parent[n]] += total[n];
     return [self, total];
   }
 
@@ -83,21 +102,27 @@ class Profile {
   functions() {
     const count = this.data.frames.text.length;
     const rows = Array.from({ length: count }, (_, frame) => ({ frame, self: 0, total: 0, before: 0, after: 0 }));
-    const depth = new Int32Array(count);
-    const todo = this.parent.length ? [0] : [];
-    while (todo.length) {
-      const n = todo.pop();
-      if (n < 0) { depth[this.frame[~n]]--; continue; }
-      if (n > 0) {
-        const row = rows[this.frame[n]];
-        row.self += this.self[n];
-        if (this.base >= 0) { row.before += this.ownBase[n]; row.after += this.ownNew[n]; }
-        if (depth[this.frame[n]]++ === 0) row.total += this.total[n];
-        todo.push(~n);
-      }
-      for (let k = this.first[n]; k < this.first[n + 1]; k++) todo.push(this.kids[k]);
+    const inside = new Int32Array(count); // up to which node a function has been counted
+    for (let n = 1; n < this.parent.length; n++) {
+      const frame = this.frame[n], row = rows[frame];
+      row.self += this.self[n];
+      if (this.base >= 0) { row.before += this.ownBase[n]; row.after += this.ownNew[n]; }
+      if (n < inside[frame]) continue;
+      row.total += this.total[n];
+      inside[frame] = this.end[n];
     }
     return rows.filter((row) => row.total > 0 || row.before > 0);
+  }
+
+  // The sums of a weight by what `nameOf` calls each function, the heaviest first.
+  shares(nameOf, weights) {
+    const sums = new Map();
+    for (let n = 1; n < weights.length; n++) {
+      if (!weights[n]) continue;
+      const name = nameOf(this.frame[n]);
+      sums.set(name, (sums.get(name) || 0) + weights[n]);
+    }
+    return [...sums].sort((a, b) => b[1] - a[1]);
   }
 }
 
@@ -115,12 +140,11 @@ class Callee {
 
   children() {
     if (!this.known) {
-      const { first, kids, total } = this.profile;
+      const { end, total } = this.profile;
       this.known = [];
-      for (let k = first[this.node]; k < first[this.node + 1]; k++) {
-        if (total[kids[k]] > 0) this.known.push(new Callee(this.profile, kids[k], this));
+      for (let kid = this.node + 1; kid < end[this.node]; kid = end[kid]) {
+        if (total[kid] > 0) this.known.push(new Callee(this.profile, kid, this));
       }
-      this.known.sort((a, b) => this.profile.byName(a, b));
     }
     return this.known;
   }
