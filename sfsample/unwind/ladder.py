@@ -1,9 +1,9 @@
 """One step: the steppers in the order in which they are asked, and when one of them is believed.
 
 Law: a row depends on the pc alone, so it is asked for once.  A step is believed only if it leads up the
-stack to executable memory (and, for a guess, behind a call); otherwise the answer is "not mine" and the next
-stepper is asked.  When nobody is believed, the first that knew the pc says why; a guess says nothing but that
-a register is unknown, which another capture may know.
+stack to executable memory (and, for a guess, behind a call), or to a zero where it may end; otherwise the
+answer is "not mine" and the next stepper is asked.  When nobody is believed, the first that knew the pc says
+why; a guess says nothing but that a register is unknown, which another capture may know.
 """
 
 from collections import Counter
@@ -13,6 +13,7 @@ from typing import NamedTuple
 from sfsample.arch import Arch
 from sfsample.model import Found, Frame, Registers, StopReason, ThreadSnapshot
 from sfsample.modules.index import ModuleIndex
+from sfsample.unwind.bottom import is_bottom
 from sfsample.unwind.lane import FastLane
 from sfsample.unwind.row import Caller, UnwindRow, apply_row, first_missing
 from sfsample.unwind.stepper import Stepper
@@ -126,8 +127,10 @@ class Ladder:
 
     def _outcome(self, rung: Rung, row: UnwindRow, walk: Walk) -> Step | StopReason:
         """Execute a row; one that slides is moved up the stack until it is believed."""
-        if row.ra is None or _ends_chain(rung, row, walk):
+        if row.ra is None:
             return StopReason.OUTERMOST
+        if _ends_chain(rung, row, walk):
+            return self._end_at_zero(walk.frame.sp, walk)
         outcome = self._believed(rung, row, walk)
         for _ in range(row.slides):
             if isinstance(outcome, Step):
@@ -157,7 +160,7 @@ class Ladder:
         arch, frame = walk.arch, walk.frame
         pc, sp = caller.registers[arch.pc], caller.registers.get(arch.sp, caller.cfa)
         if pc == 0:
-            return StopReason.BAD_PC if row.guess else StopReason.OUTERMOST
+            return StopReason.BAD_PC if row.guess else self._end_at_zero(caller.cfa, walk)
         # a function may leave its stack alone while the return address is in a register: a leaf on AArch64,
         # and on AMD64 vfork, which keeps it in rdi
         leaf = frame.exact and row.ra is not None and not row.ra.deref
@@ -168,6 +171,10 @@ class Ladder:
             or (self._is_called(pc, frame.pc) if row.called else self._is_returned_to(pc, sp, arch))
         )
         return None if believed else StopReason.BAD_PC
+
+    def _end_at_zero(self, above: int, walk: Walk) -> StopReason:
+        bottom = is_bottom(above, walk.memory, self._index, walk.arch)
+        return StopReason.OUTERMOST if bottom else StopReason.BAD_PC
 
     def _is_called(self, return_address: int, pc: int) -> bool:
         """Whether the call before a return address leads to the function of `pc`, or to a stub."""

@@ -4,6 +4,8 @@ Law: a recording ends when it has the samples that the test asked for; the time 
 reaching it fails the test.
 """
 
+from collections.abc import Callable
+
 from sfsample.profile import Profile
 from sfsample.sampler import Mode, Options, Sampler
 from sfsample.target.live import LiveProcess
@@ -20,15 +22,26 @@ def record_samples(
     rate: float = 500,
     mode: Mode = "cpu",
     steppers: tuple[Stepper, ...] = DEFAULT_STEPPERS,
+    begun: Callable[[], None] = lambda: None,
 ) -> Profile:
-    """Record a process until it has given that many samples; on a thread of its own, as the library."""
+    """Record a process until it has given that many samples; on a thread of its own, as the library.
+
+    `begun` is called once, when the recording has begun.
+    """
 
     def record(_: object) -> Profile:
         target = LiveProcess(pid)
         try:
             sampler = Sampler([target], Options(rate, HANG_S, mode, steppers))
             stats = sampler.profile.stats
-            return sampler.run(lambda: stats.samples >= samples)
+            waiting = [begun]
+
+            def enough() -> bool:
+                while waiting:
+                    waiting.pop()()
+                return stats.samples >= samples
+
+            return sampler.run(enough)
         finally:
             target.close()
 

@@ -118,17 +118,12 @@ def test_a_library_that_comes_while_recording(generation, binary):
     """The index of modules was made before the library was there."""
     program = str(fixture(generation, binary))
     with running(program, "dlopen") as target:
-        loaded = []
 
-        def load() -> bool:
-            if not loaded:
-                target.tell()
-                target.await_ready()
-                loaded.append(True)
-            return len(loaded) > 40 or loaded.append(True)
+        def load() -> None:
+            target.tell()
+            target.await_ready()
 
-        profile = sfsample.record(target.pid, 30, rate=500, should_stop=load)
-        assert profile.stats.samples >= 5
+        profile = record_samples(target.pid, begun=load)
         Checker(program).check(profile, chains_of(program, "dlopen", target))
 
 
