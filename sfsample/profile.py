@@ -124,10 +124,13 @@ class Profile:
 
         `at_ns` is when the last of them was taken, since the start of the recording.
         """
-        key = StackKey(pid, tid, tuple(locations), stack.stop_reason)
+        self.stats.count_stack(stack, times)
+        self.keep(StackKey(pid, tid, tuple(locations), stack.stop_reason), at_ns, wall_ns, cpu_ns, times)
+
+    def keep(self, key: StackKey, at_ns: int, wall_ns: int, cpu_ns: int, times: int) -> None:
+        """Keep what `add` has counted; a profile that keeps it otherwise does that here."""
         self.counts[key] += times
         self.wall_ns[key] += wall_ns
         self.cpu_ns[key] += cpu_ns
-        self.stats.count_stack(stack, times)
         if self.timeline is not None:
             self.timeline.add(key, at_ns, wall_ns, cpu_ns, times)

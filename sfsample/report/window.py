@@ -8,8 +8,7 @@ from collections import deque
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from sfsample.model import Stack
-from sfsample.profile import Location, Profile, StackKey
+from sfsample.profile import Profile, StackKey
 
 
 class Record(NamedTuple):
@@ -30,21 +29,8 @@ class Window(Profile):
         self.length_ns = round(length_s * 1e9)
         self._records: deque[Record] = deque()
 
-    def add(
-        self,
-        pid: int,
-        tid: int,
-        locations: Iterable[Location],
-        stack: Stack,
-        *,
-        at_ns: int,
-        wall_ns: int,
-        cpu_ns: int,
-        times: int = 1,
-    ) -> None:
-        """Count a sample; forget those that have become too old."""
-        key = StackKey(pid, tid, tuple(locations), stack.stop_reason)
-        self.stats.count_stack(stack, times)
+    def keep(self, key: StackKey, at_ns: int, wall_ns: int, cpu_ns: int, times: int) -> None:
+        """Keep a record; forget those that have become too old."""
         records = self._records
         records.append(Record(at_ns, key, times, wall_ns, cpu_ns))
         while records[0].at_ns < at_ns - self.length_ns:
@@ -62,7 +48,5 @@ def as_profile(window: Window, records: Iterable[Record]) -> Profile:
     profile.homes = dict(window.homes)
     profile.stats.duration_s = window.length_ns / 1e9
     for record in records:
-        profile.counts[record.key] += record.times
-        profile.wall_ns[record.key] += record.wall_ns
-        profile.cpu_ns[record.key] += record.cpu_ns
+        profile.keep(record.key, record.at_ns, record.wall_ns, record.cpu_ns, record.times)
     return profile
