@@ -28,6 +28,7 @@ from sfsample.unwind.unwinder import Unwinder
 
 _WAIT_FOR_CHILDREN = ("wait4", "waitid", "vfork", "clone", "clone3")
 _GONE = "has ended"
+_INEXACT_S = 0.1  # by which two processors' clocks are never wrong together
 _TAKE_FILE_LOCKS = ("flock", "fcntl")
 _TRANSFERS = ("read", "readv", "write", "writev", "splice", "sendfile", "vmsplice", "tee")
 
@@ -84,6 +85,20 @@ class ThreadDump(NamedTuple):
             return True
         ran = first.usage.runs != last.usage.runs
         return ran and not (first.capture is Capture.STOPPED and first.stack == last.stack)
+
+    @property
+    def asleep(self) -> tuple[float, float] | None:
+        """From when until when it slept without any doubt (monotonic); None: there is no such time.
+
+        Its counters prove it between looks; after a single one, `idle_s`, which is less exact.
+        """
+        if self.capture is Capture.CORE:
+            return (0.0, 0.0)  # all at one instant
+        if self.moving is False:
+            return (self.looks[0].at_s, self.looks[-1].at_s)
+        if self.idle_s is None or self.last_ran is None or self.idle_s < _INEXACT_S:
+            return None
+        return (self.last_ran.seen_s - self.idle_s + _INEXACT_S, self.last_ran.seen_s)
 
     @property
     def busy(self) -> float | None:

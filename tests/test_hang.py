@@ -4,13 +4,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sfsample.hang.graph import Node, cycles, holders, of_processes
+from sfsample.hang.graph import Node, cycles, holders, of_processes, stuck
 from sfsample.hang.groups import common_name, group, in_order
 from sfsample.hang.named import bare, fold, short
+from sfsample.hang.verdict import judge
 from sfsample.hang.waits import Wait
 from sfsample.hang.words import seconds
 from sfsample.output.dump_text import wrap
-from tests.builders.hang_builder import futex, thread
+from sfsample.target.thread_facts import LastRan
+from tests.builders.hang_builder import WAIT, futex, process, seen, thread, words
 
 
 def n(tid: int, pid: int = 1) -> Node:
@@ -51,6 +53,46 @@ def test_a_process_waits_when_each_of_its_threads_does() -> None:
     assert edges[other] == n(3, pid=2)
     assert len(cycles(edges)) == 1
     assert cycles(of_processes({n(1): other, n(2): None, n(3, pid=2): n(0)})) == (), "a thread is free to act"
+
+
+def test_a_process_is_stuck_when_nobody_that_its_threads_wait_for_can_go_on() -> None:
+    """One thread waits for a process that waits for us, the other for one that only works a lot."""
+    us, them, busy = n(0), n(0, pid=2), n(9, pid=3)
+    edges = of_processes({n(1): them, n(2): busy, n(3, pid=2): us, busy: None})
+    assert len(cycles(edges)) == 1, "by the first of our threads"
+    assert stuck(edges) == set()
+    assert stuck(of_processes({n(1): them, n(2): them, n(3, pid=2): us})) == {
+        n(1),
+        n(2),
+        n(3, pid=2),
+        us,
+        them,
+    }
+
+
+def mutexes(turns: tuple[int, int], spans: tuple[tuple[float, float], tuple[float, float]]) -> list[str]:
+    """Two threads, each asleep on a mutex that the other has; kinds of the findings."""
+    (there, back) = (0x5000, 0x6000)
+    memory = (words(there, {0: 2, 8: 2}), words(back, {0: 2, 8: 1}))
+    pair = [
+        seen(thread("pthread_mutex_lock", "f", call=futex(word, WAIT, 2), memory=memory[at], tid=at + 1),
+             *spans[at], (5, turns[at]))
+        for at, word in enumerate((there, back))
+    ]  # fmt: skip
+    return [finding.kind for finding in judge([process(*pair)]).findings]
+
+
+def test_a_deadlock_needs_that_all_slept_at_one_instant() -> None:
+    assert mutexes((5, 5), ((1.0, 2.0), (1.5, 2.5))) == ["deadlock"]
+    assert mutexes((5, 5), ((1.0, 2.0), (2.1, 3.0))) != ["deadlock"], "not known of any instant"
+    assert "deadlock" not in mutexes((5, 6), ((1.0, 2.0), (1.5, 2.5))), "the other ran between the looks"
+
+
+def test_after_one_look_the_clocks_of_the_processors_must_do() -> None:
+    slept = thread(tid=1).dump._replace(last_ran=LastRan(0, 7.0, 50.0))
+    assert slept._replace(idle_s=3.0).asleep == (pytest.approx(47.1), 50.0)
+    assert slept._replace(idle_s=0.05).asleep is None, "they are not that exact"
+    assert slept.asleep is None
 
 
 def test_threads_with_the_same_stack_are_one_group() -> None:

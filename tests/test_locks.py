@@ -29,6 +29,12 @@ def test_a_mutex() -> None:
         assert judge(function, AT, WAIT, 2, mutex()) == Lock("mutex", AT, 7)
 
 
+@pytest.mark.parametrize("function", ["pthread_mutex_timedlock", "__pthread_mutex_clocklock_common"])
+def test_a_mutex_that_is_waited_for_until_an_instant(function: str) -> None:
+    assert judge(function, AT, WAIT_BITSET, 2, mutex()) == Lock("mutex", AT, 7)
+    assert judge(function, AT, WAIT_BITSET, 1, mutex()) is None
+
+
 def test_a_mutex_that_changes_hands_or_whose_owner_has_ended() -> None:
     assert judge("pthread_mutex_lock", AT, WAIT, 2, mutex(owner=0)) == Lock(
         "mutex", AT, None, "changing hands"

@@ -24,12 +24,8 @@ _MANY = 1 << 20
 _WRITE_PHASE, _READERS = 1, 3  # bit, and shift, of a rwlock's __readers
 _WRITER_WAITS = 6  # PTHREAD_RWLOCK_WRLOCKED and RWAITING, in a readers' phase
 
-_MUTEX = (
-    "pthread_mutex_lock",
-    "pthread_mutex_timedlock",
-    "pthread_mutex_clocklock",
-    "pthread_mutex_cond_lock",
-)
+_MUTEX = ("pthread_mutex_lock", "pthread_mutex_cond_lock")
+_TIMED_MUTEX = ("pthread_mutex_timedlock", "pthread_mutex_clocklock", "pthread_mutex_clocklock_common")
 _COND = ("pthread_cond_wait", "pthread_cond_timedwait", "pthread_cond_clockwait")
 _READ = ("pthread_rwlock_rdlock", "pthread_rwlock_timedrdlock", "pthread_rwlock_clockrdlock")
 _WRITE = ("pthread_rwlock_wrlock", "pthread_rwlock_timedwrlock", "pthread_rwlock_clockwrlock")
@@ -69,7 +65,7 @@ def lock_of(thread: NamedThread, others: Others) -> Lock | None:
     functions = set(thread.library_functions())
     if command in (_LOCK_PI, _LOCK_PI2):
         return _priority_inheriting(word, memory, alive)
-    if functions & {*_MUTEX, *_COND} and (value, command) == (_CONTENDED, _WAIT):
+    if value == _CONTENDED and functions & _waiting_for_mutex(command):
         return _mutex(word, memory, alive)
     if functions & set(_ONCE):
         return Lock("once", word, None)
@@ -78,6 +74,11 @@ def lock_of(thread: NamedThread, others: Others) -> Lock | None:
     if command not in (_WAIT, _WAIT_BITSET):
         return None
     return _join(word, value, memory, alive) or _unnamed_semaphore(thread, value, others)
+
+
+def _waiting_for_mutex(command: int) -> set[str]:
+    """Return the functions that wait for a mutex in this way."""
+    return {*_MUTEX, *_COND} if command == _WAIT else set(_TIMED_MUTEX) if command == _WAIT_BITSET else set()
 
 
 def _newer(functions: set[str], word: int, value: int, memory: Memory, alive: Container[int]) -> Lock | None:

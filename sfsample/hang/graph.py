@@ -1,7 +1,7 @@
 """Who waits for whom: cycles, and who is at the end of the chains.
 
-Law: a node waits for at most one other; a process waits when each of its threads does.  A cycle is reported
-once, from its smallest member on.
+Law: a node waits for at most one other; a process waits when each of its threads does, and is stuck when none
+of them waits for somebody who can go on.  A cycle is reported once, from its smallest member on.
 """
 
 from collections.abc import Iterator, Mapping
@@ -51,6 +51,23 @@ def holders(edges: Edges) -> dict[Node, tuple[Node, ...]]:
         if end not in edges:
             waiting.setdefault(end, []).append(start)
     return {end: tuple(sorted(starts)) for end, starts in sorted(waiting.items())}
+
+
+def stuck(edges: Edges) -> frozenset[Node]:
+    """Return the nodes that can never go on by themselves: whoever they wait for cannot either.
+
+    A process can go on while one of its threads can.
+    """
+    held = set(edges)
+    while free := {node for node in held if not _is_held(node, edges, held)}:
+        held -= free
+    return frozenset(held)
+
+
+def _is_held(node: Node, edges: Edges, held: set[Node]) -> bool:
+    if node.tid:
+        return edges[node] in held
+    return all(other in held for other in edges if other.pid == node.pid and other.tid)
 
 
 def of_processes(threads: Mapping[Node, Node | None]) -> dict[Node, Node]:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from sfsample.hang.glibc import Others, is_since_2_25
-from sfsample.hang.graph import Node, cycles, holders, of_processes
+from sfsample.hang.graph import Node, cycles, holders, of_processes, stuck
 from sfsample.hang.groups import common_name
 from sfsample.hang.named import NamedThread
 from sfsample.hang.waits import Scene, Wait, wait_of
@@ -72,7 +72,10 @@ class _Court:
         self._words = words
         self._threads, self._waits = words.threads, words.waits
         self._edges = of_processes({node: _target(node, wait) for node, wait in self._waits.items()})
-        self._cycles = cycles(self._edges)
+        held = stuck(self._edges)
+        self._cycles = [
+            cycle for cycle in cycles(self._edges) if held.issuperset(cycle) and self._at_once(cycle)
+        ]
 
     def findings(self) -> Iterator[Finding]:
         grave = [*self._deadlocks(), *self._holders(), *self._orphaned(), *self._spinning(), *self._outside()]
@@ -81,16 +84,30 @@ class _Court:
         for pid in self._words.looked_at:
             main = Node(pid, pid)
             if main in self._threads and main not in told:
-                yield Finding("main", self._words.sentence(main), (main,))
+                moves = "; it ran between the looks" * (self._threads[main].dump.moving is True)
+                yield Finding("main", self._words.sentence(main) + moves, (main,))
 
     # -- who waits for whom
+
+    def _at_once(self, cycle: Sequence[Node]) -> bool:
+        """Whether all of them slept at one instant: they are looked at one after the other.
+
+        Two that only take turns, each seen while it waits for the other, are no deadlock.
+        """
+        pids = {node.pid for node in cycle if not node.tid}
+        spans = [thread.dump.asleep for node, thread in self._threads.items()
+                 if node in cycle or node.pid in pids]  # fmt: skip
+        known = [span for span in spans if span is not None]
+        return len(known) == len(spans) and max(known)[0] <= min(end for _, end in known)
 
     def _deadlocks(self) -> Iterator[Finding]:
         for cycle in self._cycles:
             threads = tuple(node for node in cycle if node in self._threads)
             pids = {node.pid for node in threads}
             who = f"{len(threads)} threads" if len(pids) == 1 else f"{len(pids)} processes"
-            text = f"DEADLOCK: {who} wait for each other, and none can go on"
+            timed = any((wait := self._waits[node]) and wait.timed for node in threads)
+            end = "until one gives up: there is a time-out" if timed else "and none can go on"
+            text = f"DEADLOCK: {who} wait for each other, {end}"
             if len(threads) == 1:
                 text = f"DEADLOCK: {self._words.who(threads[0])} waits for a lock that it holds itself"
             yield Finding("deadlock", text, threads, tuple(map(self._words.sentence, threads)))

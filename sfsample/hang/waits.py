@@ -42,7 +42,8 @@ _KNOWN = {
 class Wait(NamedTuple):
     """`what` it waits for, in words.  Who has to act: thread `tid` of its process, or one of `pids`.
 
-    `idle`: as every server waits for work; nothing is wrong about it by itself.
+    `idle`: as every server waits for work; nothing is wrong about it by itself.  `timed`: it gives up after a
+    time.
     """
 
     kind: str
@@ -52,6 +53,7 @@ class Wait(NamedTuple):
     note: str = ""
     idle: bool = False
     verb: str = "waits for"
+    timed: bool = False
 
 
 class Scene(NamedTuple):
@@ -69,8 +71,12 @@ def wait_of(thread: NamedThread, scene: Scene) -> Wait | None:
         return _stopped(state, scene)
     if state == "R" or call is None:
         return _uninterruptible(thread) if state == "D" else None
-    known = _known(thread, scene)
-    return known or _by_call(thread, call, scene) or _uninterruptible(thread)
+    found = _known(thread, scene) or _by_call(thread, call, scene) or _uninterruptible(thread)
+    return found and found._replace(timed=_ends_by_itself(call))
+
+
+def _ends_by_itself(call: Call) -> bool:
+    return any(length is not None and length < _ENDLESS_S for length in (call.asked_s, call.left_s))
 
 
 def _stopped(state: str, scene: Scene) -> Wait:

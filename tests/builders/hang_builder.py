@@ -6,10 +6,10 @@ from sfsample.hang.named import NamedThread
 from sfsample.memory import BytesMemory, Memory, PiecewiseMemory
 from sfsample.model import Capture, Found, Frame, Stack, StopReason
 from sfsample.modules.module import Module
-from sfsample.snapshot import ThreadDump
+from sfsample.snapshot import Glance, ProcessDump, ThreadDump
 from sfsample.symbolize.named_frame import NamedFrame
 from sfsample.target.calls import Call
-from sfsample.target.thread_facts import Syscall
+from sfsample.target.thread_facts import Syscall, Usage
 
 LIBC, PROGRAM = "/lib/libc.so.6", "/usr/bin/app"
 WAIT, WAIT_BITSET, LOCK_PI = 0x80, 0x189, 0x86
@@ -58,3 +58,18 @@ def words(base: int, values: dict[int, int], size: int = 192) -> Memory:
     for offset, value in values.items():
         data[offset : offset + 4] = pack("<I", value)
     return BytesMemory(base, bytes(data))
+
+
+def seen(one: NamedThread, first_s: float, last_s: float, runs: tuple[int, int] = (5, 5)) -> NamedThread:
+    """Return a thread that was looked at twice, at these times; `runs` is its counter each time."""
+    looks = (
+        Glance(at, one.dump.state, Usage(0, 0, count), Capture.READ, one.dump.stack, ())
+        for at, count in zip((first_s, last_s), runs, strict=True)
+    )
+    return one._replace(dump=one.dump._replace(looks=tuple(looks)))
+
+
+def process(*threads: NamedThread) -> tuple[ProcessDump, tuple[NamedThread, ...]]:
+    """Return the process of these threads."""
+    pid = threads[0].pid
+    return ProcessDump(pid, "app", ["app"], None, 0.0, tuple(one.dump for one in threads), ()), threads

@@ -60,6 +60,16 @@ def test_two_threads_take_two_mutexes_in_opposite_order(hangs: Path) -> None:
         )
 
 
+def test_a_deadlock_that_a_time_out_will_end(hangs: Path) -> None:
+    with hung(hangs, "timed", futex=3) as target:
+        seen = Seen(target.pid)
+        debit, patient = (names(target.pid)[name] for name in ("debit", "patient"))
+        assert seen.kinds[0] == "deadlock"
+        seen.says("^=> DEADLOCK: 2 threads wait for each other, until one gives up: there is a time-out\n")
+        seen.says(rf"thread {patient} \(patient\) waits for mutex {ADDRESS}, held by thread {debit} \(debit\)"
+                  rf" {TIME}, in transfer_in_time <- patient")  # fmt: skip
+
+
 def test_a_thread_takes_a_mutex_twice(hangs: Path) -> None:
     with hung(hangs, "relock", futex=1) as target:
         seen = Seen(target.pid)
@@ -229,6 +239,15 @@ def test_two_processes_write_to_each_other_and_nobody_reads(hangs: Path) -> None
         alone.says(
             rf"process {us} \(hangs\) waits for room in pipe .* to be read by process {child} \(responder\)"
         )
+
+
+def test_two_processes_that_take_turns_are_no_deadlock(hangs: Path) -> None:
+    """They are looked at one after the other, and each may just then wait for the other."""
+    with hung(hangs, "turns", child=True) as target:
+        for _ in range(5):
+            seen = Seen(target.pid, target.child, flags=("--no-stop", "-q"), code=None)
+            assert "deadlock" not in seen.kinds
+            assert "DEADLOCK" not in seen.text
 
 
 @pytest.mark.parametrize(("how", "words"), [("flock", "flock"), ("fcntl", "record lock")])

@@ -15,6 +15,7 @@
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #define OWN __attribute__((noinline, noclone))
@@ -47,12 +48,23 @@ OWN static void transfer(pthread_mutex_t *from, pthread_mutex_t *to) {
     asm volatile("");
 }
 
+OWN static void transfer_in_time(pthread_mutex_t *from, pthread_mutex_t *to) {
+    struct timespec end;
+    clock_gettime(CLOCK_REALTIME, &end);
+    end.tv_sec += 1000;
+    pthread_mutex_lock(from);
+    pthread_barrier_wait(&start);
+    pthread_mutex_timedlock(to, &end);
+    asm volatile("");
+}
+
+static void *patient(void *given) { name("patient"); transfer_in_time(&second, &first); return given; }
 static void *debit(void *given) { name("debit"); transfer(&first, &second); return given; }
 static void *credit(void *given) { name("credit"); transfer(&second, &first); return given; }
 
-static void abba(void) {
+static void abba(void *(*other)(void *)) {
     pthread_barrier_init(&start, NULL, 2);
-    pthread_t threads[] = {thread(debit, NULL), thread(credit, NULL)};
+    pthread_t threads[] = {thread(debit, NULL), thread(other, NULL)};
     ready();
     join_all(threads, 2);
 }
@@ -170,6 +182,20 @@ OWN static void send_all(int fd) {
     for (;;) if (write(fd, block, sizeof block) < 0) _exit(1);
 }
 
+static void turns_taken(void) { /* a byte goes to and fro: each waits for the other most of the time */
+    int there[2], back[2];
+    char byte = 'x';
+    if (pipe(there) || pipe(back)) abort();
+    pid_t child = fork();
+    if (child == 0) {
+        prctl(PR_SET_PDEATHSIG, 9);
+        while (read(there[0], &byte, 1) == 1 && write(back[1], &byte, 1) == 1) continue;
+    }
+    dprintf(out, "child %d\n", child);
+    ready();
+    while (write(there[1], &byte, 1) == 1 && read(back[0], &byte, 1) == 1) continue;
+}
+
 static void pipes(void) { /* both write, nobody reads */
     int there[2], back[2];
     if (pipe(there) || pipe(back)) abort();
@@ -264,13 +290,15 @@ int main(int argc, char **argv) {
     out = atoi(argv[2]);
     argument = argc > 3 ? argv[3] : "0";
     prctl(PR_SET_PDEATHSIG, 9);
-    if (!strcmp(scenario, "abba")) abba();
+    if (!strcmp(scenario, "abba")) abba(credit);
+    else if (!strcmp(scenario, "timed")) abba(patient);
     else if (!strcmp(scenario, "relock")) relock();
     else if (!strcmp(scenario, "orphan")) orphan();
     else if (!strcmp(scenario, "workers")) workers();
     else if (!strcmp(scenario, "starve")) starve(0);
     else if (!strcmp(scenario, "writer")) starve(1);
     else if (!strcmp(scenario, "pipes")) pipes();
+    else if (!strcmp(scenario, "turns")) turns_taken();
     else if (!strcmp(scenario, "flock")) file_lock(0);
     else if (!strcmp(scenario, "fcntl")) file_lock(1);
     else if (!strcmp(scenario, "child")) child();
