@@ -45,6 +45,7 @@ class Found(StrEnum):
     DEBUG_FRAME = "debug_frame"
     LEAF = "leaf"  # by the call that leads to it
     PLT = "plt"  # by the code of a linkage stub
+    EPILOGUE = "epilogue"  # by generated code that goes straight to its return
     SCAN = "scan"  # the first word on the stack that looks like a return address
 
 

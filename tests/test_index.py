@@ -2,6 +2,7 @@
 
 from sfsample.errors import FormatError
 from sfsample.formats.elf import ElfImage
+from sfsample.modules.generated import GeneratedCode
 from sfsample.modules.index import ModuleIndex
 from sfsample.modules.maps import Mapping
 from tests.builders.elf_builder import Load, elf
@@ -246,3 +247,56 @@ def test_any_mapping_finds_stacks():
     assert index.any_mapping(A).path == "/lib/a.so"
     assert index.any_mapping(B + SIZE) is index.any_mapping(0) is None
     assert index.mapping(B) is None
+
+
+# -- code that lies in no file
+
+
+def test_code_is_read_once_a_page_and_again_when_the_mappings_change():
+    asked = []
+
+    def read(address, size):
+        asked.append(address)
+        return None if address >= A + 2 * SIZE else bytes([address >> 12 & 255]) * size
+
+    maps = [mapping(A, "", inode=0)]
+    index = ModuleIndex(lambda: tuple(maps), lambda _: None, read)
+    index.refresh()
+
+    assert index.code(A + 8, 4) == b"\0" * 4
+    assert index.code(A + SIZE - 1, 3) == b"\0\1\1"
+    assert index.code(A + 2 * SIZE - 1, 3) == b"\1"
+    assert index.code(A + 2 * SIZE, 3) == b""
+    assert asked == [
+        A,
+        A + SIZE,
+        A + 2 * SIZE,
+        A + 2 * SIZE,
+    ]  # what cannot be read may be there the next time
+    index.refresh()
+    index.code(A, 1)
+    assert len(asked) == 4
+    maps.append(mapping(B, "", inode=0))
+    index.refresh()
+    index.code(A, 1)
+    assert len(asked) == 5
+
+
+def test_only_so_many_pages_of_code_are_kept():
+    read = 0
+
+    def page(_address, size):
+        nonlocal read
+        read += 1
+        return bytes(size)
+
+    code = GeneratedCode(page)
+    for number in range(300):
+        code.at(number * 4096, 1)
+    assert len(code._pages) <= 256
+    code.at(299 * 4096, 1)
+    assert read == 300
+
+
+def test_where_no_memory_can_be_read_there_is_no_code():
+    assert Process(mapping(A)).index.code(A, 8) == b""

@@ -38,6 +38,9 @@ ROWS = [
     SAVES_FP._replace(registers=((FP, Rule(CFA, -64, deref=True)),)),  # below sp
     SAVES_FP._replace(registers=((RBX, Rule(CFA, -16, deref=True)),), kept=(FP,)),
     BY_FP._replace(guess=True),
+    LEAF._replace(guess=True),
+    LEAF._replace(guess=True, called=True),
+    SAVES_FP._replace(guess=True, mangled=True),
     UnwindRow(Rule(SP, 8, deref=True), Rule(SP, 0, deref=True), signal=True),
 ]
 CELLS = st.one_of(st.sampled_from(SITES), st.integers(-2, 40).map(lambda n: STACK + 8 * n), st.just(0))
@@ -87,6 +90,21 @@ def test_known_frames_are_passed_without_asking():
     unwinder._ladder.step = never
     assert unwinder.walk(taken) == expected
     assert expected.stop_reason is StopReason.OUTERMOST
+
+
+def test_a_guess_is_followed_only_to_where_a_guess_has_led():
+    """Not to an address that follows no call, though frames were stepped from there before."""
+    guess = LEAF._replace(guess=True)
+    rows = Says({CODE: guess, CODE + 1: LEAF, CODE + 0x10: OUTERMOST, CODE + 0x20: LEAF})
+    unwinder = Unwinder(index_of(), steppers=(rows,))
+    for _ in range(2):
+        table = unwinder.walk(snapshot(words(CODE + 1, CODE + 0x10), pc=CODE + 0x20))
+        believed = unwinder.walk(snapshot(words(CODE + 0x10)))
+        doubted = unwinder.walk(snapshot(words(CODE + 1, CODE + 0x10)))
+        assert [frame.pc - CODE for frame in table.frames] == [0x20, 1, 0x10]
+        assert [frame.pc - CODE for frame in believed.frames] == [0, 0x10]
+        assert [frame.pc - CODE for frame in doubted.frames] == [0]
+    assert unwinder._ladder.lane.row(believed.frames[0]) == guess
 
 
 def test_registers_of_frames_passed_are_there_for_who_needs_them():

@@ -15,9 +15,22 @@ from sfsample.modules.maps import parse_maps
 from sfsample.replay.offline import replay
 from sfsample.replay.saved import VDSO, from_json, save, to_json
 from sfsample.replay.store import MOST_FILES, BadStacks
+from sfsample.unwind.epilogue import EpilogueStepper
 from sfsample.unwind.unwinder import Unwinder
 from tests.builders.elf_builder import PT_NOTE, Load, elf, note
-from tests.builders.walks import CODE, LEAF, OUTERMOST, STACK, TEXT, Says, index_of, snapshot, text, words
+from tests.builders.walks import (
+    CODE,
+    JIT,
+    LEAF,
+    OUTERMOST,
+    STACK,
+    TEXT,
+    Says,
+    index_of,
+    snapshot,
+    text,
+    words,
+)
 
 TRUNCATED = Says({CODE: LEAF})
 
@@ -86,6 +99,21 @@ def test_a_file_that_is_not_needed_need_not_be_there(tmp_path):
     assert replay(elsewhere, sysroot=str(tmp_path), steppers=()).stack.stop_reason is StopReason.NO_MODULE
 
 
+def test_generated_code_is_saved_with_the_stack(tmp_path):
+    generated = bytes.fromhex("4883ec08 ffd1 4883c408 c3")  # sub $8,%rsp; call *%rcx; add $8,%rsp; ret
+    on_disk(tmp_path, build_id=None)
+    rows = Says({CODE: LEAF, CODE + 0x20: OUTERMOST})
+    index = index_of(generated=generated)
+    index.refresh()
+    taken = snapshot(words(JIT + 6, 0, CODE + 0x20))
+    stack = Unwinder(index, steppers=(rows,)).walk(taken)
+    saved = from_json(to_json(save("name", taken, stack, index)))
+    found = replay(saved, sysroot=str(tmp_path / "root"), steppers=(rows, EpilogueStepper()))
+
+    assert [piece[0] for piece in saved.code] == [JIT + 6]
+    assert [frame.pc for frame in found.stack.frames] == [CODE, JIT + 6, CODE + 0x20]
+
+
 def test_a_module_that_was_not_readable_then_is_not_believed_now(tmp_path):
     index, _ = on_disk(tmp_path)
     taken, stack, index = walked(words(CODE + 0x10), index)
@@ -118,6 +146,7 @@ def document(**changes) -> str:
         {"modules": [{}]},
         {"frames": [["0x1"]]},
         {"bounded": True, "vdso": None},
+        {"code": [["0x0", "AAAA"]]},
     ],
 )
 def test_a_damaged_file_is_one_error(changed):

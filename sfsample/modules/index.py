@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection
 
 from sfsample.errors import SfsampleError
 from sfsample.formats.elf import ElfImage
+from sfsample.modules.generated import GeneratedCode, ReadMemory
 from sfsample.modules.maps import Mapping
 from sfsample.modules.module import Module
 
@@ -20,7 +21,9 @@ OpenImage = Callable[[Mapping], ElfImage]
 class ModuleIndex:
     """The executable mappings of one process and the modules behind them."""
 
-    def __init__(self, read_maps: ReadMaps, open_image: OpenImage) -> None:
+    def __init__(
+        self, read_maps: ReadMaps, open_image: OpenImage, read_memory: ReadMemory = lambda *_: None
+    ) -> None:
         self._read_maps = read_maps
         self._open_image = open_image
         self._mappings: tuple[Mapping, ...] = ()
@@ -30,6 +33,7 @@ class ModuleIndex:
         self._same: dict[tuple[str, str, int, int], Module] = {}
         self._seen: dict[tuple[ElfImage, int, str], Module] = {}
         self._fresh = False
+        self._generated = GeneratedCode(read_memory)
         self.generation = 0
         self._problems: list[str] = []
 
@@ -51,6 +55,7 @@ class ModuleIndex:
         self._starts = [m.start for m in executable]
         self._modules = {m: self._modules[m] for m in executable if m in self._modules}
         self._same = {key: m for key, m in self._same.items() if m in self._modules.values()}
+        self._generated.forget()
         self.generation += 1
 
     def reload(self, modules: Collection[Module]) -> frozenset[Module]:
@@ -108,6 +113,10 @@ class ModuleIndex:
         except KeyError:
             module = self._modules[mapping] = self._open(mapping)
             return module
+
+    def code(self, address: int, size: int) -> bytes:
+        """Return the code at `address` that lies in no file: `size` bytes, or what can be read of them."""
+        return self._generated.at(address, size)
 
     def open_all(self) -> tuple[Module, ...]:
         """Return every module that has executable code and can be opened, in address order."""

@@ -13,10 +13,11 @@ from typing import NamedTuple
 from sfsample.errors import FormatError, SfsampleError
 from sfsample.formats.elf import ElfImage
 from sfsample.model import Stack
+from sfsample.modules.generated import ReadMemory
 from sfsample.modules.index import ModuleIndex
 from sfsample.modules.maps import Mapping
 from sfsample.modules.module import Module
-from sfsample.replay.saved import VDSO, SavedModule, SavedStack, identify
+from sfsample.replay.saved import VDSO, Pieces, SavedModule, SavedStack, identify
 from sfsample.unwind.stepper import Stepper
 from sfsample.unwind.unwinder import DEFAULT_STEPPERS, MAX_FRAMES, Unwinder
 
@@ -38,7 +39,7 @@ def replay(
 ) -> Replayed:
     """Unwind; modules are looked for under `sysroot`.  Raises SfsampleError when one is not there."""
     files = _Files(saved, sysroot)
-    index = ModuleIndex(lambda: saved.mappings, files)
+    index = ModuleIndex(lambda: saved.mappings, files, _reader(saved.code))
     index.refresh()
     snapshot = saved.snapshot
     stack = Unwinder(index, steppers, max_frames).walk(snapshot)
@@ -50,6 +51,20 @@ def replay(
         )
     modules = tuple(index.find(frame.lookup_pc) for frame in stack.frames)
     return Replayed(stack, modules, tuple(index.problems))
+
+
+def _reader(pieces: Pieces) -> ReadMemory:
+    """Return what reads saved code; what was not saved are zeros, which no stepper takes for its code."""
+
+    def read(address: int, size: int) -> bytes:
+        found = bytearray(size)
+        for at, data in pieces:
+            low, high = max(at, address), min(at + len(data), address + size)
+            if low < high:
+                found[low - address : high - address] = data[low - at : high - at]
+        return bytes(found)
+
+    return read
 
 
 class _Files:

@@ -1,8 +1,8 @@
 """One copied thread as a value, and as JSON: enough to unwind it again, elsewhere and later.
 
 Law: registers, the bytes of its stack, where what is mapped, and which files those are (build-ids); no other
-memory of the process, except the vdso when a frame lies in it, since that is in no file.  The text is foreign
-when it is read: whatever is wrong with it is one `FormatError`.
+memory of the process, except code of frames that is in no file: the vdso, and some bytes of what was
+generated.  The text is foreign when it is read: whatever is wrong with it is one `FormatError`.
 """
 
 import json
@@ -27,6 +27,9 @@ _ABOVE = 16 << 10  # bytes kept above the last frame of each piece of stack
 _MOST = 1 << 20  # bytes of stack in one file
 _MOST_UNPACKED = 64 << 20  # of a file that somebody gives us
 _MOST_TEXT = 32 << 20
+_CODE = 64  # bytes of generated code kept behind the pc of a frame
+
+Pieces = tuple[tuple[int, bytes], ...]  # address, bytes
 
 
 class SavedModule(NamedTuple):
@@ -44,11 +47,12 @@ class SavedStack(NamedTuple):
     tid: int
     arch: Arch
     registers: dict[int, int]
-    pieces: tuple[tuple[int, bytes], ...]  # address, bytes
+    pieces: Pieces
     bounded: bool
     mappings: tuple[Mapping, ...]
     modules: tuple[SavedModule, ...]
     vdso: bytes
+    code: Pieces  # generated code
     stop_reason: str
     stopped_at: str
     frames: tuple[tuple[int, str], ...]  # pc, found
@@ -66,12 +70,15 @@ def save(process: str, snapshot: ThreadSnapshot, stack: Stack, index: ModuleInde
     pieces, cut = _kept(snapshot, stack)
     modules = index.open_all()
     images = {module.path: module for module in modules}
-    in_vdso = any(m and m.path == VDSO for m in (index.find(frame.lookup_pc) for frame in stack.frames))
+    owners = [index.find(frame.lookup_pc) for frame in stack.frames]
+    generated = [frame.pc for frame, owner in zip(stack.frames, owners, strict=True) if owner is None]
+    in_vdso = any(owner and owner.path == VDSO for owner in owners)
     return SavedStack(
         process, snapshot.tid, snapshot.arch, dict(snapshot.registers), pieces, snapshot.bounded or cut,
         tuple(m for m in index.mappings if m.executable or _holds(m, pieces)),
         tuple(identify(module) for path, module in images.items() if path != VDSO),
         bytes(images[VDSO].image.data) if in_vdso and VDSO in images else b"",
+        tuple((pc, data) for pc in dict.fromkeys(generated) if (data := index.code(pc, _CODE))),
         str(stack.stop_reason), stack.stopped_at or "", tuple((f.pc, str(f.found)) for f in stack.frames),
     )  # fmt: skip
 
@@ -83,7 +90,7 @@ def identify(module: Module) -> SavedModule:
     return SavedModule(module.path, module.build_id, sha256(head).hexdigest()[:32])
 
 
-def _kept(snapshot: ThreadSnapshot, stack: Stack) -> tuple[tuple[tuple[int, bytes], ...], bool]:
+def _kept(snapshot: ThreadSnapshot, stack: Stack) -> tuple[Pieces, bool]:
     """Return the stack as far as the walk came, and a little above; whether something was left out."""
     kept, room, cut = [], _MOST, False
     for at, data in _pieces(snapshot.memory):
@@ -103,7 +110,7 @@ def _pieces(memory: Memory) -> Iterator[tuple[int, bytes]]:
             yield from _pieces(piece)
 
 
-def _holds(mapping: Mapping, pieces: tuple[tuple[int, bytes], ...]) -> bool:
+def _holds(mapping: Mapping, pieces: Pieces) -> bool:
     return any(mapping.start < at + len(data) and at < mapping.end for at, data in pieces)
 
 
@@ -126,6 +133,7 @@ def to_json(saved: SavedStack) -> str:
         "maps": [maps_line(mapping) for mapping in saved.mappings],
         "modules": [module._asdict() for module in saved.modules],
         "vdso": _pack(saved.vdso),
+        "code": [[hex(at), _pack(data)] for at, data in saved.code],
         "stack": [[hex(at), _pack(data)] for at, data in saved.pieces],
     }
     return json.dumps(document, indent=1) + "\n"
@@ -154,9 +162,10 @@ def _read(document: dict[str, Any]) -> SavedStack:
         raise ValueError("mappings are not in order")
     return SavedStack(
         str(document["process"]), int(document["tid"]), arch._replace(ra_mask=_word(document["ra_mask"])),
-        registers, tuple((_word(at), _unpack(data)) for at, data in document["stack"]),
+        registers, _pieces_of(document["stack"]),
         bool(document["bounded"]), mappings, tuple(_module(module) for module in document["modules"]),
-        _unpack(document["vdso"]), str(document["stop_reason"]), str(document["stopped_at"]),
+        _unpack(document["vdso"]), _pieces_of(document.get("code", ())),
+        str(document["stop_reason"]), str(document["stopped_at"]),
         tuple((_word(pc), str(found)) for pc, found in document["frames"]),
     )  # fmt: skip
 
@@ -166,6 +175,10 @@ def _module(value: dict[str, Any]) -> SavedModule:
     return SavedModule(
         str(value["path"]), None if build_id is None else str(build_id), str(value["checksum"])
     )
+
+
+def _pieces_of(rows: list[list[str]]) -> Pieces:
+    return tuple((_word(at), _unpack(data)) for at, data in rows)
 
 
 def _word(text: str) -> int:

@@ -94,7 +94,7 @@ class CoreTarget:
         self._core = CoreFile(image)
         self.memory = CoreMemory(self._core)
         self.opener = CoreImages(self._core, self.memory, exe)
-        self.index = ModuleIndex(self._maps, self.opener)
+        self.index = ModuleIndex(self._maps, self.opener, self.memory.dumped)
         self.index.refresh()
         self.memory.index = self.index
         self.pid = self._core.threads[0].tid

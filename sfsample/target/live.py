@@ -25,7 +25,7 @@ from sfsample.target.reading import Reading, read_asleep
 from sfsample.target.restart import restarts
 from sfsample.target.stack_copy import StackCopy
 from sfsample.target.tracer import PATIENCE_NS, Missed, await_stop, may_attach
-from sfsample.target.vm import CopyBuffer
+from sfsample.target.vm import CopyBuffer, read_memory
 
 _CLOSE_DEADLINE_S = 1.0
 _FREE_S = 0.0002
@@ -51,7 +51,7 @@ class LiveProcess:
             if attach:
                 self._try_attaching()
             self.opener = ImageOpener(self.proc)
-            self.index = ModuleIndex(self.proc.maps, self.opener)
+            self.index = ModuleIndex(self.proc.maps, self.opener, self._read_memory)
             self.index.refresh()
             self.home = home_of(self.proc)
         except BaseException:
@@ -90,6 +90,9 @@ class LiveProcess:
     def _extent(self, sp: int) -> tuple[int, int] | None:
         mapping = self.index.any_mapping(Address(sp))
         return (mapping.start, mapping.end) if mapping else None
+
+    def _read_memory(self, address: int, size: int) -> bytes | None:
+        return read_memory(self.proc.anchor(), address, size)
 
     def threads(self) -> list[tuple[int, Stat]]:
         """Return the threads that have not ended, with their state now."""

@@ -95,7 +95,8 @@ class Ladder:
                 if doubted:
                     self._note(Doubt(walk.frame.pc, walk.frame.exact, doubted, failure, rung.found))
                 if first:
-                    self.lane.learn(walk.frame, row, rung.found, walk.arch)
+                    caller = outcome.caller.registers[walk.arch.pc] if isinstance(outcome, Step) else None
+                    self.lane.learn(walk.frame, row, rung.found, walk.arch, caller)
                 return outcome
             first = False
             if not doubted and (not row.guess or outcome is StopReason.REGISTER_UNKNOWN):

@@ -4,10 +4,11 @@ Law: a stepper answers for one pc, from tables, code bytes and the architecture 
 on nothing else, so the unwinder may keep the answer.  None means "not mine", and the next stepper is asked.
 """
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from sfsample.arch import Arch
 from sfsample.model import Frame
+from sfsample.modules.generated import ReadCode
 from sfsample.modules.module import Module
 from sfsample.unwind.row import UnwindRow
 
@@ -22,4 +23,13 @@ class Stepper(Protocol):
 
     def row_at(self, frame: Frame, module: Module | None, arch: Arch) -> UnwindRow | None:
         """Return the row for `frame.pc`, whose code lies in `module` (None: in no ELF object)."""
+        ...
+
+
+@runtime_checkable
+class ReadsCode(Protocol):
+    """A stepper that wants code which lies in no file: each unwinder has one made for its process."""
+
+    def reading(self, code: ReadCode) -> Stepper:
+        """Return the stepper of a process; `code(address, size)` gives what can be read there, or less."""
         ...

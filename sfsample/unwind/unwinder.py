@@ -11,6 +11,7 @@ from sfsample.memory import words_at
 from sfsample.model import Found, Frame, Stack, StopReason, ThreadSnapshot
 from sfsample.modules.index import ModuleIndex
 from sfsample.unwind.eh_frame import DebugFrameStepper, EhFrameStepper
+from sfsample.unwind.epilogue import EpilogueStepper
 from sfsample.unwind.frame_pointer import FramePointerStepper
 from sfsample.unwind.ladder import Ladder, Rung, Step, Walk
 from sfsample.unwind.leaf import LeafStepper
@@ -21,7 +22,7 @@ from sfsample.unwind.scan import ScanStepper
 from sfsample.unwind.sframe import SFrameStepper
 from sfsample.unwind.signal_frame import SignalFrameStepper
 from sfsample.unwind.start import StartStepper
-from sfsample.unwind.stepper import Stepper
+from sfsample.unwind.stepper import ReadsCode, Stepper
 
 SIGNAL_FRAME: Final = SignalFrameStepper()
 NULL_CALL: Final = NullCallStepper()
@@ -33,7 +34,7 @@ ALWAYS: Final[tuple[Stepper, ...]] = (SIGNAL_FRAME, NULL_CALL, START)
 CHOICES: Final[dict[str, tuple[Stepper, ...]]] = {
     "sframe": (SFrameStepper(),),
     "eh_frame": (EhFrameStepper(), DebugFrameStepper(), PltStepper()),
-    "frame_pointer": (LeafStepper(), FramePointerStepper()),
+    "frame_pointer": (LeafStepper(), EpilogueStepper(), FramePointerStepper()),
     "scan": (ScanStepper(),),  # not among the default ones
 }
 DEFAULT_STEPPERS: Final[tuple[Stepper, ...]] = (
@@ -59,7 +60,7 @@ class Unwinder:
     ) -> None:
         self._index = index
         self._max_frames = max_frames
-        rungs = [Rung(stepper) for stepper in steppers]
+        rungs = [Rung(s.reading(index.code) if isinstance(s, ReadsCode) else s) for s in steppers]
         self._ladder = Ladder(index, rungs, last=False)
         self._second = Ladder(index, sorted(rungs, key=_rank), last=True)
 

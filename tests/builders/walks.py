@@ -31,14 +31,20 @@ def text() -> bytes:
 
 
 def index_of(
-    *segments: Load, sections: list[Bytes] | None = None, jit: bool = False, code: bytes | None = None
+    *segments: Load,
+    sections: list[Bytes] | None = None,
+    jit: bool = False,
+    code: bytes | None = None,
+    generated: bytes = b"",
 ) -> ModuleIndex:
+    """Return what is mapped; `generated` is the code in the anonymous mapping, which can be read then."""
     image = ElfImage(elf([Load(TEXT, code or text(), offset=0x1000), *segments], sections), "invented")
     maps = [Mapping(CODE, CODE + SIZE, True, True, 0x1000, "08:01", 7, "/bin/invented", False)]
-    if jit:
+    if jit or generated:
         maps.insert(0, Mapping(JIT, JIT + SIZE, True, True, 0, "00:00", 0, "", False))
     maps.append(Mapping(STACK, STACK + 0x10000, True, False, 0, "00:00", 0, "[stack]", False))
-    return ModuleIndex(lambda: tuple(maps), lambda _: image)
+    memory = BytesMemory(JIT, generated.ljust(SIZE, b"\xcc")) if generated else BytesMemory(0, b"")
+    return ModuleIndex(lambda: tuple(maps), lambda _: image, memory.read)
 
 
 class Says:

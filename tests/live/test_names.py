@@ -1,6 +1,7 @@
 """Names that depend on the process: perf maps in its own namespaces, real JITs, debug files in its root."""
 
 import os
+import platform
 import re
 import shutil
 import subprocess
@@ -272,4 +273,27 @@ def test_python() -> None:
         pytest.skip("no Python with a perf trampoline (3.12 or later) is installed")
     with spoken([python, "-X", "perf", "-c", PYTHON]) as pid:
         done = sfsample("-p", pid, "-d", "2")
+    assert done.stacks()
+    for stack in done.stacks():
+        assert re.match(r"[^;]+;_start;.*;py::<module>:<string>_\[j\];", stack)
     assert any("py::fib:<string>_[j]" in stack for stack in done.stacks())
+
+
+STUB = """
+import ctypes, mmap
+code = mmap.mmap(-1, 4096, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
+code.write(bytes.fromhex("4883ec08 ffd7 4883c408 c3"))  # sub $8,%rsp; call *%rdi; add $8,%rsp; ret
+stub = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(ctypes.addressof(ctypes.c_char.from_buffer(code)))
+print("on", flush=True)
+stub(ctypes.cast(ctypes.CDLL(None).pause, ctypes.c_void_p))
+"""
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="the stub is code for x86-64")
+def test_a_stub_as_that_of_python_is_passed() -> None:
+    """It moves sp and keeps no frame pointer; of no use is the one of its caller, whom it would skip."""
+    with spoken([sys.executable, "-c", STUB]) as pid:
+        wait_until(lambda: Path(f"/proc/{pid}/syscall").read_text().startswith("34 "), "it is in pause(2)")
+        done = sfsample("-p", pid, "-d", SPIN_S, "--mode", "wall")
+    [stack] = done.stacks()
+    assert re.match(r"[^;]+;_start;.*ffi[^;]*;\[0x[0-9a-f]+\];[^;]*pause$", stack)

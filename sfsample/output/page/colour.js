@@ -6,7 +6,7 @@
 
 const HUES = 16, STEP = 5, LISTED = 8;
 const FOUND_HUES = { context: 210, sframe: 135, eh_frame: 45, debug_frame: 60, signal_frame: 280, start: 180, plt: 300,
-  frame_pointer: 15, leaf: 25, null_call: 330, scan: 0 };
+  frame_pointer: 15, leaf: 25, epilogue: 35, null_call: 330, scan: 0 };
 
 function fileName(path) { return path.slice(path.lastIndexOf("/") + 1); }
 
