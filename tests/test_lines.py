@@ -133,6 +133,29 @@ def test_it_is_converted_once(tmp_path):
 
 
 @needs_extra
+@pytest.mark.skipif(shutil.which("cc") is None, reason="there is no compiler")
+@pytest.mark.parametrize("dwarf", [4, 5])
+def test_lines_that_are_in_other_files_are_missed_with_a_word(tmp_path, dwarf):
+    """One unit of two is split; the other has its lines."""
+    for name, flags in (("one", ("-gsplit-dwarf",)), ("two", ())):
+        (tmp_path / f"{name}.c").write_text(f"int {name}(int n) {{ return n + 1; }}\n")
+        run("cc", "-c", f"-gdwarf-{dwarf}", "-fPIC", *flags, f"{name}.c", cwd=tmp_path)
+    run("cc", "-shared", "-nostdlib", "-o", "both.so", "one.o", "two.o", cwd=tmp_path)
+    one, symbolizer = module(tmp_path / "both.so"), Symbolizer(NAMING)
+    vaddrs = {
+        words[-1]: int(words[0], 16)
+        for words in map(str.split, run("nm", "both.so", cwd=tmp_path).splitlines())
+    }
+
+    assert frames(symbolizer, one, vaddrs["one"]) == [("one", None, None)]
+    assert frames(symbolizer, one, vaddrs["two"]) == [("two", "two.c", 1)]
+    [told] = symbolizer.problems
+    assert told.startswith(
+        f"{one.path}: lines and inlined functions of 1 of its 2 units are in .dwo or .dwp files"
+    )
+
+
+@needs_extra
 def test_without_dwarf_there_are_names():
     one = module(WITHOUT_DWARF)
     symbolizer = Symbolizer(NAMING)

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from sfsample.formats.elf import PT_LOAD, ElfImage
 from sfsample.symbolize.cache import Cache
 from sfsample.symbolize.naming import Progress
+from sfsample.symbolize.split_dwarf import without_lines
 
 _SECTIONS = (".debug_info", ".zdebug_info")
 
@@ -60,6 +61,9 @@ class Lines:
                 for one in found]  # fmt: skip
 
     def _open(self, image: ElfImage) -> Any:  # noqa: ANN401 - of a library without types
+        missing = without_lines(image)
+        if missing:
+            self.problems.append(missing)
         try:
             return self._kept(image) or self._built(image)
         except Exception as damage:  # noqa: BLE001 - as above

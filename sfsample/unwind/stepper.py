@@ -4,11 +4,11 @@ Law: a stepper answers for one pc, from tables, code bytes and the architecture 
 on nothing else, so the unwinder may keep the answer.  None means "not mine", and the next stepper is asked.
 """
 
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 from sfsample.arch import Arch
 from sfsample.model import Frame
-from sfsample.modules.generated import ReadCode
+from sfsample.modules.index import ModuleIndex
 from sfsample.modules.module import Module
 from sfsample.unwind.row import UnwindRow
 
@@ -26,10 +26,8 @@ class Stepper(Protocol):
         ...
 
 
-@runtime_checkable
-class ReadsCode(Protocol):
-    """A stepper that wants code which lies in no file: each unwinder has one made for its process."""
-
-    def reading(self, code: ReadCode) -> Stepper:
-        """Return the stepper of a process; `code(address, size)` gives what can be read there, or less."""
-        ...
+def of_process(stepper: Stepper, index: ModuleIndex) -> Stepper:
+    """Return the stepper for one process: what its method `reading` makes of a reader of code in no file."""
+    reading = getattr(stepper, "reading", None)  # isinstance with a protocol would import `inspect`
+    made: Stepper = stepper if reading is None else reading(index.code)
+    return made

@@ -22,7 +22,7 @@ from sfsample.unwind.scan import ScanStepper
 from sfsample.unwind.sframe import SFrameStepper
 from sfsample.unwind.signal_frame import SignalFrameStepper
 from sfsample.unwind.start import StartStepper
-from sfsample.unwind.stepper import ReadsCode, Stepper
+from sfsample.unwind.stepper import Stepper, of_process
 
 SIGNAL_FRAME: Final = SignalFrameStepper()
 NULL_CALL: Final = NullCallStepper()
@@ -60,7 +60,7 @@ class Unwinder:
     ) -> None:
         self._index = index
         self._max_frames = max_frames
-        rungs = [Rung(s.reading(index.code) if isinstance(s, ReadsCode) else s) for s in steppers]
+        rungs = [Rung(of_process(stepper, index)) for stepper in steppers]
         self._ladder = Ladder(index, rungs, last=False)
         self._second = Ladder(index, sorted(rungs, key=_rank), last=True)
 

@@ -1,0 +1,69 @@
+"""Split DWARF: units of which the file has only the skeleton, the rest lies in `.dwo` or `.dwp` files.
+
+Law: pure, and it never raises on foreign bytes: where they cannot be read, it says nothing.
+
+Source: DWARF 5, section 7.5.1 (unit headers) and 7.5.3 (abbreviations); for version 4 GCC's "DebugFission".
+"""
+
+from collections.abc import Iterator
+
+from sfsample.errors import FormatError
+from sfsample.formats.compressed import section_bytes
+from sfsample.formats.dwarf_bytes import DwarfBytes
+from sfsample.formats.elf import ElfImage
+
+_DW_UT_SKELETON = 4
+_DW_AT_GNU_DWO_NAME = 0x2130
+_DWARF64 = 0xFFFFFFFF
+_MOST_UNITS = 1 << 20
+
+
+def without_lines(image: ElfImage) -> str:
+    """Return a word about units whose lines are elsewhere; empty when there are none."""
+    try:
+        skeletons = list(_skeletons(image)) if image.section(".debug_addr") else []
+    except FormatError:
+        return ""
+    if not any(skeletons):
+        return ""
+    return (
+        f"{image.name}: lines and inlined functions of {sum(skeletons)} of its {len(skeletons)} units are in "
+        ".dwo or .dwp files (split DWARF), which are not read; build it without -gsplit-dwarf to have them"
+    )
+
+
+def _skeletons(image: ElfImage) -> Iterator[bool]:
+    """Yield of each unit whether it is a skeleton.  Raises FormatError."""
+    info, abbreviations = (_open(image, name) for name in ("debug_info", "debug_abbrev"))
+    at = 0
+    for _ in range(_MOST_UNITS):
+        if at + 4 >= len(info.data):
+            return
+        size, width = info.integer(at, 4), 4
+        at += 4
+        if size == _DWARF64:
+            size, width = info.integer(at, 8), 8
+            at += 8
+        version = info.integer(at, 2)
+        if version >= 5:
+            yield info.u8(at + 2) == _DW_UT_SKELETON
+        else:
+            yield _names_dwo(abbreviations, info.integer(at + 2, width))
+        at += size
+
+
+def _open(image: ElfImage, name: str) -> DwarfBytes:
+    data, vaddr = section_bytes(image, name) or (b"", 0)
+    return DwarfBytes(name, data, vaddr, image.byteorder)
+
+
+def _names_dwo(abbreviations: DwarfBytes, at: int) -> bool:
+    """Whether the first entry of a table of abbreviations, a unit's own, has the name of its `.dwo` file."""
+    _, at = abbreviations.uleb128(at)
+    _, at = abbreviations.uleb128(at)
+    at += 1  # has children
+    while True:
+        attribute, at = abbreviations.uleb128(at)
+        _, at = abbreviations.uleb128(at)
+        if attribute in (0, _DW_AT_GNU_DWO_NAME):
+            return attribute != 0
