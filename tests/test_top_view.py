@@ -27,7 +27,7 @@ def window(*samples: tuple[int, str, int]) -> Window:
             at += 10_000_000
             places = [PLACES[name] for name in reversed(names.split(";"))]
             reason = StopReason.NO_ROW if names.startswith("put") else StopReason.OUTERMOST
-            made.add(1, tid, places, Stack((), reason), at_ns=at, wall_ns=10, cpu_ns=5)
+            made.add(1, tid, places, Stack((), reason), at_ns=at, wall_ns=10_000_000, cpu_ns=10_000_000)
     return made
 
 
@@ -38,7 +38,7 @@ def top(made: Window = BUSY, *keys: str) -> Top:
     shown = Top("p 1")
 
     def look() -> None:
-        shown.update(made.last(10**9), NAMES.__getitem__, made)
+        shown.update(made.last(10**9), NAMES.__getitem__, made, 10**9)
 
     look()
     for key in keys:
@@ -61,45 +61,56 @@ def test_functions_by_their_own_time():
 
 
 def test_by_time_with_what_they_call():
-    assert [row.name for row in top(BUSY, "s").rows] == ["main", "hash", "get", "put"]
+    assert [row.name for row in top(BUSY, "s").table.rows] == ["main", "hash", "get", "put"]
 
 
 def test_callers_of_the_chosen_function():
     shown = top(BUSY, "down", "c")
-    assert [(row.name, row.own) for row in shown.rows] == [("main", 3)]
+    assert [(row.name, row.first) for row in shown.table.rows] == [("main", 3)]
     assert "CALLERS OF put" in screen(shown)[3]
-    assert top(BUSY, "down", "c", "escape").callers_of is None
+    assert top(BUSY, "down", "c", "escape").choices.callers_of is None
 
 
 def test_threads_and_one_of_them():
     shown = top(BUSY, "t")
-    assert [(row.module, row.own) for row in shown.rows] == [("1", 6), ("2", 4)]
+    assert [(row.where, row.first) for row in shown.table.rows] == [("1", 6), ("2", 4)]
     shown = top(BUSY, "t", "down", "enter")
-    assert [(row.name, row.own) for row in shown.rows] == [("put", 4), ("main", 0)]
+    assert [(row.name, row.first) for row in shown.table.rows] == [("put", 4), ("main", 0)]
     assert "thread 2" in screen(shown)[3]
+
+
+def test_cpu_time_is_a_share_of_the_window():
+    shown = top(window((1, "main", 40), (2, "main", 30)), "t")
+    assert [row.split() for row in screen(shown)[4:6]] == [
+        ["57.1", "%", "40.0", "%", "1", "main"],
+        ["42.9", "%", "30.0", "%", "2", "work?[31m"],
+    ]
+    assert "SHARE*     CPU " in screen(shown)[3]
+    shown.key("s")
+    assert "SHARE      CPU*" in screen(shown)[3]
 
 
 def test_processes_and_one_of_them():
     shown = top(BUSY, "t", "t")
-    assert [(row.name, row.module, row.own) for row in shown.rows] == [("p", "1", 10)]
-    assert "PID  PROCESS" in screen(shown)[3]
+    assert [(row.name, row.where, row.first) for row in shown.table.rows] == [("p", "1", 10)]
+    assert " PID  PROCESS" in screen(shown)[3]
     assert "(process 1)" in screen(top(BUSY, "t", "t", "c"))[3]
-    assert top(BUSY, "t", "t", "t").view == "functions"
+    assert top(BUSY, "t", "t", "t").choices.view == "functions"
 
 
 def test_search_narrows_and_escape_ends_it():
-    assert [row.name for row in top(BUSY, "/", "h", "a").rows] == ["hash"]
-    assert [row.name for row in top(BUSY, "/", "h", "x", "backspace", "enter").rows] == ["hash"]
-    assert len(top(BUSY, "/", "h", "escape").rows) == 4
-    assert top(BUSY, "/", "t").view == "functions"  # a letter of the word, not a key
+    assert [row.name for row in top(BUSY, "/", "h", "a").table.rows] == ["hash"]
+    assert [row.name for row in top(BUSY, "/", "h", "x", "backspace", "enter").table.rows] == ["hash"]
+    assert len(top(BUSY, "/", "h", "escape").table.rows) == 4
+    assert top(BUSY, "/", "t").choices.view == "functions"  # a letter of the word, not a key
 
 
 def test_held_the_picture_stays():
     made = window((1, "main", 3))
     shown = top(made, "p")
     made.add(1, 1, [PLACES["get"]], Stack((), StopReason.OUTERMOST), at_ns=10**8, wall_ns=0, cpu_ns=0)
-    shown.update(made.last(10**9), NAMES.__getitem__, made)
-    assert [row.name for row in shown.rows] == ["main"]
+    shown.update(made.last(10**9), NAMES.__getitem__, made, 10**9)
+    assert [row.name for row in shown.table.rows] == ["main"]
     assert "HELD" in screen(shown)[0]
 
 
@@ -113,7 +124,7 @@ def test_nothing_from_the_target_reaches_the_terminal():
     assert "?[2Jevil" in screen(shown)[4]
     shown.key("t")
     other = window((2, "main", 1))
-    shown.update(other.last(10**9), NAMES.__getitem__, other)
+    shown.update(other.last(10**9), NAMES.__getitem__, other, 10**9)
     assert "work?[31m" in screen(shown)[4]
 
 

@@ -23,9 +23,9 @@ class Terminal:
         )
         self.wait_for("ready>")
 
-    def _tmux(self, *words: str) -> str:
+    def _tmux(self, *words: str, check: bool = True) -> str:
         command = ["tmux", "-S", self._socket, "-f", "/dev/null", *words]
-        return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+        return subprocess.run(command, check=check, capture_output=True, text=True).stdout
 
     def run(self, command: str) -> None:
         self._tmux("send-keys", "-l", command)
@@ -60,4 +60,5 @@ class Terminal:
         return re.sub(r"rows \d+; columns \d+", "", self.wait_for("said=0").partition("said=0")[0])
 
     def close(self) -> None:
-        self._tmux("kill-server")
+        """Make it go away; it may have gone already."""
+        self._tmux("kill-server", check=False)

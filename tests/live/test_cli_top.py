@@ -50,7 +50,7 @@ def test_it_shows_obeys_and_leaves(terminal, workload):
     assert "pause p50" in screen
     assert "missed" in screen
     terminal.keys("t")
-    assert terminal.wait_for("SHARE +TID +THREAD").count("%") >= 1
+    assert terminal.wait_for(r"SHARE\* +CPU +TID +THREAD").count("%") >= 1
     terminal.wait_for(r"\d+  ingest")
     terminal.keys("t")
     terminal.wait_for(rf"{workload}  workload\n")
@@ -66,8 +66,8 @@ def test_it_shows_obeys_and_leaves(terminal, workload):
 
 
 def test_the_window_is_written_as_a_flame_graph(terminal, workload, tmp_path):
-    terminal.run(top(workload))
-    terminal.wait_for(r"\d+ % +\w+ +workload|workload$")
+    terminal.run(top(workload, "--window", "10m"))
+    terminal.wait_for(r"find_match +workload")
     terminal.keys("w")
     terminal.wait_for(r"written: sfsample-\d+-\w+\.html")
     [page] = tmp_path.glob("*.html")
@@ -122,6 +122,32 @@ def test_ctrl_z_gives_the_terminal_back_and_fg_takes_it(terminal, workload):
     terminal.keys("q")
     terminal.run("clear; echo $((40 + 2))")
     terminal.wait_for("(?m)^42$")
+
+
+def test_a_terminal_that_goes_away_ends_it(terminal, workload):
+    terminal.run(top(workload))
+    terminal.wait_for("find_match")
+    number = pid_of_top(workload)
+    terminal.close()
+    wait_until(lambda: not os.path.exists(f"/proc/{number}"), "top has ended")
+
+
+HOSTILE = "\x1b]0;x\x07\x1b[2J\n"  # a title, and an empty screen
+
+
+def test_names_of_threads_do_nothing_to_the_terminal(terminal):
+    script = f"open('/proc/self/comm', 'w').write({HOSTILE!r})\nprint('named', flush=True)\nwhile True: pass"
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout.readline() == b"named\n"
+            terminal.run(top(process.pid))
+            terminal.wait_for(rf"(?m)^sfsample top  \?]0;x\?\?\[2J\?? {process.pid}")
+            terminal.keys("t")
+            terminal.wait_for(rf"(?m)^ *\d.* %  +{process.pid}  \?]0;x\?\?\[2J")
+            terminal.keys("q")
+            terminal.wait_for("left=0")
+        finally:
+            process.kill()
 
 
 def test_the_target_s_end_ends_it(terminal):
