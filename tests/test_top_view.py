@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sfsample.cli.top_choices import HELP, KEYS
 from sfsample.cli.top_view import Top
 from sfsample.model import Stack, StopReason
 from sfsample.profile import Location
@@ -112,6 +113,10 @@ def test_held_the_picture_stays():
     shown.update(made.last(10**9), NAMES.__getitem__, made, 10**9)
     assert [row.name for row in shown.table.rows] == ["main"]
     assert "HELD" in screen(shown)[0]
+
+
+def test_the_keys_are_readable_on_a_small_terminal():
+    assert all(len(line) <= 80 for line in (*HELP, KEYS))
 
 
 def test_losses_are_shown():

@@ -9,16 +9,16 @@ from sfsample.cli.top_table import FUNCTIONS, VIEWS, Row, Who
 
 KEYS = "q quit  t threads  s sort  p pause  / search  c callers  w write html  ? help"
 HELP = (
-    "up, down, page up, page down   choose a function (or a thread)",
-    "c, Enter                       who calls the chosen function; of a thread or process: its functions",
-    "t                              functions, threads, processes",
-    "s                              sort by the first or the second column of numbers",
-    "p, space                       hold the picture; sampling goes on",
-    "/                              show only names that hold a word; Enter ends it, Escape clears it",
-    "w                              write the window as a flame graph (html)",
-    "+, -                           a longer or shorter window",
-    "Escape                         back: from callers, a thread, a search",
-    "q, Ctrl-C                      leave",
+    "up, down, page up/down  choose a function (or a thread)",
+    "c, Enter                its callers; of a thread or process: its functions",
+    "t                       functions, threads, processes",
+    "s                       sort by the first or the second column of numbers",
+    "p, space                hold the picture; sampling goes on",
+    "/                       only names that hold a word; Enter ends it, Escape clears",
+    "w                       write the window as a flame graph (html)",
+    "+, -                    a longer or shorter window",
+    "Escape                  back: from callers, a thread, a search",
+    "q, Ctrl-C               leave",
 )
 _STEPS = {"up": -1, "down": 1, "page up": -10, "page down": 10}
 
