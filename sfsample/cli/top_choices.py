@@ -14,7 +14,7 @@ HELP = (
     "t                       functions, threads, processes",
     "s                       sort by the first or the second column of numbers",
     "p, space                hold the picture; sampling goes on",
-    "/                       only names that hold a word; Enter ends it, Escape clears",
+    "/                       only names with a word; Enter ends it, Escape clears it",
     "w                       write the window as a flame graph (html)",
     "+, -                    a longer or shorter window",
     "Escape                  back: from callers, a thread, a search",
