@@ -75,15 +75,17 @@ def dump_all(
     return OwnThread(lambda _stop: _Work(how, meanwhile).run(pids), lambda: False).run()
 
 
-def dump_core(core: str, exe: str | None = None, how: How = _DEFAULT_HOW) -> ProcessDump:
+def dump_core(
+    core: str, exe: str | None = None, how: How = _DEFAULT_HOW, *, sysroot: str = ""
+) -> ProcessDump:
     """Look at every thread of a core file; `exe` is its program, if that is not where it was.
 
-    Raises CoreError.
+    The files of another machine are looked for under `sysroot`.  Raises CoreError.
     """
     from sfsample.postmortem import take_core
     from sfsample.target.core import open_core
 
-    target = open_core(core, exe)
+    target = open_core(core, exe, sysroot)
     return take_core(target, Unwinder(target.index, steppers=how.steppers, max_frames=how.max_frames))
 
 

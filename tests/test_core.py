@@ -6,6 +6,7 @@ The fixtures were written by real kernels and by gcore (scripts/build-cores); wh
 import json
 import lzma
 import re
+import shutil
 from pathlib import Path
 from struct import pack
 
@@ -20,6 +21,7 @@ from sfsample.formats.elf import ElfImage
 from sfsample.model import Capture, Found, StopReason
 from sfsample.replay.saved import from_json
 from sfsample.target.core import CoreTarget
+from tests.builders import elf_builder
 from tests.builders.core_builder import Load, auxv, core, files, note, prpsinfo, prstatus
 
 FIXTURES = Path(__file__).parent / "fixtures"
@@ -139,6 +141,40 @@ def test_another_program_is_refused(unpacked):
     assert "target-static is not the file that was mapped" in str(dump.problems)
 
 
+def sysroot_with(program: Path, dump: sfsample.ProcessDump, root: Path) -> str:
+    """Copy a file to where the process of a core file had its program, under a root."""
+    assert dump.exe is not None
+    place = root / dump.exe.lstrip("/")
+    place.parent.mkdir(parents=True)
+    shutil.copy(program, place)
+    return f"{root}/"
+
+
+@every_core
+def test_files_of_another_machine_are_looked_for_under_its_root(name, unpacked, tmp_path, capsys):
+    core, program = unpacked(name), PROGRAMS[name.partition("-")[0]]
+    root = sysroot_with(program, dump_core(core), tmp_path / "root")
+
+    assert main(["dump", "--core", core, "--sysroot", root]) == 0
+    by_root = capsys.readouterr()
+    assert main(["dump", "--core", core, "--exe", str(program)]) == 0
+    assert capsys.readouterr() == by_root
+    assert "_start" in by_root.out
+    assert by_root.err == ""
+
+
+def test_a_root_with_other_files_is_refused(unpacked, tmp_path):
+    """A file of another machine that has the same path, as libraries do."""
+    core = unpacked("x86_64-kernel")
+    root = sysroot_with(FIXTURES / "v3/target-static", dump_core(core), tmp_path / "root").rstrip("/")
+    dump = dump_core(core, sysroot=root)
+    [problem] = dump.problems
+
+    assert dump.exe is not None
+    assert problem.startswith(f"{dump.exe}: {root}{dump.exe} is not the file that was mapped")
+    assert dump.threads[0].stack.stop_reason is StopReason.NO_ROW
+
+
 # -- made files
 
 REGISTERS = pack("<27Q", *range(27))
@@ -157,6 +193,26 @@ def test_threads_in_order_with_their_registers():
     assert (target.pid, target.signal, target.name, target.arguments) == (7, 11, "name", "name -v 1 ")
     assert (first.tid, first.registers[7], first.registers[16]) == (7, 19, 16)
     assert (second.tid, second.registers[7], second.registers[16]) == (9, 119, 116)
+
+
+def with_build_id(build_id: bytes) -> bytes:
+    """An ELF file of which the core file has the head."""
+    found = elf_builder.note(build_id)
+    segments = [elf_builder.Load(0, offset=0, filesz=0x2000), elf_builder.Load(0x200, found, 4, 4, 0x200)]
+    return elf_builder.elf(segments).ljust(0x2000, b"\0")
+
+
+@pytest.mark.parametrize(("here", "said"), [(b"\xab" * 20, ()), (b"\xcd" * 20, ("cd" * 20, "ab" * 20))])
+def test_both_build_ids_are_said_where_they_differ(here, said, tmp_path):
+    (tmp_path / "a").write_bytes(with_build_id(here))
+    notes = ONE + files((0x400000, 0x402000, 0, "/a"))
+    head = with_build_id(b"\xab" * 20)[:0x1000]
+    target = opened(core(notes, Load(0x400000, head, 5, memsz=0x2000)), sysroot=str(tmp_path))
+    found = target.index.find(0x400000)
+
+    assert (found is None) == bool(said)
+    problem = f"/a: {tmp_path}/a is not the file that was mapped (build-id {{}}, mapped was {{}})"
+    assert target.problems == ([problem.format(*said)] if said else [])
 
 
 def test_memory_is_what_was_dumped():

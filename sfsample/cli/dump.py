@@ -49,7 +49,8 @@ def _how(arguments: Namespace) -> How:
 
 
 def _core(arguments: Namespace) -> tuple[list[ProcessDump], list[TargetError]]:
-    return [dump_core(arguments.core, arguments.exe, _how(arguments))], []
+    sysroot = (arguments.sysroot or "").rstrip("/")
+    return [dump_core(arguments.core, arguments.exe, _how(arguments), sysroot=sysroot)], []
 
 
 def _live(

@@ -41,6 +41,8 @@ def _dump(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--core", metavar="CORE", help="a core file instead of a process")
     parser.add_argument("--exe", metavar="FILE", help="with --core: the program, if it is not where it was")
+    parser.add_argument("--sysroot", metavar="DIR",
+                        help="with --core: look for programs and libraries under DIR, not here")  # fmt: skip
     _walking(parser)
     parser.add_argument("--json", action="store_true", help="JSON instead of text")
     parser.add_argument("-o", "--output", default="-", metavar="FILE", help="file; - is stdout (default)")

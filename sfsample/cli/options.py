@@ -107,6 +107,8 @@ def _check(arguments: argparse.Namespace) -> None:
         raise UsageError("--all goes with -n: it takes every process of that name")
     if arguments.command == "dump" and arguments.exe is not None and arguments.core is None:
         raise UsageError("--exe goes with --core: it is the program that the core file is of")
+    if arguments.command == "dump" and arguments.sysroot is not None and arguments.core is None:
+        raise UsageError("--sysroot goes with --core: a live process's files lie where it sees them")
     if arguments.command == "watch":
         _check_schedule(arguments.every, arguments.slice)
 

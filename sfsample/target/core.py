@@ -22,7 +22,7 @@ from sfsample.modules.maps import Mapping
 from sfsample.target.registers import NT_ARM_PAC_MASK, decode, layout_of, pac_free
 
 _DELETED = " (deleted)"
-_PF_R = 4
+_PF_R, _PAGE = 4, 4096
 
 
 def open_elf(path: str) -> ElfImage:
@@ -72,10 +72,10 @@ class CoreMemory:
         return data if len(data) == size else None
 
 
-def open_core(path: str, exe: str | None = None) -> "CoreTarget":
+def open_core(path: str, exe: str | None = None, sysroot: str = "") -> "CoreTarget":
     """Return the process that a core file is of.  Raises CoreError."""
     try:
-        return CoreTarget(open_elf(path), exe)
+        return CoreTarget(open_elf(path), exe, sysroot)
     except (OSError, FormatError) as failure:
         why = failure.strerror if isinstance(failure, OSError) else str(failure)
         help_line = "it must be a 64-bit ELF core file, as the kernel and gcore write them"
@@ -85,7 +85,7 @@ def open_core(path: str, exe: str | None = None) -> "CoreTarget":
 class CoreTarget:
     """A process, out of its core file.  Raises FormatError when there is nothing to be had from it."""
 
-    def __init__(self, image: ElfImage, exe: str | None = None) -> None:
+    def __init__(self, image: ElfImage, exe: str | None = None, sysroot: str = "") -> None:
         arch = arch_of(image.machine, image.byteorder)
         if arch is None:
             known = ", ".join(arch.name for arch in ARCHES)
@@ -93,7 +93,7 @@ class CoreTarget:
         self.arch: Arch = arch
         self._core = CoreFile(image)
         self.memory = CoreMemory(self._core)
-        self.opener = CoreImages(self._core, self.memory, exe)
+        self.opener = CoreImages(self._core, self.memory, exe, sysroot)
         self.index = ModuleIndex(self._maps, self.opener, self.memory.dumped)
         self.index.refresh()
         self.memory.index = self.index
@@ -152,12 +152,13 @@ def _mapping(segment: Segment, file: MappedFile | None, vdso: int | None) -> Map
 
 
 class CoreImages:
-    """Opens the files that were mapped; `exe` stands for the program, wherever it lay."""
+    """Opens the files that were mapped, under `sysroot`; `exe` stands for the program, wherever it lay."""
 
-    def __init__(self, core: CoreFile, memory: CoreMemory, exe: str | None) -> None:
+    def __init__(self, core: CoreFile, memory: CoreMemory, exe: str | None, sysroot: str) -> None:
         self._core = core
         self._memory = memory
         self._exe = exe
+        self._sysroot = sysroot
         self.exe_path = self._program()
         self.problems: list[str] = []
         self._images: dict[str, ElfImage] = {}
@@ -184,7 +185,7 @@ class CoreImages:
                 continue
             if self._is_mapped(image, mapping):
                 return image
-            refused.append(f"{path} is not the file that was mapped")
+            refused.append(f"{path} is not the file that was mapped{self._difference(image, mapping)}")
         try:
             return self._from_memory(mapping)
         except FormatError:
@@ -198,7 +199,17 @@ class CoreImages:
     def _candidates(self, mapping: Mapping) -> Iterator[str]:
         if self._exe and mapping.path == self.exe_path:
             yield self._exe
-        yield mapping.path
+        yield self._sysroot + mapping.path
+
+    def _difference(self, image: ElfImage, mapping: Mapping) -> str:
+        """Say both build-ids, where the core file tells that of what was mapped."""
+        start = next((f.start for f in self._core.files if (f.path, f.offset) == (mapping.path, 0)), None)
+        head = None if start is None else self._memory.dumped(start, _PAGE)
+        try:
+            mapped = ElfImage(head or b"", mapping.path).build_id
+        except FormatError:
+            return ""
+        return f" (build-id {image.build_id or 'none'}, mapped was {mapped})" if mapped else ""
 
     def _is_mapped(self, image: ElfImage, mapping: Mapping) -> bool:
         """Whether what was dumped of its headers and notes is the same."""
