@@ -5,6 +5,7 @@ leaves the target running whatever is raised.
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 from sfsample.output.formats import FORMATS
 from sfsample.profile import Profile
@@ -15,8 +16,10 @@ from sfsample.sampler import MAX_PAUSE_S, Clock, Mode, Options, Sampler, check
 from sfsample.symbolize.naming import DEFAULT_NAMING, Naming
 from sfsample.symbolize.symbolizer import Symbolizer
 from sfsample.target.capture import DEFAULT_STACK_BYTES, check_size
+from sfsample.target.family import Family
 from sfsample.target.live import LiveProcess
 from sfsample.target.own_thread import OwnThread
+from sfsample.target.shared import Shared
 from sfsample.unwind.stepper import Stepper
 from sfsample.unwind.unwinder import DEFAULT_STEPPERS, MAX_FRAMES
 
@@ -39,6 +42,7 @@ def record(
     stop: bool = True,
     max_pause: float = MAX_PAUSE_S,
     max_overhead: float | None = None,
+    subprocesses: bool = False,
     tell: Callable[[str], None] = lambda _: None,
 ) -> Profile:
     """Sample one process or several.
@@ -50,7 +54,8 @@ def record(
     another thread may look at meanwhile, `bad_stacks`: where to keep the incomplete stacks, `kernel`: where
     sleeping threads are in the kernel, too, `stop` False: stop no thread, so those that run are not captured,
     `max_pause` seconds: wait no longer for a thread to stop, `max_overhead` (0.01: one percent): leave out
-    ticks to stay below this share of the time, `tell`: called when ticks were missed, at most once a second.
+    ticks to stay below this share of the time, `subprocesses`: their descendants too, those born meanwhile
+    included, `tell`: called when ticks were missed, at most once a second.
 
     A child of yours must not be asked for its end by `Popen.poll`, `wait` or waitpid(2) meanwhile: they also
     answer that we have stopped it, and Popen takes that for its death.  Use waitid(2) with WEXITED and
@@ -69,10 +74,12 @@ def record(
 
     def work(should: Callable[[], bool]) -> Profile:
         targets: list[LiveProcess] = []
+        open_process = partial(LiveProcess, stack_bytes=stack_bytes, shared=Shared())
         try:
             for pid in wanted:
-                targets.append(LiveProcess(pid, stack_bytes))  # noqa: PERF401 - those opened must be closed
-            return Sampler(targets, options, clock, profile, tell=tell).run(should)
+                targets.append(open_process(pid))  # noqa: PERF401 - those opened must be closed
+            family = Family(wanted, partial(open_process, attach=False)) if subprocesses else None
+            return Sampler(targets, options, clock, profile, tell=tell, family=family).run(should)
         finally:
             for target in targets:
                 target.close()

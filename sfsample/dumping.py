@@ -14,6 +14,7 @@ from sfsample.symbolize.naming import DEFAULT_NAMING, Naming
 from sfsample.target.capture import DEFAULT_STACK_BYTES, check_size
 from sfsample.target.live import LiveProcess
 from sfsample.target.own_thread import OwnThread
+from sfsample.target.shared import Shared
 from sfsample.unwind.stepper import Stepper
 from sfsample.unwind.unwinder import DEFAULT_STEPPERS, MAX_FRAMES, Unwinder
 
@@ -93,6 +94,7 @@ class _Work:
     def __init__(self, how: How, meanwhile: Callable[[list[ProcessDump]], object]) -> None:
         self._how, self._meanwhile = how, meanwhile
         self._failures: list[TargetError] = []
+        self._shared = Shared()
 
     def run(self, pids: Iterable[int]) -> tuple[list[ProcessDump], list[TargetError]]:
         targets: list[tuple[LiveProcess, Dumper]] = []
@@ -112,7 +114,7 @@ class _Work:
     def _open(self, pid: int, targets: list[tuple[LiveProcess, Dumper]]) -> None:
         how = self._how
         try:
-            target, stop = _live(pid, how)
+            target, stop = _live(pid, how, self._shared)
         except TargetError as failure:
             self._failures.append(failure)
             return
@@ -138,12 +140,12 @@ class _Work:
             one[0].close()
 
 
-def _live(pid: int, how: How) -> tuple[LiveProcess, bool]:
+def _live(pid: int, how: How, shared: Shared) -> tuple[LiveProcess, bool]:
     """Open a process; what a debugger has stopped can be read, if not stopped."""
     try:
-        return LiveProcess(pid, how.stack_bytes, attach=how.stop), how.stop
+        return LiveProcess(pid, how.stack_bytes, attach=how.stop, shared=shared), how.stop
     except AlreadyTraced:
-        return LiveProcess(pid, how.stack_bytes, attach=False), False
+        return LiveProcess(pid, how.stack_bytes, attach=False, shared=shared), False
 
 
 class Examiner:

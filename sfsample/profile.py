@@ -15,6 +15,7 @@ from sfsample.modules.module import Module
 from sfsample.stats import Stats
 
 TIMELINE_LIMIT = 4_000_000  # records, 40 bytes each
+THREAD_LIMIT = 10_000  # threads told apart; a service that starts one for each request has any number
 
 
 class Location(NamedTuple):
@@ -107,6 +108,19 @@ class Profile:
         self.threads: dict[tuple[int, int], str] = {}
         self.homes: dict[int, Home] = {}  # where names are to be looked for
         self.stats = Stats(rate_hz)
+
+    def name_thread(self, pid: int, tid: int, name: str) -> int:
+        """Note the name of a thread; return the id to count it under: 0 when there are too many."""
+        if (pid, tid) not in self.threads and len(self.threads) >= THREAD_LIMIT:
+            tid, name = 0, "other threads"
+            self.stats.note(f"more than {THREAD_LIMIT} threads: the later ones are counted together")
+        self.threads[pid, tid] = name
+        return tid
+
+    def forget_process(self, pid: int) -> None:
+        """Drop what is kept for a process that is in no sample."""
+        self.processes.pop(pid, None)
+        self.homes.pop(pid, None)
 
     def add(
         self,

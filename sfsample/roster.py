@@ -26,19 +26,22 @@ class Thread:
     """
 
     __slots__ = (
-        "at_ns", "charged_ns", "gone", "idle", "name", "ran_ns", "seen", "starttime", "still", "tick", "tid",
+        "at_ns", "charged_ns", "counted", "gone", "idle", "name", "ran_ns", "seen", "starttime", "still",
+        "stopped_ns", "tick", "tid",
     )  # fmt: skip
 
     def __init__(self, tid: int, tick: int, at_ns: int, ran_ns: int) -> None:
         self.tid = tid
         self.name = ""
         self.starttime = 0
+        self.counted = -1  # its start time when it was counted among the threads; an id can be used again
         self.tick = tick  # of the last look
         self.at_ns = at_ns
         self.still: bytes | None = None
         self.seen: tuple[Stack, tuple[Location, ...]] | None = None
         self.ran_ns = ran_ns
         self.charged_ns = 0
+        self.stopped_ns = 0  # for how long we have stopped it, in all
         self.idle = 0  # ticks for which it has not run
         self.gone = False
 

@@ -11,9 +11,12 @@ from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple, Protocol
 
 from sfsample.look import Looker
+from sfsample.processes import Processes
 from sfsample.profile import Profile
 from sfsample.replay.store import BadStacks
 from sfsample.schedule import Schedule, uniform
+from sfsample.tally import BEGINNING, Since
+from sfsample.target.family import Family
 from sfsample.target.live import LiveProcess
 from sfsample.unwind.stepper import Stepper
 from sfsample.unwind.unwinder import DEFAULT_STEPPERS, MAX_FRAMES, Unwinder
@@ -80,7 +83,7 @@ def check(options: Options) -> None:
 
 
 class Sampler:
-    """Samples processes into one profile.
+    """Samples processes into one profile, and the descendants that `family` opens.
 
     `jitter` gives random numbers from 0 to 1.  `tell` is called with a line of text, at most once a second.
     """
@@ -94,33 +97,38 @@ class Sampler:
         *,
         jitter: Callable[[], float] = uniform,
         tell: Callable[[str], None] = lambda _: None,
+        family: Family | None = None,
     ) -> None:
         self._options = options
         self._clock = clock or SystemClock()
         self._jitter = jitter
         self._lateness = _Lateness(tell)
         self.profile = profile or Profile(options.rate, timeline=options.timeline)
-        self._watched = [self._watch(target) for target in targets]
+        named = [self._watch(target, BEGINNING, named=True) for target in targets]
+        self._processes = Processes(named, family, self._watch, self.profile.stats)
         self._start = self._refresh_at = self._cpu = 0.0
 
-    def _watch(self, target: LiveProcess) -> Watched:
+    def _watch(self, target: LiveProcess, since: Since, *, named: bool = False) -> Watched:
         options = self._options
         unwinder = Unwinder(target.index, steppers=options.steppers, max_frames=options.max_frames)
         looker = Looker(target, unwinder, stop=options.stop, kernel=options.kernel)
-        rules = Rules(options.mode == "wall", round(options.max_pause * 1e9), options.bad_stacks)
-        return Watched(target, looker, self.profile, rules, self._jitter)
+        rules = Rules(options.mode == "wall", round(options.max_pause * 1e9), options.bad_stacks, named)
+        return Watched(target, looker, self.profile, rules, self._jitter, since=since)
 
     def run(self, should_stop: Callable[[], bool] = lambda: False) -> Profile:
         """Sample until the duration is over, `should_stop` says so, or no target is left."""
-        stats, clock = self.profile.stats, self._clock
-        self._cpu, self._start = time.thread_time(), clock.now()
-        self.profile.started_ns = time.time_ns()
+        stats, clock, processes = self.profile.stats, self._clock, self._processes
         try:
-            stats.ended_by = self._loop(should_stop)
+            processes.adopt()
+            self._cpu, self._start = time.thread_time(), clock.now()
+            self.profile.started_ns = time.time_ns()
+            try:
+                stats.ended_by = self._loop(should_stop)
+            finally:
+                stats.duration_s = clock.now() - self._start
+                processes.finish()
         finally:
-            stats.duration_s = clock.now() - self._start
-            for watched in self._watched:
-                watched.finish()
+            processes.close()
             stats.sampler_cpu_s = time.thread_time() - self._cpu
             stats.sampler_max_rss_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         return self.profile
@@ -130,7 +138,7 @@ class Sampler:
         total = None if duration is None else max(1, round(duration * rate))
         schedule = Schedule(self._start, rate, total, self._jitter)
         self._refresh_at = self._start + _REFRESH_S
-        stats, alive = self.profile.stats, self._watched
+        stats = self.profile.stats
         while not schedule.over:
             if not self._wait(schedule.next(), should_stop):
                 return "signal"
@@ -141,33 +149,30 @@ class Sampler:
             self._lateness.note(now, missed)
             if missed:
                 continue
-            alive = self._tick(alive, Instant(round((now - self._start) * 1e9), woke_ns))
-            if not alive:
+            if not self._tick(Instant(round((now - self._start) * 1e9), woke_ns)):
                 return "target"
             if self._options.max_overhead is not None:
                 stats.spared_ticks += schedule.skip(self._start + self._spent() / self._options.max_overhead)
                 stats.ticks = schedule.ticks
         return "duration" if self._wait(schedule.end, should_stop) else "signal"
 
-    def _tick(self, alive: list[Watched], instant: Instant) -> list[Watched]:
+    def _tick(self, instant: Instant) -> bool:
         now = self._clock.now()
         refresh = now >= self._refresh_at
         if refresh:
             self._refresh_at = now + _REFRESH_S
-        return [watched for watched in alive if watched.tick(instant, refresh=refresh)]
+        return self._processes.tick(instant, refresh=refresh)
 
     def _spent(self) -> float:
         """Return the seconds of CPU time that we have used, and for which any one thread was stopped."""
-        stopped_ns = max(watched.longest_stop_ns for watched in self._watched)
-        return time.thread_time() - self._cpu + stopped_ns / 1e9
+        return time.thread_time() - self._cpu + self._processes.longest_stop_ns / 1e9
 
     def _wait(self, until: float, should_stop: Callable[[], bool]) -> bool:
         while not should_stop():
             left = until - self._clock.now()
             if left <= 0:
                 return True
-            late = [watched for watched in self._watched if not watched.settled()]
-            self._clock.sleep(min(left, _SETTLE_S if late else _DOZE_S))
+            self._clock.sleep(min(left, _DOZE_S if self._processes.settled() else _SETTLE_S))
         return False
 
 

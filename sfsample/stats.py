@@ -8,6 +8,8 @@ from typing import Any
 
 from sfsample.model import Capture, Stack, StopReason
 
+_MOST_PROBLEMS = 1000
+
 
 class Pauses:
     """Distribution of pauses in ns: exact count, sum and maximum, percentiles to three digits."""
@@ -42,6 +44,19 @@ class Pauses:
         return {"count": self.count, **points, "max": self.max, "total": self.total}
 
 
+class Subprocesses:
+    """What became of the descendants that were seen."""
+
+    def __init__(self) -> None:
+        self.watched = 0
+        self.short_lived = 0  # ended before anything could be known of them
+        self.refused = 0
+
+    def as_json(self) -> dict[str, int]:
+        """Return the `subprocesses` object of the statistics."""
+        return {"watched": self.watched, "short_lived": self.short_lived, "refused": self.refused}
+
+
 class Stats:
     """What a recording cost and what it lost; the summary and `--stats` are drawn from it."""
 
@@ -60,7 +75,8 @@ class Stats:
         self.off_processor = 0  # in cpu mode: runnable threads that turned out not to have a processor
         self.cpu_charged_ns = 0  # CPU time of all threads, as the kernel counts it
         self.cpu_sampled_ns = 0  # what of it the samples stand for
-        self.threads: set[tuple[int, int, int]] = set()
+        self.threads = 0  # of which there are samples
+        self.subprocesses = Subprocesses()
         self.module_paths: list[tuple[str, bool]] = []  # and whether it carries SFrame
         self.sampler_cpu_s = 0.0
         self.sampler_max_rss_bytes = 0
@@ -72,6 +88,11 @@ class Stats:
         """The ticks that were taken, per second."""
         taken = self.ticks - self.late_ticks - self.spared_ticks
         return taken / self.duration_s if self.duration_s > 0 else 0.0
+
+    def note(self, problem: str, times: int = 1) -> None:
+        """Count a problem; of very many different ones (addresses, say) the later ones together."""
+        known = problem in self.problems or len(self.problems) < _MOST_PROBLEMS
+        self.problems[problem if known else "other problems"] += times
 
     def count_stack(self, stack: Stack, times: int = 1) -> None:
         """Count the result of a walk, for as many samples as it stands for."""
@@ -94,7 +115,7 @@ class Stats:
             "stacks": {"outermost": 0, "max_frames": 0, **_plain(self.stacks)},
             "frames": {"context": 0, "sframe": 0, "eh_frame": 0, **_plain(self.frames)},
             "eintr_prone_stops": self.eintr_prone_stops,
-            "threads": len(self.threads),
+            "threads": self.threads,
             "modules": len(self.module_paths),
             "modules_with_sframe": sum(has for _, has in self.module_paths),
             "sampler_cpu_s": round(self.sampler_cpu_s, 6),
@@ -105,6 +126,7 @@ class Stats:
             "off_processor": self.off_processor,
             "cpu_charged_ns": self.cpu_charged_ns,
             "cpu_sampled_ns": self.cpu_sampled_ns,
+            "subprocesses": self.subprocesses.as_json(),
         }
 
 

@@ -5,6 +5,7 @@ counted twice and nothing is left out.  The only place that tells the profile.
 """
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from sfsample.look import Look
 from sfsample.model import Capture, Frame, StopReason, ThreadSnapshot
@@ -15,18 +16,27 @@ from sfsample.roster import Thread
 from sfsample.scheduled import ran_ns
 
 
+class Since(NamedTuple):
+    """The last tick of a recording before a process was seen; its time is since the start."""
+
+    tick: int
+    at_ns: int
+
+
+BEGINNING = Since(0, 0)
+
+
 class Tally:
     """Tells a profile about the threads of process `pid`.  `tick` and `at_ns` are those of the last tick."""
 
-    def __init__(self, profile: Profile, pid: int, index: ModuleIndex) -> None:
+    def __init__(self, profile: Profile, pid: int, index: ModuleIndex, since: Since) -> None:
         self._profile = profile
         self._pid = pid
         self._index = index
         self._places: dict[tuple[int, bool, str], Location] = {}
         self._generation = 0
-        self.tick = 0
-        self.at_ns = 0
-        self.stopped_ns: dict[int, int] = {}  # by thread, since the start
+        self.tick, self.at_ns = since
+        self._added = False
 
     def charge(self, thread: Thread, counters: bytes | None) -> None:
         """Note the CPU time that a thread has used."""
@@ -41,7 +51,7 @@ class Tally:
         for stop in stops:
             stats.pauses.add(stop.stop_ns)
             stats.eintr_prone_stops += stop.eintr
-            self.stopped_ns[thread.tid] = self.stopped_ns.get(thread.tid, 0) + stop.stop_ns
+            thread.stopped_ns += stop.stop_ns
 
     def see(self, thread: Thread, look: Look) -> None:
         """Keep what was seen, for `add`."""
@@ -52,17 +62,19 @@ class Tally:
         """Count what was last seen of a thread, for all ticks since the last look at it."""
         assert thread.seen is not None  # noqa: S101 - our own invariant
         stack, locations = thread.seen
-        profile, stats, tid = self._profile, self._profile.stats, thread.tid
+        profile, stats = self._profile, self._profile.stats
         times, wall_ns = self.skip(thread)
-        profile.threads[self._pid, tid] = thread.name
+        tid = profile.name_thread(self._pid, thread.tid, thread.name)
+        self._added = True
         profile.add(self._pid, tid, locations, stack,
                     at_ns=self.at_ns, wall_ns=wall_ns, cpu_ns=thread.charged_ns, times=times)  # fmt: skip
-        stats.threads.add((self._pid, tid, thread.starttime))
+        stats.threads += thread.starttime != thread.counted
+        thread.counted = thread.starttime
         stats.captures[capture] += times
         stats.cpu_sampled_ns += thread.charged_ns
         thread.charged_ns = 0
         if stack.stopped_at is not None and stack.stop_reason is not StopReason.MAX_FRAMES:
-            stats.problems[f"{stack.stop_reason} at {stack.stopped_at}"] += times
+            stats.note(f"{stack.stop_reason} at {stack.stopped_at}", times)
 
     def skip(self, thread: Thread) -> tuple[int, int]:
         """Return the ticks and the time since the last look at a thread, which is now."""
@@ -74,12 +86,17 @@ class Tally:
         """Count a sample that could not be taken."""
         times, _ = self.skip(thread)
         self._profile.stats.captures[Capture.FAILED] += times
-        self._profile.stats.problems[f"not captured: {why}"] += times
+        self._profile.stats.note(f"not captured: {why}", times)
 
     def off_processor(self, thread: Thread) -> None:
         """Count a thread that was runnable but had no processor."""
         self.skip(thread)
         self._profile.stats.off_processor += 1
+
+    def finish(self) -> None:
+        """Drop what is kept for a process of which there are no samples."""
+        if not self._added:
+            self._profile.forget_process(self._pid)
 
     def _locations(self, frames: Sequence[Frame], modules: Sequence[Module | None]) -> tuple[Location, ...]:
         places = self._places

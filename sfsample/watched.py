@@ -17,7 +17,7 @@ from sfsample.profile import Profile
 from sfsample.replay.store import BadStacks
 from sfsample.roster import Roster, Thread
 from sfsample.scheduled import had_processor, ran_ns
-from sfsample.tally import Tally
+from sfsample.tally import BEGINNING, Since, Tally
 from sfsample.target.live import LiveProcess
 from sfsample.target.tracer import PATIENCE_NS, Missed
 
@@ -37,13 +37,21 @@ class Rules(NamedTuple):
     wall: bool
     max_pause_ns: int
     bad_stacks: BadStacks | None = None
+    named: bool = True  # that it cannot be captured at all is an error; it is not for a descendant
 
 
 class Watched:
-    """Looks at the threads of one target and tells the tally."""
+    """Looks at the threads of one target and tells the tally, from tick `since` on."""
 
     def __init__(
-        self, target: LiveProcess, looker: Looker, profile: Profile, rules: Rules, random: Callable[[], float]
+        self,
+        target: LiveProcess,
+        looker: Looker,
+        profile: Profile,
+        rules: Rules,
+        random: Callable[[], float],
+        *,
+        since: Since = BEGINNING,
     ) -> None:
         self._target = target
         self._looker = looker
@@ -52,13 +60,13 @@ class Watched:
         self._threads = Roster(random)
         self._waiting: dict[Thread, int] = {}  # were asked to stop, in a tick for which we woke up then
         self._program: tuple[bytes, ...] = ()
-        self._tally = Tally(profile, target.pid, target.index)
+        self._tally = Tally(profile, target.pid, target.index, since)
         profile.homes[target.pid] = target.home
 
     @property
     def longest_stop_ns(self) -> int:
-        """The time for which the thread that was stopped longest has been, in all."""
-        return max(self._tally.stopped_ns.values(), default=0)
+        """The time for which the thread that was stopped longest of those alive has been, in all."""
+        return max((thread.stopped_ns for thread in self._threads), default=0)
 
     # -- which threads
 
@@ -147,7 +155,7 @@ class Watched:
         try:
             return self._looker.look(tid, state, _GLANCE_NS)
         except NotPermitted as refusal:
-            if not self._profile.stats.samples:
+            if self._rules.named and not self._profile.stats.samples:
                 raise
             return Missed(gone=False, why=f"{refusal} ({'; '.join(refusal.help)})")
 
@@ -202,6 +210,10 @@ class Watched:
 
     # -- the end
 
+    def close(self) -> None:
+        """Close the target."""
+        self._target.close()
+
     def finish(self) -> None:
         """Count the ticks since the last look at each thread, and what is known only at the end."""
         self._await(time.perf_counter_ns() + PATIENCE_NS)
@@ -218,5 +230,6 @@ class Watched:
             if entry not in stats.module_paths:
                 stats.module_paths.append(entry)
         for text in (*target.opener.problems, *target.index.problems, *self._looker.problems):
-            stats.problems[text] += 1
+            stats.note(text)
         stats.problems += self._looker.doubts
+        self._tally.finish()

@@ -149,6 +149,7 @@ CONTRACT_KEYS = [
     "off_processor",
     "cpu_charged_ns",
     "cpu_sampled_ns",
+    "subprocesses",
 ]
 
 
@@ -172,7 +173,8 @@ def test_statistics():
     stats.pauses.add(61_000)
     stats.count_stack(STACK)
     stats.count_stack(STACK._replace(stop_reason=StopReason.STACK_COPY_ENDED))
-    stats.threads |= {(1, 1, 5), (1, 2, 5), (1, 2, 9)}  # a thread id that was used twice is two threads
+    stats.threads = 3
+    stats.subprocesses.watched, stats.subprocesses.refused = 4, 1
     stats.module_paths += [("/bin/x", True), ("/lib/libc.so.6", False)]
     stats.problems.update({"once": 1, "often": 3})
     made = stats.as_json()
@@ -190,6 +192,7 @@ def test_statistics():
         "off_processor": 0,
         "cpu_charged_ns": 0,
         "cpu_sampled_ns": 0,
+        "subprocesses": {"watched": 4, "short_lived": 0, "refused": 1},
     }  # fmt: skip
     assert json.loads(json.dumps(made)) == made
 
@@ -200,3 +203,23 @@ def test_every_reason_has_its_own_key(reason):
     stats.count_stack(Stack((frame(1),), reason))
 
     assert stats.as_json()["stacks"][str(reason)] == 1
+
+
+def test_problems_of_any_number_take_no_more_room_than_a_thousand():
+    stats = Stats(99.0)
+    for number in range(1500):
+        stats.note(f"no_row at {number:#x}")
+    stats.note("no_row at 0x1", 3)
+
+    assert len(stats.problems) == 1001
+    assert stats.problems["other problems"] == 500
+    assert stats.problems["no_row at 0x1"] == 4
+
+
+def test_threads_beyond_the_limit_are_counted_together(monkeypatch):
+    monkeypatch.setattr("sfsample.profile.THREAD_LIMIT", 2)
+    profile = Profile(99.0)
+
+    assert [profile.name_thread(1, tid, f"t{tid}") for tid in (1, 2, 3, 1, 4)] == [1, 2, 0, 1, 0]
+    assert profile.threads == {(1, 1): "t1", (1, 2): "t2", (1, 0): "other threads"}
+    assert profile.stats.problems == {"more than 2 threads: the later ones are counted together": 2}

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from sfsample.errors import NotPermitted
+from sfsample.errors import NoSuchProcess, NotPermitted
 from sfsample.files import Home
 from sfsample.formats.elf import ElfImage
 from sfsample.memory import BytesMemory
@@ -277,7 +277,7 @@ def test_wall_mode_samples_all(clock):
 
     assert [tid for tid, _ in process.captured[:2]] == [PID, 101]
     assert profile.stats.samples == 16
-    assert profile.stats.threads == {(PID, PID, 5), (PID, 101, 5)}
+    assert profile.stats.threads == 2
     assert profile.processes == {PID: f"thread {PID}"}
     assert profile.threads == {(PID, PID): f"thread {PID}", (PID, 101): "thread 101"}
 
@@ -537,6 +537,85 @@ def test_cpu_time_is_told_once(process):
     assert stats.cpu_charged_ns == process.ran_ns[PID] - 1000  # what it had used before is not ours
     assert sum(profile.cpu_ns.values()) == stats.cpu_sampled_ns
     assert 0 <= stats.cpu_charged_ns - stats.cpu_sampled_ns <= 3000  # since the last sample
+
+
+# -- descendants
+
+
+class FakeFamily:
+    """Gives birth at the ticks that are said."""
+
+    def __init__(self, **born) -> None:
+        self.born_at = {int(at[1:]): children for at, children in born.items()}
+        self.asked = -1  # once before the first tick
+        self.closed = False
+
+    def born(self):
+        self.asked += 1
+        return self.born_at.get(self.asked, [])
+
+    def close(self):
+        self.closed = True
+
+
+class Child(FakeProcess):
+    closed = False
+
+    def close(self):
+        self.closed = True
+
+
+def record_family(process, family, **options):
+    chosen = {"rate": RATE, "duration": 1.0, "steppers": (Outermost(),), **options}
+    return Sampler([process], Options(**chosen), process.clock, jitter=lambda: 0, family=family).run()
+
+
+def test_a_descendant_counts_from_its_birth_and_is_closed_at_its_end(process, clock):
+    child = Child(clock, pid=200)
+    child.ran_ns[200] = 5000  # all of it since it was born
+    child.ends_at = START + 5.5 * TICK
+    family = FakeFamily(t4=[child])
+    profile = record_family(process, family)
+
+    assert child.ticks() == [3, 4, 5]
+    wall = sum(ns for key, ns in profile.wall_ns.items() if key.pid == 200)
+    assert wall == 3 * TICK * 1e9  # from the tick before it was seen
+    assert sum(ns for key, ns in profile.cpu_ns.items() if key.pid == 200) == 5000
+    assert child.closed
+    assert family.closed
+    assert profile.stats.subprocesses.watched == 1
+    assert profile.stats.ticks == 8
+
+
+def test_a_descendant_that_lives_is_closed_and_does_not_keep_the_recording_alive(process, clock):
+    child = Child(clock, pid=200)
+    process.ends_at = START + 2.5 * TICK
+    profile = record_family(process, FakeFamily(t0=[child]), duration=None)
+
+    assert profile.stats.ended_by == "target"
+    assert {key.pid for key in profile.counts} == {PID, 200}
+    assert child.closed
+
+
+def test_descendants_that_cannot_be_looked_at_are_counted(process, clock):
+    child = Child(clock, pid=200)
+    child.answers[200] = NotPermitted(200, "not permitted to trace: 200", "why")
+    born = [NoSuchProcess(201, "no such process: 201"), NotPermitted(202, "not permitted: 202"), child]
+    stats = record_family(process, FakeFamily(t0=born)).stats
+
+    assert stats.subprocesses.as_json() == {"watched": 1, "short_lived": 1, "refused": 1}
+    assert stats.problems == {
+        "subprocess not recorded: not permitted: 202": 1,
+        "not captured: not permitted to trace: 200 (why)": 8,
+    }
+    assert (stats.samples, stats.captures[Capture.FAILED]) == (8, 8)
+
+
+def test_nothing_is_kept_for_a_descendant_without_samples(process, clock):
+    child = Child(clock, (200, "S"), pid=200)
+    profile = record_family(process, FakeFamily(t0=[child]))
+
+    assert profile.homes.keys() == profile.processes.keys() == {PID}
 
 
 # -- limits

@@ -15,7 +15,7 @@ def stats(**stacks: int) -> Stats:
     for reason, count in stacks.items():
         for _ in range(count):
             made.count_stack(Stack(frames, StopReason(reason)))
-    made.threads.add((1, 1, 1))
+    made.threads = 1
     return made
 
 
@@ -33,7 +33,7 @@ def test_the_first_line_says_what_was_missed():
     made.late_ticks = 3
 
     assert lines(made)[0] == "5 samples of 1 thread in 10.0 s: 990 ticks at 99 Hz, 3 missed (98.7 Hz)"
-    made.threads.add((1, 2, 1))
+    made.threads = 2
     assert "of 2 threads" in lines(made)[0]
 
 
@@ -125,3 +125,13 @@ def test_nothing_sampled_for_another_reason_is_not_idle():
     for text in (lines(failed), lines(stats(), "wall")):
         assert not any("no thread ran" in t for t in text)
         assert not any(t.startswith(("stacks", "callers")) for t in text)
+
+
+def test_subprocesses_are_told_with_those_that_were_lost():
+    made = stats(outermost=1)
+    made.subprocesses.watched = 1
+    assert line(made, "children") == "children  1 subprocess watched"
+    made.subprocesses.watched, made.subprocesses.short_lived, made.subprocesses.refused = 5, 2, 1
+    expected = "children  5 subprocesses watched, 2 ended before a look at them, 1 could not be opened"
+    assert line(made, "children") == expected
+    assert not [text for text in lines(stats(outermost=1)) if text.startswith("children")]

@@ -130,6 +130,7 @@ def sample(
         stop=arguments.stop,
         max_pause=arguments.max_pause,
         max_overhead=arguments.max_overhead,
+        subprocesses=arguments.subprocesses,
         tell=lambda text: say(f"sfsample: {text}") if _is_watched(arguments) else None,
     )
 

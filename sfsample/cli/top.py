@@ -85,6 +85,7 @@ class _Session:
                 kernel=arguments.kernel,
                 stack_bytes=arguments.stack_bytes,
                 steppers=steppers(arguments),
+                subprocesses=arguments.subprocesses,
                 should_stop=lambda: self._left or self._interrupt.requested,
                 profile=self._window,
             )

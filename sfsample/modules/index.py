@@ -13,19 +13,29 @@ from sfsample.formats.elf import ElfImage
 from sfsample.modules.generated import GeneratedCode, ReadMemory
 from sfsample.modules.maps import Mapping
 from sfsample.modules.module import Module
+from sfsample.modules.tables import Tables
 
 ReadMaps = Callable[[], tuple[Mapping, ...]]
 OpenImage = Callable[[Mapping], ElfImage]
+TablesOf = Callable[[ElfImage], Tables]
 
 
 class ModuleIndex:
-    """The executable mappings of one process and the modules behind them."""
+    """The executable mappings of one process and the modules behind them.
+
+    `tables_of` gives the tables of an image, those that another process has read if it maps the same one.
+    """
 
     def __init__(
-        self, read_maps: ReadMaps, open_image: OpenImage, read_memory: ReadMemory = lambda *_: None
+        self,
+        read_maps: ReadMaps,
+        open_image: OpenImage,
+        read_memory: ReadMemory = lambda *_: None,
+        tables_of: TablesOf = Tables,
     ) -> None:
         self._read_maps = read_maps
         self._open_image = open_image
+        self._tables_of = tables_of
         self._mappings: tuple[Mapping, ...] = ()
         self._executable: tuple[Mapping, ...] = ()
         self._starts: list[int] = []
@@ -141,9 +151,8 @@ class ModuleIndex:
         # one object can have several executable mappings (mprotect splits them)
         key = (mapping.path, mapping.device, mapping.inode, bias)
         if key not in self._same:
-            self._same[key] = self._seen.setdefault(
-                (image, bias, mapping.path), Module(image, bias, mapping.path)
-            )
+            module = Module(image, bias, mapping.path, self._tables_of(image))
+            self._same[key] = self._seen.setdefault((image, bias, mapping.path), module)
         return self._same[key]
 
     def _open_moved(self, mapping: Mapping) -> Module | None:

@@ -1,31 +1,29 @@
-"""A module: one ELF object as it is mapped, with the unwind tables it carries.
+"""A module: one ELF object as it is mapped in a process.
 
-Law: `address == vaddr + load_bias` is written here and nowhere else.  A table is read on first use; one
-that is damaged is lost with a word in `problems`, and the module lives on with what remains.
+Law: `address == vaddr + load_bias` is written here and nowhere else.  What does not depend on it is in
+`tables`, which modules of the same file share.
 """
-
-from functools import cached_property
 
 from sfsample.errors import FormatError
 from sfsample.formats.calls import call_target, ends_in_call, is_stub, longest_call, may_share_function
-from sfsample.formats.compressed import section_bytes
-from sfsample.formats.eh_frame import EhFrame, eh_frame_address
+from sfsample.formats.eh_frame import EhFrame
 from sfsample.formats.elf import ElfImage
-from sfsample.formats.sframe import SECTION, SFrameTables, read_tables
+from sfsample.formats.sframe import SFrameTables
 from sfsample.model import Address, Vaddr
+from sfsample.modules.tables import Tables
 
 _LONGEST_LEAF = 4096
 _STUB = 16
 
 
 class Module:
-    """`image` mapped with `load_bias`; `path` as the target sees it."""
+    """`image` mapped with `load_bias`; `path` as the target sees it.  `tables`: those of the image."""
 
-    def __init__(self, image: ElfImage, load_bias: int, path: str) -> None:
+    def __init__(self, image: ElfImage, load_bias: int, path: str, tables: Tables | None = None) -> None:
         self.image = image
         self.load_bias = load_bias
         self.path = path
-        self._problems: list[str] = []
+        self.tables = tables or Tables(image)
 
     def __repr__(self) -> str:
         return f"<Module {self.path} at {self.load_bias:#x}>"
@@ -82,69 +80,27 @@ class Module:
         """Whether a linkage stub is at `address`, which leads to another function."""
         return is_stub(self.image.machine, self.code(address, _STUB) or b"")
 
-    @cached_property
+    @property
     def sframe(self) -> SFrameTables:
-        """SFrame tables, usually one; none when the module has none or they are damaged."""
-        found = self.image.sframe()
-        if found is None:
-            return SFrameTables()
-        machine = (self.image.machine, self.image.byteorder)
-        old = bytes(found[0][2:3]) == b"\1"  # V1 comes from an ld whose PLT rows are known by their section
-        sections = {s.name: (s.vaddr, s.vaddr + s.size) for s in self.image.sections} if old else None
-        try:
-            tables = read_tables(*found, machine=machine, executable=self.image.executable, sections=sections)
-        except FormatError as damage:
-            self.lose(damage)
-            return SFrameTables()
-        for table in tables:
-            for text in table.problems:
-                self._note(f"{SECTION}: {text}")
-        return tables
+        """SFrame tables; none when the module has none or they are damaged."""
+        return self.tables.sframe
 
-    @cached_property
+    @property
     def eh_frame(self) -> EhFrame | None:
-        """CFI, through `.eh_frame_hdr`; where that is missing or damaged, by the section."""
-        try:
-            found = self._by_header()
-        except FormatError as damage:
-            self.lose(damage)
-            found = None
-        section = self.image.section(".eh_frame")
-        if found is None and section is not None:
-            found = EhFrame(self.image.contents(section), section.vaddr, self.image.byteorder)
-        return found
+        """CFI for exceptions."""
+        return self.tables.eh_frame
 
-    @cached_property
+    @property
     def debug_frame(self) -> EhFrame | None:
-        """CFI for debuggers: all that Go has, and what some libraries carry beside the other."""
-        try:
-            found = section_bytes(self.image, "debug_frame")
-        except FormatError as damage:
-            self.lose(damage)
-            return None
-        return None if found is None else EhFrame(*found, self.image.byteorder, debug=True)
-
-    def _by_header(self) -> EhFrame | None:
-        byteorder = self.image.byteorder
-        header = self.image.eh_frame_hdr()
-        if header is None:
-            return None
-        vaddr = eh_frame_address(*header, byteorder)
-        frames = self.image.loaded(vaddr)
-        if frames is None:
-            raise FormatError(".eh_frame_hdr", 4, f"points to {vaddr:#x}, which is not loaded")
-        return EhFrame(frames, vaddr, byteorder, *header)
+        """CFI for debuggers."""
+        return self.tables.debug_frame
 
     def lose(self, damage: FormatError) -> None:
         """Note, once, that a table or a function of this module is damaged."""
-        self._note(str(damage))
-
-    def _note(self, what: str) -> None:
-        if what not in self._problems:
-            self._problems.append(what)
+        self.tables.note(str(damage))
 
     @property
     def problems(self) -> list[str]:
         """What was lost so far, and why; each begins with the path."""
         damage = self.image.section_damage
-        return [f"{self.path}: {what}" for what in (*self._problems, *([damage] if damage else ()))]
+        return [f"{self.path}: {what}" for what in (*self.tables.problems, *([damage] if damage else ()))]

@@ -16,10 +16,11 @@ def summary_lines(
 ) -> Iterator[str]:
     """Yield lines without newlines.  `unnamed`: where places have no name, and why."""
     yield (
-        f"{stats.samples} samples of {_count(len(stats.threads), 'thread')} in {stats.duration_s:.1f} s: "
+        f"{stats.samples} samples of {_count(stats.threads, 'thread')} in {stats.duration_s:.1f} s: "
         f"{stats.ticks} ticks at {stats.rate_hz:g} Hz, {stats.late_ticks} missed{_achieved(stats)}"
     )
     yield from _losses(stats)
+    yield from _subprocesses(stats)
     if not stats.samples and mode == "cpu" and not stats.captures[Capture.FAILED]:
         yield f"no thread ran at any of the {stats.ticks - stats.late_ticks} ticks taken;"
         yield "sleeping threads are recorded with: --mode wall"
@@ -53,6 +54,14 @@ def _losses(stats: Stats) -> Iterator[str]:
     if stats.cpu_charged_ns and lost_ns > stats.cpu_charged_ns // 100:
         lost = _percent(lost_ns, stats.cpu_charged_ns)
         yield f"CPU time  {stats.cpu_charged_ns / 1e9:.2f} s; no sample stands for {lost} of it"
+
+
+def _subprocesses(stats: Stats) -> Iterator[str]:
+    counts = stats.subprocesses
+    lost = [(counts.short_lived, "ended before a look at them"), (counts.refused, "could not be opened")]
+    others = [f"{number} {what}" for number, what in lost if number]
+    if counts.watched or others:
+        yield "children  " + ", ".join([f"{_count(counts.watched, 'subprocess')} watched", *others])
 
 
 def _pauses(stats: Stats) -> Iterator[str]:
@@ -107,7 +116,8 @@ def _percent(part: int, whole: int) -> str:
 
 
 def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" + ("" if number == 1 else "s")
+    plural = "es" if noun.endswith("s") else "s"
+    return f"{number} {noun}" + ("" if number == 1 else plural)
 
 
 def _time(ns: int) -> str:

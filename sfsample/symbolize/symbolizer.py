@@ -11,6 +11,7 @@ from functools import cached_property
 from types import MappingProxyType
 
 from sfsample.files import Home, Root
+from sfsample.formats.elf import ElfImage
 from sfsample.modules.module import Module
 from sfsample.profile import Location
 from sfsample.symbolize.cache import Cache
@@ -40,7 +41,8 @@ class Symbolizer:
         self._cache = Cache(naming.cache_dir)
         self._perf_maps = PerfMaps(homes)
         self._lines = Lines(self._cache, naming.progress)
-        self._modules: dict[Module, ModuleSymbols] = {}
+        self._symbols: dict[ElfImage, ModuleSymbols] = {}
+        self._first: dict[ElfImage, Module] = {}  # of those that several processes have mapped
         self._frames: dict[Location, tuple[NamedFrame, ...]] = {}
 
     def symbol(self, module: Module, vaddr: int) -> Symbol | None:
@@ -49,10 +51,13 @@ class Symbolizer:
 
     def frames(self, location: Location) -> tuple[NamedFrame, ...]:
         """Return the functions at a place, at least one; the most inlined comes first."""
-        place = location._replace(found="")  # makes no difference
+        module = location.module
+        if module is not None:
+            module = self._first.setdefault(module.image, module)
+        place = location._replace(module=module, found="")  # how it was found makes no difference
         found = self._frames.get(place)
         if found is None:
-            found = self._frames[place] = self._named(location)
+            found = self._frames[place] = self._named(place)
         return found
 
     def name(self, module: Module | None, address: int, lookup: int) -> str:
@@ -111,9 +116,9 @@ class Symbolizer:
         return DebugFiles(_roots(self._homes), self._naming.debug_dirs, self._naming.fetch)
 
     def _of(self, module: Module) -> ModuleSymbols:
-        if module not in self._modules:
-            self._modules[module] = ModuleSymbols(module, self._debug_files, self._cache)
-        return self._modules[module]
+        if module.image not in self._symbols:
+            self._symbols[module.image] = ModuleSymbols(module, self._debug_files, self._cache)
+        return self._symbols[module.image]
 
 
 def _roots(homes: Mapping[int, Home]) -> list[Root]:

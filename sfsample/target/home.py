@@ -5,17 +5,19 @@ Law: what cannot be had is absent: without the root directory only our own files
 Source: proc(5): `root`, `Uid` (the second is the effective one) and `NSpid` (the last is the innermost).
 """
 
-from sfsample.files import Home, Root
+from sfsample.files import Home
 from sfsample.target.procfs import ProcFs
+from sfsample.target.shared import Shared
 
 
-def home_of(proc: ProcFs) -> Home:
+def home_of(proc: ProcFs, shared: Shared) -> Home:
     """Return root, pid and user of a process as it sees them itself."""
     status = proc.status()
     pid = int((status.get("NSpid") or str(proc.pid)).split()[-1])
     uid = int((status.get("Uid") or "0 0").split()[1])
+    mounts = proc.link("ns/mnt")
     try:
-        root = Root(f"/proc/{proc.anchor()}/root")
+        root = shared.root(f"/proc/{proc.anchor()}/root", mounts)
     except OSError:
         root = None
-    return Home(root, pid, uid, proc.link("ns/mnt"))
+    return Home(root, pid, uid, mounts)

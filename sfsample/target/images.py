@@ -8,13 +8,13 @@ mapped file itself, even deleted), and at last the target's memory, which always
 
 import os
 from collections.abc import Iterator
-from mmap import ACCESS_READ, mmap
 
 from sfsample.errors import FormatError
 from sfsample.formats.dynamic import as_linked
 from sfsample.formats.elf import PT_DYNAMIC, PT_LOAD, ElfImage
 from sfsample.modules.maps import Mapping
 from sfsample.target.procfs import ProcFs
+from sfsample.target.shared import Shared
 from sfsample.target.vm import read_memory
 
 _MAX_REBUILT = 256 << 20
@@ -24,17 +24,17 @@ _HEAD = 4096
 class ImageOpener:
     """Opens the images of one process; `problems` says which files on disk are not what is mapped."""
 
-    def __init__(self, proc: ProcFs) -> None:
+    def __init__(self, proc: ProcFs, shared: Shared) -> None:
         self._proc = proc
+        self._shared = shared
         self._pid = proc.pid
         self.problems: list[str] = []
-        self._images: dict[tuple[str, int, int, int, int], ElfImage] = {}
 
     def __call__(self, mapping: Mapping) -> ElfImage:
         """Return the image behind a mapping.  Raises FormatError when there is no usable one."""
         self._pid = self._proc.anchor()
         if mapping.path == "[vdso]":
-            return ElfImage(self._read(mapping.start, mapping.end - mapping.start), "[vdso]")
+            return self._shared.memory(self._read(mapping.start, mapping.end - mapping.start), "[vdso]")
         refused = ""
         for path in self._candidates(mapping):
             try:
@@ -55,16 +55,9 @@ class ImageOpener:
         return rebuilt
 
     def _open(self, path: str, name: str) -> ElfImage:
-        """Open a file, or give the image of it that was opened before."""
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         try:
-            found = os.fstat(fd)
-            if not found.st_size:
-                raise FormatError(name, 0, "is empty")
-            key = name, found.st_dev, found.st_ino, found.st_mtime_ns, found.st_size
-            if key not in self._images:
-                self._images[key] = ElfImage(mmap(fd, 0, access=ACCESS_READ), name)
-            return self._images[key]
+            return self._shared.file(fd, name)
         finally:
             os.close(fd)
 

@@ -23,6 +23,7 @@ from sfsample.target.process import check, check_free, not_permitted
 from sfsample.target.procfs import Asleep, ProcFs, Stat
 from sfsample.target.reading import Reading, read_asleep
 from sfsample.target.restart import restarts
+from sfsample.target.shared import Shared
 from sfsample.target.stack_copy import StackCopy
 from sfsample.target.tracer import PATIENCE_NS, Missed, await_stop, may_attach
 from sfsample.target.vm import CopyBuffer, read_memory
@@ -38,8 +39,20 @@ _TRIES = 3
 class LiveProcess:
     """Process `pid`.  Raises a TargetError that says why it cannot be looked at."""
 
-    def __init__(self, pid: int, stack_bytes: int = DEFAULT_STACK_BYTES, *, attach: bool = True) -> None:
-        """Open it; `attach` False promises that no thread will be captured, so ptrace need not be allowed."""
+    def __init__(
+        self,
+        pid: int,
+        stack_bytes: int = DEFAULT_STACK_BYTES,
+        *,
+        attach: bool = True,
+        shared: Shared | None = None,
+    ) -> None:
+        """Open it, and find out whether it may be traced.
+
+        `attach` False leaves that open, for who will not stop a thread, or can live with a refusal then.
+        `shared`: what it has in common with others that are open.
+        """
+        shared = shared or Shared()
         if pid == os.getpid():
             raise UnsupportedTarget(
                 pid, f"cannot sample itself: {pid}", "ptrace(2) does not let a process trace itself"
@@ -50,10 +63,10 @@ class LiveProcess:
             self.arch = check(self.proc)
             if attach:
                 self._try_attaching()
-            self.opener = ImageOpener(self.proc)
-            self.index = ModuleIndex(self.proc.maps, self.opener, self._read_memory)
+            self.opener = ImageOpener(self.proc, shared)
+            self.index = ModuleIndex(self.proc.maps, self.opener, self._read_memory, shared.tables_of)
             self.index.refresh()
-            self.home = home_of(self.proc)
+            self.home = home_of(self.proc, shared)
         except BaseException:
             self.proc.close()
             raise

@@ -31,6 +31,7 @@ class Stat(NamedTuple):
     flags: int
     starttime: int
     program: tuple[bytes, ...] = ()
+    parent: int = 0
 
 
 def parse_stat(data: bytes) -> Stat:
@@ -39,7 +40,16 @@ def parse_stat(data: bytes) -> Stat:
     fields = data[right + 2 :].split()
     return Stat(data[left + 1 : right].decode("utf-8", "replace"), fields[0].decode(),
                 int(fields[6]), int(fields[19]),
-                (*fields[23:26], *fields[42:49]))  # fmt: skip
+                (*fields[23:26], *fields[42:49]), int(fields[1]))  # fmt: skip
+
+
+def parent_of(pid: int) -> int | None:
+    """Return the parent of a process; None when it has ended."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:
+            return parse_stat(file.read(_CHUNK)).parent
+    except OSError:
+        return None
 
 
 class Asleep(NamedTuple):

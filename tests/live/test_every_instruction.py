@@ -23,6 +23,7 @@ from sfsample.modules.index import ModuleIndex
 from sfsample.modules.module import Module
 from sfsample.target.images import ImageOpener
 from sfsample.target.procfs import ProcFs
+from sfsample.target.shared import Shared
 from sfsample.unwind.row import Caller, UnwindRow, apply_row
 from sfsample.unwind.unwinder import DEFAULT_STEPPERS, START, Unwinder
 from tests.live.stepping import Entry, State, Stepped, stepped
@@ -98,7 +99,7 @@ class Judge:
     def __init__(self, process: Stepped) -> None:
         self._process = process
         self._proc = ProcFs(process.pid)
-        self.index = ModuleIndex(self._proc.maps, ImageOpener(self._proc))
+        self.index = ModuleIndex(self._proc.maps, ImageOpener(self._proc, Shared()))
         self.unwinders = (Unwinder(self.index), Unwinder(self.index, NO_SFRAME))
         self.counts: Counter[str] = Counter()
         self.wrong: list[Wrong] = []

@@ -1,0 +1,72 @@
+"""What the targets of one run have in common: the files that they map, and their root directories.
+
+Law: a file that several processes map is opened and parsed once.  It is the same if device, inode, time and
+size are; or, seen through another file system (a container's), if path, size, headers and build-id are.  No
+more than `_MOST` of anything is kept for the next process: who uses a thing keeps it.
+"""
+
+import os
+from mmap import ACCESS_READ, mmap
+from typing import TypeVar
+
+from sfsample.errors import FormatError
+from sfsample.files import Root
+from sfsample.formats.elf import ElfImage
+from sfsample.modules.tables import Tables
+
+_MOST = 1000
+_HEAD = 4096
+
+_K = TypeVar("_K")
+_V = TypeVar("_V")
+
+
+class Shared:
+    """Opens each thing once."""
+
+    def __init__(self) -> None:
+        self._images: dict[tuple[object, ...], ElfImage] = {}
+        self._tables: dict[ElfImage, Tables] = {}
+        self._roots: dict[tuple[object, ...], Root] = {}
+
+    def file(self, fd: int, name: str) -> ElfImage:
+        """Return the image of an open file, which the target knows as `name`.  Raises FormatError."""
+        found = os.fstat(fd)
+        if not found.st_size:
+            raise FormatError(name, 0, "is empty")
+        key = name, found.st_dev, found.st_ino, found.st_mtime_ns, found.st_size
+        if key not in self._images:
+            image = ElfImage(mmap(fd, 0, access=ACCESS_READ), name)
+            _keep(self._images, key, self._same(image) if image.build_id else image)
+        return self._images[key]
+
+    def _same(self, image: ElfImage) -> ElfImage:
+        """Return the image with this build-id that is open, or else this one."""
+        return self._kept((image.name, len(image.data), image.build_id, bytes(image.data[:_HEAD])), image)
+
+    def memory(self, data: bytes, name: str) -> ElfImage:
+        """Return the image of these bytes.  Raises FormatError."""
+        key = name, data
+        return self._images[key] if key in self._images else self._kept(key, ElfImage(data, name))
+
+    def _kept(self, key: tuple[object, ...], image: ElfImage) -> ElfImage:
+        return self._images[key] if key in self._images else _keep(self._images, key, image)
+
+    def tables_of(self, image: ElfImage) -> Tables:
+        """Return the unwind tables of an image."""
+        found = self._tables.get(image)
+        return found or _keep(self._tables, image, Tables(image))
+
+    def root(self, path: str, mounts: str | None) -> Root:
+        """Return a root directory, as seen in this mount namespace.  Raises OSError."""
+        root = Root(path)
+        key = (mounts, *root.identity)
+        return self._roots.get(key) or _keep(self._roots, key, root)
+
+
+def _keep(kept: dict[_K, _V], key: _K, value: _V) -> _V:
+    """Keep a value, and give up the oldest for it."""
+    if len(kept) >= _MOST:
+        del kept[next(iter(kept))]
+    kept[key] = value
+    return value

@@ -1,0 +1,246 @@
+"""--subprocesses: the descendants of a process are recorded like itself, from their birth to their end.
+
+Law: the target starts children when it is told to, and says so; a test goes on when each has been sampled.
+"""
+
+import contextlib
+import gc
+import os
+import sys
+from collections.abc import Callable, Iterator
+
+import pytest
+
+import sfsample
+from sfsample.errors import NotPermitted
+from sfsample.files import Home
+from sfsample.model import StopReason
+from sfsample.target.family import Family
+from tests.live.cli_runner import sfsample as command
+from tests.live.targets import (
+    HANG_S,
+    Target,
+    assert_untraced,
+    first_line,
+    fixture,
+    python,
+    started,
+    wait_until,
+)
+from tests.live.test_interference import TRACER
+from tests.live.test_resources import open_files
+
+pytestmark = pytest.mark.live
+
+# Starts children as it is told, a letter a line: one that spins; one that starts another that spins; a few
+# that end at once (one at a time).  Says their ids, or how they ended.
+PARENT = """
+import os, subprocess, sys, time
+out = os.fdopen(int(sys.argv[1]), "w", buffering=1)
+target = sys.argv[2]
+say = lambda *words: print(*words, file=out)
+children = []
+say("ready", os.getpid())
+for line in sys.stdin:
+    if line == "child\\n":
+        children.append(subprocess.Popen([target, "leaf", "1"], stdout=subprocess.PIPE))
+        say("child", children[-1].stdout.readline().split()[1].decode())
+    elif line == "grandchild\\n":
+        words = ["sh", "-c", f"'{target}' recursion 1 & wait"]
+        children.append(subprocess.Popen(words, stdout=subprocess.PIPE))
+        say("child", children[-1].stdout.readline().split()[1].decode())
+    elif line == "kill\\n":
+        children[0].kill()
+        say("ended", children.pop(0).wait())
+    else:
+        say("ended", sum(subprocess.call(["true"]) for _ in range(50)))
+for child in children:
+    child.kill()
+    child.wait()
+"""
+
+
+@contextlib.contextmanager
+def parent() -> Iterator[Target]:
+    with started(
+        [sys.executable, "-c", PARENT, "{fd}", str(fixture("v3"))], start_new_session=True
+    ) as target:
+        target.await_ready()
+        yield target
+        target.assert_unharmed()
+        os.killpg(target.pid, 9)
+
+
+def told(target: Target, order: str, answer: str = "child") -> int:
+    target.tell(f"{order}\n".encode())
+    return target.reader.number(answer)
+
+
+def record(target: Target, profile: sfsample.Profile, should_stop: Callable[[], bool]) -> None:
+    """Record until it is to stop; the time limit only catches a hang."""
+    sfsample.record(
+        target.pid, HANG_S, rate=200, mode="wall", subprocesses=True, should_stop=should_stop, profile=profile
+    )
+    assert profile.stats.ended_by == "signal"
+
+
+class Director:
+    """Asked at every tick: tells the target to start the next child when those before it have samples."""
+
+    def __init__(self, target: Target, profile: sfsample.Profile, *orders: str) -> None:
+        self.target, self.profile, self.orders = target, profile, list(orders)
+        self.pids = [target.pid]
+
+    def __call__(self) -> bool:
+        if {key.pid for key in self.profile.counts} < set(self.pids):
+            return False
+        if self.orders:
+            self.pids.append(told(self.target, self.orders.pop(0)))
+            return False
+        return True
+
+
+def test_children_that_are_there_or_born_later_and_their_children():
+    with parent() as target:
+        before = told(target, "child")
+        profile = sfsample.Profile(200)
+        director = Director(target, profile, "child", "grandchild")
+        director.pids.append(before)
+        record(target, profile, director)
+        assert not director.orders
+        assert len(set(director.pids)) == 4
+        stats = profile.stats
+        assert stats.subprocesses.watched >= 4  # with the shell
+        assert stats.subprocesses.refused == 0
+        for pid in director.pids[1:]:
+            assert_untraced(pid)
+            assert {key.stop_reason for key in profile.counts if key.pid == pid} == {StopReason.OUTERMOST}
+            # they were born later than the recording began: no sample stands for the time before
+            wall = sum(ns for key, ns in profile.wall_ns.items() if key.pid == pid)
+            assert wall <= stats.duration_s * 1e9
+        roots = {line.partition(";")[0] for line in sfsample.folded(profile).splitlines()}
+        assert {"target", "sh"} < roots
+        text = sfsample.folded(profile)
+        assert "target;_start;__libc_start_main;" in text
+        assert ";leaf_spin " in text
+        assert ";spin_innermost " in text
+        left = [
+            name for name in open_files() if name.startswith(tuple(f"/proc/{pid}" for pid in director.pids))
+        ]
+        assert left == []
+
+
+def test_without_the_flag_they_are_left_alone():
+    with parent() as target:
+        told(target, "child")
+        profile = sfsample.record(target.pid, 0.3, rate=200, mode="wall")
+        assert {key.pid for key in profile.counts} == {target.pid}
+        assert profile.stats.as_json()["subprocesses"] == {"watched": 0, "short_lived": 0, "refused": 0}
+
+
+def test_children_that_end_leave_nothing():
+    with parent() as target:
+        gc.collect()
+        files = open_files()
+        profile = sfsample.Profile(200)
+        seen = profile.stats.subprocesses
+        ended = []
+        target.tell(b"many\n")
+
+        def enough() -> bool:
+            """Go on at the end of one lot with the next."""
+            said = target.reader.available()
+            ended.extend(said)
+            if seen.watched + seen.short_lived >= 20:
+                return bool(said)
+            if said:
+                target.tell(b"many\n")
+            return False
+
+        record(target, profile, enough)
+        assert set(ended) == {"ended 0"}  # what they do went well
+        assert profile.homes.keys() == profile.processes.keys() == {key.pid for key in profile.counts}
+        del profile
+        gc.collect()
+        assert open_files() == files
+
+
+def test_a_child_that_has_ended_is_no_end_but_the_end_of_the_parent_is():
+    with parent() as target:
+        told(target, "child")
+        profile = sfsample.Profile(200)
+        asked = []
+
+        def drive() -> bool:
+            if not asked and len({key.pid for key in profile.counts}) == 2:
+                asked.append(told(target, "kill", "ended"))
+                assert asked == [-9]
+            return bool(asked) and profile.stats.ticks > 400
+
+        record(target, profile, drive)
+    done = command(
+        "record", "-s", "-d", 60, "--", "sh", "-c", f"'{fixture('v3')}' leaf 1 >/dev/null & sleep 0.3"
+    )
+    assert done.code == 0
+    assert any("subprocess" in line for line in done.err)
+
+
+def test_a_child_that_a_debugger_holds_is_told_and_no_error():
+    with parent() as target:
+        child = told(target, "child")
+        with python(TRACER, child, "running") as tracer:
+            assert first_line(tracer) == "tracing"
+            profile = sfsample.record(target.pid, 0.5, rate=200, mode="wall", subprocesses=True)
+        assert {key.pid for key in profile.counts} == {target.pid}
+        assert profile.stats.captures["failed"]
+        assert any(f"process {tracer.pid} traces it" in text for text in profile.stats.problems)
+        wait_until(lambda: not_traced(child), "let go")
+
+
+def not_traced(pid: int) -> bool:
+    with contextlib.suppress(AssertionError):
+        assert_untraced(pid)
+        return True
+    return False
+
+
+def test_the_command_line_shows_each_process_as_a_root():
+    done = command(
+        "-s", "-d", 60, "--", "sh", "-c", f"'{fixture('v3')}' leaf 1 >/dev/null & pid=$!; sleep 1; kill $pid"
+    )
+    assert done.code == 0, done.err
+    roots = {stack.partition(";")[0] for stack in done.stacks()}
+    assert "target" in roots
+    assert any(stack.startswith("target;_start;") and stack.endswith(";leaf_spin") for stack in done.stacks())
+
+
+class Stranger:
+    """A process that could not be opened."""
+
+    def __init__(self, pid: int) -> None:
+        raise NotPermitted(pid, f"not permitted to trace: {pid}")
+
+
+def test_a_family_tells_everybody_once_and_why_one_cannot_be_looked_at():
+    with parent() as target:
+        family = Family([target.pid], Stranger)
+        try:
+            assert list(family.born()) == []
+            child = told(target, "child")
+            (refusal,) = family.born()
+            assert (refusal.pid, str(refusal)) == (child, f"not permitted to trace: {child}")
+            assert list(family.born()) == []
+            grandchild = told(target, "grandchild")
+            assert [one.pid for one in family.born()][-1] == grandchild
+        finally:
+            family.close()
+
+
+def test_we_are_nobodys_descendant():
+    """A shell that samples itself with all its children must not see the sampler."""
+    family = Family([os.getppid()], Home)
+    try:
+        with parent():
+            assert family.newborn() == []
+    finally:
+        family.close()
