@@ -12,8 +12,16 @@ from sfsample.symbolize.plt import PltStubs, is_stub
 from sfsample.symbolize.symtab import SymbolTable
 
 FIXTURES = Path(__file__).parent / "fixtures"
-SYSTEM = [Path("/usr/lib/x86_64-linux-gnu", name) for name in ("libc.so.6", "libstdc++.so.6", "libm.so.6")]
-FILES = [path for path in [*FIXTURES.glob("v*/target"), *SYSTEM, Path("/usr/bin/ls")] if path.exists()]
+LIBRARIES = ("libc.so.6", "libstdc++.so.6", "libm.so.6")
+SYSTEM = [*(Path("/usr/lib/x86_64-linux-gnu", name) for name in LIBRARIES), Path("/usr/bin/ls")]
+# what Debian's packages for cross compilers have
+FOREIGN = {machine: [Path(f"/usr/{machine}-linux-gnu/lib", name) for name in LIBRARIES]
+           for machine in ("aarch64", "s390x")}  # fmt: skip
+FILES = [
+    *(("objdump", path) for path in [*FIXTURES.glob("v*/target"), *SYSTEM] if path.exists()),
+    *((f"{machine}-linux-gnu-objdump", path) for machine, paths in FOREIGN.items()
+      for path in [*FIXTURES.glob(f"{machine}/v*/target"), *paths]),
+]  # fmt: skip
 HEADING = re.compile(r"^([0-9a-f]+) <(.*)>:$", re.MULTILINE)
 
 
@@ -28,20 +36,19 @@ def stubs_of(path):
     return image, PltStubs(image, resolve), table
 
 
-def objdump(path):
+def objdump(tool, path):
     """Return {vaddr: name} of the stubs; `*ABS*+0x1234@plt` is an indirect function by its resolver."""
     sections = [word for name in (".plt", ".plt.sec", ".plt.got") for word in ("-j", name)]
-    text = subprocess.run(
-        ["objdump", "-d", *sections, path], capture_output=True, text=True, check=False
-    ).stdout
+    text = subprocess.run([tool, "-d", *sections, path], capture_output=True, text=True, check=False).stdout
     return {int(vaddr, 16): name for vaddr, name in HEADING.findall(text)}
 
 
-@pytest.mark.skipif(shutil.which("objdump") is None, reason="objdump is not installed")
-@pytest.mark.parametrize("path", FILES, ids=str)
-def test_stubs_are_called_what_objdump_calls_them(path):
+@pytest.mark.parametrize(("tool", "path"), FILES, ids=str)
+def test_stubs_are_called_what_objdump_calls_them(tool, path):
+    if shutil.which(tool) is None or not path.exists():
+        pytest.skip(f"{tool} or {path} is not installed")
     image, stubs, table = stubs_of(path)
-    theirs = objdump(path)
+    theirs = objdump(tool, path)
     assert theirs
     for vaddr, name in theirs.items():
         assert is_stub(image, vaddr)
@@ -53,6 +60,10 @@ def test_stubs_are_called_what_objdump_calls_them(path):
             found = table.find_stated(resolver)
             known = found is not None and found.start == resolver
             assert ours == ((f"{found.name}@plt", vaddr, ours.size) if known else None)
+        elif (
+            ours is None
+        ):  # objdump gives the code that resolves TLS descriptors the names of what comes next
+            assert image.loaded(vaddr & -32, 4) == bytes.fromhex("e20fbfa9")
         else:
             assert ours.name == re.sub(r"@[^@]+@plt$", "@plt", name)
             assert stubs.find(vaddr + ours.size - 1) == ours
@@ -83,6 +94,23 @@ def test_stubs_with_endbr64_are_in_two_sections(tmp_path):
     assert {first, second} == {"first@plt", "second@plt"}
     lazy = [stubs.find(sections[".plt"].vaddr + 16 * n) for n in (0, 1, 2)]
     assert [stub and stub.name for stub in lazy] == [None, second, first]
+
+
+@pytest.mark.skipif(shutil.which("ld") is None, reason="ld is not installed")
+def test_a_program_that_exports_nothing_has_names_of_stubs(tmp_path):
+    """Its hash table is empty, so that it does not tell how many symbols are imported."""
+    (tmp_path / "a.s").write_text(".globl _start\n_start: call first@plt; call second@plt\n")
+    (tmp_path / "b.s").write_text(
+        "".join(f".globl {n}\n.type {n}, @function\n{n}: ret\n" for n in ("first", "second"))
+    )
+    for name in "ab":
+        subprocess.run(["as", "-o", f"{name}.o", f"{name}.s"], cwd=tmp_path, check=True)
+    subprocess.run(["ld", "-shared", "-o", "b.so", "b.o"], cwd=tmp_path, check=True)
+    subprocess.run(["ld", "--hash-style=gnu", "-o", "a", "a.o", "b.so"], cwd=tmp_path, check=True)
+    image, stubs, _ = stubs_of(tmp_path / "a")
+    plt = next(s for s in image.sections if s.name == ".plt")
+    names = {stubs.find(plt.vaddr + at).name for at in (16, 32)}
+    assert names == {"first@plt", "second@plt"}
 
 
 def test_elsewhere_is_no_stub():

@@ -18,6 +18,7 @@ _DT_STRSZ, _DT_JMPREL, _DT_GNU_HASH = 10, 23, 0x6FFFFEF5
 _POINTERS = (_DT_HASH, _DT_STRTAB, _DT_SYMTAB, _DT_RELA, _DT_JMPREL, _DT_GNU_HASH)
 _SYM_SIZE, _RELA_SIZE = 24, 24
 _MOST_TAGS = 1024
+_COUNT = {22: "8xQ"}  # where a DT_HASH table has its second entry: those of s390x are 64-bit
 
 
 def as_linked(section: bytes, bias: int, byteorder: ByteOrder) -> bytes:
@@ -87,8 +88,8 @@ class Dynamic:
     def _count(self) -> int:
         """Return how many symbols there are, which only the hash tables tell."""
         table = self._table(_DT_HASH)
-        if table is not None and len(table) >= 8:
-            return int(Struct(self._order + "4xI").unpack_from(table)[0])
+        if table is not None and len(table) >= 16:
+            return int(Struct(self._order + _COUNT.get(self._image.machine, "4xI")).unpack_from(table)[0])
         table = self._table(_DT_GNU_HASH)
         return _gnu_count(table, self._order) if table is not None else 0
 

@@ -5,7 +5,7 @@ through has a relocation, and that has a symbol.  A lazy stub with endbr64 jumps
 the number of its relocation.  The first stub of a lazy `.plt`, which calls the dynamic linker, has no name.
 
 Instructions: x86-64 psABI, "Procedure Linkage Table" (as ld, gold, lld and mold write it); for AArch64 the
-same of the ELF for the Arm 64-bit Architecture (adrp x16; ldr x17).  Other machines' stubs stay unnamed.
+same of the ELF for the Arm 64-bit Architecture (adrp x16; ldr x17); s390x ELF ABI (larl %r1; lg %r1,0(%r1)).
 """
 
 import re
@@ -15,18 +15,20 @@ from itertools import islice, pairwise
 from struct import Struct, unpack_from
 
 from sfsample.formats.dynamic import Dynamic, Relocation
-from sfsample.formats.elf import ElfImage, Section
+from sfsample.formats.elf import SHT_DYNSYM, ElfImage, Section
 from sfsample.symbolize.symtab import Symbol
 
 _SECTIONS = (".plt", ".plt.sec", ".plt.got", ".plt.bnd", ".iplt")
-_EM_X86_64, _EM_AARCH64 = 62, 183
-_IRELATIVE = {_EM_X86_64: 37, _EM_AARCH64: 1032}
+_EM_S390, _EM_X86_64, _EM_AARCH64 = 22, 62, 183
+_IRELATIVE = {_EM_S390: 61, _EM_X86_64: 37, _EM_AARCH64: 1032}
 _MOST_RELOCATIONS = 1 << 20
 _MOST_BYTES = 1 << 22  # of a section of stubs
 _LONGEST = 1 << 12
 
 _JUMP = re.compile(rb"\xff\x25(....)", re.DOTALL)  # jmp *disp(%rip)
 _PUSH = re.compile(rb"\xf3\x0f\x1e\xfa\x68(....)", re.DOTALL)  # endbr64; push $number
+_LARL = re.compile(rb"\xc0\x10(....)\xe3\x10\x10\x00\x00\x04\x07\xf1", re.DOTALL)  # and br %r1
+_TLSDESC = 0xA9BF0FE2  # stp x2, x3, [sp, #-16]!: behind the stubs, the one that resolves TLS descriptors
 
 Resolve = Callable[[int], str | None]  # the name of the function at a vaddr
 
@@ -45,7 +47,8 @@ class PltStubs:
         self._ordered = dynamic.plt_relocations()[:_MOST_RELOCATIONS]
         others = islice(dynamic.relocations(), _MOST_RELOCATIONS)
         self._by_slot = {one.slot: one for one in (*others, *self._ordered)}
-        self._symbols = dynamic.symbols()
+        # a hash table, by which the dynamic symbols are counted, leaves out those that are only imported
+        self._symbols = image.symbols(SHT_DYNSYM) or dynamic.symbols()
         self._stubs: list[tuple[int, int, Relocation | None]] = []
         for section in image.sections:
             if section.name in _SECTIONS:
@@ -80,9 +83,11 @@ class PltStubs:
             if number < len(self._ordered):
                 yield section.vaddr + match.start(), self._ordered[number]
 
-    def _aarch64(self, code: bytes, section: Section) -> Iterator[tuple[int, Relocation]]:
+    def _aarch64(self, code: bytes, section: Section) -> Iterator[tuple[int, Relocation | None]]:
         words = unpack_from(f"<{len(code) // 4}I", code)
         for at, (adrp, ldr) in enumerate(pairwise(words)):
+            if adrp == _TLSDESC:
+                yield section.vaddr + 4 * at, None
             if adrp & 0x9F00001F != 0x90000010 or ldr & 0xFFC003FF != 0xF9400211:
                 continue
             vaddr = section.vaddr + 4 * at
@@ -92,6 +97,13 @@ class PltStubs:
             landing = 4 * (at > 0 and words[at - 1] == 0xD503245F)  # bti c
             if slot in self._by_slot:
                 yield vaddr - landing, self._by_slot[slot]
+
+    def _s390x(self, code: bytes, section: Section) -> Iterator[tuple[int, Relocation]]:
+        for match in _LARL.finditer(code):
+            vaddr = section.vaddr + match.start()
+            slot = vaddr + 2 * int.from_bytes(match[1], "big", signed=True)
+            if slot in self._by_slot:
+                yield vaddr, self._by_slot[slot]
 
     def _indirect(self, relocation: Relocation) -> bool:
         return relocation.type == _IRELATIVE.get(self._image.machine)
@@ -107,4 +119,8 @@ class PltStubs:
         return name.decode("utf-8", "replace") or None if end else None
 
 
-_SCAN = {_EM_X86_64: PltStubs._x86, _EM_AARCH64: PltStubs._aarch64}  # noqa: SLF001 - its own
+_SCAN = {
+    _EM_S390: PltStubs._s390x,  # noqa: SLF001 - its own
+    _EM_X86_64: PltStubs._x86,  # noqa: SLF001
+    _EM_AARCH64: PltStubs._aarch64,  # noqa: SLF001
+}
