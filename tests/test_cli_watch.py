@@ -69,18 +69,19 @@ def test_a_wish_to_stop_ends_the_waiting() -> None:
 def test_only_our_own_files_of_that_label_are_deleted(tmp_path: Path) -> None:
     ours = [f"redis-2026010{day}T000000Z.folded" for day in range(1, 6)]
     others = ["redis-notes.folded", "redis-20260101T000000Z.folded.gz", "redis-2-20260101T000000Z.folded",
-              "xredis-20260101T000000Z.folded", "redis-20260101T000000.folded", ".hidden"]  # fmt: skip
+              "xredis-20260101T000000Z.folded", "redis-20260101T000000.folded",
+              "redis-20260101T000000Z.json", ".hidden"]  # fmt: skip
     for name in (*ours, *others):
         (tmp_path / name).touch()
-    watch._forget_old(str(tmp_path), "redis", 2)
+    watch._forget_old(str(tmp_path), "redis", ".folded", 2)
     assert sorted(os.listdir(tmp_path)) == sorted([*ours[-2:], *others])
 
 
 def test_what_cannot_be_deleted_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    watch._forget_old(str(tmp_path / "gone"), "redis", 2)
+    watch._forget_old(str(tmp_path / "gone"), "redis", ".folded", 2)
     (tmp_path / "a-20260101T000000Z.folded").mkdir()
     (tmp_path / "a-20260102T000000Z.folded").touch()
-    watch._forget_old(str(tmp_path), "a", 1)
+    watch._forget_old(str(tmp_path), "a", ".folded", 1)
     first, second = capsys.readouterr().err.splitlines()
     assert first.startswith("sfsample: cannot delete: ")
     assert second.startswith("sfsample: cannot delete: ")
@@ -104,7 +105,7 @@ def test_two_slices_never_share_a_file(tmp_path: Path) -> None:
     """The clock may be set back."""
     names = []
     for _ in range(3):
-        path = watch._free_path(str(tmp_path), "x")
+        path = watch._free_path(str(tmp_path), "x", ".folded")
         Path(path).touch()
         names.append(path)
     assert sorted(set(names)) == names

@@ -55,7 +55,9 @@ def _watch(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--every", type=values.seconds, default=60.0, metavar="TIME", help="default: 60s")
     parser.add_argument("--for", type=values.seconds, default=10.0, dest="slice", metavar="TIME",
                         help="length of a slice (default: 10s)")  # fmt: skip
-    parser.add_argument("--output-dir", required=True, metavar="DIR", help="one folded file per slice")
+    parser.add_argument("--output-dir", required=True, metavar="DIR", help="one file per slice")
+    parser.add_argument("-f", "--format", choices=values.FORMATS, default="folded",
+                        help="of each file (default: folded)")  # fmt: skip
     parser.add_argument(
         "--keep", type=values.positive, metavar="N", help="keep the newest N files, delete older"
     )

@@ -14,10 +14,10 @@ _SIZES = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 _MAX_RATE = 10_000
 _MAX_LOOKS = 1000
 FORMATS = ("folded", "json", "speedscope", "firefox", "pprof", "html", "svg")  # see output/formats.py
-_SUFFIXES = {
+_SUFFIXES = {  # the first of a format is the one that we give
     ".folded": "folded", ".collapsed": "folded", ".txt": "folded",
     ".speedscope.json": "speedscope", ".speedscope": "speedscope", ".firefox.json": "firefox",
-    ".json": "json", ".pprof": "pprof", ".pb": "pprof", ".pb.gz": "pprof",
+    ".json": "json", ".pb.gz": "pprof", ".pb": "pprof", ".pprof": "pprof",
     ".html": "html", ".htm": "html", ".svg": "svg",
 }  # fmt: skip
 STEPPERS = ("sframe", "eh_frame", "frame_pointer", "scan")
@@ -31,6 +31,11 @@ def format_of(path: str) -> str:
     if longest is None and name.endswith(".gz"):
         raise UsageError(f"no such format: {path}", f"choose with -f: {', '.join(FORMATS)}")
     return _SUFFIXES[longest] if longest else "folded"
+
+
+def suffix_of(format_name: str) -> str:
+    """Return how the name of a file of this format ends."""
+    return next(suffix for suffix, name in _SUFFIXES.items() if name == format_name)
 
 
 _NUMBER = re.compile(r"(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.ASCII)  # what scripts print; no nan, no 1_0

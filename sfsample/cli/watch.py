@@ -14,10 +14,13 @@ from collections.abc import Callable, Iterator
 from sfsample import api
 from sfsample.cli.console import Interrupt, Output, targets
 from sfsample.cli.naming import naming
-from sfsample.cli.record import check_begun, sample
+from sfsample.cli.record import check_begun, rate, sample
 from sfsample.cli.terminal import say
+from sfsample.cli.values import suffix_of
 from sfsample.errors import NoSuchProcess, SfsampleError
 from sfsample.model import Capture, StopReason
+from sfsample.output.formats import FORMATS
+from sfsample.profile import Profile
 from sfsample.stats import Stats
 from sfsample.target.process import start_time
 
@@ -105,20 +108,21 @@ def _make_directory(directory: str) -> None:
 
 
 def _slice(arguments: Namespace, pids: list[int], duration: float, interrupt: Interrupt) -> None:
-    label = _label(arguments)
-    path = _free_path(arguments.output_dir, label)
+    label, suffix = _label(arguments), suffix_of(arguments.format)
+    path = _free_path(arguments.output_dir, label, suffix)
     output = Output(path)
     try:
-        profile = sample(arguments, pids, duration, interrupt)
+        profile = Profile(rate(arguments), timeline=FORMATS[arguments.format].timeline)
+        sample(arguments, pids, duration, interrupt, profile=profile)
         check_begun(profile.stats, pids)
-        namer = api.symbolizer(profile, naming(arguments))
-        output.write(api.folded(profile, threads=arguments.threads, namer=namer))
+        named = api.named(profile, api.symbolizer(profile, naming(arguments)))
+        output.write(api.render(named, arguments.format, threads=arguments.threads))
     finally:
         output.discard()
     if not arguments.quiet:
         say(f"sfsample: {path}: {_outcome(profile.stats)}")
     if arguments.keep:
-        _forget_old(arguments.output_dir, label, arguments.keep)
+        _forget_old(arguments.output_dir, label, suffix, arguments.keep)
 
 
 def _outcome(stats: Stats) -> str:
@@ -136,19 +140,19 @@ def _label(arguments: Namespace) -> str:
     return re.sub(r"[^A-Za-z0-9._+-]", "_", name).lstrip(".")[:_LONGEST_LABEL] or "target"
 
 
-def _free_path(directory: str, label: str) -> str:
+def _free_path(directory: str, label: str, suffix: str) -> str:
     """Name the slice after the time; when the clock was set back, after the next second that is free."""
     second = int(time.time())
     while True:
-        path = os.path.join(directory, f"{label}-{time.strftime(_STAMP, time.gmtime(second))}.folded")
+        path = os.path.join(directory, f"{label}-{time.strftime(_STAMP, time.gmtime(second))}{suffix}")
         if not os.path.lexists(path):
             return path
         second += 1
 
 
-def _forget_old(directory: str, label: str, keep: int) -> None:
-    """Delete our own oldest files of this label; their names sort by time."""
-    ours = re.compile(re.escape(label) + r"-\d{8}T\d{6}Z\.folded")
+def _forget_old(directory: str, label: str, suffix: str, keep: int) -> None:
+    """Delete our own oldest files of this label and format; their names sort by time."""
+    ours = re.compile(re.escape(label) + r"-\d{8}T\d{6}Z" + re.escape(suffix))
     try:
         for name in sorted(filter(ours.fullmatch, os.listdir(directory)))[:-keep]:
             os.unlink(os.path.join(directory, name))

@@ -19,6 +19,7 @@ import pytest
 from sfsample.cli import watch
 from sfsample.cli.console import Interrupt
 from sfsample.cli.options import parse
+from sfsample.cli.values import FORMATS, format_of
 from sfsample.target.process import start_time
 from tests.live.cli_runner import begun, ended, parse_folded, sfsample, wait_until_sampled
 from tests.live.targets import Target, fixture, running, wait_until
@@ -64,6 +65,20 @@ def test_slices_appear_until_it_is_told_to_stop(leaf: Target, tmp_path: Path) ->
         count = sum(parse_folded((directory / name).read_bytes()).values())
         assert line.startswith(f"sfsample: {directory}/{name}: {count} samples")
     leaf.assert_unharmed()
+
+
+@pytest.mark.parametrize("form", sorted(set(FORMATS) - {"folded"}))
+def test_slices_of_every_format(leaf: Target, tmp_path: Path, form: str) -> None:
+    with begun("watch", "-p", leaf.pid, "-f", form, "--every", "1s", "--for", "200ms", "--keep", "1",
+               "--output-dir", tmp_path) as child:  # fmt: skip
+        wait_until(lambda: any(name[0] != "." for name in os.listdir(tmp_path)), "a slice")
+        child.send_signal(signal.SIGTERM)
+        done = ended(child)
+    [name] = os.listdir(tmp_path)
+    assert (done.code, done.out) == (0, b"")
+    assert re.fullmatch(r"\d+-\d{8}T\d{6}Z\..+", name)
+    assert format_of(name) == form
+    assert (tmp_path / name).stat().st_size > 0
 
 
 def test_sigterm_finishes_the_slice(leaf: Target, tmp_path: Path) -> None:
