@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import sfsample
+from tests.live.recording import record_samples
 from tests.live.targets import fixture, running, states, wait_until
 
 pytestmark = [pytest.mark.live]
@@ -84,10 +85,9 @@ def test_libraries_that_take_turns_at_one_address(tmp_path):
 def test_vfork_keeps_its_return_address_in_a_register(tmp_path):
     with started(compile_c(tmp_path, "forks", VFORK)) as process:
         try:
-            profile = sfsample.record(process.pid, 2.0, rate=500)
+            profile = record_samples(process.pid, 200)
         finally:
             process.kill()
-    assert profile.stats.samples > 20
     assert profile.stats.stacks["no_progress"] == 0
 
 
