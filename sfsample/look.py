@@ -2,7 +2,8 @@
 
 Law: a thread that sleeps is read, not stopped.  It is stopped only when its stack hangs on a register that
 was not read and the kernel carries on with its system call afterwards as if nothing had happened; and once
-for each place where it sleeps, since what calls preserve is remembered and tried first the next time.  That
+for each place where it sleeps, since what calls preserve is remembered and tried first the next time.  Where
+it may not be stopped, its frame is searched for on the stack (`found: scan`, unwind/search.py).  That
 libraries are what we take them for is checked before and after: they can be replaced meanwhile.
 """
 
@@ -96,12 +97,18 @@ class Looker:
             return stopped if isinstance(stopped, Missed) else (stopped, self._unwinder.walk(stopped), None)
         read = (reading.snapshot, self._unwinder.walk(reading.snapshot), reading)
         if not self._needs_stop(reading, read[1], state):
-            return read
+            return self._searched(*read)
         return (
             self._by_what_was_told(tid, reading)
             or self._by_stopping(tid, state, reading, patience_ns)
-            or read
+            or self._searched(*read)
         )
+
+    def _searched(self, snapshot: ThreadSnapshot, stack: Stack, reading: Reading) -> _Taken:
+        """Search for the frame that hangs on a register which nobody may ask for."""
+        if stack.stop_reason is StopReason.REGISTER_UNKNOWN:
+            stack = self._unwinder.search(snapshot, stack)
+        return snapshot, stack, reading
 
     def _by_what_was_told(self, tid: int, reading: Reading) -> _Taken | None:
         """Walk with the registers of the last stop; believed if the callers are those of then."""

@@ -46,7 +46,7 @@ class Found(StrEnum):
     LEAF = "leaf"  # by the call that leads to it
     PLT = "plt"  # by the code of a linkage stub
     EPILOGUE = "epilogue"  # by generated code that goes straight to its return
-    SCAN = "scan"  # the first word on the stack that looks like a return address
+    SCAN = "scan"  # by the look of a word on the stack
 
 
 class StopReason(StrEnum):

@@ -44,6 +44,15 @@ def is_stub(machine: int, code: bytes) -> bool:
     return machine == _AMD64 and _STUB.match(code) is not None
 
 
+def stub_slot(machine: int, code: bytes, address: int) -> int | None:
+    """Return where the address stands to which the linkage stub at `address`, of these bytes, jumps."""
+    jump = _STUB.match(code) if machine == _AMD64 else None
+    if jump is None:
+        return None
+    end = jump.end() + 4
+    return address + end + int.from_bytes(code[jump.end() : end], "little", signed=True)
+
+
 _AMD64, _CALL = 62, 0xE8
 _END = re.compile(rb"\xc3(?:[\xcc\x90\x66]|\x0f\x1f)|\xcc\xcc")  # ret, and what assemblers pad with
 _STUB = re.compile(rb"(?:\xf3\x0f\x1e\xfa)?\xf2?\xff\x25")  # endbr64; bnd jmp *x(%rip)

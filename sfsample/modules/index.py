@@ -43,6 +43,7 @@ class ModuleIndex:
         self._same: dict[tuple[str, str, int, int], Module] = {}
         self._seen: dict[tuple[ElfImage, int, str], Module] = {}
         self._fresh = False
+        self._read_memory = read_memory
         self._generated = GeneratedCode(read_memory)
         self.generation = 0
         self._problems: list[str] = []
@@ -127,6 +128,15 @@ class ModuleIndex:
     def code(self, address: int, size: int) -> bytes:
         """Return the code at `address` that lies in no file: `size` bytes, or what can be read of them."""
         return self._generated.at(address, size)
+
+    def word(self, address: int) -> int | None:
+        """Return the word that is in the target's memory now, as little-endian machines have it."""
+        data = self._read_memory(address, 8)
+        return None if data is None else int.from_bytes(data, "little")
+
+    def is_code(self, address: int) -> bool:
+        """Whether an address was executable at the last refresh."""
+        return self._lookup(address) is not None
 
     def open_all(self) -> tuple[Module, ...]:
         """Return every module that has executable code and can be opened, in address order."""

@@ -5,7 +5,14 @@ Law: `address == vaddr + load_bias` is written here and nowhere else.  What does
 """
 
 from sfsample.errors import FormatError
-from sfsample.formats.calls import call_target, ends_in_call, is_stub, longest_call, may_share_function
+from sfsample.formats.calls import (
+    call_target,
+    ends_in_call,
+    is_stub,
+    longest_call,
+    may_share_function,
+    stub_slot,
+)
 from sfsample.formats.eh_frame import EhFrame
 from sfsample.formats.elf import ElfImage
 from sfsample.formats.sframe import SFrameTables
@@ -79,6 +86,15 @@ class Module:
     def is_stub(self, address: int) -> bool:
         """Whether a linkage stub is at `address`, which leads to another function."""
         return is_stub(self.image.machine, self.code(address, _STUB) or b"")
+
+    def stub_slot(self, address: int) -> int | None:
+        """Return where the address stands to which the linkage stub at `address` jumps; None: it is none."""
+        return stub_slot(self.image.machine, self.code(address, _STUB) or b"", address)
+
+    def function_start(self, address: int) -> int | None:
+        """Return where the function at `address` begins, if `.eh_frame` or SFrame says so."""
+        start = self.tables.function_start(self.vaddr(address))
+        return None if start is None else self.address(start)
 
     @property
     def sframe(self) -> SFrameTables:

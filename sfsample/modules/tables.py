@@ -73,6 +73,18 @@ class Tables:
             raise FormatError(".eh_frame_hdr", 4, f"points to {vaddr:#x}, which is not loaded")
         return EhFrame(frames, vaddr, byteorder, *header)
 
+    def function_start(self, vaddr: int) -> int | None:
+        """Return where the function that covers `vaddr` begins."""
+        try:
+            fde = self.eh_frame.find(vaddr) if self.eh_frame else None
+            found = fde or next(
+                (f for table in self.sframe.covering(vaddr) if (f := table.find(vaddr))), None
+            )
+        except FormatError as damage:
+            self.note(str(damage))
+            return None
+        return None if found is None else found.start
+
     def note(self, what: str) -> None:
         """Note, once, that something is damaged."""
         if what not in self.problems:

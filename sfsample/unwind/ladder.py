@@ -34,6 +34,13 @@ class Walk:
         self.passed: list[Frame] = []
         self.frame = Frame(self.registers[arch.pc], self.registers[arch.sp], None, Found.CONTEXT, exact=True)
 
+    def supposing(self, register: int, value: int) -> "Walk":
+        """Return a walk that stands at the same place and knows one register more."""
+        other = Walk(self.snapshot)
+        other.frame, other.passed = self.frame, [*self.passed]
+        other.registers = {**self.registers, register: value}
+        return other
+
 
 class Step(NamedTuple):
     """A believed step to the caller."""
@@ -105,6 +112,12 @@ class Ladder:
         if nobody and self._index.mapping(walk.frame.lookup_pc) is None:
             return StopReason.NO_MODULE
         return failure
+
+    def lacking(self, walk: Walk) -> UnwindRow | None:
+        """Return the row that cannot be executed because the register of its CFA is unknown."""
+        rows = (self._row(rung, walk.frame, walk.arch) for rung in self._rungs)
+        row = next((row for row in rows if row is not None and not row.guess), None)
+        return row if row is not None and row.cfa.base not in walk.registers else None
 
     def _note(self, doubt: Doubt) -> None:
         """Count a doubt; that a register was unknown speaks against nobody."""

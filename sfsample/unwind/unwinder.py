@@ -19,6 +19,7 @@ from sfsample.unwind.null_call import NullCallStepper
 from sfsample.unwind.plt import PltStepper
 from sfsample.unwind.row import Caller, apply_row
 from sfsample.unwind.scan import ScanStepper
+from sfsample.unwind.search import is_plain, registers_that_fit
 from sfsample.unwind.sframe import SFrameStepper
 from sfsample.unwind.signal_frame import SignalFrameStepper
 from sfsample.unwind.start import StartStepper
@@ -86,6 +87,37 @@ class Unwinder:
         better = again.stop_reason is StopReason.OUTERMOST or len(again.frames) > len(stack.frames)
         return again if better else stack
 
+    def search(self, snapshot: ThreadSnapshot, stack: Stack) -> Stack:
+        """Return a better stack than one that lacked a register, if its frame can be found in the copy.
+
+        It is believed if it is the only one that leads to the outermost frame, behind calls all the way.
+        """
+        walk, ladder = Walk(snapshot), self._second
+        reason = self._go(walk, ladder).stop_reason
+        row = ladder.lacking(walk) if reason is StopReason.REGISTER_UNKNOWN else None
+        if row is None or not is_plain(row):
+            return stack
+        values = registers_that_fit(walk, row, self._index)
+        walks = [walk.supposing(row.cfa.base, value) for value in values]
+        whole = [found for supposed in walks if (found := self._follow(supposed)) is not None]
+        return whole[0] if len(whole) == 1 else stack
+
+    def _follow(self, walk: Walk) -> Stack | None:
+        """Go on with a register that was found by searching; None: it leads nowhere."""
+        step = self._second.step(walk)
+        if isinstance(step, StopReason):
+            return None
+        _advance(walk, step._replace(found=Found.SCAN))
+        at = len(walk.passed)
+        stack = self._go(walk, self._second)
+        if stack.stop_reason is not StopReason.OUTERMOST:
+            return None
+        return stack if all(map(self._is_called_from, stack.frames[at:-1])) else None
+
+    def _is_called_from(self, frame: Frame) -> bool:
+        module = self._index.find(frame.lookup_pc)
+        return frame.exact or module is None or module.follows_call(frame.pc)
+
     @property
     def doubts(self) -> Counter[str]:
         """Answers that were not believed where another stepper's was, and how often: tables may be wrong."""
@@ -100,8 +132,10 @@ class Unwinder:
         return f"{module.path}+{module.vaddr(pc):#x}" if module else f"{pc:#x}"
 
     def _walk(self, snapshot: ThreadSnapshot, ladder: Ladder) -> Stack:
+        return self._go(Walk(snapshot), ladder)
+
+    def _go(self, walk: Walk, ladder: Ladder) -> Stack:
         ladder.forget_stale()
-        walk = Walk(snapshot)
         while True:
             self._run_ahead(walk, ladder)
             if ladder.lane.is_end(walk.frame):

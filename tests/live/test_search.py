@@ -1,0 +1,206 @@
+"""Threads asleep where a stop would be noticed, in functions whose frame only the frame pointer knows.
+
+Law: gdb tells the truth, afterwards, of the same sleep; until then nobody has stopped a thread, and no call
+of theirs has come back.
+"""
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+import sfsample
+from sfsample.arch import AMD64
+from sfsample.model import Capture, Found, StopReason
+from tests.live.targets import ARCH, LineReader, tids, wait_until
+from tests.live.test_breakers import compile_c, needs_gcc
+
+pytestmark = [
+    pytest.mark.live,
+    needs_gcc,
+    pytest.mark.skipif(ARCH is not AMD64, reason="calls that say where they lead are known on x86-64 only"),
+]
+
+# Every function is called by `leave_traces` first, so that the stack on which it then sleeps holds return
+# addresses of calls to it that are long over.
+LIBRARY = """
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include <alloca.h>
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/ipc.h>
+#include <sys/sem.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#define FUNCTION __attribute__((noinline, noclone, visibility("default")))
+FUNCTION void use(void *frame) { __asm__ volatile("" : : "r"(frame) : "memory"); }
+FUNCTION int in_epoll(int size, int asleep)
+{
+    char frame[size];
+    struct epoll_event events[1];
+    use(frame);
+    int result = asleep ? epoll_wait(epoll_create1(0), events, 1, -1) : 0;
+    use(frame);
+    return result;
+}
+FUNCTION int in_semop(int size, int asleep)
+{
+    char *frame = alloca(size);
+    struct sembuf down = {0, -1, 0};
+    use(frame);
+    int set = asleep ? semget(IPC_PRIVATE, 1, 0600) : -1;
+    struct timespec hour = {3600, 0};
+    int result = asleep ? semtimedop(set, &down, 1, &hour) : 0;
+    use(frame);
+    return result;
+}
+FUNCTION int in_sigwait(int size, int asleep)
+{
+    char frame[size];
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGUSR1);
+    struct timespec hour = {3600, 0};
+    use(frame);
+    int result = asleep ? sigtimedwait(&set, NULL, &hour) : 0;
+    use(frame);
+    return result;
+}
+FUNCTION int in_aio(int size, int asleep)
+{
+    char frame[size];
+    char event[32];
+    unsigned long context = 0;
+    use(frame);
+    int result = asleep ? syscall(SYS_io_setup, 8, &context) : 0;
+    if (asleep) result = syscall(SYS_io_getevents, context, 1, 1, event, NULL);
+    use(frame);
+    return result;
+}
+"""
+MAIN = r"""
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+#define FUNCTION __attribute__((noinline, noclone))
+FUNCTIONS
+FUNCTION int leave_traces(int depth, int (*call)(int, int))
+{
+    char deep[300 * depth];
+    memset(deep, 1, sizeof deep);
+    int result = depth ? leave_traces(depth - 1, call) : 0;
+    return result + call(64 * depth, 0) + deep[5];
+}
+#define THREAD(NAME) \
+    FUNCTION int between_##NAME(int size) { int result = NAME(size, 1); use(&result); return result; } \
+    static void *thread_##NAME(void *size) { \
+        prctl(PR_SET_NAME, #NAME); \
+        leave_traces(4, NAME); \
+        use(size); \
+        for (;;) { \
+            printf("asleep %s\n", #NAME); fflush(stdout); \
+            between_##NAME(*(int *)size); \
+            printf("returned %s\n", #NAME); fflush(stdout); \
+        } \
+        return size; \
+    }
+THREAD(in_epoll)
+THREAD(in_semop)
+THREAD(in_sigwait)
+THREAD(in_aio)
+int main(int count, char **words)
+{
+    (void)words;
+    int size = 700 * count;
+    pthread_t thread;
+    pthread_create(&thread, NULL, thread_in_epoll, &size);
+    pthread_create(&thread, NULL, thread_in_semop, &size);
+    pthread_create(&thread, NULL, thread_in_sigwait, &size);
+    pthread_create(&thread, NULL, thread_in_aio, &size);
+    prctl(PR_SET_PDEATHSIG, 9);
+    pthread_join(thread, NULL);
+}
+"""
+NAMES = {"in_epoll", "in_semop", "in_sigwait", "in_aio"}
+
+
+def build(directory: Path, how: str) -> Path:
+    """Build it: functions in the program, or in a library, called through stubs bound late or early."""
+    if how == "program":
+        return compile_c(directory, "sleepers", MAIN.replace("FUNCTIONS", LIBRARY))
+    compile_c(directory, "libsleepers.so", LIBRARY, "-shared", "-fPIC")
+    declared = "".join(f"int {name}(int, int);\n" for name in sorted(NAMES)) + "void use(void *);\n"
+    flags = ["-L", str(directory), f"-Wl,-rpath,{directory}", f"-Wl,-z,{how}"]
+    main = directory / "sleepers.c"
+    main.write_text(MAIN.replace("FUNCTIONS", declared))
+    program = directory / "sleepers"
+    subprocess.run(["gcc", "-O1", main, "-o", program, *flags, "-lsleepers"], check=True)
+    return program
+
+
+def gdb(pid: int) -> dict[int, list[int]]:
+    """The pc of every frame but the innermost (which gdb does not always print), by thread."""
+    words = ["gdb", "-nx", "-batch", "-p", str(pid), "-ex", "thread apply all bt"]
+    shown = subprocess.run(words, capture_output=True, text=True, check=True, timeout=120).stdout
+    stacks: dict[int, list[int]] = {}
+    for line in shown.splitlines():
+        if found := re.match(r"Thread \d+ .*LWP (\d+)", line):
+            pcs = stacks.setdefault(int(found[1]), [])
+        elif found := re.match(r"#[1-9]\d* +0x([0-9a-f]+) in ", line):
+            pcs.append(int(found[1], 16))
+    return stacks
+
+
+@pytest.mark.skipif(shutil.which("gdb") is None, reason="gdb tells the truth here (scripts/setup dev)")
+@pytest.mark.parametrize("how", ["program", "lazy", "now"])
+def test_a_frame_is_found_without_a_stop_and_gdb_agrees(tmp_path, how):
+    program = build(tmp_path, how)
+    with subprocess.Popen([program], stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout is not None
+            reader = LineReader(process.stdout.fileno())
+            assert {reader.line() for _ in NAMES} == {f"asleep {name}" for name in NAMES}
+            sleepers = [tid for tid in tids(process.pid) if tid != process.pid]
+            wait_until(lambda: all(is_in_its_call(process.pid, tid) for tid in sleepers), "all asleep")
+            dump = sfsample.dump(process.pid)
+            profile = sfsample.record(process.pid, 0.5, rate=99, mode="wall")
+            assert reader.available() == []
+            truth = gdb(process.pid)
+        finally:
+            process.kill()
+
+    assert profile.stats.eintr_prone_stops == 0
+    assert set(profile.stats.stacks) == {StopReason.OUTERMOST}
+    threads = [thread for thread in dump.threads if thread.name in NAMES]
+    assert {thread.name for thread in threads} == NAMES
+    found = [frame.found for thread in threads for frame in thread.stack.frames]
+    assert 3 <= found.count(Found.SCAN) <= 4  # libc's sigtimedwait may have saved the frame pointer
+    for thread in threads:
+        assert thread.capture is Capture.READ
+        assert thread.stack.stop_reason is StopReason.OUTERMOST
+        assert [frame.pc for frame in thread.stack.frames[1:]] == truth[thread.tid]
+        assert f";thread_{thread.name};between_{thread.name};{thread.name};" in sfsample.folded(profile)
+
+
+CALLS = {
+    "232",
+    "220",
+    "128",
+    "208",
+    "281",
+}  # epoll_wait, semtimedop, rt_sigtimedwait, io_getevents, epoll_pwait
+
+
+def is_in_its_call(pid: int, tid: int) -> bool:
+    return Path(f"/proc/{pid}/task/{tid}/syscall").read_text().split()[0] in CALLS

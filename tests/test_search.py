@@ -1,0 +1,108 @@
+"""A frame is searched for by the call that made it; only one that leads to the end is believed."""
+
+import pytest
+
+from sfsample.formats.calls import stub_slot
+from sfsample.memory import BytesMemory
+from sfsample.model import CFA, Found, Rule, StopReason
+from sfsample.modules.index import ModuleIndex
+from sfsample.modules.module import Module
+from sfsample.unwind.row import UnwindRow
+from sfsample.unwind.unwinder import Unwinder
+from tests.builders.walks import CODE, FP, LEAF, OUTERMOST, STACK, Says, index_of, pcs, snapshot, text, words
+
+START, ASLEEP, CALL, OTHER, INDIRECT, STUB, BY_STUB, END = (
+    0x400,
+    0x440,
+    0x100,
+    0x200,
+    0x300,
+    0x600,
+    0x380,
+    0x500,
+)
+BY_FP = UnwindRow(
+    Rule(FP, 16, deref=False), Rule(CFA, -8, deref=True), ((FP, Rule(CFA, -16, deref=True)),), kept=(3,)
+)
+ROWS = {
+    CODE: LEAF, CODE + ASLEEP: BY_FP, CODE + CALL: LEAF, CODE + OTHER: LEAF, CODE + INDIRECT: LEAF,
+    CODE + BY_STUB: LEAF, CODE + END: OUTERMOST,
+}  # fmt: skip
+
+
+def code() -> bytes:
+    """A call at CALL and OTHER of the function at START; one of a stub at STUB; one through a register."""
+    made = bytearray(text())
+    for at, target in ((CALL, START), (OTHER, START), (BY_STUB, STUB)):
+        made[at - 5 : at] = b"\xe8" + (target - at).to_bytes(4, "little", signed=True)
+    made[INDIRECT - 5 : INDIRECT] = b"\x90\x90\x90\xff\xd0"
+    made[STUB : STUB + 11] = b"\xf3\x0f\x1e\xfa\xf2\xff\x25" + (0x700 - STUB - 11).to_bytes(4, "little")
+    return bytes(made)
+
+
+@pytest.fixture(autouse=True)
+def function_starts(monkeypatch):
+    monkeypatch.setattr(Module, "function_start", lambda _, pc: CODE + START if pc > CODE + START else None)
+
+
+def search(*above: int, index: ModuleIndex | None = None):
+    """Search in a stack whose first word leads to the function that is asleep."""
+    memory = words(CODE + ASLEEP, *above)
+    unwinder = Unwinder(index or index_of(code=code()), steppers=(Says(ROWS),))
+    taken = snapshot(memory)
+    stack = unwinder.walk(taken)
+    assert stack.stop_reason is StopReason.REGISTER_UNKNOWN
+    return unwinder.search(taken, stack)
+
+
+def test_the_word_behind_the_call_of_the_function_ends_its_frame():
+    stack = search(7, CODE + INDIRECT, 8, 0xF9, CODE + CALL, CODE + END)
+
+    assert pcs(stack) == [0, ASLEEP, CALL, END]
+    assert [frame.found for frame in stack.frames] == [Found.CONTEXT, Found.SFRAME, Found.SCAN, Found.SFRAME]
+    assert stack.stop_reason is StopReason.OUTERMOST
+    assert stack.frames[1].cfa == STACK + 6 * 8
+
+
+@pytest.mark.parametrize(
+    "above",
+    [
+        (7, CODE + INDIRECT, CODE + END),  # a call that may have led anywhere
+        (7, CODE + BY_STUB, CODE + END),  # a stub of which is not known where it leads
+        (7, CODE + CALL, 5),  # goes on to no code
+        (7, CODE + CALL, CODE + END, 7, CODE + OTHER, CODE + END),  # two would do
+        (7, CODE + CALL + 1, CODE + END),  # not behind the call
+        (),
+    ],
+)
+def test_without_proof_the_stack_stays_as_it_was(above):
+    stack = search(*above)
+
+    assert pcs(stack) == [0, ASLEEP]
+    assert stack.stop_reason is StopReason.REGISTER_UNKNOWN
+
+
+def test_of_two_the_one_that_leads_to_the_end_is_taken():
+    stack = search(7, CODE + CALL, 5, 7, CODE + OTHER, CODE + END)
+
+    assert pcs(stack) == [0, ASLEEP, OTHER, END]
+
+
+def test_a_stub_is_followed_in_the_memory_of_the_target():
+    plain = index_of(code=code())
+    plain.refresh()
+    slots = BytesMemory(CODE + 0x700, (CODE + START).to_bytes(8, "little"))
+    index = ModuleIndex(lambda: plain.mappings, plain._open_image, slots.read)
+    stack = search(7, CODE + BY_STUB, CODE + END, index=index)
+
+    assert pcs(stack) == [0, ASLEEP, BY_STUB, END]
+
+
+def test_where_a_stub_keeps_its_address():
+    jump = b"\xff\x25" + (0x100).to_bytes(4, "little")
+
+    assert stub_slot(62, jump, 0x1000) == 0x1106
+    assert stub_slot(62, b"\xf3\x0f\x1e\xfa" + jump, 0x1000) == 0x110A
+    assert stub_slot(62, b"\xf3\x0f\x1e\xfa\xf2" + jump, 0x1000) == 0x110B
+    assert stub_slot(62, b"\x90" + jump, 0x1000) is None
+    assert stub_slot(183, jump, 0x1000) is None
