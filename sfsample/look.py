@@ -61,6 +61,7 @@ class Looker:
         self._with_kernel = kernel
         self.kernel_refused = False
         self._expected: dict[int, frozenset[Module]] = {}  # on the last stack of each thread
+        self._asked: dict[int, Asleep] = {}  # threads that were asked to stop where they slept
         self._told: dict[int, _Told] = {}  # by the last stop of each thread that slept
         self._modules: dict[int, Module | None] = {}
         self._generation = -1
@@ -94,7 +95,9 @@ class Looker:
         reading = None if state == "R" else self._target.read(tid)
         if reading is None:
             stopped = self._capture(tid, state, patience_ns)
-            return stopped if isinstance(stopped, Missed) else (stopped, self._unwinder.walk(stopped), None)
+            return (
+                stopped if isinstance(stopped, Missed) else (stopped, self._walk_stopped(tid, stopped), None)
+            )
         read = (reading.snapshot, self._unwinder.walk(reading.snapshot), reading)
         if not self._needs_stop(reading, read[1], state):
             return self._searched(*read)
@@ -125,12 +128,18 @@ class Looker:
     ) -> _Taken | Missed | None:
         """Stop it, and remember what that tells; None: it cannot be stopped."""
         taken = self._capture(tid, state, max(patience_ns, _WORTH_WAITING_NS))
+        self._asked[tid] = reading.asleep
         if isinstance(taken, Missed):
             return taken if taken.waiting else None
-        stack = self._unwinder.walk(taken)
-        preserved = {n: value for n, value in taken.registers.items() if n in taken.arch.callee_saved}
-        self._told[tid] = _Told(reading.asleep, preserved, _callers(stack))
-        return taken, stack, None
+        return taken, self._walk_stopped(tid, taken), None
+
+    def _walk_stopped(self, tid: int, taken: ThreadSnapshot) -> Stack:
+        """Walk a stopped thread; remember what calls preserve, if it was asked to stop where it slept."""
+        stack, asleep = self._unwinder.walk(taken), self._asked.pop(tid, None)
+        if asleep is not None and asleep.sp == taken.registers[taken.arch.sp]:
+            preserved = {n: value for n, value in taken.registers.items() if n in taken.arch.callee_saved}
+            self._told[tid] = _Told(asleep, preserved, _callers(stack))
+        return stack
 
     def _capture(self, tid: int, state: str, patience_ns: int) -> ThreadSnapshot | Missed:
         if state == "D":
@@ -187,6 +196,7 @@ class Looker:
         """Drop what is kept for threads that have ended."""
         alive = set(tids)
         self._expected = {tid: modules for tid, modules in self._expected.items() if tid in alive}
+        self._asked = {tid: asleep for tid, asleep in self._asked.items() if tid in alive}
         self._told = {tid: told for tid, told in self._told.items() if tid in alive}
 
 
