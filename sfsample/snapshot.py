@@ -6,7 +6,7 @@ the values.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from sfsample.files import Home
@@ -15,11 +15,11 @@ from sfsample.memory import Memory, PiecewiseMemory
 from sfsample.model import Capture, Stack
 from sfsample.modules.module import Module
 from sfsample.target.calls import Call
+from sfsample.target.ends import End, Wanted, ends
 from sfsample.target.file_locks import FileLock, waited_for
 from sfsample.target.instant import Instant
 from sfsample.target.live import LiveProcess
 from sfsample.target.permission import tracer_of_any
-from sfsample.target.pipe_ends import PipeEnd, pipe_ends
 from sfsample.target.procfs import Stat
 from sfsample.target.surroundings import Surroundings, process_name, sees_other_tids
 from sfsample.target.thread_facts import FactReader, LastRan, Syscall, Usage
@@ -30,7 +30,6 @@ _WAIT_FOR_CHILDREN = ("wait4", "waitid", "vfork", "clone", "clone3")
 _GONE = "has ended"
 _INEXACT_S = 0.1  # by which two processors' clocks are never wrong together
 _TAKE_FILE_LOCKS = ("flock", "fcntl")
-_TRANSFERS = ("read", "readv", "write", "writev", "splice", "sendfile", "vmsplice", "tee")
 
 
 class Glance(NamedTuple):
@@ -122,7 +121,7 @@ class ProcessDump(NamedTuple):
     problems: tuple[str, ...]
     children: tuple[tuple[int, str], ...] = ()
     locks: tuple[FileLock, ...] = ()
-    ends: tuple[PipeEnd, ...] = ()  # of the pipes that its threads sleep in
+    ends: tuple[End, ...] = ()  # of the pipes and sockets that its threads sleep in
     others: tuple[tuple[int, str], ...] = ()
     tracer: tuple[int, str] | None = None
     ran: tuple[int, ...] | None = None  # not at the one instant of the others; None: none was asked for
@@ -144,6 +143,8 @@ class Dumper:
         self._foreign = sees_other_tids(target.proc)
         self._time = time.time()
         self._threads: dict[int, ThreadDump] = {}
+        self._wanted: dict[str, Wanted] = {}
+        self._ends: tuple[End, ...] = ()
 
     def look(self) -> None:
         """Look at every thread: at those that are new or have run since the last look, closely."""
@@ -215,16 +216,23 @@ class Dumper:
         process = proc.stat()
         threads = tuple(self._idle(thread) for _, thread in sorted(self._threads.items()))
         calls = [thread.call for thread in threads if thread.call]
-        locks, ends = _file_locks(calls), _pipe_ends(calls)
-        named = sorted({*(lock.holder for lock in locks), *(end.pid for end in ends)} - {-1, 0, target.pid})
+        locks, others = _file_locks(calls), self._other_ends(calls)
+        named = sorted({*(lock.holder for lock in locks), *(end.pid for end in others)} - {-1, 0, target.pid})
         return ProcessDump(
             target.pid, process.name if process else "?", _command_line(target), proc.link("exe"), self._time,
             threads, (*target.opener.problems, *target.index.problems),
             self._around.children() if any(call.name in _WAIT_FOR_CHILDREN for call in calls) else (),
-            locks, ends, tuple((pid, process_name(pid)) for pid in named),
+            locks, others, tuple((pid, process_name(pid)) for pid in named),
             tracer_of_any(proc) if any(t.state == "t" for t in threads) else None,
             self._instants[-1].ran if self._instants else None, target.home,
         )  # fmt: skip
+
+    def _other_ends(self, calls: Iterable[Call]) -> tuple[End, ...]:
+        """Look through all processes, once: as long as it is the same ends that are looked for."""
+        wanted = self._around.other_ends(calls)
+        if wanted != self._wanted:
+            self._wanted, self._ends = wanted, ends(wanted)
+        return self._ends
 
     def _idle(self, thread: ThreadDump) -> ThreadDump:
         last = thread.last_ran
@@ -233,13 +241,6 @@ class Dumper:
 
 def _file_locks(calls: Sequence[Call]) -> tuple[FileLock, ...]:
     return waited_for() if any(call.name in _TAKE_FILE_LOCKS for call in calls) else ()
-
-
-def _pipe_ends(calls: Sequence[Call]) -> tuple[PipeEnd, ...]:
-    inodes = {
-        d.inode for call in calls if call.name in _TRANSFERS for d in call.descriptors if d.kind == "pipe"
-    }
-    return pipe_ends(inodes) if inodes else ()
 
 
 def _command_line(target: LiveProcess) -> list[str]:

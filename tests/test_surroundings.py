@@ -5,6 +5,7 @@ Law: looked up in this very process, and compared with what Python knows of its 
 
 import fcntl
 import os
+import re
 import select
 import socket
 import sys
@@ -16,9 +17,10 @@ import pytest
 
 from sfsample.target.calls import Call, decode
 from sfsample.target.descriptors import Descriptor, DescriptorReader
+from sfsample.target.ends import End, Wanted, ends
 from sfsample.target.file_locks import FileLock, parse_locks
-from sfsample.target.pipe_ends import PipeEnd, pipe_ends
 from sfsample.target.procfs import ProcFs
+from sfsample.target.tcp_peers import FarEnd, tcp_far_end
 from sfsample.target.thread_facts import Syscall
 
 
@@ -54,6 +56,64 @@ def test_tcp(reader: DescriptorReader, family: socket.AddressFamily, host: str) 
             for near, far in ((client, served), (served, client)):
                 expected = f"{protocol} {address(near)} -> {address(far)} established"
                 assert text(reader, near.fileno()) == expected
+
+
+@pytest.mark.parametrize(("there", "here"), [("127.0.0.1", "127.0.0.1"), ("::1", "::1"), ("::", "127.0.0.1")])
+def test_the_other_end_of_a_connection(reader: DescriptorReader, there: str, here: str) -> None:
+    """Of IPv4, of IPv6, and of IPv4 to a server that takes both."""
+    family = socket.AF_INET6 if ":" in there else socket.AF_INET
+    try:
+        listener = socket.create_server((there, 0), family=family, dualstack_ipv6=there == "::")
+    except OSError:
+        pytest.skip(f"there is no {there} here")
+    with listener, socket.create_connection((here, listener.getsockname()[1])) as client:
+        assert far(reader, client) == FarEnd(inode(listener), listens=True), "nobody has accepted it"
+        reader = DescriptorReader(reader._proc)
+        served, _ = listener.accept()
+        with served:
+            assert far(reader, client) == FarEnd(inode(served))
+            assert far(reader, served) == FarEnd(inode(client))
+            assert far(reader, listener) is None
+
+
+def test_the_other_end_of_a_unix_socket(reader: DescriptorReader) -> None:
+    left, right = socket.socketpair()
+    with left, right, socket.socket(socket.AF_UNIX) as alone:
+        assert far(reader, left) == FarEnd(inode(right))
+        assert far(reader, right) == FarEnd(inode(left))
+        assert far(reader, alone) is None
+
+
+US, THEM, SOMEWHERE = "0100007F:9C40", "0100007F:1538", "0A00000A:1538"  # port 0x1538 is 5432
+TABLE = f"""
+   0: 00000000:1538 00000000:0000 0A 0:0 00:0 0 0 0 77 1
+   1: {US} {THEM} 02 0:0 00:0 0 0 0 11 1
+"""
+
+
+@pytest.mark.skipif(sys.byteorder == "big", reason="written as a little-endian kernel has it")
+def test_who_listens_is_believed_only_where_the_address_is_ours() -> None:
+    """Our own server on the same port as one elsewhere is not accused."""
+
+    def search(table: str, pattern: bytes) -> list[str]:
+        found = re.search(pattern, TABLE.encode()) if table == "tcp" else None
+        return found[0].decode().split() if found else []
+
+    connecting, established = ["1:", US, THEM, "02"], ["1:", US, THEM, "01"]
+    assert tcp_far_end(connecting, search) == FarEnd(77, listens=True)
+    assert tcp_far_end(["1:", US, SOMEWHERE, "02"], search) is None
+    assert tcp_far_end(established, search) is None
+    assert tcp_far_end(["1:", SOMEWHERE, SOMEWHERE, "02"], search) == FarEnd(77, listens=True), "our own"
+
+
+def inode(one: socket.socket) -> int:
+    return os.fstat(one.fileno()).st_ino
+
+
+def far(reader: DescriptorReader, one: socket.socket) -> FarEnd | None:
+    found = reader.look(one.fileno())
+    assert found is not None
+    return reader.far_end(found)
 
 
 def test_udp_and_unix(reader: DescriptorReader, tmp_path: Path) -> None:
@@ -92,7 +152,8 @@ def test_pipes_files_and_others(reader: DescriptorReader, tmp_path: Path) -> Non
         assert (found.kind, found.mode, found.inode) == ("file", "w", os.fstat(file.fileno()).st_ino)
         assert found.text == str(tmp_path / "file")
     us = os.getpid()
-    assert {*pipe_ends({inode})} >= {PipeEnd(us, inode, "r"), PipeEnd(us, inode, "w")}
+    wanted = Wanted(inode)
+    assert {*ends({f"pipe:[{inode}]": wanted})} >= {End(us, wanted, "r"), End(us, wanted, "w")}
     for fd in (read_end, write_end, event):
         os.close(fd)
     poller.close()

@@ -5,7 +5,7 @@ thread does.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from sfsample.hang.glibc import Others, is_since_2_25
@@ -21,6 +21,7 @@ Processes = Sequence[tuple[ProcessDump, tuple[NamedThread, ...]]]
 _BUSY = 0.8  # of the time: a thread that wants a processor for so long does nothing but run
 _NEAR = 2  # calls below the function that goes on
 _OWNED = ("mutex", "read lock", "write lock", "barrier")
+_ON_SOCKETS = ("read", "write", "connect")
 # waits that are nobody's work to do, and not for another thread
 _OUTSIDE = ("kernel", "vfork", "stopped", "file lock", "full pipe", "connect", "name resolution", "write",
             "database lock", "once")  # fmt: skip
@@ -105,12 +106,17 @@ class _Court:
             threads = tuple(node for node in cycle if node in self._threads)
             pids = {node.pid for node in threads}
             who = f"{len(threads)} threads" if len(pids) == 1 else f"{len(pids)} processes"
-            timed = any((wait := self._waits[node]) and wait.timed for node in threads)
-            end = "until one gives up: there is a time-out" if timed else "and none can go on"
-            text = f"DEADLOCK: {who} wait for each other, {end}"
+            text = f"DEADLOCK: {who} wait for each other, {self._end(threads)}"
             if len(threads) == 1:
                 text = f"DEADLOCK: {self._words.who(threads[0])} waits for a lock that it holds itself"
             yield Finding("deadlock", text, threads, tuple(map(self._words.sentence, threads)))
+
+    def _end(self, threads: Iterable[Node]) -> str:
+        waits = [wait for node in threads if (wait := self._waits[node]) is not None]
+        if any(wait.timed for wait in waits):
+            return "until one gives up: there is a time-out"
+        sockets = any(wait.kind in _ON_SOCKETS for wait in waits)  # SO_RCVTIMEO is not to be seen
+        return f"and none can go on{', unless a socket has a time-out of its own' * sockets}"
 
     def _holders(self) -> Iterator[Finding]:
         """Yield who is at the end of the chains, those with most waiting behind them first."""
@@ -184,6 +190,8 @@ def _target(node: Node, wait: Wait | None) -> Node | None:
         return None
     if wait.tid is not None:
         return Node(node.pid, wait.tid)
+    if wait.idle and wait.timed:
+        return None  # it looks around now and then: that is how servers wait for work
     return Node(wait.pids[0], 0) if len(wait.pids) == 1 and wait.pids[0] != node.pid else None
 
 

@@ -107,7 +107,9 @@ def _by_call(thread: NamedThread, call: Call, scene: Scene) -> Wait | None:
         return _file_lock(call, scene)
     if name in _EVENTS or name in _READS:
         return (
-            _resolving(thread, call) or _events(call) if name in _EVENTS else _transfer(thread, call, scene)
+            _resolving(thread, call) or _events(call, scene)
+            if name in _EVENTS
+            else _transfer(thread, call, scene)
         )
     if name in (*_WRITES, *_ACCEPTS, "connect"):
         return _transfer(thread, call, scene)
@@ -162,16 +164,15 @@ def _transfer(thread: NamedThread, call: Call, scene: Scene) -> Wait | None:
         return None
     found, name = call.descriptors[0], call.name or ""
     if name == "connect":
-        return Wait("connect", f"an answer to connect: {found.text}")
+        return Wait("connect", f"an answer to connect: {found.text}", pids=_others(found, scene, "rw"))
     if name in _ACCEPTS:
         return Wait("accept", f"a connection on {found.text}", idle=True)
     if found.kind == "pipe":
         return _pipe(found, scene, writes=name in _WRITES)
     if name in _READS:
-        return _resolving(thread, call) or Wait(
-            "read", f"data from {_where(found)}", idle=found.kind != "file"
-        )
-    return Wait("write", f"room to write to {_where(found)}")
+        data = Wait("read", f"data from {_where(found)}", idle=found.kind != "file")
+        return _resolving(thread, call) or _with_peer(data, found, scene)
+    return _with_peer(Wait("write", f"room to write to {_where(found)}"), found, scene)
 
 
 def _where(found: Descriptor) -> str:
@@ -180,20 +181,30 @@ def _where(found: Descriptor) -> str:
 
 def _pipe(found: Descriptor, scene: Scene, *, writes: bool) -> Wait:
     """Name the processes at the other end."""
-    others = tuple(end.pid for end in scene.dump.ends
-                   if end.inode == found.inode and end.pid != scene.dump.pid
-                   and ("r" if writes else "w") in end.mode)  # fmt: skip
+    others = _others(found, scene, "r" if writes else "w")
     if writes:
-        return Wait("full pipe", f"room in pipe {found.inode}, which is full (fd {found.fd})",
-                    pids=tuple(dict.fromkeys(others)))  # fmt: skip
-    return Wait("empty pipe", f"data in pipe {found.inode}, which is empty (fd {found.fd})",
-                pids=tuple(dict.fromkeys(others)), idle=True)  # fmt: skip
+        return Wait("full pipe", f"room in pipe {found.inode}, which is full (fd {found.fd})", pids=others)
+    return Wait("empty pipe", f"data in pipe {found.inode}, which is empty (fd {found.fd})", pids=others,
+                idle=True)  # fmt: skip
 
 
-def _events(call: Call) -> Wait:
+def _with_peer(wait: Wait, found: Descriptor, scene: Scene) -> Wait:
+    """Add the processes that have the other end of a socket."""
+    listens = any(end.of.listens for end in scene.dump.ends if end.of.inode == found.inode)
+    note = "which listens there, and has not accepted the connection" if listens else ""
+    return wait._replace(pids=_others(found, scene, "rw") if found.kind == "socket" else (), note=note)
+
+
+def _others(found: Descriptor, scene: Scene, mode: str) -> tuple[int, ...]:
+    ends = (end for end in scene.dump.ends if end.of.inode == found.inode and mode in end.mode)
+    return tuple(dict.fromkeys(end.pid for end in ends if end.pid != scene.dump.pid))
+
+
+def _events(call: Call, scene: Scene) -> Wait:
     limit = f", at most {call.asked_s:g} s" if call.asked_s is not None and call.asked_s < _ENDLESS_S else ""
     if len(call.descriptors) == 1 and call.descriptors[0].kind != "epoll":
-        return Wait("events", f"events on {_where(call.descriptors[0])}{limit}", idle=True)
+        one = call.descriptors[0]
+        return _with_peer(Wait("events", f"events on {_where(one)}{limit}", idle=True), one, scene)
     count = (
         len(call.descriptors[0].watches)
         if call.name and call.name.startswith("epoll") and call.descriptors

@@ -12,7 +12,14 @@ from sfsample.hang.named import NamedThread
 from sfsample.hang.waits import Wait
 
 _TOLD = 8  # processes that are named in one sentence
-_HOLDS = {"full pipe": "to be read by", "empty pipe": "to be written by"}
+_HOLDS = {
+    "full pipe": "to be read by",
+    "empty pipe": "to be written by",
+    "read": "to be sent by",
+    "write": "to be read by",
+    "events": "at whose other end is",
+    "connect": "to be accepted by",
+}
 
 
 class Words(NamedTuple):
@@ -63,7 +70,9 @@ class Words(NamedTuple):
             return f"{wait.what}{verb}{holder}{note}"
         if wait.pids and wait.kind not in ("child", "vfork"):
             who = ", ".join(self.process(pid) for pid in wait.pids[:_TOLD])
-            return f"{wait.what}, {_HOLDS.get(wait.kind, 'held by')} {who}{note}"
+            return (
+                f"{wait.what}, {_HOLDS.get(wait.kind, 'held by')} {who}{f', {wait.note}' * bool(wait.note)}"
+            )
         return f"{wait.what}{note}"
 
 

@@ -120,10 +120,10 @@ def _ids(tids: Sequence[int]) -> str:
 
 
 def _waiting(one: Group, waits: Mapping[int, Wait | None], words: Words, style: Style) -> Iterator[str]:
-    """Say what a group waits for, unless its system call has said so."""
+    """Say what a group waits for, unless its system call has said all."""
     first, wait = one.first, waits.get(one.first.tid)
     call = first.dump.call
-    if wait is None or (wait.idle and wait.kind != "sleep" and call and call.descriptors):
+    if wait is None or (wait.idle and not wait.pids and wait.kind != "sleep" and call and call.descriptors):
         return
     different = {other.what for thread in one.threads if (other := waits.get(thread.tid)) is not None}
     text = f"  {wait.verb} {words.wait(Node(first.pid, first.tid), wait)}".rstrip()

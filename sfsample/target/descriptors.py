@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from sfsample.target.procfs import ProcFs
 from sfsample.target.sockets import SocketTable
+from sfsample.target.tcp_peers import FarEnd
 
 _LINK = re.compile(r"(pipe|socket):\[(\d+)\]")
 _ACCESS = {"0": "r", "1": "w", "2": "rw"}  # O_RDONLY, O_WRONLY, O_RDWR: the last octal digit's
@@ -47,6 +48,10 @@ class DescriptorReader:
         if fd not in self._known:
             self._known[fd] = self._look(fd)
         return self._known[fd]
+
+    def far_end(self, socket: Descriptor) -> FarEnd | None:
+        """Return the socket at the other end of one."""
+        return self._sockets.far_end(socket.inode)
 
     def _look(self, fd: int) -> Descriptor | None:
         link = self._proc.link(f"fd/{fd}")

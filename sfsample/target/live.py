@@ -108,10 +108,16 @@ class LiveProcess:
         return read_memory(self.proc.anchor(), address, size)
 
     def threads(self) -> list[tuple[int, Stat]]:
-        """Return the threads that have not ended, with their state now."""
+        """Return the threads that have not ended, with their state now.
+
+        One that only we hold (it had not stopped in time, and has by now) is one that runs.
+        """
         stats = self.proc.thread_stats()
         self._copy.keep_only(tid for tid, _ in stats)
-        return [(tid, stat) for tid, stat in stats if stat.state not in "ZX"]
+        return [(tid, self._as_without_us(tid, stat)) for tid, stat in stats if stat.state not in "ZX"]
+
+    def _as_without_us(self, tid: int, stat: Stat) -> Stat:
+        return stat._replace(state="R") if stat.state == "t" and held_by_us(self.proc, tid) else stat
 
     def tids(self, *, force: bool) -> list[int] | None:
         """Return the ids of the threads; None: none was added since the last time (unless `force`)."""

@@ -1,4 +1,4 @@
-"""Sockets by inode: their addresses, in words.
+"""Sockets by inode: their addresses, in words, and their other ends.
 
 Law: a table of /proc/PID/net is read when the first socket is asked for, and searched as bytes: a server has
 hundreds of thousands of lines in it, and we want a few.  Source: proc(5), "/proc/net/tcp", "/proc/net/unix".
@@ -6,8 +6,11 @@ hundreds of thousands of lines in it, and we want a few.  Source: proc(5), "/pro
 
 import re
 import sys
+from collections.abc import Callable
 
 from sfsample.target.procfs import ProcFs
+from sfsample.target.tcp_peers import FarEnd, tcp_far_end
+from sfsample.target.unix_peers import unix_far_inode
 
 _STATES = {"01": "established", "02": "connecting", "03": "syn received", "04": "fin wait 1",
            "05": "fin wait 2", "06": "time wait", "07": "closed", "08": "close wait", "09": "last ack",
@@ -25,24 +28,39 @@ class SocketTable:
     def text(self, inode: int) -> str:
         """Return protocol, addresses and state; "socket INODE" for one that no table has."""
         for protocol in ("tcp", "tcp6", "udp", "udp6"):
-            line = self._line(protocol, rb"\n[^\n]* %d [^\n]*" % inode, 9, inode)
+            line = self._internet(protocol, inode)
             if line:
-                return _internet(protocol, line)
-        line = self._line("unix", rb"\n[^\n]* %d(?: [^\n]*)?(?=\n|$)" % inode, 6, inode)
+                return _words(protocol, line)
+        pattern = rb"\n[^\n]* %d(?: [^\n]*)?(?=\n|$)" % inode
+        line = self._line("unix", pattern, lambda fields: fields[6:7] == [str(inode)])
         return _unix(line) if line else f"socket {inode}"
 
-    def _line(self, table: str, pattern: bytes, column: int, inode: int) -> list[str]:
-        """Return the fields of the line whose `column` is the inode."""
+    def far_end(self, inode: int) -> FarEnd | None:
+        """Return the socket at the other end; None: it is elsewhere, or hidden from us."""
+        line = self._internet("tcp", inode) or self._internet("tcp6", inode)
+        if line:
+            return tcp_far_end(line, self._line)
+        peer = unix_far_inode(self._proc, inode)
+        return None if peer is None else FarEnd(peer)
+
+    def _internet(self, table: str, inode: int) -> list[str]:
+        pattern = rb"\n[^\n]* %d [^\n]*" % inode
+        return self._line(table, pattern, lambda fields: fields[9:10] == [str(inode)])
+
+    def _line(
+        self, table: str, pattern: bytes, right: Callable[[list[str]], bool] = lambda fields: len(fields) > 9
+    ) -> list[str]:
+        """Return the fields of the first line that a pattern finds and that is `right`."""
         if table not in self._tables:
             self._tables[table] = self._proc.read(f"net/{table}") or b""
         for found in re.finditer(pattern, self._tables[table]):
             fields = found[0].decode("utf-8", "replace").split()
-            if len(fields) > column and fields[column] == str(inode):
+            if right(fields):
                 return fields
         return []
 
 
-def _internet(protocol: str, fields: list[str]) -> str:
+def _words(protocol: str, fields: list[str]) -> str:
     local, remote, state = _address(fields[1]), _address(fields[2]), fields[3]
     words = [protocol, local]
     if not remote.endswith(":*"):

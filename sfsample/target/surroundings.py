@@ -6,10 +6,12 @@ Memory is read around what a call points at and nowhere else.
 
 import os
 import time
+from collections.abc import Iterable
 
 from sfsample.memory import BytesMemory, Memory, PiecewiseMemory
 from sfsample.target.calls import Call, decode
 from sfsample.target.descriptors import Descriptor, DescriptorReader
+from sfsample.target.ends import Wanted
 from sfsample.target.procfs import ProcFs
 from sfsample.target.syscalls import syscall_name
 from sfsample.target.thread_facts import Syscall
@@ -19,6 +21,10 @@ from sfsample.target.vm import read_memory
 _BEFORE, _AFTER = 64, 128
 THREAD_STRUCT = 0x2D0  # where struct pthread keeps its tid (x86-64), which pthread_join(3) waits for
 _HEAD = 24
+_TRANSFERS = ("read", "readv", "write", "writev", "splice", "sendfile", "vmsplice", "tee",
+              "recvfrom", "recvmsg", "recvmmsg", "sendto", "sendmsg", "sendmmsg", "connect",
+              "poll", "ppoll", "select", "pselect6")  # fmt: skip
+_TWO = 2  # splice(2) has so many; who waits for more, waits for nobody in particular
 
 
 class Surroundings:
@@ -59,6 +65,18 @@ class Surroundings:
         word = call.syscall.args[0]
         ranges = ((word - _BEFORE, _BEFORE), (word, _AFTER), (word - THREAD_STRUCT, _HEAD))
         return PiecewiseMemory(*(piece for start, size in ranges for piece in self._copy(start, size)))
+
+    def other_ends(self, calls: Iterable[Call]) -> dict[str, Wanted]:
+        """Return the other ends of the pipes and sockets that calls wait for, as /proc/PID/fd has them."""
+        waited = {one for call in calls if call.name in _TRANSFERS and len(call.descriptors) <= _TWO
+                  for one in call.descriptors}  # fmt: skip
+        return dict(filter(None, map(self._other_end, waited)))
+
+    def _other_end(self, one: Descriptor) -> tuple[str, Wanted] | None:
+        if one.kind == "pipe":
+            return f"pipe:[{one.inode}]", Wanted(one.inode)
+        far = self._descriptors.far_end(one) if one.kind == "socket" else None
+        return (f"socket:[{far.inode}]", Wanted(one.inode, far.listens)) if far else None
 
     def _copy(self, start: int, size: int) -> list[Memory]:
         data = self.read(start, size) if start > 0 else None
