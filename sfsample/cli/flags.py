@@ -1,20 +1,21 @@
 """The commands, grouped by task, and the flags of each.
 
-Law: the one description of the command line: help, man page and completion are made from it.  A flag means
-the same in every command that has it, so those that several have are declared once.
+Law: the one description of the command line: help, man page and completion are made from it.  What several
+commands have is in shared_flags.py.
 """
 
 import argparse
 
+from sfsample.cli import shared_flags as shared
 from sfsample.cli import values
 
 
 def _record(parser: argparse.ArgumentParser) -> None:
-    _target(parser, launches=True)
-    _sampling(parser)
+    shared.target(parser, launches=True)
+    shared.sampling(parser)
     parser.add_argument("-d", "--duration", type=values.seconds, metavar="TIME",
                         help="seconds, or 500ms, 2m (default: until Ctrl-C or the target ends)")  # fmt: skip
-    parser.add_argument("-o", "--output", default="-", metavar="FILE", help="file; - is stdout (default)")
+    shared.output(parser)
     parser.add_argument("-f", "--format", choices=values.FORMATS,
                         help="default: by the suffix of -o, else folded")  # fmt: skip
     parser.add_argument("--stats", metavar="FILE", help="write statistics as JSON; - is stderr")
@@ -23,11 +24,11 @@ def _record(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="keep each incomplete stack in a file, for `sfsample replay`; it holds stack memory",
     )
-    _noise(parser)
+    shared.noise(parser)
 
 
 def _dump(parser: argparse.ArgumentParser) -> None:
-    _target(parser)
+    shared.target(parser)
     parser.add_argument("--looks", type=values.looks, default=2, metavar="N",
                         help="look so many times, to tell who moves (default: 2)")  # fmt: skip
     parser.add_argument("--interval", type=values.seconds, default=0.05, metavar="TIME",
@@ -43,15 +44,14 @@ def _dump(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--exe", metavar="FILE", help="with --core: the program, if it is not where it was")
     parser.add_argument("--sysroot", metavar="DIR",
                         help="with --core: look for programs and libraries under DIR, not here")  # fmt: skip
-    _walking(parser)
-    parser.add_argument("--json", action="store_true", help="JSON instead of text")
-    parser.add_argument("-o", "--output", default="-", metavar="FILE", help="file; - is stdout (default)")
-    _noise(parser)
+    shared.walking(parser)
+    shared.json_output(parser)
+    shared.noise(parser)
 
 
 def _watch(parser: argparse.ArgumentParser) -> None:
-    _target(parser)
-    _sampling(parser)
+    shared.target(parser)
+    shared.sampling(parser)
     parser.add_argument("--every", type=values.seconds, default=60.0, metavar="TIME", help="default: 60s")
     parser.add_argument("--for", type=values.seconds, default=10.0, dest="slice", metavar="TIME",
                         help="length of a slice (default: 10s)")  # fmt: skip
@@ -61,33 +61,31 @@ def _watch(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--keep", type=values.positive, metavar="N", help="keep the newest N files, delete older"
     )
-    _noise(parser)
+    shared.noise(parser)
 
 
 def _inspect(parser: argparse.ArgumentParser) -> None:
     parser.usage = "sfsample inspect (ELF | -p PID | -n NAME) [options]"
     parser.add_argument("elf", nargs="?", metavar="ELF", help="a program or library")
-    _target(parser)
+    shared.target(parser)
     parser.add_argument("--rows", action="store_true", help="every function and row of SFrame")
     parser.add_argument("--verify", action="store_true", help="compare every SFrame row with .eh_frame")
-    parser.add_argument("--json", action="store_true", help="JSON instead of text")
-    parser.add_argument("-o", "--output", default="-", metavar="FILE", help="file; - is stdout (default)")
-    _noise(parser)
+    shared.json_output(parser)
+    shared.noise(parser)
 
 
 def _doctor(parser: argparse.ArgumentParser) -> None:
     parser.usage = "sfsample doctor [-p PID | -n NAME] [options]"
-    _target(parser)
-    parser.add_argument("--json", action="store_true", help="JSON instead of text")
-    parser.add_argument("-o", "--output", default="-", metavar="FILE", help="file; - is stdout (default)")
+    shared.target(parser)
+    shared.json_output(parser)
 
 
 def _top(parser: argparse.ArgumentParser) -> None:
-    _target(parser)
-    _rate_and_mode(parser)
+    shared.target(parser)
+    shared.rate_and_mode(parser)
     parser.add_argument("--window", type=values.seconds, default=5.0, metavar="TIME",
                         help="look at the last so many seconds (default: 5s)")  # fmt: skip
-    _walking(parser)
+    shared.walking(parser)
     parser.set_defaults(quiet=True)  # the screen is ours
 
 
@@ -95,7 +93,7 @@ def _convert(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "inputs", nargs="+", metavar="INPUT", help="json (of sfsample), folded or pprof; - is stdin"
     )
-    parser.add_argument("-o", "--output", default="-", metavar="FILE", help="file; - is stdout (default)")
+    shared.output(parser)
     parser.add_argument(
         "-f", "--format", choices=values.FORMATS, help="default: by the suffix of -o, else folded"
     )
@@ -108,14 +106,14 @@ def _convert(parser: argparse.ArgumentParser) -> None:
                         help="frames that share it are one")  # fmt: skip
     parser.add_argument("--symbolize", action="store_true",
                         help="name by build-id what has no name yet (--debug-dir)")  # fmt: skip
-    _naming(parser)
+    shared.naming(parser)
     parser.add_argument("-q", "--quiet", action="store_true", help="no progress")
 
 
 def _diff(parser: argparse.ArgumentParser) -> None:
     parser.usage = "sfsample diff BEFORE AFTER [options]"
     parser.add_argument("inputs", nargs=2, metavar="BEFORE AFTER", help="json (of sfsample), folded or pprof")
-    parser.add_argument("-o", "--output", default="-", metavar="FILE", help="file; - is stdout (default)")
+    shared.output(parser)
     parser.add_argument("-f", "--format", choices=("text", "html", "json"),
                         help="default: by the suffix of -o, else text; html is a flame graph")  # fmt: skip
     parser.add_argument("--json", action="store_const", const="json", dest="format", help="short for -f json")
@@ -127,10 +125,9 @@ def _replay(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", metavar="FILE", help="a stack that `sfsample record --save-bad DIR` wrote")
     parser.add_argument("--sysroot", default="", metavar="DIR",
                         help="look for programs and libraries under DIR, not here")  # fmt: skip
-    _unwinding(parser)
-    _naming(parser)
-    parser.add_argument("--json", action="store_true", help="JSON instead of text")
-    parser.add_argument("-o", "--output", default="-", metavar="FILE", help="file; - is stdout (default)")
+    shared.unwinding(parser)
+    shared.naming(parser)
+    shared.json_output(parser)
     parser.add_argument("-q", "--quiet", action="store_true", help="no progress")
 
 
@@ -140,87 +137,6 @@ def _completion(parser: argparse.ArgumentParser) -> None:
 
 def _man(_parser: argparse.ArgumentParser) -> None:
     """Add nothing: it has no flags."""
-
-
-def _target(parser: argparse.ArgumentParser, *, launches: bool = False) -> None:
-    parser.add_argument(
-        "-p", "--pid", type=values.pids, action="extend", metavar="PID[,PID]", help="target process"
-    )
-    parser.add_argument(
-        "-n", "--name", type=values.name, help="target by process name, or by words of its command line"
-    )
-    parser.add_argument("--all", action="store_true", help="with -n: all that match, not an error")
-    if launches:
-        parser.usage = "sfsample [record] (-p PID | -n NAME | -- COMMAND [ARG ...]) [options]"
-
-
-def _sampling(parser: argparse.ArgumentParser) -> None:
-    _rate_and_mode(parser)
-    parser.add_argument("-t", "--threads", action="store_true", help="first frame is name/TID")
-    parser.add_argument("--no-stop", action="store_false", dest="stop",
-                        help="stop nothing: threads that run are counted as not captured")  # fmt: skip
-    parser.add_argument("--max-pause", type=values.seconds, default=0.005, metavar="TIME",
-                        help="wait no longer for a thread to stop (default: 5ms)")  # fmt: skip
-    parser.add_argument("--max-overhead", type=values.percent, metavar="PERCENT",
-                        help="leave out ticks to cost less than this share of the time")  # fmt: skip
-    _walking(parser)
-
-
-def _rate_and_mode(parser: argparse.ArgumentParser) -> None:
-    rate = parser.add_mutually_exclusive_group()
-    rate.add_argument(
-        "-r", "--rate", type=values.rate, default=99.0, metavar="HZ", help="default: 99 per second"
-    )
-    rate.add_argument("--interval", type=values.interval, metavar="TIME", help="the same as a time: 10ms")
-    parser.add_argument("--mode", choices=("cpu", "wall"), default="cpu",
-                        help="cpu: threads that run (default); wall: all threads")  # fmt: skip
-    parser.add_argument(
-        "-s", "--subprocesses", action="store_true", help="descendants too, those born later included"
-    )
-
-
-def _walking(parser: argparse.ArgumentParser) -> None:
-    _unwinding(parser)
-    parser.add_argument("--stack-bytes", type=values.size, default=256 << 10, metavar="N",
-                        help="copy at most this much stack per thread (default: 256K)")  # fmt: skip
-    parser.add_argument("--kernel", action="store_true",
-                        help="where sleeping threads (--mode wall) are in the kernel (root)")  # fmt: skip
-    _naming(parser)
-
-
-def _unwinding(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--unwind",
-        type=values.steppers,
-        default=values.USUAL_STEPPERS,
-        metavar="LIST",
-        help=f"unwind with these, in order (default: {','.join(values.USUAL_STEPPERS)}; also: scan)",
-    )
-    parser.add_argument("--max-frames", type=values.positive, default=1024, metavar="N", help="default: 1024")
-
-
-def _naming(parser: argparse.ArgumentParser) -> None:
-    names = parser.add_argument_group("names")
-    names.add_argument("--raw-names", action="store_true", help="mangled names, as symbol tables have them")
-    names.add_argument("--simplify-names", action="store_true",
-                       help="C++ without template arguments and parameter lists")  # fmt: skip
-    names.add_argument("--merge-clones", action="store_true", help="f.cold, f.part.0, f.constprop.1 are f")
-    names.add_argument(
-        "--lines", action="store_true", help="file and line, from DWARF (extra: sfsample[lines])"
-    )
-    names.add_argument(
-        "--inlines", action="store_true", help="inlined functions too, each ends in _[i] (same extra)"
-    )
-    names.add_argument("--debuginfod", action="store_true",
-                       help="ask DEBUGINFOD_URLS for debug files; dump: only what is cached")  # fmt: skip
-    names.add_argument("--debug-dir", action="append", metavar="DIR",
-                       help="look for debug files here first; /usr/lib/debug always")  # fmt: skip
-
-
-def _noise(parser: argparse.ArgumentParser) -> None:
-    noise = parser.add_mutually_exclusive_group()
-    noise.add_argument("-q", "--quiet", action="store_true", help="no summary")
-    noise.add_argument("-v", "--verbose", action="store_true", help="name modules and all problems")
 
 
 # -- the commands: name, flags, what it does, examples
