@@ -21,6 +21,7 @@ from sfsample.target.tracer import PATIENCE_NS, Missed
 from sfsample.unwind.unwinder import Unwinder
 
 _LOOKS = 8
+_DOUBTED = 3  # so many times a stack that ends too early is not believed in a process whose libraries change
 _WORTH_WAITING_NS = 1_000_000  # for a thread that sleeps to stop: it will not be stopped there again
 
 _Taken = tuple[ThreadSnapshot, Stack, Reading | None]
@@ -74,8 +75,8 @@ class Looker:
         """
         target = self._target
         stops: list[ThreadSnapshot] = []
-        for _ in range(_LOOKS):
-            self._check_libraries(tid)
+        for attempt in range(_LOOKS):
+            checked = self._check_libraries(tid)
             taken = self._take(tid, state, patience_ns)
             if isinstance(taken, Missed):
                 return taken
@@ -85,10 +86,12 @@ class Looker:
             if target.learn_trampolines(stack):
                 continue
             modules = self._modules_of(stack)
-            self._expected[tid] = mapped = frozenset(module for module in modules if module is not None)
-            if not target.replaced(tid, mapped):
+            # where libraries come and go, what cuts a stack short may be one that was not there for a moment
+            cut_short = stack.stop_reason is not StopReason.OUTERMOST and target.index.has_changed
+            settled = self._is_settled(tid, stack, modules, checked)
+            if settled and not (cut_short and attempt < _DOUBTED):
                 return Look(snapshot, stack, modules, tuple(stops), reading, self._kernel(tid, reading))
-            target.index.reload(mapped)
+            target.index.expire()  # so that it is seen next time
         return Missed(gone=False, why="libraries were replaced by others while they were looked at")
 
     def _take(self, tid: int, state: str, patience_ns: int) -> _Taken | Missed:
@@ -175,12 +178,29 @@ class Looker:
         """Answers of steppers that were not believed, and how often."""
         return self._unwinder.doubts
 
-    def _check_libraries(self, tid: int) -> None:
-        expected = self._expected.get(tid, frozenset())
+    def _check_libraries(self, tid: int) -> frozenset[Module]:
+        """Return the modules, of those that a stack may show, that are in their places now."""
+        expected = self._expected.get(tid, frozenset()) | self._target.index.changing
         for _ in range(_LOOKS):
             if not self._target.replaced(tid, expected):
-                return
+                return expected
             expected = self._target.index.reload(expected)
+            self._target.index.expire()  # the thread may run in what comes next
+        return frozenset()
+
+    def _is_settled(
+        self, tid: int, stack: Stack, modules: tuple[Module | None, ...], checked: frozenset[Module]
+    ) -> bool:
+        """Whether what a stack lies in was there before it was captured, and is there still."""
+        index = self._target.index
+        mapped = self._expected[tid] = frozenset(module for module in modules if module is not None)
+        if self._target.replaced(tid, mapped):
+            index.reload(mapped)
+            return False
+        unopened = (frame for frame, module in zip(stack.frames, modules, strict=True) if module is None)
+        return mapped & index.changing <= checked and not any(
+            index.is_unsettled(frame.lookup_pc) for frame in unopened
+        )
 
     def _modules_of(self, stack: Stack) -> tuple[Module | None, ...]:
         index, known = self._target.index, self._modules

@@ -197,17 +197,65 @@ def test_other_anonymous_code_is_nobodys():
 def test_an_unreadable_image_is_a_problem_that_is_said_once():
     process = Process(mapping(A), mapping(A + SIZE, offset=TEXT + SIZE), unreadable=("/lib/a.so",))
     index = process.index
-    for _ in range(3):
+    for _ in range(9):
         assert index.find(A) is index.find(A + SIZE) is None
         index.refresh()
+        assert index.problems == ["/lib/a.so: ELF+0x0: damaged"]
+        index.expire()
 
-    assert index.problems == ["/lib/a.so: ELF+0x0: damaged"]
-    assert len(process.opened) == 2  # once for each mapping, not once for each look
+    assert len(process.opened) == 6  # three times for each mapping, not once for each look
     process.maps = ()
     process.maps = (mapping(C),)
     index.refresh()
     assert index.find(C) is None
     assert len(index.problems) == 1
+
+
+def test_a_file_that_is_just_coming_is_tried_again():
+    process = Process(mapping(A), unreadable=("/lib/a.so",))
+    index = process.index
+    assert index.find(A) is None
+    assert index.is_unsettled(A)
+    assert not index.is_unsettled(B)
+    generation = index.generation
+    process.unreadable = ()
+    assert index.find(A) is None  # not before the next look
+    index.expire()
+
+    assert index.find(A).path == "/lib/a.so"
+    assert index.generation > generation  # that nobody knew a row there is void
+    assert not index.is_unsettled(A)
+    assert index.problems == []
+
+
+def test_what_cannot_be_opened_is_settled_after_a_few_tries():
+    process = Process(mapping(A), unreadable=("/lib/a.so",))
+    index = process.index
+    unsettled = []
+    for _ in range(4):
+        index.find(A)
+        unsettled.append(index.is_unsettled(A))
+        index.expire()
+
+    assert unsettled == [True, True, False, False]
+
+
+def test_files_that_come_and_go_are_changing():
+    """Not those that only come, as most libraries do; and of those that are in use, what is there now."""
+    one, other = mapping(A, "/lib/one.so", inode=1), mapping(A, "/lib/other.so", inode=2)
+    process = Process(one)
+    index = process.index
+    index.find(A)
+    process.maps = (one, mapping(B, "/lib/late.so", inode=3))
+    index.expire()
+    index.find(B)
+    assert index.changing == frozenset()
+    process.maps = (other, mapping(B, "/lib/late.so", inode=3))
+    index.refresh()
+    assert index.changing == frozenset()  # nobody has asked for it
+    found = index.find(A)
+    assert found.path == "/lib/other.so"
+    assert index.changing == {found}
 
 
 def test_a_mapping_that_no_segment_explains_is_a_problem_that_is_said_once():

@@ -3,6 +3,7 @@
 Law: opens nothing and reads no /proc: it is given `read_maps` and `open_image`.  An address that misses
 reads the maps again, at most once between two calls of `expire` (one sample), so a wild return address costs
 little.  `generation` changes whenever an executable mapping has changed: what was cached by address is void.
+A file that cannot be opened may just be coming or going (dlopen, dlclose): it is tried again a few times.
 """
 
 from bisect import bisect_right
@@ -15,6 +16,7 @@ from sfsample.modules.maps import Mapping
 from sfsample.modules.module import Module
 from sfsample.modules.tables import Tables
 
+_TRIES = 3
 ReadMaps = Callable[[], tuple[Mapping, ...]]
 OpenImage = Callable[[Mapping], ElfImage]
 TablesOf = Callable[[ElfImage], Tables]
@@ -42,6 +44,9 @@ class ModuleIndex:
         self._modules: dict[Mapping, Module | None] = {}
         self._same: dict[tuple[str, str, int, int], Module] = {}
         self._seen: dict[tuple[ElfImage, int, str], Module] = {}
+        self._failed: dict[Mapping, list[str]] = {}  # why it could not be opened, each time
+        self._again: set[Mapping] = set()  # those that will be tried again
+        self._changing: set[str] = set()  # files that have gone, and those that came then
         self._fresh = False
         self._read_memory = read_memory
         self._generated = GeneratedCode(read_memory)
@@ -49,7 +54,11 @@ class ModuleIndex:
         self._problems: list[str] = []
 
     def expire(self) -> None:
-        """Allow the next miss to read the maps again."""
+        """Allow the next miss to read the maps again, and what could not be opened to be tried again."""
+        if self._again:
+            self._modules = {mapping: m for mapping, m in self._modules.items() if mapping not in self._again}
+            self._again.clear()
+            self.refresh(force=True)
         self._fresh = False
 
     def refresh(self, *, force: bool = False) -> None:
@@ -62,12 +71,34 @@ class ModuleIndex:
         executable = tuple(m for m in self._mappings if m.executable)
         if executable == self._executable and not force:
             return
+        self._note_changes({*self._executable}, {*executable})
         self._executable = executable
         self._starts = [m.start for m in executable]
         self._modules = {m: self._modules[m] for m in executable if m in self._modules}
         self._same = {key: m for key, m in self._same.items() if m in self._modules.values()}
         self._generated.forget()
         self.generation += 1
+
+    def _note_changes(self, before: set[Mapping], now: set[Mapping]) -> None:
+        if any(mapping.is_file for mapping in before - now):
+            self._changing |= {mapping.path for mapping in before ^ now if mapping.is_file}
+        self._failed = {mapping: why for mapping, why in self._failed.items() if mapping in now}
+
+    @property
+    def has_changed(self) -> bool:
+        """Whether a file has gone that was mapped before."""
+        return bool(self._changing)
+
+    @property
+    def changing(self) -> frozenset[Module]:
+        """The modules in use that have come and gone, and may do so again."""
+        if not self._changing:
+            return frozenset()
+        return frozenset(m for m in self._modules.values() if m is not None and m.path in self._changing)
+
+    def is_unsettled(self, address: int) -> bool:
+        """Whether the module at `address` could not be opened, and will be tried again after `expire`."""
+        return bool(self._again) and self._lookup(address) in self._again
 
     def reload(self, modules: Collection[Module]) -> frozenset[Module]:
         """Read the maps again; return what is now where `modules` were, one of which was replaced."""
@@ -90,7 +121,9 @@ class ModuleIndex:
     @property
     def problems(self) -> list[str]:
         """What could not be opened, and what the modules have lost."""
-        return [*self._problems, *(text for module in self._seen.values() for text in module.problems)]
+        failed = (failures[-1] for failures in self._failed.values() if len(failures) < _TRIES)
+        lost = dict.fromkeys([*self._problems, *failed])
+        return [*lost, *(text for module in self._seen.values() for text in module.problems)]
 
     def mapping(self, address: int) -> Mapping | None:
         """Return the executable mapping at `address`."""
@@ -151,8 +184,9 @@ class ModuleIndex:
         try:
             image = self._open_image(mapping)
         except SfsampleError as failure:
-            self._lose(f"{mapping.path}: {failure}")
+            self._fail(mapping, f"{mapping.path}: {failure}")
             return None
+        self._failed.pop(mapping, None)
         offset = 0 if mapping.path == "[vdso]" else mapping.offset
         bias = image.load_bias(mapping.start, offset, executable=mapping.executable)
         if bias is None:
@@ -180,6 +214,14 @@ class ModuleIndex:
             return None
         start, end = module.vaddr(mapping.start), module.vaddr(mapping.end)
         return module if any(low < end and start < high for low, high in module.image.executable) else None
+
+    def _fail(self, mapping: Mapping, text: str) -> None:
+        failures = self._failed.setdefault(mapping, [])
+        failures.append(text)
+        if len(failures) < _TRIES:
+            self._again.add(mapping)
+        else:
+            self._lose(text)
 
     def _lose(self, text: str) -> None:
         if text not in self._problems:

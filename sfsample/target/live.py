@@ -133,16 +133,21 @@ class LiveProcess:
 
         dlclose(3) and dlopen(3) can put another library at the same addresses, and nothing else would tell.
         """
-        for module in modules:
-            vaddr, size = module.image.mark
-            mapping = self.index.any_mapping(module.address(vaddr))
-            if mapping is not None and mapping.path != module.path:
-                continue  # its code was mapped again elsewhere, without what marks it
-            expected = module.image.loaded(vaddr, size)
-            count = self._mark.fill(tid, module.address(vaddr), size)
-            if expected is not None and count == size and self._mark.bytes[:count] != expected:
-                return True
-        return False
+        return any(self._is_replaced(tid, module) for module in modules)
+
+    def _is_replaced(self, tid: int, module: Module) -> bool:
+        vaddr, size = module.image.mark
+        address, expected = module.address(vaddr), module.image.loaded(vaddr, size)
+        mapping = self.index.any_mapping(address)
+        if expected is None or (mapping is not None and mapping.path != module.path):
+            return False  # its code was mapped again elsewhere, without what marks it
+        if self._mark.fill(tid, address, size) == size:
+            return self._mark.bytes[:size] != expected
+        # it has gone, perhaps for a moment only; or nobody can read it there, or the thread has ended
+        self.index.refresh()
+        mapping = self.index.any_mapping(address)
+        gone = mapping is None or mapping.path != module.path
+        return gone or self._mark.fill(tid, address, size) == size
 
     def take_instant(self) -> Instant:
         """Capture all threads at one instant; `read` and `capture` give that until `leave_instant`."""

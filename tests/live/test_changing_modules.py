@@ -4,6 +4,8 @@ Law: built from source here, so gcc is wanted; where there is none, the tests sa
 the whole and true stack: a row, a module or a name that was kept too long shows.
 """
 
+import re
+
 import pytest
 
 import sfsample
@@ -24,6 +26,11 @@ void entry(void) { volatile char frame[SIZE]; frame[0] = 1; NAME_burn(); __asm__
 """
 
 
+# gcc's crtbegin.o and crti.o have no tables
+UNTABLED = r"(_init|_fini|frame_dummy|(de)?register_tm_clones|__do_global_dtors_aux)"
+IN_LIBRARY = re.compile(r";main;run_(a|b);entry(;\1_burn)?$")
+
+
 def test_a_row_does_not_outlive_its_library(tmp_path):
     for name, size in (("a", "24"), ("b", "100")):
         source = PLUGIN.replace("NAME", name).replace("SIZE", size)
@@ -33,15 +40,13 @@ def test_a_row_does_not_outlive_its_library(tmp_path):
             profile = record_samples(process.pid, 150, rate=99)
         finally:
             process.kill()
-    text = sfsample.folded(profile)
-    counts = {stack: int(count) for stack, _, count in (line.rpartition(" ") for line in text.splitlines())}
-    tails = {tail: sum(n for stack, n in counts.items() if stack.endswith(tail))
-             for tail in (";main;run_a;entry;a_burn", ";main;run_b;entry;b_burn")}  # fmt: skip
-    assert all(tails.values()), text
-    assert sum(tails.values()) > 0.9 * profile.stats.samples, text  # the rest is in dlopen and dlclose
-    # not everything can be told: a stop in _init, which has no table, and a swap that goes unseen because the
-    # check before the stop fell between dlclose and dlopen (0.6 % of 1,339 on a machine with a load of 15)
-    assert profile.stats.stacks["outermost"] > 0.97 * profile.stats.samples, profile.stats.stacks
+    lines = sfsample.folded(profile).splitlines()
+    stacks = [line.rpartition(" ")[0] for line in lines]
+    cut_short = [stack for stack in stacks if "[truncated" in stack]
+    inside = [stack for stack in stacks if "entry" in stack and stack not in cut_short]
+    assert {found[1] for stack in inside if (found := IN_LIBRARY.search(stack))} == {"a", "b"}
+    assert all(IN_LIBRARY.search(stack) for stack in inside), inside
+    assert all(re.search(rf"no_row\];{UNTABLED}$", stack) for stack in cut_short), cut_short
 
 
 MOVED = """
