@@ -5,6 +5,7 @@ from sfsample.output.folded import folded_lines
 from sfsample.profile import Location, Profile
 from sfsample.report.naming import name_profile
 from sfsample.symbolize.named_frame import NamedFrame
+from sfsample.symbolize.unnamed import Unnamed
 
 A, B, C = (Location(None, n, n) for n in (0xA, 0xB, 0xC))
 
@@ -21,11 +22,16 @@ def profile(*samples: tuple[int, int, list[Location], StopReason]) -> Profile:
 class Namer:
     """Calls a place by its address, or by its number alone."""
 
+    problems = ("libc.so.6: no lines",)
+
     def __init__(self, name=lambda place: f"f{place.address:x}") -> None:
         self._name = name
 
     def frames(self, place: Location) -> tuple[NamedFrame, ...]:
         return (NamedFrame(self._name(place), None, None, None),)
+
+    def unnamed(self) -> list[Unnamed]:
+        return [Unnamed("/bin/x", 3, "stripped")]
 
 
 def folded(made: Profile, namer=Namer(), **options) -> list[str]:  # noqa: B008 - it has no state
@@ -86,12 +92,21 @@ def test_names_of_processes_and_threads_are_cleaned():
 
 
 def test_inlined_functions_are_frames():
-    class Inlines:
+    class Inlines(Namer):
         def frames(self, _place: Location) -> tuple[NamedFrame, ...]:
             inner = NamedFrame("inner_[i]", "inner", None, None, "a.c", 3, inlined=True)
             return inner, NamedFrame("outer", "outer", None, None, "a.c", 9)
 
     assert folded(profile((1, 1, [A], OK)), Inlines()) == ["redis-server;outer;inner_[i] 1"]
+
+
+def test_what_has_no_name_is_among_the_statistics():
+    made = profile((1, 1, [A], OK))
+    made.stats.note("a problem")
+    stats = name_profile(made, Namer()).stats
+
+    assert stats["problems"] == ["a problem", "libc.so.6: no lines"]
+    assert stats["unnamed"] == [{"where": "/bin/x", "places": 3, "why": "stripped", "hint": ""}]
 
 
 def test_nothing():

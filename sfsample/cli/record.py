@@ -23,6 +23,7 @@ from sfsample.output.formats import FORMATS
 from sfsample.output.summary import summary_lines
 from sfsample.profile import Profile
 from sfsample.replay.store import BadStacks
+from sfsample.report.report import Report
 from sfsample.stats import Stats
 
 if TYPE_CHECKING:
@@ -73,10 +74,11 @@ def _record(
         with Progress(quiet=arguments.quiet) as progress:
             stop = _watching(arguments, profile.stats, progress, interrupt)
             sample(arguments, pids, arguments.duration, stop, profile=profile, bad_stacks=bad_stacks)
-        _write_stats(arguments, stats, profile.stats)
-        judge(profile.stats, pids)
         namer = api.symbolizer(profile, wanted)
-        output.write(api.render(api.named(profile, namer), arguments.format, threads=arguments.threads))
+        report = api.named(profile, namer)
+        _write_stats(arguments, stats, report)
+        judge(profile.stats, pids)
+        output.write(api.render(report, arguments.format, threads=arguments.threads))
     return profile, [*map(str, namer.unnamed()), *namer.problems]
 
 
@@ -208,8 +210,8 @@ def _finish(child: "Popen[bytes]", *, quiet: bool) -> None:
             say(f"sfsample: terminated {child.pid}, which this command had started")
 
 
-def _write_stats(arguments: Namespace, output: Output | None, stats: Stats) -> None:
-    text = json_text(stats.as_json())
+def _write_stats(arguments: Namespace, output: Output | None, report: Report) -> None:
+    text = json_text(report.stats or {})
     if output is not None:
         output.write(text)
     elif arguments.stats == "-":

@@ -20,6 +20,7 @@ from sfsample.cli.values import suffix_of
 from sfsample.errors import NoSuchProcess, SfsampleError
 from sfsample.model import Capture, StopReason
 from sfsample.output.formats import FORMATS
+from sfsample.output.summary import unnamed_lines
 from sfsample.profile import Profile
 from sfsample.stats import Stats
 from sfsample.target.process import start_time
@@ -120,7 +121,8 @@ def _slice(arguments: Namespace, pids: list[int], duration: float, interrupt: In
     finally:
         output.discard()
     if not arguments.quiet:
-        say(f"sfsample: {path}: {_outcome(profile.stats)}")
+        unnamed = unnamed_lines([*map(str, namer.unnamed()), *namer.problems], verbose=arguments.verbose)
+        say(f"sfsample: {path}: {_outcome(profile.stats)}", *(f"  {line}" for line in unnamed))
     if arguments.keep:
         _forget_old(arguments.output_dir, label, suffix, arguments.keep)
 

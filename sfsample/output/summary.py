@@ -31,11 +31,16 @@ def summary_lines(
     yield from _pauses(stats)
     yield from _stacks(stats)
     yield from _modules(stats, verbose=verbose)
+    yield from unnamed_lines(unnamed, verbose=verbose)
+    yield from _problems(stats, verbose=verbose)
+
+
+def unnamed_lines(unnamed: Sequence[str], *, verbose: bool = False) -> Iterator[str]:
+    """Yield where places have no name, and why."""
     shown = unnamed if verbose else unnamed[:_SHOWN]
     yield from (f"unnamed   {text}" for text in shown)
     if len(unnamed) > len(shown):
         yield f"          and {len(unnamed) - len(shown)} more (-v shows all)"
-    yield from _problems(stats, verbose=verbose)
 
 
 def _achieved(stats: Stats) -> str:

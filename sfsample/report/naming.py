@@ -4,13 +4,15 @@ Law: the only step between `Profile` and `Report`; the symbolizer decides what a
 put into tables.  A place that stands for inlined functions becomes one frame for each.
 """
 
-from typing import Protocol
+from collections.abc import Sequence
+from typing import Any, Protocol
 
 from sfsample.profile import Location, Profile, StackKey, Timeline
 from sfsample.report.builder import ReportBuilder
 from sfsample.report.report import WEIGHTS, Report, ReportFrame, ReportTimeline, Thread
 from sfsample.symbolize.named_frame import NamedFrame
 from sfsample.symbolize.names import clean_name
+from sfsample.symbolize.unnamed import Unnamed
 
 
 class Namer(Protocol):
@@ -18,6 +20,15 @@ class Namer(Protocol):
 
     def frames(self, location: Location, /) -> tuple[NamedFrame, ...]:
         """Return at least one."""
+        ...
+
+    def unnamed(self) -> Sequence[Unnamed]:
+        """Return which of the places asked for have no name."""
+        ...
+
+    @property
+    def problems(self) -> Sequence[str]:
+        """What could not be read."""
         ...
 
 
@@ -44,8 +55,15 @@ def name_profile(profile: Profile, namer: Namer) -> Report:
         rate_hz=profile.stats.rate_hz,
         duration_ns=round(profile.stats.duration_s * 1e9),
         timeline=None if profile.timeline is None else _timeline(profile.timeline, indexes),
-        stats=profile.stats.as_json(),
+        stats=_stats(profile, namer),
     )
+
+
+def _stats(profile: Profile, namer: Namer) -> dict[str, Any]:
+    """Return what the recording lost, and what was lost by naming."""
+    stats = profile.stats.as_json()
+    stats["problems"] += namer.problems
+    return {**stats, "unnamed": [one._asdict() for one in namer.unnamed()]}
 
 
 def _timeline(timeline: Timeline, indexes: dict[StackKey, int]) -> ReportTimeline:

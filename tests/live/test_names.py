@@ -1,9 +1,11 @@
 """Names that depend on the process: perf maps in its own namespaces, real JITs, debug files in its root."""
 
+import json
 import os
 import platform
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -126,14 +128,30 @@ def test_a_stripped_program_says_why(tmp_path: Path) -> None:
     shutil.copy(Path(fixture("v3")).with_name("libcallee.so"), tmp_path)
     subprocess.run(["strip", "-o", program, fixture("v3")], check=True)
     with running(str(program), "framepointer") as target:
-        done = sfsample("-p", target.pid, "-d", SPIN_S)
+        stats = tmp_path / "stats"
+        done = sfsample("-p", target.pid, "-d", SPIN_S, "--stats", stats)
         told = [line for line in done.err if f"{program}: " in line]
         assert len(told) == 1
         assert "places have no name: stripped, and no debug file for build-id" in told[0]
         assert told[0].endswith("; keep the unstripped file, and give its directory with --debug-dir")
+        [entry] = [one for one in json.loads(stats.read_text())["unnamed"] if one["where"] == str(program)]
+        assert told[0].endswith(f": {entry['why']}; {entry['hint']}")
+        assert f": {entry['places']} places have" in told[0]
         dumped = sfsample("dump", "-v", "-p", target.pid)
         assert [line for line in dumped.err if f"{program}: " in line]
         assert not [line for line in sfsample("dump", "-p", target.pid).err if f"{program}: " in line]
+
+
+def test_watch_says_why_there_are_no_names(tmp_path: Path) -> None:
+    with running(fixture("v3"), "framepointer") as target:
+        directory = tmp_path / "slices"
+        words = ("watch", "-p", target.pid, "--every", "1s", "--for", "300ms", "--output-dir", directory)
+        with begun(*words) as child:
+            wait_until(lambda: directory.is_dir() and any(directory.glob("*.folded")), "a slice")
+            child.send_signal(signal.SIGTERM)
+            done = ended(child)
+    where = next(at for at, line in enumerate(done.err) if re.search(r"\.folded: \d+ samples", line))
+    assert re.match(rf"  unnamed   process {target.pid}: 1 place has no name: generated", done.err[where + 1])
 
 
 @pytest.mark.skipif(not is_root() or not may(*NOBODY), reason="needs root and setpriv")
