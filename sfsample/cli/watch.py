@@ -116,8 +116,8 @@ def _slice(arguments: Namespace, pids: list[int], duration: float, interrupt: In
         profile = Profile(rate(arguments), timeline=FORMATS[arguments.format].timeline)
         sample(arguments, pids, duration, interrupt, profile=profile)
         check_begun(profile.stats, pids)
-        named = api.named(profile, api.symbolizer(profile, naming(arguments)))
-        output.write(api.render(named, arguments.format, threads=arguments.threads))
+        namer = api.symbolizer(profile, naming(arguments))
+        output.write(api.render(api.named(profile, namer), arguments.format, threads=arguments.threads))
     finally:
         output.discard()
     if not arguments.quiet:

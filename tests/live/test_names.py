@@ -15,10 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.live.cli_runner import NOBODY, begun, ended, is_root, sfsample
+from tests.live.cli_runner import NOBODY, Done, begun, ended, is_root, sfsample
 from tests.live.targets import HANG_S, LineReader, Target, fixture, running, wait_until
 
-SPIN_S = "1"
 TMP = Path("/tmp")  # noqa: S108 - where JITs write their maps
 
 
@@ -28,6 +27,15 @@ def may(*words: str) -> bool:
 
 ALONE = ("unshare", "--mount", "--propagation", "private", "--pid", "--fork", "--kill-child")
 alone = pytest.mark.skipif(not may(*ALONE), reason="may not make mount and pid namespaces (needs root)")
+
+
+def sampled(*words: object, least: int = 1, **options: object) -> Done:
+    """Record for a second, on a busy machine again and for longer, until there are samples."""
+    for doubled in range(6):
+        done = sfsample(*words, "-d", 1 << doubled, **options)
+        if sum(done.stacks().values()) >= least:
+            break
+    return done
 
 
 def generated_code(pid: int) -> int:
@@ -51,14 +59,14 @@ def perf_map(directory: Path, pid: int, text: str) -> Iterator[Path]:
 
 def test_a_perf_map_names_generated_code() -> None:
     with running(str(fixture("v3")), "framepointer") as target:
-        before = sfsample("-p", target.pid, "-d", SPIN_S)
+        before = sampled("-p", target.pid)
         assert all("_[j]" not in stack for stack in before.stacks())
         assert any(
             f"process {target.pid}: 1 place has no name: generated code" in line for line in before.err
         )
         text = f"{generated_code(target.pid):x} 1000 Interpreter:~run main.js:1\n"
         with perf_map(TMP, target.pid, text):
-            done = sfsample("-p", target.pid, "-d", SPIN_S)
+            done = sampled("-p", target.pid)
         assert done.stacks()
         for stack in done.stacks():
             assert "jit_caller;Interpreter:~run main.js:1_[j];jit_callback" in stack
@@ -79,7 +87,7 @@ def test_the_perf_map_is_that_of_the_targets_namespaces(tmp_path: Path) -> None:
         assert inside != pid
         where = f"{generated_code(pid):x} 1000"
         with perf_map(TMP, pid, f"{where} wrong\n"), perf_map(inner, inside, f"{where} right\n"):
-            done = sfsample("-p", pid, "-d", SPIN_S)
+            done = sampled("-p", pid)
         assert done.stacks()
         assert all("jit_caller;right_[j];jit_callback" in stack for stack in done.stacks())
 
@@ -116,7 +124,7 @@ def test_debug_files_are_found_in_the_targets_root(tmp_path: Path) -> None:
     script = f'mount --bind {debug} {tmp_path / ".debug"} && exec "$0" "$@"'
     with inner_target([*ALONE, "sh", "-c", script, str(program), "framepointer"]) as pid:
         assert not (tmp_path / ".debug" / "program.debug").exists()
-        done = sfsample("-p", pid, "-d", SPIN_S)
+        done = sampled("-p", pid)
         assert done.stacks()
         assert all("main;jit_caller;" in stack for stack in done.stacks()), (done.stacks(), done.err)
 
@@ -129,7 +137,7 @@ def test_a_stripped_program_says_why(tmp_path: Path) -> None:
     subprocess.run(["strip", "-o", program, fixture("v3")], check=True)
     with running(str(program), "framepointer") as target:
         stats = tmp_path / "stats"
-        done = sfsample("-p", target.pid, "-d", SPIN_S, "--stats", stats)
+        done = sampled("-p", target.pid, "--stats", stats)
         told = [line for line in done.err if f"{program}: " in line]
         assert len(told) == 1
         assert "places have no name: stripped, and no debug file for build-id" in told[0]
@@ -143,15 +151,15 @@ def test_a_stripped_program_says_why(tmp_path: Path) -> None:
 
 
 def test_watch_says_why_there_are_no_names(tmp_path: Path) -> None:
-    with running(fixture("v3"), "framepointer") as target:
-        directory = tmp_path / "slices"
-        words = ("watch", "-p", target.pid, "--every", "1s", "--for", "300ms", "--output-dir", directory)
-        with begun(*words) as child:
-            wait_until(lambda: directory.is_dir() and any(directory.glob("*.folded")), "a slice")
-            child.send_signal(signal.SIGTERM)
-            done = ended(child)
-    where = next(at for at, line in enumerate(done.err) if re.search(r"\.folded: \d+ samples", line))
-    assert re.match(rf"  unnamed   process {target.pid}: 1 place has no name: generated", done.err[where + 1])
+    words = ("--every", "1s", "--for", "500ms", "--mode", "wall", "--output-dir", tmp_path)
+    with running(fixture("v3"), "framepointer") as target, begun("watch", "-p", target.pid, *words) as child:
+        wait_until(
+            lambda: any(path.stat().st_size for path in tmp_path.glob("*.folded")), "a slice with samples"
+        )
+        child.send_signal(signal.SIGTERM)
+        done = ended(child)
+    at = next(at for at, line in enumerate(done.err) if re.search(r"\.folded: [1-9]\d* samples", line))
+    assert re.match(rf"  unnamed   process {target.pid}: 1 place has no name: generated", done.err[at + 1])
 
 
 @pytest.mark.skipif(not is_root() or not may(*NOBODY), reason="needs root and setpriv")
@@ -163,7 +171,7 @@ def test_a_library_that_is_gone_has_its_exported_names() -> None:
         Path(directory).chmod(0o755)
         with running(str(Path(directory, "target")), "library", wrapper=tuple(NOBODY)) as target:
             Path(directory, "libcallee.so").unlink()
-            done = sfsample("-p", target.pid, "-d", SPIN_S, wrapper=NOBODY)
+            done = sampled("-p", target.pid, wrapper=NOBODY)
     assert done.stacks()
     assert all(";callee_entry" in stack for stack in done.stacks())
     assert any("using the copy in the target's memory" in line for line in done.err)
@@ -189,7 +197,7 @@ ctypes.CFUNCTYPE(ctypes.c_int)(pause - start + again)()
 def test_code_that_is_mapped_twice_has_its_names() -> None:
     with spoken([sys.executable, "-c", TWICE]) as pid:
         wait_until(lambda: Path(f"/proc/{pid}/syscall").read_text().startswith("34 "), "it is in pause(2)")
-        done = sfsample("-p", pid, "-d", SPIN_S, "--mode", "wall")
+        done = sampled("-p", pid, "--mode", "wall")
     [stack] = done.stacks()
     assert re.search(r"pause$", stack)
     assert not any("not the one that is mapped" in line for line in done.err)
@@ -213,9 +221,7 @@ def test_where_a_sleeping_thread_is_in_the_kernel() -> None:
     with sleeper() as pid:
         expected = Path(f"/proc/{pid}/stack").read_text().splitlines()
         functions = [line.partition("] ")[2].partition("+")[0] + "_[k]" for line in expected]
-        plain, done = (
-            sfsample("-p", pid, "-d", SPIN_S, "--mode", "wall", *flags) for flags in ([], ["--kernel"])
-        )
+        plain, done = (sampled("-p", pid, "--mode", "wall", *flags) for flags in ([], ["--kernel"]))
         dumped = sfsample("dump", "--kernel", "-p", pid)
     [stack], [without] = done.stacks(), plain.stacks()
     assert stack == ";".join([without, *reversed(functions)])
@@ -226,7 +232,7 @@ def test_where_a_sleeping_thread_is_in_the_kernel() -> None:
 def test_without_permission_there_is_a_word_about_the_kernel() -> None:
     with sleeper(*NOBODY) as pid:
         flags = ("-p", pid, "--kernel")
-        done = sfsample(*flags, "-d", SPIN_S, "--mode", "wall", wrapper=NOBODY)
+        done = sampled(*flags, "--mode", "wall", wrapper=NOBODY)
         dumped = sfsample("dump", *flags, wrapper=NOBODY)
     assert all("_[k]" not in stack for stack in done.stacks())
     for one in (done, dumped):
@@ -262,8 +268,7 @@ def test_node() -> None:
     with spoken(["node", "--perf-basic-prof", "-e", NODE]) as pid:
         path = TMP / f"perf-{pid}.map"
         wait_until(lambda: re.search(r" JS:\*fib ", path.read_text()), "fib is optimized")
-        with begun("-p", pid, "-d", "2") as child:
-            done = ended(child)
+        done = sampled("-p", pid, least=20)
     frames = [frame for stack in done.stacks() for frame in stack.split(";")]
     assert any(re.fullmatch(r"JS:\*fib .*_\[j\]", frame) for frame in frames)
     assert not any("not the one that is mapped" in line for line in done.err)
@@ -290,7 +295,7 @@ def test_python() -> None:
     if python is None:
         pytest.skip("no Python with a perf trampoline (3.12 or later) is installed")
     with spoken([python, "-X", "perf", "-c", PYTHON]) as pid:
-        done = sfsample("-p", pid, "-d", "2")
+        done = sampled("-p", pid)
     assert done.stacks()
     for stack in done.stacks():
         assert re.match(r"[^;]+;_start;.*;py::<module>:<string>_\[j\];", stack)
@@ -312,6 +317,6 @@ def test_a_stub_as_that_of_python_is_passed() -> None:
     """It moves sp and keeps no frame pointer; of no use is the one of its caller, whom it would skip."""
     with spoken([sys.executable, "-c", STUB]) as pid:
         wait_until(lambda: Path(f"/proc/{pid}/syscall").read_text().startswith("34 "), "it is in pause(2)")
-        done = sfsample("-p", pid, "-d", SPIN_S, "--mode", "wall")
+        done = sampled("-p", pid, "--mode", "wall")
     [stack] = done.stacks()
     assert re.match(r"[^;]+;_start;.*ffi[^;]*;\[0x[0-9a-f]+\];[^;]*pause$", stack)
