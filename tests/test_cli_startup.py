@@ -16,7 +16,7 @@ HEAVY = {
     "tempfile", "logging", "ctypes", "inspect", "shutil", "random", "socket", "selectors", "threading",
 }  # fmt: skip
 OURS = {"sfsample", "sfsample.errors", "sfsample.cli"} | {
-    f"sfsample.cli.{name}" for name in ("options", "flags", "values")
+    f"sfsample.cli.{name}" for name in ("options", "flags", "shared_flags", "values")
 }
 
 
