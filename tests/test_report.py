@@ -101,6 +101,8 @@ def test_foreign_folded_stacks():
         (b'{"schema": ' + b"[" * 100_000, "not JSON"),
         (b'{"schema": "other/1"}', "schema"),
         (b"not folded at all", "line 1"),
+        (FORMATS["html"].write(full()), "a picture"),
+        (FORMATS["svg"].write(full()), "a picture"),
         (b"a;b 1\nc;d\n", "line 2"),
         (b"\x1f\x8bxx", "gzip"),
         (gzip.compress(b"a;b 1\n")[:-9], "gzip ends too early"),

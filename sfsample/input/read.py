@@ -11,6 +11,7 @@ from sfsample.errors import BadInput, SfsampleError
 from sfsample.report.report import Report
 
 _JSON = re.compile(rb"\s*\{\s*[\"}]")
+_PICTURE = re.compile(rb"\s*<(!doctype html|svg)\b", re.IGNORECASE)
 _LARGEST = 2 << 30  # bytes after decompression
 
 
@@ -21,7 +22,7 @@ def read_report(path: str) -> Report:
     except BadInput as failure:
         raise SfsampleError(
             f"cannot read: {path}: {failure}",
-            "give a profile in one of these formats: json (of sfsample), folded, pprof",
+            "give a profile in one of these formats: json (sfsample -o out.json), folded, pprof",
         ) from None
 
 
@@ -29,6 +30,8 @@ def parse(data: bytes) -> Report:
     """Return the report in the bytes of a file."""
     if data[:2] == b"\x1f\x8b":
         data = _decompress(data)
+    if _PICTURE.match(data):
+        raise BadInput("a picture: it can be made from a profile, but no profile from it")
     if _JSON.match(data):
         from sfsample.input.profile_json import read
     elif _is_text(data[:4096]):

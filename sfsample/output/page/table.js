@@ -56,7 +56,8 @@ class FunctionTable {
     for (const [text, title] of cells) line.insertCell().append(text), line.lastChild.title = title;
     const name = line.insertCell();
     const where = document.createElement("small");
-    where.textContent = ` ${profile.module(row.frame)}`;
+    where.textContent = ` ${fileName(profile.module(row.frame))}`;
+    where.title = profile.module(row.frame);
     name.append(profile.name(row.frame), where);
     line.addEventListener("click", () => this.pick(row.frame));
     line.addEventListener("keydown", (event) => { if (event.key === "Enter") this.pick(row.frame); });
