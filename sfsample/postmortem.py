@@ -7,11 +7,12 @@ from sfsample.formats.elf_core import CoreThread
 from sfsample.model import Capture
 from sfsample.snapshot import ProcessDump, ThreadDump
 from sfsample.target.core import CoreTarget
+from sfsample.target.core_calls import core_call, own_tid
 from sfsample.unwind.unwinder import Unwinder
 
 
 def take_core(core: CoreTarget, unwinder: Unwinder) -> ProcessDump:
-    """Unwind every thread.  A core file does not know when, nor what each thread was doing or called."""
+    """Unwind every thread.  A core file does not know when, nor how the threads were called."""
     threads = tuple(_thread(core, unwinder, thread) for thread in core.threads())
     return ProcessDump(
         core.pid, core.name, core.arguments.split(), core.exe, 0.0, threads, tuple(core.problems)
@@ -19,8 +20,11 @@ def take_core(core: CoreTarget, unwinder: Unwinder) -> ProcessDump:
 
 
 def _thread(core: CoreTarget, unwinder: Unwinder, thread: CoreThread) -> ThreadDump:
-    before = ThreadDump(thread.tid, core.name, "", Capture.FAILED, None, None, None, None, None, (),
-                        signal=thread.signal)  # fmt: skip
+    call = core_call(core, thread)
+    before = ThreadDump(
+        thread.tid, core.name, "", Capture.FAILED, None, None, call and call.syscall, None, None, (),
+        ns_tid=own_tid(core, thread), call=call, memory=core.memory, signal=thread.signal,
+    )  # fmt: skip
     snapshot = core.snapshot(thread)
     if isinstance(snapshot, str):
         return before._replace(error=snapshot)

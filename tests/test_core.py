@@ -5,6 +5,7 @@ The fixtures were written by real kernels and by gcore (scripts/build-cores); wh
 
 import json
 import lzma
+import os
 import re
 import shutil
 from pathlib import Path
@@ -20,7 +21,10 @@ from sfsample.errors import CoreError, FormatError
 from sfsample.formats.elf import ElfImage
 from sfsample.model import Capture, Found, StopReason
 from sfsample.replay.saved import from_json
+from sfsample.target.calls import Call
 from sfsample.target.core import CoreTarget
+from sfsample.target.core_calls import core_call, own_tid
+from sfsample.target.thread_facts import Syscall
 from tests.builders import elf_builder
 from tests.builders.core_builder import Load, auxv, core, files, note, prpsinfo, prstatus
 
@@ -328,3 +332,40 @@ def test_big_endian(table, capsys):
     assert document["stop_reason"] == "outermost"
     pcs = {int(frame["pc"], 16) for frame in document["frames"]}
     assert any(word & AARCH64_BE.ra_mask in pcs and word not in pcs for word in words if word)
+
+
+# -- what a thread did in the kernel
+
+
+def asleep(result: int, number: int = 202, code: bytes = b"\x0f\x05") -> Call | None:
+    """The call of a thread whose registers say so; each argument register holds its number in the call."""
+    words = [0] * 27
+    for at, index in enumerate((14, 13, 12, 7, 9, 8)):
+        words[index] = at
+    words[10], words[15], words[16], words[19] = result, number, 0x1002, 0x5000
+    target = opened(core(prstatus(7, pack("<27q", *words)), Load(0x1000, code + bytes(62), flags=5)))
+    return core_call(target, target.threads()[0])
+
+
+@pytest.mark.skipif(os.uname().machine != "x86_64", reason="names of system calls are those of this machine")
+def test_the_system_call_in_which_a_thread_slept() -> None:
+    for result in (-4, -512, -516):
+        call = asleep(result)
+        assert call is not None
+        assert (call.name, call.syscall) == ("futex", Syscall(202, (0, 1, 2, 3, 4, 5), 0x5000, 0x1002))
+    assert asleep(0) is None, "the call has been done"
+    assert asleep(-512, number=-1) is None, "it was in none"
+    assert asleep(-512, code=b"\x90\x90") is None, "no call is before the pc"
+    unknown = asleep(-512, number=100_000)
+    assert unknown is not None
+    assert unknown.name is None
+
+
+def test_the_id_that_glibc_knows_a_thread_by() -> None:
+    words = [0] * 27
+    words[21] = 0x8000
+    itself = pack("<QQQ", 0x8000, 0, 0x8000)
+    for head, expected in ((itself, 42), (bytes(24), 7)):
+        block = head.ljust(0x2D0, b"\0") + pack("<I", 42)
+        target = opened(core(prstatus(7, pack("<27q", *words)), Load(0x8000, block)))
+        assert own_tid(target, target.threads()[0]) == (expected if os.uname().machine == "x86_64" else 7)

@@ -242,7 +242,8 @@ def _child(call: Call, scene: Scene) -> Wait:
     if call.words[0] == "any child":
         names = [f"{pid} ({name})" for pid, name in scene.dump.children]
         pids = tuple(pid for pid, _ in scene.dump.children)
-        return Wait("child", f"a child to end: {', '.join(names[:3])}{', ...' * (len(names) > 3)}", pids=pids)
+        which = f": {', '.join(names[:3])}{', ...' * (len(names) > 3)}" if names else ""
+        return Wait("child", f"a child to end{which}", pids=pids)
     pid = int(call.words[0].rpartition(" ")[2])
     name = dict(scene.dump.children).get(pid)
     return Wait("child", f"child {pid}{f' ({name})' if name else ''} to end", pids=(pid,) if name else ())

@@ -88,9 +88,11 @@ def _state(thread: NamedThread) -> str:
     call = thread.dump.call
     if thread.dump.state == "R":
         return "runs"
-    if not thread.dump.state:  # out of a core file
-        return f"got {signal_name(thread.dump.signal)}" if thread.dump.signal else "was"
-    return f"is in {call.name}" if call and call.name else "sleeps"
+    if not thread.dump.state and thread.dump.signal:  # out of a core file
+        return f"got {signal_name(thread.dump.signal)}"
+    if call and call.name:
+        return f"is in {call.name}"
+    return "sleeps" if thread.dump.state else "stood"
 
 
 def seconds(value: float) -> str:

@@ -12,13 +12,13 @@ import socket
 import struct
 import subprocess
 import termios
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.live.cli_runner import sfsample
-from tests.live.hanging import Seen, build, hung, names, wait_for_calls
+from tests.live.hanging import Seen, build, find, hung, names, wait_for_calls
 from tests.live.targets import fixture, running, status
 
 pytestmark = pytest.mark.live
@@ -176,6 +176,45 @@ def test_two_hundred_idle_workers_and_one_culprit(hangs: Path) -> None:
         (process,) = seen.document["processes"]
         assert sorted(map(len, process["groups"])) == [1, 1, 3, 200]
         assert all(thread["moving"] is False for thread in process["threads"])
+
+
+# -- after its death
+
+
+@pytest.fixture
+def core(tmp_path: Path) -> Callable[[int], str]:
+    """Have gdb write the core file of a process, and return its verdict, in words."""
+    if find("gcore") is None:
+        pytest.skip("gdb, which makes core files, is not installed")
+
+    def verdict(pid: int) -> str:
+        path = tmp_path / "core"
+        subprocess.run(["gcore", "-o", path, str(pid)], check=True, capture_output=True, timeout=120)
+        done = sfsample("dump", "--core", f"{path}.{pid}")
+        assert done.code == 0, done.err
+        return re.sub(r"\n {5}|\n {3}(?!-)", " ", done.out.decode().partition("\n\n")[0])
+
+    return verdict
+
+
+def test_a_deadlock_is_found_in_a_core_file(hangs: Path, core: Callable[[int], str]) -> None:
+    with hung(hangs, "abba", futex=3) as target:
+        debit, credit = (names(target.pid)[name] for name in ("debit", "credit"))
+        said = core(target.pid)
+    assert "\n=> DEADLOCK: 2 threads wait for each other, and none can go on\n" in said
+    for me, other, way in ((debit, credit, "debit"), (credit, debit, "credit")):
+        held = rf"waits for mutex {ADDRESS}, held by thread {other} \(hangs\), in transfer <- {way}"
+        assert re.search(rf"thread {me} \(hangs\) {held}", said), said
+
+
+def test_a_core_file_does_not_tell_the_time(hangs: Path, core: Callable[[int], str]) -> None:
+    with hung(hangs, "starve", futex=3, clock_nanosleep=1) as target:
+        said = core(target.pid)
+    joins = rf"the main thread \({target.pid}\) waits for the end of thread \d+ \(hangs\), in starve"
+    assert re.search(joins, said), said
+    assert re.search(rf"waits for the read lock of rwlock {ADDRESS} \(held by 1 reader", said)
+    assert not re.search(TIME, said)
+    assert " more of" not in said
 
 
 # -- threads by themselves
