@@ -165,11 +165,12 @@ def test_the_legend_says_what_the_colours_mean(browser, tmp_path):
         assert ways == {"eh_frame": "50.0", "sframe": "40.0", "context": "10.0"}
 
 
-def test_a_tree_of_paths_that_share_beginnings_end_early_and_repeat(browser, tmp_path):
+@pytest.mark.parametrize("names", [3, 100, 5000])  # numbers of one, two and three letters
+def test_a_tree_of_paths_that_share_beginnings_end_early_and_repeat(browser, tmp_path, names):
     """Sums by node, against sums over the stacks."""
-    dice = random.Random(3)  # noqa: S311 - the same every time
+    dice = random.Random(names)  # noqa: S311 - the same every time
     stacks = Counter(
-        tuple(f"f{dice.randrange(3)}" for _ in range(dice.randint(1, 6))) for _ in range(300)
+        tuple(f"f{dice.randrange(names)}" for _ in range(dice.randint(1, 6))) for _ in range(3 * names)
     )  # also: recursion, and stacks that are the beginning of others
     report = from_lines(*(f"p;{';'.join(stack)} {count}" for stack, count in stacks.items()))
     own, total = Counter(), Counter()
@@ -182,7 +183,8 @@ def test_a_tree_of_paths_that_share_beginnings_end_early_and_repeat(browser, tmp
         row = "(r) => [r.cells[2].textContent.trim(), r.cells[0].title, r.cells[1].title]"
         shown = page.js(f"[...document.querySelectorAll('tbody tr')].map({row})")
         counts = {name: (int(self.split()[0]), int(whole.split()[0])) for name, self, whole in shown}
-        assert counts == {name: (own[name], total[name]) for name in total}
+        assert len(counts) == min(len(total), 500)
+        assert counts.items() <= {name: (own[name], total[name]) for name in total}.items()
 
 
 HOSTILE = ["<script>alert(1)</script>", "</script><img src=x onerror=window.broken=1>", "<!--", "]]>",
