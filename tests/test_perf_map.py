@@ -2,6 +2,7 @@
 
 import os
 import random
+import re
 
 import pytest
 from hypothesis import given
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 
 from sfsample.files import Home, Root
 from sfsample.profile import Location
+from sfsample.symbolize import perf_map
 from sfsample.symbolize.named_frame import NamedFrame
 from sfsample.symbolize.perf_map import Generated, PerfMap, PerfMaps
 from sfsample.symbolize.symbolizer import Symbolizer
@@ -114,7 +116,7 @@ def test_links_and_fifos_are_not_opened(home, tmp_path):
 
 def test_it_is_read_again_when_an_address_is_missed_and_it_has_grown(home, tmp_path):
     path = tmp_path / "tmp" / "perf-7.map"
-    maps = PerfMaps({1234: home})
+    maps = PerfMaps({1234: home}, clock=lambda: 0)
     assert maps.find(1234, 0x1000) is None
     assert not maps.has(1234)
     path.write_bytes(DATA)
@@ -126,6 +128,40 @@ def test_it_is_read_again_when_an_address_is_missed_and_it_has_grown(home, tmp_p
     assert maps.find(1234, 0x3000).name == "late"
     path.unlink()
     assert maps.find(1234, 0x3000).name == "late"  # what was known stays known
+
+
+def test_of_a_file_that_is_too_large_the_end_is_read(home, tmp_path, monkeypatch):
+    """What was written last holds where memory was used again; a line that is cut is none."""
+    monkeypatch.setattr(perf_map, "_MOST_BYTES", 1 << 20)
+    line = b"1000 10 f\n"
+    count = (1 << 20) // len(line) + 100
+    (tmp_path / "tmp" / "perf-7.map").write_bytes(b"5000 10 first\n" + line * count + b"1000 10 last\n")
+    maps = PerfMaps({1234: home})
+
+    assert maps.find(1234, 0x1000).name == "last"
+    assert maps.find(1234, 0x5000) is None
+    size = 14 + len(line) * count + 13
+    [told] = maps.problems
+    words = re.fullmatch(
+        r"process 1234: /tmp/perf-7.map: the first (\d+) of (\d+) bytes were .* last 1 MiB", told
+    )
+    assert int(words[2]) == size
+    assert (1 << 20) - len(line) <= size - int(words[1]) <= 1 << 20
+    assert (int(words[1]) - 14) % len(line) == 0  # whole lines
+
+
+def test_reading_it_again_takes_a_tenth_of_the_time_at_most(home, tmp_path):
+    """A JIT may write all the time, and every place that it has not written would have it read again."""
+    now = iter(range(1000))  # one second at every look: reading takes one
+    maps = PerfMaps({1234: home}, clock=lambda: next(now))
+    path = tmp_path / "tmp" / "perf-7.map"
+    path.write_bytes(b"")
+    missed = 0
+    for number in range(100):
+        with path.open("ab") as file:
+            file.write(b"%x 10 f\n" % (0x10 * number))
+        missed += maps.find(1234, 0x10 * number) is None
+    assert 80 <= missed < 99
 
 
 def test_a_frame_says_that_it_is_generated(home, tmp_path):

@@ -2,24 +2,26 @@
 
 Law: believed only if the target's user or root owns it, as perf does, and if it is a regular file.  Text from
 it is cleaned by whoever shows it.  Of several functions that cover an address, the one written last is meant:
-a JIT uses memory again.  Read once; read again when an address is not found and the file has grown or
-changed.
+a JIT uses memory again.  So of a file that is too large its end is read, and that is told.  Read once; read
+again when an address is not found and the file has grown or changed, but never for most of the time.
 
 Source: Linux, tools/perf/Documentation/jit-interface.txt: lines `START SIZE NAME`, both in hexadecimal.
 """
 
 import os
+import time
 from array import array
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from itertools import accumulate
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 from sfsample.files import Home
 
 _MOST_BYTES = 128 << 20
 _MOST_OUTER = 256  # starts to walk back over in search of a function that reaches further
 _END = 1 << 64
+_REST = 10  # times as long as it took to read a file it is not read again
 _LONGEST_NAME = 10_000
 _LONGEST_NUMBER = 18  # 0x and 16 digits
 
@@ -93,9 +95,16 @@ def path_of(home: Home) -> str:
 class PerfMaps:
     """The files of several processes."""
 
-    def __init__(self, homes: Mapping[int, Home]) -> None:
-        self._homes = homes
+    def __init__(self, homes: Mapping[int, Home], clock: Callable[[], float] = time.monotonic) -> None:
+        self._homes, self._clock = homes, clock
         self._maps: dict[int, tuple[tuple[int, ...], PerfMap | None]] = {}
+        self._not_before: dict[int, float] = {}
+        self._cut: dict[int, str] = {}
+
+    @property
+    def problems(self) -> list[str]:
+        """What was not read."""
+        return list(self._cut.values())
 
     def find(self, pid: int, address: int) -> Generated | None:
         """Return the generated function of process `pid` at an address."""
@@ -113,13 +122,29 @@ class PerfMaps:
 
     def _refresh(self, pid: int) -> None:
         """Read the file of a process if it has changed since it was read."""
-        before = self._maps.setdefault(pid, ((), None))
-        home = self._homes.get(pid)
+        before, _ = self._maps.setdefault(pid, ((), None))
+        home, begun = self._homes.get(pid), self._clock()
         fd = home.root.open(path_of(home), follow=False) if home and home.root else None
         if fd is None or home is None:
             return
         with open(fd, "rb") as file:
             status = os.fstat(fd)
             version = (status.st_ino, status.st_size, status.st_mtime_ns)
-            if version != before[0] and status.st_uid in (0, home.uid):
-                self._maps[pid] = (version, PerfMap(file.read(_MOST_BYTES)))
+            may = status.st_uid in (0, home.uid) and begun >= self._not_before.get(pid, begun)
+            if may and version != before:
+                data, left_out = _end_of(file, status.st_size)
+                self._maps[pid] = (version, PerfMap(data))
+                self._not_before[pid] = begun + (1 + _REST) * (self._clock() - begun)
+                if left_out:
+                    sizes = f"the first {left_out} of {status.st_size} bytes were not read"
+                    self._cut[pid] = (
+                        f"process {pid}: {path_of(home)}: {sizes}, only the last {_MOST_BYTES >> 20} MiB"
+                    )
+
+
+def _end_of(file: BinaryIO, size: int) -> tuple[bytes, int]:
+    """Return a file, or the whole lines at its end, and how many bytes come before them."""
+    at = max(0, size - _MOST_BYTES)
+    file.seek(at)
+    left_out = at + len(file.readline(_MOST_BYTES)) if at else 0
+    return file.read(_MOST_BYTES), left_out

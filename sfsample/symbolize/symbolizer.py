@@ -78,7 +78,7 @@ class Symbolizer:
     @property
     def problems(self) -> list[str]:
         """What could not be read."""
-        return self._lines.problems
+        return [*self._lines.problems, *self._perf_maps.problems]
 
     def _named(self, location: Location) -> tuple[NamedFrame, ...]:
         module = location.module
