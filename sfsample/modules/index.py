@@ -96,6 +96,10 @@ class ModuleIndex:
             return frozenset()
         return frozenset(m for m in self._modules.values() if m is not None and m.path in self._changing)
 
+    def is_mapped(self, module: Module) -> bool:
+        """Whether code of a module was mapped, as of the last refresh."""
+        return module in self._modules.values()
+
     def is_unsettled(self, address: int) -> bool:
         """Whether the module at `address` could not be opened, and will be tried again after `expire`."""
         return bool(self._again) and self._lookup(address) in self._again

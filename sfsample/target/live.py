@@ -139,7 +139,8 @@ class LiveProcess:
         vaddr, size = module.image.mark
         address, expected = module.address(vaddr), module.image.loaded(vaddr, size)
         mapping = self.index.any_mapping(address)
-        if expected is None or (mapping is not None and mapping.path != module.path):
+        elsewhere = self.index.is_mapped(module) if mapping is None else mapping.path != module.path
+        if expected is None or elsewhere:
             return False  # its code was mapped again elsewhere, without what marks it
         if self._mark.fill(tid, address, size) == size:
             return self._mark.bytes[:size] != expected
