@@ -4,7 +4,7 @@ import pytest
 
 from sfsample.arch import AARCH64, S390X
 from sfsample.memory import BytesMemory
-from sfsample.model import CFA, Found, Frame, Rule, StopReason
+from sfsample.model import CFA, Found, Frame, Rule, StopReason, ThreadSnapshot
 from sfsample.unwind.frame_pointer import FramePointerStepper
 from sfsample.unwind.leaf import LeafStepper
 from sfsample.unwind.row import UnwindRow, apply_row
@@ -68,6 +68,23 @@ def test_nothing_is_interrupted_twice():
     stack = walk(ring, rows)
 
     assert (pcs(stack), stack.stop_reason) == ([0, 0x40], StopReason.NO_PROGRESS)
+
+
+# -- a function that has saved its return address and not moved the stack pointer
+
+
+def test_on_s390x_a_return_address_is_saved_in_the_frame_of_the_caller():
+    """stmg %r11,%r15,88(%r15), and the stack pointer moves with the next instruction only."""
+    saved = UnwindRow(Rule(S390X.sp, 160, deref=False), Rule(CFA, -48, deref=True))
+    rows = Says({CODE: saved, CODE + 0x20: saved, CODE + 0x30: OUTERMOST})
+    stack = b"".join(v.to_bytes(8, "big") for v in (*[0] * 14, CODE + 0x20, *[0] * 5))
+    memory = BytesMemory(STACK, stack, "big")
+    taken = ThreadSnapshot(1, {65: CODE, 15: STACK}, memory, False, 0, eintr=False, arch=S390X)
+    found = Unwinder(index_of(), steppers=(rows,)).walk(taken)
+
+    # that only the innermost function can do: the next one would lead to itself for ever
+    assert (pcs(found), found.stop_reason) == ([0, 0x20], StopReason.NO_PROGRESS)
+    assert [frame.sp for frame in found.frames] == [STACK, STACK]
 
 
 # -- where the copy ends

@@ -2,7 +2,7 @@
 
 import pytest
 
-from sfsample.arch import AARCH64, AMD64
+from sfsample.arch import AARCH64, AMD64, S390X, Arch
 from sfsample.formats.elf import ElfImage
 from sfsample.memory import BytesMemory
 from sfsample.model import CFA, Found, Frame
@@ -27,16 +27,26 @@ LD_SO = (
     "e8f09efeff 488d1500000000 4c89ea 41ffe4"
 )
 
+A64_CLONE = "010000d4 1f0000f1 c0000054 4b000054 c0035fd6 4bd1fc17"
+S390X_CLONE = "0a00 b9020022 a7840024 eb67f0300004 c0440000000c 07fe"
+S390X_CLONE3 = "0a00 b9020022 a7840023 c04400000009 07fe"
+S390X_LD_SO = (
+    "b904002f a7fbff60 d707f000f000 c0e50000059d b9040082 c0c00000a4e8 a7290040 e322c0000004 e32020000004 "
+    "e330f0a00004 4140f0a8 b9040053 eb550003000d 4155f0b0 c0e5ffff6131 a7e90028 e3eec0000004 a7fb00a0 07f8"
+)
+
 
 def module(code: bytes, entry: int = 0) -> Module:
     return Module(ElfImage(elf([Load(TEXT, code + bytes(64))], entry=entry), "invented"), 0, "/lib/x.so")
 
 
-def outcome(code: str, at: int, *, exact: bool, entry: bool = False, before: str = "") -> str:
+def outcome(
+    code: str, at: int, *, exact: bool, entry: bool = False, before: str = "", arch: Arch = AMD64
+) -> str:
     """What is said of the byte `at` of the code: "outermost", "row" or "not mine"."""
     padding = bytes.fromhex(before).rjust(AT - TEXT, b"\xcc")
     made = module(padding + bytes.fromhex(code), AT if entry else 0)
-    row = StartStepper().row_at(Frame(AT + at, 0, None, Found.CONTEXT, exact), made, AMD64)
+    row = StartStepper().row_at(Frame(AT + at, 0, None, Found.CONTEXT, exact), made, arch)
     return "not mine" if row is None else "outermost" if row.ra is None else "row"
 
 
@@ -96,6 +106,44 @@ def test_two_threads_leave_clone():
     assert child.registers[PC] == 0
 
 
+def test_the_loader_of_s390x():
+    size = len(bytes.fromhex(S390X_LD_SO))
+    said = [outcome(S390X_LD_SO, at, exact=True, entry=True, arch=S390X) for at in range(size + 2)]
+
+    assert said == ["outermost"] * size + ["not mine"] * 2
+    assert outcome(S390X_LD_SO, 20, exact=False, entry=True, arch=S390X) == "outermost"
+    assert outcome(S390X_LD_SO, 20, exact=False, arch=S390X) == "not mine"
+
+
+@pytest.mark.parametrize(
+    ("arch", "code", "sizes"),
+    [(AARCH64, A64_CLONE, (4, 4, 4)), (S390X, S390X_CLONE, (2, 4, 4)), (S390X, S390X_CLONE3, (2, 4, 4))],
+)
+def test_two_threads_leave_clone_on_other_machines(arch, code, sizes):
+    """From the system call to the jump that only the new thread takes; the other one has its caller."""
+    made, result = module(bytes.fromhex(code)), {AARCH64: 0, S390X: 2}[arch]
+    stack = BytesMemory(0x7000, bytes(160), arch.byteorder)
+    for at in (0, sizes[0], sum(sizes[:2])):
+        row = StartStepper().row_at(Frame(TEXT + at, 0, None, Found.CONTEXT, exact=True), made, arch)
+        parent = apply_row(row, {arch.sp: 0x7000, result: 4711, arch.ra: 0x1234, 8: 5}, stack, arch)
+        child = apply_row(row, {arch.sp: 0x7000, result: 0, arch.ra: 0x1234}, stack, arch)
+
+        assert (parent.registers[arch.pc], parent.registers[arch.sp]) == (0x1234, 0x7000)
+        assert child.registers[arch.pc] == 0
+    assert outcome(code, sum(sizes), exact=True, arch=arch) == "not mine"
+
+
+def test_clone_of_s390x_has_saved_two_registers():
+    row = StartStepper().row_at(
+        Frame(TEXT, 0, None, Found.CONTEXT, exact=True), module(bytes.fromhex(S390X_CLONE)), S390X
+    )
+    saved = bytes(48) + (6).to_bytes(8, "big") + (7).to_bytes(8, "big") + bytes(96)
+    known = {15: 0x7000, 2: 1, 14: 0x1234, 6: 66, 7: 77, 8: 8}
+    caller = apply_row(row, known, BytesMemory(0x7000, saved, "big"), S390X)
+
+    assert [caller.registers[number] for number in (6, 7, 8)] == [6, 7, 8]
+
+
 def test_elsewhere_it_is_silent():
     made = module(b"")
     for address in (0, TEXT - 1, TEXT, TEXT + 64, TEXT + 100):
@@ -149,3 +197,19 @@ def test_each_instruction_of_a_stub_of_aarch64(code, rules):
     for at, rule in rules.items():
         row = PltStepper().row_at(Frame(TEXT + at, 0, None, Found.CONTEXT, exact=True), made, AARCH64)
         assert (row and (row.cfa.offset, row.ra.base)) == rule, at
+
+
+S390X_STUB = "c010000db720 e31010000004 07f1 0d10 e310100c0014 c0f4ffffffe5 00000000"
+S390X_PLT0 = "e310f0380024 c010000db721 d207f0301008 e31010100004 07f1"
+
+
+@pytest.mark.parametrize(
+    ("code", "inside"), [(S390X_STUB, (0, 6, 12, 14, 16, 22)), (S390X_PLT0, (0, 6, 12, 18, 24))]
+)
+def test_each_instruction_of_a_stub_of_s390x(code, inside):
+    """As in Debian's libc.so.6, by objdump; the return address stays in r14."""
+    made = module(bytes.fromhex(code))
+    for at in inside:
+        row = PltStepper().row_at(Frame(TEXT + at, 0, None, Found.CONTEXT, exact=True), made, S390X)
+        assert (row.cfa.offset, row.ra.base) == (160, 14)
+    assert PltStepper().row_at(Frame(TEXT + 40, 0, None, Found.CONTEXT, exact=True), made, S390X) is None

@@ -175,9 +175,10 @@ class Ladder:
         pc, sp = caller.registers[arch.pc], caller.registers.get(arch.sp, caller.cfa)
         if pc == 0:
             return StopReason.BAD_PC if row.guess else self._end_at_zero(caller.cfa, walk)
-        # a function may leave its stack alone while the return address is in a register: a leaf on AArch64,
-        # and on AMD64 vfork, which keeps it in rdi
-        leaf = frame.exact and row.ra is not None and not row.ra.deref
+        # a function may leave its stack alone while the return address is in a register (a leaf on AArch64,
+        # on AMD64 vfork, which keeps it in rdi), and on s390x when it has saved that in its caller's frame
+        kept = row.ra is not None and not row.ra.deref
+        leaf = frame.exact and (kept or arch.pushed_ra is None)
         if sp < frame.sp if leaf else sp <= frame.sp:
             return StopReason.NO_PROGRESS
         believed = self._index.mapping(pc - 1) is not None and (

@@ -1,12 +1,13 @@
-"""Stubs of a procedure linkage table that no table describes (lld writes none; nobody does for AArch64).
+"""Stubs of a procedure linkage table that no table describes (of lld, of AArch64, of s390x's libraries).
 
 Law: answers only for an exact pc in a stub that it knows by its bytes; stubs are as regular as the row that
 each of their instructions has.
 
-Source: AMD64 psABI section 5.2 (figure 5.2, and the IBT variant); for AArch64 what ld and lld write.
+Source: AMD64 psABI section 5.2 (figure 5.2, and the IBT variant); for AArch64 what ld and lld write; s390x
+ELF ABI, "Procedure Linkage Table".
 """
 
-from sfsample.arch import AARCH64, AMD64, Arch
+from sfsample.arch import AARCH64, AMD64, S390X, Arch
 from sfsample.model import CFA, Found, Frame, Rule
 from sfsample.modules.module import Module
 from sfsample.unwind.known_code import code, row_among
@@ -48,7 +49,24 @@ _A64_STUBS = (
     # bti c, perhaps, and the jump
     code(rb"(?P<here>(?:\x5f\x24\x03\xd5)?" + _A64_JUMP + rb")", _IN_X30),
 )
-_STUBS = {AMD64.machine: _AMD64_STUBS, AARCH64.machine: _A64_STUBS}
+_IN_R14 = UnwindRow(
+    Rule(S390X.sp, S390X.entry_cfa, deref=False),
+    Rule(S390X.ra, 0, deref=False),
+    kept=tuple(sorted(S390X.callee_saved)),
+)
+_S390X_STUBS = (
+    # larl %r1,GOT; lg %r1,0(%r1); br %r1; basr %r1,%r0; lgf %r1,12(%r1); jg PLT0
+    code(
+        rb"(?P<here>\xc0\x10....\xe3\x10\x10\0\0\x04\x07\xf1\x0d\x10\xe3\x10\x10\x0c\0\x14\xc0\xf4....)",
+        _IN_R14,
+    ),
+    # PLT0: stg %r1,56(%r15); larl %r1,GOT; mvc 48(8,%r15),8(%r1); lg %r1,16(%r1); br %r1
+    code(
+        rb"(?P<here>\xe3\x10\xf0\x38\0\x24\xc0\x10....\xd2\x07\xf0\x30\x10\x08\xe3\x10\x10\x10\0\x04\x07\xf1)",
+        _IN_R14,
+    ),
+)
+_STUBS = {AMD64.machine: _AMD64_STUBS, AARCH64.machine: _A64_STUBS, S390X.machine: _S390X_STUBS}
 
 
 class PltStepper:

@@ -3,11 +3,12 @@
 Law: answers only for code that it knows by its bytes, and that no table describes, or one describes wrongly.
 Each entry of the tables quotes the code; all else stays to the other steppers.
 
-Sources: glibc sysdeps/unix/sysv/linux/x86_64/{clone,clone3,__start_context}.S, sysdeps/x86_64/dl-machine.h;
+Sources: glibc sysdeps/unix/sysv/linux/x86_64/{clone,clone3,__start_context}.S, sysdeps/x86_64/dl-machine.h,
+the same of aarch64 (clone, clone3) and s390/s390-64 (clone, clone3, dl-machine.h);
 musl src/thread/x86_64/clone.s, arch/x86_64/crt_arch.h; Go src/runtime/asm_amd64.s.
 """
 
-from sfsample.arch import AMD64, Arch
+from sfsample.arch import AARCH64, AMD64, S390X, Arch
 from sfsample.model import CFA, Found, Frame, Rule
 from sfsample.modules.module import Module
 from sfsample.unwind.known_code import code, row_among, row_at
@@ -22,9 +23,24 @@ _AROUND_CLONE = UnwindRow(
     ra=Rule(CFA, 0, deref=False, expression=bytes.fromhex("77 00 06 70 00 30 2e 1e")),
     kept=tuple(sorted(AMD64.callee_saved)),
 )
+# the same of x30 and x0, and of r14 and r2: breg30 0, breg0 0, lit0, ne, mul
+_AROUND_CLONE_A64 = UnwindRow(
+    cfa=Rule(AARCH64.sp, 0, deref=False),
+    ra=Rule(CFA, 0, deref=False, expression=bytes.fromhex("8e 00 70 00 30 2e 1e")),
+    kept=tuple(sorted(AARCH64.callee_saved)),
+)
+_AROUND_CLONE3_S390X = UnwindRow(
+    cfa=Rule(S390X.sp, S390X.entry_cfa, deref=False),
+    ra=Rule(CFA, 0, deref=False, expression=bytes.fromhex("7e 00 72 00 30 2e 1e")),
+    kept=tuple(sorted(S390X.callee_saved)),
+)
+_AROUND_CLONE_S390X = _AROUND_CLONE3_S390X._replace(  # it has saved r6 and r7
+    registers=((6, Rule(CFA, -112, deref=True)), (7, Rule(CFA, -104, deref=True))),
+    kept=tuple(sorted(S390X.callee_saved - {6, 7})),
+)
 
 
-_ANYWHERE = (
+_AMD64_ANYWHERE = (
     # glibc __start_context, to which a makecontext's function returns; its table says that a caller follows:
     # mov %rbx,%rsp; mov (%rsp),%rdi; test %rdi,%rdi; je; call setcontext; mov %rax,%rdi; call exit
     code(
@@ -39,7 +55,7 @@ _ANYWHERE = (
     # Go runtime.goexit, to whose second instruction a goroutine's function returns: nop; call; nop
     code(rb"\x90(?P<here>)\xe8....\x90", _OUTERMOST),
 )
-_AT_ENTRY = (
+_AMD64_AT_ENTRY = (
     # glibc and musl _start: xor %ebp,%ebp, and up to its first call
     code(rb"(?P<here>(?:\xf3\x0f\x1e\xfa)?\x48?\x31\xed.{0,40}?(?:\xe8|\xff\x15)....)", _OUTERMOST),
     # glibc's ld.so: mov %rsp,%rdi; call _dl_start; ...; xor %ebp,%ebp; call _dl_init; ...; jmp *%r12
@@ -48,6 +64,24 @@ _AT_ENTRY = (
         _OUTERMOST,
     ),
 )
+_A64_ANYWHERE = (
+    # glibc clone, clone3: svc #0; cmp x0, #0; b.eq; b.lt; ret
+    code(rb"(?P<here>\x01\0\0\xd4\x1f\0\0\xf1...\x54)...\x54\xc0\x03\x5f\xd6", _AROUND_CLONE_A64),
+)
+_S390X_ANYWHERE = (
+    # glibc clone: svc; ltgr %r2,%r2; je; lmg %r6,%r7,48(%r15); jgl; clone3: the same without lmg
+    code(rb"(?P<here>\x0a.\xb9\x02\0\x22\xa7\x84..)\xeb\x67\xf0\x30\0\x04\xc0\x44", _AROUND_CLONE_S390X),
+    code(rb"(?P<here>\x0a.\xb9\x02\0\x22\xa7\x84..)\xc0\x44", _AROUND_CLONE3_S390X),
+)
+_S390X_AT_ENTRY = (
+    # glibc's ld.so: lgr %r2,%r15; aghi %r15,-160; xc 0(8,%r15),0(%r15); brasl %r14,_dl_start; ...; br %r8
+    code(
+        rb"(?P<here>\xb9\x04\0\x2f\xa7\xfb\xff\x60\xd7\x07\xf0\0\xf0\0\xc0\xe5....(?:.{0,80}?\x07\xf8)?)",
+        _OUTERMOST,
+    ),
+)
+_ANYWHERE = {62: _AMD64_ANYWHERE, 183: _A64_ANYWHERE, 22: _S390X_ANYWHERE}  # by e_machine
+_AT_ENTRY = {62: _AMD64_AT_ENTRY, 22: _S390X_AT_ENTRY}
 
 
 class StartStepper:
@@ -57,7 +91,8 @@ class StartStepper:
 
     def row_at(self, frame: Frame, module: Module | None, arch: Arch) -> UnwindRow | None:
         """Return "outermost", or the row of code that two threads leave, of which one has just begun."""
-        if module is None or arch.machine != AMD64.machine:
+        if module is None:
             return None
-        entry = module.address(module.image.entry)
-        return row_at(_AT_ENTRY, entry, frame, module) or row_among(_ANYWHERE, frame, module)
+        entry, machine = module.address(module.image.entry), arch.machine
+        at_entry = row_at(_AT_ENTRY.get(machine, ()), entry, frame, module)
+        return at_entry or row_among(_ANYWHERE.get(machine, ()), frame, module)
