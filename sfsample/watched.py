@@ -19,8 +19,9 @@ from sfsample.roster import Roster, Thread
 from sfsample.scheduled import had_processor, ran_ns
 from sfsample.tally import BEGINNING, Since, Tally
 from sfsample.target.live import LiveProcess
-from sfsample.target.tracer import PATIENCE_NS, Missed
+from sfsample.target.tracer import Missed
 
+_LAST_NS = 250_000_000  # the end is put off so long for threads that were asked to stop
 _GLANCE_NS = 50_000  # a thread that has a processor stops in this time, and we do not have to sleep
 
 
@@ -216,7 +217,7 @@ class Watched:
 
     def finish(self) -> None:
         """Count the ticks since the last look at each thread, and what is known only at the end."""
-        self._await(time.perf_counter_ns() + PATIENCE_NS)
+        self._await(time.perf_counter_ns() + _LAST_NS)
         self._give_up()
         for thread in self._threads:
             counters = self._target.proc.counters(thread.tid)

@@ -43,7 +43,7 @@ _LOOK_AGAIN_S = 0.001  # another thread of ours may have taken the signal
 _CHILD = {signal.SIGCHLD}
 _EXCUSE = "in uninterruptible sleep, or the machine is overloaded"
 # A thread that waits for a processor on a busy machine is not stopped yet: waiting does it no harm.
-PATIENCE_NS = 250_000_000
+PATIENCE_NS = 1_000_000_000
 
 
 class Missed(NamedTuple):

@@ -222,7 +222,7 @@ def test_a_fifo_is_written_to(leaf: Target, tmp_path: Path) -> None:
 def test_a_reader_that_goes_away(leaf: Target) -> None:
     reader, writer = os.pipe()
     os.close(reader)
-    done = sfsample("-p", leaf.pid, "-d", "100ms", stdout=writer)
+    done = sfsample("-p", leaf.pid, "--mode", "wall", "-d", "500ms", stdout=writer)
     os.close(writer)
     assert (done.code, done.err) == (1, [])
     leaf.assert_unharmed()
