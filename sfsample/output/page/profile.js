@@ -14,7 +14,7 @@ class Profile {
     this.choose(-1, 0);
   }
 
-  // parent, frame and end (of the subtree) of each node, 0 being the root; and `ends`, the node of each path.
+  // parent and end (of the subtree) of each node, 0 being the root; and `ends`, the node of each path.
   unpack({ shared, more, width, letters }) {
     const count = letters.length / width + 1;
     const parent = this.parent = new Int32Array(count), end = this.end = new Int32Array(count).fill(count);
@@ -29,19 +29,15 @@ class Profile {
       }
       ends[path] = way[depth];
     }
-    this.frame = this.numbers(letters, width, count);
   }
 
-  // The function of each node; -1 is the root's.
-  numbers(letters, width, count) {
-    const frame = new Int32Array(count);
-    frame[0] = -1;
-    for (let node = 1, at = 0; node < count; node++) {
-      let value = 0;
-      for (let left = width; left; left--) value = value * BASE + letters.charCodeAt(at++) - ZERO;
-      frame[node] = value;
-    }
-    return frame;
+  // The function of a node; -1 is the root's.
+  frameOf(node) {
+    if (node === 0) return -1;
+    const { letters, width } = this.data.paths;
+    let value = 0;
+    for (let at = (node - 1) * width, stop = at + width; at < stop; at++) value = value * BASE + letters.charCodeAt(at) - ZERO;
+    return value;
   }
 
   // Sum up one thread (-1: all) by one weight.
@@ -92,7 +88,7 @@ class Profile {
     const inside = new Uint8Array(this.parent.length);
     let weight = 0;
     for (let n = 1; n < inside.length; n++) {
-      inside[n] = inside[this.parent[n]] || hits[this.frame[n]] ? 1 : 0;
+      inside[n] = inside[this.parent[n]] || hits[this.frameOf(n)] ? 1 : 0;
       if (inside[n]) weight += this.self[n];
     }
     return { hits, weight };
@@ -104,7 +100,7 @@ class Profile {
     const rows = Array.from({ length: count }, (_, frame) => ({ frame, self: 0, total: 0, before: 0, after: 0 }));
     const inside = new Int32Array(count); // up to which node a function has been counted
     for (let n = 1; n < this.parent.length; n++) {
-      const frame = this.frame[n], row = rows[frame];
+      const frame = this.frameOf(n), row = rows[frame];
       row.self += this.self[n];
       if (this.base >= 0) { row.before += this.ownBase[n]; row.after += this.ownNew[n]; }
       if (n < inside[frame]) continue;
@@ -119,7 +115,7 @@ class Profile {
     const sums = new Map();
     for (let n = 1; n < weights.length; n++) {
       if (!weights[n]) continue;
-      const name = nameOf(this.frame[n]);
+      const name = nameOf(this.frameOf(n));
       sums.set(name, (sums.get(name) || 0) + weights[n]);
     }
     return [...sums].sort((a, b) => b[1] - a[1]);
@@ -132,7 +128,7 @@ class Callee {
     this.profile = profile;
     this.node = node;
     this.up = up;
-    this.frame = node ? profile.frame[node] : -1;
+    this.frame = profile.frameOf(node);
     this.total = profile.total[node];
     this.self = profile.self[node];
     this.change = profile.base < 0 ? 0 : profile.totalNew[node] - profile.totalBase[node];
@@ -179,12 +175,13 @@ class Caller {
 
   children() {
     if (!this.known) {
-      const { frame, parent } = this.profile;
+      const { parent } = this.profile;
       const byFrame = new Map();
       for (const [node, weight, change] of this.ends) {
         if (node === 0) continue;
-        if (!byFrame.has(frame[node])) byFrame.set(frame[node], new Caller(this.profile, frame[node], this));
-        byFrame.get(frame[node]).add([parent[node], weight, change]);
+        const frame = this.profile.frameOf(node);
+        if (!byFrame.has(frame)) byFrame.set(frame, new Caller(this.profile, frame, this));
+        byFrame.get(frame).add([parent[node], weight, change]);
       }
       this.known = [...byFrame.values()].filter((kid) => kid.total > 0);
       this.known.sort((a, b) => b.total - a.total || this.profile.byName(a, b));
