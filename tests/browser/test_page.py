@@ -155,9 +155,9 @@ def test_threads_and_weights_are_chosen(browser, tmp_path):
 def test_the_legend_says_what_the_colours_mean(browser, tmp_path):
     with Page(browser, tmp_path, full()) as page:
         lines = "[...document.getElementById('legend').children].map((one) => one.textContent)"
-        assert page.js(lines) == ["app 72.7 %", "[kernel] 18.2 %", "no module 9.09 %"]
+        assert page.js(lines) == ["app 72.7 %", "[kernel] 18.2 %", "no module 9.09 %", "libc.so.6 0.00 %"]
         colours = page.js("[...document.querySelectorAll('#legend i')].map((one) => one.style.background)")
-        assert len(set(colours)) == 3
+        assert len(set(colours)) == 4
         page.click_on("#legend button")
         assert page.text("#matched") == "72.7 % matched"
         page.choose("#colour", "how it was found")

@@ -32,8 +32,8 @@ class Colours {
   constructor(profile) {
     this.profile = profile;
     this.choose("module");
-    const heaviestFirst = [...this.shares().map(([name]) => name), ...profile.data.modules.filter(Boolean).map(fileName)];
-    this.hues = { module: moduleHues(new Set(heaviestFirst)), found: new Map(Object.entries(FOUND_HUES)) };
+    const heaviestFirst = this.shares().map(([name]) => name).filter(Boolean);
+    this.hues = { module: moduleHues(heaviestFirst), found: new Map(Object.entries(FOUND_HUES)) };
   }
 
   // how: "module", "found" or "change"; chosen anew when the theme changes.
@@ -79,8 +79,9 @@ class Colours {
   // What each meaning weighs: a module by its own code, a way by all the frames that were found so.
   shares() {
     const { self, total } = this.profile, meaning = (frame) => this.meaning(frame);
-    if (this.how === "module") return this.profile.shares(meaning, self);
-    return this.profile.shares(meaning, total).filter(([way]) => way); // roots were not found
+    if (this.how === "found") return this.profile.shares(meaning, total).filter(([way]) => way); // roots were not
+    const sums = new Map(this.profile.data.modules.filter(Boolean).map((path) => [fileName(path), 0]));
+    return this.profile.shares(meaning, self, sums);
   }
 
   // [colour, words, what to search for] of each line of the legend.

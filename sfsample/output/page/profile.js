@@ -110,9 +110,8 @@ class Profile {
     return rows.filter((row) => row.total > 0 || row.before > 0);
   }
 
-  // The sums of a weight by what `nameOf` calls each function, the heaviest first.
-  shares(nameOf, weights) {
-    const sums = new Map();
+  // The sums of a weight by what `nameOf` calls each function, added to `sums`, the heaviest first.
+  shares(nameOf, weights, sums = new Map()) {
     for (let n = 1; n < weights.length; n++) {
       if (!weights[n]) continue;
       const name = nameOf(this.frameOf(n));
