@@ -14,9 +14,15 @@ ALIVE = Others({1, 7, 8}, {}, since_2_25=True)
 
 
 def judge(  # noqa: PLR0917 - as the kernel has them
-    function: str | None, word: int, operation: int, value: int, memory: Memory, others: Others = ALIVE
+    function: str | None,
+    word: int,
+    operation: int,
+    value: int,
+    memory: Memory,
+    others: Others = ALIVE,
+    timeout: int = 0,
 ) -> Lock | None:
-    call = futex(word, operation, value)
+    call = futex(word, operation, value, timeout)
     return lock_of(thread(None, function, "|", "main", call=call, memory=memory), others)
 
 
@@ -33,6 +39,19 @@ def test_a_mutex() -> None:
 def test_a_mutex_that_is_waited_for_until_an_instant(function: str) -> None:
     assert judge(function, AT, WAIT_BITSET, 2, mutex()) == Lock("mutex", AT, 7)
     assert judge(function, AT, WAIT_BITSET, 1, mutex()) is None
+
+
+def test_a_mutex_that_is_waited_for_where_the_c_library_has_no_names() -> None:
+    words_of = {0: 2, 8: 7, 12: 1, 16: 0}
+    for changed, expected in (
+        ({}, Lock("mutex", AT, 7)), ({0: 1}, None), ({8: 99}, None), ({8: 0}, None), ({12: 0}, None),
+        ({16: 0x5000}, None),
+    ):  # fmt: skip
+        for operation in (WAIT, WAIT_BITSET):
+            memory = words(AT, words_of | changed)
+            assert judge(None, AT, operation, 2, memory, timeout=0x7000) == expected
+    assert judge(None, AT, WAIT, 2, words(AT, words_of)) is None, "an untimed wait leaves a frame with a name"
+    assert judge(None, AT, WAIT_BITSET, 0, words(AT, words_of), timeout=0x7000) is None
 
 
 def test_a_mutex_that_changes_hands_or_whose_owner_has_ended() -> None:
@@ -70,15 +89,37 @@ def test_a_mutex_that_inherits_priority() -> None:
     assert judge(None, AT, LOCK_PI, 0, words(AT, {0: 0x80000063})) is None
 
 
-@pytest.mark.parametrize("group", [40, 44])
-def test_a_condition_variable(group: int) -> None:
-    memory = words(AT, {36: 3 << 3})
-    assert judge("pthread_cond_timedwait", AT + group, WAIT_BITSET, 0, memory) == Lock(
-        "condition", AT, None, "3 waiters"
+def test_a_robust_mutex() -> None:
+    waited_for = 7 | 0x80000000
+    words_of = {0: waited_for, 8: 7, 16: 16}
+    for changed, expected in (({}, Lock("mutex", AT, 7)), ({0: 7}, None), ({8: 8}, None), ({16: 1}, None)):
+        memory = words(AT, words_of | changed)
+        for function in (None, "pthread_mutex_lock"):
+            assert judge(function, AT, WAIT, waited_for, memory) == expected
+    gone = words(AT, {0: 99 | 0x80000000, 8: 99, 16: 16})
+    assert judge(None, AT, WAIT, 99 | 0x80000000, gone) is None
+
+
+BEFORE_2_41, SINCE_2_41 = {0: 6, 16: 6, 20: 6, 36: 3 << 3}, {0: 6, 28: 3 << 3}
+
+
+@pytest.mark.parametrize(
+    ("group", "layout"), [(40, BEFORE_2_41), (44, BEFORE_2_41), (32, SINCE_2_41), (36, SINCE_2_41)]
+)
+def test_a_condition_variable(group: int, layout: dict[int, int]) -> None:
+    base = AT + 64  # something is before it
+    memory = words(AT, {64 + at: value for at, value in layout.items()})
+    assert judge("pthread_cond_timedwait", base + group, WAIT_BITSET, 0, memory) == Lock(
+        "condition", base, None, "3 waiters"
     )
-    assert judge("pthread_cond_wait", AT + group, WAIT_BITSET, 0, words(AT, {36: 0})) is None
+    nobody = words(AT, {64 + at: value for at, value in layout.items() if value != 3 << 3})
+    assert judge("pthread_cond_wait", base + group, WAIT_BITSET, 0, nobody) is None
+    older = words(AT, {64 + at: value for at, value in layout.items()} | {72: 9})
+    assert judge("pthread_cond_wait", base + group, WAIT_BITSET, 0, older) is None, (
+        "more woken than ever waited"
+    )
     old = ALIVE._replace(since_2_25=False)
-    assert judge("pthread_cond_wait", AT + group, WAIT_BITSET, 0, memory, old) is None, "another layout"
+    assert judge("pthread_cond_wait", base + group, WAIT_BITSET, 0, memory, old) is None, "another layout"
 
 
 def test_a_reader_behind_a_writer() -> None:

@@ -19,8 +19,9 @@ from sfsample.target.surroundings import THREAD_STRUCT
 
 _COMMAND, _WAIT, _LOCK_PI, _WAIT_BITSET, _LOCK_PI2 = 127, 0, 6, 9, 13
 _TID_MASK = 0x3FFFFFFF
-_CONTENDED = 2
+_CONTENDED, _WAITERS, _ROBUST = 2, 0x80000000, 16  # FUTEX_WAITERS, PTHREAD_MUTEX_ROBUST_NORMAL_NP
 _MANY = 1 << 20
+_KINDS = 0x200  # types, and bits for robust, inheriting, shared and elided ones
 _WRITE_PHASE, _READERS = 1, 3  # bit, and shift, of a rwlock's __readers
 _WRITER_WAITS = 6  # PTHREAD_RWLOCK_WRLOCKED and RWAITING, in a readers' phase
 
@@ -65,6 +66,8 @@ def lock_of(thread: NamedThread, others: Others) -> Lock | None:
     functions = set(thread.library_functions())
     if command in (_LOCK_PI, _LOCK_PI2):
         return _priority_inheriting(word, memory, alive)
+    if value & _WAITERS and command in (_WAIT, _WAIT_BITSET):
+        return _robust(thread, word, value, alive)
     if value == _CONTENDED and functions & _waiting_for_mutex(command):
         return _mutex(word, memory, alive)
     if functions & set(_ONCE):
@@ -73,12 +76,15 @@ def lock_of(thread: NamedThread, others: Others) -> Lock | None:
         return _newer(functions, word, value, memory, alive)
     if command not in (_WAIT, _WAIT_BITSET):
         return None
-    return _join(word, value, memory, alive) or _unnamed_semaphore(thread, value, others)
+    return (_join(word, value, memory, alive) or _unnamed_semaphore(thread, value, others)
+            or _unnamed_mutex(thread, value, alive))  # fmt: skip
 
 
 def _waiting_for_mutex(command: int) -> set[str]:
-    """Return the functions that wait for a mutex in this way."""
-    return {*_MUTEX, *_COND} if command == _WAIT else set(_TIMED_MUTEX) if command == _WAIT_BITSET else set()
+    """Return the functions that wait for a mutex in this way; before 2.34 time-outs were lengths, too."""
+    if command == _WAIT:
+        return {*_MUTEX, *_TIMED_MUTEX, *_COND}
+    return set(_TIMED_MUTEX) if command == _WAIT_BITSET else set()
 
 
 def _newer(functions: set[str], word: int, value: int, memory: Memory, alive: Container[int]) -> Lock | None:
@@ -110,14 +116,39 @@ def _priority_inheriting(address: int, memory: Memory, alive: Container[int]) ->
     return Lock("mutex", address, owner) if owner in alive else None
 
 
-def _condition(word: int, memory: Memory) -> Lock | None:
-    """__g_signals is at 40 and 44, __wrefs at 36: the number of waiters, times eight."""
-    address = word - (44 if word % 8 else 40)
-    references = _u32(memory, address + 36)
-    if references is None or not 0 < references >> 3 < _MANY:
+def _robust(thread: NamedThread, word: int, value: int, alive: Container[int]) -> Lock | None:
+    """Judge a robust mutex: its word has the owner's tid, too, and its kind (16) says what it is."""
+    memory, owner = thread.dump.memory, value & _TID_MASK
+    if _u32(memory, word) != value or _u32(memory, word + 8) != owner or owner not in alive:
         return None
-    waiters = references >> 3
+    robust = (_u32(memory, word + 16) or 0) & _ROBUST and thread.in_c_library()
+    return Lock("mutex", word, owner) if robust else None
+
+
+def _condition(word: int, memory: Memory) -> Lock | None:
+    """Judge the number of waiters, times eight, which is before the two futex words (__g_signals).
+
+    Where the structure begins is a matter of the version: 2.41 (and later fixes of older ones) has no
+    __g_refs, which counts the waiters of each of two groups, times two.
+    """
+    signals = word & -8
+    waiters = (_u32(memory, signals - 4) or 0) >> 3
+    if not 0 < waiters < _MANY:
+        return None
+    in_group = (_u32(memory, word - 24) or 0) >> 1
+    if _counts_waiters(signals - 40, memory) and 0 < in_group <= waiters:
+        address = signals - 40
+    elif _counts_waiters(signals - 32, memory):
+        address = signals - 32
+    else:
+        return None
     return Lock("condition", address, None, f"{waiters} waiter{'s' * (waiters != 1)}")
+
+
+def _counts_waiters(address: int, memory: Memory) -> bool:
+    """Whether __wseq (0), of all waiters that ever were, is not below __g1_start (8)."""
+    ever, start = memory.word(address), memory.word(address + 8)
+    return ever is not None and start is not None and 0 < ever >> 1 >= start >> 1
 
 
 def _reader(word: int, value: int, memory: Memory, alive: Container[int]) -> Lock | None:
@@ -171,6 +202,20 @@ def _unnamed_semaphore(thread: NamedThread, value: int, others: Others) -> Lock 
     lock = _semaphore(word, thread.dump.memory) if others.since_2_25 and value == 0 else None
     counted = _u32(thread.dump.memory, word + 4) == others.sleepers.get(word)
     return lock if counted and thread.in_c_library() else None
+
+
+def _unnamed_mutex(thread: NamedThread, value: int, alive: Container[int]) -> Lock | None:
+    """Judge a wait in a C library without symbols, where pthread_mutex_timedlock(3) has left no frame.
+
+    It has a time-out, the owner lives, the mutex has users (12), and is of a kind (16) that there is.
+    """
+    word, timeout = thread.dump.syscall.args[0:4:3] if thread.dump.syscall else (0, 0)
+    memory = thread.dump.memory
+    users, kind = _u32(memory, word + 12), _u32(memory, word + 16)
+    if value != _CONTENDED or not timeout or not users or kind is None or kind >= _KINDS:
+        return None
+    lock = _mutex(word, memory, alive) if thread.in_c_library() else None
+    return lock if lock is not None and lock.owner in alive else None
 
 
 def _barrier(address: int, memory: Memory) -> Lock | None:

@@ -47,9 +47,9 @@ def thread(
     return NamedThread(pid, dump, named)
 
 
-def futex(word: int, operation: int, value: int) -> Call:
+def futex(word: int, operation: int, value: int, timeout: int = 0) -> Call:
     """Return the system call of a thread that sleeps on a futex word."""
-    return Call(Syscall(202, (word, operation, value, 0, 0, 0)), "futex", (hex(word), "wait"))
+    return Call(Syscall(202, (word, operation, value, timeout, 0, 0)), "futex", (hex(word), "wait"))
 
 
 def words(base: int, values: dict[int, int], size: int = 192) -> Memory:

@@ -85,6 +85,16 @@ def test_a_mutex_whose_owner_has_ended(hangs: Path) -> None:
         seen.says(rf"waits for mutex {ADDRESS} \(held by thread \d+, which has ended without unlocking it\)")
 
 
+def test_mutexes_of_other_kinds_and_a_barrier(hangs: Path) -> None:
+    with hung(hangs, "kinds", futex=3, clock_nanosleep=1) as target:
+        seen = Seen(target.pid)
+        seen.says(rf"2 threads \(inheritor, survivor\) wait for the main thread \({target.pid}\): "
+                  rf"1 for mutex {ADDRESS}, 1 for mutex {ADDRESS}")  # fmt: skip
+        seen.says(r"thread \d+ \(early\) waits for the others at barrier .* \(1 of 2 have arrived\)")
+        for name in ("inheritor", "survivor"):
+            assert seen.thread(name)["waits_for"]["tid"] == target.pid
+
+
 def test_a_condition_variable_that_nobody_notifies(queue: Path) -> None:
     with hung(queue, "queue", futex=2) as target:
         seen, consumer = Seen(target.pid), names(target.pid)["consumer"]

@@ -136,6 +136,33 @@ static void orphan(void) {
     append_log();
 }
 
+/* mutexes of other kinds, and a barrier that one more has to come to */
+
+static pthread_mutex_t inheriting, robust;
+
+OWN static void take(pthread_mutex_t *mutex) { pthread_mutex_lock(mutex); asm volatile(""); }
+static void *inheritor(void *given) { name("inheritor"); take(&inheriting); return given; }
+static void *survivor(void *given) { name("survivor"); take(&robust); return given; }
+static void *early(void *given) { name("early"); pthread_barrier_wait(&start); return given; }
+
+static void kinds(void) {
+    pthread_mutexattr_t kind;
+    pthread_mutexattr_init(&kind);
+    pthread_mutexattr_setprotocol(&kind, PTHREAD_PRIO_INHERIT);
+    pthread_mutex_init(&inheriting, &kind);
+    pthread_mutexattr_init(&kind);
+    pthread_mutexattr_setrobust(&kind, PTHREAD_MUTEX_ROBUST);
+    pthread_mutex_init(&robust, &kind);
+    pthread_barrier_init(&start, NULL, 2);
+    pthread_mutex_lock(&inheriting);
+    pthread_mutex_lock(&robust);
+    thread(inheritor, NULL);
+    thread(survivor, NULL);
+    thread(early, NULL);
+    ready();
+    slow_write();
+}
+
 /* rwlock: a reader, and a writer that goes before others; or a writer that keeps it */
 
 static pthread_rwlock_t table;
@@ -294,6 +321,7 @@ int main(int argc, char **argv) {
     else if (!strcmp(scenario, "timed")) abba(patient);
     else if (!strcmp(scenario, "relock")) relock();
     else if (!strcmp(scenario, "orphan")) orphan();
+    else if (!strcmp(scenario, "kinds")) kinds();
     else if (!strcmp(scenario, "workers")) workers();
     else if (!strcmp(scenario, "starve")) starve(0);
     else if (!strcmp(scenario, "writer")) starve(1);
