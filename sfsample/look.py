@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from sfsample.model import Capture, Registers, Stack, StopReason, ThreadSnapshot
+from sfsample.model import Capture, Frame, Registers, Stack, StopReason, ThreadSnapshot, common_tail
 from sfsample.modules.module import Module
 from sfsample.target.kernel_stack import REFUSED, kernel_stack
 from sfsample.target.live import LiveProcess
@@ -65,6 +65,9 @@ class Looker:
         self._asked: dict[int, Asleep] = {}  # threads that were asked to stop where they slept
         self._told: dict[int, _Told] = {}  # by the last stop of each thread that slept
         self._modules: dict[int, Module | None] = {}
+        self._last: dict[
+            int, tuple[tuple[Frame, ...], tuple[Module | None, ...]]
+        ] = {}  # stack of each thread
         self._generation = -1
 
     def look(self, tid: int, state: str, patience_ns: int = PATIENCE_NS) -> Look | Missed:
@@ -85,7 +88,7 @@ class Looker:
                 stops.append(snapshot)
             if target.learn_trampolines(stack):
                 continue
-            modules = self._modules_of(stack)
+            modules = self._modules_of(tid, stack)
             # where libraries come and go, what cuts a stack short may be one that was not there for a moment
             cut_short = stack.stop_reason is not StopReason.OUTERMOST and target.index.has_changed
             settled = self._is_settled(tid, stack, modules, checked)
@@ -193,30 +196,41 @@ class Looker:
     ) -> bool:
         """Whether what a stack lies in was there before it was captured, and is there still."""
         index = self._target.index
-        mapped = self._expected[tid] = frozenset(module for module in modules if module is not None)
+        opened = [*filter(None, modules)]
+        mapped = self._expected[tid] = frozenset(opened)
         if self._target.replaced(tid, mapped):
             index.reload(mapped)
             return False
+        if not mapped & index.changing <= checked:
+            return False
+        if len(opened) == len(modules):
+            return True
         unopened = (frame for frame, module in zip(stack.frames, modules, strict=True) if module is None)
-        return mapped & index.changing <= checked and not any(
-            index.is_unsettled(frame.lookup_pc) for frame in unopened
-        )
+        return not any(index.is_unsettled(frame.lookup_pc) for frame in unopened)
 
-    def _modules_of(self, stack: Stack) -> tuple[Module | None, ...]:
+    def _modules_of(self, tid: int, stack: Stack) -> tuple[Module | None, ...]:
         index, known = self._target.index, self._modules
         if index.generation != self._generation:
             self._generation = index.generation
             known.clear()
-        for frame in stack.frames:
-            if frame.lookup_pc not in known:
-                known[frame.lookup_pc] = index.find(frame.lookup_pc)
-        return tuple(known[frame.lookup_pc] for frame in stack.frames)
+            self._last.clear()
+        frames, modules = self._last.get(tid, ((), ()))
+        again = common_tail(stack.frames, frames)
+        inner = [frame.lookup_pc for frame in stack.frames[: len(stack.frames) - again]]
+        for pc in inner:
+            if pc not in known:
+                known[pc] = index.find(pc)
+        found = (*[known[pc] for pc in inner], *modules[len(modules) - again :])
+        self._last[tid] = stack.frames, found
+        return found
 
     def keep_only(self, tids: Iterable[int]) -> None:
         """Drop what is kept for threads that have ended."""
         alive = set(tids)
+        self._unwinder.keep_only(alive)
         self._expected = {tid: modules for tid, modules in self._expected.items() if tid in alive}
         self._asked = {tid: asleep for tid, asleep in self._asked.items() if tid in alive}
+        self._last = {tid: last for tid, last in self._last.items() if tid in alive}
         self._told = {tid: told for tid, told in self._told.items() if tid in alive}
 
 

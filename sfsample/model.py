@@ -5,6 +5,7 @@ import alone costs as much as a bare interpreter start (13 ms), and construction
 """
 
 from enum import StrEnum
+from operator import itemgetter
 from typing import NamedTuple, NewType
 
 from sfsample.arch import AMD64, Arch
@@ -118,6 +119,21 @@ class Frame(NamedTuple):
         the frame that a signal interrupted are exact.  This is the only place that subtracts one.
         """
         return self.pc if self.exact else self.pc - 1
+
+
+found_of = itemgetter(Frame._fields.index("found"))  # of thousands of frames, the quick way
+
+
+def common_tail(frames: tuple[Frame, ...], others: tuple[Frame, ...]) -> int:
+    """Return how many of the outermost frames are the same objects; what follows the same one is the same."""
+    same, limit = 0, min(len(frames), len(others))
+    while same < limit:
+        middle = (same + limit + 1) // 2
+        if frames[-middle] is others[-middle]:
+            same = middle
+        else:
+            limit = middle - 1
+    return same
 
 
 class Stack(NamedTuple):

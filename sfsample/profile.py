@@ -15,6 +15,7 @@ from sfsample.modules.module import Module
 from sfsample.stats import Stats
 
 TIMELINE_LIMIT = 4_000_000  # records, 40 bytes each
+_HASHED = 64  # places
 THREAD_LIMIT = 10_000  # threads told apart; a service that starts one for each request has any number
 
 
@@ -32,6 +33,17 @@ class Location(NamedTuple):
     pid: int = 0
     found: str = ""
     kernel: str = ""
+
+
+class Places(tuple[Location, ...]):
+    """The places of a stack, innermost first.  Of a deep one, some make its hash: there may be thousands."""
+
+    __slots__ = ()
+
+    def __hash__(self) -> int:
+        if len(self) <= 2 * _HASHED:
+            return super().__hash__()
+        return hash((len(self), self[:_HASHED], self[_HASHED :: len(self) // _HASHED]))
 
 
 class StackKey(NamedTuple):
@@ -139,7 +151,7 @@ class Profile:
         `at_ns` is when the last of them was taken, since the start of the recording.
         """
         self.stats.count_stack(stack, times)
-        self.keep(StackKey(pid, tid, tuple(locations), stack.stop_reason), at_ns, wall_ns, cpu_ns, times)
+        self.keep(StackKey(pid, tid, Places(locations), stack.stop_reason), at_ns, wall_ns, cpu_ns, times)
 
     def keep(self, key: StackKey, at_ns: int, wall_ns: int, cpu_ns: int, times: int) -> None:
         """Keep what `add` has counted; a profile that keeps it otherwise does that here."""

@@ -20,14 +20,14 @@ _LONGEST = 64  # ticks from one look to the next
 class Thread:
     """What is known of a thread between two looks.
 
-    `still` is what the scheduler counted when it was last seen off the processor; `seen` its stack then.
-    `tick` and `at_ns` are those of the last look.  `ran_ns` is its CPU time then, `charged_ns` what of it has
-    not been told to the profile yet.
+    `still` is what the scheduler counted when it was last seen off the processor; `seen` its stack then;
+    `last` the stack that was seen last, also when it does not hold any more.  `tick` and `at_ns` are those of
+    the last look.  `ran_ns` is its CPU time then, `charged_ns` what of it has not been told to the profile.
     """
 
     __slots__ = (
-        "at_ns", "charged_ns", "counted", "gone", "idle", "name", "ran_ns", "seen", "starttime", "still",
-        "stopped_ns", "tick", "tid",
+        "at_ns", "charged_ns", "counted", "gone", "idle", "last", "name", "ran_ns", "seen", "starttime",
+        "still", "stopped_ns", "tick", "tid",
     )  # fmt: skip
 
     def __init__(self, tid: int, tick: int, at_ns: int, ran_ns: int) -> None:
@@ -39,6 +39,7 @@ class Thread:
         self.at_ns = at_ns
         self.still: bytes | None = None
         self.seen: tuple[Stack, tuple[Location, ...]] | None = None
+        self.last: tuple[Stack, tuple[Location, ...]] | None = None
         self.ran_ns = ran_ns
         self.charged_ns = 0
         self.stopped_ns = 0  # for how long we have stopped it, in all

@@ -6,7 +6,7 @@ Law: counts and keeps; prints nothing, reads no clock.
 from collections import Counter
 from typing import Any
 
-from sfsample.model import Capture, Stack, StopReason
+from sfsample.model import Capture, Stack, StopReason, found_of
 
 _MOST_PROBLEMS = 1000
 
@@ -98,8 +98,8 @@ class Stats:
         """Count the result of a walk, for as many samples as it stands for."""
         self.samples += times
         self.stacks[stack.stop_reason] += times
-        for frame in stack.frames:
-            self.frames[frame.found] += times
+        for found, count in Counter(map(found_of, stack.frames)).items():
+            self.frames[found] += count * times
 
     def as_json(self) -> dict[str, Any]:
         """Return the object that `--stats` writes."""

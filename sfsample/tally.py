@@ -8,10 +8,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from sfsample.look import Look
-from sfsample.model import Capture, Frame, StopReason, ThreadSnapshot
+from sfsample.model import Capture, Stack, StopReason, ThreadSnapshot, common_tail
 from sfsample.modules.index import ModuleIndex
-from sfsample.modules.module import Module
-from sfsample.profile import Location, Profile, kernel_places, locate
+from sfsample.profile import Location, Places, Profile, kernel_places, locate
 from sfsample.roster import Thread
 from sfsample.scheduled import ran_ns
 
@@ -55,8 +54,9 @@ class Tally:
 
     def see(self, thread: Thread, look: Look) -> None:
         """Keep what was seen, for `add`."""
-        locations = self._locations(look.stack.frames, look.modules)
-        thread.seen = look.stack, (*kernel_places(look.kernel, self._pid), *locations)
+        locations = self._locations(look, thread.last)
+        thread.last = look.stack, locations
+        thread.seen = look.stack, Places((*kernel_places(look.kernel, self._pid), *locations))
 
     def add(self, thread: Thread, capture: Capture) -> None:
         """Count what was last seen of a thread, for all ticks since the last look at it."""
@@ -98,16 +98,18 @@ class Tally:
         if not self._added:
             self._profile.forget_process(self._pid)
 
-    def _locations(self, frames: Sequence[Frame], modules: Sequence[Module | None]) -> tuple[Location, ...]:
-        places = self._places
+    def _locations(self, look: Look, last: tuple[Stack, tuple[Location, ...]] | None) -> tuple[Location, ...]:
+        """Return the places of the frames; those of the frames that are the last look's are as they were."""
+        frames, places = look.stack.frames, self._places
         if self._index.generation != self._generation:
             self._generation = self._index.generation
             places.clear()
+        again = common_tail(frames, last[0].frames) if last else 0
         found = []
-        for frame, module in zip(frames, modules, strict=True):
+        for frame, module in zip(frames[: len(frames) - again], look.modules, strict=False):
             key = (frame.pc, frame.exact, frame.found)
             place = places.get(key)
             if place is None:
                 place = places[key] = locate(frame, module, self._pid)
             found.append(place)
-        return tuple(found)
+        return (*found, *last[1][len(last[1]) - again :]) if last else tuple(found)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from sfsample.arch import Arch
 from sfsample.memory import BytesMemory, Memory, PiecewiseMemory
-from sfsample.model import Found, Stack, StopReason
+from sfsample.model import Found, Stack, StopReason, found_of
 from sfsample.target.vm import CopyBuffer, read_memory
 
 _MAX_EXTRA = 2
@@ -94,6 +94,8 @@ class StackCopy:
 
     def learn_trampolines(self, stack: Stack) -> bool:
         """Note the signal trampolines on a stack; True when a new one cost us the rest of that stack."""
+        if Found.SIGNAL_FRAME not in map(found_of, stack.frames):
+            return False
         pairs = zip(stack.frames, stack.frames[1:], strict=False)
         seen = {f.pc for f, above in pairs if above.found is Found.SIGNAL_FRAME}
         if seen <= self._trampolines:

@@ -66,8 +66,8 @@ class FastLane:
         """Return the row of a frame that was passed."""
         return (self._exact if frame.exact else self._at_call)[frame.pc].row
 
-    def run(self, frame: Frame, fp: int | None, words: Words, room: int) -> tuple[list[Frame], Frame]:
-        """Step from `frame` at most `room` times; return the frames passed, and the one reached."""
+    def run(self, frame: Frame, fp: int | None, words: Words, room: int) -> tuple[list[Frame], Frame, int]:
+        """Step from `frame` at most `room` times; return the frames passed, the one reached, and its fp."""
         base, view = words
         pc, sp, _, found, exact = frame
         known, ends, guessed, new = self._at_call, self._ends, self._guessed, tuple.__new__
@@ -94,7 +94,7 @@ class FastLane:
                 break
             passed.append(new(Frame, (pc, sp, cfa, found, exact)))
             pc, sp, found, exact = ra, cfa, next_found, False
-        return passed, Frame(pc, sp, None, found, exact)
+        return passed, Frame(pc, sp, None, found, exact), fp
 
 
 def _plan(row: UnwindRow, found: str, arch: Arch) -> _Plan | None:

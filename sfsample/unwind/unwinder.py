@@ -4,7 +4,7 @@ Law: the order of steppers is policy and stands here once.  Every walk ends with
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Final
 
 from sfsample.memory import words_at
@@ -16,6 +16,7 @@ from sfsample.unwind.frame_pointer import FramePointerStepper
 from sfsample.unwind.ladder import Ladder, Rung, Step, Walk
 from sfsample.unwind.leaf import LeafStepper
 from sfsample.unwind.null_call import NullCallStepper
+from sfsample.unwind.outer import Outer, remembered, run
 from sfsample.unwind.plt import PltStepper
 from sfsample.unwind.row import Caller, apply_row
 from sfsample.unwind.scan import ScanStepper
@@ -61,6 +62,8 @@ class Unwinder:
     ) -> None:
         self._index = index
         self._max_frames = max_frames
+        self._outer: dict[int, Outer] = {}  # of threads with deep stacks
+        self._generation = index.generation
         rungs = [Rung(of_process(stepper, index)) for stepper in steppers]
         self._ladder = Ladder(index, rungs, last=False)
         self._second = Ladder(index, sorted(rungs, key=_rank), last=True)
@@ -135,7 +138,7 @@ class Unwinder:
         return self._go(Walk(snapshot), ladder)
 
     def _go(self, walk: Walk, ladder: Ladder) -> Stack:
-        ladder.forget_stale()
+        self._forget_stale(ladder)
         while True:
             self._run_ahead(walk, ladder)
             if ladder.lane.is_end(walk.frame):
@@ -153,14 +156,35 @@ class Unwinder:
         words = words_at(walk.memory, walk.frame.sp)
         if words is None:
             return
-        fp = walk.registers.get(walk.arch.fp)
-        passed, walk.frame = ladder.lane.run(walk.frame, fp, words, self._max_frames - 1 - len(walk.passed))
-        walk.passed += passed
-        if passed and not ladder.lane.is_end(walk.frame):
-            for frame in passed:
+        fp, room = walk.registers.get(walk.arch.fp), self._max_frames - 1 - len(walk.passed)
+        before = self._outer.get(walk.snapshot.tid) if ladder is self._ladder else None
+        found = run(ladder.lane, walk.frame, fp, words, room=room, outer=before)
+        walk.passed += found.passed
+        walk.frame = found.frame
+        if ladder.lane.is_end(walk.frame):
+            if ladder is self._ladder:
+                self._remember(walk.snapshot.tid, remembered(found, words, before))
+        else:
+            for frame in found.passed:
                 caller = apply_row(ladder.lane.row(frame), walk.registers, walk.memory, walk.arch)
                 assert isinstance(caller, Caller)  # noqa: S101 - our own invariant: the lane's law
                 walk.registers = caller.registers
+
+    def _remember(self, tid: int, outer: Outer | None) -> None:
+        if outer is not None:
+            self._outer[tid] = outer
+        else:
+            self._outer.pop(tid, None)
+
+    def keep_only(self, tids: Collection[int]) -> None:
+        """Drop what is kept for other threads."""
+        self._outer = {tid: outer for tid, outer in self._outer.items() if tid in tids}
+
+    def _forget_stale(self, ladder: Ladder) -> None:
+        ladder.forget_stale()
+        if self._index.generation != self._generation:
+            self._generation = self._index.generation
+            self._outer.clear()
 
     def _end(self, walk: Walk, reason: StopReason) -> Stack:
         frames = (*walk.passed, walk.frame)

@@ -1,0 +1,58 @@
+"""A thread deep in a recursion that goes on: every stack is whole, whatever was taken from the one before."""
+
+from pathlib import Path
+
+import pytest
+
+import sfsample
+from sfsample.model import StopReason
+from tests.live.targets import HANG_S, wait_until
+from tests.live.test_breakers import compile_c, needs_gcc, started
+
+pytestmark = [pytest.mark.live, needs_gcc]
+
+# `down` is 3,000 times on the stack; then `up` and `over` come and go, to any depth up to 700, in turns that
+# depend on the depth: below an `up` are only ups, or it was called by an `over` of an odd depth.
+PROGRAM = """
+#include <stdio.h>
+#define FUNCTION __attribute__((noinline, noclone, optimize("no-optimize-sibling-calls")))
+static volatile long turns;
+FUNCTION long up(long left) { turns++; return left ? up(left - 1) + 1 : turns; }
+FUNCTION long over(long left) { turns++; return left ? over(left - 1) + up(left) + 1 : turns; }
+FUNCTION long down(long left)
+{
+    if (left) return down(left - 1) + 1;
+    puts("ready"); fflush(stdout);
+    for (;;) over(turns % 700);
+    return turns;
+}
+int main(int count, char **words) { (void)words; return down(2998 + count) != 0; }
+"""
+
+
+def user_time(pid: int) -> int:
+    """Ticks of CPU time."""
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11])
+
+
+def test_every_stack_of_a_deep_recursion_is_whole(tmp_path):
+    with started(compile_c(tmp_path, "deep", PROGRAM, "-O2")) as process:
+        before = user_time(process.pid)
+        wait_until(lambda: user_time(process.pid) > before + 2, "it has said so, and gone on")
+        profile = sfsample.Profile(500)
+        stats = profile.stats
+        sfsample.record(
+            process.pid, HANG_S, rate=500, mode="wall", max_frames=8000, stack_bytes=4 << 20, profile=profile,
+            should_stop=lambda: stats.samples >= 150,
+        )  # fmt: skip
+        process.kill()
+    assert stats.samples >= 150
+    assert set(stats.stacks) == {StopReason.OUTERMOST}
+    for line in sfsample.folded(profile).splitlines():
+        names = line.rpartition(" ")[0].split(";")
+        first, last = names.index("main") + 1, names.index("main") + 3001
+        assert set(names[first:last]) == {"down"}, line
+        inner = names[last:]
+        assert inner == sorted(inner), line  # over ... over, up ... up
+        assert set(inner) <= {"over", "up"}
+        assert len(inner) <= 700
