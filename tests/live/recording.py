@@ -14,6 +14,8 @@ from sfsample.unwind.stepper import Stepper
 from sfsample.unwind.unwinder import DEFAULT_STEPPERS
 from tests.live.targets import HANG_S
 
+_PATIENCE_S = 4 * HANG_S  # a target that shares its processor with many others is seldom seen running
+
 
 def record_samples(
     pid: int,
@@ -32,7 +34,7 @@ def record_samples(
     def record(_: object) -> Profile:
         target = LiveProcess(pid)
         try:
-            sampler = Sampler([target], Options(rate, HANG_S, mode, steppers))
+            sampler = Sampler([target], Options(rate, _PATIENCE_S, mode, steppers))
             stats = sampler.profile.stats
             waiting = [begun]
 
