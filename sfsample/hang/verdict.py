@@ -6,6 +6,7 @@ thread does.
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from typing import NamedTuple
 
 from sfsample.hang.glibc import Others, is_since_2_25
@@ -14,6 +15,7 @@ from sfsample.hang.groups import common_name
 from sfsample.hang.named import NamedThread
 from sfsample.hang.waits import Scene, Wait, wait_of
 from sfsample.hang.words import Words
+from sfsample.modules.module import Module
 from sfsample.snapshot import ProcessDump
 
 Processes = Sequence[tuple[ProcessDump, tuple[NamedThread, ...]]]
@@ -63,9 +65,16 @@ def _waits(dump: ProcessDump, threads: tuple[NamedThread, ...]) -> Iterator[tupl
     tids = {thread.dump.ns_tid: thread.tid for thread in threads}
     words = Counter(call.syscall.args[0] for t in threads if (call := t.dump.call) and call.name == "futex")
     modules = {module for thread in dump.threads for module in thread.modules if module}
-    scene = Scene(dump, tids, Others(tids, words, bool(words) and is_since_2_25(modules)))
+    scene = Scene(dump, tids, Others(tids, words, bool(words) and is_since_2_25(modules)),
+                  cache(lambda address: _variable(modules, address)))  # fmt: skip
     for thread in threads:
         yield Node(dump.pid, thread.tid), wait_of(thread, scene)
+
+
+def _variable(modules: Iterable[Module], address: int) -> str | None:
+    from sfsample.symbolize.data_names import variable_at
+
+    return variable_at(modules, address)
 
 
 class _Court:

@@ -4,7 +4,7 @@ Law: said only what the kernel or the structure itself tells; a wait whose other
 One answer per thread: what is most telling.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from sfsample.hang.glibc import Lock, Others, lock_of
@@ -27,10 +27,10 @@ _SIGNALS = ("pause", "rt_sigsuspend", "rt_sigtimedwait")
 _RESOLVER = ("res_nsend", "res_context_send", "res_nquery", "res_query", "res_nsearch", "res_search",
              "libc_res_nsend", "getaddrinfo", "gethostbyname_r", "gethostbyname2_r",
              "gethostbyaddr_r")  # fmt: skip
-_LOCK_WORDS = {"mutex": "mutex {:#x}", "read lock": "the read lock of rwlock {:#x}",
-               "write lock": "the write lock of rwlock {:#x}",
-               "condition": "a signal on condition variable {:#x}",
-               "semaphore": "semaphore {:#x}", "barrier": "the others at barrier {:#x}",
+_LOCK_WORDS = {"mutex": "mutex {}", "read lock": "the read lock of rwlock {}",
+               "write lock": "the write lock of rwlock {}",
+               "condition": "a signal on condition variable {}",
+               "semaphore": "semaphore {}", "barrier": "the others at barrier {}",
                "once": "an initialisation that another thread has begun"}  # fmt: skip
 # What programs say by the function they wait in, where nothing else can tell.
 _KNOWN = {
@@ -62,6 +62,7 @@ class Scene(NamedTuple):
     dump: ProcessDump
     tids: Mapping[int, int]  # id in its own pid namespace -> id as we see it
     others: Others
+    variable: Callable[[int], str | None]  # the name of what is at an address
 
 
 def wait_of(thread: NamedThread, scene: Scene) -> Wait | None:
@@ -134,7 +135,10 @@ def _futex(thread: NamedThread, call: Call, scene: Scene) -> Wait:
     owner = scene.tids.get(lock.owner) if lock.owner is not None else None
     if lock.kind == "thread":
         return Wait("thread", "the end of", owner)
-    what = _LOCK_WORDS[lock.kind].format(lock.address)
+    variable = scene.variable(lock.address)
+    what = _LOCK_WORDS[lock.kind].format(
+        f"{variable} ({lock.address:#x})" if variable else f"{lock.address:#x}"
+    )
     return Wait(
         lock.kind, what, owner, note=_owner_note(lock, owner), idle=lock.kind in ("condition", "semaphore")
     )

@@ -1,6 +1,7 @@
 """Threads that sleep, made up: as a dump has them, with names."""
 
 from struct import pack
+from types import SimpleNamespace
 
 from sfsample.hang.named import NamedThread
 from sfsample.memory import BytesMemory, Memory, PiecewiseMemory
@@ -17,6 +18,9 @@ WAIT, WAIT_BITSET, LOCK_PI = 0x80, 0x189, 0x86
 
 class _Elsewhere(Module):
     """A module that is only a path."""
+
+    load_bias = 0
+    image = SimpleNamespace(segments=())  # type: ignore[assignment]
 
     def __init__(self, path: str) -> None:
         self.path = path

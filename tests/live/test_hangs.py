@@ -24,6 +24,7 @@ from tests.live.targets import fixture, running, status
 pytestmark = pytest.mark.live
 TIME = r"for [0-9.]+ s"
 ADDRESS = "0x[0-9a-f]+"
+VARIABLE = rf"\w+ \({ADDRESS}\)"
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +50,8 @@ def test_two_threads_take_two_mutexes_in_opposite_order(hangs: Path) -> None:
             (debit, "debit", credit, "credit"),
             (credit, "credit", debit, "debit"),
         ):
-            seen.says(rf"thread {me} \({mine}\) waits for mutex {ADDRESS}, held by thread {other} "
+            wanted = rf"{'second' if mine == 'debit' else 'first'} \({ADDRESS}\)"
+            seen.says(rf"thread {me} \({mine}\) waits for mutex {wanted}, held by thread {other} "
                       rf"\({others}\)"
                       rf" {TIME}, in transfer <- {mine}")  # fmt: skip
             assert seen.thread(mine)["waits_for"]["tid"] == other
@@ -66,8 +68,8 @@ def test_a_deadlock_that_a_time_out_will_end(hangs: Path) -> None:
         debit, patient = (names(target.pid)[name] for name in ("debit", "patient"))
         assert seen.kinds[0] == "deadlock"
         seen.says("^=> DEADLOCK: 2 threads wait for each other, until one gives up: there is a time-out\n")
-        seen.says(rf"thread {patient} \(patient\) waits for mutex {ADDRESS}, held by thread {debit} \(debit\)"
-                  rf" {TIME}, in transfer_in_time <- patient")  # fmt: skip
+        seen.says(rf"thread {patient} \(patient\) waits for mutex {VARIABLE}, held by thread {debit} "
+                  rf"\(debit\) {TIME}, in transfer_in_time <- patient")  # fmt: skip
 
 
 def test_a_thread_takes_a_mutex_twice(hangs: Path) -> None:
@@ -75,21 +77,21 @@ def test_a_thread_takes_a_mutex_twice(hangs: Path) -> None:
         seen = Seen(target.pid)
         assert seen.kinds == ["deadlock"]
         seen.says(rf"DEADLOCK: process {target.pid} \(hangs\) waits for a lock that it holds itself")
-        seen.says(rf"waits for mutex {ADDRESS}, held by itself {TIME}, in relock <- main")
+        seen.says(rf"waits for mutex {VARIABLE}, held by itself {TIME}, in relock <- main")
 
 
 def test_a_mutex_whose_owner_has_ended(hangs: Path) -> None:
     with hung(hangs, "orphan", futex=1) as target:
         seen = Seen(target.pid)
         assert seen.kinds == ["blocked"]
-        seen.says(rf"waits for mutex {ADDRESS} \(held by thread \d+, which has ended without unlocking it\)")
+        seen.says(rf"waits for mutex {VARIABLE} \(held by thread \d+, which has ended without unlocking it\)")
 
 
 def test_mutexes_of_other_kinds_and_a_barrier(hangs: Path) -> None:
     with hung(hangs, "kinds", futex=3, clock_nanosleep=1) as target:
         seen = Seen(target.pid)
         seen.says(rf"2 threads \(inheritor, survivor\) wait for the main thread \({target.pid}\): "
-                  rf"1 for mutex {ADDRESS}, 1 for mutex {ADDRESS}")  # fmt: skip
+                  rf"1 for mutex {VARIABLE}, 1 for mutex {VARIABLE}")  # fmt: skip
         seen.says(r"thread \d+ \(early\) waits for the others at barrier .* \(1 of 2 have arrived\)")
         for name in ("inheritor", "survivor"):
             assert seen.thread(name)["waits_for"]["tid"] == target.pid
@@ -148,10 +150,10 @@ def test_a_reader_starves_behind_a_writer_that_waits(hangs: Path) -> None:
     with hung(hangs, "starve", futex=3, clock_nanosleep=1) as target:
         seen = Seen(target.pid)
         seen.says(
-            rf"thread \d+ \(changer\) waits for the write lock of rwlock {ADDRESS} \(held by 1 reader, "
+            rf"thread \d+ \(changer\) waits for the write lock of rwlock {VARIABLE} \(held by 1 reader, "
         )
         seen.says(
-            rf"thread \d+ \(scanner\) waits for the read lock of rwlock {ADDRESS} \(held by 1 reader, "
+            rf"thread \d+ \(scanner\) waits for the read lock of rwlock {VARIABLE} \(held by 1 reader, "
             rf"glibc does not note which; a writer waits, and goes before it\) {TIME}, in scan_table"
         )
         locks = {f["what"].rpartition(" ")[2] for p in seen.document["processes"] for t in p["threads"]
@@ -163,7 +165,7 @@ def test_readers_wait_for_a_writer(hangs: Path) -> None:
     with hung(hangs, "writer", futex=3, clock_nanosleep=1) as target:
         seen, changer = Seen(target.pid), names(target.pid)["changer"]
         seen.says(rf"=> 3 threads \(hangs, scanner\) wait for thread {changer} \(changer\): "
-                  rf"2 for the read lock of rwlock {ADDRESS}, 1 for its end")  # fmt: skip
+                  rf"2 for the read lock of rwlock {VARIABLE}, 1 for its end")  # fmt: skip
         seen.says(
             rf"thread {changer} \(changer\) sleeps 9\d\d\.\d s more of 1000 s, in slow_write <- change_table"
         )
@@ -175,7 +177,7 @@ def test_two_hundred_idle_workers_and_one_culprit(hangs: Path) -> None:
         assert seen.kinds == ["blocked"]
         seen.says(rf"=> 4 threads \(hangs, request-0, request-1, ...\) wait for thread "
                   rf"{culprit} \(flusher\): "
-                  rf"3 for mutex {ADDRESS}, 1 for its end\n   - thread {culprit} \(flusher\) "
+                  rf"3 for mutex {VARIABLE}, 1 for its end\n   - thread {culprit} \(flusher\) "
                   rf"sleeps 9\d\d\.\d s more "
                   r"of 1000 s, in slow_write <- culprit$")  # fmt: skip
         assert seen.rest.startswith(f"thread {culprit} flusher: sleeping for "), "the culprit comes first"
@@ -213,7 +215,7 @@ def test_a_deadlock_is_found_in_a_core_file(hangs: Path, core: Callable[[int], s
         said = core(target.pid)
     assert "\n=> DEADLOCK: 2 threads wait for each other, and none can go on\n" in said
     for me, other, way in ((debit, credit, "debit"), (credit, debit, "credit")):
-        held = rf"waits for mutex {ADDRESS}, held by thread {other} \(hangs\), in transfer <- {way}"
+        held = rf"waits for mutex {VARIABLE}, held by thread {other} \(hangs\), in transfer <- {way}"
         assert re.search(rf"thread {me} \(hangs\) {held}", said), said
 
 
@@ -222,7 +224,7 @@ def test_a_core_file_does_not_tell_the_time(hangs: Path, core: Callable[[int], s
         said = core(target.pid)
     joins = rf"the main thread \({target.pid}\) waits for the end of thread \d+ \(hangs\), in starve"
     assert re.search(joins, said), said
-    assert re.search(rf"waits for the read lock of rwlock {ADDRESS} \(held by 1 reader", said)
+    assert re.search(rf"waits for the read lock of rwlock {VARIABLE} \(held by 1 reader", said)
     assert not re.search(TIME, said)
     assert " more of" not in said
 
