@@ -217,6 +217,7 @@ def test_damaged_section_headers_are_none():
             continue
         assert made.section(".sframe") is None or data == good[:-100]
         assert len(made.segments) == 1
+        assert bool(made.section_damage) == (made.section(".sframe") is None)
 
 
 def test_a_section_that_the_file_does_not_hold():

@@ -188,8 +188,10 @@ class ElfImage:
     def _sections(self) -> Iterator[Section]:
         header = self._header
         size, base, count = header["e_shentsize"], header["e_shoff"], header["e_shnum"]
-        if not base or not size or base + size > len(self.data):
+        if not base or not size:
             return
+        if base + size > len(self.data):
+            raise ValueError(f"at {base:#x}, behind the end of the file")
         raws = [
             struct_parse(self._structs.Elf_Shdr, self._stream, base + i * size)
             for i in range(min(count, (len(self.data) - base) // size))
