@@ -42,7 +42,7 @@ def test_it_says_what_width_is_what_was_recorded_and_what_was_lost():
 def test_a_box_tells_samples_share_and_cpu_time():
     titles = [title for title, *_ in boxes(picture(full()))]
     assert "outer (/opt/app): 8 samples, 72.73 %, 70 ns of CPU time" in titles
-    assert "[truncated: no_module]: 1 samples, 9.09 %" in titles
+    assert "[truncated: no_module]: 1 sample, 9.09 %" in titles
     threads = [title for title, *_ in boxes(picture(full(), threads=True))]
     assert "worker/11: 3 samples, 27.27 %, 1 ns of CPU time" in threads
 

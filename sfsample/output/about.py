@@ -17,7 +17,7 @@ def title(report: Report) -> str:
 
 def about(report: Report) -> str:
     """Return how much was recorded, and when."""
-    parts = [f"{report.total():,} samples"]
+    parts = [samples(report.total())]
     if CPU in report.weights:
         parts.append(f"{span(report.total(CPU))} of CPU time")
     if report.duration_ns:
@@ -27,6 +27,11 @@ def about(report: Report) -> str:
     if report.started_ns:
         parts.append(strftime("%Y-%m-%d %H:%M:%S UTC", gmtime(report.started_ns // 10**9)))
     return ", ".join(parts)
+
+
+def samples(count: int) -> str:
+    """Return a number of samples in words."""
+    return f"{count:,} sample{'' if count == 1 else 's'}"
 
 
 def span(ns: int) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 from xml.sax.saxutils import escape
 
-from sfsample.output.about import about, losses, span, title
+from sfsample.output.about import about, losses, samples, span, title
 from sfsample.report.paths import Label, label_paths
 from sfsample.report.report import CPU, SAMPLES, Report
 from sfsample.report.tree import Tree, grow
@@ -85,7 +85,7 @@ def _lines(report: Report, boxes: list[_Box], hidden: int) -> Iterator[str]:
 def _box_xml(box: _Box, top: int, total: int) -> str:
     where = f" ({box.module})" if box.module else ""
     cpu = f", {span(box.cpu_ns)} of CPU time" if box.cpu_ns else ""
-    words = f"{box.text}{where}: {box.samples:,} samples, {100 * box.samples / total:.2f} %{cpu}"
+    words = f"{box.text}{where}: {samples(box.samples)}, {100 * box.samples / total:.2f} %{cpu}"
     room = int((box.width - 4) / _LETTER)
     shown = box.text if len(box.text) <= room else box.text[: room - 1] + "…"
     text = f'<text x="{box.left + 3:.1f}" y="{top + 12}">{_xml(shown)}</text>' if room >= 3 else ""
