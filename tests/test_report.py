@@ -5,7 +5,7 @@ import gzip
 import json
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from sfsample.errors import BadInput, SfsampleError
@@ -70,6 +70,7 @@ words = st.text(
 
 
 @given(st.dictionaries(st.lists(words, min_size=1, max_size=5).map(tuple), st.integers(1, 99), max_size=9))
+@example({("p", "_[i]"): 1, ("p", "f_[i]"): 2, ("p", "f"): 3})  # names that look like marks
 def test_any_names_survive_folded_json_and_pprof(stacks):
     report = ReportBuilder()
     assume(not any(process.startswith("{") for process, *_ in stacks))  # that begins a JSON document

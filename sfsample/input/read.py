@@ -11,7 +11,7 @@ from sfsample.errors import BadInput, SfsampleError
 from sfsample.report.report import Report
 
 _JSON = re.compile(rb"\s*\{\s*[\"}]")
-_PICTURE = re.compile(rb"\s*<(!doctype html|svg)\b", re.IGNORECASE)
+_PICTURE = re.compile(rb"\s*<(!doctype html>|svg xmlns)", re.IGNORECASE)
 _LARGEST = 2 << 30  # bytes after decompression
 
 

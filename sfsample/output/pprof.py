@@ -93,7 +93,7 @@ class _Encoder:
             yield integer(2, self._mappings.setdefault(key, len(self._mappings) + 1))  # mapping_id
         yield integer(3, place.offset or 0)  # address
         for frame in frames:
-            name = frame.text.removesuffix("_[i]")
+            name = frame.text.removesuffix("_[i]") if frame.inlined else frame.text
             names = (name, frame.raw or name, frame.file or "")
             function = self._functions.setdefault(names, len(self._functions) + 1)
             yield message(4, integer(1, function), integer(2, frame.line or 0))  # line: function_id, line
