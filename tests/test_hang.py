@@ -8,7 +8,7 @@ from sfsample.hang.graph import Node, cycles, holders, of_processes, stuck
 from sfsample.hang.groups import common_name, group, in_order
 from sfsample.hang.named import bare, fold, short
 from sfsample.hang.verdict import judge
-from sfsample.hang.waits import Wait
+from sfsample.hang.wait import Wait
 from sfsample.hang.words import seconds
 from sfsample.output.dump_text import wrap
 from sfsample.target.thread_facts import LastRan

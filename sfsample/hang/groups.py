@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from sfsample.hang.named import NamedThread
-from sfsample.hang.waits import Wait
+from sfsample.hang.wait import Wait
 
 
 class Group(NamedTuple):

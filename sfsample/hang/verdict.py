@@ -13,7 +13,8 @@ from sfsample.hang.glibc import Others, is_since_2_25
 from sfsample.hang.graph import Node, cycles, holders, of_processes, stuck
 from sfsample.hang.groups import common_name
 from sfsample.hang.named import NamedThread
-from sfsample.hang.waits import Scene, Wait, wait_of
+from sfsample.hang.wait import Scene, Wait
+from sfsample.hang.waits import wait_of
 from sfsample.hang.words import Words
 from sfsample.modules.module import Module
 from sfsample.snapshot import ProcessDump

@@ -4,29 +4,17 @@ Law: said only what the kernel or the structure itself tells; a wait whose other
 One answer per thread: what is most telling.
 """
 
-from collections.abc import Callable, Mapping
-from typing import NamedTuple
-
-from sfsample.hang.glibc import Lock, Others, lock_of
+from sfsample.hang.glibc import Lock, lock_of
 from sfsample.hang.named import NamedThread
-from sfsample.snapshot import ProcessDump
+from sfsample.hang.transfers import at_descriptor
+from sfsample.hang.wait import ENDLESS_S, Scene, Wait
 from sfsample.target.calls import Call
-from sfsample.target.descriptors import Descriptor
 
-_ENDLESS_S = 365 * 86400.0  # a time-out beyond this is none
-
-_READS = ("read", "readv", "pread64", "recvfrom", "recvmsg", "recvmmsg")
-_WRITES = ("write", "writev", "pwrite64", "sendto", "sendmsg", "sendmmsg", "sendfile", "splice")
-_ACCEPTS = ("accept", "accept4")
-_EVENTS = ("epoll_wait", "epoll_pwait", "epoll_pwait2", "poll", "ppoll", "select", "pselect6")
 _SLEEPS = ("nanosleep", "clock_nanosleep")
 _CHILD = ("wait4", "waitid")
 _FORKS = ("vfork", "clone", "clone3")
 _LOCKS = ("flock", "fcntl")
 _SIGNALS = ("pause", "rt_sigsuspend", "rt_sigtimedwait")
-_RESOLVER = ("res_nsend", "res_context_send", "res_nquery", "res_query", "res_nsearch", "res_search",
-             "libc_res_nsend", "getaddrinfo", "gethostbyname_r", "gethostbyname2_r",
-             "gethostbyaddr_r")  # fmt: skip
 _LOCK_WORDS = {"mutex": "mutex {}", "read lock": "the read lock of rwlock {}",
                "write lock": "the write lock of rwlock {}",
                "condition": "a signal on condition variable {}",
@@ -37,32 +25,6 @@ _KNOWN = {
     "XactLockTableWait": "another transaction to end, a row lock; SELECT pg_blocking_pids({pid}) names it",
     "ProcSleep": "a PostgreSQL lock: SELECT pg_blocking_pids({pid}) names who holds it",
 }
-
-
-class Wait(NamedTuple):
-    """`what` it waits for, in words.  Who has to act: thread `tid` of its process, or one of `pids`.
-
-    `idle`: as every server waits for work; nothing is wrong about it by itself.  `timed`: it gives up after a
-    time.
-    """
-
-    kind: str
-    what: str
-    tid: int | None = None
-    pids: tuple[int, ...] = ()
-    note: str = ""
-    idle: bool = False
-    verb: str = "waits for"
-    timed: bool = False
-
-
-class Scene(NamedTuple):
-    """What else has to be known of a process to tell what its threads wait for."""
-
-    dump: ProcessDump
-    tids: Mapping[int, int]  # id in its own pid namespace -> id as we see it
-    others: Others
-    variable: Callable[[int], str | None]  # the name of what is at an address
 
 
 def wait_of(thread: NamedThread, scene: Scene) -> Wait | None:
@@ -77,7 +39,7 @@ def wait_of(thread: NamedThread, scene: Scene) -> Wait | None:
 
 
 def _ends_by_itself(call: Call) -> bool:
-    return any(length is not None and length < _ENDLESS_S for length in (call.asked_s, call.left_s))
+    return any(length is not None and length < ENDLESS_S for length in (call.asked_s, call.left_s))
 
 
 def _stopped(state: str, scene: Scene) -> Wait:
@@ -106,14 +68,6 @@ def _by_call(thread: NamedThread, call: Call, scene: Scene) -> Wait | None:
         return _futex(thread, call, scene)
     if name in _LOCKS:
         return _file_lock(call, scene)
-    if name in _EVENTS or name in _READS:
-        return (
-            _resolving(thread, call) or _events(call, scene)
-            if name in _EVENTS
-            else _transfer(thread, call, scene)
-        )
-    if name in (*_WRITES, *_ACCEPTS, "connect"):
-        return _transfer(thread, call, scene)
     if name in _SLEEPS:
         return Wait("sleep", _left(thread, call), idle=True, verb="sleeps")
     if name in _CHILD:
@@ -122,7 +76,7 @@ def _by_call(thread: NamedThread, call: Call, scene: Scene) -> Wait | None:
         return _vfork(scene)
     if name in _SIGNALS:
         return Wait("signal", "a signal", idle=True)
-    return None
+    return at_descriptor(thread, call, scene)
 
 
 # -- locks
@@ -158,75 +112,6 @@ def _file_lock(call: Call, scene: Scene) -> Wait | None:
         return None
     what = f"the {'flock' if call.name == 'flock' else 'record lock'} on {call.descriptors[0].text}"
     return Wait("file lock", what, pids=(found.holder,) if found.holder > 0 else ())
-
-
-# -- descriptors
-
-
-def _transfer(thread: NamedThread, call: Call, scene: Scene) -> Wait | None:
-    if not call.descriptors:
-        return None
-    found, name = call.descriptors[0], call.name or ""
-    if name == "connect":
-        return Wait("connect", f"an answer to connect: {found.text}", pids=_others(found, scene, "rw"))
-    if name in _ACCEPTS:
-        return Wait("accept", f"a connection on {found.text}", idle=True)
-    if found.kind == "pipe":
-        return _pipe(found, scene, writes=name in _WRITES)
-    if name in _READS:
-        data = Wait("read", f"data from {_where(found)}", idle=found.kind != "file")
-        return _resolving(thread, call) or _with_peer(data, found, scene)
-    return _with_peer(Wait("write", f"room to write to {_where(found)}"), found, scene)
-
-
-def _where(found: Descriptor) -> str:
-    return f"fd {found.fd} ({found.text})"
-
-
-def _pipe(found: Descriptor, scene: Scene, *, writes: bool) -> Wait:
-    """Name the processes at the other end."""
-    others = _others(found, scene, "r" if writes else "w")
-    if writes:
-        return Wait("full pipe", f"room in pipe {found.inode}, which is full (fd {found.fd})", pids=others)
-    return Wait("empty pipe", f"data in pipe {found.inode}, which is empty (fd {found.fd})", pids=others,
-                idle=True)  # fmt: skip
-
-
-def _with_peer(wait: Wait, found: Descriptor, scene: Scene) -> Wait:
-    """Add the processes that have the other end of a socket."""
-    listens = any(end.of.listens for end in scene.dump.ends if end.of.inode == found.inode)
-    note = "which listens there, and has not accepted the connection" if listens else ""
-    return wait._replace(pids=_others(found, scene, "rw") if found.kind == "socket" else (), note=note)
-
-
-def _others(found: Descriptor, scene: Scene, mode: str) -> tuple[int, ...]:
-    ends = (end for end in scene.dump.ends if end.of.inode == found.inode and mode in end.mode)
-    return tuple(dict.fromkeys(end.pid for end in ends if end.pid != scene.dump.pid))
-
-
-def _events(call: Call, scene: Scene) -> Wait:
-    limit = f", at most {call.asked_s:g} s" if call.asked_s is not None and call.asked_s < _ENDLESS_S else ""
-    if len(call.descriptors) == 1 and call.descriptors[0].kind != "epoll":
-        one = call.descriptors[0]
-        return _with_peer(Wait("events", f"events on {_where(one)}{limit}", idle=True), one, scene)
-    count = (
-        len(call.descriptors[0].watches)
-        if call.name and call.name.startswith("epoll") and call.descriptors
-        else len(call.descriptors)
-    )
-    if not count:
-        return Wait("sleep", limit.removeprefix(", "), idle=True, verb="sleeps")
-    return Wait("events", f"events on {count} fd{'s' * (count != 1)}{limit}", idle=True)
-
-
-def _resolving(thread: NamedThread, call: Call) -> Wait | None:
-    """Recognise the resolver by its functions, and its server by the socket."""
-    udp = next(
-        (d for d in call.descriptors if d.kind == "socket" and d.text.startswith(("udp", "tcp"))), None
-    )
-    if udp is None or not any(name in _RESOLVER for name in thread.library_functions()):
-        return None
-    return Wait("name resolution", f"an answer from the DNS server: {udp.text}")
 
 
 # -- time, children, the kernel

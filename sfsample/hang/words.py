@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from sfsample.hang.graph import Node
 from sfsample.hang.named import NamedThread
-from sfsample.hang.waits import Wait
+from sfsample.hang.wait import Wait
 
 _TOLD = 8  # processes that are named in one sentence
 _HOLDS = {

@@ -10,7 +10,7 @@ from sfsample.hang.graph import Node
 from sfsample.hang.groups import group
 from sfsample.hang.named import NamedThread
 from sfsample.hang.verdict import Finding
-from sfsample.hang.waits import Wait
+from sfsample.hang.wait import Wait
 from sfsample.hang.words import signal_name
 from sfsample.model import Frame
 from sfsample.modules.module import Module

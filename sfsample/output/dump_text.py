@@ -11,7 +11,7 @@ from sfsample.hang.graph import Node
 from sfsample.hang.groups import Group, group, in_order
 from sfsample.hang.named import NamedThread, fold
 from sfsample.hang.verdict import Finding, Verdict
-from sfsample.hang.waits import Wait
+from sfsample.hang.wait import Wait
 from sfsample.hang.words import Words, seconds
 from sfsample.model import Frame, StopReason
 from sfsample.modules.module import Module

@@ -10,7 +10,6 @@ from collections.abc import Callable
 
 from sfsample.target.procfs import ProcFs
 from sfsample.target.tcp_peers import FarEnd, tcp_far_end
-from sfsample.target.unix_peers import unix_far_inode
 
 _STATES = {"01": "established", "02": "connecting", "03": "syn received", "04": "fin wait 1",
            "05": "fin wait 2", "06": "time wait", "07": "closed", "08": "close wait", "09": "last ack",
@@ -40,6 +39,8 @@ class SocketTable:
         line = self._internet("tcp", inode) or self._internet("tcp6", inode)
         if line:
             return tcp_far_end(line, self._line)
+        from sfsample.target.unix_peers import unix_far_inode  # few threads wait at one
+
         peer = unix_far_inode(self._proc, inode)
         return None if peer is None else FarEnd(peer)
 
