@@ -16,7 +16,7 @@ from sfsample.stats import Stats
 
 TIMELINE_LIMIT = 4_000_000  # records, 40 bytes each
 _HASHED = 64  # places
-THREAD_LIMIT = 10_000  # threads told apart; a service that starts one for each request has any number
+THREAD_LIMIT = 20_000  # threads told apart; a service that starts one for each request has any number
 
 
 class Location(NamedTuple):

@@ -25,6 +25,7 @@ from sfsample.profile import Profile
 from sfsample.replay.store import BadStacks
 from sfsample.report.report import Report
 from sfsample.stats import Stats
+from sfsample.target.task_files import open_many
 
 if TYPE_CHECKING:
     from subprocess import Popen
@@ -117,6 +118,7 @@ def sample(
     bad_stacks: BadStacks | None = None,
 ) -> Profile:
     """Record with the flags that `record` and `watch` share."""
+    open_many()
     return api.record(
         pids,
         duration,

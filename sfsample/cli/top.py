@@ -23,6 +23,7 @@ from sfsample.profile import Location
 from sfsample.report.window import Window, as_profile
 from sfsample.symbolize.symbolizer import Symbolizer
 from sfsample.target.gate import PAUSE
+from sfsample.target.task_files import open_many
 
 _DRAW_S = 0.5
 _WINDOWS_S = (1, 2, 5, 10, 30, 60)
@@ -76,6 +77,7 @@ class _Session:
 
     def _sample(self) -> None:
         arguments = self._arguments
+        open_many()
         try:
             api.record(
                 self._pids,

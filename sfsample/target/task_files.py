@@ -10,11 +10,17 @@ Source: proc(5).
 import os
 from collections.abc import Iterable
 from errno import EMFILE, ENFILE, ESRCH
-from resource import RLIMIT_NOFILE, getrlimit
+from resource import RLIMIT_NOFILE, getrlimit, setrlimit
 
 EXHAUSTED = (EMFILE, ENFILE)
 _CHUNK = 4096
-_ROOM = min(getrlimit(RLIMIT_NOFILE)[0], 1 << 16) // 2
+_MOST = 1 << 16
+
+
+def open_many() -> None:
+    """Raise our limit of open files as far as we may: for many processes, or many threads."""
+    most = getrlimit(RLIMIT_NOFILE)[1]
+    setrlimit(RLIMIT_NOFILE, (most, most))
 
 
 class TaskFiles:
@@ -25,6 +31,8 @@ class TaskFiles:
     def __init__(self, tasks: int) -> None:
         self._tasks = tasks
         self._fds: dict[int, dict[str, int]] = {}
+        limit = getrlimit(RLIMIT_NOFILE)[0]
+        self._room = min(limit if limit >= 0 else _MOST, _MOST) // 2
 
     def read(self, tid: int, name: str) -> bytes | None:
         """Return what the file says now.  Raises OSError when there are no files left to open."""
@@ -41,7 +49,7 @@ class TaskFiles:
 
     def _first(self, tid: int, name: str) -> bytes:
         fd = os.open(f"{tid}/{name}", os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._tasks)
-        if TaskFiles.kept_open >= _ROOM:
+        if TaskFiles.kept_open >= self._room:
             try:
                 return os.pread(fd, _CHUNK, 0)
             finally:

@@ -5,7 +5,10 @@ Law: the target starts children when it is told to, and says so; a test goes on 
 
 import contextlib
 import gc
+import json
 import os
+import re
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 
@@ -16,6 +19,7 @@ from sfsample.errors import NotPermitted
 from sfsample.files import Home
 from sfsample.model import StopReason
 from sfsample.target.family import Family
+from tests.live.cli_runner import COMMAND, ended
 from tests.live.cli_runner import sfsample as command
 from tests.live.targets import (
     HANG_S,
@@ -212,6 +216,42 @@ def test_the_command_line_shows_each_process_as_a_root():
     roots = {stack.partition(";")[0] for stack in done.stacks()}
     assert "target" in roots
     assert any(stack.startswith("target;_start;") and stack.endswith(";leaf_spin") for stack in done.stacks())
+
+
+MANY = """
+ulimit -Sn > {said}
+trap 'kill $pids; exit' TERM
+for i in 1 2 3 4 5 6 7 8 9 10; do
+    for j in 1 2 3; do sleep 1000 >/dev/null 2>&1 & pids="$pids $!"; done
+done
+wait
+"""
+
+
+def test_more_processes_than_the_usual_limit_of_open_files(tmp_path):
+    """The limit of the program that is started stays what it was."""
+    said, stats = tmp_path / "limit", tmp_path / "stats"
+    words = [*COMMAND, "-s", "--mode", "wall", "--stats", stats, "--", "sh", "-c", MANY.format(said=said)]
+    limited = ["sh", "-c", 'ulimit -Sn 40; exec "$@"', "sh", *words]
+    with subprocess.Popen(limited, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as child:
+        try:
+            wait_until(lambda: child.poll() is not None or held_open(child.pid) > 30, "all are watched")
+            child.terminate()
+            done = ended(child)
+        finally:
+            child.kill()
+    assert done.code == 0, done.err
+    assert json.loads(stats.read_text())["subprocesses"] == {"watched": 30, "short_lived": 0, "refused": 0}
+    assert said.read_text() == "40\n"
+
+
+def held_open(pid: int) -> int:
+    """Of how many processes it holds the directory open."""
+    found = set()
+    for fd in os.listdir(f"/proc/{pid}/fd"):
+        with contextlib.suppress(OSError):
+            found.add(os.readlink(f"/proc/{pid}/fd/{fd}"))
+    return sum(re.fullmatch(r"/proc/\d+", name) is not None for name in found)
 
 
 class Stranger:
