@@ -56,10 +56,12 @@ def _pipe(found: Descriptor, scene: Scene, *, writes: bool) -> Wait:
 
 
 def _with_peer(wait: Wait, found: Descriptor, scene: Scene) -> Wait:
-    """Add the processes that have the other end of a socket."""
+    """Add the processes that have the other end of a socket, or of a pipe that is watched."""
+    mode = "rw" if found.kind == "socket" else "w" if "r" in found.mode else "r"
+    pids = _others(found, scene, mode)
     listens = any(end.of.listens for end in scene.dump.ends if end.of.inode == found.inode)
-    note = "which listens there, and has not accepted the connection" if listens else ""
-    return wait._replace(pids=_others(found, scene, "rw") if found.kind == "socket" else (), note=note)
+    note = "which listens there, and has not accepted the connection" if listens and pids else ""
+    return wait._replace(pids=pids, note=note)
 
 
 def _others(found: Descriptor, scene: Scene, mode: str) -> tuple[int, ...]:

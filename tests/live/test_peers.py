@@ -86,6 +86,22 @@ def test_the_other_end_of_a_unix_socket_is_named(pair: tuple[socket.socket, sock
             assert thread["waits_for"]["pids"] == [os.getpid()]
 
 
+def test_the_other_end_of_a_pipe_that_is_watched_is_named() -> None:
+    code = "import select, sys; p = select.poll(); p.register(int(sys.argv[1]), 1); p.poll()"
+    ours, theirs = os.pipe()
+    words = [sys.executable, "-c", code, str(ours)]
+    with subprocess.Popen(words, pass_fds=[ours]) as process:
+        try:
+            wait_for_calls(process.pid, poll=1)
+            Seen(process.pid).says(
+                rf"waits for events on fd {ours} \(pipe \d+, read end\), at whose other end is {US} for"
+            )
+        finally:
+            process.kill()
+    os.close(ours)
+    os.close(theirs)
+
+
 def test_a_server_that_does_not_accept() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
