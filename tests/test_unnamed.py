@@ -60,7 +60,8 @@ def test_generated_code(tmp_path):
     one = Home(None, 7, 0)
     assert str(generated_without_name(1234, one, 2, known=False)) == (
         "process 1234: 2 places have no name: generated code (a JIT's), and no /tmp/perf-7.map "
-        "of the target's user; start node with --perf-basic-prof, python with -X perf"
+        "of the target's user; start node with --perf-basic-prof, python with -X perf, "
+        "java with -XX:+PreserveFramePointer (and then: jcmd PID Compiler.perfmap)"
     )
     assert str(generated_without_name(1234, one, 1, known=True)) == (
         "process 1234: 1 place has no name: generated code that /tmp/perf-7.map does not list"

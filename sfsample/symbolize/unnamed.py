@@ -17,6 +17,10 @@ _DEBIAN = ("debian", "ubuntu")
 _REDHAT = ("fedora", "rhel", "centos")
 _PACKAGED = ("/usr/", "/lib", "/bin/", "/sbin/")
 _MOST = 1 << 16
+_GENERATORS = (
+    "start node with --perf-basic-prof, python with -X perf, "
+    "java with -XX:+PreserveFramePointer (and then: jcmd PID Compiler.perfmap)"
+)
 
 
 class Unnamed(NamedTuple):
@@ -44,7 +48,7 @@ def generated_without_name(pid: int, home: Home | None, places: int, known: bool
     if known:
         return Unnamed(f"process {pid}", places, f"generated code that {name} does not list")
     why = f"generated code (a JIT's), and no {name} of the target's user"
-    return Unnamed(f"process {pid}", places, why, "start node with --perf-basic-prof, python with -X perf")
+    return Unnamed(f"process {pid}", places, why, _GENERATORS)
 
 
 def _hint(path: str, homes: Iterable[Home]) -> str:
