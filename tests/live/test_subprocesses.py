@@ -10,7 +10,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import pytest
 
@@ -19,7 +19,7 @@ from sfsample.errors import NotPermitted
 from sfsample.files import Home
 from sfsample.model import StopReason
 from sfsample.target.family import Family
-from tests.live.cli_runner import COMMAND, ended
+from tests.live.cli_runner import COMMAND, begun, ended, wait_until_sampled
 from tests.live.cli_runner import sfsample as command
 from tests.live.targets import (
     HANG_S,
@@ -89,34 +89,43 @@ def record(target: Target, profile: sfsample.Profile, should_stop: Callable[[], 
 
 
 class Director:
-    """Asked at every tick: tells the target to start the next child when those before it have samples."""
+    """Asked at every tick: gives the next order when all processes have samples, and notes the answers.
 
-    def __init__(self, target: Target, profile: sfsample.Profile, *orders: str) -> None:
+    It never waits for one: who runs between two ticks may hold the target.
+    """
+
+    def __init__(
+        self, target: Target, profile: sfsample.Profile, *orders: str, pids: Iterable[int] = ()
+    ) -> None:
         self.target, self.profile, self.orders = target, profile, list(orders)
-        self.pids = [target.pid]
+        self.pids = {target.pid, *pids}
+        self.answers: list[str] = []
+        self._asked = 0
 
     def __call__(self) -> bool:
-        if {key.pid for key in self.profile.counts} < set(self.pids):
+        said = self.target.reader.available()
+        self.answers += said
+        self.pids |= {int(line.split()[1]) for line in said if line.startswith("child ")}
+        if len(self.answers) < self._asked or not self.pids <= {key.pid for key in self.profile.counts}:
             return False
-        if self.orders:
-            self.pids.append(told(self.target, self.orders.pop(0)))
-            return False
-        return True
+        if not self.orders:
+            return True
+        self.target.tell(f"{self.orders.pop(0)}\n".encode())
+        self._asked += 1
+        return False
 
 
 def test_children_that_are_there_or_born_later_and_their_children():
     with parent() as target:
         before = told(target, "child")
         profile = sfsample.Profile(200)
-        director = Director(target, profile, "child", "grandchild")
-        director.pids.append(before)
+        director = Director(target, profile, "child", "grandchild", pids=[before])
         record(target, profile, director)
-        assert not director.orders
-        assert len(set(director.pids)) == 4
+        assert len(director.pids) == 4
         stats = profile.stats
         assert stats.subprocesses.watched >= 4  # with the shell
         assert stats.subprocesses.refused == 0
-        for pid in director.pids[1:]:
+        for pid in director.pids - {target.pid}:
             assert_untraced(pid)
             assert {key.stop_reason for key in profile.counts if key.pid == pid} == {StopReason.OUTERMOST}
             # they were born later than the recording began: no sample stands for the time before
@@ -171,17 +180,19 @@ def test_children_that_end_leave_nothing():
 
 def test_a_child_that_has_ended_is_no_end_but_the_end_of_the_parent_is():
     with parent() as target:
-        told(target, "child")
+        child = told(target, "child")
         profile = sfsample.Profile(200)
-        asked = []
+        director = Director(target, profile, "kill", pids=[child])
+        after: list[int] = []
 
         def drive() -> bool:
-            if not asked and len({key.pid for key in profile.counts}) == 2:
-                asked.append(told(target, "kill", "ended"))
-                assert asked == [-9]
-            return bool(asked) and profile.stats.ticks > 400
+            """Go on for some ticks when the child has ended."""
+            if not after and director():
+                after.append(profile.stats.ticks)
+            return bool(after) and profile.stats.ticks > after[0] + 20
 
         record(target, profile, drive)
+        assert director.answers == ["ended -9"]
     done = command(
         "record", "-s", "-d", 60, "--", "sh", "-c", f"'{fixture('v3')}' leaf 1 >/dev/null & sleep 0.3"
     )
@@ -208,13 +219,17 @@ def not_traced(pid: int) -> bool:
     return False
 
 
-def test_the_command_line_shows_each_process_as_a_root():
-    done = command(
-        "-s", "-d", 60, "--", "sh", "-c", f"'{fixture('v3')}' leaf 1 >/dev/null & pid=$!; sleep 1; kill $pid"
-    )
+def test_the_command_line_shows_each_process_as_a_root(tmp_path):
+    said = tmp_path / "pid"
+    program = f"'{fixture('v3')}' leaf 1 >/dev/null & echo $! > {said}; wait"
+    with begun("-s", "--mode", "wall", "--", "sh", "-c", program) as child:
+        wait_until(lambda: said.exists() and said.read_text().endswith("\n"), "the child is there")
+        wait_until_sampled(int(said.read_text()), 10)
+        child.terminate()
+        done = ended(child)
     assert done.code == 0, done.err
     roots = {stack.partition(";")[0] for stack in done.stacks()}
-    assert "target" in roots
+    assert roots >= {"sh", "target"}
     assert any(stack.startswith("target;_start;") and stack.endswith(";leaf_spin") for stack in done.stacks())
 
 
