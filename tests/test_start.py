@@ -106,6 +106,14 @@ def test_two_threads_leave_clone():
     assert child.registers[PC] == 0
 
 
+@pytest.mark.parametrize("first", ["1f2003d5", "5f2403d5"])
+def test_the_first_instruction_of_a_program_of_aarch64(first):
+    """Debian's crt1.o; from the second one on its table knows."""
+    said = [outcome(first + "1d0080d2 1e0080d2", at, exact=True, entry=True, arch=AARCH64) for at in (0, 4)]
+
+    assert said == ["outermost", "not mine"]
+
+
 def test_the_loader_of_s390x():
     size = len(bytes.fromhex(S390X_LD_SO))
     said = [outcome(S390X_LD_SO, at, exact=True, entry=True, arch=S390X) for at in range(size + 2)]

@@ -13,6 +13,7 @@ from sfsample.modules.module import Module
 from sfsample.unwind import eh_frame, frame_pointer, null_call, sframe, signal_frame
 from sfsample.unwind.eh_frame import EhFrameStepper
 from sfsample.unwind.frame_pointer import FramePointerStepper
+from sfsample.unwind.lane import FastLane
 from sfsample.unwind.null_call import NullCallStepper
 from sfsample.unwind.row import Caller, UnwindRow, apply_row
 from sfsample.unwind.sframe import SFrameStepper
@@ -184,6 +185,21 @@ def test_cfi_return_addresses():
     assert ra_of({RA: CfiRule("undefined")}) is None  # outermost
     assert ra_of({}) == Rule(RA, 0, deref=False)
     assert ra_of({RA: CfiRule("register", 0)}) == Rule(0, 0, deref=False)
+
+
+def test_a_return_address_above_the_cfa_tells_where_the_frame_ends():
+    """glibc's _dl_runtime_resolve on AArch64, which leaves out what the stub has pushed."""
+    x30 = AARCH64.ra
+    made = eh_frame.to_row(CfiRow(CfaRule(31, 16), {x30: CfiRule("offset", 8)}, x30, signal=False), AARCH64)
+    stack = BytesMemory(0x7000, b"".join(n.to_bytes(8, "little") for n in range(8)))
+    caller = apply_row(made, {31: 0x7000}, stack, AARCH64)
+
+    assert caller.registers[AARCH64.pc] == 3
+    assert caller.registers[AARCH64.sp] == 0x7020
+    lane = FastLane()
+    lane.learn(frame(TEXT, exact=False), made, Found.EH_FRAME, AARCH64, 3)
+    with pytest.raises(KeyError):
+        lane.row(frame(TEXT, exact=False))
 
 
 @pytest.mark.parametrize("expression", [b"\x9c", b"\x22"])

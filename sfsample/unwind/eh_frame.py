@@ -54,6 +54,10 @@ def to_row(row: CfiRow, arch: Arch) -> UnwindRow:
         translated = _rule(number, rule)
         if translated is not None and number != row.ra_register:
             registers.append((number, translated))
+    ra = row.rules.get(row.ra_register)
+    if ra is not None and ra.kind == "offset" and ra.value >= 0 and not row.signal:
+        # glibc's _dl_runtime_resolve on AArch64: its table leaves out the two words that the stub has pushed
+        registers.append((arch.sp, Rule(CFA, ra.value + 8, deref=False)))
     return UnwindRow(
         cfa, _return_address(row), tuple(registers), tuple(kept), signal=row.signal, mangled=row.ra_signed
     )

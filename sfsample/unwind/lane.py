@@ -99,7 +99,10 @@ class FastLane:
 
 def _plan(row: UnwindRow, found: str, arch: Arch) -> _Plan | None:
     """Translate a plain row; None: it is not plain."""
-    cfa, ra, fp = row.cfa, row.ra, dict(row.registers).get(arch.fp)
+    registers = dict(row.registers)
+    cfa, ra, fp = row.cfa, row.ra, registers.get(arch.fp)
+    if arch.sp in registers:
+        return None
     mangled = row.mangled and arch.ra_mask != _ALL_BITS
     odd = row.signal or row.called or row.slides or mangled or not row.sp_known or arch.sp_adjust
     if odd or cfa.deref or cfa.expression or cfa.base not in (arch.sp, arch.fp) or cfa.offset % _WORD:

@@ -68,6 +68,10 @@ _A64_ANYWHERE = (
     # glibc clone, clone3: svc #0; cmp x0, #0; b.eq; b.lt; ret
     code(rb"(?P<here>\x01\0\0\xd4\x1f\0\0\xf1...\x54)...\x54\xc0\x03\x5f\xd6", _AROUND_CLONE_A64),
 )
+_A64_AT_ENTRY = (
+    # crt1.o's _start, whose table says it an instruction late: nop or bti c; mov x29, #0; mov x30, #0
+    code(rb"(?P<here>(?:\x1f\x20\x03|\x5f\x24\x03)\xd5)\x1d\0\x80\xd2\x1e\0\x80\xd2", _OUTERMOST),
+)
 _S390X_ANYWHERE = (
     # glibc clone: svc; ltgr %r2,%r2; je; lmg %r6,%r7,48(%r15); jgl; clone3: the same without lmg
     code(rb"(?P<here>\x0a.\xb9\x02\0\x22\xa7\x84..)\xeb\x67\xf0\x30\0\x04\xc0\x44", _AROUND_CLONE_S390X),
@@ -81,7 +85,7 @@ _S390X_AT_ENTRY = (
     ),
 )
 _ANYWHERE = {62: _AMD64_ANYWHERE, 183: _A64_ANYWHERE, 22: _S390X_ANYWHERE}  # by e_machine
-_AT_ENTRY = {62: _AMD64_AT_ENTRY, 22: _S390X_AT_ENTRY}
+_AT_ENTRY = {62: _AMD64_AT_ENTRY, 183: _A64_AT_ENTRY, 22: _S390X_AT_ENTRY}
 
 
 class StartStepper:
