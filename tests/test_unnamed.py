@@ -63,6 +63,9 @@ def test_generated_code(tmp_path):
         "of the target's user; start node with --perf-basic-prof, python with -X perf, "
         "java with -XX:+PreserveFramePointer (and then: jcmd PID Compiler.perfmap)"
     )
+    assert str(generated_without_name(1234, None, 2, known=False)) == (
+        "process 1234: 2 places have no name: generated code, or of a file that was not found"
+    )
     assert str(generated_without_name(1234, one, 1, known=True)) == (
         "process 1234: 1 place has no name: generated code that /tmp/perf-7.map does not list"
     )

@@ -44,7 +44,9 @@ def module_without_name(module: Module, why: str, homes: Mapping[int, Home], pla
 
 def generated_without_name(pid: int, home: Home | None, places: int, known: bool) -> Unnamed:
     """Tell about code of a process that lies in no file."""
-    name = path_of(home) if home else "perf map"
+    if home is None:  # out of a file: no more is known of the process
+        return Unnamed(f"process {pid}", places, "generated code, or of a file that was not found")
+    name = path_of(home)
     if known:
         return Unnamed(f"process {pid}", places, f"generated code that {name} does not list")
     why = f"generated code (a JIT's), and no {name} of the target's user"

@@ -48,10 +48,12 @@ class ImageOpener:
                 return image
             refused = "the file there now is not the one that is mapped"
         rebuilt = self._rebuild(mapping)
-        self.problems.append(
+        problem = (
             f"{mapping.path}: {refused or 'cannot be opened'}; using the copy in the target's memory, "
             "which has the exported names only"
         )
+        if problem not in self.problems:
+            self.problems.append(problem)
         return rebuilt
 
     def _open(self, path: str, name: str) -> ElfImage:

@@ -8,6 +8,7 @@ import gc
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -69,10 +70,12 @@ def parent() -> Iterator[Target]:
     with started(
         [sys.executable, "-c", PARENT, "{fd}", str(fixture("v3"))], start_new_session=True
     ) as target:
-        target.await_ready()
-        yield target
-        target.assert_unharmed()
-        os.killpg(target.pid, 9)
+        try:
+            target.await_ready()
+            yield target
+            target.assert_unharmed()
+        finally:
+            os.killpg(target.pid, signal.SIGKILL)
 
 
 def told(target: Target, order: str, answer: str = "child") -> int:
