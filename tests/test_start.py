@@ -20,6 +20,7 @@ CLONE = "b838000000 0f05 4885c0 7c13 7401 c3 31ed 58 5f ffd0"
 CLONE3 = "b8b3010000 0f05 4885c0 7c18 7401 c3 31ed 4883e4f0"
 MUSL_CLONE = "48890e 0f05 85c0 750f 31ed 5f 41ffd1 89c7 31c0"
 GOEXIT = "90 e81a250000 90"
+GO_MCALL = "498b6638 50 4c8b22 41ffd4 58 e937450000"
 START = "f30f1efa 31ed 4989d1 5e 4889e2 4883e4f0 50 54 4531c0 31c9 488d3d00000000 ff1500000000 f4"
 MUSL_START = "4831ed 4889e7 488d3500000000 4883e4f0 e805000000 55 4889e5 e800000000"
 LD_SO = (
@@ -57,6 +58,7 @@ def outcome(
         ("f30f1efa" + START_CONTEXT, range(29), range(30)),  # built for indirect branch tracking
         (MUSL_CLONE, range(9, 15), range(10, 16)),
         (GOEXIT, (), {1}),
+        (GO_MCALL, range(4, 11), range(4, 12)),
     ],
 )
 def test_outermost(code, exact, returned_to):
