@@ -54,7 +54,7 @@ _AMD64_ANYWHERE = (
     code(rb"\x0f\x05\x85\xc0\x75.(?P<here>\x31\xed\x5f\x41\xff\xd1)", _OUTERMOST),
     # Go runtime.goexit, to whose second instruction a goroutine's function returns: nop; call; nop
     code(rb"\x90(?P<here>)\xe8....\x90", _OUTERMOST),
-    # Go runtime.mcall, once it has left the goroutine's stack, which nobody will go back to: mov 56(%r14),%rsp;
+    # Go runtime.mcall, which has left the goroutine's stack and does not return to it: mov 56(%r14),%rsp;
     # push %rax; mov (%rdx),%r12; call *%r12; pop %rax; jmp.  (Its table takes the word below for a caller.)
     code(rb"\x49\x8b\x66\x38(?P<here>\x50\x4c\x8b\x22\x41\xff\xd4)\x90?\x58\xe9", _OUTERMOST),
 )
