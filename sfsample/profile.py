@@ -115,6 +115,7 @@ class Profile:
         self.wall_ns: Counter[StackKey] = Counter()
         self.cpu_ns: Counter[StackKey] = Counter()
         self.timeline = Timeline() if timeline else None
+        self.prompt = timeline  # wants each sample when it is taken, not with others that are equal
         self.started_ns = 0
         self.processes: dict[int, str] = {}
         self.threads: dict[tuple[int, int], str] = {}

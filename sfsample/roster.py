@@ -21,13 +21,14 @@ class Thread:
     """What is known of a thread between two looks.
 
     `still` is what the scheduler counted when it was last seen off the processor; `seen` its stack then;
-    `last` the stack that was seen last, also when it does not hold any more.  `tick` and `at_ns` are those of
-    the last look.  `ran_ns` is its CPU time then, `charged_ns` what of it has not been told to the profile.
+    `last` the stack that was seen last, also when it does not hold any more.  `tick` and `at_ns` are those
+    until which it was counted, `idle_tick` and `idle_at_ns` those until which it is known not to have run.
+    `ran_ns` is its CPU time at the last look, `charged_ns` what of it has not been told to the profile.
     """
 
     __slots__ = (
-        "at_ns", "charged_ns", "counted", "gone", "idle", "last", "name", "ran_ns", "seen", "starttime",
-        "still", "stopped_ns", "tick", "tid",
+        "at_ns", "charged_ns", "counted", "gone", "idle", "idle_at_ns", "idle_tick", "last", "name", "ran_ns",
+        "seen", "starttime", "still", "stopped_ns", "tick", "tid",
     )  # fmt: skip
 
     def __init__(self, tid: int, tick: int, at_ns: int, ran_ns: int) -> None:
@@ -35,8 +36,8 @@ class Thread:
         self.name = ""
         self.starttime = 0
         self.counted = -1  # its start time when it was counted among the threads; an id can be used again
-        self.tick = tick  # of the last look
-        self.at_ns = at_ns
+        self.tick = self.idle_tick = tick
+        self.at_ns = self.idle_at_ns = at_ns
         self.still: bytes | None = None
         self.seen: tuple[Stack, tuple[Location, ...]] | None = None
         self.last: tuple[Stack, tuple[Location, ...]] | None = None

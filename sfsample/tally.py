@@ -1,7 +1,8 @@
 """What is counted of one target: its stacks, the time they stand for, and what was lost.
 
 Law: ticks, elapsed time and CPU time of a sample are those since the last look at that thread, so nothing is
-counted twice and nothing is left out.  The only place that tells the profile.
+counted twice and nothing is left out.  What is seen again and again of a thread that does not run is told
+once a second, or when it runs again.  The only place that tells the profile.
 """
 
 from collections.abc import Sequence
@@ -13,6 +14,8 @@ from sfsample.modules.index import ModuleIndex
 from sfsample.profile import Location, Places, Profile, kernel_places, locate
 from sfsample.roster import Thread
 from sfsample.scheduled import ran_ns
+
+_PUT_OFF_NS = 1_000_000_000
 
 
 class Since(NamedTuple):
@@ -58,16 +61,31 @@ class Tally:
         thread.last = look.stack, locations
         thread.seen = look.stack, Places((*kernel_places(look.kernel, self._pid), *locations))
 
+    def idle(self, thread: Thread) -> None:
+        """Note that a thread has not run since what was seen of it; count that now or later."""
+        thread.idle += self.tick - max(thread.idle_tick, thread.tick)
+        thread.idle_tick, thread.idle_at_ns = self.tick, self.at_ns
+        if self._profile.prompt or self.at_ns - thread.at_ns >= _PUT_OFF_NS:
+            self.settle(thread)
+
+    def settle(self, thread: Thread) -> None:
+        """Count what `idle` has put off."""
+        if thread.seen is not None and thread.idle_tick > thread.tick:
+            self._count(thread, Capture.REUSED, Since(thread.idle_tick, thread.idle_at_ns))
+
     def add(self, thread: Thread, capture: Capture) -> None:
-        """Count what was last seen of a thread, for all ticks since the last look at it."""
+        """Count what was just seen of a thread, for all ticks since the last look at it."""
+        self._count(thread, capture, Since(self.tick, self.at_ns))
+
+    def _count(self, thread: Thread, capture: Capture, until: Since) -> None:
         assert thread.seen is not None  # noqa: S101 - our own invariant
         stack, locations = thread.seen
         profile, stats = self._profile, self._profile.stats
-        times, wall_ns = self.skip(thread)
+        times, wall_ns = self._take(thread, until)
         tid = profile.name_thread(self._pid, thread.tid, thread.name)
         self._added = True
         profile.add(self._pid, tid, locations, stack,
-                    at_ns=self.at_ns, wall_ns=wall_ns, cpu_ns=thread.charged_ns, times=times)  # fmt: skip
+                    at_ns=until.at_ns, wall_ns=wall_ns, cpu_ns=thread.charged_ns, times=times)  # fmt: skip
         stats.threads += thread.starttime != thread.counted
         thread.counted = thread.starttime
         stats.captures[capture] += times
@@ -78,8 +96,11 @@ class Tally:
 
     def skip(self, thread: Thread) -> tuple[int, int]:
         """Return the ticks and the time since the last look at a thread, which is now."""
-        times, wall_ns = max(1, self.tick - thread.tick), self.at_ns - thread.at_ns
-        thread.tick, thread.at_ns = self.tick, self.at_ns
+        return self._take(thread, Since(self.tick, self.at_ns))
+
+    def _take(self, thread: Thread, until: Since) -> tuple[int, int]:
+        times, wall_ns = max(1, until.tick - thread.tick), until.at_ns - thread.at_ns
+        thread.tick, thread.at_ns = until
         return times, wall_ns
 
     def failed(self, thread: Thread, why: str) -> None:

@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 from sfsample.errors import NotPermitted
 from sfsample.look import Look, Looker
-from sfsample.model import Capture
 from sfsample.profile import Profile
 from sfsample.replay.store import BadStacks
 from sfsample.roster import Roster, Thread
@@ -101,7 +100,7 @@ class Watched:
         if changed:
             self._program = leader.program
             for thread in tuple(self._threads):
-                self._threads.drop(thread)
+                self._drop(thread)
         self._profile.processes[target.pid] = leader.name
         tids = target.tids(force=refresh or changed or dead)
         if tids is not None:
@@ -112,26 +111,29 @@ class Watched:
         tick = self._tally.tick
         new, gone = self._threads.compare(tids)
         for thread in gone:
-            self._threads.drop(thread)
+            self._drop(thread)
         for tid in new:
             ran = 0 if tick > 1 else ran_ns(self._target.proc.counters(tid))
             self._threads.add(Thread(tid, tick - 1, before_ns, ran), tick)
         if gone:
             self._looker.keep_only(tids)
 
+    def _drop(self, thread: Thread) -> None:
+        self._tally.settle(thread)
+        self._threads.drop(thread)
+
     # -- one thread
 
     def _turn(self, thread: Thread, woke_ns: int) -> None:
         counters = self._target.proc.counters(thread.tid)
         if counters is None:
-            self._threads.drop(thread)
+            self._drop(thread)
         elif counters == thread.still:
-            thread.idle += self._tally.tick - thread.tick
-            if thread.seen is not None:
-                self._tally.add(thread, Capture.REUSED)
-            else:
+            self._tally.idle(thread)
+            if thread.seen is None:
                 self._tally.skip(thread)
         else:
+            self._tally.settle(thread)
             thread.idle, thread.seen, thread.still = 0, None, None
             self._tally.charge(thread, counters)
             if not self._rules.wall and self._target.proc.asleep(thread.tid) is not None:
@@ -221,9 +223,10 @@ class Watched:
         self._give_up()
         for thread in self._threads:
             counters = self._target.proc.counters(thread.tid)
+            if counters == thread.still:
+                self._tally.idle(thread)
+            self._tally.settle(thread)
             self._tally.charge(thread, counters)
-            if counters == thread.still and thread.seen is not None and thread.tick < self._tally.tick:
-                self._tally.add(thread, Capture.REUSED)
         stats, target = self._profile.stats, self._target
         for module in target.index.modules:
             _ = module.image.sections  # if they are damaged, the names will be missing: say so

@@ -472,6 +472,36 @@ def test_a_thread_that_has_not_run_is_counted_again_without_a_look(clock):
     assert sum(profile.wall_ns.values()) == round(7 * TICK * 1e9)
 
 
+def test_what_is_put_off_counts_as_if_it_were_told_at_once():
+    """One thread never runs, one does after a while, one ends."""
+
+    def recorded(*, timeline):
+        clock = FakeClock()
+        process = FakeProcess(clock, (PID, "S"), (101, "S"), (102, "S"))
+        process.readings = {tid: reading(tid, {16: CODE, 7: STACK}) for tid in process.states}
+        process.still = dict.fromkeys(process.states, 7)
+
+        def goes_on():
+            if 1.3 <= clock.now() - START < 1.6:
+                process.still.pop(101, None)
+            elif clock.now() - START >= 1.6:
+                process.still[101] = 7
+            if clock.now() - START >= 2.7:
+                process.states.pop(102, None)
+            return False
+
+        profile = record(process, mode="wall", duration=4.4, should_stop=goes_on, timeline=timeline)
+        told = (profile.counts, profile.wall_ns, profile.cpu_ns)
+        return profile.stats, [{key.tid: number for key, number in counts.items()} for counts in told]
+
+    (stats, told), (stats_at_once, told_at_once) = recorded(timeline=False), recorded(timeline=True)
+    assert told == told_at_once
+    assert set(told[0]) == {PID, 101, 102}
+    assert stats.captures == stats_at_once.captures
+    assert stats.captures[Capture.REUSED] > 60
+    assert stats.frames == stats_at_once.frames
+
+
 def test_a_thread_that_has_not_run_does_not_count_in_cpu_mode(clock):
     process = FakeProcess(clock, (PID, "R"))
     process.still = {PID: 7}

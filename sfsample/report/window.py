@@ -26,6 +26,7 @@ class Window(Profile):
 
     def __init__(self, rate_hz: float, length_s: float) -> None:
         super().__init__(rate_hz)
+        self.prompt = True
         self.length_ns = round(length_s * 1e9)
         self._records: deque[Record] = deque()
 
