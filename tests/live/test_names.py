@@ -194,10 +194,15 @@ ctypes.CFUNCTYPE(ctypes.c_int)(pause - start + again)()
 """
 
 
-def test_code_that_is_mapped_twice_has_its_names() -> None:
-    with spoken([sys.executable, "-c", TWICE]) as pid:
+def paused(code: str) -> Done:
+    """Sample a program of Python's that says so, and then calls pause(2)."""
+    with spoken([sys.executable, "-c", code]) as pid:
         wait_until(lambda: Path(f"/proc/{pid}/syscall").read_text().startswith("34 "), "it is in pause(2)")
-        done = sampled("-p", pid, "--mode", "wall")
+        return sampled("-p", pid, "--mode", "wall")
+
+
+def test_code_that_is_mapped_twice_has_its_names() -> None:
+    done = paused(TWICE)
     [stack] = done.stacks()
     assert re.search(r"pause$", stack)
     assert not any("not the one that is mapped" in line for line in done.err)
@@ -315,8 +320,6 @@ stub(ctypes.cast(ctypes.CDLL(None).pause, ctypes.c_void_p))
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="the stub is code for x86-64")
 def test_a_stub_as_that_of_python_is_passed() -> None:
     """It moves sp and keeps no frame pointer; of no use is the one of its caller, whom it would skip."""
-    with spoken([sys.executable, "-c", STUB]) as pid:
-        wait_until(lambda: Path(f"/proc/{pid}/syscall").read_text().startswith("34 "), "it is in pause(2)")
-        done = sampled("-p", pid, "--mode", "wall")
+    done = paused(STUB)
     [stack] = done.stacks()
     assert re.match(r"[^;]+;_start;.*ffi[^;]*;\[0x[0-9a-f]+\];[^;]*pause$", stack)
