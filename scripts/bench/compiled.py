@@ -1,0 +1,33 @@
+"""The small C programs that are measured: compiled, started, asked, and ended.
+
+Law: a program is ready when it has written a line; asked by a byte, it answers with a number in a line.
+"""
+
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+@contextmanager
+def running(source: str, *arguments: object) -> Iterator["subprocess.Popen[str]"]:
+    """Give the program of this source, ready; it is killed at the end."""
+    with tempfile.TemporaryDirectory() as directory:
+        program = Path(directory, "target")
+        compiler = ["gcc", "-O2", "-pthread", "-x", "c", "-", "-o", program]
+        subprocess.run(compiler, input=source, text=True, check=True)
+        words = [program, *map(str, arguments)]
+        with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as target:
+            try:
+                target.stdout.readline()
+                yield target
+            finally:
+                target.kill()
+
+
+def ask(target: "subprocess.Popen[str]") -> int:
+    """Return the number that the program answers."""
+    target.stdin.write("x")
+    target.stdin.flush()
+    return int(target.stdout.readline())
