@@ -1,8 +1,9 @@
 """`sfsample watch`: a slice every so often, for months.
 
 Law: slot k begins at start + k * every.  The target is looked up anew for every slice; nothing is kept from
-one slice to the next but the schedule.  A file appears complete or not at all.  After the first slice no
-failure of one slice ends the watch.  SIGTERM ends the slice, writes it, and exits 0.
+one slice to the next but the schedule, and which missing names have been told, which is done once.  A file
+appears complete or not at all.  After the first slice no failure of one slice ends the watch.  SIGTERM ends
+the slice, writes it, and exits 0.
 """
 
 import os
@@ -22,12 +23,14 @@ from sfsample.model import Capture, StopReason
 from sfsample.output.formats import FORMATS
 from sfsample.output.summary import unnamed_lines
 from sfsample.profile import Profile
+from sfsample.report.naming import Namer
 from sfsample.stats import Stats
 from sfsample.target.process import start_time
 
 _DOZE_S = 0.2
 _STAMP = "%Y%m%dT%H%M%SZ"
 _LONGEST_LABEL = 100
+_MOST_TOLD = 1000
 
 
 def run(arguments: Namespace) -> int:
@@ -35,10 +38,10 @@ def run(arguments: Namespace) -> int:
     with Interrupt() as interrupt:
         born = {pid: start_time(pid) for pid in arguments.pid or ()}
         _make_directory(arguments.output_dir)
-        written = 0
+        written, told = 0, set[str]()
         for left in slots(arguments.every, interrupt):
             try:
-                _slice(arguments, _targets(arguments, born), min(arguments.slice, left), interrupt)
+                _slice(arguments, _targets(arguments, born), min(arguments.slice, left), interrupt, told)
                 written += 1
             except NoSuchProcess as gone:
                 _tell(gone, quiet=arguments.quiet or bool(arguments.pid))
@@ -108,7 +111,9 @@ def _make_directory(directory: str) -> None:
                             "choose another --output-dir") from None  # fmt: skip
 
 
-def _slice(arguments: Namespace, pids: list[int], duration: float, interrupt: Interrupt) -> None:
+def _slice(
+    arguments: Namespace, pids: list[int], duration: float, interrupt: Interrupt, told: set[str]
+) -> None:
     label, suffix = _label(arguments), suffix_of(arguments.format)
     path = _free_path(arguments.output_dir, label, suffix)
     output = Output(path)
@@ -121,10 +126,21 @@ def _slice(arguments: Namespace, pids: list[int], duration: float, interrupt: In
     finally:
         output.discard()
     if not arguments.quiet:
-        unnamed = unnamed_lines([*map(str, namer.unnamed()), *namer.problems], verbose=arguments.verbose)
+        unnamed = unnamed_lines(_untold(namer, told), verbose=arguments.verbose)
         say(f"sfsample: {path}: {_outcome(profile.stats)}", *(f"  {line}" for line in unnamed))
     if arguments.keep:
         _forget_old(arguments.output_dir, label, suffix, arguments.keep)
+
+
+def _untold(namer: Namer, told: set[str]) -> list[str]:
+    """Return where names are missing and what could not be read, unless `told` has it; note it there."""
+    if len(told) > _MOST_TOLD:
+        told.clear()
+    causes = {f"{one.where}: {one.why}": str(one) for one in namer.unnamed()}
+    causes |= {problem: problem for problem in namer.problems}
+    new = [text for cause, text in causes.items() if cause not in told]
+    told.update(causes)
+    return new
 
 
 def _outcome(stats: Stats) -> str:

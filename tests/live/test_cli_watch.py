@@ -9,6 +9,7 @@ import os
 import re
 import shutil
 import signal
+import subprocess
 import tracemalloc
 from argparse import Namespace
 from collections.abc import Iterator
@@ -65,6 +66,22 @@ def test_slices_appear_until_it_is_told_to_stop(leaf: Target, tmp_path: Path) ->
         count = sum(parse_folded((directory / name).read_bytes()).values())
         assert line.startswith(f"sfsample: {directory}/{name}: {count} samples")
     leaf.assert_unharmed()
+
+
+def test_a_missing_name_is_told_once(tmp_path: Path) -> None:
+    stripped, directory = tmp_path / "stripped", tmp_path / "slices"
+    shutil.copy(fixture("v3").with_name("libcallee.so"), tmp_path)
+    subprocess.run(["strip", "-o", stripped, fixture("v3")], check=True)
+    with running(stripped, "leaf") as target:
+        words = ("--every", "1s", "--for", "200ms", "--output-dir", directory)
+        with begun("watch", "-p", target.pid, *words) as child:
+            wait_until(lambda: directory.is_dir() and len(os.listdir(directory)) >= 3, "3 slices")
+            child.send_signal(signal.SIGTERM)
+            done = ended(child)
+        target.assert_unharmed()
+    [told] = [line for line in done.err if f"unnamed   {stripped}" in line]
+    assert "no name: stripped" in told
+    assert len([line for line in done.err if line.startswith("sfsample: ")]) >= 3
 
 
 @pytest.mark.parametrize("form", sorted(set(FORMATS) - {"folded"}))
@@ -244,7 +261,7 @@ def test_months_cost_no_memory_and_no_files(leaf: Target, tmp_path: Path) -> Non
 
     def some(count: int) -> tuple[int, int]:
         for _ in range(count):
-            watch._slice(arguments, [leaf.pid], 0.02, interrupt)
+            watch._slice(arguments, [leaf.pid], 0.02, interrupt, set())
         gc.collect()
         return tracemalloc.get_traced_memory()[0], len(os.listdir("/proc/self/fd"))
 
