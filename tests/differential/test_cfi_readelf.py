@@ -21,15 +21,8 @@ import pytest
 from elftools.elf.elffile import ELFFile
 
 from sfsample.formats.eh_frame import CfiRow, CfiRule, EhFrame, Fde, eh_frame_address
+from tests.builders.installed import library
 
-LIBRARY_DIRS = (
-    "/lib64",
-    "/lib/x86_64-linux-gnu",
-    "/usr/lib/x86_64-linux-gnu",
-    "/usr/lib64",
-    "/lib",
-    "/usr/lib",
-)
 LIBRARIES = ("libc.so.6", "ld-linux-x86-64.so.2", "libstdc++.so.6")
 AMD64_REGISTERS = ("rax", "rdx", "rcx", "rbx", "rsi", "rdi", "rbp", "rsp",
                    *(f"r{n}" for n in range(8, 16)), "rip", *(f"xmm{n}" for n in range(16)))  # fmt: skip
@@ -39,14 +32,6 @@ ENTRY = re.compile(
     r"(?:CIE|FDE cie=(?P<cie>[0-9a-f]+) pc=(?P<start>[0-9a-f]+)\.\.(?P<end>[0-9a-f]+))"
 )
 CELL = re.compile(r"\S+(?: \(\w+\))?")
-
-
-def library(name: str) -> str:
-    for directory in LIBRARY_DIRS:
-        path = Path(directory, name)
-        if path.exists():
-            return os.path.realpath(path)
-    raise AssertionError(f"{name} is in none of {LIBRARY_DIRS}: scripts/test installs it")
 
 
 def subjects() -> list[str]:

@@ -14,7 +14,6 @@ instructions, but GCC says so in CFI as well.
 """
 
 from collections import Counter
-from collections.abc import Iterator
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
 
@@ -27,20 +26,12 @@ from sfsample.formats.elf import ElfImage
 from sfsample.model import CFA, Rule
 from sfsample.modules.module import Module
 from sfsample.unwind.row import UnwindRow
+from tests.builders.installed import LIBRARY_DIRS, libraries
 
 FIXTURES = Path(__file__).parent.parent / "fixtures"
 SUBJECTS = [  # object files have a test in test_sframe_readelf.py
     path.with_suffix("") for path in sorted(FIXTURES.glob("v*/*.readelf")) if ".o." not in path.name
 ]
-LIBRARY_DIRS = (
-    "/lib64",
-    "/lib/x86_64-linux-gnu",
-    "/usr/lib/x86_64-linux-gnu",
-    "/usr/lib64",
-    "/lib",
-    "/usr/lib",
-    "/usr/local/lib",
-)
 
 SP, FP = AMD64.sp, AMD64.fp
 RA_SLOT = Rule(CFA, -8, deref=True)
@@ -158,17 +149,6 @@ def test_known_faults_are_recognised_and_nothing_else_is():
     assert fault(left_over, deeper) is None
     assert fault(invented, entry) is None
     assert fault(entry, left_over) is None
-
-
-def libraries() -> Iterator[Path]:
-    """Yield every shared library of the standard directories once."""
-    seen = set()
-    for directory in map(Path, LIBRARY_DIRS):
-        for path in sorted(directory.glob("*.so*")) if directory.is_dir() else ():
-            real = path.resolve()
-            if real.is_file() and real.stat().st_size and real not in seen:
-                seen.add(real)
-                yield real
 
 
 def test_libraries_of_this_system():

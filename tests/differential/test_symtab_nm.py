@@ -24,21 +24,10 @@ from elftools.elf.elffile import ELFFile
 
 from sfsample.symbolize.demangle import demangle
 from sfsample.symbolize.symtab import SymbolTable
+from tests.builders.installed import library
 
-LIBRARY_DIRS = (
-    "/lib64",
-    "/lib/x86_64-linux-gnu",
-    "/usr/lib/x86_64-linux-gnu",
-    "/usr/lib64",
-    "/lib",
-    "/usr/lib",
-)
 FUNCTION_TYPES = "tTwWiuV"  # nm's letters for code; `i` is an indirect function, `u` a unique one
 SHF_EXECINSTR = 4
-
-
-def library(name):
-    return next((str(path) for d in LIBRARY_DIRS if (path := Path(d, name)).exists()), None)
 
 
 def python():
@@ -113,9 +102,7 @@ def test_every_function_is_found_where_nm_has_it(path):
 
 def cxx_names(kinds="BbDdRrTtuVvWwi"):
     path = library("libstdc++.so.6")
-    fields = (
-        [line.split(" ", 2) for line in run("nm", "-D", "--defined-only", path).splitlines()] if path else []
-    )
+    fields = [line.split(" ", 2) for line in run("nm", "-D", "--defined-only", path).splitlines()]
     return sorted(
         {name.partition("@")[0] for _, kind, name in fields if kind in kinds and name.startswith("_Z")}
     )
