@@ -41,7 +41,7 @@ class Found(StrEnum):
     EH_FRAME = "eh_frame"
     FRAME_POINTER = "frame_pointer"
     SIGNAL_FRAME = "signal_frame"
-    NULL_CALL = "null_call"
+    NULL_CALL = "null_call"  # by a call to where no code is
     START = "start"  # by the code in which stacks begin
     DEBUG_FRAME = "debug_frame"
     LEAF = "leaf"  # by the call that leads to it

@@ -4,6 +4,7 @@ Code is one invented ELF file without tables; rows come from steppers that the t
 library could.  Tests with real tables are at the end.
 """
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -329,6 +330,35 @@ def test_a_call_through_a_null_pointer():
 
     assert [frame.pc for frame in stack.frames] == [0, CODE + 0x10]
     assert stack.frames[1].found is Found.NULL_CALL
+
+
+NOWHERE = {"unmapped": 0x1234_5678_9000, "the stack": STACK + 0x100, "not canonical": 0x4141 << 48}
+
+
+@pytest.mark.parametrize("where", NOWHERE)
+@pytest.mark.parametrize("rbp", [0, STACK + 8], ids=["no fp", "fp"])
+def test_a_call_through_a_stray_pointer(where, rbp):
+    """Where nothing can run, the return address is on top; the frame pointer would miss the caller."""
+    memory = words(CODE + 0x10, 0, CODE + 0x20)
+    rows = Says({CODE + 0x10: OUTERMOST, CODE + 0x20: OUTERMOST})
+    stack = walk(memory, rows, *DEFAULT_STEPPERS, pc=NOWHERE[where], rbp=rbp)
+
+    assert [frame.pc for frame in stack.frames] == [NOWHERE[where], CODE + 0x10]
+    assert stack.frames[1].found is Found.NULL_CALL
+
+
+def test_a_jump_to_nowhere():
+    """Then the word on top is anything, and no call stands before it."""
+    stack = walk(words(CODE + 0x18, CODE + 0x10), *DEFAULT_STEPPERS, pc=NOWHERE["unmapped"])
+
+    assert (len(stack.frames), stack.stop_reason) == (1, StopReason.NO_MODULE)
+
+
+def test_generated_code_is_somewhere():
+    """Anonymous memory that may be executed holds code, so that rule does not apply."""
+    stack = walk(words(CODE + 0x10), *DEFAULT_STEPPERS, pc=JIT, index=index_of(jit=True))
+
+    assert [frame.pc for frame in stack.frames] == [JIT]
 
 
 # -- signals

@@ -20,6 +20,7 @@ _TRIES = 3
 ReadMaps = Callable[[], tuple[Mapping, ...]]
 OpenImage = Callable[[Mapping], ElfImage]
 TablesOf = Callable[[ElfImage], Tables]
+IsCode = Callable[[int], bool]
 
 
 class ModuleIndex:

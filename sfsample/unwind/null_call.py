@@ -1,13 +1,14 @@
-"""A call through a null pointer.
+"""A call to where no code is: through a null pointer, or a stray one.
 
-Law: answers only where no code can be: an exact pc in the page at address 0, which Linux does not map.  The
-call has left its return address where calls leave it, and nothing has run since.
+Law: answers only where nothing can have run: an exact pc in no executable memory.  The call has left its
+return address where calls leave it.  Still a guess: a jump or a return may have led here as well.
 """
 
 from functools import cache
 
 from sfsample.arch import Arch
 from sfsample.model import CFA, Found, Frame, Rule
+from sfsample.modules.index import IsCode
 from sfsample.modules.module import Module
 from sfsample.unwind.row import UnwindRow
 
@@ -26,10 +27,17 @@ def _row(arch: Arch) -> UnwindRow:
 
 
 class NullCallStepper:
-    """Steps from pc 0 to the function that called through the null pointer."""
+    """Steps to the function that called.  `is_code` tells where a process has executable memory."""
 
     found = Found.NULL_CALL
 
+    def __init__(self, is_code: IsCode = lambda address: address >= _PAGE) -> None:
+        self._is_code = is_code  # of no process in particular: Linux does not map the page at address 0
+
+    def mapped(self, is_code: IsCode) -> "NullCallStepper":
+        """Return the stepper of the process whose executable memory this tells."""
+        return NullCallStepper(is_code)
+
     def row_at(self, frame: Frame, module: Module | None, arch: Arch) -> UnwindRow | None:
         """Return the row of a function's first instruction, where there is no function."""
-        return _row(arch) if module is None and frame.exact and frame.pc < _PAGE else None
+        return _row(arch) if module is None and frame.exact and not self._is_code(frame.pc) else None

@@ -27,7 +27,12 @@ class Stepper(Protocol):
 
 
 def of_process(stepper: Stepper, index: ModuleIndex) -> Stepper:
-    """Return the stepper for one process: what its method `reading` makes of a reader of code in no file."""
-    reading = getattr(stepper, "reading", None)  # isinstance with a protocol would import `inspect`
-    made: Stepper = stepper if reading is None else reading(index.code)
+    """Return the stepper for one process: what its methods make of what only the process can tell.
+
+    `reading` is given a reader of code in no file, `mapped` what tells whether an address is executable.
+    """
+    made = stepper
+    for method, told in (("reading", index.code), ("mapped", index.is_code)):
+        of_this = getattr(made, method, None)  # isinstance with a protocol would import `inspect`
+        made = made if of_this is None else of_this(told)
     return made

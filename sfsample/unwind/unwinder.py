@@ -30,7 +30,7 @@ SIGNAL_FRAME: Final = SignalFrameStepper()
 NULL_CALL: Final = NullCallStepper()
 START: Final = StartStepper()
 # Asked first: they know code by its bytes, where a table would be of no use (a trampoline may carry CFI or
-# even an SFrame row), and a null call, where the frame pointer would miss the function that made it.
+# even an SFrame row), and a call to nowhere, where the frame pointer would miss the function that made it.
 ALWAYS: Final[tuple[Stepper, ...]] = (SIGNAL_FRAME, NULL_CALL, START)
 # What `--unwind` puts in order.
 CHOICES: Final[dict[str, tuple[Stepper, ...]]] = {
