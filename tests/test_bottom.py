@@ -65,3 +65,13 @@ def test_the_zero_itself_is_no_witness():
     below = LEAF._replace(cfa=Rule(SP, 16, deref=False), ra=Rule(CFA, -16, deref=True))
 
     assert ended(walk(words(0, CODE + 0x20), Says({CODE: below}))) == ([0], StopReason.OUTERMOST)
+
+
+def test_a_zero_that_was_computed_needs_no_witness():
+    """Of the two threads that leave clone(2) one has just begun; above it lies its start routine.
+
+    (That looks like a return address where the function before it ends in a call.)
+    """
+    computed = LEAF._replace(ra=Rule(CFA, 0, deref=False, expression=b"\x30"))  # DW_OP_lit0
+
+    assert ended(walk(words(0, CODE + 0x20), Says({CODE: computed}))) == ([0], StopReason.OUTERMOST)

@@ -174,7 +174,7 @@ class Ladder:
         arch, frame = walk.arch, walk.frame
         pc, sp = caller.registers[arch.pc], caller.registers.get(arch.sp, caller.cfa)
         if pc == 0:
-            return StopReason.BAD_PC if row.guess else self._end_at_zero(caller.cfa, walk)
+            return self._doubt_zero(row, caller, walk)
         # a function may leave its stack alone while the return address is in a register (a leaf on AArch64,
         # on AMD64 vfork, which keeps it in rdi), and on s390x when it has saved that in its caller's frame
         kept = row.ra is not None and not row.ra.deref
@@ -186,6 +186,13 @@ class Ladder:
             or (self._is_called(pc, frame.pc) if row.called else self._is_returned_to(pc, sp, arch))
         )
         return None if believed else StopReason.BAD_PC
+
+    def _doubt_zero(self, row: UnwindRow, caller: Caller, walk: Walk) -> StopReason:
+        """Judge a zero: a rule that computes it means it; on the stack it may be any variable."""
+        if row.guess:
+            return StopReason.BAD_PC
+        computed = row.ra is not None and bool(row.ra.expression) and not row.ra.deref
+        return StopReason.OUTERMOST if computed else self._end_at_zero(caller.cfa, walk)
 
     def _end_at_zero(self, above: int, walk: Walk) -> StopReason:
         bottom = is_bottom(above, walk.memory, self._index, walk.arch)
