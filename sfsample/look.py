@@ -86,7 +86,7 @@ class Looker:
             snapshot, stack, reading = taken
             if snapshot.capture is Capture.STOPPED:
                 stops.append(snapshot)
-            if target.learn_trampolines(stack):
+            if attempt < _LOOKS - 1 and target.learn(tid, stack):
                 continue
             modules = self._modules_of(tid, stack)
             # where libraries come and go, what cuts a stack short may be one that was not there for a moment

@@ -142,3 +142,4 @@ class Stack(NamedTuple):
     frames: tuple[Frame, ...]
     stop_reason: StopReason
     stopped_at: str | None = None  # for people: module and reason of the failed step
+    missing: int | None = None  # the address of the word for want of which it ended (BAD_MEMORY)

@@ -169,9 +169,9 @@ class LiveProcess:
         """Whether a thread that sleeps like this can be stopped without its noticing."""
         return self._instant is None and restarts(self.proc, asleep)
 
-    def learn_trampolines(self, stack: Stack) -> bool:
+    def learn(self, tid: int, stack: Stack) -> bool:
         """Learn from a walk; True when the same capture would now give more."""
-        return self._copy.learn_trampolines(stack)
+        return self._copy.learn_trampolines(stack) or self._copy.learn_other_stacks(tid, stack)
 
     def await_stop(self, seconds: float) -> None:
         """Sleep until a thread that was asked to stop does, but not longer."""

@@ -6,6 +6,9 @@ thread is stopped.  What it copied is turned into a `Memory` later, by `memory`.
 A signal handler on an alternate stack hides the interrupted stack from a slice taken at sp.  The slice is
 therefore searched for the mark of a kind of signal frame (learnt from the first walk through one, which is
 then taken again); the stack that the kernel saved beside it is copied as well.
+
+Programs change stacks by themselves too (split stacks, a function that is given a large one): where a walk
+went on elsewhere is remembered for that thread, and copied as well, as long as its stack leads there.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -15,7 +18,9 @@ from sfsample.memory import BytesMemory, Memory, PiecewiseMemory
 from sfsample.model import Found, Stack, StopReason, found_of
 from sfsample.target.vm import CopyBuffer, read_memory
 
-_MAX_EXTRA = 2
+_INTERRUPTED = 2  # stacks that signals have interrupted
+_OTHERS = 6  # stacks that a thread's own leads to
+_SAVED = 512  # bytes below a return address in which its frame may have saved registers
 _REHEARSED = 1024  # bytes at the top of the stack, read beforehand to have the path warm
 
 StackEnd = Callable[[int], tuple[int, int] | None]
@@ -30,12 +35,13 @@ class StackCopy:
         self._stack_end = stack_end
         self._slice = stack_bytes + arch.red_zone
         self._buffer = CopyBuffer(self._slice)
-        self._spare: CopyBuffer | None = None
+        self._spares: list[CopyBuffer] = []
         self._extents: dict[int, tuple[int, int]] = {}
         self._trampolines: set[int] = set()
         self._marks: set[tuple[bytes, int]] = set()  # what to look for, and where the saved sp is from there
         self._base = self._count = self._wanted = 0
-        self._extra: list[tuple[int, int]] = []
+        self._extra: list[tuple[int, int]] = []  # address and size of what is in each spare
+        self._others: dict[int, tuple[int, ...]] = {}  # of a thread: from where on other stacks are copied
 
     def rehearse(self, tid: int) -> None:
         """Read what `fill` will probably read, to have it in the processor's caches."""
@@ -49,33 +55,36 @@ class StackCopy:
         self._base = (sp - self._arch.red_zone) & -8
         self._wanted = min(self._slice, high - self._base) if low <= sp < high else self._slice
         self._count = self._buffer.fill(tid, self._base, self._wanted)
-        self._extra = self._interrupted_stacks(tid) if self._marks else []
+        self._extra = []
+        if self._marks:
+            self._copy_interrupted(tid)
+        for start in self._others.get(tid, ()):
+            self._copy_extra(tid, start)
 
-    def _interrupted_stacks(self, tid: int) -> list[tuple[int, int]]:
-        """Copy the stacks that signals interrupted to the spare buffer; return (address, bytes) of each."""
-        data, spare, arch, base, count = self._buffer.bytes, self._spare, self._arch, self._base, self._count
-        found: list[tuple[int, int]] = []
+    def _copy_extra(self, tid: int, start: int) -> None:
+        """Copy another stack, if there is a buffer left."""
+        if len(self._extra) < len(self._spares):
+            self._extra.append((start, self._spares[len(self._extra)].fill(tid, start, self._slice)))
+
+    def _copy_interrupted(self, tid: int) -> None:
+        """Copy the stacks that signals have interrupted."""
+        data, arch, base, count = self._buffer.bytes, self._arch, self._base, self._count
         for mark, to_sp in self._marks:
             at = data.find(mark, 0, count)
-            while at >= 0 and len(found) < _MAX_EXTRA and spare is not None:
+            while at >= 0 and len(self._extra) < _INTERRUPTED:
                 sp = int.from_bytes(data[max(at + to_sp, 0) : max(at + to_sp + 8, 0)], arch.byteorder)
                 if not base <= sp < base + count:
-                    start = (sp - arch.red_zone) & -8
-                    place = len(found) * self._slice
-                    found.append((start, spare.fill(tid, start, self._slice, place)))
+                    self._copy_extra(tid, (sp - arch.red_zone) & -8)
                 at = data.find(mark, at + 8, count)
-        return found
 
     def memory(self) -> Memory:
         """Return what was copied; the next `fill` does not change it."""
         order = self._arch.byteorder
         memory = BytesMemory(self._base, bytes(memoryview(self._buffer.bytes)[: self._count]), order)
-        if not self._extra or self._spare is None:
+        if not self._extra:
             return memory
-        data = memoryview(self._spare.bytes)
-        places = range(0, len(self._extra) * self._slice, self._slice)
-        others = (BytesMemory(start, bytes(data[at : at + size]), order)
-                  for at, (start, size) in zip(places, self._extra, strict=True))  # fmt: skip
+        others = (BytesMemory(start, bytes(memoryview(spare.bytes)[:size]), order)
+                  for spare, (start, size) in zip(self._spares, self._extra, strict=False))  # fmt: skip
         return PiecewiseMemory(memory, *others)
 
     @property
@@ -102,8 +111,34 @@ class StackCopy:
             return False
         self._marks.update(mark for pc in seen - self._trampolines for mark in self._marks_of(pc))
         self._trampolines |= seen
-        self._spare = self._spare or CopyBuffer(_MAX_EXTRA * self._slice)
+        self._need_spares(_INTERRUPTED)
         return stack.stop_reason is not StopReason.OUTERMOST
+
+    def learn_other_stacks(self, tid: int, stack: Stack) -> bool:
+        """Note where a walk has left what was copied; True when that can be copied, and was not."""
+        known = self._others.get(tid, ())
+        if stack.missing is None:
+            if known:
+                self._others[tid] = self._of(stack, known)
+            return False
+        extent = self._stack_end(stack.missing)
+        start = max(extent[0], stack.missing - _SAVED & -8) if extent else 0
+        others = tuple(one for one in known if not start < one < start + self._slice)
+        if len(others) == _OTHERS:
+            others = self._of(stack, others)
+        if extent is None or start in known or len(others) == _OTHERS:
+            return False
+        self._others[tid] = (*others, start)
+        self._need_spares(_INTERRUPTED + len(others) + 1)
+        return True
+
+    def _of(self, stack: Stack, others: tuple[int, ...]) -> tuple[int, ...]:
+        """Return those of these places that a walk has come through."""
+        sps = [frame.sp for frame in stack.frames]
+        return tuple(one for one in others if any(one <= sp < one + self._slice for sp in sps))
+
+    def _need_spares(self, count: int) -> None:
+        self._spares += [CopyBuffer(self._slice) for _ in range(count - len(self._spares))]
 
     def _marks_of(self, trampoline: int) -> Iterator[tuple[bytes, int]]:
         for kind in self._arch.signal_frames:
@@ -112,4 +147,6 @@ class StackCopy:
 
     def keep_only(self, tids: Iterable[int]) -> None:
         """Drop what is kept for threads that have ended."""
+        tids = [*tids]
         self._extents = {tid: self._extents[tid] for tid in tids if tid in self._extents}
+        self._others = {tid: self._others[tid] for tid in tids if tid in self._others}

@@ -115,9 +115,20 @@ class Ladder:
 
     def lacking(self, walk: Walk) -> UnwindRow | None:
         """Return the row that cannot be executed because the register of its CFA is unknown."""
-        rows = (self._row(rung, walk.frame, walk.arch) for rung in self._rungs)
-        row = next((row for row in rows if row is not None and not row.guess), None)
+        row = self._told(walk)
         return row if row is not None and row.cfa.base not in walk.registers else None
+
+    def missing(self, walk: Walk) -> int | None:
+        """Return the address of the word that is not in the copy, and without which nobody can go on."""
+        row = self._told(walk)
+        if row is None or row.ra is None:
+            return None
+        return first_missing(row, walk.registers, walk.memory, walk.arch)
+
+    def _told(self, walk: Walk) -> UnwindRow | None:
+        """Return the row of the first stepper that does not guess."""
+        rows = (self._row(rung, walk.frame, walk.arch) for rung in self._rungs)
+        return next((row for row in rows if row is not None and not row.guess), None)
 
     def _note(self, doubt: Doubt) -> None:
         """Count a doubt; that a register was unknown speaks against nobody."""

@@ -142,14 +142,14 @@ class Unwinder:
         while True:
             self._run_ahead(walk, ladder)
             if ladder.lane.is_end(walk.frame):
-                return self._end(walk, StopReason.OUTERMOST)
+                return self._end(walk, ladder, StopReason.OUTERMOST)
             step = ladder.step(walk)
             if isinstance(step, StopReason):
-                return self._end(walk, step)
+                return self._end(walk, ladder, step)
             _advance(walk, step)
             if len(walk.passed) >= self._max_frames:
                 walk.frame = walk.passed.pop()
-                return self._end(walk, StopReason.MAX_FRAMES)
+                return self._end(walk, ladder, StopReason.MAX_FRAMES)
 
     def _run_ahead(self, walk: Walk, ladder: Ladder) -> None:
         """Go on as far as rows are known and plain."""
@@ -186,11 +186,12 @@ class Unwinder:
             self._generation = self._index.generation
             self._outer.clear()
 
-    def _end(self, walk: Walk, reason: StopReason) -> Stack:
+    def _end(self, walk: Walk, ladder: Ladder, reason: StopReason) -> Stack:
         frames = (*walk.passed, walk.frame)
         if reason is StopReason.OUTERMOST:
             return Stack(frames, reason)
-        return Stack(frames, reason, self._place(walk.frame.pc, walk.frame.exact))
+        missing = ladder.missing(walk) if reason is StopReason.BAD_MEMORY else None
+        return Stack(frames, reason, self._place(walk.frame.pc, walk.frame.exact), missing)
 
 
 def _advance(walk: Walk, step: Step) -> None:

@@ -1,0 +1,95 @@
+"""A thread that has gone on to other stacks by itself, as split stacks do, and libraries that give deep
+recursion a stack of its own (Rust's `stacker`).
+
+Law: built from source here, so gcc is wanted; where there is none, the tests say so.  The switch has a table,
+so the whole chain can be told from a copy that has all the stacks.
+"""
+
+import os
+
+import pytest
+
+from sfsample.model import StopReason
+from sfsample.profile import Profile
+from tests.live.recording import record_samples
+from tests.live.targets import states, wait_until
+from tests.live.test_breakers import compile_c, needs_gcc, started
+
+pytestmark = [
+    pytest.mark.live,
+    needs_gcc,
+    pytest.mark.skipif(os.uname().machine != "x86_64", reason="the program is x86-64's"),
+]
+
+NESTED = """
+#define _GNU_SOURCE
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
+#define KEEP __attribute__((noinline, noclone))
+void on_stack(void (*function)(int), int argument, char *top);
+__asm__(".text\\n.type on_stack, @function\\non_stack: .cfi_startproc\\n"
+        "  push %rbp\\n .cfi_def_cfa_offset 16\\n .cfi_offset rbp, -16\\n"
+        "  mov %rsp, %rbp\\n .cfi_def_cfa_register rbp\\n"
+        "  mov %rdi, %rax\\n  mov %esi, %edi\\n  mov %rdx, %rsp\\n  call *%rax\\n"
+        "  leave\\n .cfi_def_cfa rsp, 8\\n  ret\\n.cfi_endproc\\n.size on_stack, .-on_stack\\n");
+static int asleep;
+KEEP void innermost(void)
+{
+    puts("ready"); fflush(stdout);
+    if (asleep) for (;;) pause();
+    for (volatile long i = 0;; i++) {}
+}
+KEEP void deeper(int n);
+KEEP void on_another(int n)
+{
+    char *low = mmap(0, 65536, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    mprotect(low, 4096, PROT_NONE);
+    on_stack(deeper, n - 1, low + 65536);
+    __asm__ volatile("");
+}
+KEEP void deeper(int n)
+{
+    if (n) on_another(n); else innermost();
+    __asm__ volatile("");
+}
+int main(void)
+{
+    asleep = STATE;
+    deeper(COUNT);
+    __asm__ volatile("");
+}
+"""
+
+
+def recorded(directory, stacks: int, *, asleep: bool) -> Profile:
+    source = NESTED.replace("COUNT", str(stacks)).replace("STATE", str(int(asleep)))
+    with started(compile_c(directory, "nested", source)) as process:
+        try:
+            if asleep:
+                wait_until(lambda: states(process.pid) == {"S"}, "asleep")
+            return record_samples(process.pid, mode="wall" if asleep else "cpu")
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize("asleep", [False, True], ids=["runs", "sleeps"])
+@pytest.mark.parametrize("stacks", [1, 3, 6])
+def test_the_whole_chain_is_seen(tmp_path, stacks, asleep):
+    profile = recorded(tmp_path, stacks, asleep=asleep)
+
+    assert profile.stats.stacks == {StopReason.OUTERMOST: profile.stats.samples}
+    for key in profile.counts:
+        depth = sum(
+            place.module is not None and place.module.path.endswith("/nested") for place in key.locations
+        )
+        assert depth == 3 * stacks + 4  # _start, main, deeper; on_another, on_stack, deeper; innermost
+
+
+def test_so_many_stacks_are_not_copied(tmp_path):
+    """Then the stack ends, and says so; and the thread is not stopped again and again for it."""
+    stats = recorded(tmp_path, 20, asleep=False).stats
+
+    assert stats.stacks == {StopReason.BAD_MEMORY: stats.samples}
+    assert stats.pauses.count - stats.off_processor <= stats.samples + 6
