@@ -134,9 +134,7 @@ class Sampler:
         return self.profile
 
     def _loop(self, should_stop: Callable[[], bool]) -> str:
-        rate, duration = self._options.rate, self._options.duration
-        total = None if duration is None else max(1, round(duration * rate))
-        schedule = Schedule(self._start, rate, total, self._jitter)
+        schedule = Schedule(self._start, self._options.rate, self._options.duration, self._jitter)
         self._refresh_at = self._start + _REFRESH_S
         stats = self.profile.stats
         while not schedule.over:

@@ -1,13 +1,14 @@
 """When to sample: one tick in every interval of 1/rate, at an instant of it that nobody can foresee.
 
 Law: interval k begins at start + k / rate, and its tick is drawn from it with uniform probability (so the
-rate is exact, two ticks are up to two intervals apart, and no periodic work of the target can keep step).  A
-tick whose interval has passed is counted as missed and never made up for.  Reads no clock.
+rate is exact, two ticks are up to two intervals apart, and no periodic work of the target can keep step).
+There are as many intervals as fit, at least one, and the last is cut off where the time is over.  A tick whose
+interval has passed is counted as missed and never made up for.  Reads no clock.
 """
 
 import os
 from collections.abc import Callable
-from math import ceil
+from math import ceil, inf
 
 _SCALE = 1 << 32
 
@@ -18,14 +19,15 @@ def uniform() -> float:
 
 
 class Schedule:
-    """Ticks from `start` (seconds of any clock); `total` None: without an end."""
+    """Ticks from `start` (seconds of any clock); `duration` None: without an end."""
 
     def __init__(
-        self, start: float, rate: float, total: int | None, jitter: Callable[[], float] = uniform
+        self, start: float, rate: float, duration: float | None, jitter: Callable[[], float] = uniform
     ) -> None:
         self._start = start
         self._rate = rate
-        self._total = total
+        self._intervals = inf if duration is None else duration * rate
+        self._total = None if duration is None else max(1, round(self._intervals))
         self._jitter = jitter
         self.ticks = 0  # that were due so far, taken or not
 
@@ -36,12 +38,13 @@ class Schedule:
 
     @property
     def end(self) -> float:
-        """When the last interval ends."""
-        return self._start + self.ticks / self._rate
+        """When the time is over."""
+        return self._start + self._intervals / self._rate
 
     def next(self) -> float:
         """Return when the next tick is due."""
-        return self._start + (self.ticks + self._jitter()) / self._rate
+        length = min(1.0, self._intervals - self.ticks)
+        return self._start + (self.ticks + self._jitter() * length) / self._rate
 
     def take(self, now: float) -> int:
         """Take the tick that is due; return how many were missed instead, then it is not taken."""

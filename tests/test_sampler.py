@@ -196,6 +196,7 @@ def test_duration(process, duration, ticks):
     stats = record(process, duration=duration).stats
 
     assert (stats.ticks, len(process.captured)) == (ticks, ticks)
+    assert stats.duration_s == pytest.approx(duration)
 
 
 def test_should_stop(process):

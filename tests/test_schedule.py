@@ -1,5 +1,6 @@
 """When ticks are due, whatever chance says."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -9,7 +10,7 @@ from sfsample.schedule import Schedule, uniform
 @given(st.lists(st.floats(0, 0.999), min_size=1, max_size=50))
 def test_one_tick_in_every_interval(chances):
     chance = iter(chances)
-    schedule = Schedule(100.0, 8.0, len(chances), lambda: next(chance))
+    schedule = Schedule(100.0, 8.0, len(chances) / 8, lambda: next(chance))
     for number, offset in enumerate(chances):
         due = schedule.next()
         assert due == 100 + (number + offset) / 8
@@ -36,11 +37,21 @@ def test_ticks_whose_interval_is_over_are_missed_and_not_made_up_for():
 
 
 def test_no_more_are_missed_than_there_are():
-    schedule = Schedule(0.0, 8.0, 4, lambda: 0.0)
+    schedule = Schedule(0.0, 8.0, 0.5, lambda: 0.0)
     schedule.take(0.0)
 
     assert schedule.take(100.0) == 3
     assert schedule.over
+
+
+@given(st.floats(0.001, 10), st.floats(0.01, 100), st.floats(0, 0.999))
+def test_no_tick_comes_after_the_end(duration, rate, chance):
+    schedule = Schedule(0.0, rate, duration, lambda: chance)
+    while not schedule.over:
+        due = schedule.next()
+        assert due <= schedule.end
+        schedule.take(due)
+    assert schedule.end == pytest.approx(duration)
 
 
 def test_chance_is_uniform():
@@ -52,7 +63,7 @@ def test_chance_is_uniform():
 
 
 def test_ticks_can_be_left_out():
-    schedule = Schedule(0.0, 8.0, 8, lambda: 0.0)
+    schedule = Schedule(0.0, 8.0, 1.0, lambda: 0.0)
     schedule.take(0.0)
 
     assert schedule.skip(0.05) == 0
