@@ -84,10 +84,14 @@ class Stats:
         self.ended_by: str = ""  # "duration", "signal", "target"
 
     @property
+    def taken_ticks(self) -> int:
+        """The ticks that were neither missed nor left out."""
+        return self.ticks - self.late_ticks - self.spared_ticks
+
+    @property
     def achieved_hz(self) -> float:
         """The ticks that were taken, per second."""
-        taken = self.ticks - self.late_ticks - self.spared_ticks
-        return taken / self.duration_s if self.duration_s > 0 else 0.0
+        return self.taken_ticks / self.duration_s if self.duration_s > 0 else 0.0
 
     def note(self, problem: str, times: int = 1) -> None:
         """Count a problem; of very many different ones (addresses, say) the later ones together."""

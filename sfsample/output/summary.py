@@ -22,7 +22,7 @@ def summary_lines(
     yield from _losses(stats)
     yield from _subprocesses(stats)
     if not stats.samples and mode == "cpu" and not stats.captures[Capture.FAILED]:
-        yield f"no thread ran at any of the {stats.ticks - stats.late_ticks} ticks taken;"
+        yield f"no thread ran at any of the {stats.taken_ticks} ticks taken;"
         yield "sleeping threads are recorded with: --mode wall"
         yield from _problems(stats, verbose=verbose)
         return
