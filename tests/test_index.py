@@ -228,6 +228,19 @@ def test_a_file_that_is_just_coming_is_tried_again():
     assert index.problems == []
 
 
+def test_a_file_that_was_unmapped_before_it_could_be_opened_is_no_problem():
+    process = Process(mapping(A), mapping(B, "/lib/b.so"), unreadable=("/lib/a.so",))
+    process.index.refresh()
+    process.maps = ()  # the process has ended
+    assert process.index.find(A) is None
+    assert process.index.problems == []
+
+    process.maps = (mapping(B, "/lib/b.so"),)
+    process.index.expire()
+    assert process.index.find(A) is None
+    assert process.index.problems == []
+
+
 def test_what_cannot_be_opened_is_settled_after_a_few_tries():
     process = Process(mapping(A), unreadable=("/lib/a.so",))
     index = process.index

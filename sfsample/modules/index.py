@@ -221,6 +221,9 @@ class ModuleIndex:
         return module if any(low < end and start < high for low, high in module.image.executable) else None
 
     def _fail(self, mapping: Mapping, text: str) -> None:
+        if mapping not in self._read_maps():
+            self._again.add(mapping)  # unmapped meanwhile, by dlclose(3), exec or the end: no fault of the file
+            return
         failures = self._failed.setdefault(mapping, [])
         failures.append(text)
         if len(failures) < _TRIES:
