@@ -125,7 +125,7 @@ class Looker:
         if told is None or told.asleep != reading.asleep:
             return None
         registers = {**told.preserved, **reading.snapshot.registers}
-        snapshot = reading.snapshot._replace(registers=registers)
+        snapshot = reading.snapshot._replace(registers=registers, supposed=True)
         stack = self._unwinder.walk(snapshot)
         return (snapshot, stack, reading) if _callers(stack) == told.callers else None
 

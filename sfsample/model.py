@@ -99,6 +99,7 @@ class ThreadSnapshot(NamedTuple):
     arch: Arch = AMD64
     capture: Capture = Capture.STOPPED
     scheduled: Scheduled | None = None
+    supposed: bool = False  # some registers are those of an earlier instant: what fails speaks against nobody
 
 
 class Frame(NamedTuple):

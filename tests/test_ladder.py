@@ -265,6 +265,16 @@ def test_no_doubt_without_somebody_who_knows_better():
     assert not unwinder.doubts
 
 
+def test_no_doubt_where_a_register_was_only_supposed():
+    wrong = Says({CODE: LEAF._replace(cfa=Rule(SP, 0x1000, deref=False))})
+    right = Says({CODE: LEAF, CODE + 0x10: OUTERMOST}, Found.EH_FRAME)
+    unwinder = Unwinder(index_of(), steppers=(wrong, right))
+    taken = snapshot(words(CODE + 0x10))
+    assert unwinder.walk(taken._replace(supposed=True)).stop_reason is StopReason.OUTERMOST
+
+    assert not unwinder.doubts
+
+
 def test_where_a_scan_finds_the_return_address_on_other_machines():
     s390x = ScanStepper().row_at(Frame(CODE, 0, None, Found.CONTEXT, exact=True), None, S390X)
     aarch64 = ScanStepper().row_at(Frame(CODE, 0, None, Found.CONTEXT, exact=True), None, AARCH64)

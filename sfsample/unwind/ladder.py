@@ -36,7 +36,7 @@ class Walk:
 
     def supposing(self, register: int, value: int) -> "Walk":
         """Return a walk that stands at the same place and knows one register more."""
-        other = Walk(self.snapshot)
+        other = Walk(self.snapshot._replace(supposed=True))
         other.frame, other.passed = self.frame, [*self.passed]
         other.registers = {**self.registers, register: value}
         return other
@@ -99,7 +99,7 @@ class Ladder:
                 break
             outcome = self._outcome(rung, row, walk)
             if isinstance(outcome, Step) or outcome is StopReason.OUTERMOST:
-                if doubted:
+                if doubted and not walk.snapshot.supposed:
                     self._note(Doubt(walk.frame.pc, walk.frame.exact, doubted, failure, rung.found))
                 if first:
                     caller = outcome.caller.registers[walk.arch.pc] if isinstance(outcome, Step) else None
