@@ -2,7 +2,7 @@
 
 Law: interval k begins at start + k / rate, and its tick is drawn from it with uniform probability (so the
 rate is exact, two ticks are up to two intervals apart, and no periodic work of the target can keep step).
-There are as many intervals as fit, at least one, and the last is cut off where the time is over.  A tick whose
+There are as many intervals as fit, at least one; the last is cut off where the time is over.  A tick whose
 interval has passed is counted as missed and never made up for.  Reads no clock.
 """
 

@@ -222,7 +222,7 @@ class ModuleIndex:
 
     def _fail(self, mapping: Mapping, text: str) -> None:
         if mapping not in self._read_maps():
-            self._again.add(mapping)  # unmapped meanwhile, by dlclose(3), exec or the end: no fault of the file
+            self._again.add(mapping)  # unmapped by now (dlclose, exec, the end): no fault of the file
             return
         failures = self._failed.setdefault(mapping, [])
         failures.append(text)
