@@ -101,8 +101,13 @@ class LiveProcess:
             time.sleep(_FREE_S)
 
     def _extent(self, sp: int) -> tuple[int, int] | None:
+        """Return where a stack begins and ends; arguments and environment are not part of it."""
         mapping = self.index.any_mapping(Address(sp))
-        return (mapping.start, mapping.end) if mapping else None
+        if mapping is None:
+            return None
+        stat = self.proc.stat() if mapping.path == "[stack]" else None
+        top = stat.stack_top if stat else 0
+        return mapping.start, top if sp < top < mapping.end else mapping.end
 
     def _read_memory(self, address: int, size: int) -> bytes | None:
         return read_memory(self.proc.anchor(), address, size)

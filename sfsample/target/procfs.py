@@ -33,6 +33,11 @@ class Stat(NamedTuple):
     program: tuple[bytes, ...] = ()
     parent: int = 0
 
+    @property
+    def stack_top(self) -> int:
+        """Where the first thread's stack began: above are its arguments and its environment (0: not told)."""
+        return int(self.program[2]) if self.program else 0
+
 
 def parse_stat(data: bytes) -> Stat:
     """Parse one stat line; the name is between the first "(" and the last ")"."""

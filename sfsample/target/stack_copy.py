@@ -27,7 +27,7 @@ StackEnd = Callable[[int], tuple[int, int] | None]
 
 
 class StackCopy:
-    """Copies at most `stack_bytes` of a thread's stack.  `stack_end(sp)` tells the mapping sp lies in."""
+    """Copies at most `stack_bytes` of a thread's stack.  `stack_end(sp)` tells the stack that sp lies in."""
 
     def __init__(self, pid: int, arch: Arch, stack_end: StackEnd, stack_bytes: int) -> None:
         self._pid = pid
@@ -94,12 +94,13 @@ class StackCopy:
         return whole or any(size == self._slice for _, size in self._extra)
 
     def learn_extent(self, tid: int, sp: int) -> None:
-        """Note where the mapping ends that a thread's stack lies in."""
+        """Note where a thread's stack ends, and leave out what was copied beyond."""
         low, high = self._extents.get(tid, (0, 0))
         if not low <= sp < high:
             extent = self._stack_end(sp)
             if extent is not None:
                 self._extents[tid] = extent
+                self._count = min(self._count, extent[1] - self._base)
 
     def learn_trampolines(self, stack: Stack) -> bool:
         """Note the signal trampolines on a stack; True when a new one cost us the rest of that stack."""

@@ -1,6 +1,7 @@
 """A copy that went through a file is walked as it was when the process was there."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -91,3 +92,21 @@ def test_a_recording_keeps_its_bad_stacks(tmp_path, capsys):
     saved = from_json(path.read_text())
     assert (saved.process, saved.stop_reason) == ("target", "no_row")
     assert replay(saved).stack.stop_reason is StopReason.OUTERMOST
+
+
+def test_the_environment_is_not_kept(tmp_path):
+    """It lies above the first thread's stack, and is nobody's business."""
+    secret, word = b"not for you", b"of the chain"
+    bad = tmp_path / "bad"
+    wrapper = ("env", f"TOKEN={secret.decode()}")
+    with running(fixture("v3"), "leaf", word.decode(), wrapper=wrapper) as target:
+        assert secret in Path(f"/proc/{target.pid}/environ").read_bytes()
+        assert word in Path(f"/proc/{target.pid}/cmdline").read_bytes()
+        flags = ["-d", "0.5", "--mode", "wall", "--unwind", "sframe", "--save-bad", str(bad)]
+        assert main(["record", "-p", str(target.pid), *flags, "-o", str(tmp_path / "out")]) == 0
+
+    for path in bad.iterdir():
+        kept = b"".join(data for _, data in from_json(path.read_text()).pieces)
+        assert len(kept) > 200
+        assert secret not in kept
+        assert word not in kept
