@@ -3,16 +3,34 @@
 Law: what is opened is a regular file, whatever its name leads to, and opening never waits.  A root directory
 is held open, so files can still be found below it when its process has ended.  Symbolic links that are
 absolute lead into our own root: whoever reads a file must know it by its content or its owner, never by its
-path.
+path.  What is written appears complete or not at all.
 """
 
 import os
 import stat
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from mmap import ACCESS_READ, mmap
 from select import epoll
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+
+
+@contextmanager
+def whole_file(path: str, mode: int) -> Iterator[BinaryIO]:
+    """Give a file to write, which is at `path` once the block has ended well.  Raises OSError."""
+    temporary = f"{path}.{os.getpid()}-{time.monotonic_ns():x}.tmp"
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+    try:
+        with open(fd, "wb") as file:
+            yield file
+        os.replace(temporary, path)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(temporary)
+        raise
 
 
 class Root:

@@ -1,6 +1,7 @@
 """Saved stacks: what a file holds, that nothing is lost on the way, and that foreign ones do no harm."""
 
 import json
+import resource
 import stat
 
 import pytest
@@ -210,6 +211,7 @@ def test_there_is_an_end_to_it(tmp_path):
         bad.keep("name", taken, stack, index)
 
     assert bad.written == len(list(tmp_path.iterdir())) == MOST_FILES
+    assert bad.full
 
 
 def test_what_cannot_be_written_is_told_and_nothing_is_followed(tmp_path):
@@ -221,6 +223,24 @@ def test_what_cannot_be_written_is_told_and_nothing_is_followed(tmp_path):
     bad.keep("name", taken, stack, index)
 
     assert (bad.written, len(bad.problems)) == (0, 1)
+
+
+def test_a_disk_that_is_full_leaves_nothing_behind(tmp_path):
+    """Half a file could not be replayed, and would be in the way of the whole one next time."""
+    bad = BadStacks(str(tmp_path))
+    taken, stack, index = walked(words(CODE + 0x10))
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, before[1]))
+    try:
+        bad.keep("name", taken, stack, index)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+    assert list(tmp_path.iterdir()) == []
+    assert bad.problems[0].endswith("File too large")
+    again = BadStacks(str(tmp_path))
+    again.keep("name", taken, stack, index)
+    assert again.written == 1
 
 
 def test_lines_of_maps_there_and_back():

@@ -58,7 +58,8 @@ def run(arguments: Namespace) -> int:
 
 def _kept(bad_stacks: BadStacks) -> list[str]:
     number, where = bad_stacks.written, bad_stacks.directory
-    kept = f"saved     {number} incomplete stack{'' if number == 1 else 's'} in {where}"
+    more = " (there were more)" if bad_stacks.full else ""
+    kept = f"saved     {number} incomplete stack{'' if number == 1 else 's'} in {where}{more}"
     return [kept, *(f"problem   {text}" for text in bad_stacks.problems)]
 
 

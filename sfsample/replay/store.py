@@ -9,6 +9,7 @@ import os
 from hashlib import sha256
 
 from sfsample.errors import SfsampleError
+from sfsample.files import whole_file
 from sfsample.model import Stack, StopReason, ThreadSnapshot
 from sfsample.modules.index import ModuleIndex
 from sfsample.replay.saved import save, to_json
@@ -29,6 +30,7 @@ class BadStacks:
         self.directory = directory
         self._seen: set[str] = set()
         self.written = 0
+        self.full = False  # there were more
         self.problems: list[str] = []
 
     def keep(self, process: str, snapshot: ThreadSnapshot, stack: Stack, index: ModuleIndex) -> None:
@@ -36,7 +38,10 @@ class BadStacks:
         if stack.stop_reason in _COMPLETE:
             return
         key = _key(stack, index)
-        if key in self._seen or len(self._seen) >= MOST_FILES:
+        if key in self._seen:
+            return
+        if len(self._seen) >= MOST_FILES:
+            self.full = True
             return
         self._seen.add(key)
         text = to_json(save(process, snapshot, stack, index))
@@ -44,12 +49,11 @@ class BadStacks:
 
     def _write(self, name: str, text: str) -> None:
         path = os.path.join(self.directory, name)
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        try:
-            with open(os.open(path, flags, 0o600), "w", encoding="utf-8") as file:
-                file.write(text)
-        except FileExistsError:
+        if os.path.lexists(path):
             return  # of an earlier recording
+        try:
+            with whole_file(path, 0o600) as file:
+                file.write(text.encode("utf-8", "surrogateescape"))
         except OSError as failure:
             self.problems.append(f"cannot write: {path}: {failure.strerror}")
         else:

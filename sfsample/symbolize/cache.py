@@ -15,6 +15,8 @@ from mmap import ACCESS_READ, mmap
 from struct import Struct
 from zlib import crc32
 
+from sfsample.files import whole_file
+
 _HEADER = Struct("<8sIIQ")  # magic, version, CRC of the payload, its size
 _MAGIC, _VERSION = b"sfsnames", 1
 _CHUNK = 1 << 20
@@ -54,17 +56,11 @@ class Cache:
         path = self._path(name)
         if path is None or len(payload) > self._most:
             return
-        temporary = f"{path}.{os.getpid()}-{time.monotonic_ns():x}.tmp"
-        try:
-            fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-            with open(fd, "wb") as file:
+        with suppress(OSError):
+            with whole_file(path, 0o600) as file:
                 file.write(_HEADER.pack(_MAGIC, _VERSION, crc32(payload), len(payload)))
                 file.write(payload)
-            os.replace(temporary, path)
             self._make_room()
-        except OSError:
-            with suppress(OSError):
-                os.unlink(temporary)
 
     def _path(self, name: str) -> str | None:
         if self._directory is None:

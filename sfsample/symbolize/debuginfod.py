@@ -10,11 +10,11 @@ import os
 import stat
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from mmap import ACCESS_READ, mmap
 from typing import BinaryIO
 
 from sfsample.errors import SfsampleError
+from sfsample.files import whole_file
 from sfsample.symbolize.naming import Progress
 
 _MOST_BYTES = 4 << 30
@@ -49,14 +49,8 @@ class Debuginfod:
 
     def _download(self, build_id: str, path: str) -> None:
         """Put the file of the first server that has it at `path`, or an empty one when none has."""
-        temporary = f"{path}.{os.getpid()}-{time.monotonic_ns():x}"
-        try:
-            with open(temporary, "xb") as file:
-                any(self._ask(f"{url}/buildid/{build_id}/debuginfo", file) for url in self._urls)
-            os.replace(temporary, path)
-        finally:
-            with suppress(FileNotFoundError):
-                os.unlink(temporary)
+        with whole_file(path, 0o666) as file:
+            any(self._ask(f"{url}/buildid/{build_id}/debuginfo", file) for url in self._urls)
 
     def _ask(self, url: str, file: BinaryIO) -> bool:
         """Copy what a server sends; False when it has no such file."""
