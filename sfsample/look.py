@@ -24,6 +24,10 @@ _LOOKS = 8
 _DOUBTED = 3  # so many times a stack that ends too early is not believed in a process whose libraries change
 _WORTH_WAITING_NS = 1_000_000  # for a thread that sleeps to stop: it will not be stopped there again
 
+# The kernel's own threads in a process (io_uring, vhost) run no code of it; where they are is not known while
+# they run, or without --kernel.
+_KERNEL_WORKER = ("kernel_worker",)
+
 _Taken = tuple[ThreadSnapshot, Stack, Reading | None]
 
 
@@ -93,7 +97,8 @@ class Looker:
             cut_short = stack.stop_reason is not StopReason.OUTERMOST and target.index.has_changed
             settled = self._is_settled(tid, stack, modules, checked)
             if settled and not (cut_short and attempt < _DOUBTED):
-                return Look(snapshot, stack, modules, tuple(stops), reading, self._kernel(tid, reading))
+                kernel = self._kernel(tid, reading) or (() if stack.frames else _KERNEL_WORKER)
+                return Look(snapshot, stack, modules, tuple(stops), reading, kernel)
             target.index.expire()  # so that it is seen next time
         return Missed(gone=False, why="libraries were replaced by others while they were looked at")
 

@@ -163,6 +163,8 @@ def _stack(named: NamedThread, style: Style) -> Iterator[str]:
     if stack is None:
         yield f"  not captured: {style.clean(named.dump.error or '?')}"
         return
+    if not stack.frames:
+        yield "  works for the kernel (io_uring, vhost), and runs no code of the program"
     rows = zip(stack.frames, named.dump.modules, named.frames, strict=True)
     for depth, (frame, module, names) in enumerate(rows):
         for name in names:

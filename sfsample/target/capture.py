@@ -42,7 +42,8 @@ class Capturer:
         tracer, copy, counters = self.tracer, self._copy, self._counters
         tracer.rehearse(tid)
         copy.rehearse(tid)
-        sp = stopped_ns = 0
+        sp: int | None = None
+        stopped_ns = 0
         after: bytes | None = None
         collecting = gc.isenabled()
         gc.disable()  # a collection must not fall into the pause
@@ -53,7 +54,7 @@ class Capturer:
             if missed is None:
                 stopped_ns = time.perf_counter_ns()
                 sp = tracer.registers(tid)
-                if sp:
+                if sp is not None:
                     copy.fill(tid, sp)
                     after = counters(tid)
         finally:
@@ -65,7 +66,7 @@ class Capturer:
             if missed.waiting and before is not None:
                 self._before[tid] = before
             return missed
-        if not sp:
+        if sp is None:
             return Missed(gone=True, why="killed while it was stopped")
         registers = tracer.dwarf_registers()
         copy.learn_extent(tid, sp)

@@ -85,7 +85,7 @@ def _stop_running(
 def _capture(tracer: Tracer, copy: StackCopy, tid: int) -> ThreadSnapshot | Missed:
     """Copy registers and stack of a thread that is held."""
     sp = tracer.registers(tid)
-    if not sp:
+    if sp is None:
         return Missed(gone=True, why="killed while it was stopped")
     copy.fill(tid, sp)
     copy.learn_extent(tid, sp)

@@ -173,8 +173,8 @@ class Tracer:
             self._settle(tid)
         return time.perf_counter_ns() - self._began
 
-    def registers(self, tid: int) -> int:
-        """Read the stopped thread's registers; return sp.  0: it was killed meanwhile."""
+    def registers(self, tid: int) -> int | None:
+        """Read the stopped thread's registers; return sp.  None: it was killed meanwhile."""
         try:
             for note, vector_at, vector, size in self._parts:
                 vector.len = size  # the kernel writes how much it gave
@@ -182,7 +182,7 @@ class Tracer:
             if self._pac_unknown:
                 self._ask_pac(tid)
         except PtraceError:
-            return 0
+            return None
         sp: int = self._words[self._sp]
         return sp
 

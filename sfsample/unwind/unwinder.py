@@ -83,6 +83,8 @@ class Unwinder:
         SFrame recovers three registers only; where a later CFI row needs another one, the whole walk is
         done again with SFrame asked after CFI (and before a guess), and the better of the two is the answer.
         """
+        if not snapshot.registers[snapshot.arch.pc] and not snapshot.registers[snapshot.arch.sp]:
+            return Stack((), StopReason.OUTERMOST)  # works for the kernel, and never was in user space
         stack = self._walk(snapshot, self._ladder)
         if stack.stop_reason is not StopReason.REGISTER_UNKNOWN:
             return stack

@@ -58,7 +58,7 @@ def test_exec_in_another_thread_does_not_wait_for_us(tmp_path):
             assert tracer.stop(tid) is None
             process.stdin.write("\n")
             process.stdin.flush()
-            wait_until(lambda: not tracer.registers(tid), "the held thread is killed by execve")
+            wait_until(lambda: tracer.registers(tid) is None, "the held thread is killed by execve")
             tracer.release()
             path = f"/proc/{process.pid}/exe"
             wait_until(lambda: tracer.settle() and "sleep" in os.readlink(path), "the exec is done")
