@@ -74,17 +74,20 @@ class Looker:
         ] = {}  # stack of each thread
         self._generation = -1
 
-    def look(self, tid: int, state: str, patience_ns: int = PATIENCE_NS) -> Look | Missed:
+    def look(
+        self, tid: int, state: str, patience_ns: int = PATIENCE_NS, *, running: bool = False
+    ) -> Look | Missed:
         """Capture and unwind; once more when the first attempt has taught us something that it lacked.
 
         `state` is the thread's (proc(5)); one in state R is not read, one in state D never stopped.
-        `patience_ns`: how long to wait for it to stop.  Raises as `LiveProcess.capture`.
+        `patience_ns`: how long to wait for it to stop.  `running`: only if it does not sleep.  Raises as
+        `LiveProcess.capture`.
         """
         target = self._target
         stops: list[ThreadSnapshot] = []
         for attempt in range(_LOOKS):
             checked = self._check_libraries(tid)
-            taken = self._take(tid, state, patience_ns)
+            taken = self._take(tid, state, patience_ns, running=running and not stops)
             if isinstance(taken, Missed):
                 return taken
             snapshot, stack, reading = taken
@@ -102,10 +105,10 @@ class Looker:
             target.index.expire()  # so that it is seen next time
         return Missed(gone=False, why="libraries were replaced by others while they were looked at")
 
-    def _take(self, tid: int, state: str, patience_ns: int) -> _Taken | Missed:
+    def _take(self, tid: int, state: str, patience_ns: int, *, running: bool) -> _Taken | Missed:
         reading = None if state == "R" else self._target.read(tid)
         if reading is None:
-            stopped = self._capture(tid, state, patience_ns)
+            stopped = self._capture(tid, state, patience_ns, running=running)
             return (
                 stopped if isinstance(stopped, Missed) else (stopped, self._walk_stopped(tid, stopped), None)
             )
@@ -152,12 +155,14 @@ class Looker:
             self._told[tid] = _Told(asleep, preserved, _callers(stack))
         return stack
 
-    def _capture(self, tid: int, state: str, patience_ns: int) -> ThreadSnapshot | Missed:
+    def _capture(
+        self, tid: int, state: str, patience_ns: int, *, running: bool = False
+    ) -> ThreadSnapshot | Missed:
         if state == "D":
             return Missed(gone=False, why="in uninterruptible sleep (state D), where it cannot be stopped")
         if not self._stop:
             return Missed(gone=False, why="it runs, and nothing may be stopped (--no-stop)")
-        return self._target.capture(tid, patience_ns)
+        return self._target.capture(tid, patience_ns, running=running)
 
     def _needs_stop(self, reading: Reading, stack: Stack, state: str) -> bool:
         """Whether the stack hangs on a register that only a stop tells, and a stop is harmless."""

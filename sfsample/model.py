@@ -74,6 +74,13 @@ class Capture(StrEnum):
     FAILED = "failed"
 
 
+class LastRun(NamedTuple):
+    """When a thread began or ceased to run, and when its average was renewed; each on a clock of its own."""
+
+    at: bytes
+    renewed_ns: int = 0
+
+
 class Scheduled(NamedTuple):
     """What the scheduler had counted for a thread (`ProcFs.counters`): before it was captured, and meanwhile.
 
@@ -85,6 +92,7 @@ class Scheduled(NamedTuple):
     after: bytes | None
     stopped_ns: int = 0
     slept: bool = False  # the stop has interrupted its sleep in a system call
+    run: LastRun | None = None  # until it was asked to stop, if it did not run just before
 
 
 class ThreadSnapshot(NamedTuple):

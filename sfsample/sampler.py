@@ -15,8 +15,10 @@ from sfsample.processes import Processes
 from sfsample.profile import Profile
 from sfsample.replay.store import BadStacks
 from sfsample.schedule import Schedule, uniform
+from sfsample.scheduled import Woken
 from sfsample.tally import BEGINNING, Since
 from sfsample.target.family import Family
+from sfsample.target.last_run import OwnLastRun
 from sfsample.target.live import LiveProcess
 from sfsample.unwind.stepper import Stepper
 from sfsample.unwind.unwinder import DEFAULT_STEPPERS, MAX_FRAMES, Unwinder
@@ -106,6 +108,7 @@ class Sampler:
         self.profile = profile or Profile(options.rate, timeline=options.timeline)
         named = [self._watch(target, BEGINNING, named=True) for target in targets]
         self._processes = Processes(named, family, self._watch, self.profile.stats)
+        self._last_run = OwnLastRun()
         self._start = self._refresh_at = self._cpu = 0.0
 
     def _watch(self, target: LiveProcess, since: Since, *, named: bool = False) -> Watched:
@@ -129,6 +132,7 @@ class Sampler:
                 processes.finish()
         finally:
             processes.close()
+            self._last_run.close()
             stats.sampler_cpu_s = time.thread_time() - self._cpu
             stats.sampler_max_rss_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         return self.profile
@@ -140,19 +144,24 @@ class Sampler:
         while not schedule.over:
             if not self._wait(schedule.next(), should_stop):
                 return "signal"
-            woke_ns, now = time.perf_counter_ns(), self._clock.now()
+            woken, now = self._woken(), self._clock.now()
             missed = schedule.take(now)
             stats.ticks = schedule.ticks
             stats.late_ticks += missed
             self._lateness.note(now, missed)
             if missed:
                 continue
-            if not self._tick(Instant(round((now - self._start) * 1e9), woke_ns)):
+            if not self._tick(Instant(round((now - self._start) * 1e9), woken)):
                 return "target"
             if self._options.max_overhead is not None:
                 stats.spared_ticks += schedule.skip(self._start + self._spent() / self._options.max_overhead)
                 stats.ticks = schedule.ticks
         return "duration" if self._wait(schedule.end, should_stop) else "signal"
+
+    def _woken(self) -> Woken:
+        """Note when we woke up; first thing, because what it is compared with changes at any time."""
+        own = None if self._options.mode == "wall" else self._last_run.read()
+        return Woken(time.perf_counter_ns(), own)
 
     def _tick(self, instant: Instant) -> bool:
         now = self._clock.now()

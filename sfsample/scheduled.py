@@ -6,10 +6,14 @@ is concluded from them.
 Source: Linux Documentation/scheduler/sched-stats.rst, "/proc/<pid>/schedstat".
 """
 
-from sfsample.model import Scheduled
+from typing import NamedTuple
+
+from sfsample.model import LastRun, Scheduled
 
 # A thread from which we took the processor by waking up became runnable at that very moment, this exactly.
+# Where the kernel says when it last ran, that is exact to the nanosecond.
 _SAME_NS = 100_000
+_STEP_NS = 2 * 1024  # averages are kept in steps of 1024 ns, which begin anywhere
 
 
 def ran_ns(counters: bytes | None) -> int:
@@ -18,12 +22,21 @@ def ran_ns(counters: bytes | None) -> int:
     return int(fields[0]) if len(fields) == 3 else 0
 
 
-def had_processor(scheduled: Scheduled | None, woke_ns: int) -> bool:
-    """Whether a stopped thread had the processor when we came, or until we took it.
+class Woken(NamedTuple):
+    """When we woke up for a tick, on the clock of perf_counter_ns, and when we were given a processor.
+
+    `run` is as in target/last_run.py; None: not known.
+    """
+
+    at_ns: int
+    run: LastRun | None = None
+
+
+def had_processor(scheduled: Scheduled | None, woken: Woken) -> bool:
+    """Whether a stopped thread had a processor when it was asked to stop, or until we took it.
 
     When it has been put on a processor no more often since, it had one all the time.  If it has, it waited
-    for one (the second counter), and we know since when: if that is when we woke up, and it did not sleep, it
-    lost it to us.
+    for one, or slept.  It counts then only if it lost the processor to us, and has not run since.
     """
     if scheduled is None or scheduled.before is None or scheduled.after is None:
         return True
@@ -33,5 +46,14 @@ def had_processor(scheduled: Scheduled | None, woke_ns: int) -> bool:
     ran, waited, times = (int(b) - int(a) for a, b in zip(before, after, strict=True))
     if not times:
         return True
+    if times != 1 or scheduled.slept:
+        return False
+    if woken.run is not None:
+        return scheduled.run is not None and _changed_places(scheduled.run, woken.run)
     runnable_since = scheduled.stopped_ns - ran - waited
-    return times == 1 and abs(runnable_since - woke_ns) < _SAME_NS and not scheduled.slept
+    return abs(runnable_since - woken.at_ns) < _SAME_NS
+
+
+def _changed_places(one: LastRun, other: LastRun) -> bool:
+    """Whether one thread took the processor from the other, and neither has been woken since."""
+    return one.at == other.at and abs(one.renewed_ns - other.renewed_ns) <= _STEP_NS

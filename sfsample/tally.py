@@ -40,12 +40,13 @@ class Tally:
         self.tick, self.at_ns = since
         self._added = False
 
-    def charge(self, thread: Thread, counters: bytes | None) -> None:
-        """Note the CPU time that a thread has used."""
+    def charge(self, thread: Thread, counters: bytes | None) -> int:
+        """Note the CPU time that a thread has used; return it."""
         used = max(0, ran_ns(counters) - thread.ran_ns)
         thread.ran_ns += used
         thread.charged_ns += used
         self._profile.stats.cpu_charged_ns += used
+        return used
 
     def stops(self, thread: Thread, stops: Sequence[ThreadSnapshot]) -> None:
         """Count the pauses that a look has cost."""

@@ -2,8 +2,9 @@
 
 Law: a thread that has not run since the last look is not looked at again: its stack is counted once more (in
 wall mode), which costs one small read.  A thread counts in cpu mode if it had the processor when it was
-stopped, or lost it to us: one that waits, or went to sleep in between, does not.  A thread that waits for a
-processor runs no code of its own once it was asked to stop: it is not waited for, and captured when it stops.
+asked to stop, or lost it to us: one that waits, sleeps, or has just been woken does not.  A thread that waits
+for a processor runs no code of its own once it was asked to stop: it is not waited for, and captured when it
+stops.
 """
 
 import time
@@ -15,20 +16,21 @@ from sfsample.look import Look, Looker
 from sfsample.profile import Profile
 from sfsample.replay.store import BadStacks
 from sfsample.roster import Roster, Thread
-from sfsample.scheduled import had_processor, ran_ns
+from sfsample.scheduled import Woken, had_processor, ran_ns
 from sfsample.tally import BEGINNING, Since, Tally
 from sfsample.target.live import LiveProcess
 from sfsample.target.tracer import Missed
 
 _LAST_NS = 250_000_000  # the end is put off so long for threads that were asked to stop
 _GLANCE_NS = 50_000  # a thread that has a processor stops in this time, and we do not have to sleep
+_SELDOM = 100  # a thread seldom runs that uses less than this part of the time
 
 
 class Instant(NamedTuple):
-    """A tick that is taken: when, since the start, and when we woke up for it (perf_counter_ns)."""
+    """A tick that is taken: when, since the start, and how we woke up for it."""
 
     at_ns: int
-    woke_ns: int
+    woken: Woken
 
 
 class Rules(NamedTuple):
@@ -58,7 +60,7 @@ class Watched:
         self._profile = profile
         self._rules = rules
         self._threads = Roster(random)
-        self._waiting: dict[Thread, int] = {}  # were asked to stop, in a tick for which we woke up then
+        self._waiting: dict[Thread, Woken] = {}  # were asked to stop, in a tick for which we woke up then
         self._program: tuple[bytes, ...] = ()
         self._tally = Tally(profile, target.pid, target.index, since)
         profile.homes[target.pid] = target.home
@@ -80,12 +82,12 @@ class Watched:
             return False
         for thread in self._threads.due(self._tally.tick):
             if thread not in self._waiting:
-                self._turn(thread, instant.woke_ns)
+                self._turn(thread, instant.woken)
             elif not self._rules.wall:
                 self._tally.skip(thread)  # it waits, and only the tick in which it lost the processor counts
             if not thread.gone:
                 self._threads.again(thread, self._tally.tick)
-        self._await(instant.woke_ns + self._rules.max_pause_ns)
+        self._await(instant.woken.at_ns + self._rules.max_pause_ns)
         return True
 
     def _follow(self, before_ns: int, *, refresh: bool) -> bool:
@@ -124,7 +126,7 @@ class Watched:
 
     # -- one thread
 
-    def _turn(self, thread: Thread, woke_ns: int) -> None:
+    def _turn(self, thread: Thread, woken: Woken) -> None:
         counters = self._target.proc.counters(thread.tid)
         if counters is None:
             self._drop(thread)
@@ -135,51 +137,61 @@ class Watched:
         else:
             self._tally.settle(thread)
             thread.idle, thread.seen, thread.still = 0, None, None
-            self._tally.charge(thread, counters)
-            if not self._rules.wall and self._target.proc.asleep(thread.tid) is not None:
+            used_ns = self._tally.charge(thread, counters)
+            if self._seldom_runs(thread, used_ns) and self._target.proc.asleep(thread.tid) is not None:
                 thread.still = counters
                 self._tally.skip(thread)
             else:
-                self._capture(thread, woke_ns)
+                self._capture(thread, woken)
 
-    def _capture(self, thread: Thread, woke_ns: int) -> None:
+    def _seldom_runs(self, thread: Thread, used_ns: int) -> bool:
+        """Whether it is not worth while, in cpu mode, to prepare a look at a thread before it is seen to run.
+
+        Of others that is seen last of all, as the preparations take longer than some threads run at a time.
+        """
+        return not self._rules.wall and used_ns * _SELDOM <= self._tally.at_ns - thread.at_ns
+
+    def _capture(self, thread: Thread, woken: Woken) -> None:
         stat = self._target.proc.thread_stat(thread.tid)
         if stat is None or stat.state in "ZX":
             thread.gone = True
             return
         thread.name, thread.starttime = stat.name, stat.starttime
-        found = self._look(thread.tid, stat.state if self._rules.wall else "R")
-        if isinstance(found, Missed) and found.waiting:
-            self._waiting[thread] = woke_ns
+        look = self._look(thread.tid, stat.state if self._rules.wall else "R")
+        if isinstance(look, Missed) and look.waiting:
+            self._waiting[thread] = woken
         else:
-            self._count(thread, found, woke_ns)
+            self._count(thread, look, woken)
 
     def _look(self, tid: int, state: str) -> Look | Missed:
         try:
-            return self._looker.look(tid, state, _GLANCE_NS)
+            return self._looker.look(tid, state, _GLANCE_NS, running=not self._rules.wall)
         except NotPermitted as refusal:
             if self._rules.named and not self._profile.stats.samples:
                 raise
             return Missed(gone=False, why=f"{refusal} ({'; '.join(refusal.help)})")
 
-    def _count(self, thread: Thread, found: Look | Missed, woke_ns: int) -> None:
+    def _count(self, thread: Thread, look: Look | Missed, woken: Woken) -> None:
         tally = self._tally
-        if isinstance(found, Missed):
-            if not found.gone:
-                tally.failed(thread, found.why)
+        if isinstance(look, Missed):
+            if look.asleep is not None:
+                thread.still = look.asleep
+                tally.skip(thread)
+            elif not look.gone:
+                tally.failed(thread, look.why)
             return
-        tally.stops(thread, found.stops)
-        scheduled = found.snapshot.scheduled
+        tally.stops(thread, look.stops)
+        scheduled = look.snapshot.scheduled
         if scheduled is not None:
             thread.still = scheduled.after
             tally.charge(thread, scheduled.after)
-        if not self._rules.wall and not had_processor(scheduled, woke_ns):
+        if not self._rules.wall and not had_processor(scheduled, woken):
             tally.off_processor(thread)
             return
         if self._rules.bad_stacks is not None:
-            self._rules.bad_stacks.keep(thread.name, found.snapshot, found.stack, self._target.index)
-        tally.see(thread, found)
-        tally.add(thread, found.snapshot.capture)
+            self._rules.bad_stacks.keep(thread.name, look.snapshot, look.stack, self._target.index)
+        tally.see(thread, look)
+        tally.add(thread, look.snapshot.capture)
         if not self._rules.wall:
             thread.seen = None  # as long as it does not run, it does not count
 
@@ -187,13 +199,13 @@ class Watched:
 
     def settled(self) -> bool:
         """Capture threads that have stopped by now; False while one is still to stop."""
-        for thread, woke_ns in tuple(self._waiting.items()):
+        for thread, woken in tuple(self._waiting.items()):
             if not self._target.has_stopped(thread.tid):
                 continue
-            found = self._look(thread.tid, "R")
-            if not (isinstance(found, Missed) and found.waiting):
+            look = self._look(thread.tid, "R")
+            if not (isinstance(look, Missed) and look.waiting):
                 del self._waiting[thread]
-                self._count(thread, found, woke_ns)
+                self._count(thread, look, woken)
         return not self._waiting and self._target.settled()
 
     def _await(self, deadline_ns: int) -> None:

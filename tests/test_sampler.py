@@ -11,11 +11,11 @@ from sfsample.errors import NoSuchProcess, NotPermitted
 from sfsample.files import Home
 from sfsample.formats.elf import ElfImage
 from sfsample.memory import BytesMemory
-from sfsample.model import CFA, Capture, Found, Rule, Scheduled, StopReason, ThreadSnapshot
+from sfsample.model import CFA, Capture, Found, LastRun, Rule, Scheduled, StopReason, ThreadSnapshot
 from sfsample.modules.index import ModuleIndex
 from sfsample.modules.maps import Mapping
 from sfsample.sampler import Options, Sampler
-from sfsample.scheduled import had_processor
+from sfsample.scheduled import Woken, had_processor
 from sfsample.target.procfs import Asleep, Stat
 from sfsample.target.reading import Reading
 from sfsample.target.tracer import Missed
@@ -117,7 +117,7 @@ class FakeProcess:
     def replaced(self, _tid, _modules):
         return False
 
-    def capture(self, tid, patience_ns):  # noqa: ARG002
+    def capture(self, tid, patience_ns, *, running=False):  # noqa: ARG002
         self.captured.append((tid, self.clock.now()))
         self.clock.time += self.costs.get(len(self.captured), 0)
         answer = self.answers.get(tid)
@@ -522,7 +522,7 @@ WOKE = 10_000_000
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "stopped_ns", "slept", "had"),
+    ("before", "after", "stopped_ns", "slept", "had"),  # where the kernel tells nothing but schedstat
     [
         (b"100 0 5", b"150 0 5", WOKE + 80_000, True, True),  # it never left it
         (
@@ -541,7 +541,24 @@ WOKE = 10_000_000
     ],
 )
 def test_who_had_the_processor(before, after, stopped_ns, slept, had):
-    assert had_processor(Scheduled(before, after, stopped_ns, slept), WOKE) is had
+    assert had_processor(Scheduled(before, after, stopped_ns, slept), Woken(WOKE)) is had
+
+
+@pytest.mark.parametrize(
+    ("run", "times", "slept", "had"),
+    [
+        (LastRun(b"7.1", 9000), 1, False, True),  # it lost the processor at the instant at which we got one
+        (LastRun(b"7.1", 9000), 0, True, True),  # it had one when it was asked to stop
+        (LastRun(b"6.9", 9000), 1, False, False),  # it was woken, or lost it to another, when we woke up
+        (LastRun(b"7.1", 19000), 1, False, False),  # it went to sleep, we got its processor, it was woken
+        (None, 1, False, False),  # it has run since that was asked
+        (LastRun(b"7.1", 9000), 1, True, False),  # it went to sleep, and our stop woke it
+        (LastRun(b"7.1", 9000), 2, False, False),
+    ],
+)
+def test_who_lost_the_processor_to_us(run, times, slept, had):
+    scheduled = Scheduled(b"100 0 5", b"150 9000 %d" % (5 + times), WOKE + 9_000, slept, run)
+    assert had_processor(scheduled, Woken(WOKE, LastRun(b"7.1", 8000))) is had
 
 
 def test_a_thread_without_processor_is_no_sample_in_cpu_mode(process):

@@ -6,17 +6,23 @@ modules, no allocation that could be made before or after.  The window closes wh
 
 import gc
 import time
-from collections.abc import Callable
+from typing import NamedTuple
 
 from sfsample.arch import Arch
-from sfsample.model import Scheduled, ThreadSnapshot
+from sfsample.model import LastRun, Scheduled, ThreadSnapshot
 from sfsample.target.gate import CLOSERS
+from sfsample.target.procfs import ProcFs
 from sfsample.target.stack_copy import StackCopy
 from sfsample.target.tracer import PATIENCE_NS, Missed, Tracer
 
 DEFAULT_STACK_BYTES = 256 * 1024
 
-Counters = Callable[[int], bytes | None]
+
+class Before(NamedTuple):
+    """What the scheduler said of a thread just before it was asked to stop (as in `Scheduled`)."""
+
+    counters: bytes | None = None
+    run: LastRun | None = None
 
 
 def check_size(stack_bytes: int) -> None:
@@ -26,20 +32,24 @@ def check_size(stack_bytes: int) -> None:
 
 
 class Capturer:
-    """Captures threads of one process by stopping them; `counters` says how one was scheduled so far."""
+    """Captures threads of one process by stopping them."""
 
-    def __init__(
-        self, pid: int, arch: Arch, copy: StackCopy, counters: Counters, *, child: bool = False
-    ) -> None:
+    def __init__(self, proc: ProcFs, arch: Arch, copy: StackCopy, *, child: bool = False) -> None:
         self._copy = copy
-        self._counters = counters
-        self.tracer = Tracer(pid, arch, child=child)
-        self._before: dict[int, bytes] = {}  # counters of threads that were asked to stop and have not yet
+        self._proc = proc
+        self.tracer = Tracer(proc.pid, arch, child=child)
+        self._before: dict[int, Before] = {}  # of threads that were asked to stop and have not yet
         self._closed = False
 
-    def capture(self, tid: int, patience_ns: int = PATIENCE_NS) -> ThreadSnapshot | Missed:
-        """Stop a thread, copy, let it run; everything else happens after that."""
-        tracer, copy, counters = self.tracer, self._copy, self._counters
+    def capture(
+        self, tid: int, patience_ns: int = PATIENCE_NS, *, running: bool = False
+    ) -> ThreadSnapshot | Missed:
+        """Stop a thread, copy, let it run; everything else happens after that.
+
+        `running`: not if it sleeps.  That is asked last of all, so that what it does when it stops is what it
+        did when it was asked.
+        """
+        tracer, copy, counters = self.tracer, self._copy, self._proc.counters
         tracer.rehearse(tid)
         copy.rehearse(tid)
         sp: int | None = None
@@ -48,9 +58,12 @@ class Capturer:
         collecting = gc.isenabled()
         gc.disable()  # a collection must not fall into the pause
         self._close_gate()
-        before = self._before.pop(tid, None) or counters(tid)
+        before = self._before.pop(tid, None)
         try:
-            missed = tracer.stop(tid, patience_ns)
+            missed = None
+            if before is None:
+                missed, before = self._approach(tid, running=running)
+            missed = missed or tracer.stop(tid, patience_ns)
             if missed is None:
                 stopped_ns = time.perf_counter_ns()
                 sp = tracer.registers(tid)
@@ -63,7 +76,7 @@ class Capturer:
             if collecting:
                 gc.enable()
         if missed is not None:
-            if missed.waiting and before is not None:
+            if missed.waiting:
                 self._before[tid] = before
             return missed
         if sp is None:
@@ -73,8 +86,19 @@ class Capturer:
         eintr = tracer.eintr(tid, registers)
         return ThreadSnapshot(
             tid, registers, copy.memory(), copy.bounded, stop_ns, eintr, tracer.arch,
-            scheduled=Scheduled(before, after, stopped_ns, tracer.slept(registers)),
+            scheduled=Scheduled(before.counters, after, stopped_ns, tracer.slept(registers), before.run),
         )  # fmt: skip
+
+    def _approach(self, tid: int, *, running: bool) -> tuple[Missed | None, Before]:
+        """Become the tracer of a thread, if it is to be stopped."""
+        proc = self._proc
+        if not running:
+            return self.tracer.seize(tid), Before(proc.counters(tid))
+        waited, run = proc.counters(tid), proc.last_run(tid)
+        if proc.asleep(tid) is not None:
+            return Missed(gone=False, why="it sleeps", asleep=waited), Before()
+        missed, before = self.tracer.seize(tid), proc.counters(tid)
+        return missed, Before(before, run if before == waited else None)
 
     def settle(self) -> bool:
         """Release threads that have stopped too late; True: none is still to stop."""

@@ -75,7 +75,7 @@ class LiveProcess:
         self._instant: Instant | None = None
         self._births = Births()
         self._copy = StackCopy(pid, self.arch, self._extent, stack_bytes)
-        self.capturer = Capturer(pid, self.arch, self._copy, self.proc.counters, child=child)
+        self.capturer = Capturer(self.proc, self.arch, self._copy, child=child)
 
     def _try_attaching(self) -> None:
         """Find out whether the kernel lets us, before anything counts.  Nothing is stopped.
@@ -190,16 +190,19 @@ class LiveProcess:
         """Release threads that stopped too late; False while one is still to stop."""
         return self.capturer.settle()
 
-    def capture(self, tid: int, patience_ns: int = PATIENCE_NS) -> ThreadSnapshot | Missed:
-        """Stop one thread and capture it.  Raises NotPermitted when the kernel refuses although it lives.
+    def capture(
+        self, tid: int, patience_ns: int = PATIENCE_NS, *, running: bool = False
+    ) -> ThreadSnapshot | Missed:
+        """Stop one thread (`running`: unless it sleeps) and capture it.
 
+        Raises NotPermitted when the kernel refuses although it lives.
         That somebody else traces a thread is no such refusal: others may be free, and another sampler lets go
         in an instant.
         """
         if self._instant is not None:
             return self._instant.stopped.get(tid) or Missed(gone=False, why="ran, but not at that instant")
         for _ in range(_TRIES):
-            taken = self.capturer.capture(tid, patience_ns)
+            taken = self.capturer.capture(tid, patience_ns, running=running)
             if not isinstance(taken, Missed) or taken.errno != EPERM:
                 return taken
             stat = self.proc.thread_stat(tid)

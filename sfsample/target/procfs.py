@@ -12,6 +12,7 @@ from errno import EACCES, ENOENT, ENOTDIR, EPERM, ESRCH
 from typing import NamedTuple
 
 from sfsample.errors import NoSuchProcess, NotPermitted, TargetError
+from sfsample.model import LastRun
 from sfsample.modules.maps import Mapping, parse_maps
 from sfsample.target.task_files import EXHAUSTED, TaskFiles
 
@@ -76,6 +77,19 @@ def parse_syscall(data: bytes) -> Asleep | None:
         return None
     *args, sp, pc = (int(word, 16) for word in words)
     return Asleep(int(number), tuple(args), sp, pc)
+
+
+def parse_last_run(text: bytes | None) -> LastRun | None:
+    """Parse what a `sched` file says of that."""
+    at, rest = _field(text or b"", b"se.exec_start")
+    renewed, _ = _field(rest, b"se.avg.last_update_time")
+    return LastRun(at, int(renewed) if renewed.isdigit() else 0) if at else None
+
+
+def _field(text: bytes, name: bytes) -> tuple[bytes, bytes]:
+    """Return the value of a line `name   :   value`, and what follows it."""
+    value, _, rest = text.partition(name)[2].partition(b"\n")
+    return value.lstrip(b" :"), rest
 
 
 class ProcFs:
@@ -209,6 +223,10 @@ class ProcFs:
         if line is not None and not line.startswith(b"0 0 0"):
             return line
         return (self.task(tid, "status") or b"").partition(b"\nvoluntary_ctxt_switches")[2] or None
+
+    def last_run(self, tid: int) -> LastRun | None:
+        """Return when a thread that is off the processor lost it, on the scheduler's clock, or None."""
+        return parse_last_run(self.task(tid, "sched"))
 
     def task(self, tid: int, name: str) -> bytes | None:
         """Return a thread's file, which is kept open; None when the thread has ended."""

@@ -50,12 +50,14 @@ class Missed(NamedTuple):
     """A thread that could not be stopped.  `gone`: it has ended, which is normal.
 
     `waiting`: it was asked to stop and will; `stop` may be called for it again.
+    `asleep`: it was not asked to, because it sleeps; what the scheduler had counted for it.
     """
 
     gone: bool
     why: str
     errno: int = 0
     waiting: bool = False
+    asleep: bytes | None = None
 
 
 class Tracer:
@@ -104,20 +106,29 @@ class Tracer:
         except ChildProcessError:
             self.registers(tid)
 
-    def stop(self, tid: int, patience_ns: int = PATIENCE_NS) -> Missed | None:
-        """Stop a thread; None: it is stopped.
-
-        One that does not within `patience_ns` can be waited for again; then nothing is asked twice.
-        """
+    def seize(self, tid: int) -> Missed | None:
+        """Become the tracer of a thread that `stop` is to stop next; it runs on.  None: it is ours."""
         self._stopped, self._signal, self._held = False, 0, tid
         if tid in self._late:
-            self._began = self._late.pop(tid)
-            return self._wait(tid, patience_ns)
+            return None
+        self._began = time.perf_counter_ns()
         try:
             ptrace(PTRACE_SEIZE, tid)
         except PtraceError as refusal:
             self._held = 0
             return Missed(refusal.errno == ESRCH, str(refusal), refusal.errno)
+        return None
+
+    def stop(self, tid: int, patience_ns: int = PATIENCE_NS) -> Missed | None:
+        """Stop a thread; None: it is stopped.
+
+        One that does not within `patience_ns` can be waited for again; then nothing is asked twice.
+        """
+        if self._held != tid and (refused := self.seize(tid)) is not None:
+            return refused
+        if tid in self._late:
+            self._began = self._late.pop(tid)
+            return self._wait(tid, patience_ns)
         self._began = time.perf_counter_ns()
         try:
             ptrace(PTRACE_INTERRUPT, tid)

@@ -1,0 +1,124 @@
+"""In cpu mode a function's share of the samples is its share of CPU time, also where no processor is free.
+
+Law: the program itself measures the truth, on the clock of its CPU time; every processor has a busy thread of
+another program as well.  The tolerance follows from the number of samples, but for what the machine adds to
+switching threads (`_BLUR`).
+"""
+
+import os
+import shutil
+import subprocess
+from collections import Counter
+from math import sqrt
+
+import pytest
+
+import sfsample
+from tests.live.recording import record_samples
+from tests.live.targets import started
+
+pytestmark = [
+    pytest.mark.live,
+    pytest.mark.skipif(shutil.which("gcc") is None, reason="no gcc to build the target with"),
+]
+
+_SAMPLES = 200
+_SIGMAS = 4.0
+_BLUR = 0.03  # of the CPU time: what is charged to a thread while it is put on a processor or taken off
+SOURCE = r"""
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+#include <unistd.h>
+enum { LARGE, SMALL, REST, PARTS };
+static const char *names[PARTS] = {"large", "small", "rest"};
+static long spent[PARTS];
+static long cpu(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return t.tv_sec * 1000000000L + t.tv_nsec;
+}
+static volatile long work;
+__attribute__((noinline)) static void large(void) { for (long i = 0; i < 600000; i++) work += i; }
+__attribute__((noinline)) static void small(void) { for (long i = 0; i < 200000; i++) work += i; }
+__attribute__((noinline)) static void rest(void)
+{
+    struct timespec t = {0, 500000};
+    clock_nanosleep(CLOCK_MONOTONIC, 0, &t, 0);
+    work++;
+}
+static void *parts(void *unused)
+{
+    void (*part[PARTS])(void) = {large, small, rest};
+    for (;;)
+        for (int i = 0; i < PARTS; i++) {
+            long before = cpu();
+            part[i]();
+            spent[i] += cpu() - before;
+        }
+    return unused;
+}
+static void *busy(void *unused) { for (;;) work++; return unused; }
+int main(int argc, char **argv)
+{
+    pthread_t thread;
+    FILE *out = fdopen(atoi(argv[2]), "w");
+    int sleeps = argc > 3;
+    for (int i = 0; i < atoi(argv[1]); i++) pthread_create(&thread, 0, sleeps ? parts : busy, 0);
+    fprintf(out, "ready %d\n", getpid()); fflush(out);
+    for (char byte; read(0, &byte, 1) == 1;) {
+        for (int i = 0; i < PARTS; i++) fprintf(out, "%s %ld\n", names[i], spent[i]);
+        fflush(out);
+    }
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory):
+    path = tmp_path_factory.mktemp("cpu") / "parts"
+    command = ["gcc", "-O1", "-pthread", "-x", "c", "-", "-o", path]
+    subprocess.run(command, input=SOURCE, text=True, check=True)
+    return path
+
+
+def shares(counts):
+    total = sum(counts.values())
+    return {name: count / total for name, count in counts.items()}
+
+
+def truth(target):
+    target.tell()
+    return Counter({name: target.reader.number(name) for name in ("large", "small", "rest")})
+
+
+def seen(profile):
+    """Samples by the innermost of the three functions; between them, the program reads its clock."""
+    counts: Counter[str] = Counter()
+    for line in sfsample.folded(profile).splitlines():
+        stack, _, count = line.rpartition(" ")
+        part = [name for name in stack.split(";") if name in ("large", "small", "rest")]
+        counts[part[-1] if part else "clock"] += int(count)
+    del counts["clock"]
+    return counts
+
+
+@pytest.mark.parametrize("others", [0, os.cpu_count()])
+def test_shares_are_those_of_the_cpu_time(program, others):
+    with started([str(program), str(others), "{fd}"]) as beside:
+        beside.await_ready()
+        with started([str(program), "1", "{fd}", "sleeps"]) as target:
+            target.await_ready()
+            before = truth(target)
+            profile = record_samples(target.pid, _SAMPLES, rate=200)
+            expected = shares(truth(target) - before)
+            target.assert_unharmed()
+    counts = seen(profile)
+    number = sum(counts.values())
+    found = shares(counts)
+    for name, share in expected.items():
+        tolerance = _SIGMAS * sqrt(share * (1 - share) / number) + _BLUR
+        assert abs(found.get(name, 0) - share) <= tolerance, (name, found, expected, number)
