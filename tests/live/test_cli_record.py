@@ -137,7 +137,7 @@ def test_by_name(named: tuple[str, list[Target]]) -> None:
 def test_another_sampler_that_looks_for_the_same_words_is_not_the_target(tmp_path: Path) -> None:
     words = f"of-{os.getpid()}-and-nobody-else"
     out = tmp_path / "out"
-    with running(fixture("v3"), "leaf", words) as target, begun("-n", words, "-o", out) as other:
+    with running(fixture("v3"), "leaf", words) as target, begun("-n", words, "-o", out, "-r", "5") as other:
         wait_until_sampled(target.pid)
         done = sfsample("-n", words, "-d", "1s", "-q")
         assert done.code == 0, done.err
