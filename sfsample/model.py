@@ -46,7 +46,7 @@ class Found(StrEnum):
     DEBUG_FRAME = "debug_frame"
     LEAF = "leaf"  # by the call that leads to it
     PLT = "plt"  # by the code of a linkage stub
-    EPILOGUE = "epilogue"  # by generated code that goes straight to its return
+    CODE = "code"  # by the instructions from the pc to the return
     SCAN = "scan"  # by the look of a word on the stack
 
 

@@ -16,7 +16,7 @@ from sfsample.modules.maps import parse_maps
 from sfsample.replay.offline import replay
 from sfsample.replay.saved import VDSO, from_json, save, to_json
 from sfsample.replay.store import MOST_FILES, BadStacks
-from sfsample.unwind.epilogue import EpilogueStepper
+from sfsample.unwind.code import CodeStepper
 from sfsample.unwind.unwinder import Unwinder
 from tests.builders.elf_builder import PT_NOTE, Load, elf, note
 from tests.builders.walks import (
@@ -109,7 +109,7 @@ def test_generated_code_is_saved_with_the_stack(tmp_path):
     taken = snapshot(words(JIT + 6, 0, CODE + 0x20))
     stack = Unwinder(index, steppers=(rows,)).walk(taken)
     saved = from_json(to_json(save("name", taken, stack, index)))
-    found = replay(saved, sysroot=str(tmp_path / "root"), steppers=(rows, EpilogueStepper()))
+    found = replay(saved, sysroot=str(tmp_path / "root"), steppers=(rows, CodeStepper()))
 
     assert [piece[0] for piece in saved.code] == [JIT + 6]
     assert [frame.pc for frame in found.stack.frames] == [CODE, JIT + 6, CODE + 0x20]

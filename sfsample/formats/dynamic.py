@@ -11,13 +11,14 @@ from struct import Struct
 from typing import NamedTuple
 
 from sfsample.arch import ByteOrder
-from sfsample.formats.elf import PT_DYNAMIC, ElfImage
+from sfsample.formats.elf import PT_DYNAMIC, SHT_DYNSYM, ElfImage
 
 _DT_PLTRELSZ, _DT_HASH, _DT_STRTAB, _DT_SYMTAB, _DT_RELA, _DT_RELASZ = 2, 4, 5, 6, 7, 8
 _DT_STRSZ, _DT_JMPREL, _DT_GNU_HASH = 10, 23, 0x6FFFFEF5
 _POINTERS = (_DT_HASH, _DT_STRTAB, _DT_SYMTAB, _DT_RELA, _DT_JMPREL, _DT_GNU_HASH)
 _SYM_SIZE, _RELA_SIZE = 24, 24
 _MOST_TAGS = 1024
+_LONGEST_NAME = 256
 _COUNT = {22: "8xQ"}  # where a DT_HASH table has its second entry: those of s390x are 64-bit
 
 
@@ -70,6 +71,17 @@ class Dynamic:
         """Yield the other relocations that have a symbol; those of `.plt.got` are among them."""
         return self._relocations(_DT_RELA, self._tags.get(_DT_RELASZ, 0), without_symbol=False)
 
+    def imports(self) -> dict[int, str]:
+        """Return the names of what is found elsewhere, by the slot in which its address is put."""
+        found = self._image.symbols(SHT_DYNSYM) or self.symbols()
+        if found is None:
+            return {}
+        names = {
+            one.slot: _name(*found, one.symbol, self._order)
+            for one in (*self.relocations(), *self.plt_relocations())
+        }
+        return {slot: name for slot, name in names.items() if name}
+
     def _relocations(self, tag: int, size: int, *, without_symbol: bool = True) -> Iterator[Relocation]:
         table = self._table(tag)
         if table is None:
@@ -92,6 +104,15 @@ class Dynamic:
             return int(Struct(self._order + _COUNT.get(self._image.machine, "4xI")).unpack_from(table)[0])
         table = self._table(_DT_GNU_HASH)
         return _gnu_count(table, self._order) if table is not None else 0
+
+
+def _name(records: memoryview, strings: memoryview, number: int, order: str) -> str:
+    """Return the name of a symbol; "" where it cannot be read."""
+    record = records[_SYM_SIZE * number :][:4]
+    if len(record) < 4:
+        return ""
+    start = Struct(order + "I").unpack(record)[0]
+    return bytes(strings[start : start + _LONGEST_NAME]).partition(b"\0")[0].decode("utf-8", "replace")
 
 
 def _gnu_count(table: memoryview, order: str) -> int:

@@ -10,8 +10,8 @@ from typing import Final
 from sfsample.memory import words_at
 from sfsample.model import Found, Frame, Stack, StopReason, ThreadSnapshot
 from sfsample.modules.index import ModuleIndex
+from sfsample.unwind.code import CodeStepper
 from sfsample.unwind.eh_frame import DebugFrameStepper, EhFrameStepper
-from sfsample.unwind.epilogue import EpilogueStepper
 from sfsample.unwind.frame_pointer import FramePointerStepper
 from sfsample.unwind.ladder import Ladder, Rung, Step, Walk
 from sfsample.unwind.leaf import LeafStepper
@@ -36,7 +36,7 @@ ALWAYS: Final[tuple[Stepper, ...]] = (SIGNAL_FRAME, NULL_CALL, START)
 CHOICES: Final[dict[str, tuple[Stepper, ...]]] = {
     "sframe": (SFrameStepper(),),
     "eh_frame": (EhFrameStepper(), DebugFrameStepper(), PltStepper()),
-    "frame_pointer": (LeafStepper(), EpilogueStepper(), FramePointerStepper()),
+    "frame_pointer": (CodeStepper(), LeafStepper(), FramePointerStepper()),
     "scan": (ScanStepper(),),  # not among the default ones
 }
 DEFAULT_STEPPERS: Final[tuple[Stepper, ...]] = (

@@ -17,7 +17,7 @@ from sfsample.profile import Profile, StackKey
 from sfsample.symbolize.symbolizer import Symbolizer
 from tests.live.targets import ARCH, fixture
 
-_GENERATED = Found.EPILOGUE if ARCH is AMD64 else Found.FRAME_POINTER
+_GENERATED = Found.CODE if ARCH is AMD64 else Found.FRAME_POINTER
 _STEPPERS = {"<signal>": Found.SIGNAL_FRAME, "<null>": Found.NULL_CALL, "<jit>": _GENERATED}
 SPECIAL = tuple(_STEPPERS)
 _STUB_OF = {"aarch64": Found.PLT}  # where ld writes no table for them; on s390x it does, SFrame or .eh_frame

@@ -1,0 +1,52 @@
+"""Where functions of x86-64 code begin that no table describes, by what refers to them.
+
+Law: bytes in, vaddrs out: targets of calls, places of which the address is taken, dynamic symbols.  Calls are
+found by their bytes alone, and a label inside of a function may be among the addresses.  So it is a hint, and
+who uses it follows the code from there.
+"""
+
+import re
+from collections.abc import Iterator
+from struct import Struct
+
+from sfsample.formats.dynamic import Dynamic
+from sfsample.formats.elf import ElfImage
+
+_MOST_CODE = 1 << 24
+# call rel32; lea x(%rip),register: the distance counts from behind it
+_REFERENCES = re.compile(rb"(?:\xe8|\x8d[\x05\x0d\x15\x1d\x25\x2d\x35\x3d])(?=(....))", re.DOTALL)
+_SYMBOL = Struct("<IBBHQQ")  # name, info, other, section, value, size
+_STT_FUNC = 2
+_ALIGNED = 16
+_ENDS = (b"\xc3", b"\xcc", b"\xf4")  # ret, int3, hlt
+
+
+def beginnings(image: ElfImage) -> list[int]:
+    """Return vaddrs, in order; none where there is too much code to look through."""
+    ranges = image.executable
+    if sum(end - start for start, end in ranges) > _MOST_CODE:
+        return []
+    found = {*_symbols(image), *(target for start, end in ranges for target in _targets(image, start, end))}
+    return sorted(at for at in found if _may_begin(image, at))
+
+
+def _may_begin(image: ElfImage, vaddr: int) -> bool:
+    """Whether a function may begin there: aligned, as compilers do, or behind one that has ended."""
+    if not any(start <= vaddr < end for start, end in image.executable):
+        return False
+    return vaddr % _ALIGNED == 0 or bytes(image.loaded(vaddr - 1, 1) or b"") in _ENDS
+
+
+def _targets(image: ElfImage, start: int, end: int) -> Iterator[int]:
+    code = bytes(image.loaded(start) or b"")[: end - start]
+    for match in _REFERENCES.finditer(code):
+        yield start + match.end() + 4 + int.from_bytes(match[1], "little", signed=True)
+
+
+def _symbols(image: ElfImage) -> Iterator[int]:
+    records = (Dynamic(image).symbols() or (memoryview(b""),))[0]
+    for _, info, _, _, value, _ in _SYMBOL.iter_unpack(
+        records[: len(records) // _SYMBOL.size * _SYMBOL.size]
+    ):
+        if info & 0xF == _STT_FUNC and value:
+            yield value

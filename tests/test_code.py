@@ -1,0 +1,217 @@
+"""Code that no table describes: what its instructions say is what the assembler's tables say, or nothing.
+
+Every library of this machine is asked at every instruction in tests/differential/test_code_cfi.py.
+"""
+
+import re
+import shutil
+import subprocess
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sfsample.arch import AARCH64, AMD64
+from sfsample.formats.amd64 import instruction
+from sfsample.formats.elf import ElfImage
+from sfsample.model import CFA, Found, Frame, Rule, StopReason
+from sfsample.modules.module import Module
+from sfsample.unwind.code import CodeStepper
+from sfsample.unwind.eh_frame import EhFrameStepper
+from sfsample.unwind.frame_pointer import FramePointerStepper
+from sfsample.unwind.row import UnwindRow
+from tests.builders.walks import CODE, FP, JIT, OUTERMOST, RBX, SP, STACK, Says, index_of, walk, words
+
+pytestmark = pytest.mark.skipif(
+    instruction(b"\xc3", 0) is None, reason="no decoder for x86-64 on this machine"
+)
+
+OLD = bytes.fromhex("4883ec08 ffd1 4883c408 c3")  # CPython 3.12: sub $8,%rsp; call *%rcx; add $8,%rsp; ret
+NEW = bytes.fromhex("55 4889e5 ffd1 5d c3")  # later: push %rbp; mov %rsp,%rbp; call *%rcx; pop %rbp; ret
+RETURN = 6  # where the call of either returns to
+
+STUBS = """
+.macro begin name
+.p2align 4, 0xcc
+.globl \\name
+.type \\name, @function
+\\name:
+.cfi_startproc
+.endm
+.macro end name
+.cfi_endproc
+.size \\name, .-\\name
+.endm
+begin old
+sub $8, %rsp; .cfi_adjust_cfa_offset 8; call *%rcx; add $8, %rsp; .cfi_adjust_cfa_offset -8; ret
+end old
+begin new
+endbr64; push %rbp; .cfi_adjust_cfa_offset 8; .cfi_offset rbp, -16; mov %rsp, %rbp; call *%r11
+pop %rbp; .cfi_adjust_cfa_offset -8; .cfi_restore rbp; ret
+end new
+begin large
+push %r15; .cfi_adjust_cfa_offset 8; .cfi_offset r15, -16
+push %rbx; .cfi_adjust_cfa_offset 8; .cfi_offset rbx, -24
+push %rdi; .cfi_adjust_cfa_offset 8; sub $4096, %rsp; .cfi_adjust_cfa_offset 4096
+call old; add $4096, %rsp; .cfi_adjust_cfa_offset -4096; pop %rdi; .cfi_adjust_cfa_offset -8
+pop %rbx; .cfi_adjust_cfa_offset -8; .cfi_restore rbx
+pop %r15; .cfi_adjust_cfa_offset -8; .cfi_restore r15; ret
+end large
+begin branches
+test %edi, %edi; jz 1f; jmp old
+1: push %rbx; .cfi_adjust_cfa_offset 8; .cfi_offset rbx, -16; call *%rax; jz 2f
+.cfi_remember_state; pop %rbx; .cfi_adjust_cfa_offset -8; .cfi_restore rbx; jmp *4096(%rip)
+.cfi_restore_state
+2: call ends
+end branches
+begin ends
+push %rbx; .cfi_adjust_cfa_offset 8; .cfi_offset rbx, -16; mov %edi, %ebx
+1: mov %ebx, %edi; call old; test %eax, %eax; jz 1b; call stops
+end ends
+begin stops
+push %rax; .cfi_adjust_cfa_offset 8; mov $60, %eax; syscall; hlt
+end stops
+begin framed
+push %rbp; .cfi_adjust_cfa_offset 8; .cfi_offset rbp, -16; mov %rsp, %rbp; .cfi_def_cfa_register rbp
+push %r12; .cfi_offset r12, -24; push %rbx; .cfi_offset rbx, -32
+sub %rdi, %rsp; call old; lea -16(%rbp), %rsp; pop %rbx; .cfi_restore rbx; pop %r12; .cfi_restore r12
+leave; .cfi_def_cfa rsp, 8; .cfi_restore rbp; ret
+end framed
+"""
+
+
+def at(pc: int, *, exact: bool = True) -> Frame:
+    return Frame(pc, STACK, None, Found.CONTEXT, exact=exact)
+
+
+def row_of(code: bytes) -> UnwindRow | None:
+    """Return the row at the first byte of generated code."""
+    stepper = CodeStepper().reading(lambda pc, size: code[pc - JIT :][:size] if pc >= JIT else b"")
+    return stepper.row_at(at(JIT), None, AMD64)
+
+
+@pytest.fixture(scope="module")
+def stubs(tmp_path_factory) -> Module:
+    """Stubs with tables."""
+    if shutil.which("ld") is None:
+        pytest.skip("needs an assembler")
+    path = tmp_path_factory.mktemp("stubs")
+    (path / "a.s").write_text(STUBS)
+    subprocess.run(["as", "-o", "a.o", "a.s"], cwd=path, check=True)
+    subprocess.run(
+        ["ld", "-shared", "-Bsymbolic", "--eh-frame-hdr", "-o", "a.so", "a.o"], cwd=path, check=True
+    )
+    return Module(ElfImage((path / "a.so").read_bytes(), str(path / "a.so")), 0, "/stubs")
+
+
+def instructions(module: Module) -> list[tuple[int, str]]:
+    """Return the vaddr and the name of each instruction."""
+    command = ["objdump", "-d", "--no-show-raw-insn", module.image.name]
+    text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    found = re.findall(r"^ +([0-9a-f]+):\t(\w+)", text, re.MULTILINE)
+    return [(int(vaddr, 16), name) for vaddr, name in found]
+
+
+def is_whole(module: Module, pc: int, *, exact: bool) -> bool:
+    """Check that what is said is what the table says; return whether it is all of it."""
+    ours, theirs = (
+        stepper.row_at(at(pc, exact=exact), module, AMD64) for stepper in (CodeStepper(), EhFrameStepper())
+    )
+    assert ours is not None, hex(pc)
+    assert theirs is not None, hex(pc)
+    assert (ours.cfa, ours.ra) == (theirs.cfa, theirs.ra), hex(pc)
+    saved, kept = dict(theirs.registers), AMD64.callee_saved - dict(theirs.registers).keys()
+    comparable = {
+        (n, rule) for n, rule in ours.registers if rule.base == CFA
+    }  # others: from another register
+    assert saved.items() >= comparable, hex(pc)
+    assert kept >= set(ours.kept), hex(pc)
+    return len(ours.kept) + len(ours.registers) == len(AMD64.callee_saved)
+
+
+def test_at_every_instruction_the_row_is_that_of_the_table(stubs):
+    vaddrs = [vaddr for vaddr, name in instructions(stubs) if name != "int3"]
+    assert len(vaddrs) >= 50
+    partial = [vaddr for vaddr in vaddrs if not is_whole(stubs, vaddr, exact=True)]
+    assert len(partial) == 2  # before the pushes of `framed`, which reads them by another register
+
+
+def test_behind_every_call_too(stubs):
+    """Also where it never returns, as in `branches` and `ends`."""
+    behind = [vaddr for (_, name), (vaddr, _) in pairwise(instructions(stubs)) if name == "call"]
+    assert len(behind) > 5
+    assert all(is_whole(stubs, vaddr, exact=False) for vaddr in behind)
+
+
+@pytest.mark.parametrize(
+    "code",
+    ["", "90", "4883c4f8c3", "4881c4000000f0c3", "4883ec08c3", "55c3", "5cc3", "c20800", "4883c408e9", "0000",
+     "ffe0", "f4c3", "ebfe", "4883e4f0c3", "740158c3"],
+)  # fmt: skip
+def test_what_it_does_not_know(code):
+    """Code that cannot be read; returns below the frame; pop %rsp; ret $8; jumps to anywhere; hlt; an
+    endless loop; a stack that is aligned; two ways to a return that do not agree.
+    """
+    assert row_of(bytes.fromhex(code)) is None
+
+
+def test_a_register_that_gets_a_strange_value_is_unknown():
+    row = row_of(bytes.fromhex("53 5d c3"))  # push %rbx; pop %rbp: known, but for a word below sp no rule is
+    assert row is not None
+    assert (dict(row.registers), set(row.kept)) == (
+        {FP: Rule(RBX, 0, deref=False)},
+        AMD64.callee_saved - {FP},
+    )
+    row = row_of(bytes.fromhex("31ed c3"))  # xor %ebp,%ebp
+    assert row is not None
+    assert (dict(row.registers), set(row.kept)) == ({}, AMD64.callee_saved - {FP})
+
+
+def test_a_realigned_frame_is_left_through_the_saved_address():
+    row = row_of(bytes.fromhex("4c8b55f8 c9 498d62f8 c3"))  # mov -8(%rbp),%r10; leave; lea -8(%r10),%rsp; ret
+    assert row is not None
+    assert row.cfa == Rule(FP, -8, deref=True)
+    assert dict(row.registers) == {FP: Rule(FP, 0, deref=True)}
+
+
+@given(st.binary(max_size=64))
+def test_any_bytes_never_raise(code):
+    row = row_of(code)
+    assert row is None or row.guess
+
+
+def test_it_answers_for_x86_64_only():
+    stepper = CodeStepper().reading(lambda pc, size: OLD[pc - JIT :][:size])
+
+    assert stepper.row_at(at(JIT), None, AMD64) is not None
+    assert stepper.row_at(at(JIT), None, AARCH64) is None
+    assert CodeStepper().row_at(at(JIT), None, AMD64) is None
+
+
+ROWS = Says(
+    {
+        CODE + 0x10: OUTERMOST,
+        CODE + 0x20: UnwindRow(Rule(SP, 8, deref=False), Rule(CFA, -8, deref=True), kept=(FP,)),
+    }
+)
+STEPPERS = (ROWS, CodeStepper(), FramePointerStepper())
+
+
+@pytest.mark.parametrize(("code", "saved_fp"), [(OLD, FP), (NEW, STACK + 8)])
+def test_a_walk_through_a_stub(code, saved_fp):
+    """The frame pointer (the evaluator has not changed it) would skip the stub's caller."""
+    stack = walk(words(JIT + RETURN, saved_fp, CODE + 0x10), *STEPPERS, index=index_of(generated=code),
+                 pc=CODE + 0x20, rbp=STACK + 0x100)  # fmt: skip
+
+    assert [frame.pc for frame in stack.frames] == [CODE + 0x20, JIT + RETURN, CODE + 0x10]
+    assert [frame.found for frame in stack.frames] == [Found.CONTEXT, Found.SFRAME, Found.CODE]
+    assert stack.stop_reason is StopReason.OUTERMOST
+
+
+def test_a_return_address_that_no_call_precedes_is_not_believed():
+    """Other code may have been written there since: then the next stepper is asked."""
+    stack = walk(words(JIT + 6, 0, CODE + 0x11), *STEPPERS, index=index_of(generated=OLD), pc=CODE + 0x20)
+
+    assert [frame.pc for frame in stack.frames] == [CODE + 0x20, JIT + 6]
+    assert stack.stop_reason is StopReason.REGISTER_UNKNOWN  # the frame pointer
