@@ -20,9 +20,9 @@ def fail(message: str) -> None:
     sys.exit(f"{Path(sys.argv[0]).name}: {message}")
 
 
-def run(*command: str | Path, cwd: Path | None = None) -> str:
+def run(*command: str | Path, cwd: Path | None = None, environment: dict[str, str] | None = None) -> str:
     """Return what a command prints; what it complains about goes to our standard error."""
-    environment = {**os.environ, "LC_ALL": "C"}
+    environment = {**(environment or os.environ), "LC_ALL": "C"}
     result = subprocess.run(command, cwd=cwd, env=environment, stdout=subprocess.PIPE, text=True, check=False)
     if result.returncode != 0:
         fail(f"exit status {result.returncode} from: {' '.join(map(str, command))[:500]}")
@@ -63,10 +63,10 @@ def unpack_packages(root: Path, release: str, *packages: str, architecture: str 
 
 
 def unpack_sources(root: Path, release: str, *packages: str) -> None:
-    """Unpack upstream's sources of packages under `root`."""
-    _apt_get(root, "deb-src", release, "source", "--download-only", "--tar-only", *packages)
+    """Unpack upstream's sources of packages under `root`, where Debian's part of them is left as it comes."""
+    _apt_get(root, "deb-src", release, "source", "--download-only", *packages)
     shutil.rmtree(root / "apt")
-    for archive in root.glob("*.orig.tar.*"):
+    for archive in (path for path in root.glob("*.orig.tar.*") if path.suffix != ".asc"):
         run("tar", "--extract", "--file", archive, cwd=root)
 
 

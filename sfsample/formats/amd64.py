@@ -66,7 +66,7 @@ class Instruction(NamedTuple):
 def instruction(code: bytes, address: int) -> Instruction | None:
     """Return the instruction at `address` that `code` begins with; None: there is none, or nobody to ask."""
     reader = _reader()
-    return None if reader is None else reader.read(code[:LONGEST], address)
+    return reader.read(code[:LONGEST], address) if reader and code else None
 
 
 @cache

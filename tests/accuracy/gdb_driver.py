@@ -79,6 +79,7 @@ def main() -> None:
     """Serve until the other side closes."""
     for setting in _SETTINGS:
         gdb.execute(f"set {setting}")
+    gdb.execute(f"set debug-file-directory {os.environ['DEBUG_FILES']}")
     with open(int(os.environ["ASKED"])) as asked, open(int(os.environ["ANSWER"]), "w") as answer:
         for line in asked:
             pid = int(line)

@@ -14,7 +14,7 @@ from sfsample.look import Look
 from tests.accuracy.ours import Ours
 from tests.accuracy.peers import Gdb, PeerError, TheirStack, eu_stack, gdb
 from tests.accuracy.programs import Program
-from tests.accuracy.running import Running, Tools, UnavailableError, prepare, started
+from tests.accuracy.running import Running, Tools, UnavailableError, debug_files, prepare, started
 from tests.accuracy.stopping import places, stopped
 from tests.accuracy.tally import Parting, Tally, comparable
 
@@ -43,7 +43,9 @@ class Looker:
 
     def _program(self, program: Program, asked: Gdb, wanted: int, tally: Tally) -> None:
         try:
-            with started(program, prepare(program, self._cache, self._tools)) as running:
+            binary = prepare(program, self._cache, self._tools)
+            asked.debug_files = debug_files(program, binary, self._tools)
+            with started(program, binary) as running:
                 self._instants(running, asked, wanted, tally)
         except UnavailableError as why:
             tally.lost[f"{program.command}: {why}"] += 1
@@ -74,7 +76,7 @@ class Looker:
                 return "it has ended, or does not stop"
             before = places(ours.pid)
             try:
-                mine, peers = ours.look(before), {"eu-stack": eu_stack(ours.pid)}
+                mine, peers = ours.look(before), {"eu-stack": eu_stack(ours.pid, asked.debug_files)}
                 with asked.looking(ours.pid) as peers["gdb"]:
                     after = places(ours.pid)
             except (PeerError, TargetError) as why:

@@ -42,6 +42,7 @@ class Gdb:
     """
 
     def __init__(self) -> None:
+        self.debug_files: Path | None = None  # for the next one that is started
         self._process: subprocess.Popen[bytes] | None = None
         self._asks = self._answers = -1
 
@@ -50,6 +51,7 @@ class Gdb:
         self._answers, answer = os.pipe()
         driver = str(Path(__file__).with_name("gdb_driver.py"))
         environment = {**_ENVIRONMENT, "ASKED": str(asked), "ANSWER": str(answer)}
+        environment["DEBUG_FILES"] = _with_system(self.debug_files)
         pipes, quiet = (asked, answer), subprocess.DEVNULL
         process = subprocess.Popen(["gdb", "-nx", "-q", "-batch", "-x", driver], env=environment, stdin=quiet,
                                    stdout=quiet, stderr=quiet, pass_fds=pipes)  # fmt: skip
@@ -111,9 +113,14 @@ _THREAD, _FRAME = re.compile(r"TID (\d+):"), re.compile(r"#\d+ +0x([0-9a-f]+)")
 _END = re.compile(r"eu-stack: dwfl_thread_getframes tid (\d+) at .*?: (.*)")
 
 
-def eu_stack(pid: int) -> Stacks:
+def _with_system(debug_files: Path | None) -> str:
+    return f"{debug_files}:/usr/lib/debug" if debug_files else "/usr/lib/debug"
+
+
+def eu_stack(pid: int, debug_files: Path | None = None) -> Stacks:
     """Run eu-stack; it exits with 1 when a stack is not whole."""
-    command = ["eu-stack", "-q", "-n", "0", "-p", str(pid)]
+    path = f"--debuginfo-path=:.debug:{_with_system(debug_files)}"
+    command = ["eu-stack", "-q", "-n", "0", path, "-p", str(pid)]
     done = subprocess.run(
         command, env=_ENVIRONMENT, capture_output=True, text=True, check=False, timeout=_PATIENCE_S
     )

@@ -14,7 +14,8 @@ class Program(NamedTuple):
     `build` makes `{bin}`; `load` runs beside the program; `pick` is the name of the process to look at among
     the program's descendants, itself when empty; `needs` are commands that must exist; `generation` is the
     SFrame version of the assembler and linker that build it, 0 for this machine's; `real` names a program
-    that scripts/lib/real_programs.py builds.
+    that scripts/lib/real_programs.py builds.  `truth`: the others, and not we, are given debug files of musl
+    (scripts/lib/musl.py).
     """
 
     row: str
@@ -25,6 +26,7 @@ class Program(NamedTuple):
     needs: tuple[str, ...] = ()
     generation: int = 0
     real: str = ""
+    truth: bool = False
 
 
 _GCC = "gcc -O2 -w"
@@ -36,11 +38,14 @@ _SCENARIOS = (
 )
 
 
-def _built(row: str, compiler: str, *, sources: str = "mixed frames", generation: int = 0) -> list[Program]:
+def _built(
+    row: str, compiler: str, *, sources: str = "mixed frames", generation: int = 0, truth: bool = False
+) -> list[Program]:
     """Programs of the same row, one of each source."""
     arguments = {"mixed": _MIXED, "frames": _FRAMES, "objects": "{src}/objects.cpp -o {bin}"}
     needs = (compiler.split(maxsplit=1)[0],)
-    return [Program(row, "{bin}", f"{compiler} {arguments[source]}", needs=needs, generation=generation)
+    return [Program(row, "{bin}", f"{compiler} {arguments[source]}", needs=needs, generation=generation,
+                    truth=truth)
             for source in sources.split()]  # fmt: skip
 
 
@@ -77,6 +82,8 @@ PROGRAMS = (
     *_built("C, clang and lld", "clang -O2 -w -fuse-ld=lld"),
     *_built("C, musl", "musl-gcc -O2 -w"),
     *_built("C, musl, static", "musl-gcc -O2 -w -static"),
+    *_built("C, musl; the others have its tables", "musl-gcc -O2 -w", truth=True),
+    *_built("C, musl, static; the others have its tables", "musl-gcc -O2 -w -static", truth=True),
     *_built("C++", "g++ -O2 -w", sources="objects"),
     *_built("C++, clang and lld", "clang++ -O2 -w -fuse-ld=lld", sources="objects"),
     Program("200 threads", "{bin} 200", f"{_GCC} -pthread {{src}}/threads.c -o {{bin}}", needs=("gcc",)),

@@ -31,11 +31,13 @@ class UnavailableError(Exception):
 class Tools(NamedTuple):
     """What builds programs with SFrame.
 
-    `toolchain` gives the directory of the assembler and linker of a generation, `real` a program by name.
+    `toolchain` gives the directory of the assembler and linker of a generation, `real` a program by name,
+    `truth` a directory of debug files for a program and the command that has built it.
     """
 
     toolchain: Callable[[int], Path]
     real: Callable[[str, int], Path]
+    truth: Callable[[Path, list[str]], Path]
 
 
 def prepare(program: Program, cache: Path, tools: Tools) -> Path:
@@ -56,6 +58,15 @@ def prepare(program: Program, cache: Path, tools: Tools) -> Path:
             raise UnavailableError(f"{program.build}: {done.stderr.strip()[-300:]}")
         new.rename(binary)
     return binary
+
+
+def debug_files(program: Program, binary: Path, tools: Tools) -> Path | None:
+    """Return a directory of what the others are to know of a program."""
+    if not program.truth:
+        return None
+    return tools.truth(
+        binary, [w.format(bin=binary, src=HERE / "sources") for w in shlex.split(program.build)]
+    )
 
 
 def _sources() -> bytes:

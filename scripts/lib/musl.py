@@ -1,0 +1,73 @@
+"""Unwind tables of Debian's musl, which Debian does not ship: musl is built again, as Debian has built it.
+
+Law: believed only if the rebuilt code is byte for byte the installed one; `.debug_frame` of the one is then
+the truth about the other.  What comes out are separate debug files, by build-id.  Nothing is installed.
+"""
+
+import os
+import shutil
+from pathlib import Path
+
+from lib.debian import fail, filling, run, unpack_packages, unpack_sources
+
+RELEASE, COMPILER = "bookworm", "gcc-11"  # the one of the day on which Debian built it
+INSTALLED = Path("/usr/lib/x86_64-linux-musl/libc.so")
+HARDENED = {"DEB_BUILD_MAINT_OPTIONS": "hardening=+all"}
+
+
+def debug_files(cache: Path, program: Path, build: list[str]) -> Path:
+    """Return a directory of debug files for musl and a program that was built with it.
+
+    `build`: the command that has built it, `-o` last but one; a static program has musl's code in itself.
+    """
+    rebuilt, directory = _rebuilt(cache), cache / "debug" / program.name
+    for _ in filling(directory):
+        separate(rebuilt / "lib/libc.so", INSTALLED, directory)
+        if "-static" in build:
+            twin = directory / "twin"
+            run(*build[:-1], twin, f"-L{rebuilt / 'lib'}")
+            separate(twin, program, directory)
+    return directory
+
+
+def separate(with_debug: Path, installed: Path, directory: Path) -> None:
+    """Make a debug file for an installed file out of the same one with debug information."""
+    work = directory / "work"
+    for path, code in ((with_debug, "ours"), (installed, "theirs")):
+        run("objcopy", "--dump-section", f".text={work}-{code}", path, f"{work}-copy")
+    if Path(f"{work}-ours").read_bytes() != Path(f"{work}-theirs").read_bytes():
+        fail(f"{installed}: the rebuilt code is not the same, so it says nothing about this one")
+    run("objcopy", "--dump-section", f".note.gnu.build-id={work}-note", installed, f"{work}-copy")
+    identity = Path(f"{work}-note").read_bytes()[16:].hex()  # behind sizes, type and "GNU"
+    out = directory / ".build-id" / identity[:2] / f"{identity[2:]}.debug"
+    out.parent.mkdir(parents=True, exist_ok=True)
+    run("objcopy", "--only-keep-debug", with_debug, f"{work}-debug")
+    run("objcopy", "--update-section", f".note.gnu.build-id={work}-note", f"{work}-debug", out)
+
+
+def _rebuilt(cache: Path) -> Path:
+    """Return the directory in which musl was built."""
+    for root in filling(cache / "musl"):
+        unpack_sources(root, RELEASE, "musl")
+        [sources] = root.glob("musl-*/configure")
+        [packaging] = root.glob("*.debian.tar.*")
+        run("tar", "--extract", "--file", packaging, cwd=sources.parent)
+        compiler = unpack_packages(root / "compiler", RELEASE, COMPILER) / "usr/bin" / COMPILER
+        _build(sources.parent, compiler)
+        sources.parent.rename(root / "built")
+    return cache / "musl" / "built"
+
+
+def _build(sources: Path, compiler: Path) -> None:
+    """Do what `debian/rules` does."""
+    for pattern in (sources / "debian/clean").read_text().split():
+        for path in sources.glob(pattern.rstrip("/")):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    (sources / "src/fts").mkdir()
+    for name, to in (("fts.c", "src/fts"), ("config.h", "src/fts"), ("fts.h", "include")):
+        shutil.copy(sources / "debian/musl-fts" / name, sources / to)
+    environment = {**os.environ, **HARDENED}
+    flags = run("dpkg-buildflags", "--export=cmdline", cwd=sources, environment=environment)
+    options = "--prefix=/usr --libdir=/usr/lib/x86_64-linux-musl --includedir=/usr/include/x86_64-linux-musl"
+    configure = f"{flags.strip()} CC={compiler} ./configure --host=x86_64-linux-gnu --enable-debug {options}"
+    run("sh", "-c", f"{configure} && exec make -j4 lib/libc.so lib/libc.a", cwd=sources)

@@ -1,0 +1,125 @@
+"""Rows from instructions.
+
+Law: from the pc on, code is followed to its returns: where sp is then is the return address, and what the
+callee-saved registers are then they were in the caller.  All returns that are found must agree.  Code that
+never returns (the outermost functions of musl) is followed from its beginning to the pc instead.
+"""
+
+from bisect import bisect_right
+from functools import cached_property
+
+from sfsample.arch import AMD64
+from sfsample.formats.amd64 import LONGEST
+from sfsample.formats.beginnings import beginnings
+from sfsample.formats.calls import call_target
+from sfsample.formats.elf import ElfImage
+from sfsample.formats.noreturn import NoReturn
+from sfsample.model import CFA, Rule
+from sfsample.modules.generated import ReadCode
+from sfsample.unwind.flow import Flow, State, Value
+from sfsample.unwind.row import UnwindRow
+
+_WORD = 8
+_CALL = 5  # bytes of the longest call that says where it leads
+_SP = AMD64.sp
+
+
+class CodeOfFile:
+    """The code of one file, wherever it is mapped."""
+
+    def __init__(self, image: ElfImage) -> None:
+        self._flow = Flow(lambda vaddr: _read(image, vaddr), NoReturn(image))
+        self._image = image
+
+    @cached_property
+    def _beginnings(self) -> list[int]:
+        return beginnings(self._image)
+
+    def row_at(self, pc: int, *, exact: bool) -> UnwindRow | None:
+        """Return the row at an instruction, or behind a call."""
+        row = to_return(self._flow, pc) if exact or self._may_be_returned_to(pc) else None
+        return row or self._from_beginning(pc, exact=exact)
+
+    def _may_be_returned_to(self, pc: int) -> bool:
+        before = _read(self._image, pc - _CALL)
+        target = call_target(AMD64.machine, before[:_CALL], pc) if len(before) >= _CALL else None
+        return target is None or self._flow.comes_back(target)
+
+    def _from_beginning(self, pc: int, *, exact: bool) -> UnwindRow | None:
+        position = bisect_right(self._beginnings, pc if exact else pc - 1) - 1
+        return (
+            None if position < 0 else from_beginning(self._flow, self._beginnings[position], pc, exact=exact)
+        )
+
+
+def row_of_generated(code: ReadCode, pc: int) -> UnwindRow | None:
+    """Return the row at an instruction of code in no file; it is read anew, for it may have changed."""
+    return to_return(Flow(lambda at: code(at, LONGEST)), pc)
+
+
+def to_return(flow: Flow, pc: int) -> UnwindRow | None:
+    """Return the row at an instruction from which code goes on to returns that agree."""
+    rows = [_at_return(visit.state) for visit in flow.visits(pc) if visit.instruction.returns]
+    known = [row for row in rows if row is not None]
+    agree = {row.cfa for row in known}
+    return known[0] if len(agree) == 1 else None
+
+
+def from_beginning(flow: Flow, start: int, pc: int, *, exact: bool) -> UnwindRow | None:
+    """Return the row at an instruction of the function that begins at `start`."""
+    for visit in flow.visits(start):
+        if visit.address == pc if exact else visit.instruction.calls and visit.instruction.end == pc:
+            return _inside(visit.state)
+    return None
+
+
+def _at_return(state: State) -> UnwindRow | None:
+    """Return the row where the search began, given the state where it has come to a return."""
+    top = state.value(_SP)
+    cfa = None if top is None else top.moved(_WORD)
+    if cfa is None or cfa.plus or (cfa.base == _SP and cfa.offset < _WORD):
+        return None
+    values = {number: state.value(number) for number in sorted(AMD64.callee_saved)}
+    rules = ((n, _rule(value, cfa)) for n, value in values.items() if value is not None and value != Value(n))
+    return UnwindRow(
+        Rule(cfa.base, cfa.offset, cfa.loaded),
+        Rule(CFA, -_WORD, deref=True),
+        tuple((n, rule) for n, rule in rules if rule is not None),
+        kept=tuple(n for n, value in values.items() if value == Value(n)),
+        guess=True,
+    )
+
+
+def _rule(value: Value, cfa: Value) -> Rule | None:
+    if value.plus:
+        return None
+    if value.base == cfa.base and not cfa.loaded:
+        return Rule(CFA, value.offset - cfa.offset, value.loaded)
+    return Rule(value.base, value.offset, value.loaded)
+
+
+def _inside(state: State) -> UnwindRow | None:
+    """Return the row at an instruction, given the state there, counted from the function's beginning."""
+    bases = ((n, state.value(n)) for n in (_SP, *sorted(AMD64.callee_saved)))
+    cfa = next(
+        (Rule(n, _WORD - at.offset, deref=False) for n, at in bases if at and at == Value(_SP, at.offset)),
+        None,
+    )
+    if cfa is None:
+        return None
+    top = state.value(_SP)
+    lowest = top.offset if top else None
+    saved = {n: at for n in sorted(AMD64.callee_saved) if (at := state.saved(n, lowest)) is not None}
+    return UnwindRow(
+        cfa,
+        Rule(CFA, -_WORD, deref=True),
+        tuple((n, Rule(CFA, at.offset - _WORD, deref=True)) for n, at in saved.items() if at.base == _SP),
+        kept=tuple(n for n in sorted(AMD64.callee_saved - saved.keys()) if state.value(n) == Value(n)),
+        guess=True,
+    )
+
+
+def _read(image: ElfImage, vaddr: int) -> bytes:
+    """Return the code at a vaddr, as much as an instruction may need; nothing where no code is."""
+    end = next((end for start, end in image.executable if start <= vaddr < end), vaddr)
+    return bytes(image.loaded(vaddr, min(LONGEST, end - vaddr)) or b"")
