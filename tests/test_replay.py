@@ -101,6 +101,7 @@ def test_a_file_that_is_not_needed_need_not_be_there(tmp_path):
 
 
 def test_generated_code_is_saved_with_the_stack(tmp_path):
+    pytest.importorskip("iced_x86", reason="no decoder for x86-64 here")
     generated = bytes.fromhex("4883ec08 ffd1 4883c408 c3")  # sub $8,%rsp; call *%rcx; add $8,%rsp; ret
     on_disk(tmp_path, build_id=None)
     rows = Says({CODE: LEAF, CODE + 0x20: OUTERMOST})

@@ -1,8 +1,8 @@
 """Code that no table describes: its own instructions say where the return address is.
 
 Law: a guess with reasons (following.py finds them).  The return address must still follow a call, and all
-tables are asked before.  x86-64 only.  Code in a file is read from the file; generated code from memory, later
-than the registers.  Nothing that decodes is imported before such code is met.
+tables are asked before.  x86-64 only.  Code in a file is read from the file; generated code from memory,
+later than the registers.  Nothing that decodes is imported before such code is met.
 """
 
 from typing import TYPE_CHECKING
