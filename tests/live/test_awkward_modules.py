@@ -21,7 +21,7 @@ from sfsample.model import StopReason
 from sfsample.modules.maps import parse_maps
 from sfsample.profile import Profile
 from tests.live.recording import record_samples
-from tests.live.targets import Target, fixture, running, started, wait_until
+from tests.live.targets import GENERATIONS, Target, fixture, running, started, wait_until
 from tests.live.test_modules import LIBRARIES, build_ids, check, install
 
 pytestmark = pytest.mark.live
@@ -120,7 +120,7 @@ def stripped(path: Path) -> None:
     subprocess.run(["objcopy", "--strip-all", f"--add-gnu-debuglink={debug}", path], check=True)
 
 
-@pytest.mark.parametrize("generation", ["v1", "v2", "v3"])
+@pytest.mark.parametrize("generation", GENERATIONS)
 @pytest.mark.parametrize("scenario", ["frame", "library", "signal", "plt", "noreturn"])
 @pytest.mark.parametrize("reduce", [without_section_headers, stripped])
 def test_less_in_the_file(tmp_path, generation, scenario, reduce):
@@ -142,27 +142,32 @@ def test_less_in_the_file(tmp_path, generation, scenario, reduce):
 
 def without_build_id(path: Path) -> None:
     """Make its PT_NOTE headers PT_NULL: then only the file itself can tell that it is what is mapped."""
-    data = bytearray(path.read_bytes())
-    table, size, count = struct.unpack_from("<Q", data, 32)[0], *struct.unpack_from("<HH", data, 54)
+    data, order = bytearray(path.read_bytes()), {"little": "<", "big": ">"}[sys.byteorder]
+    table, size, count = struct.unpack_from(f"{order}Q14xHH", data, 32)
     for at in range(table, table + size * count, size):
-        if struct.unpack_from("<I", data, at) == (PT_NOTE,):
-            struct.pack_into("<I", data, at, _PT_NULL)
+        if struct.unpack_from(f"{order}I", data, at) == (PT_NOTE,):
+            struct.pack_into(f"{order}I", data, at, _PT_NULL)
     path.write_bytes(data)
     assert ElfImage(bytes(data), "").build_id is None
+
+
+def loader(program: Path) -> str:
+    """Return the path of the loader that it asks for."""
+    image = ElfImage(program.read_bytes(), "")
+    (named,) = [section for section in image.sections if section.name == ".interp"]
+    return bytes(image.contents(named)).rstrip(b"\0").decode()
 
 
 def root_file_system(directory: Path, binary: str) -> Path:
     """Make one that has a fixture, its libraries, libc and the loader in it."""
     directory.mkdir()
     install("v3", binary, directory)
-    for mapping in parse_maps(Path("/proc/self/maps").read_text(encoding="utf-8")):
-        name = mapping.path.rpartition("/")[2]
-        if mapping.executable and name.startswith(("libc.so.6", "ld-linux")):
-            copy = directory / mapping.path.lstrip("/")
-            copy.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(mapping.path, copy)
-    (directory / "lib64").mkdir(exist_ok=True)
-    shutil.copy("/lib64/ld-linux-x86-64.so.2", directory / "lib64")
+    mappings = parse_maps(Path("/proc/self/maps").read_text(encoding="utf-8"))
+    libc = {mapping.path for mapping in mappings if mapping.path.endswith("/libc.so.6")}
+    for path in (*libc, loader(fixture("v3"))):
+        copy = directory / path.lstrip("/")
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(path, copy)
     return directory
 
 

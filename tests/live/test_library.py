@@ -11,7 +11,7 @@ import time
 import pytest
 
 import sfsample
-from tests.live.targets import HANG_S, fixture, running, status, tids, wait_until
+from tests.live.targets import GENERATIONS, HANG_S, fixture, running, status, tids, wait_until
 
 pytestmark = pytest.mark.live
 
@@ -79,7 +79,7 @@ def test_folded():
 
 
 def test_several_processes():
-    with running(fixture("v3"), "leaf") as one, running(fixture("v1"), "recursion") as other:
+    with running(fixture("v3"), "leaf") as one, running(fixture(GENERATIONS[0]), "recursion") as other:
         profile = sfsample.record([one.pid, other.pid], 0.5, rate=100, mode="wall")
         assert set(profile.processes) == {one.pid, other.pid}
         assert {key.pid for key in profile.counts} == {one.pid, other.pid}
@@ -160,7 +160,7 @@ def test_the_clock_is_the_callers():
 
 def test_in_a_thread_of_ours():
     """ptrace belongs to a thread: a recording may run in any one, several at once on several targets."""
-    with running(fixture("v3"), "leaf") as one, running(fixture("v2"), "leaf") as other:
+    with running(fixture("v3"), "leaf") as one, running(fixture(GENERATIONS[0]), "leaf") as other:
         profiles = {}
 
         def work(pid: int) -> None:

@@ -23,6 +23,7 @@ pytestmark = pytest.mark.live
 
 BINARIES = [*((g, b) for g in GENERATIONS for b in ("target", "target-nopie")), ("v3", "target-static")]
 LIBRARIES = ("libcallee.so", "libplugin.so")
+ANOTHER_BUILD = {"target": "target-nopie", "target-nopie": "target", "target-static": "target"}
 
 
 def install(generation: str, binary: str, directory: Path) -> Path:
@@ -61,13 +62,12 @@ def test_a_deleted_program(tmp_path, generation, binary, scenario):
 
 
 @pytest.mark.parametrize(("generation", "binary"), BINARIES)
-@pytest.mark.parametrize("other", ["workload", "target", "libcallee.so"])
+@pytest.mark.parametrize("other", ["workload", "another build", "libcallee.so"])
 def test_a_replaced_program(tmp_path, generation, binary, other):
     """An update while it runs.  The new file has other functions at the same places."""
     path = install(generation, binary, tmp_path)
-    another = next(g for g in GENERATIONS if g != generation)
     with running(path, "deep") as target:
-        replace(path, fixture(another, other))
+        replace(path, fixture(GENERATIONS[0], ANOTHER_BUILD[binary] if other == "another build" else other))
         profile = record_samples(target.pid)
         check(profile, path, "deep", target)
         mine = ElfImage(fixture(generation, binary).read_bytes(), "").build_id
@@ -102,7 +102,7 @@ def test_a_library_that_comes_and_is_deleted(tmp_path, how):
         target.await_ready()
         plugin.unlink()
         if how == "replaced":
-            shutil.copy(fixture("v1", "workload"), plugin)
+            shutil.copy(fixture(GENERATIONS[0], "workload"), plugin)
         check(record_samples(target.pid), path, "dlopen", target)
 
 
@@ -179,7 +179,7 @@ def test_another_mount_namespace(tmp_path, binary, scenario):
     (outside / "v3").mkdir(parents=True)
     install("v3", binary, inside)
     for name in (binary, *LIBRARIES):
-        shutil.copy(fixture("v1", "workload"), outside / "v3" / name)
+        shutil.copy(fixture(GENERATIONS[0], "workload"), outside / "v3" / name)
     mount = f'mount --bind {inside} {outside} && exec "$0" "$@"'
     path = outside / "v3" / binary
     with running(path, scenario, wrapper=unshared("sh", "-c", mount)) as target:
@@ -197,7 +197,7 @@ def test_a_file_behind_another(tmp_path, hidden):
     path = install("v3", "target", tmp_path)
     with running(path, "library", wrapper=unshared()) as target:
         enter = ["nsenter", "--target", str(target.pid), "--mount"]
-        other = fixture("v1", "workload")
+        other = fixture(GENERATIONS[0], "workload")
         subprocess.run(
             [*enter, "mount", "--bind", str(other), str(path.with_name(hidden))], check=True, timeout=30
         )
