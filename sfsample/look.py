@@ -165,12 +165,15 @@ class Looker:
         return self._target.capture(tid, patience_ns, running=running)
 
     def _needs_stop(self, reading: Reading, stack: Stack, state: str) -> bool:
-        """Whether the stack hangs on a register that only a stop tells, and a stop is harmless."""
+        """Whether the stack hangs on a register that only a stop tells, and a stop is harmless.
+
+        A thread that is stopped already (as a shell does it) has left its system call.
+        """
         return (
             self._stop
             and state != "D"
             and stack.stop_reason is StopReason.REGISTER_UNKNOWN
-            and self._target.restarts(reading.asleep)
+            and (state == "T" or self._target.restarts(reading.asleep))
         )
 
     def _kernel(self, tid: int, reading: Reading | None) -> tuple[str, ...]:

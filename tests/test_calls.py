@@ -1,5 +1,6 @@
 """What is a call, by the disassembler's word and by hand-made encodings."""
 
+import os
 import re
 import shutil
 import subprocess
@@ -8,11 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from sfsample.formats.calls import ends_in_call, longest_call
+from sfsample.formats.calls import call_target, calls_of, ends_in_call, longest_call, stub_slot
 from sfsample.formats.elf import ElfImage
+from sfsample.modules.module import Module
 
 AMD64, AARCH64, S390X = 62, 183, 22
-STATIC = Path(__file__).parent / "fixtures" / "v3" / "target-static"
+FIXTURES = Path(__file__).parent / "fixtures"
+STATIC = FIXTURES / "v3" / "target-static"
+MACHINES = {AMD64: ("", ""), AARCH64: ("aarch64", "aarch64-linux-gnu-"), S390X: ("s390x", "s390x-linux-gnu-")}
+CALL = re.compile(r"\s*([0-9a-f]+):\t([0-9a-f ]+)\t(?:call|bl|brasl?)\s+(?:%r14,)?([0-9a-f]+) <")
+machines = pytest.mark.parametrize("machine", MACHINES)
 _LINE = re.compile(r"\s*([0-9a-f]+):\t([0-9a-f ]+)\t(?:(?:bnd|notrack|rex\S*|data16|cs) )*(\S+)")
 
 
@@ -32,6 +38,72 @@ def test_every_call_of_a_real_program_is_one_and_little_else_is():
     assert seen[True, True] > 4000
     assert seen[True, False] == 0
     assert seen[False, True] < seen[False, False] / 200
+
+
+def disassembled(machine: int, program: str, *options: str) -> tuple[ElfImage, str]:
+    """A fixture of a machine, and what that machine's objdump says of it."""
+    home, prefix = MACHINES[machine]
+    objdump = f"{prefix}objdump" if os.uname().machine == "x86_64" else "objdump"
+    if shutil.which(objdump) is None:
+        pytest.skip(f"{objdump} is not installed")
+    path = FIXTURES / home / "v3" / program
+    found = subprocess.run([objdump, "-w", *options, path], capture_output=True, text=True, check=False)
+    if "can't disassemble" in found.stderr:
+        pytest.skip(f"this {objdump} knows its own machine only")
+    return ElfImage(path.read_bytes(), program), found.stdout
+
+
+@machines
+def test_where_every_call_of_a_real_program_leads(machine):
+    image, text = disassembled(machine, "target-static", "-d")
+    size, seen = longest_call(machine), 0
+    for at, code, target in CALL.findall(text):
+        end = int(at, 16) + len(code.replace(" ", "")) // 2
+        assert call_target(machine, bytes(image.loaded(end - size, size)), end) == int(target, 16)
+        seen += 1
+    assert seen > 3000
+
+
+@machines
+def test_the_calls_of_a_function(machine):
+    """Of the most called ones: all that the disassembler sees, and nothing else."""
+    image, text = disassembled(machine, "target-static", "-d")
+    seen: dict[int, set[int]] = {}
+    for at, code, target in CALL.findall(text):
+        seen.setdefault(int(target, 16), set()).add(int(at, 16) + len(code.replace(" ", "")) // 2)
+    [(low, high)] = [(low, high) for low, high in image.executable if high - low > 1 << 16]
+    everything = bytes(image.loaded(low)[: high - low])
+    for target in sorted(seen, key=lambda target: -len(seen[target]))[:20]:
+        assert set(calls_of(machine, everything, low, target)) == seen[target]
+
+
+@machines
+def test_callers_are_known_of_functions_that_nobody_else_can_call(machine):
+    image, text = disassembled(machine, "libcallee.so", "-d")
+    starts = {name: int(at, 16) for at, name in re.findall(r"\n([0-9a-f]+) <(\w+)>:", text)}
+    module, bias = Module(image, 0x10000, "libcallee.so"), 0x10000
+    assert module.calls_of(bias + starts["callee_entry"]) == ()
+    (call,) = module.calls_of(bias + starts["deregister_tm_clones"])
+    assert starts["__do_global_dtors_aux"] < call - bias < starts["frame_dummy"]
+
+
+@machines
+def test_where_every_stub_of_a_program_keeps_its_address(machine):
+    image, code = disassembled(machine, "target", "-d")
+    _, relocations = disassembled(machine, "target", "-R")
+    slots = {name: int(at, 16) for at, name in re.findall(r"\n([0-9a-f]{16}) R_\w+ +(\w+)", relocations)}
+    stubs = re.findall(r"\n([0-9a-f]+) <(\w+)@plt>:", code)
+    assert len(stubs) > 5
+    for at, name in stubs:
+        start = int(at, 16)
+        assert stub_slot(machine, bytes(image.loaded(start, 16)), start) == slots[name]
+
+
+@machines
+def test_calls_through_registers_and_other_code_lead_nowhere(machine):
+    other = {AMD64: "90 90 90 90 90 ff d0", AARCH64: "60 00 3f d6", S390X: "07 07 07 07 0d e1"}[machine]
+    assert call_target(machine, bytes.fromhex(other), 0x1000) is None
+    assert stub_slot(machine, bytes.fromhex(other).ljust(16, b"\0"), 0x1000) is None
 
 
 @pytest.mark.parametrize(

@@ -1,20 +1,26 @@
-"""Whether the instruction that ends where some code bytes end is a call.
+"""Whether the instruction that ends where some code bytes end is a call, and where it leads.
 
 Law: bytes in, truth out, one table row for each architecture.  "Yes" is evidence, not proof: the bytes may be
 the tail of something else.  "No" is certain: no return address points behind them.
 
-Source: Intel SDM volume 2 (CALL, ModR/M and SIB tables); Arm ARM C6.2 (BL, BLR, BLRA*); z/Architecture
-Principles of Operation (BASR, BRAS, BRASL), with r14 for the return address as its ELF ABI says.
+Source: Intel SDM volume 2 (CALL, ModR/M and SIB tables); Arm ARM C6.2 (BL, BLR, BLRA*, ADRP, LDR);
+z/Architecture Principles of Operation (BASR, BRAS, BRASL, LARL), with r14 for the return address as the
+s390x ELF ABI says.
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 
 class _Calls(NamedTuple):
     longest: int  # bytes to look at
     ends_in_call: Callable[[bytes], bool]
+    target: Callable[[bytes, int], int | None]
+    slot: Callable[[bytes, int], int | None]
+    direct: re.Pattern[bytes]  # a byte of any call that `target` knows
+    rest: int  # from there to its end
+    grain: int  # of the addresses of instructions
 
 
 def longest_call(machine: int) -> int:
@@ -29,9 +35,20 @@ def ends_in_call(machine: int, code: bytes) -> bool:
 
 def call_target(machine: int, code: bytes, address: int) -> int | None:
     """Return where the call that ends at `address` leads; None where that does not stand in the code."""
-    if machine == _AMD64 and code[-5] == _CALL:
-        return address + int.from_bytes(code[-4:], "little", signed=True)
-    return None
+    return _TABLE[machine].target(code, address)
+
+
+def calls_of(machine: int, code: bytes, address: int, target: int) -> Iterator[int]:
+    """Yield the addresses behind the calls in `code`, which is at `address`, that lead to `target`."""
+    known = _TABLE[machine]
+    for match in known.direct.finditer(code):
+        end = match.start() + known.rest
+        before = code[end - known.longest : end] if end >= known.longest else b""
+        is_one = (
+            before and (address + end) % known.grain == 0 and known.target(before, address + end) == target
+        )
+        if is_one:
+            yield address + end
 
 
 def may_share_function(machine: int, code: bytes) -> bool:
@@ -39,23 +56,26 @@ def may_share_function(machine: int, code: bytes) -> bool:
     return machine == _AMD64 and _END.search(code) is None
 
 
-def is_stub(machine: int, code: bytes) -> bool:
-    """Whether `code` begins as a linkage stub: a jump through a table."""
-    return machine == _AMD64 and _STUB.match(code) is not None
-
-
 def stub_slot(machine: int, code: bytes, address: int) -> int | None:
     """Return where the address stands to which the linkage stub at `address`, of these bytes, jumps."""
-    jump = _STUB.match(code) if machine == _AMD64 else None
-    if jump is None:
+    return _TABLE[machine].slot(code, address) if machine in _TABLE else None
+
+
+def aarch64_slot(adrp: int, ldr: int, address: int) -> int | None:
+    """Return from where adrp x16, PAGE; ldr x17, [x16, N] load, of which the first is at `address`."""
+    if adrp & 0x9F00001F != 0x90000010 or ldr & 0xFFC003FF != 0xF9400211:
         return None
-    end = jump.end() + 4
-    return address + end + int.from_bytes(code[jump.end() : end], "little", signed=True)
+    page = _signed((adrp >> 5 & 0x7FFFF) << 2 | adrp >> 29 & 3, 21)
+    return (address & -4096) + (page << 12) + ((ldr >> 10 & 0xFFF) << 3)
 
 
-_AMD64, _CALL = 62, 0xE8
+def _signed(value: int, bits: int) -> int:
+    return value - ((value & 1 << bits - 1) << 1)
+
+
+_AMD64 = 62
 _END = re.compile(rb"\xc3(?:[\xcc\x90\x66]|\x0f\x1f)|\xcc\xcc")  # ret, and what assemblers pad with
-_STUB = re.compile(rb"(?:\xf3\x0f\x1e\xfa)?\xf2?\xff\x25")  # endbr64; bnd jmp *x(%rip)
+_STUB = re.compile(rb"(?:\xf3\x0f\x1e\xfa)?\xf2?\xff\x25(....)", re.DOTALL)  # endbr64; bnd jmp *x(%rip)
 
 
 def _amd64(code: bytes) -> bool:
@@ -63,6 +83,15 @@ def _amd64(code: bytes) -> bool:
         return True
     # call r/m64 is ff /2; prefixes (REX, notrack, bnd) come before and do not matter
     return any(code[-size] == 0xFF and _is_call_of(size, code[-size + 1], code[-size + 2]) for size in _SIZES)
+
+
+def _amd64_target(code: bytes, address: int) -> int | None:
+    return address + int.from_bytes(code[-4:], "little", signed=True) if code[-5] == 0xE8 else None
+
+
+def _amd64_slot(code: bytes, address: int) -> int | None:
+    jump = _STUB.match(code)
+    return address + jump.end() + int.from_bytes(jump[1], "little", signed=True) if jump else None
 
 
 _SIZES = range(7, 1, -1)
@@ -90,11 +119,46 @@ def _aarch64(code: bytes) -> bool:
     )
 
 
+def _aarch64_target(code: bytes, address: int) -> int | None:
+    word = int.from_bytes(code, "little")
+    is_bl = word & 0xFC00_0000 == 0x9400_0000
+    return address - 4 + 4 * _signed(word & 0x03FF_FFFF, 26) if is_bl else None
+
+
+def _aarch64_slot(code: bytes, address: int) -> int | None:
+    """Look behind a landing pad (bti c), if there is one."""
+    landing = 4 if code[:4] == b"\x5f\x24\x03\xd5" else 0
+    adrp, ldr = (int.from_bytes(code[at : at + 4], "little") for at in (landing, landing + 4))
+    return aarch64_slot(adrp, ldr, address + landing)
+
+
 def _s390x(code: bytes) -> bool:
-    brasl = code[-6] == 0xC0 and code[-5] & 0x0F == 5
-    bras = code[-4] == 0xA7 and code[-3] & 0x0F == 5
     basr = code[-2] == 0x0D and code[-1] >> 4 == 14 and code[-1] & 0x0F != 0  # register 0: does not branch
-    return brasl or bras or basr
+    return _is_brasl(code) or _is_bras(code) or basr
 
 
-_TABLE = {62: _Calls(7, _amd64), 183: _Calls(4, _aarch64), 22: _Calls(6, _s390x)}
+def _is_brasl(code: bytes) -> bool:
+    return code[-6] == 0xC0 and code[-5] & 0x0F == 5
+
+
+def _is_bras(code: bytes) -> bool:
+    return code[-4] == 0xA7 and code[-3] & 0x0F == 5
+
+
+def _s390x_target(code: bytes, address: int) -> int | None:
+    if _is_brasl(code):
+        return address - 6 + 2 * int.from_bytes(code[-4:], "big", signed=True)
+    return address - 4 + 2 * int.from_bytes(code[-2:], "big", signed=True) if _is_bras(code) else None
+
+
+def _s390x_slot(code: bytes, address: int) -> int | None:
+    """Look for larl %r1,SLOT; lg %r1,0(%r1)."""
+    is_stub = code[:2] == b"\xc0\x10" and code[6:12] == b"\xe3\x10\x10\0\0\x04"
+    return address + 2 * int.from_bytes(code[2:6], "big", signed=True) if is_stub else None
+
+
+_TABLE = {
+    62: _Calls(7, _amd64, _amd64_target, _amd64_slot, re.compile(b"\xe8"), 5, 1),
+    183: _Calls(4, _aarch64, _aarch64_target, _aarch64_slot, re.compile(b"[\x94-\x97]"), 1, 4),
+    22: _Calls(6, _s390x, _s390x_target, _s390x_slot, re.compile(b"\xc0\xe5"), 6, 2),
+}

@@ -63,6 +63,14 @@ class Dynamic:
             return None
         return records[: self._count() * _SYM_SIZE], strings
 
+    def defines(self, vaddr: int) -> bool:
+        """Whether a symbol that other modules can see is at `vaddr`."""
+        records, _ = self.symbols() or (memoryview(b""), None)
+        whole = records[: len(records) // _SYM_SIZE * _SYM_SIZE]
+        return any(
+            value == vaddr and section for section, value in Struct(f"{self._order}6xHQ8x").iter_unpack(whole)
+        )
+
     def plt_relocations(self) -> list[Relocation]:
         """Return the relocations of PLT slots, in their order: a lazy stub pushes its number."""
         return list(self._relocations(_DT_JMPREL, self._tags.get(_DT_PLTRELSZ, 0)))

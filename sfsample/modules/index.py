@@ -10,13 +10,14 @@ from bisect import bisect_right
 from collections.abc import Callable, Collection
 
 from sfsample.errors import SfsampleError
-from sfsample.formats.elf import ElfImage
+from sfsample.formats.elf import PT_LOAD, ElfImage
 from sfsample.modules.generated import GeneratedCode, ReadMemory
 from sfsample.modules.maps import Mapping
 from sfsample.modules.module import Module
 from sfsample.modules.tables import Tables
 
 _TRIES = 3
+_PAGE = 4096
 ReadMaps = Callable[[], tuple[Mapping, ...]]
 OpenImage = Callable[[Mapping], ElfImage]
 TablesOf = Callable[[ElfImage], Tables]
@@ -207,17 +208,19 @@ class ModuleIndex:
     def _open_moved(self, mapping: Mapping) -> Module | None:
         """Return the module whose own code was copied to anonymous memory at its place.
 
-        Programs do that to have their code on huge pages; the rest of the file lies on both sides.
+        Programs do that to have their code on huge pages; the rest of the file lies on both sides, or above
+        where its code comes first (s390x).
         """
         below, above = self.any_mapping(mapping.start - 1), self.any_mapping(mapping.end)
-        if below is None or above is None or not below.is_file:
+        if above is None or not above.is_file:
             return None
-        if (below.path, below.device, below.inode) != (above.path, above.device, above.inode):
-            return None
-        module = self._modules.get(below) or self._open(below)
+        module = self._modules.get(above) or self._open(above)
         if module is None:
             return None
         start, end = module.vaddr(mapping.start), module.vaddr(mapping.end)
+        first = min(segment.vaddr for segment in module.image.segments if segment.type == PT_LOAD)
+        if start != first & -_PAGE and not _of_same_file(below, above):
+            return None
         return module if any(low < end and start < high for low, high in module.image.executable) else None
 
     def _fail(self, mapping: Mapping, text: str) -> None:
@@ -234,3 +237,7 @@ class ModuleIndex:
     def _lose(self, text: str) -> None:
         if text not in self._problems:
             self._problems.append(text)
+
+
+def _of_same_file(one: Mapping | None, other: Mapping) -> bool:
+    return one is not None and (one.path, one.device, one.inode) == (other.path, other.device, other.inode)

@@ -4,15 +4,18 @@ Law: `address == vaddr + load_bias` is written here and nowhere else.  What does
 `tables`, which modules of the same file share.
 """
 
+from collections.abc import Iterator
+
 from sfsample.errors import FormatError
 from sfsample.formats.calls import (
     call_target,
+    calls_of,
     ends_in_call,
-    is_stub,
     longest_call,
     may_share_function,
     stub_slot,
 )
+from sfsample.formats.dynamic import Dynamic
 from sfsample.formats.eh_frame import EhFrame
 from sfsample.formats.elf import ElfImage
 from sfsample.formats.sframe import SFrameTables
@@ -31,6 +34,7 @@ class Module:
         self.load_bias = load_bias
         self.path = path
         self.tables = tables or Tables(image)
+        self._calls: dict[int, tuple[int, ...]] = {}
 
     def __repr__(self) -> str:
         return f"<Module {self.path} at {self.load_bias:#x}>"
@@ -78,6 +82,18 @@ class Module:
         before = self.code(address - size, size) if size else None
         return None if before is None else call_target(self.image.machine, before, address)
 
+    def calls_of(self, start: int) -> tuple[int, ...]:
+        """Return the addresses behind all calls of a function of this module; none if others can see it."""
+        if start not in self._calls:
+            visible = Dynamic(self.image).defines(self.vaddr(start))
+            self._calls[start] = () if visible else tuple(self._calls_in_code(start))
+        return self._calls[start]
+
+    def _calls_in_code(self, start: int) -> Iterator[int]:
+        for low, high in self.image.executable:
+            code = bytes((self.image.loaded(low) or b"")[: high - low])
+            yield from calls_of(self.image.machine, code, self.address(low), start)
+
     def is_entered_at(self, start: int, address: int) -> bool:
         """Whether a function that begins at `start` may reach to `address`."""
         between = self.code(start, address - start) if 0 <= address - start < _LONGEST_LEAF else None
@@ -85,7 +101,7 @@ class Module:
 
     def is_stub(self, address: int) -> bool:
         """Whether a linkage stub is at `address`, which leads to another function."""
-        return is_stub(self.image.machine, self.code(address, _STUB) or b"")
+        return self.stub_slot(address) is not None
 
     def stub_slot(self, address: int) -> int | None:
         """Return where the address stands to which the linkage stub at `address` jumps; None: it is none."""

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from itertools import islice, pairwise
 from struct import Struct, unpack_from
 
+from sfsample.formats.calls import aarch64_slot
 from sfsample.formats.dynamic import Dynamic, Relocation
 from sfsample.formats.elf import SHT_DYNSYM, ElfImage, Section
 from sfsample.symbolize.symtab import Symbol
@@ -88,12 +89,8 @@ class PltStubs:
         for at, (adrp, ldr) in enumerate(pairwise(words)):
             if adrp == _TLSDESC:
                 yield section.vaddr + 4 * at, None
-            if adrp & 0x9F00001F != 0x90000010 or ldr & 0xFFC003FF != 0xF9400211:
-                continue
             vaddr = section.vaddr + 4 * at
-            page = (adrp >> 5 & 0x7FFFF) << 2 | adrp >> 29 & 3
-            page -= (page & 1 << 20) << 1
-            slot = (vaddr & -4096) + (page << 12) + ((ldr >> 10 & 0xFFF) << 3)
+            slot = aarch64_slot(adrp, ldr, vaddr)
             landing = 4 * (at > 0 and words[at - 1] == 0xD503245F)  # bti c
             if slot in self._by_slot:
                 yield vaddr - landing, self._by_slot[slot]

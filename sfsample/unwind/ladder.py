@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from sfsample.arch import Arch
-from sfsample.model import Found, Frame, Registers, StopReason, ThreadSnapshot
+from sfsample.model import CFA, Found, Frame, Registers, StopReason, ThreadSnapshot
 from sfsample.modules.index import ModuleIndex
 from sfsample.unwind.bottom import is_bottom
 from sfsample.unwind.lane import FastLane
@@ -114,9 +114,12 @@ class Ladder:
         return failure
 
     def lacking(self, walk: Walk) -> UnwindRow | None:
-        """Return the row that cannot be executed because the register of its CFA is unknown."""
+        """Return the row that wants a register which is unknown, for the CFA or the return address."""
         row = self._told(walk)
-        return row if row is not None and row.cfa.base not in walk.registers else None
+        if row is None or row.ra is None:
+            return None
+        known = row.ra.deref or row.ra.expression or row.ra.base == CFA or row.ra.base in walk.registers
+        return None if known and row.cfa.base in walk.registers else row
 
     def missing(self, walk: Walk) -> int | None:
         """Return the address of the word that is not in the copy, and without which nobody can go on."""
@@ -165,7 +168,7 @@ class Ladder:
         return outcome
 
     def _believed(self, rung: Rung, row: UnwindRow, walk: Walk) -> Step | StopReason:
-        caller = apply_row(row, walk.registers, walk.memory, walk.arch)
+        caller = apply_row(row, _known(row, walk), walk.memory, walk.arch)
         if isinstance(caller, StopReason):
             cut_off = caller is StopReason.BAD_MEMORY and self._is_cut_off(row, walk)
             return StopReason.STACK_COPY_ENDED if cut_off else caller
@@ -190,6 +193,7 @@ class Ladder:
         # on AMD64 vfork, which keeps it in rdi), and on s390x when it has saved that in its caller's frame
         kept = row.ra is not None and not row.ra.deref
         leaf = frame.exact and (kept or arch.pushed_ra is None)
+        leaf |= _left_by_leaf(row, walk) is not None
         if sp < frame.sp if leaf else sp <= frame.sp:
             return StopReason.NO_PROGRESS
         believed = self._index.mapping(pc - 1) is not None and (
@@ -228,6 +232,24 @@ class Ladder:
         frame = Frame(pc, sp, None, Found.CONTEXT, exact=False)
         rows = (self._row(rung, frame, arch) for rung in self._rungs)
         return any(row is not None and row.ra is None for row in rows)
+
+
+def _known(row: UnwindRow, walk: Walk) -> Registers:
+    """Return the registers that a row may use."""
+    number = _left_by_leaf(row, walk)
+    return walk.registers if number is None else {number: walk.snapshot.registers[number], **walk.registers}
+
+
+def _left_by_leaf(row: UnwindRow, walk: Walk) -> int | None:
+    """Return where a table says that the return address stays while the innermost function, a leaf, runs.
+
+    The two have a convention of their own: some functions of glibc on AArch64 call __libc_arm_za_disable with
+    theirs in x13.
+    """
+    ra, innermost = row.ra, len(walk.passed) == 1 and walk.frame.sp == walk.passed[0].sp
+    if ra is None or not innermost or ra.deref or ra.expression or ra.base in (CFA, walk.arch.ra):
+        return None
+    return ra.base if ra.base in walk.snapshot.registers else None
 
 
 def _ends_chain(rung: Rung, row: UnwindRow, walk: Walk) -> bool:

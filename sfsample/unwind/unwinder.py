@@ -4,7 +4,7 @@ Law: the order of steppers is policy and stands here once.  Every walk ends with
 """
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Final
 
 from sfsample.memory import words_at
@@ -20,7 +20,7 @@ from sfsample.unwind.outer import Outer, remembered, run
 from sfsample.unwind.plt import PltStepper
 from sfsample.unwind.row import Caller, apply_row
 from sfsample.unwind.scan import ScanStepper
-from sfsample.unwind.search import is_plain, registers_that_fit
+from sfsample.unwind.search import suppositions
 from sfsample.unwind.sframe import SFrameStepper
 from sfsample.unwind.signal_frame import SignalFrameStepper
 from sfsample.unwind.start import StartStepper
@@ -44,6 +44,7 @@ DEFAULT_STEPPERS: Final[tuple[Stepper, ...]] = (
     *(stepper for name in ("sframe", "eh_frame", "frame_pointer") for stepper in CHOICES[name]),
 )
 MAX_FRAMES: Final = 1024
+_SUPPOSED = 2  # registers that are searched for in one walk
 _ASKED_LAST: Final[tuple[str, ...]] = (
     Found.SFRAME,
     Found.FRAME_POINTER,
@@ -97,27 +98,27 @@ class Unwinder:
 
         It is believed if it is the only one that leads to the outermost frame, behind calls all the way.
         """
-        walk, ladder = Walk(snapshot), self._second
-        reason = self._go(walk, ladder).stop_reason
-        row = ladder.lacking(walk) if reason is StopReason.REGISTER_UNKNOWN else None
-        if row is None or not is_plain(row):
-            return stack
-        values = registers_that_fit(walk, row, self._index)
-        walks = [walk.supposing(row.cfa.base, value) for value in values]
-        whole = [found for supposed in walks if (found := self._follow(supposed)) is not None]
+        walk = Walk(snapshot)
+        reason = self._go(walk, self._second).stop_reason
+        whole = [*self._whole(walk, _SUPPOSED)] if reason is StopReason.REGISTER_UNKNOWN else []
         return whole[0] if len(whole) == 1 else stack
 
-    def _follow(self, walk: Walk) -> Stack | None:
-        """Go on with a register that was found by searching; None: it leads nowhere."""
-        step = self._second.step(walk)
-        if isinstance(step, StopReason):
-            return None
-        _advance(walk, step._replace(found=Found.SCAN))
-        at = len(walk.passed)
-        stack = self._go(walk, self._second)
-        if stack.stop_reason is not StopReason.OUTERMOST:
-            return None
-        return stack if all(map(self._is_called_from, stack.frames[at:-1])) else None
+    def _whole(self, walk: Walk, left: int) -> Iterator[Stack]:
+        """Yield the stacks that reach the outermost frame with what may be in the lacking register."""
+        row = self._second.lacking(walk)
+        for supposed in suppositions(walk, row, self._index) if row else ():
+            step = self._second.step(supposed)
+            if isinstance(step, StopReason):
+                continue
+            _advance(supposed, step._replace(found=Found.SCAN))
+            at = len(supposed.passed)
+            stack = self._go(supposed, self._second)
+            if not all(map(self._is_called_from, stack.frames[at:-1])):
+                continue
+            if stack.stop_reason is StopReason.OUTERMOST:
+                yield stack
+            elif stack.stop_reason is StopReason.REGISTER_UNKNOWN and left > 1:
+                yield from self._whole(supposed, left - 1)
 
     def _is_called_from(self, frame: Frame) -> bool:
         module = self._index.find(frame.lookup_pc)
