@@ -1,7 +1,7 @@
 """A short run of scripts/accuracy: gdb, eu-stack and we look at the same stopped processes.
 
 Law: each stack of ours must be whole and be confirmed by at least one of the two others; where one of them is
-known to be wrong (docs/accuracy.md), the other is right.
+known to be wrong (docs/accuracy.md), the other is right.  Where both are, the place is named here.
 """
 
 import json
@@ -12,9 +12,11 @@ from typing import Any
 
 import pytest
 
+from sfsample.arch import AARCH64, AMD64, S390X
 from sfsample.replay.offline import replay
 from sfsample.replay.saved import from_json
 from tests.accuracy.peers import missing
+from tests.live.targets import ARCH, HANG_S
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "accuracy"
 
@@ -24,18 +26,35 @@ pytestmark = [
 ]
 
 
+# both end there: at a call as last instruction; gdb in generated code, where eu-stack repeats the address
+LOST = {AMD64: set(), AARCH64: {"framepointer_caller"}, S390X: {"noreturn_caller"}}[ARCH]
+
+
+def others_are_wrong(tally: dict[str, Any]) -> int:
+    """How many stacks part from both others where those are known to be wrong.
+
+    The second kind: a thread at its first instruction, which both say was called by who made it; on AMD64 the
+    table says that it was not.
+    """
+    return sum(
+        count for _, peer, _, after, ours, _, count in tally["partings"]
+        if peer == "gdb" and (after in LOST or (ARCH is not AMD64 and ours == "end: outermost"))
+    )  # fmt: skip
+
+
 def counted(row: str, tmp_path: Path) -> dict[str, Any]:
     """Look at 40 stacks of a row; check what holds of all, and return the counts."""
     counts = tmp_path / "counts.json"
     options = ["--only", row, "--stacks", "40", "--cache", tmp_path, "--save", tmp_path / "saved"]
     command = [sys.executable, SCRIPT, *options, "--json", counts]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=20 * HANG_S)
     assert done.returncode == 0, done.stdout + done.stderr
     (tally,) = json.loads(counts.read_text())
     assert tally["row"] == row
     assert tally["stacks"] >= 40
-    assert tally["either"] == tally["ends"]["outermost"] == tally["stacks"], done.stdout
-    assert tally["alone"] == 0
+    wrong = others_are_wrong(tally)
+    assert tally["either"] + wrong == tally["ends"]["outermost"] == tally["stacks"], done.stdout
+    assert tally["alone"] <= wrong
     return tally
 
 
@@ -52,4 +71,5 @@ def test_fixtures(tmp_path):
 
 def test_a_real_program(tmp_path):
     tally = counted("python3", tmp_path)
-    assert tally["both"] == tally["stacks"]
+    if ARCH is AMD64:  # elsewhere one of them may be lost in code without tables
+        assert tally["both"] == tally["stacks"]
