@@ -60,7 +60,7 @@ class Processes:
         self.adopt()
         for watched in self._all:
             self.settled()
-            if not watched.tick(instant, refresh=refresh):
+            if not watched.tick(instant, refresh=refresh, meanwhile=self.settled):
                 self._end(watched)
             elif not watched.settled():
                 self._unsettled.append(watched)

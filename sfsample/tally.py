@@ -42,8 +42,10 @@ class Tally:
 
     def charge(self, thread: Thread, counters: bytes | None) -> int:
         """Note the CPU time that a thread has used; return it."""
-        used = max(0, ran_ns(counters) - thread.ran_ns)
-        thread.ran_ns += used
+        ran = ran_ns(counters)
+        again = ran < thread.ran_ns  # its id was given to another thread
+        used = ran if again else ran - thread.ran_ns
+        thread.ran_ns = ran
         thread.charged_ns += used
         self._profile.stats.cpu_charged_ns += used
         return used

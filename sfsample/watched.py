@@ -8,7 +8,7 @@ stops.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from sfsample.errors import NotPermitted
@@ -22,6 +22,7 @@ from sfsample.target.live import LiveProcess
 from sfsample.target.tracer import Missed
 
 _LAST_NS = 250_000_000  # the end is put off so long for threads that were asked to stop
+_HELD_NS = 1_000_000  # those that have stopped meanwhile are not kept so for much longer
 _GLANCE_NS = 50_000  # a thread that has a processor stops in this time, and we do not have to sleep
 _SELDOM = 100  # a thread seldom runs that uses less than this part of the time
 
@@ -72,15 +73,18 @@ class Watched:
 
     # -- which threads
 
-    def tick(self, instant: Instant, *, refresh: bool) -> bool:
-        """Look at every thread whose turn it is; False when the process has ended."""
+    def tick(self, instant: Instant, *, refresh: bool, meanwhile: Callable[[], object]) -> bool:
+        """Look at every thread whose turn it is; False when the process has ended.
+
+        There may be thousands: `meanwhile` is called now and then, to let go of what other processes hold.
+        """
         before_ns, self._tally.at_ns = self._tally.at_ns, instant.at_ns
         self._tally.tick += 1
         self.settled()
         self._target.index.expire()
         if not self._follow(before_ns, refresh=refresh):
             return False
-        for thread in self._threads.due(self._tally.tick):
+        for thread in self._due(meanwhile):
             if thread not in self._waiting:
                 self._turn(thread, instant.woken)
             elif not self._rules.wall:
@@ -89,6 +93,16 @@ class Watched:
                 self._threads.again(thread, self._tally.tick)
         self._await(instant.woken.at_ns + self._rules.max_pause_ns)
         return True
+
+    def _due(self, meanwhile: Callable[[], object]) -> Iterator[Thread]:
+        """Yield the threads whose turn it is; in between, let go of those that have stopped by now."""
+        settled_ns = time.perf_counter_ns()
+        for thread in self._threads.due(self._tally.tick):
+            if time.perf_counter_ns() - settled_ns >= _HELD_NS:
+                meanwhile()
+                self.settled()
+                settled_ns = time.perf_counter_ns()
+            yield thread
 
     def _follow(self, before_ns: int, *, refresh: bool) -> bool:
         """Notice threads that come and go, and exec; False when the process has ended."""
@@ -110,12 +124,14 @@ class Watched:
         return not dead or any(tid != target.pid for tid in tids or ())
 
     def _list(self, tids: list[int], before_ns: int) -> None:
-        tick = self._tally.tick
+        tick, counters = self._tally.tick, self._target.proc.counters
+        for thread in [one for one in self._threads if one.gone and counters(one.tid) != one.still]:
+            self._drop(thread)  # its id may have been given to another thread
         new, gone = self._threads.compare(tids)
         for thread in gone:
             self._drop(thread)
         for tid in new:
-            ran = 0 if tick > 1 else ran_ns(self._target.proc.counters(tid))
+            ran = 0 if tick > 1 else ran_ns(counters(tid))
             self._threads.add(Thread(tid, tick - 1, before_ns, ran), tick)
         if gone:
             self._looker.keep_only(tids)
@@ -154,7 +170,7 @@ class Watched:
     def _capture(self, thread: Thread, woken: Woken) -> None:
         stat = self._target.proc.thread_stat(thread.tid)
         if stat is None or stat.state in "ZX":
-            thread.gone = True
+            thread.gone, thread.still = True, self._target.proc.counters(thread.tid)
             return
         thread.name, thread.starttime = stat.name, stat.starttime
         look = self._look(thread.tid, stat.state if self._rules.wall else "R")

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from sfsample import watched
 from sfsample.errors import NoSuchProcess, NotPermitted
 from sfsample.files import Home
 from sfsample.formats.elf import ElfImage
@@ -585,6 +586,49 @@ def test_cpu_time_is_told_once(process):
     assert stats.cpu_charged_ns == process.ran_ns[PID] - 1000  # what it had used before is not ours
     assert sum(profile.cpu_ns.values()) == stats.cpu_sampled_ns
     assert 0 <= stats.cpu_charged_ns - stats.cpu_sampled_ns <= 3000  # since the last sample
+
+
+def test_a_thread_that_stops_late_is_not_held_until_all_others_were_looked_at(clock, monkeypatch):
+    monkeypatch.setattr(watched, "_HELD_NS", 0)
+    process = FakeProcess(clock, *[(tid, "R") for tid in range(100, 140)])
+    process.answers[100] = Missed(gone=False, why="waits for a processor", waiting=True)
+
+    def has_stopped(tid):
+        return process.answers.pop(tid, None) is not None
+
+    process.has_stopped = has_stopped
+    stats = record(process, duration=TICK).stats
+
+    assert [tid for tid, _ in process.captured] == [100, *range(100, 140)]
+    assert stats.samples == 40
+
+
+def test_an_id_that_was_given_to_another_thread_is_charged_anew(process):
+    process.ran_ns[PID] = 5000
+
+    def another() -> bool:
+        process.ran_ns[PID] = 300 if len(process.captured) >= 4 else 5000
+        return False
+
+    stats = record(process, should_stop=another).stats
+
+    assert stats.cpu_charged_ns == 300
+
+
+def test_an_id_of_a_thread_that_has_ended_can_be_given_away(clock):
+    process = FakeProcess(clock, (PID, "R"), (101, "R"))
+    process.still[101] = 7
+
+    def another() -> bool:
+        seen = len(process.ticks())
+        process.states[101] = "Z" if 4 <= seen < 8 else "R"
+        process.still[101] = 7 + seen // 4
+        return False
+
+    record(process, should_stop=another, mode="wall")
+
+    ended = [at for tid, at in process.captured if tid == 101]
+    assert max(ended) > START + 0.75
 
 
 # -- descendants
