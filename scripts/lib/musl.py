@@ -18,14 +18,16 @@ HARDENED = {"DEB_BUILD_MAINT_OPTIONS": "hardening=+all"}
 def debug_files(cache: Path, program: Path, build: list[str]) -> Path:
     """Return a directory of debug files for musl and a program that was built with it.
 
-    `build`: the command that has built it, `-o` last but one; a static program has musl's code in itself.
+    `build`: the command that has built it, `-o` last but one.  A static program has musl's code in itself; it
+    must have a build-id, and no debug information, or nobody looks for more.
     """
     rebuilt, directory = _rebuilt(cache), cache / "debug" / program.name
     for _ in filling(directory):
         separate(rebuilt / "lib/libc.so", INSTALLED, directory)
         if "-static" in build:
             twin = directory / "twin"
-            run(*build[:-1], twin, f"-L{rebuilt / 'lib'}")
+            kept = [word for word in build[:-1] if word != "-Wl,--strip-debug"]
+            run(*kept, twin, f"-L{rebuilt / 'lib'}")
             separate(twin, program, directory)
     return directory
 

@@ -27,7 +27,7 @@ _ABOVE = 16 << 10  # bytes kept above the last frame of each piece of stack
 _MOST = 1 << 20  # bytes of stack in one file
 _MOST_UNPACKED = 64 << 20  # of a file that somebody gives us
 _MOST_TEXT = 32 << 20
-_CODE = 64  # bytes of generated code kept behind the pc of a frame
+_CODE = 512  # bytes of generated code kept behind the pc of a frame
 
 Pieces = tuple[tuple[int, bytes], ...]  # address, bytes
 

@@ -83,7 +83,11 @@ PROGRAMS = (
     *_built("C, musl", "musl-gcc -O2 -w"),
     *_built("C, musl, static", "musl-gcc -O2 -w -static"),
     *_built("C, musl; the others have its tables", "musl-gcc -O2 -w", truth=True),
-    *_built("C, musl, static; the others have its tables", "musl-gcc -O2 -w -static", truth=True),
+    *_built(
+        "C, musl, static; the others have its tables",
+        "musl-gcc -O2 -w -static -Wl,--build-id -Wl,--strip-debug",
+        truth=True,
+    ),
     *_built("C++", "g++ -O2 -w", sources="objects"),
     *_built("C++, clang and lld", "clang++ -O2 -w -fuse-ld=lld", sources="objects"),
     Program("200 threads", "{bin} 200", f"{_GCC} -pthread {{src}}/threads.c -o {{bin}}", needs=("gcc",)),
