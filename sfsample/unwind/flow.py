@@ -12,9 +12,9 @@ from typing import NamedTuple
 from sfsample.formats.amd64 import SP, Instruction, Load, Set, Step, Store, instruction
 
 ReadBytes = Callable[[int], bytes]  # code from an address on, as much as an instruction may need
-_LONGEST_SEARCH = 300  # instructions
+_LONGEST_SEARCH = 300  # instructions of a function that is called
 _DEEPEST = 8  # calls in calls
-_MOST_EFFORT = 3000  # instructions for one answer, those of called functions included
+_MOST_EFFORT = 5000  # instructions for one answer, those of called functions included
 _MOST_KEPT = 20_000  # instructions
 
 
@@ -130,7 +130,7 @@ class Flow:
             found = None if place in seen else self.instruction(address)
             if found is None:
                 continue
-            if len(seen) >= _LONGEST_SEARCH or not self._left:
+            if not self._left or (depth and len(seen) >= _LONGEST_SEARCH):
                 return
             seen.add(place)
             self._left -= 1
@@ -146,7 +146,7 @@ class Flow:
     def comes_back(self, function: int) -> bool:
         """Whether a call of a function may return; of `abort`, and what ends in it, it does not."""
         self._left = _MOST_EFFORT
-        return self._comes_back(function, 0)
+        return self._comes_back(function, 1)
 
     def _comes_back(self, function: int, depth: int) -> bool:
         if function in self._ends:

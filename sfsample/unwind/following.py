@@ -21,6 +21,7 @@ from sfsample.unwind.row import UnwindRow
 
 _WORD = 8
 _CALL = 5  # bytes of the longest call that says where it leads
+_ENOUGH = 300  # instructions, when a return has been found
 _SP = AMD64.sp
 
 
@@ -59,10 +60,14 @@ def row_of_generated(code: ReadCode, pc: int) -> UnwindRow | None:
 
 def to_return(flow: Flow, pc: int) -> UnwindRow | None:
     """Return the row at an instruction from which code goes on to returns that agree."""
-    rows = [_at_return(visit.state) for visit in flow.visits(pc) if visit.instruction.returns]
-    known = [row for row in rows if row is not None]
-    agree = {row.cfa for row in known}
-    return known[0] if len(agree) == 1 else None
+    rows: list[UnwindRow] = []
+    for count, visit in enumerate(flow.visits(pc)):
+        if rows and count >= _ENOUGH:
+            break
+        row = _at_return(visit.state) if visit.instruction.returns else None
+        if row is not None:
+            rows.append(row)
+    return rows[0] if len({row.cfa for row in rows}) == 1 else None
 
 
 def from_beginning(flow: Flow, start: int, pc: int, *, exact: bool) -> UnwindRow | None:

@@ -1,0 +1,79 @@
+"""Programs linked with musl, whose libc has no unwind tables: stacks through it are whole all the same."""
+
+import platform
+import shutil
+import subprocess
+
+import pytest
+
+import sfsample
+from sfsample.model import Found, StopReason
+from tests.live.recording import record_samples
+from tests.live.targets import started
+
+pytestmark = [
+    pytest.mark.live,
+    pytest.mark.skipif(platform.machine() != "x86_64", reason="only x86-64 code is followed"),
+    pytest.mark.skipif(shutil.which("musl-gcc") is None, reason="no musl-gcc to build the target with"),
+]
+
+PROGRAM = """
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#define FUNCTION __attribute__((noinline, noclone))
+static volatile long turns;
+static int numbers[500];
+FUNCTION int order(const void *a, const void *b) { turns++; return *(const int *)a - *(const int *)b; }
+FUNCTION void sorts(void)
+{
+    for (int i = 0; i < 500; i++) numbers[i] = i * 7919 % 500;
+    qsort(numbers, 500, sizeof numbers[0], order);
+    turns++;
+}
+FUNCTION void prints(void)
+{
+    char text[200];
+    snprintf(text, sizeof text, "%.17g %s", turns / 3.0, "words");
+    turns += strlen(text);
+}
+FUNCTION void *work(void *unused)
+{
+    printf("ready %d\\n", getpid()); fflush(stdout);
+    for (;;) { sorts(); for (int i = 0; i < 150; i++) prints(); }
+    return unused;
+}
+int main(void)
+{
+    pthread_t thread;
+    pthread_create(&thread, 0, work, 0);
+    pthread_join(thread, 0);
+    return turns == 0;
+}
+"""
+SAMPLES = 300
+
+
+@pytest.mark.parametrize("flags", [(), ("-static",)], ids=["dynamic", "static"])
+def test_every_stack_is_whole(tmp_path, flags):
+    program = tmp_path / "musl"
+    command = ["musl-gcc", "-O2", "-x", "c", "-", "-o", program, *flags]
+    subprocess.run(command, input=PROGRAM, text=True, check=True)
+    with started([str(program)]) as target:
+        profile = record_samples(target.pid, SAMPLES, mode="wall")
+        target.assert_unharmed()
+    assert set(profile.stats.stacks) == {StopReason.OUTERMOST}
+    assert profile.stats.frames[Found.CODE] > SAMPLES
+    lines = [line.rpartition(" ")[0].split(";")[1:] for line in sfsample.folded(profile).splitlines()]
+    assert {line[2] for line in lines} == {"main", "work"}  # behind the two functions in which stacks begin
+    working = [line[3:] for line in lines if line[2] == "work"]
+    assert {line[0] for line in working if line} == {"sorts", "prints"}
+    assert all(line[0] == "sorts" for line in working if line[-1:] == ["order"])
+    if flags:  # it has a symbol table
+        assert {tuple(line[:2]) for line in lines} == {
+            ("_start", "libc_start_main_stage2"),
+            ("__clone", "start"),
+        }
+        assert {line[1] for line in working if line[-1:] == ["order"]} <= {"qsort_r"}
