@@ -53,9 +53,9 @@ def record(
     `timeline`: keep when each sample was taken (`Profile.timeline`), `profile`: count into this one, which
     another thread may look at meanwhile, `bad_stacks`: where to keep the incomplete stacks, `kernel`: where
     sleeping threads are in the kernel, too, `stop` False: stop no thread, so those that run are not captured,
-    `max_pause` seconds: wait no longer for a thread to stop, `max_overhead` (0.01: one percent): leave out
-    ticks to stay below this share of the time, `subprocesses`: their descendants too, those born meanwhile
-    included, `tell`: called when ticks were missed, at most once a second.
+    `max_pause` seconds: hold a thread no longer, nor wait so long for it to stop, `max_overhead` (0.01: one
+    percent): leave out ticks to stay below this share of the time, `subprocesses`: their descendants too,
+    those born meanwhile included, `tell`: called when ticks were missed, at most once a second.
 
     A child of yours must not be asked for its end by `Popen.poll`, `wait` or waitpid(2) meanwhile: they also
     answer that we have stopped it, and Popen takes that for its death.  Use waitid(2) with WEXITED and

@@ -64,7 +64,7 @@ class Options(NamedTuple):
     bad_stacks: BadStacks | None = None  # keep the incomplete ones here
     kernel: bool = False  # where sleeping threads are in the kernel
     stop: bool = True  # False: never stop a thread; those that run are not captured
-    max_pause: float = MAX_PAUSE_S  # seconds; wait no longer for a thread to stop
+    max_pause: float = MAX_PAUSE_S  # seconds; wait no longer for a thread to stop, and hold it no longer
     max_overhead: float | None = None  # 0.01: one percent of the elapsed time
 
 

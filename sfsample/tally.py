@@ -106,8 +106,11 @@ class Tally:
         thread.tick, thread.at_ns = until
         return times, wall_ns
 
-    def failed(self, thread: Thread, why: str) -> None:
-        """Count a sample that could not be taken."""
+    def failed(self, thread: Thread, why: str, stop_ns: int = 0) -> None:
+        """Count a sample that could not be taken, and the pause that it has cost."""
+        if stop_ns:
+            self._profile.stats.pauses.add(stop_ns)
+            thread.stopped_ns += stop_ns
         times, _ = self.skip(thread)
         self._profile.stats.captures[Capture.FAILED] += times
         self._profile.stats.note(f"not captured: {why}", times)

@@ -65,6 +65,7 @@ class Watched:
         self._program: tuple[bytes, ...] = ()
         self._tally = Tally(profile, target.pid, target.index, since)
         profile.homes[target.pid] = target.home
+        target.limit_pauses(rules.max_pause_ns)
 
     @property
     def longest_stop_ns(self) -> int:
@@ -194,7 +195,7 @@ class Watched:
                 thread.still = look.asleep
                 tally.skip(thread)
             elif not look.gone:
-                tally.failed(thread, look.why)
+                tally.failed(thread, look.why, look.stop_ns)
             return
         tally.stops(thread, look.stops)
         scheduled = look.snapshot.scheduled

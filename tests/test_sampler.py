@@ -89,6 +89,9 @@ class FakeProcess:
     def settled(self):
         return True
 
+    def limit_pauses(self, most_ns):
+        self.most_ns = most_ns
+
     def read(self, tid):
         return self.readings.get(tid)
 

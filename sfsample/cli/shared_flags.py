@@ -39,7 +39,7 @@ def sampling(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--no-stop", action="store_false", dest="stop",
                         help="stop nothing: threads that run are counted as not captured")  # fmt: skip
     parser.add_argument("--max-pause", type=values.seconds, default=0.005, metavar="TIME",
-                        help="wait no longer for a thread to stop (default: 5ms)")  # fmt: skip
+                        help="let a thread go that is held for longer (default: 5ms)")  # fmt: skip
     parser.add_argument("--max-overhead", type=values.percent, metavar="PERCENT",
                         help="leave out ticks to cost less than this share of the time")  # fmt: skip
     walking(parser)

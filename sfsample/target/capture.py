@@ -16,6 +16,7 @@ from sfsample.target.stack_copy import StackCopy
 from sfsample.target.tracer import PATIENCE_NS, Missed, Tracer
 
 DEFAULT_STACK_BYTES = 256 * 1024
+NO_LIMIT_NS = 1 << 62
 
 
 class Before(NamedTuple):
@@ -40,6 +41,7 @@ class Capturer:
         self.tracer = Tracer(proc.pid, arch, child=child)
         self._before: dict[int, Before] = {}  # of threads that were asked to stop and have not yet
         self._closed = False
+        self.most_ns = NO_LIMIT_NS  # for which a thread may be held
 
     def capture(
         self, tid: int, patience_ns: int = PATIENCE_NS, *, running: bool = False
@@ -53,6 +55,7 @@ class Capturer:
         tracer.rehearse(tid)
         copy.rehearse(tid)
         sp: int | None = None
+        whole = True
         stopped_ns = 0
         after: bytes | None = None
         collecting = gc.isenabled()
@@ -68,7 +71,7 @@ class Capturer:
                 stopped_ns = time.perf_counter_ns()
                 sp = tracer.registers(tid)
                 if sp is not None:
-                    copy.fill(tid, sp)
+                    whole = copy.fill(tid, sp, stopped_ns + self.most_ns)
                     after = counters(tid)
         finally:
             stop_ns = tracer.release()
@@ -81,6 +84,8 @@ class Capturer:
             return missed
         if sp is None:
             return Missed(gone=True, why="killed while it was stopped")
+        if not whole:
+            return Missed(gone=False, why="to copy its stack took longer than --max-pause", stop_ns=stop_ns)
         registers = tracer.dwarf_registers()
         copy.learn_extent(tid, sp)
         eintr = tracer.eintr(tid, registers)

@@ -178,6 +178,10 @@ class LiveProcess:
         """Learn from a walk; True when the same capture would now give more."""
         return self._copy.learn_trampolines(stack) or self._copy.learn_other_stacks(tid, stack)
 
+    def limit_pauses(self, most_ns: int) -> None:
+        """Let a thread go that has been held for longer than that."""
+        self.capturer.most_ns = most_ns
+
     def await_stop(self, seconds: float) -> None:
         """Sleep until a thread that was asked to stop does, but not longer."""
         await_stop(seconds)

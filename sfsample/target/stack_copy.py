@@ -11,6 +11,7 @@ Programs change stacks by themselves too (split stacks, a function that is given
 went on elsewhere is remembered for that thread, and copied as well, as long as its stack leads there.
 """
 
+import time
 from collections.abc import Callable, Iterable, Iterator
 
 from sfsample.arch import Arch
@@ -21,6 +22,8 @@ from sfsample.target.vm import CopyBuffer, read_memory
 _INTERRUPTED = 2  # stacks that signals have interrupted
 _OTHERS = 6  # stacks that a thread's own leads to
 _SAVED = 512  # bytes below a return address in which its frame may have saved registers
+_PIECE = 128 * 1024  # bytes copied between two looks at the clock
+_NEVER_NS = 1 << 63
 _REHEARSED = 1024  # bytes at the top of the stack, read beforehand to have the path warm
 
 StackEnd = Callable[[int], tuple[int, int] | None]
@@ -40,6 +43,7 @@ class StackCopy:
         self._trampolines: set[int] = set()
         self._marks: set[tuple[bytes, int]] = set()  # what to look for, and where the saved sp is from there
         self._base = self._count = self._wanted = 0
+        self._until_ns, self._late = _NEVER_NS, False
         self._extra: list[tuple[int, int]] = []  # address and size of what is in each spare
         self._others: dict[int, tuple[int, ...]] = {}  # of a thread: from where on other stacks are copied
 
@@ -49,22 +53,39 @@ class StackCopy:
         if high:
             self._buffer.fill(tid, high - _REHEARSED, _REHEARSED)
 
-    def fill(self, tid: int, sp: int) -> None:
-        """Copy the stack from `sp`."""
+    def fill(self, tid: int, sp: int, until_ns: int = _NEVER_NS) -> bool:
+        """Copy the stack from `sp`; False: that was given up at `until_ns` (perf_counter_ns)."""
         low, high = self._extents.get(tid, (0, 0))
         self._base = (sp - self._arch.red_zone) & -8
         self._wanted = min(self._slice, high - self._base) if low <= sp < high else self._slice
-        self._count = self._buffer.fill(tid, self._base, self._wanted)
+        self._until_ns, self._late = until_ns, False
+        self._count = self._take(self._buffer, tid, self._base, self._wanted)
         self._extra = []
         if self._marks:
             self._copy_interrupted(tid)
         for start in self._others.get(tid, ()):
             self._copy_extra(tid, start)
+        return not self._late
+
+    def _take(self, buffer: CopyBuffer, tid: int, start: int, size: int) -> int:
+        """Copy to a buffer, piece by piece as long as there is time; return how many bytes."""
+        at = 0
+        while at < size and not self._late:
+            if time.perf_counter_ns() > self._until_ns:
+                self._late = True
+                break
+            piece = min(_PIECE, size - at)
+            got = buffer.fill(tid, start + at, piece, at)
+            at += got
+            if got < piece:
+                break
+        return at
 
     def _copy_extra(self, tid: int, start: int) -> None:
         """Copy another stack, if there is a buffer left."""
         if len(self._extra) < len(self._spares):
-            self._extra.append((start, self._spares[len(self._extra)].fill(tid, start, self._slice)))
+            spare = self._spares[len(self._extra)]
+            self._extra.append((start, self._take(spare, tid, start, self._slice)))
 
     def _copy_interrupted(self, tid: int) -> None:
         """Copy the stacks that signals have interrupted."""

@@ -51,6 +51,7 @@ class Missed(NamedTuple):
 
     `waiting`: it was asked to stop and will; `stop` may be called for it again.
     `asleep`: it was not asked to, because it sleeps; what the scheduler had counted for it.
+    `stop_ns`: for so long it was stopped, and then let go before all was copied.
     """
 
     gone: bool
@@ -58,6 +59,7 @@ class Missed(NamedTuple):
     errno: int = 0
     waiting: bool = False
     asleep: bytes | None = None
+    stop_ns: int = 0
 
 
 class Tracer:

@@ -6,8 +6,8 @@ import pytest
 
 import sfsample
 from sfsample.arch import AMD64
-from sfsample.model import StopReason
-from tests.live.targets import ARCH, HANG_S, wait_until
+from sfsample.model import Capture, StopReason
+from tests.live.targets import ARCH, HANG_S, assert_untraced, wait_until
 from tests.live.test_breakers import compile_c, needs_gcc, started
 
 pytestmark = [pytest.mark.live, needs_gcc]
@@ -35,6 +35,24 @@ SAMPLES = 150 if ARCH is AMD64 else 30  # seconds each where all is emulated
 def user_time(pid: int) -> int:
     """Ticks of CPU time."""
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11])
+
+
+def test_a_stack_that_takes_too_long_to_copy_is_given_up(tmp_path):
+    """A nanosecond is over before the first piece: the thread is let go, counted, and the run goes on."""
+    with started(compile_c(tmp_path, "deep", PROGRAM, "-O2")) as process:
+        stats = (profile := sfsample.Profile(500)).stats
+        sfsample.record(
+            process.pid, HANG_S, rate=500, mode="wall", max_pause=1e-9, profile=profile,
+            should_stop=lambda: stats.captures[Capture.FAILED] >= 20,
+        )  # fmt: skip
+        assert stats.captures[Capture.FAILED] >= 20
+        assert stats.captures[Capture.STOPPED] == 0
+        assert any("--max-pause" in text for text in stats.problems)
+        assert stats.pauses.count >= 20
+        before = user_time(process.pid)
+        wait_until(lambda: user_time(process.pid) > before, "it runs on")
+        assert_untraced(process.pid)
+        process.kill()
 
 
 def test_every_stack_of_a_deep_recursion_is_whole(tmp_path):
