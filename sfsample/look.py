@@ -1,10 +1,11 @@
 """One look at one thread: captured in the gentlest way that tells its stack, unwound, and believed.
 
-Law: a thread that sleeps is read, not stopped.  It is stopped only when its stack hangs on a register that
-was not read and the kernel carries on with its system call afterwards as if nothing had happened; and once
-for each place where it sleeps, since what calls preserve is remembered and tried first the next time.  Where
-it may not be stopped, its frame is searched for on the stack (`found: scan`, unwind/search.py).  That
-libraries are what we take them for is checked before and after: they can be replaced meanwhile.
+Law: a thread that sleeps is read, not stopped, also if it went to sleep just before it was to be stopped.  It
+is stopped only when its stack hangs on a register that was not read and the kernel carries on with its system
+call afterwards as if nothing had happened; and once for each place where it sleeps, since what calls preserve
+is remembered and tried first the next time.  Where it may not be stopped, its frame is searched for on the
+stack (`found: scan`, unwind/search.py).  That libraries are what we take them for is checked before and
+after: they can be replaced meanwhile.
 """
 
 from collections import Counter
@@ -87,7 +88,7 @@ class Looker:
         stops: list[ThreadSnapshot] = []
         for attempt in range(_LOOKS):
             checked = self._check_libraries(tid)
-            taken = self._take(tid, state, patience_ns, running=running and not stops)
+            taken = self._take(tid, state, patience_ns, running=running, again=bool(stops))
             if isinstance(taken, Missed):
                 return taken
             snapshot, stack, reading = taken
@@ -105,10 +106,14 @@ class Looker:
             target.index.expire()  # so that it is seen next time
         return Missed(gone=False, why="libraries were replaced by others while they were looked at")
 
-    def _take(self, tid: int, state: str, patience_ns: int, *, running: bool) -> _Taken | Missed:
+    def _take(self, tid: int, state: str, patience_ns: int, *, running: bool, again: bool) -> _Taken | Missed:
         reading = None if state == "R" else self._target.read(tid)
         if reading is None:
-            stopped = self._capture(tid, state, patience_ns, running=running)
+            stopped = self._capture(tid, state, patience_ns, running=not (running and again))
+            if not running and isinstance(stopped, Missed) and stopped.asleep is not None:
+                reading = self._target.read(tid)  # it has gone to sleep meanwhile
+                stopped = self._capture(tid, state, patience_ns) if reading is None else stopped
+        if reading is None:
             return (
                 stopped if isinstance(stopped, Missed) else (stopped, self._walk_stopped(tid, stopped), None)
             )

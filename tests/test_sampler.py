@@ -453,6 +453,14 @@ def test_a_thread_that_sleeps_is_read_and_not_stopped(clock):
     assert (stats.samples, stats.pauses.count, stats.stacks) == (16, 0, {StopReason.OUTERMOST: 16})
 
 
+def test_a_thread_that_goes_to_sleep_before_it_is_stopped_is_read(process):
+    process.answers[PID] = Missed(gone=False, why="it sleeps", asleep=b"5 0 1")
+    process.readings[PID] = reading(PID, {16: CODE, 7: STACK})
+    stats = record(process, mode="wall").stats
+
+    assert (stats.captures, stats.pauses.count) == ({Capture.READ: 8}, 0)
+
+
 @pytest.mark.parametrize(("state", "restarts", "stops"), [("S", True, 1), ("S", False, 0), ("D", True, 0)])
 def test_it_is_stopped_once_for_a_register_and_only_where_it_does_not_notice(clock, state, restarts, stops):
     needs_rbx = UnwindRow(Rule(3, 8, deref=False), Rule(CFA, -8, deref=True))
