@@ -3,6 +3,7 @@
 The fixtures were written by real kernels and by gcore (scripts/build-cores); what gdb says lies beside them.
 """
 
+import gzip
 import json
 import lzma
 import os
@@ -288,6 +289,9 @@ def test_a_thread_with_too_few_registers_is_shown():
         (core(b""), "no thread is described"),
         (core(ONE, machine=8), "e_machine 8 is none of x86_64, aarch64"),
         (core(ONE)[:40], "shorter than an ELF header"),
+        (gzip.compress(core(ONE)), "unpack it first: gzip -d"),
+        (lzma.compress(core(ONE)), "unpack it first: xz -d"),
+        (bytes.fromhex("28b52ffd 0458"), "unpack it first: zstd -d"),
     ],
 )
 def test_what_is_no_core_file(data, said, tmp_path, capsysbinary):

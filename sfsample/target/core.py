@@ -23,16 +23,26 @@ from sfsample.target.registers import NT_ARM_PAC_MASK, decode, layout_of, pac_fr
 
 _DELETED = " (deleted)"
 _PF_R, _PAGE = 4, 4096
+_PACKED = {  # as systemd-coredump keeps them
+    b"\x28\xb5\x2f\xfd": "zstd",
+    b"\xfd7zXZ": "xz",
+    b"\x1f\x8b": "gzip",
+    b"\x04\x22\x4d\x18": "lz4",
+}
 
 
 def open_elf(path: str) -> ElfImage:
     """Map an ELF file.  Raises FormatError, or OSError."""
+    return ElfImage(_mapped(path), path)
+
+
+def _mapped(path: str) -> mmap:
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
         found = os.fstat(fd)
         if not stat.S_ISREG(found.st_mode) or not found.st_size:
             raise FormatError(path, 0, "is empty or no regular file")
-        return ElfImage(mmap(fd, 0, access=ACCESS_READ), path)
+        return mmap(fd, 0, access=ACCESS_READ)
     finally:
         os.close(fd)
 
@@ -74,12 +84,21 @@ class CoreMemory:
 
 def open_core(path: str, exe: str | None = None, sysroot: str = "") -> "CoreTarget":
     """Return the process that a core file is of.  Raises CoreError."""
+    head = b""
     try:
-        return CoreTarget(open_elf(path), exe, sysroot)
+        data = _mapped(path)
+        head = data[:8]
+        return CoreTarget(ElfImage(data, path), exe, sysroot)
     except (OSError, FormatError) as failure:
         why = failure.strerror if isinstance(failure, OSError) else str(failure)
-        help_line = "it must be a 64-bit ELF core file, as the kernel and gcore write them"
-        raise CoreError(f"cannot read core file: {path}: {why}", help_line) from None
+        raise CoreError(f"cannot read core file: {path}: {why}", _help_for(head)) from None
+
+
+def _help_for(head: bytes) -> str:
+    packer = next((name for magic, name in _PACKED.items() if head.startswith(magic)), None)
+    if packer:
+        return f"it is compressed; unpack it first: {packer} -d < FILE > core"
+    return "it must be a 64-bit ELF core file, as the kernel and gcore write them"
 
 
 class CoreTarget:
