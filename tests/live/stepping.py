@@ -2,8 +2,9 @@
 
 Law: the truth comes from watching, never from unwinding: a call leaves its return address on the stack, and
 the frame that it opened is there until sp has passed that word; a signal's frame is there until rt_sigreturn.
-While code changes to another stack by hand (longjmp, setcontext), or has changed where a signal handler will
-return to, there is no truth for some instructions: those are "unsettled", up to the jump that ends it.
+While code changes to another stack by hand (longjmp, setcontext), or has changed where a signal handler or a
+function will return to, there is no truth for some instructions: those are "unsettled", up to the jump that
+ends it.
 """
 
 import ctypes
@@ -68,9 +69,9 @@ class _Stacks:
         self._interrupted: dict[Entry, int] = {}  # signal entry -> the stack that it interrupted
 
     def leave(self, stack: int, sp: int) -> bool:
-        """Forget the frames below `sp`; whether there were any."""
+        """Forget the frames below `sp`, those of a signal too; whether there were any."""
         entries, before = self.on(stack), len(self.on(stack))
-        while entries and 0 < entries[-1].slot < sp:
+        while entries and 0 < (entries[-1].slot or entries[-1].saved) < sp:
             entries.pop()
         return len(entries) < before
 
@@ -148,8 +149,9 @@ class Stepped:
         return None
 
     def stack_of(self, sp: int) -> int:
+        """Return the end of the mapping: a stack grows at its beginning."""
         mapping = self.mapping(sp)
-        return mapping.start if mapping else 0
+        return mapping.end if mapping else 0
 
     def snapshot(self, state: State) -> ThreadSnapshot:
         """Copy what a sampler copies: the stack, and those that signals have interrupted."""
@@ -168,6 +170,10 @@ class Stepped:
             pieces.append(BytesMemory(base, self.read(base, size)))
         memory = pieces[0] if len(pieces) == 1 else PiecewiseMemory(*pieces)
         return ThreadSnapshot(state.tid, state.registers, memory, False, 0, eintr=False, arch=AMD64)
+
+    def is_true(self, callers: tuple[Entry, ...]) -> bool:
+        """Whether all return addresses are what they were."""
+        return all(self.word(entry.slot) == entry.pc for entry in callers if entry.slot)
 
     # -- stepping
 

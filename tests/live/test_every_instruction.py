@@ -106,7 +106,7 @@ class Judge:
 
     def __call__(self, state: State) -> None:
         self.index.expire()
-        if state.callers is None:
+        if state.callers is None or not self._process.is_true(state.callers):
             self.counts["unsettled"] += 1
             return
         self.counts["instructions"] += 1
@@ -130,7 +130,7 @@ class Judge:
     def check(self, expected: set[str]) -> None:
         """Assert that all that was wrong is explained, and that each exception has occurred."""
         explained = {explain(wrong) for wrong in self.wrong}
-        assert None not in explained, "\n".join(_show(w) for w in self.wrong if explain(w) is None)[:5000]
+        assert None not in explained, "\n".join(show(w) for w in self.wrong if explain(w) is None)[:5000]
         assert explained == expected
         self._proc.close()
 
@@ -149,7 +149,7 @@ def explain(wrong: Wrong) -> str | None:
     return next((name for name, applies in EXCEPTIONS.items() if applies(wrong)), None)
 
 
-def _show(wrong: Wrong) -> str:
+def show(wrong: Wrong) -> str:
     frame, module = wrong.case.frame, wrong.case.module
     place = f"{module.path}+{module.vaddr(frame.pc):#x}" if module else f"{frame.pc:#x}"
     return f"{wrong.stepper or 'stack'} at {place}: {wrong.seen}, not {wrong.case.truth}"
