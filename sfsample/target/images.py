@@ -89,10 +89,14 @@ class ImageOpener:
             if there != here:
                 return False
             compared = True
-        return compared and (image.build_id is not None or self._is_same_file(path, mapping))
+        told = compared and image.build_id is not None
+        return told or self._is_same_file(path, mapping)
 
     def _is_same_file(self, path: str, mapping: Mapping) -> bool:
-        """For files without a build-id.  On btrfs and overlayfs, maps and stat tell different devices."""
+        """Judge files without a build-id, and those whose head is not mapped.
+
+        On btrfs and overlayfs, maps and stat tell different devices.
+        """
         mapped = self._map_file(mapping)
         try:
             return path == mapped or os.path.samestat(os.stat(path), os.stat(mapped))

@@ -86,7 +86,7 @@ def test_code_that_was_copied_to_anonymous_memory(tmp_path, flags):
     """Programs do it to have their code on huge pages (node --use-largepages): maps names no file there."""
     with started(compile_c(tmp_path, "moved", MOVED, *flags)) as process:
         try:
-            profile = sfsample.record(process.pid, 1.0)
+            profile = record_samples(process.pid)
         finally:
             process.kill()
     stacks = [line.rpartition(" ")[0] for line in sfsample.folded(profile).splitlines()]
@@ -94,3 +94,33 @@ def test_code_that_was_copied_to_anonymous_memory(tmp_path, flags):
     assert stacks[0].startswith("moved;_start;")
     assert stacks[0].endswith(";main;outer;inner")
     assert profile.stats.stacks == {"outermost": profile.stats.samples}
+
+
+HEADLESS = """
+#include <stdio.h>
+#include <sys/mman.h>
+#define KEEP __attribute__((noinline))
+extern char __ehdr_start[];
+KEEP void inner(void)
+{
+    volatile char frame[300];
+    puts("ready");
+    fflush(stdout);
+    for (volatile long i = 0;; i++) frame[i % 300] = 1;
+}
+KEEP void outer(void) { volatile char frame[100]; frame[0] = 1; inner(); __asm__ volatile(""); }
+int main(void) { munmap(__ehdr_start, 4096); outer(); }
+"""
+
+
+@pytest.mark.parametrize("flags", [[], ["-Wl,--build-id=none"]], ids=["build-id", "none"])
+def test_a_file_whose_head_is_no_longer_mapped(tmp_path, flags):
+    """Nothing in memory tells which file it is, but the kernel does."""
+    with started(compile_c(tmp_path, "headless", HEADLESS, "-Wl,-z,now", *flags)) as process:
+        try:
+            profile = record_samples(process.pid)
+        finally:
+            process.kill()
+    stacks = {line.rpartition(" ")[0] for line in sfsample.folded(profile).splitlines()}
+    assert stacks
+    assert all(";main;outer;inner" in stack for stack in stacks), stacks
