@@ -245,7 +245,6 @@ class Looker:
     def keep_only(self, tids: Iterable[int]) -> None:
         """Drop what is kept for threads that have ended."""
         alive = set(tids)
-        self._unwinder.keep_only(alive)
         self._expected = {tid: modules for tid, modules in self._expected.items() if tid in alive}
         self._asked = {tid: asleep for tid, asleep in self._asked.items() if tid in alive}
         self._last = {tid: last for tid, last in self._last.items() if tid in alive}

@@ -134,11 +134,11 @@ found_of = itemgetter(Frame._fields.index("found"))  # of thousands of frames, t
 
 
 def common_tail(frames: tuple[Frame, ...], others: tuple[Frame, ...]) -> int:
-    """Return how many of the outermost frames are the same objects; what follows the same one is the same."""
+    """Return how many of the outermost frames are equal; quick where they are the same objects."""
     same, limit = 0, min(len(frames), len(others))
     while same < limit:
         middle = (same + limit + 1) // 2
-        if frames[-middle] is others[-middle]:
+        if frames[-middle : len(frames) - same] == others[-middle : len(others) - same]:
             same = middle
         else:
             limit = middle - 1

@@ -1,43 +1,32 @@
 """The fast lane: steps whose rows are known and plain, without a call of ours for each frame.
 
-Law: it gives the answer that `Ladder.step` would give, or stops one frame before it would not.  A row is
-plain when it finds the CFA from sp or fp, and the return address and fp on the stack.  It is entered here
-only after `Ladder` believed the first stepper that knew the pc; a return address is followed only if it was
-stepped from before, so it is known to be executable, and out of a guess only if a guess that led to it was
-believed before.  Registers other than sp, fp and pc are not followed:
-whoever needs them gets the rows of the frames passed, from `row`.
+Law: it gives the answer that `Ladder.step` would give, or stops one frame before it would not.  It is entered
+here only after `Ladder` believed the first stepper that knew the pc; a return address is followed only if it
+was stepped from before, so it is known to be executable, and out of a guess only if a guess that led to it
+was believed before.  Registers other than sp, fp and pc are not followed: whoever needs them gets the rows of
+the frames passed, from `row`.
 """
-
-from typing import NamedTuple
 
 from sfsample.arch import Arch
 from sfsample.memory import Words
-from sfsample.model import CFA, Frame, Rule
+from sfsample.model import Frame
+from sfsample.unwind.plan import Plan, plan_of
 from sfsample.unwind.row import UnwindRow
+from sfsample.unwind.stretch import FORK, LONGEST, MET, NEW, Start, Stretches
 
 _WORD = 8
 _UNKNOWN_FP = -1  # leads to no aligned CFA
-_ALL_BITS = (1 << 64) - 1
-
-
-class _Plan(NamedTuple):
-    by_fp: bool  # the CFA is fp + cfa, otherwise sp + cfa
-    cfa: int
-    ra: int  # where the return address is, from the CFA
-    fp: int | None  # where the caller's fp is, from the CFA; None: unchanged
-    found: str
-    guess: bool
-    row: UnwindRow
 
 
 class FastLane:
     """The plain rows of one ladder, by pc."""
 
     def __init__(self) -> None:
-        self._at_call: dict[int, _Plan] = {}  # frames whose pc is a return address
-        self._exact: dict[int, _Plan] = {}
+        self._at_call: dict[int, Plan] = {}  # frames whose pc is a return address
+        self._exact: dict[int, Plan] = {}
         self._ends: set[int] = set()  # return addresses of outermost frames
         self._guessed: set[int] = set()  # return addresses to which guesses have led
+        self._stretches = Stretches(self._at_call)
 
     def clear(self) -> None:
         """Forget everything: the mappings have changed."""
@@ -45,6 +34,7 @@ class FastLane:
         self._exact.clear()
         self._ends.clear()
         self._guessed.clear()
+        self._stretches.clear()
 
     def learn(self, frame: Frame, row: UnwindRow, found: str, arch: Arch, caller: int | None) -> None:
         """Note the row that was believed at `frame.pc`, and led to the pc `caller`, if it is plain."""
@@ -52,7 +42,7 @@ class FastLane:
             if not frame.exact:
                 self._ends.add(frame.pc)
             return
-        plan = _plan(row, found, arch)
+        plan = plan_of(row, found, arch)
         if plan is not None:
             (self._exact if frame.exact else self._at_call)[frame.pc] = plan
             if row.guess and caller is not None:
@@ -66,24 +56,44 @@ class FastLane:
         """Return the row of a frame that was passed."""
         return (self._exact if frame.exact else self._at_call)[frame.pc].row
 
-    def run(self, frame: Frame, fp: int | None, words: Words, room: int) -> tuple[list[Frame], Frame, int]:
-        """Step from `frame` at most `room` times; return the frames passed, the one reached, and its fp."""
+    def run(self, frame: Frame, fp: int | None, words: Words, room: int) -> tuple[list[Frame], Frame]:
+        """Step from `frame` at most `room` times; return the frames passed, and the one reached."""
         base, view = words
         pc, sp, _, found, exact = frame
-        known, ends, guessed, new = self._at_call, self._ends, self._guessed, tuple.__new__
-        plan = (self._exact if exact else known).get(pc)
+        plans, ends, guessed, new = self._at_call, self._ends, self._guessed, tuple.__new__
+        stretches, known = self._stretches, self._stretches.at
+        plan = (self._exact if exact else plans).get(pc) if not sp % _WORD else None
         passed: list[Frame] = []
+        starts: list[Start] = []  # of stretches to learn
         if fp is None:
             fp = _UNKNOWN_FP
         while plan is not None and len(passed) < room:
+            stretch = FORK if exact else known.get((pc, sp), NEW)
+            if stretch is NEW:
+                known[pc, sp] = MET
+            elif stretch is MET:
+                if not starts or len(passed) >= starts[-1][0] + LONGEST:
+                    starts.append((len(passed), fp))
+            elif stretch is not FORK and stretch.found is found:
+                fits = stretches.fitting(stretch, fp, words)
+                if fits and len(fits.frames) <= room - len(passed):
+                    passed += fits.frames
+                    pc, sp, _, found, _ = fits.end
+                    if fits.fp_at is not None:
+                        fp = view[fits.fp_at - base >> 3]
+                    plan = plans.get(pc)
+                    continue
             by_fp, offset, ra_at, fp_at, next_found, guess, _ = plan
-            cfa = (fp if by_fp else sp) + offset
-            if cfa <= sp or cfa % _WORD:
-                break
+            if by_fp:
+                cfa = fp + offset
+                if cfa <= sp or cfa % _WORD:
+                    break
+            else:
+                cfa = sp + offset
             at = cfa - base  # positive, and so is the return address's place; that of fp may be below sp
             try:
                 ra = view[at + ra_at >> 3]
-                plan = known.get(ra)
+                plan = plans.get(ra)
                 if (plan is None and ra not in ends) or (guess and ra not in guessed):
                     break
                 if fp_at is not None:
@@ -94,27 +104,6 @@ class FastLane:
                 break
             passed.append(new(Frame, (pc, sp, cfa, found, exact)))
             pc, sp, found, exact = ra, cfa, next_found, False
-        return passed, Frame(pc, sp, None, found, exact), fp
-
-
-def _plan(row: UnwindRow, found: str, arch: Arch) -> _Plan | None:
-    """Translate a plain row; None: it is not plain."""
-    registers = dict(row.registers)
-    cfa, ra, fp = row.cfa, row.ra, registers.get(arch.fp)
-    if arch.sp in registers:
-        return None
-    mangled = row.mangled and arch.ra_mask != _ALL_BITS
-    odd = row.signal or row.called or row.slides or mangled or not row.sp_known or arch.sp_adjust
-    if odd or cfa.deref or cfa.expression or cfa.base not in (arch.sp, arch.fp) or cfa.offset % _WORD:
-        return None
-    if ra is None or not _is_slot(ra) or ra.offset < -_WORD:
-        return None
-    if not (arch.fp in row.kept if fp is None else _is_slot(fp)):
-        return None
-    return _Plan(cfa.base == arch.fp, cfa.offset, ra.offset, None if fp is None else fp.offset, found,
-                 row.guess, row)  # fmt: skip
-
-
-def _is_slot(rule: Rule) -> bool:
-    """Whether the value is an aligned word of the frame."""
-    return rule.base == CFA and rule.deref and not rule.expression and rule.offset % _WORD == 0
+        reached = new(Frame, (pc, sp, None, found, exact))
+        stretches.learn(passed, reached, starts, words)
+        return passed, reached

@@ -4,7 +4,7 @@ Law: the order of steppers is policy and stands here once.  Every walk ends with
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from sfsample.memory import words_at
@@ -16,7 +16,6 @@ from sfsample.unwind.frame_pointer import FramePointerStepper
 from sfsample.unwind.ladder import Ladder, Rung, Step, Walk
 from sfsample.unwind.leaf import LeafStepper
 from sfsample.unwind.null_call import NullCallStepper
-from sfsample.unwind.outer import Outer, remembered, run
 from sfsample.unwind.plt import PltStepper
 from sfsample.unwind.row import Caller, apply_row
 from sfsample.unwind.scan import ScanStepper
@@ -63,8 +62,6 @@ class Unwinder:
     ) -> None:
         self._index = index
         self._max_frames = max_frames
-        self._outer: dict[int, Outer] = {}  # of threads with deep stacks
-        self._generation = index.generation
         rungs = [Rung(of_process(stepper, index)) for stepper in steppers]
         self._ladder = Ladder(index, rungs, last=False)
         self._second = Ladder(index, sorted(rungs, key=_rank), last=True)
@@ -141,11 +138,8 @@ class Unwinder:
         return self._go(Walk(snapshot), ladder)
 
     def _go(self, walk: Walk, ladder: Ladder) -> Stack:
-        self._forget_stale(ladder)
-        while True:
-            self._run_ahead(walk, ladder)
-            if ladder.lane.is_end(walk.frame):
-                return self._end(walk, ladder, StopReason.OUTERMOST)
+        ladder.forget_stale()
+        while not self._run_ahead(walk, ladder):
             step = ladder.step(walk)
             if isinstance(step, StopReason):
                 return self._end(walk, ladder, step)
@@ -153,41 +147,23 @@ class Unwinder:
             if len(walk.passed) >= self._max_frames:
                 walk.frame = walk.passed.pop()
                 return self._end(walk, ladder, StopReason.MAX_FRAMES)
+        return Stack((*walk.passed, walk.frame), StopReason.OUTERMOST)
 
-    def _run_ahead(self, walk: Walk, ladder: Ladder) -> None:
-        """Go on as far as rows are known and plain."""
-        words = words_at(walk.memory, walk.frame.sp)
+    def _run_ahead(self, walk: Walk, ladder: Ladder) -> bool:
+        """Go on as far as rows are known and plain; True: to the outermost frame."""
+        lane, words = ladder.lane, words_at(walk.memory, walk.frame.sp)
         if words is None:
-            return
+            return lane.is_end(walk.frame)
         fp, room = walk.registers.get(walk.arch.fp), self._max_frames - 1 - len(walk.passed)
-        before = self._outer.get(walk.snapshot.tid) if ladder is self._ladder else None
-        found = run(ladder.lane, walk.frame, fp, words, room=room, outer=before)
-        walk.passed += found.passed
-        walk.frame = found.frame
-        if ladder.lane.is_end(walk.frame):
-            if ladder is self._ladder:
-                self._remember(walk.snapshot.tid, remembered(found, words, before))
-        else:
-            for frame in found.passed:
-                caller = apply_row(ladder.lane.row(frame), walk.registers, walk.memory, walk.arch)
-                assert isinstance(caller, Caller)  # noqa: S101 - our own invariant: the lane's law
-                walk.registers = caller.registers
-
-    def _remember(self, tid: int, outer: Outer | None) -> None:
-        if outer is not None:
-            self._outer[tid] = outer
-        else:
-            self._outer.pop(tid, None)
-
-    def keep_only(self, tids: Collection[int]) -> None:
-        """Drop what is kept for other threads."""
-        self._outer = {tid: outer for tid, outer in self._outer.items() if tid in tids}
-
-    def _forget_stale(self, ladder: Ladder) -> None:
-        ladder.forget_stale()
-        if self._index.generation != self._generation:
-            self._generation = self._index.generation
-            self._outer.clear()
+        passed, walk.frame = lane.run(walk.frame, fp, words, room)
+        walk.passed += passed
+        if lane.is_end(walk.frame):
+            return True
+        for frame in passed:
+            caller = apply_row(lane.row(frame), walk.registers, walk.memory, walk.arch)
+            assert isinstance(caller, Caller)  # noqa: S101 - our own invariant: the lane's law
+            walk.registers = caller.registers
+        return False
 
     def _end(self, walk: Walk, ladder: Ladder, reason: StopReason) -> Stack:
         frames = (*walk.passed, walk.frame)

@@ -1,0 +1,228 @@
+"""Stacks that were walked before, in part: the answer is that of an unwinder that has seen nothing."""
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sfsample.memory import BytesMemory
+from sfsample.model import CFA, Frame, Rule, StopReason, common_tail
+from sfsample.profile import Location, Places
+from sfsample.unwind.unwinder import Unwinder
+from tests.builders.walks import CODE, FP, LEAF, OUTERMOST, STACK, Says, index_of, snapshot, words
+from tests.test_lane import CELLS, SITES, Unseen
+from tests.test_lane import ROWS as KINDS
+
+BIG = LEAF._replace(cfa=Rule(7, 24, deref=False))
+FRAME = LEAF._replace(cfa=Rule(FP, 16, deref=False), registers=((FP, Rule(CFA, -16, deref=True)),), kept=(3,))
+SIZES = {CODE + 0x10: 1, CODE + 0x20: 1, CODE + 0x30: 3, CODE + 0x40: 2, CODE + 0x50: 2}
+ROWS = {
+    CODE: LEAF, CODE + 0x10: LEAF, CODE + 0x20: LEAF, CODE + 0x30: BIG, CODE + 0x40: FRAME,
+    CODE + 0x50: FRAME, CODE + 0x100: OUTERMOST,
+}  # fmt: skip
+TOP = STACK + 0x10000
+MOST = 10_000
+
+
+def stack_of(functions: list[int]):
+    """Return a thread in the first of these functions, called by the second, and so on; it ends at TOP."""
+    size = 1 + sum(SIZES[function] for function in functions)
+    base = TOP - 8 * size
+    made = [functions[0] if functions else CODE + 0x100]
+    frames = []  # where those are whose CFA hangs on fp
+    for function, caller in zip(functions, [*functions[1:], CODE + 0x100], strict=True):
+        if ROWS[function] is FRAME:
+            frames.append(len(made))
+        made += [0] * (SIZES[function] - 1) + [caller]
+    for slot, above in zip(frames, [*frames[1:], None], strict=False):
+        made[slot] = 0 if above is None else base + 8 * above
+    data = b"".join(word.to_bytes(8, "little") for word in made)
+    fp = base + 8 * frames[0] if frames else 0
+    return snapshot(BytesMemory(base, data), sp=base, rbp=fp)
+
+
+def unwinder() -> Unwinder:
+    return Unwinder(index_of(), steppers=(Says(ROWS),), max_frames=MOST)
+
+
+def warm() -> Unwinder:
+    """One that has learnt the rows."""
+    made = unwinder()
+    for function in SIZES:
+        made.walk(stack_of([function, function]))
+    return made
+
+
+def passed_at_once(known: Unwinder, taken) -> int:
+    """Walk; return how many frames were not found by steps."""
+    stretches, made = known._ladder.lane._stretches, []
+    fitting = stretches.fitting
+    stretches.fitting = lambda *asked: made.append(fitting(*asked)) or made[-1]
+    known.walk(taken)
+    stretches.fitting = fitting
+    return sum(len(stretch.frames) for stretch in made if stretch)
+
+
+def calls(seed: int, count: int) -> list[int]:
+    return random.Random(seed).choices([*SIZES], k=count)  # noqa: S311
+
+
+@pytest.mark.parametrize("inner", [0, 1, 5, 63, 64, 65, 200, 900])
+def test_what_is_below_may_change(inner):
+    known = warm()
+    outer = calls(1, 1500)
+    for _ in range(3):
+        before = known.walk(stack_of(calls(2, 40) + outer))
+    stack = known.walk(stack_of(calls(3, inner) + outer))
+
+    assert before.stop_reason is stack.stop_reason is StopReason.OUTERMOST
+    assert stack == unwinder().walk(stack_of(calls(3, inner) + outer))
+    assert common_tail(before.frames, stack.frames) >= 1500
+    assert passed_at_once(known, stack_of(calls(4, inner) + outer)) > 1400
+
+
+@pytest.mark.parametrize("depth", [2, 5, 30, 63, 64, 65, 66, 129])
+def test_what_has_been_seen_twice_is_passed_at_once(depth):
+    known, taken = warm(), stack_of(calls(1, depth))
+
+    known.walk(taken)
+    known.walk(taken)
+    assert [passed_at_once(known, taken) for _ in range(2)] == [depth, depth]
+
+
+@pytest.mark.parametrize("at", [0, 1, 10, 700, 1400, 1498, 1499])
+def test_a_call_in_the_middle_that_is_another_one_now(at):
+    """Of the same size, so that everything above is where it was."""
+    known = warm()
+    functions = calls(1, 1500)
+    functions[at] = CODE + 0x10
+    for _ in range(3):
+        known.walk(stack_of(functions))
+    functions[at] = CODE + 0x20
+    taken = stack_of(functions)
+
+    for _ in range(3):
+        assert known.walk(taken) == unwinder().walk(taken)
+    assert passed_at_once(known, taken) > 1400
+
+
+def test_any_word_may_be_another_one():
+    """Each word of a stack in turn, in place of each of many others."""
+    chance, fresh = random.Random(11), index_of()  # noqa: S311
+    taken = stack_of(calls(8, 25))
+    base, view = taken.memory.words
+    instead = [*SIZES, CODE + 0x100, CODE + 8, 0, *(base + 8 * n for n in range(0, len(view), 3))]
+    known = warm()
+    for at in range(len(view)):
+        for word in chance.sample(instead, 4):
+            for _ in range(3):
+                known.walk(taken)  # what was cut is learnt again, sooner or later
+            words = [*view[:at], word, *view[at + 1 :]]
+            data = b"".join(w.to_bytes(8, "little") for w in words)
+            other = taken._replace(memory=BytesMemory(base, data))
+            expected = Unwinder(fresh, steppers=(Says(ROWS),), max_frames=MOST).walk(other)
+            assert known.walk(other) == expected
+        known = warm() if at % 5 == 0 else known
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.data())
+def test_any_rows_any_words(data):
+    """Rows of every kind, words and registers changed one at a time: what was kept is never in the way."""
+    sites = st.sampled_from(SITES)
+    rows = {site: data.draw(st.sampled_from(KINDS)) for site in SITES[:-1]} | {SITES[-1]: OUTERMOST}
+    cells = data.draw(st.lists(st.one_of(sites, CELLS), min_size=4, max_size=40))
+    registers = {FP: data.draw(CELLS)}
+    index = index_of()
+    known = Unwinder(index, steppers=(Says(rows),), max_frames=data.draw(st.integers(2, 40)))
+    for at, cell in data.draw(st.lists(st.tuples(st.integers(-1, 39), st.one_of(sites, CELLS)), max_size=12)):
+        if at < 0:
+            registers = {FP: cell}
+        elif at < len(cells):
+            cells[at] = cell
+        taken = snapshot(words(*cells))
+        taken.registers.update(registers)
+        slow = Unwinder(index, steppers=(Says(rows),), max_frames=known._max_frames)
+        expected = slow.walk(taken._replace(memory=Unseen(taken.memory)))
+        for _ in range(3):
+            assert known.walk(taken) == expected
+
+
+def test_any_change_gives_what_a_new_unwinder_gives():
+    known, chance = warm(), random.Random(7)  # noqa: S311
+    functions = calls(5, 2000)
+    for _ in range(60):
+        cut, length = chance.randrange(len(functions)), chance.randrange(60)
+        functions = (
+            chance.choices([*SIZES], k=length) + functions[cut if chance.random() < 0.1 else cut % 100 :]
+        )
+        if len(functions) < 600:
+            functions = calls(chance.randrange(100), 2000)
+        taken = stack_of(functions)
+        assert known.walk(taken) == unwinder().walk(taken)
+
+
+def test_threads_are_not_confused():
+    """Not even those whose stacks lie at the same addresses, one after the other."""
+    known = warm()
+    one, other = stack_of(calls(1, 1500)), stack_of(calls(2, 1500))._replace(tid=2)
+    for taken in (one, other) * 3:
+        assert known.walk(taken) == unwinder().walk(taken)
+
+
+def test_what_is_kept_has_limits():
+    known = warm()
+    stretches = known._ladder.lane._stretches
+    most = 0
+    for seed in range(120):
+        for _ in range(3):
+            known.walk(stack_of(calls(seed, 1000)))
+        most = max(most, stretches._frames)
+        assert stretches._frames <= 1 << 16
+        assert len(stretches.at) <= 1 << 14
+    assert most > stretches._frames  # they were forgotten on the way
+
+
+def test_a_stretch_goes_with_the_mappings():
+    known, taken = warm(), stack_of(calls(1, 30))
+    for _ in range(3):
+        known.walk(taken)
+    known._index.refresh(force=True)
+
+    assert passed_at_once(known, taken) == 0
+    assert known.walk(taken) == unwinder().walk(taken)
+
+
+def test_the_limit_of_frames_holds():
+    outer = calls(1, 1500)
+    known = Unwinder(index_of(), steppers=(Says(ROWS),), max_frames=1520)
+    for _ in range(3):
+        known.walk(stack_of(outer))
+    stack = known.walk(stack_of(calls(2, 50) + outer))
+
+    assert (len(stack.frames), stack.stop_reason) == (1520, StopReason.MAX_FRAMES)
+
+
+def test_deep_stacks_that_differ_are_different_keys():
+    places = [Location(None, n, n) for n in range(3000)]
+    one, same, other = (
+        Places(places),
+        Places(list(places)),
+        Places([*places[:1234], places[0], *places[1235:]]),
+    )
+
+    assert (hash(one), one) == (hash(same), same)
+    assert one != other
+    assert len({one: 1, same: 2, other: 3}) == 2
+    assert hash(Places(places[:50])) == hash(tuple(places[:50]))
+
+
+def test_the_frames_that_two_stacks_have_in_common():
+    ours, theirs = (Frame(n, n, n, "x", exact=False) for n in range(2)), ()
+    one, two = ours
+    assert common_tail((one, two), theirs) == 0
+    assert common_tail((one, two), (two,)) == 1
+    assert common_tail((one, one, two), (one, two)) == 2
+    assert common_tail((two, one, two, one), (two, two, two, one)) == 2  # the same place in different company
+    assert common_tail((one,) * 5, (one,) * 9) == 5
