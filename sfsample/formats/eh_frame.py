@@ -20,7 +20,7 @@ from sfsample.formats.cfi import CfaRule, CfiMachine, CfiRow, CfiRule, Cie
 from sfsample.formats.dwarf_bytes import OMIT, DwarfBytes
 from sfsample.formats.eh_frame_hdr import eh_frame_address, search_table
 
-__all__ = ["CfaRule", "CfiRow", "CfiRule", "Cie", "EhFrame", "Fde", "eh_frame_address"]
+__all__ = ["CfaRule", "CfiRow", "CfiRule", "Cie", "EhFrame", "Fde", "Held", "eh_frame_address"]
 
 # The longest seen is 40 bytes.  Without a limit, many FDEs could each name another part of one huge CIE.
 _MAX_CIE = 0x1000
@@ -37,6 +37,14 @@ class Fde(NamedTuple):
     offset: int  # of the entry in the section
     program_begin: int  # the call frame instructions, as offsets in the section
     program_end: int
+
+
+class Held(NamedTuple):
+    """A row, and the vaddrs from `start` up to `end` at which it holds."""
+
+    start: int
+    end: int
+    row: CfiRow
 
 
 class _Entry(NamedTuple):
@@ -81,15 +89,29 @@ class EhFrame:
 
     def row_at(self, vaddr: int) -> CfiRow | None:
         """Return the row that holds at `vaddr`, None where nothing covers it."""
+        held = self.held_at(vaddr)
+        return held.row if held else None
+
+    def held_at(self, vaddr: int) -> Held | None:
+        """Return the row that holds at `vaddr`, and where else it surely does."""
         fde = self.find(vaddr)
         if fde is None:
             return None
-        program = self._program(fde)
-        machine = CfiMachine(fde.cie)
-        for next_location in machine.run(program, fde.start):
-            if next_location > vaddr:
+        program, machine = self._program(fde), CfiMachine(fde.cie)
+        start, end = fde.start, fde.start + fde.size
+        for location in machine.run(program, start):
+            if location > vaddr:
+                end = min(location, end)
                 break
-        return machine.row(program)
+            start = location
+        row = machine.row(program)
+        return Held(start, end, row) if self._is_one(start, end - 1) else Held(vaddr, vaddr + 1, row)
+
+    def _is_one(self, first: int, last: int) -> bool:
+        """Whether one FDE describes all of this, and none lies in between."""
+        if self._table is None:
+            return self._find_by_walk(first) == self._find_by_walk(last)
+        return self._table.locate(first) == self._table.locate(last)
 
     def rows(self, fde: Fde) -> Iterator[tuple[int, CfiRow]]:
         """Yield every row with the vaddr it starts at; an advance by nothing gives a row of no length."""

@@ -10,6 +10,7 @@ from sfsample.formats.eh_frame import CfiRow, CfiRule, EhFrame
 from sfsample.model import CFA, Found, Frame, Rule
 from sfsample.modules.module import Module
 from sfsample.unwind.row import UnwindRow
+from sfsample.unwind.stepper import Reach, here
 
 
 class EhFrameStepper:
@@ -20,6 +21,14 @@ class EhFrameStepper:
     def row_at(self, frame: Frame, module: Module | None, arch: Arch) -> UnwindRow | None:
         """Return the CFI row at the frame's pc."""
         return None if module is None else _row_at(module.eh_frame, frame, module, arch)
+
+    def reach(self, frame: Frame, module: Module, arch: Arch) -> Reach:  # noqa: ARG002 - the protocol
+        """Return where the row is the same."""
+        try:
+            held = module.eh_frame.held_at(module.vaddr(frame.pc)) if module.eh_frame else None
+        except FormatError:  # which `row_at` has told
+            held = None
+        return here(frame) if held is None else (module.address(held.start), module.address(held.end))
 
 
 class DebugFrameStepper:

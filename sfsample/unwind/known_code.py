@@ -11,8 +11,10 @@ from typing import NamedTuple
 from sfsample.model import Frame
 from sfsample.modules.module import Module
 from sfsample.unwind.row import UnwindRow
+from sfsample.unwind.stepper import Reach, here
 
 REACH = 96  # bytes before and after a pc that a pattern may span
+_FAR = 1024
 
 
 class Code(NamedTuple):
@@ -20,18 +22,28 @@ class Code(NamedTuple):
 
     pattern: re.Pattern[bytes]
     row: UnwindRow
+    sign: bytes  # that are in whatever it matches
 
 
-def code(pattern: bytes, row: UnwindRow) -> Code:
+def code(pattern: bytes, row: UnwindRow, sign: bytes = b"") -> Code:
     """Return an entry of a table."""
-    return Code(re.compile(pattern, re.DOTALL), row)
+    return Code(re.compile(pattern, re.DOTALL), row, sign)
 
 
 def row_among(codes: Iterable[Code], frame: Frame, module: Module) -> UnwindRow | None:
     """Return the row of the first pattern, anywhere near the pc, that has the frame in its group."""
     first, text = module.code_near(frame.pc, REACH)
-    matches = ((known.row, match) for known in codes for match in known.pattern.finditer(text))
+    found = (known for known in codes if known.sign in text)
+    matches = ((known.row, match) for known in found for match in known.pattern.finditer(text))
     return next((row for row, match in matches if _is_in(frame, module, match, first)), None)
+
+
+def reach_without(signs: Iterable[bytes], frame: Frame, module: Module) -> Reach:
+    """Return the addresses around a pc of which no sign is near; the pc alone if one is."""
+    first, text = module.code_near(frame.pc, _FAR + REACH)
+    if any(sign in text for sign in signs):
+        return here(frame)
+    return max(first, frame.pc - _FAR), min(first + len(text), frame.pc + _FAR)
 
 
 def row_at(codes: Iterable[Code], start: int, frame: Frame, module: Module) -> UnwindRow | None:

@@ -16,7 +16,7 @@ from sfsample.modules.index import ModuleIndex
 from sfsample.unwind.bottom import is_bottom
 from sfsample.unwind.lane import FastLane
 from sfsample.unwind.row import Caller, UnwindRow, apply_row, first_missing
-from sfsample.unwind.stepper import Stepper
+from sfsample.unwind.stepper import Reach, Stepper, here, reach_of
 
 _WORD = 8
 _MOST_DOUBTS = 1000
@@ -104,6 +104,8 @@ class Ladder:
                 if first:
                     caller = outcome.caller.registers[walk.arch.pc] if isinstance(outcome, Step) else None
                     self.lane.learn(walk.frame, row, rung.found, walk.arch, caller)
+                    if self.lane.knows(walk.frame) and walk.frame.exact and not row.guess:
+                        self.lane.widen(walk.frame.pc, self._reach(rung, walk.frame, walk.arch))
                 return outcome
             first = False
             if not doubted and (not row.guess or outcome is StopReason.REGISTER_UNKNOWN):
@@ -112,6 +114,16 @@ class Ladder:
         if nobody and self._index.mapping(walk.frame.lookup_pc) is None:
             return StopReason.NO_MODULE
         return failure
+
+    def _reach(self, rung: Rung, frame: Frame, arch: Arch) -> Reach:
+        """Return the addresses around an exact pc for which those up to this one answer the same."""
+        module, mapping = self._index.find(frame.pc), self._index.mapping(frame.pc)
+        if module is None or mapping is None:
+            return here(frame)
+        asked = self._rungs[: self._rungs.index(rung) + 1]
+        reaches = [reach_of(one.stepper, frame, module, arch) for one in asked]
+        lows, highs = zip(*reaches, (mapping.start, mapping.end), strict=True)
+        return max(lows), min(highs)
 
     def lacking(self, walk: Walk) -> UnwindRow | None:
         """Return the row that wants a register which is unknown, for the CFA or the return address."""

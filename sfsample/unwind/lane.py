@@ -7,11 +7,14 @@ was believed before.  Registers other than sp, fp and pc are not followed: whoev
 the frames passed, from `row`.
 """
 
+from bisect import bisect_right
+
 from sfsample.arch import Arch
 from sfsample.memory import Words
 from sfsample.model import Frame
 from sfsample.unwind.plan import Plan, plan_of
 from sfsample.unwind.row import UnwindRow
+from sfsample.unwind.stepper import Reach
 from sfsample.unwind.stretch import FORK, LONGEST, MET, NEW, Start, Stretches
 
 _WORD = 8
@@ -24,6 +27,8 @@ class FastLane:
     def __init__(self) -> None:
         self._at_call: dict[int, Plan] = {}  # frames whose pc is a return address
         self._exact: dict[int, Plan] = {}
+        self._lows: list[int] = []  # where the reaches begin of plans for exact pcs, in order
+        self._reaches: list[tuple[int, Plan]] = []  # where each ends, and the plan
         self._ends: set[int] = set()  # return addresses of outermost frames
         self._guessed: set[int] = set()  # return addresses to which guesses have led
         self._stretches = Stretches(self._at_call)
@@ -32,6 +37,8 @@ class FastLane:
         """Forget everything: the mappings have changed."""
         self._at_call.clear()
         self._exact.clear()
+        self._lows.clear()
+        self._reaches.clear()
         self._ends.clear()
         self._guessed.clear()
         self._stretches.clear()
@@ -48,6 +55,24 @@ class FastLane:
             if row.guess and caller is not None:
                 self._guessed.add(caller)
 
+    def knows(self, frame: Frame) -> bool:
+        """Whether a frame can be stepped from."""
+        return frame.pc in (self._exact if frame.exact else self._at_call)
+
+    def widen(self, pc: int, reach: Reach) -> None:
+        """Note that the plan of an exact pc is that of all addresses from one up to another."""
+        low, high = reach
+        at = bisect_right(self._lows, low)
+        self._lows.insert(at, low)
+        self._reaches.insert(at, (high, self._exact[pc]))
+
+    def _plan_at(self, pc: int) -> Plan | None:
+        """Return the plan of an exact pc."""
+        plan = self._exact.get(pc)
+        if plan is None and (at := bisect_right(self._lows, pc)) and pc < self._reaches[at - 1][0]:
+            plan = self._exact[pc] = self._reaches[at - 1][1]
+        return plan
+
     def is_end(self, frame: Frame) -> bool:
         """Whether nobody called this frame."""
         return not frame.exact and frame.pc in self._ends
@@ -62,7 +87,7 @@ class FastLane:
         pc, sp, _, found, exact = frame
         plans, ends, guessed, new = self._at_call, self._ends, self._guessed, tuple.__new__
         stretches, known = self._stretches, self._stretches.at
-        plan = (self._exact if exact else plans).get(pc) if not sp % _WORD else None
+        plan = None if sp % _WORD else self._plan_at(pc) if exact else plans.get(pc)
         passed: list[Frame] = []
         starts: list[Start] = []  # of stretches to learn
         if fp is None:

@@ -11,6 +11,7 @@ from sfsample.model import CFA, Found, Frame, Rule
 from sfsample.modules.index import IsCode
 from sfsample.modules.module import Module
 from sfsample.unwind.row import UnwindRow
+from sfsample.unwind.stepper import EVERYWHERE, Reach
 
 _PAGE = 4096
 
@@ -41,3 +42,7 @@ class NullCallStepper:
     def row_at(self, frame: Frame, module: Module | None, arch: Arch) -> UnwindRow | None:
         """Return the row of a function's first instruction, where there is no function."""
         return _row(arch) if module is None and frame.exact and not self._is_code(frame.pc) else None
+
+    def reach(self, frame: Frame, module: Module, arch: Arch) -> Reach:  # noqa: ARG002 - the protocol
+        """Say that it has no answer anywhere in a module."""
+        return EVERYWHERE

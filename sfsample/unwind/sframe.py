@@ -10,6 +10,7 @@ from sfsample.formats.sframe import SFrameFre, SFrameTable
 from sfsample.model import CFA, Found, Frame, Rule
 from sfsample.modules.module import Module
 from sfsample.unwind.row import UnwindRow
+from sfsample.unwind.stepper import EVERYWHERE, Reach, here
 
 _OUTERMOST = UnwindRow(Rule(CFA, 0, deref=False), None)
 
@@ -33,6 +34,10 @@ class SFrameStepper:
             if fre is not None:
                 return to_row(fre, table)
         return None
+
+    def reach(self, frame: Frame, module: Module, arch: Arch) -> Reach:  # noqa: ARG002 - the protocol
+        """Say that a module has no tables."""
+        return here(frame) if module.sframe else EVERYWHERE
 
 
 def to_row(fre: SFrameFre, table: SFrameTable) -> UnwindRow:

@@ -10,7 +10,9 @@ from functools import cache
 from sfsample.arch import Arch, SignalFrame
 from sfsample.model import Found, Frame, Rule
 from sfsample.modules.module import Module
+from sfsample.unwind.known_code import reach_without
 from sfsample.unwind.row import UnwindRow
+from sfsample.unwind.stepper import Reach
 
 
 @cache
@@ -38,3 +40,7 @@ class SignalFrameStepper:
             if frame.exact and module.code(frame.pc - inside, len(code)) == code:
                 return _row(arch, kind)
         return None
+
+    def reach(self, frame: Frame, module: Module, arch: Arch) -> Reach:
+        """Return where no trampoline is."""
+        return reach_without((kind.code for kind in arch.signal_frames), frame, module)

@@ -11,8 +11,9 @@ musl src/thread/x86_64/clone.s, arch/x86_64/crt_arch.h; Go src/runtime/asm_amd64
 from sfsample.arch import AARCH64, AMD64, S390X, Arch
 from sfsample.model import CFA, Found, Frame, Rule
 from sfsample.modules.module import Module
-from sfsample.unwind.known_code import code, row_among, row_at
+from sfsample.unwind.known_code import REACH, code, reach_without, row_among, row_at
 from sfsample.unwind.row import UnwindRow
+from sfsample.unwind.stepper import Reach, here
 
 _OUTERMOST = UnwindRow(Rule(CFA, 0, deref=False), None)
 
@@ -46,17 +47,34 @@ _AMD64_ANYWHERE = (
     code(
         rb"(?P<here>(?:\xf3\x0f\x1e\xfa)?\x48\x89\xdc\x48\x8b\x3c\x24\x48\x85\xff\x74.\xe8....\x48\x89\xc7\xe8....)",
         _OUTERMOST,
+        sign=b"\x48\x89\xdc\x48\x8b\x3c\x24",
     ),
     # glibc clone, clone3: mov $56 or $435,%eax; syscall; test %rax,%rax; jl; je; ret
-    code(rb"\xb8(?:\x38\x00|\xb3\x01)\x00\x00(?P<here>\x0f\x05\x48\x85\xc0\x7c.\x74.\xc3)", _AROUND_CLONE),
+    code(
+        rb"\xb8(?:\x38\x00|\xb3\x01)\x00\x00(?P<here>\x0f\x05\x48\x85\xc0\x7c.\x74.\xc3)",
+        _AROUND_CLONE,
+        sign=b"\x0f\x05\x48\x85\xc0\x7c",
+    ),
     # musl clone: syscall; test %eax,%eax; jne; xor %ebp,%ebp; pop %rdi; call *%r9
-    code(rb"(?P<here>\x0f\x05\x85\xc0\x75.)\x31\xed\x5f\x41\xff\xd1", _AROUND_CLONE),
-    code(rb"\x0f\x05\x85\xc0\x75.(?P<here>\x31\xed\x5f\x41\xff\xd1)", _OUTERMOST),
+    code(
+        rb"(?P<here>\x0f\x05\x85\xc0\x75.)\x31\xed\x5f\x41\xff\xd1",
+        _AROUND_CLONE,
+        sign=b"\x31\xed\x5f\x41\xff\xd1",
+    ),
+    code(
+        rb"\x0f\x05\x85\xc0\x75.(?P<here>\x31\xed\x5f\x41\xff\xd1)",
+        _OUTERMOST,
+        sign=b"\x31\xed\x5f\x41\xff\xd1",
+    ),
     # Go runtime.goexit, to whose second instruction a goroutine's function returns: nop; call; nop
-    code(rb"\x90(?P<here>)\xe8....\x90", _OUTERMOST),
+    code(rb"\x90(?P<here>)\xe8....\x90", _OUTERMOST, sign=b"\x90\xe8"),
     # Go runtime.mcall, which has left the goroutine's stack and does not return to it: mov 56(%r14),%rsp;
     # push %rax; mov (%rdx),%r12; call *%r12; pop %rax; jmp.  (Its table takes the word below for a caller.)
-    code(rb"\x49\x8b\x66\x38(?P<here>\x50\x4c\x8b\x22\x41\xff\xd4)\x90?\x58\xe9", _OUTERMOST),
+    code(
+        rb"\x49\x8b\x66\x38(?P<here>\x50\x4c\x8b\x22\x41\xff\xd4)\x90?\x58\xe9",
+        _OUTERMOST,
+        sign=b"\x49\x8b\x66\x38\x50\x4c\x8b\x22\x41\xff\xd4",
+    ),
 )
 _AMD64_AT_ENTRY = (
     # glibc and musl _start: xor %ebp,%ebp, and up to its first call
@@ -69,7 +87,11 @@ _AMD64_AT_ENTRY = (
 )
 _A64_ANYWHERE = (
     # glibc clone, clone3: svc #0; cmp x0, #0; b.eq; b.lt; ret
-    code(rb"(?P<here>\x01\0\0\xd4\x1f\0\0\xf1...\x54)...\x54\xc0\x03\x5f\xd6", _AROUND_CLONE_A64),
+    code(
+        rb"(?P<here>\x01\0\0\xd4\x1f\0\0\xf1...\x54)...\x54\xc0\x03\x5f\xd6",
+        _AROUND_CLONE_A64,
+        sign=b"\x01\0\0\xd4",
+    ),
 )
 _A64_AT_ENTRY = (
     # crt1.o's _start, whose table says it an instruction late: nop or bti c; mov x29, #0; mov x30, #0
@@ -77,8 +99,16 @@ _A64_AT_ENTRY = (
 )
 _S390X_ANYWHERE = (
     # glibc clone: svc; ltgr %r2,%r2; je; lmg %r6,%r7,48(%r15); jgl; clone3: the same without lmg
-    code(rb"(?P<here>\x0a.\xb9\x02\0\x22\xa7\x84..)\xeb\x67\xf0\x30\0\x04\xc0\x44", _AROUND_CLONE_S390X),
-    code(rb"(?P<here>\x0a.\xb9\x02\0\x22\xa7\x84..)\xc0\x44", _AROUND_CLONE3_S390X),
+    code(
+        rb"(?P<here>\x0a.\xb9\x02\0\x22\xa7\x84..)\xeb\x67\xf0\x30\0\x04\xc0\x44",
+        _AROUND_CLONE_S390X,
+        sign=b"\xb9\x02\0\x22\xa7\x84",
+    ),
+    code(
+        rb"(?P<here>\x0a.\xb9\x02\0\x22\xa7\x84..)\xc0\x44",
+        _AROUND_CLONE3_S390X,
+        sign=b"\xb9\x02\0\x22\xa7\x84",
+    ),
 )
 _S390X_AT_ENTRY = (
     # glibc's ld.so: lgr %r2,%r15; aghi %r15,-160; xc 0(8,%r15),0(%r15); brasl %r14,_dl_start; ...; br %r8
@@ -103,3 +133,9 @@ class StartStepper:
         entry, machine = module.address(module.image.entry), arch.machine
         at_entry = row_at(_AT_ENTRY.get(machine, ()), entry, frame, module)
         return at_entry or row_among(_ANYWHERE.get(machine, ()), frame, module)
+
+    def reach(self, frame: Frame, module: Module, arch: Arch) -> Reach:
+        """Return where nothing begins."""
+        entry = module.address(module.image.entry)
+        low, high = reach_without((known.sign for known in _ANYWHERE.get(arch.machine, ())), frame, module)
+        return here(frame) if low - REACH <= entry <= high + REACH else (low, high)

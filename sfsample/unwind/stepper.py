@@ -12,6 +12,9 @@ from sfsample.modules.index import ModuleIndex
 from sfsample.modules.module import Module
 from sfsample.unwind.row import UnwindRow
 
+Reach = tuple[int, int]  # from an address up to another
+EVERYWHERE = (0, 1 << 64)
+
 
 class Stepper(Protocol):
     """A source of unwind rows.  `found` labels the frames that it steps to."""
@@ -24,6 +27,21 @@ class Stepper(Protocol):
     def row_at(self, frame: Frame, module: Module | None, arch: Arch) -> UnwindRow | None:
         """Return the row for `frame.pc`, whose code lies in `module` (None: in no ELF object)."""
         ...
+
+
+def here(frame: Frame) -> Reach:
+    """Return the reach of an answer that may be another one at the next address."""
+    return frame.pc, frame.pc + 1
+
+
+def reach_of(stepper: Stepper, frame: Frame, module: Module, arch: Arch) -> Reach:
+    """Return the addresses around an exact pc, of the same module, at which a stepper's answer is the same.
+
+    A stepper may say so by a method `reach`; it spares asking it for each pc of a function.
+    """
+    reach = getattr(stepper, "reach", None)
+    told: Reach = here(frame) if reach is None else reach(frame, module, arch)
+    return told
 
 
 def of_process(stepper: Stepper, index: ModuleIndex) -> Stepper:

@@ -1,0 +1,76 @@
+"""Where a stepper's answer is said to be the same: there it is, in what is installed here."""
+
+import random
+from pathlib import Path
+
+import pytest
+
+from sfsample.arch import AMD64
+from sfsample.formats.elf import ElfImage
+from sfsample.model import Found, Frame
+from sfsample.modules.module import Module
+from sfsample.unwind.stepper import reach_of
+from sfsample.unwind.unwinder import DEFAULT_STEPPERS, Unwinder
+from tests.builders.installed import library
+from tests.builders.walks import CODE, LEAF, OUTERMOST, Says, index_of, pcs, snapshot, words
+
+BIAS = 0x7F00_0000_0000
+SAYING = [stepper for stepper in DEFAULT_STEPPERS if hasattr(stepper, "reach")]
+
+
+def frame(pc: int) -> Frame:
+    return Frame(pc, 0, None, Found.CONTEXT, exact=True)
+
+
+@pytest.mark.parametrize("name", ["libc.so.6", "ld-linux-x86-64.so.2", "libstdc++.so.6"])
+def test_all_the_way_the_answer_is_the_same(name):
+    path = library(name)
+    image = ElfImage(Path(path).read_bytes(), path)
+    module, chance = Module(image, BIAS, path), random.Random(name)  # noqa: S311
+    low, high = image.executable[0]
+    wide = 0
+    for _ in range(150):
+        pc = BIAS + chance.randrange(low, high)
+        for stepper in SAYING:
+            first, end = reach_of(stepper, frame(pc), module, AMD64)
+            assert first <= pc < end
+            expected = stepper.row_at(frame(pc), module, AMD64)
+            within = max(first, BIAS + low), min(end, BIAS + high)
+            others = {within[0], within[1] - 1, *(chance.randrange(*within) for _ in range(12))}
+            assert all(stepper.row_at(frame(other), module, AMD64) == expected for other in others)
+            wide += within[1] - within[0] > 1
+    assert wide > 150
+
+
+class Reaching(Says):
+    """Its answer at a pc is that of 16 bytes around."""
+
+    def __init__(self, rows) -> None:
+        super().__init__({pc + n: row for pc, row in rows.items() for n in range(-8, 8)})
+
+    def reach(self, asked, module, arch):  # noqa: ARG002 - the protocol
+        return asked.pc - 8 & -16 | 8, (asked.pc - 8 & -16 | 8) + 16
+
+
+@pytest.mark.parametrize(
+    ("kind", "asked"), [(Reaching, {CODE, CODE + 24}), (Says, {CODE, CODE + 7, CODE + 24})]
+)
+def test_an_answer_is_taken_for_its_reach_and_no_further(kind, asked):
+    rows = {
+        CODE: LEAF,
+        CODE + 0x10: OUTERMOST,
+        CODE + 0x20: LEAF._replace(cfa=LEAF.cfa._replace(offset=16)),
+    }
+    said = Reaching(rows) if kind is Reaching else Says({**Reaching(rows).rows})
+    unwinder = Unwinder(index_of(), steppers=(said,))
+    memory = words(CODE + 0x10, CODE + 0x10)
+    for pc in (CODE, CODE + 7, CODE, CODE + 24, CODE + 7):
+        stack = unwinder.walk(snapshot(memory, pc=pc))
+        assert pcs(stack) == [pc - CODE, 0x10]
+        assert stack.frames[0].cfa == stack.frames[0].sp + (16 if pc == CODE + 24 else 8)
+    assert {frame.pc for frame in said.asked if frame.exact} == asked
+
+    unwinder._index.refresh(force=True)
+    said.asked.clear()
+    unwinder.walk(snapshot(memory, pc=CODE + 7))
+    assert CODE + 7 in {frame.pc for frame in said.asked}
