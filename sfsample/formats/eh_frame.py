@@ -24,6 +24,7 @@ __all__ = ["CfaRule", "CfiRow", "CfiRule", "Cie", "EhFrame", "Fde", "Held", "eh_
 
 # The longest seen is 40 bytes.  Without a limit, many FDEs could each name another part of one huge CIE.
 _MAX_CIE = 0x1000
+_MOST_DECODED = 512  # functions, and bytes of the instructions of one
 _PCREL_SDATA4 = 0x1B
 _ADDRESSES = (1 << 64) - 1
 
@@ -45,6 +46,9 @@ class Held(NamedTuple):
     start: int
     end: int
     row: CfiRow
+
+
+Rows = tuple[tuple[int, CfiRow], ...]  # with the vaddr that each starts at
 
 
 class _Entry(NamedTuple):
@@ -79,6 +83,7 @@ class EhFrame:
         self._debug = debug
         self._table = None if hdr is None else search_table(hdr, hdr_vaddr, byteorder, address_size)
         self._index: list[Fde] | None = None
+        self._rows: dict[int, Rows] = {}
         self._cies: dict[int, Cie | FormatError] = {}
         self.damaged: dict[int, FormatError] = {}
 
@@ -90,22 +95,42 @@ class EhFrame:
     def row_at(self, vaddr: int) -> CfiRow | None:
         """Return the row that holds at `vaddr`, None where nothing covers it."""
         held = self.held_at(vaddr)
-        return held.row if held else None
+        return held.row._replace(rules=dict(held.row.rules)) if held else None
 
     def held_at(self, vaddr: int) -> Held | None:
-        """Return the row that holds at `vaddr`, and where else it surely does."""
+        """Return the row that holds at `vaddr`, not to be changed, and where else it surely does."""
         fde = self.find(vaddr)
         if fde is None:
             return None
+        rows = self._decoded(fde)
+        if not rows:
+            return self._executed(fde, vaddr)
+        at = bisect_right(rows, vaddr, key=itemgetter(0))
+        start, end = rows[at - 1][0], min(rows[at][0] if at < len(rows) else _ADDRESSES, fde.start + fde.size)
+        if end - start > 1 and not self._is_one(start, end - 1):
+            start, end = vaddr, vaddr + 1
+        return Held(start, end, rows[at - 1][1])
+
+    def _decoded(self, fde: Fde) -> Rows:
+        """Return the rows of a function, kept; none where one is damaged, or too many."""
+        rows = self._rows.get(fde.offset)
+        if rows is None:
+            try:
+                rows = tuple(self.rows(fde)) if fde.program_end - fde.program_begin <= _MOST_DECODED else ()
+            except FormatError:
+                rows = ()
+            if len(self._rows) >= _MOST_DECODED:
+                self._rows.clear()
+            self._rows[fde.offset] = rows
+        return rows
+
+    def _executed(self, fde: Fde, vaddr: int) -> Held:
+        """Execute the program as far as it is needed."""
         program, machine = self._program(fde), CfiMachine(fde.cie)
-        start, end = fde.start, fde.start + fde.size
-        for location in machine.run(program, start):
+        for location in machine.run(program, fde.start):
             if location > vaddr:
-                end = min(location, end)
                 break
-            start = location
-        row = machine.row(program)
-        return Held(start, end, row) if self._is_one(start, end - 1) else Held(vaddr, vaddr + 1, row)
+        return Held(vaddr, vaddr + 1, machine.row(program))
 
     def _is_one(self, first: int, last: int) -> bool:
         """Whether one FDE describes all of this, and none lies in between."""

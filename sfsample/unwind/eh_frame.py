@@ -45,11 +45,11 @@ def _row_at(table: EhFrame | None, frame: Frame, module: Module, arch: Arch) -> 
     if table is None or module.image.machine != arch.machine:
         return None
     try:
-        row = table.row_at(module.vaddr(frame.lookup_pc))
+        held = table.held_at(module.vaddr(frame.lookup_pc))
     except FormatError as damage:
         module.lose(damage)
         return None
-    return None if row is None else to_row(row, arch)
+    return None if held is None else to_row(held.row, arch)
 
 
 def to_row(row: CfiRow, arch: Arch) -> UnwindRow:

@@ -48,7 +48,7 @@ def reach_without(signs: Iterable[bytes], frame: Frame, module: Module) -> Reach
 
 def row_at(codes: Iterable[Code], start: int, frame: Frame, module: Module) -> UnwindRow | None:
     """Return the row of the first pattern that begins at `start` and has the frame in its group."""
-    first, text = module.code_near(frame.pc, REACH)
+    first, text = module.code_near(frame.pc, REACH) if abs(start - frame.pc) <= REACH else (0, b"")
     if not 0 <= start - first < len(text):
         return None
     matches = ((known.row, known.pattern.match(text, start - first)) for known in codes)

@@ -16,10 +16,12 @@ from sfsample.modules.index import ModuleIndex
 from sfsample.unwind.bottom import is_bottom
 from sfsample.unwind.lane import FastLane
 from sfsample.unwind.row import Caller, UnwindRow, apply_row, first_missing
-from sfsample.unwind.stepper import Reach, Stepper, here, reach_of
+from sfsample.unwind.stepper import Reach, Stepper, reach_of
 
 _WORD = 8
 _MOST_DOUBTS = 1000
+_BLOCK = 1024
+_NOWHERE: tuple[Reach, None] = (0, 0), None
 
 
 class Walk:
@@ -67,6 +69,30 @@ class Rung:
         self.stepper = stepper
         self.found = stepper.found
         self.rows: dict[tuple[int, bool], UnwindRow | None] = {}
+        self._reaches: dict[int, tuple[Reach, UnwindRow | None]] = {}  # the last one of each block of code
+
+    def clear(self) -> None:
+        """Forget all answers."""
+        self.rows.clear()
+        self._reaches.clear()
+
+    def ask(self, frame: Frame, index: ModuleIndex, arch: Arch) -> UnwindRow | None:
+        """Return the row at a pc; an exact one may lie where an answer that was given before reaches."""
+        pc, module = frame.pc, index.find(frame.lookup_pc)
+        if not frame.exact or module is None:
+            return self.stepper.row_at(frame, module, arch)
+        (low, high), row = self._reaches.get(pc // _BLOCK, _NOWHERE)
+        if not low <= pc < high:
+            row = self.stepper.row_at(frame, module, arch)
+            mapping, (low, high) = index.mapping(pc), reach_of(self.stepper, frame, module, arch)
+            if mapping is not None:
+                self._reaches[pc // _BLOCK] = (max(low, mapping.start), min(high, mapping.end)), row
+        return row
+
+    def reach(self, pc: int) -> Reach:
+        """Return how far the answer at an exact pc reaches that was asked for last."""
+        reach, _ = self._reaches.get(pc // _BLOCK, _NOWHERE)
+        return reach if reach[0] <= pc < reach[1] else (pc, pc + 1)
 
 
 class Ladder:
@@ -86,7 +112,7 @@ class Ladder:
             self._generation = self._index.generation
             self.lane.clear()
             for rung in self._rungs:
-                rung.rows.clear()
+                rung.clear()
 
     def step(self, walk: Walk) -> Step | StopReason:
         """Step from where the walk stands to the caller, or say why not."""
@@ -105,7 +131,7 @@ class Ladder:
                     caller = outcome.caller.registers[walk.arch.pc] if isinstance(outcome, Step) else None
                     self.lane.learn(walk.frame, row, rung.found, walk.arch, caller)
                     if self.lane.knows(walk.frame) and walk.frame.exact and not row.guess:
-                        self.lane.widen(walk.frame.pc, self._reach(rung, walk.frame, walk.arch))
+                        self.lane.widen(walk.frame.pc, self._reach(rung, walk.frame.pc))
                 return outcome
             first = False
             if not doubted and (not row.guess or outcome is StopReason.REGISTER_UNKNOWN):
@@ -115,14 +141,10 @@ class Ladder:
             return StopReason.NO_MODULE
         return failure
 
-    def _reach(self, rung: Rung, frame: Frame, arch: Arch) -> Reach:
-        """Return the addresses around an exact pc for which those up to this one answer the same."""
-        module, mapping = self._index.find(frame.pc), self._index.mapping(frame.pc)
-        if module is None or mapping is None:
-            return here(frame)
-        asked = self._rungs[: self._rungs.index(rung) + 1]
-        reaches = [reach_of(one.stepper, frame, module, arch) for one in asked]
-        lows, highs = zip(*reaches, (mapping.start, mapping.end), strict=True)
+    def _reach(self, last: Rung, pc: int) -> Reach:
+        """Return the addresses around an exact pc for which those up to `last` answer the same."""
+        reaches = [rung.reach(pc) for rung in self._rungs[: self._rungs.index(last) + 1]]
+        lows, highs = zip(*reaches, strict=True)
         return max(lows), min(highs)
 
     def lacking(self, walk: Walk) -> UnwindRow | None:
@@ -160,9 +182,9 @@ class Ladder:
         try:
             return rung.rows[frame.pc, frame.exact]
         except KeyError:
-            module = self._index.find(frame.lookup_pc)
+            self._index.find(frame.lookup_pc)  # which may find that the mappings have changed
             self.forget_stale()
-            row = rung.rows[frame.pc, frame.exact] = rung.stepper.row_at(frame, module, arch)
+            row = rung.rows[frame.pc, frame.exact] = rung.ask(frame, self._index, arch)
             return row
 
     def _outcome(self, rung: Rung, row: UnwindRow, walk: Walk) -> Step | StopReason:
