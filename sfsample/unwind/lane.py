@@ -62,6 +62,8 @@ class FastLane:
     def widen(self, pc: int, reach: Reach) -> None:
         """Note that the plan of an exact pc is that of all addresses from one up to another."""
         low, high = reach
+        if high - low <= 1:
+            return
         at = bisect_right(self._lows, low)
         self._lows.insert(at, low)
         self._reaches.insert(at, (high, self._exact[pc]))
