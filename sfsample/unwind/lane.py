@@ -15,7 +15,7 @@ from sfsample.model import Frame
 from sfsample.unwind.plan import Plan, plan_of
 from sfsample.unwind.row import UnwindRow
 from sfsample.unwind.stepper import Reach
-from sfsample.unwind.stretch import FORK, LONGEST, MET, NEW, Start, Stretches
+from sfsample.unwind.stretch import FORK, LONGEST, NEW, ONCE, TWICE, Start, Stretches
 
 _WORD = 8
 _UNKNOWN_FP = -1  # leads to no aligned CFA
@@ -96,9 +96,9 @@ class FastLane:
             fp = _UNKNOWN_FP
         while plan is not None and len(passed) < room:
             stretch = FORK if exact else known.get((pc, sp), NEW)
-            if stretch is NEW:
-                known[pc, sp] = MET
-            elif stretch is MET:
+            if stretch is NEW or stretch is ONCE:
+                known[pc, sp] = ONCE if stretch is NEW else TWICE
+            elif stretch is TWICE:
                 if not starts or len(passed) >= starts[-1][0] + LONGEST:
                     starts.append((len(passed), fp))
             elif stretch is not FORK and stretch.found is found:

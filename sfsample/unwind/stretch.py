@@ -38,7 +38,8 @@ class Stretch(NamedTuple):
 
 _EMPTY: Final = struct.Struct("").unpack_from
 _NONE: Final = Stretch("", None, _EMPTY, (), (), (), Frame(0, 0, None, "", exact=False), None)
-NEW, MET, FORK = (_NONE._replace(fp_at=n) for n in range(3))  # places: never met, met once, where ways part
+# places: never met, met once, met twice, where ways part
+NEW, ONCE, TWICE, FORK = (_NONE._replace(fp_at=n) for n in range(4))
 
 
 class Stretches:
