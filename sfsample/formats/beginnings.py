@@ -17,8 +17,12 @@ _MOST_CODE = 1 << 24
 _REFERENCES = re.compile(rb"(?:\xe8|\x8d[\x05\x0d\x15\x1d\x25\x2d\x35\x3d])(?=(....))", re.DOTALL)
 _SYMBOL = Struct("<IBBHQQ")  # name, info, other, section, value, size
 _STT_FUNC = 2
-_ALIGNED = 16
-_ENDS = (b"\xc3", b"\xcc", b"\xf4")  # ret, int3, hlt
+_BEFORE = 9
+_END = re.compile(  # ret, int3, nop, hlt; ud2; call or jmp; longer nops
+    rb"(?:[\xc3\xcc\x90\xf4]|\x0f\x0b|[\xe8\xe9]....|\xeb.|\xff[\xd0-\xd7\xe0-\xe7]"
+    rb"|\x0f\x1f(?:\0|\x40\0|\x44\0\0|\x80\0{4}|\x84\0{5}))\Z",
+    re.DOTALL,
+)
 
 
 def beginnings(image: ElfImage) -> list[int]:
@@ -31,10 +35,11 @@ def beginnings(image: ElfImage) -> list[int]:
 
 
 def _may_begin(image: ElfImage, vaddr: int) -> bool:
-    """Whether a function may begin there: aligned, as compilers do, or behind one that has ended."""
+    """Whether a function may begin there: what is before it does not go on, or is padding."""
     if not any(start <= vaddr < end for start, end in image.executable):
         return False
-    return vaddr % _ALIGNED == 0 or bytes(image.loaded(vaddr - 1, 1) or b"") in _ENDS
+    before = image.loaded(vaddr - _BEFORE, _BEFORE)
+    return before is None or _END.search(bytes(before)) is not None
 
 
 def _targets(image: ElfImage, start: int, end: int) -> Iterator[int]:

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from sfsample.formats.amd64 import SP, Instruction, Load, Set, Step, Store, instruction
 
 ReadBytes = Callable[[int], bytes]  # code from an address on, as much as an instruction may need
+Begins = Callable[[int], bool]  # whether a function is known to begin at an address
 _LONGEST_SEARCH = 300  # instructions of a function that is called
 _DEEPEST = 8  # calls in calls
 _MOST_EFFORT = 5000  # instructions for one answer, those of called functions included
@@ -90,11 +91,16 @@ class Visit(NamedTuple):
     state: State
 
 
+def _unknown(_: int) -> bool:
+    return False
+
+
 class Flow:
     """The code of one module, or of one process's generated code.  `ends`: functions that do not return."""
 
-    def __init__(self, read: ReadBytes, ends: Container[object] = ()) -> None:
+    def __init__(self, read: ReadBytes, ends: Container[object] = (), begins: Begins = _unknown) -> None:
         self._read = read
+        self._begins = begins
         self._instructions: dict[int, Instruction | None] = {}
         self._ends = ends
         self._returns: dict[int, bool] = {}
@@ -119,8 +125,10 @@ class Flow:
     def _visits(self, start: int, depth: int) -> Iterator[Visit]:
         seen: set[tuple[int, Value | None]] = set()
         near, behind_calls = deque([(start, State())]), deque[tuple[int | None, int, State]]()
+        called = False
         while near or behind_calls:
             if not near:
+                called = True
                 callee, address, state = behind_calls.popleft()
                 if callee is not None and not self._comes_back(callee, depth + 1):
                     continue
@@ -138,6 +146,8 @@ class Flow:
             state = state.after(found.steps)
             if found.jump is not None:
                 near.append((found.jump, state))
+            if found.falls and (called or found.calls) and self._begins(found.end):
+                continue  # code does not go on into the next function: the call did not return
             if found.calls:
                 behind_calls.append((found.target, found.end, state))
             elif found.falls:
@@ -151,7 +161,7 @@ class Flow:
     def _comes_back(self, function: int, depth: int) -> bool:
         if function in self._ends:
             return False
-        if depth > _DEEPEST or not self._left:
+        if depth > _DEEPEST:
             return True
         if function not in self._returns:
             self._returns[function] = True  # for one that calls itself
@@ -160,7 +170,10 @@ class Flow:
                 count += 1
                 if _comes_back(visit):
                     return True
-            self._returns[function] = count >= _LONGEST_SEARCH or not self._left
+            if not self._left:  # not known: then the way behind the call is not gone
+                del self._returns[function]
+                return False
+            self._returns[function] = count >= _LONGEST_SEARCH
         return self._returns[function]
 
 

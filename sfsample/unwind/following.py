@@ -29,12 +29,16 @@ class CodeOfFile:
     """The code of one file, wherever it is mapped."""
 
     def __init__(self, image: ElfImage) -> None:
-        self._flow = Flow(lambda vaddr: _read(image, vaddr), NoReturn(image))
+        self._flow = Flow(lambda vaddr: _read(image, vaddr), NoReturn(image), self._begins)
         self._image = image
 
     @cached_property
     def _beginnings(self) -> list[int]:
         return beginnings(self._image)
+
+    def _begins(self, vaddr: int) -> bool:
+        position = bisect_right(self._beginnings, vaddr) - 1
+        return position >= 0 and self._beginnings[position] == vaddr
 
     def row_at(self, pc: int, *, exact: bool) -> UnwindRow | None:
         """Return the row at an instruction, or behind a call."""
