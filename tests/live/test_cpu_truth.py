@@ -22,7 +22,7 @@ pytestmark = [
     pytest.mark.skipif(shutil.which("gcc") is None, reason="no gcc to build the target with"),
 ]
 
-_SAMPLES = 200
+_SAMPLES = 80
 _SIGMAS = 4.0
 _BLUR = 0.03  # of the CPU time: what is charged to a thread while it is put on a processor or taken off
 SOURCE = r"""
@@ -113,7 +113,7 @@ def test_shares_are_those_of_the_cpu_time(program, others):
         with started([str(program), "1", "{fd}", "sleeps"]) as target:
             target.await_ready()
             before = truth(target)
-            profile = record_samples(target.pid, _SAMPLES, rate=200)
+            profile = record_samples(target.pid, _SAMPLES, rate=400)
             expected = shares(truth(target) - before)
             target.assert_unharmed()
     counts = seen(profile)
