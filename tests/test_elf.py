@@ -1,5 +1,6 @@
 """ELF images: invented files for each statement, mutated real ones for the rest."""
 
+import tracemalloc
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
 
@@ -374,3 +375,16 @@ def test_any_notes(notes):
     for byteorder in ("little", "big"):
         found = build_id_of(notes, byteorder)
         assert found is None or bytes.fromhex(found)
+
+
+def test_many_files_of_one_kind_cost_little_memory():
+    data = elf([TEXT])
+    tracemalloc.start()
+    try:
+        images = [ElfImage(data, "x") for _ in range(100)]
+        used, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert len(images) == 100
+    assert used < 100 * 20_000  # what pyelftools knows of their kind takes 80,000
