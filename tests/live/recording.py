@@ -15,6 +15,7 @@ from sfsample.unwind.unwinder import DEFAULT_STEPPERS
 from tests.live.targets import HANG_S
 
 _PATIENCE_S = 4 * HANG_S  # a target that shares its processor with many others is seldom seen running
+_PAUSE_S = 1.0  # on a machine under load, a pause that is abandoned is no failure of ours
 
 
 def record_samples(
@@ -34,7 +35,7 @@ def record_samples(
     def record(_: object) -> Profile:
         target = LiveProcess(pid)
         try:
-            sampler = Sampler([target], Options(rate, _PATIENCE_S, mode, steppers))
+            sampler = Sampler([target], Options(rate, _PATIENCE_S, mode, steppers, max_pause=_PAUSE_S))
             stats = sampler.profile.stats
             waiting = [begun]
 
