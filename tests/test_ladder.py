@@ -275,6 +275,19 @@ def test_no_doubt_where_a_register_was_only_supposed():
     assert not unwinder.doubts
 
 
+@pytest.mark.parametrize(("sp", "whole"), [(STACK, True), (STACK + 16, False)], ids=["leaf", "frame"])
+def test_a_register_that_an_innermost_leaf_leaves_alone(sp, whole):
+    """As __libc_arm_za_disable leaves x13: the table of its caller says so; what has a frame is no leaf."""
+    leaf = UnwindRow(Rule(AARCH64.sp, sp - STACK, deref=False), Rule(AARCH64.ra, 0, deref=False))
+    caller = UnwindRow(Rule(AARCH64.sp, 0, deref=False), Rule(13, 0, deref=False))
+    rows = Says({CODE: leaf, CODE + 0x10: caller, CODE + 0x20: OUTERMOST})
+    at = {AARCH64.pc: CODE, AARCH64.sp: STACK, AARCH64.ra: CODE + 0x10, 13: CODE + 0x20}
+    snapshot = ThreadSnapshot(1, at, words(0), False, 0, eintr=False, arch=AARCH64)
+    stack = Unwinder(index_of(), steppers=(rows,)).walk(snapshot)
+
+    assert pcs(stack) == ([0, 0x10, 0x20] if whole else [0, 0x10])
+
+
 def test_where_a_scan_finds_the_return_address_on_other_machines():
     s390x = ScanStepper().row_at(Frame(CODE, 0, None, Found.CONTEXT, exact=True), None, S390X)
     aarch64 = ScanStepper().row_at(Frame(CODE, 0, None, Found.CONTEXT, exact=True), None, AARCH64)

@@ -9,7 +9,20 @@ from sfsample.modules.index import ModuleIndex
 from sfsample.modules.module import Module
 from sfsample.unwind.row import UnwindRow
 from sfsample.unwind.unwinder import Unwinder
-from tests.builders.walks import CODE, FP, LEAF, OUTERMOST, STACK, Says, index_of, pcs, snapshot, text, words
+from tests.builders.walks import (
+    CODE,
+    FP,
+    LEAF,
+    OUTERMOST,
+    SP,
+    STACK,
+    Says,
+    index_of,
+    pcs,
+    snapshot,
+    text,
+    words,
+)
 
 START, ASLEEP, CALL, OTHER, INDIRECT, STUB, BY_STUB, END = (
     0x400,
@@ -21,6 +34,7 @@ START, ASLEEP, CALL, OTHER, INDIRECT, STUB, BY_STUB, END = (
     0x380,
     0x500,
 )
+RETURN = 9
 BY_FP = UnwindRow(
     Rule(FP, 16, deref=False), Rule(CFA, -8, deref=True), ((FP, Rule(CFA, -16, deref=True)),), kept=(3,)
 )
@@ -86,6 +100,26 @@ def test_of_two_the_one_that_leads_to_the_end_is_taken():
     stack = search(7, CODE + CALL, 5, 7, CODE + OTHER, CODE + END)
 
     assert pcs(stack) == [0, ASLEEP, OTHER, END]
+
+
+IN_REGISTER = UnwindRow(Rule(SP, 0, deref=False), Rule(RETURN, 0, deref=False), kept=(FP,))
+
+
+@pytest.mark.parametrize(
+    ("known", "expected"),
+    [
+        ({CALL: LEAF}, [ASLEEP, CALL, END]),
+        ({CALL: LEAF, OTHER: LEAF}, [ASLEEP]),  # two would do
+        ({}, [ASLEEP]),
+        ({CALL: IN_REGISTER}, [ASLEEP]),  # its caller's is in there too
+    ],
+)
+def test_a_return_address_in_a_register_is_behind_a_call_of_the_function(known, expected):
+    rows = {CODE + at: row for at, row in {ASLEEP: IN_REGISTER, END: OUTERMOST, **known}.items()}
+    unwinder = Unwinder(index_of(code=code()), steppers=(Says(rows),))
+    taken = snapshot(words(CODE + END), pc=CODE + ASLEEP)
+
+    assert pcs(unwinder.search(taken, unwinder.walk(taken))) == expected
 
 
 def test_a_stub_is_followed_in_the_memory_of_the_target():
