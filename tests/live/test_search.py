@@ -162,7 +162,7 @@ def gdb(pid: int) -> dict[int, list[int]]:
     for line in shown.splitlines():
         if found := re.match(r"Thread \d+ .*LWP (\d+)", line):
             pcs = stacks.setdefault(int(found[1]), [])
-        elif found := re.match(r"#[1-9]\d* +0x([0-9a-f]+) in ", line):
+        elif found := re.match(r"#[1-9]\d* +0x([0-9a-f]+)(?: \[PAC\])? in ", line):
             pcs.append(int(found[1], 16))
     return stacks
 
