@@ -163,7 +163,7 @@ def root_file_system(directory: Path, binary: str) -> Path:
     directory.mkdir()
     install("v3", binary, directory)
     mappings = parse_maps(Path("/proc/self/maps").read_text(encoding="utf-8"))
-    libc = {mapping.path for mapping in mappings if mapping.path.endswith("/libc.so.6")}
+    libc = {one.path for one in mappings if one.executable and one.path.endswith("/libc.so.6")}
     for path in (*libc, loader(fixture("v3"))):
         copy = directory / path.lstrip("/")
         copy.parent.mkdir(parents=True, exist_ok=True)
