@@ -5,11 +5,21 @@ is kept from one sample to the next is tested too.
 """
 
 from sfsample.look import Look, Looker
+from sfsample.model import ThreadSnapshot
 from sfsample.symbolize.symbolizer import Symbolizer
 from sfsample.target.live import LiveProcess
-from sfsample.target.tracer import Missed
+from sfsample.target.tracer import PATIENCE_NS, Missed
 from sfsample.unwind.unwinder import Unwinder
 from tests.accuracy.stopping import Where
+
+
+class _Stopping(LiveProcess):
+    """A thread that is job-stopped now ran before, so it is stopped: it does not sleep."""
+
+    def capture(
+        self, tid: int, patience_ns: int = PATIENCE_NS, *, running: bool = False  # noqa: ARG002
+    ) -> ThreadSnapshot | Missed:
+        return super().capture(tid, patience_ns)
 
 
 class Ours:
@@ -17,7 +27,7 @@ class Ours:
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
-        self.target = LiveProcess(pid, stack_bytes=8 << 20)
+        self.target = _Stopping(pid, stack_bytes=8 << 20)
         self._looker = Looker(self.target, Unwinder(self.target.index))
         self._symbolizer = Symbolizer()
 
