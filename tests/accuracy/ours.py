@@ -17,7 +17,11 @@ class _Stopping(LiveProcess):
     """A thread that is job-stopped now ran before, so it is stopped: it does not sleep."""
 
     def capture(
-        self, tid: int, patience_ns: int = PATIENCE_NS, *, running: bool = False  # noqa: ARG002
+        self,
+        tid: int,
+        patience_ns: int = PATIENCE_NS,
+        *,
+        running: bool = False,  # noqa: ARG002
     ) -> ThreadSnapshot | Missed:
         return super().capture(tid, patience_ns)
 
