@@ -180,6 +180,23 @@ def test_code_in_anonymous_memory_amid_a_file_is_that_files():
     assert index.find(A + SIZE).vaddr(A + SIZE) == TEXT + SIZE
 
 
+def test_a_gap_may_follow_code_that_comes_first():
+    """As on AArch64, whose segments are aligned for pages of 64 KiB."""
+
+    def found(gap: int):
+        moved = mapping(A + TEXT, "", offset=0, inode=0)
+        data = mapping(moved.end + gap, offset=0x3000, executable=False)
+        loads = [Load(TEXT, bytes(SIZE), offset=TEXT),
+                 Load(TEXT + SIZE + gap, bytes(SIZE), offset=0x3000, flags=6)]  # fmt: skip
+        image = ElfImage(elf(loads), "/lib/a.so")
+        return ModuleIndex(lambda: (moved, data), lambda _: image).find(A + TEXT)
+
+    near = found(0x1E000)
+    assert near is not None
+    assert (near.path, near.load_bias) == ("/lib/a.so", A)
+    assert found(0x20000) is None
+
+
 def test_other_anonymous_code_is_nobodys():
     moved = mapping(A + SIZE, "", offset=0, inode=0)
     other = mapping(A + 2 * SIZE, "/lib/b.so", inode=2)

@@ -18,6 +18,7 @@ from sfsample.modules.tables import Tables
 
 _TRIES = 3
 _PAGE = 4096
+_LARGEST_GAP = 0x20000  # between two segments of a file: less than two of the largest pages of any machine
 ReadMaps = Callable[[], tuple[Mapping, ...]]
 OpenImage = Callable[[Mapping], ElfImage]
 TablesOf = Callable[[ElfImage], Tables]
@@ -153,6 +154,11 @@ class ModuleIndex:
             return mappings[position]
         return None
 
+    def _next_mapping(self, address: int) -> Mapping | None:
+        """Return the mapping at `address`, or the first one above."""
+        position = bisect_right(self._mappings, address, key=lambda m: m.end)
+        return self._mappings[position] if position < len(self._mappings) else None
+
     def find(self, address: int) -> Module | None:
         """Return the module whose code is at `address`; None for unmapped, anonymous or unreadable code."""
         mapping = self.mapping(address)
@@ -209,10 +215,10 @@ class ModuleIndex:
         """Return the module whose own code was copied to anonymous memory at its place.
 
         Programs do that to have their code on huge pages; the rest of the file lies on both sides, or above
-        where its code comes first (s390x).
+        where its code comes first (s390x; AArch64, where a gap may follow it).
         """
-        below, above = self.any_mapping(mapping.start - 1), self.any_mapping(mapping.end)
-        if above is None or not above.is_file:
+        below, above = self.any_mapping(mapping.start - 1), self._next_mapping(mapping.end)
+        if above is None or not above.is_file or above.start - mapping.end >= _LARGEST_GAP:
             return None
         module = self._modules.get(above) or self._open(above)
         if module is None:
@@ -221,7 +227,8 @@ class ModuleIndex:
         first = min(segment.vaddr for segment in module.image.segments if segment.type == PT_LOAD)
         if start != first & -_PAGE and not _of_same_file(below, above):
             return None
-        return module if any(low < end and start < high for low, high in module.image.executable) else None
+        gap = module.vaddr(above.start)
+        return module if _has_code(module, start, end) and not _has_code(module, end, gap) else None
 
     def _fail(self, mapping: Mapping, text: str) -> None:
         if mapping not in self._read_maps():
@@ -237,6 +244,10 @@ class ModuleIndex:
     def _lose(self, text: str) -> None:
         if text not in self._problems:
             self._problems.append(text)
+
+
+def _has_code(module: Module, start: int, end: int) -> bool:
+    return any(max(low, start) < min(high, end) for low, high in module.image.executable)
 
 
 def _of_same_file(one: Mapping | None, other: Mapping) -> bool:
