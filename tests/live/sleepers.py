@@ -12,15 +12,22 @@ import ctypes
 import os
 import resource
 import socket
+import struct
 import sys
 import threading
 import time
 from collections.abc import Callable
 
+from sfsample.target.syscalls import syscall_name
+
 libc = ctypes.CDLL(None, use_errno=True)
 Words = ctypes.c_long * 64
+# new calls have the same number on every machine, and are not in all tables
+NUMBERS = {syscall_name(number): number for number in range(500)}
+NUMBERS |= {"io_uring_enter": 426, "epoll_pwait2": 441, "futex_waitv": 449}
 HOUR = Words(3600, 0)
 NONE = ctypes.c_void_p(None)
+ANY = ctypes.c_uint(~0)
 CLOCK_MONOTONIC, FUTEX_WAIT, FUTEX_WAIT_BITSET, FUTEX_LOCK_PI = 1, 0, 9, 6
 AF_UNIX_PAIR = socket.socketpair()
 keep: list[object] = [AF_UNIX_PAIR]  # whatever the kernel holds a pointer to
@@ -50,7 +57,7 @@ def full_pipe() -> int:
 
 
 def poll_entry() -> ctypes.Array[ctypes.c_int]:
-    made = (ctypes.c_int * 2)(empty_pipe(), 1)
+    made = (ctypes.c_int * 2)(empty_pipe(), *struct.unpack("i", struct.pack("hh", 1, 0)))
     keep.append(made)
     return made
 
@@ -72,7 +79,7 @@ def child() -> int:
 
 def aio_context() -> int:
     context = ctypes.c_ulong(0)
-    libc.syscall(206, 8, ctypes.byref(context))
+    libc.syscall(NUMBERS["io_setup"], 8, ctypes.byref(context))
     return context.value
 
 
@@ -81,13 +88,13 @@ def uring() -> int:
 
 
 def reader(fd: int) -> tuple[int, ...]:
-    return (0, fd, words(), 8)
+    return (fd, words(), 8)
 
 
 def timed_socket() -> int:
     ours, theirs = socket.socketpair()
     ours.settimeout(None)
-    ours.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, (3600).to_bytes(8, "little") + bytes(8))
+    ours.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", 3600, 0))
     keep.append((ours, theirs))
     return ours.fileno()
 
@@ -95,8 +102,8 @@ def timed_socket() -> int:
 def queue() -> int:
     attributes = words(0, 1, 8)
     name = f"sfsample-{os.getpid()}".encode()
-    made = int(libc.syscall(240, name, os.O_CREAT | os.O_RDWR, 0o600, attributes))
-    libc.syscall(241, name)  # mq_unlink
+    made = int(libc.syscall(NUMBERS["mq_open"], name, os.O_CREAT | os.O_RDWR, 0o600, attributes))
+    libc.syscall(NUMBERS["mq_unlink"], name)
     return made
 
 
@@ -111,66 +118,79 @@ def locked_file() -> int:
     return again
 
 
-def held_futex() -> ctypes.Array[ctypes.c_long]:
+def held_futex() -> ctypes.Array[ctypes.c_int]:
     """A priority-inheriting lock that the main thread holds."""
-    return words(os.getpid())
+    made = (ctypes.c_int * 1)(os.getpid())
+    keep.append(made)
+    return made
+
+
+def waiter() -> ctypes.Array[ctypes.c_long]:
+    """For a futex of 32 bits."""
+    return words(0, ctypes.addressof(words(0)), *struct.unpack("l", struct.pack("II", 2, 0)))
+
+
+def down() -> ctypes.Array[ctypes.c_long]:
+    """Take one from semaphore 0."""
+    return words(*struct.unpack("l", struct.pack("Hhhh", 0, -1, 0, 0)))
 
 
 def semaphores() -> int:
-    made = int(libc.syscall(64, 0, 1, 0o600))
-    ipc.append((66, made))
+    made = int(libc.syscall(NUMBERS["semget"], 0, 1, 0o600))
+    ipc.append((NUMBERS["semctl"], made))
     return made
 
 
 def messages() -> int:
-    made = int(libc.syscall(68, 0, 0o600))
-    ipc.append((71, made))
+    made = int(libc.syscall(NUMBERS["msgget"], 0, 0o600))
+    ipc.append((NUMBERS["msgctl"], made))
     return made
 
 
 ipc: list[tuple[int, int]] = []
 SIGNALS = words(1 << 11)  # SIGUSR2, blocked everywhere
-# name: arguments of syscall(2)
-CALLS: dict[str, Callable[[], tuple[object, ...]]] = {
-    "read_pipe": lambda: reader(empty_pipe()),
-    "read_eventfd": lambda: reader(os.eventfd(0)),
-    "read_inotify": lambda: reader(libc.inotify_init()),
-    "write_pipe": lambda: (1, full_pipe(), words(1), 8),
-    "poll": lambda: (7, poll_entry(), 1, -1),
-    "poll_timeout": lambda: (7, poll_entry(), 1, 3_600_000),
-    "ppoll": lambda: (271, poll_entry(), 1, NONE, NONE, 8),
-    "select": lambda: (23, 64, read_set(empty_pipe()), NONE, NONE, NONE),
-    "pselect6": lambda: (270, 64, read_set(empty_pipe()), NONE, NONE, words(3600), NONE),
-    "nanosleep": lambda: (35, HOUR, NONE),
-    "clock_nanosleep": lambda: (230, CLOCK_MONOTONIC, 0, HOUR, NONE),
-    "nanosleep_until": lambda: (230, CLOCK_MONOTONIC, 1, words(1 << 32), NONE),
-    "futex": lambda: (202, words(0), FUTEX_WAIT, 0, NONE),
-    "futex_timeout": lambda: (202, words(0), FUTEX_WAIT, 0, HOUR),
-    "futex_bitset": lambda: (202, words(0), FUTEX_WAIT_BITSET, 0, words(1 << 32), NONE, ctypes.c_uint(~0)),
-    "futex_lock_pi": lambda: (202, held_futex(), FUTEX_LOCK_PI, 0, NONE),
-    "futex_waitv": lambda: (449, words(0, ctypes.addressof(words(0)), 2), 1, 0, NONE, 0),
-    "wait4": lambda: (61, child(), NONE, 0, NONE),
-    "waitid": lambda: (247, 1, child(), words(), 4, NONE),
-    "pause": lambda: (34,),
-    "rt_sigsuspend": lambda: (130, words(1 << 11), 8),
-    "rt_sigtimedwait": lambda: (128, SIGNALS, NONE, NONE, 8),
-    "epoll_wait": lambda: (232, libc.epoll_create1(0), words(), 1, -1),
-    "epoll_pwait": lambda: (281, libc.epoll_create1(0), words(), 1, -1, NONE, 8),
-    "epoll_pwait2": lambda: (441, libc.epoll_create1(0), words(), 1, NONE, NONE, 8),
-    "semop": lambda: (65, semaphores(), words(0xFFFF << 16), 1),
-    "semtimedop": lambda: (220, semaphores(), words(0xFFFF << 16), 1, HOUR),
-    "msgrcv": lambda: (70, messages(), words(), 8, 0, 0),
-    "mq_timedreceive": lambda: (243, queue(), words(), 8, NONE, NONE),
-    "io_getevents": lambda: (208, aio_context(), 1, 1, words(), NONE),
-    "io_pgetevents": lambda: (333, aio_context(), 1, 1, words(), NONE, NONE),
-    "io_uring_enter": lambda: (426, uring(), 0, 1, 1, NONE, 8),
-    "recvfrom": lambda: (45, socket_end(), words(), 8, 0, NONE, NONE),
-    "recvfrom_timeout": lambda: (45, timed_socket(), words(), 8, 0, NONE, NONE),
-    "read_socket_timeout": lambda: reader(timed_socket()),
-    "accept": lambda: (43, listener(), NONE, NONE),
-    "flock": lambda: (73, locked_file(), 2),
-    "open_fifo": lambda: (2, fifo(), os.O_RDONLY),
+# name: system call, its arguments
+CALLS: dict[str, tuple[str, Callable[[], tuple[object, ...]]]] = {
+    "read_pipe": ("read", lambda: reader(empty_pipe())),
+    "read_eventfd": ("read", lambda: reader(os.eventfd(0))),
+    "read_inotify": ("read", lambda: reader(libc.inotify_init())),
+    "write_pipe": ("write", lambda: (full_pipe(), words(1), 8)),
+    "poll": ("poll", lambda: (poll_entry(), 1, -1)),
+    "poll_timeout": ("poll", lambda: (poll_entry(), 1, 3_600_000)),
+    "ppoll": ("ppoll", lambda: (poll_entry(), 1, NONE, NONE, 8)),
+    "select": ("select", lambda: (64, read_set(empty_pipe()), NONE, NONE, NONE)),
+    "pselect6": ("pselect6", lambda: (64, read_set(empty_pipe()), NONE, NONE, words(3600), NONE)),
+    "nanosleep": ("nanosleep", lambda: (HOUR, NONE)),
+    "clock_nanosleep": ("clock_nanosleep", lambda: (CLOCK_MONOTONIC, 0, HOUR, NONE)),
+    "nanosleep_until": ("clock_nanosleep", lambda: (CLOCK_MONOTONIC, 1, words(1 << 32), NONE)),
+    "futex": ("futex", lambda: (words(0), FUTEX_WAIT, 0, NONE)),
+    "futex_timeout": ("futex", lambda: (words(0), FUTEX_WAIT, 0, HOUR)),
+    "futex_bitset": ("futex", lambda: (words(0), FUTEX_WAIT_BITSET, 0, words(1 << 32), NONE, ANY)),
+    "futex_lock_pi": ("futex", lambda: (held_futex(), FUTEX_LOCK_PI, 0, NONE)),
+    "futex_waitv": ("futex_waitv", lambda: (waiter(), 1, 0, NONE, 0)),
+    "wait4": ("wait4", lambda: (child(), NONE, 0, NONE)),
+    "waitid": ("waitid", lambda: (1, child(), words(), 4, NONE)),
+    "pause": ("pause", lambda: ()),
+    "rt_sigsuspend": ("rt_sigsuspend", lambda: (words(1 << 11), 8)),
+    "rt_sigtimedwait": ("rt_sigtimedwait", lambda: (SIGNALS, NONE, NONE, 8)),
+    "epoll_wait": ("epoll_wait", lambda: (libc.epoll_create1(0), words(), 1, -1)),
+    "epoll_pwait": ("epoll_pwait", lambda: (libc.epoll_create1(0), words(), 1, -1, NONE, 8)),
+    "epoll_pwait2": ("epoll_pwait2", lambda: (libc.epoll_create1(0), words(), 1, NONE, NONE, 8)),
+    "semop": ("semop", lambda: (semaphores(), down(), 1)),
+    "semtimedop": ("semtimedop", lambda: (semaphores(), down(), 1, HOUR)),
+    "msgrcv": ("msgrcv", lambda: (messages(), words(), 8, 0, 0)),
+    "mq_timedreceive": ("mq_timedreceive", lambda: (queue(), words(), 8, NONE, NONE)),
+    "io_getevents": ("io_getevents", lambda: (aio_context(), 1, 1, words(), NONE)),
+    "io_pgetevents": ("io_pgetevents", lambda: (aio_context(), 1, 1, words(), NONE, NONE)),
+    "io_uring_enter": ("io_uring_enter", lambda: (uring(), 0, 1, 1, NONE, 8)),
+    "recvfrom": ("recvfrom", lambda: (socket_end(), words(), 8, 0, NONE, NONE)),
+    "recvfrom_timeout": ("recvfrom", lambda: (timed_socket(), words(), 8, 0, NONE, NONE)),
+    "read_socket_timeout": ("read", lambda: reader(timed_socket())),
+    "accept": ("accept", lambda: (listener(), NONE, NONE)),
+    "flock": ("flock", lambda: (locked_file(), 2)),
+    "open_fifo": ("open", lambda: (fifo(), os.O_RDONLY)),
 }
+CALLS = {name: call for name, call in CALLS.items() if call[0] in NUMBERS}  # not every machine has all
 
 
 def socket_end() -> int:
@@ -226,7 +246,9 @@ def main() -> None:
     def say(line: str) -> None:
         os.write(int(fd), line.encode() + b"\n")
 
-    prepared = {name: CALLS[name]() for name in names or CALLS}  # forks come before threads
+    # forks come before threads
+    prepared = {name: (NUMBERS[call], *arguments()) for name, (call, arguments) in CALLS.items()
+                if name in names or not names}  # fmt: skip
     threads = [
         threading.Thread(target=sleep_in, args=(name, arguments, say), daemon=True)
         for name, arguments in prepared.items()

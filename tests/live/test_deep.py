@@ -43,9 +43,9 @@ def test_a_stack_that_takes_too_long_to_copy_is_given_up(tmp_path):
         stats = (profile := sfsample.Profile(500)).stats
         sfsample.record(
             process.pid, HANG_S, rate=500, mode="wall", max_pause=1e-9, profile=profile,
-            should_stop=lambda: stats.captures[Capture.FAILED] >= 20,
+            should_stop=lambda: stats.pauses.count >= 20,
         )  # fmt: skip
-        assert stats.captures[Capture.FAILED] >= 20
+        assert stats.captures[Capture.FAILED] >= stats.pauses.count  # some did not stop in time
         assert stats.captures[Capture.STOPPED] == 0
         assert any("--max-pause" in text for text in stats.problems)
         assert stats.pauses.count >= 20

@@ -13,6 +13,7 @@ import sfsample
 from sfsample.formats.elf import ElfImage
 from sfsample.model import Capture, StopReason
 from sfsample.profile import Profile, StackKey
+from sfsample.target.syscalls import syscall_name
 from tests.live.chains import Checker, listed, own_names
 from tests.live.recording import record_samples
 from tests.live.targets import GENERATIONS, fixture, running, started, states, status, tids, wait_until
@@ -242,9 +243,10 @@ def work():
 def leader_state():
     return open(f"/proc/{os.getpid()}/stat").read().rpartition(")")[2].split()[0]
 threading.Thread(target=work).start()
-ctypes.CDLL(None).syscall(60, 0)
+ctypes.CDLL(None).syscall(int(sys.argv[2]), 0)
 """
-    with started([sys.executable, "-c", code, "{fd}"]) as target:
+    number = next(number for number in range(100) if syscall_name(number) == "exit")
+    with started([sys.executable, "-c", code, "{fd}", str(number)]) as target:
         target.await_ready()
         profile = record_samples(target.pid, 20)
         assert {key.tid for key in profile.counts} == set(tids(target.pid)) - {target.pid}

@@ -1,7 +1,7 @@
 """The public API on a live process: what is returned, of which type, and what is raised.
 
-Law: uses the names that `import sfsample` promises, nothing deeper.  Whether stacks are right is said
-elsewhere; here every field is looked at.
+Law: samples by the names that `import sfsample` promises, nothing deeper.  Whether stacks are right is
+said elsewhere; here every field is looked at.
 """
 
 import os
@@ -11,7 +11,9 @@ import time
 import pytest
 
 import sfsample
-from tests.live.targets import GENERATIONS, HANG_S, fixture, running, status, tids, wait_until
+from sfsample.arch import AMD64
+from sfsample.target.syscalls import syscall_name
+from tests.live.targets import ARCH, GENERATIONS, HANG_S, fixture, running, status, tids, wait_until
 
 pytestmark = pytest.mark.live
 
@@ -189,8 +191,11 @@ def test_dump():
             assert isinstance(thread, sfsample.ThreadDump)
             assert isinstance(thread.stack, sfsample.Stack)
             asleep = thread.tid == target.pid  # it waits for the others
-            assert thread.capture == ("read" if asleep else "stopped")
-            assert thread.stop_ns is None if asleep else thread.stop_ns > 0
+            if (
+                not asleep or ARCH is AMD64
+            ):  # elsewhere its caller may be in a register, which only a stop tells
+                assert thread.capture == ("read" if asleep else "stopped")
+            assert thread.stop_ns is None if thread.capture == "read" else thread.stop_ns > 0
             assert thread.error is None
             assert len(thread.modules) == len(thread.stack.frames)
             assert thread.stack.stopped_at is None
@@ -201,7 +206,7 @@ def test_dump():
             assert [frame.exact for frame in thread.stack.frames].index(False) == 1
         main, *workers = dump.threads
         assert (main.name, main.state) == ("target", "S")
-        assert main.syscall.number == 202  # futex, in pthread_join
+        assert syscall_name(main.syscall.number) == "futex"  # in pthread_join
         assert len(main.syscall.args) == 6
         assert {worker.name for worker in workers} == {f"worker-{n}" for n in range(4)}
         assert {worker.syscall for worker in workers} == {None}

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.live.cli_runner import NOBODY, Done, begun, ended, is_root, sfsample
+from tests.live.hanging import calls
 from tests.live.targets import HANG_S, LineReader, Target, fixture, running, wait_until
 
 TMP = Path("/tmp")  # noqa: S108 - where JITs write their maps
@@ -70,7 +71,7 @@ def test_a_perf_map_names_generated_code() -> None:
         assert done.stacks()
         for stack in done.stacks():
             assert "jit_caller;Interpreter:~run main.js:1_[j];jit_callback" in stack
-        assert not any("no name" in line for line in done.err)
+        assert not any("generated code" in line for line in done.err)
 
 
 @alone
@@ -197,10 +198,11 @@ ctypes.CFUNCTYPE(ctypes.c_int)(pause - start + again)()
 def paused(code: str) -> Done:
     """Sample a program of Python's that says so, and then calls pause(2)."""
     with spoken([sys.executable, "-c", code]) as pid:
-        wait_until(lambda: Path(f"/proc/{pid}/syscall").read_text().startswith("34 "), "it is in pause(2)")
+        wait_until(lambda: calls(pid).keys() & {"pause", "poll"}, "it is in pause(3)")
         return sampled("-p", pid, "--mode", "wall")
 
 
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="the second copy wants its data beside it")
 def test_code_that_is_mapped_twice_has_its_names() -> None:
     done = paused(TWICE)
     [stack] = done.stacks()

@@ -4,6 +4,7 @@ import pytest
 
 import sfsample
 from sfsample.model import Capture, StopReason
+from tests.live.recording import record_samples
 from tests.live.targets import states, wait_until
 from tests.live.test_breakers import compile_c, needs_gcc, started
 
@@ -30,7 +31,7 @@ int main(int count, char **words) { (void)words; asleep(100 * count); return 0; 
 def test_one_stop_tells_for_as_long_as_it_sleeps_there(tmp_path):
     with started(compile_c(tmp_path, "sleeper", SLEEPER)) as process:
         wait_until(lambda: states(process.pid) == {"S"}, "it sleeps")
-        profile = sfsample.record(process.pid, 1, rate=50, mode="wall")
+        profile = record_samples(process.pid, 40, rate=50, mode="wall")
         process.kill()
 
     stats = profile.stats

@@ -58,6 +58,7 @@ def test_recordings_give_back_their_files(scenario):
 
 def test_a_refused_recording_gives_back_its_files():
     with running(fixture("v3"), "leaf") as target:
+        gc.collect()  # what other tests have left
         files = open_files()
         for _ in range(5):
             with pytest.raises(sfsample.NoSuchProcess):

@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 
 import sfsample
+from sfsample.arch import AMD64
 from sfsample.model import Capture
 from sfsample.target.live import LiveProcess
 from sfsample.target.own_thread import OwnThread
 from tests.live.recording import record_samples
 from tests.live.sleepers import CALLS
-from tests.live.targets import Target, started, status, tids, wait_until
+from tests.live.targets import ARCH, Target, started, status, tids, wait_until
 
 pytestmark = pytest.mark.live
 SLEEPERS = str(Path(__file__).with_name("sleepers.py"))
@@ -22,7 +23,7 @@ SLEEPERS = str(Path(__file__).with_name("sleepers.py"))
 FAIL = {
     "epoll_wait", "epoll_pwait", "epoll_pwait2", "semop", "semtimedop", "rt_sigtimedwait", "io_getevents",
     "io_uring_enter", "recvfrom_timeout", "read_socket_timeout",
-}  # fmt: skip
+} & CALLS.keys()  # fmt: skip
 # restarted as well, but not listed: a socket can have a time limit, an open can wait for a driver; and
 # python-ptrace has no name for the last one
 UNLISTED = {"recvfrom", "accept", "open_fifo", "futex_waitv"}
@@ -85,8 +86,10 @@ def test_a_thread_that_sleeps_is_never_disturbed(how):
             threads = {thread.tid: thread for thread in sfsample.dump(target.pid).threads}
             main = threads[target.pid]
             assert threads.keys() >= set(sleepers.values())
-            assert (main.capture, main.stop_ns, main.stack.stop_reason) == (Capture.READ, None, "outermost")
+            assert main.stack.stop_reason == "outermost"
             unharmed = {short(name) for name in CALLS.keys() - FAIL - UNLISTED}
+            # elsewhere the return address of what calls the kernel is in a register, which only a stop tells
+            unharmed |= set() if ARCH is AMD64 else {main.name}
             stopped = {t.name for t in threads.values() if t.capture is Capture.STOPPED}
             assert stopped == unharmed
             assert {t.stack.stop_reason for t in threads.values() if t.name in unharmed} == {"outermost"}

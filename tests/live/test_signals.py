@@ -9,6 +9,7 @@ import signal
 import pytest
 
 import sfsample
+from sfsample.arch import AMD64
 from sfsample.model import Capture, StopReason, ThreadSnapshot
 from sfsample.target.live import LiveProcess
 from sfsample.target.own_thread import OwnThread
@@ -16,7 +17,7 @@ from sfsample.target.process import check
 from sfsample.target.procfs import ProcFs
 from tests.live.chains import Checker, listed
 from tests.live.recording import record_samples
-from tests.live.targets import Target, first_line, fixture, python, running, states, wait_until
+from tests.live.targets import ARCH, Target, first_line, fixture, python, running, states, wait_until
 
 pytestmark = pytest.mark.live
 
@@ -101,7 +102,8 @@ def test_a_job_stopped_target_stays_stopped(scenario):
         Checker(program).check(profile, dict.fromkeys({key.tid for key in profile.counts}, chains))
 
         for thread in sfsample.dump(target.pid).threads:
-            assert (thread.state, thread.capture) == ("T", Capture.READ)
+            assert thread.state == "T"
+            assert thread.capture is Capture.READ or ARCH is not AMD64  # a caller may be in a register
             assert thread.stack.stop_reason is StopReason.OUTERMOST
         target.assert_unharmed(stopped=True)
 
