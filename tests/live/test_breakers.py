@@ -9,6 +9,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -58,11 +60,16 @@ def compile_c(directory: Path, name: str, source: str, *flags: str) -> Path:
     return path
 
 
-def started(program: Path) -> "subprocess.Popen[bytes]":
-    process = subprocess.Popen([program], cwd=program.parent, stdout=subprocess.PIPE)
-    assert process.stdout is not None
-    assert process.stdout.readline() == b"ready\n"
-    return process
+@contextmanager
+def started(program: Path) -> "Iterator[subprocess.Popen[bytes]]":
+    """Start a program that says when it is ready; kill and reap it at the end."""
+    with subprocess.Popen([program], cwd=program.parent, stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"ready\n"
+            yield process
+        finally:
+            process.kill()
 
 
 # Each library works for tens of milliseconds: two swaps within one look (a millisecond) would deceive us.
@@ -71,10 +78,7 @@ def test_libraries_that_take_turns_at_one_address(tmp_path):
     for name in ("a", "b"):
         compile_c(tmp_path, f"{name}.so", PLUGIN.replace("NAME", name), "-shared", "-fPIC")
     with started(compile_c(tmp_path, "host", HOST, "-ldl")) as process:
-        try:
-            text = sfsample.folded(record_samples(process.pid, 300, rate=99, mode="wall"))
-        finally:
-            process.kill()
+        text = sfsample.folded(record_samples(process.pid, 300, rate=99, mode="wall"))
     counts = {stack: int(count) for stack, _, count in (line.rpartition(" ") for line in text.splitlines())}
     right = [n for stack, n in counts.items() if stack.endswith(("run_a;entry;a_burn", "run_b;entry;b_burn"))]
     wrong = [n for stack, n in counts.items() if stack.endswith(("run_a;entry;b_burn", "run_b;entry;a_burn"))]
@@ -87,11 +91,8 @@ def test_libraries_that_take_turns_at_one_address(tmp_path):
 @needs_gcc
 def test_vfork_keeps_its_return_address_in_a_register(tmp_path):
     with started(compile_c(tmp_path, "forks", VFORK)) as process:
-        try:
-            # where it is emulated it is seldom seen running
-            profile = record_samples(process.pid, 200 if ARCH is AMD64 else 10)
-        finally:
-            process.kill()
+        # where it is emulated it is seldom seen running
+        profile = record_samples(process.pid, 200 if ARCH is AMD64 else 10)
     assert profile.stats.stacks["no_progress"] == 0
 
 

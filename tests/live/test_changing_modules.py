@@ -36,10 +36,7 @@ def test_a_row_does_not_outlive_its_library(tmp_path):
         source = PLUGIN.replace("NAME", name).replace("SIZE", size)
         compile_c(tmp_path, f"{name}.so", source, "-shared", "-fPIC", "-fno-stack-protector")
     with started(compile_c(tmp_path, "host", HOST, "-ldl")) as process:
-        try:
-            profile = record_samples(process.pid, 150, rate=99)
-        finally:
-            process.kill()
+        profile = record_samples(process.pid, 150, rate=99)
     lines = sfsample.folded(profile).splitlines()
     stacks = [line.rpartition(" ")[0] for line in lines]
     cut_short = [stack for stack in stacks if "[truncated" in stack]
@@ -85,10 +82,7 @@ int main(void) { move(); puts("ready"); fflush(stdout); outer(1); }
 def test_code_that_was_copied_to_anonymous_memory(tmp_path, flags):
     """Programs do it to have their code on huge pages (node --use-largepages): maps names no file there."""
     with started(compile_c(tmp_path, "moved", MOVED, *flags)) as process:
-        try:
-            profile = record_samples(process.pid)
-        finally:
-            process.kill()
+        profile = record_samples(process.pid)
     stacks = [line.rpartition(" ")[0] for line in sfsample.folded(profile).splitlines()]
     assert len(stacks) == 1
     assert stacks[0].startswith("moved;_start;")
@@ -117,10 +111,7 @@ int main(void) { munmap(__ehdr_start, 4096); outer(); }
 def test_a_file_whose_head_is_no_longer_mapped(tmp_path, flags):
     """Nothing in memory tells which file it is, but the kernel does."""
     with started(compile_c(tmp_path, "headless", HEADLESS, "-Wl,-z,now", *flags)) as process:
-        try:
-            profile = record_samples(process.pid)
-        finally:
-            process.kill()
+        profile = record_samples(process.pid)
     stacks = {line.rpartition(" ")[0] for line in sfsample.folded(profile).splitlines()}
     assert stacks
     assert all(";main;outer;inner" in stack for stack in stacks), stacks

@@ -66,12 +66,9 @@ int main(void)
 def recorded(directory, stacks: int, *, asleep: bool) -> Profile:
     source = NESTED.replace("COUNT", str(stacks)).replace("STATE", str(int(asleep)))
     with started(compile_c(directory, "nested", source)) as process:
-        try:
-            if asleep:
-                wait_until(lambda: states(process.pid) == {"S"}, "asleep")
-            return record_samples(process.pid, mode="wall" if asleep else "cpu")
-        finally:
-            process.kill()
+        if asleep:
+            wait_until(lambda: states(process.pid) == {"S"}, "asleep")
+        return record_samples(process.pid, mode="wall" if asleep else "cpu")
 
 
 @pytest.mark.parametrize("asleep", [False, True], ids=["runs", "sleeps"])
