@@ -8,6 +8,7 @@ bits/thread-shared-types.h (since 2.25), nptl/internaltypes.h (semaphores since 
 nptl/descr.h (the tid that pthread_join waits for).  Threads are known by the ids in their own pid namespace.
 """
 
+import sys
 from collections.abc import Container, Iterable, Mapping
 from typing import NamedTuple
 
@@ -238,7 +239,7 @@ def _join(word: int, value: int, memory: Memory, alive: Container[int]) -> Lock 
 
 def _u32(memory: Memory, address: int) -> int | None:
     data = memory.read(address, 4)
-    return None if data is None else int.from_bytes(data, "little")
+    return None if data is None else int.from_bytes(data, sys.byteorder)
 
 
 def is_since_2_25(modules: Iterable[Module]) -> bool:

@@ -5,6 +5,7 @@ Memory is read around what a call points at and nowhere else.
 """
 
 import os
+import sys
 import time
 from collections.abc import Iterable
 
@@ -80,7 +81,7 @@ class Surroundings:
 
     def _copy(self, start: int, size: int) -> list[Memory]:
         data = self.read(start, size) if start > 0 else None
-        return [] if data is None else [BytesMemory(start, data)]
+        return [] if data is None else [BytesMemory(start, data, sys.byteorder)]
 
     def ns_tid(self, tid: int) -> int:
         """Return a thread's id as the thread itself knows it: in its own pid namespace."""
