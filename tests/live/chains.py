@@ -10,6 +10,8 @@ from collections import Counter
 from functools import cache
 from typing import NamedTuple
 
+import pytest
+
 from sfsample.arch import AMD64
 from sfsample.model import Found, StopReason
 from sfsample.modules.module import Module
@@ -189,3 +191,8 @@ class Checker:
                 wanted[label] += count
         if labels:
             assert profile.stats.frames == wanted, f"{profile.stats.frames} {wanted}"
+
+
+needs_generated_code = pytest.mark.skipif(
+    "framepointer" not in listed(str(fixture("v3"))), reason="no generated code for this machine"
+)

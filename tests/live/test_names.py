@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.live.chains import needs_generated_code
 from tests.live.cli_runner import NOBODY, Done, begun, ended, is_root, sfsample
 from tests.live.hanging import calls
 from tests.live.targets import HANG_S, LineReader, Target, fixture, running, wait_until
@@ -58,6 +59,7 @@ def perf_map(directory: Path, pid: int, text: str) -> Iterator[Path]:
         path.unlink()
 
 
+@needs_generated_code
 def test_a_perf_map_names_generated_code() -> None:
     with running(str(fixture("v3")), "framepointer") as target:
         before = sampled("-p", target.pid)
@@ -75,6 +77,7 @@ def test_a_perf_map_names_generated_code() -> None:
 
 
 @alone
+@needs_generated_code
 def test_the_perf_map_is_that_of_the_targets_namespaces(tmp_path: Path) -> None:
     """The target has a /tmp and a pid of its own; a map for its pid here is somebody else's."""
     inner = tmp_path / "inner"
@@ -113,6 +116,7 @@ def inner_target(words: list[str]) -> Iterator[int]:
 
 @alone
 @pytest.mark.skipif(shutil.which("objcopy") is None, reason="objcopy is not installed")
+@needs_generated_code
 def test_debug_files_are_found_in_the_targets_root(tmp_path: Path) -> None:
     """A stripped program, whose debug file only its own mount namespace has."""
     debug, program = tmp_path / "debug", tmp_path / "program"
@@ -130,6 +134,7 @@ def test_debug_files_are_found_in_the_targets_root(tmp_path: Path) -> None:
         assert all("main;jit_caller;" in stack for stack in done.stacks()), (done.stacks(), done.err)
 
 
+@needs_generated_code
 def test_a_stripped_program_says_why(tmp_path: Path) -> None:
     if shutil.which("strip") is None:
         pytest.skip("strip is not installed")
@@ -151,6 +156,7 @@ def test_a_stripped_program_says_why(tmp_path: Path) -> None:
         assert not [line for line in sfsample("dump", "-p", target.pid).err if f"{program}: " in line]
 
 
+@needs_generated_code
 def test_watch_says_why_there_are_no_names(tmp_path: Path) -> None:
     words = ("--every", "1s", "--for", "500ms", "--mode", "wall", "--output-dir", tmp_path)
     with running(fixture("v3"), "framepointer") as target, begun("watch", "-p", target.pid, *words) as child:

@@ -5,15 +5,13 @@ import pytest
 from sfsample.arch import AARCH64
 from sfsample.model import Found
 from sfsample.unwind.unwinder import ALWAYS, CHOICES
-from tests.live.chains import Checker, listed
+from tests.live.chains import Checker, listed, needs_generated_code
 from tests.live.recording import record_samples
 from tests.live.targets import ARCH, fixture, running
 
 
 @pytest.mark.live
-@pytest.mark.skipif(
-    "framepointer" not in listed(str(fixture("v3"))), reason="no generated code for this machine"
-)
+@needs_generated_code
 @pytest.mark.skipif(ARCH is AARCH64, reason="the caller's frame hangs on the frame pointer: a scan has none")
 def test_a_scan_finds_the_caller_of_generated_code():
     program = str(fixture("v3"))

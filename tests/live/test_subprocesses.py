@@ -22,6 +22,7 @@ from sfsample.model import StopReason
 from sfsample.target.family import Family
 from tests.live.cli_runner import COMMAND, begun, ended, wait_until_sampled
 from tests.live.cli_runner import sfsample as command
+from tests.live.recording import record_samples
 from tests.live.targets import (
     HANG_S,
     Target,
@@ -149,7 +150,7 @@ def test_children_that_are_there_or_born_later_and_their_children():
 def test_without_the_flag_they_are_left_alone():
     with parent() as target:
         told(target, "child")
-        profile = sfsample.record(target.pid, 0.3, rate=200, mode="wall")
+        profile = record_samples(target.pid, 40, rate=200, mode="wall")
         assert {key.pid for key in profile.counts} == {target.pid}
         assert profile.stats.as_json()["subprocesses"] == {"watched": 0, "short_lived": 0, "refused": 0}
 

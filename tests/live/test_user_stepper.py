@@ -10,16 +10,14 @@ import pytest
 
 from sfsample.model import Found
 from sfsample.unwind.unwinder import CHOICES, DEFAULT_STEPPERS
-from tests.live.chains import listed
+from tests.live.chains import needs_generated_code
 from tests.live.targets import fixture, running
 
 PAGE = (Path(__file__).parents[2] / "docs/steppers.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.live
-@pytest.mark.skipif(
-    "framepointer" not in listed(str(fixture("v3"))), reason="no generated code for this machine"
-)
+@needs_generated_code
 def test_the_example_steps_through_generated_code():
     [example] = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
     with running(fixture("v3"), "framepointer") as target:
