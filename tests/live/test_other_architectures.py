@@ -40,7 +40,6 @@ CHOSEN = {
     "cli_dump": ["a_sleeping_thread_tells_its_system_call"],
     "cli_errors": ["no_such_process[dump]"],
     "cli_record": ["quiet_says_nothing"],
-    "cli_watch": ["sigterm_finishes_the_slice"],
     "endings": ["the_target_is_killed_while_recording", "the_first_thread_ends_and_the_others_go_on"],
     "hangs": ["a_thread_takes_a_mutex_twice"],
     "interference": ["somebody_else_holds_it"],
