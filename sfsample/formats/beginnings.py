@@ -7,7 +7,6 @@ who uses it follows the code from there.
 
 import re
 from collections.abc import Iterator
-from struct import Struct
 
 from sfsample.formats.dynamic import Dynamic
 from sfsample.formats.elf import ElfImage
@@ -15,8 +14,6 @@ from sfsample.formats.elf import ElfImage
 _MOST_CODE = 1 << 24
 # call rel32; lea x(%rip),register: the distance counts from behind it
 _REFERENCES = re.compile(rb"(?:\xe8|\x8d[\x05\x0d\x15\x1d\x25\x2d\x35\x3d])(?=(....))", re.DOTALL)
-_SYMBOL = Struct("<IBBHQQ")  # name, info, other, section, value, size
-_STT_FUNC = 2
 _BEFORE = 9
 _END = re.compile(  # ret, int3, nop, hlt; ud2; call or jmp; longer nops
     rb"(?:[\xc3\xcc\x90\xf4]|\x0f\x0b|[\xe8\xe9]....|\xeb.|\xff[\xd0-\xd7\xe0-\xe7]"
@@ -30,7 +27,8 @@ def beginnings(image: ElfImage) -> list[int]:
     ranges = image.executable
     if sum(end - start for start, end in ranges) > _MOST_CODE:
         return []
-    found = {*_symbols(image), *(target for start, end in ranges for target in _targets(image, start, end))}
+    targets = (target for start, end in ranges for target in _targets(image, start, end))
+    found = {*Dynamic(image).functions(), *targets}
     return sorted(at for at in found if _may_begin(image, at))
 
 
@@ -46,12 +44,3 @@ def _targets(image: ElfImage, start: int, end: int) -> Iterator[int]:
     code = bytes(image.loaded(start) or b"")[: end - start]
     for match in _REFERENCES.finditer(code):
         yield start + match.end() + 4 + int.from_bytes(match[1], "little", signed=True)
-
-
-def _symbols(image: ElfImage) -> Iterator[int]:
-    records = (Dynamic(image).symbols() or (memoryview(b""),))[0]
-    for _, info, _, _, value, _ in _SYMBOL.iter_unpack(
-        records[: len(records) // _SYMBOL.size * _SYMBOL.size]
-    ):
-        if info & 0xF == _STT_FUNC and value:
-            yield value

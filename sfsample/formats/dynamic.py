@@ -17,6 +17,7 @@ _DT_PLTRELSZ, _DT_HASH, _DT_STRTAB, _DT_SYMTAB, _DT_RELA, _DT_RELASZ = 2, 4, 5, 
 _DT_STRSZ, _DT_JMPREL, _DT_GNU_HASH = 10, 23, 0x6FFFFEF5
 _POINTERS = (_DT_HASH, _DT_STRTAB, _DT_SYMTAB, _DT_RELA, _DT_JMPREL, _DT_GNU_HASH)
 _SYM_SIZE, _RELA_SIZE = 24, 24
+_STT_FUNC = 2
 _MOST_TAGS = 1024
 _LONGEST_NAME = 256
 _COUNT = {22: "8xQ"}  # where a DT_HASH table has its second entry: those of s390x are 64-bit
@@ -65,11 +66,21 @@ class Dynamic:
 
     def defines(self, vaddr: int) -> bool:
         """Whether a symbol that other modules can see is at `vaddr`."""
-        records, _ = self.symbols() or (memoryview(b""), None)
-        whole = records[: len(records) // _SYM_SIZE * _SYM_SIZE]
+        whole = self._records()
         return any(
             value == vaddr and section for section, value in Struct(f"{self._order}6xHQ8x").iter_unpack(whole)
         )
+
+    def functions(self) -> Iterator[int]:
+        """Yield the vaddrs of functions that have a symbol."""
+        for info, value in Struct(f"{self._order}4xB3xQ8x").iter_unpack(self._records()):
+            if info & 0xF == _STT_FUNC and value:
+                yield value
+
+    def _records(self) -> memoryview:
+        """Return the symbol records that are there whole."""
+        records, _ = self.symbols() or (memoryview(b""), None)
+        return records[: len(records) // _SYM_SIZE * _SYM_SIZE]
 
     def plt_relocations(self) -> list[Relocation]:
         """Return the relocations of PLT slots, in their order: a lazy stub pushes its number."""

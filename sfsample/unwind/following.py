@@ -36,9 +36,13 @@ class CodeOfFile:
     def _beginnings(self) -> list[int]:
         return beginnings(self._image)
 
-    def _begins(self, vaddr: int) -> bool:
+    def _beginning(self, vaddr: int) -> int | None:
+        """Return the last beginning that is not above `vaddr`."""
         position = bisect_right(self._beginnings, vaddr) - 1
-        return position >= 0 and self._beginnings[position] == vaddr
+        return None if position < 0 else self._beginnings[position]
+
+    def _begins(self, vaddr: int) -> bool:
+        return self._beginning(vaddr) == vaddr
 
     def row_at(self, pc: int, *, exact: bool) -> UnwindRow | None:
         """Return the row at an instruction, or behind a call."""
@@ -51,10 +55,8 @@ class CodeOfFile:
         return target is None or self._flow.comes_back(target)
 
     def _from_beginning(self, pc: int, *, exact: bool) -> UnwindRow | None:
-        position = bisect_right(self._beginnings, pc if exact else pc - 1) - 1
-        return (
-            None if position < 0 else from_beginning(self._flow, self._beginnings[position], pc, exact=exact)
-        )
+        start = self._beginning(pc if exact else pc - 1)
+        return None if start is None else from_beginning(self._flow, start, pc, exact=exact)
 
 
 def row_of_generated(code: ReadCode, pc: int) -> UnwindRow | None:
