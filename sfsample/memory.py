@@ -18,6 +18,11 @@ Words = tuple[int, memoryview]  # an address, and the 8-byte words from there on
 class Memory(Protocol):
     """Read-only target memory by run-time address; None means "cannot be read"."""
 
+    @property
+    def byteorder(self) -> ByteOrder:
+        """Return that of the machine that the memory is of."""
+        ...
+
     def word(self, address: int) -> int | None:
         """Return the unsigned 8-byte word at `address`."""
         ...
@@ -69,6 +74,11 @@ class PiecewiseMemory:
 
     def __init__(self, *pieces: Memory) -> None:
         self.pieces = pieces
+
+    @property
+    def byteorder(self) -> ByteOrder:
+        """Return that of all pieces."""
+        return self.pieces[0].byteorder if self.pieces else "little"
 
     def word(self, address: int) -> int | None:
         """Return the word from the first piece that has it."""

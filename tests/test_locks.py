@@ -6,7 +6,7 @@ Law: tests/live/test_hangs.py shows that the layouts are glibc's; here is what m
 import pytest
 
 from sfsample.hang.glibc import Lock, Others, lock_of
-from sfsample.memory import BytesMemory, Memory
+from sfsample.memory import BytesMemory, Memory, PiecewiseMemory
 from tests.builders.hang_builder import LOCK_PI, WAIT, WAIT_BITSET, futex, thread, words
 
 AT = 0x5000
@@ -159,6 +159,22 @@ def test_a_semaphore_with_and_without_a_frame_of_its_own() -> None:
     assert judge(None, AT, WAIT_BITSET, 0, memory, ALIVE._replace(sleepers={AT: 2})) == expected
     assert judge(None, AT, WAIT_BITSET, 0, memory, ALIVE._replace(sleepers={AT: 1})) is None, "it counts two"
     assert judge("sem_wait", AT, WAIT_BITSET, 0, words(AT, {0: 1, 4: 2})) is None, "it is free"
+
+
+def test_locks_of_a_machine_whose_bytes_go_the_other_way() -> None:
+    def big(values: dict[int, int]) -> Memory:
+        return PiecewiseMemory(words(AT, values, byteorder="big"))
+
+    assert judge("pthread_mutex_lock", AT, WAIT, 2, big({0: 2, 8: 7})) == Lock("mutex", AT, 7)
+    waited_for = big({0: 2, 4: 0})  # a semaphore's value is the low half of a word, here the second one
+    expected = Lock("semaphore", AT, None, "value 0, 2 waiters")
+    assert judge("sem_wait", AT + 4, WAIT_BITSET, 0, waited_for) == expected
+    alone = ALIVE._replace(sleepers={AT + 4: 2})
+    assert judge(None, AT + 4, WAIT_BITSET, 0, waited_for, alone) == expected
+    six = {4: 6, 16: 6, 20: 6, 36: 3 << 3}  # waiters that ever were, of 64 bits, first
+    assert judge("pthread_cond_wait", AT + 40, WAIT_BITSET, 0, big(six)) == Lock(
+        "condition", AT, None, "3 waiters"
+    )
 
 
 def test_a_barrier() -> None:

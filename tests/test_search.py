@@ -1,13 +1,18 @@
 """A frame is searched for by the call that made it; only one that leads to the end is believed."""
 
+from pathlib import Path
+
 import pytest
 
 from sfsample.formats.calls import stub_slot
+from sfsample.formats.elf import PF_X, PT_LOAD, ElfImage
 from sfsample.memory import BytesMemory
 from sfsample.model import CFA, Found, Rule, StopReason
 from sfsample.modules.index import ModuleIndex
+from sfsample.modules.maps import Mapping
 from sfsample.modules.module import Module
 from sfsample.unwind.row import UnwindRow
+from sfsample.unwind.search import _leads_to
 from sfsample.unwind.unwinder import Unwinder
 from tests.builders.walks import (
     CODE,
@@ -24,6 +29,7 @@ from tests.builders.walks import (
     words,
 )
 
+FIXTURES = Path(__file__).parent / "fixtures"
 START, ASLEEP, CALL, OTHER, INDIRECT, STUB, BY_STUB, END = (
     0x400,
     0x440,
@@ -130,6 +136,25 @@ def test_a_stub_is_followed_in_the_memory_of_the_target():
     stack = search(7, CODE + BY_STUB, CODE + END, index=index)
 
     assert pcs(stack) == [0, ASLEEP, BY_STUB, END]
+
+
+@pytest.mark.parametrize("machine", ["v3", "aarch64/v3", "s390x/v3"])
+def test_a_stub_leads_where_the_word_of_the_target_says(machine):
+    """Each call of a stub in a program; the words are as the machine has them."""
+    image = ElfImage((FIXTURES / machine / "target").read_bytes(), "target")
+    [code] = (s for s in image.segments if s.type == PT_LOAD and s.flags & PF_X)
+    place = Mapping(CODE, CODE + 0x4000, True, True, code.offset & -4096, "08:01", 7, "/bin/target", False)
+    module = ModuleIndex(lambda: (place,), lambda _: image).find(CODE)
+    for address in range(module.address(code.vaddr) + 8, module.address(code.vaddr) + code.filesz):
+        target = module.call_target(address) if module.follows_call(address) else None
+        slot = module.stub_slot(target) if target else None
+        if slot is not None:
+            memory = BytesMemory(slot, STACK.to_bytes(8, image.byteorder))
+            index = ModuleIndex(lambda: (place,), lambda _: image, memory.read)
+            assert _leads_to(address, STACK, index)
+            assert not _leads_to(address, STACK + 1, index)
+            return
+    pytest.fail("no call of a stub")
 
 
 def test_where_a_stub_keeps_its_address():

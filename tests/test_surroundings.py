@@ -15,7 +15,8 @@ from struct import pack
 
 import pytest
 
-from sfsample.target.calls import Call, decode
+from sfsample.arch import ByteOrder
+from sfsample.target.calls import Call, decode, members
 from sfsample.target.descriptors import Descriptor, DescriptorReader
 from sfsample.target.ends import End, Wanted, ends
 from sfsample.target.file_locks import FileLock, parse_locks
@@ -205,6 +206,13 @@ def test_descriptors_of_calls() -> None:
     chosen = call("select", 5, 0x10, 0x20, 0, 0x30, a10=pack("=Q", 0b01000), a20=pack("=Q", 0b10001),
                   a30=pack("=qq", 2, 500_000))  # fmt: skip
     assert ([d.fd for d in chosen.descriptors], chosen.asked_s) == ([0, 3, 4], 2.5)
+
+
+@pytest.mark.parametrize("byteorder", ["little", "big"])
+def test_a_set_of_descriptors_is_words_of_64_bits(byteorder: ByteOrder) -> None:
+    chosen = {0, 3, 63, 64, 130}
+    words = (sum(1 << fd % 64 for fd in chosen if fd // 64 == number) for number in range(3))
+    assert {*members(b"".join(word.to_bytes(8, byteorder) for word in words), byteorder)} == chosen
 
 
 def test_times_of_calls() -> None:

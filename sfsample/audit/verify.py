@@ -9,7 +9,7 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from sfsample.arch import AMD64, Arch, arch_of
+from sfsample.arch import AMD64, Arch, ByteOrder, arch_of
 from sfsample.errors import FormatError
 from sfsample.formats.eh_frame import EhFrame, Fde
 from sfsample.formats.sframe import SFrameFde, SFrameTable
@@ -113,16 +113,19 @@ def differ(ours: UnwindRow, cfi: UnwindRow, pc: int, arch: Arch = AMD64) -> bool
 class _InventedMemory:
     """A word at every address, none twice."""
 
+    def __init__(self, byteorder: ByteOrder) -> None:
+        self.byteorder = byteorder
+
     def word(self, address: int) -> int:
         return (address * _MIX + 0x1234567) % (1 << 64)
 
     def read(self, address: int, size: int) -> bytes:
-        return self.word(address).to_bytes(8, "little")[:size]
+        return self.word(address).to_bytes(8, self.byteorder)[:size]
 
 
 def _executed(row: UnwindRow, pc: int, arch: Arch) -> tuple[int, Registers] | StopReason:
     registers = {number: 0x7FFF_0000_0000 + number * 0x10_1008 for number in range(33)} | {arch.pc: pc}
-    caller = apply_row(row, registers, _InventedMemory(), arch)
+    caller = apply_row(row, registers, _InventedMemory(arch.byteorder), arch)
     if isinstance(caller, StopReason):
         return caller
     wanted = (arch.sp, arch.fp, arch.pc)

@@ -8,7 +8,6 @@ bits/thread-shared-types.h (since 2.25), nptl/internaltypes.h (semaphores since 
 nptl/descr.h (the tid that pthread_join waits for).  Threads are known by the ids in their own pid namespace.
 """
 
-import sys
 from collections.abc import Container, Iterable, Mapping
 from typing import NamedTuple
 
@@ -187,11 +186,18 @@ def _held_by(readers: int) -> str:
 
 
 def _semaphore(word: int, memory: Memory) -> Lock | None:
-    """Judge the value (0) and the number of waiters (4)."""
-    value, waiters = _u32(memory, word), _u32(memory, word + 4)
+    """Judge the value, on which it sleeps, and the number of waiters: the low and the high half of a word."""
+    counter = _counter(word, memory)
+    value, waiters = _u32(memory, word), _u32(memory, counter)
     if value != 0 or waiters is None or not 0 < waiters < _MANY:
         return None
-    return Lock("semaphore", word, None, f"value 0, {waiters} waiter{'s' * (waiters != 1)}")
+    note = f"value 0, {waiters} waiter{'s' * (waiters != 1)}"
+    return Lock("semaphore", min(word, counter), None, note)
+
+
+def _counter(value_at: int, memory: Memory) -> int:
+    """Return where a semaphore counts its waiters."""
+    return value_at + (4 if memory.byteorder == "little" else -4)
 
 
 def _unnamed_semaphore(thread: NamedThread, value: int, others: Others) -> Lock | None:
@@ -201,7 +207,7 @@ def _unnamed_semaphore(thread: NamedThread, value: int, others: Others) -> Lock 
     """
     word = thread.dump.syscall.args[0] if thread.dump.syscall else 0
     lock = _semaphore(word, thread.dump.memory) if others.since_2_25 and value == 0 else None
-    counted = _u32(thread.dump.memory, word + 4) == others.sleepers.get(word)
+    counted = _u32(thread.dump.memory, _counter(word, thread.dump.memory)) == others.sleepers.get(word)
     return lock if counted and thread.in_c_library() else None
 
 
@@ -239,7 +245,7 @@ def _join(word: int, value: int, memory: Memory, alive: Container[int]) -> Lock 
 
 def _u32(memory: Memory, address: int) -> int | None:
     data = memory.read(address, 4)
-    return None if data is None else int.from_bytes(data, sys.byteorder)
+    return None if data is None else int.from_bytes(data, memory.byteorder)
 
 
 def is_since_2_25(modules: Iterable[Module]) -> bool:

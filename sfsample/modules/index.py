@@ -9,6 +9,7 @@ A file that cannot be opened may just be coming or going (dlopen, dlclose): it i
 from bisect import bisect_right
 from collections.abc import Callable, Collection
 
+from sfsample.arch import ByteOrder
 from sfsample.errors import SfsampleError
 from sfsample.formats.elf import PT_LOAD, ElfImage
 from sfsample.modules.generated import GeneratedCode, ReadMemory
@@ -174,10 +175,10 @@ class ModuleIndex:
         """Return the code at `address` that lies in no file: `size` bytes, or what can be read of them."""
         return self._generated.at(address, size)
 
-    def word(self, address: int) -> int | None:
-        """Return the word that is in the target's memory now, as little-endian machines have it."""
+    def word(self, address: int, byteorder: ByteOrder) -> int | None:
+        """Return the word that is in the target's memory now."""
         data = self._read_memory(address, 8)
-        return None if data is None else int.from_bytes(data, "little")
+        return None if data is None else int.from_bytes(data, byteorder)
 
     def is_code(self, address: int) -> bool:
         """Whether an address was executable at the last refresh."""

@@ -2,14 +2,17 @@
 
 Law: one table says which argument is what; what it refers to is looked up while the process is there, and
 kept as words.  Arguments that tell a person nothing (buffers, sizes) are left out; the JSON has them all.
+What it refers to in memory is as this machine has it: no call of another one is decoded.
 
 Source: syscall(2) and the page of each call; <linux/futex.h>.
 """
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from struct import Struct, error
 from typing import NamedTuple, Protocol
 
+from sfsample.arch import ByteOrder
 from sfsample.target.descriptors import Descriptor
 from sfsample.target.thread_facts import Syscall
 
@@ -129,12 +132,19 @@ def _poll(call: Call, look: Look) -> Call:
 def _select(call: Call, look: Look) -> Call:
     count = min(_int(call.syscall.args[0]), 1024)
     sets = (look.read(at, (count + 63) // 64 * 8) for at in call.syscall.args[1:4] if at and count > 0)
-    masks = [int.from_bytes(data, "little") for data in sets if data]
-    fds = [fd for fd in range(max(count, 0)) if any(mask >> fd & 1 for mask in masks)]
+    chosen = {fd for data in sets if data for fd in members(data, sys.byteorder)}
+    fds = sorted(fd for fd in chosen if fd < count)
     call = _fds(call, look, *fds)
     if call.name == "pselect6":
         return _length_at(call, look, call.syscall.args[4])
     return _length_at(call, look, call.syscall.args[4], 1e-6)
+
+
+def members(fd_set: bytes, byteorder: ByteOrder) -> Iterator[int]:
+    """Yield the descriptors in a set, which is words of 64, the lowest bit of each first."""
+    for at in range(0, len(fd_set), 8):
+        word = int.from_bytes(fd_set[at : at + 8], byteorder)
+        yield from (8 * at + bit for bit in range(64) if word >> bit & 1)
 
 
 def _futex(call: Call, look: Look) -> Call:

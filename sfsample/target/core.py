@@ -55,11 +55,12 @@ class CoreMemory:
         self._segments = sorted((s for s in core.segments if s.filesz), key=lambda s: s.vaddr)
         self._starts = [s.vaddr for s in self._segments]
         self.index: ModuleIndex | None = None  # the files; it is built from this memory
+        self.byteorder = core.byteorder
 
     def word(self, address: int) -> int | None:
         """Return the unsigned 8-byte word at `address`."""
         data = self.read(address, 8)
-        return None if data is None else int.from_bytes(data, self._core.byteorder)
+        return None if data is None else int.from_bytes(data, self.byteorder)
 
     def read(self, address: int, size: int) -> bytes | None:
         """Return exactly `size` bytes from `address`."""

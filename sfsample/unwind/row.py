@@ -8,7 +8,7 @@ Source: DWARF 5 section 6.4.1 for the rules; SFrame, frame pointers and signal f
 
 from typing import NamedTuple
 
-from sfsample.arch import Arch
+from sfsample.arch import Arch, ByteOrder
 from sfsample.formats.dwarf_expr import evaluate
 from sfsample.memory import Memory
 from sfsample.model import CFA, Registers, Rule, StopReason
@@ -83,6 +83,10 @@ class _Noting:
     def __init__(self, memory: Memory) -> None:
         self._memory = memory
         self.missing: int | None = None
+
+    @property
+    def byteorder(self) -> ByteOrder:
+        return self._memory.byteorder
 
     def word(self, address: int) -> int | None:
         value = self._memory.word(address)

@@ -63,4 +63,4 @@ def _leads_to(return_address: int, start: int, index: ModuleIndex) -> bool:
         return target == start
     stubs = index.find(target)
     slot = stubs.stub_slot(target) if stubs else None
-    return slot is not None and index.word(slot) == start
+    return stubs is not None and slot is not None and index.word(slot, stubs.image.byteorder) == start

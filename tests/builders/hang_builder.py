@@ -1,8 +1,8 @@
 """Threads that sleep, made up: as a dump has them, with names."""
 
-from struct import pack
 from types import SimpleNamespace
 
+from sfsample.arch import ByteOrder
 from sfsample.hang.named import NamedThread
 from sfsample.memory import BytesMemory, Memory, PiecewiseMemory
 from sfsample.model import Capture, Found, Frame, Stack, StopReason
@@ -56,12 +56,12 @@ def futex(word: int, operation: int, value: int, timeout: int = 0) -> Call:
     return Call(Syscall(202, (word, operation, value, timeout, 0, 0)), "futex", (hex(word), "wait"))
 
 
-def words(base: int, values: dict[int, int], size: int = 192) -> Memory:
+def words(base: int, values: dict[int, int], size: int = 192, *, byteorder: ByteOrder = "little") -> Memory:
     """Return memory with 32-bit words at offsets from `base`."""
     data = bytearray(size)
     for offset, value in values.items():
-        data[offset : offset + 4] = pack("<I", value)
-    return BytesMemory(base, bytes(data))
+        data[offset : offset + 4] = value.to_bytes(4, byteorder)
+    return BytesMemory(base, bytes(data), byteorder)
 
 
 def seen(one: NamedThread, first_s: float, last_s: float, runs: tuple[int, int] = (5, 5)) -> NamedThread:
