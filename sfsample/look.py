@@ -12,8 +12,9 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from sfsample.model import Capture, Frame, Registers, Stack, StopReason, ThreadSnapshot, common_tail
+from sfsample.model import Capture, Registers, Stack, StopReason, ThreadSnapshot, common_tail
 from sfsample.modules.module import Module
+from sfsample.profile import Located
 from sfsample.target.kernel_stack import REFUSED, kernel_stack
 from sfsample.target.live import LiveProcess
 from sfsample.target.procfs import Asleep
@@ -29,6 +30,7 @@ _WORTH_WAITING_NS = 1_000_000  # for a thread that sleeps to stop: it will not b
 # they run, or without --kernel.
 _KERNEL_WORKER = ("kernel_worker",)
 
+_NOWHERE = Located()
 _Taken = tuple[ThreadSnapshot, Stack, Reading | None]
 
 
@@ -49,6 +51,7 @@ class Look(NamedTuple):
 
     snapshot: ThreadSnapshot
     stack: Stack
+    generation: int  # of the modules
     modules: tuple[Module | None, ...]  # of each frame
     stops: tuple[ThreadSnapshot, ...]
     reading: Reading | None
@@ -70,25 +73,28 @@ class Looker:
         self._asked: dict[int, Asleep] = {}  # threads that were asked to stop where they slept
         self._told: dict[int, _Told] = {}  # by the last stop of each thread that slept
         self._modules: dict[int, Module | None] = {}
-        self._last: dict[
-            int, tuple[tuple[Frame, ...], tuple[Module | None, ...]]
-        ] = {}  # stack of each thread
         self._generation = -1
 
     def look(
-        self, tid: int, state: str, patience_ns: int = PATIENCE_NS, *, running: bool = False
+        self,
+        tid: int,
+        state: str,
+        patience_ns: int = PATIENCE_NS,
+        *,
+        unless_asleep: bool = False,
+        last: Located = _NOWHERE,
     ) -> Look | Missed:
         """Capture and unwind; once more when the first attempt has taught us something that it lacked.
 
         `state` is the thread's (proc(5)); one in state R is not read, one in state D never stopped.
-        `patience_ns`: how long to wait for it to stop.  `running`: only if it does not sleep.  Raises as
-        `LiveProcess.capture`.
+        `patience_ns`: how long to wait for it to stop.  `unless_asleep`: leave it alone if it sleeps, unless
+        it was stopped already.  `last`: where its frames were before.  Raises as `LiveProcess.capture`.
         """
         target = self._target
         stops: list[ThreadSnapshot] = []
         for attempt in range(_LOOKS):
             checked = self._check_libraries(tid)
-            taken = self._take(tid, state, patience_ns, running=running, again=bool(stops))
+            taken = self._take(tid, state, patience_ns, unless_asleep=unless_asleep and not stops)
             if isinstance(taken, Missed):
                 return taken
             snapshot, stack, reading = taken
@@ -96,27 +102,30 @@ class Looker:
                 stops.append(snapshot)
             if attempt < _LOOKS - 1 and target.learn(tid, stack):
                 continue
-            modules = self._modules_of(tid, stack)
+            generation, modules = self._modules_of(stack, last)
             # where libraries come and go, what cuts a stack short may be one that was not there for a moment
             cut_short = stack.stop_reason is not StopReason.OUTERMOST and target.index.has_changed
             settled = self._is_settled(tid, stack, modules, checked)
             if settled and not (cut_short and attempt < _DOUBTED):
                 kernel = self._kernel(tid, reading) or (() if stack.frames else _KERNEL_WORKER)
-                return Look(snapshot, stack, modules, tuple(stops), reading, kernel)
+                return Look(snapshot, stack, generation, modules, tuple(stops), reading, kernel)
             target.index.expire()  # so that it is seen next time
         return Missed(gone=False, why="libraries were replaced by others while they were looked at")
 
-    def _take(self, tid: int, state: str, patience_ns: int, *, running: bool, again: bool) -> _Taken | Missed:
+    def _take(self, tid: int, state: str, patience_ns: int, *, unless_asleep: bool) -> _Taken | Missed:
+        """Read a thread if it sleeps, stop it if it runs; the state may have changed by now."""
         reading = None if state == "R" else self._target.read(tid)
         if reading is None:
-            stopped = self._capture(tid, state, patience_ns, running=not (running and again))
-            if not running and isinstance(stopped, Missed) and stopped.asleep is not None:
-                reading = self._target.read(tid)  # it has gone to sleep meanwhile
-                stopped = self._capture(tid, state, patience_ns) if reading is None else stopped
+            stopped = self._capture(tid, state, patience_ns, unless_asleep=True)
+            if unless_asleep or not isinstance(stopped, Missed) or stopped.asleep is None:
+                return self._walked(tid, stopped)
+            reading = self._target.read(tid)
         if reading is None:
-            return (
-                stopped if isinstance(stopped, Missed) else (stopped, self._walk_stopped(tid, stopped), None)
-            )
+            return self._walked(tid, self._capture(tid, state, patience_ns))
+        return self._from(reading, tid, state, patience_ns)
+
+    def _from(self, reading: Reading, tid: int, state: str, patience_ns: int) -> _Taken | Missed:
+        """Walk a thread that was read; where that is not enough, do what may be done about it."""
         read = (reading.snapshot, self._unwinder.walk(reading.snapshot), reading)
         if not self._needs_stop(reading, read[1], state):
             return self._searched(*read)
@@ -148,26 +157,28 @@ class Looker:
         """Stop it, and remember what that tells; None: it cannot be stopped."""
         taken = self._capture(tid, state, max(patience_ns, _WORTH_WAITING_NS))
         self._asked[tid] = reading.asleep
-        if isinstance(taken, Missed):
-            return taken if taken.waiting else None
-        return taken, self._walk_stopped(tid, taken), None
+        if isinstance(taken, Missed) and not taken.waiting:
+            return None
+        return self._walked(tid, taken)
 
-    def _walk_stopped(self, tid: int, taken: ThreadSnapshot) -> Stack:
+    def _walked(self, tid: int, taken: ThreadSnapshot | Missed) -> _Taken | Missed:
         """Walk a stopped thread; remember what calls preserve, if it was asked to stop where it slept."""
+        if isinstance(taken, Missed):
+            return taken
         stack, asleep = self._unwinder.walk(taken), self._asked.pop(tid, None)
         if asleep is not None and asleep.sp == taken.registers[taken.arch.sp]:
             preserved = {n: value for n, value in taken.registers.items() if n in taken.arch.callee_saved}
             self._told[tid] = _Told(asleep, preserved, _callers(stack))
-        return stack
+        return taken, stack, None
 
     def _capture(
-        self, tid: int, state: str, patience_ns: int, *, running: bool = False
+        self, tid: int, state: str, patience_ns: int, *, unless_asleep: bool = False
     ) -> ThreadSnapshot | Missed:
         if state == "D":
             return Missed(gone=False, why="in uninterruptible sleep (state D), where it cannot be stopped")
         if not self._stop:
             return Missed(gone=False, why="it runs, and nothing may be stopped (--no-stop)")
-        return self._target.capture(tid, patience_ns, running=running)
+        return self._target.capture(tid, patience_ns, unless_asleep=unless_asleep)
 
     def _needs_stop(self, reading: Reading, stack: Stack, state: str) -> bool:
         """Whether the stack hangs on a register that only a stop tells, and a stop is harmless.
@@ -226,28 +237,25 @@ class Looker:
         unopened = (frame for frame, module in zip(stack.frames, modules, strict=True) if module is None)
         return not any(index.is_unsettled(frame.lookup_pc) for frame in unopened)
 
-    def _modules_of(self, tid: int, stack: Stack) -> tuple[Module | None, ...]:
+    def _modules_of(self, stack: Stack, last: Located) -> tuple[int, tuple[Module | None, ...]]:
+        """Return the modules of a stack's frames, and their generation."""
         index, known = self._target.index, self._modules
         if index.generation != self._generation:
             self._generation = index.generation
             known.clear()
-            self._last.clear()
-        frames, modules = self._last.get(tid, ((), ()))
-        again = common_tail(stack.frames, frames)
+        again = common_tail(stack.frames, last.frames) if last.generation == self._generation else 0
         inner = [frame.lookup_pc for frame in stack.frames[: len(stack.frames) - again]]
         for pc in inner:
             if pc not in known:
                 known[pc] = index.find(pc)
-        found = (*[known[pc] for pc in inner], *modules[len(modules) - again :])
-        self._last[tid] = stack.frames, found
-        return found
+        found = (*[known[pc] for pc in inner], *last.modules[len(last.modules) - again :])
+        return self._generation, found
 
     def keep_only(self, tids: Iterable[int]) -> None:
         """Drop what is kept for threads that have ended."""
         alive = set(tids)
         self._expected = {tid: modules for tid, modules in self._expected.items() if tid in alive}
         self._asked = {tid: asleep for tid, asleep in self._asked.items() if tid in alive}
-        self._last = {tid: last for tid, last in self._last.items() if tid in alive}
         self._told = {tid: told for tid, told in self._told.items() if tid in alive}
 
 

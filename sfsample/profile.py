@@ -55,6 +55,18 @@ class StackKey(NamedTuple):
     stop_reason: StopReason
 
 
+class Located(NamedTuple):
+    """The frames that a look has found, and where they were by the modules of that generation.
+
+    As long as these are the same, so are the modules and locations of equal frames.
+    """
+
+    generation: int = -1
+    frames: tuple[Frame, ...] = ()
+    modules: tuple[Module | None, ...] = ()
+    locations: tuple[Location, ...] = ()
+
+
 def kernel_places(functions: Iterable[str], pid: int) -> tuple[Location, ...]:
     """Return the places of functions of the kernel in which a thread of process `pid` sleeps."""
     return tuple(Location(None, 0, 0, pid, kernel=function) for function in functions)

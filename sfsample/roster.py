@@ -10,7 +10,7 @@ average.
 from collections.abc import Callable, Iterable, Iterator
 
 from sfsample.model import Stack
-from sfsample.profile import Location
+from sfsample.profile import Located, Location
 from sfsample.schedule import uniform
 
 _AT_ONCE = 64
@@ -21,7 +21,7 @@ class Thread:
     """What is known of a thread between two looks.
 
     `still` is what the scheduler counted when it was last seen off the processor; `seen` its stack then;
-    `last` the stack that was seen last, also when it does not hold any more.  `tick` and `at_ns` are those
+    `last` what was seen last, also when it does not hold any more.  `tick` and `at_ns` are those
     until which it was counted, `idle_tick` and `idle_at_ns` those until which it is known not to have run.
     `ran_ns` is its CPU time at the last look, `charged_ns` what of it has not been told to the profile.
     """
@@ -40,7 +40,7 @@ class Thread:
         self.at_ns = self.idle_at_ns = at_ns
         self.still: bytes | None = None
         self.seen: tuple[Stack, tuple[Location, ...]] | None = None
-        self.last: tuple[Stack, tuple[Location, ...]] | None = None
+        self.last = Located()
         self.ran_ns = ran_ns
         self.charged_ns = 0
         self.stopped_ns = 0  # for how long we have stopped it, in all

@@ -9,9 +9,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from sfsample.look import Look
-from sfsample.model import Capture, Stack, StopReason, ThreadSnapshot, common_tail
-from sfsample.modules.index import ModuleIndex
-from sfsample.profile import Location, Places, Profile, kernel_places, locate
+from sfsample.model import Capture, StopReason, ThreadSnapshot, common_tail
+from sfsample.profile import Located, Location, Places, Profile, kernel_places, locate
 from sfsample.roster import Thread
 from sfsample.scheduled import ran_ns
 
@@ -31,10 +30,9 @@ BEGINNING = Since(0, 0)
 class Tally:
     """Tells a profile about the threads of process `pid`.  `tick` and `at_ns` are those of the last tick."""
 
-    def __init__(self, profile: Profile, pid: int, index: ModuleIndex, since: Since) -> None:
+    def __init__(self, profile: Profile, pid: int, since: Since) -> None:
         self._profile = profile
         self._pid = pid
-        self._index = index
         self._places: dict[tuple[int, bool, str], Location] = {}
         self._generation = 0
         self.tick, self.at_ns = since
@@ -61,7 +59,7 @@ class Tally:
     def see(self, thread: Thread, look: Look) -> None:
         """Keep what was seen, for `add`."""
         locations = self._locations(look, thread.last)
-        thread.last = look.stack, locations
+        thread.last = Located(look.generation, look.stack.frames, look.modules, locations)
         thread.seen = look.stack, Places((*kernel_places(look.kernel, self._pid), *locations))
 
     def idle(self, thread: Thread) -> None:
@@ -125,13 +123,13 @@ class Tally:
         if not self._added:
             self._profile.forget_process(self._pid)
 
-    def _locations(self, look: Look, last: tuple[Stack, tuple[Location, ...]] | None) -> tuple[Location, ...]:
+    def _locations(self, look: Look, last: Located) -> tuple[Location, ...]:
         """Return the places of the frames; those of the frames that are the last look's are as they were."""
         frames, places = look.stack.frames, self._places
-        if self._index.generation != self._generation:
-            self._generation = self._index.generation
+        if look.generation != self._generation:
+            self._generation = look.generation
             places.clear()
-        again = common_tail(frames, last[0].frames) if last else 0
+        again = common_tail(frames, last.frames) if look.generation == last.generation else 0
         found = []
         for frame, module in zip(frames[: len(frames) - again], look.modules, strict=False):
             key = (frame.pc, frame.exact, frame.found)
@@ -139,4 +137,4 @@ class Tally:
             if place is None:
                 place = places[key] = locate(frame, module, self._pid)
             found.append(place)
-        return (*found, *last[1][len(last[1]) - again :]) if last else tuple(found)
+        return (*found, *last.locations[len(last.locations) - again :])

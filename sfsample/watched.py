@@ -63,7 +63,7 @@ class Watched:
         self._threads = Roster(random)
         self._waiting: dict[Thread, Woken] = {}  # were asked to stop, in a tick for which we woke up then
         self._program: tuple[bytes, ...] = ()
-        self._tally = Tally(profile, target.pid, target.index, since)
+        self._tally = Tally(profile, target.pid, since)
         profile.homes[target.pid] = target.home
         target.limit_pauses(rules.max_pause_ns)
 
@@ -174,15 +174,16 @@ class Watched:
             thread.gone, thread.still = True, self._target.proc.counters(thread.tid)
             return
         thread.name, thread.starttime = stat.name, stat.starttime
-        look = self._look(thread.tid, stat.state if self._rules.wall else "R")
+        look = self._look(thread, stat.state if self._rules.wall else "R")
         if isinstance(look, Missed) and look.waiting:
             self._waiting[thread] = woken
         else:
             self._count(thread, look, woken)
 
-    def _look(self, tid: int, state: str) -> Look | Missed:
+    def _look(self, thread: Thread, state: str) -> Look | Missed:
+        leave = not self._rules.wall
         try:
-            return self._looker.look(tid, state, _GLANCE_NS, running=not self._rules.wall)
+            return self._looker.look(thread.tid, state, _GLANCE_NS, unless_asleep=leave, last=thread.last)
         except NotPermitted as refusal:
             if self._rules.named and not self._profile.stats.samples:
                 raise
@@ -219,7 +220,7 @@ class Watched:
         for thread, woken in tuple(self._waiting.items()):
             if not self._target.has_stopped(thread.tid):
                 continue
-            look = self._look(thread.tid, "R")
+            look = self._look(thread, "R")
             if not (isinstance(look, Missed) and look.waiting):
                 del self._waiting[thread]
                 self._count(thread, look, woken)

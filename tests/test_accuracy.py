@@ -47,7 +47,7 @@ def test_outermost_addresses_without_code_are_no_frames(pcs, expected):
 def look(*pcs: int) -> Look:
     frames = tuple(Frame(pc, 0, None, Found.EH_FRAME, exact=False) for pc in pcs)
     snapshot = ThreadSnapshot(1, {}, BytesMemory(0, b""), bounded=False, stop_ns=0, eintr=False)
-    return Look(snapshot, Stack(frames, StopReason.OUTERMOST), (), (), None)
+    return Look(snapshot, Stack(frames, StopReason.OUTERMOST), 0, (), (), None)
 
 
 def added(*rest: tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]) -> Tally:

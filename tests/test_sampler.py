@@ -121,7 +121,7 @@ class FakeProcess:
     def replaced(self, _tid, _modules):
         return False
 
-    def capture(self, tid, patience_ns, *, running=False):  # noqa: ARG002
+    def capture(self, tid, patience_ns, *, unless_asleep=False):  # noqa: ARG002
         self.captured.append((tid, self.clock.now()))
         self.clock.time += self.costs.get(len(self.captured), 0)
         answer = self.answers.get(tid)
@@ -441,6 +441,25 @@ def reading(tid: int, registers: dict[int, int], number: int = 232) -> Reading:
     snapshot = ThreadSnapshot(tid, registers, BytesMemory(STACK, bytes(16)), bounded=False, stop_ns=0,
                               eintr=False, capture=Capture.READ, scheduled=STILL)  # fmt: skip
     return Reading(snapshot, Asleep(number, (), STACK, CODE), STILL.after)
+
+
+class AsleepTheSecondTime(FakeProcess):
+    """Runs when it is looked at first, and sleeps from then on."""
+
+    def capture(self, tid, patience_ns, *, unless_asleep=False):
+        if unless_asleep and self.captured:
+            return Missed(gone=False, why="it sleeps", asleep=STILL.after)
+        return super().capture(tid, patience_ns)
+
+
+@pytest.mark.parametrize("mode", ["cpu", "wall"])
+def test_a_thread_that_has_gone_to_sleep_before_its_second_capture_is_read(clock, mode):
+    process = AsleepTheSecondTime(clock)
+    process.learns, process.readings = [True], {PID: reading(PID, {16: CODE, 7: STACK})}
+    stats = record(process, mode=mode, duration=TICK).stats
+
+    assert (len(process.captured), stats.pauses.count, stats.samples) == (1, 1, 1)
+    assert stats.captures == {Capture.READ: 1}
 
 
 def test_a_thread_that_sleeps_is_read_and_not_stopped(clock):

@@ -44,12 +44,12 @@ class Capturer:
         self.most_ns = NO_LIMIT_NS  # for which a thread may be held
 
     def capture(
-        self, tid: int, patience_ns: int = PATIENCE_NS, *, running: bool = False
+        self, tid: int, patience_ns: int = PATIENCE_NS, *, unless_asleep: bool = False
     ) -> ThreadSnapshot | Missed:
         """Stop a thread, copy, let it run; everything else happens after that.
 
-        `running`: not if it sleeps.  That is asked last of all, so that what it does when it stops is what it
-        did when it was asked.
+        `unless_asleep`: not if it sleeps.  That is asked last of all, so that what it does when it stops is
+        what it did when it was asked.
         """
         tracer, copy, counters = self.tracer, self._copy, self._proc.counters
         tracer.rehearse(tid)
@@ -65,7 +65,7 @@ class Capturer:
         try:
             missed = None
             if before is None:
-                missed, before = self._approach(tid, running=running)
+                missed, before = self._approach(tid, unless_asleep=unless_asleep)
             missed = missed or tracer.stop(tid, patience_ns)
             if missed is None:
                 stopped_ns = time.perf_counter_ns()
@@ -94,10 +94,10 @@ class Capturer:
             scheduled=Scheduled(before.counters, after, stopped_ns, tracer.slept(registers), before.run),
         )  # fmt: skip
 
-    def _approach(self, tid: int, *, running: bool) -> tuple[Missed | None, Before]:
+    def _approach(self, tid: int, *, unless_asleep: bool) -> tuple[Missed | None, Before]:
         """Become the tracer of a thread, if it is to be stopped."""
         proc = self._proc
-        if not running:
+        if not unless_asleep:
             return self.tracer.seize(tid), Before(proc.counters(tid))
         waited, run = proc.counters(tid), proc.last_run(tid)
         if proc.asleep(tid) is not None:

@@ -195,9 +195,9 @@ class LiveProcess:
         return self.capturer.settle()
 
     def capture(
-        self, tid: int, patience_ns: int = PATIENCE_NS, *, running: bool = False
+        self, tid: int, patience_ns: int = PATIENCE_NS, *, unless_asleep: bool = False
     ) -> ThreadSnapshot | Missed:
-        """Stop one thread (`running`: unless it sleeps) and capture it.
+        """Stop one thread (`unless_asleep`: only if it does not sleep) and capture it.
 
         Raises NotPermitted when the kernel refuses although it lives.
         That somebody else traces a thread is no such refusal: others may be free, and another sampler lets go
@@ -206,7 +206,7 @@ class LiveProcess:
         if self._instant is not None:
             return self._instant.stopped.get(tid) or Missed(gone=False, why="ran, but not at that instant")
         for _ in range(_TRIES):
-            taken = self.capturer.capture(tid, patience_ns, running=running)
+            taken = self.capturer.capture(tid, patience_ns, unless_asleep=unless_asleep)
             if not isinstance(taken, Missed) or taken.errno != EPERM:
                 return taken
             stat = self.proc.thread_stat(tid)

@@ -21,7 +21,7 @@ class _Stopping(LiveProcess):
         tid: int,
         patience_ns: int = PATIENCE_NS,
         *,
-        running: bool = False,  # noqa: ARG002
+        unless_asleep: bool = False,  # noqa: ARG002
     ) -> ThreadSnapshot | Missed:
         return super().capture(tid, patience_ns)
 

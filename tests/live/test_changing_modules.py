@@ -46,6 +46,37 @@ def test_a_row_does_not_outlive_its_library(tmp_path):
     assert all(re.search(rf"no_row\];{UNTABLED}$", stack) for stack in cut_short), cut_short
 
 
+# These have frames of the same size, too, and one caller: their outer frames are equal.
+TWIN = """
+static volatile long n;
+__attribute__((noinline)) void NAME_burn(void) { for (long i = 0; i < 4000000; i++) n++; }
+void NAME_entry(void) { NAME_burn(); __asm__ volatile(""); }
+"""
+TWINS = """
+#include <dlfcn.h>
+#include <stdio.h>
+int main(void)
+{
+    puts("ready"); fflush(stdout);
+    for (int i = 0;; i = !i) {
+        void *library = dlopen(i ? "./b.so" : "./a.so", RTLD_NOW);
+        ((void (*)(void))dlsym(library, i ? "b_entry" : "a_entry"))();
+        dlclose(library);
+    }
+}
+"""
+
+
+def test_a_caller_does_not_outlive_its_library(tmp_path):
+    for name in "ab":
+        compile_c(tmp_path, f"{name}.so", TWIN.replace("NAME", name), "-shared", "-fPIC")
+    with started(compile_c(tmp_path, "twins", TWINS, "-ldl")) as process:
+        profile = record_samples(process.pid, 80, rate=250)
+    stacks = [line.rpartition(" ")[0] for line in sfsample.folded(profile).splitlines()]
+    assert {stack.partition(";main;")[2] for stack in stacks if stack.endswith("_burn")} == {
+        "a_entry;a_burn", "b_entry;b_burn"}  # fmt: skip
+
+
 MOVED = """
 #define _GNU_SOURCE
 #include <stdio.h>
