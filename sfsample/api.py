@@ -43,6 +43,7 @@ def record(
     max_pause: float = MAX_PAUSE_S,
     max_overhead: float | None = None,
     subprocesses: bool = False,
+    debug_dirs: Sequence[str] = (),
     tell: Callable[[str], None] = lambda _: None,
 ) -> Profile:
     """Sample one process or several.
@@ -55,7 +56,8 @@ def record(
     sleeping threads are in the kernel, too, `stop` False: stop no thread, so those that run are not captured,
     `max_pause` seconds: hold a thread no longer, nor wait so long for it to stop, `max_overhead` (0.01: one
     percent): leave out ticks to stay below this share of the time, `subprocesses`: their descendants too,
-    those born meanwhile included, `tell`: called when ticks were missed, at most once a second.
+    those born meanwhile included, `debug_dirs`: where to look for separate debug files first, which may have
+    the only unwind tables, `tell`: called when ticks were missed, at most once a second.
 
     A child of yours must not be asked for its end by `Popen.poll`, `wait` or waitpid(2) meanwhile: they also
     answer that we have stopped it, and Popen takes that for its death.  Use waitid(2) with WEXITED and
@@ -74,7 +76,7 @@ def record(
 
     def work(should: Callable[[], bool]) -> Profile:
         targets: list[LiveProcess] = []
-        open_process = partial(LiveProcess, stack_bytes=stack_bytes, shared=Shared())
+        open_process = partial(LiveProcess, stack_bytes=stack_bytes, shared=Shared(debug_dirs))
         try:
             for pid in wanted:
                 targets.append(open_process(pid))  # noqa: PERF401 - those opened must be closed

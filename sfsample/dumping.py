@@ -37,6 +37,7 @@ class How(NamedTuple):
     steppers: Sequence[Stepper] = DEFAULT_STEPPERS
     stop: bool = True  # threads that run may be stopped
     consistent: bool = False  # all threads at one instant
+    debug_dirs: Sequence[str] = ()  # searched for debug files before the system's
 
 
 _DEFAULT_HOW = How()
@@ -86,7 +87,7 @@ def dump_core(
     from sfsample.postmortem import take_core
     from sfsample.target.core import open_core
 
-    target = open_core(core, exe, sysroot)
+    target = open_core(core, exe, sysroot, how.debug_dirs)
     return take_core(target, Unwinder(target.index, steppers=how.steppers, max_frames=how.max_frames))
 
 
@@ -94,7 +95,7 @@ class _Work:
     def __init__(self, how: How, meanwhile: Callable[[list[ProcessDump]], object]) -> None:
         self._how, self._meanwhile = how, meanwhile
         self._failures: list[TargetError] = []
-        self._shared = Shared()
+        self._shared = Shared(how.debug_dirs)
 
     def run(self, pids: Iterable[int]) -> tuple[list[ProcessDump], list[TargetError]]:
         targets: list[tuple[LiveProcess, Dumper]] = []

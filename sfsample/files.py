@@ -72,6 +72,13 @@ class Root:
             os.close(fd)
 
 
+def root_at(path: str) -> Root | None:
+    """Return the directory that stands for another machine's root; None: there is none, or it is ours."""
+    with suppress(OSError):
+        return Root(path) if path else None
+    return None
+
+
 class Home(NamedTuple):
     """Where a process lives.  Two with the same root directory see the same files if they share `mounts`."""
 

@@ -8,12 +8,12 @@ import pytest
 
 from sfsample.cli.naming import naming
 from sfsample.cli.options import parse
+from sfsample.debug_files import DebugFiles
 from sfsample.errors import SfsampleError, UsageError
 from sfsample.formats.elf import ElfImage
 from sfsample.modules.module import Module
 from sfsample.symbolize import debuginfod
 from sfsample.symbolize.cache import Cache
-from sfsample.symbolize.debug_files import DebugFiles
 from sfsample.symbolize.debuginfod import Debuginfod
 from sfsample.symbolize.module_symbols import ModuleSymbols
 from tests.builders import elf_builder as e

@@ -9,13 +9,14 @@ from struct import pack
 
 import pytest
 
+from sfsample import debug_files
+from sfsample.debug_files import DebugFiles
 from sfsample.files import Root
 from sfsample.formats.dynamic import as_linked
 from sfsample.formats.elf import SHT_DYNSYM, SHT_SYMTAB, ElfImage
 from sfsample.modules.module import Module
-from sfsample.symbolize import debug_files, debugdata, module_symbols
+from sfsample.symbolize import debugdata, module_symbols
 from sfsample.symbolize.cache import Cache
-from sfsample.symbolize.debug_files import DebugFiles
 from sfsample.symbolize.module_symbols import ModuleSymbols
 from sfsample.symbolize.symtab import SymbolTable
 from tests.builders import elf_builder as e

@@ -45,7 +45,8 @@ def run(arguments: Namespace) -> int:
 
 def _how(arguments: Namespace) -> How:
     return How(arguments.looks, arguments.interval, arguments.max_frames, arguments.stack_bytes,
-               steppers(arguments), not arguments.no_stop, arguments.consistent)  # fmt: skip
+               steppers(arguments), not arguments.no_stop, arguments.consistent,
+               tuple(arguments.debug_dir or ()))  # fmt: skip
 
 
 def _core(arguments: Namespace) -> tuple[list[ProcessDump], list[TargetError]]:

@@ -136,6 +136,7 @@ def sample(
         max_pause=arguments.max_pause,
         max_overhead=arguments.max_overhead,
         subprocesses=arguments.subprocesses,
+        debug_dirs=tuple(arguments.debug_dir or ()),
         tell=lambda text: say(f"sfsample: {text}") if _is_watched(arguments) else None,
     )
 

@@ -27,6 +27,7 @@ def run(arguments: Namespace) -> int:
         found = replay(
             saved,
             sysroot=arguments.sysroot.rstrip("/"),
+            debug_dirs=tuple(arguments.debug_dir or ()),
             steppers=steppers(arguments),
             max_frames=arguments.max_frames,
         )

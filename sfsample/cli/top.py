@@ -88,6 +88,7 @@ class _Session:
                 stack_bytes=arguments.stack_bytes,
                 steppers=steppers(arguments),
                 subprocesses=arguments.subprocesses,
+                debug_dirs=tuple(arguments.debug_dir or ()),
                 should_stop=lambda: self._left or self._interrupt.requested,
                 profile=self._window,
             )

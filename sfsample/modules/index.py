@@ -22,14 +22,15 @@ _PAGE = 4096
 _LARGEST_GAP = 0x20000  # between two segments of a file: less than two of the largest pages of any machine
 ReadMaps = Callable[[], tuple[Mapping, ...]]
 OpenImage = Callable[[Mapping], ElfImage]
-TablesOf = Callable[[ElfImage], Tables]
+TablesOf = Callable[[ElfImage, str], Tables]
 IsCode = Callable[[int], bool]
 
 
 class ModuleIndex:
     """The executable mappings of one process and the modules behind them.
 
-    `tables_of` gives the tables of an image, those that another process has read if it maps the same one.
+    `tables_of` gives the tables of an image and its path, those that another process has read if it maps the
+    same one.
     """
 
     def __init__(
@@ -208,7 +209,7 @@ class ModuleIndex:
         # one object can have several executable mappings (mprotect splits them)
         key = (mapping.path, mapping.device, mapping.inode, bias)
         if key not in self._same:
-            module = Module(image, bias, mapping.path, self._tables_of(image))
+            module = Module(image, bias, mapping.path, self._tables_of(image, mapping.path))
             self._same[key] = self._seen.setdefault((image, bias, mapping.path), module)
         return self._same[key]
 

@@ -2,10 +2,12 @@
 
 Law: a table is read on first use; one that is damaged is lost with a word in `problems`, and what remains is
 used.  Nothing here depends on a process or an address, so that all processes that map a file share it.
+A separate debug file is looked for when the object itself has no `.debug_frame`, by who gave `find`.
 """
 
 from functools import cached_property
 
+from sfsample.debug_files import DebugFile, Find
 from sfsample.errors import FormatError
 from sfsample.formats.compressed import section_bytes
 from sfsample.formats.eh_frame import EhFrame, eh_frame_address
@@ -14,10 +16,12 @@ from sfsample.formats.sframe import SECTION, SFrameTables, read_tables
 
 
 class Tables:
-    """What `image` tells about unwinding."""
+    """What `image`, which was mapped from `path`, tells about unwinding."""
 
-    def __init__(self, image: ElfImage) -> None:
+    def __init__(self, image: ElfImage, path: str = "", find: Find = lambda *_: DebugFile(None)) -> None:
         self.image = image
+        self._path = path
+        self._find = find
         self.problems: list[str] = []
 
     @cached_property
@@ -54,13 +58,22 @@ class Tables:
 
     @cached_property
     def debug_frame(self) -> EhFrame | None:
-        """CFI for debuggers: all that Go has, and what some libraries carry beside the other."""
+        """CFI for debuggers: all that Go has, and what some libraries, or their debug files, have beside."""
+        found = self._debug_frame_of(self.image)
+        if found is not None:
+            return found
+        debug = self._find(self.image, self._path)
+        if debug.refused:
+            self.note(debug.refused)
+        return None if debug.image is None else self._debug_frame_of(debug.image)
+
+    def _debug_frame_of(self, image: ElfImage) -> EhFrame | None:
         try:
-            found = section_bytes(self.image, "debug_frame")
+            found = section_bytes(image, "debug_frame")
         except FormatError as damage:
             self.note(str(damage))
             return None
-        return None if found is None else EhFrame(*found, self.image.byteorder, debug=True)
+        return None if found is None else EhFrame(*found, image.byteorder, debug=True)
 
     def _by_header(self) -> EhFrame | None:
         byteorder = self.image.byteorder

@@ -7,16 +7,20 @@ tells nothing.
 
 import os
 from collections.abc import Sequence
+from functools import partial
 from mmap import ACCESS_READ, mmap
 from typing import NamedTuple
 
+from sfsample.debug_files import finder
 from sfsample.errors import FormatError, SfsampleError
+from sfsample.files import root_at
 from sfsample.formats.elf import ElfImage
 from sfsample.model import Stack
 from sfsample.modules.generated import ReadMemory
 from sfsample.modules.index import ModuleIndex
 from sfsample.modules.maps import Mapping
 from sfsample.modules.module import Module
+from sfsample.modules.tables import Tables
 from sfsample.replay.saved import VDSO, Pieces, SavedModule, SavedStack, identify
 from sfsample.unwind.stepper import Stepper
 from sfsample.unwind.unwinder import DEFAULT_STEPPERS, MAX_FRAMES, Unwinder
@@ -34,12 +38,14 @@ def replay(
     saved: SavedStack,
     *,
     sysroot: str = "",
+    debug_dirs: Sequence[str] = (),
     steppers: Sequence[Stepper] = DEFAULT_STEPPERS,
     max_frames: int = MAX_FRAMES,
 ) -> Replayed:
     """Unwind; modules are looked for under `sysroot`.  Raises SfsampleError when one is not there."""
     files = _Files(saved, sysroot)
-    index = ModuleIndex(lambda: saved.mappings, files, _reader(saved.code))
+    tables_of = partial(Tables, find=finder(root_at(sysroot), debug_dirs))
+    index = ModuleIndex(lambda: saved.mappings, files, _reader(saved.code), tables_of)
     index.refresh()
     snapshot = saved.snapshot
     stack = Unwinder(index, steppers, max_frames).walk(snapshot)

@@ -8,12 +8,12 @@ table and are named by their relocation.  Nothing here raises; `why` tells why a
 
 from collections.abc import Callable, Iterator, Sequence
 
+from sfsample.debug_files import DebugFile, DebugFiles
 from sfsample.errors import FormatError
 from sfsample.formats.dynamic import Dynamic
 from sfsample.formats.elf import SHT_DYNSYM, SHT_SYMTAB, ElfImage
 from sfsample.modules.module import Module
 from sfsample.symbolize.cache import Cache
-from sfsample.symbolize.debug_files import DebugFile, DebugFiles
 from sfsample.symbolize.debugdata import SECTION, packed, unpack
 from sfsample.symbolize.lines import has_dwarf
 from sfsample.symbolize.plt import PltStubs, is_stub

@@ -6,7 +6,7 @@ Law: values only; the command line fills them from its flags and from the enviro
 from collections.abc import Callable
 from typing import NamedTuple
 
-from sfsample.symbolize.debug_files import Fetch
+from sfsample.debug_files import Fetch
 
 Progress = Callable[[str], None]
 

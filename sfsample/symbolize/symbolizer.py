@@ -10,12 +10,12 @@ from collections.abc import Mapping
 from functools import cached_property
 from types import MappingProxyType
 
+from sfsample.debug_files import DebugFiles
 from sfsample.files import Home, Root
 from sfsample.formats.elf import ElfImage
 from sfsample.modules.module import Module
 from sfsample.profile import Location
 from sfsample.symbolize.cache import Cache
-from sfsample.symbolize.debug_files import DebugFiles
 from sfsample.symbolize.lines import Lines
 from sfsample.symbolize.module_symbols import ModuleSymbols
 from sfsample.symbolize.named_frame import NamedFrame, kernel_frame, with_places

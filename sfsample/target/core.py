@@ -9,16 +9,20 @@ thread or a module is a word in `problems`.
 import os
 import stat
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import partial
 from mmap import ACCESS_READ, mmap
 
 from sfsample.arch import ARCHES, Arch, arch_of
+from sfsample.debug_files import finder
 from sfsample.errors import CoreError, FormatError
+from sfsample.files import root_at
 from sfsample.formats.elf import PF_X, PT_LOAD, ElfImage, Segment
 from sfsample.formats.elf_core import AT_ENTRY, AT_SYSINFO_EHDR, NT_PRSTATUS, CoreFile, CoreThread, MappedFile
 from sfsample.model import Registers, ThreadSnapshot
 from sfsample.modules.index import ModuleIndex
 from sfsample.modules.maps import Mapping
+from sfsample.modules.tables import Tables
 from sfsample.target.registers import NT_ARM_PAC_MASK, decode, layout_of, pac_free
 
 _DELETED = " (deleted)"
@@ -83,13 +87,15 @@ class CoreMemory:
         return data if len(data) == size else None
 
 
-def open_core(path: str, exe: str | None = None, sysroot: str = "") -> "CoreTarget":
+def open_core(
+    path: str, exe: str | None = None, sysroot: str = "", debug_dirs: Sequence[str] = ()
+) -> "CoreTarget":
     """Return the process that a core file is of.  Raises CoreError."""
     head = b""
     try:
         data = _mapped(path)
         head = data[:8]
-        return CoreTarget(ElfImage(data, path), exe, sysroot)
+        return CoreTarget(ElfImage(data, path), exe, sysroot, debug_dirs)
     except (OSError, FormatError) as failure:
         why = failure.strerror if isinstance(failure, OSError) else str(failure)
         raise CoreError(f"cannot read core file: {path}: {why}", _help_for(head)) from None
@@ -105,7 +111,9 @@ def _help_for(head: bytes) -> str:
 class CoreTarget:
     """A process, out of its core file.  Raises FormatError when there is nothing to be had from it."""
 
-    def __init__(self, image: ElfImage, exe: str | None = None, sysroot: str = "") -> None:
+    def __init__(
+        self, image: ElfImage, exe: str | None = None, sysroot: str = "", debug_dirs: Sequence[str] = ()
+    ) -> None:
         arch = arch_of(image.machine, image.byteorder)
         if arch is None:
             known = ", ".join(arch.name for arch in ARCHES)
@@ -114,7 +122,8 @@ class CoreTarget:
         self._core = CoreFile(image)
         self.memory = CoreMemory(self._core)
         self.opener = CoreImages(self._core, self.memory, exe, sysroot)
-        self.index = ModuleIndex(self._maps, self.opener, self.memory.dumped)
+        tables_of = partial(Tables, find=finder(root_at(sysroot), debug_dirs))
+        self.index = ModuleIndex(self._maps, self.opener, self.memory.dumped, tables_of)
         self.index.refresh()
         self.memory.index = self.index
         self.pid = self._core.threads[0].tid

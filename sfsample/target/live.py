@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Iterable
 from errno import EPERM
+from functools import partial
 
 from sfsample.errors import UnsupportedTarget
 from sfsample.model import Address, Stack, ThreadSnapshot
@@ -64,9 +65,10 @@ class LiveProcess:
             if attach:
                 self._try_attaching()
             self.opener = ImageOpener(self.proc, shared)
-            self.index = ModuleIndex(self.proc.maps, self.opener, self._read_memory, shared.tables_of)
-            self.index.refresh()
             self.home = home_of(self.proc, shared)
+            tables_of = partial(shared.tables_of, self.home.root)
+            self.index = ModuleIndex(self.proc.maps, self.opener, self._read_memory, tables_of)
+            self.index.refresh()
         except BaseException:
             self.proc.close()
             raise

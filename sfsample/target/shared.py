@@ -6,9 +6,11 @@ more than `_MOST` of anything is kept for the next process: who uses a thing kee
 """
 
 import os
+from collections.abc import Sequence
 from mmap import ACCESS_READ, mmap
 from typing import TypeVar
 
+from sfsample.debug_files import finder
 from sfsample.errors import FormatError
 from sfsample.files import Root
 from sfsample.formats.elf import ElfImage
@@ -22,9 +24,10 @@ _V = TypeVar("_V")
 
 
 class Shared:
-    """Opens each thing once."""
+    """Opens each thing once.  `debug_dirs` are searched for debug files before the system's."""
 
-    def __init__(self) -> None:
+    def __init__(self, debug_dirs: Sequence[str] = ()) -> None:
+        self._debug_dirs = debug_dirs
         self._images: dict[tuple[object, ...], ElfImage] = {}
         self._tables: dict[ElfImage, Tables] = {}
         self._roots: dict[tuple[object, ...], Root] = {}
@@ -52,10 +55,10 @@ class Shared:
     def _kept(self, key: tuple[object, ...], image: ElfImage) -> ElfImage:
         return self._images[key] if key in self._images else _keep(self._images, key, image)
 
-    def tables_of(self, image: ElfImage) -> Tables:
-        """Return the unwind tables of an image."""
+    def tables_of(self, root: Root | None, image: ElfImage, path: str) -> Tables:
+        """Return the unwind tables of an image that was mapped from `path` by a process of this root."""
         found = self._tables.get(image)
-        return found or _keep(self._tables, image, Tables(image))
+        return found or _keep(self._tables, image, Tables(image, path, finder(root, self._debug_dirs)))
 
     def root(self, path: str, mounts: str | None) -> Root:
         """Return a root directory, as seen in this mount namespace.  Raises OSError."""

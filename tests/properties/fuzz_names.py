@@ -7,13 +7,13 @@ from itertools import islice
 from pathlib import Path
 from struct import pack
 
+from sfsample.debug_files import DebugFiles, debug_link
 from sfsample.errors import FormatError
 from sfsample.files import Home
 from sfsample.formats.dynamic import Dynamic
 from sfsample.formats.elf import SHT_SYMTAB, ElfImage
 from sfsample.modules.module import Module
 from sfsample.symbolize.cache import Cache
-from sfsample.symbolize.debug_files import DebugFiles, debug_link
 from sfsample.symbolize.debugdata import unpack
 from sfsample.symbolize.demangle import demangle
 from sfsample.symbolize.module_symbols import ModuleSymbols

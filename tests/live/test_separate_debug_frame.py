@@ -1,0 +1,142 @@
+"""Programs whose only unwind tables are in a separate debug file; gdb, which reads it too, sees the same.
+
+Law: the program is built without `.eh_frame`, and what it has for debuggers is taken out of it as
+distributions do.  Without the debug file its frames are found by reading the code, which `found` tells.
+"""
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from sfsample.arch import AMD64
+from sfsample.dumping import How, dump_all, dump_core
+from sfsample.formats.elf import ElfImage
+from sfsample.model import Found, StopReason
+from sfsample.replay.offline import replay
+from sfsample.replay.saved import from_json, save, to_json
+from sfsample.target.live import LiveProcess
+from sfsample.target.shared import Shared
+from sfsample.unwind.unwinder import ALWAYS, Unwinder
+from tests.live.targets import ARCH, started
+
+TOOLS = ("gcc", "objcopy", "gdb", "gcore")
+pytestmark = [
+    pytest.mark.live,
+    pytest.mark.skipif(any(shutil.which(tool) is None for tool in TOOLS), reason=f"needs {', '.join(TOOLS)}"),
+    pytest.mark.skipif(ARCH is not AMD64, reason="AArch64 and s390x keep .eh_frame where gcc is told not to"),
+]
+
+PROGRAM = r"""
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+#define FUNCTION __attribute__((noinline, noclone))
+static volatile long turns;
+FUNCTION long inner(long depth) { for (;;) turns += depth; }
+FUNCTION long outer(long depth, long one, long two)
+{
+    volatile long room[32] = { one, two };
+    return (depth ? outer(depth - 1, two, one) : inner(two)) + room[turns & 31] + one * two;
+}
+int main(int count, char **words)
+{
+    dprintf(atoi(words[1]), "ready %d\n", getpid());
+    return outer(5, count, 7);
+}
+"""
+FUNCTIONS = ["inner", *["outer"] * 6, "main"]
+
+
+def by_build_id(program: Path, debug: Path) -> tuple[str, ...]:
+    """Put the debug file where its build-id says; return the directories to look in."""
+    build_id = ElfImage(program.read_bytes(), "").build_id
+    assert build_id
+    there = program.parent / "debug" / ".build-id" / build_id[:2] / f"{build_id[2:]}.debug"
+    there.parent.mkdir(parents=True)
+    debug.rename(there)
+    return (str(program.parent / "debug"),)
+
+
+def by_link(program: Path, debug: Path) -> tuple[str, ...]:
+    """Have a link lead to it, beside the program; that has no build-id."""
+    subprocess.run(["objcopy", f"--add-gnu-debuglink={debug}", program], check=True)
+    return ()
+
+
+@pytest.fixture(params=[by_build_id, by_link], ids=["build-id", "link"])
+def built(request, tmp_path):
+    """Return the program and where to look for its debug file."""
+    program, debug = tmp_path / "program", tmp_path / "program.debug"
+    flags = ["-O2", "-g", "-fno-asynchronous-unwind-tables", "-fno-unwind-tables", "-fomit-frame-pointer"]
+    build_id = "-Wl,--build-id" if request.param is by_build_id else "-Wl,--build-id=none"
+    subprocess.run(
+        ["gcc", "-x", "c", "-", "-o", program, build_id, *flags], input=PROGRAM, text=True, check=True
+    )
+    subprocess.run(["objcopy", "--only-keep-debug", program, debug], check=True)
+    subprocess.run(["objcopy", "--strip-all", program], check=True)
+    return program, request.param(program, debug)
+
+
+def gdb(program: Path, core: Path, directories: tuple[str, ...]) -> list[tuple[int, str]]:
+    """Return the address and the function of every frame up to main."""
+    where = ":".join(directories) or "/nowhere"
+    words = ["gdb", "-nx", "-batch", "-iex", f"set debug-file-directory {where}",
+             "-ex", "info registers rip", "-ex", "bt -frame-arguments none", program, core]  # fmt: skip
+    said = subprocess.run(words, check=True, capture_output=True, text=True).stdout
+    [innermost] = re.findall(r"^rip +0x([0-9a-f]+)", said, re.MULTILINE)
+    callers = re.findall(r"^#[1-9]\d* +0x([0-9a-f]+) in (\w+)", said, re.MULTILINE)
+    return [(int(innermost, 16), FUNCTIONS[0]), *((int(pc, 16), name) for pc, name in callers)]
+
+
+def assert_by_debug_frame(stack) -> None:
+    assert stack.stop_reason is StopReason.OUTERMOST
+    found = [frame.found for frame in stack.frames]
+    assert found[1 : len(FUNCTIONS)] == [Found.DEBUG_FRAME] * (len(FUNCTIONS) - 1)
+
+
+def test_live_core_and_replay(built, tmp_path):
+    program, directories = built
+    with started([str(program), "{fd}"]) as target:
+        target.await_ready()
+        process = LiveProcess(target.pid, shared=Shared(directories))
+        try:
+            snapshot = process.capture(target.pid)
+            stack = Unwinder(process.index).walk(snapshot)
+            bad = Unwinder(process.index, ALWAYS).walk(snapshot)
+            saved = save("program", snapshot, bad, process.index)
+        finally:
+            process.close()
+        subprocess.run(["gcore", "-o", tmp_path / "core", str(target.pid)], check=True, capture_output=True)
+        [dumped], failures = dump_all((target.pid,), How(debug_dirs=directories))
+        target.assert_unharmed()
+    assert not failures
+    core = tmp_path / f"core.{target.pid}"
+    of_core = dump_core(str(core), how=How(debug_dirs=directories)).threads[0].stack
+    replayed = replay(from_json(to_json(saved)), debug_dirs=directories).stack
+    for one in (stack, dumped.threads[0].stack, of_core, replayed):
+        assert_by_debug_frame(one)
+    assert replayed.frames == stack.frames
+    theirs = gdb(program, core, directories)
+    assert [name for _, name in theirs] == FUNCTIONS
+    assert [frame.pc for frame in of_core.frames[: len(theirs)]] == [pc for pc, _ in theirs]
+
+
+def test_a_debug_file_of_another_build_is_not_believed(built):
+    program, directories = built
+    [debug] = [*program.parent.glob("program.debug"), *program.parent.glob("debug/.build-id/*/*.debug")]
+    debug.write_bytes(debug.read_bytes() + b"\0")  # another checksum
+    if directories:
+        build_id = bytes.fromhex(ElfImage(debug.read_bytes(), "").build_id or "")
+        debug.write_bytes(debug.read_bytes().replace(build_id, build_id[::-1]))
+    with started([str(program), "{fd}"]) as target:
+        target.await_ready()
+        [dumped], failures = dump_all((target.pid,), How(debug_dirs=directories))
+        target.assert_unharmed()
+    assert not failures
+    stack = dumped.threads[0].stack
+    assert stack is not None
+    assert Found.DEBUG_FRAME not in [frame.found for frame in stack.frames]
+    assert any("a debug file is not the one of this module" in problem for problem in dumped.problems)
