@@ -32,6 +32,7 @@ def hint(path, *homes, why=STRIPPED):
             "try: apt install libc6-dbg",
         ),
         ("ID=ubuntu\n", "/usr/bin/redis-server", "find-dbgsym-packages"),
+        ("ID=debian\n", "/usr/lib/x86_64-linux-musl/libc.so", "find-dbgsym-packages"),  # another libc
         (
             "ID='fedora'\n",
             "/usr/lib64/libc.so.6",

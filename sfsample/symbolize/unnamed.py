@@ -12,7 +12,7 @@ from sfsample.files import Home, Root
 from sfsample.modules.module import Module
 from sfsample.symbolize.perf_map import path_of
 
-_LIBC = ("libc.so", "libc-", "ld-linux", "libm.so", "libpthread", "ld-2")
+_GLIBC = ("libc.so.", "libc-", "ld-linux", "libm.so.", "libpthread", "ld-2")  # musl's is plain libc.so
 _DEBIAN = ("debian", "ubuntu")
 _REDHAT = ("fedora", "rhel", "centos")
 _PACKAGED = ("/usr/", "/lib", "/bin/", "/sbin/")
@@ -59,7 +59,7 @@ def _hint(path: str, homes: Iterable[Home]) -> str:
     if not path.startswith(_PACKAGED):
         return "keep the unstripped file, and give its directory with --debug-dir"
     if words & {*_DEBIAN}:
-        if name.startswith(_LIBC):
+        if name.startswith(_GLIBC):
             return "try: apt install libc6-dbg"
         return "find-dbgsym-packages (package debian-goodies) names the package with its symbols"
     if words & {*_REDHAT}:
