@@ -282,3 +282,44 @@ def test_pointers_of_a_dynamic_section_are_as_linked(byteorder):
     assert as_linked(memory, 0x7F0000000000, byteorder) == linked
     assert as_linked(linked, 0, byteorder) == linked
     assert as_linked(memory[:-3], 0x7F0000000000, byteorder) == linked[:-16]
+
+
+HIDDEN = """
+        .globl  seen
+        .type   seen, @function
+seen:   {cfi} startproc
+        nop
+1:      ret
+        {cfi} endproc
+        .type   hidden, @function
+hidden: {cfi} startproc
+        mov     $1, %eax
+        ret
+        {cfi} endproc
+        .globl  calls
+        .type   calls, @function
+calls:  call    hidden
+        ret
+        .size   calls, . - calls
+"""
+
+
+@pytest.mark.skipif(shutil.which("gcc") is None, reason="gcc is not installed")
+@pytest.mark.skipif(os.uname().machine != "x86_64", reason="the source is x86-64's")
+@pytest.mark.parametrize("cfi", [".cfi_", "#"], ids=["tables", "calls"])
+def test_a_symbol_without_a_size_does_not_take_the_next_function(tmp_path, cfi):
+    """As musl's `memset`, before its `__clone`: only a whole symbol table says what comes next."""
+    path = tmp_path / "hidden.so"
+    source = HIDDEN.replace("{cfi} ", cfi)
+    command = ["gcc", "-shared", "-nostdlib", "-x", "assembler", "-", "-o", path]
+    subprocess.run(command, input=source, text=True, check=True)
+    places = {symbol.name: symbol.start for start, end in ElfImage(path.read_bytes(), "x").code_sections
+              for vaddr in range(start, end) if (symbol := symbols_of(path).find(vaddr))}  # fmt: skip
+    assert places.keys() == {"seen", "hidden", "calls"}
+
+    run("strip", path)
+    names = {vaddr: (found := symbols_of(path).find(vaddr)) and found.name
+             for vaddr in range(places["seen"], places["calls"] + 6)}  # fmt: skip
+    assert names.pop(places["seen"]) == "seen"
+    assert {name for vaddr, name in names.items() if vaddr < places["hidden"]} == {"seen"}
+    assert {name for vaddr, name in names.items() if vaddr >= places["hidden"]} == {None, "calls"}

@@ -8,6 +8,7 @@ who uses it follows the code from there.
 import re
 from collections.abc import Iterator
 
+from sfsample.arch import AMD64
 from sfsample.formats.dynamic import Dynamic
 from sfsample.formats.elf import ElfImage
 
@@ -23,9 +24,9 @@ _END = re.compile(  # ret, int3, nop, hlt; ud2; call or jmp; longer nops
 
 
 def beginnings(image: ElfImage) -> list[int]:
-    """Return vaddrs, in order; none where there is too much code to look through."""
+    """Return vaddrs, in order; none of other code, or where there is too much to look through."""
     ranges = image.executable
-    if sum(end - start for start, end in ranges) > _MOST_CODE:
+    if image.machine != AMD64.machine or sum(end - start for start, end in ranges) > _MOST_CODE:
         return []
     targets = (target for start, end in ranges for target in _targets(image, start, end))
     found = {*Dynamic(image).functions(), *targets}

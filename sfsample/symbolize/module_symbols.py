@@ -2,14 +2,19 @@
 
 Law: asked in this order, each opened only when those before have no answer: `.symtab`; a separate debug file;
 `.gnu_debugdata`; `.dynsym` (where there are no sections, the dynamic symbols); a debuginfod server.  What a
-table states (a function with a size) beats what any other leaves to be guessed.  Stubs of the PLT are in no
-table and are named by their relocation.  Nothing here raises; `why` tells why an address has no name.
+table states (a function with a size) beats what any other leaves to be guessed.  Where the functions that
+others cannot call are in no table, a symbol without a size reaches no farther than to where another function
+is known to begin.  Stubs of the PLT are in no table and are named by their relocation.  Nothing here raises;
+`why` tells why an address has no name.
 """
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
 
 from sfsample.debug_files import DebugFile, DebugFiles
 from sfsample.errors import FormatError
+from sfsample.formats.beginnings import beginnings
 from sfsample.formats.dynamic import Dynamic
 from sfsample.formats.elf import SHT_DYNSYM, SHT_SYMTAB, ElfImage
 from sfsample.modules.module import Module
@@ -40,7 +45,7 @@ class ModuleSymbols:
         """Return the function symbol that covers `vaddr`."""
         if is_stub(self._image, vaddr):
             return self._stubs().find(vaddr)
-        return self._first(SymbolTable.find_stated, vaddr) or self._first(SymbolTable.find_guessed, vaddr)
+        return self._first(SymbolTable.find_stated, vaddr) or self._guessed(vaddr)
 
     def debug_file(self) -> DebugFile:
         """Return the separate debug file that is here."""
@@ -68,6 +73,23 @@ class ModuleSymbols:
             return "its symbol table has no function there"
         build_id = f" for build-id {self._image.build_id}" if self._image.build_id else ""
         return f"stripped, and no debug file{build_id} was found"
+
+    def _guessed(self, vaddr: int) -> Symbol | None:
+        found = self._first(SymbolTable.find_guessed, vaddr)
+        if found is None or found.size or self.full or not self._begins_between(found.start, vaddr):
+            return found
+        return None
+
+    def _begins_between(self, start: int, vaddr: int) -> bool:
+        """Whether a function is known to begin above `start`, up to `vaddr`."""
+        begin = self._module.tables.function_start(vaddr)
+        if begin is not None:
+            return begin > start
+        return bisect_right(self._beginnings, start) != bisect_right(self._beginnings, vaddr)
+
+    @cached_property
+    def _beginnings(self) -> list[int]:
+        return beginnings(self._image)
 
     def _first(self, look: Callable[[SymbolTable, int], Symbol | None], vaddr: int) -> Symbol | None:
         return next((found for table in self._tables() if (found := look(table, vaddr))), None)
