@@ -26,10 +26,11 @@ def record_samples(
     mode: Mode = "cpu",
     steppers: tuple[Stepper, ...] = DEFAULT_STEPPERS,
     begun: Callable[[], None] = lambda: None,
+    until: Callable[[Profile], bool] = lambda _profile: True,
 ) -> Profile:
     """Record a process until it has given that many samples; on a thread of its own, as the library.
 
-    `begun` is called once, when the recording has begun.
+    `begun` is called once, when the recording has begun.  `until` tells what else is waited for.
     """
 
     def record(_: object) -> Profile:
@@ -42,7 +43,7 @@ def record_samples(
             def enough() -> bool:
                 while waiting:
                     waiting.pop()()
-                return stats.samples >= samples
+                return stats.samples >= samples and until(sampler.profile)
 
             return sampler.run(enough)
         finally:

@@ -49,6 +49,11 @@ def chains_of(program: str, scenario: str, target: Target) -> dict[int, list[lis
     return {tid: [main] if tid == target.pid else others for tid in tids(target.pid)}
 
 
+def seen_in(profile: sfsample.Profile) -> set[int]:
+    """The threads of which there are samples."""
+    return {key.tid for key in profile.counts}
+
+
 def check_folded(profile: sfsample.Profile, checker: Checker) -> None:
     """The text has the same frames, in the same order, as the values."""
     lines = sfsample.folded(profile).splitlines()
@@ -103,9 +108,10 @@ def test_threads(program, mode):
         for tid in workers:
             with open(f"/proc/{target.pid}/task/{tid}/comm", encoding="utf-8") as file:
                 chains[tid] = [kinds[file.read().strip().removeprefix("worker-")]]
-        profile = record_samples(target.pid, 100, mode=mode)
+        everybody = set(chains) if mode == "wall" else set()  # one that waits for a processor takes its time
+        profile = record_samples(target.pid, 100, mode=mode, until=lambda so: everybody <= seen_in(so))
         Checker(program).check(profile, chains)
-        seen = {key.tid for key in profile.counts}
+        seen = seen_in(profile)
         assert len(workers) == 4
         assert seen == set(chains) if mode == "wall" else seen <= set(workers)
         names = {profile.threads[target.pid, tid] for tid in seen - {target.pid}}
@@ -138,7 +144,7 @@ def test_the_child_of_a_vfork(program):
         Checker(program).check(profile, {child: [chain]})
         assert_untraced(child)
 
-        profile = sfsample.record(target.pid, 0.3, rate=100, mode="wall")
+        profile = record_samples(target.pid, 10, mode="wall")
         assert profile.stats.captures.keys() == {Capture.READ, Capture.REUSED}
         assert re.fullmatch(r"target\S*;_start;.*;vfork_caller;\S*vfork \d+\n", sfsample.folded(profile))
         thread = sfsample.dump(target.pid).threads[0]
