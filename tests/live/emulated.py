@@ -2,16 +2,18 @@
 
 Law: the truth comes from watching, never from unwinding.  After an instruction that has left the address of
 the next one in the return address register and gone elsewhere, a frame is open; it is there until the program
-is back at that address with the sp of then.  (`stepping` is the same for AMD64, whose calls push.)
+is back at that address with the sp of then.  A signal's frame is there until rt_sigreturn.
+What is "unsettled" `stepping` says, which is the same for AMD64, whose calls push.
 
 qemu has the program's memory at the same addresses of its own, so it is read there; registers and steps come
-through its gdb stub.
+through its gdb stub.  A signal is delivered up to its handler, where the program must be told to stop.  Of
+two threads one is stepped: a new one from its first jump on, while the old one waits for its end.
 """
 
 import os
 import socket
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -20,33 +22,49 @@ from scripts.lib.gdb_stub import Stub
 from sfsample.arch import AARCH64, S390X, Arch
 from sfsample.errors import FormatError
 from sfsample.formats.elf import PF_X, PT_LOAD, ElfImage
-from sfsample.memory import BytesMemory
+from sfsample.memory import BytesMemory, PiecewiseMemory
 from sfsample.model import ThreadSnapshot
 from sfsample.modules.index import ModuleIndex
 from sfsample.modules.maps import Mapping, parse_maps
+from tests.builders.elf_builder import Load, elf
+from tests.live.shadow import Entry, Stacks
 from tests.live.targets import wait_until
 
-# what the stub's first 8-byte words are, by DWARF number; 64: the mask of s390x's program status word
-_WORDS = {AARCH64.machine: tuple(range(33)), S390X.machine: (64, 65, *range(16))}
 _S390X_ADDRESS = (1 << 63) - 1
 _EXCLUSIVE, _LOAD, _STORE = 0x3FE0_0000, 0x0840_0000, 0x0800_0000  # of AArch64: ldxr, stxr
 _LONGEST = 16  # instructions between the two
 _BELOW = 128
-_MOST = 64 << 10
-
-
-class Call(NamedTuple):
-    """A frame's caller: where it goes on, and its sp."""
-
-    pc: int
-    sp: int
+_MOST = 256 << 10
+_PAGE = 4096
+_SIGNAL_FRAME = 8192  # of AArch64, with room for its registers to come
 
 
 class State(NamedTuple):
-    """The program before an instruction; callers outermost first."""
+    """A thread before an instruction; `callers` innermost first, None: unsettled."""
 
     registers: dict[int, int]
-    callers: tuple[Call, ...]
+    callers: tuple[Entry, ...] | None
+
+
+class _Machine(NamedTuple):
+    """How a machine calls the system, and what it keeps.
+
+    `words`: what the stub's first 8-byte words are, by DWARF number; 64: s390x's mask of the program status
+    word.  `number`: the register with the number of a system call.  `pair`: what stands side by side in a
+    signal's frame.
+    """
+
+    words: tuple[int, ...]
+    number: int
+    clone: int
+    sigreturn: int
+    pair: tuple[int, int]
+
+
+_MACHINES = {
+    AARCH64.machine: _Machine(tuple(range(33)), 8, 220, 139, (31, 32)),
+    S390X.machine: _Machine((64, 65, *range(16)), 1, 120, 173, (65, 0)),
+}
 
 
 class Emulated:
@@ -54,29 +72,99 @@ class Emulated:
 
     def __init__(self, pid: int, stub: Stub, arch: Arch) -> None:
         self.arch = arch
-        self._pid, self._stub = pid, stub
+        self._pid, self._stub, self._machine = pid, stub, _MACHINES[arch.machine]
         self._memory = os.open(f"/proc/{pid}/mem", os.O_RDONLY)
         self._images: dict[str, ElfImage] = {}
-        self._stack = range(0)
+        self._mapped: tuple[Mapping, ...] = ()
+        self._trampolines: tuple[Mapping, ...] = ()
+        self._stacks = Stacks()
         self.index = ModuleIndex(self._maps, lambda mapping: self._image(mapping.path))
 
     def close(self) -> None:
         os.close(self._memory)
 
+    # -- going on
+
+    def stop_at(self, *addresses: int) -> None:
+        for address in addresses:
+            self._stub.ask(f"Z0,{address:x},2")
+
+    def run(self, callers: Callable[[dict[int, int]], list[Entry]]) -> None:
+        """Go on to an address to stop at; what lies above the frame there is told, outermost first."""
+        self._stub.ask("c")
+        self.index.refresh()
+        now = self._registers()
+        self._stacks.on(self.stack_of(now[self.arch.sp])).extend(callers(now))
+
     def steps(self) -> Iterator[State]:
-        """Yield the state before each instruction, from the first one on, up to a signal or the end."""
-        calls: list[Call] = []
+        """Yield the state before each instruction, back to the first one, or to a signal or the end."""
         now, sp, pc = self._registers(), self.arch.sp, self.arch.pc
+        first, settled = now[pc], True
         while True:
-            yield State(now, tuple(calls))
-            before, following = now, now[pc] + self._length(now[pc])
-            if not self._step(now[pc]).startswith("T05"):
+            callers = self._stacks.chain(self.stack_of(now[sp]))
+            known = settled and not any(self._is_rewritten(entry) for entry in callers)
+            yield State(now, callers if known else None)
+            call = self._system_call(now)
+            stopped = self._into_thread(now[pc]) if call == self._machine.clone else self._step(now[pc])
+            before, now = now, self._registers()
+            if now[pc] == first or not stopped.startswith("T"):
                 return
-            now = self._registers()
-            while calls and (now[sp] > calls[-1].sp or (now[pc], now[sp]) == calls[-1]):
-                calls.pop()
-            if now[self.arch.ra] == following != now[pc]:
-                calls.append(Call(following, before[sp]))
+            if not stopped.startswith("T05"):
+                settled = self._signalled(now, stopped[1:3])
+                now = self._registers()
+            elif call != self._machine.clone:
+                settled = self._moved(before, now, settled, call == self._machine.sigreturn)
+
+    def _moved(self, before: dict[int, int], now: dict[int, int], settled: bool, back: bool) -> bool:
+        """Note what an instruction has done, which may lead `back` from a signal; return what is settled."""
+        sp, pc, ra = self.arch.sp, self.arch.pc, self.arch.ra
+        stack, following = self.stack_of(now[sp]), before[pc] + self._length(before[pc])
+        entries, jumped = self._stacks.on(stack), now[pc] != following
+        if back:
+            self._stacks.return_from_signal(self.stack_of(before[sp]))
+        left = self._stacks.leave(stack, now[sp])
+        if entries and (now[pc], now[sp]) == entries[-1][1:3]:
+            entries.pop()
+            return True
+        if back or (jumped and not settled):  # where it is now, nobody was called
+            self._stacks.leave(stack, now[sp] + 1)
+        called = jumped and now[ra] == following
+        first_there = jumped and not (settled or entries or now[ra] == now[pc])
+        if called or first_there:
+            entries.append(Entry(now[sp], now[ra], now[sp]))
+        return jumped or (settled and not left and stack == self.stack_of(before[sp]))
+
+    def _signalled(self, before: dict[int, int], number: str) -> bool:
+        """Deliver a signal, up to its handler."""
+        self._stub.ask(f"C{number}")
+        now, sp, ra = self._registers(), self.arch.sp, self.arch.ra
+        pair = self._pair(before[self.arch.pc], before[sp], before)
+        saved = now[sp] + self._read(now[sp], _SIGNAL_FRAME).index(pair)
+        stack = self.stack_of(now[sp])
+        self._stacks.interrupt(
+            stack, Entry(0, before[self.arch.pc], before[sp], saved), self.stack_of(before[sp])
+        )
+        self._stacks.on(stack).append(Entry(now[sp], now[ra], now[sp]))
+        self._note_trampoline(now[ra])
+        return True
+
+    def _into_thread(self, pc: int) -> str:
+        """Go on to where a new thread is alone: behind the call it compares, and branches."""
+        code = self._read(pc + self._length(pc), 8)
+        if self.arch.machine == AARCH64.machine:
+            start = pc + 8 + 4 * (int.from_bytes(code[4:8], "little") >> 5 & 0x7FFFF)
+        else:
+            start = pc + 6 + 2 * int.from_bytes(code[6:8], "big")
+        self.stop_at(start)
+        self._stacks = Stacks()
+        return self._stub.ask("c")
+
+    def _system_call(self, now: dict[int, int]) -> int | None:
+        """Return the number of the call that the next instruction is."""
+        code = self._read(now[self.arch.pc], 4)
+        if self.arch.machine == AARCH64.machine:
+            return now[self._machine.number] if code == b"\x01\0\0\xd4" else None
+        return (code[1] or now[self._machine.number]) if code[:1] == b"\x0a" else None
 
     def _step(self, pc: int) -> str:
         """Execute an instruction, or a sequence that holds a reservation, which a step would take from it."""
@@ -92,7 +180,7 @@ class Emulated:
 
     def _ends_of_reservation(self, pc: int) -> list[int]:
         """Return where a sequence that begins with ldxr may go on: behind its stxr, or by a branch."""
-        code = os.pread(self._memory, 4 * _LONGEST, pc)
+        code = self._read(pc, 4 * _LONGEST)
         words = [int.from_bytes(code[at : at + 4], "little") for at in range(0, len(code), 4)]
         if not words or words[0] & _EXCLUSIVE != _LOAD:
             return []
@@ -101,17 +189,66 @@ class Emulated:
                     if word & 0xFF00_0010 == 0x5400_0000]  # fmt: skip
         return [pc + 4 * (stored + 1), *branches]
 
+    # -- what it is
+
+    def stack_of(self, sp: int) -> int:
+        """Return the end of the mapping; stacks may be new."""
+        return mapping.end if (mapping := self._mapping(sp)) else 0
+
+    def truth(self, state: State) -> list[tuple[int, int]]:
+        """Return pc and sp of all frames."""
+        here = state.registers[self.arch.pc], state.registers[self.arch.sp]
+        return [here, *((entry.pc, entry.sp) for entry in state.callers or ())]
+
     def snapshot(self, state: State) -> ThreadSnapshot:
-        low = state.registers[self.arch.sp] - _BELOW
-        if low not in self._stack:
-            mappings = parse_maps(Path(f"/proc/{self._pid}/maps").read_text())
-            self._stack = next(range(m.start, m.end) for m in mappings if m.start <= low < m.end)
-        data = os.pread(self._memory, min(self._stack.stop - low, _MOST), low)
-        memory = BytesMemory(low, data, self.arch.byteorder)
+        """Copy what a sampler copies: the stack, and those that signals have interrupted."""
+        sps = (state.registers[self.arch.sp], *(entry.sp for entry in state.callers or ()))
+        lowest = {self.stack_of(sp): sp for sp in reversed(sps)}
+        pieces = (self._copy(low - _BELOW, end) for end, low in lowest.items())
+        memory = PiecewiseMemory(*pieces)
         return ThreadSnapshot(1, dict(state.registers), memory, False, 0, eintr=False, arch=self.arch)
 
+    def _copy(self, low: int, end: int) -> BytesMemory:
+        return BytesMemory(low, self._read(low, min(end - low, _MOST)), self.arch.byteorder)
+
+    def _mapping(self, address: int) -> Mapping | None:
+        for _ in range(2):
+            for mapping in self._mapped:
+                if mapping.start <= address < mapping.end:
+                    return mapping
+            self._mapped = parse_maps(Path(f"/proc/{self._pid}/maps").read_text())
+        return None
+
+    def _read(self, address: int, size: int) -> bytes:
+        try:
+            return os.pread(self._memory, size, address)
+        except OSError:
+            return b""
+
+    def _pair(self, pc: int, sp: int, registers: dict[int, int]) -> bytes:
+        """Return two words as they stand in a signal's frame: the interrupted pc is one of them."""
+        values = {**registers, self.arch.pc: pc, self.arch.sp: sp}
+        return b"".join(values[number].to_bytes(8, self.arch.byteorder) for number in self._machine.pair)
+
+    def _is_rewritten(self, entry: Entry) -> bool:
+        """Whether a handler has changed where the thread will go on."""
+        word = entry.pc.to_bytes(8, self.arch.byteorder)
+        return bool(entry.saved) and word not in self._read(entry.saved, 16)
+
+    def _note_trampoline(self, address: int) -> None:
+        """Take the page for a file that is mapped: a kernel has it in its vdso."""
+        page = address & -_PAGE
+        path = f"/trampoline-{page:x}"
+        if path not in self._images:
+            made = elf([Load(0, self._read(page, _PAGE), offset=_PAGE)], machine=self.arch.machine,
+                       byteorder=self.arch.byteorder)  # fmt: skip
+            self._images[path] = ElfImage(made, path)
+            one = Mapping(page, page + _PAGE, True, True, _PAGE, "00:00", page, path, False)
+            self._trampolines = (*self._trampolines, one)
+            self.index.refresh()
+
     def _registers(self) -> dict[int, int]:
-        numbers = _WORDS[self.arch.machine]
+        numbers = self._machine.words
         raw = bytes.fromhex(self._stub.ask("g")[: 16 * len(numbers)])
         found = {number: int.from_bytes(raw[8 * i : 8 * i + 8], self.arch.byteorder)
                  for i, number in enumerate(numbers)}  # fmt: skip
@@ -123,7 +260,8 @@ class Emulated:
         """Return the size of an instruction; on s390x its first two bits tell."""
         if self.arch.machine != S390X.machine:
             return 4
-        return (2, 4, 4, 6)[os.pread(self._memory, 1, pc)[0] >> 6]
+        first = self._read(pc, 1)
+        return (2, 4, 4, 6)[first[0] >> 6] if first else 0
 
     def _image(self, path: str) -> ElfImage:
         if path not in self._images:
@@ -134,8 +272,10 @@ class Emulated:
         """Return the mappings as the program sees them: qemu itself needs no right to execute them."""
         text = Path(f"/proc/{self._pid}/maps").read_text()
         ours = os.readlink(f"/proc/{self._pid}/exe")
-        return tuple(m._replace(executable=m.is_file and m.path != ours and self._is_code(m))
-                     for m in parse_maps(text))  # fmt: skip
+        known = {one.start: one for one in self._trampolines}
+        found = {m.start: m._replace(executable=m.is_file and m.path != ours and self._is_code(m))
+                 for m in parse_maps(text)}  # fmt: skip
+        return tuple(sorted((found | known).values()))
 
     def _is_code(self, mapping: Mapping) -> bool:
         try:
@@ -149,6 +289,14 @@ class Emulated:
         )
 
 
+def _connects(connection: socket.socket, place: Path) -> bool:
+    try:
+        connection.connect(str(place))
+    except (FileNotFoundError, ConnectionRefusedError):  # it has no name yet, or does not listen yet
+        return False
+    return True
+
+
 @contextmanager
 def emulated(arch: Arch, root: Path, words: list[str], directory: Path) -> Iterator[Emulated]:
     """Start a program whose libraries lie under `root`, stopped before its first instruction."""
@@ -157,9 +305,8 @@ def emulated(arch: Arch, root: Path, words: list[str], directory: Path) -> Itera
     quiet = subprocess.DEVNULL
     with subprocess.Popen(command, stdin=quiet, stdout=quiet, stderr=quiet) as process:
         try:
-            wait_until(place.exists, "qemu listens")
             with socket.socket(socket.AF_UNIX) as connection:
-                connection.connect(str(place))
+                wait_until(lambda: _connects(connection, place), "qemu listens")
                 program = Emulated(process.pid, Stub(connection), arch)
                 try:
                     yield program

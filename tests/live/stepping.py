@@ -22,6 +22,7 @@ from sfsample.arch import AMD64
 from sfsample.memory import BytesMemory, PiecewiseMemory
 from sfsample.model import ThreadSnapshot
 from sfsample.modules.maps import Mapping, parse_maps
+from tests.live.shadow import Entry, Stacks
 
 PTRACE_TRACEME, PTRACE_CONT, PTRACE_SINGLESTEP, PTRACE_GETREGS = 0, 7, 9, 12
 PTRACE_SETOPTIONS, PTRACE_GETEVENTMSG = 0x4200, 0x4201
@@ -34,18 +35,6 @@ _SIGRETURN = 15
 _LONGEST = 15  # bytes of an instruction
 _SLICE = 256 << 10
 _SIGNAL_FRAME = 1024
-
-
-class Entry(NamedTuple):
-    """A frame's caller: the return address in the word `slot`, or (slot 0) what a signal interrupted.
-
-    Of that the kernel has put sp and pc into the two words at `saved`.
-    """
-
-    slot: int
-    pc: int
-    sp: int  # of the caller
-    saved: int = 0
 
 
 class State(NamedTuple):
@@ -61,43 +50,6 @@ def _words(*values: int) -> bytes:
     return b"".join(value.to_bytes(8, "little") for value in values)
 
 
-class _Stacks:
-    """What is known of the stacks of one thread, each with its entries, outermost first."""
-
-    def __init__(self) -> None:
-        self._entries: dict[int, list[Entry]] = {}
-        self._interrupted: dict[Entry, int] = {}  # signal entry -> the stack that it interrupted
-
-    def leave(self, stack: int, sp: int) -> bool:
-        """Forget the frames below `sp`, those of a signal too; whether there were any."""
-        entries, before = self.on(stack), len(self.on(stack))
-        while entries and 0 < (entries[-1].slot or entries[-1].saved) < sp:
-            entries.pop()
-        return len(entries) < before
-
-    def on(self, stack: int) -> list[Entry]:
-        return self._entries.setdefault(stack, [])
-
-    def interrupt(self, stack: int, entry: Entry, interrupted: int) -> None:
-        self.on(stack).append(entry)
-        self._interrupted[entry] = interrupted
-
-    def return_from_signal(self, stack: int) -> None:
-        entries = self.on(stack)
-        while entries and entries[-1].slot:
-            entries.pop()
-        entries.pop()
-
-    def chain(self, stack: int) -> tuple[Entry, ...]:
-        """Return the callers of whoever runs on a stack."""
-        found: list[Entry] = []
-        for entry in reversed(self.on(stack)):
-            found.append(entry)
-            if entry in self._interrupted and self._interrupted[entry] != stack:
-                return (*found, *self.chain(self._interrupted[entry]))
-        return tuple(found)
-
-
 class Stepped:
     """A traced process."""
 
@@ -107,7 +59,7 @@ class Stepped:
         self.pid = self.process.pid
         self._memory = os.open(f"/proc/{self.pid}/mem", os.O_RDONLY)
         self._maps: tuple[Mapping, ...] = ()
-        self._stacks: dict[int, _Stacks] = {self.pid: _Stacks()}
+        self._stacks: dict[int, Stacks] = {self.pid: Stacks()}
         self._wait(self.pid)
         ptrace(PTRACE_SETOPTIONS, self.pid, 0, _TRACECLONE | _EXITKILL)
         self.threads: list[int] = []  # born while stepping, not stepped yet
@@ -179,11 +131,11 @@ class Stepped:
 
     def begin(self, tid: int, callers: list[Entry]) -> None:
         """Tell what lies above a thread's present frame, outermost first."""
-        self._stacks.setdefault(tid, _Stacks()).on(self.stack_of(self.registers(tid)[_SP])).extend(callers)
+        self._stacks.setdefault(tid, Stacks()).on(self.stack_of(self.registers(tid)[_SP])).extend(callers)
 
     def steps(self, tid: int) -> Iterator[State]:
         """Yield the state before each instruction, up to an `int3` or the thread's end."""
-        stacks = self._stacks.setdefault(tid, _Stacks())
+        stacks = self._stacks.setdefault(tid, Stacks())
         settled, pending = True, 0
         now = self.registers(tid)
         while True:
@@ -207,7 +159,7 @@ class Stepped:
             else:
                 settled = self._moved(stacks, before, now, code, settled)
 
-    def _signalled(self, stacks: _Stacks, before: dict[int, int], now: dict[int, int]) -> None:
+    def _signalled(self, stacks: Stacks, before: dict[int, int], now: dict[int, int]) -> None:
         sp, stack = now[_SP], self.stack_of(now[_SP])
         pair = _words(before[_SP], before[_PC])
         saved = sp + self.read(sp, _SIGNAL_FRAME).index(pair)
@@ -218,7 +170,7 @@ class Stepped:
         return bool(entry.saved) and self.read(entry.saved, 16) != _words(entry.sp, entry.pc)
 
     def _moved(
-        self, stacks: _Stacks, before: dict[int, int], now: dict[int, int], code: bytes, settled: bool
+        self, stacks: Stacks, before: dict[int, int], now: dict[int, int], code: bytes, settled: bool
     ) -> bool:
         """Note what one instruction has done; return whether the truth is known after it."""
         old, new = before[_SP], now[_SP]

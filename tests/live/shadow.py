@@ -1,0 +1,56 @@
+"""A shadow call stack: what watching tells of the callers of a thread.
+
+Law: knows no machine and unwinds nothing; who steps a program tells what happens (`stepping`, `emulated`).
+"""
+
+from typing import NamedTuple
+
+
+class Entry(NamedTuple):
+    """A frame's caller: it is there while sp is not above `slot`, the word that holds the return address.
+
+    Where calls push nothing, `slot` is the sp of the caller.  What a signal interrupted has slot 0; its pc is
+    one of the two words at `saved`.
+    """
+
+    slot: int
+    pc: int
+    sp: int  # of the caller
+    saved: int = 0
+
+
+class Stacks:
+    """What is known of the stacks of one thread, each with its entries, outermost first."""
+
+    def __init__(self) -> None:
+        self._entries: dict[int, list[Entry]] = {}
+        self._interrupted: dict[Entry, int] = {}  # signal entry -> the stack that it interrupted
+
+    def leave(self, stack: int, sp: int) -> bool:
+        """Forget the frames below `sp`, those of a signal too; whether there were any."""
+        entries, before = self.on(stack), len(self.on(stack))
+        while entries and 0 < (entries[-1].slot or entries[-1].saved) < sp:
+            entries.pop()
+        return len(entries) < before
+
+    def on(self, stack: int) -> list[Entry]:
+        return self._entries.setdefault(stack, [])
+
+    def interrupt(self, stack: int, entry: Entry, interrupted: int) -> None:
+        self.on(stack).append(entry)
+        self._interrupted[entry] = interrupted
+
+    def return_from_signal(self, stack: int) -> None:
+        entries = self.on(stack)
+        while entries and entries[-1].slot:
+            entries.pop()
+        entries.pop()
+
+    def chain(self, stack: int) -> tuple[Entry, ...]:
+        """Return the callers of whoever runs on a stack."""
+        found: list[Entry] = []
+        for entry in reversed(self.on(stack)):
+            found.append(entry)
+            if entry in self._interrupted and self._interrupted[entry] != stack:
+                return (*found, *self.chain(self._interrupted[entry]))
+        return tuple(found)
