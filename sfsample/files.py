@@ -9,9 +9,10 @@ path.  What is written appears complete or not at all.
 import os
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from mmap import ACCESS_READ, mmap
+from itertools import chain
+from mmap import ACCESS_READ, ALLOCATIONGRANULARITY, mmap
 from select import epoll
 from typing import BinaryIO, NamedTuple
 
@@ -31,6 +32,16 @@ def whole_file(path: str, mode: int) -> Iterator[BinaryIO]:
         with suppress(OSError):
             os.unlink(temporary)
         raise
+
+
+def elf_begins_at(fd: int, offsets: Iterable[int]) -> int:
+    """Return where in an open file an ELF object begins: at 0, or in an archive at one of `offsets`.
+
+    `offsets`: what of the file is mapped at and below the address in question, the nearest first.
+    """
+    size = os.fstat(fd).st_size
+    inside = (at for at in chain((0,), offsets) if at < size and not at % ALLOCATIONGRANULARITY)
+    return next((at for at in inside if os.pread(fd, 4, at) == b"\x7fELF"), 0)
 
 
 class Root:

@@ -74,11 +74,14 @@ def _structs(byteorder: ByteOrder, *kind: int | str) -> ELFStructs:
 class ElfImage:
     """One ELF object's bytes, with lazy views of what unwinding and naming need.
 
+    `begins_at`: where it begins in its file, if that is an archive.
+
     Raises FormatError from the constructor when it is not a usable 64-bit ELF object.
     """
 
-    def __init__(self, data: Buffer, name: str) -> None:
+    def __init__(self, data: Buffer, name: str, begins_at: int = 0) -> None:
         self.name = name
+        self.begins_at = begins_at
         self.data = memoryview(data)
         self.section_damage: str | None = None
         self._check_ident()
@@ -148,6 +151,7 @@ class ElfImage:
         Two segments can share a file page (end of text, start of data); permissions tell them apart.
         """
         best: int | None = None
+        offset -= self.begins_at
         for segment in self.segments:
             first = segment.offset & -PAGE
             if segment.type != PT_LOAD or not first <= offset < segment.offset + max(segment.filesz, 1):

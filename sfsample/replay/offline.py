@@ -77,7 +77,7 @@ class _Files:
     """Opens the files of the mappings; `refused` says which were not there, by path."""
 
     def __init__(self, saved: SavedStack, sysroot: str) -> None:
-        self._known = {module.path: module for module in saved.modules}
+        self._modules = saved.modules
         self._vdso = saved.vdso
         self._sysroot = sysroot
         self.refused: dict[str, str] = {}
@@ -95,24 +95,32 @@ class _Files:
             if not self._vdso:
                 raise FormatError(VDSO, 0, "was not saved")
             return ElfImage(self._vdso, VDSO)
-        known = self._known.get(mapping.path)
+        known = self._module_at(mapping)
         if known is None:
             raise FormatError(mapping.path, 0, "could not be read when the stack was saved")
-        image = _read(self._sysroot + mapping.path, mapping.path)
+        image = _read(self._sysroot + mapping.path, mapping.path, known.begins_at)
         here = identify(Module(image, 0, mapping.path))
         if not _same(known, here):
             raise FormatError(mapping.path, 0, f"differs: {_name(here)} here, {_name(known)} was mapped")
         return image
 
+    def _module_at(self, mapping: Mapping) -> SavedModule | None:
+        """Return the last one that begins in the file where the mapping does, or before."""
+        below = (one for one in self._modules if one.path == mapping.path and one.begins_at <= mapping.offset)
+        return max(below, key=lambda one: one.begins_at, default=None)
 
-def _read(path: str, name: str) -> ElfImage:
+
+def _read(path: str, name: str, begins_at: int) -> ElfImage:
     try:
         with open(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb") as file:
-            if not os.fstat(file.fileno()).st_size:
+            fd = file.fileno()
+            if not os.fstat(fd).st_size:
                 raise FormatError(name, 0, "is empty")
-            return ElfImage(mmap(file.fileno(), 0, access=ACCESS_READ), name)
+            return ElfImage(mmap(fd, 0, access=ACCESS_READ, offset=begins_at), name, begins_at)
     except OSError as failure:
         raise FormatError(name, 0, f"cannot be opened: {failure.strerror}: {path}") from None
+    except (ValueError, OverflowError):
+        raise FormatError(name, 0, f"is not the one that was mapped: nothing is at {begins_at:#x}") from None
 
 
 def _same(there: SavedModule, here: SavedModule) -> bool:

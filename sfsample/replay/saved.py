@@ -33,11 +33,15 @@ Pieces = tuple[tuple[int, bytes], ...]  # address, bytes
 
 
 class SavedModule(NamedTuple):
-    """A file that was mapped: its build-id, or, of one without, a checksum of its head."""
+    """A file that was mapped: its build-id, or, of one without, a checksum of its head.
+
+    `begins_at`: where in the file, if that is an archive.
+    """
 
     path: str
     build_id: str | None
     checksum: str
+    begins_at: int = 0
 
 
 class SavedStack(NamedTuple):
@@ -69,15 +73,16 @@ def save(process: str, snapshot: ThreadSnapshot, stack: Stack, index: ModuleInde
     """Keep what a walk of `snapshot`, which ended in `stack`, had to go by."""
     pieces, cut = _kept(snapshot, stack)
     modules = index.open_all()
-    images = {module.path: module for module in modules}
+    images = {(module.path, module.image.begins_at): module for module in modules}
+    vdso = images.pop((VDSO, 0), None)
     owners = [index.find(frame.lookup_pc) for frame in stack.frames]
     generated = [frame.pc for frame, owner in zip(stack.frames, owners, strict=True) if owner is None]
     in_vdso = any(owner and owner.path == VDSO for owner in owners)
     return SavedStack(
         process, snapshot.tid, snapshot.arch, dict(snapshot.registers), pieces, snapshot.bounded or cut,
         tuple(m for m in index.mappings if m.executable or _holds(m, pieces)),
-        tuple(identify(module) for path, module in images.items() if path != VDSO),
-        bytes(images[VDSO].image.data) if in_vdso and VDSO in images else b"",
+        tuple(identify(module) for module in images.values()),
+        bytes(vdso.image.data) if in_vdso and vdso else b"",
         tuple((pc, data) for pc in dict.fromkeys(generated) if (data := index.code(pc, _CODE))),
         str(stack.stop_reason), stack.stopped_at or "", tuple((f.pc, str(f.found)) for f in stack.frames),
     )  # fmt: skip
@@ -87,7 +92,7 @@ def identify(module: Module) -> SavedModule:
     """Return by what a file is known again."""
     vaddr, size = module.image.mark
     head = module.image.loaded(vaddr, size) or b""
-    return SavedModule(module.path, module.build_id, sha256(head).hexdigest()[:32])
+    return SavedModule(module.path, module.build_id, sha256(head).hexdigest()[:32], module.image.begins_at)
 
 
 def _kept(snapshot: ThreadSnapshot, stack: Stack) -> tuple[Pieces, bool]:
@@ -173,7 +178,10 @@ def _read(document: dict[str, Any]) -> SavedStack:
 def _module(value: dict[str, Any]) -> SavedModule:
     build_id = value["build_id"]
     return SavedModule(
-        str(value["path"]), None if build_id is None else str(build_id), str(value["checksum"])
+        str(value["path"]),
+        None if build_id is None else str(build_id),
+        str(value["checksum"]),
+        int(value.get("begins_at", 0)),
     )
 
 

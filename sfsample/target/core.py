@@ -9,14 +9,14 @@ thread or a module is a word in `problems`.
 import os
 import stat
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from mmap import ACCESS_READ, mmap
 
 from sfsample.arch import ARCHES, Arch, arch_of
 from sfsample.debug_files import finder
 from sfsample.errors import CoreError, FormatError
-from sfsample.files import root_at
+from sfsample.files import elf_begins_at, root_at
 from sfsample.formats.elf import PF_X, PT_LOAD, ElfImage, Segment
 from sfsample.formats.elf_core import AT_ENTRY, AT_SYSINFO_EHDR, NT_PRSTATUS, CoreFile, CoreThread, MappedFile
 from sfsample.model import Registers, ThreadSnapshot
@@ -35,18 +35,15 @@ _PACKED = {  # as systemd-coredump keeps them
 }
 
 
-def open_elf(path: str) -> ElfImage:
-    """Map an ELF file.  Raises FormatError, or OSError."""
-    return ElfImage(_mapped(path), path)
-
-
-def _mapped(path: str) -> mmap:
+def _mapped(path: str, offsets: Iterable[int] = ()) -> tuple[mmap, int]:
+    """Map a file from where an ELF object begins in it; `offsets`: as `elf_begins_at`."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
         found = os.fstat(fd)
         if not stat.S_ISREG(found.st_mode) or not found.st_size:
             raise FormatError(path, 0, "is empty or no regular file")
-        return mmap(fd, 0, access=ACCESS_READ)
+        begins = elf_begins_at(fd, offsets)
+        return mmap(fd, 0, access=ACCESS_READ, offset=begins), begins
     finally:
         os.close(fd)
 
@@ -93,7 +90,7 @@ def open_core(
     """Return the process that a core file is of.  Raises CoreError."""
     head = b""
     try:
-        data = _mapped(path)
+        data, _ = _mapped(path)
         head = data[:8]
         return CoreTarget(ElfImage(data, path), exe, sysroot, debug_dirs)
     except (OSError, FormatError) as failure:
@@ -190,7 +187,7 @@ class CoreImages:
         self._sysroot = sysroot
         self.exe_path = self._program()
         self.problems: list[str] = []
-        self._images: dict[str, ElfImage] = {}
+        self._images: dict[tuple[str, int], ElfImage] = {}
 
     def _program(self) -> str | None:
         entry = self._core.auxv.get(AT_ENTRY, 0)
@@ -205,7 +202,7 @@ class CoreImages:
         refused = []
         for path in self._candidates(mapping):
             try:
-                image = self._open(path)
+                image = self._open(path, mapping)
             except (OSError, ValueError) as failure:  # ValueError: a NUL in the path
                 refused.append(f"{path} cannot be opened ({getattr(failure, 'strerror', None) or failure})")
                 continue
@@ -220,10 +217,14 @@ class CoreImages:
         except FormatError:
             raise CoreError("; ".join(refused)) from None
 
-    def _open(self, path: str) -> ElfImage:
-        if path not in self._images:
-            self._images[path] = open_elf(path)
-        return self._images[path]
+    def _open(self, path: str, mapping: Mapping) -> ElfImage:
+        below = (f for f in sorted(self._core.files, reverse=True) if f.start <= mapping.start)
+        same = (f for f in below if f.path.removesuffix(_DELETED) == mapping.path)
+        data, begins = _mapped(path, (f.offset for f in same))
+        key = path, begins
+        if key not in self._images:
+            self._images[key] = ElfImage(data, path, begins)
+        return self._images[key]
 
     def _candidates(self, mapping: Mapping) -> Iterator[str]:
         if self._exe and mapping.path == self.exe_path:

@@ -10,6 +10,7 @@ import os
 from collections.abc import Iterator
 
 from sfsample.errors import FormatError
+from sfsample.files import elf_begins_at
 from sfsample.formats.dynamic import as_linked
 from sfsample.formats.elf import PT_DYNAMIC, PT_LOAD, ElfImage
 from sfsample.modules.maps import Mapping
@@ -38,7 +39,7 @@ class ImageOpener:
         refused = ""
         for path in self._candidates(mapping):
             try:
-                image = self._open(path, mapping.path)
+                image = self._open(path, mapping)
             except FormatError as damage:
                 refused = str(damage)
                 continue
@@ -56,12 +57,18 @@ class ImageOpener:
             self.problems.append(problem)
         return rebuilt
 
-    def _open(self, path: str, name: str) -> ElfImage:
+    def _open(self, path: str, mapping: Mapping) -> ElfImage:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         try:
-            return self._shared.file(fd, name)
+            return self._shared.file(fd, mapping.path, elf_begins_at(fd, self._offsets_below(mapping)))
         finally:
             os.close(fd)
+
+    def _offsets_below(self, mapping: Mapping) -> Iterator[int]:
+        """Yield what of its file a mapping begins with, and then those of the same file below it."""
+        for one in reversed(self._proc.maps()):
+            if one.start <= mapping.start and (one.path, one.inode) == (mapping.path, mapping.inode):
+                yield one.offset
 
     def _candidates(self, mapping: Mapping) -> Iterator[str]:
         if not mapping.deleted:

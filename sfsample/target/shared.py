@@ -32,14 +32,17 @@ class Shared:
         self._tables: dict[ElfImage, Tables] = {}
         self._roots: dict[tuple[object, ...], Root] = {}
 
-    def file(self, fd: int, name: str) -> ElfImage:
-        """Return the image of an open file, which the target knows as `name`.  Raises FormatError."""
+    def file(self, fd: int, name: str, begins: int = 0) -> ElfImage:
+        """Return the image that begins there in an open file, which the target knows as `name`.
+
+        Raises FormatError.
+        """
         found = os.fstat(fd)
         if not found.st_size:
             raise FormatError(name, 0, "is empty")
-        key = name, found.st_dev, found.st_ino, found.st_mtime_ns, found.st_size
+        key = name, begins, found.st_dev, found.st_ino, found.st_mtime_ns, found.st_size
         if key not in self._images:
-            image = ElfImage(mmap(fd, 0, access=ACCESS_READ), name)
+            image = ElfImage(mmap(fd, 0, access=ACCESS_READ, offset=begins), name, begins)
             _keep(self._images, key, self._same(image) if image.build_id else image)
         return self._images[key]
 
