@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from sfsample.arch import AARCH64, AMD64
 from sfsample.formats.amd64 import instruction
+from sfsample.formats.beginnings import beginnings
 from sfsample.formats.elf import ElfImage
 from sfsample.model import CFA, Found, Frame, Rule, StopReason
 from sfsample.modules.module import Module
@@ -21,6 +22,7 @@ from sfsample.unwind.code import CodeStepper
 from sfsample.unwind.eh_frame import EhFrameStepper
 from sfsample.unwind.frame_pointer import FramePointerStepper
 from sfsample.unwind.row import UnwindRow
+from tests.builders.elf_builder import Load, elf
 from tests.builders.walks import CODE, FP, JIT, OUTERMOST, RBX, SP, STACK, Says, index_of, walk, words
 
 pytestmark = pytest.mark.skipif(
@@ -215,3 +217,11 @@ def test_a_return_address_that_no_call_precedes_is_not_believed():
 
     assert [frame.pc for frame in stack.frames] == [CODE + 0x20, JIT + 6]
     assert stack.stop_reason is StopReason.REGISTER_UNKNOWN  # the frame pointer
+
+
+def test_a_reference_that_is_part_of_another_instruction_is_no_beginning():
+    """`movq $0,(%rax,%rbp,8)` ends like a call of what is behind it."""
+    moves, called = bytes.fromhex("48c704e800000000"), b"\xe8\x03\0\0\0" + b"\x90" * 3 + b"\xc3"
+    code = bytes(16) + moves + b"\x55\xc3" + called
+    image = ElfImage(elf([Load(0x1000, code)]), "invented")
+    assert beginnings(image) == [0x1000 + 16 + len(moves) + 2 + 8]

@@ -16,11 +16,13 @@ _MOST_CODE = 1 << 24
 # call rel32; lea x(%rip),register: the distance counts from behind it
 _REFERENCES = re.compile(rb"(?:\xe8|\x8d[\x05\x0d\x15\x1d\x25\x2d\x35\x3d])(?=(....))", re.DOTALL)
 _BEFORE = 9
-_END = re.compile(  # ret, int3, nop, hlt; ud2; call or jmp; longer nops
-    rb"(?:[\xc3\xcc\x90\xf4]|\x0f\x0b|[\xe8\xe9]....|\xeb.|\xff[\xd0-\xd7\xe0-\xe7]"
+_ALIGNED = 16
+_END = re.compile(  # ret, int3, nop, hlt; ud2; jmp; longer nops
+    rb"(?:[\xc3\xcc\x90\xf4]|\x0f\x0b|\xe9....|\xeb.|\xff[\xe0-\xe7]"
     rb"|\x0f\x1f(?:\0|\x40\0|\x44\0\0|\x80\0{4}|\x84\0{5}))\Z",
     re.DOTALL,
 )
+_CALL = re.compile(rb"(?:\xe8....|\xff[\xd0-\xd7])\Z", re.DOTALL)
 
 
 def beginnings(image: ElfImage) -> list[int]:
@@ -34,11 +36,16 @@ def beginnings(image: ElfImage) -> list[int]:
 
 
 def _may_begin(image: ElfImage, vaddr: int) -> bool:
-    """Whether a function may begin there: what is before it does not go on, or is padding."""
+    """Whether a function may begin there: what is before it does not go on, or is padding.
+
+    Calls mostly go on: behind one that does not, a function is believed only where compilers begin them.
+    """
     if not any(start <= vaddr < end for start, end in image.executable):
         return False
     before = image.loaded(vaddr - _BEFORE, _BEFORE)
-    return before is None or _END.search(bytes(before)) is not None
+    if before is None or _END.search(bytes(before)):
+        return True
+    return vaddr % _ALIGNED == 0 and _CALL.search(bytes(before)) is not None
 
 
 def _targets(image: ElfImage, start: int, end: int) -> Iterator[int]:
