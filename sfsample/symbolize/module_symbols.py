@@ -14,7 +14,6 @@ from functools import cached_property
 
 from sfsample.debug_files import DebugFile, DebugFiles
 from sfsample.errors import FormatError
-from sfsample.formats.beginnings import beginnings
 from sfsample.formats.dynamic import Dynamic
 from sfsample.formats.elf import SHT_DYNSYM, SHT_SYMTAB, ElfImage
 from sfsample.modules.module import Module
@@ -89,6 +88,8 @@ class ModuleSymbols:
 
     @cached_property
     def _beginnings(self) -> list[int]:
+        from sfsample.formats.beginnings import beginnings  # seldom needed
+
         return beginnings(self._image)
 
     def _first(self, look: Callable[[SymbolTable, int], Symbol | None], vaddr: int) -> Symbol | None:
