@@ -21,11 +21,15 @@ _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 
 @contextmanager
 def whole_file(path: str, mode: int) -> Iterator[BinaryIO]:
-    """Give a file to write, which is at `path` once the block has ended well.  Raises OSError."""
-    temporary = f"{path}.{os.getpid()}-{time.monotonic_ns():x}.tmp"
+    """Give a file to write, which is at `path` once the block has ended well.  Raises OSError.
+
+    A file that was there hands down its owner and mode.
+    """
+    temporary = os.path.join(os.path.dirname(path), f".sfsample-{os.getpid()}-{time.monotonic_ns():x}.tmp")
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     try:
         with open(fd, "wb") as file:
+            _inherit(path, fd)
             yield file
         os.replace(temporary, path)
     except BaseException:
@@ -42,6 +46,17 @@ def elf_begins_at(fd: int, offsets: Iterable[int]) -> int:
     size = os.fstat(fd).st_size
     inside = (at for at in chain((0,), offsets) if at < size and not at % ALLOCATIONGRANULARITY)
     return next((at for at in inside if os.pread(fd, 4, at) == b"\x7fELF"), 0)
+
+
+def _inherit(path: str, fd: int) -> None:
+    try:
+        before = os.lstat(path)
+    except FileNotFoundError:
+        return
+    if stat.S_ISREG(before.st_mode):
+        with suppress(OSError):
+            os.fchown(fd, before.st_uid, before.st_gid)
+        os.fchmod(fd, before.st_mode & 0o777)
 
 
 class Root:

@@ -8,16 +8,15 @@ import os
 import signal
 import stat
 import sys
-import time
 from argparse import Namespace
 from collections.abc import Sequence
-from contextlib import suppress
 from errno import EACCES, EBADF, EISDIR, EPERM, EROFS
 from types import FrameType, TracebackType
 from typing import Self
 
 from sfsample.cli.terminal import silence
 from sfsample.errors import NoSuchProcess, SfsampleError, UsageError
+from sfsample.files import whole_file
 from sfsample.unwind.stepper import Stepper
 
 
@@ -56,7 +55,8 @@ class Output:
         data = result.encode("utf-8", "replace") if isinstance(result, str) else result
         try:
             if self.file:
-                _replace(self.file, data)
+                with whole_file(self.file, 0o666) as file:
+                    file.write(data)
             elif self._fd >= 0:
                 fd, self._fd = self._fd, -1
                 with open(fd, "wb") as file:
@@ -94,25 +94,6 @@ def _check_replaceable(path: str, there: os.stat_result | None) -> None:
         raise _os_error(EACCES)
     if above.st_mode & stat.S_ISVTX and os.geteuid() not in (0, there.st_uid, above.st_uid):
         raise _os_error(EPERM)
-
-
-def _replace(path: str, data: bytes) -> None:
-    """Write beside `path`, then rename; a file that was there hands down its owner and mode."""
-    temporary = os.path.join(os.path.dirname(path), f".sfsample-{os.getpid()}-{time.monotonic_ns():x}.tmp")
-    before = _stat(path)
-    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-    try:
-        with open(fd, "wb") as file:
-            if before is not None:
-                with suppress(OSError):
-                    os.fchown(fd, before.st_uid, before.st_gid)
-                os.fchmod(fd, before.st_mode & 0o777)
-            file.write(data)
-        os.replace(temporary, path)
-    except BaseException:
-        with suppress(FileNotFoundError):
-            os.unlink(temporary)
-        raise
 
 
 def _write_stdout(data: bytes) -> None:
