@@ -9,11 +9,15 @@
           AlreadyTraced
         UnsupportedTarget    exit 1
       CoreError              exit 1: a core file cannot be read
+      NoThread               exit 1: a limit keeps us from starting one
       UsageError             exit 2
 
 Law: an expected failure of a walk is a `StopReason` value, never an exception.  Callers branch on the
 class (and the doors on `errno`), never on text.  `help` holds the lines that tell the user what to do.
 """
+
+NO_FILES = (23, 24)  # ENFILE, EMFILE: the errno module is not worth its import to `--help`
+MORE_FILES = "allow more: ulimit -n 1024; LimitNOFILE= in a systemd unit, --ulimit nofile= in a container"
 
 
 class SfsampleError(Exception):
@@ -70,6 +74,15 @@ class UnsupportedTarget(TargetError):  # noqa: N818 - reads as what happened
 
 class CoreError(SfsampleError):
     """A core file is none, or tells of no thread."""
+
+
+class NoThread(SfsampleError):  # noqa: N818 - reads as what happened
+    """The kernel gives us no thread."""
+
+    def __init__(self) -> None:
+        super().__init__("cannot start a thread: a limit of processes or of memory is reached",
+                         "allow more: ulimit -u, ulimit -v; TasksMax= and LimitAS= in a systemd unit,",
+                         "--pids-limit and --memory in a container")  # fmt: skip
 
 
 class UsageError(SfsampleError):

@@ -6,13 +6,11 @@ at once.  An error is one line, then help lines; a traceback is a bug of ours.
 
 import sys
 
-from sfsample.errors import SfsampleError
+from sfsample.errors import MORE_FILES, NO_FILES, SfsampleError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import ModuleType
-
-_EXHAUSTED = (23, 24)  # ENFILE, EMFILE: the errno module is not worth its import here
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -25,16 +23,16 @@ def main(argv: list[str] | None = None) -> int:
         _complain(str(failure), failure.help)
         return failure.exit_code
     except MemoryError:
-        _complain("out of memory", ("try a smaller --stack-bytes",))
+        _complain("out of memory", ("allow more: ulimit -v; a smaller --stack-bytes needs less",))
         return 1
     except KeyboardInterrupt:
         _complain("aborted")
         return 1
     except OSError as failure:
-        if failure.filename is not None:
+        if failure.errno in NO_FILES:
+            _complain("no files left to open", (MORE_FILES,))
+        elif failure.filename is not None:
             _complain(f"{failure.strerror}: {failure.filename}")
-        elif failure.errno in _EXHAUSTED:
-            _complain(f"no files left to open: {failure.strerror}", ("raise the limit: ulimit -n 65536",))
         else:  # of --help and --version; the commands tell theirs themselves
             _lost_stdout(failure)
         return 1

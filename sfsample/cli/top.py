@@ -18,7 +18,7 @@ from sfsample.cli.record import check_begun, rate
 from sfsample.cli.screen import Screen, terminal
 from sfsample.cli.top_table import Name
 from sfsample.cli.top_view import Top
-from sfsample.errors import SfsampleError, UsageError
+from sfsample.errors import NoThread, SfsampleError, UsageError
 from sfsample.profile import Location
 from sfsample.report.window import Window, as_profile
 from sfsample.symbolize.symbolizer import Symbolizer
@@ -68,7 +68,10 @@ class _Session:
     def start(self) -> None:
         """Begin to sample."""
         self._began, self._cpu = time.monotonic(), time.process_time()
-        self._thread.start()
+        try:
+            self._thread.start()
+        except RuntimeError:
+            raise NoThread from None
 
     def stop(self) -> None:
         """End the sampling; the target is let go before this returns."""

@@ -43,14 +43,15 @@ class ImageOpener:
             except FormatError as damage:
                 refused = str(damage)
                 continue
-            except OSError:
+            except OSError as failure:
+                refused = refused or f"cannot be opened ({failure.strerror})"
                 continue
             if any(self._is_mapped(image, one, path) for one in self._of_same_file(mapping)):
                 return image
             refused = "the file there now is not the one that is mapped"
         rebuilt = self._rebuild(mapping)
         problem = (
-            f"{mapping.path}: {refused or 'cannot be opened'}; using the copy in the target's memory, "
+            f"{mapping.path}: {refused}; using the copy in the target's memory, "
             "which has the exported names only"
         )
         if problem not in self.problems:

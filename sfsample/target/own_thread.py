@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
+from sfsample.errors import NoThread
 from sfsample.target.promptness import run_promptly
 
 _T = TypeVar("_T")
@@ -61,8 +62,8 @@ class OwnThread(Generic[_T]):
             while not self._running.acquire(timeout=_WAKE_S):
                 pass  # a signal that came just before we slept is handled now
         except RuntimeError:
-            started = False  # there can be no more threads
-            raise
+            started = False
+            raise NoThread from None
         finally:
             self._abandoned = True
             while started and not self._finished:  # whose the lock is, nobody knows

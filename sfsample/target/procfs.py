@@ -8,16 +8,22 @@ Source: proc(5).
 """
 
 import os
+from contextlib import suppress
 from errno import EACCES, ENOENT, ENOTDIR, EPERM, ESRCH
 from typing import NamedTuple
 
-from sfsample.errors import NoSuchProcess, NotPermitted, TargetError
+from sfsample.errors import MORE_FILES, NO_FILES, NoSuchProcess, NotPermitted, TargetError
 from sfsample.model import LastRun
 from sfsample.modules.maps import Mapping, parse_maps
-from sfsample.target.task_files import EXHAUSTED, TaskFiles
+from sfsample.target.task_files import TaskFiles
 
 _CHUNK = 1 << 20
 _GONE = (ENOENT, ESRCH, ENOTDIR)
+_FORBIDDEN = (EACCES, EPERM)
+_HIDDEN = (
+    "/proc does not show it to us: it is mounted with hidepid, for another pid namespace, or not at all;",
+    "run as root: sudo sfsample ...",
+)
 PF_KTHREAD = 0x00200000
 
 
@@ -108,14 +114,15 @@ class ProcFs:
         except OSError as failure:
             if self._dir >= 0:
                 os.close(self._dir)
-            if failure.errno in _GONE:
-                raise NoSuchProcess(pid, f"no such process: {pid}") from None
+            if failure.errno in (*_GONE, *_FORBIDDEN):
+                raise _unseen(pid) from None
             raise self._refused(failure) from None
 
     def _refused(self, failure: OSError) -> TargetError:
         """Return the error for a failure that does not mean that somebody has ended."""
-        help_line = "/proc must be mounted, and files left to open (ulimit -n)"
-        return TargetError(self.pid, f"cannot look at {self.pid}: {failure.strerror}", help_line)
+        if failure.errno in NO_FILES:
+            return TargetError(self.pid, f"no files left to open: to look at {self.pid}", MORE_FILES)
+        return TargetError(self.pid, f"cannot look at {self.pid}: {failure.strerror}")
 
     def close(self) -> None:
         """Close every file."""
@@ -128,7 +135,7 @@ class ProcFs:
         try:
             fd = os.open(name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._dir)
         except OSError as failure:
-            if failure.errno in EXHAUSTED:
+            if failure.errno in NO_FILES:
                 raise self._refused(failure) from None
             return None
         try:
@@ -161,9 +168,9 @@ class ProcFs:
         try:
             fd = os.open(f"task/{self.anchor()}/maps", os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._dir)
         except OSError as refusal:
-            if refusal.errno in (EACCES, EPERM):
+            if refusal.errno in _FORBIDDEN:
                 raise NotPermitted(self.pid, f"not permitted to read the memory map of {self.pid}") from None
-            if refusal.errno in EXHAUSTED:
+            if refusal.errno in NO_FILES:
                 raise self._refused(refusal) from None
             return ()
         try:
@@ -178,7 +185,7 @@ class ProcFs:
         try:
             return sorted(int(name) for name in os.listdir(self._tasks))
         except OSError as failure:
-            if failure.errno in EXHAUSTED:
+            if failure.errno in NO_FILES:
                 raise self._refused(failure) from None
             return []
 
@@ -239,6 +246,22 @@ class ProcFs:
         """Return /proc/PID/status as a dictionary; empty when the process has ended."""
         lines = (self.read("status") or b"").decode("utf-8", "replace").splitlines()
         return {key: value.strip() for key, _, value in (line.partition(":") for line in lines)}
+
+
+def _unseen(pid: int) -> TargetError:
+    """Return the error for a process that /proc does not show, or not to us."""
+    if pid > 0 and _exists(pid):
+        return NotPermitted(pid, f"not permitted to look at: {pid}", *_HIDDEN)
+    return NoSuchProcess(pid, f"no such process: {pid}")
+
+
+def _exists(pid: int) -> bool:
+    with suppress(PermissionError):
+        try:
+            os.kill(pid, 0)  # no signal, only the question
+        except (ProcessLookupError, OverflowError):
+            return False
+    return True
 
 
 def _read_all(fd: int) -> bytes:

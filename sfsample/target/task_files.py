@@ -9,10 +9,11 @@ Source: proc(5).
 
 import os
 from collections.abc import Iterable
-from errno import EMFILE, ENFILE, ESRCH
+from errno import ESRCH
 from resource import RLIMIT_NOFILE, getrlimit, setrlimit
 
-EXHAUSTED = (EMFILE, ENFILE)
+from sfsample.errors import NO_FILES
+
 _CHUNK = 4096
 _MOST = 1 << 16
 
@@ -41,7 +42,7 @@ class TaskFiles:
             return self._first(tid, name) if fd is None else os.pread(fd, _CHUNK, 0)
         except OSError as failure:
             self.forget(tid)
-            if failure.errno in EXHAUSTED:
+            if failure.errno in NO_FILES:
                 raise
             if failure.errno == ESRCH and fd is not None:
                 return self.read(tid, name)  # the id may have been given away: there is a new file then

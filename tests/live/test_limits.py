@@ -1,0 +1,63 @@
+"""What a sampler says that the system keeps short, or keeps in the dark.
+
+Law: one line, a way out, the exit code of the contract; the target is left as it was.
+"""
+
+import _thread
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+
+import sfsample as library
+from tests.live.cli_runner import NOBODY, is_root, sfsample
+from tests.live.targets import Target, fixture, running
+
+pytestmark = pytest.mark.live
+
+
+@pytest.fixture(scope="module")
+def leaf() -> Iterator[Target]:
+    with running(fixture("v3"), "leaf") as target:
+        yield target
+
+
+@pytest.mark.parametrize("words", [("record", "-d", "100ms"), ("dump",)], ids=["record", "dump"])
+def test_hardly_any_files_to_open(leaf: Target, words: tuple[str, ...]) -> None:
+    """Where that is enough depends on the interpreter, and on what it imports; it is never a traceback."""
+    for limit in (10, 13, 16, 20):
+        done = sfsample(*words, "-p", leaf.pid, wrapper=["sh", "-c", f'ulimit -n {limit}; exec "$@"', "sh"])
+        if done.code or limit == 10:
+            text = done.refused(1)
+            assert text.startswith("sfsample: no files left to open")
+            assert "ulimit -n" in text
+    leaf.assert_unharmed()
+
+
+def test_no_thread_to_be_had(leaf: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(_thread, "start_new_thread", refuse)
+    with pytest.raises(library.SfsampleError, match="cannot start a thread") as refusal:
+        library.record(leaf.pid, 1)
+    assert "ulimit -u" in str(refusal.value.help)
+
+
+def hiding(level: int) -> list[str]:
+    """Words that run others as nobody, with a /proc that hides processes of others."""
+    mount = f'mount -t proc -o hidepid={level} proc /proc && exec "$@"'
+    return ["unshare", "--mount", "--propagation", "private", "sh", "-c", mount, "sh", *NOBODY]
+
+
+def may_hide() -> bool:
+    return is_root() and not subprocess.run([*hiding(2), "true"], capture_output=True, check=False).returncode
+
+
+@pytest.mark.skipif(not may_hide(), reason="may not mount /proc (needs root)")
+@pytest.mark.parametrize("level", [1, 2])
+def test_a_process_that_proc_hides(leaf: Target, level: int) -> None:
+    text = sfsample("-p", leaf.pid, "-d", "100ms", wrapper=hiding(level)).refused(4)
+    assert text.startswith(f"sfsample: not permitted to look at: {leaf.pid}\n")
+    assert "hidepid" in text
+    leaf.assert_unharmed()
