@@ -55,12 +55,20 @@ class Processes:
         self._stats.subprocesses.refused += 1
         self._stats.note(f"subprocess not recorded: {refusal}")
 
-    def tick(self, instant: Instant, *, refresh: bool) -> bool:
-        """Look at every process; False when those that were named have ended."""
+    def tick(self, instant: Instant, *, refresh: bool, go_on: Callable[[], bool]) -> bool:
+        """Look at every process; False when those that were named have ended.
+
+        `go_on` is asked now and then; when it says False, what was not looked at yet is left.
+        """
+
+        def meanwhile() -> bool:
+            self.settled()
+            return go_on()
+
         self.adopt()
         for watched in self._all:
             self.settled()
-            if not watched.tick(instant, refresh=refresh, meanwhile=self.settled):
+            if not watched.tick(instant, refresh=refresh, meanwhile=meanwhile):
                 self._end(watched)
             elif not watched.settled():
                 self._unsettled.append(watched)

@@ -151,7 +151,8 @@ class Sampler:
             self._lateness.note(now, missed)
             if missed:
                 continue
-            if not self._tick(Instant(round((now - self._start) * 1e9), woken)):
+            instant = Instant(round((now - self._start) * 1e9), woken)
+            if not self._tick(instant, lambda: self._clock.now() < schedule.end and not should_stop()):
                 return "target"
             if self._options.max_overhead is not None:
                 stats.spared_ticks += schedule.skip(self._start + self._spent() / self._options.max_overhead)
@@ -163,12 +164,12 @@ class Sampler:
         own = None if self._options.mode == "wall" else self._last_run.read()
         return Woken(time.perf_counter_ns(), own)
 
-    def _tick(self, instant: Instant) -> bool:
+    def _tick(self, instant: Instant, go_on: Callable[[], bool]) -> bool:
         now = self._clock.now()
         refresh = now >= self._refresh_at
         if refresh:
             self._refresh_at = now + _REFRESH_S
-        return self._processes.tick(instant, refresh=refresh)
+        return self._processes.tick(instant, refresh=refresh, go_on=go_on)
 
     def _spent(self) -> float:
         """Return the seconds of CPU time that we have used, and for which any one thread was stopped."""

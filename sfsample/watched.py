@@ -74,10 +74,11 @@ class Watched:
 
     # -- which threads
 
-    def tick(self, instant: Instant, *, refresh: bool, meanwhile: Callable[[], object]) -> bool:
+    def tick(self, instant: Instant, *, refresh: bool, meanwhile: Callable[[], bool]) -> bool:
         """Look at every thread whose turn it is; False when the process has ended.
 
-        There may be thousands: `meanwhile` is called now and then, to let go of what other processes hold.
+        There may be thousands: `meanwhile` is called now and then, to let go of what other processes hold;
+        when it says False, the recording is over, and the rest is left.
         """
         before_ns, self._tally.at_ns = self._tally.at_ns, instant.at_ns
         self._tally.tick += 1
@@ -95,15 +96,24 @@ class Watched:
         self._await(instant.woken.at_ns + self._rules.max_pause_ns)
         return True
 
-    def _due(self, meanwhile: Callable[[], object]) -> Iterator[Thread]:
+    def _due(self, meanwhile: Callable[[], bool]) -> Iterator[Thread]:
         """Yield the threads whose turn it is; in between, let go of those that have stopped by now."""
+        due = self._threads.due(self._tally.tick)
         settled_ns = time.perf_counter_ns()
-        for thread in self._threads.due(self._tally.tick):
+        for at, thread in enumerate(due):
             if time.perf_counter_ns() - settled_ns >= _HELD_NS:
-                meanwhile()
+                if not meanwhile():
+                    self._leave(due[at:])
+                    return
                 self.settled()
                 settled_ns = time.perf_counter_ns()
             yield thread
+
+    def _leave(self, threads: list[Thread]) -> None:
+        """Count those that nothing is known of, and for which it is too late."""
+        for thread in threads:
+            if self._rules.wall and thread.seen is None:
+                self._tally.failed(thread, "the recording ended before its turn")
 
     def _follow(self, before_ns: int, *, refresh: bool) -> bool:
         """Notice threads that come and go, and exec; False when the process has ended."""

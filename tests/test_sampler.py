@@ -633,6 +633,24 @@ def test_a_thread_that_stops_late_is_not_held_until_all_others_were_looked_at(cl
     assert stats.samples == 40
 
 
+@pytest.mark.parametrize("ends", ["duration", "signal"])
+@pytest.mark.parametrize("mode", ["cpu", "wall"])
+def test_a_tick_over_many_threads_ends_when_the_time_is_over_or_somebody_says_so(
+    clock, monkeypatch, mode, ends
+):
+    monkeypatch.setattr(watched, "_HELD_NS", 0)
+    process = FakeProcess(clock, *[(tid, "R") for tid in range(100, 110)])
+    process.costs = dict.fromkeys(range(1, 11), 0.3 * TICK)
+    when = {"duration": lambda: False, "signal": lambda: len(process.captured) == 4}[ends]
+    stats = record(process, mode=mode, duration=TICK if ends == "duration" else None, should_stop=when).stats
+
+    assert [tid for tid, _ in process.captured] == [100, 101, 102, 103]
+    assert (stats.ended_by, stats.samples) == (ends, 4)
+    assert stats.captures[Capture.FAILED] == (6 if mode == "wall" else 0)
+    assert dict(stats.problems) == (
+        {"not captured: the recording ended before its turn": 6} if mode == "wall" else {})  # fmt: skip
+
+
 def test_an_id_that_was_given_to_another_thread_is_charged_anew(process):
     process.ran_ns[PID] = 5000
 
