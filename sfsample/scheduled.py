@@ -38,12 +38,10 @@ def had_processor(scheduled: Scheduled | None, woken: Woken) -> bool:
     When it has been put on a processor no more often since, it had one all the time.  If it has, it waited
     for one, or slept.  It counts then only if it lost the processor to us, and has not run since.
     """
-    if scheduled is None or scheduled.before is None or scheduled.after is None:
-        return True
-    before, after = scheduled.before.split(), scheduled.after.split()
-    if len(before) != 3 or len(after) != 3:
+    counted = _counted(scheduled)
+    if scheduled is None or counted is None:
         return True  # not known
-    ran, waited, times = (int(b) - int(a) for a, b in zip(before, after, strict=True))
+    ran, waited, times = counted
     if not times:
         return True
     if times != 1 or scheduled.slept:
@@ -52,6 +50,23 @@ def had_processor(scheduled: Scheduled | None, woken: Woken) -> bool:
         return scheduled.run is not None and _changed_places(scheduled.run, woken.run)
     runnable_since = scheduled.stopped_ns - ran - waited
     return abs(runnable_since - woken.at_ns) < _SAME_NS
+
+
+def waited_ns(scheduled: Scheduled | None) -> int:
+    """Return for how long a thread wanted a processor before it stopped; 0 where that is not known."""
+    counted = _counted(scheduled)
+    return counted[1] if counted else 0
+
+
+def _counted(scheduled: Scheduled | None) -> tuple[int, int, int] | None:
+    """Return what was counted until a thread had stopped: time run, time waited, number of times run."""
+    if scheduled is None or scheduled.before is None or scheduled.after is None:
+        return None
+    before, after = scheduled.before.split(), scheduled.after.split()
+    if len(before) != 3 or len(after) != 3:
+        return None
+    ran, waited, times = (int(b) - int(a) for a, b in zip(before, after, strict=True))
+    return ran, waited, times
 
 
 def _changed_places(one: LastRun, other: LastRun) -> bool:

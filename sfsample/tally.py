@@ -12,7 +12,7 @@ from sfsample.look import Look
 from sfsample.model import Capture, StopReason, ThreadSnapshot, common_tail
 from sfsample.profile import Located, Location, Places, Profile, kernel_places, locate
 from sfsample.roster import Thread
-from sfsample.scheduled import ran_ns
+from sfsample.scheduled import ran_ns, waited_ns
 
 _PUT_OFF_NS = 1_000_000_000
 
@@ -37,6 +37,7 @@ class Tally:
         self._generation = 0
         self.tick, self.at_ns = since
         self._added = False
+        self._charged_ns = 0  # CPU time of its threads
 
     def charge(self, thread: Thread, counters: bytes | None) -> int:
         """Note the CPU time that a thread has used; return it."""
@@ -45,8 +46,16 @@ class Tally:
         used = ran if again else ran - thread.ran_ns
         thread.ran_ns = ran
         thread.charged_ns += used
-        self._profile.stats.cpu_charged_ns += used
+        self._charged(used)
         return used
+
+    def _charged(self, used_ns: int) -> None:
+        self._charged_ns += used_ns
+        self._profile.stats.cpu_charged_ns += used_ns
+
+    def charge_process(self, used_ns: int) -> None:
+        """Note the CPU time of all threads; what is more than was seen is of some that came and went."""
+        self._charged(max(0, used_ns - self._charged_ns))
 
     def stops(self, thread: Thread, stops: Sequence[ThreadSnapshot]) -> None:
         """Count the pauses that a look has cost."""
@@ -54,7 +63,8 @@ class Tally:
         for stop in stops:
             stats.pauses.add(stop.stop_ns)
             stats.eintr_prone_stops += stop.eintr
-            thread.stopped_ns += stop.stop_ns
+            # until it had a processor to stop on, it lost nothing by us
+            thread.stopped_ns += max(0, stop.stop_ns - waited_ns(stop.scheduled))
 
     def see(self, thread: Thread, look: Look) -> None:
         """Keep what was seen, for `add`."""

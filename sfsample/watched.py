@@ -63,6 +63,8 @@ class Watched:
         self._threads = Roster(random)
         self._waiting: dict[Thread, Woken] = {}  # were asked to stop, in a tick for which we woke up then
         self._program: tuple[bytes, ...] = ()
+        self._cpu_began_ns: int | None = None  # the CPU time of the process when it was seen first
+        self._cpu_ns = 0  # and since
         self._tally = Tally(profile, target.pid, since)
         profile.homes[target.pid] = target.home
         target.limit_pauses(rules.max_pause_ns)
@@ -129,10 +131,21 @@ class Watched:
             for thread in tuple(self._threads):
                 self._drop(thread)
         self._profile.processes[target.pid] = leader.name
+        if refresh or self._cpu_began_ns is None:
+            self._measure()
         tids = target.tids(force=refresh or changed or dead)
         if tids is not None:
             self._list(tids, before_ns)
         return not dead or any(tid != target.pid for tid in tids or ())
+
+    def _measure(self) -> None:
+        """Note the CPU time of the process, as long as it is told."""
+        cpu_ns = self._target.proc.cpu_ns()
+        if cpu_ns is None:
+            return
+        if self._cpu_began_ns is None:
+            self._cpu_began_ns = cpu_ns if self._tally.tick == 1 else 0
+        self._cpu_ns = cpu_ns - self._cpu_began_ns
 
     def _list(self, tids: list[int], before_ns: int) -> None:
         tick, counters = self._tally.tick, self._target.proc.counters
@@ -267,6 +280,8 @@ class Watched:
                 self._tally.idle(thread)
             self._tally.settle(thread)
             self._tally.charge(thread, counters)
+        self._measure()
+        self._tally.charge_process(self._cpu_ns)
         stats, target = self._profile.stats, self._target
         for module in target.index.modules:
             _ = module.image.sections  # if they are damaged, the names will be missing: say so

@@ -74,7 +74,9 @@ class FakeProcess:
         self.opener = SimpleNamespace(problems=[])
         self.home = Home(None, pid, 0)
         self.readings: dict[int, Reading] = {}
-        self.proc = SimpleNamespace(thread_stat=self.thread_stat, counters=self.counters, asleep=self.asleep)
+        self.cpu: list[int | None] = []  # CPU time of the process, each time it is asked for
+        self.proc = SimpleNamespace(thread_stat=self.thread_stat, counters=self.counters, asleep=self.asleep,
+                                    cpu_ns=lambda: self.cpu.pop(0) if self.cpu else None)  # fmt: skip
         self.forced: list[bool] = []
         self.still: dict[int, int] = {}
         self.ran_ns: dict[int, int] = {}
@@ -651,6 +653,19 @@ def test_a_tick_over_many_threads_ends_when_the_time_is_over_or_somebody_says_so
         {"not captured: the recording ended before its turn": 6} if mode == "wall" else {})  # fmt: skip
 
 
+@pytest.mark.parametrize(("seen", "charged"), [([50, 80], 30), ([50, None], 7), ([50, 55], 7), ([], 7)])
+def test_the_cpu_time_of_threads_that_came_and_went_is_charged(process, seen, charged):
+    """A thread that was seen has used 7 ns; the process, since the first tick, as many as the kernel says."""
+    process.ran_ns = {PID: 10}
+    process.cpu = seen
+
+    def another() -> bool:
+        process.ran_ns[PID] = 10 if len(process.captured) < 2 else 17
+        return False
+
+    assert record(process, duration=4 * TICK, should_stop=another).stats.cpu_charged_ns == charged
+
+
 def test_an_id_that_was_given_to_another_thread_is_charged_anew(process):
     process.ran_ns[PID] = 5000
 
@@ -771,6 +786,17 @@ def test_ticks_are_left_out_above_the_limit_of_overhead(process):
     assert stats.spared_ticks + stats.samples == stats.ticks == 80
     assert stats.pauses.total / 1e9 <= 0.5 * 10.0 + TICK
     assert stats.samples >= 30
+
+
+@pytest.mark.parametrize(("waited", "spared"), [(60_900_000, False), (0, True)])
+def test_a_thread_that_waits_for_a_processor_is_not_stopped_by_us_yet(clock, waited, spared):
+    """Each pause of 61 ms was a wait, but for 0.1 ms, or it was not."""
+    process = FakeProcess(clock)
+    process.answers[PID] = ThreadSnapshot(
+        PID, {16: CODE, 7: STACK}, BytesMemory(STACK, bytes(16)), bounded=False, stop_ns=61_000_000,
+        eintr=False, scheduled=Scheduled(b"5 7 1", b"6 %d 2" % (7 + waited)),
+    )  # fmt: skip
+    assert bool(record(process, mode="wall", max_overhead=0.1).stats.spared_ticks) == spared
 
 
 def test_lateness_is_told_once_a_second(process):

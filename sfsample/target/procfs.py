@@ -4,12 +4,13 @@ Law: text in /proc is parsed here and nowhere else.  Everything is reached throu
 open, so a recycled pid is never mistaken for the process that was asked for: its files answer ESRCH.
 A file that cannot be read because its process or thread has ended is None, never an exception.
 
-Source: proc(5).
+Source: proc(5); clock_getcpuclockid(3): the number of a process's clock.
 """
 
 import os
 from contextlib import suppress
 from errno import EACCES, ENOENT, ENOTDIR, EPERM, ESRCH
+from time import clock_gettime_ns
 from typing import NamedTuple
 
 from sfsample.errors import MORE_FILES, NO_FILES, NoSuchProcess, NotPermitted, TargetError
@@ -18,6 +19,7 @@ from sfsample.modules.maps import Mapping, parse_maps
 from sfsample.target.task_files import TaskFiles
 
 _CHUNK = 1 << 20
+_CPUCLOCK_SCHED = 2
 _GONE = (ENOENT, ESRCH, ENOTDIR)
 _FORBIDDEN = (EACCES, EPERM)
 _HIDDEN = (
@@ -193,6 +195,14 @@ class ProcFs:
         """Return the process's own line."""
         data = self.read("stat")
         return parse_stat(data) if data else None
+
+    def cpu_ns(self) -> int | None:
+        """Return the CPU time of the process, of threads that have ended too; None when it is gone."""
+        try:
+            used = clock_gettime_ns(~self.pid << 3 | _CPUCLOCK_SCHED)
+        except OSError:
+            return None
+        return used if self.stat() else None
 
     def thread_stats(self) -> list[tuple[int, Stat]]:
         """Return every thread's line, by ascending id.

@@ -8,6 +8,7 @@ switching threads (`_BLUR`).
 import os
 import shutil
 import subprocess
+import time
 from collections import Counter
 from math import sqrt
 
@@ -16,6 +17,8 @@ import pytest
 import sfsample
 from tests.live.recording import record_samples
 from tests.live.targets import started
+from tests.live.test_breakers import compile_c
+from tests.live.test_breakers import started as begun
 
 pytestmark = [
     pytest.mark.live,
@@ -122,3 +125,38 @@ def test_shares_are_those_of_the_cpu_time(program, others):
     for name, share in expected.items():
         tolerance = _SIGMAS * sqrt(share * (1 - share) / number) + _BLUR
         assert abs(found.get(name, 0) - share) <= tolerance, (name, found, expected, number)
+
+
+STORM = r"""
+#include <pthread.h>
+#include <stdio.h>
+static void *work(void *unused) { for (volatile int i = 0; i < 30000; i++); return unused; }
+int main(void)
+{
+    puts("ready"); fflush(stdout);
+    for (pthread_t thread;;)
+        if (!pthread_create(&thread, 0, work, 0)) pthread_join(thread, 0);
+}
+"""
+
+
+def test_cpu_time_of_threads_that_come_and_go_is_charged(tmp_path):
+    """No more than the kernel charged to the process from first to last, and no less in between."""
+    with begun(compile_c(tmp_path, "storm", STORM, "-lpthread")) as target:
+        inside: list[int] = []
+        profile = sfsample.Profile(99)
+
+        def enough() -> bool:
+            if profile.stats.samples:  # there has been a tick
+                inside.append(cpu_ns(target.pid))
+            return profile.stats.samples >= _SAMPLES // 4
+
+        first = cpu_ns(target.pid)
+        sfsample.record(target.pid, should_stop=enough, profile=profile)
+        last = cpu_ns(target.pid)
+    assert inside[-1] - inside[0] <= profile.stats.cpu_charged_ns <= last - first
+
+
+def cpu_ns(pid: int) -> int:
+    """The CPU time of a process, of threads that have ended too."""
+    return time.clock_gettime_ns(~pid << 3 | 2)
