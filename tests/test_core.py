@@ -11,17 +11,19 @@ import re
 import shutil
 from pathlib import Path
 from struct import pack
+from types import SimpleNamespace
 
 import pytest
 
 import sfsample
-from sfsample.arch import AARCH64_BE
+from sfsample.arch import AARCH64_BE, S390X
 from sfsample.cli import main
 from sfsample.dumping import dump_core
 from sfsample.errors import CoreError, FormatError
 from sfsample.formats.elf import ElfImage
 from sfsample.model import Capture, Found, StopReason
 from sfsample.replay.saved import from_json
+from sfsample.target import core_calls
 from sfsample.target.calls import Call
 from sfsample.target.core import CoreTarget
 from sfsample.target.core_calls import core_call, own_tid
@@ -363,6 +365,27 @@ def test_the_system_call_in_which_a_thread_slept() -> None:
     unknown = asleep(-512, number=100_000)
     assert unknown is not None
     assert unknown.name is None
+
+
+@pytest.mark.parametrize(("code", "number"), [(b"\x0a\xee", 238), (b"\x0a\0", 435)])
+def test_on_s390x_the_number_is_in_the_instruction_or_a_register(
+    monkeypatch, code: bytes, number: int
+) -> None:
+    """The first argument is kept where its register, the result's, was before."""
+    monkeypatch.setattr(core_calls.os, "uname", lambda: SimpleNamespace(machine="s390x"))
+    monkeypatch.setattr(core_calls, "syscall_name", lambda _: None)
+    words = [0] * 27
+    for at, index in enumerate((26, 5, 6, 7, 8, 9)):
+        words[index] = at
+    words[1], words[3], words[4], words[17], words[18] = 0x1002, 435, -512, 0x5000, 0x8000
+    itself = pack(">QQQ", 0x8000, 0, 0x8000).ljust(0xD0, b"\0") + pack(">I", 42)
+    loads = Load(0x1000, code + bytes(62), flags=5), Load(0x8000, itself)
+    notes = prstatus(7, pack(">27q", *words), order="big")
+    target = opened(core(notes, *loads, machine=S390X.machine, order="big"))
+    call = core_call(target, target.threads()[0])
+    assert call is not None
+    assert call.syscall == Syscall(number, (0, 1, 2, 3, 4, 5), 0x5000, 0x1002)
+    assert own_tid(target, target.threads()[0]) == 42
 
 
 def test_the_id_that_glibc_knows_a_thread_by() -> None:
