@@ -10,11 +10,13 @@ from collections.abc import Iterator
 
 from sfsample.arch import AMD64
 from sfsample.formats.dynamic import Dynamic
-from sfsample.formats.elf import ElfImage
+from sfsample.formats.elf import PT_LOAD, ElfImage
 
 _MOST_CODE = 1 << 24
 # call rel32; lea x(%rip),register: the distance counts from behind it
 _REFERENCES = re.compile(rb"(?:\xe8|\x8d[\x05\x0d\x15\x1d\x25\x2d\x35\x3d])(?=(....))", re.DOTALL)
+# mov $address,register: where a program is linked to an address
+_ABSOLUTE = re.compile(rb"(?:[\xb8-\xbf]|\xc7[\xc0-\xc7])(?=(....))", re.DOTALL)
 _BEFORE = 9
 _ALIGNED = 16
 _END = re.compile(  # ret, int3, nop, hlt; ud2; jmp; longer nops
@@ -22,7 +24,7 @@ _END = re.compile(  # ret, int3, nop, hlt; ud2; jmp; longer nops
     rb"|\x0f\x1f(?:\0|\x40\0|\x44\0\0|\x80\0{4}|\x84\0{5}))\Z",
     re.DOTALL,
 )
-_CALL = re.compile(rb"(?:\xe8....|\xff[\xd0-\xd7])\Z", re.DOTALL)
+_MAY_END = re.compile(rb"(?:\xe8....|\xff[\xd0-\xd7]|\0{4})\Z", re.DOTALL)  # a call; a gap
 
 
 def beginnings(image: ElfImage) -> list[int]:
@@ -38,17 +40,20 @@ def beginnings(image: ElfImage) -> list[int]:
 def _may_begin(image: ElfImage, vaddr: int) -> bool:
     """Whether a function may begin there: what is before it does not go on, or is padding.
 
-    Calls mostly go on: behind one that does not, a function is believed only where compilers begin them.
+    Calls mostly go on, and zeros end many an instruction: behind those (a call that does not return, the gap
+    below a section) a function is believed only where compilers begin them.
     """
     if not any(start <= vaddr < end for start, end in image.executable):
         return False
     before = image.loaded(vaddr - _BEFORE, _BEFORE)
     if before is None or _END.search(bytes(before)):
         return True
-    return vaddr % _ALIGNED == 0 and _CALL.search(bytes(before)) is not None
+    return vaddr % _ALIGNED == 0 and _MAY_END.search(bytes(before)) is not None
 
 
 def _targets(image: ElfImage, start: int, end: int) -> Iterator[int]:
     code = bytes(image.loaded(start) or b"")[: end - start]
     for match in _REFERENCES.finditer(code):
         yield start + match.end() + 4 + int.from_bytes(match[1], "little", signed=True)
+    if all(segment.vaddr for segment in image.segments if segment.type == PT_LOAD):
+        yield from (int.from_bytes(match[1], "little") for match in _ABSOLUTE.finditer(code))

@@ -259,13 +259,16 @@ class Ladder:
         return stubs is not None and stubs.is_stub(target)
 
     def _is_returned_to(self, pc: int, sp: int, arch: Arch) -> bool:
-        """Whether a guess may lead here: behind a call, to where stacks begin, or to code we cannot see."""
+        """Whether a guess may lead here: behind a call, to where stacks begin, or to code we cannot see.
+
+        Or to a signal trampoline, to which the handler returns and which has called nobody.
+        """
         module = self._index.find(pc - 1)
         if module is None or module.follows_call(pc):
             return True
         frame = Frame(pc, sp, None, Found.CONTEXT, exact=False)
         rows = (self._row(rung, frame, arch) for rung in self._rungs)
-        return any(row is not None and row.ra is None for row in rows)
+        return any(row is not None and (row.ra is None or row.signal) for row in rows)
 
 
 def _known(row: UnwindRow, walk: Walk) -> Registers:

@@ -1,0 +1,72 @@
+"""Programs built without unwind tables: `main`, which never returns and comes first, and a signal handler.
+
+Law: every stack is whole, also where the file has neither section headers nor tables of libc (static).
+"""
+
+import platform
+import shutil
+import subprocess
+
+import pytest
+
+import sfsample
+from sfsample.model import Found, StopReason
+from tests.live.recording import record_samples
+from tests.live.targets import started
+from tests.live.test_awkward_modules import without_section_headers
+
+pytestmark = [
+    pytest.mark.live,
+    pytest.mark.skipif(platform.machine() != "x86_64", reason="only x86-64 code is followed"),
+    pytest.mark.skipif(shutil.which("gcc") is None, reason="no gcc to build the target with"),
+]
+
+PROGRAM = """
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+#define FUNCTION __attribute__((noinline, noclone))
+static volatile long turns;
+FUNCTION long leaf(long n) { while (n--) turns++; return turns; }
+FUNCTION long handled(long n) { return leaf(2000 + n) * n; }
+FUNCTION void on_signal(int number) { turns += handled(number) + 1; }
+FUNCTION long works(long n) { return leaf(2000 + n) + n; }
+FUNCTION long raises(void) { return raise(SIGUSR1) + turns; }
+int main(int count, char **words)
+{
+    signal(SIGUSR1, on_signal);
+    dprintf(atoi(words[1]), "ready %d\\n", getpid());
+    for (;;) { works(count); raises(); }
+}
+"""
+BUILDS = {
+    "Os": ("-Os",),
+    "O2": ("-O2", "-fcf-protection=full", "-fstack-protector-all"),
+    "static": ("-O2", "-static"),
+}
+CHAINS = {("main", "works", "leaf"), ("main", "raises", "on_signal", "handled", "leaf")}
+OURS = {name for chain in CHAINS for name in chain}
+
+
+@pytest.mark.parametrize("build", BUILDS)
+def test_every_stack_is_whole(tmp_path, build):
+    program = tmp_path / "program"
+    untabled = ("-fno-asynchronous-unwind-tables", "-fno-unwind-tables", "-fomit-frame-pointer")
+    command = ["gcc", "-x", "c", "-", "-o", program, *BUILDS[build], *untabled]
+    subprocess.run(command, input=PROGRAM, text=True, check=True)
+    if build == "static":
+        without_section_headers(program)
+    with started([str(program), "{fd}"]) as target:
+        target.await_ready()
+        profile = record_samples(target.pid, 100)
+        target.assert_unharmed()
+    assert set(profile.stats.stacks) == {StopReason.OUTERMOST}
+    assert profile.stats.frames[Found.CODE] > 100
+    assert profile.stats.frames[Found.SIGNAL_FRAME] > 0
+    if build == "static":
+        return  # it has no names
+    stacks = [line.rpartition(" ")[0].split(";") for line in sfsample.folded(profile).splitlines()]
+    assert all("main" in stack for stack in stacks)
+    inner = {tuple(name for name in stack if name in OURS) for stack in stacks if stack[-1] == "leaf"}
+    assert inner == CHAINS
