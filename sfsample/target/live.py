@@ -9,9 +9,10 @@ from collections.abc import Iterable
 from errno import EPERM
 from functools import partial
 
-from sfsample.errors import UnsupportedTarget
+from sfsample.errors import NotPermitted, UnsupportedTarget
 from sfsample.model import Address, Stack, ThreadSnapshot
 from sfsample.modules.index import ModuleIndex
+from sfsample.modules.maps import Mapping
 from sfsample.modules.module import Module
 from sfsample.target.births import Births
 from sfsample.target.capture import DEFAULT_STACK_BYTES, Capturer
@@ -60,6 +61,7 @@ class LiveProcess:
             )
         self.pid = pid
         self.proc = ProcFs(pid)
+        self._mapped = False
         try:
             self.arch = check(self.proc)
             if attach:
@@ -67,7 +69,7 @@ class LiveProcess:
             self.opener = ImageOpener(self.proc, shared)
             self.home = home_of(self.proc, shared)
             tables_of = partial(shared.tables_of, self.home.root)
-            self.index = ModuleIndex(self.proc.maps, self.opener, self._read_memory, tables_of)
+            self.index = ModuleIndex(self._maps, self.opener, self._read_memory, tables_of)
             self.index.refresh()
         except BaseException:
             self.proc.close()
@@ -110,6 +112,20 @@ class LiveProcess:
         stat = self.proc.stat() if mapping.path == "[stack]" else None
         top = stat.stack_top if stat else 0
         return mapping.start, top if sp < top < mapping.end else mapping.end
+
+    def _maps(self) -> tuple[Mapping, ...]:
+        """Return the memory map.  One that was read stays true when it is refused: prctl(2) can do that."""
+        try:
+            maps = self.proc.maps()
+        except NotPermitted as refusal:
+            problem = f"{refusal} any more; what was mapped later has no names"
+            if not self._mapped:
+                raise
+            if problem not in self.opener.problems:
+                self.opener.problems.append(problem)
+            return ()
+        self._mapped = True
+        return maps
 
     def _read_memory(self, address: int, size: int) -> bytes | None:
         return read_memory(self.proc.anchor(), address, size)

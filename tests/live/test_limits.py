@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 import sfsample as library
+from sfsample.target.procfs import ProcFs
 from tests.live.cli_runner import NOBODY, is_root, sfsample
 from tests.live.targets import Target, fixture, running
 
@@ -42,6 +43,25 @@ def test_no_thread_to_be_had(leaf: Target, monkeypatch: pytest.MonkeyPatch) -> N
     with pytest.raises(library.SfsampleError, match="cannot start a thread") as refusal:
         library.record(leaf.pid, 1)
     assert "ulimit -u" in str(refusal.value.help)
+
+
+def test_a_memory_map_that_is_refused_in_the_middle(leaf: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+    """prctl(PR_SET_DUMPABLE, 0) does that to other users than root.  What was collected is a result."""
+    profile, read, refused = library.Profile(99), ProcFs.maps, []
+
+    def maps(proc: ProcFs) -> object:
+        if not profile.stats.samples:
+            return read(proc)
+        refused.append(proc)
+        raise library.NotPermitted(proc.pid, "not permitted to read the memory map")
+
+    monkeypatch.setattr(ProcFs, "maps", maps)
+    library.record(leaf.pid, should_stop=lambda: bool(refused), profile=profile)
+    assert profile.stats.samples
+    assert (
+        "not permitted to read the memory map any more; what was mapped later has no names"
+        in profile.stats.problems
+    )
 
 
 def hiding(level: int) -> list[str]:
