@@ -61,6 +61,7 @@ class Watched:
         self._profile = profile
         self._rules = rules
         self._threads = Roster(random)
+        self._ran_before: dict[int, int] = {}  # CPU time of those that have another program by now
         self._waiting: dict[Thread, Woken] = {}  # were asked to stop, in a tick for which we woke up then
         self._program: tuple[bytes, ...] = ()
         self._cpu_began_ns: int | None = None  # the CPU time of the process when it was seen first
@@ -123,11 +124,12 @@ class Watched:
         if leader is None:
             return False
         dead = leader.state in "ZX"
-        changed = not dead and leader.program != self._program
+        changed = not dead and leader.stack_top != 0 and leader.program != self._program
         if refresh or changed:
             target.index.refresh()  # after exec another program can lie at the same addresses
         if changed:
             self._program = leader.program
+            self._ran_before = {thread.tid: thread.ran_ns for thread in self._threads}
             for thread in tuple(self._threads):
                 self._drop(thread)
         self._profile.processes[target.pid] = leader.name
@@ -155,7 +157,7 @@ class Watched:
         for thread in gone:
             self._drop(thread)
         for tid in new:
-            ran = 0 if tick > 1 else ran_ns(counters(tid))
+            ran = self._ran_before.pop(tid, 0) if tick > 1 else ran_ns(counters(tid))
             self._threads.add(Thread(tid, tick - 1, before_ns, ran), tick)
         if gone:
             self._looker.keep_only(tids)

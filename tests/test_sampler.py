@@ -666,6 +666,24 @@ def test_the_cpu_time_of_threads_that_came_and_went_is_charged(process, seen, ch
     assert record(process, duration=4 * TICK, should_stop=another).stats.cpu_charged_ns == charged
 
 
+def test_cpu_time_before_an_exec_is_not_charged_again(process):
+    """Which program it has is told by the kernel, or not; the first thread keeps its id and its counters."""
+    programs = iter([(1, 1, 5), (1, 1, 5), (1, 1, 9), (1, 1, 0), (1, 1, 9)])
+    process.ran_ns = {PID: 10}
+
+    def thread_stat(tid):
+        return Stat("x", "R", 0, 5, next(programs, (1, 1, 9)) if len(process.captured) < 5 else (1, 1, 9))
+
+    process.proc.thread_stat = thread_stat
+
+    def another() -> bool:
+        process.ran_ns[PID] = 10 + len(process.captured)
+        return False
+
+    stats = record(process, should_stop=another).stats
+    assert (stats.samples, stats.cpu_charged_ns) == (8, 8)
+
+
 def test_an_id_that_was_given_to_another_thread_is_charged_anew(process):
     process.ran_ns[PID] = 5000
 
