@@ -14,8 +14,8 @@ class Program(NamedTuple):
     `build` makes `{bin}`; `load` runs beside the program; `pick` is the name of the process to look at among
     the program's descendants, itself when empty; `needs` are commands that must exist; `generation` is the
     SFrame version of the assembler and linker that build it, 0 for this machine's; `real` names a program
-    that scripts/lib/real_programs.py builds.  `truth`: the others, and not we, are given debug files of musl
-    (scripts/lib/musl.py).
+    that scripts/lib/real_programs.py builds.  `truth`: the others, and not we, are given debug files: of musl
+    (scripts/lib/musl.py), or the program's own.
     """
 
     row: str
@@ -32,6 +32,11 @@ class Program(NamedTuple):
 _GCC = "gcc -O2 -w"
 _MIXED, _FRAMES = "{src}/mixed.c -lm -o {bin}", "{src}/frames.c -o {bin}"
 _SFRAME = "-B{tools} -Wa,--gsframe -fno-use-linker-plugin"
+_ODD_LINKING = (
+    *("-Wl,-z,noseparate-code", "-static-pie", "-no-pie -Wl,-Ttext-segment=0x7000000", "-fuse-ld=gold"),
+    *("-Wl,-z,max-page-size=0x1000000 -Wl,-z,common-page-size=0x1000000", "-Wl,--no-eh-frame-hdr"),
+)
+_NO_TABLES = "-w -g -fno-asynchronous-unwind-tables -fno-unwind-tables -fomit-frame-pointer -Wl,--build-id"
 _SCENARIOS = (
     *("recursion", "leaf", "frame", "bigframe", "drap", "noreturn", "deep", "plt", "library", "qsort"),
     *("framepointer", "signal", "nested-signal", "nullcall", "signals", "sleep", "epoll", "threads"),
@@ -79,6 +84,13 @@ PROGRAMS = (
     *_built("C, -fcf-protection", f"{_GCC} -fcf-protection=full -Wl,-z,ibtplt"),
     *_built("C, -O0", "gcc -O0 -w"),
     *_built("C, static", f"{_GCC} -static"),
+    *(program for linking in _ODD_LINKING for program in _built("C, linked oddly", f"{_GCC} {linking}")),
+    *_built("C, link-time optimized", f"{_GCC} -O3 -flto"),
+    *(
+        program
+        for compiler in ("gcc -Os", "gcc -O2", "clang -O3", "gcc -O0")
+        for program in _built("C, no tables; the others have them", f"{compiler} {_NO_TABLES}", truth=True)
+    ),
     *_built("C, clang and lld", "clang -O2 -w -fuse-ld=lld"),
     *_built("C, musl", "musl-gcc -O2 -w"),
     *_built("C, musl, static", "musl-gcc -O2 -w -static"),
