@@ -15,6 +15,7 @@ from typing import NamedTuple
 from sfsample.model import Capture, Registers, Stack, StopReason, ThreadSnapshot, common_tail
 from sfsample.modules.module import Module
 from sfsample.profile import Located
+from sfsample.target.capture import ANY, AWAKE, Only
 from sfsample.target.kernel_stack import REFUSED, kernel_stack
 from sfsample.target.live import LiveProcess
 from sfsample.target.procfs import Asleep
@@ -80,22 +81,26 @@ class Looker:
         tid: int,
         state: str,
         patience_ns: int = PATIENCE_NS,
-        *,
-        unless_asleep: bool = False,
+        only: Only = AWAKE,
         last: Located = _NOWHERE,
     ) -> Look | Missed:
         """Capture and unwind; once more when the first attempt has taught us something that it lacked.
 
         `state` is the thread's (proc(5)); one in state R is not read, one in state D never stopped.
-        `patience_ns`: how long to wait for it to stop.  `unless_asleep`: leave it alone if it sleeps, unless
-        it was stopped already.  `last`: where its frames were before.  Raises as `LiveProcess.capture`.
+        `patience_ns`: how long to wait for it to stop.  `only`: which threads are stopped; of others,
+        those that sleep are read if it is `AWAKE`, or if this one was stopped already.  `last`: where its
+        frames were before.  Raises as `LiveProcess.capture`.
         """
         target = self._target
         stops: list[ThreadSnapshot] = []
         for attempt in range(_LOOKS):
             checked = self._check_libraries(tid)
-            taken = self._take(tid, state, patience_ns, unless_asleep=unless_asleep and not stops)
+            only = AWAKE if stops else only
+            taken = self._take(tid, state, patience_ns, only)
             if isinstance(taken, Missed):
+                if only is AWAKE and taken.off is not None and attempt < _LOOKS - 1:
+                    state = "S"  # it has gone to sleep meanwhile
+                    continue
                 return taken
             snapshot, stack, reading = taken
             if snapshot.capture is Capture.STOPPED:
@@ -112,16 +117,11 @@ class Looker:
             target.index.expire()  # so that it is seen next time
         return Missed(gone=False, why="libraries were replaced by others while they were looked at")
 
-    def _take(self, tid: int, state: str, patience_ns: int, *, unless_asleep: bool) -> _Taken | Missed:
+    def _take(self, tid: int, state: str, patience_ns: int, only: Only) -> _Taken | Missed:
         """Read a thread if it sleeps, stop it if it runs; the state may have changed by now."""
         reading = None if state == "R" else self._target.read(tid)
         if reading is None:
-            stopped = self._capture(tid, state, patience_ns, unless_asleep=True)
-            if unless_asleep or not isinstance(stopped, Missed) or stopped.asleep is None:
-                return self._walked(tid, stopped)
-            reading = self._target.read(tid)
-        if reading is None:
-            return self._walked(tid, self._capture(tid, state, patience_ns))
+            return self._walked(tid, self._capture(tid, state, patience_ns, only))
         return self._from(reading, tid, state, patience_ns)
 
     def _from(self, reading: Reading, tid: int, state: str, patience_ns: int) -> _Taken | Missed:
@@ -171,14 +171,12 @@ class Looker:
             self._told[tid] = _Told(asleep, preserved, _callers(stack))
         return taken, stack, None
 
-    def _capture(
-        self, tid: int, state: str, patience_ns: int, *, unless_asleep: bool = False
-    ) -> ThreadSnapshot | Missed:
+    def _capture(self, tid: int, state: str, patience_ns: int, only: Only = ANY) -> ThreadSnapshot | Missed:
         if state == "D":
             return Missed(gone=False, why="in uninterruptible sleep (state D), where it cannot be stopped")
         if not self._stop:
             return Missed(gone=False, why="it runs, and nothing may be stopped (--no-stop)")
-        return self._target.capture(tid, patience_ns, unless_asleep=unless_asleep)
+        return self._target.capture(tid, patience_ns, only)
 
     def _needs_stop(self, reading: Reading, stack: Stack, state: str) -> bool:
         """Whether the stack hangs on a register that only a stop tells, and a stop is harmless.

@@ -75,10 +75,14 @@ class Capture(StrEnum):
 
 
 class LastRun(NamedTuple):
-    """When a thread began or ceased to run, and when its average was renewed; each on a clock of its own."""
+    """When a thread began or ceased to run, and when its average was renewed; each on a clock of its own.
+
+    `left`: how often it was taken off a processor; -1: not known.
+    """
 
     at: bytes
     renewed_ns: int = 0
+    left: int = -1
 
 
 class Scheduled(NamedTuple):
@@ -92,7 +96,7 @@ class Scheduled(NamedTuple):
     after: bytes | None
     stopped_ns: int = 0
     slept: bool = False  # the stop has interrupted its sleep in a system call
-    run: LastRun | None = None  # until it was asked to stop, if it did not run just before
+    lost: bool | None = None  # it had lost the processor to us; None: not known
 
 
 class ThreadSnapshot(NamedTuple):

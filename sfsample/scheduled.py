@@ -11,9 +11,7 @@ from typing import NamedTuple
 from sfsample.model import LastRun, Scheduled
 
 # A thread from which we took the processor by waking up became runnable at that very moment, this exactly.
-# Where the kernel says when it last ran, that is exact to the nanosecond.
 _SAME_NS = 100_000
-_STEP_NS = 2 * 1024  # averages are kept in steps of 1024 ns, which begin anywhere
 
 
 def ran_ns(counters: bytes | None) -> int:
@@ -36,7 +34,8 @@ def had_processor(scheduled: Scheduled | None, woken: Woken) -> bool:
     """Whether a stopped thread had a processor when it was asked to stop, or until we took it.
 
     When it has been put on a processor no more often since, it had one all the time.  If it has, it waited
-    for one, or slept.  It counts then only if it lost the processor to us, and has not run since.
+    for one, or slept, and is not where it was.  It counts then only if it lost the processor to us, and has
+    not run since.
     """
     counted = _counted(scheduled)
     if scheduled is None or counted is None:
@@ -46,8 +45,8 @@ def had_processor(scheduled: Scheduled | None, woken: Woken) -> bool:
         return True
     if times != 1 or scheduled.slept:
         return False
-    if woken.run is not None:
-        return scheduled.run is not None and _changed_places(scheduled.run, woken.run)
+    if scheduled.lost is not None:
+        return scheduled.lost
     runnable_since = scheduled.stopped_ns - ran - waited
     return abs(runnable_since - woken.at_ns) < _SAME_NS
 
@@ -67,8 +66,3 @@ def _counted(scheduled: Scheduled | None) -> tuple[int, int, int] | None:
         return None
     ran, waited, times = (int(b) - int(a) for a, b in zip(before, after, strict=True))
     return ran, waited, times
-
-
-def _changed_places(one: LastRun, other: LastRun) -> bool:
-    """Whether one thread took the processor from the other, and neither has been woken since."""
-    return one.at == other.at and abs(one.renewed_ns - other.renewed_ns) <= _STEP_NS

@@ -18,6 +18,7 @@ from sfsample.replay.store import BadStacks
 from sfsample.roster import Roster, Thread
 from sfsample.scheduled import Woken, had_processor, ran_ns
 from sfsample.tally import BEGINNING, Since, Tally
+from sfsample.target.capture import AWAKE, Only
 from sfsample.target.live import LiveProcess
 from sfsample.target.tracer import Missed
 
@@ -199,16 +200,17 @@ class Watched:
             thread.gone, thread.still = True, self._target.proc.counters(thread.tid)
             return
         thread.name, thread.starttime = stat.name, stat.starttime
-        look = self._look(thread, stat.state if self._rules.wall else "R")
+        look = self._look(thread, stat.state, woken)
         if isinstance(look, Missed) and look.waiting:
             self._waiting[thread] = woken
         else:
             self._count(thread, look, woken)
 
-    def _look(self, thread: Thread, state: str) -> Look | Missed:
-        leave = not self._rules.wall
+    def _look(self, thread: Thread, state: str, woken: Woken) -> Look | Missed:
+        wall = self._rules.wall
+        only = AWAKE if wall else Only(awake=True, ours=woken.run)
         try:
-            return self._looker.look(thread.tid, state, _GLANCE_NS, unless_asleep=leave, last=thread.last)
+            return self._looker.look(thread.tid, state if wall else "R", _GLANCE_NS, only, thread.last)
         except NotPermitted as refusal:
             if self._rules.named and not self._profile.stats.samples:
                 raise
@@ -217,9 +219,9 @@ class Watched:
     def _count(self, thread: Thread, look: Look | Missed, woken: Woken) -> None:
         tally = self._tally
         if isinstance(look, Missed):
-            if look.asleep is not None:
-                thread.still = look.asleep
-                tally.skip(thread)
+            if look.off is not None:
+                thread.still = look.off
+                (tally.off_processor if look.runnable else tally.skip)(thread)
             elif not look.gone:
                 tally.failed(thread, look.why, look.stop_ns)
             return
@@ -245,7 +247,7 @@ class Watched:
         for thread, woken in tuple(self._waiting.items()):
             if not self._target.has_stopped(thread.tid):
                 continue
-            look = self._look(thread, "R")
+            look = self._look(thread, "R", woken)
             if not (isinstance(look, Missed) and look.waiting):
                 del self._waiting[thread]
                 self._count(thread, look, woken)

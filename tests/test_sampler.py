@@ -17,6 +17,8 @@ from sfsample.modules.index import ModuleIndex
 from sfsample.modules.maps import Mapping
 from sfsample.sampler import Options, Sampler
 from sfsample.scheduled import Woken, had_processor
+from sfsample.target.capture import ANY
+from sfsample.target.last_run import Balances, balance_of, changed_places
 from sfsample.target.procfs import Asleep, Stat
 from sfsample.target.reading import Reading
 from sfsample.target.tracer import Missed
@@ -123,7 +125,7 @@ class FakeProcess:
     def replaced(self, _tid, _modules):
         return False
 
-    def capture(self, tid, patience_ns, *, unless_asleep=False):  # noqa: ARG002
+    def capture(self, tid, patience_ns, only=None):  # noqa: ARG002
         self.captured.append((tid, self.clock.now()))
         self.clock.time += self.costs.get(len(self.captured), 0)
         answer = self.answers.get(tid)
@@ -448,9 +450,9 @@ def reading(tid: int, registers: dict[int, int], number: int = 232) -> Reading:
 class AsleepTheSecondTime(FakeProcess):
     """Runs when it is looked at first, and sleeps from then on."""
 
-    def capture(self, tid, patience_ns, *, unless_asleep=False):
-        if unless_asleep and self.captured:
-            return Missed(gone=False, why="it sleeps", asleep=STILL.after)
+    def capture(self, tid, patience_ns, only=ANY):
+        if only.awake and self.captured:
+            return Missed(gone=False, why="it sleeps", off=STILL.after)
         return super().capture(tid, patience_ns)
 
 
@@ -475,7 +477,7 @@ def test_a_thread_that_sleeps_is_read_and_not_stopped(clock):
 
 
 def test_a_thread_that_goes_to_sleep_before_it_is_stopped_is_read(process):
-    process.answers[PID] = Missed(gone=False, why="it sleeps", asleep=b"5 0 1")
+    process.answers[PID] = Missed(gone=False, why="it sleeps", off=b"5 0 1")
     process.readings[PID] = reading(PID, {16: CODE, 7: STACK})
     stats = record(process, mode="wall").stats
 
@@ -578,20 +580,75 @@ def test_who_had_the_processor(before, after, stopped_ns, slept, had):
 
 
 @pytest.mark.parametrize(
-    ("run", "times", "slept", "had"),
+    ("earlier", "run", "later", "balance"),
     [
-        (LastRun(b"7.1", 9000), 1, False, True),  # it lost the processor at the instant at which we got one
-        (LastRun(b"7.1", 9000), 0, True, True),  # it had one when it was asked to stop
-        (LastRun(b"6.9", 9000), 1, False, False),  # it was woken, or lost it to another, when we woke up
-        (LastRun(b"7.1", 19000), 1, False, False),  # it went to sleep, we got its processor, it was woken
-        (None, 1, False, False),  # it has run since that was asked
-        (LastRun(b"7.1", 9000), 1, True, False),  # it went to sleep, and our stop woke it
-        (LastRun(b"7.1", 9000), 2, False, False),
+        (b"99 0 5", LastRun(b"7.1", 9000, 4), b"100 0 5", 1),
+        (b"100 0 5", LastRun(b"7.1", 9000, 5), b"100 0 5", 0),
+        (b"100 0 5", LastRun(b"7.1", 9000, 5), b"100 0 6", None),  # it was given one meanwhile
+        (b"100 0 5", LastRun(b"7.1", 9000), b"100 0 5", None),  # not known
+        (b"100 0 5", None, b"100 0 5", None),
+        (b"\t12\nnon", LastRun(b"7.1", 9000, 4), b"\t12\nnon", None),
+        (None, LastRun(b"7.1", 9000, 4), None, None),
     ],
 )
-def test_who_lost_the_processor_to_us(run, times, slept, had):
-    scheduled = Scheduled(b"100 0 5", b"150 9000 %d" % (5 + times), WOKE + 9_000, slept, run)
-    assert had_processor(scheduled, Woken(WOKE, LastRun(b"7.1", 8000))) is had
+def test_how_often_a_thread_was_put_on_a_processor_and_taken_off(earlier, run, later, balance):
+    assert balance_of(earlier, run, later) == balance
+
+
+def test_who_has_a_processor():
+    balances = Balances()
+    assert balances.has_processor(7, 0) is None, "nothing is known yet"
+    balances.learn(7, 0, had=False)
+    assert (balances.has_processor(7, 0), balances.has_processor(7, 1)) == (False, True)
+    assert balances.has_processor(7, None) is None
+    assert balances.has_processor(7, -1) is False, "the balance falls now and then"
+    assert balances.has_processor(7, 0) is True
+    balances.learn(7, -1, had=True)
+    assert (balances.has_processor(7, -1), balances.has_processor(7, -2)) == (True, False)
+    balances.keep_only([])
+    assert balances.has_processor(7, 0) is None
+
+
+def test_that_a_thread_never_has_a_processor_is_not_believed_for_ever():
+    balances = Balances()
+    balances.learn(7, 0, had=False)
+    said = [balances.has_processor(7, 0) for _ in range(9)]
+    assert said == [False] * 8 + [None]
+
+
+@pytest.mark.parametrize(
+    ("run", "lost"),
+    [
+        (LastRun(b"7.1", 9000), True),  # it lost the processor at the instant at which we got one
+        (LastRun(b"6.9", 9000), False),  # it was woken, or lost it to another, when we woke up
+        (LastRun(b"7.1", 19000), False),  # it went to sleep, we got its processor, it was woken
+    ],
+)
+def test_who_lost_the_processor_to_us(run, lost):
+    assert changed_places(run, LastRun(b"7.1", 8000)) is lost
+
+
+@pytest.mark.parametrize(
+    ("times", "slept", "lost", "had"),
+    [
+        (1, False, True, True),  # it waited since it lost the processor to us
+        (0, True, False, True),  # it had one all the time
+        (1, False, False, False),  # it has waited since it was asked
+        (1, True, True, False),  # it went to sleep, and our stop woke it
+        (2, False, True, False),  # it ran since
+    ],
+)
+def test_what_was_known_before_the_stop_is_believed(times, slept, lost, had):
+    later = Scheduled(b"100 0 5", b"150 9000 %d" % (5 + times), WOKE + 900_000, slept, lost)
+    assert had_processor(later, Woken(WOKE)) is had
+
+
+@pytest.mark.parametrize("runnable", [True, False])
+def test_a_thread_that_waits_for_a_processor_is_not_stopped_in_cpu_mode(process, runnable):
+    process.answers[PID] = Missed(gone=False, why="it has none", off=b"5 0 1", runnable=runnable)
+    stats = record(process).stats
+
+    assert (stats.samples, stats.pauses.count, stats.off_processor) == (0, 0, 8 * runnable)
 
 
 def test_a_thread_without_processor_is_no_sample_in_cpu_mode(process):

@@ -6,24 +6,43 @@ modules, no allocation that could be made before or after.  The window closes wh
 
 import gc
 import time
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from sfsample.arch import Arch
 from sfsample.model import LastRun, Scheduled, ThreadSnapshot
 from sfsample.target.gate import CLOSERS
+from sfsample.target.last_run import Balances, balance_of, changed_places, runs_of
 from sfsample.target.procfs import ProcFs
 from sfsample.target.stack_copy import StackCopy
 from sfsample.target.tracer import PATIENCE_NS, Missed, Tracer
 
 DEFAULT_STACK_BYTES = 256 * 1024
 NO_LIMIT_NS = 1 << 62
+_ASK = 3  # times whether a thread has a processor, if it is given one meanwhile
+
+
+class Only(NamedTuple):
+    """Which threads to stop.
+
+    `awake`: none that sleeps.  `ours`, when we were given the processor: none that has no processor, unless
+    it lost it to us then; where the kernel does not tell who has one, as `awake`.
+    """
+
+    awake: bool
+    ours: LastRun | None = None
+
+
+ANY: Final = Only(awake=False)
+AWAKE: Final = Only(awake=True)
 
 
 class Before(NamedTuple):
     """What the scheduler said of a thread just before it was asked to stop (as in `Scheduled`)."""
 
     counters: bytes | None = None
-    run: LastRun | None = None
+    asleep: bool = False
+    balance: int | None = None
+    lost: bool | None = None
 
 
 def check_size(stack_bytes: int) -> None:
@@ -41,15 +60,13 @@ class Capturer:
         self.tracer = Tracer(proc.pid, arch, child=child)
         self._before: dict[int, Before] = {}  # of threads that were asked to stop and have not yet
         self._closed = False
+        self.balances = Balances()
         self.most_ns = NO_LIMIT_NS  # for which a thread may be held
 
-    def capture(
-        self, tid: int, patience_ns: int = PATIENCE_NS, *, unless_asleep: bool = False
-    ) -> ThreadSnapshot | Missed:
+    def capture(self, tid: int, patience_ns: int = PATIENCE_NS, only: Only = ANY) -> ThreadSnapshot | Missed:
         """Stop a thread, copy, let it run; everything else happens after that.
 
-        `unless_asleep`: not if it sleeps.  That is asked last of all, so that what it does when it stops is
-        what it did when it was asked.
+        What it does is asked last of all (`only`), so that it still does that when it is stopped.
         """
         tracer, copy, counters = self.tracer, self._copy, self._proc.counters
         tracer.rehearse(tid)
@@ -65,7 +82,7 @@ class Capturer:
         try:
             missed = None
             if before is None:
-                missed, before = self._approach(tid, unless_asleep=unless_asleep)
+                missed, before = self._approach(tid, only)
             missed = missed or tracer.stop(tid, patience_ns)
             if missed is None:
                 stopped_ns = time.perf_counter_ns()
@@ -86,24 +103,41 @@ class Capturer:
             return Missed(gone=True, why="killed while it was stopped")
         if not whole:
             return Missed(gone=False, why="to copy its stack took longer than --max-pause", stop_ns=stop_ns)
+        self.balances.learn(tid, before.balance, had=runs_of(after) == runs_of(before.counters))
         registers = tracer.dwarf_registers()
         copy.learn_extent(tid, sp)
         eintr = tracer.eintr(tid, registers)
         return ThreadSnapshot(
             tid, registers, copy.memory(), copy.bounded, stop_ns, eintr, tracer.arch,
-            scheduled=Scheduled(before.counters, after, stopped_ns, tracer.slept(registers), before.run),
+            scheduled=Scheduled(before.counters, after, stopped_ns, tracer.slept(registers), before.lost),
         )  # fmt: skip
 
-    def _approach(self, tid: int, *, unless_asleep: bool) -> tuple[Missed | None, Before]:
+    def _approach(self, tid: int, only: Only) -> tuple[Missed | None, Before]:
         """Become the tracer of a thread, if it is to be stopped."""
+        before = self._ask(tid, only.ours)
+        has = self.balances.has_processor(tid, before.balance)
+        if only.awake and not has:
+            if before.asleep:
+                self.balances.learn(tid, before.balance, had=False)
+            if before.asleep or (has is False and not before.lost):
+                why = "it has no processor"
+                return Missed(gone=False, why=why, off=before.counters, runnable=not before.asleep), before
+        missed = self.tracer.seize(tid)
+        if before.lost and runs_of(self._proc.counters(tid)) != runs_of(before.counters):
+            before = before._replace(lost=False)  # it has been given one again
+        return missed, before
+
+    def _ask(self, tid: int, ours: LastRun | None) -> Before:
+        """Return what the scheduler says of a thread; all at one instant, if it can be had."""
         proc = self._proc
-        if not unless_asleep:
-            return self.tracer.seize(tid), Before(proc.counters(tid))
-        waited, run = proc.counters(tid), proc.last_run(tid)
-        if proc.asleep(tid) is not None:
-            return Missed(gone=False, why="it sleeps", asleep=waited), Before()
-        missed, before = self.tracer.seize(tid), proc.counters(tid)
-        return missed, Before(before, run if before == waited else None)
+        counters, asleep = proc.counters(tid), proc.asleep(tid) is not None
+        for _ in range(_ASK if ours else 0):
+            earlier, run, asleep = counters, proc.last_run(tid), proc.asleep(tid) is not None
+            counters = proc.counters(tid)
+            balance = balance_of(earlier, run, counters)
+            if run and ours and balance is not None:
+                return Before(counters, asleep, balance, changed_places(run, ours))
+        return Before(counters, asleep)
 
     def settle(self) -> bool:
         """Release threads that have stopped too late; True: none is still to stop."""

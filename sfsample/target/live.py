@@ -15,7 +15,7 @@ from sfsample.modules.index import ModuleIndex
 from sfsample.modules.maps import Mapping
 from sfsample.modules.module import Module
 from sfsample.target.births import Births
-from sfsample.target.capture import DEFAULT_STACK_BYTES, Capturer
+from sfsample.target.capture import ANY, DEFAULT_STACK_BYTES, Capturer, Only
 from sfsample.target.home import home_of
 from sfsample.target.images import ImageOpener
 from sfsample.target.instant import Instant, take_instant
@@ -149,6 +149,7 @@ class LiveProcess:
         tids = self.proc.threads()
         self.proc.keep_only(tids)
         self._copy.keep_only(tids)
+        self.capturer.balances.keep_only(tids)
         return tids
 
     def replaced(self, tid: int, modules: Iterable[Module]) -> bool:
@@ -212,10 +213,8 @@ class LiveProcess:
         """Release threads that stopped too late; False while one is still to stop."""
         return self.capturer.settle()
 
-    def capture(
-        self, tid: int, patience_ns: int = PATIENCE_NS, *, unless_asleep: bool = False
-    ) -> ThreadSnapshot | Missed:
-        """Stop one thread (`unless_asleep`: only if it does not sleep) and capture it.
+    def capture(self, tid: int, patience_ns: int = PATIENCE_NS, only: Only = ANY) -> ThreadSnapshot | Missed:
+        """Stop one thread, if it is one of `only` those, and capture it.
 
         Raises NotPermitted when the kernel refuses although it lives.
         That somebody else traces a thread is no such refusal: others may be free, and another sampler lets go
@@ -224,7 +223,7 @@ class LiveProcess:
         if self._instant is not None:
             return self._instant.stopped.get(tid) or Missed(gone=False, why="ran, but not at that instant")
         for _ in range(_TRIES):
-            taken = self.capturer.capture(tid, patience_ns, unless_asleep=unless_asleep)
+            taken = self.capturer.capture(tid, patience_ns, only)
             if not isinstance(taken, Missed) or taken.errno != EPERM:
                 return taken
             stat = self.proc.thread_stat(tid)

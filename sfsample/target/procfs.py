@@ -90,8 +90,13 @@ def parse_syscall(data: bytes) -> Asleep | None:
 def parse_last_run(text: bytes | None) -> LastRun | None:
     """Parse what a `sched` file says of that."""
     at, rest = _field(text or b"", b"se.exec_start")
+    left, rest = _field(rest, b"nr_switches")
     renewed, _ = _field(rest, b"se.avg.last_update_time")
-    return LastRun(at, int(renewed) if renewed.isdigit() else 0) if at else None
+    return LastRun(at, _number(renewed, 0), _number(left, -1)) if at else None
+
+
+def _number(digits: bytes, otherwise: int) -> int:
+    return int(digits) if digits.isdigit() else otherwise
 
 
 def _field(text: bytes, name: bytes) -> tuple[bytes, bytes]:
@@ -242,7 +247,7 @@ class ProcFs:
         return (self.task(tid, "status") or b"").partition(b"\nvoluntary_ctxt_switches")[2] or None
 
     def last_run(self, tid: int) -> LastRun | None:
-        """Return when a thread that is off the processor lost it, on the scheduler's clock, or None."""
+        """Return when a thread lost its processor, on the scheduler's clock; None: not known."""
         return parse_last_run(self.task(tid, "sched"))
 
     def task(self, tid: int, name: str) -> bytes | None:

@@ -50,7 +50,8 @@ class Missed(NamedTuple):
     """A thread that could not be stopped.  `gone`: it has ended, which is normal.
 
     `waiting`: it was asked to stop and will; `stop` may be called for it again.
-    `asleep`: it was not asked to, because it sleeps; what the scheduler had counted for it.
+    `off`: it was not asked to, because it has no processor; what the scheduler had counted for it.
+    `runnable`: it wants one.
     `stop_ns`: for so long it was stopped, and then let go before all was copied.
     """
 
@@ -58,7 +59,8 @@ class Missed(NamedTuple):
     why: str
     errno: int = 0
     waiting: bool = False
-    asleep: bytes | None = None
+    off: bytes | None = None
+    runnable: bool = False
     stop_ns: int = 0
 
 

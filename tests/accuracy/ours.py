@@ -7,6 +7,7 @@ is kept from one sample to the next is tested too.
 from sfsample.look import Look, Looker
 from sfsample.model import ThreadSnapshot
 from sfsample.symbolize.symbolizer import Symbolizer
+from sfsample.target.capture import ANY, Only
 from sfsample.target.live import LiveProcess
 from sfsample.target.tracer import PATIENCE_NS, Missed
 from sfsample.unwind.unwinder import Unwinder
@@ -20,8 +21,7 @@ class _Stopping(LiveProcess):
         self,
         tid: int,
         patience_ns: int = PATIENCE_NS,
-        *,
-        unless_asleep: bool = False,  # noqa: ARG002
+        only: Only = ANY,  # noqa: ARG002
     ) -> ThreadSnapshot | Missed:
         return super().capture(tid, patience_ns)
 

@@ -9,6 +9,7 @@ import time
 
 import pytest
 
+from sfsample.target.last_run import balance_of
 from sfsample.target.procfs import ProcFs
 from sfsample.target.thread_facts import FactReader
 from tests.live.targets import fixture, running, states, wait_until
@@ -64,3 +65,26 @@ def test_a_busy_thread_uses_its_processor() -> None:
         )
         assert facts.facts(target.pid).syscall is None
         proc.close()
+
+
+def balance(proc: ProcFs, tid: int) -> int | None:
+    return balance_of(proc.counters(tid), proc.last_run(tid), proc.counters(tid))
+
+
+def test_who_has_a_processor() -> None:
+    """We have one as long as we ask; a busy thread that may only use the same one waits meanwhile."""
+    allowed = os.sched_getaffinity(0)
+    [here, *others] = sorted(allowed)
+    with running(fixture("v3"), "leaf") as target:
+        busy, tid = ProcFs(target.pid), target.pid
+        try:
+            os.sched_setaffinity(0, {here})
+            os.sched_setaffinity(tid, {here})
+            waits = [found for _ in range(200) if (found := balance(busy, tid)) is not None]
+            assert len(set(waits)) == 1
+            for other in others[:1]:
+                os.sched_setaffinity(tid, {other})
+                wait_until(lambda: balance(busy, tid) == waits[0] + 1, "runs on another processor")
+        finally:
+            os.sched_setaffinity(0, allowed)
+        busy.close()
