@@ -10,11 +10,10 @@ after: they can be replaced meanwhile.
 
 from collections import Counter
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from sfsample.model import Capture, Registers, Stack, StopReason, ThreadSnapshot, common_tail
 from sfsample.modules.module import Module
-from sfsample.profile import Located
 from sfsample.target.capture import ANY, AWAKE, Only
 from sfsample.target.kernel_stack import REFUSED, kernel_stack
 from sfsample.target.live import LiveProcess
@@ -22,6 +21,9 @@ from sfsample.target.procfs import Asleep
 from sfsample.target.reading import Reading
 from sfsample.target.tracer import PATIENCE_NS, Missed
 from sfsample.unwind.unwinder import Unwinder
+
+if TYPE_CHECKING:
+    from sfsample.profile import Located  # a dump does not need it
 
 _LOOKS = 8
 _DOUBTED = 3  # so many times a stack that ends too early is not believed in a process whose libraries change
@@ -31,7 +33,6 @@ _WORTH_WAITING_NS = 1_000_000  # for a thread that sleeps to stop: it will not b
 # they run, or without --kernel.
 _KERNEL_WORKER = ("kernel_worker",)
 
-_NOWHERE = Located()
 _Taken = tuple[ThreadSnapshot, Stack, Reading | None]
 
 
@@ -82,7 +83,7 @@ class Looker:
         state: str,
         patience_ns: int = PATIENCE_NS,
         only: Only = AWAKE,
-        last: Located = _NOWHERE,
+        last: "Located | None" = None,
     ) -> Look | Missed:
         """Capture and unwind; once more when the first attempt has taught us something that it lacked.
 
@@ -235,19 +236,21 @@ class Looker:
         unopened = (frame for frame, module in zip(stack.frames, modules, strict=True) if module is None)
         return not any(index.is_unsettled(frame.lookup_pc) for frame in unopened)
 
-    def _modules_of(self, stack: Stack, last: Located) -> tuple[int, tuple[Module | None, ...]]:
+    def _modules_of(self, stack: Stack, last: "Located | None") -> tuple[int, tuple[Module | None, ...]]:
         """Return the modules of a stack's frames, and their generation."""
         index, known = self._target.index, self._modules
         if index.generation != self._generation:
             self._generation = index.generation
             known.clear()
-        again = common_tail(stack.frames, last.frames) if last.generation == self._generation else 0
+        frames, modules = (last.frames, last.modules) if last else ((), ())
+        if last and last.generation != self._generation:
+            frames = ()
+        again = common_tail(stack.frames, frames)
         inner = [frame.lookup_pc for frame in stack.frames[: len(stack.frames) - again]]
         for pc in inner:
             if pc not in known:
                 known[pc] = index.find(pc)
-        found = (*[known[pc] for pc in inner], *last.modules[len(last.modules) - again :])
-        return self._generation, found
+        return self._generation, (*[known[pc] for pc in inner], *modules[len(modules) - again :])
 
     def keep_only(self, tids: Iterable[int]) -> None:
         """Drop what is kept for threads that have ended."""
