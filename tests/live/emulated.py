@@ -36,6 +36,7 @@ _LONGEST = 16  # instructions between the two
 _BELOW = 128
 _MOST = 256 << 10
 _PAGE = 4096
+_BEFORE = 16  # bytes before it
 _SIGNAL_FRAME = 8192  # of AArch64, with room for its registers to come
 
 
@@ -105,7 +106,12 @@ class Emulated:
             known = settled and not any(self._is_rewritten(entry) for entry in callers)
             yield State(now, callers if known else None)
             call = self._system_call(now)
-            stopped = self._into_thread(now[pc]) if call == self._machine.clone else self._step(now[pc])
+            if call == self._machine.clone:
+                stopped = self._into_thread(now[pc])
+            elif call == self._machine.sigreturn:
+                stopped = self._from_signal(callers[0].saved)
+            else:
+                stopped = self._step(now[pc])
             before, now = now, self._registers()
             if now[pc] == first or not stopped.startswith("T"):
                 return
@@ -129,7 +135,7 @@ class Emulated:
         if back or (jumped and not settled):  # where it is now, nobody was called
             self._stacks.leave(stack, now[sp] + 1)
         called = jumped and now[ra] == following
-        first_there = jumped and not (settled or entries or now[ra] == now[pc])
+        first_there = jumped and not (settled or entries or now[ra] in (0, now[pc]))
         if called or first_there:
             entries.append(Entry(now[sp], now[ra], now[sp]))
         return jumped or (settled and not left and stack == self.stack_of(before[sp]))
@@ -139,7 +145,7 @@ class Emulated:
         self._stub.ask(f"C{number}")
         now, sp, ra = self._registers(), self.arch.sp, self.arch.ra
         pair = self._pair(before[self.arch.pc], before[sp], before)
-        saved = now[sp] + self._read(now[sp], _SIGNAL_FRAME).index(pair)
+        saved = now[sp] + self.read(now[sp], _SIGNAL_FRAME).index(pair)
         stack = self.stack_of(now[sp])
         self._stacks.interrupt(
             stack, Entry(0, before[self.arch.pc], before[sp], saved), self.stack_of(before[sp])
@@ -150,7 +156,7 @@ class Emulated:
 
     def _into_thread(self, pc: int) -> str:
         """Go on to where a new thread is alone: behind the call it compares, and branches."""
-        code = self._read(pc + self._length(pc), 8)
+        code = self.read(pc + self._length(pc), 8)
         if self.arch.machine == AARCH64.machine:
             start = pc + 8 + 4 * (int.from_bytes(code[4:8], "little") >> 5 & 0x7FFFF)
         else:
@@ -159,9 +165,24 @@ class Emulated:
         self._stacks = Stacks()
         return self._stub.ask("c")
 
+    def _from_signal(self, saved: int) -> str:
+        """Go on to where a signal's handler returns to: a step would execute an instruction there, too."""
+        words = self.read(saved, 16)
+        place = 8 * self._machine.pair.index(self.arch.pc)
+        return self._go_to(int.from_bytes(words[place : place + 8], self.arch.byteorder))
+
+    def _go_to(self, *addresses: int) -> str:
+        """Go on to one of several addresses; return why it has stopped."""
+        for address in addresses:
+            self._stub.ask(f"Z0,{address:x},4")
+        stopped = self._stub.ask("c")
+        for address in addresses:
+            self._stub.ask(f"z0,{address:x},4")
+        return stopped
+
     def _system_call(self, now: dict[int, int]) -> int | None:
         """Return the number of the call that the next instruction is."""
-        code = self._read(now[self.arch.pc], 4)
+        code = self.read(now[self.arch.pc], 4)
         if self.arch.machine == AARCH64.machine:
             return now[self._machine.number] if code == b"\x01\0\0\xd4" else None
         return (code[1] or now[self._machine.number]) if code[:1] == b"\x0a" else None
@@ -169,18 +190,11 @@ class Emulated:
     def _step(self, pc: int) -> str:
         """Execute an instruction, or a sequence that holds a reservation, which a step would take from it."""
         ends = self._ends_of_reservation(pc) if self.arch.machine == AARCH64.machine else []
-        if not ends:
-            return self._stub.ask("s")
-        for end in ends:
-            self._stub.ask(f"Z0,{end:x},4")
-        stopped = self._stub.ask("c")
-        for end in ends:
-            self._stub.ask(f"z0,{end:x},4")
-        return stopped
+        return self._go_to(*ends) if ends else self._stub.ask("s")
 
     def _ends_of_reservation(self, pc: int) -> list[int]:
         """Return where a sequence that begins with ldxr may go on: behind its stxr, or by a branch."""
-        code = self._read(pc, 4 * _LONGEST)
+        code = self.read(pc, 4 * _LONGEST)
         words = [int.from_bytes(code[at : at + 4], "little") for at in range(0, len(code), 4)]
         if not words or words[0] & _EXCLUSIVE != _LOAD:
             return []
@@ -192,8 +206,8 @@ class Emulated:
     # -- what it is
 
     def stack_of(self, sp: int) -> int:
-        """Return the end of the mapping; stacks may be new."""
-        return mapping.end if (mapping := self._mapping(sp)) else 0
+        """Return the end of the mapping, where sp is before anything is pushed; stacks may be new."""
+        return mapping.end if (mapping := self._mapping(sp - 1)) else 0
 
     def truth(self, state: State) -> list[tuple[int, int]]:
         """Return pc and sp of all frames."""
@@ -209,7 +223,7 @@ class Emulated:
         return ThreadSnapshot(1, dict(state.registers), memory, False, 0, eintr=False, arch=self.arch)
 
     def _copy(self, low: int, end: int) -> BytesMemory:
-        return BytesMemory(low, self._read(low, min(end - low, _MOST)), self.arch.byteorder)
+        return BytesMemory(low, self.read(low, min(end - low, _MOST)), self.arch.byteorder)
 
     def _mapping(self, address: int) -> Mapping | None:
         for _ in range(2):
@@ -219,7 +233,8 @@ class Emulated:
             self._mapped = parse_maps(Path(f"/proc/{self._pid}/maps").read_text())
         return None
 
-    def _read(self, address: int, size: int) -> bytes:
+    def read(self, address: int, size: int) -> bytes:
+        """Return memory; nothing where none is."""
         try:
             return os.pread(self._memory, size, address)
         except OSError:
@@ -233,17 +248,18 @@ class Emulated:
     def _is_rewritten(self, entry: Entry) -> bool:
         """Whether a handler has changed where the thread will go on."""
         word = entry.pc.to_bytes(8, self.arch.byteorder)
-        return bool(entry.saved) and word not in self._read(entry.saved, 16)
+        return bool(entry.saved) and word not in self.read(entry.saved, 16)
 
     def _note_trampoline(self, address: int) -> None:
-        """Take the page for a file that is mapped: a kernel has it in its vdso."""
+        """Take the page for a file that is mapped: a kernel has it in its vdso, and not as the first code."""
         page = address & -_PAGE
         path = f"/trampoline-{page:x}"
         if path not in self._images:
-            made = elf([Load(0, self._read(page, _PAGE), offset=_PAGE)], machine=self.arch.machine,
+            code = bytes(_BEFORE) + self.read(page, _PAGE)
+            made = elf([Load(0, code, offset=_PAGE)], machine=self.arch.machine,
                        byteorder=self.arch.byteorder)  # fmt: skip
             self._images[path] = ElfImage(made, path)
-            one = Mapping(page, page + _PAGE, True, True, _PAGE, "00:00", page, path, False)
+            one = Mapping(page - _BEFORE, page + _PAGE, True, True, _PAGE, "00:00", page, path, False)
             self._trampolines = (*self._trampolines, one)
             self.index.refresh()
 
@@ -260,7 +276,7 @@ class Emulated:
         """Return the size of an instruction; on s390x its first two bits tell."""
         if self.arch.machine != S390X.machine:
             return 4
-        first = self._read(pc, 1)
+        first = self.read(pc, 1)
         return (2, 4, 4, 6)[first[0] >> 6] if first else 0
 
     def _image(self, path: str) -> ElfImage:
