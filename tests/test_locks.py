@@ -3,6 +3,8 @@
 Law: tests/live/test_hangs.py shows that the layouts are glibc's; here is what must not be believed.
 """
 
+import struct
+
 import pytest
 
 from sfsample.hang.glibc import Lock, Others, lock_of
@@ -185,19 +187,20 @@ def test_a_barrier() -> None:
     assert judge("pthread_barrier_wait", AT + 4, WAIT, 2, words(AT, {})) is None
 
 
-def joined(tid: int, myself: int = AT) -> Memory:
-    data = bytearray(0x2E0)
-    data[0:8] = data[16:24] = myself.to_bytes(8, "little")
-    data[0x2D0:0x2D4] = tid.to_bytes(4, "little")
-    return BytesMemory(AT, bytes(data))
+def joined(tid: int, first: int = AT + 16, last: int = AT + 16, to_lock: int = -32) -> Memory:
+    """What glibc keeps behind a tid."""
+    return BytesMemory(AT, struct.pack("<IIQQq", tid, 0, last, first, to_lock))
 
 
 def test_a_thread_that_is_joined() -> None:
-    word = AT + 0x2D0
-    assert judge(None, word, WAIT_BITSET, 7, joined(7)) == Lock("thread", word, 7)
-    assert judge(None, word, WAIT_BITSET, 99, joined(99)) is None, "no such thread"
-    assert judge(None, word, WAIT_BITSET, 7, joined(0)) is None, "it has ended since"
-    assert judge(None, word, WAIT_BITSET, 7, joined(7, myself=AT + 8)) is None, "no struct pthread"
+    expected = Lock("thread", AT, 7)
+    assert judge(None, AT, WAIT_BITSET, 7, joined(7)) == expected
+    assert judge(None, AT, WAIT_BITSET, 7, joined(7, 0x5018, 0x6018)) == expected, "it holds robust mutexes"
+    assert judge(None, AT, WAIT_BITSET, 99, joined(99)) is None, "no such thread"
+    assert judge(None, AT, WAIT_BITSET, 7, joined(0)) is None, "it has ended since"
+    for other in (joined(7, last=0x6018), joined(7, first=0x5018), joined(7, 0, 0), joined(7, to_lock=0)):
+        assert judge(None, AT, WAIT_BITSET, 7, other) is None, "no struct pthread"
+    assert judge(None, AT, WAIT_BITSET, 7, words(AT, {0: 7})) is None
 
 
 def test_what_is_no_futex() -> None:

@@ -5,7 +5,8 @@ the structure itself.  Otherwise None: a wrong owner is worse than none.
 
 Source: glibc's sysdeps/nptl/bits/struct_mutex.h (owner at 8, unchanged since 2.3), struct_rwlock.h and
 bits/thread-shared-types.h (since 2.25), nptl/internaltypes.h (semaphores since 2.21, barriers since 2.25),
-nptl/descr.h (the tid that pthread_join waits for).  Threads are known by the ids in their own pid namespace.
+nptl/descr.h (the tid that pthread_join waits for, and the list of robust mutexes behind it).  Threads are
+known by the ids in their own pid namespace.
 """
 
 from collections.abc import Container, Iterable, Mapping
@@ -15,11 +16,11 @@ from sfsample.errors import FormatError
 from sfsample.hang.named import NamedThread
 from sfsample.memory import Memory
 from sfsample.modules.module import Module
-from sfsample.target.surroundings import THREAD_STRUCT
 
 _COMMAND, _WAIT, _LOCK_PI, _WAIT_BITSET, _LOCK_PI2 = 127, 0, 6, 9, 13
 _TID_MASK = 0x3FFFFFFF
 _CONTENDED, _WAITERS, _ROBUST = 2, 0x80000000, 16  # FUTEX_WAITERS, PTHREAD_MUTEX_ROBUST_NORMAL_NP
+_TO_LOCK = (1 << 64) - 32  # from a robust mutex's place in its owner's list to the futex: set_robust_list(2)
 _MANY = 1 << 20
 _KINDS = 0x200  # types, and bits for robust, inheriting, shared and elided ones
 _WRITE_PHASE, _READERS = 1, 3  # bit, and shift, of a rwlock's __readers
@@ -234,13 +235,16 @@ def _barrier(address: int, memory: Memory) -> Lock | None:
 
 
 def _join(word: int, value: int, memory: Memory, alive: Container[int]) -> Lock | None:
-    """Judge the tid in struct pthread (which names itself twice); the kernel clears it in the end."""
-    start = word - THREAD_STRUCT
-    if _u32(memory, word) != value or value not in alive:
+    """Judge the tid in struct pthread; the kernel clears it in the end.
+
+    Behind it are the last (8) and the first (16) of the robust mutexes that the thread holds, which are the
+    list itself where it holds none, and what the kernel is told of them (24).
+    """
+    last, first, to_lock = (memory.word(word + at) for at in (8, 16, 24))
+    if _u32(memory, word) != value or value not in alive or to_lock != _TO_LOCK:
         return None
-    if memory.word(start) != start or memory.word(start + 16) != start:
-        return None
-    return Lock("thread", word, value)
+    is_list = (first == word + 16) == (last == word + 16)
+    return Lock("thread", word, value) if first and last and is_list else None
 
 
 def _u32(memory: Memory, address: int) -> int | None:

@@ -20,8 +20,6 @@ from sfsample.target.vm import read_memory
 
 # Of a futex word that is asked about: enough before and after it for every lock of glibc that it is part of.
 _BEFORE, _AFTER = 64, 128
-THREAD_STRUCT = 0x2D0  # where struct pthread keeps its tid (x86-64), which pthread_join(3) waits for
-_HEAD = 24
 _TRANSFERS = ("read", "readv", "write", "writev", "splice", "sendfile", "vmsplice", "tee",
               "recvfrom", "recvmsg", "recvmmsg", "sendto", "sendmsg", "sendmmsg", "connect",
               "poll", "ppoll", "select", "pselect6")  # fmt: skip
@@ -64,7 +62,7 @@ class Surroundings:
         if call is None or call.name != "futex":
             return PiecewiseMemory()
         word = call.syscall.args[0]
-        ranges = ((word - _BEFORE, _BEFORE), (word, _AFTER), (word - THREAD_STRUCT, _HEAD))
+        ranges = ((word - _BEFORE, _BEFORE), (word, _AFTER))
         return PiecewiseMemory(*(piece for start, size in ranges for piece in self._copy(start, size)))
 
     def other_ends(self, calls: Iterable[Call]) -> dict[str, Wanted]:
