@@ -37,11 +37,16 @@ _Taken = tuple[ThreadSnapshot, Stack, Reading | None]
 
 
 class _Told(NamedTuple):
-    """What a stop has told of a thread that slept: the registers that calls preserve, and its callers."""
+    """What a stop has told of a thread that slept: the registers that calls preserve, and its callers.
+
+    `returns` is the register that a call leaves the return address in.
+    """
 
     asleep: Asleep
     preserved: Registers
+    returns: Registers
     callers: tuple[tuple[int, int], ...]
+    counters: bytes | None
 
 
 class Look(NamedTuple):
@@ -143,11 +148,16 @@ class Looker:
         return snapshot, stack, reading
 
     def _by_what_was_told(self, tid: int, reading: Reading) -> _Taken | None:
-        """Walk with the registers of the last stop; believed if the callers are those of then."""
+        """Walk with the registers of the last stop; believed if the callers are those of then.
+
+        Of a leaf nothing on the stack says who has called it.  So that is what it was only if the thread has
+        run but once since the stop: to go back to sleep.
+        """
         told = self._told.get(tid)
         if told is None or told.asleep != reading.asleep:
             return None
-        registers = {**told.preserved, **reading.snapshot.registers}
+        returns = told.returns if reading.has_run_once_since(told.counters) else {}
+        registers = {**told.preserved, **returns, **reading.snapshot.registers}
         snapshot = reading.snapshot._replace(registers=registers, supposed=True)
         stack = self._unwinder.walk(snapshot)
         return (snapshot, stack, reading) if _callers(stack) == told.callers else None
@@ -168,8 +178,7 @@ class Looker:
             return taken
         stack, asleep = self._unwinder.walk(taken), self._asked.pop(tid, None)
         if asleep is not None and asleep.sp == taken.registers[taken.arch.sp]:
-            preserved = {n: value for n, value in taken.registers.items() if n in taken.arch.callee_saved}
-            self._told[tid] = _Told(asleep, preserved, _callers(stack))
+            self._told[tid] = _told(asleep, taken, stack)
         return taken, stack, None
 
     def _capture(self, tid: int, state: str, patience_ns: int, only: Only = ANY) -> ThreadSnapshot | Missed:
@@ -258,6 +267,13 @@ class Looker:
         self._expected = {tid: modules for tid, modules in self._expected.items() if tid in alive}
         self._asked = {tid: asleep for tid, asleep in self._asked.items() if tid in alive}
         self._told = {tid: told for tid, told in self._told.items() if tid in alive}
+
+
+def _told(asleep: Asleep, taken: ThreadSnapshot, stack: Stack) -> _Told:
+    arch, registers = taken.arch, taken.registers
+    preserved = {n: value for n, value in registers.items() if n in arch.callee_saved}
+    returns = {arch.ra: registers[arch.ra]} if arch.pushed_ra is None and arch.ra in registers else {}
+    return _Told(asleep, preserved, returns, _callers(stack), taken.scheduled and taken.scheduled.after)
 
 
 def _callers(stack: Stack) -> tuple[tuple[int, int], ...]:

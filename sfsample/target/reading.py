@@ -32,6 +32,11 @@ class Reading(NamedTuple):
     asleep: Asleep
     counters: bytes
 
+    def has_run_once_since(self, counters: bytes | None) -> bool:
+        """Whether it has been put on a processor exactly once; False where that is not known."""
+        old, new = (counters or b"").split(), self.counters.split()
+        return len(old) == len(new) == 3 and int(new[2]) - int(old[2]) == 1
+
 
 def read_asleep(proc: ProcFs, arch: Arch, copy: StackCopy, tid: int) -> Reading | None:
     """Read a thread; None: it runs (or keeps waking up), has ended, or may not be read."""
