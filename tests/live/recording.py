@@ -6,16 +6,33 @@ reaching it fails the test.
 
 from collections.abc import Callable
 
+from sfsample.dumping import How, dump_all
+from sfsample.model import ThreadSnapshot
 from sfsample.profile import Profile
 from sfsample.sampler import Mode, Options, Sampler
+from sfsample.snapshot import ProcessDump
 from sfsample.target.live import LiveProcess
 from sfsample.target.own_thread import OwnThread
+from sfsample.target.tracer import Missed
 from sfsample.unwind.stepper import Stepper
 from sfsample.unwind.unwinder import DEFAULT_STEPPERS
 from tests.live.targets import HANG_S
 
+_MOST_TRIES = 100  # of one that has to wait for a processor before it can stop
 _PATIENCE_S = 4 * HANG_S  # a target that shares its processor with many others is seldom seen running
 _PAUSE_S = 1.0  # on a machine under load, a pause that is abandoned is no failure of ours
+
+
+def captured(process: LiveProcess) -> ThreadSnapshot:
+    """Stop and copy the first thread, as soon as it can be stopped."""
+    tries = (process.capture(process.pid) for _ in range(_MOST_TRIES))
+    return next(taken for taken in tries if not isinstance(taken, Missed))
+
+
+def dumped(pid: int, how: How = How()) -> ProcessDump:  # noqa: B008 - a value
+    """Dump a process whose first thread can be stopped."""
+    dumps = (dump_all((pid,), how)[0][0] for _ in range(_MOST_TRIES))
+    return next(dump for dump in dumps if dump.threads[0].stack is not None)
 
 
 def record_samples(

@@ -19,7 +19,9 @@ from sfsample.replay.saved import from_json, save, to_json
 from sfsample.symbolize.symtab import SymbolTable
 from sfsample.target.live import LiveProcess
 from sfsample.unwind.unwinder import ALWAYS, Unwinder
+from tests.live.recording import captured, dumped, record_samples
 from tests.live.targets import started
+from tests.live.test_awkward_modules import module_problems
 from tests.live.test_breakers import needs_gcc
 
 pytestmark = [pytest.mark.live, needs_gcc]
@@ -111,11 +113,11 @@ def test_two_libraries_in_an_archive(packed, tmp_path):
     host, archive, places = packed
     with started([str(host), "{fd}", str(archive), *map(str, places)]) as target:
         target.await_ready()
-        profile = sfsample.record(target.pid, duration=0.5)
-        dumped = sfsample.dump(target.pid)
+        profile = record_samples(target.pid, 10)
+        dump = dumped(target.pid)
         process = LiveProcess(target.pid)
         try:
-            snapshot = process.capture(target.pid)
+            snapshot = captured(process)
             saved = save("host", snapshot, Unwinder(process.index, ALWAYS).walk(snapshot), process.index)
         finally:
             process.close()
@@ -124,10 +126,10 @@ def test_two_libraries_in_an_archive(packed, tmp_path):
                 ["gcore", "-o", tmp_path / "core", str(target.pid)], check=True, capture_output=True
             )
         target.assert_unharmed()
-    assert not profile.stats.problems
+    assert not module_problems(profile)
     names = [line.rpartition(" ")[0].split(";") for line in sfsample.folded(profile).splitlines()]
     assert all(line[-len(CHAIN) :] == CHAIN[::-1] for line in names)
-    stack = dumped.threads[0].stack
+    stack = dump.threads[0].stack
     assert stack.stop_reason is StopReason.OUTERMOST
     assert {frame.found for frame in stack.frames[1:5]} == {Found.EH_FRAME}
     assert replay(from_json(to_json(saved))).stack.frames[1:] == stack.frames[1:]

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from sfsample.arch import AMD64
-from sfsample.dumping import How, dump_all, dump_core
+from sfsample.dumping import How, dump_core
 from sfsample.formats.elf import ElfImage
 from sfsample.model import Found, StopReason
 from sfsample.replay.offline import replay
@@ -20,6 +20,7 @@ from sfsample.replay.saved import from_json, save, to_json
 from sfsample.target.live import LiveProcess
 from sfsample.target.shared import Shared
 from sfsample.unwind.unwinder import ALWAYS, Unwinder
+from tests.live.recording import captured, dumped
 from tests.live.targets import ARCH, started
 
 TOOLS = ("gcc", "objcopy", "gdb", "gcore")
@@ -103,20 +104,19 @@ def test_live_core_and_replay(built, tmp_path):
         target.await_ready()
         process = LiveProcess(target.pid, shared=Shared(directories))
         try:
-            snapshot = process.capture(target.pid)
+            snapshot = captured(process)
             stack = Unwinder(process.index).walk(snapshot)
             bad = Unwinder(process.index, ALWAYS).walk(snapshot)
             saved = save("program", snapshot, bad, process.index)
         finally:
             process.close()
         subprocess.run(["gcore", "-o", tmp_path / "core", str(target.pid)], check=True, capture_output=True)
-        [dumped], failures = dump_all((target.pid,), How(debug_dirs=directories))
+        dump = dumped(target.pid, How(debug_dirs=directories))
         target.assert_unharmed()
-    assert not failures
     core = tmp_path / f"core.{target.pid}"
     of_core = dump_core(str(core), how=How(debug_dirs=directories)).threads[0].stack
     replayed = replay(from_json(to_json(saved)), debug_dirs=directories).stack
-    for one in (stack, dumped.threads[0].stack, of_core, replayed):
+    for one in (stack, dump.threads[0].stack, of_core, replayed):
         assert_by_debug_frame(one)
     assert replayed.frames == stack.frames
     theirs = gdb(program, core, directories)
@@ -133,10 +133,8 @@ def test_a_debug_file_of_another_build_is_not_believed(built):
         debug.write_bytes(debug.read_bytes().replace(build_id, build_id[::-1]))
     with started([str(program), "{fd}"]) as target:
         target.await_ready()
-        [dumped], failures = dump_all((target.pid,), How(debug_dirs=directories))
+        dump = dumped(target.pid, How(debug_dirs=directories))
         target.assert_unharmed()
-    assert not failures
-    stack = dumped.threads[0].stack
-    assert stack is not None
+    stack = dump.threads[0].stack
     assert Found.DEBUG_FRAME not in [frame.found for frame in stack.frames]
-    assert any("a debug file is not the one of this module" in problem for problem in dumped.problems)
+    assert any("a debug file is not the one of this module" in problem for problem in dump.problems)

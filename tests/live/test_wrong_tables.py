@@ -10,9 +10,9 @@ import subprocess
 
 import pytest
 
-import sfsample
 from sfsample.arch import AMD64
 from sfsample.model import StopReason
+from tests.live.recording import dumped, record_samples
 from tests.live.targets import ARCH, started
 
 TOOLS = ("gcc", "gdb", "eu-stack")
@@ -54,13 +54,13 @@ def test_the_end_that_a_table_tells(tmp_path):
     subprocess.run(["gcc", "-O1", "-x", "c", "-", "-o", program], input=PROGRAM, text=True, check=True)
     with started([str(program), "{fd}"]) as target:
         target.await_ready()
-        profile = sfsample.record(target.pid, duration=0.5)
-        dumped = sfsample.dump(target.pid)
+        profile = record_samples(target.pid, 10)
+        dump = dumped(target.pid)
         gdb = said_by("gdb", "-nx", "-batch", "-p", target.pid, "-ex", "bt")
         eu_stack = said_by("eu-stack", "-p", target.pid)
         target.assert_unharmed()
-    stack = dumped.threads[0].stack
+    stack = dump.threads[0].stack
     assert len(stack.frames) == 2
     assert stack.stop_reason is StopReason.OUTERMOST
     assert gdb == eu_stack == ["inner", "middle"]
-    assert {key.stop_reason for key in profile.counts} <= {StopReason.OUTERMOST}
+    assert set(profile.stats.stacks) == {StopReason.OUTERMOST}
