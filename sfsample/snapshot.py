@@ -30,6 +30,7 @@ _WAIT_FOR_CHILDREN = ("wait4", "waitid", "vfork", "clone", "clone3")
 _GONE = "has ended"
 _INEXACT_S = 0.1  # by which two processors' clocks are never wrong together
 _TAKE_FILE_LOCKS = ("flock", "fcntl")
+_CALL = 4  # bytes of an instruction that calls the system, at most
 
 
 class Glance(NamedTuple):
@@ -83,7 +84,7 @@ class ThreadDump(NamedTuple):
         if any(look.state == "R" for look in self.looks):
             return True
         ran = first.usage.runs != last.usage.runs
-        return ran and not (first.capture is Capture.STOPPED and first.stack == last.stack)
+        return ran and not (first.capture is Capture.STOPPED and in_one_place(first.stack, last.stack))
 
     @property
     def asleep(self) -> tuple[float, float] | None:
@@ -126,6 +127,18 @@ class ProcessDump(NamedTuple):
     tracer: tuple[int, str] | None = None
     ran: tuple[int, ...] | None = None  # not at the one instant of the others; None: none was asked for
     home: Home | None = None  # where names are to be looked for
+
+
+def in_one_place(first: Stack | None, last: Stack | None) -> bool:
+    """Whether two stacks are equal, but for a step back to the instruction that calls the system.
+
+    On AArch64 a stopped thread has taken it that is going to restart its call, and one that sleeps has not.
+    """
+    if first is None or last is None or not first.frames or not last.frames:
+        return first == last
+    inner, again = first.frames[0], last.frames[0]
+    back = 0 <= again.pc - inner.pc <= _CALL
+    return back and last._replace(frames=(again._replace(pc=inner.pc), *last.frames[1:])) == first
 
 
 class Dumper:
@@ -184,7 +197,7 @@ class Dumper:
             return None
         looks, still = (
             (*known.looks, *thread.looks),
-            known.stack == thread.stack and known.state == thread.state,
+            in_one_place(known.stack, thread.stack) and known.state == thread.state,
         )
         if known.capture is Capture.STOPPED and still and known.state != "R":
             return known._replace(looks=looks)  # it ran because we had stopped it: what was seen first holds
