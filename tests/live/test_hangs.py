@@ -17,9 +17,10 @@ from pathlib import Path
 
 import pytest
 
+from sfsample.arch import AARCH64
 from tests.live.cli_runner import sfsample
 from tests.live.hanging import Seen, build, find, hung, names, wait_for_calls
-from tests.live.targets import fixture, running, status
+from tests.live.targets import ARCH, fixture, running, status
 
 pytestmark = pytest.mark.live
 TIME = r"for [0-9.]+ s"
@@ -198,6 +199,8 @@ def core(tmp_path: Path) -> Callable[[int], str]:
     """Have gdb write the core file of a process, and return its verdict, in words."""
     if find("gcore") is None:
         pytest.skip("gdb, which makes core files, is not installed")
+    if ARCH is AARCH64:
+        pytest.skip("registers in core files of AArch64 have lost the first argument of a system call")
 
     def verdict(pid: int) -> str:
         path = tmp_path / "core"
