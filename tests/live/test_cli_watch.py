@@ -75,7 +75,8 @@ def test_a_missing_name_is_told_once(tmp_path: Path) -> None:
     with running(stripped, "leaf") as target:
         words = ("--every", "1s", "--for", "200ms", "--output-dir", directory)
         with begun("watch", "-p", target.pid, *words) as child:
-            wait_until(lambda: directory.is_dir() and len(os.listdir(directory)) >= 3, "3 slices")
+            wait_until(lambda: sum(one.stat().st_size > 0 for one in directory.glob("*.folded")) >= 3,
+                       "3 slices that are not empty")  # fmt: skip
             child.send_signal(signal.SIGTERM)
             done = ended(child)
         target.assert_unharmed()
