@@ -139,7 +139,7 @@ class Watched:
         tids = target.tids(force=refresh or changed or dead)
         if tids is not None:
             self._list(tids, before_ns)
-        return not dead or any(tid != target.pid for tid in tids or ())
+        return not (dead and target.proc.has_ended())
 
     def _measure(self) -> None:
         """Note the CPU time of the process, as long as it is told."""

@@ -78,7 +78,8 @@ class FakeProcess:
         self.readings: dict[int, Reading] = {}
         self.cpu: list[int | None] = []  # CPU time of the process, each time it is asked for
         self.proc = SimpleNamespace(thread_stat=self.thread_stat, counters=self.counters, asleep=self.asleep,
-                                    cpu_ns=lambda: self.cpu.pop(0) if self.cpu else None)  # fmt: skip
+                                    cpu_ns=lambda: self.cpu.pop(0) if self.cpu else None,
+                                    has_ended=lambda: self.states.keys() <= {pid})  # fmt: skip
         self.forced: list[bool] = []
         self.still: dict[int, int] = {}
         self.ran_ns: dict[int, int] = {}

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from sfsample.arch import ARCHES, Arch, ByteOrder, arch_of
 from sfsample.errors import AlreadyTraced, NoSuchProcess, NotPermitted, TargetError, UnsupportedTarget
 from sfsample.target.permission import refusal, tracer_of
-from sfsample.target.procfs import PF_KTHREAD, ProcFs, Stat
+from sfsample.target.procfs import PF_KTHREAD, ProcFs
 
 _LOOKS, _LOOK_S = 10, 0.005
 _IDENT = 20  # bytes of an ELF header: up to and with e_machine
@@ -30,16 +30,11 @@ def check(proc: ProcFs) -> Arch:
         raise UnsupportedTarget(
             pid, f"kernel thread: {pid} ({stat.name})", "it has no user stack; its kernel stack is in",
             f"/proc/{pid}/stack (root)")  # fmt: skip
-    if _has_ended(proc, stat):
+    if stat.state in "ZX" and proc.has_ended():
         raise NoSuchProcess(
             pid, f"process has ended: {pid} ({stat.name}) is a zombie",
             "its parent has not waited for it; there is no stack any more")  # fmt: skip
     return _arch(proc)
-
-
-def _has_ended(proc: ProcFs, stat: Stat) -> bool:
-    """Whether it is a zombie, and not just its first thread (which may leave before the others)."""
-    return stat.state in "ZX" and len(proc.threads()) <= 1
 
 
 def _arch(proc: ProcFs) -> Arch:
@@ -128,7 +123,7 @@ def start_time(pid: int) -> int:
     proc = ProcFs(pid)
     try:
         stat = proc.stat()
-        if stat is None or _has_ended(proc, stat):
+        if stat is None or (stat.state in "ZX" and proc.has_ended()):
             raise NoSuchProcess(pid, f"process has ended: {pid}")
         return stat.starttime
     finally:

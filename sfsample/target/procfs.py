@@ -20,6 +20,7 @@ from sfsample.target.task_files import TaskFiles
 
 _CHUNK = 1 << 20
 _CPUCLOCK_SCHED = 2
+_LOOKS = 4
 _GONE = (ENOENT, ESRCH, ENOTDIR)
 _FORBIDDEN = (EACCES, EPERM)
 _HIDDEN = (
@@ -158,6 +159,18 @@ class ProcFs:
             return os.readlink(name, dir_fd=self._dir)
         except OSError:
             return None
+
+    def has_ended(self) -> bool:
+        """Whether no thread of it lives; its first one may leave before the others, and is a zombie then.
+
+        When another thread calls execve(2), the first is a zombie, and the other takes its id.  That may
+        happen between any two of our readings, but not each time.
+        """
+        return all(self._seems_ended() for _ in range(_LOOKS))
+
+    def _seems_ended(self) -> bool:
+        stat = self.stat()
+        return stat is None or (stat.state in "ZX" and all(tid == self.pid for tid in self.threads()))
 
     def anchor(self) -> int:
         """Return the id under which the memory, the map and the files of the process are to be had.
