@@ -1,11 +1,14 @@
 """The fast lane gives the answers that are given without it."""
 
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from sfsample.arch import AARCH64, AMD64
 from sfsample.memory import BytesMemory, PiecewiseMemory, words_at
 from sfsample.model import CFA, Found, Rule, StopReason
-from sfsample.unwind.row import UnwindRow
+from sfsample.unwind.plan import plan_of
+from sfsample.unwind.row import Caller, UnwindRow, apply_row
 from sfsample.unwind.unwinder import Unwinder
 from tests.builders.walks import (
     CODE,
@@ -25,6 +28,9 @@ from tests.builders.walks import (
 SITES = [CODE + 0x10 * n for n in range(8)]
 SAVES_FP = UnwindRow(Rule(SP, 24, deref=False), RA_SLOT, ((FP, Rule(CFA, -16, deref=True)),), kept=(RBX,))
 BY_FP = SAVES_FP._replace(cfa=Rule(FP, 16, deref=False))
+# rsp + 8, and 8 more from the 11th byte on
+_STUB_CFA = bytes.fromhex("77 08 80 00 3f 1a 3b 2a 33 24 22")
+STUB = LEAF._replace(cfa=Rule(SP, 0, deref=False, expression=_STUB_CFA))
 ROWS = [
     LEAF,
     OUTERMOST,
@@ -39,6 +45,7 @@ ROWS = [
     SAVES_FP._replace(registers=((RBX, Rule(CFA, -16, deref=True)),), kept=(FP,)),
     BY_FP._replace(guess=True),
     LEAF._replace(guess=True),
+    STUB,
     LEAF._replace(guess=True, called=True),
     SAVES_FP._replace(guess=True, mangled=True),
     UnwindRow(Rule(SP, 8, deref=True), Rule(SP, 0, deref=True), signal=True),
@@ -142,3 +149,15 @@ def test_a_guess_that_is_asked_first_is_asked_each_time():
 
     assert [frame.pc - CODE for frame in first.frames] == [0, 0x20]
     assert [frame.pc - CODE for frame in second.frames] == [0, 0x10]
+
+
+@pytest.mark.parametrize("pc", range(CODE + 0x20, CODE + 0x40))
+def test_the_stub_of_a_linkage_table_has_a_plan_at_each_of_its_instructions(pc):
+    """It is what the expression says, word for word."""
+    plan = plan_of(STUB, Found.EH_FRAME, AMD64, pc)
+    memory = words(*range(1, 9))
+    caller = apply_row(STUB, {SP: STACK, FP: 7, AMD64.pc: pc}, memory, AMD64)
+
+    assert isinstance(caller, Caller)
+    assert (plan.by_fp, plan.cfa) == (False, caller.cfa - STACK)
+    assert plan_of(STUB, Found.EH_FRAME, AARCH64, pc) is None

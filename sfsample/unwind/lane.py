@@ -49,7 +49,7 @@ class FastLane:
             if not frame.exact:
                 self._ends.add(frame.pc)
             return
-        plan = plan_of(row, found, arch)
+        plan = plan_of(row, found, arch, frame.pc)
         if plan is not None:
             (self._exact if frame.exact else self._at_call)[frame.pc] = plan
             if row.guess and caller is not None:
@@ -62,7 +62,7 @@ class FastLane:
     def widen(self, pc: int, reach: Reach) -> None:
         """Note that the plan of an exact pc is that of all addresses from one up to another."""
         low, high = reach
-        if high - low <= 1:
+        if high - low <= 1 or self._exact[pc].row.cfa.expression:
             return
         at = bisect_right(self._lows, low)
         self._lows.insert(at, low)
