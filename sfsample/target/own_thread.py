@@ -15,6 +15,7 @@ from typing import Generic, TypeVar
 
 from sfsample.errors import NoThread
 from sfsample.target.promptness import run_promptly
+from sfsample.target.tracer import bury_dead
 
 _T = TypeVar("_T")
 _LOOK_S = 0.001
@@ -60,7 +61,7 @@ class OwnThread(Generic[_T]):
             started = True  # no call in between
             _thread.start_new_thread(self._main, ())
             while not self._running.acquire(timeout=_WAKE_S):
-                pass  # a signal that came just before we slept is handled now
+                bury_dead()  # and a signal that came just before we slept is handled now
         except RuntimeError:
             started = False
             raise NoThread from None

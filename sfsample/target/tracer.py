@@ -14,6 +14,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from errno import EINTR, EPERM, ESRCH
 from typing import NamedTuple
 
@@ -44,6 +45,7 @@ _CHILD = {signal.SIGCHLD}
 _EXCUSE = "in uninterruptible sleep, or the machine is overloaded"
 # A thread that waits for a processor on a busy machine is not stopped yet: waiting does it no harm.
 PATIENCE_NS = 1_000_000_000
+_TRACED: set[int] = set()  # by any thread of ours
 
 
 class Missed(NamedTuple):
@@ -121,6 +123,8 @@ class Tracer:
         except PtraceError as refusal:
             self._held = 0
             return Missed(refusal.errno == ESRCH, str(refusal), refusal.errno)
+        if tid != self._child:  # whose end is somebody else's to wait for
+            _TRACED.add(tid)
         return None
 
     def stop(self, tid: int, patience_ns: int = PATIENCE_NS) -> Missed | None:
@@ -151,7 +155,7 @@ class Tracer:
                 self._held = self._pid
                 return Missed(gone=True, why="exec")
             if changed:
-                return self._note(status)
+                return self._note(tid, status)
             now = time.perf_counter_ns()
             if now > deadline:
                 waited = (now - self._began) / 1e6
@@ -170,9 +174,10 @@ class Tracer:
                 return tid, 0  # left for whoever started it
         return os.waitpid(tid, _WAIT_FLAGS)
 
-    def _note(self, status: int) -> Missed | None:
+    def _note(self, tid: int, status: int) -> Missed | None:
         if not os.WIFSTOPPED(status):
             self._held = 0
+            _TRACED.discard(tid)
             return Missed(gone=True, why="exited")
         # an event stop is ours (or a group stop, which stays in force); anything else carries a signal
         self._signal = 0 if status >> 16 == _EVENT_STOP else os.WSTOPSIG(status)
@@ -183,7 +188,9 @@ class Tracer:
         """Let the thread run on, delivering the signal it was stopped with; return the pause in ns."""
         tid, self._held = self._held, 0
         # killed while it was stopped: it must still be waited for, or its process cannot exec or be reaped
-        if tid and not (self._stopped and _detach(tid, self._signal)):
+        if tid and self._stopped and _detach(tid, self._signal):
+            _TRACED.discard(tid)
+        elif tid:
             self._late[tid] = self._began
             self._settle(tid)
         return time.perf_counter_ns() - self._began
@@ -274,7 +281,19 @@ class Tracer:
         elif not changed and not _detach(tid, _signal_of(tid)) and _interrupt(tid):
             return False
         self._late.pop(tid, None)
+        _TRACED.discard(tid)
         return True
+
+
+def bury_dead() -> None:
+    """Reap traced threads that were killed, on any thread of ours.
+
+    An execve(2) in the target waits for that, and PTRACE_SEIZE of another of its threads for the execve: the
+    tracing thread would wait for ever, and the target with it.
+    """
+    for tid in tuple(_TRACED):
+        with suppress(ChildProcessError):
+            os.waitid(os.P_PID, tid, os.WEXITED | os.WNOHANG | _WALL)
 
 
 def await_stop(seconds: float) -> None:

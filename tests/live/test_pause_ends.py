@@ -7,17 +7,19 @@ truth.
 import os
 import shutil
 import subprocess
+import threading
 from collections import Counter
 
 import pytest
 
 import sfsample
 from sfsample.target.live import LiveProcess
+from sfsample.target.own_thread import OwnThread
 from sfsample.target.process import check
 from sfsample.target.procfs import ProcFs
 from sfsample.target.tracer import Tracer
 from sfsample.target.vm import CopyBuffer
-from tests.live.targets import fixture, running, status, wait_until
+from tests.live.targets import HANG_S, fixture, running, status, wait_until
 
 pytestmark = pytest.mark.live
 
@@ -43,27 +45,59 @@ int main(void)
 """
 
 
-@pytest.mark.skipif(shutil.which("gcc") is None, reason="no gcc to build the target with")
-def test_exec_in_another_thread_does_not_wait_for_us(tmp_path):
-    """execve(2) kills the other threads; one that dies while we hold it is ours to wait for."""
+@pytest.fixture
+def two_threads(tmp_path):
+    """A process whose first thread calls execve(2) when it is told to, and the id of the other one."""
+    if shutil.which("gcc") is None:
+        pytest.skip("no gcc to build the target with")
     program = tmp_path / "two"
     command = ["gcc", "-x", "c", "-", "-o", program, "-pthread"]
     subprocess.run(command, input=TWO_THREADS, text=True, check=True)
     with subprocess.Popen([program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdin is not None
-            assert process.stdout is not None
-            tid = int(process.stdout.readline())
-            tracer = Tracer(process.pid, check(ProcFs(process.pid)))
-            assert tracer.stop(tid) is None
-            process.stdin.write("\n")
-            process.stdin.flush()
-            wait_until(lambda: tracer.registers(tid) is None, "the held thread is killed by execve")
-            tracer.release()
-            path = f"/proc/{process.pid}/exe"
-            wait_until(lambda: tracer.settle() and "sleep" in os.readlink(path), "the exec is done")
-        finally:
-            process.kill()
+        assert process.stdout is not None
+        yield process, int(process.stdout.readline())
+        process.kill()
+
+
+def killed_by_execve(process, tid):
+    """Hold a thread, and let another one call execve(2); return what holds it."""
+    tracer = Tracer(process.pid, check(ProcFs(process.pid)))
+    assert tracer.stop(tid) is None
+    process.stdin.write("\n")
+    process.stdin.flush()
+    wait_until(lambda: tracer.registers(tid) is None, "the held thread is killed by execve")
+    return tracer
+
+
+def test_exec_in_another_thread_does_not_wait_for_us(two_threads):
+    """execve(2) kills the other threads; one that dies while we hold it is ours to wait for."""
+    process, tid = two_threads
+    tracer = killed_by_execve(process, tid)
+    tracer.release()
+    path = f"/proc/{process.pid}/exe"
+    wait_until(lambda: tracer.settle() and "sleep" in os.readlink(path), "the exec is done")
+
+
+def test_exec_does_not_wait_for_a_seize_that_waits_for_it(two_threads):
+    """PTRACE_SEIZE waits until the execve is done, and that for the thread that died while we held it."""
+    process, tid = two_threads
+    gave_up = threading.Event()
+    watchdog = threading.Timer(HANG_S, lambda: (gave_up.set(), process.kill()))
+    watchdog.start()
+
+    def hold_both(_) -> str:
+        tracer = killed_by_execve(process, tid)
+        other = Tracer(process.pid, check(ProcFs(process.pid)))
+        other.stop(process.pid)
+        program = os.readlink(f"/proc/{process.pid}/exe")
+        other.release()
+        tracer.release()
+        return program
+
+    program = OwnThread(hold_both, lambda: False).run()
+    watchdog.cancel()
+    assert not gave_up.is_set()
+    assert "sleep" in program
 
 
 def test_the_end_of_our_child_is_told_to_whoever_started_it():
