@@ -162,7 +162,7 @@ class Sampler:
     def _woken(self) -> Woken:
         """Note when we woke up; first thing, because what it is compared with changes at any time."""
         own = None if self._options.mode == "wall" else self._last_run.read()
-        return Woken(time.perf_counter_ns(), own)
+        return Woken(time.perf_counter_ns(), own, self._last_run.read)
 
     def _tick(self, instant: Instant, go_on: Callable[[], bool]) -> bool:
         now = self._clock.now()

@@ -6,6 +6,7 @@ is concluded from them.
 Source: Linux Documentation/scheduler/sched-stats.rst, "/proc/<pid>/schedstat".
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from sfsample.model import LastRun, Scheduled
@@ -23,11 +24,12 @@ def ran_ns(counters: bytes | None) -> int:
 class Woken(NamedTuple):
     """When we woke up for a tick, on the clock of perf_counter_ns, and when we were given a processor.
 
-    `run` is as in target/last_run.py; None: not known.
+    `run` is as in target/last_run.py; None: not known.  `again` asks once more: we may have lost it since.
     """
 
     at_ns: int
     run: LastRun | None = None
+    again: Callable[[], LastRun | None] = lambda: None
 
 
 def had_processor(scheduled: Scheduled | None, woken: Woken) -> bool:

@@ -208,7 +208,7 @@ class Watched:
 
     def _look(self, thread: Thread, state: str, woken: Woken) -> Look | Missed:
         wall = self._rules.wall
-        only = AWAKE if wall else Only(awake=True, ours=woken.run)
+        only = AWAKE if wall else Only(awake=True, ours=woken.run, again=woken.again)
         try:
             return self._looker.look(thread.tid, state if wall else "R", _GLANCE_NS, only, thread.last)
         except NotPermitted as refusal:

@@ -6,6 +6,7 @@ modules, no allocation that could be made before or after.  The window closes wh
 
 import gc
 import time
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from sfsample.arch import Arch
@@ -25,11 +26,13 @@ class Only(NamedTuple):
     """Which threads to stop.
 
     `awake`: none that sleeps.  `ours`, when we were given the processor: none that has no processor, unless
-    it lost it to us then; where the kernel does not tell who has one, as `awake`.
+    it lost it to us then, or as far as `again` knows since; where the kernel does not tell who has one, as
+    `awake`.
     """
 
     awake: bool
     ours: LastRun | None = None
+    again: Callable[[], LastRun | None] = lambda: None
 
 
 ANY: Final = Only(awake=False)
@@ -114,7 +117,7 @@ class Capturer:
 
     def _approach(self, tid: int, only: Only) -> tuple[Missed | None, Before]:
         """Become the tracer of a thread, if it is to be stopped."""
-        before = self._ask(tid, only.ours)
+        before = self._ask(tid, only)
         has = self.balances.has_processor(tid, before.balance)
         if only.awake and not has:
             if before.asleep:
@@ -127,16 +130,17 @@ class Capturer:
             before = before._replace(lost=False)  # it has been given one again
         return missed, before
 
-    def _ask(self, tid: int, ours: LastRun | None) -> Before:
+    def _ask(self, tid: int, only: Only) -> Before:
         """Return what the scheduler says of a thread; all at one instant, if it can be had."""
         proc = self._proc
         counters, asleep = proc.counters(tid), proc.asleep(tid) is not None
-        for _ in range(_ASK if ours else 0):
+        for _ in range(_ASK if only.ours else 0):
             earlier, run, asleep = counters, proc.last_run(tid), proc.asleep(tid) is not None
             counters = proc.counters(tid)
             balance = balance_of(earlier, run, counters)
-            if run and ours and balance is not None:
-                return Before(counters, asleep, balance, changed_places(run, ours))
+            if run and only.ours and balance is not None:
+                lost = changed_places(run, only.ours) or changed_places(run, only.again())
+                return Before(counters, asleep, balance, lost)
         return Before(counters, asleep)
 
     def settle(self) -> bool:

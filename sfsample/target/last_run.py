@@ -75,12 +75,12 @@ class Balances:
         self._in_a_row = {tid: times for tid, times in self._in_a_row.items() if tid in alive}
 
 
-def changed_places(one: LastRun, other: LastRun) -> bool:
+def changed_places(one: LastRun, other: LastRun | None) -> bool:
     """Whether one thread took the processor from the other, and neither has been woken since.
 
     The other one may have gone to sleep, and left it to us.
     """
-    return one.at == other.at and abs(one.renewed_ns - other.renewed_ns) <= _STEP_NS
+    return other is not None and one.at == other.at and abs(one.renewed_ns - other.renewed_ns) <= _STEP_NS
 
 
 class OwnLastRun:
