@@ -141,7 +141,7 @@ int main(void) { munmap(__ehdr_start, 4096); outer(); }
 @pytest.mark.parametrize("flags", [[], ["-Wl,--build-id=none"]], ids=["build-id", "none"])
 def test_a_file_whose_head_is_no_longer_mapped(tmp_path, flags):
     """Nothing in memory tells which file it is, but the kernel does."""
-    with started(compile_c(tmp_path, "headless", HEADLESS, "-Wl,-z,now", *flags)) as process:
+    with started(compile_c(tmp_path, "headless", HEADLESS, "-Wl,-z,now,-z,separate-code", *flags)) as process:
         profile = record_samples(process.pid)
     stacks = {line.rpartition(" ")[0] for line in sfsample.folded(profile).splitlines()}
     assert stacks
