@@ -289,11 +289,14 @@ def bury_dead() -> None:
     """Reap traced threads that were killed, on any thread of ours.
 
     An execve(2) in the target waits for that, and PTRACE_SEIZE of another of its threads for the execve: the
-    tracing thread would wait for ever, and the target with it.
+    tracing thread would wait for ever, and the target with it.  Whether one has ended is seen first, because
+    to wait for an end takes the status of a stop, too (Linux kernel/exit.c, wait_task_stopped).
     """
     for tid in tuple(_TRACED):
         with suppress(ChildProcessError):
-            os.waitid(os.P_PID, tid, os.WEXITED | os.WNOHANG | _WALL)
+            seen = os.waitid(os.P_PID, tid, _PEEK)
+            if seen is not None and seen.si_code in _ENDED:
+                os.waitid(os.P_PID, tid, os.WEXITED | os.WNOHANG | _WALL)
 
 
 def await_stop(seconds: float) -> None:

@@ -17,9 +17,9 @@ from sfsample.target.live import LiveProcess
 from sfsample.target.own_thread import OwnThread
 from sfsample.target.process import check
 from sfsample.target.procfs import ProcFs
-from sfsample.target.tracer import Tracer
+from sfsample.target.tracer import Tracer, bury_dead
 from sfsample.target.vm import CopyBuffer
-from tests.live.targets import HANG_S, fixture, running, status, wait_until
+from tests.live.targets import HANG_S, fixture, running, states, status, wait_until
 
 pytestmark = pytest.mark.live
 
@@ -98,6 +98,18 @@ def test_exec_does_not_wait_for_a_seize_that_waits_for_it(two_threads):
     watchdog.cancel()
     assert not gave_up.is_set()
     assert "sleep" in program
+
+
+def test_burying_the_dead_takes_no_stop_of_the_living():
+    with running(fixture("v3"), "leaf") as target:
+        tracer = Tracer(target.pid, check(ProcFs(target.pid)))
+        while tracer.stop(target.pid, 0) is None:
+            tracer.release()  # it was that quick
+        wait_until(lambda: states(target.pid) == {"t"}, "has stopped, and nobody has looked")
+        bury_dead()
+        assert tracer.stop(target.pid) is None
+        tracer.release()
+        target.assert_unharmed()
 
 
 def test_the_end_of_our_child_is_told_to_whoever_started_it():
