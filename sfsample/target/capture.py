@@ -117,31 +117,32 @@ class Capturer:
 
     def _approach(self, tid: int, only: Only) -> tuple[Missed | None, Before]:
         """Become the tracer of a thread, if it is to be stopped."""
-        before = self._ask(tid, only)
+        before, run = self._ask(tid, only)
         has = self.balances.has_processor(tid, before.balance)
         if only.awake and not has:
             if before.asleep:
                 self.balances.learn(tid, before.balance, had=False)
-            if before.asleep or (has is False and not before.lost):
+            lost = run is not None and (changed_places(run, only.ours) or changed_places(run, only.again()))
+            if before.asleep or (has is False and not lost):
                 why = "it has no processor"
                 return Missed(gone=False, why=why, off=before.counters, runnable=not before.asleep), before
-        missed = self.tracer.seize(tid)
-        if before.lost and runs_of(self._proc.counters(tid)) != runs_of(before.counters):
-            before = before._replace(lost=False)  # it has been given one again
-        return missed, before
+            if runs_of(self._proc.counters(tid)) == runs_of(before.counters):  # it has been given none since
+                before = before._replace(lost=None if run is None else lost)
+        return self.tracer.seize(tid), before
 
-    def _ask(self, tid: int, only: Only) -> Before:
-        """Return what the scheduler says of a thread; all at one instant, if it can be had."""
-        proc = self._proc
-        counters, asleep = proc.counters(tid), proc.asleep(tid) is not None
+    def _ask(self, tid: int, only: Only) -> tuple[Before, LastRun | None]:
+        """Return what the scheduler says of a thread, and when it last ran; all at one instant, or None.
+
+        Whether it sleeps is asked first: one that waits for a processor does so until it is given one.
+        """
+        proc, counters = self._proc, self._proc.counters(tid)
         for _ in range(_ASK if only.ours else 0):
-            earlier, run, asleep = counters, proc.last_run(tid), proc.asleep(tid) is not None
-            counters = proc.counters(tid)
+            earlier, asleep = counters, proc.asleep(tid) is not None
+            run, counters = proc.last_run(tid), proc.counters(tid)
             balance = balance_of(earlier, run, counters)
-            if run and only.ours and balance is not None:
-                lost = changed_places(run, only.ours) or changed_places(run, only.again())
-                return Before(counters, asleep, balance, lost)
-        return Before(counters, asleep)
+            if balance is not None:
+                return Before(counters, asleep, balance, lost=False), run
+        return Before(counters, proc.asleep(tid) is not None), None
 
     def settle(self) -> bool:
         """Release threads that have stopped too late; True: none is still to stop."""

@@ -1,11 +1,11 @@
 """Who has a processor, and who lost it to us, without stopping anybody.
 
-Law: a thread that has a processor was put on one once more, and taken off one as often, as when it had none.
-(Without one both numbers should be equal.  When a thread loses its processor just before it goes to sleep,
-the kernel counts only one of them; so the difference is learned, and what it says is checked now and then.)
-One that lost its processor to us, and has not been woken since, says that it ran last when we say that we
-were given it, on the scheduler's own clock: that is exact.  None where the kernel does not tell (before 6.15
-/proc/PID/task/TID/sched was left out without CONFIG_SCHED_DEBUG).
+Law: a thread that has a processor was put on one once more than it was taken off; one that has none, as
+often.  (Seldom, when a thread loses its processor just before it goes to sleep, the kernel counts only the
+latter.  So the balance is learned, and what it says is checked now and then.)  One that lost its processor to
+us, and has not been woken since, says that it ran last when we say that we were given it, on the scheduler's
+own clock: that is exact.  None where the kernel does not tell (before 6.15 /proc/PID/task/TID/sched was left
+out without CONFIG_SCHED_DEBUG).
 
 Source: Linux kernel/sched/core.c, __schedule (nvcsw, nivcsw); kernel/sched/stats.h, sched_info_depart,
 sched_info_arrive (pcount); kernel/sched/debug.c, proc_sched_show_task; kernel/sched/fair.c, put_prev_entity
@@ -58,7 +58,7 @@ class Balances:
             return True
         said = self._in_a_row[tid] = self._in_a_row.get(tid, 0) + 1
         if said > _CHECK:
-            self.keep_only(self._without.keys() - {tid})
+            del self._without[tid], self._in_a_row[tid]
             return None
         self._without[tid] = balance
         return False
