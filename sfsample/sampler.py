@@ -138,6 +138,7 @@ class Sampler:
         return self.profile
 
     def _loop(self, should_stop: Callable[[], bool]) -> str:
+        should_stop = _once_and_for_all(should_stop)
         schedule = Schedule(self._start, self._options.rate, self._options.duration, self._jitter)
         self._refresh_at = self._start + _REFRESH_S
         stats = self.profile.stats
@@ -182,6 +183,18 @@ class Sampler:
                 return True
             self._clock.sleep(min(left, _DOZE_S if self._processes.settled() else _SETTLE_S))
         return False
+
+
+def _once_and_for_all(ask: Callable[[], bool]) -> Callable[[], bool]:
+    """Return a function that says True for ever when `ask` has said so once, wherever that was heard."""
+    said = False
+
+    def asked() -> bool:
+        nonlocal said
+        said = said or ask()
+        return said
+
+    return asked
 
 
 class _Lateness:

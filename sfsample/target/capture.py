@@ -116,7 +116,7 @@ class Capturer:
         )  # fmt: skip
 
     def _approach(self, tid: int, only: Only) -> tuple[Missed | None, Before]:
-        """Become the tracer of a thread, if it is to be stopped."""
+        """Return why a thread is not to be stopped, and what the scheduler says of it."""
         before, run = self._ask(tid, only)
         has = self.balances.has_processor(tid, before.balance)
         if only.awake and not has:
@@ -128,7 +128,7 @@ class Capturer:
                 return Missed(gone=False, why=why, off=before.counters, runnable=not before.asleep), before
             if runs_of(self._proc.counters(tid)) == runs_of(before.counters):  # it has been given none since
                 before = before._replace(lost=None if run is None else lost)
-        return self.tracer.seize(tid), before
+        return None, before
 
     def _ask(self, tid: int, only: Only) -> tuple[Before, LastRun | None]:
         """Return what the scheduler says of a thread, and when it last ran; all at one instant, or None.

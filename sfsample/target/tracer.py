@@ -112,37 +112,39 @@ class Tracer:
         except ChildProcessError:
             self.registers(tid)
 
-    def seize(self, tid: int) -> Missed | None:
-        """Become the tracer of a thread that `stop` is to stop next; it runs on.  None: it is ours."""
-        self._stopped, self._signal, self._held = False, 0, tid
-        if tid in self._late:
-            return None
-        self._began = time.perf_counter_ns()
-        try:
-            ptrace(PTRACE_SEIZE, tid)
-        except PtraceError as refusal:
-            self._held = 0
-            return Missed(refusal.errno == ESRCH, str(refusal), refusal.errno)
-        if tid != self._child:  # whose end is somebody else's to wait for
-            _TRACED.add(tid)
-        return None
-
     def stop(self, tid: int, patience_ns: int = PATIENCE_NS) -> Missed | None:
         """Stop a thread; None: it is stopped.
 
         One that does not within `patience_ns` can be waited for again; then nothing is asked twice.
         """
-        if self._held != tid and (refused := self.seize(tid)) is not None:
-            return refused
+        asked = self._held == tid
+        self._stopped, self._signal, self._held = False, 0, tid
         if tid in self._late:
             self._began = self._late.pop(tid)
-            return self._wait(tid, patience_ns)
-        self._began = time.perf_counter_ns()
-        try:
-            ptrace(PTRACE_INTERRUPT, tid)
-        except PtraceError:
-            return Missed(gone=True, why="exited while it was being stopped")
+        elif not asked and (refused := self._ask(tid)) is not None:
+            return refused
         return self._wait(tid, patience_ns)
+
+    def _ask(self, tid: int) -> Missed | None:
+        """Become the tracer of a thread and ask it to stop; None: it will.
+
+        Nothing comes between the two calls: a tracee stops where a signal reaches it, too, so that of a
+        thread that handles many we would see little else.
+        """
+        if tid != self._child:  # whose end is somebody else's to wait for
+            _TRACED.add(tid)
+        seized, self._began = False, time.perf_counter_ns()
+        try:
+            ptrace(PTRACE_SEIZE, tid)
+            seized = True
+            ptrace(PTRACE_INTERRUPT, tid)
+        except PtraceError as refusal:
+            if seized:
+                return Missed(gone=True, why="exited while it was being stopped")
+            self._held = 0
+            _TRACED.discard(tid)
+            return Missed(refusal.errno == ESRCH, str(refusal), refusal.errno)
+        return None
 
     def _wait(self, tid: int, patience_ns: int) -> Missed | None:
         start = time.perf_counter_ns()

@@ -29,9 +29,9 @@ PROGRAM = """
 #define FUNCTION __attribute__((noinline, noclone))
 static volatile long turns;
 FUNCTION long leaf(long n) { while (n--) turns++; return turns; }
-FUNCTION long handled(long n) { return leaf(2000 + n) * n; }
+FUNCTION long handled(long n) { return leaf(200000 + n) * n; }
 FUNCTION void on_signal(int number) { turns += handled(number) + 1; }
-FUNCTION long works(long n) { return leaf(2000 + n) + n; }
+FUNCTION long works(long n) { return leaf(200000 + n) + n; }
 FUNCTION long raises(void) { return raise(SIGUSR1) + turns; }
 int main(int count, char **words)
 {
