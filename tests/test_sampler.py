@@ -711,6 +711,20 @@ def test_a_tick_over_many_threads_ends_when_the_time_is_over_or_somebody_says_so
         {"not captured: the recording ended before its turn": 6} if mode == "wall" else {})  # fmt: skip
 
 
+def test_what_should_stop_says_once_holds_wherever_it_was_heard(clock, monkeypatch):
+    monkeypatch.setattr(watched, "_HELD_NS", 0)
+    process = FakeProcess(clock, *[(tid, "R") for tid in range(100, 110)])
+    said = []
+
+    def once() -> bool:
+        said.append(len(process.captured) >= 4 and True not in said)
+        return said[-1]
+
+    stats = record(process, duration=None, should_stop=once).stats
+
+    assert (stats.ended_by, stats.samples) == ("signal", 4)
+
+
 @pytest.mark.parametrize(("seen", "charged"), [([50, 80], 30), ([50, None], 7), ([50, 55], 7), ([], 7)])
 def test_the_cpu_time_of_threads_that_came_and_went_is_charged(process, seen, charged):
     """A thread that was seen has used 7 ns; the process, since the first tick, as many as the kernel says."""
