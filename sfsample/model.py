@@ -74,6 +74,20 @@ class Capture(StrEnum):
     FAILED = "failed"
 
 
+class Counted(NamedTuple):
+    """What the scheduler has counted for a thread: time run, time waited, number of times run."""
+
+    ran_ns: int
+    waited_ns: int
+    times: int
+
+
+def parse_counters(counters: bytes | None) -> Counted | None:
+    """Parse a schedstat file; None where the counters are others (`ProcFs.counters`)."""
+    fields = (counters or b"").split()
+    return Counted(*map(int, fields)) if len(fields) == len(Counted._fields) else None
+
+
 class LastRun(NamedTuple):
     """When a thread began or ceased to run, and when its average was renewed; each on a clock of its own.
 

@@ -9,7 +9,7 @@ Source: Linux Documentation/scheduler/sched-stats.rst, "/proc/<pid>/schedstat".
 from collections.abc import Callable
 from typing import NamedTuple
 
-from sfsample.model import LastRun, Scheduled
+from sfsample.model import Counted, LastRun, Scheduled, parse_counters
 
 # A thread from which we took the processor by waking up became runnable at that very moment, this exactly.
 _SAME_NS = 100_000
@@ -17,8 +17,8 @@ _SAME_NS = 100_000
 
 def ran_ns(counters: bytes | None) -> int:
     """Return the CPU time of a thread; 0 where the kernel does not keep it."""
-    fields = (counters or b"").split()
-    return int(fields[0]) if len(fields) == 3 else 0
+    counted = parse_counters(counters)
+    return counted.ran_ns if counted else 0
 
 
 class Woken(NamedTuple):
@@ -56,15 +56,13 @@ def had_processor(scheduled: Scheduled | None, woken: Woken) -> bool:
 def waited_ns(scheduled: Scheduled | None) -> int:
     """Return for how long a thread wanted a processor before it stopped; 0 where that is not known."""
     counted = _counted(scheduled)
-    return counted[1] if counted else 0
+    return counted.waited_ns if counted else 0
 
 
-def _counted(scheduled: Scheduled | None) -> tuple[int, int, int] | None:
-    """Return what was counted until a thread had stopped: time run, time waited, number of times run."""
-    if scheduled is None or scheduled.before is None or scheduled.after is None:
+def _counted(scheduled: Scheduled | None) -> Counted | None:
+    """Return what was counted until a thread had stopped."""
+    before = parse_counters(scheduled.before) if scheduled else None
+    after = parse_counters(scheduled.after) if scheduled else None
+    if before is None or after is None:
         return None
-    before, after = scheduled.before.split(), scheduled.after.split()
-    if len(before) != 3 or len(after) != 3:
-        return None
-    ran, waited, times = (int(b) - int(a) for a, b in zip(before, after, strict=True))
-    return ran, waited, times
+    return Counted(*(new - old for old, new in zip(before, after, strict=True)))

@@ -16,7 +16,7 @@ run queue's clocks; requeue_delayed_entity, enqueue_entity: the latter is renewe
 import os
 from collections.abc import Iterable
 
-from sfsample.model import LastRun
+from sfsample.model import LastRun, parse_counters
 from sfsample.target.procfs import parse_last_run
 
 _CHUNK = 4096
@@ -26,8 +26,8 @@ _STEP_NS = 2 * 1024  # averages are kept in steps of 1024 ns, which begin anywhe
 
 def runs_of(counters: bytes | None) -> int | None:
     """Return how often a thread was put on a processor; None: not known."""
-    fields = (counters or b"").split()
-    return int(fields[2]) if len(fields) == 3 else None
+    counted = parse_counters(counters)
+    return counted.times if counted else None
 
 
 def balance_of(earlier: bytes | None, run: LastRun | None, later: bytes | None) -> int | None:

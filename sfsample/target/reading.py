@@ -13,7 +13,7 @@ from errno import ENOSYS
 from typing import NamedTuple
 
 from sfsample.arch import Arch
-from sfsample.model import Capture, Registers, Scheduled, ThreadSnapshot
+from sfsample.model import Capture, Registers, Scheduled, ThreadSnapshot, parse_counters
 from sfsample.target.procfs import Asleep, ProcFs
 from sfsample.target.stack_copy import StackCopy
 
@@ -34,8 +34,8 @@ class Reading(NamedTuple):
 
     def has_run_once_since(self, counters: bytes | None) -> bool:
         """Whether it has been put on a processor exactly once; False where that is not known."""
-        old, new = (counters or b"").split(), self.counters.split()
-        return len(old) == len(new) == 3 and int(new[2]) - int(old[2]) == 1
+        old, new = parse_counters(counters), parse_counters(self.counters)
+        return old is not None and new is not None and new.times - old.times == 1
 
 
 def read_asleep(proc: ProcFs, arch: Arch, copy: StackCopy, tid: int) -> Reading | None:

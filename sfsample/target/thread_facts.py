@@ -12,6 +12,7 @@ import re
 import time
 from typing import NamedTuple
 
+from sfsample.model import parse_counters
 from sfsample.target.kernel_stack import kernel_stack
 from sfsample.target.procfs import ProcFs
 
@@ -67,8 +68,8 @@ class FactReader:
 
     def usage(self, tid: int) -> Usage:
         """Read the scheduler's figures."""
-        fields = (self._proc.task(tid, "schedstat") or b"").split()
-        return Usage(*map(int, fields)) if len(fields) == 3 else Usage(None, None, None)
+        counted = parse_counters(self._proc.task(tid, "schedstat"))
+        return Usage(*counted) if counted else Usage(None, None, None)
 
     def _syscall(self, tid: int) -> Syscall | None:
         """Parse "running", "-1 SP PC" or "NR ARG*6 SP PC"."""
