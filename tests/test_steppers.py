@@ -23,6 +23,7 @@ from tests.builders.eh_frame_builder import (
     EhFrameBuilder,
     advance_loc,
     block,
+    def_cfa,
     def_cfa_expression,
     def_cfa_offset,
     offset,
@@ -200,6 +201,26 @@ def test_a_return_address_above_the_cfa_tells_where_the_frame_ends():
     lane.learn(frame(TEXT, exact=False), made, Found.EH_FRAME, AARCH64, 3)
     with pytest.raises(KeyError):
         lane.row(frame(TEXT, exact=False))
+
+
+def test_a_table_that_tells_of_what_its_caller_pushed_an_instruction_late():
+    """The first instruction of _dl_runtime_resolve on AArch64; a damaged neighbour changes nothing."""
+    sp, x30 = AARCH64.sp, AARCH64.ra
+    cfi = EhFrameBuilder(CFI)
+    cie = cfi.cie(def_cfa(sp, 0), data_align=8, ra_register=x30)
+    cfi.fde(cie, TEXT, 16, advance_loc(4) + offset(x30, 1) + advance_loc(4) + def_cfa_offset(16))
+    cfi.fde(cie, TEXT + 16, 16, advance_loc(4) + def_cfa_offset(16) + offset(x30, 1))
+    cfi.fde(cie, TEXT + 32, 16, b"")
+    cfi.fde(cie, TEXT + 48, 16, b"\x3f")  # no such instruction
+    made = module(cfi=cfi, machine=AARCH64.machine)
+
+    def at(vaddr):
+        return EhFrameStepper().row_at(frame(vaddr), made, AARCH64)
+
+    assert at(TEXT) == at(TEXT + 4)
+    assert at(TEXT).registers == ((sp, Rule(CFA, 16, deref=False)),)
+    for usual in (TEXT + 16, TEXT + 32):
+        assert (at(usual).ra, at(usual).registers) == (Rule(x30, 0, deref=False), ())
 
 
 @pytest.mark.parametrize("expression", [b"\x9c", b"\x22"])

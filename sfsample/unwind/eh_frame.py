@@ -6,7 +6,7 @@ any other is unknown.  A damaged FDE is "not mine", and its module says so in `p
 
 from sfsample.arch import Arch
 from sfsample.errors import FormatError
-from sfsample.formats.eh_frame import CfiRow, CfiRule, EhFrame
+from sfsample.formats.eh_frame import CfiRow, CfiRule, EhFrame, Held
 from sfsample.model import CFA, Found, Frame, Rule
 from sfsample.modules.module import Module
 from sfsample.unwind.row import UnwindRow
@@ -49,7 +49,28 @@ def _row_at(table: EhFrame | None, frame: Frame, module: Module, arch: Arch) -> 
     except FormatError as damage:
         module.lose(damage)
         return None
-    return None if held is None else to_row(held.row, arch)
+    return None if held is None else to_row(_late(table, held) or held.row, arch)
+
+
+def _late(table: EhFrame, held: Held) -> CfiRow | None:
+    """Return the next row where that says what its caller had pushed, and so what held here already.
+
+    glibc's _dl_runtime_resolve on AArch64 is told of the words that its stub has pushed one instruction late.
+    """
+    if held.row.ra_register in held.row.rules:
+        return None
+    try:
+        following = table.held_at(held.end)
+    except FormatError:  # somebody else's, who will say so
+        return None
+    is_late = following is not None and following.row.cfa == held.row.cfa and _is_pushed_before(following.row)
+    return following.row if following and is_late else None
+
+
+def _is_pushed_before(row: CfiRow) -> bool:
+    """Whether the return address lies at the CFA or above: the function itself has not put it there."""
+    ra = row.rules.get(row.ra_register)
+    return ra is not None and ra.kind == "offset" and ra.value >= 0 and not row.signal
 
 
 def to_row(row: CfiRow, arch: Arch) -> UnwindRow:
@@ -63,10 +84,10 @@ def to_row(row: CfiRow, arch: Arch) -> UnwindRow:
         translated = _rule(number, rule)
         if translated is not None and number != row.ra_register:
             registers.append((number, translated))
-    ra = row.rules.get(row.ra_register)
-    if ra is not None and ra.kind == "offset" and ra.value >= 0 and not row.signal:
+    if _is_pushed_before(row):
         # glibc's _dl_runtime_resolve on AArch64: its table leaves out the two words that the stub has pushed
-        registers.append((arch.sp, Rule(CFA, ra.value + 8, deref=False)))
+        above = row.rules[row.ra_register].value + 8
+        registers.append((arch.sp, Rule(CFA, above, deref=False)))
     return UnwindRow(
         cfa, _return_address(row), tuple(registers), tuple(kept), signal=row.signal, mangled=row.ra_signed
     )

@@ -149,11 +149,6 @@ def function(wrong: Wrong, pc: int) -> str:
     return symbol.name if symbol else ""
 
 
-def is_resolver(wrong: Wrong) -> bool:
-    first_two = bytes.fromhex("5f2403d5e827b3a9")  # bti c; stp x8, x9, [sp, #-208]!
-    return wrong.target.read(wrong.truth[0][0], len(first_two)) == first_two
-
-
 EXCEPTIONS: dict[str, Callable[[Wrong], bool]] = {
     # as on x86-64: AArch64's longjmp and setcontext describe the place that they jump to as their caller
     "jumping": is_jumping,
@@ -163,14 +158,11 @@ EXCEPTIONS: dict[str, Callable[[Wrong], bool]] = {
     # AArch64's swapcontext puts the address of its own end there (unless control stacks are guarded), and is
     # come back to at that place, which nobody has seen it called from
     "swapcontext": is_in_swapcontext,
-    # the table of AArch64's _dl_runtime_resolve is an instruction late
-    "resolver": is_resolver,
 }
 EXPECTED = {
     (S390X, "contexts"): {"start_context"},
-    **{(AARCH64, scenario): {"resolver"} for scenario in ("lazy", "raised", "threads")},
-    (AARCH64, "longjmp"): {"resolver", "jumping"},
-    (AARCH64, "contexts"): {"resolver", *EXCEPTIONS},
+    (AARCH64, "longjmp"): {"jumping"},
+    (AARCH64, "contexts"): {*EXCEPTIONS},
 }
 
 
