@@ -219,6 +219,12 @@ def test_times_of_calls() -> None:
     assert call("nanosleep", 0x10, a10=seconds(2.5)).asked_s == 2.5
     relative = call("clock_nanosleep", 1, 0, 0x10, a10=seconds(7))
     assert (relative.asked_s, relative.left_s) == (7, None)
+    both = Fake(a10=seconds(7), a20=seconds(5))
+    for name, args in (("clock_nanosleep", (1, 0, 0x10, 0x20)), ("nanosleep", (0x10, 0x20))):
+        again = Syscall(0, args, again=True)
+        assert decode(again, name, both).asked_s == 5, "what was left when it was stopped"
+        untold = again._replace(args=(*args[:-1], 0))
+        assert decode(untold, name, both).asked_s is None
     absolute = call("clock_nanosleep", 1, 1, 0x10, a10=seconds(57))
     assert (absolute.asked_s, absolute.left_s) == (None, 7)
     assert call("futex", 0x99, 0x189, 0, 0x10, a10=seconds(1003)).left_s == 3, "an instant of the wall clock"

@@ -159,10 +159,13 @@ def _futex(call: Call, look: Look) -> Call:
 
 
 def _sleep(call: Call, look: Look) -> Call:
+    """Look up the length, or what the kernel says that is left of it when it carries on after a stop."""
     if call.name == "nanosleep":
-        return _length_at(call, look, call.syscall.args[0])
-    clock, flags, at = call.syscall.args[:3]
-    return _instant_at(call, look, at, clock) if flags & _ABSOLUTE else _length_at(call, look, at)
+        return _length_at(call, look, call.syscall.args[call.syscall.again])
+    clock, flags, asked, left = call.syscall.args[:4]
+    if flags & _ABSOLUTE:
+        return _instant_at(call, look, asked, clock)
+    return _length_at(call, look, left if call.syscall.again else asked)
 
 
 def _child(call: Call, _look: Look) -> Call:

@@ -12,6 +12,11 @@ def syscall_name(number: int) -> str | None:
     return _names().get(number)
 
 
+def syscall_number(name: str) -> int | None:
+    """Return the number, or None for a name that the table does not have."""
+    return next((number for number, known in _names().items() if known == name), None)
+
+
 @cache
 def _names() -> dict[int, str]:
     return _of_python_ptrace(os.uname().machine) or _of_s390x()

@@ -15,17 +15,22 @@ from typing import NamedTuple
 from sfsample.model import parse_counters
 from sfsample.target.kernel_stack import kernel_stack
 from sfsample.target.procfs import ProcFs
+from sfsample.target.restart import number_made
 
 _EXEC_START = re.compile(rb"se\.exec_start\s*:\s*(\d+\.\d+)")
 
 
 class Syscall(NamedTuple):
-    """The system call that a thread is in, and where it entered it."""
+    """The system call that a thread is in, and where it entered it.
+
+    `again`: it was interrupted, and the kernel carries on with it.
+    """
 
     number: int
     args: tuple[int, ...]
     sp: int = 0
     pc: int = 0
+    again: bool = False
 
 
 class LastRan(NamedTuple):
@@ -63,7 +68,8 @@ class FactReader:
 
     def facts(self, tid: int) -> ThreadFacts:
         """Read everything about one thread."""
-        return ThreadFacts(self.usage(tid), self._last_ran(tid), self._syscall(tid), self._wchan(tid),
+        wchan = self._wchan(tid)
+        return ThreadFacts(self.usage(tid), self._last_ran(tid), self._syscall(tid, wchan), wchan,
                            kernel_stack(self._proc, tid) or ())  # fmt: skip
 
     def usage(self, tid: int) -> Usage:
@@ -71,13 +77,14 @@ class FactReader:
         counted = parse_counters(self._proc.task(tid, "schedstat"))
         return Usage(*counted) if counted else Usage(None, None, None)
 
-    def _syscall(self, tid: int) -> Syscall | None:
+    def _syscall(self, tid: int, wchan: str | None) -> Syscall | None:
         """Parse "running", "-1 SP PC" or "NR ARG*6 SP PC"."""
         fields = (self._proc.task(tid, "syscall") or b"").split()
         if len(fields) != 9 or fields[0] == b"-1":
             return None
-        *args, sp, pc = (int(field, 16) for field in fields[1:])
-        return Syscall(int(fields[0]), tuple(args), sp, pc)
+        number, (*args, sp, pc) = int(fields[0]), (int(field, 16) for field in fields[1:])
+        made = number_made(number, args, wchan)
+        return Syscall(made, tuple(args), sp, pc, again=made != number)
 
     def _wchan(self, tid: int) -> str | None:
         text = (self._proc.read(f"task/{tid}/wchan") or b"").decode("ascii", "replace")

@@ -8,6 +8,7 @@ import fcntl
 import os
 import pty
 import re
+import signal
 import socket
 import struct
 import subprocess
@@ -63,8 +64,13 @@ def test_two_threads_take_two_mutexes_in_opposite_order(hangs: Path) -> None:
         )
 
 
-def test_a_deadlock_that_a_time_out_will_end(hangs: Path) -> None:
+@pytest.mark.parametrize("stopped", [False, True], ids=["", "stopped-before"])
+def test_a_deadlock_that_a_time_out_will_end(hangs: Path, stopped: bool) -> None:
     with hung(hangs, "timed", futex=3) as target:
+        if stopped:  # then the kernel says that it is in another system call
+            target.stop_and_wait()
+            target.signal(signal.SIGCONT)
+            wait_for_calls(target.pid, futex=2, restart_syscall=1)
         seen = Seen(target.pid)
         debit, patient = (names(target.pid)[name] for name in ("debit", "patient"))
         assert seen.kinds[0] == "deadlock"

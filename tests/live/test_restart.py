@@ -13,6 +13,8 @@ from sfsample.arch import AMD64
 from sfsample.model import Capture
 from sfsample.target.live import LiveProcess
 from sfsample.target.own_thread import OwnThread
+from sfsample.target.procfs import ProcFs
+from sfsample.target.thread_facts import FactReader
 from tests.live.recording import record_samples
 from tests.live.sleepers import CALLS
 from tests.live.targets import ARCH, Target, started, status, tids, wait_until
@@ -27,6 +29,10 @@ FAIL = {
 # restarted as well, but not listed: a socket can have a time limit, an open can wait for a driver; and
 # python-ptrace has no name for the last one
 UNLISTED = {"recvfrom", "accept", "open_fifo", "futex_waitv"}
+# those whose time-out the kernel keeps
+AGAIN = {
+    "poll", "poll_timeout", "nanosleep", "clock_nanosleep", "futex_timeout", "futex_bitset",
+} & CALLS.keys()  # fmt: skip
 
 
 def short(name: str) -> str:
@@ -68,6 +74,21 @@ def test_which_system_calls_notice_a_stop():
     assert returned == FAIL
     unharmed = {name for name, restarts in said.items() if restarts}
     assert unharmed == {short(name) for name in CALLS.keys() - FAIL - UNLISTED}
+
+
+def test_a_call_that_the_kernel_carries_on_with_is_told_as_it_was_made():
+    """Some calls become restart_syscall(2) when they are stopped."""
+    with started([sys.executable, SLEEPERS, "{fd}", *(CALLS.keys() - FAIL)]) as target:
+        sleepers = ready(target)
+        proc = ProcFs(target.pid)
+        before = {name: FactReader(proc).facts(tid).syscall for name, tid in sleepers.items()}
+        stop_all(target.pid, sleepers)
+        after = {name: FactReader(proc).facts(tid).syscall for name, tid in sleepers.items()}
+        proc.close()
+        target.assert_unharmed()
+
+    assert {name for name, call in after.items() if call.again} == AGAIN
+    assert {name: call._replace(again=False) for name, call in after.items()} == before
 
 
 @pytest.mark.parametrize("how", ["record", "dump"])
