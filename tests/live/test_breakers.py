@@ -23,13 +23,13 @@ from tests.live.targets import ARCH, fixture, running, states, wait_until
 pytestmark = [pytest.mark.live]
 needs_gcc = pytest.mark.skipif(shutil.which("gcc") is None, reason="no gcc to build the target with")
 
-PLUGIN = """
+# of a loop: for longer than a look takes, which is long where all is emulated
+TURNS = 20_000_000 if ARCH is AMD64 else 500_000_000
+PLUGIN = f"""
 static volatile long n;
-__attribute__((noinline)) void NAME_burn(void) { for (long i = 0; i < TIMES; i++) n++; }
-void entry(void) { NAME_burn(); __asm__ volatile(""); }
-""".replace(
-    "TIMES", "20000000" if ARCH is AMD64 else "500000000"
-)  # a look takes longer where all is emulated
+__attribute__((noinline)) void NAME_burn(void) {{ for (long i = 0; i < {TURNS}; i++) n++; }}
+void entry(void) {{ NAME_burn(); __asm__ volatile(""); }}
+"""
 HOST = """
 #include <dlfcn.h>
 #include <stdio.h>

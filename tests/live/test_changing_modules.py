@@ -9,8 +9,9 @@ import re
 import pytest
 
 import sfsample
+from sfsample.profile import Profile
 from tests.live.recording import record_samples
-from tests.live.test_breakers import HOST, compile_c, needs_gcc, started
+from tests.live.test_breakers import HOST, TURNS, compile_c, needs_gcc, started
 
 pytestmark = [pytest.mark.live, needs_gcc]
 
@@ -20,10 +21,10 @@ static volatile long n;
 __attribute__((noinline)) void NAME_burn(void)
 {
     volatile char frame[SIZE];
-    for (long i = 0; i < 20000000; i++) n += frame[0] = 1;
+    for (long i = 0; i < TURNS; i++) n += frame[0] = 1;
 }
 void entry(void) { volatile char frame[SIZE]; frame[0] = 1; NAME_burn(); __asm__ volatile(""); }
-"""
+""".replace("TURNS", str(TURNS))
 
 
 # gcc's crtbegin.o and crti.o have no tables
@@ -31,12 +32,18 @@ UNTABLED = r"(_init|_fini|frame_dummy|(de)?register_tm_clones|__do_global_dtors_
 IN_LIBRARY = re.compile(r";main;run_(a|b);entry(;\1_burn)?$")
 
 
+def in_both(profile: Profile) -> bool:
+    """Whether each of the two libraries has been seen."""
+    places = {place for key in profile.counts for place in key.locations}
+    return {"a.so", "b.so"} <= {place.module.path.rpartition("/")[2] for place in places if place.module}
+
+
 def test_a_row_does_not_outlive_its_library(tmp_path):
     for name, size in (("a", "24"), ("b", "100")):
         source = PLUGIN.replace("NAME", name).replace("SIZE", size)
         compile_c(tmp_path, f"{name}.so", source, "-shared", "-fPIC", "-fno-stack-protector")
     with started(compile_c(tmp_path, "host", HOST, "-ldl")) as process:
-        profile = record_samples(process.pid, 150, rate=99)
+        profile = record_samples(process.pid, 150, rate=99, until=in_both)
     lines = sfsample.folded(profile).splitlines()
     stacks = [line.rpartition(" ")[0] for line in lines]
     cut_short = [stack for stack in stacks if "[truncated" in stack]
@@ -47,10 +54,10 @@ def test_a_row_does_not_outlive_its_library(tmp_path):
 
 
 # These have frames of the same size, too, and one caller: their outer frames are equal.
-TWIN = """
+TWIN = f"""
 static volatile long n;
-__attribute__((noinline)) void NAME_burn(void) { for (long i = 0; i < 4000000; i++) n++; }
-void NAME_entry(void) { NAME_burn(); __asm__ volatile(""); }
+__attribute__((noinline)) void NAME_burn(void) {{ for (long i = 0; i < {TURNS // 5}; i++) n++; }}
+void NAME_entry(void) {{ NAME_burn(); __asm__ volatile(""); }}
 """
 TWINS = """
 #include <dlfcn.h>
@@ -71,7 +78,7 @@ def test_a_caller_does_not_outlive_its_library(tmp_path):
     for name in "ab":
         compile_c(tmp_path, f"{name}.so", TWIN.replace("NAME", name), "-shared", "-fPIC")
     with started(compile_c(tmp_path, "twins", TWINS, "-ldl")) as process:
-        profile = record_samples(process.pid, 80, rate=250)
+        profile = record_samples(process.pid, 80, rate=250, until=in_both)
     stacks = [line.rpartition(" ")[0] for line in sfsample.folded(profile).splitlines()]
     assert {stack.partition(";main;")[2] for stack in stacks if stack.endswith("_burn")} == {
         "a_entry;a_burn", "b_entry;b_burn"}  # fmt: skip
