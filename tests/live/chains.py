@@ -17,7 +17,7 @@ from sfsample.model import Found, StopReason
 from sfsample.modules.module import Module
 from sfsample.profile import Profile, StackKey
 from sfsample.symbolize.symbolizer import Symbolizer
-from tests.live.targets import ARCH, fixture
+from tests.live.targets import ARCH, HANG_S, fixture
 
 _GENERATED = Found.CODE if ARCH is AMD64 else Found.FRAME_POINTER
 _STEPPERS = {"<signal>": Found.SIGNAL_FRAME, "<null>": Found.NULL_CALL, "<jit>": _GENERATED}
@@ -49,7 +49,8 @@ class Place(NamedTuple):
 @cache
 def listed(program: str) -> dict[str, list[list[Token]]]:
     """scenario -> one chain for each kind of thread, outermost function first."""
-    text = subprocess.run([program, "list"], check=True, capture_output=True, text=True, timeout=30).stdout
+    words = (program, "list")
+    text = subprocess.run(words, check=True, capture_output=True, text=True, timeout=HANG_S).stdout
     chains = {}
     for line in text.splitlines():
         scenario, _, kinds = line.partition("\t")

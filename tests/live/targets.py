@@ -142,9 +142,9 @@ def assert_untraced(pid: int, *, stopped: bool = False) -> None:
     """Nobody traces a thread of it now, and none is left stopped (the kernel may need an instant)."""
     assert tracers(pid) == set()
     if stopped:
-        wait_until(lambda: states(pid) == {"T"}, f"every thread of {pid} job-stopped again", 5)
+        wait_until(lambda: states(pid) == {"T"}, f"every thread of {pid} job-stopped again")
     else:
-        wait_until(lambda: not states(pid) & {"t", "T"}, f"no thread of {pid} stopped", 5)
+        wait_until(lambda: not states(pid) & {"t", "T"}, f"no thread of {pid} stopped")
 
 
 def fixture(generation: str, binary: str = "target") -> Path:

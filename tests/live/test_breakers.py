@@ -18,7 +18,7 @@ import pytest
 import sfsample
 from sfsample.arch import AMD64
 from tests.live.recording import record_samples
-from tests.live.targets import ARCH, fixture, running, states, wait_until
+from tests.live.targets import ARCH, HANG_S, fixture, running, states, wait_until
 
 pytestmark = [pytest.mark.live]
 needs_gcc = pytest.mark.skipif(shutil.which("gcc") is None, reason="no gcc to build the target with")
@@ -122,7 +122,7 @@ def test_ctrl_z_suspends_the_sampler_and_not_the_target():
                 sampler.send_signal(signal.SIGCONT)
                 wait_until(lambda: _state(sampler.pid) != "T", "the sampler goes on")
             sampler.send_signal(signal.SIGINT)
-            assert sampler.wait(30) == 0
+            assert sampler.wait(HANG_S) == 0
         finally:
             sampler.kill()
             sampler.wait()

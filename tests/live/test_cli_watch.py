@@ -23,7 +23,7 @@ from sfsample.cli.options import parse
 from sfsample.cli.values import FORMATS, format_of
 from sfsample.target.process import start_time
 from tests.live.cli_runner import begun, ended, parse_folded, sfsample, wait_until_sampled
-from tests.live.targets import Target, fixture, running, wait_until
+from tests.live.targets import HANG_S, Target, fixture, running, wait_until
 from tests.live.test_cli_errors import unused_pid
 
 pytestmark = pytest.mark.live
@@ -187,7 +187,7 @@ def test_a_name_that_nothing_has_is_told_and_waited_for(tmp_path: Path) -> None:
         lines = [child.stderr.readline() for _ in range(4)]  # two slots, two lines each
         assert child.poll() is None
         child.send_signal(signal.SIGTERM)
-        assert child.wait(30) == 0
+        assert child.wait(HANG_S) == 0
     assert lines[0] == lines[2] == b"sfsample: no such process: nothing is called nothing is called so\n"
     assert os.listdir(tmp_path) == []
 
@@ -210,7 +210,7 @@ def test_one_process_of_two_may_end(leaf: Target, tmp_path: Path) -> None:
         with begun(*words, "--mode", "wall", "--output-dir", tmp_path) as child:
             wait_for_slices(tmp_path, 1)
             other.process.kill()
-            other.process.wait(30)
+            other.process.wait(HANG_S)
             wait_for_slices(tmp_path, len(slices(tmp_path)) + 2)
             *_, last = slices(tmp_path)  # a whole one; the signal cuts the next short
             child.send_signal(signal.SIGTERM)

@@ -16,7 +16,17 @@ from sfsample.profile import Profile, StackKey
 from sfsample.target.syscalls import syscall_name
 from tests.live.chains import Checker, listed, own_names
 from tests.live.recording import record_samples
-from tests.live.targets import GENERATIONS, fixture, running, started, states, status, tids, wait_until
+from tests.live.targets import (
+    GENERATIONS,
+    HANG_S,
+    fixture,
+    running,
+    started,
+    states,
+    status,
+    tids,
+    wait_until,
+)
 
 pytestmark = pytest.mark.live
 
@@ -212,7 +222,7 @@ def test_the_target_ends_while_recording():
         assert profile.stats.ended_by == "target"
         assert profile.stats.samples >= 5
         Checker(program).check(profile, {target.pid: listed(program)["exit"]}, labels=False)
-        target.process.wait(30)
+        target.process.wait(HANG_S)
 
 
 @pytest.mark.parametrize("rate", [200, 5000])
@@ -261,7 +271,7 @@ def test_nothing_there():
         wait_until(lambda: states(target.pid) == {"Z"}, "it is a zombie")
         with pytest.raises(sfsample.NoSuchProcess, match="zombie"):
             sfsample.record(target.pid, 1)
-        target.process.wait(30)
+        target.process.wait(HANG_S)
         with pytest.raises(sfsample.NoSuchProcess):
             sfsample.record(target.pid, 1)
         with pytest.raises(sfsample.NoSuchProcess):

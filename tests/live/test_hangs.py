@@ -21,7 +21,7 @@ import pytest
 from sfsample.arch import AARCH64
 from tests.live.cli_runner import sfsample
 from tests.live.hanging import Seen, build, find, hung, names, wait_for_calls
-from tests.live.targets import ARCH, fixture, running, status
+from tests.live.targets import ARCH, HANG_S, fixture, running, status
 
 pytestmark = pytest.mark.live
 TIME = r"for [0-9.]+ s"
@@ -210,7 +210,7 @@ def core(tmp_path: Path) -> Callable[[int], str]:
 
     def verdict(pid: int) -> str:
         path = tmp_path / "core"
-        subprocess.run(["gcore", "-o", path, str(pid)], check=True, capture_output=True, timeout=120)
+        subprocess.run(["gcore", "-o", path, str(pid)], check=True, capture_output=True, timeout=4 * HANG_S)
         done = sfsample("dump", "--core", f"{path}.{pid}")
         assert done.code == 0, done.err
         return re.sub(r"\n {5}|\n {3}(?!-)", " ", done.out.decode().partition("\n\n")[0])

@@ -17,6 +17,7 @@ from sfsample.target.live import LiveProcess
 from tests.live.chains import Checker, listed
 from tests.live.recording import record_samples
 from tests.live.targets import (
+    HANG_S,
     assert_untraced,
     first_line,
     fixture,
@@ -65,8 +66,8 @@ def test_killed_at_any_instant():
                     time.sleep(rng.uniform(0, 0.02))
                     wait_for_tracer(target.pid, child.pid)
                 child.kill()
-                assert child.wait(30) == -signal.SIGKILL
-            wait_until(lambda: not tracers(target.pid), "untraced", 5)
+                assert child.wait(HANG_S) == -signal.SIGKILL
+            wait_until(lambda: not tracers(target.pid), "untraced")
             target.assert_unharmed()
         chains = listed(program)[scenario]
         profile = record_samples(target.pid, 20)
@@ -80,7 +81,7 @@ def test_told_to_stop_at_any_instant(number):
             with sampler(target.pid, "-r", "1000", "--mode", "wall", "-o", "/dev/null") as child:
                 wait_for_tracer(target.pid, child.pid)
                 child.send_signal(number)
-                assert child.wait(30) == 0, child.stderr.read()
+                assert child.wait(HANG_S) == 0, child.stderr.read()
             target.assert_unharmed()
 
 
@@ -92,7 +93,7 @@ def test_ctrl_c_in_a_program_that_uses_the_library(mode):
             with python(LIBRARY, target.pid, 2000, mode) as child:
                 wait_for_tracer(target.pid, child.pid)
                 child.send_signal(signal.SIGINT)
-                assert child.wait(30) == -signal.SIGINT
+                assert child.wait(HANG_S) == -signal.SIGINT
                 assert b"KeyboardInterrupt" in child.stderr.read()
             target.assert_unharmed()
 
@@ -177,7 +178,7 @@ def test_two_samplers_at_once():
             assert refused
             assert other.poll() is None
             other.send_signal(signal.SIGINT)
-            assert other.wait(30) == 0
+            assert other.wait(HANG_S) == 0
         target.assert_unharmed()
         record_samples(target.pid, 5)
 
@@ -194,8 +195,8 @@ def test_somebody_else_traces_it(mode):
             assert refusal.value.exit_code == 4
             assert tracers(target.pid) == {other.pid}
             other.kill()
-            other.wait(30)
-        wait_until(lambda: not tracers(target.pid), "untraced", 5)
+            other.wait(HANG_S)
+        wait_until(lambda: not tracers(target.pid), "untraced")
 
 
 def test_somebody_else_holds_it():
@@ -210,5 +211,5 @@ def test_somebody_else_holds_it():
             assert (thread.state, thread.capture) == ("t", "read")
             assert (tracers(target.pid), states(target.pid)) == ({other.pid}, {"t"})
             other.kill()
-            other.wait(30)
-        wait_until(lambda: not tracers(target.pid), "untraced", 5)
+            other.wait(HANG_S)
+        wait_until(lambda: not tracers(target.pid), "untraced")

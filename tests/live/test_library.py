@@ -92,7 +92,7 @@ def test_several_processes():
 
 def test_one_of_several_ends():
     with running(fixture("v3"), "leaf") as one, running(fixture("v3"), "exit", 0, ends=True) as other:
-        other.process.wait(30)
+        other.process.wait(HANG_S)
         with pytest.raises(sfsample.NoSuchProcess) as refusal:
             sfsample.record([one.pid, other.pid], 0.5)
         assert refusal.value.pid == other.pid

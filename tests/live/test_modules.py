@@ -17,7 +17,7 @@ from sfsample.modules.maps import Mapping
 from sfsample.profile import Profile
 from tests.live.chains import Checker, listed
 from tests.live.recording import record_samples
-from tests.live.targets import GENERATIONS, Target, fixture, running, wait_until
+from tests.live.targets import GENERATIONS, HANG_S, Target, fixture, running, wait_until
 
 pytestmark = pytest.mark.live
 
@@ -199,7 +199,7 @@ def test_a_file_behind_another(tmp_path, hidden):
         enter = ["nsenter", "--target", str(target.pid), "--mount"]
         other = fixture(GENERATIONS[0], "workload")
         subprocess.run(
-            [*enter, "mount", "--bind", str(other), str(path.with_name(hidden))], check=True, timeout=30
+            [*enter, "mount", "--bind", str(other), str(path.with_name(hidden))], check=True, timeout=HANG_S
         )
         check(record_samples(target.pid), path, "library", target)
 
@@ -213,6 +213,6 @@ def test_a_file_system_that_is_gone(tmp_path):
     path = tmp_path / "v3" / "target-static"
     with running(path, "deep", wrapper=unshared("sh", "-c", script)) as target:
         enter = ["nsenter", "--target", str(target.pid), "--mount"]
-        subprocess.run([*enter, "umount", "--lazy", str(tmp_path / "v3")], check=True, timeout=30)
+        subprocess.run([*enter, "umount", "--lazy", str(tmp_path / "v3")], check=True, timeout=HANG_S)
         wait_until(lambda: not os.path.exists(f"/proc/{target.pid}/root{path}"), "the mount is gone")
         check(record_samples(target.pid), Path("/v3/target-static"), "deep", target)
