@@ -1,9 +1,10 @@
 """Packages of any Debian release and architecture: fetched and unpacked under a directory, never installed.
 
 Law: nothing of this machine's package database is read or changed but the address of the mirror that its apt
-uses.  A directory that was filled is complete or absent (`filling`).
+uses.  A directory that was filled is complete or absent, whoever else fills it (`filling`).
 """
 
+import fcntl
 import os
 import re
 import shutil
@@ -30,13 +31,16 @@ def run(*command: str | Path, cwd: Path | None = None, environment: dict[str, st
 
 
 def filling(root: Path) -> Iterator[Path]:
-    """Yield `root`, empty, if it was not filled before; then it is."""
-    if not (root / "complete").exists():
-        print(f"preparing {root.name}", file=sys.stderr, flush=True)
-        shutil.rmtree(root, ignore_errors=True)
-        root.mkdir(parents=True)
-        yield root
-        (root / "complete").touch()
+    """Yield `root`, empty, if it was not filled before; then it is.  Who comes second waits for the first."""
+    root.parent.mkdir(parents=True, exist_ok=True)
+    with root.with_name(f"{root.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (root / "complete").exists():
+            print(f"preparing {root.name}", file=sys.stderr, flush=True)
+            shutil.rmtree(root, ignore_errors=True)
+            root.mkdir()
+            yield root
+            (root / "complete").touch()
 
 
 def mirror() -> str:
