@@ -2,7 +2,8 @@
 
 Law: registers, the bytes of its stack, where what is mapped, and which files those are (build-ids); no other
 memory of the process, except code of frames that is in no file: the vdso, and some bytes of what was
-generated.  The text is foreign when it is read: whatever is wrong with it is one `FormatError`.
+generated.  A walk that ended too early may have missed the vdso (handlers return to it on some machines), so
+it is kept then, too.  The text is foreign when it is read: whatever is wrong with it is one `FormatError`.
 """
 
 import json
@@ -16,7 +17,7 @@ from zlib import error as zlib_error
 from sfsample.arch import ARCHES, Arch
 from sfsample.errors import FormatError
 from sfsample.memory import BytesMemory, Memory, PiecewiseMemory
-from sfsample.model import Stack, ThreadSnapshot
+from sfsample.model import Stack, StopReason, ThreadSnapshot
 from sfsample.modules.index import ModuleIndex
 from sfsample.modules.maps import Mapping, maps_line, parse_maps
 from sfsample.modules.module import Module
@@ -77,12 +78,13 @@ def save(process: str, snapshot: ThreadSnapshot, stack: Stack, index: ModuleInde
     vdso = images.pop((VDSO, 0), None)
     owners = [index.find(frame.lookup_pc) for frame in stack.frames]
     generated = [frame.pc for frame, owner in zip(stack.frames, owners, strict=True) if owner is None]
-    in_vdso = any(owner and owner.path == VDSO for owner in owners)
+    incomplete = stack.stop_reason is not StopReason.OUTERMOST
+    wants_vdso = incomplete or any(owner and owner.path == VDSO for owner in owners)
     return SavedStack(
         process, snapshot.tid, snapshot.arch, dict(snapshot.registers), pieces, snapshot.bounded or cut,
         tuple(m for m in index.mappings if m.executable or _holds(m, pieces)),
         tuple(identify(module) for module in images.values()),
-        bytes(vdso.image.data) if in_vdso and vdso else b"",
+        bytes(vdso.image.data) if wants_vdso and vdso else b"",
         tuple((pc, data) for pc in dict.fromkeys(generated) if (data := index.code(pc, _CODE))),
         str(stack.stop_reason), stack.stopped_at or "", tuple((f.pc, str(f.found)) for f in stack.frames),
     )  # fmt: skip

@@ -49,7 +49,7 @@ CHOSEN = {
     "names": ["where_a_sleeping_thread_is_in_the_kernel"],
     "pause_ends": ["exec_in_another_thread_does_not_wait_for_us"],
     "peers": ["the_other_end_of_a_pipe_that_is_watched_is_named"],
-    "replay": ["the_command"],
+    "replay": ["the_same_walk[truncated-signal-main]"],
     "resources": ["a_refused_recording_gives_back_its_files"],
     "restart": ["which_system_calls_notice_a_stop"],
     "search": ["a_thread_that_is_stopped_already_is_asked"],

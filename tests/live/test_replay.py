@@ -42,6 +42,7 @@ def test_the_same_walk(scenario, steppers):
 
     assert found.stack == stack
     assert (stack.stop_reason is StopReason.OUTERMOST) == (steppers is DEFAULT_STEPPERS)
+    assert saved.vdso or stack.stop_reason is StopReason.OUTERMOST  # where the other half may go on
     assert replay(saved).stack.stop_reason is StopReason.OUTERMOST
 
 
@@ -80,9 +81,9 @@ def test_the_command_says_what_is_missing(tmp_path, capsys):
 
 
 def recorded_bad(target, directory):
-    """Record for a moment; whether that has kept a stack (a busy machine may give it no sample)."""
+    """Record for a moment, which may be too short for a sample; whether that has kept a stack."""
     flags = ["-d", "0.2", "--unwind", "sframe", "--save-bad", str(directory), "-o", os.devnull]
-    assert main(["record", "-p", str(target.pid), *flags]) == 0
+    assert main(["record", "-p", str(target.pid), *flags]) in (0, 1)
     return [*directory.iterdir()]
 
 
