@@ -8,10 +8,11 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from tests.live.targets import HANG_S, status, wait_until
 
+DURATIONS = (1, 2, 4, 8, 16, 32)
 COMMAND = [sys.executable, "-m", "sfsample"]
 NOBODY = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
 
@@ -56,6 +57,15 @@ def sfsample(*words: object, wrapper: tuple[str, ...] | list[str] = (), **option
     command = [*wrapper, *COMMAND, *map(str, words)]
     done = subprocess.run(command, stdin=subprocess.DEVNULL, timeout=HANG_S, check=False, **streams)  # type: ignore[call-overload]
     return Done(done.returncode, done.stdout or b"", done.stderr or b"")
+
+
+def sampled(*words: object, enough: Callable[[Done], object] = Done.stacks, **options: object) -> Done:
+    """Record for a second; again, and for longer, until that was enough: when busy, it may give no sample."""
+    for seconds in DURATIONS:
+        done = sfsample(*words, "-d", seconds, **options)
+        if enough(done):
+            break
+    return done
 
 
 @contextlib.contextmanager

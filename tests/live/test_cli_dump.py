@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from tests.live.cli_runner import sfsample
+from tests.live.cli_runner import sampled, sfsample
 from tests.live.targets import ARCH, Target, first_line, fixture, python, running, status, tids, wait_until
 from tests.live.test_cli_errors import TRACE, unused_pid
 
@@ -272,10 +272,11 @@ def test_a_thread_in_uninterruptible_sleep() -> None:
         (process,) = dump("-p", target.pid)["processes"]
         (thread,) = process["threads"]
         assert (thread["state"], thread["capture"], thread["stop_ns"]) == ("D", "read", None)
-        recorded = sfsample("-p", target.pid, "-d", "1s", "--mode", "wall", "--stats", "/dev/null")
+        recorded = sampled("-p", target.pid, "--mode", "wall", "--stats", "/dev/null")
         assert recorded.code == 0
         assert any("100 % reached the outermost frame" in line for line in recorded.err)
-        assert sfsample("-p", target.pid, "-d", "1s").code == 0, "in cpu mode it is idle"
+        idle = sampled("-p", target.pid, enough=lambda done: done.code == 0)
+        assert idle.code == 0, "in cpu mode it is idle"
 
 
 # -- hostile names
@@ -316,7 +317,7 @@ def test_hostile_names_in_folded_stacks_and_summaries(
     hostile: "subprocess.Popen[bytes]", tmp_path: Path
 ) -> None:
     for flags in (["-t"], ["-v"], ["--stats", "-"]):
-        done = sfsample("-p", hostile.pid, "-d", "1s", *flags)
+        done = sampled("-p", hostile.pid, *flags)
         assert done.code == 0
         for stack in done.stacks():
             assert stack.startswith("e?[31mv?:")

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.live.cli_runner import COMMAND, NOBODY, is_root, sfsample
+from tests.live.cli_runner import COMMAND, NOBODY, is_root, sampled, sfsample
 from tests.live.targets import HANG_S, Target, first_line, fixture, python, running, status, tids, wait_until
 
 pytestmark = pytest.mark.live
@@ -165,7 +165,7 @@ def beside(code: str, wrapper: list[str]) -> Iterator[int]:
 def test_a_process_that_is_not_dumpable() -> None:
     wrapper = NOBODY if is_root() else []
     with beside(SPIN, wrapper) as pid:
-        assert sfsample("-p", pid, "-d", "1s", wrapper=wrapper).code == 0, "our own can be sampled"
+        assert sampled("-p", pid, wrapper=wrapper).code == 0, "our own can be sampled"
     with beside(HIDE + SPIN, wrapper) as pid:
         text = sfsample("-p", pid, "-d", "1s", wrapper=wrapper).refused(4)
         assert "it is not dumpable" in text
@@ -204,7 +204,7 @@ def test_a_process_of_an_outer_user_namespace(leaf: Target) -> None:
     text = sfsample("-p", leaf.pid, "-d", "100ms", wrapper=["unshare", "-U", "-r"]).refused(4)
     assert "it runs in another user namespace" in text
     with running(fixture("v3"), "leaf", wrapper=("unshare", "-U", "-r")) as inner:
-        assert bool(sfsample("-p", inner.pid, "-d", "1s").stacks()) or not is_root()
+        assert not is_root() or sampled("-p", inner.pid).stacks()
 
 
 # -- files
@@ -236,7 +236,8 @@ def test_a_file_or_directory_that_is_not_ours(tmp_path: Path) -> None:
         for name in ("file", "new", "open/file", "sticky/file"):
             text = sfsample("-p", pid, "-d", "100ms", "-o", tmp_path / name, wrapper=NOBODY).refused(1)
             assert re.search("(Permission denied|Operation not permitted)", text)
-        assert sfsample("-p", pid, "-d", "1s", "-o", tmp_path / "open/new", wrapper=NOBODY).code == 0
+        words = ("-p", pid, "-o", tmp_path / "open/new")
+        assert sampled(*words, wrapper=NOBODY, enough=lambda done: done.code == 0).code == 0
         watch = ["watch", "-p", pid, "--output-dir", tmp_path / "closed"]
         assert "cannot write" in sfsample(*watch, wrapper=NOBODY).refused(1)
     assert (tmp_path / "file").read_text() == (tmp_path / "open/file").read_text() == "before"

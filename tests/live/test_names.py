@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.live.chains import needs_generated_code
-from tests.live.cli_runner import NOBODY, Done, begun, ended, is_root, sfsample
+from tests.live.cli_runner import NOBODY, Done, begun, ended, is_root, sampled, sfsample
 from tests.live.hanging import calls
 from tests.live.targets import HANG_S, LineReader, Target, fixture, running, wait_until
 
@@ -29,15 +29,6 @@ def may(*words: str) -> bool:
 
 ALONE = ("unshare", "--mount", "--propagation", "private", "--pid", "--fork", "--kill-child")
 alone = pytest.mark.skipif(not may(*ALONE), reason="may not make mount and pid namespaces (needs root)")
-
-
-def sampled(*words: object, least: int = 1, **options: object) -> Done:
-    """Record for a second, on a busy machine again and for longer, until there are samples."""
-    for doubled in range(6):
-        done = sfsample(*words, "-d", 1 << doubled, **options)
-        if sum(done.stacks().values()) >= least:
-            break
-    return done
 
 
 def generated_code(pid: int) -> int:
@@ -281,7 +272,7 @@ def test_node() -> None:
     with spoken(["node", "--perf-basic-prof", "-e", NODE]) as pid:
         path = TMP / f"perf-{pid}.map"
         wait_until(lambda: re.search(r" JS:\*fib ", path.read_text()), "fib is optimized")
-        done = sampled("-p", pid, least=20)
+        done = sampled("-p", pid, enough=lambda done: sum(done.stacks().values()) >= 20)
     frames = [frame for stack in done.stacks() for frame in stack.split(";")]
     assert any(re.fullmatch(r"JS:\*fib .*_\[j\]", frame) for frame in frames)
     assert not any("not the one that is mapped" in line for line in done.err)
