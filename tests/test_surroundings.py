@@ -185,6 +185,17 @@ def call(name: str | None, *args: int, **memory: bytes) -> Call:
     return decode(Syscall(0, (*args, *[0] * (6 - len(args)))), name, Fake(**memory))
 
 
+def test_socketcall_is_told_as_what_it_stands_for() -> None:
+    arguments = pack("=6Q", 5, 0x1000, 10, 0, 0, 0)
+    found = call("socketcall", 12, 0x5000, x5000=arguments)
+    assert (found.name, found.words) == ("recvfrom", ("5 <file5>",))
+    assert found.syscall.args == (5, 0x1000, 10, 0, 0, 0)
+    assert call("socketcall", 10, 0x5000, x5000=arguments[:32]).name == "recvfrom"
+    assert call("socketcall", 12, 0x6000, x5000=arguments).name == "socketcall", "it cannot be read"
+    assert call("socketcall", 12, 0x5000, x5000=arguments[:40]).name == "socketcall"
+    assert call("socketcall", 99, 0x5000, x5000=arguments).name == "socketcall"
+
+
 def seconds(value: float) -> bytes:
     return pack("=qq", int(value), int(value % 1 * 1e9))
 

@@ -83,7 +83,7 @@ def _call(thread: ThreadDump) -> dict[str, Any] | None:
     return {
         "number": thread.syscall.number,
         "name": call.name,
-        "args": [hex(argument) for argument in thread.syscall.args],
+        "args": [hex(argument) for argument in call.syscall.args],
         "refers_to": list(call.words),
         "fds": [{"fd": d.fd, "kind": d.kind, "text": d.text} for d in call.descriptors],
         "timeout_s": call.asked_s,

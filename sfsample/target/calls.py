@@ -2,14 +2,15 @@
 
 Law: one table says which argument is what; what it refers to is looked up while the process is there, and
 kept as words.  Arguments that tell a person nothing (buffers, sizes) are left out; the JSON has them all.
-What it refers to in memory is as this machine has it: no call of another one is decoded.
+What it refers to in memory is as this machine has it: no call of another one is decoded.  socketcall(2), by
+which libc on s390x asks for what concerns sockets, is told as the call that it stands for.
 
-Source: syscall(2) and the page of each call; <linux/futex.h>.
+Source: syscall(2) and the page of each call; <linux/futex.h>; <linux/net.h>.
 """
 
 import sys
 from collections.abc import Callable, Iterator
-from struct import Struct, error
+from struct import Struct, error, unpack
 from typing import NamedTuple, Protocol
 
 from sfsample.arch import ByteOrder
@@ -24,6 +25,12 @@ _FUTEX_REALTIME = 256
 _ABSOLUTE = 1
 _ANY_CHILD = (1 << 32) - 1
 _PAGE = 4096
+# by socketcall's first argument; those that may sleep.  The second: where the arguments are
+_SOCKET_CALLS = {
+    3: ("connect", 3), 5: ("accept", 3), 9: ("sendto", 4), 10: ("recvfrom", 4), 11: ("sendto", 6),
+    12: ("recvfrom", 6), 16: ("sendmsg", 3), 17: ("recvmsg", 3), 18: ("accept4", 4), 19: ("recvmmsg", 5),
+    20: ("sendmmsg", 4),
+}  # fmt: skip
 
 
 class Call(NamedTuple):
@@ -71,12 +78,21 @@ _PATHS = {"open": 0, "openat": 1, "openat2": 1, "stat": 0, "newfstatat": 1, "acc
 def decode(syscall: Syscall, name: str | None, look: Look) -> Call:
     """Look up what a system call refers to."""
     call = Call(syscall, name)
-    if name is None:
-        return call
     try:
-        return _DECODERS.get(name, _nothing)(call, look)
+        if name == "socketcall":
+            call = _stands_for(call, look)
+        return _DECODERS.get(call.name or "", _nothing)(call, look)
     except (error, OverflowError):  # its memory holds something else by now
         return call
+
+
+def _stands_for(call: Call, look: Look) -> Call:
+    """Return the call with the name and the arguments of what socketcall(2) does; its number stays."""
+    name, count = _SOCKET_CALLS.get(call.syscall.args[0], (None, 0))
+    data = look.read(call.syscall.args[1], 8 * count) if name else None
+    if data is None:
+        return call
+    return call._replace(syscall=call.syscall._replace(args=unpack(f"={count}Q", data)), name=name)
 
 
 def _nothing(call: Call, _look: Look) -> Call:

@@ -31,8 +31,14 @@ def build(name: str, directory: Path) -> Path:
     return program
 
 
+# AArch64 has ppoll only; libc on s390x uses socketcall (3: connect, 10: recv, ...)
+_SAME = {"ppoll": "poll", "socketcall 0x3": "connect", "socketcall 0x5": "accept", "socketcall 0x9": "sendto",
+         "socketcall 0xa": "recvfrom", "socketcall 0xb": "sendto", "socketcall 0xc": "recvfrom",
+         "socketcall 0x11": "recvmsg", "socketcall 0x12": "accept4"}  # fmt: skip
+
+
 def calls(pid: int) -> Counter[str]:
-    """The system calls that threads sleep in, by name; `poll` where there is only ppoll (AArch64) too."""
+    """The system calls that threads sleep in, by the names of x86-64, which has most."""
     found: Counter[str] = Counter()
     for tid in tids(pid):
         try:
@@ -42,7 +48,7 @@ def calls(pid: int) -> Counter[str]:
             continue
         if words and words[0].isdecimal():
             name = syscall_name(int(words[0])) or words[0]
-            found["poll" if name == "ppoll" else name] += 1
+            found[_SAME.get(" ".join((name, words[1])), _SAME.get(name, name))] += 1
     return found
 
 
