@@ -6,6 +6,7 @@ reaching it fails the test.
 
 from collections.abc import Callable
 
+from sfsample.arch import AMD64
 from sfsample.dumping import How, dump_all
 from sfsample.model import ThreadSnapshot
 from sfsample.profile import Profile
@@ -16,8 +17,9 @@ from sfsample.target.own_thread import OwnThread
 from sfsample.target.tracer import Missed
 from sfsample.unwind.stepper import Stepper
 from sfsample.unwind.unwinder import DEFAULT_STEPPERS
-from tests.live.targets import HANG_S
+from tests.live.targets import ARCH, HANG_S
 
+_SAMPLES = 40 if ARCH is AMD64 else 10  # seconds each where all is emulated
 _MOST_TRIES = 100  # of one that has to wait for a processor before it can stop
 _PATIENCE_S = 4 * HANG_S  # a target that shares its processor with many others is seldom seen running
 _PAUSE_S = 1.0  # on a machine under load, a pause that is abandoned is no failure of ours
@@ -37,7 +39,7 @@ def dumped(pid: int, how: How = How()) -> ProcessDump:  # noqa: B008 - a value
 
 def record_samples(
     pid: int,
-    samples: int = 40,
+    samples: int = _SAMPLES,
     *,
     rate: float = 500,
     mode: Mode = "cpu",
