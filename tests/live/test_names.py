@@ -11,6 +11,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import takewhile
 from pathlib import Path
 
 import pytest
@@ -157,7 +158,8 @@ def test_watch_says_why_there_are_no_names(tmp_path: Path) -> None:
         child.send_signal(signal.SIGTERM)
         done = ended(child)
     at = next(at for at, line in enumerate(done.err) if re.search(r"\.folded: [1-9]\d* samples", line))
-    assert re.match(rf"  unnamed   process {target.pid}: 1 place has no name: generated", done.err[at + 1])
+    told = "\n".join(takewhile(lambda line: line.startswith("  "), done.err[at + 1 :]))  # of this slice
+    assert re.search(rf"(?m)^  unnamed   process {target.pid}: 1 place has no name: generated", told)
 
 
 @pytest.mark.skipif(not is_root() or not may(*NOBODY), reason="needs root and setpriv")
