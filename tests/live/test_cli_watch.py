@@ -205,18 +205,21 @@ def test_the_end_of_the_process_ends_it(tmp_path: Path) -> None:
 
 
 def test_one_process_of_two_may_end(leaf: Target, tmp_path: Path) -> None:
+    def seen_since(first: int) -> set[str]:
+        later = (parse_folded((tmp_path / name).read_bytes()) for name in slices(tmp_path)[first:])
+        return {stack.partition(";")[0] for stacks in later for stack in stacks}
+
     with running(fixture("v3"), "leaf", ends=True) as other:
         words = ["watch", "-p", f"{leaf.pid},{other.pid}", "--every", "1s", "--for", "900ms", "-t"]
         with begun(*words, "--mode", "wall", "--output-dir", tmp_path) as child:
             wait_for_slices(tmp_path, 1)
             other.process.kill()
             other.process.wait(HANG_S)
-            wait_for_slices(tmp_path, len(slices(tmp_path)) + 2)
-            *_, last = slices(tmp_path)  # a whole one; the signal cuts the next short
+            first = len(slices(tmp_path)) + 1  # that cannot have begun while it lived
+            wait_until(lambda: seen_since(first), "a slice of that time has samples")
             child.send_signal(signal.SIGTERM)
             assert ended(child).code == 0
-    last = parse_folded((tmp_path / last).read_bytes())
-    assert {stack.partition(";")[0] for stack in last} == {f"target/{leaf.pid}"}
+    assert seen_since(first) == {f"target/{leaf.pid}"}
 
 
 def test_a_process_that_is_not_there(tmp_path: Path) -> None:
