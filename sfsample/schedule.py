@@ -6,16 +6,13 @@ There are as many intervals as fit, at least one; the last is cut off where the 
 interval has passed is counted as missed and never made up for.  Reads no clock.
 """
 
-import os
 from collections.abc import Callable
 from math import ceil, inf
+from random import Random
 
-_SCALE = 1 << 32
-
-
-def uniform() -> float:
-    """Return a random number from 0 to 1, without the imports of the `random` module."""
-    return int.from_bytes(os.urandom(4), "little") / _SCALE
+# One is drawn at every look at a thread, so it must not cost a system call.  A generator of our own: that of
+# the program that uses us may have been given a seed.
+uniform = Random().random  # noqa: S311 - chance, not a secret
 
 
 class Schedule:

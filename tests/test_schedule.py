@@ -1,5 +1,8 @@
 """When ticks are due, whatever chance says."""
 
+import subprocess
+import sys
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -71,3 +74,19 @@ def test_ticks_can_be_left_out():
     assert schedule.next() == 0.5
     assert schedule.skip(100.0) == 4
     assert schedule.over
+
+
+_ALONE = """
+import ctypes, os
+from sfsample.schedule import uniform
+ctypes.CDLL(None, use_errno=True).prctl(22, 1, 0, 0, 0)  # PR_SET_SECCOMP, SECCOMP_MODE_STRICT
+for _ in range(2000):
+    uniform()
+os.write(1, b"drawn")
+"""
+
+
+def test_chance_costs_no_system_call():
+    """It is drawn at every look at a thread.  In strict mode the kernel kills for all but read and write."""
+    alone = subprocess.run([sys.executable, "-c", _ALONE], capture_output=True, check=False)
+    assert alone.stdout == b"drawn", alone.stderr
