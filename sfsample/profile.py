@@ -46,13 +46,27 @@ class Places(tuple[Location, ...]):
         return hash((len(self), self[:_HASHED], self[_HASHED :: len(self) // _HASHED]))
 
 
+class ThreadKey(NamedTuple):
+    """A thread.  `born`: its start time, in clock ticks; its id can be given to another one."""
+
+    pid: int
+    tid: int
+    born: int = 0
+
+
 class StackKey(NamedTuple):
-    """What makes two samples equal.  `locations` are innermost first."""
+    """What makes two samples equal.  `locations` are innermost first; `born` is as in `ThreadKey`."""
 
     pid: int
     tid: int
     locations: tuple[Location, ...]
     stop_reason: StopReason
+    born: int = 0
+
+    @property
+    def thread(self) -> ThreadKey:
+        """Whose stack it is."""
+        return ThreadKey(self.pid, self.tid, self.born)
 
 
 class Located(NamedTuple):
@@ -116,7 +130,7 @@ class Timeline:
 
 
 class Profile:
-    """Stacks with their counts.  `processes` and `threads` give the names of pids and of (pid, tid)s.
+    """Stacks with their counts.  `processes` and `threads` give the names of pids and of threads.
 
     `wall_ns` is the elapsed time that a stack's samples stand for, `cpu_ns` the CPU time that the kernel
     charged to their threads meanwhile; `started_ns` is since the epoch.
@@ -130,17 +144,17 @@ class Profile:
         self.prompt = timeline  # wants each sample when it is taken, not with others that are equal
         self.started_ns = 0
         self.processes: dict[int, str] = {}
-        self.threads: dict[tuple[int, int], str] = {}
+        self.threads: dict[ThreadKey, str] = {}
         self.homes: dict[int, Home] = {}  # where names are to be looked for
         self.stats = Stats(rate_hz)
 
-    def name_thread(self, pid: int, tid: int, name: str) -> int:
-        """Note the name of a thread; return the id to count it under: 0 when there are too many."""
-        if (pid, tid) not in self.threads and len(self.threads) >= THREAD_LIMIT:
-            tid, name = 0, "other threads"
+    def name_thread(self, thread: ThreadKey, name: str) -> ThreadKey:
+        """Note the name of a thread; return what to count it under: its id is 0 when there are too many."""
+        if thread not in self.threads and len(self.threads) >= THREAD_LIMIT:
+            thread, name = ThreadKey(thread.pid, 0), "other threads"
             self.stats.note(f"more than {THREAD_LIMIT} threads: the later ones are counted together")
-        self.threads[pid, tid] = name
-        return tid
+        self.threads[thread] = name
+        return thread
 
     def forget_process(self, pid: int) -> None:
         """Drop what is kept for a process that is in no sample."""
@@ -149,8 +163,7 @@ class Profile:
 
     def add(
         self,
-        pid: int,
-        tid: int,
+        thread: ThreadKey,
         locations: Iterable[Location],
         stack: Stack,
         *,
@@ -164,7 +177,8 @@ class Profile:
         `at_ns` is when the last of them was taken, since the start of the recording.
         """
         self.stats.count_stack(stack, times)
-        self.keep(StackKey(pid, tid, Places(locations), stack.stop_reason), at_ns, wall_ns, cpu_ns, times)
+        key = StackKey(thread.pid, thread.tid, Places(locations), stack.stop_reason, thread.born)
+        self.keep(key, at_ns, wall_ns, cpu_ns, times)
 
     def keep(self, key: StackKey, at_ns: int, wall_ns: int, cpu_ns: int, times: int) -> None:
         """Keep what `add` has counted; a profile that keeps it otherwise does that here."""

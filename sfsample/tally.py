@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from sfsample.look import Look
 from sfsample.model import Capture, StopReason, ThreadSnapshot, common_tail
-from sfsample.profile import Located, Location, Places, Profile, kernel_places, locate
+from sfsample.profile import Located, Location, Places, Profile, ThreadKey, kernel_places, locate
 from sfsample.roster import Thread
 from sfsample.scheduled import ran_ns, waited_ns
 
@@ -93,9 +93,9 @@ class Tally:
         stack, locations = thread.seen
         profile, stats = self._profile, self._profile.stats
         times, wall_ns = self._take(thread, until)
-        tid = profile.name_thread(self._pid, thread.tid, thread.name)
+        who = profile.name_thread(ThreadKey(self._pid, thread.tid, thread.starttime), thread.name)
         self._added = True
-        profile.add(self._pid, tid, locations, stack,
+        profile.add(who, locations, stack,
                     at_ns=until.at_ns, wall_ns=wall_ns, cpu_ns=thread.charged_ns, times=times)  # fmt: skip
         stats.threads += thread.starttime != thread.counted
         thread.counted = thread.starttime

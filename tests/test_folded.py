@@ -2,7 +2,7 @@
 
 from sfsample.model import Stack, StopReason
 from sfsample.output.folded import folded_lines
-from sfsample.profile import Location, Profile
+from sfsample.profile import Location, Profile, ThreadKey
 from sfsample.report.naming import name_profile
 from sfsample.symbolize.named_frame import NamedFrame
 from sfsample.symbolize.unnamed import Unnamed
@@ -13,9 +13,9 @@ A, B, C = (Location(None, n, n) for n in (0xA, 0xB, 0xC))
 def profile(*samples: tuple[int, int, list[Location], StopReason]) -> Profile:
     made = Profile(99.0)
     made.processes = {1: "redis-server", 2: "nginx"}
-    made.threads = {(1, 1): "main", (1, 5): "bio", (2, 2): "worker"}
+    made.threads = {ThreadKey(1, 1): "main", ThreadKey(1, 5): "bio", ThreadKey(2, 2): "worker"}
     for pid, tid, places, reason in samples:
-        made.add(pid, tid, places, Stack((), reason), at_ns=0, wall_ns=0, cpu_ns=0)
+        made.add(ThreadKey(pid, tid), places, Stack((), reason), at_ns=0, wall_ns=0, cpu_ns=0)
     return made
 
 
@@ -83,9 +83,17 @@ def test_threads_are_roots_when_asked_for():
     assert folded(made, threads=True) == ["bio/5;[truncated: no_row];fa 1", "main/1;fa 1", "worker/2;fa 1"]
 
 
+def test_an_id_that_was_given_to_another_thread_is_another_root():
+    made = profile((1, 5, [A], OK))
+    made.threads |= {ThreadKey(1, 5, 9): "later"}
+    made.counts[next(iter(made.counts))._replace(born=9)] = 2
+
+    assert folded(made, threads=True) == ["bio/5;fa 1", "later/5;fa 2"]
+
+
 def test_names_of_processes_and_threads_are_cleaned():
     made = profile((1, 1, [A], OK))
-    made.processes[1], made.threads[1, 1] = "a;b\n", "c;d\n"
+    made.processes[1], made.threads[ThreadKey(1, 1)] = "a;b\n", "c;d\n"
 
     assert folded(made) == ["a:b?;fa 1"]
     assert folded(made, threads=True) == ["c:d?/1;fa 1"]
@@ -116,6 +124,6 @@ def test_nothing():
 def test_cpu_time_that_nobody_measured_is_no_zero():
     made = profile((1, 1, [A], OK))
     assert name_profile(made, Namer()).weights == ("samples", "wall_ns")
-    made.add(1, 1, [A], Stack((), OK), at_ns=0, wall_ns=9, cpu_ns=5)
+    made.add(ThreadKey(1, 1), [A], Stack((), OK), at_ns=0, wall_ns=9, cpu_ns=5)
     report = name_profile(made, Namer())
     assert (report.weights, report.total("cpu_ns")) == (("samples", "wall_ns", "cpu_ns"), 5)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from sfsample.formats.elf import ElfImage
 from sfsample.model import Capture, Found, Frame, Stack, StopReason
 from sfsample.modules.module import Module
-from sfsample.profile import Location, Profile, StackKey, Timeline, locate
+from sfsample.profile import Location, Profile, StackKey, ThreadKey, Timeline, locate
 from sfsample.stats import Pauses, Stats
 from tests.builders.elf_builder import Load, elf
 
@@ -27,7 +27,7 @@ STACK = Stack(
 
 
 def add(profile: Profile, pid: int, tid: int, places, stack: Stack = STACK, **times: int) -> None:
-    profile.add(pid, tid, places, stack, **{"at_ns": 0, "wall_ns": 0, "cpu_ns": 0, **times})
+    profile.add(ThreadKey(pid, tid), places, stack, **{"at_ns": 0, "wall_ns": 0, "cpu_ns": 0, **times})
 
 
 def test_places():
@@ -220,6 +220,7 @@ def test_threads_beyond_the_limit_are_counted_together(monkeypatch):
     monkeypatch.setattr("sfsample.profile.THREAD_LIMIT", 2)
     profile = Profile(99.0)
 
-    assert [profile.name_thread(1, tid, f"t{tid}") for tid in (1, 2, 3, 1, 4)] == [1, 2, 0, 1, 0]
-    assert profile.threads == {(1, 1): "t1", (1, 2): "t2", (1, 0): "other threads"}
+    assert [profile.name_thread(ThreadKey(1, t), f"t{t}").tid for t in (1, 2, 3, 1, 4)] == [1, 2, 0, 1, 0]
+    names = {ThreadKey(1, 1): "t1", ThreadKey(1, 2): "t2", ThreadKey(1, 0): "other threads"}
+    assert profile.threads == names
     assert profile.stats.problems == {"more than 2 threads: the later ones are counted together": 2}

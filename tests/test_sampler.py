@@ -15,6 +15,7 @@ from sfsample.memory import BytesMemory
 from sfsample.model import CFA, Capture, Found, LastRun, Rule, Scheduled, StopReason, ThreadSnapshot
 from sfsample.modules.index import ModuleIndex
 from sfsample.modules.maps import Mapping
+from sfsample.profile import ThreadKey
 from sfsample.sampler import Options, Sampler
 from sfsample.scheduled import Woken, had_processor
 from sfsample.target.capture import ANY
@@ -289,7 +290,8 @@ def test_wall_mode_samples_all(clock):
     assert profile.stats.samples == 16
     assert profile.stats.threads == 2
     assert profile.processes == {PID: f"thread {PID}"}
-    assert profile.threads == {(PID, PID): f"thread {PID}", (PID, 101): "thread 101"}
+    names = {ThreadKey(PID, PID, 5): f"thread {PID}", ThreadKey(PID, 101, 5): "thread 101"}
+    assert profile.threads == names
 
 
 def test_uninterruptible_sleep_is_a_failed_capture_in_wall_mode(clock):
@@ -766,6 +768,17 @@ def test_an_id_that_was_given_to_another_thread_is_charged_anew(process):
     stats = record(process, should_stop=another).stats
 
     assert stats.cpu_charged_ns == 300
+
+
+def test_what_was_seen_of_a_thread_keeps_its_name_when_its_id_is_given_to_another(process):
+    def told(_tid):
+        return Stat("alpha", "R", 0, 5) if len(process.captured) < 4 else Stat("beta", "R", 0, 9)
+
+    process.proc.thread_stat = told
+    profile = record(process)
+
+    names = {profile.threads[key.thread]: count for key, count in profile.counts.items()}
+    assert names == {"alpha": 4, "beta": 4}
 
 
 def test_an_id_of_a_thread_that_has_ended_can_be_given_away(clock):

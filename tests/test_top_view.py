@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from sfsample.cli.top_choices import HELP, KEYS
 from sfsample.cli.top_view import Top
 from sfsample.model import Stack, StopReason
-from sfsample.profile import Location
+from sfsample.profile import Location, ThreadKey
 from sfsample.report.window import Window, as_profile
 
 PLACES = {
@@ -15,7 +15,7 @@ PLACES = {
     for at, name in enumerate(("main", "get", "hash", "put", "\x1b[2Jevil", "漢字"))
 }
 NAMES = {place: [(name, "lib.so")] for name, place in PLACES.items()}
-THREADS = {(1, 1): "main", (1, 2): "work\x1b[31m"}
+THREADS = {ThreadKey(1, 1): "main", ThreadKey(1, 2): "work\x1b[31m"}
 
 
 def window(*samples: tuple[int, str, int]) -> Window:
@@ -28,7 +28,9 @@ def window(*samples: tuple[int, str, int]) -> Window:
             at += 10_000_000
             places = [PLACES[name] for name in reversed(names.split(";"))]
             reason = StopReason.NO_ROW if names.startswith("put") else StopReason.OUTERMOST
-            made.add(1, tid, places, Stack((), reason), at_ns=at, wall_ns=10_000_000, cpu_ns=10_000_000)
+            made.add(
+                ThreadKey(1, tid), places, Stack((), reason), at_ns=at, wall_ns=10_000_000, cpu_ns=10_000_000
+            )
     return made
 
 
@@ -109,7 +111,9 @@ def test_search_narrows_and_escape_ends_it():
 def test_held_the_picture_stays():
     made = window((1, "main", 3))
     shown = top(made, "p")
-    made.add(1, 1, [PLACES["get"]], Stack((), StopReason.OUTERMOST), at_ns=10**8, wall_ns=0, cpu_ns=0)
+    made.add(
+        ThreadKey(1, 1), [PLACES["get"]], Stack((), StopReason.OUTERMOST), at_ns=10**8, wall_ns=0, cpu_ns=0
+    )
     shown.update(made.last(10**9), NAMES.__getitem__, made, 10**9)
     assert [row.name for row in shown.table.rows] == ["main"]
     assert "HELD" in screen(shown)[0]
@@ -150,7 +154,12 @@ def test_a_window_forgets():
     made = Window(100, 1)
     for second in range(5):
         made.add(
-            1, 1, [PLACES["main"]], Stack((), StopReason.OUTERMOST), at_ns=second * 10**9, wall_ns=7, cpu_ns=3
+            ThreadKey(1, 1),
+            [PLACES["main"]],
+            Stack((), StopReason.OUTERMOST),
+            at_ns=second * 10**9,
+            wall_ns=7,
+            cpu_ns=3,
         )
     assert len(made.last(4 * 10**9)) == 2
     assert made.last(9 * 10**9) == []

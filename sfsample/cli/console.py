@@ -9,7 +9,7 @@ import signal
 import stat
 import sys
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from errno import EACCES, EBADF, EISDIR, EPERM, EROFS
 from types import FrameType, TracebackType
 from typing import Self
@@ -136,7 +136,8 @@ class _Suspension:
 class Interrupt:
     """While it is entered, SIGINT and SIGTERM ask to stop; a second SIGINT raises KeyboardInterrupt.
 
-    Ctrl-Z suspends us, and never the target.
+    So does SIGHUP, when the terminal goes away, unless nohup(1) has said otherwise.  Ctrl-Z suspends us, and
+    never the target.
     """
 
     def __init__(self) -> None:
@@ -151,10 +152,15 @@ class Interrupt:
         for number in (signal.SIGINT, signal.SIGTERM):
             self._before.append((number, signal.signal(number, self._note)))
         suspension = _Suspension()
+        self._take(signal.SIGHUP, self._note)
         for number in (signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU):
-            if signal.getsignal(number) is signal.SIG_DFL:
-                self._before.append((number, signal.signal(number, suspension)))
+            self._take(number, suspension)
         return self
+
+    def _take(self, number: signal.Signals, handler: Callable[[int, FrameType | None], None]) -> None:
+        """Handle a signal that nobody has said anything about."""
+        if signal.getsignal(number) is signal.SIG_DFL:
+            self._before.append((number, signal.signal(number, handler)))
 
     def _note(self, number: int, _frame: FrameType | None) -> None:
         if self.requested and number == signal.SIGINT:

@@ -83,14 +83,25 @@ def terminal() -> Iterator[Screen]:
         window = curses.initscr()
     except curses.error as failure:
         raise SfsampleError(f"cannot draw on this terminal: {failure}", "set TERM, e.g. TERM=xterm") from None
+    before = signal.signal(signal.SIGQUIT, _give_back)
     try:
         _set_up(window)
         yield Screen(window)
     finally:
+        signal.signal(signal.SIGQUIT, before)
         window.keypad(False)
         curses.noraw()
         curses.echo()
         curses.endwin()
+
+
+def _give_back(number: int, _frame: object) -> None:
+    """Do what the signal is for, without the terminal."""
+    import curses
+
+    curses.endwin()
+    signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)
 
 
 def _set_up(window: "curses.window") -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from sfsample.model import StopReason
-from sfsample.profile import Location, Profile
+from sfsample.profile import Location, Profile, ThreadKey
 from sfsample.report.window import Record
 
 FUNCTIONS, THREADS, PROCESSES = VIEWS = ("functions", "threads", "processes")
@@ -19,14 +19,15 @@ Names = Callable[[Location], Sequence[Name]]  # the most inlined first
 
 
 class Who(NamedTuple):
-    """A thread; a process when `tid` is None."""
+    """A thread; a process when `tid` is None.  `born` is as in `ThreadKey`."""
 
     pid: int
     tid: int | None = None
+    born: int = 0
 
-    def covers(self, pid: int, tid: int) -> bool:
+    def covers(self, thread: ThreadKey) -> bool:
         """Whether a thread is this one, or one of this process."""
-        return self.pid == pid and self.tid in (None, tid)
+        return self in (thread, (thread.pid, None, 0))
 
 
 class Row(NamedTuple):
@@ -49,7 +50,7 @@ class Table(NamedTuple):
 
 def chosen_samples(records: Iterable[Record], only: Who | None) -> list[Record]:
     """Return the samples of a thread or process; of all, when none is chosen."""
-    return [one for one in records if only is None or only.covers(one.key.pid, one.key.tid)]
+    return [one for one in records if only is None or only.covers(one.key.thread)]
 
 
 def as_table(records: Sequence[Record], rows: Iterable[Row], word: str, *, by_second: bool) -> Table:
@@ -94,9 +95,14 @@ def people(records: Iterable[Record], known: Profile, *, threads: bool) -> Itera
     samples: Counter[Who] = Counter()
     cpu_ns: Counter[Who] = Counter()
     for record in records:
-        who = Who(record.key.pid, record.key.tid if threads else None)
+        who = Who(*record.key.thread) if threads else Who(record.key.pid)
         samples[who] += record.times
         cpu_ns[who] += record.cpu_ns
     for who, count in samples.items():
-        name = known.processes.get(who.pid) if who.tid is None else known.threads.get((who.pid, who.tid))
-        yield Row(name or "?", str(who.tid or who.pid), count, cpu_ns[who], who)
+        yield Row(_name(who, known) or "?", str(who.tid or who.pid), count, cpu_ns[who], who)
+
+
+def _name(who: Who, known: Profile) -> str | None:
+    if who.tid is None:
+        return known.processes.get(who.pid)
+    return known.threads.get(ThreadKey(who.pid, who.tid, who.born))

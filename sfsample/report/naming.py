@@ -73,7 +73,7 @@ def _timeline(timeline: Timeline, indexes: dict[StackKey, int]) -> ReportTimelin
 
 
 def _thread(profile: Profile, key: StackKey) -> Thread:
-    process, name = profile.processes[key.pid], profile.threads[key.pid, key.tid]
+    process, name = profile.processes[key.pid], profile.threads[key.thread]
     return Thread(clean_name(process), clean_name(name), key.pid, key.tid)
 
 

@@ -106,10 +106,16 @@ class ImageOpener:
         On btrfs and overlayfs, maps and stat tell different devices.
         """
         mapped = self._map_file(mapping)
+        if path == mapped:
+            return True
         try:
-            return path == mapped or os.path.samestat(os.stat(path), os.stat(mapped))
+            there = os.stat(path)  # once: it may be removed at any time
+        except OSError:
+            return False
+        try:
+            return os.path.samestat(there, os.stat(mapped))
         except OSError:  # map_files is for the privileged
-            return os.path.exists(path) and os.stat(path).st_ino == mapping.inode
+            return there.st_ino == mapping.inode
 
     def _map_file(self, mapping: Mapping) -> str:
         return f"/proc/{self._pid}/map_files/{mapping.start:x}-{mapping.end:x}"

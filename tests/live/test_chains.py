@@ -114,7 +114,7 @@ def test_threads(program, mode):
         seen = seen_in(profile)
         assert len(workers) == 4
         assert seen == set(chains) if mode == "wall" else seen <= set(workers)
-        names = {profile.threads[target.pid, tid] for tid in seen - {target.pid}}
+        names = {name for thread, name in profile.threads.items() if thread.tid in seen - {target.pid}}
         assert names <= {f"worker-{n}" for n in range(4)}
 
 

@@ -280,7 +280,7 @@ def test_a_stderr_that_has_gone_costs_nothing(leaf: Target, tmp_path: Path) -> N
 # -- ends
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_ends_it_and_the_result_is_written(
     leaf: Target, tmp_path: Path, number: signal.Signals
 ) -> None:

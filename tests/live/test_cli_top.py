@@ -100,7 +100,9 @@ def pid_of_top(workload: int) -> int:
     return pid
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 0)])
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 0), (signal.SIGHUP, 0), (signal.SIGQUIT, 131)]
+)
 def test_a_signal_leaves_the_terminal_as_it_was(terminal, workload, number, code):
     before = terminal.settings()
     terminal.run(top(workload))

@@ -7,6 +7,7 @@ is mapped; a name that comes from another file is wrong even when it looks right
 import os
 import shutil
 import subprocess
+from errno import ENOENT
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,8 @@ from sfsample.formats.elf import ElfImage
 from sfsample.model import StopReason
 from sfsample.modules.maps import Mapping
 from sfsample.profile import Profile
+from sfsample.target.procfs import ProcFs
+from sfsample.target.shared import Shared
 from tests.live.chains import Checker, listed
 from tests.live.recording import record_samples
 from tests.live.targets import GENERATIONS, HANG_S, Target, fixture, running, wait_until
@@ -104,6 +107,27 @@ def test_a_library_that_comes_and_is_deleted(tmp_path, how):
         if how == "replaced":
             shutil.copy(fixture(GENERATIONS[0], "workload"), plugin)
         check(record_samples(target.pid), path, "dlopen", target)
+
+
+@pytest.mark.parametrize("asked", range(4))
+def test_a_library_is_removed_after_any_question_about_it(monkeypatch, asked):
+    """Its mapping is gone by then, too.  Seen: it ended a recording of eight minutes."""
+    from sfsample.target import images
+
+    answers = iter([os.stat(__file__)] * asked)
+
+    def stat(_path: object) -> os.stat_result:
+        try:
+            return next(answers)
+        except StopIteration:
+            raise FileNotFoundError(ENOENT, "gone") from None
+
+    opener = images.ImageOpener(ProcFs(os.getpid()), Shared())
+    mapping = Mapping(0x1000, 0x2000, True, True, 0, "08:01", os.stat(__file__).st_ino, __file__, False)
+    with monkeypatch.context() as patch:
+        patch.setattr(images.os, "stat", stat)
+        same = opener._is_same_file(__file__, mapping)
+    assert same is (asked > 0)
 
 
 @pytest.mark.parametrize("scenario", ["frame", "library", "signal"])
