@@ -21,8 +21,8 @@ from sfsample.target.live import LiveProcess
 from sfsample.unwind.unwinder import ALWAYS, Unwinder
 from tests.live.recording import captured, dumped, record_samples
 from tests.live.targets import started
-from tests.live.test_awkward_modules import module_problems
 from tests.live.test_breakers import needs_gcc
+from tests.live.test_modules import module_problems
 
 pytestmark = [pytest.mark.live, needs_gcc]
 

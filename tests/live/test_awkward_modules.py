@@ -22,7 +22,7 @@ from sfsample.modules.maps import parse_maps
 from sfsample.profile import Profile
 from tests.live.recording import record_samples
 from tests.live.targets import GENERATIONS, Target, fixture, running, started, wait_until
-from tests.live.test_modules import LIBRARIES, build_ids, check, install
+from tests.live.test_modules import LIBRARIES, build_ids, check, install, module_problems
 
 pytestmark = pytest.mark.live
 
@@ -33,11 +33,6 @@ def callers(profile: Profile) -> set[tuple[int, ...]]:
     """Return the vaddrs of each stack but its innermost frame; every stack is whole."""
     assert profile.stats.stacks == {StopReason.OUTERMOST: profile.stats.samples}
     return {tuple(place.address for place in key.locations[1:]) for key in profile.counts}
-
-
-def module_problems(profile: Profile) -> list[str]:
-    """What was wrong with modules; that a busy machine was slow to stop a thread is not."""
-    return [text for text in profile.stats.problems if not text.startswith("not captured")]
 
 
 # -- in memory only

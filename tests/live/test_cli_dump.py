@@ -162,7 +162,7 @@ def test_text(leaf: Target) -> None:
     assert lines[0] == f"process {leaf.pid} target: {' '.join(leaf.process.args)}"  # type: ignore[arg-type]
     assert lines[1].startswith(f"=> process {leaf.pid} (target) "), "the verdict comes first"
     begin = lines.index("") + 1
-    assert re.fullmatch(rf"thread {leaf.pid} target: running, CPU [0-9.]+ s(, moving)?", lines[begin])
+    assert re.fullmatch(rf"thread {leaf.pid} target: running, CPU [0-9.]+ (s|min)(, moving)?", lines[begin])
     assert re.fullmatch(r"  #0   0x[0-9a-f]{16}  leaf_spin\+0x[0-9a-f]+  \(target\)", lines[begin + 1])
     assert "truncated" not in done.out.decode()
     cut = sfsample("dump", "-p", leaf.pid, "--max-frames", "2").out.decode().splitlines()

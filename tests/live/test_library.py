@@ -18,12 +18,14 @@ from tests.live.targets import ARCH, GENERATIONS, HANG_S, fixture, running, stat
 pytestmark = pytest.mark.live
 
 
-def recorded(pid: int) -> sfsample.Profile:
-    """Record until there are some samples, however long that takes."""
+def recorded(*pids: int, **options: object) -> sfsample.Profile:
+    """Record until there are some samples of each process, however long that takes."""
     profile = sfsample.Profile(100)
-    return sfsample.record(
-        pid, HANG_S, rate=100, profile=profile, should_stop=lambda: profile.stats.samples >= 5
-    )
+
+    def enough() -> bool:
+        return profile.stats.samples >= 5 and {key.pid for key in profile.counts} == {*pids}
+
+    return sfsample.record(pids, HANG_S, rate=100, profile=profile, should_stop=enough, **options)
 
 
 def test_everything_that_is_promised_is_there():
@@ -36,7 +38,7 @@ def test_everything_that_is_promised_is_there():
 
 def test_record():
     with running(fixture("v3"), "leaf") as target:
-        profile = sfsample.record(target.pid, 2.0, rate=100)
+        profile = sfsample.record(target.pid, 2.0, rate=100, max_pause=HANG_S)
         stats = profile.stats
         assert isinstance(profile, sfsample.Profile)
         assert stats.ended_by == "duration"
@@ -82,7 +84,7 @@ def test_folded():
 
 def test_several_processes():
     with running(fixture("v3"), "leaf") as one, running(fixture(GENERATIONS[0]), "recursion") as other:
-        profile = sfsample.record([one.pid, other.pid], 0.5, rate=100, mode="wall")
+        profile = recorded(one.pid, other.pid, mode="wall")
         assert set(profile.processes) == {one.pid, other.pid}
         assert {key.pid for key in profile.counts} == {one.pid, other.pid}
         text = sfsample.folded(profile)
@@ -115,10 +117,10 @@ def test_cpu_mode_leaves_sleepers_alone():
 
 def test_options_are_passed_on():
     with running(fixture("v3"), "deep") as target:
-        profile = sfsample.record(target.pid, 0.2, rate=100, mode="wall", max_frames=5)
+        profile = recorded(target.pid, max_frames=5)
         assert {len(key.locations) for key in profile.counts} == {5}
         assert set(profile.stats.stacks) == {sfsample.StopReason.MAX_FRAMES}
-        profile = sfsample.record(target.pid, 0.2, rate=100, mode="wall", stack_bytes=1024)
+        profile = recorded(target.pid, stack_bytes=1024)
         assert set(profile.stats.stacks) == {sfsample.StopReason.STACK_COPY_ENDED}
         assert "[truncated: stack_copy_ended]" in sfsample.folded(profile)
         assert len(sfsample.dump(target.pid, max_frames=7).threads[0].stack.frames) == 7

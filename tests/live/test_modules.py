@@ -50,6 +50,11 @@ def build_ids(profile: Profile, path: str) -> set[str | None]:
     return {place.module.build_id for place in places if place.module and place.module.path == path}
 
 
+def module_problems(profile: Profile) -> list[str]:
+    """What was wrong with modules; that a busy machine was slow to stop a thread is not."""
+    return [text for text in profile.stats.problems if not text.startswith("not captured")]
+
+
 def check(profile: Profile, path: Path, scenario: str, target: Target) -> None:
     (chain,) = listed(str(fixture("v3")))[scenario]
     Checker(str(path)).check(profile, {target.pid: [chain]})
@@ -190,7 +195,7 @@ def test_a_chroot(tmp_path, scenario):
         main, *others = listed(str(fixture("v3")))[scenario]
         chains = {key.tid: [main] if key.tid == target.pid else others for key in profile.counts}
         Checker("/v3/target-static").check(profile, chains)
-        assert not profile.stats.problems
+        assert not module_problems(profile)
 
 
 @namespaces
@@ -211,7 +216,7 @@ def test_another_mount_namespace(tmp_path, binary, scenario):
         assert os.readlink(f"/proc/{target.pid}/exe") == str(path)
         profile = record_samples(target.pid)
         check(profile, path, scenario, target)
-        assert not profile.stats.problems
+        assert not module_problems(profile)
 
 
 @namespaces
