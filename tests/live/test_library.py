@@ -42,12 +42,14 @@ def test_record():
         stats = profile.stats
         assert isinstance(profile, sfsample.Profile)
         assert stats.ended_by == "duration"
-        assert 2.0 <= stats.duration_s < 30
+        assert 2.0 <= stats.duration_s < HANG_S
         assert (stats.rate_hz, stats.ticks) == (100, 200)
         assert 1 <= stats.samples <= stats.ticks - stats.late_ticks
         assert stats.samples == sum(profile.counts.values()) <= stats.pauses.count
         assert profile.processes == {target.pid: "target"}
-        assert profile.threads == {(target.pid, target.pid): "target"}
+        assert {(key.pid, key.tid): name for key, name in profile.threads.items()} == {
+            (target.pid, target.pid): "target"
+        }
         assert stats.threads == 1
         assert 0 < stats.pauses.percentile(50) <= stats.pauses.percentile(99) <= stats.pauses.max
         assert stats.stacks == {sfsample.StopReason.OUTERMOST: stats.samples}
