@@ -1,6 +1,6 @@
 """The small C programs that are measured: compiled, started, asked, and ended.
 
-Law: a program is ready when it has written a line; asked by a byte, it answers with a number in a line.
+Law: a program is ready when it has written a line; asked by a byte, it answers with numbers in a line.
 """
 
 import subprocess
@@ -28,6 +28,11 @@ def running(source: str, *arguments: object) -> Iterator["subprocess.Popen[str]"
 
 def ask(target: "subprocess.Popen[str]") -> int:
     """Return the number that the program answers."""
+    return int(answer(target))
+
+
+def answer(target: "subprocess.Popen[str]") -> str:
+    """Return the line that the program answers."""
     target.stdin.write("x")
     target.stdin.flush()
-    return int(target.stdout.readline())
+    return target.stdout.readline()

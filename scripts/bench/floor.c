@@ -2,7 +2,7 @@
  *
  *     floor PID SECONDS HZ BYTES
  *
- * Its law: the clock runs exactly while the thread may be held.  At every tick it seizes thread PID; then, timed,
+ * Its law: the clock runs from the first call to the last, as in the sampler.  At every tick it seizes thread PID,
  * interrupts it, waits until it stands, reads its registers and up to BYTES of its stack in one call, and lets it
  * go.  A signal whose delivery was the stop is delivered.  Prints, in nanoseconds:
  *
@@ -83,12 +83,12 @@ static uint64_t sample(pid_t pid, unsigned char *buffer, size_t limit)
     struct user_regs_struct registers;
     int status;
 
+    uint64_t start = now();
     if (ptrace(PTRACE_SEIZE, pid, NULL, NULL) != 0) {
         if (errno == ESRCH)
             return 0;
         fail("seize");
     }
-    uint64_t start = now();
     if (ptrace(PTRACE_INTERRUPT, pid, NULL, NULL) != 0 || waitpid(pid, &status, __WALL) != pid ||
         !WIFSTOPPED(status))
         return 0;
