@@ -27,7 +27,7 @@ from sfsample.model import ThreadSnapshot
 from sfsample.modules.index import ModuleIndex
 from sfsample.modules.maps import Mapping, parse_maps
 from tests.builders.elf_builder import Load, elf
-from tests.live.shadow import Entry, Stacks
+from tests.live.shadow import Entry, Mappings, Stacks
 from tests.live.targets import wait_until
 
 _S390X_ADDRESS = (1 << 63) - 1
@@ -76,7 +76,7 @@ class Emulated:
         self._pid, self._stub, self._machine = pid, stub, _MACHINES[arch.machine]
         self._memory = os.open(f"/proc/{pid}/mem", os.O_RDONLY)
         self._images: dict[str, ElfImage] = {}
-        self._mapped: tuple[Mapping, ...] = ()
+        self._mappings = Mappings(pid)
         self._trampolines: tuple[Mapping, ...] = ()
         self._stacks = Stacks()
         self.index = ModuleIndex(self._maps, lambda mapping: self._image(mapping.path))
@@ -207,7 +207,7 @@ class Emulated:
 
     def stack_of(self, sp: int) -> int:
         """Return the end of the mapping, where sp is before anything is pushed; stacks may be new."""
-        return mapping.end if (mapping := self._mapping(sp - 1)) else 0
+        return mapping.end if (mapping := self._mappings.at(sp - 1)) else 0
 
     def truth(self, state: State) -> list[tuple[int, int]]:
         """Return pc and sp of all frames."""
@@ -224,14 +224,6 @@ class Emulated:
 
     def _copy(self, low: int, end: int) -> BytesMemory:
         return BytesMemory(low, self.read(low, min(end - low, _MOST)), self.arch.byteorder)
-
-    def _mapping(self, address: int) -> Mapping | None:
-        for _ in range(2):
-            for mapping in self._mapped:
-                if mapping.start <= address < mapping.end:
-                    return mapping
-            self._mapped = parse_maps(Path(f"/proc/{self._pid}/maps").read_text())
-        return None
 
     def read(self, address: int, size: int) -> bytes:
         """Return memory; nothing where none is."""

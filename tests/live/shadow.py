@@ -1,9 +1,15 @@
 """A shadow call stack: what watching tells of the callers of a thread.
 
 Law: knows no machine and unwinds nothing; who steps a program tells what happens (`stepping`, `emulated`).
+What one row says of the caller is here too, for who compares.
 """
 
+from pathlib import Path
 from typing import NamedTuple
+
+from sfsample.model import ThreadSnapshot
+from sfsample.modules.maps import Mapping, parse_maps
+from sfsample.unwind.row import Caller, UnwindRow, apply_row
 
 
 class Entry(NamedTuple):
@@ -54,3 +60,30 @@ class Stacks:
             if entry in self._interrupted and self._interrupted[entry] != stack:
                 return (*found, *self.chain(self._interrupted[entry]))
         return tuple(found)
+
+
+class Mappings:
+    """What is mapped in a process, read again when an address is in none: stacks and libraries may be new."""
+
+    def __init__(self, pid: int) -> None:
+        self._maps = Path(f"/proc/{pid}/maps")
+        self._known: tuple[Mapping, ...] = ()
+
+    def at(self, address: int) -> Mapping | None:
+        for _ in range(2):
+            for mapping in self._known:
+                if mapping.start <= address < mapping.end:
+                    return mapping
+            self._known = parse_maps(self._maps.read_text())
+        return None
+
+
+def caller_by(row: UnwindRow, snapshot: ThreadSnapshot) -> object:
+    """Return (pc, sp) of the caller by one row, None when there is none: the row says so, or a zero."""
+    if row.ra is None:
+        return None
+    arch = snapshot.arch
+    caller = apply_row(row, snapshot.registers, snapshot.memory, arch)
+    if not isinstance(caller, Caller):
+        return caller
+    return (caller.registers[arch.pc], caller.registers[arch.sp]) if caller.registers[arch.pc] else None

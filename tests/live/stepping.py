@@ -13,7 +13,6 @@ import signal
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import NamedTuple
 
 from ptrace.binding.func import ptrace
@@ -21,8 +20,7 @@ from ptrace.binding.func import ptrace
 from sfsample.arch import AMD64
 from sfsample.memory import BytesMemory, PiecewiseMemory
 from sfsample.model import ThreadSnapshot
-from sfsample.modules.maps import Mapping, parse_maps
-from tests.live.shadow import Entry, Stacks
+from tests.live.shadow import Entry, Mappings, Stacks
 
 PTRACE_TRACEME, PTRACE_CONT, PTRACE_SINGLESTEP, PTRACE_GETREGS = 0, 7, 9, 12
 PTRACE_SETOPTIONS, PTRACE_GETEVENTMSG = 0x4200, 0x4201
@@ -58,7 +56,7 @@ class Stepped:
         self.process = subprocess.Popen(words, preexec_fn=lambda: ptrace(PTRACE_TRACEME))  # noqa: PLW1509
         self.pid = self.process.pid
         self._memory = os.open(f"/proc/{self.pid}/mem", os.O_RDONLY)
-        self._maps: tuple[Mapping, ...] = ()
+        self.mappings = Mappings(self.pid)
         self._stacks: dict[int, Stacks] = {self.pid: Stacks()}
         self._wait(self.pid)
         ptrace(PTRACE_SETOPTIONS, self.pid, 0, _TRACECLONE | _EXITKILL)
@@ -91,18 +89,9 @@ class Stepped:
     def word(self, address: int) -> int:
         return int.from_bytes(self.read(address, 8), "little")
 
-    def mapping(self, address: int) -> Mapping | None:
-        """Return the mapping at an address; stacks and libraries may be new."""
-        for _ in range(2):
-            for mapping in self._maps:
-                if mapping.start <= address < mapping.end:
-                    return mapping
-            self._maps = parse_maps(Path(f"/proc/{self.pid}/maps").read_text())
-        return None
-
     def stack_of(self, sp: int) -> int:
         """Return the end of the mapping: a stack grows at its beginning."""
-        mapping = self.mapping(sp)
+        mapping = self.mappings.at(sp)
         return mapping.end if mapping else 0
 
     def snapshot(self, state: State) -> ThreadSnapshot:
@@ -116,7 +105,7 @@ class Stepped:
                 starts.append(entry.sp)
         pieces = []
         for start in starts:
-            mapping = self.mapping(start)
+            mapping = self.mappings.at(start)
             base = start - 128 & -8
             size = min(mapping.end - base, _SLICE) if mapping else 0
             pieces.append(BytesMemory(base, self.read(base, size)))

@@ -24,8 +24,9 @@ from sfsample.modules.module import Module
 from sfsample.target.images import ImageOpener
 from sfsample.target.procfs import ProcFs
 from sfsample.target.shared import Shared
-from sfsample.unwind.row import Caller, UnwindRow, apply_row
+from sfsample.unwind.row import UnwindRow
 from sfsample.unwind.unwinder import DEFAULT_STEPPERS, START, Unwinder
+from tests.live.shadow import caller_by
 from tests.live.stepping import Entry, State, Stepped, stepped
 from tests.live.targets import GENERATIONS, fixture
 
@@ -133,16 +134,6 @@ class Judge:
         self._proc.close()
 
 
-def caller_by(row: UnwindRow, snapshot: ThreadSnapshot) -> object:
-    """Return (pc, sp) of the caller by one row, None when there is none: the row says so, or a zero."""
-    if row.ra is None:
-        return None
-    caller = apply_row(row, snapshot.registers, snapshot.memory, AMD64)
-    if not isinstance(caller, Caller):
-        return caller
-    return (caller.registers[PC], caller.registers[SP]) if caller.registers[PC] else None
-
-
 def explain(wrong: Wrong) -> str | None:
     return next((name for name, applies in EXCEPTIONS.items() if applies(wrong)), None)
 
@@ -159,7 +150,7 @@ def judged(process: Stepped, judge: Judge, tid: int, stride: int = 1) -> None:
     With a `stride`, all instructions of the program are looked at, and of its libraries' one of so many.
     """
     for number, state in enumerate(process.steps(tid)):
-        mapping = process.mapping(state.registers[PC])
+        mapping = process.mappings.at(state.registers[PC])
         if number % stride == 0 or (mapping and mapping.path.endswith("/steps")):
             judge(state)
         while process.threads:
