@@ -3,8 +3,9 @@
 Programs are stepped under qemu's user emulation: one from the loader's first instruction on, through
 relocation, constructors and lazy linkage stubs (of the loader and libc one instruction of so many is looked
 at), and one through each of its scenarios: signals, jumps out of functions, coroutines, a thread.
-`emulated` knows the truth, with which every stack and every single step of a stepper is compared.  (Single steps inside a guest will not do: qemu's s390x falls through branches
-when it is stepped.)  EXCEPTIONS lists all that differs, as in test_every_instruction.py.
+`emulated` knows the truth, with which every stack is compared, and every step of a stepper alone.  (Single
+steps inside a guest will not do: qemu's s390x falls through branches when it is stepped.)  EXCEPTIONS lists
+all that differs, as in test_every_instruction.py.
 """
 
 import re
