@@ -19,10 +19,14 @@ from sfsample.unwind.stepper import Stepper
 from sfsample.unwind.unwinder import DEFAULT_STEPPERS
 from tests.live.targets import ARCH, HANG_S
 
-_SAMPLES = 40 if ARCH is AMD64 else 10  # seconds each where all is emulated
 _MOST_TRIES = 100  # of one that has to wait for a processor before it can stop
 _PATIENCE_S = 4 * HANG_S  # a target that shares its processor with many others is seldom seen running
 _PAUSE_S = 1.0  # on a machine under load, a pause that is abandoned is no failure of ours
+
+
+def fewer(count: int) -> int:
+    """So many; where all is emulated, and a sample may take seconds, a tenth, but ten at least."""
+    return count if ARCH is AMD64 else max(10, count // 10)
 
 
 def captured(process: LiveProcess) -> ThreadSnapshot:
@@ -39,7 +43,7 @@ def dumped(pid: int, how: How = How()) -> ProcessDump:  # noqa: B008 - a value
 
 def record_samples(
     pid: int,
-    samples: int = _SAMPLES,
+    samples: int = fewer(40),
     *,
     rate: float = 500,
     mode: Mode = "cpu",

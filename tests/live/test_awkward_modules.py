@@ -20,7 +20,7 @@ from sfsample.formats.elf import PT_LOAD, PT_NOTE, ElfImage
 from sfsample.model import StopReason
 from sfsample.modules.maps import parse_maps
 from sfsample.profile import Profile
-from tests.live.recording import record_samples
+from tests.live.recording import fewer, record_samples
 from tests.live.targets import GENERATIONS, Target, fixture, running, started, wait_until
 from tests.live.test_modules import LIBRARIES, build_ids, check, install, module_problems
 
@@ -226,7 +226,7 @@ def test_the_vdso():
             assert process.stdout.readline() == b"ready\n"
             inside = 0
             while not inside:  # the recording's own limit ends it
-                profile = record_samples(process.pid, 400)
+                profile = record_samples(process.pid, fewer(400))
                 assert profile.stats.stacks == {StopReason.OUTERMOST: profile.stats.samples}
                 inside = sum(count for key, count in profile.counts.items() if in_vdso(key.locations))
         finally:

@@ -17,7 +17,7 @@ import pytest
 
 import sfsample
 from sfsample.arch import AMD64
-from tests.live.recording import record_samples
+from tests.live.recording import fewer, record_samples
 from tests.live.targets import ARCH, HANG_S, fixture, running, states, wait_until
 
 pytestmark = [pytest.mark.live]
@@ -91,8 +91,7 @@ def test_libraries_that_take_turns_at_one_address(tmp_path):
 @needs_gcc
 def test_vfork_keeps_its_return_address_in_a_register(tmp_path):
     with started(compile_c(tmp_path, "forks", VFORK)) as process:
-        # where it is emulated it is seldom seen running
-        profile = record_samples(process.pid, 200 if ARCH is AMD64 else 10)
+        profile = record_samples(process.pid, fewer(200))
     assert profile.stats.stacks["no_progress"] == 0
 
 

@@ -15,7 +15,7 @@ from sfsample.unwind.eh_frame import EhFrameStepper
 from sfsample.unwind.frame_pointer import FramePointerStepper
 from sfsample.unwind.unwinder import DEFAULT_STEPPERS, NULL_CALL, SIGNAL_FRAME
 from tests.live.chains import Checker, Token, listed
-from tests.live.recording import record_samples
+from tests.live.recording import fewer, record_samples
 from tests.live.targets import (
     GENERATIONS,
     Target,
@@ -109,7 +109,7 @@ def test_threads(program, mode):
             with open(f"/proc/{target.pid}/task/{tid}/comm", encoding="utf-8") as file:
                 chains[tid] = [kinds[file.read().strip().removeprefix("worker-")]]
         everybody = set(chains) if mode == "wall" else set()  # one that waits for a processor takes its time
-        profile = record_samples(target.pid, 100, mode=mode, until=lambda so: everybody <= seen_in(so))
+        profile = record_samples(target.pid, fewer(100), mode=mode, until=lambda so: everybody <= seen_in(so))
         Checker(program).check(profile, chains)
         seen = seen_in(profile)
         assert len(workers) == 4

@@ -10,7 +10,7 @@ import pytest
 
 import sfsample
 from sfsample.profile import Profile
-from tests.live.recording import record_samples
+from tests.live.recording import fewer, record_samples
 from tests.live.test_breakers import HOST, TURNS, compile_c, needs_gcc, started
 
 pytestmark = [pytest.mark.live, needs_gcc]
@@ -43,7 +43,7 @@ def test_a_row_does_not_outlive_its_library(tmp_path):
         source = PLUGIN.replace("NAME", name).replace("SIZE", size)
         compile_c(tmp_path, f"{name}.so", source, "-shared", "-fPIC", "-fno-stack-protector")
     with started(compile_c(tmp_path, "host", HOST, "-ldl")) as process:
-        profile = record_samples(process.pid, 150, rate=99, until=in_both)
+        profile = record_samples(process.pid, fewer(150), rate=99, until=in_both)
     lines = sfsample.folded(profile).splitlines()
     stacks = [line.rpartition(" ")[0] for line in lines]
     cut_short = [stack for stack in stacks if "[truncated" in stack]
@@ -78,7 +78,7 @@ def test_a_caller_does_not_outlive_its_library(tmp_path):
     for name in "ab":
         compile_c(tmp_path, f"{name}.so", TWIN.replace("NAME", name), "-shared", "-fPIC")
     with started(compile_c(tmp_path, "twins", TWINS, "-ldl")) as process:
-        profile = record_samples(process.pid, 80, rate=250, until=in_both)
+        profile = record_samples(process.pid, fewer(80), rate=250, until=in_both)
     stacks = [line.rpartition(" ")[0] for line in sfsample.folded(profile).splitlines()]
     assert {stack.partition(";main;")[2] for stack in stacks if stack.endswith("_burn")} == {
         "a_entry;a_burn", "b_entry;b_burn"}  # fmt: skip

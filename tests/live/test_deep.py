@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 import sfsample
-from sfsample.arch import AMD64
 from sfsample.model import Capture, StopReason
-from tests.live.targets import ARCH, HANG_S, assert_untraced, wait_until
+from tests.live.recording import fewer
+from tests.live.targets import HANG_S, assert_untraced, wait_until
 from tests.live.test_breakers import compile_c, needs_gcc, started
 
 pytestmark = [pytest.mark.live, needs_gcc]
@@ -29,7 +29,7 @@ FUNCTION long down(long left)
 }
 int main(int count, char **words) { (void)words; return down(2998 + count) != 0; }
 """
-SAMPLES = 150 if ARCH is AMD64 else 30  # seconds each where all is emulated
+SAMPLES = fewer(150)
 
 
 def user_time(pid: int) -> int:

@@ -15,7 +15,7 @@ from sfsample.model import Capture, StopReason
 from sfsample.profile import Profile, StackKey
 from sfsample.target.syscalls import syscall_name
 from tests.live.chains import Checker, listed, own_names
-from tests.live.recording import record_samples
+from tests.live.recording import fewer, record_samples
 from tests.live.targets import (
     GENERATIONS,
     HANG_S,
@@ -52,7 +52,7 @@ def test_threads_come_and_go(generation, mode):
     """
     program = str(fixture(generation))
     with running(program, "churn") as target:
-        profile = record_samples(target.pid, 1500, rate=1000, mode=mode)
+        profile = record_samples(target.pid, fewer(1500), rate=1000, mode=mode)
         unborn = [key for key in profile.counts if in_a_new_thread(key)]
         lost = sum(profile.counts.pop(key) for key in unborn)
         main, worker = listed(program)["churn"]
