@@ -17,16 +17,19 @@ from pathlib import Path
 
 import pytest
 
+from sfsample.arch import AMD64
 from sfsample.cli import watch
 from sfsample.cli.console import Interrupt
 from sfsample.cli.options import parse
 from sfsample.cli.values import FORMATS, format_of
 from sfsample.target.process import start_time
 from tests.live.cli_runner import begun, ended, parse_folded, sfsample, wait_until_sampled
-from tests.live.targets import HANG_S, Target, fixture, running, wait_until
+from tests.live.targets import ARCH, HANG_S, Target, fixture, running, wait_until
 from tests.live.test_cli_errors import unused_pid
 
 pytestmark = pytest.mark.live
+# slices that are long enough for samples
+SAMPLED = ("--every", "1s", "--for", "900ms") if ARCH is AMD64 else ("--every", "6s", "--for", "5s")
 FILE = re.compile(r"(.+)-\d{8}T\d{6}Z\.folded")
 
 
@@ -73,7 +76,7 @@ def test_a_missing_name_is_told_once(tmp_path: Path) -> None:
     shutil.copy(fixture("v3").with_name("libcallee.so"), tmp_path)
     subprocess.run(["strip", "-o", stripped, fixture("v3")], check=True)
     with running(stripped, "leaf") as target:
-        words = ("--every", "1s", "--for", "200ms", "--output-dir", directory)
+        words = (*SAMPLED, "--output-dir", directory)
         with begun("watch", "-p", target.pid, *words) as child:
             wait_until(lambda: sum(one.stat().st_size > 0 for one in directory.glob("*.folded")) >= 3,
                        "3 slices that are not empty")  # fmt: skip
@@ -151,7 +154,7 @@ def test_a_name_is_looked_up_for_every_slice(tmp_path: Path) -> None:
     name, directory = f"sfw{os.getpid()}", tmp_path / "out"
     shutil.copy(fixture("v3"), tmp_path / name)
     shutil.copy(fixture("v3", "libcallee.so"), tmp_path)
-    words = ["watch", "-n", name, "--every", "1s", "--for", "200ms", "--output-dir", directory, "-t"]
+    words = ["watch", "-n", name, *SAMPLED, "--output-dir", directory, "-t"]
 
     def roots() -> set[str]:
         names = slices(directory) if directory.is_dir() else []
@@ -210,7 +213,7 @@ def test_one_process_of_two_may_end(leaf: Target, tmp_path: Path) -> None:
         return {stack.partition(";")[0] for stacks in later for stack in stacks}
 
     with running(fixture("v3"), "leaf", ends=True) as other:
-        words = ["watch", "-p", f"{leaf.pid},{other.pid}", "--every", "1s", "--for", "900ms", "-t"]
+        words = ["watch", "-p", f"{leaf.pid},{other.pid}", *SAMPLED, "-t"]
         with begun(*words, "--mode", "wall", "--output-dir", tmp_path) as child:
             wait_for_slices(tmp_path, 1)
             other.process.kill()
