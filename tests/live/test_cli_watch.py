@@ -104,7 +104,7 @@ def test_slices_of_every_format(leaf: Target, tmp_path: Path, form: str) -> None
 
 def test_sigterm_finishes_the_slice(leaf: Target, tmp_path: Path) -> None:
     words = ["watch", "-p", leaf.pid, "--every", "1h", "--for", "1h", "--output-dir", tmp_path, "-q", "-t"]
-    with begun(*words) as child:
+    with begun(*words, "--mode", "wall") as child:  # in which every stop is a sample
         wait_until_sampled(leaf.pid)
         assert os.listdir(tmp_path) == []
         child.send_signal(signal.SIGTERM)
