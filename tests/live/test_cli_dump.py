@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from sfsample.arch import AMD64
 from tests.live.cli_runner import sampled, sfsample
 from tests.live.targets import ARCH, Target, first_line, fixture, python, running, status, tids, wait_until
 from tests.live.test_cli_errors import TRACE, unused_pid
@@ -204,13 +205,18 @@ def test_a_failed_dump_leaves_an_old_file_alone(tmp_path: Path) -> None:
 # -- threads that cannot be captured
 
 
-def dumped_until(pid: int, expected: dict[int, str]) -> dict[int, dict[str, Any]]:
+# elsewhere the caller of a leaf is in a register: a stop tells it, but not of a thread that another tracer holds
+ASLEEP = {"read"} if ARCH is AMD64 else {"read", "stopped"}
+HELD = {"outermost"} if ARCH is AMD64 else {"outermost", "register_unknown"}
+
+
+def dumped_until(pid: int, expected: dict[int, set[str]]) -> dict[int, dict[str, Any]]:
     """Dump until each thread was captured as expected: on a busy machine one may not stop in time."""
     found: dict[int, dict[str, Any]] = {}
 
     def look() -> bool:
         (process,) = json.loads(sfsample("dump", "--json", "-p", pid).out)["processes"]
-        found.update((t["tid"], t) for t in process["threads"] if t["capture"] == expected[t["tid"]])
+        found.update((t["tid"], t) for t in process["threads"] if t["capture"] in expected[t["tid"]])
         return found.keys() == expected.keys()
 
     wait_until(look, "each thread is captured")
@@ -224,17 +230,16 @@ def test_one_thread_of_several_is_traced_by_somebody_else(how: str) -> None:
         with python(TRACE, victim, how) as tracer:
             assert first_line(tracer) == "traced"
             # one that its tracer has stopped does not run, so it can be read
-            expected = "failed" if how == "run" else "read"
-            alone = {tid: expected if tid == victim else "stopped" for tid in tids(target.pid)}
-            alone[target.pid] = "read"
-            threads = dumped_until(target.pid, alone)
+            expected = {tid: {"stopped"} for tid in tids(target.pid)} | {target.pid: ASLEEP}
+            expected[victim] = {"failed" if how == "run" else "read"}
+            threads = dumped_until(target.pid, expected)
             text = sfsample("dump", "-p", target.pid)
             assert (text.code == 5) == ("  not captured: " in text.out.decode())
             if how == "run":
                 assert text.code == 5
                 assert str(tracer.pid) in threads[victim]["error"]
             else:
-                assert threads[victim]["stop_reason"] == "outermost"
+                assert threads[victim]["stop_reason"] in HELD
         wait_until(lambda: status(target.pid, victim)["TracerPid"] == "0", "released")
 
 
@@ -246,7 +251,10 @@ def test_every_thread_is_traced_by_somebody_else(leaf: Target) -> None:
             (thread,) = dump("-p", leaf.pid, code=code)["processes"][0]["threads"]
             assert thread["capture"] == capture
             if how == "stop":
-                assert functions(thread)[:4] == ["leaf_spin", "middle", "outer", "main"]
+                assert thread["stop_reason"] in HELD
+                chain = ["leaf_spin", "middle", "outer", "main"]
+                known = 4 if thread["stop_reason"] == "outermost" else 1
+                assert functions(thread)[:known] == chain[:known]
                 words = rf"is stopped by process {tracer.pid} \(\S+\), which traces it"
                 assert re.search(words, sfsample("dump", "-p", leaf.pid).out.decode())
     leaf.assert_unharmed()
@@ -258,7 +266,7 @@ def test_a_process_that_is_stopped() -> None:
         done = sfsample("dump", "-p", target.pid)
         words = f"=> process {target.pid} (target) is stopped, and waits for a signal to go on, kill -CONT"
         assert words in " ".join(done.out.decode().split())
-        assert {t["capture"] for t in dump("-p", target.pid)["processes"][0]["threads"]} == {"read"}
+        assert {t["capture"] for t in dump("-p", target.pid)["processes"][0]["threads"]} <= ASLEEP
 
 
 def test_nothing_is_stopped_when_that_is_asked_for(leaf: Target) -> None:
