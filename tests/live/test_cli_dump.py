@@ -205,7 +205,7 @@ def test_a_failed_dump_leaves_an_old_file_alone(tmp_path: Path) -> None:
 # -- threads that cannot be captured
 
 
-# elsewhere the caller of a leaf is in a register: a stop tells it, but not of a thread that another tracer holds
+# elsewhere the caller of a leaf is in a register: a stop tells it, but none of a thread that another holds
 ASLEEP = {"read"} if ARCH is AMD64 else {"read", "stopped"}
 HELD = {"outermost"} if ARCH is AMD64 else {"outermost", "register_unknown"}
 
