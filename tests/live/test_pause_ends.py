@@ -19,6 +19,7 @@ from sfsample.target.process import check
 from sfsample.target.procfs import ProcFs
 from sfsample.target.tracer import Tracer, bury_dead
 from sfsample.target.vm import CopyBuffer
+from tests.live.recording import fewer
 from tests.live.targets import HANG_S, fixture, running, states, status, wait_until
 
 pytestmark = pytest.mark.live
@@ -116,7 +117,7 @@ def test_the_end_of_our_child_is_told_to_whoever_started_it():
     script = "i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done; exit 7"
     codes: Counter[int] = Counter()
     samples = 0
-    while codes.total() < 40 or samples <= 40:
+    while codes.total() < fewer(40) or samples <= fewer(40):
         child = subprocess.Popen(["/bin/sh", "-c", script])
         try:
             samples += sfsample.record(child.pid, 5, rate=5000, mode="wall").stats.samples
