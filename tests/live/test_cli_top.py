@@ -99,7 +99,7 @@ def test_it_follows_the_size_of_the_terminal(terminal, workload):
 
 def pid_of_top(workload: int) -> int:
     found = subprocess.run(
-        ["pgrep", "-f", f"sfsample top -p {workload}$"], capture_output=True, text=True, check=True
+        ["pgrep", "-f", f"sfsample top -p {workload}( |$)"], capture_output=True, text=True, check=True
     )
     [pid] = [int(word) for word in found.stdout.split() if "python" in os.readlink(f"/proc/{word}/exe")]
     return pid
@@ -132,7 +132,7 @@ def test_ctrl_z_gives_the_terminal_back_and_fg_takes_it(terminal, workload):
 
 
 def test_a_terminal_that_goes_away_ends_it(terminal, workload):
-    terminal.run(top(workload))
+    terminal.run(top(workload, "--window", "10m"))
     terminal.wait_for("find_match")
     number = pid_of_top(workload)
     terminal.close()
@@ -147,7 +147,7 @@ def test_names_of_threads_do_nothing_to_the_terminal(terminal):
     with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE) as process:
         try:
             assert process.stdout.readline() == b"named\n"
-            terminal.run(top(process.pid))
+            terminal.run(top(process.pid, "--window", "10m"))
             terminal.wait_for(rf"(?m)^sfsample top  \?]0;x\?\?\[2J\?? {process.pid}")
             terminal.keys("t")
             terminal.wait_for(rf"(?m)^ *\d.* %  +{process.pid}  \?]0;x\?\?\[2J")
@@ -159,8 +159,8 @@ def test_names_of_threads_do_nothing_to_the_terminal(terminal):
 
 def test_the_target_s_end_ends_it(terminal):
     with subprocess.Popen(COMMAND, stdout=subprocess.DEVNULL) as process:
-        terminal.run(top(process.pid))
-        terminal.wait_for(r"[1-9]\d* samples? in 5 s")  # one that ends before its first sample is an error
+        terminal.run(top(process.pid, "--window", "10m"))
+        terminal.wait_for(r"[1-9]\d* samples? in 600 s")  # one that ends before its first sample is an error
         process.kill()
     terminal.wait_for("left=0")
 
