@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple, Protocol
 
+from sfsample.errors import TargetError
 from sfsample.look import Looker
 from sfsample.processes import Processes
 from sfsample.profile import Profile
@@ -127,6 +128,10 @@ class Sampler:
             self.profile.started_ns = time.time_ns()
             try:
                 stats.ended_by = self._loop(should_stop)
+            except (TargetError, OSError) as failure:  # what was collected is not lost by it
+                if not stats.samples:
+                    raise
+                stats.end_early(failure)
             finally:
                 stats.duration_s = clock.now() - self._start
                 processes.finish()

@@ -81,7 +81,8 @@ class Stats:
         self.sampler_cpu_s = 0.0
         self.sampler_max_rss_bytes = 0
         self.problems: Counter[str] = Counter()
-        self.ended_by: str = ""  # "duration", "signal", "target"
+        self.failure: tuple[str, ...] = ()  # that ended it: what, and what to do
+        self.ended_by: str = ""  # "duration", "signal", "target", "failure"
 
     @property
     def taken_ticks(self) -> int:
@@ -92,6 +93,12 @@ class Stats:
     def achieved_hz(self) -> float:
         """The ticks that were taken, per second."""
         return self.taken_ticks / self.duration_s if self.duration_s > 0 else 0.0
+
+    def end_early(self, failure: Exception) -> None:
+        """Note what has ended the recording, which is a result all the same."""
+        what = f"ended early: {failure}"
+        self.note(what)
+        self.ended_by, self.failure = "failure", (what, *getattr(failure, "help", ()))
 
     def note(self, problem: str, times: int = 1) -> None:
         """Count a problem; of very many different ones (addresses, say) the later ones together."""

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from sfsample import watched
-from sfsample.errors import NoSuchProcess, NotPermitted
+from sfsample.errors import NoSuchProcess, NotPermitted, TargetError
 from sfsample.files import Home
 from sfsample.formats.elf import ElfImage
 from sfsample.memory import BytesMemory
@@ -342,6 +342,25 @@ def test_a_later_refusal_is_a_failed_capture(clock):
 
     assert stats.captures == {Capture.STOPPED: 8, Capture.FAILED: 8}
     assert stats.problems == {"not captured: not permitted (run as root; or so)": 8}
+
+
+@pytest.mark.parametrize("failure", [TargetError(PID, "no files left", "allow more"), OSError(2, "gone")])
+def test_a_failure_in_the_middle_loses_nothing(process, failure):
+    def fail() -> bool:
+        process.answers = {PID: failure} if len(process.captured) == 3 else {}
+        return False
+
+    stats = record(process, should_stop=fail).stats
+
+    assert (stats.samples, stats.ended_by, stats.ticks) == (3, "failure", 4)
+    assert stats.failure[0] == f"ended early: {failure}"
+    assert stats.problems[stats.failure[0]] == 1
+
+
+def test_a_failure_before_the_first_sample_is_an_error(process):
+    process.answers = {PID: TargetError(PID, "no files left")}
+    with pytest.raises(TargetError, match="no files left"):
+        record(process)
 
 
 def test_after_an_exception_what_was_collected_is_complete(process):

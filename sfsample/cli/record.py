@@ -53,7 +53,16 @@ def run(arguments: Namespace) -> int:
         )
         more += () if bad_stacks is None else _kept(bad_stacks)
         say(f"sfsample: {first}", *(f"  {line}" for line in more))
-    return 0
+    return _ended(profile.stats)
+
+
+def _ended(stats: Stats) -> int:
+    """Return the exit code; say what has ended the recording before its time."""
+    if not stats.failure:
+        return 0
+    what, *more = stats.failure
+    say(f"sfsample: {what}", *(f"  {line}" for line in more))
+    return 1
 
 
 def _kept(bad_stacks: BadStacks) -> list[str]:

@@ -127,7 +127,8 @@ def _slice(
         output.discard()
     if not arguments.quiet:
         unnamed = unnamed_lines(_untold(namer, told), verbose=arguments.verbose)
-        say(f"sfsample: {path}: {_outcome(profile.stats)}", *(f"  {line}" for line in unnamed))
+        more = [*profile.stats.failure, *unnamed]
+        say(f"sfsample: {path}: {_outcome(profile.stats)}", *(f"  {line}" for line in more))
     if arguments.keep:
         _forget_old(arguments.output_dir, label, suffix, arguments.keep)
 

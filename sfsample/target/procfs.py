@@ -124,13 +124,13 @@ class ProcFs:
                 os.close(self._dir)
             if failure.errno in (*_GONE, *_FORBIDDEN):
                 raise _unseen(pid) from None
-            raise self._refused(failure) from None
+            raise _refusal(pid, failure) from None
 
     def _refused(self, failure: OSError) -> TargetError:
         """Return the error for a failure that does not mean that somebody has ended."""
         if failure.errno in NO_FILES:
-            return TargetError(self.pid, f"no files left to open: to look at {self.pid}", MORE_FILES)
-        return TargetError(self.pid, f"cannot look at {self.pid}: {failure.strerror}")
+            self._files.keep_only(())  # so that there are some to end with
+        return _refusal(self.pid, failure)
 
     def close(self) -> None:
         """Close every file."""
@@ -281,6 +281,12 @@ def _unseen(pid: int) -> TargetError:
     if pid > 0 and _exists(pid):
         return NotPermitted(pid, f"not permitted to look at: {pid}", *_HIDDEN)
     return NoSuchProcess(pid, f"no such process: {pid}")
+
+
+def _refusal(pid: int, failure: OSError) -> TargetError:
+    if failure.errno in NO_FILES:
+        return TargetError(pid, f"no files left to open: to look at {pid}", MORE_FILES)
+    return TargetError(pid, f"cannot look at {pid}: {failure.strerror}")
 
 
 def _exists(pid: int) -> bool:
