@@ -60,6 +60,19 @@ def test_100_percent_means_all(whole, lost, said, loss):
         assert text.endswith(f", {loss} no_row")
 
 
+@pytest.mark.parametrize(
+    ("reason", "said"),
+    [(StopReason.MAX_FRAMES, "max_frames (--max-frames allows more)"),
+     (StopReason.STACK_COPY_ENDED, "stack_copy_ended (--stack-bytes allows more)"),
+     (StopReason.NO_ROW, "no_row")],
+)  # fmt: skip
+def test_what_can_be_done_about_a_stack_that_is_cut(reason, said):
+    made = stats()
+    made.samples, made.stacks[reason] = 1, 1
+
+    assert line(made, "stacks") == f"stacks    0 % reached the outermost frame, 100 % {said}"
+
+
 def test_callers():
     made = stats(outermost=3)
     made.frames.update({Found.EH_FRAME: 1, Found.CONTEXT: 5})

@@ -9,6 +9,10 @@ from sfsample.model import Capture, Found, StopReason
 from sfsample.stats import Stats
 
 _SHOWN = 5  # problems, unless verbose
+_ALLOWS_MORE = {
+    StopReason.MAX_FRAMES: " (--max-frames allows more)",
+    StopReason.STACK_COPY_ENDED: " (--stack-bytes allows more)",
+}
 
 
 def summary_lines(
@@ -84,7 +88,7 @@ def _pauses(stats: Stats) -> Iterator[str]:
 def _stacks(stats: Stats) -> Iterator[str]:
     if not stats.samples:
         return
-    others = [f"{_percent(n, stats.samples)} {reason}"
+    others = [f"{_percent(n, stats.samples)} {reason}{_ALLOWS_MORE.get(reason, '')}"
               for reason, n in stats.stacks.most_common() if reason is not StopReason.OUTERMOST]  # fmt: skip
     complete = f"{_percent(stats.stacks[StopReason.OUTERMOST], stats.samples)} reached the outermost frame"
     yield "stacks    " + ", ".join([complete, *others])

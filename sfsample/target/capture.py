@@ -19,6 +19,7 @@ from sfsample.target.tracer import PATIENCE_NS, Missed, Tracer
 
 DEFAULT_STACK_BYTES = 256 * 1024
 NO_LIMIT_NS = 1 << 62
+_TOO_LONG = "to copy its stack took longer than --max-pause (allow more, or copy less: --stack-bytes)"
 _ASK = 3  # times whether a thread has a processor, if it is given one meanwhile
 
 
@@ -104,8 +105,10 @@ class Capturer:
             return missed
         if sp is None:
             return Missed(gone=True, why="killed while it was stopped")
+        if after is None:  # asked through a file of this process
+            return Missed(gone=True, why="exited, and its id was given to another process")
         if not whole:
-            return Missed(gone=False, why="to copy its stack took longer than --max-pause", stop_ns=stop_ns)
+            return Missed(gone=False, why=_TOO_LONG, stop_ns=stop_ns)
         self.balances.learn(tid, before.balance, had=runs_of(after) == runs_of(before.counters))
         registers = tracer.dwarf_registers()
         copy.learn_extent(tid, sp)

@@ -13,7 +13,10 @@ import sfsample
 from sfsample.formats.elf import ElfImage
 from sfsample.model import Capture, StopReason
 from sfsample.profile import Profile, StackKey
+from sfsample.target.live import LiveProcess
+from sfsample.target.own_thread import OwnThread
 from sfsample.target.syscalls import syscall_name
+from sfsample.target.tracer import Missed
 from tests.live.chains import Checker, listed, own_names
 from tests.live.recording import fewer, record_samples
 from tests.live.targets import (
@@ -276,3 +279,15 @@ def test_nothing_there():
             sfsample.record(target.pid, 1)
         with pytest.raises(sfsample.NoSuchProcess):
             sfsample.dump(target.pid)
+
+
+def test_an_id_that_was_given_to_another_process_is_no_sample():
+    """It ended between two questions, and the kernel gave its id away.  Seen: the other one was counted."""
+    with running(fixture("v3"), "leaf") as one, running(fixture("v3"), "deep") as other:
+        target = LiveProcess(one.pid)
+        try:
+            taken = OwnThread(lambda _: target.capture(other.pid), lambda: False).run()
+        finally:
+            target.close()
+        assert isinstance(taken, Missed)
+        assert taken.gone
