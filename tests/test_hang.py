@@ -160,3 +160,16 @@ def test_sentences_are_wrapped_and_complete(parts: list[str], width: int) -> Non
 )
 def test_times(value: float, text: str) -> None:
     assert seconds(value) == text
+
+
+@pytest.mark.parametrize("where", ["__refrigerator", "do_freezer_trap"])
+def test_a_frozen_thread_waits_for_nothing_else(where: str) -> None:
+    """In state D, but no disk, file server or FUSE daemon is behind it."""
+    one = thread("nanosleep", "|", "main", state="D")
+    one = one._replace(dump=one.dump._replace(wchan=where))
+    wait = judge([process(one)]).waits[Node(1, 1)]
+    assert (wait.kind, wait.verb, wait.what) == (
+        "stopped",
+        "is frozen, and waits for",
+        "its cgroup to be thawed",
+    )

@@ -14,6 +14,7 @@ _SLEEPS = ("nanosleep", "clock_nanosleep")
 _CHILD = ("wait4", "waitid")
 _FORKS = ("vfork", "clone", "clone3")
 _LOCKS = ("flock", "fcntl")
+_FREEZERS = ("__refrigerator", "do_freezer_trap")  # where the kernel keeps those of a frozen cgroup
 _SIGNALS = ("pause", "rt_sigsuspend", "rt_sigtimedwait")
 _LOCK_WORDS = {"mutex": "mutex {}", "read lock": "the read lock of rwlock {}",
                "write lock": "the write lock of rwlock {}",
@@ -32,6 +33,8 @@ def wait_of(thread: NamedThread, scene: Scene) -> Wait | None:
     state, call = thread.dump.state, thread.dump.call
     if state in ("T", "t"):
         return _stopped(state, scene)
+    if thread.dump.wchan in _FREEZERS:
+        return Wait("stopped", "its cgroup to be thawed", verb="is frozen, and waits for")
     if state == "R" or call is None:
         return _uninterruptible(thread) if state == "D" else None
     found = _known(thread, scene) or _by_call(thread, call, scene) or _uninterruptible(thread)
