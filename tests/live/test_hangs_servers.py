@@ -88,7 +88,7 @@ def as_postgres() -> list[str]:
 
 
 def succeeds(words: list[str]) -> bool:
-    return subprocess.run(words, capture_output=True, check=False, timeout=60).returncode == 0
+    return subprocess.run(words, capture_output=True, check=False, timeout=2 * HANG_S).returncode == 0
 
 
 @contextmanager
@@ -128,7 +128,7 @@ def public_path() -> Iterator[Path]:
 @pytest.mark.skipif(not (INITDB and POSTGRES and PSQL), reason="PostgreSQL is not installed")
 def test_postgresql_waits_for_a_row_lock(public_path: Path) -> None:
     with postgres(public_path) as psql:
-        subprocess.run([*psql, "-c", "create table t as select 1 as i"], check=True, timeout=60)
+        subprocess.run([*psql, "-c", "create table t as select 1 as i"], check=True, timeout=2 * HANG_S)
         with child(*psql, "-At", stdout=subprocess.PIPE) as holder:
             assert holder.stdin is not None
             holder.stdin.write(b"begin; update t set i = 2; select 'held';\n")
