@@ -283,7 +283,7 @@ def test_a_thread_in_uninterruptible_sleep() -> None:
         assert (thread["state"], thread["capture"], thread["stop_ns"]) == ("D", "read", None)
         recorded = sampled("-p", target.pid, "--mode", "wall", "--stats", "/dev/null")
         assert recorded.code == 0
-        assert any("100 % reached the outermost frame" in line for line in recorded.err)
+        assert any("100 % reached the outermost frame" in line for line in recorded.err), recorded.err
         idle = sampled("-p", target.pid, enough=lambda done: done.code == 0)
         assert idle.code == 0, "in cpu mode it is idle"
 
