@@ -16,6 +16,7 @@ from sfsample.stats import Stats
 
 TIMELINE_LIMIT = 4_000_000  # records, 40 bytes each
 _HASHED = 64  # places
+STACK_LIMIT = 200_000  # stacks told apart, some KB each; of code that is generated all the time any number
 THREAD_LIMIT = 20_000  # threads told apart; a service that starts one for each request has any number
 
 
@@ -182,6 +183,9 @@ class Profile:
 
     def keep(self, key: StackKey, at_ns: int, wall_ns: int, cpu_ns: int, times: int) -> None:
         """Keep what `add` has counted; a profile that keeps it otherwise does that here."""
+        if key not in self.counts and len(self.counts) >= STACK_LIMIT:
+            key = key._replace(locations=Places())
+            self.stats.note(f"more than {STACK_LIMIT} stacks that differ: the later ones have no frames")
         self.counts[key] += times
         self.wall_ns[key] += wall_ns
         self.cpu_ns[key] += cpu_ns

@@ -49,6 +49,24 @@ def test_header():
     assert image(TEXT, machine=22, byteorder="big").segments == made.segments
 
 
+def test_the_headers_alone():
+    data = (FIXTURES / "v3/target").read_bytes()
+    whole = ElfImage(data, "target")
+    bare = whole.headers()
+
+    assert (bare.segments, bare.build_id, bare.machine) == (whole.segments, whole.build_id, whole.machine)
+    assert whole.build_id
+    assert len(bare.data) < 4096
+    assert list(bare.sections) == []
+    assert bare.loaded(whole.executable[0][0], 16) is None
+    far = bytearray(data)
+    far[32:40] = (len(data) - PHDR * 2).to_bytes(8, "little")  # e_phoff
+    far[56:58] = (2).to_bytes(2, "little")  # e_phnum
+    assert len(ElfImage(bytes(far), "target").headers().data) == EHDR
+    assert ElfImage(bytes(far), "target").headers().segments == ()
+    assert len(image().headers().data) == EHDR
+
+
 @pytest.mark.parametrize(
     ("data", "offset", "what"),
     [

@@ -1,5 +1,7 @@
 """The module index over invented maps: when it reads them, what it forgets, and what it says of failures."""
 
+from functools import cache
+
 from sfsample.errors import FormatError
 from sfsample.formats.elf import ElfImage
 from sfsample.modules.generated import GeneratedCode
@@ -378,3 +380,24 @@ def test_only_so_many_pages_of_code_are_kept():
 
 def test_where_no_memory_can_be_read_there_is_no_code():
     assert Process(mapping(A)).index.code(A, 8) == b""
+
+
+def test_of_many_modules_that_have_gone_the_last_are_kept_open(monkeypatch):
+    monkeypatch.setattr("sfsample.modules.index._MOST_GONE", 2)
+    process, found = Process(), []
+    index = ModuleIndex(process._read, cache(process._open))  # a file that is still there is the same
+    for number in range(5):
+        process.maps = (mapping(A, "/bin/a"), mapping(B, f"/lib/{number}.so", inode=number + 2))
+        index.refresh()
+        found.append(index.find(B))
+        index.reload([index.find(A)])  # which is there all the time
+    process.maps = process.maps[:1]
+    index.refresh()
+
+    assert [module.let_go for module in found] == [True, True, True, False, False]
+    assert [len(module.image.data) for module in found[2:]] == [64 + 56, 0x4000, 0x4000]
+    assert {module.path for module in index.modules} == {"/bin/a", "/lib/3.so", "/lib/4.so"}
+    assert not index.find(A).let_go
+    process.maps = (mapping(A, "/bin/a"), mapping(B, "/lib/3.so", inode=5))
+    index.refresh()
+    assert index.find(B) is found[3]  # it is back

@@ -224,3 +224,17 @@ def test_threads_beyond_the_limit_are_counted_together(monkeypatch):
     names = {ThreadKey(1, 1): "t1", ThreadKey(1, 2): "t2", ThreadKey(1, 0): "other threads"}
     assert profile.threads == names
     assert profile.stats.problems == {"more than 2 threads: the later ones are counted together": 2}
+
+
+def test_stacks_beyond_the_limit_are_kept_without_frames(monkeypatch):
+    monkeypatch.setattr("sfsample.profile.STACK_LIMIT", 2)
+    profile, thread = Profile(99.0), ThreadKey(1, 1)
+    profile.name_thread(thread, "t")
+    for pc in (0x10, 0x20, 0x30, 0x10, 0x40):
+        stack = Stack((Frame(pc, 0, None, Found.CONTEXT, exact=True),), StopReason.OUTERMOST)
+        places = [locate(frame, None, 1) for frame in stack.frames]
+        profile.add(thread, places, stack, at_ns=0, wall_ns=1, cpu_ns=1)
+
+    counted = {tuple(place.address for place in key.locations): n for key, n in profile.counts.items()}
+    assert counted == {(0x10,): 2, (0x20,): 1, (): 2}
+    assert profile.stats.problems == {"more than 2 stacks that differ: the later ones have no frames": 2}

@@ -23,7 +23,7 @@ with late("pprint", "pdb", "inspect"):  # half of what importing pyelftools cost
 
 Buffer = bytes | memoryview | mmap
 
-PAGE = 4096
+PAGE, _EHDR = 4096, 64
 _MARK = 256
 _LONGEST_NAME = 256  # of a section: a table without NULs must not be searched whole for each
 ET_REL = 1
@@ -263,6 +263,19 @@ class ElfImage:
         notes = (s for s in self.segments if s.type == PT_NOTE)
         found = (build_id_of(bytes(self.data[s.offset : s.offset + s.filesz]), self.byteorder) for s in notes)
         return next(filter(None, found), None)
+
+    def headers(self) -> "ElfImage":
+        """Return an image of the headers alone: segments, if told in the first page, and the build-id."""
+        header = self._header
+        end = max(_EHDR, header["e_phoff"] + header["e_phnum"] * header["e_phentsize"])
+        head = bytearray(self.data[: end if end <= PAGE else _EHDR])
+        head[40:48] = bytes(8)  # e_shoff
+        head[58:64] = bytes(6)  # e_shentsize, e_shnum, e_shstrndx
+        if end > PAGE:
+            head[56:58] = bytes(2)  # e_phnum
+        bare = ElfImage(bytes(head), self.name, self.begins_at)
+        bare.__dict__["build_id"] = self.build_id
+        return bare
 
 
 class Note(NamedTuple):

@@ -4,6 +4,7 @@ Law: opens nothing and reads no /proc: it is given `read_maps` and `open_image`.
 reads the maps again, at most once between two calls of `expire` (one sample), so a wild return address costs
 little.  `generation` changes whenever an executable mapping has changed: what was cached by address is void.
 A file that cannot be opened may just be coming or going (dlopen, dlclose): it is tried again a few times.
+Modules that have gone are kept, to be named later; but there may come ever new ones, so not very many.
 """
 
 from bisect import bisect_right
@@ -19,6 +20,8 @@ from sfsample.modules.tables import Tables
 
 _TRIES = 3
 _PAGE = 4096
+_MOST_GONE = 256  # modules: each has a file open
+_MOST_TOLD = 10_000  # problems, and paths
 _LARGEST_GAP = 0x20000  # between two segments of a file: less than two of the largest pages of any machine
 ReadMaps = Callable[[], tuple[Mapping, ...]]
 OpenImage = Callable[[Mapping], ElfImage]
@@ -51,7 +54,7 @@ class ModuleIndex:
         self._seen: dict[tuple[ElfImage, int, str], Module] = {}
         self._failed: dict[Mapping, list[str]] = {}  # why it could not be opened, each time
         self._again: set[Mapping] = set()  # those that will be tried again
-        self._changing: set[str] = set()  # files that have gone, and those that came then
+        self._changing: dict[str, None] = {}  # files that have gone, and those that came then
         self._fresh = False
         self._read_memory = read_memory
         self._generated = GeneratedCode(read_memory)
@@ -81,13 +84,30 @@ class ModuleIndex:
         self._starts = [m.start for m in executable]
         self._modules = {m: self._modules[m] for m in executable if m in self._modules}
         self._same = {key: m for key, m in self._same.items() if m in self._modules.values()}
+        self._let_go()
         self._generated.forget()
         self.generation += 1
 
     def _note_changes(self, before: set[Mapping], now: set[Mapping]) -> None:
         if any(mapping.is_file for mapping in before - now):
-            self._changing |= {mapping.path for mapping in before ^ now if mapping.is_file}
+            self._changing |= dict.fromkeys(mapping.path for mapping in before ^ now if mapping.is_file)
+            while len(self._changing) > _MOST_TOLD:
+                del self._changing[next(iter(self._changing))]
         self._failed = {mapping: why for mapping, why in self._failed.items() if mapping in now}
+
+    def _let_go(self) -> None:
+        """Forget modules that have gone, but for the last ones.
+
+        One that is not in use may only have to be opened again: it has gone if its path has, or is another's.
+        """
+        now = {module for module in self._modules.values() if module is not None}
+        waiting = {mapping.path for mapping in self._mappings} - {module.path for module in now}
+        gone = [(k, m) for k, m in self._seen.items() if m not in now and m.path not in waiting]
+        for key, module in gone[:-_MOST_GONE]:
+            for text in module.problems:
+                self._lose(text)
+            del self._seen[key]
+            module.forget()
 
     @property
     def has_changed(self) -> bool:
@@ -244,7 +264,7 @@ class ModuleIndex:
             self._lose(text)
 
     def _lose(self, text: str) -> None:
-        if text not in self._problems:
+        if text not in self._problems and len(self._problems) < _MOST_TOLD:
             self._problems.append(text)
 
 

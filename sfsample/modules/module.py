@@ -27,7 +27,10 @@ _STUB = 16
 
 
 class Module:
-    """`image` mapped with `load_bias`; `path` as the target sees it.  `tables`: those of the image."""
+    """`image` mapped with `load_bias`; `path` as the target sees it.  `tables`: those of the image.
+
+    `let_go`: of the image, only the headers are left.
+    """
 
     def __init__(self, image: ElfImage, load_bias: int, path: str, tables: Tables | None = None) -> None:
         self.image = image
@@ -35,6 +38,7 @@ class Module:
         self.path = path
         self.tables = tables or Tables(image)
         self._calls: dict[int, tuple[int, ...]] = {}
+        self.let_go = False
 
     def __repr__(self) -> str:
         return f"<Module {self.path} at {self.load_bias:#x}>"
@@ -126,6 +130,13 @@ class Module:
     def debug_frame(self) -> EhFrame | None:
         """CFI for debuggers."""
         return self.tables.debug_frame
+
+    def forget(self) -> None:
+        """Close the file, which nobody maps any more; what lies in it will have no names."""
+        self.image = self.image.headers()
+        self.tables = Tables(self.image)
+        self._calls.clear()
+        self.let_go = True
 
     def lose(self, damage: FormatError) -> None:
         """Note, once, that a table or a function of this module is damaged."""

@@ -66,6 +66,8 @@ class ModuleSymbols:
             return "its section headers are damaged"
         if found_wrong:
             return found_wrong
+        if self._module.let_go:
+            return "it was unmapped long before the end, and its file closed"
         if not self._image.sections:
             return "it has no section headers, as a copy of the target's memory has none"
         if self.full:

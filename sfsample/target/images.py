@@ -12,14 +12,14 @@ from collections.abc import Iterator
 from sfsample.errors import FormatError
 from sfsample.files import elf_begins_at
 from sfsample.formats.dynamic import as_linked
-from sfsample.formats.elf import PT_DYNAMIC, PT_LOAD, ElfImage
+from sfsample.formats.elf import PAGE, PT_DYNAMIC, PT_LOAD, ElfImage
 from sfsample.modules.maps import Mapping
 from sfsample.target.procfs import ProcFs
 from sfsample.target.shared import Shared
 from sfsample.target.vm import read_memory
 
 _MAX_REBUILT = 256 << 20
-_HEAD = 4096
+_MOST_PROBLEMS = 10_000
 
 
 class ImageOpener:
@@ -54,7 +54,7 @@ class ImageOpener:
             f"{mapping.path}: {refused}; using the copy in the target's memory, "
             "which has the exported names only"
         )
-        if problem not in self.problems:
+        if problem not in self.problems and len(self.problems) < _MOST_PROBLEMS:
             self.problems.append(problem)
         return rebuilt
 
@@ -131,10 +131,7 @@ class ImageOpener:
     def _rebuild(self, mapping: Mapping) -> ElfImage:
         """Lay out the loaded segments as a file.  Writable ones are left out: they have changed."""
         base = self._first_byte(mapping)
-        head = bytearray(self._read(base, _HEAD))
-        head[40:48] = bytes(8)  # e_shoff: sections are not in memory
-        head[58:64] = bytes(6)  # e_shentsize, e_shnum, e_shstrndx
-        image = ElfImage(bytes(head), mapping.path)
+        image = ElfImage(self._read(base, PAGE), mapping.path).headers()  # sections are not in memory
         loads = [s for s in image.segments if s.type == PT_LOAD and not s.flags & 2]
         size = max((s.offset + s.filesz for s in loads), default=0)
         if not loads or size > _MAX_REBUILT:
@@ -143,14 +140,14 @@ class ImageOpener:
         data = bytearray(size)
         for s in loads:
             data[s.offset : s.offset + s.filesz] = self._read(s.vaddr + bias, s.filesz)
-        data[: len(head)] = head[: min(len(head), size)]
+        data[: len(image.data)] = image.data[:size]
         self._add_dynamic(data, image, bias)
         return ElfImage(bytes(data), mapping.path)
 
     def _add_dynamic(self, data: bytearray, image: ElfImage, bias: int) -> None:
         """Add the dynamic section, writable or not: it leads to the names of exported functions."""
         segment = image.segment(PT_DYNAMIC)
-        if segment is None or not 0 < segment.filesz <= _HEAD or segment.offset > _MAX_REBUILT:
+        if segment is None or not 0 < segment.filesz <= PAGE or segment.offset > _MAX_REBUILT:
             return
         found = read_memory(self._pid, segment.vaddr + bias, segment.filesz)
         if found is None:

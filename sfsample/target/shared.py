@@ -16,7 +16,7 @@ from sfsample.files import Root
 from sfsample.formats.elf import ElfImage
 from sfsample.modules.tables import Tables
 
-_MOST = 1000
+_MOST = 256  # each image has a file open
 _HEAD = 4096
 
 _K = TypeVar("_K")
@@ -41,10 +41,10 @@ class Shared:
         if not found.st_size:
             raise FormatError(name, 0, "is empty")
         key = name, begins, found.st_dev, found.st_ino, found.st_mtime_ns, found.st_size
-        if key not in self._images:
-            image = ElfImage(mmap(fd, 0, access=ACCESS_READ, offset=begins), name, begins)
-            _keep(self._images, key, self._same(image) if image.build_id else image)
-        return self._images[key]
+        if key in self._images:
+            return self._kept(key, self._images[key])
+        image = ElfImage(mmap(fd, 0, access=ACCESS_READ, offset=begins), name, begins)
+        return _keep(self._images, key, self._same(image) if image.build_id else image)
 
     def _same(self, image: ElfImage) -> ElfImage:
         """Return the image with this build-id that is open, or else this one."""
@@ -56,7 +56,8 @@ class Shared:
         return self._images[key] if key in self._images else self._kept(key, ElfImage(data, name))
 
     def _kept(self, key: tuple[object, ...], image: ElfImage) -> ElfImage:
-        return self._images[key] if key in self._images else _keep(self._images, key, image)
+        """Return what is kept, or else this image; it has been wanted last."""
+        return _keep(self._images, key, self._images.pop(key, image))
 
     def tables_of(self, root: Root | None, image: ElfImage, path: str) -> Tables:
         """Return the unwind tables of an image that was mapped from `path` by a process of this root."""
@@ -71,7 +72,7 @@ class Shared:
 
 
 def _keep(kept: dict[_K, _V], key: _K, value: _V) -> _V:
-    """Keep a value, and give up the oldest for it."""
+    """Keep a value, and give up for it what has been kept, or wanted, longest ago."""
     if len(kept) >= _MOST:
         del kept[next(iter(kept))]
     kept[key] = value
