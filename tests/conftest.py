@@ -6,8 +6,10 @@ Law: nothing that a test could say itself.
 import signal
 from importlib.util import find_spec
 
-# a shell that starts us in the background has us ignore Ctrl-C, and programs that we start inherit that
+# a shell that starts us in the background has us ignore Ctrl-C, nohup(1) a terminal that goes away, and
+# programs that we start inherit that
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 if find_spec("hypothesis"):  # a guest of another architecture has none, and runs no test that wants it
     from hypothesis import HealthCheck, settings
