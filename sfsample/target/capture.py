@@ -105,7 +105,7 @@ class Capturer:
             return missed
         if sp is None:
             return Missed(gone=True, why="killed while it was stopped")
-        if after is None and before.counters is not None:  # asked through a file of this process
+        if after is None:  # asked through a file of this process
             return Missed(gone=True, why="exited, and its id was given to another process")
         if not whole:
             return Missed(gone=False, why=_TOO_LONG, stop_ns=stop_ns)

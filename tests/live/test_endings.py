@@ -3,7 +3,9 @@
 Law: a recording outlives whatever the target does, returns what it has, and has no wrong stack in it.
 """
 
+import os
 import shutil
+import signal
 import sys
 from collections import Counter
 
@@ -232,17 +234,15 @@ def test_the_target_ends_while_recording():
 def test_the_target_is_killed_while_recording(rate):
     program = str(fixture("v3"))
     with running(program, "threads", 4, ends=True) as target:
-        asked = []
+        profile = sfsample.Profile(rate)
 
         def kill() -> bool:
-            asked.append(None)
-            if len(asked) == 20:
-                target.process.kill()
+            if profile.stats.samples >= 5:
+                os.kill(target.pid, signal.SIGKILL)
             return False
 
-        profile = sfsample.record(target.pid, 60, rate=rate, mode="wall", should_stop=kill)
+        sfsample.record(target.pid, HANG_S, rate=rate, mode="wall", profile=profile, should_stop=kill)
         assert profile.stats.ended_by == "target"
-        assert profile.stats.samples >= 5
 
 
 def test_the_first_thread_ends_and_the_others_go_on():
