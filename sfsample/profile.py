@@ -183,7 +183,7 @@ class Profile:
 
     def keep(self, key: StackKey, at_ns: int, wall_ns: int, cpu_ns: int, times: int) -> None:
         """Keep what `add` has counted; a profile that keeps it otherwise does that here."""
-        if key not in self.counts and len(self.counts) >= STACK_LIMIT:
+        if len(self.counts) >= STACK_LIMIT and key not in self.counts:
             key = key._replace(locations=Places())
             self.stats.note(f"more than {STACK_LIMIT} stacks that differ: the later ones have no frames")
         self.counts[key] += times

@@ -99,7 +99,7 @@ class ElfImage:
         if ident[5] not in (1, 2):
             raise FormatError(self.name, 5, f"unknown byte order {ident[5]}")
         self.byteorder: ByteOrder = "little" if ident[5] == 1 else "big"
-        if len(self.data) < 64:
+        if len(self.data) < _EHDR:
             raise FormatError(self.name, 0, "shorter than an ELF header")
         self.machine = int.from_bytes(self.data[18:20], self.byteorder)
         self.relocatable = int.from_bytes(self.data[16:18], self.byteorder) == ET_REL  # not linked yet

@@ -100,6 +100,8 @@ class ModuleIndex:
 
         One that is not in use may only have to be opened again: it has gone if its path has, or is another's.
         """
+        if len(self._seen) <= _MOST_GONE:
+            return
         now = {module for module in self._modules.values() if module is not None}
         waiting = {mapping.path for mapping in self._mappings} - {module.path for module in now}
         gone = [(k, m) for k, m in self._seen.items() if m not in now and m.path not in waiting]

@@ -157,7 +157,8 @@ def is_jumping(wrong: Wrong) -> bool:
 def is_end_of_coroutine(wrong: Wrong) -> bool:
     *frames, last = ((frame.pc, frame.sp) for frame in wrong.stack.frames)
     too_much = frames == wrong.truth and last[1] == wrong.truth[-1][1]
-    return too_much and function(wrong, frames[-1][0]) == "setcontext"
+    told = wrong.stepper is not None or wrong.stack.stop_reason is StopReason.OUTERMOST
+    return told and too_much and function(wrong, frames[-1][0]) == "setcontext"
 
 
 def is_start(wrong: Wrong) -> bool:
