@@ -63,6 +63,7 @@ class Look(NamedTuple):
     stops: tuple[ThreadSnapshot, ...]
     reading: Reading | None
     kernel: tuple[str, ...] = ()  # functions in which it sleeps, innermost first
+    again: int = 0  # so many of the outermost frames are those of the last look, in the same modules
 
 
 class Looker:
@@ -113,13 +114,13 @@ class Looker:
                 stops.append(snapshot)
             if attempt < _LOOKS - 1 and target.learn(tid, stack):
                 continue
-            generation, modules = self._modules_of(stack, last)
+            generation, modules, again = self._modules_of(stack, last)
             # where libraries come and go, what cuts a stack short may be one that was not there for a moment
             cut_short = stack.stop_reason is not StopReason.OUTERMOST and target.index.has_changed
             settled = self._is_settled(tid, stack, modules, checked)
             if settled and not (cut_short and attempt < _DOUBTED):
                 kernel = self._kernel(tid, reading) or (() if stack.frames else _KERNEL_WORKER)
-                return Look(snapshot, stack, generation, modules, tuple(stops), reading, kernel)
+                return Look(snapshot, stack, generation, modules, tuple(stops), reading, kernel, again)
             target.index.expire()  # so that it is seen next time
         return Missed(gone=False, why="libraries were replaced by others while they were looked at")
 
@@ -245,8 +246,8 @@ class Looker:
         unopened = (frame for frame, module in zip(stack.frames, modules, strict=True) if module is None)
         return not any(index.is_unsettled(frame.lookup_pc) for frame in unopened)
 
-    def _modules_of(self, stack: Stack, last: "Located | None") -> tuple[int, tuple[Module | None, ...]]:
-        """Return the modules of a stack's frames, and their generation."""
+    def _modules_of(self, stack: Stack, last: "Located | None") -> tuple[int, tuple[Module | None, ...], int]:
+        """Return the generation of the modules, those of the frames, and how many frames are as in `last`."""
         index, known = self._target.index, self._modules
         if index.generation != self._generation:
             self._generation = index.generation
@@ -259,7 +260,7 @@ class Looker:
         for pc in inner:
             if pc not in known:
                 known[pc] = index.find(pc)
-        return self._generation, (*[known[pc] for pc in inner], *modules[len(modules) - again :])
+        return self._generation, (*[known[pc] for pc in inner], *modules[len(modules) - again :]), again
 
     def keep_only(self, tids: Iterable[int]) -> None:
         """Drop what is kept for threads that have ended."""

@@ -5,11 +5,14 @@ import alone costs as much as a bare interpreter start (13 ms), and construction
 """
 
 from enum import StrEnum
+from functools import lru_cache
 from operator import itemgetter
 from typing import NamedTuple, NewType
 
 from sfsample.arch import AMD64, Arch
 from sfsample.memory import Memory
+
+_RECENT = 8  # readings, most of which are looked at several times
 
 Address = NewType("Address", int)  # run-time address
 Vaddr = NewType("Vaddr", int)  # address as stated in the ELF file
@@ -82,6 +85,7 @@ class Counted(NamedTuple):
     times: int
 
 
+@lru_cache(maxsize=_RECENT)
 def parse_counters(counters: bytes | None) -> Counted | None:
     """Parse a schedstat file; None where the counters are others (`ProcFs.counters`)."""
     fields = (counters or b"").split()

@@ -1,20 +1,22 @@
 """The threads of one target, and when each is to be looked at again.
 
-Law: up to 64 threads, each is looked at at every tick.  Of more, those that have long been idle take turns:
+Law: up to 16 threads, each is looked at at every tick.  Of more, those that have long been idle take turns:
 the next look comes after a random number of ticks, at most a quarter of the time that the thread has been
-idle, and such that about 64 idle threads are looked at in one tick.  A look stands for all ticks since the
+idle, and such that about 16 idle threads are looked at in one tick.  A look stands for all ticks since the
 one before: scheduler counters that have not moved prove it, and where they have, chance makes it right on
 average.
 """
 
 from collections.abc import Callable, Iterable, Iterator
+from operator import attrgetter
 
 from sfsample.model import Stack
 from sfsample.profile import Located, Location
 from sfsample.schedule import uniform
 
-_AT_ONCE = 64
+_AT_ONCE = 16
 _LONGEST = 64  # ticks from one look to the next
+_tid_of = attrgetter("tid")
 
 
 class Thread:
@@ -55,6 +57,8 @@ class Roster:
         self._random = random
         self._threads: dict[int, Thread] = {}
         self._due: dict[int, list[Thread]] = {}
+        self._next: list[Thread] = []  # those that are due at the next tick
+        self._spread = 0  # most ticks between two looks at an idle thread, for their number
 
     def __iter__(self) -> Iterator[Thread]:
         return iter(self._threads.values())
@@ -66,12 +70,17 @@ class Roster:
         """Add a thread that is to be looked at at `tick`."""
         self._threads[thread.tid] = thread
         self._due.setdefault(tick, []).append(thread)
+        self._count()
+
+    def _count(self) -> None:
+        self._spread = min(2 * (len(self._threads) // _AT_ONCE), _LONGEST)
 
     def drop(self, thread: Thread) -> None:
         """Forget a thread that has ended."""
         thread.gone = True
         if self._threads.get(thread.tid) is thread:
             del self._threads[thread.tid]
+            self._count()
 
     def compare(self, tids: Iterable[int]) -> tuple[list[int], list[Thread]]:
         """Return the ids that are new, and the threads that are no longer there."""
@@ -80,10 +89,14 @@ class Roster:
 
     def due(self, tick: int) -> list[Thread]:
         """Return the threads to look at now, by id; each must be given its next turn."""
-        return sorted((t for t in self._due.pop(tick, ()) if not t.gone), key=lambda t: t.tid)
+        due, self._next = [*self._next, *self._due.pop(tick, ())], []
+        return sorted([thread for thread in due if not thread.gone], key=_tid_of)
 
     def again(self, thread: Thread, tick: int) -> None:
         """Give a thread its next turn after a look at it."""
-        longest = min(2 * (len(self) // _AT_ONCE), thread.idle // 4, _LONGEST)
-        ticks = 1 + int(self._random() * longest)
-        self._due.setdefault(tick + ticks, []).append(thread)
+        longest = self._spread and min(self._spread, thread.idle // 4)
+        later = int(self._random() * longest) if longest else 0
+        if later:
+            self._due.setdefault(tick + 1 + later, []).append(thread)
+        else:
+            self._next.append(thread)

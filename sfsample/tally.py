@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from sfsample.look import Look
-from sfsample.model import Capture, StopReason, ThreadSnapshot, common_tail
+from sfsample.model import Capture, StopReason, ThreadSnapshot
 from sfsample.profile import Located, Location, Places, Profile, ThreadKey, kernel_places, locate
 from sfsample.roster import Thread
 from sfsample.scheduled import ran_ns, waited_ns
@@ -73,7 +73,11 @@ class Tally:
         thread.seen = look.stack, Places((*kernel_places(look.kernel, self._pid), *locations))
 
     def idle(self, thread: Thread) -> None:
-        """Note that a thread has not run since what was seen of it; count that now or later."""
+        """Note that a thread has not run since what, if anything, was seen of it; count that now or later."""
+        if thread.seen is None:
+            thread.idle += self.tick - thread.tick
+            thread.tick, thread.at_ns = self.tick, self.at_ns
+            return
         thread.idle += self.tick - max(thread.idle_tick, thread.tick)
         thread.idle_tick, thread.idle_at_ns = self.tick, self.at_ns
         if self._profile.prompt or self.at_ns - thread.at_ns >= _PUT_OFF_NS:
@@ -92,7 +96,8 @@ class Tally:
         assert thread.seen is not None  # noqa: S101 - our own invariant
         stack, locations = thread.seen
         profile, stats = self._profile, self._profile.stats
-        times, wall_ns = self._take(thread, until)
+        times, wall_ns = max(1, until.tick - thread.tick), until.at_ns - thread.at_ns
+        thread.tick, thread.at_ns = until
         who = profile.name_thread(ThreadKey(self._pid, thread.tid, thread.starttime), thread.name)
         self._added = True
         profile.add(who, locations, stack,
@@ -105,21 +110,17 @@ class Tally:
         if stack.stopped_at is not None and stack.stop_reason is not StopReason.MAX_FRAMES:
             stats.note(f"{stack.stop_reason} at {stack.stopped_at}", times)
 
-    def skip(self, thread: Thread) -> tuple[int, int]:
-        """Return the ticks and the time since the last look at a thread, which is now."""
-        return self._take(thread, Since(self.tick, self.at_ns))
-
-    def _take(self, thread: Thread, until: Since) -> tuple[int, int]:
-        times, wall_ns = max(1, until.tick - thread.tick), until.at_ns - thread.at_ns
-        thread.tick, thread.at_ns = until
-        return times, wall_ns
+    def skip(self, thread: Thread) -> None:
+        """Count nothing for the ticks and the time since the last look at a thread, which is now."""
+        thread.tick, thread.at_ns = self.tick, self.at_ns
 
     def failed(self, thread: Thread, why: str, stop_ns: int = 0) -> None:
         """Count a sample that could not be taken, and the pause that it has cost."""
         if stop_ns:
             self._profile.stats.pauses.add(stop_ns)
             thread.stopped_ns += stop_ns
-        times, _ = self.skip(thread)
+        times = max(1, self.tick - thread.tick)
+        self.skip(thread)
         self._profile.stats.captures[Capture.FAILED] += times
         self._profile.stats.note(f"not captured: {why}", times)
 
@@ -139,12 +140,11 @@ class Tally:
         if look.generation != self._generation:
             self._generation = look.generation
             places.clear()
-        again = common_tail(frames, last.frames) if look.generation == last.generation else 0
         found = []
-        for frame, module in zip(frames[: len(frames) - again], look.modules, strict=False):
+        for frame, module in zip(frames[: len(frames) - look.again], look.modules, strict=False):
             key = (frame.pc, frame.exact, frame.found)
             place = places.get(key)
             if place is None:
                 place = places[key] = locate(frame, module, self._pid)
             found.append(place)
-        return (*found, *last.locations[len(last.locations) - again :])
+        return (*found, *last.locations[len(last.locations) - look.again :])

@@ -20,6 +20,7 @@ from sfsample.scheduled import Woken, had_processor, ran_ns
 from sfsample.tally import BEGINNING, Since, Tally
 from sfsample.target.capture import AWAKE, Only
 from sfsample.target.live import LiveProcess
+from sfsample.target.procfs import Stat
 from sfsample.target.tracer import Missed
 
 _LAST_NS = 250_000_000  # the end is put off so long for threads that were asked to stop
@@ -65,6 +66,7 @@ class Watched:
         self._ran_before: dict[int, int] = {}  # CPU time of those that have another program by now
         self._waiting: dict[Thread, Woken] = {}  # were asked to stop, in a tick for which we woke up then
         self._program: tuple[bytes, ...] = ()
+        self._leader: Stat | None = None  # as of the beginning of this tick
         self._cpu_began_ns: int | None = None  # the CPU time of the process when it was seen first
         self._cpu_ns = 0  # and since
         self._tally = Tally(profile, target.pid, since)
@@ -121,7 +123,8 @@ class Watched:
 
     def _follow(self, before_ns: int, *, refresh: bool) -> bool:
         """Notice threads that come and go, and exec; False when the process has ended."""
-        target, leader = self._target, self._target.proc.thread_stat(self._target.pid)
+        target = self._target
+        leader = self._leader = target.proc.thread_stat(target.pid)
         if leader is None:
             return False
         dead = leader.state in "ZX"
@@ -175,8 +178,6 @@ class Watched:
             self._drop(thread)
         elif counters == thread.still:
             self._tally.idle(thread)
-            if thread.seen is None:
-                self._tally.skip(thread)
         else:
             self._tally.settle(thread)
             thread.idle, thread.seen, thread.still = 0, None, None
@@ -195,7 +196,8 @@ class Watched:
         return not self._rules.wall and used_ns * _SELDOM <= self._tally.at_ns - thread.at_ns
 
     def _capture(self, thread: Thread, woken: Woken) -> None:
-        stat = self._target.proc.thread_stat(thread.tid)
+        is_leader = thread.tid == self._target.pid
+        stat = self._leader if is_leader else self._target.proc.thread_stat(thread.tid)
         if stat is None or stat.state in "ZX":
             thread.gone, thread.still = True, self._target.proc.counters(thread.tid)
             return

@@ -26,7 +26,7 @@ def turns(made: Roster, ticks: int, *, idle: bool = True) -> list[list[int]]:
 
 
 def test_few_threads_are_looked_at_at_every_tick():
-    assert turns(roster(63), 100) == [list(range(63))] * 100
+    assert turns(roster(15), 100) == [list(range(15))] * 100
 
 
 def test_threads_that_run_are_looked_at_at_every_tick():
@@ -39,16 +39,16 @@ def test_many_idle_threads_take_turns():
     last: dict[int, int] = {}
     for tick, tids in enumerate(seen, 1):
         for tid in tids:
-            assert tick - last.get(tid, tick - 1) <= max(1, min(30, last.get(tid, 0) // 4))
+            assert tick - last.get(tid, tick - 1) <= max(1, min(64, last.get(tid, 0) // 4))
             last[tid] = tick
     assert seen[:4] == [list(range(1000))] * 4
-    assert min(last.values()) > 400 - 31  # nobody is forgotten
+    assert min(last.values()) > 400 - 65  # nobody is forgotten
 
 
 def test_chance_spreads_the_looks():
     seen = turns(roster(1000, random=Random(1).random), 1000)  # noqa: S311
 
-    assert 40 < sum(map(len, seen[500:])) / 500 < 90
+    assert 25 < sum(map(len, seen[500:])) / 500 < 40
 
 
 def test_those_that_have_ended_have_no_turn():

@@ -9,9 +9,12 @@ from argparse import Namespace
 
 from sfsample.cli.terminal import say
 from sfsample.errors import UsageError
-from sfsample.symbolize.debuginfod import Debuginfod
 from sfsample.symbolize.lines import available
 from sfsample.symbolize.naming import Naming, Progress
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from sfsample.symbolize.debuginfod import Debuginfod
 
 _TIMEOUT_S = 90.0  # the standard client's
 
@@ -34,7 +37,9 @@ def naming(arguments: Namespace) -> Naming:
     )
 
 
-def _debuginfod(arguments: Namespace) -> Debuginfod:
+def _debuginfod(arguments: Namespace) -> "Debuginfod":
+    from sfsample.symbolize.debuginfod import Debuginfod  # seldom wanted
+
     urls = os.environ.get("DEBUGINFOD_URLS", "").split()
     if not urls:
         raise UsageError(

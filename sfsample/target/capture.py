@@ -20,6 +20,7 @@ from sfsample.target.tracer import PATIENCE_NS, Missed, Tracer
 DEFAULT_STACK_BYTES = 256 * 1024
 NO_LIMIT_NS = 1 << 62
 _TOO_LONG = "to copy its stack took longer than --max-pause (allow more, or copy less: --stack-bytes)"
+_NONE = "it has no processor"
 _ASK = 3  # times whether a thread has a processor, if it is given one meanwhile
 
 
@@ -125,10 +126,10 @@ class Capturer:
         if only.awake and not has:
             if before.asleep:
                 self.balances.learn(tid, before.balance, had=False)
+                return Missed(gone=False, why=_NONE, off=before.counters), before
             lost = run is not None and (changed_places(run, only.ours) or changed_places(run, only.again()))
-            if before.asleep or (has is False and not lost):
-                why = "it has no processor"
-                return Missed(gone=False, why=why, off=before.counters, runnable=not before.asleep), before
+            if has is False and not lost:
+                return Missed(gone=False, why=_NONE, off=before.counters, runnable=True), before
             if runs_of(self._proc.counters(tid)) == runs_of(before.counters):  # it has been given none since
                 before = before._replace(lost=None if run is None else lost)
         return None, before
@@ -149,6 +150,8 @@ class Capturer:
 
     def settle(self) -> bool:
         """Release threads that have stopped too late; True: none is still to stop."""
+        if not self._closed:
+            return True  # nobody is held, or was asked to stop
         settled = self.tracer.settle()
         if settled:
             self._before.clear()

@@ -5,7 +5,6 @@ Law: opened after every reason against it has been checked; closed with nothing 
 
 import os
 import time
-from collections.abc import Iterable
 from errno import EPERM
 from functools import partial
 
@@ -19,6 +18,7 @@ from sfsample.target.capture import ANY, DEFAULT_STACK_BYTES, Capturer, Only
 from sfsample.target.home import home_of
 from sfsample.target.images import ImageOpener
 from sfsample.target.instant import Instant, take_instant
+from sfsample.target.marks import ModuleMarks
 from sfsample.target.own_thread import OwnThread
 from sfsample.target.permission import held_by_us, tracer_of
 from sfsample.target.process import check, check_free, not_permitted
@@ -28,11 +28,10 @@ from sfsample.target.restart import restarts
 from sfsample.target.shared import Shared
 from sfsample.target.stack_copy import StackCopy
 from sfsample.target.tracer import PATIENCE_NS, Missed, await_stop, may_attach
-from sfsample.target.vm import CopyBuffer, read_memory
+from sfsample.target.vm import read_memory
 
 _CLOSE_DEADLINE_S = 1.0
 _FREE_S = 0.0002
-_MARK = 256
 # an exiting thread is refused too, an execve(2) may have given its id to another since, and a tracer that was
 # in the way may have left before we looked who it was
 _TRIES = 3
@@ -74,7 +73,7 @@ class LiveProcess:
         except BaseException:
             self.proc.close()
             raise
-        self._mark = CopyBuffer(_MARK)
+        self._marks = ModuleMarks(self.index)
         self._is_child = child = self.proc.status().get("PPid") == str(os.getpid())
         self._instant: Instant | None = None
         self._births = Births()
@@ -152,27 +151,9 @@ class LiveProcess:
         self.capturer.balances.keep_only(tids)
         return tids
 
-    def replaced(self, tid: int, modules: Iterable[Module]) -> bool:
-        """Whether one of these modules is no longer what is mapped at its place.
-
-        dlclose(3) and dlopen(3) can put another library at the same addresses, and nothing else would tell.
-        """
-        return any(self._is_replaced(tid, module) for module in modules)
-
-    def _is_replaced(self, tid: int, module: Module) -> bool:
-        vaddr, size = module.image.mark
-        address, expected = module.address(vaddr), module.image.loaded(vaddr, size)
-        mapping = self.index.any_mapping(address)
-        elsewhere = self.index.is_mapped(module) if mapping is None else mapping.path != module.path
-        if expected is None or elsewhere:
-            return False  # its code was mapped again elsewhere, without what marks it
-        if self._mark.fill(tid, address, size) == size:
-            return self._mark.bytes[:size] != expected
-        # it has gone, perhaps for a moment only; or nobody can read it there, or the thread has ended
-        self.index.refresh()
-        mapping = self.index.any_mapping(address)
-        gone = mapping is None or mapping.path != module.path
-        return gone or self._mark.fill(tid, address, size) == size
+    def replaced(self, tid: int, modules: frozenset[Module]) -> bool:
+        """Whether one of these modules is no longer what is mapped at its place."""
+        return self._marks.replaced(tid, modules)
 
     def take_instant(self) -> Instant:
         """Capture all threads at one instant; `read` and `capture` give that until `leave_instant`."""

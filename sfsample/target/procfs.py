@@ -8,6 +8,7 @@ Source: proc(5); clock_getcpuclockid(3): the number of a process's clock.
 """
 
 import os
+import re
 from contextlib import suppress
 from errno import EACCES, ENOENT, ENOTDIR, EPERM, ESRCH
 from time import clock_gettime_ns
@@ -21,6 +22,12 @@ from sfsample.target.task_files import TaskFiles
 _CHUNK = 1 << 20
 _CPUCLOCK_SCHED = 2
 _LOOKS = 4
+_LAST_RUN = re.compile(  # lines `name   :   value`, in this order
+    rb"^se\.exec_start *: *(\S+)\n"
+    rb"(?:(?:(?!nr_sw).*\n)*nr_switches *: *(\d+)\n)?"
+    rb"(?:(?:(?!se\.avg\.last).*\n)*se\.avg\.last_update_time *: *(\d+)\n)?",
+    re.MULTILINE,
+)
 _GONE = (ENOENT, ESRCH, ENOTDIR)
 _FORBIDDEN = (EACCES, EPERM)
 _HIDDEN = (
@@ -90,20 +97,11 @@ def parse_syscall(data: bytes) -> Asleep | None:
 
 def parse_last_run(text: bytes | None) -> LastRun | None:
     """Parse what a `sched` file says of that."""
-    at, rest = _field(text or b"", b"se.exec_start")
-    left, rest = _field(rest, b"nr_switches")
-    renewed, _ = _field(rest, b"se.avg.last_update_time")
-    return LastRun(at, _number(renewed, 0), _number(left, -1)) if at else None
-
-
-def _number(digits: bytes, otherwise: int) -> int:
-    return int(digits) if digits.isdigit() else otherwise
-
-
-def _field(text: bytes, name: bytes) -> tuple[bytes, bytes]:
-    """Return the value of a line `name   :   value`, and what follows it."""
-    value, _, rest = text.partition(name)[2].partition(b"\n")
-    return value.lstrip(b" :"), rest
+    found = _LAST_RUN.search(text or b"")
+    if found is None:
+        return None
+    at, left, renewed = found.groups()
+    return LastRun(at, int(renewed or 0), int(left or -1))
 
 
 class ProcFs:

@@ -37,18 +37,25 @@ class TaskFiles:
 
     def read(self, tid: int, name: str) -> bytes | None:
         """Return what the file says now.  Raises OSError when there are no files left to open."""
-        fd = self._fds.get(tid, {}).get(name)
         try:
-            return self._first(tid, name) if fd is None else os.pread(fd, _CHUNK, 0)
+            return os.pread(self._fds[tid][name], _CHUNK, 0)
+        except KeyError:
+            return self._first(tid, name)
+        except OSError as failure:
+            self.forget(tid)
+            # the id may have been given away: there is a new file then
+            return self._first(tid, name) if failure.errno == ESRCH else None
+
+    def _first(self, tid: int, name: str) -> bytes | None:
+        try:
+            return self._open(tid, name)
         except OSError as failure:
             self.forget(tid)
             if failure.errno in NO_FILES:
                 raise
-            if failure.errno == ESRCH and fd is not None:
-                return self.read(tid, name)  # the id may have been given away: there is a new file then
             return None
 
-    def _first(self, tid: int, name: str) -> bytes:
+    def _open(self, tid: int, name: str) -> bytes:
         fd = os.open(f"{tid}/{name}", os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._tasks)
         if TaskFiles.kept_open >= self._room:
             try:

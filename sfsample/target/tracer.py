@@ -265,7 +265,8 @@ class Tracer:
 
         True: none is left.
         """
-        self.release()
+        if self._held:
+            self.release()
         for tid in tuple(self._late):
             self._settle(tid)
         return not self._late

@@ -4,6 +4,7 @@ Law: one system call per read, into buffers made beforehand; nothing is written.
 """
 
 import ctypes
+from collections.abc import Sequence
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -42,6 +43,22 @@ class CopyBuffer:
         remote.base = address
         count: int = _readv(pid, self._local_at, 1, self._remote_at, 1, 0)
         return max(count, 0)
+
+
+class Pieces:
+    """Small pieces of target memory (address, size), read all at once, again and again."""
+
+    def __init__(self, pieces: Sequence[tuple[int, int]]) -> None:
+        self._bytes = bytearray(sum(size for _, size in pieces))
+        start = (ctypes.c_char * len(self._bytes)).from_buffer(self._bytes)
+        self._local = Iovec(ctypes.addressof(start), len(self._bytes))
+        self._remote = (Iovec * len(pieces))(*(Iovec(*piece) for piece in pieces))
+        self._arguments = ctypes.addressof(self._local), 1, ctypes.addressof(self._remote), len(pieces), 0
+
+    def read(self, pid: int) -> bytearray:
+        """Return the pieces, one behind the other, until the next call; nothing: one could not be read."""
+        count: int = _readv(pid, *self._arguments)
+        return self._bytes if count == len(self._bytes) else bytearray()
 
 
 def read_memory(pid: int, address: int, size: int) -> bytes | None:
