@@ -66,7 +66,8 @@ def test_threads_come_and_go(generation, mode):
         stats = profile.stats
         assert stats.stacks == Counter({StopReason.OUTERMOST: stats.samples - lost, StopReason.NO_ROW: lost})
         assert stats.threads > 10
-        assert stats.captures[Capture.FAILED] == 0
+        too_late = stats.problems["not captured: the recording ended before its turn"]  # in the last tick
+        assert stats.captures[Capture.FAILED] == too_late
 
 
 # -- exec
