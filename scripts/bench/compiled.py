@@ -26,6 +26,14 @@ def running(source: str, *arguments: object) -> Iterator["subprocess.Popen[str]"
                 target.kill()
 
 
+def floor(directory: Path) -> Path:
+    """Return the program of floor.c, compiled."""
+    program = directory / "floor"
+    source = Path(__file__).with_name("floor.c")
+    subprocess.run(["gcc", "-O2", "-std=c11", "-o", program, source], check=True)
+    return program
+
+
 def ask(target: "subprocess.Popen[str]") -> int:
     """Return the number that the program answers."""
     return int(answer(target))
