@@ -6,7 +6,7 @@ more than `_MOST` of anything is kept for the next process: who uses a thing kee
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from mmap import ACCESS_READ, mmap
 from typing import TypeVar
 
@@ -41,38 +41,33 @@ class Shared:
         if not found.st_size:
             raise FormatError(name, 0, "is empty")
         key = name, begins, found.st_dev, found.st_ino, found.st_mtime_ns, found.st_size
-        if key in self._images:
-            return self._kept(key, self._images[key])
-        image = ElfImage(mmap(fd, 0, access=ACCESS_READ, offset=begins), name, begins)
-        return _keep(self._images, key, self._same(image) if image.build_id else image)
+        return _kept(self._images, key, lambda: self._opened(fd, name, begins))
 
-    def _same(self, image: ElfImage) -> ElfImage:
-        """Return the image with this build-id that is open, or else this one."""
-        return self._kept((image.name, len(image.data), image.build_id, bytes(image.data[:_HEAD])), image)
+    def _opened(self, fd: int, name: str, begins: int) -> ElfImage:
+        """Open a file; return the image with its build-id that is open already, if there is one."""
+        image = ElfImage(mmap(fd, 0, access=ACCESS_READ, offset=begins), name, begins)
+        if not image.build_id:
+            return image
+        key = name, len(image.data), image.build_id, bytes(image.data[:_HEAD])
+        return _kept(self._images, key, lambda: image)
 
     def memory(self, data: bytes, name: str) -> ElfImage:
         """Return the image of these bytes.  Raises FormatError."""
-        key = name, data
-        return self._images[key] if key in self._images else self._kept(key, ElfImage(data, name))
-
-    def _kept(self, key: tuple[object, ...], image: ElfImage) -> ElfImage:
-        """Return what is kept, or else this image; it has been wanted last."""
-        return _keep(self._images, key, self._images.pop(key, image))
+        return _kept(self._images, (name, data), lambda: ElfImage(data, name))
 
     def tables_of(self, root: Root | None, image: ElfImage, path: str) -> Tables:
         """Return the unwind tables of an image that was mapped from `path` by a process of this root."""
-        found = self._tables.get(image)
-        return found or _keep(self._tables, image, Tables(image, path, finder(root, self._debug_dirs)))
+        return _kept(self._tables, image, lambda: Tables(image, path, finder(root, self._debug_dirs)))
 
     def root(self, path: str, mounts: str | None) -> Root:
         """Return a root directory, as seen in this mount namespace.  Raises OSError."""
         root = Root(path)
-        key = (mounts, *root.identity)
-        return self._roots.get(key) or _keep(self._roots, key, root)
+        return _kept(self._roots, (mounts, *root.identity), lambda: root)
 
 
-def _keep(kept: dict[_K, _V], key: _K, value: _V) -> _V:
-    """Keep a value, and give up for it what has been kept, or wanted, longest ago."""
+def _kept(kept: dict[_K, _V], key: _K, make: Callable[[], _V]) -> _V:
+    """Return what is kept, or make it; it has been wanted last, and what was longest ago may be given up."""
+    value = kept.pop(key) if key in kept else make()
     if len(kept) >= _MOST:
         del kept[next(iter(kept))]
     kept[key] = value
