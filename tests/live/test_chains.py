@@ -17,6 +17,7 @@ from sfsample.unwind.unwinder import DEFAULT_STEPPERS, NULL_CALL, SIGNAL_FRAME
 from tests.live.chains import Checker, Token, listed
 from tests.live.recording import fewer, record_samples
 from tests.live.targets import (
+    ARCH,
     GENERATIONS,
     Target,
     assert_untraced,
@@ -135,7 +136,13 @@ def test_a_library_that_comes_while_recording(generation, binary):
 
 @binaries
 def test_the_child_of_a_vfork(program):
-    """It runs on its parent's stack; the parent, in state D, cannot be stopped: it is read."""
+    """It runs on its parent's stack; the parent, in state D, cannot be stopped: it is read.
+
+    Where a call leaves the return address in a register, only a stop would tell who has called vfork; but in
+    one program all calls of it can be seen.
+    """
+    whole = ARCH.pushed_ra or program.endswith("static")
+    callers = "_start;.*;vfork_caller" if whole else r"\[truncated: register_unknown]"
     with running(program, "vfork") as target:
         with open(f"/proc/{target.pid}/task/{target.pid}/children", encoding="utf-8") as file:
             child = int(file.read())
@@ -146,7 +153,7 @@ def test_the_child_of_a_vfork(program):
 
         profile = record_samples(target.pid, 10, mode="wall")
         assert profile.stats.captures.keys() == {Capture.READ, Capture.REUSED}
-        assert re.fullmatch(r"target\S*;_start;.*;vfork_caller;\S*vfork \d+\n", sfsample.folded(profile))
+        assert re.fullmatch(rf"target\S*;{callers};\S*vfork \d+\n", sfsample.folded(profile))
         thread = sfsample.dump(target.pid).threads[0]
         assert (thread.state, thread.capture, thread.stop_ns) == ("D", Capture.READ, None)
     wait_until(lambda: states(child) <= {"Z"}, "the child ended with its parent")
