@@ -132,6 +132,16 @@ def test_idle():
     ]
 
 
+def test_threads_that_only_waited_are_not_idle():
+    made = stats()
+    made.off_processor = 60
+
+    assert lines(made)[-2:] == [
+        "no thread had a processor at any of the 990 ticks taken;",
+        "those that wait for one are recorded with: --mode wall",
+    ]
+
+
 def test_nothing_sampled_for_another_reason_is_not_idle():
     failed = stats()
     failed.captures[Capture.FAILED] = 4

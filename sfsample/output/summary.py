@@ -26,8 +26,10 @@ def summary_lines(
     yield from _losses(stats)
     yield from _subprocesses(stats)
     if not stats.samples and mode == "cpu" and not stats.captures[Capture.FAILED]:
-        yield f"no thread ran at any of the {stats.taken_ticks} ticks taken;"
-        yield "sleeping threads are recorded with: --mode wall"
+        waiting = "had a processor", "those that wait for one"
+        did, others = waiting if stats.off_processor else ("ran", "sleeping threads")
+        yield f"no thread {did} at any of the {stats.taken_ticks} ticks taken;"
+        yield f"{others} are recorded with: --mode wall"
         yield from _problems(stats, verbose=verbose)
         return
     if stats.captures[Capture.FAILED]:
