@@ -1,9 +1,9 @@
 """The threads of one target, and when each is to be looked at again.
 
-Law: up to 16 threads, each is looked at at every tick.  Of more, those that have long been idle take turns:
-the next look comes after a random number of ticks, at most a quarter of the time that the thread has been
-idle, and such that about 16 idle threads are looked at in one tick.  A look stands for all ticks since the
-one before: scheduler counters that have not moved prove it, and where they have, chance makes it right on
+Law: of fewer than 16 threads, each is looked at at every tick.  Of more, those that have long been idle take
+turns: the next look comes after a random number of ticks, at most a quarter of the time that the thread has
+been idle, and such that about 16 idle threads are looked at in one tick.  A look stands for all ticks since
+the one before: scheduler counters that have not moved prove it, and where they have, chance makes it right on
 average.
 """
 
@@ -94,7 +94,7 @@ class Roster:
 
     def again(self, thread: Thread, tick: int) -> None:
         """Give a thread its next turn after a look at it."""
-        longest = self._spread and min(self._spread, thread.idle // 4)
+        longest = min(self._spread, thread.idle // 4)
         later = int(self._random() * longest) if longest else 0
         if later:
             self._due.setdefault(tick + 1 + later, []).append(thread)

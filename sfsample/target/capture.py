@@ -20,7 +20,7 @@ from sfsample.target.tracer import PATIENCE_NS, Missed, Tracer
 DEFAULT_STACK_BYTES = 256 * 1024
 NO_LIMIT_NS = 1 << 62
 _TOO_LONG = "to copy its stack took longer than --max-pause (allow more, or copy less: --stack-bytes)"
-_NONE = "it has no processor"
+_OFF = "it has no processor"
 _ASK = 3  # times whether a thread has a processor, if it is given one meanwhile
 
 
@@ -126,10 +126,10 @@ class Capturer:
         if only.awake and not has:
             if before.asleep:
                 self.balances.learn(tid, before.balance, had=False)
-                return Missed(gone=False, why=_NONE, off=before.counters), before
+                return Missed(gone=False, why=_OFF, off=before.counters), before
             lost = run is not None and (changed_places(run, only.ours) or changed_places(run, only.again()))
             if has is False and not lost:
-                return Missed(gone=False, why=_NONE, off=before.counters, runnable=True), before
+                return Missed(gone=False, why=_OFF, off=before.counters, runnable=True), before
             if runs_of(self._proc.counters(tid)) == runs_of(before.counters):  # it has been given none since
                 before = before._replace(lost=None if run is None else lost)
         return None, before
