@@ -8,6 +8,7 @@ stack (`found: scan`, unwind/search.py).  That libraries are what we take them f
 after: they can be replaced meanwhile.
 """
 
+import time
 from collections import Counter
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 _LOOKS = 8
 _DOUBTED = 3  # so many times a stack that ends too early is not believed in a process whose libraries change
+_REST_S = 0.000_05  # between two questions whether a thread sleeps
 _WORTH_WAITING_NS = 1_000_000  # for a thread that sleeps to stop: it will not be stopped there again
 
 # The kernel's own threads in a process (io_uring, vhost) run no code of it; where they are is not known while
@@ -80,6 +82,7 @@ class Looker:
         self._expected: dict[int, frozenset[Module]] = {}  # on the last stack of each thread
         self._asked: dict[int, Asleep] = {}  # threads that were asked to stop where they slept
         self._told: dict[int, _Told] = {}  # by the last stop of each thread that slept
+        self._slept: dict[int, Asleep] = {}  # where each thread slept when it was read
         self._modules: dict[int, Module | None] = {}
         self._generation = -1
 
@@ -108,7 +111,7 @@ class Looker:
                 if only is AWAKE and taken.off is not None and attempt < _LOOKS - 1:
                     state = "S"  # it has gone to sleep meanwhile
                     continue
-                return taken
+                return taken._replace(stops=(*stops, *taken.stops))
             snapshot, stack, reading = taken
             if snapshot.capture is Capture.STOPPED:
                 stops.append(snapshot)
@@ -122,7 +125,16 @@ class Looker:
                 kernel = self._kernel(tid, reading) or (() if stack.frames else _KERNEL_WORKER)
                 return Look(snapshot, stack, generation, modules, tuple(stops), reading, kernel, again)
             target.index.expire()  # so that it is seen next time
-        return Missed(gone=False, why="libraries were replaced by others while they were looked at")
+        why = "libraries were replaced by others while they were looked at"
+        return Missed(gone=False, why=why, stops=tuple(stops))
+
+    def let_rest(self, tid: int, until_ns: int) -> None:
+        """Give a thread time to go back to sleep, if a stop just then makes its call fail."""
+        slept = self._slept.get(tid)
+        if slept is None or not self._stop or self._target.restarts(slept):
+            return
+        while self._target.proc.asleep(tid) is None and time.perf_counter_ns() < until_ns:
+            time.sleep(_REST_S)
 
     def _take(self, tid: int, state: str, patience_ns: int, only: Only) -> _Taken | Missed:
         """Read a thread if it sleeps, stop it if it runs; the state may have changed by now."""
@@ -133,6 +145,7 @@ class Looker:
 
     def _from(self, reading: Reading, tid: int, state: str, patience_ns: int) -> _Taken | Missed:
         """Walk a thread that was read; where that is not enough, do what may be done about it."""
+        self._slept[tid] = reading.asleep
         read = (reading.snapshot, self._unwinder.walk(reading.snapshot), reading)
         if not self._needs_stop(reading, read[1], state):
             return self._searched(*read)
@@ -268,6 +281,7 @@ class Looker:
         self._expected = {tid: modules for tid, modules in self._expected.items() if tid in alive}
         self._asked = {tid: asleep for tid, asleep in self._asked.items() if tid in alive}
         self._told = {tid: told for tid, told in self._told.items() if tid in alive}
+        self._slept = {tid: asleep for tid, asleep in self._slept.items() if tid in alive}
 
 
 def _told(asleep: Asleep, taken: ThreadSnapshot, stack: Stack) -> _Told:

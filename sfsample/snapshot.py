@@ -70,6 +70,7 @@ class ThreadDump(NamedTuple):
     last_ran: LastRan | None = None
     looks: tuple[Glance, ...] = ()
     signal: int = 0  # that it got when its core file was written
+    born: int = 0  # its start time, in clock ticks; its id can be given to another thread
 
     @property
     def moving(self) -> bool | None:
@@ -173,9 +174,11 @@ class Dumper:
     def _look(self, before: dict[int, ThreadDump]) -> None:
         for tid, stat in self._target.threads():
             known = before.get(tid)
-            thread = self._first(tid, stat) if known is None else self._again(known, stat)
+            same = known and known.born == stat.starttime
+            thread = self._again(known, stat) if known and same else self._first(tid, stat)
             if thread is not None:
                 self._threads[tid] = thread
+            self._target.settled()  # one that stopped too late is not kept until the end
 
     def _first(self, tid: int, stat: Stat) -> ThreadDump | None:
         facts = self._facts.facts(tid)
@@ -184,7 +187,7 @@ class Dumper:
         thread = ThreadDump(
             tid, stat.name, stat.state, Capture.FAILED, None, None, facts.syscall, facts.wchan, None, (),
             ns_tid, facts.usage.cpu_ns, None, call, facts.kernel_stack, self._around.lock_memory(call),
-            None if stat.state == "R" else facts.last_ran,
+            None if stat.state == "R" else facts.last_ran, born=stat.starttime,
         )  # fmt: skip
         return self._captured(thread)
 

@@ -114,11 +114,8 @@ class Tally:
         """Count nothing for the ticks and the time since the last look at a thread, which is now."""
         thread.tick, thread.at_ns = self.tick, self.at_ns
 
-    def failed(self, thread: Thread, why: str, stop_ns: int = 0) -> None:
-        """Count a sample that could not be taken, and the pause that it has cost."""
-        if stop_ns:
-            self._profile.stats.pauses.add(stop_ns)
-            thread.stopped_ns += stop_ns
+    def failed(self, thread: Thread, why: str) -> None:
+        """Count a sample that could not be taken."""
         times = max(1, self.tick - thread.tick)
         self.skip(thread)
         self._profile.stats.captures[Capture.FAILED] += times

@@ -182,18 +182,16 @@ class Watched:
             self._tally.settle(thread)
             thread.idle, thread.seen, thread.still = 0, None, None
             used_ns = self._tally.charge(thread, counters)
-            if self._seldom_runs(thread, used_ns) and self._target.proc.asleep(thread.tid) is not None:
+            seldom = used_ns * _SELDOM <= self._tally.at_ns - thread.at_ns
+            if seldom and self._rules.wall:
+                self._looker.let_rest(thread.tid, woken.at_ns + self._rules.max_pause_ns)
+            if seldom and not self._rules.wall and self._target.proc.asleep(thread.tid) is not None:
+                # not worth while to prepare a look; of others that is seen last of all, as the preparations
+                # take longer than some threads run at a time
                 thread.still = counters
                 self._tally.skip(thread)
             else:
                 self._capture(thread, woken)
-
-    def _seldom_runs(self, thread: Thread, used_ns: int) -> bool:
-        """Whether it is not worth while, in cpu mode, to prepare a look at a thread before it is seen to run.
-
-        Of others that is seen last of all, as the preparations take longer than some threads run at a time.
-        """
-        return not self._rules.wall and used_ns * _SELDOM <= self._tally.at_ns - thread.at_ns
 
     def _capture(self, thread: Thread, woken: Woken) -> None:
         is_leader = thread.tid == self._target.pid
@@ -212,11 +210,13 @@ class Watched:
         wall = self._rules.wall
         only = AWAKE if wall else Only(awake=True, ours=woken.run, again=woken.again)
         try:
-            return self._looker.look(thread.tid, state if wall else "R", _GLANCE_NS, only, thread.last)
+            look = self._looker.look(thread.tid, state if wall else "R", _GLANCE_NS, only, thread.last)
         except NotPermitted as refusal:
             if self._rules.named and not self._profile.stats.samples:
                 raise
             return Missed(gone=False, why=f"{refusal} ({'; '.join(refusal.help)})")
+        self._tally.stops(thread, look.stops)
+        return look
 
     def _count(self, thread: Thread, look: Look | Missed, woken: Woken) -> None:
         tally = self._tally
@@ -225,9 +225,8 @@ class Watched:
                 thread.still = look.off
                 (tally.off_processor if look.runnable else tally.skip)(thread)
             elif not look.gone:
-                tally.failed(thread, look.why, look.stop_ns)
+                tally.failed(thread, look.why)
             return
-        tally.stops(thread, look.stops)
         scheduled = look.snapshot.scheduled
         if scheduled is not None:
             thread.still = scheduled.after

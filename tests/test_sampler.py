@@ -101,6 +101,9 @@ class FakeProcess:
     def read(self, tid):
         return self.readings.get(tid)
 
+    def restarts(self, _asleep):
+        return True
+
     def learn(self, _tid, _stack):
         return self.learns.pop() if self.learns else False
 
@@ -486,6 +489,65 @@ def test_a_thread_that_has_gone_to_sleep_before_its_second_capture_is_read(clock
 
     assert (len(process.captured), stats.pauses.count, stats.samples) == (1, 1, 1)
     assert stats.captures == {Capture.READ: 1}
+
+
+class RunsForAnInstant(FakeProcess):
+    """Runs when its state is asked for, and goes back to sleep after `asked` questions where it stands."""
+
+    asked = 3
+
+    def asleep(self, tid):
+        self.asked -= 1
+        self.states[101] = "R" if self.asked > 0 else "S"
+        return super().asleep(tid)
+
+    def capture(self, tid, patience_ns, only=None):
+        self.asked, self.states[101] = 0, "S"
+        return super().capture(tid, patience_ns, only)
+
+
+@pytest.mark.parametrize(
+    ("restarts", "asked", "ran_ns", "stops"),
+    [
+        (False, 3, 0, 0),
+        (False, 1 << 30, 0, 1),  # longer than we wait for it
+        (True, 3, 0, 1),
+        (False, 3, round(TICK * 1e9 / 50), 1),  # it often runs: that must be seen
+    ],
+)
+def test_a_thread_that_runs_for_an_instant_may_go_back_to_a_sleep_that_stops_disturb(
+    clock, restarts, asked, ran_ns, stops
+):
+    process = RunsForAnInstant(clock, (PID, "S"), (101, "S"))
+    process.restarts = lambda asleep: restarts and asleep.number == 232
+    process.readings = {tid: reading(tid, {16: CODE, 7: STACK}) for tid in (PID, 101)}
+    process.still = {PID: 7, 101: 7}
+
+    def wakes_up():
+        if clock.now() >= START + 3 * TICK and 101 in process.still:
+            process.still, process.ran_ns = {PID: 7}, {101: ran_ns}
+            process.states[101], process.asked = "R", asked
+        return False
+
+    stats = record(process, mode="wall", should_stop=wakes_up, duration=5 * TICK).stats
+
+    assert (len(process.captured), stats.captures[Capture.STOPPED]) == (stops, stops)
+    assert stats.samples == 10
+
+
+def test_a_stop_counts_also_when_the_look_has_failed_after_it(clock):
+    class EndsTheSecondTime(FakeProcess):
+        def capture(self, tid, patience_ns, only=None):
+            if self.captured:
+                return Missed(gone=False, why="too late")
+            return super().capture(tid, patience_ns, only)._replace(eintr=True)
+
+    process = EndsTheSecondTime(clock)
+    process.learns = [True]
+    stats = record(process, duration=TICK).stats
+
+    assert (stats.pauses.count, stats.eintr_prone_stops) == (1, 1)
+    assert stats.captures == {Capture.FAILED: 1}
 
 
 def test_a_thread_that_sleeps_is_read_and_not_stopped(clock):

@@ -15,7 +15,7 @@ from sfsample.target.gate import CLOSERS
 from sfsample.target.last_run import Balances, balance_of, changed_places, runs_of
 from sfsample.target.procfs import ProcFs
 from sfsample.target.stack_copy import StackCopy
-from sfsample.target.tracer import PATIENCE_NS, Missed, Tracer
+from sfsample.target.tracer import OTHER_PROCESS, PATIENCE_NS, Missed, Tracer
 
 DEFAULT_STACK_BYTES = 256 * 1024
 NO_LIMIT_NS = 1 << 62
@@ -107,17 +107,16 @@ class Capturer:
         if sp is None:
             return Missed(gone=True, why="killed while it was stopped")
         if after is None:  # asked through a file of this process
-            return Missed(gone=True, why="exited, and its id was given to another process")
-        if not whole:
-            return Missed(gone=False, why=_TOO_LONG, stop_ns=stop_ns)
+            return Missed(gone=True, why=OTHER_PROCESS)
         self.balances.learn(tid, before.balance, had=runs_of(after) == runs_of(before.counters))
         registers = tracer.dwarf_registers()
         copy.learn_extent(tid, sp)
         eintr = tracer.eintr(tid, registers)
-        return ThreadSnapshot(
+        snapshot = ThreadSnapshot(
             tid, registers, copy.memory(), copy.bounded, stop_ns, eintr, tracer.arch,
             scheduled=Scheduled(before.counters, after, stopped_ns, tracer.slept(registers), before.lost),
         )  # fmt: skip
+        return snapshot if whole else Missed(gone=False, why=_TOO_LONG, stops=(snapshot,))
 
     def _approach(self, tid: int, only: Only) -> tuple[Missed | None, Before]:
         """Return why a thread is not to be stopped, and what the scheduler says of it."""

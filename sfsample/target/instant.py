@@ -14,7 +14,7 @@ from sfsample.target.gate import PAUSE
 from sfsample.target.procfs import ProcFs
 from sfsample.target.reading import Reading, read_asleep
 from sfsample.target.stack_copy import StackCopy
-from sfsample.target.tracer import Missed, Tracer
+from sfsample.target.tracer import OTHER_PROCESS, Missed, Tracer
 
 _ROUNDS = 4  # threads that are born while others are being stopped are looked for so many times
 _SETTLE_S = 1.0
@@ -40,7 +40,8 @@ def take_instant(proc: ProcFs, arch: Arch, copy: StackCopy, *, child: bool) -> I
     try:
         asleep = _stop_running(proc, arch, tracers, stopped, child=child)
         read = {tid: reading for tid in asleep if (reading := read_asleep(proc, arch, copy, tid)) is not None}
-        stopped |= {tid: _capture(tracer, copy, tid) for tid, tracer in tracers.items() if tid not in stopped}
+        held = {tid: tracer for tid, tracer in tracers.items() if tid not in stopped}
+        stopped |= {tid: _capture(proc, tracer, copy, tid) for tid, tracer in held.items()}
         ran = tuple(tid for tid, counters in asleep.items() if proc.counters(tid) != counters)
     finally:
         for tracer in tracers.values():
@@ -82,12 +83,14 @@ def _stop_running(
     return asleep
 
 
-def _capture(tracer: Tracer, copy: StackCopy, tid: int) -> ThreadSnapshot | Missed:
+def _capture(proc: ProcFs, tracer: Tracer, copy: StackCopy, tid: int) -> ThreadSnapshot | Missed:
     """Copy registers and stack of a thread that is held."""
     sp = tracer.registers(tid)
     if sp is None:
         return Missed(gone=True, why="killed while it was stopped")
     copy.fill(tid, sp)
+    if proc.counters(tid) is None:  # asked through a file of this process
+        return Missed(gone=True, why=OTHER_PROCESS)
     copy.learn_extent(tid, sp)
     registers = tracer.dwarf_registers()
     return ThreadSnapshot(

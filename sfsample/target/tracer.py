@@ -19,7 +19,7 @@ from errno import EINTR, EPERM, ESRCH
 from typing import NamedTuple
 
 from sfsample.arch import Arch
-from sfsample.model import Registers
+from sfsample.model import Registers, ThreadSnapshot
 from sfsample.target.ptrace_call import PTRACE_DETACH, PtraceError, ptrace
 from sfsample.target.registers import NT_ARM_PAC_MASK, decode, layout_of, pac_free
 from sfsample.target.vm import Iovec, read_memory
@@ -42,6 +42,7 @@ _INTERRUPTED = (EINTR, 512, 513, 514, 516)
 _SPIN_NS = 50_000
 _LOOK_AGAIN_S = 0.001  # another thread of ours may have taken the signal
 _CHILD = {signal.SIGCHLD}
+OTHER_PROCESS = "exited, and its id was given to another process"
 _EXCUSE = "in uninterruptible sleep, or the machine is overloaded"
 # A thread that waits for a processor on a busy machine is not stopped yet: waiting does it no harm.
 PATIENCE_NS = 1_000_000_000
@@ -54,7 +55,7 @@ class Missed(NamedTuple):
     `waiting`: it was asked to stop and will; `stop` may be called for it again.
     `off`: it was not asked to, because it has no processor; what the scheduler had counted for it.
     `runnable`: it wants one.
-    `stop_ns`: for so long it was stopped, and then let go before all was copied.
+    `stops`: what was captured of it all the same, as it was stopped in vain.
     """
 
     gone: bool
@@ -63,7 +64,7 @@ class Missed(NamedTuple):
     waiting: bool = False
     off: bytes | None = None
     runnable: bool = False
-    stop_ns: int = 0
+    stops: tuple[ThreadSnapshot, ...] = ()
 
 
 class Tracer:
@@ -160,6 +161,8 @@ class Tracer:
                 return self._note(tid, status)
             now = time.perf_counter_ns()
             if now > deadline:
+                self._late[tid] = self._began
+                self._held = 0  # whatever it does from now on is seen when it has stopped
                 waited = (now - self._began) / 1e6
                 return Missed(gone=False, waiting=True,
                               why=f"did not stop within {waited:.0f} ms ({_EXCUSE})")  # fmt: skip

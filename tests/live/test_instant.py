@@ -3,19 +3,24 @@
 Law: seen from outside, at the instant itself: while any thread is captured, every one that runs is held.
 """
 
+import itertools
 import json
 import os
 
 import pytest
 
+import sfsample
 from sfsample.arch import AMD64
 from sfsample.model import Capture, StopReason, ThreadSnapshot
+from sfsample.target.instant import Instant
 from sfsample.target.live import LiveProcess
 from sfsample.target.own_thread import OwnThread
+from sfsample.target.procfs import Stat
 from sfsample.target.stack_copy import StackCopy
+from sfsample.target.tracer import Missed
 from sfsample.unwind.unwinder import Unwinder
-from tests.live.cli_runner import sfsample
-from tests.live.targets import ARCH, fixture, running, status, tids
+from tests.live.cli_runner import sfsample as command
+from tests.live.targets import ARCH, fixture, running, status, tids, wait_until
 
 pytestmark = pytest.mark.live
 
@@ -58,18 +63,55 @@ def test_every_running_thread_is_held_while_any_is_captured(monkeypatch: pytest.
         assert all(states == {"t"} for _, states in seen), seen
 
 
+def test_a_thread_id_that_was_given_to_another_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    with running(fixture("v3"), "leaf") as one, running(fixture("v3"), "deep") as other:
+
+        def work(_stop: object) -> Instant:
+            live = LiveProcess(one.pid)
+            try:
+                stat = live.proc.stat()
+                assert stat is not None
+                listed = [(other.pid, stat._replace(state="R"))]
+                monkeypatch.setattr(live.proc, "thread_stats", lambda: listed)
+                return live.take_instant()
+            finally:
+                live.close()
+
+        taken = OwnThread(work, lambda: False).run().stopped[other.pid]
+        assert isinstance(taken, Missed)
+        assert taken.gone
+
+
+@pytest.mark.parametrize(("later", "looks"), [(0, 2), (1, 1)])
+def test_a_thread_id_that_was_given_to_another_thread(
+    monkeypatch: pytest.MonkeyPatch, later: int, looks: int
+) -> None:
+    """Both sleep, and each has run once: nothing but the time of their birth tells them apart."""
+    threads, births = LiveProcess.threads, itertools.count(step=later)
+
+    def listed(self: LiveProcess) -> list[tuple[int, Stat]]:
+        born = next(births)
+        return [(tid, stat._replace(starttime=stat.starttime + born)) for tid, stat in threads(self)]
+
+    monkeypatch.setattr(LiveProcess, "threads", listed)
+    with running(fixture("v3"), "sleep") as target:
+        wait_until(lambda: state(target.pid, target.pid) == "S", "it sleeps")
+        [thread] = sfsample.dump(target.pid, looks=2, interval=0).threads
+    assert len(thread.looks) == looks
+
+
 def test_the_command_line() -> None:
     with running(fixture("v3"), "threads", 4) as target:
-        done = sfsample("dump", "-p", target.pid, "--json", "--consistent")
+        done = command("dump", "-p", target.pid, "--json", "--consistent")
         (process,) = json.loads(done.out)["processes"]
         if done.code == 0:  # on a machine under load a thread may not stop in time, and is told
             assert process["consistent"] is True
             assert [thread["tid"] for thread in process["threads"]] == tids(target.pid)
             found = {frame["function"] for thread in process["threads"] for frame in thread["frames"]}
             assert found >= {"main", "worker_alpha", "worker_beta", "worker_gamma", "worker_delta"}
-        text = sfsample("dump", "-p", target.pid, "--consistent").out.decode()
+        text = command("dump", "-p", target.pid, "--consistent").out.decode()
         assert "\n   all threads at one instant" in text
         assert (
-            json.loads(sfsample("dump", "-p", target.pid, "--json").out)["processes"][0]["consistent"] is None
+            json.loads(command("dump", "-p", target.pid, "--json").out)["processes"][0]["consistent"] is None
         )
-        sfsample("dump", "-p", os.getpid(), "--consistent", "--no-stop").refused(2)
+        command("dump", "-p", os.getpid(), "--consistent", "--no-stop").refused(2)

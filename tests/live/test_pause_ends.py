@@ -46,6 +46,29 @@ int main(void)
 """
 
 
+def test_a_thread_that_stops_too_late_is_not_let_go_unseen():
+    """What its stop has done to its system call would not be counted."""
+    with running(fixture("v3"), "leaf") as target:
+        tracer = Tracer(target.pid, check(ProcFs(target.pid)))
+
+        def stop_late(_stop):
+            missed = tracer.stop(target.pid, 0)
+            while missed is None:  # it was very quick
+                tracer.release()
+                missed = tracer.stop(target.pid, 0)
+            wait_until(lambda: states(target.pid) == {"t"}, "it has stopped")
+            tracer.release()
+            seen = states(target.pid), tracer.has_stopped(target.pid), tracer.stop(target.pid)
+            tracer.release()
+            return missed.waiting, seen, tracer.settle()
+
+        waiting, seen, settled = OwnThread(stop_late, lambda: False).run()
+        assert waiting
+        assert seen == ({"t"}, True, None)
+        assert settled
+        target.assert_unharmed()
+
+
 @pytest.fixture
 def two_threads(tmp_path):
     """A process whose first thread calls execve(2) when it is told to, and the id of the other one."""
