@@ -33,6 +33,26 @@ def parse_maps(text: str) -> tuple[Mapping, ...]:
     return tuple(m for line in text.split("\n") if (m := _parse_line(line)) is not None)
 
 
+class MapsAgain:
+    """Parses the file of one process again and again: a line that it knows is not parsed another time.
+
+    A process may have thousands; when none has changed, the answer is the very same tuple.
+    """
+
+    def __init__(self) -> None:
+        self._data = b""
+        self._lines: dict[str, Mapping | None] = {}
+        self._mappings: tuple[Mapping, ...] = ()
+
+    def parse(self, data: bytes) -> tuple[Mapping, ...]:
+        """Parse the whole file, as it is now."""
+        if data != self._data:
+            lines, known = data.decode("utf-8", "surrogateescape").split("\n"), self._lines
+            self._lines = {line: known[line] if line in known else _parse_line(line) for line in lines}
+            self._data, self._mappings = data, tuple(filter(None, self._lines.values()))
+        return self._mappings
+
+
 def maps_line(mapping: Mapping) -> str:
     """Return the line that `parse_maps` reads as `mapping`."""
     modes = f"{'r' if mapping.readable else '-'}-{'x' if mapping.executable else '-'}p"

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from sfsample.errors import MORE_FILES, NO_FILES, NoSuchProcess, NotPermitted, TargetError
 from sfsample.model import LastRun
-from sfsample.modules.maps import Mapping, parse_maps
+from sfsample.modules.maps import Mapping, MapsAgain
 from sfsample.target.task_files import TaskFiles
 
 _CHUNK = 1 << 20
@@ -112,6 +112,7 @@ class ProcFs:
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
+        self._maps = MapsAgain()
         self._dir = -1
         try:
             self._dir = os.open(f"/proc/{pid}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -192,7 +193,7 @@ class ProcFs:
                 raise self._refused(refusal) from None
             return ()
         try:
-            return parse_maps(_read_all(fd).decode("utf-8", "surrogateescape"))
+            return self._maps.parse(_read_all(fd))
         except OSError:
             return ()
         finally:
