@@ -21,6 +21,8 @@ CLONE3 = "b8b3010000 0f05 4885c0 7c18 7401 c3 31ed 4883e4f0"
 MUSL_CLONE = "48890e 0f05 85c0 750f 31ed 5f 41ffd1 89c7 31c0"
 GOEXIT = "90 e81a250000 90"
 GO_MCALL = "498b6638 50 4c8b22 41ffd4 58 e937450000"
+FCONTEXT = "c3 55 ffe3 4831ff e849feffff f4"
+FCONTEXT_IBT = "c3 f30f1efa 55 ffe3 f30f1efa 4831ff e8c8fdffff f4"
 START = "f30f1efa 31ed 4989d1 5e 4889e2 4883e4f0 50 54 4531c0 31c9 488d3d00000000 ff1500000000 f4"
 MUSL_START = "4831ed 4889e7 488d3500000000 4883e4f0 e805000000 55 4889e5 e800000000"
 LD_SO = (
@@ -59,6 +61,8 @@ def outcome(
         (MUSL_CLONE, range(9, 15), range(10, 16)),
         (GOEXIT, (), {1}),
         (GO_MCALL, range(4, 11), range(4, 12)),
+        (FCONTEXT, range(1, 13), range(1, 14)),
+        (FCONTEXT_IBT, range(1, 21), range(1, 22)),
     ],
 )
 def test_outermost(code, exact, returned_to):
@@ -114,6 +118,14 @@ def test_the_first_instruction_of_a_program_of_aarch64(first):
     said = [outcome(first + "1d0080d2 1e0080d2", at, exact=True, entry=True, arch=AARCH64) for at in (0, 4)]
 
     assert said == ["outermost", "not mine"]
+
+
+def test_where_a_fiber_of_boost_ends_on_aarch64():
+    """It returns to the instruction behind make_fcontext's own return, to which nobody has called."""
+    code = "61000010 014c00f9 c0035fd6 000080d2 21ffff97"
+    said = [outcome(code, at, exact=False, arch=AARCH64) for at in (8, 12, 16, 20, 24)]
+
+    assert said == ["not mine", "outermost", "outermost", "outermost", "not mine"]
 
 
 def test_the_loader_of_s390x():

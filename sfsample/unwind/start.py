@@ -1,11 +1,12 @@
-"""Where stacks begin: a program's entry, a thread's first instructions, a coroutine's end.
+"""Where stacks begin: a program's entry, a thread's first instructions, a coroutine's or fiber's end.
 
 Law: answers only for code that it knows by its bytes, and that no table describes, or one describes wrongly.
 Each entry of the tables quotes the code; all else stays to the other steppers.
 
 Sources: glibc sysdeps/unix/sysv/linux/x86_64/{clone,clone3,__start_context}.S, sysdeps/x86_64/dl-machine.h,
 the same of aarch64 (clone, clone3) and s390/s390-64 (clone, clone3, dl-machine.h);
-musl src/thread/x86_64/clone.s, arch/x86_64/crt_arch.h; Go src/runtime/asm_amd64.s.
+musl src/thread/x86_64/clone.s, arch/x86_64/crt_arch.h; Go src/runtime/asm_amd64.s;
+Boost.Context src/asm/make_{x86_64_sysv,arm64_aapcs}_elf_gas.S, of which PHP's fibers have a copy.
 """
 
 from sfsample.arch import AARCH64, AMD64, S390X, Arch
@@ -75,6 +76,13 @@ _AMD64_ANYWHERE = (
         _OUTERMOST,
         sign=b"\x49\x8b\x66\x38\x50\x4c\x8b\x22\x41\xff\xd4",
     ),
+    # Boost make_fcontext: where a fiber begins, push %rbp; jmp *%rbx; and to where its function returns,
+    # which is what it has pushed: xor %rdi,%rdi; call _exit; hlt
+    code(
+        rb"(?P<here>(?:\xf3\x0f\x1e\xfa)?\x55\xff\xe3(?:\xf3\x0f\x1e\xfa)?\x48\x31\xff\xe8....\xf4)",
+        _OUTERMOST,
+        sign=b"\x55\xff\xe3",
+    ),
 )
 _AMD64_AT_ENTRY = (
     # glibc and musl _start: xor %ebp,%ebp, and up to its first call
@@ -91,6 +99,13 @@ _A64_ANYWHERE = (
         rb"(?P<here>\x01\0\0\xd4\x1f\0\0\xf1...\x54)...\x54\xc0\x03\x5f\xd6",
         _AROUND_CLONE_A64,
         sign=b"\x01\0\0\xd4",
+    ),
+    # Boost make_fcontext, to whose end a fiber's function returns: adr x1, . + 12; str x1, [x0, #152]; ret;
+    # mov x0, #0; bl _exit
+    code(
+        rb"\x61\0\0\x10\x01\x4c\0\xf9\xc0\x03\x5f\xd6(?P<here>\0\0\x80\xd2...[\x94-\x97])",
+        _OUTERMOST,
+        sign=b"\x61\0\0\x10\x01\x4c\0\xf9",
     ),
 )
 _A64_AT_ENTRY = (

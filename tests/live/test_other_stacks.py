@@ -1,5 +1,5 @@
 """A thread that has gone on to other stacks by itself, as split stacks do, and libraries that give deep
-recursion a stack of its own (Rust's `stacker`).
+recursion a stack of its own (Rust's `stacker`); and fibers, whose stacks begin as Boost.Context's do.
 
 Law: built from source here, so gcc is wanted; where there is none, the tests say so.  The switch has a table,
 so the whole chain can be told from a copy that has all the stacks.
@@ -90,3 +90,38 @@ def test_so_many_stacks_are_not_copied(tmp_path):
 
     assert stats.stacks == {StopReason.BAD_MEMORY: stats.samples}
     assert stats.pauses.count - stats.off_processor <= stats.samples + 6
+
+
+FIBER = """
+#include <stdio.h>
+#define KEEP __attribute__((noinline, noclone))
+static char stack[65536] __attribute__((aligned(16)));
+_Noreturn void begin(void (*function)(void), char *top);
+__asm__(".text\\n.type begin, @function\\nbegin:\\n"
+        "  mov %rdi, %rbx\\n  lea 2f(%rip), %rbp\\n  mov %rsi, %rsp\\n  jmp 1f\\n"
+        "1: push %rbp\\n  jmp *%rbx\\n"
+        "2: xor %rdi, %rdi\\n  call _exit@PLT\\n  hlt\\n.size begin, .-begin\\n");
+KEEP void innermost(void)
+{
+    puts("ready"); fflush(stdout);
+    for (volatile long i = 0;; i++) {}
+}
+KEEP void fiber(void)
+{
+    innermost();
+    __asm__ volatile("");
+}
+int main(void)
+{
+    begin(fiber, stack + sizeof stack);
+}
+"""
+
+
+def test_the_stack_of_a_fiber_is_whole(tmp_path):
+    """It has no table, and its function returns to what was pushed without a call."""
+    with started(compile_c(tmp_path, "fiber", FIBER)) as process:
+        profile = record_samples(process.pid, mode="cpu")
+
+    assert profile.stats.stacks == {StopReason.OUTERMOST: profile.stats.samples}
+    assert {len(key.locations) for key in profile.counts} == {3}  # begin, fiber, innermost
