@@ -15,7 +15,7 @@ import sfsample
 from sfsample.model import Capture
 from sfsample.target.live import LiveProcess
 from tests.live.chains import Checker, listed
-from tests.live.recording import record_samples
+from tests.live.recording import fewer, record_samples
 from tests.live.targets import (
     HANG_S,
     assert_untraced,
@@ -59,7 +59,7 @@ def test_killed_at_any_instant():
     rng = random.Random(20)  # noqa: S311 - no secret
     program, scenario = str(fixture("v3")), "threads"
     with running(program, scenario) as target:
-        for turn in range(15):
+        for turn in range(fewer(15)):
             with sampler(target.pid, "-r", "500", "--mode", "wall") as child:
                 wait_for_tracer(target.pid, child.pid)
                 if turn % 2:
