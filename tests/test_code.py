@@ -21,7 +21,7 @@ from sfsample.modules.module import Module
 from sfsample.unwind.code import CodeStepper
 from sfsample.unwind.eh_frame import EhFrameStepper
 from sfsample.unwind.frame_pointer import FramePointerStepper
-from sfsample.unwind.row import UnwindRow
+from sfsample.unwind.row import UnwindRow, apply_row
 from tests.builders.elf_builder import Load, elf
 from tests.builders.walks import CODE, FP, JIT, OUTERMOST, RBX, SP, STACK, Says, index_of, walk, words
 
@@ -148,11 +148,12 @@ def test_behind_every_call_too(stubs):
 
 @pytest.mark.parametrize(
     "code",
-    ["", "90", "4883c4f8c3", "4881c4000000f0c3", "4883ec08c3", "55c3", "5cc3", "c20800", "4883c408e9", "0000",
-     "ffe0", "f4c3", "ebfe", "4883e4f0c3", "740158c3"],
+    ["", "90", "4883c4f8c3", "4881c4000000f0c3", "4883ec08c3", "55c3", "488b26c3", "488b6424f8c3", "c20800",
+     "4883c408e9", "0000", "ffe0", "f4c3", "ebfe", "4883e4f0c3", "740158c3"],
 )  # fmt: skip
 def test_what_it_does_not_know(code):
-    """Code that cannot be read; returns below the frame; pop %rsp; ret $8; jumps to anywhere; hlt; an
+    """Code that cannot be read; returns below the frame; another stack, mov (%rsi),%rsp; a word
+    below the frame, mov -8(%rsp),%rsp; ret $8; jumps to anywhere; hlt; an
     endless loop; a stack that is aligned; two ways to a return that do not agree.
     """
     assert row_of(bytes.fromhex(code)) is None
@@ -175,6 +176,27 @@ def test_a_realigned_frame_is_left_through_the_saved_address():
     assert row is not None
     assert row.cfa == Rule(FP, -8, deref=True)
     assert dict(row.registers) == {FP: Rule(FP, 0, deref=True)}
+
+
+@pytest.mark.parametrize(
+    ("code", "saved"),
+    [
+        ("4889ec 5c 5d c3", {FP: 55}),  # libjpeg-turbo: mov %rbp,%rsp; pop %rsp; pop %rbp; ret
+        ("4883c440 5c 5d c3", {FP: 55}),  # add $64,%rsp; pop %rsp; pop %rbp; ret
+        ("488b642440 5b 5d c3", {RBX: 55, FP: 66}),  # x86inc.asm: mov 64(%rsp),%rsp; pops; ret
+    ],
+)
+def test_an_aligned_frame_is_left_by_the_old_sp_that_lies_in_it(code, saved):
+    row = row_of(bytes.fromhex(code))
+    old = [*saved.values(), 0x1234]
+    stack = words(*[0] * 8, STACK + 160, *[0] * 11, *old)
+    assert row is not None
+    assert row.guess
+    caller = apply_row(row, {SP: STACK, FP: STACK + 64, 12: 77}, stack, AMD64)
+
+    assert caller.cfa == STACK + 160 + 8 * len(old)
+    assert caller.registers == {SP: caller.cfa, AMD64.pc: 0x1234, 12: 77, **saved}
+    assert set(row.kept) == AMD64.callee_saved - saved.keys()
 
 
 @given(st.binary(max_size=64))

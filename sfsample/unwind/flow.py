@@ -20,16 +20,19 @@ _MOST_KEPT = 20_000  # instructions
 
 
 class Value(NamedTuple):
-    """`base` (a register, as it was in the beginning) + `offset`; `loaded`: the word there, + `plus`."""
+    """`base` + `offset`; the base is a register, as it was in the beginning, or the word at another value."""
 
-    base: int
+    base: "int | Value"
     offset: int = 0
-    loaded: bool = False
-    plus: int = 0
 
     def moved(self, by: int) -> "Value":
         """Return the value plus a number."""
-        return self._replace(plus=self.plus + by) if self.loaded else self._replace(offset=self.offset + by)
+        return self._replace(offset=self.offset + by)
+
+    @property
+    def place(self) -> "Value | None":
+        """Return where the word is that the value is, or is counted from."""
+        return self.base if isinstance(self.base, Value) else None
 
 
 class State:
@@ -75,12 +78,12 @@ class State:
         return None if value is None else value.moved(offset)
 
     def _word(self, register: int, place: Value | None) -> Value | None:
-        if place is None or place.loaded:
-            return None
+        if place is None or (place.place is not None and place.place.place is not None):
+            return None  # words behind words behind words are no frame
         saved = self.saved(register)
         if saved is not None and saved.base != place.base:
             return None  # saved a moment ago, perhaps there: how the two bases differ is not known
-        return self._words[place] if place in self._words else place._replace(loaded=True)
+        return self._words[place] if place in self._words else Value(place)
 
 
 class Visit(NamedTuple):
@@ -180,5 +183,5 @@ class Flow:
 def _comes_back(visit: Visit) -> bool:
     """Whether a function may return with this instruction; `longjmp` jumps with another stack pointer."""
     sp = visit.state.value(SP)
-    elsewhere = sp is not None and sp.loaded
+    elsewhere = sp is not None and sp.place is not None
     return visit.instruction.returns or (visit.instruction.leaves and not elsewhere)

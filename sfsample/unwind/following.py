@@ -23,6 +23,7 @@ _WORD = 8
 _CALL = 5  # bytes of the longest call that says where it leads
 _ENOUGH = 300  # instructions, when a return has been found
 _SP = AMD64.sp
+_BREG0, _DEREF, _CONST8S, _PLUS = 0x70, b"\x06", b"\x0f", b"\x22"  # DWARF 5, table 7.9
 
 
 class CodeOfFile:
@@ -88,12 +89,13 @@ def _at_return(state: State) -> UnwindRow | None:
     """Return the row where the search began, given the state where it has come to a return."""
     top = state.value(_SP)
     cfa = None if top is None else top.moved(_WORD)
-    if cfa is None or cfa.plus or (cfa.base == _SP and cfa.offset < _WORD):
+    rule = None if cfa is None else _rule_of_cfa(cfa)
+    if cfa is None or rule is None:
         return None
     values = {number: state.value(number) for number in sorted(AMD64.callee_saved)}
     rules = ((n, _rule(value, cfa)) for n, value in values.items() if value is not None and value != Value(n))
     return UnwindRow(
-        Rule(cfa.base, cfa.offset, cfa.loaded),
+        rule,
         Rule(CFA, -_WORD, deref=True),
         tuple((n, rule) for n, rule in rules if rule is not None),
         kept=tuple(n for n, value in values.items() if value == Value(n)),
@@ -101,12 +103,40 @@ def _at_return(state: State) -> UnwindRow | None:
     )
 
 
-def _rule(value: Value, cfa: Value) -> Rule | None:
-    if value.plus:
+def _rule_of_cfa(cfa: Value) -> Rule | None:
+    """Return the rule, None where it leads down the stack, or to a stack that code goes over to."""
+    place = cfa.place
+    if place is None:
+        return None if cfa.base == _SP and cfa.offset < _WORD else _plain(cfa)
+    if not cfa.offset:
+        return _plain(cfa)
+    # the old sp, from its place in a frame that was aligned: pop %rsp, or mov 64(%rsp),%rsp
+    if place.base not in (_SP, AMD64.fp) or (place.base == _SP and place.offset < 0):
         return None
-    if value.base == cfa.base and not cfa.loaded:
-        return Rule(CFA, value.offset - cfa.offset, value.loaded)
-    return Rule(value.base, value.offset, value.loaded)
+    expression = bytes([_BREG0 + place.base, 0]) + _plus(place.offset) + _DEREF + _plus(cfa.offset)
+    return Rule(place.base, 0, deref=False, expression=expression)
+
+
+def _plus(number: int) -> bytes:
+    return _CONST8S + number.to_bytes(8, "little", signed=True) + _PLUS
+
+
+def _rule(value: Value, cfa: Value) -> Rule | None:
+    if value.base == cfa.base:
+        return Rule(CFA, value.offset - cfa.offset, deref=False)
+    if value.place is not None and value.place.base == cfa.base and not value.offset:
+        return Rule(CFA, value.place.offset - cfa.offset, deref=True)
+    return _plain(value)
+
+
+def _plain(value: Value) -> Rule | None:
+    """Return the rule of a register plus a number, or of the word there."""
+    match value:
+        case Value(int(base), offset):
+            return Rule(base, offset, deref=False)
+        case Value(Value(int(base), offset), 0):
+            return Rule(base, offset, deref=True)
+    return None
 
 
 def _inside(state: State) -> UnwindRow | None:
