@@ -162,7 +162,7 @@ def test_times(value: float, text: str) -> None:
     assert seconds(value) == text
 
 
-@pytest.mark.parametrize("where", ["__refrigerator", "do_freezer_trap"])
+@pytest.mark.parametrize("where", ["__refrigerator", "do_freezer_trap", "get_signal"])
 def test_a_frozen_thread_waits_for_nothing_else(where: str) -> None:
     """In state D, but no disk, file server or FUSE daemon is behind it."""
     one = thread("nanosleep", "|", "main", state="D")

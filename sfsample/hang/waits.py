@@ -14,7 +14,9 @@ _SLEEPS = ("nanosleep", "clock_nanosleep")
 _CHILD = ("wait4", "waitid")
 _FORKS = ("vfork", "clone", "clone3")
 _LOCKS = ("flock", "fcntl")
-_FREEZERS = ("__refrigerator", "do_freezer_trap")  # where the kernel keeps those of a frozen cgroup
+# Where the kernel keeps those of a frozen cgroup; in get_signal, where the compiler has put do_freezer_trap,
+# nothing else sleeps but in states T and t.
+_FREEZERS = ("__refrigerator", "do_freezer_trap", "get_signal")
 _SIGNALS = ("pause", "rt_sigsuspend", "rt_sigtimedwait")
 _LOCK_WORDS = {"mutex": "mutex {}", "read lock": "the read lock of rwlock {}",
                "write lock": "the write lock of rwlock {}",
