@@ -6,7 +6,8 @@ counters, read before and after.  The other registers are not known: they are ab
 one says so.
 
 Source: proc(5), /proc/PID/syscall and schedstat; Linux lib/syscall.c: the kernel itself looks at the thread
-before and after it reads its registers, and says "running" when that was for nothing.
+before and after it reads its registers, and says "running" when that was for nothing.  Of one that has no
+stack any more it says "-1 0x0 0x0" (collect_syscall).
 """
 
 from errno import ENOSYS
@@ -42,7 +43,7 @@ def read_asleep(proc: ProcFs, arch: Arch, copy: StackCopy, tid: int) -> Reading 
     """Read a thread; None: it runs (or keeps waking up), has ended, or may not be read."""
     for _ in range(_TRIES):
         counters, asleep = proc.counters(tid), proc.asleep(tid)
-        if counters is None or asleep is None:
+        if counters is None or asleep is None or _is_dead(proc, tid, asleep):
             return None
         copy.fill(tid, asleep.sp)
         if proc.asleep(tid) == asleep and proc.counters(tid) == counters:
@@ -54,6 +55,14 @@ def read_asleep(proc: ProcFs, arch: Arch, copy: StackCopy, tid: int) -> Reading 
             )  # fmt: skip
             return Reading(snapshot, asleep, counters)
     return None
+
+
+def _is_dead(proc: ProcFs, tid: int, asleep: Asleep) -> bool:
+    """Whether a thread has ended, and only stands where those do that work for the kernel."""
+    if asleep.pc or asleep.sp:
+        return False
+    stat = proc.thread_stat(tid)
+    return stat is None or stat.state in "ZX"
 
 
 def _registers(arch: Arch, asleep: Asleep) -> Registers:

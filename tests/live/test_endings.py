@@ -6,6 +6,7 @@ Law: a recording outlives whatever the target does, returns what it has, and has
 import os
 import shutil
 import signal
+import subprocess
 import sys
 from collections import Counter
 
@@ -17,11 +18,15 @@ from sfsample.model import Capture, StopReason
 from sfsample.profile import Profile, StackKey
 from sfsample.target.live import LiveProcess
 from sfsample.target.own_thread import OwnThread
+from sfsample.target.procfs import ProcFs
+from sfsample.target.reading import read_asleep
+from sfsample.target.stack_copy import StackCopy
 from sfsample.target.syscalls import syscall_name
 from sfsample.target.tracer import Missed
 from tests.live.chains import Checker, listed, own_names
 from tests.live.recording import fewer, record_samples
 from tests.live.targets import (
+    ARCH,
     GENERATIONS,
     HANG_S,
     fixture,
@@ -280,6 +285,16 @@ def test_nothing_there():
             sfsample.record(target.pid, 1)
         with pytest.raises(sfsample.NoSuchProcess):
             sfsample.dump(target.pid)
+
+
+def test_a_thread_that_has_ended_is_not_read():
+    """Seen: one that had ended since its state was asked for was counted as a thread of the kernel's."""
+    with subprocess.Popen(["true"]) as process:
+        wait_until(lambda: states(process.pid) == {"Z"}, "it is a zombie")
+        proc = ProcFs(process.pid)
+        copy = StackCopy(process.pid, ARCH, lambda _sp: None, 4096)
+        assert read_asleep(proc, ARCH, copy, process.pid) is None
+        proc.close()
 
 
 def test_an_id_that_was_given_to_another_process_is_no_sample():
