@@ -115,12 +115,13 @@ class _Work:
     def _open(self, pid: int, targets: list[tuple[LiveProcess, Dumper]]) -> None:
         how = self._how
         try:
-            target, stop = _live(pid, how, self._shared)
+            target = _live(pid, how, self._shared)
         except TargetError as failure:
             self._failures.append(failure)
             return
         unwinder = Unwinder(target.index, steppers=how.steppers, max_frames=how.max_frames)
-        targets.append((target, Dumper(target, unwinder, stop=stop, consistent=how.consistent and stop)))
+        dumper = Dumper(target, unwinder, stop=how.stop, consistent=how.consistent and how.stop)
+        targets.append((target, dumper))
 
     def _look(self, targets: list[tuple[LiveProcess, Dumper]]) -> None:
         for number in range(self._how.looks):
@@ -141,12 +142,12 @@ class _Work:
             one[0].close()
 
 
-def _live(pid: int, how: How, shared: Shared) -> tuple[LiveProcess, bool]:
-    """Open a process; what a debugger has stopped can be read, if not stopped."""
+def _live(pid: int, how: How, shared: Shared) -> LiveProcess:
+    """Open a process; what a debugger holds can be read, and it may leave meanwhile."""
     try:
-        return LiveProcess(pid, how.stack_bytes, attach=how.stop, shared=shared), how.stop
+        return LiveProcess(pid, how.stack_bytes, attach=how.stop, shared=shared)
     except AlreadyTraced:
-        return LiveProcess(pid, how.stack_bytes, attach=False, shared=shared), False
+        return LiveProcess(pid, how.stack_bytes, attach=False, shared=shared)
 
 
 class Examiner:

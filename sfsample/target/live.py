@@ -201,20 +201,32 @@ class LiveProcess:
         That somebody else traces a thread is no such refusal: others may be free, and another sampler lets go
         in an instant.
         """
-        if self._instant is not None:
-            return self._instant.stopped.get(tid) or Missed(gone=False, why="ran, but not at that instant")
         for _ in range(_TRIES):
-            taken = self.capturer.capture(tid, patience_ns, only)
+            taken = self._capture(tid, patience_ns, only)
             if not isinstance(taken, Missed) or taken.errno != EPERM:
                 return taken
-            stat = self.proc.thread_stat(tid)
-            if stat is None or stat.state in "ZX":
-                return Missed(gone=True, why="exited")
-            self._until_free(tid)
-            tracer = tracer_of(self.proc, tid)
-            if tracer:
-                return Missed(gone=False, why=f"process {tracer} traces it", errno=EPERM)
+            refused = self._refused(tid)
+            if refused is not None:
+                return refused
         raise not_permitted(self.proc)
+
+    def _capture(self, tid: int, patience_ns: int, only: Only) -> ThreadSnapshot | Missed:
+        if self._instant is None:
+            return self.capturer.capture(tid, patience_ns, only)
+        return self._instant.stopped.get(tid) or Missed(gone=False, why="ran, but not at that instant")
+
+    def _refused(self, tid: int) -> Missed | None:
+        """Return why a thread could not be attached to; None: nothing is in the way any more."""
+        stat = self.proc.thread_stat(tid)
+        if stat is None or stat.state in "ZX":
+            return Missed(gone=True, why="exited")
+        self._until_free(tid)
+        tracer = tracer_of(self.proc, tid)
+        if tracer:
+            return Missed(gone=False, why=f"process {tracer} traces it", errno=EPERM)
+        if self._instant is not None:
+            return Missed(gone=False, why="another process traced it at that instant")
+        return None
 
     def close(self) -> None:
         """Release every thread that was asked to stop.

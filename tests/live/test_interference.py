@@ -12,6 +12,7 @@ import time
 import pytest
 
 import sfsample
+from sfsample.dumping import How, dump_all
 from sfsample.model import Capture
 from sfsample.target.live import LiveProcess
 from tests.live.chains import Checker, listed
@@ -196,6 +197,21 @@ def test_somebody_else_traces_it(mode):
                 sfsample.record(target.pid, 1, mode=mode)
             assert f"process {other.pid} (" in refusal.value.help[0]
             assert refusal.value.exit_code == 4
+            assert tracers(target.pid) == {other.pid}
+            other.kill()
+            other.wait(HANG_S)
+        wait_until(lambda: not tracers(target.pid), "untraced")
+
+
+@pytest.mark.parametrize("consistent", [False, True])
+def test_a_dump_says_who_traces_it(consistent):
+    with running(fixture("v3"), "leaf") as target:
+        with python(TRACER, target.pid, "running") as other:
+            assert first_line(other) == "tracing"
+            [dump], failures = dump_all((target.pid,), How(consistent=consistent))
+            assert not failures
+            [thread] = dump.threads
+            assert (thread.stack, thread.error) == (None, f"process {other.pid} traces it")
             assert tracers(target.pid) == {other.pid}
             other.kill()
             other.wait(HANG_S)
