@@ -36,6 +36,13 @@ _ODD_LINKING = (
     *("-Wl,-z,noseparate-code", "-static-pie", "-no-pie -Wl,-Ttext-segment=0x7000000", "-fuse-ld=gold"),
     *("-Wl,-z,max-page-size=0x1000000 -Wl,-z,common-page-size=0x1000000", "-Wl,--no-eh-frame-hdr"),
 )
+_ODD_COMPILING = (
+    *(f"gcc -O1 -w -fsanitize={checks}" for checks in ("address", "thread")),
+    *(f"clang -O2 -w {flag}" for flag in ("-fsanitize=safe-stack", "-mretpoline")),
+    *("gcc -O2 -w -mcmodel=large", "gcc -O2 -w -fno-plt", "gcc -O2 -w -fpatchable-function-entry=16,3"),
+    *("gcc -O2 -w -pg", "gcc -O2 -w -finstrument-functions", "gcc -O2 -w -fstack-clash-protection"),
+    "gcc -O2 -w -fcf-protection=none -mindirect-branch=thunk -mfunction-return=thunk",
+)
 _NO_TABLES = "-w -g -fno-asynchronous-unwind-tables -fno-unwind-tables -fomit-frame-pointer -Wl,--build-id"
 _SCENARIOS = (
     *("recursion", "leaf", "frame", "bigframe", "drap", "noreturn", "deep", "plt", "library", "qsort"),
@@ -85,6 +92,7 @@ PROGRAMS = (
     *_built("C, -O0", "gcc -O0 -w"),
     *_built("C, static", f"{_GCC} -static"),
     *(program for linking in _ODD_LINKING for program in _built("C, linked oddly", f"{_GCC} {linking}")),
+    *(program for compiler in _ODD_COMPILING for program in _built("C, compiled oddly", compiler)),
     *_built("C, link-time optimized", f"{_GCC} -O3 -flto"),
     *(
         program
