@@ -1,8 +1,10 @@
 """Descendants of processes, as they are born.
 
 Law: each is opened once, soon after its birth.  /proc is listed only when the kernel has given out an id
-since the last time, and only those that are new are asked for their parent.  A process whose parent has ended
-before we saw either of the two belongs to init by then, and is not found; neither are we, nor our children.
+since the last time, and only those that are new are asked for their parent.  (Of an id that was given to
+another process, /proc has another inode, and that process another start time.)  A process whose parent has
+ended before we saw either of the two belongs to init by then, and is not found; neither are we, nor our
+children.
 
 Source: proc(5), /proc/PID/stat: the fourth field is the parent.  (/proc/PID/task/TID/children needs
 CONFIG_PROC_CHILDREN and would have to be read for every thread of every process.)
@@ -14,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator
 from sfsample.errors import TargetError
 from sfsample.target.births import Births
 from sfsample.target.live import LiveProcess
-from sfsample.target.procfs import parent_of
+from sfsample.target.procfs import Stat, stat_of
 
 
 class Family:
@@ -23,8 +25,8 @@ class Family:
     def __init__(self, pids: Iterable[int], open_process: Callable[[int], LiveProcess]) -> None:
         self._births = Births()
         self._open = open_process
-        self._members = set(pids)
-        self._seen = {os.getpid()}
+        self._members = {pid: stat.starttime for pid in pids if (stat := stat_of(pid))}
+        self._seen: set[tuple[int, int]] = set()
 
     def born(self) -> Iterator[LiveProcess | TargetError]:
         """Yield the descendants that were not there the last time, or why one cannot be looked at."""
@@ -36,19 +38,23 @@ class Family:
 
     def newborn(self) -> list[int]:
         """Return the new descendants, parents before their children."""
-        now = {int(name) for name in os.listdir("/proc") if name.isdecimal()} | {os.getpid()}
-        parents = {pid: parent_of(pid) for pid in sorted(now - self._seen)}
+        with os.scandir("/proc") as entries:
+            now = {(int(one.name), one.inode()) for one in entries if one.name.isdecimal()}
+        new = {pid: stat for pid, _ in sorted(now - self._seen) if (stat := stat_of(pid))}
         self._seen = now
-        self._members &= now
-        return list(self._join(parents))
+        others = {pid for pid, stat in new.items() if self._members.get(pid) != stat.starttime}
+        alive = {pid for pid, _ in now} - others
+        self._members = {pid: born for pid, born in self._members.items() if pid in alive}
+        return list(self._join(new))
 
-    def _join(self, parents: dict[int, int | None]) -> Iterator[int]:
+    def _join(self, new: dict[int, Stat]) -> Iterator[int]:
         """Add those whose parent is a member, until there are no more."""
-        while joined := [pid for pid, parent in parents.items() if parent in self._members]:
+        new.pop(os.getpid(), None)
+        while joined := [pid for pid, stat in new.items() if stat.parent in self._members]:
             for pid in joined:
-                del parents[pid]
+                stat = new.pop(pid)
                 if pid not in self._members:
-                    self._members.add(pid)
+                    self._members[pid] = stat.starttime
                     yield pid
 
     def close(self) -> None:

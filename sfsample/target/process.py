@@ -21,9 +21,9 @@ def check(proc: ProcFs) -> Arch:
     """Return its architecture, or raise the TargetError that tells why this process cannot be sampled."""
     pid = proc.pid
     stat = proc.stat()
-    if stat is None:
-        raise NoSuchProcess(pid, f"no such process: {pid}")
     group = proc.status().get("Tgid", str(pid))
+    if stat is None or group == "0":  # it has ended meanwhile
+        raise NoSuchProcess(pid, f"no such process: {pid}")
     if group != str(pid):
         raise UnsupportedTarget(pid, f"{pid} is a thread: of process {group}", f"use -p {group}")
     if stat.flags & PF_KTHREAD:

@@ -65,11 +65,11 @@ def parse_stat(data: bytes) -> Stat:
                 (*fields[23:26], *fields[42:49]), int(fields[1]))  # fmt: skip
 
 
-def parent_of(pid: int) -> int | None:
-    """Return the parent of a process; None when it has ended."""
+def stat_of(pid: int) -> Stat | None:
+    """Return the line of any process; None when it has ended."""
     try:
         with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:
-            return parse_stat(file.read(_CHUNK)).parent
+            return parse_stat(file.read(_CHUNK))
     except OSError:
         return None
 

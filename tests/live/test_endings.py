@@ -18,6 +18,7 @@ from sfsample.model import Capture, StopReason
 from sfsample.profile import Profile, StackKey
 from sfsample.target.live import LiveProcess
 from sfsample.target.own_thread import OwnThread
+from sfsample.target.process import check
 from sfsample.target.procfs import ProcFs
 from sfsample.target.reading import read_asleep
 from sfsample.target.stack_copy import StackCopy
@@ -285,6 +286,16 @@ def test_nothing_there():
             sfsample.record(target.pid, 1)
         with pytest.raises(sfsample.NoSuchProcess):
             sfsample.dump(target.pid)
+
+
+def test_a_process_that_ends_while_it_is_being_opened(monkeypatch):
+    """Then the kernel says that its thread group is 0.  Seen: it was refused as a thread of process 0."""
+    with running(fixture("v3"), "leaf") as target:
+        proc = ProcFs(target.pid)
+        monkeypatch.setattr(proc, "status", lambda: {"Tgid": "0"})
+        with pytest.raises(sfsample.NoSuchProcess):
+            check(proc)
+        proc.close()
 
 
 def test_a_thread_that_has_ended_is_not_read():

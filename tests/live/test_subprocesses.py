@@ -8,6 +8,7 @@ import gc
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -293,6 +294,67 @@ def test_a_family_tells_everybody_once_and_why_one_cannot_be_looked_at():
             assert [one.pid for one in family.born()][-1] == grandchild
         finally:
             family.close()
+
+
+# In a pid namespace of its own, where the next id can be chosen: ids of members are given to others.
+GIVEN_AWAY = """
+import os, sys, time
+from sfsample.target.family import Family
+
+def fork(work, pid):
+    with open("/proc/sys/kernel/ns_last_pid", "w") as file:
+        file.write(str(pid - 1))
+    child = os.fork()
+    if child == 0:
+        work()
+        os._exit(0)
+    assert child == pid, "the id was taken"
+    return child
+
+def rest():
+    time.sleep(600)
+
+def with_child():
+    fork(rest, 700)
+    os.write(theirs, b"+")
+    rest()
+
+def end(pid):
+    os.kill(pid, 9)
+    os.waitpid(pid, 0)
+    time.sleep(2 / os.sysconf("SC_CLK_TCK"))  # the next one's start time, in ticks, is another
+
+def named():
+    for _ in range(2):
+        child = fork(rest, 500)
+        os.write(theirs, b"+")
+        os.read(go, 1)
+        end(child)
+
+ours, theirs = os.pipe()
+go, on = os.pipe()
+member = fork(named, 400)
+family = Family([member], lambda pid: pid)
+told = []
+for _ in range(2):
+    os.read(ours, 1)
+    told.append(family.newborn())
+    os.write(on, b"+")
+os.waitpid(member, 0)
+fork(with_child, 500)
+os.read(ours, 1)
+told.append(family.newborn())
+print(told)
+"""
+
+
+def test_ids_that_were_given_to_other_processes():
+    """Seen: the next process of that id was missed, and the children of a stranger were taken for its own."""
+    alone = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"]
+    if shutil.which("unshare") is None or subprocess.run([*alone, "true"], check=False).returncode:
+        pytest.skip("may not make a pid namespace here")
+    done = subprocess.run([*alone, sys.executable, "-c", GIVEN_AWAY], capture_output=True, check=False)
+    assert (done.stdout, done.stderr) == (b"[[500], [500], []]\n", b"")
 
 
 def test_we_are_nobodys_descendant():
