@@ -77,7 +77,7 @@ def test_one_of_many_that_was_replaced_is_noticed():
     assert not marks.replaced(os.getpid(), frozenset(libraries[18:]))
 
 
-def test_more_than_the_kernel_reads_at_once_are_asked_one_by_one():
+def test_more_than_the_kernel_reads_at_once_are_read_all_the_same():
     memories = [Memory(b"mark %d" % number) for number in range(1100)]  # IOV_MAX is 1024
     libraries = [Library(memory.address, bytes(memory.buffer)) for memory in memories]
     marks = ModuleMarks(Index(*libraries))

@@ -6,6 +6,7 @@ Law: one system call per read, into buffers made beforehand; nothing is written.
 import ctypes
 from collections.abc import Sequence
 
+_IOV_MAX = 1024  # pieces that one call reads
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -51,14 +52,20 @@ class Pieces:
     def __init__(self, pieces: Sequence[tuple[int, int]]) -> None:
         self._bytes = bytearray(sum(size for _, size in pieces))
         start = (ctypes.c_char * len(self._bytes)).from_buffer(self._bytes)
-        self._local = Iovec(ctypes.addressof(start), len(self._bytes))
-        self._remote = (Iovec * len(pieces))(*(Iovec(*piece) for piece in pieces))
-        self._arguments = ctypes.addressof(self._local), 1, ctypes.addressof(self._remote), len(pieces), 0
+        address = ctypes.addressof(start)
+        self._calls = []
+        for at in range(0, len(pieces), _IOV_MAX):
+            some = pieces[at : at + _IOV_MAX]
+            local = Iovec(address, sum(size for _, size in some))
+            self._calls.append((local, (Iovec * len(some))(*(Iovec(*piece) for piece in some))))
+            address += local.len
 
     def read(self, pid: int) -> bytearray:
         """Return the pieces, one behind the other, until the next call; nothing: one could not be read."""
-        count: int = _readv(pid, *self._arguments)
-        return self._bytes if count == len(self._bytes) else bytearray()
+        for local, remote in self._calls:
+            if _readv(pid, ctypes.byref(local), 1, remote, len(remote), 0) != local.len:
+                return bytearray()
+        return self._bytes
 
 
 def read_memory(pid: int, address: int, size: int) -> bytes | None:
