@@ -63,7 +63,8 @@ def counted(row: str, tmp_path: Path) -> dict[str, Any]:
 def test_fixtures(tmp_path):
     """gdb is lost in code without tables, eu-stack at a null pointer; such stacks are saved and replayed."""
     tally = counted("fixtures, SFrame V3", tmp_path)
-    assert {verdict for _, _, verdict, *_ in tally["partings"]} <= {"longer"}
+    wrong = {"longer"} if ARCH is AMD64 else {"longer", "different"}  # eu-stack repeats what it cannot pass
+    assert {verdict for _, _, verdict, *_ in tally["partings"]} <= wrong
     files = list((tmp_path / "saved").glob("*.json"))
     assert bool(files) == bool(tally["partings"])
     for file in files:
