@@ -174,8 +174,10 @@ class Dumper:
     def _look(self, before: dict[int, ThreadDump]) -> None:
         for tid, stat in self._target.threads():
             known = before.get(tid)
-            same = known and known.born == stat.starttime
-            thread = self._again(known, stat) if known and same else self._first(tid, stat)
+            if known and known.born == stat.starttime:
+                thread = self._again(known, stat)
+            else:
+                thread = self._first(tid, stat)
             if thread is not None:
                 self._threads[tid] = thread
             self._target.settled()  # one that stopped too late is not kept until the end

@@ -73,6 +73,7 @@ def test_threads_come_and_go(generation, mode):
         Checker(program).check(profile, chains, labels=False)
         stats = profile.stats
         assert stats.stacks == Counter({StopReason.OUTERMOST: stats.samples - lost, StopReason.NO_ROW: lost})
+        assert stats.threads > 10
         too_late = stats.problems["not captured: the recording ended before its turn"]  # in the last tick
         assert stats.captures[Capture.FAILED] == too_late
 
