@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+STACK_BYTES = 256 << 10  # what floor.c copies, as sfsample does
+
 
 @contextmanager
 def running(source: str, *arguments: object) -> Iterator["subprocess.Popen[str]"]:
