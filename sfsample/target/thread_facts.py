@@ -4,7 +4,10 @@ Law: reads files only; disturbs nobody; what cannot be known is None.  Source: p
 
 Since when a thread waits is nowhere in /proc; when it last ran is: `se.exec_start` in its `sched` file, on
 its processor's own clock.  Those clocks differ (each leaves out the time its processor spent on interrupts,
-hours in a month), so the same clock is read: from our own `sched` file, on that processor.
+hours in a month), so the same clock is read: from our own `sched` file, on that processor.  It is 0 where
+the kernel has forgotten it: a thread that went to sleep a moment ago can still be moved to another
+processor's queue.  Source: Linux kernel/sched/fair.c, enqueue_entity (ENQUEUE_MIGRATED), since 6.12 for
+sleepers (delayed dequeue).
 """
 
 import os
@@ -103,13 +106,19 @@ class FactReader:
         return None if clock is None else max(0.0, clock[0] - (clock[1] - last.seen_s) - last.at_s)
 
     def _last_ran(self, tid: int) -> LastRan | None:
-        found = _EXEC_START.search(self._proc.read(f"task/{tid}/sched") or b"")
+        at_s = exec_start_s(self._proc.read(f"task/{tid}/sched"))
         seen = time.monotonic()
-        return LastRan(self._processor(tid), float(found[1]) / 1000, seen) if found else None
+        return None if at_s is None else LastRan(self._processor(tid), at_s, seen)
 
     def _processor(self, tid: int) -> int:
         fields = (self._proc.task(tid, "stat") or b"").rpartition(b") ")[2].split()
         return int(fields[36]) if len(fields) > 36 else -1
+
+
+def exec_start_s(sched: bytes | None) -> float | None:
+    """Return when a thread last ran, in seconds, from its `sched` file; None: the kernel does not tell."""
+    found = _EXEC_START.search(sched or b"")
+    return float(found[1]) / 1000 or None if found else None
 
 
 def _look_at_clock(processor: int) -> tuple[float, float] | None:
@@ -119,10 +128,9 @@ def _look_at_clock(processor: int) -> tuple[float, float] | None:
     os.sched_setaffinity(0, {processor})
     try:
         with open("/proc/thread-self/sched", "rb", buffering=0) as file:
-            found = _EXEC_START.search(file.read(8192))
-            now = time.monotonic()
+            at_s, now = exec_start_s(file.read(8192)), time.monotonic()
     except OSError:
         return None
     finally:
         os.sched_setaffinity(0, allowed)
-    return (float(found[1]) / 1000, now) if found else None
+    return None if at_s is None else (at_s, now)

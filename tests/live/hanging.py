@@ -16,7 +16,7 @@ from typing import Any
 
 from sfsample.target.syscalls import syscall_name
 from tests.live.cli_runner import sfsample
-from tests.live.targets import Target, assert_untraced, started, tids, wait_until
+from tests.live.targets import Target, assert_untraced, is_forgotten, started, tids, wait_until
 
 SOURCES = Path(__file__).parent / "hangs"
 _COMPILERS = {".c": ["cc", "-O1", "-g", "-Wall", "-Werror"], ".cpp": ["c++", "-O1", "-g", "-Wall", "-Werror"]}
@@ -61,15 +61,21 @@ def wait_for_calls(pid: int, **wanted: int) -> None:
 def hung(
     program: Path, scenario: str, *arguments: object, child: bool = False, **wanted: int
 ) -> Iterator[Target]:
-    """Start a scenario and wait until it hangs; `child`: it tells a child first, kept as `target.child`."""
-    with started([str(program), scenario, "{fd}", *map(str, arguments)]) as target:
-        target.child = target.reader.number("child") if child else 0
-        target.await_ready()
-        if wanted:
-            wait_for_calls(target.pid, **wanted)
-        yield target
-        assert target.process.poll() is None
-        assert_untraced(target.pid)
+    """Start a scenario and wait until it hangs; `child`: it tells a child first, kept as `target.child`.
+
+    It is started again where the kernel has forgotten since when a thread of it sleeps (`thread_facts`).
+    """
+    asked = False
+    while not asked:
+        with started([str(program), scenario, "{fd}", *map(str, arguments)]) as target:
+            target.child = target.reader.number("child") if child else 0
+            target.await_ready()
+            if wanted:
+                wait_for_calls(target.pid, **wanted)
+            if asked := not is_forgotten(target.pid):
+                yield target
+                assert target.process.poll() is None
+                assert_untraced(target.pid)
 
 
 class Seen:

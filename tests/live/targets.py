@@ -6,6 +6,7 @@ the state it is expected in, and traced by nobody.
 """
 
 import os
+import re
 import select
 import signal
 import subprocess
@@ -59,6 +60,12 @@ def states(pid: int) -> set[str]:
     """State letters of the threads."""
     found = (status(pid, tid) for tid in tids(pid))
     return {line["State"][0] for line in found if line}
+
+
+def is_forgotten(pid: int) -> bool:
+    """Whether the kernel has forgotten when one of the threads ran last (see `thread_facts`)."""
+    files = (Path(f"/proc/{pid}/task/{tid}/sched") for tid in tids(pid))
+    return any(re.search(r"se\.exec_start *: *0\.0+\n", file.read_text()) for file in files if file.exists())
 
 
 def tracers(pid: int) -> set[int]:

@@ -11,7 +11,8 @@ import pytest
 
 from sfsample.target.last_run import balance_of
 from sfsample.target.procfs import ProcFs
-from sfsample.target.thread_facts import FactReader
+from sfsample.target.thread_facts import FactReader, exec_start_s
+from tests.live.hanging import hung
 from tests.live.targets import fixture, running, states, wait_until
 
 pytestmark = pytest.mark.live
@@ -20,8 +21,7 @@ TICK_S = 0.02  # the scheduler's clock is that of its last tick, and leaves out 
 
 def test_since_when_a_thread_sleeps() -> None:
     began = time.monotonic()
-    with running(fixture("v3"), "sleep") as target:
-        wait_until(lambda: states(target.pid) == {"S"}, "asleep")
+    with hung(fixture("v3"), "sleep", read=1) as target:
         asleep = time.monotonic()
         time.sleep(0.3)
         proc = ProcFs(target.pid)
@@ -35,6 +35,14 @@ def test_since_when_a_thread_sleeps() -> None:
         assert before - asleep - TICK_S <= idle <= after - began + TICK_S
         assert facts.usage(target.pid) == facts.usage(target.pid), "it does not run"
         proc.close()
+
+
+def test_the_kernel_may_have_forgotten() -> None:
+    """A thread that was moved to another processor when it slept already did not sleep since the start."""
+    line = b"se.exec_start                                :      %s\n"
+    assert exec_start_s(line % b"41765.939200") == pytest.approx(41.7659392)
+    assert exec_start_s(line % b"0.000000") is None
+    assert exec_start_s(None) is None
 
 
 def test_every_processor_s_clock() -> None:
