@@ -71,12 +71,12 @@ class Looker:
 
     def _instant(self, ours: Ours, asked: Gdb, tally: Tally) -> str:
         """Stop once, let all look; return why it does not count."""
-        with stopped(ours.pid) as held:
-            if not held:
+        with stopped(ours.pid) as slept:
+            if slept is None:
                 return "it has ended, or does not stop"
             before = places(ours.pid)
             try:
-                mine, peers = ours.look(before), {"eu-stack": eu_stack(ours.pid, asked.debug_files)}
+                mine, peers = ours.look(before, slept), {"eu-stack": eu_stack(ours.pid, asked.debug_files)}
                 with asked.looking(ours.pid) as peers["gdb"]:
                     after = places(ours.pid)
             except (PeerError, TargetError) as why:

@@ -1,4 +1,4 @@
-"""Our own look, as a recording makes it: a thread that is in a system call is read, another one stopped.
+"""Our own look, as a recording makes it: a thread that slept in a system call is read, another one stopped.
 
 Law: one process, one set of modules and one row cache for all its instants, as in a recording, so that what
 is kept from one sample to the next is tested too.
@@ -38,11 +38,11 @@ class Ours:
     def close(self) -> None:
         self.target.close()
 
-    def look(self, where: Where) -> dict[int, Look]:
-        """Return a look at every thread that could be captured."""
+    def look(self, where: Where, slept: set[int]) -> dict[int, Look]:
+        """Return a look at every thread that could be captured; all are stopped now, these slept before."""
         self.target.index.expire()
-        # all are job-stopped now; this is what they were before, as far as it matters
-        looks = {tid: self._looker.look(tid, "S" if place.asleep else "R") for tid, place in where.items()}
+        states = {tid: "S" if place.in_call and tid in slept else "R" for tid, place in where.items()}
+        looks = {tid: self._looker.look(tid, state) for tid, state in states.items()}
         return {tid: look for tid, look in looks.items() if not isinstance(look, Missed)}
 
     def executable(self, address: int) -> bool:

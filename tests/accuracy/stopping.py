@@ -1,7 +1,8 @@
 """One instant of a process, held for as long as it takes three unwinders to look at it.
 
 Law: SIGSTOP holds it, so nobody who looks needs to keep it, and all see the same state; that it *was* the
-same is proved afterwards, thread by thread, by the stack pointer and pc that the kernel tells.
+same is proved afterwards, thread by thread, by the stack pointer and pc that the kernel tells.  What slept is
+known from before: a stopped thread that is in a system call may just as well have run there.
 """
 
 import contextlib
@@ -15,9 +16,9 @@ _PATIENCE_S = 2.0
 
 
 class Place(NamedTuple):
-    """Where a thread is; `asleep`: in a system call."""
+    """Where a thread is."""
 
-    asleep: bool
+    in_call: bool  # of the system
     sp: str
     pc: str
 
@@ -26,13 +27,15 @@ Where = dict[int, Place]
 
 
 @contextlib.contextmanager
-def stopped(pid: int) -> Iterator[bool]:
-    """Hold a process; False: it has ended, or a thread of it does not stop."""
+def stopped(pid: int) -> Iterator[set[int] | None]:
+    """Hold a process; yield which of its threads slept.  None: it has ended, or one does not stop."""
+    slept = {tid: runs(pid, tid) for tid in tids(pid) if state(pid, tid) in "SD"}
     try:
         os.kill(pid, signal.SIGSTOP)
-        yield _wait(pid)
+        held = _wait(pid)
+        yield {tid for tid, times in slept.items() if runs(pid, tid) <= times + 1} if held else None
     except ProcessLookupError:
-        yield False
+        yield None
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGCONT)
@@ -63,6 +66,15 @@ def state(pid: int, tid: int) -> str:
             return file.read().rpartition(b") ")[2][:1].decode()
     except OSError:
         return "X"
+
+
+def runs(pid: int, tid: int) -> int:
+    """Return how often a thread was given a processor; to stop takes one time."""
+    try:
+        with open(f"/proc/{pid}/task/{tid}/schedstat", "rb") as file:
+            return int(file.read().split()[2])
+    except OSError:
+        return 0
 
 
 def places(pid: int) -> Where:
