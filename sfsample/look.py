@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 _LOOKS = 8
 _DOUBTED = 3  # so many times a stack that ends too early is not believed in a process whose libraries change
 _REST_S = 0.000_05  # between two questions whether a thread sleeps
+_SELDOM = 100
 _WORTH_WAITING_NS = 1_000_000  # for a thread that sleeps to stop: it will not be stopped there again
 
 # The kernel's own threads in a process (io_uring, vhost) run no code of it; where they are is not known while
@@ -128,13 +129,21 @@ class Looker:
         why = "libraries were replaced by others while they were looked at"
         return Missed(gone=False, why=why, stops=tuple(stops))
 
-    def let_rest(self, tid: int, until_ns: int) -> None:
-        """Give a thread time to go back to sleep, if a stop just then makes its call fail."""
+    def breaks(self, tid: int) -> bool:
+        """Whether the call in which a thread slept when it was last read fails when it is stopped there."""
         slept = self._slept.get(tid)
-        if slept is None or not self._stop or self._target.restarts(slept):
-            return
-        while self._target.proc.asleep(tid) is None and time.perf_counter_ns() < until_ns:
+        return slept is not None and not self._target.restarts(slept)
+
+    def let_rest(self, tid: int, until_ns: int) -> bool:
+        """Give a thread time to go back to sleep, as a stop just then could make its call fail.
+
+        Return whether that took any time.
+        """
+        waited = False
+        while self._stop and self._target.proc.asleep(tid) is None and time.perf_counter_ns() < until_ns:
             time.sleep(_REST_S)
+            waited = True
+        return waited
 
     def _take(self, tid: int, state: str, patience_ns: int, only: Only) -> _Taken | Missed:
         """Read a thread if it sleeps, stop it if it runs; the state may have changed by now."""
@@ -282,6 +291,11 @@ class Looker:
         self._asked = {tid: asleep for tid, asleep in self._asked.items() if tid in alive}
         self._told = {tid: told for tid, told in self._told.items() if tid in alive}
         self._slept = {tid: asleep for tid, asleep in self._slept.items() if tid in alive}
+
+
+def is_seldom(ran_ns: int, of_ns: int) -> bool:
+    """Whether a thread that ran for part of a time did so for less than one percent of it."""
+    return ran_ns * _SELDOM <= of_ns
 
 
 def _told(asleep: Asleep, taken: ThreadSnapshot, stack: Stack) -> _Told:

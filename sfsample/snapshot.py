@@ -5,12 +5,13 @@ Everything that needs the process is taken here, while it is there; what it mean
 the values.
 """
 
+import os
 import time
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from sfsample.files import Home
-from sfsample.look import Looker
+from sfsample.look import Looker, is_seldom
 from sfsample.memory import Memory, PiecewiseMemory
 from sfsample.model import Capture, Stack
 from sfsample.modules.module import Module
@@ -30,6 +31,9 @@ _WAIT_FOR_CHILDREN = ("wait4", "waitid", "vfork", "clone", "clone3")
 _GONE = "has ended"
 _INEXACT_S = 0.1  # by which two processors' clocks are never wrong together
 _TAKE_FILE_LOCKS = ("flock", "fcntl")
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+_REST_NS = 5_000_000  # that a thread which seldom runs is given to go back to sleep
+_RESTS_NS = 100_000_000  # and all of them together, in one look
 _CALL = 4  # bytes of an instruction that calls the system, at most
 
 
@@ -159,10 +163,11 @@ class Dumper:
         self._threads: dict[int, ThreadDump] = {}
         self._wanted: dict[str, Wanted] = {}
         self._ends: tuple[End, ...] = ()
+        self._rests_ns = 0
 
     def look(self) -> None:
         """Look at every thread: at those that are new or have run since the last look, closely."""
-        before, self._threads = self._threads, {}
+        before, self._threads, self._rests_ns = self._threads, {}, _RESTS_NS
         self._around = Surroundings(self._target.proc)  # a descriptor may be another's by now
         if self._consistent:
             self._instants.append(self._target.take_instant())
@@ -183,15 +188,30 @@ class Dumper:
             self._target.settled()  # one that stopped too late is not kept until the end
 
     def _first(self, tid: int, stat: Stat) -> ThreadDump | None:
+        thread = self._known(tid, stat)
+        if self._has_rested(thread):
+            thread = self._known(tid, self._target.proc.thread_stat(tid) or stat)
+        return self._captured(thread)
+
+    def _has_rested(self, thread: ThreadDump) -> bool:
+        """Whether a thread that seldom runs ran just now, and has been let go back to sleep."""
+        if self._consistent or thread.cpu_ns is None or not is_seldom(thread.cpu_ns, _age_ns(thread.born)):
+            return False
+        now = time.perf_counter_ns()
+        has_rested = self._looker.let_rest(thread.tid, now + min(_REST_NS, self._rests_ns))
+        self._rests_ns -= time.perf_counter_ns() - now
+        return has_rested
+
+    def _known(self, tid: int, stat: Stat) -> ThreadDump:
+        """Return what the kernel tells of a thread."""
         facts = self._facts.facts(tid)
         call = self._around.call(facts.syscall)
         ns_tid = self._around.ns_tid(tid) if self._foreign else tid
-        thread = ThreadDump(
+        return ThreadDump(
             tid, stat.name, stat.state, Capture.FAILED, None, None, facts.syscall, facts.wchan, None, (),
             ns_tid, facts.usage.cpu_ns, None, call, facts.kernel_stack, self._around.lock_memory(call),
             None if stat.state == "R" else facts.last_ran, born=stat.starttime,
         )  # fmt: skip
-        return self._captured(thread)
 
     def _again(self, known: ThreadDump, stat: Stat) -> ThreadDump | None:
         usage, last = self._facts.usage(known.tid), known.looks[-1]
@@ -255,6 +275,11 @@ class Dumper:
     def _idle(self, thread: ThreadDump) -> ThreadDump:
         last = thread.last_ran
         return thread if last is None else thread._replace(idle_s=self._facts.idle(last))
+
+
+def _age_ns(born: int) -> int:
+    """Return for how long a thread has lived that started so many clock ticks after the machine (proc(5))."""
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME) - born * 1_000_000_000 // _TICKS_PER_S
 
 
 def _file_locks(calls: Sequence[Call]) -> tuple[FileLock, ...]:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from sfsample.errors import NotPermitted
-from sfsample.look import Look, Looker
+from sfsample.look import Look, Looker, is_seldom
 from sfsample.profile import Profile
 from sfsample.replay.store import BadStacks
 from sfsample.roster import Roster, Thread
@@ -26,7 +26,6 @@ from sfsample.target.tracer import Missed
 _LAST_NS = 250_000_000  # the end is put off so long for threads that were asked to stop
 _HELD_NS = 1_000_000  # those that have stopped meanwhile are not kept so for much longer
 _GLANCE_NS = 50_000  # a thread that has a processor stops in this time, and we do not have to sleep
-_SELDOM = 100  # a thread seldom runs that uses less than this part of the time
 
 
 class Instant(NamedTuple):
@@ -182,8 +181,8 @@ class Watched:
             self._tally.settle(thread)
             thread.idle, thread.seen, thread.still = 0, None, None
             used_ns = self._tally.charge(thread, counters)
-            seldom = used_ns * _SELDOM <= self._tally.at_ns - thread.at_ns
-            if seldom and self._rules.wall:
+            seldom = is_seldom(used_ns, self._tally.at_ns - thread.at_ns)
+            if seldom and self._rules.wall and self._looker.breaks(thread.tid):
                 self._looker.let_rest(thread.tid, woken.at_ns + self._rules.max_pause_ns)
             if seldom and not self._rules.wall and self._target.proc.asleep(thread.tid) is not None:
                 # not worth while to prepare a look; of others that is seen last of all, as the preparations

@@ -10,14 +10,17 @@ import pytest
 
 import sfsample
 from sfsample.arch import AMD64
+from sfsample.look import Looker, is_seldom
 from sfsample.model import Capture
+from sfsample.snapshot import _age_ns
 from sfsample.target.live import LiveProcess
 from sfsample.target.own_thread import OwnThread
-from sfsample.target.procfs import ProcFs
+from sfsample.target.procfs import Asleep, ProcFs
 from sfsample.target.thread_facts import FactReader
+from tests.live.hanging import hung
 from tests.live.recording import record_samples
 from tests.live.sleepers import CALLS
-from tests.live.targets import ARCH, Target, started, status, tids, wait_until
+from tests.live.targets import ARCH, Target, fixture, running, started, status, tids, wait_until
 
 pytestmark = pytest.mark.live
 SLEEPERS = str(Path(__file__).with_name("sleepers.py"))
@@ -116,3 +119,37 @@ def test_a_thread_that_sleeps_is_never_disturbed(how):
             assert {t.stack.stop_reason for t in threads.values() if t.name in unharmed} == {"outermost"}
         assert target.reader.available() == []
         target.assert_unharmed()
+
+
+@pytest.mark.parametrize(("questions", "captured"), [(3, Capture.READ), (1 << 30, Capture.STOPPED)])
+def test_a_thread_that_seldom_runs_is_let_go_back_to_sleep(monkeypatch, questions, captured):
+    """It looks as if it ran: for a moment, or for longer than it is given."""
+    real, asked = ProcFs.asleep, []
+
+    def asleep(proc: ProcFs, tid: int) -> Asleep | None:
+        asked.append(tid)
+        return None if len(asked) <= questions else real(proc, tid)
+
+    with hung(fixture("v3"), "sleep", read=1) as target:
+        proc = ProcFs(target.pid)
+        stat, facts = proc.stat(), FactReader(proc)
+        wait_until(lambda: is_seldom(facts.usage(target.pid).cpu_ns or 0, _age_ns(stat.starttime)), "old")
+        monkeypatch.setattr(ProcFs, "asleep", asleep)
+        [thread] = sfsample.dump(target.pid).threads
+        assert thread.capture is captured
+        assert len(asked) > questions or captured is Capture.STOPPED
+        assert thread.stack.stop_reason == "outermost"
+        proc.close()
+
+
+def test_a_thread_that_often_runs_is_stopped_at_once(monkeypatch):
+    with running(fixture("v3"), "leaf") as target:
+        proc = ProcFs(target.pid)
+        facts, stat = FactReader(proc), proc.stat()
+        wait_until(
+            lambda: not is_seldom(facts.usage(target.pid).cpu_ns or 0, _age_ns(stat.starttime)), "busy"
+        )
+        monkeypatch.setattr(Looker, "let_rest", lambda *_: pytest.fail("it was waited for"))
+        [thread] = sfsample.dump(target.pid).threads
+        assert thread.capture is Capture.STOPPED
+        proc.close()
