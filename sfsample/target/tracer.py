@@ -118,11 +118,10 @@ class Tracer:
 
         One that does not within `patience_ns` can be waited for again; then nothing is asked twice.
         """
-        asked = self._held == tid
         self._stopped, self._signal, self._held = False, 0, tid
         if tid in self._late:
             self._began = self._late.pop(tid)
-        elif not asked and (refused := self._ask(tid)) is not None:
+        elif (refused := self._ask(tid)) is not None:
             return refused
         return self._wait(tid, patience_ns)
 
