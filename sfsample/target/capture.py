@@ -14,6 +14,7 @@ from sfsample.model import LastRun, Scheduled, ThreadSnapshot
 from sfsample.target.gate import CLOSERS
 from sfsample.target.last_run import Balances, balance_of, changed_places, runs_of
 from sfsample.target.procfs import ProcFs
+from sfsample.target.promptness import URGENCY
 from sfsample.target.stack_copy import StackCopy
 from sfsample.target.tracer import OTHER_PROCESS, PATIENCE_NS, Missed, Tracer
 
@@ -161,14 +162,15 @@ class Capturer:
         if not self._closed:
             CLOSERS.add()
             self._closed = True
+            URGENCY.begin()
 
     def _reopen_gate(self) -> None:
-        if self._closed and not self.tracer.late:
-            self._closed = False
-            CLOSERS.remove()
+        if not self.tracer.late:
+            self.close()
 
     def close(self) -> None:
         """Open the gate: the kernel lets go of what we still hold."""
         if self._closed:
             self._closed = False
+            URGENCY.end()
             CLOSERS.remove()

@@ -12,6 +12,7 @@ from sfsample.arch import Arch
 from sfsample.model import ThreadSnapshot
 from sfsample.target.gate import PAUSE
 from sfsample.target.procfs import ProcFs
+from sfsample.target.promptness import URGENCY
 from sfsample.target.reading import Reading, read_asleep
 from sfsample.target.stack_copy import StackCopy
 from sfsample.target.tracer import OTHER_PROCESS, Missed, Tracer
@@ -36,6 +37,7 @@ def take_instant(proc: ProcFs, arch: Arch, copy: StackCopy, *, child: bool) -> I
     collecting = gc.isenabled()
     gc.disable()
     PAUSE.acquire()
+    URGENCY.begin()
     began = time.perf_counter_ns()
     try:
         asleep = _stop_running(proc, arch, tracers, stopped, child=child)
@@ -47,6 +49,7 @@ def take_instant(proc: ProcFs, arch: Arch, copy: StackCopy, *, child: bool) -> I
         for tracer in tracers.values():
             tracer.release()
         held_ns = time.perf_counter_ns() - began
+        URGENCY.end()
         PAUSE.release()
         if collecting:
             gc.enable()

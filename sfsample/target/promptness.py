@@ -1,13 +1,19 @@
 """Asking the kernel to wake us in time and to let us run soon, for a short time.
 
-Law: needs no privilege and changes nothing but our own thread's slice; a kernel that does not know it (before
-6.12) ignores it.  Without it, on a busy machine, the sampler gets the processor when the target goes to sleep
-rather than at the tick, and sees too much of whatever comes before sleeping: on two processors shared with
-redis and its clients, epoll_wait was 65 % of the samples without, 54-59 % with it (docs/overhead.md).
+Law: changes nothing but how our own thread is scheduled; what a kernel does not know, or does not permit, is
+left out.  A short slice needs no privilege (Linux 6.12).  Without it, on a busy machine, the sampler gets the
+processor when the target goes to sleep rather than at the tick, and sees too much of whatever comes before
+sleeping: on two processors shared with redis and its clients, epoll_wait was 65 % of the samples without,
+54-59 % with it (docs/overhead.md).
 
-Source: prctl(2); sched_setattr(2); Linux kernel/sched/fair.c, "custom slice".
+While a thread of a target is held, or was asked to stop and will, nobody's turn comes before ours (the lowest
+real-time priority, which needs CAP_SYS_NICE): it would stay stopped until we run again, on an overloaded
+machine for many milliseconds.
+
+Source: sched(7); prctl(2); sched_setattr(2); Linux kernel/sched/fair.c, "custom slice".
 """
 
+import _thread
 import ctypes
 import os
 from struct import Struct
@@ -17,6 +23,7 @@ _SYS_SCHED_SETATTR = {"x86_64": 314, "aarch64": 274, "s390x": 345}
 _ATTR = Struct("IIQiIQQQII")
 _PR_SET_TIMERSLACK = 29  # ns by which a sleep may last longer; 50,000 unless told otherwise
 _SLICE_NS = 100_000  # the shortest that the kernel takes
+_URGENT, _NORMAL = os.sched_param(1), os.sched_param(0)
 
 
 def run_promptly() -> None:
@@ -29,3 +36,29 @@ def run_promptly() -> None:
     libc = ctypes.CDLL(None)
     libc.prctl(_PR_SET_TIMERSLACK, 1, 0, 0, 0)
     libc.syscall(number, 0, attributes, 0)
+
+
+class Urgency(_thread._local):  # noqa: SLF001 - threading's, which takes its time to import
+    """Real-time priority of the calling thread, from the first `begin` to the last `end`."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._may = os.sched_getscheduler(0) == os.SCHED_OTHER  # who has chosen another one, keeps it
+
+    def begin(self) -> None:
+        """Go before all that are scheduled normally."""
+        self._count += 1
+        if self._count == 1 and self._may:
+            try:
+                os.sched_setscheduler(0, os.SCHED_RR, _URGENT)
+            except OSError:
+                self._may = False
+
+    def end(self) -> None:
+        """Take back one `begin`."""
+        self._count -= 1
+        if not self._count and self._may:
+            os.sched_setscheduler(0, os.SCHED_OTHER, _NORMAL)
+
+
+URGENCY = Urgency()
