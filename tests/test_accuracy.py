@@ -1,6 +1,9 @@
 """How the accuracy harness judges: its own arithmetic, on stacks made here."""
 
 import json
+import subprocess
+import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -8,7 +11,7 @@ import pytest
 from sfsample.look import Look
 from sfsample.memory import BytesMemory
 from sfsample.model import Found, Frame, Stack, StopReason, ThreadSnapshot
-from tests.accuracy import report
+from tests.accuracy import peers, report
 from tests.accuracy.compare import Comparison, Verdict, compare, only_frames
 from tests.accuracy.peers import TheirStack
 from tests.accuracy.programs import PROGRAMS
@@ -104,3 +107,37 @@ def test_every_program_says_what_it_needs():
         builds = [program.build.split()[0]] if program.build else []
         assert set(builds) <= set(program.needs)
         assert ("{bin}" in program.command) == bool(program.build or program.real)
+
+
+def test_a_peer_that_never_answers_is_told(tmp_path, monkeypatch):
+    endless = tmp_path / "eu-stack"
+    endless.write_text("#!/bin/sh\nexec sleep 600\n")
+    endless.chmod(0o755)
+    monkeypatch.setattr(peers, "_ENVIRONMENT", {"PATH": f"{tmp_path}:/usr/bin:/bin"})
+    monkeypatch.setattr(peers, "_PATIENCE_S", 1)
+
+    with pytest.raises(peers.PeerError, match="eu-stack: no answer for 1 s"):
+        peers.eu_stack(1)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--only", "nosuch"], "no row has 'nosuch' in its name; the rows: fixtures, SFrame V1, "),
+        (["--stacks", "0"], "not a count: '0'"),
+        (["--stacks", "-3"], "not a count: '-3'"),
+        (["--save", "{file}"], "--save: cannot write there: [Errno 17] File exists: "),
+        (["--cache", "{file}/in"], "--cache: cannot write there: [Errno 20] Not a directory: "),
+        (["--json", "{file}/in"], "--json: cannot write it: [Errno 20] Not a directory: "),
+    ],
+)
+def test_what_cannot_be_done_is_told_before_anything_is_started(options, said, tmp_path):
+    (tmp_path / "file").touch()
+    script = Path(__file__).parents[1] / "scripts" / "accuracy"
+    words = [option.format(file=tmp_path / "file") for option in options]
+    done = subprocess.run([sys.executable, script, *words], capture_output=True, text=True, check=False)
+
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not done.stdout

@@ -121,9 +121,12 @@ def eu_stack(pid: int, debug_files: Path | None = None) -> Stacks:
     """Run eu-stack; it exits with 1 when a stack is not whole."""
     path = f"--debuginfo-path=:.debug:{_with_system(debug_files)}"
     command = ["eu-stack", "-q", "-n", "0", path, "-p", str(pid)]
-    done = subprocess.run(
-        command, env=_ENVIRONMENT, capture_output=True, text=True, check=False, timeout=_PATIENCE_S
-    )
+    try:
+        done = subprocess.run(
+            command, env=_ENVIRONMENT, capture_output=True, text=True, check=False, timeout=_PATIENCE_S
+        )
+    except subprocess.TimeoutExpired:  # it can go round in circles
+        raise PeerError(f"eu-stack: no answer for {_PATIENCE_S} s") from None
     ends = {int(tid): why for tid, why in _END.findall(done.stderr)}
     pcs: dict[int, list[int]] = {}
     for line in done.stdout.splitlines():
