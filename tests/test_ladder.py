@@ -46,6 +46,31 @@ def test_the_second_walk_is_the_answer_when_it_gets_further():
     assert {frame.found for frame in stack.frames[1:]} == {Found.EH_FRAME}
 
 
+@pytest.mark.parametrize("guess", [True, False])
+@pytest.mark.parametrize(
+    ("wrong", "reason"),
+    [
+        (UnwindRow(Rule(SP, 0x20, deref=False), RA_SLOT), "bad_pc"),
+        (UnwindRow(Rule(SP, 0, deref=False), Rule(SP, 0x10, deref=True)), "no_progress"),
+    ],
+)
+def test_the_walk_is_done_again_where_a_wrong_answer_hides_that_a_register_is_unknown(wrong, reason, guess):
+    """SFrame of binutils 2.40 says sp+16 where the CFA hangs on rbx, which CFI has recovered."""
+    no_rbx = LEAF._replace(kept=(FP,))
+    sframe = Says({CODE: no_rbx, CODE + 0x10: wrong})
+    by_rbx = LEAF._replace(cfa=Rule(RBX, 0x20, deref=False))
+    cfi = Says({CODE: LEAF, CODE + 0x10: by_rbx, CODE + 0x20: OUTERMOST}, Found.EH_FRAME)
+    frame_pointer = UnwindRow(Rule(FP, 16, deref=False), RA_SLOT, guess=True)  # would miss CODE + 0x20
+    guesses = Says({CODE + 0x10: frame_pointer} if guess else {}, Found.FRAME_POINTER)
+    unwinder = Unwinder(index_of(), steppers=(sframe, cfi, guesses))
+    memory = words(CODE + 0x10, 0, 0, CODE + 0x20, 0x1234, 0, CODE + 0x30)
+    stack = unwinder.walk(snapshot(memory, rbx=STACK, rbp=STACK + 40))
+
+    assert (pcs(stack), stack.stop_reason) == ([0, 0x10, 0x20], StopReason.OUTERMOST)
+    [doubt] = unwinder.doubts
+    assert doubt == f"sframe not believed ({reason}), eh_frame instead: /bin/invented+0x1010"
+
+
 # -- signal rows, whoever gives them
 
 

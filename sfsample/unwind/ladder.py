@@ -3,7 +3,8 @@
 Law: a row depends on the pc alone, so it is asked for once.  A step is believed only if it leads up the
 stack to executable memory (and, for a guess, behind a call), or to a zero where it may end; otherwise the
 answer is "not mine" and the next stepper is asked.  When nobody is believed, the first that knew the pc says
-why; a guess says nothing but that a register is unknown, which another capture may know.
+why; a guess says nothing but that a register is unknown, which another capture may know.  Where an answer was
+wrong and the next stepper lacks a register, that is why: the other order, or another capture, may know it.
 """
 
 from collections import Counter
@@ -21,6 +22,7 @@ from sfsample.unwind.stepper import Reach, Stepper, reach_of
 _WORD = 8
 _MOST_DOUBTS = 1000
 _BLOCK = 1024
+_WRONG = (StopReason.NO_PROGRESS, StopReason.BAD_PC)
 _NOWHERE: tuple[Reach, None] = (0, 0), None
 
 
@@ -125,8 +127,8 @@ class Ladder:
                 break
             outcome = self._outcome(rung, row, walk)
             if isinstance(outcome, Step) or outcome is StopReason.OUTERMOST:
-                if doubted and not walk.snapshot.supposed:
-                    self._note(Doubt(walk.frame.pc, walk.frame.exact, doubted, failure, rung.found))
+                if doubted:
+                    self._note(walk, doubted, failure, rung)
                 if first:
                     caller = outcome.caller.registers[walk.arch.pc] if isinstance(outcome, Step) else None
                     self.lane.learn(walk.frame, row, rung.found, walk.arch, caller)
@@ -134,6 +136,9 @@ class Ladder:
                         self.lane.widen(walk.frame.pc, self._reach(rung, walk.frame.pc))
                 return outcome
             first = False
+            if failure in _WRONG and outcome is StopReason.REGISTER_UNKNOWN and not row.guess:
+                self._note(walk, doubted, failure, rung)
+                failure = outcome
             if not doubted and (not row.guess or outcome is StopReason.REGISTER_UNKNOWN):
                 failure, doubted = outcome, rung.found
         nobody = failure in (StopReason.NO_ROW, StopReason.REGISTER_UNKNOWN)
@@ -167,10 +172,11 @@ class Ladder:
         rows = (self._row(rung, walk.frame, walk.arch) for rung in self._rungs)
         return next((row for row in rows if row is not None and not row.guess), None)
 
-    def _note(self, doubt: Doubt) -> None:
-        """Count a doubt; that a register was unknown speaks against nobody."""
-        if doubt.reason is not StopReason.REGISTER_UNKNOWN and len(self.doubts) < _MOST_DOUBTS:
-            self.doubts[doubt] += 1
+    def _note(self, walk: Walk, doubted: str, reason: StopReason, instead: Rung) -> None:
+        """Count a doubt; that a register was unknown, or was only supposed, speaks against nobody."""
+        speaks = reason is not StopReason.REGISTER_UNKNOWN and not walk.snapshot.supposed
+        if speaks and len(self.doubts) < _MOST_DOUBTS:
+            self.doubts[Doubt(walk.frame.pc, walk.frame.exact, doubted, reason, instead.found)] += 1
 
     def _may_guess(self, failure: StopReason) -> bool:
         """Whether a guess hides nothing: what a better walk would find, or that the copy has ended."""
