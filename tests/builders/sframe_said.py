@@ -8,6 +8,7 @@ from typing import NamedTuple, Self
 
 import pytest
 
+import sfsample.formats.sframe_check  # noqa: F401 - it is imported late, which must not count as Work
 from sfsample.errors import FormatError
 from sfsample.formats.sframe import HEADER_SIZE, SFrameFre, SFrameTables, read_tables
 from sfsample.model import Rule
