@@ -52,7 +52,7 @@ def status(pid: int, tid: int | None = None) -> dict[str, str]:
 def tids(pid: int) -> list[int]:
     try:
         return sorted(int(name) for name in os.listdir(f"/proc/{pid}/task"))
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):
         return []
 
 

@@ -11,9 +11,7 @@ import pytest
 
 import sfsample
 from sfsample.model import Capture, Found, StopReason
-from sfsample.unwind.eh_frame import EhFrameStepper
-from sfsample.unwind.frame_pointer import FramePointerStepper
-from sfsample.unwind.unwinder import DEFAULT_STEPPERS, NULL_CALL, SIGNAL_FRAME
+from sfsample.unwind.unwinder import DEFAULT_STEPPERS
 from tests.live.chains import Checker, Token, listed
 from tests.live.recording import fewer, record_samples
 from tests.live.targets import (
@@ -34,7 +32,7 @@ _PLAIN = ("recursion", "leaf", "frame", "bigframe", "drap", "noreturn", "deep", 
          "framepointer", "signal", "signal-main", "nested-signal", "nullcall")  # fmt: skip
 PLAIN = tuple(name for name in _PLAIN if name in listed(str(fixture("v3"))))  # not every machine has them all
 ASLEEP = ("sleep", "epoll")
-NO_SFRAME = (SIGNAL_FRAME, NULL_CALL, EhFrameStepper(), FramePointerStepper())
+NO_SFRAME = tuple(stepper for stepper in DEFAULT_STEPPERS if stepper.found is not Found.SFRAME)
 
 binaries = pytest.mark.parametrize(
     "program",
