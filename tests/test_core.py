@@ -19,7 +19,7 @@ import sfsample
 from sfsample.arch import AARCH64_BE, S390X
 from sfsample.cli import main
 from sfsample.dumping import dump_core
-from sfsample.errors import CoreError, FormatError
+from sfsample.errors import FormatError
 from sfsample.formats.elf import ElfImage
 from sfsample.model import Capture, Found, StopReason
 from sfsample.replay.saved import from_json
@@ -146,6 +146,16 @@ def test_another_program_is_refused(unpacked):
     dump = dump_core(unpacked("x86_64-kernel"), str(FIXTURES / "v3/target-static"))
 
     assert "target-static is not the file that was mapped" in str(dump.problems)
+
+
+@pytest.mark.parametrize("exe", ["/nonexistent", str(FIXTURES / "v3/target-static"), "/"])
+def test_a_program_that_was_given_in_vain_is_told(exe, unpacked):
+    """The core file has all that is needed of its program, so what --exe names is not missed."""
+    dump = dump_core(unpacked("aarch64-kernel"), exe)
+
+    [problem] = dump.problems
+    assert problem.startswith(f"--exe is not used: {exe}")
+    assert [thread.stack.stop_reason for thread in dump.threads] == [StopReason.OUTERMOST]
 
 
 def sysroot_with(program: Path, dump: sfsample.ProcessDump, root: Path) -> str:
@@ -307,10 +317,12 @@ def test_what_is_no_core_file(data, said, tmp_path, capsysbinary):
     assert "Traceback" not in error
 
 
-@pytest.mark.parametrize("path", ["/nonexistent", "/", "/dev/null"])
-def test_what_is_no_file(path):
-    with pytest.raises(CoreError, match="cannot read core file"):
-        dump_core(path)
+@pytest.mark.parametrize("path", ["/nonexistent", "/", "/dev/null", ""])
+def test_what_is_no_file(path, capsys):
+    assert main(["dump", "--core", path]) == 1
+    error, *rest = capsys.readouterr().err.splitlines()
+    assert error.startswith(f"sfsample: cannot read core file: {path or repr('')}: ")
+    assert bool(rest) != error.endswith("No such file or directory"), "what a core file is helps nobody there"
 
 
 def test_a_foreign_byte_order_is_a_machine_we_do_not_know():

@@ -29,7 +29,7 @@ def run(arguments: Namespace) -> int:
     try:
         # what the first look gave is written for nothing, while we wait: then all that it takes is loaded
         rehearse = lambda dumps: write(examine(dumps), arguments)  # noqa: E731
-        dumps, failures = _core(arguments) if arguments.core else _live(arguments, rehearse)
+        dumps, failures = _core(arguments) if arguments.core is not None else _live(arguments, rehearse)
         output.write(write(examine(dumps), arguments))
     finally:
         output.discard()

@@ -94,8 +94,10 @@ def open_core(
         head = data[:8]
         return CoreTarget(ElfImage(data, path), exe, sysroot, debug_dirs)
     except (OSError, FormatError) as failure:
-        why = failure.strerror if isinstance(failure, OSError) else str(failure)
-        raise CoreError(f"cannot read core file: {path}: {why}", _help_for(head)) from None
+        named = path or repr("")
+        if isinstance(failure, OSError):
+            raise CoreError(f"cannot read core file: {named}: {failure.strerror}") from None
+        raise CoreError(f"cannot read core file: {named}: {failure}", _help_for(head)) from None
 
 
 def _help_for(head: bytes) -> str:
@@ -210,12 +212,21 @@ class CoreImages:
                 refused.append(str(damage))
                 continue
             if self._is_mapped(image, mapping):
+                self._tell_wrong_exe(mapping, refused)
                 return image
             refused.append(f"{path} is not the file that was mapped{self._difference(image, mapping)}")
         try:
-            return self._from_memory(mapping)
+            image = self._from_memory(mapping)
         except FormatError:
             raise CoreError("; ".join(refused)) from None
+        self._tell_wrong_exe(mapping, refused)
+        return image
+
+    def _tell_wrong_exe(self, mapping: Mapping, refused: list[str]) -> None:
+        """Tell, once, that the program that was given is not taken though the right one was found."""
+        if self._exe and refused and mapping.path == self.exe_path:
+            problem = f"--exe is not used: {refused[0]}"
+            self.problems += [problem] * (problem not in self.problems)
 
     def _open(self, path: str, mapping: Mapping) -> ElfImage:
         below = (f for f in sorted(self._core.files, reverse=True) if f.start <= mapping.start)
