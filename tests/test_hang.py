@@ -11,7 +11,8 @@ from sfsample.hang.verdict import judge
 from sfsample.hang.wait import Wait
 from sfsample.hang.words import seconds
 from sfsample.output.dump_text import wrap
-from sfsample.target.thread_facts import LastRan
+from sfsample.target.calls import Call
+from sfsample.target.thread_facts import LastRan, Syscall
 from tests.builders.hang_builder import WAIT, futex, process, seen, thread, words
 
 
@@ -173,3 +174,10 @@ def test_a_frozen_thread_waits_for_nothing_else(where: str) -> None:
         "is frozen, and waits for",
         "its cgroup to be thawed",
     )
+
+
+def test_a_poll_of_nothing_without_an_end_says_so() -> None:
+    call = Call(Syscall(7, (0, 0, 2**64 - 1, 0, 0, 0), 0x7000, 0x1000), "poll")
+    dumps = [process(seen(thread("poll", "f", call=call), 0.0, 1.0))]
+    [finding] = judge(dumps).findings
+    assert "sleeps without a limit, in poll <- f" in finding.text

@@ -80,7 +80,7 @@ def _events(call: Call, scene: Scene) -> Wait:
         else len(call.descriptors)
     )
     if not count:
-        return Wait("sleep", limit.removeprefix(", "), idle=True, verb="sleeps")
+        return Wait("sleep", limit.removeprefix(", ") or "without a limit", idle=True, verb="sleeps")
     return Wait("events", f"events on {count} fd{'s' * (count != 1)}{limit}", idle=True)
 
 
