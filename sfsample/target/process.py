@@ -20,6 +20,7 @@ _IDENT = 20  # bytes of an ELF header: up to and with e_machine
 def check(proc: ProcFs) -> Arch:
     """Return its architecture, or raise the TargetError that tells why this process cannot be sampled."""
     pid = proc.pid
+    _check_proc(pid)
     stat = proc.stat()
     group = proc.status().get("Tgid", str(pid))
     if stat is None or group == "0":  # it has ended meanwhile
@@ -35,6 +36,19 @@ def check(proc: ProcFs) -> Arch:
             pid, f"process has ended: {pid} ({stat.name}) is a zombie",
             "its parent has not waited for it; there is no stack any more")  # fmt: skip
     return _arch(proc)
+
+
+def _check_proc(pid: int) -> None:
+    """Refuse a /proc of another pid namespace: there, PID is not who the kernel takes it for."""
+    try:
+        ours = os.readlink("/proc/self")
+    except OSError:  # we are not in it
+        ours = ""
+    if ours != str(os.getpid()):
+        raise UnsupportedTarget(
+            pid, f"cannot tell who is process {pid}: /proc is that of another pid namespace",
+            "mount the one of ours: mount -t proc proc /proc (unshare: --mount-proc),",
+            "or run sfsample where /proc was mounted")  # fmt: skip
 
 
 def _arch(proc: ProcFs) -> Arch:

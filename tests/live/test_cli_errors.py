@@ -210,6 +210,14 @@ def test_a_process_of_an_outer_user_namespace(leaf: Target) -> None:
 # -- files
 
 
+@as_root
+def test_a_proc_of_another_pid_namespace(leaf: Target, words: list[str]) -> None:
+    """The pid may be another process to the kernel, or none."""
+    text = sfsample(*words, "-p", leaf.pid, wrapper=["unshare", "--pid", "--fork"]).refused(1)
+    assert f"cannot tell who is process {leaf.pid}: /proc is that of another pid namespace" in text
+    assert "--mount-proc" in text
+
+
 def test_an_unwritable_output(leaf: Target, tmp_path: Path) -> None:
     (tmp_path / "dir").mkdir()
     for flag in ("-o", "--stats"):
