@@ -49,7 +49,10 @@ class ImageOpener:
             if any(self._is_mapped(image, one, path) for one in self._of_same_file(mapping)):
                 return image
             refused = "the file there now is not the one that is mapped"
-        rebuilt = self._rebuild(mapping)
+        try:
+            rebuilt = self._rebuild(mapping)
+        except FormatError as damage:
+            raise FormatError(damage.section, damage.offset, f"{damage.what}; its file: {refused}") from None
         problem = (
             f"{mapping.path}: {refused}; using the copy in the target's memory, "
             "which has the exported names only"

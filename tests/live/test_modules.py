@@ -101,6 +101,19 @@ def test_a_library_that_is_not_there_any_more(tmp_path, generation, how):
         check(record_samples(target.pid), path, "library", target)
 
 
+def test_a_library_of_which_nothing_is_left(tmp_path):
+    """Neither the file nor the mapped memory: both reasons are told, and the stack ends there."""
+    path = install("v3", "target", tmp_path)
+    library = path.with_name("libcallee.so")
+    with running(path, "library") as target:
+        os.truncate(library, 0)
+        profile = record_samples(target.pid)
+    assert StopReason.OUTERMOST not in profile.stats.stacks
+    [told] = [text for text in profile.stats.problems if text.startswith(str(library))]
+    assert "cannot be read" in told
+    assert told.endswith(f"; its file: {library}+0x0: is empty")
+
+
 @pytest.mark.parametrize("how", ["deleted", "replaced"])
 def test_a_library_that_comes_and_is_deleted(tmp_path, how):
     path = install("v3", "target", tmp_path)
