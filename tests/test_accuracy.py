@@ -1,6 +1,7 @@
 """How the accuracy harness judges: its own arithmetic, on stacks made here."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -141,3 +142,19 @@ def test_what_cannot_be_done_is_told_before_anything_is_started(options, said, t
     assert said in done.stderr
     assert "Traceback" not in done.stderr
     assert not done.stdout
+
+
+@pytest.mark.parametrize("row", ["lua, SFrame V1", "C, SFrame V1", "C, musl; the others", "Go"])
+def test_a_program_that_cannot_be_made_is_told(row, tmp_path):
+    """Neither compilers nor what would fetch them are to be found."""
+    for peer in peers.NAMES:
+        (tmp_path / peer).touch(0o755)
+    script = Path(__file__).parents[1] / "scripts" / "accuracy"
+    command = [sys.executable, script, "--only", row, "--stacks", "1"]
+    nothing = {"PATH": str(tmp_path), "TMPDIR": str(tmp_path)}
+    done = subprocess.run(command, env=nothing, capture_output=True, text=True, check=False)
+
+    assert done.returncode == 1
+    assert re.search(rf"^ +\d {row}.*: .+", done.stdout, re.MULTILINE)
+    assert done.stderr.endswith("accuracy: nothing was compared\n")
+    assert "Traceback" not in done.stderr
