@@ -3,7 +3,8 @@
 Law: a file is used only if it *is* what is mapped: its headers and notes (build-id) are compared with the
 target's memory.  Tried in order: the path inside the target's root, the path here, /proc/PID/map_files (the
 mapped file itself, even deleted), and at last the target's memory, which always tells the truth but has no
-`.symtab`.  The vdso is in no file and is read from memory.
+`.symtab`.  The vdso is in no file and is read from memory.  What is found by address alone is used only if
+the mapping is still the same: a library may have been replaced by another since the map was read.
 """
 
 import os
@@ -47,10 +48,10 @@ class ImageOpener:
                 refused = refused or f"cannot be opened ({failure.strerror})"
                 continue
             if any(self._is_mapped(image, one, path) for one in self._of_same_file(mapping)):
-                return image
+                return image if path != self._map_file(mapping) else self._if_there(image, mapping)
             refused = "the file there now is not the one that is mapped"
         try:
-            rebuilt = self._rebuild(mapping)
+            rebuilt = self._if_there(self._rebuild(mapping), mapping)
         except FormatError as damage:
             raise FormatError(damage.section, damage.offset, f"{damage.what}; its file: {refused}") from None
         problem = (
@@ -60,6 +61,11 @@ class ImageOpener:
         if problem not in self.problems and len(self.problems) < _MOST_PROBLEMS:
             self.problems.append(problem)
         return rebuilt
+
+    def _if_there(self, image: ElfImage, mapping: Mapping) -> ElfImage:
+        if mapping not in self._proc.maps():
+            raise FormatError("memory map", mapping.start, "another file was mapped there meanwhile")
+        return image
 
     def _open(self, path: str, mapping: Mapping) -> ElfImage:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)

@@ -5,11 +5,16 @@ the whole and true stack: a row, a module or a name that was kept too long shows
 """
 
 import re
+import subprocess
 
 import pytest
 
 import sfsample
+from sfsample.errors import FormatError
 from sfsample.profile import Profile
+from sfsample.target.images import ImageOpener
+from sfsample.target.procfs import ProcFs
+from sfsample.target.shared import Shared
 from tests.live.recording import fewer, record_samples
 from tests.live.test_breakers import HOST, TURNS, compile_c, needs_gcc, started
 
@@ -51,6 +56,48 @@ def test_a_row_does_not_outlive_its_library(tmp_path):
     assert {found[1] for stack in inside if (found := IN_LIBRARY.search(stack))} == {"a", "b"}
     assert all(IN_LIBRARY.search(stack) for stack in inside), inside
     assert all(re.search(rf"no_row\];{UNTABLED}$", stack) for stack in cut_short), cut_short
+
+
+# Loads the one library, and when it is told to the other.
+SWAP = """
+#include <dlfcn.h>
+#include <stdio.h>
+int main(void)
+{
+    void *library = dlopen("./a.so", RTLD_NOW);
+    puts("ready"); fflush(stdout);
+    if (getchar() < 0) return 1;
+    dlclose(library);
+    library = dlopen("./b.so", RTLD_NOW);
+    puts("ready"); fflush(stdout);
+    return getchar() < 0 || !library;
+}
+"""
+
+
+def test_what_came_to_the_place_of_a_library_is_not_that_library(tmp_path):
+    """The map was read before, and the file is opened after."""
+    for name, size in (("a", "24"), ("b", "100")):
+        source = PLUGIN.replace("NAME", name).replace("SIZE", size)
+        compile_c(tmp_path, f"{name}.so", source, "-shared", "-fPIC")
+    program = compile_c(tmp_path, "swap", SWAP, "-ldl")
+    pipe = subprocess.PIPE
+    with subprocess.Popen([program], cwd=tmp_path, stdin=pipe, stdout=pipe) as process:
+        assert process.stdout.readline() == b"ready\n"
+        proc = ProcFs(process.pid)
+        opener = ImageOpener(proc, Shared())
+        [before] = [m for m in proc.maps() if m.executable and m.path.endswith("/a.so")]
+        here = opener(before).build_id
+        process.stdin.write(b"\n")
+        process.stdin.flush()
+        assert process.stdout.readline() == b"ready\n"
+        [after] = [m for m in proc.maps() if m.executable and m.path.endswith("/b.so")]
+        assert (after.start, after.end) == (before.start, before.end)
+        with pytest.raises(FormatError, match="another file was mapped there meanwhile"):
+            opener(before)
+        assert opener(after).build_id != here
+        process.stdin.close()
+        proc.close()
 
 
 # These have frames of the same size, too, and one caller: their outer frames are equal.
