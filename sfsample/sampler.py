@@ -182,11 +182,13 @@ class Sampler:
         return time.thread_time() - self._cpu + self._processes.longest_stop_ns / 1e9
 
     def _wait(self, until: float, should_stop: Callable[[], bool]) -> bool:
-        while not should_stop():
+        while not should_stop():  # asked before a sleep; after it, nothing is to come before the looks
+            nap = _DOZE_S if self._processes.settled() else _SETTLE_S
             left = until - self._clock.now()
-            if left <= 0:
+            if left > 0:
+                self._clock.sleep(min(left, nap))
+            if left <= nap:
                 return True
-            self._clock.sleep(min(left, _DOZE_S if self._processes.settled() else _SETTLE_S))
         return False
 
 

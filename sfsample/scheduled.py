@@ -9,7 +9,7 @@ Source: Linux Documentation/scheduler/sched-stats.rst, "/proc/<pid>/schedstat".
 from collections.abc import Callable
 from typing import NamedTuple
 
-from sfsample.model import Counted, LastRun, Scheduled, parse_counters
+from sfsample.model import Counted, Scheduled, parse_counters
 
 # A thread from which we took the processor by waking up became runnable at that very moment, this exactly.
 _SAME_NS = 100_000
@@ -24,12 +24,13 @@ def ran_ns(counters: bytes | None) -> int:
 class Woken(NamedTuple):
     """When we woke up for a tick, on the clock of perf_counter_ns, and when we were given a processor.
 
-    `run` is as in target/last_run.py; None: not known.  `again` asks once more: we may have lost it since.
+    `run` is what target/last_run.py reads, for who needs it; None: not known.  `again` asks once more: we may
+    have lost it since.
     """
 
     at_ns: int
-    run: LastRun | None = None
-    again: Callable[[], LastRun | None] = lambda: None
+    run: bytes | None = None
+    again: Callable[[], bytes | None] = lambda: None
 
 
 def had_processor(scheduled: Scheduled | None, woken: Woken) -> bool:

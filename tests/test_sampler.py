@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from sfsample import watched
+from sfsample.arch import AMD64
 from sfsample.errors import NoSuchProcess, NotPermitted, TargetError
 from sfsample.files import Home
 from sfsample.formats.elf import ElfImage
@@ -18,10 +19,11 @@ from sfsample.modules.maps import Mapping
 from sfsample.profile import ThreadKey
 from sfsample.sampler import Options, Sampler
 from sfsample.scheduled import Woken, had_processor
-from sfsample.target.capture import ANY
+from sfsample.target.capture import ANY, Capturer, Only
 from sfsample.target.last_run import Balances, balance_of, changed_places
 from sfsample.target.procfs import Asleep, Stat
 from sfsample.target.reading import Reading
+from sfsample.target.stack_copy import StackCopy
 from sfsample.target.tracer import Missed
 from sfsample.unwind.row import UnwindRow
 from tests.builders.elf_builder import Load, elf
@@ -702,6 +704,26 @@ def test_that_a_thread_never_has_a_processor_is_not_believed_for_ever():
     assert said == [False] * 8 + [None]
 
 
+def test_when_a_thread_ran_last_is_asked_if_it_wants_a_processor_or_nothing_is_known_of_it():
+    asked: list[int] = []
+    asleep: list[Asleep | None] = [Asleep(232, (), STACK, CODE)]
+    proc = SimpleNamespace(
+        pid=PID,
+        counters=lambda _: b"100 0 5",
+        asleep=lambda _: asleep[0],
+        last_run=lambda tid: asked.append(tid) or LastRun(b"7.1", 9000, 5),
+    )
+    capturer = Capturer(proc, AMD64, StackCopy(PID, AMD64, lambda _: None, 1024))
+    only = Only(awake=True, ours=b"se.exec_start : 9.9\n")
+
+    taken = [capturer.capture(PID, only=only) for _ in range(3)]
+    assert [(missed.off, missed.runnable) for missed in taken] == [(b"100 0 5", False)] * 3
+    assert asked == [PID]
+    asleep[0] = None
+    assert capturer.capture(PID, only=only).runnable
+    assert asked == [PID] * 2
+
+
 @pytest.mark.parametrize(
     ("run", "lost"),
     [
@@ -878,6 +900,35 @@ def test_an_id_of_a_thread_that_has_ended_can_be_given_away(clock):
 
     ended = [at for tid, at in process.captured if tid == 101]
     assert max(ended) > START + 0.75
+
+
+# -- libraries
+
+
+class Checked(FakeProcess):
+    """Has a library until the 130th look, if it is to lose one; notes when libraries are checked."""
+
+    def __init__(self, clock: FakeClock, *, loses: bool) -> None:
+        self.loses = loses
+        self.checks: list[int] = []
+        super().__init__(clock)
+
+    def _maps(self):
+        there = self.loses and len(self.captured) < 130
+        library = Mapping(2 * CODE, 2 * CODE + 4096, True, True, 0x1000, "08:01", 9, "/lib/a.so", False)
+        return (*super()._maps(), *[library][:there])
+
+    def replaced(self, _tid, _modules):
+        self.checks.append(len(self.captured))
+        return False
+
+
+@pytest.mark.parametrize(("loses", "then"), [(False, 1), (True, 2)])
+def test_libraries_are_checked_before_a_look_until_they_have_long_stayed(clock, loses, then):
+    process = Checked(clock, loses=loses)
+    record(process, duration=20.0)
+
+    assert [process.checks.count(at) for at in (50, 125, 150)] == [2, 1, then]
 
 
 # -- descendants

@@ -13,7 +13,7 @@ from sfsample.arch import Arch
 from sfsample.model import LastRun, Scheduled, ThreadSnapshot
 from sfsample.target.gate import CLOSERS
 from sfsample.target.last_run import Balances, balance_of, changed_places, runs_of
-from sfsample.target.procfs import ProcFs
+from sfsample.target.procfs import ProcFs, parse_last_run
 from sfsample.target.promptness import URGENCY
 from sfsample.target.stack_copy import StackCopy
 from sfsample.target.tracer import OTHER_PROCESS, PATIENCE_NS, Missed, Tracer
@@ -34,8 +34,8 @@ class Only(NamedTuple):
     """
 
     awake: bool
-    ours: LastRun | None = None
-    again: Callable[[], LastRun | None] = lambda: None
+    ours: bytes | None = None
+    again: Callable[[], bytes | None] = lambda: None
 
 
 ANY: Final = Only(awake=False)
@@ -127,7 +127,7 @@ class Capturer:
             if before.asleep:
                 self.balances.learn(tid, before.balance, had=False)
                 return Missed(gone=False, why=_OFF, off=before.counters), before
-            lost = run is not None and (changed_places(run, only.ours) or changed_places(run, only.again()))
+            lost = run is not None and (_is_lost(run, only.ours) or _is_lost(run, only.again()))
             if has is False and not lost:
                 return Missed(gone=False, why=_OFF, off=before.counters, runnable=True), before
             if runs_of(self._proc.counters(tid)) == runs_of(before.counters):  # it has been given none since
@@ -142,6 +142,8 @@ class Capturer:
         proc, counters = self._proc, self._proc.counters(tid)
         for _ in range(_ASK if only.ours else 0):
             earlier, asleep = counters, proc.asleep(tid) is not None
+            if asleep and self.balances.is_known(tid):
+                return Before(counters, asleep), None  # nothing is to be learned any more
             run, counters = proc.last_run(tid), proc.counters(tid)
             balance = balance_of(earlier, run, counters)
             if balance is not None:
@@ -174,3 +176,8 @@ class Capturer:
             self._closed = False
             URGENCY.end()
             CLOSERS.remove()
+
+
+def _is_lost(run: LastRun, ours: bytes | None) -> bool:
+    """Whether a thread that ran then lost its processor to us, who say this."""
+    return changed_places(run, parse_last_run(ours))

@@ -17,7 +17,6 @@ import os
 from collections.abc import Iterable
 
 from sfsample.model import LastRun, parse_counters
-from sfsample.target.procfs import parse_last_run
 
 _CHUNK = 4096
 _CHECK = 8  # times in a row that a thread has no processor; then that is looked at by a stop
@@ -47,6 +46,10 @@ class Balances:
     def __init__(self) -> None:
         self._without: dict[int, int] = {}  # that of a thread that has no processor
         self._in_a_row: dict[int, int] = {}  # how often we said that it has none
+
+    def is_known(self, tid: int) -> bool:
+        """Whether anything was learned of a thread."""
+        return tid in self._without
 
     def has_processor(self, tid: int, balance: int | None) -> bool | None:
         """Whether a thread with this balance has a processor; None: it remains to be seen."""
@@ -89,12 +92,12 @@ class OwnLastRun:
     def __init__(self) -> None:
         self._fd = -1
 
-    def read(self) -> LastRun | None:
-        """Return when this thread was given the processor that it has."""
+    def read(self) -> bytes | None:
+        """Return what tells when this thread was given the processor that it has (`parse_last_run`)."""
         try:
             if self._fd < 0:
                 self._fd = os.open("/proc/thread-self/sched", os.O_RDONLY | os.O_CLOEXEC)
-            return parse_last_run(os.pread(self._fd, _CHUNK, 0))
+            return os.pread(self._fd, _CHUNK, 0)
         except OSError:
             return None
 
