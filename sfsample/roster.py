@@ -16,6 +16,7 @@ from sfsample.schedule import uniform
 
 _AT_ONCE = 16
 _LONGEST = 64  # ticks from one look to the next
+PUT_OFF_NS = 1_000_000_000
 _tid_of = attrgetter("tid")
 
 
@@ -29,8 +30,8 @@ class Thread:
     """
 
     __slots__ = (
-        "at_ns", "charged_ns", "counted", "gone", "idle", "idle_at_ns", "idle_tick", "last", "name", "ran_ns",
-        "seen", "starttime", "still", "stopped_ns", "tick", "tid",
+        "at_ns", "charged_ns", "counted", "gone", "idle", "idle_at_ns", "idle_tick", "last", "name",
+        "put_off_ns", "ran_ns", "seen", "starttime", "still", "stopped_ns", "tick", "tid",
     )  # fmt: skip
 
     def __init__(self, tid: int, tick: int, at_ns: int, ran_ns: int) -> None:
@@ -42,6 +43,7 @@ class Thread:
         self.at_ns = self.idle_at_ns = at_ns
         self.still: bytes | None = None
         self.seen: tuple[Stack, tuple[Location, ...]] | None = None
+        self.put_off_ns = PUT_OFF_NS  # what is seen again and again is told after so much time
         self.last = Located()
         self.ran_ns = ran_ns
         self.charged_ns = 0
@@ -92,11 +94,12 @@ class Roster:
         due, self._next = [*self._next, *self._due.pop(tick, ())], []
         return sorted([thread for thread in due if not thread.gone], key=_tid_of)
 
-    def again(self, thread: Thread, tick: int) -> None:
-        """Give a thread its next turn after a look at it."""
-        longest = min(self._spread, thread.idle // 4)
-        later = int(self._random() * longest) if longest else 0
-        if later:
-            self._due.setdefault(tick + 1 + later, []).append(thread)
-        else:
-            self._next.append(thread)
+    def again(self, threads: Iterable[Thread], tick: int) -> None:
+        """Give threads their next turn after a look at them."""
+        for thread in threads:
+            longest = min(self._spread, thread.idle // 4)
+            later = int(self._random() * longest) if longest else 0
+            if later:
+                self._due.setdefault(tick + 1 + later, []).append(thread)
+            else:
+                self._next.append(thread)

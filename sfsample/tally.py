@@ -2,19 +2,19 @@
 
 Law: ticks, elapsed time and CPU time of a sample are those since the last look at that thread, so nothing is
 counted twice and nothing is left out.  What is seen again and again of a thread that does not run is told
-once a second, or when it runs again.  The only place that tells the profile.
+after a second, then more and more seldom, and when it runs again.  The only place that tells the profile.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from sfsample.look import Look
 from sfsample.model import Capture, StopReason, ThreadSnapshot
 from sfsample.profile import Located, Location, Places, Profile, ThreadKey, kernel_places, locate
-from sfsample.roster import Thread
+from sfsample.roster import PUT_OFF_NS, Thread
 from sfsample.scheduled import ran_ns, waited_ns
 
-_PUT_OFF_NS = 1_000_000_000
+_LONGEST_PUT_OFF_NS = 8 * PUT_OFF_NS
 
 
 class Since(NamedTuple):
@@ -72,16 +72,19 @@ class Tally:
         thread.last = Located(look.generation, look.stack.frames, look.modules, locations)
         thread.seen = look.stack, Places((*kernel_places(look.kernel, self._pid), *locations))
 
-    def idle(self, thread: Thread) -> None:
-        """Note that a thread has not run since what, if anything, was seen of it; count that now or later."""
-        if thread.seen is None:
-            thread.idle += self.tick - thread.tick
-            thread.tick, thread.at_ns = self.tick, self.at_ns
-            return
-        thread.idle += self.tick - max(thread.idle_tick, thread.tick)
-        thread.idle_tick, thread.idle_at_ns = self.tick, self.at_ns
-        if self._profile.prompt or self.at_ns - thread.at_ns >= _PUT_OFF_NS:
-            self.settle(thread)
+    def idle(self, threads: Iterable[Thread]) -> None:
+        """Note that threads have not run since what, if anything, was seen of them; tell it now or later."""
+        tick, at_ns, prompt = self.tick, self.at_ns, self._profile.prompt
+        for thread in threads:
+            if thread.seen is None:
+                thread.idle += tick - thread.tick
+                thread.tick, thread.at_ns = tick, at_ns
+                continue
+            thread.idle += tick - max(thread.idle_tick, thread.tick)
+            thread.idle_tick, thread.idle_at_ns = tick, at_ns
+            if prompt or at_ns - thread.at_ns >= thread.put_off_ns:
+                thread.put_off_ns = min(2 * thread.put_off_ns, _LONGEST_PUT_OFF_NS)
+                self.settle(thread)
 
     def settle(self, thread: Thread) -> None:
         """Count what `idle` has put off."""

@@ -8,6 +8,7 @@ stops.
 """
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
@@ -15,7 +16,7 @@ from sfsample.errors import NotPermitted
 from sfsample.look import Look, Looker, is_seldom
 from sfsample.profile import Profile
 from sfsample.replay.store import BadStacks
-from sfsample.roster import Roster, Thread
+from sfsample.roster import PUT_OFF_NS, Roster, Thread
 from sfsample.scheduled import Woken, had_processor, ran_ns
 from sfsample.tally import BEGINNING, Since, Tally
 from sfsample.target.capture import AWAKE, Only
@@ -25,6 +26,7 @@ from sfsample.target.tracer import Missed
 
 _LAST_NS = 250_000_000  # the end is put off so long for threads that were asked to stop
 _HELD_NS = 1_000_000  # those that have stopped meanwhile are not kept so for much longer
+_SOME = 64  # threads; whether they are idle is asked in one go
 _GLANCE_NS = 50_000  # a thread that has a processor stops in this time, and we do not have to sleep
 
 
@@ -97,22 +99,38 @@ class Watched:
             elif not self._rules.wall:
                 self._tally.skip(thread)  # it waits, and only the tick in which it lost the processor counts
             if not thread.gone:
-                self._threads.again(thread, self._tally.tick)
+                self._threads.again([thread], self._tally.tick)
         self._await(instant.woken.at_ns + self._rules.max_pause_ns)
         return True
 
     def _due(self, meanwhile: Callable[[], bool]) -> Iterator[Thread]:
-        """Yield the threads whose turn it is; in between, let go of those that have stopped by now."""
+        """Yield the threads whose turn it is: those that ran lately, then others that may have run since.
+
+        In between, let go of those that have stopped by now.
+        """
         due = self._threads.due(self._tally.tick)
+        left = deque(thread for thread in due if thread.still is None)
+        still = [thread for thread in due if thread.still is not None]
         settled_ns = time.perf_counter_ns()
-        for at, thread in enumerate(due):
+        while left or still:
             if time.perf_counter_ns() - settled_ns >= _HELD_NS:
                 if not meanwhile():
-                    self._leave(due[at:])
+                    self._leave([*left, *still])
                     return
                 self.settled()
                 settled_ns = time.perf_counter_ns()
-            yield thread
+            if left:
+                yield left.popleft()
+            else:
+                some, still = still[:_SOME], still[_SOME:]
+                left.extend(self._without_idle(some))
+
+    def _without_idle(self, threads: list[Thread]) -> list[Thread]:
+        """Count those that have not run; return the others."""
+        idle, others = self._target.proc.not_run(threads)
+        self._tally.idle(idle)
+        self._threads.again(idle, self._tally.tick)
+        return others
 
     def _leave(self, threads: list[Thread]) -> None:
         """Count those that nothing is known of, and for which it is too late."""
@@ -175,11 +193,11 @@ class Watched:
         counters = self._target.proc.counters(thread.tid)
         if counters is None:
             self._drop(thread)
-        elif counters == thread.still:
-            self._tally.idle(thread)
+        elif counters == thread.still:  # its file is not kept open, or the kernel counts otherwise
+            self._tally.idle([thread])
         else:
             self._tally.settle(thread)
-            thread.idle, thread.seen, thread.still = 0, None, None
+            thread.idle, thread.put_off_ns, thread.seen, thread.still = 0, PUT_OFF_NS, None, None
             used_ns = self._tally.charge(thread, counters)
             seldom = is_seldom(used_ns, self._tally.at_ns - thread.at_ns)
             if seldom and self._rules.wall and self._looker.breaks(thread.tid):
@@ -281,7 +299,7 @@ class Watched:
         for thread in self._threads:
             counters = self._target.proc.counters(thread.tid)
             if counters == thread.still:
-                self._tally.idle(thread)
+                self._tally.idle([thread])
             self._tally.settle(thread)
             self._tally.charge(thread, counters)
         self._measure()

@@ -21,7 +21,7 @@ def turns(made: Roster, ticks: int, *, idle: bool = True) -> list[list[int]]:
         for thread in due:
             thread.idle = thread.idle + tick - thread.tick if idle else 0
             thread.tick = tick
-            made.again(thread, tick)
+            made.again([thread], tick)
     return seen
 
 

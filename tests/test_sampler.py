@@ -16,7 +16,7 @@ from sfsample.memory import BytesMemory
 from sfsample.model import CFA, Capture, Found, LastRun, Rule, Scheduled, StopReason, ThreadSnapshot
 from sfsample.modules.index import ModuleIndex
 from sfsample.modules.maps import Mapping
-from sfsample.profile import ThreadKey
+from sfsample.profile import Profile, ThreadKey
 from sfsample.sampler import Options, Sampler
 from sfsample.scheduled import Woken, had_processor
 from sfsample.target.capture import ANY, Capturer, Only
@@ -82,6 +82,7 @@ class FakeProcess:
         self.readings: dict[int, Reading] = {}
         self.cpu: list[int | None] = []  # CPU time of the process, each time it is asked for
         self.proc = SimpleNamespace(thread_stat=self.thread_stat, counters=self.counters, asleep=self.asleep,
+                                    not_run=self.not_run,
                                     cpu_ns=lambda: self.cpu.pop(0) if self.cpu else None,
                                     has_ended=lambda: self.states.keys() <= {pid})  # fmt: skip
         self.forced: list[bool] = []
@@ -129,6 +130,10 @@ class FakeProcess:
         if tid not in self.still:
             self.runs += 1
         return b"%d 0 %d" % (self.ran_ns.get(tid, 0), self.still.get(tid, self.runs))
+
+    def not_run(self, threads):
+        said = [(t, t.still is not None and self.counters(t.tid) == t.still) for t in threads]
+        return [t for t, same in said if same], [t for t, same in said if not same]
 
     def replaced(self, _tid, _modules):
         return False
@@ -624,6 +629,25 @@ def test_what_is_put_off_counts_as_if_it_were_told_at_once():
     assert stats.captures == stats_at_once.captures
     assert stats.captures[Capture.REUSED] > 60
     assert stats.frames == stats_at_once.frames
+
+
+def test_what_is_seen_again_and_again_is_told_more_and_more_seldom_until_the_thread_runs(clock, monkeypatch):
+    process = FakeProcess(clock, (PID, "S"))
+    process.readings[PID] = reading(PID, {16: CODE, 7: STACK})
+    process.still = {PID: 7}
+    told: list[int] = []
+    add = Profile.add
+    monkeypatch.setattr(Profile, "add", lambda *words, **more: told.append(round(clock.now() - START)) or
+                        add(*words, **more))  # fmt: skip
+
+    def runs_for_a_tick():
+        process.still[PID] = 8 if 30 <= clock.now() - START < 30 + TICK else 7
+        return False
+
+    stats = record(process, mode="wall", duration=36.0, should_stop=runs_for_a_tick).stats
+
+    assert told == [0, 1, 3, 7, 15, 23, 30, 30, 31, 33, 36]
+    assert stats.samples == stats.ticks == 36 * RATE
 
 
 def test_a_thread_that_has_not_run_does_not_count_in_cpu_mode(clock):

@@ -9,6 +9,7 @@ Source: proc(5); clock_getcpuclockid(3): the number of a process's clock.
 
 import os
 import re
+from collections.abc import Iterable
 from contextlib import suppress
 from errno import EACCES, ENOENT, ENOTDIR, EPERM, ESRCH
 from time import clock_gettime_ns
@@ -17,7 +18,7 @@ from typing import NamedTuple
 from sfsample.errors import MORE_FILES, NO_FILES, NoSuchProcess, NotPermitted, TargetError
 from sfsample.model import LastRun
 from sfsample.modules.maps import Mapping, MapsAgain
-from sfsample.target.task_files import TaskFiles
+from sfsample.target.task_files import T, TaskFiles
 
 _CHUNK = 1 << 20
 _CPUCLOCK_SCHED = 2
@@ -257,6 +258,10 @@ class ProcFs:
         if line is not None and not line.startswith(b"0 0 0"):
             return line
         return (self.task(tid, "status") or b"").partition(b"\nvoluntary_ctxt_switches")[2] or None
+
+    def not_run(self, threads: Iterable[T]) -> tuple[list[T], list[T]]:
+        """Return the threads whose counters are what they were, and those of which that is not known."""
+        return self._files.unchanged("schedstat", threads)
 
     def last_run(self, tid: int) -> LastRun | None:
         """Return when a thread lost its processor, on the scheduler's clock; None: not known."""

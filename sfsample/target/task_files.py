@@ -11,10 +11,12 @@ import os
 from collections.abc import Iterable
 from errno import ESRCH
 from resource import RLIMIT_NOFILE, getrlimit, setrlimit
+from typing import Protocol, TypeVar
 
 from sfsample.errors import NO_FILES
 
 _CHUNK = 4096
+_LINE = 128  # bytes of a short file
 _MOST = 1 << 16
 
 
@@ -24,6 +26,16 @@ def open_many() -> None:
     setrlimit(RLIMIT_NOFILE, (most, most))
 
 
+class Known(Protocol):
+    """A thread, and what its file said; None: it is not known."""
+
+    tid: int
+    still: bytes | None
+
+
+T = TypeVar("T", bound=Known)
+
+
 class TaskFiles:
     """The files below an open /proc/PID/task directory."""
 
@@ -31,20 +43,36 @@ class TaskFiles:
 
     def __init__(self, tasks: int) -> None:
         self._tasks = tasks
-        self._fds: dict[int, dict[str, int]] = {}
+        self._fds: dict[str, dict[int, int]] = {}  # by name and thread
         limit = getrlimit(RLIMIT_NOFILE)[0]
         self._room = min(limit if limit >= 0 else _MOST, _MOST) // 2
 
     def read(self, tid: int, name: str) -> bytes | None:
         """Return what the file says now.  Raises OSError when there are no files left to open."""
         try:
-            return os.pread(self._fds[tid][name], _CHUNK, 0)
+            return os.pread(self._fds[name][tid], _CHUNK, 0)
         except KeyError:
             return self._first(tid, name)
         except OSError as failure:
             self.forget(tid)
             # the id may have been given away: there is a new file then
             return self._first(tid, name) if failure.errno == ESRCH else None
+
+    def unchanged(self, name: str, threads: Iterable[T]) -> tuple[list[T], list[T]]:
+        """Return the threads whose file, if it is open, says what it did (`still`), and the others.
+
+        For many of them, and short files: all is one loop.  Why one could not be read is not found out here.
+        """
+        fds, read = self._fds.get(name, {}), os.pread
+        same: list[T] = []
+        others: list[T] = []
+        for thread in threads:
+            try:
+                unchanged = thread.still is not None and read(fds[thread.tid], _LINE, 0) == thread.still
+            except (KeyError, OSError):
+                unchanged = False
+            (same if unchanged else others).append(thread)
+        return same, others
 
     def _first(self, tid: int, name: str) -> bytes | None:
         try:
@@ -62,21 +90,22 @@ class TaskFiles:
                 return os.pread(fd, _CHUNK, 0)
             finally:
                 os.close(fd)
-        self._fds.setdefault(tid, {})[name] = fd
+        self._fds.setdefault(name, {})[tid] = fd
         TaskFiles.kept_open += 1
         return os.pread(fd, _CHUNK, 0)
 
     def known(self) -> list[int]:
         """Return the threads of which a file is open."""
-        return sorted(self._fds)
+        return sorted(set().union(*self._fds.values()))
 
     def forget(self, tid: int) -> None:
         """Close what is kept open for a thread."""
-        for fd in self._fds.pop(tid, {}).values():
-            os.close(fd)
-            TaskFiles.kept_open -= 1
+        for fds in self._fds.values():
+            if tid in fds:
+                os.close(fds.pop(tid))
+                TaskFiles.kept_open -= 1
 
     def keep_only(self, tids: Iterable[int]) -> None:
         """Close what is kept open for other threads."""
-        for tid in self._fds.keys() - set(tids):
+        for tid in set(self.known()).difference(tids):
             self.forget(tid)
