@@ -748,6 +748,45 @@ def test_when_a_thread_ran_last_is_asked_if_it_wants_a_processor_or_nothing_is_k
     assert asked == [PID] * 2
 
 
+class LateTracer:
+    """Asks threads to stop, which none of them does."""
+
+    arch = AMD64
+    late = False
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, int]] = []
+
+    def rehearse(self, tid):
+        self.calls.append(("rehearse", tid))
+
+    def stop(self, _tid, patience_ns):
+        self.calls.append(("stop", patience_ns))
+        return Missed(gone=False, why="not yet", waiting=True)
+
+    def release(self):
+        return 0
+
+
+@pytest.mark.parametrize(("left_at", "first"), [(b"9.9", 0), (b"9.8", 50)])
+def test_a_thread_that_lost_its_processor_to_us_is_not_waited_for_nor_one_that_was_asked_rehearsed(
+    left_at, first
+):
+    proc = SimpleNamespace(
+        pid=PID,
+        counters=lambda _: b"100 0 5",
+        asleep=lambda _: None,
+        last_run=lambda _: LastRun(left_at, 9000, 4),
+    )
+    capturer = Capturer(proc, AMD64, StackCopy(PID, AMD64, lambda _: None, 1024))
+    capturer.tracer = tracer = LateTracer()
+    ours = b"se.exec_start : 9.9\nse.avg.last_update_time : 9000\n"
+
+    assert capturer.capture(PID, 50, Only(awake=True, ours=ours)).waiting
+    assert capturer.capture(PID, 50, Only(awake=True, ours=ours)).waiting
+    assert tracer.calls == [("rehearse", PID), ("stop", first), ("stop", 50)]
+
+
 @pytest.mark.parametrize(
     ("run", "lost"),
     [

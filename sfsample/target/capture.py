@@ -75,8 +75,10 @@ class Capturer:
         What it does is asked last of all (`only`), so that it still does that when it is stopped.
         """
         tracer, copy, counters = self.tracer, self._copy, self._proc.counters
-        tracer.rehearse(tid)
-        copy.rehearse(tid)
+        before = self._before.pop(tid, None)
+        if before is None:  # otherwise it was asked to stop, and may stand already
+            tracer.rehearse(tid)
+            copy.rehearse(tid)
         sp: int | None = None
         whole = True
         stopped_ns = 0
@@ -84,11 +86,12 @@ class Capturer:
         collecting = gc.isenabled()
         gc.disable()  # a collection must not fall into the pause
         self._close_gate()
-        before = self._before.pop(tid, None)
         try:
             missed = None
             if before is None:
                 missed, before = self._approach(tid, only)
+                if before.lost:
+                    patience_ns = 0  # it has no processor, and this one is ours
             missed = missed or tracer.stop(tid, patience_ns)
             if missed is None:
                 stopped_ns = time.perf_counter_ns()
