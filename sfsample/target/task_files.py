@@ -96,7 +96,10 @@ class TaskFiles:
 
     def known(self) -> list[int]:
         """Return the threads of which a file is open."""
-        return sorted(set().union(*self._fds.values()))
+        return sorted(self._known())
+
+    def _known(self) -> set[int]:
+        return set().union(*self._fds.values())
 
     def forget(self, tid: int) -> None:
         """Close what is kept open for a thread."""
@@ -107,5 +110,5 @@ class TaskFiles:
 
     def keep_only(self, tids: Iterable[int]) -> None:
         """Close what is kept open for other threads."""
-        for tid in set(self.known()).difference(tids):
+        for tid in self._known().difference(tids):
             self.forget(tid)
