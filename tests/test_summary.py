@@ -38,6 +38,26 @@ def test_the_first_line_says_what_was_missed():
 
 
 @pytest.mark.parametrize(
+    ("cpu_s", "spared", "said"),
+    [
+        (0.07, 0, "0.7 % of one processor"),
+        (0.65, 0, "6.5 % of one processor (--max-overhead limits it)"),
+        (0.65, 9, "6.5 % of one processor"),  # it has: the first look at many threads may be more than that
+        (0.0001, 0, "< 0.1 % of one processor"),
+    ],
+)
+def test_what_the_sampler_took_for_itself(cpu_s, spared, said):
+    made = stats(outermost=5)
+    made.sampler_cpu_s, made.spared_ticks = cpu_s, spared
+
+    assert line(made, "cost") == f"cost      {said}"
+
+
+def test_nothing_is_said_of_a_cost_that_is_not_known():
+    assert not any(text.startswith("cost") for text in lines(stats(outermost=5)))
+
+
+@pytest.mark.parametrize(
     ("whole", "lost", "said", "loss"),
     [
         (10, 0, "100 %", None),

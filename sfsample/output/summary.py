@@ -9,6 +9,7 @@ from sfsample.model import Capture, Found, StopReason
 from sfsample.stats import Stats
 
 _SHOWN = 5  # problems, unless verbose
+_COSTLY = 0.03  # of a processor
 _ALLOWS_MORE = {
     StopReason.MAX_FRAMES: " (--max-frames allows more)",
     StopReason.STACK_COPY_ENDED: " (--stack-bytes allows more)",
@@ -35,6 +36,7 @@ def summary_lines(
     if stats.captures[Capture.FAILED]:
         yield f"failed    {_count(stats.captures[Capture.FAILED], 'capture')}"
     yield from _pauses(stats)
+    yield from _cost(stats)
     yield from _stacks(stats)
     yield from _modules(stats, verbose=verbose)
     yield from unnamed_lines(unnamed, verbose=verbose)
@@ -85,6 +87,16 @@ def _pauses(stats: Stats) -> Iterator[str]:
             f"EINTR     {_count(stats.eintr_prone_stops, 'stop')} interrupted a system call that the kernel "
             "does not restart (epoll_wait, semop, sigtimedwait)"
         )
+
+
+def _cost(stats: Stats) -> Iterator[str]:
+    """Yield what the sampler took for itself, which on a machine without a processor to spare others lack."""
+    if not stats.sampler_cpu_s or not stats.duration_s:
+        return
+    share = stats.sampler_cpu_s / stats.duration_s
+    used = _percent(round(stats.sampler_cpu_s * 1e9), round(stats.duration_s * 1e9))
+    limits = share >= _COSTLY and not stats.spared_ticks
+    yield f"cost      {used} of one processor{' (--max-overhead limits it)' if limits else ''}"
 
 
 def _stacks(stats: Stats) -> Iterator[str]:
