@@ -89,6 +89,10 @@ class Roster:
         now = set(tids)
         return sorted(now - self._threads.keys()), [t for t in self if t.tid not in now]
 
+    def few(self, tick: int) -> list[Thread]:
+        """Return all threads, if they are so few that each has a turn at every tick; none, if one is new."""
+        return [] if self._spread or tick in self._due else [*self._threads.values()]
+
     def due(self, tick: int) -> list[Thread]:
         """Return the threads to look at now, by id; each must be given its next turn."""
         due, self._next = [*self._next, *self._due.pop(tick, ())], []

@@ -89,6 +89,8 @@ class Watched:
         """
         before_ns, self._tally.at_ns = self._tally.at_ns, instant.at_ns
         self._tally.tick += 1
+        if not refresh and self._is_quiet():
+            return True
         self.settled()
         self._target.index.expire()
         if not self._follow(before_ns, refresh=refresh):
@@ -101,6 +103,20 @@ class Watched:
             if not thread.gone:
                 self._threads.again([thread], self._tally.tick)
         self._await(instant.woken.at_ns + self._rules.max_pause_ns)
+        return True
+
+    def _is_quiet(self) -> bool:
+        """Whether no thread has run, so that nothing can have changed: none was born, none has called execve.
+
+        Of processes with few threads, all of which slept; then that was their turn.
+        """
+        threads = self._threads.few(self._tally.tick)
+        if self._waiting or not threads or any(thread.still is None for thread in threads):
+            return False
+        idle, others = self._target.proc.not_run(threads)
+        if others:
+            return False
+        self._tally.idle(idle)
         return True
 
     def _due(self, meanwhile: Callable[[], bool]) -> Iterator[Thread]:

@@ -58,3 +58,23 @@ def test_those_that_have_ended_have_no_turn():
     assert turns(made, 2) == [[0, 2], [0, 2]]
     new, gone = made.compare([2, 7])
     assert (new, [thread.tid for thread in gone]) == ([7], [0])
+
+
+def test_of_few_threads_none_of_which_is_new_all_are_known_at_once():
+    made = roster(15)
+    assert made.few(1) == [], "they are new"
+    turns(made, 3)
+    assert [thread.tid for thread in made.few(4)] == list(range(15))
+    made.add(Thread(15, 0, 0, 0), 4)
+    assert made.few(4) == made.few(5) == []
+
+
+def test_when_they_have_become_few_those_that_were_put_off_still_have_their_turns():
+    made = roster(64)
+    turns(made, 40)
+    for thread in list(made)[3:]:
+        made.drop(thread)
+    put_off = [tick for tick in range(41, 60) if not made.few(tick)]
+
+    assert put_off
+    assert {thread.tid for tick in put_off for thread in made.due(tick)} == {0, 1, 2}

@@ -631,6 +631,55 @@ def test_what_is_put_off_counts_as_if_it_were_told_at_once():
     assert stats.frames == stats_at_once.frames
 
 
+def test_while_all_threads_sleep_nothing_is_asked_but_whether_they_ran(clock):
+    """Every second is; and when one has run, whom it has given birth to is seen at that tick."""
+    process = FakeProcess(clock, (PID, "S"), (101, "S"))
+    process.readings = {tid: reading(tid, {16: CODE, 7: STACK}) for tid in (PID, 101, 102)}
+    process.still = dict.fromkeys(process.readings, 7)
+    listed: list[float] = []
+
+    def tids(**_):
+        listed.append((clock.now() - START) / TICK)
+        return sorted(process.states)
+
+    process.tids = tids
+
+    def gives_birth():
+        if clock.now() - START >= 20 * TICK and 102 not in process.states:
+            process.states[102] = "S"
+            process.still[101] = 8
+            process.readings[101] = process.readings[101]._replace(
+                snapshot=process.readings[101].snapshot._replace(scheduled=Scheduled(b"0 0 8", b"0 0 8"))
+            )
+        return False
+
+    profile = record(process, mode="wall", duration=28 * TICK, should_stop=gives_birth)
+
+    assert listed == [0, 8, 16, 21, 24]
+    assert {key.tid: count for key, count in profile.counts.items()} == {PID: 28, 101: 28, 102: 7}
+
+
+@pytest.mark.parametrize("ended", ["Z", "gone"])
+def test_a_process_of_which_one_thread_has_ended_is_not_taken_for_asleep(clock, ended):
+    process = FakeProcess(clock, (PID, "S"), (101, "S"))
+    process.readings = {tid: reading(tid, {16: CODE, 7: STACK}) for tid in (PID, 101)}
+    process.still = dict.fromkeys(process.readings, 7)
+
+    def ends():
+        if clock.now() - START >= 5 * TICK:
+            if ended == "Z":
+                process.states[101] = "Z"
+                process.still[101] = 9
+            else:
+                process.states.pop(101, None)
+                process.still[101] = 9
+        return False
+
+    profile = record(process, mode="wall", duration=12 * TICK, should_stop=ends)
+
+    assert {key.tid: count for key, count in profile.counts.items()} == {PID: 12, 101: 6}
+
+
 def test_what_is_seen_again_and_again_is_told_more_and_more_seldom_until_the_thread_runs(clock, monkeypatch):
     process = FakeProcess(clock, (PID, "S"))
     process.readings[PID] = reading(PID, {16: CODE, 7: STACK})
