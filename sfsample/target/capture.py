@@ -80,7 +80,7 @@ class Capturer:
             tracer.rehearse(tid)
             copy.rehearse(tid)
         sp: int | None = None
-        whole = True
+        whole, mended = True, False
         stopped_ns = 0
         after: bytes | None = None
         collecting = gc.isenabled()
@@ -99,6 +99,7 @@ class Capturer:
                 if sp is not None:
                     whole = copy.fill(tid, sp, stopped_ns + self.most_ns)
                     after = counters(tid)
+                    mended = tracer.mend(tid)
         finally:
             stop_ns = tracer.release()
             self._reopen_gate()
@@ -115,7 +116,7 @@ class Capturer:
         self.balances.learn(tid, before.balance, had=runs_of(after) == runs_of(before.counters))
         registers = tracer.dwarf_registers()
         copy.learn_extent(tid, sp)
-        eintr = tracer.eintr(tid, registers)
+        eintr = not mended and tracer.eintr(tid, registers)
         snapshot = ThreadSnapshot(
             tid, registers, copy.memory(), copy.bounded, stop_ns, eintr, tracer.arch,
             scheduled=Scheduled(before.counters, after, stopped_ns, tracer.slept(registers), before.lost),

@@ -96,9 +96,8 @@ def _capture(proc: ProcFs, tracer: Tracer, copy: StackCopy, tid: int) -> ThreadS
         return Missed(gone=True, why=OTHER_PROCESS)
     copy.learn_extent(tid, sp)
     registers = tracer.dwarf_registers()
-    return ThreadSnapshot(
-        tid, registers, copy.memory(), copy.bounded, 0, tracer.eintr(tid, registers), tracer.arch
-    )
+    eintr = not tracer.mend(tid) and tracer.eintr(tid, registers)
+    return ThreadSnapshot(tid, registers, copy.memory(), copy.bounded, 0, eintr, tracer.arch)
 
 
 def _settle(tracers: dict[int, Tracer]) -> None:

@@ -15,6 +15,6 @@ if _LIBC not in sys.modules:
     sys.modules[_LIBC] = _module
 
 from ptrace import PtraceError  # noqa: E402
-from ptrace.binding.func import PTRACE_DETACH, ptrace  # noqa: E402
+from ptrace.binding.func import PTRACE_DETACH, PTRACE_POKEUSER, ptrace  # noqa: E402
 
-__all__ = ["PTRACE_DETACH", "PtraceError", "ptrace"]
+__all__ = ["PTRACE_DETACH", "PTRACE_POKEUSER", "PtraceError", "ptrace"]

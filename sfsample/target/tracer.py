@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 from sfsample.arch import Arch
 from sfsample.model import Registers, ThreadSnapshot
+from sfsample.target.mending import mend
 from sfsample.target.ptrace_call import PTRACE_DETACH, PtraceError, ptrace
 from sfsample.target.registers import NT_ARM_PAC_MASK, decode, layout_of, pac_free
 from sfsample.target.vm import Iovec, read_memory
@@ -230,6 +231,10 @@ class Tracer:
             registers |= decode(one, raw, self._arch)
             raw = raw[one.size :]
         return registers
+
+    def mend(self, tid: int) -> bool:
+        """Have a call of a stopped thread begin again, if the stop makes it fail; its registers were read."""
+        return mend(tid, self._arch, self._words)
 
     def eintr(self, tid: int, registers: Registers) -> bool:
         """Whether the stop that gave these registers makes a system call of the target fail with EINTR.

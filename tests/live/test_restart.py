@@ -29,6 +29,10 @@ FAIL = {
     "epoll_wait", "epoll_pwait", "epoll_pwait2", "semop", "semtimedop", "rt_sigtimedwait", "io_getevents",
     "io_uring_enter", "recvfrom_timeout", "read_socket_timeout",
 } & CALLS.keys()  # fmt: skip
+# of them, those that begin again (target/mending.py)
+MENDED = {
+    "epoll_wait", "epoll_pwait", "epoll_pwait2", "semop", "semtimedop", "rt_sigtimedwait", "io_getevents",
+} & (CALLS.keys() if ARCH is AMD64 else set())  # fmt: skip
 # restarted as well, but not listed: a socket can have a time limit, an open can wait for a driver; and
 # python-ptrace has no name for the last one
 UNLISTED = {"recvfrom", "accept", "open_fifo", "futex_waitv"}
@@ -74,7 +78,7 @@ def test_which_system_calls_notice_a_stop():
         returned = {line.split()[1] for line in target.reader.available()}
         target.assert_unharmed()
 
-    assert returned == FAIL
+    assert returned == FAIL - MENDED
     unharmed = {name for name, restarts in said.items() if restarts}
     assert unharmed == {short(name) for name in CALLS.keys() - FAIL - UNLISTED}
 

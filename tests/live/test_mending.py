@@ -1,0 +1,100 @@
+"""Calls that a stop makes fail begin again; what a signal does to them, it does all the same.
+
+Law: the target says when its call comes back; what happens while it is held is done by `mend` itself, between
+the two calls that nobody else can come between.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+
+import pytest
+
+from sfsample.arch import AMD64
+from sfsample.model import ThreadSnapshot
+from sfsample.target.live import LiveProcess
+from sfsample.target.own_thread import OwnThread
+from sfsample.target.procfs import ProcFs
+from sfsample.target.tracer import Tracer
+from tests.live.targets import ARCH, Target, started, wait_until
+
+pytestmark = [pytest.mark.live, pytest.mark.skipif(ARCH is not AMD64, reason="only there calls begin again")]
+
+SLEEPER = """
+import ctypes, os, select, signal, sys
+signal.signal(signal.SIGUSR1, lambda *_: None)
+signal.signal(signal.SIGUSR2, signal.SIG_IGN)
+libc, fd = ctypes.CDLL(None, use_errno=True), int(sys.argv[1])
+epoll, events = select.epoll(), ctypes.create_string_buffer(1000)
+os.write(fd, b"ready %d\\n" % os.getpid())
+while True:
+    found = libc.epoll_wait(epoll.fileno(), events, 10, -1)
+    os.write(fd, b"%d %d\\n" % (found, ctypes.get_errno()))
+"""
+KILLED = """
+import os, signal, sys
+from sfsample.target.live import LiveProcess
+from sfsample.target.tracer import Tracer
+mend = Tracer.mend
+Tracer.mend = lambda self, tid: mend(self, tid) and os.kill(os.getpid(), signal.SIGKILL)
+LiveProcess(int(sys.argv[1])).capture(int(sys.argv[1]))
+"""
+
+
+def capture(target: Target, monkeypatch: pytest.MonkeyPatch, held: Callable[[], object]) -> ThreadSnapshot:
+    """Stop the thread in its call, and do something while it is held, when its call is to begin again."""
+    mend = Tracer.mend
+
+    def mend_and_more(self: Tracer, tid: int) -> bool:
+        assert mend(self, tid)
+        held()
+        return True
+
+    def work(_stop):
+        live = LiveProcess(target.pid)
+        try:
+            wait_until(lambda: live.proc.asleep(target.pid), "asleep")
+            snapshot = live.capture(target.pid)
+            wait_until(lambda: live.proc.asleep(target.pid), "asleep again")
+            return snapshot
+        finally:
+            live.close()
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Tracer, "mend", mend_and_more)
+        return OwnThread(work, lambda: False).run()
+
+
+@pytest.mark.parametrize(
+    ("number", "returned"),
+    [
+        (None, []),
+        (signal.SIGUSR1, ["-1 4"]),  # a handler runs, and the call is interrupted, as without us
+        (signal.SIGUSR2, []),  # ignored: without us it would not even have been woken
+    ],
+)
+def test_a_call_comes_back_for_the_sake_of_a_handler_only(monkeypatch, number, returned):
+    with started([sys.executable, "-c", SLEEPER, "{fd}"]) as target:
+        target.await_ready()
+        for _ in range(5):
+            snapshot = capture(target, monkeypatch, lambda: number and os.kill(target.pid, number))
+            assert not snapshot.eintr
+            assert target.reader.available() == returned
+        os.kill(target.pid, signal.SIGUSR1)
+        wait_until(lambda: target.reader.available() == ["-1 4"], "a signal still interrupts it")
+        target.assert_unharmed()
+
+
+def test_a_sampler_that_is_killed_then_leaves_it_asleep():
+    with started([sys.executable, "-c", SLEEPER, "{fd}"]) as target:
+        target.await_ready()
+        proc = ProcFs(target.pid)
+        wait_until(lambda: proc.asleep(target.pid), "asleep")
+        done = subprocess.run([sys.executable, "-c", KILLED, str(target.pid)], check=False)
+        assert done.returncode == -signal.SIGKILL
+        wait_until(lambda: proc.asleep(target.pid), "asleep again")
+        proc.close()
+        assert target.reader.available() == []
+        target.assert_unharmed()
