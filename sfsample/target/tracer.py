@@ -287,6 +287,8 @@ class Tracer:
                 self._late.setdefault(self._pid, self._began)
                 self._settle(self._pid)
         if changed and os.WIFSTOPPED(status):
+            if self.registers(tid) is not None:
+                self.mend(tid)
             _detach(tid, 0 if status >> 16 == _EVENT_STOP else os.WSTOPSIG(status))
         elif not changed and not _detach(tid, _signal_of(tid)) and _interrupt(tid):
             return False

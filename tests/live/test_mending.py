@@ -87,6 +87,32 @@ def test_a_call_comes_back_for_the_sake_of_a_handler_only(monkeypatch, number, r
         target.assert_unharmed()
 
 
+def test_a_call_of_a_thread_that_stops_too_late_begins_again(monkeypatch):
+    look = Tracer._look
+    looks: list[int] = []
+
+    def late(self: Tracer, tid: int) -> tuple[int, int]:
+        looks.append(tid)
+        return look(self, tid) if len(looks) > 1 else (0, 0)
+
+    monkeypatch.setattr(Tracer, "_look", late)
+
+    def work(_stop):
+        tracer = Tracer(target.pid, AMD64)
+        assert tracer.stop(target.pid, 0).waiting
+        wait_until(tracer.settle, "let go")
+
+    with started([sys.executable, "-c", SLEEPER, "{fd}"]) as target:
+        target.await_ready()
+        proc = ProcFs(target.pid)
+        wait_until(lambda: proc.asleep(target.pid), "asleep")
+        OwnThread(work, lambda: False).run()
+        wait_until(lambda: proc.asleep(target.pid), "asleep again")
+        proc.close()
+        assert target.reader.available() == []
+        target.assert_unharmed()
+
+
 def test_a_sampler_that_is_killed_then_leaves_it_asleep():
     with started([sys.executable, "-c", SLEEPER, "{fd}"]) as target:
         target.await_ready()
