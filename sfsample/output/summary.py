@@ -83,10 +83,8 @@ def _pauses(stats: Stats) -> Iterator[str]:
         times = [_time(n) for n in (p.percentile(50), p.percentile(99), p.max)]
         yield "pause     p50 {}, p99 {}, max {} ({})".format(*times, _count(p.count, "stop"))
     if stats.eintr_prone_stops:
-        yield (
-            f"EINTR     {_count(stats.eintr_prone_stops, 'stop')} interrupted a system call that the kernel "
-            "does not restart (epoll_wait, semop, sigtimedwait)"
-        )
+        stops = _count(stats.eintr_prone_stops, "stop")
+        yield f"EINTR     {stops} interrupted a system call that does not begin again by itself (signal(7))"
 
 
 def _cost(stats: Stats) -> Iterator[str]:

@@ -2,7 +2,7 @@
 
 Law: a list of what is known to be safe, never of what is known to be harmful: a call that is not here is one
 that a stop may make fail with EINTR.  tests/live/test_restart.py sees each of these come through, and the
-others fail.
+others fail, but for those that mending.py makes begin again.
 
 When a thread is stopped by PTRACE_INTERRUPT, a call that it sleeps in returns to the edge of the kernel.
 With -ERESTARTSYS, -ERESTARTNOHAND, -ERESTARTNOINTR or -ERESTART_RESTARTBLOCK it begins again where it was, as
