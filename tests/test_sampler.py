@@ -777,24 +777,22 @@ def test_that_a_thread_never_has_a_processor_is_not_believed_for_ever():
     assert said == [False] * 8 + [None]
 
 
-def test_when_a_thread_ran_last_is_asked_if_it_wants_a_processor_or_nothing_is_known_of_it():
-    asked: list[int] = []
-    asleep: list[Asleep | None] = [Asleep(232, (), STACK, CODE)]
+def test_what_a_stop_taught_wrongly_is_put_right_when_the_thread_sleeps():
+    """One that had a processor may have lost it, and been given it again, before it stopped."""
     proc = SimpleNamespace(
         pid=PID,
         counters=lambda _: b"100 0 5",
-        asleep=lambda _: asleep[0],
-        last_run=lambda tid: asked.append(tid) or LastRun(b"7.1", 9000, 5),
+        asleep=lambda _: Asleep(232, (), STACK, CODE),
+        last_run=lambda _: LastRun(b"7.1", 9000, 5),
     )
     capturer = Capturer(proc, AMD64, StackCopy(PID, AMD64, lambda _: None, 1024))
-    only = Only(awake=True, ours=b"se.exec_start : 9.9\n")
+    capturer.balances.learn(PID, 1, had=False)
+    assert capturer.balances.has_processor(PID, 1) is False
 
-    taken = [capturer.capture(PID, only=only) for _ in range(3)]
-    assert [(missed.off, missed.runnable) for missed in taken] == [(b"100 0 5", False)] * 3
-    assert asked == [PID]
-    asleep[0] = None
-    assert capturer.capture(PID, only=only).runnable
-    assert asked == [PID] * 2
+    missed = capturer.capture(PID, only=Only(awake=True, ours=b"se.exec_start : 9.9\n"))
+
+    assert (missed.off, missed.runnable) == (b"100 0 5", False)
+    assert capturer.balances.has_processor(PID, 1) is True
 
 
 class LateTracer:

@@ -146,8 +146,6 @@ class Capturer:
         proc, counters = self._proc, self._proc.counters(tid)
         for _ in range(_ASK if only.ours else 0):
             earlier, asleep = counters, proc.asleep(tid) is not None
-            if asleep and self.balances.is_known(tid):
-                return Before(counters, asleep), None  # nothing is to be learned any more
             run, counters = proc.last_run(tid), proc.counters(tid)
             balance = balance_of(earlier, run, counters)
             if balance is not None:

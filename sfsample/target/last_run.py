@@ -47,10 +47,6 @@ class Balances:
         self._without: dict[int, int] = {}  # that of a thread that has no processor
         self._in_a_row: dict[int, int] = {}  # how often we said that it has none
 
-    def is_known(self, tid: int) -> bool:
-        """Whether anything was learned of a thread."""
-        return tid in self._without
-
     def has_processor(self, tid: int, balance: int | None) -> bool | None:
         """Whether a thread with this balance has a processor; None: it remains to be seen."""
         without = self._without.get(tid)
