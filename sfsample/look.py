@@ -4,8 +4,8 @@ Law: a thread that sleeps is read, not stopped, also if it went to sleep just be
 is stopped only when its stack hangs on a register that was not read and the kernel carries on with its system
 call afterwards as if nothing had happened; and once for each place where it sleeps, since what calls preserve
 is remembered and tried first the next time.  Where it may not be stopped, its frame is searched for on the
-stack (`found: scan`, unwind/search.py).  That libraries are what we take them for is checked before and
-after: they can be replaced meanwhile.
+stack (`found: scan`, unwind/search.py).  That libraries are what we take them for is checked after a look,
+as they can be replaced meanwhile, and before it unless they have long stayed where they are.
 """
 
 import time
