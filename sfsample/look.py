@@ -4,8 +4,8 @@ Law: a thread that sleeps is read, not stopped, also if it went to sleep just be
 is stopped only when its stack hangs on a register that was not read and the kernel carries on with its system
 call afterwards as if nothing had happened; and once for each place where it sleeps, since what calls preserve
 is remembered and tried first the next time.  Where it may not be stopped, its frame is searched for on the
-stack (`found: scan`, unwind/search.py).  That libraries are what we take them for is checked after a look,
-as they can be replaced meanwhile, and before it unless they have long stayed where they are.
+stack (`found: scan`, unwind/search.py).  That libraries are what we take them for is checked before and
+after: they can be replaced meanwhile.
 """
 
 import time
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 _LOOKS = 8
 _DOUBTED = 3  # so many times a stack that ends too early is not believed in a process whose libraries change
-_CALM = 100  # looks after which a process is taken for one that does not exchange libraries, until it does
 _REST_S = 0.000_05  # between two questions whether a thread sleeps
 _SELDOM = 100
 _WORTH_WAITING_NS = 1_000_000  # for a thread that sleeps to stop: it will not be stopped there again
@@ -87,7 +86,6 @@ class Looker:
         self._slept: dict[int, Asleep] = {}  # where each thread slept when it was read
         self._modules: dict[int, Module | None] = {}
         self._generation = -1
-        self._settled = 0  # looks during which no library was replaced
 
     def look(
         self,
@@ -124,7 +122,6 @@ class Looker:
             # where libraries come and go, what cuts a stack short may be one that was not there for a moment
             cut_short = stack.stop_reason is not StopReason.OUTERMOST and target.index.has_changed
             settled = self._is_settled(tid, stack, modules, checked)
-            self._settled += settled
             if settled and not (cut_short and attempt < _DOUBTED):
                 kernel = self._kernel(tid, reading) or (() if stack.frames else _KERNEL_WORKER)
                 return Look(snapshot, stack, generation, modules, tuple(stops), reading, kernel, again)
@@ -245,13 +242,7 @@ class Looker:
         return self._unwinder.doubts
 
     def _check_libraries(self, tid: int) -> frozenset[Module]:
-        """Return the modules, of those that a stack may show, that are in their places now.
-
-        In a process whose libraries have stayed where they are, to look afterwards is enough: whoever puts
-        others in their places and takes them back while we look, has been seen to do so before.
-        """
-        if self._settled > _CALM and not self._target.index.has_changed:
-            return frozenset()
+        """Return the modules, of those that a stack may show, that are in their places now."""
         expected = self._expected.get(tid, frozenset()) | self._target.index.changing
         for _ in range(_LOOKS):
             if not self._target.replaced(tid, expected):

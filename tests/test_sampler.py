@@ -1012,35 +1012,6 @@ def test_an_id_of_a_thread_that_has_ended_can_be_given_away(clock):
     assert max(ended) > START + 0.75
 
 
-# -- libraries
-
-
-class Checked(FakeProcess):
-    """Has a library until the 130th look, if it is to lose one; notes when libraries are checked."""
-
-    def __init__(self, clock: FakeClock, *, loses: bool) -> None:
-        self.loses = loses
-        self.checks: list[int] = []
-        super().__init__(clock)
-
-    def _maps(self):
-        there = self.loses and len(self.captured) < 130
-        library = Mapping(2 * CODE, 2 * CODE + 4096, True, True, 0x1000, "08:01", 9, "/lib/a.so", False)
-        return (*super()._maps(), *[library][:there])
-
-    def replaced(self, _tid, _modules):
-        self.checks.append(len(self.captured))
-        return False
-
-
-@pytest.mark.parametrize(("loses", "then"), [(False, 1), (True, 2)])
-def test_libraries_are_checked_before_a_look_until_they_have_long_stayed(clock, loses, then):
-    process = Checked(clock, loses=loses)
-    record(process, duration=20.0)
-
-    assert [process.checks.count(at) for at in (50, 125, 150)] == [2, 1, then]
-
-
 # -- descendants
 
 
