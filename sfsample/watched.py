@@ -224,13 +224,13 @@ class Watched:
                 thread.still = counters
                 self._tally.skip(thread)
             else:
-                self._capture(thread, woken)
+                self._capture(thread, woken, counters)
 
-    def _capture(self, thread: Thread, woken: Woken) -> None:
+    def _capture(self, thread: Thread, woken: Woken, counters: bytes) -> None:
         is_leader = thread.tid == self._target.pid
         stat = self._leader if is_leader else self._target.proc.thread_stat(thread.tid)
         if stat is None or stat.state in "ZX":
-            thread.gone, thread.still = True, self._target.proc.counters(thread.tid)
+            thread.gone, thread.still = True, counters  # those of now may be another's, who was given its id
             return
         thread.name, thread.starttime = stat.name, stat.starttime
         look = self._look(thread, stat.state, woken)

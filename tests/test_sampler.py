@@ -1012,6 +1012,34 @@ def test_an_id_of_a_thread_that_has_ended_can_be_given_away(clock):
     assert max(ended) > START + 0.75
 
 
+def test_an_id_may_be_given_away_when_its_end_has_just_been_seen(clock):
+    process = FakeProcess(clock, (PID, "R"), (101, "S"))
+    process.still[101] = 7
+    process.readings[101] = reading(101, {16: CODE, 7: STACK})
+
+    def thread_stat(tid):
+        if tid == 101 and process.still[101] == 8:
+            process.still[101] = 9  # the next one has it, and sleeps
+            process.readings[101] = process.readings[101]._replace(
+                snapshot=process.readings[101].snapshot._replace(scheduled=Scheduled(b"0 0 9", b"0 0 9"))
+            )
+            return Stat("old", "Z", 0, 5)
+        return Stat(
+            "new" if process.still[101] == 9 else "old", process.states[tid], 0, 5 + process.still[101]
+        )
+
+    def ends():
+        if clock.now() - START >= 4 * TICK and process.still[101] == 7:
+            process.still[101] = 8
+        return False
+
+    process.proc.thread_stat = thread_stat
+    profile = record(process, mode="wall", duration=12 * TICK, should_stop=ends)
+
+    counts = {profile.threads[key.thread]: n for key, n in profile.counts.items() if key.tid == 101}
+    assert counts == {"old": 5, "new": 6}
+
+
 # -- descendants
 
 
