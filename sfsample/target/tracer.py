@@ -286,12 +286,13 @@ class Tracer:
             if tid != self._pid:
                 self._late.setdefault(self._pid, self._began)
                 self._settle(self._pid)
-        if changed and os.WIFSTOPPED(status):
+        if not changed or os.WIFSTOPPED(status):  # or its status was lost, or it has stopped since
             if self.registers(tid) is not None:
                 self.mend(tid)
-            _detach(tid, 0 if status >> 16 == _EVENT_STOP else os.WSTOPSIG(status))
-        elif not changed and not _detach(tid, _signal_of(tid)) and _interrupt(tid):
-            return False
+            number = 0 if status >> 16 == _EVENT_STOP else os.WSTOPSIG(status)
+            let_go = _detach(tid, number if changed else _signal_of(tid))
+            if not changed and not let_go and _interrupt(tid):
+                return False
         self._late.pop(tid, None)
         _TRACED.discard(tid)
         return True

@@ -18,7 +18,7 @@ from sfsample.target.live import LiveProcess
 from sfsample.target.own_thread import OwnThread
 from sfsample.target.procfs import ProcFs
 from sfsample.target.tracer import Tracer
-from tests.live.targets import ARCH, Target, started, wait_until
+from tests.live.targets import ARCH, Target, started, states, wait_until
 
 pytestmark = [pytest.mark.live, pytest.mark.skipif(ARCH is not AMD64, reason="only there calls begin again")]
 
@@ -87,20 +87,24 @@ def test_a_call_comes_back_for_the_sake_of_a_handler_only(monkeypatch, number, r
         target.assert_unharmed()
 
 
-def test_a_call_of_a_thread_that_stops_too_late_begins_again(monkeypatch):
+@pytest.mark.parametrize("seen", [True, False], ids=["status seen", "stops after the question"])
+def test_a_call_of_a_thread_that_stops_too_late_begins_again(monkeypatch, seen):
     look = Tracer._look
     looks: list[int] = []
 
     def late(self: Tracer, tid: int) -> tuple[int, int]:
         looks.append(tid)
-        return look(self, tid) if len(looks) > 1 else (0, 0)
+        if len(looks) == 1:
+            return 0, 0
+        wait_until(lambda: states(tid) == {"t"}, "it has stopped")
+        return look(self, tid) if seen else (0, 0)
 
     monkeypatch.setattr(Tracer, "_look", late)
 
     def work(_stop):
         tracer = Tracer(target.pid, AMD64)
         assert tracer.stop(target.pid, 0).waiting
-        wait_until(tracer.settle, "let go")
+        assert tracer.settle()
 
     with started([sys.executable, "-c", SLEEPER, "{fd}"]) as target:
         target.await_ready()
