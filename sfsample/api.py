@@ -45,6 +45,7 @@ def record(
     subprocesses: bool = False,
     debug_dirs: Sequence[str] = (),
     tell: Callable[[str], None] = lambda _: None,
+    perf_events: bool = False,
 ) -> Profile:
     """Sample one process or several.
 
@@ -57,7 +58,8 @@ def record(
     `max_pause` seconds: hold a thread no longer, nor wait so long for it to stop, `max_overhead` (0.01: one
     percent): leave out ticks to stay below this share of the time, `subprocesses`: their descendants too,
     those born meanwhile included, `debug_dirs`: where to look for separate debug files first, which may have
-    the only unwind tables, `tell`: called when ticks were missed, at most once a second.
+    the only unwind tables, `tell`: called when ticks were missed, at most once a second,
+    `perf_events`: let the kernel's timers take the samples (mode "cpu", no descendants).
 
     A child of yours must not be asked for its end by `Popen.poll`, `wait` or waitpid(2) meanwhile: they also
     answer that we have stopped it, and Popen takes that for its death.  Use waitid(2) with WEXITED and
@@ -67,7 +69,7 @@ def record(
     ValueError for an argument that makes no sense.
     """
     wanted = [pids] if isinstance(pids, int) else list(dict.fromkeys(pids))
-    limits = stop, max_pause, max_overhead
+    limits = stop, max_pause, max_overhead, perf_events
     options = Options(rate, duration, mode, steppers, max_frames, timeline, bad_stacks, kernel, *limits)
     check(options)
     if not wanted:
@@ -76,10 +78,15 @@ def record(
 
     def work(should: Callable[[], bool]) -> Profile:
         targets: list[LiveProcess] = []
-        open_process = partial(LiveProcess, stack_bytes=stack_bytes, shared=Shared(debug_dirs))
+        shared = Shared(debug_dirs)
+        open_process = partial(LiveProcess, stack_bytes=stack_bytes, attach=not perf_events, shared=shared)
         try:
             for pid in wanted:
                 targets.append(open_process(pid))  # noqa: PERF401 - those opened must be closed
+            if perf_events:
+                from sfsample.event_sampler import EventSampler
+
+                return EventSampler(targets, options, stack_bytes, profile).run(should)
             family = Family(wanted, partial(open_process, attach=False)) if subprocesses else None
             return Sampler(targets, options, clock, profile, tell=tell, family=family).run(should)
         finally:

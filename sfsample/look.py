@@ -129,6 +129,14 @@ class Looker:
         why = "libraries were replaced by others while they were looked at"
         return Missed(gone=False, why=why, stops=tuple(stops))
 
+    def walk(self, snapshot: ThreadSnapshot, last: "Located | None" = None) -> Look:
+        """Walk what was captured already; nothing is checked, asked or done again."""
+        stack = self._unwinder.walk(snapshot)
+        generation, modules, again = self._modules_of(stack, last)
+        return Look(
+            snapshot, stack, generation, modules, (), None, () if stack.frames else _KERNEL_WORKER, again
+        )
+
     def breaks(self, tid: int) -> bool:
         """Whether the call in which a thread slept when it was last read fails when it is stopped there."""
         slept = self._slept.get(tid)

@@ -73,6 +73,7 @@ class Capture(StrEnum):
     STOPPED = "stopped"
     READ = "read"
     REUSED = "reused"
+    EVENT = "event"  # by the kernel, in a timer interrupt
     CORE = "core"  # from a core file
     FAILED = "failed"
 

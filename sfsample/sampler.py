@@ -67,6 +67,7 @@ class Options(NamedTuple):
     stop: bool = True  # False: never stop a thread; those that run are not captured
     max_pause: float = MAX_PAUSE_S  # seconds; wait no longer for a thread to stop, and hold it no longer
     max_overhead: float | None = None  # 0.01: one percent of the elapsed time
+    perf_events: bool = False  # let the kernel's timers take the samples (cpu mode)
 
 
 def check(options: Options) -> None:
@@ -81,6 +82,8 @@ def check(options: Options) -> None:
         raise ValueError(f"max_frames must be at least 1, not {options.max_frames}")
     if not options.max_pause > 0:
         raise ValueError(f"max_pause must be positive, not {options.max_pause}")
+    if options.perf_events and options.mode != "cpu":
+        raise ValueError("perf_events record what runs: mode must be cpu")
     if options.max_overhead is not None and not options.max_overhead > 0:
         raise ValueError(f"max_overhead must be positive, not {options.max_overhead}")
 

@@ -121,7 +121,7 @@ class Stats:
             "ticks": self.ticks,
             "late_ticks": self.late_ticks,
             "samples": self.samples,
-            "captures": {str(kind): self.captures[kind] for kind in Capture if kind is not Capture.CORE},
+            "captures": {"stopped": 0, "read": 0, "reused": 0, "failed": 0, **_plain(self.captures)},
             "stop_ns": self.pauses.as_json(),
             "stacks": {"outermost": 0, "max_frames": 0, **_plain(self.stacks)},
             "frames": {"context": 0, "sframe": 0, "eh_frame": 0, **_plain(self.frames)},

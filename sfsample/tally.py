@@ -8,11 +8,12 @@ after a second, then more and more seldom, and when it runs again.  The only pla
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from sfsample.look import Look
+from sfsample.look import Look, Looker
 from sfsample.model import Capture, StopReason, ThreadSnapshot
 from sfsample.profile import Located, Location, Places, Profile, ThreadKey, kernel_places, locate
 from sfsample.roster import PUT_OFF_NS, Thread
 from sfsample.scheduled import ran_ns, waited_ns
+from sfsample.target.live import LiveProcess
 
 _LONGEST_PUT_OFF_NS = 8 * PUT_OFF_NS
 
@@ -129,8 +130,20 @@ class Tally:
         self.skip(thread)
         self._profile.stats.off_processor += 1
 
-    def finish(self) -> None:
-        """Drop what is kept for a process of which there are no samples."""
+    def finish(self, target: LiveProcess, looker: Looker) -> None:
+        """Tell what is known of modules, and what could not be had.
+
+        What is kept for a process of which there are no samples is dropped.
+        """
+        stats = self._profile.stats
+        for module in target.index.modules:
+            _ = module.image.sections  # if they are damaged, the names will be missing: say so
+            entry = (module.path, bool(module.sframe))
+            if entry not in stats.module_paths:
+                stats.module_paths.append(entry)
+        for text in (*target.opener.problems, *target.index.problems, *looker.problems):
+            stats.note(text)
+        stats.problems += looker.doubts
         if not self._added:
             self._profile.forget_process(self._pid)
 

@@ -320,13 +320,4 @@ class Watched:
             self._tally.charge(thread, counters)
         self._measure()
         self._tally.charge_process(self._cpu_ns)
-        stats, target = self._profile.stats, self._target
-        for module in target.index.modules:
-            _ = module.image.sections  # if they are damaged, the names will be missing: say so
-            entry = (module.path, bool(module.sframe))
-            if entry not in stats.module_paths:
-                stats.module_paths.append(entry)
-        for text in (*target.opener.problems, *target.index.problems, *self._looker.problems):
-            stats.note(text)
-        stats.problems += self._looker.doubts
-        self._tally.finish()
+        self._tally.finish(self._target, self._looker)

@@ -137,6 +137,8 @@ def test_the_names_of_steppers_are_those_that_there_are() -> None:
         (["-p", "1", "--interval", "10ms", "-r", "10"], "not allowed with"),
         (["-p", "1", "-q", "-v"], "not allowed with"),
         (["-p", "1", "--all"], "--all goes with -n"),
+        (["-p", "1", "--perf-events", "--mode", "wall"], "--perf-events goes with --mode cpu"),
+        (["-p", "1", "--perf-events", "-s"], "--perf-events goes without -s"),
         (["-n", ""], "not a name"),
         (["-n", "  "], "not a name"),
         (["-p"], "expected one argument"),

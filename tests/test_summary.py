@@ -41,7 +41,7 @@ def test_the_first_line_says_what_was_missed():
     ("cpu_s", "spared", "said"),
     [
         (0.07, 0, "0.7 % of one processor"),
-        (0.65, 0, "6.5 % of one processor (--max-overhead limits it)"),
+        (0.65, 0, "6.5 % of one processor (--perf-events costs less, --max-overhead limits it)"),
         (0.65, 9, "6.5 % of one processor"),  # it has: the first look at many threads may be more than that
         (0.0001, 0, "< 0.1 % of one processor"),
     ],
@@ -51,6 +51,22 @@ def test_what_the_sampler_took_for_itself(cpu_s, spared, said):
     made.sampler_cpu_s, made.spared_ticks = cpu_s, spared
 
     assert line(made, "cost") == f"cost      {said}"
+
+
+def test_perf_events_are_proposed_only_where_they_can_be_had():
+    made = stats(outermost=5)
+    made.sampler_cpu_s = 0.65
+    assert line(made, "cost", mode="wall") == "cost      6.5 % of one processor (--max-overhead limits it)"
+    made.captures[Capture.EVENT] = 5
+    assert line(made, "cost") == "cost      6.5 % of one processor (--max-overhead limits it)"
+    assert line(made, "pause") == "pause     none: copied by the kernel in timer interrupts"
+
+
+def test_of_what_no_interrupt_copies_it_is_said_who_does():
+    made = stats(outermost=5, stack_copy_ended=5)
+    assert "50 % stack_copy_ended (--stack-bytes allows more)" in line(made, "stacks")
+    made.captures[Capture.EVENT] = 10
+    assert "50 % stack_copy_ended (without --perf-events they are whole)" in line(made, "stacks")
 
 
 def test_nothing_is_said_of_a_cost_that_is_not_known():

@@ -109,8 +109,17 @@ def _check(arguments: argparse.Namespace) -> None:
         raise UsageError("--exe goes with --core: it is the program that the core file is of")
     if arguments.command == "dump" and arguments.sysroot is not None and arguments.core is None:
         raise UsageError("--sysroot goes with --core: a live process's files lie where it sees them")
+    if getattr(arguments, "perf_events", False):
+        _check_events(arguments)
     if arguments.command == "watch":
         _check_schedule(arguments.every, arguments.slice)
+
+
+def _check_events(arguments: argparse.Namespace) -> None:
+    if arguments.mode == "wall":
+        raise UsageError("--perf-events goes with --mode cpu: its timers stand still while a thread sleeps")
+    if arguments.subprocesses:
+        raise UsageError("--perf-events goes without -s: name the processes with -p")
 
 
 def _check_names(arguments: argparse.Namespace) -> None:

@@ -146,6 +146,7 @@ def sample(
         max_overhead=arguments.max_overhead,
         subprocesses=arguments.subprocesses,
         debug_dirs=tuple(arguments.debug_dir or ()),
+        perf_events=arguments.perf_events,
         tell=lambda text: say(f"sfsample: {text}") if _is_watched(arguments) else None,
     )
 

@@ -86,6 +86,7 @@ class _Session:
                 self._pids,
                 rate=self._rate,
                 mode=arguments.mode,
+                perf_events=arguments.perf_events,
                 max_frames=arguments.max_frames,
                 kernel=arguments.kernel,
                 stack_bytes=arguments.stack_bytes,

@@ -14,6 +14,12 @@ _ALLOWS_MORE = {
     StopReason.MAX_FRAMES: " (--max-frames allows more)",
     StopReason.STACK_COPY_ENDED: " (--stack-bytes allows more)",
 }
+# of what no interrupt copies: more than 60 KiB, pages that were never touched, another stack than that of sp
+_EVENTS_ALLOW = {
+    StopReason.MAX_FRAMES: _ALLOWS_MORE[StopReason.MAX_FRAMES],
+    StopReason.STACK_COPY_ENDED: " (without --perf-events they are whole)",
+    StopReason.BAD_MEMORY: " (without --perf-events they may be whole)",
+}
 
 
 def summary_lines(
@@ -36,7 +42,7 @@ def summary_lines(
     if stats.captures[Capture.FAILED]:
         yield f"failed    {_count(stats.captures[Capture.FAILED], 'capture')}"
     yield from _pauses(stats)
-    yield from _cost(stats)
+    yield from _cost(stats, mode)
     yield from _stacks(stats)
     yield from _modules(stats, verbose=verbose)
     yield from unnamed_lines(unnamed, verbose=verbose)
@@ -82,25 +88,30 @@ def _pauses(stats: Stats) -> Iterator[str]:
     if p.count:
         times = [_time(n) for n in (p.percentile(50), p.percentile(99), p.max)]
         yield "pause     p50 {}, p99 {}, max {} ({})".format(*times, _count(p.count, "stop"))
+    if stats.captures[Capture.EVENT]:
+        yield "pause     none: copied by the kernel in timer interrupts"
     if stats.eintr_prone_stops:
         stops = _count(stats.eintr_prone_stops, "stop")
         yield f"EINTR     {stops} interrupted a system call that does not begin again by itself (signal(7))"
 
 
-def _cost(stats: Stats) -> Iterator[str]:
+def _cost(stats: Stats, mode: str) -> Iterator[str]:
     """Yield what the sampler took for itself, which on a machine without a processor to spare others lack."""
     if not stats.sampler_cpu_s or not stats.duration_s:
         return
     share = stats.sampler_cpu_s / stats.duration_s
     used = _percent(round(stats.sampler_cpu_s * 1e9), round(stats.duration_s * 1e9))
+    other = mode == "cpu" and not stats.captures[Capture.EVENT] and not stats.subprocesses.watched
+    less = "--perf-events costs less, " if other else ""
     limits = share >= _COSTLY and not stats.spared_ticks
-    yield f"cost      {used} of one processor{' (--max-overhead limits it)' if limits else ''}"
+    yield f"cost      {used} of one processor{f' ({less}--max-overhead limits it)' if limits else ''}"
 
 
 def _stacks(stats: Stats) -> Iterator[str]:
     if not stats.samples:
         return
-    others = [f"{_percent(n, stats.samples)} {reason}{_ALLOWS_MORE.get(reason, '')}"
+    allows_more = _ALLOWS_MORE if not stats.captures[Capture.EVENT] else _EVENTS_ALLOW
+    others = [f"{_percent(n, stats.samples)} {reason}{allows_more.get(reason, '')}"
               for reason, n in stats.stacks.most_common() if reason is not StopReason.OUTERMOST]  # fmt: skip
     complete = f"{_percent(stats.stacks[StopReason.OUTERMOST], stats.samples)} reached the outermost frame"
     yield "stacks    " + ", ".join([complete, *others])

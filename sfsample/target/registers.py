@@ -5,7 +5,8 @@ only.  Raw sets, because python-ptrace's structures are missing one machine (s39
 machine they run on.
 
 Source: Linux include/uapi/linux/elf.h (note types); x86 `struct user_regs_struct` (asm/user_64.h);
-arm64 `struct user_pt_regs` (uapi/asm/ptrace.h); s390 `s390_regs` and `s390_fp_regs` (uapi/asm/ptrace.h).
+arm64 `struct user_pt_regs` (uapi/asm/ptrace.h); s390 `s390_regs` and `s390_fp_regs` (uapi/asm/ptrace.h);
+of perf events arch/*/include/uapi/asm/perf_regs.h.
 """
 
 from struct import unpack_from
@@ -78,3 +79,20 @@ def pac_free(arch: Arch, raw: bytes | bytearray | memoryview) -> Arch:
     order = "<" if arch.byteorder == "little" else ">"
     mask: int = unpack_from(f"{order}2Q", raw)[1]
     return arch._replace(ra_mask=~mask & (1 << 64) - 1) if mask else arch
+
+
+# -- as perf events hand them out: asked for by a mask, in the order of its bits
+
+_S390X_EVENT_FPRS = tuple(16 + S390X_FPRS.index(n) for n in range(16))
+_EVENTS = {  # by e_machine: (bit, DWARF number)
+    # ax bx cx dx si di bp sp ip; the flags and segments are left out; r8..r15
+    62: (*enumerate((0, 3, 2, 1, 4, 5, 6, 7, 16)), *((8 + n, n) for n in range(8, 16))),
+    183: tuple((n, n) for n in range(33)),
+    22: (*((n, n) for n in range(16)), *((16 + n, f) for n, f in enumerate(_S390X_EVENT_FPRS)), (33, 65)),
+}
+
+
+def event_registers(arch: Arch) -> tuple[tuple[int, ...], int]:
+    """Return the DWARF numbers of the registers in a sample, and the mask that asks for them."""
+    pairs = sorted(_EVENTS[arch.machine])
+    return tuple(number for _, number in pairs), sum(1 << bit for bit, _ in pairs)

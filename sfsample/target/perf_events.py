@@ -1,0 +1,222 @@
+"""Samples that the kernel takes itself: registers and stack of a running thread, in its timer interrupt.
+
+Law: nothing is stopped and nobody is asked; between two looks at the rings nothing of ours runs.  A thread's
+timer counts its CPU time only, threads that are born later inherit it, and each sample stands for the CPU
+time of one period.  What the kernel has lost is told.  One ring per processor for all threads, because an
+event that is inherited cannot have one of its own.
+
+Source: perf_event_open(2); Linux include/uapi/linux/perf_event.h, kernel/events/core.c (perf_mmap,
+perf_event_set_output, perf_swevent_start_hrtimer).
+"""
+
+import ctypes
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from errno import EACCES, ENODEV, EPERM, ESRCH
+from fcntl import ioctl
+from mmap import MAP_SHARED, PAGESIZE, PROT_READ, PROT_WRITE, mmap
+from operator import attrgetter
+from select import POLLIN, poll
+from struct import Struct
+
+from sfsample.arch import Arch
+from sfsample.errors import MORE_FILES, NO_FILES, NotPermitted, TargetError, UnsupportedTarget
+from sfsample.target.perf_records import HEADER, SAMPLE_TYPE, Parser, Record
+
+_SYSCALLS = {"x86_64": 298, "aarch64": 241, "s390x": 331}
+_SOFTWARE, _TASK_CLOCK, _MONOTONIC = 1, 1, 1
+_BITS = {
+    "disabled": 0, "inherit": 1, "exclude_hv": 6, "exclude_idle": 7, "mmap": 8, "comm": 9, "watermark": 14,
+    "sample_id_all": 18, "exclude_guest": 20, "mmap2": 23, "comm_exec": 24, "use_clockid": 25,
+    "inherit_thread": 35,
+}  # fmt: skip
+# they are bit-fields of a word, which begin at its other end on a big-endian machine
+_FLAGS = sum(1 << (bit if sys.byteorder == "little" else 63 - bit) for bit in _BITS.values())
+_ENABLE, _DISABLE, _SET_OUTPUT = 0x2400, 0x2401, 0x2405
+_FD_CLOEXEC = 1 << 3
+_HEAD, _TAIL = 1024, 1032  # in the first page of a ring: what the kernel has written, what we have read
+_WORD = Struct("=Q")
+_U32, _U64 = ctypes.c_uint32, ctypes.c_uint64
+_libc = ctypes.CDLL(None, use_errno=True)
+_at = attrgetter("at_ns")
+_RINGS_BYTES, _SMALLEST = 32 << 20, 128 << 10  # of all processors; of one
+_RECORDS = 128  # that a ring holds, if it may
+LARGEST_STACK = 60 << 10  # a record's size has 16 bits
+
+
+class _Attributes(ctypes.Structure):
+    """`struct perf_event_attr`, as of PERF_ATTR_SIZE_VER5."""
+
+    _fields_ = (
+        ("type", _U32), ("size", _U32), ("config", _U64), ("sample_period", _U64), ("sample_type", _U64),
+        ("read_format", _U64), ("flags", _U64), ("wakeup_watermark", _U32), ("bp_type", _U32),
+        ("config1", _U64), ("config2", _U64), ("branch_sample_type", _U64), ("sample_regs_user", _U64),
+        ("sample_stack_user", _U32), ("clockid", ctypes.c_int32), ("sample_regs_intr", _U64),
+        ("aux_watermark", _U32), ("sample_max_stack", ctypes.c_uint16), ("reserved", ctypes.c_uint16),
+    )  # fmt: skip
+
+
+class PerfEvents:
+    """Timers of threads, and the rings that they write to; whatever they create has timers, too.
+
+    `begin`, then `read` now and then, then `close`.  Raises OSError where the kernel refuses; a thread that
+    has ended is left out.
+    """
+
+    def __init__(self, tids: Iterable[int], arch: Arch, period_ns: int, stack_bytes: int) -> None:
+        self._parser = Parser(arch)
+        self.stack_bytes = min(stack_bytes, LARGEST_STACK) & -8
+        self._rings: dict[int, _Ring] = {}  # by processor
+        self._events: list[int] = []
+        self._poll = poll()
+        processors = _processors()
+        share = min(_RINGS_BYTES // len(processors), _RECORDS * self.stack_bytes)
+        self._ring_bytes = max(_SMALLEST, 1 << (share.bit_length() - 1))
+        self._attributes = _Attributes(
+            type=_SOFTWARE, size=ctypes.sizeof(_Attributes), config=_TASK_CLOCK, sample_period=period_ns,
+            sample_type=SAMPLE_TYPE, flags=_FLAGS, wakeup_watermark=self._ring_bytes // 2,
+            sample_regs_user=self._parser.mask, sample_stack_user=self.stack_bytes, clockid=_MONOTONIC,
+        )  # fmt: skip
+        try:
+            for tid in tids:
+                self._add(tid, processors)
+        except BaseException:
+            self.close()
+            raise
+
+    def _add(self, tid: int, processors: Iterable[int]) -> None:
+        for processor in processors:
+            try:
+                event = _open(self._attributes, tid, processor)
+            except OSError as failure:
+                if failure.errno == ESRCH:
+                    return
+                if failure.errno == ENODEV:
+                    continue  # the processor was taken away
+                raise
+            self._events.append(event)
+            if processor in self._rings:
+                ioctl(event, _SET_OUTPUT, self._rings[processor].event)
+            else:
+                self._rings[processor] = _ring(event, self._ring_bytes)
+                self._poll.register(event, POLLIN)
+
+    def begin(self) -> None:
+        """Start the timers."""
+        for event in self._events:
+            ioctl(event, _ENABLE, 0)
+
+    def pause(self) -> None:
+        """Stop them; `begin` starts them again."""
+        for event in self._events:
+            ioctl(event, _DISABLE, 0)
+
+    def wait(self, seconds: float) -> bool:
+        """Sleep until a ring is half full, but not longer; return whether one is."""
+        return any(events & POLLIN for _, events in self._poll.poll(seconds * 1000))
+
+    def read(self) -> list[Record]:
+        """Return what was written since the last time, in order of time."""
+        parse = self._parser.parse
+        records = (parse(data) for ring in self._rings.values() for data in ring.take())
+        return sorted(filter(None, records), key=_at)
+
+    def close(self) -> None:
+        """Take the timers away."""
+        for ring in self._rings.values():
+            ring.close()
+        for event in self._events:
+            os.close(event)
+        self._rings.clear()
+        self._events.clear()
+
+
+class _Ring:
+    """What one processor writes: `size` bytes, a power of two, behind a page of the kernel's notes."""
+
+    def __init__(self, event: int, size: int) -> None:
+        self.event = event
+        self._memory = mmap(event, PAGESIZE + size, MAP_SHARED, PROT_READ | PROT_WRITE)
+        self._size = size
+
+    def take(self) -> Iterator[bytes]:
+        """Yield the records that were not read yet, each whole; its place is then given back."""
+        memory, size = self._memory, self._size
+        (head,), (tail,) = _WORD.unpack_from(memory, _HEAD), _WORD.unpack_from(memory, _TAIL)
+        while tail < head:
+            at = tail % size
+            _, _, length = HEADER.unpack_from(memory, PAGESIZE + at)  # never divided: all are of 8 bytes
+            data = memory[PAGESIZE + at : PAGESIZE + min(at + length, size)]
+            if len(data) < length:
+                data += memory[PAGESIZE : PAGESIZE + length - len(data)]
+            tail += length
+            yield data
+            _WORD.pack_into(memory, _TAIL, tail)
+
+    def close(self) -> None:
+        """Give the memory back."""
+        self._memory.close()
+
+
+def _ring(event: int, size: int) -> _Ring:
+    """Return a ring that large, or as large as who is not root may have it."""
+    while True:
+        try:
+            return _Ring(event, size)
+        except PermissionError:
+            if size <= _SMALLEST:
+                raise
+            size //= 2
+
+
+def open_events(
+    pids: Iterable[int], tids: Iterable[int], arch: Arch, period_ns: int, stack_bytes: int
+) -> PerfEvents:
+    """Set timers; a refusal is raised as what can be done about it."""
+    try:
+        return PerfEvents(tids, arch, period_ns, stack_bytes)
+    except OSError as failure:
+        raise _refusal(failure, next(iter(pids))) from None
+
+
+def _refusal(failure: OSError, pid: int) -> TargetError:
+    if failure.errno in (EACCES, EPERM):
+        return NotPermitted(
+            pid, f"not permitted to set timers (perf_event_open(2)): {pid}",
+            f"kernel.perf_event_paranoid is {_paranoid()}; it takes 1 or less, CAP_PERFMON, or root",
+            "a container's seccomp filter may refuse it, too; without --perf-events it is not needed",
+        )  # fmt: skip
+    if failure.errno in NO_FILES:
+        return UnsupportedTarget(
+            pid, "too many files: each thread has a timer on each processor", MORE_FILES,
+            "or record without --perf-events",
+        )  # fmt: skip
+    return UnsupportedTarget(
+        pid, f"cannot set timers (perf_event_open(2)): {failure.strerror}",
+        "this takes Linux 5.13, with perf events; record without --perf-events",
+    )  # fmt: skip
+
+
+def _paranoid() -> str:
+    try:
+        with open("/proc/sys/kernel/perf_event_paranoid", encoding="ascii") as file:
+            return file.read().strip()
+    except OSError:
+        return "not there: this kernel has no perf events"
+
+
+def _open(attributes: _Attributes, tid: int, processor: int) -> int:
+    number = _SYSCALLS[os.uname().machine]
+    event: int = _libc.syscall(number, ctypes.byref(attributes), tid, processor, -1, _FD_CLOEXEC)
+    if event < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+    return event
+
+
+def _processors() -> list[int]:
+    """Return the processors that are online."""
+    with open("/sys/devices/system/cpu/online", encoding="ascii") as file:
+        ranges = [part.partition("-") for part in file.read().strip().split(",")]
+    return [one for low, _, high in ranges for one in range(int(low), int(high or low) + 1)]

@@ -1,0 +1,301 @@
+"""Recordings by the kernel's timers: the same truth as when threads are stopped, and nobody is stopped.
+
+Law: what the target says of itself is compared with every sample; how much, with the CPU time that the kernel
+has charged.  Where the kernel does not let us set timers, the tests say so.
+"""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from math import sqrt
+
+import pytest
+
+import sfsample
+from sfsample.model import Capture, StopReason
+from sfsample.profile import Profile
+from sfsample.target.perf_events import open_events
+from tests.live.chains import Checker
+from tests.live.cli_runner import NOBODY, ended, is_root, sampled
+from tests.live.cli_runner import begun as sfsample_begun
+from tests.live.cli_runner import sfsample as sfsample_command
+from tests.live.recording import fewer
+from tests.live.targets import ARCH, HANG_S, assert_untraced, fixture, python, running, wait_until
+from tests.live.targets import started as begun
+from tests.live.test_breakers import compile_c, needs_gcc, started
+from tests.live.test_chains import PLAIN, chains_of
+from tests.live.test_changing_modules import TWIN, TWINS
+from tests.live.test_cpu_truth import SOURCE, seen, shares, truth
+
+
+def _refused() -> str:
+    try:
+        open_events([os.getpid()], [os.getpid()], ARCH, 10**7, 1024).close()
+    except sfsample.TargetError as refusal:
+        return f"{refusal}: {refusal.help[0]}"
+    return ""
+
+
+pytestmark = [pytest.mark.live, pytest.mark.skipif(bool(_refused()), reason=_refused())]
+
+SAMPLES = fewer(100)
+# The interrupt copies from sp on, and no further than to a page that nobody has touched yet.
+ELSEWHERE = ("signal", "nested-signal")  # handlers on a stack of their own
+UNTOUCHED = ("bigframe",)
+CUT_SHORT = (StopReason.BAD_MEMORY, StopReason.STACK_COPY_ENDED)
+
+
+def by_events(pid, samples=SAMPLES, until=lambda _profile: True, rate=500, **options):
+    """Record until there are so many samples; nothing may be lost or stopped."""
+    profile = Profile(rate)
+    stats = profile.stats
+    sfsample.record(
+        pid, 4 * HANG_S, rate=rate, perf_events=True, profile=profile,
+        should_stop=lambda: stats.samples >= samples and until(profile), **options,
+    )  # fmt: skip
+    assert stats.samples >= samples, f"{stats.samples} samples in {stats.duration_s:.1f} s"
+    assert stats.captures[Capture.EVENT] == stats.samples
+    assert stats.pauses.count == 0
+    return profile
+
+
+@pytest.mark.parametrize("scenario", [name for name in PLAIN if name not in ELSEWHERE + UNTOUCHED])
+def test_every_stack_is_the_one_that_the_target_has(scenario):
+    program = str(fixture("v3"))
+    with running(program, scenario) as target:
+        profile = by_events(target.pid)
+        Checker(program).check(profile, chains_of(program, scenario, target))
+    assert set(profile.stats.captures) == {Capture.EVENT}
+
+
+@pytest.mark.parametrize("scenario", [name for name in PLAIN if name in ELSEWHERE + UNTOUCHED])
+def test_what_the_interrupt_cannot_copy_is_missing_and_said_to_be(scenario):
+    program = str(fixture("v3"))
+    with running(program, scenario) as target:
+        profile = by_events(target.pid)
+        checker, [[chain]] = Checker(program), chains_of(program, scenario, target).values()
+    told = [token.name for token in chain]
+    for key in profile.counts:
+        assert key.stop_reason in (StopReason.OUTERMOST, *CUT_SHORT)
+        if key.stop_reason in CUT_SHORT:
+            places = checker.places(key)
+            found = [place.special or place.name for place in places]
+            assert found == told[-len(found) :]
+
+
+def test_threads_have_their_own_stacks_and_names():
+    program = str(fixture("v3"))
+    with running(program, "threads") as target:
+        chains = chains_of(program, "threads", target)
+        workers = set(chains) - {target.pid}
+        everybody = lambda profile: workers <= {key.tid for key in profile.counts}  # noqa: E731
+        profile = by_events(target.pid, until=everybody)
+        Checker(program).check(profile, chains)
+    names = {name for thread, name in profile.threads.items() if thread.tid in workers}
+    assert names == {f"worker-{n}" for n in range(4)}
+
+
+# A thread that lives for 40 ms of its own CPU time, and then the next.
+ONE_BY_ONE = """
+#include <pthread.h>
+#include <stdio.h>
+#include <time.h>
+static volatile long n;
+__attribute__((noinline)) static void in_a_thread(void)
+{
+    struct timespec t;
+    do {
+        for (int i = 0; i < 10000; i++) n++;
+        clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    } while (!t.tv_sec && t.tv_nsec < 40000000);
+}
+static void *work(void *unused) { in_a_thread(); __asm__ volatile(""); return unused; }
+int main(void)
+{
+    puts("ready"); fflush(stdout);
+    for (pthread_t thread;;)
+        if (!pthread_create(&thread, 0, work, 0)) pthread_join(thread, 0);
+}
+"""
+
+
+@needs_gcc
+def test_threads_that_are_born_later_are_sampled_from_their_birth(tmp_path):
+    with started(compile_c(tmp_path, "one", ONE_BY_ONE, "-lpthread")) as process:
+        profile = by_events(process.pid, until=lambda so: len({key.tid for key in so.counts}) > 10)
+        assert_untraced(process.pid)
+    stats = profile.stats
+    inside = sum(count for key, count in profile.counts.items() if _named(profile, "in_a_thread"))
+    assert inside > 0.9 * stats.samples
+    assert stats.cpu_sampled_ns == pytest.approx(stats.cpu_charged_ns, rel=0.1)
+
+
+def _named(profile, name):
+    return name in sfsample.folded(profile)
+
+
+@needs_gcc
+@pytest.mark.parametrize("others", [0, os.cpu_count()])
+def test_shares_are_those_of_the_cpu_time(tmp_path, others):
+    program = compile_c(tmp_path, "parts", SOURCE, "-pthread")
+    with begun([str(program), str(others), "{fd}"]) as beside:
+        beside.await_ready()
+        with begun([str(program), "1", "{fd}", "sleeps"]) as target:
+            target.await_ready()
+            before = truth(target)
+            profile = by_events(target.pid, 200, rate=400)
+            expected = truth(target) - before
+            target.assert_unharmed()
+    counts = seen(profile)
+    number = sum(counts.values())
+    for name, share in shares(expected).items():
+        tolerance = 4 * sqrt(share * (1 - share) / number) + 0.03
+        assert abs(shares(counts).get(name, 0) - share) <= tolerance, (name, counts, expected)
+    stats = profile.stats
+    assert stats.cpu_sampled_ns == pytest.approx(stats.cpu_charged_ns, rel=0.1)
+
+
+@needs_gcc
+def test_a_row_does_not_outlive_its_library(tmp_path):
+    """Between two readings of the rings many have come and gone: what cannot be known is counted as lost."""
+    for name in "ab":
+        compile_c(tmp_path, f"{name}.so", TWIN.replace("NAME", name), "-shared", "-fPIC")
+    with started(compile_c(tmp_path, "twins", TWINS, "-ldl")) as process:
+        profile = by_events(process.pid, until=lambda so: so.stats.captures[Capture.FAILED] > SAMPLES)
+    stacks = [line.rpartition(" ")[0] for line in sfsample.folded(profile).splitlines()]
+    inside = {stack.partition(";main;")[2] for stack in stacks if "_burn" in stack or "_entry" in stack}
+    assert inside <= {"a_entry;a_burn", "b_entry;b_burn", "a_entry", "b_entry"}
+    assert any("other code was mapped" in text for text in profile.stats.problems)
+
+
+EXEC = """
+import os, sys
+def inner():
+    n = 0
+    while n < {turns}: n += 1
+inner()
+os.execv(sys.argv[1], [sys.argv[1], "leaf", sys.argv[2]])
+"""
+
+
+def test_another_program_is_seen_as_what_it_is():
+    program = str(fixture("v3"))
+    words = [sys.executable, "-c", EXEC.format(turns=10_000_000 // (SAMPLES // 10)), program, "{fd}"]
+    with begun(words) as target:
+        inside = lambda profile: any(_base(key) == "target" for key in profile.counts)  # noqa: E731
+        profile = by_events(target.pid, until=inside)
+        checker, [[chain]] = Checker(program), chains_of(program, "leaf", target).values()
+        target.assert_unharmed()
+    assert {_base(key) for key in profile.counts} >= {"target"}
+    for key in profile.counts:
+        if _base(key) == "target":
+            assert checker.disagreement(checker.places(key), chain) is None
+
+
+def _base(key):
+    """The program that a stack begins in."""
+    module = key.locations[-1].module if key.locations else None
+    return module.path.rpartition("/")[2] if module else ""
+
+
+def test_it_ends_with_the_target_and_what_came_last_is_counted():
+    code = "import sys\nprint('ready', flush=True)\nsys.stdin.read(1)\nfor n in range(20_000_000): pass"
+    with python(code) as target:
+        assert target.stdout.readline() == b"ready\n"
+        begin = iter([lambda: (target.stdin.write(b"\n"), target.stdin.flush())])
+        profile = sfsample.record(
+            target.pid, HANG_S, rate=500, perf_events=True,
+            should_stop=lambda: next(begin, lambda: None)() and False,
+        )  # fmt: skip
+    stats = profile.stats
+    assert stats.ended_by == "target"
+    assert stats.samples > 10
+    assert stats.duration_s < HANG_S
+    assert stats.cpu_sampled_ns == pytest.approx(stats.cpu_charged_ns, rel=0.2)
+
+
+@pytest.mark.parametrize("rate", [1, 10_000])
+def test_any_rate(rate):
+    with running(fixture("v3"), "leaf") as target:
+        profile = by_events(target.pid, 2 if rate == 1 else SAMPLES * 10, rate=rate)
+    stats = profile.stats
+    assert stats.cpu_sampled_ns == pytest.approx(stats.samples * 1e9 / rate, rel=0.03)
+
+
+def test_the_limit_of_overhead_is_kept():
+    with running(fixture("v3"), "leaf") as target:
+        profile = by_events(target.pid, rate=2000, max_overhead=0.02, until=lambda so: so.stats.spared_ticks)
+    stats = profile.stats
+    assert stats.sampler_cpu_s < 0.5 * stats.duration_s
+    assert stats.spared_ticks <= stats.ticks
+
+
+def test_a_debugger_in_the_target_is_in_nobodys_way():
+    tracer = """
+import sys
+from sfsample.target.process import check
+from sfsample.target.procfs import ProcFs
+from sfsample.target.tracer import PTRACE_SEIZE, ptrace
+ptrace(PTRACE_SEIZE, int(sys.argv[1]))
+print("tracing", flush=True)
+sys.stdin.read()
+"""
+    program = str(fixture("v3"))
+    with running(program, "leaf") as target, python(tracer, target.pid) as debugger:
+        assert debugger.stdout.readline() == b"tracing\n"
+        profile = by_events(target.pid)
+        Checker(program).check(profile, chains_of(program, "leaf", target))
+        debugger.stdin.close()
+        debugger.wait(HANG_S)
+
+
+def test_the_command_line_says_that_nothing_was_stopped():
+    with running(fixture("v3"), "leaf") as target:
+        done = sampled("-p", target.pid, "--perf-events")
+        target.assert_unharmed()
+    assert done.code == 0
+    assert any(re.match("target;_start;.*;main;", stack) for stack in done.stacks())
+    assert "  pause     none: copied by the kernel in timer interrupts" in done.err
+    assert not any(line.startswith("  failed") for line in done.err)
+
+
+def test_ctrl_c_ends_it_and_what_was_seen_is_written():
+    with running(fixture("v3"), "leaf") as target, sfsample_begun("-p", target.pid, "--perf-events") as child:
+        wait_until(lambda: any("perf_event" in name for name in _files(child.pid)), "timers are set")
+        before = _cpu_ns(target.pid)
+        wait_until(lambda: _cpu_ns(target.pid) > before + 10**9, "it has run")
+        child.send_signal(signal.SIGINT)
+        done = ended(child)
+    assert done.code == 0
+    assert any("main" in stack for stack in done.stacks())
+
+
+def _cpu_ns(pid):
+    return time.clock_gettime_ns(~pid << 3 | 2)
+
+
+def _files(pid):
+    for name in os.listdir(f"/proc/{pid}/fd"):
+        try:
+            yield os.readlink(f"/proc/{pid}/fd/{name}")
+        except OSError:
+            continue
+
+
+@pytest.mark.skipif(not is_root(), reason="only root can become somebody who may not")
+def test_who_may_not_is_told_what_it_takes():
+    with open("/proc/sys/kernel/perf_event_paranoid", encoding="ascii") as file:
+        if int(file.read()) < 2:
+            pytest.skip("here everybody may")
+    with subprocess.Popen([*NOBODY, "sleep", "1000"]) as target:
+        try:
+            first, *more = (
+                sfsample_command("-p", target.pid, "--perf-events", wrapper=NOBODY).refused(4).splitlines()
+            )
+        finally:
+            target.kill()
+    assert first == f"sfsample: not permitted to set timers (perf_event_open(2)): {target.pid}"
+    assert any("perf_event_paranoid" in line for line in more)

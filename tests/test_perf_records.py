@@ -1,0 +1,67 @@
+"""Records of perf events, from bytes that are put together here by the kernel's description of them."""
+
+from struct import pack
+
+import pytest
+
+from sfsample.arch import AARCH64, AMD64, S390X
+from sfsample.target.perf_records import Lost, Mapped, Named, Parser, Sample
+
+_ID = pack("=IIQ", 7, 8, 1_000)  # pid, tid, time
+
+
+def record(kind, body, misc=0):
+    """A record with its header; `body` is a multiple of 8 bytes."""
+    return pack("=IHH", kind, misc, 8 + len(body)) + body
+
+
+def sample(arch, values, stack, copied, abi=2):
+    body = pack("=IIQQQ", 7, 8, 1_000, 10_000, abi)
+    body += pack(f"={len(values)}Q", *values)
+    body += pack("=Q", len(stack)) + stack + (pack("=Q", copied) if stack else b"")
+    return Parser(arch).parse(record(9, body))
+
+
+@pytest.mark.parametrize("arch", [AMD64, AARCH64, S390X], ids=lambda arch: arch.name)
+def test_a_sample_has_the_registers_that_were_asked_for(arch):
+    count = Parser(arch).mask.bit_count()
+    found = sample(arch, range(100, 100 + count), bytes(range(64)), 40)
+    assert isinstance(found, Sample)
+    assert found[:4] == (1_000, 7, 8, 10_000)
+    assert sorted(found.registers.values()) == [*range(100, 100 + count)]
+    assert arch.pc in found.registers
+    assert arch.callee_saved <= found.registers.keys()
+    assert (found.memory.base, found.memory.data) == (found.registers[arch.sp], bytes(range(40)))
+    assert not found.bounded
+    assert sample(arch, range(count), bytes(64), 64).bounded
+
+
+def test_the_order_on_amd64_is_the_kernels():
+    """asm/perf_regs.h: AX BX CX DX SI DI BP SP IP, and R8 to R15 behind flags and segments."""
+    high = [f"r{n}" for n in range(8, 16)]
+    names = ["rax", "rbx", "rcx", "rdx", "rsi", "rdi", "rbp", "rsp", "rip", *high]
+    dwarf = ["rax", "rdx", "rcx", "rbx", "rsi", "rdi", "rbp", "rsp", *high, "rip"]
+    found = sample(AMD64, range(17), b"", 0).registers
+    assert {dwarf[number]: names[value] for number, value in found.items()} == {name: name for name in names}
+    assert Parser(AMD64).mask == 0xFF01FF
+
+
+def test_a_thread_that_has_no_user_space_any_more_has_no_registers():
+    found = sample(AMD64, (), b"", 0, abi=0)
+    assert found.registers == {}
+    assert found.memory.data == b""
+
+
+def test_a_thread_in_32_bit_code_is_not_one_of_ours():
+    assert sample(AMD64, range(17), bytes(8), 8, abi=1).registers == {}
+
+
+def test_other_records():
+    parse = Parser(AMD64).parse
+    mapped = pack("=IIQQ", 7, 7, 0x1000, 0x2000) + bytes(40) + b"/lib/a.so".ljust(16, b"\0")
+    assert parse(record(10, mapped + _ID)) == Mapped(1_000, 7, 0x1000, 0x3000)
+    named = pack("=II", 7, 8) + b"worker".ljust(8, b"\0")
+    assert parse(record(3, named + _ID)) == Named(1_000, 7, 8, "worker", program=False)
+    assert parse(record(3, named + _ID, misc=1 << 13)) == Named(1_000, 7, 8, "worker", program=True)
+    assert parse(record(2, pack("=QQ", 1, 5) + _ID)) == Lost(1_000, 5)
+    assert parse(record(4, bytes(24) + _ID)) is None  # an end
