@@ -46,6 +46,7 @@ class EventSampler:
         self._start_ns = 0
         self._period_ns = round(1e9 / options.rate * (1 + _OFF * (2 * random() - 1)))
         self.profile = profile or Profile(options.rate, timeline=options.timeline)
+        self.profile.stats.by_events = True
         self._evented = {}
         for target in targets:
             unwinder = Unwinder(target.index, steppers=options.steppers, max_frames=options.max_frames)

@@ -19,6 +19,7 @@ from sfsample.target.perf_records import Mapped, Named, Record, Sample
 from sfsample.unwind.unwinder import Unwinder
 
 _REPLACED = "other code was mapped where it was before it could be unwound"
+_MANY = 1000  # threads and names, of those that have ended too
 _LEFT = "it had left user space for good"
 
 
@@ -44,6 +45,8 @@ class Evented:
         """Prepare for what was recorded since the last time; False when the process has ended."""
         proc, index = self.target.proc, self.target.index
         index.expire()
+        if len(self._threads) + len(self._names) > _MANY:
+            self._forget_ended()
         cpu_ns, leader = proc.cpu_ns(), proc.thread_stat(self.target.pid)
         self._cpu_ns = self._cpu_ns if cpu_ns is None else cpu_ns - self._cpu_began_ns
         if leader is not None:
@@ -113,7 +116,7 @@ class Evented:
         self._profile.stats.captures[Capture.FAILED] += count
         self._profile.stats.note("not captured: the ring was full before it was read", count)
 
-    def forget_ended(self) -> None:
+    def _forget_ended(self) -> None:
         """Drop what is kept for threads that have ended."""
         alive = set(self.target.proc.threads())
         self._threads = {tid: thread for tid, thread in self._threads.items() if tid in alive}

@@ -67,6 +67,7 @@ class Stats:
         self.late_ticks = 0  # of them, those not taken because the sampler was late
         self.samples = 0
         self.captures: Counter[Capture] = Counter()
+        self.by_events = False  # the kernel's timers took the samples, of CPU time
         self.pauses = Pauses()
         self.stacks: Counter[StopReason] = Counter()
         self.frames: Counter[str] = Counter()

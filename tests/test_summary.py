@@ -57,15 +57,23 @@ def test_perf_events_are_proposed_only_where_they_can_be_had():
     made = stats(outermost=5)
     made.sampler_cpu_s = 0.65
     assert line(made, "cost", mode="wall") == "cost      6.5 % of one processor (--max-overhead limits it)"
-    made.captures[Capture.EVENT] = 5
+    made.by_events = True
     assert line(made, "cost") == "cost      6.5 % of one processor (--max-overhead limits it)"
     assert line(made, "pause") == "pause     none: copied by the kernel in timer interrupts"
+
+
+def test_that_no_thread_was_worth_a_sample_is_said_and_what_can_be_done():
+    made = Stats(99.0)
+    made.by_events, made.duration_s, made.ticks = True, 10.0, 990
+    _, first, second = lines(made)
+    assert first == "no thread has used 10 ms of CPU time, which is worth a sample;"
+    assert "--rate" in second
 
 
 def test_of_what_no_interrupt_copies_it_is_said_who_does():
     made = stats(outermost=5, stack_copy_ended=5)
     assert "50 % stack_copy_ended (--stack-bytes allows more)" in line(made, "stacks")
-    made.captures[Capture.EVENT] = 10
+    made.by_events = True
     assert "50 % stack_copy_ended (without --perf-events they are whole)" in line(made, "stacks")
 
 

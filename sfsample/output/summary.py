@@ -32,6 +32,11 @@ def summary_lines(
     )
     yield from _losses(stats)
     yield from _subprocesses(stats)
+    if not stats.samples and stats.by_events and not stats.captures[Capture.FAILED]:
+        yield f"no thread has used {_time(round(1e9 / stats.rate_hz))} of CPU time, which is worth a sample;"
+        yield "a higher --rate needs less; threads that live shorter are seen without --perf-events"
+        yield from _problems(stats, verbose=verbose)
+        return
     if not stats.samples and mode == "cpu" and not stats.captures[Capture.FAILED]:
         waiting = "had a processor", "those that wait for one"
         did, others = waiting if stats.off_processor else ("ran", "sleeping threads")
@@ -88,7 +93,7 @@ def _pauses(stats: Stats) -> Iterator[str]:
     if p.count:
         times = [_time(n) for n in (p.percentile(50), p.percentile(99), p.max)]
         yield "pause     p50 {}, p99 {}, max {} ({})".format(*times, _count(p.count, "stop"))
-    if stats.captures[Capture.EVENT]:
+    if stats.by_events:
         yield "pause     none: copied by the kernel in timer interrupts"
     if stats.eintr_prone_stops:
         stops = _count(stats.eintr_prone_stops, "stop")
@@ -101,7 +106,7 @@ def _cost(stats: Stats, mode: str) -> Iterator[str]:
         return
     share = stats.sampler_cpu_s / stats.duration_s
     used = _percent(round(stats.sampler_cpu_s * 1e9), round(stats.duration_s * 1e9))
-    other = mode == "cpu" and not stats.captures[Capture.EVENT] and not stats.subprocesses.watched
+    other = mode == "cpu" and not stats.by_events and not stats.subprocesses.watched
     less = "--perf-events costs less, " if other else ""
     limits = share >= _COSTLY and not stats.spared_ticks
     yield f"cost      {used} of one processor{f' ({less}--max-overhead limits it)' if limits else ''}"
@@ -110,7 +115,7 @@ def _cost(stats: Stats, mode: str) -> Iterator[str]:
 def _stacks(stats: Stats) -> Iterator[str]:
     if not stats.samples:
         return
-    allows_more = _ALLOWS_MORE if not stats.captures[Capture.EVENT] else _EVENTS_ALLOW
+    allows_more = _EVENTS_ALLOW if stats.by_events else _ALLOWS_MORE
     others = [f"{_percent(n, stats.samples)} {reason}{allows_more.get(reason, '')}"
               for reason, n in stats.stacks.most_common() if reason is not StopReason.OUTERMOST]  # fmt: skip
     complete = f"{_percent(stats.stacks[StopReason.OUTERMOST], stats.samples)} reached the outermost frame"

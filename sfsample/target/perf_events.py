@@ -13,7 +13,7 @@ import ctypes
 import os
 import sys
 from collections.abc import Iterable, Iterator
-from errno import EACCES, ENODEV, EPERM, ESRCH
+from errno import EACCES, EPERM, ESRCH
 from fcntl import ioctl
 from mmap import MAP_SHARED, PAGESIZE, PROT_READ, PROT_WRITE, mmap
 from operator import attrgetter
@@ -25,7 +25,8 @@ from sfsample.errors import MORE_FILES, NO_FILES, NotPermitted, TargetError, Uns
 from sfsample.target.perf_records import HEADER, SAMPLE_TYPE, Parser, Record
 
 _SYSCALLS = {"x86_64": 298, "aarch64": 241, "s390x": 331}
-_SOFTWARE, _TASK_CLOCK, _MONOTONIC = 1, 1, 1
+_SOFTWARE, _TASK_CLOCK, _DUMMY, _MONOTONIC = 1, 1, 9, 1
+_OURSELVES = 0  # as a pid
 _BITS = {
     "disabled": 0, "inherit": 1, "exclude_hv": 6, "exclude_idle": 7, "mmap": 8, "comm": 9, "watermark": 14,
     "sample_id_all": 18, "exclude_guest": 20, "mmap2": 23, "comm_exec": 24, "use_clockid": 25,
@@ -79,28 +80,36 @@ class PerfEvents:
             sample_regs_user=self._parser.mask, sample_stack_user=self.stack_bytes, clockid=_MONOTONIC,
         )  # fmt: skip
         try:
+            for processor in processors:
+                self._add_ring(processor)
             for tid in tids:
-                self._add(tid, processors)
+                self._add(tid)
         except BaseException:
             self.close()
             raise
 
-    def _add(self, tid: int, processors: Iterable[int]) -> None:
-        for processor in processors:
+    def _add_ring(self, processor: int) -> None:
+        """Make the ring of a processor, by an event of our own thread: it counts nothing, outlives theirs."""
+        attributes = _Attributes.from_buffer_copy(self._attributes)
+        attributes.config, attributes.sample_period = _DUMMY, 0
+        event = _open(attributes, _OURSELVES, processor)
+        try:
+            self._rings[processor] = _ring(event, self._ring_bytes)
+        except BaseException:
+            os.close(event)
+            raise
+        self._poll.register(event, POLLIN)
+
+    def _add(self, tid: int) -> None:
+        for processor, ring in self._rings.items():
             try:
                 event = _open(self._attributes, tid, processor)
             except OSError as failure:
                 if failure.errno == ESRCH:
                     return
-                if failure.errno == ENODEV:
-                    continue  # the processor was taken away
                 raise
             self._events.append(event)
-            if processor in self._rings:
-                ioctl(event, _SET_OUTPUT, self._rings[processor].event)
-            else:
-                self._rings[processor] = _ring(event, self._ring_bytes)
-                self._poll.register(event, POLLIN)
+            ioctl(event, _SET_OUTPUT, ring.event)
 
     def begin(self) -> None:
         """Start the timers."""
@@ -124,10 +133,10 @@ class PerfEvents:
 
     def close(self) -> None:
         """Take the timers away."""
-        for ring in self._rings.values():
-            ring.close()
         for event in self._events:
             os.close(event)
+        for ring in self._rings.values():
+            ring.close()
         self._rings.clear()
         self._events.clear()
 
@@ -157,6 +166,7 @@ class _Ring:
     def close(self) -> None:
         """Give the memory back."""
         self._memory.close()
+        os.close(self.event)
 
 
 def _ring(event: int, size: int) -> _Ring:

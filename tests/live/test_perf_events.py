@@ -217,6 +217,19 @@ def test_it_ends_with_the_target_and_what_came_last_is_counted():
     assert stats.cpu_sampled_ns == pytest.approx(stats.cpu_charged_ns, rel=0.2)
 
 
+def test_threads_that_have_ended_do_not_keep_us_awake():
+    """Of a file of theirs poll(2) would tell at once that they have."""
+    with subprocess.Popen(["sleep", "1000"]) as child:
+        events = open_events([child.pid], [child.pid], ARCH, 10**7, 1024)
+        events.begin()
+        child.kill()
+    began = time.monotonic()
+    assert not events.wait(0.1)
+    assert time.monotonic() - began >= 0.1
+    assert events.read() == []
+    events.close()
+
+
 @pytest.mark.parametrize("rate", [1, 10_000])
 def test_any_rate(rate):
     with running(fixture("v3"), "leaf") as target:
