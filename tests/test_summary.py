@@ -62,6 +62,21 @@ def test_perf_events_are_proposed_only_where_they_can_be_had():
     assert line(made, "pause") == "pause     none: copied by the kernel in timer interrupts"
 
 
+@pytest.mark.parametrize(
+    ("sampled_ns", "said"),
+    [
+        (9_900_000_000, None),
+        (9_800_000_000, "no sample stands for 2 % of it"),
+        (10_300_000_000, "the samples stand for 3 % more"),
+    ],
+)
+def test_what_the_samples_stand_for_is_compared_with_what_was_charged(sampled_ns, said):
+    made = stats(outermost=5)
+    made.cpu_charged_ns, made.cpu_sampled_ns = 10_000_000_000, sampled_ns
+    found = [text for text in lines(made) if text.startswith("CPU time")]
+    assert found == ([] if said is None else [f"CPU time  10.00 s; {said}"])
+
+
 def test_that_no_thread_was_worth_a_sample_is_said_and_what_can_be_done():
     made = Stats(99.0)
     made.by_events, made.duration_s, made.ticks = True, 10.0, 990

@@ -75,9 +75,12 @@ def _losses(stats: Stats) -> Iterator[str]:
         looks = _count(stats.off_processor, "look")
         yield f"waiting   {looks} at threads that wanted a processor and had none"
     lost_ns = stats.cpu_charged_ns - stats.cpu_sampled_ns
-    if stats.cpu_charged_ns and lost_ns > stats.cpu_charged_ns // 100:
-        lost = _percent(lost_ns, stats.cpu_charged_ns)
-        yield f"CPU time  {stats.cpu_charged_ns / 1e9:.2f} s; no sample stands for {lost} of it"
+    if stats.cpu_charged_ns and abs(lost_ns) > stats.cpu_charged_ns // 100:
+        part = _percent(abs(lost_ns), stats.cpu_charged_ns)
+        differs = (
+            f"no sample stands for {part} of it" if lost_ns > 0 else f"the samples stand for {part} more"
+        )
+        yield f"CPU time  {stats.cpu_charged_ns / 1e9:.2f} s; {differs}"
 
 
 def _subprocesses(stats: Stats) -> Iterator[str]:
