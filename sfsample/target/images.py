@@ -40,6 +40,8 @@ class ImageOpener:
         refused = ""
         for path in self._candidates(mapping):
             try:
+                if path == self._map_file(mapping):
+                    self._check_there(mapping)  # before and after
                 image = self._open(path, mapping)
             except FormatError as damage:
                 refused = str(damage)
@@ -51,6 +53,7 @@ class ImageOpener:
                 return image if path != self._map_file(mapping) else self._if_there(image, mapping)
             refused = "the file there now is not the one that is mapped"
         try:
+            self._check_there(mapping)
             rebuilt = self._if_there(self._rebuild(mapping), mapping)
         except FormatError as damage:
             raise FormatError(damage.section, damage.offset, f"{damage.what}; its file: {refused}") from None
@@ -63,9 +66,12 @@ class ImageOpener:
         return rebuilt
 
     def _if_there(self, image: ElfImage, mapping: Mapping) -> ElfImage:
+        self._check_there(mapping)
+        return image
+
+    def _check_there(self, mapping: Mapping) -> None:
         if mapping not in self._proc.maps():
             raise FormatError("memory map", mapping.start, "another file was mapped there meanwhile")
-        return image
 
     def _open(self, path: str, mapping: Mapping) -> ElfImage:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
