@@ -21,6 +21,7 @@ from sfsample.unwind.unwinder import Unwinder
 
 _DOZE_S = 0.1  # look this often whether to stop
 _FIRST_S, _LATER_S = 0.02, 0.5  # read the rings that often, at first and later
+_PROMPT_S = 0.1  # for who looks on meanwhile
 _OFF = 0.02  # the period is off by at most this part
 _ENOUGH = 20  # samples that tell how much stack is worth copying
 _LEAST_BYTES = 4 << 10
@@ -72,7 +73,7 @@ class EventSampler:
         finally:
             self._events.close()
             stats.duration_s = (time.perf_counter_ns() - self._start_ns) / 1e9
-            stats.ticks = round(stats.duration_s * self._options.rate)
+            stats.ticks = self._ticks()
             for one in self._evented.values():
                 one.finish()
             stats.sampler_cpu_s = time.thread_time() - self._cpu
@@ -82,36 +83,35 @@ class EventSampler:
     def _timers(self) -> PerfEvents:
         """Set the timers of all threads; anew if one was born meanwhile, which may have none."""
         arch = next(iter(self._evented.values())).target.arch
-        tids = self._tids()
-        for _ in range(_TRIES):
+        tids, tries = self._tids(), 0
+        while True:
             events = open_events(self._alive, tids, arch, self._period_ns, self._stack_bytes)
-            events.begin()
-            before, tids = tids, self._tids()
-            if set(tids) <= set(before):
-                break
+            try:
+                events.begin()
+                before, tids, tries = tids, self._tids(), tries + 1
+            except BaseException:
+                events.close()
+                raise
+            if set(tids) <= set(before) or tries > _TRIES:
+                return events
             events.close()
-        else:
-            events = open_events(self._alive, tids, arch, self._period_ns, self._stack_bytes)
-            events.begin()
-        return events
 
     def _tids(self) -> list[int]:
         return [tid for one in self._alive.values() for tid in one.target.proc.threads()]
 
     def _loop(self, should_stop: Callable[[], bool]) -> str:
-        interval, due = _FIRST_S, 0.0
+        interval = due = _FIRST_S  # not at once: what it took to begin may have to be spared first
         while True:
             now, left = self._elapsed(), self._left()
             if left <= 0 or should_stop():
-                self._events.pause()
-                self._count(self._events.read())
+                self._pause()
                 return "duration" if left <= 0 else "signal"
             full = self._events.wait(max(0.0, min(left, _DOZE_S, due - now)))
             if full or self._elapsed() >= due:
                 if not self._read():
                     return "target"
                 self._spare(should_stop)
-                interval = min(2 * interval, _LATER_S)
+                interval = min(2 * interval, _PROMPT_S if self.profile.prompt else _LATER_S)
                 due = self._elapsed() + interval
 
     def _elapsed(self) -> float:
@@ -123,21 +123,55 @@ class EventSampler:
 
     def _read(self) -> bool:
         """Count what has come; False when no target is left."""
-        lives = {pid: one.begin() for pid, one in self._alive.items()}  # before, so that the last is read
-        self._count(self._events.read())
+        lives = self._collect()
+        for pid, one in self._alive.items():
+            if not lives[pid]:
+                one.take((), self._start_ns)
         self._fit()
         self._alive = {pid: one for pid, one in self._alive.items() if lives[pid]}
         return bool(self._alive)
 
-    def _count(self, records: Iterable[Record]) -> None:
+    def _collect(self) -> dict[int, bool]:
+        """Count what has come; what came after a change of modules, once the maps were read again."""
+        lives: dict[int, bool] = {}
+        for _ in range(2):  # more often, and a process that never stops changing would take all our time
+            lives = self._begin()  # before, so that the last is read
+            until_ns = time.perf_counter_ns()  # of later ones, some may not be there yet
+            self._count(self._events.read(), until_ns)
+            if not any(one.waits for one in self._alive.values()):
+                break
+        self.profile.stats.ticks = self._ticks()
+        return lives
+
+    def _ticks(self) -> int:
+        """Return how often 1/rate has passed, with the one at the beginning, as it counts elsewhere."""
+        return max(1, round(self._elapsed() * self._options.rate))
+
+    def _begin(self) -> dict[int, bool]:
+        return {pid: one.begin() for pid, one in self._alive.items()}
+
+    def _pause(self) -> None:
+        """Stop the timers, and count what is left: from now on no change of modules is told."""
+        self._collect()
+        self._begin()
+        self._events.pause()
+        self._count(self._events.read())
+
+    def _count(self, records: Iterable[Record], until_ns: int | None = None) -> None:
         by_pid: dict[int, list[Record]] = {pid: [] for pid in self._alive}
         for record in records:
             if isinstance(record, Lost):
                 next(iter(self._evented.values())).lost(record.records)
+                for records_of_one in by_pid.values():
+                    records_of_one.append(record)  # a change of modules may have been lost
             elif record.pid in by_pid:
                 by_pid[record.pid].append(record)
         for pid, one in self._alive.items():
-            one.take(by_pid[pid], self._start_ns)
+            one.take(by_pid[pid], self._start_ns, until_ns)
+
+    def _untold(self) -> None:
+        for one in self._alive.values():
+            one.untold()
 
     def _fit(self) -> None:
         """Have as much copied as is twice enough; all that can be, for good, if that was not."""
@@ -148,22 +182,25 @@ class EventSampler:
         if wanted > self._stack_bytes or not self._fits:
             wanted = self._most_bytes if self._fits else wanted
             self._fits = True
-            self._events.pause()
-            self._count(self._events.read())
+            self._pause()
             self._events.close()
             self._stack_bytes = wanted
             self._events = self._timers()
+            self._untold()
+
+    def _any_lives(self) -> bool:
+        return not all(one.target.proc.has_ended() for one in self._alive.values())
 
     def _spare(self, should_stop: Callable[[], bool]) -> None:
         """Have the timers stand still for as long as it takes to stay below the limit of overhead."""
         limit, began = self._options.max_overhead, self._elapsed()
-        until = (
-            began if limit is None else min((time.thread_time() - self._cpu) / limit, began + self._left())
-        )
+        spent = time.thread_time() - self._cpu
+        until = began if limit is None else min(spent / limit, began + self._left())
         if until - began < _DOZE_S:
             return
-        self._events.pause()
-        while self._elapsed() < until and not should_stop():
+        self._pause()
+        while self._elapsed() < until and not should_stop() and self._any_lives():
             time.sleep(_DOZE_S)
         self._events.begin()
+        self._untold()
         self.profile.stats.spared_ticks += round((self._elapsed() - began) * self._options.rate)

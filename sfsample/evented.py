@@ -1,12 +1,15 @@
 """One target while the kernel's timers record it: from copies to what is counted.
 
-Law: what was copied is unwound later, by the modules of then.  Every mapping of code is told in order of
-time: before it the modules are those that were known, and a stack through code that something else was
-mapped over afterwards is not believed, as its rows may be the other's.  What one sample stands for is the
-period of its timer, exactly: CPU time of its thread.
+Law: what was copied is unwound later, by the modules of when the maps were last read.  Every mapping of code
+is told in order of time: what comes after one that was made since waits until the maps have been read again,
+and a stack through code that was mapped between the copy and the reading, whichever came first, is not
+believed.  The maps are read before the rings, so that whatever they may show is in the rings.  What one
+sample stands for is the period of its timer, exactly: CPU time of its thread.
 """
 
-from collections.abc import Iterable, Sequence
+import time
+from bisect import bisect_left
+from collections.abc import Sequence
 
 from sfsample.look import Looker
 from sfsample.model import Capture, Stack, StopReason, ThreadSnapshot
@@ -15,11 +18,11 @@ from sfsample.replay.store import BadStacks
 from sfsample.roster import Thread
 from sfsample.tally import BEGINNING, Tally
 from sfsample.target.live import LiveProcess
-from sfsample.target.perf_records import Mapped, Named, Record, Sample
+from sfsample.target.perf_records import Lost, Mapped, Named, Record, Sample
 from sfsample.unwind.unwinder import Unwinder
 
 _REPLACED = "other code was mapped where it was before it could be unwound"
-_MANY = 1000  # threads and names, of those that have ended too
+_MANY = 256  # threads, before it is asked which of them have ended
 _LEFT = "it had left user space for good"
 
 
@@ -38,35 +41,64 @@ class Evented:
         self._names: dict[int, str] = {}  # as told by the kernel, for threads that end before we look
         self._cpu_began_ns = target.proc.cpu_ns() or 0
         self._cpu_ns = 0
+        self._maps_ns = 0  # when the maps were last read
+        self._stale = True  # they are to be read again
+        self._waiting: list[Record] = []  # until that is done
+        self._readable = True  # the maps could be read, when they last had to be
+        self._many = _MANY
+        self._lives: set[int] | None = None  # threads; None: not asked
         self.stack_used = 0  # bytes of the copies that a walk has needed, at most; all, if it needed more
         profile.homes[target.pid] = target.home
 
     def begin(self) -> bool:
         """Prepare for what was recorded since the last time; False when the process has ended."""
-        proc, index = self.target.proc, self.target.index
-        index.expire()
-        if len(self._threads) + len(self._names) > _MANY:
-            self._forget_ended()
+        proc = self.target.proc
+        if self._stale:
+            self._read_maps()
+        self._lives = set(self.target.tids(force=True) or ()) if len(self._known) > self._many else None
         cpu_ns, leader = proc.cpu_ns(), proc.thread_stat(self.target.pid)
         self._cpu_ns = self._cpu_ns if cpu_ns is None else cpu_ns - self._cpu_began_ns
         if leader is not None:
             self._profile.processes[self.target.pid] = leader.name
         return leader is not None and not (leader.state in "ZX" and proc.has_ended())
 
-    def take(self, records: Sequence[Record], start_ns: int) -> None:
-        """Count samples, in order of time."""
-        mapped = [record for record in records if isinstance(record, Mapped)]
+    def _read_maps(self) -> None:
+        index, now = self.target.index, time.perf_counter_ns()
+        index.expire()
+        self._readable = index.refresh()
+        if self._readable:
+            self._maps_ns, self._stale = now, False
+
+    def untold(self) -> None:
+        """Note that changes of modules were not recorded for a while, until now."""
+        self._stale = True
+
+    @property
+    def waits(self) -> bool:
+        """Whether there are samples that want the maps to be read first."""
+        return self._stale and bool(self._waiting)
+
+    def take(self, records: Sequence[Record], start_ns: int, until_ns: int | None = None) -> None:
+        """Count samples, in order of time, those after `until_ns` the next time; None: that is the last."""
+        records, self._waiting = [*self._waiting, *records], []
+        mapped = {(one.start, one.end): one.at_ns for one in records if isinstance(one, Mapped)}
         fresh: set[int] = set()
-        for record in records:
+        for position, record in enumerate(records):
+            changed = _changes_modules(record) and record.at_ns > self._maps_ns
+            self._stale |= changed
+            if until_ns is not None and ((changed and self._readable) or record.at_ns > until_ns):
+                self._waiting = records[position:]
+                break
             if isinstance(record, Sample):
-                later = [one for one in mapped if one.at_ns > record.at_ns]
-                self._sample(record, later, start_ns, fresh)
+                since = min(record.at_ns, self._maps_ns)
+                self._sample(record, [where for where, at in mapped.items() if at > since], start_ns, fresh)
             elif isinstance(record, Named):
                 self._names[record.tid] = record.name
-            if isinstance(record, Mapped) or (isinstance(record, Named) and record.program):
-                self.target.index.refresh()
+        self._forget_ended()
 
-    def _sample(self, sample: Sample, mapped: Iterable[Mapped], start_ns: int, fresh: set[int]) -> None:
+    def _sample(
+        self, sample: Sample, mapped: Sequence[tuple[int, int]], start_ns: int, fresh: set[int]
+    ) -> None:
         tally = self._tally
         tally.at_ns = max(0, sample.at_ns - start_ns)
         thread = self._thread(sample.tid, fresh)
@@ -76,9 +108,11 @@ class Evented:
         snapshot = ThreadSnapshot(sample.tid, sample.registers, sample.memory, sample.bounded, 0, eintr=False,
                                   arch=self.target.arch, capture=Capture.EVENT)  # fmt: skip
         look = self._looker.walk(snapshot, thread.last)
-        if any(one.start <= frame.lookup_pc < one.end for one in mapped for frame in look.stack.frames):
+        if _goes_through(look.stack, mapped):
             tally.failed(thread, _REPLACED)
             return
+        # code that was moved is not told (mremap), and a file may not have been there for a moment
+        self._stale |= look.stack.stop_reason is not StopReason.OUTERMOST or None in look.modules
         self._note_use(sample, look.stack)
         if self._bad_stacks is not None:
             self._bad_stacks.keep(thread.name, snapshot, look.stack, self.target.index)
@@ -116,13 +150,34 @@ class Evented:
         self._profile.stats.captures[Capture.FAILED] += count
         self._profile.stats.note("not captured: the ring was full before it was read", count)
 
+    @property
+    def _known(self) -> set[int]:
+        return self._threads.keys() | self._names.keys()
+
     def _forget_ended(self) -> None:
-        """Drop what is kept for threads that have ended."""
-        alive = set(self.target.proc.threads())
-        self._threads = {tid: thread for tid, thread in self._threads.items() if tid in alive}
-        self._names = {tid: name for tid, name in self._names.items() if tid in alive}
+        """Drop what is kept for threads that have ended, if it was asked which these are."""
+        if self._lives is None:
+            return
+        for tid in self._known - self._lives:
+            self._threads.pop(tid, None)
+            self._names.pop(tid, None)
+        self._many = max(_MANY, 2 * len(self._lives))
+        self._lives = None
 
     def finish(self) -> None:
         """Tell what is known only at the end."""
         self._tally.charge_process(self._cpu_ns)
         self._tally.finish(self.target, self._looker)
+
+
+def _changes_modules(record: Record) -> bool:
+    """Return whether code has been mapped, as far as is known."""
+    return isinstance(record, (Mapped, Lost)) or (isinstance(record, Named) and record.program)
+
+
+def _goes_through(stack: Stack, mapped: Sequence[tuple[int, int]]) -> bool:
+    """Return whether a stack has code in one of these ranges, or may have: its end was taken for no code."""
+    if stack.stop_reason is StopReason.BAD_PC and mapped:
+        return True
+    places = sorted(frame.lookup_pc for frame in stack.frames)
+    return any(bisect_left(places, start) < bisect_left(places, end) for start, end in mapped)

@@ -5,6 +5,7 @@ from struct import pack
 import pytest
 
 from sfsample.arch import AARCH64, AMD64, S390X
+from sfsample.target.perf_events import PerfEvents
 from sfsample.target.perf_records import Lost, Mapped, Named, Parser, Sample
 
 _ID = pack("=IIQ", 7, 8, 1_000)  # pid, tid, time
@@ -54,6 +55,34 @@ def test_a_thread_that_has_no_user_space_any_more_has_no_registers():
 
 def test_a_thread_in_32_bit_code_is_not_one_of_ours():
     assert sample(AMD64, range(17), bytes(8), 8, abi=1).registers == {}
+
+
+class _Filling:
+    """A ring; while it is read, more is written, there and elsewhere."""
+
+    def __init__(self, records, others=()):
+        self.records, self.others = records, others
+
+    def head(self):
+        return len(self.records)
+
+    def take(self, head):
+        for ring in (self, *self.others):
+            ring.records.append(pack("=IHHQQIIQ", 2, 0, 40, 1, 1, 7, 8, 99))
+        yield from self.records[:head]
+        del self.records[:head]
+
+    def close(self):
+        pass
+
+
+def test_what_is_written_while_rings_are_read_is_for_the_next_time():
+    """Otherwise the second would tell what came after something that the first has not told yet."""
+    first, second = pack("=IHHQQIIQ", 2, 0, 40, 1, 1, 7, 8, 1), pack("=IHHQQIIQ", 2, 0, 40, 1, 1, 7, 8, 2)
+    events = PerfEvents((), AMD64, 10**7, 4096)
+    other = _Filling([second])
+    events._rings = {0: _Filling([first], [other]), 1: other}
+    assert [record.at_ns for record in events.read()] == [1, 2]
 
 
 def test_other_records():

@@ -53,6 +53,15 @@ def test_what_the_sampler_took_for_itself(cpu_s, spared, said):
     assert line(made, "cost") == f"cost      {said}"
 
 
+def test_where_no_timer_has_run_out_no_tick_is_told_of():
+    made = stats()
+    made.by_events, made.rate_hz = True, 50.0
+    assert lines(made)[1:] == [
+        "no thread used the 20 ms of CPU time that a sample stands for;",
+        "sleeping threads are recorded with: --mode wall, without --perf-events",
+    ]
+
+
 def test_perf_events_are_proposed_only_where_they_can_be_had():
     made = stats(outermost=5)
     made.sampler_cpu_s = 0.65
@@ -77,12 +86,12 @@ def test_what_the_samples_stand_for_is_compared_with_what_was_charged(sampled_ns
     assert found == ([] if said is None else [f"CPU time  10.00 s; {said}"])
 
 
-def test_that_no_thread_was_worth_a_sample_is_said_and_what_can_be_done():
+def test_of_threads_that_lived_too_shortly_it_is_said_who_sees_them():
     made = Stats(99.0)
-    made.by_events, made.duration_s, made.ticks = True, 10.0, 990
-    _, first, second = lines(made)
-    assert first == "no thread has used 10 ms of CPU time, which is worth a sample;"
-    assert "--rate" in second
+    made.by_events, made.duration_s, made.ticks, made.cpu_charged_ns = True, 10.0, 990, 10**9
+    _, lost, _, hint = lines(made)
+    assert lost == "CPU time  1.00 s; no sample stands for 100 % of it"
+    assert hint == "a higher --rate needs less; threads that live shorter are seen without --perf-events"
 
 
 def test_of_what_no_interrupt_copies_it_is_said_who_does():

@@ -69,16 +69,19 @@ class ModuleIndex:
             self.refresh(force=True)
         self._fresh = False
 
-    def refresh(self, *, force: bool = False) -> None:
-        """Read the maps; keep the modules whose mappings are still there.  `force`: a new generation."""
+    def refresh(self, *, force: bool = False) -> bool:
+        """Read the maps; keep the modules whose mappings are still there.  `force`: a new generation.
+
+        Return False when there are none: the process has ended, and what was known of it stays true.
+        """
         self._fresh = True
         mappings = self._read_maps()
         if not mappings:
-            return  # the process has ended: what was known of it stays true
+            return False
         self._mappings = mappings
         executable = tuple(m for m in self._mappings if m.executable)
         if executable == self._executable and not force:
-            return
+            return True
         self._note_changes({*self._executable}, {*executable})
         self._executable = executable
         self._starts = [m.start for m in executable]
@@ -87,6 +90,7 @@ class ModuleIndex:
         self._let_go()
         self._generated.forget()
         self.generation += 1
+        return True
 
     def _note_changes(self, before: set[Mapping], now: set[Mapping]) -> None:
         if any(mapping.is_file for mapping in before - now):

@@ -32,16 +32,8 @@ def summary_lines(
     )
     yield from _losses(stats)
     yield from _subprocesses(stats)
-    if not stats.samples and stats.by_events and not stats.captures[Capture.FAILED]:
-        yield f"no thread has used {_time(round(1e9 / stats.rate_hz))} of CPU time, which is worth a sample;"
-        yield "a higher --rate needs less; threads that live shorter are seen without --perf-events"
-        yield from _problems(stats, verbose=verbose)
-        return
     if not stats.samples and mode == "cpu" and not stats.captures[Capture.FAILED]:
-        waiting = "had a processor", "those that wait for one"
-        did, others = waiting if stats.off_processor else ("ran", "sleeping threads")
-        yield f"no thread {did} at any of the {stats.taken_ticks} ticks taken;"
-        yield f"{others} are recorded with: --mode wall"
+        yield from _nobody(stats)
         yield from _problems(stats, verbose=verbose)
         return
     if stats.captures[Capture.FAILED]:
@@ -60,6 +52,22 @@ def unnamed_lines(unnamed: Sequence[str], *, verbose: bool = False) -> Iterator[
     yield from (f"unnamed   {text}" for text in shown)
     if len(unnamed) > len(shown):
         yield f"          and {len(unnamed) - len(shown)} more (-v shows all)"
+
+
+def _nobody(stats: Stats) -> Iterator[str]:
+    """Yield why there are no samples, and what would give some."""
+    if stats.by_events:
+        period_ns = round(1e9 / stats.rate_hz)
+        yield f"no thread used the {_time(period_ns)} of CPU time that a sample stands for;"
+        if stats.cpu_charged_ns > period_ns:
+            yield "a higher --rate needs less; threads that live shorter are seen without --perf-events"
+        else:
+            yield "sleeping threads are recorded with: --mode wall, without --perf-events"
+        return
+    waiting = "had a processor", "those that wait for one"
+    did, others = waiting if stats.off_processor else ("ran", "sleeping threads")
+    yield f"no thread {did} at any of the {stats.taken_ticks} ticks taken;"
+    yield f"{others} are recorded with: --mode wall"
 
 
 def _achieved(stats: Stats) -> str:

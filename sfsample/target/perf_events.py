@@ -3,17 +3,20 @@
 Law: nothing is stopped and nobody is asked; between two looks at the rings nothing of ours runs.  A thread's
 timer counts its CPU time only, threads that are born later inherit it, and each sample stands for the CPU
 time of one period.  What the kernel has lost is told.  One ring per processor for all threads, because an
-event that is inherited cannot have one of its own.
+event that is inherited cannot have one of its own.  Of two threads that have inherited the same timers, or
+of such a one and its parent, the kernel exchanges the timers instead of stopping and starting them; what had
+passed of the period then ends with the thread that ends first.  So each thread that we set timers on has an
+event that is not inherited, too, and keeps them.
 
 Source: perf_event_open(2); Linux include/uapi/linux/perf_event.h, kernel/events/core.c (perf_mmap,
-perf_event_set_output, perf_swevent_start_hrtimer).
+perf_event_set_output, perf_swevent_start_hrtimer, context_equiv).
 """
 
 import ctypes
 import os
 import sys
 from collections.abc import Iterable, Iterator
-from errno import EACCES, EPERM, ESRCH
+from errno import EACCES, ENODEV, EPERM, ESRCH
 from fcntl import ioctl
 from mmap import MAP_SHARED, PAGESIZE, PROT_READ, PROT_WRITE, mmap
 from operator import attrgetter
@@ -24,7 +27,7 @@ from sfsample.arch import Arch
 from sfsample.errors import MORE_FILES, NO_FILES, NotPermitted, TargetError, UnsupportedTarget
 from sfsample.target.perf_records import HEADER, SAMPLE_TYPE, Parser, Record
 
-_SYSCALLS = {"x86_64": 298, "aarch64": 241, "s390x": 331}
+_SYSCALLS = {62: 298, 183: 241, 22: 331}  # by e_machine; uname(2) says what personality(2) made of it
 _SOFTWARE, _TASK_CLOCK, _DUMMY, _MONOTONIC = 1, 1, 9, 1
 _OURSELVES = 0  # as a pid
 _BITS = {
@@ -33,9 +36,10 @@ _BITS = {
     "inherit_thread": 35,
 }  # fmt: skip
 # they are bit-fields of a word, which begin at its other end on a big-endian machine
-_FLAGS = sum(1 << (bit if sys.byteorder == "little" else 63 - bit) for bit in _BITS.values())
+_FLAGS = {name: 1 << (bit if sys.byteorder == "little" else 63 - bit) for name, bit in _BITS.items()}
 _ENABLE, _DISABLE, _SET_OUTPUT = 0x2400, 0x2401, 0x2405
 _FD_CLOEXEC = 1 << 3
+_ANY = -1  # processor
 _HEAD, _TAIL = 1024, 1032  # in the first page of a ring: what the kernel has written, what we have read
 _WORD = Struct("=Q")
 _U32, _U64 = ctypes.c_uint32, ctypes.c_uint64
@@ -67,6 +71,7 @@ class PerfEvents:
 
     def __init__(self, tids: Iterable[int], arch: Arch, period_ns: int, stack_bytes: int) -> None:
         self._parser = Parser(arch)
+        self._syscall = _SYSCALLS[arch.machine]
         self.stack_bytes = min(stack_bytes, LARGEST_STACK) & -8
         self._rings: dict[int, _Ring] = {}  # by processor
         self._events: list[int] = []
@@ -76,9 +81,13 @@ class PerfEvents:
         self._ring_bytes = max(_SMALLEST, 1 << (share.bit_length() - 1))
         self._attributes = _Attributes(
             type=_SOFTWARE, size=ctypes.sizeof(_Attributes), config=_TASK_CLOCK, sample_period=period_ns,
-            sample_type=SAMPLE_TYPE, flags=_FLAGS, wakeup_watermark=self._ring_bytes // 2,
+            sample_type=SAMPLE_TYPE, flags=sum(_FLAGS.values()), wakeup_watermark=self._ring_bytes // 2,
             sample_regs_user=self._parser.mask, sample_stack_user=self.stack_bytes, clockid=_MONOTONIC,
         )  # fmt: skip
+        self._keeper = _Attributes(
+            type=_SOFTWARE, size=ctypes.sizeof(_Attributes), config=_DUMMY, flags=_FLAGS["exclude_hv"]
+        )  # fmt: skip
+        self._keepers: list[int] = []
         try:
             for processor in processors:
                 self._add_ring(processor)
@@ -92,7 +101,12 @@ class PerfEvents:
         """Make the ring of a processor, by an event of our own thread: it counts nothing, outlives theirs."""
         attributes = _Attributes.from_buffer_copy(self._attributes)
         attributes.config, attributes.sample_period = _DUMMY, 0
-        event = _open(attributes, _OURSELVES, processor)
+        try:
+            event = self._open(attributes, _OURSELVES, processor)
+        except OSError as failure:
+            if failure.errno == ENODEV:
+                return  # the processor was taken away
+            raise
         try:
             self._rings[processor] = _ring(event, self._ring_bytes)
         except BaseException:
@@ -101,15 +115,22 @@ class PerfEvents:
         self._poll.register(event, POLLIN)
 
     def _add(self, tid: int) -> None:
-        for processor, ring in self._rings.items():
-            try:
-                event = _open(self._attributes, tid, processor)
-            except OSError as failure:
-                if failure.errno == ESRCH:
-                    return
+        try:
+            self._keepers.append(self._open(self._keeper, tid, _ANY))
+            for processor, ring in self._rings.items():
+                event = self._open(self._attributes, tid, processor)
+                self._events.append(event)
+                ioctl(event, _SET_OUTPUT, ring.event)
+        except OSError as failure:
+            if failure.errno != ESRCH:
                 raise
-            self._events.append(event)
-            ioctl(event, _SET_OUTPUT, ring.event)
+
+    def _open(self, attributes: _Attributes, tid: int, processor: int) -> int:
+        event: int = _libc.syscall(self._syscall, ctypes.byref(attributes), tid, processor, -1, _FD_CLOEXEC)
+        if event < 0:
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number))
+        return event
 
     def begin(self) -> None:
         """Start the timers."""
@@ -128,15 +149,18 @@ class PerfEvents:
     def read(self) -> list[Record]:
         """Return what was written since the last time, in order of time."""
         parse = self._parser.parse
-        records = (parse(data) for ring in self._rings.values() for data in ring.take())
+        # up to where, first: what is written while one is read may be later than what another has by then
+        heads = [(ring, ring.head()) for ring in self._rings.values()]
+        records = (parse(data) for ring, head in heads for data in ring.take(head))
         return sorted(filter(None, records), key=_at)
 
     def close(self) -> None:
         """Take the timers away."""
-        for event in self._events:
+        for event in (*self._events, *self._keepers):
             os.close(event)
         for ring in self._rings.values():
             ring.close()
+        self._keepers.clear()
         self._rings.clear()
         self._events.clear()
 
@@ -149,10 +173,14 @@ class _Ring:
         self._memory = mmap(event, PAGESIZE + size, MAP_SHARED, PROT_READ | PROT_WRITE)
         self._size = size
 
-    def take(self) -> Iterator[bytes]:
-        """Yield the records that were not read yet, each whole; its place is then given back."""
+    def head(self) -> int:
+        """Return up to where it is written."""
+        return int(_WORD.unpack_from(self._memory, _HEAD)[0])
+
+    def take(self, head: int) -> Iterator[bytes]:
+        """Yield the records up to `head` that were not read yet, each whole; its place is then given back."""
         memory, size = self._memory, self._size
-        (head,), (tail,) = _WORD.unpack_from(memory, _HEAD), _WORD.unpack_from(memory, _TAIL)
+        (tail,) = _WORD.unpack_from(memory, _TAIL)
         while tail < head:
             at = tail % size
             _, _, length = HEADER.unpack_from(memory, PAGESIZE + at)  # never divided: all are of 8 bytes
@@ -214,15 +242,6 @@ def _paranoid() -> str:
             return file.read().strip()
     except OSError:
         return "not there: this kernel has no perf events"
-
-
-def _open(attributes: _Attributes, tid: int, processor: int) -> int:
-    number = _SYSCALLS[os.uname().machine]
-    event: int = _libc.syscall(number, ctypes.byref(attributes), tid, processor, -1, _FD_CLOEXEC)
-    if event < 0:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number))
-    return event
 
 
 def _processors() -> list[int]:

@@ -4,6 +4,7 @@ Law: what the target says of itself is compared with every sample; how much, wit
 has charged.  Where the kernel does not let us set timers, the tests say so.
 """
 
+import gc
 import os
 import re
 import signal
@@ -15,9 +16,16 @@ from math import sqrt
 import pytest
 
 import sfsample
+from sfsample.evented import Evented
 from sfsample.model import Capture, StopReason
 from sfsample.profile import Profile
+from sfsample.report.window import Window
+from sfsample.roster import Thread
+from sfsample.target.live import LiveProcess
 from sfsample.target.perf_events import open_events
+from sfsample.target.perf_records import Named
+from sfsample.target.procfs import ProcFs
+from sfsample.unwind.unwinder import Unwinder
 from tests.live.chains import Checker
 from tests.live.cli_runner import NOBODY, ended, is_root, sampled
 from tests.live.cli_runner import begun as sfsample_begun
@@ -25,7 +33,7 @@ from tests.live.cli_runner import sfsample as sfsample_command
 from tests.live.recording import fewer
 from tests.live.targets import ARCH, HANG_S, assert_untraced, fixture, python, running, wait_until
 from tests.live.targets import started as begun
-from tests.live.test_breakers import compile_c, needs_gcc, started
+from tests.live.test_breakers import HOST, TURNS, compile_c, needs_gcc, started
 from tests.live.test_chains import PLAIN, chains_of
 from tests.live.test_changing_modules import TWIN, TWINS
 from tests.live.test_cpu_truth import SOURCE, seen, shares, truth
@@ -171,6 +179,95 @@ def test_a_row_does_not_outlive_its_library(tmp_path):
     assert any("other code was mapped" in text for text in profile.stats.problems)
 
 
+# For some 10 ms: many come and go between two readings of the rings, and each has its own caller.
+BRIEF = TWIN.replace("NAME_entry", "entry").replace(str(TURNS // 5), "10000000")
+
+
+@needs_gcc
+def test_no_library_is_taken_for_another_that_comes_to_its_place(tmp_path):
+    for name in "ab":
+        compile_c(tmp_path, f"{name}.so", BRIEF.replace("NAME", name), "-shared", "-fPIC")
+    with started(compile_c(tmp_path, "host", HOST, "-ldl")) as process:
+        profile = by_events(process.pid, 3 * SAMPLES)
+    stacks = [line.rpartition(" ")[0] for line in sfsample.folded(profile).splitlines()]
+    wrong = [stack for stack in stacks if re.search("run_a;.*b_burn|run_b;.*a_burn", stack)]
+    assert not wrong
+    assert any("a_burn" in stack for stack in stacks)
+
+
+# Until it is told to go on.
+PATIENT = """
+#include <poll.h>
+#include <stdio.h>
+static volatile long n;
+__attribute__((noinline)) void NAME_burn(void) { for (long i = 0; i < 1000000; i++) n++; }
+void entry(void) { for (struct pollfd in = {0, POLLIN}; !poll(&in, 1, 0);) NAME_burn(); getchar(); }
+"""
+
+
+@needs_gcc
+def test_what_was_mapped_while_the_timers_stood_still_is_known(tmp_path):
+    """As a limit of overhead has them do: that no samples have come for a while shows it."""
+    for name in "ab":
+        compile_c(tmp_path, f"{name}.so", PATIENT.replace("NAME", name), "-shared", "-fPIC")
+    program, pipe = compile_c(tmp_path, "host", HOST, "-ldl"), subprocess.PIPE
+    with subprocess.Popen([program], cwd=tmp_path, stdin=pipe, stdout=pipe, bufsize=0) as process:
+        assert process.stdout.readline() == b"ready\n"
+        seen, told = [(0, 0.0)], []
+
+        def until(profile):
+            stats, now = profile.stats, time.perf_counter()
+            if stats.samples > seen[-1][0]:
+                seen.append((stats.samples, now))
+            elif stats.samples and not told and now > seen[-1][1] + 0.7:
+                process.stdin.write(b"\n")
+                told.append(stats.samples)
+            return bool(told) and stats.samples > told[0]
+
+        profile = by_events(process.pid, 1, rate=1000, max_overhead=0.003, until=until)
+        process.kill()
+    stacks = [line.rpartition(" ")[0] for line in sfsample.folded(profile).splitlines()]
+    assert not [stack for stack in stacks if re.search("run_a;.*b_burn|run_b;.*a_burn", stack)]
+
+
+def test_the_cpu_time_is_that_of_the_whole_recording():
+    with running(fixture("v3"), "leaf") as target:
+        stats = sfsample.record(target.pid, 0.3, rate=500, perf_events=True).stats
+    assert stats.cpu_sampled_ns == pytest.approx(stats.cpu_charged_ns, rel=0.1)
+
+
+# Threads of 0.1 ms.
+MANY = ONE_BY_ONE.replace("40000000", "100000").replace("10000;", "100;")
+
+
+@needs_gcc
+def test_a_thread_that_creates_others_keeps_its_own_time(tmp_path):
+    """The kernel exchanges the timers of a thread and of those that have inherited them."""
+    with started(compile_c(tmp_path, "many", MANY, "-lpthread")) as process:
+        used = lambda: int(_text(process.pid, "schedstat").split()[0])  # noqa: E731
+        before = used()
+        profile = sfsample.record(
+            process.pid, 4 * HANG_S, rate=200, perf_events=True, should_stop=lambda: used() > before + 5e8
+        )
+        used_ns = used() - before
+    creator = sum(count for key, count in profile.counts.items() if key.tid == process.pid)
+    assert creator * 1e9 / 200 == pytest.approx(used_ns, rel=0.3)
+
+
+@needs_gcc
+def test_what_is_kept_of_threads_that_have_ended_is_dropped(tmp_path):
+    kept = []
+
+    def until(profile):
+        kept.append(sum(isinstance(one, Thread) for one in gc.get_objects()))
+        return profile.stats.threads > 400
+
+    source = ONE_BY_ONE.replace("40000000", "10000000")
+    with started(compile_c(tmp_path, "one", source, "-lpthread")) as process:
+        by_events(process.pid, until=until)
+    assert max(kept) < 300
+
+
 EXEC = """
 import os, sys
 def inner():
@@ -246,6 +343,121 @@ def test_the_limit_of_overhead_is_kept():
     assert stats.spared_ticks <= stats.ticks
 
 
+def test_the_end_of_the_target_is_noticed_while_the_timers_stand_still():
+    with python("while True: pass") as target:
+        profile = Profile(2000)
+        end = iter([lambda: os.kill(target.pid, signal.SIGKILL)])
+        sfsample.record(
+            target.pid, HANG_S, rate=2000, perf_events=True, max_overhead=1e-6, profile=profile,
+            should_stop=lambda: profile.stats.samples and next(end, lambda: None)() and False,
+        )  # fmt: skip
+    assert profile.stats.ended_by == "target"
+
+
+# The first thread is gone; the other has not inherited its timer from it.
+FIRST_GONE = """
+#include <pthread.h>
+#include <stdio.h>
+#include <unistd.h>
+static volatile long n;
+static void *work(void *go)
+{
+    char c;
+    puts("ready"); fflush(stdout);
+    read(0, &c, 1);
+    usleep(500000);
+    for (;;) n++;
+}
+int main(void)
+{
+    pthread_t thread;
+    pthread_create(&thread, 0, work, 0);
+    usleep(300000);
+    pthread_exit(0);
+}
+"""
+
+
+@needs_gcc
+def test_a_thread_that_has_ended_keeps_nobody_awake(tmp_path):
+    program = compile_c(tmp_path, "gone", FIRST_GONE, "-lpthread")
+    with subprocess.Popen([program], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout.readline() == b"ready\n"
+            begin = iter([lambda: (process.stdin.write(b"\n"), process.stdin.flush())])
+            profile = Profile(99)
+            sfsample.record(
+                process.pid, HANG_S, perf_events=True, profile=profile,
+                should_stop=lambda: bool(next(begin, lambda: None)() and False) or profile.stats.samples > 50,
+            )  # fmt: skip
+        finally:
+            process.kill()
+    assert profile.stats.samples > 50
+    assert profile.stats.sampler_cpu_s < 0.2 * profile.stats.duration_s
+
+
+@pytest.mark.parametrize("duration", [0.3, 0.5, 0.9])
+def test_no_more_is_sampled_than_was_used(duration):
+    with running(fixture("v3"), "leaf") as target:
+        stats = sfsample.record(target.pid, duration, rate=500, perf_events=True).stats
+    assert stats.cpu_sampled_ns <= stats.cpu_charged_ns
+
+
+def test_who_looks_on_sees_it_soon():
+    seen, ticks = set(), set()
+    with running(fixture("v3"), "leaf") as target:
+        window = Window(99, 1)
+        stats = window.stats
+        sfsample.record(
+            target.pid, 4 * HANG_S, perf_events=True, profile=window,
+            should_stop=lambda: seen.add(stats.samples) or ticks.add(stats.ticks) or stats.samples > 200,
+        )  # fmt: skip
+    assert len(seen) > 12  # of 50 samples each it would be half as many
+    assert len(ticks) > 2
+
+
+def test_no_time_for_a_sample_is_no_overload():
+    with running(fixture("v3"), "leaf") as target:
+        done = sfsample_command("-p", target.pid, "--perf-events", "-r", 1, "-d", 0.3)
+    assert done.code == 0
+    assert not any("overloaded" in line for line in done.err)
+
+
+@pytest.mark.skipif(os.uname().machine != "x86_64", reason="personality(2) names the others differently")
+def test_another_personality_is_the_same_machine():
+    with running(fixture("v3"), "leaf") as target:
+        done = sampled("-p", target.pid, "--perf-events", "-d", "0.2", wrapper=("setarch", "linux32"))
+    assert done.code == 0
+
+
+def test_timers_are_taken_away_when_they_cannot_be_set_for_all(monkeypatch):
+    threads, calls = ProcFs.threads, iter(range(1000))
+
+    def fails(self):
+        if next(calls):
+            raise sfsample.TargetError(self.pid, "too many files")
+        return threads(self)
+
+    with running(fixture("v3"), "leaf") as target:
+        monkeypatch.setattr(ProcFs, "threads", fails)
+        with pytest.raises(sfsample.TargetError, match="too many files"):
+            sfsample.record(target.pid, 1, perf_events=True)
+        monkeypatch.undo()
+    assert not [name for name in _files(os.getpid()) if "perf_event" in name]
+
+
+def test_threads_that_have_ended_are_forgotten():
+    with running(fixture("v3"), "leaf") as target:
+        process = LiveProcess(target.pid, attach=False)
+        evented = Evented(process, Unwinder(process.index), Profile(99), None)
+        ended = [Named(0, target.pid, 1 << 23 | n, "worker", program=False) for n in range(1000)]
+        for records in ended, ():
+            evented.begin()
+            evented.take(records, 0)
+        process.close()
+    assert not evented._names
+
+
 def test_a_debugger_in_the_target_is_in_nobodys_way():
     tracer = """
 import sys
@@ -288,6 +500,11 @@ def test_ctrl_c_ends_it_and_what_was_seen_is_written():
 
 def _cpu_ns(pid):
     return time.clock_gettime_ns(~pid << 3 | 2)
+
+
+def _text(pid, name):
+    with open(f"/proc/{pid}/task/{pid}/{name}", encoding="ascii") as file:
+        return file.read()
 
 
 def _files(pid):
