@@ -23,6 +23,7 @@ _DOZE_S = 0.1  # look this often whether to stop
 _FIRST_S, _LATER_S = 0.02, 0.5  # read the rings that often, at first and later
 _PROMPT_S = 0.1  # for who looks on meanwhile
 _OFF = 0.02  # the period is off by at most this part
+_SHORTEST_NS = 10_000  # the kernel's limit
 _ENOUGH = 20  # samples that tell how much stack is worth copying
 _LEAST_BYTES = 4 << 10
 _TRIES = 3  # to set timers while nobody is born
@@ -45,7 +46,7 @@ class EventSampler:
         self._fits = False  # as much is copied as is needed
         self._cpu = 0.0
         self._start_ns = 0
-        self._period_ns = round(1e9 / options.rate * (1 + _OFF * (2 * random() - 1)))
+        self._period_ns = max(_SHORTEST_NS, round(1e9 / options.rate * (1 + _OFF * (2 * random() - 1))))
         self.profile = profile or Profile(options.rate, timeline=options.timeline)
         self.profile.stats.by_events = True
         self._evented = {}

@@ -23,7 +23,7 @@ from sfsample.unwind.unwinder import Unwinder
 
 _REPLACED = "other code was mapped where it was before it could be unwound"
 _MANY = 256  # threads, before it is asked which of them have ended
-_LEFT = "it had left user space for good"
+_LEFT = "it had left user space for good, or runs 32-bit code"
 
 
 class Evented:

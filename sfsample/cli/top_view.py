@@ -63,7 +63,11 @@ class Top:
 
     def _head(self, stats: Stats, overhead: float, window_s: float) -> list[Line]:
         p, table = stats.pauses, self.table
-        pause = f"pause p50 {_time(p.percentile(50))} p99 {_time(p.percentile(99))} max {_time(p.max)}"
+        pause = (
+            "pause none"
+            if stats.by_events
+            else f"pause p50 {_time(p.percentile(50))} p99 {_time(p.percentile(99))} max {_time(p.max)}"
+        )
         missed = f"missed {stats.late_ticks} of {stats.ticks} ticks"
         held = "  HELD" if self.choices.held else ""
         return [

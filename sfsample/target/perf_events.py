@@ -15,7 +15,7 @@ perf_event_set_output, perf_swevent_start_hrtimer, context_equiv).
 import ctypes
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from errno import EACCES, ENODEV, EPERM, ESRCH
 from fcntl import ioctl
 from mmap import MAP_SHARED, PAGESIZE, PROT_READ, PROT_WRITE, mmap
@@ -24,7 +24,7 @@ from select import POLLIN, poll
 from struct import Struct
 
 from sfsample.arch import Arch
-from sfsample.errors import MORE_FILES, NO_FILES, NotPermitted, TargetError, UnsupportedTarget
+from sfsample.errors import NO_FILES, NotPermitted, TargetError, UnsupportedTarget
 from sfsample.target.perf_records import HEADER, SAMPLE_TYPE, Parser, Record
 
 _SYSCALLS = {62: 298, 183: 241, 22: 331}  # by e_machine; uname(2) says what personality(2) made of it
@@ -47,6 +47,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 _at = attrgetter("at_ns")
 _RINGS_BYTES, _SMALLEST = 32 << 20, 128 << 10  # of all processors; of one
 _RECORDS = 128  # that a ring holds, if it may
+_OTHER_FILES = 100  # that we may need beside timers
 LARGEST_STACK = 60 << 10  # a record's size has 16 bits
 
 
@@ -69,7 +70,7 @@ class PerfEvents:
     has ended is left out.
     """
 
-    def __init__(self, tids: Iterable[int], arch: Arch, period_ns: int, stack_bytes: int) -> None:
+    def __init__(self, tids: Collection[int], arch: Arch, period_ns: int, stack_bytes: int) -> None:
         self._parser = Parser(arch)
         self._syscall = _SYSCALLS[arch.machine]
         self.stack_bytes = min(stack_bytes, LARGEST_STACK) & -8
@@ -209,25 +210,28 @@ def _ring(event: int, size: int) -> _Ring:
 
 
 def open_events(
-    pids: Iterable[int], tids: Iterable[int], arch: Arch, period_ns: int, stack_bytes: int
+    pids: Iterable[int], tids: Collection[int], arch: Arch, period_ns: int, stack_bytes: int
 ) -> PerfEvents:
     """Set timers; a refusal is raised as what can be done about it."""
     try:
         return PerfEvents(tids, arch, period_ns, stack_bytes)
     except OSError as failure:
-        raise _refusal(failure, next(iter(pids))) from None
+        raise _refusal(failure, next(iter(pids)), len(tids)) from None
 
 
-def _refusal(failure: OSError, pid: int) -> TargetError:
+def _refusal(failure: OSError, pid: int, threads: int) -> TargetError:
     if failure.errno in (EACCES, EPERM):
         return NotPermitted(
             pid, f"not permitted to set timers (perf_event_open(2)): {pid}",
             f"kernel.perf_event_paranoid is {_paranoid()}; it takes 1 or less, CAP_PERFMON, or root",
-            "a container's seccomp filter may refuse it, too; without --perf-events it is not needed",
+            "a container's seccomp filter may refuse it, too, or no more memory may be locked (ulimit -l);",
+            "without --perf-events it is not needed",
         )  # fmt: skip
     if failure.errno in NO_FILES:
+        files = (threads + 1) * (len(_processors()) + 1) + _OTHER_FILES
         return UnsupportedTarget(
-            pid, "too many files: each thread has a timer on each processor", MORE_FILES,
+            pid, f"no files left to open: for the timers of {threads} threads",
+            f"allow {files}: ulimit -n, LimitNOFILE= in a systemd unit, --ulimit nofile= in a container",
             "or record without --perf-events",
         )  # fmt: skip
     return UnsupportedTarget(
@@ -245,7 +249,10 @@ def _paranoid() -> str:
 
 
 def _processors() -> list[int]:
-    """Return the processors that are online."""
-    with open("/sys/devices/system/cpu/online", encoding="ascii") as file:
-        ranges = [part.partition("-") for part in file.read().strip().split(",")]
+    """Return the processors that are online; where that is not told, those that may be."""
+    try:
+        with open("/sys/devices/system/cpu/online", encoding="ascii") as file:
+            ranges = [part.partition("-") for part in file.read().strip().split(",")]
+    except OSError:
+        return [*range(os.cpu_count() or 1)]
     return [one for low, _, high in ranges for one in range(int(low), int(high or low) + 1)]

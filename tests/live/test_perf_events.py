@@ -529,3 +529,13 @@ def test_who_may_not_is_told_what_it_takes():
             target.kill()
     assert first == f"sfsample: not permitted to set timers (perf_event_open(2)): {target.pid}"
     assert any("perf_event_paranoid" in line for line in more)
+
+
+def test_too_few_files_are_told_with_how_many_it_takes():
+    with running(fixture("v3"), "threads") as target:
+        limit = ["prlimit", "--nofile=24:24"]
+        first, *more = (
+            sfsample_command("-p", target.pid, "--perf-events", wrapper=limit).refused(1).splitlines()
+        )
+    assert first == "sfsample: no files left to open: for the timers of 5 threads"
+    assert re.search(r"allow \d+: ulimit -n", more[0])
