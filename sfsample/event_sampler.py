@@ -2,7 +2,8 @@
 
 Law: the rate is of CPU time: a thread that runs gets a sample each 1/rate of it, one that does not gets none.
 The period is a little off, by chance, and the same throughout, so that two recordings do not keep the same
-step.  Nothing depends on when we wake up; copies wait for us, and those that find no room are counted.
+step.  Nothing depends on when we wake up, so others run first; copies wait for us, and those that find no
+room are counted.
 """
 
 import resource
@@ -17,6 +18,7 @@ from sfsample.schedule import uniform
 from sfsample.target.live import LiveProcess
 from sfsample.target.perf_events import LARGEST_STACK, PerfEvents, open_events
 from sfsample.target.perf_records import Lost, Record
+from sfsample.target.promptness import give_way
 from sfsample.unwind.unwinder import Unwinder
 
 _DOZE_S = 0.1  # look this often whether to stop
@@ -60,6 +62,7 @@ class EventSampler:
 
         Raises NotPermitted and UnsupportedTarget where there are no such timers.
         """
+        give_way()
         stats = self.profile.stats
         self.profile.started_ns = time.time_ns()
         self._cpu = time.thread_time()

@@ -23,6 +23,7 @@ _SYS_SCHED_SETATTR = {"x86_64": 314, "aarch64": 274, "s390x": 345}
 _ATTR = Struct("IIQiIQQQII")
 _PR_SET_TIMERSLACK = 29  # ns by which a sleep may last longer; 50,000 unless told otherwise
 _SLICE_NS = 100_000  # the shortest that the kernel takes
+_NICE = 10
 _URGENT, _NORMAL = os.sched_param(1), os.sched_param(0)
 
 
@@ -36,6 +37,19 @@ def run_promptly() -> None:
     libc = ctypes.CDLL(None)
     libc.prctl(_PR_SET_TIMERSLACK, 1, 0, 0, 0)
     libc.syscall(number, 0, attributes, 0)
+
+
+def give_way() -> None:
+    """Let others run before the calling thread, for good: what it does may wait.
+
+    It still gets a tenth of what one of them gets of a processor, so that it does not wait for ever, and a
+    slice of normal length, so that it does not change places with them again and again.  Source: sched(7),
+    SCHED_BATCH: who wakes up does not take the processor from others; setpriority(2): in Linux of a thread.
+    """
+    if os.sched_getscheduler(0) != os.SCHED_OTHER:
+        return
+    os.sched_setscheduler(0, os.SCHED_BATCH, _NORMAL)
+    os.setpriority(os.PRIO_PROCESS, 0, max(_NICE, os.getpriority(os.PRIO_PROCESS, 0)))
 
 
 class Urgency(_thread._local):  # noqa: SLF001 - threading's, which takes its time to import

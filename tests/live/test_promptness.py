@@ -9,7 +9,8 @@ import os
 import pytest
 
 import sfsample
-from sfsample.target.promptness import Urgency
+from sfsample.target.own_thread import OwnThread
+from sfsample.target.promptness import Urgency, give_way
 from sfsample.target.tracer import Tracer
 from tests.live.targets import fixture, running
 
@@ -82,3 +83,13 @@ def test_a_priority_that_was_chosen_is_kept(monkeypatch):
     urgency = Urgency()
     urgency.begin()
     urgency.end()
+
+
+def test_who_gives_way_runs_after_others_and_only_that_thread():
+    def work(_stop):
+        give_way()
+        return os.sched_getscheduler(0), os.getpriority(os.PRIO_PROCESS, 0)
+
+    ours = os.sched_getscheduler(0), os.getpriority(os.PRIO_PROCESS, 0)
+    assert OwnThread(work, lambda: False).run() == (os.SCHED_BATCH, max(10, ours[1]))
+    assert (os.sched_getscheduler(0), os.getpriority(os.PRIO_PROCESS, 0)) == ours
