@@ -82,7 +82,7 @@ class PerfEvents:
         self._ring_bytes = max(_SMALLEST, 1 << (share.bit_length() - 1))
         self._attributes = _Attributes(
             type=_SOFTWARE, size=ctypes.sizeof(_Attributes), config=_TASK_CLOCK, sample_period=period_ns,
-            sample_type=SAMPLE_TYPE, flags=sum(_FLAGS.values()), wakeup_watermark=self._ring_bytes // 2,
+            sample_type=SAMPLE_TYPE, flags=sum(_FLAGS.values()),
             sample_regs_user=self._parser.mask, sample_stack_user=self.stack_bytes, clockid=_MONOTONIC,
         )  # fmt: skip
         self._keeper = _Attributes(
@@ -90,13 +90,27 @@ class PerfEvents:
         )  # fmt: skip
         self._keepers: list[int] = []
         try:
-            for processor in processors:
-                self._add_ring(processor)
+            self._add_rings(processors)
             for tid in tids:
                 self._add(tid)
         except BaseException:
             self.close()
             raise
+
+    def _add_rings(self, processors: Iterable[int]) -> None:
+        """Make a ring for each processor; smaller ones where not so much memory may be locked for all."""
+        while True:
+            self._attributes.wakeup_watermark = self._ring_bytes // 2
+            try:
+                for processor in processors:
+                    self._add_ring(processor)
+            except PermissionError:
+                if self._ring_bytes <= _SMALLEST:
+                    raise
+                self._ring_bytes //= 2
+                self._drop_rings()
+            else:
+                return
 
     def _add_ring(self, processor: int) -> None:
         """Make the ring of a processor, by an event of our own thread: it counts nothing, outlives theirs."""
@@ -109,7 +123,7 @@ class PerfEvents:
                 return  # the processor was taken away
             raise
         try:
-            self._rings[processor] = _ring(event, self._ring_bytes)
+            self._rings[processor] = _Ring(event, self._ring_bytes)
         except BaseException:
             os.close(event)
             raise
@@ -159,11 +173,15 @@ class PerfEvents:
         """Take the timers away."""
         for event in (*self._events, *self._keepers):
             os.close(event)
-        for ring in self._rings.values():
-            ring.close()
         self._keepers.clear()
-        self._rings.clear()
         self._events.clear()
+        self._drop_rings()
+
+    def _drop_rings(self) -> None:
+        for ring in self._rings.values():
+            self._poll.unregister(ring.event)
+            ring.close()
+        self._rings.clear()
 
 
 class _Ring:
@@ -196,17 +214,6 @@ class _Ring:
         """Give the memory back."""
         self._memory.close()
         os.close(self.event)
-
-
-def _ring(event: int, size: int) -> _Ring:
-    """Return a ring that large, or as large as who is not root may have it."""
-    while True:
-        try:
-            return _Ring(event, size)
-        except PermissionError:
-            if size <= _SMALLEST:
-                raise
-            size //= 2
 
 
 def open_events(

@@ -4,6 +4,7 @@ Law: what the target says of itself is compared with every sample; how much, wit
 has charged.  Where the kernel does not let us set timers, the tests say so.
 """
 
+import errno
 import gc
 import os
 import re
@@ -21,6 +22,7 @@ from sfsample.model import Capture, StopReason
 from sfsample.profile import Profile
 from sfsample.report.window import Window
 from sfsample.roster import Thread
+from sfsample.target import perf_events
 from sfsample.target.live import LiveProcess
 from sfsample.target.perf_events import open_events
 from sfsample.target.perf_records import Named
@@ -540,3 +542,26 @@ def test_too_few_files_are_told_with_how_many_it_takes():
         )
     assert first == "sfsample: no files left to open: for the timers of 5 threads"
     assert re.search(r"allow \d+: ulimit -n", more[0])
+
+
+def test_where_less_memory_may_be_locked_all_rings_are_smaller(monkeypatch):
+    """As for who is not root: the first ring must not take what the others need."""
+    left, whole = [600 << 10], perf_events._Ring
+
+    def limited(event, size):
+        if size > left[0]:
+            raise PermissionError(errno.EPERM, "Operation not permitted")
+        left[0] -= size
+        return whole(event, size)
+
+    def closed(ring):
+        left[0] += ring._size
+        close(ring)
+
+    close = whole.close
+    monkeypatch.setattr(perf_events, "_Ring", limited)
+    monkeypatch.setattr(whole, "close", closed)
+    monkeypatch.setattr(perf_events, "_processors", lambda: sorted(os.sched_getaffinity(0))[:2])
+    with running(fixture("v3"), "leaf") as target:
+        by_events(target.pid)
+    assert left == [600 << 10]
