@@ -45,8 +45,7 @@ _WORD = Struct("=Q")
 _U32, _U64 = ctypes.c_uint32, ctypes.c_uint64
 _libc = ctypes.CDLL(None, use_errno=True)
 _at = attrgetter("at_ns")
-_RINGS_BYTES, _SMALLEST = 32 << 20, 128 << 10  # of all processors; of one
-_RECORDS = 128  # that a ring holds, if it may
+_RINGS_BYTES, _LARGEST, _SMALLEST = 32 << 20, 8 << 20, 128 << 10  # of all processors; of one
 _OTHER_FILES = 100  # that we may need beside timers
 LARGEST_STACK = 60 << 10  # a record's size has 16 bits
 
@@ -78,7 +77,7 @@ class PerfEvents:
         self._events: list[int] = []
         self._poll = poll()
         processors = _processors()
-        share = min(_RINGS_BYTES // len(processors), _RECORDS * self.stack_bytes)
+        share = min(_RINGS_BYTES // len(processors), _LARGEST)
         self._ring_bytes = max(_SMALLEST, 1 << (share.bit_length() - 1))
         self._attributes = _Attributes(
             type=_SOFTWARE, size=ctypes.sizeof(_Attributes), config=_TASK_CLOCK, sample_period=period_ns,

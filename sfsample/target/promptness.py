@@ -23,33 +23,34 @@ _SYS_SCHED_SETATTR = {"x86_64": 314, "aarch64": 274, "s390x": 345}
 _ATTR = Struct("IIQiIQQQII")
 _PR_SET_TIMERSLACK = 29  # ns by which a sleep may last longer; 50,000 unless told otherwise
 _SLICE_NS = 100_000  # the shortest that the kernel takes
-_NICE = 10
+_USUAL = 0  # of a slice and of the slack
 _URGENT, _NORMAL = os.sched_param(1), os.sched_param(0)
 
 
 def run_promptly() -> None:
     """Make the calling thread's sleeps exact and, if it is scheduled normally, its time slice short."""
+    _schedule(os.SCHED_OTHER, _SLICE_NS, slack_ns=1)
+
+
+def give_way() -> None:
+    """Let others go on where the calling thread wakes up, for good: what it does may wait its turn.
+
+    Its share of a processor stays what it was.  A nice value would make it smaller: on Linux 6.18, beside six
+    busy loops on two processors, a thread alone in its autogroup with nice 10 did not run for 100 s, as the
+    virtual time of the group beside it went backwards (docs/architecture.md).  Source: sched(7), SCHED_BATCH.
+    """
+    _schedule(os.SCHED_BATCH, _USUAL, slack_ns=_USUAL)
+
+
+def _schedule(policy: int, slice_ns: int, *, slack_ns: int) -> None:
     number = _SYS_SCHED_SETATTR.get(os.uname().machine)
     if number is None or os.sched_getscheduler(0) != os.SCHED_OTHER:
         return
     nice = os.getpriority(os.PRIO_PROCESS, 0)
-    attributes = _ATTR.pack(_ATTR.size, os.SCHED_OTHER, 0, nice, 0, _SLICE_NS, 0, 0, 0, 0)
+    attributes = _ATTR.pack(_ATTR.size, policy, 0, nice, 0, slice_ns, 0, 0, 0, 0)
     libc = ctypes.CDLL(None)
-    libc.prctl(_PR_SET_TIMERSLACK, 1, 0, 0, 0)
+    libc.prctl(_PR_SET_TIMERSLACK, slack_ns, 0, 0, 0)
     libc.syscall(number, 0, attributes, 0)
-
-
-def give_way() -> None:
-    """Let others run before the calling thread, for good: what it does may wait.
-
-    It still gets a tenth of what one of them gets of a processor, so that it does not wait for ever, and a
-    slice of normal length, so that it does not change places with them again and again.  Source: sched(7),
-    SCHED_BATCH: who wakes up does not take the processor from others; setpriority(2): in Linux of a thread.
-    """
-    if os.sched_getscheduler(0) != os.SCHED_OTHER:
-        return
-    os.sched_setscheduler(0, os.SCHED_BATCH, _NORMAL)
-    os.setpriority(os.PRIO_PROCESS, 0, max(_NICE, os.getpriority(os.PRIO_PROCESS, 0)))
 
 
 class Urgency(_thread._local):  # noqa: SLF001 - threading's, which takes its time to import

@@ -56,10 +56,12 @@ SAMPLES = fewer(100)
 ELSEWHERE = ("signal", "nested-signal")  # handlers on a stack of their own
 UNTOUCHED = ("bigframe",)
 CUT_SHORT = (StopReason.BAD_MEMORY, StopReason.STACK_COPY_ENDED)
+# Where nobody lets us run for a second, that is what happens.  It is counted.
+FULL = "not captured: the ring was full before it was read"
 
 
 def by_events(pid, samples=SAMPLES, until=lambda _profile: True, rate=500, **options):
-    """Record until there are so many samples; nothing may be lost or stopped."""
+    """Record until there are so many samples; nothing may be stopped."""
     profile = Profile(rate)
     stats = profile.stats
     sfsample.record(
@@ -78,7 +80,7 @@ def test_every_stack_is_the_one_that_the_target_has(scenario):
     with running(program, scenario) as target:
         profile = by_events(target.pid)
         Checker(program).check(profile, chains_of(program, scenario, target))
-    assert set(profile.stats.captures) == {Capture.EVENT}
+    assert set(profile.stats.problems) <= {FULL}
 
 
 @pytest.mark.parametrize("scenario", [name for name in PLAIN if name in ELSEWHERE + UNTOUCHED])
@@ -94,6 +96,11 @@ def test_what_the_interrupt_cannot_copy_is_missing_and_said_to_be(scenario):
             places = checker.places(key)
             found = [place.special or place.name for place in places]
             assert found == told[-len(found) :]
+
+
+def accounted_ns(stats):
+    """The CPU time that was sampled, and what the samples stand for that found no room."""
+    return stats.cpu_sampled_ns + stats.problems[FULL] * 1e9 / stats.rate_hz
 
 
 def test_threads_have_their_own_stacks_and_names():
@@ -135,16 +142,14 @@ int main(void)
 @needs_gcc
 def test_threads_that_are_born_later_are_sampled_from_their_birth(tmp_path):
     with started(compile_c(tmp_path, "one", ONE_BY_ONE, "-lpthread")) as process:
-        profile = by_events(process.pid, until=lambda so: len({key.tid for key in so.counts}) > 10)
+        profile = by_events(process.pid, until=lambda so: len({key.tid for key in so.counts}) > 50)
         assert_untraced(process.pid)
     stats = profile.stats
-    inside = sum(count for key, count in profile.counts.items() if _named(profile, "in_a_thread"))
+    stacks = [line.rpartition(" ") for line in sfsample.folded(profile).splitlines()]
+    inside = sum(int(count) for stack, _, count in stacks if "in_a_thread" in stack)
     assert inside > 0.9 * stats.samples
-    assert stats.cpu_sampled_ns == pytest.approx(stats.cpu_charged_ns, rel=0.1)
-
-
-def _named(profile, name):
-    return name in sfsample.folded(profile)
+    # what is left of the last period of each thread's life is not seen: half a period, of twenty
+    assert accounted_ns(stats) == pytest.approx(stats.cpu_charged_ns, rel=0.1)
 
 
 @needs_gcc
@@ -156,7 +161,7 @@ def test_shares_are_those_of_the_cpu_time(tmp_path, others):
         with begun([str(program), "1", "{fd}", "sleeps"]) as target:
             target.await_ready()
             before = truth(target)
-            profile = by_events(target.pid, 200, rate=400)
+            profile = by_events(target.pid, 400, rate=400)
             expected = truth(target) - before
             target.assert_unharmed()
     counts = seen(profile)
@@ -165,7 +170,7 @@ def test_shares_are_those_of_the_cpu_time(tmp_path, others):
         tolerance = 4 * sqrt(share * (1 - share) / number) + 0.03
         assert abs(shares(counts).get(name, 0) - share) <= tolerance, (name, counts, expected)
     stats = profile.stats
-    assert stats.cpu_sampled_ns == pytest.approx(stats.cpu_charged_ns, rel=0.1)
+    assert accounted_ns(stats) == pytest.approx(stats.cpu_charged_ns, rel=0.1)
 
 
 @needs_gcc
@@ -234,8 +239,8 @@ def test_what_was_mapped_while_the_timers_stood_still_is_known(tmp_path):
 
 def test_the_cpu_time_is_that_of_the_whole_recording():
     with running(fixture("v3"), "leaf") as target:
-        stats = sfsample.record(target.pid, 0.3, rate=500, perf_events=True).stats
-    assert stats.cpu_sampled_ns == pytest.approx(stats.cpu_charged_ns, rel=0.1)
+        stats = sfsample.record(target.pid, 1.2, rate=500, perf_events=True).stats
+    assert accounted_ns(stats) == pytest.approx(stats.cpu_charged_ns, rel=0.1)
 
 
 # Threads of 0.1 ms.
@@ -314,7 +319,7 @@ def test_it_ends_with_the_target_and_what_came_last_is_counted():
     assert stats.ended_by == "target"
     assert stats.samples > 10
     assert stats.duration_s < HANG_S
-    assert stats.cpu_sampled_ns == pytest.approx(stats.cpu_charged_ns, rel=0.2)
+    assert accounted_ns(stats) == pytest.approx(stats.cpu_charged_ns, rel=0.2)
 
 
 def test_threads_that_have_ended_do_not_keep_us_awake():
@@ -487,7 +492,7 @@ def test_the_command_line_says_that_nothing_was_stopped():
     assert done.code == 0
     assert any(re.match("target;_start;.*;main;", stack) for stack in done.stacks())
     assert "  pause     none: copied by the kernel in timer interrupts" in done.err
-    assert not any(line.startswith("  failed") for line in done.err)
+    assert all(FULL in line for line in done.err if "not captured" in line)
 
 
 def test_ctrl_c_ends_it_and_what_was_seen_is_written():
