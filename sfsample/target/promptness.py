@@ -37,7 +37,7 @@ def give_way() -> None:
 
     Its share of a processor stays what it was.  A nice value would make it smaller: on Linux 6.18, beside six
     busy loops on two processors, a thread alone in its autogroup with nice 10 did not run for 100 s, as the
-    virtual time of the group beside it went backwards (docs/architecture.md).  Source: sched(7), SCHED_BATCH.
+    virtual time of the group beside it went backwards (docs/overhead.md).  Source: sched(7), SCHED_BATCH.
     """
     _schedule(os.SCHED_BATCH, _USUAL, slack_ns=_USUAL)
 
