@@ -6,6 +6,7 @@ has charged.  Where the kernel does not let us set timers, the tests say so.
 
 import errno
 import gc
+import json
 import os
 import re
 import signal
@@ -436,6 +437,22 @@ def test_another_personality_is_the_same_machine():
     with running(fixture("v3"), "leaf") as target:
         done = sampled("-p", target.pid, "--perf-events", "-d", "0.2", wrapper=("setarch", "linux32"))
     assert done.code == 0
+
+
+def _has_time_namespaces():
+    words = ["unshare", "--time", "--monotonic", "1000", "--fork", "true"]
+    return subprocess.run(words, stderr=subprocess.DEVNULL, check=False).returncode == 0
+
+
+@pytest.mark.skipif(not _has_time_namespaces(), reason="no time namespace of our own: unshare(1) refuses")
+@pytest.mark.parametrize("ahead", ["1000", "-1"])
+def test_in_a_time_namespace_of_our_own_it_is_the_same_time(ahead):
+    with running(fixture("v3"), "leaf") as target:
+        words = ["-p", target.pid, "--perf-events", "-r", "500", "-d", "2", "--format", "json"]
+        done = sfsample_command(*words, wrapper=("unshare", "--time", "--monotonic", ahead, "--fork"))
+    assert done.code == 0
+    seconds = [at_ns / 1e9 for at_ns in json.loads(done.out)["timeline"]["at_ns"]]
+    assert min(seconds) < 1 < max(seconds)
 
 
 def test_timers_are_taken_away_when_they_cannot_be_set_for_all(monkeypatch):
