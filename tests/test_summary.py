@@ -66,6 +66,9 @@ def test_perf_events_are_proposed_only_where_they_can_be_had():
     made = stats(outermost=5)
     made.sampler_cpu_s = 0.65
     assert line(made, "cost", mode="wall") == "cost      6.5 % of one processor (--max-overhead limits it)"
+    made.frames[Found.SFRAME] = 5 * 1000
+    assert line(made, "cost") == "cost      6.5 % of one processor (--max-overhead limits it)"
+    made.frames.clear()
     made.by_events = True
     assert line(made, "cost") == "cost      6.5 % of one processor (--max-overhead limits it)"
     assert line(made, "pause") == "pause     none: copied by the kernel in timer interrupts"

@@ -10,6 +10,7 @@ from sfsample.stats import Stats
 
 _SHOWN = 5  # problems, unless verbose
 _COSTLY = 0.03  # of a processor
+_DEEP = 500  # frames: of more, a timer interrupt cannot copy all, nor are those known that have not changed
 _ALLOWS_MORE = {
     StopReason.MAX_FRAMES: " (--max-frames allows more)",
     StopReason.STACK_COPY_ENDED: " (--stack-bytes allows more)",
@@ -117,7 +118,8 @@ def _cost(stats: Stats, mode: str) -> Iterator[str]:
         return
     share = stats.sampler_cpu_s / stats.duration_s
     used = _percent(round(stats.sampler_cpu_s * 1e9), round(stats.duration_s * 1e9))
-    other = mode == "cpu" and not stats.by_events and not stats.subprocesses.watched
+    deep = sum(stats.frames.values()) > _DEEP * stats.samples
+    other = mode == "cpu" and not stats.by_events and not stats.subprocesses.watched and not deep
     less = "--perf-events costs less, " if other else ""
     limits = share >= _COSTLY and not stats.spared_ticks
     yield f"cost      {used} of one processor{f' ({less}--max-overhead limits it)' if limits else ''}"
