@@ -155,8 +155,11 @@ class EventSampler:
         return {pid: one.begin() for pid, one in self._alive.items()}
 
     def _pause(self) -> None:
-        """Stop the timers, and count what is left: from now on no change of modules is told."""
-        self._collect()
+        """Stop the timers, and count what is left: from now on no change of modules is told.
+
+        Nothing is unwound before they stand still: where that takes long, more would come meanwhile.
+        """
+        self._untold()
         self._begin()
         self._events.pause()
         self._count(self._events.read())

@@ -19,13 +19,14 @@ import pytest
 
 import sfsample
 from sfsample.evented import Evented
+from sfsample.look import Looker
 from sfsample.model import Capture, StopReason
 from sfsample.profile import Profile
 from sfsample.report.window import Window
 from sfsample.roster import Thread
 from sfsample.target import perf_events
 from sfsample.target.live import LiveProcess
-from sfsample.target.perf_events import open_events
+from sfsample.target.perf_events import PerfEvents, open_events
 from sfsample.target.perf_records import Named
 from sfsample.target.procfs import ProcFs
 from sfsample.unwind.unwinder import Unwinder
@@ -410,6 +411,28 @@ def test_no_more_is_sampled_than_was_used(duration):
     with running(fixture("v3"), "leaf") as target:
         stats = sfsample.record(target.pid, duration, rate=500, perf_events=True).stats
     assert stats.cpu_sampled_ns <= stats.cpu_charged_ns
+
+
+def test_at_the_end_the_timers_are_stopped_before_the_rest_is_unwound(monkeypatch):
+    """Where unwinding takes longer than the time between samples, it would go on for ever so long."""
+    log, asked, profile = [], [], Profile(2000)
+    pause, walk = PerfEvents.pause, Looker.walk
+    monkeypatch.setattr(PerfEvents, "pause", lambda self: log.append("pause") or pause(self))
+    monkeypatch.setattr(Looker, "walk", lambda self, *words: log.append("walk") or walk(self, *words))
+
+    def should_stop():
+        asked.append(profile.stats.samples)
+        if len(asked) < 2 or not asked[-1] or asked[-1] > asked[-2]:
+            return False
+        log.append("end")  # nothing was read since it was last asked, so there is something to read
+        return True
+
+    with running(fixture("v3"), "leaf") as target:
+        sfsample.record(
+            target.pid, HANG_S, rate=2000, perf_events=True, profile=profile, should_stop=should_stop
+        )
+    assert log[log.index("end") + 1] == "pause"
+    assert log[-1] == "walk"
 
 
 def test_who_looks_on_sees_it_soon():
