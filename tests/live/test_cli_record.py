@@ -301,7 +301,7 @@ def test_a_second_ctrl_c_breaks_off(tmp_path: Path) -> None:
     code = (
         "import os, signal, sys; signal.signal(signal.SIGTERM, lambda *_: os.write(1, b'no\\n'))\n"
         "os.write(1, b'yes\\n')\n"
-        "while True: signal.pause()"
+        f"while True: signal.pause()  # {tmp_path}"
     )
     with begun("-o", tmp_path / "out", "--mode", "wall", "--", sys.executable, "-c", code) as child:
         assert child.stdout is not None
