@@ -62,6 +62,17 @@ def states(pid: int) -> set[str]:
     return {line["State"][0] for line in found if line}
 
 
+def wait_until_busy(pid: int) -> None:
+    """Wait until a program that says ready just before it gets to work has worked for 10 ms."""
+
+    def worked_ns() -> int:
+        files = (Path(f"/proc/{pid}/task/{tid}/schedstat") for tid in tids(pid))
+        return sum(int(file.read_text().split()[0]) for file in files if file.exists())
+
+    before = worked_ns()
+    wait_until(lambda: worked_ns() >= before + 10_000_000, f"{pid} works")
+
+
 def is_forgotten(pid: int) -> bool:
     """Whether the kernel has forgotten when one of the threads ran last (see `thread_facts`)."""
     files = (Path(f"/proc/{pid}/task/{tid}/sched") for tid in tids(pid))

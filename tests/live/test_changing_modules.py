@@ -16,6 +16,7 @@ from sfsample.target.images import ImageOpener
 from sfsample.target.procfs import ProcFs
 from sfsample.target.shared import Shared
 from tests.live.recording import fewer, record_samples
+from tests.live.targets import wait_until_busy
 from tests.live.test_breakers import HOST, TURNS, compile_c, needs_gcc, started
 
 pytestmark = [pytest.mark.live, needs_gcc]
@@ -167,6 +168,7 @@ int main(void) { move(); puts("ready"); fflush(stdout); outer(1); }
 def test_code_that_was_copied_to_anonymous_memory(tmp_path, flags):
     """Programs do it to have their code on huge pages (node --use-largepages): maps names no file there."""
     with started(compile_c(tmp_path, "moved", MOVED, *flags)) as process:
+        wait_until_busy(process.pid)
         profile = record_samples(process.pid)
     stacks = [line.rpartition(" ")[0] for line in sfsample.folded(profile).splitlines()]
     assert len(stacks) == 1
