@@ -20,7 +20,7 @@ from sfsample.symbolize.symtab import SymbolTable
 from sfsample.target.live import LiveProcess
 from sfsample.unwind.unwinder import ALWAYS, Unwinder
 from tests.live.recording import captured, dumped, record_samples
-from tests.live.targets import started
+from tests.live.targets import started, wait_until_busy
 from tests.live.test_breakers import needs_gcc
 from tests.live.test_modules import module_problems
 
@@ -113,6 +113,7 @@ def test_two_libraries_in_an_archive(packed, tmp_path):
     host, archive, places = packed
     with started([str(host), "{fd}", str(archive), *map(str, places)]) as target:
         target.await_ready()
+        wait_until_busy(target.pid)
         profile = record_samples(target.pid, 10)
         dump = dumped(target.pid)
         process = LiveProcess(target.pid)
