@@ -21,7 +21,7 @@ from sfsample.target.live import LiveProcess
 from sfsample.target.shared import Shared
 from sfsample.unwind.unwinder import ALWAYS, Unwinder
 from tests.live.recording import captured, dumped
-from tests.live.targets import ARCH, started
+from tests.live.targets import ARCH, started, wait_until_busy
 
 TOOLS = ("gcc", "objcopy", "gdb", "gcore")
 pytestmark = [
@@ -102,6 +102,7 @@ def test_live_core_and_replay(built, tmp_path):
     program, directories = built
     with started([str(program), "{fd}"]) as target:
         target.await_ready()
+        wait_until_busy(target.pid)
         process = LiveProcess(target.pid, shared=Shared(directories))
         try:
             snapshot = captured(process)
@@ -133,6 +134,7 @@ def test_a_debug_file_of_another_build_is_not_believed(built):
         debug.write_bytes(debug.read_bytes().replace(build_id, build_id[::-1]))
     with started([str(program), "{fd}"]) as target:
         target.await_ready()
+        wait_until_busy(target.pid)
         dump = dumped(target.pid, How(debug_dirs=directories))
         target.assert_unharmed()
     stack = dump.threads[0].stack
