@@ -12,7 +12,7 @@ import pytest
 from sfsample.model import StopReason
 from sfsample.profile import Profile
 from tests.live.recording import record_samples
-from tests.live.targets import states, wait_until
+from tests.live.targets import states, wait_until, wait_until_busy
 from tests.live.test_breakers import compile_c, needs_gcc, started
 
 pytestmark = [
@@ -121,6 +121,7 @@ int main(void)
 def test_the_stack_of_a_fiber_is_whole(tmp_path):
     """It has no table, and its function returns to what was pushed without a call."""
     with started(compile_c(tmp_path, "fiber", FIBER)) as process:
+        wait_until_busy(process.pid)
         profile = record_samples(process.pid, mode="cpu")
 
     assert profile.stats.stacks == {StopReason.OUTERMOST: profile.stats.samples}
