@@ -3,12 +3,10 @@
 Law: built from source here, so gcc is wanted; where there is none, the tests say so.
 """
 
-import os
 import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,8 +15,9 @@ import pytest
 
 import sfsample
 from sfsample.arch import AMD64
+from tests.live.cli_runner import wait_until_sampled
 from tests.live.recording import fewer, record_samples
-from tests.live.targets import ARCH, HANG_S, fixture, running, states, wait_until
+from tests.live.targets import ARCH, HANG_S, fixture, running, states, tids, wait_until
 
 pytestmark = [pytest.mark.live]
 needs_gcc = pytest.mark.skipif(shutil.which("gcc") is None, reason="no gcc to build the target with")
@@ -111,9 +110,7 @@ def test_ctrl_z_suspends_the_sampler_and_not_the_target():
         ]
         sampler = subprocess.Popen([*command, "--mode", "wall"])
         try:
-            seized = f"/proc/{sampler.pid}/task"
-            wait_until(lambda: len(os.listdir(seized)) > 1, "the sampling thread runs")
-            time.sleep(0.3)  # into the recording; when exactly does not matter
+            wait_until_sampled(tids(target.pid)[-1])  # one that spins
             for _ in range(20):
                 sampler.send_signal(signal.SIGTSTP)
                 wait_until(lambda: _state(sampler.pid) == "T", "the sampler is suspended")
