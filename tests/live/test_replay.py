@@ -13,6 +13,7 @@ from sfsample.replay.saved import from_json, save, to_json
 from sfsample.target.live import LiveProcess
 from sfsample.unwind.unwinder import ALWAYS, DEFAULT_STEPPERS, Unwinder
 from tests.live.chains import listed
+from tests.live.recording import captured
 from tests.live.targets import fixture, running, wait_until
 
 pytestmark = pytest.mark.live
@@ -21,7 +22,7 @@ pytestmark = pytest.mark.live
 def taken_from(target, steppers):
     process = LiveProcess(target.pid)
     try:
-        snapshot = process.capture(target.pid)
+        snapshot = captured(process)
         process.index.refresh()
         stack = Unwinder(process.index, steppers).walk(snapshot)
         return save("target", snapshot, stack, process.index), stack
