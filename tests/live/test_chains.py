@@ -90,6 +90,7 @@ def test_a_running_thread(program, scenario):
 def test_a_sleeping_thread(program, scenario):
     checker = Checker(program)
     with running(program, scenario) as target:
+        wait_until(lambda: states(target.pid) == {"S"}, "asleep")
         profile = record_samples(target.pid, mode="wall")
         check_dump(target, checker, Capture.READ)
         checker.check(profile, chains_of(program, scenario, target))
@@ -100,6 +101,7 @@ def test_a_sleeping_thread(program, scenario):
 @pytest.mark.parametrize("mode", ["cpu", "wall"])
 def test_threads(program, mode):
     with running(program, "threads") as target:
+        wait_until(lambda: "S" in states(target.pid), "the main thread sleeps, the others never do")
         chains = chains_of(program, "threads", target)
         workers = {tid: chain for tid, chain in chains.items() if tid != target.pid}
         # each worker is one kind of worker, and the name that it gave itself says which
@@ -149,6 +151,7 @@ def test_the_child_of_a_vfork(program):
         Checker(program).check(profile, {child: [chain]})
         assert_untraced(child)
 
+        wait_until(lambda: states(target.pid) == {"D"}, "the parent waits")
         profile = record_samples(target.pid, 10, mode="wall")
         assert profile.stats.captures.keys() == {Capture.READ, Capture.REUSED}
         assert re.fullmatch(rf"target\S*;{callers};\S*vfork \d+\n", sfsample.folded(profile))
