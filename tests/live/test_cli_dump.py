@@ -18,7 +18,19 @@ import pytest
 
 from sfsample.arch import AMD64
 from tests.live.cli_runner import sampled, sfsample
-from tests.live.targets import ARCH, Target, first_line, fixture, python, running, status, tids, wait_until
+from tests.live.hanging import hung
+from tests.live.targets import (
+    ARCH,
+    Target,
+    first_line,
+    fixture,
+    python,
+    running,
+    states,
+    status,
+    tids,
+    wait_until,
+)
 from tests.live.test_cli_errors import TRACE, unused_pid
 
 pytestmark = pytest.mark.live
@@ -146,7 +158,7 @@ def test_every_thread_with_its_name() -> None:
 
 
 def test_a_sleeping_thread_tells_its_system_call() -> None:
-    with running(fixture("v3"), "sleep") as target:
+    with hung(fixture("v3"), "sleep", read=1) as target:
         (thread,) = dump("-p", target.pid)["processes"][0]["threads"]
         assert thread["state"] == "S"
         assert (thread["syscall"]["number"], thread["syscall"]["name"]) == (READ[ARCH.name], "read")
@@ -281,7 +293,7 @@ def test_a_thread_in_uninterruptible_sleep() -> None:
     """
     whole = "100 % reached the outermost frame" if ARCH.pushed_ra else "100 % register_unknown"
     with running(fixture("v3"), "vfork") as target:
-        assert status(target.pid)["State"].startswith("D")
+        wait_until(lambda: states(target.pid) == {"D"}, "the parent waits for its child")
         (process,) = dump("-p", target.pid)["processes"]
         (thread,) = process["threads"]
         assert (thread["state"], thread["capture"], thread["stop_ns"]) == ("D", "read", None)
