@@ -21,7 +21,17 @@ import pytest
 from sfsample.arch import AARCH64
 from tests.live.cli_runner import sfsample
 from tests.live.hanging import Seen, build, find, hung, names, wait_for_calls
-from tests.live.targets import ARCH, HANG_S, fixture, running, status
+from tests.live.targets import (
+    ARCH,
+    HANG_S,
+    fixture,
+    is_forgotten,
+    running,
+    states,
+    status,
+    wait_until,
+    wait_until_busy,
+)
 
 pytestmark = pytest.mark.live
 TIME = r"for [0-9.]+ s"
@@ -67,10 +77,11 @@ def test_two_threads_take_two_mutexes_in_opposite_order(hangs: Path) -> None:
 @pytest.mark.parametrize("stopped", [False, True], ids=["", "stopped-before"])
 def test_a_deadlock_that_a_time_out_will_end(hangs: Path, stopped: bool) -> None:
     with hung(hangs, "timed", futex=3) as target:
-        if stopped:  # then the kernel says that it is in another system call
+        while stopped:  # then the kernel says that it is in another system call
             target.stop_and_wait()
             target.signal(signal.SIGCONT)
             wait_for_calls(target.pid, futex=2, restart_syscall=1)
+            stopped = is_forgotten(target.pid)  # since when it sleeps: once more
         seen = Seen(target.pid)
         debit, patient = (names(target.pid)[name] for name in ("debit", "patient"))
         assert seen.kinds[0] == "deadlock"
@@ -243,6 +254,7 @@ def test_a_core_file_does_not_tell_the_time(hangs: Path, core: Callable[[int], s
 
 def test_a_spinning_thread(hangs: Path) -> None:
     with hung(hangs, "spin", futex=1) as target:
+        wait_until_busy(target.pid)  # until it is born, has its name and spins
         seen, poller = Seen(target.pid, flags=("--looks", 4)), names(target.pid)["poller"]
         seen.says(rf"=> thread {poller} \(poller\) spins in (step <- )?spin_on_flag <- spinner: "
                   r"ran, or wanted to, \d+% of the time between 4 looks")  # fmt: skip
@@ -254,6 +266,7 @@ def test_a_spinning_thread(hangs: Path) -> None:
 def test_a_spinning_thread_without_names(hangs: Path, tmp_path: Path) -> None:
     subprocess.run(["strip", "-o", tmp_path / "bare", hangs], check=True)
     with hung(tmp_path / "bare", "spin", futex=1) as target:
+        wait_until_busy(target.pid)
         seen = Seen(target.pid, flags=("--looks", 4))
         seen.says(r"\(poller\) (spins|is busy) in \[bare\+0x[0-9a-f]+\]: ran, or wanted to, \d+% of the time")
 
@@ -268,7 +281,7 @@ def test_asleep_for_a_time(hangs: Path) -> None:
 
 def test_the_parent_of_a_vfork() -> None:
     with running(fixture("v3"), "vfork") as target:
-        assert status(target.pid)["State"].startswith("D")
+        wait_until(lambda: states(target.pid) == {"D"}, "the parent waits for its child")
         seen = Seen(target.pid)
         assert seen.kinds == ["blocked"]
         seen.says(
@@ -323,6 +336,7 @@ def test_blocked_on_a_lock_file(hangs: Path, tmp_path: Path, how: str, words: st
 
 def test_waiting_for_a_child(hangs: Path) -> None:
     with hung(hangs, "child", child=True, wait4=1) as target:
+        wait_until(lambda: status(target.child)["Name"] == "compiler", "the child has its name")
         Seen(target.pid).says(
             rf"waits for a child to end: {target.child} \(compiler\) {TIME}, in reap_child <- main"
         )
