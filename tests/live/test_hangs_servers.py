@@ -101,7 +101,8 @@ def postgres(directory: Path) -> Iterator[list[str]]:
     run = {"env": environment, "cwd": "/", "stdout": subprocess.DEVNULL, "timeout": 120}
     words = [*user, str(INITDB), "-D", str(data), "-A", "trust", "-N", "-U", "tester"]
     subprocess.run(words, check=True, **run)  # type: ignore[call-overload]
-    flags = ("-D", data, "-k", directory, "-c", "listen_addresses=", "-c", "fsync=off")
+    flags = ["-D", data, "-k", directory, "-c", "listen_addresses=", "-c", "fsync=off"]
+    flags += ["-c", "deadlock_timeout=1h"]  # when it has passed, who waits for a lock wakes up
     with child(*user, POSTGRES, *flags, env=environment, cwd="/") as server:
         psql = [*user, str(PSQL), "-h", str(directory), "-U", "tester", "-q", "-d", "postgres"]
         wait_until(lambda: succeeds([*psql, "-c", "select"]), "PostgreSQL answers")
@@ -114,8 +115,15 @@ def waiting(directory: Path) -> list[int]:
     lines = (directory / "data" / "postmaster.pid").read_text().splitlines()
     with open(f"/proc/{lines[0]}/task/{lines[0]}/children", encoding="ascii") as file:
         pids = [int(word) for word in file.read().split()]
-    titles = ((pid, Path(f"/proc/{pid}/cmdline").read_bytes().rstrip(b"\0 ")) for pid in pids)
-    return [pid for pid, title in titles if title.endswith(b" UPDATE waiting")]
+    return [pid for pid in pids if title(pid).endswith(b" UPDATE waiting")]
+
+
+def title(pid: int) -> bytes:
+    """The words of a backend; none when it has ended."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().rstrip(b"\0 ")
+    except (FileNotFoundError, ProcessLookupError):
+        return b""
 
 
 @pytest.fixture
