@@ -14,7 +14,7 @@ import pytest
 
 from tests.live.cli_runner import is_root
 from tests.live.hanging import Seen, wait_for_calls
-from tests.live.targets import LineReader, assert_untraced
+from tests.live.targets import LineReader, assert_untraced, is_forgotten
 
 pytestmark = pytest.mark.live
 US = rf"process {os.getpid()} \([^)]+\)"
@@ -49,16 +49,20 @@ def sleeper(
     fd = one.fileno() if one else -1
     words = [*before, sys.executable, "-c", PROGRAM, how, str(fd), "none" if one else "forks"]
     call = {"read": "recvfrom", "write": "sendto"}.get(how, "poll")
-    with subprocess.Popen(words, stdout=subprocess.PIPE, pass_fds=[fd] if one else []) as process:
-        try:
-            assert process.stdout is not None
-            child = LineReader(process.stdout.fileno()).number("child")
-            for pid in {process.pid, child} if child > 1 else {process.pid}:
-                wait_for_calls(pid, **{call: 1})
-            yield process.pid, child
-            assert_untraced(process.pid)
-        finally:
-            process.kill()
+    asked = False
+    while not asked:  # again where the kernel has forgotten since when one sleeps, as in `hung`
+        with subprocess.Popen(words, stdout=subprocess.PIPE, pass_fds=[fd] if one else []) as process:
+            try:
+                assert process.stdout is not None
+                child = LineReader(process.stdout.fileno()).number("child")
+                pids = {process.pid, child} if child > 1 else {process.pid}
+                for pid in pids:
+                    wait_for_calls(pid, **{call: 1})
+                if asked := not any(map(is_forgotten, pids)):
+                    yield process.pid, child
+                    assert_untraced(process.pid)
+            finally:
+                process.kill()
 
 
 @pytest.fixture
