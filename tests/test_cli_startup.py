@@ -10,6 +10,7 @@ import sys
 import pytest
 
 import sfsample
+from tests.live.targets import states, wait_until
 
 HEAVY = {
     "psutil", "elftools", "ptrace", "demangle", "dataclasses", "typing", "subprocess", "json", "pathlib",
@@ -57,6 +58,7 @@ def test_a_dump_loads_nothing_that_it_does_not_need() -> None:
     """Of a process that sleeps; and what judges and writes is loaded while the second look is awaited."""
     with subprocess.Popen(["sleep", "1000"]) as child:
         try:
+            wait_until(lambda: states(child.pid) == {"S"}, "it sleeps")
             words = [sys.executable, "-X", "importtime", "-m", "sfsample", "dump", "-p", str(child.pid)]
             shown = subprocess.run(words, capture_output=True, text=True, check=True, timeout=60).stderr
         finally:
