@@ -2,6 +2,7 @@
 
 import os
 import pty
+import select
 import sys
 import termios
 from collections.abc import Iterator
@@ -9,6 +10,7 @@ from contextlib import contextmanager
 
 from sfsample.cli.progress import Progress, recording
 from sfsample.stats import Stats
+from tests.live.targets import HANG_S
 
 
 @contextmanager
@@ -23,15 +25,19 @@ def terminal(monkeypatch) -> Iterator[int]:
 
 
 def shown(terminal: int) -> str:
-    os.set_blocking(terminal, False)
-    try:
-        return os.read(terminal, 10_000).decode()
-    except BlockingIOError:
-        return ""
+    """What was shown since; a mark is put behind it, as the kernel may take its time to hand it on."""
+    sys.stderr.write("|")
+    sys.stderr.flush()
+    text = ""
+    while not text.endswith("|"):
+        assert select.select([terminal], [], [], HANG_S)[0], text
+        text += os.read(terminal, 10_000).decode()
+    return text[:-1]
 
 
 def test_a_line_that_goes_away(monkeypatch):
     with terminal(monkeypatch) as end:
+        monkeypatch.setattr("sfsample.cli.progress._PERIOD_S", float("inf"))  # whatever holds us up
         with Progress(quiet=False) as progress:
             progress.show("reading \x1b[31m1 of 2")
             assert shown(end) == "\r\x1b[Ksfsample: reading ?[31m1 of 2"
