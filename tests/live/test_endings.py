@@ -36,6 +36,7 @@ from tests.live.targets import (
     states,
     status,
     tids,
+    tracers,
     wait_until,
 )
 
@@ -104,16 +105,20 @@ def test_another_program_at_the_same_process_id():
     """exec(2) between two samples: same pid, everything else is new."""
     program = str(fixture("v3"))
     with running(program, "exec", "leaf", "{fd}") as target:
-        asked = []
+        profile = sfsample.Profile(500)
+        asked, before = [], []
 
         def change() -> bool:
             asked.append(None)
-            if len(asked) == 60:
+            # one that stops late would stay stopped as long as we wait here
+            if not before and len(asked) >= 60 and profile.counts and not tracers(target.pid):
+                before.append({*profile.counts})
                 target.tell()
                 target.await_ready()
-            return len(asked) > 200
+            return len(asked) > 200 and bool(before) and not profile.counts.keys() <= before[0]
 
-        profile = sfsample.record(target.pid, 60, rate=500, mode="wall", should_stop=change)
+        sfsample.record(target.pid, 60, rate=500, mode="wall", should_stop=change, profile=profile)
+        assert profile.stats.ended_by == "signal"
         truths = [listed(program)["exec"][0], listed(program)["leaf"][0]]
         Checker(program).check(profile, {target.pid: truths})
         stacks = {key.locations[-2:] for key in profile.counts}
@@ -126,12 +131,13 @@ def test_exec_at_any_instant(rate):
     program = str(fixture("v3"))
     words = ["exec", "{fd}"] * 20
     with started([program, *words, "leaf", "{fd}"]) as target:
-        ready, asked = [], []
+        ready, asked, told = [], [], []
 
         def change() -> bool:
             ready.extend(target.reader.available())
             asked.append(None)
-            if len(asked) % 7 == 0 and len(ready) <= 20:  # some samples before each exec
+            if len(asked) % 7 == 0 and len(told) < len(ready) <= 20:  # some samples before each exec
+                told.append(None)
                 target.tell()
             return len(ready) == 21
 
@@ -156,17 +162,21 @@ def test_another_program_at_the_same_addresses(tmp_path):
         target.await_ready()
         before.unlink()
         base, workers = mapped_at(target.pid), {"ingest", "report", "archive"}
-        asked = []
+        profile = sfsample.Profile(500)
+        asked, told = [], []
 
         def change() -> bool:
             asked.append(None)
-            if len(asked) == 20:
+            # one that stops late would stay stopped as long as we wait here
+            if not told and len(asked) >= 20 and profile.counts and not tracers(target.pid):
+                told.append(None)
                 target.tell()
                 wait_until(lambda: names(target.pid) >= workers, "the other program has its threads")
                 assert mapped_at(target.pid) == base
-            return len(asked) > 100
+            return len(asked) > 100 and workers <= {*profile.threads.values()}
 
-        profile = sfsample.record(target.pid, 60, rate=500, mode="wall", should_stop=change)
+        sfsample.record(target.pid, 60, rate=500, mode="wall", should_stop=change, profile=profile)
+        assert profile.stats.ended_by == "signal"
         target.assert_unharmed()
         assert workers <= set(profile.threads.values())
         workload = ElfImage(after.read_bytes(), "workload")
