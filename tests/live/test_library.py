@@ -197,6 +197,7 @@ def test_in_a_thread_of_ours():
 def test_dump():
     before = time.time()
     with running(fixture("v3"), "threads") as target:
+        wait_until(lambda: status(target.pid, target.pid)["State"][0] == "S", "the first one waits")
         dump = sfsample.dump(target.pid)
         assert isinstance(dump, sfsample.ProcessDump)
         assert (dump.pid, dump.name, dump.exe) == (target.pid, "target", str(fixture("v3")))
