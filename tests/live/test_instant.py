@@ -32,6 +32,7 @@ def state(pid: int, tid: int) -> str:
 def test_every_running_thread_is_held_while_any_is_captured(monkeypatch: pytest.MonkeyPatch) -> None:
     with running(fixture("v3"), "threads", 6) as target:
         workers = tids(target.pid)[1:]
+        wait_until(lambda: state(target.pid, target.pid) == "S", "the first one waits for them")
         seen: list[tuple[int, set[str]]] = []
         fill = StackCopy.fill
 
