@@ -183,6 +183,9 @@ def test_calls_that_our_stops_break_are_counted(monkeypatch, mended):
 def test_no_call_is_broken_by_a_recording():
     """A thread that sleeps in epoll_wait(2) is read, not stopped."""
     with running(fixture("v3"), "epoll") as target:
+        proc = ProcFs(target.pid)
+        wait_until(lambda: proc.asleep(target.pid), "asleep")
+        proc.close()
         stats = record_samples(target.pid, 60, rate=200, mode="wall").stats
         assert stats.captures == {Capture.READ: 1, Capture.REUSED: stats.samples - 1}  # it never ran
         assert (stats.eintr_prone_stops, stats.pauses.count) == (0, 0)
