@@ -12,7 +12,7 @@ import sfsample
 from sfsample.target.own_thread import OwnThread
 from sfsample.target.promptness import Urgency, give_way
 from sfsample.target.tracer import Tracer
-from tests.live.targets import fixture, running
+from tests.live.targets import HANG_S, fixture, running
 
 pytestmark = pytest.mark.live
 
@@ -38,12 +38,12 @@ def test_nobody_s_turn_comes_before_ours_while_a_thread_is_held(monkeypatch, pid
     def enough() -> bool:
         if held:
             between.add(os.sched_getscheduler(0))
-        return len(held) >= 20
+        return len(held) >= 20 and os.SCHED_OTHER in between  # not while one is still to stop
 
     monkeypatch.setattr(Tracer, "release", releasing)
     with contextlib.ExitStack() as stack:
         targets = [stack.enter_context(running(fixture("v3"), "leaf")) for _ in range(pids)]
-        sfsample.record([target.pid for target in targets], rate=500, should_stop=enough)
+        sfsample.record([target.pid for target in targets], HANG_S, rate=500, should_stop=enough)
     assert {*held} == {os.SCHED_RR if may_be_urgent() else os.SCHED_OTHER}
     assert os.SCHED_OTHER in between
 
