@@ -39,6 +39,16 @@ LIBRARY = """
 import sys, sfsample
 sfsample.record(int(sys.argv[1]), 60, rate=float(sys.argv[2]), mode=sys.argv[3])
 """
+# Records until its input is closed; says so when it has a sample, as from then on a refusal does not end it.
+OTHER = """
+import select, sys, sfsample
+profile, said = sfsample.Profile(2000), []
+def stop():
+    if profile.stats.samples and not said:
+        said.append(print("sampled", flush=True))
+    return bool(select.select([0], [], [], 0)[0])
+sfsample.record(int(sys.argv[1]), rate=2000, profile=profile, should_stop=stop)
+"""
 TRACER = """
 import sys
 from sfsample.target.process import check
@@ -189,13 +199,13 @@ def test_two_samplers_at_once():
     """Each is in the other's way now and then: that is counted, no stack is wrong, no one hangs."""
     program = str(fixture("v3"))
     with running(program, "leaf") as target:
-        with sampler(target.pid, "-r", "2000", "-o", "/dev/null") as other:
-            wait_for_tracer(target.pid, other.pid)
+        with python(OTHER, target.pid) as other:
+            assert first_line(other) == "sampled"
             for _ in range(9):
                 is_in_the_way(target.pid, program)
             wait_until(lambda: is_in_the_way(target.pid, program), "they meet")
             assert other.poll() is None
-            other.send_signal(signal.SIGINT)
+            other.stdin.close()
             assert other.wait(HANG_S) == 0
         target.assert_unharmed()
         record_samples(target.pid, 5)
