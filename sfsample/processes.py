@@ -38,9 +38,9 @@ class Processes:
         """The time for which the thread that was stopped longest of those alive has been, in all."""
         return max((watched.longest_stop_ns for watched in self._all), default=0)
 
-    def adopt(self) -> None:
+    def adopt(self, *, force: bool = True) -> None:
         """Begin to watch the descendants that were born since the last time."""
-        for found in self._family.born() if self._family else ():
+        for found in self._family.born(force=force) if self._family else ():
             self.settled()  # opening takes time, in which threads that have stopped must not wait
             if isinstance(found, TargetError):
                 self._count(found)
@@ -65,7 +65,7 @@ class Processes:
             self.settled()
             return go_on()
 
-        self.adopt()
+        self.adopt(force=refresh)
         for watched in self._all:
             self.settled()
             if not watched.tick(instant, refresh=refresh, meanwhile=meanwhile):

@@ -89,6 +89,7 @@ class FakeProcess:
         self.still: dict[int, int] = {}
         self.ran_ns: dict[int, int] = {}
         self.runs = 100
+        self.accounted_ns = None
 
     def _maps(self):
         self.maps_read += 1
@@ -1051,7 +1052,7 @@ class FakeFamily:
         self.asked = -1  # once before the first tick
         self.closed = False
 
-    def born(self):
+    def born(self, *, force):  # noqa: ARG002 - the protocol
         self.asked += 1
         return self.born_at.get(self.asked, [])
 

@@ -1,8 +1,11 @@
 """Has anybody been born?  Threads and processes are listed anew only when the kernel has given out an id.
 
-Law: "no" is certain, "yes" may be about somebody else.
+Law: "yes" may be about somebody else, and "no" is not for ever: an id is given out an instant before its
+bearer can be seen, and on a machine under load that instant may be long.  So whoever asks here looks without
+asking, too, now and then.
 
-Source: proc(5), /proc/loadavg: its last field is the id that was given out last.
+Source: proc(5), /proc/loadavg: its last field is the id that was given out last.  Linux kernel/fork.c,
+copy_process: alloc_pid comes before attach_pid.
 """
 
 import os

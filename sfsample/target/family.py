@@ -1,10 +1,10 @@
 """Descendants of processes, as they are born.
 
-Law: each is opened once, soon after its birth.  /proc is listed only when the kernel has given out an id
-since the last time, and only those that are new are asked for their parent.  (Of an id that was given to
-another process, /proc has another inode, and that process another start time.)  A process whose parent has
-ended before we saw either of the two belongs to init by then, and is not found; neither are we, nor our
-children.
+Law: each is opened once, soon after its birth.  /proc is listed when the kernel has given out an id since the
+last time, and when it is time to, and only those that are new are asked for their parent.  (Of an id that was
+given to another process, /proc has another inode, and that process another start time.)  A process whose
+parent has ended before we saw either of the two belongs to init by then, and is not found; neither are we,
+nor our children.
 
 Source: proc(5), /proc/PID/stat: the fourth field is the parent.  (/proc/PID/task/TID/children needs
 CONFIG_PROC_CHILDREN and would have to be read for every thread of every process.)
@@ -28,9 +28,12 @@ class Family:
         self._members = {pid: stat.starttime for pid in pids if (stat := stat_of(pid))}
         self._seen: set[tuple[int, int]] = set()
 
-    def born(self) -> Iterator[LiveProcess | TargetError]:
-        """Yield the descendants that were not there the last time, or why one cannot be looked at."""
-        for pid in self.newborn() if self._births.any() else ():
+    def born(self, *, force: bool) -> Iterator[LiveProcess | TargetError]:
+        """Yield the descendants that were not there the last time, or why one cannot be looked at.
+
+        `force`: also if no id was given out.
+        """
+        for pid in self.newborn() if self._births.any() or force else ():
             try:
                 yield self._open(pid)
             except TargetError as refusal:
