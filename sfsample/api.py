@@ -13,6 +13,7 @@ from sfsample.replay.store import BadStacks
 from sfsample.report.naming import name_profile
 from sfsample.report.report import Report
 from sfsample.sampler import MAX_PAUSE_S, Clock, Mode, Options, Sampler, check
+from sfsample.stats import Timers
 from sfsample.symbolize.naming import DEFAULT_NAMING, Naming
 from sfsample.symbolize.symbolizer import Symbolizer
 from sfsample.target.capture import DEFAULT_STACK_BYTES, check_size
@@ -45,7 +46,7 @@ def record(
     subprocesses: bool = False,
     debug_dirs: Sequence[str] = (),
     tell: Callable[[str], None] = lambda _: None,
-    perf_events: bool = False,
+    perf_events: bool | None = None,
 ) -> Profile:
     """Sample one process or several.
 
@@ -59,7 +60,8 @@ def record(
     percent): leave out ticks to stay below this share of the time, `subprocesses`: their descendants too,
     those born meanwhile included, `debug_dirs`: where to look for separate debug files first, which may have
     the only unwind tables, `tell`: called when ticks were missed, at most once a second,
-    `perf_events`: let the kernel's timers take the samples (mode "cpu", no descendants).
+    `perf_events` True: let the kernel's timers take the samples (mode "cpu", no descendants), False: never,
+    None: once no processor is free for what we do, if the kernel lets us (not with a `clock`).
 
     A child of yours must not be asked for its end by `Popen.poll`, `wait` or waitpid(2) meanwhile: they also
     answer that we have stopped it, and Popen takes that for its death.  Use waitid(2) with WEXITED and
@@ -86,7 +88,13 @@ def record(
             if perf_events:
                 from sfsample.event_sampler import EventSampler
 
-                return EventSampler(targets, options, stack_bytes, profile).run(should)
+                sampler = EventSampler(targets, options, stack_bytes, profile)
+                sampler.profile.stats.timers = Timers()
+                return sampler.run(should)
+            if perf_events is None and mode == "cpu" and stop and clock is None and not subprocesses:
+                from sfsample.relay import Relay
+
+                return Relay(targets, options, stack_bytes, profile, tell=tell).run(should)
             family = Family(wanted, partial(open_process, attach=False)) if subprocesses else None
             return Sampler(targets, options, clock, profile, tell=tell, family=family).run(should)
         finally:

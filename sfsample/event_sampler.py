@@ -6,6 +6,8 @@ step.  Nothing depends on when we wake up, so others run first; copies wait for 
 room are counted.
 """
 
+import math
+import os
 import resource
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -28,11 +30,16 @@ _OFF = 0.02  # the period is off by at most this part
 _SHORTEST_NS = 10_000  # the kernel's limit
 _ENOUGH = 20  # samples that tell how much stack is worth copying
 _LEAST_BYTES = 4 << 10
+_SOME, _MUCH = 0.02, 0.1  # parts that are missing
+_MUCH_NS = 500_000_000  # more passes while timers are set, on a machine under load
 _TRIES = 3  # to set timers while nobody is born
 
 
 class EventSampler:
-    """Samples processes into one profile by the kernel's timers."""
+    """Samples processes into one profile by the kernel's timers.
+
+    `start`: when the recording began (time.monotonic), if what came before was sampled otherwise.
+    """
 
     def __init__(
         self,
@@ -42,15 +49,17 @@ class EventSampler:
         profile: Profile | None = None,
         *,
         random: Callable[[], float] = uniform,
+        start: float | None = None,
     ) -> None:
         self._options = options
         self._most_bytes = self._stack_bytes = min(stack_bytes, LARGEST_STACK)
+        self._lost = 0  # records, for want of room
+        self._spared_ns = 0  # CPU time of the targets while timers stood still
         self._fits = False  # as much is copied as is needed
         self._cpu = 0.0
-        self._start_ns = 0
+        self._start_ns = 0 if start is None else round(start * 1e9)
         self._period_ns = max(_SHORTEST_NS, round(1e9 / options.rate * (1 + _OFF * (2 * random() - 1))))
         self.profile = profile or Profile(options.rate, timeline=options.timeline)
-        self.profile.stats.by_events = True
         self._evented = {}
         for target in targets:
             unwinder = Unwinder(target.index, steppers=options.steppers, max_frames=options.max_frames)
@@ -62,18 +71,25 @@ class EventSampler:
 
         Raises NotPermitted and UnsupportedTarget where there are no such timers.
         """
-        give_way()
         stats = self.profile.stats
-        self.profile.started_ns = time.time_ns()
-        self._cpu = time.thread_time()
-        self._start_ns = time.perf_counter_ns()
-        self._events = self._timers()
         try:
-            stats.ended_by = self._loop(should_stop)
+            self.sample(should_stop)
         except (TargetError, OSError) as failure:  # what was collected is not lost by it
             if not stats.samples:
                 raise
             stats.end_early(failure)
+        return self.profile
+
+    def sample(self, should_stop: Callable[[], bool]) -> None:
+        """Do as `run`; raise whatever ends it."""
+        give_way()
+        stats = self.profile.stats
+        self.profile.started_ns = self.profile.started_ns or time.time_ns()
+        self._cpu = time.thread_time() - stats.sampler_cpu_s
+        self._start_ns = self._start_ns or time.perf_counter_ns()
+        self._events = self._timers()
+        try:
+            stats.ended_by = self._loop(should_stop)
         finally:
             self._events.close()
             stats.duration_s = (time.perf_counter_ns() - self._start_ns) / 1e9
@@ -82,7 +98,6 @@ class EventSampler:
                 one.finish()
             stats.sampler_cpu_s = time.thread_time() - self._cpu
             stats.sampler_max_rss_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-        return self.profile
 
     def _timers(self) -> PerfEvents:
         """Set the timers of all threads; anew if one was born meanwhile, which may have none."""
@@ -104,7 +119,8 @@ class EventSampler:
         return [tid for one in self._alive.values() for tid in one.target.proc.threads()]
 
     def _loop(self, should_stop: Callable[[], bool]) -> str:
-        interval = due = _FIRST_S  # not at once: what it took to begin may have to be spared first
+        interval = _FIRST_S  # not at once: what it took to begin may have to be spared first
+        due = self._elapsed() + interval
         while True:
             now, left = self._elapsed(), self._left()
             if left <= 0 or should_stop():
@@ -149,7 +165,8 @@ class EventSampler:
 
     def _ticks(self) -> int:
         """Return how often 1/rate has passed, with the one at the beginning, as it counts elsewhere."""
-        return max(1, round(self._elapsed() * self._options.rate))
+        seconds = min(self._elapsed(), self._options.duration or math.inf)
+        return max(1, round(seconds * self._options.rate))
 
     def _begin(self) -> dict[int, bool]:
         return {pid: one.begin() for pid, one in self._alive.items()}
@@ -168,6 +185,7 @@ class EventSampler:
         by_pid: dict[int, list[Record]] = {pid: [] for pid in self._alive}
         for record in records:
             if isinstance(record, Lost):
+                self._lost += record.records
                 next(iter(self._evented.values())).lost(record.records)
                 for records_of_one in by_pid.values():
                     records_of_one.append(record)  # a change of modules may have been lost
@@ -195,6 +213,21 @@ class EventSampler:
             self._events = self._timers()
             self._untold()
 
+    def shortfall(self) -> str:
+        """Return what much of is missing that who stops threads would have; empty: nothing."""
+        all_of_them = self._evented.values()
+        samples, wanting = sum(one.samples for one in all_of_them), sum(one.wanting for one in all_of_them)
+        if samples >= _ENOUGH and wanting > _SOME * samples:
+            return f"of {wanting} of {samples} stacks an interrupt could not copy enough"
+        cpu_ns, threads = sum(one.cpu_ns for one in all_of_them), sum(one.threads for one in all_of_them)
+        # of each thread less than a period may be missing for each processor that it ran on
+        periods = samples + self._lost + (threads + 1) * (os.cpu_count() or 1)
+        unseen = cpu_ns - self._spared_ns - periods * self._period_ns
+        return "too much of the CPU time gave no sample" if unseen > max(_MUCH * cpu_ns, _MUCH_NS) else ""
+
+    def _used_ns(self) -> int:
+        return sum(one.target.proc.cpu_ns() or 0 for one in self._evented.values())
+
     def _any_lives(self) -> bool:
         return not all(one.target.proc.has_ended() for one in self._alive.values())
 
@@ -206,8 +239,10 @@ class EventSampler:
         if until - began < _DOZE_S:
             return
         self._pause()
+        used_ns = self._used_ns()
         while self._elapsed() < until and not should_stop() and self._any_lives():
             time.sleep(_DOZE_S)
+        self._spared_ns += max(0, self._used_ns() - used_ns)
         self._events.begin()
         self._untold()
         self.profile.stats.spared_ticks += round((self._elapsed() - began) * self._options.rate)

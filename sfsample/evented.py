@@ -23,6 +23,8 @@ from sfsample.unwind.unwinder import Unwinder
 
 _REPLACED = "other code was mapped where it was before it could be unwound"
 _MANY = 256  # threads, before it is asked which of them have ended
+# more than an interrupt copies, pages that were never touched, another stack
+_WANTING = (StopReason.STACK_COPY_ENDED, StopReason.BAD_MEMORY)
 _LEFT = "it had left user space for good, or runs 32-bit code"
 
 
@@ -39,8 +41,10 @@ class Evented:
         self._tally = Tally(profile, target.pid, BEGINNING)
         self._threads: dict[int, Thread] = {}
         self._names: dict[int, str] = {}  # as told by the kernel, for threads that end before we look
-        self._cpu_began_ns = target.proc.cpu_ns() or 0
-        self._cpu_ns = 0
+        told_ns = target.accounted_ns
+        self._cpu_began_ns = (target.proc.cpu_ns() or 0) if told_ns is None else told_ns
+        self.cpu_ns = 0  # since then
+        self.samples = self.wanting = 0  # those of which what was copied is not enough
         self._maps_ns = 0  # when the maps were last read
         self._stale = True  # they are to be read again
         self._waiting: list[Record] = []  # until that is done
@@ -57,7 +61,9 @@ class Evented:
             self._read_maps()
         self._lives = set(self.target.tids(force=True) or ()) if len(self._known) > self._many else None
         cpu_ns, leader = proc.cpu_ns(), proc.thread_stat(self.target.pid)
-        self._cpu_ns = self._cpu_ns if cpu_ns is None else cpu_ns - self._cpu_began_ns
+        if cpu_ns is not None:
+            self.cpu_ns = cpu_ns - self._cpu_began_ns
+            self.target.accounted_ns = cpu_ns
         if leader is not None:
             self._profile.processes[self.target.pid] = leader.name
         return leader is not None and not (leader.state in "ZX" and proc.has_ended())
@@ -68,6 +74,9 @@ class Evented:
         self._readable = index.refresh()
         if self._readable:
             self._maps_ns, self._stale = now, False
+            for mapping in index.mappings:
+                if mapping.path == "[vdso]":  # is read from memory, which may be gone when it is wanted
+                    index.find(mapping.start)
 
     def untold(self) -> None:
         """Note that changes of modules were not recorded for a while, until now."""
@@ -102,18 +111,22 @@ class Evented:
         tally = self._tally
         tally.at_ns = max(0, sample.at_ns - start_ns)
         thread = self._thread(sample.tid, fresh)
+        self.samples += 1
         if not sample.registers:
+            self.wanting += 1
             tally.failed(thread, _LEFT)
             return
         snapshot = ThreadSnapshot(sample.tid, sample.registers, sample.memory, sample.bounded, 0, eintr=False,
                                   arch=self.target.arch, capture=Capture.EVENT)  # fmt: skip
         look = self._looker.walk(snapshot, thread.last)
         if _goes_through(look.stack, mapped):
+            self.wanting += 1
             tally.failed(thread, _REPLACED)
             return
         # code that was moved is not told (mremap), and a file may not have been there for a moment
         self._stale |= look.stack.stop_reason is not StopReason.OUTERMOST or None in look.modules
         self._note_use(sample, look.stack)
+        self.wanting += look.stack.stop_reason in _WANTING
         if self._bad_stacks is not None:
             self._bad_stacks.keep(thread.name, snapshot, look.stack, self.target.index)
         tally.see(thread, look)
@@ -151,6 +164,11 @@ class Evented:
         self._profile.stats.note("not captured: the ring was full before it was read", count)
 
     @property
+    def threads(self) -> int:
+        """How many threads that may live have been sampled."""
+        return len(self._threads)
+
+    @property
     def _known(self) -> set[int]:
         return self._threads.keys() | self._names.keys()
 
@@ -166,7 +184,7 @@ class Evented:
 
     def finish(self) -> None:
         """Tell what is known only at the end."""
-        self._tally.charge_process(self._cpu_ns)
+        self._tally.charge_process(self.cpu_ns)
         self._tally.finish(self.target, self._looker)
 
 

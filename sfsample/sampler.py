@@ -67,7 +67,7 @@ class Options(NamedTuple):
     stop: bool = True  # False: never stop a thread; those that run are not captured
     max_pause: float = MAX_PAUSE_S  # seconds; wait no longer for a thread to stop, and hold it no longer
     max_overhead: float | None = None  # 0.01: one percent of the elapsed time
-    perf_events: bool = False  # let the kernel's timers take the samples (cpu mode)
+    perf_events: bool | None = None  # the kernel's timers take the samples (cpu mode); None: `relay` decides
 
 
 def check(options: Options) -> None:
@@ -92,6 +92,7 @@ class Sampler:
     """Samples processes into one profile, and the descendants that `family` opens.
 
     `jitter` gives random numbers from 0 to 1.  `tell` is called with a line of text, at most once a second.
+    `start`: when the recording began, by the clock, if what came before was sampled otherwise.
     """
 
     def __init__(
@@ -104,13 +105,16 @@ class Sampler:
         jitter: Callable[[], float] = uniform,
         tell: Callable[[str], None] = lambda _: None,
         family: Family | None = None,
+        start: float | None = None,
     ) -> None:
         self._options = options
         self._clock = clock or SystemClock()
+        self._began = start
         self._jitter = jitter
         self._lateness = _Lateness(tell)
         self.profile = profile or Profile(options.rate, timeline=options.timeline)
-        named = [self._watch(target, BEGINNING, named=True) for target in targets]
+        since = BEGINNING if start is None else Since(0, round((self._clock.now() - start) * 1e9))
+        named = [self._watch(target, since, named=True) for target in targets]
         self._processes = Processes(named, family, self._watch, self.profile.stats)
         self._last_run = OwnLastRun()
         self._start = self._refresh_at = self._cpu = 0.0
@@ -127,8 +131,9 @@ class Sampler:
         stats, clock, processes = self.profile.stats, self._clock, self._processes
         try:
             processes.adopt()
-            self._cpu, self._start = time.thread_time(), clock.now()
-            self.profile.started_ns = time.time_ns()
+            self._cpu = time.thread_time() - stats.sampler_cpu_s
+            self._start = clock.now() if self._began is None else self._began
+            self.profile.started_ns = self.profile.started_ns or time.time_ns()
             try:
                 stats.ended_by = self._loop(should_stop)
             except (TargetError, OSError) as failure:  # what was collected is not lost by it
@@ -146,9 +151,11 @@ class Sampler:
         return self.profile
 
     def _loop(self, should_stop: Callable[[], bool]) -> str:
-        should_stop = _once_and_for_all(should_stop)
+        should_stop = once_and_for_all(should_stop)
         schedule = Schedule(self._start, self._options.rate, self._options.duration, self._jitter)
-        self._refresh_at = self._start + _REFRESH_S
+        if self._began is not None:
+            schedule.skip(self._clock.now())
+        self._refresh_at = self._clock.now() + _REFRESH_S
         stats = self.profile.stats
         while not schedule.over:
             if not self._wait(schedule.next(), should_stop):
@@ -168,6 +175,10 @@ class Sampler:
                 stats.ticks = schedule.ticks
         return "duration" if self._wait(schedule.end, should_stop) else "signal"
 
+    def settled(self) -> bool:
+        """Capture threads that have stopped by now; False while one is still to stop."""
+        return self._processes.settled()
+
     def _woken(self) -> Woken:
         """Note when we woke up; first thing, because what it is compared with changes at any time."""
         own = None if self._options.mode == "wall" else self._last_run.read()
@@ -186,7 +197,7 @@ class Sampler:
 
     def _wait(self, until: float, should_stop: Callable[[], bool]) -> bool:
         while not should_stop():  # asked before a sleep; after it, nothing is to come before the looks
-            nap = _DOZE_S if self._processes.settled() else _SETTLE_S
+            nap = _DOZE_S if self.settled() else _SETTLE_S
             left = until - self._clock.now()
             if left > 0:
                 self._clock.sleep(min(left, nap))
@@ -195,7 +206,7 @@ class Sampler:
         return False
 
 
-def _once_and_for_all(ask: Callable[[], bool]) -> Callable[[], bool]:
+def once_and_for_all(ask: Callable[[], bool]) -> Callable[[], bool]:
     """Return a function that says True for ever when `ask` has said so once, wherever that was heard."""
     said = False
 

@@ -4,7 +4,7 @@ Law: counts and keeps; prints nothing, reads no clock.
 """
 
 from collections import Counter
-from typing import Any
+from typing import Any, NamedTuple
 
 from sfsample.model import Capture, Stack, StopReason, found_of
 
@@ -57,6 +57,19 @@ class Subprocesses:
         return {"watched": self.watched, "short_lived": self.short_lived, "refused": self.refused}
 
 
+class Timers(NamedTuple):
+    """From when on the kernel's timers took the samples, until when, and why no longer."""
+
+    since_s: float = 0.0
+    until_s: float | None = None
+    why: str = ""
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the `perf_events` object of the statistics."""
+        until_s = None if self.until_s is None else round(self.until_s, 6)
+        return {"since_s": round(self.since_s, 6), "until_s": until_s, "why_no_longer": self.why or None}
+
+
 class Stats:
     """What a recording cost and what it lost; the summary and `--stats` are drawn from it."""
 
@@ -67,7 +80,7 @@ class Stats:
         self.late_ticks = 0  # of them, those not taken because the sampler was late
         self.samples = 0
         self.captures: Counter[Capture] = Counter()
-        self.by_events = False  # the kernel's timers took the samples, of CPU time
+        self.timers: Timers | None = None  # of the kernel, which took samples
         self.pauses = Pauses()
         self.stacks: Counter[StopReason] = Counter()
         self.frames: Counter[str] = Counter()
@@ -84,6 +97,16 @@ class Stats:
         self.problems: Counter[str] = Counter()
         self.failure: tuple[str, ...] = ()  # that ended it: what, and what to do
         self.ended_by: str = ""  # "duration", "signal", "target", "failure"
+
+    @property
+    def by_events(self) -> bool:
+        """Whether the kernel's timers took all samples."""
+        return self.timers == Timers()
+
+    @property
+    def timers_go_on(self) -> bool:
+        """Whether the kernel's timers take the samples now, or did at the end."""
+        return self.timers is not None and self.timers.until_s is None
 
     @property
     def taken_ticks(self) -> int:
@@ -139,6 +162,7 @@ class Stats:
             "cpu_charged_ns": self.cpu_charged_ns,
             "cpu_sampled_ns": self.cpu_sampled_ns,
             "subprocesses": self.subprocesses.as_json(),
+            "perf_events": self.timers.as_json() if self.timers else None,
         }
 
 

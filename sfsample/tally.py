@@ -102,12 +102,13 @@ class Tally:
         profile, stats = self._profile, self._profile.stats
         times, wall_ns = max(1, until.tick - thread.tick), until.at_ns - thread.at_ns
         thread.tick, thread.at_ns = until
-        who = profile.name_thread(ThreadKey(self._pid, thread.tid, thread.starttime), thread.name)
+        key = ThreadKey(self._pid, thread.tid, thread.starttime)
+        stats.threads += thread.starttime != thread.counted and key not in profile.threads
+        thread.counted = thread.starttime
+        who = profile.name_thread(key, thread.name)
         self._added = True
         profile.add(who, locations, stack,
                     at_ns=until.at_ns, wall_ns=wall_ns, cpu_ns=thread.charged_ns, times=times)  # fmt: skip
-        stats.threads += thread.starttime != thread.counted
-        thread.counted = thread.starttime
         stats.captures[capture] += times
         stats.cpu_sampled_ns += thread.charged_ns
         thread.charged_ns = 0

@@ -183,8 +183,10 @@ class Watched:
         if cpu_ns is None:
             return
         if self._cpu_began_ns is None:
-            self._cpu_began_ns = cpu_ns if self._tally.tick == 1 else 0
+            first_ns = cpu_ns if self._tally.tick == 1 else 0
+            self._cpu_began_ns = first_ns if self._target.accounted_ns is None else self._target.accounted_ns
         self._cpu_ns = cpu_ns - self._cpu_began_ns
+        self._target.accounted_ns = cpu_ns
 
     def _list(self, tids: list[int], before_ns: int) -> None:
         tick, counters = self._tally.tick, self._target.proc.counters

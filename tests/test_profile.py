@@ -10,7 +10,7 @@ from sfsample.formats.elf import ElfImage
 from sfsample.model import Capture, Found, Frame, Stack, StopReason
 from sfsample.modules.module import Module
 from sfsample.profile import Location, Profile, StackKey, ThreadKey, Timeline, locate
-from sfsample.stats import Pauses, Stats
+from sfsample.stats import Pauses, Stats, Timers
 from tests.builders.elf_builder import Load, elf
 
 BIAS = 0x5555_0000_0000
@@ -150,6 +150,7 @@ CONTRACT_KEYS = [
     "cpu_charged_ns",
     "cpu_sampled_ns",
     "subprocesses",
+    "perf_events",
 ]
 
 
@@ -175,6 +176,7 @@ def test_statistics():
     stats.count_stack(STACK._replace(stop_reason=StopReason.STACK_COPY_ENDED))
     stats.threads = 3
     stats.subprocesses.watched, stats.subprocesses.refused = 4, 1
+    stats.timers = Timers(0.5)
     stats.module_paths += [("/bin/x", True), ("/lib/libc.so.6", False)]
     stats.problems.update({"once": 1, "often": 3})
     made = stats.as_json()
@@ -193,6 +195,7 @@ def test_statistics():
         "cpu_charged_ns": 0,
         "cpu_sampled_ns": 0,
         "subprocesses": {"watched": 4, "short_lived": 0, "refused": 1},
+        "perf_events": {"since_s": 0.5, "until_s": None, "why_no_longer": None},
     }  # fmt: skip
     assert json.loads(json.dumps(made)) == made
 

@@ -4,7 +4,7 @@ import pytest
 
 from sfsample.model import Capture, Found, Frame, Stack, StopReason
 from sfsample.output.summary import summary_lines
-from sfsample.stats import Stats
+from sfsample.stats import Stats, Timers
 
 
 def stats(**stacks: int) -> Stats:
@@ -55,10 +55,10 @@ def test_what_the_sampler_took_for_itself(cpu_s, spared, said):
 
 def test_where_no_timer_has_run_out_no_tick_is_told_of():
     made = stats()
-    made.by_events, made.rate_hz = True, 50.0
+    made.timers, made.rate_hz = Timers(), 50.0
     assert lines(made)[1:] == [
         "no thread used the 20 ms of CPU time that a sample stands for;",
-        "sleeping threads are recorded with: --mode wall, without --perf-events",
+        "sleeping threads are recorded with: --mode wall",
     ]
 
 
@@ -69,7 +69,7 @@ def test_perf_events_are_proposed_only_where_they_can_be_had():
     made.frames[Found.SFRAME] = 5 * 1000
     assert line(made, "cost") == "cost      6.5 % of one processor (--max-overhead limits it)"
     made.frames.clear()
-    made.by_events = True
+    made.timers = Timers()
     assert line(made, "cost") == "cost      6.5 % of one processor (--max-overhead limits it)"
     assert line(made, "pause") == "pause     none: copied by the kernel in timer interrupts"
 
@@ -91,17 +91,17 @@ def test_what_the_samples_stand_for_is_compared_with_what_was_charged(sampled_ns
 
 def test_of_threads_that_lived_too_shortly_it_is_said_who_sees_them():
     made = Stats(99.0)
-    made.by_events, made.duration_s, made.ticks, made.cpu_charged_ns = True, 10.0, 990, 10**9
+    made.timers, made.duration_s, made.ticks, made.cpu_charged_ns = Timers(), 10.0, 990, 10**9
     _, lost, _, hint = lines(made)
     assert lost == "CPU time  1.00 s; no sample stands for 100 % of it"
-    assert hint == "a higher --rate needs less; threads that live shorter are seen without --perf-events"
+    assert hint == "a higher --rate needs less; threads that live shorter are seen with --no-perf-events"
 
 
 def test_of_what_no_interrupt_copies_it_is_said_who_does():
     made = stats(outermost=5, stack_copy_ended=5)
     assert "50 % stack_copy_ended (--stack-bytes allows more)" in line(made, "stacks")
-    made.by_events = True
-    assert "50 % stack_copy_ended (without --perf-events they are whole)" in line(made, "stacks")
+    made.timers = Timers()
+    assert "50 % stack_copy_ended (--no-perf-events copies all)" in line(made, "stacks")
 
 
 def test_nothing_is_said_of_a_cost_that_is_not_known():
@@ -229,3 +229,16 @@ def test_subprocesses_are_told_with_those_that_were_lost():
     expected = "children  5 subprocesses watched, 2 ended before a look at them, 1 could not be opened"
     assert line(made, "children") == expected
     assert not [text for text in lines(stats(outermost=1)) if text.startswith("children")]
+
+
+def test_when_timers_took_over_and_what_came_of_it():
+    made = stats(outermost=5, bad_memory=5)
+    made.timers = Timers(0.54)
+    took_over = "timers    of the kernel took over at 0.5 s, as no processor was free"
+    assert line(made, "timers") == f"{took_over}; nothing was stopped from then on"
+    assert "50 % bad_memory (--no-perf-events may copy more)" in line(made, "stacks")
+    made.sampler_cpu_s = 0.65
+    assert "--perf-events" not in line(made, "cost")
+    made.timers = Timers(0.54, 2.345, "no more")
+    assert line(made, "timers") == f"{took_over}, until 2.3 s: no more"
+    assert line(made, "stacks").endswith("50 % bad_memory")

@@ -54,8 +54,9 @@ def rate_and_mode(parser: argparse.ArgumentParser) -> None:
     rate.add_argument("--interval", type=values.interval, metavar="TIME", help="the same as a time: 10ms")
     parser.add_argument("--mode", choices=("cpu", "wall"), default="cpu",
                         help="cpu: threads that run (default); wall: all threads")  # fmt: skip
-    parser.add_argument("--perf-events", action="store_true",
-                        help="stop nothing: the kernel copies what runs, by timer (mode cpu)")  # fmt: skip
+    parser.add_argument("--perf-events", action=argparse.BooleanOptionalAction,
+                        help="stop nothing: the kernel copies what runs, by timer (mode cpu); default: once "
+                        "no processor is free, if it may")  # fmt: skip
     parser.add_argument(
         "-s", "--subprocesses", action="store_true", help="descendants too, those born later included"
     )

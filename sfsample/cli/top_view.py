@@ -65,7 +65,7 @@ class Top:
         p, table = stats.pauses, self.table
         pause = (
             "pause none"
-            if stats.by_events
+            if stats.timers_go_on
             else f"pause p50 {_time(p.percentile(50))} p99 {_time(p.percentile(99))} max {_time(p.max)}"
         )
         missed = f"missed {stats.late_ticks} of {stats.ticks} ticks"

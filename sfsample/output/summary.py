@@ -6,7 +6,7 @@ Law: drawn from `Stats` and the words that are handed in; says what was lost bef
 from collections.abc import Iterator, Sequence
 
 from sfsample.model import Capture, Found, StopReason
-from sfsample.stats import Stats
+from sfsample.stats import Stats, Timers
 
 _SHOWN = 5  # problems, unless verbose
 _COSTLY = 0.03  # of a processor
@@ -18,8 +18,8 @@ _ALLOWS_MORE = {
 # of what no interrupt copies: more than 60 KiB, pages that were never touched, another stack than that of sp
 _EVENTS_ALLOW = {
     StopReason.MAX_FRAMES: _ALLOWS_MORE[StopReason.MAX_FRAMES],
-    StopReason.STACK_COPY_ENDED: " (without --perf-events they are whole)",
-    StopReason.BAD_MEMORY: " (without --perf-events they may be whole)",
+    StopReason.STACK_COPY_ENDED: " (--no-perf-events copies all)",
+    StopReason.BAD_MEMORY: " (--no-perf-events may copy more)",
 }
 
 
@@ -57,13 +57,13 @@ def unnamed_lines(unnamed: Sequence[str], *, verbose: bool = False) -> Iterator[
 
 def _nobody(stats: Stats) -> Iterator[str]:
     """Yield why there are no samples, and what would give some."""
-    if stats.by_events:
+    if stats.timers:
         period_ns = round(1e9 / stats.rate_hz)
         yield f"no thread used the {_time(period_ns)} of CPU time that a sample stands for;"
         if stats.cpu_charged_ns > period_ns:
-            yield "a higher --rate needs less; threads that live shorter are seen without --perf-events"
+            yield "a higher --rate needs less; threads that live shorter are seen with --no-perf-events"
         else:
-            yield "sleeping threads are recorded with: --mode wall, without --perf-events"
+            yield "sleeping threads are recorded with: --mode wall"
         return
     waiting = "had a processor", "those that wait for one"
     did, others = waiting if stats.off_processor else ("ran", "sleeping threads")
@@ -107,9 +107,17 @@ def _pauses(stats: Stats) -> Iterator[str]:
         yield "pause     p50 {}, p99 {}, max {} ({})".format(*times, _count(p.count, "stop"))
     if stats.by_events:
         yield "pause     none: copied by the kernel in timer interrupts"
+    elif stats.timers is not None:
+        yield _timers(stats.timers)
     if stats.eintr_prone_stops:
         stops = _count(stats.eintr_prone_stops, "stop")
         yield f"EINTR     {stops} interrupted a system call that does not begin again by itself (signal(7))"
+
+
+def _timers(timers: Timers) -> str:
+    since_s, until_s, why = timers
+    then = "; nothing was stopped from then on" if until_s is None else f", until {until_s:.1f} s: {why}"
+    return f"timers    of the kernel took over at {since_s:.1f} s, as no processor was free{then}"
 
 
 def _cost(stats: Stats, mode: str) -> Iterator[str]:
@@ -119,7 +127,7 @@ def _cost(stats: Stats, mode: str) -> Iterator[str]:
     share = stats.sampler_cpu_s / stats.duration_s
     used = _percent(round(stats.sampler_cpu_s * 1e9), round(stats.duration_s * 1e9))
     deep = sum(stats.frames.values()) > _DEEP * stats.samples
-    other = mode == "cpu" and not stats.by_events and not stats.subprocesses.watched and not deep
+    other = mode == "cpu" and not stats.timers and not stats.subprocesses.watched and not deep
     less = "--perf-events costs less, " if other else ""
     limits = share >= _COSTLY and not stats.spared_ticks
     yield f"cost      {used} of one processor{f' ({less}--max-overhead limits it)' if limits else ''}"
@@ -128,7 +136,7 @@ def _cost(stats: Stats, mode: str) -> Iterator[str]:
 def _stacks(stats: Stats) -> Iterator[str]:
     if not stats.samples:
         return
-    allows_more = _EVENTS_ALLOW if stats.by_events else _ALLOWS_MORE
+    allows_more = _EVENTS_ALLOW if stats.timers_go_on else _ALLOWS_MORE
     others = [f"{_percent(n, stats.samples)} {reason}{allows_more.get(reason, '')}"
               for reason, n in stats.stacks.most_common() if reason is not StopReason.OUTERMOST]  # fmt: skip
     complete = f"{_percent(stats.stacks[StopReason.OUTERMOST], stats.samples)} reached the outermost frame"

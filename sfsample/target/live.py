@@ -60,6 +60,7 @@ class LiveProcess:
             )
         self.pid = pid
         self.proc = ProcFs(pid)
+        self.accounted_ns: int | None = None  # CPU time that a recording has told of; another goes on there
         self._mapped = False
         try:
             self.arch = check(self.proc)

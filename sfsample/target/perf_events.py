@@ -45,8 +45,10 @@ _WORD = Struct("=Q")
 _U32, _U64 = ctypes.c_uint32, ctypes.c_uint64
 _libc = ctypes.CDLL(None, use_errno=True)
 _at = attrgetter("at_ns")
+_FEW = 4096  # events, which take 0.1 s to set
 _RINGS_BYTES, _LARGEST, _SMALLEST = 32 << 20, 8 << 20, 128 << 10  # of all processors; of one
 _OTHER_FILES = 100  # that we may need beside timers
+_TRIED_NS = 10**9  # the period of a timer that is not started
 LARGEST_STACK = 60 << 10  # a record's size has 16 bits
 
 
@@ -72,7 +74,6 @@ class PerfEvents:
     def __init__(self, tids: Collection[int], arch: Arch, period_ns: int, stack_bytes: int) -> None:
         self._parser = Parser(arch)
         self._syscall = _SYSCALLS[arch.machine]
-        self.stack_bytes = min(stack_bytes, LARGEST_STACK) & -8
         self._rings: dict[int, _Ring] = {}  # by processor
         self._events: list[int] = []
         self._poll = poll()
@@ -80,11 +81,7 @@ class PerfEvents:
         processors = _processors()
         share = min(_RINGS_BYTES // len(processors), _LARGEST)
         self._ring_bytes = max(_SMALLEST, 1 << (share.bit_length() - 1))
-        self._attributes = _Attributes(
-            type=_SOFTWARE, size=ctypes.sizeof(_Attributes), config=_TASK_CLOCK, sample_period=period_ns,
-            sample_type=SAMPLE_TYPE, flags=sum(_FLAGS.values()),
-            sample_regs_user=self._parser.mask, sample_stack_user=self.stack_bytes, clockid=_MONOTONIC,
-        )  # fmt: skip
+        self._attributes = _timer(self._parser, period_ns, stack_bytes)
         self._keeper = _Attributes(
             type=_SOFTWARE, size=ctypes.sizeof(_Attributes), config=_DUMMY, flags=_FLAGS["exclude_hv"]
         )  # fmt: skip
@@ -117,7 +114,7 @@ class PerfEvents:
         attributes = _Attributes.from_buffer_copy(self._attributes)
         attributes.config, attributes.sample_period = _DUMMY, 0
         try:
-            event = self._open(attributes, _OURSELVES, processor)
+            event = _open(self._syscall, attributes, _OURSELVES, processor)
         except OSError as failure:
             if failure.errno == ENODEV:
                 return  # the processor was taken away
@@ -131,21 +128,14 @@ class PerfEvents:
 
     def _add(self, tid: int) -> None:
         try:
-            self._keepers.append(self._open(self._keeper, tid, _ANY))
+            self._keepers.append(_open(self._syscall, self._keeper, tid, _ANY))
             for processor, ring in self._rings.items():
-                event = self._open(self._attributes, tid, processor)
+                event = _open(self._syscall, self._attributes, tid, processor)
                 self._events.append(event)
                 ioctl(event, _SET_OUTPUT, ring.event)
         except OSError as failure:
             if failure.errno != ESRCH:
                 raise
-
-    def _open(self, attributes: _Attributes, tid: int, processor: int) -> int:
-        event: int = _libc.syscall(self._syscall, ctypes.byref(attributes), tid, processor, -1, _FD_CLOEXEC)
-        if event < 0:
-            number = ctypes.get_errno()
-            raise OSError(number, os.strerror(number))
-        return event
 
     def begin(self) -> None:
         """Start the timers."""
@@ -217,6 +207,33 @@ class _Ring:
         """Give the memory back."""
         self._memory.close()
         os.close(self.event)
+
+
+def _timer(parser: Parser, period_ns: int, stack_bytes: int) -> _Attributes:
+    return _Attributes(
+        type=_SOFTWARE, size=ctypes.sizeof(_Attributes), config=_TASK_CLOCK, sample_period=period_ns,
+        sample_type=SAMPLE_TYPE, flags=sum(_FLAGS.values()), sample_regs_user=parser.mask,
+        sample_stack_user=min(stack_bytes, LARGEST_STACK) & -8, clockid=_MONOTONIC,
+    )  # fmt: skip
+
+
+def _open(syscall: int, attributes: _Attributes, tid: int, processor: int) -> int:
+    event: int = _libc.syscall(syscall, ctypes.byref(attributes), tid, processor, -1, _FD_CLOEXEC)
+    if event < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+    return event
+
+
+def may_set(tids: Collection[int], arch: Arch) -> bool:
+    """Return whether the kernel lets us set timers on threads, and they are few enough to do it at once."""
+    if not tids or len(tids) * (len(_processors()) + 1) > _FEW:
+        return False
+    try:
+        os.close(_open(_SYSCALLS[arch.machine], _timer(Parser(arch), _TRIED_NS, PAGESIZE), min(tids), _ANY))
+    except OSError:
+        return False
+    return True
 
 
 def open_events(

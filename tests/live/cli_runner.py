@@ -14,6 +14,8 @@ from tests.live.targets import HANG_S, status, wait_until
 
 DURATIONS = (1, 2, 4, 8, 16, 32)
 COMMAND = [sys.executable, "-m", "sfsample"]
+# also where no processor is free, so that what is said of stops holds, and stops are a sign
+STOPPING = ["--no-perf-events"]
 NOBODY = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
 
 

@@ -28,6 +28,7 @@ from sfsample.stats import Stats
 from tests.live.cli_runner import (
     COMMAND,
     DURATIONS,
+    STOPPING,
     begun,
     ended,
     parse_folded,
@@ -158,7 +159,10 @@ def test_by_name(named: tuple[str, list[Target]]) -> None:
 def test_another_sampler_that_looks_for_the_same_words_is_not_the_target(tmp_path: Path) -> None:
     words = f"of-{os.getpid()}-and-nobody-else"
     out = tmp_path / "out"
-    with running(fixture("v3"), "leaf", words) as target, begun("-n", words, "-o", out, "-r", "5") as other:
+    with (
+        running(fixture("v3"), "leaf", words) as target,
+        begun(*STOPPING, "-n", words, "-o", out, "-r", "5") as other,
+    ):
         wait_until_sampled(target.pid)
         done = sampled("-n", words, "-q")
         assert done.code == 0, done.err
@@ -171,7 +175,7 @@ def test_another_sampler_that_looks_for_the_same_words_is_not_the_target(tmp_pat
 
 def test_a_file_and_statistics(leaf: Target, tmp_path: Path) -> None:
     out = tmp_path / "o"
-    words = ("-p", leaf.pid, "-r", "200", "-o", out, "--stats", tmp_path / "s")
+    words = (*STOPPING, "-p", leaf.pid, "-r", "200", "-o", out, "--stats", tmp_path / "s")
     done = sampled(*words, enough=lambda _: out.exists() and out.stat().st_size)
     assert (done.code, done.out) == (0, b"")
     assert sum(parse_folded(out.read_bytes()).values()) > 0
@@ -180,7 +184,7 @@ def test_a_file_and_statistics(leaf: Target, tmp_path: Path) -> None:
 
 
 def test_statistics_on_stderr(leaf: Target) -> None:
-    done = sampled("-p", leaf.pid, "--stats", "-", "-q")
+    done = sampled(*STOPPING, "-p", leaf.pid, "--stats", "-", "-q")
     (line,) = done.err
     check_stats(json.loads(line), rate=99)
     assert done.stacks()
@@ -285,7 +289,7 @@ def test_a_stderr_that_has_gone_costs_nothing(leaf: Target, tmp_path: Path) -> N
 def test_a_signal_ends_it_and_the_result_is_written(
     leaf: Target, tmp_path: Path, number: signal.Signals
 ) -> None:
-    with begun("-p", leaf.pid, "-o", tmp_path / "out", "-q") as child:
+    with begun(*STOPPING, "-p", leaf.pid, "-o", tmp_path / "out", "-q") as child:
         wait_until_sampled(leaf.pid)
         assert os.listdir(tmp_path) == []
         child.send_signal(number)
@@ -331,7 +335,7 @@ def command_line(pid: int) -> bytes:
 
 def test_two_signals_at_once_leave_the_target_unharmed(leaf: Target, tmp_path: Path) -> None:
     for _ in range(5):
-        with begun("-p", leaf.pid, "-r", "1000", "-o", tmp_path / "out", "-q") as child:
+        with begun(*STOPPING, "-p", leaf.pid, "-r", "1000", "-o", tmp_path / "out", "-q") as child:
             wait_until_sampled(leaf.pid)
             child.send_signal(signal.SIGINT)
             child.send_signal(signal.SIGINT)
@@ -342,7 +346,7 @@ def test_two_signals_at_once_leave_the_target_unharmed(leaf: Target, tmp_path: P
 
 
 def test_killed_it_leaves_nothing(leaf: Target, tmp_path: Path) -> None:
-    with begun("-p", leaf.pid, "-r", "1000", "-o", tmp_path / "out") as child:
+    with begun(*STOPPING, "-p", leaf.pid, "-r", "1000", "-o", tmp_path / "out") as child:
         wait_until_sampled(leaf.pid)
         child.kill()
         child.wait(HANG_S)

@@ -23,7 +23,7 @@ from sfsample.cli.console import Interrupt
 from sfsample.cli.options import parse
 from sfsample.cli.values import FORMATS, format_of
 from sfsample.target.process import start_time
-from tests.live.cli_runner import begun, ended, parse_folded, sfsample, wait_until_sampled
+from tests.live.cli_runner import STOPPING, begun, ended, parse_folded, sfsample, wait_until_sampled
 from tests.live.targets import ARCH, HANG_S, Target, fixture, running, wait_until
 from tests.live.test_cli_errors import unused_pid
 
@@ -199,7 +199,7 @@ def test_a_name_that_nothing_has_is_told_and_waited_for(tmp_path: Path) -> None:
 def test_the_end_of_the_process_ends_it(tmp_path: Path) -> None:
     with running(fixture("v3"), "leaf", ends=True) as target:
         words = ["watch", "-p", target.pid, "--every", "1h", "--for", "10m", "--output-dir", tmp_path]
-        with begun(*words) as child:
+        with begun(*words, *STOPPING) as child:
             wait_until_sampled(target.pid)
             target.signal(signal.SIGKILL)
             done = ended(child)  # at once, an hour before the next slot; nobody has reaped the zombie yet

@@ -37,7 +37,7 @@ pytestmark = pytest.mark.live
 
 LIBRARY = """
 import sys, sfsample
-sfsample.record(int(sys.argv[1]), 60, rate=float(sys.argv[2]), mode=sys.argv[3])
+sfsample.record(int(sys.argv[1]), 60, rate=float(sys.argv[2]), mode=sys.argv[3], perf_events=False)
 """
 # Records until its input is closed; says so when it has a sample, as from then on a refusal does not end it.
 OTHER = """
@@ -47,7 +47,7 @@ def stop():
     if profile.stats.samples and not said:
         said.append(print("sampled", flush=True))
     return bool(select.select([0], [], [], 0)[0])
-sfsample.record(int(sys.argv[1]), rate=2000, profile=profile, should_stop=stop)
+sfsample.record(int(sys.argv[1]), rate=2000, profile=profile, should_stop=stop, perf_events=False)
 """
 TRACER = """
 import sys

@@ -497,7 +497,7 @@ def test_timers_are_taken_away_when_they_cannot_be_set_for_all(monkeypatch):
         with pytest.raises(sfsample.TargetError, match="too many files"):
             sfsample.record(target.pid, 1, perf_events=True)
         monkeypatch.undo()
-    assert not [name for name in _files(os.getpid()) if "perf_event" in name]
+    assert not [name for name in files_of(os.getpid()) if "perf_event" in name]
 
 
 def test_threads_that_have_ended_are_forgotten():
@@ -543,7 +543,7 @@ def test_the_command_line_says_that_nothing_was_stopped():
 
 def test_ctrl_c_ends_it_and_what_was_seen_is_written():
     with running(fixture("v3"), "leaf") as target, sfsample_begun("-p", target.pid, "--perf-events") as child:
-        wait_until(lambda: any("perf_event" in name for name in _files(child.pid)), "timers are set")
+        wait_until(lambda: any("perf_event" in name for name in files_of(child.pid)), "timers are set")
         before = _cpu_ns(target.pid)
         wait_until(lambda: _cpu_ns(target.pid) > before + 10**9, "it has run")
         child.send_signal(signal.SIGINT)
@@ -561,7 +561,7 @@ def _text(pid, name):
         return file.read()
 
 
-def _files(pid):
+def files_of(pid):
     for name in os.listdir(f"/proc/{pid}/fd"):
         try:
             yield os.readlink(f"/proc/{pid}/fd/{name}")
