@@ -512,6 +512,19 @@ def test_threads_that_have_ended_are_forgotten():
     assert not evented._names
 
 
+def test_the_vdso_is_read_while_it_is_there():
+    """It is in no file, and some samples are looked at when the process has ended."""
+    with running(fixture("v3"), "leaf", ends=True) as target:
+        process = LiveProcess(target.pid, attach=False)
+        evented = Evented(process, Unwinder(process.index), Profile(99), None)
+        evented.begin()
+        target.process.kill()
+        target.process.wait(HANG_S)
+        vdso = next(mapping for mapping in process.index.mappings if mapping.path == "[vdso]")
+        assert process.index.find(vdso.start) is not None
+        process.close()
+
+
 def test_a_debugger_in_the_target_is_in_nobodys_way():
     tracer = """
 import sys
