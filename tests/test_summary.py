@@ -58,7 +58,7 @@ def test_where_no_timer_has_run_out_no_tick_is_told_of():
     made.timers, made.rate_hz = Timers(), 50.0
     assert lines(made)[1:] == [
         "no thread used the 20 ms of CPU time that a sample stands for;",
-        "sleeping threads are recorded with: --mode wall",
+        "sleeping threads are recorded with: --mode wall, without --perf-events",
     ]
 
 

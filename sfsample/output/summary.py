@@ -63,7 +63,7 @@ def _nobody(stats: Stats) -> Iterator[str]:
         if stats.cpu_charged_ns > period_ns:
             yield "a higher --rate needs less; threads that live shorter are seen with --no-perf-events"
         else:
-            yield "sleeping threads are recorded with: --mode wall"
+            yield "sleeping threads are recorded with: --mode wall, without --perf-events"
         return
     waiting = "had a processor", "those that wait for one"
     did, others = waiting if stats.off_processor else ("ran", "sleeping threads")
