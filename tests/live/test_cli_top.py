@@ -10,6 +10,7 @@ import sys
 import pytest
 
 from sfsample.arch import AMD64
+from tests.live.cli_runner import STOPPING
 from tests.live.targets import ARCH, FIXTURES, running, tracers, wait_until
 from tests.live.terminal import Terminal
 
@@ -48,7 +49,7 @@ def top(pid: int, *flags: str) -> str:
 
 def test_it_shows_obeys_and_leaves(terminal, workload):
     before = terminal.settings()
-    terminal.run(top(workload, "--window", "1m"))
+    terminal.run(top(workload, "--window", "1m", *STOPPING))
     for shown in (r"^ +\d+\.\d % +\d+\.\d %   \w+ +workload$", "pause p50", "missed",
                   rf"^sfsample top  workload {workload}  \d+ samples? in 60 s$"):  # fmt: skip
         terminal.wait_for(f"(?m){shown}")  # each: what is shown may have been drawn in part
