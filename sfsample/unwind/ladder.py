@@ -16,6 +16,7 @@ from sfsample.model import CFA, Found, Frame, Registers, StopReason, ThreadSnaps
 from sfsample.modules.index import ModuleIndex
 from sfsample.unwind.bottom import is_bottom
 from sfsample.unwind.lane import FastLane
+from sfsample.unwind.popped import with_popped
 from sfsample.unwind.row import Caller, UnwindRow, apply_row, first_missing
 from sfsample.unwind.stepper import Reach, Stepper, reach_of
 
@@ -166,6 +167,13 @@ class Ladder:
         if row is None or row.ra is None:
             return None
         return first_missing(row, walk.registers, walk.memory, walk.arch)
+
+    def completed(self, snapshot: ThreadSnapshot) -> ThreadSnapshot:
+        """Return a copy with the words that the innermost function has popped, where its code tells them."""
+        walk = Walk(snapshot)
+        table, code = self._told(walk), (rung for rung in self._rungs if rung.found == Found.CODE)
+        row = next((self._row(rung, walk.frame, walk.arch) for rung in code), None) if table else None
+        return with_popped(snapshot, table, row) if table and table.ra and row else snapshot
 
     def _told(self, walk: Walk) -> UnwindRow | None:
         """Return the row of the first stepper that does not guess."""

@@ -92,7 +92,8 @@ class Unwinder:
         """Walk; a second time where the first lacked a register.
 
         SFrame recovers three registers only; where a later CFI row needs another one, the whole walk is
-        done again with SFrame asked after CFI (and before a guess), and the better of the two is the answer.
+        done again with SFrame asked after CFI (and before a guess), with what the innermost function has
+        popped, and the better of the two is the answer.
         """
         quick = self._by_lane(snapshot)
         if quick is not None:
@@ -102,7 +103,7 @@ class Unwinder:
         stack = self._walk(snapshot, self._ladder)
         if stack.stop_reason is not StopReason.REGISTER_UNKNOWN:
             return stack
-        again = self._walk(snapshot, self._second)
+        again = self._walk(self._second.completed(snapshot), self._second)
         better = again.stop_reason is StopReason.OUTERMOST or len(again.frames) > len(stack.frames)
         return again if better else stack
 

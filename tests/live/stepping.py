@@ -94,8 +94,11 @@ class Stepped:
         mapping = self.mappings.at(sp)
         return mapping.end if mapping else 0
 
-    def snapshot(self, state: State) -> ThreadSnapshot:
-        """Copy what a sampler copies: the stack, and those that signals have interrupted."""
+    def snapshot(self, state: State, below: int = 128) -> ThreadSnapshot:
+        """Copy what a sampler copies: the stack, and those that signals have interrupted.
+
+        `below` sp, too: 0 for what the kernel copies in an interrupt.
+        """
         sp = state.registers[_SP]
         starts = [sp]
         stack = self.stack_of(sp)
@@ -106,7 +109,7 @@ class Stepped:
         pieces = []
         for start in starts:
             mapping = self.mappings.at(start)
-            base = start - 128 & -8
+            base = start - below & -8
             size = min(mapping.end - base, _SLICE) if mapping else 0
             pieces.append(BytesMemory(base, self.read(base, size)))
         memory = pieces[0] if len(pieces) == 1 else PiecewiseMemory(*pieces)

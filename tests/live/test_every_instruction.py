@@ -3,8 +3,8 @@
 A program is single-stepped through prologues, epilogues, PLT stubs, tail calls, signals, jumps out of
 functions, coroutines, a thread's start, and the loader's start; `stepping` knows the truth.  At each
 instruction the whole stack is compared (program counters and stack pointers of all frames, and that it is
-whole), with SFrame first and without SFrame; and every stepper that claims the pc and does not guess is asked
-alone for the caller.
+whole), with SFrame first and without SFrame, with and without what is below sp; and every stepper that claims
+the pc and does not guess is asked alone for the caller.
 
 EXCEPTIONS lists all that differs, with the reason; one that no longer occurs fails the test.
 """
@@ -13,6 +13,7 @@ import os
 import subprocess
 from collections import Counter
 from collections.abc import Callable
+from itertools import product
 from typing import NamedTuple
 
 import pytest
@@ -114,8 +115,9 @@ class Judge:
         case = Case(frame, self.index.find(frame.pc), self._process.snapshot(state), truth)
         rows = {s.found: s.row_at(frame, case.module, AMD64) for s in DEFAULT_STEPPERS}
         known = {found: row for found, row in rows.items() if row is not None and not row.guess}
-        for unwinder in self.unwinders:
-            stack = unwinder.walk(case.snapshot)
+        copies = case.snapshot, self._process.snapshot(state, below=0)
+        for unwinder, copy in product(self.unwinders, copies):
+            stack = unwinder.walk(copy)
             seen = [(f.pc, f.sp) for f in stack.frames]
             if seen != truth or stack.stop_reason is not StopReason.OUTERMOST:
                 first = next(iter(known.values()), None)
