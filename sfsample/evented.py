@@ -38,7 +38,8 @@ class Evented:
         self._looker = Looker(target, unwinder, stop=False)
         self._profile = profile
         self._bad_stacks = bad_stacks
-        self._tally = Tally(profile, target.pid, BEGINNING)
+        self._number = profile.enroll(target.pid, target.born, target.home)
+        self._tally = Tally(profile, self._number, BEGINNING)
         self._threads: dict[int, Thread] = {}
         self._names: dict[int, str] = {}  # as told by the kernel, for threads that end before we look
         told_ns = target.accounted_ns
@@ -52,7 +53,6 @@ class Evented:
         self._many = _MANY
         self._lives: set[int] | None = None  # threads; None: not asked
         self.stack_used = 0  # bytes of the copies that a walk has needed, at most; all, if it needed more
-        profile.homes[target.pid] = target.home
 
     def begin(self) -> bool:
         """Prepare for what was recorded since the last time; False when the process has ended."""
@@ -65,7 +65,7 @@ class Evented:
             self.cpu_ns = cpu_ns - self._cpu_began_ns
             self.target.accounted_ns = cpu_ns
         if leader is not None:
-            self._profile.processes[self.target.pid] = leader.name
+            self._profile.name_process(self._number, leader.name)
         return leader is not None and not (leader.state in "ZX" and proc.has_ended())
 
     def _read_maps(self) -> None:
@@ -152,7 +152,7 @@ class Evented:
         stat = self.target.proc.thread_stat(tid)
         if thread is None or (stat is not None and stat.starttime != thread.starttime):
             thread = self._threads[tid] = Thread(tid, 0, 0, 0)
-            leader = self._profile.processes.get(self.target.pid, "?")
+            leader = self._profile.processes.get(self._number, "?")
             thread.name = self._names.get(tid, leader)
         if stat is not None:
             thread.name, thread.starttime = stat.name, stat.starttime

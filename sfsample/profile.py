@@ -18,6 +18,9 @@ TIMELINE_LIMIT = 4_000_000  # records, 40 bytes each
 _HASHED = 64  # places
 STACK_LIMIT = 200_000  # stacks told apart, some KB each; of code that is generated all the time any number
 THREAD_LIMIT = 20_000  # threads told apart; a service that starts one for each request has any number
+PROCESS_LIMIT = 20_000  # processes told apart; a shell script has any number
+OTHERS = 0  # the number of those beyond
+_PIDS = 1 << 22  # all are smaller: PID_MAX_LIMIT, Linux include/linux/threads.h
 
 
 class Location(NamedTuple):
@@ -47,8 +50,16 @@ class Places(tuple[Location, ...]):
         return hash((len(self), self[:_HASHED], self[_HASHED :: len(self) // _HASHED]))
 
 
+def pid_of(number: int) -> int:
+    """Return the pid of a process, given its number."""
+    return number % _PIDS
+
+
 class ThreadKey(NamedTuple):
-    """A thread.  `born`: its start time, in clock ticks; its id can be given to another one."""
+    """A thread.  `born`: its start time, in clock ticks; its id can be given to another one.
+
+    `pid`, here and in other keys, is the number that `Profile.enroll` has given to the process.
+    """
 
     pid: int
     tid: int
@@ -131,7 +142,7 @@ class Timeline:
 
 
 class Profile:
-    """Stacks with their counts.  `processes` and `threads` give the names of pids and of threads.
+    """Stacks with their counts.  `processes` and `threads` give the names of processes and of threads.
 
     `wall_ns` is the elapsed time that a stack's samples stand for, `cpu_ns` the CPU time that the kernel
     charged to their threads meanwhile; `started_ns` is since the epoch.
@@ -147,7 +158,28 @@ class Profile:
         self.processes: dict[int, str] = {}
         self.threads: dict[ThreadKey, str] = {}
         self.homes: dict[int, Home] = {}  # where names are to be looked for
+        self._born: dict[int, int] = {}
         self.stats = Stats(rate_hz)
+
+    def enroll(self, pid: int, born: int, home: Home) -> int:
+        """Return the number of a process that started at `born`, the same each time.
+
+        It is the pid, unless another process has had that, or there are too many.
+        """
+        number = pid
+        while self._born.get(number, born) != born:
+            number += _PIDS
+        if number not in self._born and len(self._born) >= PROCESS_LIMIT:
+            self.stats.note(f"more than {PROCESS_LIMIT} processes: the later ones are counted together")
+            self.processes[OTHERS] = "other processes"
+            return OTHERS
+        self._born[number], self.homes[number] = born, home
+        return number
+
+    def name_process(self, number: int, name: str) -> None:
+        """Note the name that a process has now."""
+        if number != OTHERS:
+            self.processes[number] = name
 
     def name_thread(self, thread: ThreadKey, name: str) -> ThreadKey:
         """Note the name of a thread; return what to count it under: its id is 0 when there are too many."""
@@ -157,10 +189,11 @@ class Profile:
         self.threads[thread] = name
         return thread
 
-    def forget_process(self, pid: int) -> None:
+    def forget_process(self, number: int) -> None:
         """Drop what is kept for a process that is in no sample."""
-        self.processes.pop(pid, None)
-        self.homes.pop(pid, None)
+        if number != OTHERS:
+            for known in (self.processes, self.homes, self._born):
+                known.pop(number, None)
 
     def add(
         self,

@@ -29,11 +29,11 @@ BEGINNING = Since(0, 0)
 
 
 class Tally:
-    """Tells a profile about the threads of process `pid`.  `tick` and `at_ns` are those of the last tick."""
+    """Tells a profile about the threads of one process.  `tick` and `at_ns` are those of the last tick."""
 
-    def __init__(self, profile: Profile, pid: int, since: Since) -> None:
+    def __init__(self, profile: Profile, number: int, since: Since) -> None:
         self._profile = profile
-        self._pid = pid
+        self._number = number
         self._places: dict[tuple[int, bool, str], Location] = {}
         self._generation = 0
         self.tick, self.at_ns = since
@@ -71,7 +71,7 @@ class Tally:
         """Keep what was seen, for `add`."""
         locations = self._locations(look, thread.last)
         thread.last = Located(look.generation, look.stack.frames, look.modules, locations)
-        thread.seen = look.stack, Places((*kernel_places(look.kernel, self._pid), *locations))
+        thread.seen = look.stack, Places((*kernel_places(look.kernel, self._number), *locations))
 
     def idle(self, threads: Iterable[Thread]) -> None:
         """Note that threads have not run since what, if anything, was seen of them; tell it now or later."""
@@ -102,7 +102,7 @@ class Tally:
         profile, stats = self._profile, self._profile.stats
         times, wall_ns = max(1, until.tick - thread.tick), until.at_ns - thread.at_ns
         thread.tick, thread.at_ns = until
-        key = ThreadKey(self._pid, thread.tid, thread.starttime)
+        key = ThreadKey(self._number, thread.tid, thread.starttime)
         stats.threads += thread.starttime != thread.counted and key not in profile.threads
         thread.counted = thread.starttime
         who = profile.name_thread(key, thread.name)
@@ -146,7 +146,7 @@ class Tally:
             stats.note(text)
         stats.problems += looker.doubts
         if not self._added:
-            self._profile.forget_process(self._pid)
+            self._profile.forget_process(self._number)
 
     def _locations(self, look: Look, last: Located) -> tuple[Location, ...]:
         """Return the places of the frames; those of the frames that are the last look's are as they were."""
@@ -159,6 +159,6 @@ class Tally:
             key = (frame.pc, frame.exact, frame.found)
             place = places.get(key)
             if place is None:
-                place = places[key] = locate(frame, module, self._pid)
+                place = places[key] = locate(frame, module, self._number)
             found.append(place)
         return (*found, *last.locations[len(last.locations) - look.again :])

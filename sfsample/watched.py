@@ -70,8 +70,8 @@ class Watched:
         self._leader: Stat | None = None  # as of the beginning of this tick
         self._cpu_began_ns: int | None = None  # the CPU time of the process when it was seen first
         self._cpu_ns = 0  # and since
-        self._tally = Tally(profile, target.pid, since)
-        profile.homes[target.pid] = target.home
+        self._number = profile.enroll(target.pid, target.born, target.home)
+        self._tally = Tally(profile, self._number, since)
         target.limit_pauses(rules.max_pause_ns)
 
     @property
@@ -169,7 +169,7 @@ class Watched:
             self._ran_before = {thread.tid: thread.ran_ns for thread in self._threads}
             for thread in tuple(self._threads):
                 self._drop(thread)
-        self._profile.processes[target.pid] = leader.name
+        self._profile.name_process(self._number, leader.name)
         if refresh or self._cpu_began_ns is None:
             self._measure()
         tids = target.tids(force=refresh or changed or dead)

@@ -6,10 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sfsample.files import Home
 from sfsample.formats.elf import ElfImage
 from sfsample.model import Capture, Found, Frame, Stack, StopReason
 from sfsample.modules.module import Module
-from sfsample.profile import Location, Profile, StackKey, ThreadKey, Timeline, locate
+from sfsample.profile import Location, Profile, StackKey, ThreadKey, Timeline, locate, pid_of
 from sfsample.stats import Pauses, Stats, Timers
 from tests.builders.elf_builder import Load, elf
 
@@ -227,6 +228,39 @@ def test_threads_beyond_the_limit_are_counted_together(monkeypatch):
     names = {ThreadKey(1, 1): "t1", ThreadKey(1, 2): "t2", ThreadKey(1, 0): "other threads"}
     assert profile.threads == names
     assert profile.stats.problems == {"more than 2 threads: the later ones are counted together": 2}
+
+
+HOME = Home(None, 5, 0, "")
+
+
+def test_a_pid_that_is_given_again_is_another_process():
+    profile = Profile(99.0)
+    first, second, third = (profile.enroll(5, born, HOME) for born in (10, 20, 30))
+    assert (first, profile.enroll(5, 10, HOME), profile.enroll(6, 10, HOME)) == (5, 5, 6)
+    assert len({first, second, third}) == 3
+    assert {pid_of(number) for number in (first, second, third)} == {5}
+
+    profile.name_process(first, "first")
+    profile.name_process(second, "second")
+    profile.forget_process(second)
+
+    assert profile.processes == {first: "first"}
+    assert profile.homes.keys() == {first, third, 6}
+    assert profile.enroll(5, 40, HOME) == second
+
+
+def test_processes_beyond_the_limit_are_counted_together(monkeypatch):
+    monkeypatch.setattr("sfsample.profile.PROCESS_LIMIT", 2)
+    profile = Profile(99.0)
+    numbers = [profile.enroll(pid, 10, HOME) for pid in (1, 2, 3, 4, 1)]
+    assert numbers == [1, 2, 0, 0, 1]
+    for number in numbers:
+        profile.name_process(number, f"p{number}")
+    profile.forget_process(0)
+
+    assert profile.processes == {1: "p1", 2: "p2", 0: "other processes"}
+    assert profile.homes.keys() == {1, 2}
+    assert profile.stats.problems == {"more than 2 processes: the later ones are counted together": 2}
 
 
 def test_stacks_beyond_the_limit_are_kept_without_frames(monkeypatch):

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from sfsample.model import StopReason
-from sfsample.profile import Location, Profile, ThreadKey
+from sfsample.profile import Location, Profile, ThreadKey, pid_of
 from sfsample.report.window import Record
 
 FUNCTIONS, THREADS, PROCESSES = VIEWS = ("functions", "threads", "processes")
@@ -99,7 +99,7 @@ def people(records: Iterable[Record], known: Profile, *, threads: bool) -> Itera
         samples[who] += record.times
         cpu_ns[who] += record.cpu_ns
     for who, count in samples.items():
-        yield Row(_name(who, known) or "?", str(who.tid or who.pid), count, cpu_ns[who], who)
+        yield Row(_name(who, known) or "?", str(who.tid or pid_of(who.pid)), count, cpu_ns[who], who)
 
 
 def _name(who: Who, known: Profile) -> str | None:

@@ -11,7 +11,7 @@ from sfsample.cli import top_table
 from sfsample.cli.terminal import printable
 from sfsample.cli.top_choices import HELP, KEYS, Choices
 from sfsample.cli.top_table import FUNCTIONS, THREADS, Names, Row, Table, Who
-from sfsample.profile import Profile
+from sfsample.profile import Profile, pid_of
 from sfsample.report.window import Record
 from sfsample.stats import Stats
 
@@ -119,7 +119,7 @@ class Top:
 
 
 def _only(who: Who) -> str:
-    return f"process {who.pid}" if who.tid is None else f"thread {who.tid}"
+    return f"process {pid_of(who.pid)}" if who.tid is None else f"thread {who.tid}"
 
 
 def _pad(lines: list[Line], height: int) -> list[Line]:

@@ -7,7 +7,7 @@ put into tables.  A place that stands for inlined functions becomes one frame fo
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from sfsample.profile import Location, Profile, StackKey, Timeline
+from sfsample.profile import Location, Profile, StackKey, Timeline, pid_of
 from sfsample.report.builder import ReportBuilder
 from sfsample.report.report import WEIGHTS, Report, ReportFrame, ReportTimeline, Thread
 from sfsample.symbolize.named_frame import NamedFrame
@@ -74,7 +74,7 @@ def _timeline(timeline: Timeline, indexes: dict[StackKey, int]) -> ReportTimelin
 
 def _thread(profile: Profile, key: StackKey) -> Thread:
     process, name = profile.processes[key.pid], profile.threads[key.thread]
-    return Thread(clean_name(process), clean_name(name), key.pid, key.tid)
+    return Thread(clean_name(process), clean_name(name), pid_of(key.pid), key.tid)
 
 
 def _frame(place: Location, named: NamedFrame) -> ReportFrame:

@@ -14,7 +14,7 @@ from sfsample.debug_files import DebugFiles
 from sfsample.files import Home, Root
 from sfsample.formats.elf import ElfImage
 from sfsample.modules.module import Module
-from sfsample.profile import Location
+from sfsample.profile import Location, pid_of
 from sfsample.symbolize.cache import Cache
 from sfsample.symbolize.lines import Lines
 from sfsample.symbolize.module_symbols import ModuleSymbols
@@ -69,10 +69,11 @@ class Symbolizer:
         places = [place for place, frames in self._frames.items() if frames[-1].function is None]
         modules = Counter(place.module for place in places if place.module)
         processes = Counter(place.pid for place in places if not place.module and place.pid)
-        found = [module_without_name(module, self._of(module).why(), self._homes, count)
+        homes, maps = self._homes, self._perf_maps
+        found = [module_without_name(module, self._of(module).why(), homes, count)
                  for module, count in modules.items()]  # fmt: skip
-        found += [generated_without_name(pid, self._homes.get(pid), count, self._perf_maps.has(pid))
-                  for pid, count in processes.items()]  # fmt: skip
+        found += [generated_without_name(pid_of(number), homes.get(number), count, maps.has(number))
+                  for number, count in processes.items()]  # fmt: skip
         return sorted(found, key=lambda one: (-one.places, one.where))
 
     @property

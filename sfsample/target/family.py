@@ -13,7 +13,7 @@ CONFIG_PROC_CHILDREN and would have to be read for every thread of every process
 import os
 from collections.abc import Callable, Iterable, Iterator
 
-from sfsample.errors import TargetError
+from sfsample.errors import NoSuchProcess, TargetError
 from sfsample.target.births import Births
 from sfsample.target.live import LiveProcess
 from sfsample.target.procfs import Stat, stat_of
@@ -33,13 +33,16 @@ class Family:
 
         `force`: also if no id was given out.
         """
-        for pid in self.newborn() if self._births.any() or force else ():
+        for pid, stat in self.newborn() if self._births.any() or force else ():
+            if stat.is_over:  # there may be thousands that nobody has waited for
+                yield NoSuchProcess(pid, f"process has ended: {pid}")
+                continue
             try:
                 yield self._open(pid)
             except TargetError as refusal:
                 yield refusal
 
-    def newborn(self) -> list[int]:
+    def newborn(self) -> list[tuple[int, Stat]]:
         """Return the new descendants, parents before their children."""
         with os.scandir("/proc") as entries:
             now = {(int(one.name), one.inode()) for one in entries if one.name.isdecimal()}
@@ -50,7 +53,7 @@ class Family:
         self._members = {pid: born for pid, born in self._members.items() if pid in alive}
         return list(self._join(new))
 
-    def _join(self, new: dict[int, Stat]) -> Iterator[int]:
+    def _join(self, new: dict[int, Stat]) -> Iterator[tuple[int, Stat]]:
         """Add those whose parent is a member, until there are no more."""
         new.pop(os.getpid(), None)
         while joined := [pid for pid, stat in new.items() if stat.parent in self._members]:
@@ -58,7 +61,7 @@ class Family:
                 stat = new.pop(pid)
                 if pid not in self._members:
                     self._members[pid] = stat.starttime
-                    yield pid
+                    yield pid, stat
 
     def close(self) -> None:
         """Close the file."""

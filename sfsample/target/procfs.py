@@ -50,6 +50,12 @@ class Stat(NamedTuple):
     starttime: int
     program: tuple[bytes, ...] = ()
     parent: int = 0
+    threads: int = 1
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing of the process is left but this line."""
+        return self.state in "ZX" and self.threads <= 1
 
     @property
     def stack_top(self) -> int:
@@ -63,7 +69,7 @@ def parse_stat(data: bytes) -> Stat:
     fields = data[right + 2 :].split()
     return Stat(data[left + 1 : right].decode("utf-8", "replace"), fields[0].decode(),
                 int(fields[6]), int(fields[19]),
-                (*fields[23:26], *fields[42:49]), int(fields[1]))  # fmt: skip
+                (*fields[23:26], *fields[42:49]), int(fields[1]), int(fields[17]))  # fmt: skip
 
 
 def stat_of(pid: int) -> Stat | None:

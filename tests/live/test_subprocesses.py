@@ -341,6 +341,31 @@ def test_a_family_tells_everybody_once_and_why_one_cannot_be_looked_at():
             family.close()
 
 
+# Starts children that end, and are waited for when it is told to.
+ENDED = """
+import os, sys
+for _ in range(3):
+    child = os.fork()
+    if child == 0:
+        os._exit(0)
+    os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
+print("ready", os.getpid(), file=open(int(sys.argv[1]), "w"))
+sys.stdin.read()
+"""
+
+
+def test_children_that_have_ended_are_not_opened():
+    with started([sys.executable, "-c", ENDED, "{fd}"]) as target:
+        target.await_ready()
+        family = Family([target.pid], Stranger)
+        try:
+            refusals = list(family.born(force=True))
+        finally:
+            family.close()
+    assert [str(one) for one in refusals] == [f"process has ended: {one.pid}" for one in refusals]
+    assert len(refusals) == 3
+
+
 # In a pid namespace of its own, where the next id can be chosen: ids of members are given to others.
 GIVEN_AWAY = """
 import os, sys, time
@@ -383,23 +408,80 @@ family = Family([member], lambda pid: pid)
 told = []
 for _ in range(2):
     os.read(ours, 1)
-    told.append(family.newborn())
+    told.append([pid for pid, _ in family.newborn()])
     os.write(on, b"+")
 os.waitpid(member, 0)
 fork(with_child, 500)
 os.read(ours, 1)
-told.append(family.newborn())
+told.append([pid for pid, _ in family.newborn()])
 print(told)
 """
 
 
+def alone() -> list[str]:
+    words = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"]
+    if shutil.which("unshare") is None or subprocess.run([*words, "true"], check=False).returncode:
+        pytest.skip("may not make a pid namespace here")
+    return words
+
+
 def test_ids_that_were_given_to_other_processes():
     """Seen: the next process of that id was missed, and the children of a stranger were taken for its own."""
-    alone = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"]
-    if shutil.which("unshare") is None or subprocess.run([*alone, "true"], check=False).returncode:
-        pytest.skip("may not make a pid namespace here")
-    done = subprocess.run([*alone, sys.executable, "-c", GIVEN_AWAY], capture_output=True, check=False)
+    done = subprocess.run([*alone(), sys.executable, "-c", GIVEN_AWAY], capture_output=True, check=False)
     assert (done.stdout, done.stderr) == (b"[[500], [500], []]\n", b"")
+
+
+# Two processes of the same id and of different names, one after the other; each ends once it was sampled.
+NAMED_ANEW = """
+import os, sys, time
+import sfsample
+
+def fork(pid, work):
+    with open("/proc/sys/kernel/ns_last_pid", "w") as file:
+        file.write(str(pid - 1))
+    child = os.fork()
+    if child == 0:
+        work()
+        os._exit(0)
+    assert child == pid, "the id was taken"
+
+def child():
+    with open("/proc/self/comm", "w") as file:
+        file.write(name)
+    os.write(theirs, b"+")
+    time.sleep(600)
+
+def named():
+    global name
+    for name in turns:
+        fork(500, child)
+        os.read(go, 1)
+        os.kill(500, 9)
+        os.waitpid(500, 0)
+        time.sleep(2 / os.sysconf("SC_CLK_TCK"))  # the next one's start time, in ticks, is another
+
+def should_stop():
+    seen = {profile.processes.get(key.pid) for key in profile.counts}
+    if turns[0] in seen:
+        os.write(on, b"+")
+        turns.pop(0)
+    return not turns
+
+turns = ["first", "second"]
+ours, theirs = os.pipe()
+go, on = os.pipe()
+fork(400, named)
+os.read(ours, 1)
+profile = sfsample.Profile(200)
+sfsample.record(400, 100, rate=200, mode="wall", subprocesses=True, should_stop=should_stop, profile=profile)
+threads = sfsample.api.named(profile).threads
+print(sorted((thread.process, thread.tid) for thread in threads if thread.pid == 500), profile.stats.ended_by)
+"""
+
+
+def test_an_id_that_is_given_again_is_another_process():
+    done = subprocess.run([*alone(), sys.executable, "-c", NAMED_ANEW], capture_output=True, check=False)
+    assert (done.stdout, done.stderr) == (b"[('first', 500), ('second', 500)] signal\n", b"")
 
 
 def test_we_are_nobodys_descendant():
@@ -407,6 +489,6 @@ def test_we_are_nobodys_descendant():
     family = Family([os.getppid()], Home)
     try:
         with parent() as ours:
-            assert not {os.getpid(), ours.pid} & set(family.newborn())
+            assert not {os.getpid(), ours.pid} & {pid for pid, _ in family.newborn()}
     finally:
         family.close()
