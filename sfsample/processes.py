@@ -2,9 +2,11 @@
 
 Law: a descendant is watched from the tick at which it was seen until it ends; then its files are closed and
 nothing is kept for it but its samples.  That one cannot be looked at is counted and told, never fatal.  When
-the last of those that were named has ended, it is over.
+there are very many new ones, all others have their turn before the rest of them.  When the last of those that
+were named has ended, it is over.
 """
 
+import time
 from collections.abc import Callable, Sequence
 
 from sfsample.errors import NoSuchProcess, TargetError
@@ -14,6 +16,7 @@ from sfsample.target.family import Family
 from sfsample.target.live import LiveProcess
 from sfsample.watched import Instant, Watched
 
+_FIRST_S, _LATER_S = 1.0, 0.05  # to open new ones: before the first tick, in each
 Watch = Callable[[LiveProcess, Since], Watched]
 
 
@@ -38,8 +41,9 @@ class Processes:
         """The time for which the thread that was stopped longest of those alive has been, in all."""
         return max((watched.longest_stop_ns for watched in self._all), default=0)
 
-    def adopt(self, *, force: bool = True) -> None:
-        """Begin to watch the descendants that were born since the last time."""
+    def adopt(self, *, force: bool = True, first: bool = True) -> None:
+        """Begin to watch the descendants that were born since the last time, as many as there is time for."""
+        until = time.perf_counter() + (_FIRST_S if first else _LATER_S)
         for found in self._family.born(force=force) if self._family else ():
             self.settled()  # opening takes time, in which threads that have stopped must not wait
             if isinstance(found, TargetError):
@@ -47,6 +51,8 @@ class Processes:
             else:
                 self._stats.subprocesses.watched += 1
                 self._descendants.append(self._watch(found, self._last))
+            if time.perf_counter() >= until:
+                break
 
     def _count(self, refusal: TargetError) -> None:
         if isinstance(refusal, NoSuchProcess):
@@ -65,7 +71,7 @@ class Processes:
             self.settled()
             return go_on()
 
-        self.adopt(force=refresh)
+        self.adopt(force=refresh, first=False)
         for watched in self._all:
             self.settled()
             if not watched.tick(instant, refresh=refresh, meanwhile=meanwhile):
@@ -91,6 +97,9 @@ class Processes:
 
     def finish(self) -> None:
         """End with all of them."""
+        if self._family and self._family.waiting:
+            why = "subprocess not recorded: the recording ended before its turn"
+            self._stats.note(why, self._family.waiting)
         for watched in self._all:
             self._end(watched)
 

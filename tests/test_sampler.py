@@ -1052,10 +1052,17 @@ class FakeFamily:
         self.born_at = {int(at[1:]): children for at, children in born.items()}
         self.asked = -1  # once before the first tick
         self.closed = False
+        self.left = []
+
+    @property
+    def waiting(self):
+        return len(self.left)
 
     def born(self, *, force):  # noqa: ARG002 - the protocol
         self.asked += 1
-        return self.born_at.get(self.asked, [])
+        self.left += self.born_at.get(self.asked, [])
+        while self.left:
+            yield self.left.pop(0)
 
     def close(self):
         self.closed = True
@@ -1088,6 +1095,18 @@ def test_a_descendant_counts_from_its_birth_and_is_closed_at_its_end(process, cl
     assert family.closed
     assert profile.stats.subprocesses.watched == 1
     assert profile.stats.ticks == 8
+
+
+def test_who_is_watched_already_has_a_turn_before_very_many_new_ones(process, clock, monkeypatch):
+    monkeypatch.setattr("sfsample.processes._FIRST_S", 0)
+    monkeypatch.setattr("sfsample.processes._LATER_S", 0)  # for one at a time
+    children = [Child(clock, pid=200 + number) for number in range(12)]
+    profile = record_family(process, FakeFamily(t0=children))
+
+    assert process.ticks() == [0, 1, 2, 3, 4, 5, 6, 7]
+    assert [child.ticks()[0] for child in children[:9]] == [0, 0, 1, 2, 3, 4, 5, 6, 7]
+    assert profile.stats.subprocesses.watched == 9
+    assert profile.stats.problems == {"subprocess not recorded: the recording ended before its turn": 3}
 
 
 def test_a_descendant_that_lives_is_closed_and_does_not_keep_the_recording_alive(process, clock):

@@ -11,6 +11,7 @@ CONFIG_PROC_CHILDREN and would have to be read for every thread of every process
 """
 
 import os
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 
 from sfsample.errors import NoSuchProcess, TargetError
@@ -27,13 +28,17 @@ class Family:
         self._open = open_process
         self._members = {pid: stat.starttime for pid in pids if (stat := stat_of(pid))}
         self._seen: set[tuple[int, int]] = set()
+        self._waiting: deque[tuple[int, Stat]] = deque()
 
     def born(self, *, force: bool) -> Iterator[LiveProcess | TargetError]:
         """Yield the descendants that were not there the last time, or why one cannot be looked at.
 
-        `force`: also if no id was given out.
+        `force`: also if no id was given out.  Those that are not asked for come first the next time.
         """
-        for pid, stat in self.newborn() if self._births.any() or force else ():
+        if not self._waiting and (self._births.any() or force):
+            self._waiting.extend(self.newborn())
+        while self._waiting:
+            pid, stat = self._waiting.popleft()
             if stat.is_over:  # there may be thousands that nobody has waited for
                 yield NoSuchProcess(pid, f"process has ended: {pid}")
                 continue
@@ -41,6 +46,11 @@ class Family:
                 yield self._open(pid)
             except TargetError as refusal:
                 yield refusal
+
+    @property
+    def waiting(self) -> int:
+        """How many were seen that nobody has asked for yet."""
+        return len(self._waiting)
 
     def newborn(self) -> list[tuple[int, Stat]]:
         """Return the new descendants, parents before their children."""
@@ -56,12 +66,15 @@ class Family:
     def _join(self, new: dict[int, Stat]) -> Iterator[tuple[int, Stat]]:
         """Add those whose parent is a member, until there are no more."""
         new.pop(os.getpid(), None)
-        while joined := [pid for pid, stat in new.items() if stat.parent in self._members]:
-            for pid in joined:
-                stat = new.pop(pid)
-                if pid not in self._members:
-                    self._members[pid] = stat.starttime
-                    yield pid, stat
+        children: dict[int, list[int]] = {}
+        for pid, stat in new.items():
+            children.setdefault(stat.parent, []).append(pid)
+        joined = [pid for parent in self._members for pid in children.pop(parent, ())]
+        for pid in joined:  # and those that are added meanwhile
+            if pid not in self._members:
+                self._members[pid] = new[pid].starttime
+                yield pid, new[pid]
+            joined += children.pop(pid, ())
 
     def close(self) -> None:
         """Close the file."""
