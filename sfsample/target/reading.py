@@ -10,6 +10,7 @@ before and after it reads its registers, and says "running" when that was for no
 stack any more it says "-1 0x0 0x0" (collect_syscall).
 """
 
+import re
 from errno import ENOSYS
 from typing import NamedTuple
 
@@ -22,8 +23,10 @@ _TRIES = 2
 # DWARF numbers of the registers that carry a system call's arguments; the kernel leaves them alone.  (vfork
 # of glibc keeps its return address in one.)  syscall(2), "Architecture calling conventions".
 _ARGUMENTS = {62: (5, 4, 1, 10, 8, 9), 183: (0, 1, 2, 3, 4, 5), 22: (2, 3, 4, 5, 6, 7)}  # by e_machine
-# What stands in the result's register until a call is over, in a thread that has run before.
+# What stands in the result's register until a call is over, in a thread that has run before; in one that has
+# not, whose clone(2) it is.
 _RESULT = {62: {0: (1 << 64) - ENOSYS}}
+_BORN = {62: {0: 0}, 183: {0: 0}, 22: {2: 0}}
 
 
 class Reading(NamedTuple):
@@ -48,7 +51,7 @@ def read_asleep(proc: ProcFs, arch: Arch, copy: StackCopy, tid: int) -> Reading 
         copy.fill(tid, asleep.sp)
         if proc.asleep(tid) == asleep and proc.counters(tid) == counters:
             copy.learn_extent(tid, asleep.sp)
-            registers = _registers(arch, asleep)
+            registers = _registers(arch, asleep, counters)
             snapshot = ThreadSnapshot(
                 tid, registers, copy.memory(), copy.bounded, 0, eintr=False, arch=arch,
                 capture=Capture.READ, scheduled=Scheduled(counters, counters),
@@ -65,10 +68,17 @@ def _is_dead(proc: ProcFs, tid: int, asleep: Asleep) -> bool:
     return stat is None or stat.state in "ZX"
 
 
-def _registers(arch: Arch, asleep: Asleep) -> Registers:
+def _registers(arch: Arch, asleep: Asleep, counters: bytes) -> Registers:
     return {
         **(_RESULT.get(arch.machine, {}) if asleep.number >= 0 else {}),
         **dict(zip(_ARGUMENTS.get(arch.machine, ()), asleep.args, strict=False)),
+        **(_BORN.get(arch.machine, {}) if _never_ran(counters) else {}),
         arch.pc: asleep.pc,
         arch.sp: asleep.sp,
     }
+
+
+def _never_ran(counters: bytes) -> bool:
+    """Whether a thread was born, and has not been put on a processor yet (of whichever counters)."""
+    counted = parse_counters(counters)
+    return not (counted.times if counted else any(map(int, re.findall(rb"\d+", counters))))
