@@ -27,7 +27,7 @@ from sfsample.target.reading import Reading, read_asleep
 from sfsample.target.restart import restarts
 from sfsample.target.shared import Shared
 from sfsample.target.stack_copy import StackCopy
-from sfsample.target.tracer import PATIENCE_NS, Missed, await_stop, may_attach
+from sfsample.target.tracer import PATIENCE_NS, Missed, await_stop, let_go_of_newborn, may_attach
 from sfsample.target.vm import read_memory
 
 _CLOSE_DEADLINE_S = 1.0
@@ -148,6 +148,7 @@ class LiveProcess:
         """Return the ids of the threads; None: none was added since the last time (unless `force`)."""
         if not self._births.any() and not force:
             return None
+        let_go_of_newborn()
         tids = self.proc.threads()
         self.proc.keep_only(tids)
         self._copy.keep_only(tids)

@@ -21,6 +21,7 @@ from typing import NamedTuple
 from sfsample.arch import Arch
 from sfsample.model import Registers, ThreadSnapshot
 from sfsample.target.mending import mend
+from sfsample.target.procfs import stat_of
 from sfsample.target.ptrace_call import PTRACE_DETACH, PtraceError, ptrace
 from sfsample.target.registers import NT_ARM_PAC_MASK, decode, layout_of, pac_free
 from sfsample.target.vm import Iovec, read_memory
@@ -30,6 +31,7 @@ _EVENT_STOP = 128
 _WALL = 0x40000000
 _WAIT_FLAGS = os.WNOHANG | _WALL
 _PEEK = os.WEXITED | os.WSTOPPED | os.WNOHANG | os.WNOWAIT | _WALL
+_WNOTHREAD = 0x20000000
 _ENDED = (os.CLD_EXITED, os.CLD_KILLED, os.CLD_DUMPED)
 
 _MINUS_EINTR = (1 << 64) - EINTR
@@ -48,6 +50,7 @@ _EXCUSE = "in uninterruptible sleep, or the machine is overloaded"
 # A thread that waits for a processor on a busy machine is not stopped yet: waiting does it no harm.
 PATIENCE_NS = 1_000_000_000
 _TRACED: set[int] = set()  # by any thread of ours
+_CHILDREN: set[int] = set()  # of ours, whose end is somebody else's to wait for
 
 
 class Missed(NamedTuple):
@@ -78,6 +81,8 @@ class Tracer:
     def __init__(self, pid: int, arch: Arch, *, child: bool = False) -> None:
         self._pid = pid
         self._child = pid if child else 0
+        if child:
+            _CHILDREN.add(pid)
         self._us = os.getpid()
         self._layout = layout_of(arch)
         self._words = (ctypes.c_ulonglong * (self._layout.size // 8))()
@@ -132,8 +137,7 @@ class Tracer:
         Nothing comes between the two calls: a tracee stops where a signal reaches it, too, so that of a
         thread that handles many we would see little else.
         """
-        if tid != self._child:  # whose end is somebody else's to wait for
-            _TRACED.add(tid)
+        _TRACED.add(tid)
         seized, self._began = False, time.perf_counter_ns()
         try:
             ptrace(PTRACE_SEIZE, tid)
@@ -305,11 +309,28 @@ def bury_dead() -> None:
     tracing thread would wait for ever, and the target with it.  Whether one has ended is seen first, because
     to wait for an end takes the status of a stop, too (Linux kernel/exit.c, wait_task_stopped).
     """
-    for tid in tuple(_TRACED):
+    for tid in _TRACED - _CHILDREN:
         with suppress(ChildProcessError):
             seen = os.waitid(os.P_PID, tid, _PEEK)
             if seen is not None and seen.si_code in _ENDED:
                 os.waitid(os.P_PID, tid, os.WEXITED | os.WNOHANG | _WALL)
+
+
+def let_go_of_newborn() -> None:
+    """Let those run that were born traced by us: by clone(2) with CLONE_PTRACE, of a thread that we held."""
+    with suppress(ChildProcessError):
+        while True:
+            seen = os.waitid(os.P_ALL, 0, _PEEK | _WNOTHREAD)
+            if seen is None or seen.si_pid in _TRACED | _CHILDREN:
+                return
+            stat = stat_of(seen.si_pid)
+            if stat is not None and stat.parent == os.getpid():
+                return  # a child of this thread's; what is behind it cannot be seen
+            number = 0 if seen.si_status >> 8 == _EVENT_STOP else seen.si_status
+            if seen.si_code in _ENDED:
+                os.waitid(os.P_PID, seen.si_pid, os.WEXITED | os.WNOHANG | _WALL)
+            elif not _detach(seen.si_pid, number):
+                return
 
 
 def await_stop(seconds: float) -> None:

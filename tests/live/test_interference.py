@@ -16,6 +16,7 @@ import pytest
 import sfsample
 from sfsample.dumping import How, dump_all
 from sfsample.model import Capture
+from sfsample.target import tracer
 from sfsample.target.live import LiveProcess
 from tests.live.chains import Checker, listed
 from tests.live.recording import fewer, record_samples
@@ -35,6 +36,7 @@ from tests.live.targets import (
 
 pytestmark = pytest.mark.live
 
+CLONE = {"x86_64": 56, "aarch64": 220}  # system calls
 LIBRARY = """
 import sys, sfsample
 sfsample.record(int(sys.argv[1]), 60, rate=float(sys.argv[2]), mode=sys.argv[3], perf_events=False)
@@ -240,6 +242,42 @@ def test_a_dump_says_who_traces_it(consistent):
             other.kill()
             other.wait(HANG_S)
         wait_until(lambda: not tracers(target.pid), "untraced")
+
+
+# Clones itself again and again, and waits for the child.
+CLONING = """
+import ctypes, os, select, sys
+call = ctypes.PyDLL(None).syscall
+while not select.select([0], [], [], 0)[0]:
+    child = call(int(sys.argv[1]), 0x2000 | 17, 0, 0, 0, 0)  # CLONE_PTRACE | SIGCHLD
+    if child == 0:
+        os._exit(7)
+    assert os.waitpid(child, 0) == (child, 7 << 8)
+print("all have ended", flush=True)
+"""
+
+
+@pytest.mark.skipif(os.uname().machine not in CLONE, reason="the number of clone(2) is not known here")
+def test_who_is_born_traced_by_us_is_let_go(monkeypatch):
+    """A thread that calls clone(2) with CLONE_PTRACE just when it is stopped gives us its child, held."""
+    let_go, detach = [], tracer._detach
+
+    def noting(tid, number):
+        let_go.append(tid)
+        return detach(tid, number)
+
+    def should_stop():
+        return len(newborn()) >= 3
+
+    def newborn():
+        return [tid for tid in let_go if tid != target.pid]
+
+    monkeypatch.setattr(tracer, "_detach", noting)
+    with python(CLONING, CLONE[os.uname().machine]) as target:
+        profile = sfsample.record(target.pid, HANG_S, rate=2000, should_stop=should_stop, perf_events=False)
+        target.stdin.close()
+        assert first_line(target) == "all have ended"
+    assert profile.stats.ended_by == "signal"
 
 
 def test_somebody_else_holds_it():
