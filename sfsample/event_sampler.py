@@ -30,7 +30,7 @@ _OFF = 0.02  # the period is off by at most this part
 _SHORTEST_NS = 10_000  # the kernel's limit
 _ENOUGH = 20  # samples that tell how much stack is worth copying
 _LEAST_BYTES = 4 << 10
-_SOME, _MUCH = 0.02, 0.1  # parts that are missing
+_SOME = 0.02  # of the stacks
 _MUCH_NS = 500_000_000  # more passes while timers are set, on a machine under load
 _TRIES = 3  # to set timers while nobody is born
 
@@ -213,8 +213,11 @@ class EventSampler:
             self._events = self._timers()
             self._untold()
 
-    def shortfall(self) -> str:
-        """Return what much of is missing that who stops threads would have; empty: nothing."""
+    def shortfall(self, least: float) -> str:
+        """Return what much of is missing that who stops threads would have; empty: nothing.
+
+        `least`: the part of the CPU time that he would see.
+        """
         all_of_them = self._evented.values()
         samples, wanting = sum(one.samples for one in all_of_them), sum(one.wanting for one in all_of_them)
         if samples >= _ENOUGH and wanting > _SOME * samples:
@@ -223,7 +226,9 @@ class EventSampler:
         # of each thread less than a period may be missing for each processor that it ran on
         periods = samples + self._lost + (threads + 1) * (os.cpu_count() or 1)
         unseen = cpu_ns - self._spared_ns - periods * self._period_ns
-        return "too much of the CPU time gave no sample" if unseen > max(_MUCH * cpu_ns, _MUCH_NS) else ""
+        return (
+            "too much of the CPU time gave no sample" if unseen > max((1 - least) * cpu_ns, _MUCH_NS) else ""
+        )
 
     def _used_ns(self) -> int:
         return sum(one.target.proc.cpu_ns() or 0 for one in self._evented.values())

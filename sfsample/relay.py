@@ -1,9 +1,10 @@
 """A recording that takes its time from nobody, where the kernel allows that.
 
 Law: threads are stopped as long as a processor is free for our own work, mostly.  Once none is, others lack
-what we use, and the kernel's timers take the samples, which costs a fraction, if we may set them.  If
-what they copy is not enough (long stacks, other stacks, threads that live for too short a time), threads are
-stopped again, for good.  Only one of the two samples at a time, into one profile; the summary tells.
+what we use, and the kernel's timers take the samples, which costs a fraction, if we may set them.  So they do
+where threads run for microseconds at a time, and have left their processor when we come to stop them.  If
+what they copy is not enough (long stacks, other stacks), or they see less, threads are stopped again, for
+good.  Only one of the two samples at a time, into one profile; the summary tells.
 """
 
 import time
@@ -18,6 +19,11 @@ from sfsample.target.live import LiveProcess
 from sfsample.target.own_thread import OwnThread
 from sfsample.target.perf_events import may_set
 from sfsample.target.spare import Spare
+
+_CROWDED, _BRIEF = "no processor was free", "threads ran too briefly to be stopped"
+_ENOUGH = 20  # samples that should be there, to tell whether they are
+_FEW = 0.25  # of them: not by chance, then
+_MOST = 0.9  # of the CPU time is seen by stops, mostly
 
 
 class Relay:
@@ -40,20 +46,21 @@ class Relay:
         self.profile = profile or Profile(options.rate, timeline=options.timeline)
         self._crowded = crowded or Spare().lacks
         self._may: bool | None = None  # set timers; None: was not tried yet
+        self._because = ""  # they are to go on
 
     def run(self, should_stop: Callable[[], bool] = lambda: False) -> Profile:
         """Sample until the duration is over, `should_stop` says so, or no target is left."""
         should_stop, stats = once_and_for_all(should_stop), self.profile.stats
-        start = time.monotonic()
+        self._start = start = time.monotonic()
         sampler = Sampler(self._targets, self._options, profile=self.profile, tell=self._tell)
         sampler.run(lambda: should_stop() or self._hands_over(sampler))
         if stats.ended_by != "signal" or should_stop():
             return self.profile
         since = time.monotonic() - start
-        stats.timers = Timers(since)
+        stats.timers = Timers(since, because=self._because)
         why = self._by_events(start, should_stop)
         if why:
-            stats.timers = Timers(since, time.monotonic() - start, why)
+            stats.timers = Timers(since, time.monotonic() - start, why, self._because)
             again = Sampler(self._targets, self._options, profile=self.profile, tell=self._tell, start=start)
             again.run(should_stop)
         return self.profile
@@ -62,12 +69,20 @@ class Relay:
         """Return whether timers are to go on: they may and can, and no thread is held, nor will be."""
         stats = self.profile.stats
         looked = stats.pauses.count or stats.off_processor  # at what sleeps costs next to nothing
-        if self._may is False or not self._crowded() or not looked or not sampler.settled():
+        self._because = _CROWDED if self._crowded() else _BRIEF if self._found() < _FEW else ""
+        if self._may is False or not self._because or not looked or not sampler.settled():
             return False
         if self._may is None:
             tids = [tid for target in self._targets for tid in target.proc.threads()]
             self._may = may_set(tids, self._targets[0].arch)
         return self._may
+
+    def _found(self) -> float:
+        """Return how many samples there are for each that the CPU time is worth; 1 as long as that is few."""
+        stats, elapsed = self.profile.stats, time.monotonic() - self._start
+        taken = stats.ticks - stats.late_ticks - stats.spared_ticks
+        due = stats.cpu_charged_ns / 1e9 * taken / elapsed
+        return stats.samples / due if due >= _ENOUGH else 1.0
 
     def _by_events(self, start: float, should_stop: Callable[[], bool]) -> str:
         """Have the timers take the samples; return why they cannot any longer, empty if it is over.
@@ -75,11 +90,12 @@ class Relay:
         On a thread of its own: it lets others go first, for good.
         """
         events = EventSampler(self._targets, self._options, self._stack_bytes, self.profile, start=start)
+        least = self._found() if self._because == _BRIEF else _MOST
         why = ""
 
         def falls_short() -> bool:
             nonlocal why
-            why = why or events.shortfall()
+            why = why or events.shortfall(least)
             return bool(why)
 
         def work(stop: Callable[[], bool]) -> str:

@@ -58,16 +58,21 @@ class Subprocesses:
 
 
 class Timers(NamedTuple):
-    """From when on the kernel's timers took the samples, until when, and why no longer."""
+    """From when on the kernel's timers took the samples, until when, and why no longer.
+
+    `because`: why not from the beginning.
+    """
 
     since_s: float = 0.0
     until_s: float | None = None
     why: str = ""
+    because: str = ""
 
     def as_json(self) -> dict[str, Any]:
         """Return the `perf_events` object of the statistics."""
         until_s = None if self.until_s is None else round(self.until_s, 6)
-        return {"since_s": round(self.since_s, 6), "until_s": until_s, "why_no_longer": self.why or None}
+        since_s, why, because = round(self.since_s, 6), self.why or None, self.because or None
+        return {"since_s": since_s, "because": because, "until_s": until_s, "why_no_longer": why}
 
 
 class Stats:

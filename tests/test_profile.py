@@ -177,7 +177,7 @@ def test_statistics():
     stats.count_stack(STACK._replace(stop_reason=StopReason.STACK_COPY_ENDED))
     stats.threads = 3
     stats.subprocesses.watched, stats.subprocesses.refused = 4, 1
-    stats.timers = Timers(0.5)
+    stats.timers = Timers(0.5, because="no processor was free")
     stats.module_paths += [("/bin/x", True), ("/lib/libc.so.6", False)]
     stats.problems.update({"once": 1, "often": 3})
     made = stats.as_json()
@@ -196,7 +196,9 @@ def test_statistics():
         "cpu_charged_ns": 0,
         "cpu_sampled_ns": 0,
         "subprocesses": {"watched": 4, "short_lived": 0, "refused": 1},
-        "perf_events": {"since_s": 0.5, "until_s": None, "why_no_longer": None},
+        "perf_events": {
+            "since_s": 0.5, "because": "no processor was free", "until_s": None, "why_no_longer": None
+        },
     }  # fmt: skip
     assert json.loads(json.dumps(made)) == made
 

@@ -213,6 +213,15 @@ def test_threads_that_only_waited_are_not_idle():
     ]
 
 
+def test_threads_that_ran_and_were_never_met_are_seen_otherwise():
+    made = stats()
+    made.off_processor, made.cpu_charged_ns = 60, 100_000_000
+    assert lines(made)[-2:] == [
+        "those that wait for one are recorded with: --mode wall",
+        "threads that run for microseconds at a time are seen with --perf-events",
+    ]
+
+
 def test_nothing_sampled_for_another_reason_is_not_idle():
     failed = stats()
     failed.captures[Capture.FAILED] = 4
@@ -233,12 +242,12 @@ def test_subprocesses_are_told_with_those_that_were_lost():
 
 def test_when_timers_took_over_and_what_came_of_it():
     made = stats(outermost=5, bad_memory=5)
-    made.timers = Timers(0.54)
+    made.timers = Timers(0.54, because="no processor was free")
     took_over = "timers    of the kernel took over at 0.5 s, as no processor was free"
     assert line(made, "timers") == f"{took_over}; nothing was stopped from then on"
     assert "50 % bad_memory (--no-perf-events may copy more)" in line(made, "stacks")
     made.sampler_cpu_s = 0.65
     assert "--perf-events" not in line(made, "cost")
-    made.timers = Timers(0.54, 2.345, "no more")
+    made.timers = made.timers._replace(until_s=2.345, why="no more")
     assert line(made, "timers") == f"{took_over}, until 2.3 s: no more"
     assert line(made, "stacks").endswith("50 % bad_memory")

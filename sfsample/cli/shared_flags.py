@@ -56,7 +56,7 @@ def rate_and_mode(parser: argparse.ArgumentParser) -> None:
                         help="cpu: threads that run (default); wall: all threads")  # fmt: skip
     parser.add_argument("--perf-events", action=argparse.BooleanOptionalAction,
                         help="stop nothing: the kernel copies what runs, by timer (mode cpu); default: once "
-                        "no processor is free, if it may")  # fmt: skip
+                        "no processor is free, or threads run too briefly to stop, if it may")  # fmt: skip
     parser.add_argument(
         "-s", "--subprocesses", action="store_true", help="descendants too, those born later included"
     )

@@ -10,6 +10,7 @@ from sfsample.stats import Stats, Timers
 
 _SHOWN = 5  # problems, unless verbose
 _COSTLY = 0.03  # of a processor
+_WORTH = 5  # samples, of which none was taken
 _DEEP = 500  # frames: of more, a timer interrupt cannot copy all, nor are those known that have not changed
 _ALLOWS_MORE = {
     StopReason.MAX_FRAMES: " (--max-frames allows more)",
@@ -69,6 +70,8 @@ def _nobody(stats: Stats) -> Iterator[str]:
     did, others = waiting if stats.off_processor else ("ran", "sleeping threads")
     yield f"no thread {did} at any of the {stats.taken_ticks} ticks taken;"
     yield f"{others} are recorded with: --mode wall"
+    if stats.cpu_charged_ns > _WORTH * 1e9 / stats.rate_hz:
+        yield "threads that run for microseconds at a time are seen with --perf-events"
 
 
 def _achieved(stats: Stats) -> str:
@@ -115,9 +118,9 @@ def _pauses(stats: Stats) -> Iterator[str]:
 
 
 def _timers(timers: Timers) -> str:
-    since_s, until_s, why = timers
+    since_s, until_s, why, because = timers
     then = "; nothing was stopped from then on" if until_s is None else f", until {until_s:.1f} s: {why}"
-    return f"timers    of the kernel took over at {since_s:.1f} s, as no processor was free{then}"
+    return f"timers    of the kernel took over at {since_s:.1f} s, as {because}{then}"
 
 
 def _cost(stats: Stats, mode: str) -> Iterator[str]:

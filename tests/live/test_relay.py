@@ -9,6 +9,7 @@ import os
 import random
 import signal
 import subprocess
+import time
 
 import pytest
 
@@ -129,6 +130,52 @@ def test_threads_that_live_for_too_short_a_time_are_stopped_again(tmp_path):
                           crowded=lambda: True)  # fmt: skip
         assert_untraced(process.pid)
     assert profile.stats.timers.why == "too much of the CPU time gave no sample"
+
+
+# Threads that run for ten microseconds at a time.
+BRIEF = """
+#include <pthread.h>
+#include <stdio.h>
+#include <time.h>
+#include <unistd.h>
+static void *brief(void *unused) {
+    struct timespec nap = {0, 200000};
+    for (;;) { for (volatile int n = 0; n < 2000; n++); nanosleep(&nap, 0); }
+    return unused;
+}
+int main(void) {
+    pthread_t thread;
+    for (int i = 0; i < 8; i++) pthread_create(&thread, 0, brief, 0);
+    puts("ready"); fflush(stdout);
+    pause();
+}
+"""
+
+
+@needs_gcc
+def test_threads_that_have_left_when_we_come_to_stop_them_are_seen(tmp_path):
+    with started(compile_c(tmp_path, "brief", BRIEF, "-lpthread")) as process:
+        profile = relayed(process.pid, lambda so: so.stats.captures[Capture.EVENT] >= SAMPLES,
+                          crowded=lambda: False)  # fmt: skip
+        assert_untraced(process.pid)
+    stats = profile.stats
+    assert stats.ended_by == "signal"
+    assert stats.timers == (stats.timers.since_s, None, "", "threads ran too briefly to be stopped")
+    assert stats.captures[Capture.STOPPED] < SAMPLES
+
+
+def test_what_stops_find_is_compared_with_what_the_cpu_time_is_worth():
+    """In ten seconds, in which a tenth of the ticks was missed."""
+    recording = relay.Relay([], Options(99, 10), 1 << 18, crowded=lambda: False)
+    recording._start = time.monotonic() - 10
+    stats = recording.profile.stats
+    stats.ticks, stats.late_ticks, stats.samples = 990, 99, 10
+    found = []
+    for cpu_s in (0.1, 1, 2):
+        stats.cpu_charged_ns = round(cpu_s * 1e9)
+        found.append(recording._found())
+    assert found[0] == 1  # nine samples are due: that says nothing
+    assert found[1:] == pytest.approx([10 / 89.1, 10 / 178.2], rel=0.01)
 
 
 def test_timers_that_stand_still_to_cost_less_are_no_reason(monkeypatch):
