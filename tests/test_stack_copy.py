@@ -1,6 +1,7 @@
 """Copying memory piece by piece, of this very process."""
 
 import ctypes
+import mmap
 import os
 import time
 from itertools import count
@@ -9,6 +10,9 @@ from sfsample.arch import AMD64
 from sfsample.target.stack_copy import StackCopy
 
 SIZE = 1 << 20
+PAGE = mmap.PAGESIZE
+mprotect = ctypes.CDLL(None).mprotect
+mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 
 
 def test_a_long_stack_is_copied_whole_however_many_pieces_it_takes():
@@ -20,6 +24,23 @@ def test_a_long_stack_is_copied_whole_however_many_pieces_it_takes():
     inside = SIZE - start
     memory = copy.memory()
     assert memory.read(at - AMD64.red_zone, inside) == source.raw[start:]
+
+
+def test_the_page_below_may_never_have_been_touched():
+    """Seen with stress-ng: of a first thread that sleeps deeper than it ever was, nothing was copied."""
+    with mmap.mmap(-1, 3 * PAGE) as source:
+        here = ctypes.c_char.from_buffer(source)
+        at = ctypes.addressof(here) + PAGE
+        source[PAGE:] = os.urandom(2 * PAGE)
+        whole = source[PAGE:]
+        assert mprotect(at - PAGE, PAGE, 0) == 0
+        copy = StackCopy(os.getpid(), AMD64, lambda _: (at, at + 2 * PAGE), SIZE)
+        for sp in (at, at + 8, at + AMD64.red_zone - 8):
+            assert copy.fill(os.getpid(), sp)
+            copy.learn_extent(os.getpid(), sp)
+            assert copy.memory().read(at, 2 * PAGE) == whole
+            assert not copy.bounded
+        del here
 
 
 def test_a_copy_that_lasts_too_long_is_given_up_between_two_pieces(monkeypatch):

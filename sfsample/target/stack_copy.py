@@ -13,6 +13,7 @@ went on elsewhere is remembered for that thread, and copied as well, as long as 
 
 import time
 from collections.abc import Callable, Iterable, Iterator
+from mmap import PAGESIZE
 
 from sfsample.arch import Arch
 from sfsample.memory import BytesMemory, Memory, PiecewiseMemory
@@ -24,6 +25,7 @@ _OTHERS = 6  # stacks that a thread's own leads to
 _SAVED = 512  # bytes below a return address in which its frame may have saved registers
 _PIECE = 128 * 1024  # bytes copied between two looks at the clock
 _NEVER_NS = 1 << 63
+_NOWHERE = 1 << 64
 _REHEARSED = 1024  # bytes at the top of the stack, read beforehand to have the path warm
 
 StackEnd = Callable[[int], tuple[int, int] | None]
@@ -56,16 +58,28 @@ class StackCopy:
     def fill(self, tid: int, sp: int, until_ns: int = _NEVER_NS) -> bool:
         """Copy the stack from `sp`; False: that was given up at `until_ns` (perf_counter_ns)."""
         low, high = self._extents.get(tid, (0, 0))
-        self._base = (sp - self._arch.red_zone) & -8
-        self._wanted = min(self._slice, high - self._base) if low <= sp < high else self._slice
+        end = high if low <= sp < high else _NOWHERE
         self._until_ns, self._late = until_ns, False
-        self._count = self._take(self._buffer, tid, self._base, self._wanted)
+        self._base, self._wanted, self._count = self._take_at(self._buffer, tid, sp, end)
         self._extra = []
         if self._marks:
             self._copy_interrupted(tid)
         for start in self._others.get(tid, ()):
-            self._copy_extra(tid, start)
+            self._copy_extra(tid, start + self._arch.red_zone)
         return not self._late
+
+    def _take_at(self, buffer: CopyBuffer, tid: int, sp: int, end: int) -> tuple[int, int, int]:
+        """Copy from below sp on, or, where the page below has never been touched, from its own page on.
+
+        Return where that begins, how many bytes were wanted up to `end`, and how many were there.
+        """
+        base, wanted, count = (sp - self._arch.red_zone) & -8, 0, 0
+        for start in (base, max(base, sp & -PAGESIZE)):
+            base, wanted = start, min(self._slice, end - start)
+            count = self._take(buffer, tid, base, wanted)
+            if count:
+                break
+        return base, wanted, count
 
     def _take(self, buffer: CopyBuffer, tid: int, start: int, size: int) -> int:
         """Copy to a buffer, piece by piece as long as there is time; return how many bytes."""
@@ -81,11 +95,11 @@ class StackCopy:
                 break
         return at
 
-    def _copy_extra(self, tid: int, start: int) -> None:
+    def _copy_extra(self, tid: int, sp: int) -> None:
         """Copy another stack, if there is a buffer left."""
         if len(self._extra) < len(self._spares):
-            spare = self._spares[len(self._extra)]
-            self._extra.append((start, self._take(spare, tid, start, self._slice)))
+            start, _, count = self._take_at(self._spares[len(self._extra)], tid, sp, _NOWHERE)
+            self._extra.append((start, count))
 
     def _copy_interrupted(self, tid: int) -> None:
         """Copy the stacks that signals have interrupted."""
@@ -95,7 +109,7 @@ class StackCopy:
             while at >= 0 and len(self._extra) < _INTERRUPTED:
                 sp = int.from_bytes(data[max(at + to_sp, 0) : max(at + to_sp + 8, 0)], arch.byteorder)
                 if not base <= sp < base + count:
-                    self._copy_extra(tid, (sp - arch.red_zone) & -8)
+                    self._copy_extra(tid, sp)
                 at = data.find(mark, at + 8, count)
 
     def memory(self) -> Memory:
