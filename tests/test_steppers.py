@@ -251,9 +251,10 @@ def test_a_trampoline_is_known_by_its_code(trampoline):
 
 
 @pytest.mark.parametrize("trampoline", [GLIBC, GO])
-def test_a_thread_stopped_at_the_system_call_of_the_trampoline(trampoline):
-    made = module(code=trampoline)
-    at_syscall = TEXT + len(trampoline) - 2
+@pytest.mark.parametrize("size", [2, 0])
+def test_a_thread_at_or_in_the_system_call_of_the_trampoline(trampoline, size):
+    made = module(code=trampoline + b"\x90")
+    at_syscall = TEXT + len(trampoline) - size
 
     assert SignalFrameStepper().row_at(frame(at_syscall, exact=True), made, AMD64) is not None
     assert SignalFrameStepper().row_at(frame(at_syscall, exact=False), made, AMD64) is None

@@ -35,9 +35,9 @@ class SignalFrameStepper:
             code = kind.code
             if module.code(frame.pc, len(code)) == code:
                 return _row(arch, kind)
-            # stopped inside: before the calling instruction sp is still the same
-            inside = len(code) - kind.call
-            if frame.exact and module.code(frame.pc - inside, len(code)) == code:
+            # inside, before the calling instruction or in the kernel, which it calls, sp is still the same
+            inside = (len(code) - kind.call, len(code)) if frame.exact else ()
+            if any(module.code(frame.pc - at, len(code)) == code for at in inside):
                 return _row(arch, kind)
         return None
 

@@ -101,6 +101,26 @@ def test_what_the_interrupt_cannot_copy_is_missing_and_said_to_be(scenario):
             assert found == told[-len(found) :]
 
 
+RAISING = """
+#include <signal.h>
+#include <stdio.h>
+static void ignored(int number) { }
+int main(void) {
+    signal(SIGUSR1, ignored);
+    puts("ready"); fflush(stdout);
+    for (;;) raise(SIGUSR1);
+}
+"""
+
+
+@needs_gcc
+def test_an_interrupt_may_come_while_the_kernel_returns_from_a_signal(tmp_path):
+    """Seen with stress-ng: a tenth of the stacks was `no_row` behind the system call of the trampoline."""
+    with started(compile_c(tmp_path, "raising", RAISING)) as process:
+        profile = by_events(process.pid, 5 * SAMPLES)
+    assert {key.stop_reason for key in profile.counts} == {StopReason.OUTERMOST}
+
+
 def accounted_ns(stats):
     """The CPU time that was sampled, and what the samples stand for that found no room."""
     return stats.cpu_sampled_ns + stats.problems[FULL] * 1e9 / stats.rate_hz
