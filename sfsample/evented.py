@@ -38,7 +38,7 @@ class Evented:
         self._looker = Looker(target, unwinder, stop=False)
         self._profile = profile
         self._bad_stacks = bad_stacks
-        self._number = profile.enroll(target.pid, target.born, target.home)
+        self._number = profile.enroll(target.pid, target.born, target.home, target.name)
         self._tally = Tally(profile, self._number, BEGINNING)
         self._threads: dict[int, Thread] = {}
         self._names: dict[int, str] = {}  # as told by the kernel, for threads that end before we look

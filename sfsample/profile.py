@@ -159,9 +159,10 @@ class Profile:
         self.threads: dict[ThreadKey, str] = {}
         self.homes: dict[int, Home] = {}  # where names are to be looked for
         self._born: dict[int, int] = {}
+        self._sampled: set[int] = set()  # processes
         self.stats = Stats(rate_hz)
 
-    def enroll(self, pid: int, born: int, home: Home) -> int:
+    def enroll(self, pid: int, born: int, home: Home, name: str) -> int:
         """Return the number of a process that started at `born`, the same each time.
 
         It is the pid, unless another process has had that, or there are too many.
@@ -174,6 +175,7 @@ class Profile:
             self.processes[OTHERS] = "other processes"
             return OTHERS
         self._born[number], self.homes[number] = born, home
+        self.processes.setdefault(number, name)
         return number
 
     def name_process(self, number: int, name: str) -> None:
@@ -190,8 +192,8 @@ class Profile:
         return thread
 
     def forget_process(self, number: int) -> None:
-        """Drop what is kept for a process that is in no sample."""
-        if number != OTHERS:
+        """Drop what is kept for a process, if it is in no sample."""
+        if number != OTHERS and number not in self._sampled:
             for known in (self.processes, self.homes, self._born):
                 known.pop(number, None)
 
@@ -211,6 +213,7 @@ class Profile:
         `at_ns` is when the last of them was taken, since the start of the recording.
         """
         self.stats.count_stack(stack, times)
+        self._sampled.add(thread.pid)
         key = StackKey(thread.pid, thread.tid, Places(locations), stack.stop_reason, thread.born)
         self.keep(key, at_ns, wall_ns, cpu_ns, times)
 

@@ -37,7 +37,6 @@ class Tally:
         self._places: dict[tuple[int, bool, str], Location] = {}
         self._generation = 0
         self.tick, self.at_ns = since
-        self._added = False
         self._charged_ns = 0  # CPU time of its threads
 
     def charge(self, thread: Thread, counters: bytes | None) -> int:
@@ -106,7 +105,6 @@ class Tally:
         stats.threads += thread.starttime != thread.counted and key not in profile.threads
         thread.counted = thread.starttime
         who = profile.name_thread(key, thread.name)
-        self._added = True
         profile.add(who, locations, stack,
                     at_ns=until.at_ns, wall_ns=wall_ns, cpu_ns=thread.charged_ns, times=times)  # fmt: skip
         stats.captures[capture] += times
@@ -145,8 +143,7 @@ class Tally:
         for text in (*target.opener.problems, *target.index.problems, *looker.problems):
             stats.note(text)
         stats.problems += looker.doubts
-        if not self._added:
-            self._profile.forget_process(self._number)
+        self._profile.forget_process(self._number)
 
     def _locations(self, look: Look, last: Located) -> tuple[Location, ...]:
         """Return the places of the frames; those of the frames that are the last look's are as they were."""

@@ -70,7 +70,7 @@ class Watched:
         self._leader: Stat | None = None  # as of the beginning of this tick
         self._cpu_began_ns: int | None = None  # the CPU time of the process when it was seen first
         self._cpu_ns = 0  # and since
-        self._number = profile.enroll(target.pid, target.born, target.home)
+        self._number = profile.enroll(target.pid, target.born, target.home, target.name)
         self._tally = Tally(profile, self._number, since)
         target.limit_pauses(rules.max_pause_ns)
 

@@ -237,8 +237,8 @@ HOME = Home(None, 5, 0, "")
 
 def test_a_pid_that_is_given_again_is_another_process():
     profile = Profile(99.0)
-    first, second, third = (profile.enroll(5, born, HOME) for born in (10, 20, 30))
-    assert (first, profile.enroll(5, 10, HOME), profile.enroll(6, 10, HOME)) == (5, 5, 6)
+    first, second, third = (profile.enroll(5, born, HOME, "new") for born in (10, 20, 30))
+    assert (first, profile.enroll(5, 10, HOME, "new"), profile.enroll(6, 10, HOME, "new")) == (5, 5, 6)
     assert len({first, second, third}) == 3
     assert {pid_of(number) for number in (first, second, third)} == {5}
 
@@ -246,15 +246,28 @@ def test_a_pid_that_is_given_again_is_another_process():
     profile.name_process(second, "second")
     profile.forget_process(second)
 
-    assert profile.processes == {first: "first"}
+    assert profile.processes == {first: "first", third: "new", 6: "new"}
     assert profile.homes.keys() == {first, third, 6}
-    assert profile.enroll(5, 40, HOME) == second
+    assert profile.enroll(5, 40, HOME, "new") == second
+
+
+def test_a_process_is_forgotten_only_if_it_is_in_no_sample():
+    """Seen: of two samplers, one after the other, the second had no sample of it, and forgot it."""
+    profile = Profile(99.0)
+    for pid in (1, 2):
+        profile.enroll(pid, 10, HOME, f"p{pid}")
+    profile.name_thread(ThreadKey(1, 1), "t")
+    add(profile, 1, 1, [])
+    for pid in (1, 2):
+        profile.forget_process(pid)
+    assert profile.processes == {1: "p1"}
+    assert profile.homes.keys() == {1}
 
 
 def test_processes_beyond_the_limit_are_counted_together(monkeypatch):
     monkeypatch.setattr("sfsample.profile.PROCESS_LIMIT", 2)
     profile = Profile(99.0)
-    numbers = [profile.enroll(pid, 10, HOME) for pid in (1, 2, 3, 4, 1)]
+    numbers = [profile.enroll(pid, 10, HOME, "new") for pid in (1, 2, 3, 4, 1)]
     assert numbers == [1, 2, 0, 0, 1]
     for number in numbers:
         profile.name_process(number, f"p{number}")

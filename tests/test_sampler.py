@@ -67,7 +67,7 @@ class FakeProcess:
 
     def __init__(self, clock: FakeClock, *threads: tuple[int, str], pid: int = PID) -> None:
         self.pid = pid
-        self.born = 5
+        self.born, self.name = 5, "?"
         self.clock = clock
         self.states = dict(threads or [(pid, "R")])
         self.captured: list[tuple[int, float]] = []

@@ -69,7 +69,7 @@ class LiveProcess:
             self.opener = ImageOpener(self.proc, shared)
             self.home = home_of(self.proc, shared)
             stat = self.proc.stat()
-            self.born = stat.starttime if stat else 0  # in clock ticks
+            self.born, self.name = (stat.starttime, stat.name) if stat else (0, "?")  # when; in clock ticks
             tables_of = partial(shared.tables_of, self.home.root)
             self.index = ModuleIndex(self._maps, self.opener, self._read_memory, tables_of)
             self.index.refresh()
