@@ -16,7 +16,6 @@ from sfsample.model import CFA, Found, Frame, Registers, StopReason, ThreadSnaps
 from sfsample.modules.index import ModuleIndex
 from sfsample.unwind.bottom import is_bottom
 from sfsample.unwind.lane import FastLane
-from sfsample.unwind.popped import with_popped
 from sfsample.unwind.row import Caller, UnwindRow, apply_row, first_missing
 from sfsample.unwind.stepper import Reach, Stepper, reach_of
 
@@ -173,7 +172,11 @@ class Ladder:
         walk = Walk(snapshot)
         table, code = self._told(walk), (rung for rung in self._rungs if rung.found == Found.CODE)
         row = next((self._row(rung, walk.frame, walk.arch) for rung in code), None) if table else None
-        return with_popped(snapshot, table, row) if table and table.ra and row else snapshot
+        if table is None or table.ra is None or row is None:
+            return snapshot
+        from sfsample.unwind.popped import with_popped  # seldom wanted
+
+        return with_popped(snapshot, table, row)
 
     def _told(self, walk: Walk) -> UnwindRow | None:
         """Return the row of the first stepper that does not guess."""
@@ -220,7 +223,12 @@ class Ladder:
         if isinstance(caller, StopReason):
             cut_off = caller is StopReason.BAD_MEMORY and self._is_cut_off(row, walk)
             return StopReason.STACK_COPY_ENDED if cut_off else caller
-        doubt = _doubt_signal(caller, walk) if row.signal else self._doubt(row, caller, walk)
+        if not row.signal:
+            doubt = self._doubt(row, caller, walk)
+        elif row.guess and self._index.mapping(caller.registers[walk.arch.pc]) is None:
+            doubt = StopReason.BAD_PC
+        else:
+            doubt = _doubt_signal(caller, walk)
         return doubt or Step(rung.found, caller, row.signal)
 
     def _is_cut_off(self, row: UnwindRow, walk: Walk) -> bool:

@@ -35,10 +35,13 @@ class SignalFrameStepper:
             code = kind.code
             if module.code(frame.pc, len(code)) == code:
                 return _row(arch, kind)
-            # inside, before the calling instruction or in the kernel, which it calls, sp is still the same
-            inside = (len(code) - kind.call, len(code)) if frame.exact else ()
-            if any(module.code(frame.pc - at, len(code)) == code for at in inside):
+            # stopped inside: before the calling instruction sp is still the same
+            inside = len(code) - kind.call
+            if frame.exact and module.code(frame.pc - inside, len(code)) == code:
                 return _row(arch, kind)
+            # seen in the kernel that it has called: so it is there, unless the registers are half exchanged
+            if frame.exact and module.code(frame.pc - len(code), len(code)) == code:
+                return _row(arch, kind)._replace(guess=True)
         return None
 
     def reach(self, frame: Frame, module: Module, arch: Arch) -> Reach:

