@@ -67,10 +67,12 @@ class Relay:
 
     def _hands_over(self, sampler: Sampler) -> bool:
         """Return whether timers are to go on: they may and can, and no thread is held, nor will be."""
+        if self._may is False:
+            return False
         stats = self.profile.stats
         looked = stats.pauses.count or stats.off_processor  # at what sleeps costs next to nothing
         self._because = _CROWDED if self._crowded() else _BRIEF if self._found() < _FEW else ""
-        if self._may is False or not self._because or not looked or not sampler.settled():
+        if not self._because or not looked or not sampler.settled():
             return False
         if self._may is None:
             tids = [tid for target in self._targets for tid in target.proc.threads()]

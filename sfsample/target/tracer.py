@@ -50,7 +50,6 @@ _EXCUSE = "in uninterruptible sleep, or the machine is overloaded"
 # A thread that waits for a processor on a busy machine is not stopped yet: waiting does it no harm.
 PATIENCE_NS = 1_000_000_000
 _TRACED: set[int] = set()  # by any thread of ours
-_CHILDREN: set[int] = set()  # of ours, whose end is somebody else's to wait for
 
 
 class Missed(NamedTuple):
@@ -81,8 +80,6 @@ class Tracer:
     def __init__(self, pid: int, arch: Arch, *, child: bool = False) -> None:
         self._pid = pid
         self._child = pid if child else 0
-        if child:
-            _CHILDREN.add(pid)
         self._us = os.getpid()
         self._layout = layout_of(arch)
         self._words = (ctypes.c_ulonglong * (self._layout.size // 8))()
@@ -137,7 +134,8 @@ class Tracer:
         Nothing comes between the two calls: a tracee stops where a signal reaches it, too, so that of a
         thread that handles many we would see little else.
         """
-        _TRACED.add(tid)
+        if tid != self._child:  # whose end is somebody else's to wait for
+            _TRACED.add(tid)
         seized, self._began = False, time.perf_counter_ns()
         try:
             ptrace(PTRACE_SEIZE, tid)
@@ -309,11 +307,15 @@ def bury_dead() -> None:
     tracing thread would wait for ever, and the target with it.  Whether one has ended is seen first, because
     to wait for an end takes the status of a stop, too (Linux kernel/exit.c, wait_task_stopped).
     """
-    for tid in _TRACED - _CHILDREN:
+    for tid in tuple(_TRACED):
         with suppress(ChildProcessError):
             seen = os.waitid(os.P_PID, tid, _PEEK)
             if seen is not None and seen.si_code in _ENDED:
-                os.waitid(os.P_PID, tid, os.WEXITED | os.WNOHANG | _WALL)
+                _reap(tid)
+
+
+def _reap(tid: int) -> None:
+    os.waitid(os.P_PID, tid, os.WEXITED | os.WNOHANG | _WALL)
 
 
 def let_go_of_newborn() -> None:
@@ -321,14 +323,14 @@ def let_go_of_newborn() -> None:
     with suppress(ChildProcessError):
         while True:
             seen = os.waitid(os.P_ALL, 0, _PEEK | _WNOTHREAD)
-            if seen is None or seen.si_pid in _TRACED | _CHILDREN:
+            if seen is None or seen.si_pid in _TRACED:
                 return
             stat = stat_of(seen.si_pid)
             if stat is not None and stat.parent == os.getpid():
-                return  # a child of this thread's; what is behind it cannot be seen
+                return  # a child of ours; what is behind it cannot be seen
             number = 0 if seen.si_status >> 8 == _EVENT_STOP else seen.si_status
             if seen.si_code in _ENDED:
-                os.waitid(os.P_PID, seen.si_pid, os.WEXITED | os.WNOHANG | _WALL)
+                _reap(seen.si_pid)
             elif not _detach(seen.si_pid, number):
                 return
 

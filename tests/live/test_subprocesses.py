@@ -366,10 +366,9 @@ def test_children_that_have_ended_are_not_opened():
     assert len(refusals) == 3
 
 
-# In a pid namespace of its own, where the next id can be chosen: ids of members are given to others.
-GIVEN_AWAY = """
+# In a pid namespace of its own, where the next id can be chosen.
+CHOOSING = """
 import os, sys, time
-from sfsample.target.family import Family
 
 def fork(work, pid):
     with open("/proc/sys/kernel/ns_last_pid", "w") as file:
@@ -384,15 +383,23 @@ def fork(work, pid):
 def rest():
     time.sleep(600)
 
-def with_child():
-    fork(rest, 700)
-    os.write(theirs, b"+")
-    rest()
-
 def end(pid):
     os.kill(pid, 9)
     os.waitpid(pid, 0)
     time.sleep(2 / os.sysconf("SC_CLK_TCK"))  # the next one's start time, in ticks, is another
+
+ours, theirs = os.pipe()
+go, on = os.pipe()
+"""
+
+# Ids of members are given to others.
+GIVEN_AWAY = """
+from sfsample.target.family import Family
+
+def with_child():
+    fork(rest, 700)
+    os.write(theirs, b"+")
+    rest()
 
 def named():
     for _ in range(2):
@@ -401,8 +408,6 @@ def named():
         os.read(go, 1)
         end(child)
 
-ours, theirs = os.pipe()
-go, on = os.pipe()
 member = fork(named, 400)
 family = Family([member], lambda pid: pid)
 told = []
@@ -418,47 +423,37 @@ print(told)
 """
 
 
-def alone() -> list[str]:
+def said_alone(program: str) -> tuple[bytes, bytes]:
+    """Run a program that chooses ids; return what it wrote."""
     words = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"]
     if shutil.which("unshare") is None or subprocess.run([*words, "true"], check=False).returncode:
         pytest.skip("may not make a pid namespace here")
-    return words
+    code = [sys.executable, "-c", CHOOSING + program]
+    done = subprocess.run([*words, *code], capture_output=True, check=False)
+    return done.stdout, done.stderr
 
 
 def test_ids_that_were_given_to_other_processes():
     """Seen: the next process of that id was missed, and the children of a stranger were taken for its own."""
-    done = subprocess.run([*alone(), sys.executable, "-c", GIVEN_AWAY], capture_output=True, check=False)
-    assert (done.stdout, done.stderr) == (b"[[500], [500], []]\n", b"")
+    assert said_alone(GIVEN_AWAY) == (b"[[500], [500], []]\n", b"")
 
 
 # Two processes of the same id and of different names, one after the other; each ends once it was sampled.
 NAMED_ANEW = """
-import os, sys, time
 import sfsample
-
-def fork(pid, work):
-    with open("/proc/sys/kernel/ns_last_pid", "w") as file:
-        file.write(str(pid - 1))
-    child = os.fork()
-    if child == 0:
-        work()
-        os._exit(0)
-    assert child == pid, "the id was taken"
 
 def child():
     with open("/proc/self/comm", "w") as file:
         file.write(name)
     os.write(theirs, b"+")
-    time.sleep(600)
+    rest()
 
 def named():
     global name
     for name in turns:
-        fork(500, child)
+        fork(child, 500)
         os.read(go, 1)
-        os.kill(500, 9)
-        os.waitpid(500, 0)
-        time.sleep(2 / os.sysconf("SC_CLK_TCK"))  # the next one's start time, in ticks, is another
+        end(500)
 
 def should_stop():
     seen = {profile.processes.get(key.pid) for key in profile.counts}
@@ -468,9 +463,7 @@ def should_stop():
     return not turns
 
 turns = ["first", "second"]
-ours, theirs = os.pipe()
-go, on = os.pipe()
-fork(400, named)
+fork(named, 400)
 os.read(ours, 1)
 profile = sfsample.Profile(200)
 sfsample.record(400, 100, rate=200, mode="wall", subprocesses=True, should_stop=should_stop, profile=profile)
@@ -480,8 +473,7 @@ print(sorted((thread.process, thread.tid) for thread in threads if thread.pid ==
 
 
 def test_an_id_that_is_given_again_is_another_process():
-    done = subprocess.run([*alone(), sys.executable, "-c", NAMED_ANEW], capture_output=True, check=False)
-    assert (done.stdout, done.stderr) == (b"[('first', 500), ('second', 500)] signal\n", b"")
+    assert said_alone(NAMED_ANEW) == (b"[('first', 500), ('second', 500)] signal\n", b"")
 
 
 def test_we_are_nobodys_descendant():
