@@ -108,7 +108,8 @@ class Scheduled(NamedTuple):
     """What the scheduler had counted for a thread (`ProcFs.counters`): before it was captured, and meanwhile.
 
     At `after` the thread was off the processor: as long as it counts no more, it has not run.  `stopped_ns`
-    is when it was seen to have stopped, on the clock of perf_counter_ns; 0: it was not stopped.
+    is when it was seen to have stopped, on the clock of perf_counter_ns; 0: it was not stopped.  `kept_ns` is
+    for how long it was not let go after that.
     """
 
     before: bytes | None
@@ -116,6 +117,7 @@ class Scheduled(NamedTuple):
     stopped_ns: int = 0
     slept: bool = False  # the stop has interrupted its sleep in a system call
     lost: bool | None = None  # it had lost the processor to us; None: not known
+    kept_ns: int = 0
 
 
 class ThreadSnapshot(NamedTuple):

@@ -9,7 +9,7 @@ Source: Linux Documentation/scheduler/sched-stats.rst, "/proc/<pid>/schedstat".
 from collections.abc import Callable
 from typing import NamedTuple
 
-from sfsample.model import Counted, Scheduled, parse_counters
+from sfsample.model import Counted, Scheduled, ThreadSnapshot, parse_counters
 
 # A thread from which we took the processor by waking up became runnable at that very moment, this exactly.
 _SAME_NS = 100_000
@@ -54,10 +54,15 @@ def had_processor(scheduled: Scheduled | None, woken: Woken) -> bool:
     return abs(runnable_since - woken.at_ns) < _SAME_NS
 
 
-def waited_ns(scheduled: Scheduled | None) -> int:
-    """Return for how long a thread wanted a processor before it stopped; 0 where that is not known."""
-    counted = _counted(scheduled)
-    return counted.waited_ns if counted else 0
+def held_ns(stop: ThreadSnapshot) -> int:
+    """Return for how long a thread was stopped, less its own wait for a processor on which to stop.
+
+    What it had waited before it was asked to stop is in that wait, too; so no less than since it stood.
+    """
+    counted = _counted(stop.scheduled)
+    if stop.scheduled is None or counted is None:
+        return stop.stop_ns
+    return max(stop.stop_ns - counted.waited_ns, stop.scheduled.kept_ns)
 
 
 def _counted(scheduled: Scheduled | None) -> Counted | None:

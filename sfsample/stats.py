@@ -87,6 +87,7 @@ class Stats:
         self.captures: Counter[Capture] = Counter()
         self.timers: Timers | None = None  # of the kernel, which took samples
         self.pauses = Pauses()
+        self.held = Pauses()  # the same, less what a thread waited for a processor on which to stop
         self.stacks: Counter[StopReason] = Counter()
         self.frames: Counter[str] = Counter()
         self.eintr_prone_stops = 0
@@ -168,6 +169,7 @@ class Stats:
             "cpu_sampled_ns": self.cpu_sampled_ns,
             "subprocesses": self.subprocesses.as_json(),
             "perf_events": self.timers.as_json() if self.timers else None,
+            "held_ns": self.held.as_json(),
         }
 
 

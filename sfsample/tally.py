@@ -12,7 +12,7 @@ from sfsample.look import Look, Looker
 from sfsample.model import Capture, StopReason, ThreadSnapshot
 from sfsample.profile import Located, Location, Places, Profile, ThreadKey, kernel_places, locate
 from sfsample.roster import PUT_OFF_NS, Thread
-from sfsample.scheduled import ran_ns, waited_ns
+from sfsample.scheduled import held_ns, ran_ns
 from sfsample.target.live import LiveProcess
 
 _LONGEST_PUT_OFF_NS = 8 * PUT_OFF_NS
@@ -64,7 +64,9 @@ class Tally:
             stats.pauses.add(stop.stop_ns)
             stats.eintr_prone_stops += stop.eintr
             # until it had a processor to stop on, it lost nothing by us
-            thread.stopped_ns += max(0, stop.stop_ns - waited_ns(stop.scheduled))
+            held = held_ns(stop)
+            stats.held.add(held)
+            thread.stopped_ns += held
 
     def see(self, thread: Thread, look: Look) -> None:
         """Keep what was seen, for `add`."""

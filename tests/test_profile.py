@@ -152,6 +152,7 @@ CONTRACT_KEYS = [
     "cpu_sampled_ns",
     "subprocesses",
     "perf_events",
+    "held_ns",
 ]
 
 
@@ -161,7 +162,7 @@ def test_statistics_have_the_keys_of_the_contract_before_anything_was_counted():
     assert list(made) == CONTRACT_KEYS
     assert made["schema"] == "sfsample.stats/1"
     assert made["captures"] == {"stopped": 0, "read": 0, "reused": 0, "failed": 0}
-    assert list(made["stop_ns"]) == ["count", "p50", "p90", "p99", "max", "total"]
+    assert list(made["held_ns"]) == list(made["stop_ns"]) == ["count", "p50", "p90", "p99", "max", "total"]
     assert made["stacks"] == {"outermost": 0, "max_frames": 0}
     assert made["frames"] == {"context": 0, "sframe": 0, "eh_frame": 0}
     assert made["problems"] == []
@@ -173,6 +174,7 @@ def test_statistics():
     stats.ticks, stats.late_ticks, stats.eintr_prone_stops = 495, 3, 2
     stats.captures.update({Capture.STOPPED: 4, Capture.FAILED: 1})
     stats.pauses.add(61_000)
+    stats.held.add(60_000)
     stats.count_stack(STACK)
     stats.count_stack(STACK._replace(stop_reason=StopReason.STACK_COPY_ENDED))
     stats.threads = 3
@@ -199,6 +201,7 @@ def test_statistics():
         "perf_events": {
             "since_s": 0.5, "because": "no processor was free", "until_s": None, "why_no_longer": None
         },
+        "held_ns": {"count": 1, "p50": 60_000, "p90": 60_000, "p99": 60_000, "max": 60_000, "total": 60_000},
     }  # fmt: skip
     assert json.loads(json.dumps(made)) == made
 

@@ -1155,15 +1155,25 @@ def test_ticks_are_left_out_above_the_limit_of_overhead(process):
     assert stats.samples >= 30
 
 
-@pytest.mark.parametrize(("waited", "spared"), [(60_900_000, False), (0, True)])
-def test_a_thread_that_waits_for_a_processor_is_not_stopped_by_us_yet(clock, waited, spared):
-    """Each pause of 61 ms was a wait, but for 0.1 ms, or it was not."""
+@pytest.mark.parametrize(
+    ("waited", "kept", "held", "spared"),
+    [
+        (60_900_000, 40_000, 100_000, False),
+        (0, 40_000, 61_000_000, True),
+        (62_000_000, 40_000, 40_000, False),  # it had waited before it was asked to stop
+    ],
+)
+def test_a_thread_that_waits_for_a_processor_is_not_stopped_by_us_yet(clock, waited, kept, held, spared):
+    """Each pause of 61 ms was a wait, but for little, or it was not."""
     process = FakeProcess(clock)
     process.answers[PID] = ThreadSnapshot(
         PID, {16: CODE, 7: STACK}, BytesMemory(STACK, bytes(16)), bounded=False, stop_ns=61_000_000,
-        eintr=False, scheduled=Scheduled(b"5 7 1", b"6 %d 2" % (7 + waited)),
+        eintr=False, scheduled=Scheduled(b"5 7 1", b"6 %d 2" % (7 + waited), kept_ns=kept),
     )  # fmt: skip
-    assert bool(record(process, mode="wall", max_overhead=0.1).stats.spared_ticks) == spared
+    stats = record(process, mode="wall", max_overhead=0.1).stats
+
+    assert bool(stats.spared_ticks) == spared
+    assert (stats.pauses.max, stats.held.max) == (61_000_000, held)
 
 
 def test_lateness_is_told_once_a_second(process):

@@ -160,6 +160,18 @@ def test_pauses():
     assert line(made, "pause") == "pause     p50 61 µs, p99 20 ms, max 20 ms (3 stops)"
 
 
+@pytest.mark.parametrize(("held", "told"), [(60_000, True), (9_900_000, True), (10_000_000, False)])
+def test_what_a_thread_waited_for_a_processor_in_a_pause_is_told_apart(held, told):
+    made = stats(outermost=1)
+    made.pauses.add(20_000_000)
+    made.held.add(held)
+    text = lines(made)
+    after = text[text.index("pause     p50 20 ms, p99 20 ms, max 20 ms (1 stop)") + 1]
+
+    assert after.endswith("without their own waits for a processor to stop on") == told
+    assert after.startswith(f"          p50 {held // 1000} µs, ") == told
+
+
 def test_failed_captures_and_system_calls():
     made = stats(outermost=1)
     made.captures[Capture.FAILED], made.eintr_prone_stops = 1, 2

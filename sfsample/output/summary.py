@@ -6,11 +6,12 @@ Law: drawn from `Stats` and the words that are handed in; says what was lost bef
 from collections.abc import Iterator, Sequence
 
 from sfsample.model import Capture, Found, StopReason
-from sfsample.stats import Stats, Timers
+from sfsample.stats import Pauses, Stats, Timers
 
 _SHOWN = 5  # problems, unless verbose
 _COSTLY = 0.03  # of a processor
 _WORTH = 5  # samples, of which none was taken
+_WAITED = 2  # times what we held a thread for: say so
 _DEEP = 500  # frames: of more, a timer interrupt cannot copy all, nor are those known that have not changed
 _ALLOWS_MORE = {
     StopReason.MAX_FRAMES: " (--max-frames allows more)",
@@ -104,10 +105,10 @@ def _subprocesses(stats: Stats) -> Iterator[str]:
 
 
 def _pauses(stats: Stats) -> Iterator[str]:
-    p = stats.pauses
-    if p.count:
-        times = [_time(n) for n in (p.percentile(50), p.percentile(99), p.max)]
-        yield "pause     p50 {}, p99 {}, max {} ({})".format(*times, _count(p.count, "stop"))
+    if stats.pauses.count:
+        yield f"pause     {_points(stats.pauses)} ({_count(stats.pauses.count, 'stop')})"
+    if stats.pauses.max > _WAITED * stats.held.max > 0:
+        yield f"          {_points(stats.held)} without their own waits for a processor to stop on"
     if stats.by_events:
         yield "pause     none: copied by the kernel in timer interrupts"
     elif stats.timers is not None:
@@ -115,6 +116,11 @@ def _pauses(stats: Stats) -> Iterator[str]:
     if stats.eintr_prone_stops:
         stops = _count(stats.eintr_prone_stops, "stop")
         yield f"EINTR     {stops} interrupted a system call that does not begin again by itself (signal(7))"
+
+
+def _points(pauses: Pauses) -> str:
+    p50, p99, longest = (_time(ns) for ns in (pauses.percentile(50), pauses.percentile(99), pauses.max))
+    return f"p50 {p50}, p99 {p99}, max {longest}"
 
 
 def _timers(timers: Timers) -> str:

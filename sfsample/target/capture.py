@@ -102,6 +102,7 @@ class Capturer:
                     mended = tracer.mend(tid)
         finally:
             stop_ns = tracer.release()
+            kept_ns = time.perf_counter_ns() - stopped_ns
             self._reopen_gate()
             if collecting:
                 gc.enable()
@@ -117,9 +118,10 @@ class Capturer:
         registers = tracer.dwarf_registers()
         copy.learn_extent(tid, sp)
         eintr = not mended and tracer.eintr(tid, registers)
+        slept = tracer.slept(registers)
         snapshot = ThreadSnapshot(
             tid, registers, copy.memory(), copy.bounded, stop_ns, eintr, tracer.arch,
-            scheduled=Scheduled(before.counters, after, stopped_ns, tracer.slept(registers), before.lost),
+            scheduled=Scheduled(before.counters, after, stopped_ns, slept, before.lost, kept_ns),
         )  # fmt: skip
         return snapshot if whole else Missed(gone=False, why=_TOO_LONG, stops=(snapshot,))
 

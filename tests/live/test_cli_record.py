@@ -208,7 +208,10 @@ def check_stats(stats: dict[str, object], rate: float) -> None:
     assert isinstance(stacks, dict)
     assert isinstance(frames, dict)
     assert set(captures) == {"stopped", "read", "reused", "failed"}
-    assert set(stops) == {"count", "p50", "p90", "p99", "max", "total"}
+    held = stats["held_ns"]
+    assert isinstance(held, dict)
+    assert set(stops) == set(held) == {"count", "p50", "p90", "p99", "max", "total"}
+    assert (held["count"], held["max"] <= stops["max"]) == (stops["count"], True)
     assert {"outermost", "max_frames"} <= set(stacks)
     assert {"context", "sframe", "eh_frame"} <= set(frames)
     assert stats["schema"] == "sfsample.stats/1"
