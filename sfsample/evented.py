@@ -11,14 +11,14 @@ import time
 from bisect import bisect_left
 from collections.abc import Sequence
 
+from sfsample.holders import Holders
 from sfsample.look import Looker
 from sfsample.model import Capture, Stack, StopReason, ThreadSnapshot
 from sfsample.profile import Profile
 from sfsample.replay.store import BadStacks
-from sfsample.roster import Thread
 from sfsample.tally import BEGINNING, Tally
 from sfsample.target.live import LiveProcess
-from sfsample.target.perf_records import Lost, Mapped, Named, Record, Sample
+from sfsample.target.perf_records import Born, Lost, Mapped, Named, Record, Sample
 from sfsample.unwind.unwinder import Unwinder
 
 _REPLACED = "other code was mapped where it was before it could be unwound"
@@ -40,8 +40,7 @@ class Evented:
         self._bad_stacks = bad_stacks
         self._number = profile.enroll(target.pid, target.born, target.home, target.name)
         self._tally = Tally(profile, self._number, BEGINNING)
-        self._threads: dict[int, Thread] = {}
-        self._names: dict[int, str] = {}  # as told by the kernel, for threads that end before we look
+        self._holders = Holders(target.proc.thread_stat, self._leader)
         told_ns = target.accounted_ns
         self._cpu_began_ns = (target.proc.cpu_ns() or 0) if told_ns is None else told_ns
         self.cpu_ns = 0  # since then
@@ -59,7 +58,7 @@ class Evented:
         proc = self.target.proc
         if self._stale:
             self._read_maps()
-        self._lives = set(self.target.tids(force=True) or ()) if len(self._known) > self._many else None
+        self._lives = set(self.target.tids(force=True) or ()) if self._holders.known > self._many else None
         cpu_ns, leader = proc.cpu_ns(), proc.thread_stat(self.target.pid)
         if cpu_ns is not None:
             self.cpu_ns = cpu_ns - self._cpu_began_ns
@@ -79,8 +78,9 @@ class Evented:
                     index.find(mapping.start)
 
     def untold(self) -> None:
-        """Note that changes of modules were not recorded for a while, until now."""
+        """Note that changes of modules, and births, were not recorded for a while, until now."""
         self._stale = True
+        self._holders.untold()
 
     @property
     def waits(self) -> bool:
@@ -91,7 +91,7 @@ class Evented:
         """Count samples, in order of time, those after `until_ns` the next time; None: that is the last."""
         records, self._waiting = [*self._waiting, *records], []
         mapped = {(one.start, one.end): one.at_ns for one in records if isinstance(one, Mapped)}
-        fresh: set[int] = set()
+        self._holders.begin()
         for position, record in enumerate(records):
             changed = _changes_modules(record) and record.at_ns > self._maps_ns
             self._stale |= changed
@@ -100,17 +100,19 @@ class Evented:
                 break
             if isinstance(record, Sample):
                 since = min(record.at_ns, self._maps_ns)
-                self._sample(record, [where for where, at in mapped.items() if at > since], start_ns, fresh)
+                self._sample(record, [where for where, at in mapped.items() if at > since], start_ns)
+            elif isinstance(record, Born):
+                self._holders.born(record)
             elif isinstance(record, Named):
-                self._names[record.tid] = record.name
+                self._holders.named(record)
+            elif isinstance(record, Lost):
+                self._holders.untold()
         self._forget_ended()
 
-    def _sample(
-        self, sample: Sample, mapped: Sequence[tuple[int, int]], start_ns: int, fresh: set[int]
-    ) -> None:
+    def _sample(self, sample: Sample, mapped: Sequence[tuple[int, int]], start_ns: int) -> None:
         tally = self._tally
         tally.at_ns = max(0, sample.at_ns - start_ns)
-        thread = self._thread(sample.tid, fresh)
+        thread = self._holders.thread(sample.tid, sample.at_ns)
         self.samples += 1
         if not sample.registers:
             self.wanting += 1
@@ -143,20 +145,8 @@ class Evented:
         if used <= len(sample.memory.data):  # otherwise it has left this stack
             self.stack_used = max(self.stack_used, used)
 
-    def _thread(self, tid: int, fresh: set[int]) -> Thread:
-        """Return what is known of a thread; it is asked for once among the samples that are read together."""
-        thread = self._threads.get(tid)
-        if tid in fresh and thread is not None:
-            return thread
-        fresh.add(tid)
-        stat = self.target.proc.thread_stat(tid)
-        if thread is None or (stat is not None and stat.starttime != thread.starttime):
-            thread = self._threads[tid] = Thread(tid, 0, 0, 0)
-            leader = self._profile.processes.get(self._number, "?")
-            thread.name = self._names.get(tid, leader)
-        if stat is not None:
-            thread.name, thread.starttime = stat.name, stat.starttime
-        return thread
+    def _leader(self) -> str:
+        return self._profile.processes.get(self._number, "?")
 
     def lost(self, count: int) -> None:
         """Count samples that the kernel had no room for."""
@@ -166,19 +156,13 @@ class Evented:
     @property
     def threads(self) -> int:
         """How many threads that may live have been sampled."""
-        return len(self._threads)
-
-    @property
-    def _known(self) -> set[int]:
-        return self._threads.keys() | self._names.keys()
+        return len(self._holders)
 
     def _forget_ended(self) -> None:
         """Drop what is kept for threads that have ended, if it was asked which these are."""
         if self._lives is None:
             return
-        for tid in self._known - self._lives:
-            self._threads.pop(tid, None)
-            self._names.pop(tid, None)
+        self._holders.keep_only(self._lives)
         self._many = max(_MANY, 2 * len(self._lives))
         self._lives = None
 

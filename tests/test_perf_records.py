@@ -6,7 +6,7 @@ import pytest
 
 from sfsample.arch import AARCH64, AMD64, S390X
 from sfsample.target.perf_events import PerfEvents
-from sfsample.target.perf_records import Lost, Mapped, Named, Parser, Sample
+from sfsample.target.perf_records import Born, Lost, Mapped, Named, Parser, Sample
 
 _ID = pack("=IIQ", 7, 8, 1_000)  # pid, tid, time
 
@@ -93,4 +93,5 @@ def test_other_records():
     assert parse(record(3, named + _ID)) == Named(1_000, 7, 8, "worker", program=False)
     assert parse(record(3, named + _ID, misc=1 << 13)) == Named(1_000, 7, 8, "worker", program=True)
     assert parse(record(2, pack("=QQ", 1, 5) + _ID)) == Lost(1_000, 5)
+    assert parse(record(7, pack("=IIIIQ", 7, 6, 9, 5, 1_000) + _ID)) == Born(1_000, 7, 9, 5)
     assert parse(record(4, bytes(24) + _ID)) is None  # an end

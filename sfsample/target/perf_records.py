@@ -21,7 +21,8 @@ _ID = Struct("=IIQ")  # pid, tid, time
 _MAP = Struct("=IIQQ")  # pid, tid, address, length
 _SAMPLED = Struct("=IIQQQ")  # pid, tid, time, period, ABI of the registers
 _WORD = Struct("=Q")
-_LOST, _COMM, _SAMPLE, _MMAP2 = 2, 3, 9, 10
+_TASK = Struct("=IIII")  # pid, pid of the creator, tid, tid of the creator
+_LOST, _COMM, _FORK, _SAMPLE, _MMAP2 = 2, 3, 7, 9, 10
 _MISC_EXEC = 1 << 13
 _ABI_64 = 2
 
@@ -60,6 +61,15 @@ class Named(NamedTuple):
     program: bool
 
 
+class Born(NamedTuple):
+    """A thread was created, by thread `creator`; it may have the id of one that has ended."""
+
+    at_ns: int
+    pid: int
+    tid: int
+    creator: int
+
+
 class Lost(NamedTuple):
     """Records were lost, as the ring was full."""
 
@@ -67,7 +77,7 @@ class Lost(NamedTuple):
     records: int
 
 
-Record = Sample | Mapped | Named | Lost
+Record = Sample | Mapped | Named | Born | Lost
 
 
 class Parser:
@@ -89,6 +99,9 @@ class Parser:
         if kind == _COMM:
             name = data[HEADER.size + 8 : size - _ID.size].partition(b"\0")[0].decode("utf-8", "replace")
             return Named(at_ns, pid, tid, name, bool(misc & _MISC_EXEC))
+        if kind == _FORK:
+            pid, _, tid, creator = _TASK.unpack_from(data, HEADER.size)
+            return Born(at_ns, pid, tid, creator)
         if kind == _LOST:
             return Lost(at_ns, _WORD.unpack_from(data, HEADER.size + 8)[0])
         return None

@@ -533,7 +533,7 @@ def test_threads_that_have_ended_are_forgotten():
             evented.begin()
             evented.take(records, 0)
         process.close()
-    assert not evented._names
+    assert not evented._holders.known
 
 
 def test_the_vdso_is_read_while_it_is_there():
