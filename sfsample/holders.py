@@ -6,7 +6,7 @@ the id now; it is believed of a copy only if that thread was born when the one t
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from collections.abc import Set as AbstractSet
 
 from sfsample.roster import Thread
@@ -46,10 +46,18 @@ class Holders:
     def named(self, record: Named) -> None:
         """Note the name that a thread was given."""
         self._names[record.tid] = record.name
+        if record.tid in self._threads:
+            self._threads[record.tid].name = record.name
 
     def untold(self) -> None:
-        """Note that births may not have been told."""
-        self._births.clear()
+        """Drop what is known of ids that may have been given again, as births were not told until now."""
+        self._drop([tid for tid in self._known() if not self._still_has(tid)])
+
+    def _still_has(self, tid: int) -> bool:
+        thread, birth, stat = self._threads.get(tid), self._births.get(tid), self._stat_of(tid)
+        if stat is None:
+            return False
+        return stat.starttime == thread.starttime if thread else birth is not None and _is_of(stat, birth)
 
     def thread(self, tid: int, at_ns: int) -> Thread:
         """Return what is known of the thread that was copied then."""
@@ -57,21 +65,16 @@ class Holders:
         if tid in self._asked and thread is not None:
             return thread
         self._asked.add(tid)
-        stat = self._stat_of(tid)
-        if stat is not None and not self._is_the_same(tid, stat, at_ns):
-            stat = None
+        birth, stat = self._births.get(tid), self._stat_of(tid)
+        if stat is not None:
+            same = stat.starttime <= self._ticks(at_ns) if birth is None else _is_of(stat, birth)
+            stat = stat if same else None
         if thread is None or (stat is not None and stat.starttime != thread.starttime):
             thread = self._threads[tid] = Thread(tid, 0, 0, 0)
-            thread.name, thread.starttime = self._names.get(tid, self._leader()), self._births.get(tid, 0)
+            thread.name, thread.starttime = self._names.get(tid, self._leader()), birth or 0
         if stat is not None:
             thread.name, thread.starttime = stat.name, stat.starttime
         return thread
-
-    def _is_the_same(self, tid: int, stat: Stat, at_ns: int) -> bool:
-        birth = self._births.get(tid)
-        if birth is None:
-            return stat.starttime <= self._ticks(at_ns)
-        return birth - 1 <= stat.starttime <= birth  # it is told a little later
 
     def _ticks(self, at_ns: int) -> int:
         return (at_ns + self._ahead_ns) * _HERTZ // 1_000_000_000
@@ -89,6 +92,14 @@ class Holders:
 
     def keep_only(self, lives: AbstractSet[int]) -> None:
         """Drop what is kept for threads that have ended."""
-        for tid in self._known() - lives:
+        self._drop(self._known() - lives)
+
+    def _drop(self, tids: Iterable[int]) -> None:
+        for tid in tids:
             for kept in (self._threads, self._names, self._births):
                 kept.pop(tid, None)
+
+
+def _is_of(stat: Stat, birth: int) -> bool:
+    """Return whether that is the thread that was born then, which is told a little later."""
+    return birth - 1 <= stat.starttime <= birth

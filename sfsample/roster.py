@@ -30,7 +30,7 @@ class Thread:
     """
 
     __slots__ = (
-        "at_ns", "charged_ns", "counted", "gone", "idle", "idle_at_ns", "idle_tick", "last", "name",
+        "at_ns", "charged_ns", "counted", "gone", "holder", "idle", "idle_at_ns", "idle_tick", "last", "name",
         "put_off_ns", "ran_ns", "seen", "starttime", "still", "stopped_ns", "tick", "tid",
     )  # fmt: skip
 
@@ -38,6 +38,7 @@ class Thread:
         self.tid = tid
         self.name = ""
         self.starttime = 0
+        self.holder: int | None = None  # of the id, when its turn came (`ProcFs.holder`)
         self.counted = -1  # its start time when it was counted among the threads; an id can be used again
         self.tick = self.idle_tick = tick
         self.at_ns = self.idle_at_ns = at_ns

@@ -216,6 +216,7 @@ class Watched:
         else:
             self._tally.settle(thread)
             thread.idle, thread.put_off_ns, thread.seen, thread.still = 0, PUT_OFF_NS, None, None
+            thread.holder = self._target.proc.holder(thread.tid)
             used_ns = self._tally.charge(thread, counters)
             seldom = is_seldom(used_ns, self._tally.at_ns - thread.at_ns)
             if seldom and self._rules.wall and self._looker.breaks(thread.tid):
@@ -255,6 +256,9 @@ class Watched:
 
     def _count(self, thread: Thread, look: Look | Missed, woken: Woken) -> None:
         tally = self._tally
+        if self._target.proc.holder(thread.tid) != thread.holder:
+            thread.gone = True  # its id was given to another, who may be the one that was seen
+            return
         if isinstance(look, Missed):
             if look.off is not None:
                 thread.still = look.off

@@ -76,6 +76,14 @@ def test_of_who_has_ended_the_kernel_has_told(holders, proc, gone):
     assert (thread.name, thread.starttime) == ("one", started(NOW + 10 * TICK_NS, "").starttime)
 
 
+def test_a_name_that_is_given_between_two_samples(holders):
+    holders.born(Born(NOW, LEADER, TID, LEADER))
+    thread = holders.thread(TID, NOW + 1)
+    holders.named(Named(NOW + 2, LEADER, TID, "one", program=False))
+    assert holders.thread(TID, NOW + 3) is thread
+    assert thread.name == "one"
+
+
 def test_the_clock_of_births_is_a_little_later_than_start_times(holders, proc):
     proc[TID] = started(NOW, "worker")
     holders.born(Born(NOW + TICK_NS, LEADER, TID, LEADER))
@@ -85,12 +93,23 @@ def test_the_clock_of_births_is_a_little_later_than_start_times(holders, proc):
 
 
 def test_a_birth_that_was_not_told(holders, proc):
-    holders.born(Born(BEFORE, LEADER, TID, LEADER))
-    assert holders.thread(TID, NOW).name == "worker"
-    holders.untold()
-    holders.begin()
+    """Timers stood still meanwhile: who has the id now is asked when they run again."""
+    proc[9], proc[10] = started(NOW, "nine"), started(NOW, "ten")
+    for tid in (9, 10):
+        holders.born(Born(NOW, LEADER, tid, LEADER))
+    same, before = holders.thread(LEADER, NOW), holders.thread(TID, NOW)
     proc[TID] = started(NOW, "later")
-    assert holders.thread(TID, AFTER).name == "later"
+    proc[9] = started(AFTER, "another")
+    holders.untold()
+    assert holders.known == 2
+    holders.begin()
+    del proc[TID], proc[9]
+    after = holders.thread(TID, AFTER)
+    assert after is not before
+    assert after.name == "leader"  # it is not known what it was called
+    assert holders.thread(9, AFTER).starttime == 0
+    assert holders.thread(LEADER, AFTER) is same
+    assert holders.thread(10, AFTER).name == "ten"
 
 
 def test_nothing_is_kept_for_who_has_ended(holders):

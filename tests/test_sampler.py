@@ -83,11 +83,12 @@ class FakeProcess:
         self.readings: dict[int, Reading] = {}
         self.cpu: list[int | None] = []  # CPU time of the process, each time it is asked for
         self.proc = SimpleNamespace(thread_stat=self.thread_stat, counters=self.counters, asleep=self.asleep,
-                                    not_run=self.not_run,
+                                    not_run=self.not_run, holder=lambda tid: self.holders.get(tid, 0),
                                     cpu_ns=lambda: self.cpu.pop(0) if self.cpu else None,
                                     has_ended=lambda: self.states.keys() <= {pid})  # fmt: skip
         self.forced: list[bool] = []
         self.still: dict[int, int] = {}
+        self.holders: dict[int, int] = {}  # of ids
         self.ran_ns: dict[int, int] = {}
         self.runs = 100
         self.accounted_ns = None
@@ -1040,6 +1041,25 @@ def test_an_id_may_be_given_away_when_its_end_has_just_been_seen(clock):
 
     counts = {profile.threads[key.thread]: n for key, n in profile.counts.items() if key.tid == 101}
     assert counts == {"old": 5, "new": 6}
+
+
+def test_who_was_given_the_id_while_it_was_looked_at_has_its_own_name(process):
+    names = ["alpha", "beta"]
+
+    def told(_tid):
+        return Stat(names[process.holders.get(PID, 0)], "R", 0, 5 + process.holders.get(PID, 0))
+
+    def capture(*arguments):
+        if len(process.captured) == 3:  # between the question for its name and the stop
+            process.holders[PID] = 1
+        return FakeProcess.capture(process, *arguments)
+
+    process.proc.thread_stat, process.capture = told, capture
+    profile = record(process)
+
+    counts = {profile.threads[key.thread]: count for key, count in profile.counts.items()}
+    assert counts == {"alpha": 3, "beta": 4}
+    assert profile.stats.pauses.count == 8
 
 
 # -- descendants

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator
+from errno import ESRCH
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -59,3 +60,24 @@ def test_every_file_of_a_thread_is_closed_with_it(tasks):
     files.keep_only([1, 3])
     assert (files.known(), TaskFiles.kept_open - kept) == ([1, 3], 2)
     assert files.read(2, "stat") == b"2 (x) R", "it is opened anew"
+
+
+def test_who_is_given_the_id_of_another_is_told_apart(tasks, monkeypatch):
+    """A file that is there, or not, says nothing; that a thread has ended does."""
+    _, files = tasks
+    assert files.holder(1) is None
+    files.read(1, "stat")
+    first, pread = files.holder(1), os.pread
+    assert files.read(1, "no such file") is None
+    files.read(1, "schedstat")
+    assert files.holder(1) == first is not None
+
+    def ended_once(*arguments):
+        monkeypatch.setattr(os, "pread", pread)
+        raise ProcessLookupError(ESRCH, "ended")
+
+    monkeypatch.setattr(os, "pread", ended_once)
+    assert files.read(1, "schedstat") is not None
+    assert files.holder(1) not in (None, first)
+    files.keep_only([2])
+    assert files.holder(1) is None

@@ -273,6 +273,10 @@ class ProcFs:
         """Return when a thread lost its processor, on the scheduler's clock; None: not known."""
         return parse_last_run(self.task(tid, "sched"))
 
+    def holder(self, tid: int) -> int | None:
+        """Return a number for the thread of which files were read last; another, if the id was given away."""
+        return self._files.holder(tid)
+
     def task(self, tid: int, name: str) -> bytes | None:
         """Return a thread's file, which is kept open; None when the thread has ended."""
         try:

@@ -10,6 +10,7 @@ Source: proc(5).
 import os
 from collections.abc import Iterable
 from errno import ESRCH
+from itertools import count
 from resource import RLIMIT_NOFILE, getrlimit, setrlimit
 from typing import Protocol, TypeVar
 
@@ -44,6 +45,8 @@ class TaskFiles:
     def __init__(self, tasks: int) -> None:
         self._tasks = tasks
         self._fds: dict[str, dict[int, int]] = {}  # by name and thread
+        self._holders: dict[int, int] = {}  # of ids: a number of its own for each thread
+        self._numbers = count()
         limit = getrlimit(RLIMIT_NOFILE)[0]
         self._room = min(limit if limit >= 0 else _MOST, _MOST) // 2
 
@@ -54,9 +57,11 @@ class TaskFiles:
         except KeyError:
             return self._first(tid, name)
         except OSError as failure:
-            self.forget(tid)
-            # the id may have been given away: there is a new file then
-            return self._first(tid, name) if failure.errno == ESRCH else None
+            self._close(tid)
+            if failure.errno != ESRCH:
+                return None
+            self.forget(tid)  # the id may have been given away: there is a new file then
+            return self._first(tid, name)
 
     def unchanged(self, name: str, threads: Iterable[T]) -> tuple[list[T], list[T]]:
         """Return the threads whose file, if it is open, says what it did (`still`), and the others.
@@ -78,7 +83,7 @@ class TaskFiles:
         try:
             return self._open(tid, name)
         except OSError as failure:
-            self.forget(tid)
+            self._close(tid)
             if failure.errno in NO_FILES:
                 raise
             return None
@@ -91,8 +96,13 @@ class TaskFiles:
             finally:
                 os.close(fd)
         self._fds.setdefault(name, {})[tid] = fd
+        self._holders.setdefault(tid, next(self._numbers))
         TaskFiles.kept_open += 1
         return os.pread(fd, _CHUNK, 0)
+
+    def holder(self, tid: int) -> int | None:
+        """Return a number for the thread whose files are open; it is another once a file has told its end."""
+        return self._holders.get(tid)
 
     def known(self) -> list[int]:
         """Return the threads of which a file is open."""
@@ -102,7 +112,11 @@ class TaskFiles:
         return set().union(*self._fds.values())
 
     def forget(self, tid: int) -> None:
-        """Close what is kept open for a thread."""
+        """Close what is kept open for a thread; if it is asked for again, it is another one."""
+        self._holders.pop(tid, None)
+        self._close(tid)
+
+    def _close(self, tid: int) -> None:
         for fds in self._fds.values():
             if tid in fds:
                 os.close(fds.pop(tid))
@@ -110,5 +124,5 @@ class TaskFiles:
 
     def keep_only(self, tids: Iterable[int]) -> None:
         """Close what is kept open for other threads."""
-        for tid in self._known().difference(tids):
+        for tid in self._holders.keys() - {*tids}:
             self.forget(tid)
