@@ -67,17 +67,16 @@ def test_who_is_given_the_id_of_another_is_told_apart(tasks, monkeypatch):
     _, files = tasks
     assert files.holder(1) is None
     files.read(1, "stat")
-    first, pread = files.holder(1), os.pread
+    first, pread, kept = files.holder(1), os.pread, TaskFiles.kept_open
     assert files.read(1, "no such file") is None
-    files.read(1, "schedstat")
-    assert files.holder(1) == first is not None
+    assert (files.holder(1), TaskFiles.kept_open) == (first, kept), "its other files stay open"
 
     def ended_once(*arguments):
         monkeypatch.setattr(os, "pread", pread)
         raise ProcessLookupError(ESRCH, "ended")
 
     monkeypatch.setattr(os, "pread", ended_once)
-    assert files.read(1, "schedstat") is not None
+    assert files.read(1, "stat") is not None
     assert files.holder(1) not in (None, first)
     files.keep_only([2])
     assert files.holder(1) is None

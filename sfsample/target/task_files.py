@@ -57,7 +57,6 @@ class TaskFiles:
         except KeyError:
             return self._first(tid, name)
         except OSError as failure:
-            self._close(tid)
             if failure.errno != ESRCH:
                 return None
             self.forget(tid)  # the id may have been given away: there is a new file then
@@ -83,7 +82,6 @@ class TaskFiles:
         try:
             return self._open(tid, name)
         except OSError as failure:
-            self._close(tid)
             if failure.errno in NO_FILES:
                 raise
             return None
@@ -114,9 +112,6 @@ class TaskFiles:
     def forget(self, tid: int) -> None:
         """Close what is kept open for a thread; if it is asked for again, it is another one."""
         self._holders.pop(tid, None)
-        self._close(tid)
-
-    def _close(self, tid: int) -> None:
         for fds in self._fds.values():
             if tid in fds:
                 os.close(fds.pop(tid))
