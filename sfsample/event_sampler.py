@@ -57,6 +57,7 @@ class EventSampler:
         self._spared_ns = 0  # CPU time of the targets while timers stood still
         self._fits = False  # as much is copied as is needed
         self._cpu = 0.0
+        self._end_s = 0.0
         self._start_ns = 0 if start is None else round(start * 1e9)
         self._period_ns = max(_SHORTEST_NS, round(1e9 / options.rate * (1 + _OFF * (2 * random() - 1))))
         self.profile = profile or Profile(options.rate, timeline=options.timeline)
@@ -92,8 +93,8 @@ class EventSampler:
             stats.ended_by = self._loop(should_stop)
         finally:
             self._events.close()
-            stats.duration_s = (time.perf_counter_ns() - self._start_ns) / 1e9
-            stats.ticks = self._ticks()
+            stats.duration_s = self._end_s or self._elapsed()
+            stats.ticks = self._ticks(stats.duration_s)
             for one in self._evented.values():
                 one.finish()
             stats.sampler_cpu_s = time.thread_time() - self._cpu
@@ -124,7 +125,7 @@ class EventSampler:
         while True:
             now, left = self._elapsed(), self._left()
             if left <= 0 or should_stop():
-                self._pause()
+                self._end_s, _ = self._pause()
                 return "duration" if left <= 0 else "signal"
             full = self._events.wait(max(0.0, min(left, _DOZE_S, due - now)))
             if full or self._elapsed() >= due:
@@ -160,26 +161,28 @@ class EventSampler:
             self._count(self._events.read(), until_ns)
             if not any(one.waits for one in self._alive.values()):
                 break
-        self.profile.stats.ticks = self._ticks()
+        self.profile.stats.ticks = self._ticks(self._elapsed())
         return lives
 
-    def _ticks(self) -> int:
+    def _ticks(self, elapsed_s: float) -> int:
         """Return how often 1/rate has passed, with the one at the beginning, as it counts elsewhere."""
-        seconds = min(self._elapsed(), self._options.duration or math.inf)
-        return max(1, round(seconds * self._options.rate))
+        return max(1, round(min(elapsed_s, self._options.duration or math.inf) * self._options.rate))
 
     def _begin(self) -> dict[int, bool]:
         return {pid: one.begin() for pid, one in self._alive.items()}
 
-    def _pause(self) -> None:
-        """Stop the timers, and count what is left: from now on no change of modules is told.
+    def _pause(self) -> tuple[float, int]:
+        """Stop the timers, and count what is left; return when they stopped, and the targets' CPU time then.
 
-        Nothing is unwound before they stand still: where that takes long, more would come meanwhile.
+        From now on no change of modules is told.  Nothing is unwound before they stand still: where that
+        takes long, more would come meanwhile.
         """
         self._untold()
         self._begin()
         self._events.pause()
+        stood = self._elapsed(), self._used_ns()
         self._count(self._events.read())
+        return stood
 
     def _count(self, records: Iterable[Record], until_ns: int | None = None) -> None:
         by_pid: dict[int, list[Record]] = {pid: [] for pid in self._alive}
@@ -207,11 +210,21 @@ class EventSampler:
         if wanted > self._stack_bytes or not self._fits:
             wanted = self._most_bytes if self._fits else wanted
             self._fits = True
-            self._pause()
-            self._events.close()
-            self._stack_bytes = wanted
+            self._set_anew(wanted)
+
+    def _set_anew(self, stack_bytes: int) -> None:
+        """Have other timers go on.  What is left of the old ones is unwound when these run."""
+        self._untold()
+        self._begin()
+        self._events.pause()
+        left = self._events.read()
+        self._events.close()
+        self._stack_bytes = stack_bytes
+        try:
             self._events = self._timers()
-            self._untold()
+        finally:
+            self._count(left)
+        self._untold()
 
     def shortfall(self, least: float) -> str:
         """Return what much of is missing that who stops threads would have; empty: nothing.
@@ -243,8 +256,7 @@ class EventSampler:
         until = began if limit is None else min(spent / limit, began + self._left())
         if until - began < _DOZE_S:
             return
-        self._pause()
-        used_ns = self._used_ns()
+        _, used_ns = self._pause()
         while self._elapsed() < until and not should_stop() and self._any_lives():
             time.sleep(_DOZE_S)
         self._spared_ns += max(0, self._used_ns() - used_ns)

@@ -549,6 +549,30 @@ def test_the_vdso_is_read_while_it_is_there():
         process.close()
 
 
+def test_where_it_takes_long_to_unwind_little_is_missed_and_the_duration_is_of_the_timers(monkeypatch):
+    told = []
+
+    def tells(owner, name, takes_s=0.0):
+        real = getattr(owner, name)
+
+        def telling(self, *arguments):
+            told.append((name, time.perf_counter()))
+            time.sleep(takes_s)
+            return real(self, *arguments)
+
+        monkeypatch.setattr(owner, name, telling)
+
+    for name in ("begin", "pause", "read"):
+        tells(PerfEvents, name)
+    tells(Evented, "_sample", takes_s=0.005)
+    with running(fixture("v3"), "leaf") as target:
+        before = time.perf_counter()
+        duration_s = sfsample.record(target.pid, 2, rate=200, perf_events=True).stats.duration_s
+    names = [name for name, _ in told if name != "read"]
+    assert names[names.index("pause") + 1] == "begin", "others run before what was left is unwound"
+    assert duration_s <= max(at for name, at in told if name == "read") - before
+
+
 def test_a_debugger_in_the_target_is_in_nobodys_way():
     tracer = """
 import sys
