@@ -1,6 +1,7 @@
 """`sfsample doctor`: may sfsample attach, and if not, which gate is closed and what opens it.
 
-Law: exit code 0 when it may, 4 when some process may not be attached to; nothing is stopped.
+Law: exit code 0 when it may, 4 when some process may not be attached to, or a gate to it is closed and the
+attempt would disturb it; nothing is stopped.
 """
 
 from argparse import Namespace
@@ -9,7 +10,7 @@ from sfsample.cli.console import Output, targets
 from sfsample.cli.terminal import printable
 from sfsample.errors import NotPermitted
 from sfsample.output.doctor import diagnosis_json, diagnosis_text
-from sfsample.target.doctor import Diagnosis, diagnose
+from sfsample.target.doctor import NOT_NEEDED, Diagnosis, diagnose
 
 
 def run(arguments: Namespace) -> int:
@@ -25,9 +26,9 @@ def run(arguments: Namespace) -> int:
 
 
 def _closed(diagnosis: Diagnosis) -> bool:
-    if diagnosis.pid is None:
-        return any(gate.status == "fail" for gate in diagnosis.gates)
-    return diagnosis.may_attach is False
+    if diagnosis.may_attach is None:  # not tried
+        return any(gate.status == "fail" for gate in diagnosis.gates if gate.name not in NOT_NEEDED)
+    return not diagnosis.may_attach
 
 
 def _json(diagnoses: list[Diagnosis]) -> str:

@@ -24,6 +24,9 @@ _MOUNTS = Remedy(
 )
 
 
+NOT_NEEDED = ("files",)  # gates that cost names only
+
+
 class Diagnosis(NamedTuple):
     """What a look at the gates gave.  `may_attach` None: it could not be tried."""
 
