@@ -17,6 +17,7 @@ class (and the doors on `errno`), never on text.  `help` holds the lines that te
 """
 
 NO_FILES = (23, 24)  # ENFILE, EMFILE: the errno module is not worth its import to `--help`
+FIND_IT = "it has ended, or never was; -n NAME finds a process by its name or command line"
 MORE_FILES = "allow more: ulimit -n 1024; LimitNOFILE= in a systemd unit, --ulimit nofile= in a container"
 
 

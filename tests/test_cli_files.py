@@ -102,6 +102,22 @@ def test_mistakes_are_one_line_and_help(recorded, tmp_path, capsys, words, code,
     assert "Traceback" not in out.err
 
 
+@pytest.mark.parametrize(
+    "words", [["convert", "{}/none"], ["replay", "{}/none"], ["dump", "--core", "{}/none"]]
+)
+def test_a_file_that_is_not_there_is_told_with_what_to_give(tmp_path, capsys, words):
+    assert main([word.format(tmp_path) for word in words]) == 1
+    first, *more = capsys.readouterr().err.splitlines()
+    assert first.endswith(f"{tmp_path}/none: No such file or directory")
+    assert [line[:7] for line in more] == ["  give "]
+
+
+def test_a_closed_stdin_is_told(monkeypatch, capsys):
+    monkeypatch.setattr("sys.stdin", None)
+    assert main(["convert", "-"]) == 1
+    assert capsys.readouterr().err.startswith("sfsample: cannot read: standard input: it is closed\n  ")
+
+
 def test_diff_prints_text_json_and_pages(recorded, tmp_path, capsys):
     other = tmp_path / "b.folded"
     other.write_text("app;start;outer 300\n")

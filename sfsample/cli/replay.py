@@ -17,6 +17,7 @@ from sfsample.replay.saved import SavedStack, from_json
 from sfsample.symbolize.symbolizer import Symbolizer
 
 _MOST = 32 << 20
+_GIVE = "give a file that `sfsample record --save-bad DIR` wrote"
 
 
 def run(arguments: Namespace) -> int:
@@ -46,7 +47,6 @@ def _load(path: str) -> SavedStack:
         with open(path, encoding="utf-8", errors="replace") as file:
             return from_json(file.read(_MOST), path)
     except OSError as failure:
-        raise SfsampleError(f"cannot read: {path}: {failure.strerror}") from None
+        raise SfsampleError(f"cannot read: {path}: {failure.strerror}", _GIVE) from None
     except FormatError as damage:
-        raise SfsampleError(f"cannot replay: {path}: {damage.what}",
-                            "give a file that `sfsample record --save-bad DIR` wrote") from None  # fmt: skip
+        raise SfsampleError(f"cannot replay: {path}: {damage.what}", _GIVE) from None

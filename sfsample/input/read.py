@@ -12,6 +12,7 @@ from sfsample.report.report import Report
 
 _JSON = re.compile(rb"\s*\{\s*[\"}]")
 _PICTURE = re.compile(rb"\s*<(!doctype html>|svg xmlns)", re.IGNORECASE)
+_GIVE = "give a profile in one of these formats: json (sfsample -o out.json), folded, pprof"
 _LARGEST = 2 << 30  # bytes after decompression
 
 
@@ -20,10 +21,7 @@ def read_report(path: str) -> Report:
     try:
         return parse(_load(path))
     except BadInput as failure:
-        raise SfsampleError(
-            f"cannot read: {path}: {failure}",
-            "give a profile in one of these formats: json (sfsample -o out.json), folded, pprof",
-        ) from None
+        raise SfsampleError(f"cannot read: {path}: {failure}", _GIVE) from None
 
 
 def parse(data: bytes) -> Report:
@@ -44,13 +42,15 @@ def parse(data: bytes) -> Report:
 def _load(path: str) -> bytes:
     import sys
 
+    if path == "-" and sys.stdin is None:  # closed by who started us
+        raise SfsampleError("cannot read: standard input: it is closed", _GIVE)
     try:
         if path == "-":
             return sys.stdin.buffer.read()
         with open(path, "rb") as file:
             return file.read()
     except OSError as failure:
-        raise SfsampleError(f"cannot read: {path or repr('')}: {failure.strerror}") from None
+        raise SfsampleError(f"cannot read: {path or repr('')}: {failure.strerror}", _GIVE) from None
 
 
 def _decompress(data: bytes) -> bytes:

@@ -26,6 +26,7 @@ from sfsample.modules.tables import Tables
 from sfsample.target.registers import NT_ARM_PAC_MASK, decode, layout_of, pac_free
 
 _DELETED = " (deleted)"
+_GIVE = "give a core file: gcore -o FILE PID, or coredumpctl dump -o FILE"
 _PF_R, _PAGE = 4, 4096
 _PACKED = {  # as systemd-coredump keeps them
     b"\x28\xb5\x2f\xfd": "zstd",
@@ -96,7 +97,7 @@ def open_core(
     except (OSError, FormatError) as failure:
         named = path or repr("")
         if isinstance(failure, OSError):
-            raise CoreError(f"cannot read core file: {named}: {failure.strerror}") from None
+            raise CoreError(f"cannot read core file: {named}: {failure.strerror}", _GIVE) from None
         raise CoreError(f"cannot read core file: {named}: {failure}", _help_for(head)) from None
 
 

@@ -9,7 +9,14 @@ import time
 from collections.abc import Iterator
 
 from sfsample.arch import ARCHES, Arch, ByteOrder, arch_of
-from sfsample.errors import AlreadyTraced, NoSuchProcess, NotPermitted, TargetError, UnsupportedTarget
+from sfsample.errors import (
+    FIND_IT,
+    AlreadyTraced,
+    NoSuchProcess,
+    NotPermitted,
+    TargetError,
+    UnsupportedTarget,
+)
 from sfsample.target.permission import refusal, tracer_of
 from sfsample.target.procfs import PF_KTHREAD, ProcFs
 
@@ -24,7 +31,7 @@ def check(proc: ProcFs) -> Arch:
     stat = proc.stat()
     group = proc.status().get("Tgid", str(pid))
     if stat is None or group == "0":  # it has ended meanwhile
-        raise NoSuchProcess(pid, f"no such process: {pid}")
+        raise NoSuchProcess(pid, f"no such process: {pid}", FIND_IT)
     if group != str(pid):
         raise UnsupportedTarget(pid, f"{pid} is a thread: of process {group}", f"use -p {group}")
     if stat.flags & PF_KTHREAD:

@@ -15,7 +15,7 @@ from errno import EACCES, ENOENT, ENOTDIR, EPERM, ESRCH
 from time import clock_gettime_ns
 from typing import NamedTuple
 
-from sfsample.errors import MORE_FILES, NO_FILES, NoSuchProcess, NotPermitted, TargetError
+from sfsample.errors import FIND_IT, MORE_FILES, NO_FILES, NoSuchProcess, NotPermitted, TargetError
 from sfsample.model import LastRun
 from sfsample.modules.maps import Mapping, MapsAgain
 from sfsample.target.task_files import T, TaskFiles
@@ -294,7 +294,7 @@ def _unseen(pid: int) -> TargetError:
     """Return the error for a process that /proc does not show, or not to us."""
     if pid > 0 and _exists(pid):
         return NotPermitted(pid, f"not permitted to look at: {pid}", *_HIDDEN)
-    return NoSuchProcess(pid, f"no such process: {pid}")
+    return NoSuchProcess(pid, f"no such process: {pid}", FIND_IT)
 
 
 def _refusal(pid: int, failure: OSError) -> TargetError:

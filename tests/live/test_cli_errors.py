@@ -52,7 +52,8 @@ def unused_pid() -> int:
 
 def test_no_such_process(words: list[str]) -> None:
     for pid in (unused_pid(), (1 << 31) - 1):
-        assert sfsample(*words, "-p", pid).refused(3).startswith("sfsample: no such process")
+        text = sfsample(*words, "-p", pid).refused(3)
+        assert text.startswith(f"sfsample: no such process: {pid}\n  "), "and what to do"
 
 
 @pytest.mark.parametrize("pid", ["0", "-1", str(1 << 31), "9" * 30])
