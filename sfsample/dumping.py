@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from sfsample.symbolize.symbolizer import Symbolizer
 
 INTERVAL_S = 0.1
+_DOZE_S = 0.05
 
 
 class How(NamedTuple):
@@ -67,14 +68,18 @@ def dump(
 
 
 def dump_all(
-    pids: Iterable[int], how: How, meanwhile: Callable[[list[ProcessDump]], object] = lambda _dumps: None
+    pids: Iterable[int],
+    how: How,
+    meanwhile: Callable[[list[ProcessDump]], object] = lambda _dumps: None,
+    should_stop: Callable[[], bool] = lambda: False,
 ) -> tuple[list[ProcessDump], list[TargetError]]:
     """Look at several processes; the failure of one does not keep the others from being looked at.
 
-    `meanwhile` is given what the first look saw, when there is time until the next.
+    `meanwhile` is given what the first look saw, when there is time until the next.  Once `should_stop`,
+    there is no further look.
     """
     check_size(how.stack_bytes)
-    return OwnThread(lambda _stop: _Work(how, meanwhile).run(pids), lambda: False).run()
+    return OwnThread(lambda stop: _Work(how, meanwhile, stop).run(pids), should_stop).run()
 
 
 def dump_core(
@@ -92,8 +97,10 @@ def dump_core(
 
 
 class _Work:
-    def __init__(self, how: How, meanwhile: Callable[[list[ProcessDump]], object]) -> None:
-        self._how, self._meanwhile = how, meanwhile
+    def __init__(
+        self, how: How, meanwhile: Callable[[list[ProcessDump]], object], should_stop: Callable[[], bool]
+    ) -> None:
+        self._how, self._meanwhile, self._should_stop = how, meanwhile, should_stop
         self._failures: list[TargetError] = []
         self._shared = Shared(how.debug_dirs)
 
@@ -129,7 +136,10 @@ class _Work:
                 rested = time.monotonic() + self._how.interval_s
                 if number == 1:
                     self._meanwhile([dumper.result() for _, dumper in targets])
-                time.sleep(max(0.0, rested - time.monotonic()))
+                while not self._should_stop() and (left := rested - time.monotonic()) > 0:
+                    time.sleep(min(left, _DOZE_S))
+                if self._should_stop():
+                    return
             for one in tuple(targets):
                 self._look_at(one, targets)
 

@@ -59,8 +59,8 @@ def _live(
 ) -> tuple[list[ProcessDump], list[TargetError]]:
     """Dump every process; the failure of one of several is told, and the others are shown."""
     pids = targets(arguments)
-    with Interrupt():  # a dump is short: Ctrl-C waits for its end, Ctrl-Z for the end of a pause
-        dumps, failures = dump_all(pids, _how(arguments), meanwhile)
+    with Interrupt() as interrupt:  # Ctrl-C ends the looks, and Ctrl-Z waits for the end of a pause
+        dumps, failures = dump_all(pids, _how(arguments), meanwhile, interrupt)
     if failures and not dumps:
         raise failures[0]
     for told in failures:

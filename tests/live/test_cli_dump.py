@@ -8,6 +8,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import time
 from collections.abc import Iterator
@@ -17,10 +18,11 @@ from typing import Any
 import pytest
 
 from sfsample.arch import AMD64
-from tests.live.cli_runner import sampled, sfsample
+from tests.live.cli_runner import begun, ended, sampled, sfsample
 from tests.live.hanging import hung
 from tests.live.targets import (
     ARCH,
+    HANG_S,
     Target,
     first_line,
     fixture,
@@ -205,6 +207,15 @@ def test_a_missing_process_beside_another_is_told(leaf: Target) -> None:
     assert [process["pid"] for process in document["processes"]] == [leaf.pid]
     done = sfsample("dump", "-p", f"{gone},{leaf.pid}")
     assert (done.code, done.err[0], len(done.err)) == (5, f"sfsample: no such process: {gone}", 2)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_the_looks(leaf: Target, number: signal.Signals) -> None:
+    with begun("dump", "-p", leaf.pid, "--looks", 2, "--interval", f"{HANG_S * 10}s") as child:
+        child.send_signal(number)
+        done = ended(child)
+    assert (done.code, done.out.split()[:2]) == (0, [b"process", b"%d" % leaf.pid])
+    leaf.assert_unharmed()
 
 
 def test_a_failed_dump_leaves_an_old_file_alone(tmp_path: Path) -> None:
