@@ -5,6 +5,7 @@ second Ctrl-C breaks off.
 """
 
 import os
+import re
 import signal
 import stat
 import sys
@@ -19,18 +20,22 @@ from sfsample.errors import NoSuchProcess, SfsampleError, UsageError
 from sfsample.files import whole_file
 from sfsample.unwind.stepper import Stepper
 
+_STREAMS = {"/dev/stdout": "1", "/dev/stderr": "2"}
+_OPEN = re.compile(r"/dev/std(?:out|err)|/(?:dev|proc/self)/fd/(\d{1,9})", re.ASCII)
+
 
 class Output:
     """A result's destination, checked before the work so that a mistake shows at once.
 
-    A regular file is created by `write`, not before, so whatever ends us leaves nothing behind.
+    A regular file is created by `write`, not before, so whatever ends us leaves nothing behind.  /dev/stdout
+    and its like are no files but what is open there, and is written to where that stands (`>> log`).
     Raises SfsampleError when it cannot be written.
     """
 
     def __init__(self, path: str) -> None:
         self.file = ""  # the regular file that `write` replaces
         self._path = path
-        self._fd = -1  # of a device or FIFO, which cannot be renamed over
+        self._fd = -1  # of a device, a FIFO or what is open, which cannot be renamed over
         try:
             self._check(path)
         except OSError as failure:
@@ -43,6 +48,9 @@ class Output:
             return
         if not path or path.endswith("/"):
             raise _os_error(EISDIR)
+        if open_already := _OPEN.fullmatch(path):
+            self._fd = os.dup(int(_STREAMS.get(path) or open_already[1]))
+            return
         there = _stat(path)
         if there is None or stat.S_ISREG(there.st_mode):
             self.file = os.path.realpath(path)

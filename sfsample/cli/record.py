@@ -87,9 +87,11 @@ def _record(
             sample(arguments, pids, arguments.duration, stop, profile=profile, bad_stacks=bad_stacks)
         namer = api.symbolizer(profile, wanted)
         report = api.named(profile, namer)
-        _write_stats(arguments, stats, report)
+        lost = _write_stats(arguments, stats, report)
         judge(profile.stats, pids)
         output.write(api.render(report, arguments.format, threads=arguments.threads))
+        if lost is not None:
+            raise lost
     return profile, [*map(str, namer.unnamed()), *namer.problems]
 
 
@@ -224,9 +226,14 @@ def _finish(child: "Popen[bytes]", *, quiet: bool) -> None:
             say(f"sfsample: terminated {child.pid}, which this command had started")
 
 
-def _write_stats(arguments: Namespace, output: Output | None, report: Report) -> None:
+def _write_stats(arguments: Namespace, output: Output | None, report: Report) -> SfsampleError | None:
+    """Write them first, as a reader of the profile may go away; return why not, as that costs no profile."""
     text = json_text(report.stats or {})
     if output is not None:
-        output.write(text)
+        try:
+            output.write(text)
+        except SfsampleError as failure:
+            return failure
     elif arguments.stats == "-":
         emit(text)
+    return None

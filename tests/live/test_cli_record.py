@@ -240,6 +240,25 @@ def test_one_file_cannot_take_both(leaf: Target, tmp_path: Path) -> None:
     assert sampled(*both, enough=lambda done: done.code == 0).code == 0
 
 
+@pytest.mark.parametrize("path", ["/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"])
+def test_what_is_open_already_is_written_to_where_it_stands(leaf: Target, tmp_path: Path, path: str) -> None:
+    log = tmp_path / "log"
+    log.write_text("before\n")
+    with log.open("ab") as file:
+        done = sfsample("inspect", "-p", leaf.pid, "-o", path, stdout=file)
+    assert (done.code, log.read_text().splitlines()[0]) == (0, "before")
+    assert len(log.read_text().splitlines()) > 1
+    assert "Bad file descriptor" in sfsample("-p", leaf.pid, "-o", "/dev/fd/99").refused(1)
+
+
+def test_statistics_that_cannot_be_written_cost_no_profile(leaf: Target, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    words = ("-p", leaf.pid, "-o", out, "--stats", "/dev/full")
+    done = sampled(*words, enough=lambda _: not out.exists() or out.stat().st_size)
+    assert done.refused(1).startswith("sfsample: cannot write: /dev/full: No space left on device\n  ")
+    assert parse_folded(out.read_bytes())
+
+
 def test_a_fifo_is_written_to(leaf: Target, tmp_path: Path) -> None:
     fifo, read = tmp_path / "fifo", []
     os.mkfifo(fifo)
