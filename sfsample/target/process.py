@@ -18,7 +18,7 @@ from sfsample.errors import (
     UnsupportedTarget,
 )
 from sfsample.target.permission import refusal, tracer_of
-from sfsample.target.procfs import PF_KTHREAD, ProcFs
+from sfsample.target.procfs import HIDDEN, PF_KTHREAD, ProcFs
 
 _LOOKS, _LOOK_S = 10, 0.005
 _IDENT = 20  # bytes of an ELF header: up to and with e_machine
@@ -104,10 +104,12 @@ def find_by_name(name: str) -> list[tuple[int, str]]:
     """Return (pid, command line) of processes called `name`, else of those whose command line contains it.
 
     We and our ancestors (the shell whose command line holds the same words) are left out, and so are other
-    samplers that look for the same words.
+    samplers that look for the same words.  Raises NotPermitted.
     """
     import psutil
 
+    if not any(map(str.isdecimal, os.listdir("/proc"))):
+        raise NotPermitted(0, f"not permitted to look for: {name}", *HIDDEN)
     ours = {os.getpid(), *_ancestors()}
     exact, partial = [], []
     for process in psutil.process_iter(["pid", "name", "cmdline", "exe"]):

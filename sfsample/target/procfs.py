@@ -31,7 +31,7 @@ _LAST_RUN = re.compile(  # lines `name   :   value`, in this order
 )
 _GONE = (ENOENT, ESRCH, ENOTDIR)
 _FORBIDDEN = (EACCES, EPERM)
-_HIDDEN = (
+HIDDEN = (
     "/proc does not show it to us: it is mounted with hidepid, for another pid namespace, or not at all;",
     "run as root: sudo sfsample ...",
 )
@@ -293,7 +293,7 @@ class ProcFs:
 def _unseen(pid: int) -> TargetError:
     """Return the error for a process that /proc does not show, or not to us."""
     if pid > 0 and _exists(pid):
-        return NotPermitted(pid, f"not permitted to look at: {pid}", *_HIDDEN)
+        return NotPermitted(pid, f"not permitted to look at: {pid}", *HIDDEN)
     return NoSuchProcess(pid, f"no such process: {pid}", FIND_IT)
 
 

@@ -219,6 +219,15 @@ def test_a_proc_of_another_pid_namespace(leaf: Target, words: list[str]) -> None
     assert "--mount-proc" in text
 
 
+@as_root
+def test_no_proc_at_all() -> None:
+    wrapper = ["unshare", "--mount", "/bin/sh", "-c", 'umount -l /proc && exec "$@"', "sh"]
+    if subprocess.run([*wrapper, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("mount namespaces are not allowed here")
+    text = sfsample("-n", "anything", "-d", "100ms", wrapper=wrapper).refused(4)
+    assert text.startswith("sfsample: not permitted to look for: anything\n  /proc does not show it")
+
+
 def test_an_unwritable_output(leaf: Target, tmp_path: Path) -> None:
     (tmp_path / "dir").mkdir()
     for flag in ("-o", "--stats"):
