@@ -12,6 +12,7 @@ import pytest
 
 from sfsample.cli import watch
 from sfsample.cli.watch import slots
+from sfsample.target.process import find_by_unit
 
 
 class Time:
@@ -94,11 +95,33 @@ def test_what_cannot_be_deleted_is_told(tmp_path: Path, capsys: pytest.CaptureFi
      ("$(reboot)`;|", "__reboot____")],
 )  # fmt: skip
 def test_names_become_harmless_file_names(name: str, label: str) -> None:
-    assert watch._label(Namespace(name=name, pid=None)) == label
+    assert watch._label(Namespace(name=name, unit=None, pid=None)) == label
 
 
 def test_pids_become_the_label() -> None:
-    assert watch._label(Namespace(name=None, pid=[3, 1, 3])) == "3-1"
+    assert watch._label(Namespace(name=None, unit=None, pid=[3, 1, 3])) == "3-1"
+    assert watch._label(Namespace(name=None, unit="nginx", pid=None)) == "nginx"
+
+
+def test_a_unit_is_all_that_systemd_has_in_it(tmp_path: Path) -> None:
+    service = "nginx.service"
+    groups = {
+        1: "0::/init.scope\n",
+        20: f"0::/system.slice/{service}\n",
+        3: f"9:name=systemd:/system.slice/{service}/worker\n4:memory:/\n",
+        4: f"4:memory:/system.slice/{service}\n0::/\n",
+        5: f"0::/system.slice/my{service}\n",
+        6: f"0::/system.slice/{service}\n",
+        os.getpid(): f"0::/system.slice/{service}\n",
+    }
+    for pid, text in groups.items():
+        (tmp_path / str(pid)).mkdir()
+        (tmp_path / str(pid) / "cgroup").write_text(text)
+        (tmp_path / str(pid) / "cmdline").write_bytes(b"" if pid == 6 else b"nginx\0")
+    (tmp_path / "7").mkdir()  # has ended
+    assert find_by_unit("nginx", str(tmp_path)) == find_by_unit(service, str(tmp_path)) == [3, 20]
+    assert find_by_unit("system.slice", str(tmp_path)) == [3, 5, 20]
+    assert find_by_unit("ngin", str(tmp_path)) == []
 
 
 def test_two_slices_never_share_a_file(tmp_path: Path) -> None:

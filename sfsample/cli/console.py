@@ -183,9 +183,11 @@ class Interrupt:
 
 
 def targets(arguments: Namespace) -> list[int]:
-    """Return the pids that -p or -n mean now.  Raises NoSuchProcess, or UsageError when -n is ambiguous."""
+    """Return the pids that -p, -n, --unit mean.  Raises NoSuchProcess, UsageError when -n is ambiguous."""
     if arguments.pid:
         return list(dict.fromkeys(arguments.pid))
+    if getattr(arguments, "unit", None):
+        return _of_unit(arguments.unit)
     from sfsample.target.process import find_by_name
 
     found = find_by_name(arguments.name)
@@ -197,6 +199,16 @@ def targets(arguments: Namespace) -> list[int]:
         raise UsageError(f"{len(found)} processes match: {arguments.name}",
                          "choose one with -p, or take them --all:", *lines)  # fmt: skip
     return [pid for pid, _ in found]
+
+
+def _of_unit(unit: str) -> list[int]:
+    from sfsample.target.process import find_by_unit
+
+    found = find_by_unit(unit)
+    if not found:
+        raise NoSuchProcess(0, f"no such process: none is in the systemd unit {unit}",
+                            "systemctl status UNIT tells what runs in it")  # fmt: skip
+    return found
 
 
 def steppers(arguments: Namespace) -> Sequence[Stepper]:

@@ -51,6 +51,7 @@ def _dump(parser: argparse.ArgumentParser) -> None:
 
 def _watch(parser: argparse.ArgumentParser) -> None:
     shared.target(parser)
+    parser.add_argument("--unit", type=values.unit, metavar="UNIT", help="all processes of a systemd unit")
     shared.sampling(parser)
     parser.add_argument("--every", type=values.seconds, default=60.0, metavar="TIME", help="default: 60s")
     parser.add_argument("--for", type=values.seconds, default=10.0, dest="slice", metavar="TIME",

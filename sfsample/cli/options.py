@@ -97,6 +97,8 @@ def _check(arguments: argparse.Namespace) -> None:
         ways["ELF"] = arguments.elf
     elif arguments.command == "dump":
         ways["--core CORE"] = arguments.core
+    elif arguments.command == "watch":
+        ways["--unit UNIT"] = arguments.unit
     given = [way is not None for way in ways.values()]
     if arguments.program is not None and (arguments.command != "record" or not arguments.program):
         raise UsageError("-- COMMAND is for record, and needs a command", "try: sfsample -- PROGRAM ARG")

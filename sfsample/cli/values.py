@@ -104,6 +104,13 @@ def name(text: str) -> str:
     return text
 
 
+def unit(text: str) -> str:
+    """Parse the name of a systemd unit."""
+    if not text.strip() or "/" in text:
+        raise _wrong(text, "a systemd unit (nginx, nginx.service)")
+    return text
+
+
 def steppers(text: str) -> tuple[str, ...]:
     """Parse a list of steppers."""
     chosen = tuple(text.split(","))

@@ -155,7 +155,7 @@ def _outcome(stats: Stats) -> str:
 
 
 def _label(arguments: Namespace) -> str:
-    name = arguments.name or "-".join(map(str, dict.fromkeys(arguments.pid)))
+    name = arguments.name or arguments.unit or "-".join(map(str, dict.fromkeys(arguments.pid)))
     return re.sub(r"[^A-Za-z0-9._+-]", "_", name).lstrip(".")[:_LONGEST_LABEL] or "target"
 
 

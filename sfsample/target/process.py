@@ -21,6 +21,7 @@ from sfsample.target.permission import refusal, tracer_of
 from sfsample.target.procfs import HIDDEN, PF_KTHREAD, ProcFs
 
 _LOOKS, _LOOK_S = 10, 0.005
+_UNIT_SUFFIXES = (".service", ".scope", ".slice", ".socket", ".mount", ".swap")
 _IDENT = 20  # bytes of an ELF header: up to and with e_machine
 
 
@@ -123,6 +124,29 @@ def find_by_name(name: str) -> list[tuple[int, str]]:
         elif name in line and info["name"] != "sfsample" and words[1:3] != ["-m", "sfsample"]:
             partial.append((info["pid"], line))
     return exact or partial
+
+
+def find_by_unit(unit: str, proc: str = "/proc") -> list[int]:
+    """Return the processes of a systemd unit, those in control groups below its own too.
+
+    Without a suffix it is a service.  We are left out, and zombies, which have no command line.
+    """
+    name = unit if unit.endswith(_UNIT_SUFFIXES) else f"{unit}.service"
+    pids = map(int, filter(str.isdecimal, os.listdir(proc)))
+    return sorted(pid for pid in pids if pid != os.getpid() and _is_in_unit(f"{proc}/{pid}", name))
+
+
+def _is_in_unit(directory: str, unit: str) -> bool:
+    """Whether systemd's hierarchy (the one of version 2, or its own of version 1) has the process in it."""
+    try:
+        with open(f"{directory}/cgroup", encoding="utf-8", errors="surrogateescape") as file:
+            lines = [line.rstrip("\n").split(":", 2) for line in file]
+        if not any(kind in {"", "name=systemd"} and unit in path.split("/") for _, kind, path in lines):
+            return False
+        with open(f"{directory}/cmdline", "rb") as file:
+            return bool(file.read(1))
+    except OSError:  # it has ended, or is hidden from us
+        return False
 
 
 def _ancestors() -> Iterator[int]:

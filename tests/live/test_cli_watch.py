@@ -174,11 +174,18 @@ def test_a_name_is_looked_up_for_every_slice(tmp_path: Path) -> None:
     assert {FILE.fullmatch(n)[1] for n in slices(directory)} == {name}  # type: ignore[index]
 
 
-def test_a_name_that_nothing_has_is_told_and_waited_for(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("flag", "name", "said"),
+    [("-n", "nothing is called so", "nothing is called nothing is called so"),
+     ("--unit", "no-such-thing", "none is in the systemd unit no-such-thing")],
+)  # fmt: skip
+def test_a_name_that_nothing_has_is_told_and_waited_for(
+    tmp_path: Path, flag: str, name: str, said: str
+) -> None:
     words = [
         "watch",
-        "-n",
-        "nothing is called so",
+        flag,
+        name,
         "--every",
         "1s",
         "--for",
@@ -192,7 +199,7 @@ def test_a_name_that_nothing_has_is_told_and_waited_for(tmp_path: Path) -> None:
         assert child.poll() is None
         child.send_signal(signal.SIGTERM)
         assert child.wait(HANG_S) == 0
-    assert lines[0] == lines[2] == b"sfsample: no such process: nothing is called nothing is called so\n"
+    assert lines[0] == lines[2] == f"sfsample: no such process: {said}\n".encode()
     assert os.listdir(tmp_path) == []
 
 
