@@ -231,3 +231,10 @@ def test_a_mistake_names_the_command_whose_help_tells() -> None:
         parse(["dump", "-p", "1", "--looks", "many"])
 
     assert caught.value.help == ("try: sfsample dump --help",)
+
+
+@pytest.mark.parametrize(("words", "command"), [(["-p", "1"], "record"), (["dump", "-p", "1"], "dump")])
+def test_an_unknown_flag_leads_to_the_help_of_its_command(words, command):
+    with pytest.raises(UsageError, match="unrecognized arguments: --dur 3") as refused:
+        parse([*words, "--dur", "3"])
+    assert refused.value.help == (f"try: sfsample {command} --help",)

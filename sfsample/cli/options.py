@@ -75,7 +75,10 @@ def parse(argv: list[str]) -> argparse.Namespace:
     if not own[0].startswith("-") and own[0] not in COMMANDS:
         raise UsageError(f"unknown command: {own[0]}", f"commands: {', '.join(COMMANDS)}",
                          "to start a program: sfsample -- PROGRAM")  # fmt: skip
-    arguments = parser.parse_args(own)
+    arguments, unknown = parser.parse_known_args(own)
+    if unknown:
+        raise UsageError(f"unrecognized arguments: {' '.join(unknown)}",
+                         f"try: sfsample {arguments.command} --help")  # fmt: skip
     arguments.program = program
     _check(arguments)
     if getattr(arguments, "format", "") is None:
