@@ -202,6 +202,7 @@ class Watched:
             self._looker.keep_only(tids)
 
     def _drop(self, thread: Thread) -> None:
+        self._waiting.pop(thread, None)  # if it still stops, it is let go
         self._tally.settle(thread)
         self._threads.drop(thread)
 

@@ -13,11 +13,13 @@ from collections import Counter
 import pytest
 
 import sfsample
+from sfsample.model import Capture
 from sfsample.target.live import LiveProcess
 from sfsample.target.own_thread import OwnThread
 from sfsample.target.process import check
 from sfsample.target.procfs import ProcFs
-from sfsample.target.tracer import Tracer, bury_dead
+from sfsample.target.ptrace_call import ptrace
+from sfsample.target.tracer import PATIENCE_NS, PTRACE_INTERRUPT, Tracer, bury_dead
 from sfsample.target.vm import CopyBuffer
 from tests.live.recording import fewer
 from tests.live.targets import HANG_S, fixture, running, states, status, wait_until
@@ -46,6 +48,66 @@ int main(void)
 """
 
 
+REPLACED = """
+#include <unistd.h>
+int main(int argc, char **argv)
+{
+    for (volatile int n = 0; n < 3000000; n++) ;
+    return execv("/proc/self/exe", argv);
+}
+"""
+
+
+def compiled(source, program):
+    if shutil.which("gcc") is None:
+        pytest.skip("no gcc to build the target with")
+    subprocess.run(["gcc", "-x", "c", "-", "-o", program, "-pthread"], input=source, text=True, check=True)
+    return program
+
+
+@pytest.fixture
+def deaf(monkeypatch):
+    """Have so many requests to stop be forgotten, as the kernel may when an execve(2) ends other threads."""
+    left = [0]
+
+    def forgetful(request, *arguments):
+        if request != PTRACE_INTERRUPT or not left[0]:
+            return ptrace(request, *arguments)
+        left[0] -= 1
+        return 0
+
+    monkeypatch.setattr("sfsample.target.tracer.ptrace", forgetful)
+    return left
+
+
+@pytest.mark.parametrize("patience_ns", [0, PATIENCE_NS])
+def test_a_request_to_stop_that_is_forgotten_is_made_again(deaf, patience_ns):
+    with running(fixture("v3"), "leaf") as target:
+        tracer = Tracer(target.pid, check(ProcFs(target.pid)))
+        deaf[0] = 1
+
+        def stop(_stop):
+            missed = tracer.stop(target.pid, patience_ns)
+            if missed is not None and not patience_ns:
+                wait_until(lambda: tracer.has_stopped(target.pid), "it has stopped")
+                missed = tracer.stop(target.pid)
+            tracer.release()
+            return missed
+
+        assert OwnThread(stop, lambda: False).run() is None
+
+
+def test_a_program_that_is_replaced_before_it_stops_is_not_waited_for_twice(deaf, tmp_path):
+    """Each tick used to leave one thread behind, which counted as lost in every tick until the end."""
+    with subprocess.Popen([compiled(REPLACED, tmp_path / "replaced")]) as target:
+        try:
+            deaf[0] = 1 << 30
+            stats = sfsample.record(target.pid, duration=1.0, mode="wall", perf_events=False).stats
+        finally:
+            target.kill()
+    assert stats.captures[Capture.FAILED] <= stats.ticks
+
+
 def test_a_thread_that_stops_too_late_is_not_let_go_unseen():
     """What its stop has done to its system call would not be counted."""
     with running(fixture("v3"), "leaf") as target:
@@ -72,11 +134,7 @@ def test_a_thread_that_stops_too_late_is_not_let_go_unseen():
 @pytest.fixture
 def two_threads(tmp_path):
     """A process whose first thread calls execve(2) when it is told to, and the id of the other one."""
-    if shutil.which("gcc") is None:
-        pytest.skip("no gcc to build the target with")
-    program = tmp_path / "two"
-    command = ["gcc", "-x", "c", "-", "-o", program, "-pthread"]
-    subprocess.run(command, input=TWO_THREADS, text=True, check=True)
+    program = compiled(TWO_THREADS, tmp_path / "two")
     with subprocess.Popen([program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         yield process, int(process.stdout.readline())
