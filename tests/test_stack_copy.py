@@ -7,6 +7,7 @@ import time
 from itertools import count
 
 from sfsample.arch import AMD64
+from sfsample.model import Frame, Stack, StopReason
 from sfsample.target.stack_copy import StackCopy
 
 SIZE = 1 << 20
@@ -54,3 +55,15 @@ def test_a_copy_that_lasts_too_long_is_given_up_between_two_pieces(monkeypatch):
     assert memory.read(start, 3 * 128 * 1024) is not None
     assert memory.read(start, 3 * 128 * 1024 + 1) is None
     assert copy.fill(os.getpid(), at)
+
+
+def test_another_stack_that_only_ends_a_walk_is_kept():
+    """It was forgotten as soon as it had been read, and each sample was taken twice."""
+    copy = StackCopy(os.getpid(), AMD64, lambda _: (0x10000, 0x20000), SIZE)
+    first, elsewhere = (Frame(1, sp, None, "context", exact=True) for sp in (0x5000, 0x6000))
+    wanting = Stack((first,), StopReason.BAD_MEMORY, missing=0x10100)
+    assert copy.learn_other_stacks(1, wanting)
+    assert not copy.learn_other_stacks(1, Stack((first,), StopReason.OUTERMOST))
+    assert not copy.learn_other_stacks(1, wanting)
+    assert not copy.learn_other_stacks(1, Stack((elsewhere,), StopReason.OUTERMOST))
+    assert copy.learn_other_stacks(1, wanting)

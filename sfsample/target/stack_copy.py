@@ -48,6 +48,9 @@ class StackCopy:
         self._until_ns, self._late = _NEVER_NS, False
         self._extra: list[tuple[int, int]] = []  # address and size of what is in each spare
         self._others: dict[int, tuple[int, ...]] = {}  # of a thread: from where on other stacks are copied
+        self._wanting: dict[
+            int, list[tuple[int, int]]
+        ] = {}  # pc and sp of the frame that wanted the last of them
 
     def rehearse(self, tid: int) -> None:
         """Read what `fill` will probably read, to have it in the processor's caches."""
@@ -152,9 +155,9 @@ class StackCopy:
 
     def learn_other_stacks(self, tid: int, stack: Stack) -> bool:
         """Note where a walk has left what was copied; True when that can be copied, and was not."""
-        known = self._others.get(tid, ())
+        known, end = self._others.get(tid, ()), [(frame.pc, frame.sp) for frame in stack.frames[-1:]]
         if stack.missing is None:
-            if known:
+            if known and end != self._wanting.get(tid):  # a walk may end by what it read there
                 self._others[tid] = self._of(stack, known)
             return False
         extent = self._stack_end(stack.missing)
@@ -164,7 +167,7 @@ class StackCopy:
             others = self._of(stack, others)
         if extent is None or start in known or len(others) == _OTHERS:
             return False
-        self._others[tid] = (*others, start)
+        self._others[tid], self._wanting[tid] = (*others, start), end
         self._need_spares(_INTERRUPTED + len(others) + 1)
         return True
 
@@ -186,3 +189,4 @@ class StackCopy:
         tids = [*tids]
         self._extents = {tid: self._extents[tid] for tid in tids if tid in self._extents}
         self._others = {tid: self._others[tid] for tid in tids if tid in self._others}
+        self._wanting = {tid: self._wanting[tid] for tid in tids if tid in self._wanting}
