@@ -208,6 +208,25 @@ def test_the_first_signal_asks_and_the_second_ctrl_c_breaks_off() -> None:
     assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
 
 
+def test_once_it_is_broken_off_no_further_ctrl_c_is_heeded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that came while the first was being told gave a traceback."""
+    heeded: list[object] = []
+
+    def interrupted(_argv: list[str]) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("sfsample.cli._run", interrupted)
+    monkeypatch.setattr(
+        "sfsample.cli._complain", lambda _what: heeded.append(signal.getsignal(signal.SIGINT))
+    )
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        assert main([]) == 1
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert heeded == [signal.SIG_IGN]
+
+
 def test_nohup_is_respected() -> None:
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:

@@ -26,6 +26,10 @@ def main(argv: list[str] | None = None) -> int:
         _complain("out of memory", ("allow more: ulimit -v; a smaller --stack-bytes needs less",))
         return 1
     except KeyboardInterrupt:
+        # not `signal`, which takes its time to import, in which one more may come
+        from _signal import SIG_IGN, SIGINT, signal  # type: ignore[import-not-found]
+
+        signal(SIGINT, SIG_IGN)
         _complain("aborted")
         return 1
     except OSError as failure:
