@@ -177,12 +177,16 @@ class EventSampler:
         From now on no change of modules is told.  Nothing is unwound before they stand still: where that
         takes long, more would come meanwhile.
         """
-        self._untold()
-        self._begin()
-        self._events.pause()
+        self._stop_timers()
         stood = self._elapsed(), self._used_ns()
         self._count(self._events.read())
         return stood
+
+    def _stop_timers(self) -> None:
+        for one in self._alive.values():
+            one.end_of_news()
+        self._begin()
+        self._events.pause()
 
     def _count(self, records: Iterable[Record], until_ns: int | None = None) -> None:
         by_pid: dict[int, list[Record]] = {pid: [] for pid in self._alive}
@@ -214,9 +218,7 @@ class EventSampler:
 
     def _set_anew(self, stack_bytes: int) -> None:
         """Have other timers go on.  What is left of the old ones is unwound when these run."""
-        self._untold()
-        self._begin()
-        self._events.pause()
+        self._stop_timers()
         left = self._events.read()
         self._events.close()
         self._stack_bytes = stack_bytes

@@ -77,8 +77,12 @@ class Evented:
                 if mapping.path == "[vdso]":  # is read from memory, which may be gone when it is wanted
                     index.find(mapping.start)
 
+    def end_of_news(self) -> None:
+        """Note that no change of modules is told from now on."""
+        self._stale = True
+
     def untold(self) -> None:
-        """Note that changes of modules, and births, were not recorded for a while, until now."""
+        """Note that changes of modules, and births, were not told for a while, until now."""
         self._stale = True
         self._holders.untold()
 

@@ -10,6 +10,7 @@ stops.
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from operator import attrgetter
 from typing import NamedTuple
 
 from sfsample.errors import NotPermitted
@@ -27,7 +28,10 @@ from sfsample.target.tracer import Missed
 _LAST_NS = 250_000_000  # the end is put off so long for threads that were asked to stop
 _HELD_NS = 1_000_000  # those that have stopped meanwhile are not kept so for much longer
 _SOME = 64  # threads; whether they are idle is asked in one go
+_MOST_ASKED = 8  # to stop; if all do at once, each stands until those before it were captured
 _GLANCE_NS = 50_000  # a thread that has a processor stops in this time, and we do not have to sleep
+
+_seen_last = attrgetter("tick")
 
 
 class Instant(NamedTuple):
@@ -97,7 +101,8 @@ class Watched:
             return False
         for thread in self._due(meanwhile):
             if thread not in self._waiting:
-                self._turn(thread, instant.woken)
+                if len(self._waiting) < _MOST_ASKED or not self._rules.wall:
+                    self._turn(thread, instant.woken)
             elif not self._rules.wall:
                 self._tally.skip(thread)  # it waits, and only the tick in which it lost the processor counts
             if not thread.gone:
@@ -125,7 +130,7 @@ class Watched:
         In between, let go of those that have stopped by now.
         """
         due = self._threads.due(self._tally.tick)
-        left = deque(thread for thread in due if thread.still is None)
+        left = deque(sorted((thread for thread in due if thread.still is None), key=_seen_last))
         still = [thread for thread in due if thread.still is not None]
         settled_ns = time.perf_counter_ns()
         while left or still:

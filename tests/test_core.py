@@ -322,7 +322,7 @@ def test_what_is_no_file(path, capsys):
     assert main(["dump", "--core", path]) == 1
     error, *rest = capsys.readouterr().err.splitlines()
     assert error.startswith(f"sfsample: cannot read core file: {path or repr('')}: ")
-    assert bool(rest) != error.endswith("No such file or directory"), "what a core file is helps nobody there"
+    assert rest, "what to do"
 
 
 def test_a_foreign_byte_order_is_a_machine_we_do_not_know():

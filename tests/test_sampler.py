@@ -913,6 +913,34 @@ def test_a_thread_that_stops_late_is_not_held_until_all_others_were_looked_at(cl
     assert stats.samples == 40
 
 
+def test_few_are_asked_to_stop_at_a_time_and_those_that_were_not_are_first_in_the_next_tick(clock):
+    """If all did at once, the last would stand until the others were captured."""
+    tids = range(100, 120)
+    process = FakeProcess(clock, *[(tid, "R") for tid in tids])
+    asked, most = set(), 0
+
+    def capture(tid, *arguments):
+        nonlocal most
+        if tid in asked:
+            asked.remove(tid)
+            return FakeProcess.capture(process, tid, *arguments)
+        asked.add(tid)
+        most = max(most, len(asked))
+        return Missed(gone=False, why="waits for a processor", waiting=True)
+
+    process.capture = capture
+    process.has_stopped = lambda _: (
+        clock.now() % (TICK / 4) > TICK / 8
+    )  # not in the tick in which it was asked
+    process.await_stop = clock.sleep
+    profile = record(process, mode="wall", max_pause=TICK / 1000)
+
+    assert most == 8
+    counts = {key.tid: n for key, n in profile.counts.items()}
+    assert counts.keys() == {*tids}
+    assert max(counts.values()) - min(counts.values()) <= 3
+
+
 @pytest.mark.parametrize("ends", ["duration", "signal"])
 @pytest.mark.parametrize("mode", ["cpu", "wall"])
 def test_a_tick_over_many_threads_ends_when_the_time_is_over_or_somebody_says_so(
