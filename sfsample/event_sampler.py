@@ -187,6 +187,8 @@ class EventSampler:
             one.end_of_news()
         self._begin()
         self._events.pause()
+        for one in self._alive.values():
+            one.account()  # of all that is in the rings
 
     def _count(self, records: Iterable[Record], until_ns: int | None = None) -> None:
         by_pid: dict[int, list[Record]] = {pid: [] for pid in self._alive}

@@ -59,13 +59,18 @@ class Evented:
         if self._stale:
             self._read_maps()
         self._lives = set(self.target.tids(force=True) or ()) if self._holders.known > self._many else None
-        cpu_ns, leader = proc.cpu_ns(), proc.thread_stat(self.target.pid)
-        if cpu_ns is not None:
-            self.cpu_ns = cpu_ns - self._cpu_began_ns
-            self.target.accounted_ns = cpu_ns
+        self.account()
+        leader = proc.thread_stat(self.target.pid)
         if leader is not None:
             self._profile.name_process(self._number, leader.name)
         return leader is not None and not (leader.state in "ZX" and proc.has_ended())
+
+    def account(self) -> None:
+        """Note the CPU time of the process, as long as it is told."""
+        cpu_ns = self.target.proc.cpu_ns()
+        if cpu_ns is not None:
+            self.cpu_ns = cpu_ns - self._cpu_began_ns
+            self.target.accounted_ns = cpu_ns
 
     def _read_maps(self) -> None:
         index, now = self.target.index, time.perf_counter_ns()
