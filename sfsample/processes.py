@@ -95,6 +95,10 @@ class Processes:
         self._unsettled = [watched for watched in self._unsettled if not watched.settled()]
         return not self._unsettled
 
+    def await_stop(self, seconds: float) -> None:
+        """Sleep until a thread that is still to stop does, but not longer."""
+        self._unsettled[0].await_stop(seconds)
+
     def finish(self) -> None:
         """End with all of them."""
         if self._family and self._family.waiting:

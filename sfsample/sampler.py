@@ -28,7 +28,7 @@ from sfsample.watched import Instant, Rules, Watched
 Mode = Literal["cpu", "wall"]
 
 _DOZE_S = 0.1  # look this often whether to stop
-_SETTLE_S = 0.001  # and this often after a thread that did not stop in time: it may be stopped now
+_SETTLE_S = 0.001  # wait no longer at a time for a thread that did not stop in time: of several, one is heard
 _REFRESH_S = 1.0  # look this often whether a library was replaced by another at the same place
 _TELL_S = 1.0  # say no more often that ticks were missed
 MAX_PAUSE_S = 0.005
@@ -197,12 +197,14 @@ class Sampler:
 
     def _wait(self, until: float, should_stop: Callable[[], bool]) -> bool:
         while not should_stop():  # asked before a sleep; after it, nothing is to come before the looks
-            nap = _DOZE_S if self.settled() else _SETTLE_S
-            left = until - self._clock.now()
-            if left > 0:
-                self._clock.sleep(min(left, nap))
-            if left <= nap:
-                return True
+            settled, left = self.settled(), until - self._clock.now()
+            if settled or left <= 0:
+                if left > 0:
+                    self._clock.sleep(min(left, _DOZE_S))
+                if left <= _DOZE_S:
+                    return True
+            else:
+                self._processes.await_stop(min(left, _SETTLE_S))
         return False
 
 

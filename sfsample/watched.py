@@ -299,10 +299,14 @@ class Watched:
                 self._count(thread, look, woken)
         return not self._waiting and self._target.settled()
 
+    def await_stop(self, seconds: float) -> None:
+        """Sleep until a thread that was asked to stop does, but not longer."""
+        self._target.await_stop(seconds)
+
     def _await(self, deadline_ns: int) -> None:
         """Wait for threads that were asked to stop, no longer than a pause may last."""
         while self._waiting and (left := deadline_ns - time.perf_counter_ns()) > 0:
-            self._target.await_stop(left / 1e9)
+            self.await_stop(left / 1e9)
             self.settled()
 
     def _give_up(self) -> None:

@@ -913,6 +913,23 @@ def test_a_thread_that_stops_late_is_not_held_until_all_others_were_looked_at(cl
     assert stats.samples == 40
 
 
+def test_who_stops_later_than_a_pause_may_last_is_let_go_when_it_does(clock):
+    """Not up to a millisecond later, as the sleep until the next tick ends with the stop."""
+    process = FakeProcess(clock)
+    process.answers[PID] = Missed(gone=False, why="waits for a processor", waiting=True)
+    stops_at = START + TICK / 3
+
+    def await_stop(seconds):
+        clock.time = min(stops_at, clock.time + seconds) if clock.time < stops_at else clock.time + seconds
+
+    process.await_stop = await_stop
+    process.has_stopped = lambda _: clock.time >= stops_at and process.answers.pop(PID, None) is not None
+    process.settled = lambda: PID not in process.answers
+    record(process, duration=3 * TICK, max_pause=TICK / 1000)
+
+    assert [at for _, at in process.captured] == [START, stops_at, START + TICK, START + 2 * TICK]
+
+
 def test_few_are_asked_to_stop_at_a_time_and_those_that_were_not_are_first_in_the_next_tick(clock):
     """If all did at once, the last would stand until the others were captured."""
     tids = range(100, 120)
