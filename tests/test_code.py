@@ -18,6 +18,7 @@ from sfsample.formats.beginnings import beginnings
 from sfsample.formats.elf import ElfImage
 from sfsample.model import CFA, Found, Frame, Rule, StopReason
 from sfsample.modules.module import Module
+from sfsample.modules.tables import Tables
 from sfsample.unwind.code import CodeStepper
 from sfsample.unwind.eh_frame import EhFrameStepper
 from sfsample.unwind.frame_pointer import FramePointerStepper
@@ -247,3 +248,17 @@ def test_a_reference_that_is_part_of_another_instruction_is_no_beginning():
     code = bytes(16) + moves + b"\x55\xc3" + called
     image = ElfImage(elf([Load(0x1000, code)]), "invented")
     assert beginnings(image) == [0x1000 + 16 + len(moves) + 2 + 8]
+
+
+def test_what_one_process_has_learned_of_a_file_another_knows(monkeypatch):
+    """PostgreSQL has a process for each client: a fifth of a second for each, in which nobody had a turn."""
+    looked: list[str] = []
+    monkeypatch.setattr("sfsample.unwind.following.beginnings", lambda image: looked.append(image.name) or [])
+    image = ElfImage(elf([Load(0x1000, b"\xeb\xfe")]), "invented")
+    tables, common = Tables(image), CodeStepper()
+    for base in (0x10000, 0x20000):
+        stepper = common.reading(lambda pc, size: OLD[pc - JIT :][:size])
+        module = Module(image, base, "/invented", tables=tables)
+        assert stepper.row_at(at(module.address(0x1000)), module, AMD64) is None  # it goes round for ever
+        assert stepper.row_at(at(JIT), None, AMD64) is not None  # the process's own
+    assert looked == ["invented"]

@@ -29,8 +29,10 @@ class CodeStepper:
         self._files: WeakKeyDictionary[Tables, CodeOfFile] = WeakKeyDictionary()
 
     def reading(self, code: ReadCode) -> "CodeStepper":
-        """Return the stepper of the process whose code this reads."""
-        return CodeStepper(code)
+        """Return the stepper of the process whose code this reads; all share what is known of files."""
+        stepper = CodeStepper(code)
+        stepper._files = self._files
+        return stepper
 
     def row_at(self, frame: Frame, module: Module | None, arch: Arch) -> UnwindRow | None:
         """Return the row that the instructions tell."""
