@@ -332,6 +332,8 @@ class Watched:
             counters = self._target.proc.counters(thread.tid)
             if counters == thread.still:
                 self._tally.idle([thread])
+            elif counters is not None and not thread.gone and thread.tick < self._tally.tick:
+                self._leave([thread])  # others were asked first
             self._tally.settle(thread)
             self._tally.charge(thread, counters)
         self._measure()

@@ -957,6 +957,13 @@ def test_few_are_asked_to_stop_at_a_time_and_those_that_were_not_are_first_in_th
     assert counts.keys() == {*tids}
     assert max(counts.values()) - min(counts.values()) <= 3
 
+    asked.clear()
+    process.has_stopped = lambda _: False
+    stats = record(process, mode="wall", duration=TICK, max_pause=TICK / 1000).stats
+
+    assert (stats.samples, stats.captures[Capture.FAILED]) == (0, 20)
+    assert stats.problems["not captured: the recording ended before its turn"] == 12
+
 
 @pytest.mark.parametrize("ends", ["duration", "signal"])
 @pytest.mark.parametrize("mode", ["cpu", "wall"])

@@ -48,9 +48,7 @@ class StackCopy:
         self._until_ns, self._late = _NEVER_NS, False
         self._extra: list[tuple[int, int]] = []  # address and size of what is in each spare
         self._others: dict[int, tuple[int, ...]] = {}  # of a thread: from where on other stacks are copied
-        self._wanting: dict[
-            int, list[tuple[int, int]]
-        ] = {}  # pc and sp of the frame that wanted the last of them
+        self._wanting: dict[int, list[tuple[int, int]]] = {}  # pc and sp of who wanted the last of them
 
     def rehearse(self, tid: int) -> None:
         """Read what `fill` will probably read, to have it in the processor's caches."""
