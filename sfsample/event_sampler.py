@@ -209,14 +209,16 @@ class EventSampler:
 
     def _fit(self) -> None:
         """Have as much copied as is twice enough; all that can be, for good, if that was not."""
-        if not self._fits and self.profile.stats.samples < _ENOUGH:
+        all_of_them, again = self._evented.values(), self._fits
+        if not again and sum(one.samples for one in all_of_them) < _ENOUGH:
             return
-        used = max(one.stack_used for one in self._evented.values())
+        used = max(one.stack_used for one in all_of_them)
         wanted = min(self._most_bytes, max(_LEAST_BYTES, 1 << (2 * used).bit_length()))
-        if wanted > self._stack_bytes or not self._fits:
-            wanted = self._most_bytes if self._fits else wanted
+        if wanted > self._stack_bytes or not again:
             self._fits = True
-            self._set_anew(wanted)
+            self._set_anew(self._most_bytes if again else wanted)
+            for one in all_of_them if again else ():
+                one.wanting = 0  # more could have been copied, and is from now on
 
     def _set_anew(self, stack_bytes: int) -> None:
         """Have other timers go on.  What is left of the old ones is unwound when these run."""

@@ -15,7 +15,8 @@ import pytest
 
 from sfsample import api, relay
 from sfsample.errors import NotPermitted
-from sfsample.model import Capture
+from sfsample.event_sampler import EventSampler
+from sfsample.model import Capture, StopReason
 from sfsample.profile import Profile
 from sfsample.sampler import Options
 from sfsample.target.live import LiveProcess
@@ -121,6 +122,56 @@ def test_stacks_that_no_interrupt_copies_are_copied_again():
     assert "an interrupt could not copy enough" in stats.timers.why
     assert stats.timers.since_s < stats.timers.until_s <= stats.duration_s
     assert stats.captures[Capture.EVENT] < 0.9 * stats.samples
+
+
+DEEPER = """
+#include <signal.h>
+#include <stdio.h>
+static volatile sig_atomic_t deep;
+static void deeper(int number) { deep = 1; }
+static __attribute__((noinline)) void shallow(void) { for (int i = 0; i < 10000; i++) __asm__ volatile(""); }
+static __attribute__((noinline)) void large(void) {
+    volatile char much[24 << 10];  /* all of it touched: an interrupt reads no page that is not there */
+    for (unsigned i = 0; i < sizeof much; i += 1024) much[i] = 1;
+    shallow();
+    much[1] = 1;
+}
+int main(void) {
+    signal(SIGUSR1, deeper);
+    puts("ready"); fflush(stdout);
+    for (;;) if (deep) large(); else shallow();
+}
+"""
+
+
+@needs_gcc
+def test_stacks_that_grow_are_copied_by_the_timers_all_the_same(tmp_path):
+    def grown(profile):
+        events = profile.stats.captures[Capture.EVENT]
+        if events < SAMPLES:
+            return False
+        process.send_signal(signal.SIGUSR1)
+        return profile.stats.timers.until_s is not None or events >= 20 * SAMPLES
+
+    with started(compile_c(tmp_path, "deeper", DEEPER)) as process:
+        stats = relayed(process.pid, grown).stats
+    assert (stats.timers.until_s, stats.timers.why) == (None, "")
+    assert stats.stacks[StopReason.OUTERMOST] > stats.stacks[StopReason.STACK_COPY_ENDED]
+
+
+def test_how_much_is_copied_is_learned_from_the_timers_own_samples(monkeypatch):
+    """There were enough by stops; of the timers' first two or three next to nothing can be told."""
+    known: list[int] = []
+    set_anew = EventSampler._set_anew
+
+    def noted(self, stack_bytes):
+        known.append(sum(one.samples for one in self._evented.values()))
+        set_anew(self, stack_bytes)
+
+    monkeypatch.setattr(EventSampler, "_set_anew", noted)
+    with running(fixture("v3"), "leaf") as target:
+        relayed(target.pid, by_both)
+    assert min(known) >= 20
 
 
 @needs_gcc
