@@ -250,6 +250,19 @@ def test_a_reference_that_is_part_of_another_instruction_is_no_beginning():
     assert beginnings(image) == [0x1000 + 16 + len(moves) + 2 + 8]
 
 
+def test_generated_code_is_not_followed_for_long():
+    """A JVM has new code in each sample: to follow 5,000 instructions took 20 ms, mostly for nothing."""
+    followed: list[int] = []
+    code = b"\xff\xc0" * 2000 + b"\xc3"  # inc %eax
+
+    def read(pc: int, size: int) -> bytes:
+        followed.append(pc)
+        return code[pc - JIT :][:size]
+
+    assert CodeStepper().reading(read).row_at(at(JIT), None, AMD64) is None
+    assert len(followed) <= 501
+
+
 def test_what_one_process_has_learned_of_a_file_another_knows(monkeypatch):
     """PostgreSQL has a process for each client: a fifth of a second for each, in which nobody had a turn."""
     looked: list[str] = []

@@ -99,9 +99,19 @@ def _unknown(_: int) -> bool:
 
 
 class Flow:
-    """The code of one module, or of one process's generated code.  `ends`: functions that do not return."""
+    """The code of one module, or of one process's generated code.
 
-    def __init__(self, read: ReadBytes, ends: Container[object] = (), begins: Begins = _unknown) -> None:
+    `ends`: functions that do not return.  `effort`: for one answer, in instructions.
+    """
+
+    def __init__(
+        self,
+        read: ReadBytes,
+        ends: Container[object] = (),
+        begins: Begins = _unknown,
+        effort: int = _MOST_EFFORT,
+    ) -> None:
+        self._effort = effort
         self._read = read
         self._begins = begins
         self._instructions: dict[int, Instruction | None] = {}
@@ -122,7 +132,7 @@ class Flow:
 
         Each comes once, or once for each stack pointer with which it is reached.
         """
-        self._left = _MOST_EFFORT
+        self._left = self._effort
         return self._visits(start, 0)
 
     def _visits(self, start: int, depth: int) -> Iterator[Visit]:
@@ -158,7 +168,7 @@ class Flow:
 
     def comes_back(self, function: int) -> bool:
         """Whether a call of a function may return; of `abort`, and what ends in it, it does not."""
-        self._left = _MOST_EFFORT
+        self._left = self._effort
         return self._comes_back(function, 1)
 
     def _comes_back(self, function: int, depth: int) -> bool:

@@ -22,6 +22,7 @@ from sfsample.unwind.row import UnwindRow
 _WORD = 8
 _CALL = 5  # bytes of the longest call that says where it leads
 _ENOUGH = 300  # instructions, when a return has been found
+_MOST_GENERATED = 500  # instructions: more takes 20 ms for each new pc, and hardly ever finds a return
 _SP = AMD64.sp
 _BREG0, _DEREF, _CONST8S, _PLUS = 0x70, b"\x06", b"\x0f", b"\x22"  # DWARF 5, table 7.9
 
@@ -62,7 +63,7 @@ class CodeOfFile:
 
 def row_of_generated(code: ReadCode, pc: int) -> UnwindRow | None:
     """Return the row at an instruction of code in no file; it is read anew, for it may have changed."""
-    return to_return(Flow(lambda at: code(at, LONGEST)), pc)
+    return to_return(Flow(lambda at: code(at, LONGEST), effort=_MOST_GENERATED), pc)
 
 
 def to_return(flow: Flow, pc: int) -> UnwindRow | None:
