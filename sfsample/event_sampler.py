@@ -19,7 +19,7 @@ from sfsample.sampler import Options
 from sfsample.schedule import uniform
 from sfsample.target.live import LiveProcess
 from sfsample.target.perf_events import LARGEST_STACK, PerfEvents, open_events
-from sfsample.target.perf_records import Lost, Record
+from sfsample.target.perf_records import Lost, Record, Sample
 from sfsample.target.promptness import give_way
 from sfsample.unwind.unwinder import Unwinder
 
@@ -125,7 +125,8 @@ class EventSampler:
         while True:
             now, left = self._elapsed(), self._left()
             if left <= 0 or should_stop():
-                self._end_s, _ = self._pause()
+                end_s, _ = self._pause()
+                self._end_s = self._end_s or end_s
                 return "duration" if left <= 0 else "signal"
             full = self._events.wait(max(0.0, min(left, _DOZE_S, due - now)))
             if full or self._elapsed() >= due:
@@ -169,6 +170,7 @@ class EventSampler:
         return max(1, round(min(elapsed_s, self._options.duration or math.inf) * self._options.rate))
 
     def _begin(self) -> dict[int, bool]:
+        self._account()
         return {pid: one.begin() for pid, one in self._alive.items()}
 
     def _pause(self) -> tuple[float, int]:
@@ -187,12 +189,24 @@ class EventSampler:
             one.end_of_news()
         self._begin()
         self._events.pause()
-        for one in self._alive.values():
-            one.account()  # of all that is in the rings
+        self._account()  # of all that is in the rings
+
+    def _account(self) -> None:
+        for one in self._alive.values() if not self._end_s else ():
+            one.account()
+
+    def _end_in_time(self) -> None:
+        """Note that the time is over: to unwind what has come may take longer than what was left of it."""
+        if not self._end_s and self._left() <= 0:
+            self._account()
+            self._end_s = self._elapsed()
 
     def _count(self, records: Iterable[Record], until_ns: int | None = None) -> None:
         by_pid: dict[int, list[Record]] = {pid: [] for pid in self._alive}
+        end_ns = self._start_ns + self._end_s * 1e9 if self._end_s else math.inf
         for record in records:
+            if isinstance(record, Sample) and record.at_ns > end_ns:
+                continue
             if isinstance(record, Lost):
                 self._lost += record.records
                 next(iter(self._evented.values())).lost(record.records)
@@ -201,7 +215,7 @@ class EventSampler:
             elif record.pid in by_pid:
                 by_pid[record.pid].append(record)
         for pid, one in self._alive.items():
-            one.take(by_pid[pid], self._start_ns, until_ns)
+            one.take(by_pid[pid], self._start_ns, until_ns, self._end_in_time)
 
     def _untold(self) -> None:
         for one in self._alive.values():

@@ -9,7 +9,7 @@ sample stands for is the period of its timer, exactly: CPU time of its thread.
 
 import time
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from sfsample.holders import Holders
 from sfsample.look import Looker
@@ -59,7 +59,6 @@ class Evented:
         if self._stale:
             self._read_maps()
         self._lives = set(self.target.tids(force=True) or ()) if self._holders.known > self._many else None
-        self.account()
         leader = proc.thread_stat(self.target.pid)
         if leader is not None:
             self._profile.name_process(self._number, leader.name)
@@ -96,8 +95,17 @@ class Evented:
         """Whether there are samples that want the maps to be read first."""
         return self._stale and bool(self._waiting)
 
-    def take(self, records: Sequence[Record], start_ns: int, until_ns: int | None = None) -> None:
-        """Count samples, in order of time, those after `until_ns` the next time; None: that is the last."""
+    def take(
+        self,
+        records: Sequence[Record],
+        start_ns: int,
+        until_ns: int | None = None,
+        meanwhile: Callable[[], object] = lambda: None,
+    ) -> None:
+        """Count samples, in order of time, those after `until_ns` the next time; None: that is the last.
+
+        That may take long; `meanwhile` is called before each.
+        """
         records, self._waiting = [*self._waiting, *records], []
         mapped = {(one.start, one.end): one.at_ns for one in records if isinstance(one, Mapped)}
         self._holders.begin()
@@ -108,6 +116,7 @@ class Evented:
                 self._waiting = records[position:]
                 break
             if isinstance(record, Sample):
+                meanwhile()
                 since = min(record.at_ns, self._maps_ns)
                 self._sample(record, [where for where, at in mapped.items() if at > since], start_ns)
             elif isinstance(record, Born):

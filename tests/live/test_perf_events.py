@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import time
+from itertools import pairwise
 from math import sqrt
 
 import pytest
@@ -585,6 +586,24 @@ def test_where_it_takes_long_to_unwind_little_is_missed_and_the_duration_is_of_t
     names = [name for name, _ in told if name != "read"]
     assert names[names.index("pause") + 1] == "begin", "others run before what was left is unwound"
     assert duration_s <= max(at for name, at in told if name == "read") - before
+
+
+def test_where_it_takes_longer_to_unwind_than_there_is_time_it_ends_in_time(monkeypatch):
+    taken, walk = [], Looker.walk
+
+    def slow(self, *arguments):
+        taken.append(time.perf_counter())
+        time.sleep(0.03)
+        return walk(self, *arguments)
+
+    monkeypatch.setattr(Looker, "walk", slow)
+    with running(fixture("v3"), "leaf") as target:
+        stats = sfsample.record(target.pid, 1.0, rate=200, perf_events=True).stats
+    unwound_s = taken[-1] - taken[0]
+    assert unwound_s > 2
+    assert stats.duration_s < 1.0 + 2 * max(later - earlier for earlier, later in pairwise(taken))
+    assert stats.samples <= stats.duration_s * 200 * 1.05
+    assert stats.cpu_charged_ns < unwound_s * 1e9
 
 
 def test_a_debugger_in_the_target_is_in_nobodys_way():
