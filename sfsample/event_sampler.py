@@ -125,8 +125,9 @@ class EventSampler:
         while True:
             now, left = self._elapsed(), self._left()
             if left <= 0 or should_stop():
-                end_s, _ = self._pause()
-                self._end_s = self._end_s or end_s
+                self._stop_timers()
+                self._end_s = self._end_s or self._elapsed()
+                self._count(self._events.read())
                 return "duration" if left <= 0 else "signal"
             full = self._events.wait(max(0.0, min(left, _DOZE_S, due - now)))
             if full or self._elapsed() >= due:
@@ -173,18 +174,18 @@ class EventSampler:
         self._account()
         return {pid: one.begin() for pid, one in self._alive.items()}
 
-    def _pause(self) -> tuple[float, int]:
-        """Stop the timers, and count what is left; return when they stopped, and the targets' CPU time then.
-
-        From now on no change of modules is told.  Nothing is unwound before they stand still: where that
-        takes long, more would come meanwhile.
-        """
+    def _pause(self) -> int:
+        """Stop the timers, and count what is left; return the targets' CPU time when they stopped."""
         self._stop_timers()
-        stood = self._elapsed(), self._used_ns()
+        used_ns = self._used_ns()
         self._count(self._events.read())
-        return stood
+        return used_ns
 
     def _stop_timers(self) -> None:
+        """Stop them: from now on no change of modules is told.
+
+        Nothing is unwound before they stand still: where that takes long, more would come meanwhile.
+        """
         for one in self._alive.values():
             one.end_of_news()
         self._begin()
@@ -276,7 +277,7 @@ class EventSampler:
         until = began if limit is None else min(spent / limit, began + self._left())
         if until - began < _DOZE_S:
             return
-        _, used_ns = self._pause()
+        used_ns = self._pause()
         while self._elapsed() < until and not should_stop() and self._any_lives():
             time.sleep(_DOZE_S)
         self._spared_ns += max(0, self._used_ns() - used_ns)
