@@ -31,6 +31,7 @@ _SOME = 64  # threads; whether they are idle is asked in one go
 _MOST_ASKED = 8  # to stop; if all do at once, each stands until those before it were captured
 _GLANCE_NS = 50_000  # a thread that has a processor stops in this time, and we do not have to sleep
 
+_ENDED = "the recording ended before its turn"
 _seen_last = attrgetter("tick")
 
 
@@ -70,6 +71,7 @@ class Watched:
         self._threads = Roster(random)
         self._ran_before: dict[int, int] = {}  # CPU time of those that have another program by now
         self._waiting: dict[Thread, Woken] = {}  # were asked to stop, in a tick for which we woke up then
+        self._unasked: list[Thread] = []  # in this tick, as enough others were
         self._program: tuple[bytes, ...] = ()
         self._leader: Stat | None = None  # as of the beginning of this tick
         self._cpu_began_ns: int | None = None  # the CPU time of the process when it was seen first
@@ -99,10 +101,13 @@ class Watched:
         self._target.index.expire()
         if not self._follow(before_ns, refresh=refresh):
             return False
+        self._unasked.clear()
         for thread in self._due(meanwhile):
             if thread not in self._waiting:
                 if len(self._waiting) < _MOST_ASKED or not self._rules.wall:
                     self._turn(thread, instant.woken)
+                else:
+                    self._unasked.append(thread)
             elif not self._rules.wall:
                 self._tally.skip(thread)  # it waits, and only the tick in which it lost the processor counts
             if not thread.gone:
@@ -157,7 +162,7 @@ class Watched:
         """Count those that nothing is known of, and for which it is too late."""
         for thread in threads:
             if self._rules.wall and thread.seen is None:
-                self._tally.failed(thread, "the recording ended before its turn")
+                self._tally.failed(thread, _ENDED)
 
     def _follow(self, before_ns: int, *, refresh: bool) -> bool:
         """Notice threads that come and go, and exec; False when the process has ended."""
@@ -328,12 +333,13 @@ class Watched:
         """Count the ticks since the last look at each thread, and what is known only at the end."""
         self._await(time.perf_counter_ns() + _LAST_NS)
         self._give_up()
+        for thread in self._unasked:
+            if not thread.gone:
+                self._tally.failed(thread, _ENDED)
         for thread in self._threads:
             counters = self._target.proc.counters(thread.tid)
             if counters == thread.still:
                 self._tally.idle([thread])
-            elif counters is not None and not thread.gone and thread.tick < self._tally.tick:
-                self._leave([thread])  # others were asked first
             self._tally.settle(thread)
             self._tally.charge(thread, counters)
         self._measure()

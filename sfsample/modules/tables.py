@@ -23,6 +23,7 @@ class Tables:
         self._path = path
         self._find = find
         self.problems: list[str] = []
+        self.followed: object = None  # what unwind/code.py has found out; it lasts as long as this
 
     @cached_property
     def sframe(self) -> SFrameTables:

@@ -5,18 +5,11 @@ tables are asked before.  x86-64 only.  Code in a file is read from the file; ge
 later than the registers.  Nothing that decodes is imported before such code is met.
 """
 
-from typing import TYPE_CHECKING
-from weakref import WeakKeyDictionary
-
 from sfsample.arch import AMD64, Arch
 from sfsample.model import Found, Frame
 from sfsample.modules.generated import ReadCode
 from sfsample.modules.module import Module
-from sfsample.modules.tables import Tables
 from sfsample.unwind.row import UnwindRow
-
-if TYPE_CHECKING:
-    from sfsample.unwind.following import CodeOfFile
 
 
 class CodeStepper:
@@ -26,13 +19,10 @@ class CodeStepper:
 
     def __init__(self, code: ReadCode | None = None) -> None:
         self._code = code
-        self._files: WeakKeyDictionary[Tables, CodeOfFile] = WeakKeyDictionary()
 
     def reading(self, code: ReadCode) -> "CodeStepper":
-        """Return the stepper of the process whose code this reads; all share what is known of files."""
-        stepper = CodeStepper(code)
-        stepper._files = self._files
-        return stepper
+        """Return the stepper of the process whose code this reads."""
+        return CodeStepper(code)
 
     def row_at(self, frame: Frame, module: Module | None, arch: Arch) -> UnwindRow | None:
         """Return the row that the instructions tell."""
@@ -42,7 +32,7 @@ class CodeStepper:
 
         if module is None:
             return None if self._code is None else row_of_generated(self._code, frame.pc)
-        known = self._files.get(module.tables)
-        if known is None:
-            known = self._files[module.tables] = CodeOfFile(module.image)
+        known = module.tables.followed  # of all processes that map the file
+        if not isinstance(known, CodeOfFile):
+            known = module.tables.followed = CodeOfFile(module.image)
         return known.row_at(module.vaddr(frame.pc), exact=frame.exact)
