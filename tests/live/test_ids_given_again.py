@@ -9,7 +9,7 @@ import pytest
 
 import sfsample
 from sfsample.profile import Profile
-from tests.live.targets import HANG_S, assert_untraced
+from tests.live.targets import HANG_S, assert_untraced, wait_until
 from tests.live.test_breakers import compile_c, needs_gcc, started
 
 LAST = "/proc/sys/kernel/ns_last_pid"
@@ -64,13 +64,20 @@ int main(void) {
 def test_a_thread_has_its_own_name_though_others_had_its_id(tmp_path, how):
     seen = set()
     with started(compile_c(tmp_path, "turns", TURNS, "-pthread")) as process:
-        profile = Profile(200)
-        sfsample.record(process.pid, HANG_S, rate=200, profile=profile,
-                        should_stop=lambda: profile.stats.samples > 200, **how)  # fmt: skip
-        for line in sfsample.folded(profile, threads=True).splitlines():
-            thread, *functions = line.rpartition(" ")[0].split(";")
-            for function in {"alpha", "beta"} & {*functions}:
-                seen.add((thread.partition("/")[0], function))
+        # of a busy machine's threads many looks see few
+        wait_until(lambda: {"alpha", "beta"} <= {name for name, _ in seen}
+                   or seen.update(names_and_functions(process.pid, how)), "both were seen")  # fmt: skip
         assert_untraced(process.pid)
     seen -= {("turns", "alpha"), ("turns", "beta")}  # was asked for its name just before it was given one
     assert seen == {("alpha", "alpha"), ("beta", "beta")}
+
+
+def names_and_functions(pid, how):
+    """Record some samples; yield each thread's name and what it worked in."""
+    profile = Profile(200)
+    sfsample.record(pid, HANG_S, rate=200, profile=profile,
+                    should_stop=lambda: profile.stats.samples > 200, **how)  # fmt: skip
+    for line in sfsample.folded(profile, threads=True).splitlines():
+        thread, *functions = line.rpartition(" ")[0].split(";")
+        for function in {"alpha", "beta"} & {*functions}:
+            yield thread.partition("/")[0], function
