@@ -295,6 +295,7 @@ class Watched:
 
     def settled(self) -> bool:
         """Capture threads that have stopped by now; False while one is still to stop."""
+        self._target.catch()
         for thread, woken in tuple(self._waiting.items()):
             if not self._target.has_stopped(thread.tid):
                 continue

@@ -8,22 +8,18 @@ from types import SimpleNamespace
 import pytest
 
 from sfsample import watched
-from sfsample.arch import AMD64
 from sfsample.errors import NoSuchProcess, NotPermitted, TargetError
 from sfsample.files import Home
 from sfsample.formats.elf import ElfImage
 from sfsample.memory import BytesMemory
-from sfsample.model import CFA, Capture, Found, LastRun, Rule, Scheduled, StopReason, ThreadSnapshot
+from sfsample.model import CFA, Capture, Found, Rule, Scheduled, StopReason, ThreadSnapshot
 from sfsample.modules.index import ModuleIndex
 from sfsample.modules.maps import Mapping
 from sfsample.profile import Profile, ThreadKey
 from sfsample.sampler import Options, Sampler
-from sfsample.scheduled import Woken, had_processor
-from sfsample.target.capture import ANY, Capturer, Only
-from sfsample.target.last_run import Balances, balance_of, changed_places
+from sfsample.target.capture import ANY
 from sfsample.target.procfs import Asleep, Stat
 from sfsample.target.reading import Reading
-from sfsample.target.stack_copy import StackCopy
 from sfsample.target.tracer import Missed
 from sfsample.unwind.row import UnwindRow
 from tests.builders.elf_builder import Load, elf
@@ -101,6 +97,9 @@ class FakeProcess:
 
     def settled(self):
         return True
+
+    def catch(self):
+        pass
 
     def limit_pauses(self, most_ns):
         self.most_ns = most_ns
@@ -717,153 +716,6 @@ def test_a_thread_that_has_not_run_does_not_count_in_cpu_mode(clock):
 # -- who has the processor
 
 
-WOKE = 10_000_000
-
-
-@pytest.mark.parametrize(
-    ("before", "after", "stopped_ns", "slept", "had"),  # where the kernel tells nothing but schedstat
-    [
-        (b"100 0 5", b"150 0 5", WOKE + 80_000, True, True),  # it never left it
-        (
-            b"100 0 5",
-            b"100 90000 6",
-            WOKE + 90_000,
-            False,
-            True,
-        ),  # it lost it when we woke up, and waited since
-        (b"100 0 5", b"100 500000 6", WOKE + 90_000, False, False),  # it had been waiting before
-        (b"100 0 5", b"5100 1000 6", WOKE + 300_000, True, False),  # it went to sleep; our stop woke it
-        (b"100 0 5", b"5100 90000 6", WOKE + 600_000, False, False),  # or somebody woke it meanwhile
-        (b"100 0 5", b"100 90000 7", WOKE + 90_000, False, False),
-        (None, b"100 90000 7", WOKE, False, True),  # not known
-        (b"\t12\nnon", b"\t13\nnon", WOKE, False, True),
-    ],
-)
-def test_who_had_the_processor(before, after, stopped_ns, slept, had):
-    assert had_processor(Scheduled(before, after, stopped_ns, slept), Woken(WOKE)) is had
-
-
-@pytest.mark.parametrize(
-    ("earlier", "run", "later", "balance"),
-    [
-        (b"99 0 5", LastRun(b"7.1", 9000, 4), b"100 0 5", 1),
-        (b"100 0 5", LastRun(b"7.1", 9000, 5), b"100 0 5", 0),
-        (b"100 0 5", LastRun(b"7.1", 9000, 5), b"100 0 6", None),  # it was given one meanwhile
-        (b"100 0 5", LastRun(b"7.1", 9000), b"100 0 5", None),  # not known
-        (b"100 0 5", None, b"100 0 5", None),
-        (b"\t12\nnon", LastRun(b"7.1", 9000, 4), b"\t12\nnon", None),
-        (None, LastRun(b"7.1", 9000, 4), None, None),
-    ],
-)
-def test_how_often_a_thread_was_put_on_a_processor_and_taken_off(earlier, run, later, balance):
-    assert balance_of(earlier, run, later) == balance
-
-
-def test_who_has_a_processor():
-    balances = Balances()
-    assert balances.has_processor(7, 0) is None, "nothing is known yet"
-    balances.learn(7, 0, had=False)
-    assert (balances.has_processor(7, 0), balances.has_processor(7, 1)) == (False, True)
-    assert balances.has_processor(7, None) is None
-    assert balances.has_processor(7, -1) is False, "the balance falls now and then"
-    assert balances.has_processor(7, 0) is True
-    balances.learn(7, -1, had=True)
-    assert (balances.has_processor(7, -1), balances.has_processor(7, -2)) == (True, False)
-    balances.keep_only([])
-    assert balances.has_processor(7, 0) is None
-
-
-def test_that_a_thread_never_has_a_processor_is_not_believed_for_ever():
-    balances = Balances()
-    balances.learn(7, 0, had=False)
-    said = [balances.has_processor(7, 0) for _ in range(9)]
-    assert said == [False] * 8 + [None]
-
-
-def test_what_a_stop_taught_wrongly_is_put_right_when_the_thread_sleeps():
-    """One that had a processor may have lost it, and been given it again, before it stopped."""
-    proc = SimpleNamespace(
-        pid=PID,
-        counters=lambda _: b"100 0 5",
-        asleep=lambda _: Asleep(232, (), STACK, CODE),
-        last_run=lambda _: LastRun(b"7.1", 9000, 5),
-    )
-    capturer = Capturer(proc, AMD64, StackCopy(PID, AMD64, lambda _: None, 1024))
-    capturer.balances.learn(PID, 1, had=False)
-    assert capturer.balances.has_processor(PID, 1) is False
-
-    missed = capturer.capture(PID, only=Only(awake=True, ours=b"se.exec_start : 9.9\n"))
-
-    assert (missed.off, missed.runnable) == (b"100 0 5", False)
-    assert capturer.balances.has_processor(PID, 1) is True
-
-
-class LateTracer:
-    """Asks threads to stop, which none of them does."""
-
-    arch = AMD64
-    late = False
-
-    def __init__(self) -> None:
-        self.calls: list[tuple[str, int]] = []
-
-    def rehearse(self, tid):
-        self.calls.append(("rehearse", tid))
-
-    def stop(self, _tid, patience_ns):
-        self.calls.append(("stop", patience_ns))
-        return Missed(gone=False, why="not yet", waiting=True)
-
-    def release(self):
-        return 0
-
-
-@pytest.mark.parametrize(("left_at", "first"), [(b"9.9", 0), (b"9.8", 50)])
-def test_a_thread_that_lost_its_processor_to_us_is_not_waited_for_nor_one_that_was_asked_rehearsed(
-    left_at, first
-):
-    proc = SimpleNamespace(
-        pid=PID,
-        counters=lambda _: b"100 0 5",
-        asleep=lambda _: None,
-        last_run=lambda _: LastRun(left_at, 9000, 4),
-    )
-    capturer = Capturer(proc, AMD64, StackCopy(PID, AMD64, lambda _: None, 1024))
-    capturer.tracer = tracer = LateTracer()
-    ours = b"se.exec_start : 9.9\nse.avg.last_update_time : 9000\n"
-
-    assert capturer.capture(PID, 50, Only(awake=True, ours=ours)).waiting
-    assert capturer.capture(PID, 50, Only(awake=True, ours=ours)).waiting
-    assert tracer.calls == [("rehearse", PID), ("stop", first), ("stop", 50)]
-
-
-@pytest.mark.parametrize(
-    ("run", "lost"),
-    [
-        (LastRun(b"7.1", 9000), True),  # it lost the processor at the instant at which we got one
-        (LastRun(b"6.9", 9000), False),  # it was woken, or lost it to another, when we woke up
-        (LastRun(b"7.1", 19000), False),  # it went to sleep, we got its processor, it was woken
-    ],
-)
-def test_who_lost_the_processor_to_us(run, lost):
-    assert changed_places(run, LastRun(b"7.1", 8000)) is lost
-
-
-@pytest.mark.parametrize(
-    ("times", "slept", "lost", "had"),
-    [
-        (1, False, True, True),  # it waited since it lost the processor to us
-        (0, True, False, True),  # it had one all the time
-        (1, False, False, False),  # it has waited since it was asked
-        (1, True, True, False),  # it went to sleep, and our stop woke it
-        (2, False, True, False),  # it ran since
-    ],
-)
-def test_what_was_known_before_the_stop_is_believed(times, slept, lost, had):
-    later = Scheduled(b"100 0 5", b"150 9000 %d" % (5 + times), WOKE + 900_000, slept, lost)
-    assert had_processor(later, Woken(WOKE)) is had
-
-
 @pytest.mark.parametrize("runnable", [True, False])
 def test_a_thread_that_waits_for_a_processor_is_not_stopped_in_cpu_mode(process, runnable):
     process.answers[PID] = Missed(gone=False, why="it has none", off=b"5 0 1", runnable=runnable)
@@ -903,10 +755,8 @@ def test_a_thread_that_stops_late_is_not_held_until_all_others_were_looked_at(cl
     process = FakeProcess(clock, *[(tid, "R") for tid in range(100, 140)])
     process.answers[100] = Missed(gone=False, why="waits for a processor", waiting=True)
 
-    def has_stopped(tid):
-        return process.answers.pop(tid, None) is not None
-
-    process.has_stopped = has_stopped
+    process.catch = lambda: process.captured and process.answers.clear()
+    process.has_stopped = lambda tid: tid not in process.answers
     stats = record(process, duration=TICK).stats
 
     assert [tid for tid, _ in process.captured] == [100, *range(100, 140)]

@@ -129,7 +129,7 @@ class _Suspension:
     held = False  # we are coming back from one: the gate is ours already
 
     def __call__(self, _number: int, _frame: FrameType | None) -> None:
-        from sfsample.target.gate import PAUSE
+        from sfsample.gate import PAUSE
 
         if self.held:
             os.kill(os.getpid(), signal.SIGSTOP)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from sfsample.cli.top_view import CHOSEN, FAINT, LOST, PLAIN, TITLE, Line
 from sfsample.errors import SfsampleError
-from sfsample.target.gate import PAUSE
+from sfsample.gate import PAUSE
 
 if TYPE_CHECKING:
     import curses

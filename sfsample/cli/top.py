@@ -19,10 +19,10 @@ from sfsample.cli.screen import Screen, terminal
 from sfsample.cli.top_table import Name
 from sfsample.cli.top_view import Top
 from sfsample.errors import NoThread, SfsampleError, UsageError
+from sfsample.gate import PAUSE
 from sfsample.profile import Location
 from sfsample.report.window import Window, as_profile
 from sfsample.symbolize.symbolizer import Symbolizer
-from sfsample.target.gate import PAUSE
 from sfsample.target.task_files import open_many
 
 _DRAW_S = 0.5

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from sfsample.arch import AMD64
 from sfsample.formats.dynamic import Dynamic
 from sfsample.formats.elf import PT_LOAD, ElfImage
+from sfsample.gate import breathe
 
 _MOST_CODE = 1 << 24
 # call rel32; lea x(%rip),register: the distance counts from behind it
@@ -43,6 +44,7 @@ def _may_begin(image: ElfImage, vaddr: int) -> bool:
     Calls mostly go on, and zeros end many an instruction: behind those (a call that does not return, the gap
     below a section) a function is believed only where compilers begin them.
     """
+    breathe()
     if not any(start <= vaddr < end for start, end in image.executable):
         return False
     before = image.loaded(vaddr - _BEFORE, _BEFORE)
@@ -54,6 +56,7 @@ def _may_begin(image: ElfImage, vaddr: int) -> bool:
 def _targets(image: ElfImage, start: int, end: int) -> Iterator[int]:
     code = bytes(image.loaded(start) or b"")[: end - start]
     for match in _REFERENCES.finditer(code):
+        breathe()
         yield start + match.end() + 4 + int.from_bytes(match[1], "little", signed=True)
     if all(segment.vaddr for segment in image.segments if segment.type == PT_LOAD):
         yield from (int.from_bytes(match[1], "little") for match in _ABSOLUTE.finditer(code))

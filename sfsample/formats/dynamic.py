@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from sfsample.arch import ByteOrder
 from sfsample.formats.elf import PT_DYNAMIC, SHT_DYNSYM, ElfImage
+from sfsample.gate import breathe
 
 _DT_PLTRELSZ, _DT_HASH, _DT_STRTAB, _DT_SYMTAB, _DT_RELA, _DT_RELASZ = 2, 4, 5, 6, 7, 8
 _DT_STRSZ, _DT_JMPREL, _DT_GNU_HASH = 10, 23, 0x6FFFFEF5
@@ -109,6 +110,7 @@ class Dynamic:
         for slot, info, addend in record.iter_unpack(
             table[: min(size, len(table)) // _RELA_SIZE * _RELA_SIZE]
         ):
+            breathe()  # there may be 100,000
             if without_symbol or info >> 32:
                 yield Relocation(slot, info & 0xFFFFFFFF, info >> 32, addend)
 

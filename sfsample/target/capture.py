@@ -10,8 +10,8 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from sfsample.arch import Arch
+from sfsample.gate import CLOSERS
 from sfsample.model import LastRun, Scheduled, ThreadSnapshot
-from sfsample.target.gate import CLOSERS
 from sfsample.target.last_run import Balances, balance_of, changed_places, runs_of
 from sfsample.target.procfs import ProcFs, parse_last_run
 from sfsample.target.promptness import URGENCY
@@ -65,6 +65,7 @@ class Capturer:
         self._proc = proc
         self.tracer = Tracer(proc.pid, arch, child=child)
         self._before: dict[int, Before] = {}  # of threads that were asked to stop and have not yet
+        self._caught: dict[int, ThreadSnapshot | Missed] = {}  # and have since: what `capture` will say
         self._closed = False
         self.balances = Balances()
         self.most_ns = NO_LIMIT_NS  # for which a thread may be held
@@ -74,6 +75,9 @@ class Capturer:
 
         What it does is asked last of all (`only`), so that it still does that when it is stopped.
         """
+        caught = self._caught.pop(tid, None)
+        if caught is not None:
+            return caught
         tracer, copy, counters = self.tracer, self._copy, self._proc.counters
         before = self._before.pop(tid, None)
         if before is None:  # otherwise it was asked to stop, and may stand already
@@ -154,8 +158,21 @@ class Capturer:
                 return Before(counters, asleep, balance, lost=False), run
         return Before(counters, proc.asleep(tid) is not None), None
 
+    def catch(self) -> None:
+        """Capture threads that were asked to stop and have by now, for whoever asks next, and let them go."""
+        for tid in tuple(self._before):
+            if self.tracer.has_stopped(tid):
+                taken = self.capture(tid, 0)
+                if tid not in self._before:
+                    self._caught[tid] = taken
+
+    def has_stopped(self, tid: int) -> bool:
+        """Whether a thread that was asked to stop had when `catch` looked: `capture` will say more."""
+        return tid not in self._before
+
     def settle(self) -> bool:
         """Release threads that have stopped too late; True: none is still to stop."""
+        self._caught.clear()
         if not self._closed:
             return True  # nobody is held, or was asked to stop
         settled = self.tracer.settle()
@@ -166,7 +183,7 @@ class Capturer:
 
     def _close_gate(self) -> None:
         if not self._closed:
-            CLOSERS.add()
+            CLOSERS.add(self.catch)
             self._closed = True
             URGENCY.begin()
 
@@ -179,7 +196,7 @@ class Capturer:
         if self._closed:
             self._closed = False
             URGENCY.end()
-            CLOSERS.remove()
+            CLOSERS.remove(self.catch)
 
 
 def _is_lost(run: LastRun, ours: bytes | None) -> bool:

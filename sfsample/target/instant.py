@@ -9,8 +9,8 @@ import time
 from typing import NamedTuple
 
 from sfsample.arch import Arch
+from sfsample.gate import PAUSE
 from sfsample.model import ThreadSnapshot
-from sfsample.target.gate import PAUSE
 from sfsample.target.procfs import ProcFs
 from sfsample.target.promptness import URGENCY
 from sfsample.target.reading import Reading, read_asleep

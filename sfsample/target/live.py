@@ -190,9 +190,13 @@ class LiveProcess:
         """Sleep until a thread that was asked to stop does, but not longer."""
         await_stop(seconds)
 
+    def catch(self) -> None:
+        """Capture threads that were asked to stop and have by now, all before any of them is walked."""
+        self.capturer.catch()
+
     def has_stopped(self, tid: int) -> bool:
-        """Whether a thread that was asked to stop has stopped, or ended."""
-        return self.capturer.tracer.has_stopped(tid)
+        """Whether a thread that was asked to stop had stopped, or ended, when `catch` looked."""
+        return self.capturer.has_stopped(tid)
 
     def settled(self) -> bool:
         """Release threads that stopped too late; False while one is still to stop."""

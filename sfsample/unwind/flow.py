@@ -10,6 +10,7 @@ from collections.abc import Callable, Container, Iterator
 from typing import NamedTuple
 
 from sfsample.formats.amd64 import SP, Instruction, Load, Set, Step, Store, instruction
+from sfsample.gate import breathe
 
 ReadBytes = Callable[[int], bytes]  # code from an address on, as much as an instruction may need
 Begins = Callable[[int], bool]  # whether a function is known to begin at an address
@@ -140,6 +141,7 @@ class Flow:
         near, behind_calls = deque([(start, State())]), deque[tuple[int | None, int, State]]()
         called = False
         while near or behind_calls:
+            breathe()
             if not near:
                 called = True
                 callee, address, state = behind_calls.popleft()

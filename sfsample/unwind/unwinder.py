@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from sfsample.gate import breathe
 from sfsample.memory import words_at
 from sfsample.model import Found, Frame, Stack, StopReason, ThreadSnapshot
 from sfsample.modules.index import ModuleIndex
@@ -157,6 +158,7 @@ class Unwinder:
     def _go(self, walk: Walk, ladder: Ladder) -> Stack:
         ladder.forget_stale()
         while not self._run_ahead(walk, ladder):
+            breathe()
             step = ladder.step(walk)
             if isinstance(step, StopReason):
                 return self._end(walk, ladder, step)
@@ -177,6 +179,7 @@ class Unwinder:
         if lane.is_end(walk.frame):
             return True
         for frame in passed:
+            breathe()
             caller = apply_row(lane.row(frame), walk.registers, walk.memory, walk.arch)
             assert isinstance(caller, Caller)  # noqa: S101 - our own invariant: the lane's law
             walk.registers = caller.registers

@@ -13,14 +13,19 @@ from collections import Counter
 import pytest
 
 import sfsample
+from sfsample.formats.beginnings import beginnings
+from sfsample.formats.elf import ElfImage
 from sfsample.model import Capture
 from sfsample.target.live import LiveProcess
 from sfsample.target.own_thread import OwnThread
 from sfsample.target.process import check
 from sfsample.target.procfs import ProcFs
 from sfsample.target.ptrace_call import ptrace
-from sfsample.target.tracer import PATIENCE_NS, PTRACE_INTERRUPT, Tracer, bury_dead
+from sfsample.target.tracer import PATIENCE_NS, PTRACE_INTERRUPT, Missed, Tracer, bury_dead
 from sfsample.target.vm import CopyBuffer
+from sfsample.unwind.flow import Flow
+from sfsample.unwind.unwinder import Unwinder
+from tests.builders.elf_builder import Load, elf
 from tests.live.recording import fewer
 from tests.live.targets import HANG_S, fixture, running, states, status, wait_until
 
@@ -106,6 +111,37 @@ def test_a_program_that_is_replaced_before_it_stops_is_not_waited_for_twice(deaf
         finally:
             target.kill()
     assert stats.captures[Capture.FAILED] <= stats.ticks
+
+
+CODE = ElfImage(elf([Load(0x1000, bytes(range(256)) * 64)]), "invented")
+
+
+def walk(process, snapshot):
+    Unwinder(process.index).walk(snapshot)
+
+
+@pytest.mark.parametrize(
+    "compute",
+    [lambda *_: beginnings(CODE), lambda *_: [*Flow(lambda _: b"\x90").visits(0)], walk],
+    ids=["looking through code", "following it", "walking"],
+)
+def test_who_stops_while_we_compute_is_captured_and_let_go(monkeypatch, compute):
+    """The code of a large file takes a fifth of a second."""
+    monkeypatch.setattr("sfsample.gate._BREATH_NS", 0)
+    with running(fixture("v3"), "leaf") as target:
+        process = LiveProcess(target.pid)
+
+        def work(_stop):
+            before = process.capture(target.pid)
+            while not isinstance(process.capture(target.pid, 0), Missed):
+                pass  # it was very quick
+            wait_until(lambda: states(target.pid) == {"t"}, "it has stopped")
+            compute(process, before)
+            after, caught = states(target.pid), process.capture(target.pid)
+            process.close()
+            return after, caught.capture
+
+        assert OwnThread(work, lambda: False).run() == ({"R"}, Capture.STOPPED)
 
 
 def test_a_thread_that_stops_too_late_is_not_let_go_unseen():

@@ -1,0 +1,51 @@
+"""What holds as long as a thread of a target is held, or was asked to stop and will.
+
+Law: the gate is closed, so that to stop us (Ctrl-Z) is never to stop the target: who holds PAUSE, holds it
+open.  And nobody stands while we compute: what can take milliseconds calls `breathe` on its way, and whoever
+has asked threads to stop captures those that have, and lets them go.
+"""
+
+import _thread
+import time
+from collections.abc import Callable
+
+PAUSE = _thread.allocate_lock()
+_BREATH_NS = 1_000_000
+
+LetGo = Callable[[], object]  # called on the OS thread that has closed the gate, as ptrace(2) wants it
+
+
+class Closers:
+    """Several targets may hold threads at once; the first closes the gate, the last one opens it."""
+
+    def __init__(self) -> None:
+        self._mutex = _thread.allocate_lock()
+        self._closed: dict[LetGo, int] = {}  # by which of our OS threads
+        self._breathed_ns = 0
+
+    def add(self, let_go: LetGo) -> None:
+        """Close the gate; not while somebody holds it open."""
+        with self._mutex:
+            if not self._closed:
+                PAUSE.acquire()
+            self._closed[let_go] = _thread.get_ident()
+
+    def remove(self, let_go: LetGo) -> None:
+        """Take back an `add`."""
+        with self._mutex:
+            del self._closed[let_go]
+            if not self._closed:
+                PAUSE.release()
+
+    def breathe(self) -> None:
+        """Let go of threads that have stopped; done at most once in a millisecond, and only if some may."""
+        if not self._closed or (now := time.perf_counter_ns()) < self._breathed_ns + _BREATH_NS:
+            return
+        for let_go, ours in tuple(self._closed.items()):
+            if ours == _thread.get_ident():
+                self._breathed_ns = now
+                let_go()
+
+
+CLOSERS = Closers()
+breathe = CLOSERS.breathe
