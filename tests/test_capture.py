@@ -165,6 +165,24 @@ def test_all_that_have_stopped_are_captured_by_whoever_computes_before_one_is_as
     assert tracer.calls[2:] == [("rehearse", 1), ("stop", 1)]
 
 
+def test_nobody_is_captured_while_another_is(late_capturer, monkeypatch):
+    """Both would copy to one place."""
+    monkeypatch.setattr(gate, "_BREATH_NS", 0)
+    tracer, asked = late_capturer.tracer, []
+    tracer.stopped = {2}
+
+    def stop(tid, _patience_ns):
+        asked.append(tid)
+        breathe()
+        return ENDED
+
+    tracer.stop = stop
+    late_capturer.capture(1)
+    assert asked == [1]
+    breathe()
+    assert asked == [1, 2]
+
+
 def test_what_nobody_asks_for_is_not_kept_for_the_next_look(late_capturer):
     late_capturer.tracer.stopped = {2}
     late_capturer.tracer.stop = lambda *_: ENDED

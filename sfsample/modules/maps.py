@@ -6,6 +6,8 @@ kernel, so it is skipped rather than guessed at.  Source: proc(5), "/proc/pid/ma
 
 from typing import NamedTuple
 
+from sfsample.gate import breathe
+
 _DELETED = " (deleted)"
 
 
@@ -63,6 +65,7 @@ def maps_line(mapping: Mapping) -> str:
 
 
 def _parse_line(line: str) -> Mapping | None:
+    breathe()
     fields = line.split(None, 5)
     if len(fields) < 5:
         return None

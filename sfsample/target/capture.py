@@ -67,6 +67,7 @@ class Capturer:
         self._before: dict[int, Before] = {}  # of threads that were asked to stop and have not yet
         self._caught: dict[int, ThreadSnapshot | Missed] = {}  # and have since: what `capture` will say
         self._closed = False
+        self._busy = False
         self.balances = Balances()
         self.most_ns = NO_LIMIT_NS  # for which a thread may be held
 
@@ -78,6 +79,13 @@ class Capturer:
         caught = self._caught.pop(tid, None)
         if caught is not None:
             return caught
+        self._busy = True
+        try:
+            return self._capture(tid, patience_ns, only)
+        finally:
+            self._busy = False
+
+    def _capture(self, tid: int, patience_ns: int, only: Only) -> ThreadSnapshot | Missed:
         tracer, copy, counters = self.tracer, self._copy, self._proc.counters
         before = self._before.pop(tid, None)
         if before is None:  # otherwise it was asked to stop, and may stand already
@@ -160,7 +168,7 @@ class Capturer:
 
     def catch(self) -> None:
         """Capture threads that were asked to stop and have by now, for whoever asks next, and let them go."""
-        for tid in tuple(self._before):
+        for tid in () if self._busy else tuple(self._before):
             if self.tracer.has_stopped(tid):
                 taken = self.capture(tid, 0)
                 if tid not in self._before:
