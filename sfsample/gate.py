@@ -2,7 +2,8 @@
 
 Law: the gate is closed, so that to stop us (Ctrl-Z) is never to stop the target: who holds PAUSE, holds it
 open.  And nobody stands while we compute: what can take milliseconds calls `breathe` on its way, and whoever
-has asked threads to stop captures those that have, and lets them go.
+has asked threads to stop captures those that have, and lets them go.  (So nothing may breathe between a copy
+of a stack and its use: capture, and reading of who sleeps.)
 """
 
 import _thread

@@ -9,7 +9,7 @@ Source: proc(5); clock_getcpuclockid(3): the number of a process's clock.
 
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from errno import EACCES, ENOENT, ENOTDIR, EPERM, ESRCH
 from time import clock_gettime_ns
@@ -154,7 +154,7 @@ class ProcFs:
                 raise self._refused(failure) from None
             return None
         try:
-            return _read_all(fd)
+            return b"".join(_chunks(fd))
         except OSError:
             return None
         finally:
@@ -201,7 +201,11 @@ class ProcFs:
                 raise self._refused(refusal) from None
             return ()
         try:
-            return self._maps.parse(_read_all(fd))
+            chunks = []
+            for chunk in _chunks(fd):  # that of a process with 10,000 threads takes 20 ms
+                chunks.append(chunk)
+                breathe()
+            return self._maps.parse(b"".join(chunks))
         except OSError:
             return ()
         finally:
@@ -313,9 +317,6 @@ def _exists(pid: int) -> bool:
     return True
 
 
-def _read_all(fd: int) -> bytes:
-    chunks = []
+def _chunks(fd: int) -> Iterator[bytes]:
     while chunk := os.read(fd, _CHUNK):
-        breathe()  # the map of a process with 10,000 threads takes 20 ms
-        chunks.append(chunk)
-    return b"".join(chunks)
+        yield chunk

@@ -15,6 +15,7 @@ import pytest
 import sfsample
 from sfsample.formats.beginnings import beginnings
 from sfsample.formats.elf import ElfImage
+from sfsample.gate import CLOSERS
 from sfsample.model import Capture
 from sfsample.target.live import LiveProcess
 from sfsample.target.own_thread import OwnThread
@@ -142,6 +143,36 @@ def test_who_stops_while_we_compute_is_captured_and_let_go(monkeypatch, compute)
             return after, caught.capture
 
         assert OwnThread(work, lambda: False).run() == ({"R"}, Capture.STOPPED)
+
+
+def test_nobody_breathes_between_a_copy_and_its_use(monkeypatch):
+    """Another copy would be in its place."""
+    monkeypatch.setattr("sfsample.gate._BREATH_NS", 0)
+    breaths = []
+
+    def breathed():
+        breaths.append(1)
+
+    with running(fixture("v3"), "leaf") as target, subprocess.Popen(["sleep", "600"]) as asleep:
+        try:
+            wait_until(lambda: states(asleep.pid) == {"S"}, "it sleeps")
+
+            def work(_stop):
+                processes = [LiveProcess(target.pid), LiveProcess(asleep.pid)]
+                CLOSERS.add(breathed)
+                taken = processes[0].capture(target.pid), processes[1].read(asleep.pid)
+                before = len(breaths)
+                beginnings(CODE)
+                CLOSERS.remove(breathed)
+                for process in processes:
+                    process.close()
+                return taken, before
+
+            taken, before = OwnThread(work, lambda: False).run()
+        finally:
+            asleep.kill()
+    assert all(taken)
+    assert (before, bool(breaths)) == (0, True)
 
 
 def test_a_thread_that_stops_too_late_is_not_let_go_unseen():
