@@ -8,11 +8,13 @@ of a stack and its use: capture, and reading of who sleeps.)
 
 import _thread
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeVar
 
 PAUSE = _thread.allocate_lock()
 _BREATH_NS = 1_000_000
 
+_T = TypeVar("_T")
 LetGo = Callable[[], object]  # called on the OS thread that has closed the gate, as ptrace(2) wants it
 
 
@@ -50,3 +52,10 @@ class Closers:
 
 CLOSERS = Closers()
 breathe = CLOSERS.breathe
+
+
+def breathing(items: Iterable[_T]) -> Iterator[_T]:
+    """Yield what comes out of something long, and breathe."""
+    for item in items:
+        breathe()
+        yield item

@@ -122,6 +122,8 @@ class Sampler:
     def _watch(self, target: LiveProcess, since: Since, *, named: bool = False) -> Watched:
         options = self._options
         unwinder = Unwinder(target.index, steppers=options.steppers, max_frames=options.max_frames)
+        if named:
+            unwinder.prepare(target.arch)
         looker = Looker(target, unwinder, stop=options.stop, kernel=options.kernel)
         rules = Rules(options.mode == "wall", round(options.max_pause * 1e9), options.bad_stacks, named)
         return Watched(target, looker, self.profile, rules, self._jitter, since=since)

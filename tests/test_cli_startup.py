@@ -69,6 +69,14 @@ def test_a_dump_loads_nothing_that_it_does_not_need() -> None:
     assert seen.index("sfsample.target.vm") < seen.index("sfsample.hang.verdict"), "loaded while it waits"
 
 
+def test_what_walks_may_need_is_loaded_before_anybody_is_asked_to_stop() -> None:
+    """Not when it is met first, while others have stopped; this program does not need it."""
+    words = ["record", "--mode", "wall", "-d", "0.1", "--", "sleep", "10"]
+    shown = subprocess.run([sys.executable, "-X", "importtime", "-m", "sfsample", *words],
+                           capture_output=True, text=True, check=True, timeout=60).stderr  # fmt: skip
+    assert "sfsample.unwind.following" in shown
+
+
 def test_help_and_version_are_results() -> None:
     for words in (
         ["--help"],

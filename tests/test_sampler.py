@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from sfsample import watched
+from sfsample.arch import AMD64
 from sfsample.errors import NoSuchProcess, NotPermitted, TargetError
 from sfsample.files import Home
 from sfsample.formats.elf import ElfImage
@@ -85,6 +86,7 @@ class FakeProcess:
         self.forced: list[bool] = []
         self.still: dict[int, int] = {}
         self.holders: dict[int, int] = {}  # of ids
+        self.arch = AMD64
         self.ran_ns: dict[int, int] = {}
         self.runs = 100
         self.accounted_ns = None

@@ -211,6 +211,11 @@ class ModuleIndex:
         """Whether an address was executable at the last refresh."""
         return self._lookup(address) is not None
 
+    def open_first(self) -> None:
+        """Open one module, which also loads what opens them."""
+        if self._executable:
+            self.find(self._executable[0].start)
+
     def open_all(self) -> tuple[Module, ...]:
         """Return every module that has executable code and can be opened, in address order."""
         found = (self.find(mapping.start) for mapping in self._executable)

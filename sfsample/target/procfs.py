@@ -16,7 +16,7 @@ from time import clock_gettime_ns
 from typing import NamedTuple
 
 from sfsample.errors import FIND_IT, MORE_FILES, NO_FILES, NoSuchProcess, NotPermitted, TargetError
-from sfsample.gate import breathe
+from sfsample.gate import breathing
 from sfsample.model import LastRun
 from sfsample.modules.maps import Mapping, MapsAgain
 from sfsample.target.task_files import T, TaskFiles
@@ -201,11 +201,7 @@ class ProcFs:
                 raise self._refused(refusal) from None
             return ()
         try:
-            chunks = []
-            for chunk in _chunks(fd):  # that of a process with 10,000 threads takes 20 ms
-                chunks.append(chunk)
-                breathe()
-            return self._maps.parse(b"".join(chunks))
+            return self._maps.parse(b"".join(breathing(_chunks(fd))))
         except OSError:
             return ()
         finally:
@@ -214,7 +210,8 @@ class ProcFs:
     def threads(self) -> list[int]:
         """Return the thread ids now, in ascending order; empty when the process has ended."""
         try:
-            return sorted(int(name) for name in os.listdir(self._tasks))
+            with os.scandir(self._tasks) as entries:  # 20 ms for 5,000
+                return sorted(int(entry.name) for entry in breathing(entries))
         except OSError as failure:
             if failure.errno in NO_FILES:
                 raise self._refused(failure) from None

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from sfsample.arch import AMD64, Arch
 from sfsample.gate import breathe
 from sfsample.memory import words_at
 from sfsample.model import Found, Frame, Stack, StopReason, ThreadSnapshot
@@ -66,6 +67,12 @@ class Unwinder:
         rungs = [Rung(of_process(stepper, index)) for stepper in steppers]
         self._ladder = Ladder(index, rungs, last=False)
         self._second = Ladder(index, sorted(rungs, key=_rank), last=True)
+
+    def prepare(self, arch: Arch) -> None:
+        """Load what first walks may need: 20 ms, in which a thread that was asked to stop might stand."""
+        if arch.machine == AMD64.machine:
+            from sfsample.unwind import following  # noqa: F401
+        self._index.open_first()
 
     def walk(self, snapshot: ThreadSnapshot) -> Stack:
         """Unwind a copy; again, when a miss has shown that the mappings are not what the rows were kept for.
