@@ -105,7 +105,7 @@ class Looker:
         target = self._target
         stops: list[ThreadSnapshot] = []
         for attempt in range(_LOOKS):
-            checked = self._check_libraries(tid)
+            checked_ns, checked = time.perf_counter_ns(), self._check_libraries(tid)
             only = AWAKE if stops else only
             taken = self._take(tid, state, patience_ns, only)
             if isinstance(taken, Missed):
@@ -116,6 +116,8 @@ class Looker:
             snapshot, stack, reading = taken
             if snapshot.capture is Capture.STOPPED:
                 stops.append(snapshot)
+                if snapshot.scheduled and snapshot.scheduled.stopped_ns < checked_ns:
+                    checked = frozenset()  # it was captured before they were looked at
             if attempt < _LOOKS - 1 and target.learn(tid, stack):
                 continue
             generation, modules, again = self._modules_of(stack, last)
