@@ -234,5 +234,5 @@ class _Lateness:
         """Count missed ticks, and say so if it is time."""
         self._missed += missed
         if self._missed and now - self._told_at >= _TELL_S:
-            self._tell(f"late: {self._missed} ticks missed")
+            self._tell(f"late: {self._missed} tick{'s' * (self._missed > 1)} missed")
             self._missed, self._told_at = 0, now

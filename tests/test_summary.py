@@ -35,6 +35,8 @@ def test_the_first_line_says_what_was_missed():
     assert lines(made)[0] == "5 samples of 1 thread in 10.0 s: 990 ticks at 99 Hz, 3 missed (98.7 Hz)"
     made.threads = 2
     assert "of 2 threads" in lines(made)[0]
+    made.samples = made.ticks = 1
+    assert lines(made)[0].startswith("1 sample of 2 threads in 10.0 s: 1 tick at 99 Hz")
 
 
 @pytest.mark.parametrize(

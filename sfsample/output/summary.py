@@ -30,8 +30,9 @@ def summary_lines(
 ) -> Iterator[str]:
     """Yield lines without newlines.  `unnamed`: where places have no name, and why."""
     yield (
-        f"{stats.samples} samples of {_count(stats.threads, 'thread')} in {stats.duration_s:.1f} s: "
-        f"{stats.ticks} ticks at {stats.rate_hz:g} Hz, {stats.late_ticks} missed{_achieved(stats)}"
+        f"{_count(stats.samples, 'sample')} of {_count(stats.threads, 'thread')} "
+        f"in {stats.duration_s:.1f} s: {_count(stats.ticks, 'tick')} "
+        f"at {stats.rate_hz:g} Hz, {stats.late_ticks} missed{_achieved(stats)}"
     )
     yield from _losses(stats)
     yield from _subprocesses(stats)
@@ -69,7 +70,7 @@ def _nobody(stats: Stats) -> Iterator[str]:
         return
     waiting = "had a processor", "those that wait for one"
     did, others = waiting if stats.off_processor else ("ran", "sleeping threads")
-    yield f"no thread {did} at any of the {stats.taken_ticks} ticks taken;"
+    yield f"no thread {did} at any of the {_count(stats.taken_ticks, 'tick')} taken;"
     yield f"{others} are recorded with: --mode wall"
     if stats.cpu_charged_ns > _WORTH * 1e9 / stats.rate_hz:
         yield "threads that run for microseconds at a time are seen with --perf-events"
