@@ -109,7 +109,7 @@ class Scheduled(NamedTuple):
 
     At `after` the thread was off the processor: as long as it counts no more, it has not run.  `stopped_ns`
     is when it was seen to have stopped, on the clock of perf_counter_ns; 0: it was not stopped.  `kept_ns` is
-    for how long it was not let go after that.
+    for how long it stood until it was let go: at least (since that was seen), and at most.
     """
 
     before: bytes | None
@@ -117,7 +117,7 @@ class Scheduled(NamedTuple):
     stopped_ns: int = 0
     slept: bool = False  # the stop has interrupted its sleep in a system call
     lost: bool | None = None  # it had lost the processor to us; None: not known
-    kept_ns: int = 0
+    kept_ns: tuple[int, int] = (0, 1 << 62)
 
 
 class ThreadSnapshot(NamedTuple):

@@ -76,7 +76,7 @@ class Processes:
             self.settled()
             if not watched.tick(instant, refresh=refresh, meanwhile=meanwhile):
                 self._end(watched)
-            elif not watched.settled():
+            elif not watched.settled() and watched not in self._unsettled:
                 self._unsettled.append(watched)
         self._last = Since(self._last.tick + 1, instant.at_ns)
         return bool(self._named)

@@ -55,14 +55,16 @@ def had_processor(scheduled: Scheduled | None, woken: Woken) -> bool:
 
 
 def held_ns(stop: ThreadSnapshot) -> int:
-    """Return for how long a thread was stopped, less its own wait for a processor on which to stop.
+    """Return for how long a thread stood at most, less its own wait for a processor on which to stop.
 
-    What it had waited before it was asked to stop is in that wait, too; so no less than since it stood.
+    What it had waited before it was asked to stop is in that wait, too; so no less than since it was seen to
+    stand.  And no more than since it was seen not to: it may have waited for a lock in the kernel.
     """
-    counted = _counted(stop.scheduled)
-    if stop.scheduled is None or counted is None:
+    if stop.scheduled is None:
         return stop.stop_ns
-    return max(stop.stop_ns - counted.waited_ns, stop.scheduled.kept_ns)
+    counted, (least_ns, most_ns) = _counted(stop.scheduled), stop.scheduled.kept_ns
+    waited_ns = counted.waited_ns if counted else 0
+    return max(min(stop.stop_ns - waited_ns, most_ns), least_ns)
 
 
 def _counted(scheduled: Scheduled | None) -> Counted | None:

@@ -107,6 +107,7 @@ class LateTracer:
 
     arch = AMD64
     late = False
+    runs_ns = 0
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, int]] = []

@@ -3,6 +3,7 @@
 The rate is 8 Hz, so that every instant is exact in binary and "late" means what the test says.
 """
 
+from collections import Counter
 from types import SimpleNamespace
 
 import pytest
@@ -782,6 +783,19 @@ def test_who_stops_later_than_a_pause_may_last_is_let_go_when_it_does(clock):
     assert [at for _, at in process.captured] == [START, stops_at, START + TICK, START + 2 * TICK]
 
 
+def test_who_waits_for_long_is_not_looked_after_more_and_more_often(clock):
+    process = FakeProcess(clock)
+    process.answers[PID] = Missed(gone=False, why="waits for a processor", waiting=True)
+    process.has_stopped = lambda _: False
+    process.settled = lambda: False
+    process.await_stop = clock.sleep
+    caught = Counter()
+    process.catch = lambda: caught.update([round((clock.now() - START) / TICK * 4) // 4])
+    record(process, duration=20 * TICK, max_pause=TICK / 1000)
+
+    assert caught[18] < 2 * caught[2]  # in a tick; it was nine times as often
+
+
 def test_few_are_asked_to_stop_at_a_time_and_those_that_were_not_are_first_in_the_next_tick(clock):
     """If all did at once, the last would stand until the others were captured."""
     tids = range(100, 120)
@@ -1082,9 +1096,10 @@ def test_ticks_are_left_out_above_the_limit_of_overhead(process):
 @pytest.mark.parametrize(
     ("waited", "kept", "held", "spared"),
     [
-        (60_900_000, 40_000, 100_000, False),
-        (0, 40_000, 61_000_000, True),
-        (62_000_000, 40_000, 40_000, False),  # it had waited before it was asked to stop
+        (60_900_000, (40_000, 61_000_000), 100_000, False),
+        (0, (40_000, 61_000_000), 61_000_000, True),
+        (62_000_000, (40_000, 61_000_000), 40_000, False),  # it had waited before it was asked to stop
+        (0, (40_000, 90_000), 90_000, False),  # just before it was seen not to stand
     ],
 )
 def test_a_thread_that_waits_for_a_processor_is_not_stopped_by_us_yet(clock, waited, kept, held, spared):

@@ -114,7 +114,8 @@ class Capturer:
                     mended = tracer.mend(tid)
         finally:
             stop_ns = tracer.release()
-            kept_ns = time.perf_counter_ns() - stopped_ns
+            now = time.perf_counter_ns()
+            kept_ns = now - stopped_ns, now - tracer.runs_ns
             self._reopen_gate()
             if collecting:
                 gc.enable()

@@ -73,6 +73,13 @@ class Missed(NamedTuple):
     stops: tuple[ThreadSnapshot, ...] = ()
 
 
+class _Asked(NamedTuple):
+    """Of a thread that was asked to stop: when, and when it was last seen not to have; perf_counter_ns."""
+
+    at_ns: int
+    runs_ns: int
+
+
 class Tracer:
     """Stops threads of process `pid`, one at a time.  `release` must follow `stop`, whatever it returned.
 
@@ -95,7 +102,8 @@ class Tracer:
         self._held = 0  # tid between stop and release
         self._stopped = False
         self._again_at = 0  # whoever has not stopped by then is asked again
-        self._late: dict[int, int] = {}  # seized, asked to stop (when), not seen to stop yet
+        self.runs_ns = 0  # when a thread that was stopped was last seen not to be
+        self._late: dict[int, _Asked] = {}  # seized, not seen to stop yet
 
     def _make_parts(self) -> Iterator[tuple[int, int, Iovec, int]]:
         """Yield (note type, address of the iovec, iovec, size) of each register set."""
@@ -127,7 +135,7 @@ class Tracer:
         """
         self._stopped, self._signal, self._held = False, 0, tid
         if tid in self._late:
-            self._began = self._late.pop(tid)
+            self._began, self.runs_ns = self._late.pop(tid)
         elif (refused := self._ask(tid)) is not None:
             return refused
         return self._wait(tid, patience_ns)
@@ -140,7 +148,8 @@ class Tracer:
         """
         if tid != self._child:  # whose end is somebody else's to wait for
             _TRACED.add(tid)
-        seized, self._began = False, time.perf_counter_ns()
+        seized = False
+        self._began = self.runs_ns = time.perf_counter_ns()
         try:
             ptrace(PTRACE_SEIZE, tid)
             seized = True
@@ -154,7 +163,7 @@ class Tracer:
         return None
 
     def _wait(self, tid: int, patience_ns: int) -> Missed | None:
-        start = time.perf_counter_ns()
+        start = now = time.perf_counter_ns()
         spin_until, deadline = start + min(_SPIN_NS, patience_ns), start + patience_ns
         while True:
             try:
@@ -165,9 +174,9 @@ class Tracer:
                 return Missed(gone=True, why="exec")
             if changed:
                 return self._note(tid, status)
-            now = time.perf_counter_ns()
+            self.runs_ns, now = now, time.perf_counter_ns()
             if now > deadline:
-                self._late[tid] = self._began
+                self._late[tid] = _Asked(self._began, self.runs_ns)
                 self._held = 0  # whatever it does from now on is seen when it has stopped
                 waited = (now - self._began) / 1e6
                 return Missed(gone=False, waiting=True,
@@ -210,7 +219,7 @@ class Tracer:
         if tid and self._stopped and _detach(tid, self._signal):
             _TRACED.discard(tid)
         elif tid:
-            self._late[tid] = self._began
+            self._late[tid] = _Asked(self._began, self.runs_ns)
             self._settle(tid)
         return time.perf_counter_ns() - self._began
 
@@ -271,13 +280,14 @@ class Tracer:
         """Whether it is worth while to call `stop` again for a thread that was asked before."""
         if tid not in self._late:
             return True  # it stopped in the last instant, and was let go
+        now = time.perf_counter_ns()
         try:
             stopped = os.waitid(os.P_PID, tid, _PEEK) is not None
         except ChildProcessError:
             return True
         if not stopped:
-            before = time.perf_counter_ns() - _ASK_AGAIN_NS
-            self._ask_again(one for one, asked in self._late.items() if asked < before)
+            self._late[tid] = self._late[tid]._replace(runs_ns=now)
+            self._ask_again(one for one, asked in self._late.items() if asked.at_ns < now - _ASK_AGAIN_NS)
         return stopped
 
     @property
@@ -302,7 +312,7 @@ class Tracer:
         except ChildProcessError:
             changed, status = tid, 0  # no longer ours, or an execve(2) gave it the process id
             if tid != self._pid:
-                self._late.setdefault(self._pid, self._began)
+                self._late.setdefault(self._pid, _Asked(self._began, self._began))
                 self._settle(self._pid)
         if not changed or os.WIFSTOPPED(status):  # or its status was lost, or it has stopped since
             if self.registers(tid) is not None:
