@@ -82,6 +82,7 @@ class Looker:
         self.kernel_refused = False
         self._expected: dict[int, frozenset[Module]] = {}  # on the last stack of each thread
         self._asked: dict[int, Asleep] = {}  # threads that were asked to stop where they slept
+        self._waits: dict[int, int] = {}  # threads that will stop, and the generation when they were asked
         self._told: dict[int, _Told] = {}  # by the last stop of each thread that slept
         self._slept: dict[int, Asleep] = {}  # where each thread slept when it was read
         self._modules: dict[int, Module | None] = {}
@@ -107,8 +108,11 @@ class Looker:
         for attempt in range(_LOOKS):
             checked_ns, checked = time.perf_counter_ns(), self._check_libraries(tid)
             only = AWAKE if stops else only
+            generation, asked = target.index.generation, self._waits.pop(tid, None)
             taken = self._take(tid, state, patience_ns, only)
             if isinstance(taken, Missed):
+                if taken.waiting:
+                    self._waits[tid] = generation
                 if only is AWAKE and taken.off is not None and attempt < _LOOKS - 1:
                     state = "S"  # it has gone to sleep meanwhile
                     continue
@@ -116,8 +120,8 @@ class Looker:
             snapshot, stack, reading = taken
             if snapshot.capture is Capture.STOPPED:
                 stops.append(snapshot)
-                if snapshot.scheduled and snapshot.scheduled.stopped_ns < checked_ns:
-                    checked = frozenset()  # it was captured before they were looked at
+                if snapshot.scheduled and snapshot.scheduled.stopped_ns < checked_ns and asked != generation:
+                    checked = frozenset()  # it was captured before they were looked at, and after a change
             if attempt < _LOOKS - 1 and target.learn(tid, stack):
                 continue
             generation, modules, again = self._modules_of(stack, last)
@@ -299,6 +303,7 @@ class Looker:
         alive = set(tids)
         self._expected = {tid: modules for tid, modules in self._expected.items() if tid in alive}
         self._asked = {tid: asleep for tid, asleep in self._asked.items() if tid in alive}
+        self._waits = {tid: generation for tid, generation in self._waits.items() if tid in alive}
         self._told = {tid: told for tid, told in self._told.items() if tid in alive}
         self._slept = {tid: asleep for tid, asleep in self._slept.items() if tid in alive}
 
