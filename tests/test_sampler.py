@@ -13,6 +13,7 @@ from sfsample.arch import AMD64
 from sfsample.errors import NoSuchProcess, NotPermitted, TargetError
 from sfsample.files import Home
 from sfsample.formats.elf import ElfImage
+from sfsample.look import Looker
 from sfsample.memory import BytesMemory
 from sfsample.model import CFA, Capture, Found, Rule, Scheduled, StopReason, ThreadSnapshot
 from sfsample.modules.index import ModuleIndex
@@ -24,6 +25,7 @@ from sfsample.target.procfs import Asleep, Stat
 from sfsample.target.reading import Reading
 from sfsample.target.tracer import Missed
 from sfsample.unwind.row import UnwindRow
+from sfsample.unwind.unwinder import Unwinder
 from tests.builders.elf_builder import Load, elf
 
 PID, RATE, START = 100, 8.0, 1000.0
@@ -781,6 +783,34 @@ def test_who_stops_later_than_a_pause_may_last_is_let_go_when_it_does(clock):
     record(process, duration=3 * TICK, max_pause=TICK / 1000)
 
     assert [at for _, at in process.captured] == [START, stops_at, START + TICK, START + 2 * TICK]
+
+
+@pytest.mark.parametrize("changes", [False, True])
+def test_what_was_captured_since_the_last_look_is_believed_unless_a_library_has_come_or_gone(clock, changes):
+    """That they were in their places was made sure before it was asked, not just before it was captured."""
+    process, size = FakeProcess(clock), 8192
+    process.index = ModuleIndex(
+        lambda: (Mapping(CODE, CODE + size, True, True, 0x1000, "08:01", 7, "/bin/x", False),),
+        process.index._open_image,
+    )
+    looker = Looker(process, Unwinder(process.index, steppers=(Outermost(),)))
+    assert process.index.find(CODE)
+    size = 4096
+    process.index.refresh()
+    assert process.index.find(CODE) in process.index.changing
+    process.answers[PID] = Missed(gone=False, why="waits for a processor", waiting=True)
+    assert looker.look(PID, "R").waiting
+
+    if changes:
+        size = 8192
+        process.index.refresh()
+    process.answers[PID] = ThreadSnapshot(
+        PID, {16: CODE, 7: STACK}, BytesMemory(STACK, bytes(16)), bounded=False, stop_ns=61_000, eintr=False,
+        scheduled=Scheduled(b"5 7 1", b"6 8 2", stopped_ns=1),
+    )  # fmt: skip
+    look = looker.look(PID, "R")
+
+    assert isinstance(look, Missed) == changes
 
 
 def test_who_waits_for_long_is_not_looked_after_more_and_more_often(clock):
