@@ -106,7 +106,7 @@ class LateTracer:
     """Asks threads to stop, which none of them does."""
 
     arch = AMD64
-    late = False
+    late = ()
     runs_ns = 0
 
     def __init__(self) -> None:
@@ -136,7 +136,7 @@ def late_capturer():
     proc = SimpleNamespace(pid=PID, counters=lambda _: b"100 0 5", asleep=lambda _: None)
     capturer = Capturer(proc, AMD64, StackCopy(PID, AMD64, lambda _: None, 1024))
     capturer.tracer = LateTracer()
-    capturer.tracer.late = True
+    capturer.tracer.late = {1, 2, 3}
     for tid in (1, 2, 3):
         assert capturer.capture(tid, 0).waiting
     yield capturer
@@ -194,6 +194,18 @@ def test_what_nobody_asks_for_is_not_kept_for_the_next_look(late_capturer):
     late_capturer.settle()
 
     assert late_capturer.capture(2) == Missed(gone=True, why="killed while it was stopped")
+
+
+def test_who_was_let_go_is_not_stopped_again(late_capturer):
+    """As a dump lets go of those that stop too late; one may sleep by now, and a stop make its call fail."""
+    late_capturer.tracer.late = {3}
+    late_capturer.settle()
+    late_capturer.tracer.stopped = {1, 2}
+    late_capturer.tracer.stop = None  # would fail
+
+    late_capturer.catch()
+
+    assert [late_capturer.has_stopped(tid) for tid in (1, 2, 3)] == [True, True, False]
 
 
 def test_nobody_else_lets_go_of_a_thread_than_who_traces_it(late_capturer, monkeypatch):

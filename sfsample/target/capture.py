@@ -185,8 +185,7 @@ class Capturer:
         if not self._closed:
             return True  # nobody is held, or was asked to stop
         settled = self.tracer.settle()
-        if settled:
-            self._before.clear()
+        self._before = {tid: before for tid, before in self._before.items() if tid in self.tracer.late}
         self._reopen_gate()
         return settled
 

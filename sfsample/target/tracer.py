@@ -13,7 +13,7 @@ import ctypes
 import os
 import signal
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from errno import EINTR, EPERM, ESRCH
 from typing import NamedTuple
@@ -291,9 +291,9 @@ class Tracer:
         return stopped
 
     @property
-    def late(self) -> bool:
-        """Whether a thread is still to stop and to be released."""
-        return bool(self._late)
+    def late(self) -> Collection[int]:
+        """The threads that are still to stop and to be released."""
+        return self._late.keys()
 
     def settle(self) -> bool:
         """Release what is held and the late ones that have stopped by now; call it at every tick.
