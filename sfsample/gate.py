@@ -40,6 +40,11 @@ class Closers:
             if not self._closed:
                 PAUSE.release()
 
+    @property
+    def closed(self) -> bool:
+        """Whether a thread of any target is held, or was asked to stop and will."""
+        return bool(self._closed)
+
     def breathe(self) -> None:
         """Let go of threads that have stopped; done at most once in a millisecond, and only if some may."""
         if not self._closed or (now := time.perf_counter_ns()) < self._breathed_ns + _BREATH_NS:

@@ -14,12 +14,14 @@ from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from sfsample.errors import NoThread
+from sfsample.gate import CLOSERS
 from sfsample.target.promptness import run_promptly
 from sfsample.target.tracer import bury_dead
 
 _T = TypeVar("_T")
 _LOOK_S = 0.001
 _WAKE_S = 0.1
+_SOON_S = 0.01  # an execve(2) of the target may wait for us to bury its dead
 
 
 class OwnThread(Generic[_T]):
@@ -60,7 +62,7 @@ class OwnThread(Generic[_T]):
         try:
             started = True  # no call in between
             _thread.start_new_thread(self._main, ())
-            while not self._running.acquire(timeout=_WAKE_S):
+            while not self._running.acquire(timeout=_SOON_S if CLOSERS.closed else _WAKE_S):
                 bury_dead()  # and a signal that came just before we slept is handled now
         except RuntimeError:
             started = False

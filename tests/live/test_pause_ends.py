@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import threading
+import time
 from collections import Counter
 
 import pytest
@@ -143,6 +144,27 @@ def test_who_stops_while_we_compute_is_captured_and_let_go(monkeypatch, compute)
             return after, caught.capture
 
         assert OwnThread(work, lambda: False).run() == ({"R"}, Capture.STOPPED)
+
+
+def test_the_dead_are_buried_soon_while_somebody_may_have_died(monkeypatch):
+    """An execve(2) of the target waits for that, and our PTRACE_SEIZE of another thread for the execve."""
+    buried = []
+    monkeypatch.setattr("sfsample.target.own_thread.bury_dead", lambda: buried.append(time.monotonic()))
+
+    def five_times(_stop):
+        first = len(buried)
+        wait_until(lambda: len(buried) > first + 5, "they were buried some more times")
+        return buried[first + 5] - buried[first]  # the first time may still be as before
+
+    def while_closed(stop):
+        CLOSERS.add(five_times)
+        try:
+            return five_times(stop)
+        finally:
+            CLOSERS.remove(five_times)
+
+    usual, soon = (OwnThread(work, lambda: False).run() for work in (five_times, while_closed))
+    assert soon < usual / 2
 
 
 def test_nobody_breathes_between_a_copy_and_its_use(monkeypatch):
