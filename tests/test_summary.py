@@ -174,6 +174,16 @@ def test_what_a_thread_waited_for_a_processor_in_a_pause_is_told_apart(held, tol
     assert after.startswith(f"          p50 {held // 1000} µs, ") == told
 
 
+def test_one_long_pause_does_not_hide_that_the_others_were_waits():
+    made = stats(outermost=1)
+    for held in [60_000] * 200 + [20_000_000]:
+        made.pauses.add(20_000_000)
+        made.held.add(held)
+
+    told = "p50 60 µs, p99 60 µs, max 20 ms without their own waits for a processor to stop on"
+    assert f"          {told}" in lines(made)
+
+
 def test_failed_captures_and_system_calls():
     made = stats(outermost=1)
     made.captures[Capture.FAILED], made.eintr_prone_stops = 1, 2

@@ -108,7 +108,8 @@ def _subprocesses(stats: Stats) -> Iterator[str]:
 def _pauses(stats: Stats) -> Iterator[str]:
     if stats.pauses.count:
         yield f"pause     {_points(stats.pauses)} ({_count(stats.pauses.count, 'stop')})"
-    if stats.pauses.max > _WAITED * stats.held.max > 0:
+    pairs = zip(_chosen(stats.pauses), _chosen(stats.held), strict=True)
+    if stats.held.count and any(pause > _WAITED * held for pause, held in pairs):
         yield f"          {_points(stats.held)} without their own waits for a processor to stop on"
     if stats.by_events:
         yield "pause     none: copied by the kernel in timer interrupts"
@@ -119,8 +120,12 @@ def _pauses(stats: Stats) -> Iterator[str]:
         yield f"EINTR     {stops} interrupted a system call that does not begin again by itself (signal(7))"
 
 
+def _chosen(pauses: Pauses) -> tuple[int, int, int]:
+    return pauses.percentile(50), pauses.percentile(99), pauses.max
+
+
 def _points(pauses: Pauses) -> str:
-    p50, p99, longest = (_time(ns) for ns in (pauses.percentile(50), pauses.percentile(99), pauses.max))
+    p50, p99, longest = map(_time, _chosen(pauses))
     return f"p50 {p50}, p99 {p99}, max {longest}"
 
 
