@@ -10,15 +10,22 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
+_TRIES = 3
+_BETWEEN_TRIES_S = 20  # an archive that is being updated is whole again after that
 KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
+
+
+class Failed(SystemExit):
+    """A command that failed.  What does not catch it ends with its text, which names the command."""
 
 
 def fail(message: str) -> None:
     """End the script with a message."""
-    sys.exit(f"{Path(sys.argv[0]).name}: {message}")
+    raise Failed(f"{Path(sys.argv[0]).name}: {message}")
 
 
 def run(*command: str | Path, cwd: Path | None = None, environment: dict[str, str] | None = None) -> str:
@@ -75,7 +82,25 @@ def unpack_sources(root: Path, release: str, *packages: str) -> None:
 
 
 def _apt_get(root: Path, kind: str, release: str, *arguments: str, architecture: str = "") -> None:
-    """Run apt-get with lists, state and cache of its own."""
+    """Run apt-get with lists, state and cache of its own; again where the archive is being updated.
+
+    Raises Failed.
+    """
+    for left in reversed(range(_TRIES)):
+        shutil.rmtree(root / "apt", ignore_errors=True)
+        try:
+            _try_apt_get(root, kind, release, *arguments, architecture=architecture)
+        except Failed as failure:
+            if not left:
+                what = f"{release} {architecture}".strip()
+                text = f"cannot download packages of Debian {what} (tried {_TRIES} times): {failure}"
+                raise Failed(text) from None
+            time.sleep(_BETWEEN_TRIES_S)
+        else:
+            return
+
+
+def _try_apt_get(root: Path, kind: str, release: str, *arguments: str, architecture: str) -> None:
     apt = root / "apt"
     for directory in ("lists/partial", "cache/archives/partial"):
         (apt / directory).mkdir(parents=True)

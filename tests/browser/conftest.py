@@ -10,7 +10,7 @@ from tests.browser.chromium import Browser, find
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     if find() is None:
-        pytest.skip("there is no Chromium (scripts/setup dev installs Debian's)")
+        pytest.skip("there is no Chromium (scripts/setup all installs Debian's)")
     made = Browser()
     yield made
     made.close()

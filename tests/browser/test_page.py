@@ -14,6 +14,8 @@ from sfsample.report.report import Report, ReportFrame, Thread
 from tests.browser.chromium import Browser, Tab
 from tests.builders.reports import from_lines, full
 
+pytestmark = pytest.mark.extended
+
 READY = "document.documentElement.dataset.ready"
 BOX = "(({ x, y, width }) => [x, y, width])(document.getElementById('canvas').getBoundingClientRect())"
 ROWS = "[...document.querySelectorAll('tbody tr')].map((r) => [...r.cells].map((c) => c.textContent.trim()))"

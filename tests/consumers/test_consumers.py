@@ -19,6 +19,8 @@ from tests.browser.chromium import Tab
 from tests.builders.reports import full
 from tests.consumers import tools
 
+pytestmark = pytest.mark.extended
+
 
 def counted(report: Report, weight: int = 0, thread: int | None = None) -> tuple[Counter[str], Counter[str]]:
     """Return (self, total) by function of all threads or of one; recursion counts once."""

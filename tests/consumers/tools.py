@@ -1,6 +1,6 @@
 """Where the real consumers of our formats are.
 
-Law: `scripts/setup dev` installs them; a test asks here and is skipped, with a word that says why, only where
+Law: `scripts/setup all` installs them; a test asks here and is skipped, with a word that says why, only where
 one could not be installed.
 """
 
@@ -24,7 +24,7 @@ def pprof() -> list[str]:
         for path in glob(pattern)
     ]
     if not found:
-        pytest.skip("there is no pprof (scripts/setup dev installs golang-go)")
+        pytest.skip("there is no pprof (scripts/setup all installs golang-go)")
     return [max(found)]
 
 
@@ -32,14 +32,14 @@ def flamegraph() -> list[str]:
     """Return the command of flamegraph.pl."""
     path = shutil.which("flamegraph.pl") or "/usr/share/perl5/Devel/NYTProf/flamegraph.pl"
     if not Path(path).exists():
-        pytest.skip("there is no flamegraph.pl (scripts/setup dev installs libdevel-nytprof-perl)")
+        pytest.skip("there is no flamegraph.pl (scripts/setup all installs libdevel-nytprof-perl)")
     return ["perl", path]
 
 
 def package(name: str) -> Path:
     """Return the directory of an npm package."""
     if not (NPM / name).exists():
-        pytest.skip(f"there is no {name} (scripts/setup dev installs it where there is a Node 24)")
+        pytest.skip(f"there is no {name} (scripts/setup all installs it where there is a Node 24)")
     return NPM / name
 
 

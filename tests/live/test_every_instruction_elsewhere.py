@@ -27,7 +27,7 @@ from sfsample.unwind.unwinder import DEFAULT_STEPPERS, START, Unwinder
 from tests.live.emulated import Emulated, State, emulated
 from tests.live.shadow import Entry, caller_by
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.extended]
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 CACHE = Path(tempfile.gettempdir()) / "sfsample-guests"

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.extended]
 
 LIVE = Path(__file__).parent
 ROOT = LIVE.parents[1]
