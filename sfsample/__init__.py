@@ -14,7 +14,10 @@ if TYPE_CHECKING:
     from typing import Any
 
     from sfsample.api import folded, named, record, render
-    from sfsample.dumping import dump
+    from sfsample.core.rule import CFA, Rule
+    from sfsample.core.stack import Found, Frame, Stack, StopReason
+    from sfsample.dumping.collect import ProcessDump, ThreadDump
+    from sfsample.dumping.run import dump
     from sfsample.errors import (
         FormatError,
         NoSuchProcess,
@@ -24,9 +27,7 @@ if TYPE_CHECKING:
         UnsupportedTarget,
     )
     from sfsample.formats import sframe
-    from sfsample.model import CFA, Found, Frame, Rule, Stack, StopReason
-    from sfsample.profile import Profile
-    from sfsample.snapshot import ProcessDump, ThreadDump
+    from sfsample.recording.profile import Profile
     from sfsample.unwind.row import UnwindRow
     from sfsample.unwind.stepper import Stepper
     from sfsample.unwind.unwinder import DEFAULT_STEPPERS
@@ -62,7 +63,10 @@ __all__ = [
 
 _HOMES = {
     "api": ("folded", "named", "record", "render"),
-    "dumping": ("dump",),
+    "core.rule": ("CFA", "Rule"),
+    "core.stack": ("Found", "Frame", "Stack", "StopReason"),
+    "dumping.collect": ("ProcessDump", "ThreadDump"),
+    "dumping.run": ("dump",),
     "errors": (
         "FormatError",
         "NoSuchProcess",
@@ -71,9 +75,7 @@ _HOMES = {
         "TargetError",
         "UnsupportedTarget",
     ),
-    "model": ("CFA", "Found", "Frame", "Rule", "Stack", "StopReason"),
-    "profile": ("Profile",),
-    "snapshot": ("ProcessDump", "ThreadDump"),
+    "recording.profile": ("Profile",),
     "unwind.row": ("UnwindRow",),
     "unwind.stepper": ("Stepper",),
     "unwind.unwinder": ("DEFAULT_STEPPERS",),
@@ -84,7 +86,7 @@ def __getattr__(name: str) -> "Any":  # noqa: ANN401 - module attributes have an
     from importlib import import_module
 
     if name == "sframe":
-        return import_module("sfsample.formats.sframe")
+        return import_module("sfsample.formats.sframe.section")
     for home, names in _HOMES.items():
         if name in names:
             return getattr(import_module(f"sfsample.{home}"), name)

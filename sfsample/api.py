@@ -7,20 +7,22 @@ leaves the target running whatever is raised.
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
-from sfsample.output.formats import FORMATS
-from sfsample.profile import Profile
-from sfsample.replay.store import BadStacks
-from sfsample.report.naming import name_profile
+from sfsample.process.descendants import Family
+from sfsample.process.image_cache import Shared
+from sfsample.process.process import LiveProcess
+from sfsample.process.stop_window import DEFAULT_STACK_BYTES, check_size
+from sfsample.process.tracer_thread import OwnThread
+from sfsample.recording.clock import Clock
+from sfsample.recording.options import MAX_PAUSE_S, Mode, Options, check
+from sfsample.recording.profile import Profile
+from sfsample.recording.ptrace_sampler import Sampler
+from sfsample.recording.stats import Timers
+from sfsample.report.from_profile import name_profile
 from sfsample.report.report import Report
-from sfsample.sampler import MAX_PAUSE_S, Clock, Mode, Options, Sampler, check
-from sfsample.stats import Timers
-from sfsample.symbolize.naming import DEFAULT_NAMING, Naming
+from sfsample.report.writers.formats import FORMATS
+from sfsample.saved_stacks.store import BadStacks
+from sfsample.symbolize.options import DEFAULT_NAMING, Naming
 from sfsample.symbolize.symbolizer import Symbolizer
-from sfsample.target.capture import DEFAULT_STACK_BYTES, check_size
-from sfsample.target.family import Family
-from sfsample.target.live import LiveProcess
-from sfsample.target.own_thread import OwnThread
-from sfsample.target.shared import Shared
 from sfsample.unwind.stepper import Stepper
 from sfsample.unwind.unwinder import DEFAULT_STEPPERS, MAX_FRAMES
 
@@ -86,13 +88,13 @@ def record(
             for pid in wanted:
                 targets.append(open_process(pid))  # noqa: PERF401 - those opened must be closed
             if perf_events:
-                from sfsample.event_sampler import EventSampler
+                from sfsample.recording.perf_sampler import EventSampler
 
                 sampler = EventSampler(targets, options, stack_bytes, profile)
                 sampler.profile.stats.timers = Timers()
                 return sampler.run(should)
             if perf_events is None and mode == "cpu" and stop and clock is None and not subprocesses:
-                from sfsample.relay import Relay
+                from sfsample.recording.choose_sampler import Relay
 
                 return Relay(targets, options, stack_bytes, profile, tell=tell).run(should)
             family = Family(wanted, partial(open_process, attach=False)) if subprocesses else None

@@ -9,9 +9,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from sfsample.look import Look
-from sfsample.memory import BytesMemory
-from sfsample.model import Found, Frame, Stack, StopReason, ThreadSnapshot
+from sfsample.core.memory import BytesMemory
+from sfsample.core.snapshot import ThreadSnapshot
+from sfsample.core.stack import Found, Frame, Stack, StopReason
+from sfsample.process.capture import Look
 from tests.accuracy import peers, report
 from tests.accuracy.compare import Comparison, Verdict, compare, only_frames
 from tests.accuracy.peers import TheirStack

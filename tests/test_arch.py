@@ -2,8 +2,8 @@
 
 import pytest
 
-from sfsample.arch import AARCH64, AARCH64_BE, AMD64, ARCHES, S390X, arch_of
-from sfsample.formats.sframe_rows import ABIS
+from sfsample.core.arch import AARCH64, AARCH64_BE, AMD64, ARCHES, S390X, arch_of
+from sfsample.formats.sframe.rows import ABIS
 
 
 @pytest.mark.parametrize(

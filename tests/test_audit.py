@@ -1,9 +1,9 @@
 """Coverage and agreement of unwind tables, on files made for it."""
 
-from sfsample.audit.coverage import cover, intersect, merge
-from sfsample.audit.verify import verify
-from sfsample.formats.elf import ElfImage
-from sfsample.model import Rule
+from sfsample.core.rule import Rule
+from sfsample.formats.elf.image import ElfImage
+from sfsample.inspect.coverage import cover, intersect, merge
+from sfsample.inspect.verify import verify
 from sfsample.modules.module import Module
 from tests.builders.eh_frame_builder import AMD64_START, EhFrameBuilder
 from tests.builders.elf_builder import PT_GNU_EH_FRAME, PT_GNU_SFRAME, Load, R, elf

@@ -2,10 +2,11 @@
 
 import pytest
 
-from sfsample.arch import AARCH64
-from sfsample.model import CFA, Found, Rule, StopReason
-from sfsample.unwind.bottom import is_bottom
-from sfsample.unwind.frame_pointer import FramePointerStepper
+from sfsample.core.arch import AARCH64
+from sfsample.core.rule import CFA, Rule
+from sfsample.core.stack import Found, StopReason
+from sfsample.unwind.stack_end import is_bottom
+from sfsample.unwind.steppers.frame_pointer import FramePointerStepper
 from tests.builders.walks import CODE, JIT, LEAF, OUTERMOST, SP, STACK, Says, index_of, pcs, walk, words
 
 NOT_ONE = (0, 1, 4095, STACK, CODE + 0x11, 1 << 60)  # CODE + 0x11 follows no call

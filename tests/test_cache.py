@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from sfsample.symbolize.cache import Cache
+from sfsample.symbolize.disk_cache import Cache
 
 
 @pytest.fixture

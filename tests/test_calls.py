@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from sfsample.formats.calls import call_target, calls_of, ends_in_call, longest_call, stub_slot
-from sfsample.formats.elf import ElfImage
+from sfsample.formats.elf.image import ElfImage
+from sfsample.formats.machine_code.calls import call_target, calls_of, ends_in_call, longest_call, stub_slot
 from sfsample.modules.module import Module
 
 AMD64, AARCH64, S390X = 62, 183, 22

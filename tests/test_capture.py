@@ -8,16 +8,16 @@ from types import SimpleNamespace
 
 import pytest
 
-from sfsample import gate
-from sfsample.arch import AMD64
-from sfsample.gate import breathe
-from sfsample.model import LastRun, Scheduled
-from sfsample.scheduled import Woken, had_processor
-from sfsample.target.capture import Capturer, Only
-from sfsample.target.last_run import Balances, balance_of, changed_places
-from sfsample.target.procfs import Asleep
-from sfsample.target.stack_copy import StackCopy
-from sfsample.target.tracer import Missed
+from sfsample.core import checkpoint as gate
+from sfsample.core.arch import AMD64
+from sfsample.core.checkpoint import breathe
+from sfsample.core.snapshot import LastRun, Scheduled
+from sfsample.process.last_run import Balances, balance_of, changed_places
+from sfsample.process.procfs import Asleep
+from sfsample.process.scheduler import Woken, had_processor
+from sfsample.process.stack_copy import StackCopy
+from sfsample.process.stop_request import Missed
+from sfsample.process.stop_window import Capturer, Only
 
 PID = 100
 CODE, STACK = 0x40_1000, 0x7000_0000

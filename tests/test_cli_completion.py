@@ -11,7 +11,7 @@ from sfsample.cli import main
 from sfsample.cli.completion import _bash, _fish, _zsh
 from sfsample.cli.flags import COMMANDS
 from sfsample.cli.man import page
-from sfsample.cli.options import described
+from sfsample.cli.parse import described
 from tests.live.terminal import Terminal
 
 

@@ -5,11 +5,11 @@ import json
 import pytest
 
 from sfsample.cli import main
-from sfsample.cli.options import parse
+from sfsample.cli.parse import parse
 from sfsample.cli.values import FORMATS, format_of
 from sfsample.errors import UsageError
-from sfsample.input.read import read_report
-from sfsample.output import formats
+from sfsample.report.readers.read import read_report
+from sfsample.report.writers import formats
 from tests.builders.reports import full
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sfsample.cli.options import parse
+from sfsample.cli.parse import parse
 from sfsample.cli.values import STEPPERS
 from sfsample.errors import UsageError
 from sfsample.unwind.unwinder import CHOICES

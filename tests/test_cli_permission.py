@@ -7,9 +7,9 @@ import os
 
 import pytest
 
-from sfsample.target.gates import CAP_SYS_PTRACE, Remedy, Them, Us, closed, gates
-from sfsample.target.permission import them, us
-from sfsample.target.procfs import ProcFs
+from sfsample.process.permission.evidence import them, us
+from sfsample.process.permission.gates import CAP_SYS_PTRACE, Remedy, Them, Us, closed, gates
+from sfsample.process.procfs import ProcFs
 
 PTRACE = 1 << CAP_SYS_PTRACE
 NS = "user:[4026531837]"

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from sfsample.cli.progress import Progress, recording
-from sfsample.stats import Stats
+from sfsample.recording.stats import Stats
 from tests.live.targets import HANG_S
 
 

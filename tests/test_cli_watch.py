@@ -12,7 +12,7 @@ import pytest
 
 from sfsample.cli import watch
 from sfsample.cli.watch import slots
-from sfsample.target.process import find_by_unit
+from sfsample.process.find import find_by_unit
 
 
 class Time:

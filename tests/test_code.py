@@ -12,17 +12,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sfsample.arch import AARCH64, AMD64
-from sfsample.formats.amd64 import instruction
-from sfsample.formats.beginnings import beginnings
-from sfsample.formats.elf import ElfImage
-from sfsample.model import CFA, Found, Frame, Rule, StopReason
+from sfsample.core.arch import AARCH64, AMD64
+from sfsample.core.rule import CFA, Rule
+from sfsample.core.stack import Found, Frame, StopReason
+from sfsample.formats.elf.image import ElfImage
+from sfsample.formats.machine_code.decode_x86 import instruction
+from sfsample.formats.machine_code.function_starts import beginnings
 from sfsample.modules.module import Module
-from sfsample.modules.tables import Tables
-from sfsample.unwind.code import CodeStepper
-from sfsample.unwind.eh_frame import EhFrameStepper
-from sfsample.unwind.frame_pointer import FramePointerStepper
+from sfsample.modules.unwind_tables import Tables
 from sfsample.unwind.row import UnwindRow, apply_row
+from sfsample.unwind.steppers.cfi import EhFrameStepper
+from sfsample.unwind.steppers.code_analysis.stepper import CodeStepper
+from sfsample.unwind.steppers.frame_pointer import FramePointerStepper
 from tests.builders.elf_builder import Load, elf
 from tests.builders.walks import CODE, FP, JIT, OUTERMOST, RBX, SP, STACK, Says, index_of, walk, words
 
@@ -266,7 +267,10 @@ def test_generated_code_is_not_followed_for_long():
 def test_what_one_process_has_learned_of_a_file_another_knows(monkeypatch):
     """PostgreSQL has a process for each client: a fifth of a second for each, in which nobody had a turn."""
     looked: list[str] = []
-    monkeypatch.setattr("sfsample.unwind.following.beginnings", lambda image: looked.append(image.name) or [])
+    monkeypatch.setattr(
+        "sfsample.unwind.steppers.code_analysis.rows.beginnings",
+        lambda image: looked.append(image.name) or [],
+    )
     image = ElfImage(elf([Load(0x1000, b"\xeb\xfe")]), "invented")
     tables, common = Tables(image), CodeStepper()
     for base in (0x10000, 0x20000):

@@ -16,18 +16,19 @@ from types import SimpleNamespace
 import pytest
 
 import sfsample
-from sfsample.arch import AARCH64_BE, S390X
 from sfsample.cli import main
-from sfsample.dumping import dump_core
+from sfsample.core.arch import AARCH64_BE, S390X
+from sfsample.core.snapshot import Capture
+from sfsample.core.stack import Found, StopReason
+from sfsample.dumping.run import dump_core
 from sfsample.errors import FormatError
-from sfsample.formats.elf import ElfImage
-from sfsample.model import Capture, Found, StopReason
-from sfsample.replay.saved import from_json
-from sfsample.target import core_calls
-from sfsample.target.calls import Call
-from sfsample.target.core import CoreTarget
-from sfsample.target.core_calls import core_call, own_tid
-from sfsample.target.thread_facts import Syscall
+from sfsample.formats.elf.image import ElfImage
+from sfsample.process.core_process import CoreTarget
+from sfsample.process.facts import core_syscalls as core_calls
+from sfsample.process.facts.core_syscalls import core_call, own_tid
+from sfsample.process.facts.syscall_arguments import Call
+from sfsample.process.facts.thread_facts import Syscall
+from sfsample.saved_stacks.format import from_json
 from tests.builders import elf_builder
 from tests.builders.core_builder import Load, auxv, core, files, note, prpsinfo, prstatus
 

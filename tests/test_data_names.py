@@ -4,9 +4,9 @@ import subprocess
 
 import pytest
 
-from sfsample.formats.elf import ElfImage
+from sfsample.formats.elf.image import ElfImage
 from sfsample.modules.module import Module
-from sfsample.symbolize.data_names import variable_at
+from sfsample.symbolize.variables import variable_at
 from tests.live.targets import fixture
 
 BIAS = 0x7F0000000000

@@ -5,13 +5,14 @@ from struct import pack
 
 import pytest
 
-from sfsample.arch import AMD64
+from sfsample.core.arch import AMD64
+from sfsample.core.rule import Rule
+from sfsample.core.stack import Found, Frame
 from sfsample.errors import FormatError
-from sfsample.formats.eh_frame import EhFrame
-from sfsample.formats.elf import ElfImage
-from sfsample.model import Found, Frame, Rule
+from sfsample.formats.dwarf.eh_frame import EhFrame
+from sfsample.formats.elf.image import ElfImage
 from sfsample.modules.module import Module
-from sfsample.unwind.eh_frame import DebugFrameStepper
+from sfsample.unwind.steppers.cfi import DebugFrameStepper
 from tests.builders.debug_frame_builder import SIZE, START, section
 from tests.builders.eh_frame_builder import advance_loc, def_cfa_offset
 from tests.builders.elf_builder import Bytes, Load, elf

@@ -6,15 +6,15 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from sfsample.cli.naming import naming
-from sfsample.cli.options import parse
-from sfsample.debug_files import DebugFiles
+from sfsample.cli.parse import parse
+from sfsample.cli.symbol_flags import naming
 from sfsample.errors import SfsampleError, UsageError
-from sfsample.formats.elf import ElfImage
+from sfsample.formats.elf.image import ElfImage
+from sfsample.modules.debug_files import DebugFiles
 from sfsample.modules.module import Module
 from sfsample.symbolize import debuginfod
-from sfsample.symbolize.cache import Cache
 from sfsample.symbolize.debuginfod import Debuginfod
+from sfsample.symbolize.disk_cache import Cache
 from sfsample.symbolize.module_symbols import ModuleSymbols
 from tests.builders import elf_builder as e
 from tests.builders import symtab_builder as b

@@ -2,7 +2,7 @@
 
 import json
 
-from sfsample.output.document import json_text
+from sfsample.report.json_text import json_text
 
 
 def test_plain():

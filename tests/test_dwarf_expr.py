@@ -2,8 +2,8 @@
 
 import pytest
 
-from sfsample.formats.dwarf_expr import evaluate
-from sfsample.memory import BytesMemory
+from sfsample.core.memory import BytesMemory
+from sfsample.formats.dwarf.expression import evaluate
 from tests.builders.eh_frame_builder import sleb, uleb
 
 BASE = 0x7000

@@ -3,7 +3,7 @@
 import pytest
 
 from sfsample.errors import FormatError
-from sfsample.formats.eh_frame import CfaRule, CfiRow, CfiRule, EhFrame, eh_frame_address
+from sfsample.formats.dwarf.eh_frame import CfaRule, CfiRow, CfiRule, EhFrame, eh_frame_address
 from tests.builders.eh_frame_builder import (
     ABSPTR,
     ALIGNED,

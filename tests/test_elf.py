@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sfsample.errors import FormatError
-from sfsample.formats.elf import ElfImage, Section, Segment, build_id_of
+from sfsample.formats.elf.image import ElfImage, Section, Segment, build_id_of
 from tests.builders.elf_builder import (
     EHDR,
     PHDR,

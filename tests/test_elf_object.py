@@ -8,8 +8,8 @@ from struct import pack
 import pytest
 
 from sfsample.errors import FormatError
-from sfsample.formats.elf import ElfImage
-from sfsample.formats.elf_object import lay_out
+from sfsample.formats.elf.image import ElfImage
+from sfsample.formats.elf.object_file import lay_out
 from tests.builders.elf_builder import Bytes, elf
 
 REL, RELA, SYMTAB = 1, 4, 2

@@ -1,11 +1,12 @@
 """Folded stacks: one line each, root first, sorted; a loss stays visible right after the process."""
 
-from sfsample.model import Stack, StopReason
-from sfsample.output.folded import folded_lines
-from sfsample.profile import Location, Profile, ThreadKey
-from sfsample.report.naming import name_profile
+from sfsample.core.stack import Stack, StopReason
+from sfsample.modules.location import Location
+from sfsample.recording.profile import Profile, ThreadKey
+from sfsample.report.from_profile import name_profile
+from sfsample.report.writers.folded import folded_lines
+from sfsample.symbolize.missing import Unnamed
 from sfsample.symbolize.named_frame import NamedFrame
-from sfsample.symbolize.unnamed import Unnamed
 
 A, B, C = (Location(None, n, n) for n in (0xA, 0xB, 0xC))
 

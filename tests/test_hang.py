@@ -4,15 +4,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sfsample.hang.graph import Node, cycles, holders, of_processes, stuck
-from sfsample.hang.groups import common_name, group, in_order
-from sfsample.hang.named import bare, fold, short
-from sfsample.hang.verdict import judge
-from sfsample.hang.wait import Wait
-from sfsample.hang.words import seconds
-from sfsample.output.dump_text import wrap
-from sfsample.target.calls import Call
-from sfsample.target.thread_facts import LastRan, Syscall
+from sfsample.dumping.diagnose.groups import common_name, group, in_order
+from sfsample.dumping.diagnose.named_thread import bare, fold, short
+from sfsample.dumping.diagnose.verdict import judge
+from sfsample.dumping.diagnose.wait import Wait
+from sfsample.dumping.diagnose.wait_graph import Node, cycles, holders, of_processes, stuck
+from sfsample.dumping.diagnose.wording import seconds
+from sfsample.dumping.text import wrap
+from sfsample.process.facts.syscall_arguments import Call
+from sfsample.process.facts.thread_facts import LastRan, Syscall
 from tests.builders.hang_builder import WAIT, futex, process, seen, thread, words
 
 

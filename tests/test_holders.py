@@ -5,9 +5,9 @@ import time
 
 import pytest
 
-from sfsample.holders import Holders
-from sfsample.target.perf_records import Born, Named
-from sfsample.target.procfs import Stat
+from sfsample.process.perf_records import Born, Named
+from sfsample.process.procfs import Stat
+from sfsample.recording.tid_history import Holders
 
 LEADER, TID = 7, 8
 TICK_NS = 10**9 // os.sysconf("SC_CLK_TCK")

@@ -3,10 +3,10 @@
 from functools import cache
 
 from sfsample.errors import FormatError
-from sfsample.formats.elf import ElfImage
-from sfsample.modules.generated import GeneratedCode
-from sfsample.modules.index import ModuleIndex
-from sfsample.modules.maps import Mapping
+from sfsample.formats.elf.image import ElfImage
+from sfsample.modules.generated_code import GeneratedCode
+from sfsample.modules.mapping import Mapping
+from sfsample.modules.module_map import ModuleIndex
 from tests.builders.elf_builder import Load, elf
 
 A, B, C = 0x40_0000, 0x50_0000, 0x60_0000
@@ -383,7 +383,7 @@ def test_where_no_memory_can_be_read_there_is_no_code():
 
 
 def test_of_many_modules_that_have_gone_the_last_are_kept_open(monkeypatch):
-    monkeypatch.setattr("sfsample.modules.index._MOST_GONE", 2)
+    monkeypatch.setattr("sfsample.modules.module_map._MOST_GONE", 2)
     process, found = Process(), []
     index = ModuleIndex(process._read, cache(process._open))  # a file that is still there is the same
     for number in range(5):

@@ -2,14 +2,16 @@
 
 import pytest
 
-from sfsample.arch import AARCH64, S390X
-from sfsample.memory import BytesMemory
-from sfsample.model import CFA, Found, Frame, Rule, StopReason, ThreadSnapshot
-from sfsample.unwind.frame_pointer import FramePointerStepper
-from sfsample.unwind.leaf import LeafStepper
+from sfsample.core.arch import AARCH64, S390X
+from sfsample.core.memory import BytesMemory
+from sfsample.core.rule import CFA, Rule
+from sfsample.core.snapshot import ThreadSnapshot
+from sfsample.core.stack import Found, Frame, StopReason
 from sfsample.unwind.row import UnwindRow, apply_row
-from sfsample.unwind.scan import ScanStepper
-from sfsample.unwind.start import StartStepper
+from sfsample.unwind.steppers.entry_code import StartStepper
+from sfsample.unwind.steppers.frame_pointer import FramePointerStepper
+from sfsample.unwind.steppers.leaf import LeafStepper
+from sfsample.unwind.steppers.scan import ScanStepper
 from sfsample.unwind.unwinder import Unwinder
 from tests.builders.walks import (
     CODE,

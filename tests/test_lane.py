@@ -4,10 +4,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from sfsample.arch import AARCH64, AMD64
-from sfsample.memory import BytesMemory, PiecewiseMemory, words_at
-from sfsample.model import CFA, Found, Rule, StopReason
-from sfsample.unwind.plan import plan_of
+from sfsample.core.arch import AARCH64, AMD64
+from sfsample.core.memory import BytesMemory, PiecewiseMemory, words_at
+from sfsample.core.rule import CFA, Rule
+from sfsample.core.stack import Found, StopReason
+from sfsample.unwind.plain_row import plan_of
 from sfsample.unwind.row import Caller, UnwindRow, apply_row
 from sfsample.unwind.unwinder import Unwinder
 from tests.builders.walks import (

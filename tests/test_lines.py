@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from sfsample.cli.naming import naming
-from sfsample.cli.options import parse
+from sfsample.cli.parse import parse
+from sfsample.cli.symbol_flags import naming
 from sfsample.errors import UsageError
-from sfsample.formats.elf import ElfImage
+from sfsample.formats.elf.image import ElfImage
+from sfsample.modules.location import Location
 from sfsample.modules.module import Module
-from sfsample.profile import Location
-from sfsample.symbolize.cache import Cache
-from sfsample.symbolize.lines import Lines, available, has_dwarf
-from sfsample.symbolize.naming import Naming
+from sfsample.symbolize.disk_cache import Cache
+from sfsample.symbolize.dwarf_lines import Lines, available, has_dwarf
+from sfsample.symbolize.options import Naming
 from sfsample.symbolize.symbolizer import Symbolizer
 
 SOURCES = Path(__file__).parent / "fixtures" / "src"
@@ -184,7 +184,7 @@ def test_damaged_dwarf_is_a_problem_or_no_line(tmp_path):
 
 
 def test_without_the_extra_the_user_is_told(monkeypatch):
-    monkeypatch.setattr("sfsample.cli.naming.available", lambda: False)
+    monkeypatch.setattr("sfsample.cli.symbol_flags.available", lambda: False)
     with pytest.raises(UsageError) as refused:
         naming(parse(["-p", "1", "--lines"]))
     assert refused.value.help == ("install it: pip install 'sfsample[lines]'",)

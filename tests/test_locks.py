@@ -7,8 +7,8 @@ import struct
 
 import pytest
 
-from sfsample.hang.glibc import Lock, Others, lock_of
-from sfsample.memory import BytesMemory, Memory, PiecewiseMemory
+from sfsample.core.memory import BytesMemory, Memory, PiecewiseMemory
+from sfsample.dumping.diagnose.glibc_locks import Lock, Others, lock_of
 from tests.builders.hang_builder import LOCK_PI, WAIT, WAIT_BITSET, futex, thread, words
 
 AT = 0x5000

@@ -2,7 +2,7 @@
 
 import pytest
 
-from sfsample.modules.maps import Mapping, MapsAgain, maps_line, parse_maps
+from sfsample.modules.mapping import Mapping, MapsAgain, maps_line, parse_maps
 
 LIBC = "7f3a10a26000-7f3a10b7b000 r-xp 00026000 08:01 1234 /usr/lib/x86_64-linux-gnu/libc.so.6"
 

@@ -4,8 +4,8 @@ import ctypes
 import os
 from types import SimpleNamespace
 
-from sfsample.target.marks import ModuleMarks
-from sfsample.target.vm import Pieces
+from sfsample.process.module_identity import ModuleMarks
+from sfsample.process.vm import Pieces
 
 PAGE = 4096
 

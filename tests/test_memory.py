@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sfsample.memory import BytesMemory, PiecewiseMemory
+from sfsample.core.memory import BytesMemory, PiecewiseMemory
 
 BASE = 0x7FFF_0000
 

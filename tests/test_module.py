@@ -1,7 +1,7 @@
 """A module: addresses, tables that are read on first use, and a word for each that is lost."""
 
 from sfsample.errors import FormatError
-from sfsample.formats.elf import ElfImage
+from sfsample.formats.elf.image import ElfImage
 from sfsample.modules.module import Module
 from tests.builders.eh_frame_builder import AMD64_START, EhFrameBuilder
 from tests.builders.elf_builder import PT_GNU_EH_FRAME, PT_GNU_SFRAME, PT_NOTE, Bytes, Load, R, elf, note

@@ -9,16 +9,17 @@ from struct import pack
 
 import pytest
 
-from sfsample import debug_files
-from sfsample.debug_files import DebugFiles
-from sfsample.files import Root
-from sfsample.formats.dynamic import as_linked
-from sfsample.formats.elf import SHT_DYNSYM, SHT_SYMTAB, ElfImage
+from sfsample.core.filesystem import Root
+from sfsample.formats.elf.dynamic import as_linked
+from sfsample.formats.elf.image import SHT_DYNSYM, SHT_SYMTAB, ElfImage
+from sfsample.modules import debug_files
+from sfsample.modules.debug_files import DebugFiles
 from sfsample.modules.module import Module
-from sfsample.symbolize import debugdata, module_symbols
-from sfsample.symbolize.cache import Cache
+from sfsample.symbolize import mini_debug_info as debugdata
+from sfsample.symbolize import module_symbols
+from sfsample.symbolize.disk_cache import Cache
 from sfsample.symbolize.module_symbols import ModuleSymbols
-from sfsample.symbolize.symtab import SymbolTable
+from sfsample.symbolize.symbol_table import SymbolTable
 from tests.builders import elf_builder as e
 
 WHOLE = Path(__file__).parent / "fixtures" / "v3" / "target"
@@ -247,7 +248,7 @@ def test_indexes_are_kept_and_used_again(functions, tmp_path, monkeypatch):
 
     assert named() == functions
     assert {name.partition(".")[0] for name in os.listdir(tmp_path / "cache")} == {image.build_id}
-    monkeypatch.setattr("sfsample.symbolize.symtab.build_index", lambda *_: pytest.fail("built again"))
+    monkeypatch.setattr("sfsample.symbolize.symbol_table.build_index", lambda *_: pytest.fail("built again"))
     assert named() == functions
 
 

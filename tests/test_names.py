@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sfsample.symbolize.names import clean_name, frame_name
+from sfsample.symbolize.frame_text import clean_name, frame_name
 
 CONTROL = {"Cc", "Cs", "Zl", "Zp"}
 BIDIRECTIONAL = {"LRE", "LRO", "RLE", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"}

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from sfsample.cli import main
-from sfsample.formats.elf import ElfImage
-from sfsample.symbolize.naming import Naming
+from sfsample.formats.elf.image import ElfImage
 from sfsample.symbolize.offline import Offline
-from sfsample.symbolize.symtab import SymbolTable
+from sfsample.symbolize.options import Naming
+from sfsample.symbolize.symbol_table import SymbolTable
 
 WHOLE = Path(__file__).parent / "fixtures" / "v3" / "target"
 GONE = "/opt/gone/program"

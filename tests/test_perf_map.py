@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sfsample.files import Home, Root
-from sfsample.profile import Location
+from sfsample.core.filesystem import Home, Root
+from sfsample.modules.location import Location
 from sfsample.symbolize import perf_map
 from sfsample.symbolize.named_frame import NamedFrame
 from sfsample.symbolize.perf_map import Generated, PerfMap, PerfMaps

@@ -4,9 +4,9 @@ from struct import pack
 
 import pytest
 
-from sfsample.arch import AARCH64, AMD64, S390X
-from sfsample.target.perf_events import PerfEvents
-from sfsample.target.perf_records import Born, Lost, Mapped, Named, Parser, Sample
+from sfsample.core.arch import AARCH64, AMD64, S390X
+from sfsample.process.perf_events import PerfEvents
+from sfsample.process.perf_records import Born, Lost, Mapped, Named, Parser, Sample
 
 _ID = pack("=IIQ", 7, 8, 1_000)  # pid, tid, time
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from sfsample.formats.elf import ElfImage
-from sfsample.symbolize.plt import PltStubs, is_stub
-from sfsample.symbolize.symtab import SymbolTable
+from sfsample.formats.elf.image import ElfImage
+from sfsample.symbolize.plt_names import PltStubs, is_stub
+from sfsample.symbolize.symbol_table import SymbolTable
 
 FIXTURES = Path(__file__).parent / "fixtures"
 LIBRARIES = ("libc.so.6", "libstdc++.so.6", "libm.so.6")

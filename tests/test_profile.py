@@ -6,12 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sfsample.files import Home
-from sfsample.formats.elf import ElfImage
-from sfsample.model import Capture, Found, Frame, Stack, StopReason
+from sfsample.core.filesystem import Home
+from sfsample.core.snapshot import Capture
+from sfsample.core.stack import Found, Frame, Stack, StopReason
+from sfsample.formats.elf.image import ElfImage
+from sfsample.modules.location import Location, locate, pid_of
 from sfsample.modules.module import Module
-from sfsample.profile import Location, Profile, StackKey, ThreadKey, Timeline, locate, pid_of
-from sfsample.stats import Pauses, Stats, Timers
+from sfsample.recording.profile import Profile, StackKey, ThreadKey, Timeline
+from sfsample.recording.stats import Pauses, Stats, Timers
 from tests.builders.elf_builder import Load, elf
 
 BIAS = 0x5555_0000_0000
@@ -226,7 +228,7 @@ def test_problems_of_any_number_take_no_more_room_than_a_thousand():
 
 
 def test_threads_beyond_the_limit_are_counted_together(monkeypatch):
-    monkeypatch.setattr("sfsample.profile.THREAD_LIMIT", 2)
+    monkeypatch.setattr("sfsample.recording.profile.THREAD_LIMIT", 2)
     profile = Profile(99.0)
 
     assert [profile.name_thread(ThreadKey(1, t), f"t{t}").tid for t in (1, 2, 3, 1, 4)] == [1, 2, 0, 1, 0]
@@ -268,7 +270,7 @@ def test_a_process_is_forgotten_only_if_it_is_in_no_sample():
 
 
 def test_processes_beyond_the_limit_are_counted_together(monkeypatch):
-    monkeypatch.setattr("sfsample.profile.PROCESS_LIMIT", 2)
+    monkeypatch.setattr("sfsample.recording.profile.PROCESS_LIMIT", 2)
     profile = Profile(99.0)
     numbers = [profile.enroll(pid, 10, HOME, "new") for pid in (1, 2, 3, 4, 1)]
     assert numbers == [1, 2, 0, 0, 1]
@@ -282,7 +284,7 @@ def test_processes_beyond_the_limit_are_counted_together(monkeypatch):
 
 
 def test_stacks_beyond_the_limit_are_kept_without_frames(monkeypatch):
-    monkeypatch.setattr("sfsample.profile.STACK_LIMIT", 2)
+    monkeypatch.setattr("sfsample.recording.profile.STACK_LIMIT", 2)
     profile, thread = Profile(99.0), ThreadKey(1, 1)
     profile.name_thread(thread, "t")
     for pc in (0x10, 0x20, 0x30, 0x10, 0x40):

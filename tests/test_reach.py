@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from sfsample.arch import AMD64
-from sfsample.formats.elf import ElfImage
-from sfsample.model import Found, Frame
+from sfsample.core.arch import AMD64
+from sfsample.core.stack import Found, Frame
+from sfsample.formats.elf.image import ElfImage
 from sfsample.modules.module import Module
 from sfsample.unwind.stepper import reach_of
 from sfsample.unwind.unwinder import DEFAULT_STEPPERS, Unwinder

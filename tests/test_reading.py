@@ -5,9 +5,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from sfsample.arch import AARCH64, AMD64, S390X
-from sfsample.target.procfs import Asleep
-from sfsample.target.reading import read_asleep
+from sfsample.core.arch import AARCH64, AMD64, S390X
+from sfsample.process.procfs import Asleep
+from sfsample.process.sleeping_thread import read_asleep
 
 RAN = b"5000 70 3\n"
 BORN = (b"0 123 0\n", b":\t0\nnonvoluntary_ctxt_switches:\t0\n")  # as schedstat has it, and status

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from sfsample.model import CFA, Rule, StopReason
+from sfsample.core.rule import CFA, Rule
+from sfsample.core.stack import StopReason
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -67,7 +68,7 @@ def test_every_stop_reason_is_explained():
 
 
 def test_no_command_line_in_the_readme_is_refused():
-    from sfsample.cli.options import parse
+    from sfsample.cli.parse import parse
 
     lines = re.findall(r"^    (sfsample .*?)(?: +#.*)?$", README, flags=re.MULTILINE)
     assert len(lines) >= 6

@@ -8,8 +8,8 @@ from struct import pack
 
 import pytest
 
-from sfsample.arch import AARCH64, AARCH64_BE, AMD64, ARCHES, S390X
-from sfsample.target.registers import NT_PRFPREG, NT_PRSTATUS, decode, layout_of, pac_free
+from sfsample.core.arch import AARCH64, AARCH64_BE, AMD64, ARCHES, S390X
+from sfsample.process.registers import NT_PRFPREG, NT_PRSTATUS, decode, layout_of, pac_free
 
 # struct user_regs_struct
 AMD64_FIELDS = (

@@ -8,15 +8,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sfsample.arch import AARCH64, AMD64
+from sfsample.core.arch import AARCH64, AMD64
+from sfsample.core.memory import BytesMemory, PiecewiseMemory
+from sfsample.core.stack import StopReason
 from sfsample.errors import FormatError, SfsampleError
-from sfsample.memory import BytesMemory, PiecewiseMemory
-from sfsample.model import StopReason
-from sfsample.modules.maps import parse_maps
-from sfsample.replay.offline import replay
-from sfsample.replay.saved import VDSO, from_json, save, to_json
-from sfsample.replay.store import MOST_FILES, BadStacks
-from sfsample.unwind.code import CodeStepper
+from sfsample.modules.mapping import parse_maps
+from sfsample.saved_stacks.format import VDSO, from_json, save, to_json
+from sfsample.saved_stacks.replay import replay
+from sfsample.saved_stacks.store import MOST_FILES, BadStacks
+from sfsample.unwind.steppers.code_analysis.stepper import CodeStepper
 from sfsample.unwind.unwinder import Unwinder
 from tests.builders.elf_builder import PT_NOTE, Load, elf, note
 from tests.builders.walks import (

@@ -9,13 +9,13 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from sfsample.errors import BadInput, SfsampleError
-from sfsample.input.read import parse, read_report
-from sfsample.output.about import losses
-from sfsample.output.folded import folded_lines
-from sfsample.output.formats import FORMATS
+from sfsample.report.about import losses
 from sfsample.report.builder import ReportBuilder
 from sfsample.report.merge import choose, focus, merge, merge_by
+from sfsample.report.readers.read import parse, read_report
 from sfsample.report.report import CPU, SAMPLES, WALL, Report, ReportFrame, Thread
+from sfsample.report.writers.folded import folded_lines
+from sfsample.report.writers.formats import FORMATS
 from tests.builders.reports import APP, from_lines, full
 
 

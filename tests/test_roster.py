@@ -2,7 +2,7 @@
 
 from random import Random
 
-from sfsample.roster import Roster, Thread
+from sfsample.recording.thread_table import Roster, Thread
 
 
 def roster(count: int, random=lambda: 0.999) -> Roster:

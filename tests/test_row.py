@@ -2,9 +2,10 @@
 
 import pytest
 
-from sfsample.arch import AMD64, S390X
-from sfsample.memory import BytesMemory
-from sfsample.model import CFA, Rule, StopReason
+from sfsample.core.arch import AMD64, S390X
+from sfsample.core.memory import BytesMemory
+from sfsample.core.rule import CFA, Rule
+from sfsample.core.stack import StopReason
 from sfsample.unwind.row import Caller, UnwindRow, apply_row
 
 RBX, FP, SP, PC = 3, 6, 7, 16

@@ -8,22 +8,25 @@ from types import SimpleNamespace
 
 import pytest
 
-from sfsample import watched
-from sfsample.arch import AMD64
+from sfsample.core.arch import AMD64
+from sfsample.core.filesystem import Home
+from sfsample.core.memory import BytesMemory
+from sfsample.core.rule import CFA, Rule
+from sfsample.core.snapshot import Capture, Scheduled, ThreadSnapshot
+from sfsample.core.stack import Found, StopReason
 from sfsample.errors import NoSuchProcess, NotPermitted, TargetError
-from sfsample.files import Home
-from sfsample.formats.elf import ElfImage
-from sfsample.look import Looker
-from sfsample.memory import BytesMemory
-from sfsample.model import CFA, Capture, Found, Rule, Scheduled, StopReason, ThreadSnapshot
-from sfsample.modules.index import ModuleIndex
-from sfsample.modules.maps import Mapping
-from sfsample.profile import Profile, ThreadKey
-from sfsample.sampler import Options, Sampler
-from sfsample.target.capture import ANY
-from sfsample.target.procfs import Asleep, Stat
-from sfsample.target.reading import Reading
-from sfsample.target.tracer import Missed
+from sfsample.formats.elf.image import ElfImage
+from sfsample.modules.mapping import Mapping
+from sfsample.modules.module_map import ModuleIndex
+from sfsample.process.capture import Looker
+from sfsample.process.procfs import Asleep, Stat
+from sfsample.process.sleeping_thread import Reading
+from sfsample.process.stop_request import Missed
+from sfsample.process.stop_window import ANY
+from sfsample.recording import process_sampler as watched
+from sfsample.recording.options import Options
+from sfsample.recording.profile import Profile, ThreadKey
+from sfsample.recording.ptrace_sampler import Sampler
 from sfsample.unwind.row import UnwindRow
 from sfsample.unwind.unwinder import Unwinder
 from tests.builders.elf_builder import Load, elf
@@ -1066,8 +1069,8 @@ def test_a_descendant_counts_from_its_birth_and_is_closed_at_its_end(process, cl
 
 
 def test_who_is_watched_already_has_a_turn_before_very_many_new_ones(process, clock, monkeypatch):
-    monkeypatch.setattr("sfsample.processes._FIRST_S", 0)
-    monkeypatch.setattr("sfsample.processes._LATER_S", 0)  # for one at a time
+    monkeypatch.setattr("sfsample.recording.process_set._FIRST_S", 0)
+    monkeypatch.setattr("sfsample.recording.process_set._LATER_S", 0)  # for one at a time
     children = [Child(clock, pid=200 + number) for number in range(12)]
     profile = record_family(process, FakeFamily(t0=children))
 

@@ -4,15 +4,16 @@ from pathlib import Path
 
 import pytest
 
-from sfsample.formats.calls import stub_slot
-from sfsample.formats.elf import PF_X, PT_LOAD, ElfImage
-from sfsample.memory import BytesMemory
-from sfsample.model import CFA, Found, Rule, StopReason
-from sfsample.modules.index import ModuleIndex
-from sfsample.modules.maps import Mapping
+from sfsample.core.memory import BytesMemory
+from sfsample.core.rule import CFA, Rule
+from sfsample.core.stack import Found, StopReason
+from sfsample.formats.elf.image import PF_X, PT_LOAD, ElfImage
+from sfsample.formats.machine_code.calls import stub_slot
+from sfsample.modules.mapping import Mapping
 from sfsample.modules.module import Module
+from sfsample.modules.module_map import ModuleIndex
+from sfsample.unwind.frame_search import _leads_to
 from sfsample.unwind.row import UnwindRow
-from sfsample.unwind.search import _leads_to
 from sfsample.unwind.unwinder import Unwinder
 from tests.builders.walks import (
     CODE,

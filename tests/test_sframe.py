@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from sfsample.core.rule import CFA, Rule
 from sfsample.errors import FormatError
-from sfsample.formats.sframe import HEADER_SIZE, Flag, SFrameTable, read_tables
-from sfsample.model import CFA, Rule
+from sfsample.formats.sframe.section import HEADER_SIZE, Flag, SFrameTable, read_tables
 from tests.builders.sframe_builder import (
     AARCH64_BE,
     AARCH64_LE,

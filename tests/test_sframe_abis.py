@@ -8,14 +8,15 @@ from struct import pack
 
 import pytest
 
-from sfsample.arch import AARCH64, AARCH64_BE, AMD64, S390X
-from sfsample.formats.eh_frame import EhFrame
-from sfsample.formats.sframe import ABIS, SFrameTable
-from sfsample.memory import BytesMemory
-from sfsample.model import CFA, Rule, StopReason
-from sfsample.unwind.eh_frame import to_row as row_of_cfi
+from sfsample.core.arch import AARCH64, AARCH64_BE, AMD64, S390X
+from sfsample.core.memory import BytesMemory
+from sfsample.core.rule import CFA, Rule
+from sfsample.core.stack import StopReason
+from sfsample.formats.dwarf.eh_frame import EhFrame
+from sfsample.formats.sframe.section import ABIS, SFrameTable
 from sfsample.unwind.row import UnwindRow, apply_row
-from sfsample.unwind.sframe import to_row
+from sfsample.unwind.steppers.cfi import to_row as row_of_cfi
+from sfsample.unwind.steppers.sframe import to_row
 from tests.builders import sframe_builder as b
 from tests.builders.eh_frame_builder import (
     REMEMBER_STATE,

@@ -8,8 +8,8 @@ much is done.  Groups 9 to 19 are in `test_sframe_hostile_rows.py`, 20 to 24 in 
 import pytest
 
 from sfsample.errors import FormatError
-from sfsample.formats.elf import ElfImage
-from sfsample.formats.sframe import HEADER_SIZE, SFrameFre, read_tables
+from sfsample.formats.elf.image import ElfImage
+from sfsample.formats.sframe.section import HEADER_SIZE, SFrameFre, read_tables
 from sfsample.modules.module import Module
 from tests.builders.elf_builder import PT_GNU_SFRAME, SHT_NOBITS, Bytes, Load, elf
 from tests.builders.sframe_builder import (

@@ -6,14 +6,15 @@ gives a reason, and asks the next source of rows where there is one.
 
 import pytest
 
-from sfsample import arch as machines
-from sfsample.arch import AARCH64, S390X
+from sfsample.core import arch as machines
+from sfsample.core.arch import AARCH64, S390X
+from sfsample.core.memory import BytesMemory, PiecewiseMemory
+from sfsample.core.snapshot import ThreadSnapshot
+from sfsample.core.stack import Found, StopReason
 from sfsample.errors import FormatError
-from sfsample.formats.elf import ElfImage
-from sfsample.memory import BytesMemory, PiecewiseMemory
-from sfsample.model import Found, StopReason, ThreadSnapshot
-from sfsample.modules.index import ModuleIndex
-from sfsample.modules.maps import Mapping
+from sfsample.formats.elf.image import ElfImage
+from sfsample.modules.mapping import Mapping
+from sfsample.modules.module_map import ModuleIndex
 from sfsample.unwind.unwinder import MAX_FRAMES, Unwinder
 from tests.builders.eh_frame_builder import AMD64_START, EhFrameBuilder
 from tests.builders.elf_builder import PT_GNU_SFRAME, Bytes, Load, elf

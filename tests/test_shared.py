@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from sfsample.errors import FormatError
-from sfsample.target import shared as module
-from sfsample.target.shared import Shared
+from sfsample.process import image_cache as module
+from sfsample.process.image_cache import Shared
 
 LIBRARY = Path(__file__).parent / "fixtures/v3/libcallee.so"
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from sfsample.model import Found, Frame, Stack, StopReason
-from sfsample.snapshot import in_one_place
+from sfsample.core.stack import Found, Frame, Stack, StopReason
+from sfsample.dumping.collect import in_one_place
 
 
 def stack(pc: int, *callers: int, reason: StopReason = StopReason.OUTERMOST) -> Stack:

@@ -4,8 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from sfsample.target import spare
-from sfsample.target.spare import Spare
+from sfsample.recording import free_cpus as spare
+from sfsample.recording.free_cpus import Spare
 
 QUARTER = 0.25
 

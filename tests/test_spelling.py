@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sfsample.symbolize.naming import Naming
+from sfsample.symbolize.options import Naming
 from sfsample.symbolize.spelling import simplify, spell
 
 PLAIN, RAW, MERGED, SIMPLE = Naming(), Naming(raw=True), Naming(merge_clones=True), Naming(simplify=True)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sfsample.formats.elf import ElfImage
+from sfsample.formats.elf.image import ElfImage
 from sfsample.symbolize.split_dwarf import without_lines
 from tests.builders.elf_builder import Bytes, Load, elf
 

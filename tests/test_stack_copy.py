@@ -6,9 +6,9 @@ import os
 import time
 from itertools import count
 
-from sfsample.arch import AMD64
-from sfsample.model import Frame, Stack, StopReason
-from sfsample.target.stack_copy import StackCopy
+from sfsample.core.arch import AMD64
+from sfsample.core.stack import Frame, Stack, StopReason
+from sfsample.process.stack_copy import StackCopy
 
 SIZE = 1 << 20
 PAGE = mmap.PAGESIZE

@@ -2,14 +2,15 @@
 
 import pytest
 
-from sfsample.arch import AARCH64, AMD64, S390X, Arch
-from sfsample.formats.elf import ElfImage
-from sfsample.memory import BytesMemory
-from sfsample.model import CFA, Found, Frame
+from sfsample.core.arch import AARCH64, AMD64, S390X, Arch
+from sfsample.core.memory import BytesMemory
+from sfsample.core.rule import CFA
+from sfsample.core.stack import Found, Frame
+from sfsample.formats.elf.image import ElfImage
 from sfsample.modules.module import Module
-from sfsample.unwind.plt import PltStepper
 from sfsample.unwind.row import apply_row
-from sfsample.unwind.start import StartStepper
+from sfsample.unwind.steppers.entry_code import StartStepper
+from sfsample.unwind.steppers.plt_stub import PltStepper
 from tests.builders.elf_builder import Load, elf
 
 TEXT, AT = 0x1000, 0x1040

@@ -2,22 +2,24 @@
 
 import pytest
 
-from sfsample import arch as machines
-from sfsample.arch import AARCH64, AARCH64_BE, AMD64
-from sfsample.formats.eh_frame import CfaRule, CfiRow, CfiRule
-from sfsample.formats.elf import ElfImage
-from sfsample.formats.sframe import SFrameTable
-from sfsample.memory import BytesMemory
-from sfsample.model import CFA, Found, Frame, Rule
+from sfsample.core import arch as machines
+from sfsample.core.arch import AARCH64, AARCH64_BE, AMD64
+from sfsample.core.memory import BytesMemory
+from sfsample.core.rule import CFA, Rule
+from sfsample.core.stack import Found, Frame
+from sfsample.formats.dwarf.eh_frame import CfaRule, CfiRow, CfiRule
+from sfsample.formats.elf.image import ElfImage
+from sfsample.formats.sframe.section import SFrameTable
 from sfsample.modules.module import Module
-from sfsample.unwind import eh_frame, frame_pointer, null_call, sframe, signal_frame
-from sfsample.unwind.eh_frame import EhFrameStepper
-from sfsample.unwind.frame_pointer import FramePointerStepper
-from sfsample.unwind.lane import FastLane
-from sfsample.unwind.null_call import NullCallStepper
 from sfsample.unwind.row import Caller, UnwindRow, apply_row
-from sfsample.unwind.sframe import SFrameStepper
-from sfsample.unwind.signal_frame import SignalFrameStepper
+from sfsample.unwind.rule_cache import FastLane
+from sfsample.unwind.steppers import cfi as eh_frame
+from sfsample.unwind.steppers import frame_pointer, null_call, sframe, signal_frame
+from sfsample.unwind.steppers.cfi import EhFrameStepper
+from sfsample.unwind.steppers.frame_pointer import FramePointerStepper
+from sfsample.unwind.steppers.null_call import NullCallStepper
+from sfsample.unwind.steppers.sframe import SFrameStepper
+from sfsample.unwind.steppers.signal_frame import SignalFrameStepper
 from tests.builders.eh_frame_builder import (
     AMD64_START,
     EhFrameBuilder,

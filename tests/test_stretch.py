@@ -6,9 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sfsample.memory import BytesMemory
-from sfsample.model import CFA, Frame, Rule, StopReason, common_tail
-from sfsample.profile import Location, Places
+from sfsample.core.memory import BytesMemory
+from sfsample.core.rule import CFA, Rule
+from sfsample.core.stack import Frame, StopReason, common_tail
+from sfsample.modules.location import Location
+from sfsample.recording.profile import Places
 from sfsample.unwind.unwinder import Unwinder
 from tests.builders.walks import CODE, FP, LEAF, OUTERMOST, STACK, Says, index_of, snapshot, words
 from tests.test_lane import CELLS, SITES, Unseen

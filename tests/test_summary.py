@@ -2,9 +2,10 @@
 
 import pytest
 
-from sfsample.model import Capture, Found, Frame, Stack, StopReason
-from sfsample.output.summary import summary_lines
-from sfsample.stats import Stats, Timers
+from sfsample.core.snapshot import Capture
+from sfsample.core.stack import Found, Frame, Stack, StopReason
+from sfsample.recording.stats import Stats, Timers
+from sfsample.recording.summary import summary_lines
 
 
 def stats(**stacks: int) -> Stats:

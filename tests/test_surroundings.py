@@ -15,14 +15,14 @@ from struct import pack
 
 import pytest
 
-from sfsample.arch import ByteOrder
-from sfsample.target.calls import Call, decode, members
-from sfsample.target.descriptors import Descriptor, DescriptorReader
-from sfsample.target.ends import End, Wanted, ends
-from sfsample.target.file_locks import FileLock, parse_locks
-from sfsample.target.procfs import ProcFs
-from sfsample.target.tcp_peers import FarEnd, tcp_far_end
-from sfsample.target.thread_facts import Syscall
+from sfsample.core.arch import ByteOrder
+from sfsample.process.facts.descriptors import Descriptor, DescriptorReader
+from sfsample.process.facts.file_locks import FileLock, parse_locks
+from sfsample.process.facts.peers import End, Wanted, ends
+from sfsample.process.facts.syscall_arguments import Call, decode, members
+from sfsample.process.facts.tcp_peers import FarEnd, tcp_far_end
+from sfsample.process.facts.thread_facts import Syscall
+from sfsample.process.procfs import ProcFs
 
 
 @pytest.fixture
@@ -257,7 +257,7 @@ def test_other_calls() -> None:
 
 def test_names_are_python_ptrace_s() -> None:
     """The table is read without its package, which takes long to import."""
-    from sfsample.target.syscalls import _names
+    from sfsample.process.syscall_names import _names
 
     assert _names()[{"x86_64": 202, "aarch64": 98, "s390x": 238}[os.uname().machine]] == "futex"
     if os.uname().machine != "s390x":

@@ -7,9 +7,9 @@ from xml.etree import ElementTree as ET
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sfsample.output.formats import FORMATS
 from sfsample.report.builder import ReportBuilder
 from sfsample.report.report import Report, ReportFrame, Thread
+from sfsample.report.writers.formats import FORMATS
 from tests.builders.reports import from_lines, full
 
 NS = "{http://www.w3.org/2000/svg}"

@@ -1,8 +1,8 @@
 """What is said of a place."""
 
-from sfsample.formats.elf import ElfImage
+from sfsample.formats.elf.image import ElfImage
+from sfsample.modules.location import Location, kernel_places
 from sfsample.modules.module import Module
-from sfsample.profile import Location, kernel_places
 from sfsample.symbolize.named_frame import NamedFrame
 from sfsample.symbolize.symbolizer import Symbolizer
 from tests.builders import elf_builder as e

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sfsample.symbolize.symtab import Symbol, SymbolTable
+from sfsample.symbolize.symbol_table import Symbol, SymbolTable
 
 _spec = importlib.util.spec_from_file_location(
     "symtab_builder", Path(__file__).parent / "builders" / "symtab_builder.py"

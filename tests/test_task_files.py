@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from sfsample.target.task_files import TaskFiles
+from sfsample.process.task_files import TaskFiles
 
 
 @pytest.fixture

@@ -4,11 +4,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sfsample.cli.top_choices import HELP, KEYS
-from sfsample.cli.top_view import Top
-from sfsample.model import Stack, StopReason
-from sfsample.profile import Location, ThreadKey
-from sfsample.report.window import Window, as_profile
+from sfsample.cli.top.choices import HELP, KEYS
+from sfsample.cli.top.view import Top
+from sfsample.core.stack import Stack, StopReason
+from sfsample.modules.location import Location
+from sfsample.recording.live_window import Window, as_profile
+from sfsample.recording.profile import ThreadKey
 
 PLACES = {
     name: Location(None, at, at)

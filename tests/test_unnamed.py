@@ -2,10 +2,10 @@
 
 import pytest
 
-from sfsample.files import Home, Root
-from sfsample.formats.elf import ElfImage
+from sfsample.core.filesystem import Home, Root
+from sfsample.formats.elf.image import ElfImage
 from sfsample.modules.module import Module
-from sfsample.symbolize.unnamed import generated_without_name, module_without_name
+from sfsample.symbolize.missing import generated_without_name, module_without_name
 from tests.builders import elf_builder as e
 
 IMAGE = ElfImage(e.elf([e.Load(0x1000, bytes(16))]), "x")

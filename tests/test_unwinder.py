@@ -8,12 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sfsample.core.memory import BytesMemory, PiecewiseMemory
+from sfsample.core.rule import CFA, Rule
+from sfsample.core.stack import Found, Frame, StopReason
 from sfsample.errors import FormatError
-from sfsample.formats.elf import ElfImage
-from sfsample.memory import BytesMemory, PiecewiseMemory
-from sfsample.model import CFA, Found, Frame, Rule, StopReason
-from sfsample.modules.index import ModuleIndex
-from sfsample.modules.maps import Mapping
+from sfsample.formats.elf.image import ElfImage
+from sfsample.modules.mapping import Mapping
+from sfsample.modules.module_map import ModuleIndex
 from sfsample.unwind.row import UnwindRow
 from sfsample.unwind.unwinder import DEFAULT_STEPPERS, MAX_FRAMES, Unwinder
 from tests.builders.eh_frame_builder import AMD64_START, EhFrameBuilder, advance_loc, def_cfa, offset

@@ -9,7 +9,7 @@ from pathlib import Path
 from lib.debian import filling, run
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-from sfsample.formats.elf import ElfImage
+from sfsample.formats.elf.image import ElfImage
 
 
 def debug_files(directory: Path, program: Path) -> Path:

@@ -52,7 +52,7 @@ def _lost_stdout(failure: OSError) -> None:
 
 
 def _run(argv: list[str]) -> int:
-    from sfsample.cli.options import parse
+    from sfsample.cli.parse import parse
 
     try:
         arguments = parse(argv)

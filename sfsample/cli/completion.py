@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from sfsample.cli.console import Output
 from sfsample.cli.flags import COMMANDS, GROUPS
-from sfsample.cli.options import Flag, described
+from sfsample.cli.parse import Flag, described
 
 _PATHS = ("FILE", "DIR")
 _WHAT = {name: what for _, commands in GROUPS for name, _, what, _ in commands}

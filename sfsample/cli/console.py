@@ -16,8 +16,8 @@ from types import FrameType, TracebackType
 from typing import Self
 
 from sfsample.cli.terminal import silence
+from sfsample.core.filesystem import whole_file
 from sfsample.errors import NoSuchProcess, SfsampleError, UsageError
-from sfsample.files import whole_file
 from sfsample.unwind.stepper import Stepper
 
 _STREAMS = {"/dev/stdout": "1", "/dev/stderr": "2"}
@@ -129,7 +129,7 @@ class _Suspension:
     held = False  # we are coming back from one: the gate is ours already
 
     def __call__(self, _number: int, _frame: FrameType | None) -> None:
-        from sfsample.gate import PAUSE
+        from sfsample.core.checkpoint import PAUSE
 
         if self.held:
             os.kill(os.getpid(), signal.SIGSTOP)
@@ -188,7 +188,7 @@ def targets(arguments: Namespace) -> list[int]:
         return list(dict.fromkeys(arguments.pid))
     if getattr(arguments, "unit", None):
         return _of_unit(arguments.unit)
-    from sfsample.target.process import find_by_name
+    from sfsample.process.find import find_by_name
 
     found = find_by_name(arguments.name)
     if not found:
@@ -202,7 +202,7 @@ def targets(arguments: Namespace) -> list[int]:
 
 
 def _of_unit(unit: str) -> list[int]:
-    from sfsample.target.process import find_by_unit
+    from sfsample.process.find import find_by_unit
 
     found = find_by_unit(unit)
     if not found:

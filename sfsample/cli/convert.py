@@ -11,11 +11,11 @@ from collections.abc import Callable, Sequence
 from sfsample.cli.console import Output
 from sfsample.cli.progress import Progress
 from sfsample.errors import SfsampleError, UsageError
-from sfsample.input.read import read_report
-from sfsample.output.formats import FORMATS
 from sfsample.report.merge import choose, focus, merge, merge_by
+from sfsample.report.readers.read import read_report
 from sfsample.report.rename import Names, rename
 from sfsample.report.report import Report, ReportFrame
+from sfsample.report.writers.formats import FORMATS
 from sfsample.symbolize.named_frame import NamedFrame
 
 
@@ -52,7 +52,7 @@ def _change(arguments: Namespace, report: Report) -> Report:
 
 def _names(arguments: Namespace) -> Names:
     """Return what names places by build-id; imported when asked for."""
-    from sfsample.cli.naming import naming
+    from sfsample.cli.symbol_flags import naming
     from sfsample.symbolize.offline import Offline
 
     offline = Offline(naming(arguments))

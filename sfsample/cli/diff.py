@@ -7,9 +7,9 @@ from argparse import Namespace
 
 from sfsample.cli.console import Output
 from sfsample.cli.terminal import printable
-from sfsample.input.read import read_report
-from sfsample.output.document import json_text
 from sfsample.report.difference import compare
+from sfsample.report.json_text import json_text
+from sfsample.report.readers.read import read_report
 from sfsample.report.report import Report
 
 
@@ -25,7 +25,7 @@ def run(arguments: Namespace) -> int:
 
 
 def _result(arguments: Namespace, before: Report, after: Report) -> str | bytes:
-    from sfsample.output.difference import difference_html, difference_json, difference_text
+    from sfsample.report.writers.difference import difference_html, difference_json, difference_text
 
     found = compare(before, after)
     if arguments.format == "html":

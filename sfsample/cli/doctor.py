@@ -7,10 +7,10 @@ attempt would disturb it; nothing is stopped.
 from argparse import Namespace
 
 from sfsample.cli.console import Output, targets
+from sfsample.cli.doctor_text import diagnosis_json, diagnosis_text
 from sfsample.cli.terminal import printable
 from sfsample.errors import NotPermitted
-from sfsample.output.doctor import diagnosis_json, diagnosis_text
-from sfsample.target.doctor import NOT_NEEDED, Diagnosis, diagnose
+from sfsample.process.permission.diagnosis import NOT_NEEDED, Diagnosis, diagnose
 
 
 def run(arguments: Namespace) -> int:
@@ -32,7 +32,7 @@ def _closed(diagnosis: Diagnosis) -> bool:
 
 
 def _json(diagnoses: list[Diagnosis]) -> str:
-    from sfsample.output.document import json_text
+    from sfsample.report.json_text import json_text
 
     processes = [diagnosis_json(diagnosis) for diagnosis in diagnoses]
     return json_text({"schema": "sfsample.doctor/1", "processes": processes}, indent=1)

@@ -10,13 +10,13 @@ from argparse import Namespace
 from collections.abc import Callable
 
 from sfsample.cli.console import Interrupt, Output, steppers, targets
-from sfsample.cli.naming import naming
+from sfsample.cli.symbol_flags import naming
 from sfsample.cli.terminal import printable, say
-from sfsample.dumping import Examination, Examiner, How, dump_all, dump_core
+from sfsample.core.snapshot import Capture
+from sfsample.dumping.collect import ProcessDump
+from sfsample.dumping.run import Examination, Examiner, How, dump_all, dump_core
 from sfsample.errors import TargetError
-from sfsample.model import Capture
-from sfsample.snapshot import ProcessDump
-from sfsample.target.kernel_stack import REFUSED
+from sfsample.process.kernel_stack import REFUSED
 
 _PARTIAL = 5
 
@@ -69,8 +69,8 @@ def _live(
 
 
 def _json(seen: Examination, _arguments: Namespace) -> str:
-    from sfsample.output.document import json_text
-    from sfsample.output.dump import dump_json, finding_json
+    from sfsample.dumping.json import dump_json, finding_json
+    from sfsample.report.json_text import json_text
 
     waits = seen.verdict.waits
     document = {
@@ -84,7 +84,7 @@ def _json(seen: Examination, _arguments: Namespace) -> str:
 
 
 def _text(seen: Examination, arguments: Namespace) -> str:
-    from sfsample.output.dump_text import Style, dump_text
+    from sfsample.dumping.text import Style, dump_text
 
     style = Style(printable, whole=arguments.verbose, kernel=arguments.kernel)
     if arguments.output == "-" and sys.stdout.isatty():  # colour, and lines that fit, only on a terminal

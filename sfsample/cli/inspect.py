@@ -9,19 +9,19 @@ from argparse import Namespace
 from collections.abc import Iterator
 from mmap import ACCESS_READ, mmap
 
-from sfsample.audit.coverage import cover
-from sfsample.audit.verify import verify
 from sfsample.cli.console import Output, targets
 from sfsample.cli.terminal import printable, say
 from sfsample.errors import FormatError, SfsampleError
-from sfsample.formats.elf import PT_LOAD, ElfImage
-from sfsample.formats.elf_object import LaidOut, lay_out
-from sfsample.formats.sframe import SECTION
+from sfsample.formats.elf.image import PT_LOAD, ElfImage
+from sfsample.formats.elf.object_file import LaidOut, lay_out
+from sfsample.formats.sframe.section import SECTION
+from sfsample.inspect.coverage import cover
+from sfsample.inspect.text import FunctionName, Inspection, inspection_json, inspection_text, process_text
+from sfsample.inspect.verify import verify
 from sfsample.modules.module import Module
-from sfsample.output.document import json_text
-from sfsample.output.inspect import FunctionName, Inspection, inspection_json, inspection_text, process_text
+from sfsample.process.process import LiveProcess
+from sfsample.report.json_text import json_text
 from sfsample.symbolize.symbolizer import Symbolizer
-from sfsample.target.live import LiveProcess
 
 
 def run(arguments: Namespace) -> int:

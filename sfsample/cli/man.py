@@ -1,6 +1,6 @@
 """`sfsample man`: the manual page, made from what --help is made from.
 
-Law: nothing is said here that is not said in cli/flags.py or cli/options.py; roff's own characters are
+Law: nothing is said here that is not said in cli/flags.py or cli/parse.py; roff's own characters are
 escaped.
 """
 
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from sfsample import __version__
 from sfsample.cli.console import Output
 from sfsample.cli.flags import GROUPS
-from sfsample.cli.options import ABOUT, described
+from sfsample.cli.parse import ABOUT, described
 
 _EXITS = (
     ("0", "done"),

@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Self
 
 from sfsample.cli.terminal import emit, printable
-from sfsample.stats import Stats
+from sfsample.recording.stats import Stats
 
 _PERIOD_S = 0.1
 _ERASE = "\r\x1b[K"

@@ -13,19 +13,19 @@ from typing import TYPE_CHECKING
 
 from sfsample import api
 from sfsample.cli.console import Interrupt, Output, steppers, targets
-from sfsample.cli.naming import naming
 from sfsample.cli.progress import Progress, recording
+from sfsample.cli.symbol_flags import naming
 from sfsample.cli.terminal import emit, say
+from sfsample.core.snapshot import Capture
 from sfsample.errors import NoSuchProcess, SfsampleError, UsageError
-from sfsample.model import Capture
-from sfsample.output.document import json_text
-from sfsample.output.formats import FORMATS
-from sfsample.output.summary import summary_lines
-from sfsample.profile import Profile
-from sfsample.replay.store import BadStacks
+from sfsample.process.task_files import open_many
+from sfsample.recording.profile import Profile
+from sfsample.recording.stats import Stats
+from sfsample.recording.summary import summary_lines
+from sfsample.report.json_text import json_text
 from sfsample.report.report import Report
-from sfsample.stats import Stats
-from sfsample.target.task_files import open_many
+from sfsample.report.writers.formats import FORMATS
+from sfsample.saved_stacks.store import BadStacks
 
 if TYPE_CHECKING:
     from subprocess import Popen

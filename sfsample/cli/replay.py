@@ -7,13 +7,13 @@ error, never a shorter stack.
 from argparse import Namespace
 
 from sfsample.cli.console import Output, steppers
-from sfsample.cli.naming import naming
+from sfsample.cli.symbol_flags import naming
 from sfsample.cli.terminal import printable
 from sfsample.errors import FormatError, SfsampleError
-from sfsample.output.document import json_text
-from sfsample.output.replay import replay_json, replay_text
-from sfsample.replay.offline import replay
-from sfsample.replay.saved import SavedStack, from_json
+from sfsample.report.json_text import json_text
+from sfsample.saved_stacks.format import SavedStack, from_json
+from sfsample.saved_stacks.replay import replay
+from sfsample.saved_stacks.text import replay_json, replay_text
 from sfsample.symbolize.symbolizer import Symbolizer
 
 _MOST = 32 << 20

@@ -13,7 +13,7 @@ _UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0
 _SIZES = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 _MAX_RATE = 10_000
 _MAX_LOOKS = 1000
-FORMATS = ("folded", "json", "speedscope", "firefox", "pprof", "html", "svg")  # see output/formats.py
+FORMATS = ("folded", "json", "speedscope", "firefox", "pprof", "html", "svg")  # see report/writers/formats.py
 _SUFFIXES = {  # the first of a format is the one that we give
     ".folded": "folded", ".collapsed": "folded", ".txt": "folded",
     ".speedscope.json": "speedscope", ".speedscope": "speedscope", ".firefox.json": "firefox",

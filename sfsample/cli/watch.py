@@ -14,18 +14,19 @@ from collections.abc import Callable, Iterator
 
 from sfsample import api
 from sfsample.cli.console import Interrupt, Output, targets
-from sfsample.cli.naming import naming
 from sfsample.cli.record import check_begun, rate, sample
+from sfsample.cli.symbol_flags import naming
 from sfsample.cli.terminal import say
 from sfsample.cli.values import suffix_of
+from sfsample.core.snapshot import Capture
+from sfsample.core.stack import StopReason
 from sfsample.errors import NoSuchProcess, SfsampleError
-from sfsample.model import Capture, StopReason
-from sfsample.output.formats import FORMATS
-from sfsample.output.summary import unnamed_lines
-from sfsample.profile import Profile
-from sfsample.report.naming import Namer
-from sfsample.stats import Stats
-from sfsample.target.process import start_time
+from sfsample.process.find import start_time
+from sfsample.recording.profile import Profile
+from sfsample.recording.stats import Stats
+from sfsample.recording.summary import unnamed_lines
+from sfsample.report.from_profile import Namer
+from sfsample.report.writers.formats import FORMATS
 
 _DOZE_S = 0.2
 _STAMP = "%Y%m%dT%H%M%SZ"

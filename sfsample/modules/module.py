@@ -6,8 +6,12 @@ Law: `address == vaddr + load_bias` is written here and nowhere else.  What does
 
 from collections.abc import Iterator
 
+from sfsample.core.memory import Address, Vaddr
 from sfsample.errors import FormatError
-from sfsample.formats.calls import (
+from sfsample.formats.dwarf.eh_frame import EhFrame
+from sfsample.formats.elf.dynamic import Dynamic
+from sfsample.formats.elf.image import ElfImage
+from sfsample.formats.machine_code.calls import (
     call_target,
     calls_of,
     ends_in_call,
@@ -15,12 +19,8 @@ from sfsample.formats.calls import (
     may_share_function,
     stub_slot,
 )
-from sfsample.formats.dynamic import Dynamic
-from sfsample.formats.eh_frame import EhFrame
-from sfsample.formats.elf import ElfImage
-from sfsample.formats.sframe import SFrameTables
-from sfsample.model import Address, Vaddr
-from sfsample.modules.tables import Tables
+from sfsample.formats.sframe.section import SFrameTables
+from sfsample.modules.unwind_tables import Tables
 
 _LONGEST_LEAF = 4096
 _STUB = 16

@@ -1,1 +1,1 @@
-"""Profiles with names: a value that needs neither the process nor its files."""
+"""Profiles with names: values that need neither the process nor its files."""

@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 
 from sfsample.report.merge import rebuild
 from sfsample.report.report import Report, ReportFrame
+from sfsample.symbolize.frame_text import clean_name
 from sfsample.symbolize.named_frame import NamedFrame
-from sfsample.symbolize.names import clean_name
 
 Names = Callable[[str, str, int, bool], Sequence[NamedFrame]]
 _EXACT = ("context", "signal_frame")  # their address is an instruction's; others return there

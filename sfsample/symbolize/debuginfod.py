@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from mmap import ACCESS_READ, mmap
 from typing import BinaryIO
 
+from sfsample.core.filesystem import whole_file
 from sfsample.errors import SfsampleError
-from sfsample.files import whole_file
-from sfsample.symbolize.naming import Progress
+from sfsample.symbolize.options import Progress
 
 _MOST_BYTES = 4 << 30
 _CHUNK = 1 << 18

@@ -12,17 +12,17 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 
-from sfsample.debug_files import DebugFile, DebugFiles
 from sfsample.errors import FormatError
-from sfsample.formats.dynamic import Dynamic
-from sfsample.formats.elf import SHT_DYNSYM, SHT_SYMTAB, ElfImage
+from sfsample.formats.elf.dynamic import Dynamic
+from sfsample.formats.elf.image import SHT_DYNSYM, SHT_SYMTAB, ElfImage
+from sfsample.modules.debug_files import DebugFile, DebugFiles
 from sfsample.modules.module import Module
-from sfsample.symbolize.cache import Cache
-from sfsample.symbolize.debugdata import SECTION, packed, unpack
-from sfsample.symbolize.lines import has_dwarf
-from sfsample.symbolize.plt import PltStubs, is_stub
+from sfsample.symbolize.disk_cache import Cache
+from sfsample.symbolize.dwarf_lines import has_dwarf
+from sfsample.symbolize.mini_debug_info import SECTION, packed, unpack
+from sfsample.symbolize.plt_names import PltStubs, is_stub
 from sfsample.symbolize.symbol_index import SymbolIndex, checksum, from_bytes
-from sfsample.symbolize.symtab import Symbol, SymbolTable
+from sfsample.symbolize.symbol_table import Symbol, SymbolTable
 
 _WORTH_KEEPING = 24 * 4000  # bytes of records; below that, building takes no longer than opening
 
@@ -90,7 +90,7 @@ class ModuleSymbols:
 
     @cached_property
     def _beginnings(self) -> list[int]:
-        from sfsample.formats.beginnings import beginnings  # seldom needed
+        from sfsample.formats.machine_code.function_starts import beginnings  # seldom needed
 
         return beginnings(self._image)
 

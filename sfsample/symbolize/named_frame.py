@@ -7,9 +7,9 @@ the functions that are inlined there.  Where there is no symbol, DWARF's name is
 import os
 from typing import Literal, NamedTuple
 
-from sfsample.symbolize.lines import SourcePlace
-from sfsample.symbolize.names import clean_name
-from sfsample.symbolize.naming import Naming
+from sfsample.symbolize.dwarf_lines import SourcePlace
+from sfsample.symbolize.frame_text import clean_name
+from sfsample.symbolize.options import Naming
 from sfsample.symbolize.spelling import simplify, spell
 
 Kind = Literal["", "k", "j"]  # of a frame: native code, the kernel, code that the target has generated

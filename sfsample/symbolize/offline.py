@@ -7,14 +7,14 @@ server's, and the programs themselves, in `--debug-dir` by their name, or where 
 import os
 from collections.abc import Iterator
 
-from sfsample.debug_files import SYSTEM
+from sfsample.core.filesystem import Root
 from sfsample.errors import FormatError
-from sfsample.files import Root
-from sfsample.formats.elf import ElfImage
+from sfsample.formats.elf.image import ElfImage
+from sfsample.modules.debug_files import SYSTEM
+from sfsample.modules.location import Location
 from sfsample.modules.module import Module
-from sfsample.profile import Location
 from sfsample.symbolize.named_frame import NamedFrame
-from sfsample.symbolize.naming import Naming
+from sfsample.symbolize.options import Naming
 from sfsample.symbolize.symbolizer import Symbolizer
 
 

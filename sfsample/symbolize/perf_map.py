@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from itertools import accumulate
 from typing import BinaryIO, NamedTuple
 
-from sfsample.files import Home
+from sfsample.core.filesystem import Home
 
 _MOST_BYTES = 128 << 20
 _MOST_OUTER = 256  # starts to walk back over in search of a function that reaches further

@@ -7,7 +7,7 @@ text: `names.clean_name` does.
 import re
 
 from sfsample.symbolize.demangle import demangle
-from sfsample.symbolize.naming import Naming
+from sfsample.symbolize.options import Naming
 
 # what compilers add to the parts and copies that they make of a function; `.llvm.` has a hash behind it
 _CLONE = re.compile(r"(?:\.(?:cold|warm|unlikely|part|constprop|isra|lto_priv|localalias|llvm|__uniq|resume"

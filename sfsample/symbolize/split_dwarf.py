@@ -8,9 +8,9 @@ Source: DWARF 5, section 7.5.1 (unit headers) and 7.5.3 (abbreviations); for ver
 from collections.abc import Iterator
 
 from sfsample.errors import FormatError
-from sfsample.formats.compressed import section_bytes
-from sfsample.formats.dwarf_bytes import DwarfBytes
-from sfsample.formats.elf import ElfImage
+from sfsample.formats.dwarf.reader import DwarfBytes
+from sfsample.formats.elf.compressed import section_bytes
+from sfsample.formats.elf.image import ElfImage
 
 _DW_UT_SKELETON = 4
 _DW_AT_GNU_DWO_NAME = 0x2130

@@ -15,7 +15,7 @@ from struct import Struct
 from typing import NamedTuple
 from zlib import crc32
 
-from sfsample.arch import ByteOrder
+from sfsample.core.arch import ByteOrder
 
 SYM_SIZE = 24
 ADDRESS_END = 1 << 64

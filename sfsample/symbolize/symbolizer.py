@@ -10,21 +10,21 @@ from collections.abc import Mapping
 from functools import cached_property
 from types import MappingProxyType
 
-from sfsample.debug_files import DebugFiles
-from sfsample.files import Home, Root
-from sfsample.formats.elf import ElfImage
+from sfsample.core.filesystem import Home, Root
+from sfsample.formats.elf.image import ElfImage
+from sfsample.modules.debug_files import DebugFiles
+from sfsample.modules.location import Location, pid_of
 from sfsample.modules.module import Module
-from sfsample.profile import Location, pid_of
-from sfsample.symbolize.cache import Cache
-from sfsample.symbolize.lines import Lines
+from sfsample.symbolize.disk_cache import Cache
+from sfsample.symbolize.dwarf_lines import Lines
+from sfsample.symbolize.frame_text import clean_name, frame_name
+from sfsample.symbolize.missing import Unnamed, generated_without_name, module_without_name
 from sfsample.symbolize.module_symbols import ModuleSymbols
 from sfsample.symbolize.named_frame import NamedFrame, kernel_frame, with_places
-from sfsample.symbolize.names import clean_name, frame_name
-from sfsample.symbolize.naming import DEFAULT_NAMING, Naming
+from sfsample.symbolize.options import DEFAULT_NAMING, Naming
 from sfsample.symbolize.perf_map import PerfMaps
 from sfsample.symbolize.spelling import spell
-from sfsample.symbolize.symtab import Symbol
-from sfsample.symbolize.unnamed import Unnamed, generated_without_name, module_without_name
+from sfsample.symbolize.symbol_table import Symbol
 
 NO_HOMES: Mapping[int, Home] = MappingProxyType({})
 

@@ -4,8 +4,10 @@ Law: an interrupt copies the stack from sp on (perf_event_open(2)), so no such w
 register that no instruction changes from the pc to the return is there what it was in the caller: that word.
 """
 
-from sfsample.memory import BytesMemory, PiecewiseMemory
-from sfsample.model import CFA, StopReason, ThreadSnapshot
+from sfsample.core.memory import BytesMemory, PiecewiseMemory
+from sfsample.core.rule import CFA
+from sfsample.core.snapshot import ThreadSnapshot
+from sfsample.core.stack import StopReason
 from sfsample.unwind.row import UnwindRow, apply_row
 
 

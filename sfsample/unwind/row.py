@@ -8,10 +8,12 @@ Source: DWARF 5 section 6.4.1 for the rules; SFrame, frame pointers and signal f
 
 from typing import NamedTuple
 
-from sfsample.arch import Arch, ByteOrder
-from sfsample.formats.dwarf_expr import evaluate
-from sfsample.memory import Memory
-from sfsample.model import CFA, Registers, Rule, StopReason
+from sfsample.core.arch import Arch, ByteOrder
+from sfsample.core.memory import Memory
+from sfsample.core.rule import CFA, Rule
+from sfsample.core.snapshot import Registers
+from sfsample.core.stack import StopReason
+from sfsample.formats.dwarf.expression import evaluate
 
 _MASK64 = (1 << 64) - 1
 

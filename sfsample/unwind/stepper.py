@@ -6,10 +6,10 @@ on nothing else, so the unwinder may keep the answer.  None means "not mine", an
 
 from typing import Protocol
 
-from sfsample.arch import Arch
-from sfsample.model import Frame
-from sfsample.modules.index import ModuleIndex
+from sfsample.core.arch import Arch
+from sfsample.core.stack import Frame
 from sfsample.modules.module import Module
+from sfsample.modules.module_map import ModuleIndex
 from sfsample.unwind.row import UnwindRow
 
 Reach = tuple[int, int]  # from an address up to another

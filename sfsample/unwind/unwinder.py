@@ -7,25 +7,26 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from sfsample.arch import AMD64, Arch
-from sfsample.gate import breathe
-from sfsample.memory import words_at
-from sfsample.model import Found, Frame, Stack, StopReason, ThreadSnapshot
-from sfsample.modules.index import ModuleIndex
-from sfsample.unwind.code import CodeStepper
-from sfsample.unwind.eh_frame import DebugFrameStepper, EhFrameStepper
-from sfsample.unwind.frame_pointer import FramePointerStepper
-from sfsample.unwind.ladder import Ladder, Rung, Step, Walk
-from sfsample.unwind.leaf import LeafStepper
-from sfsample.unwind.null_call import NullCallStepper
-from sfsample.unwind.plt import PltStepper
+from sfsample.core.arch import AMD64, Arch
+from sfsample.core.checkpoint import breathe
+from sfsample.core.memory import words_at
+from sfsample.core.snapshot import ThreadSnapshot
+from sfsample.core.stack import Found, Frame, Stack, StopReason
+from sfsample.modules.module_map import ModuleIndex
+from sfsample.unwind.frame_search import suppositions
 from sfsample.unwind.row import Caller, apply_row
-from sfsample.unwind.scan import ScanStepper
-from sfsample.unwind.search import suppositions
-from sfsample.unwind.sframe import SFrameStepper
-from sfsample.unwind.signal_frame import SignalFrameStepper
-from sfsample.unwind.start import StartStepper
+from sfsample.unwind.step import Ladder, Rung, Step, Walk
 from sfsample.unwind.stepper import Stepper, of_process
+from sfsample.unwind.steppers.cfi import DebugFrameStepper, EhFrameStepper
+from sfsample.unwind.steppers.code_analysis.stepper import CodeStepper
+from sfsample.unwind.steppers.entry_code import StartStepper
+from sfsample.unwind.steppers.frame_pointer import FramePointerStepper
+from sfsample.unwind.steppers.leaf import LeafStepper
+from sfsample.unwind.steppers.null_call import NullCallStepper
+from sfsample.unwind.steppers.plt_stub import PltStepper
+from sfsample.unwind.steppers.scan import ScanStepper
+from sfsample.unwind.steppers.sframe import SFrameStepper
+from sfsample.unwind.steppers.signal_frame import SignalFrameStepper
 
 SIGNAL_FRAME: Final = SignalFrameStepper()
 NULL_CALL: Final = NullCallStepper()
@@ -71,7 +72,7 @@ class Unwinder:
     def prepare(self, arch: Arch) -> None:
         """Load what first walks may need: 20 ms, in which a thread that was asked to stop might stand."""
         if arch.machine == AMD64.machine:
-            from sfsample.unwind import following  # noqa: F401
+            from sfsample.unwind.steppers.code_analysis import rows as following  # noqa: F401
         self._index.open_first()
 
     def walk(self, snapshot: ThreadSnapshot) -> Stack:

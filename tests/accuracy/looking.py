@@ -10,7 +10,7 @@ from itertools import groupby
 from pathlib import Path
 
 from sfsample.errors import TargetError
-from sfsample.look import Look
+from sfsample.process.capture import Look
 from tests.accuracy.ours import Ours
 from tests.accuracy.peers import Gdb, PeerError, TheirStack, eu_stack, gdb
 from tests.accuracy.programs import Program

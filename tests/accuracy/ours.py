@@ -4,12 +4,12 @@ Law: one process, one set of modules and one row cache for all its instants, as 
 is kept from one sample to the next is tested too.
 """
 
-from sfsample.look import Look, Looker
-from sfsample.model import ThreadSnapshot
+from sfsample.core.snapshot import ThreadSnapshot
+from sfsample.process.capture import Look, Looker
+from sfsample.process.process import LiveProcess
+from sfsample.process.stop_request import PATIENCE_NS, Missed
+from sfsample.process.stop_window import ANY, Only
 from sfsample.symbolize.symbolizer import Symbolizer
-from sfsample.target.capture import ANY, Only
-from sfsample.target.live import LiveProcess
-from sfsample.target.tracer import PATIENCE_NS, Missed
 from sfsample.unwind.unwinder import Unwinder
 from tests.accuracy.stopping import Where
 

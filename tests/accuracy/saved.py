@@ -7,8 +7,8 @@ kept.
 import json
 from pathlib import Path
 
-from sfsample.look import Look
-from sfsample.replay.saved import save, to_json
+from sfsample.process.capture import Look
+from sfsample.saved_stacks.format import save, to_json
 from tests.accuracy.ours import Ours
 from tests.accuracy.peers import TheirStack
 from tests.accuracy.tally import Parting

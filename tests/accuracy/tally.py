@@ -6,7 +6,7 @@ Law: every stack that was stopped is counted once, as compared or as why it coul
 from collections import Counter
 from typing import NamedTuple
 
-from sfsample.look import Look
+from sfsample.process.capture import Look
 from tests.accuracy.compare import Verdict, compare, only_frames
 from tests.accuracy.ours import Ours
 from tests.accuracy.peers import NAMES, Stacks, TheirStack

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from sfsample.output.formats import FORMATS
 from sfsample.report.builder import ReportBuilder
 from sfsample.report.report import Report, ReportFrame, Thread
+from sfsample.report.writers.formats import FORMATS
 from tests.browser.chromium import Browser, Tab
 from tests.builders.reports import from_lines, full
 
@@ -244,8 +244,8 @@ def test_the_data_is_what_the_report_says():
 
 
 def test_a_difference_is_coloured_and_told(browser, tmp_path):
-    from sfsample.output.difference import difference_html
     from sfsample.report.difference import compare
+    from sfsample.report.writers.difference import difference_html
 
     before, after = from_lines("p;a 100", "p;b 100"), from_lines("p;a 100", "p;b 400", "p;c 4")
     path = tmp_path / "diff.html"

@@ -2,15 +2,16 @@
 
 from types import SimpleNamespace
 
-from sfsample.arch import ByteOrder
-from sfsample.hang.named import NamedThread
-from sfsample.memory import BytesMemory, Memory, PiecewiseMemory
-from sfsample.model import Capture, Found, Frame, Stack, StopReason
+from sfsample.core.arch import ByteOrder
+from sfsample.core.memory import BytesMemory, Memory, PiecewiseMemory
+from sfsample.core.snapshot import Capture
+from sfsample.core.stack import Found, Frame, Stack, StopReason
+from sfsample.dumping.collect import Glance, ProcessDump, ThreadDump
+from sfsample.dumping.diagnose.named_thread import NamedThread
 from sfsample.modules.module import Module
-from sfsample.snapshot import Glance, ProcessDump, ThreadDump
+from sfsample.process.facts.syscall_arguments import Call
+from sfsample.process.facts.thread_facts import Syscall, Usage
 from sfsample.symbolize.named_frame import NamedFrame
-from sfsample.target.calls import Call
-from sfsample.target.thread_facts import Syscall, Usage
 
 LIBC, PROGRAM = "/lib/libc.so.6", "/usr/bin/app"
 WAIT, WAIT_BITSET, LOCK_PI = 0x80, 0x189, 0x86

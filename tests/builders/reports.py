@@ -1,7 +1,7 @@
 """Reports for tests: small ones in words, and big ones with every field filled."""
 
-from sfsample.input.folded import read
 from sfsample.report.builder import ReportBuilder
+from sfsample.report.readers.folded import read
 from sfsample.report.report import WEIGHTS, Report, ReportFrame, ReportTimeline, Thread
 
 LIBC, APP = ("/usr/lib/libc.so.6", "aa" * 20), ("/opt/app", "bb" * 20)

@@ -8,10 +8,10 @@ from typing import NamedTuple, Self
 
 import pytest
 
-import sfsample.formats.sframe_check  # noqa: F401 - it is imported late, which must not count as Work
+import sfsample.formats.sframe.validate  # noqa: F401 - it is imported late, which must not count as Work
+from sfsample.core.rule import Rule
 from sfsample.errors import FormatError
-from sfsample.formats.sframe import HEADER_SIZE, SFrameFre, SFrameTables, read_tables
-from sfsample.model import Rule
+from sfsample.formats.sframe.section import HEADER_SIZE, SFrameFre, SFrameTables, read_tables
 from tests.builders.sframe_builder import (
     AMD64,
     Function,

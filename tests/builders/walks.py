@@ -1,10 +1,12 @@
 """Invented stacks: one ELF file whose code is nops and calls, rows that a test writes, words on a stack."""
 
-from sfsample.formats.elf import ElfImage
-from sfsample.memory import BytesMemory
-from sfsample.model import CFA, Found, Frame, Rule, ThreadSnapshot
-from sfsample.modules.index import ModuleIndex
-from sfsample.modules.maps import Mapping
+from sfsample.core.memory import BytesMemory
+from sfsample.core.rule import CFA, Rule
+from sfsample.core.snapshot import ThreadSnapshot
+from sfsample.core.stack import Found, Frame
+from sfsample.formats.elf.image import ElfImage
+from sfsample.modules.mapping import Mapping
+from sfsample.modules.module_map import ModuleIndex
 from sfsample.unwind.row import UnwindRow
 from sfsample.unwind.unwinder import MAX_FRAMES, Unwinder
 from tests.builders.elf_builder import Bytes, Load, elf

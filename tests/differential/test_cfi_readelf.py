@@ -20,7 +20,7 @@ from typing import NamedTuple
 import pytest
 from elftools.elf.elffile import ELFFile
 
-from sfsample.formats.eh_frame import CfiRow, CfiRule, EhFrame, Fde, eh_frame_address
+from sfsample.formats.dwarf.eh_frame import CfiRow, CfiRule, EhFrame, Fde, eh_frame_address
 from tests.builders.installed import library
 
 LIBRARIES = ("libc.so.6", "ld-linux-x86-64.so.2", "libstdc++.so.6")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from sfsample.formats.amd64 import instruction
+from sfsample.formats.machine_code.decode_x86 import instruction
 from tests.builders.installed import library
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "compare-code"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sfsample.symbolize.lines import available
+from sfsample.symbolize.dwarf_lines import available
 
 ROOT = Path(__file__).resolve().parents[2]
 LIBRARIES = Path("/usr/lib/x86_64-linux-gnu")

@@ -5,8 +5,9 @@ import subprocess
 
 import pytest
 
-from sfsample.dumping import dump_core
-from sfsample.model import Capture, StopReason
+from sfsample.core.snapshot import Capture
+from sfsample.core.stack import StopReason
+from sfsample.dumping.run import dump_core
 from tests.live.targets import fixture, running
 from tests.test_core import gdb_stacks, ours
 

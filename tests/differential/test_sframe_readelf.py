@@ -16,12 +16,12 @@ from pathlib import Path
 
 import pytest
 
-from sfsample.audit.coverage import cover
-from sfsample.audit.verify import verify
-from sfsample.formats.elf import ElfImage
-from sfsample.formats.elf_object import lay_out
-from sfsample.formats.sframe import SFrameFde, SFrameFre, SFrameTable, read_tables
-from sfsample.model import CFA, Rule
+from sfsample.core.rule import CFA, Rule
+from sfsample.formats.elf.image import ElfImage
+from sfsample.formats.elf.object_file import lay_out
+from sfsample.formats.sframe.section import SFrameFde, SFrameFre, SFrameTable, read_tables
+from sfsample.inspect.coverage import cover
+from sfsample.inspect.verify import verify
 from sfsample.modules.module import Module
 from sfsample.symbolize.symbolizer import Symbolizer
 from tests.builders.readelf_sframe import Shown, parse

@@ -19,11 +19,11 @@ from pathlib import Path
 
 import pytest
 
-from sfsample.arch import AMD64
-from sfsample.audit.verify import Disagreement, Said, differ, rows_at, said, verify
+from sfsample.core.arch import AMD64
+from sfsample.core.rule import CFA, Rule
 from sfsample.errors import FormatError
-from sfsample.formats.elf import ElfImage
-from sfsample.model import CFA, Rule
+from sfsample.formats.elf.image import ElfImage
+from sfsample.inspect.verify import Disagreement, Said, differ, rows_at, said, verify
 from sfsample.modules.module import Module
 from sfsample.unwind.row import UnwindRow
 from tests.builders.installed import LIBRARY_DIRS, libraries

@@ -23,7 +23,7 @@ import pytest
 from elftools.elf.elffile import ELFFile
 
 from sfsample.symbolize.demangle import demangle
-from sfsample.symbolize.symtab import SymbolTable
+from sfsample.symbolize.symbol_table import SymbolTable
 from tests.builders.installed import library
 
 FUNCTION_TYPES = "tTwWiuV"  # nm's letters for code; `i` is an indirect function, `u` a unique one

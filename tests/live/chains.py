@@ -12,10 +12,10 @@ from typing import NamedTuple
 
 import pytest
 
-from sfsample.arch import AMD64
-from sfsample.model import Found, StopReason
+from sfsample.core.arch import AMD64
+from sfsample.core.stack import Found, StopReason
 from sfsample.modules.module import Module
-from sfsample.profile import Profile, StackKey
+from sfsample.recording.profile import Profile, StackKey
 from sfsample.symbolize.symbolizer import Symbolizer
 from tests.live.targets import ARCH, HANG_S, fixture
 

@@ -19,13 +19,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from scripts.lib.gdb_stub import Stub
-from sfsample.arch import AARCH64, S390X, Arch
+from sfsample.core.arch import AARCH64, S390X, Arch
+from sfsample.core.memory import BytesMemory, PiecewiseMemory
+from sfsample.core.snapshot import ThreadSnapshot
 from sfsample.errors import FormatError
-from sfsample.formats.elf import PF_X, PT_LOAD, ElfImage
-from sfsample.memory import BytesMemory, PiecewiseMemory
-from sfsample.model import ThreadSnapshot
-from sfsample.modules.index import ModuleIndex
-from sfsample.modules.maps import Mapping, parse_maps
+from sfsample.formats.elf.image import PF_X, PT_LOAD, ElfImage
+from sfsample.modules.mapping import Mapping, parse_maps
+from sfsample.modules.module_map import ModuleIndex
 from tests.builders.elf_builder import Load, elf
 from tests.live.shadow import Entry, Mappings, Stacks
 from tests.live.targets import wait_until

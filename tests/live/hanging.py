@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from sfsample.target.syscalls import syscall_name
+from sfsample.process.syscall_names import syscall_name
 from tests.live.cli_runner import sfsample
 from tests.live.targets import Target, assert_untraced, is_forgotten, started, tids, wait_until
 

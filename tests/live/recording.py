@@ -7,15 +7,16 @@ It fails only where no further sample comes for a long time, which is a hang.
 import time
 from collections.abc import Callable
 
-from sfsample.arch import AMD64
-from sfsample.dumping import How, dump_all
-from sfsample.model import ThreadSnapshot
-from sfsample.profile import Profile
-from sfsample.sampler import Mode, Options, Sampler
-from sfsample.snapshot import ProcessDump
-from sfsample.target.live import LiveProcess
-from sfsample.target.own_thread import OwnThread
-from sfsample.target.tracer import Missed
+from sfsample.core.arch import AMD64
+from sfsample.core.snapshot import ThreadSnapshot
+from sfsample.dumping.collect import ProcessDump
+from sfsample.dumping.run import How, dump_all
+from sfsample.process.process import LiveProcess
+from sfsample.process.stop_request import Missed
+from sfsample.process.tracer_thread import OwnThread
+from sfsample.recording.options import Mode, Options
+from sfsample.recording.profile import Profile
+from sfsample.recording.ptrace_sampler import Sampler
 from sfsample.unwind.stepper import Stepper
 from sfsample.unwind.unwinder import DEFAULT_STEPPERS
 from tests.live.targets import ARCH, HANG_S

@@ -7,8 +7,8 @@ What one row says of the caller is here too, for who compares.
 from pathlib import Path
 from typing import NamedTuple
 
-from sfsample.model import ThreadSnapshot
-from sfsample.modules.maps import Mapping, parse_maps
+from sfsample.core.snapshot import ThreadSnapshot
+from sfsample.modules.mapping import Mapping, parse_maps
 from sfsample.unwind.row import Caller, UnwindRow, apply_row
 
 

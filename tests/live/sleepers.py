@@ -18,7 +18,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from sfsample.target.syscalls import syscall_name
+from sfsample.process.syscall_names import syscall_name
 
 libc = ctypes.CDLL(None, use_errno=True)
 Words = ctypes.c_long * 64

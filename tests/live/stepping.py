@@ -17,9 +17,9 @@ from typing import NamedTuple
 
 from ptrace.binding.func import ptrace
 
-from sfsample.arch import AMD64
-from sfsample.memory import BytesMemory, PiecewiseMemory
-from sfsample.model import ThreadSnapshot
+from sfsample.core.arch import AMD64
+from sfsample.core.memory import BytesMemory, PiecewiseMemory
+from sfsample.core.snapshot import ThreadSnapshot
 from tests.live.shadow import Entry, Mappings, Stacks
 
 PTRACE_TRACEME, PTRACE_CONT, PTRACE_SINGLESTEP, PTRACE_GETREGS = 0, 7, 9, 12

@@ -16,9 +16,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from sfsample.arch import AMD64
-from sfsample.target.process import check
-from sfsample.target.procfs import ProcFs
+from sfsample.core.arch import AMD64
+from sfsample.process.find import check
+from sfsample.process.procfs import ProcFs
 
 _ALL = Path(__file__).parents[1] / "fixtures"
 ARCH = check(ProcFs(os.getpid()))  # this machine's

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from sfsample.arch import AARCH64, AMD64, S390X
-from sfsample.replay.offline import replay
-from sfsample.replay.saved import from_json
+from sfsample.core.arch import AARCH64, AMD64, S390X
+from sfsample.saved_stacks.format import from_json
+from sfsample.saved_stacks.replay import replay
 from tests.accuracy.peers import missing
 from tests.live.targets import ARCH, HANG_S
 

@@ -10,14 +10,14 @@ import zipfile
 import pytest
 
 import sfsample
-from sfsample.dumping import dump_core
+from sfsample.core.stack import Found, StopReason
+from sfsample.dumping.run import dump_core
 from sfsample.errors import SfsampleError
-from sfsample.formats.elf import SHT_SYMTAB, ElfImage
-from sfsample.model import Found, StopReason
-from sfsample.replay.offline import replay
-from sfsample.replay.saved import from_json, save, to_json
-from sfsample.symbolize.symtab import SymbolTable
-from sfsample.target.live import LiveProcess
+from sfsample.formats.elf.image import SHT_SYMTAB, ElfImage
+from sfsample.process.process import LiveProcess
+from sfsample.saved_stacks.format import from_json, save, to_json
+from sfsample.saved_stacks.replay import replay
+from sfsample.symbolize.symbol_table import SymbolTable
 from sfsample.unwind.unwinder import ALWAYS, Unwinder
 from tests.live.recording import captured, dumped, record_samples
 from tests.live.targets import started, wait_until_busy

@@ -16,10 +16,10 @@ from pathlib import Path
 
 import pytest
 
-from sfsample.formats.elf import PT_LOAD, PT_NOTE, ElfImage
-from sfsample.model import StopReason
-from sfsample.modules.maps import parse_maps
-from sfsample.profile import Profile
+from sfsample.core.stack import StopReason
+from sfsample.formats.elf.image import PT_LOAD, PT_NOTE, ElfImage
+from sfsample.modules.mapping import parse_maps
+from sfsample.recording.profile import Profile
 from tests.live.recording import fewer, record_samples
 from tests.live.targets import GENERATIONS, Target, fixture, running, started, wait_until
 from tests.live.test_modules import LIBRARIES, build_ids, check, install, module_problems

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import sfsample
-from sfsample.arch import AMD64
+from sfsample.core.arch import AMD64
 from tests.live.cli_runner import wait_until_sampled
 from tests.live.recording import fewer, record_samples
 from tests.live.targets import ARCH, HANG_S, fixture, running, states, tids, wait_until

@@ -10,7 +10,8 @@ import re
 import pytest
 
 import sfsample
-from sfsample.model import Capture, Found, StopReason
+from sfsample.core.snapshot import Capture
+from sfsample.core.stack import Found, StopReason
 from sfsample.unwind.unwinder import DEFAULT_STEPPERS
 from tests.live.chains import Checker, Token, listed
 from tests.live.recording import fewer, record_samples

@@ -11,10 +11,10 @@ import pytest
 
 import sfsample
 from sfsample.errors import FormatError
-from sfsample.profile import Profile
-from sfsample.target.images import ImageOpener
-from sfsample.target.procfs import ProcFs
-from sfsample.target.shared import Shared
+from sfsample.process.image_cache import Shared
+from sfsample.process.image_opener import ImageOpener
+from sfsample.process.procfs import ProcFs
+from sfsample.recording.profile import Profile
 from tests.live.recording import fewer, record_samples
 from tests.live.targets import wait_until_busy
 from tests.live.test_breakers import HOST, TURNS, compile_c, needs_gcc, started

@@ -18,13 +18,13 @@ from pathlib import Path
 import pytest
 
 from sfsample import api
-from sfsample.arch import AMD64
 from sfsample.cli import record
-from sfsample.cli.options import parse
+from sfsample.cli.parse import parse
 from sfsample.cli.record import judge
+from sfsample.core.arch import AMD64
+from sfsample.core.snapshot import Capture
 from sfsample.errors import NoSuchProcess, SfsampleError
-from sfsample.model import Capture
-from sfsample.stats import Stats
+from sfsample.recording.stats import Stats
 from tests.live.cli_runner import (
     COMMAND,
     DURATIONS,

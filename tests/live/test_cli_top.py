@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from sfsample.arch import AMD64
+from sfsample.core.arch import AMD64
 from tests.live.cli_runner import STOPPING
 from tests.live.targets import ARCH, FIXTURES, running, tracers, wait_until
 from tests.live.terminal import Terminal

@@ -17,12 +17,12 @@ from pathlib import Path
 
 import pytest
 
-from sfsample.arch import AMD64
 from sfsample.cli import watch
 from sfsample.cli.console import Interrupt
-from sfsample.cli.options import parse
+from sfsample.cli.parse import parse
 from sfsample.cli.values import FORMATS, format_of
-from sfsample.target.process import start_time
+from sfsample.core.arch import AMD64
+from sfsample.process.find import start_time
 from tests.live.cli_runner import STOPPING, begun, ended, parse_folded, sfsample, wait_until_sampled
 from tests.live.targets import ARCH, HANG_S, Target, fixture, running, wait_until
 from tests.live.test_cli_errors import unused_pid

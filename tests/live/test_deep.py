@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 import sfsample
-from sfsample.model import Capture, StopReason
+from sfsample.core.snapshot import Capture
+from sfsample.core.stack import StopReason
 from tests.live.recording import fewer
 from tests.live.targets import HANG_S, assert_untraced, wait_until
 from tests.live.test_breakers import compile_c, needs_gcc, started

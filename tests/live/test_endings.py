@@ -13,17 +13,18 @@ from collections import Counter
 import pytest
 
 import sfsample
-from sfsample.formats.elf import ElfImage
-from sfsample.model import Capture, StopReason
-from sfsample.profile import Profile, StackKey
-from sfsample.target.live import LiveProcess
-from sfsample.target.own_thread import OwnThread
-from sfsample.target.process import check
-from sfsample.target.procfs import ProcFs
-from sfsample.target.reading import read_asleep
-from sfsample.target.stack_copy import StackCopy
-from sfsample.target.syscalls import syscall_name
-from sfsample.target.tracer import Missed
+from sfsample.core.snapshot import Capture
+from sfsample.core.stack import StopReason
+from sfsample.formats.elf.image import ElfImage
+from sfsample.process.find import check
+from sfsample.process.process import LiveProcess
+from sfsample.process.procfs import ProcFs
+from sfsample.process.sleeping_thread import read_asleep
+from sfsample.process.stack_copy import StackCopy
+from sfsample.process.stop_request import Missed
+from sfsample.process.syscall_names import syscall_name
+from sfsample.process.tracer_thread import OwnThread
+from sfsample.recording.profile import Profile, StackKey
 from tests.live.chains import Checker, listed, own_names
 from tests.live.recording import fewer, record_samples
 from tests.live.targets import (

@@ -18,13 +18,14 @@ from typing import NamedTuple
 
 import pytest
 
-from sfsample.arch import AMD64
-from sfsample.model import Found, Frame, StopReason, ThreadSnapshot
-from sfsample.modules.index import ModuleIndex
+from sfsample.core.arch import AMD64
+from sfsample.core.snapshot import ThreadSnapshot
+from sfsample.core.stack import Found, Frame, StopReason
 from sfsample.modules.module import Module
-from sfsample.target.images import ImageOpener
-from sfsample.target.procfs import ProcFs
-from sfsample.target.shared import Shared
+from sfsample.modules.module_map import ModuleIndex
+from sfsample.process.image_cache import Shared
+from sfsample.process.image_opener import ImageOpener
+from sfsample.process.procfs import ProcFs
 from sfsample.unwind.row import UnwindRow
 from sfsample.unwind.unwinder import DEFAULT_STEPPERS, START, Unwinder
 from tests.live.shadow import caller_by

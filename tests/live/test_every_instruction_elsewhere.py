@@ -20,8 +20,8 @@ from typing import NamedTuple
 import pytest
 
 from scripts.lib.debian import KEYRING, filling, unpack_packages
-from sfsample.arch import AARCH64, S390X, Arch
-from sfsample.model import Found, Frame, Stack, StopReason
+from sfsample.core.arch import AARCH64, S390X, Arch
+from sfsample.core.stack import Found, Frame, Stack, StopReason
 from sfsample.symbolize.symbolizer import Symbolizer
 from sfsample.unwind.unwinder import DEFAULT_STEPPERS, START, Unwinder
 from tests.live.emulated import Emulated, State, emulated

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from sfsample.arch import AARCH64
+from sfsample.core.arch import AARCH64
 from tests.live.cli_runner import sfsample
 from tests.live.hanging import Seen, build, find, hung, names, wait_for_calls
 from tests.live.targets import (

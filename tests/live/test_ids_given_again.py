@@ -8,7 +8,7 @@ import os
 import pytest
 
 import sfsample
-from sfsample.profile import Profile
+from sfsample.recording.profile import Profile
 from tests.live.targets import HANG_S, assert_untraced, wait_until
 from tests.live.test_breakers import compile_c, needs_gcc, started
 

@@ -10,14 +10,15 @@ import os
 import pytest
 
 import sfsample
-from sfsample.arch import AMD64
-from sfsample.model import Capture, StopReason, ThreadSnapshot
-from sfsample.target.instant import Instant
-from sfsample.target.live import LiveProcess
-from sfsample.target.own_thread import OwnThread
-from sfsample.target.procfs import Stat
-from sfsample.target.stack_copy import StackCopy
-from sfsample.target.tracer import Missed
+from sfsample.core.arch import AMD64
+from sfsample.core.snapshot import Capture, ThreadSnapshot
+from sfsample.core.stack import StopReason
+from sfsample.process.consistent_capture import Instant
+from sfsample.process.process import LiveProcess
+from sfsample.process.procfs import Stat
+from sfsample.process.stack_copy import StackCopy
+from sfsample.process.stop_request import Missed
+from sfsample.process.tracer_thread import OwnThread
 from sfsample.unwind.unwinder import Unwinder
 from tests.live.cli_runner import sfsample as command
 from tests.live.targets import ARCH, fixture, running, status, tids, wait_until

@@ -14,10 +14,10 @@ from contextlib import suppress
 import pytest
 
 import sfsample
-from sfsample.dumping import How, dump_all
-from sfsample.model import Capture
-from sfsample.target import tracer
-from sfsample.target.live import LiveProcess
+from sfsample.core.snapshot import Capture
+from sfsample.dumping.run import How, dump_all
+from sfsample.process import stop_request as tracer
+from sfsample.process.process import LiveProcess
 from tests.live.chains import Checker, listed
 from tests.live.recording import fewer, record_samples
 from tests.live.targets import (
@@ -53,9 +53,9 @@ sfsample.record(int(sys.argv[1]), rate=2000, profile=profile, should_stop=stop, 
 """
 TRACER = """
 import sys
-from sfsample.target.process import check
-from sfsample.target.procfs import ProcFs
-from sfsample.target.tracer import PTRACE_SEIZE, Tracer, ptrace
+from sfsample.process.find import check
+from sfsample.process.procfs import ProcFs
+from sfsample.process.stop_request import PTRACE_SEIZE, Tracer, ptrace
 pid = int(sys.argv[1])
 tracer = Tracer(pid, check(ProcFs(pid)))
 ptrace(PTRACE_SEIZE, pid) if sys.argv[2] == "running" else tracer.stop(pid)
@@ -161,7 +161,7 @@ def test_an_exception_from_the_caller(error):
 @pytest.mark.parametrize("name", ["registers", "dwarf_registers", "_wait", "_note"])
 def test_an_exception_in_the_pause(name, monkeypatch):
     """As if Ctrl-C came exactly there: in each call of the pause, the thread is released all the same."""
-    from sfsample.target.tracer import Tracer
+    from sfsample.process.stop_request import Tracer
 
     with running(fixture("v3"), "signals") as target:
         live = LiveProcess(target.pid)

@@ -9,7 +9,8 @@ import subprocess
 import pytest
 
 import sfsample
-from sfsample.model import Capture, StopReason
+from sfsample.core.snapshot import Capture
+from sfsample.core.stack import StopReason
 from tests.live.cli_runner import sfsample as run
 from tests.live.recording import record_samples
 from tests.live.targets import started, tids, wait_until

@@ -12,8 +12,8 @@ import time
 import pytest
 
 import sfsample
-from sfsample.arch import AMD64
-from sfsample.target.syscalls import syscall_name
+from sfsample.core.arch import AMD64
+from sfsample.process.syscall_names import syscall_name
 from tests.live.targets import ARCH, GENERATIONS, HANG_S, fixture, running, status, tids, wait_until
 
 pytestmark = pytest.mark.live

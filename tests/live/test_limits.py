@@ -11,7 +11,7 @@ from functools import partial
 import pytest
 
 import sfsample as library
-from sfsample.target.procfs import ProcFs
+from sfsample.process.procfs import ProcFs
 from tests.live.cli_runner import NOBODY, Done, is_root, sampled, sfsample
 from tests.live.targets import Target, fixture, running
 

@@ -12,12 +12,12 @@ from collections.abc import Callable
 
 import pytest
 
-from sfsample.arch import AMD64
-from sfsample.model import ThreadSnapshot
-from sfsample.target.live import LiveProcess
-from sfsample.target.own_thread import OwnThread
-from sfsample.target.procfs import ProcFs
-from sfsample.target.tracer import Tracer
+from sfsample.core.arch import AMD64
+from sfsample.core.snapshot import ThreadSnapshot
+from sfsample.process.process import LiveProcess
+from sfsample.process.procfs import ProcFs
+from sfsample.process.stop_request import Tracer
+from sfsample.process.tracer_thread import OwnThread
 from tests.live.targets import ARCH, Target, started, states, wait_until
 
 pytestmark = [pytest.mark.live, pytest.mark.skipif(ARCH is not AMD64, reason="only there calls begin again")]
@@ -35,8 +35,8 @@ while True:
 """
 KILLED = """
 import os, signal, sys
-from sfsample.target.live import LiveProcess
-from sfsample.target.tracer import Tracer
+from sfsample.process.process import LiveProcess
+from sfsample.process.stop_request import Tracer
 mend = Tracer.mend
 Tracer.mend = lambda self, tid: mend(self, tid) and os.kill(os.getpid(), signal.SIGKILL)
 LiveProcess(int(sys.argv[1])).capture(int(sys.argv[1]))

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from sfsample.formats.elf import ElfImage
-from sfsample.model import StopReason
-from sfsample.modules.maps import Mapping
-from sfsample.profile import Profile
-from sfsample.target.procfs import ProcFs
-from sfsample.target.shared import Shared
+from sfsample.core.stack import StopReason
+from sfsample.formats.elf.image import ElfImage
+from sfsample.modules.mapping import Mapping
+from sfsample.process.image_cache import Shared
+from sfsample.process.procfs import ProcFs
+from sfsample.recording.profile import Profile
 from tests.live.chains import Checker, listed
 from tests.live.recording import record_samples
 from tests.live.targets import GENERATIONS, HANG_S, Target, fixture, running, wait_until
@@ -130,7 +130,7 @@ def test_a_library_that_comes_and_is_deleted(tmp_path, how):
 @pytest.mark.parametrize("asked", range(4))
 def test_a_library_is_removed_after_any_question_about_it(monkeypatch, asked):
     """Its mapping is gone by then, too.  Seen: it ended a recording of eight minutes."""
-    from sfsample.target import images
+    from sfsample.process import image_opener as images
 
     answers = iter([os.stat(__file__)] * asked)
 
@@ -154,7 +154,7 @@ def test_nothing_but_memory(tmp_path, scenario, monkeypatch):
 
     Memory has no `.symtab`, so a place is named as in the file or not at all, never otherwise.
     """
-    from sfsample.target.images import ImageOpener
+    from sfsample.process.image_opener import ImageOpener
 
     path = install("v3", "target", tmp_path)
     with running(path, scenario) as target:

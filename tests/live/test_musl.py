@@ -7,8 +7,8 @@ import subprocess
 import pytest
 
 import sfsample
-from sfsample.model import Found, StopReason
-from sfsample.profile import Profile
+from sfsample.core.stack import Found, StopReason
+from sfsample.recording.profile import Profile
 from tests.live.recording import record_samples
 from tests.live.targets import started, wait_until_busy
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from sfsample.model import Found
+from sfsample.core.stack import Found
 from tests.live.stepping import stepped
 from tests.live.test_every_instruction import Judge, begin, judged
 

@@ -10,11 +10,12 @@ import termios
 import pytest
 
 import sfsample
-from sfsample.arch import AARCH64, AMD64, S390X
-from sfsample.look import Look, Looker
-from sfsample.model import Capture, StopReason
-from sfsample.target.live import LiveProcess
-from sfsample.target.own_thread import OwnThread
+from sfsample.core.arch import AARCH64, AMD64, S390X
+from sfsample.core.snapshot import Capture
+from sfsample.core.stack import StopReason
+from sfsample.process.capture import Look, Looker
+from sfsample.process.process import LiveProcess
+from sfsample.process.tracer_thread import OwnThread
 from sfsample.unwind.unwinder import Unwinder
 from tests.live import targets
 from tests.live.hanging import calls

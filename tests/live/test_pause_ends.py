@@ -14,18 +14,18 @@ from collections import Counter
 import pytest
 
 import sfsample
-from sfsample.formats.beginnings import beginnings
-from sfsample.formats.elf import ElfImage
-from sfsample.gate import CLOSERS
-from sfsample.model import Capture
-from sfsample.target.live import LiveProcess
-from sfsample.target.own_thread import OwnThread
-from sfsample.target.process import check
-from sfsample.target.procfs import ProcFs
-from sfsample.target.ptrace_call import ptrace
-from sfsample.target.tracer import PATIENCE_NS, PTRACE_INTERRUPT, Missed, Tracer, bury_dead
-from sfsample.target.vm import CopyBuffer
-from sfsample.unwind.flow import Flow
+from sfsample.core.checkpoint import CLOSERS
+from sfsample.core.snapshot import Capture
+from sfsample.formats.elf.image import ElfImage
+from sfsample.formats.machine_code.function_starts import beginnings
+from sfsample.process.find import check
+from sfsample.process.process import LiveProcess
+from sfsample.process.procfs import ProcFs
+from sfsample.process.ptrace import ptrace
+from sfsample.process.stop_request import PATIENCE_NS, PTRACE_INTERRUPT, Missed, Tracer, bury_dead
+from sfsample.process.tracer_thread import OwnThread
+from sfsample.process.vm import CopyBuffer
+from sfsample.unwind.steppers.code_analysis.flow import Flow
 from sfsample.unwind.unwinder import Unwinder
 from tests.builders.elf_builder import Load, elf
 from tests.live.recording import fewer
@@ -83,7 +83,7 @@ def deaf(monkeypatch):
         left[0] -= 1
         return 0
 
-    monkeypatch.setattr("sfsample.target.tracer.ptrace", forgetful)
+    monkeypatch.setattr("sfsample.process.stop_request.ptrace", forgetful)
     return left
 
 
@@ -129,7 +129,7 @@ def walk(process, snapshot):
 )
 def test_who_stops_while_we_compute_is_captured_and_let_go(monkeypatch, compute):
     """The code of a large file takes a fifth of a second."""
-    monkeypatch.setattr("sfsample.gate._BREATH_NS", 0)
+    monkeypatch.setattr("sfsample.core.checkpoint._BREATH_NS", 0)
     with running(fixture("v3"), "leaf") as target:
         process = LiveProcess(target.pid)
 
@@ -149,7 +149,7 @@ def test_who_stops_while_we_compute_is_captured_and_let_go(monkeypatch, compute)
 def test_the_dead_are_buried_soon_while_somebody_may_have_died(monkeypatch):
     """An execve(2) of the target waits for that, and our PTRACE_SEIZE of another thread for the execve."""
     buried = []
-    monkeypatch.setattr("sfsample.target.own_thread.bury_dead", lambda: buried.append(time.monotonic()))
+    monkeypatch.setattr("sfsample.process.tracer_thread.bury_dead", lambda: buried.append(time.monotonic()))
 
     def five_times(_stop):
         first = len(buried)
@@ -169,7 +169,7 @@ def test_the_dead_are_buried_soon_while_somebody_may_have_died(monkeypatch):
 
 def test_nobody_breathes_between_a_copy_and_its_use(monkeypatch):
     """Another copy would be in its place."""
-    monkeypatch.setattr("sfsample.gate._BREATH_NS", 0)
+    monkeypatch.setattr("sfsample.core.checkpoint._BREATH_NS", 0)
     breaths = []
 
     def breathed():

@@ -19,17 +19,18 @@ from math import sqrt
 import pytest
 
 import sfsample
-from sfsample.evented import Evented
-from sfsample.look import Looker
-from sfsample.model import Capture, StopReason
-from sfsample.profile import Profile
-from sfsample.report.window import Window
-from sfsample.roster import Thread
-from sfsample.target import perf_events
-from sfsample.target.live import LiveProcess
-from sfsample.target.perf_events import PerfEvents, open_events
-from sfsample.target.perf_records import Named
-from sfsample.target.procfs import ProcFs
+from sfsample.core.snapshot import Capture
+from sfsample.core.stack import StopReason
+from sfsample.process import perf_events
+from sfsample.process.capture import Looker
+from sfsample.process.perf_events import PerfEvents, open_events
+from sfsample.process.perf_records import Named
+from sfsample.process.process import LiveProcess
+from sfsample.process.procfs import ProcFs
+from sfsample.recording.live_window import Window
+from sfsample.recording.perf_process import Evented
+from sfsample.recording.profile import Profile
+from sfsample.recording.thread_table import Thread
 from sfsample.unwind.unwinder import Unwinder
 from tests.live.chains import Checker
 from tests.live.cli_runner import NOBODY, ended, is_root, sampled
@@ -609,9 +610,9 @@ def test_where_it_takes_longer_to_unwind_than_there_is_time_it_ends_in_time(monk
 def test_a_debugger_in_the_target_is_in_nobodys_way():
     tracer = """
 import sys
-from sfsample.target.process import check
-from sfsample.target.procfs import ProcFs
-from sfsample.target.tracer import PTRACE_SEIZE, ptrace
+from sfsample.process.find import check
+from sfsample.process.procfs import ProcFs
+from sfsample.process.stop_request import PTRACE_SEIZE, ptrace
 ptrace(PTRACE_SEIZE, int(sys.argv[1]))
 print("tracing", flush=True)
 sys.stdin.read()

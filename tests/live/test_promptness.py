@@ -9,9 +9,9 @@ import os
 import pytest
 
 import sfsample
-from sfsample.target.own_thread import OwnThread
-from sfsample.target.promptness import Urgency, give_way
-from sfsample.target.tracer import Tracer
+from sfsample.process.priority import Urgency, give_way
+from sfsample.process.stop_request import Tracer
+from sfsample.process.tracer_thread import OwnThread
 from tests.live.targets import HANG_S, fixture, running
 
 pytestmark = pytest.mark.live

@@ -13,16 +13,18 @@ import time
 
 import pytest
 
-from sfsample import api, relay
+from sfsample import api
+from sfsample.core.snapshot import Capture
+from sfsample.core.stack import StopReason
 from sfsample.errors import NotPermitted
-from sfsample.event_sampler import EventSampler
-from sfsample.model import Capture, StopReason
-from sfsample.profile import Profile
-from sfsample.sampler import Options
-from sfsample.target.live import LiveProcess
-from sfsample.target.own_thread import OwnThread
-from sfsample.target.perf_events import may_set
-from sfsample.target.spare import Spare
+from sfsample.process.perf_events import may_set
+from sfsample.process.process import LiveProcess
+from sfsample.process.tracer_thread import OwnThread
+from sfsample.recording import choose_sampler as relay
+from sfsample.recording.free_cpus import Spare
+from sfsample.recording.options import Options
+from sfsample.recording.perf_sampler import EventSampler
+from sfsample.recording.profile import Profile
 from tests.live.chains import Checker
 from tests.live.cli_runner import sfsample as sfsample_command
 from tests.live.recording import fewer
@@ -281,7 +283,7 @@ def test_where_timers_are_refused_later_it_goes_on_and_says_so(monkeypatch):
     def refuse(pids, *_):
         raise NotPermitted(next(iter(pids)), "not permitted today")
 
-    monkeypatch.setattr("sfsample.event_sampler.open_events", refuse)
+    monkeypatch.setattr("sfsample.recording.perf_sampler.open_events", refuse)
     with running(fixture("v3"), "leaf") as target:
         profile = relayed(target.pid, stopped_again)
     assert profile.stats.timers.why == "not permitted today"
@@ -313,7 +315,7 @@ def test_it_ends_with_the_target_while_timers_run():
 
 def test_a_failure_is_not_the_end(monkeypatch):
     """Of the timers: whoever stops threads may still go on."""
-    from sfsample.event_sampler import EventSampler
+    from sfsample.recording.perf_sampler import EventSampler
 
     read, calls = EventSampler._read, iter(range(1000))
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from sfsample.cli import main
-from sfsample.model import StopReason
-from sfsample.replay.offline import replay
-from sfsample.replay.saved import from_json, save, to_json
-from sfsample.target.live import LiveProcess
+from sfsample.core.stack import StopReason
+from sfsample.process.process import LiveProcess
+from sfsample.saved_stacks.format import from_json, save, to_json
+from sfsample.saved_stacks.replay import replay
 from sfsample.unwind.unwinder import ALWAYS, DEFAULT_STEPPERS, Unwinder
 from tests.live.chains import listed
 from tests.live.recording import captured

@@ -12,9 +12,11 @@ import tracemalloc
 import pytest
 
 import sfsample
-from sfsample.model import Capture, StopReason
-from sfsample.sampler import Options, Sampler
-from sfsample.target.live import LiveProcess
+from sfsample.core.snapshot import Capture
+from sfsample.core.stack import StopReason
+from sfsample.process.process import LiveProcess
+from sfsample.recording.options import Options
+from sfsample.recording.ptrace_sampler import Sampler
 from tests.live.chains import Checker, listed
 from tests.live.recording import fewer, record_samples
 from tests.live.targets import fixture, running, started, states, tids, wait_until

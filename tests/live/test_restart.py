@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 import sfsample
-from sfsample.arch import AMD64
-from sfsample.look import Looker, is_seldom
-from sfsample.model import Capture
-from sfsample.snapshot import _age_ns
-from sfsample.target.live import LiveProcess
-from sfsample.target.own_thread import OwnThread
-from sfsample.target.procfs import Asleep, ProcFs
-from sfsample.target.thread_facts import FactReader
+from sfsample.core.arch import AMD64
+from sfsample.core.snapshot import Capture
+from sfsample.dumping.collect import _age_ns
+from sfsample.process.capture import Looker, is_seldom
+from sfsample.process.facts.thread_facts import FactReader
+from sfsample.process.process import LiveProcess
+from sfsample.process.procfs import Asleep, ProcFs
+from sfsample.process.tracer_thread import OwnThread
 from tests.live.hanging import hung
 from tests.live.recording import record_samples
 from tests.live.sleepers import CALLS
@@ -24,12 +24,12 @@ from tests.live.targets import ARCH, Target, fixture, running, started, status, 
 
 pytestmark = pytest.mark.live
 SLEEPERS = str(Path(__file__).with_name("sleepers.py"))
-# what is not in the list of target/restart.py, and really fails when it is stopped
+# what is not in the list of process/syscall_restart.py, and really fails when it is stopped
 FAIL = {
     "epoll_wait", "epoll_pwait", "epoll_pwait2", "semop", "semtimedop", "rt_sigtimedwait", "io_getevents",
     "io_uring_enter", "recvfrom_timeout", "read_socket_timeout",
 } & CALLS.keys()  # fmt: skip
-# of them, those that begin again (target/mending.py)
+# of them, those that begin again (process/syscall_mending.py)
 MENDED = {
     "epoll_wait", "epoll_pwait", "epoll_pwait2", "semop", "semtimedop", "rt_sigtimedwait", "io_getevents",
 } & (CALLS.keys() if ARCH is AMD64 else set())  # fmt: skip

@@ -2,8 +2,8 @@
 
 import pytest
 
-from sfsample.arch import AARCH64
-from sfsample.model import Found
+from sfsample.core.arch import AARCH64
+from sfsample.core.stack import Found
 from sfsample.unwind.unwinder import ALWAYS, CHOICES
 from tests.live.chains import Checker, listed, needs_generated_code
 from tests.live.recording import record_samples

@@ -16,9 +16,10 @@ from pathlib import Path
 import pytest
 
 import sfsample
-from sfsample.arch import AMD64
-from sfsample.model import Capture, Found, StopReason
-from sfsample.target.syscalls import syscall_name
+from sfsample.core.arch import AMD64
+from sfsample.core.snapshot import Capture
+from sfsample.core.stack import Found, StopReason
+from sfsample.process.syscall_names import syscall_name
 from tests.live.recording import record_samples
 from tests.live.targets import ARCH, HANG_S, LineReader, assert_untraced, states, tids, wait_until
 from tests.live.test_breakers import compile_c, needs_gcc

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from sfsample.arch import AMD64
-from sfsample.dumping import How, dump_core
-from sfsample.formats.elf import ElfImage
-from sfsample.model import Found, StopReason
-from sfsample.replay.offline import replay
-from sfsample.replay.saved import from_json, save, to_json
-from sfsample.target.live import LiveProcess
-from sfsample.target.shared import Shared
+from sfsample.core.arch import AMD64
+from sfsample.core.stack import Found, StopReason
+from sfsample.dumping.run import How, dump_core
+from sfsample.formats.elf.image import ElfImage
+from sfsample.process.image_cache import Shared
+from sfsample.process.process import LiveProcess
+from sfsample.saved_stacks.format import from_json, save, to_json
+from sfsample.saved_stacks.replay import replay
 from sfsample.unwind.unwinder import ALWAYS, Unwinder
 from tests.live.recording import captured, dumped
 from tests.live.targets import ARCH, started, wait_until_busy

@@ -9,14 +9,15 @@ import signal
 import pytest
 
 import sfsample
-from sfsample.arch import AMD64
-from sfsample.model import Capture, StopReason
-from sfsample.profile import Profile
-from sfsample.target.live import LiveProcess
-from sfsample.target.own_thread import OwnThread
-from sfsample.target.process import check
-from sfsample.target.procfs import ProcFs
-from sfsample.target.tracer import Tracer
+from sfsample.core.arch import AMD64
+from sfsample.core.snapshot import Capture
+from sfsample.core.stack import StopReason
+from sfsample.process.find import check
+from sfsample.process.process import LiveProcess
+from sfsample.process.procfs import ProcFs
+from sfsample.process.stop_request import Tracer
+from sfsample.process.tracer_thread import OwnThread
+from sfsample.recording.profile import Profile
 from tests.live.chains import Checker, listed
 from tests.live.recording import record_samples
 from tests.live.targets import (
@@ -81,7 +82,7 @@ def test_no_signal_is_lost(rate):
 
 def test_a_signal_that_finds_the_thread_held_is_delivered():
     """The narrow case on purpose: the signal is already pending when the thread is asked to stop."""
-    from sfsample.target.tracer import Tracer
+    from sfsample.process.stop_request import Tracer
 
     with running(fixture("v3"), "signals") as target:
         tracer = Tracer(target.pid, check(ProcFs(target.pid)))
@@ -96,7 +97,7 @@ def test_a_signal_that_finds_the_thread_held_is_delivered():
 
 def test_a_signal_is_delivered_though_the_wait_status_was_lost():
     """Ctrl-C can fall between waitpid(2) and what we note of its result."""
-    from sfsample.target import tracer as module
+    from sfsample.process import stop_request as module
 
     with running(fixture("v3"), "signals") as target:
         tracer = module.Tracer(target.pid, check(ProcFs(target.pid)))

@@ -19,11 +19,11 @@ import pytest
 
 import sfsample
 from sfsample import api
+from sfsample.core.filesystem import Home
+from sfsample.core.stack import StopReason
 from sfsample.errors import NotPermitted
-from sfsample.files import Home
-from sfsample.model import StopReason
-from sfsample.target.births import Births
-from sfsample.target.family import Family
+from sfsample.process.descendants import Family
+from sfsample.process.new_ids import Births
 from tests.live.cli_runner import COMMAND, begun, ended, wait_until_sampled
 from tests.live.recording import record_samples
 from tests.live.targets import (
@@ -394,7 +394,7 @@ go, on = os.pipe()
 
 # Ids of members are given to others.
 GIVEN_AWAY = """
-from sfsample.target.family import Family
+from sfsample.process.descendants import Family
 
 def with_child():
     fork(rest, 700)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sfsample.model import Found
+from sfsample.core.stack import Found
 from sfsample.unwind.unwinder import CHOICES, DEFAULT_STEPPERS
 from tests.live.chains import needs_generated_code
 from tests.live.targets import fixture, running

@@ -10,7 +10,7 @@ import subprocess
 import pytest
 
 import sfsample
-from sfsample.model import Found, StopReason
+from sfsample.core.stack import Found, StopReason
 from tests.live.recording import record_samples
 from tests.live.targets import started
 from tests.live.test_awkward_modules import without_section_headers

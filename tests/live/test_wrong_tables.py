@@ -10,8 +10,8 @@ import subprocess
 
 import pytest
 
-from sfsample.arch import AMD64
-from sfsample.model import StopReason
+from sfsample.core.arch import AMD64
+from sfsample.core.stack import StopReason
 from tests.live.recording import dumped, record_samples
 from tests.live.targets import ARCH, started
 

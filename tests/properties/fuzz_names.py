@@ -7,23 +7,23 @@ from itertools import islice
 from pathlib import Path
 from struct import pack
 
-from sfsample.debug_files import DebugFiles, debug_link
+from sfsample.core.filesystem import Home
 from sfsample.errors import FormatError
-from sfsample.files import Home
-from sfsample.formats.dynamic import Dynamic
-from sfsample.formats.elf import SHT_SYMTAB, ElfImage
+from sfsample.formats.elf.dynamic import Dynamic
+from sfsample.formats.elf.image import SHT_SYMTAB, ElfImage
+from sfsample.modules.debug_files import DebugFiles, debug_link
 from sfsample.modules.module import Module
-from sfsample.symbolize.cache import Cache
-from sfsample.symbolize.debugdata import unpack
 from sfsample.symbolize.demangle import demangle
+from sfsample.symbolize.disk_cache import Cache
+from sfsample.symbolize.mini_debug_info import unpack
+from sfsample.symbolize.missing import module_without_name
 from sfsample.symbolize.module_symbols import ModuleSymbols
-from sfsample.symbolize.naming import Naming
+from sfsample.symbolize.options import Naming
 from sfsample.symbolize.perf_map import PerfMap
-from sfsample.symbolize.plt import PltStubs
+from sfsample.symbolize.plt_names import PltStubs
 from sfsample.symbolize.spelling import simplify, spell
 from sfsample.symbolize.symbol_index import build_index, from_bytes
-from sfsample.symbolize.symtab import SymbolTable
-from sfsample.symbolize.unnamed import module_without_name
+from sfsample.symbolize.symbol_table import SymbolTable
 
 SOME = 30
 _HOMES: dict[int, Home] = {}

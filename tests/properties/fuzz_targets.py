@@ -14,21 +14,21 @@ from struct import error as struct_error
 from struct import pack, unpack_from
 from zlib import compress
 
-from sfsample.audit.coverage import cover
+from sfsample.core.memory import BytesMemory
 from sfsample.errors import FormatError, SfsampleError
-from sfsample.formats.dwarf_expr import evaluate
-from sfsample.formats.eh_frame import EhFrame, eh_frame_address
-from sfsample.formats.elf import ElfImage, build_id_of
-from sfsample.formats.elf_object import lay_out
-from sfsample.formats.sframe import HEADER_SIZE, SFrameTable, read_tables
-from sfsample.memory import BytesMemory
+from sfsample.formats.dwarf.eh_frame import EhFrame, eh_frame_address
+from sfsample.formats.dwarf.expression import evaluate
+from sfsample.formats.elf.image import ElfImage, build_id_of
+from sfsample.formats.elf.object_file import lay_out
+from sfsample.formats.sframe.section import HEADER_SIZE, SFrameTable, read_tables
+from sfsample.inspect.coverage import cover
 from sfsample.modules.module import Module
-from sfsample.replay.offline import replay
-from sfsample.replay.saved import from_json, save, to_json
-from sfsample.symbolize.symtab import SymbolTable
-from sfsample.target.core import CoreTarget
+from sfsample.process.core_process import CoreTarget
+from sfsample.saved_stacks.format import from_json, save, to_json
+from sfsample.saved_stacks.replay import replay
+from sfsample.symbolize.symbol_table import SymbolTable
 from sfsample.unwind.row import apply_row
-from sfsample.unwind.sframe import to_row
+from sfsample.unwind.steppers.sframe import to_row
 from sfsample.unwind.unwinder import Unwinder
 from tests.builders.debug_frame_builder import section as debug_frame_section
 from tests.builders.elf_builder import Bytes, Load

@@ -9,10 +9,10 @@ from elftools.elf.elffile import ELFFile
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from sfsample.core.memory import BytesMemory
 from sfsample.errors import FormatError
-from sfsample.formats.dwarf_expr import evaluate
-from sfsample.formats.eh_frame import CfiRow, EhFrame, eh_frame_address
-from sfsample.memory import BytesMemory
+from sfsample.formats.dwarf.eh_frame import CfiRow, EhFrame, eh_frame_address
+from sfsample.formats.dwarf.expression import evaluate
 from tests.builders.eh_frame_builder import (
     AMD64_START,
     REMEMBER_STATE,

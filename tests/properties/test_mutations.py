@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sfsample.formats.elf import ElfImage, build_id_of
+from sfsample.formats.elf.image import ElfImage, build_id_of
 from tests.properties.fuzz_targets import TARGETS, fixtures, seeds
 
 SEEDS = {name: list(seeds(name)) for name in TARGETS}

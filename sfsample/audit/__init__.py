@@ -1,1 +1,0 @@
-"""Judging the unwind tables of a module: what they cover, and whether they agree."""

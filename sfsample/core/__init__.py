@@ -1,0 +1,1 @@
+"""Values without I/O, and every fact of a machine."""

@@ -1,0 +1,108 @@
+"""What an unwinder may read: a `Memory` answers with bytes or None, and never raises.
+
+Law: nothing here touches a process.  A capture hands over a copy; a test hands over bytes.
+"""
+
+import sys
+from functools import cached_property
+from struct import Struct
+from typing import NewType, Protocol
+
+from sfsample.core.arch import ByteOrder
+
+Address = NewType("Address", int)  # run-time address
+Vaddr = NewType("Vaddr", int)  # address as stated in the ELF file
+
+_WORDS = {"little": Struct("<Q"), "big": Struct(">Q")}
+
+Words = tuple[int, memoryview]  # an address, and the 8-byte words from there on as a sequence of integers
+
+
+class Memory(Protocol):
+    """Read-only target memory by run-time address; None means "cannot be read"."""
+
+    @property
+    def byteorder(self) -> ByteOrder:
+        """Return that of the machine that the memory is of."""
+        ...
+
+    def word(self, address: int) -> int | None:
+        """Return the unsigned 8-byte word at `address`."""
+        ...
+
+    def read(self, address: int, size: int) -> bytes | None:
+        """Return exactly `size` bytes from `address`."""
+        ...
+
+
+class BytesMemory:
+    """One contiguous copy: `data` was at `base`."""
+
+    def __init__(self, base: int, data: bytes, byteorder: ByteOrder = "little") -> None:
+        self.base = base
+        self.data = data
+        self.byteorder = byteorder
+        self._last = len(data) - 8
+        self._unpack = _WORDS[byteorder].unpack_from
+
+    def word(self, address: int) -> int | None:
+        """Return the unsigned 8-byte word at `address`, or None outside the copy."""
+        offset = address - self.base
+        if 0 <= offset <= self._last:
+            value: int = self._unpack(self.data, offset)[0]
+            return value
+        return None
+
+    def read(self, address: int, size: int) -> bytes | None:
+        """Return `size` bytes from `address`, or None where they are not all in the copy."""
+        offset = address - self.base
+        if offset < 0 or size < 0 or offset + size > len(self.data):
+            return None
+        return self.data[offset : offset + size]
+
+    @cached_property
+    def words(self) -> Words | None:
+        """The aligned words, for who reads many of them; None in a byte order that is not this machine's."""
+        if self.byteorder != sys.byteorder:
+            return None
+        skipped = -self.base % 8
+        whole = memoryview(self.data)[skipped:]
+        return self.base + skipped, whole[: len(whole) & -8].cast("Q")
+
+
+class PiecewiseMemory:
+    """Several copies taken at the same instant (a stack and the stack below a signal handler)."""
+
+    __slots__ = ("pieces",)
+
+    def __init__(self, *pieces: Memory) -> None:
+        self.pieces = pieces
+
+    @property
+    def byteorder(self) -> ByteOrder:
+        """Return that of all pieces."""
+        return self.pieces[0].byteorder if self.pieces else "little"
+
+    def word(self, address: int) -> int | None:
+        """Return the word from the first piece that has it."""
+        for piece in self.pieces:
+            value = piece.word(address)
+            if value is not None:
+                return value
+        return None
+
+    def read(self, address: int, size: int) -> bytes | None:
+        """Return the bytes from the first piece that has all of them."""
+        for piece in self.pieces:
+            value = piece.read(address, size)
+            if value is not None:
+                return value
+        return None
+
+
+def words_at(memory: Memory, address: int) -> Words | None:
+    """Return the words of the copy that `address` lies in, where `memory` is made of plain copies."""
+    for piece in memory.pieces if isinstance(memory, PiecewiseMemory) else (memory,):
+        if isinstance(piece, BytesMemory) and 0 <= address - piece.base < len(piece.data):
+            return piece.words
+    return None

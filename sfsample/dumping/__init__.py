@@ -1,0 +1,1 @@
+"""Every thread of a process, once, and what it waits for."""

@@ -1,0 +1,118 @@
+"""A dump as JSON.
+
+Law: the contract's, key by key; what is not known is null.  Text is as the target gave it: JSON escapes it.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from sfsample.core.stack import Frame
+from sfsample.dumping.collect import ProcessDump, ThreadDump
+from sfsample.dumping.diagnose.groups import group
+from sfsample.dumping.diagnose.named_thread import NamedThread
+from sfsample.dumping.diagnose.verdict import Finding
+from sfsample.dumping.diagnose.wait import Wait
+from sfsample.dumping.diagnose.wait_graph import Node
+from sfsample.dumping.diagnose.wording import signal_name
+from sfsample.modules.module import Module
+from sfsample.process.facts.syscall_arguments import Call
+from sfsample.symbolize.named_frame import NamedFrame
+
+Sentences = Callable[[Node], str | None]
+
+
+def dump_json(
+    dump: ProcessDump, threads: tuple[NamedThread, ...], waits: Mapping[Node, Wait | None]
+) -> dict[str, Any]:
+    """Return one element of `processes`."""
+    return {
+        "pid": dump.pid,
+        "name": dump.name,
+        "cmdline": dump.cmdline,
+        "exe": dump.exe,
+        "consistent": None if dump.ran is None else not dump.ran,
+        "groups": [[thread.tid for thread in one.threads] for one in group(threads)],
+        "threads": [_thread(thread, waits.get(Node(dump.pid, thread.tid))) for thread in threads],
+    }
+
+
+def finding_json(finding: Finding) -> dict[str, Any]:
+    """Return one element of `verdict`."""
+    return {
+        "kind": finding.kind,
+        "text": finding.text,
+        "details": list(finding.lines),
+        "threads": [{"pid": node.pid, "tid": node.tid or None} for node in finding.nodes],
+    }
+
+
+def _thread(named: NamedThread, wait: Wait | None) -> dict[str, Any]:
+    thread, stack = named.dump, named.dump.stack
+    return {
+        "tid": thread.tid,
+        "name": thread.name,
+        "state": thread.state or None,
+        "idle_s": thread.idle_s,
+        "cpu_ns": thread.cpu_ns,
+        "moving": thread.moving,
+        "signal": signal_name(thread.signal),
+        "capture": str(thread.capture),
+        "stop_ns": thread.stop_ns,
+        "error": thread.error,
+        "syscall": _call(thread),
+        "wchan": thread.wchan,
+        "kernel_stack": list(thread.kernel_stack),
+        "waits_for": _wait(wait),
+        "stop_reason": str(stack.stop_reason) if stack else None,
+        "frames": [
+            one for frame, module, names in _frames(named) for one in frame_json(frame, module, names)
+        ],
+    }
+
+
+def _frames(named: NamedThread) -> Iterator[tuple[Frame, Module | None, tuple[NamedFrame, ...]]]:
+    stack = named.dump.stack
+    if stack is not None:
+        yield from zip(stack.frames, named.dump.modules, named.frames, strict=True)
+
+
+def _call(thread: ThreadDump) -> dict[str, Any] | None:
+    if thread.syscall is None:
+        return None
+    call = thread.call or Call(thread.syscall, None)
+    return {
+        "number": thread.syscall.number,
+        "name": call.name,
+        "args": [hex(argument) for argument in call.syscall.args],
+        "refers_to": list(call.words),
+        "fds": [{"fd": d.fd, "kind": d.kind, "text": d.text} for d in call.descriptors],
+        "timeout_s": call.asked_s,
+        "left_s": call.left_s,
+    }
+
+
+def _wait(wait: Wait | None) -> dict[str, Any] | None:
+    if wait is None:
+        return None
+    return {"kind": wait.kind, "what": wait.what, "tid": wait.tid, "pids": list(wait.pids), "note": wait.note}
+
+
+def frame_json(
+    frame: Frame, module: Module | None, names: tuple[NamedFrame, ...]
+) -> Iterator[dict[str, Any]]:
+    """Yield the functions at a frame; those that are inlined share its pc."""
+    for name in names:
+        yield {
+            "pc": hex(frame.pc),
+            "sp": hex(frame.sp),
+            "cfa": None if frame.cfa is None else hex(frame.cfa),
+            "function": name.function,
+            "offset": name.offset,
+            "module": module.path if module else None,
+            "module_offset": hex(module.vaddr(frame.pc)) if module else None,
+            "build_id": module.build_id if module else None,
+            "found": str(frame.found),
+            "file": name.file,
+            "line": name.line,
+            "inlined": name.inlined,
+        }

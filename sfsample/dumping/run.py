@@ -1,0 +1,186 @@
+"""The library's `dump`, the same path that the command line takes.
+
+Law: as `api`'s: composes the layers below, prints nothing, leaves the targets running.  Apart
+from `api`, because a dump must be there in a blink and needs neither the sampler nor the formats of profiles.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+from sfsample.dumping.collect import Dumper, ProcessDump
+from sfsample.errors import AlreadyTraced, NoSuchProcess, TargetError
+from sfsample.process.image_cache import Shared
+from sfsample.process.process import LiveProcess
+from sfsample.process.stop_window import DEFAULT_STACK_BYTES, check_size
+from sfsample.process.tracer_thread import OwnThread
+from sfsample.symbolize.options import DEFAULT_NAMING, Naming
+from sfsample.unwind.stepper import Stepper
+from sfsample.unwind.unwinder import DEFAULT_STEPPERS, MAX_FRAMES, Unwinder
+
+TYPE_CHECKING = False  # what judges is imported while the second look is awaited: it then costs no time
+if TYPE_CHECKING:
+    from sfsample.dumping.diagnose.named_thread import NamedThread
+    from sfsample.dumping.diagnose.verdict import Verdict
+    from sfsample.symbolize.symbolizer import Symbolizer
+
+INTERVAL_S = 0.1
+_DOZE_S = 0.05
+
+
+class How(NamedTuple):
+    """How to look."""
+
+    looks: int = 1
+    interval_s: float = INTERVAL_S
+    max_frames: int = MAX_FRAMES
+    stack_bytes: int = DEFAULT_STACK_BYTES
+    steppers: Sequence[Stepper] = DEFAULT_STEPPERS
+    stop: bool = True  # threads that run may be stopped
+    consistent: bool = False  # all threads at one instant
+    debug_dirs: Sequence[str] = ()  # searched for debug files before the system's
+
+
+_DEFAULT_HOW = How()
+
+
+class Examination(NamedTuple):
+    """Processes with the names of their frames, and why they hang."""
+
+    processes: "tuple[tuple[ProcessDump, tuple[NamedThread, ...]], ...]"
+    verdict: "Verdict"
+
+
+def dump(
+    pid: int,
+    *,
+    looks: int = 1,
+    interval: float = INTERVAL_S,
+    max_frames: int = MAX_FRAMES,
+    stack_bytes: int = DEFAULT_STACK_BYTES,
+    steppers: Sequence[Stepper] = DEFAULT_STEPPERS,
+) -> ProcessDump:
+    """Look at every thread of a process `looks` times, `interval` seconds apart.  Raises as `record` does."""
+    dumps, failures = dump_all((pid,), How(looks, interval, max_frames, stack_bytes, steppers))
+    if failures:
+        raise failures[0]
+    return dumps[0]
+
+
+def dump_all(
+    pids: Iterable[int],
+    how: How,
+    meanwhile: Callable[[list[ProcessDump]], object] = lambda _dumps: None,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> tuple[list[ProcessDump], list[TargetError]]:
+    """Look at several processes; the failure of one does not keep the others from being looked at.
+
+    `meanwhile` is given what the first look saw, when there is time until the next.  Once `should_stop`,
+    there is no further look.
+    """
+    check_size(how.stack_bytes)
+    return OwnThread(lambda stop: _Work(how, meanwhile, stop).run(pids), should_stop).run()
+
+
+def dump_core(
+    core: str, exe: str | None = None, how: How = _DEFAULT_HOW, *, sysroot: str = ""
+) -> ProcessDump:
+    """Look at every thread of a core file; `exe` is its program, if that is not where it was.
+
+    The files of another machine are looked for under `sysroot`.  Raises CoreError.
+    """
+    from sfsample.dumping.core import take_core
+    from sfsample.process.core_process import open_core
+
+    target = open_core(core, exe, sysroot, how.debug_dirs)
+    return take_core(target, Unwinder(target.index, steppers=how.steppers, max_frames=how.max_frames))
+
+
+class _Work:
+    def __init__(
+        self, how: How, meanwhile: Callable[[list[ProcessDump]], object], should_stop: Callable[[], bool]
+    ) -> None:
+        self._how, self._meanwhile, self._should_stop = how, meanwhile, should_stop
+        self._failures: list[TargetError] = []
+        self._shared = Shared(how.debug_dirs)
+
+    def run(self, pids: Iterable[int]) -> tuple[list[ProcessDump], list[TargetError]]:
+        targets: list[tuple[LiveProcess, Dumper]] = []
+        try:
+            for pid in pids:
+                self._open(pid, targets)
+            self._look(targets)
+            dumps = [dumper.result() for _, dumper in targets]
+        finally:
+            for target, _ in targets:
+                target.close()
+        self._failures += [
+            NoSuchProcess(d.pid, f"process has ended: {d.pid}") for d in dumps if not d.threads
+        ]
+        return [dump for dump in dumps if dump.threads], self._failures
+
+    def _open(self, pid: int, targets: list[tuple[LiveProcess, Dumper]]) -> None:
+        how = self._how
+        try:
+            target = _live(pid, how, self._shared)
+        except TargetError as failure:
+            self._failures.append(failure)
+            return
+        unwinder = Unwinder(target.index, steppers=how.steppers, max_frames=how.max_frames)
+        dumper = Dumper(target, unwinder, stop=how.stop, consistent=how.consistent and how.stop)
+        targets.append((target, dumper))
+
+    def _look(self, targets: list[tuple[LiveProcess, Dumper]]) -> None:
+        for number in range(self._how.looks):
+            if number:
+                rested = time.monotonic() + self._how.interval_s
+                if number == 1:
+                    self._meanwhile([dumper.result() for _, dumper in targets])
+                while not self._should_stop() and (left := rested - time.monotonic()) > 0:
+                    time.sleep(min(left, _DOZE_S))
+                if self._should_stop():
+                    return
+            for one in tuple(targets):
+                self._look_at(one, targets)
+
+    def _look_at(self, one: tuple[LiveProcess, Dumper], targets: list[tuple[LiveProcess, Dumper]]) -> None:
+        try:
+            one[1].look()
+        except TargetError as failure:
+            self._failures.append(failure)
+            targets.remove(one)
+            one[0].close()
+
+
+def _live(pid: int, how: How, shared: Shared) -> LiveProcess:
+    """Open a process; what a debugger holds can be read, and it may leave meanwhile."""
+    try:
+        return LiveProcess(pid, how.stack_bytes, attach=how.stop, shared=shared)
+    except AlreadyTraced:
+        return LiveProcess(pid, how.stack_bytes, attach=False, shared=shared)
+
+
+class Examiner:
+    """Names every frame, and works out who waits for whom.  It does not name a place twice."""
+
+    def __init__(self, naming: Naming = DEFAULT_NAMING) -> None:
+        self._naming = naming
+        self._symbolizer: Symbolizer | None = None
+
+    def __call__(self, dumps: Sequence[ProcessDump]) -> Examination:
+        """Examine processes, the same ones at each call."""
+        from sfsample.dumping.diagnose.named_thread import name_threads
+        from sfsample.dumping.diagnose.verdict import judge
+        from sfsample.symbolize.symbolizer import Symbolizer
+
+        if self._symbolizer is None:
+            homes = {dump.pid: dump.home for dump in dumps if dump.home is not None}
+            self._symbolizer = Symbolizer(self._naming, homes)
+        namer = self._symbolizer.frames
+        processes = tuple((dump, name_threads(dump, namer)) for dump in dumps)
+        return Examination(processes, judge(processes))
+
+    def unnamed(self) -> list[str]:
+        """Return where frames have no name, and why; and what could not be read for names."""
+        found = self._symbolizer
+        return [] if found is None else [*map(str, found.unnamed()), *found.problems]

@@ -1,0 +1,1 @@
+"""Call frame information and the expressions in it."""

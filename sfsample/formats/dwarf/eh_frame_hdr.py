@@ -1,0 +1,85 @@
+"""`.eh_frame_hdr`: where `.eh_frame` is, and a sorted table to search it by.
+
+Law: the table is bisected where it lies; only the entries that a search touches are read.  LSB 5.0 core,
+".eh_frame_hdr section": version, three encodings, eh_frame_ptr, fde_count, then pairs (location, FDE).
+"""
+
+import sys
+from bisect import bisect_right
+
+from sfsample.core.arch import ByteOrder
+from sfsample.errors import FormatError
+from sfsample.formats.dwarf.reader import OMIT, DwarfBytes, fixed_size
+
+_SECTION = ".eh_frame_hdr"
+_DATAREL_SDATA4 = 0x3B  # what every linker writes: signed 4-byte distances from the section's start
+
+
+class SearchTable:
+    """The pairs of a usable table; `locate` answers with the FDE that starts last at or before a vaddr."""
+
+    __slots__ = ("_begin", "_count", "_encoding", "_hdr", "_starts", "_stride", "_words")
+
+    def __init__(self, hdr: DwarfBytes, begin: int, count: int, encoding: int) -> None:
+        size = fixed_size(encoding, hdr.address_size)
+        if size is None:
+            raise hdr.damaged(3, f"a table of encoding {encoding:#x} cannot be searched")
+        if 2 * size * count > len(hdr.data) - begin:
+            raise hdr.damaged(begin, f"{count} table entries do not fit")
+        self._hdr, self._begin, self._count = hdr, begin, count
+        self._encoding, self._stride = encoding, 2 * size
+        self._words = self._as_words()
+        self._starts = None if self._words is None else self._words[::2]
+
+    def _as_words(self) -> "memoryview[int] | None":
+        """View the usual table, in this machine's byte order, as integers: bisected without a Python call."""
+        if self._encoding != _DATAREL_SDATA4 or self._hdr.byteorder != sys.byteorder:
+            return None
+        return memoryview(self._hdr.data)[self._begin : self._begin + 8 * self._count].cast("i")
+
+    def locate(self, vaddr: int) -> int | None:
+        """Return the vaddr of the only FDE that can cover `vaddr`, None when every function starts above."""
+        if self._words is not None and self._starts is not None:
+            index = bisect_right(self._starts, vaddr - self._hdr.vaddr) - 1
+            return None if index < 0 else self._hdr.vaddr + self._words[2 * index + 1]
+        index = bisect_right(range(self._count), vaddr, key=self._start) - 1
+        return None if index < 0 else self._pointer(self._begin + index * self._stride + self._stride // 2)
+
+    def _start(self, index: int) -> int:
+        return self._pointer(self._begin + index * self._stride)
+
+    def _pointer(self, pos: int) -> int:
+        return self._hdr.pointer(pos, self._encoding, self._hdr.vaddr)[0]
+
+
+def _fields(
+    data: bytes | memoryview, vaddr: int, byteorder: ByteOrder, address_size: int
+) -> tuple[DwarfBytes, int, int]:
+    """Return the header's bytes, eh_frame_ptr as a vaddr, and the position after it."""
+    hdr = DwarfBytes(_SECTION, memoryview(data).cast("B"), vaddr, byteorder, address_size=address_size)
+    if hdr.u8(0) != 1:
+        raise hdr.damaged(0, f"version {hdr.u8(0)} is not known")
+    eh_frame_vaddr, pos = hdr.pointer(4, hdr.u8(1), vaddr)  # eh_frame_ptr_enc, eh_frame_ptr
+    return hdr, eh_frame_vaddr, pos
+
+
+def eh_frame_address(
+    hdr: bytes | memoryview, hdr_vaddr: int, byteorder: ByteOrder, address_size: int = 8
+) -> int:
+    """Return the vaddr of `.eh_frame` that the header states."""
+    return _fields(hdr, hdr_vaddr, byteorder, address_size)[1]
+
+
+def search_table(
+    data: bytes | memoryview, vaddr: int, byteorder: ByteOrder, address_size: int
+) -> SearchTable | None:
+    """Return the search table, or None when there is none that can be searched: absent, odd or damaged."""
+    try:
+        hdr, _, pos = _fields(data, vaddr, byteorder, address_size)
+        count_encoding, encoding = hdr.u8(2), hdr.u8(3)  # fde_count_enc, table_enc
+        if OMIT in (count_encoding, encoding):
+            return None
+        count, pos = hdr.pointer(pos, count_encoding, vaddr)
+        return SearchTable(hdr, pos, count, encoding)
+    except FormatError:
+        return None

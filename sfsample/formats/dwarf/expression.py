@@ -1,0 +1,208 @@
+"""DWARF expressions, as far as call frame information uses them: bytes -> one number, or None.
+
+Law: never raises and always ends.  A register that is unknown, memory that cannot be read, a stack that is
+too short, an operation that does not belong in CFI (DWARF 5 section 6.4.2) or does not exist: the value is
+not known, which is None.  DWARF 5 section 2.5.1; every value is a 64-bit word, and only div, shra and the
+comparisons look at its sign (the "generic type" of section 2.5.1.4 has the sign that the operation needs).
+"""
+
+import operator
+from collections.abc import Callable, Mapping
+
+from sfsample.core.arch import ByteOrder
+from sfsample.core.memory import Memory
+from sfsample.errors import FormatError
+from sfsample.formats.dwarf.reader import DwarfBytes
+
+_MAX_OPERATIONS = 1000  # the PLT's expression takes 11
+_MAX_STACK = 64
+_WORD = (1 << 64) - 1
+_SIGN = 1 << 63
+
+_CONSTANTS = {  # opcode -> size, signed
+    0x03: (8, False),  # DW_OP_addr
+    0x08: (1, False),  # DW_OP_const1u
+    0x09: (1, True),
+    0x0A: (2, False),
+    0x0B: (2, True),
+    0x0C: (4, False),
+    0x0D: (4, True),
+    0x0E: (8, False),
+    0x0F: (8, True),  # DW_OP_const8s
+}
+
+
+def _signed(value: int) -> int:
+    return value - ((value & _SIGN) << 1)
+
+
+def _div(a: int, b: int) -> int:
+    """Divide as C does: towards zero."""
+    quotient = abs(_signed(a)) // abs(_signed(b))
+    return quotient if (a ^ b) & _SIGN == 0 else -quotient
+
+
+_BINARY: dict[int, Callable[[int, int], int]] = {  # second of the stack, top of the stack
+    0x1A: operator.and_,  # DW_OP_and
+    0x1B: _div,  # DW_OP_div
+    0x1C: operator.sub,  # DW_OP_minus
+    0x1D: operator.mod,  # DW_OP_mod
+    0x1E: operator.mul,  # DW_OP_mul
+    0x21: operator.or_,  # DW_OP_or
+    0x22: operator.add,  # DW_OP_plus
+    0x24: lambda a, b: a << b if b < 64 else 0,  # DW_OP_shl
+    0x25: lambda a, b: a >> b if b < 64 else 0,  # DW_OP_shr
+    0x26: lambda a, b: _signed(a) >> min(b, 63),  # DW_OP_shra
+    0x27: operator.xor,  # DW_OP_xor
+    0x29: lambda a, b: a == b,  # DW_OP_eq
+    0x2A: lambda a, b: _signed(a) >= _signed(b),  # DW_OP_ge
+    0x2B: lambda a, b: _signed(a) > _signed(b),  # DW_OP_gt
+    0x2C: lambda a, b: _signed(a) <= _signed(b),  # DW_OP_le
+    0x2D: lambda a, b: _signed(a) < _signed(b),  # DW_OP_lt
+    0x2E: lambda a, b: a != b,  # DW_OP_ne
+}
+
+_UNARY: dict[int, Callable[[int], int]] = {
+    0x19: lambda a: abs(_signed(a)),  # DW_OP_abs
+    0x1F: operator.neg,  # DW_OP_neg
+    0x20: operator.invert,  # DW_OP_not
+}
+
+
+class _NoValueError(Exception):
+    """The expression has no value here; never leaves this module."""
+
+
+class _Evaluation:
+    """One run: the stack, and where values come from."""
+
+    __slots__ = ("code", "initial", "memory", "registers", "stack")
+
+    def __init__(
+        self, code: DwarfBytes, registers: Mapping[int, int], memory: Memory, initial: int | None
+    ) -> None:
+        self.code = code
+        self.registers = registers
+        self.memory = memory
+        self.initial = initial
+        self.stack = [] if initial is None else [initial & _WORD]
+
+    def run(self) -> int:
+        """Return the top of the stack at the end."""
+        pos, end = 0, len(self.code.data)
+        for _ in range(_MAX_OPERATIONS + 1):
+            if pos == end:
+                return self.stack[-1]
+            pos = self._step(self.code.data[pos], pos + 1)
+            if len(self.stack) > _MAX_STACK or not 0 <= pos <= end:
+                raise _NoValueError
+        raise _NoValueError
+
+    def _step(self, opcode: int, pos: int) -> int:
+        """Do one operation; return the position of the next."""
+        if 0x30 <= opcode <= 0x4F:  # DW_OP_lit0..31
+            self.stack.append(opcode - 0x30)
+        elif 0x70 <= opcode <= 0x8F:  # DW_OP_breg0..31
+            pos = self._register_plus(opcode - 0x70, pos)
+        elif opcode in _BINARY:
+            top = self.stack.pop()
+            self.stack[-1] = _BINARY[opcode](self.stack[-1], top) & _WORD
+        elif opcode in _UNARY:
+            self.stack[-1] = _UNARY[opcode](self.stack[-1]) & _WORD
+        elif opcode in _CONSTANTS:
+            size, signed = _CONSTANTS[opcode]
+            self.stack.append(self.code.integer(pos, size, signed) & _WORD)
+            pos += size
+        elif opcode <= 0x17:
+            pos = self._stack_operation(opcode, pos)
+        else:
+            pos = self._other(opcode, pos)
+        return pos
+
+    def _register_plus(self, register: int, pos: int) -> int:
+        offset, pos = self.code.sleb128(pos)
+        self.stack.append((self.registers[register] + offset) & _WORD)
+        return pos
+
+    def _stack_operation(self, opcode: int, pos: int) -> int:
+        stack = self.stack
+        match opcode:
+            case 0x06:  # DW_OP_deref
+                stack.append(self._known(self.memory.word(stack.pop())))
+            case 0x10:  # DW_OP_constu
+                value, pos = self.code.uleb128(pos)
+                stack.append(value)
+            case 0x11:  # DW_OP_consts
+                value, pos = self.code.sleb128(pos)
+                stack.append(value & _WORD)
+            case 0x12:  # DW_OP_dup
+                stack.append(stack[-1])
+            case 0x13:  # DW_OP_drop
+                stack.pop()
+            case 0x14:  # DW_OP_over
+                stack.append(stack[-2])
+            case 0x15:  # DW_OP_pick
+                stack.append(stack[-1 - self.code.u8(pos)])
+                pos += 1
+            case 0x16:  # DW_OP_swap
+                stack[-2], stack[-1] = stack[-1], stack[-2]
+            case 0x17:  # DW_OP_rot: the top goes below the next two
+                stack[-3], stack[-2], stack[-1] = stack[-1], stack[-3], stack[-2]
+            case _:
+                raise _NoValueError
+        return pos
+
+    def _other(self, opcode: int, pos: int) -> int:
+        stack = self.stack
+        match opcode:
+            case 0x23:  # DW_OP_plus_uconst
+                value, pos = self.code.uleb128(pos)
+                stack[-1] = (stack[-1] + value) & _WORD
+            case 0x28:  # DW_OP_bra
+                target = pos + 2 + self.code.integer(pos, 2, signed=True)
+                pos = target if stack.pop() else pos + 2
+            case 0x2F:  # DW_OP_skip
+                pos += 2 + self.code.integer(pos, 2, signed=True)
+            case 0x92:  # DW_OP_bregx
+                register, pos = self.code.uleb128(pos)
+                pos = self._register_plus(register, pos)
+            case 0x94:  # DW_OP_deref_size
+                stack.append(self._read(stack.pop(), self.code.u8(pos)))
+                pos += 1
+            case 0x96:  # DW_OP_nop
+                pass
+            case 0x9C:  # DW_OP_call_frame_cfa: the CFA is what a register's rule starts from
+                stack.append(self._known(self.initial) & _WORD)
+            case _:
+                raise _NoValueError
+        return pos
+
+    def _read(self, address: int, size: int) -> int:
+        data = self.memory.read(address, size) if 1 <= size <= 8 else None
+        if data is None:
+            raise _NoValueError
+        return int.from_bytes(data, self.code.byteorder)
+
+    def _known(self, value: int | None) -> int:
+        if value is None:
+            raise _NoValueError
+        return value
+
+
+def evaluate(
+    expression: bytes,
+    registers: Mapping[int, int],
+    memory: Memory,
+    byteorder: ByteOrder,
+    initial: int | None,
+) -> int | None:
+    """Return what `expression` computes, None when it cannot be known.
+
+    `initial` is on the stack at the start: the CFA for a register's rule, nothing for the CFA's own.
+    """
+    code = DwarfBytes("DWARF expression", expression, 0, byteorder)
+    try:
+        return _Evaluation(code, registers, memory, initial).run()
+    except (_NoValueError, FormatError, LookupError, ZeroDivisionError):
+        # LookupError: a register or a stack slot that is not there.
+        return None

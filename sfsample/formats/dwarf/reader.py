@@ -1,0 +1,155 @@
+"""Fields of the DWARF exception tables: fixed integers, LEB128, encoded pointers.
+
+Law: a position goes in, a value and the next position come out; nothing is remembered between reads and
+nothing outside the span is read.  Whatever does not fit is a `FormatError` that names the section and the
+offset in it.  DWARF 5 section 7.6 (LEB128); LSB 5.0 core "DWARF Extensions" (DW_EH_PE pointer encodings).
+"""
+
+from struct import Struct
+from struct import error as struct_error
+
+from sfsample.core.arch import ByteOrder
+from sfsample.errors import FormatError
+
+_INTEGERS = {
+    (byteorder, size, signed): Struct(mark + (code.lower() if signed else code)).unpack_from
+    for byteorder, mark in (("little", "<"), ("big", ">"))
+    for size, code in ((1, "B"), (2, "H"), (4, "I"), (8, "Q"))
+    for signed in (False, True)
+}
+_MAX_LEB128 = 10  # bytes of a 64-bit value; also stops a run of 0x80 from growing an integer for ever
+_WORD = (1 << 64) - 1
+
+OMIT = 0xFF  # DW_EH_PE_omit
+_FIXED_SIZES = {0x2: 2, 0x3: 4, 0x4: 8, 0xA: 2, 0xB: 4, 0xC: 8}  # DW_EH_PE_udata2.. and sdata2..
+
+
+class DwarfBytes:
+    """A span of a section: where it is in the section (`origin`) and in the ELF file (`vaddr`)."""
+
+    __slots__ = ("address_size", "byteorder", "data", "origin", "section", "vaddr")
+
+    def __init__(
+        self,
+        section: str,
+        data: bytes | memoryview,
+        vaddr: int,
+        byteorder: ByteOrder,
+        *,
+        address_size: int = 8,
+        origin: int = 0,
+    ) -> None:
+        self.section = section
+        self.data = data
+        self.vaddr = vaddr
+        self.byteorder: ByteOrder = byteorder
+        self.address_size = address_size
+        self.origin = origin
+
+    def damaged(self, pos: int, what: str) -> FormatError:
+        """Return (not raise) the error for the byte at `pos`, or for the end that comes before it."""
+        return FormatError(self.section, self.origin + min(pos, len(self.data)), what)
+
+    def span(self, begin: int, end: int, address_size: int) -> "DwarfBytes":
+        """Return the bytes begin..end as a span of its own: reads stop at `end`, not at the section's end."""
+        return DwarfBytes(
+            self.section,
+            bytes(self.data[begin:end]),
+            self.vaddr + begin,
+            self.byteorder,
+            address_size=address_size,
+            origin=self.origin + begin,
+        )
+
+    def block(self, pos: int, size: int) -> tuple[bytes, int]:
+        """Read `size` bytes as they are."""
+        if size > len(self.data) - pos:
+            raise self.damaged(pos, f"{size} bytes do not fit")
+        return bytes(self.data[pos : pos + size]), pos + size
+
+    def string(self, pos: int) -> tuple[bytes, int]:
+        """Read a NUL-terminated string."""
+        end = bytes(self.data[pos:]).find(0)
+        if end < 0:
+            raise self.damaged(pos, "string has no end")
+        return bytes(self.data[pos : pos + end]), pos + end + 1
+
+    def u8(self, pos: int) -> int:
+        """Read one byte."""
+        try:
+            return self.data[pos]
+        except IndexError:
+            raise self.damaged(pos, "ends inside a field") from None
+
+    def integer(self, pos: int, size: int, signed: bool = False) -> int:
+        """Read a fixed-size integer of 1, 2, 4 or 8 bytes."""
+        try:
+            value: int = _INTEGERS[self.byteorder, size, signed](self.data, pos)[0]
+        except struct_error:
+            raise self.damaged(pos, "ends inside a field") from None
+        return value
+
+    def uleb128(self, pos: int) -> tuple[int, int]:
+        """Read an unsigned LEB128, modulo 2**64."""
+        byte = self.u8(pos)
+        if byte < 0x80:
+            return byte, pos + 1
+        value, _, end = self._leb128(pos)
+        return value & _WORD, end
+
+    def sleb128(self, pos: int) -> tuple[int, int]:
+        """Read a signed LEB128, modulo 2**64."""
+        value, bits, end = self._leb128(pos)
+        sign = 1 << min(bits, 64) - 1
+        return (value & (2 * sign - 1) ^ sign) - sign, end
+
+    def _leb128(self, pos: int) -> tuple[int, int, int]:
+        value = bits = 0
+        for index in range(pos, pos + _MAX_LEB128):
+            byte = self.u8(index)
+            value |= (byte & 0x7F) << bits
+            bits += 7
+            if byte < 0x80:
+                return value, bits, index + 1
+        raise self.damaged(pos, "LEB128 is longer than 64 bits")
+
+    def pointer(self, pos: int, encoding: int, data_base: int | None = None) -> tuple[int, int]:
+        """Read a pointer of a DW_EH_PE encoding and apply what it is relative to.
+
+        An indirect pointer needs the target's memory, and text and function bases are not known here.
+        """
+        if encoding & 0x80:  # DW_EH_PE_indirect, and DW_EH_PE_omit
+            raise self.damaged(pos, f"pointer encoding {encoding:#x} has no value here")
+        base = self._base(pos, encoding & 0x70, data_base)
+        value, end = self.plain(pos, encoding)
+        return (base + value) & ((1 << 8 * self.address_size) - 1), end
+
+    def _base(self, pos: int, application: int, data_base: int | None) -> int:
+        match application:
+            case 0x00 | 0x50:  # DW_EH_PE_absptr, DW_EH_PE_aligned
+                return 0
+            case 0x10:  # DW_EH_PE_pcrel
+                return self.vaddr + pos
+            case 0x30 if data_base is not None:  # DW_EH_PE_datarel
+                return data_base
+        raise self.damaged(pos, f"pointer base {application:#x} is not known")
+
+    def plain(self, pos: int, encoding: int) -> tuple[int, int]:
+        """Read the number of a pointer encoding, without what it is relative to."""
+        if encoding & 0x70 == 0x50:  # DW_EH_PE_aligned: padding up to a multiple of the address size
+            pos += -(self.vaddr + pos) % self.address_size
+        match encoding & 0x0F:
+            case 0x01:  # DW_EH_PE_uleb128
+                return self.uleb128(pos)
+            case 0x09:  # DW_EH_PE_sleb128
+                return self.sleb128(pos)
+        size = fixed_size(encoding, self.address_size)
+        if size is None:
+            raise self.damaged(pos, f"pointer encoding {encoding:#x} does not exist")
+        return self.integer(pos, size, encoding & 0x08 != 0), pos + size
+
+
+def fixed_size(encoding: int, address_size: int) -> int | None:
+    """Return how many bytes a pointer of this encoding takes, None when that depends on its value."""
+    form = encoding & 0x0F
+    return address_size if form in (0x00, 0x08) else _FIXED_SIZES.get(form)  # DW_EH_PE_absptr, _signed

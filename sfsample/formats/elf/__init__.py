@@ -1,0 +1,1 @@
+"""ELF files, core files and object files."""

@@ -1,0 +1,130 @@
+"""ELF core files: what was mapped, what was dumped of it, and the notes about the process.
+
+Law: bytes to values, opens nothing.  Counts and sizes in the file are never believed beyond the file's own
+size.  A damaged note is lost with a word in `problems`; without threads it is no core file of use.
+
+Source: gABI chapter 5 (notes); Linux include/linux/elfcore.h (`elf_prstatus`, `elf_prpsinfo`: one layout on
+all 64-bit machines) and fs/binfmt_elf.c (NT_FILE); gdb writes the same.
+"""
+
+from collections.abc import Iterator
+from struct import Struct
+from typing import NamedTuple
+
+from sfsample.core.arch import ByteOrder
+from sfsample.errors import FormatError
+from sfsample.formats.elf.image import PT_LOAD, PT_NOTE, ElfImage, Note, Segment, notes
+
+ET_CORE = 4
+NT_PRSTATUS = 1  # and in _read_note: NT_PRPSINFO 3, NT_AUXV 6, NT_FILE 0x46494c45 ("FILE")
+AT_PHDR, AT_ENTRY, AT_SYSINFO_EHDR = 3, 9, 33
+_SIGNAL, _PID, _REGISTERS = 12, 32, 112  # in elf_prstatus: pr_cursig, pr_pid, pr_reg
+_FNAME, _ARGUMENTS = (40, 56), (56, 136)  # in elf_prpsinfo: pr_fname, pr_psargs
+
+
+class CoreThread(NamedTuple):
+    """A thread: its id, the signal it had, and its register sets by note type."""
+
+    tid: int
+    signal: int
+    sets: dict[int, bytes]
+
+
+class MappedFile(NamedTuple):
+    """One entry of NT_FILE: `offset` in the file is in bytes."""
+
+    start: int
+    end: int
+    offset: int
+    path: str
+
+
+class CoreFile:
+    """A core file's contents.  Raises FormatError when it is not one, or says nothing of any thread."""
+
+    def __init__(self, image: ElfImage) -> None:
+        self.image = image
+        self.problems: list[str] = []
+        self.threads: list[CoreThread] = []
+        self.files: tuple[MappedFile, ...] = ()
+        self.auxv: dict[int, int] = {}
+        self.name = self.arguments = ""
+        order = "<" if image.byteorder == "little" else ">"
+        self._half, self._word, self._long = Struct(f"{order}H"), Struct(f"{order}I"), Struct(f"{order}Q")
+        if self._half.unpack_from(image.data, 16)[0] != ET_CORE:
+            raise FormatError(image.name, 16, "not a core file")
+        self._read_notes()
+        if not self.threads:
+            raise FormatError(image.name, 0, "no thread is described (no NT_PRSTATUS note)")
+        self._check_size()
+
+    @property
+    def byteorder(self) -> ByteOrder:
+        """Of the machine that wrote it."""
+        return self.image.byteorder
+
+    @property
+    def segments(self) -> Iterator[Segment]:
+        """What was mapped; `filesz` bytes of each were dumped."""
+        return (s for s in self.image.segments if s.type == PT_LOAD and s.memsz)
+
+    def _check_size(self) -> None:
+        size = len(self.image.data)
+        missing = max((s.offset + s.filesz - size for s in self.segments), default=0)
+        if missing > 0:
+            self.problems.append(f"{self.image.name}: truncated: its last {missing} bytes are missing")
+
+    # -- notes
+
+    def _read_notes(self) -> None:
+        for segment in self.image.segments:
+            if segment.type == PT_NOTE:
+                data = self.image.data[segment.offset : segment.offset + segment.filesz]
+                for note in notes(data, self.byteorder):
+                    try:
+                        self._read_note(note)
+                    except FormatError as damage:
+                        place = segment.offset + note.offset
+                        self.problems.append(f"{self.image.name}+{place:#x}: {damage.section}: {damage.what}")
+
+    def _read_note(self, note: Note) -> None:
+        """Take one note; those about registers belong to the NT_PRSTATUS before them."""
+        desc = note.desc
+        match note.owner, note.type:
+            case b"CORE", 1:
+                self._read_status(desc)
+            case b"CORE", 3:
+                self.name, self.arguments = _text(desc, *_FNAME), _text(desc, *_ARGUMENTS)
+            case b"CORE", 6:
+                self.auxv = self._read_auxv(desc)
+            case b"CORE", 0x46494C45:
+                self.files = tuple(self._read_files(desc))
+            case b"CORE" | b"LINUX", kind:
+                if self.threads:
+                    self.threads[-1].sets.setdefault(kind, bytes(desc))
+
+    def _read_status(self, desc: memoryview) -> None:
+        if len(desc) <= _REGISTERS:
+            raise FormatError("NT_PRSTATUS", 0, f"of {len(desc)} bytes")
+        signal, tid = self._half.unpack_from(desc, _SIGNAL)[0], self._word.unpack_from(desc, _PID)[0]
+        self.threads.append(CoreThread(tid, signal, {NT_PRSTATUS: bytes(desc[_REGISTERS:])}))
+
+    def _read_auxv(self, desc: memoryview) -> dict[int, int]:
+        words = [word for (word,) in self._long.iter_unpack(desc[: len(desc) & -16])]
+        return dict(zip(words[::2], words[1::2], strict=True))
+
+    def _read_files(self, desc: memoryview) -> Iterator[MappedFile]:
+        """NT_FILE: count, page size, count * (start, end, offset in pages), count * path and NUL."""
+        if len(desc) < 16:
+            raise FormatError("NT_FILE", 0, f"of {len(desc)} bytes")
+        count, page = (self._long.unpack_from(desc, at)[0] for at in (0, 8))
+        if count > (len(desc) - 16) // 24:
+            raise FormatError("NT_FILE", 0, f"{count} files in {len(desc)} bytes")
+        paths = bytes(desc[16 + 24 * count :]).split(b"\0", count)
+        for path, at in zip(paths, range(16, 16 + 24 * count, 24), strict=False):
+            start, end, offset = (self._long.unpack_from(desc, at + i)[0] for i in (0, 8, 16))
+            yield MappedFile(start, end, offset * page, path.decode("utf-8", "surrogateescape"))
+
+
+def _text(desc: memoryview, start: int, end: int) -> str:
+    return bytes(desc[start:end]).partition(b"\0")[0].decode("utf-8", "replace")

@@ -1,0 +1,1 @@
+"""What instructions tell about calls, returns and where functions begin."""

@@ -1,0 +1,30 @@
+"""SFrame sections, V1 to V3: bytes to tables, and the row for an address.
+
+This is the library's `sfsample.sframe` (docs/sframe.md).
+"""
+
+from sfsample.formats.sframe.section import (
+    ABIS,
+    HEADER_SIZE,
+    SECTION,
+    Flag,
+    SFrameAbi,
+    SFrameFde,
+    SFrameFre,
+    SFrameTable,
+    SFrameTables,
+    read_tables,
+)
+
+__all__ = [
+    "ABIS",
+    "HEADER_SIZE",
+    "SECTION",
+    "Flag",
+    "SFrameAbi",
+    "SFrameFde",
+    "SFrameFre",
+    "SFrameTable",
+    "SFrameTables",
+    "read_tables",
+]

@@ -1,0 +1,97 @@
+"""SFrame sections, V1 to V3: bytes -> tables -> the function and the row for an address.
+
+Law: this is the door; what is behind it is `sframe_table` (one header and its functions), `sframe_rows`
+(what the words of a row mean on each ABI), `sframe_plt` (known mistakes of linkers) and `sframe_check` (what
+is wrong with a whole table).  Damage to the section raises `FormatError` here; damage to a function raises
+it where that function is asked for.  Nothing else is ever raised.
+
+    tables = read_tables(data, vaddr_of_section)
+    for table in tables.covering(vaddr):
+        row = table.row_at(vaddr)
+"""
+
+from array import array
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate
+
+from sfsample.errors import FormatError
+from sfsample.formats.sframe.rows import ABIS, Buffer, SFrameAbi, SFrameFre
+from sfsample.formats.sframe.table import HEADER_SIZE, SECTION, Flag, SFrameFde, SFrameTable
+
+__all__ = ["ABIS", "HEADER_SIZE", "SECTION", "Flag", "SFrameAbi", "SFrameFde", "SFrameFre", "SFrameTable",
+           "SFrameTables", "read_tables"]  # fmt: skip
+
+_MAX_TABLES = 1 << 16  # a linker that concatenates writes one per object file
+_STEP_BACK = 64  # functions before an address, of all tables, of which one may cover it
+
+
+class SFrameTables(tuple[SFrameTable, ...]):  # noqa: SLOT001 - a tuple with slots cannot keep an index
+    """The tables of one section: usually one; thousands where a linker concatenated.
+
+    Their functions interleave, so they are looked up by one index of all functions (made on first use: a
+    concatenated section is not sorted, so there is nothing to bisect before).
+    """
+
+    _index: "tuple[array[int], list[int], list[int]] | None" = None
+
+    def covering(self, vaddr: int) -> Iterator[SFrameTable]:
+        """Yield the tables that have a function at `vaddr`, the one that starts last first."""
+        if len(self) == 1:
+            yield self[0]
+            return
+        if self._index is None:
+            self._index = self._sorted()
+        starts, order, totals = self._index
+        seen = set()
+        position = bisect_right(starts, vaddr) - 1
+        for candidate in range(position, max(-1, position - _STEP_BACK), -1):
+            number = bisect_right(totals, order[candidate])
+            table = self[number]
+            first = totals[number - 1] if number else 0
+            if vaddr - starts[candidate] < table.size(order[candidate] - first) and number not in seen:
+                seen.add(number)
+                yield table
+
+    def _sorted(self) -> "tuple[array[int], list[int], list[int]]":
+        """Return starts in order, the numbers of their functions, and how many functions each table adds."""
+        unsorted = array("Q", (start for table in self for start, _ in table.extents()))
+        order = sorted(range(len(unsorted)), key=unsorted.__getitem__)
+        return (
+            array("Q", map(unsorted.__getitem__, order)),
+            order,
+            list(accumulate(table.num_fdes for table in self)),
+        )
+
+
+def read_tables(
+    data: Buffer,
+    address: int,
+    *,
+    machine: tuple[int, str] | None = None,
+    executable: Sequence[tuple[int, int]] = (),
+    sections: Mapping[str, tuple[int, int]] | None = None,
+) -> SFrameTables:
+    """Return every table of a section: several where a linker concatenated, at least one.
+
+    The arguments are those of `SFrameTable`.  Raises FormatError when the first table is unusable; a later
+    unusable one is a problem of the one before.
+    """
+    view = memoryview(data).cast("B")
+    tables: list[SFrameTable] = []
+    offset = 0
+    while not tables or bytes(view[offset : offset + 2]) in (b"\xe2\xde", b"\xde\xe2"):
+        if len(tables) == _MAX_TABLES:
+            tables[-1].problems.append(f"more than {_MAX_TABLES} tables: the rest is not read")
+            break
+        try:
+            table = SFrameTable(view[offset:], address + offset, machine=machine, executable=executable,
+                                sections=sections, origin=offset)  # fmt: skip
+        except FormatError as damage:
+            if not tables:
+                raise
+            tables[-1].problems.append(f"the table after it, at {offset:#x}, is unusable: {damage}")
+            break
+        tables.append(table)
+        offset += (table.used + 7) & ~7
+    return SFrameTables(tables)

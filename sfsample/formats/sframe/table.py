@@ -1,0 +1,340 @@
+"""One SFrame table, V1 to V3: header, function table, and the function that covers an address.
+
+Law: bytes in, values out.  Nothing is parsed before it is asked for: an address bisects the mapped table
+(O(log n) unpacked records) and decodes the rows of one function.  Damage to the table raises `FormatError`
+from the constructor; damage to a function raises it from `rows` of that function only.  What is kept is
+bounded: rows of the functions looked up last, a limited number of problems.
+
+Source: the SFrame specification V1, V2 (errata 1) and V3; names after V3.  Where text and assembler
+disagree the assembler decides: V1/V2 start fields are relative to the section (ld 2.40-2.44), the V3
+index is not aligned, a sorted table is sorted by resolved address.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from enum import IntFlag
+from operator import itemgetter
+from struct import Struct
+from typing import NamedTuple
+
+from sfsample.core.arch import ByteOrder
+from sfsample.errors import FormatError
+from sfsample.formats.sframe.plt_fixups import repair
+from sfsample.formats.sframe.rows import ABIS, Buffer, RowDecoder, SFrameFre
+
+MAGIC = 0xDEE2
+HEADER_SIZE = 28
+SECTION = ".sframe"
+_MASK64 = (1 << 64) - 1
+_STEP_BACK = 64  # zero-sized functions to look behind, at most
+_KEPT_ROWS = 1 << 15  # rows of functions looked up before; a process runs in few functions at a time
+_MAX_PROBLEMS = 50
+
+
+class Flag(IntFlag):
+    """sfh_flags."""
+
+    FDE_SORTED = 0x1
+    FRAME_POINTER = 0x2  # V1 and V2 only; a hint that nobody sets
+    FDE_FUNC_START_PCREL = 0x4  # V2 errata 1, V3
+
+
+_KNOWN_FLAGS = {1: 0x3, 2: 0x7, 3: 0x5}
+_FDE_SIZE = {1: 17, 2: 20, 3: 16}
+
+
+class SFrameFde(NamedTuple):
+    """One function.  `start` is a vaddr, `fre_off` a byte offset from the FRE area to its first row."""
+
+    start: int
+    size: int
+    fre_off: int
+    num_fres: int
+    info: int  # sfda_func_info
+    info2: int  # sfda_func_info2
+    rep_size: int
+
+    @property
+    def fre_type(self) -> int:
+        """Width code of the rows' start offsets."""
+        return self.info & 0xF
+
+    @property
+    def masked(self) -> bool:
+        """PCMASK: the rows repeat every `rep_size` bytes (PLT slots)."""
+        return bool(self.info & 0x10)
+
+    @property
+    def pauth_b(self) -> bool:
+        """AArch64: return addresses are signed with key B."""
+        return bool(self.info & 0x20)
+
+    @property
+    def signal(self) -> bool:
+        """V3: a signal trampoline.  The bit is unused before, so readers get 0 for V1 and V2."""
+        return bool(self.info & 0x80)
+
+    @property
+    def fde_type(self) -> int:
+        """V3: 0 default, 1 flexible, others reserved."""
+        return self.info2 & 0x1F
+
+
+_start_of = itemgetter(0)  # of a row
+
+
+class SFrameTable:
+    """One SFrame header and its functions.  `address` is the vaddr of the header's first byte."""
+
+    def __init__(
+        self,
+        data: Buffer,
+        address: int,
+        *,
+        machine: tuple[int, str] | None = None,
+        executable: Sequence[tuple[int, int]] = (),
+        sections: Mapping[str, tuple[int, int]] | None = None,
+        origin: int = 0,
+    ) -> None:
+        """Check the header.
+
+        `machine` is (e_machine, byte order) of the ELF file; `executable` its vaddr ranges, which tell what
+        unflagged V1/V2 start fields are relative to; `sections` the vaddr ranges of its sections by name,
+        where they are known: `.plt` and `.plt.sec` tell which rows of ld 2.40 need repair.  `origin` is where
+        the table begins in the section: offsets in errors count from the section.
+
+        Raises FormatError when the table cannot be used at all.
+        """
+        self.data = memoryview(data).cast("B")
+        self.address = address
+        self.executable = tuple(executable)
+        self.sections = sections or {}
+        self.origin = origin
+        self.problems: list[str] = []  # damage, and what had to be guessed
+        self.notes: list[str] = []  # what was repaired: right in `row_at`, wrong in the file
+        self.byteorder = self._byteorder()
+        self._read_header()
+        self._check_abi(machine)
+        self._check_bounds()
+        self._prepare()
+        self._decoder = RowDecoder(self.data[self.fre_base : self.used], self)
+        self._rows: dict[SFrameFde, tuple[SFrameFre, ...]] = {}
+        self._kept = 0
+        self._order: list[int] | None = None
+
+    def _damaged(self, offset: int, what: str) -> FormatError:
+        return FormatError(SECTION, self.origin + offset, what)
+
+    def _note(self, notes: list[str], text: str) -> None:
+        """Say `text` once, and not endlessly much."""
+        if text not in notes and len(notes) <= _MAX_PROBLEMS:
+            notes.append(text if len(notes) < _MAX_PROBLEMS else "and more")
+
+    # -- header
+
+    def _byteorder(self) -> ByteOrder:
+        if len(self.data) < HEADER_SIZE:
+            raise self._damaged(0, f"{len(self.data)} bytes cannot hold the {HEADER_SIZE}-byte header")
+        orders: tuple[ByteOrder, ...] = ("little", "big")
+        for order in orders:
+            if int.from_bytes(self.data[:2], order) == MAGIC:
+                return order
+        raise self._damaged(0, f"magic is {self.data[:2].hex()}, not e2de or dee2")
+
+    def _read_header(self) -> None:
+        self._order_char = "<" if self.byteorder == "little" else ">"
+        header = Struct(self._order_char + "HBBBbbBIIIII").unpack_from(self.data)
+        _, self.version, flags, abi, self.fixed_fp, self.fixed_ra, aux_len, *rest = header
+        self.num_fdes, self.num_fres, self.fre_len, fdeoff, freoff = rest
+        if self.version not in _FDE_SIZE:
+            raise self._damaged(2, f"version {self.version} is not one of 1, 2, 3")
+        if flags & ~_KNOWN_FLAGS[self.version]:
+            raise self._damaged(3, f"unknown flags {flags:#x} in version {self.version}")
+        self.flags = Flag(flags)
+        if abi not in ABIS:
+            raise self._damaged(4, f"unknown ABI {abi}")
+        self.abi = ABIS[abi]
+        self.fde_base = HEADER_SIZE + aux_len + fdeoff
+        self.fre_base = HEADER_SIZE + aux_len + freoff
+        self.used = self.fre_base + self.fre_len  # bytes of this table, header included
+        self.fde_size = _FDE_SIZE[self.version]
+
+    def _check_abi(self, machine: tuple[int, str] | None) -> None:
+        abi = self.abi
+        if self.byteorder != abi.arch.byteorder:
+            raise self._damaged(4, f"ABI {abi.name} in {self.byteorder}-endian bytes")
+        if machine is not None and machine != (abi.arch.machine, abi.arch.byteorder):
+            raise self._damaged(4, f"ABI {abi.name} in a file for machine {machine[0]}")
+        if self.fixed_fp != 0:
+            raise self._damaged(5, f"fixed FP offset {self.fixed_fp} (no tool emits one)")
+        slot = self.fixed_ra < 0 and self.fixed_ra % 8 == 0
+        if not (self.fixed_ra == 0 if abi.tracks_ra else slot):
+            raise self._damaged(6, f"fixed RA offset {self.fixed_ra} for {abi.name}")
+
+    def _check_bounds(self) -> None:
+        table = self.num_fdes * self.fde_size
+        if self.fre_base - self.fde_base != table:
+            raise self._damaged(
+                8, f"{self.num_fdes} FDEs need {table} bytes, have {self.fre_base - self.fde_base}"
+            )
+        if self.used > len(self.data):
+            raise self._damaged(16, f"claims {self.used} bytes of the {len(self.data)} that are there")
+        self.data = self.data[: self.used]  # nothing after it is ours, nor can be reached by mistake
+
+    def _prepare(self) -> None:
+        char = self._order_char
+        fields = {1: "iIIIB", 2: "iIIIBB", 3: "qII"}[self.version]
+        self._fde = Struct(char + fields).unpack_from
+        self._start_field = Struct(char + fields[0]).unpack_from
+        self._attribute = Struct(char + "HBBB").unpack_from  # V3 sfda_*
+        self._tail = self.fde_size - (12 if self.version > 2 else 8)  # bytes of a record after start and size
+        self.pcrel = bool(self.flags & Flag.FDE_FUNC_START_PCREL)
+        if not self.pcrel and self.version < 3:
+            self.pcrel = self._looks_field_relative()
+
+    def _looks_field_relative(self) -> bool:
+        """Concatenating linkers (mold, lld, gold) leave field-relative starts without the flag."""
+        executable = self.executable
+        if not executable or not self.num_fdes:
+            return False
+        probes = range(0, self.num_fdes, max(1, self.num_fdes // 16))
+
+        def plausible(pcrel: bool) -> int:
+            self.pcrel = pcrel
+            starts = [self._start(i) for i in probes]
+            return sum(any(low <= s < high for low, high in executable) for s in starts)
+
+        by_section, by_field = plausible(False), plausible(True)
+        if by_field > by_section:
+            self.problems.append("start addresses are relative to their fields although the flag is clear")
+            return True
+        return False
+
+    # -- functions
+
+    def _start(self, index: int) -> int:
+        field = self.fde_base + index * self.fde_size
+        raw: int = self._start_field(self.data, field)[0]
+        return (self.address + raw + (field if self.pcrel else 0)) & _MASK64
+
+    def size(self, index: int) -> int:
+        """Return the size of function `index`, and read no more than that."""
+        size: int = self._fde(self.data, self.fde_base + index * self.fde_size)[1]
+        return size
+
+    def fde(self, index: int) -> SFrameFde:
+        """Return function `index` in table order.  FormatError: its V3 attribute lies outside the section."""
+        record = self._fde(self.data, self.fde_base + index * self.fde_size)
+        start = self._start(index)
+        if self.version == 1:
+            _, size, fre_off, num_fres, info = record
+            # V1 has no repetition size: 16 bytes is every x86-64 PLT slot that ld 2.40 makes
+            return SFrameFde(start, size, fre_off, num_fres, info & 0x7F, 0, 16 if info & 0x10 else 0)
+        if self.version == 2:
+            _, size, fre_off, num_fres, info, rep_size = record
+            return SFrameFde(start, size, fre_off, num_fres, info & 0x7F, 0, rep_size)
+        _, size, fre_off = record
+        if fre_off + 5 > self.fre_len:
+            raise self._damaged(self.fre_base + fre_off, "function attribute outside the FRE area")
+        num_fres, info, info2, rep_size = self._attribute(self.data, self.fre_base + fre_off)
+        return SFrameFde(start, size, fre_off + 5, num_fres, info, info2, rep_size)
+
+    def fdes(self) -> Iterator[SFrameFde]:
+        """Yield every readable function in table order; an unreadable one goes to `problems`."""
+        for index in range(self.num_fdes):
+            try:
+                yield self.fde(index)
+            except FormatError as damage:
+                self._note(self.problems, str(damage))
+
+    def extents(self) -> Iterator[tuple[int, int]]:
+        """Yield [start, end) of every function in table order, without reading more than that."""
+        record = Struct(f"{self._order_char}{'q' if self.version > 2 else 'i'}I{self._tail}x")
+        table = self.data[self.fde_base : self.fre_base]
+        base, step = self.address + (self.fde_base if self.pcrel else 0), self.fde_size if self.pcrel else 0
+        for raw, size in record.iter_unpack(table):
+            start = base + raw & _MASK64
+            yield start, start + size
+            base += step
+
+    def find(self, vaddr: int) -> SFrameFde | None:
+        """Return the function that covers `vaddr`, or None."""
+        order = self._sorted_order()
+        key = self._start if order is None else (lambda i: self._start(order[i]))
+        position = bisect_right(range(self.num_fdes), vaddr, key=key) - 1
+        for candidate in range(position, max(-1, position - _STEP_BACK), -1):
+            index = candidate if order is None else order[candidate]
+            start, size = self._start(index), self.size(index)
+            if 0 <= vaddr - start < size:
+                return self.fde(index)
+            if size:
+                return None
+        return None
+
+    def _sorted_order(self) -> list[int] | None:
+        if self.flags & Flag.FDE_SORTED:
+            return None
+        if self._order is None:
+            self._order = sorted(range(self.num_fdes), key=self._start)
+        return self._order
+
+    # -- rows
+
+    def rows(self, fde: SFrameFde) -> tuple[SFrameFre, ...]:
+        """Return the rows of a function, as the file has them.  FormatError when they cannot be read."""
+        rows = self._rows.get(fde)
+        if rows is None:
+            rows = self.decode(fde)
+            self._kept += len(rows) + 1
+            if self._kept > _KEPT_ROWS:
+                self._rows.clear()
+                self._kept = len(rows) + 1
+            self._rows[fde] = rows
+        return rows
+
+    def decode(self, fde: SFrameFde) -> tuple[SFrameFre, ...]:
+        """Do what `rows` does, for those who look at every function once: nothing is kept."""
+        try:
+            return self._decoder.rows(fde)
+        except FormatError as damage:
+            where = f"{damage.what} (function at {fde.start:#x})"
+            raise self._damaged(self.fre_base + damage.offset, where) from None
+
+    @property
+    def allows_empty_rows(self) -> bool:
+        """Rows without words mean "outermost" from V2 errata 2 on; before, they are damage."""
+        return self.version > 2 or bool(self.flags & Flag.FDE_FUNC_START_PCREL)
+
+    def row_at(self, vaddr: int) -> SFrameFre | None:
+        """Return the row in force at `vaddr`; None when this table has nothing usable to say.
+
+        A row that is known to be wrong (see `sframe_plt`) is repaired and `notes` says so.
+        FormatError when the function there is damaged.
+        """
+        fde = self.find(vaddr)
+        if fde is None:
+            return None
+        if not fde.num_fres:
+            # V3: no rows = outermost; of a signal trampoline = "use the ABI's layout", so not for us.
+            outermost = self.version > 2 and not fde.signal
+            return SFrameFre(0, 0, ()) if outermost else None
+        offset = vaddr - fde.start
+        if fde.masked:
+            if not fde.rep_size:
+                return None
+            offset %= fde.rep_size
+        rows = self.rows(fde)
+        repaired = repair(self, fde, rows)
+        if repaired is not None:
+            rows, why = repaired
+            self._note(self.notes, why)
+        position = bisect_right(rows, offset, key=_start_of) - 1
+        if position < 0 or rows[position].problem:
+            return None
+        return rows[position]
+
+    def check(self) -> list[str]:
+        """Walk the whole table once and return what is wrong with it, and what is repaired, in words."""
+        from sfsample.formats.sframe.validate import check
+
+        return check(self)

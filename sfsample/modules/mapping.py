@@ -1,0 +1,81 @@
+"""Lines of /proc/PID/maps as values.
+
+Law: text in, `Mapping`s out, in address order; a line that does not parse is an error of ours, not of the
+kernel, so it is skipped rather than guessed at.  Source: proc(5), "/proc/pid/maps".
+"""
+
+from typing import NamedTuple
+
+from sfsample.core.checkpoint import breathe
+
+_DELETED = " (deleted)"
+
+
+class Mapping(NamedTuple):
+    """One line.  `path` is as the target sees it, "" for anonymous memory; `device` is "major:minor"."""
+
+    start: int
+    end: int
+    readable: bool
+    executable: bool
+    offset: int
+    device: str
+    inode: int
+    path: str
+    deleted: bool
+
+    @property
+    def is_file(self) -> bool:
+        """Whether a file is behind it."""
+        return self.path.startswith("/") and self.inode != 0
+
+
+def parse_maps(text: str) -> tuple[Mapping, ...]:
+    """Parse the whole file.  The kernel escapes the newline in paths (as octal 012) and nothing else."""
+    return tuple(m for line in text.split("\n") if (m := _parse_line(line)) is not None)
+
+
+class MapsAgain:
+    """Parses the file of one process again and again: a line that it knows is not parsed another time.
+
+    A process may have thousands; when none has changed, the answer is the very same tuple.
+    """
+
+    def __init__(self) -> None:
+        self._data = b""
+        self._lines: dict[str, Mapping | None] = {}
+        self._mappings: tuple[Mapping, ...] = ()
+
+    def parse(self, data: bytes) -> tuple[Mapping, ...]:
+        """Parse the whole file, as it is now."""
+        if data != self._data:
+            lines, known = data.decode("utf-8", "surrogateescape").split("\n"), self._lines
+            self._lines = {line: known[line] if line in known else _parse_line(line) for line in lines}
+            self._data, self._mappings = data, tuple(filter(None, self._lines.values()))
+        return self._mappings
+
+
+def maps_line(mapping: Mapping) -> str:
+    """Return the line that `parse_maps` reads as `mapping`."""
+    modes = f"{'r' if mapping.readable else '-'}-{'x' if mapping.executable else '-'}p"
+    path = mapping.path.replace("\n", r"\012") + (_DELETED if mapping.deleted else "")
+    fields = (f"{mapping.start:x}-{mapping.end:x}", modes, f"{mapping.offset:x}", mapping.device,
+              str(mapping.inode), *([path] if path else ()))  # fmt: skip
+    return " ".join(fields)
+
+
+def _parse_line(line: str) -> Mapping | None:
+    breathe()
+    fields = line.split(None, 5)
+    if len(fields) < 5:
+        return None
+    span, permissions, offset, device, inode = fields[:5]
+    path = fields[5].replace(r"\012", "\n") if len(fields) == 6 else ""
+    deleted = path.endswith(_DELETED) and path.startswith("/")
+    try:
+        start, _, end = span.partition("-")
+        return Mapping(int(start, 16), int(end, 16), permissions[0] == "r", permissions[2] == "x",
+                       int(offset, 16), device, int(inode),
+                       path.removesuffix(_DELETED) if deleted else path, deleted)  # fmt: skip
+    except (ValueError, IndexError):
+        return None

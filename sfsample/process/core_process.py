@@ -1,0 +1,282 @@
+"""A core file as a target.
+
+Law: it has the face of a live one (`index`, `threads`, a snapshot of each) and touches no process.  What was
+not dumped is read from the files that were mapped, and a file is believed only if the bytes that were dumped
+of it are the same.  Nothing in the file makes this fail later than in the constructor: what is wrong with a
+thread or a module is a word in `problems`.
+"""
+
+import os
+import stat
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from mmap import ACCESS_READ, mmap
+
+from sfsample.core.arch import ARCHES, Arch, arch_of
+from sfsample.core.filesystem import elf_begins_at, root_at
+from sfsample.core.snapshot import Registers, ThreadSnapshot
+from sfsample.errors import CoreError, FormatError
+from sfsample.formats.elf.core_file import (
+    AT_ENTRY,
+    AT_SYSINFO_EHDR,
+    NT_PRSTATUS,
+    CoreFile,
+    CoreThread,
+    MappedFile,
+)
+from sfsample.formats.elf.image import PF_X, PT_LOAD, ElfImage, Segment
+from sfsample.modules.debug_files import finder
+from sfsample.modules.mapping import Mapping
+from sfsample.modules.module_map import ModuleIndex
+from sfsample.modules.unwind_tables import Tables
+from sfsample.process.registers import NT_ARM_PAC_MASK, decode, layout_of, pac_free
+
+_DELETED = " (deleted)"
+_GIVE = "give a core file: gcore -o FILE PID, or coredumpctl dump -o FILE"
+_PF_R, _PAGE = 4, 4096
+_PACKED = {  # as systemd-coredump keeps them
+    b"\x28\xb5\x2f\xfd": "zstd",
+    b"\xfd7zXZ": "xz",
+    b"\x1f\x8b": "gzip",
+    b"\x04\x22\x4d\x18": "lz4",
+}
+
+
+def _mapped(path: str, offsets: Iterable[int] = ()) -> tuple[mmap, int]:
+    """Map a file from where an ELF object begins in it; `offsets`: as `elf_begins_at`."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    try:
+        found = os.fstat(fd)
+        if not stat.S_ISREG(found.st_mode) or not found.st_size:
+            raise FormatError(path, 0, "is empty or no regular file")
+        begins = elf_begins_at(fd, offsets)
+        return mmap(fd, 0, access=ACCESS_READ, offset=begins), begins
+    finally:
+        os.close(fd)
+
+
+class CoreMemory:
+    """What was dumped, by address, and what the mapped files have beyond that."""
+
+    def __init__(self, core: CoreFile) -> None:
+        self._core = core
+        self._segments = sorted((s for s in core.segments if s.filesz), key=lambda s: s.vaddr)
+        self._starts = [s.vaddr for s in self._segments]
+        self.index: ModuleIndex | None = None  # the files; it is built from this memory
+        self.byteorder = core.byteorder
+
+    def word(self, address: int) -> int | None:
+        """Return the unsigned 8-byte word at `address`."""
+        data = self.read(address, 8)
+        return None if data is None else int.from_bytes(data, self.byteorder)
+
+    def read(self, address: int, size: int) -> bytes | None:
+        """Return exactly `size` bytes from `address`."""
+        found = self.dumped(address, size)
+        if found is not None or self.index is None:
+            return found
+        module = self.index.find(address)
+        return None if module is None else module.code(address, size)
+
+    def dumped(self, address: int, size: int) -> bytes | None:
+        """Return exactly `size` bytes that are in the core file itself."""
+        at = bisect_right(self._starts, address) - 1
+        if at < 0 or size < 0:
+            return None
+        s = self._segments[at]
+        offset = address - s.vaddr
+        if offset + size > s.filesz:
+            return None
+        data = bytes(self._core.image.data[s.offset + offset : s.offset + offset + size])
+        return data if len(data) == size else None
+
+
+def open_core(
+    path: str, exe: str | None = None, sysroot: str = "", debug_dirs: Sequence[str] = ()
+) -> "CoreTarget":
+    """Return the process that a core file is of.  Raises CoreError."""
+    head = b""
+    try:
+        data, _ = _mapped(path)
+        head = data[:8]
+        return CoreTarget(ElfImage(data, path), exe, sysroot, debug_dirs)
+    except (OSError, FormatError) as failure:
+        named = path or repr("")
+        if isinstance(failure, OSError):
+            raise CoreError(f"cannot read core file: {named}: {failure.strerror}", _GIVE) from None
+        raise CoreError(f"cannot read core file: {named}: {failure}", _help_for(head)) from None
+
+
+def _help_for(head: bytes) -> str:
+    packer = next((name for magic, name in _PACKED.items() if head.startswith(magic)), None)
+    if packer:
+        return f"it is compressed; unpack it first: {packer} -d < FILE > core"
+    return "it must be a 64-bit ELF core file, as the kernel and gcore write them"
+
+
+class CoreTarget:
+    """A process, out of its core file.  Raises FormatError when there is nothing to be had from it."""
+
+    def __init__(
+        self, image: ElfImage, exe: str | None = None, sysroot: str = "", debug_dirs: Sequence[str] = ()
+    ) -> None:
+        arch = arch_of(image.machine, image.byteorder)
+        if arch is None:
+            known = ", ".join(arch.name for arch in ARCHES)
+            raise FormatError(image.name, 18, f"e_machine {image.machine} is none of {known}")
+        self.arch: Arch = arch
+        self._core = CoreFile(image)
+        self.memory = CoreMemory(self._core)
+        self.opener = CoreImages(self._core, self.memory, exe, sysroot)
+        tables_of = partial(Tables, find=finder(root_at(sysroot), debug_dirs))
+        self.index = ModuleIndex(self._maps, self.opener, self.memory.dumped, tables_of)
+        self.index.refresh()
+        self.memory.index = self.index
+        self.pid = self._core.threads[0].tid
+        self.name, self.arguments = self._core.name, self._core.arguments
+        self.signal = self._core.threads[0].signal
+
+    @property
+    def exe(self) -> str | None:
+        """Path of the program, as the process knew it."""
+        return self.opener.exe_path
+
+    @property
+    def problems(self) -> list[str]:
+        """What is wrong with the file, and what could not be opened."""
+        return [*self._core.problems, *self.opener.problems, *self.index.problems]
+
+    def threads(self) -> list[CoreThread]:
+        """Return the threads; the first is the one that got the signal."""
+        return self._core.threads
+
+    def snapshot(self, thread: CoreThread) -> ThreadSnapshot | str:
+        """Return a thread as if it had been captured, or why it cannot be."""
+        registers = Registers()
+        for one in layout_of(self.arch).sets:
+            raw = thread.sets.get(one.note, b"")
+            if len(raw) >= one.size:
+                registers |= decode(one, raw, self.arch)
+            elif one.note == NT_PRSTATUS:
+                return f"its registers are {len(raw)} bytes, not {one.size}"
+        mask = thread.sets.get(NT_ARM_PAC_MASK, b"")
+        arch = pac_free(self.arch, mask) if len(mask) >= 16 else self.arch
+        return ThreadSnapshot(
+            thread.tid, registers, self.memory, bounded=False, stop_ns=0, eintr=False, arch=arch
+        )
+
+    def _maps(self) -> tuple[Mapping, ...]:
+        """Join the segments, which know permissions, and NT_FILE, which knows paths.
+
+        gdb leaves out segments of which it dumps nothing; code is what they mostly are.
+        """
+        files = {f.start: f for f in self._core.files}
+        segments = {s.vaddr: s for s in self._core.segments}
+        vdso = self._core.auxv.get(AT_SYSINFO_EHDR)
+        found = [_mapping(s, files.get(s.vaddr), vdso) for s in segments.values()]
+        found += [_mapping(Segment(PT_LOAD, _PF_R | PF_X, 0, f.start, 0, f.end - f.start), f, vdso)
+                  for f in files.values() if f.start not in segments and f.end > f.start]  # fmt: skip
+        return tuple(sorted(found))
+
+
+def _mapping(segment: Segment, file: MappedFile | None, vdso: int | None) -> Mapping:
+    path = file.path if file else "[vdso]" if segment.vaddr == vdso else ""
+    return Mapping(segment.vaddr, segment.vaddr + segment.memsz, bool(segment.flags & _PF_R),
+                   bool(segment.flags & PF_X), file.offset if file else 0, "", int(file is not None),
+                   path.removesuffix(_DELETED), path.endswith(_DELETED))  # fmt: skip
+
+
+class CoreImages:
+    """Opens the files that were mapped, under `sysroot`; `exe` stands for the program, wherever it lay."""
+
+    def __init__(self, core: CoreFile, memory: CoreMemory, exe: str | None, sysroot: str) -> None:
+        self._core = core
+        self._memory = memory
+        self._exe = exe
+        self._sysroot = sysroot
+        self.exe_path = self._program()
+        self.problems: list[str] = []
+        self._images: dict[tuple[str, int], ElfImage] = {}
+
+    def _program(self) -> str | None:
+        entry = self._core.auxv.get(AT_ENTRY, 0)
+        files = self._core.files
+        found = next((f.path for f in files if f.start <= entry < f.end), files[0].path if files else None)
+        return found.removesuffix(_DELETED) if found else None
+
+    def __call__(self, mapping: Mapping) -> ElfImage:
+        """Return the image behind a mapping.  Raises CoreError, or FormatError: there is none."""
+        if mapping.path == "[vdso]":
+            return self._from_memory(mapping)
+        refused = []
+        for path in self._candidates(mapping):
+            try:
+                image = self._open(path, mapping)
+            except (OSError, ValueError) as failure:  # ValueError: a NUL in the path
+                refused.append(f"{path} cannot be opened ({getattr(failure, 'strerror', None) or failure})")
+                continue
+            except FormatError as damage:
+                refused.append(str(damage))
+                continue
+            if self._is_mapped(image, mapping):
+                self._tell_wrong_exe(mapping, refused)
+                return image
+            refused.append(f"{path} is not the file that was mapped{self._difference(image, mapping)}")
+        try:
+            image = self._from_memory(mapping)
+        except FormatError:
+            raise CoreError("; ".join(refused)) from None
+        self._tell_wrong_exe(mapping, refused)
+        return image
+
+    def _tell_wrong_exe(self, mapping: Mapping, refused: list[str]) -> None:
+        """Tell, once, that the program that was given is not taken though the right one was found."""
+        if self._exe and refused and mapping.path == self.exe_path:
+            problem = f"--exe is not used: {refused[0]}"
+            self.problems += [problem] * (problem not in self.problems)
+
+    def _open(self, path: str, mapping: Mapping) -> ElfImage:
+        below = (f for f in sorted(self._core.files, reverse=True) if f.start <= mapping.start)
+        same = (f for f in below if f.path.removesuffix(_DELETED) == mapping.path)
+        data, begins = _mapped(path, (f.offset for f in same))
+        key = path, begins
+        if key not in self._images:
+            self._images[key] = ElfImage(data, path, begins)
+        return self._images[key]
+
+    def _candidates(self, mapping: Mapping) -> Iterator[str]:
+        if self._exe and mapping.path == self.exe_path:
+            yield self._exe
+        yield self._sysroot + mapping.path
+
+    def _difference(self, image: ElfImage, mapping: Mapping) -> str:
+        """Say both build-ids, where the core file tells that of what was mapped."""
+        start = next((f.start for f in self._core.files if (f.path, f.offset) == (mapping.path, 0)), None)
+        head = None if start is None else self._memory.dumped(start, _PAGE)
+        try:
+            mapped = ElfImage(head or b"", mapping.path).build_id
+        except FormatError:
+            return ""
+        return f" (build-id {image.build_id or 'none'}, mapped was {mapped})" if mapped else ""
+
+    def _is_mapped(self, image: ElfImage, mapping: Mapping) -> bool:
+        """Whether what was dumped of its headers and notes is the same."""
+        if image.machine != self._core.image.machine:
+            return False
+        bias = image.load_bias(mapping.start, mapping.offset, executable=mapping.executable)
+        if bias is None:
+            return False
+        dumped = {part: self._memory.dumped(part[0] + bias, part[1]) for part in image.identity}
+        compared = [there == bytes(image.loaded(*part) or b"") for part, there in dumped.items() if there]
+        if not compared:
+            self.problems.append(f"{mapping.path}: nothing was dumped of it, so {image.name} is not checked")
+        return all(compared)
+
+    def _from_memory(self, mapping: Mapping) -> ElfImage:
+        """Make an image of a mapping that was dumped whole, from its ELF header on (the vdso)."""
+        size = mapping.end - mapping.start
+        data = self._memory.dumped(mapping.start, size) if mapping.offset == 0 else None
+        if data is None:
+            raise FormatError(mapping.path, 0, "was not dumped")
+        return ElfImage(data, mapping.path)

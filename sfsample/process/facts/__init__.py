@@ -1,0 +1,1 @@
+"""What surrounds the threads of a process: system calls, files, sockets, locks."""

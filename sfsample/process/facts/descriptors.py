@@ -1,0 +1,78 @@
+"""What a file descriptor of the target refers to.
+
+Law: looks at /proc/PID/fd, fdinfo and net only, and only at descriptors that are asked for; never opens what
+they refer to.  Addresses are those of the target's network namespace.  Source: proc(5), the kernel's
+Documentation/filesystems/proc.rst (fdinfo).
+"""
+
+import re
+from typing import NamedTuple
+
+from sfsample.process.facts.sockets import SocketTable
+from sfsample.process.facts.tcp_peers import FarEnd
+from sfsample.process.procfs import ProcFs
+
+_LINK = re.compile(r"(pipe|socket):\[(\d+)\]")
+_ACCESS = {"0": "r", "1": "w", "2": "rw"}  # O_RDONLY, O_WRONLY, O_RDWR: the last octal digit's
+
+
+def access_mode(flags: str) -> str:
+    """Return "r", "w" or "rw" for the flags of fdinfo, in octal; "" when they are not known."""
+    return _ACCESS.get(flags.strip()[-1:], "")
+
+
+class Descriptor(NamedTuple):
+    """One descriptor: `kind` "pipe", "socket", "epoll", "file", "eventfd", ...; `mode`: see `access_mode`.
+
+    `text` is what it refers to, for people, unclean: "tcp 10.0.0.1:5 -> 10.0.0.2:80 established".
+    """
+
+    fd: int
+    kind: str
+    inode: int
+    mode: str
+    text: str
+    watches: tuple[int, ...] = ()  # of an epoll: the descriptors it waits for
+
+
+class DescriptorReader:
+    """Looks descriptors of one process up; each once, so this is for one look at the process."""
+
+    def __init__(self, proc: ProcFs) -> None:
+        self._proc = proc
+        self._sockets = SocketTable(proc)
+        self._known: dict[int, Descriptor | None] = {}
+
+    def look(self, fd: int) -> Descriptor | None:
+        """Return what a descriptor refers to; None: it is closed, or hidden from us."""
+        if fd not in self._known:
+            self._known[fd] = self._look(fd)
+        return self._known[fd]
+
+    def far_end(self, socket: Descriptor) -> FarEnd | None:
+        """Return the socket at the other end of one."""
+        return self._sockets.far_end(socket.inode)
+
+    def _look(self, fd: int) -> Descriptor | None:
+        link = self._proc.link(f"fd/{fd}")
+        if link is None:
+            return None
+        info = (self._proc.read(f"fdinfo/{fd}") or b"").decode("ascii", "replace")
+        fields = dict(line.partition(":\t")[::2] for line in info.splitlines())
+        mode = access_mode(fields.get("flags", ""))
+        found = _LINK.fullmatch(link)
+        if found and found[1] == "pipe":
+            end = {"r": ", read end", "w": ", write end"}.get(mode, "")
+            return Descriptor(fd, "pipe", int(found[2]), mode, f"pipe {found[2]}{end}")
+        if found:
+            return Descriptor(fd, "socket", int(found[2]), mode, self._sockets.text(int(found[2])))
+        if link.startswith("anon_inode:"):
+            return _anonymous(fd, link.partition(":")[2].strip("[]"), info)
+        return Descriptor(fd, "file", int(fields.get("ino", "0")), mode, link)
+
+
+def _anonymous(fd: int, name: str, info: str) -> Descriptor:
+    if name != "eventpoll":
+        return Descriptor(fd, name, 0, "rw", name)
+    watched = sorted(int(line.split()[1]) for line in info.splitlines() if line.startswith("tfd:"))
+    return Descriptor(fd, "epoll", 0, "rw", f"{len(watched)} fd{'s' * (len(watched) != 1)}", tuple(watched))

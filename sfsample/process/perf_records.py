@@ -1,0 +1,122 @@
+"""Records that the kernel writes into the rings of perf events, as values.
+
+Law: takes bytes, touches nothing.  What a record has depends on what was asked for: SAMPLE_TYPE, with the
+registers of `Parser.mask`, and an id at the end of all other records.
+
+Source: Linux include/uapi/linux/perf_event.h, enum perf_event_type; perf_event_open(2).
+"""
+
+from struct import Struct, unpack_from
+from typing import NamedTuple
+
+from sfsample.core.arch import Arch
+from sfsample.core.memory import BytesMemory
+from sfsample.core.snapshot import Registers
+from sfsample.process.registers import event_registers
+
+_TID, _TIME, _PERIOD, _REGS_USER, _STACK_USER = 1 << 1, 1 << 2, 1 << 8, 1 << 12, 1 << 13
+SAMPLE_TYPE = _TID | _TIME | _PERIOD | _REGS_USER | _STACK_USER
+HEADER = Struct("=IHH")  # kind, misc, size
+_ID = Struct("=IIQ")  # pid, tid, time
+_MAP = Struct("=IIQQ")  # pid, tid, address, length
+_SAMPLED = Struct("=IIQQQ")  # pid, tid, time, period, ABI of the registers
+_WORD = Struct("=Q")
+_TASK = Struct("=IIII")  # pid, pid of the creator, tid, tid of the creator
+_LOST, _COMM, _FORK, _SAMPLE, _MMAP2 = 2, 3, 7, 9, 10
+_MISC_EXEC = 1 << 13
+_ABI_64 = 2
+
+
+class Sample(NamedTuple):
+    """A thread in user space, or as it entered the kernel; `registers` is empty if it has left it for good.
+
+    `at_ns` is on the clock of perf_counter_ns, here and in the others.
+    """
+
+    at_ns: int
+    pid: int
+    tid: int
+    period_ns: int
+    registers: Registers
+    memory: BytesMemory
+    bounded: bool  # there may be more stack than was copied
+
+
+class Mapped(NamedTuple):
+    """Code was mapped."""
+
+    at_ns: int
+    pid: int
+    start: int
+    end: int
+
+
+class Named(NamedTuple):
+    """A thread was given a name; `program`: by execve(2)."""
+
+    at_ns: int
+    pid: int
+    tid: int
+    name: str
+    program: bool
+
+
+class Born(NamedTuple):
+    """A thread was created, by thread `creator`; it may have the id of one that has ended."""
+
+    at_ns: int
+    pid: int
+    tid: int
+    creator: int
+
+
+class Lost(NamedTuple):
+    """Records were lost, as the ring was full."""
+
+    at_ns: int
+    records: int
+
+
+Record = Sample | Mapped | Named | Born | Lost
+
+
+class Parser:
+    """Parses records about processes of one architecture; `mask` is to be asked for as `sample_regs_user`."""
+
+    def __init__(self, arch: Arch) -> None:
+        self._arch = arch
+        self._numbers, self.mask = event_registers(arch)
+
+    def parse(self, data: bytes) -> Record | None:
+        """Return what one record says; None: nothing that matters here."""
+        kind, misc, size = HEADER.unpack_from(data)
+        if kind == _SAMPLE:
+            return self._sample(data)
+        pid, tid, at_ns = _ID.unpack_from(data, size - _ID.size)
+        if kind == _MMAP2:
+            _, _, start, length = _MAP.unpack_from(data, HEADER.size)
+            return Mapped(at_ns, pid, start, start + length)
+        if kind == _COMM:
+            name = data[HEADER.size + 8 : size - _ID.size].partition(b"\0")[0].decode("utf-8", "replace")
+            return Named(at_ns, pid, tid, name, bool(misc & _MISC_EXEC))
+        if kind == _FORK:
+            pid, _, tid, creator = _TASK.unpack_from(data, HEADER.size)
+            return Born(at_ns, pid, tid, creator)
+        if kind == _LOST:
+            return Lost(at_ns, _WORD.unpack_from(data, HEADER.size + 8)[0])
+        return None
+
+    def _sample(self, data: bytes) -> Sample:
+        pid, tid, at_ns, period_ns, abi = _SAMPLED.unpack_from(data, HEADER.size)
+        at = HEADER.size + _SAMPLED.size
+        registers: Registers = {}
+        if abi == _ABI_64:
+            values = unpack_from(f"={len(self._numbers)}Q", data, at)
+            registers = dict(zip(self._numbers, values, strict=True))
+        at += 8 * len(self._numbers) if abi else 0
+        (size,) = _WORD.unpack_from(data, at)
+        at += _WORD.size
+        (copied,) = _WORD.unpack_from(data, at + size) if size else (0,)
+        base = registers.get(self._arch.sp, 0)
+        memory = BytesMemory(base, data[at : at + copied], self._arch.byteorder)
+        return Sample(at_ns, pid, tid, period_ns, registers, memory, copied == size)

@@ -1,0 +1,1 @@
+"""May sfsample attach to a process, and if not, why."""

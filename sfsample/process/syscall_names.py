@@ -1,0 +1,26 @@
+"""Names of this machine's system calls: from python-ptrace, on s390x, which it lacks, from system-calls."""
+
+import os
+from functools import cache
+
+
+def syscall_name(number: int) -> str | None:
+    """Return the name, or None for a number that the table does not have."""
+    return _names().get(number)
+
+
+def syscall_number(name: str) -> int | None:
+    """Return the number, or None for a name that the table does not have."""
+    return next((number for number, known in _names().items() if known == name), None)
+
+
+@cache
+def _names() -> dict[int, str]:
+    if os.uname().machine == "s390x":
+        from system_calls.tables.s390x import syscalls_s390x
+
+        return {number: name for name, number in syscalls_s390x.items()}
+    from ptrace.syscall import SYSCALL_NAMES
+
+    names: dict[int, str] = SYSCALL_NAMES
+    return names

@@ -1,0 +1,56 @@
+"""Reads folded stacks, ours and other tools'.
+
+Law: what a line says is all that is known: the first frame is the process (or `name/TID`), a frame in the
+form of an address in a module is one.  Written again as folded, the text is the same.
+"""
+
+import re
+
+from sfsample.errors import BadInput
+from sfsample.report.builder import ReportBuilder
+from sfsample.report.report import OUTERMOST, Report, ReportFrame, Thread
+from sfsample.symbolize.frame_text import clean_name
+
+_LINE = re.compile(r"(.*\S)\s+(\d{1,19})(?:\.\d+)?\s*", re.ASCII)
+_THREAD = re.compile(r"(.+)/(\d{1,10})", re.ASCII)
+_TRUNCATED = re.compile(r"\[truncated: (\w+)\]")
+_UNNAMED = re.compile(r"\[(?:(.+)\+)?0x([0-9a-f]{1,16})\]")
+_SUFFIX = re.compile(r"(.+)_\[([kij])\]")
+
+
+def read(data: bytes) -> Report:
+    """Return the report.  Raises BadInput."""
+    builder = ReportBuilder()
+    known: dict[str, ReportFrame] = {}
+    for number, line in enumerate(data.decode("utf-8", "replace").split("\n"), 1):
+        parts = _LINE.fullmatch(line)
+        if parts is None:
+            if not line.strip() or line.startswith("#"):
+                continue
+            raise BadInput(f"line {number}: not `frame;frame;... count`: {line[:60]}")
+        root, *texts = map(clean_name, parts[1].split(";"))
+        mark = _TRUNCATED.fullmatch(texts[0]) if texts else None
+        for text in texts:
+            if text not in known:
+                known[text] = frame_of(text)
+        frames = [known[text] for text in reversed(texts[1:] if mark else texts)]
+        builder.add(_thread(root), frames, mark[1] if mark else OUTERMOST, (int(parts[2]),))
+    return builder.finish()
+
+
+def _thread(root: str) -> Thread:
+    """Return who ran: `name/7` may be a thread, or a process of that name; as text it stays the same."""
+    parts = _THREAD.fullmatch(root)
+    return Thread(root, parts[1], None, int(parts[2])) if parts else Thread(root, root)
+
+
+def frame_of(text: str) -> ReportFrame:
+    """Return what the text of a frame says."""
+    unnamed = _UNNAMED.fullmatch(text)
+    if unnamed:
+        return ReportFrame(text, module=unnamed[1], offset=int(unnamed[2], 16))
+    suffix = _SUFFIX.fullmatch(text)
+    if suffix is None:
+        return ReportFrame(text, text)
+    letter = suffix[2]
+    return ReportFrame(text, suffix[1], inlined=letter == "i", kind="" if letter == "i" else letter)

@@ -1,0 +1,1 @@
+"""Reports as files: one module for each format."""

@@ -1,0 +1,58 @@
+"""`-f json`: a report, whole, as `sfsample.profile/1` (docs/profile-json.md).
+
+Law: nothing is left out and nothing derived; `report/readers/profile_json.py` reads it back.  Addresses are
+hexadecimal strings, times `_ns` integers, unknown is null, as everywhere in our JSON.
+"""
+
+from typing import Any
+
+from sfsample.report.json_text import json_text
+from sfsample.report.report import Report, ReportFrame, ReportStack, ReportTimeline
+
+SCHEMA = "sfsample.profile/1"
+
+
+def write(report: Report, *, threads: bool) -> bytes:  # noqa: ARG001 - threads are always in it
+    """Return the file."""
+    return json_text(document(report)).encode()
+
+
+def document(report: Report) -> dict[str, Any]:
+    """Return the report as plain values."""
+    modules: dict[tuple[str, str | None], int] = {}
+    frames = [_frame(frame, modules) for frame in report.frames]
+    return {
+        "schema": SCHEMA,
+        "started_ns": report.started_ns,
+        "duration_ns": report.duration_ns,
+        "rate_hz": report.rate_hz,
+        "weights": list(report.weights),
+        "threads": [thread._asdict() for thread in report.threads],
+        "modules": [{"path": path, "build_id": build_id} for path, build_id in modules],
+        "frames": frames,
+        "stacks": [_stack(stack, report.weights) for stack in report.stacks],
+        "timeline": None if report.timeline is None else _timeline(report.timeline),
+        "stats": report.stats,
+    }
+
+
+def _frame(frame: ReportFrame, modules: dict[tuple[str, str | None], int]) -> dict[str, Any]:
+    fields: dict[str, Any] = frame._asdict()
+    path, build_id = fields.pop("module"), fields.pop("build_id")
+    fields["module"] = None if path is None else modules.setdefault((path, build_id), len(modules))
+    fields["offset"] = None if frame.offset is None else hex(frame.offset)
+    return fields
+
+
+def _stack(stack: ReportStack, weights: tuple[str, ...]) -> dict[str, Any]:
+    return {
+        "thread": stack.thread,
+        "frames": list(stack.frames),
+        "stop_reason": stack.stop_reason,
+        **dict(zip(weights, stack.weights, strict=True)),
+    }
+
+
+def _timeline(timeline: ReportTimeline) -> dict[str, Any]:
+    *columns, dropped = timeline
+    return dict(zip(timeline._fields, [*map(list, columns), dropped], strict=True))

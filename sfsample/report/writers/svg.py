@@ -1,0 +1,111 @@
+"""`-f svg`: a still flame graph, for a ticket or a README.
+
+Law: no script, no links, nothing from outside; a name is text or a title, escaped.  The outermost function is
+at the bottom; boxes narrower than a third of a pixel are left out and said so.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+from xml.sax.saxutils import escape
+
+from sfsample.report.about import about, losses, samples, span, title
+from sfsample.report.paths import Label, label_paths
+from sfsample.report.report import CPU, SAMPLES, Report
+from sfsample.report.tree import Tree, grow
+
+_WIDTH, _ROW, _MARGIN, _TOP = 1200, 17, 10, 44
+_LETTER = 6.6  # pixels of a letter of the 11 px monospaced font
+_NARROWEST = 0.33
+_LOST = "#b0b0b0"
+_STYLE = (
+    "text{font:11px ui-monospace,Menlo,Consolas,'DejaVu Sans Mono',monospace;fill:#1b1b1b}"
+    ".h{font:14px system-ui,sans-serif}.s{font:11px system-ui,sans-serif;fill:#555}"
+    "rect{stroke:#fff;stroke-width:.5}"
+)
+
+
+class _Box(NamedTuple):
+    text: str
+    module: str | None
+    depth: int
+    left: float
+    width: float
+    samples: int
+    cpu_ns: int  # 0 where nobody measured it
+
+
+def write(report: Report, *, threads: bool) -> bytes:
+    """Return the file.  `threads`: each thread is a tower of its own."""
+    labels, _, paths = label_paths(report, threads=threads)
+    tree = grow(paths)
+    boxes = list(_boxes(report, tree, labels))
+    hidden = len(tree.parents) - 1 - len(boxes)
+    return "".join(_lines(report, boxes, hidden)).encode("utf-8", "replace")
+
+
+def _boxes(report: Report, tree: Tree, labels: Sequence[Label]) -> Iterator[_Box]:
+    """Yield the boxes that are wide enough, siblings by name."""
+    totals = tree.totals(report.column(SAMPLES))
+    cpu_ns = tree.totals(report.column(CPU))
+    scale = (_WIDTH - 2 * _MARGIN) / totals[0] if totals[0] else 0.0
+    children = tree.children()
+    todo = [(0, -1, float(_MARGIN))]
+    while todo:
+        node, depth, left = todo.pop()
+        if node:
+            yield _Box(
+                *labels[tree.labels[node]], depth, left, totals[node] * scale, totals[node], cpu_ns[node]
+            )
+        for child in sorted(children[node], key=tree.labels.__getitem__):
+            width = totals[child] * scale
+            if width >= _NARROWEST:
+                todo.append((child, depth + 1, left))
+            left += width
+
+
+def _lines(report: Report, boxes: list[_Box], hidden: int) -> Iterator[str]:
+    rows = max((box.depth for box in boxes), default=0) + 1
+    height = _TOP + rows * _ROW + _MARGIN
+    name = title(report)
+    notes = [f"width is samples: {about(report)}", *losses(report)]
+    if hidden:
+        notes.append(f"{hidden} boxes too narrow to show")
+    yield (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" width="{_WIDTH}" '
+        f'height="{height}" role="img"><title>Flame graph of {_xml(name)}</title><style>{_STYLE}</style>'
+        f'<rect width="100%" height="100%" fill="#fff"/>'
+        f'<text class="h" x="{_MARGIN}" y="20">{_xml(name)}</text>'
+        f'<text class="s" x="{_MARGIN}" y="36">{_xml("; ".join(notes))}</text>\n'
+    )
+    for box in boxes:
+        yield _box_xml(box, height - _MARGIN - (box.depth + 1) * _ROW, report.total())
+    yield "</svg>\n"
+
+
+def _box_xml(box: _Box, top: int, total: int) -> str:
+    where = f" ({box.module})" if box.module else ""
+    cpu = f", {span(box.cpu_ns)} of CPU time" if box.cpu_ns else ""
+    words = f"{box.text}{where}: {samples(box.samples)}, {100 * box.samples / total:.2f} %{cpu}"
+    room = int((box.width - 4) / _LETTER)
+    shown = box.text if len(box.text) <= room else box.text[: room - 1] + "…"
+    text = f'<text x="{box.left + 3:.1f}" y="{top + 12}">{_xml(shown)}</text>' if room >= 3 else ""
+    return (
+        f'<g><title>{_xml(words)}</title><rect x="{box.left:.1f}" y="{top}" width="{box.width:.1f}" '
+        f'height="{_ROW}" rx="1" fill="{_color(box)}"/>{text}</g>\n'
+    )
+
+
+def _color(box: _Box) -> str:
+    """Choose a warm colour by module, the same in every graph."""
+    if box.text.startswith("[truncated: "):
+        return _LOST
+    mix = 0
+    for letter in (box.module or "").rpartition("/")[2] or box.text[:1]:
+        mix = (mix * 31 + ord(letter)) & 0xFFFF
+    kind = 190 if box.text.endswith("_[k]") else 10 + mix % 45
+    return f"hsl({kind},{62 + mix // 64 % 20}%,{66 + mix // 4096 % 10}%)"
+
+
+def _xml(text: str) -> str:
+    """Escape, and drop what XML 1.0 cannot hold."""
+    return escape("".join(letter for letter in text if letter >= " " and letter not in "\ufffe\uffff"))

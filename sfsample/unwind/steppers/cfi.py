@@ -1,0 +1,119 @@
+"""CFI rows, of `.eh_frame` and `.debug_frame`, as unwind rows.
+
+Law: translates, decides nothing but the ABI's default: a callee-saved register without a rule is unchanged,
+any other is unknown.  A damaged FDE is "not mine", and its module says so in `problems`.
+"""
+
+from sfsample.core.arch import Arch
+from sfsample.core.rule import CFA, Rule
+from sfsample.core.stack import Found, Frame
+from sfsample.errors import FormatError
+from sfsample.formats.dwarf.eh_frame import CfiRow, CfiRule, EhFrame, Held
+from sfsample.modules.module import Module
+from sfsample.unwind.row import UnwindRow
+from sfsample.unwind.stepper import Reach, here
+
+
+class EhFrameStepper:
+    """Steps where the module's `.eh_frame` covers the pc."""
+
+    found = Found.EH_FRAME
+
+    def row_at(self, frame: Frame, module: Module | None, arch: Arch) -> UnwindRow | None:
+        """Return the CFI row at the frame's pc."""
+        return None if module is None else _row_at(module.eh_frame, frame, module, arch)
+
+    def reach(self, frame: Frame, module: Module, arch: Arch) -> Reach:  # noqa: ARG002 - the protocol
+        """Return where the row is the same."""
+        try:
+            held = module.eh_frame.held_at(module.vaddr(frame.pc)) if module.eh_frame else None
+        except FormatError:  # which `row_at` has told
+            held = None
+        return here(frame) if held is None else (module.address(held.start), module.address(held.end))
+
+
+class DebugFrameStepper:
+    """Steps where the module's `.debug_frame` covers the pc."""
+
+    found = Found.DEBUG_FRAME
+
+    def row_at(self, frame: Frame, module: Module | None, arch: Arch) -> UnwindRow | None:
+        """Return the CFI row at the frame's pc."""
+        return None if module is None else _row_at(module.debug_frame, frame, module, arch)
+
+
+def _row_at(table: EhFrame | None, frame: Frame, module: Module, arch: Arch) -> UnwindRow | None:
+    if table is None or module.image.machine != arch.machine:
+        return None
+    try:
+        held = table.held_at(module.vaddr(frame.lookup_pc))
+    except FormatError as damage:
+        module.lose(damage)
+        return None
+    return None if held is None else to_row(_late(table, held) or held.row, arch)
+
+
+def _late(table: EhFrame, held: Held) -> CfiRow | None:
+    """Return the next row where that says what its caller had pushed, and so what held here already.
+
+    glibc's _dl_runtime_resolve on AArch64 is told of the words that its stub has pushed one instruction late.
+    """
+    if held.row.ra_register in held.row.rules:
+        return None
+    try:
+        following = table.held_at(held.end)
+    except FormatError:  # somebody else's, who will say so
+        return None
+    is_late = following is not None and following.row.cfa == held.row.cfa and _is_pushed_before(following.row)
+    return following.row if following and is_late else None
+
+
+def _is_pushed_before(row: CfiRow) -> bool:
+    """Whether the return address lies at the CFA or above: the function itself has not put it there."""
+    ra = row.rules.get(row.ra_register)
+    return ra is not None and ra.kind == "offset" and ra.value >= 0 and not row.signal
+
+
+def to_row(row: CfiRow, arch: Arch) -> UnwindRow:
+    """Translate one CFI row."""
+    base = arch.sp if row.cfa.expression else row.cfa.register  # an expression starts from nothing
+    cfa = Rule(base, row.cfa.offset, deref=False, expression=row.cfa.expression)
+    registers = []
+    kept = set(arch.callee_saved)
+    for number, rule in row.rules.items():
+        kept.discard(number)
+        translated = _rule(number, rule)
+        if translated is not None and number != row.ra_register:
+            registers.append((number, translated))
+    if _is_pushed_before(row):
+        # glibc's _dl_runtime_resolve on AArch64: its table leaves out the two words that the stub has pushed
+        above = row.rules[row.ra_register].value + 8
+        registers.append((arch.sp, Rule(CFA, above, deref=False)))
+    return UnwindRow(
+        cfa, _return_address(row), tuple(registers), tuple(kept), signal=row.signal, mangled=row.ra_signed
+    )
+
+
+def _return_address(row: CfiRow) -> Rule | None:
+    rule = row.rules.get(row.ra_register)
+    if rule is None:  # no rule: still in its register (a leaf function on AArch64)
+        return Rule(row.ra_register, 0, deref=False)
+    return _rule(row.ra_register, rule)
+
+
+def _rule(number: int, rule: CfiRule) -> Rule | None:
+    match rule.kind:
+        case "offset":
+            return Rule(CFA, rule.value, deref=True)
+        case "val_offset":
+            return Rule(CFA, rule.value, deref=False)
+        case "register":
+            return Rule(rule.value, 0, deref=False)
+        case "expression":
+            return Rule(CFA, 0, deref=True, expression=rule.expression)
+        case "val_expression":
+            return Rule(CFA, 0, deref=False, expression=rule.expression)
+        case "same":
+            return Rule(number, 0, deref=False)
+        case "undefined":
+            return None

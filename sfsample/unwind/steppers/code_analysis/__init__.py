@@ -1,0 +1,1 @@
+"""Callers of code that no table describes, found by following its instructions."""

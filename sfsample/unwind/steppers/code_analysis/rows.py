@@ -1,0 +1,167 @@
+"""Rows from instructions.
+
+Law: from the pc on, code is followed to its returns: where sp is then is the return address, and what the
+callee-saved registers are then they were in the caller.  All returns that are found must agree.  Code that
+never returns (the outermost functions of musl) is followed from its beginning to the pc instead.
+"""
+
+from bisect import bisect_right
+from functools import cached_property
+
+from sfsample.core.arch import AMD64
+from sfsample.core.rule import CFA, Rule
+from sfsample.formats.elf.image import ElfImage
+from sfsample.formats.machine_code.calls import call_target
+from sfsample.formats.machine_code.decode_x86 import LONGEST
+from sfsample.formats.machine_code.function_starts import beginnings
+from sfsample.formats.machine_code.noreturn import NoReturn
+from sfsample.modules.generated_code import ReadCode
+from sfsample.unwind.row import UnwindRow
+from sfsample.unwind.steppers.code_analysis.flow import Flow, State, Value
+
+_WORD = 8
+_CALL = 5  # bytes of the longest call that says where it leads
+_ENOUGH = 300  # instructions, when a return has been found
+_MOST_GENERATED = 500  # instructions: more takes 20 ms for each new pc, and hardly ever finds a return
+_SP = AMD64.sp
+_BREG0, _DEREF, _CONST8S, _PLUS = 0x70, b"\x06", b"\x0f", b"\x22"  # DWARF 5, table 7.9
+
+
+class CodeOfFile:
+    """The code of one file, wherever it is mapped."""
+
+    def __init__(self, image: ElfImage) -> None:
+        self._flow = Flow(lambda vaddr: _read(image, vaddr), NoReturn(image), self._begins)
+        self._image = image
+
+    @cached_property
+    def _beginnings(self) -> list[int]:
+        return beginnings(self._image)
+
+    def _beginning(self, vaddr: int) -> int | None:
+        """Return the last beginning that is not above `vaddr`."""
+        position = bisect_right(self._beginnings, vaddr) - 1
+        return None if position < 0 else self._beginnings[position]
+
+    def _begins(self, vaddr: int) -> bool:
+        return self._beginning(vaddr) == vaddr
+
+    def row_at(self, pc: int, *, exact: bool) -> UnwindRow | None:
+        """Return the row at an instruction, or behind a call."""
+        row = to_return(self._flow, pc) if exact or self._may_be_returned_to(pc) else None
+        return row or self._from_beginning(pc, exact=exact)
+
+    def _may_be_returned_to(self, pc: int) -> bool:
+        before = _read(self._image, pc - _CALL)
+        target = call_target(AMD64.machine, before[:_CALL], pc) if len(before) >= _CALL else None
+        return target is None or self._flow.comes_back(target)
+
+    def _from_beginning(self, pc: int, *, exact: bool) -> UnwindRow | None:
+        start = self._beginning(pc if exact else pc - 1)
+        return None if start is None else from_beginning(self._flow, start, pc, exact=exact)
+
+
+def row_of_generated(code: ReadCode, pc: int) -> UnwindRow | None:
+    """Return the row at an instruction of code in no file; it is read anew, for it may have changed."""
+    return to_return(Flow(lambda at: code(at, LONGEST), effort=_MOST_GENERATED), pc)
+
+
+def to_return(flow: Flow, pc: int) -> UnwindRow | None:
+    """Return the row at an instruction from which code goes on to returns that agree."""
+    rows: list[UnwindRow] = []
+    for count, visit in enumerate(flow.visits(pc)):
+        if rows and count >= _ENOUGH:
+            break
+        row = _at_return(visit.state) if visit.instruction.returns else None
+        if row is not None:
+            rows.append(row)
+    return rows[0] if len({row.cfa for row in rows}) == 1 else None
+
+
+def from_beginning(flow: Flow, start: int, pc: int, *, exact: bool) -> UnwindRow | None:
+    """Return the row at an instruction of the function that begins at `start`."""
+    for visit in flow.visits(start):
+        if visit.address == pc if exact else visit.instruction.calls and visit.instruction.end == pc:
+            return _inside(visit.state)
+    return None
+
+
+def _at_return(state: State) -> UnwindRow | None:
+    """Return the row where the search began, given the state where it has come to a return."""
+    top = state.value(_SP)
+    cfa = None if top is None else top.moved(_WORD)
+    rule = None if cfa is None else _rule_of_cfa(cfa)
+    if cfa is None or rule is None:
+        return None
+    values = {number: state.value(number) for number in sorted(AMD64.callee_saved)}
+    rules = ((n, _rule(value, cfa)) for n, value in values.items() if value is not None and value != Value(n))
+    return UnwindRow(
+        rule,
+        Rule(CFA, -_WORD, deref=True),
+        tuple((n, rule) for n, rule in rules if rule is not None),
+        kept=tuple(n for n, value in values.items() if value == Value(n)),
+        guess=True,
+    )
+
+
+def _rule_of_cfa(cfa: Value) -> Rule | None:
+    """Return the rule, None where it leads down the stack, or to a stack that code goes over to."""
+    place = cfa.place
+    if place is None:
+        return None if cfa.base == _SP and cfa.offset < _WORD else _plain(cfa)
+    if not cfa.offset:
+        return _plain(cfa)
+    # the old sp, from its place in a frame that was aligned: pop %rsp, or mov 64(%rsp),%rsp
+    if place.base not in (_SP, AMD64.fp) or (place.base == _SP and place.offset < 0):
+        return None
+    expression = bytes([_BREG0 + place.base, 0]) + _plus(place.offset) + _DEREF + _plus(cfa.offset)
+    return Rule(place.base, 0, deref=False, expression=expression)
+
+
+def _plus(number: int) -> bytes:
+    return _CONST8S + number.to_bytes(8, "little", signed=True) + _PLUS
+
+
+def _rule(value: Value, cfa: Value) -> Rule | None:
+    if value.base == cfa.base:
+        return Rule(CFA, value.offset - cfa.offset, deref=False)
+    if value.place is not None and value.place.base == cfa.base and not value.offset:
+        return Rule(CFA, value.place.offset - cfa.offset, deref=True)
+    return _plain(value)
+
+
+def _plain(value: Value) -> Rule | None:
+    """Return the rule of a register plus a number, or of the word there."""
+    match value:
+        case Value(int(base), offset):
+            return Rule(base, offset, deref=False)
+        case Value(Value(int(base), offset), 0):
+            return Rule(base, offset, deref=True)
+    return None
+
+
+def _inside(state: State) -> UnwindRow | None:
+    """Return the row at an instruction, given the state there, counted from the function's beginning."""
+    bases = ((n, state.value(n)) for n in (_SP, *sorted(AMD64.callee_saved)))
+    cfa = next(
+        (Rule(n, _WORD - at.offset, deref=False) for n, at in bases if at and at == Value(_SP, at.offset)),
+        None,
+    )
+    if cfa is None:
+        return None
+    top = state.value(_SP)
+    lowest = top.offset if top else None
+    saved = {n: at for n in sorted(AMD64.callee_saved) if (at := state.saved(n, lowest)) is not None}
+    return UnwindRow(
+        cfa,
+        Rule(CFA, -_WORD, deref=True),
+        tuple((n, Rule(CFA, at.offset - _WORD, deref=True)) for n, at in saved.items() if at.base == _SP),
+        kept=tuple(n for n in sorted(AMD64.callee_saved - saved.keys()) if state.value(n) == Value(n)),
+        guess=True,
+    )
+
+
+def _read(image: ElfImage, vaddr: int) -> bytes:
+    """Return the code at a vaddr, as much as an instruction may need; nothing where no code is."""
+    end = next((end for start, end in image.executable if start <= vaddr < end), vaddr)
+    return bytes(image.loaded(vaddr, min(LONGEST, end - vaddr)) or b"")

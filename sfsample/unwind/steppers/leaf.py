@@ -1,0 +1,31 @@
+"""A function that has not touched its stack, in code that no table describes (assembly, musl, stripped Go).
+
+Law: a guess with a witness.  The word at sp is the return address if the call before it leads to the function
+that the pc lies in, or to a linkage stub; the unwinder looks (`called`).  It is asked before the frame
+pointer, which would skip the caller.
+"""
+
+from sfsample.core.arch import AMD64, Arch
+from sfsample.core.rule import CFA, Rule
+from sfsample.core.stack import Found, Frame
+from sfsample.modules.module import Module
+from sfsample.unwind.row import UnwindRow
+
+_ROW = UnwindRow(
+    cfa=Rule(AMD64.sp, 8, deref=False),
+    ra=Rule(CFA, -8, deref=True),
+    kept=tuple(sorted(AMD64.callee_saved)),
+    guess=True,
+    called=True,
+)
+
+
+class LeafStepper:
+    """Steps from the innermost frame."""
+
+    found = Found.LEAF
+
+    def row_at(self, frame: Frame, module: Module | None, arch: Arch) -> UnwindRow | None:
+        """Return the row of a function's first instruction."""
+        ours = module is not None and frame.exact and arch.machine == AMD64.machine
+        return _ROW if ours else None

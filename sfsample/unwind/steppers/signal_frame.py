@@ -1,0 +1,50 @@
+"""Signal frames, recognised by the code bytes of the trampoline.
+
+Law: the kernel's layout is ABI (arch.py has it), so no table is needed and none is believed: SFrame cannot
+express it, and hand-written CFI for it differs between C libraries.  Every register of the interrupted code
+is restored.
+"""
+
+from functools import cache
+
+from sfsample.core.arch import Arch, SignalFrame
+from sfsample.core.rule import Rule
+from sfsample.core.stack import Found, Frame
+from sfsample.modules.module import Module
+from sfsample.unwind.code_patterns import reach_without
+from sfsample.unwind.row import UnwindRow
+from sfsample.unwind.stepper import Reach
+
+
+@cache
+def _row(arch: Arch, kind: SignalFrame) -> UnwindRow:
+    saved = {number: Rule(arch.sp, offset, deref=True) for number, offset in kind.saved}
+    ra = saved.pop(arch.pc)
+    return UnwindRow(cfa=saved[arch.sp], ra=ra, registers=tuple(saved.items()), signal=True)
+
+
+class SignalFrameStepper:
+    """Steps from a signal trampoline to the interrupted code."""
+
+    found = Found.SIGNAL_FRAME
+
+    def row_at(self, frame: Frame, module: Module | None, arch: Arch) -> UnwindRow | None:
+        """Return the saved registers' row when `frame.pc` is at a trampoline's first instruction."""
+        if module is None:
+            return None
+        for kind in arch.signal_frames:
+            code = kind.code
+            if module.code(frame.pc, len(code)) == code:
+                return _row(arch, kind)
+            # stopped inside: before the calling instruction sp is still the same
+            inside = len(code) - kind.call
+            if frame.exact and module.code(frame.pc - inside, len(code)) == code:
+                return _row(arch, kind)
+            # seen in the kernel that it has called: so it is there, unless the registers are half exchanged
+            if frame.exact and module.code(frame.pc - len(code), len(code)) == code:
+                return _row(arch, kind)._replace(guess=True)
+        return None
+
+    def reach(self, frame: Frame, module: Module, arch: Arch) -> Reach:
+        """Return where no trampoline is."""
+        return reach_without((kind.code for kind in arch.signal_frames), frame, module)
