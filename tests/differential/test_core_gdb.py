@@ -9,7 +9,7 @@ from sfsample.core.snapshot import Capture
 from sfsample.core.stack import StopReason
 from sfsample.dumping.run import dump_core
 from tests.live.targets import fixture, running
-from tests.test_core import gdb_stacks, ours
+from tests.process.test_core_process import gdb_stacks, ours
 
 pytestmark = [
     pytest.mark.live,

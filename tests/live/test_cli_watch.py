@@ -1,7 +1,7 @@
 """`sfsample watch`: slices on schedule, each file complete when it appears, for as long as it takes.
 
 Law: no test waits for a time to pass, only for what is seen to happen; the schedule itself is tested with a
-made-up clock in tests/test_cli_watch.py.
+made-up clock in tests/cli/test_watch.py.
 """
 
 import gc

@@ -47,7 +47,7 @@ def test_units_are_counted(info, abbreviations, said):
 
 
 def test_without_dwarf_nothing_is_said():
-    path = Path(__file__).parent / "fixtures/v3/target"
+    path = Path(__file__).parents[1] / "fixtures/v3/target"
     assert without_lines(ElfImage(path.read_bytes(), "target")) == ""
 
 

@@ -13,7 +13,7 @@ from sfsample.symbolize.offline import Offline
 from sfsample.symbolize.options import Naming
 from sfsample.symbolize.symbol_table import SymbolTable
 
-WHOLE = Path(__file__).parent / "fixtures" / "v3" / "target"
+WHOLE = Path(__file__).parents[1] / "fixtures" / "v3" / "target"
 GONE = "/opt/gone/program"
 
 pytestmark = pytest.mark.skipif(shutil.which("objcopy") is None, reason="objcopy is not installed")

@@ -135,7 +135,7 @@ def test_a_peer_that_never_answers_is_told(tmp_path, monkeypatch):
 )
 def test_what_cannot_be_done_is_told_before_anything_is_started(options, said, tmp_path):
     (tmp_path / "file").touch()
-    script = Path(__file__).parents[1] / "scripts" / "accuracy"
+    script = Path(__file__).parents[2] / "scripts" / "accuracy"
     words = [option.format(file=tmp_path / "file") for option in options]
     done = subprocess.run([sys.executable, script, *words], capture_output=True, text=True, check=False)
 
@@ -150,7 +150,7 @@ def test_a_program_that_cannot_be_made_is_told(row, tmp_path):
     """Neither compilers nor what would fetch them are to be found."""
     for peer in peers.NAMES:
         (tmp_path / peer).touch(0o755)
-    script = Path(__file__).parents[1] / "scripts" / "accuracy"
+    script = Path(__file__).parents[2] / "scripts" / "accuracy"
     command = [sys.executable, script, "--only", row, "--stacks", "1"]
     nothing = {"PATH": str(tmp_path), "TMPDIR": str(tmp_path)}
     done = subprocess.run(command, env=nothing, capture_output=True, text=True, check=False)

@@ -18,8 +18,8 @@ from sfsample.symbolize.dwarf_lines import Lines, available, has_dwarf
 from sfsample.symbolize.options import Naming
 from sfsample.symbolize.symbolizer import Symbolizer
 
-SOURCES = Path(__file__).parent / "fixtures" / "src"
-WITHOUT_DWARF = Path(__file__).parent / "fixtures" / "v3" / "workload"
+SOURCES = Path(__file__).parents[1] / "fixtures" / "src"
+WITHOUT_DWARF = Path(__file__).parents[1] / "fixtures" / "v3" / "workload"
 NAMING = Naming(lines=True, inlines=True)
 
 needs_extra = pytest.mark.skipif(

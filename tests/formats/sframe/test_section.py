@@ -28,7 +28,7 @@ from tests.builders.sframe_builder import (
     section,
 )
 
-VECTORS = json.loads((Path(__file__).parent / "data" / "sframe-vectors.json").read_text())
+VECTORS = json.loads((Path(__file__).parents[2] / "data" / "sframe-vectors.json").read_text())
 SP, FP, R10 = 7, 6, 10
 ADDRESS, START = 0x2000, 0x1000
 VERSIONS = pytest.mark.parametrize("version", [1, 2, 3])

@@ -30,7 +30,7 @@ from tests.builders.walks import (
     words,
 )
 
-FIXTURES = Path(__file__).parent / "fixtures"
+FIXTURES = Path(__file__).parents[1] / "fixtures"
 START, ASLEEP, CALL, OTHER, INDIRECT, STUB, BY_STUB, END = (
     0x400,
     0x440,

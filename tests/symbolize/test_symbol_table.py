@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from sfsample.symbolize.symbol_table import Symbol, SymbolTable
 
 _spec = importlib.util.spec_from_file_location(
-    "symtab_builder", Path(__file__).parent / "builders" / "symtab_builder.py"
+    "symtab_builder", Path(__file__).parents[1] / "builders" / "symtab_builder.py"
 )
 b = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(b)

@@ -14,7 +14,7 @@ from sfsample.formats.machine_code.calls import call_target, calls_of, ends_in_c
 from sfsample.modules.module import Module
 
 AMD64, AARCH64, S390X = 62, 183, 22
-FIXTURES = Path(__file__).parent / "fixtures"
+FIXTURES = Path(__file__).parents[2] / "fixtures"
 STATIC = FIXTURES / "v3" / "target-static"
 MACHINES = {AMD64: ("", ""), AARCH64: ("aarch64", "aarch64-linux-gnu-"), S390X: ("s390x", "s390x-linux-gnu-")}
 CALL = re.compile(r"\s*([0-9a-f]+):\t([0-9a-f ]+)\t(?:call|bl|brasl?)\s+(?:%r14,)?([0-9a-f]+) <")

@@ -19,7 +19,7 @@ from tests.builders.reports import from_lines, full
 from tests.live.cli_runner import sfsample
 from tests.live.targets import FIXTURES
 
-DOCS = Path(__file__).parents[1] / "docs"
+DOCS = Path(__file__).parents[2] / "docs"
 IS = {
     "text": lambda value: isinstance(value, str),
     "texts": lambda value: all(isinstance(one, str) for one in value),

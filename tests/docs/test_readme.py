@@ -14,7 +14,7 @@ import pytest
 from sfsample.core.rule import CFA, Rule
 from sfsample.core.stack import StopReason
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 

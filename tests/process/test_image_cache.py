@@ -10,7 +10,7 @@ from sfsample.errors import FormatError
 from sfsample.process import image_cache as module
 from sfsample.process.image_cache import Shared
 
-LIBRARY = Path(__file__).parent / "fixtures/v3/libcallee.so"
+LIBRARY = Path(__file__).parents[1] / "fixtures/v3/libcallee.so"
 
 
 def opened(shared: Shared, path: Path, name: str = "/lib/x.so"):

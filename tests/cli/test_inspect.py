@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-FIXTURES = Path(__file__).parent / "fixtures"
+FIXTURES = Path(__file__).parents[1] / "fixtures"
 KEYS = {"schema", "file", "machine", "build_id", "sframe", "eh_frame", "problems", "coverage"}
 SFRAME_KEYS = {"version", "flags", "abi", "fixed_fp", "fixed_ra", "num_fdes", "num_fres", "size"}
 FUNCTION_KEYS = {"start", "size", "pc_type", "rep_size", "fde_type", "signal", "pauth_key", "rows"}

@@ -13,8 +13,8 @@ from sfsample.modules.location import Location
 from sfsample.recording.profile import Places
 from sfsample.unwind.unwinder import Unwinder
 from tests.builders.walks import CODE, FP, LEAF, OUTERMOST, STACK, Says, index_of, snapshot, words
-from tests.test_lane import CELLS, SITES, Unseen
-from tests.test_lane import ROWS as KINDS
+from tests.unwind.test_rule_cache import CELLS, SITES, Unseen
+from tests.unwind.test_rule_cache import ROWS as KINDS
 
 BIG = LEAF._replace(cfa=Rule(7, 24, deref=False))
 FRAME = LEAF._replace(cfa=Rule(FP, 16, deref=False), registers=((FP, Rule(CFA, -16, deref=True)),), kept=(3,))

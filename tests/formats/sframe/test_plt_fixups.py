@@ -14,7 +14,7 @@ from sfsample.modules.module import Module
 from tests.builders.elf_builder import PT_GNU_SFRAME, Bytes, Load, elf
 from tests.builders.sframe_builder import Function, row, section
 
-IBT = json.loads((Path(__file__).parent / "data" / "sframe-ibtplt-v1.json").read_text())
+IBT = json.loads((Path(__file__).parents[2] / "data" / "sframe-ibtplt-v1.json").read_text())
 SECTIONS = {name: tuple(extent) for name, extent in IBT["sections"].items()}
 PLT, PLT_SEC = SECTIONS[".plt"][0], SECTIONS[".plt.sec"][0]
 ADDRESS, START = 0x2000, 0x1000

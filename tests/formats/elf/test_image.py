@@ -29,7 +29,7 @@ from tests.builders.elf_builder import (
     note,
 )
 
-FIXTURES = Path(__file__).parent / "fixtures"
+FIXTURES = Path(__file__).parents[2] / "fixtures"
 TEXT = Load(0x1000, b"code" * 16, offset=0x1000)
 
 

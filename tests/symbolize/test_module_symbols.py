@@ -22,7 +22,7 @@ from sfsample.symbolize.module_symbols import ModuleSymbols
 from sfsample.symbolize.symbol_table import SymbolTable
 from tests.builders import elf_builder as e
 
-WHOLE = Path(__file__).parent / "fixtures" / "v3" / "target"
+WHOLE = Path(__file__).parents[1] / "fixtures" / "v3" / "target"
 NOWHERE = Cache(None)
 
 pytestmark = pytest.mark.skipif(shutil.which("objcopy") is None, reason="objcopy is not installed")

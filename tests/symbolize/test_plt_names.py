@@ -11,7 +11,7 @@ from sfsample.formats.elf.image import ElfImage
 from sfsample.symbolize.plt_names import PltStubs, is_stub
 from sfsample.symbolize.symbol_table import SymbolTable
 
-FIXTURES = Path(__file__).parent / "fixtures"
+FIXTURES = Path(__file__).parents[1] / "fixtures"
 LIBRARIES = ("libc.so.6", "libstdc++.so.6", "libm.so.6")
 SYSTEM = [*(Path("/usr/lib/x86_64-linux-gnu", name) for name in LIBRARIES), Path("/usr/bin/ls")]
 # what Debian's packages for cross compilers have

@@ -32,7 +32,7 @@ from sfsample.saved_stacks.format import from_json
 from tests.builders import elf_builder
 from tests.builders.core_builder import Load, auxv, core, files, note, prpsinfo, prstatus
 
-FIXTURES = Path(__file__).parent / "fixtures"
+FIXTURES = Path(__file__).parents[1] / "fixtures"
 CORES = FIXTURES / "cores"
 PROGRAMS = {
     "x86_64": FIXTURES / "v3/crash",
