@@ -7,21 +7,21 @@ leaves the target running whatever is raised.
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
-from sfsample.process.descendants import Family
-from sfsample.process.image_cache import Shared
+from sfsample.process.descendants import Descendants
+from sfsample.process.image_cache import ImageCache
 from sfsample.process.process import LiveProcess
 from sfsample.process.stop_window import DEFAULT_STACK_BYTES, check_size
-from sfsample.process.tracer_thread import OwnThread
+from sfsample.process.tracer_thread import TracerThread
 from sfsample.recording.clock import Clock
-from sfsample.recording.options import MAX_PAUSE_S, Mode, Options, check
+from sfsample.recording.options import MAX_PAUSE_S, Mode, RecordOptions, check
 from sfsample.recording.profile import Profile
-from sfsample.recording.ptrace_sampler import Sampler
+from sfsample.recording.ptrace_sampler import PtraceSampler
 from sfsample.recording.stats import Timers
 from sfsample.report.from_profile import name_profile
 from sfsample.report.report import Report
 from sfsample.report.writers.formats import FORMATS
 from sfsample.saved_stacks.store import BadStacks
-from sfsample.symbolize.options import DEFAULT_NAMING, Naming
+from sfsample.symbolize.options import DEFAULT_SYMBOL_OPTIONS, SymbolOptions
 from sfsample.symbolize.symbolizer import Symbolizer
 from sfsample.unwind.stepper import Stepper
 from sfsample.unwind.unwinder import DEFAULT_STEPPERS, MAX_FRAMES
@@ -74,7 +74,7 @@ def record(
     """
     wanted = [pids] if isinstance(pids, int) else list(dict.fromkeys(pids))
     limits = stop, max_pause, max_overhead, perf_events
-    options = Options(rate, duration, mode, steppers, max_frames, timeline, bad_stacks, kernel, *limits)
+    options = RecordOptions(rate, duration, mode, steppers, max_frames, timeline, bad_stacks, kernel, *limits)
     check(options)
     if not wanted:
         raise ValueError("no process to record")
@@ -82,31 +82,31 @@ def record(
 
     def work(should: Callable[[], bool]) -> Profile:
         targets: list[LiveProcess] = []
-        shared = Shared(debug_dirs)
+        shared = ImageCache(debug_dirs)
         open_process = partial(LiveProcess, stack_bytes=stack_bytes, attach=not perf_events, shared=shared)
         try:
             for pid in wanted:
                 targets.append(open_process(pid))  # noqa: PERF401 - those opened must be closed
             if perf_events:
-                from sfsample.recording.perf_sampler import EventSampler
+                from sfsample.recording.perf_sampler import PerfSampler
 
-                sampler = EventSampler(targets, options, stack_bytes, profile)
+                sampler = PerfSampler(targets, options, stack_bytes, profile)
                 sampler.profile.stats.timers = Timers()
                 return sampler.run(should)
             if perf_events is None and mode == "cpu" and stop and clock is None and not subprocesses:
                 from sfsample.recording.choose_sampler import Relay
 
                 return Relay(targets, options, stack_bytes, profile, tell=tell).run(should)
-            family = Family(wanted, partial(open_process, attach=False)) if subprocesses else None
-            return Sampler(targets, options, clock, profile, tell=tell, family=family).run(should)
+            family = Descendants(wanted, partial(open_process, attach=False)) if subprocesses else None
+            return PtraceSampler(targets, options, clock, profile, tell=tell, family=family).run(should)
         finally:
             for target in targets:
                 target.close()
 
-    return OwnThread(work, should_stop).run()
+    return TracerThread(work, should_stop).run()
 
 
-def symbolizer(profile: Profile, naming: Naming = DEFAULT_NAMING) -> Symbolizer:
+def symbolizer(profile: Profile, naming: SymbolOptions = DEFAULT_SYMBOL_OPTIONS) -> Symbolizer:
     """Return what names the places of a profile; `unnamed()` tells afterwards what has no name, and why."""
     return Symbolizer(naming, profile.homes)
 

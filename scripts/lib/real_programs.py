@@ -87,7 +87,7 @@ PROGRAMS = (
 )  # fmt: skip
 
 
-class Cache:
+class DiskCache:
     """What is fetched and built, under one directory."""
 
     def __init__(self, root: Path) -> None:
@@ -147,7 +147,7 @@ def expand(pattern: str, sources: Path) -> str:
     return flag + str(next(iter(sources.glob(path)), "/nonexistent"))
 
 
-def assembly(cache: Cache, program: Program, machine: str) -> list[Path]:
+def assembly(cache: DiskCache, program: Program, machine: str) -> list[Path]:
     """Return a program's assembly files; compile what was not compiled before."""
     sources = cache.sources()
     files = [path for pattern in program.sources for path in sorted(sources.glob(pattern))]
@@ -169,7 +169,7 @@ def assembly(cache: Cache, program: Program, machine: str) -> list[Path]:
     return result
 
 
-def build(cache: Cache, program: Program, machine: str, generation: int) -> tuple[Path, list[Path]]:
+def build(cache: DiskCache, program: Program, machine: str, generation: int) -> tuple[Path, list[Path]]:
     """Assemble and link; return the program and its objects."""
     kind, tools = MACHINES[machine], cache.tools(MACHINES[machine], generation)
     out = cache.root / "built" / machine / f"v{generation}"

@@ -129,15 +129,15 @@ class _Suspension:
     held = False  # we are coming back from one: the gate is ours already
 
     def __call__(self, _number: int, _frame: FrameType | None) -> None:
-        from sfsample.core.checkpoint import PAUSE
+        from sfsample.core.checkpoint import SUSPEND_LOCK
 
         if self.held:
             os.kill(os.getpid(), signal.SIGSTOP)
             return
-        PAUSE.acquire()
+        SUSPEND_LOCK.acquire()
         self.held = True
         os.kill(os.getpid(), signal.SIGSTOP)
-        PAUSE.release()
+        SUSPEND_LOCK.release()
         self.held = False
 
 

@@ -14,7 +14,7 @@ from sfsample.cli.symbol_flags import naming
 from sfsample.cli.terminal import printable, say
 from sfsample.core.snapshot import Capture
 from sfsample.dumping.collect import ProcessDump
-from sfsample.dumping.run import Examination, Examiner, How, dump_all, dump_core
+from sfsample.dumping.run import DumpOptions, Examination, Examiner, dump_all, dump_core
 from sfsample.errors import TargetError
 from sfsample.process.kernel_stack import REFUSED
 
@@ -43,8 +43,8 @@ def run(arguments: Namespace) -> int:
     return _PARTIAL if missed or failures else 0
 
 
-def _how(arguments: Namespace) -> How:
-    return How(arguments.looks, arguments.interval, arguments.max_frames, arguments.stack_bytes,
+def _how(arguments: Namespace) -> DumpOptions:
+    return DumpOptions(arguments.looks, arguments.interval, arguments.max_frames, arguments.stack_bytes,
                steppers(arguments), not arguments.no_stop, arguments.consistent,
                tuple(arguments.debug_dir or ()))  # fmt: skip
 

@@ -13,7 +13,7 @@ from sfsample.cli.console import Output, targets
 from sfsample.cli.terminal import printable, say
 from sfsample.errors import FormatError, SfsampleError
 from sfsample.formats.elf.image import PT_LOAD, ElfImage
-from sfsample.formats.elf.object_file import LaidOut, lay_out
+from sfsample.formats.elf.object_file import LinkedObject, lay_out
 from sfsample.formats.sframe.section import SECTION
 from sfsample.inspect.coverage import cover
 from sfsample.inspect.text import FunctionName, Inspection, inspection_json, inspection_text, process_text
@@ -47,20 +47,20 @@ def _file(arguments: Namespace) -> str:
     return "".join(f"{printable(line)}\n" for line in lines)
 
 
-def _unlinked(file: LaidOut) -> Iterator[str]:
+def _unlinked(file: LinkedObject) -> Iterator[str]:
     if file.image.relocatable:
         yield "not linked: its code sections are shown one after another, from 0"
     if file.left_out:
         yield f"relocations of the tables that are not understood: {file.left_out} times"
 
 
-def _open(path: str) -> LaidOut:
+def _open(path: str) -> LinkedObject:
     try:
         with open(path, "rb") as file:
             if not os.fstat(file.fileno()).st_size:
                 raise SfsampleError(f"cannot inspect: {path}: is empty", "give an ELF file")
             image = ElfImage(mmap(file.fileno(), 0, access=ACCESS_READ), path)
-            return lay_out(image) if image.relocatable else LaidOut(image, (), 0)
+            return lay_out(image) if image.relocatable else LinkedObject(image, (), 0)
     except FormatError as damage:
         raise SfsampleError(f"cannot inspect: {damage}", "give an ELF file (64-bit), or -p PID") from None
     except (OSError, ValueError) as failure:

@@ -10,7 +10,7 @@ from argparse import Namespace
 from sfsample.cli.terminal import say
 from sfsample.errors import UsageError
 from sfsample.symbolize.dwarf_lines import available
-from sfsample.symbolize.options import Naming, Progress
+from sfsample.symbolize.options import Progress, SymbolOptions
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 _TIMEOUT_S = 90.0  # the standard client's
 
 
-def naming(arguments: Namespace) -> Naming:
+def naming(arguments: Namespace) -> SymbolOptions:
     """Return what the flags ask for.  Raises UsageError when that needs what is not installed."""
     if (arguments.lines or arguments.inlines) and not available():
         raise UsageError("--lines and --inlines need an extra that is not installed",
                          "install it: pip install 'sfsample[lines]'")  # fmt: skip
-    return Naming(
+    return SymbolOptions(
         raw=arguments.raw_names,
         simplify=arguments.simplify_names,
         merge_clones=arguments.merge_clones,

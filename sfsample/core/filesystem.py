@@ -105,7 +105,7 @@ def root_at(path: str) -> Root | None:
     return None
 
 
-class Home(NamedTuple):
+class ProcessRoot(NamedTuple):
     """Where a process lives.  Two with the same root directory see the same files if they share `mounts`."""
 
     root: Root | None  # None where we may not enter

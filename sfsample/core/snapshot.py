@@ -27,7 +27,7 @@ class Capture(StrEnum):
     FAILED = "failed"
 
 
-class Counted(NamedTuple):
+class SchedStat(NamedTuple):
     """What the scheduler has counted for a thread: time run, time waited, number of times run."""
 
     ran_ns: int
@@ -36,10 +36,10 @@ class Counted(NamedTuple):
 
 
 @lru_cache(maxsize=_RECENT)
-def parse_counters(counters: bytes | None) -> Counted | None:
+def parse_schedstat(counters: bytes | None) -> SchedStat | None:
     """Parse a schedstat file; None where the counters are others (`ProcFs.counters`)."""
     fields = (counters or b"").split()
-    return Counted(*map(int, fields)) if len(fields) == len(Counted._fields) else None
+    return SchedStat(*map(int, fields)) if len(fields) == len(SchedStat._fields) else None
 
 
 class LastRun(NamedTuple):

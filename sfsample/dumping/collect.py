@@ -10,13 +10,13 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from sfsample.core.filesystem import Home
+from sfsample.core.filesystem import ProcessRoot
 from sfsample.core.memory import Memory, PiecewiseMemory
 from sfsample.core.snapshot import Capture
 from sfsample.core.stack import Stack
 from sfsample.modules.module import Module
-from sfsample.process.capture import Looker, is_seldom
-from sfsample.process.consistent_capture import Instant
+from sfsample.process.capture import ThreadCapturer, is_seldom
+from sfsample.process.consistent_capture import ConsistentCapture
 from sfsample.process.facts.file_locks import FileLock, waited_for
 from sfsample.process.facts.peers import End, Wanted, ends
 from sfsample.process.facts.surroundings import Surroundings, process_name, sees_other_tids
@@ -25,7 +25,7 @@ from sfsample.process.facts.thread_facts import FactReader, LastRan, Syscall, Us
 from sfsample.process.permission.evidence import tracer_of_any
 from sfsample.process.process import LiveProcess
 from sfsample.process.procfs import Stat
-from sfsample.process.stop_request import Missed
+from sfsample.process.stop_request import NotCaptured
 from sfsample.unwind.unwinder import Unwinder
 
 _WAIT_FOR_CHILDREN = ("wait4", "waitid", "vfork", "clone", "clone3")
@@ -132,7 +132,7 @@ class ProcessDump(NamedTuple):
     others: tuple[tuple[int, str], ...] = ()
     tracer: tuple[int, str] | None = None
     ran: tuple[int, ...] | None = None  # not at the one instant of the others; None: none was asked for
-    home: Home | None = None  # where names are to be looked for
+    home: ProcessRoot | None = None  # where names are to be looked for
 
 
 def in_one_place(first: Stack | None, last: Stack | None) -> bool:
@@ -154,9 +154,9 @@ class Dumper:
         self, target: LiveProcess, unwinder: Unwinder, *, stop: bool = True, consistent: bool = False
     ) -> None:
         self._target = target
-        self._looker = Looker(target, unwinder, stop=stop)
+        self._looker = ThreadCapturer(target, unwinder, stop=stop)
         self._consistent = consistent
-        self._instants: list[Instant] = []
+        self._instants: list[ConsistentCapture] = []
         self._facts = FactReader(target.proc)
         self._around = Surroundings(target.proc)
         self._foreign = sees_other_tids(target.proc)
@@ -171,7 +171,7 @@ class Dumper:
         before, self._threads, self._rests_ns = self._threads, {}, _RESTS_NS
         self._around = Surroundings(self._target.proc)  # a descriptor may be another's by now
         if self._consistent:
-            self._instants.append(self._target.take_instant())
+            self._instants.append(self._target.capture_consistently())
         try:
             self._look(before)
         finally:
@@ -241,7 +241,7 @@ class Dumper:
         self._target.index.expire()
         slept = self._consistent and thread.tid in self._instants[-1].read
         found = self._looker.look(thread.tid, "S" if slept else thread.state)
-        if isinstance(found, Missed):
+        if isinstance(found, NotCaptured):
             return thread._replace(error=_GONE if found.gone else found.why)
         snapshot = found.snapshot
         stop_ns = snapshot.stop_ns if snapshot.capture is Capture.STOPPED else None

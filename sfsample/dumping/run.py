@@ -10,11 +10,11 @@ from typing import NamedTuple
 
 from sfsample.dumping.collect import Dumper, ProcessDump
 from sfsample.errors import AlreadyTraced, NoSuchProcess, TargetError
-from sfsample.process.image_cache import Shared
+from sfsample.process.image_cache import ImageCache
 from sfsample.process.process import LiveProcess
 from sfsample.process.stop_window import DEFAULT_STACK_BYTES, check_size
-from sfsample.process.tracer_thread import OwnThread
-from sfsample.symbolize.options import DEFAULT_NAMING, Naming
+from sfsample.process.tracer_thread import TracerThread
+from sfsample.symbolize.options import DEFAULT_SYMBOL_OPTIONS, SymbolOptions
 from sfsample.unwind.stepper import Stepper
 from sfsample.unwind.unwinder import DEFAULT_STEPPERS, MAX_FRAMES, Unwinder
 
@@ -28,7 +28,7 @@ INTERVAL_S = 0.1
 _DOZE_S = 0.05
 
 
-class How(NamedTuple):
+class DumpOptions(NamedTuple):
     """How to look."""
 
     looks: int = 1
@@ -41,7 +41,7 @@ class How(NamedTuple):
     debug_dirs: Sequence[str] = ()  # searched for debug files before the system's
 
 
-_DEFAULT_HOW = How()
+_DEFAULT_HOW = DumpOptions()
 
 
 class Examination(NamedTuple):
@@ -61,7 +61,7 @@ def dump(
     steppers: Sequence[Stepper] = DEFAULT_STEPPERS,
 ) -> ProcessDump:
     """Look at every thread of a process `looks` times, `interval` seconds apart.  Raises as `record` does."""
-    dumps, failures = dump_all((pid,), How(looks, interval, max_frames, stack_bytes, steppers))
+    dumps, failures = dump_all((pid,), DumpOptions(looks, interval, max_frames, stack_bytes, steppers))
     if failures:
         raise failures[0]
     return dumps[0]
@@ -69,7 +69,7 @@ def dump(
 
 def dump_all(
     pids: Iterable[int],
-    how: How,
+    how: DumpOptions,
     meanwhile: Callable[[list[ProcessDump]], object] = lambda _dumps: None,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> tuple[list[ProcessDump], list[TargetError]]:
@@ -79,11 +79,11 @@ def dump_all(
     there is no further look.
     """
     check_size(how.stack_bytes)
-    return OwnThread(lambda stop: _Work(how, meanwhile, stop).run(pids), should_stop).run()
+    return TracerThread(lambda stop: _Work(how, meanwhile, stop).run(pids), should_stop).run()
 
 
 def dump_core(
-    core: str, exe: str | None = None, how: How = _DEFAULT_HOW, *, sysroot: str = ""
+    core: str, exe: str | None = None, how: DumpOptions = _DEFAULT_HOW, *, sysroot: str = ""
 ) -> ProcessDump:
     """Look at every thread of a core file; `exe` is its program, if that is not where it was.
 
@@ -98,11 +98,14 @@ def dump_core(
 
 class _Work:
     def __init__(
-        self, how: How, meanwhile: Callable[[list[ProcessDump]], object], should_stop: Callable[[], bool]
+        self,
+        how: DumpOptions,
+        meanwhile: Callable[[list[ProcessDump]], object],
+        should_stop: Callable[[], bool],
     ) -> None:
         self._how, self._meanwhile, self._should_stop = how, meanwhile, should_stop
         self._failures: list[TargetError] = []
-        self._shared = Shared(how.debug_dirs)
+        self._shared = ImageCache(how.debug_dirs)
 
     def run(self, pids: Iterable[int]) -> tuple[list[ProcessDump], list[TargetError]]:
         targets: list[tuple[LiveProcess, Dumper]] = []
@@ -152,7 +155,7 @@ class _Work:
             one[0].close()
 
 
-def _live(pid: int, how: How, shared: Shared) -> LiveProcess:
+def _live(pid: int, how: DumpOptions, shared: ImageCache) -> LiveProcess:
     """Open a process; what a debugger holds can be read, and it may leave meanwhile."""
     try:
         return LiveProcess(pid, how.stack_bytes, attach=how.stop, shared=shared)
@@ -163,7 +166,7 @@ def _live(pid: int, how: How, shared: Shared) -> LiveProcess:
 class Examiner:
     """Names every frame, and works out who waits for whom.  It does not name a place twice."""
 
-    def __init__(self, naming: Naming = DEFAULT_NAMING) -> None:
+    def __init__(self, naming: SymbolOptions = DEFAULT_SYMBOL_OPTIONS) -> None:
         self._naming = naming
         self._symbolizer: Symbolizer | None = None
 

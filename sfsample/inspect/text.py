@@ -12,7 +12,7 @@ from sfsample.core.rule import CFA, Rule
 from sfsample.errors import FormatError
 from sfsample.formats.sframe.section import SFrameFde, SFrameFre, SFrameTable
 from sfsample.inspect.coverage import Coverage
-from sfsample.inspect.verify import Said, Verdict
+from sfsample.inspect.verify import TableAnswer, Verdict
 from sfsample.modules.module import Module
 
 _SHOWN = 20  # dropped functions and disagreements, unless verbose
@@ -156,7 +156,7 @@ def _verdict_json(verdict: Verdict, arch: Arch | None) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _said_json(said: Said, arch: Arch | None) -> dict[str, str | None]:
+def _said_json(said: TableAnswer, arch: Arch | None) -> dict[str, str | None]:
     if arch is None or said.ra is None:
         return {"cfa": None, "ra": "undefined", "fp": None}
     texts = {"cfa": said.cfa, "ra": said.ra, "fp": said.fp}
@@ -230,7 +230,7 @@ def _verdict_text(verdict: Verdict, name: FunctionName, arch: Arch, *, verbose: 
         yield f"    and {len(wrong) - _SHOWN} more (-v shows all)"
 
 
-def _said_text(said: Said, arch: Arch) -> str:
+def _said_text(said: TableAnswer, arch: Arch) -> str:
     texts = _said_json(said, arch)
     signal = ", signal frame" if said.signal else ""
     return f"CFA {texts['cfa'] or '-'}, RA {texts['ra']}, FP {texts['fp'] or 'unchanged'}{signal}"

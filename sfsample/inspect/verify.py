@@ -24,7 +24,7 @@ from sfsample.unwind.steppers.sframe import to_row as row_of_sframe
 _MIX = 0x9E3779B97F4A7C15  # an odd multiplier spreads addresses over all words
 
 
-class Said(NamedTuple):
+class TableAnswer(NamedTuple):
     """What a row says of the registers that SFrame knows.
 
     `cfa` and `ra` None: outermost.  `fp` None: unchanged; a rule with base FP and no offset means the same.
@@ -41,8 +41,8 @@ class Disagreement(NamedTuple):
 
     function: int
     vaddr: int
-    sframe: Said
-    eh_frame: Said
+    sframe: TableAnswer
+    eh_frame: TableAnswer
 
 
 class Verdict(NamedTuple):
@@ -92,12 +92,12 @@ def rows_at(
     return row_of_sframe(fre, table), None if cfi is None else row_of_cfi(cfi, arch)
 
 
-def said(row: UnwindRow, arch: Arch = AMD64) -> Said:
+def said(row: UnwindRow, arch: Arch = AMD64) -> TableAnswer:
     """Return what a row says of CFA, RA and FP."""
     if row.ra is None:
-        return Said(None, None, None, signal=False)
+        return TableAnswer(None, None, None, signal=False)
     fp = dict(row.registers).get(arch.fp)
-    return Said(row.cfa, row.ra, None if fp == Rule(arch.fp, 0, deref=False) else fp, row.signal)
+    return TableAnswer(row.cfa, row.ra, None if fp == Rule(arch.fp, 0, deref=False) else fp, row.signal)
 
 
 def differ(ours: UnwindRow, cfi: UnwindRow, pc: int, arch: Arch = AMD64) -> bool:

@@ -6,7 +6,7 @@ kernel, so it is skipped rather than guessed at.  Source: proc(5), "/proc/pid/ma
 
 from typing import NamedTuple
 
-from sfsample.core.checkpoint import breathe
+from sfsample.core.checkpoint import checkpoint
 
 _DELETED = " (deleted)"
 
@@ -35,7 +35,7 @@ def parse_maps(text: str) -> tuple[Mapping, ...]:
     return tuple(m for line in text.split("\n") if (m := _parse_line(line)) is not None)
 
 
-class MapsAgain:
+class MapsParser:
     """Parses the file of one process again and again: a line that it knows is not parsed another time.
 
     A process may have thousands; when none has changed, the answer is the very same tuple.
@@ -65,7 +65,7 @@ def maps_line(mapping: Mapping) -> str:
 
 
 def _parse_line(line: str) -> Mapping | None:
-    breathe()
+    checkpoint()
     fields = line.split(None, 5)
     if len(fields) < 5:
         return None

@@ -20,7 +20,7 @@ from sfsample.formats.machine_code.calls import (
     stub_slot,
 )
 from sfsample.formats.sframe.section import SFrameTables
-from sfsample.modules.unwind_tables import Tables
+from sfsample.modules.unwind_tables import UnwindTables
 
 _LONGEST_LEAF = 4096
 _STUB = 16
@@ -32,11 +32,13 @@ class Module:
     `let_go`: of the image, only the headers are left.
     """
 
-    def __init__(self, image: ElfImage, load_bias: int, path: str, tables: Tables | None = None) -> None:
+    def __init__(
+        self, image: ElfImage, load_bias: int, path: str, tables: UnwindTables | None = None
+    ) -> None:
         self.image = image
         self.load_bias = load_bias
         self.path = path
-        self.tables = tables or Tables(image)
+        self.tables = tables or UnwindTables(image)
         self._calls: dict[int, tuple[int, ...]] = {}
         self.let_go = False
 
@@ -134,7 +136,7 @@ class Module:
     def forget(self) -> None:
         """Close the file, which nobody maps any more; what lies in it will have no names."""
         self.image = self.image.headers()
-        self.tables = Tables(self.image)
+        self.tables = UnwindTables(self.image)
         self._calls.clear()
         self.let_go = True
 

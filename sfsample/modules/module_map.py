@@ -16,7 +16,7 @@ from sfsample.formats.elf.image import PT_LOAD, ElfImage
 from sfsample.modules.generated_code import GeneratedCode, ReadMemory
 from sfsample.modules.mapping import Mapping
 from sfsample.modules.module import Module
-from sfsample.modules.unwind_tables import Tables
+from sfsample.modules.unwind_tables import UnwindTables
 
 _TRIES = 3
 _PAGE = 4096
@@ -25,11 +25,11 @@ _MOST_TOLD = 10_000  # problems, and paths
 _LARGEST_GAP = 0x20000  # between two segments of a file: less than two of the largest pages of any machine
 ReadMaps = Callable[[], tuple[Mapping, ...]]
 OpenImage = Callable[[Mapping], ElfImage]
-TablesOf = Callable[[ElfImage, str], Tables]
+TablesOf = Callable[[ElfImage, str], UnwindTables]
 IsCode = Callable[[int], bool]
 
 
-class ModuleIndex:
+class ModuleMap:
     """The executable mappings of one process and the modules behind them.
 
     `tables_of` gives the tables of an image and its path, those that another process has read if it maps the
@@ -41,7 +41,7 @@ class ModuleIndex:
         read_maps: ReadMaps,
         open_image: OpenImage,
         read_memory: ReadMemory = lambda *_: None,
-        tables_of: TablesOf = Tables,
+        tables_of: TablesOf = UnwindTables,
     ) -> None:
         self._read_maps = read_maps
         self._open_image = open_image

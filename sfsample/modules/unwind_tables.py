@@ -15,7 +15,7 @@ from sfsample.formats.sframe.section import SECTION, SFrameTables, read_tables
 from sfsample.modules.debug_files import DebugFile, Find
 
 
-class Tables:
+class UnwindTables:
     """What `image`, which was mapped from `path`, tells about unwinding."""
 
     def __init__(self, image: ElfImage, path: str = "", find: Find = lambda *_: DebugFile(None)) -> None:

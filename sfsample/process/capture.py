@@ -20,8 +20,8 @@ from sfsample.modules.module import Module
 from sfsample.process.kernel_stack import REFUSED, kernel_stack
 from sfsample.process.process import LiveProcess
 from sfsample.process.procfs import Asleep
-from sfsample.process.sleeping_thread import Reading
-from sfsample.process.stop_request import PATIENCE_NS, Missed
+from sfsample.process.sleeping_thread import SleepingThread
+from sfsample.process.stop_request import PATIENCE_NS, NotCaptured
 from sfsample.process.stop_window import ANY, AWAKE, Only
 
 _LOOKS = 8
@@ -34,7 +34,7 @@ _WORTH_WAITING_NS = 1_000_000  # for a thread that sleeps to stop: it will not b
 # they run, or without --kernel.
 _KERNEL_WORKER = ("kernel_worker",)
 
-_Taken = tuple[ThreadSnapshot, Stack, Reading | None]
+_Taken = tuple[ThreadSnapshot, Stack, SleepingThread | None]
 
 
 class Walker(Protocol):
@@ -67,7 +67,7 @@ class _Told(NamedTuple):
     counters: bytes | None
 
 
-class Look(NamedTuple):
+class SampledThread(NamedTuple):
     """A thread's stack, and how it was had.
 
     `stops` are the snapshots for which the thread was stopped (one that has taught us something is taken
@@ -79,12 +79,12 @@ class Look(NamedTuple):
     generation: int  # of the modules
     modules: tuple[Module | None, ...]  # of each frame
     stops: tuple[ThreadSnapshot, ...]
-    reading: Reading | None
+    reading: SleepingThread | None
     kernel: tuple[str, ...] = ()  # functions in which it sleeps, innermost first
     again: int = 0  # so many of the outermost frames are those of the last look, in the same modules
 
 
-class Looker:
+class ThreadCapturer:
     """Looks at the threads of one process; with `stop` False it never stops one."""
 
     def __init__(
@@ -110,7 +110,7 @@ class Looker:
         patience_ns: int = PATIENCE_NS,
         only: Only = AWAKE,
         last: Located | None = None,
-    ) -> Look | Missed:
+    ) -> SampledThread | NotCaptured:
         """Capture and unwind; once more when the first attempt has taught us something that it lacked.
 
         `state` is the thread's (proc(5)); one in state R is not read, one in state D never stopped.
@@ -125,7 +125,7 @@ class Looker:
             only = AWAKE if stops else only
             generation, asked = target.index.generation, self._waits.pop(tid, None)
             taken = self._take(tid, state, patience_ns, only)
-            if isinstance(taken, Missed):
+            if isinstance(taken, NotCaptured):
                 if taken.waiting:
                     self._waits[tid] = generation
                 if only is AWAKE and taken.off is not None and attempt < _LOOKS - 1:
@@ -145,16 +145,18 @@ class Looker:
             settled = self._is_settled(tid, stack, modules, checked)
             if settled and not (cut_short and attempt < _DOUBTED):
                 kernel = self._kernel(tid, reading) or (() if stack.frames else _KERNEL_WORKER)
-                return Look(snapshot, stack, generation, modules, tuple(stops), reading, kernel, again)
+                return SampledThread(
+                    snapshot, stack, generation, modules, tuple(stops), reading, kernel, again
+                )
             target.index.expire()  # so that it is seen next time
         why = "libraries were replaced by others while they were looked at"
-        return Missed(gone=False, why=why, stops=tuple(stops))
+        return NotCaptured(gone=False, why=why, stops=tuple(stops))
 
-    def walk(self, snapshot: ThreadSnapshot, last: Located | None = None) -> Look:
+    def walk(self, snapshot: ThreadSnapshot, last: Located | None = None) -> SampledThread:
         """Walk what was captured already; nothing is checked, asked or done again."""
         stack = self._unwinder.walk(snapshot)
         generation, modules, again = self._modules_of(stack, last)
-        return Look(
+        return SampledThread(
             snapshot, stack, generation, modules, (), None, () if stack.frames else _KERNEL_WORKER, again
         )
 
@@ -174,14 +176,14 @@ class Looker:
             waited = True
         return waited
 
-    def _take(self, tid: int, state: str, patience_ns: int, only: Only) -> _Taken | Missed:
+    def _take(self, tid: int, state: str, patience_ns: int, only: Only) -> _Taken | NotCaptured:
         """Read a thread if it sleeps, stop it if it runs; the state may have changed by now."""
         reading = None if state == "R" else self._target.read(tid)
         if reading is None:
             return self._walked(tid, self._capture(tid, state, patience_ns, only))
         return self._from(reading, tid, state, patience_ns)
 
-    def _from(self, reading: Reading, tid: int, state: str, patience_ns: int) -> _Taken | Missed:
+    def _from(self, reading: SleepingThread, tid: int, state: str, patience_ns: int) -> _Taken | NotCaptured:
         """Walk a thread that was read; where that is not enough, do what may be done about it."""
         self._slept[tid] = reading.asleep
         read = (reading.snapshot, self._unwinder.walk(reading.snapshot), reading)
@@ -193,13 +195,13 @@ class Looker:
             or self._searched(*read)
         )
 
-    def _searched(self, snapshot: ThreadSnapshot, stack: Stack, reading: Reading) -> _Taken:
+    def _searched(self, snapshot: ThreadSnapshot, stack: Stack, reading: SleepingThread) -> _Taken:
         """Search for the frame that hangs on a register which nobody may ask for."""
         if stack.stop_reason is StopReason.REGISTER_UNKNOWN:
             stack = self._unwinder.search(snapshot, stack)
         return snapshot, stack, reading
 
-    def _by_what_was_told(self, tid: int, reading: Reading) -> _Taken | None:
+    def _by_what_was_told(self, tid: int, reading: SleepingThread) -> _Taken | None:
         """Walk with the registers of the last stop; believed if the callers are those of then.
 
         Of a leaf nothing on the stack says who has called it.  So that is what it was only if the thread has
@@ -215,32 +217,36 @@ class Looker:
         return (snapshot, stack, reading) if _callers(stack) == told.callers else None
 
     def _by_stopping(
-        self, tid: int, state: str, reading: Reading, patience_ns: int
-    ) -> _Taken | Missed | None:
+        self, tid: int, state: str, reading: SleepingThread, patience_ns: int
+    ) -> _Taken | NotCaptured | None:
         """Stop it, and remember what that tells; None: it cannot be stopped."""
         taken = self._capture(tid, state, max(patience_ns, _WORTH_WAITING_NS))
         self._asked[tid] = reading.asleep
-        if isinstance(taken, Missed) and not taken.waiting:
+        if isinstance(taken, NotCaptured) and not taken.waiting:
             return None
         return self._walked(tid, taken)
 
-    def _walked(self, tid: int, taken: ThreadSnapshot | Missed) -> _Taken | Missed:
+    def _walked(self, tid: int, taken: ThreadSnapshot | NotCaptured) -> _Taken | NotCaptured:
         """Walk a stopped thread; remember what calls preserve, if it was asked to stop where it slept."""
-        if isinstance(taken, Missed):
+        if isinstance(taken, NotCaptured):
             return taken
         stack, asleep = self._unwinder.walk(taken), self._asked.pop(tid, None)
         if asleep is not None and asleep.sp == taken.registers[taken.arch.sp]:
             self._told[tid] = _told(asleep, taken, stack)
         return taken, stack, None
 
-    def _capture(self, tid: int, state: str, patience_ns: int, only: Only = ANY) -> ThreadSnapshot | Missed:
+    def _capture(
+        self, tid: int, state: str, patience_ns: int, only: Only = ANY
+    ) -> ThreadSnapshot | NotCaptured:
         if state == "D":
-            return Missed(gone=False, why="in uninterruptible sleep (state D), where it cannot be stopped")
+            return NotCaptured(
+                gone=False, why="in uninterruptible sleep (state D), where it cannot be stopped"
+            )
         if not self._stop:
-            return Missed(gone=False, why="it runs, and nothing may be stopped (--no-stop)")
+            return NotCaptured(gone=False, why="it runs, and nothing may be stopped (--no-stop)")
         return self._target.capture(tid, patience_ns, only)
 
-    def _needs_stop(self, reading: Reading, stack: Stack, state: str) -> bool:
+    def _needs_stop(self, reading: SleepingThread, stack: Stack, state: str) -> bool:
         """Whether the stack hangs on a register that only a stop tells, and a stop is harmless.
 
         A thread that is stopped already (as a shell does it) has left its system call.
@@ -252,7 +258,7 @@ class Looker:
             and (state == "T" or self._target.restarts(reading.asleep))
         )
 
-    def _kernel(self, tid: int, reading: Reading | None) -> tuple[str, ...]:
+    def _kernel(self, tid: int, reading: SleepingThread | None) -> tuple[str, ...]:
         """Return in which functions of the kernel a thread that was read sleeps, if it still does."""
         if reading is None or not self._with_kernel:
             return ()

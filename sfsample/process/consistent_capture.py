@@ -9,39 +9,43 @@ import time
 from typing import NamedTuple
 
 from sfsample.core.arch import Arch
-from sfsample.core.checkpoint import PAUSE
+from sfsample.core.checkpoint import SUSPEND_LOCK
 from sfsample.core.snapshot import ThreadSnapshot
-from sfsample.process.priority import URGENCY
+from sfsample.process.priority import REAL_TIME_PRIORITY
 from sfsample.process.procfs import ProcFs
-from sfsample.process.sleeping_thread import Reading, read_asleep
+from sfsample.process.sleeping_thread import SleepingThread, read_sleeping_thread
 from sfsample.process.stack_copy import StackCopy
-from sfsample.process.stop_request import OTHER_PROCESS, Missed, Tracer
+from sfsample.process.stop_request import OTHER_PROCESS, NotCaptured, Tracer
 
 _ROUNDS = 4  # threads that are born while others are being stopped are looked for so many times
 _SETTLE_S = 1.0
 
 
-class Instant(NamedTuple):
+class ConsistentCapture(NamedTuple):
     """What was captured, by thread.  `ran` are those of which it is not one instant: they ran meanwhile."""
 
-    stopped: dict[int, ThreadSnapshot | Missed]
-    read: dict[int, Reading]
+    stopped: dict[int, ThreadSnapshot | NotCaptured]
+    read: dict[int, SleepingThread]
     ran: tuple[int, ...]
     held_ns: int
 
 
-def take_instant(proc: ProcFs, arch: Arch, copy: StackCopy, *, child: bool) -> Instant:
+def capture_consistently(proc: ProcFs, arch: Arch, copy: StackCopy, *, child: bool) -> ConsistentCapture:
     """Capture every thread."""
     tracers: dict[int, Tracer] = {}
-    stopped: dict[int, ThreadSnapshot | Missed] = {}
+    stopped: dict[int, ThreadSnapshot | NotCaptured] = {}
     collecting = gc.isenabled()
     gc.disable()
-    PAUSE.acquire()
-    URGENCY.begin()
+    SUSPEND_LOCK.acquire()
+    REAL_TIME_PRIORITY.begin()
     began = time.perf_counter_ns()
     try:
         asleep = _stop_running(proc, arch, tracers, stopped, child=child)
-        read = {tid: reading for tid in asleep if (reading := read_asleep(proc, arch, copy, tid)) is not None}
+        read = {
+            tid: reading
+            for tid in asleep
+            if (reading := read_sleeping_thread(proc, arch, copy, tid)) is not None
+        }
         held = {tid: tracer for tid, tracer in tracers.items() if tid not in stopped}
         stopped |= {tid: _capture(proc, tracer, copy, tid) for tid, tracer in held.items()}
         ran = tuple(tid for tid, counters in asleep.items() if proc.counters(tid) != counters)
@@ -49,19 +53,19 @@ def take_instant(proc: ProcFs, arch: Arch, copy: StackCopy, *, child: bool) -> I
         for tracer in tracers.values():
             tracer.release()
         held_ns = time.perf_counter_ns() - began
-        URGENCY.end()
-        PAUSE.release()
+        REAL_TIME_PRIORITY.end()
+        SUSPEND_LOCK.release()
         if collecting:
             gc.enable()
     _settle(tracers)
-    return Instant(stopped, read, ran, held_ns)
+    return ConsistentCapture(stopped, read, ran, held_ns)
 
 
 def _stop_running(
     proc: ProcFs,
     arch: Arch,
     tracers: dict[int, Tracer],
-    missed: dict[int, ThreadSnapshot | Missed],
+    missed: dict[int, ThreadSnapshot | NotCaptured],
     *,
     child: bool,
 ) -> dict[int, bytes | None]:
@@ -86,14 +90,14 @@ def _stop_running(
     return asleep
 
 
-def _capture(proc: ProcFs, tracer: Tracer, copy: StackCopy, tid: int) -> ThreadSnapshot | Missed:
+def _capture(proc: ProcFs, tracer: Tracer, copy: StackCopy, tid: int) -> ThreadSnapshot | NotCaptured:
     """Copy registers and stack of a thread that is held."""
     sp = tracer.registers(tid)
     if sp is None:
-        return Missed(gone=True, why="killed while it was stopped")
+        return NotCaptured(gone=True, why="killed while it was stopped")
     copy.fill(tid, sp)
     if proc.counters(tid) is None:  # asked through a file of this process
-        return Missed(gone=True, why=OTHER_PROCESS)
+        return NotCaptured(gone=True, why=OTHER_PROCESS)
     copy.learn_extent(tid, sp)
     registers = tracer.dwarf_registers()
     eintr = not tracer.mend(tid) and tracer.eintr(tid, registers)

@@ -28,8 +28,8 @@ from sfsample.formats.elf.core_file import (
 from sfsample.formats.elf.image import PF_X, PT_LOAD, ElfImage, Segment
 from sfsample.modules.debug_files import finder
 from sfsample.modules.mapping import Mapping
-from sfsample.modules.module_map import ModuleIndex
-from sfsample.modules.unwind_tables import Tables
+from sfsample.modules.module_map import ModuleMap
+from sfsample.modules.unwind_tables import UnwindTables
 from sfsample.process.registers import NT_ARM_PAC_MASK, decode, layout_of, pac_free
 
 _DELETED = " (deleted)"
@@ -63,7 +63,7 @@ class CoreMemory:
         self._core = core
         self._segments = sorted((s for s in core.segments if s.filesz), key=lambda s: s.vaddr)
         self._starts = [s.vaddr for s in self._segments]
-        self.index: ModuleIndex | None = None  # the files; it is built from this memory
+        self.index: ModuleMap | None = None  # the files; it is built from this memory
         self.byteorder = core.byteorder
 
     def word(self, address: int) -> int | None:
@@ -129,8 +129,8 @@ class CoreTarget:
         self._core = CoreFile(image)
         self.memory = CoreMemory(self._core)
         self.opener = CoreImages(self._core, self.memory, exe, sysroot)
-        tables_of = partial(Tables, find=finder(root_at(sysroot), debug_dirs))
-        self.index = ModuleIndex(self._maps, self.opener, self.memory.dumped, tables_of)
+        tables_of = partial(UnwindTables, find=finder(root_at(sysroot), debug_dirs))
+        self.index = ModuleMap(self._maps, self.opener, self.memory.dumped, tables_of)
         self.index.refresh()
         self.memory.index = self.index
         self.pid = self._core.threads[0].tid

@@ -15,16 +15,16 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 
 from sfsample.errors import NoSuchProcess, TargetError
-from sfsample.process.new_ids import Births
+from sfsample.process.new_ids import NewIds
 from sfsample.process.process import LiveProcess
 from sfsample.process.procfs import Stat, stat_of
 
 
-class Family:
+class Descendants:
     """The descendants of `pids`; `open_process` opens one."""
 
     def __init__(self, pids: Iterable[int], open_process: Callable[[int], LiveProcess]) -> None:
-        self._births = Births()
+        self._births = NewIds()
         self._open = open_process
         self._members = {pid: stat.starttime for pid in pids if (stat := stat_of(pid))}
         self._seen: set[tuple[int, int]] = set()

@@ -14,7 +14,7 @@ from sfsample.core.filesystem import Root
 from sfsample.errors import FormatError
 from sfsample.formats.elf.image import ElfImage
 from sfsample.modules.debug_files import finder
-from sfsample.modules.unwind_tables import Tables
+from sfsample.modules.unwind_tables import UnwindTables
 
 _MOST = 256  # each image has a file open
 _HEAD = 4096
@@ -23,13 +23,13 @@ _K = TypeVar("_K")
 _V = TypeVar("_V")
 
 
-class Shared:
+class ImageCache:
     """Opens each thing once.  `debug_dirs` are searched for debug files before the system's."""
 
     def __init__(self, debug_dirs: Sequence[str] = ()) -> None:
         self._debug_dirs = debug_dirs
         self._images: dict[tuple[object, ...], ElfImage] = {}
-        self._tables: dict[ElfImage, Tables] = {}
+        self._tables: dict[ElfImage, UnwindTables] = {}
         self._roots: dict[tuple[object, ...], Root] = {}
 
     def file(self, fd: int, name: str, begins: int = 0) -> ElfImage:
@@ -55,9 +55,9 @@ class Shared:
         """Return the image of these bytes.  Raises FormatError."""
         return _kept(self._images, (name, data), lambda: ElfImage(data, name))
 
-    def tables_of(self, root: Root | None, image: ElfImage, path: str) -> Tables:
+    def tables_of(self, root: Root | None, image: ElfImage, path: str) -> UnwindTables:
         """Return the unwind tables of an image that was mapped from `path` by a process of this root."""
-        return _kept(self._tables, image, lambda: Tables(image, path, finder(root, self._debug_dirs)))
+        return _kept(self._tables, image, lambda: UnwindTables(image, path, finder(root, self._debug_dirs)))
 
     def root(self, path: str, mounts: str | None) -> Root:
         """Return a root directory, as seen in this mount namespace.  Raises OSError."""

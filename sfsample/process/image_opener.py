@@ -15,7 +15,7 @@ from sfsample.errors import FormatError
 from sfsample.formats.elf.dynamic import as_linked
 from sfsample.formats.elf.image import PAGE, PT_DYNAMIC, PT_LOAD, ElfImage
 from sfsample.modules.mapping import Mapping
-from sfsample.process.image_cache import Shared
+from sfsample.process.image_cache import ImageCache
 from sfsample.process.procfs import ProcFs
 from sfsample.process.vm import read_memory
 
@@ -26,7 +26,7 @@ _MOST_PROBLEMS = 10_000
 class ImageOpener:
     """Opens the images of one process; `problems` says which files on disk are not what is mapped."""
 
-    def __init__(self, proc: ProcFs, shared: Shared) -> None:
+    def __init__(self, proc: ProcFs, shared: ImageCache) -> None:
         self._proc = proc
         self._shared = shared
         self._pid = proc.pid

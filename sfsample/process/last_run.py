@@ -16,7 +16,7 @@ run queue's clocks; requeue_delayed_entity, enqueue_entity: the latter is renewe
 import os
 from collections.abc import Iterable
 
-from sfsample.core.snapshot import LastRun, parse_counters
+from sfsample.core.snapshot import LastRun, parse_schedstat
 
 _CHUNK = 4096
 _CHECK = 8  # times in a row that a thread has no processor; then that is looked at by a stop
@@ -25,7 +25,7 @@ _STEP_NS = 2 * 1024  # averages are kept in steps of 1024 ns, which begin anywhe
 
 def runs_of(counters: bytes | None) -> int | None:
     """Return how often a thread was put on a processor; None: not known."""
-    counted = parse_counters(counters)
+    counted = parse_schedstat(counters)
     return counted.times if counted else None
 
 

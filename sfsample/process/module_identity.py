@@ -7,7 +7,7 @@ and dlopen(3) can put another library at the same addresses, and nothing else wo
 
 from sfsample.modules.mapping import Mapping
 from sfsample.modules.module import Module
-from sfsample.modules.module_map import ModuleIndex
+from sfsample.modules.module_map import ModuleMap
 from sfsample.process.vm import Pieces, read_memory
 
 _MOST = 256  # sets of modules that are kept
@@ -25,10 +25,10 @@ class _Marks:
         return self._pieces.read(tid) == self._expected
 
 
-class ModuleMarks:
+class ModuleIdentities:
     """The marks of the modules of one process."""
 
-    def __init__(self, index: ModuleIndex) -> None:
+    def __init__(self, index: ModuleMap) -> None:
         self._index = index
         self._mappings: tuple[Mapping, ...] = ()
         self._marks: dict[frozenset[Module], _Marks] = {}  # as of these mappings

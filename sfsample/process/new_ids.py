@@ -11,7 +11,7 @@ copy_process: alloc_pid comes before attach_pid.
 import os
 
 
-class Births:
+class NewIds:
     """Asks whether an id was given out since the last time it was asked."""
 
     def __init__(self) -> None:

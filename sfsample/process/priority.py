@@ -53,7 +53,7 @@ def _schedule(policy: int, slice_ns: int, *, slack_ns: int) -> None:
     libc.syscall(number, 0, attributes, 0)
 
 
-class Urgency(_thread._local):  # noqa: SLF001 - threading's, which takes its time to import
+class RealTimePriority(_thread._local):  # noqa: SLF001 - threading's, which takes its time to import
     """Real-time priority of the calling thread, from the first `begin` to the last `end`."""
 
     def __init__(self) -> None:
@@ -76,4 +76,4 @@ class Urgency(_thread._local):  # noqa: SLF001 - threading's, which takes its ti
             os.sched_setscheduler(0, os.SCHED_OTHER, _NORMAL)
 
 
-URGENCY = Urgency()
+REAL_TIME_PRIORITY = RealTimePriority()

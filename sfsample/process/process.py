@@ -14,22 +14,28 @@ from sfsample.core.stack import Stack
 from sfsample.errors import NotPermitted, UnsupportedTarget
 from sfsample.modules.mapping import Mapping
 from sfsample.modules.module import Module
-from sfsample.modules.module_map import ModuleIndex
-from sfsample.process.consistent_capture import Instant, take_instant
+from sfsample.modules.module_map import ModuleMap
+from sfsample.process.consistent_capture import ConsistentCapture, capture_consistently
 from sfsample.process.find import check, check_free, not_permitted
-from sfsample.process.image_cache import Shared
+from sfsample.process.image_cache import ImageCache
 from sfsample.process.image_opener import ImageOpener
-from sfsample.process.module_identity import ModuleMarks
-from sfsample.process.new_ids import Births
+from sfsample.process.module_identity import ModuleIdentities
+from sfsample.process.new_ids import NewIds
 from sfsample.process.permission.evidence import held_by_us, tracer_of
-from sfsample.process.process_root import home_of
+from sfsample.process.process_root import root_of
 from sfsample.process.procfs import Asleep, ProcFs, Stat
-from sfsample.process.sleeping_thread import Reading, read_asleep
+from sfsample.process.sleeping_thread import SleepingThread, read_sleeping_thread
 from sfsample.process.stack_copy import StackCopy
-from sfsample.process.stop_request import PATIENCE_NS, Missed, await_stop, let_go_of_newborn, may_attach
+from sfsample.process.stop_request import (
+    PATIENCE_NS,
+    NotCaptured,
+    await_stop,
+    detach_newborn_tracees,
+    may_attach,
+)
 from sfsample.process.stop_window import ANY, DEFAULT_STACK_BYTES, Capturer, Only
 from sfsample.process.syscall_restart import restarts
-from sfsample.process.tracer_thread import OwnThread
+from sfsample.process.tracer_thread import TracerThread
 from sfsample.process.vm import read_memory
 
 _CLOSE_DEADLINE_S = 1.0
@@ -48,14 +54,14 @@ class LiveProcess:
         stack_bytes: int = DEFAULT_STACK_BYTES,
         *,
         attach: bool = True,
-        shared: Shared | None = None,
+        shared: ImageCache | None = None,
     ) -> None:
         """Open it, and find out whether it may be traced.
 
         `attach` False leaves that open, for who will not stop a thread, or can live with a refusal then.
         `shared`: what it has in common with others that are open.
         """
-        shared = shared or Shared()
+        shared = shared or ImageCache()
         if pid == os.getpid():
             raise UnsupportedTarget(
                 pid, f"cannot sample itself: {pid}", "ptrace(2) does not let a process trace itself"
@@ -69,19 +75,19 @@ class LiveProcess:
             if attach:
                 self._try_attaching()
             self.opener = ImageOpener(self.proc, shared)
-            self.home = home_of(self.proc, shared)
+            self.home = root_of(self.proc, shared)
             stat = self.proc.stat()
             self.born, self.name = (stat.starttime, stat.name) if stat else (0, "?")  # when; in clock ticks
             tables_of = partial(shared.tables_of, self.home.root)
-            self.index = ModuleIndex(self._maps, self.opener, self._read_memory, tables_of)
+            self.index = ModuleMap(self._maps, self.opener, self._read_memory, tables_of)
             self.index.refresh()
         except BaseException:
             self.proc.close()
             raise
-        self._marks = ModuleMarks(self.index)
+        self._marks = ModuleIdentities(self.index)
         self._is_child = child = self.proc.status().get("PPid") == str(os.getpid())
-        self._instant: Instant | None = None
-        self._births = Births()
+        self._instant: ConsistentCapture | None = None
+        self._births = NewIds()
         self._copy = StackCopy(pid, self.arch, self._extent, stack_bytes)
         self.capturer = Capturer(self.proc, self.arch, self._copy, child=child)
 
@@ -95,7 +101,7 @@ class LiveProcess:
         stat = self.proc.thread_stat(tid)
         if stat is not None and stat.state == "T":
             return  # attaching would wake it for a moment, and its state be seen wrongly
-        if OwnThread(lambda _: may_attach(tid), lambda: False).run():
+        if TracerThread(lambda _: may_attach(tid), lambda: False).run():
             self._until_free(tid)
             return
         stat = self.proc.thread_stat(tid)
@@ -150,7 +156,7 @@ class LiveProcess:
         """Return the ids of the threads; None: none was added since the last time (unless `force`)."""
         if not self._births.any() and not force:
             return None
-        let_go_of_newborn()
+        detach_newborn_tracees()
         tids = self.proc.threads()
         self.proc.keep_only(tids)
         self._copy.keep_only(tids)
@@ -161,20 +167,22 @@ class LiveProcess:
         """Whether one of these modules is no longer what is mapped at its place."""
         return self._marks.replaced(tid, modules)
 
-    def take_instant(self) -> Instant:
+    def capture_consistently(self) -> ConsistentCapture:
         """Capture all threads at one instant; `read` and `capture` give that until `leave_instant`."""
-        self._instant = take_instant(self.proc, self.capturer.tracer.arch, self._copy, child=self._is_child)
+        self._instant = capture_consistently(
+            self.proc, self.capturer.tracer.arch, self._copy, child=self._is_child
+        )
         return self._instant
 
     def leave_instant(self) -> None:
         """Return to looking at threads when they are asked for."""
         self._instant = None
 
-    def read(self, tid: int) -> Reading | None:
+    def read(self, tid: int) -> SleepingThread | None:
         """Read one thread without stopping it; None: it does not sleep, has ended, or may not be read."""
         if self._instant is not None:
             return self._instant.read.get(tid)
-        return read_asleep(self.proc, self.capturer.tracer.arch, self._copy, tid)
+        return read_sleeping_thread(self.proc, self.capturer.tracer.arch, self._copy, tid)
 
     def restarts(self, asleep: Asleep) -> bool:
         """Whether a thread that sleeps like this can be stopped without its noticing."""
@@ -204,7 +212,9 @@ class LiveProcess:
         """Release threads that stopped too late; False while one is still to stop."""
         return self.capturer.settle()
 
-    def capture(self, tid: int, patience_ns: int = PATIENCE_NS, only: Only = ANY) -> ThreadSnapshot | Missed:
+    def capture(
+        self, tid: int, patience_ns: int = PATIENCE_NS, only: Only = ANY
+    ) -> ThreadSnapshot | NotCaptured:
         """Stop one thread, if it is one of `only` those, and capture it.
 
         Raises NotPermitted when the kernel refuses although it lives.
@@ -213,29 +223,29 @@ class LiveProcess:
         """
         for _ in range(_TRIES):
             taken = self._capture(tid, patience_ns, only)
-            if not isinstance(taken, Missed) or taken.errno != EPERM:
+            if not isinstance(taken, NotCaptured) or taken.errno != EPERM:
                 return taken
             refused = self._refused(tid)
             if refused is not None:
                 return refused
         raise not_permitted(self.proc)
 
-    def _capture(self, tid: int, patience_ns: int, only: Only) -> ThreadSnapshot | Missed:
+    def _capture(self, tid: int, patience_ns: int, only: Only) -> ThreadSnapshot | NotCaptured:
         if self._instant is None:
             return self.capturer.capture(tid, patience_ns, only)
-        return self._instant.stopped.get(tid) or Missed(gone=False, why="ran, but not at that instant")
+        return self._instant.stopped.get(tid) or NotCaptured(gone=False, why="ran, but not at that instant")
 
-    def _refused(self, tid: int) -> Missed | None:
+    def _refused(self, tid: int) -> NotCaptured | None:
         """Return why a thread could not be attached to; None: nothing is in the way any more."""
         stat = self.proc.thread_stat(tid)
         if stat is None or stat.state in "ZX":
-            return Missed(gone=True, why="exited")
+            return NotCaptured(gone=True, why="exited")
         self._until_free(tid)
         tracer = tracer_of(self.proc, tid)
         if tracer:
-            return Missed(gone=False, why=f"process {tracer} traces it", errno=EPERM)
+            return NotCaptured(gone=False, why=f"process {tracer} traces it", errno=EPERM)
         if self._instant is not None:
-            return Missed(gone=False, why="another process traced it at that instant")
+            return NotCaptured(gone=False, why="another process traced it at that instant")
         return None
 
     def close(self) -> None:

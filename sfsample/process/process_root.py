@@ -5,12 +5,12 @@ Law: what cannot be had is absent: without the root directory only our own files
 Source: proc(5): `root`, `Uid` (the second is the effective one) and `NSpid` (the last is the innermost).
 """
 
-from sfsample.core.filesystem import Home
-from sfsample.process.image_cache import Shared
+from sfsample.core.filesystem import ProcessRoot
+from sfsample.process.image_cache import ImageCache
 from sfsample.process.procfs import ProcFs
 
 
-def home_of(proc: ProcFs, shared: Shared) -> Home:
+def root_of(proc: ProcFs, shared: ImageCache) -> ProcessRoot:
     """Return root, pid and user of a process as it sees them itself."""
     status = proc.status()
     pid = int((status.get("NSpid") or str(proc.pid)).split()[-1])
@@ -20,4 +20,4 @@ def home_of(proc: ProcFs, shared: Shared) -> Home:
         root = shared.root(f"/proc/{proc.anchor()}/root", mounts)
     except OSError:
         root = None
-    return Home(root, pid, uid, mounts)
+    return ProcessRoot(root, pid, uid, mounts)

@@ -15,10 +15,10 @@ from errno import EACCES, ENOENT, ENOTDIR, EPERM, ESRCH
 from time import clock_gettime_ns
 from typing import NamedTuple
 
-from sfsample.core.checkpoint import breathing
+from sfsample.core.checkpoint import with_checkpoints
 from sfsample.core.snapshot import LastRun
 from sfsample.errors import FIND_IT, MORE_FILES, NO_FILES, NoSuchProcess, NotPermitted, TargetError
-from sfsample.modules.mapping import Mapping, MapsAgain
+from sfsample.modules.mapping import Mapping, MapsParser
 from sfsample.process.task_files import T, TaskFiles
 
 _CHUNK = 1 << 20
@@ -120,7 +120,7 @@ class ProcFs:
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
-        self._maps = MapsAgain()
+        self._maps = MapsParser()
         self._dir = -1
         try:
             self._dir = os.open(f"/proc/{pid}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -201,7 +201,7 @@ class ProcFs:
                 raise self._refused(refusal) from None
             return ()
         try:
-            return self._maps.parse(b"".join(breathing(_chunks(fd))))
+            return self._maps.parse(b"".join(with_checkpoints(_chunks(fd))))
         except OSError:
             return ()
         finally:
@@ -211,7 +211,7 @@ class ProcFs:
         """Return the thread ids now, in ascending order; empty when the process has ended."""
         try:
             with os.scandir(self._tasks) as entries:  # 20 ms for 5,000
-                return sorted(int(entry.name) for entry in breathing(entries))
+                return sorted(int(entry.name) for entry in with_checkpoints(entries))
         except OSError as failure:
             if failure.errno in NO_FILES:
                 raise self._refused(failure) from None

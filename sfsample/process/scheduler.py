@@ -9,7 +9,7 @@ Source: Linux Documentation/scheduler/sched-stats.rst, "/proc/<pid>/schedstat".
 from collections.abc import Callable
 from typing import NamedTuple
 
-from sfsample.core.snapshot import Counted, Scheduled, ThreadSnapshot, parse_counters
+from sfsample.core.snapshot import SchedStat, Scheduled, ThreadSnapshot, parse_schedstat
 
 # A thread from which we took the processor by waking up became runnable at that very moment, this exactly.
 _SAME_NS = 100_000
@@ -17,11 +17,11 @@ _SAME_NS = 100_000
 
 def ran_ns(counters: bytes | None) -> int:
     """Return the CPU time of a thread; 0 where the kernel does not keep it."""
-    counted = parse_counters(counters)
+    counted = parse_schedstat(counters)
     return counted.ran_ns if counted else 0
 
 
-class Woken(NamedTuple):
+class WakeUp(NamedTuple):
     """When we woke up for a tick, on the clock of perf_counter_ns, and when we were given a processor.
 
     `run` is what process/last_run.py reads; None: not known.  `again` reads it once more: sfsample may have
@@ -33,7 +33,7 @@ class Woken(NamedTuple):
     again: Callable[[], bytes | None] = lambda: None
 
 
-def had_processor(scheduled: Scheduled | None, woken: Woken) -> bool:
+def had_processor(scheduled: Scheduled | None, woken: WakeUp) -> bool:
     """Whether a stopped thread had a processor when it was asked to stop, or until we took it.
 
     When it has been put on a processor no more often since, it had one all the time.  If it has, it waited
@@ -67,10 +67,10 @@ def held_ns(stop: ThreadSnapshot) -> int:
     return max(min(stop.stop_ns - waited_ns, most_ns), least_ns)
 
 
-def _counted(scheduled: Scheduled | None) -> Counted | None:
+def _counted(scheduled: Scheduled | None) -> SchedStat | None:
     """Return what was counted until a thread had stopped."""
-    before = parse_counters(scheduled.before) if scheduled else None
-    after = parse_counters(scheduled.after) if scheduled else None
+    before = parse_schedstat(scheduled.before) if scheduled else None
+    after = parse_schedstat(scheduled.after) if scheduled else None
     if before is None or after is None:
         return None
-    return Counted(*(new - old for old, new in zip(before, after, strict=True)))
+    return SchedStat(*(new - old for old, new in zip(before, after, strict=True)))

@@ -15,7 +15,7 @@ from errno import ENOSYS
 from typing import NamedTuple
 
 from sfsample.core.arch import Arch
-from sfsample.core.snapshot import Capture, Registers, Scheduled, ThreadSnapshot, parse_counters
+from sfsample.core.snapshot import Capture, Registers, Scheduled, ThreadSnapshot, parse_schedstat
 from sfsample.process.procfs import Asleep, ProcFs
 from sfsample.process.stack_copy import StackCopy
 
@@ -29,7 +29,7 @@ _RESULT = {62: {0: (1 << 64) - ENOSYS}}
 _BORN = {62: {0: 0}, 183: {0: 0}, 22: {2: 0}}
 
 
-class Reading(NamedTuple):
+class SleepingThread(NamedTuple):
     """What was read of a thread that sleeps, and how the scheduler counted it then."""
 
     snapshot: ThreadSnapshot
@@ -38,11 +38,11 @@ class Reading(NamedTuple):
 
     def has_run_once_since(self, counters: bytes | None) -> bool:
         """Whether it has been put on a processor exactly once; False where that is not known."""
-        old, new = parse_counters(counters), parse_counters(self.counters)
+        old, new = parse_schedstat(counters), parse_schedstat(self.counters)
         return old is not None and new is not None and new.times - old.times == 1
 
 
-def read_asleep(proc: ProcFs, arch: Arch, copy: StackCopy, tid: int) -> Reading | None:
+def read_sleeping_thread(proc: ProcFs, arch: Arch, copy: StackCopy, tid: int) -> SleepingThread | None:
     """Read a thread; None: it runs (or keeps waking up), has ended, or may not be read."""
     for _ in range(_TRIES):
         counters, asleep = proc.counters(tid), proc.asleep(tid)
@@ -56,7 +56,7 @@ def read_asleep(proc: ProcFs, arch: Arch, copy: StackCopy, tid: int) -> Reading 
                 tid, registers, copy.memory(), copy.bounded, 0, eintr=False, arch=arch,
                 capture=Capture.READ, scheduled=Scheduled(counters, counters),
             )  # fmt: skip
-            return Reading(snapshot, asleep, counters)
+            return SleepingThread(snapshot, asleep, counters)
     return None
 
 
@@ -80,5 +80,5 @@ def _registers(arch: Arch, asleep: Asleep, counters: bytes) -> Registers:
 
 def _never_ran(counters: bytes) -> bool:
     """Whether a thread was born, and has not been put on a processor yet (of whichever counters)."""
-    counted = parse_counters(counters)
+    counted = parse_schedstat(counters)
     return not (counted.times if counted else any(map(int, re.findall(rb"\d+", counters))))

@@ -55,7 +55,7 @@ _ASK_AGAIN_NS = 10_000_000
 _TRACED: set[int] = set()  # by any thread of ours
 
 
-class Missed(NamedTuple):
+class NotCaptured(NamedTuple):
     """A thread that could not be stopped.  `gone`: it has ended, which is normal.
 
     `waiting`: it was asked to stop and will; `stop` may be called for it again.
@@ -84,7 +84,7 @@ class Tracer:
     """Stops threads of process `pid`, one at a time.  `release` must follow `stop`, whatever it returned.
 
     `child`: the process is a child of ours, so its end is somebody else's to wait for.  SIGCHLD should be
-    blocked in every thread of ours (`OwnThread` does), or a stop is noticed up to a millisecond late.
+    blocked in every thread of ours (`TracerThread` does), or a stop is noticed up to a millisecond late.
     """
 
     def __init__(self, pid: int, arch: Arch, *, child: bool = False) -> None:
@@ -128,7 +128,7 @@ class Tracer:
         except ChildProcessError:
             self.registers(tid)
 
-    def stop(self, tid: int, patience_ns: int = PATIENCE_NS) -> Missed | None:
+    def stop(self, tid: int, patience_ns: int = PATIENCE_NS) -> NotCaptured | None:
         """Stop a thread; None: it is stopped.
 
         One that does not within `patience_ns` can be waited for again.
@@ -140,7 +140,7 @@ class Tracer:
             return refused
         return self._wait(tid, patience_ns)
 
-    def _ask(self, tid: int) -> Missed | None:
+    def _ask(self, tid: int) -> NotCaptured | None:
         """Become the tracer of a thread and ask it to stop; None: it will.
 
         Nothing comes between the two calls: a tracee stops where a signal reaches it, too, so that of a
@@ -156,13 +156,13 @@ class Tracer:
             ptrace(PTRACE_INTERRUPT, tid)
         except PtraceError as refusal:
             if seized:
-                return Missed(gone=True, why="exited while it was being stopped")
+                return NotCaptured(gone=True, why="exited while it was being stopped")
             self._held = 0
             _TRACED.discard(tid)
-            return Missed(refusal.errno == ESRCH, str(refusal), refusal.errno)
+            return NotCaptured(refusal.errno == ESRCH, str(refusal), refusal.errno)
         return None
 
-    def _wait(self, tid: int, patience_ns: int) -> Missed | None:
+    def _wait(self, tid: int, patience_ns: int) -> NotCaptured | None:
         start = now = time.perf_counter_ns()
         spin_until, deadline = start + min(_SPIN_NS, patience_ns), start + patience_ns
         while True:
@@ -171,7 +171,7 @@ class Tracer:
             except ChildProcessError:
                 # another thread's execve(2) took this id away; the tracee now bears the process id
                 self._held = self._pid
-                return Missed(gone=True, why="exec")
+                return NotCaptured(gone=True, why="exec")
             if changed:
                 return self._note(tid, status)
             self.runs_ns, now = now, time.perf_counter_ns()
@@ -179,7 +179,7 @@ class Tracer:
                 self._late[tid] = _Asked(self._began, self.runs_ns)
                 self._held = 0  # whatever it does from now on is seen when it has stopped
                 waited = (now - self._began) / 1e6
-                return Missed(gone=False, waiting=True,
+                return NotCaptured(gone=False, waiting=True,
                               why=f"did not stop within {waited:.0f} ms ({_EXCUSE})")  # fmt: skip
             if now > spin_until:
                 self._ask_again((tid,) if now - start > _ASK_AGAIN_NS else ())
@@ -202,11 +202,11 @@ class Tracer:
                 return tid, 0  # left for whoever started it
         return os.waitpid(tid, _WAIT_FLAGS)
 
-    def _note(self, tid: int, status: int) -> Missed | None:
+    def _note(self, tid: int, status: int) -> NotCaptured | None:
         if not os.WIFSTOPPED(status):
             self._held = 0
             _TRACED.discard(tid)
-            return Missed(gone=True, why="exited")
+            return NotCaptured(gone=True, why="exited")
         # an event stop is ours (or a group stop, which stays in force); anything else carries a signal
         self._signal = 0 if status >> 16 == _EVENT_STOP else os.WSTOPSIG(status)
         self._stopped = True
@@ -326,7 +326,7 @@ class Tracer:
         return True
 
 
-def bury_dead() -> None:
+def reap_killed_tracees() -> None:
     """Reap traced threads that were killed, on any thread of ours.
 
     An execve(2) in the target waits for that, and PTRACE_SEIZE of another of its threads for the execve: the
@@ -344,7 +344,7 @@ def _reap(tid: int) -> None:
     os.waitid(os.P_PID, tid, os.WEXITED | os.WNOHANG | _WALL)
 
 
-def let_go_of_newborn() -> None:
+def detach_newborn_tracees() -> None:
     """Let those run that were born traced by us: by clone(2) with CLONE_PTRACE, of a thread that we held."""
     with suppress(ChildProcessError):
         while True:

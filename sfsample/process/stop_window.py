@@ -10,13 +10,13 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from sfsample.core.arch import Arch
-from sfsample.core.checkpoint import CLOSERS
+from sfsample.core.checkpoint import PENDING_STOPS
 from sfsample.core.snapshot import LastRun, Scheduled, ThreadSnapshot
 from sfsample.process.last_run import Balances, balance_of, changed_places, runs_of
-from sfsample.process.priority import URGENCY
+from sfsample.process.priority import REAL_TIME_PRIORITY
 from sfsample.process.procfs import ProcFs, parse_last_run
 from sfsample.process.stack_copy import StackCopy
-from sfsample.process.stop_request import OTHER_PROCESS, PATIENCE_NS, Missed, Tracer
+from sfsample.process.stop_request import OTHER_PROCESS, PATIENCE_NS, NotCaptured, Tracer
 
 DEFAULT_STACK_BYTES = 256 * 1024
 NO_LIMIT_NS = 1 << 62
@@ -65,13 +65,15 @@ class Capturer:
         self._proc = proc
         self.tracer = Tracer(proc.pid, arch, child=child)
         self._before: dict[int, Before] = {}  # of threads that were asked to stop and have not yet
-        self._caught: dict[int, ThreadSnapshot | Missed] = {}  # and have since: what `capture` will say
+        self._caught: dict[int, ThreadSnapshot | NotCaptured] = {}  # and have since: what `capture` will say
         self._closed = False
         self._busy = False
         self.balances = Balances()
         self.most_ns = NO_LIMIT_NS  # for which a thread may be held
 
-    def capture(self, tid: int, patience_ns: int = PATIENCE_NS, only: Only = ANY) -> ThreadSnapshot | Missed:
+    def capture(
+        self, tid: int, patience_ns: int = PATIENCE_NS, only: Only = ANY
+    ) -> ThreadSnapshot | NotCaptured:
         """Stop a thread, copy, let it run; everything else happens after that.
 
         What it does is asked last of all (`only`), so that it still does that when it is stopped.
@@ -85,7 +87,7 @@ class Capturer:
         finally:
             self._busy = False
 
-    def _capture(self, tid: int, patience_ns: int, only: Only) -> ThreadSnapshot | Missed:
+    def _capture(self, tid: int, patience_ns: int, only: Only) -> ThreadSnapshot | NotCaptured:
         tracer, copy, counters = self.tracer, self._copy, self._proc.counters
         before = self._before.pop(tid, None)
         if before is None:  # otherwise it was asked to stop, and may stand already
@@ -124,9 +126,9 @@ class Capturer:
                 self._before[tid] = before
             return missed
         if sp is None:
-            return Missed(gone=True, why="killed while it was stopped")
+            return NotCaptured(gone=True, why="killed while it was stopped")
         if after is None:  # asked through a file of this process
-            return Missed(gone=True, why=OTHER_PROCESS)
+            return NotCaptured(gone=True, why=OTHER_PROCESS)
         self.balances.learn(tid, before.balance, had=runs_of(after) == runs_of(before.counters))
         registers = tracer.dwarf_registers()
         copy.learn_extent(tid, sp)
@@ -136,19 +138,19 @@ class Capturer:
             tid, registers, copy.memory(), copy.bounded, stop_ns, eintr, tracer.arch,
             scheduled=Scheduled(before.counters, after, stopped_ns, slept, before.lost, kept_ns),
         )  # fmt: skip
-        return snapshot if whole else Missed(gone=False, why=_TOO_LONG, stops=(snapshot,))
+        return snapshot if whole else NotCaptured(gone=False, why=_TOO_LONG, stops=(snapshot,))
 
-    def _approach(self, tid: int, only: Only) -> tuple[Missed | None, Before]:
+    def _approach(self, tid: int, only: Only) -> tuple[NotCaptured | None, Before]:
         """Return why a thread is not to be stopped, and what the scheduler says of it."""
         before, run = self._ask(tid, only)
         has = self.balances.has_processor(tid, before.balance)
         if only.awake and not has:
             if before.asleep:
                 self.balances.learn(tid, before.balance, had=False)
-                return Missed(gone=False, why=_OFF, off=before.counters), before
+                return NotCaptured(gone=False, why=_OFF, off=before.counters), before
             lost = run is not None and (_is_lost(run, only.ours) or _is_lost(run, only.again()))
             if has is False and not lost:
-                return Missed(gone=False, why=_OFF, off=before.counters, runnable=True), before
+                return NotCaptured(gone=False, why=_OFF, off=before.counters, runnable=True), before
             if runs_of(self._proc.counters(tid)) == runs_of(before.counters):  # it has been given none since
                 before = before._replace(lost=None if run is None else lost)
         return None, before
@@ -191,9 +193,9 @@ class Capturer:
 
     def _close_gate(self) -> None:
         if not self._closed:
-            CLOSERS.add(self.catch)
+            PENDING_STOPS.add(self.catch)
             self._closed = True
-            URGENCY.begin()
+            REAL_TIME_PRIORITY.begin()
 
     def _reopen_gate(self) -> None:
         if not self.tracer.late:
@@ -203,8 +205,8 @@ class Capturer:
         """Open the gate: the kernel lets go of what we still hold."""
         if self._closed:
             self._closed = False
-            URGENCY.end()
-            CLOSERS.remove(self.catch)
+            REAL_TIME_PRIORITY.end()
+            PENDING_STOPS.remove(self.catch)
 
 
 def _is_lost(run: LastRun, ours: bytes | None) -> bool:

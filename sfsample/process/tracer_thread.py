@@ -13,10 +13,10 @@ import time
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-from sfsample.core.checkpoint import CLOSERS
+from sfsample.core.checkpoint import PENDING_STOPS
 from sfsample.errors import NoThread
 from sfsample.process.priority import run_promptly
-from sfsample.process.stop_request import bury_dead
+from sfsample.process.stop_request import reap_killed_tracees
 
 _T = TypeVar("_T")
 _LOOK_S = 0.001
@@ -24,7 +24,7 @@ _WAKE_S = 0.1
 _SOON_S = 0.01  # an execve(2) of the target may wait for us to bury its dead
 
 
-class OwnThread(Generic[_T]):
+class TracerThread(Generic[_T]):
     """Runs `work(should_stop)`; an exception in the waiting thread makes `should_stop` true."""
 
     def __init__(self, work: Callable[[Callable[[], bool]], _T], should_stop: Callable[[], bool]) -> None:
@@ -62,8 +62,8 @@ class OwnThread(Generic[_T]):
         try:
             started = True  # no call in between
             _thread.start_new_thread(self._main, ())
-            while not self._running.acquire(timeout=_SOON_S if CLOSERS.closed else _WAKE_S):
-                bury_dead()  # and a signal that came just before we slept is handled now
+            while not self._running.acquire(timeout=_SOON_S if PENDING_STOPS.closed else _WAKE_S):
+                reap_killed_tracees()  # and a signal that came just before we slept is handled now
         except RuntimeError:
             started = False
             raise NoThread from None

@@ -13,12 +13,12 @@ from collections.abc import Callable, Sequence
 from sfsample.errors import TargetError
 from sfsample.process.perf_events import may_set
 from sfsample.process.process import LiveProcess
-from sfsample.process.tracer_thread import OwnThread
-from sfsample.recording.free_cpus import Spare
-from sfsample.recording.options import Options
-from sfsample.recording.perf_sampler import EventSampler
+from sfsample.process.tracer_thread import TracerThread
+from sfsample.recording.free_cpus import FreeCpus
+from sfsample.recording.options import RecordOptions
+from sfsample.recording.perf_sampler import PerfSampler
 from sfsample.recording.profile import Profile
-from sfsample.recording.ptrace_sampler import Sampler, once_and_for_all
+from sfsample.recording.ptrace_sampler import PtraceSampler, once_and_for_all
 from sfsample.recording.stats import Timers
 
 _CROWDED, _BRIEF = "no processor was free", "threads ran too briefly to be stopped"
@@ -33,7 +33,7 @@ class Relay:
     def __init__(
         self,
         targets: Sequence[LiveProcess],
-        options: Options,
+        options: RecordOptions,
         stack_bytes: int,
         profile: Profile | None = None,
         *,
@@ -45,7 +45,7 @@ class Relay:
         self._stack_bytes = stack_bytes
         self._tell = tell
         self.profile = profile or Profile(options.rate, timeline=options.timeline)
-        self._crowded = crowded or Spare().lacks
+        self._crowded = crowded or FreeCpus().lacks
         self._may: bool | None = None  # set timers; None: was not tried yet
         self._because = ""  # they are to go on
 
@@ -53,7 +53,7 @@ class Relay:
         """Sample until the duration is over, `should_stop` says so, or no target is left."""
         should_stop, stats = once_and_for_all(should_stop), self.profile.stats
         self._start = start = time.monotonic()
-        sampler = Sampler(self._targets, self._options, profile=self.profile, tell=self._tell)
+        sampler = PtraceSampler(self._targets, self._options, profile=self.profile, tell=self._tell)
         sampler.run(lambda: should_stop() or self._hands_over(sampler))
         if stats.ended_by != "signal" or should_stop():
             return self.profile
@@ -62,11 +62,13 @@ class Relay:
         why = self._by_events(start, should_stop)
         if why:
             stats.timers = Timers(since, time.monotonic() - start, why, self._because)
-            again = Sampler(self._targets, self._options, profile=self.profile, tell=self._tell, start=start)
+            again = PtraceSampler(
+                self._targets, self._options, profile=self.profile, tell=self._tell, start=start
+            )
             again.run(should_stop)
         return self.profile
 
-    def _hands_over(self, sampler: Sampler) -> bool:
+    def _hands_over(self, sampler: PtraceSampler) -> bool:
         """Return whether timers are to go on: they may and can, and no thread is held, nor will be."""
         if self._may is False:
             return False
@@ -92,7 +94,7 @@ class Relay:
 
         On a thread of its own: it lets others go first, for good.
         """
-        events = EventSampler(self._targets, self._options, self._stack_bytes, self.profile, start=start)
+        events = PerfSampler(self._targets, self._options, self._stack_bytes, self.profile, start=start)
         least = self._found() if self._because == _BRIEF else _MOST
         why = ""
 
@@ -108,4 +110,4 @@ class Relay:
                 return str(failure)
             return why
 
-        return OwnThread(work, should_stop).run()
+        return TracerThread(work, should_stop).run()

@@ -29,7 +29,7 @@ class _Reading(NamedTuple):
     ours: float
 
 
-class Spare:
+class FreeCpus:
     """Watches the processors that the calling thread may run on."""
 
     def __init__(self) -> None:

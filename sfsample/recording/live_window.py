@@ -21,7 +21,7 @@ class Record(NamedTuple):
     cpu_ns: int
 
 
-class Window(Profile):
+class LiveWindow(Profile):
     """A profile that forgets.  `counts` and its like stay empty; `last` gives what is in the window."""
 
     def __init__(self, rate_hz: float, length_s: float) -> None:
@@ -42,7 +42,7 @@ class Window(Profile):
         return [record for record in self._records.copy() if record.at_ns >= now_ns - self.length_ns]
 
 
-def as_profile(window: Window, records: Iterable[Record]) -> Profile:
+def as_profile(window: LiveWindow, records: Iterable[Record]) -> Profile:
     """Return records as a profile that stays as it is."""
     profile = Profile(window.stats.rate_hz)
     profile.processes, profile.threads = dict(window.processes), dict(window.threads)

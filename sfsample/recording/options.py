@@ -5,7 +5,7 @@ from typing import Literal, NamedTuple, Protocol
 
 from sfsample.core.snapshot import ThreadSnapshot
 from sfsample.core.stack import Stack
-from sfsample.modules.module_map import ModuleIndex
+from sfsample.modules.module_map import ModuleMap
 from sfsample.unwind.stepper import Stepper
 from sfsample.unwind.unwinder import DEFAULT_STEPPERS, MAX_FRAMES
 
@@ -18,12 +18,12 @@ MAX_PAUSE_S = 0.005
 class StackStore(Protocol):
     """Keeps stacks that are incomplete (`saved_stacks.store`)."""
 
-    def keep(self, process: str, snapshot: ThreadSnapshot, stack: Stack, index: ModuleIndex) -> None:
+    def keep(self, process: str, snapshot: ThreadSnapshot, stack: Stack, index: ModuleMap) -> None:
         """Write a stack, if it is incomplete and new."""
         ...
 
 
-class Options(NamedTuple):
+class RecordOptions(NamedTuple):
     """What to record.  `duration` in seconds; None: until told to stop or the target ends."""
 
     rate: float = 99.0
@@ -40,7 +40,7 @@ class Options(NamedTuple):
     perf_events: bool | None = None  # the kernel's timers take the samples (cpu mode); None: `relay` decides
 
 
-def check(options: Options) -> None:
+def check(options: RecordOptions) -> None:
     """Raise ValueError for an option that makes no sense."""
     if options.mode not in ("cpu", "wall"):
         raise ValueError(f'mode must be "cpu" or "wall", not {options.mode!r}')

@@ -13,13 +13,13 @@ from collections.abc import Callable, Sequence
 
 from sfsample.core.snapshot import Capture, ThreadSnapshot
 from sfsample.core.stack import Stack, StopReason
-from sfsample.process.capture import Looker
+from sfsample.process.capture import ThreadCapturer
 from sfsample.process.perf_records import Born, Lost, Mapped, Named, Record, Sample
 from sfsample.process.process import LiveProcess
 from sfsample.recording.options import StackStore
 from sfsample.recording.profile import Profile
-from sfsample.recording.recorder import BEGINNING, Tally
-from sfsample.recording.tid_history import Holders
+from sfsample.recording.recorder import BEGINNING, Recorder
+from sfsample.recording.tid_history import TidHistory
 from sfsample.unwind.unwinder import Unwinder
 
 _REPLACED = "other code was mapped where it was before it could be unwound"
@@ -29,19 +29,19 @@ _WANTING = (StopReason.STACK_COPY_ENDED, StopReason.BAD_MEMORY)
 _LEFT = "it had left user space for good, or runs 32-bit code"
 
 
-class Evented:
+class PerfProcess:
     """Tells a profile what the timers of one process have seen.  Times are since `start_ns`."""
 
     def __init__(
         self, target: LiveProcess, unwinder: Unwinder, profile: Profile, bad_stacks: StackStore | None
     ) -> None:
         self.target = target
-        self._looker = Looker(target, unwinder, stop=False)
+        self._looker = ThreadCapturer(target, unwinder, stop=False)
         self._profile = profile
         self._bad_stacks = bad_stacks
-        self._number = profile.enroll(target.pid, target.born, target.home, target.name)
-        self._tally = Tally(profile, self._number, BEGINNING)
-        self._holders = Holders(target.proc.thread_stat, self._leader)
+        self._number = profile.register_process(target.pid, target.born, target.home, target.name)
+        self._tally = Recorder(profile, self._number, BEGINNING)
+        self._holders = TidHistory(target.proc.thread_stat, self._leader)
         told_ns = target.accounted_ns
         self._cpu_began_ns = (target.proc.cpu_ns() or 0) if told_ns is None else told_ns
         self.cpu_ns = 0  # since then

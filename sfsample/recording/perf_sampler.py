@@ -17,8 +17,8 @@ from sfsample.process.perf_events import LARGEST_STACK, PerfEvents, open_events
 from sfsample.process.perf_records import Lost, Record, Sample
 from sfsample.process.priority import give_way
 from sfsample.process.process import LiveProcess
-from sfsample.recording.options import Options
-from sfsample.recording.perf_process import Evented
+from sfsample.recording.options import RecordOptions
+from sfsample.recording.perf_process import PerfProcess
 from sfsample.recording.profile import Profile
 from sfsample.recording.schedule import uniform
 from sfsample.unwind.unwinder import Unwinder
@@ -35,7 +35,7 @@ _MUCH_NS = 500_000_000  # more passes while timers are set, on a machine under l
 _TRIES = 3  # to set timers while nobody is born
 
 
-class EventSampler:
+class PerfSampler:
     """Samples processes into one profile by the kernel's timers.
 
     `start`: when the recording began (time.monotonic), if what came before was sampled otherwise.
@@ -44,7 +44,7 @@ class EventSampler:
     def __init__(
         self,
         targets: Sequence[LiveProcess],
-        options: Options,
+        options: RecordOptions,
         stack_bytes: int,
         profile: Profile | None = None,
         *,
@@ -64,7 +64,7 @@ class EventSampler:
         self._evented = {}
         for target in targets:
             unwinder = Unwinder(target.index, steppers=options.steppers, max_frames=options.max_frames)
-            self._evented[target.pid] = Evented(target, unwinder, self.profile, options.bad_stacks)
+            self._evented[target.pid] = PerfProcess(target, unwinder, self.profile, options.bad_stacks)
         self._alive = dict(self._evented)
 
     def run(self, should_stop: Callable[[], bool] = lambda: False) -> Profile:

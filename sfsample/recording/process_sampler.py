@@ -14,16 +14,16 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from sfsample.errors import NotPermitted
-from sfsample.process.capture import Look, Looker, is_seldom
+from sfsample.process.capture import SampledThread, ThreadCapturer, is_seldom
 from sfsample.process.process import LiveProcess
 from sfsample.process.procfs import Stat
-from sfsample.process.scheduler import Woken, had_processor, ran_ns
-from sfsample.process.stop_request import Missed
+from sfsample.process.scheduler import WakeUp, had_processor, ran_ns
+from sfsample.process.stop_request import NotCaptured
 from sfsample.process.stop_window import AWAKE, Only
 from sfsample.recording.options import StackStore
 from sfsample.recording.profile import Profile
-from sfsample.recording.recorder import BEGINNING, Since, Tally
-from sfsample.recording.thread_table import PUT_OFF_NS, Roster, Thread
+from sfsample.recording.recorder import BEGINNING, Recorder, Since
+from sfsample.recording.thread_table import PUT_OFF_NS, Thread, ThreadTable
 
 _LAST_NS = 250_000_000  # the end is put off so long for threads that were asked to stop
 _HELD_NS = 1_000_000  # those that have stopped meanwhile are not kept so for much longer
@@ -35,15 +35,15 @@ _ENDED = "the recording ended before its turn"
 _seen_last = attrgetter("tick")
 
 
-class Instant(NamedTuple):
+class TickTime(NamedTuple):
     """A tick that is taken: when, since the start, and how we woke up for it."""
 
     at_ns: int
-    woken: Woken
+    woken: WakeUp
 
 
 class Rules(NamedTuple):
-    """What of `Options` concerns a target."""
+    """What of `RecordOptions` concerns a target."""
 
     wall: bool
     max_pause_ns: int
@@ -51,13 +51,13 @@ class Rules(NamedTuple):
     named: bool = True  # that it cannot be captured at all is an error; it is not for a descendant
 
 
-class Watched:
+class ProcessSampler:
     """Looks at the threads of one target and tells the tally, from tick `since` on."""
 
     def __init__(
         self,
         target: LiveProcess,
-        looker: Looker,
+        looker: ThreadCapturer,
         profile: Profile,
         rules: Rules,
         random: Callable[[], float],
@@ -68,16 +68,16 @@ class Watched:
         self._looker = looker
         self._profile = profile
         self._rules = rules
-        self._threads = Roster(random)
+        self._threads = ThreadTable(random)
         self._ran_before: dict[int, int] = {}  # CPU time of those that have another program by now
-        self._waiting: dict[Thread, Woken] = {}  # were asked to stop, in a tick for which we woke up then
+        self._waiting: dict[Thread, WakeUp] = {}  # were asked to stop, in a tick for which we woke up then
         self._unasked: list[Thread] = []  # in this tick, as enough others were
         self._program: tuple[bytes, ...] = ()
         self._leader: Stat | None = None  # as of the beginning of this tick
         self._cpu_began_ns: int | None = None  # the CPU time of the process when it was seen first
         self._cpu_ns = 0  # and since
-        self._number = profile.enroll(target.pid, target.born, target.home, target.name)
-        self._tally = Tally(profile, self._number, since)
+        self._number = profile.register_process(target.pid, target.born, target.home, target.name)
+        self._tally = Recorder(profile, self._number, since)
         target.limit_pauses(rules.max_pause_ns)
 
     @property
@@ -87,7 +87,7 @@ class Watched:
 
     # -- which threads
 
-    def tick(self, instant: Instant, *, refresh: bool, meanwhile: Callable[[], bool]) -> bool:
+    def tick(self, instant: TickTime, *, refresh: bool, meanwhile: Callable[[], bool]) -> bool:
         """Look at every thread whose turn it is; False when the process has ended.
 
         There may be thousands: `meanwhile` is called now and then, to let go of what other processes hold;
@@ -218,7 +218,7 @@ class Watched:
 
     # -- one thread
 
-    def _turn(self, thread: Thread, woken: Woken) -> None:
+    def _turn(self, thread: Thread, woken: WakeUp) -> None:
         counters = self._target.proc.counters(thread.tid)
         if counters is None:
             self._drop(thread)
@@ -240,7 +240,7 @@ class Watched:
             else:
                 self._capture(thread, woken, counters)
 
-    def _capture(self, thread: Thread, woken: Woken, counters: bytes) -> None:
+    def _capture(self, thread: Thread, woken: WakeUp, counters: bytes) -> None:
         is_leader = thread.tid == self._target.pid
         stat = self._leader if is_leader else self._target.proc.thread_stat(thread.tid)
         if stat is None or stat.state in "ZX":
@@ -248,12 +248,12 @@ class Watched:
             return
         thread.name, thread.starttime = stat.name, stat.starttime
         look = self._look(thread, stat.state, woken)
-        if isinstance(look, Missed) and look.waiting:
+        if isinstance(look, NotCaptured) and look.waiting:
             self._waiting[thread] = woken
         else:
             self._count(thread, look, woken)
 
-    def _look(self, thread: Thread, state: str, woken: Woken) -> Look | Missed:
+    def _look(self, thread: Thread, state: str, woken: WakeUp) -> SampledThread | NotCaptured:
         wall = self._rules.wall
         only = AWAKE if wall else Only(awake=True, ours=woken.run, again=woken.again)
         try:
@@ -261,16 +261,16 @@ class Watched:
         except NotPermitted as refusal:
             if self._rules.named and not self._profile.stats.samples:
                 raise
-            return Missed(gone=False, why=f"{refusal} ({'; '.join(refusal.help)})")
+            return NotCaptured(gone=False, why=f"{refusal} ({'; '.join(refusal.help)})")
         self._tally.stops(thread, look.stops)
         return look
 
-    def _count(self, thread: Thread, look: Look | Missed, woken: Woken) -> None:
+    def _count(self, thread: Thread, look: SampledThread | NotCaptured, woken: WakeUp) -> None:
         tally = self._tally
         if self._target.proc.holder(thread.tid) != thread.holder:
             thread.gone = True  # its id was given to another, who may be the one that was seen
             return
-        if isinstance(look, Missed):
+        if isinstance(look, NotCaptured):
             if look.off is not None:
                 thread.still = look.off
                 (tally.off_processor if look.runnable else tally.skip)(thread)
@@ -300,7 +300,7 @@ class Watched:
             if not self._target.has_stopped(thread.tid):
                 continue
             look = self._look(thread, "R", woken)
-            if not (isinstance(look, Missed) and look.waiting):
+            if not (isinstance(look, NotCaptured) and look.waiting):
                 del self._waiting[thread]
                 self._count(thread, look, woken)
         return not self._waiting and self._target.settled()

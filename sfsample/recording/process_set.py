@@ -10,30 +10,32 @@ import time
 from collections.abc import Callable, Sequence
 
 from sfsample.errors import NoSuchProcess, TargetError
-from sfsample.process.descendants import Family
+from sfsample.process.descendants import Descendants
 from sfsample.process.process import LiveProcess
-from sfsample.recording.process_sampler import Instant, Watched
+from sfsample.recording.process_sampler import ProcessSampler, TickTime
 from sfsample.recording.recorder import BEGINNING, Since
 from sfsample.recording.stats import Stats
 
 _FIRST_S, _LATER_S = 1.0, 0.05  # to open new ones: before the first tick, in each
-Watch = Callable[[LiveProcess, Since], Watched]
+Watch = Callable[[LiveProcess, Since], ProcessSampler]
 
 
-class Processes:
+class ProcessSet:
     """Watches `named`, and the descendants that `family` opens in the way of `watch`."""
 
-    def __init__(self, named: Sequence[Watched], family: Family | None, watch: Watch, stats: Stats) -> None:
+    def __init__(
+        self, named: Sequence[ProcessSampler], family: Descendants | None, watch: Watch, stats: Stats
+    ) -> None:
         self._named = list(named)
-        self._descendants: list[Watched] = []
-        self._unsettled: list[Watched] = []
+        self._descendants: list[ProcessSampler] = []
+        self._unsettled: list[ProcessSampler] = []
         self._family = family
         self._watch = watch
         self._stats = stats
         self._last = BEGINNING
 
     @property
-    def _all(self) -> list[Watched]:
+    def _all(self) -> list[ProcessSampler]:
         return [*self._named, *self._descendants]
 
     @property
@@ -61,7 +63,7 @@ class Processes:
         self._stats.subprocesses.refused += 1
         self._stats.note(f"subprocess not recorded: {refusal}")
 
-    def tick(self, instant: Instant, *, refresh: bool, go_on: Callable[[], bool]) -> bool:
+    def tick(self, instant: TickTime, *, refresh: bool, go_on: Callable[[], bool]) -> bool:
         """Look at every process; False when those that were named have ended.
 
         `go_on` is asked now and then; when it says False, what was not looked at yet is left.
@@ -81,7 +83,7 @@ class Processes:
         self._last = Since(self._last.tick + 1, instant.at_ns)
         return bool(self._named)
 
-    def _end(self, watched: Watched) -> None:
+    def _end(self, watched: ProcessSampler) -> None:
         watched.finish()
         self._unsettled = [one for one in self._unsettled if one is not watched]
         if watched in self._named:

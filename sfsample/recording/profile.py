@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from sfsample.core.filesystem import Home
+from sfsample.core.filesystem import ProcessRoot
 from sfsample.core.stack import Stack, StopReason
 from sfsample.modules.location import PROCESS_NUMBER_STEP, Location
 from sfsample.recording.stats import Stats
@@ -36,7 +36,7 @@ class Places(tuple[Location, ...]):
 class ThreadKey(NamedTuple):
     """A thread.  `born`: its start time, in clock ticks; its id can be given to another one.
 
-    `pid`, here and in other keys, is the number that `Profile.enroll` has given to the process.
+    `pid`, here and in other keys, is the number that `Profile.register_process` has given to the process.
     """
 
     pid: int
@@ -111,12 +111,12 @@ class Profile:
         self.started_ns = 0
         self.processes: dict[int, str] = {}
         self.threads: dict[ThreadKey, str] = {}
-        self.homes: dict[int, Home] = {}  # where names are to be looked for
+        self.homes: dict[int, ProcessRoot] = {}  # where names are to be looked for
         self._born: dict[int, int] = {}
         self._sampled: set[int] = set()  # processes
         self.stats = Stats(rate_hz)
 
-    def enroll(self, pid: int, born: int, home: Home, name: str) -> int:
+    def register_process(self, pid: int, born: int, home: ProcessRoot, name: str) -> int:
         """Return the number of a process that started at `born`, the same each time.
 
         It is the pid, unless another process has had that, or there are too many.

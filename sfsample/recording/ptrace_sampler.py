@@ -10,15 +10,15 @@ import time
 from collections.abc import Callable, Sequence
 
 from sfsample.errors import TargetError
-from sfsample.process.capture import Looker
-from sfsample.process.descendants import Family
+from sfsample.process.capture import ThreadCapturer
+from sfsample.process.descendants import Descendants
 from sfsample.process.last_run import OwnLastRun
 from sfsample.process.process import LiveProcess
-from sfsample.process.scheduler import Woken
+from sfsample.process.scheduler import WakeUp
 from sfsample.recording.clock import Clock, SystemClock
-from sfsample.recording.options import Options
-from sfsample.recording.process_sampler import Instant, Rules, Watched
-from sfsample.recording.process_set import Processes
+from sfsample.recording.options import RecordOptions
+from sfsample.recording.process_sampler import ProcessSampler, Rules, TickTime
+from sfsample.recording.process_set import ProcessSet
 from sfsample.recording.profile import Profile
 from sfsample.recording.recorder import BEGINNING, Since
 from sfsample.recording.schedule import Schedule, uniform
@@ -30,7 +30,7 @@ _REFRESH_S = 1.0  # look this often whether a library was replaced by another at
 _TELL_S = 1.0  # say no more often that ticks were missed
 
 
-class Sampler:
+class PtraceSampler:
     """Samples processes into one profile, and the descendants that `family` opens.
 
     `jitter` gives random numbers from 0 to 1.  `tell` is called with a line of text, at most once a second.
@@ -40,13 +40,13 @@ class Sampler:
     def __init__(
         self,
         targets: Sequence[LiveProcess],
-        options: Options,
+        options: RecordOptions,
         clock: Clock | None = None,
         profile: Profile | None = None,
         *,
         jitter: Callable[[], float] = uniform,
         tell: Callable[[str], None] = lambda _: None,
-        family: Family | None = None,
+        family: Descendants | None = None,
         start: float | None = None,
     ) -> None:
         self._options = options
@@ -57,18 +57,18 @@ class Sampler:
         self.profile = profile or Profile(options.rate, timeline=options.timeline)
         since = BEGINNING if start is None else Since(0, round((self._clock.now() - start) * 1e9))
         named = [self._watch(target, since, named=True) for target in targets]
-        self._processes = Processes(named, family, self._watch, self.profile.stats)
+        self._processes = ProcessSet(named, family, self._watch, self.profile.stats)
         self._last_run = OwnLastRun()
         self._start = self._refresh_at = self._cpu = 0.0
 
-    def _watch(self, target: LiveProcess, since: Since, *, named: bool = False) -> Watched:
+    def _watch(self, target: LiveProcess, since: Since, *, named: bool = False) -> ProcessSampler:
         options = self._options
         unwinder = Unwinder(target.index, steppers=options.steppers, max_frames=options.max_frames)
         if named:
             unwinder.prepare(target.arch)
-        looker = Looker(target, unwinder, stop=options.stop, kernel=options.kernel)
+        looker = ThreadCapturer(target, unwinder, stop=options.stop, kernel=options.kernel)
         rules = Rules(options.mode == "wall", round(options.max_pause * 1e9), options.bad_stacks, named)
-        return Watched(target, looker, self.profile, rules, self._jitter, since=since)
+        return ProcessSampler(target, looker, self.profile, rules, self._jitter, since=since)
 
     def run(self, should_stop: Callable[[], bool] = lambda: False) -> Profile:
         """Sample until the duration is over, `should_stop` says so, or no target is left."""
@@ -111,7 +111,7 @@ class Sampler:
             self._lateness.note(now, missed)
             if missed:
                 continue
-            instant = Instant(round((now - self._start) * 1e9), woken)
+            instant = TickTime(round((now - self._start) * 1e9), woken)
             if not self._tick(instant, lambda: self._clock.now() < schedule.end and not should_stop()):
                 return "target"
             if self._options.max_overhead is not None:
@@ -123,12 +123,12 @@ class Sampler:
         """Capture threads that have stopped by now; False while one is still to stop."""
         return self._processes.settled()
 
-    def _woken(self) -> Woken:
+    def _woken(self) -> WakeUp:
         """Note when we woke up; first thing, because what it is compared with changes at any time."""
         own = None if self._options.mode == "wall" else self._last_run.read()
-        return Woken(time.perf_counter_ns(), own, self._last_run.read)
+        return WakeUp(time.perf_counter_ns(), own, self._last_run.read)
 
-    def _tick(self, instant: Instant, go_on: Callable[[], bool]) -> bool:
+    def _tick(self, instant: TickTime, go_on: Callable[[], bool]) -> bool:
         now = self._clock.now()
         refresh = now >= self._refresh_at
         if refresh:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from sfsample.core.snapshot import Capture, ThreadSnapshot
 from sfsample.core.stack import StopReason
 from sfsample.modules.location import Located, Location, kernel_places, locate
-from sfsample.process.capture import Look, Looker
+from sfsample.process.capture import SampledThread, ThreadCapturer
 from sfsample.process.process import LiveProcess
 from sfsample.process.scheduler import held_ns, ran_ns
 from sfsample.recording.profile import Places, Profile, ThreadKey
@@ -30,7 +30,7 @@ class Since(NamedTuple):
 BEGINNING = Since(0, 0)
 
 
-class Tally:
+class Recorder:
     """Tells a profile about the threads of one process.  `tick` and `at_ns` are those of the last tick."""
 
     def __init__(self, profile: Profile, number: int, since: Since) -> None:
@@ -70,7 +70,7 @@ class Tally:
             stats.held.add(held)
             thread.stopped_ns += held
 
-    def see(self, thread: Thread, look: Look) -> None:
+    def see(self, thread: Thread, look: SampledThread) -> None:
         """Keep what was seen, for `add`."""
         locations = self._locations(look, thread.last)
         thread.last = Located(look.generation, look.stack.frames, look.modules, locations)
@@ -133,7 +133,7 @@ class Tally:
         self.skip(thread)
         self._profile.stats.off_processor += 1
 
-    def finish(self, target: LiveProcess, looker: Looker) -> None:
+    def finish(self, target: LiveProcess, looker: ThreadCapturer) -> None:
         """Tell what is known of modules, and what could not be had.
 
         What is kept for a process of which there are no samples is dropped.
@@ -149,7 +149,7 @@ class Tally:
         stats.problems += looker.doubts
         self._profile.forget_process(self._number)
 
-    def _locations(self, look: Look, last: Located) -> tuple[Location, ...]:
+    def _locations(self, look: SampledThread, last: Located) -> tuple[Location, ...]:
         """Return the places of the frames; those of the frames that are the last look's are as they were."""
         frames, places = look.stack.frames, self._places
         if look.generation != self._generation:

@@ -53,7 +53,7 @@ class Thread:
         self.gone = False
 
 
-class Roster:
+class ThreadTable:
     """Threads by id, and by the tick at which they are due."""
 
     def __init__(self, random: Callable[[], float] = uniform) -> None:

@@ -16,7 +16,7 @@ from sfsample.recording.thread_table import Thread
 _HERTZ = os.sysconf("SC_CLK_TCK")
 
 
-class Holders:
+class TidHistory:
     """The threads of one process.  `stat_of` asks /proc; `leader` is the name of who is not known."""
 
     def __init__(self, stat_of: Callable[[int], Stat | None], leader: Callable[[], str]) -> None:

@@ -12,7 +12,7 @@ from sfsample.recording.profile import Profile, StackKey, Timeline
 from sfsample.report.builder import ReportBuilder
 from sfsample.report.report import WEIGHTS, Report, ReportFrame, ReportTimeline, Thread
 from sfsample.symbolize.frame_text import clean_name
-from sfsample.symbolize.missing import Unnamed
+from sfsample.symbolize.missing import MissingName
 from sfsample.symbolize.named_frame import NamedFrame
 
 
@@ -23,7 +23,7 @@ class Namer(Protocol):
         """Return at least one."""
         ...
 
-    def unnamed(self) -> Sequence[Unnamed]:
+    def unnamed(self) -> Sequence[MissingName]:
         """Return which of the places asked for have no name."""
         ...
 

@@ -21,7 +21,7 @@ from sfsample.core.stack import Stack, StopReason
 from sfsample.errors import FormatError
 from sfsample.modules.mapping import Mapping, maps_line, parse_maps
 from sfsample.modules.module import Module
-from sfsample.modules.module_map import ModuleIndex
+from sfsample.modules.module_map import ModuleMap
 
 SCHEMA = "sfsample.stack/1"
 VDSO = "[vdso]"
@@ -71,7 +71,7 @@ class SavedStack(NamedTuple):
         return ThreadSnapshot(self.tid, self.registers, memory, self.bounded, 0, eintr=False, arch=self.arch)
 
 
-def save(process: str, snapshot: ThreadSnapshot, stack: Stack, index: ModuleIndex) -> SavedStack:
+def save(process: str, snapshot: ThreadSnapshot, stack: Stack, index: ModuleMap) -> SavedStack:
     """Keep what a walk of `snapshot`, which ended in `stack`, had to go by."""
     pieces, cut = _kept(snapshot, stack)
     modules = index.open_all()

@@ -19,8 +19,8 @@ from sfsample.modules.debug_files import finder
 from sfsample.modules.generated_code import ReadMemory
 from sfsample.modules.mapping import Mapping
 from sfsample.modules.module import Module
-from sfsample.modules.module_map import ModuleIndex
-from sfsample.modules.unwind_tables import Tables
+from sfsample.modules.module_map import ModuleMap
+from sfsample.modules.unwind_tables import UnwindTables
 from sfsample.saved_stacks.format import VDSO, Pieces, SavedModule, SavedStack, identify
 from sfsample.unwind.stepper import Stepper
 from sfsample.unwind.unwinder import DEFAULT_STEPPERS, MAX_FRAMES, Unwinder
@@ -44,8 +44,8 @@ def replay(
 ) -> Replayed:
     """Unwind; modules are looked for under `sysroot`.  Raises SfsampleError when one is not there."""
     files = _Files(saved, sysroot)
-    tables_of = partial(Tables, find=finder(root_at(sysroot), debug_dirs))
-    index = ModuleIndex(lambda: saved.mappings, files, _reader(saved.code), tables_of)
+    tables_of = partial(UnwindTables, find=finder(root_at(sysroot), debug_dirs))
+    index = ModuleMap(lambda: saved.mappings, files, _reader(saved.code), tables_of)
     index.refresh()
     snapshot = saved.snapshot
     stack = Unwinder(index, steppers, max_frames).walk(snapshot)

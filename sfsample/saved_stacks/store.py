@@ -12,7 +12,7 @@ from sfsample.core.filesystem import whole_file
 from sfsample.core.snapshot import ThreadSnapshot
 from sfsample.core.stack import Stack, StopReason
 from sfsample.errors import SfsampleError
-from sfsample.modules.module_map import ModuleIndex
+from sfsample.modules.module_map import ModuleMap
 from sfsample.saved_stacks.format import save, to_json
 
 MOST_FILES = 100
@@ -34,7 +34,7 @@ class BadStacks:
         self.full = False  # there were more
         self.problems: list[str] = []
 
-    def keep(self, process: str, snapshot: ThreadSnapshot, stack: Stack, index: ModuleIndex) -> None:
+    def keep(self, process: str, snapshot: ThreadSnapshot, stack: Stack, index: ModuleMap) -> None:
         """Write a stack that is incomplete and new."""
         if stack.stop_reason in _COMPLETE:
             return
@@ -61,7 +61,7 @@ class BadStacks:
             self.written += 1
 
 
-def _key(stack: Stack, index: ModuleIndex) -> str:
+def _key(stack: Stack, index: ModuleMap) -> str:
     """Return a word for the return addresses (of a single frame its pc), wherever the modules are mapped."""
     places = []
     for frame in stack.frames[1:] or stack.frames:

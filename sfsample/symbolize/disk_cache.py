@@ -24,7 +24,7 @@ _MOST_BYTES = 512 << 20
 _LEFTOVER_S = 3600  # a temporary file that is older was left behind by somebody who was killed
 
 
-class Cache:
+class DiskCache:
     """A directory; one that cannot be used is a cache that is always empty."""
 
     def __init__(self, directory: str | None, most_bytes: int = _MOST_BYTES) -> None:

@@ -9,7 +9,7 @@ import os
 from typing import Any, NamedTuple
 
 from sfsample.formats.elf.image import PT_LOAD, ElfImage
-from sfsample.symbolize.disk_cache import Cache
+from sfsample.symbolize.disk_cache import DiskCache
 from sfsample.symbolize.options import Progress
 from sfsample.symbolize.split_dwarf import without_lines
 
@@ -40,7 +40,7 @@ def has_dwarf(image: ElfImage) -> bool:
 class Lines:
     """Lines of all modules."""
 
-    def __init__(self, cache: Cache, progress: Progress) -> None:
+    def __init__(self, cache: DiskCache, progress: Progress) -> None:
         self._cache, self._progress = cache, progress
         self._tables: dict[ElfImage, tuple[Any, int]] = {}
         self.problems: list[str] = []

@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from sfsample.core.filesystem import Home, Root
+from sfsample.core.filesystem import ProcessRoot, Root
 from sfsample.modules.module import Module
 from sfsample.symbolize.perf_map import path_of
 
@@ -23,7 +23,7 @@ _GENERATORS = (
 )
 
 
-class Unnamed(NamedTuple):
+class MissingName(NamedTuple):
     """Places without a name.  `where` is a module's path or a process; `hint` may be empty."""
 
     where: str
@@ -36,24 +36,26 @@ class Unnamed(NamedTuple):
         return f"{self.where}: {count}: {self.why}" + (f"; {self.hint}" if self.hint else "")
 
 
-def module_without_name(module: Module, why: str, homes: Mapping[int, Home], places: int) -> Unnamed:
+def module_without_name(
+    module: Module, why: str, homes: Mapping[int, ProcessRoot], places: int
+) -> MissingName:
     """Tell about a module; a hint is given where debug symbols would help."""
     hint = _hint(module.path, homes.values()) if why.startswith("stripped") else ""
-    return Unnamed(module.path, places, why, hint)
+    return MissingName(module.path, places, why, hint)
 
 
-def generated_without_name(pid: int, home: Home | None, places: int, known: bool) -> Unnamed:
+def generated_without_name(pid: int, home: ProcessRoot | None, places: int, known: bool) -> MissingName:
     """Tell about code of a process that lies in no file."""
     if home is None:  # out of a file: no more is known of the process
-        return Unnamed(f"process {pid}", places, "generated code, or of a file that was not found")
+        return MissingName(f"process {pid}", places, "generated code, or of a file that was not found")
     name = path_of(home)
     if known:
-        return Unnamed(f"process {pid}", places, f"generated code that {name} does not list")
+        return MissingName(f"process {pid}", places, f"generated code that {name} does not list")
     why = f"generated code (a JIT's), and no {name} of the target's user"
-    return Unnamed(f"process {pid}", places, why, _GENERATORS)
+    return MissingName(f"process {pid}", places, why, _GENERATORS)
 
 
-def _hint(path: str, homes: Iterable[Home]) -> str:
+def _hint(path: str, homes: Iterable[ProcessRoot]) -> str:
     words = _distribution(homes)
     name = os.path.basename(path)
     if not path.startswith(_PACKAGED):
@@ -67,7 +69,7 @@ def _hint(path: str, homes: Iterable[Home]) -> str:
     return "a debug package, or --debuginfod, may have its symbols"
 
 
-def _distribution(homes: Iterable[Home]) -> set[str]:
+def _distribution(homes: Iterable[ProcessRoot]) -> set[str]:
     """Return ID and ID_LIKE of os-release(5) where the targets live; nothing where they differ."""
     roots = [home.root for home in homes if home.root is not None] or [Root()]
     found = {frozenset(_words(root)) for root in roots}

@@ -17,7 +17,7 @@ from sfsample.formats.elf.dynamic import Dynamic
 from sfsample.formats.elf.image import SHT_DYNSYM, SHT_SYMTAB, ElfImage
 from sfsample.modules.debug_files import DebugFile, DebugFiles
 from sfsample.modules.module import Module
-from sfsample.symbolize.disk_cache import Cache
+from sfsample.symbolize.disk_cache import DiskCache
 from sfsample.symbolize.dwarf_lines import has_dwarf
 from sfsample.symbolize.mini_debug_info import SECTION, packed, unpack
 from sfsample.symbolize.plt_names import PltStubs, is_stub
@@ -30,7 +30,7 @@ _WORTH_KEEPING = 24 * 4000  # bytes of records; below that, building takes no lo
 class ModuleSymbols:
     """The symbols of a module, wherever they are."""
 
-    def __init__(self, module: Module, debug_files: DebugFiles, cache: Cache) -> None:
+    def __init__(self, module: Module, debug_files: DebugFiles, cache: DiskCache) -> None:
         self._module, self._image = module, module.image
         self._debug_files, self._cache = debug_files, cache
         self._read: list[SymbolTable] = []

@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 
 from sfsample.symbolize.dwarf_lines import SourcePlace
 from sfsample.symbolize.frame_text import clean_name
-from sfsample.symbolize.options import Naming
+from sfsample.symbolize.options import SymbolOptions
 from sfsample.symbolize.spelling import simplify, spell
 
 Kind = Literal["", "k", "j"]  # of a frame: native code, the kernel, code that the target has generated
@@ -38,7 +38,9 @@ def kernel_frame(name: str) -> NamedFrame:
     return NamedFrame(f"{function}_[k]", function, name, None, kind="k")
 
 
-def with_places(frame: NamedFrame, places: list[SourcePlace], naming: Naming) -> tuple[NamedFrame, ...]:
+def with_places(
+    frame: NamedFrame, places: list[SourcePlace], naming: SymbolOptions
+) -> tuple[NamedFrame, ...]:
     """Return the frames at a place, the most inlined first: `places` are what DWARF says of it."""
     if not places:
         return (frame,)
@@ -50,7 +52,7 @@ def with_places(frame: NamedFrame, places: list[SourcePlace], naming: Naming) ->
     return (*found, _with_line(frame, outer, naming))
 
 
-def _function(place: SourcePlace, naming: Naming) -> str:
+def _function(place: SourcePlace, naming: SymbolOptions) -> str:
     """Return the name of a function, which DWARF may give mangled or not."""
     text = spell(place.symbol, naming)
     if naming.simplify and place.is_cxx and text == place.symbol and not text.startswith("_Z"):
@@ -58,12 +60,12 @@ def _function(place: SourcePlace, naming: Naming) -> str:
     return clean_name(text)
 
 
-def _inlined(place: SourcePlace, naming: Naming) -> NamedFrame:
+def _inlined(place: SourcePlace, naming: SymbolOptions) -> NamedFrame:
     function = _function(place, naming)
     return _with_line(NamedFrame(function, function, place.symbol, None, inlined=True), place, naming)
 
 
-def _with_line(frame: NamedFrame, place: SourcePlace, naming: Naming) -> NamedFrame:
+def _with_line(frame: NamedFrame, place: SourcePlace, naming: SymbolOptions) -> NamedFrame:
     """Add file and line, to the text as well; `_[i]` ends the text of an inlined frame."""
     text = frame.text
     if naming.lines and place.file and place.line:

@@ -14,14 +14,14 @@ from sfsample.modules.debug_files import SYSTEM
 from sfsample.modules.location import Location
 from sfsample.modules.module import Module
 from sfsample.symbolize.named_frame import NamedFrame
-from sfsample.symbolize.options import Naming
+from sfsample.symbolize.options import SymbolOptions
 from sfsample.symbolize.symbolizer import Symbolizer
 
 
 class Offline:
     """Names places by build-id."""
 
-    def __init__(self, naming: Naming) -> None:
+    def __init__(self, naming: SymbolOptions) -> None:
         self._naming = naming
         self._symbolizer = Symbolizer(naming)
         self._modules: dict[tuple[str, str], Module | None] = {}

@@ -11,7 +11,7 @@ from sfsample.modules.debug_files import Fetch
 Progress = Callable[[str], None]
 
 
-class Naming(NamedTuple):
+class SymbolOptions(NamedTuple):
     """What is wanted beyond plain names."""
 
     raw: bool = False  # mangled names
@@ -25,4 +25,4 @@ class Naming(NamedTuple):
     progress: Progress = lambda _text: None  # is told what takes long
 
 
-DEFAULT_NAMING = Naming()
+DEFAULT_SYMBOL_OPTIONS = SymbolOptions()

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from itertools import accumulate
 from typing import BinaryIO, NamedTuple
 
-from sfsample.core.filesystem import Home
+from sfsample.core.filesystem import ProcessRoot
 
 _MOST_BYTES = 128 << 20
 _MOST_OUTER = 256  # starts to walk back over in search of a function that reaches further
@@ -87,7 +87,7 @@ def _hexadecimal(word: bytes) -> int:
         return 0
 
 
-def path_of(home: Home) -> str:
+def path_of(home: ProcessRoot) -> str:
     """Return where a process writes its map, as it sees it."""
     return f"/tmp/perf-{home.pid}.map"  # noqa: S108 - that is where it is
 
@@ -95,7 +95,7 @@ def path_of(home: Home) -> str:
 class PerfMaps:
     """The files of several processes."""
 
-    def __init__(self, homes: Mapping[int, Home], clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, homes: Mapping[int, ProcessRoot], clock: Callable[[], float] = time.monotonic) -> None:
         self._homes, self._clock = homes, clock
         self._maps: dict[int, tuple[tuple[int, ...], PerfMap | None]] = {}
         self._not_before: dict[int, float] = {}

@@ -7,7 +7,7 @@ text: `names.clean_name` does.
 import re
 
 from sfsample.symbolize.demangle import demangle
-from sfsample.symbolize.options import Naming
+from sfsample.symbolize.options import SymbolOptions
 
 # what compilers add to the parts and copies that they make of a function; `.llvm.` has a hash behind it
 _CLONE = re.compile(r"(?:\.(?:cold|warm|unlikely|part|constprop|isra|lto_priv|localalias|llvm|__uniq|resume"
@@ -21,7 +21,7 @@ _OPEN, _CLOSE = "<(", ">)"
 _TAILS = (" const", " volatile", " &", " &&", " noexcept")
 
 
-def spell(name: str, naming: Naming) -> str:
+def spell(name: str, naming: SymbolOptions) -> str:
     """Return a name of a symbol table as the user wants it."""
     if naming.merge_clones:
         name = _CLONE.sub("", name) or name

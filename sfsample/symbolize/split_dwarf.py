@@ -8,7 +8,7 @@ Source: DWARF 5, section 7.5.1 (unit headers) and 7.5.3 (abbreviations); for ver
 from collections.abc import Iterator
 
 from sfsample.errors import FormatError
-from sfsample.formats.dwarf.reader import DwarfBytes
+from sfsample.formats.dwarf.reader import DwarfReader
 from sfsample.formats.elf.compressed import section_bytes
 from sfsample.formats.elf.image import ElfImage
 
@@ -52,12 +52,12 @@ def _skeletons(image: ElfImage) -> Iterator[bool]:
         at += size
 
 
-def _open(image: ElfImage, name: str) -> DwarfBytes:
+def _open(image: ElfImage, name: str) -> DwarfReader:
     data, vaddr = section_bytes(image, name) or (b"", 0)
-    return DwarfBytes(name, data, vaddr, image.byteorder)
+    return DwarfReader(name, data, vaddr, image.byteorder)
 
 
-def _names_dwo(abbreviations: DwarfBytes, at: int) -> bool:
+def _names_dwo(abbreviations: DwarfReader, at: int) -> bool:
     """Whether the first entry of a table of abbreviations, a unit's own, has the name of its `.dwo` file."""
     _, at = abbreviations.uleb128(at)
     _, at = abbreviations.uleb128(at)

@@ -10,23 +10,23 @@ from collections.abc import Mapping
 from functools import cached_property
 from types import MappingProxyType
 
-from sfsample.core.filesystem import Home, Root
+from sfsample.core.filesystem import ProcessRoot, Root
 from sfsample.formats.elf.image import ElfImage
 from sfsample.modules.debug_files import DebugFiles
 from sfsample.modules.location import Location, pid_of
 from sfsample.modules.module import Module
-from sfsample.symbolize.disk_cache import Cache
+from sfsample.symbolize.disk_cache import DiskCache
 from sfsample.symbolize.dwarf_lines import Lines
 from sfsample.symbolize.frame_text import clean_name, frame_name
-from sfsample.symbolize.missing import Unnamed, generated_without_name, module_without_name
+from sfsample.symbolize.missing import MissingName, generated_without_name, module_without_name
 from sfsample.symbolize.module_symbols import ModuleSymbols
 from sfsample.symbolize.named_frame import NamedFrame, kernel_frame, with_places
-from sfsample.symbolize.options import DEFAULT_NAMING, Naming
+from sfsample.symbolize.options import DEFAULT_SYMBOL_OPTIONS, SymbolOptions
 from sfsample.symbolize.perf_map import PerfMaps
 from sfsample.symbolize.spelling import spell
 from sfsample.symbolize.symbol_table import Symbol
 
-NO_HOMES: Mapping[int, Home] = MappingProxyType({})
+NO_HOMES: Mapping[int, ProcessRoot] = MappingProxyType({})
 
 
 class Symbolizer:
@@ -35,10 +35,12 @@ class Symbolizer:
     `homes`: where the processes live, by pid; their debug files and perf maps are looked for there.
     """
 
-    def __init__(self, naming: Naming = DEFAULT_NAMING, homes: Mapping[int, Home] = NO_HOMES) -> None:
+    def __init__(
+        self, naming: SymbolOptions = DEFAULT_SYMBOL_OPTIONS, homes: Mapping[int, ProcessRoot] = NO_HOMES
+    ) -> None:
         self._naming = naming
         self._homes = homes
-        self._cache = Cache(naming.cache_dir)
+        self._cache = DiskCache(naming.cache_dir)
         self._perf_maps = PerfMaps(homes)
         self._lines = Lines(self._cache, naming.progress)
         self._symbols: dict[ElfImage, ModuleSymbols] = {}
@@ -64,7 +66,7 @@ class Symbolizer:
         """Return the text of the innermost frame at `address`, whose function is found at `lookup`."""
         return self.frames(Location(module, address, lookup))[0].text
 
-    def unnamed(self) -> list[Unnamed]:
+    def unnamed(self) -> list[MissingName]:
         """Return where places have no name, and why; most places first."""
         places = [place for place, frames in self._frames.items() if frames[-1].function is None]
         modules = Counter(place.module for place in places if place.module)
@@ -122,7 +124,7 @@ class Symbolizer:
         return self._symbols[module.image]
 
 
-def _roots(homes: Mapping[int, Home]) -> list[Root]:
+def _roots(homes: Mapping[int, ProcessRoot]) -> list[Root]:
     """Return the root directories of the processes, those that see the same files once."""
     found = {(home.mounts, home.root.identity): home.root for home in homes.values() if home.root is not None}
     return list(found.values())

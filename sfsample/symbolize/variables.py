@@ -10,7 +10,7 @@ from struct import Struct
 from sfsample.formats.elf.image import PT_LOAD, ElfImage
 from sfsample.modules.module import Module
 from sfsample.symbolize.frame_text import clean_name
-from sfsample.symbolize.options import DEFAULT_NAMING
+from sfsample.symbolize.options import DEFAULT_SYMBOL_OPTIONS
 from sfsample.symbolize.spelling import spell
 
 _STT_OBJECT = 1
@@ -41,5 +41,5 @@ def _variable(image: ElfImage, vaddr: int) -> str | None:
         if start <= vaddr < start + size:
             text = bytes(names[name : name + _LONGEST]).partition(b"\0")[0].decode("utf-8", "replace")
             offset = f"+{vaddr - start:#x}" if vaddr > start else ""
-            return f"{clean_name(spell(text, DEFAULT_NAMING))}{offset}" if text else None
+            return f"{clean_name(spell(text, DEFAULT_SYMBOL_OPTIONS))}{offset}" if text else None
     return None

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from sfsample.core.stack import Frame
 from sfsample.modules.module import Module
 from sfsample.unwind.row import UnwindRow
-from sfsample.unwind.stepper import Reach, here
+from sfsample.unwind.stepper import PcRange, here
 
 REACH = 96  # bytes before and after a pc that a pattern may span
 _FAR = 1024
@@ -38,7 +38,7 @@ def row_among(codes: Iterable[Code], frame: Frame, module: Module) -> UnwindRow 
     return next((row for row, match in matches if _is_in(frame, module, match, first)), None)
 
 
-def reach_without(signs: Iterable[bytes], frame: Frame, module: Module) -> Reach:
+def reach_without(signs: Iterable[bytes], frame: Frame, module: Module) -> PcRange:
     """Return the addresses around a pc of which no sign is near; the pc alone if one is."""
     first, text = module.code_near(frame.pc, _FAR + REACH)
     if any(sign in text for sign in signs):

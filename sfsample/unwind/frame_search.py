@@ -11,14 +11,14 @@ from collections.abc import Iterator
 
 from sfsample.core.memory import words_at
 from sfsample.core.rule import CFA
-from sfsample.modules.module_map import ModuleIndex
+from sfsample.modules.module_map import ModuleMap
 from sfsample.unwind.row import UnwindRow
 from sfsample.unwind.step import Walk
 
 _WORD = 8
 
 
-def suppositions(walk: Walk, row: UnwindRow, index: ModuleIndex) -> Iterator[Walk]:
+def suppositions(walk: Walk, row: UnwindRow, index: ModuleMap) -> Iterator[Walk]:
     """Yield walks that know what may be in the register that the row, where the walk stands, lacks."""
     if row.cfa.base in walk.registers:
         assert row.ra is not None  # noqa: S101 - or it would lack nothing
@@ -28,13 +28,13 @@ def suppositions(walk: Walk, row: UnwindRow, index: ModuleIndex) -> Iterator[Wal
     return (walk.supposing(number, value) for value in values)
 
 
-def _return_addresses(walk: Walk, index: ModuleIndex) -> Iterator[int]:
+def _return_addresses(walk: Walk, index: ModuleMap) -> Iterator[int]:
     module = index.find(walk.frame.lookup_pc)
     start = module.function_start(walk.frame.lookup_pc) if module else None
     return iter(module.calls_of(start)) if module and start is not None else iter(())
 
 
-def _registers_that_fit(walk: Walk, row: UnwindRow, index: ModuleIndex) -> Iterator[int]:
+def _registers_that_fit(walk: Walk, row: UnwindRow, index: ModuleMap) -> Iterator[int]:
     module, words = index.find(walk.frame.lookup_pc), words_at(walk.memory, walk.frame.sp)
     start = module.function_start(walk.frame.lookup_pc) if module else None
     if start is None or words is None or row.ra is None:
@@ -55,7 +55,7 @@ def _is_plain(row: UnwindRow) -> bool:
     )
 
 
-def _leads_to(return_address: int, start: int, index: ModuleIndex) -> bool:
+def _leads_to(return_address: int, start: int, index: ModuleMap) -> bool:
     """Whether the call before a return address calls the function that begins at `start`."""
     caller = index.find(return_address - 1)
     target = caller.call_target(return_address) if caller else None

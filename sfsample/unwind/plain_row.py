@@ -19,7 +19,7 @@ _STUB = re.compile(rb"\x77\x08\x80\0\x3f\x1a([\x30-\x4f])\x2a\x33\x24\x22")
 _LIT0 = 0x30
 
 
-class Plan(NamedTuple):
+class PlainRow(NamedTuple):
     """What the fast lane needs of a plain row, in bytes."""
 
     by_fp: bool  # the CFA is fp + cfa, otherwise sp + cfa
@@ -31,7 +31,7 @@ class Plan(NamedTuple):
     row: UnwindRow
 
 
-def plan_of(row: UnwindRow, found: str, arch: Arch, pc: int) -> Plan | None:
+def plain_row_of(row: UnwindRow, found: str, arch: Arch, pc: int) -> PlainRow | None:
     """Translate the row of a pc; None: it is not plain."""
     registers = dict(row.registers)
     cfa, ra, fp = _cfa_at(pc, row, arch), row.ra, registers.get(arch.fp)
@@ -48,7 +48,7 @@ def plan_of(row: UnwindRow, found: str, arch: Arch, pc: int) -> Plan | None:
     by_fp = cfa.base == arch.fp
     if not by_fp and cfa.offset <= 0:
         return None  # it leads nowhere
-    return Plan(by_fp, cfa.offset, ra.offset, None if fp is None else fp.offset, found, row.guess, row)
+    return PlainRow(by_fp, cfa.offset, ra.offset, None if fp is None else fp.offset, found, row.guess, row)
 
 
 def _cfa_at(pc: int, row: UnwindRow, arch: Arch) -> Rule:

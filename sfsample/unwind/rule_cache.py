@@ -1,10 +1,10 @@
 """The fast lane: steps whose rows are known and plain, without a call of ours for each frame.
 
-Law: it gives the answer that `Ladder.step` would give, or stops one frame before it would not.  It is entered
-here only after `Ladder` believed the first stepper that knew the pc; a return address is followed only if it
-was stepped from before, so it is known to be executable, and out of a guess only if a guess that led to it
-was believed before.  Registers other than sp, fp and pc are not followed: whoever needs them gets the rows of
-the frames passed, from `row`.
+Law: it gives the answer that `StepperChain.step` would give, or stops one frame before it would not.  It is
+entered here only after `StepperChain` believed the first stepper that knew the pc; a return address is
+followed only if it was stepped from before, so it is known to be executable, and out of a guess only if a
+guess that led to it was believed before.  Registers other than sp, fp and pc are not followed: whoever needs
+them gets the rows of the frames passed, from `row`.
 """
 
 from bisect import bisect_right
@@ -12,26 +12,26 @@ from bisect import bisect_right
 from sfsample.core.arch import Arch
 from sfsample.core.memory import Words
 from sfsample.core.stack import Frame
-from sfsample.unwind.plain_row import Plan, plan_of
+from sfsample.unwind.plain_row import PlainRow, plain_row_of
 from sfsample.unwind.row import UnwindRow
-from sfsample.unwind.stepper import Reach
-from sfsample.unwind.walk_cache import FORK, LONGEST, NEW, ONCE, TWICE, Start, Stretches
+from sfsample.unwind.stepper import PcRange
+from sfsample.unwind.walk_cache import FORK, LONGEST, NEW, ONCE, TWICE, Start, WalkCache
 
 _WORD = 8
 _UNKNOWN_FP = -1  # leads to no aligned CFA
 
 
-class FastLane:
+class RuleCache:
     """The plain rows of one ladder, by pc."""
 
     def __init__(self) -> None:
-        self._at_call: dict[int, Plan] = {}  # frames whose pc is a return address
-        self._exact: dict[int, Plan] = {}
+        self._at_call: dict[int, PlainRow] = {}  # frames whose pc is a return address
+        self._exact: dict[int, PlainRow] = {}
         self._lows: list[int] = []  # where the reaches begin of plans for exact pcs, in order
-        self._reaches: list[tuple[int, Plan]] = []  # where each ends, and the plan
+        self._reaches: list[tuple[int, PlainRow]] = []  # where each ends, and the plan
         self._ends: set[int] = set()  # return addresses of outermost frames
         self._guessed: set[int] = set()  # return addresses to which guesses have led
-        self._stretches = Stretches(self._at_call)
+        self._stretches = WalkCache(self._at_call)
 
     def clear(self) -> None:
         """Forget everything: the mappings have changed."""
@@ -49,7 +49,7 @@ class FastLane:
             if not frame.exact:
                 self._ends.add(frame.pc)
             return
-        plan = plan_of(row, found, arch, frame.pc)
+        plan = plain_row_of(row, found, arch, frame.pc)
         if plan is not None:
             (self._exact if frame.exact else self._at_call)[frame.pc] = plan
             if row.guess and caller is not None:
@@ -59,7 +59,7 @@ class FastLane:
         """Whether a frame can be stepped from."""
         return frame.pc in (self._exact if frame.exact else self._at_call)
 
-    def widen(self, pc: int, reach: Reach) -> None:
+    def widen(self, pc: int, reach: PcRange) -> None:
         """Note that the plan of an exact pc is that of all addresses from one up to another."""
         low, high = reach
         if high - low <= 1 or self._exact[pc].row.cfa.expression:
@@ -68,7 +68,7 @@ class FastLane:
         self._lows.insert(at, low)
         self._reaches.insert(at, (high, self._exact[pc]))
 
-    def _plan_at(self, pc: int) -> Plan | None:
+    def _plan_at(self, pc: int) -> PlainRow | None:
         """Return the plan of an exact pc."""
         plan = self._exact.get(pc)
         if plan is None and (at := bisect_right(self._lows, pc)) and pc < self._reaches[at - 1][0]:

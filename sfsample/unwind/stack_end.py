@@ -11,14 +11,14 @@ from itertools import takewhile
 
 from sfsample.core.arch import Arch
 from sfsample.core.memory import Memory
-from sfsample.modules.module_map import ModuleIndex
+from sfsample.modules.module_map import ModuleMap
 
 _REACH = 4096  # bytes; what lies farther may be another's stack
 _WORD = 8
 _LOWEST = 4096  # no code below
 
 
-def is_bottom(above: int, memory: Memory, index: ModuleIndex, arch: Arch) -> bool:
+def is_stack_end(above: int, memory: Memory, index: ModuleMap, arch: Arch) -> bool:
     """Whether a stack may end at the word below `above`."""
     return not any(_may_be_returned_to(word & arch.ra_mask, index) for word in _words(above, memory))
 
@@ -28,7 +28,7 @@ def _words(start: int, memory: Memory) -> Iterator[int]:
     return (word for word in takewhile(lambda word: word is not None, words) if word)
 
 
-def _may_be_returned_to(pc: int, index: ModuleIndex) -> bool:
+def _may_be_returned_to(pc: int, index: ModuleMap) -> bool:
     mapping = index.any_mapping(pc - 1) if pc > _LOWEST else None
     if mapping is None or not mapping.executable:
         return False

@@ -15,17 +15,17 @@ from sfsample.core.arch import Arch
 from sfsample.core.rule import CFA
 from sfsample.core.snapshot import Registers, ThreadSnapshot
 from sfsample.core.stack import Found, Frame, StopReason
-from sfsample.modules.module_map import ModuleIndex
+from sfsample.modules.module_map import ModuleMap
 from sfsample.unwind.row import Caller, UnwindRow, apply_row, first_missing
-from sfsample.unwind.rule_cache import FastLane
-from sfsample.unwind.stack_end import is_bottom
-from sfsample.unwind.stepper import Reach, Stepper, reach_of
+from sfsample.unwind.rule_cache import RuleCache
+from sfsample.unwind.stack_end import is_stack_end
+from sfsample.unwind.stepper import PcRange, Stepper, reach_of
 
 _WORD = 8
 _MOST_DOUBTS = 1000
 _BLOCK = 1024
 _WRONG = (StopReason.NO_PROGRESS, StopReason.BAD_PC)
-_NOWHERE: tuple[Reach, None] = (0, 0), None
+_NOWHERE: tuple[PcRange, None] = (0, 0), None
 
 
 class Walk:
@@ -66,21 +66,21 @@ class Doubt(NamedTuple):
     instead: str
 
 
-class Rung:
+class CachedStepper:
     """A stepper, and what it has answered for each (pc, exact)."""
 
     def __init__(self, stepper: Stepper) -> None:
         self.stepper = stepper
         self.found = stepper.found
         self.rows: dict[tuple[int, bool], UnwindRow | None] = {}
-        self._reaches: dict[int, tuple[Reach, UnwindRow | None]] = {}  # the last one of each block of code
+        self._reaches: dict[int, tuple[PcRange, UnwindRow | None]] = {}  # the last one of each block of code
 
     def clear(self) -> None:
         """Forget all answers."""
         self.rows.clear()
         self._reaches.clear()
 
-    def ask(self, frame: Frame, index: ModuleIndex, arch: Arch) -> UnwindRow | None:
+    def ask(self, frame: Frame, index: ModuleMap, arch: Arch) -> UnwindRow | None:
         """Return the row at a pc; an exact one may lie where an answer that was given before reaches."""
         pc, module = frame.pc, index.find(frame.lookup_pc)
         if not frame.exact or module is None:
@@ -93,21 +93,21 @@ class Rung:
                 self._reaches[pc // _BLOCK] = (max(low, mapping.start), min(high, mapping.end)), row
         return row
 
-    def reach(self, pc: int) -> Reach:
+    def reach(self, pc: int) -> PcRange:
         """Return how far the answer at an exact pc reaches that was asked for last."""
         reach, _ = self._reaches.get(pc // _BLOCK, _NOWHERE)
         return reach if reach[0] <= pc < reach[1] else (pc, pc + 1)
 
 
-class Ladder:
+class StepperChain:
     """Rungs in one order.  `last`: no other order will be tried after this one."""
 
-    def __init__(self, index: ModuleIndex, rungs: Sequence[Rung], *, last: bool) -> None:
+    def __init__(self, index: ModuleMap, rungs: Sequence[CachedStepper], *, last: bool) -> None:
         self._index = index
         self._rungs = rungs
         self._last = last
         self._generation = index.generation
-        self.lane = FastLane()
+        self.lane = RuleCache()
         self.doubts: Counter[Doubt] = Counter()
 
     def forget_stale(self) -> None:
@@ -148,7 +148,7 @@ class Ladder:
             return StopReason.NO_MODULE
         return failure
 
-    def _reach(self, last: Rung, pc: int) -> Reach:
+    def _reach(self, last: CachedStepper, pc: int) -> PcRange:
         """Return the addresses around an exact pc for which those up to `last` answer the same."""
         reaches = [rung.reach(pc) for rung in self._rungs[: self._rungs.index(last) + 1]]
         lows, highs = zip(*reaches, strict=True)
@@ -185,7 +185,7 @@ class Ladder:
         rows = (self._row(rung, walk.frame, walk.arch) for rung in self._rungs)
         return next((row for row in rows if row is not None and not row.guess), None)
 
-    def _note(self, walk: Walk, doubted: str, reason: StopReason, instead: Rung) -> None:
+    def _note(self, walk: Walk, doubted: str, reason: StopReason, instead: CachedStepper) -> None:
         """Count a doubt; that a register was unknown, or was only supposed, speaks against nobody."""
         speaks = reason is not StopReason.REGISTER_UNKNOWN and not walk.snapshot.supposed
         if speaks and len(self.doubts) < _MOST_DOUBTS:
@@ -197,7 +197,7 @@ class Ladder:
             return self._last
         return failure is not StopReason.STACK_COPY_ENDED
 
-    def _row(self, rung: Rung, frame: Frame, arch: Arch) -> UnwindRow | None:
+    def _row(self, rung: CachedStepper, frame: Frame, arch: Arch) -> UnwindRow | None:
         try:
             return rung.rows[frame.pc, frame.exact]
         except KeyError:
@@ -206,7 +206,7 @@ class Ladder:
             row = rung.rows[frame.pc, frame.exact] = rung.ask(frame, self._index, arch)
             return row
 
-    def _outcome(self, rung: Rung, row: UnwindRow, walk: Walk) -> Step | StopReason:
+    def _outcome(self, rung: CachedStepper, row: UnwindRow, walk: Walk) -> Step | StopReason:
         """Execute a row; one that slides is moved up the stack until it is believed."""
         if row.ra is None:
             return StopReason.OUTERMOST
@@ -220,7 +220,7 @@ class Ladder:
             outcome = self._believed(rung, row, walk)
         return outcome
 
-    def _believed(self, rung: Rung, row: UnwindRow, walk: Walk) -> Step | StopReason:
+    def _believed(self, rung: CachedStepper, row: UnwindRow, walk: Walk) -> Step | StopReason:
         caller = apply_row(row, _known(row, walk), walk.memory, walk.arch)
         if isinstance(caller, StopReason):
             cut_off = caller is StopReason.BAD_MEMORY and self._is_cut_off(row, walk)
@@ -268,7 +268,7 @@ class Ladder:
         return StopReason.OUTERMOST if computed else self._end_at_zero(caller.cfa, walk)
 
     def _end_at_zero(self, above: int, walk: Walk) -> StopReason:
-        bottom = is_bottom(above, walk.memory, self._index, walk.arch)
+        bottom = is_stack_end(above, walk.memory, self._index, walk.arch)
         return StopReason.OUTERMOST if bottom else StopReason.BAD_PC
 
     def _is_called(self, return_address: int, pc: int) -> bool:
@@ -313,7 +313,7 @@ def _left_by_leaf(row: UnwindRow, walk: Walk) -> int | None:
     return ra.base if ra.base in walk.snapshot.registers else None
 
 
-def _ends_chain(rung: Rung, row: UnwindRow, walk: Walk) -> bool:
+def _ends_chain(rung: CachedStepper, row: UnwindRow, walk: Walk) -> bool:
     """Whether a chain of frame pointers has come to the zero in which the ABIs want it to end."""
     fp = walk.arch.fp
     on_chain = row.guess and row.cfa.base == fp and walk.frame.found is rung.found

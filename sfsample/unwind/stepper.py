@@ -9,10 +9,10 @@ from typing import Protocol
 from sfsample.core.arch import Arch
 from sfsample.core.stack import Frame
 from sfsample.modules.module import Module
-from sfsample.modules.module_map import ModuleIndex
+from sfsample.modules.module_map import ModuleMap
 from sfsample.unwind.row import UnwindRow
 
-Reach = tuple[int, int]  # from an address up to another
+PcRange = tuple[int, int]  # from an address up to another
 EVERYWHERE = (0, 1 << 64)
 
 
@@ -29,22 +29,22 @@ class Stepper(Protocol):
         ...
 
 
-def here(frame: Frame) -> Reach:
+def here(frame: Frame) -> PcRange:
     """Return the reach of an answer that may be another one at the next address."""
     return frame.pc, frame.pc + 1
 
 
-def reach_of(stepper: Stepper, frame: Frame, module: Module, arch: Arch) -> Reach:
+def reach_of(stepper: Stepper, frame: Frame, module: Module, arch: Arch) -> PcRange:
     """Return the addresses around an exact pc, of the same module, at which a stepper's answer is the same.
 
     A stepper may say so by a method `reach`; it spares asking it for each pc of a function.
     """
     reach = getattr(stepper, "reach", None)
-    told: Reach = here(frame) if reach is None else reach(frame, module, arch)
+    told: PcRange = here(frame) if reach is None else reach(frame, module, arch)
     return told
 
 
-def of_process(stepper: Stepper, index: ModuleIndex) -> Stepper:
+def of_process(stepper: Stepper, index: ModuleMap) -> Stepper:
     """Return the stepper for one process: what its methods make of what only the process can tell.
 
     `reading` is given a reader of code in no file, `mapped` what tells whether an address is executable.

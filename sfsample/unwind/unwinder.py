@@ -8,14 +8,14 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from sfsample.core.arch import AMD64, Arch
-from sfsample.core.checkpoint import breathe
+from sfsample.core.checkpoint import checkpoint
 from sfsample.core.memory import words_at
 from sfsample.core.snapshot import ThreadSnapshot
 from sfsample.core.stack import Found, Frame, Stack, StopReason
-from sfsample.modules.module_map import ModuleIndex
+from sfsample.modules.module_map import ModuleMap
 from sfsample.unwind.frame_search import suppositions
 from sfsample.unwind.row import Caller, apply_row
-from sfsample.unwind.step import Ladder, Rung, Step, Walk
+from sfsample.unwind.step import CachedStepper, Step, StepperChain, Walk
 from sfsample.unwind.stepper import Stepper, of_process
 from sfsample.unwind.steppers.cfi import DebugFrameStepper, EhFrameStepper
 from sfsample.unwind.steppers.code_analysis.stepper import CodeStepper
@@ -59,15 +59,15 @@ class Unwinder:
 
     def __init__(
         self,
-        index: ModuleIndex,
+        index: ModuleMap,
         steppers: Sequence[Stepper] = DEFAULT_STEPPERS,
         max_frames: int = MAX_FRAMES,
     ) -> None:
         self._index = index
         self._max_frames = max_frames
-        rungs = [Rung(of_process(stepper, index)) for stepper in steppers]
-        self._ladder = Ladder(index, rungs, last=False)
-        self._second = Ladder(index, sorted(rungs, key=_rank), last=True)
+        rungs = [CachedStepper(of_process(stepper, index)) for stepper in steppers]
+        self._ladder = StepperChain(index, rungs, last=False)
+        self._second = StepperChain(index, sorted(rungs, key=_rank), last=True)
 
     def prepare(self, arch: Arch) -> None:
         """Load what first walks may need: 20 ms, in which a thread that was asked to stop might stand."""
@@ -160,13 +160,13 @@ class Unwinder:
         module = self._index.find(pc if exact else pc - 1)
         return f"{module.path}+{module.vaddr(pc):#x}" if module else f"{pc:#x}"
 
-    def _walk(self, snapshot: ThreadSnapshot, ladder: Ladder) -> Stack:
+    def _walk(self, snapshot: ThreadSnapshot, ladder: StepperChain) -> Stack:
         return self._go(Walk(snapshot), ladder)
 
-    def _go(self, walk: Walk, ladder: Ladder) -> Stack:
+    def _go(self, walk: Walk, ladder: StepperChain) -> Stack:
         ladder.forget_stale()
         while not self._run_ahead(walk, ladder):
-            breathe()
+            checkpoint()
             step = ladder.step(walk)
             if isinstance(step, StopReason):
                 return self._end(walk, ladder, step)
@@ -176,7 +176,7 @@ class Unwinder:
                 return self._end(walk, ladder, StopReason.MAX_FRAMES)
         return Stack((*walk.passed, walk.frame), StopReason.OUTERMOST)
 
-    def _run_ahead(self, walk: Walk, ladder: Ladder) -> bool:
+    def _run_ahead(self, walk: Walk, ladder: StepperChain) -> bool:
         """Go on as far as rows are known and plain; True: to the outermost frame."""
         lane, words = ladder.lane, words_at(walk.memory, walk.frame.sp)
         if words is None:
@@ -187,13 +187,13 @@ class Unwinder:
         if lane.is_end(walk.frame):
             return True
         for frame in passed:
-            breathe()
+            checkpoint()
             caller = apply_row(lane.row(frame), walk.registers, walk.memory, walk.arch)
             assert isinstance(caller, Caller)  # noqa: S101 - our own invariant: the lane's law
             walk.registers = caller.registers
         return False
 
-    def _end(self, walk: Walk, ladder: Ladder, reason: StopReason) -> Stack:
+    def _end(self, walk: Walk, ladder: StepperChain, reason: StopReason) -> Stack:
         frames = (*walk.passed, walk.frame)
         if reason is StopReason.OUTERMOST:
             return Stack(frames, reason)
@@ -211,5 +211,5 @@ def _advance(walk: Walk, step: Step) -> None:
     walk.frame = Frame(registers[walk.arch.pc], sp, None, step.found, step.exact)
 
 
-def _rank(rung: Rung) -> int:
+def _rank(rung: CachedStepper) -> int:
     return _ASKED_LAST.index(rung.found) + 1 if rung.found in _ASKED_LAST else 0

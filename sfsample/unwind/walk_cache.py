@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from sfsample.core.memory import Words
 from sfsample.core.stack import Frame
-from sfsample.unwind.plain_row import Plan
+from sfsample.unwind.plain_row import PlainRow
 
 LONGEST = 64  # frames
 _MOST_FRAMES = 1 << 16  # in all stretches together
@@ -23,7 +23,7 @@ Place = tuple[int, int]  # pc and sp of a frame that has called
 Start = tuple[int, int]  # how many frames a walk had passed, and the fp then
 
 
-class Stretch(NamedTuple):
+class CachedWalk(NamedTuple):
     """Frames, the one that comes after them, and the words that say so."""
 
     found: str  # label of the first frame
@@ -37,16 +37,16 @@ class Stretch(NamedTuple):
 
 
 _EMPTY: Final = struct.Struct("").unpack_from
-_NONE: Final = Stretch("", None, _EMPTY, (), (), (), Frame(0, 0, None, "", exact=False), None)
+_NONE: Final = CachedWalk("", None, _EMPTY, (), (), (), Frame(0, 0, None, "", exact=False), None)
 # places: never met, met once, met twice, where ways part
 NEW, ONCE, TWICE, FORK = (_NONE._replace(fp_at=n) for n in range(4))
 
 
-class Stretches:
+class WalkCache:
     """Those of one lane, whose plain rows are `plans`, by the place where they begin."""
 
-    def __init__(self, plans: Mapping[int, Plan]) -> None:
-        self.at: dict[Place, Stretch] = {}
+    def __init__(self, plans: Mapping[int, PlainRow]) -> None:
+        self.at: dict[Place, CachedWalk] = {}
         self._plans = plans
         self._frames = 0
 
@@ -55,7 +55,7 @@ class Stretches:
         self.at.clear()
         self._frames = 0
 
-    def fitting(self, stretch: Stretch, fp: int, words: Words) -> Stretch | None:
+    def fitting(self, stretch: CachedWalk, fp: int, words: Words) -> CachedWalk | None:
         """Return what of `stretch` holds in this copy, for a walk that has come to its first frame."""
         if stretch.fp is not None and stretch.fp != fp:
             return None
@@ -66,7 +66,7 @@ class Stretches:
             return None
         return stretch if now == stretch.words else self._cut(stretch, now, fp, words)
 
-    def _cut(self, stretch: Stretch, now: Sequence[int], fp: int, words: Words) -> Stretch | None:
+    def _cut(self, stretch: CachedWalk, now: Sequence[int], fp: int, words: Words) -> CachedWalk | None:
         """Leave of a stretch the frames to which no word matters that has changed."""
         read = zip(stretch.readers, now, stretch.words, strict=True)
         left = min(reader for reader, word, before in read if word != before)
@@ -84,13 +84,13 @@ class Stretches:
 
     def _keep(
         self, first: Frame, frames: tuple[Frame, ...], end: Frame, fp: int, words: Words
-    ) -> Stretch | None:
+    ) -> CachedWalk | None:
         made = self._made(frames, end, fp, words) if frames else None
         self.at[first.pc, first.sp] = made or FORK
         self._frames += len(frames)
         return made
 
-    def _made(self, frames: tuple[Frame, ...], end: Frame, fp: int, words: Words) -> Stretch | None:
+    def _made(self, frames: tuple[Frame, ...], end: Frame, fp: int, words: Words) -> CachedWalk | None:
         """Return a stretch; None: a word that it needs lies below it, or the last fp above it."""
         base, view = words
         readers, needs_fp, fp_at = self._readers(frames)
@@ -100,7 +100,7 @@ class Stretches:
         gaps = (slot - below for slot, below in zip(slots, (sp, *(s + 8 for s in slots)), strict=False))
         unpack = struct.Struct("=" + "".join(f"{gap}xQ" for gap in gaps)).unpack_from
         read, found, owners = unpack(view, sp - base), frames[0].found, tuple(readers[slot] for slot in slots)
-        return Stretch(found, fp if needs_fp else None, unpack, read, owners, frames, end, fp_at)
+        return CachedWalk(found, fp if needs_fp else None, unpack, read, owners, frames, end, fp_at)
 
     def _readers(self, frames: Sequence[Frame]) -> tuple[dict[int, int], bool, int | None]:
         """Return the words that were read, whether the first fp was, and where the last one is.

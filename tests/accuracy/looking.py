@@ -10,20 +10,20 @@ from itertools import groupby
 from pathlib import Path
 
 from sfsample.errors import TargetError
-from sfsample.process.capture import Look
+from sfsample.process.capture import SampledThread
 from tests.accuracy.ours import Ours
 from tests.accuracy.peers import Gdb, PeerError, TheirStack, eu_stack, gdb
 from tests.accuracy.programs import Program
 from tests.accuracy.running import Running, Tools, UnavailableError, debug_files, prepare, started
 from tests.accuracy.stopping import places, stopped
-from tests.accuracy.tally import Parting, Tally, comparable
+from tests.accuracy.tally import Parting, Recorder, comparable
 
 _BETWEEN_S = (0.0005, 0.02)
 _MOST_LOST = 20
-Keep = Callable[[Ours, Look, dict[str, TheirStack], list[Parting]], None]
+Keep = Callable[[Ours, SampledThread, dict[str, TheirStack], list[Parting]], None]
 
 
-class Looker:
+class ThreadCapturer:
     """Looks at programs; `keep` is given every stack that another unwinder sees otherwise."""
 
     def __init__(self, cache: Path, tools: Tools, dice: random.Random, keep: Keep) -> None:
@@ -32,7 +32,7 @@ class Looker:
         self._dice = dice
         self._keep = keep
 
-    def row(self, programs: list[Program], stacks: int, tally: Tally) -> None:
+    def row(self, programs: list[Program], stacks: int, tally: Recorder) -> None:
         """Add about that many stacks of the programs of a row to its tally."""
         each = -(-stacks // len(programs))
         # a gdb for each executable: it does not notice that another one without build-id has taken its place
@@ -41,7 +41,7 @@ class Looker:
                 for program in same:
                     self._program(program, asked, tally.stacks + each, tally)
 
-    def _program(self, program: Program, asked: Gdb, wanted: int, tally: Tally) -> None:
+    def _program(self, program: Program, asked: Gdb, wanted: int, tally: Recorder) -> None:
         try:
             binary = prepare(program, self._cache, self._tools)
             asked.debug_files = debug_files(program, binary, self._tools)
@@ -50,7 +50,7 @@ class Looker:
         except UnavailableError as why:
             tally.lost[f"{program.command}: {why}"] += 1
 
-    def _instants(self, running: Running, asked: Gdb, wanted: int, tally: Tally) -> None:
+    def _instants(self, running: Running, asked: Gdb, wanted: int, tally: Recorder) -> None:
         ours: Ours | None = None
         lost = 0
         try:
@@ -69,7 +69,7 @@ class Looker:
             if ours is not None:
                 ours.close()
 
-    def _instant(self, ours: Ours, asked: Gdb, tally: Tally) -> str:
+    def _instant(self, ours: Ours, asked: Gdb, tally: Recorder) -> str:
         """Stop once, let all look; return why it does not count."""
         with stopped(ours.pid) as slept:
             if slept is None:

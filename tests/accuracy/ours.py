@@ -5,9 +5,9 @@ is kept from one sample to the next is tested too.
 """
 
 from sfsample.core.snapshot import ThreadSnapshot
-from sfsample.process.capture import Look, Looker
+from sfsample.process.capture import SampledThread, ThreadCapturer
 from sfsample.process.process import LiveProcess
-from sfsample.process.stop_request import PATIENCE_NS, Missed
+from sfsample.process.stop_request import PATIENCE_NS, NotCaptured
 from sfsample.process.stop_window import ANY, Only
 from sfsample.symbolize.symbolizer import Symbolizer
 from sfsample.unwind.unwinder import Unwinder
@@ -22,7 +22,7 @@ class _Stopping(LiveProcess):
         tid: int,
         patience_ns: int = PATIENCE_NS,
         only: Only = ANY,  # noqa: ARG002
-    ) -> ThreadSnapshot | Missed:
+    ) -> ThreadSnapshot | NotCaptured:
         return super().capture(tid, patience_ns)
 
 
@@ -32,18 +32,18 @@ class Ours:
     def __init__(self, pid: int) -> None:
         self.pid = pid
         self.target = _Stopping(pid, stack_bytes=8 << 20)
-        self._looker = Looker(self.target, Unwinder(self.target.index))
+        self._looker = ThreadCapturer(self.target, Unwinder(self.target.index))
         self._symbolizer = Symbolizer()
 
     def close(self) -> None:
         self.target.close()
 
-    def look(self, where: Where, slept: set[int]) -> dict[int, Look]:
+    def look(self, where: Where, slept: set[int]) -> dict[int, SampledThread]:
         """Return a look at every thread that could be captured; all are stopped now, these slept before."""
         self.target.index.expire()
         states = {tid: "S" if place.in_call and tid in slept else "R" for tid, place in where.items()}
         looks = {tid: self._looker.look(tid, state) for tid, state in states.items()}
-        return {tid: look for tid, look in looks.items() if not isinstance(look, Missed)}
+        return {tid: look for tid, look in looks.items() if not isinstance(look, NotCaptured)}
 
     def executable(self, address: int) -> bool:
         """Whether there can be code at an address."""

@@ -7,13 +7,13 @@ from collections import Counter
 from collections.abc import Iterable
 
 from tests.accuracy.peers import NAMES
-from tests.accuracy.tally import Tally
+from tests.accuracy.tally import Recorder
 
 _SIGNS = {"identical": "=", "longer": "+", "shorter": "−", "different": "≠"}  # noqa: RUF001 - a minus
 _HEADINGS = ["program", "stacks", "frames", *NAMES, "both", "either", "alone", "whole", "callers by"]
 
 
-def table(tallies: list[Tally]) -> str:
+def table(tallies: list[Recorder]) -> str:
     """One line for each row, and the sum."""
     lines = [_HEADINGS, ["---"] * len(_HEADINGS), *map(_line, tallies)]
     if len(tallies) > 1:
@@ -21,9 +21,9 @@ def table(tallies: list[Tally]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def total(tallies: Iterable[Tally]) -> Tally:
+def total(tallies: Iterable[Recorder]) -> Recorder:
     """Return the sum of all rows."""
-    result = Tally("all")
+    result = Recorder("all")
     for tally in tallies:
         for name in ("stops", "stacks", "both", "either", "alone"):
             setattr(result, name, getattr(result, name) + getattr(tally, name))
@@ -34,7 +34,7 @@ def total(tallies: Iterable[Tally]) -> Tally:
     return result
 
 
-def _line(tally: Tally) -> list[str]:
+def _line(tally: Recorder) -> list[str]:
     verdicts = [" ".join(f"{sign}{tally.verdicts[peer][word]}" for word, sign in _SIGNS.items()
                          if tally.verdicts[peer][word]) for peer in NAMES]  # fmt: skip
     callers = Counter({found: count for found, count in tally.frames.items() if found != "context"})
@@ -53,7 +53,7 @@ def share(part: int, whole: int) -> str:
     return f"{min(max(100 * part / whole, 0.01), 99.99):.2f} %"
 
 
-def partings(tallies: Iterable[Tally], most: int) -> str:
+def partings(tallies: Iterable[Recorder], most: int) -> str:
     """Every way in which stacks parted."""
     counted = total(tallies).partings.most_common(most)
     return "\n".join(
@@ -63,7 +63,7 @@ def partings(tallies: Iterable[Tally], most: int) -> str:
     )
 
 
-def lost(tallies: Iterable[Tally]) -> str:
+def lost(tallies: Iterable[Recorder]) -> str:
     """Return what could not be compared, and why."""
     return "\n".join(
         f"{count:6} {tally.row}: {why}" for tally in tallies for why, count in tally.lost.items()

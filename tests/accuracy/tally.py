@@ -6,7 +6,7 @@ Law: every stack that was stopped is counted once, as compared or as why it coul
 from collections import Counter
 from typing import NamedTuple
 
-from sfsample.process.capture import Look
+from sfsample.process.capture import SampledThread
 from tests.accuracy.compare import Verdict, compare, only_frames
 from tests.accuracy.ours import Ours
 from tests.accuracy.peers import NAMES, Stacks, TheirStack
@@ -23,7 +23,7 @@ class Parting(NamedTuple):
     theirs_next: str
 
 
-class Tally:
+class Recorder:
     """The counts of one row."""
 
     def __init__(self, row: str) -> None:
@@ -40,7 +40,7 @@ class Tally:
         self.partings: Counter[Parting] = Counter()
         self.lost: Counter[str] = Counter()  # stacks or stops that could not be compared, and why
 
-    def add(self, ours: Ours, mine: Look, theirs: dict[str, TheirStack]) -> list[Parting]:
+    def add(self, ours: Ours, mine: SampledThread, theirs: dict[str, TheirStack]) -> list[Parting]:
         """Count one thread at one instant; return how it parted from each peer that does not agree."""
         self.stacks += 1
         self.frames.update(frame.found.value for frame in mine.stack.frames)
@@ -68,12 +68,12 @@ class Tally:
         return {**vars(self), "partings": partings}
 
 
-def pcs(mine: Look) -> tuple[int, ...]:
+def pcs(mine: SampledThread) -> tuple[int, ...]:
     """Return our stack as the others give theirs."""
     return tuple(frame.pc for frame in mine.stack.frames)
 
 
-def comparable(mine: Look, tid: int, peers: dict[str, Stacks]) -> dict[str, TheirStack] | str:
+def comparable(mine: SampledThread, tid: int, peers: dict[str, Stacks]) -> dict[str, TheirStack] | str:
     """Return the peers' stacks of a thread, or why they cannot be compared."""
     theirs = {peer: stacks[tid] for peer, stacks in peers.items() if tid in stacks and stacks[tid].pcs}
     for peer in peers:
@@ -84,7 +84,7 @@ def comparable(mine: Look, tid: int, peers: dict[str, Stacks]) -> dict[str, Thei
     return theirs
 
 
-def _parting(row: str, peer: str, ours: Ours, mine: Look, their: TheirStack) -> Parting:
+def _parting(row: str, peer: str, ours: Ours, mine: SampledThread, their: TheirStack) -> Parting:
     verdict, common = compare(pcs(mine), their.pcs)
     frames = mine.stack.frames
     last = frames[common - 1]

@@ -12,12 +12,12 @@ import pytest
 from sfsample.core.memory import BytesMemory
 from sfsample.core.snapshot import ThreadSnapshot
 from sfsample.core.stack import Found, Frame, Stack, StopReason
-from sfsample.process.capture import Look
+from sfsample.process.capture import SampledThread
 from tests.accuracy import peers, report
 from tests.accuracy.compare import Comparison, Verdict, compare, only_frames
 from tests.accuracy.peers import TheirStack
 from tests.accuracy.programs import PROGRAMS
-from tests.accuracy.tally import Tally, comparable
+from tests.accuracy.tally import Recorder, comparable
 
 
 @pytest.mark.parametrize(
@@ -49,15 +49,15 @@ def test_outermost_addresses_without_code_are_no_frames(pcs, expected):
     assert only_frames(pcs, range(1, 31).__contains__) == expected
 
 
-def look(*pcs: int) -> Look:
+def look(*pcs: int) -> SampledThread:
     frames = tuple(Frame(pc, 0, None, Found.EH_FRAME, exact=False) for pc in pcs)
     snapshot = ThreadSnapshot(1, {}, BytesMemory(0, b""), bounded=False, stop_ns=0, eintr=False)
-    return Look(snapshot, Stack(frames, StopReason.OUTERMOST), 0, (), (), None)
+    return SampledThread(snapshot, Stack(frames, StopReason.OUTERMOST), 0, (), (), None)
 
 
-def added(*rest: tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]) -> Tally:
+def added(*rest: tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]) -> Recorder:
     """Count stacks of ours, gdb's and eu-stack's."""
-    tally = Tally("row")
+    tally = Recorder("row")
     names = SimpleNamespace(name=lambda pc, **_: f"f{pc}", executable=lambda _: True)
     for ours, gdb, eu_stack in rest:
         theirs = {"gdb": TheirStack(gdb, "no reason"), "eu-stack": TheirStack(eu_stack, "")}

@@ -31,7 +31,7 @@ VERSIONS = pytest.mark.parametrize("version", [1, 2, 3])
 POISONS = (bytes(64), b"\xff" * 64, section(3, [NEXT]) + bytes(4))
 
 
-class Said(NamedTuple):
+class TableAnswer(NamedTuple):
     """All that can be asked of a section.  `rows` by function start; a text is the damage."""
 
     refusal: FormatError | None
@@ -40,7 +40,7 @@ class Said(NamedTuple):
     check: tuple[str, ...] = ()
 
 
-def said(data: bytes, *addresses: int, address: int = ADDRESS, **options) -> Said:
+def said(data: bytes, *addresses: int, address: int = ADDRESS, **options) -> TableAnswer:
     """Ask a section everything, amid other bytes each time; it must say the same."""
     answers = []
     for poison in POISONS:
@@ -51,11 +51,11 @@ def said(data: bytes, *addresses: int, address: int = ADDRESS, **options) -> Sai
     return answers[0]
 
 
-def _ask(view, addresses, address, options) -> Said:
+def _ask(view, addresses, address, options) -> TableAnswer:
     try:
         tables = read_tables(view, address, **options)
     except FormatError as refusal:
-        return Said(refusal)
+        return TableAnswer(refusal)
     rows: dict[int, tuple[SFrameFre, ...] | str] = {}
     for table in tables:
         for fde in table.fdes():
@@ -65,7 +65,7 @@ def _ask(view, addresses, address, options) -> Said:
                 rows[fde.start] = damage.what
     asked = {*addresses, *rows, *(start - 1 for start in rows), START, NEXT.start, 0, (1 << 64) - 1}
     check = tuple(text for table in tables for text in table.check())
-    return Said(None, rows, {vaddr: look_up(tables, vaddr) for vaddr in sorted(asked)}, check)
+    return TableAnswer(None, rows, {vaddr: look_up(tables, vaddr) for vaddr in sorted(asked)}, check)
 
 
 def look_up(tables: SFrameTables, vaddr: int) -> SFrameFre | str | None:
@@ -90,12 +90,12 @@ def refused(data: bytes, **options) -> str:
     return answer.refusal.what
 
 
-def next_survives(answer: Said) -> bool:
+def next_survives(answer: TableAnswer) -> bool:
     found = answer.found[NEXT.start]
     return isinstance(found, SFrameFre) and found.cfa == SP_24
 
 
-def beside(version: int, bad: Function, **options) -> Said:
+def beside(version: int, bad: Function, **options) -> TableAnswer:
     """Return what a section says of a damaged function and its good neighbour, which must survive."""
     answer = said(section(version, [bad, NEXT], address=ADDRESS, **options))
     assert answer.refusal is None

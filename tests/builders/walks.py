@@ -6,7 +6,7 @@ from sfsample.core.snapshot import ThreadSnapshot
 from sfsample.core.stack import Found, Frame
 from sfsample.formats.elf.image import ElfImage
 from sfsample.modules.mapping import Mapping
-from sfsample.modules.module_map import ModuleIndex
+from sfsample.modules.module_map import ModuleMap
 from sfsample.unwind.row import UnwindRow
 from sfsample.unwind.unwinder import MAX_FRAMES, Unwinder
 from tests.builders.elf_builder import Bytes, Load, elf
@@ -38,7 +38,7 @@ def index_of(
     jit: bool = False,
     code: bytes | None = None,
     generated: bytes = b"",
-) -> ModuleIndex:
+) -> ModuleMap:
     """Return what is mapped; `generated` is the code in the anonymous mapping, which can be read then."""
     image = ElfImage(elf([Load(TEXT, code or text(), offset=0x1000), *segments], sections), "invented")
     maps = [Mapping(CODE, CODE + SIZE, True, True, 0x1000, "08:01", 7, "/bin/invented", False)]
@@ -46,7 +46,7 @@ def index_of(
         maps.insert(0, Mapping(JIT, JIT + SIZE, True, True, 0, "00:00", 0, "", False))
     maps.append(Mapping(STACK, STACK + 0x10000, True, False, 0, "00:00", 0, "[stack]", False))
     memory = BytesMemory(JIT, generated.ljust(SIZE, b"\xcc")) if generated else BytesMemory(0, b"")
-    return ModuleIndex(lambda: tuple(maps), lambda _: image, memory.read)
+    return ModuleMap(lambda: tuple(maps), lambda _: image, memory.read)
 
 
 class Says:
@@ -73,7 +73,7 @@ def snapshot(
     return ThreadSnapshot(1, {PC: pc, SP: sp, **named}, memory, bounded, 0, eintr=False)
 
 
-def walk(memory, *steppers, index: ModuleIndex | None = None, max_frames: int = MAX_FRAMES, **thread):
+def walk(memory, *steppers, index: ModuleMap | None = None, max_frames: int = MAX_FRAMES, **thread):
     unwinder = Unwinder(index or index_of(), steppers=steppers, max_frames=max_frames)
     return unwinder.walk(snapshot(memory, **thread))
 

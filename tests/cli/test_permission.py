@@ -8,18 +8,25 @@ import os
 import pytest
 
 from sfsample.process.permission.evidence import them, us
-from sfsample.process.permission.gates import CAP_SYS_PTRACE, Remedy, Them, Us, closed, gates
+from sfsample.process.permission.gates import (
+    CAP_SYS_PTRACE,
+    Remedy,
+    SelfCredentials,
+    TargetCredentials,
+    closed,
+    gates,
+)
 from sfsample.process.procfs import ProcFs
 
 PTRACE = 1 << CAP_SYS_PTRACE
 NS = "user:[4026531837]"
-USER = Us(uid=1000, gid=1000, permitted=0, effective=0, yama="", user_namespace=NS)
+USER = SelfCredentials(uid=1000, gid=1000, permitted=0, effective=0, yama="", user_namespace=NS)
 ROOT = USER._replace(uid=0, gid=0, permitted=PTRACE | 1, effective=PTRACE | 1)
-MINE = Them((1000,) * 3, (1000,) * 3, 0, None, 1000, NS)
-ROOTS = Them((0,) * 3, (0,) * 3, PTRACE | 1, None, 0, NS)
+MINE = TargetCredentials((1000,) * 3, (1000,) * 3, 0, None, 1000, NS)
+ROOTS = TargetCredentials((0,) * 3, (0,) * 3, PTRACE | 1, None, 0, NS)
 
 
-def text(us: Us, them: Them) -> str:
+def text(us: SelfCredentials, them: TargetCredentials) -> str:
     lines = closed(us, them)
     assert lines
     return " ".join(lines)
@@ -103,7 +110,7 @@ def test_every_gate_that_is_closed_says_what_to_do() -> None:
     worst = USER._replace(
         yama="3", refused_calls=(("ptrace", 1), ("process_vm_readv", 38)), label="a (enforce)"
     )
-    them = Them((0, 7, 0), (0,) * 3, PTRACE, (42, "gdb"), 0, None)
+    them = TargetCredentials((0, 7, 0), (0,) * 3, PTRACE, (42, "gdb"), 0, None)
     for gate in gates(worst, them):
         assert gate.found
         if gate.status == "fail":

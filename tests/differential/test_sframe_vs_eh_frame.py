@@ -23,7 +23,7 @@ from sfsample.core.arch import AMD64
 from sfsample.core.rule import CFA, Rule
 from sfsample.errors import FormatError
 from sfsample.formats.elf.image import ElfImage
-from sfsample.inspect.verify import Disagreement, Said, differ, rows_at, said, verify
+from sfsample.inspect.verify import Disagreement, TableAnswer, differ, rows_at, said, verify
 from sfsample.modules.module import Module
 from sfsample.unwind.row import UnwindRow
 from tests.builders.installed import LIBRARY_DIRS, libraries
@@ -35,7 +35,7 @@ SUBJECTS = [  # object files have a test in test_sframe_readelf.py
 
 SP, FP = AMD64.sp, AMD64.fp
 RA_SLOT = Rule(CFA, -8, deref=True)
-ENTRY = Said(Rule(SP, 8, deref=False), RA_SLOT, None, signal=False)  # of a function; fp is unchanged
+ENTRY = TableAnswer(Rule(SP, 8, deref=False), RA_SLOT, None, signal=False)  # of a function; fp is unchanged
 
 
 def explain(module: Module, found: Disagreement) -> str | None:

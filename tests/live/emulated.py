@@ -25,7 +25,7 @@ from sfsample.core.snapshot import ThreadSnapshot
 from sfsample.errors import FormatError
 from sfsample.formats.elf.image import PF_X, PT_LOAD, ElfImage
 from sfsample.modules.mapping import Mapping, parse_maps
-from sfsample.modules.module_map import ModuleIndex
+from sfsample.modules.module_map import ModuleMap
 from tests.builders.elf_builder import Load, elf
 from tests.live.shadow import Entry, Mappings, Stacks
 from tests.live.targets import wait_until
@@ -79,7 +79,7 @@ class Emulated:
         self._mappings = Mappings(pid)
         self._trampolines: tuple[Mapping, ...] = ()
         self._stacks = Stacks()
-        self.index = ModuleIndex(self._maps, lambda mapping: self._image(mapping.path))
+        self.index = ModuleMap(self._maps, lambda mapping: self._image(mapping.path))
 
     def close(self) -> None:
         os.close(self._memory)

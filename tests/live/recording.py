@@ -10,13 +10,13 @@ from collections.abc import Callable
 from sfsample.core.arch import AMD64
 from sfsample.core.snapshot import ThreadSnapshot
 from sfsample.dumping.collect import ProcessDump
-from sfsample.dumping.run import How, dump_all
+from sfsample.dumping.run import DumpOptions, dump_all
 from sfsample.process.process import LiveProcess
-from sfsample.process.stop_request import Missed
-from sfsample.process.tracer_thread import OwnThread
-from sfsample.recording.options import Mode, Options
+from sfsample.process.stop_request import NotCaptured
+from sfsample.process.tracer_thread import TracerThread
+from sfsample.recording.options import Mode, RecordOptions
 from sfsample.recording.profile import Profile
-from sfsample.recording.ptrace_sampler import Sampler
+from sfsample.recording.ptrace_sampler import PtraceSampler
 from sfsample.unwind.stepper import Stepper
 from sfsample.unwind.unwinder import DEFAULT_STEPPERS
 from tests.live.targets import ARCH, HANG_S
@@ -35,10 +35,10 @@ def fewer(count: int) -> int:
 def captured(process: LiveProcess) -> ThreadSnapshot:
     """Stop and copy the first thread, as soon as it can be stopped."""
     tries = (process.capture(process.pid) for _ in range(_MOST_TRIES))
-    return next(taken for taken in tries if not isinstance(taken, Missed))
+    return next(taken for taken in tries if not isinstance(taken, NotCaptured))
 
 
-def dumped(pid: int, how: How = How()) -> ProcessDump:  # noqa: B008 - a value
+def dumped(pid: int, how: DumpOptions = DumpOptions()) -> ProcessDump:  # noqa: B008 - a value
     """Dump a process whose first thread can be stopped."""
     dumps = (dump_all((pid,), how)[0][0] for _ in range(_MOST_TRIES))
     return next(dump for dump in dumps if dump.threads[0].stack is not None)
@@ -62,7 +62,7 @@ def record_samples(
     def record(_: object) -> Profile:
         target = LiveProcess(pid)
         try:
-            sampler = Sampler([target], Options(rate, None, mode, steppers, max_pause=_PAUSE_S))
+            sampler = PtraceSampler([target], RecordOptions(rate, None, mode, steppers, max_pause=_PAUSE_S))
             stats = sampler.profile.stats
             waiting = [begun]
             began = seen_at = time.monotonic()
@@ -81,7 +81,7 @@ def record_samples(
         finally:
             target.close()
 
-    profile = OwnThread(record, lambda: False).run()
+    profile = TracerThread(record, lambda: False).run()
     stats = profile.stats
     assert stats.samples >= samples, f"{stats.samples} samples in {stats.duration_s:.1f} s"
     assert until(profile), f"what the test waits for was not seen in {stats.duration_s:.1f} s"

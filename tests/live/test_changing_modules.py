@@ -11,7 +11,7 @@ import pytest
 
 import sfsample
 from sfsample.errors import FormatError
-from sfsample.process.image_cache import Shared
+from sfsample.process.image_cache import ImageCache
 from sfsample.process.image_opener import ImageOpener
 from sfsample.process.procfs import ProcFs
 from sfsample.recording.profile import Profile
@@ -86,7 +86,7 @@ def test_what_came_to_the_place_of_a_library_is_not_that_library(tmp_path):
     with subprocess.Popen([program], cwd=tmp_path, stdin=pipe, stdout=pipe) as process:
         assert process.stdout.readline() == b"ready\n"
         proc = ProcFs(process.pid)
-        opener = ImageOpener(proc, Shared())
+        opener = ImageOpener(proc, ImageCache())
         [before] = [m for m in proc.maps() if m.executable and m.path.endswith("/a.so")]
         here = opener(before).build_id
         process.stdin.write(b"\n")

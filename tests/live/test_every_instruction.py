@@ -22,8 +22,8 @@ from sfsample.core.arch import AMD64
 from sfsample.core.snapshot import ThreadSnapshot
 from sfsample.core.stack import Found, Frame, StopReason
 from sfsample.modules.module import Module
-from sfsample.modules.module_map import ModuleIndex
-from sfsample.process.image_cache import Shared
+from sfsample.modules.module_map import ModuleMap
+from sfsample.process.image_cache import ImageCache
 from sfsample.process.image_opener import ImageOpener
 from sfsample.process.procfs import ProcFs
 from sfsample.unwind.row import UnwindRow
@@ -100,7 +100,7 @@ class Judge:
     def __init__(self, process: Stepped) -> None:
         self._process = process
         self._proc = ProcFs(process.pid)
-        self.index = ModuleIndex(self._proc.maps, ImageOpener(self._proc, Shared()))
+        self.index = ModuleMap(self._proc.maps, ImageOpener(self._proc, ImageCache()))
         self.unwinders = (Unwinder(self.index), Unwinder(self.index, NO_SFRAME))
         self.counts: Counter[str] = Counter()
         self.wrong: list[Wrong] = []

@@ -13,12 +13,12 @@ import sfsample
 from sfsample.core.arch import AMD64
 from sfsample.core.snapshot import Capture, ThreadSnapshot
 from sfsample.core.stack import StopReason
-from sfsample.process.consistent_capture import Instant
+from sfsample.process.consistent_capture import ConsistentCapture
 from sfsample.process.process import LiveProcess
 from sfsample.process.procfs import Stat
 from sfsample.process.stack_copy import StackCopy
-from sfsample.process.stop_request import Missed
-from sfsample.process.tracer_thread import OwnThread
+from sfsample.process.stop_request import NotCaptured
+from sfsample.process.tracer_thread import TracerThread
 from sfsample.unwind.unwinder import Unwinder
 from tests.live.cli_runner import sfsample as command
 from tests.live.targets import ARCH, fixture, running, status, tids, wait_until
@@ -45,7 +45,7 @@ def test_every_running_thread_is_held_while_any_is_captured(monkeypatch: pytest.
             live = LiveProcess(target.pid)
             try:
                 unwinder = Unwinder(live.index)
-                taken = live.take_instant()
+                taken = live.capture_consistently()
                 assert taken.ran == ()
                 snapshots = {**taken.stopped, **{tid: one.snapshot for tid, one in taken.read.items()}}
                 assert all(isinstance(one, ThreadSnapshot) for one in snapshots.values())
@@ -55,7 +55,7 @@ def test_every_running_thread_is_held_while_any_is_captured(monkeypatch: pytest.
                 live.close()
 
         monkeypatch.setattr(StackCopy, "fill", spied)
-        walks = OwnThread(work, lambda: False).run()
+        walks = TracerThread(work, lambda: False).run()
         assert sorted(walks) == tids(target.pid)
         # the caller of what calls the kernel is in a register elsewhere, which is not read
         end = StopReason.OUTERMOST if ARCH is AMD64 else walks[target.pid][1]
@@ -68,19 +68,19 @@ def test_every_running_thread_is_held_while_any_is_captured(monkeypatch: pytest.
 def test_a_thread_id_that_was_given_to_another_process(monkeypatch: pytest.MonkeyPatch) -> None:
     with running(fixture("v3"), "leaf") as one, running(fixture("v3"), "deep") as other:
 
-        def work(_stop: object) -> Instant:
+        def work(_stop: object) -> ConsistentCapture:
             live = LiveProcess(one.pid)
             try:
                 stat = live.proc.stat()
                 assert stat is not None
                 listed = [(other.pid, stat._replace(state="R"))]
                 monkeypatch.setattr(live.proc, "thread_stats", lambda: listed)
-                return live.take_instant()
+                return live.capture_consistently()
             finally:
                 live.close()
 
-        taken = OwnThread(work, lambda: False).run().stopped[other.pid]
-        assert isinstance(taken, Missed)
+        taken = TracerThread(work, lambda: False).run().stopped[other.pid]
+        assert isinstance(taken, NotCaptured)
         assert taken.gone
 
 

@@ -15,7 +15,7 @@ import pytest
 
 import sfsample
 from sfsample.core.snapshot import Capture
-from sfsample.dumping.run import How, dump_all
+from sfsample.dumping.run import DumpOptions, dump_all
 from sfsample.process import stop_request as tracer
 from sfsample.process.process import LiveProcess
 from tests.live.chains import Checker, listed
@@ -234,7 +234,7 @@ def test_a_dump_says_who_traces_it(consistent):
     with running(fixture("v3"), "leaf") as target:
         with python(TRACER, target.pid, "running") as other:
             assert first_line(other) == "tracing"
-            [dump], failures = dump_all((target.pid,), How(consistent=consistent))
+            [dump], failures = dump_all((target.pid,), DumpOptions(consistent=consistent))
             assert not failures
             [thread] = dump.threads
             assert (thread.stack, thread.error) == (None, f"process {other.pid} traces it")

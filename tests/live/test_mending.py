@@ -17,7 +17,7 @@ from sfsample.core.snapshot import ThreadSnapshot
 from sfsample.process.process import LiveProcess
 from sfsample.process.procfs import ProcFs
 from sfsample.process.stop_request import Tracer
-from sfsample.process.tracer_thread import OwnThread
+from sfsample.process.tracer_thread import TracerThread
 from tests.live.targets import ARCH, Target, started, states, wait_until
 
 pytestmark = [pytest.mark.live, pytest.mark.skipif(ARCH is not AMD64, reason="only there calls begin again")]
@@ -64,7 +64,7 @@ def capture(target: Target, monkeypatch: pytest.MonkeyPatch, held: Callable[[], 
 
     with monkeypatch.context() as patched:
         patched.setattr(Tracer, "mend", mend_and_more)
-        return OwnThread(work, lambda: False).run()
+        return TracerThread(work, lambda: False).run()
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,7 @@ def test_a_call_of_a_thread_that_stops_too_late_begins_again(monkeypatch, seen):
         target.await_ready()
         proc = ProcFs(target.pid)
         wait_until(lambda: proc.asleep(target.pid), "asleep")
-        OwnThread(work, lambda: False).run()
+        TracerThread(work, lambda: False).run()
         wait_until(lambda: proc.asleep(target.pid), "asleep again")
         proc.close()
         assert target.reader.available() == []

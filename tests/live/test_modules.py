@@ -15,7 +15,7 @@ import pytest
 from sfsample.core.stack import StopReason
 from sfsample.formats.elf.image import ElfImage
 from sfsample.modules.mapping import Mapping
-from sfsample.process.image_cache import Shared
+from sfsample.process.image_cache import ImageCache
 from sfsample.process.procfs import ProcFs
 from sfsample.recording.profile import Profile
 from tests.live.chains import Checker, listed
@@ -140,7 +140,7 @@ def test_a_library_is_removed_after_any_question_about_it(monkeypatch, asked):
             raise FileNotFoundError(ENOENT, "gone")
         return found
 
-    opener = images.ImageOpener(ProcFs(os.getpid()), Shared())
+    opener = images.ImageOpener(ProcFs(os.getpid()), ImageCache())
     mapping = Mapping(0x1000, 0x2000, True, True, 0, "08:01", os.stat(__file__).st_ino, __file__, False)
     with monkeypatch.context() as patch:
         patch.setattr(images.os, "stat", stat)

@@ -13,9 +13,9 @@ import sfsample
 from sfsample.core.arch import AARCH64, AMD64, S390X
 from sfsample.core.snapshot import Capture
 from sfsample.core.stack import StopReason
-from sfsample.process.capture import Look, Looker
+from sfsample.process.capture import SampledThread, ThreadCapturer
 from sfsample.process.process import LiveProcess
-from sfsample.process.tracer_thread import OwnThread
+from sfsample.process.tracer_thread import TracerThread
 from sfsample.unwind.unwinder import Unwinder
 from tests.live import targets
 from tests.live.hanging import calls
@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.live, needs_gcc]
 
 # pause(2) where it is called; ppoll(2) without an end on AArch64, which has none.  Functions of libc may keep
 # the frame pointer on the stack.
-PAUSE = {
+SUSPEND_LOCK = {
     AMD64: 'long n = 34; __asm__ volatile("syscall" : "+a"(n) : : "rcx", "r11", "memory");',
     AARCH64: """
     register long n __asm__("x8") = 73, a __asm__("x0") = 0, b __asm__("x1") = 0, c __asm__("x2") = 0;
@@ -50,7 +50,7 @@ __attribute__((noinline)) void asleep(int size)
     __asm__ volatile("" : : "r"(frame) : "memory");
 }
 int main(int count, char **words) { (void)words; asleep(100 * count); return 0; }
-""".replace("PAUSE", PAUSE)
+""".replace("SUSPEND_LOCK", SUSPEND_LOCK)
 
 
 def test_one_stop_tells_for_as_long_as_it_sleeps_there(tmp_path):
@@ -88,7 +88,7 @@ def test_who_called_a_leaf_is_asked_once_each_time_that_it_sleeps(tmp_path):
 
         def record(_: object) -> None:
             live = LiveProcess(target.pid)
-            looker = Looker(live, Unwinder(live.index))
+            looker = ThreadCapturer(live, Unwinder(live.index))
             callers = []
             for _ in range(4):
                 looks = [look_asleep(looker, target)]
@@ -102,11 +102,11 @@ def test_who_called_a_leaf_is_asked_once_each_time_that_it_sleeps(tmp_path):
             assert first < second
             assert others == [{first}, {second}]
 
-        OwnThread(record, lambda: False).run()
+        TracerThread(record, lambda: False).run()
         target.assert_unharmed()
 
 
-def look_asleep(looker: Looker, target: targets.Target) -> Look:
+def look_asleep(looker: ThreadCapturer, target: targets.Target) -> SampledThread:
     """Look at it once it has taken what was written, and sleeps again."""
     unread = array.array("i", [0])
 
@@ -116,6 +116,6 @@ def look_asleep(looker: Looker, target: targets.Target) -> Look:
 
     wait_until(sleeps, "it sleeps")
     found = looker.look(target.pid, "S")
-    assert isinstance(found, Look)
+    assert isinstance(found, SampledThread)
     assert found.stack.stop_reason is StopReason.OUTERMOST
     return found

@@ -14,7 +14,7 @@ from collections import Counter
 import pytest
 
 import sfsample
-from sfsample.core.checkpoint import CLOSERS
+from sfsample.core.checkpoint import PENDING_STOPS
 from sfsample.core.snapshot import Capture
 from sfsample.formats.elf.image import ElfImage
 from sfsample.formats.machine_code.function_starts import beginnings
@@ -22,8 +22,14 @@ from sfsample.process.find import check
 from sfsample.process.process import LiveProcess
 from sfsample.process.procfs import ProcFs
 from sfsample.process.ptrace import ptrace
-from sfsample.process.stop_request import PATIENCE_NS, PTRACE_INTERRUPT, Missed, Tracer, bury_dead
-from sfsample.process.tracer_thread import OwnThread
+from sfsample.process.stop_request import (
+    PATIENCE_NS,
+    PTRACE_INTERRUPT,
+    NotCaptured,
+    Tracer,
+    reap_killed_tracees,
+)
+from sfsample.process.tracer_thread import TracerThread
 from sfsample.process.vm import CopyBuffer
 from sfsample.unwind.steppers.code_analysis.flow import Flow
 from sfsample.unwind.unwinder import Unwinder
@@ -101,7 +107,7 @@ def test_a_request_to_stop_that_is_forgotten_is_made_again(deaf, patience_ns):
             tracer.release()
             return missed
 
-        assert OwnThread(stop, lambda: False).run() is None
+        assert TracerThread(stop, lambda: False).run() is None
 
 
 def test_a_program_that_is_replaced_before_it_stops_is_not_waited_for_twice(deaf, tmp_path):
@@ -135,7 +141,7 @@ def test_who_stops_while_we_compute_is_captured_and_let_go(monkeypatch, compute)
 
         def work(_stop):
             before = process.capture(target.pid)
-            while not isinstance(process.capture(target.pid, 0), Missed):
+            while not isinstance(process.capture(target.pid, 0), NotCaptured):
                 pass  # it was very quick
             wait_until(lambda: states(target.pid) == {"t"}, "it has stopped")
             compute(process, before)
@@ -143,13 +149,15 @@ def test_who_stops_while_we_compute_is_captured_and_let_go(monkeypatch, compute)
             process.close()
             return after, caught.capture
 
-        assert OwnThread(work, lambda: False).run() == ({"R"}, Capture.STOPPED)
+        assert TracerThread(work, lambda: False).run() == ({"R"}, Capture.STOPPED)
 
 
 def test_the_dead_are_buried_soon_while_somebody_may_have_died(monkeypatch):
     """An execve(2) of the target waits for that, and our PTRACE_SEIZE of another thread for the execve."""
     buried = []
-    monkeypatch.setattr("sfsample.process.tracer_thread.bury_dead", lambda: buried.append(time.monotonic()))
+    monkeypatch.setattr(
+        "sfsample.process.tracer_thread.reap_killed_tracees", lambda: buried.append(time.monotonic())
+    )
 
     def five_times(_stop):
         first = len(buried)
@@ -157,13 +165,13 @@ def test_the_dead_are_buried_soon_while_somebody_may_have_died(monkeypatch):
         return buried[first + 5] - buried[first]  # the first time may still be as before
 
     def while_closed(stop):
-        CLOSERS.add(five_times)
+        PENDING_STOPS.add(five_times)
         try:
             return five_times(stop)
         finally:
-            CLOSERS.remove(five_times)
+            PENDING_STOPS.remove(five_times)
 
-    usual, soon = (OwnThread(work, lambda: False).run() for work in (five_times, while_closed))
+    usual, soon = (TracerThread(work, lambda: False).run() for work in (five_times, while_closed))
     assert soon < usual / 2
 
 
@@ -181,16 +189,16 @@ def test_nobody_breathes_between_a_copy_and_its_use(monkeypatch):
 
             def work(_stop):
                 processes = [LiveProcess(target.pid), LiveProcess(asleep.pid)]
-                CLOSERS.add(breathed)
+                PENDING_STOPS.add(breathed)
                 taken = processes[0].capture(target.pid), processes[1].read(asleep.pid)
                 before = len(breaths)
                 beginnings(CODE)
-                CLOSERS.remove(breathed)
+                PENDING_STOPS.remove(breathed)
                 for process in processes:
                     process.close()
                 return taken, before
 
-            taken, before = OwnThread(work, lambda: False).run()
+            taken, before = TracerThread(work, lambda: False).run()
         finally:
             asleep.kill()
     assert all(taken)
@@ -213,7 +221,7 @@ def test_a_thread_that_stops_too_late_is_not_let_go_unseen():
             tracer.release()
             return missed.waiting, seen, tracer.settle()
 
-        waiting, seen, settled = OwnThread(stop_late, lambda: False).run()
+        waiting, seen, settled = TracerThread(stop_late, lambda: False).run()
         assert waiting
         assert seen == ({"t"}, True, None)
         assert settled
@@ -265,7 +273,7 @@ def test_exec_does_not_wait_for_a_seize_that_waits_for_it(two_threads):
         tracer.release()
         return program
 
-    program = OwnThread(hold_both, lambda: False).run()
+    program = TracerThread(hold_both, lambda: False).run()
     watchdog.cancel()
     assert not gave_up.is_set()
     assert "sleep" in program
@@ -277,7 +285,7 @@ def test_burying_the_dead_takes_no_stop_of_the_living():
         while tracer.stop(target.pid, 0) is None:
             tracer.release()  # it was that quick
         wait_until(lambda: states(target.pid) == {"t"}, "has stopped, and nobody has looked")
-        bury_dead()
+        reap_killed_tracees()
         assert tracer.stop(target.pid) is None
         tracer.release()
         target.assert_unharmed()

@@ -22,13 +22,13 @@ import sfsample
 from sfsample.core.snapshot import Capture
 from sfsample.core.stack import StopReason
 from sfsample.process import perf_events
-from sfsample.process.capture import Looker
+from sfsample.process.capture import ThreadCapturer
 from sfsample.process.perf_events import PerfEvents, open_events
 from sfsample.process.perf_records import Named
 from sfsample.process.process import LiveProcess
 from sfsample.process.procfs import ProcFs
-from sfsample.recording.live_window import Window
-from sfsample.recording.perf_process import Evented
+from sfsample.recording.live_window import LiveWindow
+from sfsample.recording.perf_process import PerfProcess
 from sfsample.recording.profile import Profile
 from sfsample.recording.thread_table import Thread
 from sfsample.unwind.unwinder import Unwinder
@@ -461,9 +461,9 @@ def test_no_more_is_sampled_than_there_was_time_for(monkeypatch, duration):
 def test_at_the_end_the_timers_are_stopped_before_the_rest_is_unwound(monkeypatch):
     """Where unwinding takes longer than the time between samples, it would go on for ever so long."""
     log, asked, profile = [], [], Profile(2000)
-    pause, walk = PerfEvents.pause, Looker.walk
+    pause, walk = PerfEvents.pause, ThreadCapturer.walk
     monkeypatch.setattr(PerfEvents, "pause", lambda self: log.append("pause") or pause(self))
-    monkeypatch.setattr(Looker, "walk", lambda self, *words: log.append("walk") or walk(self, *words))
+    monkeypatch.setattr(ThreadCapturer, "walk", lambda self, *words: log.append("walk") or walk(self, *words))
 
     def should_stop():
         asked.append((profile.stats.samples, _cpu_ns(target.pid)))
@@ -484,7 +484,7 @@ def test_at_the_end_the_timers_are_stopped_before_the_rest_is_unwound(monkeypatc
 def test_who_looks_on_sees_it_soon():
     seen, ticks = set(), set()
     with running(fixture("v3"), "leaf") as target:
-        window = Window(99, 1)
+        window = LiveWindow(99, 1)
         stats = window.stats
         sfsample.record(
             target.pid, 4 * HANG_S, perf_events=True, profile=window,
@@ -543,7 +543,7 @@ def test_timers_are_taken_away_when_they_cannot_be_set_for_all(monkeypatch):
 def test_threads_that_have_ended_are_forgotten():
     with running(fixture("v3"), "leaf") as target:
         process = LiveProcess(target.pid, attach=False)
-        evented = Evented(process, Unwinder(process.index), Profile(99), None)
+        evented = PerfProcess(process, Unwinder(process.index), Profile(99), None)
         ended = [Named(0, target.pid, 1 << 23 | n, "worker", program=False) for n in range(1000)]
         for records in ended, ():
             evented.begin()
@@ -556,7 +556,7 @@ def test_the_vdso_is_read_while_it_is_there():
     """It is in no file, and some samples are looked at when the process has ended."""
     with running(fixture("v3"), "leaf", ends=True) as target:
         process = LiveProcess(target.pid, attach=False)
-        evented = Evented(process, Unwinder(process.index), Profile(99), None)
+        evented = PerfProcess(process, Unwinder(process.index), Profile(99), None)
         evented.begin()
         target.process.kill()
         target.process.wait(HANG_S)
@@ -580,7 +580,7 @@ def test_where_it_takes_long_to_unwind_little_is_missed_and_the_duration_is_of_t
 
     for name in ("begin", "pause", "read"):
         tells(PerfEvents, name)
-    tells(Evented, "_sample", takes_s=0.005)
+    tells(PerfProcess, "_sample", takes_s=0.005)
     with running(fixture("v3"), "leaf") as target:
         before = time.perf_counter()
         duration_s = sfsample.record(target.pid, 2, rate=200, perf_events=True).stats.duration_s
@@ -590,14 +590,14 @@ def test_where_it_takes_long_to_unwind_little_is_missed_and_the_duration_is_of_t
 
 
 def test_where_it_takes_longer_to_unwind_than_there_is_time_it_ends_in_time(monkeypatch):
-    taken, walk = [], Looker.walk
+    taken, walk = [], ThreadCapturer.walk
 
     def slow(self, *arguments):
         taken.append(time.perf_counter())
         time.sleep(0.03)
         return walk(self, *arguments)
 
-    monkeypatch.setattr(Looker, "walk", slow)
+    monkeypatch.setattr(ThreadCapturer, "walk", slow)
     with running(fixture("v3"), "leaf") as target:
         stats = sfsample.record(target.pid, 1.0, rate=200, perf_events=True).stats
     unwound_s = taken[-1] - taken[0]

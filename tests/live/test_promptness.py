@@ -9,9 +9,9 @@ import os
 import pytest
 
 import sfsample
-from sfsample.process.priority import Urgency, give_way
+from sfsample.process.priority import RealTimePriority, give_way
 from sfsample.process.stop_request import Tracer
-from sfsample.process.tracer_thread import OwnThread
+from sfsample.process.tracer_thread import TracerThread
 from tests.live.targets import HANG_S, fixture, running
 
 pytestmark = pytest.mark.live
@@ -54,7 +54,7 @@ def test_urgency_is_over_when_the_last_one_says_so(monkeypatch):
     said = []
     monkeypatch.setattr(os, "sched_getscheduler", lambda _tid: os.SCHED_OTHER)
     monkeypatch.setattr(os, "sched_setscheduler", lambda _tid, policy, _param: said.append(policy))
-    urgency = Urgency()
+    urgency = RealTimePriority()
     urgency.begin()
     urgency.begin()
     urgency.end()
@@ -72,7 +72,7 @@ def test_without_permission_nothing_is_changed(monkeypatch):
 
     monkeypatch.setattr(os, "sched_getscheduler", lambda _tid: os.SCHED_OTHER)
     monkeypatch.setattr(os, "sched_setscheduler", refuse)
-    urgency = Urgency()
+    urgency = RealTimePriority()
     for _ in range(3):
         urgency.begin()
         urgency.end()
@@ -82,7 +82,7 @@ def test_without_permission_nothing_is_changed(monkeypatch):
 def test_a_priority_that_was_chosen_is_kept(monkeypatch):
     monkeypatch.setattr(os, "sched_getscheduler", lambda _tid: os.SCHED_IDLE)
     monkeypatch.setattr(os, "sched_setscheduler", lambda *_: pytest.fail("it was changed"))
-    urgency = Urgency()
+    urgency = RealTimePriority()
     urgency.begin()
     urgency.end()
 
@@ -99,5 +99,5 @@ def test_who_gives_way_does_not_take_the_processor_when_it_wakes_and_keeps_its_s
         return scheduled()
 
     ours = scheduled()
-    assert OwnThread(work, lambda: False).run() == (os.SCHED_BATCH, *ours[1:])
+    assert TracerThread(work, lambda: False).run() == (os.SCHED_BATCH, *ours[1:])
     assert scheduled() == ours

@@ -19,11 +19,11 @@ from sfsample.core.stack import StopReason
 from sfsample.errors import NotPermitted
 from sfsample.process.perf_events import may_set
 from sfsample.process.process import LiveProcess
-from sfsample.process.tracer_thread import OwnThread
+from sfsample.process.tracer_thread import TracerThread
 from sfsample.recording import choose_sampler as relay
-from sfsample.recording.free_cpus import Spare
-from sfsample.recording.options import Options
-from sfsample.recording.perf_sampler import EventSampler
+from sfsample.recording.free_cpus import FreeCpus
+from sfsample.recording.options import RecordOptions
+from sfsample.recording.perf_sampler import PerfSampler
 from sfsample.recording.profile import Profile
 from tests.live.chains import Checker
 from tests.live.cli_runner import sfsample as sfsample_command
@@ -45,7 +45,7 @@ ENOUGH_S = 4 * HANG_S
 def relayed(pid, until, *, crowded=None, duration=ENOUGH_S, timeline=False):
     """Record; no processor is free once there are samples, unless `crowded` says otherwise."""
     profile = Profile(500, timeline=timeline)
-    options = Options(500, duration, timeline=timeline, max_pause=1.0)
+    options = RecordOptions(500, duration, timeline=timeline, max_pause=1.0)
 
     def work(stop):
         target = LiveProcess(pid)
@@ -56,7 +56,7 @@ def relayed(pid, until, *, crowded=None, duration=ENOUGH_S, timeline=False):
         finally:
             target.close()
 
-    return OwnThread(work, lambda: False).run()
+    return TracerThread(work, lambda: False).run()
 
 
 def by_both(profile):
@@ -164,13 +164,13 @@ def test_stacks_that_grow_are_copied_by_the_timers_all_the_same(tmp_path):
 def test_how_much_is_copied_is_learned_from_the_timers_own_samples(monkeypatch):
     """There were enough by stops; of the timers' first two or three next to nothing can be told."""
     known: list[int] = []
-    set_anew = EventSampler._set_anew
+    set_anew = PerfSampler._set_anew
 
     def noted(self, stack_bytes):
         known.append(sum(one.samples for one in self._evented.values()))
         set_anew(self, stack_bytes)
 
-    monkeypatch.setattr(EventSampler, "_set_anew", noted)
+    monkeypatch.setattr(PerfSampler, "_set_anew", noted)
     with running(fixture("v3"), "leaf") as target:
         relayed(target.pid, by_both)
     assert min(known) >= 20
@@ -219,7 +219,7 @@ def test_threads_that_have_left_when_we_come_to_stop_them_are_seen(tmp_path):
 
 def test_what_stops_find_is_compared_with_what_the_cpu_time_is_worth():
     """In ten seconds, in which a tenth of the ticks was missed."""
-    recording = relay.Relay([], Options(99, 10), 1 << 18, crowded=lambda: False)
+    recording = relay.Relay([], RecordOptions(99, 10), 1 << 18, crowded=lambda: False)
     recording._start = time.monotonic() - 10
     stats = recording.profile.stats
     stats.ticks, stats.late_ticks, stats.samples = 990, 99, 10
@@ -232,7 +232,7 @@ def test_what_stops_find_is_compared_with_what_the_cpu_time_is_worth():
 
 
 def test_timers_that_stand_still_to_cost_less_are_no_reason(monkeypatch):
-    monkeypatch.setattr(Spare, "lacks", lambda _: True)
+    monkeypatch.setattr(FreeCpus, "lacks", lambda _: True)
     with running(fixture("v3"), "leaf") as target:
         stats = api.record(target.pid, 4, rate=1000, max_overhead=0.005).stats
     assert stats.spared_ticks > 1000
@@ -248,14 +248,14 @@ def test_what_sleeps_is_left_to_who_is_there():
 
 def test_all_cpu_time_is_charged_once(monkeypatch):
     """Also what passes between the one and the other; `signal` is stopped again."""
-    inside, events = [], relay.EventSampler
+    inside, events = [], relay.PerfSampler
 
     def late(*words, **more):
         before = cpu_ns(target.pid)
         wait_until(lambda: cpu_ns(target.pid) > before + 100_000_000, "it has run meanwhile")
         return events(*words, **more)
 
-    monkeypatch.setattr(relay, "EventSampler", late)
+    monkeypatch.setattr(relay, "PerfSampler", late)
 
     def until(profile):
         if profile.stats.samples:
@@ -315,16 +315,16 @@ def test_it_ends_with_the_target_while_timers_run():
 
 def test_a_failure_is_not_the_end(monkeypatch):
     """Of the timers: whoever stops threads may still go on."""
-    from sfsample.recording.perf_sampler import EventSampler
+    from sfsample.recording.perf_sampler import PerfSampler
 
-    read, calls = EventSampler._read, iter(range(1000))
+    read, calls = PerfSampler._read, iter(range(1000))
 
     def fails(self):
         if next(calls) == 3:
             raise OSError(5, "Input/output error")
         return read(self)
 
-    monkeypatch.setattr(EventSampler, "_read", fails)
+    monkeypatch.setattr(PerfSampler, "_read", fails)
     with running(fixture("v3"), "leaf") as target:
         profile = relayed(target.pid, stopped_again)
     assert "Input/output error" in profile.stats.timers.why
@@ -341,7 +341,7 @@ def test_it_is_for_recordings_of_what_runs_that_may_stop_it(monkeypatch, options
         api.record(target.pid, 0.1, **options)
         assert not made
         monkeypatch.undo()
-        monkeypatch.setattr(Spare, "lacks", lambda _: True)
+        monkeypatch.setattr(FreeCpus, "lacks", lambda _: True)
         stats = api.record(target.pid, 0.5, **{**options, "perf_events": None, "mode": "cpu"}).stats
     assert (stats.timers is not None) == (options.keys() <= {"mode", "perf_events"})
 
@@ -349,7 +349,7 @@ def test_it_is_for_recordings_of_what_runs_that_may_stop_it(monkeypatch, options
 def test_an_exception_at_any_instant_leaves_nothing(monkeypatch):
     """The end of the process does not clean up after us where the program goes on."""
     rng = random.Random(1)  # noqa: S311 - no secret
-    monkeypatch.setattr(Spare, "lacks", lambda _: True)
+    monkeypatch.setattr(FreeCpus, "lacks", lambda _: True)
     before = signal.signal(signal.SIGALRM, signal.default_int_handler)
     over = []
     try:
@@ -381,7 +381,7 @@ def busy_processors():
 
 def test_busy_processors_are_seen_to_be():
     with busy_processors():
-        asked = Spare()
+        asked = FreeCpus()
         wait_until(asked.lacks, "no processor is free")
 
 

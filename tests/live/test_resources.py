@@ -15,8 +15,8 @@ import sfsample
 from sfsample.core.snapshot import Capture
 from sfsample.core.stack import StopReason
 from sfsample.process.process import LiveProcess
-from sfsample.recording.options import Options
-from sfsample.recording.ptrace_sampler import Sampler
+from sfsample.recording.options import RecordOptions
+from sfsample.recording.ptrace_sampler import PtraceSampler
 from tests.live.chains import Checker, listed
 from tests.live.recording import fewer, record_samples
 from tests.live.targets import fixture, running, started, states, tids, wait_until
@@ -74,7 +74,7 @@ def test_ticks_cost_no_memory(scenario):
     """The same stacks again and again: counting them takes no room."""
     with running(fixture("v3"), scenario) as target:
         live = LiveProcess(target.pid)
-        sampler = Sampler([live], Options(2000, None, "wall"))
+        sampler = PtraceSampler([live], RecordOptions(2000, None, "wall"))
         stats, sizes = sampler.profile.stats, []
         tracemalloc.start()
         try:
@@ -96,7 +96,7 @@ def test_threads_that_have_gone_cost_no_files():
     """Hundreds of threads pass by; the stat files of those that ended are closed."""
     with running(fixture("v3"), "churn") as target:
         live = LiveProcess(target.pid)
-        sampler = Sampler([live], Options(1000, None, "wall"))
+        sampler = PtraceSampler([live], RecordOptions(1000, None, "wall"))
         most = []
 
         def enough() -> bool:

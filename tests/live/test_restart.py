@@ -12,11 +12,11 @@ import sfsample
 from sfsample.core.arch import AMD64
 from sfsample.core.snapshot import Capture
 from sfsample.dumping.collect import _age_ns
-from sfsample.process.capture import Looker, is_seldom
+from sfsample.process.capture import ThreadCapturer, is_seldom
 from sfsample.process.facts.thread_facts import FactReader
 from sfsample.process.process import LiveProcess
 from sfsample.process.procfs import Asleep, ProcFs
-from sfsample.process.tracer_thread import OwnThread
+from sfsample.process.tracer_thread import TracerThread
 from tests.live.hanging import hung
 from tests.live.recording import record_samples
 from tests.live.sleepers import CALLS
@@ -68,7 +68,7 @@ def stop_all(pid: int, sleepers: dict[str, int]) -> dict[str, bool]:
         finally:
             live.close()
 
-    return OwnThread(work, lambda: False).run()
+    return TracerThread(work, lambda: False).run()
 
 
 def test_which_system_calls_notice_a_stop():
@@ -153,7 +153,7 @@ def test_a_thread_that_often_runs_is_stopped_at_once(monkeypatch):
         wait_until(
             lambda: not is_seldom(facts.usage(target.pid).cpu_ns or 0, _age_ns(stat.starttime)), "busy"
         )
-        monkeypatch.setattr(Looker, "let_rest", lambda *_: pytest.fail("it was waited for"))
+        monkeypatch.setattr(ThreadCapturer, "let_rest", lambda *_: pytest.fail("it was waited for"))
         [thread] = sfsample.dump(target.pid).threads
         assert thread.capture is Capture.STOPPED
         proc.close()

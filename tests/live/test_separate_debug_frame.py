@@ -13,9 +13,9 @@ import pytest
 
 from sfsample.core.arch import AMD64
 from sfsample.core.stack import Found, StopReason
-from sfsample.dumping.run import How, dump_core
+from sfsample.dumping.run import DumpOptions, dump_core
 from sfsample.formats.elf.image import ElfImage
-from sfsample.process.image_cache import Shared
+from sfsample.process.image_cache import ImageCache
 from sfsample.process.process import LiveProcess
 from sfsample.saved_stacks.format import from_json, save, to_json
 from sfsample.saved_stacks.replay import replay
@@ -103,7 +103,7 @@ def test_live_core_and_replay(built, tmp_path):
     with started([str(program), "{fd}"]) as target:
         target.await_ready()
         wait_until_busy(target.pid)
-        process = LiveProcess(target.pid, shared=Shared(directories))
+        process = LiveProcess(target.pid, shared=ImageCache(directories))
         try:
             snapshot = captured(process)
             stack = Unwinder(process.index).walk(snapshot)
@@ -112,10 +112,10 @@ def test_live_core_and_replay(built, tmp_path):
         finally:
             process.close()
         subprocess.run(["gcore", "-o", tmp_path / "core", str(target.pid)], check=True, capture_output=True)
-        dump = dumped(target.pid, How(debug_dirs=directories))
+        dump = dumped(target.pid, DumpOptions(debug_dirs=directories))
         target.assert_unharmed()
     core = tmp_path / f"core.{target.pid}"
-    of_core = dump_core(str(core), how=How(debug_dirs=directories)).threads[0].stack
+    of_core = dump_core(str(core), how=DumpOptions(debug_dirs=directories)).threads[0].stack
     replayed = replay(from_json(to_json(saved)), debug_dirs=directories).stack
     for one in (stack, dump.threads[0].stack, of_core, replayed):
         assert_by_debug_frame(one)
@@ -135,7 +135,7 @@ def test_a_debug_file_of_another_build_is_not_believed(built):
     with started([str(program), "{fd}"]) as target:
         target.await_ready()
         wait_until_busy(target.pid)
-        dump = dumped(target.pid, How(debug_dirs=directories))
+        dump = dumped(target.pid, DumpOptions(debug_dirs=directories))
         target.assert_unharmed()
     stack = dump.threads[0].stack
     assert Found.DEBUG_FRAME not in [frame.found for frame in stack.frames]

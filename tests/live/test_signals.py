@@ -16,7 +16,7 @@ from sfsample.process.find import check
 from sfsample.process.process import LiveProcess
 from sfsample.process.procfs import ProcFs
 from sfsample.process.stop_request import Tracer
-from sfsample.process.tracer_thread import OwnThread
+from sfsample.process.tracer_thread import TracerThread
 from sfsample.recording.profile import Profile
 from tests.live.chains import Checker, listed
 from tests.live.recording import record_samples
@@ -175,7 +175,7 @@ def test_calls_that_our_stops_break_are_counted(monkeypatch, mended):
             finally:
                 live.close()
 
-        prone = OwnThread(stop, lambda: False).run()
+        prone = TracerThread(stop, lambda: False).run()
         wait_until(lambda: states(target.pid) == {"S"}, "asleep again")
         assert target.reader.available() == []
         assert prone == 0 if mended else 5 <= prone <= 60

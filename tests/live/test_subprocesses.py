@@ -19,11 +19,11 @@ import pytest
 
 import sfsample
 from sfsample import api
-from sfsample.core.filesystem import Home
+from sfsample.core.filesystem import ProcessRoot
 from sfsample.core.stack import StopReason
 from sfsample.errors import NotPermitted
-from sfsample.process.descendants import Family
-from sfsample.process.new_ids import Births
+from sfsample.process.descendants import Descendants
+from sfsample.process.new_ids import NewIds
 from tests.live.cli_runner import COMMAND, begun, ended, wait_until_sampled
 from tests.live.recording import record_samples
 from tests.live.targets import (
@@ -168,7 +168,7 @@ def test_children_that_are_there_or_born_later_and_their_children():
 
 def test_whose_birth_was_not_told_is_seen_a_little_later(monkeypatch):
     """An id is given out before its bearer can be seen."""
-    monkeypatch.setattr(Births, "any", lambda _: False)
+    monkeypatch.setattr(NewIds, "any", lambda _: False)
     with parent() as target:
         profile = sfsample.Profile(200)
         record(target, profile, Director(target, profile, "child", "grandchild"))
@@ -328,7 +328,7 @@ class Stranger:
 
 def test_a_family_tells_everybody_once_and_why_one_cannot_be_looked_at():
     with parent() as target:
-        family = Family([target.pid], Stranger)
+        family = Descendants([target.pid], Stranger)
         try:
             assert list(family.born(force=False)) == []
             child = told(target, "child")
@@ -357,7 +357,7 @@ sys.stdin.read()
 def test_children_that_have_ended_are_not_opened():
     with started([sys.executable, "-c", ENDED, "{fd}"]) as target:
         target.await_ready()
-        family = Family([target.pid], Stranger)
+        family = Descendants([target.pid], Stranger)
         try:
             refusals = list(family.born(force=True))
         finally:
@@ -478,7 +478,7 @@ def test_an_id_that_is_given_again_is_another_process():
 
 def test_we_are_nobodys_descendant():
     """A shell that samples itself with all its children must not see the sampler."""
-    family = Family([os.getppid()], Home)
+    family = Descendants([os.getppid()], ProcessRoot)
     try:
         with parent() as ours:
             assert not {os.getpid(), ours.pid} & {pid for pid, _ in family.newborn()}

@@ -2,7 +2,7 @@
 
 import pytest
 
-from sfsample.modules.mapping import Mapping, MapsAgain, maps_line, parse_maps
+from sfsample.modules.mapping import Mapping, MapsParser, maps_line, parse_maps
 
 LIBC = "7f3a10a26000-7f3a10b7b000 r-xp 00026000 08:01 1234 /usr/lib/x86_64-linux-gnu/libc.so.6"
 
@@ -120,7 +120,7 @@ def test_a_line_is_written_as_it_is_read(path, deleted):
 
 
 def test_a_line_that_is_known_is_not_parsed_again():
-    maps = MapsAgain()
+    maps = MapsParser()
     heap = "7f0000000000-7f0000001000 rw-p 00000000 00:00 0"
     first = maps.parse(f"{LIBC}\n{heap}\n".encode())
     assert first == parse_maps(f"{LIBC}\n{heap}\n")

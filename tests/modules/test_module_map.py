@@ -6,7 +6,7 @@ from sfsample.errors import FormatError
 from sfsample.formats.elf.image import ElfImage
 from sfsample.modules.generated_code import GeneratedCode
 from sfsample.modules.mapping import Mapping
-from sfsample.modules.module_map import ModuleIndex
+from sfsample.modules.module_map import ModuleMap
 from tests.builders.elf_builder import Load, elf
 
 A, B, C = 0x40_0000, 0x50_0000, 0x60_0000
@@ -27,7 +27,7 @@ class Process:
         self.unreadable = unreadable
         self.read = 0
         self.opened: list[Mapping] = []
-        self.index = ModuleIndex(self._read, self._open)
+        self.index = ModuleMap(self._read, self._open)
 
     def _read(self):
         self.read += 1
@@ -167,7 +167,7 @@ def test_anonymous_and_special_memory_has_no_module():
 def test_the_vdso_is_a_module_at_file_offset_0():
     image = ElfImage(elf([Load(0, bytes(0x1000), offset=0)]), "[vdso]")
     here = mapping(A, "[vdso]", offset=0x7000, inode=0)  # old kernels write an offset
-    index = ModuleIndex(lambda: (here,), lambda _: image)
+    index = ModuleMap(lambda: (here,), lambda _: image)
 
     assert index.find(A + 0x10).load_bias == A
 
@@ -191,7 +191,7 @@ def test_a_gap_may_follow_code_that_comes_first():
         loads = [Load(TEXT, bytes(SIZE), offset=TEXT),
                  Load(TEXT + SIZE + gap, bytes(SIZE), offset=0x3000, flags=6)]  # fmt: skip
         image = ElfImage(elf(loads), "/lib/a.so")
-        return ModuleIndex(lambda: (moved, data), lambda _: image).find(A + TEXT)
+        return ModuleMap(lambda: (moved, data), lambda _: image).find(A + TEXT)
 
     near = found(0x1E000)
     assert near is not None
@@ -340,7 +340,7 @@ def test_code_is_read_once_a_page_and_again_when_the_mappings_change():
         return None if address >= A + 2 * SIZE else bytes([address >> 12 & 255]) * size
 
     maps = [mapping(A, "", inode=0)]
-    index = ModuleIndex(lambda: tuple(maps), lambda _: None, read)
+    index = ModuleMap(lambda: tuple(maps), lambda _: None, read)
     index.refresh()
 
     assert index.code(A + 8, 4) == b"\0" * 4
@@ -385,7 +385,7 @@ def test_where_no_memory_can_be_read_there_is_no_code():
 def test_of_many_modules_that_have_gone_the_last_are_kept_open(monkeypatch):
     monkeypatch.setattr("sfsample.modules.module_map._MOST_GONE", 2)
     process, found = Process(), []
-    index = ModuleIndex(process._read, cache(process._open))  # a file that is still there is the same
+    index = ModuleMap(process._read, cache(process._open))  # a file that is still there is the same
     for number in range(5):
         process.maps = (mapping(A, "/bin/a"), mapping(B, f"/lib/{number}.so", inode=number + 2))
         index.refresh()

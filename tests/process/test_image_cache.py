@@ -8,12 +8,12 @@ import pytest
 
 from sfsample.errors import FormatError
 from sfsample.process import image_cache as module
-from sfsample.process.image_cache import Shared
+from sfsample.process.image_cache import ImageCache
 
 LIBRARY = Path(__file__).parents[1] / "fixtures/v3/libcallee.so"
 
 
-def opened(shared: Shared, path: Path, name: str = "/lib/x.so"):
+def opened(shared: ImageCache, path: Path, name: str = "/lib/x.so"):
     fd = os.open(path, os.O_RDONLY)
     try:
         return shared.file(fd, name)
@@ -22,16 +22,16 @@ def opened(shared: Shared, path: Path, name: str = "/lib/x.so"):
 
 
 def test_a_file_is_opened_once_and_so_are_its_tables():
-    shared = Shared()
+    shared = ImageCache()
     image = opened(shared, LIBRARY)
 
     assert opened(shared, LIBRARY) is image
     assert shared.tables_of(None, image, "/lib/x.so") is shared.tables_of(None, image, "/lib/x.so")
-    assert opened(Shared(), LIBRARY) is not image
+    assert opened(ImageCache(), LIBRARY) is not image
 
 
 def test_a_copy_seen_through_another_file_system_is_the_same_if_the_build_id_is(tmp_path):
-    shared = Shared()
+    shared = ImageCache()
     image = opened(shared, LIBRARY)
     copy = tmp_path / "copy.so"
     shutil.copyfile(LIBRARY, copy)
@@ -44,7 +44,7 @@ def test_a_copy_seen_through_another_file_system_is_the_same_if_the_build_id_is(
 
 
 def test_a_file_that_was_replaced_is_another(tmp_path):
-    shared = Shared()
+    shared = ImageCache()
     path = tmp_path / "x.so"
     data = bytearray(LIBRARY.read_bytes())
     path.write_bytes(data)
@@ -57,7 +57,7 @@ def test_a_file_that_was_replaced_is_another(tmp_path):
 
 
 def test_bytes_of_memory():
-    shared = Shared()
+    shared = ImageCache()
     data = LIBRARY.read_bytes()
 
     assert shared.memory(data, "[vdso]") is shared.memory(bytes(data), "[vdso]")
@@ -66,7 +66,7 @@ def test_bytes_of_memory():
 
 
 def test_a_root_is_held_once_for_each_mount_namespace():
-    shared = Shared()
+    shared = ImageCache()
     root = shared.root("/", "mnt:[1]")
 
     assert shared.root("/proc/self/root", "mnt:[1]") is root
@@ -75,7 +75,7 @@ def test_a_root_is_held_once_for_each_mount_namespace():
 
 def test_no_more_than_the_limit_is_kept(monkeypatch):
     monkeypatch.setattr(module, "_MOST", 2)
-    shared = Shared()
+    shared = ImageCache()
     first = shared.root("/", "1")
     for number in (2, 3):
         shared.root("/", str(number))

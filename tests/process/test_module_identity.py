@@ -4,7 +4,7 @@ import ctypes
 import os
 from types import SimpleNamespace
 
-from sfsample.process.module_identity import ModuleMarks
+from sfsample.process.module_identity import ModuleIdentities
 from sfsample.process.vm import Pieces
 
 PAGE = 4096
@@ -69,7 +69,7 @@ def test_nothing_is_read_where_one_piece_is_missing():
 def test_one_of_many_that_was_replaced_is_noticed():
     memories = [Memory(b"mark %d" % number) for number in range(50)]
     libraries = [Library(memory.address, bytes(memory.buffer)) for memory in memories]
-    marks = ModuleMarks(Index(*libraries))
+    marks = ModuleIdentities(Index(*libraries))
 
     assert not marks.replaced(os.getpid(), frozenset(libraries))
     memories[17].buffer[0] = b"M"
@@ -80,7 +80,7 @@ def test_one_of_many_that_was_replaced_is_noticed():
 def test_more_than_the_kernel_reads_at_once_are_read_all_the_same():
     memories = [Memory(b"mark %d" % number) for number in range(1100)]  # IOV_MAX is 1024
     libraries = [Library(memory.address, bytes(memory.buffer)) for memory in memories]
-    marks = ModuleMarks(Index(*libraries))
+    marks = ModuleIdentities(Index(*libraries))
 
     assert not marks.replaced(os.getpid(), frozenset(libraries))
     memories[1099].buffer[0] = b"M"
@@ -90,7 +90,7 @@ def test_more_than_the_kernel_reads_at_once_are_read_all_the_same():
 def test_one_that_has_gone_counts_as_replaced_and_code_that_was_moved_does_not():
     gone, elsewhere = Library(PAGE, b"mark"), Library(PAGE, b"mark", "/lib/b")
     index = Index(gone)
-    marks = ModuleMarks(index)
+    marks = ModuleIdentities(index)
 
     assert not marks.replaced(os.getpid(), frozenset({gone})), "nobody can read it there"
     assert index.refreshed == 1
@@ -102,7 +102,7 @@ def test_what_was_mapped_since_is_looked_at_anew():
     memory = Memory(b"mark")
     library = Library(memory.address, b"mark")
     index = Index(library)
-    marks = ModuleMarks(index)
+    marks = ModuleIdentities(index)
     assert not marks.replaced(os.getpid(), frozenset({library}))
 
     memory.buffer[0] = b"M"

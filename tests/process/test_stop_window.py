@@ -10,13 +10,13 @@ import pytest
 
 from sfsample.core import checkpoint as gate
 from sfsample.core.arch import AMD64
-from sfsample.core.checkpoint import breathe
+from sfsample.core.checkpoint import checkpoint
 from sfsample.core.snapshot import LastRun, Scheduled
 from sfsample.process.last_run import Balances, balance_of, changed_places
 from sfsample.process.procfs import Asleep
-from sfsample.process.scheduler import Woken, had_processor
+from sfsample.process.scheduler import WakeUp, had_processor
 from sfsample.process.stack_copy import StackCopy
-from sfsample.process.stop_request import Missed
+from sfsample.process.stop_request import NotCaptured
 from sfsample.process.stop_window import Capturer, Only
 
 PID = 100
@@ -44,7 +44,7 @@ WOKE = 10_000_000
     ],
 )
 def test_who_had_the_processor(before, after, stopped_ns, slept, had):
-    assert had_processor(Scheduled(before, after, stopped_ns, slept), Woken(WOKE)) is had
+    assert had_processor(Scheduled(before, after, stopped_ns, slept), WakeUp(WOKE)) is had
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ class LateTracer:
 
     def stop(self, _tid, patience_ns):
         self.calls.append(("stop", patience_ns))
-        return Missed(gone=False, why="not yet", waiting=True)
+        return NotCaptured(gone=False, why="not yet", waiting=True)
 
     def release(self):
         return 0
@@ -143,7 +143,7 @@ def late_capturer():
     capturer.close()
 
 
-ENDED = Missed(gone=True, why="ended")
+ENDED = NotCaptured(gone=True, why="ended")
 
 
 def test_all_that_have_stopped_are_captured_by_whoever_computes_before_one_is_asked_for(
@@ -155,8 +155,8 @@ def test_all_that_have_stopped_are_captured_by_whoever_computes_before_one_is_as
     tracer.stop = lambda tid, _patience: tracer.calls.append(("stop", tid)) or ENDED
     tracer.stopped = {1, 3}
 
-    breathe()
-    breathe()
+    checkpoint()
+    checkpoint()
 
     assert tracer.calls == [("stop", 1), ("stop", 3)]
     assert [late_capturer.has_stopped(tid) for tid in (1, 2, 3)] == [True, False, True]
@@ -174,13 +174,13 @@ def test_nobody_is_captured_while_another_is(late_capturer, monkeypatch):
 
     def stop(tid, _patience_ns):
         asked.append(tid)
-        breathe()
+        checkpoint()
         return ENDED
 
     tracer.stop = stop
     late_capturer.capture(1)
     assert asked == [1]
-    breathe()
+    checkpoint()
     assert asked == [1, 2]
 
 
@@ -193,7 +193,7 @@ def test_what_nobody_asks_for_is_not_kept_for_the_next_look(late_capturer):
 
     late_capturer.settle()
 
-    assert late_capturer.capture(2) == Missed(gone=True, why="killed while it was stopped")
+    assert late_capturer.capture(2) == NotCaptured(gone=True, why="killed while it was stopped")
 
 
 def test_who_was_let_go_is_not_stopped_again(late_capturer):
@@ -212,7 +212,7 @@ def test_nobody_else_lets_go_of_a_thread_than_who_traces_it(late_capturer, monke
     """For ptrace(2), that is an OS thread."""
     monkeypatch.setattr(gate, "_BREATH_NS", 0)
     late_capturer.tracer.has_stopped = late_capturer.tracer.stop = None  # would fail
-    other = threading.Thread(target=breathe)
+    other = threading.Thread(target=checkpoint)
     failed = []
     monkeypatch.setattr(threading, "excepthook", failed.append)
     other.start()
@@ -263,4 +263,4 @@ def test_who_lost_the_processor_to_us(run, lost):
 )
 def test_what_was_known_before_the_stop_is_believed(times, slept, lost, had):
     later = Scheduled(b"100 0 5", b"150 9000 %d" % (5 + times), WOKE + 900_000, slept, lost)
-    assert had_processor(later, Woken(WOKE)) is had
+    assert had_processor(later, WakeUp(WOKE)) is had

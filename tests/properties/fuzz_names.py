@@ -7,18 +7,18 @@ from itertools import islice
 from pathlib import Path
 from struct import pack
 
-from sfsample.core.filesystem import Home
+from sfsample.core.filesystem import ProcessRoot
 from sfsample.errors import FormatError
 from sfsample.formats.elf.dynamic import Dynamic
 from sfsample.formats.elf.image import SHT_SYMTAB, ElfImage
 from sfsample.modules.debug_files import DebugFiles, debug_link
 from sfsample.modules.module import Module
 from sfsample.symbolize.demangle import demangle
-from sfsample.symbolize.disk_cache import Cache
+from sfsample.symbolize.disk_cache import DiskCache
 from sfsample.symbolize.mini_debug_info import unpack
 from sfsample.symbolize.missing import module_without_name
 from sfsample.symbolize.module_symbols import ModuleSymbols
-from sfsample.symbolize.options import Naming
+from sfsample.symbolize.options import SymbolOptions
 from sfsample.symbolize.perf_map import PerfMap
 from sfsample.symbolize.plt_names import PltStubs
 from sfsample.symbolize.spelling import simplify, spell
@@ -26,7 +26,7 @@ from sfsample.symbolize.symbol_index import build_index, from_bytes
 from sfsample.symbolize.symbol_table import SymbolTable
 
 SOME = 30
-_HOMES: dict[int, Home] = {}
+_HOMES: dict[int, ProcessRoot] = {}
 
 
 def module_names(data: bytes) -> None:
@@ -38,7 +38,7 @@ def module_names(data: bytes) -> None:
     link = debug_link(image)
     assert link is None or (link[0] and "/" not in link[0])
     module = Module(image, 0, "fuzzed")
-    symbols = ModuleSymbols(module, DebugFiles([]), Cache(None))
+    symbols = ModuleSymbols(module, DebugFiles([]), DiskCache(None))
     stubs = PltStubs(image, lambda vaddr: f"f{vaddr:x}")
     dynamic = Dynamic(image)
     assert len(list(islice(dynamic.relocations(), SOME))) <= SOME
@@ -78,7 +78,7 @@ def spelling(data: bytes) -> None:
     """Spell a name in every way."""
     name = data.decode("utf-8", "replace")
     for flags in range(8):
-        naming = Naming(raw=bool(flags & 1), simplify=bool(flags & 2), merge_clones=bool(flags & 4))
+        naming = SymbolOptions(raw=bool(flags & 1), simplify=bool(flags & 2), merge_clones=bool(flags & 4))
         assert bool(spell(name, naming)) == bool(name)
     assert bool(simplify(name)) == bool(name)
     demangle(name)

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from sfsample.recording import free_cpus as spare
-from sfsample.recording.free_cpus import Spare
+from sfsample.recording.free_cpus import FreeCpus
 
 QUARTER = 0.25
 
@@ -19,7 +19,7 @@ class Machine:
         self.reads = 0
         clocks = SimpleNamespace(monotonic=lambda: self.at, thread_time=lambda: self.ours)
         monkeypatch.setattr(spare, "time", clocks)
-        monkeypatch.setattr(Spare, "_idle", lambda _: self._read())
+        monkeypatch.setattr(FreeCpus, "_idle", lambda _: self._read())
 
     def _read(self):
         self.reads += 1
@@ -38,7 +38,7 @@ def machine(monkeypatch):
 
 def lacking(machine, *quarters):
     """What is said after each of them."""
-    asked, said = Spare(), []
+    asked, said = FreeCpus(), []
     machine.passes(**quarters[0])
     asked.lacks()
     for quarter in quarters:
@@ -75,7 +75,7 @@ def test_of_one_processor_all_is_taken_from_somebody(machine):
 
 
 def test_asked_often_it_looks_seldom(machine):
-    asked = Spare()
+    asked = FreeCpus()
     machine.passes()
     for _ in range(100):
         asked.lacks()

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sfsample.core.filesystem import Home
+from sfsample.core.filesystem import ProcessRoot
 from sfsample.core.snapshot import Capture
 from sfsample.core.stack import Found, Frame, Stack, StopReason
 from sfsample.formats.elf.image import ElfImage
@@ -237,13 +237,17 @@ def test_threads_beyond_the_limit_are_counted_together(monkeypatch):
     assert profile.stats.problems == {"more than 2 threads: the later ones are counted together": 2}
 
 
-HOME = Home(None, 5, 0, "")
+HOME = ProcessRoot(None, 5, 0, "")
 
 
 def test_a_pid_that_is_given_again_is_another_process():
     profile = Profile(99.0)
-    first, second, third = (profile.enroll(5, born, HOME, "new") for born in (10, 20, 30))
-    assert (first, profile.enroll(5, 10, HOME, "new"), profile.enroll(6, 10, HOME, "new")) == (5, 5, 6)
+    first, second, third = (profile.register_process(5, born, HOME, "new") for born in (10, 20, 30))
+    assert (
+        first,
+        profile.register_process(5, 10, HOME, "new"),
+        profile.register_process(6, 10, HOME, "new"),
+    ) == (5, 5, 6)
     assert len({first, second, third}) == 3
     assert {pid_of(number) for number in (first, second, third)} == {5}
 
@@ -253,14 +257,14 @@ def test_a_pid_that_is_given_again_is_another_process():
 
     assert profile.processes == {first: "first", third: "new", 6: "new"}
     assert profile.homes.keys() == {first, third, 6}
-    assert profile.enroll(5, 40, HOME, "new") == second
+    assert profile.register_process(5, 40, HOME, "new") == second
 
 
 def test_a_process_is_forgotten_only_if_it_is_in_no_sample():
     """Seen: of two samplers, one after the other, the second had no sample of it, and forgot it."""
     profile = Profile(99.0)
     for pid in (1, 2):
-        profile.enroll(pid, 10, HOME, f"p{pid}")
+        profile.register_process(pid, 10, HOME, f"p{pid}")
     profile.name_thread(ThreadKey(1, 1), "t")
     add(profile, 1, 1, [])
     for pid in (1, 2):
@@ -272,7 +276,7 @@ def test_a_process_is_forgotten_only_if_it_is_in_no_sample():
 def test_processes_beyond_the_limit_are_counted_together(monkeypatch):
     monkeypatch.setattr("sfsample.recording.profile.PROCESS_LIMIT", 2)
     profile = Profile(99.0)
-    numbers = [profile.enroll(pid, 10, HOME, "new") for pid in (1, 2, 3, 4, 1)]
+    numbers = [profile.register_process(pid, 10, HOME, "new") for pid in (1, 2, 3, 4, 1)]
     assert numbers == [1, 2, 0, 0, 1]
     for number in numbers:
         profile.name_process(number, f"p{number}")

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from sfsample.core.arch import AMD64
-from sfsample.core.filesystem import Home
+from sfsample.core.filesystem import ProcessRoot
 from sfsample.core.memory import BytesMemory
 from sfsample.core.rule import CFA, Rule
 from sfsample.core.snapshot import Capture, Scheduled, ThreadSnapshot
@@ -17,16 +17,16 @@ from sfsample.core.stack import Found, StopReason
 from sfsample.errors import NoSuchProcess, NotPermitted, TargetError
 from sfsample.formats.elf.image import ElfImage
 from sfsample.modules.mapping import Mapping
-from sfsample.modules.module_map import ModuleIndex
-from sfsample.process.capture import Looker
+from sfsample.modules.module_map import ModuleMap
+from sfsample.process.capture import ThreadCapturer
 from sfsample.process.procfs import Asleep, Stat
-from sfsample.process.sleeping_thread import Reading
-from sfsample.process.stop_request import Missed
+from sfsample.process.sleeping_thread import SleepingThread
+from sfsample.process.stop_request import NotCaptured
 from sfsample.process.stop_window import ANY
 from sfsample.recording import process_sampler as watched
-from sfsample.recording.options import Options
+from sfsample.recording.options import RecordOptions
 from sfsample.recording.profile import Profile, ThreadKey
-from sfsample.recording.ptrace_sampler import Sampler
+from sfsample.recording.ptrace_sampler import PtraceSampler
 from sfsample.unwind.row import UnwindRow
 from sfsample.unwind.unwinder import Unwinder
 from tests.builders.elf_builder import Load, elf
@@ -80,10 +80,10 @@ class FakeProcess:
         self.learns: list[bool] = []
         image = ElfImage(elf([Load(0x1000, bytes(4096), offset=0x1000)]), "x")
         self.maps_read = 0
-        self.index = ModuleIndex(self._maps, lambda _: image)
+        self.index = ModuleMap(self._maps, lambda _: image)
         self.opener = SimpleNamespace(problems=[])
-        self.home = Home(None, pid, 0)
-        self.readings: dict[int, Reading] = {}
+        self.home = ProcessRoot(None, pid, 0)
+        self.readings: dict[int, SleepingThread] = {}
         self.cpu: list[int | None] = []  # CPU time of the process, each time it is asked for
         self.proc = SimpleNamespace(thread_stat=self.thread_stat, counters=self.counters, asleep=self.asleep,
                                     not_run=self.not_run, holder=lambda tid: self.holders.get(tid, 0),
@@ -176,7 +176,9 @@ def process(clock):
 
 def record(*targets, should_stop=lambda: False, **options):
     chosen = {"rate": RATE, "duration": 1.0, "steppers": (Outermost(),), **options}
-    return Sampler(targets, Options(**chosen), targets[0].clock, jitter=lambda: 0).run(should_stop)
+    return PtraceSampler(targets, RecordOptions(**chosen), targets[0].clock, jitter=lambda: 0).run(
+        should_stop
+    )
 
 
 # -- the schedule
@@ -332,7 +334,7 @@ def test_uninterruptible_sleep_is_a_failed_capture_in_wall_mode(clock):
 
 def test_a_failed_capture_costs_that_sample_and_is_counted(clock):
     process = FakeProcess(clock, (PID, "R"), (101, "R"))
-    process.answers[101] = Missed(gone=False, why="did not stop in time")
+    process.answers[101] = NotCaptured(gone=False, why="did not stop in time")
     stats = record(process).stats
 
     assert stats.captures == {Capture.STOPPED: 8, Capture.FAILED: 8}
@@ -342,7 +344,7 @@ def test_a_failed_capture_costs_that_sample_and_is_counted(clock):
 
 def test_a_thread_that_has_ended_is_no_failure(clock):
     process = FakeProcess(clock, (PID, "R"), (101, "R"))
-    process.answers[101] = Missed(gone=True, why="exited")
+    process.answers[101] = NotCaptured(gone=True, why="exited")
     stats = record(process).stats
 
     assert stats.captures == {Capture.STOPPED: 8}
@@ -392,7 +394,9 @@ def test_after_an_exception_what_was_collected_is_complete(process):
             raise KeyboardInterrupt
         return False
 
-    sampler = Sampler([process], Options(RATE, 1.0, steppers=(Outermost(),)), process.clock, jitter=lambda: 0)
+    sampler = PtraceSampler(
+        [process], RecordOptions(RATE, 1.0, steppers=(Outermost(),)), process.clock, jitter=lambda: 0
+    )
     with pytest.raises(KeyboardInterrupt):
         sampler.run(interrupted)
 
@@ -484,10 +488,10 @@ def test_without_being_asked_no_timeline_is_kept(process):
 STILL = Scheduled(b"0 0 7", b"0 0 7")
 
 
-def reading(tid: int, registers: dict[int, int], number: int = 232) -> Reading:
+def reading(tid: int, registers: dict[int, int], number: int = 232) -> SleepingThread:
     snapshot = ThreadSnapshot(tid, registers, BytesMemory(STACK, bytes(16)), bounded=False, stop_ns=0,
                               eintr=False, capture=Capture.READ, scheduled=STILL)  # fmt: skip
-    return Reading(snapshot, Asleep(number, (), STACK, CODE), STILL.after)
+    return SleepingThread(snapshot, Asleep(number, (), STACK, CODE), STILL.after)
 
 
 class AsleepTheSecondTime(FakeProcess):
@@ -495,7 +499,7 @@ class AsleepTheSecondTime(FakeProcess):
 
     def capture(self, tid, patience_ns, only=ANY):
         if only.awake and self.captured:
-            return Missed(gone=False, why="it sleeps", off=STILL.after)
+            return NotCaptured(gone=False, why="it sleeps", off=STILL.after)
         return super().capture(tid, patience_ns)
 
 
@@ -558,7 +562,7 @@ def test_a_stop_counts_also_when_the_look_has_failed_after_it(clock):
     class EndsTheSecondTime(FakeProcess):
         def capture(self, tid, patience_ns, only=None):
             if self.captured:
-                return Missed(gone=False, why="too late")
+                return NotCaptured(gone=False, why="too late")
             return super().capture(tid, patience_ns, only)._replace(eintr=True)
 
     process = EndsTheSecondTime(clock)
@@ -580,7 +584,7 @@ def test_a_thread_that_sleeps_is_read_and_not_stopped(clock):
 
 
 def test_a_thread_that_goes_to_sleep_before_it_is_stopped_is_read(process):
-    process.answers[PID] = Missed(gone=False, why="it sleeps", off=b"5 0 1")
+    process.answers[PID] = NotCaptured(gone=False, why="it sleeps", off=b"5 0 1")
     process.readings[PID] = reading(PID, {16: CODE, 7: STACK})
     stats = record(process, mode="wall").stats
 
@@ -726,7 +730,7 @@ def test_a_thread_that_has_not_run_does_not_count_in_cpu_mode(clock):
 
 @pytest.mark.parametrize("runnable", [True, False])
 def test_a_thread_that_waits_for_a_processor_is_not_stopped_in_cpu_mode(process, runnable):
-    process.answers[PID] = Missed(gone=False, why="it has none", off=b"5 0 1", runnable=runnable)
+    process.answers[PID] = NotCaptured(gone=False, why="it has none", off=b"5 0 1", runnable=runnable)
     stats = record(process).stats
 
     assert (stats.samples, stats.pauses.count, stats.off_processor) == (0, 0, 8 * runnable)
@@ -761,7 +765,7 @@ def test_cpu_time_is_told_once(process):
 def test_a_thread_that_stops_late_is_not_held_until_all_others_were_looked_at(clock, monkeypatch):
     monkeypatch.setattr(watched, "_HELD_NS", 0)
     process = FakeProcess(clock, *[(tid, "R") for tid in range(100, 140)])
-    process.answers[100] = Missed(gone=False, why="waits for a processor", waiting=True)
+    process.answers[100] = NotCaptured(gone=False, why="waits for a processor", waiting=True)
 
     process.catch = lambda: process.captured and process.answers.clear()
     process.has_stopped = lambda tid: tid not in process.answers
@@ -774,7 +778,7 @@ def test_a_thread_that_stops_late_is_not_held_until_all_others_were_looked_at(cl
 def test_who_stops_later_than_a_pause_may_last_is_let_go_when_it_does(clock):
     """Not up to a millisecond later, as the sleep until the next tick ends with the stop."""
     process = FakeProcess(clock)
-    process.answers[PID] = Missed(gone=False, why="waits for a processor", waiting=True)
+    process.answers[PID] = NotCaptured(gone=False, why="waits for a processor", waiting=True)
     stops_at = START + TICK / 3
 
     def await_stop(seconds):
@@ -792,16 +796,16 @@ def test_who_stops_later_than_a_pause_may_last_is_let_go_when_it_does(clock):
 def test_what_was_captured_since_the_last_look_is_believed_unless_a_library_has_come_or_gone(clock, changes):
     """That they were in their places was made sure before it was asked, not just before it was captured."""
     process, size = FakeProcess(clock), 8192
-    process.index = ModuleIndex(
+    process.index = ModuleMap(
         lambda: (Mapping(CODE, CODE + size, True, True, 0x1000, "08:01", 7, "/bin/x", False),),
         process.index._open_image,
     )
-    looker = Looker(process, Unwinder(process.index, steppers=(Outermost(),)))
+    looker = ThreadCapturer(process, Unwinder(process.index, steppers=(Outermost(),)))
     assert process.index.find(CODE)
     size = 4096
     process.index.refresh()
     assert process.index.find(CODE) in process.index.changing
-    process.answers[PID] = Missed(gone=False, why="waits for a processor", waiting=True)
+    process.answers[PID] = NotCaptured(gone=False, why="waits for a processor", waiting=True)
     assert looker.look(PID, "R").waiting
 
     if changes:
@@ -813,12 +817,12 @@ def test_what_was_captured_since_the_last_look_is_believed_unless_a_library_has_
     )  # fmt: skip
     look = looker.look(PID, "R")
 
-    assert isinstance(look, Missed) == changes
+    assert isinstance(look, NotCaptured) == changes
 
 
 def test_who_waits_for_long_is_not_looked_after_more_and_more_often(clock):
     process = FakeProcess(clock)
-    process.answers[PID] = Missed(gone=False, why="waits for a processor", waiting=True)
+    process.answers[PID] = NotCaptured(gone=False, why="waits for a processor", waiting=True)
     process.has_stopped = lambda _: False
     process.settled = lambda: False
     process.await_stop = clock.sleep
@@ -842,7 +846,7 @@ def test_few_are_asked_to_stop_at_a_time_and_those_that_were_not_are_first_in_th
             return FakeProcess.capture(process, tid, *arguments)
         asked.add(tid)
         most = max(most, len(asked))
-        return Missed(gone=False, why="waits for a processor", waiting=True)
+        return NotCaptured(gone=False, why="waits for a processor", waiting=True)
 
     process.capture = capture
     process.has_stopped = lambda _: (
@@ -1048,7 +1052,9 @@ class Child(FakeProcess):
 
 def record_family(process, family, **options):
     chosen = {"rate": RATE, "duration": 1.0, "steppers": (Outermost(),), **options}
-    return Sampler([process], Options(**chosen), process.clock, jitter=lambda: 0, family=family).run()
+    return PtraceSampler(
+        [process], RecordOptions(**chosen), process.clock, jitter=lambda: 0, family=family
+    ).run()
 
 
 def test_a_descendant_counts_from_its_birth_and_is_closed_at_its_end(process, clock):
@@ -1151,8 +1157,8 @@ def test_a_thread_that_waits_for_a_processor_is_not_stopped_by_us_yet(clock, wai
 def test_lateness_is_told_once_a_second(process):
     process.costs = dict.fromkeys(range(1, 100), 3.5 * TICK)
     told = []
-    options = Options(RATE, 4.0, steppers=(Outermost(),))
-    stats = Sampler([process], options, process.clock, jitter=lambda: 0, tell=told.append).run().stats
+    options = RecordOptions(RATE, 4.0, steppers=(Outermost(),))
+    stats = PtraceSampler([process], options, process.clock, jitter=lambda: 0, tell=told.append).run().stats
 
     assert stats.late_ticks > 10
     assert 2 <= len(told) <= 5
@@ -1160,8 +1166,8 @@ def test_lateness_is_told_once_a_second(process):
 
 
 def test_jitter_moves_a_tick_within_its_interval(process):
-    sampler = Sampler(
-        [process], Options(RATE, 1.0, steppers=(Outermost(),)), process.clock, jitter=lambda: 0.5
+    sampler = PtraceSampler(
+        [process], RecordOptions(RATE, 1.0, steppers=(Outermost(),)), process.clock, jitter=lambda: 0.5
     )
     sampler.run()
 

@@ -2,17 +2,17 @@
 
 from random import Random
 
-from sfsample.recording.thread_table import Roster, Thread
+from sfsample.recording.thread_table import Thread, ThreadTable
 
 
-def roster(count: int, random=lambda: 0.999) -> Roster:
-    made = Roster(random)
+def roster(count: int, random=lambda: 0.999) -> ThreadTable:
+    made = ThreadTable(random)
     for tid in range(count):
         made.add(Thread(tid, 0, 0, 0), 1)
     return made
 
 
-def turns(made: Roster, ticks: int, *, idle: bool = True) -> list[list[int]]:
+def turns(made: ThreadTable, ticks: int, *, idle: bool = True) -> list[list[int]]:
     """Look at whoever is due; an idle thread has not run since its last turn."""
     seen = []
     for tick in range(1, ticks + 1):

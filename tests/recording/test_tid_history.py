@@ -7,7 +7,7 @@ import pytest
 
 from sfsample.process.perf_records import Born, Named
 from sfsample.process.procfs import Stat
-from sfsample.recording.tid_history import Holders
+from sfsample.recording.tid_history import TidHistory
 
 LEADER, TID = 7, 8
 TICK_NS = 10**9 // os.sysconf("SC_CLK_TCK")
@@ -37,7 +37,7 @@ def proc():
 
 @pytest.fixture
 def holders(proc):
-    return Holders(proc.get, lambda: "leader")
+    return TidHistory(proc.get, lambda: "leader")
 
 
 def test_who_has_had_it_all_the_time(holders, proc):

@@ -14,7 +14,7 @@ from sfsample.modules.debug_files import DebugFiles
 from sfsample.modules.module import Module
 from sfsample.symbolize import debuginfod
 from sfsample.symbolize.debuginfod import Debuginfod
-from sfsample.symbolize.disk_cache import Cache
+from sfsample.symbolize.disk_cache import DiskCache
 from sfsample.symbolize.module_symbols import ModuleSymbols
 from tests.builders import elf_builder as e
 from tests.builders import symtab_builder as b
@@ -84,7 +84,7 @@ def client(cache, *servers, **options):
 
 def symbols(fetch):
     stripped = Module(ElfImage(elf_file(), "stripped"), 0, "/opt/stripped")
-    return ModuleSymbols(stripped, DebugFiles([], fetch=fetch), Cache(None))
+    return ModuleSymbols(stripped, DebugFiles([], fetch=fetch), DiskCache(None))
 
 
 def test_a_stripped_module_is_named_by_the_server(serve, tmp_path):

@@ -5,12 +5,12 @@ import threading
 
 import pytest
 
-from sfsample.symbolize.disk_cache import Cache
+from sfsample.symbolize.disk_cache import DiskCache
 
 
 @pytest.fixture
 def cache(tmp_path):
-    return Cache(str(tmp_path / "new" / "sfsample"))
+    return DiskCache(str(tmp_path / "new" / "sfsample"))
 
 
 def entry(tmp_path, name="a"):
@@ -20,7 +20,7 @@ def entry(tmp_path, name="a"):
 def test_what_was_put_is_there_also_for_another(cache, tmp_path):
     cache.put("a", b"payload")
     assert bytes(cache.get("a")) == b"payload"
-    assert bytes(Cache(str(tmp_path / "new" / "sfsample")).get("a")) == b"payload"
+    assert bytes(DiskCache(str(tmp_path / "new" / "sfsample")).get("a")) == b"payload"
     assert cache.get("b") is None
 
 
@@ -62,13 +62,13 @@ def test_files_of_others_are_not_believed(cache, tmp_path):
     os.chown(entry(tmp_path), 0, 0)
     assert cache.get("a") is not None
     os.chown(entry(tmp_path).parent, 65534, 65534)
-    assert Cache(str(entry(tmp_path).parent)).get("a") is None
+    assert DiskCache(str(entry(tmp_path).parent)).get("a") is None
 
 
 def test_a_directory_that_others_may_enter_is_not_used(cache, tmp_path):
     cache.put("a", b"payload")
     entry(tmp_path).parent.chmod(0o755)
-    other = Cache(str(entry(tmp_path).parent))
+    other = DiskCache(str(entry(tmp_path).parent))
     assert other.get("a") is None
     other.put("b", b"x")
     assert os.listdir(entry(tmp_path).parent) == ["a"]
@@ -81,11 +81,11 @@ def test_links_are_not_followed(cache, tmp_path):
     os.mkfifo(entry(tmp_path, "c"))
     assert cache.get("c") is None
     (tmp_path / "link").symlink_to(entry(tmp_path).parent)
-    assert Cache(str(tmp_path / "link")).get("a") is None
+    assert DiskCache(str(tmp_path / "link")).get("a") is None
 
 
 def test_the_oldest_go_when_there_is_too_much(tmp_path):
-    cache = Cache(str(tmp_path / "c"), most_bytes=1000)
+    cache = DiskCache(str(tmp_path / "c"), most_bytes=1000)
     for number, name in enumerate(("a", "b", "c")):
         cache.put(name, bytes(400))
         os.utime(tmp_path / "c" / name, (number, number))
@@ -109,7 +109,7 @@ def test_leftovers_of_the_killed_go(cache, tmp_path):
 
 
 def test_writers_do_not_disturb_each_other(tmp_path):
-    caches = [Cache(str(tmp_path / "c")) for _ in range(4)]
+    caches = [DiskCache(str(tmp_path / "c")) for _ in range(4)]
     seen = []
 
     def work(cache, letter):
@@ -133,7 +133,7 @@ def test_writers_do_not_disturb_each_other(tmp_path):
 
 @pytest.mark.parametrize("directory", [None, "/proc/nowhere/sfsample", "/dev/null/sfsample"])
 def test_no_place_is_an_empty_cache(directory):
-    cache = Cache(directory)
+    cache = DiskCache(directory)
     cache.put("a", b"x")
     assert cache.get("a") is None
 

@@ -13,14 +13,14 @@ from sfsample.errors import UsageError
 from sfsample.formats.elf.image import ElfImage
 from sfsample.modules.location import Location
 from sfsample.modules.module import Module
-from sfsample.symbolize.disk_cache import Cache
+from sfsample.symbolize.disk_cache import DiskCache
 from sfsample.symbolize.dwarf_lines import Lines, available, has_dwarf
-from sfsample.symbolize.options import Naming
+from sfsample.symbolize.options import SymbolOptions
 from sfsample.symbolize.symbolizer import Symbolizer
 
 SOURCES = Path(__file__).parents[1] / "fixtures" / "src"
 WITHOUT_DWARF = Path(__file__).parents[1] / "fixtures" / "v3" / "workload"
-NAMING = Naming(lines=True, inlines=True)
+NAMING = SymbolOptions(lines=True, inlines=True)
 
 needs_extra = pytest.mark.skipif(
     not available(), reason="symbolic is not installed: pip install 'sfsample[lines]'"
@@ -98,12 +98,14 @@ def test_the_text_has_line_and_suffix(tmp_path):
         f"both (inlines.c:{second[2]})_[i]",
         f"sum (inlines.c:{third[2]})",
     ]
-    assert [f.text for f in Symbolizer(Naming(inlines=True)).frames(place)] == [
+    assert [f.text for f in Symbolizer(SymbolOptions(inlines=True)).frames(place)] == [
         "square_[i]",
         "both_[i]",
         "sum",
     ]
-    assert [f.text for f in Symbolizer(Naming(lines=True)).frames(place)] == [f"sum (inlines.c:{third[2]})"]
+    assert [f.text for f in Symbolizer(SymbolOptions(lines=True)).frames(place)] == [
+        f"sum (inlines.c:{third[2]})"
+    ]
     assert [f.inlined for f in Symbolizer(NAMING).frames(place)] == [True, True, False]
 
 
@@ -125,7 +127,7 @@ def test_it_is_converted_once(tmp_path):
     path = build(tmp_path)
     told = []
     for _ in range(2):
-        lines = Lines(Cache(str(tmp_path / "cache")), told.append)
+        lines = Lines(DiskCache(str(tmp_path / "cache")), told.append)
         image = module(path).image
         assert len(lines.at(image, text_of(image)[0])) >= 1
     assert len(told) == 1

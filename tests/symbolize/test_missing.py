@@ -2,7 +2,7 @@
 
 import pytest
 
-from sfsample.core.filesystem import Home, Root
+from sfsample.core.filesystem import ProcessRoot, Root
 from sfsample.formats.elf.image import ElfImage
 from sfsample.modules.module import Module
 from sfsample.symbolize.missing import generated_without_name, module_without_name
@@ -15,7 +15,7 @@ STRIPPED = "stripped, and no debug file was found"
 def home(directory, text):
     (directory / "etc").mkdir(parents=True)
     (directory / "etc" / "os-release").write_text(text)
-    return Home(Root(str(directory)), 1, 0)
+    return ProcessRoot(Root(str(directory)), 1, 0)
 
 
 def hint(path, *homes, why=STRIPPED):
@@ -58,7 +58,7 @@ def test_targets_of_different_distributions_have_no_package_in_common(tmp_path):
 
 
 def test_generated_code(tmp_path):
-    one = Home(None, 7, 0)
+    one = ProcessRoot(None, 7, 0)
     assert str(generated_without_name(1234, one, 2, known=False)) == (
         "process 1234: 2 places have no name: generated code (a JIT's), and no /tmp/perf-7.map "
         "of the target's user; start node with --perf-basic-prof, python with -X perf, "

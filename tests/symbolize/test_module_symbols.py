@@ -17,13 +17,13 @@ from sfsample.modules.debug_files import DebugFiles
 from sfsample.modules.module import Module
 from sfsample.symbolize import mini_debug_info as debugdata
 from sfsample.symbolize import module_symbols
-from sfsample.symbolize.disk_cache import Cache
+from sfsample.symbolize.disk_cache import DiskCache
 from sfsample.symbolize.module_symbols import ModuleSymbols
 from sfsample.symbolize.symbol_table import SymbolTable
 from tests.builders import elf_builder as e
 
 WHOLE = Path(__file__).parents[1] / "fixtures" / "v3" / "target"
-NOWHERE = Cache(None)
+NOWHERE = DiskCache(None)
 
 pytestmark = pytest.mark.skipif(shutil.which("objcopy") is None, reason="objcopy is not installed")
 
@@ -209,7 +209,7 @@ def test_a_bomb_is_bounded(stripped, tmp_path, monkeypatch):
 
 def test_unpacked_data_is_kept(stripped, functions, tmp_path, monkeypatch):
     mini_debug_info(stripped, tmp_path)
-    cache = Cache(str(tmp_path / "cache"))
+    cache = DiskCache(str(tmp_path / "cache"))
     symbols_of(stripped, cache=cache).find(next(iter(functions)))
     monkeypatch.setattr(module_symbols, "unpack", lambda _data: pytest.fail("unpacked again"))
     vaddr, symbol = next(iter(functions.items()))
@@ -240,7 +240,7 @@ def test_a_file_without_sections_has_its_dynamic_symbols(path, monkeypatch):
 def test_indexes_are_kept_and_used_again(functions, tmp_path, monkeypatch):
     monkeypatch.setattr(module_symbols, "_WORTH_KEEPING", 0)
     image = ElfImage(WHOLE.read_bytes(), "x")
-    cache = Cache(str(tmp_path / "cache"))
+    cache = DiskCache(str(tmp_path / "cache"))
 
     def named():
         symbols = ModuleSymbols(Module(image, 0, "x"), DebugFiles([]), cache)

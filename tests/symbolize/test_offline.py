@@ -10,7 +10,7 @@ import pytest
 from sfsample.cli import main
 from sfsample.formats.elf.image import ElfImage
 from sfsample.symbolize.offline import Offline
-from sfsample.symbolize.options import Naming
+from sfsample.symbolize.options import SymbolOptions
 from sfsample.symbolize.symbol_table import SymbolTable
 
 WHOLE = Path(__file__).parents[1] / "fixtures" / "v3" / "target"
@@ -93,7 +93,7 @@ def test_another_build_id_is_another_program(tmp_path, image, main_at, debug_dir
 
 @pytest.mark.parametrize("build_id", ["", "../../etc", "ab\0", "x" * 5000])
 def test_a_hostile_build_id_is_unknown(build_id, tmp_path):
-    names = Offline(Naming(debug_dirs=(str(tmp_path),)))
+    names = Offline(SymbolOptions(debug_dirs=(str(tmp_path),)))
     assert names.frames("/etc/passwd", build_id, 0x1000, exact=True) == ()
     assert names.frames("\0", build_id, 0x1000, exact=True) == ()
 

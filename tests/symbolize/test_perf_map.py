@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sfsample.core.filesystem import Home, Root
+from sfsample.core.filesystem import ProcessRoot, Root
 from sfsample.modules.location import Location
 from sfsample.symbolize import perf_map
 from sfsample.symbolize.named_frame import NamedFrame
@@ -79,7 +79,7 @@ def test_it_agrees_with_a_plain_search():
 @pytest.fixture
 def home(tmp_path):
     (tmp_path / "tmp").mkdir()
-    return Home(Root(str(tmp_path)), 7, os.geteuid())
+    return ProcessRoot(Root(str(tmp_path)), 7, os.geteuid())
 
 
 def find(home, address=0x1000):
@@ -90,7 +90,7 @@ def test_the_file_is_that_of_the_pid_inside(home, tmp_path):
     (tmp_path / "tmp" / "perf-7.map").write_bytes(DATA)
     assert find(home).name == "py::f:/a b.py"
     assert PerfMaps({}).find(1234, 0x1000) is None
-    assert PerfMaps({1234: Home(None, 7, 0)}).find(1234, 0x1000) is None
+    assert PerfMaps({1234: ProcessRoot(None, 7, 0)}).find(1234, 0x1000) is None
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")

@@ -7,10 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sfsample.symbolize.options import Naming
+from sfsample.symbolize.options import SymbolOptions
 from sfsample.symbolize.spelling import simplify, spell
 
-PLAIN, RAW, MERGED, SIMPLE = Naming(), Naming(raw=True), Naming(merge_clones=True), Naming(simplify=True)
+PLAIN, RAW, MERGED, SIMPLE = (
+    SymbolOptions(),
+    SymbolOptions(raw=True),
+    SymbolOptions(merge_clones=True),
+    SymbolOptions(simplify=True),
+)
 
 
 @pytest.mark.parametrize(
@@ -31,7 +36,7 @@ PLAIN, RAW, MERGED, SIMPLE = Naming(), Naming(raw=True), Naming(merge_clones=Tru
         ("parse.__uniq.123.llvm.456", MERGED, "parse"),
         ("_Z1fi.part.0", MERGED, "f(int)"),
         ("_Z1fi.cold", PLAIN, "f(int) [clone .cold]"),
-        ("_Z1fi.cold", Naming(raw=True, merge_clones=True), "_Z1fi"),
+        ("_Z1fi.cold", SymbolOptions(raw=True, merge_clones=True), "_Z1fi"),
         ("a.cold_start", MERGED, "a.cold_start"),
         ("main.part", MERGED, "main"),
         (".cold", MERGED, ".cold"),

@@ -11,7 +11,7 @@ from sfsample.formats.elf.image import PF_X, PT_LOAD, ElfImage
 from sfsample.formats.machine_code.calls import stub_slot
 from sfsample.modules.mapping import Mapping
 from sfsample.modules.module import Module
-from sfsample.modules.module_map import ModuleIndex
+from sfsample.modules.module_map import ModuleMap
 from sfsample.unwind.frame_search import _leads_to
 from sfsample.unwind.row import UnwindRow
 from sfsample.unwind.unwinder import Unwinder
@@ -66,7 +66,7 @@ def function_starts(monkeypatch):
     monkeypatch.setattr(Module, "function_start", lambda _, pc: CODE + START if pc > CODE + START else None)
 
 
-def search(*above: int, index: ModuleIndex | None = None):
+def search(*above: int, index: ModuleMap | None = None):
     """Search in a stack whose first word leads to the function that is asleep."""
     memory = words(CODE + ASLEEP, *above)
     unwinder = Unwinder(index or index_of(code=code()), steppers=(Says(ROWS),))
@@ -133,7 +133,7 @@ def test_a_stub_is_followed_in_the_memory_of_the_target():
     plain = index_of(code=code())
     plain.refresh()
     slots = BytesMemory(CODE + 0x700, (CODE + START).to_bytes(8, "little"))
-    index = ModuleIndex(lambda: plain.mappings, plain._open_image, slots.read)
+    index = ModuleMap(lambda: plain.mappings, plain._open_image, slots.read)
     stack = search(7, CODE + BY_STUB, CODE + END, index=index)
 
     assert pcs(stack) == [0, ASLEEP, BY_STUB, END]
@@ -145,13 +145,13 @@ def test_a_stub_leads_where_the_word_of_the_target_says(machine):
     image = ElfImage((FIXTURES / machine / "target").read_bytes(), "target")
     [code] = (s for s in image.segments if s.type == PT_LOAD and s.flags & PF_X)
     place = Mapping(CODE, CODE + 0x4000, True, True, code.offset & -4096, "08:01", 7, "/bin/target", False)
-    module = ModuleIndex(lambda: (place,), lambda _: image).find(CODE)
+    module = ModuleMap(lambda: (place,), lambda _: image).find(CODE)
     for address in range(module.address(code.vaddr) + 8, module.address(code.vaddr) + code.filesz):
         target = module.call_target(address) if module.follows_call(address) else None
         slot = module.stub_slot(target) if target else None
         if slot is not None:
             memory = BytesMemory(slot, STACK.to_bytes(8, image.byteorder))
-            index = ModuleIndex(lambda: (place,), lambda _: image, memory.read)
+            index = ModuleMap(lambda: (place,), lambda _: image, memory.read)
             assert _leads_to(address, STACK, index)
             assert not _leads_to(address, STACK + 1, index)
             return

@@ -8,7 +8,7 @@ from sfsample.core.arch import AARCH64, AMD64
 from sfsample.core.memory import BytesMemory, PiecewiseMemory, words_at
 from sfsample.core.rule import CFA, Rule
 from sfsample.core.stack import Found, StopReason
-from sfsample.unwind.plain_row import plan_of
+from sfsample.unwind.plain_row import plain_row_of
 from sfsample.unwind.row import Caller, UnwindRow, apply_row
 from sfsample.unwind.unwinder import Unwinder
 from tests.builders.walks import (
@@ -155,10 +155,10 @@ def test_a_guess_that_is_asked_first_is_asked_each_time():
 @pytest.mark.parametrize("pc", range(CODE + 0x20, CODE + 0x40))
 def test_the_stub_of_a_linkage_table_has_a_plan_at_each_of_its_instructions(pc):
     """It is what the expression says, word for word."""
-    plan = plan_of(STUB, Found.EH_FRAME, AMD64, pc)
+    plan = plain_row_of(STUB, Found.EH_FRAME, AMD64, pc)
     memory = words(*range(1, 9))
     caller = apply_row(STUB, {SP: STACK, FP: 7, AMD64.pc: pc}, memory, AMD64)
 
     assert isinstance(caller, Caller)
     assert (plan.by_fp, plan.cfa) == (False, caller.cfa - STACK)
-    assert plan_of(STUB, Found.EH_FRAME, AARCH64, pc) is None
+    assert plain_row_of(STUB, Found.EH_FRAME, AARCH64, pc) is None

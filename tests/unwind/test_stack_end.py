@@ -5,7 +5,7 @@ import pytest
 from sfsample.core.arch import AARCH64
 from sfsample.core.rule import CFA, Rule
 from sfsample.core.stack import Found, StopReason
-from sfsample.unwind.stack_end import is_bottom
+from sfsample.unwind.stack_end import is_stack_end
 from sfsample.unwind.steppers.frame_pointer import FramePointerStepper
 from tests.builders.walks import CODE, JIT, LEAF, OUTERMOST, SP, STACK, Says, index_of, pcs, walk, words
 
@@ -58,7 +58,7 @@ def test_a_signed_return_address_is_one():
     index = index_of(jit=True)
     index.refresh()
 
-    assert not is_bottom(STACK, words(0x55 << 48 | JIT + 8), index, AARCH64)
+    assert not is_stack_end(STACK, words(0x55 << 48 | JIT + 8), index, AARCH64)
 
 
 def test_the_zero_itself_is_no_witness():

@@ -14,7 +14,7 @@ from sfsample.core.stack import Found, Frame, StopReason
 from sfsample.errors import FormatError
 from sfsample.formats.elf.image import ElfImage
 from sfsample.modules.mapping import Mapping
-from sfsample.modules.module_map import ModuleIndex
+from sfsample.modules.module_map import ModuleMap
 from sfsample.unwind.row import UnwindRow
 from sfsample.unwind.unwinder import DEFAULT_STEPPERS, MAX_FRAMES, Unwinder
 from tests.builders.eh_frame_builder import AMD64_START, EhFrameBuilder, advance_loc, def_cfa, offset
@@ -101,7 +101,7 @@ def test_an_exact_pc_and_a_return_address_are_different_questions():
 def test_rows_are_forgotten_when_the_mappings_change():
     at = [BIAS]
     image = ElfImage(elf([Load(TEXT, text(), offset=0x1000)]), "invented")
-    index = ModuleIndex(
+    index = ModuleMap(
         lambda: (
             Mapping(at[0] + TEXT, at[0] + TEXT + SIZE, True, True, 0x1000, "08:01", 7, "/bin/x", False),
         ),
@@ -309,7 +309,7 @@ def test_a_guessed_return_address_follows_a_call():
     for number, code in enumerate([*calls.values(), *others.values()]):
         image = ElfImage(elf([Load(TEXT, code.ljust(SIZE, b"\x90"), offset=0x1000)]), "invented")
         mapping = Mapping(CODE, CODE + SIZE, True, True, 0x1000, "08:01", 7, "/bin/invented", False)
-        index = ModuleIndex(lambda m=mapping: (m,), lambda _, i=image: i)
+        index = ModuleMap(lambda m=mapping: (m,), lambda _, i=image: i)
         stack = walk(frame_pointer_chain(CODE + 7), *DEFAULT_STEPPERS, index=index, pc=CODE + 0x40, rbp=STACK)
         assert pcs(stack)[1:2] == ([7] if number < len(calls) else [])
 
@@ -409,7 +409,7 @@ def test_a_ring_of_signal_frames_ends():
 # -- real tables
 
 
-def with_tables() -> ModuleIndex:
+def with_tables() -> ModuleMap:
     """CODE+0..10 and +10..20 have SFrame and CFI, +20..30 CFI by rbx, +30..40 CFI and no caller.
 
     SFrame of the first two says the same as CFI but, as it must, nothing of rbx.
@@ -447,7 +447,7 @@ def test_an_unreadable_module_is_walked_by_frame_pointers():
         raise FormatError(mapping.path, 0, "damaged")
 
     mapping = Mapping(CODE, CODE + SIZE, True, True, 0x1000, "08:01", 7, "/bin/invented", False)
-    index = ModuleIndex(lambda: (mapping,), refuse)
+    index = ModuleMap(lambda: (mapping,), refuse)
     stack = walk(frame_pointer_chain(CODE + 0x10), *DEFAULT_STEPPERS, index=index, rbp=STACK)
 
     assert pcs(stack) == [0, 0x10]
@@ -490,7 +490,7 @@ INDEX = with_tables()
 
 def test_a_walk_that_has_shown_new_mappings_is_done_again(monkeypatch):
     """Its first rows may have been kept for another library at the same address."""
-    index = ModuleIndex(tuple, lambda _: None)
+    index = ModuleMap(tuple, lambda _: None)
     unwinder = Unwinder(index)
     walks: list[int] = []
 

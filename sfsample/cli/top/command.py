@@ -18,11 +18,11 @@ from sfsample.cli.symbol_flags import naming
 from sfsample.cli.top.screen import Screen, terminal
 from sfsample.cli.top.table import Name
 from sfsample.cli.top.view import Top
-from sfsample.core.checkpoint import PAUSE
+from sfsample.core.checkpoint import SUSPEND_LOCK
 from sfsample.errors import NoThread, SfsampleError, UsageError
 from sfsample.modules.location import Location
 from sfsample.process.task_files import open_many
-from sfsample.recording.live_window import Window, as_profile
+from sfsample.recording.live_window import LiveWindow, as_profile
 from sfsample.symbolize.symbolizer import Symbolizer
 
 _DRAW_S = 0.5
@@ -57,7 +57,7 @@ class _Session:
         self._interrupt = interrupt
         self._suspension = suspension
         self._rate = rate(arguments)
-        self._window = Window(self._rate, arguments.window)
+        self._window = LiveWindow(self._rate, arguments.window)
         self._top = Top(", ".join(map(str, pids)))
         self._naming = naming(arguments)
         self._names: dict[Location, list[Name]] = {}
@@ -143,7 +143,7 @@ class _Session:
         window, top = self._window, self._top
         top.title = ", ".join(f"{window.processes.get(pid, '?')} {pid}" for pid in self._pids)
         now_ns = self._now_ns()
-        with PAUSE:
+        with SUSPEND_LOCK:
             top.update(window.last(now_ns), self._name, window, min(now_ns, window.length_ns))
         overhead = (time.process_time() - self._cpu) * 1e9 / max(now_ns, 1)
         screen.draw(top.screen(*screen.size, window.stats, overhead, window.length_ns / 1e9))
@@ -171,7 +171,7 @@ class _Session:
         path = f"sfsample-{'-'.join(map(str, self._pids[:3]))}-{stamp}.html"
         try:
             output = Output(path)
-            with PAUSE:
+            with SUSPEND_LOCK:
                 profile = as_profile(self._window, self._window.last(self._now_ns()))
                 data = api.render(api.named(profile, self._symbolizer), "html")
             output.write(data)

@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from sfsample.cli.top.view import CHOSEN, FAINT, LOST, PLAIN, TITLE, Line
-from sfsample.core.checkpoint import PAUSE
+from sfsample.core.checkpoint import SUSPEND_LOCK
 from sfsample.errors import SfsampleError
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class Screen:
         import curses
 
         curses.endwin()
-        with PAUSE:
+        with SUSPEND_LOCK:
             os.kill(os.getpid(), signal.SIGSTOP)
         self._window.refresh()
 

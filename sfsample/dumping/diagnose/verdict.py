@@ -19,7 +19,7 @@ from sfsample.dumping.diagnose.waits import wait_of
 from sfsample.dumping.diagnose.wording import Words
 from sfsample.modules.module import Module
 
-Processes = Sequence[tuple[ProcessDump, tuple[NamedThread, ...]]]
+ProcessSet = Sequence[tuple[ProcessDump, tuple[NamedThread, ...]]]
 
 _BUSY = 0.8  # of the time: a thread that wants a processor for so long does nothing but run
 _NEAR = 2  # calls below the function that goes on
@@ -52,7 +52,7 @@ class Verdict(NamedTuple):
         return tuple(dict.fromkeys(node.tid for node in nodes))
 
 
-def judge(processes: Processes) -> Verdict:
+def judge(processes: ProcessSet) -> Verdict:
     """Work out who waits for whom, over all processes that were looked at."""
     threads = {Node(one.pid, one.tid): one for _, threads in processes for one in threads}
     waits = {node: wait for dump, threads in processes for node, wait in _waits(dump, threads)}

@@ -8,7 +8,7 @@ no instruction mentions is absent from a row.  Work is bounded by the length of 
 from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
-from sfsample.formats.dwarf.reader import DwarfBytes
+from sfsample.formats.dwarf.reader import DwarfReader
 
 # A row that needs more is not one: AMD64 has 130 numbered registers, a signal frame lists at most all.
 _MAX_RULES = 256
@@ -73,14 +73,14 @@ class CfiMachine:
         self.ra_signed = cie.ra_signed
         self._states: list[tuple[CfaRule | None, dict[int, CfiRule], bool]] = []
 
-    def row(self, program: DwarfBytes) -> CfiRow:
+    def row(self, program: DwarfReader) -> CfiRow:
         """Return the row as it stands."""
         if self.cfa is None:
             raise program.damaged(0, "no instruction defines the CFA")
         rules = self._copy_rules(program)
         return CfiRow(self.cfa, rules, self.cie.ra_register, self.cie.signal, self.ra_signed)
 
-    def run(self, program: DwarfBytes, location: int) -> Iterator[int]:
+    def run(self, program: DwarfReader, location: int) -> Iterator[int]:
         """Execute.  Before each advance yield where it leads: the row as it stands holds up to there.
 
         The opcodes with an operand in their low six bits make up most programs, so they come first.
@@ -107,7 +107,7 @@ class CfiMachine:
                 case _:
                     pos = self._execute(opcode, program, pos)
 
-    def _advance(self, opcode: int, program: DwarfBytes, pos: int, location: int) -> tuple[int | None, int]:
+    def _advance(self, opcode: int, program: DwarfReader, pos: int, location: int) -> tuple[int | None, int]:
         """Return the new location of an advance (None for a nop) and the next position."""
         if opcode == 0x00:  # DW_CFA_nop
             return None, pos
@@ -120,7 +120,7 @@ class CfiMachine:
         size = 8 if opcode == 0x1D else 1 << (opcode - 2)
         return location + program.integer(pos, size) * self.cie.code_align, pos + size
 
-    def _execute(self, opcode: int, program: DwarfBytes, pos: int) -> int:
+    def _execute(self, opcode: int, program: DwarfReader, pos: int) -> int:
         """Execute an instruction that does not advance; return the next position."""
         match opcode:
             case 0x0A:  # DW_CFA_remember_state
@@ -140,7 +140,7 @@ class CfiMachine:
                 pos = self._define_rule(opcode, register, program, end)
         return pos
 
-    def _define_cfa(self, opcode: int, program: DwarfBytes, pos: int) -> int:
+    def _define_cfa(self, opcode: int, program: DwarfReader, pos: int) -> int:
         """DWARF 5 section 6.4.2.2.
 
         A new offset leaves an expression in force and a new register ends it, as libgcc and readelf do.
@@ -169,7 +169,7 @@ class CfiMachine:
         self.cfa = CfaRule(register, offset, expression)
         return pos
 
-    def _define_rule(self, opcode: int, register: int, program: DwarfBytes, pos: int) -> int:
+    def _define_rule(self, opcode: int, register: int, program: DwarfReader, pos: int) -> int:
         """DWARF 5 section 6.4.2.3: every one of these has the register as its first operand."""
         match opcode:
             case 0x05:  # DW_CFA_offset_extended
@@ -208,11 +208,11 @@ class CfiMachine:
         self.rules[register] = rule
         return pos
 
-    def _factored(self, program: DwarfBytes, pos: int) -> tuple[int, int]:
+    def _factored(self, program: DwarfReader, pos: int) -> tuple[int, int]:
         value, end = program.sleb128(pos)
         return value * self.cie.data_align, end
 
-    def _expression(self, program: DwarfBytes, pos: int) -> tuple[bytes, int]:
+    def _expression(self, program: DwarfReader, pos: int) -> tuple[bytes, int]:
         size, pos = program.uleb128(pos)
         if size == 0:
             raise program.damaged(pos, "empty expression")
@@ -226,18 +226,18 @@ class CfiMachine:
         else:
             self.rules[register] = rule
 
-    def _remember(self, program: DwarfBytes, pos: int) -> None:
+    def _remember(self, program: DwarfReader, pos: int) -> None:
         if len(self._states) >= _MAX_STATES:
             raise program.damaged(pos, "too many remembered states")
         self._states.append((self.cfa, self._copy_rules(program), self.ra_signed))
 
-    def _recall(self, program: DwarfBytes, pos: int) -> None:
+    def _recall(self, program: DwarfReader, pos: int) -> None:
         """Go back to the remembered row, its CFA and signing state included: compilers rely on that."""
         if not self._states:
             raise program.damaged(pos, "DW_CFA_restore_state without a remembered state")
         self.cfa, self.rules, self.ra_signed = self._states.pop()
 
-    def _copy_rules(self, program: DwarfBytes) -> dict[int, CfiRule]:
+    def _copy_rules(self, program: DwarfReader) -> dict[int, CfiRule]:
         if len(self.rules) > _MAX_RULES:
             raise program.damaged(0, f"rules for {len(self.rules)} registers")
         return dict(self.rules)

@@ -18,9 +18,9 @@ from sfsample.core.arch import ByteOrder
 from sfsample.errors import FormatError
 from sfsample.formats.dwarf.cfi import CfaRule, CfiMachine, CfiRow, CfiRule, Cie
 from sfsample.formats.dwarf.eh_frame_hdr import eh_frame_address, search_table
-from sfsample.formats.dwarf.reader import OMIT, DwarfBytes
+from sfsample.formats.dwarf.reader import OMIT, DwarfReader
 
-__all__ = ["CfaRule", "CfiRow", "CfiRule", "Cie", "EhFrame", "Fde", "Held", "eh_frame_address"]
+__all__ = ["CfaRule", "CfiRow", "CfiRule", "Cie", "EhFrame", "Fde", "RowRange", "eh_frame_address"]
 
 # The longest seen is 40 bytes.  Without a limit, many FDEs could each name another part of one huge CIE.
 _MAX_CIE = 0x1000
@@ -40,7 +40,7 @@ class Fde(NamedTuple):
     program_end: int
 
 
-class Held(NamedTuple):
+class RowRange(NamedTuple):
     """A row, and the vaddrs from `start` up to `end` at which it holds."""
 
     start: int
@@ -79,7 +79,7 @@ class EhFrame:
     ) -> None:
         data = memoryview(eh_frame).cast("B")
         name = ".debug_frame" if debug else ".eh_frame"
-        self._section = DwarfBytes(name, data, eh_frame_vaddr, byteorder, address_size=address_size)
+        self._section = DwarfReader(name, data, eh_frame_vaddr, byteorder, address_size=address_size)
         self._debug = debug
         self._table = None if hdr is None else search_table(hdr, hdr_vaddr, byteorder, address_size)
         self._index: list[Fde] | None = None
@@ -97,7 +97,7 @@ class EhFrame:
         held = self.held_at(vaddr)
         return held.row._replace(rules=dict(held.row.rules)) if held else None
 
-    def held_at(self, vaddr: int) -> Held | None:
+    def held_at(self, vaddr: int) -> RowRange | None:
         """Return the row that holds at `vaddr`, not to be changed, and where else it surely does."""
         fde = self.find(vaddr)
         if fde is None:
@@ -109,7 +109,7 @@ class EhFrame:
         start, end = rows[at - 1][0], min(rows[at][0] if at < len(rows) else _ADDRESSES, fde.start + fde.size)
         if end - start > 1 and not self._is_one(start, end - 1):
             start, end = vaddr, vaddr + 1
-        return Held(start, end, rows[at - 1][1])
+        return RowRange(start, end, rows[at - 1][1])
 
     def _decoded(self, fde: Fde) -> Rows:
         """Return the rows of a function, kept; none where one is damaged, or too many."""
@@ -124,13 +124,13 @@ class EhFrame:
             self._rows[fde.offset] = rows
         return rows
 
-    def _executed(self, fde: Fde, vaddr: int) -> Held:
+    def _executed(self, fde: Fde, vaddr: int) -> RowRange:
         """Execute the program as far as it is needed."""
         program, machine = self._program(fde), CfiMachine(fde.cie)
         for location in machine.run(program, fde.start):
             if location > vaddr:
                 break
-        return Held(vaddr, vaddr + 1, machine.row(program))
+        return RowRange(vaddr, vaddr + 1, machine.row(program))
 
     def _is_one(self, first: int, last: int) -> bool:
         """Whether one FDE describes all of this, and none lies in between."""
@@ -266,7 +266,7 @@ class EhFrame:
             _, pos = fields.block(pos, length)
         return Fde(start, size, cie, entry.offset, entry.fields_at + pos, entry.end)
 
-    def _program(self, fde: Fde) -> DwarfBytes:
+    def _program(self, fde: Fde) -> DwarfReader:
         return self._section.span(fde.program_begin, fde.program_end, fde.cie.address_size)
 
     def _cie(self, offset: int) -> Cie:
@@ -295,7 +295,7 @@ class EhFrame:
         return bare._replace(cfa=machine.cfa, rules=machine.rules, ra_signed=machine.ra_signed)
 
 
-def _cie_fields(fields: DwarfBytes, offset: int) -> tuple[Cie, int]:
+def _cie_fields(fields: DwarfReader, offset: int) -> tuple[Cie, int]:
     """Read a CIE behind its id; return it and the position of its initial instructions."""
     version = fields.u8(0)
     if version not in (1, 3, 4):
@@ -317,7 +317,7 @@ def _cie_fields(fields: DwarfBytes, offset: int) -> tuple[Cie, int]:
     return cie, pos
 
 
-def _augmentation(fields: DwarfBytes, letters: bytes, pos: int, address_size: int) -> tuple[int, bool, int]:
+def _augmentation(fields: DwarfReader, letters: bytes, pos: int, address_size: int) -> tuple[int, bool, int]:
     """Return the pointer encoding, whether this is a signal frame, and where the instructions begin.
 
     After 'z' the data has a length, so a letter that is not known ends the reading but loses nothing.

@@ -9,7 +9,7 @@ from bisect import bisect_right
 
 from sfsample.core.arch import ByteOrder
 from sfsample.errors import FormatError
-from sfsample.formats.dwarf.reader import OMIT, DwarfBytes, fixed_size
+from sfsample.formats.dwarf.reader import OMIT, DwarfReader, fixed_size
 
 _SECTION = ".eh_frame_hdr"
 _DATAREL_SDATA4 = 0x3B  # what every linker writes: signed 4-byte distances from the section's start
@@ -20,7 +20,7 @@ class SearchTable:
 
     __slots__ = ("_begin", "_count", "_encoding", "_hdr", "_starts", "_stride", "_words")
 
-    def __init__(self, hdr: DwarfBytes, begin: int, count: int, encoding: int) -> None:
+    def __init__(self, hdr: DwarfReader, begin: int, count: int, encoding: int) -> None:
         size = fixed_size(encoding, hdr.address_size)
         if size is None:
             raise hdr.damaged(3, f"a table of encoding {encoding:#x} cannot be searched")
@@ -54,9 +54,9 @@ class SearchTable:
 
 def _fields(
     data: bytes | memoryview, vaddr: int, byteorder: ByteOrder, address_size: int
-) -> tuple[DwarfBytes, int, int]:
+) -> tuple[DwarfReader, int, int]:
     """Return the header's bytes, eh_frame_ptr as a vaddr, and the position after it."""
-    hdr = DwarfBytes(_SECTION, memoryview(data).cast("B"), vaddr, byteorder, address_size=address_size)
+    hdr = DwarfReader(_SECTION, memoryview(data).cast("B"), vaddr, byteorder, address_size=address_size)
     if hdr.u8(0) != 1:
         raise hdr.damaged(0, f"version {hdr.u8(0)} is not known")
     eh_frame_vaddr, pos = hdr.pointer(4, hdr.u8(1), vaddr)  # eh_frame_ptr_enc, eh_frame_ptr

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from sfsample.core.arch import ByteOrder
 from sfsample.core.memory import Memory
 from sfsample.errors import FormatError
-from sfsample.formats.dwarf.reader import DwarfBytes
+from sfsample.formats.dwarf.reader import DwarfReader
 
 _MAX_OPERATIONS = 1000  # the PLT's expression takes 11
 _MAX_STACK = 64
@@ -79,7 +79,7 @@ class _Evaluation:
     __slots__ = ("code", "initial", "memory", "registers", "stack")
 
     def __init__(
-        self, code: DwarfBytes, registers: Mapping[int, int], memory: Memory, initial: int | None
+        self, code: DwarfReader, registers: Mapping[int, int], memory: Memory, initial: int | None
     ) -> None:
         self.code = code
         self.registers = registers
@@ -200,7 +200,7 @@ def evaluate(
 
     `initial` is on the stack at the start: the CFA for a register's rule, nothing for the CFA's own.
     """
-    code = DwarfBytes("DWARF expression", expression, 0, byteorder)
+    code = DwarfReader("DWARF expression", expression, 0, byteorder)
     try:
         return _Evaluation(code, registers, memory, initial).run()
     except (_NoValueError, FormatError, LookupError, ZeroDivisionError):

@@ -24,7 +24,7 @@ OMIT = 0xFF  # DW_EH_PE_omit
 _FIXED_SIZES = {0x2: 2, 0x3: 4, 0x4: 8, 0xA: 2, 0xB: 4, 0xC: 8}  # DW_EH_PE_udata2.. and sdata2..
 
 
-class DwarfBytes:
+class DwarfReader:
     """A span of a section: where it is in the section (`origin`) and in the ELF file (`vaddr`)."""
 
     __slots__ = ("address_size", "byteorder", "data", "origin", "section", "vaddr")
@@ -50,9 +50,9 @@ class DwarfBytes:
         """Return (not raise) the error for the byte at `pos`, or for the end that comes before it."""
         return FormatError(self.section, self.origin + min(pos, len(self.data)), what)
 
-    def span(self, begin: int, end: int, address_size: int) -> "DwarfBytes":
+    def span(self, begin: int, end: int, address_size: int) -> "DwarfReader":
         """Return the bytes begin..end as a span of its own: reads stop at `end`, not at the section's end."""
-        return DwarfBytes(
+        return DwarfReader(
             self.section,
             bytes(self.data[begin:end]),
             self.vaddr + begin,

@@ -11,7 +11,7 @@ from struct import Struct
 from typing import NamedTuple
 
 from sfsample.core.arch import ByteOrder
-from sfsample.core.checkpoint import breathe
+from sfsample.core.checkpoint import checkpoint
 from sfsample.formats.elf.image import PT_DYNAMIC, SHT_DYNSYM, ElfImage
 
 _DT_PLTRELSZ, _DT_HASH, _DT_STRTAB, _DT_SYMTAB, _DT_RELA, _DT_RELASZ = 2, 4, 5, 6, 7, 8
@@ -110,7 +110,7 @@ class Dynamic:
         for slot, info, addend in record.iter_unpack(
             table[: min(size, len(table)) // _RELA_SIZE * _RELA_SIZE]
         ):
-            breathe()  # there may be 100,000
+            checkpoint()  # there may be 100,000
             if without_symbol or info >> 32:
                 yield Relocation(slot, info & 0xFFFFFFFF, info >> 32, addend)
 

@@ -29,7 +29,7 @@ _KINDS = {
 }  # ELF machine -> relocation type -> how it is applied
 
 
-class LaidOut(NamedTuple):
+class LinkedObject(NamedTuple):
     """An object file as if it were linked: `layout` tells where each code section was put."""
 
     image: ElfImage
@@ -37,7 +37,7 @@ class LaidOut(NamedTuple):
     left_out: int  # relocations that were not applied
 
 
-def lay_out(image: ElfImage) -> LaidOut:
+def lay_out(image: ElfImage) -> LinkedObject:
     """Return `image` with an address for each allocated section, and its unwind tables relocated.
 
     Raises FormatError when headers, symbols or relocations lie outside the file.
@@ -51,7 +51,7 @@ def lay_out(image: ElfImage) -> LaidOut:
         raise FormatError(image.name, 0, f"damaged object file: {damage}") from None
     linked = ElfImage(bytes(work.data), image.name)
     code = [section for section in linked.sections if section.flags & SHF_EXECINSTR and section.size]
-    return LaidOut(linked, tuple((section.name, section.vaddr) for section in code), work.left_out)
+    return LinkedObject(linked, tuple((section.name, section.vaddr) for section in code), work.left_out)
 
 
 class _Object:

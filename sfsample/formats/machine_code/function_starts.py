@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 
 from sfsample.core.arch import AMD64
-from sfsample.core.checkpoint import breathe
+from sfsample.core.checkpoint import checkpoint
 from sfsample.formats.elf.dynamic import Dynamic
 from sfsample.formats.elf.image import PT_LOAD, ElfImage
 
@@ -44,7 +44,7 @@ def _may_begin(image: ElfImage, vaddr: int) -> bool:
     Calls mostly go on, and zeros end many an instruction: behind those (a call that does not return, the gap
     below a section) a function is believed only where compilers begin them.
     """
-    breathe()
+    checkpoint()
     if not any(start <= vaddr < end for start, end in image.executable):
         return False
     before = image.loaded(vaddr - _BEFORE, _BEFORE)
@@ -56,7 +56,7 @@ def _may_begin(image: ElfImage, vaddr: int) -> bool:
 def _targets(image: ElfImage, start: int, end: int) -> Iterator[int]:
     code = bytes(image.loaded(start) or b"")[: end - start]
     for match in _REFERENCES.finditer(code):
-        breathe()
+        checkpoint()
         yield start + match.end() + 4 + int.from_bytes(match[1], "little", signed=True)
     if all(segment.vaddr for segment in image.segments if segment.type == PT_LOAD):
         yield from (int.from_bytes(match[1], "little") for match in _ABSOLUTE.finditer(code))

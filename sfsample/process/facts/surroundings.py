@@ -34,7 +34,7 @@ class Surroundings:
         self._pid = proc.anchor()
         self._descriptors = DescriptorReader(proc)
 
-    # -- what a call refers to (sfsample.process.facts.syscall_arguments.Look)
+    # -- what a call refers to (sfsample.process.facts.syscall_arguments.DescriptorLookup)
 
     def descriptor(self, fd: int) -> Descriptor | None:
         """Return what a file descriptor refers to."""

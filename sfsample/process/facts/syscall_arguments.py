@@ -48,7 +48,7 @@ class Call(NamedTuple):
     left_s: float | None = None
 
 
-class Look(Protocol):
+class DescriptorLookup(Protocol):
     """What is looked up in the target."""
 
     def descriptor(self, fd: int) -> Descriptor | None:
@@ -75,7 +75,7 @@ _PATHS = {"open": 0, "openat": 1, "openat2": 1, "stat": 0, "newfstatat": 1, "acc
           "unlink": 0, "mkdir": 0, "rename": 0, "execve": 0, "statx": 1}  # fmt: skip
 
 
-def decode(syscall: Syscall, name: str | None, look: Look) -> Call:
+def decode(syscall: Syscall, name: str | None, look: DescriptorLookup) -> Call:
     """Look up what a system call refers to."""
     call = Call(syscall, name)
     try:
@@ -86,7 +86,7 @@ def decode(syscall: Syscall, name: str | None, look: Look) -> Call:
         return call
 
 
-def _stands_for(call: Call, look: Look) -> Call:
+def _stands_for(call: Call, look: DescriptorLookup) -> Call:
     """Return the call with the name and the arguments of what socketcall(2) does; its number stays."""
     name, count = _SOCKET_CALLS.get(call.syscall.args[0], (None, 0))
     data = look.read(call.syscall.args[1], 8 * count) if name else None
@@ -95,11 +95,11 @@ def _stands_for(call: Call, look: Look) -> Call:
     return call._replace(syscall=call.syscall._replace(args=unpack(f"={count}Q", data)), name=name)
 
 
-def _nothing(call: Call, _look: Look) -> Call:
+def _nothing(call: Call, _look: DescriptorLookup) -> Call:
     return call
 
 
-def _fds(call: Call, look: Look, *numbers: int) -> Call:
+def _fds(call: Call, look: DescriptorLookup, *numbers: int) -> Call:
     """Add descriptors and their words."""
     pairs = [(number, look.descriptor(number)) for number in numbers]
     return call._replace(
@@ -112,30 +112,30 @@ def _fd_words(number: int, found: Descriptor | None) -> str:
     return f"{number} <{found.text}>" if found else str(number)
 
 
-def _one_fd(call: Call, look: Look) -> Call:
+def _one_fd(call: Call, look: DescriptorLookup) -> Call:
     return _fds(call, look, _int(call.syscall.args[0]))
 
 
-def _two_fds(call: Call, look: Look) -> Call:
+def _two_fds(call: Call, look: DescriptorLookup) -> Call:
     second = call.syscall.args[2 if call.name in ("copy_file_range", "splice") else 1]
     return _fds(call, look, _int(call.syscall.args[0]), _int(second))
 
 
-def _path(call: Call, look: Look) -> Call:
+def _path(call: Call, look: DescriptorLookup) -> Call:
     at = call.syscall.args[_PATHS[call.name or ""]]
     data = look.read(at, _PAGE - at % _PAGE) or b""
     path, end, _ = data.partition(b"\0")
     return call._replace(words=(path.decode("utf-8", "replace"),)) if end else call
 
 
-def _epoll(call: Call, look: Look) -> Call:
+def _epoll(call: Call, look: DescriptorLookup) -> Call:
     call = _one_fd(call, look)
     if call.name == "epoll_pwait2":
         return _length_at(call, look, call.syscall.args[3])
     return _milliseconds(call, call.syscall.args[3])
 
 
-def _poll(call: Call, look: Look) -> Call:
+def _poll(call: Call, look: DescriptorLookup) -> Call:
     at, count, timeout = call.syscall.args[:3]
     data = look.read(at, _POLLFD.size * min(count, _MOST_POLLED)) if count else b""
     fds = [fd for fd, _, _ in _POLLFD.iter_unpack(data or b"") if fd >= 0]
@@ -145,7 +145,7 @@ def _poll(call: Call, look: Look) -> Call:
     return _length_at(call, look, timeout) if call.name == "ppoll" else _milliseconds(call, timeout)
 
 
-def _select(call: Call, look: Look) -> Call:
+def _select(call: Call, look: DescriptorLookup) -> Call:
     count = min(_int(call.syscall.args[0]), 1024)
     sets = (look.read(at, (count + 63) // 64 * 8) for at in call.syscall.args[1:4] if at and count > 0)
     chosen = {fd for data in sets if data for fd in members(data, sys.byteorder)}
@@ -163,7 +163,7 @@ def members(fd_set: bytes, byteorder: ByteOrder) -> Iterator[int]:
         yield from (8 * at + bit for bit in range(64) if word >> bit & 1)
 
 
-def _futex(call: Call, look: Look) -> Call:
+def _futex(call: Call, look: DescriptorLookup) -> Call:
     address, op, _, timeout = call.syscall.args[:4]
     command = op & 127
     call = call._replace(words=(f"{address:#x}", _FUTEX_OPS.get(command, f"op {command}")))
@@ -174,7 +174,7 @@ def _futex(call: Call, look: Look) -> Call:
     return _instant_at(call, look, timeout, 0 if op & _FUTEX_REALTIME or command == 6 else 1)
 
 
-def _sleep(call: Call, look: Look) -> Call:
+def _sleep(call: Call, look: DescriptorLookup) -> Call:
     """Look up the length, or what the kernel says that is left of it when it carries on after a stop."""
     if call.name == "nanosleep":
         return _length_at(call, look, call.syscall.args[call.syscall.again])
@@ -184,7 +184,7 @@ def _sleep(call: Call, look: Look) -> Call:
     return _length_at(call, look, left if call.syscall.again else asked)
 
 
-def _child(call: Call, _look: Look) -> Call:
+def _child(call: Call, _look: DescriptorLookup) -> Call:
     pid = call.syscall.args[0 if call.name == "wait4" else 1]
     anyone = pid & _ANY_CHILD == _ANY_CHILD if call.name == "wait4" else not call.syscall.args[0]
     return call._replace(words=("any child" if anyone else f"child {_int(pid)}",))
@@ -198,7 +198,7 @@ def _milliseconds(call: Call, raw: int) -> Call:
     return call if milliseconds < 0 else call._replace(asked_s=milliseconds / 1000)
 
 
-def _length_at(call: Call, look: Look, at: int, unit: float = 1e-9) -> Call:
+def _length_at(call: Call, look: DescriptorLookup, at: int, unit: float = 1e-9) -> Call:
     data = look.read(at, _TIME.size) if at else None
     if data is None:
         return call
@@ -206,7 +206,7 @@ def _length_at(call: Call, look: Look, at: int, unit: float = 1e-9) -> Call:
     return call._replace(asked_s=seconds + parts * unit)
 
 
-def _instant_at(call: Call, look: Look, at: int, clock: int) -> Call:
+def _instant_at(call: Call, look: DescriptorLookup, at: int, clock: int) -> Call:
     data, now = look.read(at, _TIME.size), look.now(clock)
     if data is None or now is None:
         return call
@@ -219,7 +219,7 @@ def _int(value: int) -> int:
     return ((value & 0xFFFFFFFF) ^ 0x80000000) - 0x80000000
 
 
-_DECODERS: dict[str, Callable[[Call, Look], Call]] = {
+_DECODERS: dict[str, Callable[[Call, DescriptorLookup], Call]] = {
     **dict.fromkeys(_FIRST_IS_FD, _one_fd),
     **dict.fromkeys(_BOTH_ARE_FDS, _two_fds),
     **dict.fromkeys(_PATHS, _path),

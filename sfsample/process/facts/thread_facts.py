@@ -15,7 +15,7 @@ import re
 import time
 from typing import NamedTuple
 
-from sfsample.core.snapshot import parse_counters
+from sfsample.core.snapshot import parse_schedstat
 from sfsample.process.kernel_stack import kernel_stack
 from sfsample.process.procfs import ProcFs
 from sfsample.process.syscall_restart import number_made
@@ -77,7 +77,7 @@ class FactReader:
 
     def usage(self, tid: int) -> Usage:
         """Read the scheduler's figures."""
-        counted = parse_counters(self._proc.task(tid, "schedstat"))
+        counted = parse_schedstat(self._proc.task(tid, "schedstat"))
         return Usage(*counted) if counted else Usage(None, None, None)
 
     def _syscall(self, tid: int, wchan: str | None) -> Syscall | None:

@@ -11,7 +11,7 @@ from struct import Struct
 from typing import TYPE_CHECKING
 
 from sfsample.process.procfs import ProcFs
-from sfsample.process.tracer_thread import OwnThread
+from sfsample.process.tracer_thread import TracerThread
 
 if TYPE_CHECKING:
     import socket
@@ -42,7 +42,7 @@ def _open_netlink(proc: ProcFs) -> "socket.socket | None":
     """Open it where the process lives: a socket belongs to the namespace of the thread that makes it."""
     if proc.link("ns/net") in (None, os.readlink("/proc/self/ns/net")):
         return _socket()
-    return OwnThread(lambda _: _socket() if _enter(proc) else None, lambda: False).run()
+    return TracerThread(lambda _: _socket() if _enter(proc) else None, lambda: False).run()
 
 
 def _enter(proc: ProcFs) -> bool:

@@ -14,7 +14,7 @@ from sfsample.process.permission.evidence import them, us
 from sfsample.process.permission.gates import Gate, Remedy, gates
 from sfsample.process.procfs import ProcFs
 from sfsample.process.stop_request import may_attach
-from sfsample.process.tracer_thread import OwnThread
+from sfsample.process.tracer_thread import TracerThread
 from sfsample.process.vm import read_memory
 
 _MOUNTS = Remedy(
@@ -71,7 +71,7 @@ def _attach(proc: ProcFs) -> Gate:
         return Gate(
             "attach", "unknown", "not tried: it is stopped, and the attempt would wake it for a moment"
         )
-    if OwnThread(lambda _: may_attach(tid), lambda: False).run():
+    if TracerThread(lambda _: may_attach(tid), lambda: False).run():
         return Gate("attach", "pass", "tried: the kernel lets us")
     return Gate("attach", "fail", "tried: the kernel refuses (Operation not permitted)")
 

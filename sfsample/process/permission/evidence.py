@@ -6,7 +6,7 @@ The judging is in `gates`, apart, so that every gate can be tried where it canno
 
 import os
 
-from sfsample.process.permission.gates import Them, Us, closed
+from sfsample.process.permission.gates import SelfCredentials, TargetCredentials, closed
 from sfsample.process.procfs import ProcFs
 
 _YAMA = "/proc/sys/kernel/yama/ptrace_scope"
@@ -17,12 +17,12 @@ def refusal(proc: ProcFs) -> tuple[str, ...]:
     return closed(us(), them(proc))
 
 
-def us() -> Us:
+def us() -> SelfCredentials:
     """Read our side."""
     from sfsample.process.permission.refused_syscalls import refused_calls
 
     status = _fields(_read("/proc/self/status"))
-    return Us(os.getuid(), os.getgid(), _bits(status, "CapPrm"), _bits(status, "CapEff"),
+    return SelfCredentials(os.getuid(), os.getgid(), _bits(status, "CapPrm"), _bits(status, "CapEff"),
               _read(_YAMA).strip(), _link("/proc/self/ns/user"), _is_outermost(),
               refused_calls(filtered=status.get("Seccomp") == "2"), _label("/proc/self"))  # fmt: skip
 
@@ -32,10 +32,10 @@ def _is_outermost() -> bool:
     return _read("/proc/self/uid_map").split() == ["0", "0", "4294967295"]
 
 
-def them(proc: ProcFs) -> Them:
+def them(proc: ProcFs) -> TargetCredentials:
     """Read the target's side."""
     status = proc.status()
-    return Them(
+    return TargetCredentials(
         _numbers(status, "Uid"),
         _numbers(status, "Gid"),
         _bits(status, "CapPrm"),

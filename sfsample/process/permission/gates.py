@@ -1,8 +1,8 @@
 """Every gate that can refuse an attach: is it open, and what opens it.
 
-Law: pure; facts come in as `Us` and `Them`, and what the kernel would say (ptrace(2), "Ptrace access mode
-checking") comes out, gate by gate, with a remedy for each place that sfsample may run in.  A gate that cannot
-be judged is "unknown", never a guess.
+Law: pure; facts come in as `SelfCredentials` and `TargetCredentials`, and what the kernel would say
+(ptrace(2), "Ptrace access mode checking") comes out, gate by gate, with a remedy for each place that sfsample
+may run in.  A gate that cannot be judged is "unknown", never a guess.
 """
 
 from errno import ENOSYS
@@ -13,7 +13,7 @@ CAP_SYS_PTRACE = 19
 Status = Literal["pass", "fail", "unknown"]
 
 
-class Us(NamedTuple):
+class SelfCredentials(NamedTuple):
     """What the kernel looks at on the tracer's side."""
 
     uid: int
@@ -34,7 +34,7 @@ class Us(NamedTuple):
         return bool(self.effective >> CAP_SYS_PTRACE & 1)
 
 
-class Them(NamedTuple):
+class TargetCredentials(NamedTuple):
     """What the kernel looks at on the target's side."""
 
     uids: tuple[int, ...]  # real, effective, saved
@@ -83,7 +83,7 @@ _SECCOMP = Remedy(
 )
 
 
-def gates(us: Us, them: Them | None) -> tuple[Gate, ...]:
+def gates(us: SelfCredentials, them: TargetCredentials | None) -> tuple[Gate, ...]:
     """Judge every gate; without a target, those that are ours alone."""
     if them is None:
         return (_privilege(us), _yama(us), *_calls(us))
@@ -91,7 +91,7 @@ def gates(us: Us, them: Them | None) -> tuple[Gate, ...]:
             _namespace(us, them), *_calls(us), _module(us, them))  # fmt: skip
 
 
-def closed(us: Us, them: Them) -> tuple[str, ...]:
+def closed(us: SelfCredentials, them: TargetCredentials) -> tuple[str, ...]:
     """Return lines that name the gates which are closed between us and them, and the way through."""
     shut = [gate for gate in gates(us, them) if gate.status == "fail"]
     if shut and shut[0].name == "tracer":
@@ -112,7 +112,7 @@ def _told(gate: Gate) -> tuple[str, ...]:
     return (f"{gate.found};", remedy.host, *container)
 
 
-def _privilege(us: Us) -> Gate:
+def _privilege(us: SelfCredentials) -> Gate:
     if us.may_trace:
         where = "" if us.outermost else " (in a user namespace: it counts for processes of that one)"
         return Gate("capability", "pass", f"CAP_SYS_PTRACE is held, by uid {us.uid}{where}")
@@ -120,7 +120,7 @@ def _privilege(us: Us) -> Gate:
                 _PRIVILEGE)  # fmt: skip
 
 
-def _user(us: Us, them: Them) -> Gate:
+def _user(us: SelfCredentials, them: TargetCredentials) -> Gate:
     for kind, ids, our in (("uid", them.uids, us.uid), ("gid", them.gids, us.gid)):
         other = next((number for number in ids if number != our), None)
         if other is not None and not us.may_trace:
@@ -132,7 +132,7 @@ def _user(us: Us, them: Them) -> Gate:
     return Gate("user", "pass", f"it belongs to uid {owner} and {how}")
 
 
-def _dumpable(us: Us, them: Them) -> Gate:
+def _dumpable(us: SelfCredentials, them: TargetCredentials) -> Gate:
     if them.files_owner is None:
         return Gate("dumpable", "unknown", "its files in /proc cannot be looked at")
     if not them.uids or them.files_owner == them.uids[1]:
@@ -143,13 +143,13 @@ def _dumpable(us: Us, them: Them) -> Gate:
     return Gate("dumpable", "fail", found, _PRIVILEGE)
 
 
-def _capabilities(us: Us, them: Them) -> Gate:
+def _capabilities(us: SelfCredentials, them: TargetCredentials) -> Gate:
     if us.may_trace or not them.permitted & ~us.permitted:
         return Gate("capabilities", "pass", "it holds none that you would have to hold")
     return Gate("capabilities", "fail", "it holds capabilities that you do not hold", _PRIVILEGE)
 
 
-def _yama(us: Us) -> Gate:
+def _yama(us: SelfCredentials) -> Gate:
     name = "ptrace_scope"
     scope = f"kernel.yama.ptrace_scope is {us.yama}"
     if us.yama == "":
@@ -165,7 +165,7 @@ def _yama(us: Us) -> Gate:
                        docker="", kubernetes="on the node, as for a host"))  # fmt: skip
 
 
-def _namespace(us: Us, them: Them) -> Gate:
+def _namespace(us: SelfCredentials, them: TargetCredentials) -> Gate:
     """Our capabilities count in our user namespace and in those below it, and no others."""
     name = "user namespace"
     hidden = them.user_namespace is None and us.may_trace and not us.outermost
@@ -182,7 +182,7 @@ def _namespace(us: Us, them: Them) -> Gate:
         kubernetes=_DEBUG_POD))  # fmt: skip
 
 
-def _tracer(them: Them) -> Gate:
+def _tracer(them: TargetCredentials) -> Gate:
     if them.tracer is None:
         return Gate("tracer", "pass", "nobody traces it")
     pid, name = them.tracer
@@ -191,7 +191,7 @@ def _tracer(them: Them) -> Gate:
                 Remedy(f"end that one first (gdb, strace, another sampler: kill {pid})"))  # fmt: skip
 
 
-def _calls(us: Us) -> tuple[Gate, ...]:
+def _calls(us: SelfCredentials) -> tuple[Gate, ...]:
     refused = dict(us.refused_calls)
     return tuple(_call(call, refused.get(call)) for call in ("ptrace", "process_vm_readv"))
 
@@ -207,7 +207,7 @@ def _call(call: str, errno: int | None) -> Gate:
     return Gate(f"{call}(2)", "fail", f"a seccomp filter on sfsample {how}: {call}(2)", remedy)
 
 
-def _module(us: Us, them: Them) -> Gate:
+def _module(us: SelfCredentials, them: TargetCredentials) -> Gate:
     name = "security module"
     if us.label == them.label:
         return Gate(name, "pass", f"both run as {us.label}" if us.label else "none has a say")

@@ -8,10 +8,10 @@ from sfsample.core.arch import Arch
 from sfsample.core.rule import CFA, Rule
 from sfsample.core.stack import Found, Frame
 from sfsample.errors import FormatError
-from sfsample.formats.dwarf.eh_frame import CfiRow, CfiRule, EhFrame, Held
+from sfsample.formats.dwarf.eh_frame import CfiRow, CfiRule, EhFrame, RowRange
 from sfsample.modules.module import Module
 from sfsample.unwind.row import UnwindRow
-from sfsample.unwind.stepper import Reach, here
+from sfsample.unwind.stepper import PcRange, here
 
 
 class EhFrameStepper:
@@ -23,7 +23,7 @@ class EhFrameStepper:
         """Return the CFI row at the frame's pc."""
         return None if module is None else _row_at(module.eh_frame, frame, module, arch)
 
-    def reach(self, frame: Frame, module: Module, arch: Arch) -> Reach:  # noqa: ARG002 - the protocol
+    def reach(self, frame: Frame, module: Module, arch: Arch) -> PcRange:  # noqa: ARG002 - the protocol
         """Return where the row is the same."""
         try:
             held = module.eh_frame.held_at(module.vaddr(frame.pc)) if module.eh_frame else None
@@ -53,7 +53,7 @@ def _row_at(table: EhFrame | None, frame: Frame, module: Module, arch: Arch) -> 
     return None if held is None else to_row(_late(table, held) or held.row, arch)
 
 
-def _late(table: EhFrame, held: Held) -> CfiRow | None:
+def _late(table: EhFrame, held: RowRange) -> CfiRow | None:
     """Return the next row where that says what its caller had pushed, and so what held here already.
 
     glibc's _dl_runtime_resolve on AArch64 is told of the words that its stub has pushed one instruction late.

@@ -15,7 +15,7 @@ from sfsample.core.stack import Found, Frame
 from sfsample.modules.module import Module
 from sfsample.unwind.code_patterns import REACH, code, reach_without, row_among, row_at
 from sfsample.unwind.row import UnwindRow
-from sfsample.unwind.stepper import Reach, here
+from sfsample.unwind.stepper import PcRange, here
 
 _OUTERMOST = UnwindRow(Rule(CFA, 0, deref=False), None)
 
@@ -150,7 +150,7 @@ class StartStepper:
         at_entry = row_at(_AT_ENTRY.get(machine, ()), entry, frame, module)
         return at_entry or row_among(_ANYWHERE.get(machine, ()), frame, module)
 
-    def reach(self, frame: Frame, module: Module, arch: Arch) -> Reach:
+    def reach(self, frame: Frame, module: Module, arch: Arch) -> PcRange:
         """Return where nothing begins."""
         entry = module.address(module.image.entry)
         low, high = reach_without((known.sign for known in _ANYWHERE.get(arch.machine, ())), frame, module)

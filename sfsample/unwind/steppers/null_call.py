@@ -12,7 +12,7 @@ from sfsample.core.stack import Found, Frame
 from sfsample.modules.module import Module
 from sfsample.modules.module_map import IsCode
 from sfsample.unwind.row import UnwindRow
-from sfsample.unwind.stepper import EVERYWHERE, Reach
+from sfsample.unwind.stepper import EVERYWHERE, PcRange
 
 _PAGE = 4096
 
@@ -44,6 +44,6 @@ class NullCallStepper:
         """Return the row of a function's first instruction, where there is no function."""
         return _row(arch) if module is None and frame.exact and not self._is_code(frame.pc) else None
 
-    def reach(self, frame: Frame, module: Module, arch: Arch) -> Reach:  # noqa: ARG002 - the protocol
+    def reach(self, frame: Frame, module: Module, arch: Arch) -> PcRange:  # noqa: ARG002 - the protocol
         """Say that it has no answer anywhere in a module."""
         return EVERYWHERE

@@ -11,7 +11,7 @@ from sfsample.errors import FormatError
 from sfsample.formats.sframe.section import SFrameFre, SFrameTable
 from sfsample.modules.module import Module
 from sfsample.unwind.row import UnwindRow
-from sfsample.unwind.stepper import EVERYWHERE, Reach, here
+from sfsample.unwind.stepper import EVERYWHERE, PcRange, here
 
 _OUTERMOST = UnwindRow(Rule(CFA, 0, deref=False), None)
 
@@ -36,7 +36,7 @@ class SFrameStepper:
                 return to_row(fre, table)
         return None
 
-    def reach(self, frame: Frame, module: Module, arch: Arch) -> Reach:  # noqa: ARG002 - the protocol
+    def reach(self, frame: Frame, module: Module, arch: Arch) -> PcRange:  # noqa: ARG002 - the protocol
         """Say that a module has no tables."""
         return here(frame) if module.sframe else EVERYWHERE
 

@@ -13,7 +13,7 @@ from sfsample.core.stack import Found, Frame
 from sfsample.modules.module import Module
 from sfsample.unwind.code_patterns import reach_without
 from sfsample.unwind.row import UnwindRow
-from sfsample.unwind.stepper import Reach
+from sfsample.unwind.stepper import PcRange
 
 
 @cache
@@ -45,6 +45,6 @@ class SignalFrameStepper:
                 return _row(arch, kind)._replace(guess=True)
         return None
 
-    def reach(self, frame: Frame, module: Module, arch: Arch) -> Reach:
+    def reach(self, frame: Frame, module: Module, arch: Arch) -> PcRange:
         """Return where no trampoline is."""
         return reach_without((kind.code for kind in arch.signal_frames), frame, module)

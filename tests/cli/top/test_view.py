@@ -8,7 +8,7 @@ from sfsample.cli.top.choices import HELP, KEYS
 from sfsample.cli.top.view import Top
 from sfsample.core.stack import Stack, StopReason
 from sfsample.modules.location import Location
-from sfsample.recording.live_window import Window, as_profile
+from sfsample.recording.live_window import LiveWindow, as_profile
 from sfsample.recording.profile import ThreadKey
 
 PLACES = {
@@ -19,9 +19,9 @@ NAMES = {place: [(name, "lib.so")] for name, place in PLACES.items()}
 THREADS = {ThreadKey(1, 1): "main", ThreadKey(1, 2): "work\x1b[31m"}
 
 
-def window(*samples: tuple[int, str, int]) -> Window:
+def window(*samples: tuple[int, str, int]) -> LiveWindow:
     """Return a window of (tid, root-first names, how often), one sample each 10 ms."""
-    made = Window(100, 5)
+    made = LiveWindow(100, 5)
     made.processes, made.threads = {1: "p"}, THREADS
     at = 0
     for tid, names, times in samples:
@@ -38,7 +38,7 @@ def window(*samples: tuple[int, str, int]) -> Window:
 BUSY = window((1, "main;get;hash", 6), (2, "main;put", 3), (2, "put", 1))
 
 
-def top(made: Window = BUSY, *keys: str) -> Top:
+def top(made: LiveWindow = BUSY, *keys: str) -> Top:
     shown = Top("p 1")
 
     def look() -> None:
@@ -152,7 +152,7 @@ def test_nothing_to_show_is_shown(keys):
 
 
 def test_a_window_forgets():
-    made = Window(100, 1)
+    made = LiveWindow(100, 1)
     for second in range(5):
         made.add(
             ThreadKey(1, 1),

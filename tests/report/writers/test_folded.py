@@ -5,7 +5,7 @@ from sfsample.modules.location import Location
 from sfsample.recording.profile import Profile, ThreadKey
 from sfsample.report.from_profile import name_profile
 from sfsample.report.writers.folded import folded_lines
-from sfsample.symbolize.missing import Unnamed
+from sfsample.symbolize.missing import MissingName
 from sfsample.symbolize.named_frame import NamedFrame
 
 A, B, C = (Location(None, n, n) for n in (0xA, 0xB, 0xC))
@@ -31,8 +31,8 @@ class Namer:
     def frames(self, place: Location) -> tuple[NamedFrame, ...]:
         return (NamedFrame(self._name(place), None, None, None),)
 
-    def unnamed(self) -> list[Unnamed]:
-        return [Unnamed("/bin/x", 3, "stripped")]
+    def unnamed(self) -> list[MissingName]:
+        return [MissingName("/bin/x", 3, "stripped")]
 
 
 def folded(made: Profile, namer=Namer(), **options) -> list[str]:  # noqa: B008 - it has no state

@@ -19,7 +19,7 @@ from sfsample.formats.elf.image import ElfImage
 from sfsample.formats.machine_code.decode_x86 import instruction
 from sfsample.formats.machine_code.function_starts import beginnings
 from sfsample.modules.module import Module
-from sfsample.modules.unwind_tables import Tables
+from sfsample.modules.unwind_tables import UnwindTables
 from sfsample.unwind.row import UnwindRow, apply_row
 from sfsample.unwind.steppers.cfi import EhFrameStepper
 from sfsample.unwind.steppers.code_analysis.stepper import CodeStepper
@@ -272,7 +272,7 @@ def test_what_one_process_has_learned_of_a_file_another_knows(monkeypatch):
         lambda image: looked.append(image.name) or [],
     )
     image = ElfImage(elf([Load(0x1000, b"\xeb\xfe")]), "invented")
-    tables, common = Tables(image), CodeStepper()
+    tables, common = UnwindTables(image), CodeStepper()
     for base in (0x10000, 0x20000):
         stepper = common.reading(lambda pc, size: OLD[pc - JIT :][:size])
         module = Module(image, base, "/invented", tables=tables)

@@ -14,7 +14,7 @@ from sfsample.core.stack import Found, StopReason
 from sfsample.errors import FormatError
 from sfsample.formats.elf.image import ElfImage
 from sfsample.modules.mapping import Mapping
-from sfsample.modules.module_map import ModuleIndex
+from sfsample.modules.module_map import ModuleMap
 from sfsample.unwind.unwinder import MAX_FRAMES, Unwinder
 from tests.builders.eh_frame_builder import AMD64_START, EhFrameBuilder
 from tests.builders.elf_builder import PT_GNU_SFRAME, Bytes, Load, elf
@@ -53,12 +53,12 @@ def index_of(
     return index_over(ElfImage(elf(segments, extra, machine=machine, byteorder=order), "invented"))
 
 
-def index_over(image: ElfImage) -> ModuleIndex:
+def index_over(image: ElfImage) -> ModuleMap:
     maps = (
         Mapping(CODE, CODE + SIZE, True, True, 0x1000, "08:01", 7, "/bin/invented", False),
         Mapping(STACK, STACK + 0x10000, True, False, 0, "00:00", 0, "[stack]", False),
     )
-    return ModuleIndex(lambda: maps, lambda _: image)
+    return ModuleMap(lambda: maps, lambda _: image)
 
 
 def words(*values: int, base: int = STACK, order: str = "little") -> BytesMemory:
@@ -167,7 +167,7 @@ def test_20_depth():
 
 def test_21_a_module_that_is_gone_between_maps_and_walk():
     """dlclose: the mapping is not there any more; exec: neither is the file."""
-    index = ModuleIndex(lambda: (), lambda _: None)
+    index = ModuleMap(lambda: (), lambda _: None)
     stack = walk(index, words(BACK), pc=CODE)
 
     assert stack.stop_reason is StopReason.NO_MODULE
@@ -180,7 +180,7 @@ def test_21_a_file_that_was_replaced():
         raise FormatError("/bin/invented", 0, "not an ELF file")
 
     mapping = Mapping(CODE, CODE + SIZE, True, True, 0x1000, "08:01", 7, "/bin/invented", True)
-    stack = walk(ModuleIndex(lambda: (mapping,), refuse), words(STACK + 16, CODE + 0x18), rbp=STACK)
+    stack = walk(ModuleMap(lambda: (mapping,), refuse), words(STACK + 16, CODE + 0x18), rbp=STACK)
 
     assert [frame.found for frame in stack.frames] == [Found.CONTEXT, Found.FRAME_POINTER]
 
@@ -249,7 +249,7 @@ def test_22_plt_sec_of_ld_2_40():
 # -- 23: rules that hold in the innermost frame only
 
 
-def leaf_and_caller(abi: int, leaf, caller) -> ModuleIndex:
+def leaf_and_caller(abi: int, leaf, caller) -> ModuleMap:
     return index_of(Function(TEXT, 16, [leaf]), Function(TEXT + 0x20, 0x20, [caller]), abi=abi)
 
 

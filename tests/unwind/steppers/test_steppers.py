@@ -12,7 +12,7 @@ from sfsample.formats.elf.image import ElfImage
 from sfsample.formats.sframe.section import SFrameTable
 from sfsample.modules.module import Module
 from sfsample.unwind.row import Caller, UnwindRow, apply_row
-from sfsample.unwind.rule_cache import FastLane
+from sfsample.unwind.rule_cache import RuleCache
 from sfsample.unwind.steppers import cfi as eh_frame
 from sfsample.unwind.steppers import frame_pointer, null_call, sframe, signal_frame
 from sfsample.unwind.steppers.cfi import EhFrameStepper
@@ -199,7 +199,7 @@ def test_a_return_address_above_the_cfa_tells_where_the_frame_ends():
 
     assert caller.registers[AARCH64.pc] == 3
     assert caller.registers[AARCH64.sp] == 0x7020
-    lane = FastLane()
+    lane = RuleCache()
     lane.learn(frame(TEXT, exact=False), made, Found.EH_FRAME, AARCH64, 3)
     with pytest.raises(KeyError):
         lane.row(frame(TEXT, exact=False))

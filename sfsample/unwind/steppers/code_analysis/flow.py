@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Container, Iterator
 from typing import NamedTuple
 
-from sfsample.core.checkpoint import breathe
+from sfsample.core.checkpoint import checkpoint
 from sfsample.formats.machine_code.decode_x86 import SP, Instruction, Load, Set, Step, Store, instruction
 
 ReadBytes = Callable[[int], bytes]  # code from an address on, as much as an instruction may need
@@ -141,7 +141,7 @@ class Flow:
         near, behind_calls = deque([(start, State())]), deque[tuple[int | None, int, State]]()
         called = False
         while near or behind_calls:
-            breathe()
+            checkpoint()
             if not near:
                 called = True
                 callee, address, state = behind_calls.popleft()
