@@ -42,7 +42,7 @@ class Walk:
 
     def supposing(self, register: int, value: int) -> "Walk":
         """Return a walk that stands at the same place and knows one register more."""
-        other = Walk(self.snapshot._replace(supposed=True))
+        other = Walk(self.snapshot._replace(assumed=True))
         other.frame, other.passed = self.frame, [*self.passed]
         other.registers = {**self.registers, register: value}
         return other
@@ -187,7 +187,7 @@ class StepperChain:
 
     def _note(self, walk: Walk, doubted: str, reason: StopReason, instead: CachedStepper) -> None:
         """Count a doubt; that a register was unknown, or was only supposed, speaks against nobody."""
-        speaks = reason is not StopReason.REGISTER_UNKNOWN and not walk.snapshot.supposed
+        speaks = reason is not StopReason.REGISTER_UNKNOWN and not walk.snapshot.assumed
         if speaks and len(self.doubts) < _MOST_DOUBTS:
             self.doubts[Doubt(walk.frame.pc, walk.frame.exact, doubted, reason, instead.found)] += 1
 

@@ -297,7 +297,7 @@ def test_no_doubt_where_a_register_was_only_supposed():
     right = Says({CODE: LEAF, CODE + 0x10: OUTERMOST}, Found.EH_FRAME)
     unwinder = Unwinder(index_of(), steppers=(wrong, right))
     taken = snapshot(words(CODE + 0x10))
-    assert unwinder.walk(taken._replace(supposed=True)).stop_reason is StopReason.OUTERMOST
+    assert unwinder.walk(taken._replace(assumed=True)).stop_reason is StopReason.OUTERMOST
 
     assert not unwinder.doubts
 
