@@ -1,8 +1,8 @@
-"""The table of architectures: found by what an ELF header says, and consistent in itself."""
+"""The tables of machines: found by an ELF header, and consistent in themselves."""
 
 import pytest
 
-from sfsample.core.arch import AARCH64, AARCH64_BE, AMD64, ARCHES, S390X, arch_of
+from sfsample.core.arch import AARCH64, AARCH64_BE, AMD64, ARCHES, LAYOUTS, RELOCATIONS, S390X, arch_of
 from sfsample.formats.sframe.rows import ABIS
 
 
@@ -19,22 +19,30 @@ from sfsample.formats.sframe.rows import ABIS
         (0, "", None),
     ],
 )
-def test_arch_of(machine, byteorder, expected):
+def test_arch_of_finds_machine_and_byte_order(machine, byteorder, expected):
     assert arch_of(machine, byteorder) is expected
 
 
-def test_registers_of_a_frame_do_not_collide():
+def test_sp_fp_and_pc_are_different_registers():
     for arch in ARCHES:
         assert len({arch.sp, arch.fp, arch.pc}) == 3
         assert arch.fp in arch.callee_saved
         assert arch.sp not in arch.callee_saved
 
 
-def test_amd64_psabi():
+def test_amd64_registers_are_those_of_the_psabi():
     """Figure 3.36 (DWARF numbers) and section 3.2.1 (rbx, rbp, r12 to r15 belong to the caller)."""
     assert (AMD64.sp, AMD64.fp, AMD64.ra, AMD64.pc) == (7, 6, 16, 16)
     assert AMD64.callee_saved == {3, 6, 12, 13, 14, 15}
     assert AMD64.red_zone == 128
+
+
+def test_every_machine_has_a_register_layout_and_relocations():
+    assert set(LAYOUTS) == set(RELOCATIONS) == {arch.machine for arch in ARCHES}
+    for arch in ARCHES:
+        layout = LAYOUTS[arch.machine]
+        assert list(layout.event_bits) == sorted(layout.event_bits)
+        assert len(layout.arguments) == 6
 
 
 def test_every_sframe_abi_has_an_architecture():

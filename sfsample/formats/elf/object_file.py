@@ -1,8 +1,8 @@
-"""Object files (ET_REL): laid out and relocated, so that their tables can be read like a program's.
+"""Lays out and relocates object files (ET_REL), so that their unwind tables can be read like a program's.
 
-Law: bytes in, bytes out.  Only unwind tables are relocated, and only by the types that assemblers use there;
-a relocation that cannot be applied is left out and counted.  The layout is as good as any linker's: the code
-sections one after another from 0, then the other allocated ones.
+The layout is as good as any linker's: the code sections one after another from 0, then the other allocated
+sections.  Only unwind tables are relocated, and only by the types that assemblers use there; a relocation
+that cannot be applied is skipped and counted.
 
 Source: gABI chapter 4, "Relocation"; AMD64 psABI table 4.9; AAELF64 section 5.7; s390x ELF ABI, "Relocation".
 """
@@ -12,29 +12,23 @@ from struct import error as struct_error
 from struct import pack_into, unpack_from
 from typing import NamedTuple
 
+from sfsample.core.arch import RELOCATIONS
 from sfsample.errors import FormatError
 from sfsample.formats.elf.image import SHF_EXECINSTR, SHT_RELA, SHT_SYMTAB, ElfImage, Section
 from sfsample.formats.sframe.table import SECTION, Flag
 
 _SHF_ALLOC = 2
 _SHDR, _SYMBOL, _RELA = 64, 24, 24  # bytes of a record
-_ALIGN = 64
+_ALIGN = 64  # bytes; the alignment of a section in the layout
 _TABLES = (SECTION, ".eh_frame", ".debug_frame")
-
-_PC32, _PC64, _ABS32, _ABS64 = (4, True), (8, True), (4, False), (8, False)  # bytes; counted from the place?
-_KINDS = {
-    62: {1: _ABS64, 2: _PC32, 10: _ABS32, 24: _PC64},
-    183: {257: _ABS64, 258: _ABS32, 260: _PC64, 261: _PC32},
-    22: {4: _ABS32, 5: _PC32, 22: _ABS64, 23: _PC64},
-}  # ELF machine -> relocation type -> how it is applied
 
 
 class LinkedObject(NamedTuple):
-    """An object file as if it were linked: `layout` tells where each code section was put."""
+    """An object file as if it were linked."""
 
     image: ElfImage
-    layout: tuple[tuple[str, int], ...]
-    left_out: int  # relocations that were not applied
+    layout: tuple[tuple[str, int], ...]  # name and vaddr of each code section
+    left_out: int  # number of relocations that were not applied
 
 
 def lay_out(image: ElfImage) -> LinkedObject:
@@ -42,45 +36,45 @@ def lay_out(image: ElfImage) -> LinkedObject:
 
     Raises FormatError when headers, symbols or relocations lie outside the file.
     """
-    work = _Object(image)
+    linker = _Linker(image)
     try:
-        work.place_sections()
-        work.move_symbols()
-        work.relocate()
+        linker.place_sections()
+        linker.move_symbols()
+        linker.relocate()
     except (struct_error, IndexError, OverflowError) as damage:
         raise FormatError(image.name, 0, f"damaged object file: {damage}") from None
-    linked = ElfImage(bytes(work.data), image.name)
+    linked = ElfImage(bytes(linker.data), image.name)
     code = [section for section in linked.sections if section.flags & SHF_EXECINSTR and section.size]
-    return LinkedObject(linked, tuple((section.name, section.vaddr) for section in code), work.left_out)
+    return LinkedObject(linked, tuple((section.name, section.vaddr) for section in code), linker.left_out)
 
 
-class _Object:
-    """The file's bytes, changed in place."""
+class _Linker:
+    """Changes a copy of the file's bytes in place."""
 
     def __init__(self, image: ElfImage) -> None:
         self.data = bytearray(image.data)
         self.left_out = 0
         self._sections = image.sections
-        self._kinds = _KINDS.get(image.machine, {})
+        self._relocation_kinds = RELOCATIONS.get(image.machine, {})
         self._order = "<" if image.byteorder == "little" else ">"
         self._addresses = [0] * len(image.sections)
 
     def place_sections(self) -> None:
         """Give every allocated section an address of its own."""
-        (headers,) = self._read("Q", 0x28)
+        (headers,) = self._read("Q", 0x28)  # e_shoff
         end = 0
-        for wanted in (SHF_EXECINSTR, 0):
+        for execinstr in (SHF_EXECINSTR, 0):
             for index, section in enumerate(self._sections):
-                if section.flags & (_SHF_ALLOC | SHF_EXECINSTR) == _SHF_ALLOC | wanted and section.size:
+                if section.flags & (_SHF_ALLOC | SHF_EXECINSTR) == _SHF_ALLOC | execinstr and section.size:
                     self._addresses[index] = end
-                    self._write("Q", headers + index * _SHDR + 0x10, end)
+                    self._write("Q", headers + index * _SHDR + 0x10, end)  # sh_addr
                     end += section.size + _ALIGN - 1 & -_ALIGN
 
     def move_symbols(self) -> None:
-        """Make addresses of symbols, whose values are offsets in their sections (the others stay)."""
+        """Turn symbol values, which are offsets in a section, into addresses; values without one stay."""
         table = next((section for section in self._sections if section.type == SHT_SYMTAB), None)
         for at in _records(table, _SYMBOL) if table else ():
-            index, value = self._read("HQ", at + 6)
+            index, value = self._read("HQ", at + 6)  # st_shndx, st_value
             if index < len(self._addresses):
                 self._write("Q", at + 8, (value + self._addresses[index]) % 2**64)
 
@@ -95,20 +89,20 @@ class _Object:
                     self._apply(*tables[name], relocations.link, at)
 
     def _apply(self, table: Section, address: int, symbols: int, at: int) -> None:
-        place, info, addend = self._read("QQq", at)
-        symbol, kind = info >> 32, info & 0xFFFF_FFFF
-        size, from_place = self._kinds.get(kind, (0, False))
-        if not size or place + size > table.size:
+        place, info, addend = self._read("QQq", at)  # r_offset, r_info, r_addend
+        symbol, number = info >> 32, info & 0xFFFF_FFFF
+        kind = self._relocation_kinds.get(number)
+        if kind is None or place + kind.size > table.size:
             self.left_out += 1
             return
         (value,) = self._read("Q", self._sections[symbols].offset + symbol * _SYMBOL + 8)
         value += addend
-        if from_place:
+        if kind.pc_relative:
             value -= address if self._counts_from_section(table) else address + place
-        self._write("I" if size == 4 else "Q", table.offset + place, value % (1 << 8 * size))
+        self._write("I" if kind.size == 4 else "Q", table.offset + place, value % (1 << 8 * kind.size))
 
     def _counts_from_section(self, table: Section) -> bool:
-        """Tell whether the linker rewrites start addresses, as it does for V1 and V2 without the flag."""
+        """Whether a linker makes values relative to the table's start: SFrame V1 and V2 without the flag."""
         version, flags = self._read("BB", table.offset + 2) if table.name == SECTION else (0, 0)
         return 0 < version < 3 and not flags & Flag.FDE_FUNC_START_PCREL
 
