@@ -1,28 +1,30 @@
-"""Every exception that crosses a module boundary.
+"""Defines every exception that crosses a module boundary.
 
     SfsampleError
       FormatError            foreign bytes are wrong: the table is lost, the run goes on
-      BadInput               a file that should hold a profile does not: where in it, and why
+      BadInput               exit 1: a file that should hold a profile does not
       TargetError            the target or the user is the problem: one line and help
         NoSuchProcess        exit 3
         NotPermitted         exit 4
           AlreadyTraced
         UnsupportedTarget    exit 1
       CoreError              exit 1: a core file cannot be read
-      NoThread               exit 1: a limit keeps us from starting one
+      NoThread               exit 1: sfsample cannot start a thread of its own, because of a limit
       UsageError             exit 2
 
-Law: an expected failure of a walk is a `StopReason` value, never an exception.  Callers branch on the
-class (and the doors on `errno`), never on text.  `help` holds the lines that tell the user what to do.
+An expected failure of a walk is a `StopReason` value, not an exception.  Callers branch on the class, and the
+modules that make system calls on `errno`; text is for people.
 """
 
-NO_FILES = (23, 24)  # ENFILE, EMFILE: the errno module is not worth its import to `--help`
+from errno import EMFILE, ENFILE
+
+NO_FILES = (ENFILE, EMFILE)  # the limit of open files is reached, of the system or of sfsample
 FIND_IT = "it has ended, or never was; -n NAME finds a process by its name or command line"
 MORE_FILES = "allow more: ulimit -n 1024; LimitNOFILE= in a systemd unit, --ulimit nofile= in a container"
 
 
 class SfsampleError(Exception):
-    """Base of all; `exit_code` is what the command line returns for it."""
+    """Base of all: `exit_code` is that of the command, `help` the lines that say what the user can do."""
 
     exit_code = 1
 
@@ -32,7 +34,7 @@ class SfsampleError(Exception):
 
 
 class FormatError(SfsampleError):
-    """Foreign bytes are wrong: in which section, at which byte offset of it, and what."""
+    """Foreign bytes are wrong: in `section`, at byte `offset` of it; `what` describes the fault."""
 
     def __init__(self, section: str, offset: int, what: str) -> None:
         super().__init__(f"{section}+{offset:#x}: {what}")
@@ -42,11 +44,11 @@ class FormatError(SfsampleError):
 
 
 class BadInput(SfsampleError):  # noqa: N818 - reads as what happened
-    """A file that should hold a profile does not; the text names the place in it."""
+    """A file that should hold a profile does not; the text says where in the file and why."""
 
 
 class TargetError(SfsampleError):
-    """A process cannot be looked at."""
+    """Process `pid` cannot be sampled or read."""
 
     def __init__(self, pid: int, what: str, *help_lines: str) -> None:
         super().__init__(what, *help_lines)
@@ -54,31 +56,31 @@ class TargetError(SfsampleError):
 
 
 class NoSuchProcess(TargetError):  # noqa: N818 - reads as what happened
-    """It does not exist, or ended before the first sample."""
+    """The process does not exist, or ended before the first sample."""
 
     exit_code = 3
 
 
 class NotPermitted(TargetError):  # noqa: N818 - reads as what happened
-    """The kernel refuses; `help` names the gate and the way through it."""
+    """The kernel refuses access; `help` names the permission that is missing and how to get it."""
 
     exit_code = 4
 
 
 class AlreadyTraced(NotPermitted):
-    """Another tracer holds every thread; where it has stopped them, they can still be read."""
+    """Another tracer traces every thread; threads that it has stopped can still be read."""
 
 
 class UnsupportedTarget(TargetError):  # noqa: N818 - reads as what happened
-    """A kernel thread, a zombie, a 32-bit program: nothing we could unwind."""
+    """The process cannot be unwound: a kernel thread, a zombie, a 32-bit program."""
 
 
 class CoreError(SfsampleError):
-    """A core file is none, or tells of no thread."""
+    """The file is not a core file, or it describes no thread."""
 
 
 class NoThread(SfsampleError):  # noqa: N818 - reads as what happened
-    """The kernel gives us no thread."""
+    """The kernel refuses to start a thread of sfsample."""
 
     def __init__(self) -> None:
         super().__init__("cannot start a thread: a limit of processes or of memory is reached",
@@ -87,6 +89,6 @@ class NoThread(SfsampleError):  # noqa: N818 - reads as what happened
 
 
 class UsageError(SfsampleError):
-    """The command line asks for something that cannot be."""
+    """The command line asks for something impossible."""
 
     exit_code = 2

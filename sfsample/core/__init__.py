@@ -1,1 +1,1 @@
-"""Values without I/O, and every fact of a machine."""
+"""Values that all packages share, and the facts of each machine."""

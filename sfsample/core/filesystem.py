@@ -1,9 +1,8 @@
-"""Files by path, below our root directory or that of a process.
+"""Opens files by path, below sfsample's root directory or that of a process, and writes files atomically.
 
-Law: what is opened is a regular file, whatever its name leads to, and opening never waits.  A root directory
-is held open, so files can still be found below it when its process has ended.  Symbolic links that are
-absolute lead into our own root: whoever reads a file must know it by its content or its owner, never by its
-path.  What is written appears complete or not at all.
+Only regular files are opened, whatever a name leads to, and opening never blocks.  A `Root` keeps its
+directory open, so files below it can be found after the process has ended.  An absolute symbolic link leads
+into sfsample's own root: a caller must recognise a file by its content or its owner, not by its path.
 """
 
 import os
@@ -16,20 +15,20 @@ from mmap import ACCESS_READ, ALLOCATIONGRANULARITY, mmap
 from select import epoll
 from typing import BinaryIO, NamedTuple
 
-_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+_READ_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 
 
 @contextmanager
 def whole_file(path: str, mode: int) -> Iterator[BinaryIO]:
-    """Give a file to write, which is at `path` once the block has ended well.  Raises OSError.
+    """Yield a file to write; it appears at `path`, complete, when the block ends without an exception.
 
-    A file that was there hands down its owner and mode.
+    It takes over the owner and the mode of the file that it replaces.  Raises OSError.
     """
     temporary = os.path.join(os.path.dirname(path), f".sfsample-{os.getpid()}-{time.monotonic_ns():x}.tmp")
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     try:
         with open(fd, "wb") as file:
-            _inherit(path, fd)
+            _copy_owner_and_mode(path, fd)
             yield file
         os.replace(temporary, path)
     except BaseException:
@@ -39,16 +38,16 @@ def whole_file(path: str, mode: int) -> Iterator[BinaryIO]:
 
 
 def elf_begins_at(fd: int, offsets: Iterable[int]) -> int:
-    """Return where in an open file an ELF object begins: at 0, or in an archive at one of `offsets`.
+    """Return the offset in an open file at which an ELF object begins: 0, or in an archive one of `offsets`.
 
-    `offsets`: what of the file is mapped at and below the address in question, the nearest first.
+    `offsets` are the file offsets mapped at and below the address in question, the nearest first.
     """
     size = os.fstat(fd).st_size
-    inside = (at for at in chain((0,), offsets) if at < size and not at % ALLOCATIONGRANULARITY)
-    return next((at for at in inside if os.pread(fd, 4, at) == b"\x7fELF"), 0)
+    candidates = (at for at in chain((0,), offsets) if at < size and not at % ALLOCATIONGRANULARITY)
+    return next((at for at in candidates if os.pread(fd, 4, at) == b"\x7fELF"), 0)
 
 
-def _inherit(path: str, fd: int) -> None:
+def _copy_owner_and_mode(path: str, fd: int) -> None:
     try:
         before = os.lstat(path)
     except FileNotFoundError:
@@ -60,23 +59,26 @@ def _inherit(path: str, fd: int) -> None:
 
 
 class Root:
-    """A root directory.  Raises OSError when it cannot be opened."""
+    """A root directory, held open.  Raises OSError when it cannot be opened."""
 
     def __init__(self, path: str = "/") -> None:
         self._fd = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-        # closes it in C when it goes: a Ctrl-C that arrives while a `__del__` runs is lost
+        # this object closes the descriptor in C: a Ctrl-C that arrives while a `__del__` runs is lost
         self._closer = epoll.fromfd(self._fd)
 
     @property
     def identity(self) -> tuple[int, int]:
-        """Device and inode: equal where two processes share their root."""
-        found = os.fstat(self._fd)
-        return found.st_dev, found.st_ino
+        """Device and inode: equal for two processes that share their root directory."""
+        status = os.fstat(self._fd)
+        return status.st_dev, status.st_ino
 
     def open(self, path: str, *, follow: bool = True) -> int | None:
-        """Open a regular file by its absolute path; `follow` False: its last part is no symbolic link."""
+        """Return a descriptor of the regular file at an absolute path; None: there is none.
+
+        With `follow` False, a symbolic link as the last component is not followed.
+        """
         try:
-            flags = _FLAGS if follow else _FLAGS | os.O_NOFOLLOW
+            flags = _READ_FLAGS if follow else _READ_FLAGS | os.O_NOFOLLOW
             fd = os.open(path.lstrip("/") or ".", flags, dir_fd=self._fd)
         except (OSError, ValueError):  # ValueError: a NUL in a name
             return None
@@ -86,7 +88,7 @@ class Root:
         return None
 
     def map(self, path: str) -> mmap | None:
-        """Map a regular file that is not empty; None when there is none."""
+        """Map the regular file at an absolute path; None: there is none, or it is empty."""
         fd = self.open(path)
         if fd is None:
             return None
@@ -99,16 +101,16 @@ class Root:
 
 
 def root_at(path: str) -> Root | None:
-    """Return the directory that stands for another machine's root; None: there is none, or it is ours."""
+    """Return the directory with the files of another machine; None: `path` is empty or cannot be opened."""
     with suppress(OSError):
         return Root(path) if path else None
     return None
 
 
 class ProcessRoot(NamedTuple):
-    """Where a process lives.  Two with the same root directory see the same files if they share `mounts`."""
+    """Which files a process sees: those with the same root directory and `mounts` see the same files."""
 
-    root: Root | None  # None where we may not enter
-    pid: int  # as it is known there
+    root: Root | None  # None: sfsample may not open it
+    pid: int  # in the process's own pid namespace
     uid: int
-    mounts: str | None = None  # the mount namespace
+    mounts: str | None = None  # the mount namespace; None: unknown

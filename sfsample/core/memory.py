@@ -1,6 +1,6 @@
-"""What an unwinder may read: a `Memory` answers with bytes or None, and never raises.
+"""Defines what the unwinder reads: a `Memory` returns bytes, or None where it has none, and never raises.
 
-Law: nothing here touches a process.  A capture hands over a copy; a test hands over bytes.
+A live capture hands over a copy of a stack, and a test hands over bytes; nothing here reads a process.
 """
 
 import sys
@@ -10,20 +10,20 @@ from typing import NewType, Protocol
 
 from sfsample.core.arch import ByteOrder
 
-Address = NewType("Address", int)  # run-time address
-Vaddr = NewType("Vaddr", int)  # address as stated in the ELF file
+Address = NewType("Address", int)  # in a process
+Vaddr = NewType("Vaddr", int)  # as stated in the ELF file: address - load bias
 
 _WORDS = {"little": Struct("<Q"), "big": Struct(">Q")}
 
-Words = tuple[int, memoryview]  # an address, and the 8-byte words from there on as a sequence of integers
+Words = tuple[int, memoryview]  # an address, and the 8-byte words from there on as integers
 
 
 class Memory(Protocol):
-    """Read-only target memory by run-time address; None means "cannot be read"."""
+    """Read-only target memory by run-time address; None: it cannot be read."""
 
     @property
     def byteorder(self) -> ByteOrder:
-        """Return that of the machine that the memory is of."""
+        """Return the byte order of the machine that the memory comes from."""
         ...
 
     def word(self, address: int) -> int | None:
@@ -36,7 +36,7 @@ class Memory(Protocol):
 
 
 class BytesMemory:
-    """One contiguous copy: `data` was at `base`."""
+    """One contiguous copy: `data` was at address `base`."""
 
     def __init__(self, base: int, data: bytes, byteorder: ByteOrder = "little") -> None:
         self.base = base
@@ -62,7 +62,7 @@ class BytesMemory:
 
     @cached_property
     def words(self) -> Words | None:
-        """The aligned words, for who reads many of them; None in a byte order that is not this machine's."""
+        """The aligned words, quick to read in bulk; None where the byte order is not this machine's."""
         if self.byteorder != sys.byteorder:
             return None
         skipped = -self.base % 8
@@ -71,7 +71,7 @@ class BytesMemory:
 
 
 class PiecewiseMemory:
-    """Several copies taken at the same instant (a stack and the stack below a signal handler)."""
+    """Several copies taken at one instant: a stack, and the stack that a signal handler interrupted."""
 
     __slots__ = ("pieces",)
 
@@ -80,7 +80,7 @@ class PiecewiseMemory:
 
     @property
     def byteorder(self) -> ByteOrder:
-        """Return that of all pieces."""
+        """Return the byte order of all pieces."""
         return self.pieces[0].byteorder if self.pieces else "little"
 
     def word(self, address: int) -> int | None:
@@ -101,7 +101,7 @@ class PiecewiseMemory:
 
 
 def words_at(memory: Memory, address: int) -> Words | None:
-    """Return the words of the copy that `address` lies in, where `memory` is made of plain copies."""
+    """Return the words of the copy that holds `address`; None: no `BytesMemory` in `memory` does."""
     for piece in memory.pieces if isinstance(memory, PiecewiseMemory) else (memory,):
         if isinstance(piece, BytesMemory) and 0 <= address - piece.base < len(piece.data):
             return piece.words

@@ -1,18 +1,14 @@
-"""How to recover one value of the caller: the common form of SFrame rows and CFI rules."""
+"""Defines how one value of the caller is recovered: the common form of SFrame rows and CFI rules."""
 
 from typing import NamedTuple
 
-CFA = -1  # as a rule's base: the frame's CFA instead of a register
+CFA = -1  # the `base` of a rule that counts from the frame's CFA instead of a register
 
 
 class Rule(NamedTuple):
-    """How to recover one value: base + offset, or the 8-byte word stored there.
+    """A value of the caller: base + offset, or the 8-byte word stored there (`deref`)."""
 
-    `base` is a DWARF register number or CFA.  A DWARF expression, where there is one, gives the address
-    (`deref`) or the value instead of base + offset.
-    """
-
-    base: int
-    offset: int
+    base: int  # a DWARF register number, or CFA
+    offset: int  # bytes
     deref: bool
-    expression: bytes = b""
+    expression: bytes = b""  # a DWARF expression that replaces base + offset; b"": none

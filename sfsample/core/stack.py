@@ -1,4 +1,4 @@
-"""A stack: its frames, how each was found, and why the walk ended."""
+"""Defines a stack: its frames, how each was found, and why the walk ended."""
 
 from enum import StrEnum
 from operator import itemgetter
@@ -8,18 +8,18 @@ from typing import NamedTuple
 class Found(StrEnum):
     """How a frame was found."""
 
-    CONTEXT = "context"
+    CONTEXT = "context"  # the innermost frame: by the registers of the thread
     SFRAME = "sframe"
     EH_FRAME = "eh_frame"
     FRAME_POINTER = "frame_pointer"
     SIGNAL_FRAME = "signal_frame"
-    NULL_CALL = "null_call"  # by a call to where no code is
-    START = "start"  # by the code in which stacks begin
+    NULL_CALL = "null_call"  # by a call to an address without code
+    START = "start"  # by the entry code of a process, thread or coroutine
     DEBUG_FRAME = "debug_frame"
-    LEAF = "leaf"  # by the call that leads to it
-    PLT = "plt"  # by the code of a linkage stub
-    CODE = "code"  # by the instructions from the pc to the return
-    SCAN = "scan"  # by the look of a word on the stack
+    LEAF = "leaf"  # by the word at sp, and the call before it that leads to this function
+    PLT = "plt"  # by the code of a PLT stub
+    CODE = "code"  # by analysis of the instructions from the pc to the return
+    SCAN = "scan"  # a guess: a word on the stack that looks like a return address
 
 
 class StopReason(StrEnum):
@@ -28,8 +28,8 @@ class StopReason(StrEnum):
     OUTERMOST = "outermost"
     NO_ROW = "no_row"  # no stepper knows this pc
     NO_MODULE = "no_module"  # the pc is in no executable mapping
-    BAD_MEMORY = "bad_memory"  # a word that the row needs is not in the copy and never was mapped there
-    STACK_COPY_ENDED = "stack_copy_ended"  # it lies beyond --stack-bytes
+    BAD_MEMORY = "bad_memory"  # a word that the row needs is not in the stack copy and was never mapped
+    STACK_COPY_ENDED = "stack_copy_ended"  # a word that the row needs lies beyond --stack-bytes
     REGISTER_UNKNOWN = "register_unknown"  # the row needs a register that an earlier step did not recover
     NO_PROGRESS = "no_progress"  # the caller's frame would not lie above this one
     BAD_PC = "bad_pc"  # the return address is not executable
@@ -47,16 +47,16 @@ class Frame(NamedTuple):
 
     @property
     def lookup_pc(self) -> int:
-        """The address to look up.
+        """The address to look up in tables and symbols.
 
-        A return address may already belong to the next function when the call never returns
-        (`call abort` as the last instruction), so the call itself is looked up.  The innermost frame and
-        the frame that a signal interrupted are exact.  This is the only place that subtracts one.
+        A return address may belong to the next function when the call never returns (`call abort` as the last
+        instruction), so the address of the call is looked up.  The innermost frame and the frame that a
+        signal interrupted are exact.  This is the only place that subtracts one.
         """
         return self.pc if self.exact else self.pc - 1
 
 
-found_of = itemgetter(Frame._fields.index("found"))  # of thousands of frames, the quick way
+found_of = itemgetter(Frame._fields.index("found"))  # faster than the attribute, for thousands of frames
 
 
 def common_tail(frames: tuple[Frame, ...], others: tuple[Frame, ...]) -> int:
@@ -72,9 +72,9 @@ def common_tail(frames: tuple[Frame, ...], others: tuple[Frame, ...]) -> int:
 
 
 class Stack(NamedTuple):
-    """Frames, innermost first, and why there are no more."""
+    """The frames, innermost first, and why there are no more."""
 
     frames: tuple[Frame, ...]
     stop_reason: StopReason
-    stopped_at: str | None = None  # for people: module and reason of the failed step
-    missing: int | None = None  # the address of the word for want of which it ended (BAD_MEMORY)
+    stopped_at: str | None = None  # text for people: module of the failed step, and the reason
+    missing: int | None = None  # the address of the word that could not be read (BAD_MEMORY)

@@ -1,1 +1,1 @@
-"""Bytes to values: no files, no processes."""
+"""Parses bytes into values; opens no file and reads no process."""

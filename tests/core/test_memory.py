@@ -1,4 +1,4 @@
-"""Memory answers with bytes or None, and never with part of a word."""
+"""A `Memory` returns all the bytes of a request or None, never a part."""
 
 import pytest
 from hypothesis import given
@@ -9,7 +9,7 @@ from sfsample.core.memory import BytesMemory, PiecewiseMemory
 BASE = 0x7FFF_0000
 
 
-def test_words():
+def test_word_is_unsigned_and_in_byte_order():
     memory = BytesMemory(BASE, bytes(range(1, 25)))
 
     assert memory.word(BASE) == 0x0807060504030201
@@ -20,16 +20,16 @@ def test_words():
 
 
 @pytest.mark.parametrize("offset", [-1, -8, -BASE, 17, 24, 1 << 64])
-def test_no_word_that_is_not_all_in_the_copy(offset):
+def test_word_outside_the_copy_is_none(offset):
     assert BytesMemory(BASE, bytes(24)).word(BASE + offset) is None
 
 
-def test_copies_shorter_than_a_word():
+def test_copy_shorter_than_a_word_has_no_word():
     for size in range(8):
         assert BytesMemory(BASE, bytes(size)).word(BASE) is None
 
 
-def test_read():
+def test_read_returns_exactly_the_bytes_or_none():
     memory = BytesMemory(BASE, b"abcdef")
 
     assert memory.read(BASE + 1, 3) == b"bcd"
@@ -39,7 +39,7 @@ def test_read():
         assert memory.read(address, size) is None
 
 
-def test_pieces():
+def test_piecewise_memory_reads_from_the_first_piece_with_all_bytes():
     memory = PiecewiseMemory(
         BytesMemory(BASE, b"a" * 8), BytesMemory(0x1000, b"b" * 16), BytesMemory(BASE, b"c" * 16)
     )
