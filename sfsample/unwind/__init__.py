@@ -1,1 +1,1 @@
-"""From a copied thread to its stack."""
+"""From a copied thread to its stack: `Unwinder` walks, steppers give rows, `apply_row` executes them."""

@@ -1,7 +1,7 @@
-"""Code that is known by its bytes, and the row that holds there.
+"""Recognizes code by its bytes, and gives the row that holds there.
 
-Law: a pattern quotes instructions, and its group `here` is where the row holds.  What is not quoted is not
-known; nothing is disassembled.
+A pattern quotes instructions; its group `here` covers the addresses where the row holds.  Nothing is
+disassembled, so code that no pattern quotes stays unknown.
 """
 
 import re
@@ -11,55 +11,58 @@ from typing import NamedTuple
 from sfsample.core.stack import Frame
 from sfsample.modules.module import Module
 from sfsample.unwind.row import UnwindRow
-from sfsample.unwind.stepper import PcRange, here
+from sfsample.unwind.stepper import PcRange, only_this_pc
 
-REACH = 96  # bytes before and after a pc that a pattern may span
-_FAR = 1024
+PATTERN_BYTES = 96  # before and after a pc, that a pattern may cover
+_RANGE_BYTES = 1024  # before and after a pc, that `range_without` examines
 
 
-class Code(NamedTuple):
-    """A pattern with a group `here`, and the row that holds in it."""
+class CodePattern(NamedTuple):
+    """A pattern with a group `here`, and the row that holds in that group."""
 
     pattern: re.Pattern[bytes]
     row: UnwindRow
-    sign: bytes  # that are in whatever it matches
+    marker: bytes  # each match contains it: a quick test
 
 
-def code(pattern: bytes, row: UnwindRow, sign: bytes = b"") -> Code:
-    """Return an entry of a table."""
-    return Code(re.compile(pattern, re.DOTALL), row, sign)
+def code_pattern(pattern: bytes, row: UnwindRow, marker: bytes = b"") -> CodePattern:
+    """Return an entry of a table of patterns."""
+    return CodePattern(re.compile(pattern, re.DOTALL), row, marker)
 
 
-def row_among(codes: Iterable[Code], frame: Frame, module: Module) -> UnwindRow | None:
-    """Return the row of the first pattern, anywhere near the pc, that has the frame in its group."""
-    first, text = module.code_near(frame.pc, REACH)
-    found = (known for known in codes if known.sign in text)
-    matches = ((known.row, match) for known in found for match in known.pattern.finditer(text))
-    return next((row for row, match in matches if _is_in(frame, module, match, first)), None)
+def row_near(patterns: Iterable[CodePattern], frame: Frame, module: Module) -> UnwindRow | None:
+    """Return the row of the first pattern that matches anywhere near the pc with the frame in its group."""
+    first, text = module.code_near(frame.pc, PATTERN_BYTES)
+    candidates = (known for known in patterns if known.marker in text)
+    matches = ((known.row, match) for known in candidates for match in known.pattern.finditer(text))
+    return next((row for row, match in matches if _is_in_group(frame, module, match, first)), None)
 
 
-def reach_without(signs: Iterable[bytes], frame: Frame, module: Module) -> PcRange:
-    """Return the addresses around a pc of which no sign is near; the pc alone if one is."""
-    first, text = module.code_near(frame.pc, _FAR + REACH)
-    if any(sign in text for sign in signs):
-        return here(frame)
-    return max(first, frame.pc - _FAR), min(first + len(text), frame.pc + _FAR)
-
-
-def row_at(codes: Iterable[Code], start: int, frame: Frame, module: Module) -> UnwindRow | None:
-    """Return the row of the first pattern that begins at `start` and has the frame in its group."""
-    first, text = module.code_near(frame.pc, REACH) if abs(start - frame.pc) <= REACH else (0, b"")
+def row_from(patterns: Iterable[CodePattern], start: int, frame: Frame, module: Module) -> UnwindRow | None:
+    """Return the row of the first pattern that matches at address `start` with the frame in its group."""
+    first, text = (
+        module.code_near(frame.pc, PATTERN_BYTES) if abs(start - frame.pc) <= PATTERN_BYTES else (0, b"")
+    )
     if not 0 <= start - first < len(text):
         return None
-    matches = ((known.row, known.pattern.match(text, start - first)) for known in codes)
-    return next((row for row, match in matches if match and _is_in(frame, module, match, first)), None)
+    matches = ((known.row, known.pattern.match(text, start - first)) for known in patterns)
+    return next((row for row, match in matches if match and _is_in_group(frame, module, match, first)), None)
 
 
-def _is_in(frame: Frame, module: Module, match: re.Match[bytes], first: int) -> bool:
-    """Whether the frame is in the group.
+def range_without(markers: Iterable[bytes], frame: Frame, module: Module) -> PcRange:
+    """Return the addresses around a pc near which no marker is; the pc alone if a marker is near."""
+    first, text = module.code_near(frame.pc, _RANGE_BYTES + PATTERN_BYTES)
+    if any(marker in text for marker in markers):
+        return only_this_pc(frame)
+    return max(first, frame.pc - _RANGE_BYTES), min(first + len(text), frame.pc + _RANGE_BYTES)
 
-    A return address may be the end, behind a call; it is the beginning only where a return was prepared
-    without a call, or else it belongs to the function before, whose last instruction calls.
+
+def _is_in_group(frame: Frame, module: Module, match: re.Match[bytes], first: int) -> bool:
+    """Return whether the frame's pc lies in the group `here` of a match in code that starts at `first`.
+
+    A return address may be the end of the group, behind a call.  It may be the beginning only where code has
+    prepared a return without a call; otherwise it belongs to the function before, whose last instruction
+    calls.
     """
     pc, begin, end = frame.pc, first + match.start("here"), first + match.end("here")
     if frame.exact:

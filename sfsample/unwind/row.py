@@ -1,7 +1,9 @@
-"""The common currency of all steppers, `UnwindRow`, and the one function that executes it.
+"""Defines `UnwindRow`, to which every stepper translates, and `apply_row`, which executes it.
 
-Law: `apply_row` is the only code that computes a CFA, a return address or a caller's register.  It reads
-registers and memory and nothing else.  A register that no rule recovers is absent afterwards, never stale.
+From an SFrame row to a caller, step 4 of 4: `apply_row` computes the CFA, the return address and the caller's
+registers from an `UnwindRow`, a frame's registers and memory; it reads nothing else.  (`rule_cache.py`
+computes the same for plain rows, only faster.)  Invariant: a register that no rule recovers is absent from
+the caller, never stale (tests/unwind/test_row.py).
 
 Source: DWARF 5 section 6.4.1 for the rules; SFrame, frame pointers and signal frames are special cases.
 """
@@ -9,7 +11,7 @@ Source: DWARF 5 section 6.4.1 for the rules; SFrame, frame pointers and signal f
 from typing import NamedTuple
 
 from sfsample.core.arch import Arch, ByteOrder
-from sfsample.core.memory import Memory
+from sfsample.core.memory import BytesMemory, Memory, PiecewiseMemory
 from sfsample.core.rule import CFA, Rule
 from sfsample.core.snapshot import Registers
 from sfsample.core.stack import StopReason
@@ -21,13 +23,15 @@ _MASK64 = (1 << 64) - 1
 class UnwindRow(NamedTuple):
     """How to get from a frame to its caller.
 
-    `ra` None: the ABI or the table says that there is no caller.  `registers` are (DWARF number, rule);
-    `kept` are registers whose value the function has not changed; every other one becomes unknown.
-    `signal`: the caller was interrupted, so its pc is exact.  `guess`: convention, not information.
-    `mangled`: the return address carries an authentication code (AArch64 PAC), which is taken off.
+    `ra` None: the ABI or the table says that there is no caller.
+    `registers`: pairs (DWARF number, rule).
+    `kept`: registers whose value the function has not changed; any other register is unknown in the caller.
+    `signal`: the caller was interrupted by a signal, so its pc is exact.
+    `guess`: the row follows a convention, no table describes this code.
+    `mangled`: the return address carries an authentication code (AArch64 PAC), which `apply_row` removes.
     `sp_known` False: the CFA is a lower bound, so the caller's sp is unknown.
-    `called`: a guess that is believed only if the call at the return address leads to this function.
-    `slides`: how many words the CFA may be moved up until the row is believed.
+    `called`: a guess that is accepted only if the call before the return address leads to this function.
+    `slides`: how many words the CFA may be moved up until the row is accepted.
     """
 
     cfa: Rule
@@ -43,28 +47,18 @@ class UnwindRow(NamedTuple):
 
 
 class Caller(NamedTuple):
-    """The result of a step: CFA of the frame stepped from, and the registers of the one stepped to."""
+    """The result of a step: the CFA of the frame, and the registers of its caller (by DWARF number)."""
 
     cfa: int
     registers: Registers
 
 
-class _Known(Registers):
-    """Registers that remember having been asked for one that is not there."""
-
-    missed = False
-
-    def __missing__(self, number: int) -> int:
-        self.missed = True
-        raise KeyError(number)
-
-
 def apply_row(row: UnwindRow, registers: Registers, memory: Memory, arch: Arch) -> Caller | StopReason:
-    """Execute `row` (whose `ra` is not None) on a frame's registers."""
+    """Execute `row`, whose `ra` is not None, on a frame's registers; a StopReason says why that fails."""
     cfa = _value(row.cfa, 0, registers, memory, arch)
     if isinstance(cfa, StopReason):
         return cfa
-    assert row.ra is not None  # noqa: S101 - our own invariant: outermost rows are not applied
+    assert row.ra is not None  # noqa: S101 - `StepperChain` ends a walk at a row without a caller
     ra = _value(row.ra, cfa, registers, memory, arch)
     if isinstance(ra, StopReason):
         return ra
@@ -79,8 +73,38 @@ def apply_row(row: UnwindRow, registers: Registers, memory: Memory, arch: Arch) 
     return Caller(cfa, caller)
 
 
-class _Noting:
-    """Memory that remembers the first word that was asked for and is not there."""
+def first_missing(row: UnwindRow, registers: Registers, memory: Memory, arch: Arch) -> int | None:
+    """Return the address that is not in `memory`, and for which `apply_row` returns BAD_MEMORY."""
+    recorder = _MissRecorder(memory)
+    apply_row(row, registers, recorder, arch)
+    return recorder.missing
+
+
+def with_popped_words(
+    memory: Memory, table_row: UnwindRow, code_row: UnwindRow, registers: Registers, arch: Arch
+) -> Memory:
+    """Return `memory` with the words that the innermost function has popped and that `table_row` reads.
+
+    Such a word lies below sp, so a copy that begins at sp (perf_event_open(2)) lacks it, but the table may
+    refer to it until the return.  Its value is still in the register, if no instruction from the pc to the
+    return changes that register (`code_row.kept`).  That condition is needed: code may also save a register
+    below sp, in the red zone, and then change it.
+    """
+    caller, by_code = (apply_row(row, registers, memory, arch) for row in (table_row, code_row))
+    if isinstance(caller, StopReason) or isinstance(by_code, StopReason) or caller.cfa != by_code.cfa:
+        return memory
+    words = [
+        BytesMemory(caller.cfa + rule.offset, registers[number].to_bytes(8, arch.byteorder), arch.byteorder)
+        for number, rule in table_row.registers
+        if rule.base == CFA and rule.deref and not rule.expression
+        if number in code_row.kept and number in registers and number not in caller.registers
+    ]
+    pieces = memory.pieces if isinstance(memory, PiecewiseMemory) else (memory,)
+    return PiecewiseMemory(*pieces, *words) if words else memory
+
+
+class _MissRecorder:
+    """Memory that remembers the first address that was read and is not there."""
 
     def __init__(self, memory: Memory) -> None:
         self._memory = memory
@@ -103,21 +127,24 @@ class _Noting:
         return data
 
 
-def first_missing(row: UnwindRow, registers: Registers, memory: Memory, arch: Arch) -> int | None:
-    """Return the address for want of which `apply_row` says BAD_MEMORY."""
-    noting = _Noting(memory)
-    apply_row(row, registers, noting, arch)
-    return noting.missing
+class _RegistersUsed(Registers):
+    """Registers that remember whether an absent register was read."""
+
+    missed = False
+
+    def __missing__(self, number: int) -> int:
+        self.missed = True
+        raise KeyError(number)
 
 
 def _value(rule: Rule, cfa: int, registers: Registers, memory: Memory, arch: Arch) -> int | StopReason:
     base, offset, deref, expression = rule
     if expression:
         # DWARF 5, 6.4.2.3: the CFA is pushed first, except where the expression gives the CFA itself
-        known = _Known(registers)
-        address = evaluate(expression, known, memory, arch.byteorder, None if base != CFA else cfa)
+        used = _RegistersUsed(registers)
+        address = evaluate(expression, used, memory, arch.byteorder, None if base != CFA else cfa)
         if address is None:
-            return StopReason.REGISTER_UNKNOWN if known.missed else StopReason.BAD_MEMORY
+            return StopReason.REGISTER_UNKNOWN if used.missed else StopReason.BAD_MEMORY
     elif base == CFA:
         address = cfa + offset & _MASK64
     elif base in registers:

@@ -1,10 +1,17 @@
-"""The fast lane: steps whose rows are known and plain, without a call of ours for each frame.
+"""Caches the plain rows of one `StepperChain`, and steps by them without a Python call for each frame.
 
-Law: it gives the answer that `StepperChain.step` would give, or stops one frame before it would not.  It is
-entered here only after `StepperChain` believed the first stepper that knew the pc; a return address is
-followed only if it was stepped from before, so it is known to be executable, and out of a guess only if a
-guess that led to it was believed before.  Registers other than sp, fp and pc are not followed: whoever needs
-them gets the rows of the frames passed, from `row`.
+Key: the pc, separately for exact pcs and for return addresses.  An exact pc is also found by the address
+range (`PcRange`) for which the steppers gave the same row, because hardly two samples stop at the same
+instruction.
+Invalid: all entries, when an executable mapping has changed (`StepperChain.forget_stale`).
+Saves: a stack not seen before takes 57-81 us; without this cache 566, without the ranges 96-144.
+
+Invariant: a walk by this cache gives what `StepperChain.step` would give, or stops one frame before
+(tests/unwind/test_rule_cache.py).  For that reason a row is added only after `StepperChain` has accepted the
+answer of the first stepper that knew the pc.  A return address is followed only if a row or the end of a
+stack is known for it, so it is executable; and from a guess only if an accepted guess has led to it before.
+Only pc, sp and fp are computed: the caller of `walk` gets other registers by executing the rows of the frames
+(`row_of`).
 """
 
 from bisect import bisect_right
@@ -15,113 +22,123 @@ from sfsample.core.stack import Frame
 from sfsample.unwind.plain_row import PlainRow, plain_row_of
 from sfsample.unwind.row import UnwindRow
 from sfsample.unwind.stepper import PcRange
-from sfsample.unwind.walk_cache import FORK, LONGEST, NEW, ONCE, TWICE, Start, WalkCache
+from sfsample.unwind.walk_cache import (
+    MAX_WALK_FRAMES,
+    NEVER_CACHED,
+    NOT_SEEN,
+    SEEN_ONCE,
+    SEEN_TWICE,
+    WalkCache,
+    WalkStart,
+)
 
-_WORD = 8
-_UNKNOWN_FP = -1  # leads to no aligned CFA
+_WORD = 8  # bytes
+_UNKNOWN_FP = -1  # no aligned CFA follows from it
 
 
 class RuleCache:
-    """The plain rows of one ladder, by pc."""
+    """The plain rows of one chain of steppers, by pc."""
 
     def __init__(self) -> None:
-        self._at_call: dict[int, PlainRow] = {}  # frames whose pc is a return address
-        self._exact: dict[int, PlainRow] = {}
-        self._lows: list[int] = []  # where the reaches begin of plans for exact pcs, in order
-        self._reaches: list[tuple[int, PlainRow]] = []  # where each ends, and the plan
-        self._ends: set[int] = set()  # return addresses of outermost frames
-        self._guessed: set[int] = set()  # return addresses to which guesses have led
-        self._stretches = WalkCache(self._at_call)
+        self._by_return_address: dict[int, PlainRow] = {}
+        self._by_exact_pc: dict[int, PlainRow] = {}
+        self._range_starts: list[int] = []  # of the ranges of exact pcs, in ascending order
+        self._ranges: list[tuple[int, PlainRow]] = []  # for each start: the end, and the row
+        self._outermost: set[int] = set()  # return addresses of frames without a caller
+        self._reached_by_guess: set[int] = set()  # return addresses that accepted guesses have led to
+        self._walks = WalkCache(self._by_return_address)
 
     def clear(self) -> None:
-        """Forget everything: the mappings have changed."""
-        self._at_call.clear()
-        self._exact.clear()
-        self._lows.clear()
-        self._reaches.clear()
-        self._ends.clear()
-        self._guessed.clear()
-        self._stretches.clear()
+        """Drop all entries: the mappings have changed."""
+        self._by_return_address.clear()
+        self._by_exact_pc.clear()
+        self._range_starts.clear()
+        self._ranges.clear()
+        self._outermost.clear()
+        self._reached_by_guess.clear()
+        self._walks.clear()
 
-    def learn(self, frame: Frame, row: UnwindRow, found: str, arch: Arch, caller: int | None) -> None:
-        """Note the row that was believed at `frame.pc`, and led to the pc `caller`, if it is plain."""
+    def add(self, frame: Frame, row: UnwindRow, found: str, arch: Arch, caller_pc: int | None) -> None:
+        """Keep a row that was accepted at `frame.pc` and led to `caller_pc`, if it is plain."""
         if row.ra is None:
             if not frame.exact:
-                self._ends.add(frame.pc)
+                self._outermost.add(frame.pc)
             return
-        plan = plain_row_of(row, found, arch, frame.pc)
-        if plan is not None:
-            (self._exact if frame.exact else self._at_call)[frame.pc] = plan
-            if row.guess and caller is not None:
-                self._guessed.add(caller)
+        plain = plain_row_of(row, found, arch, frame.pc)
+        if plain is not None:
+            (self._by_exact_pc if frame.exact else self._by_return_address)[frame.pc] = plain
+            if row.guess and caller_pc is not None:
+                self._reached_by_guess.add(caller_pc)
 
-    def knows(self, frame: Frame) -> bool:
-        """Whether a frame can be stepped from."""
-        return frame.pc in (self._exact if frame.exact else self._at_call)
+    def __contains__(self, frame: Frame) -> bool:
+        return frame.pc in (self._by_exact_pc if frame.exact else self._by_return_address)
 
-    def widen(self, pc: int, reach: PcRange) -> None:
-        """Note that the plan of an exact pc is that of all addresses from one up to another."""
-        low, high = reach
-        if high - low <= 1 or self._exact[pc].row.cfa.expression:
+    def add_range(self, pc: int, pc_range: PcRange) -> None:
+        """Use the row of an exact pc, which is in the cache, for all exact pcs of a range."""
+        start, end = pc_range
+        if end - start <= 1 or self._by_exact_pc[pc].row.cfa.expression:
             return
-        at = bisect_right(self._lows, low)
-        self._lows.insert(at, low)
-        self._reaches.insert(at, (high, self._exact[pc]))
+        at = bisect_right(self._range_starts, start)
+        self._range_starts.insert(at, start)
+        self._ranges.insert(at, (end, self._by_exact_pc[pc]))
 
-    def _plan_at(self, pc: int) -> PlainRow | None:
-        """Return the plan of an exact pc."""
-        plan = self._exact.get(pc)
-        if plan is None and (at := bisect_right(self._lows, pc)) and pc < self._reaches[at - 1][0]:
-            plan = self._exact[pc] = self._reaches[at - 1][1]
-        return plan
+    def _row_at_exact(self, pc: int) -> PlainRow | None:
+        row = self._by_exact_pc.get(pc)
+        if row is None and (at := bisect_right(self._range_starts, pc)) and pc < self._ranges[at - 1][0]:
+            row = self._by_exact_pc[pc] = self._ranges[at - 1][1]
+        return row
 
-    def is_end(self, frame: Frame) -> bool:
-        """Whether nobody called this frame."""
-        return not frame.exact and frame.pc in self._ends
+    def is_outermost(self, frame: Frame) -> bool:
+        """Return whether the frame is known to have no caller."""
+        return not frame.exact and frame.pc in self._outermost
 
-    def row(self, frame: Frame) -> UnwindRow:
-        """Return the row of a frame that was passed."""
-        return (self._exact if frame.exact else self._at_call)[frame.pc].row
+    def row_of(self, frame: Frame) -> UnwindRow:
+        """Return the row of a frame that `walk` has stepped from."""
+        return (self._by_exact_pc if frame.exact else self._by_return_address)[frame.pc].row
 
-    def run(self, frame: Frame, fp: int | None, words: Words, room: int) -> tuple[list[Frame], Frame]:
-        """Step from `frame` at most `room` times; return the frames passed, and the one reached."""
+    def walk(self, frame: Frame, fp: int | None, words: Words, max_steps: int) -> tuple[list[Frame], Frame]:
+        """Step from `frame` at most `max_steps` times; return the frames stepped from, and the last one.
+
+        `words` is the copy that the frame's sp lies in.  The last frame has no CFA yet.  One long function,
+        because each call in this loop would cost more than the step itself.
+        """
         base, view = words
         pc, sp, _, found, exact = frame
-        plans, ends, guessed, new = self._at_call, self._ends, self._guessed, tuple.__new__
-        stretches, known = self._stretches, self._stretches.at
-        plan = None if sp % _WORD else self._plan_at(pc) if exact else plans.get(pc)
+        rows, outermost, reached_by_guess = self._by_return_address, self._outermost, self._reached_by_guess
+        walks, cached_walks, new = self._walks, self._walks.entries, tuple.__new__
+        row = None if sp % _WORD else self._row_at_exact(pc) if exact else rows.get(pc)
         passed: list[Frame] = []
-        starts: list[Start] = []  # of stretches to learn
+        starts: list[WalkStart] = []  # of the walks to be cached
         if fp is None:
             fp = _UNKNOWN_FP
-        while plan is not None and len(passed) < room:
-            stretch = FORK if exact else known.get((pc, sp), NEW)
-            if stretch is NEW or stretch is ONCE:
-                known[pc, sp] = ONCE if stretch is NEW else TWICE
-            elif stretch is TWICE:
-                if not starts or len(passed) >= starts[-1][0] + LONGEST:
+        while row is not None and len(passed) < max_steps:
+            cached = NEVER_CACHED if exact else cached_walks.get((pc, sp), NOT_SEEN)
+            if cached is NOT_SEEN or cached is SEEN_ONCE:
+                cached_walks[pc, sp] = SEEN_ONCE if cached is NOT_SEEN else SEEN_TWICE
+            elif cached is SEEN_TWICE:
+                if not starts or len(passed) >= starts[-1][0] + MAX_WALK_FRAMES:
                     starts.append((len(passed), fp))
-            elif stretch is not FORK and stretch.found is found:
-                fits = stretches.fitting(stretch, fp, words)
-                if fits and len(fits.frames) <= room - len(passed):
-                    passed += fits.frames
-                    pc, sp, _, found, _ = fits.end
-                    if fits.fp_at is not None:
-                        fp = view[fits.fp_at - base >> 3]
-                    plan = plans.get(pc)
+            elif cached is not NEVER_CACHED and cached.found is found:
+                valid = walks.valid_part(cached, fp, words)
+                if valid and len(valid.frames) <= max_steps - len(passed):
+                    passed += valid.frames
+                    pc, sp, _, found, _ = valid.end
+                    if valid.fp_at is not None:
+                        fp = view[valid.fp_at - base >> 3]
+                    row = rows.get(pc)
                     continue
-            by_fp, offset, ra_at, fp_at, next_found, guess, _ = plan
+            by_fp, offset, ra_at, fp_at, caller_found, guess, _ = row
             if by_fp:
                 cfa = fp + offset
                 if cfa <= sp or cfa % _WORD:
                     break
             else:
                 cfa = sp + offset
-            at = cfa - base  # positive, and so is the return address's place; that of fp may be below sp
+            at = cfa - base  # not negative, nor is at + ra_at; at + fp_at may be: a word below sp
             try:
                 ra = view[at + ra_at >> 3]
-                plan = plans.get(ra)
-                if (plan is None and ra not in ends) or (guess and ra not in guessed):
+                row = rows.get(ra)
+                if (row is None and ra not in outermost) or (guess and ra not in reached_by_guess):
                     break
                 if fp_at is not None:
                     if at + fp_at < 0:
@@ -130,7 +147,7 @@ class RuleCache:
             except IndexError:  # beyond the copy
                 break
             passed.append(new(Frame, (pc, sp, cfa, found, exact)))
-            pc, sp, found, exact = ra, cfa, next_found, False
-        reached = new(Frame, (pc, sp, None, found, exact))
-        stretches.learn(passed, reached, starts, words)
-        return passed, reached
+            pc, sp, found, exact = ra, cfa, caller_found, False
+        last = new(Frame, (pc, sp, None, found, exact))
+        walks.add(passed, last, starts, words)
+        return passed, last

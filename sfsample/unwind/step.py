@@ -1,10 +1,13 @@
-"""One step: the steppers in the order in which they are asked, and when one of them is believed.
+"""Steps from a frame to its caller: asks the steppers in order until a row leads to a plausible caller.
 
-Law: a row depends on the pc alone, so it is asked for once.  A step is believed only if it leads up the
-stack to executable memory (and, for a guess, behind a call), or to a zero where it may end; otherwise the
-answer is "not mine" and the next stepper is asked.  When nobody is believed, the first that knew the pc says
-why; a guess says nothing but that a register is unknown, which another capture may know.  Where an answer was
-wrong and the next stepper lacks a register, that is why: the other order, or another capture, may know it.
+From an SFrame row to a caller, step 2 of 4: `StepperChain.step` gets the row at the pc from a stepper
+(`steppers/sframe.py`), executes it (`row.py`), and accepts the caller or asks the next stepper.
+
+A caller is accepted if its frame lies above and its pc is executable; for a guess, the return address must
+also follow a call.  A return address of zero is accepted where the stack may end (`stack_end.py`).  If no
+caller is accepted, the first stepper that knew the pc gives the reason.  A guess gives a reason only if it
+lacks a register, which another capture of the thread may know.  If a row was wrong and the next stepper lacks
+a register, that is the reason: the other order of steppers, or another capture, may know the register.
 """
 
 from collections import Counter
@@ -16,20 +19,20 @@ from sfsample.core.rule import CFA
 from sfsample.core.snapshot import Registers, ThreadSnapshot
 from sfsample.core.stack import Found, Frame, StopReason
 from sfsample.modules.module_map import ModuleMap
-from sfsample.unwind.row import Caller, UnwindRow, apply_row, first_missing
+from sfsample.unwind.row import Caller, UnwindRow, apply_row, first_missing, with_popped_words
 from sfsample.unwind.rule_cache import RuleCache
 from sfsample.unwind.stack_end import is_stack_end
 from sfsample.unwind.stepper import PcRange, Stepper, reach_of
 
-_WORD = 8
-_MOST_DOUBTS = 1000
-_BLOCK = 1024
-_WRONG = (StopReason.NO_PROGRESS, StopReason.BAD_PC)
-_NOWHERE: tuple[PcRange, None] = (0, 0), None
+_WORD = 8  # bytes
+_MAX_REJECTED_ROWS = 1000  # different ones that are counted
+_BLOCK_BYTES = 1024  # of code, for each of which the last range of a stepper is kept
+_WRONG_CALLER = (StopReason.NO_PROGRESS, StopReason.BAD_PC)
+_NO_RANGE: tuple[PcRange, None] = (0, 0), None
 
 
 class Walk:
-    """A walk on its way: the frames it has passed, and the one where it stands."""
+    """A walk in progress: the frames that it has passed, and the frame where it stands with its registers."""
 
     __slots__ = ("arch", "frame", "memory", "passed", "registers", "snapshot")
 
@@ -40,8 +43,8 @@ class Walk:
         self.passed: list[Frame] = []
         self.frame = Frame(self.registers[arch.pc], self.registers[arch.sp], None, Found.CONTEXT, exact=True)
 
-    def supposing(self, register: int, value: int) -> "Walk":
-        """Return a walk that stands at the same place and knows one register more."""
+    def assuming(self, register: int, value: int) -> "Walk":
+        """Return a walk that stands at the same frame, with a value assumed for one more register."""
         other = Walk(self.snapshot._replace(assumed=True))
         other.frame, other.passed = self.frame, [*self.passed]
         other.registers = {**self.registers, register: value}
@@ -49,279 +52,292 @@ class Walk:
 
 
 class Step(NamedTuple):
-    """A believed step to the caller."""
+    """An accepted step to the caller."""
 
     found: str
     caller: Caller
     exact: bool
 
 
-class Doubt(NamedTuple):
-    """An answer that was not believed, where another stepper's was."""
+class RejectedRow(NamedTuple):
+    """A row that was rejected where another stepper's row was accepted: the table may be wrong."""
 
     pc: int
     exact: bool
     found: str
     reason: StopReason
-    instead: str
+    accepted: str  # the label of the other stepper
 
 
 class CachedStepper:
-    """A stepper, and what it has answered for each (pc, exact)."""
+    """A stepper, and its answers.
+
+    Key: (pc, exact); for exact pcs in a module also the last `PcRange` in each KiB of code.  Invalid: all
+    entries, when an executable mapping has changed (`StepperChain.forget_stale`).  Saves: looking up tables
+    and code again for a pc that was met before, or, by the ranges, for another instruction of the same
+    function.
+    """
 
     def __init__(self, stepper: Stepper) -> None:
         self.stepper = stepper
         self.found = stepper.found
         self.rows: dict[tuple[int, bool], UnwindRow | None] = {}
-        self._reaches: dict[int, tuple[PcRange, UnwindRow | None]] = {}  # the last one of each block of code
+        self._ranges: dict[int, tuple[PcRange, UnwindRow | None]] = {}  # by pc // _BLOCK_BYTES
 
     def clear(self) -> None:
-        """Forget all answers."""
+        """Drop all answers."""
         self.rows.clear()
-        self._reaches.clear()
+        self._ranges.clear()
 
-    def ask(self, frame: Frame, index: ModuleMap, arch: Arch) -> UnwindRow | None:
-        """Return the row at a pc; an exact one may lie where an answer that was given before reaches."""
-        pc, module = frame.pc, index.find(frame.lookup_pc)
+    def find_row(self, frame: Frame, modules: ModuleMap, arch: Arch) -> UnwindRow | None:
+        """Return the row for a pc that is not in `rows`: of a range that is known, or from the stepper."""
+        pc, module = frame.pc, modules.find(frame.lookup_pc)
         if not frame.exact or module is None:
             return self.stepper.row_at(frame, module, arch)
-        (low, high), row = self._reaches.get(pc // _BLOCK, _NOWHERE)
-        if not low <= pc < high:
+        (start, end), row = self._ranges.get(pc // _BLOCK_BYTES, _NO_RANGE)
+        if not start <= pc < end:
             row = self.stepper.row_at(frame, module, arch)
-            mapping, (low, high) = index.mapping(pc), reach_of(self.stepper, frame, module, arch)
+            mapping, (start, end) = modules.mapping(pc), reach_of(self.stepper, frame, module, arch)
             if mapping is not None:
-                self._reaches[pc // _BLOCK] = (max(low, mapping.start), min(high, mapping.end)), row
+                self._ranges[pc // _BLOCK_BYTES] = (max(start, mapping.start), min(end, mapping.end)), row
         return row
 
-    def reach(self, pc: int) -> PcRange:
-        """Return how far the answer at an exact pc reaches that was asked for last."""
-        reach, _ = self._reaches.get(pc // _BLOCK, _NOWHERE)
-        return reach if reach[0] <= pc < reach[1] else (pc, pc + 1)
+    def range_at(self, pc: int) -> PcRange:
+        """Return the range of the answer for an exact pc, if it is the last range of its block."""
+        pc_range, _ = self._ranges.get(pc // _BLOCK_BYTES, _NO_RANGE)
+        return pc_range if pc_range[0] <= pc < pc_range[1] else (pc, pc + 1)
 
 
 class StepperChain:
-    """Rungs in one order.  `last`: no other order will be tried after this one."""
+    """Steppers in the order in which they are asked.
 
-    def __init__(self, index: ModuleMap, rungs: Sequence[CachedStepper], *, last: bool) -> None:
-        self._index = index
-        self._rungs = rungs
+    `last`: no other order is tried after this one, so a guess may stand in for a row that lacks a register.
+    """
+
+    def __init__(self, modules: ModuleMap, steppers: Sequence[CachedStepper], *, last: bool) -> None:
+        self._modules = modules
+        self._steppers = steppers
         self._last = last
-        self._generation = index.generation
-        self.lane = RuleCache()
-        self.doubts: Counter[Doubt] = Counter()
+        self._generation = modules.generation
+        self.rule_cache = RuleCache()
+        self.rejected: Counter[RejectedRow] = Counter()
 
     def forget_stale(self) -> None:
-        """Drop all rows when an executable mapping has changed."""
-        if self._index.generation != self._generation:
-            self._generation = self._index.generation
-            self.lane.clear()
-            for rung in self._rungs:
-                rung.clear()
+        """Drop everything that was cached by address, if an executable mapping has changed since."""
+        if self._modules.generation != self._generation:
+            self._generation = self._modules.generation
+            self.rule_cache.clear()
+            for stepper in self._steppers:
+                stepper.clear()
 
     def step(self, walk: Walk) -> Step | StopReason:
-        """Step from where the walk stands to the caller, or say why not."""
-        failure, doubted, first = StopReason.NO_ROW, "", True
-        for rung in self._rungs:
-            row = self._row(rung, walk.frame, walk.arch)
+        """Return the step to the caller, or the reason why there is none."""
+        failure, rejected, is_first = StopReason.NO_ROW, "", True
+        for stepper in self._steppers:
+            row = self._row(stepper, walk.frame, walk.arch)
             if row is None:
                 continue
             if row.guess and not self._may_guess(failure):
                 break
-            outcome = self._outcome(rung, row, walk)
+            outcome = self._execute(stepper, row, walk)
             if isinstance(outcome, Step) or outcome is StopReason.OUTERMOST:
-                if doubted:
-                    self._note(walk, doubted, failure, rung)
-                if first:
-                    caller = outcome.caller.registers[walk.arch.pc] if isinstance(outcome, Step) else None
-                    self.lane.learn(walk.frame, row, rung.found, walk.arch, caller)
-                    if self.lane.knows(walk.frame) and walk.frame.exact and not row.guess:
-                        self.lane.widen(walk.frame.pc, self._reach(rung, walk.frame.pc))
+                if rejected:
+                    self._count_rejected(walk, rejected, failure, stepper)
+                if is_first:
+                    self._cache(stepper, row, walk, outcome)
                 return outcome
-            first = False
-            if failure in _WRONG and outcome is StopReason.REGISTER_UNKNOWN and not row.guess:
-                self._note(walk, doubted, failure, rung)
+            is_first = False
+            if failure in _WRONG_CALLER and outcome is StopReason.REGISTER_UNKNOWN and not row.guess:
+                self._count_rejected(walk, rejected, failure, stepper)
                 failure = outcome
-            if not doubted and (not row.guess or outcome is StopReason.REGISTER_UNKNOWN):
-                failure, doubted = outcome, rung.found
-        nobody = failure in (StopReason.NO_ROW, StopReason.REGISTER_UNKNOWN)
-        if nobody and self._index.mapping(walk.frame.lookup_pc) is None:
+            if not rejected and (not row.guess or outcome is StopReason.REGISTER_UNKNOWN):
+                failure, rejected = outcome, stepper.found
+        unexplained = failure in (StopReason.NO_ROW, StopReason.REGISTER_UNKNOWN)
+        if unexplained and self._modules.mapping(walk.frame.lookup_pc) is None:
             return StopReason.NO_MODULE
         return failure
 
-    def _reach(self, last: CachedStepper, pc: int) -> PcRange:
-        """Return the addresses around an exact pc for which those up to `last` answer the same."""
-        reaches = [rung.reach(pc) for rung in self._rungs[: self._rungs.index(last) + 1]]
-        lows, highs = zip(*reaches, strict=True)
-        return max(lows), min(highs)
-
-    def lacking(self, walk: Walk) -> UnwindRow | None:
-        """Return the row that wants a register which is unknown, for the CFA or the return address."""
-        row = self._told(walk)
+    def row_lacking_register(self, walk: Walk) -> UnwindRow | None:
+        """Return the row at the pc, if its CFA or return address needs a register that is unknown."""
+        row = self._first_certain_row(walk)
         if row is None or row.ra is None:
             return None
         known = row.ra.deref or row.ra.expression or row.ra.base == CFA or row.ra.base in walk.registers
         return None if known and row.cfa.base in walk.registers else row
 
-    def missing(self, walk: Walk) -> int | None:
-        """Return the address of the word that is not in the copy, and without which nobody can go on."""
-        row = self._told(walk)
+    def missing_word(self, walk: Walk) -> int | None:
+        """Return the address of the word that the row at the pc needs and the copy lacks, if any."""
+        row = self._first_certain_row(walk)
         if row is None or row.ra is None:
             return None
         return first_missing(row, walk.registers, walk.memory, walk.arch)
 
-    def completed(self, snapshot: ThreadSnapshot) -> ThreadSnapshot:
-        """Return a copy with the words that the innermost function has popped, where its code tells them."""
+    def with_popped_words(self, snapshot: ThreadSnapshot) -> ThreadSnapshot:
+        """Return the snapshot with the words that the innermost function has popped (see row.py)."""
         walk = Walk(snapshot)
-        table, code = self._told(walk), (rung for rung in self._rungs if rung.found == Found.CODE)
-        row = next((self._row(rung, walk.frame, walk.arch) for rung in code), None) if table else None
-        if table is None or table.ra is None or row is None:
+        table_row = self._first_certain_row(walk)
+        if table_row is None or table_row.ra is None:
             return snapshot
-        from sfsample.unwind.popped import with_popped  # seldom wanted
+        code_steppers = (stepper for stepper in self._steppers if stepper.found == Found.CODE)
+        code_row = next((self._row(stepper, walk.frame, walk.arch) for stepper in code_steppers), None)
+        if code_row is None:
+            return snapshot
+        memory = with_popped_words(snapshot.memory, table_row, code_row, snapshot.registers, walk.arch)
+        return snapshot._replace(memory=memory)
 
-        return with_popped(snapshot, table, row)
-
-    def _told(self, walk: Walk) -> UnwindRow | None:
+    def _first_certain_row(self, walk: Walk) -> UnwindRow | None:
         """Return the row of the first stepper that does not guess."""
-        rows = (self._row(rung, walk.frame, walk.arch) for rung in self._rungs)
+        rows = (self._row(stepper, walk.frame, walk.arch) for stepper in self._steppers)
         return next((row for row in rows if row is not None and not row.guess), None)
 
-    def _note(self, walk: Walk, doubted: str, reason: StopReason, instead: CachedStepper) -> None:
-        """Count a doubt; that a register was unknown, or was only supposed, speaks against nobody."""
-        speaks = reason is not StopReason.REGISTER_UNKNOWN and not walk.snapshot.assumed
-        if speaks and len(self.doubts) < _MOST_DOUBTS:
-            self.doubts[Doubt(walk.frame.pc, walk.frame.exact, doubted, reason, instead.found)] += 1
+    def _row(self, stepper: CachedStepper, frame: Frame, arch: Arch) -> UnwindRow | None:
+        try:
+            return stepper.rows[frame.pc, frame.exact]
+        except KeyError:
+            self._modules.find(frame.lookup_pc)  # may read the maps again and find that they have changed
+            self.forget_stale()
+            row = stepper.rows[frame.pc, frame.exact] = stepper.find_row(frame, self._modules, arch)
+            return row
+
+    def _cache(self, stepper: CachedStepper, row: UnwindRow, walk: Walk, outcome: Step | StopReason) -> None:
+        """Keep a row for `RuleCache.walk`, with the range in which each stepper so far answers the same."""
+        frame = walk.frame
+        caller_pc = outcome.caller.registers[walk.arch.pc] if isinstance(outcome, Step) else None
+        self.rule_cache.add(frame, row, stepper.found, walk.arch, caller_pc)
+        if frame in self.rule_cache and frame.exact and not row.guess:
+            asked = self._steppers[: self._steppers.index(stepper) + 1]
+            starts, ends = zip(*(each.range_at(frame.pc) for each in asked), strict=True)
+            self.rule_cache.add_range(frame.pc, (max(starts), min(ends)))
+
+    def _count_rejected(self, walk: Walk, found: str, reason: StopReason, accepted: CachedStepper) -> None:
+        """Count a rejected row, unless a register was unknown or assumed: then the table may be right."""
+        may_be_wrong = reason is not StopReason.REGISTER_UNKNOWN and not walk.snapshot.assumed
+        if may_be_wrong and len(self.rejected) < _MAX_REJECTED_ROWS:
+            self.rejected[RejectedRow(walk.frame.pc, walk.frame.exact, found, reason, accepted.found)] += 1
 
     def _may_guess(self, failure: StopReason) -> bool:
-        """Whether a guess hides nothing: what a better walk would find, or that the copy has ended."""
+        """Return whether a guess hides neither that the copy has ended nor what the next chain would find."""
         if failure is StopReason.REGISTER_UNKNOWN:
             return self._last
         return failure is not StopReason.STACK_COPY_ENDED
 
-    def _row(self, rung: CachedStepper, frame: Frame, arch: Arch) -> UnwindRow | None:
-        try:
-            return rung.rows[frame.pc, frame.exact]
-        except KeyError:
-            self._index.find(frame.lookup_pc)  # which may find that the mappings have changed
-            self.forget_stale()
-            row = rung.rows[frame.pc, frame.exact] = rung.ask(frame, self._index, arch)
-            return row
-
-    def _outcome(self, rung: CachedStepper, row: UnwindRow, walk: Walk) -> Step | StopReason:
-        """Execute a row; one that slides is moved up the stack until it is believed."""
+    def _execute(self, stepper: CachedStepper, row: UnwindRow, walk: Walk) -> Step | StopReason:
+        """Execute a row; if it slides, move its CFA up the stack until the caller is accepted."""
         if row.ra is None:
             return StopReason.OUTERMOST
-        if _ends_chain(rung, row, walk):
+        if _ends_frame_pointers(stepper, row, walk):
             return self._end_at_zero(walk.frame.sp, walk)
-        outcome = self._believed(rung, row, walk)
+        outcome = self._execute_once(stepper, row, walk)
         for _ in range(row.slides):
             if isinstance(outcome, Step):
                 break
             row = row._replace(cfa=row.cfa._replace(offset=row.cfa.offset + _WORD))
-            outcome = self._believed(rung, row, walk)
+            outcome = self._execute_once(stepper, row, walk)
         return outcome
 
-    def _believed(self, rung: CachedStepper, row: UnwindRow, walk: Walk) -> Step | StopReason:
-        caller = apply_row(row, _known(row, walk), walk.memory, walk.arch)
+    def _execute_once(self, stepper: CachedStepper, row: UnwindRow, walk: Walk) -> Step | StopReason:
+        caller = apply_row(row, _registers_for(row, walk), walk.memory, walk.arch)
         if isinstance(caller, StopReason):
             cut_off = caller is StopReason.BAD_MEMORY and self._is_cut_off(row, walk)
             return StopReason.STACK_COPY_ENDED if cut_off else caller
         if not row.signal:
-            doubt = self._doubt(row, caller, walk)
-        elif row.guess and self._index.mapping(caller.registers[walk.arch.pc]) is None:
-            doubt = StopReason.BAD_PC
+            rejection = self._check_caller(row, caller, walk)
+        elif row.guess and self._modules.mapping(caller.registers[walk.arch.pc]) is None:
+            rejection = StopReason.BAD_PC
         else:
-            doubt = _doubt_signal(caller, walk)
-        return doubt or Step(rung.found, caller, row.signal)
+            rejection = _check_interrupted(caller, walk)
+        return rejection or Step(stepper.found, caller, row.signal)
 
     def _is_cut_off(self, row: UnwindRow, walk: Walk) -> bool:
-        """Whether the word that is missing lies on this stack, above what was copied."""
+        """Return whether the word that is missing lies on this stack, above the end of the copy."""
         if not walk.snapshot.bounded:
             return False
         missing = first_missing(row, walk.registers, walk.memory, walk.arch)
-        stack = self._index.any_mapping(walk.frame.sp)
+        stack = self._modules.any_mapping(walk.frame.sp)
         return missing is not None and missing >= walk.frame.sp and (stack is None or missing < stack.end)
 
-    def _doubt(self, row: UnwindRow, caller: Caller, walk: Walk) -> StopReason | None:
-        """Return why the step cannot be believed; OUTERMOST when it says that there is no caller."""
+    def _check_caller(self, row: UnwindRow, caller: Caller, walk: Walk) -> StopReason | None:
+        """Return why the caller is rejected (OUTERMOST: there is no caller); None if it is accepted."""
         arch, frame = walk.arch, walk.frame
         pc, sp = caller.registers[arch.pc], caller.registers.get(arch.sp, caller.cfa)
         if pc == 0:
-            return self._doubt_zero(row, caller, walk)
-        # a function may leave its stack alone while the return address is in a register (a leaf on AArch64,
-        # on AMD64 vfork, which keeps it in rdi), and on s390x when it has saved that in its caller's frame
-        kept = row.ra is not None and not row.ra.deref
-        leaf = frame.exact and (kept or arch.pushed_ra is None)
-        leaf |= _left_by_leaf(row, walk) is not None
-        if sp < frame.sp if leaf else sp <= frame.sp:
+            return self._check_zero(row, caller, walk)
+        # sp may stay the same while the return address is in a register (a leaf on AArch64; on AMD64 vfork,
+        # which keeps it in rdi), and on s390x after the function has saved it in its caller's frame
+        in_register = row.ra is not None and not row.ra.deref
+        is_leaf = frame.exact and (in_register or arch.pushed_ra is None)
+        is_leaf |= _register_spared_by_leaf(row, walk) is not None
+        if sp < frame.sp if is_leaf else sp <= frame.sp:
             return StopReason.NO_PROGRESS
-        believed = self._index.mapping(pc - 1) is not None and (
+        accepted = self._modules.mapping(pc - 1) is not None and (
             not row.guess
-            or (self._is_called(pc, frame.pc) if row.called else self._is_returned_to(pc, sp, arch))
+            or (self._is_called(pc, frame.pc) if row.called else self._may_be_guessed(pc, sp, arch))
         )
-        return None if believed else StopReason.BAD_PC
+        return None if accepted else StopReason.BAD_PC
 
-    def _doubt_zero(self, row: UnwindRow, caller: Caller, walk: Walk) -> StopReason:
-        """Judge a zero: a rule that computes it means it; on the stack it may be any variable."""
+    def _check_zero(self, row: UnwindRow, caller: Caller, walk: Walk) -> StopReason:
+        """Judge a zero: a rule that computes it declares the end; a zero in memory may be a variable."""
         if row.guess:
             return StopReason.BAD_PC
         computed = row.ra is not None and bool(row.ra.expression) and not row.ra.deref
         return StopReason.OUTERMOST if computed else self._end_at_zero(caller.cfa, walk)
 
     def _end_at_zero(self, above: int, walk: Walk) -> StopReason:
-        bottom = is_stack_end(above, walk.memory, self._index, walk.arch)
-        return StopReason.OUTERMOST if bottom else StopReason.BAD_PC
+        is_end = is_stack_end(above, walk.memory, self._modules, walk.arch)
+        return StopReason.OUTERMOST if is_end else StopReason.BAD_PC
 
     def _is_called(self, return_address: int, pc: int) -> bool:
-        """Whether the call before a return address leads to the function of `pc`, or to a stub."""
-        caller, called = self._index.find(return_address - 1), self._index.find(pc)
+        """Return whether the call before a return address leads to the function of `pc`, or to a stub."""
+        caller, called = self._modules.find(return_address - 1), self._modules.find(pc)
         target = caller.call_target(return_address) if caller else None
         if target is None:
             return False
         if called is not None and called.is_entered_at(target, pc):
             return True
-        stubs = self._index.find(target)
+        stubs = self._modules.find(target)
         return stubs is not None and stubs.is_stub(target)
 
-    def _is_returned_to(self, pc: int, sp: int, arch: Arch) -> bool:
-        """Whether a guess may lead here: behind a call, to where stacks begin, or to code we cannot see.
+    def _may_be_guessed(self, pc: int, sp: int, arch: Arch) -> bool:
+        """Return whether a guess may lead to `pc`.
 
-        Or to a signal trampoline, to which the handler returns and which has called nobody.
+        It may lead behind a call, to code that cannot be read, to code in which stacks begin, and to a signal
+        trampoline: the handler returns to it, though it has called nothing.
         """
-        module = self._index.find(pc - 1)
+        module = self._modules.find(pc - 1)
         if module is None or module.follows_call(pc):
             return True
         frame = Frame(pc, sp, None, Found.CONTEXT, exact=False)
-        rows = (self._row(rung, frame, arch) for rung in self._rungs)
+        rows = (self._row(stepper, frame, arch) for stepper in self._steppers)
         return any(row is not None and (row.ra is None or row.signal) for row in rows)
 
 
-def _known(row: UnwindRow, walk: Walk) -> Registers:
+def _registers_for(row: UnwindRow, walk: Walk) -> Registers:
     """Return the registers that a row may use."""
-    number = _left_by_leaf(row, walk)
+    number = _register_spared_by_leaf(row, walk)
     return walk.registers if number is None else {number: walk.snapshot.registers[number], **walk.registers}
 
 
-def _left_by_leaf(row: UnwindRow, walk: Walk) -> int | None:
-    """Return where a table says that the return address stays while the innermost function, a leaf, runs.
+def _register_spared_by_leaf(row: UnwindRow, walk: Walk) -> int | None:
+    """Return the register that holds, by its table, the return address of the caller of an innermost leaf.
 
-    The two have a convention of their own: some functions of glibc on AArch64 call __libc_arm_za_disable with
-    theirs in x13.
+    Caller and leaf share a convention of their own: some functions of glibc on AArch64 call
+    __libc_arm_za_disable with their return address in x13.
     """
-    ra, innermost = row.ra, len(walk.passed) == 1 and walk.frame.sp == walk.passed[0].sp
-    if ra is None or not innermost or ra.deref or ra.expression or ra.base in (CFA, walk.arch.ra):
+    ra, from_leaf = row.ra, len(walk.passed) == 1 and walk.frame.sp == walk.passed[0].sp
+    if ra is None or not from_leaf or ra.deref or ra.expression or ra.base in (CFA, walk.arch.ra):
         return None
     return ra.base if ra.base in walk.snapshot.registers else None
 
 
-def _ends_chain(rung: CachedStepper, row: UnwindRow, walk: Walk) -> bool:
-    """Whether a chain of frame pointers has come to the zero in which the ABIs want it to end."""
+def _ends_frame_pointers(stepper: CachedStepper, row: UnwindRow, walk: Walk) -> bool:
+    """Return whether a chain of frame pointers has reached the zero with which the ABIs let it end."""
     fp = walk.arch.fp
-    on_chain = row.guess and row.cfa.base == fp and walk.frame.found is rung.found
+    on_chain = row.guess and row.cfa.base == fp and walk.frame.found is stepper.found
     return on_chain and walk.registers.get(fp) == 0
 
 
-def _doubt_signal(caller: Caller, walk: Walk) -> StopReason | None:
-    """Whatever was interrupted was interrupted, on any stack, even a jump into nowhere: but only once."""
-    here = caller.registers[walk.arch.pc], caller.registers.get(walk.arch.sp)
-    again = any((frame.pc, frame.sp) == here for frame in (walk.frame, *walk.passed))
+def _check_interrupted(caller: Caller, walk: Walk) -> StopReason | None:
+    """Accept any interrupted code, on any stack, even a jump to an unmapped address; but each only once."""
+    place = caller.registers[walk.arch.pc], caller.registers.get(walk.arch.sp)
+    again = any((frame.pc, frame.sp) == place for frame in (walk.frame, *walk.passed))
     return StopReason.NO_PROGRESS if again else None

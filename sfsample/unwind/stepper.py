@@ -1,7 +1,7 @@
-"""What a source of rows looks like to the unwinder.
+"""Defines what the unwinder needs of a stepper: a source of unwind rows.
 
-Law: a stepper answers for one pc, from tables, code bytes and the architecture only; what it answers depends
-on nothing else, so the unwinder may keep the answer.  None means "not mine", and the next stepper is asked.
+A stepper answers for one pc, from tables, code bytes and facts of the architecture only.  Its answer depends
+on nothing else, so the unwinder keeps it.  None means "not mine": the unwinder asks the next stepper.
 """
 
 from typing import Protocol
@@ -12,8 +12,11 @@ from sfsample.modules.module import Module
 from sfsample.modules.module_map import ModuleMap
 from sfsample.unwind.row import UnwindRow
 
-PcRange = tuple[int, int]  # from an address up to another
-EVERYWHERE = (0, 1 << 64)
+# Run-time addresses [start, end), around an exact pc (an instruction to be executed next, not a return
+# address), at each of which a stepper gives the same answer (the same row, or None).  A plain tuple: users'
+# steppers return it from `reach`.
+PcRange = tuple[int, int]
+ALL_PCS: PcRange = (0, 1 << 64)
 
 
 class Stepper(Protocol):
@@ -21,7 +24,7 @@ class Stepper(Protocol):
 
     @property
     def found(self) -> str:
-        """The label: a `Found`, or a word of a user's own."""
+        """The label: a `Found`, or a word of the user's choice."""
         ...
 
     def row_at(self, frame: Frame, module: Module | None, arch: Arch) -> UnwindRow | None:
@@ -29,28 +32,26 @@ class Stepper(Protocol):
         ...
 
 
-def here(frame: Frame) -> PcRange:
-    """Return the reach of an answer that may be another one at the next address."""
+def only_this_pc(frame: Frame) -> PcRange:
+    """Return the range of an answer that may be different at the next address."""
     return frame.pc, frame.pc + 1
 
 
 def reach_of(stepper: Stepper, frame: Frame, module: Module, arch: Arch) -> PcRange:
-    """Return the addresses around an exact pc, of the same module, at which a stepper's answer is the same.
-
-    A stepper may say so by a method `reach`; it spares asking it for each pc of a function.
-    """
+    """Return the range, within `module`, of a stepper's answer at an exact pc, by its optional `reach`."""
     reach = getattr(stepper, "reach", None)
-    told: PcRange = here(frame) if reach is None else reach(frame, module, arch)
-    return told
+    pc_range: PcRange = only_this_pc(frame) if reach is None else reach(frame, module, arch)
+    return pc_range
 
 
-def of_process(stepper: Stepper, index: ModuleMap) -> Stepper:
-    """Return the stepper for one process: what its methods make of what only the process can tell.
+def for_process(stepper: Stepper, modules: ModuleMap) -> Stepper:
+    """Return the stepper that serves one process, by its optional methods `reading` and `mapped`.
 
-    `reading` is given a reader of code in no file, `mapped` what tells whether an address is executable.
+    `reading` gets a function that reads code that lies in no file; `mapped` gets a function that says whether
+    an address is executable.
     """
-    made = stepper
-    for method, told in (("reading", index.code), ("mapped", index.is_code)):
-        of_this = getattr(made, method, None)  # isinstance with a protocol would import `inspect`
-        made = made if of_this is None else of_this(told)
-    return made
+    bound = stepper
+    for method_name, argument in (("reading", modules.code), ("mapped", modules.is_code)):
+        method = getattr(bound, method_name, None)  # isinstance with a protocol would import `inspect`
+        bound = bound if method is None else method(argument)
+    return bound

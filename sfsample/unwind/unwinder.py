@@ -1,6 +1,9 @@
-"""The walk: which steppers there are, in which order, and when a walk is done again.
+"""Walks stacks: knows the steppers and their order, and repeats a walk where another order may get further.
 
-Law: the order of steppers is policy and stands here once.  Every walk ends with a reason.
+From an SFrame row to a caller, step 1 of 4: `Unwinder.walk` repeats `StepperChain.step` (`step.py`) for the
+innermost frame, its caller, and so on, until a step returns the reason why the walk ends.  Frames whose rows
+are cached are passed first (`rule_cache.py`, `walk_cache.py`).  The order of steppers is stated here and
+nowhere else.
 """
 
 from collections import Counter
@@ -13,10 +16,10 @@ from sfsample.core.memory import words_at
 from sfsample.core.snapshot import ThreadSnapshot
 from sfsample.core.stack import Found, Frame, Stack, StopReason
 from sfsample.modules.module_map import ModuleMap
-from sfsample.unwind.frame_search import suppositions
+from sfsample.unwind.frame_search import candidate_walks
 from sfsample.unwind.row import Caller, apply_row
 from sfsample.unwind.step import CachedStepper, Step, StepperChain, Walk
-from sfsample.unwind.stepper import Stepper, of_process
+from sfsample.unwind.stepper import Stepper, for_process
 from sfsample.unwind.steppers.cfi import DebugFrameStepper, EhFrameStepper
 from sfsample.unwind.steppers.code_analysis.stepper import CodeStepper
 from sfsample.unwind.steppers.entry_code import StartStepper
@@ -31,185 +34,195 @@ from sfsample.unwind.steppers.signal_frame import SignalFrameStepper
 SIGNAL_FRAME: Final = SignalFrameStepper()
 NULL_CALL: Final = NullCallStepper()
 START: Final = StartStepper()
-# Asked first: they know code by its bytes, where a table would be of no use (a trampoline may carry CFI or
-# even an SFrame row), and a call to nowhere, where the frame pointer would miss the function that made it.
+# Always asked first.  They recognize code by its bytes, where a table is of no use (a signal trampoline may
+# carry CFI or even an SFrame row), and a call to no code, where the frame pointer would skip the function
+# that called.
 ALWAYS: Final[tuple[Stepper, ...]] = (SIGNAL_FRAME, NULL_CALL, START)
-# What `--unwind` puts in order.
+# What the user orders with `--unwind`.
 CHOICES: Final[dict[str, tuple[Stepper, ...]]] = {
     "sframe": (SFrameStepper(),),
     "eh_frame": (EhFrameStepper(), DebugFrameStepper(), PltStepper()),
     "frame_pointer": (CodeStepper(), LeafStepper(), FramePointerStepper()),
-    "scan": (ScanStepper(),),  # not among the default ones
+    "scan": (ScanStepper(),),  # not among the default steppers
 }
 DEFAULT_STEPPERS: Final[tuple[Stepper, ...]] = (
     *ALWAYS,
     *(stepper for name in ("sframe", "eh_frame", "frame_pointer") for stepper in CHOICES[name]),
 )
 MAX_FRAMES: Final = 1024
-_SUPPOSED = 2  # registers that are searched for in one walk
-_ASKED_LAST: Final[tuple[str, ...]] = (
+_MAX_ASSUMED_REGISTERS = 2  # in one walk of `Unwinder.search`
+_ASKED_LAST: Final[tuple[str, ...]] = (  # when a walk is repeated
     Found.SFRAME,
     Found.FRAME_POINTER,
     Found.SCAN,
-)  # when a walk is done again
+)
 
 
 class Unwinder:
-    """Walks the stacks of one process."""
+    """Walks the stacks of one process.
+
+    `_chain` asks in the given order.  `_cfi_chain` asks SFrame after CFI, and is used when `_chain` lacks a
+    register: SFrame recovers pc, sp and fp only.
+    """
 
     def __init__(
         self,
-        index: ModuleMap,
+        modules: ModuleMap,
         steppers: Sequence[Stepper] = DEFAULT_STEPPERS,
         max_frames: int = MAX_FRAMES,
     ) -> None:
-        self._index = index
+        self._modules = modules
         self._max_frames = max_frames
-        rungs = [CachedStepper(of_process(stepper, index)) for stepper in steppers]
-        self._ladder = StepperChain(index, rungs, last=False)
-        self._second = StepperChain(index, sorted(rungs, key=_rank), last=True)
+        cached = [CachedStepper(for_process(stepper, modules)) for stepper in steppers]
+        self._chain = StepperChain(modules, cached, last=False)
+        self._cfi_chain = StepperChain(modules, sorted(cached, key=_rank), last=True)
 
     def prepare(self, arch: Arch) -> None:
-        """Load what first walks may need: 20 ms, in which a thread that was asked to stop might stand."""
+        """Load what the first walks may need: it takes 20 ms, which would pass while a thread is stopped."""
         if arch.machine == AMD64.machine:
-            from sfsample.unwind.steppers.code_analysis import rows as following  # noqa: F401
-        self._index.open_first()
+            from sfsample.unwind.steppers.code_analysis import rows  # noqa: F401
+        self._modules.open_first()
 
     def walk(self, snapshot: ThreadSnapshot) -> Stack:
-        """Unwind a copy; again, when a miss has shown that the mappings are not what the rows were kept for.
+        """Unwind a snapshot.
 
-        (An address that lies in a new library may have been in another one before.)
+        It is unwound twice if the walk has shown that the mappings have changed: an address in a new library
+        may have been in another one before, whose rows were used.
         """
-        generation = self._index.generation
+        generation = self._modules.generation
         stack = self._walk_best(snapshot)
-        return stack if self._index.generation == generation else self._walk_best(snapshot)
+        return stack if self._modules.generation == generation else self._walk_best(snapshot)
 
-    def _by_lane(self, snapshot: ThreadSnapshot) -> Stack | None:
-        """Walk by rows that are known, if they lead to the outermost frame: nearly always."""
-        ladder, arch, registers = self._ladder, snapshot.arch, snapshot.registers
-        ladder.forget_stale()
-        lane, sp = ladder.lane, registers[arch.sp]
+    def search(self, snapshot: ThreadSnapshot, stack: Stack) -> Stack:
+        """Return a better stack than `stack`, which lacked a register; `stack` itself, if none can be found.
+
+        A candidate is accepted if it is the only one with which the walk reaches the outermost frame, behind
+        calls all the way (`frame_search.py`).
+        """
+        walk = Walk(snapshot)
+        reason = self._continue(walk, self._cfi_chain).stop_reason
+        if reason is not StopReason.REGISTER_UNKNOWN:
+            return stack
+        complete = [*self._complete_stacks(walk, _MAX_ASSUMED_REGISTERS)]
+        return complete[0] if len(complete) == 1 else stack
+
+    @property
+    def rejected_rows(self) -> Counter[str]:
+        """Rows that were rejected where another stepper's was accepted, and how often."""
+        both = self._chain.rejected + self._cfi_chain.rejected
+        return Counter({
+            f"{r.found} not believed ({r.reason}), {r.accepted} instead: {self._place(r.pc, r.exact)}": count
+            for r, count in both.items()
+        })  # fmt: skip
+
+    def _walk_best(self, snapshot: ThreadSnapshot) -> Stack:
+        """Walk; and again if that lacked a register.
+
+        SFrame recovers three registers only.  Where a later CFI row needs another register, the whole walk is
+        repeated by `_cfi_chain`, with the words that the innermost function has popped, and the better one
+        counts.
+        """
+        cached = self._walk_cached(snapshot)
+        if cached is not None:
+            return cached
+        if not snapshot.registers[snapshot.arch.pc] and not snapshot.registers[snapshot.arch.sp]:
+            return Stack((), StopReason.OUTERMOST)  # a worker thread of the kernel (io_uring): no user stack
+        stack = self._continue(Walk(snapshot), self._chain)
+        if stack.stop_reason is not StopReason.REGISTER_UNKNOWN:
+            return stack
+        repeated = self._continue(Walk(self._cfi_chain.with_popped_words(snapshot)), self._cfi_chain)
+        is_better = repeated.stop_reason is StopReason.OUTERMOST or len(repeated.frames) > len(stack.frames)
+        return repeated if is_better else stack
+
+    def _walk_cached(self, snapshot: ThreadSnapshot) -> Stack | None:
+        """Walk by cached rows alone; None if they do not lead to the outermost frame (nearly always)."""
+        chain, arch, registers = self._chain, snapshot.arch, snapshot.registers
+        chain.forget_stale()
+        rules, sp = chain.rule_cache, registers[arch.sp]
         words = words_at(snapshot.memory, sp)
         if words is None:
             return None
-        new = tuple.__new__  # a third of the time
+        new = tuple.__new__  # takes a third of the time of the constructor
         first = new(Frame, (registers[arch.pc], sp, None, Found.CONTEXT, True))
-        passed, last = lane.run(first, registers.get(arch.fp), words, self._max_frames - 1)
-        return new(Stack, ((*passed, last), StopReason.OUTERMOST, None, None)) if lane.is_end(last) else None
+        passed, last = rules.walk(first, registers.get(arch.fp), words, self._max_frames - 1)
+        if not rules.is_outermost(last):
+            return None
+        return new(Stack, ((*passed, last), StopReason.OUTERMOST, None, None))
 
-    def _walk_best(self, snapshot: ThreadSnapshot) -> Stack:
-        """Walk; a second time where the first lacked a register.
-
-        SFrame recovers three registers only; where a later CFI row needs another one, the whole walk is
-        done again with SFrame asked after CFI (and before a guess), with what the innermost function has
-        popped, and the better of the two is the answer.
-        """
-        quick = self._by_lane(snapshot)
-        if quick is not None:
-            return quick
-        if not snapshot.registers[snapshot.arch.pc] and not snapshot.registers[snapshot.arch.sp]:
-            return Stack((), StopReason.OUTERMOST)  # works for the kernel, and never was in user space
-        stack = self._walk(snapshot, self._ladder)
-        if stack.stop_reason is not StopReason.REGISTER_UNKNOWN:
-            return stack
-        again = self._walk(self._second.completed(snapshot), self._second)
-        better = again.stop_reason is StopReason.OUTERMOST or len(again.frames) > len(stack.frames)
-        return again if better else stack
-
-    def search(self, snapshot: ThreadSnapshot, stack: Stack) -> Stack:
-        """Return a better stack than one that lacked a register, if its frame can be found in the copy.
-
-        It is believed if it is the only one that leads to the outermost frame, behind calls all the way.
-        """
-        walk = Walk(snapshot)
-        reason = self._go(walk, self._second).stop_reason
-        whole = [*self._whole(walk, _SUPPOSED)] if reason is StopReason.REGISTER_UNKNOWN else []
-        return whole[0] if len(whole) == 1 else stack
-
-    def _whole(self, walk: Walk, left: int) -> Iterator[Stack]:
-        """Yield the stacks that reach the outermost frame with what may be in the lacking register."""
-        row = self._second.lacking(walk)
-        for supposed in suppositions(walk, row, self._index) if row else ():
-            step = self._second.step(supposed)
-            if isinstance(step, StopReason):
-                continue
-            _advance(supposed, step._replace(found=Found.SCAN))
-            at = len(supposed.passed)
-            stack = self._go(supposed, self._second)
-            if not all(map(self._is_called_from, stack.frames[at:-1])):
-                continue
-            if stack.stop_reason is StopReason.OUTERMOST:
-                yield stack
-            elif stack.stop_reason is StopReason.REGISTER_UNKNOWN and left > 1:
-                yield from self._whole(supposed, left - 1)
-
-    def _is_called_from(self, frame: Frame) -> bool:
-        module = self._index.find(frame.lookup_pc)
-        return frame.exact or module is None or module.follows_call(frame.pc)
-
-    @property
-    def doubts(self) -> Counter[str]:
-        """Answers that were not believed where another stepper's was, and how often: tables may be wrong."""
-        both = self._ladder.doubts + self._second.doubts
-        return Counter({
-            f"{d.found} not believed ({d.reason}), {d.instead} instead: {self._place(d.pc, d.exact)}": count
-            for d, count in both.items()
-        })  # fmt: skip
-
-    def _place(self, pc: int, exact: bool) -> str:
-        module = self._index.find(pc if exact else pc - 1)
-        return f"{module.path}+{module.vaddr(pc):#x}" if module else f"{pc:#x}"
-
-    def _walk(self, snapshot: ThreadSnapshot, ladder: StepperChain) -> Stack:
-        return self._go(Walk(snapshot), ladder)
-
-    def _go(self, walk: Walk, ladder: StepperChain) -> Stack:
-        ladder.forget_stale()
-        while not self._run_ahead(walk, ladder):
+    def _continue(self, walk: Walk, chain: StepperChain) -> Stack:
+        """Walk on to the end of the stack."""
+        chain.forget_stale()
+        while not self._pass_known_frames(walk, chain):
             checkpoint()
-            step = ladder.step(walk)
+            step = chain.step(walk)
             if isinstance(step, StopReason):
-                return self._end(walk, ladder, step)
+                return self._ended(walk, chain, step)
             _advance(walk, step)
             if len(walk.passed) >= self._max_frames:
                 walk.frame = walk.passed.pop()
-                return self._end(walk, ladder, StopReason.MAX_FRAMES)
+                return self._ended(walk, chain, StopReason.MAX_FRAMES)
         return Stack((*walk.passed, walk.frame), StopReason.OUTERMOST)
 
-    def _run_ahead(self, walk: Walk, ladder: StepperChain) -> bool:
-        """Go on as far as rows are known and plain; True: to the outermost frame."""
-        lane, words = ladder.lane, words_at(walk.memory, walk.frame.sp)
+    def _pass_known_frames(self, walk: Walk, chain: StepperChain) -> bool:
+        """Walk as far as the rule cache leads; return whether that is the outermost frame."""
+        rules, words = chain.rule_cache, words_at(walk.memory, walk.frame.sp)
         if words is None:
-            return lane.is_end(walk.frame)
-        fp, room = walk.registers.get(walk.arch.fp), self._max_frames - 1 - len(walk.passed)
-        passed, walk.frame = lane.run(walk.frame, fp, words, room)
+            return rules.is_outermost(walk.frame)
+        fp, max_steps = walk.registers.get(walk.arch.fp), self._max_frames - 1 - len(walk.passed)
+        passed, walk.frame = rules.walk(walk.frame, fp, words, max_steps)
         walk.passed += passed
-        if lane.is_end(walk.frame):
+        if rules.is_outermost(walk.frame):
             return True
         for frame in passed:
             checkpoint()
-            caller = apply_row(lane.row(frame), walk.registers, walk.memory, walk.arch)
-            assert isinstance(caller, Caller)  # noqa: S101 - our own invariant: the lane's law
+            caller = apply_row(rules.row_of(frame), walk.registers, walk.memory, walk.arch)
+            assert isinstance(caller, Caller)  # noqa: S101 - the rule cache has read the same words
             walk.registers = caller.registers
         return False
 
-    def _end(self, walk: Walk, ladder: StepperChain, reason: StopReason) -> Stack:
+    def _ended(self, walk: Walk, chain: StepperChain, reason: StopReason) -> Stack:
         frames = (*walk.passed, walk.frame)
         if reason is StopReason.OUTERMOST:
             return Stack(frames, reason)
-        missing = ladder.missing(walk) if reason is StopReason.BAD_MEMORY else None
+        missing = chain.missing_word(walk) if reason is StopReason.BAD_MEMORY else None
         return Stack(frames, reason, self._place(walk.frame.pc, walk.frame.exact), missing)
+
+    def _complete_stacks(self, walk: Walk, max_assumed: int) -> Iterator[Stack]:
+        """Yield the stacks that reach the outermost frame with a value for the register that is unknown."""
+        row = self._cfi_chain.row_lacking_register(walk)
+        for candidate in candidate_walks(walk, row, self._modules) if row else ():
+            step = self._cfi_chain.step(candidate)
+            if isinstance(step, StopReason):
+                continue
+            _advance(candidate, step._replace(found=Found.SCAN))
+            found_at = len(candidate.passed)
+            stack = self._continue(candidate, self._cfi_chain)
+            if not all(map(self._is_called_from, stack.frames[found_at:-1])):
+                continue
+            if stack.stop_reason is StopReason.OUTERMOST:
+                yield stack
+            elif stack.stop_reason is StopReason.REGISTER_UNKNOWN and max_assumed > 1:
+                yield from self._complete_stacks(candidate, max_assumed - 1)
+
+    def _is_called_from(self, frame: Frame) -> bool:
+        module = self._modules.find(frame.lookup_pc)
+        return frame.exact or module is None or module.follows_call(frame.pc)
+
+    def _place(self, pc: int, exact: bool) -> str:
+        """Return the module and vaddr of a pc, for messages."""
+        module = self._modules.find(pc if exact else pc - 1)
+        return f"{module.path}+{module.vaddr(pc):#x}" if module else f"{pc:#x}"
 
 
 def _advance(walk: Walk, step: Step) -> None:
     cfa, registers = step.caller
-    # the kernel has put the trampoline's address on the stack: no call leads to the byte before it
+    # the kernel puts the trampoline's address on the stack as a return address: no call lies before it
     exact = walk.frame.exact or step.found == Found.SIGNAL_FRAME
     walk.passed.append(walk.frame._replace(cfa=cfa, exact=exact))
     walk.registers = registers
-    sp = registers.get(walk.arch.sp, cfa)  # where it is unknown: not below the callee's CFA
+    sp = registers.get(walk.arch.sp, cfa)  # if unknown: it is not below the callee's CFA
     walk.frame = Frame(registers[walk.arch.pc], sp, None, step.found, step.exact)
 
 
-def _rank(rung: CachedStepper) -> int:
-    return _ASKED_LAST.index(rung.found) + 1 if rung.found in _ASKED_LAST else 0
+def _rank(stepper: CachedStepper) -> int:
+    return _ASKED_LAST.index(stepper.found) + 1 if stepper.found in _ASKED_LAST else 0

@@ -95,7 +95,7 @@ def test_known_frames_are_passed_without_asking():
     def never(_walk):
         raise AssertionError("not fast")
 
-    unwinder._ladder.step = never
+    unwinder._chain.step = never
     assert unwinder.walk(taken) == expected
     assert expected.stop_reason is StopReason.OUTERMOST
 
@@ -112,7 +112,7 @@ def test_a_guess_is_followed_only_to_where_a_guess_has_led():
         assert [frame.pc - CODE for frame in table.frames] == [0x20, 1, 0x10]
         assert [frame.pc - CODE for frame in believed.frames] == [0, 0x10]
         assert [frame.pc - CODE for frame in doubted.frames] == [0]
-    assert unwinder._ladder.lane.row(believed.frames[0]) == guess
+    assert unwinder._chain.rule_cache.row_of(believed.frames[0]) == guess
 
 
 def test_registers_of_frames_passed_are_there_for_who_needs_them():

@@ -69,7 +69,7 @@ def test_the_walk_is_done_again_where_a_wrong_answer_hides_that_a_register_is_un
     stack = unwinder.walk(snapshot(memory, rbx=STACK, rbp=STACK + 40))
 
     assert (pcs(stack), stack.stop_reason) == ([0, 0x10, 0x20], StopReason.OUTERMOST)
-    [doubt] = unwinder.doubts
+    [doubt] = unwinder.rejected_rows
     assert doubt == f"sframe not believed ({reason}), eh_frame instead: /bin/invented+0x1010"
 
 
@@ -276,12 +276,12 @@ def test_a_table_that_was_not_believed_is_told():
     right = Says({CODE: LEAF, CODE + 0x10: OUTERMOST}, Found.EH_FRAME)
     unwinder = Unwinder(index_of(), steppers=(wrong, right))
     unwinder.walk(snapshot(words(CODE + 0x10)))  # learns the mappings, so it walks twice
-    learning = unwinder.doubts
+    learning = unwinder.rejected_rows
     for _ in range(3):
         unwinder.walk(snapshot(words(CODE + 0x10)))
 
     told = {"sframe not believed (bad_memory), eh_frame instead: /bin/invented+0x1000": 3}
-    assert unwinder.doubts - learning == told
+    assert unwinder.rejected_rows - learning == told
 
 
 def test_no_doubt_without_somebody_who_knows_better():
@@ -289,7 +289,7 @@ def test_no_doubt_without_somebody_who_knows_better():
     unwinder = Unwinder(index_of(), steppers=(wrong,))
     unwinder.walk(snapshot(words(CODE + 0x10)))
 
-    assert not unwinder.doubts
+    assert not unwinder.rejected_rows
 
 
 def test_no_doubt_where_a_register_was_only_supposed():
@@ -299,7 +299,7 @@ def test_no_doubt_where_a_register_was_only_supposed():
     taken = snapshot(words(CODE + 0x10))
     assert unwinder.walk(taken._replace(assumed=True)).stop_reason is StopReason.OUTERMOST
 
-    assert not unwinder.doubts
+    assert not unwinder.rejected_rows
 
 
 @pytest.mark.parametrize(("sp", "whole"), [(STACK, True), (STACK + 16, False)], ids=["leaf", "frame"])

@@ -58,11 +58,11 @@ def warm() -> Unwinder:
 
 def passed_at_once(known: Unwinder, taken) -> int:
     """Walk; return how many frames were not found by steps."""
-    stretches, made = known._ladder.lane._stretches, []
-    fitting = stretches.fitting
-    stretches.fitting = lambda *asked: made.append(fitting(*asked)) or made[-1]
+    walks, made = known._chain.rule_cache._walks, []
+    fitting = walks.valid_part
+    walks.valid_part = lambda *asked: made.append(fitting(*asked)) or made[-1]
     known.walk(taken)
-    stretches.fitting = fitting
+    walks.valid_part = fitting
     return sum(len(stretch.frames) for stretch in made if stretch)
 
 
@@ -175,22 +175,22 @@ def test_threads_are_not_confused():
 
 def test_what_is_kept_has_limits():
     known = warm()
-    stretches = known._ladder.lane._stretches
+    walks = known._chain.rule_cache._walks
     most = 0
     for seed in range(120):
         for _ in range(4):
             known.walk(stack_of(calls(seed, 1000)))
-        most = max(most, stretches._frames)
-        assert stretches._frames <= 1 << 16
-        assert len(stretches.at) <= 1 << 14
-    assert most > stretches._frames  # they were forgotten on the way
+        most = max(most, walks._frame_count)
+        assert walks._frame_count <= 1 << 16
+        assert len(walks.entries) <= 1 << 14
+    assert most > walks._frame_count  # they were forgotten on the way
 
 
 def test_a_stretch_goes_with_the_mappings():
     known, taken = warm(), stack_of(calls(1, 30))
     for _ in range(4):
         known.walk(taken)
-    known._index.refresh(force=True)
+    known._modules.refresh(force=True)
 
     assert passed_at_once(known, taken) == 0
     assert known.walk(taken) == unwinder().walk(taken)

@@ -1,1 +1,1 @@
-"""One file for each way to find a caller."""
+"""One file for each source of unwind rows."""

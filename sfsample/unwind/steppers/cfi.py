@@ -1,7 +1,7 @@
-"""CFI rows, of `.eh_frame` and `.debug_frame`, as unwind rows.
+"""Translates CFI rows, of `.eh_frame` and `.debug_frame`, to unwind rows.
 
-Law: translates, decides nothing but the ABI's default: a callee-saved register without a rule is unchanged,
-any other is unknown.  A damaged FDE is "not mine", and its module says so in `problems`.
+A callee-saved register without a rule is unchanged, as the ABIs say; any other register without a rule is
+unknown.  A damaged FDE gives no row, and its module notes that in `problems`.
 """
 
 from sfsample.core.arch import Arch
@@ -11,7 +11,7 @@ from sfsample.errors import FormatError
 from sfsample.formats.dwarf.eh_frame import CfiRow, CfiRule, EhFrame, RowRange
 from sfsample.modules.module import Module
 from sfsample.unwind.row import UnwindRow
-from sfsample.unwind.stepper import PcRange, here
+from sfsample.unwind.stepper import PcRange, only_this_pc
 
 
 class EhFrameStepper:
@@ -24,12 +24,12 @@ class EhFrameStepper:
         return None if module is None else _row_at(module.eh_frame, frame, module, arch)
 
     def reach(self, frame: Frame, module: Module, arch: Arch) -> PcRange:  # noqa: ARG002 - the protocol
-        """Return where the row is the same."""
+        """Return the addresses of the row."""
         try:
             held = module.eh_frame.held_at(module.vaddr(frame.pc)) if module.eh_frame else None
-        except FormatError:  # which `row_at` has told
+        except FormatError:  # `row_at` has noted it
             held = None
-        return here(frame) if held is None else (module.address(held.start), module.address(held.end))
+        return only_this_pc(frame) if held is None else (module.address(held.start), module.address(held.end))
 
 
 class DebugFrameStepper:
@@ -50,33 +50,36 @@ def _row_at(table: EhFrame | None, frame: Frame, module: Module, arch: Arch) -> 
     except FormatError as damage:
         module.lose(damage)
         return None
-    return None if held is None else to_row(_late(table, held) or held.row, arch)
+    return None if held is None else to_row(_next_if_late(table, held) or held.row, arch)
 
 
-def _late(table: EhFrame, held: RowRange) -> CfiRow | None:
-    """Return the next row where that says what its caller had pushed, and so what held here already.
+def _next_if_late(table: EhFrame, held: RowRange) -> CfiRow | None:
+    """Return the next row if it describes words that the caller has pushed, so that it is true here already.
 
-    glibc's _dl_runtime_resolve on AArch64 is told of the words that its stub has pushed one instruction late.
+    glibc's _dl_runtime_resolve on AArch64: its table describes the words that the stub has pushed one
+    instruction late.
     """
     if held.row.ra_register in held.row.rules:
         return None
     try:
         following = table.held_at(held.end)
-    except FormatError:  # somebody else's, who will say so
+    except FormatError:  # of another function, whose own look-up notes it
         return None
     is_late = following is not None and following.row.cfa == held.row.cfa and _is_pushed_before(following.row)
     return following.row if following and is_late else None
 
 
 def _is_pushed_before(row: CfiRow) -> bool:
-    """Whether the return address lies at the CFA or above: the function itself has not put it there."""
+    """Return whether the return address lies at the CFA or above: then the caller has put it there."""
     ra = row.rules.get(row.ra_register)
     return ra is not None and ra.kind == "offset" and ra.value >= 0 and not row.signal
 
 
 def to_row(row: CfiRow, arch: Arch) -> UnwindRow:
     """Translate one CFI row."""
-    base = arch.sp if row.cfa.expression else row.cfa.register  # an expression starts from nothing
+    base = (
+        arch.sp if row.cfa.expression else row.cfa.register
+    )  # not CFA, so an expression starts with an empty stack
     cfa = Rule(base, row.cfa.offset, deref=False, expression=row.cfa.expression)
     registers = []
     kept = set(arch.callee_saved)
@@ -86,7 +89,7 @@ def to_row(row: CfiRow, arch: Arch) -> UnwindRow:
         if translated is not None and number != row.ra_register:
             registers.append((number, translated))
     if _is_pushed_before(row):
-        # glibc's _dl_runtime_resolve on AArch64: its table leaves out the two words that the stub has pushed
+        # glibc's _dl_runtime_resolve on AArch64: its CFA leaves out the two words that the stub has pushed
         above = row.rules[row.ra_register].value + 8
         registers.append((arch.sp, Rule(CFA, above, deref=False)))
     return UnwindRow(
@@ -96,7 +99,7 @@ def to_row(row: CfiRow, arch: Arch) -> UnwindRow:
 
 def _return_address(row: CfiRow) -> Rule | None:
     rule = row.rules.get(row.ra_register)
-    if rule is None:  # no rule: still in its register (a leaf function on AArch64)
+    if rule is None:  # still in its register (a leaf function on AArch64)
         return Rule(row.ra_register, 0, deref=False)
     return _rule(row.ra_register, rule)
 

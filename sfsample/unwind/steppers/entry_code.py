@@ -1,7 +1,7 @@
-"""Where stacks begin: a program's entry, a thread's first instructions, a coroutine's or fiber's end.
+"""Recognizes code in which stacks begin: a program's entry, a thread's first code, a coroutine's end.
 
-Law: answers only for code that it knows by its bytes, and that no table describes, or one describes wrongly.
-Each entry of the tables quotes the code; all else stays to the other steppers.
+It answers only for code that it knows by its bytes, and that no table describes or one describes wrongly.
+Each entry of the tables quotes that code.
 
 Sources: glibc sysdeps/unix/sysv/linux/x86_64/{clone,clone3,__start_context}.S, sysdeps/x86_64/dl-machine.h,
 the same of aarch64 (clone, clone3) and s390/s390-64 (clone, clone3, dl-machine.h);
@@ -13,20 +13,21 @@ from sfsample.core.arch import AARCH64, AMD64, S390X, Arch
 from sfsample.core.rule import CFA, Rule
 from sfsample.core.stack import Found, Frame
 from sfsample.modules.module import Module
-from sfsample.unwind.code_patterns import REACH, code, reach_without, row_among, row_at
+from sfsample.unwind.code_patterns import PATTERN_BYTES, code_pattern, range_without, row_from, row_near
 from sfsample.unwind.row import UnwindRow
-from sfsample.unwind.stepper import PcRange, here
+from sfsample.unwind.stepper import PcRange, only_this_pc
 
 _OUTERMOST = UnwindRow(Rule(CFA, 0, deref=False), None)
 
-# From the system call on rax is 0 in the new thread only, which nobody called; the return address of the
-# thread that made it is at rsp.  DW_OP_breg7 0, deref, breg0 0, lit0, ne, mul: that address, or zero.
+# From the system call on, rax is 0 in the new thread, which has no caller, and not 0 in the thread that made
+# the call, whose return address is at rsp.  DW_OP_breg7 0, deref, breg0 0, lit0, ne, mul: that address, or
+# zero.
 _AROUND_CLONE = UnwindRow(
     cfa=Rule(AMD64.sp, 8, deref=False),
     ra=Rule(CFA, 0, deref=False, expression=bytes.fromhex("77 00 06 70 00 30 2e 1e")),
     kept=tuple(sorted(AMD64.callee_saved)),
 )
-# the same of x30 and x0, and of r14 and r2: breg30 0, breg0 0, lit0, ne, mul
+# the same with x30 and x0 (breg30 0, breg0 0, lit0, ne, mul), and with r14 and r2
 _AROUND_CLONE_A64 = UnwindRow(
     cfa=Rule(AARCH64.sp, 0, deref=False),
     ra=Rule(CFA, 0, deref=False, expression=bytes.fromhex("8e 00 70 00 30 2e 1e")),
@@ -37,98 +38,98 @@ _AROUND_CLONE3_S390X = UnwindRow(
     ra=Rule(CFA, 0, deref=False, expression=bytes.fromhex("7e 00 72 00 30 2e 1e")),
     kept=tuple(sorted(S390X.callee_saved)),
 )
-_AROUND_CLONE_S390X = _AROUND_CLONE3_S390X._replace(  # it has saved r6 and r7
+_AROUND_CLONE_S390X = _AROUND_CLONE3_S390X._replace(  # clone has saved r6 and r7
     registers=((6, Rule(CFA, -112, deref=True)), (7, Rule(CFA, -104, deref=True))),
     kept=tuple(sorted(S390X.callee_saved - {6, 7})),
 )
 
 
 _AMD64_ANYWHERE = (
-    # glibc __start_context, to which a makecontext's function returns; its table says that a caller follows:
-    # mov %rbx,%rsp; mov (%rsp),%rdi; test %rdi,%rdi; je; call setcontext; mov %rax,%rdi; call exit
-    code(
+    # glibc __start_context, to which the function of makecontext(3) returns; its table claims that it has a
+    # caller: mov %rbx,%rsp; mov (%rsp),%rdi; test %rdi,%rdi; je; call setcontext; mov %rax,%rdi; call exit
+    code_pattern(
         rb"(?P<here>(?:\xf3\x0f\x1e\xfa)?\x48\x89\xdc\x48\x8b\x3c\x24\x48\x85\xff\x74.\xe8....\x48\x89\xc7\xe8....)",
         _OUTERMOST,
-        sign=b"\x48\x89\xdc\x48\x8b\x3c\x24",
+        marker=b"\x48\x89\xdc\x48\x8b\x3c\x24",
     ),
     # glibc clone, clone3: mov $56 or $435,%eax; syscall; test %rax,%rax; jl; je; ret
-    code(
+    code_pattern(
         rb"\xb8(?:\x38\x00|\xb3\x01)\x00\x00(?P<here>\x0f\x05\x48\x85\xc0\x7c.\x74.\xc3)",
         _AROUND_CLONE,
-        sign=b"\x0f\x05\x48\x85\xc0\x7c",
+        marker=b"\x0f\x05\x48\x85\xc0\x7c",
     ),
     # musl clone: syscall; test %eax,%eax; jne; xor %ebp,%ebp; pop %rdi; call *%r9
-    code(
+    code_pattern(
         rb"(?P<here>\x0f\x05\x85\xc0\x75.)\x31\xed\x5f\x41\xff\xd1",
         _AROUND_CLONE,
-        sign=b"\x31\xed\x5f\x41\xff\xd1",
+        marker=b"\x31\xed\x5f\x41\xff\xd1",
     ),
-    code(
+    code_pattern(
         rb"\x0f\x05\x85\xc0\x75.(?P<here>\x31\xed\x5f\x41\xff\xd1)",
         _OUTERMOST,
-        sign=b"\x31\xed\x5f\x41\xff\xd1",
+        marker=b"\x31\xed\x5f\x41\xff\xd1",
     ),
-    # Go runtime.goexit, to whose second instruction a goroutine's function returns: nop; call; nop
-    code(rb"\x90(?P<here>)\xe8....\x90", _OUTERMOST, sign=b"\x90\xe8"),
-    # Go runtime.mcall, which has left the goroutine's stack and does not return to it: mov 56(%r14),%rsp;
-    # push %rax; mov (%rdx),%r12; call *%r12; pop %rax; jmp.  (Its table takes the word below for a caller.)
-    code(
+    # Go runtime.goexit: a goroutine's function returns to its second instruction: nop; call; nop
+    code_pattern(rb"\x90(?P<here>)\xe8....\x90", _OUTERMOST, marker=b"\x90\xe8"),
+    # Go runtime.mcall has left the goroutine's stack and does not return to it: mov 56(%r14),%rsp; push %rax;
+    # mov (%rdx),%r12; call *%r12; pop %rax; jmp.  (Its table takes the word below for a return address.)
+    code_pattern(
         rb"\x49\x8b\x66\x38(?P<here>\x50\x4c\x8b\x22\x41\xff\xd4)\x90?\x58\xe9",
         _OUTERMOST,
-        sign=b"\x49\x8b\x66\x38\x50\x4c\x8b\x22\x41\xff\xd4",
+        marker=b"\x49\x8b\x66\x38\x50\x4c\x8b\x22\x41\xff\xd4",
     ),
-    # Boost make_fcontext: where a fiber begins, push %rbp; jmp *%rbx; and to where its function returns,
-    # which is what it has pushed: xor %rdi,%rdi; call _exit; hlt
-    code(
+    # Boost make_fcontext: a fiber begins with push %rbp; jmp *%rbx; the word pushed is the return address of
+    # its function: xor %rdi,%rdi; call _exit; hlt
+    code_pattern(
         rb"(?P<here>(?:\xf3\x0f\x1e\xfa)?\x55\xff\xe3(?:\xf3\x0f\x1e\xfa)?\x48\x31\xff\xe8....\xf4)",
         _OUTERMOST,
-        sign=b"\x55\xff\xe3",
+        marker=b"\x55\xff\xe3",
     ),
 )
 _AMD64_AT_ENTRY = (
     # glibc and musl _start: xor %ebp,%ebp, and up to its first call
-    code(rb"(?P<here>(?:\xf3\x0f\x1e\xfa)?\x48?\x31\xed.{0,40}?(?:\xe8|\xff\x15)....)", _OUTERMOST),
+    code_pattern(rb"(?P<here>(?:\xf3\x0f\x1e\xfa)?\x48?\x31\xed.{0,40}?(?:\xe8|\xff\x15)....)", _OUTERMOST),
     # glibc's ld.so: mov %rsp,%rdi; call _dl_start; ...; xor %ebp,%ebp; call _dl_init; ...; jmp *%r12
-    code(
+    code_pattern(
         rb"(?P<here>(?:\xf3\x0f\x1e\xfa)?\x48\x89\xe7\xe8....(?:.{0,40}?\x31\xed\xe8....(?:.{0,16}?\x41\xff\xe4)?)?)",
         _OUTERMOST,
     ),
 )
 _A64_ANYWHERE = (
     # glibc clone, clone3: svc #0; cmp x0, #0; b.eq; b.lt; ret
-    code(
+    code_pattern(
         rb"(?P<here>\x01\0\0\xd4\x1f\0\0\xf1...\x54)...\x54\xc0\x03\x5f\xd6",
         _AROUND_CLONE_A64,
-        sign=b"\x01\0\0\xd4",
+        marker=b"\x01\0\0\xd4",
     ),
-    # Boost make_fcontext, to whose end a fiber's function returns: adr x1, . + 12; str x1, [x0, #152]; ret;
+    # Boost make_fcontext: a fiber's function returns to its end: adr x1, . + 12; str x1, [x0, #152]; ret;
     # mov x0, #0; bl _exit
-    code(
+    code_pattern(
         rb"\x61\0\0\x10\x01\x4c\0\xf9\xc0\x03\x5f\xd6(?P<here>\0\0\x80\xd2...[\x94-\x97])",
         _OUTERMOST,
-        sign=b"\x61\0\0\x10\x01\x4c\0\xf9",
+        marker=b"\x61\0\0\x10\x01\x4c\0\xf9",
     ),
 )
 _A64_AT_ENTRY = (
-    # crt1.o's _start, whose table says it an instruction late: nop or bti c; mov x29, #0; mov x30, #0
-    code(rb"(?P<here>(?:\x1f\x20\x03|\x5f\x24\x03)\xd5)\x1d\0\x80\xd2\x1e\0\x80\xd2", _OUTERMOST),
+    # crt1.o's _start; its table marks the end one instruction late: nop or bti c; mov x29, #0; mov x30, #0
+    code_pattern(rb"(?P<here>(?:\x1f\x20\x03|\x5f\x24\x03)\xd5)\x1d\0\x80\xd2\x1e\0\x80\xd2", _OUTERMOST),
 )
 _S390X_ANYWHERE = (
     # glibc clone: svc; ltgr %r2,%r2; je; lmg %r6,%r7,48(%r15); jgl; clone3: the same without lmg
-    code(
+    code_pattern(
         rb"(?P<here>\x0a.\xb9\x02\0\x22\xa7\x84..)\xeb\x67\xf0\x30\0\x04\xc0\x44",
         _AROUND_CLONE_S390X,
-        sign=b"\xb9\x02\0\x22\xa7\x84",
+        marker=b"\xb9\x02\0\x22\xa7\x84",
     ),
-    code(
+    code_pattern(
         rb"(?P<here>\x0a.\xb9\x02\0\x22\xa7\x84..)\xc0\x44",
         _AROUND_CLONE3_S390X,
-        sign=b"\xb9\x02\0\x22\xa7\x84",
+        marker=b"\xb9\x02\0\x22\xa7\x84",
     ),
 )
 _S390X_AT_ENTRY = (
     # glibc's ld.so: lgr %r2,%r15; aghi %r15,-160; xc 0(8,%r15),0(%r15); brasl %r14,_dl_start; ...; br %r8
-    code(
+    code_pattern(
         rb"(?P<here>\xb9\x04\0\x2f\xa7\xfb\xff\x60\xd7\x07\xf0\0\xf0\0\xc0\xe5....(?:.{0,80}?\x07\xf8)?)",
         _OUTERMOST,
     ),
@@ -138,20 +139,22 @@ _AT_ENTRY = {62: _AMD64_AT_ENTRY, 183: _A64_AT_ENTRY, 22: _S390X_AT_ENTRY}
 
 
 class StartStepper:
-    """Knows the code in which stacks begin."""
+    """Steps from, or ends at, code in which stacks begin."""
 
     found = Found.START
 
     def row_at(self, frame: Frame, module: Module | None, arch: Arch) -> UnwindRow | None:
-        """Return "outermost", or the row of code that two threads leave, of which one has just begun."""
+        """Return the row "no caller", or that of a clone system call, which two threads leave."""
         if module is None:
             return None
         entry, machine = module.address(module.image.entry), arch.machine
-        at_entry = row_at(_AT_ENTRY.get(machine, ()), entry, frame, module)
-        return at_entry or row_among(_ANYWHERE.get(machine, ()), frame, module)
+        at_entry = row_from(_AT_ENTRY.get(machine, ()), entry, frame, module)
+        return at_entry or row_near(_ANYWHERE.get(machine, ()), frame, module)
 
     def reach(self, frame: Frame, module: Module, arch: Arch) -> PcRange:
-        """Return where nothing begins."""
+        """Return addresses around the pc at which no stack begins."""
         entry = module.address(module.image.entry)
-        low, high = reach_without((known.sign for known in _ANYWHERE.get(arch.machine, ())), frame, module)
-        return here(frame) if low - REACH <= entry <= high + REACH else (low, high)
+        markers = (known.marker for known in _ANYWHERE.get(arch.machine, ()))
+        start, end = range_without(markers, frame, module)
+        near_entry = start - PATTERN_BYTES <= entry <= end + PATTERN_BYTES
+        return only_this_pc(frame) if near_entry else (start, end)

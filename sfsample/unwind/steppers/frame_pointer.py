@@ -1,8 +1,8 @@
-"""The frame pointer chain, for code that no table describes (JIT, hand-written assembly).
+"""Follows the chain of frame pointers, for code that no table describes (JIT compilers, assembly).
 
-Law: a convention, not information, so every row is a guess: the unwinder accepts it only if the caller's
-frame lies above and the return address follows a call.  In a prologue or a leaf function it may skip the
-caller; that is the price of having no table.
+A frame pointer is a convention that code need not follow, so every row is a guess: the unwinder accepts it
+only if the caller's frame lies above and the return address follows a call.  In a prologue or a leaf function
+the step may skip the caller; without a table that cannot be seen.
 
 Source: AMD64 psABI section 3.2.2 (push %rbp; mov %rsp,%rbp: the pair of words ends the frame); AAPCS64
 section 6.4.6 (the pair may lie anywhere in the frame).  On AArch64 too it is taken to end the frame, as gdb
@@ -32,10 +32,10 @@ def _row(arch: Arch) -> UnwindRow | None:
 
 
 class FramePointerStepper:
-    """Steps anywhere, by convention."""
+    """Steps from any code, by convention."""
 
     found = Found.FRAME_POINTER
 
     def row_at(self, frame: Frame, module: Module | None, arch: Arch) -> UnwindRow | None:  # noqa: ARG002 - protocol
-        """Return the one row that there is, if the architecture has such a convention."""
+        """Return the row of the architecture; None if it has no such convention (s390x)."""
         return _row(arch)

@@ -1,8 +1,8 @@
-"""A function that has not touched its stack, in code that no table describes (assembly, musl, stripped Go).
+"""Steps from a function that has not touched its stack, in code without tables (assembly, musl, stripped Go).
 
-Law: a guess with a witness.  The word at sp is the return address if the call before it leads to the function
-that the pc lies in, or to a linkage stub; the unwinder looks (`called`).  It is asked before the frame
-pointer, which would skip the caller.
+It guesses that the word at sp is the return address.  The unwinder accepts it (`UnwindRow.called`) if the
+call before that address leads to the function that the pc lies in, or to a linkage stub.  This stepper is
+asked before the frame pointer, which would skip the caller.
 """
 
 from sfsample.core.arch import AMD64, Arch
@@ -21,11 +21,11 @@ _ROW = UnwindRow(
 
 
 class LeafStepper:
-    """Steps from the innermost frame."""
+    """Steps from the innermost frame, on x86-64."""
 
     found = Found.LEAF
 
     def row_at(self, frame: Frame, module: Module | None, arch: Arch) -> UnwindRow | None:
         """Return the row of a function's first instruction."""
-        ours = module is not None and frame.exact and arch.machine == AMD64.machine
-        return _ROW if ours else None
+        may_be_leaf = module is not None and frame.exact and arch.machine == AMD64.machine
+        return _ROW if may_be_leaf else None

@@ -1,7 +1,8 @@
-"""A call to where no code is: through a null pointer, or a stray one.
+"""Steps from an address where no code is, to which a function has called through a null or stray pointer.
 
-Law: answers only where nothing can have run: an exact pc in no executable memory.  The call has left its
-return address where calls leave it.  Still a guess: a jump or a return may have led here as well.
+It answers only for an exact pc in no executable memory.  No instruction can have run there, so the return
+address is still where the call has left it.  The row is a guess, because a jump or a return may have led
+there as well.
 """
 
 from functools import cache
@@ -12,9 +13,9 @@ from sfsample.core.stack import Found, Frame
 from sfsample.modules.module import Module
 from sfsample.modules.module_map import IsCode
 from sfsample.unwind.row import UnwindRow
-from sfsample.unwind.stepper import EVERYWHERE, PcRange
+from sfsample.unwind.stepper import ALL_PCS, PcRange
 
-_PAGE = 4096
+_PAGE = 4096  # bytes
 
 
 @cache
@@ -29,21 +30,21 @@ def _row(arch: Arch) -> UnwindRow:
 
 
 class NullCallStepper:
-    """Steps to the function that called.  `is_code` tells where a process has executable memory."""
+    """Steps to the function that called.  `is_code` says whether an address of the process is executable."""
 
     found = Found.NULL_CALL
 
     def __init__(self, is_code: IsCode = lambda address: address >= _PAGE) -> None:
-        self._is_code = is_code  # of no process in particular: Linux does not map the page at address 0
+        self._is_code = is_code  # default: Linux does not map the page at address 0
 
     def mapped(self, is_code: IsCode) -> "NullCallStepper":
-        """Return the stepper of the process whose executable memory this tells."""
+        """Return the stepper for the process whose executable addresses `is_code` knows."""
         return NullCallStepper(is_code)
 
     def row_at(self, frame: Frame, module: Module | None, arch: Arch) -> UnwindRow | None:
-        """Return the row of a function's first instruction, where there is no function."""
+        """Return the row that holds at the first instruction of a function."""
         return _row(arch) if module is None and frame.exact and not self._is_code(frame.pc) else None
 
     def reach(self, frame: Frame, module: Module, arch: Arch) -> PcRange:  # noqa: ARG002 - the protocol
-        """Say that it has no answer anywhere in a module."""
-        return EVERYWHERE
+        """Return all addresses: the answer is None anywhere in a module."""
+        return ALL_PCS

@@ -1,7 +1,7 @@
-"""Stubs of a procedure linkage table that no table describes (of lld, of AArch64, of s390x's libraries).
+"""Steps from linkage stubs (PLT) that no table describes: those of lld, of AArch64, of s390x's libraries.
 
-Law: answers only for an exact pc in a stub that it knows by its bytes; stubs are as regular as the row that
-each of their instructions has.
+It answers only for an exact pc in a stub that it recognizes by its bytes.  All stubs of a kind are alike, so
+each of their instructions has a fixed row.
 
 Source: AMD64 psABI section 5.2 (figure 5.2, and the IBT variant); for AArch64 what ld and lld write; s390x
 ELF ABI, "Procedure Linkage Table".
@@ -11,28 +11,28 @@ from sfsample.core.arch import AARCH64, AMD64, S390X, Arch
 from sfsample.core.rule import CFA, Rule
 from sfsample.core.stack import Found, Frame
 from sfsample.modules.module import Module
-from sfsample.unwind.code_patterns import code, row_among
+from sfsample.unwind.code_patterns import code_pattern, row_near
 from sfsample.unwind.row import UnwindRow
 
 
-def _row(pushed: int) -> UnwindRow:
-    """Return the row after so many words were pushed upon the return address."""
-    cfa = Rule(AMD64.sp, 8 + 8 * pushed, deref=False)
+def _row(pushed_words: int) -> UnwindRow:
+    """Return the row where the stub has pushed this many words after the return address."""
+    cfa = Rule(AMD64.sp, 8 + 8 * pushed_words, deref=False)
     return UnwindRow(cfa, Rule(CFA, -8, deref=True), kept=tuple(sorted(AMD64.callee_saved)))
 
 
 _AMD64_STUBS = (
     # jmp *GOT(%rip); push index; | jmp PLT0
-    code(rb"(?P<here>\xff\x25....\x68....)\xe9....", _row(0)),
-    code(rb"\xff\x25....\x68....(?P<here>\xe9....)", _row(1)),
+    code_pattern(rb"(?P<here>\xff\x25....\x68....)\xe9....", _row(0)),
+    code_pattern(rb"\xff\x25....\x68....(?P<here>\xe9....)", _row(1)),
     # endbr64; push index; | jmp PLT0 (with a bnd before it, or nops behind it)
-    code(rb"(?P<here>\xf3\x0f\x1e\xfa\x68....)\xf2?\xe9....", _row(0)),
-    code(rb"\xf3\x0f\x1e\xfa\x68....(?P<here>\xf2?\xe9....)", _row(1)),
+    code_pattern(rb"(?P<here>\xf3\x0f\x1e\xfa\x68....)\xf2?\xe9....", _row(0)),
+    code_pattern(rb"\xf3\x0f\x1e\xfa\x68....(?P<here>\xf2?\xe9....)", _row(1)),
     # endbr64; jmp *GOT(%rip)
-    code(rb"(?P<here>\xf3\x0f\x1e\xfa\xf2?\xff\x25....)", _row(0)),
+    code_pattern(rb"(?P<here>\xf3\x0f\x1e\xfa\xf2?\xff\x25....)", _row(0)),
     # PLT0: push GOT+8(%rip); | jmp *GOT+16(%rip)
-    code(rb"(?P<here>\xff\x35....)\xf2?\xff\x25....", _row(1)),
-    code(rb"\xff\x35....(?P<here>\xf2?\xff\x25....)", _row(2)),
+    code_pattern(rb"(?P<here>\xff\x35....)\xf2?\xff\x25....", _row(1)),
+    code_pattern(rb"\xff\x35....(?P<here>\xf2?\xff\x25....)", _row(2)),
 )
 
 _KEPT_A64 = tuple(sorted(AARCH64.callee_saved))
@@ -44,11 +44,11 @@ _A64_JUMP = (
     rb"\x11..\xf9(?:\x10..\x91|\x1f\x20\x03\xd5)\x20\x02\x1f\xd6"
 )
 _A64_STUBS = (
-    # PLT0: stp x16, x30, [sp, #-16]!; | and the jump
-    code(rb"(?P<here>\xf0\x7b\xbf\xa9)" + _A64_JUMP, _IN_X30),
-    code(rb"\xf0\x7b\xbf\xa9(?P<here>" + _A64_JUMP + rb")", _A64_PUSHED),
-    # bti c, perhaps, and the jump
-    code(rb"(?P<here>(?:\x5f\x24\x03\xd5)?" + _A64_JUMP + rb")", _IN_X30),
+    # PLT0: stp x16, x30, [sp, #-16]!; | the jump
+    code_pattern(rb"(?P<here>\xf0\x7b\xbf\xa9)" + _A64_JUMP, _IN_X30),
+    code_pattern(rb"\xf0\x7b\xbf\xa9(?P<here>" + _A64_JUMP + rb")", _A64_PUSHED),
+    # the jump, which bti c may precede
+    code_pattern(rb"(?P<here>(?:\x5f\x24\x03\xd5)?" + _A64_JUMP + rb")", _IN_X30),
 )
 _IN_R14 = UnwindRow(
     Rule(S390X.sp, S390X.entry_cfa, deref=False),
@@ -57,12 +57,12 @@ _IN_R14 = UnwindRow(
 )
 _S390X_STUBS = (
     # larl %r1,GOT; lg %r1,0(%r1); br %r1; basr %r1,%r0; lgf %r1,12(%r1); jg PLT0
-    code(
+    code_pattern(
         rb"(?P<here>\xc0\x10....\xe3\x10\x10\0\0\x04\x07\xf1\x0d\x10\xe3\x10\x10\x0c\0\x14\xc0\xf4....)",
         _IN_R14,
     ),
     # PLT0: stg %r1,56(%r15); larl %r1,GOT; mvc 48(8,%r15),8(%r1); lg %r1,16(%r1); br %r1
-    code(
+    code_pattern(
         rb"(?P<here>\xe3\x10\xf0\x38\0\x24\xc0\x10....\xd2\x07\xf0\x30\x10\x08\xe3\x10\x10\x10\0\x04\x07\xf1)",
         _IN_R14,
     ),
@@ -76,7 +76,7 @@ class PltStepper:
     found = Found.PLT
 
     def row_at(self, frame: Frame, module: Module | None, arch: Arch) -> UnwindRow | None:
-        """Return the row of the instruction."""
+        """Return the row at the instruction."""
         if module is None or not frame.exact:
             return None
-        return row_among(_STUBS.get(arch.machine, ()), frame, module)
+        return row_near(_STUBS.get(arch.machine, ()), frame, module)

@@ -1,7 +1,6 @@
-"""The last resort: the first word on the stack that looks like a return address.
+"""Takes the first word on the stack that looks like a return address, if the user asks for that last resort.
 
-Law: not among the default steppers.  Every row is a guess, labelled so; what the unwinder accepts may be a
-leftover of a call that has returned long ago.
+Every row is a guess; what the unwinder accepts may be left over from a call that has returned long ago.
 
 Source: s390x ELF ABI, "The Stack Frame" (r14 at 112 of an area of 160 bytes); AAPCS64 section 6.4.6.
 """
@@ -14,15 +13,15 @@ from sfsample.core.stack import Found, Frame
 from sfsample.modules.module import Module
 from sfsample.unwind.row import UnwindRow
 
-_WORDS = 160  # a frame that is larger is not found; most are smaller
+_MAX_FRAME_WORDS = 160  # larger frames are not found; most are smaller
 
 
 @cache
 def _row(arch: Arch) -> UnwindRow:
     """Return the row whose return address is the word at sp.
 
-    Where a call pushes it, the caller's sp is right above.  s390x saves r14 at a fixed place of the caller's
-    frame.  AArch64 saves it beside fp, anywhere in the frame, so where that ends stays unknown.
+    Where a call pushes it, the caller's sp is the address above it.  s390x saves r14 at a fixed place in the
+    caller's frame.  AArch64 saves x30 next to fp, anywhere in the frame, so the caller's sp stays unknown.
     """
     pushed = arch.pushed_ra is not None
     slot = -48 if arch.sp_adjust else -8
@@ -34,12 +33,12 @@ def _row(arch: Arch) -> UnwindRow:
         guess=True,
         mangled=True,
         sp_known=pushed or bool(arch.sp_adjust),
-        slides=_WORDS - 1,
+        slides=_MAX_FRAME_WORDS - 1,
     )
 
 
 class ScanStepper:
-    """Steps anywhere, by the look of the stack."""
+    """Steps from any code."""
 
     found = Found.SCAN
 

@@ -1,7 +1,10 @@
-"""SFrame rows as unwind rows.
+"""Translates SFrame rows to unwind rows.
 
-Law: translates, decides nothing.  SFrame recovers pc, sp and fp; every other register is unknown in the
-caller.  A damaged function is "not mine", and its module says so in `problems`.
+From an SFrame row to a caller, step 3 of 4: `SFrameStepper.row_at` looks the pc up in the SFrame tables of
+its module (`formats/sframe`), and `to_row` turns the FRE into an `UnwindRow`, which `row.apply_row` executes.
+
+SFrame recovers pc, sp and fp; every other register is unknown in the caller.  A damaged function gives no
+row, and its module notes that in `problems`.
 """
 
 from sfsample.core.arch import Arch
@@ -11,7 +14,7 @@ from sfsample.errors import FormatError
 from sfsample.formats.sframe.section import SFrameFre, SFrameTable
 from sfsample.modules.module import Module
 from sfsample.unwind.row import UnwindRow
-from sfsample.unwind.stepper import EVERYWHERE, PcRange, here
+from sfsample.unwind.stepper import ALL_PCS, PcRange, only_this_pc
 
 _OUTERMOST = UnwindRow(Rule(CFA, 0, deref=False), None)
 
@@ -21,8 +24,8 @@ class SFrameStepper:
 
     found = Found.SFRAME
 
-    def row_at(self, frame: Frame, module: Module | None, arch: Arch) -> UnwindRow | None:  # noqa: ARG002 - the table knows
-        """Return the row of the first table that has one."""
+    def row_at(self, frame: Frame, module: Module | None, arch: Arch) -> UnwindRow | None:  # noqa: ARG002 - the protocol
+        """Return the row of the first table that covers the pc and has a row there."""
         if module is None:
             return None
         vaddr = module.vaddr(frame.lookup_pc)
@@ -37,12 +40,12 @@ class SFrameStepper:
         return None
 
     def reach(self, frame: Frame, module: Module, arch: Arch) -> PcRange:  # noqa: ARG002 - the protocol
-        """Say that a module has no tables."""
-        return here(frame) if module.sframe else EVERYWHERE
+        """Return all addresses where the module has no SFrame: then the answer is always None."""
+        return only_this_pc(frame) if module.sframe else ALL_PCS
 
 
 def to_row(fre: SFrameFre, table: SFrameTable) -> UnwindRow:
-    """Translate one usable row of `table`."""
+    """Translate a row of `table`."""
     if fre.cfa is None:
         return _OUTERMOST
     arch = table.abi.arch

@@ -1,8 +1,8 @@
-"""Signal frames, recognised by the code bytes of the trampoline.
+"""Steps from a signal trampoline, which it recognizes by its code bytes, to the interrupted code.
 
-Law: the kernel's layout is ABI (arch.py has it), so no table is needed and none is believed: SFrame cannot
-express it, and hand-written CFI for it differs between C libraries.  Every register of the interrupted code
-is restored.
+The kernel's layout of a signal frame is ABI (`core/arches/` has it), so no table is needed.  None is used:
+SFrame cannot express it, and hand-written CFI for it differs between C libraries.  Every register of the
+interrupted code is restored.
 """
 
 from functools import cache
@@ -11,7 +11,7 @@ from sfsample.core.arch import Arch, SignalFrame
 from sfsample.core.rule import Rule
 from sfsample.core.stack import Found, Frame
 from sfsample.modules.module import Module
-from sfsample.unwind.code_patterns import reach_without
+from sfsample.unwind.code_patterns import range_without
 from sfsample.unwind.row import UnwindRow
 from sfsample.unwind.stepper import PcRange
 
@@ -29,22 +29,22 @@ class SignalFrameStepper:
     found = Found.SIGNAL_FRAME
 
     def row_at(self, frame: Frame, module: Module | None, arch: Arch) -> UnwindRow | None:
-        """Return the saved registers' row when `frame.pc` is at a trampoline's first instruction."""
+        """Return the row of the saved registers if `frame.pc` is in a trampoline."""
         if module is None:
             return None
         for kind in arch.signal_frames:
             code = kind.code
             if module.code(frame.pc, len(code)) == code:
                 return _row(arch, kind)
-            # stopped inside: before the calling instruction sp is still the same
+            # the thread stands before the system call: sp is still the same
             inside = len(code) - kind.call
             if frame.exact and module.code(frame.pc - inside, len(code)) == code:
                 return _row(arch, kind)
-            # seen in the kernel that it has called: so it is there, unless the registers are half exchanged
+            # the thread is in that system call; a guess, because the kernel may have restored a part already
             if frame.exact and module.code(frame.pc - len(code), len(code)) == code:
                 return _row(arch, kind)._replace(guess=True)
         return None
 
     def reach(self, frame: Frame, module: Module, arch: Arch) -> PcRange:
-        """Return where no trampoline is."""
-        return reach_without((kind.code for kind in arch.signal_frames), frame, module)
+        """Return addresses around the pc at which no trampoline is."""
+        return range_without((kind.code for kind in arch.signal_frames), frame, module)

@@ -70,7 +70,7 @@ def test_an_answer_is_taken_for_its_reach_and_no_further(kind, asked):
         assert stack.frames[0].cfa == stack.frames[0].sp + (16 if pc == CODE + 24 else 8)
     assert {frame.pc for frame in said.asked if frame.exact} == asked
 
-    unwinder._index.refresh(force=True)
+    unwinder._modules.refresh(force=True)
     said.asked.clear()
     unwinder.walk(snapshot(memory, pc=CODE + 7))
     assert CODE + 7 in {frame.pc for frame in said.asked}

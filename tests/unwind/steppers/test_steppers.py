@@ -199,10 +199,10 @@ def test_a_return_address_above_the_cfa_tells_where_the_frame_ends():
 
     assert caller.registers[AARCH64.pc] == 3
     assert caller.registers[AARCH64.sp] == 0x7020
-    lane = RuleCache()
-    lane.learn(frame(TEXT, exact=False), made, Found.EH_FRAME, AARCH64, 3)
+    rules = RuleCache()
+    rules.add(frame(TEXT, exact=False), made, Found.EH_FRAME, AARCH64, 3)
     with pytest.raises(KeyError):
-        lane.row(frame(TEXT, exact=False))
+        rules.row_of(frame(TEXT, exact=False))
 
 
 def test_a_table_that_tells_of_what_its_caller_pushed_an_instruction_late():

@@ -1,1 +1,1 @@
-"""Callers of code that no table describes, found by following its instructions."""
+"""Finds callers of code that no table describes, by following its instructions."""

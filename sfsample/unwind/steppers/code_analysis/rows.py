@@ -1,8 +1,9 @@
-"""Rows from instructions.
+"""Computes rows from instructions.
 
-Law: from the pc on, code is followed to its returns: where sp is then is the return address, and what the
-callee-saved registers are then they were in the caller.  All returns that are found must agree.  Code that
-never returns (the outermost functions of musl) is followed from its beginning to the pc instead.
+From the pc on, code is followed to its returns: sp there gives the place of the return address, and the
+callee-saved registers have there the values that they have in the caller.  All returns that are found must
+agree.  Code that never returns (the outermost functions of musl) is followed from the start of the function
+to the pc instead.
 """
 
 from bisect import bisect_right
@@ -19,10 +20,10 @@ from sfsample.modules.generated_code import ReadCode
 from sfsample.unwind.row import UnwindRow
 from sfsample.unwind.steppers.code_analysis.flow import Flow, State, Value
 
-_WORD = 8
-_CALL = 5  # bytes of the longest call that says where it leads
-_ENOUGH = 300  # instructions, when a return has been found
-_MOST_GENERATED = 500  # instructions: more takes 20 ms for each new pc, and hardly ever finds a return
+_WORD = 8  # bytes
+_DIRECT_CALL = 5  # bytes of the longest call whose bytes say where it leads
+_ENOUGH_INSTRUCTIONS = 300  # that are followed, once a return has been found
+_MAX_GENERATED = 500  # instructions: more takes 20 ms for each new pc, and hardly ever finds a return
 _SP = AMD64.sp
 _BREG0, _DEREF, _CONST8S, _PLUS = 0x70, b"\x06", b"\x0f", b"\x22"  # DWARF 5, table 7.9
 
@@ -31,46 +32,48 @@ class CodeOfFile:
     """The code of one file, wherever it is mapped."""
 
     def __init__(self, image: ElfImage) -> None:
-        self._flow = Flow(lambda vaddr: _read(image, vaddr), NoReturn(image), self._begins)
+        self._flow = Flow(lambda vaddr: _read(image, vaddr), NoReturn(image), self._is_start)
         self._image = image
 
     @cached_property
-    def _beginnings(self) -> list[int]:
+    def _starts(self) -> list[int]:
         return beginnings(self._image)
 
-    def _beginning(self, vaddr: int) -> int | None:
-        """Return the last beginning that is not above `vaddr`."""
-        position = bisect_right(self._beginnings, vaddr) - 1
-        return None if position < 0 else self._beginnings[position]
+    def _start_before(self, vaddr: int) -> int | None:
+        """Return the last start of a function that is not above `vaddr`."""
+        position = bisect_right(self._starts, vaddr) - 1
+        return None if position < 0 else self._starts[position]
 
-    def _begins(self, vaddr: int) -> bool:
-        return self._beginning(vaddr) == vaddr
+    def _is_start(self, vaddr: int) -> bool:
+        return self._start_before(vaddr) == vaddr
 
     def row_at(self, pc: int, *, exact: bool) -> UnwindRow | None:
         """Return the row at an instruction, or behind a call."""
-        row = to_return(self._flow, pc) if exact or self._may_be_returned_to(pc) else None
-        return row or self._from_beginning(pc, exact=exact)
+        row = row_to_return(self._flow, pc) if exact or self._may_be_returned_to(pc) else None
+        return row or self._row_from_start(pc, exact=exact)
 
     def _may_be_returned_to(self, pc: int) -> bool:
-        before = _read(self._image, pc - _CALL)
-        target = call_target(AMD64.machine, before[:_CALL], pc) if len(before) >= _CALL else None
-        return target is None or self._flow.comes_back(target)
+        before = _read(self._image, pc - _DIRECT_CALL)
+        target = (
+            call_target(AMD64.machine, before[:_DIRECT_CALL], pc) if len(before) >= _DIRECT_CALL else None
+        )
+        return target is None or self._flow.may_return(target)
 
-    def _from_beginning(self, pc: int, *, exact: bool) -> UnwindRow | None:
-        start = self._beginning(pc if exact else pc - 1)
-        return None if start is None else from_beginning(self._flow, start, pc, exact=exact)
+    def _row_from_start(self, pc: int, *, exact: bool) -> UnwindRow | None:
+        start = self._start_before(pc if exact else pc - 1)
+        return None if start is None else row_from_start(self._flow, start, pc, exact=exact)
 
 
 def row_of_generated(code: ReadCode, pc: int) -> UnwindRow | None:
-    """Return the row at an instruction of code in no file; it is read anew, for it may have changed."""
-    return to_return(Flow(lambda at: code(at, LONGEST), effort=_MOST_GENERATED), pc)
+    """Return the row at an instruction of code in no file; the code is read again, because it may change."""
+    return row_to_return(Flow(lambda at: code(at, LONGEST), max_instructions=_MAX_GENERATED), pc)
 
 
-def to_return(flow: Flow, pc: int) -> UnwindRow | None:
-    """Return the row at an instruction from which code goes on to returns that agree."""
+def row_to_return(flow: Flow, pc: int) -> UnwindRow | None:
+    """Return the row at an instruction whose returns agree about the CFA."""
     rows: list[UnwindRow] = []
     for count, visit in enumerate(flow.visits(pc)):
-        if rows and count >= _ENOUGH:
+        if rows and count >= _ENOUGH_INSTRUCTIONS:
             break
         row = _at_return(visit.state) if visit.instruction.returns else None
         if row is not None:
@@ -78,8 +81,8 @@ def to_return(flow: Flow, pc: int) -> UnwindRow | None:
     return rows[0] if len({row.cfa for row in rows}) == 1 else None
 
 
-def from_beginning(flow: Flow, start: int, pc: int, *, exact: bool) -> UnwindRow | None:
-    """Return the row at an instruction of the function that begins at `start`."""
+def row_from_start(flow: Flow, start: int, pc: int, *, exact: bool) -> UnwindRow | None:
+    """Return the row at an instruction, or behind a call, of the function that begins at `start`."""
     for visit in flow.visits(start):
         if visit.address == pc if exact else visit.instruction.calls and visit.instruction.end == pc:
             return _inside(visit.state)
@@ -87,10 +90,10 @@ def from_beginning(flow: Flow, start: int, pc: int, *, exact: bool) -> UnwindRow
 
 
 def _at_return(state: State) -> UnwindRow | None:
-    """Return the row where the search began, given the state where it has come to a return."""
+    """Return the row at the pc where the search began, given the state at a return."""
     top = state.value(_SP)
     cfa = None if top is None else top.moved(_WORD)
-    rule = None if cfa is None else _rule_of_cfa(cfa)
+    rule = None if cfa is None else _cfa_rule(cfa)
     if cfa is None or rule is None:
         return None
     values = {number: state.value(number) for number in sorted(AMD64.callee_saved)}
@@ -104,14 +107,14 @@ def _at_return(state: State) -> UnwindRow | None:
     )
 
 
-def _rule_of_cfa(cfa: Value) -> Rule | None:
-    """Return the rule, None where it leads down the stack, or to a stack that code goes over to."""
+def _cfa_rule(cfa: Value) -> Rule | None:
+    """Return the rule; None if the CFA lies below sp, or on another stack to which the code switches."""
     place = cfa.place
     if place is None:
         return None if cfa.base == _SP and cfa.offset < _WORD else _plain(cfa)
     if not cfa.offset:
         return _plain(cfa)
-    # the old sp, from its place in a frame that was aligned: pop %rsp, or mov 64(%rsp),%rsp
+    # the old sp is saved in an aligned frame: pop %rsp, or mov 64(%rsp),%rsp
     if place.base not in (_SP, AMD64.fp) or (place.base == _SP and place.offset < 0):
         return None
     expression = bytes([_BREG0 + place.base, 0]) + _plus(place.offset) + _DEREF + _plus(cfa.offset)
@@ -131,7 +134,7 @@ def _rule(value: Value, cfa: Value) -> Rule | None:
 
 
 def _plain(value: Value) -> Rule | None:
-    """Return the rule of a register plus a number, or of the word there."""
+    """Return the rule for a register plus an offset, or for the word there."""
     match value:
         case Value(int(base), offset):
             return Rule(base, offset, deref=False)
@@ -141,7 +144,7 @@ def _plain(value: Value) -> Rule | None:
 
 
 def _inside(state: State) -> UnwindRow | None:
-    """Return the row at an instruction, given the state there, counted from the function's beginning."""
+    """Return the row at an instruction, given the state there in terms of the function's start."""
     bases = ((n, state.value(n)) for n in (_SP, *sorted(AMD64.callee_saved)))
     cfa = next(
         (Rule(n, _WORD - at.offset, deref=False) for n, at in bases if at and at == Value(_SP, at.offset)),
@@ -162,6 +165,6 @@ def _inside(state: State) -> UnwindRow | None:
 
 
 def _read(image: ElfImage, vaddr: int) -> bytes:
-    """Return the code at a vaddr, as much as an instruction may need; nothing where no code is."""
+    """Return the code at a vaddr, as much as an instruction may need; b"" where no code is."""
     end = next((end for start, end in image.executable if start <= vaddr < end), vaddr)
     return bytes(image.loaded(vaddr, min(LONGEST, end - vaddr)) or b"")

@@ -1,8 +1,8 @@
-"""Code that no table describes: its own instructions say where the return address is.
+"""Steps from x86-64 code that no table describes: its own instructions say where the return address is.
 
-Law: a guess with reasons (following.py finds them).  The return address must still follow a call, and all
-tables are asked before.  x86-64 only.  Code in a file is read from the file; generated code from memory,
-later than the registers.  Nothing that decodes is imported before such code is met.
+The row is a guess with reasons (`rows.py` finds them): the return address must still follow a call, and all
+tables are asked before.  Code in a file is read from the file; generated code from memory, later than the
+registers.  The decoder is imported only when such code is met.
 """
 
 from sfsample.core.arch import AMD64, Arch
@@ -13,7 +13,7 @@ from sfsample.unwind.row import UnwindRow
 
 
 class CodeStepper:
-    """Steps by instructions.  `code` reads what lies in no file; without it that is not known."""
+    """Steps by instructions.  `code` reads code that lies in no file; None: no row for such code."""
 
     found = Found.CODE
 
@@ -21,18 +21,18 @@ class CodeStepper:
         self._code = code
 
     def reading(self, code: ReadCode) -> "CodeStepper":
-        """Return the stepper of the process whose code this reads."""
+        """Return the stepper for the process whose code `code` reads."""
         return CodeStepper(code)
 
     def row_at(self, frame: Frame, module: Module | None, arch: Arch) -> UnwindRow | None:
-        """Return the row that the instructions tell."""
+        """Return the row that follows from the instructions."""
         if arch.machine != AMD64.machine:
             return None
         from sfsample.unwind.steppers.code_analysis.rows import CodeOfFile, row_of_generated
 
         if module is None:
             return None if self._code is None else row_of_generated(self._code, frame.pc)
-        known = module.tables.followed  # of all processes that map the file
-        if not isinstance(known, CodeOfFile):
-            known = module.tables.followed = CodeOfFile(module.image)
-        return known.row_at(module.vaddr(frame.pc), exact=frame.exact)
+        code_of_file = module.tables.followed  # shared by all processes that map the file
+        if not isinstance(code_of_file, CodeOfFile):
+            code_of_file = module.tables.followed = CodeOfFile(module.image)
+        return code_of_file.row_at(module.vaddr(frame.pc), exact=frame.exact)
