@@ -1,6 +1,6 @@
-"""SFrame sections, V1 to V3: bytes to tables, and the row for an address.
+"""Reads SFrame sections, V1 to V3: the tables, and the row for an address.
 
-This is the library's `sfsample.sframe` (docs/sframe.md).
+Users import it as `sfsample.sframe` (docs/sframe.md).
 """
 
 from sfsample.formats.sframe.section import (

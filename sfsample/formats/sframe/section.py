@@ -1,9 +1,10 @@
-"""SFrame sections, V1 to V3: bytes -> tables -> the function and the row for an address.
+"""Reads an SFrame section, V1 to V3, into its tables, and finds the tables that cover an address.
 
-Law: this is the door; what is behind it is `sframe_table` (one header and its functions), `sframe_rows`
-(what the words of a row mean on each ABI), `sframe_plt` (known mistakes of linkers) and `sframe_check` (what
-is wrong with a whole table).  Damage to the section raises `FormatError` here; damage to a function raises
-it where that function is asked for.  Nothing else is ever raised.
+Next to it: `table` (one header and its functions), `rows` (what the words of a row mean on each ABI),
+`plt_fixups` (known mistakes of linkers) and `validate` (what is wrong with a whole table).  Damage to the
+section raises `FormatError` here; damage to a function raises it when that function is read.
+
+Invariant: any bytes parse or raise `FormatError` (tests/properties/test_sframe_properties.py).
 
     tables = read_tables(data, vaddr_of_section)
     for table in tables.covering(vaddr):
@@ -22,15 +23,15 @@ from sfsample.formats.sframe.table import HEADER_SIZE, SECTION, Flag, SFrameFde,
 __all__ = ["ABIS", "HEADER_SIZE", "SECTION", "Flag", "SFrameAbi", "SFrameFde", "SFrameFre", "SFrameTable",
            "SFrameTables", "read_tables"]  # fmt: skip
 
-_MAX_TABLES = 1 << 16  # a linker that concatenates writes one per object file
-_STEP_BACK = 64  # functions before an address, of all tables, of which one may cover it
+_MAX_TABLES = 1 << 16  # in one section; a linker that concatenates writes one per object file
+_MAX_STEPS_BACK = 64  # functions before an address, of all tables, that are checked whether they cover it
 
 
 class SFrameTables(tuple[SFrameTable, ...]):  # noqa: SLOT001 - a tuple with slots cannot keep an index
     """The tables of one section: usually one; thousands where a linker concatenated.
 
-    Their functions interleave, so they are looked up by one index of all functions (made on first use: a
-    concatenated section is not sorted, so there is nothing to bisect before).
+    The functions of several tables interleave, so one index of all functions is needed.  The first look-up
+    makes it, as concatenated tables are not sorted.
     """
 
     _index: "tuple[array[int], list[int], list[int]] | None" = None
@@ -45,7 +46,7 @@ class SFrameTables(tuple[SFrameTable, ...]):  # noqa: SLOT001 - a tuple with slo
         starts, order, totals = self._index
         seen = set()
         position = bisect_right(starts, vaddr) - 1
-        for candidate in range(position, max(-1, position - _STEP_BACK), -1):
+        for candidate in range(position, max(-1, position - _MAX_STEPS_BACK), -1):
             number = bisect_right(totals, order[candidate])
             table = self[number]
             first = totals[number - 1] if number else 0
@@ -54,7 +55,7 @@ class SFrameTables(tuple[SFrameTable, ...]):  # noqa: SLOT001 - a tuple with slo
                 yield table
 
     def _sorted(self) -> "tuple[array[int], list[int], list[int]]":
-        """Return starts in order, the numbers of their functions, and how many functions each table adds."""
+        """Return sorted starts, the function number of each, and the running total of functions by table."""
         unsorted = array("Q", (start for table in self for start, _ in table.extents()))
         order = sorted(range(len(unsorted)), key=unsorted.__getitem__)
         return (
@@ -72,10 +73,10 @@ def read_tables(
     executable: Sequence[tuple[int, int]] = (),
     sections: Mapping[str, tuple[int, int]] | None = None,
 ) -> SFrameTables:
-    """Return every table of a section: several where a linker concatenated, at least one.
+    """Return every table of a section, at least one; `address` is the vaddr of the section.
 
-    The arguments are those of `SFrameTable`.  Raises FormatError when the first table is unusable; a later
-    unusable one is a problem of the one before.
+    The other arguments are those of `SFrameTable`.  Raises FormatError when the first table is unusable;
+    where a later one is, `problems` of the table before it says so.
     """
     view = memoryview(data).cast("B")
     tables: list[SFrameTable] = []

@@ -1,13 +1,12 @@
-"""One SFrame table, V1 to V3: header, function table, and the function that covers an address.
+"""Reads one SFrame table, V1 to V3: its header, its functions, and the row for an address.
 
-Law: bytes in, values out.  Nothing is parsed before it is asked for: an address bisects the mapped table
-(O(log n) unpacked records) and decodes the rows of one function.  Damage to the table raises `FormatError`
-from the constructor; damage to a function raises it from `rows` of that function only.  What is kept is
-bounded: rows of the functions looked up last, a limited number of problems.
+It parses on demand: a look-up bisects the mapped function table (O(log n) records) and decodes the rows of
+one function.  Damage to the table raises `FormatError` from the constructor; damage to a function raises it
+only when that function is read.  The caches of rows and the lists of problems are bounded.
 
-Source: the SFrame specification V1, V2 (errata 1) and V3; names after V3.  Where text and assembler
-disagree the assembler decides: V1/V2 start fields are relative to the section (ld 2.40-2.44), the V3
-index is not aligned, a sorted table is sorted by resolved address.
+Source: the SFrame specification V1, V2 (errata 1) and V3; names after V3.  Where specification and assembler
+disagree, this module follows the assembler: V1/V2 start fields are relative to the section (ld 2.40-2.44),
+the V3 index is not aligned, a sorted table is sorted by resolved address.
 """
 
 from bisect import bisect_right
@@ -26,8 +25,8 @@ MAGIC = 0xDEE2
 HEADER_SIZE = 28
 SECTION = ".sframe"
 _MASK64 = (1 << 64) - 1
-_STEP_BACK = 64  # zero-sized functions to look behind, at most
-_KEPT_ROWS = 1 << 15  # rows of functions looked up before; a process runs in few functions at a time
+_MAX_STEPS_BACK = 64  # zero-sized functions before an address that a look-up passes over
+_MAX_CACHED_ROWS = 1 << 15  # rows of functions looked up before; a process runs in few functions at a time
 _MAX_PROBLEMS = 50
 
 
@@ -35,7 +34,7 @@ class Flag(IntFlag):
     """sfh_flags."""
 
     FDE_SORTED = 0x1
-    FRAME_POINTER = 0x2  # V1 and V2 only; a hint that nobody sets
+    FRAME_POINTER = 0x2  # V1 and V2 only; a hint that no tool sets
     FDE_FUNC_START_PCREL = 0x4  # V2 errata 1, V3
 
 
@@ -44,15 +43,15 @@ _FDE_SIZE = {1: 17, 2: 20, 3: 16}
 
 
 class SFrameFde(NamedTuple):
-    """One function.  `start` is a vaddr, `fre_off` a byte offset from the FRE area to its first row."""
+    """One function (FDE)."""
 
-    start: int
-    size: int
-    fre_off: int
+    start: int  # vaddr
+    size: int  # bytes of code
+    fre_off: int  # bytes from the start of the FRE area to the first row
     num_fres: int
     info: int  # sfda_func_info
     info2: int  # sfda_func_info2
-    rep_size: int
+    rep_size: int  # bytes of a repeated block, see `masked`
 
     @property
     def fre_type(self) -> int:
@@ -71,7 +70,7 @@ class SFrameFde(NamedTuple):
 
     @property
     def signal(self) -> bool:
-        """V3: a signal trampoline.  The bit is unused before, so readers get 0 for V1 and V2."""
+        """V3: a signal trampoline.  V1 and V2 do not use the bit, and it reads as 0."""
         return bool(self.info & 0x80)
 
     @property
@@ -96,22 +95,20 @@ class SFrameTable:
         sections: Mapping[str, tuple[int, int]] | None = None,
         origin: int = 0,
     ) -> None:
-        """Check the header.
+        """Check the header.  Raises FormatError when the table cannot be used at all.
 
-        `machine` is (e_machine, byte order) of the ELF file; `executable` its vaddr ranges, which tell what
-        unflagged V1/V2 start fields are relative to; `sections` the vaddr ranges of its sections by name,
-        where they are known: `.plt` and `.plt.sec` tell which rows of ld 2.40 need repair.  `origin` is where
-        the table begins in the section: offsets in errors count from the section.
-
-        Raises FormatError when the table cannot be used at all.
+        `machine` is (e_machine, byte order) of the ELF file.  `executable` are its vaddr ranges with code:
+        they show what unflagged V1/V2 start fields are relative to.  `sections` are the vaddr ranges of its
+        sections by name, where known: `.plt` and `.plt.sec` show which rows of ld 2.40 need repair.  `origin`
+        is the offset of the table in the section, from which errors count.
         """
         self.data = memoryview(data).cast("B")
         self.address = address
         self.executable = tuple(executable)
         self.sections = sections or {}
         self.origin = origin
-        self.problems: list[str] = []  # damage, and what had to be guessed
-        self.notes: list[str] = []  # what was repaired: right in `row_at`, wrong in the file
+        self.problems: list[str] = []  # damage and guesses
+        self.notes: list[str] = []  # repairs: the row is right in `row_at` and wrong in the file
         self.byteorder = self._byteorder()
         self._read_header()
         self._check_abi(machine)
@@ -119,14 +116,14 @@ class SFrameTable:
         self._prepare()
         self._decoder = RowDecoder(self.data[self.fre_base : self.used], self)
         self._rows: dict[SFrameFde, tuple[SFrameFre, ...]] = {}
-        self._kept = 0
+        self._cached_rows = 0
         self._order: list[int] | None = None
 
     def _damaged(self, offset: int, what: str) -> FormatError:
         return FormatError(SECTION, self.origin + offset, what)
 
     def _note(self, notes: list[str], text: str) -> None:
-        """Say `text` once, and not endlessly much."""
+        """Append `text`, once and up to a limit."""
         if text not in notes and len(notes) <= _MAX_PROBLEMS:
             notes.append(text if len(notes) < _MAX_PROBLEMS else "and more")
 
@@ -179,7 +176,7 @@ class SFrameTable:
             )
         if self.used > len(self.data):
             raise self._damaged(16, f"claims {self.used} bytes of the {len(self.data)} that are there")
-        self.data = self.data[: self.used]  # nothing after it is ours, nor can be reached by mistake
+        self.data = self.data[: self.used]  # so that no read can reach what follows the table
 
     def _prepare(self) -> None:
         char = self._order_char
@@ -190,22 +187,21 @@ class SFrameTable:
         self._tail = self.fde_size - (12 if self.version > 2 else 8)  # bytes of a record after start and size
         self.pcrel = bool(self.flags & Flag.FDE_FUNC_START_PCREL)
         if not self.pcrel and self.version < 3:
-            self.pcrel = self._looks_field_relative()
+            self.pcrel = self._is_field_relative_without_flag()
 
-    def _looks_field_relative(self) -> bool:
-        """Concatenating linkers (mold, lld, gold) leave field-relative starts without the flag."""
+    def _is_field_relative_without_flag(self) -> bool:
+        """Guess from the code ranges: concatenating linkers (mold, lld, gold) leave out the flag."""
         executable = self.executable
         if not executable or not self.num_fdes:
             return False
         probes = range(0, self.num_fdes, max(1, self.num_fdes // 16))
 
-        def plausible(pcrel: bool) -> int:
+        def starts_in_code(pcrel: bool) -> int:
             self.pcrel = pcrel
             starts = [self._start(i) for i in probes]
             return sum(any(low <= s < high for low, high in executable) for s in starts)
 
-        by_section, by_field = plausible(False), plausible(True)
-        if by_field > by_section:
+        if starts_in_code(False) < starts_in_code(True):
             self.problems.append("start addresses are relative to their fields although the flag is clear")
             return True
         return False
@@ -218,12 +214,15 @@ class SFrameTable:
         return (self.address + raw + (field if self.pcrel else 0)) & _MASK64
 
     def size(self, index: int) -> int:
-        """Return the size of function `index`, and read no more than that."""
+        """Return the bytes of code of function `index` without reading its V3 attribute."""
         size: int = self._fde(self.data, self.fde_base + index * self.fde_size)[1]
         return size
 
     def fde(self, index: int) -> SFrameFde:
-        """Return function `index` in table order.  FormatError: its V3 attribute lies outside the section."""
+        """Return function `index` in table order.
+
+        Raises FormatError when its V3 attribute lies outside the section.
+        """
         record = self._fde(self.data, self.fde_base + index * self.fde_size)
         start = self._start(index)
         if self.version == 1:
@@ -240,7 +239,7 @@ class SFrameTable:
         return SFrameFde(start, size, fre_off + 5, num_fres, info, info2, rep_size)
 
     def fdes(self) -> Iterator[SFrameFde]:
-        """Yield every readable function in table order; an unreadable one goes to `problems`."""
+        """Yield every readable function in table order; `problems` names the unreadable ones."""
         for index in range(self.num_fdes):
             try:
                 yield self.fde(index)
@@ -248,7 +247,7 @@ class SFrameTable:
                 self._note(self.problems, str(damage))
 
     def extents(self) -> Iterator[tuple[int, int]]:
-        """Yield [start, end) of every function in table order, without reading more than that."""
+        """Yield the vaddrs [start, end) of every function in table order, without reading V3 attributes."""
         record = Struct(f"{self._order_char}{'q' if self.version > 2 else 'i'}I{self._tail}x")
         table = self.data[self.fde_base : self.fre_base]
         base, step = self.address + (self.fde_base if self.pcrel else 0), self.fde_size if self.pcrel else 0
@@ -258,11 +257,11 @@ class SFrameTable:
             base += step
 
     def find(self, vaddr: int) -> SFrameFde | None:
-        """Return the function that covers `vaddr`, or None."""
+        """Return the function that covers `vaddr`; None: there is none.  Raises FormatError as `fde` does."""
         order = self._sorted_order()
         key = self._start if order is None else (lambda i: self._start(order[i]))
         position = bisect_right(range(self.num_fdes), vaddr, key=key) - 1
-        for candidate in range(position, max(-1, position - _STEP_BACK), -1):
+        for candidate in range(position, max(-1, position - _MAX_STEPS_BACK), -1):
             index = candidate if order is None else order[candidate]
             start, size = self._start(index), self.size(index)
             if 0 <= vaddr - start < size:
@@ -281,19 +280,19 @@ class SFrameTable:
     # -- rows
 
     def rows(self, fde: SFrameFde) -> tuple[SFrameFre, ...]:
-        """Return the rows of a function, as the file has them.  FormatError when they cannot be read."""
+        """Return the rows of a function as the file has them.  Raises FormatError when they are damaged."""
         rows = self._rows.get(fde)
         if rows is None:
             rows = self.decode(fde)
-            self._kept += len(rows) + 1
-            if self._kept > _KEPT_ROWS:
+            self._cached_rows += len(rows) + 1
+            if self._cached_rows > _MAX_CACHED_ROWS:
                 self._rows.clear()
-                self._kept = len(rows) + 1
+                self._cached_rows = len(rows) + 1
             self._rows[fde] = rows
         return rows
 
     def decode(self, fde: SFrameFde) -> tuple[SFrameFre, ...]:
-        """Do what `rows` does, for those who look at every function once: nothing is kept."""
+        """Do what `rows` does without caching, for a caller that reads every function once."""
         try:
             return self._decoder.rows(fde)
         except FormatError as damage:
@@ -302,20 +301,21 @@ class SFrameTable:
 
     @property
     def allows_empty_rows(self) -> bool:
-        """Rows without words mean "outermost" from V2 errata 2 on; before, they are damage."""
+        """Whether a row without words means "outermost": from V2 errata 2 on; before, it is damage."""
         return self.version > 2 or bool(self.flags & Flag.FDE_FUNC_START_PCREL)
 
     def row_at(self, vaddr: int) -> SFrameFre | None:
-        """Return the row in force at `vaddr`; None when this table has nothing usable to say.
+        """Return the row in force at `vaddr`; None: this table has no usable row there.
 
-        A row that is known to be wrong (see `sframe_plt`) is repaired and `notes` says so.
-        FormatError when the function there is damaged.
+        A row that is known to be wrong is repaired (`plt_fixups`), and `notes` says so.  Raises FormatError
+        when the function is damaged.
         """
         fde = self.find(vaddr)
         if fde is None:
             return None
         if not fde.num_fres:
-            # V3: no rows = outermost; of a signal trampoline = "use the ABI's layout", so not for us.
+            # V3: no rows mean outermost; for a signal trampoline "use the ABI's layout", which another
+            # stepper does
             outermost = self.version > 2 and not fde.signal
             return SFrameFre(0, 0, ()) if outermost else None
         offset = vaddr - fde.start
@@ -326,15 +326,15 @@ class SFrameTable:
         rows = self.rows(fde)
         repaired = repair(self, fde, rows)
         if repaired is not None:
-            rows, why = repaired
-            self._note(self.notes, why)
+            rows, note = repaired
+            self._note(self.notes, note)
         position = bisect_right(rows, offset, key=_start_of) - 1
         if position < 0 or rows[position].problem:
             return None
         return rows[position]
 
     def check(self) -> list[str]:
-        """Walk the whole table once and return what is wrong with it, and what is repaired, in words."""
+        """Check the whole table; return texts that say what is wrong with it, and what `row_at` repairs."""
         from sfsample.formats.sframe.validate import check
 
         return check(self)

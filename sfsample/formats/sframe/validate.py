@@ -1,8 +1,8 @@
-"""What is wrong with a whole SFrame table, in words.
+"""Checks a whole SFrame table, and says in words what is wrong with it.
 
-Law: walks the table once and keeps nothing; every kind of finding is one line with a count and its first
-example.  Work is bounded by the bytes that are there: functions that share rows are decoded only as often as
-rows would fit without sharing.  It judges the table by itself; `.eh_frame` is another's business.
+Each kind of finding is one line, with a count and its first example.  The number of bytes bounds the work:
+where functions share rows, no more rows are decoded than would fit without sharing.  `inspect/verify.py`
+compares the table with `.eh_frame`.
 """
 
 from bisect import bisect_right
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from sfsample.formats.sframe.table import SFrameFde, SFrameTable
 
 _SORTED = 1  # sfh_flags
-_SMALLEST_ROW = 2
-_MAX_REPAIRS = 50
+_MIN_ROW_SIZE = 2  # bytes
+_MAX_REPAIRS = 50  # lines
 
 
 class _Findings:
-    """Counts by kind, each with its first example."""
+    """Counts findings by kind, and keeps the first example of each."""
 
     def __init__(self) -> None:
         self.found: dict[str, tuple[int, str]] = {}
@@ -38,30 +38,30 @@ class _Findings:
 
 
 def check(table: "SFrameTable") -> list[str]:
-    """Return the findings; none for a table without fault."""
+    """Return one text for each kind of finding; none for a table without fault."""
     findings = _Findings()
     repairs: list[str] = []
     _check_extents(table, findings)
     total = _check_functions(table, findings, repairs)
     if total not in (None, table.num_fres):
         findings.add("the header counts other rows than the functions", f"{table.num_fres}, not {total}")
-    said = [*table.problems, *findings.lines(), *table.notes, *repairs[:_MAX_REPAIRS]]
-    return list(dict.fromkeys(said))
+    lines = [*table.problems, *findings.lines(), *table.notes, *repairs[:_MAX_REPAIRS]]
+    return list(dict.fromkeys(lines))
 
 
 def _check_extents(table: "SFrameTable", findings: _Findings) -> None:
     extents = list(table.extents())
     ordered = sorted(extents)
-    if table.flags & _SORTED and any(one[0] > two[0] for one, two in pairwise(extents)):
-        first = next(two[0] for one, two in pairwise(extents) if one[0] > two[0])
+    misplaced = (start for (before, _), (start, _) in pairwise(extents) if before > start)
+    if table.flags & _SORTED and (first := next(misplaced, None)) is not None:
         findings.add(
             "functions not in the order that the flag promises, so some are not found", f"{first:#x}"
         )
-    reach = -1
+    highest_end = -1
     for start, end in ordered:
-        if start < reach and start < end:
+        if start < highest_end and start < end:
             findings.add("functions that overlap another", f"{start:#x}")
-        reach = max(reach, end)
+        highest_end = max(highest_end, end)
     if table.executable:
         code = sorted(table.executable)
         lows = [low for low, _ in code]
@@ -72,9 +72,9 @@ def _check_extents(table: "SFrameTable", findings: _Findings) -> None:
 
 
 def _check_functions(table: "SFrameTable", findings: _Findings, repairs: list[str]) -> int | None:
-    """Return how many rows the functions claim; None when not all of them were looked at."""
+    """Return how many rows the functions claim; None: not all functions were checked."""
     total = decoded = 0
-    budget = table.fre_len // _SMALLEST_ROW + table.num_fdes
+    budget = table.fre_len // _MIN_ROW_SIZE + table.num_fdes
     for index in range(table.num_fdes):
         try:
             fde = table.fde(index)
