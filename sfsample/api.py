@@ -7,10 +7,10 @@ leaves the target running whatever is raised.
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
+from sfsample.process.capture_running import DEFAULT_STACK_BYTES, check_stack_bytes
 from sfsample.process.descendants import Descendants
 from sfsample.process.image_cache import ImageCache
 from sfsample.process.process import LiveProcess
-from sfsample.process.stop_window import DEFAULT_STACK_BYTES, check_size
 from sfsample.process.tracer_thread import TracerThread
 from sfsample.recording.clock import Clock
 from sfsample.recording.options import MAX_PAUSE_S, Mode, RecordOptions, check
@@ -78,7 +78,7 @@ def record(
     check(options)
     if not wanted:
         raise ValueError("no process to record")
-    check_size(stack_bytes)
+    check_stack_bytes(stack_bytes)
 
     def work(should: Callable[[], bool]) -> Profile:
         targets: list[LiveProcess] = []

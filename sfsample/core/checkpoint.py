@@ -1,60 +1,62 @@
-"""What holds as long as a thread of a target is held, or was asked to stop and will.
+"""Releases stopped threads while sfsample computes, and keeps it from being suspended meanwhile.
 
-Law: the gate is closed, so that to stop us (Ctrl-Z) is never to stop the target: who holds PAUSE, holds it
-open.  And nobody stands while we compute: what can take milliseconds calls `checkpoint` on its way, and
-whoever has asked threads to stop captures those that have, and lets them go.  (So nothing may breathe between
-a copy of a stack and its use: capture, and reading of who sleeps.)
+A thread that was asked to stop and waits for a CPU stops whenever it is given one, perhaps while sfsample
+follows the code of a large file (0.3 s for a JVM).  ptrace(2) binds a tracee to one OS thread, and Python
+gives another thread no turn in time.  So code that can take milliseconds calls `checkpoint()` on its way: 50
+ns while no thread is to stop, otherwise once in a millisecond it captures and releases every thread that
+stands.  For the same reason no checkpoint may lie between a copy of a stack and its use.
+
+To suspend sfsample (Ctrl-Z) must not suspend the target: code that suspends it takes `SUSPEND_LOCK`, which is
+held as long as a thread is held, or was asked to stop and will.
 """
 
-import _thread
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
-SUSPEND_LOCK = _thread.allocate_lock()
-_BREATH_NS = 1_000_000
+SUSPEND_LOCK = threading.Lock()
+_CHECKPOINT_NS = 1_000_000  # between two collections
 
 _T = TypeVar("_T")
-CaptureStopped = Callable[
-    [], object
-]  # called on the OS thread that has closed the gate, as ptrace(2) wants it
+CollectStopped = Callable[[], object]  # called on the OS thread that has added it, as ptrace(2) wants it
 
 
 class PendingStops:
-    """Several targets may hold threads at once; the first closes the gate, the last one opens it."""
+    """Processes of which a thread is held, or was asked to stop and will: the function that collects each."""
 
     def __init__(self) -> None:
-        self._mutex = _thread.allocate_lock()
-        self._closed: dict[CaptureStopped, int] = {}  # by which of our OS threads
-        self._breathed_ns = 0
+        self._mutex = threading.Lock()
+        self._collectors: dict[CollectStopped, int] = {}  # and the OS thread that added it
+        self._collected_ns = 0
 
-    def add(self, let_go: CaptureStopped) -> None:
-        """Close the gate; not while somebody holds it open."""
+    def add(self, collect: CollectStopped) -> None:
+        """Add a process; the first one waits for SUSPEND_LOCK."""
         with self._mutex:
-            if not self._closed:
+            if not self._collectors:
                 SUSPEND_LOCK.acquire()
-            self._closed[let_go] = _thread.get_ident()
+            self._collectors[collect] = threading.get_ident()
 
-    def remove(self, let_go: CaptureStopped) -> None:
-        """Take back an `add`."""
+    def remove(self, collect: CollectStopped) -> None:
+        """Take back an `add`; the last one gives SUSPEND_LOCK back."""
         with self._mutex:
-            del self._closed[let_go]
-            if not self._closed:
+            del self._collectors[collect]
+            if not self._collectors:
                 SUSPEND_LOCK.release()
 
     @property
-    def closed(self) -> bool:
-        """Whether a thread of any target is held, or was asked to stop and will."""
-        return bool(self._closed)
+    def any(self) -> bool:
+        """Whether a thread of any process is held, or was asked to stop and will."""
+        return bool(self._collectors)
 
     def checkpoint(self) -> None:
-        """Let go of threads that have stopped; done at most once in a millisecond, and only if some may."""
-        if not self._closed or (now := time.perf_counter_ns()) < self._breathed_ns + _BREATH_NS:
+        """Collect threads that stand by now; at most once in a millisecond, and only if there may be any."""
+        if not self._collectors or (now := time.perf_counter_ns()) < self._collected_ns + _CHECKPOINT_NS:
             return
-        for let_go, ours in tuple(self._closed.items()):
-            if ours == _thread.get_ident():
-                self._breathed_ns = now
-                let_go()
+        for collect, os_thread in tuple(self._collectors.items()):
+            if os_thread == threading.get_ident():
+                self._collected_ns = now
+                collect()
 
 
 PENDING_STOPS = PendingStops()
@@ -62,7 +64,7 @@ checkpoint = PENDING_STOPS.checkpoint
 
 
 def with_checkpoints(items: Iterable[_T]) -> Iterator[_T]:
-    """Yield what comes out of something long, and breathe."""
+    """Yield items whose production takes long, with a checkpoint before each."""
     for item in items:
         checkpoint()
         yield item

@@ -10,8 +10,7 @@ from typing import NamedTuple
 from sfsample.core.arch import AMD64, Arch
 from sfsample.core.memory import Memory
 
-_RECENT = 8  # readings, most of which are looked at several times
-
+_PARSED = 8  # texts of schedstat whose values are kept, as most are parsed several times
 
 Registers = dict[int, int]  # DWARF number -> value; absent = unknown
 
@@ -28,14 +27,14 @@ class Capture(StrEnum):
 
 
 class SchedStat(NamedTuple):
-    """What the scheduler has counted for a thread: time run, time waited, number of times run."""
+    """What schedstat says of a thread: CPU time, time that it waited for a CPU, times it was run."""
 
     ran_ns: int
     waited_ns: int
     times: int
 
 
-@lru_cache(maxsize=_RECENT)
+@lru_cache(maxsize=_PARSED)
 def parse_schedstat(counters: bytes | None) -> SchedStat | None:
     """Parse a schedstat file; None where the counters are others (`ProcFs.counters`)."""
     fields = (counters or b"").split()
@@ -43,9 +42,10 @@ def parse_schedstat(counters: bytes | None) -> SchedStat | None:
 
 
 class LastRun(NamedTuple):
-    """When a thread began or ceased to run, and when its average was renewed; each on a clock of its own.
+    """What /proc/PID/task/TID/sched says of when a thread last began or ceased to run.
 
-    `left`: how often it was taken off a processor; -1: not known.
+    `at` (exec_start) and `renewed_ns` (the load average's last update) are on clocks of their own; `left` is
+    how often the thread was taken off a CPU, -1: unknown.
     """
 
     at: bytes
@@ -53,20 +53,20 @@ class LastRun(NamedTuple):
     left: int = -1
 
 
-class Scheduled(NamedTuple):
-    """What the scheduler had counted for a thread (`ProcFs.counters`): before it was captured, and meanwhile.
+class SchedulerEvidence(NamedTuple):
+    """What the scheduler had counted for a thread (`ProcFs.counters`), before and after it was captured.
 
-    At `after` the thread was off the processor: as long as it counts no more, it has not run.  `stopped_ns`
-    is when it was seen to have stopped, on the clock of perf_counter_ns; 0: it was not stopped.  `kept_ns` is
-    for how long it stood until it was let go: at least (since that was seen), and at most.
+    At `after` the thread was off the CPU: as long as the counters stay the same, it has not run.
+    `stopped_ns` is when it was seen to stand (perf_counter_ns), 0: it was not stopped.  `held_ns` is for how
+    long it stood: at least (since that was seen), and at most (since it was last seen not to stand).
     """
 
     before: bytes | None
     after: bytes | None
     stopped_ns: int = 0
-    slept: bool = False  # the stop has interrupted its sleep in a system call
-    lost: bool | None = None  # it had lost the processor to us; None: not known
-    kept_ns: tuple[int, int] = (0, 1 << 62)
+    interrupted_sleep: bool = False  # in a system call, by the stop
+    preempted_by_us: bool | None = None  # it had lost its CPU to sfsample; None: unknown
+    held_ns: tuple[int, int] = (0, 1 << 62)
 
 
 class ThreadSnapshot(NamedTuple):
@@ -80,5 +80,7 @@ class ThreadSnapshot(NamedTuple):
     eintr: bool  # this stop made a system call of the target fail with EINTR
     arch: Arch = AMD64
     capture: Capture = Capture.STOPPED
-    scheduled: Scheduled | None = None
-    supposed: bool = False  # some registers are those of an earlier instant: what fails speaks against nobody
+    scheduler: SchedulerEvidence | None = None
+    assumed: bool = (
+        False  # some registers are those of an earlier stop: a walk that fails is no table's fault
+    )

@@ -22,10 +22,10 @@ from sfsample.process.facts.peers import End, Wanted, ends
 from sfsample.process.facts.surroundings import Surroundings, process_name, sees_other_tids
 from sfsample.process.facts.syscall_arguments import Call
 from sfsample.process.facts.thread_facts import FactReader, LastRan, Syscall, Usage
+from sfsample.process.not_captured import NotCaptured
 from sfsample.process.permission.evidence import tracer_of_any
 from sfsample.process.process import LiveProcess
 from sfsample.process.procfs import Stat
-from sfsample.process.stop_request import NotCaptured
 from sfsample.unwind.unwinder import Unwinder
 
 _WAIT_FOR_CHILDREN = ("wait4", "waitid", "vfork", "clone", "clone3")
@@ -186,7 +186,7 @@ class Dumper:
                 thread = self._first(tid, stat)
             if thread is not None:
                 self._threads[tid] = thread
-            self._target.settled()  # one that stopped too late is not kept until the end
+            self._target.release_pending()  # one that stopped too late is not kept until the end
 
     def _first(self, tid: int, stat: Stat) -> ThreadDump | None:
         thread = self._known(tid, stat)
@@ -199,7 +199,9 @@ class Dumper:
         if self._consistent or thread.cpu_ns is None or not is_seldom(thread.cpu_ns, _age_ns(thread.born)):
             return False
         now = time.perf_counter_ns()
-        has_rested = self._looker.let_rest(thread.tid, now + min(_REST_NS, self._rests_ns))
+        has_rested = self._looker.wait_until_asleep(
+            self._target.thread(thread.tid), now + min(_REST_NS, self._rests_ns)
+        )
         self._rests_ns -= time.perf_counter_ns() - now
         return has_rested
 
@@ -238,11 +240,11 @@ class Dumper:
         return thread._replace(looks=(glance,))
 
     def _stack(self, thread: ThreadDump) -> ThreadDump:
-        self._target.index.expire()
+        self._target.modules.allow_refresh()
         slept = self._consistent and thread.tid in self._instants[-1].read
-        found = self._looker.look(thread.tid, "S" if slept else thread.state)
+        found = self._looker.capture(self._target.thread(thread.tid), "S" if slept else thread.state)
         if isinstance(found, NotCaptured):
-            return thread._replace(error=_GONE if found.gone else found.why)
+            return thread._replace(error=_GONE if found.gone else found.detail)
         snapshot = found.snapshot
         stop_ns = snapshot.stop_ns if snapshot.capture is Capture.STOPPED else None
         return thread._replace(
@@ -259,7 +261,7 @@ class Dumper:
         named = sorted({*(lock.holder for lock in locks), *(end.pid for end in others)} - {-1, 0, target.pid})
         return ProcessDump(
             target.pid, process.name if process else "?", _command_line(target), proc.link("exe"), self._time,
-            threads, (*target.opener.problems, *target.index.problems),
+            threads, (*target.opener.problems, *target.modules.problems),
             self._around.children() if any(call.name in _WAIT_FOR_CHILDREN for call in calls) else (),
             locks, others, tuple((pid, process_name(pid)) for pid in named),
             tracer_of_any(proc) if any(t.state == "t" for t in threads) else None,

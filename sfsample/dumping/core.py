@@ -29,5 +29,5 @@ def _thread(core: CoreTarget, unwinder: Unwinder, thread: CoreThread) -> ThreadD
     if isinstance(snapshot, str):
         return before._replace(error=snapshot)
     stack = unwinder.walk(snapshot)
-    modules = tuple(core.index.find(frame.lookup_pc) for frame in stack.frames)
+    modules = tuple(core.modules.find(frame.lookup_pc) for frame in stack.frames)
     return before._replace(capture=Capture.CORE, stack=stack, modules=modules)

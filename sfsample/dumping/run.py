@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 from sfsample.dumping.collect import Dumper, ProcessDump
 from sfsample.errors import AlreadyTraced, NoSuchProcess, TargetError
+from sfsample.process.capture_running import DEFAULT_STACK_BYTES, check_stack_bytes
 from sfsample.process.image_cache import ImageCache
 from sfsample.process.process import LiveProcess
-from sfsample.process.stop_window import DEFAULT_STACK_BYTES, check_size
 from sfsample.process.tracer_thread import TracerThread
 from sfsample.symbolize.options import DEFAULT_SYMBOL_OPTIONS, SymbolOptions
 from sfsample.unwind.stepper import Stepper
@@ -78,7 +78,7 @@ def dump_all(
     `meanwhile` is given what the first look saw, when there is time until the next.  Once `should_stop`,
     there is no further look.
     """
-    check_size(how.stack_bytes)
+    check_stack_bytes(how.stack_bytes)
     return TracerThread(lambda stop: _Work(how, meanwhile, stop).run(pids), should_stop).run()
 
 
@@ -93,7 +93,7 @@ def dump_core(
     from sfsample.process.core_process import open_core
 
     target = open_core(core, exe, sysroot, how.debug_dirs)
-    return take_core(target, Unwinder(target.index, steppers=how.steppers, max_frames=how.max_frames))
+    return take_core(target, Unwinder(target.modules, steppers=how.steppers, max_frames=how.max_frames))
 
 
 class _Work:
@@ -129,7 +129,7 @@ class _Work:
         except TargetError as failure:
             self._failures.append(failure)
             return
-        unwinder = Unwinder(target.index, steppers=how.steppers, max_frames=how.max_frames)
+        unwinder = Unwinder(target.modules, steppers=how.steppers, max_frames=how.max_frames)
         dumper = Dumper(target, unwinder, stop=how.stop, consistent=how.consistent and how.stop)
         targets.append((target, dumper))
 

@@ -1,28 +1,32 @@
-"""Every thread of a process at one instant.
+"""Captures every thread of a process at one instant.
 
-Law: threads that run are stopped one after the other, and none is let go before the last has been captured;
-those that sleep are read meanwhile, and it is seen whether one of them ran.  All are let go whatever happens.
+Threads that run are stopped one after the other, and none is released before the last has been captured;
+threads that sleep are read meanwhile, and those of them that ran are named.  All are released whatever
+happens.
 """
 
 import gc
 import time
+from collections.abc import Callable
 from typing import NamedTuple
 
 from sfsample.core.arch import Arch
 from sfsample.core.checkpoint import SUSPEND_LOCK
 from sfsample.core.snapshot import ThreadSnapshot
+from sfsample.process.capture_sleeping import SleepingThread, read_sleeping_thread
+from sfsample.process.not_captured import OTHER_PROCESS, NotCaptured, Reason
 from sfsample.process.priority import REAL_TIME_PRIORITY
 from sfsample.process.procfs import ProcFs
-from sfsample.process.sleeping_thread import SleepingThread, read_sleeping_thread
 from sfsample.process.stack_copy import StackCopy
-from sfsample.process.stop_request import OTHER_PROCESS, NotCaptured, Tracer
+from sfsample.process.stop_request import StopRequest, Tracer
+from sfsample.process.thread import Thread
 
-_ROUNDS = 4  # threads that are born while others are being stopped are looked for so many times
-_SETTLE_S = 1.0
+_ROUNDS = 4  # of listing threads, as some may be born while others are being stopped
+_LATE_S = 1.0  # to wait for threads that did not stop in time
 
 
 class ConsistentCapture(NamedTuple):
-    """What was captured, by thread.  `ran` are those of which it is not one instant: they ran meanwhile."""
+    """What was captured, by thread id.  `ran` are threads that ran meanwhile: not of this instant."""
 
     stopped: dict[int, ThreadSnapshot | NotCaptured]
     read: dict[int, SleepingThread]
@@ -30,7 +34,9 @@ class ConsistentCapture(NamedTuple):
     held_ns: int
 
 
-def capture_consistently(proc: ProcFs, arch: Arch, copy: StackCopy, *, child: bool) -> ConsistentCapture:
+def capture_consistently(
+    proc: ProcFs, arch: Arch, copy: StackCopy, thread_of: Callable[[int], Thread], *, child: bool
+) -> ConsistentCapture:
     """Capture every thread."""
     tracers: dict[int, Tracer] = {}
     stopped: dict[int, ThreadSnapshot | NotCaptured] = {}
@@ -41,13 +47,9 @@ def capture_consistently(proc: ProcFs, arch: Arch, copy: StackCopy, *, child: bo
     began = time.perf_counter_ns()
     try:
         asleep = _stop_running(proc, arch, tracers, stopped, child=child)
-        read = {
-            tid: reading
-            for tid in asleep
-            if (reading := read_sleeping_thread(proc, arch, copy, tid)) is not None
-        }
+        readings = {tid: read_sleeping_thread(proc, arch, copy, thread_of(tid)) for tid in asleep}
         held = {tid: tracer for tid, tracer in tracers.items() if tid not in stopped}
-        stopped |= {tid: _capture(proc, tracer, copy, tid) for tid, tracer in held.items()}
+        stopped |= {tid: _capture(proc, tracer, copy, thread_of(tid)) for tid, tracer in held.items()}
         ran = tuple(tid for tid, counters in asleep.items() if proc.counters(tid) != counters)
     finally:
         for tracer in tracers.values():
@@ -57,7 +59,8 @@ def capture_consistently(proc: ProcFs, arch: Arch, copy: StackCopy, *, child: bo
         SUSPEND_LOCK.release()
         if collecting:
             gc.enable()
-    _settle(tracers)
+    _release_late(tracers)
+    read = {tid: reading for tid, reading in readings.items() if reading is not None}
     return ConsistentCapture(stopped, read, ran, held_ns)
 
 
@@ -65,11 +68,11 @@ def _stop_running(
     proc: ProcFs,
     arch: Arch,
     tracers: dict[int, Tracer],
-    missed: dict[int, ThreadSnapshot | NotCaptured],
+    failed: dict[int, ThreadSnapshot | NotCaptured],
     *,
     child: bool,
 ) -> dict[int, bytes | None]:
-    """Stop whatever runs until nothing does; return the scheduler's counters of those that sleep."""
+    """Stop every thread that runs until none does; return the scheduler's counters of those that sleep."""
     asleep: dict[int, bytes | None] = {}
     for _ in range(_ROUNDS):
         found = False
@@ -81,32 +84,33 @@ def _stop_running(
                 continue
             asleep.pop(tid, None)
             tracers[tid] = tracer = Tracer(proc.pid, arch, child=child)
-            failure = tracer.stop(tid)
+            failure = tracer.stop(StopRequest(tid))
             if failure is not None:
-                missed[tid] = failure
+                failed[tid] = failure
             found = True
         if not found:
             break
     return asleep
 
 
-def _capture(proc: ProcFs, tracer: Tracer, copy: StackCopy, tid: int) -> ThreadSnapshot | NotCaptured:
+def _capture(proc: ProcFs, tracer: Tracer, copy: StackCopy, thread: Thread) -> ThreadSnapshot | NotCaptured:
     """Copy registers and stack of a thread that is held."""
+    tid = thread.tid
     sp = tracer.registers(tid)
     if sp is None:
-        return NotCaptured(gone=True, why="killed while it was stopped")
-    copy.fill(tid, sp)
-    if proc.counters(tid) is None:  # asked through a file of this process
-        return NotCaptured(gone=True, why=OTHER_PROCESS)
-    copy.learn_extent(tid, sp)
+        return NotCaptured(Reason.GONE, "killed while it was stopped")
+    copy.fill(thread, sp)
+    if proc.counters(tid) is None:  # read through a file of this process
+        return NotCaptured(Reason.GONE, OTHER_PROCESS)
+    copy.learn_extent(thread, sp)
     registers = tracer.dwarf_registers()
     eintr = not tracer.mend(tid) and tracer.eintr(tid, registers)
     return ThreadSnapshot(tid, registers, copy.memory(), copy.bounded, 0, eintr, tracer.arch)
 
 
-def _settle(tracers: dict[int, Tracer]) -> None:
-    """Release those that did not stop in time, when they do; the kernel does when our OS thread ends."""
-    deadline = time.monotonic() + _SETTLE_S
+def _release_late(tracers: dict[int, Tracer]) -> None:
+    """Release threads that did not stop in time, when they do; the kernel does when the OS thread ends."""
+    deadline = time.monotonic() + _LATE_S
     late = list(tracers.values())
-    while (late := [tracer for tracer in late if not tracer.settle()]) and time.monotonic() < deadline:
+    while (late := [one for one in late if not one.release_pending()]) and time.monotonic() < deadline:
         time.sleep(0.001)

@@ -26,7 +26,7 @@ from sfsample.formats.elf.core_file import (
     MappedFile,
 )
 from sfsample.formats.elf.image import PF_X, PT_LOAD, ElfImage, Segment
-from sfsample.modules.debug_files import finder
+from sfsample.modules.debug_files import debug_file_finder
 from sfsample.modules.mapping import Mapping
 from sfsample.modules.module_map import ModuleMap
 from sfsample.modules.unwind_tables import UnwindTables
@@ -63,7 +63,7 @@ class CoreMemory:
         self._core = core
         self._segments = sorted((s for s in core.segments if s.filesz), key=lambda s: s.vaddr)
         self._starts = [s.vaddr for s in self._segments]
-        self.index: ModuleMap | None = None  # the files; it is built from this memory
+        self.modules: ModuleMap | None = None  # the files; it is built from this memory
         self.byteorder = core.byteorder
 
     def word(self, address: int) -> int | None:
@@ -74,9 +74,9 @@ class CoreMemory:
     def read(self, address: int, size: int) -> bytes | None:
         """Return exactly `size` bytes from `address`."""
         found = self.dumped(address, size)
-        if found is not None or self.index is None:
+        if found is not None or self.modules is None:
             return found
-        module = self.index.find(address)
+        module = self.modules.find(address)
         return None if module is None else module.code(address, size)
 
     def dumped(self, address: int, size: int) -> bytes | None:
@@ -129,10 +129,10 @@ class CoreTarget:
         self._core = CoreFile(image)
         self.memory = CoreMemory(self._core)
         self.opener = CoreImages(self._core, self.memory, exe, sysroot)
-        tables_of = partial(UnwindTables, find=finder(root_at(sysroot), debug_dirs))
-        self.index = ModuleMap(self._maps, self.opener, self.memory.dumped, tables_of)
-        self.index.refresh()
-        self.memory.index = self.index
+        tables_of = partial(UnwindTables, find=debug_file_finder(root_at(sysroot), debug_dirs))
+        self.modules = ModuleMap(self._maps, self.opener, self.memory.dumped, tables_of)
+        self.modules.refresh()
+        self.memory.modules = self.modules
         self.pid = self._core.threads[0].tid
         self.name, self.arguments = self._core.name, self._core.arguments
         self.signal = self._core.threads[0].signal
@@ -145,7 +145,7 @@ class CoreTarget:
     @property
     def problems(self) -> list[str]:
         """What is wrong with the file, and what could not be opened."""
-        return [*self._core.problems, *self.opener.problems, *self.index.problems]
+        return [*self._core.problems, *self.opener.problems, *self.modules.problems]
 
     def threads(self) -> list[CoreThread]:
         """Return the threads; the first is the one that got the signal."""

@@ -13,7 +13,7 @@ from typing import TypeVar
 from sfsample.core.filesystem import Root
 from sfsample.errors import FormatError
 from sfsample.formats.elf.image import ElfImage
-from sfsample.modules.debug_files import finder
+from sfsample.modules.debug_files import debug_file_finder
 from sfsample.modules.unwind_tables import UnwindTables
 
 _MOST = 256  # each image has a file open
@@ -57,7 +57,9 @@ class ImageCache:
 
     def tables_of(self, root: Root | None, image: ElfImage, path: str) -> UnwindTables:
         """Return the unwind tables of an image that was mapped from `path` by a process of this root."""
-        return _kept(self._tables, image, lambda: UnwindTables(image, path, finder(root, self._debug_dirs)))
+        return _kept(
+            self._tables, image, lambda: UnwindTables(image, path, debug_file_finder(root, self._debug_dirs))
+        )
 
     def root(self, path: str, mounts: str | None) -> Root:
         """Return a root directory, as seen in this mount namespace.  Raises OSError."""

@@ -1,11 +1,10 @@
-"""A live process, ready to be captured: its /proc, its modules, its tracer.
+"""A live process, ready to be captured: its /proc, its modules, its threads, its tracer.
 
-Law: opened after every reason against it has been checked; closed with nothing left stopped.
+Every reason against opening it has been checked before it is open; after `close` no thread of it is stopped.
 """
 
 import os
 import time
-from errno import EPERM
 from functools import partial
 
 from sfsample.core.memory import Address
@@ -15,26 +14,23 @@ from sfsample.errors import NotPermitted, UnsupportedTarget
 from sfsample.modules.mapping import Mapping
 from sfsample.modules.module import Module
 from sfsample.modules.module_map import ModuleMap
+from sfsample.process.capture_running import ANY_THREAD, DEFAULT_STACK_BYTES, RunningCapture, StopFilter
+from sfsample.process.capture_sleeping import SleepingThread, read_sleeping_thread
 from sfsample.process.consistent_capture import ConsistentCapture, capture_consistently
 from sfsample.process.find import check, check_free, not_permitted
 from sfsample.process.image_cache import ImageCache
 from sfsample.process.image_opener import ImageOpener
 from sfsample.process.module_identity import ModuleIdentities
 from sfsample.process.new_ids import NewIds
+from sfsample.process.not_captured import NotCaptured, Reason
 from sfsample.process.permission.evidence import held_by_us, tracer_of
 from sfsample.process.process_root import root_of
 from sfsample.process.procfs import Asleep, ProcFs, Stat
-from sfsample.process.sleeping_thread import SleepingThread, read_sleeping_thread
+from sfsample.process.ptrace import may_attach
 from sfsample.process.stack_copy import StackCopy
-from sfsample.process.stop_request import (
-    PATIENCE_NS,
-    NotCaptured,
-    await_stop,
-    detach_newborn_tracees,
-    may_attach,
-)
-from sfsample.process.stop_window import ANY, DEFAULT_STACK_BYTES, Capturer, Only
+from sfsample.process.stop_request import PATIENCE_NS, await_stop, detach_newborn_tracees
 from sfsample.process.syscall_restart import restarts
+from sfsample.process.thread import Thread
 from sfsample.process.tracer_thread import TracerThread
 from sfsample.process.vm import read_memory
 
@@ -42,7 +38,7 @@ _CLOSE_DEADLINE_S = 1.0
 _FREE_S = 0.0002
 # an exiting thread is refused too, an execve(2) may have given its id to another since, and a tracer that was
 # in the way may have left before we looked who it was
-_TRIES = 3
+_MAX_TRIES = 3
 
 
 class LiveProcess:
@@ -79,17 +75,18 @@ class LiveProcess:
             stat = self.proc.stat()
             self.born, self.name = (stat.starttime, stat.name) if stat else (0, "?")  # when; in clock ticks
             tables_of = partial(shared.tables_of, self.home.root)
-            self.index = ModuleMap(self._maps, self.opener, self._read_memory, tables_of)
-            self.index.refresh()
+            self.modules = ModuleMap(self._maps, self.opener, self._read_memory, tables_of)
+            self.modules.refresh()
         except BaseException:
             self.proc.close()
             raise
-        self._marks = ModuleIdentities(self.index)
+        self._identities = ModuleIdentities(self.modules)
+        self._threads: dict[int, Thread] = {}
         self._is_child = child = self.proc.status().get("PPid") == str(os.getpid())
         self._instant: ConsistentCapture | None = None
-        self._births = NewIds()
+        self._new_ids = NewIds()
         self._copy = StackCopy(pid, self.arch, self._extent, stack_bytes)
-        self.capturer = Capturer(self.proc, self.arch, self._copy, child=child)
+        self.running = RunningCapture(self.proc, self.arch, self._copy, child=child)
 
     def _try_attaching(self) -> None:
         """Find out whether the kernel lets us, before anything counts.  Nothing is stopped.
@@ -116,7 +113,7 @@ class LiveProcess:
 
     def _extent(self, sp: int) -> tuple[int, int] | None:
         """Return where a stack begins and ends; arguments and environment are not part of it."""
-        mapping = self.index.any_mapping(Address(sp))
+        mapping = self.modules.any_mapping(Address(sp))
         if mapping is None:
             return None
         stat = self.proc.stat() if mapping.path == "[stack]" else None
@@ -146,7 +143,7 @@ class LiveProcess:
         One that only we hold (it had not stopped in time, and has by now) is one that runs.
         """
         stats = self.proc.thread_stats()
-        self._copy.keep_only(tid for tid, _ in stats)
+        self._forget_ended([tid for tid, _ in stats])
         return [(tid, self._as_without_us(tid, stat)) for tid, stat in stats if stat.state not in "ZX"]
 
     def _as_without_us(self, tid: int, stat: Stat) -> Stat:
@@ -154,98 +151,110 @@ class LiveProcess:
 
     def tids(self, *, force: bool) -> list[int] | None:
         """Return the ids of the threads; None: none was added since the last time (unless `force`)."""
-        if not self._births.any() and not force:
+        if not self._new_ids.any() and not force:
             return None
         detach_newborn_tracees()
         tids = self.proc.threads()
-        self.proc.keep_only(tids)
-        self._copy.keep_only(tids)
-        self.capturer.balances.keep_only(tids)
+        self._forget_ended(tids)
         return tids
+
+    def thread(self, tid: int) -> Thread:
+        """Return what is kept of a thread; it is the same object until the thread has ended."""
+        thread = self._threads.get(tid)
+        if thread is None:
+            thread = self._threads[tid] = Thread(tid)
+        return thread
+
+    def _forget_ended(self, alive: list[int]) -> None:
+        """Drop what is kept for threads that have ended."""
+        self.proc.keep_only(alive)
+        for tid in self._threads.keys() - {*alive}:
+            del self._threads[tid]
 
     def replaced(self, tid: int, modules: frozenset[Module]) -> bool:
         """Whether one of these modules is no longer what is mapped at its place."""
-        return self._marks.replaced(tid, modules)
+        return self._identities.replaced(tid, modules)
 
     def capture_consistently(self) -> ConsistentCapture:
         """Capture all threads at one instant; `read` and `capture` give that until `leave_instant`."""
-        self._instant = capture_consistently(
-            self.proc, self.capturer.tracer.arch, self._copy, child=self._is_child
-        )
+        arch = self.running.tracer.arch
+        self._instant = capture_consistently(self.proc, arch, self._copy, self.thread, child=self._is_child)
         return self._instant
 
     def leave_instant(self) -> None:
         """Return to looking at threads when they are asked for."""
         self._instant = None
 
-    def read(self, tid: int) -> SleepingThread | None:
+    def read(self, thread: Thread) -> SleepingThread | None:
         """Read one thread without stopping it; None: it does not sleep, has ended, or may not be read."""
         if self._instant is not None:
-            return self._instant.read.get(tid)
-        return read_sleeping_thread(self.proc, self.capturer.tracer.arch, self._copy, tid)
+            return self._instant.read.get(thread.tid)
+        return read_sleeping_thread(self.proc, self.running.tracer.arch, self._copy, thread)
 
     def restarts(self, asleep: Asleep) -> bool:
-        """Whether a thread that sleeps like this can be stopped without its noticing."""
+        """Return whether a thread that sleeps like this can be stopped without its noticing."""
         return self._instant is None and restarts(self.proc, asleep)
 
-    def learn(self, tid: int, stack: Stack) -> bool:
+    def learn(self, thread: Thread, stack: Stack) -> bool:
         """Learn from a walk; True when the same capture would now give more."""
-        return self._copy.learn_trampolines(stack) or self._copy.learn_other_stacks(tid, stack)
+        return self._copy.learn_trampolines(stack) or self._copy.learn_other_stacks(thread, stack)
 
-    def limit_pauses(self, most_ns: int) -> None:
-        """Let a thread go that has been held for longer than that."""
-        self.capturer.most_ns = most_ns
+    def limit_pauses(self, max_held_ns: int) -> None:
+        """Release a thread that has been held for longer than that."""
+        self.running.max_held_ns = max_held_ns
 
     def await_stop(self, seconds: float) -> None:
         """Sleep until a thread that was asked to stop does, but not longer."""
         await_stop(seconds)
 
-    def catch(self) -> None:
-        """Capture threads that were asked to stop and have by now, all before any of them is walked."""
-        self.capturer.catch()
+    def collect_stopped(self) -> None:
+        """Capture threads that were asked to stop and stand by now, all before any of them is walked."""
+        self.running.collect_stopped()
 
-    def has_stopped(self, tid: int) -> bool:
-        """Whether a thread that was asked to stop had stopped, or ended, when `catch` looked."""
-        return self.capturer.has_stopped(tid)
+    def has_stopped(self, thread: Thread) -> bool:
+        """Return whether a thread that was asked to stop stood at the last `collect_stopped`."""
+        return self.running.has_stopped(thread)
 
-    def settled(self) -> bool:
+    def release_pending(self) -> bool:
         """Release threads that stopped too late; False while one is still to stop."""
-        return self.capturer.settle()
+        return self.running.release_pending()
 
     def capture(
-        self, tid: int, patience_ns: int = PATIENCE_NS, only: Only = ANY
+        self, thread: Thread, patience_ns: int = PATIENCE_NS, stop_filter: StopFilter = ANY_THREAD
     ) -> ThreadSnapshot | NotCaptured:
-        """Stop one thread, if it is one of `only` those, and capture it.
+        """Stop one thread, if the filter lets it, and capture it.
 
-        Raises NotPermitted when the kernel refuses although it lives.
-        That somebody else traces a thread is no such refusal: others may be free, and another sampler lets go
-        in an instant.
+        Raises NotPermitted when the kernel refuses although the thread lives.  That another process traces
+        the thread is no such refusal: other threads may be free, and another sampler detaches in an instant.
         """
-        for _ in range(_TRIES):
-            taken = self._capture(tid, patience_ns, only)
-            if not isinstance(taken, NotCaptured) or taken.errno != EPERM:
+        for _ in range(_MAX_TRIES):
+            taken = self._capture(thread, patience_ns, stop_filter)
+            if not isinstance(taken, NotCaptured) or taken.reason is not Reason.REFUSED:
                 return taken
-            refused = self._refused(tid)
+            refused = self._refused(thread.tid)
             if refused is not None:
                 return refused
         raise not_permitted(self.proc)
 
-    def _capture(self, tid: int, patience_ns: int, only: Only) -> ThreadSnapshot | NotCaptured:
+    def _capture(
+        self, thread: Thread, patience_ns: int, stop_filter: StopFilter
+    ) -> ThreadSnapshot | NotCaptured:
         if self._instant is None:
-            return self.capturer.capture(tid, patience_ns, only)
-        return self._instant.stopped.get(tid) or NotCaptured(gone=False, why="ran, but not at that instant")
+            return self.running.capture(thread, patience_ns, stop_filter)
+        absent = NotCaptured(Reason.NOT_STOPPABLE, "ran, but not at that instant")
+        return self._instant.stopped.get(thread.tid) or absent
 
     def _refused(self, tid: int) -> NotCaptured | None:
         """Return why a thread could not be attached to; None: nothing is in the way any more."""
         stat = self.proc.thread_stat(tid)
         if stat is None or stat.state in "ZX":
-            return NotCaptured(gone=True, why="exited")
+            return NotCaptured(Reason.GONE, "exited")
         self._until_free(tid)
         tracer = tracer_of(self.proc, tid)
         if tracer:
-            return NotCaptured(gone=False, why=f"process {tracer} traces it", errno=EPERM)
+            return NotCaptured(Reason.REFUSED, f"process {tracer} traces it")
         if self._instant is not None:
-            return NotCaptured(gone=False, why="another process traced it at that instant")
+            return NotCaptured(Reason.REFUSED, "another process traced it at that instant")
         return None
 
     def close(self) -> None:
@@ -254,8 +263,8 @@ class LiveProcess:
         One that does not stop for a second is released by the kernel when the calling OS thread ends.
         """
         deadline = time.monotonic() + _CLOSE_DEADLINE_S
-        while not self.settled() and time.monotonic() < deadline:
+        while not self.release_pending() and time.monotonic() < deadline:
             time.sleep(0.001)
-        self.capturer.close()
-        self._births.close()
+        self.running.close()
+        self._new_ids.close()
         self.proc.close()

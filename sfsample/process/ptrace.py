@@ -1,9 +1,128 @@
-"""The one door to python-ptrace: its `ptrace()` binding and nothing else.
+"""The one door to python-ptrace, and the ptrace(2) requests that sfsample makes, as functions.
 
-Its debugger is not used, because it attaches with PTRACE_ATTACH, which sends SIGSTOP.
+Its debugger is not used, because it attaches with PTRACE_ATTACH, which sends SIGSTOP.  PTRACE_SEIZE sends
+nothing, and the kernel lets the tracee run on when its tracer ends.
+
+Source: ptrace(2); Linux include/uapi/linux/ptrace.h.
 """
+
+import ctypes
+from errno import EPERM
 
 from ptrace import PtraceError
 from ptrace.binding.func import PTRACE_DETACH, PTRACE_POKEUSER, ptrace
 
-__all__ = ["PTRACE_DETACH", "PTRACE_POKEUSER", "PtraceError", "ptrace"]
+from sfsample.core.arch import Arch
+from sfsample.core.snapshot import Registers
+from sfsample.process.registers import NT_ARM_PAC_MASK, decode, layout_of, pac_free
+from sfsample.process.vm import Iovec
+
+__all__ = ["PtraceError", "RegisterReader", "detach", "interrupt", "may_attach", "poke_register", "seize",
+           "signal_of"]  # fmt: skip
+
+PTRACE_GETSIGINFO, PTRACE_GETREGSET, PTRACE_SEIZE, PTRACE_INTERRUPT = 0x4202, 0x4204, 0x4206, 0x4207
+PTRACE_EVENT_STOP = 128
+_WHOLE_WORD = (1 << 64) - 1
+
+
+def seize(tid: int) -> None:
+    """Become the tracer of a thread, which runs on.  Raises PtraceError."""
+    ptrace(PTRACE_SEIZE, tid)
+
+
+def interrupt(tid: int) -> bool:
+    """Ask a tracee to stop; asking again does no harm.  False: it is no tracee, or has ended."""
+    try:
+        ptrace(PTRACE_INTERRUPT, tid)
+    except PtraceError:
+        return False
+    return True
+
+
+def detach(tid: int, signal_number: int) -> bool:
+    """Let a stopped tracee run on with a signal (0: none).  False: it is not stopped, or was killed."""
+    try:
+        ptrace(PTRACE_DETACH, tid, 0, signal_number)
+    except PtraceError:
+        return False
+    return True
+
+
+def signal_of(tid: int) -> int:
+    """Return the signal with which a tracee is stopped; 0: none, as it was stopped by PTRACE_INTERRUPT."""
+    info = (ctypes.c_int * 32)()  # siginfo_t: si_signo, si_errno, si_code, ...
+    try:
+        ptrace(PTRACE_GETSIGINFO, tid, 0, ctypes.addressof(info))
+    except PtraceError:
+        return 0
+    return 0 if info[2] >> 8 == PTRACE_EVENT_STOP else info[0]
+
+
+def poke_register(tid: int, offset: int, value: int) -> bool:
+    """Write a word of a stopped tracee's `struct user`; False: it was killed."""
+    try:
+        ptrace(PTRACE_POKEUSER, tid, offset, value)
+    except PtraceError:
+        return False
+    return True
+
+
+def may_attach(tid: int) -> bool:
+    """Seize a thread and leave it so: the calling OS thread must end now, which detaches."""
+    try:
+        seize(tid)
+    except PtraceError as refusal:
+        return bool(refusal.errno != EPERM)
+    return True
+
+
+class RegisterReader:
+    """Reads the registers of one stopped tracee at a time into a buffer that is made beforehand.
+
+    `arch` has the target's own mask of signed return addresses once a thread of it was read.
+    """
+
+    def __init__(self, arch: Arch) -> None:
+        self.arch = arch
+        self._layout = layout_of(arch)
+        self.words = (ctypes.c_ulonglong * (self._layout.size // 8))()  # as the kernel hands them out
+        self._sets = []
+        at = ctypes.addressof(self.words)
+        for one in self._layout.sets:
+            vector = Iovec(at, one.size)
+            self._sets.append((one.note, ctypes.addressof(vector), vector, one.size))
+            at += one.size
+        self._sp = self._layout.word(arch.sp)
+        self._mask_unknown = arch.ra_mask != _WHOLE_WORD
+
+    def read(self, tid: int) -> int | None:
+        """Read the registers of a stopped thread; return sp.  None: the thread was killed meanwhile."""
+        try:
+            for note, vector_at, vector, size in self._sets:
+                vector.len = size  # the kernel writes how much it gave
+                ptrace(PTRACE_GETREGSET, tid, note, vector_at)
+            if self._mask_unknown:
+                self._read_pac_mask(tid)
+        except PtraceError:
+            return None
+        sp: int = self.words[self._sp]
+        return sp
+
+    def _read_pac_mask(self, tid: int) -> None:
+        """Learn which bits of a return address are its authentication code, if the machine makes any."""
+        words = (ctypes.c_ulonglong * 2)()
+        vector = Iovec(ctypes.addressof(words), ctypes.sizeof(words))
+        self._mask_unknown = False
+        try:
+            ptrace(PTRACE_GETREGSET, tid, NT_ARM_PAC_MASK, ctypes.addressof(vector))
+        except PtraceError:
+            return
+        self.arch = pac_free(self.arch, bytes(words))
+
+    def by_dwarf_number(self) -> Registers:
+        """Return what `read` has read, by DWARF number."""
+        raw, registers = memoryview(self.words).cast("B"), Registers()
+        for one in self._layout.sets:
+            registers |= decode(one, raw, self.arch)
+            raw = raw[one.size :]
+        return registers

@@ -1,76 +1,235 @@
-"""What the scheduler's counters say about a thread.
+"""Decides from the scheduler's figures in /proc whether a thread had a CPU, without stopping it.
 
-Law: pure; where the counters are not those of schedstat (time run, time waited, number of times run), nothing
-is concluded from them.
+`classify` is the only place that answers "does this sample count as CPU time?".  It is pure: /proc is read by
+`process.procfs` and by the capture.
 
-Source: Linux Documentation/scheduler/sched-stats.rst, "/proc/<pid>/schedstat".
+Three facts are used.
+
+* A thread that was put on a CPU exactly as often as it was taken off has none.  The difference of the two
+counts,
+  its *balance*, is 1 higher while it runs.  When a thread loses its CPU just before it sleeps, the kernel
+  counts only the switch, so balances drift: `RunQueueBalance` learns the balance of each thread, and doubts
+  it now and then.
+* When sfsample wakes up for a tick, it may take the CPU from a target thread.  The scheduler then stamps both
+  threads with one clock reading, so "this thread lost its CPU to sfsample" is exact (`shared_switch`).
+* /proc/PID/task/TID/schedstat counts the times that a thread was put on a CPU.  Where that count has not
+changed
+  between the request to stop and the stop, the thread was on a CPU all the time.
+
+/proc/PID/task/TID/sched is missing before Linux 6.15 without CONFIG_SCHED_DEBUG; then only the third fact is
+known.
+
+Source: Linux Documentation/scheduler/sched-stats.rst, "/proc/<pid>/schedstat"; kernel/sched/core.c,
+__schedule (nvcsw, nivcsw); kernel/sched/stats.h, sched_info_depart and sched_info_arrive (pcount);
+kernel/sched/debug.c, proc_sched_show_task; kernel/sched/fair.c, put_prev_entity and set_next_entity
+(`exec_start` and the average's `last_update_time` of both threads come from one reading of the run queue's
+clocks), requeue_delayed_entity and enqueue_entity (the latter is renewed when a sleeper is woken).
 """
 
+import os
 from collections.abc import Callable
+from enum import Enum
 from typing import NamedTuple
 
-from sfsample.core.snapshot import SchedStat, Scheduled, ThreadSnapshot, parse_schedstat
+from sfsample.core.snapshot import LastRun, SchedStat, SchedulerEvidence, ThreadSnapshot, parse_schedstat
+from sfsample.process.procfs import parse_last_run
 
-# A thread from which we took the processor by waking up became runnable at that very moment, this exactly.
-_SAME_NS = 100_000
+# A thread from which sfsample took the CPU by waking up became runnable at that very moment.
+_SAME_MOMENT_NS = 100_000
+_CHUNK_BYTES = 4096
+_MAX_OFF_CPU_IN_A_ROW = 8  # then a stop checks whether the learned balance still holds
+_STAMP_STEP_NS = 2 * 1024  # load averages are stamped in steps of 1024 ns, which begin anywhere
 
 
-def ran_ns(counters: bytes | None) -> int:
-    """Return the CPU time of a thread; 0 where the kernel does not keep it."""
-    counted = parse_schedstat(counters)
-    return counted.ran_ns if counted else 0
+class RunState(Enum):
+    """Whether a thread had a CPU when sfsample asked it to stop."""
+
+    ON_CPU = "on a CPU"
+    PREEMPTED_BY_US = "lost its CPU to sfsample"
+    WAITING = "waits for a CPU"
+    ASLEEP = "asleep"
+    UNKNOWN = "unknown"
+
+    @property
+    def counts_as_cpu(self) -> bool:
+        """Whether a sample of the thread stands for CPU time.  UNKNOWN does: the kernel gives no figures."""
+        return self not in (RunState.WAITING, RunState.ASLEEP)
+
+
+class BeforeStop(NamedTuple):
+    """What /proc said of a thread just before sfsample asked it to stop.
+
+    `counters` is schedstat's text, `balance` the thread's balance with those counters (None: unknown),
+    `on_cpu` what the balance says (None: nothing), `last_run` when the thread last began or ceased to run,
+    `preempted_by_us` whether it had lost its CPU to sfsample (None: unknown).
+    """
+
+    counters: bytes | None = None
+    asleep: bool = False
+    balance: int | None = None
+    on_cpu: bool | None = None
+    last_run: LastRun | None = None
+    preempted_by_us: bool | None = None
 
 
 class WakeUp(NamedTuple):
-    """When we woke up for a tick, on the clock of perf_counter_ns, and when we were given a processor.
+    """When sfsample woke up for a tick (perf_counter_ns), and when the kernel gave it a CPU.
 
-    `run` is what process/last_run.py reads; None: not known.  `again` reads it once more: sfsample may have
-    lost the CPU since.
+    `own_run` is the text of its own `sched` file (`OwnRun`), None: unknown.  `read_again` reads it once more,
+    as sfsample may have lost the CPU and got it back since.
     """
 
     at_ns: int
-    run: bytes | None = None
-    again: Callable[[], bytes | None] = lambda: None
+    own_run: bytes | None = None
+    read_again: Callable[[], bytes | None] = lambda: None
 
 
-def had_processor(scheduled: Scheduled | None, woken: WakeUp) -> bool:
-    """Whether a stopped thread had a processor when it was asked to stop, or until we took it.
+def classify(before: BeforeStop, after: SchedulerEvidence | None, ours: WakeUp) -> RunState:
+    """Return whether a thread had a CPU when it was asked to stop; `after` is None while it has not stopped.
 
-    When it has been put on a processor no more often since, it had one all the time.  If it has, it waited
-    for one, or slept, and is not where it was.  It counts then only if it lost the processor to us, and has
-    not run since.
+    A thread that was put on a CPU once between the request and the stop waited for one, or slept, and its
+    stack is no longer that of the tick.  Its sample counts only where it lost the CPU to sfsample and has not
+    run since.
     """
-    counted = _counted(scheduled)
-    if scheduled is None or counted is None:
-        return True  # not known
-    ran, waited, times = counted
-    if not times:
-        return True
-    if times != 1 or scheduled.slept:
-        return False
-    if scheduled.lost is not None:
-        return scheduled.lost
-    runnable_since = scheduled.stopped_ns - ran - waited
-    return abs(runnable_since - woken.at_ns) < _SAME_NS
+    if after is None:
+        return _before_stop(before, ours)
+    spent = _spent(after)
+    if spent is None:
+        return RunState.UNKNOWN
+    if not spent.times:
+        return RunState.ON_CPU
+    if after.interrupted_sleep:
+        return RunState.ASLEEP
+    if spent.times != 1:
+        return RunState.WAITING
+    if after.preempted_by_us is not None:
+        return RunState.PREEMPTED_BY_US if after.preempted_by_us else RunState.WAITING
+    runnable_since_ns = after.stopped_ns - spent.ran_ns - spent.waited_ns
+    return (
+        RunState.PREEMPTED_BY_US
+        if abs(runnable_since_ns - ours.at_ns) < _SAME_MOMENT_NS
+        else RunState.WAITING
+    )
+
+
+def _before_stop(before: BeforeStop, ours: WakeUp) -> RunState:
+    if before.on_cpu:
+        return RunState.ON_CPU
+    if before.asleep:
+        return RunState.ASLEEP
+    run = before.last_run
+    if run is not None and shared_switch(run, parse_last_run(ours.own_run)):
+        return RunState.PREEMPTED_BY_US
+    return RunState.WAITING if before.on_cpu is False else RunState.UNKNOWN
+
+
+def shared_switch(one: LastRun, other: LastRun | None) -> bool:
+    """Return whether one thread took the CPU from the other, and neither has been woken since.
+
+    The other thread may also have gone to sleep and so left its CPU to the first.
+    """
+    return (
+        other is not None and one.at == other.at and abs(one.renewed_ns - other.renewed_ns) <= _STAMP_STEP_NS
+    )
+
+
+# -- schedstat
+
+
+def ran_ns(counters: bytes | None) -> int:
+    """Return the CPU time of a thread in ns; 0 where the kernel does not keep it."""
+    stat = parse_schedstat(counters)
+    return stat.ran_ns if stat else 0
+
+
+def times_run(counters: bytes | None) -> int | None:
+    """Return how often a thread was put on a CPU; None: unknown."""
+    stat = parse_schedstat(counters)
+    return stat.times if stat else None
 
 
 def held_ns(stop: ThreadSnapshot) -> int:
-    """Return for how long a thread stood at most, less its own wait for a processor on which to stop.
+    """Return for how long a stop held a thread, without the thread's own wait for a CPU on which to stop.
 
-    What it had waited before it was asked to stop is in that wait, too; so no less than since it was seen to
-    stand.  And no more than since it was seen not to: it may have waited for a lock in the kernel.
+    That wait also contains what the thread had waited before the request, so the result is at least the time
+    since the thread was seen to stand; and at most the time since it was last seen not to, as it may have
+    waited for a lock in the kernel.
     """
-    if stop.scheduled is None:
+    if stop.scheduler is None:
         return stop.stop_ns
-    counted, (least_ns, most_ns) = _counted(stop.scheduled), stop.scheduled.kept_ns
-    waited_ns = counted.waited_ns if counted else 0
+    spent, (least_ns, most_ns) = _spent(stop.scheduler), stop.scheduler.held_ns
+    waited_ns = spent.waited_ns if spent else 0
     return max(min(stop.stop_ns - waited_ns, most_ns), least_ns)
 
 
-def _counted(scheduled: Scheduled | None) -> SchedStat | None:
-    """Return what was counted until a thread had stopped."""
-    before = parse_schedstat(scheduled.before) if scheduled else None
-    after = parse_schedstat(scheduled.after) if scheduled else None
+def _spent(evidence: SchedulerEvidence) -> SchedStat | None:
+    """Return what the scheduler counted between the request and the stop."""
+    before, after = parse_schedstat(evidence.before), parse_schedstat(evidence.after)
     if before is None or after is None:
         return None
     return SchedStat(*(new - old for old, new in zip(before, after, strict=True)))
+
+
+# -- balances
+
+
+def balance_of(earlier: bytes | None, run: LastRun | None, later: bytes | None) -> int | None:
+    """Return how much more often a thread was put on a CPU than taken off; None: unknown.
+
+    `run` was read between the two counters, which must agree.
+    """
+    times = times_run(later)
+    if run is None or run.left < 0 or times is None or times != times_run(earlier):
+        return None
+    return times - run.left
+
+
+class RunQueueBalance:
+    """The balance that one thread has while it is off a CPU, as far as it has been learned."""
+
+    __slots__ = ("_off_cpu", "_off_cpu_in_a_row")
+
+    def __init__(self) -> None:
+        self._off_cpu: int | None = None
+        self._off_cpu_in_a_row = 0
+
+    def on_cpu(self, balance: int | None) -> bool | None:
+        """Return whether the thread has a CPU, by its balance now; None: only a stop can tell."""
+        if balance is None or self._off_cpu is None:
+            return None
+        if balance > self._off_cpu:
+            self._off_cpu_in_a_row = 0
+            return True
+        self._off_cpu_in_a_row += 1
+        if self._off_cpu_in_a_row > _MAX_OFF_CPU_IN_A_ROW:
+            self._off_cpu, self._off_cpu_in_a_row = None, 0
+            return None
+        self._off_cpu = balance
+        return False
+
+    def learn(self, balance: int | None, *, on_cpu: bool) -> None:
+        """Note whether the thread had a CPU while its balance was this."""
+        if balance is not None:
+            self._off_cpu = balance - on_cpu
+
+
+class OwnRun:
+    """When the kernel gave the calling thread its CPU.  Only one thread may use an instance."""
+
+    def __init__(self) -> None:
+        self._fd = -1
+
+    def read(self) -> bytes | None:
+        """Return the text of /proc/thread-self/sched (`parse_last_run`); None where the kernel has none."""
+        try:
+            if self._fd < 0:
+                self._fd = os.open("/proc/thread-self/sched", os.O_RDONLY | os.O_CLOEXEC)
+            return os.pread(self._fd, _CHUNK_BYTES, 0)
+        except OSError:
+            return None
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1

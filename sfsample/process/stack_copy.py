@@ -1,23 +1,24 @@
-"""Copying the stack of one thread.
+"""Copies the stack of one thread, and what else its walk will need.
 
-Law: `fill` makes system calls and nothing else that could be done before or after: it is called while a
-thread is stopped.  What it copied is turned into a `Memory` later, by `memory`.
+`fill` makes system calls and nothing else that could be done before or after, as the thread may stand
+meanwhile. What it copied becomes a `Memory` later, by `memory`.
 
-A signal handler on an alternate stack hides the interrupted stack from a slice taken at sp.  The slice is
-therefore searched for the mark of a kind of signal frame (learnt from the first walk through one, which is
-then taken again); the stack that the kernel saved beside it is copied as well.
+A signal handler on an alternate stack hides the interrupted stack from a copy that begins at sp.  So the copy
+is searched for the mark of a kind of signal frame, which the first walk through such a frame teaches (that
+thread is then captured again), and the stack that the kernel saved beside the mark is copied as well.
 
-Programs change stacks by themselves too (split stacks, a function that is given a large one): where a walk
-went on elsewhere is remembered for that thread, and copied as well, as long as its stack leads there.
+Programs also change stacks themselves (split stacks, a function that is called on a large one): where a walk
+went on elsewhere is remembered for its thread, and copied as well, as long as the thread's stack leads there.
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from mmap import PAGESIZE
 
 from sfsample.core.arch import Arch
 from sfsample.core.memory import BytesMemory, Memory, PiecewiseMemory
 from sfsample.core.stack import Found, Stack, StopReason, found_of
+from sfsample.process.thread import Thread
 from sfsample.process.vm import CopyBuffer, read_memory
 
 _INTERRUPTED = 2  # stacks that signals have interrupted
@@ -41,33 +42,30 @@ class StackCopy:
         self._slice = stack_bytes + arch.red_zone
         self._buffer = CopyBuffer(self._slice)
         self._spares: list[CopyBuffer] = []
-        self._extents: dict[int, tuple[int, int]] = {}
         self._trampolines: set[int] = set()
         self._marks: set[tuple[bytes, int]] = set()  # what to look for, and where the saved sp is from there
         self._base = self._count = self._wanted = 0
-        self._until_ns, self._late = _NEVER_NS, False
+        self._until_ns, self._out_of_time = _NEVER_NS, False
         self._extra: list[tuple[int, int]] = []  # address and size of what is in each spare
-        self._others: dict[int, tuple[int, ...]] = {}  # of a thread: from where on other stacks are copied
-        self._wanting: dict[int, list[tuple[int, int]]] = {}  # pc and sp of who wanted the last of them
 
-    def rehearse(self, tid: int) -> None:
-        """Read what `fill` will probably read, to have it in the processor's caches."""
-        high = self._extents.get(tid, (0, 0))[1]
+    def rehearse(self, thread: Thread) -> None:
+        """Read what `fill` will probably read, to have it in the CPU's caches."""
+        high = thread.stack.extent[1]
         if high:
-            self._buffer.fill(tid, high - _REHEARSED, _REHEARSED)
+            self._buffer.fill(thread.tid, high - _REHEARSED, _REHEARSED)
 
-    def fill(self, tid: int, sp: int, until_ns: int = _NEVER_NS) -> bool:
+    def fill(self, thread: Thread, sp: int, until_ns: int = _NEVER_NS) -> bool:
         """Copy the stack from `sp`; False: that was given up at `until_ns` (perf_counter_ns)."""
-        low, high = self._extents.get(tid, (0, 0))
+        tid, (low, high) = thread.tid, thread.stack.extent
         end = high if low <= sp < high else _NOWHERE
-        self._until_ns, self._late = until_ns, False
+        self._until_ns, self._out_of_time = until_ns, False
         self._base, self._wanted, self._count = self._take_at(self._buffer, tid, sp, end)
         self._extra = []
         if self._marks:
             self._copy_interrupted(tid)
-        for start in self._others.get(tid, ()):
+        for start in thread.stack.other_stacks:
             self._copy_extra(tid, start + self._arch.red_zone)
-        return not self._late
+        return not self._out_of_time
 
     def _take_at(self, buffer: CopyBuffer, tid: int, sp: int, end: int) -> tuple[int, int, int]:
         """Copy from below sp on, or, where the page below has never been touched, from its own page on.
@@ -85,9 +83,9 @@ class StackCopy:
     def _take(self, buffer: CopyBuffer, tid: int, start: int, size: int) -> int:
         """Copy to a buffer, piece by piece as long as there is time; return how many bytes."""
         at = 0
-        while at < size and not self._late:
+        while at < size and not self._out_of_time:
             if time.perf_counter_ns() > self._until_ns:
-                self._late = True
+                self._out_of_time = True
                 break
             piece = min(_PIECE, size - at)
             got = buffer.fill(tid, start + at, piece, at)
@@ -129,13 +127,13 @@ class StackCopy:
         whole = self._count == self._wanted == self._slice
         return whole or any(size == self._slice for _, size in self._extra)
 
-    def learn_extent(self, tid: int, sp: int) -> None:
+    def learn_extent(self, thread: Thread, sp: int) -> None:
         """Note where a thread's stack ends, and leave out what was copied beyond."""
-        low, high = self._extents.get(tid, (0, 0))
+        low, high = thread.stack.extent
         if not low <= sp < high:
             extent = self._stack_end(sp)
             if extent is not None:
-                self._extents[tid] = extent
+                thread.stack.extent = extent
                 self._count = min(self._count, extent[1] - self._base)
 
     def learn_trampolines(self, stack: Stack) -> bool:
@@ -151,12 +149,13 @@ class StackCopy:
         self._need_spares(_INTERRUPTED)
         return stack.stop_reason is not StopReason.OUTERMOST
 
-    def learn_other_stacks(self, tid: int, stack: Stack) -> bool:
+    def learn_other_stacks(self, thread: Thread, stack: Stack) -> bool:
         """Note where a walk has left what was copied; True when that can be copied, and was not."""
-        known, end = self._others.get(tid, ()), [(frame.pc, frame.sp) for frame in stack.frames[-1:]]
+        place, end = thread.stack, [(frame.pc, frame.sp) for frame in stack.frames[-1:]]
+        known = place.other_stacks
         if stack.missing is None:
-            if known and end != self._wanting.get(tid):  # a walk may end by what it read there
-                self._others[tid] = self._of(stack, known)
+            if known and end != place.other_stacks_end:  # a walk may end by what it read there
+                place.other_stacks = self._of(stack, known)
             return False
         extent = self._stack_end(stack.missing)
         start = max(extent[0], stack.missing - _SAVED & -8) if extent else 0
@@ -165,7 +164,7 @@ class StackCopy:
             others = self._of(stack, others)
         if extent is None or start in known or len(others) == _OTHERS:
             return False
-        self._others[tid], self._wanting[tid] = (*others, start), end
+        place.other_stacks, place.other_stacks_end = (*others, start), end
         self._need_spares(_INTERRUPTED + len(others) + 1)
         return True
 
@@ -181,10 +180,3 @@ class StackCopy:
         for kind in self._arch.signal_frames:
             if read_memory(self._pid, trampoline, len(kind.code)) == kind.code:
                 yield kind.mark or trampoline.to_bytes(8, self._arch.byteorder), kind.mark_to_sp
-
-    def keep_only(self, tids: Iterable[int]) -> None:
-        """Drop what is kept for threads that have ended."""
-        tids = [*tids]
-        self._extents = {tid: self._extents[tid] for tid in tids if tid in self._extents}
-        self._others = {tid: self._others[tid] for tid in tids if tid in self._others}
-        self._wanting = {tid: self._wanting[tid] for tid in tids if tid in self._wanting}

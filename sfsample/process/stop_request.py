@@ -1,337 +1,354 @@
-"""Stopping one thread: SEIZE, INTERRUPT, wait, registers, DETACH.
+"""Asks threads to stop and lets them go: the only place that knows what ptrace is doing to a thread.
 
-Law: `release` lets the thread run again whatever happened since `stop`, even an exception in the middle of
-it (Ctrl-C can be raised between any two calls, also in `release`: then `settle` does it), and a signal that
-arrived in the window is delivered.  A thread that does not stop in time is never waited for: it is remembered
-and released as soon as it does stop, and by the kernel should we die.  SEIZE, not ATTACH: a tracer that is
-killed leaves nothing stopped.  All calls come from one OS thread (ptrace is per tracer thread).
+A `StopRequest` is the state of one thread, and `Tracer` moves it:
 
-Source: ptrace(2).
+    IDLE, RELEASED, LOST --stop--> REQUESTED --stop, stop_pending--> STOPPED --release--> RELEASED
+    REQUESTED --the thread ends, or an execve(2) takes its id--> LOST
+    REQUESTED --release_pending, once the thread has stopped--> RELEASED
+    STOPPED --release, but the thread was killed meanwhile--> REQUESTED (its end must be waited for)
+
+`release` lets the thread run again whatever happened since `stop`, even an exception: Ctrl-C can be raised
+between any two calls, also in `release`; then `release_pending` does it.  A signal that arrived while the
+thread stood is delivered.  A thread that does not stop in time stays REQUESTED: it is released when it does
+stop, and by the kernel should sfsample die.  All calls for one process come from one OS thread, as ptrace(2)
+binds a tracee to its tracing thread.
+
+Source: ptrace(2), "Attaching and detaching", "PTRACE_EVENT stops", "execve(2) under ptrace"; wait(2).
 """
 
-import ctypes
 import os
 import signal
 import time
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable
 from contextlib import suppress
+from enum import Enum
 from errno import EINTR, EPERM, ESRCH
-from typing import NamedTuple
 
 from sfsample.core.arch import Arch
 from sfsample.core.snapshot import Registers, ThreadSnapshot
+from sfsample.process.not_captured import NotCaptured, Reason
 from sfsample.process.procfs import stat_of
-from sfsample.process.ptrace import PTRACE_DETACH, PtraceError, ptrace
-from sfsample.process.registers import NT_ARM_PAC_MASK, decode, layout_of, pac_free
+from sfsample.process.ptrace import (
+    PTRACE_EVENT_STOP,
+    PtraceError,
+    RegisterReader,
+    detach,
+    interrupt,
+    seize,
+    signal_of,
+)
+from sfsample.process.registers import layout_of
+from sfsample.process.scheduler import BeforeStop
 from sfsample.process.syscall_mending import mend
-from sfsample.process.vm import Iovec, read_memory
+from sfsample.process.vm import read_memory
 
-PTRACE_GETSIGINFO, PTRACE_GETREGSET, PTRACE_SEIZE, PTRACE_INTERRUPT = 0x4202, 0x4204, 0x4206, 0x4207
-_EVENT_STOP = 128
 _WALL = 0x40000000
 _WAIT_FLAGS = os.WNOHANG | _WALL
 _PEEK = os.WEXITED | os.WSTOPPED | os.WNOHANG | os.WNOWAIT | _WALL
 _WNOTHREAD = 0x20000000
 _ENDED = (os.CLD_EXITED, os.CLD_KILLED, os.CLD_DUMPED)
 
-_MINUS_EINTR = (1 << 64) - EINTR
-_WHOLE = (1 << 64) - 1
+_WORD = 1 << 64
+_MINUS_EINTR = _WORD - EINTR
 # EINTR, and ERESTARTSYS, -NOINTR, -NOHAND, _RESTARTBLOCK of Linux include/linux/errno.h
 _INTERRUPTED = (EINTR, 512, 513, 514, 516)
 
-# A thread that runs on another processor stops within tens of microseconds: look for it at once.  One that
-# waits for this very processor stops when we get off it: sleep until the kernel sends SIGCHLD for the stop.
-# (Polling or sched_yield instead hold it up for milliseconds; waitpid cannot be given a time limit.)
-_SPIN_NS = 50_000
-_LOOK_AGAIN_S = 0.001  # another thread of ours may have taken the signal
-_CHILD = {signal.SIGCHLD}
-OTHER_PROCESS = "exited, and its id was given to another process"
-_EXCUSE = "in uninterruptible sleep, or the machine is overloaded"
-# A thread that waits for a processor on a busy machine is not stopped yet: waiting does it no harm.
+# A thread that runs on another CPU stops within tens of microseconds: poll for that long.  A thread that
+# waits for this very CPU stops when sfsample leaves it: sleep until the kernel sends SIGCHLD for the stop.
+# (To poll on, or sched_yield, holds the thread up for milliseconds; waitpid cannot be given a time limit.)
+_POLL_NS = 50_000
+_LONGEST_SLEEP_S = 0.001  # another thread of sfsample may have taken the signal
+_SIGCHLD = {signal.SIGCHLD}
+# A thread that waits for a CPU on a busy machine does not stand yet: to wait for it does it no harm.
 PATIENCE_NS = 1_000_000_000
+_SLOW_STOP = "in uninterruptible sleep, or the machine is overloaded"
 # An execve(2) that ends other threads can make the kernel forget a request to stop (6 of 2,743 on Linux 6.18,
-# of a program that does so all the time): it is made again.
-_ASK_AGAIN_NS = 10_000_000
-_TRACED: set[int] = set()  # by any thread of ours
+# of a program that does so all the time): it is repeated.
+_REPEAT_REQUEST_NS = 10_000_000
+_TRACED: set[int] = (
+    set()
+)  # thread ids that any OS thread of sfsample may trace; children of sfsample excepted
 
 
-class NotCaptured(NamedTuple):
-    """A thread that could not be stopped.  `gone`: it has ended, which is normal.
+class StopState(Enum):
+    """What ptrace is doing to a thread."""
 
-    `waiting`: it was asked to stop and will; `stop` may be called for it again.
-    `off`: it was not asked to, because it has no processor; what the scheduler had counted for it.
-    `runnable`: it wants one.
-    `stops`: what was captured of it all the same, as it was stopped in vain.
-    """
-
-    gone: bool
-    why: str
-    errno: int = 0
-    waiting: bool = False
-    off: bytes | None = None
-    runnable: bool = False
-    stops: tuple[ThreadSnapshot, ...] = ()
+    IDLE = "never asked to stop"
+    REQUESTED = "asked to stop, not seen to stand yet"
+    STOPPED = "stands, held by sfsample"
+    RELEASED = "runs again, no longer traced"
+    LOST = "ended, or its id was taken by an execve"
 
 
-class _Asked(NamedTuple):
-    """Of a thread that was asked to stop: when, and when it was last seen not to have; perf_counter_ns."""
+class StopRequest:
+    """The stop of one thread.  Times are perf_counter_ns."""
 
-    at_ns: int
-    runs_ns: int
+    __slots__ = ("before", "captured", "last_running_ns", "requested_ns", "signal_number", "state", "tid")
+
+    def __init__(self, tid: int) -> None:
+        self.tid = tid
+        self.state = StopState.IDLE
+        self.requested_ns = 0
+        self.last_running_ns = 0  # when the thread was last seen not to stand
+        self.signal_number = 0  # which the release delivers
+        self.before = BeforeStop()  # what the scheduler said just before the request
+        self.captured: ThreadSnapshot | NotCaptured | None = None  # at a checkpoint, for the next capture
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether the thread was asked to stop, and has not been seen to stand."""
+        return self.state is StopState.REQUESTED
+
+    def continue_from(self, earlier: "StopRequest") -> None:
+        """Take over an earlier request for the same thread id."""
+        self.state, self.signal_number = earlier.state, 0
+        self.requested_ns, self.last_running_ns = earlier.requested_ns, earlier.last_running_ns
 
 
 class Tracer:
-    """Stops threads of process `pid`, one at a time.  `release` must follow `stop`, whatever it returned.
+    """Stops threads of process `pid`, one at a time.  `release` must follow `stop`, whatever that returned.
 
-    `child`: the process is a child of ours, so its end is somebody else's to wait for.  SIGCHLD should be
-    blocked in every thread of ours (`TracerThread` does), or a stop is noticed up to a millisecond late.
+    `child`: the process is a child of sfsample, so its end is left for the code that started it.  SIGCHLD
+    should be blocked in every thread of sfsample (`TracerThread` does), or a stop is noticed up to a
+    millisecond late.
     """
 
     def __init__(self, pid: int, arch: Arch, *, child: bool = False) -> None:
         self._pid = pid
         self._child = pid if child else 0
-        self._us = os.getpid()
+        self._own_pid = os.getpid()
         self._layout = layout_of(arch)
-        self._words = (ctypes.c_ulonglong * (self._layout.size // 8))()
-        self._parts = tuple(self._make_parts())
-        self._sp = self._layout.word(arch.sp)
-        self._arch = arch
-        self._pac_unknown = arch.ra_mask != _WHOLE
-        self._signal = 0
-        self._began = 0
-        self._held = 0  # tid between stop and release
-        self._stopped = False
-        self._again_at = 0  # whoever has not stopped by then is asked again
-        self.runs_ns = 0  # when a thread that was stopped was last seen not to be
-        self._late: dict[int, _Asked] = {}  # seized, not seen to stop yet
-
-    def _make_parts(self) -> Iterator[tuple[int, int, Iovec, int]]:
-        """Yield (note type, address of the iovec, iovec, size) of each register set."""
-        at = ctypes.addressof(self._words)
-        for one in self._layout.sets:
-            vector = Iovec(at, one.size)
-            yield one.note, ctypes.addressof(vector), vector, one.size
-            at += one.size
+        self._reader = RegisterReader(arch)
+        self._held: StopRequest | None = None  # between `stop` and `release`
+        self._repeat_at_ns = 0
+        self.pending: list[StopRequest] = []  # REQUESTED, and not waited for at the moment
 
     @property
     def arch(self) -> Arch:
-        """The target's architecture, with its own mask for signed return addresses once one was stopped."""
-        return self._arch
+        """The target's architecture, with its own mask of signed return addresses once that is known."""
+        return self._reader.arch
 
     def rehearse(self, tid: int) -> None:
         """Make the calls of the pause on a thread that is not traced.
 
-        They fail at once, and what they run is in the processor's caches when it counts: 12 of 75 µs.
+        They fail at once, and what they run is in the CPU's caches when it counts: 12 of 75 us.
         """
         try:
-            os.waitpid(self._us, _WAIT_FLAGS)  # certainly no child of ours, so nothing is reaped
+            os.waitpid(self._own_pid, _WAIT_FLAGS)  # certainly no child of sfsample, so nothing is reaped
         except ChildProcessError:
             self.registers(tid)
 
-    def stop(self, tid: int, patience_ns: int = PATIENCE_NS) -> NotCaptured | None:
-        """Stop a thread; None: it is stopped.
+    # -- the thread that is being stopped
 
-        One that does not within `patience_ns` can be waited for again.
+    def stop(self, request: StopRequest, patience_ns: int = PATIENCE_NS) -> NotCaptured | None:
+        """Stop a thread; None: it stands.
+
+        A thread that does not stop within `patience_ns` stays REQUESTED; call `stop` for it again.
         """
-        self._stopped, self._signal, self._held = False, 0, tid
-        if tid in self._late:
-            self._began, self.runs_ns = self._late.pop(tid)
-        elif (refused := self._ask(tid)) is not None:
-            return refused
-        return self._wait(tid, patience_ns)
+        self._held = request
+        earlier = next((one for one in self.pending if one.tid == request.tid), None)
+        if earlier is not None:  # this very request, or that of a tracee which an execve gave this id
+            self.pending.remove(earlier)
+            request.continue_from(earlier)
+        elif (refusal := self._request(request)) is not None:
+            return refusal
+        return self._wait(request, patience_ns)
 
-    def _ask(self, tid: int) -> NotCaptured | None:
+    def _request(self, request: StopRequest) -> NotCaptured | None:
         """Become the tracer of a thread and ask it to stop; None: it will.
 
-        Nothing comes between the two calls: a tracee stops where a signal reaches it, too, so that of a
-        thread that handles many we would see little else.
+        Nothing comes between the two calls: a tracee stops where a signal reaches it, too, so of a thread
+        that handles many signals sfsample would see little else.
         """
-        if tid != self._child:  # whose end is somebody else's to wait for
+        tid = request.tid
+        if tid != self._child:  # whose end is left for the code that started it
             _TRACED.add(tid)
         seized = False
-        self._began = self.runs_ns = time.perf_counter_ns()
+        request.signal_number = 0
+        request.requested_ns = request.last_running_ns = time.perf_counter_ns()
         try:
-            ptrace(PTRACE_SEIZE, tid)
+            seize(tid)
             seized = True
-            ptrace(PTRACE_INTERRUPT, tid)
+            request.state = StopState.REQUESTED
+            if not interrupt(tid):
+                return NotCaptured(Reason.GONE, "exited while it was being stopped")
         except PtraceError as refusal:
-            if seized:
-                return NotCaptured(gone=True, why="exited while it was being stopped")
-            self._held = 0
+            if seized:  # Ctrl-C apart, only `seize` raises
+                raise
+            self._held = None
             _TRACED.discard(tid)
-            return NotCaptured(refusal.errno == ESRCH, str(refusal), refusal.errno)
+            return _refused(refusal)
         return None
 
-    def _wait(self, tid: int, patience_ns: int) -> NotCaptured | None:
+    def _wait(self, request: StopRequest, patience_ns: int) -> NotCaptured | None:
         start = now = time.perf_counter_ns()
-        spin_until, deadline = start + min(_SPIN_NS, patience_ns), start + patience_ns
+        poll_until, deadline = start + min(_POLL_NS, patience_ns), start + patience_ns
         while True:
             try:
-                changed, status = self._look(tid)
+                changed, status = self._poll(request.tid)
             except ChildProcessError:
-                # another thread's execve(2) took this id away; the tracee now bears the process id
-                self._held = self._pid
-                return NotCaptured(gone=True, why="exec")
+                self._held = self._taken_by_execve(request)
+                return NotCaptured(Reason.GONE, "exec")
             if changed:
-                return self._note(tid, status)
-            self.runs_ns, now = now, time.perf_counter_ns()
+                return self._note(request, status)
+            request.last_running_ns, now = now, time.perf_counter_ns()
             if now > deadline:
-                self._late[tid] = _Asked(self._began, self.runs_ns)
-                self._held = 0  # whatever it does from now on is seen when it has stopped
-                waited = (now - self._began) / 1e6
-                return NotCaptured(gone=False, waiting=True,
-                              why=f"did not stop within {waited:.0f} ms ({_EXCUSE})")  # fmt: skip
-            if now > spin_until:
-                self._ask_again((tid,) if now - start > _ASK_AGAIN_NS else ())
+                self.pending.append(request)
+                self._held = None  # whatever the thread does from now on is seen once it stands
+                waited_ms = (now - request.requested_ns) / 1e6
+                detail = f"did not stop within {waited_ms:.0f} ms ({_SLOW_STOP})"
+                return NotCaptured(Reason.PENDING, detail)
+            if now > poll_until:
+                self._repeat_requests((request,) if now - start > _REPEAT_REQUEST_NS else ())
                 await_stop(patience_ns / 1e9)
 
-    def _ask_again(self, tids: Iterable[int]) -> None:
-        """Ask threads to stop once more, but not all the time; who will stop, or has, takes no notice."""
-        now = time.perf_counter_ns()
-        for tid in tids if now > self._again_at else ():
-            self._again_at = now + _ASK_AGAIN_NS
-            _interrupt(tid)
+    def _taken_by_execve(self, request: StopRequest) -> StopRequest | None:
+        """Return the request that goes on: an execve(2) took the id, and the tracee now bears the pid."""
+        request.state = StopState.LOST
+        _TRACED.discard(request.tid)
+        leader = next((one for one in self.pending if one.tid == self._pid), None)
+        if leader is not None or request.tid == self._pid:
+            return None
+        leader = StopRequest(self._pid)
+        leader.state = StopState.REQUESTED
+        leader.requested_ns = leader.last_running_ns = request.requested_ns
+        return leader
 
-    def _look(self, tid: int) -> tuple[int, int]:
-        """Return (tid, status) of a change, (0, 0) when there is none, (tid, 0) when our child has ended."""
+    def _repeat_requests(self, requests: Iterable[StopRequest]) -> None:
+        """Repeat PTRACE_INTERRUPT, rate-limited; it is idempotent."""
+        now = time.perf_counter_ns()
+        for request in requests if now > self._repeat_at_ns else ():
+            self._repeat_at_ns = now + _REPEAT_REQUEST_NS
+            interrupt(request.tid)
+
+    def _poll(self, tid: int) -> tuple[int, int]:
+        """Return (tid, status) of a change; (0, 0): none; (tid, 0): a child of sfsample has ended."""
         if tid == self._child:
             seen = os.waitid(os.P_PID, tid, _PEEK)
             if seen is None:
                 return 0, 0
             if seen.si_code in _ENDED:
-                return tid, 0  # left for whoever started it
+                return tid, 0  # left for the code that started it
         return os.waitpid(tid, _WAIT_FLAGS)
 
-    def _note(self, tid: int, status: int) -> NotCaptured | None:
+    def _note(self, request: StopRequest, status: int) -> NotCaptured | None:
         if not os.WIFSTOPPED(status):
-            self._held = 0
-            _TRACED.discard(tid)
-            return NotCaptured(gone=True, why="exited")
-        # an event stop is ours (or a group stop, which stays in force); anything else carries a signal
-        self._signal = 0 if status >> 16 == _EVENT_STOP else os.WSTOPSIG(status)
-        self._stopped = True
+            self._held = None
+            request.state = StopState.LOST
+            _TRACED.discard(request.tid)
+            return NotCaptured(Reason.GONE, "exited")
+        # an event stop is sfsample's (or a group stop, which stays in force); anything else carries a signal
+        request.signal_number = 0 if status >> 16 == PTRACE_EVENT_STOP else os.WSTOPSIG(status)
+        request.state = StopState.STOPPED
         return None
 
     def release(self) -> int:
-        """Let the thread run on, delivering the signal it was stopped with; return the pause in ns."""
-        tid, self._held = self._held, 0
-        # killed while it was stopped: it must still be waited for, or its process cannot exec or be reaped
-        if tid and self._stopped and _detach(tid, self._signal):
-            _TRACED.discard(tid)
-        elif tid:
-            self._late[tid] = _Asked(self._began, self.runs_ns)
-            self._settle(tid)
-        return time.perf_counter_ns() - self._began
+        """Let the thread run on, and deliver the signal that it was stopped with; return the pause in ns."""
+        request, self._held = self._held, None
+        if request is None:
+            return 0
+        if request.state is StopState.STOPPED and detach(request.tid, request.signal_number):
+            request.state = StopState.RELEASED
+            _TRACED.discard(request.tid)
+        else:  # killed while it stood: it must be waited for, or its process cannot exec or be reaped
+            request.state = StopState.REQUESTED
+            self.pending.append(request)
+            self._release(request)
+        return time.perf_counter_ns() - request.requested_ns
+
+    # -- what a stopped thread tells
 
     def registers(self, tid: int) -> int | None:
-        """Read the stopped thread's registers; return sp.  None: it was killed meanwhile."""
-        try:
-            for note, vector_at, vector, size in self._parts:
-                vector.len = size  # the kernel writes how much it gave
-                ptrace(PTRACE_GETREGSET, tid, note, vector_at)
-            if self._pac_unknown:
-                self._ask_pac(tid)
-        except PtraceError:
-            return None
-        sp: int = self._words[self._sp]
-        return sp
-
-    def _ask_pac(self, tid: int) -> None:
-        """Learn which bits of a return address are its authentication code, if the machine makes any."""
-        words = (ctypes.c_ulonglong * 2)()
-        vector = Iovec(ctypes.addressof(words), ctypes.sizeof(words))
-        self._pac_unknown = False
-        try:
-            ptrace(PTRACE_GETREGSET, tid, NT_ARM_PAC_MASK, ctypes.addressof(vector))
-        except PtraceError:
-            return
-        self._arch = pac_free(self._arch, bytes(words))
+        """Read a stopped thread's registers; return its stack pointer.  None: it was killed meanwhile."""
+        return self._reader.read(tid)
 
     def dwarf_registers(self) -> Registers:
         """Return what `registers` read, by DWARF number."""
-        raw, registers = memoryview(self._words).cast("B"), Registers()
-        for one in self._layout.sets:
-            registers |= decode(one, raw, self._arch)
-            raw = raw[one.size :]
-        return registers
+        return self._reader.by_dwarf_number()
 
     def mend(self, tid: int) -> bool:
-        """Have a call of a stopped thread begin again, if the stop makes it fail; its registers were read."""
-        return mend(tid, self._arch, self._words)
+        """Have a system call begin again that the stop makes fail; the registers were read before."""
+        return mend(tid, self.arch, self._reader.words)
 
     def eintr(self, tid: int, registers: Registers) -> bool:
-        """Whether the stop that gave these registers makes a system call of the target fail with EINTR.
+        """Return whether the stop that gave these registers makes a system call fail with EINTR.
 
-        On the way out of an interrupted call the result's register holds what the kernel will do: restart it
-        unseen (-ERESTART*), or really return -EINTR (epoll_wait, semop, sigtimedwait; signal(7)).
+        On the way out of an interrupted call the result's register holds what the kernel will do: restart the
+        call unseen (-ERESTART*), or really return -EINTR (epoll_wait, semop, sigtimedwait; signal(7)).
         """
         size, code = self._layout.call
         if registers[self._layout.result] != _MINUS_EINTR:
             return False
-        return read_memory(tid, registers[self._arch.pc] - size, len(code)) == code
+        return read_memory(tid, registers[self.arch.pc] - size, len(code)) == code
 
-    def slept(self, registers: Registers) -> bool:
-        """Whether the stop that gave these registers has interrupted a sleep in a system call."""
-        return _WHOLE + 1 - registers[self._layout.result] in _INTERRUPTED
+    def interrupted_sleep(self, registers: Registers) -> bool:
+        """Return whether the stop that gave these registers interrupted a sleep in a system call."""
+        return _WORD - registers[self._layout.result] in _INTERRUPTED
 
     # -- threads that did not stop in time, or were left by an exception
 
-    def has_stopped(self, tid: int) -> bool:
-        """Whether it is worth while to call `stop` again for a thread that was asked before."""
-        if tid not in self._late:
-            return True  # it stopped in the last instant, and was let go
+    def has_stopped(self, request: StopRequest) -> bool:
+        """Return whether `stop` for a pending request would have a result now."""
+        if not request.is_pending:
+            return True  # it stopped in the last instant, and was released
         now = time.perf_counter_ns()
         try:
-            stopped = os.waitid(os.P_PID, tid, _PEEK) is not None
+            stopped = os.waitid(os.P_PID, request.tid, _PEEK) is not None
         except ChildProcessError:
             return True
         if not stopped:
-            self._late[tid] = self._late[tid]._replace(runs_ns=now)
-            self._ask_again(one for one, asked in self._late.items() if asked.at_ns < now - _ASK_AGAIN_NS)
+            request.last_running_ns = now
+            self._repeat_requests(r for r in self.pending if r.requested_ns < now - _REPEAT_REQUEST_NS)
         return stopped
 
-    @property
-    def late(self) -> Collection[int]:
-        """The threads that are still to stop and to be released."""
-        return self._late.keys()
-
-    def settle(self) -> bool:
-        """Release what is held and the late ones that have stopped by now; call it at every tick.
+    def release_pending(self) -> bool:
+        """Release what is held, and pending threads that stand by now; call it at every tick.
 
         True: none is left.
         """
         if self._held:
             self.release()
-        for tid in tuple(self._late):
-            self._settle(tid)
-        return not self._late
+        for request in tuple(self.pending):
+            self._release(request)
+        return not self.pending
 
-    def _settle(self, tid: int) -> bool:
+    def _release(self, request: StopRequest) -> None:
+        """Release a pending thread if it stands, or reap it if it has ended."""
+        tid = request.tid
         try:
-            changed, status = self._look(tid)
+            changed, status = self._poll(tid)
         except ChildProcessError:
-            changed, status = tid, 0  # no longer ours, or an execve(2) gave it the process id
-            if tid != self._pid:
-                self._late.setdefault(self._pid, _Asked(self._began, self._began))
-                self._settle(self._pid)
-        if not changed or os.WIFSTOPPED(status):  # or its status was lost, or it has stopped since
+            # no longer traced by sfsample, or an execve(2) gave the tracee the process id
+            changed, status = tid, 0
+            if tid != self._pid and (leader := self._taken_by_execve(request)) is not None:
+                self.pending.append(leader)
+                self._release(leader)
+        ended = bool(changed) and not os.WIFSTOPPED(status)
+        if not ended:  # it stands, or its status was lost, or it has stopped since, or it still runs
             if self.registers(tid) is not None:
                 self.mend(tid)
-            number = 0 if status >> 16 == _EVENT_STOP else os.WSTOPSIG(status)
-            let_go = _detach(tid, number if changed else _signal_of(tid))
-            if not changed and not let_go and _interrupt(tid):
-                return False
-        self._late.pop(tid, None)
+            number = 0 if status >> 16 == PTRACE_EVENT_STOP else os.WSTOPSIG(status)
+            released = detach(tid, number if changed else signal_of(tid))
+            if not changed and not released and interrupt(tid):
+                return
+        request.state = StopState.LOST if ended else StopState.RELEASED
+        self.pending.remove(request)
         _TRACED.discard(tid)
-        return True
+
+
+def _refused(refusal: PtraceError) -> NotCaptured:
+    if refusal.errno == ESRCH:
+        return NotCaptured(Reason.GONE, str(refusal))
+    return NotCaptured(Reason.REFUSED if refusal.errno == EPERM else Reason.NOT_STOPPABLE, str(refusal))
 
 
 def reap_killed_tracees() -> None:
-    """Reap traced threads that were killed, on any thread of ours.
+    """Reap traced threads that were killed, on any thread of sfsample.
 
-    An execve(2) in the target waits for that, and PTRACE_SEIZE of another of its threads for the execve: the
-    tracing thread would wait for ever, and the target with it.  Whether one has ended is seen first, because
-    to wait for an end takes the status of a stop, too (Linux kernel/exit.c, wait_task_stopped).
+    An execve(2) in the target waits for that, and PTRACE_SEIZE of another of its threads waits for the
+    execve: the tracing thread would wait for ever, and the target with it.  Whether a thread has ended is
+    seen first, because to wait for an end takes the status of a stop, too (Linux kernel/exit.c,
+    wait_task_stopped).
     """
     for tid in tuple(_TRACED):
         with suppress(ChildProcessError):
@@ -345,7 +362,7 @@ def _reap(tid: int) -> None:
 
 
 def detach_newborn_tracees() -> None:
-    """Let those run that were born traced by us: by clone(2) with CLONE_PTRACE, of a thread that we held."""
+    """Release tracees that sfsample did not ask for: clone(2) with CLONE_PTRACE, of a thread that it held."""
     with suppress(ChildProcessError):
         while True:
             seen = os.waitid(os.P_ALL, 0, _PEEK | _WNOTHREAD)
@@ -353,51 +370,14 @@ def detach_newborn_tracees() -> None:
                 return
             stat = stat_of(seen.si_pid)
             if stat is not None and stat.parent == os.getpid():
-                return  # a child of ours; what is behind it cannot be seen
-            number = 0 if seen.si_status >> 8 == _EVENT_STOP else seen.si_status
+                return  # a child of sfsample; what is behind it cannot be seen
+            number = 0 if seen.si_status >> 8 == PTRACE_EVENT_STOP else seen.si_status
             if seen.si_code in _ENDED:
                 _reap(seen.si_pid)
-            elif not _detach(seen.si_pid, number):
+            elif not detach(seen.si_pid, number):
                 return
 
 
 def await_stop(seconds: float) -> None:
-    """Sleep until a thread that was asked to stop does, or it is worth while to look; at most `seconds`."""
-    signal.sigtimedwait(_CHILD, min(seconds, _LOOK_AGAIN_S))
-
-
-def _signal_of(tid: int) -> int:
-    """Return the signal that a thread is stopped with, when the wait status was lost; 0: none."""
-    info = (ctypes.c_int * 32)()  # siginfo_t: si_signo, si_errno, si_code, ...
-    try:
-        ptrace(PTRACE_GETSIGINFO, tid, 0, ctypes.addressof(info))
-    except PtraceError:
-        return 0
-    return 0 if info[2] >> 8 == _EVENT_STOP else info[0]
-
-
-def _interrupt(tid: int) -> bool:
-    """Ask to stop (once more does no harm); False when the thread is not traced by us, or has ended."""
-    try:
-        ptrace(PTRACE_INTERRUPT, tid)
-    except PtraceError:
-        return False
-    return True
-
-
-def _detach(tid: int, signal: int) -> bool:
-    """PTRACE_DETACH; False when the thread is not stopped (or was killed)."""
-    try:
-        ptrace(PTRACE_DETACH, tid, 0, signal)
-    except PtraceError:
-        return False
-    return True
-
-
-def may_attach(tid: int) -> bool:
-    """PTRACE_SEIZE a thread and leave it so: whoever calls this must be a thread of ours that ends now."""
-    try:
-        ptrace(PTRACE_SEIZE, tid)
-    except PtraceError as refusal:
-        return bool(refusal.errno != EPERM)
-    return True
+    """Sleep until a thread that was asked to stop does, or another look is worth while; at most `seconds`."""
+    signal.sigtimedwait(_SIGCHLD, min(seconds, _LONGEST_SLEEP_S))

@@ -16,7 +16,7 @@ from errno import EINTR
 from typing import TYPE_CHECKING
 
 from sfsample.core.arch import AMD64, Arch
-from sfsample.process.ptrace import PTRACE_POKEUSER, PtraceError, ptrace
+from sfsample.process.ptrace import poke_register
 from sfsample.process.vm import read_memory
 
 if TYPE_CHECKING:
@@ -43,8 +43,4 @@ def mend(tid: int, arch: Arch, words: "ctypes.Array[ctypes.c_ulonglong]") -> boo
         return False  # it has a time-out, which may be over
     if read_memory(tid, words[_PC] - len(_SYSCALL), len(_SYSCALL)) != _SYSCALL:
         return False
-    try:
-        ptrace(PTRACE_POKEUSER, tid, 8 * _RESULT, _BEGIN_AGAIN)
-    except PtraceError:
-        return False  # killed meanwhile
-    return True
+    return poke_register(tid, 8 * _RESULT, _BEGIN_AGAIN)

@@ -62,7 +62,7 @@ class TracerThread(Generic[_T]):
         try:
             started = True  # no call in between
             _thread.start_new_thread(self._main, ())
-            while not self._running.acquire(timeout=_SOON_S if PENDING_STOPS.closed else _WAKE_S):
+            while not self._running.acquire(timeout=_SOON_S if PENDING_STOPS.any else _WAKE_S):
                 reap_killed_tracees()  # and a signal that came just before we slept is handled now
         except RuntimeError:
             started = False

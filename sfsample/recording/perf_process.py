@@ -73,8 +73,8 @@ class PerfProcess:
             self.target.accounted_ns = cpu_ns
 
     def _read_maps(self) -> None:
-        index, now = self.target.index, time.perf_counter_ns()
-        index.expire()
+        index, now = self.target.modules, time.perf_counter_ns()
+        index.allow_refresh()
         self._readable = index.refresh()
         if self._readable:
             self._maps_ns, self._stale = now, False
@@ -149,7 +149,7 @@ class PerfProcess:
         self._note_use(sample, look.stack)
         self.wanting += look.stack.stop_reason in _WANTING
         if self._bad_stacks is not None:
-            self._bad_stacks.keep(thread.name, snapshot, look.stack, self.target.index)
+            self._bad_stacks.keep(thread.name, snapshot, look.stack, self.target.modules)
         tally.see(thread, look)
         thread.at_ns = tally.at_ns - sample.period_ns
         thread.charged_ns = sample.period_ns

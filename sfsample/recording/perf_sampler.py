@@ -63,7 +63,7 @@ class PerfSampler:
         self.profile = profile or Profile(options.rate, timeline=options.timeline)
         self._evented = {}
         for target in targets:
-            unwinder = Unwinder(target.index, steppers=options.steppers, max_frames=options.max_frames)
+            unwinder = Unwinder(target.modules, steppers=options.steppers, max_frames=options.max_frames)
             self._evented[target.pid] = PerfProcess(target, unwinder, self.profile, options.bad_stacks)
         self._alive = dict(self._evented)
 

@@ -14,16 +14,16 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from sfsample.errors import NotPermitted
-from sfsample.process.capture import SampledThread, ThreadCapturer, is_seldom
+from sfsample.process.capture import CapturedStack, ThreadCapturer, is_seldom
+from sfsample.process.capture_running import AWAKE_THREADS, StopFilter
+from sfsample.process.not_captured import NotCaptured, Reason
 from sfsample.process.process import LiveProcess
 from sfsample.process.procfs import Stat
-from sfsample.process.scheduler import WakeUp, had_processor, ran_ns
-from sfsample.process.stop_request import NotCaptured
-from sfsample.process.stop_window import AWAKE, Only
+from sfsample.process.scheduler import RunState, WakeUp, classify, ran_ns
 from sfsample.recording.options import StackStore
 from sfsample.recording.profile import Profile
 from sfsample.recording.recorder import BEGINNING, Recorder, Since
-from sfsample.recording.thread_table import PUT_OFF_NS, Thread, ThreadTable
+from sfsample.recording.thread_table import PUT_OFF_NS, SampledThread, ThreadTable
 
 _LAST_NS = 250_000_000  # the end is put off so long for threads that were asked to stop
 _HELD_NS = 1_000_000  # those that have stopped meanwhile are not kept so for much longer
@@ -70,8 +70,10 @@ class ProcessSampler:
         self._rules = rules
         self._threads = ThreadTable(random)
         self._ran_before: dict[int, int] = {}  # CPU time of those that have another program by now
-        self._waiting: dict[Thread, WakeUp] = {}  # were asked to stop, in a tick for which we woke up then
-        self._unasked: list[Thread] = []  # in this tick, as enough others were
+        self._waiting: dict[
+            SampledThread, WakeUp
+        ] = {}  # were asked to stop, in a tick for which we woke up then
+        self._unasked: list[SampledThread] = []  # in this tick, as enough others were
         self._program: tuple[bytes, ...] = ()
         self._leader: Stat | None = None  # as of the beginning of this tick
         self._cpu_began_ns: int | None = None  # the CPU time of the process when it was seen first
@@ -98,7 +100,7 @@ class ProcessSampler:
         if not refresh and self._is_quiet():
             return True
         self.settled()
-        self._target.index.expire()
+        self._target.modules.allow_refresh()
         if not self._follow(before_ns, refresh=refresh):
             return False
         self._unasked.clear()
@@ -129,7 +131,7 @@ class ProcessSampler:
         self._tally.idle(idle)
         return True
 
-    def _due(self, meanwhile: Callable[[], bool]) -> Iterator[Thread]:
+    def _due(self, meanwhile: Callable[[], bool]) -> Iterator[SampledThread]:
         """Yield the threads whose turn it is: those that ran lately, then others that may have run since.
 
         In between, let go of those that have stopped by now.
@@ -151,14 +153,14 @@ class ProcessSampler:
                 some, still = still[:_SOME], still[_SOME:]
                 left.extend(self._without_idle(some))
 
-    def _without_idle(self, threads: list[Thread]) -> list[Thread]:
+    def _without_idle(self, threads: list[SampledThread]) -> list[SampledThread]:
         """Count those that have not run; return the others."""
         idle, others = self._target.proc.not_run(threads)
         self._tally.idle(idle)
         self._threads.again(idle, self._tally.tick)
         return others
 
-    def _leave(self, threads: list[Thread]) -> None:
+    def _leave(self, threads: list[SampledThread]) -> None:
         """Count those that nothing is known of, and for which it is too late."""
         for thread in threads:
             if self._rules.wall and thread.seen is None:
@@ -173,7 +175,7 @@ class ProcessSampler:
         dead = leader.state in "ZX"
         changed = not dead and leader.stack_top != 0 and leader.program != self._program
         if refresh or changed:
-            target.index.refresh()  # after exec another program can lie at the same addresses
+            target.modules.refresh()  # after exec another program can lie at the same addresses
         if changed:
             self._program = leader.program
             self._ran_before = {thread.tid: thread.ran_ns for thread in self._threads}
@@ -207,18 +209,16 @@ class ProcessSampler:
             self._drop(thread)
         for tid in new:
             ran = self._ran_before.pop(tid, 0) if tick > 1 else ran_ns(counters(tid))
-            self._threads.add(Thread(tid, tick - 1, before_ns, ran), tick)
-        if gone:
-            self._looker.keep_only(tids)
+            self._threads.add(SampledThread(self._target.thread(tid), tick - 1, before_ns, ran), tick)
 
-    def _drop(self, thread: Thread) -> None:
+    def _drop(self, thread: SampledThread) -> None:
         self._waiting.pop(thread, None)  # if it still stops, it is let go
         self._tally.settle(thread)
         self._threads.drop(thread)
 
     # -- one thread
 
-    def _turn(self, thread: Thread, woken: WakeUp) -> None:
+    def _turn(self, thread: SampledThread, woken: WakeUp) -> None:
         counters = self._target.proc.counters(thread.tid)
         if counters is None:
             self._drop(thread)
@@ -230,8 +230,8 @@ class ProcessSampler:
             thread.holder = self._target.proc.holder(thread.tid)
             used_ns = self._tally.charge(thread, counters)
             seldom = is_seldom(used_ns, self._tally.at_ns - thread.at_ns)
-            if seldom and self._rules.wall and self._looker.breaks(thread.tid):
-                self._looker.let_rest(thread.tid, woken.at_ns + self._rules.max_pause_ns)
+            if seldom and self._rules.wall and self._looker.stop_breaks_call(thread.thread):
+                self._looker.wait_until_asleep(thread.thread, woken.at_ns + self._rules.max_pause_ns)
             if seldom and not self._rules.wall and self._target.proc.asleep(thread.tid) is not None:
                 # not worth while to prepare a look; of others that is seen last of all, as the preparations
                 # take longer than some threads run at a time
@@ -240,7 +240,7 @@ class ProcessSampler:
             else:
                 self._capture(thread, woken, counters)
 
-    def _capture(self, thread: Thread, woken: WakeUp, counters: bytes) -> None:
+    def _capture(self, thread: SampledThread, woken: WakeUp, counters: bytes) -> None:
         is_leader = thread.tid == self._target.pid
         stat = self._leader if is_leader else self._target.proc.thread_stat(thread.tid)
         if stat is None or stat.state in "ZX":
@@ -248,44 +248,44 @@ class ProcessSampler:
             return
         thread.name, thread.starttime = stat.name, stat.starttime
         look = self._look(thread, stat.state, woken)
-        if isinstance(look, NotCaptured) and look.waiting:
+        if isinstance(look, NotCaptured) and look.pending:
             self._waiting[thread] = woken
         else:
             self._count(thread, look, woken)
 
-    def _look(self, thread: Thread, state: str, woken: WakeUp) -> SampledThread | NotCaptured:
+    def _look(self, thread: SampledThread, state: str, woken: WakeUp) -> CapturedStack | NotCaptured:
         wall = self._rules.wall
-        only = AWAKE if wall else Only(awake=True, ours=woken.run, again=woken.again)
+        only = AWAKE_THREADS if wall else StopFilter(awake=True, ours=woken)
         try:
-            look = self._looker.look(thread.tid, state if wall else "R", _GLANCE_NS, only, thread.last)
+            look = self._looker.capture(thread.thread, state if wall else "R", _GLANCE_NS, only, thread.last)
         except NotPermitted as refusal:
             if self._rules.named and not self._profile.stats.samples:
                 raise
-            return NotCaptured(gone=False, why=f"{refusal} ({'; '.join(refusal.help)})")
+            return NotCaptured(Reason.REFUSED, f"{refusal} ({'; '.join(refusal.help)})")
         self._tally.stops(thread, look.stops)
         return look
 
-    def _count(self, thread: Thread, look: SampledThread | NotCaptured, woken: WakeUp) -> None:
+    def _count(self, thread: SampledThread, look: CapturedStack | NotCaptured, woken: WakeUp) -> None:
         tally = self._tally
         if self._target.proc.holder(thread.tid) != thread.holder:
             thread.gone = True  # its id was given to another, who may be the one that was seen
             return
         if isinstance(look, NotCaptured):
-            if look.off is not None:
-                thread.still = look.off
-                (tally.off_processor if look.runnable else tally.skip)(thread)
+            if look.reason is Reason.OFF_CPU:
+                thread.still = look.counters
+                (tally.off_processor if look.state is RunState.WAITING else tally.skip)(thread)
             elif not look.gone:
-                tally.failed(thread, look.why)
+                tally.failed(thread, look.detail)
             return
-        scheduled = look.snapshot.scheduled
-        if scheduled is not None:
-            thread.still = scheduled.after
-            tally.charge(thread, scheduled.after)
-        if not self._rules.wall and not had_processor(scheduled, woken):
+        evidence = look.snapshot.scheduler
+        if evidence is not None:
+            thread.still = evidence.after
+            tally.charge(thread, evidence.after)
+        if not self._rules.wall and not classify(thread.thread.stop.before, evidence, woken).counts_as_cpu:
             tally.off_processor(thread)
             return
         if self._rules.bad_stacks is not None:
-            self._rules.bad_stacks.keep(thread.name, look.snapshot, look.stack, self._target.index)
+            self._rules.bad_stacks.keep(thread.name, look.snapshot, look.stack, self._target.modules)
         tally.see(thread, look)
         tally.add(thread, look.snapshot.capture)
         if not self._rules.wall:
@@ -295,15 +295,15 @@ class ProcessSampler:
 
     def settled(self) -> bool:
         """Capture threads that have stopped by now; False while one is still to stop."""
-        self._target.catch()
+        self._target.collect_stopped()
         for thread, woken in tuple(self._waiting.items()):
-            if not self._target.has_stopped(thread.tid):
+            if not self._target.has_stopped(thread.thread):
                 continue
             look = self._look(thread, "R", woken)
-            if not (isinstance(look, NotCaptured) and look.waiting):
+            if not (isinstance(look, NotCaptured) and look.pending):
                 del self._waiting[thread]
                 self._count(thread, look, woken)
-        return not self._waiting and self._target.settled()
+        return not self._waiting and self._target.release_pending()
 
     def await_stop(self, seconds: float) -> None:
         """Sleep until a thread that was asked to stop does, but not longer."""

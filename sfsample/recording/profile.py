@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from sfsample.core.filesystem import ProcessRoot
 from sfsample.core.stack import Stack, StopReason
-from sfsample.modules.location import PROCESS_NUMBER_STEP, Location
+from sfsample.modules.location import PROCESS_KEY_STEP, Location
 from sfsample.recording.stats import Stats
 
 TIMELINE_LIMIT = 4_000_000  # records, 40 bytes each
@@ -123,7 +123,7 @@ class Profile:
         """
         number = pid
         while self._born.get(number, born) != born:
-            number += PROCESS_NUMBER_STEP
+            number += PROCESS_KEY_STEP
         if number not in self._born and len(self._born) >= PROCESS_LIMIT:
             self.stats.note(f"more than {PROCESS_LIMIT} processes: the later ones are counted together")
             self.processes[OTHERS] = "other processes"

@@ -12,9 +12,8 @@ from collections.abc import Callable, Sequence
 from sfsample.errors import TargetError
 from sfsample.process.capture import ThreadCapturer
 from sfsample.process.descendants import Descendants
-from sfsample.process.last_run import OwnLastRun
 from sfsample.process.process import LiveProcess
-from sfsample.process.scheduler import WakeUp
+from sfsample.process.scheduler import OwnRun, WakeUp
 from sfsample.recording.clock import Clock, SystemClock
 from sfsample.recording.options import RecordOptions
 from sfsample.recording.process_sampler import ProcessSampler, Rules, TickTime
@@ -58,12 +57,12 @@ class PtraceSampler:
         since = BEGINNING if start is None else Since(0, round((self._clock.now() - start) * 1e9))
         named = [self._watch(target, since, named=True) for target in targets]
         self._processes = ProcessSet(named, family, self._watch, self.profile.stats)
-        self._last_run = OwnLastRun()
+        self._last_run = OwnRun()
         self._start = self._refresh_at = self._cpu = 0.0
 
     def _watch(self, target: LiveProcess, since: Since, *, named: bool = False) -> ProcessSampler:
         options = self._options
-        unwinder = Unwinder(target.index, steppers=options.steppers, max_frames=options.max_frames)
+        unwinder = Unwinder(target.modules, steppers=options.steppers, max_frames=options.max_frames)
         if named:
             unwinder.prepare(target.arch)
         looker = ThreadCapturer(target, unwinder, stop=options.stop, kernel=options.kernel)

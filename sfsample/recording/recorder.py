@@ -10,12 +10,12 @@ from typing import NamedTuple
 
 from sfsample.core.snapshot import Capture, ThreadSnapshot
 from sfsample.core.stack import StopReason
-from sfsample.modules.location import Located, Location, kernel_places, locate
-from sfsample.process.capture import SampledThread, ThreadCapturer
+from sfsample.modules.location import Located, Location, kernel_locations, locate
+from sfsample.process.capture import CapturedStack, ThreadCapturer
 from sfsample.process.process import LiveProcess
 from sfsample.process.scheduler import held_ns, ran_ns
 from sfsample.recording.profile import Places, Profile, ThreadKey
-from sfsample.recording.thread_table import PUT_OFF_NS, Thread
+from sfsample.recording.thread_table import PUT_OFF_NS, SampledThread
 
 _LONGEST_PUT_OFF_NS = 8 * PUT_OFF_NS
 
@@ -41,7 +41,7 @@ class Recorder:
         self.tick, self.at_ns = since
         self._charged_ns = 0  # CPU time of its threads
 
-    def charge(self, thread: Thread, counters: bytes | None) -> int:
+    def charge(self, thread: SampledThread, counters: bytes | None) -> int:
         """Note the CPU time that a thread has used; return it."""
         ran = ran_ns(counters)
         again = ran < thread.ran_ns  # its id was given to another thread
@@ -59,7 +59,7 @@ class Recorder:
         """Note the CPU time of all threads; what is more than was seen is of some that came and went."""
         self._charged(max(0, used_ns - self._charged_ns))
 
-    def stops(self, thread: Thread, stops: Sequence[ThreadSnapshot]) -> None:
+    def stops(self, thread: SampledThread, stops: Sequence[ThreadSnapshot]) -> None:
         """Count the pauses that a look has cost."""
         stats = self._profile.stats
         for stop in stops:
@@ -70,13 +70,13 @@ class Recorder:
             stats.held.add(held)
             thread.stopped_ns += held
 
-    def see(self, thread: Thread, look: SampledThread) -> None:
+    def see(self, thread: SampledThread, look: CapturedStack) -> None:
         """Keep what was seen, for `add`."""
         locations = self._locations(look, thread.last)
         thread.last = Located(look.generation, look.stack.frames, look.modules, locations)
-        thread.seen = look.stack, Places((*kernel_places(look.kernel, self._number), *locations))
+        thread.seen = look.stack, Places((*kernel_locations(look.kernel, self._number), *locations))
 
-    def idle(self, threads: Iterable[Thread]) -> None:
+    def idle(self, threads: Iterable[SampledThread]) -> None:
         """Note that threads have not run since what, if anything, was seen of them; tell it now or later."""
         tick, at_ns, prompt = self.tick, self.at_ns, self._profile.prompt
         for thread in threads:
@@ -90,16 +90,16 @@ class Recorder:
                 thread.put_off_ns = min(2 * thread.put_off_ns, _LONGEST_PUT_OFF_NS)
                 self.settle(thread)
 
-    def settle(self, thread: Thread) -> None:
+    def settle(self, thread: SampledThread) -> None:
         """Count what `idle` has put off."""
         if thread.seen is not None and thread.idle_tick > thread.tick:
             self._count(thread, Capture.REUSED, Since(thread.idle_tick, thread.idle_at_ns))
 
-    def add(self, thread: Thread, capture: Capture) -> None:
+    def add(self, thread: SampledThread, capture: Capture) -> None:
         """Count what was just seen of a thread, for all ticks since the last look at it."""
         self._count(thread, capture, Since(self.tick, self.at_ns))
 
-    def _count(self, thread: Thread, capture: Capture, until: Since) -> None:
+    def _count(self, thread: SampledThread, capture: Capture, until: Since) -> None:
         assert thread.seen is not None  # noqa: S101 - our own invariant
         stack, locations = thread.seen
         profile, stats = self._profile, self._profile.stats
@@ -117,18 +117,18 @@ class Recorder:
         if stack.stopped_at is not None and stack.stop_reason is not StopReason.MAX_FRAMES:
             stats.note(f"{stack.stop_reason} at {stack.stopped_at}", times)
 
-    def skip(self, thread: Thread) -> None:
+    def skip(self, thread: SampledThread) -> None:
         """Count nothing for the ticks and the time since the last look at a thread, which is now."""
         thread.tick, thread.at_ns = self.tick, self.at_ns
 
-    def failed(self, thread: Thread, why: str) -> None:
+    def failed(self, thread: SampledThread, why: str) -> None:
         """Count a sample that could not be taken."""
         times = max(1, self.tick - thread.tick)
         self.skip(thread)
         self._profile.stats.captures[Capture.FAILED] += times
         self._profile.stats.note(f"not captured: {why}", times)
 
-    def off_processor(self, thread: Thread) -> None:
+    def off_processor(self, thread: SampledThread) -> None:
         """Count a thread that was runnable but had no processor."""
         self.skip(thread)
         self._profile.stats.off_processor += 1
@@ -139,17 +139,17 @@ class Recorder:
         What is kept for a process of which there are no samples is dropped.
         """
         stats = self._profile.stats
-        for module in target.index.modules:
+        for module in target.modules.modules:
             _ = module.image.sections  # if they are damaged, the names will be missing: say so
             entry = (module.path, bool(module.sframe))
             if entry not in stats.module_paths:
                 stats.module_paths.append(entry)
-        for text in (*target.opener.problems, *target.index.problems, *looker.problems):
+        for text in (*target.opener.problems, *target.modules.problems, *looker.problems):
             stats.note(text)
-        stats.problems += looker.doubts
+        stats.problems += looker.rejected_rows
         self._profile.forget_process(self._number)
 
-    def _locations(self, look: SampledThread, last: Located) -> tuple[Location, ...]:
+    def _locations(self, look: CapturedStack, last: Located) -> tuple[Location, ...]:
         """Return the places of the frames; those of the frames that are the last look's are as they were."""
         frames, places = look.stack.frames, self._places
         if look.generation != self._generation:

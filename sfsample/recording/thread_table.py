@@ -12,6 +12,7 @@ from operator import attrgetter
 
 from sfsample.core.stack import Stack
 from sfsample.modules.location import Located, Location
+from sfsample.process.thread import Thread
 from sfsample.recording.schedule import uniform
 
 _AT_ONCE = 16
@@ -20,7 +21,7 @@ PUT_OFF_NS = 1_000_000_000
 _tid_of = attrgetter("tid")
 
 
-class Thread:
+class SampledThread:
     """What is known of a thread between two looks.
 
     `still` is what the scheduler counted when it was last seen off the processor; `seen` its stack then;
@@ -31,11 +32,12 @@ class Thread:
 
     __slots__ = (
         "at_ns", "charged_ns", "counted", "gone", "holder", "idle", "idle_at_ns", "idle_tick", "last", "name",
-        "put_off_ns", "ran_ns", "seen", "starttime", "still", "stopped_ns", "tick", "tid",
+        "put_off_ns", "ran_ns", "seen", "starttime", "still", "stopped_ns", "thread", "tick", "tid",
     )  # fmt: skip
 
-    def __init__(self, tid: int, tick: int, at_ns: int, ran_ns: int) -> None:
-        self.tid = tid
+    def __init__(self, thread: Thread, tick: int, at_ns: int, ran_ns: int) -> None:
+        self.thread = thread
+        self.tid = thread.tid
         self.name = ""
         self.starttime = 0
         self.holder: int | None = None  # of the id, when its turn came (`ProcFs.holder`)
@@ -58,18 +60,18 @@ class ThreadTable:
 
     def __init__(self, random: Callable[[], float] = uniform) -> None:
         self._random = random
-        self._threads: dict[int, Thread] = {}
-        self._due: dict[int, list[Thread]] = {}
-        self._next: list[Thread] = []  # those that are due at the next tick
+        self._threads: dict[int, SampledThread] = {}
+        self._due: dict[int, list[SampledThread]] = {}
+        self._next: list[SampledThread] = []  # those that are due at the next tick
         self._spread = 0  # most ticks between two looks at an idle thread, for their number
 
-    def __iter__(self) -> Iterator[Thread]:
+    def __iter__(self) -> Iterator[SampledThread]:
         return iter(self._threads.values())
 
     def __len__(self) -> int:
         return len(self._threads)
 
-    def add(self, thread: Thread, tick: int) -> None:
+    def add(self, thread: SampledThread, tick: int) -> None:
         """Add a thread that is to be looked at at `tick`."""
         self._threads[thread.tid] = thread
         self._due.setdefault(tick, []).append(thread)
@@ -78,28 +80,28 @@ class ThreadTable:
     def _count(self) -> None:
         self._spread = min(2 * (len(self._threads) // _AT_ONCE), _LONGEST)
 
-    def drop(self, thread: Thread) -> None:
+    def drop(self, thread: SampledThread) -> None:
         """Forget a thread that has ended."""
         thread.gone = True
         if self._threads.get(thread.tid) is thread:
             del self._threads[thread.tid]
             self._count()
 
-    def compare(self, tids: Iterable[int]) -> tuple[list[int], list[Thread]]:
+    def compare(self, tids: Iterable[int]) -> tuple[list[int], list[SampledThread]]:
         """Return the ids that are new, and the threads that are no longer there."""
         now = set(tids)
         return sorted(now - self._threads.keys()), [t for t in self if t.tid not in now]
 
-    def few(self, tick: int) -> list[Thread]:
+    def few(self, tick: int) -> list[SampledThread]:
         """Return all threads, if they are so few that each has a turn at every tick; none, if one is new."""
         return [] if self._spread or tick in self._due else [*self._threads.values()]
 
-    def due(self, tick: int) -> list[Thread]:
+    def due(self, tick: int) -> list[SampledThread]:
         """Return the threads to look at now, by id; each must be given its next turn."""
         due, self._next = [*self._next, *self._due.pop(tick, ())], []
         return sorted([thread for thread in due if not thread.gone], key=_tid_of)
 
-    def again(self, threads: Iterable[Thread], tick: int) -> None:
+    def again(self, threads: Iterable[SampledThread], tick: int) -> None:
         """Give threads their next turn after a look at them."""
         for thread in threads:
             longest = min(self._spread, thread.idle // 4)

@@ -11,7 +11,8 @@ from collections.abc import Set as AbstractSet
 
 from sfsample.process.perf_records import Born, Named
 from sfsample.process.procfs import Stat
-from sfsample.recording.thread_table import Thread
+from sfsample.process.thread import Thread
+from sfsample.recording.thread_table import SampledThread
 
 _HERTZ = os.sysconf("SC_CLK_TCK")
 
@@ -22,7 +23,7 @@ class TidHistory:
     def __init__(self, stat_of: Callable[[int], Stat | None], leader: Callable[[], str]) -> None:
         self._stat_of = stat_of
         self._leader = leader
-        self._threads: dict[int, Thread] = {}  # that were sampled
+        self._threads: dict[int, SampledThread] = {}  # that were sampled
         self._names: dict[int, str] = {}  # as told by the kernel, for threads that end before we look
         self._births: dict[int, int] = {}  # in clock ticks since boot
         self._asked: set[int] = set()
@@ -59,7 +60,7 @@ class TidHistory:
             return False
         return stat.starttime == thread.starttime if thread else birth is not None and _is_of(stat, birth)
 
-    def thread(self, tid: int, at_ns: int) -> Thread:
+    def thread(self, tid: int, at_ns: int) -> SampledThread:
         """Return what is known of the thread that was copied then."""
         thread = self._threads.get(tid)
         if tid in self._asked and thread is not None:
@@ -70,7 +71,7 @@ class TidHistory:
             same = stat.starttime <= self._ticks(at_ns) if birth is None else _is_of(stat, birth)
             stat = stat if same else None
         if thread is None or (stat is not None and stat.starttime != thread.starttime):
-            thread = self._threads[tid] = Thread(tid, 0, 0, 0)
+            thread = self._threads[tid] = SampledThread(Thread(tid), 0, 0, 0)
             thread.name, thread.starttime = self._names.get(tid, self._leader()), birth or 0
         if stat is not None:
             thread.name, thread.starttime = stat.name, stat.starttime

@@ -10,7 +10,7 @@ from itertools import groupby
 from pathlib import Path
 
 from sfsample.errors import TargetError
-from sfsample.process.capture import SampledThread
+from sfsample.process.capture import CapturedStack
 from tests.accuracy.ours import Ours
 from tests.accuracy.peers import Gdb, PeerError, TheirStack, eu_stack, gdb
 from tests.accuracy.programs import Program
@@ -20,10 +20,10 @@ from tests.accuracy.tally import Parting, Recorder, comparable
 
 _BETWEEN_S = (0.0005, 0.02)
 _MOST_LOST = 20
-Keep = Callable[[Ours, SampledThread, dict[str, TheirStack], list[Parting]], None]
+Keep = Callable[[Ours, CapturedStack, dict[str, TheirStack], list[Parting]], None]
 
 
-class ThreadCapturer:
+class AccuracyRun:
     """Looks at programs; `keep` is given every stack that another unwinder sees otherwise."""
 
     def __init__(self, cache: Path, tools: Tools, dice: random.Random, keep: Keep) -> None:

@@ -7,7 +7,7 @@ kept.
 import json
 from pathlib import Path
 
-from sfsample.process.capture import SampledThread
+from sfsample.process.capture import CapturedStack
 from sfsample.saved_stacks.format import save, to_json
 from tests.accuracy.ours import Ours
 from tests.accuracy.peers import TheirStack
@@ -24,7 +24,7 @@ class Saver:
         self._files = 0
 
     def __call__(
-        self, ours: Ours, mine: SampledThread, theirs: dict[str, TheirStack], partings: list[Parting]
+        self, ours: Ours, mine: CapturedStack, theirs: dict[str, TheirStack], partings: list[Parting]
     ) -> None:
         """Keep one."""
         known = all(self._seen.get(parting, 0) >= self._most for parting in partings)

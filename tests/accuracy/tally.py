@@ -6,7 +6,7 @@ Law: every stack that was stopped is counted once, as compared or as why it coul
 from collections import Counter
 from typing import NamedTuple
 
-from sfsample.process.capture import SampledThread
+from sfsample.process.capture import CapturedStack
 from tests.accuracy.compare import Verdict, compare, only_frames
 from tests.accuracy.ours import Ours
 from tests.accuracy.peers import NAMES, Stacks, TheirStack
@@ -40,7 +40,7 @@ class Recorder:
         self.partings: Counter[Parting] = Counter()
         self.lost: Counter[str] = Counter()  # stacks or stops that could not be compared, and why
 
-    def add(self, ours: Ours, mine: SampledThread, theirs: dict[str, TheirStack]) -> list[Parting]:
+    def add(self, ours: Ours, mine: CapturedStack, theirs: dict[str, TheirStack]) -> list[Parting]:
         """Count one thread at one instant; return how it parted from each peer that does not agree."""
         self.stacks += 1
         self.frames.update(frame.found.value for frame in mine.stack.frames)
@@ -68,12 +68,12 @@ class Recorder:
         return {**vars(self), "partings": partings}
 
 
-def pcs(mine: SampledThread) -> tuple[int, ...]:
+def pcs(mine: CapturedStack) -> tuple[int, ...]:
     """Return our stack as the others give theirs."""
     return tuple(frame.pc for frame in mine.stack.frames)
 
 
-def comparable(mine: SampledThread, tid: int, peers: dict[str, Stacks]) -> dict[str, TheirStack] | str:
+def comparable(mine: CapturedStack, tid: int, peers: dict[str, Stacks]) -> dict[str, TheirStack] | str:
     """Return the peers' stacks of a thread, or why they cannot be compared."""
     theirs = {peer: stacks[tid] for peer, stacks in peers.items() if tid in stacks and stacks[tid].pcs}
     for peer in peers:
@@ -84,7 +84,7 @@ def comparable(mine: SampledThread, tid: int, peers: dict[str, Stacks]) -> dict[
     return theirs
 
 
-def _parting(row: str, peer: str, ours: Ours, mine: SampledThread, their: TheirStack) -> Parting:
+def _parting(row: str, peer: str, ours: Ours, mine: CapturedStack, their: TheirStack) -> Parting:
     verdict, common = compare(pcs(mine), their.pcs)
     frames = mine.stack.frames
     last = frames[common - 1]

@@ -12,7 +12,7 @@ import pytest
 from sfsample.core.memory import BytesMemory
 from sfsample.core.snapshot import ThreadSnapshot
 from sfsample.core.stack import Found, Frame, Stack, StopReason
-from sfsample.process.capture import SampledThread
+from sfsample.process.capture import CapturedStack
 from tests.accuracy import peers, report
 from tests.accuracy.compare import Comparison, Verdict, compare, only_frames
 from tests.accuracy.peers import TheirStack
@@ -49,10 +49,10 @@ def test_outermost_addresses_without_code_are_no_frames(pcs, expected):
     assert only_frames(pcs, range(1, 31).__contains__) == expected
 
 
-def look(*pcs: int) -> SampledThread:
+def look(*pcs: int) -> CapturedStack:
     frames = tuple(Frame(pc, 0, None, Found.EH_FRAME, exact=False) for pc in pcs)
     snapshot = ThreadSnapshot(1, {}, BytesMemory(0, b""), bounded=False, stop_ns=0, eintr=False)
-    return SampledThread(snapshot, Stack(frames, StopReason.OUTERMOST), 0, (), (), None)
+    return CapturedStack(snapshot, Stack(frames, StopReason.OUTERMOST), 0, (), (), None)
 
 
 def added(*rest: tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]) -> Recorder:

@@ -11,8 +11,8 @@ from sfsample.core.arch import AMD64
 from sfsample.core.snapshot import ThreadSnapshot
 from sfsample.dumping.collect import ProcessDump
 from sfsample.dumping.run import DumpOptions, dump_all
+from sfsample.process.not_captured import NotCaptured
 from sfsample.process.process import LiveProcess
-from sfsample.process.stop_request import NotCaptured
 from sfsample.process.tracer_thread import TracerThread
 from sfsample.recording.options import Mode, RecordOptions
 from sfsample.recording.profile import Profile
@@ -34,7 +34,7 @@ def fewer(count: int) -> int:
 
 def captured(process: LiveProcess) -> ThreadSnapshot:
     """Stop and copy the first thread, as soon as it can be stopped."""
-    tries = (process.capture(process.pid) for _ in range(_MOST_TRIES))
+    tries = (process.capture(process.thread(process.pid)) for _ in range(_MOST_TRIES))
     return next(taken for taken in tries if not isinstance(taken, NotCaptured))
 
 

@@ -119,7 +119,7 @@ def test_two_libraries_in_an_archive(packed, tmp_path):
         process = LiveProcess(target.pid)
         try:
             snapshot = captured(process)
-            saved = save("host", snapshot, Unwinder(process.index, ALWAYS).walk(snapshot), process.index)
+            saved = save("host", snapshot, Unwinder(process.modules, ALWAYS).walk(snapshot), process.modules)
         finally:
             process.close()
         if shutil.which("gcore"):

@@ -16,13 +16,14 @@ import sfsample
 from sfsample.core.snapshot import Capture
 from sfsample.core.stack import StopReason
 from sfsample.formats.elf.image import ElfImage
+from sfsample.process.capture_sleeping import read_sleeping_thread
 from sfsample.process.find import check
+from sfsample.process.not_captured import NotCaptured
 from sfsample.process.process import LiveProcess
 from sfsample.process.procfs import ProcFs
-from sfsample.process.sleeping_thread import read_sleeping_thread
 from sfsample.process.stack_copy import StackCopy
-from sfsample.process.stop_request import NotCaptured
 from sfsample.process.syscall_names import syscall_name
+from sfsample.process.thread import Thread
 from sfsample.process.tracer_thread import TracerThread
 from sfsample.recording.profile import Profile, StackKey
 from tests.live.chains import Checker, listed, own_names
@@ -318,7 +319,7 @@ def test_a_thread_that_has_ended_is_not_read():
         wait_until(lambda: states(process.pid) == {"Z"}, "it is a zombie")
         proc = ProcFs(process.pid)
         copy = StackCopy(process.pid, ARCH, lambda _sp: None, 4096)
-        assert read_sleeping_thread(proc, ARCH, copy, process.pid) is None
+        assert read_sleeping_thread(proc, ARCH, copy, Thread(process.pid)) is None
         proc.close()
 
 
@@ -327,7 +328,7 @@ def test_an_id_that_was_given_to_another_process_is_no_sample():
     with running(fixture("v3"), "leaf") as one, running(fixture("v3"), "deep") as other:
         target = LiveProcess(one.pid)
         try:
-            taken = TracerThread(lambda _: target.capture(other.pid), lambda: False).run()
+            taken = TracerThread(lambda _: target.capture(target.thread(other.pid)), lambda: False).run()
         finally:
             target.close()
         assert isinstance(taken, NotCaptured)

@@ -106,7 +106,7 @@ class Judge:
         self.wrong: list[Wrong] = []
 
     def __call__(self, state: State) -> None:
-        self.index.expire()
+        self.index.allow_refresh()
         if state.callers is None or not self._process.is_true(state.callers):
             self.counts["unsettled"] += 1
             return

@@ -94,7 +94,7 @@ def wrong_steps(target: Emulated, state: State) -> Iterator[Wrong]:
     snapshot, truth = target.snapshot(state), target.truth(state)
     frame = Frame(*truth[0], None, Found.CONTEXT, exact=True)
     for stepper in DEFAULT_STEPPERS:
-        row = stepper.row_at(frame, target.index.find(frame.pc), target.arch)
+        row = stepper.row_at(frame, target.modules.find(frame.pc), target.arch)
         if row is not None and not row.guess:
             seen = caller_by(row, snapshot)
             if seen != (truth[1] if truth[1:] else None):
@@ -107,11 +107,11 @@ def test_the_start_of_a_program(arch, tmp_path):
     program = str(FIXTURES / arch.name / "v3/target")
     explained, own, seen = [], 0, 0
     with started(arch, [program, "plt", "1"], tmp_path) as target:
-        unwinders = (Unwinder(target.index), Unwinder(target.index, NO_SFRAME))
+        unwinders = (Unwinder(target.modules), Unwinder(target.modules, NO_SFRAME))
         for number, state in enumerate(target.steps()):
-            target.index.expire()
+            target.modules.allow_refresh()
             pc = state.registers[arch.pc]
-            module = target.index.find(pc)
+            module = target.modules.find(pc)
             is_own = module is not None and module.path == program
             own += is_own
             if own > OWN:
@@ -129,8 +129,8 @@ def test_the_start_of_a_program(arch, tmp_path):
 def functions(target: Emulated, program: str) -> dict[str, int]:
     """Return where the functions of a program are."""
     names = Symbolizer()
-    target.index.refresh()
-    module = next(module for module in target.index.open_all() if module.path == program)
+    target.modules.refresh()
+    module = next(module for module in target.modules.open_all() if module.path == program)
     found = ((names.symbol(module, fde.start), fde.start) for fde in module.eh_frame.fdes())
     return {symbol.name: module.address(start) for symbol, start in found if symbol}
 
@@ -144,7 +144,7 @@ def above_of(stack: Stack) -> list[Entry]:
 
 def is_jumping(wrong: Wrong) -> bool:
     """Whether a table finds the CFA of one of the first two frames in neither sp nor fp."""
-    arch, index = wrong.target.arch, wrong.target.index
+    arch, index = wrong.target.arch, wrong.target.modules
     for number, (pc, sp) in enumerate(wrong.truth[:2]):
         frame = Frame(pc, sp, None, Found.CONTEXT, exact=not number)
         rows = (stepper.row_at(frame, index.find(frame.lookup_pc), arch) for stepper in DEFAULT_STEPPERS)
@@ -163,7 +163,7 @@ def is_end_of_coroutine(wrong: Wrong) -> bool:
 
 def is_start(wrong: Wrong) -> bool:
     frame = Frame(*wrong.truth[0], None, Found.CONTEXT, exact=True)
-    known = START.row_at(frame, wrong.target.index.find(frame.pc), wrong.target.arch)
+    known = START.row_at(frame, wrong.target.modules.find(frame.pc), wrong.target.arch)
     return wrong.stepper is Found.EH_FRAME and known is not None
 
 
@@ -179,7 +179,7 @@ def is_in_swapcontext(wrong: Wrong) -> bool:
 
 
 def function(wrong: Wrong, pc: int) -> str:
-    module = wrong.target.index.find(pc)
+    module = wrong.target.modules.find(pc)
     symbol = Symbolizer().symbol(module, module.vaddr(pc)) if module else None
     return symbol.name if symbol else ""
 
@@ -215,10 +215,10 @@ def test_every_instruction(arch, scenario, tmp_path):
     unexplained, counts, explained = [], Counter(), set()
     with started(arch, [program, scenario], tmp_path) as target:
         target.stop_at(*(functions(target, program)[name] for name in STOPS))
-        unwinders = (Unwinder(target.index), Unwinder(target.index, NO_SFRAME))
+        unwinders = (Unwinder(target.modules), Unwinder(target.modules, NO_SFRAME))
         target.run(lambda above: above_of(unwinders[1].walk(target.snapshot(State(above, ())))))
         for state in target.steps():
-            target.index.expire()
+            target.modules.allow_refresh()
             counts["settled" if state.callers is not None else "unsettled"] += 1
             if state.callers is None:
                 continue

@@ -14,10 +14,11 @@ from sfsample.core.arch import AMD64
 from sfsample.core.snapshot import Capture, ThreadSnapshot
 from sfsample.core.stack import StopReason
 from sfsample.process.consistent_capture import ConsistentCapture
+from sfsample.process.not_captured import NotCaptured
 from sfsample.process.process import LiveProcess
 from sfsample.process.procfs import Stat
 from sfsample.process.stack_copy import StackCopy
-from sfsample.process.stop_request import NotCaptured
+from sfsample.process.thread import Thread
 from sfsample.process.tracer_thread import TracerThread
 from sfsample.unwind.unwinder import Unwinder
 from tests.live.cli_runner import sfsample as command
@@ -37,14 +38,14 @@ def test_every_running_thread_is_held_while_any_is_captured(monkeypatch: pytest.
         seen: list[tuple[int, set[str]]] = []
         fill = StackCopy.fill
 
-        def spied(self: StackCopy, tid: int, sp: int) -> None:
-            seen.append((tid, {state(target.pid, worker) for worker in workers}))
-            fill(self, tid, sp)
+        def spied(self: StackCopy, thread: Thread, sp: int) -> None:
+            seen.append((thread.tid, {state(target.pid, worker) for worker in workers}))
+            fill(self, thread, sp)
 
         def work(_stop: object) -> dict[int, tuple[Capture, StopReason]]:
             live = LiveProcess(target.pid)
             try:
-                unwinder = Unwinder(live.index)
+                unwinder = Unwinder(live.modules)
                 taken = live.capture_consistently()
                 assert taken.ran == ()
                 snapshots = {**taken.stopped, **{tid: one.snapshot for tid, one in taken.read.items()}}

@@ -55,10 +55,11 @@ TRACER = """
 import sys
 from sfsample.process.find import check
 from sfsample.process.procfs import ProcFs
-from sfsample.process.stop_request import PTRACE_SEIZE, Tracer, ptrace
+from sfsample.process.ptrace import seize
+from sfsample.process.stop_request import StopRequest, Tracer
 pid = int(sys.argv[1])
 tracer = Tracer(pid, check(ProcFs(pid)))
-ptrace(PTRACE_SEIZE, pid) if sys.argv[2] == "running" else tracer.stop(pid)
+seize(pid) if sys.argv[2] == "running" else tracer.stop(StopRequest(pid))
 print("tracing", flush=True)
 sys.stdin.read()
 """
@@ -173,8 +174,8 @@ def test_an_exception_in_the_pause(name, monkeypatch):
         for _ in range(20):
             target.signal(signal.SIGRTMIN)
             with pytest.raises(KeyboardInterrupt):
-                live.capture(target.pid)
-            wait_until(live.settled, "released")
+                live.capture(live.thread(target.pid))
+            wait_until(live.release_pending, "released")
         monkeypatch.undo()
         live.close()
         assert_untraced(target.pid)
@@ -260,7 +261,7 @@ print("all have ended", flush=True)
 @pytest.mark.skipif(os.uname().machine not in CLONE, reason="the number of clone(2) is not known here")
 def test_who_is_born_traced_by_us_is_let_go(monkeypatch):
     """A thread that calls clone(2) with CLONE_PTRACE just when it is stopped gives us its child, held."""
-    let_go, detach = [], tracer._detach
+    let_go, detach = [], tracer.detach
 
     def noting(tid, number):
         let_go.append(tid)
@@ -272,7 +273,7 @@ def test_who_is_born_traced_by_us_is_let_go(monkeypatch):
     def newborn():
         return [tid for tid in let_go if tid != target.pid]
 
-    monkeypatch.setattr(tracer, "_detach", noting)
+    monkeypatch.setattr(tracer, "detach", noting)
     with python(CLONING, CLONE[os.uname().machine]) as target:
         profile = sfsample.record(target.pid, HANG_S, rate=2000, should_stop=should_stop, perf_events=False)
         target.stdin.close()

@@ -16,7 +16,7 @@ from sfsample.core.arch import AMD64
 from sfsample.core.snapshot import ThreadSnapshot
 from sfsample.process.process import LiveProcess
 from sfsample.process.procfs import ProcFs
-from sfsample.process.stop_request import Tracer
+from sfsample.process.stop_request import StopRequest, Tracer
 from sfsample.process.tracer_thread import TracerThread
 from tests.live.targets import ARCH, Target, started, states, wait_until
 
@@ -39,7 +39,8 @@ from sfsample.process.process import LiveProcess
 from sfsample.process.stop_request import Tracer
 mend = Tracer.mend
 Tracer.mend = lambda self, tid: mend(self, tid) and os.kill(os.getpid(), signal.SIGKILL)
-LiveProcess(int(sys.argv[1])).capture(int(sys.argv[1]))
+process = LiveProcess(int(sys.argv[1]))
+process.capture(process.thread(process.pid))
 """
 
 
@@ -56,7 +57,7 @@ def capture(target: Target, monkeypatch: pytest.MonkeyPatch, held: Callable[[], 
         live = LiveProcess(target.pid)
         try:
             wait_until(lambda: live.proc.asleep(target.pid), "asleep")
-            snapshot = live.capture(target.pid)
+            snapshot = live.capture(live.thread(target.pid))
             wait_until(lambda: live.proc.asleep(target.pid), "asleep again")
             return snapshot
         finally:
@@ -90,7 +91,7 @@ def test_a_call_comes_back_for_the_sake_of_a_handler_only(monkeypatch, number, r
 
 @pytest.mark.parametrize("seen", [True, False], ids=["status seen", "stops after the question"])
 def test_a_call_of_a_thread_that_stops_too_late_begins_again(monkeypatch, seen):
-    look = Tracer._look
+    look = Tracer._poll
     looks: list[int] = []
 
     def late(self: Tracer, tid: int) -> tuple[int, int]:
@@ -100,12 +101,12 @@ def test_a_call_of_a_thread_that_stops_too_late_begins_again(monkeypatch, seen):
         wait_until(lambda: states(tid) == {"t"}, "it has stopped")
         return look(self, tid) if seen else (0, 0)
 
-    monkeypatch.setattr(Tracer, "_look", late)
+    monkeypatch.setattr(Tracer, "_poll", late)
 
     def work(_stop):
         tracer = Tracer(target.pid, AMD64)
-        assert tracer.stop(target.pid, 0).waiting
-        assert tracer.settle()
+        assert tracer.stop(StopRequest(target.pid), 0).pending
+        assert tracer.release_pending()
 
     with started([sys.executable, "-c", SLEEPER, "{fd}"]) as target:
         target.await_ready()

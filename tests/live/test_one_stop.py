@@ -13,7 +13,7 @@ import sfsample
 from sfsample.core.arch import AARCH64, AMD64, S390X
 from sfsample.core.snapshot import Capture
 from sfsample.core.stack import StopReason
-from sfsample.process.capture import SampledThread, ThreadCapturer
+from sfsample.process.capture import CapturedStack, ThreadCapturer
 from sfsample.process.process import LiveProcess
 from sfsample.process.tracer_thread import TracerThread
 from sfsample.unwind.unwinder import Unwinder
@@ -88,7 +88,7 @@ def test_who_called_a_leaf_is_asked_once_each_time_that_it_sleeps(tmp_path):
 
         def record(_: object) -> None:
             live = LiveProcess(target.pid)
-            looker = ThreadCapturer(live, Unwinder(live.index))
+            looker = ThreadCapturer(live, Unwinder(live.modules))
             callers = []
             for _ in range(4):
                 looks = [look_asleep(looker, target)]
@@ -106,7 +106,7 @@ def test_who_called_a_leaf_is_asked_once_each_time_that_it_sleeps(tmp_path):
         target.assert_unharmed()
 
 
-def look_asleep(looker: ThreadCapturer, target: targets.Target) -> SampledThread:
+def look_asleep(looker: ThreadCapturer, target: targets.Target) -> CapturedStack:
     """Look at it once it has taken what was written, and sleeps again."""
     unread = array.array("i", [0])
 
@@ -115,7 +115,7 @@ def look_asleep(looker: ThreadCapturer, target: targets.Target) -> SampledThread
         return unread[0] == 0 and calls(target.pid) == {"read": 1}
 
     wait_until(sleeps, "it sleeps")
-    found = looker.look(target.pid, "S")
-    assert isinstance(found, SampledThread)
+    found = looker.capture(looker._process.thread(target.pid), "S")
+    assert isinstance(found, CapturedStack)
     assert found.stack.stop_reason is StopReason.OUTERMOST
     return found

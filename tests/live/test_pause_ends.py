@@ -19,16 +19,11 @@ from sfsample.core.snapshot import Capture
 from sfsample.formats.elf.image import ElfImage
 from sfsample.formats.machine_code.function_starts import beginnings
 from sfsample.process.find import check
+from sfsample.process.not_captured import NotCaptured
 from sfsample.process.process import LiveProcess
 from sfsample.process.procfs import ProcFs
-from sfsample.process.ptrace import ptrace
-from sfsample.process.stop_request import (
-    PATIENCE_NS,
-    PTRACE_INTERRUPT,
-    NotCaptured,
-    Tracer,
-    reap_killed_tracees,
-)
+from sfsample.process.ptrace import interrupt
+from sfsample.process.stop_request import PATIENCE_NS, StopRequest, Tracer, reap_killed_tracees
 from sfsample.process.tracer_thread import TracerThread
 from sfsample.process.vm import CopyBuffer
 from sfsample.unwind.steppers.code_analysis.flow import Flow
@@ -83,13 +78,13 @@ def deaf(monkeypatch):
     """Have so many requests to stop be forgotten, as the kernel may when an execve(2) ends other threads."""
     left = [0]
 
-    def forgetful(request, *arguments):
-        if request != PTRACE_INTERRUPT or not left[0]:
-            return ptrace(request, *arguments)
+    def forgetful(tid):
+        if not left[0]:
+            return interrupt(tid)
         left[0] -= 1
-        return 0
+        return True
 
-    monkeypatch.setattr("sfsample.process.stop_request.ptrace", forgetful)
+    monkeypatch.setattr("sfsample.process.stop_request.interrupt", forgetful)
     return left
 
 
@@ -97,13 +92,14 @@ def deaf(monkeypatch):
 def test_a_request_to_stop_that_is_forgotten_is_made_again(deaf, patience_ns):
     with running(fixture("v3"), "leaf") as target:
         tracer = Tracer(target.pid, check(ProcFs(target.pid)))
+        request = StopRequest(target.pid)
         deaf[0] = 1
 
         def stop(_stop):
-            missed = tracer.stop(target.pid, patience_ns)
+            missed = tracer.stop(request, patience_ns)
             if missed is not None and not patience_ns:
-                wait_until(lambda: tracer.has_stopped(target.pid), "it has stopped")
-                missed = tracer.stop(target.pid)
+                wait_until(lambda: tracer.has_stopped(request), "it has stopped")
+                missed = tracer.stop(request)
             tracer.release()
             return missed
 
@@ -125,7 +121,7 @@ CODE = ElfImage(elf([Load(0x1000, bytes(range(256)) * 64)]), "invented")
 
 
 def walk(process, snapshot):
-    Unwinder(process.index).walk(snapshot)
+    Unwinder(process.modules).walk(snapshot)
 
 
 @pytest.mark.parametrize(
@@ -135,17 +131,18 @@ def walk(process, snapshot):
 )
 def test_who_stops_while_we_compute_is_captured_and_let_go(monkeypatch, compute):
     """The code of a large file takes a fifth of a second."""
-    monkeypatch.setattr("sfsample.core.checkpoint._BREATH_NS", 0)
+    monkeypatch.setattr("sfsample.core.checkpoint._CHECKPOINT_NS", 0)
     with running(fixture("v3"), "leaf") as target:
         process = LiveProcess(target.pid)
 
         def work(_stop):
-            before = process.capture(target.pid)
-            while not isinstance(process.capture(target.pid, 0), NotCaptured):
+            thread = process.thread(target.pid)
+            before = process.capture(thread)
+            while not isinstance(process.capture(thread, 0), NotCaptured):
                 pass  # it was very quick
             wait_until(lambda: states(target.pid) == {"t"}, "it has stopped")
             compute(process, before)
-            after, caught = states(target.pid), process.capture(target.pid)
+            after, caught = states(target.pid), process.capture(thread)
             process.close()
             return after, caught.capture
 
@@ -177,7 +174,7 @@ def test_the_dead_are_buried_soon_while_somebody_may_have_died(monkeypatch):
 
 def test_nobody_breathes_between_a_copy_and_its_use(monkeypatch):
     """Another copy would be in its place."""
-    monkeypatch.setattr("sfsample.core.checkpoint._BREATH_NS", 0)
+    monkeypatch.setattr("sfsample.core.checkpoint._CHECKPOINT_NS", 0)
     breaths = []
 
     def breathed():
@@ -190,7 +187,8 @@ def test_nobody_breathes_between_a_copy_and_its_use(monkeypatch):
             def work(_stop):
                 processes = [LiveProcess(target.pid), LiveProcess(asleep.pid)]
                 PENDING_STOPS.add(breathed)
-                taken = processes[0].capture(target.pid), processes[1].read(asleep.pid)
+                running_thread, sleeping = [process.thread(process.pid) for process in processes]
+                taken = processes[0].capture(running_thread), processes[1].read(sleeping)
                 before = len(breaths)
                 beginnings(CODE)
                 PENDING_STOPS.remove(breathed)
@@ -209,17 +207,18 @@ def test_a_thread_that_stops_too_late_is_not_let_go_unseen():
     """What its stop has done to its system call would not be counted."""
     with running(fixture("v3"), "leaf") as target:
         tracer = Tracer(target.pid, check(ProcFs(target.pid)))
+        request = StopRequest(target.pid)
 
         def stop_late(_stop):
-            missed = tracer.stop(target.pid, 0)
+            missed = tracer.stop(request, 0)
             while missed is None:  # it was very quick
                 tracer.release()
-                missed = tracer.stop(target.pid, 0)
+                missed = tracer.stop(request, 0)
             wait_until(lambda: states(target.pid) == {"t"}, "it has stopped")
             tracer.release()
-            seen = states(target.pid), tracer.has_stopped(target.pid), tracer.stop(target.pid)
+            seen = states(target.pid), tracer.has_stopped(request), tracer.stop(request)
             tracer.release()
-            return missed.waiting, seen, tracer.settle()
+            return missed.pending, seen, tracer.release_pending()
 
         waiting, seen, settled = TracerThread(stop_late, lambda: False).run()
         assert waiting
@@ -241,7 +240,7 @@ def two_threads(tmp_path):
 def killed_by_execve(process, tid):
     """Hold a thread, and let another one call execve(2); return what holds it."""
     tracer = Tracer(process.pid, check(ProcFs(process.pid)))
-    assert tracer.stop(tid) is None
+    assert tracer.stop(StopRequest(tid)) is None
     process.stdin.write("\n")
     process.stdin.flush()
     wait_until(lambda: tracer.registers(tid) is None, "the held thread is killed by execve")
@@ -254,7 +253,7 @@ def test_exec_in_another_thread_does_not_wait_for_us(two_threads):
     tracer = killed_by_execve(process, tid)
     tracer.release()
     path = f"/proc/{process.pid}/exe"
-    wait_until(lambda: tracer.settle() and "sleep" in os.readlink(path), "the exec is done")
+    wait_until(lambda: tracer.release_pending() and "sleep" in os.readlink(path), "the exec is done")
 
 
 def test_exec_does_not_wait_for_a_seize_that_waits_for_it(two_threads):
@@ -267,7 +266,7 @@ def test_exec_does_not_wait_for_a_seize_that_waits_for_it(two_threads):
     def hold_both(_) -> str:
         tracer = killed_by_execve(process, tid)
         other = Tracer(process.pid, check(ProcFs(process.pid)))
-        other.stop(process.pid)
+        other.stop(StopRequest(process.pid))
         program = os.readlink(f"/proc/{process.pid}/exe")
         other.release()
         tracer.release()
@@ -282,11 +281,12 @@ def test_exec_does_not_wait_for_a_seize_that_waits_for_it(two_threads):
 def test_burying_the_dead_takes_no_stop_of_the_living():
     with running(fixture("v3"), "leaf") as target:
         tracer = Tracer(target.pid, check(ProcFs(target.pid)))
-        while tracer.stop(target.pid, 0) is None:
+        request = StopRequest(target.pid)
+        while tracer.stop(request, 0) is None:
             tracer.release()  # it was that quick
         wait_until(lambda: states(target.pid) == {"t"}, "has stopped, and nobody has looked")
         reap_killed_tracees()
-        assert tracer.stop(target.pid) is None
+        assert tracer.stop(request) is None
         tracer.release()
         target.assert_unharmed()
 

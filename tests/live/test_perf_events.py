@@ -543,7 +543,7 @@ def test_timers_are_taken_away_when_they_cannot_be_set_for_all(monkeypatch):
 def test_threads_that_have_ended_are_forgotten():
     with running(fixture("v3"), "leaf") as target:
         process = LiveProcess(target.pid, attach=False)
-        evented = PerfProcess(process, Unwinder(process.index), Profile(99), None)
+        evented = PerfProcess(process, Unwinder(process.modules), Profile(99), None)
         ended = [Named(0, target.pid, 1 << 23 | n, "worker", program=False) for n in range(1000)]
         for records in ended, ():
             evented.begin()
@@ -556,12 +556,12 @@ def test_the_vdso_is_read_while_it_is_there():
     """It is in no file, and some samples are looked at when the process has ended."""
     with running(fixture("v3"), "leaf", ends=True) as target:
         process = LiveProcess(target.pid, attach=False)
-        evented = PerfProcess(process, Unwinder(process.index), Profile(99), None)
+        evented = PerfProcess(process, Unwinder(process.modules), Profile(99), None)
         evented.begin()
         target.process.kill()
         target.process.wait(HANG_S)
-        vdso = next(mapping for mapping in process.index.mappings if mapping.path == "[vdso]")
-        assert process.index.find(vdso.start) is not None
+        vdso = next(mapping for mapping in process.modules.mappings if mapping.path == "[vdso]")
+        assert process.modules.find(vdso.start) is not None
         process.close()
 
 

@@ -23,9 +23,9 @@ def taken_from(target, steppers):
     process = LiveProcess(target.pid)
     try:
         snapshot = captured(process)
-        process.index.refresh()
-        stack = Unwinder(process.index, steppers).walk(snapshot)
-        return save("target", snapshot, stack, process.index), stack
+        process.modules.refresh()
+        stack = Unwinder(process.modules, steppers).walk(snapshot)
+        return save("target", snapshot, stack, process.modules), stack
     finally:
         process.close()
 

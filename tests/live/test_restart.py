@@ -62,7 +62,7 @@ def stop_all(pid: int, sleepers: dict[str, int]) -> dict[str, bool]:
             said = {name: live.restarts(live.proc.asleep(tid)) for name, tid in sleepers.items()}
             for tid in sleepers.values():
                 for _ in range(3):
-                    live.capture(tid)
+                    live.capture(live.thread(tid))
                     wait_until(lambda tid=tid: live.proc.asleep(tid), "asleep again")
             return said
         finally:
@@ -153,7 +153,7 @@ def test_a_thread_that_often_runs_is_stopped_at_once(monkeypatch):
         wait_until(
             lambda: not is_seldom(facts.usage(target.pid).cpu_ns or 0, _age_ns(stat.starttime)), "busy"
         )
-        monkeypatch.setattr(ThreadCapturer, "let_rest", lambda *_: pytest.fail("it was waited for"))
+        monkeypatch.setattr(ThreadCapturer, "wait_until_asleep", lambda *_: pytest.fail("it was waited for"))
         [thread] = sfsample.dump(target.pid).threads
         assert thread.capture is Capture.STOPPED
         proc.close()

@@ -106,9 +106,9 @@ def test_live_core_and_replay(built, tmp_path):
         process = LiveProcess(target.pid, shared=ImageCache(directories))
         try:
             snapshot = captured(process)
-            stack = Unwinder(process.index).walk(snapshot)
-            bad = Unwinder(process.index, ALWAYS).walk(snapshot)
-            saved = save("program", snapshot, bad, process.index)
+            stack = Unwinder(process.modules).walk(snapshot)
+            bad = Unwinder(process.modules, ALWAYS).walk(snapshot)
+            saved = save("program", snapshot, bad, process.modules)
         finally:
             process.close()
         subprocess.run(["gcore", "-o", tmp_path / "core", str(target.pid)], check=True, capture_output=True)

@@ -15,7 +15,7 @@ from sfsample.core.stack import StopReason
 from sfsample.process.find import check
 from sfsample.process.process import LiveProcess
 from sfsample.process.procfs import ProcFs
-from sfsample.process.stop_request import Tracer
+from sfsample.process.stop_request import StopRequest, StopState, Tracer
 from sfsample.process.tracer_thread import TracerThread
 from sfsample.recording.profile import Profile
 from tests.live.chains import Checker, listed
@@ -86,12 +86,13 @@ def test_a_signal_that_finds_the_thread_held_is_delivered():
 
     with running(fixture("v3"), "signals") as target:
         tracer = Tracer(target.pid, check(ProcFs(target.pid)))
+        request = StopRequest(target.pid)
         for _ in range(300):
             target.signal(signal.SIGRTMIN)
-            assert tracer.stop(target.pid) is None
+            assert tracer.stop(request) is None
             target.signal(signal.SIGRTMIN)
             tracer.release()
-        assert tracer.settle()
+        assert tracer.release_pending()
         wait_until(lambda: counted(target) == 600, "all 600 signals arrived")
 
 
@@ -101,12 +102,13 @@ def test_a_signal_is_delivered_though_the_wait_status_was_lost():
 
     with running(fixture("v3"), "signals") as target:
         tracer = module.Tracer(target.pid, check(ProcFs(target.pid)))
+        request = StopRequest(target.pid)
         for _ in range(300):
             target.signal(signal.SIGRTMIN)
-            assert tracer.stop(target.pid) is None
-            tracer._stopped, tracer._signal = False, 0
+            assert tracer.stop(request) is None
+            request.state, request.signal_number = StopState.REQUESTED, 0
             tracer.release()
-            assert tracer.settle()
+            assert tracer.release_pending()
         wait_until(lambda: counted(target) == 300, "all 300 signals arrived")
 
 
@@ -168,7 +170,7 @@ def test_calls_that_our_stops_break_are_counted(monkeypatch, mended):
             try:
                 for _ in range(60):
                     wait_until(lambda: live.proc.asleep(target.pid), "asleep")
-                    if live.capture(target.pid).eintr:
+                    if live.capture(live.thread(target.pid)).eintr:
                         prone += 1  # until it tells, it may still be on its way out, which looks like a sleep
                         assert target.reader.number("eintr") == prone
                 return prone

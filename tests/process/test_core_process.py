@@ -226,7 +226,7 @@ def test_both_build_ids_are_said_where_they_differ(here, said, tmp_path):
     notes = ONE + files((0x400000, 0x402000, 0, "/a"))
     head = with_build_id(b"\xab" * 20)[:0x1000]
     target = opened(core(notes, Load(0x400000, head, 5, memsz=0x2000)), sysroot=str(tmp_path))
-    found = target.index.find(0x400000)
+    found = target.modules.find(0x400000)
 
     assert (found is None) == bool(said)
     problem = f"/a: {tmp_path}/a is not the file that was mapped (build-id {{}}, mapped was {{}})"

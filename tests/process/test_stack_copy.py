@@ -9,6 +9,7 @@ from itertools import count
 from sfsample.core.arch import AMD64
 from sfsample.core.stack import Frame, Stack, StopReason
 from sfsample.process.stack_copy import StackCopy
+from sfsample.process.thread import Thread
 
 SIZE = 1 << 20
 PAGE = mmap.PAGESIZE
@@ -20,7 +21,7 @@ def test_a_long_stack_is_copied_whole_however_many_pieces_it_takes():
     source = ctypes.create_string_buffer(os.urandom(SIZE), SIZE)
     copy = StackCopy(os.getpid(), AMD64, lambda _: None, SIZE)
     at = (ctypes.addressof(source) + AMD64.red_zone + 7) & -8
-    assert copy.fill(os.getpid(), at)
+    assert copy.fill(Thread(os.getpid()), at)
     start = at - AMD64.red_zone - ctypes.addressof(source)
     inside = SIZE - start
     memory = copy.memory()
@@ -37,8 +38,9 @@ def test_the_page_below_may_never_have_been_touched():
         assert mprotect(at - PAGE, PAGE, 0) == 0
         copy = StackCopy(os.getpid(), AMD64, lambda _: (at, at + 2 * PAGE), SIZE)
         for sp in (at, at + 8, at + AMD64.red_zone - 8):
-            assert copy.fill(os.getpid(), sp)
-            copy.learn_extent(os.getpid(), sp)
+            thread = Thread(os.getpid())
+            assert copy.fill(thread, sp)
+            copy.learn_extent(thread, sp)
             assert copy.memory().read(at, 2 * PAGE) == whole
             assert not copy.bounded
         del here
@@ -49,21 +51,21 @@ def test_a_copy_that_lasts_too_long_is_given_up_between_two_pieces(monkeypatch):
     copy = StackCopy(os.getpid(), AMD64, lambda _: None, SIZE)
     at = ctypes.addressof(source) + AMD64.red_zone
     monkeypatch.setattr(time, "perf_counter_ns", count().__next__)
-    assert not copy.fill(os.getpid(), at, 2)
+    assert not copy.fill(Thread(os.getpid()), at, 2)
     memory = copy.memory()
     start = at - AMD64.red_zone & -8
     assert memory.read(start, 3 * 128 * 1024) is not None
     assert memory.read(start, 3 * 128 * 1024 + 1) is None
-    assert copy.fill(os.getpid(), at)
+    assert copy.fill(Thread(os.getpid()), at)
 
 
 def test_another_stack_that_only_ends_a_walk_is_kept():
     """It was forgotten as soon as it had been read, and each sample was taken twice."""
-    copy = StackCopy(os.getpid(), AMD64, lambda _: (0x10000, 0x20000), SIZE)
+    copy, thread = StackCopy(os.getpid(), AMD64, lambda _: (0x10000, 0x20000), SIZE), Thread(1)
     first, elsewhere = (Frame(1, sp, None, "context", exact=True) for sp in (0x5000, 0x6000))
     wanting = Stack((first,), StopReason.BAD_MEMORY, missing=0x10100)
-    assert copy.learn_other_stacks(1, wanting)
-    assert not copy.learn_other_stacks(1, Stack((first,), StopReason.OUTERMOST))
-    assert not copy.learn_other_stacks(1, wanting)
-    assert not copy.learn_other_stacks(1, Stack((elsewhere,), StopReason.OUTERMOST))
-    assert copy.learn_other_stacks(1, wanting)
+    assert copy.learn_other_stacks(thread, wanting)
+    assert not copy.learn_other_stacks(thread, Stack((first,), StopReason.OUTERMOST))
+    assert not copy.learn_other_stacks(thread, wanting)
+    assert not copy.learn_other_stacks(thread, Stack((elsewhere,), StopReason.OUTERMOST))
+    assert copy.learn_other_stacks(thread, wanting)

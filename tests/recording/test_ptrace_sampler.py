@@ -12,17 +12,19 @@ from sfsample.core.arch import AMD64
 from sfsample.core.filesystem import ProcessRoot
 from sfsample.core.memory import BytesMemory
 from sfsample.core.rule import CFA, Rule
-from sfsample.core.snapshot import Capture, Scheduled, ThreadSnapshot
+from sfsample.core.snapshot import Capture, SchedulerEvidence, ThreadSnapshot
 from sfsample.core.stack import Found, StopReason
 from sfsample.errors import NoSuchProcess, NotPermitted, TargetError
 from sfsample.formats.elf.image import ElfImage
 from sfsample.modules.mapping import Mapping
 from sfsample.modules.module_map import ModuleMap
 from sfsample.process.capture import ThreadCapturer
+from sfsample.process.capture_running import ANY_THREAD
+from sfsample.process.capture_sleeping import SleepingThread
+from sfsample.process.not_captured import NotCaptured, Reason
 from sfsample.process.procfs import Asleep, Stat
-from sfsample.process.sleeping_thread import SleepingThread
-from sfsample.process.stop_request import NotCaptured
-from sfsample.process.stop_window import ANY
+from sfsample.process.scheduler import RunState
+from sfsample.process.thread import Thread
 from sfsample.recording import process_sampler as watched
 from sfsample.recording.options import RecordOptions
 from sfsample.recording.profile import Profile, ThreadKey
@@ -78,9 +80,10 @@ class FakeProcess:
         self.costs: dict[int, float] = {}  # seconds that capture number N takes
         self.ends_at = float("inf")
         self.learns: list[bool] = []
+        self.threads: dict[int, Thread] = {}
         image = ElfImage(elf([Load(0x1000, bytes(4096), offset=0x1000)]), "x")
         self.maps_read = 0
-        self.index = ModuleMap(self._maps, lambda _: image)
+        self.modules = ModuleMap(self._maps, lambda _: image)
         self.opener = SimpleNamespace(problems=[])
         self.home = ProcessRoot(None, pid, 0)
         self.readings: dict[int, SleepingThread] = {}
@@ -103,22 +106,25 @@ class FakeProcess:
             return ()
         return (Mapping(CODE, CODE + 4096, True, True, 0x1000, "08:01", 7, "/bin/x", False),)
 
-    def settled(self):
+    def release_pending(self):
         return True
 
-    def catch(self):
+    def collect_stopped(self):
         pass
+
+    def thread(self, tid):
+        return self.threads.setdefault(tid, Thread(tid))
 
     def limit_pauses(self, most_ns):
         self.most_ns = most_ns
 
-    def read(self, tid):
-        return self.readings.get(tid)
+    def read(self, thread):
+        return self.readings.get(thread.tid)
 
     def restarts(self, _asleep):
         return True
 
-    def learn(self, _tid, _stack):
+    def learn(self, _thread, _stack):
         return self.learns.pop() if self.learns else False
 
     def tids(self, *, force):
@@ -148,7 +154,8 @@ class FakeProcess:
     def replaced(self, _tid, _modules):
         return False
 
-    def capture(self, tid, patience_ns, only=None):  # noqa: ARG002
+    def capture(self, thread, patience_ns, stop_filter=None):  # noqa: ARG002
+        tid = thread.tid
         self.captured.append((tid, self.clock.now()))
         self.clock.time += self.costs.get(len(self.captured), 0)
         answer = self.answers.get(tid)
@@ -334,7 +341,7 @@ def test_uninterruptible_sleep_is_a_failed_capture_in_wall_mode(clock):
 
 def test_a_failed_capture_costs_that_sample_and_is_counted(clock):
     process = FakeProcess(clock, (PID, "R"), (101, "R"))
-    process.answers[101] = NotCaptured(gone=False, why="did not stop in time")
+    process.answers[101] = NotCaptured(Reason.TIMEOUT, "did not stop in time")
     stats = record(process).stats
 
     assert stats.captures == {Capture.STOPPED: 8, Capture.FAILED: 8}
@@ -344,7 +351,7 @@ def test_a_failed_capture_costs_that_sample_and_is_counted(clock):
 
 def test_a_thread_that_has_ended_is_no_failure(clock):
     process = FakeProcess(clock, (PID, "R"), (101, "R"))
-    process.answers[101] = NotCaptured(gone=True, why="exited")
+    process.answers[101] = NotCaptured(Reason.GONE, "exited")
     stats = record(process).stats
 
     assert stats.captures == {Capture.STOPPED: 8}
@@ -485,22 +492,22 @@ def test_without_being_asked_no_timeline_is_kept(process):
 # -- threads that sleep
 
 
-STILL = Scheduled(b"0 0 7", b"0 0 7")
+STILL = SchedulerEvidence(b"0 0 7", b"0 0 7")
 
 
 def reading(tid: int, registers: dict[int, int], number: int = 232) -> SleepingThread:
     snapshot = ThreadSnapshot(tid, registers, BytesMemory(STACK, bytes(16)), bounded=False, stop_ns=0,
-                              eintr=False, capture=Capture.READ, scheduled=STILL)  # fmt: skip
+                              eintr=False, capture=Capture.READ, scheduler=STILL)  # fmt: skip
     return SleepingThread(snapshot, Asleep(number, (), STACK, CODE), STILL.after)
 
 
 class AsleepTheSecondTime(FakeProcess):
     """Runs when it is looked at first, and sleeps from then on."""
 
-    def capture(self, tid, patience_ns, only=ANY):
-        if only.awake and self.captured:
-            return NotCaptured(gone=False, why="it sleeps", off=STILL.after)
-        return super().capture(tid, patience_ns)
+    def capture(self, thread, patience_ns, stop_filter=ANY_THREAD):
+        if stop_filter.awake and self.captured:
+            return NotCaptured(Reason.OFF_CPU, "it sleeps", STILL.after, RunState.ASLEEP)
+        return super().capture(thread, patience_ns)
 
 
 @pytest.mark.parametrize("mode", ["cpu", "wall"])
@@ -523,9 +530,9 @@ class RunsForAnInstant(FakeProcess):
         self.states[101] = "R" if self.asked > 0 else "S"
         return super().asleep(tid)
 
-    def capture(self, tid, patience_ns, only=None):
+    def capture(self, thread, patience_ns, stop_filter=None):
         self.asked, self.states[101] = 0, "S"
-        return super().capture(tid, patience_ns, only)
+        return super().capture(thread, patience_ns, stop_filter)
 
 
 @pytest.mark.parametrize(
@@ -560,10 +567,10 @@ def test_a_thread_that_runs_for_an_instant_may_go_back_to_a_sleep_that_stops_dis
 
 def test_a_stop_counts_also_when_the_look_has_failed_after_it(clock):
     class EndsTheSecondTime(FakeProcess):
-        def capture(self, tid, patience_ns, only=None):
+        def capture(self, thread, patience_ns, stop_filter=None):
             if self.captured:
-                return NotCaptured(gone=False, why="too late")
-            return super().capture(tid, patience_ns, only)._replace(eintr=True)
+                return NotCaptured(Reason.TIMEOUT, "too late")
+            return super().capture(thread, patience_ns, stop_filter)._replace(eintr=True)
 
     process = EndsTheSecondTime(clock)
     process.learns = [True]
@@ -584,7 +591,7 @@ def test_a_thread_that_sleeps_is_read_and_not_stopped(clock):
 
 
 def test_a_thread_that_goes_to_sleep_before_it_is_stopped_is_read(process):
-    process.answers[PID] = NotCaptured(gone=False, why="it sleeps", off=b"5 0 1")
+    process.answers[PID] = NotCaptured(Reason.OFF_CPU, "it sleeps", b"5 0 1", RunState.ASLEEP)
     process.readings[PID] = reading(PID, {16: CODE, 7: STACK})
     stats = record(process, mode="wall").stats
 
@@ -663,7 +670,9 @@ def test_while_all_threads_sleep_nothing_is_asked_but_whether_they_ran(clock):
             process.states[102] = "S"
             process.still[101] = 8
             process.readings[101] = process.readings[101]._replace(
-                snapshot=process.readings[101].snapshot._replace(scheduled=Scheduled(b"0 0 8", b"0 0 8"))
+                snapshot=process.readings[101].snapshot._replace(
+                    scheduler=SchedulerEvidence(b"0 0 8", b"0 0 8")
+                )
             )
         return False
 
@@ -718,7 +727,7 @@ def test_a_thread_that_has_not_run_does_not_count_in_cpu_mode(clock):
     process.still = {PID: 7}
     process.answers[PID] = ThreadSnapshot(
         PID, {16: CODE, 7: STACK}, BytesMemory(STACK, bytes(16)), bounded=False, stop_ns=1, eintr=False,
-        scheduled=STILL,
+        scheduler=STILL,
     )  # fmt: skip
     stats = record(process).stats
 
@@ -730,7 +739,9 @@ def test_a_thread_that_has_not_run_does_not_count_in_cpu_mode(clock):
 
 @pytest.mark.parametrize("runnable", [True, False])
 def test_a_thread_that_waits_for_a_processor_is_not_stopped_in_cpu_mode(process, runnable):
-    process.answers[PID] = NotCaptured(gone=False, why="it has none", off=b"5 0 1", runnable=runnable)
+    process.answers[PID] = NotCaptured(
+        Reason.OFF_CPU, "it has none", b"5 0 1", RunState.WAITING if runnable else RunState.ASLEEP
+    )
     stats = record(process).stats
 
     assert (stats.samples, stats.pauses.count, stats.off_processor) == (0, 0, 8 * runnable)
@@ -740,7 +751,7 @@ def test_a_thread_without_processor_is_no_sample_in_cpu_mode(process):
     memory = BytesMemory(STACK, bytes(16))
     process.answers[PID] = ThreadSnapshot(
         PID, {16: CODE, 7: STACK}, memory, bounded=False, stop_ns=1, eintr=False,
-        scheduled=Scheduled(b"1 1 1", b"1 1 3"),
+        scheduler=SchedulerEvidence(b"1 1 1", b"1 1 3"),
     )  # fmt: skip
     stats = record(process).stats
 
@@ -765,10 +776,10 @@ def test_cpu_time_is_told_once(process):
 def test_a_thread_that_stops_late_is_not_held_until_all_others_were_looked_at(clock, monkeypatch):
     monkeypatch.setattr(watched, "_HELD_NS", 0)
     process = FakeProcess(clock, *[(tid, "R") for tid in range(100, 140)])
-    process.answers[100] = NotCaptured(gone=False, why="waits for a processor", waiting=True)
+    process.answers[100] = NotCaptured(Reason.PENDING, "waits for a CPU")
 
-    process.catch = lambda: process.captured and process.answers.clear()
-    process.has_stopped = lambda tid: tid not in process.answers
+    process.collect_stopped = lambda: process.captured and process.answers.clear()
+    process.has_stopped = lambda thread: thread.tid not in process.answers
     stats = record(process, duration=TICK).stats
 
     assert [tid for tid, _ in process.captured] == [100, *range(100, 140)]
@@ -778,7 +789,7 @@ def test_a_thread_that_stops_late_is_not_held_until_all_others_were_looked_at(cl
 def test_who_stops_later_than_a_pause_may_last_is_let_go_when_it_does(clock):
     """Not up to a millisecond later, as the sleep until the next tick ends with the stop."""
     process = FakeProcess(clock)
-    process.answers[PID] = NotCaptured(gone=False, why="waits for a processor", waiting=True)
+    process.answers[PID] = NotCaptured(Reason.PENDING, "waits for a CPU")
     stops_at = START + TICK / 3
 
     def await_stop(seconds):
@@ -786,7 +797,7 @@ def test_who_stops_later_than_a_pause_may_last_is_let_go_when_it_does(clock):
 
     process.await_stop = await_stop
     process.has_stopped = lambda _: clock.time >= stops_at and process.answers.pop(PID, None) is not None
-    process.settled = lambda: PID not in process.answers
+    process.release_pending = lambda: PID not in process.answers
     record(process, duration=3 * TICK, max_pause=TICK / 1000)
 
     assert [at for _, at in process.captured] == [START, stops_at, START + TICK, START + 2 * TICK]
@@ -796,38 +807,38 @@ def test_who_stops_later_than_a_pause_may_last_is_let_go_when_it_does(clock):
 def test_what_was_captured_since_the_last_look_is_believed_unless_a_library_has_come_or_gone(clock, changes):
     """That they were in their places was made sure before it was asked, not just before it was captured."""
     process, size = FakeProcess(clock), 8192
-    process.index = ModuleMap(
+    process.modules = ModuleMap(
         lambda: (Mapping(CODE, CODE + size, True, True, 0x1000, "08:01", 7, "/bin/x", False),),
-        process.index._open_image,
+        process.modules._open_image,
     )
-    looker = ThreadCapturer(process, Unwinder(process.index, steppers=(Outermost(),)))
-    assert process.index.find(CODE)
+    looker = ThreadCapturer(process, Unwinder(process.modules, steppers=(Outermost(),)))
+    assert process.modules.find(CODE)
     size = 4096
-    process.index.refresh()
-    assert process.index.find(CODE) in process.index.changing
-    process.answers[PID] = NotCaptured(gone=False, why="waits for a processor", waiting=True)
-    assert looker.look(PID, "R").waiting
+    process.modules.refresh()
+    assert process.modules.find(CODE) in process.modules.unstable_modules
+    process.answers[PID] = NotCaptured(Reason.PENDING, "waits for a CPU")
+    assert looker.capture(process.thread(PID), "R").pending
 
     if changes:
         size = 8192
-        process.index.refresh()
+        process.modules.refresh()
     process.answers[PID] = ThreadSnapshot(
         PID, {16: CODE, 7: STACK}, BytesMemory(STACK, bytes(16)), bounded=False, stop_ns=61_000, eintr=False,
-        scheduled=Scheduled(b"5 7 1", b"6 8 2", stopped_ns=1),
+        scheduler=SchedulerEvidence(b"5 7 1", b"6 8 2", stopped_ns=1),
     )  # fmt: skip
-    look = looker.look(PID, "R")
+    look = looker.capture(process.thread(PID), "R")
 
     assert isinstance(look, NotCaptured) == changes
 
 
 def test_who_waits_for_long_is_not_looked_after_more_and_more_often(clock):
     process = FakeProcess(clock)
-    process.answers[PID] = NotCaptured(gone=False, why="waits for a processor", waiting=True)
+    process.answers[PID] = NotCaptured(Reason.PENDING, "waits for a CPU")
     process.has_stopped = lambda _: False
-    process.settled = lambda: False
+    process.release_pending = lambda: False
     process.await_stop = clock.sleep
     caught = Counter()
-    process.catch = lambda: caught.update([round((clock.now() - START) / TICK * 4) // 4])
+    process.collect_stopped = lambda: caught.update([round((clock.now() - START) / TICK * 4) // 4])
     record(process, duration=20 * TICK, max_pause=TICK / 1000)
 
     assert caught[18] < 2 * caught[2]  # in a tick; it was nine times as often
@@ -846,7 +857,7 @@ def test_few_are_asked_to_stop_at_a_time_and_those_that_were_not_are_first_in_th
             return FakeProcess.capture(process, tid, *arguments)
         asked.add(tid)
         most = max(most, len(asked))
-        return NotCaptured(gone=False, why="waits for a processor", waiting=True)
+        return NotCaptured(Reason.PENDING, "waits for a CPU")
 
     process.capture = capture
     process.has_stopped = lambda _: (
@@ -979,7 +990,9 @@ def test_an_id_may_be_given_away_when_its_end_has_just_been_seen(clock):
         if tid == 101 and process.still[101] == 8:
             process.still[101] = 9  # the next one has it, and sleeps
             process.readings[101] = process.readings[101]._replace(
-                snapshot=process.readings[101].snapshot._replace(scheduled=Scheduled(b"0 0 9", b"0 0 9"))
+                snapshot=process.readings[101].snapshot._replace(
+                    scheduler=SchedulerEvidence(b"0 0 9", b"0 0 9")
+                )
             )
             return Stat("old", "Z", 0, 5)
         return Stat(
@@ -1146,7 +1159,7 @@ def test_a_thread_that_waits_for_a_processor_is_not_stopped_by_us_yet(clock, wai
     process = FakeProcess(clock)
     process.answers[PID] = ThreadSnapshot(
         PID, {16: CODE, 7: STACK}, BytesMemory(STACK, bytes(16)), bounded=False, stop_ns=61_000_000,
-        eintr=False, scheduled=Scheduled(b"5 7 1", b"6 %d 2" % (7 + waited), kept_ns=kept),
+        eintr=False, scheduler=SchedulerEvidence(b"5 7 1", b"6 %d 2" % (7 + waited), held_ns=kept),
     )  # fmt: skip
     stats = record(process, mode="wall", max_overhead=0.1).stats
 

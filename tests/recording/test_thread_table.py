@@ -2,13 +2,14 @@
 
 from random import Random
 
-from sfsample.recording.thread_table import Thread, ThreadTable
+from sfsample.process.thread import Thread
+from sfsample.recording.thread_table import SampledThread, ThreadTable
 
 
 def roster(count: int, random=lambda: 0.999) -> ThreadTable:
     made = ThreadTable(random)
     for tid in range(count):
-        made.add(Thread(tid, 0, 0, 0), 1)
+        made.add(SampledThread(Thread(tid), 0, 0, 0), 1)
     return made
 
 
@@ -65,7 +66,7 @@ def test_of_few_threads_none_of_which_is_new_all_are_known_at_once():
     assert made.few(1) == [], "they are new"
     turns(made, 3)
     assert [thread.tid for thread in made.few(4)] == list(range(15))
-    made.add(Thread(15, 0, 0, 0), 4)
+    made.add(SampledThread(Thread(15), 0, 0, 0), 4)
     assert made.few(4) == made.few(5) == []
 
 

@@ -13,7 +13,7 @@ from sfsample.process.find import check
 from sfsample.process.permission.evidence import them, us
 from sfsample.process.permission.gates import Gate, Remedy, gates
 from sfsample.process.procfs import ProcFs
-from sfsample.process.stop_request import may_attach
+from sfsample.process.ptrace import may_attach
 from sfsample.process.tracer_thread import TracerThread
 from sfsample.process.vm import read_memory
 

@@ -1,13 +1,13 @@
-"""One sleeping thread, without stopping it.
+"""Captures a sleeping thread by reading /proc and its memory, without stopping it.
 
-Law: nothing is stopped, so nothing is disturbed.  A thread that does not run does not change: /proc tells
-its pc and sp, process_vm_readv(2) its stack.  That it has not run meanwhile is proved by the scheduler's
-counters, read before and after.  The other registers are not known: they are absent, and a walk that needs
-one says so.
+A thread that does not run does not change.  /proc/PID/task/TID/syscall gives its pc, sp and the arguments of
+its system call, process_vm_readv(2) its stack.  That it has not run meanwhile is proved by the scheduler's
+counters, read before and after.  The other registers are unknown: they are absent, and a walk that needs one
+says so.
 
-Source: proc(5), /proc/PID/syscall and schedstat; Linux lib/syscall.c: the kernel itself looks at the thread
-before and after it reads its registers, and says "running" when that was for nothing.  Of one that has no
-stack any more it says "-1 0x0 0x0" (collect_syscall).
+Source: proc(5), /proc/PID/syscall and schedstat; Linux lib/syscall.c: the kernel checks before and after it
+reads the registers that the thread sleeps, and says "running" otherwise.  Of a thread that has no stack any
+more it says "-1 0x0 0x0" (collect_syscall).
 """
 
 import re
@@ -15,9 +15,10 @@ from errno import ENOSYS
 from typing import NamedTuple
 
 from sfsample.core.arch import Arch
-from sfsample.core.snapshot import Capture, Registers, Scheduled, ThreadSnapshot, parse_schedstat
+from sfsample.core.snapshot import Capture, Registers, SchedulerEvidence, ThreadSnapshot, parse_schedstat
 from sfsample.process.procfs import Asleep, ProcFs
 from sfsample.process.stack_copy import StackCopy
+from sfsample.process.thread import Thread
 
 _TRIES = 2
 # DWARF numbers of the registers that carry a system call's arguments; the kernel leaves them alone.  (vfork
@@ -42,19 +43,20 @@ class SleepingThread(NamedTuple):
         return old is not None and new is not None and new.times - old.times == 1
 
 
-def read_sleeping_thread(proc: ProcFs, arch: Arch, copy: StackCopy, tid: int) -> SleepingThread | None:
+def read_sleeping_thread(proc: ProcFs, arch: Arch, copy: StackCopy, thread: Thread) -> SleepingThread | None:
     """Read a thread; None: it runs (or keeps waking up), has ended, or may not be read."""
+    tid = thread.tid
     for _ in range(_TRIES):
         counters, asleep = proc.counters(tid), proc.asleep(tid)
         if counters is None or asleep is None or _is_dead(proc, tid, asleep):
             return None
-        copy.fill(tid, asleep.sp)
+        copy.fill(thread, asleep.sp)
         if proc.asleep(tid) == asleep and proc.counters(tid) == counters:
-            copy.learn_extent(tid, asleep.sp)
+            copy.learn_extent(thread, asleep.sp)
             registers = _registers(arch, asleep, counters)
             snapshot = ThreadSnapshot(
                 tid, registers, copy.memory(), copy.bounded, 0, eintr=False, arch=arch,
-                capture=Capture.READ, scheduled=Scheduled(counters, counters),
+                capture=Capture.READ, scheduler=SchedulerEvidence(counters, counters),
             )  # fmt: skip
             return SleepingThread(snapshot, asleep, counters)
     return None

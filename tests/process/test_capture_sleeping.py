@@ -6,8 +6,9 @@ from types import SimpleNamespace
 import pytest
 
 from sfsample.core.arch import AARCH64, AMD64, S390X
+from sfsample.process.capture_sleeping import read_sleeping_thread
 from sfsample.process.procfs import Asleep
-from sfsample.process.sleeping_thread import read_sleeping_thread
+from sfsample.process.thread import Thread
 
 RAN = b"5000 70 3\n"
 BORN = (b"0 123 0\n", b":\t0\nnonvoluntary_ctxt_switches:\t0\n")  # as schedstat has it, and status
@@ -17,7 +18,7 @@ COPY = SimpleNamespace(fill=lambda *_: True, learn_extent=lambda *_: None, memor
 def registers(arch, counters: bytes) -> dict[int, int]:
     asleep = Asleep(56, (11, 12, 13, 14, 15, 16), 0x7000, 0x4000)
     proc = SimpleNamespace(counters=lambda _: counters, asleep=lambda _: asleep)
-    reading = read_sleeping_thread(proc, arch, COPY, 1)
+    reading = read_sleeping_thread(proc, arch, COPY, Thread(1))
     assert reading is not None
     return reading.snapshot.registers
 

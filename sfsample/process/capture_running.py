@@ -1,0 +1,245 @@
+"""Captures a running thread: stops it, copies registers and a piece of stack, and lets it run again.
+
+While the thread stands (the `try` block of `_stop_and_copy`) there are system calls and nothing else: no
+parsing, no look-up of modules, no allocation that could be made before or after.  The thread is released
+whatever happens.
+"""
+
+import gc
+import time
+from typing import Final, NamedTuple
+
+from sfsample.core.arch import Arch
+from sfsample.core.checkpoint import PENDING_STOPS
+from sfsample.core.snapshot import SchedulerEvidence, ThreadSnapshot
+from sfsample.process.not_captured import OTHER_PROCESS, NotCaptured, Reason
+from sfsample.process.priority import REAL_TIME_PRIORITY
+from sfsample.process.procfs import ProcFs
+from sfsample.process.scheduler import BeforeStop, RunState, WakeUp, balance_of, classify, times_run
+from sfsample.process.stack_copy import StackCopy
+from sfsample.process.stop_request import PATIENCE_NS, Tracer
+from sfsample.process.thread import Thread
+
+DEFAULT_STACK_BYTES = 256 * 1024
+NO_LIMIT_NS = 1 << 62
+_MAX_READINGS = 3  # of the scheduler's figures, which a thread that is given a CPU meanwhile makes disagree
+_MIN_STACK_BYTES, _MAX_STACK_BYTES = 1 << 10, 1 << 30
+_TOO_LONG = "to copy its stack took longer than --max-pause (allow more, or copy less: --stack-bytes)"
+_NO_CPU = "it has no CPU"
+
+
+class StopFilter(NamedTuple):
+    """Which threads may be stopped.
+
+    `awake`: none that sleeps.  `ours` (when sfsample was given its CPU): none that waits for a CPU either,
+    unless sfsample took the CPU from it; where the kernel does not say who has a CPU, as `awake` alone.
+    """
+
+    awake: bool
+    ours: WakeUp | None = None
+
+
+ANY_THREAD: Final = StopFilter(awake=False)
+AWAKE_THREADS: Final = StopFilter(awake=True)
+_NO_WAKE_UP: Final = WakeUp(0)
+
+
+def check_stack_bytes(stack_bytes: int) -> None:
+    """Raise ValueError for a size that makes no sense."""
+    if not _MIN_STACK_BYTES <= stack_bytes <= _MAX_STACK_BYTES:
+        raise ValueError(f"stack_bytes must be between 1 KiB and 1 GiB, not {stack_bytes}")
+
+
+class RunningCapture:
+    """Captures threads of one process by stopping them, one at a time."""
+
+    def __init__(self, proc: ProcFs, arch: Arch, copy: StackCopy, *, child: bool = False) -> None:
+        self._copy = copy
+        self._proc = proc
+        self.tracer = Tracer(proc.pid, arch, child=child)
+        self._asked: list[Thread] = []  # their stop requests are pending
+        self._collected: list[Thread] = []  # captured at a checkpoint since `release_pending`
+        self._listed = False  # in PENDING_STOPS
+        self._busy = False
+        self.max_held_ns = NO_LIMIT_NS
+
+    def capture(
+        self, thread: Thread, patience_ns: int = PATIENCE_NS, stop_filter: StopFilter = ANY_THREAD
+    ) -> ThreadSnapshot | NotCaptured:
+        """Stop a thread, copy, let it run; everything else happens after that.
+
+        Whether the thread may be stopped is decided last of all, so that what was seen still holds when it
+        stops.
+        """
+        captured, thread.stop.captured = thread.stop.captured, None
+        if captured is not None:
+            return captured
+        self._busy = True
+        try:
+            return self._capture(thread, patience_ns, stop_filter)
+        finally:
+            self._busy = False
+
+    def _capture(
+        self, thread: Thread, patience_ns: int, stop_filter: StopFilter
+    ) -> ThreadSnapshot | NotCaptured:
+        request, tracer, copy = thread.stop, self.tracer, self._copy
+        was_asked = thread in self._asked
+        if was_asked:  # and may stand already
+            self._asked.remove(thread)
+        else:
+            tracer.rehearse(thread.tid)
+            copy.rehearse(thread)
+        collecting = gc.isenabled()
+        gc.disable()  # a collection must not fall into the pause
+        self._list()
+        try:
+            if not was_asked:
+                refusal = self._look_before(thread, stop_filter)
+                if refusal is not None:
+                    return refusal
+                if request.before.preempted_by_us:
+                    patience_ns = 0  # it waits for the CPU on which sfsample runs
+            taken = self._stop_and_copy(thread, patience_ns)
+        finally:
+            if collecting:
+                gc.enable()
+            self._unlist()
+        return taken
+
+    def _stop_and_copy(self, thread: Thread, patience_ns: int) -> ThreadSnapshot | NotCaptured:
+        tid, request, tracer, copy, counters = (
+            thread.tid,
+            thread.stop,
+            self.tracer,
+            self._copy,
+            self._proc.counters,
+        )
+        sp: int | None = None
+        after: bytes | None = None
+        stopped_ns, whole, mended = 0, True, False
+        try:
+            missed = tracer.stop(request, patience_ns)
+            if missed is None:
+                stopped_ns = time.perf_counter_ns()
+                sp = tracer.registers(tid)
+                if sp is not None:
+                    whole = copy.fill(thread, sp, stopped_ns + self.max_held_ns)
+                    after = counters(tid)
+                    mended = tracer.mend(tid)
+        finally:
+            stop_ns = tracer.release()
+            now = time.perf_counter_ns()
+        if missed is not None:
+            if missed.pending:
+                self._asked.append(thread)
+            return missed
+        if sp is None:
+            return NotCaptured(Reason.GONE, "killed while it was stopped")
+        if after is None:  # read through a file of this process
+            return NotCaptured(Reason.GONE, OTHER_PROCESS)
+        before, registers = request.before, tracer.dwarf_registers()
+        thread.balance.learn(before.balance, on_cpu=times_run(after) == times_run(before.counters))
+        copy.learn_extent(thread, sp)
+        held_ns = now - stopped_ns, now - request.last_running_ns
+        evidence = SchedulerEvidence(
+            before.counters, after, stopped_ns, tracer.interrupted_sleep(registers), before.preempted_by_us,
+            held_ns)  # fmt: skip
+        snapshot = ThreadSnapshot(
+            tid, registers, copy.memory(), copy.bounded, stop_ns, not mended and tracer.eintr(tid, registers),
+            tracer.arch, scheduler=evidence,
+        )  # fmt: skip
+        return snapshot if whole else NotCaptured(Reason.TIMEOUT, _TOO_LONG, stops=(snapshot,))
+
+    # -- before the stop
+
+    def _look_before(self, thread: Thread, stop_filter: StopFilter) -> NotCaptured | None:
+        """Note what the scheduler says; return why the thread is not to be stopped, or None."""
+        before = thread.stop.before = self._observe(thread, stop_filter)
+        if before.on_cpu or not stop_filter.awake:
+            return None
+        ours = stop_filter.ours or _NO_WAKE_UP
+        state = classify(before, None, ours)
+        if (
+            state is not RunState.ASLEEP
+            and before.last_run is not None
+            and state is not RunState.PREEMPTED_BY_US
+        ):
+            state = classify(before, None, ours._replace(own_run=ours.read_again()))
+        if state is RunState.ASLEEP:
+            thread.balance.learn(before.balance, on_cpu=False)
+        if state in (RunState.ASLEEP, RunState.WAITING):
+            return _off_cpu(before, state)
+        if times_run(self._proc.counters(thread.tid)) == times_run(
+            before.counters
+        ):  # it was given no CPU since
+            preempted = None if before.last_run is None else state is RunState.PREEMPTED_BY_US
+            thread.stop.before = before._replace(preempted_by_us=preempted)
+        return None
+
+    def _observe(self, thread: Thread, stop_filter: StopFilter) -> BeforeStop:
+        """Read what the scheduler says of a thread, all at one instant where that can be had.
+
+        Whether it sleeps is read first: a thread that waits for a CPU does so until it is given one.
+        """
+        proc, tid = self._proc, thread.tid
+        counters = proc.counters(tid)
+        for _ in range(_MAX_READINGS if stop_filter.ours and stop_filter.ours.own_run else 0):
+            earlier, asleep = counters, proc.asleep(tid) is not None
+            run, counters = proc.last_run(tid), proc.counters(tid)
+            balance = balance_of(earlier, run, counters)
+            if balance is not None:
+                return BeforeStop(
+                    counters, asleep, balance, thread.balance.on_cpu(balance), run, preempted_by_us=False
+                )
+        return BeforeStop(counters, proc.asleep(tid) is not None)
+
+    # -- threads that were asked to stop and have not yet
+
+    def collect_stopped(self) -> None:
+        """Capture the threads that stand by now, for the next `capture` of each, and release them."""
+        for thread in () if self._busy else tuple(self._asked):
+            if self.tracer.has_stopped(thread.stop):
+                captured = self.capture(thread, 0)
+                if thread not in self._asked:
+                    thread.stop.captured = captured
+                    self._collected.append(thread)
+
+    def has_stopped(self, thread: Thread) -> bool:
+        """Return whether a thread that was asked to stop stood at the last `collect_stopped`."""
+        return thread not in self._asked
+
+    def release_pending(self) -> bool:
+        """Release threads that have stopped too late, uncaptured; True: none is still to stop."""
+        for thread in self._collected:
+            thread.stop.captured = None  # nothing has asked for it
+        self._collected.clear()
+        if not self._listed:
+            return True  # no thread is held, or was asked to stop
+        released = self.tracer.release_pending()
+        self._asked = [thread for thread in self._asked if thread.stop.is_pending]
+        self._unlist()
+        return released
+
+    def _list(self) -> None:
+        if not self._listed:
+            PENDING_STOPS.add(self.collect_stopped)
+            self._listed = True
+            REAL_TIME_PRIORITY.begin()
+
+    def _unlist(self) -> None:
+        if not self.tracer.pending:
+            self.close()
+
+    def close(self) -> None:
+        """Forget pending stops: the kernel releases the threads when the tracing OS thread ends."""
+        if self._listed:
+            self._listed = False
+            REAL_TIME_PRIORITY.end()
+            PENDING_STOPS.remove(self.collect_stopped)
+
+
+def _off_cpu(before: BeforeStop, state: RunState) -> NotCaptured:
+    if before.counters is None:
+        return NotCaptured(Reason.GONE, "exited")
+    return NotCaptured(Reason.OFF_CPU, _NO_CPU, before.counters, state)

@@ -1,0 +1,62 @@
+"""One thread of a live process: what captures have learned of it and use again.
+
+`LiveProcess.thread` makes one for each thread id and drops it when the thread has ended, so nothing else
+keeps state by thread id, and a thread that is given the id of an ended one starts afresh.
+"""
+
+from typing import NamedTuple
+
+from sfsample.core.snapshot import Registers
+from sfsample.modules.module import Module
+from sfsample.process.procfs import Asleep
+from sfsample.process.scheduler import RunQueueBalance
+from sfsample.process.stop_request import StopRequest
+
+
+class LastStop(NamedTuple):
+    """What a stop told of a thread that slept: registers that only a stop tells, and the thread's callers.
+
+    `preserved` are the registers that a call preserves, `return_register` the one that a call leaves the
+    return address in (empty on x86-64), `callers` (pc, sp) of each frame but the innermost, `counters` the
+    scheduler's.
+    """
+
+    asleep: Asleep
+    preserved: Registers
+    return_register: Registers
+    callers: tuple[tuple[int, int], ...]
+    counters: bytes | None
+
+
+class StackPlace:
+    """Where the stacks of one thread lie: what `StackCopy` copies of them."""
+
+    __slots__ = ("extent", "other_stacks", "other_stacks_end")
+
+    def __init__(self) -> None:
+        self.extent = (0, 0)  # first address of the stack, and the first behind it
+        self.other_stacks: tuple[int, ...] = ()  # addresses from which other stacks are copied too
+        self.other_stacks_end: list[
+            tuple[int, int]
+        ] = []  # (pc, sp) of the frame that led to the last of them
+
+
+class Thread:
+    """A thread: its stop request, its stacks, its balance, and what its next capture needs."""
+
+    __slots__ = ("asked_asleep", "asked_generation", "asleep", "balance", "last_stop", "modules", "stack",
+    "stop",
+                 "tid")  # fmt: skip
+
+    def __init__(self, tid: int) -> None:
+        self.tid = tid
+        self.stop = StopRequest(tid)
+        self.stack = StackPlace()
+        self.balance = RunQueueBalance()
+        self.modules: frozenset[Module] = frozenset()  # on its last stack
+        self.asleep: Asleep | None = None  # where it slept when it was last read
+        self.asked_asleep: Asleep | None = None  # where it slept when it was asked to stop
+        self.asked_generation: int | None = (
+            None  # of the modules, when it was asked to stop and did not at once
+        )
+        self.last_stop: LastStop | None = None  # of a stop where it slept
