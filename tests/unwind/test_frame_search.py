@@ -76,7 +76,7 @@ def search(*above: int, index: ModuleMap | None = None):
     return unwinder.search(taken, stack)
 
 
-def test_the_word_behind_the_call_of_the_function_ends_its_frame():
+def test_search_ends_frame_at_return_address_of_call_to_its_function():
     stack = search(7, CODE + INDIRECT, 8, 0xF9, CODE + CALL, CODE + END)
 
     assert pcs(stack) == [0, ASLEEP, CALL, END]
@@ -96,14 +96,14 @@ def test_the_word_behind_the_call_of_the_function_ends_its_frame():
         (),
     ],
 )
-def test_without_proof_the_stack_stays_as_it_was(above):
+def test_search_without_proof_keeps_stack(above):
     stack = search(*above)
 
     assert pcs(stack) == [0, ASLEEP]
     assert stack.stop_reason is StopReason.REGISTER_UNKNOWN
 
 
-def test_of_two_the_one_that_leads_to_the_end_is_taken():
+def test_search_takes_candidate_that_reaches_outermost_frame():
     stack = search(7, CODE + CALL, 5, 7, CODE + OTHER, CODE + END)
 
     assert pcs(stack) == [0, ASLEEP, OTHER, END]
@@ -121,7 +121,7 @@ IN_REGISTER = UnwindRow(Rule(SP, 0, deref=False), Rule(RETURN, 0, deref=False), 
         ({CALL: IN_REGISTER}, [ASLEEP]),  # its caller's is in there too
     ],
 )
-def test_a_return_address_in_a_register_is_behind_a_call_of_the_function(known, expected):
+def test_search_finds_return_address_register_behind_call_of_function(known, expected):
     rows = {CODE + at: row for at, row in {ASLEEP: IN_REGISTER, END: OUTERMOST, **known}.items()}
     unwinder = Unwinder(index_of(code=code()), steppers=(Says(rows),))
     taken = snapshot(words(CODE + END), pc=CODE + ASLEEP)
@@ -129,7 +129,7 @@ def test_a_return_address_in_a_register_is_behind_a_call_of_the_function(known, 
     assert pcs(unwinder.search(taken, unwinder.walk(taken))) == expected
 
 
-def test_a_stub_is_followed_in_the_memory_of_the_target():
+def test_search_follows_stub_through_target_memory():
     plain = index_of(code=code())
     plain.refresh()
     slots = BytesMemory(CODE + 0x700, (CODE + START).to_bytes(8, "little"))
@@ -140,7 +140,7 @@ def test_a_stub_is_followed_in_the_memory_of_the_target():
 
 
 @pytest.mark.parametrize("machine", ["v3", "aarch64/v3", "s390x/v3"])
-def test_a_stub_leads_where_the_word_of_the_target_says(machine):
+def test_stub_leads_to_address_in_its_slot(machine):
     """Each call of a stub in a program; the words are as the machine has them."""
     image = ElfImage((FIXTURES / machine / "target").read_bytes(), "target")
     [code] = (s for s in image.segments if s.type == PT_LOAD and s.flags & PF_X)
@@ -158,7 +158,7 @@ def test_a_stub_leads_where_the_word_of_the_target_says(machine):
     pytest.fail("no call of a stub")
 
 
-def test_where_a_stub_keeps_its_address():
+def test_stub_slot_of_each_stub_form():
     jump = b"\xff\x25" + (0x100).to_bytes(4, "little")
 
     assert stub_slot(62, jump, 0x1000) == 0x1106

@@ -19,12 +19,12 @@ CFA_IS_SP_16, RA_SLOT = Rule(SP, 16, deref=False), Rule(CFA, -8, deref=True)
 BREG_SP_16, BREG_RBX_0, LIT8_PLUS, MINUS_8 = b"\x77\x10", b"\x73\x00", b"\x38\x22", b"\x38\x1c"
 
 
-def applied(cfa=CFA_IS_SP_16, ra=RA_SLOT, *, registers=(), kept=(), state=REGISTERS):
+def apply(cfa=CFA_IS_SP_16, ra=RA_SLOT, *, registers=(), kept=(), state=REGISTERS):
     return apply_row(UnwindRow(cfa, ra, registers, kept), state, MEMORY, AMD64)
 
 
-def test_the_usual_row():
-    assert applied() == Caller(BASE + 16, {SP: BASE + 16, PC: 0xAB01})
+def test_apply_row_of_usual_frame():
+    assert apply() == Caller(BASE + 16, {SP: BASE + 16, PC: 0xAB01})
 
 
 @pytest.mark.parametrize(
@@ -36,8 +36,8 @@ def test_the_usual_row():
         (Rule(SP, 0, deref=True, expression=BREG_SP_16), 0xAB02),
     ],
 )
-def test_cfa(rule, expected):
-    state = applied(rule, Rule(FP, 0, deref=False))
+def test_apply_row_computes_cfa(rule, expected):
+    state = apply(rule, Rule(FP, 0, deref=False))
 
     assert state.cfa == expected
     assert state.registers[SP] == expected
@@ -54,43 +54,43 @@ def test_cfa(rule, expected):
         (Rule(CFA, 0, deref=False, expression=LIT8_PLUS), BASE + 24),
     ],
 )
-def test_return_address_and_registers(rule, expected):
-    caller = applied(ra=rule, registers=((12, rule),), state={**REGISTERS, RBX: 77})
+def test_apply_row_computes_return_address_and_registers(rule, expected):
+    caller = apply(ra=rule, registers=((12, rule),), state={**REGISTERS, RBX: 77})
 
     assert caller.registers[PC] == expected
     assert caller.registers[12] == expected
 
 
-def test_what_no_rule_names_is_absent():
+def test_register_without_rule_is_absent():
     state = {**REGISTERS, RBX: 1, 12: 2, 13: 3}
 
-    assert applied(kept=(RBX, 14), state=state).registers == {SP: BASE + 16, PC: 0xAB01, RBX: 1}
+    assert apply(kept=(RBX, 14), state=state).registers == {SP: BASE + 16, PC: 0xAB01, RBX: 1}
 
 
-def test_rules_read_the_frame_and_not_the_half_made_caller():
+def test_rules_read_registers_of_frame_not_of_caller():
     swapped = ((RBX, Rule(12, 0, deref=False)), (12, Rule(RBX, 0, deref=False)))
-    caller = applied(registers=swapped, state={**REGISTERS, RBX: 1, 12: 2})
+    caller = apply(registers=swapped, state={**REGISTERS, RBX: 1, 12: 2})
 
     assert (caller.registers[RBX], caller.registers[12]) == (2, 1)
 
 
-def test_a_rule_for_sp_wins_over_the_cfa():
-    assert applied(registers=((SP, Rule(CFA, 32, deref=False)),)).registers[SP] == BASE + 48
+def test_rule_for_sp_overrides_cfa():
+    assert apply(registers=((SP, Rule(CFA, 32, deref=False)),)).registers[SP] == BASE + 48
 
 
-def test_a_register_that_cannot_be_recovered_is_absent_and_costs_nothing_else():
+def test_unrecoverable_register_is_absent_and_others_are_kept():
     beyond, unknown = Rule(CFA, 0x1000, deref=True), Rule(13, 0, deref=False)
 
-    assert applied(registers=((RBX, beyond), (12, unknown))) == applied()
+    assert apply(registers=((RBX, beyond), (12, unknown))) == apply()
 
 
-def test_addresses_wrap():
-    caller = applied(Rule(SP, -BASE - 8, deref=False), Rule(SP, 0, deref=True))
+def test_addresses_wrap_at_64_bits():
+    caller = apply(Rule(SP, -BASE - 8, deref=False), Rule(SP, 0, deref=True))
 
     assert caller.cfa == (1 << 64) - 8
 
 
-def test_s390x_finds_sp_below_the_cfa():
+def test_s390x_sp_is_below_cfa():
     row = UnwindRow(Rule(15, 160, deref=False), Rule(14, 0, deref=False))
     caller = apply_row(row, {15: 0x8000, 14: 0x1234, 65: 0x1000}, MEMORY, S390X)
 
@@ -110,11 +110,11 @@ def test_s390x_finds_sp_below_the_cfa():
         (Rule(SP, 0, deref=False, expression=b"\x30\x06"), RA_SLOT, StopReason.BAD_MEMORY),  # deref of 0
     ],
 )
-def test_failures_are_values(cfa, ra, why):
-    assert applied(cfa, ra) is why
+def test_apply_row_returns_reason_of_failure(cfa, ra, why):
+    assert apply(cfa, ra) is why
 
 
-def test_a_word_at_the_end_of_the_copy():
+def test_last_word_of_copy_can_be_read():
     last = Rule(SP, 56, deref=True)
-    assert applied(ra=last).registers[PC] == 0xAB07
-    assert applied(ra=last._replace(offset=57)) is StopReason.BAD_MEMORY
+    assert apply(ra=last).registers[PC] == 0xAB07
+    assert apply(ra=last._replace(offset=57)) is StopReason.BAD_MEMORY

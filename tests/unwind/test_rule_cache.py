@@ -54,7 +54,7 @@ ROWS = [
 CELLS = st.one_of(st.sampled_from(SITES), st.integers(-2, 40).map(lambda n: STACK + 8 * n), st.just(0))
 
 
-class Unseen:
+class OpaqueMemory:
     """Memory that is not known to be a plain copy, so that nothing goes fast."""
 
     def __init__(self, memory) -> None:
@@ -72,7 +72,7 @@ class Unseen:
 )
 @example(first={CODE: LEAF, CODE + 0x10: LEAF, CODE + 0x20: OUTERMOST}, second={}, registers={},
          stacks=[[CODE + 0x10, CODE + 0x20]] * 2, max_frames=3, bounded=False)  # fmt: skip
-def test_fast_or_not(*, first, second, stacks, registers, max_frames, bounded):
+def test_walk_with_cache_equals_walk_without_cache(*, first, second, stacks, registers, max_frames, bounded):
     """Walks over several stacks with the same rows: what one has taught is of use, or harm, to the next."""
     steppers = (Says(first), Says(second, Found.EH_FRAME))
     index = index_of()
@@ -81,12 +81,12 @@ def test_fast_or_not(*, first, second, stacks, registers, max_frames, bounded):
         taken = snapshot(words(*cells), bounded=bounded)
         taken.registers.update(registers)
         slow = Unwinder(index, steppers=steppers, max_frames=max_frames)
-        expected = slow.walk(taken._replace(memory=Unseen(taken.memory)))
+        expected = slow.walk(taken._replace(memory=OpaqueMemory(taken.memory)))
         assert fast.walk(taken) == expected
         assert fast.walk(taken) == expected
 
 
-def test_known_frames_are_passed_without_asking():
+def test_known_frames_are_passed_without_asking_steppers():
     rows = Says({CODE: LEAF, CODE + 0x10: LEAF, CODE + 0x20: OUTERMOST})
     unwinder = Unwinder(index_of(), steppers=(rows,))
     taken = snapshot(words(CODE + 0x10, CODE + 0x20))
@@ -100,7 +100,7 @@ def test_known_frames_are_passed_without_asking():
     assert expected.stop_reason is StopReason.OUTERMOST
 
 
-def test_a_guess_is_followed_only_to_where_a_guess_has_led():
+def test_guess_leads_only_to_address_that_accepted_guess_led_to():
     """Not to an address that follows no call, though frames were stepped from there before."""
     guess = LEAF._replace(guess=True)
     rows = Says({CODE: guess, CODE + 1: LEAF, CODE + 0x10: OUTERMOST, CODE + 0x20: LEAF})
@@ -115,7 +115,7 @@ def test_a_guess_is_followed_only_to_where_a_guess_has_led():
     assert unwinder._chain.rule_cache.row_of(believed.frames[0]) == guess
 
 
-def test_registers_of_frames_passed_are_there_for_who_needs_them():
+def test_later_row_gets_registers_of_frames_passed_by_cache():
     """rbx is saved by a frame that is passed; the row above wants it."""
     saves = UnwindRow(Rule(SP, 16, deref=False), RA_SLOT, ((RBX, Rule(CFA, -16, deref=True)),), kept=(FP,))
     wants = LEAF._replace(cfa=Rule(RBX, 8, deref=False))
@@ -128,17 +128,17 @@ def test_registers_of_frames_passed_are_there_for_who_needs_them():
     assert [frame.pc - CODE for frame in stack.frames] == [0, 0x10, 0x20]
 
 
-def test_words_of_a_copy():
+def test_words_at_returns_aligned_words_of_copy():
     odd = BytesMemory(0x1004, bytes(4) + (7).to_bytes(8, "little") + bytes(3))
     base, view = words_at(PiecewiseMemory(BytesMemory(0, b""), odd), 0x1008)
 
     assert (base, list(view)) == (0x1008, [7])
     assert words_at(odd, 0x1013) is None
     assert words_at(BytesMemory(0, bytes(16), "big"), 0) is None
-    assert words_at(Unseen(odd), 0x1008) is None
+    assert words_at(OpaqueMemory(odd), 0x1008) is None
 
 
-def test_a_guess_that_is_asked_first_is_asked_each_time():
+def test_row_after_rejected_guess_is_not_cached():
     """Whether it is believed depends on the stack, so what comes after it is not for the fast lane."""
     guess = Says({CODE: LEAF._replace(guess=True)}, Found.FRAME_POINTER)
     table = Says(
@@ -153,7 +153,7 @@ def test_a_guess_that_is_asked_first_is_asked_each_time():
 
 
 @pytest.mark.parametrize("pc", range(CODE + 0x20, CODE + 0x40))
-def test_the_stub_of_a_linkage_table_has_a_plan_at_each_of_its_instructions(pc):
+def test_linkage_stub_has_plain_row_at_each_instruction(pc):
     """It is what the expression says, word for word."""
     plan = plain_row_of(STUB, Found.EH_FRAME, AMD64, pc)
     memory = words(*range(1, 9))

@@ -13,8 +13,8 @@ from sfsample.modules.location import Location
 from sfsample.recording.profile import Places
 from sfsample.unwind.unwinder import Unwinder
 from tests.builders.walks import CODE, FP, LEAF, OUTERMOST, STACK, Says, index_of, snapshot, words
-from tests.unwind.test_rule_cache import CELLS, SITES, Unseen
-from tests.unwind.test_rule_cache import ROWS as KINDS
+from tests.unwind.test_rule_cache import CELLS, SITES, OpaqueMemory
+from tests.unwind.test_rule_cache import ROWS as ROW_KINDS
 
 BIG = LEAF._replace(cfa=Rule(7, 24, deref=False))
 FRAME = LEAF._replace(cfa=Rule(FP, 16, deref=False), registers=((FP, Rule(CFA, -16, deref=True)),), kept=(3,))
@@ -44,19 +44,19 @@ def stack_of(functions: list[int]):
     return snapshot(BytesMemory(base, data), sp=base, rbp=fp)
 
 
-def unwinder() -> Unwinder:
+def new_unwinder() -> Unwinder:
     return Unwinder(index_of(), steppers=(Says(ROWS),), max_frames=MOST)
 
 
-def warm() -> Unwinder:
+def unwinder_with_rows() -> Unwinder:
     """One that has learnt the rows."""
-    made = unwinder()
+    made = new_unwinder()
     for function in SIZES:
         made.walk(stack_of([function, function]))
     return made
 
 
-def passed_at_once(known: Unwinder, taken) -> int:
+def frames_from_cache(known: Unwinder, taken) -> int:
     """Walk; return how many frames were not found by steps."""
     walks, made = known._chain.rule_cache._walks, []
     fitting = walks.valid_part
@@ -71,32 +71,32 @@ def calls(seed: int, count: int) -> list[int]:
 
 
 @pytest.mark.parametrize("inner", [0, 1, 5, 63, 64, 65, 200, 900])
-def test_what_is_below_may_change(inner):
-    known = warm()
+def test_outer_frames_are_reused_when_inner_frames_change(inner):
+    known = unwinder_with_rows()
     outer = calls(1, 1500)
     for _ in range(4):
         before = known.walk(stack_of(calls(2, 40) + outer))
     stack = known.walk(stack_of(calls(3, inner) + outer))
 
     assert before.stop_reason is stack.stop_reason is StopReason.OUTERMOST
-    assert stack == unwinder().walk(stack_of(calls(3, inner) + outer))
+    assert stack == new_unwinder().walk(stack_of(calls(3, inner) + outer))
     assert common_tail(before.frames, stack.frames) >= 1500
-    assert passed_at_once(known, stack_of(calls(4, inner) + outer)) > 1400
+    assert frames_from_cache(known, stack_of(calls(4, inner) + outer)) > 1400
 
 
 @pytest.mark.parametrize("depth", [2, 5, 30, 63, 64, 65, 66, 129])
-def test_what_has_been_seen_three_times_is_passed_at_once(depth):
-    known, taken = warm(), stack_of(calls(1, depth))
+def test_walk_is_reused_after_three_walks(depth):
+    known, taken = unwinder_with_rows(), stack_of(calls(1, depth))
 
     for _ in range(3):
         known.walk(taken)
-    assert [passed_at_once(known, taken) for _ in range(2)] == [depth, depth]
+    assert [frames_from_cache(known, taken) for _ in range(2)] == [depth, depth]
 
 
 @pytest.mark.parametrize("at", [0, 1, 10, 700, 1400, 1498, 1499])
-def test_a_call_in_the_middle_that_is_another_one_now(at):
+def test_changed_return_address_in_middle_is_noticed(at):
     """Of the same size, so that everything above is where it was."""
-    known = warm()
+    known = unwinder_with_rows()
     functions = calls(1, 1500)
     functions[at] = CODE + 0x10
     for _ in range(4):
@@ -105,17 +105,17 @@ def test_a_call_in_the_middle_that_is_another_one_now(at):
     taken = stack_of(functions)
 
     for _ in range(4):
-        assert known.walk(taken) == unwinder().walk(taken)
-    assert passed_at_once(known, taken) > 1400
+        assert known.walk(taken) == new_unwinder().walk(taken)
+    assert frames_from_cache(known, taken) > 1400
 
 
-def test_any_word_may_be_another_one():
+def test_any_changed_word_is_noticed():
     """Each word of a stack in turn, in place of each of many others."""
     chance, fresh = random.Random(11), index_of()  # noqa: S311
     taken = stack_of(calls(8, 25))
     base, view = taken.memory.words
     instead = [*SIZES, CODE + 0x100, CODE + 8, 0, *(base + 8 * n for n in range(0, len(view), 3))]
-    known = warm()
+    known = unwinder_with_rows()
     for at in range(len(view)):
         for word in chance.sample(instead, 4):
             for _ in range(4):
@@ -125,15 +125,15 @@ def test_any_word_may_be_another_one():
             other = taken._replace(memory=BytesMemory(base, data))
             expected = Unwinder(fresh, steppers=(Says(ROWS),), max_frames=MOST).walk(other)
             assert known.walk(other) == expected
-        known = warm() if at % 5 == 0 else known
+        known = unwinder_with_rows() if at % 5 == 0 else known
 
 
 @settings(deadline=None, max_examples=100)
 @given(st.data())
-def test_any_rows_any_words(data):
+def test_any_rows_and_words_give_walk_without_cache(data):
     """Rows of every kind, words and registers changed one at a time: what was kept is never in the way."""
     sites = st.sampled_from(SITES)
-    rows = {site: data.draw(st.sampled_from(KINDS)) for site in SITES[:-1]} | {SITES[-1]: OUTERMOST}
+    rows = {site: data.draw(st.sampled_from(ROW_KINDS)) for site in SITES[:-1]} | {SITES[-1]: OUTERMOST}
     cells = data.draw(st.lists(st.one_of(sites, CELLS), min_size=4, max_size=40))
     registers = {FP: data.draw(CELLS)}
     index = index_of()
@@ -146,13 +146,13 @@ def test_any_rows_any_words(data):
         taken = snapshot(words(*cells))
         taken.registers.update(registers)
         slow = Unwinder(index, steppers=(Says(rows),), max_frames=known._max_frames)
-        expected = slow.walk(taken._replace(memory=Unseen(taken.memory)))
+        expected = slow.walk(taken._replace(memory=OpaqueMemory(taken.memory)))
         for _ in range(4):
             assert known.walk(taken) == expected
 
 
-def test_any_change_gives_what_a_new_unwinder_gives():
-    known, chance = warm(), random.Random(7)  # noqa: S311
+def test_any_change_gives_walk_of_new_unwinder():
+    known, chance = unwinder_with_rows(), random.Random(7)  # noqa: S311
     functions = calls(5, 2000)
     for _ in range(60):
         cut, length = chance.randrange(len(functions)), chance.randrange(60)
@@ -162,19 +162,19 @@ def test_any_change_gives_what_a_new_unwinder_gives():
         if len(functions) < 600:
             functions = calls(chance.randrange(100), 2000)
         taken = stack_of(functions)
-        assert known.walk(taken) == unwinder().walk(taken)
+        assert known.walk(taken) == new_unwinder().walk(taken)
 
 
-def test_threads_are_not_confused():
+def test_threads_at_same_addresses_are_not_confused():
     """Not even those whose stacks lie at the same addresses, one after the other."""
-    known = warm()
+    known = unwinder_with_rows()
     one, other = stack_of(calls(1, 1500)), stack_of(calls(2, 1500))._replace(tid=2)
     for taken in (one, other) * 3:
-        assert known.walk(taken) == unwinder().walk(taken)
+        assert known.walk(taken) == new_unwinder().walk(taken)
 
 
-def test_what_is_kept_has_limits():
-    known = warm()
+def test_cache_size_is_limited():
+    known = unwinder_with_rows()
     walks = known._chain.rule_cache._walks
     most = 0
     for seed in range(120):
@@ -186,17 +186,17 @@ def test_what_is_kept_has_limits():
     assert most > walks._frame_count  # they were forgotten on the way
 
 
-def test_a_stretch_goes_with_the_mappings():
-    known, taken = warm(), stack_of(calls(1, 30))
+def test_cached_walks_are_dropped_when_mappings_change():
+    known, taken = unwinder_with_rows(), stack_of(calls(1, 30))
     for _ in range(4):
         known.walk(taken)
     known._modules.refresh(force=True)
 
-    assert passed_at_once(known, taken) == 0
-    assert known.walk(taken) == unwinder().walk(taken)
+    assert frames_from_cache(known, taken) == 0
+    assert known.walk(taken) == new_unwinder().walk(taken)
 
 
-def test_the_limit_of_frames_holds():
+def test_max_frames_holds_with_cached_walks():
     outer = calls(1, 1500)
     known = Unwinder(index_of(), steppers=(Says(ROWS),), max_frames=1520)
     for _ in range(4):
@@ -206,7 +206,7 @@ def test_the_limit_of_frames_holds():
     assert (len(stack.frames), stack.stop_reason) == (1520, StopReason.MAX_FRAMES)
 
 
-def test_deep_stacks_that_differ_are_different_keys():
+def test_different_deep_stacks_are_different_keys():
     places = [Location(None, n, n) for n in range(3000)]
     one, same, other = (
         Places(places),
@@ -220,7 +220,7 @@ def test_deep_stacks_that_differ_are_different_keys():
     assert hash(Places(places[:50])) == hash(tuple(places[:50]))
 
 
-def test_the_frames_that_two_stacks_have_in_common():
+def test_common_tail_counts_equal_outermost_frames():
     ours, theirs = (Frame(n, n, n, "x", exact=False) for n in range(2)), ()
     one, two = ours
     assert common_tail((one, two), theirs) == 0

@@ -48,7 +48,7 @@ def _row_at(table: EhFrame | None, frame: Frame, module: Module, arch: Arch) -> 
     try:
         held = table.held_at(module.vaddr(frame.lookup_pc))
     except FormatError as damage:
-        module.lose(damage)
+        module.note_damage(damage)
         return None
     return None if held is None else to_row(_next_if_late(table, held) or held.row, arch)
 

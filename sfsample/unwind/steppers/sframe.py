@@ -33,7 +33,7 @@ class SFrameStepper:
             try:
                 fre = table.row_at(vaddr)
             except FormatError as damage:
-                module.lose(damage)
+                module.note_damage(damage)
                 continue
             if fre is not None:
                 return to_row(fre, table)

@@ -16,8 +16,8 @@ from sfsample.core.arch import AARCH64, AMD64
 from sfsample.core.rule import CFA, Rule
 from sfsample.core.stack import Found, Frame, StopReason
 from sfsample.formats.elf.image import ElfImage
-from sfsample.formats.machine_code.decode_x86 import instruction
-from sfsample.formats.machine_code.function_starts import beginnings
+from sfsample.formats.machine_code.decode_x86 import decode_instruction
+from sfsample.formats.machine_code.function_starts import find_function_starts
 from sfsample.modules.module import Module
 from sfsample.modules.unwind_tables import UnwindTables
 from sfsample.unwind.row import UnwindRow, apply_row
@@ -28,12 +28,12 @@ from tests.builders.elf_builder import Load, elf
 from tests.builders.walks import CODE, FP, JIT, OUTERMOST, RBX, SP, STACK, Says, index_of, walk, words
 
 pytestmark = pytest.mark.skipif(
-    instruction(b"\xc3", 0) is None, reason="no decoder for x86-64 on this machine"
+    decode_instruction(b"\xc3", 0) is None, reason="no decoder for x86-64 on this machine"
 )
 
 OLD = bytes.fromhex("4883ec08 ffd1 4883c408 c3")  # CPython 3.12: sub $8,%rsp; call *%rcx; add $8,%rsp; ret
 NEW = bytes.fromhex("55 4889e5 ffd1 5d c3")  # later: push %rbp; mov %rsp,%rbp; call *%rcx; pop %rbp; ret
-RETURN = 6  # where the call of either returns to
+CALL_END = 6  # where the call of either returns to
 
 STUBS = """
 .macro begin name
@@ -117,7 +117,7 @@ def instructions(module: Module) -> list[tuple[int, str]]:
     return [(int(vaddr, 16), name) for vaddr, name in found]
 
 
-def is_whole(module: Module, pc: int, *, exact: bool) -> bool:
+def agrees_with_table(module: Module, pc: int, *, exact: bool) -> bool:
     """Check that what is said is what the table says; return whether it is all of it."""
     ours, theirs = (
         stepper.row_at(at(pc, exact=exact), module, AMD64) for stepper in (CodeStepper(), EhFrameStepper())
@@ -134,18 +134,18 @@ def is_whole(module: Module, pc: int, *, exact: bool) -> bool:
     return len(ours.kept) + len(ours.registers) == len(AMD64.callee_saved)
 
 
-def test_at_every_instruction_the_row_is_that_of_the_table(stubs):
+def test_row_at_each_instruction_is_that_of_table(stubs):
     vaddrs = [vaddr for vaddr, name in instructions(stubs) if name != "int3"]
     assert len(vaddrs) >= 50
-    partial = [vaddr for vaddr in vaddrs if not is_whole(stubs, vaddr, exact=True)]
+    partial = [vaddr for vaddr in vaddrs if not agrees_with_table(stubs, vaddr, exact=True)]
     assert len(partial) == 2  # before the pushes of `framed`, which reads them by another register
 
 
-def test_behind_every_call_too(stubs):
+def test_row_behind_each_call_is_that_of_table(stubs):
     """Also where it never returns, as in `branches` and `ends`."""
     behind = [vaddr for (_, name), (vaddr, _) in pairwise(instructions(stubs)) if name == "call"]
     assert len(behind) > 5
-    assert all(is_whole(stubs, vaddr, exact=False) for vaddr in behind)
+    assert all(agrees_with_table(stubs, vaddr, exact=False) for vaddr in behind)
 
 
 @pytest.mark.parametrize(
@@ -153,7 +153,7 @@ def test_behind_every_call_too(stubs):
     ["", "90", "4883c4f8c3", "4881c4000000f0c3", "4883ec08c3", "55c3", "488b26c3", "488b6424f8c3", "c20800",
      "4883c408e9", "0000", "ffe0", "f4c3", "ebfe", "4883e4f0c3", "740158c3"],
 )  # fmt: skip
-def test_what_it_does_not_know(code):
+def test_no_row_for_unknown_code(code):
     """Code that cannot be read; returns below the frame; another stack, mov (%rsi),%rsp; a word
     below the frame, mov -8(%rsp),%rsp; ret $8; jumps to anywhere; hlt; an
     endless loop; a stack that is aligned; two ways to a return that do not agree.
@@ -161,7 +161,7 @@ def test_what_it_does_not_know(code):
     assert row_of(bytes.fromhex(code)) is None
 
 
-def test_a_register_that_gets_a_strange_value_is_unknown():
+def test_register_with_unrelated_value_is_unknown():
     row = row_of(bytes.fromhex("53 5d c3"))  # push %rbx; pop %rbp: known, but for a word below sp no rule is
     assert row is not None
     assert (dict(row.registers), set(row.kept)) == (
@@ -173,7 +173,7 @@ def test_a_register_that_gets_a_strange_value_is_unknown():
     assert (dict(row.registers), set(row.kept)) == ({}, AMD64.callee_saved - {FP})
 
 
-def test_a_realigned_frame_is_left_through_the_saved_address():
+def test_realigned_frame_is_left_through_saved_address():
     row = row_of(bytes.fromhex("4c8b55f8 c9 498d62f8 c3"))  # mov -8(%rbp),%r10; leave; lea -8(%r10),%rsp; ret
     assert row is not None
     assert row.cfa == Rule(FP, -8, deref=True)
@@ -188,7 +188,7 @@ def test_a_realigned_frame_is_left_through_the_saved_address():
         ("488b642440 5b 5d c3", {RBX: 55, FP: 66}),  # x86inc.asm: mov 64(%rsp),%rsp; pops; ret
     ],
 )
-def test_an_aligned_frame_is_left_by_the_old_sp_that_lies_in_it(code, saved):
+def test_aligned_frame_is_left_by_saved_sp(code, saved):
     row = row_of(bytes.fromhex(code))
     old = [*saved.values(), 0x1234]
     stack = words(*[0] * 8, STACK + 160, *[0] * 11, *old)
@@ -207,7 +207,7 @@ def test_any_bytes_never_raise(code):
     assert row is None or row.guess
 
 
-def test_it_answers_for_x86_64_only():
+def test_code_stepper_knows_x86_64_only():
     stepper = CodeStepper().reading(lambda pc, size: OLD[pc - JIT :][:size])
 
     assert stepper.row_at(at(JIT), None, AMD64) is not None
@@ -225,17 +225,17 @@ STEPPERS = (ROWS, CodeStepper(), FramePointerStepper())
 
 
 @pytest.mark.parametrize(("code", "saved_fp"), [(OLD, FP), (NEW, STACK + 8)])
-def test_a_walk_through_a_stub(code, saved_fp):
+def test_walk_through_generated_stub(code, saved_fp):
     """The frame pointer (the evaluator has not changed it) would skip the stub's caller."""
-    stack = walk(words(JIT + RETURN, saved_fp, CODE + 0x10), *STEPPERS, index=index_of(generated=code),
+    stack = walk(words(JIT + CALL_END, saved_fp, CODE + 0x10), *STEPPERS, index=index_of(generated=code),
                  pc=CODE + 0x20, rbp=STACK + 0x100)  # fmt: skip
 
-    assert [frame.pc for frame in stack.frames] == [CODE + 0x20, JIT + RETURN, CODE + 0x10]
+    assert [frame.pc for frame in stack.frames] == [CODE + 0x20, JIT + CALL_END, CODE + 0x10]
     assert [frame.found for frame in stack.frames] == [Found.CONTEXT, Found.SFRAME, Found.CODE]
     assert stack.stop_reason is StopReason.OUTERMOST
 
 
-def test_a_return_address_that_no_call_precedes_is_not_believed():
+def test_return_address_without_call_is_rejected():
     """Other code may have been written there since: then the next stepper is asked."""
     stack = walk(words(JIT + 6, 0, CODE + 0x11), *STEPPERS, index=index_of(generated=OLD), pc=CODE + 0x20)
 
@@ -243,15 +243,15 @@ def test_a_return_address_that_no_call_precedes_is_not_believed():
     assert stack.stop_reason is StopReason.REGISTER_UNKNOWN  # the frame pointer
 
 
-def test_a_reference_that_is_part_of_another_instruction_is_no_beginning():
+def test_bytes_inside_instruction_are_not_function_start():
     """`movq $0,(%rax,%rbp,8)` ends like a call of what is behind it."""
     moves, called = bytes.fromhex("48c704e800000000"), b"\xe8\x03\0\0\0" + b"\x90" * 3 + b"\xc3"
     code = bytes(16) + moves + b"\x55\xc3" + called
     image = ElfImage(elf([Load(0x1000, code)]), "invented")
-    assert beginnings(image) == [0x1000 + 16 + len(moves) + 2 + 8]
+    assert find_function_starts(image) == [0x1000 + 16 + len(moves) + 2 + 8]
 
 
-def test_generated_code_is_not_followed_for_long():
+def test_generated_code_is_followed_500_instructions():
     """A JVM has new code in each sample: to follow 5,000 instructions took 20 ms, mostly for nothing."""
     followed: list[int] = []
     code = b"\xff\xc0" * 2000 + b"\xc3"  # inc %eax
@@ -264,11 +264,11 @@ def test_generated_code_is_not_followed_for_long():
     assert len(followed) <= 501
 
 
-def test_what_one_process_has_learned_of_a_file_another_knows(monkeypatch):
+def test_processes_share_code_analysis_of_file(monkeypatch):
     """PostgreSQL has a process for each client: a fifth of a second for each, in which nobody had a turn."""
     looked: list[str] = []
     monkeypatch.setattr(
-        "sfsample.unwind.steppers.code_analysis.rows.beginnings",
+        "sfsample.unwind.steppers.code_analysis.rows.find_function_starts",
         lambda image: looked.append(image.name) or [],
     )
     image = ElfImage(elf([Load(0x1000, b"\xeb\xfe")]), "invented")

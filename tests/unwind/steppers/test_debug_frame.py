@@ -23,7 +23,7 @@ SHF_COMPRESSED = 0x800
 
 @pytest.mark.parametrize("wide", [False, True])
 @pytest.mark.parametrize("version", [1, 3, 4])
-def test_rows(wide, version):
+def test_debug_frame_rows(wide, version):
     made = EhFrame(section(wide=wide, version=version), 0, "little", debug=True)
 
     assert [fde.start for fde in made.fdes()] == [START, START + SIZE]
@@ -34,7 +34,7 @@ def test_rows(wide, version):
     assert made.damaged == {}
 
 
-def test_damage_names_the_section():
+def test_damage_names_section():
     made = EhFrame(section()[:-4], 0, "little", debug=True)
 
     assert [fde.start for fde in made.fdes()] == [START]
@@ -61,7 +61,7 @@ STORED = [
 
 
 @pytest.mark.parametrize(("name", "data", "flags"), STORED, ids=["plain", "SHF_COMPRESSED", "zdebug"])
-def test_the_stepper_finds_it_however_it_is_stored(name, data, flags):
+def test_stepper_reads_each_storage_form(name, data, flags):
     made = module(name, data, flags)
     frame = Frame(START + 8, 0, None, Found.CONTEXT, exact=True)
     row = DebugFrameStepper().row_at(frame, made, AMD64)
@@ -87,7 +87,7 @@ def test_the_stepper_finds_it_however_it_is_stored(name, data, flags):
         (".zdebug_frame", b"ZLIB", 0, ""),
     ],
 )
-def test_what_cannot_be_unpacked_is_said_once(name, data, flags, what):
+def test_section_that_cannot_be_unpacked_is_noted_once(name, data, flags, what):
     made = module(name, data, flags)
     for at in (0, 8):
         frame = Frame(START + at, 0, None, Found.CONTEXT, exact=True)
@@ -95,7 +95,7 @@ def test_what_cannot_be_unpacked_is_said_once(name, data, flags, what):
     assert [what in problem for problem in made.problems] == ([True] if what else [])
 
 
-def test_modules_without():
+def test_module_without_debug_frame():
     bare = Module(ElfImage(elf([Load(START, bytes(64))]), "bare"), 0, "/bare")
 
     assert DebugFrameStepper().row_at(Frame(START, 0, None, Found.CONTEXT, exact=True), bare, AMD64) is None

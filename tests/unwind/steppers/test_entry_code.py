@@ -66,7 +66,7 @@ def outcome(
         (FCONTEXT_IBT, range(1, 21), range(1, 22)),
     ],
 )
-def test_outermost(code, exact, returned_to):
+def test_code_where_stacks_begin_is_outermost(code, exact, returned_to):
     size = len(bytes.fromhex(code))
 
     assert {at for at in range(size + 1) if outcome(code, at, exact=True) == "outermost"} == set(exact)
@@ -76,7 +76,7 @@ def test_outermost(code, exact, returned_to):
 @pytest.mark.parametrize(
     ("code", "end"), [(START, 37), (MUSL_START, 22), (LD_SO, 61), ("f30f1efa" + LD_SO, 65)]
 )
-def test_the_entry_of_a_program(code, end):
+def test_program_entry_is_outermost(code, end):
     size = len(bytes.fromhex(code))
 
     assert {at for at in range(size) if outcome(code, at, exact=True, entry=True) == "outermost"} == set(
@@ -87,7 +87,7 @@ def test_the_entry_of_a_program(code, end):
     assert outcome(code, 0, exact=True) == "not mine"
 
 
-def test_a_call_as_last_instruction_before_belongs_to_the_function_before():
+def test_return_address_at_start_belongs_to_function_before():
     """main, which never returns, may lie right before _start."""
     assert outcome(START, 0, exact=False, entry=True, before="e800000000") == "not mine"
     assert outcome(START_CONTEXT, 0, exact=False, before="e800000000") == "not mine"
@@ -96,13 +96,13 @@ def test_a_call_as_last_instruction_before_belongs_to_the_function_before():
 @pytest.mark.parametrize(
     ("code", "at"), [(CLONE, {5, 7, 10, 12, 14}), (CLONE3, {5, 7, 10, 12, 14}), (MUSL_CLONE, {3, 5, 7})]
 )
-def test_around_clone(code, at):
+def test_clone_row_holds_around_system_call(code, at):
     instructions = {n for n in range(len(bytes.fromhex(code))) if outcome(code, n, exact=True) == "row"}
 
     assert at <= instructions <= set(range(min(at), max(at) + 2))
 
 
-def test_two_threads_leave_clone():
+def test_clone_row_in_parent_and_child():
     made = module(bytes.fromhex(CLONE))
     row = StartStepper().row_at(Frame(TEXT + 7, 0, None, Found.CONTEXT, exact=True), made, AMD64)
     stack = BytesMemory(0x7000, (0x1234).to_bytes(8, "little"))
@@ -114,14 +114,14 @@ def test_two_threads_leave_clone():
 
 
 @pytest.mark.parametrize("first", ["1f2003d5", "5f2403d5"])
-def test_the_first_instruction_of_a_program_of_aarch64(first):
+def test_first_instruction_of_aarch64_program_is_outermost(first):
     """Debian's crt1.o; from the second one on its table knows."""
     said = [outcome(first + "1d0080d2 1e0080d2", at, exact=True, entry=True, arch=AARCH64) for at in (0, 4)]
 
     assert said == ["outermost", "not mine"]
 
 
-def test_where_a_fiber_of_boost_ends_on_aarch64():
+def test_end_of_boost_fiber_on_aarch64_is_outermost():
     """It returns to the instruction behind make_fcontext's own return, to which nobody has called."""
     code = "61000010 014c00f9 c0035fd6 000080d2 21ffff97"
     said = [outcome(code, at, exact=False, arch=AARCH64) for at in (8, 12, 16, 20, 24)]
@@ -129,7 +129,7 @@ def test_where_a_fiber_of_boost_ends_on_aarch64():
     assert said == ["not mine", "outermost", "outermost", "outermost", "not mine"]
 
 
-def test_the_loader_of_s390x():
+def test_loader_of_s390x_is_outermost():
     size = len(bytes.fromhex(S390X_LD_SO))
     said = [outcome(S390X_LD_SO, at, exact=True, entry=True, arch=S390X) for at in range(size + 2)]
 
@@ -142,7 +142,7 @@ def test_the_loader_of_s390x():
     ("arch", "code", "sizes"),
     [(AARCH64, A64_CLONE, (4, 4, 4)), (S390X, S390X_CLONE, (2, 4, 4)), (S390X, S390X_CLONE3, (2, 4, 4))],
 )
-def test_two_threads_leave_clone_on_other_machines(arch, code, sizes):
+def test_clone_row_in_parent_and_child_on_other_machines(arch, code, sizes):
     """From the system call to the jump that only the new thread takes; the other one has its caller."""
     made, result = module(bytes.fromhex(code)), {AARCH64: 0, S390X: 2}[arch]
     stack = BytesMemory(0x7000, bytes(160), arch.byteorder)
@@ -156,7 +156,7 @@ def test_two_threads_leave_clone_on_other_machines(arch, code, sizes):
     assert outcome(code, sum(sizes), exact=True, arch=arch) == "not mine"
 
 
-def test_clone_of_s390x_has_saved_two_registers():
+def test_clone_row_of_s390x_recovers_two_saved_registers():
     row = StartStepper().row_at(
         Frame(TEXT, 0, None, Found.CONTEXT, exact=True), module(bytes.fromhex(S390X_CLONE)), S390X
     )
@@ -167,7 +167,7 @@ def test_clone_of_s390x_has_saved_two_registers():
     assert [caller.registers[number] for number in (6, 7, 8)] == [6, 7, 8]
 
 
-def test_elsewhere_it_is_silent():
+def test_no_row_for_other_code():
     made = module(b"")
     for address in (0, TEXT - 1, TEXT, TEXT + 64, TEXT + 100):
         assert StartStepper().row_at(Frame(address, 0, None, Found.CONTEXT, exact=True), made, AMD64) is None
@@ -192,7 +192,7 @@ PLT0 = "ff3500000000 ff2500000000 0f1f4000"
         (PLT0, {0: 16, 6: 24, 12: None}),
     ],
 )
-def test_each_instruction_of_a_stub(code, cfas):
+def test_row_at_each_instruction_of_x86_64_stub(code, cfas):
     made = module(bytes.fromhex(code))
     for at, cfa in cfas.items():
         frame = Frame(TEXT + at, 0, None, Found.CONTEXT, exact=True)
@@ -214,7 +214,7 @@ A64_NOP = "500000d0 110240f9 1f2003d5 20021fd6"
         ("300000b0 11fe47f9 10e23f91 00021fd6", {0: None, 8: None}),  # br x16 is another code
     ],
 )
-def test_each_instruction_of_a_stub_of_aarch64(code, rules):
+def test_row_at_each_instruction_of_aarch64_stub(code, rules):
     """As in tests/fixtures/aarch64/v3/target, by objdump."""
     made = module(bytes.fromhex(code))
     for at, rule in rules.items():
@@ -229,7 +229,7 @@ S390X_PLT0 = "e310f0380024 c010000db721 d207f0301008 e31010100004 07f1"
 @pytest.mark.parametrize(
     ("code", "inside"), [(S390X_STUB, (0, 6, 12, 14, 16, 22)), (S390X_PLT0, (0, 6, 12, 18, 24))]
 )
-def test_each_instruction_of_a_stub_of_s390x(code, inside):
+def test_row_at_each_instruction_of_s390x_stub(code, inside):
     """As in Debian's libc.so.6, by objdump; the return address stays in r14."""
     made = module(bytes.fromhex(code))
     for at in inside:

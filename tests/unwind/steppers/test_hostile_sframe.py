@@ -75,17 +75,17 @@ def walk(
     return unwinder.walk(ThreadSnapshot(1, known, memory, bounded=False, stop_ns=0, eintr=False, arch=arch))
 
 
-def ended(stack) -> tuple[StopReason, list[int]]:
+def reason_and_pcs(stack) -> tuple[StopReason, list[int]]:
     return stack.stop_reason, [frame.pc - CODE for frame in stack.frames]
 
 
-def one(*words_: int, **options) -> Function:
+def one_row(*words_: int, **options) -> Function:
     """Return a function of 16 bytes at the code's start with one row, and a good one after it."""
     return Function(TEXT, 16, [row(0, *words_, **options)])
 
 
 CALLER = Function(TEXT + 0x20, 0x20, [row(0)])  # outermost
-BACK = CODE + 0x30  # a return address in it
+RETURN_ADDRESS = CODE + 0x30  # a return address in it
 
 # -- 20: frames that cannot be
 
@@ -93,62 +93,68 @@ BACK = CODE + 0x30  # a return address in it
 @pytest.mark.parametrize("cfa", [1, 4, 7, 9, 15])
 def test_20_unaligned_cfa(cfa):
     """The word there is made of two others, so it is no return address."""
-    index = index_of(one(cfa), CALLER)
-    stack = walk(index, words(BACK, BACK, BACK))
+    index = index_of(one_row(cfa), CALLER)
+    stack = walk(index, words(RETURN_ADDRESS, RETURN_ADDRESS, RETURN_ADDRESS))
 
-    assert ended(stack) in (
+    assert reason_and_pcs(stack) in (
         (StopReason.BAD_PC, [0]), (StopReason.BAD_MEMORY, [0]), (StopReason.NO_PROGRESS, [0]))  # fmt: skip
 
 
 def test_20_unmapped_cfa():
-    assert ended(walk(index_of(one(0x4000), CALLER), words(BACK))) == (StopReason.BAD_MEMORY, [0])
+    assert reason_and_pcs(walk(index_of(one_row(0x4000), CALLER), words(RETURN_ADDRESS))) == (
+        StopReason.BAD_MEMORY,
+        [0],
+    )
 
 
 @pytest.mark.parametrize("sp", [0, 8, (1 << 64) - 8, 1 << 63])
-def test_20_stack_pointers_from_nowhere(sp):
-    assert ended(walk(index_of(one(8), CALLER), words(BACK), sp=sp)) == (StopReason.BAD_MEMORY, [0])
+def test_20_unmapped_stack_pointer(sp):
+    assert reason_and_pcs(walk(index_of(one_row(8), CALLER), words(RETURN_ADDRESS), sp=sp)) == (
+        StopReason.BAD_MEMORY,
+        [0],
+    )
 
 
 @pytest.mark.parametrize("cfa", [-8, -128])
 def test_20_cfa_below_the_stack_pointer(cfa):
-    memory = words(*[BACK] * 64, base=STACK - 256)
+    memory = words(*[RETURN_ADDRESS] * 64, base=STACK - 256)
 
-    assert ended(walk(index_of(one(cfa), CALLER), memory)) == (StopReason.NO_PROGRESS, [0])
+    assert reason_and_pcs(walk(index_of(one_row(cfa), CALLER), memory)) == (StopReason.NO_PROGRESS, [0])
 
 
 def test_20_cfa_equal_to_the_stack_pointer():
     """CFA = sp+0 finds its return address below sp, again and again."""
-    memory = words(BACK, BACK, base=STACK - 8)
+    memory = words(RETURN_ADDRESS, RETURN_ADDRESS, base=STACK - 8)
 
-    assert ended(walk(index_of(one(0), CALLER), memory)) == (StopReason.NO_PROGRESS, [0])
+    assert reason_and_pcs(walk(index_of(one_row(0), CALLER), memory)) == (StopReason.NO_PROGRESS, [0])
 
 
 def test_20_cfa_above_the_stack():
-    by_rbp = index_of(one(16, -16, base="fp"), CALLER)
+    by_rbp = index_of(one_row(16, -16, base="fp"), CALLER)
     for rbp in (STACK + 0x10_0000, (1 << 64) - 16):
-        assert ended(walk(by_rbp, words(BACK), rbp=rbp)) == (StopReason.BAD_MEMORY, [0])
+        assert reason_and_pcs(walk(by_rbp, words(RETURN_ADDRESS), rbp=rbp)) == (StopReason.BAD_MEMORY, [0])
 
 
 def test_20_return_address_zero():
-    assert ended(walk(index_of(one(8)), words(0))) == (StopReason.OUTERMOST, [0])
+    assert reason_and_pcs(walk(index_of(one_row(8)), words(0))) == (StopReason.OUTERMOST, [0])
 
 
 @pytest.mark.parametrize("address", [1, 0x1234, STACK + 8, CODE - 8, CODE + SIZE + 8, (1 << 64) - 1])
-def test_20_return_address_that_is_not_code(address):
-    assert ended(walk(index_of(one(8)), words(address))) == (StopReason.BAD_PC, [0])
+def test_20_return_address_is_not_code(address):
+    assert reason_and_pcs(walk(index_of(one_row(8)), words(address))) == (StopReason.BAD_PC, [0])
 
 
-def test_20_the_same_frame_again():
+def test_20_same_frame_again():
     """rbp points to itself: the second step does not lead up."""
-    index = index_of(one(16, -16, base="fp"))
+    index = index_of(one_row(16, -16, base="fp"))
     memory = words(STACK, CODE + 8)
     stack = walk(index, memory, rbp=STACK)
 
-    assert ended(stack) == (StopReason.NO_PROGRESS, [0, 8])
+    assert reason_and_pcs(stack) == (StopReason.NO_PROGRESS, [0, 8])
 
 
-def test_20_a_ring_of_frame_pointers():
-    index = index_of(one(16, -16, base="fp"))
+def test_20_ring_of_frame_pointers():
+    index = index_of(one_row(16, -16, base="fp"))
     memory = words(STACK + 16, CODE + 8, STACK, CODE + 8)
     stack = walk(index, memory, rbp=STACK)
 
@@ -156,7 +162,7 @@ def test_20_a_ring_of_frame_pointers():
 
 
 def test_20_depth():
-    index = index_of(one(8))
+    index = index_of(one_row(8))
     stack = walk(index, words(*[CODE + 8] * 5000))
 
     assert (stack.stop_reason, len(stack.frames)) == (StopReason.MAX_FRAMES, MAX_FRAMES)
@@ -165,15 +171,15 @@ def test_20_depth():
 # -- 21: a process that is not what was read
 
 
-def test_21_a_module_that_is_gone_between_maps_and_walk():
+def test_21_module_is_unmapped_before_walk():
     """dlclose: the mapping is not there any more; exec: neither is the file."""
     index = ModuleMap(lambda: (), lambda _: None)
-    stack = walk(index, words(BACK), pc=CODE)
+    stack = walk(index, words(RETURN_ADDRESS), pc=CODE)
 
     assert stack.stop_reason is StopReason.NO_MODULE
 
 
-def test_21_a_file_that_was_replaced():
+def test_21_file_is_replaced():
     """Other bytes at the same path: the tables are refused, and frame pointers remain."""
 
     def refuse(_):
@@ -186,9 +192,9 @@ def test_21_a_file_that_was_replaced():
 
 
 @pytest.mark.parametrize("keep", [20, 28, 40, 60])
-def test_21_a_file_that_was_truncated(keep):
+def test_21_file_is_truncated(keep):
     """The section's bytes are not all there: the section is lost, CFI is asked."""
-    whole = section(3, [one(8), CALLER], address=SFRAME)
+    whole = section(3, [one_row(8), CALLER], address=SFRAME)
     built = EhFrameBuilder(CFI)
     cie = built.cie(AMD64_START)
     built.fde(cie, TEXT, 16)
@@ -198,21 +204,21 @@ def test_21_a_file_that_was_truncated(keep):
         [Bytes(".eh_frame", CFI, built.terminated())],
     )
     index = index_over(ElfImage(data, "invented"))
-    stack = walk(index, words(BACK))
+    stack = walk(index, words(RETURN_ADDRESS))
 
-    assert ended(stack) == (StopReason.OUTERMOST, [0, 0x30])
+    assert reason_and_pcs(stack) == (StopReason.OUTERMOST, [0, 0x30])
     assert stack.frames[1].found is Found.EH_FRAME
     assert len(index.find(CODE).problems) == 1
 
 
-def test_21_reads_that_come_back_short():
+def test_21_copy_ends_inside_word():
     """The copy ends inside the word: it is not there."""
-    index = index_of(one(16), CALLER)
+    index = index_of(one_row(16), CALLER)
     for size in range(16):
-        stack = walk(index, BytesMemory(STACK, (words(0, BACK).data)[:size]))
-        assert ended(stack) == (StopReason.BAD_MEMORY, [0])
+        stack = walk(index, BytesMemory(STACK, (words(0, RETURN_ADDRESS).data)[:size]))
+        assert reason_and_pcs(stack) == (StopReason.BAD_MEMORY, [0])
     halves = PiecewiseMemory(BytesMemory(STACK, bytes(12)), BytesMemory(STACK + 12, bytes(4)))
-    assert ended(walk(index, halves)) == (StopReason.BAD_MEMORY, [0])
+    assert reason_and_pcs(walk(index, halves)) == (StopReason.BAD_MEMORY, [0])
 
 
 # -- 22: sections that describe less than they seem to
@@ -222,9 +228,9 @@ def test_22_plt_only():
     """Mixed inputs leave a section with the PLT alone: everything else is CFI's."""
     plt = Function(TEXT + 0x800, 0x20, [row(0, 8), row(11, 16)], repeat=16)
     index = index_of(plt, cfi={TEXT: 16, TEXT + 0x20: 0x20})
-    stack = walk(index, words(0, CODE + 8, BACK, 0), pc=CODE + 0x81B)
+    stack = walk(index, words(0, CODE + 8, RETURN_ADDRESS, 0), pc=CODE + 0x81B)
 
-    assert ended(stack) == (StopReason.OUTERMOST, [0x81B, 8, 0x30])
+    assert reason_and_pcs(stack) == (StopReason.OUTERMOST, [0x81B, 8, 0x30])
     assert [f.found for f in stack.frames[1:]] == [Found.SFRAME, Found.EH_FRAME]
 
 
@@ -232,7 +238,10 @@ def test_22_plt_got():
     """ld says sp+16; the slot is entered with sp+8."""
     index = index_of(CALLER, Function(TEXT + 0x800, 0x20, [row(0, 16)], repeat=8))
 
-    assert ended(walk(index, words(BACK, 0xBAD), pc=CODE + 0x80A)) == (StopReason.OUTERMOST, [0x80A, 0x30])
+    assert reason_and_pcs(walk(index, words(RETURN_ADDRESS, 0xBAD), pc=CODE + 0x80A)) == (
+        StopReason.OUTERMOST,
+        [0x80A, 0x30],
+    )
     [table] = index.find(CODE).sframe
     assert len(table.notes) == 1
 
@@ -242,8 +251,10 @@ def test_22_plt_sec_of_ld_2_40():
     plt_sec = Bytes(".plt.sec", TEXT + 0x800, offset=0x1800, size=0x40, flags=6)
     segments = [Load(TEXT, bytes(SIZE), offset=0x1000), Load(SFRAME, data, type=PT_GNU_SFRAME)]
     for sections, expected in (([plt_sec], [0x804, 0x30]), ([], [0x804])):
-        stack = walk(index_over(ElfImage(elf(segments, sections), "x")), words(BACK, 0xBAD), pc=CODE + 0x804)
-        assert ended(stack)[1] == expected
+        stack = walk(
+            index_over(ElfImage(elf(segments, sections), "x")), words(RETURN_ADDRESS, 0xBAD), pc=CODE + 0x804
+        )
+        assert reason_and_pcs(stack)[1] == expected
 
 
 # -- 23: rules that hold in the innermost frame only
@@ -256,73 +267,85 @@ def leaf_and_caller(abi: int, leaf, caller) -> ModuleMap:
 def test_23_aarch64_leaf_rule():
     """The innermost frame has its return address in x30, and may leave sp alone; a caller cannot."""
     index = leaf_and_caller(AARCH64_LE, row(0, 0), row(0))
-    assert ended(walk(index, words(), arch=AARCH64, x30=BACK)) == (StopReason.OUTERMOST, [0, 0x30])
+    assert reason_and_pcs(walk(index, words(), arch=AARCH64, x30=RETURN_ADDRESS)) == (
+        StopReason.OUTERMOST,
+        [0, 0x30],
+    )
     index = leaf_and_caller(AARCH64_LE, row(0, 16, -8), row(0, 0))
-    stack = walk(index, words(0, BACK), arch=AARCH64, x30=BACK)
-    assert ended(stack) == (StopReason.REGISTER_UNKNOWN, [0, 0x30])
+    stack = walk(index, words(0, RETURN_ADDRESS), arch=AARCH64, x30=RETURN_ADDRESS)
+    assert reason_and_pcs(stack) == (StopReason.REGISTER_UNKNOWN, [0, 0x30])
 
 
 def test_23_aarch64_only_the_innermost_frame_may_leave_sp_alone():
     index = leaf_and_caller(AARCH64_LE, row(0, -16), row(0))
-    assert ended(walk(index, words(), arch=AARCH64, x30=BACK)) == (StopReason.NO_PROGRESS, [0])
+    assert reason_and_pcs(walk(index, words(), arch=AARCH64, x30=RETURN_ADDRESS)) == (
+        StopReason.NO_PROGRESS,
+        [0],
+    )
     index = leaf_and_caller(AARCH64_LE, row(0, 16, -8), row(0, 0, 8))
-    stack = walk(index, words(0, BACK, 0, BACK), arch=AARCH64)
-    assert ended(stack) == (StopReason.NO_PROGRESS, [0, 0x30])
+    stack = walk(index, words(0, RETURN_ADDRESS, 0, RETURN_ADDRESS), arch=AARCH64)
+    assert reason_and_pcs(stack) == (StopReason.NO_PROGRESS, [0, 0x30])
 
 
 def test_23_aarch64_signed_return_address():
     index = leaf_and_caller(AARCH64_LE, row(0, 16, -8, mangled=True), row(0))
-    stack = walk(index, words(0, BACK | 0x00AB << 48), arch=AARCH64)
+    stack = walk(index, words(0, RETURN_ADDRESS | 0x00AB << 48), arch=AARCH64)
 
-    assert ended(stack) == (StopReason.OUTERMOST, [0, 0x30])
+    assert reason_and_pcs(stack) == (StopReason.OUTERMOST, [0, 0x30])
 
 
 def test_23_s390x_leaf_rule():
     index = leaf_and_caller(S390X_ABI, row(0, 0), row(0))
-    assert ended(walk(index, words(order="big"), arch=S390X, r14=BACK)) == (StopReason.OUTERMOST, [0, 0x30])
+    assert reason_and_pcs(walk(index, words(order="big"), arch=S390X, r14=RETURN_ADDRESS)) == (
+        StopReason.OUTERMOST,
+        [0, 0x30],
+    )
     index = leaf_and_caller(S390X_ABI, row(0, 20, -48), row(0, 0))
-    stack = walk(index, words(*[BACK] * 64, order="big"), arch=S390X, r14=BACK)
-    assert ended(stack) == (StopReason.REGISTER_UNKNOWN, [0, 0x30])
+    stack = walk(index, words(*[RETURN_ADDRESS] * 64, order="big"), arch=S390X, r14=RETURN_ADDRESS)
+    assert reason_and_pcs(stack) == (StopReason.REGISTER_UNKNOWN, [0, 0x30])
 
 
 def test_23_rules_by_another_register():
     """r10 of a realigned frame: known in the innermost frame, not in a caller."""
     realigned = Function(TEXT, 16, [flex(0, control(10), 0)], flexible=True)
-    stack = walk(index_of(realigned, CALLER), words(0, 0, 0, BACK), r10=STACK + 32)
-    assert ended(stack) == (StopReason.OUTERMOST, [0, 0x30])
+    stack = walk(index_of(realigned, CALLER), words(0, 0, 0, RETURN_ADDRESS), r10=STACK + 32)
+    assert reason_and_pcs(stack) == (StopReason.OUTERMOST, [0, 0x30])
     above = Function(TEXT + 0x20, 0x20, [flex(0, control(10), 0)], flexible=True)
-    stack = walk(index_of(one(8), above), words(BACK, 0, BACK), r10=STACK + 24)
-    assert ended(stack) == (StopReason.REGISTER_UNKNOWN, [0, 0x30])
+    stack = walk(index_of(one_row(8), above), words(RETURN_ADDRESS, 0, RETURN_ADDRESS), r10=STACK + 24)
+    assert reason_and_pcs(stack) == (StopReason.REGISTER_UNKNOWN, [0, 0x30])
 
 
 # -- 24: the call, not what follows it
 
 
-def test_24_a_call_that_does_not_return_as_the_last_instruction():
+def test_24_noreturn_call_as_last_instruction():
     """The return address is the next function's first byte, whose rows are others."""
     calls_abort = Function(TEXT + 0x10, 0x10, [row(0, 24)])
-    index = index_of(one(8), calls_abort, CALLER)
-    stack = walk(index, words(CODE + 0x20, 0, 0, BACK))
+    index = index_of(one_row(8), calls_abort, CALLER)
+    stack = walk(index, words(CODE + 0x20, 0, 0, RETURN_ADDRESS))
 
-    assert ended(stack) == (StopReason.OUTERMOST, [0, 0x20, 0x30])
+    assert reason_and_pcs(stack) == (StopReason.OUTERMOST, [0, 0x20, 0x30])
 
 
-def test_24_an_exact_pc_is_looked_up_as_it_is():
+def test_24_exact_pc_is_looked_up_unchanged():
     index = index_of(Function(TEXT, 16, [row(0, 24)]), Function(TEXT + 16, 16, [row(0, 8)]), CALLER)
 
-    assert ended(walk(index, words(BACK), pc=CODE + 16)) == (StopReason.OUTERMOST, [16, 0x30])
+    assert reason_and_pcs(walk(index, words(RETURN_ADDRESS), pc=CODE + 16)) == (
+        StopReason.OUTERMOST,
+        [16, 0x30],
+    )
 
 
-def test_24_the_return_address_is_the_trampoline_itself():
+def test_24_return_address_is_trampoline():
     """pc-1 lies in another function, whose rows are not the trampoline's; its bytes decide."""
     sigreturn = bytes.fromhex("48c7c00f0000000f05")
     code = bytes(0x100) + sigreturn
-    handler, before = one(8), Function(TEXT + 0xF0, 0x10, [row(0, 4096)])
+    handler, before = one_row(8), Function(TEXT + 0xF0, 0x10, [row(0, 4096)])
     gregs = [0] * 17
-    gregs[15], gregs[16] = STACK + 0x400, BACK
+    gregs[15], gregs[16] = STACK + 0x400, RETURN_ADDRESS
     index = index_of(handler, before, CALLER, code=code)
     stack = walk(index, words(CODE + 0x100, *[0] * 5, *gregs))
 
-    assert ended(stack) == (StopReason.OUTERMOST, [0, 0x100, 0x30])
+    assert reason_and_pcs(stack) == (StopReason.OUTERMOST, [0, 0x100, 0x30])
     assert stack.frames[2].found is Found.SIGNAL_FRAME
     assert stack.frames[2].exact

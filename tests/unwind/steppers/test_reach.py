@@ -15,7 +15,7 @@ from tests.builders.installed import library
 from tests.builders.walks import CODE, LEAF, OUTERMOST, Says, index_of, pcs, snapshot, words
 
 BIAS = 0x7F00_0000_0000
-SAYING = [stepper for stepper in DEFAULT_STEPPERS if hasattr(stepper, "reach")]
+STEPPERS_WITH_REACH = [stepper for stepper in DEFAULT_STEPPERS if hasattr(stepper, "reach")]
 
 
 def frame(pc: int) -> Frame:
@@ -23,7 +23,7 @@ def frame(pc: int) -> Frame:
 
 
 @pytest.mark.parametrize("name", ["libc.so.6", "ld-linux-x86-64.so.2", "libstdc++.so.6"])
-def test_all_the_way_the_answer_is_the_same(name):
+def test_answer_is_same_within_reach(name):
     path = library(name)
     image = ElfImage(Path(path).read_bytes(), path)
     module, chance = Module(image, BIAS, path), random.Random(name)  # noqa: S311
@@ -31,7 +31,7 @@ def test_all_the_way_the_answer_is_the_same(name):
     wide = 0
     for _ in range(150):
         pc = BIAS + chance.randrange(low, high)
-        for stepper in SAYING:
+        for stepper in STEPPERS_WITH_REACH:
             first, end = reach_of(stepper, frame(pc), module, AMD64)
             assert first <= pc < end
             expected = stepper.row_at(frame(pc), module, AMD64)
@@ -55,7 +55,7 @@ class Reaching(Says):
 @pytest.mark.parametrize(
     ("kind", "asked"), [(Reaching, {CODE, CODE + 24}), (Says, {CODE, CODE + 7, CODE + 24})]
 )
-def test_an_answer_is_taken_for_its_reach_and_no_further(kind, asked):
+def test_answer_is_reused_within_reach_only(kind, asked):
     rows = {
         CODE: LEAF,
         CODE + 0x10: OUTERMOST,

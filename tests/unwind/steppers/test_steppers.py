@@ -70,7 +70,7 @@ def test_sframe_row():
     assert at(TEXT + 16) is None
 
 
-def test_sframe_looks_up_the_call_and_not_what_follows_it():
+def test_sframe_looks_up_call_not_next_instruction():
     """`call abort` may be the last instruction: the return address belongs to the next function."""
     made = module(Function(TEXT, 16, [row(0, 24)]), Function(TEXT + 16, 16, [row(0, 8)]))
 
@@ -90,7 +90,7 @@ def test_sframe_outermost_and_signal():
     assert SFrameStepper().row_at(frame(TEXT + 32), made, AMD64).signal
 
 
-def test_sframe_of_other_abis_has_the_return_address_in_its_register():
+def test_sframe_of_other_abis_has_return_address_in_register():
     def first(abi: int, *rows, flexible: bool = False) -> UnwindRow:
         made = SFrameTable(section(3, [Function(0, 8, list(rows), flexible=flexible)], abi=abi), 0x2000)
         return sframe.to_row(made.row_at(0), made)
@@ -104,7 +104,7 @@ def test_sframe_of_other_abis_has_the_return_address_in_its_register():
     assert moved.ra == Rule(16, 0, deref=False)
 
 
-def test_sframe_in_no_module_or_without_a_table():
+def test_sframe_without_module_or_table():
     bare = Module(ElfImage(elf([Load(TEXT, bytes(64))]), "bare"), BIAS, "/bare")
 
     assert SFrameStepper().row_at(frame(TEXT), None, AMD64) is None
@@ -112,7 +112,7 @@ def test_sframe_in_no_module_or_without_a_table():
     assert bare.problems == []
 
 
-def test_damaged_sframe_is_not_mine_and_said_once():
+def test_damaged_sframe_gives_no_row_and_is_noted_once():
     made = module(Function(TEXT, 16, [row(0, 8)], info=3), Function(TEXT + 16, 16, [row(0, 24)]))
 
     for _ in range(3):
@@ -149,7 +149,7 @@ def test_eh_frame_signal():
     assert EhFrameStepper().row_at(frame(TEXT), made, AMD64).signal
 
 
-def test_eh_frame_is_not_mine():
+def test_eh_frame_gives_no_row():
     damaged = module(cfi=cfi(b"\x3f"))  # no such instruction
     other_machine = module(cfi=cfi(), machine=243)
 
@@ -190,7 +190,7 @@ def test_cfi_return_addresses():
     assert ra_of({RA: CfiRule("register", 0)}) == Rule(0, 0, deref=False)
 
 
-def test_a_return_address_above_the_cfa_tells_where_the_frame_ends():
+def test_cfi_return_address_above_cfa_gives_caller_sp():
     """glibc's _dl_runtime_resolve on AArch64, which leaves out what the stub has pushed."""
     x30 = AARCH64.ra
     made = eh_frame.to_row(CfiRow(CfaRule(31, 16), {x30: CfiRule("offset", 8)}, x30, signal=False), AARCH64)
@@ -205,7 +205,7 @@ def test_a_return_address_above_the_cfa_tells_where_the_frame_ends():
         rules.row_of(frame(TEXT, exact=False))
 
 
-def test_a_table_that_tells_of_what_its_caller_pushed_an_instruction_late():
+def test_cfi_that_is_one_instruction_late_is_corrected():
     """The first instruction of _dl_runtime_resolve on AArch64; a damaged neighbour changes nothing."""
     sp, x30 = AARCH64.sp, AARCH64.ra
     cfi = EhFrameBuilder(CFI)
@@ -226,7 +226,7 @@ def test_a_table_that_tells_of_what_its_caller_pushed_an_instruction_late():
 
 
 @pytest.mark.parametrize("expression", [b"\x9c", b"\x22"])
-def test_a_cfa_expression_starts_with_an_empty_stack(expression):
+def test_cfa_expression_starts_with_empty_stack(expression):
     """DW_OP_call_frame_cfa and DW_OP_plus have nothing to work on: there is no CFA yet."""
     made = module(cfi=cfi(def_cfa_expression(expression)))
     only_expression = EhFrameBuilder(CFI)
@@ -242,7 +242,7 @@ def test_a_cfa_expression_starts_with_an_empty_stack(expression):
 
 
 @pytest.mark.parametrize("trampoline", [GLIBC, GO])
-def test_a_trampoline_is_known_by_its_code(trampoline):
+def test_trampoline_is_recognized_by_code(trampoline):
     made = module(code=b"\x90" + trampoline)
 
     for exact in (False, True):
@@ -254,7 +254,7 @@ def test_a_trampoline_is_known_by_its_code(trampoline):
 
 @pytest.mark.parametrize("trampoline", [GLIBC, GO])
 @pytest.mark.parametrize("size", [2, 0])
-def test_a_thread_at_or_in_the_system_call_of_the_trampoline(trampoline, size):
+def test_thread_at_or_in_system_call_of_trampoline(trampoline, size):
     made = module(code=trampoline + b"\x90")
     at_syscall = TEXT + len(trampoline) - size
 
@@ -262,14 +262,14 @@ def test_a_thread_at_or_in_the_system_call_of_the_trampoline(trampoline, size):
     assert SignalFrameStepper().row_at(frame(at_syscall, exact=False), made, AMD64) is None
 
 
-def test_no_code_no_trampoline():
+def test_no_signal_frame_without_code():
     made = module(code=GLIBC)
 
     assert SignalFrameStepper().row_at(frame(TEXT), None, AMD64) is None
     assert SignalFrameStepper().row_at(frame(0x9_0000), made, AMD64) is None
 
 
-def test_every_register_of_the_interrupted_code_is_restored():
+def test_signal_frame_restores_every_register():
     """sys/ucontext.h: gregs, 40 bytes into struct ucontext, are R8 ... R15, RDI, RSI, RBP, RBX, RDX, ..."""
     gregs = b"".join((1000 + index).to_bytes(8, "little") for index in range(17))
     ucontext = BytesMemory(0, bytes(40) + gregs)
@@ -284,7 +284,7 @@ def test_every_register_of_the_interrupted_code_is_restored():
 # -- conventions
 
 
-def test_frame_pointer():
+def test_frame_pointer_row():
     found = FramePointerStepper().row_at(frame(TEXT), None, AMD64)
 
     assert found.guess
@@ -292,7 +292,7 @@ def test_frame_pointer():
     assert found.registers == ((FP, Rule(CFA, -16, deref=True)),)
 
 
-def test_null_call():
+def test_null_call_row():
     at_zero = Frame(0, 0x7000, None, Found.CONTEXT, exact=True)
     found = NullCallStepper().row_at(at_zero, None, AMD64)
 
@@ -304,7 +304,7 @@ def test_null_call():
     assert NullCallStepper().row_at(at_zero, module(), AMD64) is None
 
 
-def test_labels():
+def test_stepper_labels():
     labels = {
         SFrameStepper: Found.SFRAME,
         EhFrameStepper: Found.EH_FRAME,
@@ -346,7 +346,7 @@ def test_signal_frames_of_other_architectures(arch, code):
 
 
 @pytest.mark.parametrize("arch", [AARCH64, machines.S390X], ids=lambda arch: arch.name)
-def test_null_call_where_calls_leave_the_return_address_in_a_register(arch):
+def test_null_call_row_with_return_address_in_register(arch):
     found = NullCallStepper().row_at(Frame(0, 0x7000, None, Found.CONTEXT, exact=True), None, arch)
     state = {arch.sp: 0x7000, arch.ra: TEXT, arch.fp: 5}
 
@@ -354,7 +354,7 @@ def test_null_call_where_calls_leave_the_return_address_in_a_register(arch):
         arch.sp: 0x7000, arch.fp: 5, arch.pc: TEXT}  # fmt: skip
 
 
-def test_a_frame_record_of_aarch64_is_taken_to_end_the_frame():
+def test_frame_record_of_aarch64_ends_frame():
     found = FramePointerStepper().row_at(frame(TEXT), None, AARCH64)
     memory = BytesMemory(0x7000, b"".join(n.to_bytes(8, "little") for n in (0x7100, 0x23 << 48 | TEXT)))
     caller = apply_row(found, {29: 0x7000, 31: 0x6F00}, memory, AARCH64)
@@ -362,5 +362,5 @@ def test_a_frame_record_of_aarch64_is_taken_to_end_the_frame():
     assert caller == Caller(0x7010, {29: 0x7100, 31: 0x7010, 32: TEXT})
 
 
-def test_no_frame_records_on_s390x():
+def test_no_frame_pointer_row_on_s390x():
     assert FramePointerStepper().row_at(frame(TEXT), None, machines.S390X) is None

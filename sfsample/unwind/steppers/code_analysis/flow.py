@@ -10,7 +10,15 @@ from collections.abc import Callable, Container, Iterator
 from typing import NamedTuple
 
 from sfsample.core.checkpoint import checkpoint
-from sfsample.formats.machine_code.decode_x86 import SP, Instruction, Load, Set, Step, Store, instruction
+from sfsample.formats.machine_code.decode_x86 import (
+    SP,
+    Instruction,
+    Load,
+    Set,
+    Step,
+    Store,
+    decode_instruction,
+)
 
 ReadBytes = Callable[[int], bytes]  # the code from an address on, as much as an instruction may need
 IsStart = Callable[[int], bool]  # whether a function is known to begin at an address
@@ -125,7 +133,7 @@ class Flow:
         if address not in self._instructions:
             if len(self._instructions) >= _MAX_CACHED_INSTRUCTIONS:
                 self._instructions.clear()
-            self._instructions[address] = instruction(self._read(address), address)
+            self._instructions[address] = decode_instruction(self._read(address), address)
         return self._instructions[address]
 
     def visits(self, start: int) -> Iterator[Visit]:
@@ -161,11 +169,11 @@ class Flow:
             state = state.after(found.steps)
             if found.jump is not None:
                 near.append((found.jump, state))
-            if found.falls and (called or found.calls) and self._is_start(found.end):
+            if found.falls_through and (called or found.calls) and self._is_start(found.end):
                 continue  # the next function begins here: the call before does not return
             if found.calls:
                 behind_calls.append((found.target, found.end, state))
-            elif found.falls:
+            elif found.falls_through:
                 near.append((found.end, state))
 
     def may_return(self, function: int) -> bool:
@@ -196,4 +204,4 @@ def _may_return(visit: Visit) -> bool:
     """Return whether a function may return by this instruction; `longjmp` jumps with another sp."""
     sp = visit.state.value(SP)
     sp_was_loaded = sp is not None and sp.place is not None
-    return visit.instruction.returns or (visit.instruction.leaves and not sp_was_loaded)
+    return visit.instruction.returns or (visit.instruction.jumps_away and not sp_was_loaded)

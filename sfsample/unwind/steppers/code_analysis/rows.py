@@ -14,7 +14,7 @@ from sfsample.core.rule import CFA, Rule
 from sfsample.formats.elf.image import ElfImage
 from sfsample.formats.machine_code.calls import call_target
 from sfsample.formats.machine_code.decode_x86 import LONGEST
-from sfsample.formats.machine_code.function_starts import beginnings
+from sfsample.formats.machine_code.function_starts import find_function_starts
 from sfsample.formats.machine_code.noreturn import NoReturn
 from sfsample.modules.generated_code import ReadCode
 from sfsample.unwind.row import UnwindRow
@@ -37,7 +37,7 @@ class CodeOfFile:
 
     @cached_property
     def _starts(self) -> list[int]:
-        return beginnings(self._image)
+        return find_function_starts(self._image)
 
     def _start_before(self, vaddr: int) -> int | None:
         """Return the last start of a function that is not above `vaddr`."""

@@ -32,7 +32,7 @@ class CodeStepper:
 
         if module is None:
             return None if self._code is None else row_of_generated(self._code, frame.pc)
-        code_of_file = module.tables.followed  # shared by all processes that map the file
+        code_of_file = module.tables.code_analysis  # shared by all processes that map the file
         if not isinstance(code_of_file, CodeOfFile):
-            code_of_file = module.tables.followed = CodeOfFile(module.image)
+            code_of_file = module.tables.code_analysis = CodeOfFile(module.image)
         return code_of_file.row_at(module.vaddr(frame.pc), exact=frame.exact)

@@ -1,0 +1,257 @@
+"""Steps by convention, and when they are accepted: frame pointers, null calls, leaf functions, scanning."""
+
+import pytest
+
+from sfsample.core.arch import AARCH64, S390X
+from sfsample.core.memory import BytesMemory
+from sfsample.core.rule import CFA, Rule
+from sfsample.core.stack import Found, Frame, StopReason
+from sfsample.errors import FormatError
+from sfsample.formats.elf.image import ElfImage
+from sfsample.modules.mapping import Mapping
+from sfsample.modules.module_map import ModuleMap
+from sfsample.unwind.row import UnwindRow, apply_row
+from sfsample.unwind.steppers.entry_code import StartStepper
+from sfsample.unwind.steppers.frame_pointer import FramePointerStepper
+from sfsample.unwind.steppers.leaf import LeafStepper
+from sfsample.unwind.steppers.scan import ScanStepper
+from sfsample.unwind.unwinder import DEFAULT_STEPPERS
+from tests.builders.elf_builder import Load, elf
+from tests.builders.walks import (
+    CODE,
+    FP,
+    JIT,
+    LEAF,
+    OUTERMOST,
+    RA_SLOT,
+    SIZE,
+    STACK,
+    TEXT,
+    Says,
+    index_of,
+    pcs,
+    walk,
+    words,
+)
+
+# -- frame pointers
+
+
+def frame_pointer_chain(*returns: int) -> BytesMemory:
+    """Each frame is (saved rbp, return address), 16 bytes."""
+    cells: list[int] = []
+    for number, address in enumerate(returns):
+        cells += [STACK + 16 * (number + 1), address]
+    return words(*cells)
+
+
+def test_frame_pointers_are_followed_without_tables():
+    known = Says({CODE + 0x20: OUTERMOST})
+    stack = walk(frame_pointer_chain(CODE + 0x10, CODE + 0x20), known, *DEFAULT_STEPPERS, rbp=STACK)
+
+    assert pcs(stack) == [0, 0x10, 0x20]
+    assert [frame.found for frame in stack.frames[1:]] == [Found.FRAME_POINTER] * 2
+    assert stack.stop_reason is StopReason.OUTERMOST
+
+
+def test_guessed_return_address_follows_call():
+    calls = {
+        "call rel32": b"\x90\x90\xe8\x00\x00\x00\x00",
+        "call *%rax": b"\x90\x90\x90\x90\x90\xff\xd0",
+        "call *8(%rax)": b"\x90\x90\x90\x90\xff\x50\x08",
+        "call *8(%rax,%rbx)": b"\x90\x90\x90\xff\x54\x18\x08",
+        "call *symbol(%rip)": b"\x90\xff\x15\x00\x00\x00\x00",
+        "call *table(,%rax,8)": b"\xff\x14\xc5\x00\x00\x00\x00",
+    }
+    others = {"jmp rel32": b"\x90\x90\xe9\x00\x00\x00\x00", "jmp *%rax": b"\x90\x90\x90\x90\x90\xff\xe0",
+              "nop": b"\x90" * 7}  # fmt: skip
+    for number, code in enumerate([*calls.values(), *others.values()]):
+        image = ElfImage(elf([Load(TEXT, code.ljust(SIZE, b"\x90"), offset=0x1000)]), "invented")
+        mapping = Mapping(CODE, CODE + SIZE, True, True, 0x1000, "08:01", 7, "/bin/invented", False)
+        index = ModuleMap(lambda m=mapping: (m,), lambda _, i=image: i)
+        stack = walk(frame_pointer_chain(CODE + 7), *DEFAULT_STEPPERS, index=index, pc=CODE + 0x40, rbp=STACK)
+        assert pcs(stack)[1:2] == ([7] if number < len(calls) else [])
+
+
+def test_rejected_guess_gives_no_stop_reason():
+    for address in (CODE + 0x12, CODE + 3, 0x1234, 0):
+        stack = walk(frame_pointer_chain(address), *DEFAULT_STEPPERS, rbp=STACK)
+        assert (stack.stop_reason, pcs(stack)) == (StopReason.NO_ROW, [0])
+
+
+def test_guess_into_unreadable_code_is_accepted():
+    stack = walk(frame_pointer_chain(JIT + 3), *DEFAULT_STEPPERS, index=index_of(jit=True), rbp=STACK)
+
+    assert [frame.pc for frame in stack.frames] == [CODE, JIT + 3]
+
+
+def test_guess_may_lead_to_code_where_stacks_begin():
+    """To Go's goexit a return was prepared, not called: nop; call; nop."""
+    code = bytearray(b"\xcc" * SIZE)
+    code[0x80:0x87] = bytes.fromhex("90e80000000090")
+    index = index_of(code=bytes(code))
+    stack = walk(words(0, CODE + 0x81), StartStepper(), FramePointerStepper(), rbp=STACK, index=index)
+
+    assert (pcs(stack), stack.stop_reason) == ([0, 0x81], StopReason.OUTERMOST)
+    stack = walk(words(0, CODE + 0x82), StartStepper(), FramePointerStepper(), rbp=STACK, index=index)
+    assert (pcs(stack), stack.stop_reason) == ([0], StopReason.NO_ROW)
+
+
+def test_chain_of_frame_pointers_ends_in_zero():
+    stack = walk(words(0, CODE + 0x10), FramePointerStepper(), rbp=STACK)
+
+    assert pcs(stack) == [0, 0x10]
+    assert stack.stop_reason is StopReason.OUTERMOST
+
+
+def test_zero_fp_without_chain_is_not_stack_end():
+    """The function may just count in rbp."""
+    stack = walk(words(CODE + 0x20), Says({CODE: LEAF}), FramePointerStepper(), rbp=0)
+
+    assert (pcs(stack), stack.stop_reason) == ([0, 0x20], StopReason.NO_ROW)
+
+
+def test_unreadable_module_is_walked_by_frame_pointers():
+    def refuse(mapping):
+        raise FormatError(mapping.path, 0, "damaged")
+
+    mapping = Mapping(CODE, CODE + SIZE, True, True, 0x1000, "08:01", 7, "/bin/invented", False)
+    index = ModuleMap(lambda: (mapping,), refuse)
+    stack = walk(frame_pointer_chain(CODE + 0x10), *DEFAULT_STEPPERS, index=index, rbp=STACK)
+
+    assert pcs(stack) == [0, 0x10]
+    assert len(index.problems) == 1
+
+
+# -- calls to no code
+
+
+def test_call_through_null_pointer():
+    stack = walk(words(CODE + 0x10), Says({CODE + 0x10: OUTERMOST}), *DEFAULT_STEPPERS, pc=0)
+
+    assert [frame.pc for frame in stack.frames] == [0, CODE + 0x10]
+    assert stack.frames[1].found is Found.NULL_CALL
+
+
+NOWHERE = {"unmapped": 0x1234_5678_9000, "the stack": STACK + 0x100, "not canonical": 0x4141 << 48}
+
+
+@pytest.mark.parametrize("where", NOWHERE)
+@pytest.mark.parametrize("rbp", [0, STACK + 8], ids=["no fp", "fp"])
+def test_call_through_stray_pointer(where, rbp):
+    """Where nothing can run, the return address is on top; the frame pointer would miss the caller."""
+    memory = words(CODE + 0x10, 0, CODE + 0x20)
+    rows = Says({CODE + 0x10: OUTERMOST, CODE + 0x20: OUTERMOST})
+    stack = walk(memory, rows, *DEFAULT_STEPPERS, pc=NOWHERE[where], rbp=rbp)
+
+    assert [frame.pc for frame in stack.frames] == [NOWHERE[where], CODE + 0x10]
+    assert stack.frames[1].found is Found.NULL_CALL
+
+
+def test_jump_to_unmapped_address():
+    """Then the word on top is anything, and no call stands before it."""
+    stack = walk(words(CODE + 0x18, CODE + 0x10), *DEFAULT_STEPPERS, pc=NOWHERE["unmapped"])
+
+    assert (len(stack.frames), stack.stop_reason) == (1, StopReason.NO_MODULE)
+
+
+def test_generated_code_is_not_null_call():
+    """Anonymous memory that may be executed holds code, so that rule does not apply."""
+    stack = walk(words(CODE + 0x10), *DEFAULT_STEPPERS, pc=JIT, index=index_of(jit=True))
+
+    assert [frame.pc for frame in stack.frames] == [JIT]
+
+
+# -- a leaf, and the call that leads to it
+
+
+def code_with(*pieces: tuple[int, str]) -> bytes:
+    """Nops, and the pieces at their offsets; a call's operand is where it leads."""
+    code = bytearray(b"\x90" * SIZE)
+    for at, text in pieces:
+        name, _, target = text.partition(" ")
+        piece = bytes.fromhex(name)
+        if target:
+            piece += (int(target, 16) - at - len(piece) - 4).to_bytes(4, "little", signed=True)
+        code[at : at + len(piece)] = piece
+    return bytes(code)
+
+
+CALLS_0X100 = (0x1B, "e8 100")  # ends at 0x20
+
+
+@pytest.mark.parametrize(
+    ("pieces", "pc", "found"),
+    [
+        ([CALLS_0X100], 0x100, True),
+        ([CALLS_0X100], 0x140, True),
+        ([CALLS_0X100], 0xFF, False),  # before the function
+        ([CALLS_0X100, (0x120, "c3cccc")], 0x140, False),  # behind its end
+        ([CALLS_0X100, (0x120, "c3")], 0x11F, True),
+        ([(0x1B, "e8 300"), (0x300, "f30f1efaf2ff2500000000")], 0x140, True),  # through a stub
+        ([(0x1B, "e8 300")], 0x140, False),
+        ([(0x1E, "ffd0")], 0x100, False),  # nobody knows where that leads
+    ],
+)
+def test_leaf_is_accepted_if_call_leads_to_it(pieces, pc, found):
+    index = index_of(code=code_with(*pieces))
+    stack = walk(words(CODE + 0x20), LeafStepper(), index=index, pc=CODE + pc)
+
+    assert pcs(stack) == ([pc, 0x20] if found else [pc])
+    assert [frame.found for frame in stack.frames[1:]] == [Found.LEAF] * found
+    assert stack.stop_reason is StopReason.NO_ROW
+
+
+def test_only_innermost_frame_is_leaf():
+    index = index_of(code=code_with(CALLS_0X100, (0x3B, "e8 10")))
+    stack = walk(words(CODE + 0x20, CODE + 0x40), LeafStepper(), index=index, pc=CODE + 0x100)
+
+    assert pcs(stack) == [0x100, 0x20]
+
+
+# -- scanning
+
+
+def test_scan_takes_first_word_that_may_be_return_address():
+    ends = Says({CODE + 0x30: OUTERMOST})
+    not_one = [0, STACK, CODE + 0x11, CODE + SIZE + 8, 1 << 60]  # CODE + 0x11 follows no call
+    stack = walk(words(*not_one, CODE + 0x20, 7, CODE + 0x30), ends, ScanStepper())
+
+    assert pcs(stack) == [0, 0x20, 0x30]
+    assert [frame.found for frame in stack.frames[1:]] == [Found.SCAN, Found.SCAN]
+    assert stack.frames[0].cfa == stack.frames[1].sp == STACK + 48
+
+
+def test_scan_is_asked_last_and_is_limited():
+    known = Says({CODE: LEAF, CODE + 0x20: OUTERMOST}, Found.EH_FRAME)
+
+    assert [f.found for f in walk(words(CODE + 0x20), known, ScanStepper()).frames][1:] == [Found.EH_FRAME]
+    assert pcs(walk(words(*[0] * 159, CODE + 0x20), Says({}), ScanStepper())) == [0, 0x20]
+    nothing = walk(words(*[0] * 160, CODE + 0x20), Says({}), ScanStepper())
+    assert (pcs(nothing), nothing.stop_reason) == ([0], StopReason.NO_ROW)
+
+
+def test_scan_recovers_sp_only():
+    by_fp = UnwindRow(Rule(FP, 16, deref=False), RA_SLOT, ((FP, Rule(CFA, -16, deref=True)),))
+    stack = walk(words(CODE + 0x20, STACK, CODE + 0x30), Says({CODE + 0x20: by_fp}), ScanStepper(), rbp=STACK)
+
+    assert pcs(stack) == [0, 0x20, 0x30]
+    assert [frame.found for frame in stack.frames[1:]] == [Found.SCAN, Found.SCAN]
+
+
+def test_scan_row_on_other_machines():
+    s390x = ScanStepper().row_at(Frame(CODE, 0, None, Found.CONTEXT, exact=True), None, S390X)
+    aarch64 = ScanStepper().row_at(Frame(CODE, 0, None, Found.CONTEXT, exact=True), None, AARCH64)
+    big = BytesMemory(STACK, (CODE + 0x10).to_bytes(8, "big"), "big")
+
+    # r14 is saved at 112 of the caller's frame: found at sp, it tells where that begins
+    assert apply_row(s390x, {S390X.sp: STACK}, big, S390X).registers == {
+        S390X.sp: STACK - 112,
+        S390X.pc: CODE + 0x10,
+    }
+    # x30 beside x29, and no word of where the frame ends
+    at = {AARCH64.sp: STACK + 8}
+    assert apply_row(aarch64, at, words(STACK + 64, CODE + 0x10), AARCH64).registers == {
+        AARCH64.fp: STACK + 64,
+        AARCH64.pc: CODE + 0x10,
+    }
