@@ -85,7 +85,7 @@ def rows_at(
         fre = table.row_at(vaddr)
         cfi = module.eh_frame.row_at(vaddr) if module.eh_frame else None
     except FormatError as damage:
-        module.lose(damage)
+        module.note_damage(damage)
         return None
     if fre is None:
         return None
@@ -157,7 +157,7 @@ def _intervals(module: Module, table: SFrameTable, fde: SFrameFde, cfi: _Sorted)
     try:
         starts = {*_sframe_starts(table, fde, end), *_cfi_starts(fde.start, end, cfi)}
     except FormatError as damage:
-        module.lose(damage)
+        module.note_damage(damage)
         return []
     return sorted(start for start in starts if fde.start <= start < end)
 

@@ -1,1 +1,1 @@
-"""Which ELF object is mapped where."""
+"""Which ELF object is mapped at which address of a process."""

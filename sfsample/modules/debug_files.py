@@ -1,10 +1,11 @@
-"""Separate debug files: by build-id, and by `.gnu_debuglink`.
+"""Finds the separate debug file of an ELF image, by build-id or by `.gnu_debuglink`.
 
-Law: a file is believed only if it belongs to the image: its build-id is the same, or, where the image has
-none or the file has none, its CRC is the one in the link.  A file that was there and was not believed is
-told.
+Invariant: a file is used only if it belongs to the image: the build-ids are equal or, where the image or the
+file has none, the CRC of the file is the one in the link; a file that was found and refused is reported
+(tests/symbolize/test_module_symbols.py).
 
-Sources: gdb, "Debugging Information in Separate Files"; .gnu_debuglink is a name, padding to 4, a CRC-32.
+Source: gdb manual, "Debugging Information in Separate Files".  `.gnu_debuglink` is a name, padding to a
+multiple of 4 bytes, and a CRC-32.
 """
 
 import os
@@ -17,29 +18,32 @@ from sfsample.core.filesystem import Root
 from sfsample.errors import FormatError, SfsampleError
 from sfsample.formats.elf.image import ElfImage
 
-SYSTEM = "/usr/lib/debug"
-_MOST_LINK = 4096
+SYSTEM_DEBUG_DIR = "/usr/lib/debug"
+_MAX_LINK_BYTES = 4096
 
-Fetch = Callable[[str], mmap | None]  # a debug file by build-id, from afar
-Find = Callable[[ElfImage, str], "DebugFile"]  # that of an image that was mapped from a path
+FetchDebugFile = Callable[[str], mmap | None]  # (build-id)
+FindDebugFile = Callable[[ElfImage, str], "DebugFile"]  # (image, path that it was mapped from)
 
 
 class DebugFile(NamedTuple):
-    """What was found.  `refused`: why there is none although something was there."""
+    """A debug file, or None; `refused` says then why a file that was found is not used, else it is empty."""
 
     image: ElfImage | None
     refused: str = ""
 
 
 class DebugFiles:
-    """Searches `directories` here, then the system's directory in the target's root and here."""
+    """Searches `directories` of this machine, then the system's debug directory in each root and here.
+
+    `roots`: root directories of the targets.  `fetch`: asks a debuginfod server; None: no server is asked.
+    """
 
     def __init__(
-        self, roots: Sequence[Root], directories: Sequence[str] = (), fetch: Fetch | None = None
+        self, roots: Sequence[Root], directories: Sequence[str] = (), fetch: FetchDebugFile | None = None
     ) -> None:
         here = Root()
-        self._places = [(here, os.path.abspath(directory)) for directory in directories]
-        self._places += [(root, SYSTEM) for root in (*roots, here)]
+        self._debug_dirs = [(here, os.path.abspath(directory)) for directory in directories]
+        self._debug_dirs += [(root, SYSTEM_DEBUG_DIR) for root in (*roots, here)]
         self._roots = (*roots, here)
         self._fetch = fetch
 
@@ -49,50 +53,55 @@ class DebugFiles:
         link = debug_link(image)
         for name, data in self._candidates(image.build_id, link[0] if link else None, path):
             try:
-                found = ElfImage(data, name)
+                candidate = ElfImage(data, name)
             except FormatError as damage:
                 refused = f"a debug file is damaged: {damage}"
                 continue
-            refused = _mismatch(image, found, link) or ""
+            refused = _mismatch(image, candidate, link) or ""
             if not refused:
-                return DebugFile(found)
+                return DebugFile(candidate)
         return DebugFile(None, refused)
 
     def fetch(self, image: ElfImage) -> DebugFile:
-        """Return the debug file that a server has for an image."""
+        """Return the debug file that a debuginfod server has for an image."""
         try:
             data = self._fetch(image.build_id) if self._fetch and image.build_id else None
             if data is None:
                 return DebugFile(None)
-            found = ElfImage(data, "debuginfod")
+            candidate = ElfImage(data, "debuginfod")
         except SfsampleError as failure:  # a FormatError too
             return DebugFile(None, str(failure))
-        refused = _mismatch(image, found, None)
-        return DebugFile(None, refused) if refused else DebugFile(found)
+        refused = _mismatch(image, candidate, None)
+        return DebugFile(None, refused) if refused else DebugFile(candidate)
 
     def _candidates(self, build_id: str | None, link: str | None, path: str) -> Iterator[tuple[str, mmap]]:
-        for root, name in self._names(build_id, link, path):
+        for root, name in self._candidate_paths(build_id, link, path):
             data = root.map(name)
             if data is not None:
                 yield name, data
 
-    def _names(self, build_id: str | None, link: str | None, path: str) -> Iterator[tuple[Root, str]]:
+    def _candidate_paths(
+        self, build_id: str | None, link: str | None, path: str
+    ) -> Iterator[tuple[Root, str]]:
         if build_id:
-            for root, directory in self._places:
-                yield root, f"{directory}/.build-id/{build_id[:2]}/{build_id[2:]}.debug"
+            for root, debug_dir in self._debug_dirs:
+                yield root, f"{debug_dir}/.build-id/{build_id[:2]}/{build_id[2:]}.debug"
         if not link or not path.startswith("/"):
             return
-        where = os.path.dirname(path)
+        directory = os.path.dirname(path)
         for root in self._roots:
-            yield root, f"{where}/{link}"
-            yield root, f"{where}/.debug/{link}"
-        for root, directory in self._places:
-            yield root, f"{directory}{where}/{link}"
             yield root, f"{directory}/{link}"
+            yield root, f"{directory}/.debug/{link}"
+        for root, debug_dir in self._debug_dirs:
+            yield root, f"{debug_dir}{directory}/{link}"
+            yield root, f"{debug_dir}/{link}"
 
 
-def finder(root: Root | None, directories: Sequence[str]) -> Find:
-    """Return what finds debug files for unwinding, rarely: it keeps nothing open but `root`, the target's."""
+def debug_file_finder(root: Root | None, directories: Sequence[str]) -> FindDebugFile:
+    """Return a function that finds debug files for the unwinder, which needs them rarely.
+
+    Between calls it keeps only `root` open, the root directory of the target.
+    """
 
     def find(image: ElfImage, path: str) -> DebugFile:
         return DebugFiles([root] if root else [], directories).find(image, path)
@@ -101,22 +110,23 @@ def finder(root: Root | None, directories: Sequence[str]) -> Find:
 
 
 def debug_link(image: ElfImage) -> tuple[str, int] | None:
-    """Return the file name and the CRC in `.gnu_debuglink`; a name that is a path is no name."""
+    """Return the file name and the CRC in `.gnu_debuglink`; None where it is damaged or names a path."""
     section = image.section(".gnu_debuglink")
-    data = bytes(image.contents(section)[:_MOST_LINK]) if section else b""
+    data = bytes(image.contents(section)[:_MAX_LINK_BYTES]) if section else b""
     name, end, _ = data.partition(b"\0")
-    at = len(name) + 4 & -4
-    if not end or not name or b"/" in name or len(data) < at + 4:
+    crc_at = len(name) + 4 & -4
+    if not end or not name or b"/" in name or len(data) < crc_at + 4:
         return None
-    return os.fsdecode(name), int.from_bytes(data[at : at + 4], image.byteorder)
+    return os.fsdecode(name), int.from_bytes(data[crc_at : crc_at + 4], image.byteorder)
 
 
-def _mismatch(image: ElfImage, found: ElfImage, link: tuple[str, int] | None) -> str | None:
-    """Return why the file is not the image's, or None when it is."""
-    if image.build_id and found.build_id:
-        if image.build_id == found.build_id:
+def _mismatch(image: ElfImage, candidate: ElfImage, link: tuple[str, int] | None) -> str | None:
+    """Return why a candidate is not the debug file of `image`, or None when it is."""
+    prefix = f"a debug file is not the one of this module: {candidate.name}: "
+    if image.build_id and candidate.build_id:
+        if image.build_id == candidate.build_id:
             return None
-        return f"a debug file is not the one of this module: {found.name}: has build-id {found.build_id}"
-    if link and crc32(found.data) == link[1]:
+        return f"{prefix}has build-id {candidate.build_id}"
+    if link and crc32(candidate.data) == link[1]:
         return None
-    return f"a debug file is not the one of this module: {found.name}: its CRC is not that in .gnu_debuglink"
+    return f"{prefix}its CRC is not that in .gnu_debuglink"

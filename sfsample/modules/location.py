@@ -1,4 +1,4 @@
-"""A place in code: a module and a vaddr in it, so that it can be named later and on another machine."""
+"""Names a place in code by module and vaddr, so that it can be symbolized later or on another machine."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -6,15 +6,16 @@ from typing import NamedTuple
 from sfsample.core.stack import Frame
 from sfsample.modules.module import Module
 
-PROCESS_NUMBER_STEP = 1 << 22  # all are smaller: PID_MAX_LIMIT, Linux include/linux/threads.h
+PROCESS_KEY_STEP = 1 << 22  # above every pid: PID_MAX_LIMIT, Linux include/linux/threads.h
 
 
 class Location(NamedTuple):
     """A place in code.  `address` and `lookup` are vaddrs in `module`, or run-time addresses without one.
 
-    `address` is where the frame's pc is, `lookup` what to look up (one less for a return address).  Without a
-    module the place is one of process `pid` (a JIT's, say); with one, `pid` is 0: the same place for all.
-    `found` says how the frame was found.  `kernel`: a function of the kernel; nothing else is known of it.
+    `address` is the pc of the frame; `lookup` is the address to symbolize: one less for a return address.
+    `pid` is 0 where there is a module, so that all processes share the location; else it is the key of the
+    process whose (generated) code this is.  `found`: how the frame was found.  `kernel`: the name of a kernel
+    function; nothing else is known of it then.
     """
 
     module: Module | None
@@ -26,9 +27,9 @@ class Location(NamedTuple):
 
 
 class Located(NamedTuple):
-    """The frames that a look has found, and where they were by the modules of that generation.
+    """The frames of a captured stack with their modules and locations, by the module map's `generation`.
 
-    As long as these are the same, so are the modules and locations of equal frames.
+    While the generation and the frames are the same, so are the modules and locations.
     """
 
     generation: int = -1
@@ -37,18 +38,18 @@ class Located(NamedTuple):
     locations: tuple[Location, ...] = ()
 
 
-def pid_of(number: int) -> int:
-    """Return the pid of a process, given its number."""
-    return number % PROCESS_NUMBER_STEP
+def pid_of(process_key: int) -> int:
+    """Return the pid of the process that has this key in a profile."""
+    return process_key % PROCESS_KEY_STEP
 
 
-def kernel_places(functions: Iterable[str], pid: int) -> tuple[Location, ...]:
-    """Return the places of functions of the kernel in which a thread of process `pid` sleeps."""
+def kernel_locations(functions: Iterable[str], pid: int) -> tuple[Location, ...]:
+    """Return the locations of the kernel functions in which a thread of process `pid` sleeps."""
     return tuple(Location(None, 0, 0, pid, kernel=function) for function in functions)
 
 
 def locate(frame: Frame, module: Module | None, pid: int) -> Location:
-    """Return where a frame of process `pid` is."""
+    """Return the location of a frame of process `pid`."""
     if module is None:
         return Location(None, frame.pc, frame.lookup_pc, pid, frame.found)
     return Location(module, module.vaddr(frame.pc), module.vaddr(frame.lookup_pc), found=frame.found)

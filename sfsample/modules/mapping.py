@@ -1,7 +1,6 @@
-"""Lines of /proc/PID/maps as values.
+"""Parses /proc/PID/maps into `Mapping` values, in address order.
 
-Law: text in, `Mapping`s out, in address order; a line that does not parse is an error of ours, not of the
-kernel, so it is skipped rather than guessed at.  Source: proc(5), "/proc/pid/maps".
+A line that does not parse is skipped.  Source: proc(5), "/proc/pid/maps".
 """
 
 from typing import NamedTuple
@@ -12,7 +11,7 @@ _DELETED = " (deleted)"
 
 
 class Mapping(NamedTuple):
-    """One line.  `path` is as the target sees it, "" for anonymous memory; `device` is "major:minor"."""
+    """One mapping.  `path` is as the target sees it, "" for anonymous memory; `device` is "major:minor"."""
 
     start: int
     end: int
@@ -26,37 +25,37 @@ class Mapping(NamedTuple):
 
     @property
     def is_file(self) -> bool:
-        """Whether a file is behind it."""
+        """Whether a file is mapped."""
         return self.path.startswith("/") and self.inode != 0
 
 
 def parse_maps(text: str) -> tuple[Mapping, ...]:
-    """Parse the whole file.  The kernel escapes the newline in paths (as octal 012) and nothing else."""
+    """Parse the whole text.  In paths the kernel escapes the newline (as octal 012) and nothing else."""
     return tuple(m for line in text.split("\n") if (m := _parse_line(line)) is not None)
 
 
 class MapsParser:
-    """Parses the file of one process again and again: a line that it knows is not parsed another time.
+    """Parses the maps of one process repeatedly, and each line only once: a process may have thousands.
 
-    A process may have thousands; when none has changed, the answer is the very same tuple.
+    When no line has changed, the result is the same tuple object.
     """
 
     def __init__(self) -> None:
         self._data = b""
-        self._lines: dict[str, Mapping | None] = {}
+        self._parsed_lines: dict[str, Mapping | None] = {}
         self._mappings: tuple[Mapping, ...] = ()
 
     def parse(self, data: bytes) -> tuple[Mapping, ...]:
-        """Parse the whole file, as it is now."""
+        """Parse the present content of the file."""
         if data != self._data:
-            lines, known = data.decode("utf-8", "surrogateescape").split("\n"), self._lines
-            self._lines = {line: known[line] if line in known else _parse_line(line) for line in lines}
-            self._data, self._mappings = data, tuple(filter(None, self._lines.values()))
+            lines, known = data.decode("utf-8", "surrogateescape").split("\n"), self._parsed_lines
+            self._parsed_lines = {line: known[line] if line in known else _parse_line(line) for line in lines}
+            self._data, self._mappings = data, tuple(filter(None, self._parsed_lines.values()))
         return self._mappings
 
 
 def maps_line(mapping: Mapping) -> str:
-    """Return the line that `parse_maps` reads as `mapping`."""
+    """Return the line of text that `parse_maps` reads as `mapping`."""
     modes = f"{'r' if mapping.readable else '-'}-{'x' if mapping.executable else '-'}p"
     path = mapping.path.replace("\n", r"\012") + (_DELETED if mapping.deleted else "")
     fields = (f"{mapping.start:x}-{mapping.end:x}", modes, f"{mapping.offset:x}", mapping.device,

@@ -1,10 +1,11 @@
-"""Which module is at an address, now.
+"""Finds the module that is mapped at an address of one process now.
 
-Law: opens nothing and reads no /proc: it is given `read_maps` and `open_image`.  An address that misses
-reads the maps again, at most once between two calls of `expire` (one sample), so a wild return address costs
-little.  `generation` changes whenever an executable mapping has changed: what was cached by address is void.
-A file that cannot be opened may just be coming or going (dlopen, dlclose): it is tried again a few times.
-Modules that have gone are kept, to be named later; but there may come ever new ones, so not very many.
+It does no I/O itself: the caller gives `read_maps` and `open_image`.  An address in no known mapping makes
+it read the maps again, at most once between two calls of `allow_refresh` (one sample), so that a wrong return
+address costs little.  `generation` changes with every change of an executable mapping: what was cached by
+address is void then.  A file that cannot be opened may just be coming or going (dlopen, dlclose), so opening
+it is retried a few times.  Unmapped modules are kept, to be symbolized later, but only a limited number,
+because a process may load ever new ones.
 """
 
 from bisect import bisect_right
@@ -18,11 +19,12 @@ from sfsample.modules.mapping import Mapping
 from sfsample.modules.module import Module
 from sfsample.modules.unwind_tables import UnwindTables
 
-_TRIES = 3
-_PAGE = 4096
-_MOST_GONE = 256  # modules: each has a file open
-_MOST_TOLD = 10_000  # problems, and paths
-_LARGEST_GAP = 0x20000  # between two segments of a file: less than two of the largest pages of any machine
+_MAX_OPEN_ATTEMPTS = 3  # for each mapping
+_PAGE_BYTES = 4096
+_MAX_UNMAPPED_MODULES = 256  # kept: each has a file open
+_MAX_PROBLEMS = 10_000
+_MAX_UNSTABLE_PATHS = 10_000
+_MAX_SEGMENT_GAP = 0x20000  # bytes between two segments: less than two of the largest pages (64 KiB)
 ReadMaps = Callable[[], tuple[Mapping, ...]]
 OpenImage = Callable[[Mapping], ElfImage]
 TablesOf = Callable[[ElfImage, str], UnwindTables]
@@ -30,10 +32,10 @@ IsCode = Callable[[int], bool]
 
 
 class ModuleMap:
-    """The executable mappings of one process and the modules behind them.
+    """The executable mappings of one process and their modules.
 
-    `tables_of` gives the tables of an image and its path, those that another process has read if it maps the
-    same one.
+    `tables_of` returns the unwind tables of an image and its path; processes that map the same image can
+    share them.
     """
 
     def __init__(
@@ -50,31 +52,37 @@ class ModuleMap:
         self._executable: tuple[Mapping, ...] = ()
         self._starts: list[int] = []
         self._modules: dict[Mapping, Module | None] = {}
-        self._same: dict[tuple[str, str, int, int], Module] = {}
-        self._seen: dict[tuple[ElfImage, int, str], Module] = {}
-        self._failed: dict[Mapping, list[str]] = {}  # why it could not be opened, each time
-        self._again: set[Mapping] = set()  # those that will be tried again
-        self._changing: dict[str, None] = {}  # files that have gone, and those that came then
-        self._fresh = False
+        self._mapped: dict[tuple[str, str, int, int], Module] = {}  # by path, device, inode, load bias
+        self._all_modules: dict[tuple[ElfImage, int, str], Module] = {}  # unmapped ones too
+        self._open_failures: dict[Mapping, list[str]] = {}  # the error of each attempt
+        self._to_retry: set[Mapping] = set()  # could not be opened, will be tried again
+        self._unstable_paths: dict[str, None] = {}  # files that were unmapped, or mapped in the same change
+        self._is_fresh = False  # the maps were read since `allow_refresh`
         self._read_memory = read_memory
         self._generated = GeneratedCode(read_memory)
         self.generation = 0
         self._problems: list[str] = []
 
-    def expire(self) -> None:
-        """Allow the next miss to read the maps again, and what could not be opened to be tried again."""
-        if self._again:
-            self._modules = {mapping: m for mapping, m in self._modules.items() if mapping not in self._again}
-            self._again.clear()
+    def allow_refresh(self) -> None:
+        """Let the next address that is not found read the maps again; retry what could not be opened.
+
+        Called once per sample.
+        """
+        if self._to_retry:
+            self._modules = {
+                mapping: module for mapping, module in self._modules.items() if mapping not in self._to_retry
+            }
+            self._to_retry.clear()
             self.refresh(force=True)
-        self._fresh = False
+        self._is_fresh = False
 
     def refresh(self, *, force: bool = False) -> bool:
-        """Read the maps; keep the modules whose mappings are still there.  `force`: a new generation.
+        """Read the maps; keep the modules whose mappings are still there.
 
-        Return False when there are none: the process has ended, and what was known of it stays true.
+        `force`: begin a new generation even if no executable mapping has changed.  Return False when the
+        maps are empty: the process has ended, and its last known mappings are kept.
         """
-        self._fresh = True
+        self._is_fresh = True
         mappings = self._read_maps()
         if not mappings:
             return False
@@ -82,91 +90,102 @@ class ModuleMap:
         executable = tuple(m for m in self._mappings if m.executable)
         if executable == self._executable and not force:
             return True
-        self._note_changes({*self._executable}, {*executable})
+        self._note_unmapped_files({*self._executable}, {*executable})
         self._executable = executable
         self._starts = [m.start for m in executable]
         self._modules = {m: self._modules[m] for m in executable if m in self._modules}
-        self._same = {key: m for key, m in self._same.items() if m in self._modules.values()}
-        self._let_go()
+        self._mapped = {key: m for key, m in self._mapped.items() if m in self._modules.values()}
+        self._close_unmapped()
         self._generated.forget()
         self.generation += 1
         return True
 
-    def _note_changes(self, before: set[Mapping], now: set[Mapping]) -> None:
+    def _note_unmapped_files(self, before: set[Mapping], now: set[Mapping]) -> None:
         if any(mapping.is_file for mapping in before - now):
-            self._changing |= dict.fromkeys(mapping.path for mapping in before ^ now if mapping.is_file)
-            while len(self._changing) > _MOST_TOLD:
-                del self._changing[next(iter(self._changing))]
-        self._failed = {mapping: why for mapping, why in self._failed.items() if mapping in now}
+            self._unstable_paths |= dict.fromkeys(mapping.path for mapping in before ^ now if mapping.is_file)
+            while len(self._unstable_paths) > _MAX_UNSTABLE_PATHS:
+                del self._unstable_paths[next(iter(self._unstable_paths))]
+        self._open_failures = {m: failures for m, failures in self._open_failures.items() if m in now}
 
-    def _let_go(self) -> None:
-        """Forget modules that have gone, but for the last ones.
+    def _close_unmapped(self) -> None:
+        """Close the modules that were unmapped, except the last `_MAX_UNMAPPED_MODULES`.
 
-        One that is not in use may only have to be opened again: it has gone if its path has, or is another's.
+        A module that is not in use now may still be mapped and only has to be opened again.  So it counts as
+        unmapped if no mapping has its path, or if the module in use at that path is another.
         """
-        if len(self._seen) <= _MOST_GONE:
+        if len(self._all_modules) <= _MAX_UNMAPPED_MODULES:
             return
-        now = {module for module in self._modules.values() if module is not None}
-        waiting = {mapping.path for mapping in self._mappings} - {module.path for module in now}
-        gone = [(k, m) for k, m in self._seen.items() if m not in now and m.path not in waiting]
-        for key, module in gone[:-_MOST_GONE]:
-            for text in module.problems:
-                self._lose(text)
-            del self._seen[key]
-            module.forget()
+        in_use = {module for module in self._modules.values() if module is not None}
+        unopened = {mapping.path for mapping in self._mappings} - {module.path for module in in_use}
+        unmapped = [
+            (key, module)
+            for key, module in self._all_modules.items()
+            if module not in in_use and module.path not in unopened
+        ]
+        for key, module in unmapped[:-_MAX_UNMAPPED_MODULES]:
+            for problem in module.problems:
+                self._add_problem(problem)
+            del self._all_modules[key]
+            module.close_file()
 
     @property
-    def has_changed(self) -> bool:
-        """Whether a file has gone that was mapped before."""
-        return bool(self._changing)
+    def has_unmapped_files(self) -> bool:
+        """Whether a file has lost an executable mapping since the beginning (dlclose, execve)."""
+        return bool(self._unstable_paths)
 
     @property
-    def changing(self) -> frozenset[Module]:
-        """The modules in use that have come and gone, and may do so again."""
-        if not self._changing:
+    def unstable_modules(self) -> frozenset[Module]:
+        """The modules in use that may be unmapped soon, because they were before.
+
+        Their file was unmapped once, or was mapped at the moment when another was unmapped.
+        """
+        if not self._unstable_paths:
             return frozenset()
-        return frozenset(m for m in self._modules.values() if m is not None and m.path in self._changing)
+        in_use = filter(None, self._modules.values())
+        return frozenset(module for module in in_use if module.path in self._unstable_paths)
 
     def is_mapped(self, module: Module) -> bool:
-        """Whether code of a module was mapped, as of the last refresh."""
+        """Whether code of a module was mapped at the last refresh."""
         return module in self._modules.values()
 
-    def is_unsettled(self, address: int) -> bool:
-        """Whether the module at `address` could not be opened, and will be tried again after `expire`."""
-        return bool(self._again) and self._lookup(address) in self._again
+    def will_retry_open(self, address: int) -> bool:
+        """Whether opening the module at `address` has failed, and is retried after `allow_refresh`."""
+        return bool(self._to_retry) and self._lookup(address) in self._to_retry
 
     def reload(self, modules: Collection[Module]) -> frozenset[Module]:
-        """Read the maps again; return what is now where `modules` were, one of which was replaced."""
+        """Read the maps after one of `modules` was replaced; return the modules now at their addresses."""
         self._modules = {mapping: m for mapping, m in self._modules.items() if m not in modules}
-        self._same = {key: m for key, m in self._same.items() if m not in modules}
+        self._mapped = {key: m for key, m in self._mapped.items() if m not in modules}
         self.refresh(force=True)
-        places = (module.address(module.image.executable[0][0]) for module in modules)
-        return frozenset(module for place in places if (module := self.find(place)) is not None)
+        addresses = (module.address(module.image.executable[0][0]) for module in modules)
+        return frozenset(module for address in addresses if (module := self.find(address)) is not None)
 
     @property
     def mappings(self) -> tuple[Mapping, ...]:
-        """All mappings, as of the last refresh."""
+        """All mappings at the last refresh, in address order."""
         return self._mappings
 
     @property
     def modules(self) -> tuple[Module, ...]:
-        """The modules that were asked for and could be opened, those unmapped since included."""
-        return tuple(self._seen.values())
+        """The modules that were opened so far, unmapped ones included as far as they are kept."""
+        return tuple(self._all_modules.values())
 
     @property
     def problems(self) -> list[str]:
-        """What could not be opened, and what the modules have lost."""
-        failed = (failures[-1] for failures in self._failed.values() if len(failures) < _TRIES)
-        lost = dict.fromkeys([*self._problems, *failed])
-        return [*lost, *(text for module in self._seen.values() for text in module.problems)]
+        """The mappings that could not be opened and the problems of the modules, as texts."""
+        retried = (
+            failures[-1] for failures in self._open_failures.values() if len(failures) < _MAX_OPEN_ATTEMPTS
+        )
+        problems = dict.fromkeys([*self._problems, *retried])
+        return [*problems, *(text for module in self._all_modules.values() for text in module.problems)]
 
     def mapping(self, address: int) -> Mapping | None:
-        """Return the executable mapping at `address`."""
-        found = self._lookup(address)
-        if found is None and not self._fresh:
+        """Return the executable mapping at `address`, or None.  May read the maps again."""
+        mapping = self._lookup(address)
+        if mapping is None and not self._is_fresh:
             self.refresh()
-            found = self._lookup(address)
-        return found
+            mapping = self._lookup(address)
+        return mapping
 
     def _lookup(self, address: int) -> Mapping | None:
         position = bisect_right(self._starts, address) - 1
@@ -175,7 +194,7 @@ class ModuleMap:
         return None
 
     def any_mapping(self, address: int) -> Mapping | None:
-        """Return the mapping of whatever kind at `address`, as of the last refresh (stacks)."""
+        """Return the mapping of any kind (stacks too) at `address`, as of the last refresh."""
         mappings = self._mappings
         position = bisect_right(mappings, address, key=lambda m: m.start) - 1
         if position >= 0 and address < mappings[position].end:
@@ -183,7 +202,7 @@ class ModuleMap:
         return None
 
     def _next_mapping(self, address: int) -> Mapping | None:
-        """Return the mapping at `address`, or the first one above."""
+        """Return the mapping at `address`, or the first above it."""
         position = bisect_right(self._mappings, address, key=lambda m: m.end)
         return self._mappings[position] if position < len(self._mappings) else None
 
@@ -199,89 +218,91 @@ class ModuleMap:
             return module
 
     def code(self, address: int, size: int) -> bytes:
-        """Return the code at `address` that lies in no file: `size` bytes, or what can be read of them."""
+        """Return up to `size` bytes of generated code at `address`, out of the memory of the target."""
         return self._generated.at(address, size)
 
     def word(self, address: int, byteorder: ByteOrder) -> int | None:
-        """Return the word that is in the target's memory now."""
+        """Return the 8-byte word in the target's memory at `address`; None if it cannot be read."""
         data = self._read_memory(address, 8)
         return None if data is None else int.from_bytes(data, byteorder)
 
     def is_code(self, address: int) -> bool:
-        """Whether an address was executable at the last refresh."""
+        """Whether `address` was executable at the last refresh."""
         return self._lookup(address) is not None
 
     def open_first(self) -> None:
-        """Open one module, which also loads what opens them."""
+        """Open one module now, so that the Python code for it is imported before a thread is stopped."""
         if self._executable:
             self.find(self._executable[0].start)
 
     def open_all(self) -> tuple[Module, ...]:
         """Return every module that has executable code and can be opened, in address order."""
-        found = (self.find(mapping.start) for mapping in self._executable)
-        return tuple(dict.fromkeys(module for module in found if module is not None))
+        modules = (self.find(mapping.start) for mapping in self._executable)
+        return tuple(dict.fromkeys(module for module in modules if module is not None))
 
     def _open(self, mapping: Mapping) -> Module | None:
         if not mapping.path:
-            return self._open_moved(mapping)
+            return self._open_copied_code(mapping)
         if not (mapping.is_file or mapping.path == "[vdso]"):
             return None
         try:
             image = self._open_image(mapping)
         except SfsampleError as failure:
-            self._fail(mapping, f"{mapping.path}: {failure}")
+            self._note_open_failure(mapping, f"{mapping.path}: {failure}")
             return None
-        self._failed.pop(mapping, None)
+        self._open_failures.pop(mapping, None)
         offset = 0 if mapping.path == "[vdso]" else mapping.offset
         bias = image.load_bias(mapping.start, offset, executable=mapping.executable)
         if bias is None:
-            self._lose(f"{mapping.path}: no segment is loaded from file offset {offset:#x}")
+            self._add_problem(f"{mapping.path}: no segment is loaded from file offset {offset:#x}")
             return None
-        # one object can have several executable mappings (mprotect splits them)
+        # one object can have several executable mappings (mprotect(2) splits them)
         key = (mapping.path, mapping.device, mapping.inode, bias)
-        if key not in self._same:
+        if key not in self._mapped:
             module = Module(image, bias, mapping.path, self._tables_of(image, mapping.path))
-            self._same[key] = self._seen.setdefault((image, bias, mapping.path), module)
-        return self._same[key]
+            self._mapped[key] = self._all_modules.setdefault((image, bias, mapping.path), module)
+        return self._mapped[key]
 
-    def _open_moved(self, mapping: Mapping) -> Module | None:
-        """Return the module whose own code was copied to anonymous memory at its place.
+    def _open_copied_code(self, mapping: Mapping) -> Module | None:
+        """Return the module that has replaced its own code by a copy in the anonymous memory of `mapping`.
 
-        Programs do that to have their code on huge pages; the rest of the file lies on both sides, or above
-        where its code comes first (s390x; AArch64, where a gap may follow it).
+        Programs do that to have their code on huge pages.  The rest of the file is mapped on both sides, or
+        only above where the code comes first (s390x; AArch64, where a gap may follow the code).
         """
         below, above = self.any_mapping(mapping.start - 1), self._next_mapping(mapping.end)
-        if above is None or not above.is_file or above.start - mapping.end >= _LARGEST_GAP:
+        if above is None or not above.is_file or above.start - mapping.end >= _MAX_SEGMENT_GAP:
             return None
         module = self._modules.get(above) or self._open(above)
         if module is None:
             return None
         start, end = module.vaddr(mapping.start), module.vaddr(mapping.end)
         first = min(segment.vaddr for segment in module.image.segments if segment.type == PT_LOAD)
-        if start != first & -_PAGE and not _of_same_file(below, above):
+        if start != first & -_PAGE_BYTES and not _of_same_file(below, above):
             return None
-        gap = module.vaddr(above.start)
-        return module if _has_code(module, start, end) and not _has_code(module, end, gap) else None
+        gap_end = module.vaddr(above.start)
+        return module if _has_code(module, start, end) and not _has_code(module, end, gap_end) else None
 
-    def _fail(self, mapping: Mapping, text: str) -> None:
+    def _note_open_failure(self, mapping: Mapping, problem: str) -> None:
         if mapping not in self._read_maps():
-            self._again.add(mapping)  # unmapped by now (dlclose, exec, the end): no fault of the file
+            self._to_retry.add(mapping)  # unmapped meanwhile (dlclose, execve, exit): no problem of the file
             return
-        failures = self._failed.setdefault(mapping, [])
-        failures.append(text)
-        if len(failures) < _TRIES:
-            self._again.add(mapping)
+        failures = self._open_failures.setdefault(mapping, [])
+        failures.append(problem)
+        if len(failures) < _MAX_OPEN_ATTEMPTS:
+            self._to_retry.add(mapping)
         else:
-            self._lose(text)
+            self._add_problem(problem)
 
-    def _lose(self, text: str) -> None:
-        if text not in self._problems and len(self._problems) < _MOST_TOLD:
-            self._problems.append(text)
+    def _add_problem(self, problem: str) -> None:
+        if problem not in self._problems and len(self._problems) < _MAX_PROBLEMS:
+            self._problems.append(problem)
 
 
 def _has_code(module: Module, start: int, end: int) -> bool:
     return any(max(low, start) < min(high, end) for low, high in module.image.executable)
 
 
-def _of_same_file(one: Mapping | None, other: Mapping) -> bool:
-    return one is not None and (one.path, one.device, one.inode) == (other.path, other.device, other.inode)
+def _of_same_file(below: Mapping | None, above: Mapping) -> bool:
+    if below is None:
+        return False
+    return (below.path, below.device, below.inode) == (above.path, above.device, above.inode)

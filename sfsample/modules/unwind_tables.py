@@ -1,8 +1,8 @@
-"""The unwind tables of one ELF object, wherever it is mapped.
+"""Holds the unwind tables of one ELF object, whatever processes map it, and wherever.
 
-Law: a table is read on first use; one that is damaged is lost with a word in `problems`, and what remains is
-used.  Nothing here depends on a process or an address, so that all processes that map a file share it.
-A separate debug file is looked for when the object itself has no `.debug_frame`, by who gave `find`.
+A table is read on first use.  Invariant: a damaged table is dropped and reported in `problems`, and the
+others are used (tests/modules/test_module.py).  Nothing here depends on a process or a run-time address, so
+that all processes that map a file share one object.
 """
 
 from functools import cached_property
@@ -12,47 +12,51 @@ from sfsample.formats.dwarf.eh_frame import EhFrame, eh_frame_address
 from sfsample.formats.elf.compressed import section_bytes
 from sfsample.formats.elf.image import ElfImage
 from sfsample.formats.sframe.section import SECTION, SFrameTables, read_tables
-from sfsample.modules.debug_files import DebugFile, Find
+from sfsample.modules.debug_files import DebugFile, FindDebugFile
 
 
 class UnwindTables:
-    """What `image`, which was mapped from `path`, tells about unwinding."""
+    """The tables of `image`, which was mapped from `path`.
 
-    def __init__(self, image: ElfImage, path: str = "", find: Find = lambda *_: DebugFile(None)) -> None:
+    `find` finds the separate debug file; it is called when the image itself has no `.debug_frame`.
+    """
+
+    def __init__(
+        self, image: ElfImage, path: str = "", find: FindDebugFile = lambda *_: DebugFile(None)
+    ) -> None:
         self.image = image
         self._path = path
         self._find = find
         self.problems: list[str] = []
-        self.followed: object = (
-            None  # what unwind/steppers/code_analysis/stepper.py has found out; it lasts as long as this
-        )
+        # what unwind/steppers/code_analysis/stepper.py has found; it lives as long as the tables
+        self.code_analysis: object = None
 
     @cached_property
     def sframe(self) -> SFrameTables:
-        """SFrame tables, usually one; none when there is none or they are damaged."""
+        """The SFrame tables, usually one; empty when there is none or they are damaged."""
         found = self.image.sframe()
         if found is None:
             return SFrameTables()
         machine = (self.image.machine, self.image.byteorder)
-        old = bytes(found[0][2:3]) == b"\1"  # V1 comes from an ld whose PLT rows are known by their section
-        sections = {s.name: (s.vaddr, s.vaddr + s.size) for s in self.image.sections} if old else None
+        is_v1 = bytes(found[0][2:3]) == b"\1"  # the ld that writes V1 has PLT rows known by their section
+        sections = {s.name: (s.vaddr, s.vaddr + s.size) for s in self.image.sections} if is_v1 else None
         try:
             tables = read_tables(*found, machine=machine, executable=self.image.executable, sections=sections)
         except FormatError as damage:
-            self.note(str(damage))
+            self.note_problem(str(damage))
             return SFrameTables()
         for table in tables:
-            for text in table.problems:
-                self.note(f"{SECTION}: {text}")
+            for problem in table.problems:
+                self.note_problem(f"{SECTION}: {problem}")
         return tables
 
     @cached_property
     def eh_frame(self) -> EhFrame | None:
-        """CFI, through `.eh_frame_hdr`; where that is missing or damaged, by the section."""
+        """The CFI of `.eh_frame`, by `.eh_frame_hdr`, or by the section where that is missing or damaged."""
         try:
-            found = self._by_header()
+            found = self._eh_frame_by_header()
         except FormatError as damage:
-            self.note(str(damage))
+            self.note_problem(str(damage))
             found = None
         section = self.image.section(".eh_frame")
         if found is None and section is not None:
@@ -61,24 +65,24 @@ class UnwindTables:
 
     @cached_property
     def debug_frame(self) -> EhFrame | None:
-        """CFI for debuggers: all that Go has, and what some libraries, or their debug files, have beside."""
+        """The CFI of `.debug_frame` in the image or its debug file: Go has only this, some libraries both."""
         found = self._debug_frame_of(self.image)
         if found is not None:
             return found
         debug = self._find(self.image, self._path)
         if debug.refused:
-            self.note(debug.refused)
+            self.note_problem(debug.refused)
         return None if debug.image is None else self._debug_frame_of(debug.image)
 
     def _debug_frame_of(self, image: ElfImage) -> EhFrame | None:
         try:
             found = section_bytes(image, "debug_frame")
         except FormatError as damage:
-            self.note(str(damage))
+            self.note_problem(str(damage))
             return None
         return None if found is None else EhFrame(*found, image.byteorder, debug=True)
 
-    def _by_header(self) -> EhFrame | None:
+    def _eh_frame_by_header(self) -> EhFrame | None:
         byteorder = self.image.byteorder
         header = self.image.eh_frame_hdr()
         if header is None:
@@ -90,18 +94,18 @@ class UnwindTables:
         return EhFrame(frames, vaddr, byteorder, *header)
 
     def function_start(self, vaddr: int) -> int | None:
-        """Return where the function that covers `vaddr` begins."""
+        """Return the start of the function that covers `vaddr`, by `.eh_frame`, else by SFrame; or None."""
         try:
             fde = self.eh_frame.find(vaddr) if self.eh_frame else None
             found = fde or next(
                 (f for table in self.sframe.covering(vaddr) if (f := table.find(vaddr))), None
             )
         except FormatError as damage:
-            self.note(str(damage))
+            self.note_problem(str(damage))
             return None
         return None if found is None else found.start
 
-    def note(self, what: str) -> None:
-        """Note, once, that something is damaged."""
-        if what not in self.problems:
-            self.problems.append(what)
+    def note_problem(self, problem: str) -> None:
+        """Add a text to the problems, once."""
+        if problem not in self.problems:
+            self.problems.append(problem)

@@ -23,7 +23,7 @@ from sfsample.process.capture_sleeping import SleepingThread
 from sfsample.process.kernel_stack import REFUSED, kernel_stack
 from sfsample.process.not_captured import NotCaptured, Reason
 from sfsample.process.process import LiveProcess
-from sfsample.process.procfs import Asleep
+from sfsample.process.procfs import SyscallInfo
 from sfsample.process.stop_request import PATIENCE_NS
 from sfsample.process.thread import LastStop, Thread
 
@@ -322,7 +322,7 @@ def is_seldom(ran_ns: int, of_ns: int) -> bool:
     return ran_ns * _SELDOM <= of_ns
 
 
-def _last_stop(asleep: Asleep, taken: ThreadSnapshot, stack: Stack) -> LastStop:
+def _last_stop(asleep: SyscallInfo, taken: ThreadSnapshot, stack: Stack) -> LastStop:
     arch, registers = taken.arch, taken.registers
     preserved = {n: value for n, value in registers.items() if n in arch.callee_saved}
     returns = {arch.ra: registers[arch.ra]} if arch.pushed_ra is None and arch.ra in registers else {}

@@ -15,7 +15,7 @@ from sfsample.core.filesystem import root_at
 from sfsample.core.stack import Stack
 from sfsample.errors import FormatError, SfsampleError
 from sfsample.formats.elf.image import ElfImage
-from sfsample.modules.debug_files import finder
+from sfsample.modules.debug_files import debug_file_finder
 from sfsample.modules.generated_code import ReadMemory
 from sfsample.modules.mapping import Mapping
 from sfsample.modules.module import Module
@@ -44,7 +44,7 @@ def replay(
 ) -> Replayed:
     """Unwind; modules are looked for under `sysroot`.  Raises SfsampleError when one is not there."""
     files = _Files(saved, sysroot)
-    tables_of = partial(UnwindTables, find=finder(root_at(sysroot), debug_dirs))
+    tables_of = partial(UnwindTables, find=debug_file_finder(root_at(sysroot), debug_dirs))
     index = ModuleMap(lambda: saved.mappings, files, _reader(saved.code), tables_of)
     index.refresh()
     snapshot = saved.snapshot

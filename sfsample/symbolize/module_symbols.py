@@ -66,7 +66,7 @@ class ModuleSymbols:
             return "its section headers are damaged"
         if found_wrong:
             return found_wrong
-        if self._module.let_go:
+        if self._module.is_closed:
             return "it was unmapped long before the end, and its file closed"
         if not self._image.sections:
             return "it has no section headers, as a copy of the target's memory has none"
@@ -90,9 +90,9 @@ class ModuleSymbols:
 
     @cached_property
     def _beginnings(self) -> list[int]:
-        from sfsample.formats.machine_code.function_starts import beginnings  # seldom needed
+        from sfsample.formats.machine_code.function_starts import find_function_starts  # seldom needed
 
-        return beginnings(self._image)
+        return find_function_starts(self._image)
 
     def _first(self, look: Callable[[SymbolTable, int], Symbol | None], vaddr: int) -> Symbol | None:
         return next((found for table in self._tables() if (found := look(table, vaddr))), None)

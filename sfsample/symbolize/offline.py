@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from sfsample.core.filesystem import Root
 from sfsample.errors import FormatError
 from sfsample.formats.elf.image import ElfImage
-from sfsample.modules.debug_files import SYSTEM
+from sfsample.modules.debug_files import SYSTEM_DEBUG_DIR
 from sfsample.modules.location import Location
 from sfsample.modules.module import Module
 from sfsample.symbolize.named_frame import NamedFrame
@@ -50,7 +50,7 @@ class Offline:
 
     def _candidates(self, path: str, build_id: str) -> Iterator[str]:
         directories = [os.path.abspath(directory) for directory in self._naming.debug_dirs]
-        for directory in (*directories, SYSTEM):
+        for directory in (*directories, SYSTEM_DEBUG_DIR):
             yield f"{directory}/.build-id/{build_id[:2]}/{build_id[2:]}.debug"
         for directory in directories:
             yield f"{directory}/{path}"

@@ -6,7 +6,7 @@ Law: values only; the command line fills them from its flags and from the enviro
 from collections.abc import Callable
 from typing import NamedTuple
 
-from sfsample.modules.debug_files import Fetch
+from sfsample.modules.debug_files import FetchDebugFile
 
 Progress = Callable[[str], None]
 
@@ -20,7 +20,7 @@ class SymbolOptions(NamedTuple):
     lines: bool = False  # file and line, from DWARF
     inlines: bool = False  # inlined functions, from DWARF
     debug_dirs: tuple[str, ...] = ()  # searched before the system's
-    fetch: Fetch | None = None  # asks a debuginfod server
+    fetch: FetchDebugFile | None = None  # asks a debuginfod server
     cache_dir: str | None = None  # None keeps nothing
     progress: Progress = lambda _text: None  # is told what takes long
 

@@ -1,4 +1,4 @@
-"""/proc/PID/maps: the lines that the kernel writes, and some that it does not."""
+"""Parsing of /proc/PID/maps: lines that the kernel writes, and damaged ones."""
 
 import pytest
 
@@ -7,15 +7,15 @@ from sfsample.modules.mapping import Mapping, MapsParser, maps_line, parse_maps
 LIBC = "7f3a10a26000-7f3a10b7b000 r-xp 00026000 08:01 1234 /usr/lib/x86_64-linux-gnu/libc.so.6"
 
 
-def only(line: str) -> Mapping:
+def parse_line(line: str) -> Mapping:
     [mapping] = parse_maps(line + "\n")
     return mapping
 
 
-def test_a_line():
+def test_a_line_is_parsed_into_all_fields():
     path = "/usr/lib/x86_64-linux-gnu/libc.so.6"
 
-    assert only(LIBC) == Mapping(
+    assert parse_line(LIBC) == Mapping(
         start=0x7F3A10A26000,
         end=0x7F3A10B7B000,
         readable=True,
@@ -28,7 +28,7 @@ def test_a_line():
     )
 
 
-def test_a_whole_file_in_its_order():
+def test_mappings_are_in_the_order_of_the_file():
     text = (
         "55d0c0000000-55d0c0001000 r--p 00000000 fe:00 99                         /usr/bin/prog\n"
         "55d0c0001000-55d0c0002000 r-xp 00001000 fe:00 99                         /usr/bin/prog\n"
@@ -50,7 +50,7 @@ def test_a_whole_file_in_its_order():
 
 
 @pytest.mark.parametrize(
-    ("written", "path"),
+    ("text", "path"),
     [
         ("/opt/with space/lib  two.so", "/opt/with space/lib  two.so"),
         ("/opt/trailing ", "/opt/trailing "),
@@ -64,12 +64,12 @@ def test_a_whole_file_in_its_order():
         ("[anon:name with space]", "[anon:name with space]"),
     ],
 )
-def test_paths(written, path):
-    assert only(f"1000-2000 r-xp 00000000 08:01 7 {written}").path == path
+def test_path_is_unescaped(text, path):
+    assert parse_line(f"1000-2000 r-xp 00000000 08:01 7 {text}").path == path
 
 
 @pytest.mark.parametrize(
-    ("written", "path", "deleted"),
+    ("text", "path", "deleted"),
     [
         ("/var/lib.so (deleted)", "/var/lib.so", True),
         ("/memfd:jit (deleted)", "/memfd:jit", True),
@@ -78,14 +78,14 @@ def test_paths(written, path):
         ("[anon] (deleted)", "[anon] (deleted)", False),
     ],
 )
-def test_deleted_files(written, path, deleted):
-    mapping = only(f"1000-2000 r-xp 00000000 00:05 7 {written}")
+def test_deleted_suffix_is_recognized(text, path, deleted):
+    mapping = parse_line(f"1000-2000 r-xp 00000000 00:05 7 {text}")
 
     assert (mapping.path, mapping.deleted, mapping.is_file) == (path, deleted, path[0] == "/")
 
 
-def test_a_device_without_an_inode_is_no_file():
-    assert not only("1000-2000 rw-s 00000000 00:05 0 /dev/something").is_file
+def test_a_device_without_an_inode_is_not_a_file():
+    assert not parse_line("1000-2000 rw-s 00000000 00:05 0 /dev/something").is_file
 
 
 @pytest.mark.parametrize(
@@ -103,31 +103,31 @@ def test_a_device_without_an_inode_is_no_file():
         "\0" * 100,
     ],
 )
-def test_what_is_no_line_is_left_out(garbage):
+def test_a_damaged_line_is_skipped(garbage):
     assert [m.inode for m in parse_maps(f"{LIBC}\n{garbage}\n{LIBC}\n")] == [1234, 1234]
 
 
-def test_nothing():
+def test_an_empty_file_has_no_mappings():
     assert parse_maps("") == ()
 
 
 @pytest.mark.parametrize("path", ["", "[stack]", "/usr/lib/a b.so", "/ends in a space ", "/two\nlines"])
 @pytest.mark.parametrize("deleted", [False, True])
-def test_a_line_is_written_as_it_is_read(path, deleted):
-    mapping = only(LIBC)._replace(path=path, deleted=deleted and path.startswith("/"))
+def test_maps_line_is_the_inverse_of_parse_maps(path, deleted):
+    mapping = parse_line(LIBC)._replace(path=path, deleted=deleted and path.startswith("/"))
 
-    assert only(maps_line(mapping)) == mapping
+    assert parse_line(maps_line(mapping)) == mapping
 
 
-def test_a_line_that_is_known_is_not_parsed_again():
-    maps = MapsParser()
+def test_an_unchanged_line_is_parsed_once():
+    parser = MapsParser()
     heap = "7f0000000000-7f0000001000 rw-p 00000000 00:00 0"
-    first = maps.parse(f"{LIBC}\n{heap}\n".encode())
+    first = parser.parse(f"{LIBC}\n{heap}\n".encode())
     assert first == parse_maps(f"{LIBC}\n{heap}\n")
-    assert maps.parse(f"{LIBC}\n{heap}\n".encode()) is first
+    assert parser.parse(f"{LIBC}\n{heap}\n".encode()) is first
 
     grown = heap.replace("001000", "009000")
-    later = maps.parse(f"{LIBC}\n{grown}\n".encode())
+    later = parser.parse(f"{LIBC}\n{grown}\n".encode())
     assert later == parse_maps(f"{LIBC}\n{grown}\n")
     assert later[0] is first[0]
-    assert maps.parse(b"") == ()
+    assert parser.parse(b"") == ()

@@ -1,4 +1,4 @@
-"""A module: addresses, tables that are read on first use, and a word for each that is lost."""
+"""Module: its addresses, and tables that are read on first use or reported as damaged."""
 
 from sfsample.errors import FormatError
 from sfsample.formats.elf.image import ElfImage
@@ -11,7 +11,7 @@ BIAS, TEXT, SFRAME, HDR, CFI = 0x5555_0000_0000, 0x1000, 0x2000, 0x2F00, 0x3000
 PATH = "/lib/x.so"
 
 
-def module(*segments: Load, sections: list[Bytes] | None = None) -> Module:
+def make_module(*segments: Load, sections: list[Bytes] | None = None) -> Module:
     image = ElfImage(elf([Load(TEXT, bytes(range(64))), *segments], sections), PATH)
     return Module(image, BIAS, PATH)
 
@@ -20,122 +20,122 @@ def sframe_segment(*functions: Function, **options) -> Load:
     return Load(SFRAME, section(3, list(functions), address=SFRAME, **options), type=PT_GNU_SFRAME)
 
 
-def cfi() -> EhFrameBuilder:
-    made = EhFrameBuilder(CFI)
-    made.fde(made.cie(AMD64_START), TEXT, 0x20)
-    return made
+def eh_frame_builder() -> EhFrameBuilder:
+    builder = EhFrameBuilder(CFI)
+    builder.fde(builder.cie(AMD64_START), TEXT, 0x20)
+    return builder
 
 
-def test_addresses():
-    made = module()
+def test_address_and_vaddr_differ_by_the_load_bias():
+    module = make_module()
 
-    assert made.vaddr(BIAS + TEXT) == TEXT
-    assert made.address(TEXT) == BIAS + TEXT
-    assert repr(made) == "<Module /lib/x.so at 0x555500000000>"
-
-
-def test_code():
-    made = module()
-
-    assert made.code(BIAS + TEXT + 3, 4) == b"\3\4\5\6"
-    assert made.code(BIAS + TEXT + 60, 4) == b"\74\75\76\77"
-    assert made.code(BIAS + TEXT + 61, 4) is None
-    assert made.code(TEXT, 4) is None
+    assert module.vaddr(BIAS + TEXT) == TEXT
+    assert module.address(TEXT) == BIAS + TEXT
+    assert repr(module) == "<Module /lib/x.so at 0x555500000000>"
 
 
-def test_build_id():
-    assert module().build_id is None
-    assert module(Load(0x500, note(b"\xab\xcd"), type=PT_NOTE)).build_id == "abcd"
+def test_code_is_read_from_the_file_within_its_segment():
+    module = make_module()
+
+    assert module.code(BIAS + TEXT + 3, 4) == b"\3\4\5\6"
+    assert module.code(BIAS + TEXT + 60, 4) == b"\74\75\76\77"
+    assert module.code(BIAS + TEXT + 61, 4) is None
+    assert module.code(TEXT, 4) is None
 
 
-def test_sframe():
-    made = module(sframe_segment(Function(TEXT, 16, [row(0, 8)])))
-    [table] = made.sframe
+def test_build_id_is_hexadecimal_or_none():
+    assert make_module().build_id is None
+    assert make_module(Load(0x500, note(b"\xab\xcd"), type=PT_NOTE)).build_id == "abcd"
+
+
+def test_sframe_is_read_once():
+    module = make_module(sframe_segment(Function(TEXT, 16, [row(0, 8)])))
+    [table] = module.sframe
 
     assert table.row_at(TEXT).cfa.offset == 8
-    assert made.sframe is made.sframe
-    assert made.problems == []
+    assert module.sframe is module.sframe
+    assert module.problems == []
 
 
-def test_no_tables():
-    made = module()
+def test_a_module_without_tables_has_no_problems():
+    module = make_module()
 
-    assert (made.sframe, made.eh_frame, made.problems) == ((), None, [])
-
-
-def test_damaged_sframe_is_lost_with_a_word():
-    made = module(Load(SFRAME, b"\xe2\xde\x09" + bytes(40), type=PT_GNU_SFRAME))
-
-    assert made.sframe == ()
-    assert made.sframe == ()
-    assert made.problems == ["/lib/x.so: .sframe+0x2: version 9 is not one of 1, 2, 3"]
+    assert (module.sframe, module.eh_frame, module.problems) == ((), None, [])
 
 
-def test_sframe_of_another_machine_is_lost():
-    made = module(sframe_segment(abi=AARCH64_LE))
+def test_damaged_sframe_is_dropped_and_reported():
+    module = make_module(Load(SFRAME, b"\xe2\xde\x09" + bytes(40), type=PT_GNU_SFRAME))
 
-    assert made.sframe == ()
-    assert "in a file for machine 62" in made.problems[0]
+    assert module.sframe == ()
+    assert module.sframe == ()
+    assert module.problems == ["/lib/x.so: .sframe+0x2: version 9 is not one of 1, 2, 3"]
 
 
-def test_what_a_table_says_of_itself_is_said():
+def test_sframe_of_another_machine_is_dropped():
+    module = make_module(sframe_segment(abi=AARCH64_LE))
+
+    assert module.sframe == ()
+    assert "in a file for machine 62" in module.problems[0]
+
+
+def test_problems_of_an_sframe_table_are_reported():
     """Of several tables that a linker left one after another, the second cannot be used."""
     first = section(3, [Function(TEXT, 16, [row(0, 8)])], address=SFRAME, flags=PCREL)
     first += bytes(-len(first) % 8)
-    made = module(Load(SFRAME, first + section(3, [], version=9), type=PT_GNU_SFRAME))
+    module = make_module(Load(SFRAME, first + section(3, [], version=9), type=PT_GNU_SFRAME))
 
-    assert len(made.sframe) == 1
-    [problem] = made.problems
+    assert len(module.sframe) == 1
+    [problem] = module.problems
     assert "the table after it" in problem
 
 
-def test_field_relative_starts_are_told_by_the_code_of_the_file():
+def test_field_relative_starts_are_recognized_by_the_code_of_the_file():
     data = section(2, [Function(TEXT, 16, [row(0, 8)])], address=SFRAME, flags=0, field_relative=True)
-    made = module(Load(SFRAME, data, type=PT_GNU_SFRAME))
+    module = make_module(Load(SFRAME, data, type=PT_GNU_SFRAME))
 
-    assert made.sframe[0].row_at(TEXT).cfa.offset == 8
-    assert len(made.problems) == 1
+    assert module.sframe[0].row_at(TEXT).cfa.offset == 8
+    assert len(module.problems) == 1
 
 
-def test_eh_frame_through_its_header():
-    made = cfi()
-    found = module(
-        Load(CFI, made.terminated(), flags=R), Load(HDR, made.hdr(HDR), flags=R, type=PT_GNU_EH_FRAME)
+def test_eh_frame_is_found_by_its_header():
+    builder = eh_frame_builder()
+    module = make_module(
+        Load(CFI, builder.terminated(), flags=R), Load(HDR, builder.hdr(HDR), flags=R, type=PT_GNU_EH_FRAME)
     )
 
-    assert found.eh_frame.find(TEXT).size == 0x20
-    assert found.eh_frame is found.eh_frame
-    assert found.problems == []
+    assert module.eh_frame.find(TEXT).size == 0x20
+    assert module.eh_frame is module.eh_frame
+    assert module.problems == []
 
 
-def test_eh_frame_through_its_section():
+def test_eh_frame_is_found_by_its_section():
     """Static programs may have no `.eh_frame_hdr`."""
-    found = module(sections=[Bytes(".eh_frame", CFI, cfi().terminated())])
+    module = make_module(sections=[Bytes(".eh_frame", CFI, eh_frame_builder().terminated())])
 
-    assert found.eh_frame.find(TEXT).size == 0x20
-
-
-def test_a_header_that_points_nowhere_loses_the_table():
-    found = module(Load(HDR, cfi().hdr(HDR), flags=R, type=PT_GNU_EH_FRAME))
-
-    assert found.eh_frame is None
-    assert found.eh_frame is None
-    assert found.problems == ["/lib/x.so: .eh_frame_hdr+0x4: points to 0x3000, which is not loaded"]
+    assert module.eh_frame.find(TEXT).size == 0x20
 
 
-def test_a_damaged_header_does_not_cost_the_section():
+def test_eh_frame_is_dropped_when_its_header_points_nowhere():
+    module = make_module(Load(HDR, eh_frame_builder().hdr(HDR), flags=R, type=PT_GNU_EH_FRAME))
+
+    assert module.eh_frame is None
+    assert module.eh_frame is None
+    assert module.problems == ["/lib/x.so: .eh_frame_hdr+0x4: points to 0x3000, which is not loaded"]
+
+
+def test_eh_frame_is_found_by_its_section_when_its_header_is_damaged():
     damaged = Load(HDR, b"\x09" + bytes(11), type=PT_GNU_EH_FRAME)
-    found = module(damaged, sections=[Bytes(".eh_frame", CFI, cfi().terminated())])
+    module = make_module(damaged, sections=[Bytes(".eh_frame", CFI, eh_frame_builder().terminated())])
 
-    assert found.eh_frame is not None
-    assert found.eh_frame.find(TEXT) is not None
-    assert len(found.problems) == 1
+    assert module.eh_frame is not None
+    assert module.eh_frame.find(TEXT) is not None
+    assert len(module.problems) == 1
 
 
-def test_the_same_damage_is_said_once():
-    made = module()
-    made.lose(FormatError(".sframe", 7, "x"))
-    made.lose(FormatError(".sframe", 7, "x"))
-    made.lose(FormatError(".sframe", 8, "x"))
+def test_the_same_damage_is_reported_once():
+    module = make_module()
+    module.note_damage(FormatError(".sframe", 7, "x"))
+    module.note_damage(FormatError(".sframe", 7, "x"))
+    module.note_damage(FormatError(".sframe", 8, "x"))
 
-    assert len(made.problems) == 2
+    assert len(module.problems) == 2

@@ -220,7 +220,7 @@ def test_unpacked_data_is_kept(stripped, functions, tmp_path, monkeypatch):
     "path", [WHOLE.with_name("libcallee.so"), Path("/usr/lib/x86_64-linux-gnu/libc.so.6")], ids=str
 )
 def test_a_file_without_sections_has_its_dynamic_symbols(path, monkeypatch):
-    monkeypatch.setattr(debug_files, "SYSTEM", "/nowhere")
+    monkeypatch.setattr(debug_files, "SYSTEM_DEBUG_DIR", "/nowhere")
     if not path.exists():
         pytest.skip(f"no {path}")
     data = bytearray(path.read_bytes())

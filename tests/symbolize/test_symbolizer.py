@@ -1,7 +1,7 @@
 """What is said of a place."""
 
 from sfsample.formats.elf.image import ElfImage
-from sfsample.modules.location import Location, kernel_places
+from sfsample.modules.location import Location, kernel_locations
 from sfsample.modules.module import Module
 from sfsample.symbolize.named_frame import NamedFrame
 from sfsample.symbolize.symbolizer import Symbolizer
@@ -42,7 +42,7 @@ def test_a_place_without_a_module_is_its_address():
 
 
 def test_a_function_of_the_kernel_needs_no_table():
-    [place] = kernel_places(["ep;poll"], 7)
+    [place] = kernel_locations(["ep;poll"], 7)
     [frame] = Symbolizer().frames(place)
     assert frame == NamedFrame("ep:poll_[k]", "ep:poll", "ep;poll", None, kind="k")
     assert Symbolizer().unnamed() == []
