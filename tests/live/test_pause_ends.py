@@ -17,7 +17,7 @@ import sfsample
 from sfsample.core.checkpoint import PENDING_STOPS
 from sfsample.core.snapshot import Capture
 from sfsample.formats.elf.image import ElfImage
-from sfsample.formats.machine_code.function_starts import beginnings
+from sfsample.formats.machine_code.function_starts import find_function_starts
 from sfsample.process.find import check
 from sfsample.process.not_captured import NotCaptured
 from sfsample.process.process import LiveProcess
@@ -126,7 +126,7 @@ def walk(process, snapshot):
 
 @pytest.mark.parametrize(
     "compute",
-    [lambda *_: beginnings(CODE), lambda *_: [*Flow(lambda _: b"\x90").visits(0)], walk],
+    [lambda *_: find_function_starts(CODE), lambda *_: [*Flow(lambda _: b"\x90").visits(0)], walk],
     ids=["looking through code", "following it", "walking"],
 )
 def test_who_stops_while_we_compute_is_captured_and_let_go(monkeypatch, compute):
@@ -190,7 +190,7 @@ def test_nobody_breathes_between_a_copy_and_its_use(monkeypatch):
                 running_thread, sleeping = [process.thread(process.pid) for process in processes]
                 taken = processes[0].capture(running_thread), processes[1].read(sleeping)
                 before = len(breaths)
-                beginnings(CODE)
+                find_function_starts(CODE)
                 PENDING_STOPS.remove(breathed)
                 for process in processes:
                     process.close()

@@ -1,1 +1,1 @@
-"""What instructions tell about calls, returns and where functions begin."""
+"""Reads machine code: calls, x86-64 instructions, and where functions begin."""

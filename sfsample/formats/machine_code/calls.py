@@ -1,7 +1,7 @@
-"""Whether the instruction that ends where some code bytes end is a call, and where it leads.
+"""Recognizes the call before a return address, where it leads, and the slot that a PLT stub jumps through.
 
-Law: bytes in, truth out, one table row for each architecture.  "Yes" is evidence, not proof: the bytes may be
-the tail of something else.  "No" is certain: no return address points behind them.
+"Yes" is evidence, not proof: the bytes may be the tail of something else.  "No" is certain: no return address
+points behind the bytes.  Machines are rows of one table; `machine` is e_machine everywhere.
 
 Source: Intel SDM volume 2 (CALL, ModR/M and SIB tables); Arm ARM C6.2 (BL, BLR, BLRA*, ADRP, LDR);
 z/Architecture Principles of Operation (BASR, BRAS, BRASL, LARL), with r14 for the return address as the
@@ -12,57 +12,64 @@ import re
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
+_AMD64 = 62
+_FUNCTION_END = re.compile(rb"\xc3(?:[\xcc\x90\x66]|\x0f\x1f)|\xcc\xcc")  # ret, then assemblers' padding
+_STUB = re.compile(rb"(?:\xf3\x0f\x1e\xfa)?\xf2?\xff\x25(....)", re.DOTALL)  # endbr64; bnd jmp *x(%rip)
+_INDIRECT_CALL_SIZES = range(7, 1, -1)  # bytes of ff /2, ModRM, SIB and displacement
 
-class _Calls(NamedTuple):
-    longest: int  # bytes to look at
+
+class _CallCode(NamedTuple):
+    longest: int  # bytes of the longest call
     ends_in_call: Callable[[bytes], bool]
     target: Callable[[bytes, int], int | None]
     slot: Callable[[bytes, int], int | None]
-    direct: re.Pattern[bytes]  # a byte of any call that `target` knows
-    rest: int  # from there to its end
-    grain: int  # of the addresses of instructions
+    direct: re.Pattern[bytes]  # occurs in every call that `target` decodes
+    direct_to_end: int  # bytes from the start of `direct` to the end of the call
+    alignment: int  # bytes; of instruction addresses
 
 
 def longest_call(machine: int) -> int:
-    """Return how many bytes before a return address `ends_in_call` wants; 0 where calls are not known."""
+    """Return how many bytes before a return address `ends_in_call` needs; 0: for an unknown machine."""
     return _TABLE[machine].longest if machine in _TABLE else 0
 
 
 def ends_in_call(machine: int, code: bytes) -> bool:
-    """Whether `code`, the `longest_call` bytes before an address, ends in a call; `machine` is e_machine."""
+    """Whether `code`, the `longest_call` bytes before an address, ends in a call."""
     return _TABLE[machine].ends_in_call(code)
 
 
 def call_target(machine: int, code: bytes, address: int) -> int | None:
-    """Return where the call that ends at `address` leads; None where that does not stand in the code."""
+    """Return where the call that ends at `address` leads; None: `code` does not end in a direct call."""
     return _TABLE[machine].target(code, address)
 
 
 def calls_of(machine: int, code: bytes, address: int, target: int) -> Iterator[int]:
-    """Yield the addresses behind the calls in `code`, which is at `address`, that lead to `target`."""
-    known = _TABLE[machine]
-    for match in known.direct.finditer(code):
-        end = match.start() + known.rest
-        before = code[end - known.longest : end] if end >= known.longest else b""
-        is_one = (
-            before and (address + end) % known.grain == 0 and known.target(before, address + end) == target
-        )
-        if is_one:
-            yield address + end
+    """Yield the return addresses of the direct calls to `target` in `code`, which lies at `address`."""
+    calls = _TABLE[machine]
+    for match in calls.direct.finditer(code):
+        end = match.start() + calls.direct_to_end
+        return_address = address + end
+        if end < calls.longest or return_address % calls.alignment:
+            continue
+        if calls.target(code[end - calls.longest : end], return_address) == target:
+            yield return_address
 
 
 def may_share_function(machine: int, code: bytes) -> bool:
-    """Whether the first byte of `code` and what follows it may be one function: no return before padding."""
-    return machine == _AMD64 and _END.search(code) is None
+    """Whether all of `code` may be one function: it has no return before padding.  False except on x86-64."""
+    return machine == _AMD64 and _FUNCTION_END.search(code) is None
 
 
 def stub_slot(machine: int, code: bytes, address: int) -> int | None:
-    """Return where the address stands to which the linkage stub at `address`, of these bytes, jumps."""
+    """Return the slot through which the PLT stub `code` at `address` jumps; None: it is not a known stub."""
     return _TABLE[machine].slot(code, address) if machine in _TABLE else None
 
 
 def aarch64_slot(adrp: int, ldr: int, address: int) -> int | None:
-    """Return from where adrp x16, PAGE; ldr x17, [x16, N] load, of which the first is at `address`."""
+    """Return the address that `adrp x16, PAGE; ldr x17, [x16, N]` load from; None: other instructions.
+
+    `adrp` and `ldr` are instruction words; `address` is that of the first.
+    """
     if adrp & 0x9F00001F != 0x90000010 or ldr & 0xFFC003FF != 0xF9400211:
         return None
     page = _signed((adrp >> 5 & 0x7FFFF) << 2 | adrp >> 29 & 3, 21)
@@ -73,16 +80,14 @@ def _signed(value: int, bits: int) -> int:
     return value - ((value & 1 << bits - 1) << 1)
 
 
-_AMD64 = 62
-_END = re.compile(rb"\xc3(?:[\xcc\x90\x66]|\x0f\x1f)|\xcc\xcc")  # ret, and what assemblers pad with
-_STUB = re.compile(rb"(?:\xf3\x0f\x1e\xfa)?\xf2?\xff\x25(....)", re.DOTALL)  # endbr64; bnd jmp *x(%rip)
-
-
-def _amd64(code: bytes) -> bool:
+def _amd64_ends_in_call(code: bytes) -> bool:
     if code[-5] == 0xE8:  # call rel32
         return True
     # call r/m64 is ff /2; prefixes (REX, notrack, bnd) come before and do not matter
-    return any(code[-size] == 0xFF and _is_call_of(size, code[-size + 1], code[-size + 2]) for size in _SIZES)
+    return any(
+        code[-size] == 0xFF and _is_indirect_call(size, code[-size + 1], code[-size + 2])
+        for size in _INDIRECT_CALL_SIZES
+    )
 
 
 def _amd64_target(code: bytes, address: int) -> int | None:
@@ -94,11 +99,8 @@ def _amd64_slot(code: bytes, address: int) -> int | None:
     return address + jump.end() + int.from_bytes(jump[1], "little", signed=True) if jump else None
 
 
-_SIZES = range(7, 1, -1)
-
-
-def _is_call_of(size: int, modrm: int, sib: int) -> bool:
-    """Whether ff, ModRM and what it asks for (`sib` counts only then) take `size` bytes and are a call."""
+def _is_indirect_call(size: int, modrm: int, sib: int) -> bool:
+    """Whether ff with this ModRM byte is a call of `size` bytes; `sib` counts where ModRM requires it."""
     mod, operation, rm = modrm >> 6, modrm >> 3 & 7, modrm & 7
     if operation != 2:
         return False
@@ -109,8 +111,8 @@ def _is_call_of(size: int, modrm: int, sib: int) -> bool:
     return size == 2 + has_sib + (4 if no_base else (0, 1, 4)[mod])
 
 
-def _aarch64(code: bytes) -> bool:
-    word = int.from_bytes(code, "little")  # instructions are, also where data are big endian
+def _aarch64_ends_in_call(code: bytes) -> bool:
+    word = int.from_bytes(code, "little")  # instructions are little endian also where data are big endian
     return (
         word & 0xFC00_0000 == 0x9400_0000  # bl
         or word & 0xFFFF_FC1F == 0xD63F_0000  # blr
@@ -126,13 +128,13 @@ def _aarch64_target(code: bytes, address: int) -> int | None:
 
 
 def _aarch64_slot(code: bytes, address: int) -> int | None:
-    """Look behind a landing pad (bti c), if there is one."""
+    """Return the slot of a stub, which may begin with a landing pad (bti c)."""
     landing = 4 if code[:4] == b"\x5f\x24\x03\xd5" else 0
     adrp, ldr = (int.from_bytes(code[at : at + 4], "little") for at in (landing, landing + 4))
     return aarch64_slot(adrp, ldr, address + landing)
 
 
-def _s390x(code: bytes) -> bool:
+def _s390x_ends_in_call(code: bytes) -> bool:
     basr = code[-2] == 0x0D and code[-1] >> 4 == 14 and code[-1] & 0x0F != 0  # register 0: does not branch
     return _is_brasl(code) or _is_bras(code) or basr
 
@@ -152,13 +154,15 @@ def _s390x_target(code: bytes, address: int) -> int | None:
 
 
 def _s390x_slot(code: bytes, address: int) -> int | None:
-    """Look for larl %r1,SLOT; lg %r1,0(%r1)."""
+    """Return the slot of a stub: larl %r1,SLOT; lg %r1,0(%r1)."""
     is_stub = code[:2] == b"\xc0\x10" and code[6:12] == b"\xe3\x10\x10\0\0\x04"
     return address + 2 * int.from_bytes(code[2:6], "big", signed=True) if is_stub else None
 
 
 _TABLE = {
-    62: _Calls(7, _amd64, _amd64_target, _amd64_slot, re.compile(b"\xe8"), 5, 1),
-    183: _Calls(4, _aarch64, _aarch64_target, _aarch64_slot, re.compile(b"[\x94-\x97]"), 1, 4),
-    22: _Calls(6, _s390x, _s390x_target, _s390x_slot, re.compile(b"\xc0\xe5"), 6, 2),
+    62: _CallCode(7, _amd64_ends_in_call, _amd64_target, _amd64_slot, re.compile(b"\xe8"), 5, 1),
+    183: _CallCode(
+        4, _aarch64_ends_in_call, _aarch64_target, _aarch64_slot, re.compile(b"[\x94-\x97]"), 1, 4
+    ),
+    22: _CallCode(6, _s390x_ends_in_call, _s390x_target, _s390x_slot, re.compile(b"\xc0\xe5"), 6, 2),
 }

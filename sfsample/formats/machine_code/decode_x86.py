@@ -1,27 +1,29 @@
-"""x86-64 instructions, as far as they matter to whoever looks for a return address.
+"""Decodes x86-64 instructions, as far as code analysis needs them to find a return address.
 
-Law: bytes in, values out; the one door of iced-x86.  An instruction is what it does to registers and to words
-in memory, in order, and what may come next.  Nothing is told that is not certain: a register that is written
-is lost unless a step says what it becomes.
+An instruction is decoded into what it does to registers and to words in memory, in order, and what may run
+next. Steps say only what is certain: a register that is written becomes unknown unless a step gives its new
+value. This is the only module that imports iced-x86.
 
-Register numbers are DWARF's (AMD64 psABI table 3.36); what a call loses: its figure 3.4.
+Register numbers are DWARF's (AMD64 psABI table 3.36); the registers that a call does not preserve are those
+of its figure 3.4.
 """
 
 from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any, NamedTuple
 
-SP, FP = 7, 6
-_WORD = 8
+SP, FP = 7, 6  # DWARF numbers
+_WORD = 8  # bytes
 LONGEST = 15  # bytes of an instruction
-_BY_NUMBER = ("RAX", "RDX", "RCX", "RBX", "RSI", "RDI", "RBP", "RSP", *(f"R{n}" for n in range(8, 16)))
+# by DWARF number
+_REGISTER_NAMES = ("RAX", "RDX", "RCX", "RBX", "RSI", "RDI", "RBP", "RSP", *(f"R{n}" for n in range(8, 16)))
 
 
 class Set(NamedTuple):
-    """`register` becomes `source` + `offset`; without a source: anything."""
+    """`register` becomes `source` + `offset`."""
 
     register: int
-    source: int | None = None
+    source: int | None = None  # None: `register` becomes unknown
     offset: int = 0
 
 
@@ -34,97 +36,96 @@ class Load(NamedTuple):
 
 
 class Store(NamedTuple):
-    """The word at `base` + `offset` becomes `source`; None: anything."""
+    """The word at `base` + `offset` becomes `source`."""
 
-    source: int | None
+    source: int | None  # None: the word becomes unknown
     base: int
     offset: int
 
 
 Step = Set | Load | Store
-_LOST_BY_CALL = tuple(map(Set, (0, 1, 2, 4, 5, 8, 9, 10, 11)))
-_LOST_BY_SYSCALL = tuple(map(Set, (0, 2, 11)))
+_UNKNOWN_AFTER_CALL = tuple(map(Set, (0, 1, 2, 4, 5, 8, 9, 10, 11)))
+_UNKNOWN_AFTER_SYSCALL = tuple(map(Set, (0, 2, 11)))
 
 
 class Instruction(NamedTuple):
-    """`falls`: the one behind it (at `end`) may be next; so may the one at `jump`.
+    """What an instruction does, and which may run next."""
 
-    `leaves`: it jumps where the code does not say.  `returns`: it, or the function that it jumps to, pops the
-    return address.  `target`: of a call, if the code says.
-    """
-
-    end: int
+    end: int  # address of the next instruction in memory
     steps: tuple[Step, ...] = ()
-    falls: bool = True
-    jump: int | None = None
-    returns: bool = False
-    leaves: bool = False
+    falls_through: bool = True  # the instruction at `end` may run next
+    jump: int | None = None  # the instruction at this address may run next
+    returns: bool = False  # it, or the function that it jumps to, pops the return address
+    jumps_away: bool = False  # it jumps to an address that the code does not state
     calls: bool = False
-    target: int | None = None
+    target: int | None = None  # of a call; None: the code does not state it
 
 
-def instruction(code: bytes, address: int) -> Instruction | None:
-    """Return the instruction at `address` that `code` begins with; None: there is none, or nobody to ask."""
-    reader = _reader()
-    return reader.read(code[:LONGEST], address) if reader and code else None
+def decode_instruction(code: bytes, address: int) -> Instruction | None:
+    """Return the instruction at `address`, where `code` begins; None: invalid, or iced-x86 is missing."""
+    decoder = _decoder()
+    return decoder.decode(code[:LONGEST], address) if decoder and code else None
 
 
 @cache
-def _reader() -> "_Reader | None":
+def _decoder() -> "_Decoder | None":
     try:
         import iced_x86
     except ImportError:  # there is no wheel for this machine
         return None
-    return _Reader(iced_x86)
+    return _Decoder(iced_x86)
 
 
-class _Reader:
-    """Translates what iced-x86 says."""
+class _Decoder:
+    """Translates the instructions of iced-x86; a parameter `i` is one of them."""
 
     def __init__(self, iced: Any) -> None:  # noqa: ANN401 - a module
         self._iced = iced
-        self._numbers = {getattr(iced.Register, name): n for n, name in enumerate(_BY_NUMBER)}
-        self._facts = iced.InstructionInfoFactory()
-        self._exact = {getattr(iced.Code, code): steps for code, steps in self._known().items()}
+        self._numbers = {getattr(iced.Register, name): n for n, name in enumerate(_REGISTER_NAMES)}
+        self._info_factory = iced.InstructionInfoFactory()
+        self._exact_steps = {getattr(iced.Code, code): steps for code, steps in self._exact_by_name().items()}
 
-    def read(self, code: bytes, address: int) -> Instruction | None:
-        found = self._iced.Decoder(64, code, ip=address).decode()
-        return None if found.is_invalid else self._translated(found)
+    def decode(self, code: bytes, address: int) -> Instruction | None:
+        i = self._iced.Decoder(64, code, ip=address).decode()
+        return None if i.is_invalid else self._translate(i)
 
-    def _translated(self, i: Any) -> Instruction:  # noqa: ANN401 - an instruction of theirs, here and below
+    def _translate(self, i: Any) -> Instruction:  # noqa: ANN401 - iced-x86 is untyped, here and below
         flow, end = self._iced.FlowControl, i.next_ip
         match i.flow_control:
             case flow.RETURN:
-                return Instruction(end, falls=False, returns=i.op_count == 0)
+                return Instruction(end, falls_through=False, returns=i.op_count == 0)
             case flow.UNCONDITIONAL_BRANCH:
-                return Instruction(end, falls=False, jump=i.near_branch_target)
+                return Instruction(end, falls_through=False, jump=i.near_branch_target)
             case flow.CONDITIONAL_BRANCH:
                 return Instruction(end, jump=i.near_branch_target)
             case flow.INDIRECT_BRANCH:
-                # through a fixed place: to another module's function, which returns to our caller
-                return Instruction(end, falls=False, leaves=True, returns=i.is_ip_rel_memory_operand)
+                # through a slot at a fixed address: a tail call of another module's function, which returns
+                return Instruction(
+                    end, falls_through=False, jumps_away=True, returns=i.is_ip_rel_memory_operand
+                )
             case flow.CALL if i.mnemonic == self._iced.Mnemonic.SYSCALL:
-                return Instruction(end, _LOST_BY_SYSCALL)
+                return Instruction(end, _UNKNOWN_AFTER_SYSCALL)
             case flow.CALL | flow.INDIRECT_CALL:
-                return Instruction(end, _LOST_BY_CALL, calls=True, target=i.near_branch_target or None)
+                return Instruction(end, _UNKNOWN_AFTER_CALL, calls=True, target=i.near_branch_target or None)
             case flow.NEXT if i.mnemonic != self._iced.Mnemonic.HLT:
                 return Instruction(end, tuple(self._steps(i)))
-        return Instruction(end, falls=False)
+        return Instruction(end, falls_through=False)
 
     def _steps(self, i: Any) -> Iterator[Step]:  # noqa: ANN401
-        exact = self._exact.get(i.code)
+        exact = self._exact_steps.get(i.code)
         steps = tuple(exact(i)) if exact and not i.has_segment_prefix else ()
-        yield from steps or self._lost(i)
+        yield from steps or self._unknown_after(i)
 
-    def _known(self) -> dict[str, Callable[[Any], Iterator[Step]]]:
-        add, subtract = self._adds(1), self._adds(-1)
+    def _exact_by_name(self) -> dict[str, Callable[[Any], Iterator[Step]]]:
+        """Return the functions that yield exact steps, by the name of an instruction code of iced-x86."""
+        add, subtract = self._add_immediate(1), self._add_immediate(-1)
         return {
             **dict.fromkeys(("PUSH_R64", "PUSH_RM64", "PUSHQ_IMM8", "PUSHQ_IMM32", "PUSHFQ"), self._push),
             **dict.fromkeys(("POP_R64", "POP_RM64", "POPFQ"), self._pop),
             **dict.fromkeys(("ADD_RM64_IMM8", "ADD_RM64_IMM32", "ADD_RAX_IMM32"), add),
             **dict.fromkeys(("SUB_RM64_IMM8", "SUB_RM64_IMM32", "SUB_RAX_IMM32"), subtract),
             **dict.fromkeys(("MOV_RM64_R64", "MOV_R64_RM64"), self._move),
-            "LEA_R64_M": self._address,
+            "LEA_R64_M": self._load_address,
             "LEAVEQ": self._leave,
         }
 
@@ -142,7 +143,7 @@ class _Reader:
     def _leave(self, _: Any) -> Iterator[Step]:  # noqa: ANN401
         yield from (Set(SP, FP), Load(FP, SP, 0), Set(SP, SP, _WORD))
 
-    def _adds(self, sign: int) -> Callable[[Any], Iterator[Step]]:
+    def _add_immediate(self, sign: int) -> Callable[[Any], Iterator[Step]]:
         def steps(i: Any) -> Iterator[Step]:  # noqa: ANN401
             register = self._register(i, 0)
             if register is not None:
@@ -151,31 +152,31 @@ class _Reader:
         return steps
 
     def _move(self, i: Any) -> Iterator[Step]:  # noqa: ANN401
-        to, source, place = self._register(i, 0), self._register(i, 1), self._place(i)
-        if to is not None and source is not None:
-            yield Set(to, source)
-        elif to is not None and place is not None:
-            yield Load(to, *place)
-        elif source is not None and place is not None:
-            yield Store(source, *place)
+        target, source, word = self._register(i, 0), self._register(i, 1), self._memory_operand(i)
+        if target is not None and source is not None:
+            yield Set(target, source)
+        elif target is not None and word is not None:
+            yield Load(target, *word)
+        elif source is not None and word is not None:
+            yield Store(source, *word)
 
-    def _address(self, i: Any) -> Iterator[Step]:  # noqa: ANN401
-        to, place = self._register(i, 0), self._place(i)
-        if to is not None and place is not None:
-            yield Set(to, *place)
+    def _load_address(self, i: Any) -> Iterator[Step]:  # noqa: ANN401
+        target, word = self._register(i, 0), self._memory_operand(i)
+        if target is not None and word is not None:
+            yield Set(target, *word)
 
-    def _lost(self, i: Any) -> Iterator[Step]:  # noqa: ANN401
-        """Yield that what is written is lost."""
-        access, facts = self._iced.OpAccess, self._facts.info(i)
+    def _unknown_after(self, i: Any) -> Iterator[Step]:  # noqa: ANN401
+        """Yield that every register and word that `i` writes becomes unknown."""
+        access, info = self._iced.OpAccess, self._info_factory.info(i)
         writes = (access.WRITE, access.COND_WRITE, access.READ_WRITE, access.READ_COND_WRITE)
-        for used in facts.used_registers():
+        for used in info.used_registers():
             number = self._numbers.get(self._iced.RegisterExt.full_register(used.register))
             if number is not None and used.access in writes:
                 yield Set(number)
-        place = self._place(i) if facts.op0_access in writes and not self._is_register(i, 0) else None
-        if place is not None:
+        word = self._memory_operand(i) if info.op0_access in writes and not self._is_register(i, 0) else None
+        if word is not None:
             size = self._iced.MemorySizeExt.size(i.memory_size)
-            yield from (Store(None, place[0], place[1] + at) for at in range(0, size, _WORD))
+            yield from (Store(None, word[0], word[1] + at) for at in range(0, size, _WORD))
 
     def _register(self, i: Any, operand: int) -> int | None:  # noqa: ANN401
         return self._numbers.get(i.op_register(operand)) if self._is_register(i, operand) else None
@@ -183,8 +184,8 @@ class _Reader:
     def _is_register(self, i: Any, operand: int) -> bool:  # noqa: ANN401
         return bool(operand < i.op_count and i.op_kind(operand) == self._iced.OpKind.REGISTER)
 
-    def _place(self, i: Any) -> tuple[int, int] | None:  # noqa: ANN401
-        """Return base and offset of the operand in memory, if that is all there is to its address."""
+    def _memory_operand(self, i: Any) -> tuple[int, int] | None:  # noqa: ANN401
+        """Return the base and offset of the operand in memory; None: none, or its address has other parts."""
         base = self._numbers.get(i.memory_base)
         if base is None or i.memory_index != self._iced.Register.NONE or i.has_segment_prefix:
             return None

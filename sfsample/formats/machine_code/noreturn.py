@@ -1,6 +1,6 @@
-"""Functions that never return, as other modules call them: through linkage stubs, by name.
+"""Knows functions that never return, as other modules call them: through PLT stubs, by name.
 
-Law: a list, and how it is asked.  What is missing on it makes code seem to go on behind a call.
+Where a function is missing from the list, code analysis goes on behind a call that does not return.
 
 Sources: C11 (7.13, 7.22, 7.26), POSIX, LSB, the Itanium C++ ABI, libstdc++'s functexcept.h.
 """
@@ -18,20 +18,23 @@ _NAMES = frozenset((
     "_Unwind_Resume", "__cxa_throw", "__cxa_rethrow", "__cxa_bad_cast", "__cxa_bad_typeid",
     "__cxa_pure_virtual", "__cxa_throw_bad_array_new_length", "__cxa_call_unexpected", "_ZSt9terminatev",
 ))  # fmt: skip
-_THROWS = re.compile(r"_ZSt\d+__throw_")
-_STUB = 16  # bytes
+_LIBSTDCXX_THROW = re.compile(r"_ZSt\d+__throw_")
+_STUB_SIZE = 16  # bytes
 
 
 class NoReturn:
-    """The linkage stubs of an image that lead to such functions."""
+    """The vaddrs of the PLT stubs of an image that lead to functions that never return."""
 
     def __init__(self, image: ElfImage) -> None:
-        imports = Dynamic(image).imports()
         self._image = image
-        self._slots = {slot for slot, name in imports.items() if name in _NAMES or _THROWS.match(name)}
+        self._slots = {slot for slot, name in Dynamic(image).imports().items() if _never_returns(name)}
 
     def __contains__(self, vaddr: object) -> bool:
         if not isinstance(vaddr, int):
             return False
-        code = bytes(self._image.loaded(vaddr, _STUB) or b"") if self._slots else b""
+        code = bytes(self._image.loaded(vaddr, _STUB_SIZE) or b"") if self._slots else b""
         return stub_slot(self._image.machine, code, vaddr) in self._slots
+
+
+def _never_returns(name: str) -> bool:
+    return name in _NAMES or _LIBSTDCXX_THROW.match(name) is not None

@@ -1,4 +1,4 @@
-"""What is a call, by the disassembler's word and by hand-made encodings."""
+"""Calls and PLT stubs are recognized, compared with objdump and by hand-made encodings."""
 
 import os
 import re
@@ -19,17 +19,17 @@ STATIC = FIXTURES / "v3" / "target-static"
 MACHINES = {AMD64: ("", ""), AARCH64: ("aarch64", "aarch64-linux-gnu-"), S390X: ("s390x", "s390x-linux-gnu-")}
 CALL = re.compile(r"\s*([0-9a-f]+):\t([0-9a-f ]+)\t(?:call|bl|brasl?)\s+(?:%r14,)?([0-9a-f]+) <")
 machines = pytest.mark.parametrize("machine", MACHINES)
-_LINE = re.compile(r"\s*([0-9a-f]+):\t([0-9a-f ]+)\t(?:(?:bnd|notrack|rex\S*|data16|cs) )*(\S+)")
+INSTRUCTION = re.compile(r"\s*([0-9a-f]+):\t([0-9a-f ]+)\t(?:(?:bnd|notrack|rex\S*|data16|cs) )*(\S+)")
 
 
-def test_every_call_of_a_real_program_is_one_and_little_else_is():
-    """A static libc: every call that objdump sees, and how many other instructions are taken for one."""
+def test_ends_in_call_accepts_every_call_of_a_program_and_few_other_instructions():
+    """At most one other instruction in 200 is taken for a call, in a static libc."""
     assert shutil.which("objdump"), "objdump is in binutils, which scripts/setup dev installs"
     text = subprocess.run(["objdump", "-d", "-w", STATIC], check=True, capture_output=True, text=True).stdout
     image = ElfImage(STATIC.read_bytes(), "target-static")
     size = longest_call(AMD64)
     seen: Counter[tuple[bool, bool]] = Counter()
-    for address, code, mnemonic in _LINE.findall(text):
+    for address, code, mnemonic in INSTRUCTION.findall(text):
         end = int(address, 16) + len(code.split())
         before = image.loaded(end - size, size)
         if before is not None:
@@ -41,20 +41,20 @@ def test_every_call_of_a_real_program_is_one_and_little_else_is():
 
 
 def disassembled(machine: int, program: str, *options: str) -> tuple[ElfImage, str]:
-    """A fixture of a machine, and what that machine's objdump says of it."""
+    """Return a fixture of a machine, and the output of that machine's objdump."""
     home, prefix = MACHINES[machine]
     objdump = f"{prefix}objdump" if os.uname().machine == "x86_64" else "objdump"
     if shutil.which(objdump) is None:
         pytest.skip(f"{objdump} is not installed")
     path = FIXTURES / home / "v3" / program
-    found = subprocess.run([objdump, "-w", *options, path], capture_output=True, text=True, check=False)
-    if "can't disassemble" in found.stderr:
+    done = subprocess.run([objdump, "-w", *options, path], capture_output=True, text=True, check=False)
+    if "can't disassemble" in done.stderr:
         pytest.skip(f"this {objdump} knows its own machine only")
-    return ElfImage(path.read_bytes(), program), found.stdout
+    return ElfImage(path.read_bytes(), program), done.stdout
 
 
 @machines
-def test_where_every_call_of_a_real_program_leads(machine):
+def test_call_target_agrees_with_objdump_for_every_call(machine):
     image, text = disassembled(machine, "target-static", "-d")
     size, seen = longest_call(machine), 0
     for at, code, target in CALL.findall(text):
@@ -65,20 +65,20 @@ def test_where_every_call_of_a_real_program_leads(machine):
 
 
 @machines
-def test_the_calls_of_a_function(machine):
-    """Of the most called ones: all that the disassembler sees, and nothing else."""
+def test_calls_of_finds_all_calls_that_objdump_shows(machine):
+    """Tested with the 20 functions that are called most."""
     image, text = disassembled(machine, "target-static", "-d")
     seen: dict[int, set[int]] = {}
-    for at, code, target in CALL.findall(text):
-        seen.setdefault(int(target, 16), set()).add(int(at, 16) + len(code.replace(" ", "")) // 2)
+    for at, bytes_, target in CALL.findall(text):
+        seen.setdefault(int(target, 16), set()).add(int(at, 16) + len(bytes_.replace(" ", "")) // 2)
     [(low, high)] = [(low, high) for low, high in image.executable if high - low > 1 << 16]
-    everything = bytes(image.loaded(low)[: high - low])
+    code = bytes(image.loaded(low)[: high - low])
     for target in sorted(seen, key=lambda target: -len(seen[target]))[:20]:
-        assert set(calls_of(machine, everything, low, target)) == seen[target]
+        assert set(calls_of(machine, code, low, target)) == seen[target]
 
 
 @machines
-def test_callers_are_known_of_functions_that_nobody_else_can_call(machine):
+def test_module_knows_all_callers_of_functions_that_it_does_not_export(machine):
     image, text = disassembled(machine, "libcallee.so", "-d")
     starts = {name: int(at, 16) for at, name in re.findall(r"\n([0-9a-f]+) <(\w+)>:", text)}
     module, bias = Module(image, 0x10000, "libcallee.so"), 0x10000
@@ -88,7 +88,7 @@ def test_callers_are_known_of_functions_that_nobody_else_can_call(machine):
 
 
 @machines
-def test_where_every_stub_of_a_program_keeps_its_address(machine):
+def test_stub_slot_agrees_with_the_relocations_of_a_program(machine):
     image, code = disassembled(machine, "target", "-d")
     _, relocations = disassembled(machine, "target", "-R")
     slots = {name: int(at, 16) for at, name in re.findall(r"\n([0-9a-f]{16}) R_\w+ +(\w+)", relocations)}
@@ -100,7 +100,7 @@ def test_where_every_stub_of_a_program_keeps_its_address(machine):
 
 
 @machines
-def test_calls_through_registers_and_other_code_lead_nowhere(machine):
+def test_indirect_calls_and_other_code_have_no_target(machine):
     other = {AMD64: "90 90 90 90 90 ff d0", AARCH64: "60 00 3f d6", S390X: "07 07 07 07 0d e1"}[machine]
     assert call_target(machine, bytes.fromhex(other), 0x1000) is None
     assert stub_slot(machine, bytes.fromhex(other).ljust(16, b"\0"), 0x1000) is None
@@ -123,7 +123,7 @@ def test_calls_through_registers_and_other_code_lead_nowhere(machine):
         "3e ff d0",  # notrack
     ],
 )
-def test_amd64_calls(code):
+def test_amd64_ends_in_call(code):
     assert ends_in_call(AMD64, bytes.fromhex(code).rjust(7, b"\x90"))
 
 
@@ -143,7 +143,7 @@ def test_amd64_calls(code):
         "",
     ],
 )
-def test_amd64_others(code):
+def test_amd64_does_not_end_in_call(code):
     assert not ends_in_call(AMD64, bytes.fromhex(code).rjust(7, b"\x90"))
 
 
@@ -163,7 +163,7 @@ def test_amd64_others(code):
         (0xD503201F, False),  # nop
     ],
 )
-def test_aarch64(word, expected):
+def test_aarch64_ends_in_call(word, expected):
     assert ends_in_call(AARCH64, word.to_bytes(longest_call(AARCH64), "little")) is expected
 
 
@@ -179,9 +179,9 @@ def test_aarch64(word, expected):
         ("0707 a7f4 0010", False),  # j
     ],
 )
-def test_s390x(code, expected):
+def test_s390x_ends_in_call(code, expected):
     assert ends_in_call(S390X, bytes.fromhex(code)) is expected
 
 
-def test_other_machines_have_no_row():
+def test_calls_of_an_unknown_machine_have_no_length():
     assert longest_call(243) == 0
