@@ -96,9 +96,8 @@ def missing_paths(span: str) -> Iterator[str]:
 
 @cache
 def file_names() -> frozenset[str]:
-    done = subprocess.run(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, check=True,
-                          capture_output=True, text=True)  # fmt: skip
-    return frozenset(Path(line).name for line in done.stdout.splitlines() if (ROOT / line).exists())
+    inside = [path for top in ("docs", "scripts", "sfsample", "tests") for path in (ROOT / top).rglob("*")]
+    return frozenset(path.name for path in [*ROOT.iterdir(), *inside])
 
 
 def missing_names(span: str) -> Iterator[str]:
