@@ -11,10 +11,10 @@ from collections.abc import Callable, Sequence
 from sfsample.cli.console import Output
 from sfsample.cli.progress import Progress
 from sfsample.errors import SfsampleError, UsageError
-from sfsample.report.merge import choose, focus, merge, merge_by
+from sfsample.report.merge import filter_stacks, focus, merge, merge_by
 from sfsample.report.readers.read import read_report
-from sfsample.report.rename import Names, rename
 from sfsample.report.report import Report, ReportFrame
+from sfsample.report.symbolize_report import FindNames, symbolize_report
 from sfsample.report.writers.formats import FORMATS
 from sfsample.symbolize.named_frame import NamedFrame
 
@@ -40,17 +40,19 @@ def run(arguments: Namespace) -> int:
 
 def _change(arguments: Namespace, report: Report) -> Report:
     if arguments.symbolize:
-        report = rename(report, _names(arguments))
+        report = symbolize_report(report, _names(arguments))
     for pattern in arguments.filter or ():
-        report = _something(choose(report, _matches(pattern)), report, f"--filter {pattern}")
+        report = _something(filter_stacks(report, _matches(pattern)), report, f"--filter {pattern}")
     for pattern in arguments.ignore or ():
-        report = _something(choose(report, _matches(pattern), keep=False), report, f"--ignore {pattern}")
+        report = _something(
+            filter_stacks(report, _matches(pattern), keep=False), report, f"--ignore {pattern}"
+        )
     if arguments.focus:
         report = _something(focus(report, _matches(arguments.focus)), report, f"--focus {arguments.focus}")
     return merge_by(report, arguments.merge_by) if arguments.merge_by else report
 
 
-def _names(arguments: Namespace) -> Names:
+def _names(arguments: Namespace) -> FindNames:
     """Return what names places by build-id; imported when asked for."""
     from sfsample.cli.symbol_flags import naming
     from sfsample.symbolize.offline import Offline

@@ -25,7 +25,7 @@ from sfsample.process.find import start_time
 from sfsample.recording.profile import Profile
 from sfsample.recording.stats import Stats
 from sfsample.recording.summary import unnamed_lines
-from sfsample.report.from_profile import Namer
+from sfsample.report.from_profile import FrameNamer
 from sfsample.report.writers.formats import FORMATS
 
 _DOZE_S = 0.2
@@ -134,7 +134,7 @@ def _slice(
         _forget_old(arguments.output_dir, label, suffix, arguments.keep)
 
 
-def _untold(namer: Namer, told: set[str]) -> list[str]:
+def _untold(namer: FrameNamer, told: set[str]) -> list[str]:
     """Return where names are missing and what could not be read, unless `told` has it; note it there."""
     if len(told) > _MOST_TOLD:
         told.clear()

@@ -1,1 +1,1 @@
-"""Profiles with names: values that need neither the process nor its files."""
+"""Profiles with names, as plain values: built, merged, compared, read from files and written to files."""

@@ -1,31 +1,35 @@
-"""Builds a report: the tables, and stacks that are equal counted once.
+"""Builds a report: fills its tables, and counts equal stacks once.
 
-Law: everything that makes a report (naming, readers, merging, filtering) makes it here, so that a table never
-holds a row twice and an index always fits.
+Every producer of reports (naming, readers, merging, filtering) uses this class, so that no table holds a row
+twice and every index is valid.
 """
 
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from sfsample.report.report import SAMPLES, Report, ReportFrame, ReportStack, ReportTimeline, Thread
+from sfsample.report.report import SAMPLES, Report, ReportFrame, ReportStack, ReportThread, ReportTimeline
 
-_Key = tuple[int, tuple[int, ...], str]
+_StackKey = tuple[int, tuple[int, ...], str]  # thread index, frame indexes, stop reason
 
 
 class ReportBuilder:
-    """Collects weighted stacks; `weights` are the names of their numbers."""
+    """Collects weighted stacks; `weights` names the numbers of each stack."""
 
     def __init__(self, weights: Sequence[str] = (SAMPLES,)) -> None:
         self.weights = tuple(weights)
-        self._threads: dict[Thread, int] = {}
+        self._threads: dict[ReportThread, int] = {}
         self._frames: dict[ReportFrame, int] = {}
-        self._stacks: dict[_Key, int] = {}
+        self._stacks: dict[_StackKey, int] = {}
         self._sums: list[tuple[int, ...]] = []
 
     def add(
-        self, thread: Thread, frames: Iterable[ReportFrame], stop_reason: str, weights: tuple[int, ...]
+        self,
+        thread: ReportThread,
+        frames: Iterable[ReportFrame],
+        stop_reason: str,
+        weights: tuple[int, ...],
     ) -> int:
-        """Count a stack (innermost first); return its index."""
+        """Add the weights of a stack (innermost frame first); return the index of the stack."""
         table = self._frames
         row = tuple([table.setdefault(frame, len(table)) for frame in frames])
         key = (self._threads.setdefault(thread, len(self._threads)), row, stop_reason)
@@ -45,7 +49,7 @@ class ReportBuilder:
         timeline: ReportTimeline | None = None,
         stats: dict[str, Any] | None = None,
     ) -> Report:
-        """Return the report, with what else is known about it."""
+        """Return the report.  The arguments are the fields of `Report`; None: unknown."""
         stacks = tuple(ReportStack(*key, sums) for key, sums in zip(self._stacks, self._sums, strict=True))
         return Report(tuple(self._threads), tuple(self._frames), stacks, self.weights,
                       started_ns, duration_ns, rate_hz, timeline, stats)  # fmt: skip

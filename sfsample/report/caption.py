@@ -1,25 +1,26 @@
-"""What a report is of, and what it lost, in a few words: shown by every format that has a place for it.
+"""The caption of a report in a few words: its title, its extent, and what the recording lost.
 
-Law: drawn from the report alone; what is not known is not mentioned.
+Every format that has a place for such text shows it.  It comes from the report alone; what is unknown is left
+out.
 """
 
 from time import gmtime, strftime
 
 from sfsample.report.report import CPU, OUTERMOST, Report
 
-_UNITS = ((10**9, "s"), (10**6, "ms"), (10**3, "µs"), (1, "ns"))
+_TIME_UNITS = ((10**9, "s"), (10**6, "ms"), (10**3, "µs"), (1, "ns"))  # in nanoseconds
 
 
 def title(report: Report) -> str:
     """Return the names of the processes."""
-    return ", ".join(dict.fromkeys(thread.process for thread in report.threads)) or "nothing"
+    return report.process_names() or "nothing"
 
 
-def about(report: Report) -> str:
-    """Return how much was recorded, and when."""
-    parts = [samples(report.total())]
+def extent(report: Report) -> str:
+    """Return how much was recorded, at which rate, and when."""
+    parts = [sample_count(report.total())]
     if CPU in report.weights:
-        parts.append(f"{span(report.total(CPU))} of CPU time")
+        parts.append(f"{duration(report.total(CPU))} of CPU time")
     if report.duration_ns:
         parts.append(f"{report.duration_ns / 1e9:.1f} s")
     if report.rate_hz:
@@ -29,19 +30,19 @@ def about(report: Report) -> str:
     return ", ".join(parts)
 
 
-def samples(count: int) -> str:
-    """Return a number of samples in words."""
+def sample_count(count: int) -> str:
+    """Return a number of samples with its noun: "1 sample", "2,000 samples"."""
     return f"{count:,} sample{'' if count == 1 else 's'}"
 
 
-def span(ns: int) -> str:
-    """Return a length of time with three digits."""
-    size, unit = next((one for one in _UNITS if ns >= one[0]), _UNITS[-1])
+def duration(ns: int) -> str:
+    """Return a duration with three digits and its unit: "1.25 ms"."""
+    size, unit = next((row for row in _TIME_UNITS if ns >= row[0]), _TIME_UNITS[-1])
     return f"{ns / size:.3g} {unit}"
 
 
 def losses(report: Report) -> list[str]:
-    """Return lines such as "5 of 495 ticks missed"."""
+    """Return one sentence for each kind of loss, such as "5 of 495 ticks missed"."""
     stats = report.stats or {}
     captures = stats.get("captures")
     failed = captures.get("failed") if isinstance(captures, dict) else 0

@@ -1,55 +1,54 @@
-"""From a profile to a report: every place gets its names.
+"""Makes a report from a profile: every location gets its names.
 
-Law: the only step between `Profile` and `Report`; the symbolizer decides what a place is called, here it is
-put into tables.  A place that stands for inlined functions becomes one frame for each.
+The symbolizer decides what a location is called; this module puts the names into the tables of a report.  A
+location with inlined functions becomes one frame for each function.
 """
 
 from collections.abc import Sequence
 from typing import Any, Protocol
 
 from sfsample.modules.location import Location, pid_of
-from sfsample.recording.profile import Profile, StackKey, Timeline
+from sfsample.recording.profile import Profile, Timeline
+from sfsample.recording.sample import StackKey
 from sfsample.report.builder import ReportBuilder
-from sfsample.report.report import WEIGHTS, Report, ReportFrame, ReportTimeline, Thread
+from sfsample.report.report import WEIGHTS, Report, ReportFrame, ReportThread, ReportTimeline
 from sfsample.symbolize.frame_text import clean_name
 from sfsample.symbolize.missing import MissingName
 from sfsample.symbolize.named_frame import NamedFrame
 
 
-class Namer(Protocol):
-    """Knows the functions at a place, the most inlined first."""
+class FrameNamer(Protocol):
+    """Names the functions at a location: the symbolizer, or one that caches its answers."""
 
     def frames(self, location: Location, /) -> tuple[NamedFrame, ...]:
-        """Return at least one."""
+        """Return the functions at a location, at least one, the innermost inlined function first."""
         ...
 
     def unnamed(self) -> Sequence[MissingName]:
-        """Return which of the places asked for have no name."""
+        """Return which of the locations asked for have no name, and why."""
         ...
 
     @property
     def problems(self) -> Sequence[str]:
-        """What could not be read."""
+        """Descriptions of symbol files that could not be read."""
         ...
 
 
-def name_profile(profile: Profile, namer: Namer) -> Report:
+def name_profile(profile: Profile, namer: FrameNamer) -> Report:
     """Return the report of a profile."""
-    measured = (
-        WEIGHTS if any(profile.cpu_ns.values()) else WEIGHTS[:-1]
-    )  # CPU time that nobody measured is no 0
-    builder = ReportBuilder(measured)
-    places: dict[Location, tuple[ReportFrame, ...]] = {}
+    weights = WEIGHTS if any(profile.cpu_ns.values()) else WEIGHTS[:-1]  # all zero: CPU time was not measured
+    builder = ReportBuilder(weights)
+    named: dict[Location, tuple[ReportFrame, ...]] = {}
     indexes: dict[StackKey, int] = {}
     for key, count in profile.counts.items():
         frames: list[ReportFrame] = []
-        for place in key.locations:
-            if place not in places:
-                places[place] = tuple(_frame(place, named) for named in namer.frames(place))
-            frames.extend(places[place])
-        weights = (count, profile.wall_ns[key], profile.cpu_ns[key])
+        for location in key.locations:
+            if location not in named:
+                named[location] = tuple(_frame(location, frame) for frame in namer.frames(location))
+            frames.extend(named[location])
+        numbers = (count, profile.wall_ns[key], profile.cpu_ns[key])
         indexes[key] = builder.add(
-            _thread(profile, key), frames, str(key.stop_reason), weights[: len(measured)]
+            _thread(profile, key), frames, str(key.stop_reason), numbers[: len(weights)]
         )
     return builder.finish(
         started_ns=profile.started_ns or None,
@@ -60,11 +59,11 @@ def name_profile(profile: Profile, namer: Namer) -> Report:
     )
 
 
-def _stats(profile: Profile, namer: Namer) -> dict[str, Any]:
-    """Return what the recording lost, and what was lost by naming."""
+def _stats(profile: Profile, namer: FrameNamer) -> dict[str, Any]:
+    """Return what the recording lost and what the symbolizer could not name."""
     stats = profile.stats.as_json()
     stats["problems"] += namer.problems
-    return {**stats, "unnamed": [one._asdict() for one in namer.unnamed()]}
+    return {**stats, "unnamed": [missing._asdict() for missing in namer.unnamed()]}
 
 
 def _timeline(timeline: Timeline, indexes: dict[StackKey, int]) -> ReportTimeline:
@@ -73,23 +72,23 @@ def _timeline(timeline: Timeline, indexes: dict[StackKey, int]) -> ReportTimelin
                           timeline.wall_ns, timeline.cpu_ns, timeline.dropped)  # fmt: skip
 
 
-def _thread(profile: Profile, key: StackKey) -> Thread:
+def _thread(profile: Profile, key: StackKey) -> ReportThread:
     process, name = profile.processes[key.pid], profile.threads[key.thread]
-    return Thread(clean_name(process), clean_name(name), pid_of(key.pid), key.tid)
+    return ReportThread(clean_name(process), clean_name(name), pid_of(key.pid), key.tid)
 
 
-def _frame(place: Location, named: NamedFrame) -> ReportFrame:
-    module = place.module
+def _frame(location: Location, named: NamedFrame) -> ReportFrame:
+    module = location.module
     return ReportFrame(
         named.text,
         named.function,
         None if named.raw is None else clean_name(named.raw),
         clean_name(module.path) if module else None,
         module.build_id if module else None,
-        place.address,
+        location.address,
         named.file,
         named.line,
         named.inlined,
         named.kind,
-        place.found,
+        location.found,
     )

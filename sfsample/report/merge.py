@@ -1,7 +1,7 @@
-"""Reports made of reports: several as one, frames made one, stacks chosen.
+"""Makes reports out of reports: merges several, merges frames, selects stacks.
 
-Law: pure; weights are added, never invented.  What the merged values do not agree on is unknown.  A timeline
-survives only what keeps its stacks.
+Weights are added and never invented.  Where the merged values differ, the result is unknown.  A timeline is
+kept only by operations that keep each stack or drop it; a merge of several reports has none.
 """
 
 from collections import Counter
@@ -12,14 +12,14 @@ from typing import Any, Literal
 from sfsample.report.builder import ReportBuilder
 from sfsample.report.report import Report, ReportFrame, ReportTimeline
 
-By = Literal["function", "module", "address"]
-_Key = tuple[object, ...]
+MergeBy = Literal["function", "module", "address"]
+_FrameKey = tuple[object, ...]
 
 
 def rebuild(
     report: Report, change: Callable[[Sequence[ReportFrame]], Iterable[ReportFrame] | None]
 ) -> Report:
-    """Return the report with every stack's frames (innermost first) changed; None drops the stack."""
+    """Return the report with the frames of each stack (innermost first) changed; None drops the stack."""
     builder = ReportBuilder(report.weights)
     indexes: list[int | None] = []
     for stack in report.stacks:
@@ -28,7 +28,7 @@ def rebuild(
         indexes.append(
             None if frames is None else builder.add(thread, frames, stack.stop_reason, stack.weights)
         )
-    timeline = None if report.timeline is None else _follow(report.timeline, indexes)
+    timeline = None if report.timeline is None else _renumber(report.timeline, indexes)
     return builder.finish(
         started_ns=report.started_ns,
         duration_ns=report.duration_ns,
@@ -38,8 +38,8 @@ def rebuild(
     )
 
 
-def _follow(timeline: ReportTimeline, indexes: list[int | None]) -> ReportTimeline:
-    """Return the timeline with the stacks' new indexes."""
+def _renumber(timeline: ReportTimeline, indexes: list[int | None]) -> ReportTimeline:
+    """Return the timeline with the new indexes of its stacks; None: the stack was dropped."""
     *columns, dropped = timeline
     kept = [new is not None for new in map(indexes.__getitem__, timeline.stack)]
     at_ns, stack, samples, wall_ns, cpu_ns = (list(compress(column, kept)) for column in columns)
@@ -47,8 +47,11 @@ def _follow(timeline: ReportTimeline, indexes: list[int | None]) -> ReportTimeli
     return ReportTimeline(at_ns, stack, samples, wall_ns, cpu_ns, dropped)
 
 
+# -- several reports
+
+
 def merge(reports: Sequence[Report]) -> Report:
-    """Return one report of all; it has the weights that every one of them has.  Durations are added."""
+    """Return one report of several, with the weights that all of them have.  Durations are added."""
     if len(reports) == 1:
         return reports[0]
     weights = tuple(name for name in reports[0].weights if all(name in report.weights for report in reports))
@@ -65,38 +68,39 @@ def merge(reports: Sequence[Report]) -> Report:
         started_ns=min((report.started_ns for report in reports if report.started_ns), default=None),
         duration_ns=None if None in durations else sum(filter(None, durations)),
         rate_hz=rates.pop() if len(rates) == 1 else None,
-        stats=_add_up([report.stats for report in reports if report.stats]),
+        stats=_sum_stats([report.stats for report in reports if report.stats]),
     )
 
 
-def _list(value: object) -> list[Any]:
-    return value if isinstance(value, list) else []
-
-
-def _add_up(stats: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
-    """Return the counts of several recordings, losses above all; what cannot be added is left out."""
-    if not stats:
+def _sum_stats(all_stats: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
+    """Return the sums of the counts (above all the losses); what cannot be added is left out."""
+    if not all_stats:
         return None
-    merged: dict[str, Any] = {"problems": [text for one in stats for text in _list(one.get("problems"))]}
+    problems = [text for stats in all_stats for text in _as_list(stats.get("problems"))]
+    merged: dict[str, Any] = {"problems": problems}
     for key in ("ticks", "late_ticks", "samples", "eintr_prone_stops"):
-        merged[key] = sum(value for one in stats if isinstance(value := one.get(key), int))
+        merged[key] = sum(value for stats in all_stats if isinstance(value := stats.get(key), int))
     for key in ("captures", "stacks", "frames"):
         counts: Counter[str] = Counter()
-        for one in stats:
-            found = one.get(key)
+        for stats in all_stats:
+            found = stats.get(key)
             if isinstance(found, dict):
                 counts.update({name: n for name, n in found.items() if isinstance(n, int)})
         merged[key] = dict(counts)
     return merged
 
 
-# -- frames that are one
+def _as_list(value: object) -> list[Any]:
+    return value if isinstance(value, list) else []
 
 
-def merge_by(report: Report, by: By) -> Report:
-    """Return the report with frames that share a function (or module, or address) made one."""
+# -- frames
+
+
+def merge_by(report: Report, by: MergeBy) -> Report:
+    """Return the report with all frames of one function (or module, or address) merged."""
     key = _KEYS[by]
-    merged: dict[_Key, ReportFrame] = {}
+    merged: dict[_FrameKey, ReportFrame] = {}
     for frame in report.frames:
         name = key(frame)
         merged[name] = _common(merged[name], frame) if name in merged else frame
@@ -104,13 +108,14 @@ def merge_by(report: Report, by: By) -> Report:
     return rebuild(report, lambda frames: _without_repeats([table[frame] for frame in frames], by))
 
 
-def _common(one: ReportFrame, other: ReportFrame) -> ReportFrame:
-    """Return what two frames agree on."""
-    fields: list[Any] = [a if a == b else default for a, b, default in zip(one, other, _NOTHING, strict=True)]
-    return ReportFrame(*fields)._replace(text=one.text)
+def _common(first: ReportFrame, second: ReportFrame) -> ReportFrame:
+    """Return the first frame with every field unknown in which the second differs."""
+    pairs = zip(first, second, _UNKNOWN, strict=True)
+    fields: list[Any] = [a if a == b else unknown for a, b, unknown in pairs]
+    return ReportFrame(*fields)._replace(text=first.text)
 
 
-def _relabel(frame: ReportFrame, by: By) -> ReportFrame:
+def _relabel(frame: ReportFrame, by: MergeBy) -> ReportFrame:
     if by == "module":
         path = frame.module or "unknown"
         return ReportFrame(
@@ -121,33 +126,33 @@ def _relabel(frame: ReportFrame, by: By) -> ReportFrame:
     return frame
 
 
-def _without_repeats(frames: list[ReportFrame], by: By) -> Iterable[ReportFrame]:
-    """By module, a run of frames in one module is one step."""
+def _without_repeats(frames: list[ReportFrame], by: MergeBy) -> Iterable[ReportFrame]:
+    """Return the frames; by module, adjacent frames of one module become one frame."""
     if by != "module":
         return frames
     return (frame for at, frame in enumerate(frames) if not at or frame != frames[at - 1])
 
 
-_NOTHING = ReportFrame("")
-_KEYS: dict[By, Callable[[ReportFrame], _Key]] = {
+_UNKNOWN = ReportFrame("")
+_KEYS: dict[MergeBy, Callable[[ReportFrame], _FrameKey]] = {
     "function": lambda frame: (frame.text, frame.module),
     "module": lambda frame: (frame.module,),
     "address": lambda frame: (frame.text, frame.module, frame.offset),
 }
 
 
-# -- stacks that count
+# -- stacks
 
 
-def choose(report: Report, wanted: Callable[[ReportFrame], bool], *, keep: bool = True) -> Report:
-    """Return the stacks that have a frame which is wanted; those that have none, when `keep` is false."""
-    chosen = {frame for frame in report.frames if wanted(frame)}
+def filter_stacks(report: Report, matches: Callable[[ReportFrame], bool], *, keep: bool = True) -> Report:
+    """Return the stacks that have a matching frame; with `keep` false, the stacks that have none."""
+    chosen = {frame for frame in report.frames if matches(frame)}
     return rebuild(report, lambda frames: None if chosen.isdisjoint(frames) is keep else frames)
 
 
-def focus(report: Report, on: Callable[[ReportFrame], bool]) -> Report:
-    """Return the stacks through a frame that `on` accepts, from the outermost such frame inwards."""
-    chosen = {frame for frame in report.frames if on(frame)}
+def focus(report: Report, matches: Callable[[ReportFrame], bool]) -> Report:
+    """Return the stacks that have a matching frame, cut so that the outermost such frame is their root."""
+    chosen = {frame for frame in report.frames if matches(frame)}
 
     def cut(frames: Sequence[ReportFrame]) -> Sequence[ReportFrame] | None:
         at = max((at for at, frame in enumerate(frames) if frame in chosen), default=None)

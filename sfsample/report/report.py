@@ -1,25 +1,29 @@
-"""A report: what a recording says, with names.  The value between a profile and every writer.
+"""A report is a profile with names: the value between a recording and every writer.
 
-Law: plain values, no process, no files, no clock.  Tables refer to each other by index.  Every text in it is
-fit for a terminal: who makes a report cleans them.  `weights` names what each stack's numbers stand for;
-"samples" is always the first.
+A report holds plain values: no process, no open file, no clock.  Its tables refer to each other by index.
+The code that makes a report cleans every text in it, so that a writer can print it to a terminal as it is.
 """
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-SAMPLES, WALL, CPU = "samples", "wall_ns", "cpu_ns"
+SAMPLES, WALL, CPU = "samples", "wall_ns", "cpu_ns"  # the last two are in nanoseconds
 WEIGHTS = (SAMPLES, WALL, CPU)
-OUTERMOST = "outermost"  # the stop reason of a stack that was seen whole
+OUTERMOST = "outermost"  # the stop reason of a stack that is complete
 
 
-class Thread(NamedTuple):
-    """Who ran; None where the source did not say."""
+class ReportThread(NamedTuple):
+    """A thread that was sampled; None where the source does not state the id."""
 
     process: str
     name: str
     pid: int | None = None
     tid: int | None = None
+
+    @property
+    def label(self) -> str:
+        """`name/TID`, or the name alone where the id is unknown."""
+        return self.name if self.tid is None else f"{self.name}/{self.tid}"
 
 
 class ReportFrame(NamedTuple):
@@ -30,7 +34,7 @@ class ReportFrame(NamedTuple):
 
     text: str
     function: str | None = None
-    raw: str | None = None  # the symbol as the table has it, mangled
+    raw: str | None = None  # the mangled symbol, as the symbol table has it
     module: str | None = None  # a path
     build_id: str | None = None
     offset: int | None = None
@@ -38,11 +42,11 @@ class ReportFrame(NamedTuple):
     line: int | None = None
     inlined: bool = False
     kind: str = ""  # "k" kernel, "j" JIT
-    found: str = ""  # how the frame was found: a `Found`
+    found: str = ""  # how the unwinder found the frame: a `Found`
 
 
 class ReportStack(NamedTuple):
-    """A stack of one thread; `frames` are indexes, innermost first; `weights` are in the report's order."""
+    """A stack of one thread: indexes of frames, innermost first; `Report.weights` names the weights."""
 
     thread: int
     frames: tuple[int, ...]
@@ -51,9 +55,10 @@ class ReportStack(NamedTuple):
 
 
 class ReportTimeline(NamedTuple):
-    """Columns of one length: when a stack (an index) was seen, and for how much it stands.
+    """Columns of one length: when each sample was taken, its stack (an index), and how much it stands for.
 
-    `at_ns` is since the start.  A recording too long for it keeps the first records and counts the others.
+    `at_ns` counts from the start of the recording.  A recording that is too long for the timeline keeps its
+    first samples; `dropped` counts the others.
     """
 
     at_ns: Sequence[int]
@@ -65,9 +70,12 @@ class ReportTimeline(NamedTuple):
 
 
 class Report(NamedTuple):
-    """Threads, frames, stacks, and what was lost (`stats`: the object that --stats writes)."""
+    """Threads, frames, stacks, and what was lost (`stats`: the object that --stats writes).
 
-    threads: tuple[Thread, ...]
+    `weights` names the numbers of each stack; the first is always "samples".
+    """
+
+    threads: tuple[ReportThread, ...]
     frames: tuple[ReportFrame, ...]
     stacks: tuple[ReportStack, ...]
     weights: tuple[str, ...] = (SAMPLES,)
@@ -78,24 +86,26 @@ class Report(NamedTuple):
     stats: dict[str, Any] | None = None
 
     def column(self, weight: str) -> list[int]:
-        """Return a weight of each stack; 0 when it is not known."""
+        """Return one weight of each stack; zeros when the report does not have it."""
         if weight not in self.weights:
             return [0] * len(self.stacks)
         at = self.weights.index(weight)
         return [stack.weights[at] for stack in self.stacks]
 
     def total(self, weight: str = SAMPLES) -> int:
-        """Return the sum of a weight over all stacks; 0 when it is not known."""
+        """Return the sum of a weight over all stacks; 0 when the report does not have it."""
         return sum(self.column(weight))
 
-    def root(self, stack: ReportStack, *, threads: bool) -> str:
-        """Return the first frame of a stack: the process, or `name/TID`."""
+    def root_label(self, stack: ReportStack, *, threads: bool) -> str:
+        """Return the text of a stack's root: the process, or with `threads` the thread's label."""
         thread = self.threads[stack.thread]
-        if not threads:
-            return thread.process
-        return thread.name if thread.tid is None else f"{thread.name}/{thread.tid}"
+        return thread.label if threads else thread.process
+
+    def process_names(self) -> str:
+        """Return the distinct names of the processes, separated by commas; "" when there are none."""
+        return ", ".join(dict.fromkeys(thread.process for thread in self.threads))
 
 
-def truncation(stack: ReportStack) -> str | None:
-    """Return the mark of a stack whose walk did not reach its outermost frame."""
+def truncation_mark(stack: ReportStack) -> str | None:
+    """Return the text that marks a stack whose outermost frame was not reached, None for a complete stack."""
     return None if stack.stop_reason == OUTERMOST else f"[truncated: {stack.stop_reason}]"

@@ -1,57 +1,61 @@
-"""Stacks as paths of labels, root first: what every flame graph is drawn from.
+"""Turns stacks into paths of labels, root first: flame graphs are drawn from them.
 
-Law: a label is a function of a module, wherever in it; the process (or thread) and the mark of a truncated
-stack are labels too.  Labels are numbered in the order of their texts, so that sorted paths lie as boxes do.
+A label is a function of a module, at whatever address in it.  The root (a process or a thread) and the mark
+of a truncated stack are labels too.  Labels are numbered in the order of their texts, so that sorted paths
+are in the order in which a flame graph draws its boxes.
 """
 
 from typing import NamedTuple
 
-from sfsample.report.report import Report, truncation
+from sfsample.report.report import Report, ReportStack, truncation_mark
 
-_INNERMOST = "context"  # how the innermost frame of every stack is found; it says nothing of the function
+_INNERMOST = "context"  # how the innermost frame of every stack is found; it tells nothing about the function
 
 
 class Label(NamedTuple):
-    """What one box says."""
+    """The text of one box, and the path of the module it is in."""
 
     text: str
     module: str | None = None
 
 
-class Paths(NamedTuple):
-    """Labels, how the frames of each were found ("sframe", "eh_frame, sframe"), and a path for each stack."""
+class StackPaths(NamedTuple):
+    """The labels, how the frames of each label were found ("eh_frame, sframe"), and a path for each stack.
+
+    A path holds indexes of labels, root first.
+    """
 
     labels: tuple[Label, ...]
     found: tuple[str, ...]
     paths: tuple[tuple[int, ...], ...]
 
 
-def label_paths(report: Report, *, threads: bool) -> Paths:
+def stack_paths(report: Report, *, threads: bool) -> StackPaths:
     """Return the paths of a report's stacks, in its order.  `threads`: each thread has a root of its own."""
-    heads = [_head(report, at, threads=threads) for at in range(len(report.stacks))]
-    places = [Label(frame.text, frame.module) for frame in report.frames]
-    labels = sorted({*places, *(label for head in heads for label in head)}, key=_order)
+    roots = [_root(report, stack, threads=threads) for stack in report.stacks]
+    frame_labels = [Label(frame.text, frame.module) for frame in report.frames]
+    labels = sorted({*frame_labels, *(label for root in roots for label in root)}, key=_sort_key)
     number = {label: at for at, label in enumerate(labels)}
-    frames = [number[place] for place in places]
+    frames = [number[label] for label in frame_labels]
     paths = tuple(
-        (*[number[label] for label in head], *[frames[at] for at in reversed(stack.frames)])
-        for head, stack in zip(heads, report.stacks, strict=True)
+        (*[number[label] for label in root], *[frames[at] for at in reversed(stack.frames)])
+        for root, stack in zip(roots, report.stacks, strict=True)
     )
     found: list[set[str]] = [set() for _ in labels]
     for at, frame in zip(frames, report.frames, strict=True):
         found[at].add(frame.found)
-    return Paths(tuple(labels), tuple(map(_found, found)), paths)
+    return StackPaths(tuple(labels), tuple(map(_found_text, found)), paths)
 
 
-def _head(report: Report, at: int, *, threads: bool) -> tuple[Label, ...]:
-    stack = report.stacks[at]
-    mark = truncation(stack)
-    return (Label(report.root(stack, threads=threads)), *([Label(mark)] if mark else []))
+def _root(report: Report, stack: ReportStack, *, threads: bool) -> tuple[Label, ...]:
+    """Return the label of the process or thread, and the mark of truncation after it."""
+    mark = truncation_mark(stack)
+    return (Label(report.root_label(stack, threads=threads)), *([Label(mark)] if mark else []))
 
 
-def _order(label: Label) -> tuple[str, str]:
+def _sort_key(label: Label) -> tuple[str, str]:
     return label.text, label.module or ""
 
 
-def _found(ways: set[str]) -> str:
-    return ", ".join(sorted(ways - {_INNERMOST, ""})) or max(ways, default="")
+def _found_text(found: set[str]) -> str:
+    return ", ".join(sorted(found - {_INNERMOST, ""})) or max(found, default="")

@@ -1,7 +1,7 @@
-"""A call tree: stacks that begin alike share their beginning.
+"""Builds a call tree: paths that begin alike share nodes.
 
-Law: a node's parent comes before it, so that totals are one pass from the end.  Labels are numbers in a
-table of the caller's.
+A node's parent has a smaller number than the node, so that one pass from the last node to the first adds up
+totals.  A label is a number in a table that the caller keeps.
 """
 
 from array import array
@@ -12,14 +12,14 @@ _ROOT = 0
 
 
 class Tree(NamedTuple):
-    """Columns by node; node 0 is the root above all.  `ends` is the node that each path ended at."""
+    """Columns by node; node 0 is the common root.  `ends` has the last node of each path."""
 
     parents: "array[int]"
     labels: "array[int]"
     ends: list[int]
 
     def totals(self, weights: Iterable[int]) -> list[int]:
-        """Return each node's weight with all that it called, from the weights of the paths."""
+        """Return the weight of each node including its callees, from the weights of the paths."""
         sums = [0] * len(self.parents)
         for end, weight in zip(self.ends, weights, strict=True):
             sums[end] += weight
@@ -28,15 +28,15 @@ class Tree(NamedTuple):
         return sums
 
     def children(self) -> list[list[int]]:
-        """Return each node's children, in order of first appearance."""
-        found: list[list[int]] = [[] for _ in self.parents]
+        """Return the children of each node, in order of first appearance."""
+        children: list[list[int]] = [[] for _ in self.parents]
         for node in range(1, len(self.parents)):
-            found[self.parents[node]].append(node)
-        return found
+            children[self.parents[node]].append(node)
+        return children
 
 
-def grow(paths: Iterable[Iterable[int]]) -> Tree:
-    """Return the tree of paths, root first."""
+def build_tree(paths: Iterable[Iterable[int]]) -> Tree:
+    """Return the tree of paths of labels, root first."""
     parents, labels = array("l", [_ROOT]), array("l", [-1])
     ends: list[int] = []
     known: dict[tuple[int, int], int] = {}

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sfsample.report.builder import ReportBuilder
-from sfsample.report.report import Report, ReportFrame, Thread
+from sfsample.report.report import Report, ReportFrame, ReportThread
 from sfsample.report.writers.formats import FORMATS
 from tests.browser.chromium import Browser, Tab
 from tests.builders.reports import from_lines, full
@@ -198,7 +198,7 @@ def test_names_are_text_and_never_markup(browser, tmp_path):
     builder = ReportBuilder()
     for name in HOSTILE:
         frame = ReportFrame(name, name, name, name, None, 1, found=name)
-        builder.add(Thread(name, name, 1, 1), [frame], name, (1,))
+        builder.add(ReportThread(name, name, 1, 1), [frame], name, (1,))
     with Page(browser, tmp_path, builder.finish()) as page:
         page.press("t")
         shown = " ".join(row[-1] for row in page.table())
@@ -270,7 +270,7 @@ def test_fifty_thousand_stacks_open(browser, tmp_path):
     names = [ReportFrame(f"ns{n % 7}::function_{n}(int)", module=f"/lib/{n % 5}.so") for n in range(37)]
     for n in range(50_000):
         deep = [names[(n // 37**depth) % 37] for depth in range(3)]
-        builder.add(Thread("p", "p"), [*deep, *names[: n % 9]], "outermost", (1,))
+        builder.add(ReportThread("p", "p"), [*deep, *names[: n % 9]], "outermost", (1,))
     with Page(browser, tmp_path, builder.finish()) as page:
         assert page.text("#about") == "50,000 samples"
         page.press("/")

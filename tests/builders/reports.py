@@ -2,7 +2,7 @@
 
 from sfsample.report.builder import ReportBuilder
 from sfsample.report.readers.folded import read
-from sfsample.report.report import WEIGHTS, Report, ReportFrame, ReportTimeline, Thread
+from sfsample.report.report import WEIGHTS, Report, ReportFrame, ReportThread, ReportTimeline
 
 LIBC, APP = ("/usr/lib/libc.so.6", "aa" * 20), ("/opt/app", "bb" * 20)
 
@@ -27,7 +27,7 @@ def frame(
 
 def full() -> Report:
     """Return a report in which every field of every table is used."""
-    main, worker = Thread("app", "app", 10, 10), Thread("app", "worker", 10, 11)
+    main, worker = ReportThread("app", "app", 10, 10), ReportThread("app", "worker", 10, 11)
     start = frame("start", LIBC, 0x40, file=None, line=None, found="eh_frame")
     inner, outer = frame("inner_[i]", line=3, inlined=True), frame("outer", line=30, found="sframe")
     unnamed = ReportFrame("[libc.so.6+0x1234]", None, None, *LIBC, 0x1234, found="context")

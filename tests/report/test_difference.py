@@ -1,4 +1,4 @@
-"""Differences: what is real is found, what is noise is called noise, and how often it errs is as promised."""
+"""Tests of comparing reports: real changes, noise, and how often the verdicts and intervals are wrong."""
 
 import json
 import random
@@ -13,55 +13,54 @@ from tests.builders.reports import from_lines, full
 
 
 def timed(seconds: float, *lines: str) -> Report:
-    """Return a report of so many seconds at 100 Hz."""
+    """Return a report of folded lines, recorded for so many seconds at 100 Hz."""
     return from_lines(*lines)._replace(duration_ns=round(seconds * 1e9), rate_hz=100.0)
 
 
 def verdicts(before: Report, after: Report) -> dict[str, str]:
-    return {change.name: change.verdict for change in compare(before, after).own}
+    return {change.name: change.verdict for change in compare(before, after).by_self}
 
 
-def test_shares_are_of_one_cpu_s_time():
-    """Twice the samples in twice the time is no change."""
+def test_twice_the_samples_in_twice_the_time_is_no_change():
     found = compare(timed(10, "p;a 500", "p;b 100"), timed(20, "p;a 1000", "p;b 600"))
     assert found.per_time
-    by_name = {change.name: change for change in found.own}
+    by_name = {change.name: change for change in found.by_self}
     assert (by_name["a"].share_before, by_name["a"].share_after) == (0.5, 0.5)
     assert (by_name["a"].verdict, by_name["b"].verdict) == (NOISE, GREW)
     assert isclose(by_name["b"].change, 0.2)
     assert by_name["b"].low < 3 < by_name["b"].high
 
 
-def test_missed_ticks_are_no_time():
+def test_missed_ticks_are_not_counted_as_time():
     missed = timed(10, "p;a 250")._replace(stats={"late_ticks": 500})
-    assert compare(missed, timed(10, "p;a 500")).own[0].verdict == NOISE
+    assert compare(missed, timed(10, "p;a 500")).by_self[0].verdict == NOISE
 
 
-def test_without_a_duration_shares_are_of_all_samples():
+def test_shares_are_of_all_samples_without_a_duration():
     found = compare(from_lines("p;a 300", "p;b 300"), timed(5, "p;a 30", "p;b 30"))
     assert not found.per_time
-    assert {change.share_after for change in found.own} == {0.5}
-    assert {change.verdict for change in found.own} == {NOISE}
+    assert {change.share_after for change in found.by_self} == {0.5}
+    assert {change.verdict for change in found.by_self} == {NOISE}
 
 
-def test_little_is_noise_and_much_is_not():
+def test_few_samples_are_noise_and_many_are_a_change():
     assert verdicts(timed(10, "p;a 4"), timed(10, "p;a 8")) == {"a": NOISE}
     assert verdicts(timed(10, "p;a 400"), timed(10, "p;a 800")) == {"a": GREW}
     assert verdicts(timed(10, "p;a 400"), timed(10, "p;b 400")) == {"a": SHRANK, "b": GREW}
 
 
-def test_callers_change_with_what_they_call():
+def test_callers_change_with_their_callees():
     found = compare(timed(10, "p;main;a 100", "p;main;b 900"), timed(10, "p;main;a 600", "p;main;b 900"))
-    assert {c.name: c.verdict for c in found.total} == {"a": GREW, "main": GREW, "b": NOISE}
-    assert {c.name: (c.before, c.after) for c in found.total}["main"] == (1000, 1500)
+    assert {c.name: c.verdict for c in found.by_total} == {"a": GREW, "main": GREW, "b": NOISE}
+    assert {c.name: (c.before, c.after) for c in found.by_total}["main"] == (1000, 1500)
 
 
 def test_recursion_counts_once():
-    [change] = [c for c in compare(from_lines("p;f;f;f 5"), from_lines("p;f 5")).total if c.name == "f"]
+    [change] = [c for c in compare(from_lines("p;f;f;f 5"), from_lines("p;f 5")).by_total if c.name == "f"]
     assert (change.before, change.after) == (5, 5)
 
 
-def test_addresses_without_a_name_are_compared_by_module():
+def test_unnamed_addresses_are_compared_by_module():
     assert verdicts(from_lines("p;[libc.so.6+0x10] 99"), from_lines("p;[libc.so.6+0x20] 99")) == {
         "[libc.so.6]": NOISE
     }
@@ -70,19 +69,19 @@ def test_addresses_without_a_name_are_compared_by_module():
 @pytest.mark.parametrize(
     ("before", "after"), [((), ()), ((), ("p;a 3",)), (("p;a 3",), ()), (("p 3",), ("p 3",))]
 )
-def test_nothing_can_be_compared_too(before, after):
+def test_empty_reports_are_compared(before, after):
     found = compare(from_lines(*before), from_lines(*after))
-    assert all(change.verdict == NOISE for change in found.own)
+    assert all(change.verdict == NOISE for change in found.by_self)
     assert list(difference_text(found))
     json.dumps(difference_json(found), allow_nan=False)
     assert difference_html(from_lines(*before), from_lines(*after), found)
 
 
-# -- how often it errs
+# -- how often the verdicts are wrong
 
 
 def poisson(dice: random.Random, mean: float) -> int:
-    """Return how many events of a Poisson process fall into a unit of time."""
+    """Return a random number of the Poisson distribution."""
     count, time = 0, dice.expovariate(mean)
     while time < 1:
         count += 1
@@ -92,7 +91,7 @@ def poisson(dice: random.Random, mean: float) -> int:
 
 @pytest.mark.parametrize("mean", [2, 10, 100])
 @pytest.mark.parametrize("ratio", [0.5, 1.0, 3.0])
-def test_the_interval_holds_the_true_ratio_as_often_as_it_says(mean, ratio):
+def test_interval_contains_the_true_ratio_as_often_as_stated(mean, ratio):
     dice = random.Random(f"{mean} {ratio}")  # noqa: S311 - the same every time
     inside = 0
     for _ in range(2000):
@@ -101,40 +100,40 @@ def test_the_interval_holds_the_true_ratio_as_often_as_it_says(mean, ratio):
     assert inside / 2000 > 0.93
 
 
-def test_an_interval_without_a_before_has_no_end():
+def test_interval_is_unbounded_without_samples_before():
     low, high = ratio_interval(0, 50, (1.0, 1.0))
     assert low > 5
     assert high == inf
     assert ratio_interval(50, 0, (1.0, 1.0))[0] == 0.0
 
 
-def test_of_a_thousand_functions_that_did_not_change_hardly_one_is_called_changed():
+def test_unchanged_functions_almost_never_get_a_false_verdict():
     dice = random.Random(7)  # noqa: S311 - the same every time
-    wrong = 0
+    false_verdicts = 0
     for _ in range(20):
         both = [timed(10, *(f"p;f{n} {poisson(dice, 1 + n % 60)}" for n in range(400))) for _ in range(2)]
-        wrong += sum(verdict != NOISE for verdict in verdicts(*both).values())
-    assert wrong <= 2  # of 8,000
+        false_verdicts += sum(verdict != NOISE for verdict in verdicts(*both).values())
+    assert false_verdicts <= 2  # of 8,000
 
 
-def test_of_pairs_in_which_nothing_changed_one_in_twenty_has_a_wrong_verdict_at_most():
-    """What 5 % promises when there is nothing to find; the second recording is three times as long."""
+def test_at_most_one_of_twenty_unchanged_pairs_has_a_false_verdict():
+    """This is the false discovery rate of 5 %; the second recording is three times as long."""
     dice = random.Random(5)  # noqa: S311 - the same every time
-    wrong = 0
+    false_pairs = 0
     for _ in range(200):
         means = [dice.choice((0.3, 2, 8, 30, 100)) for _ in range(12)]
         before, after = (
             timed(10 * times, *(f"p;f{n} {poisson(dice, times * mean)}" for n, mean in enumerate(means)))
             for times in (1, 3)
         )
-        wrong += any(verdict != NOISE for verdict in verdicts(before, after).values())
-    assert wrong <= 10
+        false_pairs += any(verdict != NOISE for verdict in verdicts(before, after).values())
+    assert false_pairs <= 10
 
 
-# -- words
+# -- text and JSON
 
 
-def test_the_text_says_the_base_the_changes_and_the_noise():
+def test_text_states_the_base_the_changes_and_the_noise():
     before, after = timed(10, "p;a 100", "p;b 100", "p;c 7"), timed(10, "p;a 400", "p;b 100", "p;c 9")
     lines = list(difference_text(compare(before, after)))
     assert lines[0] == "shares are of one CPU's time; ratios with their 95 % interval"
@@ -144,9 +143,9 @@ def test_the_text_says_the_base_the_changes_and_the_noise():
     assert "  2 other functions: no more than noise" in lines
 
 
-def test_the_json_has_what_the_text_has():
-    said = difference_json(compare(full(), full()))
-    assert said["schema"] == "sfsample.diff/1"
-    assert said["shares_of"] == "cpu"
-    assert said["all"]["before"] == said["all"]["after"] == 11
-    assert {row["verdict"] for row in said["self"]} == {"noise"}
+def test_json_has_what_the_text_has():
+    document = difference_json(compare(full(), full()))
+    assert document["schema"] == "sfsample.diff/1"
+    assert document["shares_of"] == "cpu"
+    assert document["all"]["before"] == document["all"]["after"] == 11
+    assert {row["verdict"] for row in document["self"]} == {"noise"}

@@ -1,4 +1,4 @@
-"""Reports: made, written, read back, merged and cut without losing a sample."""
+"""Tests of reports: writing and reading, damaged files, merging and filtering; no sample is lost."""
 
 import contextlib
 import gzip
@@ -9,11 +9,11 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from sfsample.errors import BadInput, SfsampleError
-from sfsample.report.about import losses
 from sfsample.report.builder import ReportBuilder
-from sfsample.report.merge import choose, focus, merge, merge_by
+from sfsample.report.caption import losses
+from sfsample.report.merge import filter_stacks, focus, merge, merge_by
 from sfsample.report.readers.read import parse, read_report
-from sfsample.report.report import CPU, SAMPLES, WALL, Report, ReportFrame, Thread
+from sfsample.report.report import CPU, SAMPLES, WALL, Report, ReportFrame, ReportThread
 from sfsample.report.writers.folded import folded_lines
 from sfsample.report.writers.formats import FORMATS
 from tests.builders.reports import APP, from_lines, full
@@ -23,35 +23,35 @@ def lines(report: Report, *, threads: bool = False) -> list[str]:
     return list(folded_lines(report, threads=threads))
 
 
-# -- there and back
+# -- written and read back
 
 
-def test_json_is_the_whole_report():
+def test_json_read_back_is_the_same_report():
     assert parse(FORMATS["json"].write(full())) == full()
 
 
-def test_json_is_what_the_document_says():
-    """The keys of docs/profile-json.md, as text."""
-    said = json.loads(FORMATS["json"].write(full()))
-    assert list(said) == ["schema", "started_ns", "duration_ns", "rate_hz", "weights", "threads", "modules",
-                          "frames", "stacks", "timeline", "stats"]  # fmt: skip
-    assert said["threads"][1] == {"process": "app", "name": "worker", "pid": 10, "tid": 11}
-    assert said["frames"][0] == {
+def test_json_has_the_documented_keys():
+    """The keys are those of docs/profile-json.md."""
+    document = json.loads(FORMATS["json"].write(full()))
+    assert list(document) == ["schema", "started_ns", "duration_ns", "rate_hz", "weights", "threads",
+                              "modules", "frames", "stacks", "timeline", "stats"]  # fmt: skip
+    assert document["threads"][1] == {"process": "app", "name": "worker", "pid": 10, "tid": 11}
+    assert document["frames"][0] == {
         "text": "inner_[i]", "function": "inner", "raw": "_Zinner_[i]", "offset": "0x100", "file": "src/a.cc",
         "line": 3, "inlined": True, "kind": "", "found": "", "module": 0,
     }  # fmt: skip
-    assert said["modules"][0] == {"path": APP[0], "build_id": APP[1]}
-    assert said["stacks"][0] == {"thread": 0, "frames": [0, 1, 2], "stop_reason": "outermost",
+    assert document["modules"][0] == {"path": APP[0], "build_id": APP[1]}
+    assert document["stacks"][0] == {"thread": 0, "frames": [0, 1, 2], "stop_reason": "outermost",
                                  "samples": 5, "wall_ns": 50, "cpu_ns": 40}  # fmt: skip
 
 
 @pytest.mark.parametrize("threads", [False, True])
-def test_folded_read_again_is_the_same_text(threads):
+def test_folded_read_back_is_the_same_text(threads):
     text = FORMATS["folded"].write(full(), threads=threads)
     assert FORMATS["folded"].write(parse(text), threads=threads) == text
 
 
-def test_pprof_read_again_has_the_same_stacks_and_weights():
+def test_pprof_read_back_has_the_same_stacks_and_weights():
     again = parse(FORMATS["pprof"].write(full()))
     assert lines(again, threads=True) == lines(full(), threads=True)
     assert [again.total(weight) for weight in (SAMPLES, WALL, CPU)] == [11, 110, 71]
@@ -72,22 +72,22 @@ words = st.text(
 @given(st.dictionaries(st.lists(words, min_size=1, max_size=5).map(tuple), st.integers(1, 99), max_size=9))
 @example({("p", "_[i]"): 1, ("p", "f_[i]"): 2, ("p", "f"): 3})  # names that look like marks
 def test_any_names_survive_folded_json_and_pprof(stacks):
-    report = ReportBuilder()
-    assume(not any(process.startswith("{") for process, *_ in stacks))  # that begins a JSON document
+    builder = ReportBuilder()
+    assume(not any(process.startswith("{") for process, *_ in stacks))  # such a file is taken for JSON
     for (process, *names), count in stacks.items():
         frames = [ReportFrame(name.replace(";", ":")) for name in reversed(names)]
-        report.add(Thread(process.replace(";", ":"), "t"), frames, "outermost", (count,))
-    made = report.finish()
-    assert parse(FORMATS["json"].write(made)) == made
-    assert lines(parse(FORMATS["pprof"].write(made))) == lines(made) or not stacks
-    text = FORMATS["folded"].write(made)
+        builder.add(ReportThread(process.replace(";", ":"), "t"), frames, "outermost", (count,))
+    report = builder.finish()
+    assert parse(FORMATS["json"].write(report)) == report
+    assert lines(parse(FORMATS["pprof"].write(report))) == lines(report) or not stacks
+    text = FORMATS["folded"].write(report)
     assert FORMATS["folded"].write(parse(text)) == text
 
 
-# -- hostile files
+# -- damaged and hostile files
 
 
-def test_foreign_folded_stacks():
+def test_folded_stacks_of_other_tools_are_read():
     report = from_lines("# comment", "", "a;b;c 3", "a;b 2.5", "comm/7;x_[k] 1", "p;[truncated: no_row];f 4")
     assert lines(report) == ["a;b 2", "a;b;c 3", "comm/7;x_[k] 1", "p;[truncated: no_row];f 4"]
     assert [f.kind for f in report.frames if f.text == "x_[k]"] == ["k"]
@@ -112,12 +112,12 @@ def test_foreign_folded_stacks():
         (b"\x0a\x00", "string table"),
     ],
 )
-def test_what_is_no_profile_is_an_error_that_says_where(data, where):
+def test_file_that_is_no_profile_is_an_error_with_its_place(data, where):
     with pytest.raises(BadInput, match=where):
         parse(data)
 
 
-def _set(document, path, value):
+def set_at(document, path, value):
     *keys, last = path
     for key in keys:
         document = document[key]
@@ -145,9 +145,9 @@ def _set(document, path, value):
         (("stats",), [], "stats"),
     ],
 )
-def test_a_damaged_json_names_the_place(path, value, where):
+def test_damaged_json_is_an_error_with_its_place(path, value, where):
     document = json.loads(FORMATS["json"].write(full()))
-    _set(document, path, value)
+    set_at(document, path, value)
     with pytest.raises(BadInput, match=where):
         parse(json.dumps(document).encode())
 
@@ -176,7 +176,7 @@ def test_any_value_in_json_is_a_profile_or_an_error(value, key):
         parse(json.dumps(document).encode())
 
 
-def test_names_in_files_cannot_reach_a_terminal():
+def test_names_in_files_are_cleaned_of_control_characters():
     document = json.loads(FORMATS["json"].write(full()))
     document["frames"][0]["text"] = document["threads"][0]["process"] = "\x1b[2Jx;y"
     text = "\n".join(lines(parse(json.dumps(document).encode())))
@@ -184,7 +184,7 @@ def test_names_in_files_cannot_reach_a_terminal():
     assert "?[2Jx:y;" in text
 
 
-def test_a_file_that_cannot_be_read_is_named(tmp_path):
+def test_error_names_the_file_that_cannot_be_read(tmp_path):
     with pytest.raises(SfsampleError, match=r"cannot read: .*nothing\.json: No such file"):
         read_report(str(tmp_path / "nothing.json"))
     (tmp_path / "bad.json").write_text('{"')
@@ -192,16 +192,16 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path):
         read_report(str(tmp_path / "bad.json"))
 
 
-# -- merging and choosing
+# -- merging and filtering
 
 
-def test_merging_adds_up():
+def test_merge_adds_weights_and_durations():
     both = merge([full(), full()])
     assert [both.total(weight) for weight in (SAMPLES, WALL, CPU)] == [22, 220, 142]
     assert (both.duration_ns, len(both.stacks)) == (2 * 10**9, len(full().stacks))
 
 
-def test_merging_adds_up_the_losses():
+def test_merge_adds_losses():
     merged = merge([full(), from_lines("a;b 1"), full()])
     assert losses(merged) == [
         "2 of 23 samples have a truncated stack", "2 of 24 ticks missed", "4 captures failed"
@@ -210,11 +210,11 @@ def test_merging_adds_up_the_losses():
     assert losses(merge([odd, odd])) == ["2 of 22 samples have a truncated stack"]
 
 
-def test_merging_keeps_the_weights_that_all_have():
+def test_merge_keeps_the_weights_that_all_reports_have():
     assert merge([full(), from_lines("a;b 1")]).weights == (SAMPLES,)
 
 
-def test_places_of_one_function_become_one_and_keep_what_they_agree_on():
+def test_merge_by_function_keeps_the_fields_that_frames_share():
     merged = merge_by(full(), "function")
     [outer] = [f for f in merged.frames if f.text == "outer"]
     assert (outer.module, outer.found, outer.line, outer.offset) == (APP[0], "sframe", None, None)
@@ -223,26 +223,26 @@ def test_places_of_one_function_become_one_and_keep_what_they_agree_on():
     assert len(merged.timeline.stack) == 11
 
 
-def test_by_module_a_run_of_frames_is_one():
+def test_merge_by_module_joins_adjacent_frames():
     assert lines(merge_by(full(), "module")) == [
         "app;[libc.so.6];[app] 8", "app;[libc.so.6];[kernel] 2", "app;[truncated: no_module];[unknown] 1",
     ]  # fmt: skip
 
 
-def test_by_address_places_stay_apart():
+def test_merge_by_address_keeps_addresses_apart():
     assert "app;start 0x40;outer 0x108 3" in lines(merge_by(full(), "address"))
 
 
-def test_choosing_stacks():
+def test_filter_and_focus_select_stacks():
     report = from_lines("p;a;b;c 1", "p;a;c 2", "p;d 4")
     has = {"b": lambda f: f.text == "b", "a": lambda f: f.text == "a"}
-    assert lines(choose(report, has["b"])) == ["p;a;b;c 1"]
-    assert lines(choose(report, has["a"], keep=False)) == ["p;d 4"]
+    assert lines(filter_stacks(report, has["b"])) == ["p;a;b;c 1"]
+    assert lines(filter_stacks(report, has["a"], keep=False)) == ["p;d 4"]
     assert lines(focus(report, lambda f: f.text in "bc")) == ["p;b;c 1", "p;c 2"]
 
 
-def test_a_timeline_follows_its_stacks():
-    chosen = choose(full(), lambda f: f.text == "outer")
+def test_filter_keeps_the_timeline_of_the_chosen_stacks():
+    chosen = filter_stacks(full(), lambda f: f.text == "outer")
     assert chosen.timeline is not None
     assert chosen.total() == sum(chosen.timeline.samples) == 8
     assert set(chosen.timeline.stack) == set(range(len(chosen.stacks)))

@@ -1,1 +1,1 @@
-"""Files that hold profiles, read back into reports."""
+"""Readers: one module for each format that a profile can be read from."""

@@ -1,14 +1,14 @@
-"""Reads folded stacks, ours and other tools'.
+"""Reads folded stacks, written by sfsample or by another tool.
 
-Law: what a line says is all that is known: the first frame is the process (or `name/TID`), a frame in the
-form of an address in a module is one.  Written again as folded, the text is the same.
+A line states all that is known: its first frame is the process (or `name/TID`), and a frame whose text is an
+address in a module is read as one.  A report that is written as folded again gives the same text.
 """
 
 import re
 
 from sfsample.errors import BadInput
 from sfsample.report.builder import ReportBuilder
-from sfsample.report.report import OUTERMOST, Report, ReportFrame, Thread
+from sfsample.report.report import OUTERMOST, Report, ReportFrame, ReportThread
 from sfsample.symbolize.frame_text import clean_name
 
 _LINE = re.compile(r"(.*\S)\s+(\d{1,19})(?:\.\d+)?\s*", re.ASCII)
@@ -38,14 +38,14 @@ def read(data: bytes) -> Report:
     return builder.finish()
 
 
-def _thread(root: str) -> Thread:
-    """Return who ran: `name/7` may be a thread, or a process of that name; as text it stays the same."""
+def _thread(root: str) -> ReportThread:
+    """Return the thread.  `name/7` may be thread 7 or a process of that name; the text stays the same."""
     parts = _THREAD.fullmatch(root)
-    return Thread(root, parts[1], None, int(parts[2])) if parts else Thread(root, root)
+    return ReportThread(root, parts[1], None, int(parts[2])) if parts else ReportThread(root, root)
 
 
 def frame_of(text: str) -> ReportFrame:
-    """Return what the text of a frame says."""
+    """Return the frame with what its text states: an address, or a function, inlined, kernel or JIT."""
     unnamed = _UNNAMED.fullmatch(text)
     if unnamed:
         return ReportFrame(text, module=unnamed[1], offset=int(unnamed[2], 16))

@@ -1,15 +1,15 @@
-"""Reads `sfsample.profile/1` back.
+"""Reads `sfsample.profile/1` (docs/profile-json.md).
 
-Law: what is read is checked: types, indexes, columns of one length.  Texts are cleaned anew, because a file
-can hold anything.
+The reader checks types, indexes and that columns have one length.  It cleans texts again, because a file can
+hold anything.
 """
 
 import json
 
 from sfsample.errors import BadInput
 from sfsample.report.builder import ReportBuilder
-from sfsample.report.readers.shape import Shape
-from sfsample.report.report import SAMPLES, WEIGHTS, Report, ReportFrame, ReportTimeline, Thread
+from sfsample.report.readers.json_value import JsonValue
+from sfsample.report.report import SAMPLES, WEIGHTS, Report, ReportFrame, ReportThread, ReportTimeline
 from sfsample.symbolize.frame_text import clean_name
 
 SCHEMA = "sfsample.profile/1"
@@ -18,8 +18,11 @@ SCHEMA = "sfsample.profile/1"
 def read(data: bytes) -> Report:
     """Return the report.  Raises BadInput."""
     try:
-        root = Shape(json.loads(data))
-    except (ValueError, RecursionError) as failure:  # also: not UTF-8, numbers of a million digits
+        root = JsonValue(json.loads(data))
+    except (
+        ValueError,
+        RecursionError,
+    ) as failure:  # ValueError: also not UTF-8, or a number of a million digits
         raise BadInput(f"not JSON: {failure}") from None
     if root.field("schema").value != SCHEMA:
         raise BadInput(f"schema: not {SCHEMA}")
@@ -43,58 +46,58 @@ def read(data: bytes) -> Report:
     )
 
 
-def _weights(shape: Shape) -> tuple[str, ...]:
-    names = tuple(item.text() for item in shape.items())
+def _weights(value: JsonValue) -> tuple[str, ...]:
+    names = tuple(item.text() for item in value.items())
     if names[:1] != (SAMPLES,) or len(set(names)) != len(names) or not set(names) <= set(WEIGHTS):
-        raise shape.wrong(f"a list out of {', '.join(WEIGHTS)} that begins with {SAMPLES}")
+        raise value.error(f"a list out of {', '.join(WEIGHTS)} that begins with {SAMPLES}")
     return names
 
 
-def _thread(shape: Shape) -> Thread:
-    process, name = (clean_name(shape.field(key).text()) for key in ("process", "name"))
-    pid, tid = (_optional_count(shape.field(key)) for key in ("pid", "tid"))
-    return Thread(process, name, pid, tid)
+def _thread(value: JsonValue) -> ReportThread:
+    process, name = (clean_name(value.field(key).text()) for key in ("process", "name"))
+    pid, tid = (_optional_count(value.field(key)) for key in ("pid", "tid"))
+    return ReportThread(process, name, pid, tid)
 
 
-def _module(shape: Shape) -> tuple[str, str | None]:
-    return clean_name(shape.field("path").text()), _optional_text(shape.field("build_id"))
+def _module(value: JsonValue) -> tuple[str, str | None]:
+    return clean_name(value.field("path").text()), _optional_text(value.field("build_id"))
 
 
-def _frame(shape: Shape, modules: list[tuple[str, str | None]]) -> ReportFrame:
-    module, offset = shape.field("module"), shape.field("offset")
+def _frame(value: JsonValue, modules: list[tuple[str, str | None]]) -> ReportFrame:
+    module, offset = value.field("module"), value.field("offset")
     path, build_id = modules[module.count(len(modules))] if module.known() else (None, None)
     return ReportFrame(
-        clean_name(shape.field("text").text()),
-        _optional_text(shape.field("function")),
-        _optional_text(shape.field("raw")),
+        clean_name(value.field("text").text()),
+        _optional_text(value.field("function")),
+        _optional_text(value.field("raw")),
         path,
         build_id,
         offset.address() if offset.known() else None,
-        _optional_text(shape.field("file")),
-        _optional_count(shape.field("line")),
-        shape.field("inlined").flag(),
-        clean_name(shape.field("kind").text()) if shape.field("kind").value else "",
-        clean_name(shape.field("found").text()) if shape.field("found").value else "",
+        _optional_text(value.field("file")),
+        _optional_count(value.field("line")),
+        value.field("inlined").flag(),
+        clean_name(value.field("kind").text()) if value.field("kind").value else "",
+        clean_name(value.field("found").text()) if value.field("found").value else "",
     )
 
 
-def _timeline(shape: Shape, indexes: list[int]) -> ReportTimeline:
-    columns = {name: shape.field(name).counts() for name in ReportTimeline._fields[:-1]}
+def _timeline(value: JsonValue, indexes: list[int]) -> ReportTimeline:
+    columns = {name: value.field(name).counts() for name in ReportTimeline._fields[:-1]}
     if len({len(column) for column in columns.values()}) != 1:
-        raise shape.wrong("columns of one length")
-    columns["stack"] = [indexes[at] for at in shape.field("stack").counts(len(indexes))]
-    return ReportTimeline(**columns, dropped=_optional_count(shape.field("dropped")) or 0)
+        raise value.error("columns of one length")
+    columns["stack"] = [indexes[at] for at in value.field("stack").counts(len(indexes))]
+    return ReportTimeline(**columns, dropped=_optional_count(value.field("dropped")) or 0)
 
 
-def _stats(shape: Shape) -> dict[str, object] | None:
-    if shape.known() and not isinstance(shape.value, dict):
-        raise shape.wrong("an object")
-    return shape.value  # type: ignore[no-any-return]
+def _stats(value: JsonValue) -> dict[str, object] | None:
+    if value.known() and not isinstance(value.value, dict):
+        raise value.error("an object")
+    return value.value  # type: ignore[no-any-return]
 
 
-def _optional_text(shape: Shape) -> str | None:
-    return clean_name(shape.text()) if shape.known() else None
+def _optional_text(value: JsonValue) -> str | None:
+    return clean_name(value.text()) if value.known() else None
 
 
-def _optional_count(shape: Shape) -> int | None:
-    return shape.count() if shape.known() else None
+def _optional_count(value: JsonValue) -> int | None:
+    return value.count() if value.known() else None

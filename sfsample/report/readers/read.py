@@ -1,7 +1,7 @@
-"""Any file that holds a profile -> a report.
+"""Reads any file that holds a profile, into a report.
 
-Law: the contents decide which reader it is, never the name.  Every failure names the file, the place in it
-and what to do; hostile contents cost memory in proportion to the file and never a traceback.
+The contents decide the format, never the name of the file.  Every failure names the file, the place in it and
+what the user can do.  A hostile file costs memory in proportion to its size and never causes a traceback.
 """
 
 import re
@@ -12,20 +12,20 @@ from sfsample.report.report import Report
 
 _JSON = re.compile(rb"\s*\{\s*[\"}]")
 _PICTURE = re.compile(rb"\s*<(!doctype html>|svg xmlns)", re.IGNORECASE)
-_GIVE = "give a profile in one of these formats: json (sfsample -o out.json), folded, pprof"
-_LARGEST = 2 << 30  # bytes after decompression
+_HINT = "give a profile in one of these formats: json (sfsample -o out.json), folded, pprof"
+_MAX_UNPACKED = 2 << 30  # bytes after decompression
 
 
 def read_report(path: str) -> Report:
-    """Return the report in a file; `-` is stdin.  Raises SfsampleError."""
+    """Return the report in a file; `-` is standard input.  Raises SfsampleError."""
     try:
         return parse(_load(path))
     except BadInput as failure:
-        raise SfsampleError(f"cannot read: {path}: {failure}", _GIVE) from None
+        raise SfsampleError(f"cannot read: {path}: {failure}", _HINT) from None
 
 
 def parse(data: bytes) -> Report:
-    """Return the report in the bytes of a file."""
+    """Return the report in the bytes of a file.  Raises BadInput."""
     if data[:2] == b"\x1f\x8b":
         data = _decompress(data)
     if _PICTURE.match(data):
@@ -42,21 +42,21 @@ def parse(data: bytes) -> Report:
 def _load(path: str) -> bytes:
     import sys
 
-    if path == "-" and sys.stdin is None:  # closed by who started us
-        raise SfsampleError("cannot read: standard input: it is closed", _GIVE)
+    if path == "-" and sys.stdin is None:  # the program that started sfsample had closed it
+        raise SfsampleError("cannot read: standard input: it is closed", _HINT)
     try:
         if path == "-":
             return sys.stdin.buffer.read()
         with open(path, "rb") as file:
             return file.read()
     except OSError as failure:
-        raise SfsampleError(f"cannot read: {path or repr('')}: {failure.strerror}", _GIVE) from None
+        raise SfsampleError(f"cannot read: {path or repr('')}: {failure.strerror}", _HINT) from None
 
 
 def _decompress(data: bytes) -> bytes:
     stream = zlib.decompressobj(wbits=31)
     try:
-        plain = stream.decompress(data, _LARGEST)
+        plain = stream.decompress(data, _MAX_UNPACKED)
     except zlib.error as failure:
         raise BadInput(f"damaged gzip: {failure}") from None
     if not stream.eof:

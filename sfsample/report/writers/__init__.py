@@ -1,1 +1,1 @@
-"""Reports as files: one module for each format."""
+"""Writers: one module for each format that a report can be written in."""

@@ -1,18 +1,18 @@
 """`-f firefox`: a processed profile for https://profiler.firefox.com.
 
-Law: processed profile format, version 49 (docs-developer/CHANGELOG-formats.md in firefox-devtools/profiler;
-the profiler upgrades older ones when it loads them): tables per thread, columns in lists, a stack is a chain
-of prefixes.  Samples stand at their times; without times they are laid one after the other.
+The format is version 49 (docs-developer/CHANGELOG-formats.md in firefox-devtools/profiler; the profiler
+upgrades older versions when it loads them).  Each thread has its tables, a table is a set of columns, and a
+stack is a chain of prefixes.  With a timeline, samples are at their times; without, one follows the other.
 """
 
 from typing import Any
 
-from sfsample.report.about import losses
+from sfsample.report.caption import losses
 from sfsample.report.json_text import json_text
-from sfsample.report.report import CPU, Report, ReportFrame, ReportStack, truncation
+from sfsample.report.report import CPU, Report, ReportFrame, ReportStack, truncation_mark
 
 _VERSION = 49
-_USER, _KERNEL, _JIT, _LOST = range(4)
+_USER, _KERNEL, _JIT, _TRUNCATED = range(4)  # indexes of _CATEGORIES
 _CATEGORIES = [
     {"name": name, "color": color, "subcategories": ["Other"]}
     for name, color in (("User", "yellow"), ("Kernel", "orange"), ("JIT", "green"), ("Truncated", "grey"))
@@ -20,7 +20,7 @@ _CATEGORIES = [
 _BY_KIND = {"k": _KERNEL, "j": _JIT}
 
 
-def write(report: Report, *, threads: bool) -> bytes:  # noqa: ARG001 - threads are always in it
+def write(report: Report, *, threads: bool) -> bytes:  # noqa: ARG001 - the file always has the threads
     """Return the file."""
     libs: dict[tuple[str, str | None], int] = {}
     tables = [_ThreadTables(report, number, libs) for number in range(len(report.threads))]
@@ -39,7 +39,7 @@ def _meta(report: Report) -> dict[str, Any]:
     return {
         "version": 24,
         "preprocessedProfileVersion": _VERSION,
-        "product": ", ".join(dict.fromkeys(thread.process for thread in report.threads)) or "sfsample",
+        "product": report.process_names() or "sfsample",
         "importedFrom": "sfsample",
         "interval": _interval_ms(report),
         "startTime": (report.started_ns or 0) / 1e6,
@@ -69,7 +69,7 @@ def _lib(path: str, build_id: str | None) -> dict[str, Any]:
 
 
 def _breakpad_id(build_id: str | None) -> str:
-    """Return the id that symbol servers use: a GUID made of the build-id's first 16 bytes, then 0."""
+    """Return the id that symbol servers use: a GUID from the first 16 bytes of the build-id, then 0."""
     try:
         raw = bytes.fromhex(build_id or "")[:16].ljust(16, b"\0")
     except ValueError:
@@ -78,50 +78,53 @@ def _breakpad_id(build_id: str | None) -> str:
 
 
 class _ThreadTables:
-    """The tables of one thread."""
+    """Builds the tables of one thread.  `libs` is shared by all threads: (path, build-id) -> index."""
 
     def __init__(self, report: Report, number: int, libs: dict[tuple[str, str | None], int]) -> None:
         self._report = report
         self._libs = libs
         self._strings: dict[str, int] = {}
-        self._resources: dict[int, int] = {}  # lib -> row
-        self._funcs: dict[tuple[str, int, str | None], int] = {}
-        self._frames: dict[tuple[ReportFrame, int], int] = {}  # and its depth of inlining
-        self._stacks: dict[tuple[int | None, int], int] = {}
+        self._resources: dict[int, int] = {}  # index of the lib -> row
+        self._funcs: dict[tuple[str, int, str | None], int] = {}  # name, resource, file
+        self._frames: dict[tuple[ReportFrame, int], int] = {}  # with the depth of inlining
+        self._stacks: dict[tuple[int | None, int], int] = {}  # row of the prefix, row of the frame
         self._thread = report.threads[number]
         self._samples = self._sample_table(number)
 
     def _sample_table(self, number: int) -> dict[str, Any]:
         report = self._report
-        chain = {at: self._chain(stack) for at, stack in enumerate(report.stacks) if stack.thread == number}
-        line = report.timeline
-        if line is not None and not line.dropped:
-            times = (at_ns / 1e6 for at_ns in line.at_ns)
-            every = zip(line.stack, times, line.samples, line.cpu_ns, strict=True)
-            rows = [row for row in every if row[0] in chain]
+        stack_rows = {
+            at: self._stack_row(stack) for at, stack in enumerate(report.stacks) if stack.thread == number
+        }
+        timeline = report.timeline
+        if timeline is not None and not timeline.dropped:
+            times_ms = (at_ns / 1e6 for at_ns in timeline.at_ns)
+            samples = zip(timeline.stack, times_ms, timeline.samples, timeline.cpu_ns, strict=True)
+            rows = [row for row in samples if row[0] in stack_rows]
         else:
-            rows = self._laid_out(list(chain))
+            rows = self._rows_without_times(list(stack_rows))
         return {
             "length": len(rows),
-            "stack": [chain[at] for at, *_ in rows],
-            "time": [time for _, time, *_ in rows],
+            "stack": [stack_rows[at] for at, *_ in rows],
+            "time": [time_ms for _, time_ms, *_ in rows],
             "weight": [weight for *_, weight, _ in rows],
             "weightType": "samples",
             **({"threadCPUDelta": [cpu for *_, cpu in rows]} if CPU in report.weights else {}),
         }
 
-    def _laid_out(self, chosen: list[int]) -> list[tuple[int, float, int, int]]:
-        report, rows, time = self._report, [], 0.0
+    def _rows_without_times(self, stacks: list[int]) -> list[tuple[int, float, int, int]]:
+        """Return (stack, time in ms, samples, CPU time in ns); each stack begins where the last one ends."""
+        report, rows, time_ms = self._report, [], 0.0
         cpu = report.weights.index(CPU) if CPU in report.weights else None
-        for at in chosen:
+        for at in stacks:
             weights = report.stacks[at].weights
-            rows.append((at, time, weights[0], 0 if cpu is None else weights[cpu]))
-            time += weights[0] * _interval_ms(report)
+            rows.append((at, time_ms, weights[0], 0 if cpu is None else weights[cpu]))
+            time_ms += weights[0] * _interval_ms(report)
         return rows
 
-    def _chain(self, stack: ReportStack) -> int | None:
-        """Return the stack's row, after its prefixes'."""
-        mark = truncation(stack)
+    def _stack_row(self, stack: ReportStack) -> int | None:
+        """Add the stack and its prefixes to the stack table; return its row, None without frames."""
+        mark = truncation_mark(stack)
         frames = [self._report.frames[at] for at in reversed(stack.frames)]
         row, depth = None, 0
         for frame in [ReportFrame(mark), *frames] if mark else frames:
@@ -181,30 +184,30 @@ class _ThreadTables:
 
     def _frame_table(self) -> dict[str, Any]:
         frames = self._frames
-        nothing = [None] * len(frames)
+        nulls = [None] * len(frames)
         return _table(
             address=[-1 if frame.offset is None else frame.offset for frame, _ in frames],
             inlineDepth=[depth for _, depth in frames],
             category=[_category(frame) for frame, _ in frames],
             subcategory=[0] * len(frames),
             func=[self._func(frame) for frame, _ in frames],
-            nativeSymbol=nothing,
-            innerWindowID=nothing,
-            implementation=nothing,
+            nativeSymbol=nulls,
+            innerWindowID=nulls,
+            implementation=nulls,
             line=[frame.line for frame, _ in frames],
-            column=nothing,
+            column=nulls,
         )
 
     def _func_table(self) -> dict[str, Any]:
-        nothing, no = [None] * len(self._funcs), [False] * len(self._funcs)
+        nulls, falses = [None] * len(self._funcs), [False] * len(self._funcs)
         return _table(
             name=[self._string(name) for name, _, _ in self._funcs],
-            isJS=no,
-            relevantForJS=no,
+            isJS=falses,
+            relevantForJS=falses,
             resource=[resource for _, resource, _ in self._funcs],
             fileName=[None if file is None else self._string(file) for _, _, file in self._funcs],
-            lineNumber=nothing,
-            columnNumber=nothing,
+            lineNumber=nulls,
+            columnNumber=nulls,
         )
 
     def _resource_table(self) -> dict[str, Any]:
@@ -213,15 +216,15 @@ class _ThreadTables:
             lib=list(self._resources),
             name=[self._string(paths[lib].rpartition("/")[2]) for lib in self._resources],
             host=[None] * len(self._resources),
-            type=[1] * len(self._resources),  # a library
+            type=[1] * len(self._resources),  # 1: a library
         )
 
 
 def _category(frame: ReportFrame) -> int:
-    return _LOST if frame.text.startswith("[truncated: ") else _BY_KIND.get(frame.kind, _USER)
+    return _TRUNCATED if frame.text.startswith("[truncated: ") else _BY_KIND.get(frame.kind, _USER)
 
 
 def _table(*empty: str, **columns: list[Any]) -> dict[str, Any]:
-    """Return columns, and how long they are."""
+    """Return a table: its length, empty columns by name, and columns with values."""
     length = len(next(iter(columns.values()), []))
     return {"length": length, **{name: [] for name in empty}, **columns}

@@ -1,12 +1,12 @@
-"""Folded stacks: one line per distinct stack, root first, `process;frame;...;frame count`.
+"""`-f folded`: one line for each distinct stack, root first: `process;frame;...;frame count`.
 
-Law: sorted, UTF-8, nothing else in the text.  Stacks that read the same are one line.
+The lines are sorted; the text is UTF-8 and holds nothing else.  Stacks with the same text are one line.
 """
 
 from collections import Counter
 from collections.abc import Iterator
 
-from sfsample.report.report import Report, truncation
+from sfsample.report.report import Report, truncation_mark
 
 
 def write(report: Report, *, threads: bool) -> bytes:
@@ -19,8 +19,8 @@ def folded_lines(report: Report, *, threads: bool = False) -> Iterator[str]:
     texts = [frame.text for frame in report.frames]
     merged: Counter[str] = Counter()
     for stack in report.stacks:
-        head = [report.root(stack, threads=threads)]
-        mark = truncation(stack)
+        head = [report.root_label(stack, threads=threads)]
+        mark = truncation_mark(stack)
         if mark:
             head.append(mark)
         merged[";".join([*head, *(texts[at] for at in reversed(stack.frames))])] += stack.weights[0]

@@ -1,7 +1,7 @@
-"""The formats a recording can be written in: name -> writer.
+"""Lists the formats that a recording can be written in: name -> writer.
 
-Law: the one list of them.  A format is a module here with `write(report, threads=...) -> bytes`, loaded when
-it is used; its suffixes choose it when the user does not.
+A format is a module in this package with `write(report, threads=...) -> bytes`; it is imported when it is
+used.
 """
 
 from importlib import import_module
@@ -11,13 +11,13 @@ from sfsample.report.report import Report
 
 
 class Format(NamedTuple):
-    """Where its writer is, and whether it shows when each sample was taken."""
+    """The module of the writer, and whether the format can show when each sample was taken."""
 
     module: str
     timeline: bool = False
 
     def write(self, report: Report, *, threads: bool = False) -> bytes:
-        """Return the file's bytes.  `threads`: where threads can be roots, they are."""
+        """Return the bytes of the file.  `threads`: a stack has its thread as root, in formats with roots."""
         data: bytes = import_module(f"sfsample.report.writers.{self.module}").write(report, threads=threads)
         return data
 

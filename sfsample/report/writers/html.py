@@ -1,7 +1,8 @@
-"""`-f html`: one file with an interactive flame graph, that needs no network and no server.
+"""`-f html`: one file with an interactive flame graph; it needs neither a network nor a server.
 
-Law: the page is output/page/, put together here and nowhere else; what comes from the profile is JSON in a
-script element with every `<` escaped, so that no name can end it.  Its policy allows no request at all.
+The sources are in report/writers/page/, and only this module puts them together.  The profile is JSON in a
+script element with every `<` escaped, so that no name can end the element.  The page's content security
+policy allows no request.
 """
 
 import os
@@ -13,19 +14,21 @@ from sfsample.report.report import Report
 from sfsample.report.writers.page_data import page_data
 
 _PAGE = os.path.join(os.path.dirname(__file__), "page")
-_SLOT = re.compile(r"/\*\{\{([a-z.]+)\}\}\*/")
+_PLACEHOLDER = re.compile(r"/\*\{\{([a-z.]+)\}\}\*/")  # a file of the page, or "profile"
 
 
 def write(report: Report, *, threads: bool) -> bytes:
-    """Return the page.  `threads`: each thread is a tower of its own."""
+    """Return the page.  `threads`: each thread has a root of its own."""
     return page(page_data(report, threads=threads))
 
 
 def page(data: dict[str, Any]) -> bytes:
-    """Return the page that shows `data`."""
+    """Return the page that shows `data`, which is what `page_data` returns."""
     text = json_text(data).replace("<", "\\u003c")
-    whole = _SLOT.sub(lambda slot: text if slot[1] == "profile" else _source(slot[1]), _source("page.html"))
-    return whole.encode()
+    html = _PLACEHOLDER.sub(
+        lambda name: text if name[1] == "profile" else _source(name[1]), _source("page.html")
+    )
+    return html.encode()
 
 
 def _source(name: str) -> str:

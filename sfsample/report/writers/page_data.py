@@ -1,34 +1,34 @@
-"""What the html page draws, as small as it can be said: page/profile.js reads it.
+"""Makes the data that the html page draws, in a compact form that page/profile.js reads.
 
-Law: paths are sorted, and each says only how it differs from the one before it, so that the page finds its
-tree in one pass, in the order in which it draws.  A function is a run of `width` letters, '?' being 0: 50,000
-stacks are millions of them, and a browser reads letters faster than numbers.
+Paths are sorted, and each states only how it differs from the one before it, so that the page builds its tree
+in one pass, in the order in which it draws.  A label's number is written as `width` letters, '?' being 0:
+50,000 stacks have millions of such numbers, and a browser reads letters faster than numbers.
 """
 
 from itertools import starmap
 from operator import add, eq
 from typing import Any
 
-from sfsample.report.about import about, losses, title
-from sfsample.report.paths import Paths, label_paths
+from sfsample.report.caption import extent, losses, title
 from sfsample.report.report import Report
+from sfsample.report.stack_paths import StackPaths, stack_paths
 
-_ZERO, _BASE = ord("?"), 64
-_Row = tuple[tuple[int, ...], int]  # path and thread
+_ZERO, _BASE = ord("?"), 64  # the letter for digit 0, and how many digits there are
+_Row = tuple[tuple[int, ...], int]  # path and thread index
 
 
 def page_data(report: Report, *, threads: bool) -> dict[str, Any]:
-    """Return the object; texts and numbers only."""
-    paths = label_paths(report, threads=threads)
-    rows = sorted(_sums(report, paths).items())
+    """Return the object, of texts and numbers only.  `threads`: each thread has a root of its own."""
+    paths = stack_paths(report, threads=threads)
+    rows = sorted(_weights_by_row(report, paths).items())
     modules = {path: at for at, path in enumerate(dict.fromkeys(label.module for label in paths.labels))}
     return {
         "title": title(report),
-        "about": about(report),
+        "extent": extent(report),
         "losses": losses(report),
         "weights": list(report.weights),
         "diff": False,
-        "threads": [_thread_name(report, at) for at in range(len(report.threads))],
+        "threads": [thread.label for thread in report.threads],
         "modules": list(modules),
         "frames": {
             "text": [label.text for label in paths.labels],
@@ -43,8 +43,8 @@ def page_data(report: Report, *, threads: bool) -> dict[str, Any]:
     }
 
 
-def _sums(report: Report, paths: Paths) -> dict[_Row, tuple[int, ...]]:
-    """Return the weights of each path and thread; stacks that differ by places within functions are one."""
+def _weights_by_row(report: Report, paths: StackPaths) -> dict[_Row, tuple[int, ...]]:
+    """Return the weights of each path and thread; stacks that differ in addresses only have one path."""
     sums: dict[_Row, tuple[int, ...]] = {}
     for path, stack in zip(paths.paths, report.stacks, strict=True):
         row = path, stack.thread
@@ -52,17 +52,17 @@ def _sums(report: Report, paths: Paths) -> dict[_Row, tuple[int, ...]]:
     return sums
 
 
-def _pack(paths: list[tuple[int, ...]], labels: int) -> dict[str, Any]:
-    """Return columns by path: how many labels it shares with the one before, how many follow, and which."""
+def _pack(paths: list[tuple[int, ...]], label_count: int) -> dict[str, Any]:
+    """Return columns by path: how many labels it shares with the path before, how many follow, and which."""
     width = 1
-    while _BASE**width < labels:
+    while _BASE**width < label_count:
         width += 1
-    words = [_word(number, width) for number in range(labels)]
-    shared = list(starmap(_shared, zip([(), *paths], paths, strict=False)))
+    words = [_word(number, width) for number in range(label_count)]
+    shared = list(starmap(_common_prefix_length, zip([(), *paths], paths, strict=False)))
     letters = "".join(
-        [words[number] for path, keep in zip(paths, shared, strict=True) for number in path[keep:]]
+        [words[number] for path, length in zip(paths, shared, strict=True) for number in path[length:]]
     )
-    more = [len(path) - keep for path, keep in zip(paths, shared, strict=True)]
+    more = [len(path) - length for path, length in zip(paths, shared, strict=True)]
     return {"shared": shared, "more": more, "width": width, "letters": letters}
 
 
@@ -70,12 +70,6 @@ def _word(number: int, width: int) -> str:
     return "".join(chr(_ZERO + number // _BASE**place % _BASE) for place in reversed(range(width)))
 
 
-def _shared(one: tuple[int, ...], other: tuple[int, ...]) -> int:
-    """Return the length of what two paths begin with."""
-    same = list(map(eq, one, other))
+def _common_prefix_length(first: tuple[int, ...], second: tuple[int, ...]) -> int:
+    same = list(map(eq, first, second))
     return same.index(False) if False in same else len(same)
-
-
-def _thread_name(report: Report, at: int) -> str:
-    thread = report.threads[at]
-    return thread.name if thread.tid is None else f"{thread.name}/{thread.tid}"

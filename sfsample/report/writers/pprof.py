@@ -1,18 +1,28 @@
-"""`-f pprof`: Google's profile.proto, gzipped, as `go tool pprof`, Pyroscope and Parca take it.
+"""`-f pprof`: Google's profile.proto, gzipped, as `go tool pprof`, Pyroscope and Parca read it.
 
-Law: the field numbers of proto/profile.proto in github.com/google/pprof, written beside the names.  A place
-is one Location with one Line for each function inlined there, innermost first.  Threads are labels.  The
-mangled name goes to `system_name`, so that pprof shows the other one unshortened.
+The field numbers are those of proto/profile.proto in github.com/google/pprof; a comment gives the name of
+each.  A frame and the functions inlined into it are one Location with one Line each, innermost first.
+Threads are labels.  The mangled name goes to `system_name`, so that pprof does not shorten the demangled one.
 """
 
 import gzip
 from collections.abc import Iterator
 
 from sfsample.formats.protobuf import integer, message, packed
-from sfsample.report.about import losses
-from sfsample.report.report import CPU, SAMPLES, WALL, Report, ReportFrame, ReportStack, Thread, truncation
+from sfsample.report.caption import losses
+from sfsample.report.report import (
+    CPU,
+    SAMPLES,
+    WALL,
+    Report,
+    ReportFrame,
+    ReportStack,
+    ReportThread,
+    truncation_mark,
+)
 
-TYPES = {SAMPLES: ("samples", "count"), WALL: ("wall", "nanoseconds"), CPU: ("cpu", "nanoseconds")}
+# weight -> type and unit
+_VALUE_TYPES = {SAMPLES: ("samples", "count"), WALL: ("wall", "nanoseconds"), CPU: ("cpu", "nanoseconds")}
 
 
 def write(report: Report, *, threads: bool) -> bytes:  # noqa: ARG001 - threads are labels
@@ -26,7 +36,7 @@ def encode(report: Report) -> bytes:
 
 
 class _Encoder:
-    """Tables by what is in them; ids begin at 1."""
+    """Encodes one report; each table gives a row its id, and ids begin at 1."""
 
     def __init__(self, report: Report) -> None:
         self._report = report
@@ -39,10 +49,10 @@ class _Encoder:
         """Yield the fields of Profile."""
         report = self._report
         for weight in report.weights:
-            yield message(1, *self._value_type(*TYPES[weight]))  # sample_type
+            yield message(1, *self._value_type(*_VALUE_TYPES[weight]))  # sample_type
         for stack in report.stacks:
             yield message(2, *self._sample(stack))  # sample
-        for frames, number in self._locations.items():  # before functions and mappings: it fills both
+        for frames, number in self._locations.items():  # before functions and mappings, because it fills both
             yield message(4, *self._location(frames, number))  # location
         for (path, build_id), number in self._mappings.items():
             yield message(3, *self._mapping(path, build_id, number))  # mapping
@@ -58,8 +68,8 @@ class _Encoder:
             yield integer(12, round(1e9 / report.rate_hz))  # period
         for text in losses(report):
             yield integer(13, self._string(text))  # comment
-        yield integer(14, self._string(TYPES[SAMPLES][0]))  # default_sample_type
-        for text in self._strings:  # last: everything above fills it
+        yield integer(14, self._string(_VALUE_TYPES[SAMPLES][0]))  # default_sample_type
+        for text in self._strings:  # last, because everything above fills it
             yield message(6, text.encode("utf-8", "replace"))  # string_table
 
     def _string(self, text: str) -> int:
@@ -69,16 +79,16 @@ class _Encoder:
         return integer(1, self._string(kind)), integer(2, self._string(unit))  # type, unit
 
     def _sample(self, stack: ReportStack) -> Iterator[bytes]:
-        places = list(_places([self._report.frames[at] for at in stack.frames]))
-        mark = truncation(stack)
+        locations = list(_locations([self._report.frames[at] for at in stack.frames]))
+        mark = truncation_mark(stack)
         if mark:
-            places.append((ReportFrame(mark),))
-        ids = [self._locations.setdefault(place, len(self._locations) + 1) for place in places]
+            locations.append((ReportFrame(mark),))
+        ids = [self._locations.setdefault(frames, len(self._locations) + 1) for frames in locations]
         yield packed(1, ids)  # location_id
         yield packed(2, stack.weights)  # value
         yield from self._labels(self._report.threads[stack.thread])
 
-    def _labels(self, thread: Thread) -> Iterator[bytes]:
+    def _labels(self, thread: ReportThread) -> Iterator[bytes]:
         for key, text in (("process", thread.process), ("thread", thread.name)):
             yield message(3, integer(1, self._string(key)), integer(2, self._string(text)))  # key, str
         for key, number in (("pid", thread.pid), ("tid", thread.tid)):
@@ -86,12 +96,12 @@ class _Encoder:
                 yield message(3, integer(1, self._string(key)), integer(3, number))  # key, num
 
     def _location(self, frames: tuple[ReportFrame, ...], number: int) -> Iterator[bytes]:
-        place = frames[-1]
+        outer = frames[-1]
         yield integer(1, number)  # id
-        if place.module is not None:
-            key = (place.module, place.build_id)
+        if outer.module is not None:
+            key = (outer.module, outer.build_id)
             yield integer(2, self._mappings.setdefault(key, len(self._mappings) + 1))  # mapping_id
-        yield integer(3, place.offset or 0)  # address
+        yield integer(3, outer.offset or 0)  # address
         for frame in frames:
             name = frame.text.removesuffix("_[i]") if frame.inlined else frame.text
             names = (name, frame.raw or name, frame.file or "")
@@ -103,17 +113,19 @@ class _Encoder:
             frame for frame in self._report.frames if (frame.module, frame.build_id) == (path, build_id)
         ]
         yield integer(1, number)  # id
-        yield integer(3, max(frame.offset or 0 for frame in frames) + 1)  # memory_limit; start is 0: vaddrs
+        yield integer(
+            3, max(frame.offset or 0 for frame in frames) + 1
+        )  # memory_limit; memory_start is 0: addresses are vaddrs
         yield integer(5, self._string(path))  # filename
         yield integer(6, self._string(build_id or ""))  # build_id
-        yield integer(7, 1)  # has_functions: there is nothing left to symbolize
+        yield integer(7, 1)  # has_functions: pprof need not symbolize
         yield integer(8, any(frame.file for frame in frames))  # has_filenames
         yield integer(9, any(frame.line for frame in frames))  # has_line_numbers
         yield integer(10, any(frame.inlined for frame in frames))  # has_inline_frames
 
 
-def _places(frames: list[ReportFrame]) -> Iterator[tuple[ReportFrame, ...]]:
-    """Yield what is at each place: the functions inlined there, then the one they are inlined into."""
+def _locations(frames: list[ReportFrame]) -> Iterator[tuple[ReportFrame, ...]]:
+    """Yield the frames of each location: the functions inlined there, then the function that has them."""
     start = 0
     for at, frame in enumerate(frames):
         if not frame.inlined or at + 1 == len(frames):

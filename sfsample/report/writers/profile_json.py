@@ -1,7 +1,7 @@
-"""`-f json`: a report, whole, as `sfsample.profile/1` (docs/profile-json.md).
+"""`-f json`: the whole report as `sfsample.profile/1` (docs/profile-json.md).
 
-Law: nothing is left out and nothing derived; `report/readers/profile_json.py` reads it back.  Addresses are
-hexadecimal strings, times `_ns` integers, unknown is null, as everywhere in our JSON.
+The document leaves nothing out and derives nothing; `report/readers/profile_json.py` reads it.  Addresses are
+hexadecimal strings, `_ns` numbers are integers and unknown values are null, as in every JSON of sfsample.
 """
 
 from typing import Any
@@ -12,7 +12,7 @@ from sfsample.report.report import Report, ReportFrame, ReportStack, ReportTimel
 SCHEMA = "sfsample.profile/1"
 
 
-def write(report: Report, *, threads: bool) -> bytes:  # noqa: ARG001 - threads are always in it
+def write(report: Report, *, threads: bool) -> bytes:  # noqa: ARG001 - the file always has the threads
     """Return the file."""
     return json_text(document(report)).encode()
 

@@ -1,7 +1,8 @@
 """`-f speedscope`: for https://www.speedscope.app and its offline copy.
 
-Law: the file format is speedscope's file-format-schema.json.  One profile per thread and per weight; in order
-of time when the samples' times are known, otherwise in order of weight.  Root first.
+The file follows speedscope's file-format-schema.json.  It has one profile for each thread and weight; the
+samples are in order of time where the report has a timeline, otherwise in order of weight.  Stacks are root
+first.
 """
 
 from collections.abc import Iterator
@@ -9,35 +10,31 @@ from typing import Any
 
 from sfsample.report.json_text import json_text
 from sfsample.report.merge import merge_by
-from sfsample.report.report import CPU, SAMPLES, WALL, Report, ReportFrame, truncation
+from sfsample.report.report import CPU, SAMPLES, WALL, Report, ReportFrame, truncation_mark
 
 _SCHEMA = "https://www.speedscope.app/file-format-schema.json"
-_UNITS = {
+_UNITS = {  # weight -> its name, and speedscope's unit
     SAMPLES: ("samples", "none"),
     WALL: ("elapsed time", "nanoseconds"),
     CPU: ("CPU time", "nanoseconds"),
 }
 
 
-def write(report: Report, *, threads: bool) -> bytes:  # noqa: ARG001 - threads are profiles
+def write(report: Report, *, threads: bool) -> bytes:  # noqa: ARG001 - each thread is a profile
     """Return the file."""
     report = merge_by(report, "function")
     marks: dict[str, int] = {}
     stacks = list(_stacks(report, marks))
-    names = [*map(_frame, report.frames), *({"name": mark} for mark in marks)]
+    frames = [*map(_frame, report.frames), *({"name": mark} for mark in marks)]
     document = {
         "$schema": _SCHEMA,
         "exporter": "sfsample",
-        "name": _title(report),
+        "name": report.process_names(),
         "activeProfileIndex": 0,
-        "shared": {"frames": names},
+        "shared": {"frames": frames},
         "profiles": list(_profiles(report, stacks)),
     }
     return json_text(document).encode()
-
-
-def _title(report: Report) -> str:
-    return ", ".join(dict.fromkeys(thread.process for thread in report.threads))
 
 
 def _frame(frame: ReportFrame) -> dict[str, Any]:
@@ -46,24 +43,23 @@ def _frame(frame: ReportFrame) -> dict[str, Any]:
 
 
 def _stacks(report: Report, marks: dict[str, int]) -> Iterator[list[int]]:
-    """Yield each stack's frame numbers, root first; marks of truncation are frames after all others."""
+    """Yield the frame numbers of each stack, root first; marks of truncation come after all frames."""
     for stack in report.stacks:
-        mark = truncation(stack)
+        mark = truncation_mark(stack)
         head = [] if mark is None else [len(report.frames) + marks.setdefault(mark, len(marks))]
         yield [*head, *reversed(stack.frames)]
 
 
 def _profiles(report: Report, stacks: list[list[int]]) -> Iterator[dict[str, Any]]:
     rows = _rows(report)
-    for weight, (what, unit) in _UNITS.items():
+    for weight, (name, unit) in _UNITS.items():
         if weight not in report.weights:
             continue
         for number, thread in enumerate(report.threads):
             chosen = [(at, weights[weight]) for at, weights in rows if report.stacks[at].thread == number]
-            name = thread.name if thread.tid is None else f"{thread.name}/{thread.tid}"
             yield {
                 "type": "sampled",
-                "name": f"{name} ({what})",
+                "name": f"{thread.label} ({name})",
                 "unit": unit,
                 "startValue": 0,
                 "endValue": sum(value for _, value in chosen),
@@ -73,12 +69,12 @@ def _profiles(report: Report, stacks: list[list[int]]) -> Iterator[dict[str, Any
 
 
 def _rows(report: Report) -> list[tuple[int, dict[str, int]]]:
-    """Return (stack, its weights), one row per sample where times are known."""
-    line = report.timeline
-    if line is not None and not line.dropped:
-        columns = zip(line.samples, line.wall_ns, line.cpu_ns, strict=True)
+    """Return (stack index, its weights) for each sample of the timeline; without it, for each stack."""
+    timeline = report.timeline
+    if timeline is not None and not timeline.dropped:
+        columns = zip(timeline.samples, timeline.wall_ns, timeline.cpu_ns, strict=True)
         return [(at, {SAMPLES: n, WALL: wall, CPU: cpu})
-                for at, (n, wall, cpu) in zip(line.stack, columns, strict=True)]  # fmt: skip
+                for at, (n, wall, cpu) in zip(timeline.stack, columns, strict=True)]  # fmt: skip
     rows = [
         (at, dict(zip(report.weights, stack.weights, strict=True))) for at, stack in enumerate(report.stacks)
     ]

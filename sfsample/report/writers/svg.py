@@ -1,22 +1,23 @@
-"""`-f svg`: a still flame graph, for a ticket or a README.
+"""`-f svg`: a static flame graph, for a ticket or a README.
 
-Law: no script, no links, nothing from outside; a name is text or a title, escaped.  The outermost function is
-at the bottom; boxes narrower than a third of a pixel are left out and said so.
+The file has no script, no links and nothing from outside; every name is escaped, in a text or a title.  The
+outermost function is at the bottom.  Boxes narrower than a third of a pixel are left out, and a note counts
+them.
 """
 
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 from xml.sax.saxutils import escape
 
-from sfsample.report.about import about, losses, samples, span, title
-from sfsample.report.paths import Label, label_paths
+from sfsample.report.caption import duration, extent, losses, sample_count, title
 from sfsample.report.report import CPU, SAMPLES, Report
-from sfsample.report.tree import Tree, grow
+from sfsample.report.stack_paths import Label, stack_paths
+from sfsample.report.tree import Tree, build_tree
 
-_WIDTH, _ROW, _MARGIN, _TOP = 1200, 17, 10, 44
-_LETTER = 6.6  # pixels of a letter of the 11 px monospaced font
-_NARROWEST = 0.33
-_LOST = "#b0b0b0"
+_WIDTH, _ROW, _MARGIN, _TOP = 1200, 17, 10, 44  # pixels
+_LETTER_WIDTH = 6.6  # pixels, of the 11 px monospaced font
+_MIN_BOX_WIDTH = 0.33  # pixels
+_TRUNCATED_COLOR = "#b0b0b0"
 _STYLE = (
     "text{font:11px ui-monospace,Menlo,Consolas,'DejaVu Sans Mono',monospace;fill:#1b1b1b}"
     ".h{font:14px system-ui,sans-serif}.s{font:11px system-ui,sans-serif;fill:#555}"
@@ -28,23 +29,23 @@ class _Box(NamedTuple):
     text: str
     module: str | None
     depth: int
-    left: float
+    left: float  # pixels
     width: float
     samples: int
-    cpu_ns: int  # 0 where nobody measured it
+    cpu_ns: int  # 0 where CPU time was not measured
 
 
 def write(report: Report, *, threads: bool) -> bytes:
-    """Return the file.  `threads`: each thread is a tower of its own."""
-    labels, _, paths = label_paths(report, threads=threads)
-    tree = grow(paths)
+    """Return the file.  `threads`: each thread has a root of its own."""
+    labels, _, paths = stack_paths(report, threads=threads)
+    tree = build_tree(paths)
     boxes = list(_boxes(report, tree, labels))
     hidden = len(tree.parents) - 1 - len(boxes)
     return "".join(_lines(report, boxes, hidden)).encode("utf-8", "replace")
 
 
 def _boxes(report: Report, tree: Tree, labels: Sequence[Label]) -> Iterator[_Box]:
-    """Yield the boxes that are wide enough, siblings by name."""
+    """Yield the boxes that are wide enough; siblings are in the order of their names."""
     totals = tree.totals(report.column(SAMPLES))
     cpu_ns = tree.totals(report.column(CPU))
     scale = (_WIDTH - 2 * _MARGIN) / totals[0] if totals[0] else 0.0
@@ -58,7 +59,7 @@ def _boxes(report: Report, tree: Tree, labels: Sequence[Label]) -> Iterator[_Box
             )
         for child in sorted(children[node], key=tree.labels.__getitem__):
             width = totals[child] * scale
-            if width >= _NARROWEST:
+            if width >= _MIN_BOX_WIDTH:
                 todo.append((child, depth + 1, left))
             left += width
 
@@ -67,7 +68,7 @@ def _lines(report: Report, boxes: list[_Box], hidden: int) -> Iterator[str]:
     rows = max((box.depth for box in boxes), default=0) + 1
     height = _TOP + rows * _ROW + _MARGIN
     name = title(report)
-    notes = [f"width is samples: {about(report)}", *losses(report)]
+    notes = [f"width is samples: {extent(report)}", *losses(report)]
     if hidden:
         notes.append(f"{hidden} boxes too narrow to show")
     yield (
@@ -83,29 +84,29 @@ def _lines(report: Report, boxes: list[_Box], hidden: int) -> Iterator[str]:
 
 
 def _box_xml(box: _Box, top: int, total: int) -> str:
-    where = f" ({box.module})" if box.module else ""
-    cpu = f", {span(box.cpu_ns)} of CPU time" if box.cpu_ns else ""
-    words = f"{box.text}{where}: {samples(box.samples)}, {100 * box.samples / total:.2f} %{cpu}"
-    room = int((box.width - 4) / _LETTER)
+    module = f" ({box.module})" if box.module else ""
+    cpu = f", {duration(box.cpu_ns)} of CPU time" if box.cpu_ns else ""
+    tooltip = f"{box.text}{module}: {sample_count(box.samples)}, {100 * box.samples / total:.2f} %{cpu}"
+    room = int((box.width - 4) / _LETTER_WIDTH)  # letters
     shown = box.text if len(box.text) <= room else box.text[: room - 1] + "…"
     text = f'<text x="{box.left + 3:.1f}" y="{top + 12}">{_xml(shown)}</text>' if room >= 3 else ""
     return (
-        f'<g><title>{_xml(words)}</title><rect x="{box.left:.1f}" y="{top}" width="{box.width:.1f}" '
+        f'<g><title>{_xml(tooltip)}</title><rect x="{box.left:.1f}" y="{top}" width="{box.width:.1f}" '
         f'height="{_ROW}" rx="1" fill="{_color(box)}"/>{text}</g>\n'
     )
 
 
 def _color(box: _Box) -> str:
-    """Choose a warm colour by module, the same in every graph."""
+    """Return a warm colour that depends on the module only, so that it is the same in every graph."""
     if box.text.startswith("[truncated: "):
-        return _LOST
+        return _TRUNCATED_COLOR
     mix = 0
     for letter in (box.module or "").rpartition("/")[2] or box.text[:1]:
         mix = (mix * 31 + ord(letter)) & 0xFFFF
-    kind = 190 if box.text.endswith("_[k]") else 10 + mix % 45
-    return f"hsl({kind},{62 + mix // 64 % 20}%,{66 + mix // 4096 % 10}%)"
+    hue = 190 if box.text.endswith("_[k]") else 10 + mix % 45
+    return f"hsl({hue},{62 + mix // 64 % 20}%,{66 + mix // 4096 % 10}%)"
 
 
 def _xml(text: str) -> str:
-    """Escape, and drop what XML 1.0 cannot hold."""
+    """Escape a text, and drop the characters that XML 1.0 cannot hold."""
     return escape("".join(letter for letter in text if letter >= " " and letter not in "\ufffe\uffff"))

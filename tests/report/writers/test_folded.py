@@ -1,8 +1,9 @@
-"""Folded stacks: one line each, root first, sorted; a loss stays visible right after the process."""
+"""Tests of the folded format: one line for each stack, root first, sorted, with a mark for truncation."""
 
 from sfsample.core.stack import Stack, StopReason
 from sfsample.modules.location import Location
-from sfsample.recording.profile import Profile, ThreadKey
+from sfsample.recording.profile import Profile
+from sfsample.recording.sample import ThreadKey
 from sfsample.report.from_profile import name_profile
 from sfsample.report.writers.folded import folded_lines
 from sfsample.symbolize.missing import MissingName
@@ -11,120 +12,124 @@ from sfsample.symbolize.named_frame import NamedFrame
 A, B, C = (Location(None, n, n) for n in (0xA, 0xB, 0xC))
 
 
-def profile(*samples: tuple[int, int, list[Location], StopReason]) -> Profile:
-    made = Profile(99.0)
-    made.processes = {1: "redis-server", 2: "nginx"}
-    made.threads = {ThreadKey(1, 1): "main", ThreadKey(1, 5): "bio", ThreadKey(2, 2): "worker"}
-    for pid, tid, places, reason in samples:
-        made.add(ThreadKey(pid, tid), places, Stack((), reason), at_ns=0, wall_ns=0, cpu_ns=0)
-    return made
+def profile_of(*samples: tuple[int, int, list[Location], StopReason]) -> Profile:
+    """Return a profile of (pid, tid, locations innermost first, stop reason)."""
+    profile = Profile(99.0)
+    profile.processes = {1: "redis-server", 2: "nginx"}
+    profile.threads = {ThreadKey(1, 1): "main", ThreadKey(1, 5): "bio", ThreadKey(2, 2): "worker"}
+    for pid, tid, locations, reason in samples:
+        profile.add(ThreadKey(pid, tid), locations, Stack((), reason), at_ns=0, wall_ns=0, cpu_ns=0)
+    return profile
 
 
 class Namer:
-    """Calls a place by its address, or by its number alone."""
+    """Names a location by its address, or as `name` says."""
 
     problems = ("libc.so.6: no lines",)
 
-    def __init__(self, name=lambda place: f"f{place.address:x}") -> None:
+    def __init__(self, name=lambda location: f"f{location.address:x}") -> None:
         self._name = name
 
-    def frames(self, place: Location) -> tuple[NamedFrame, ...]:
-        return (NamedFrame(self._name(place), None, None, None),)
+    def frames(self, location: Location) -> tuple[NamedFrame, ...]:
+        return (NamedFrame(self._name(location), None, None, None),)
 
     def unnamed(self) -> list[MissingName]:
         return [MissingName("/bin/x", 3, "stripped")]
 
 
-def folded(made: Profile, namer=Namer(), **options) -> list[str]:  # noqa: B008 - it has no state
-    return list(folded_lines(name_profile(made, namer), **options))
+def folded(profile: Profile, namer=Namer(), **options) -> list[str]:  # noqa: B008 - it has no state
+    return list(folded_lines(name_profile(profile, namer), **options))
 
 
-OK = StopReason.OUTERMOST
+COMPLETE = StopReason.OUTERMOST
 
 
-def test_root_first_and_counted():
-    """Places are kept innermost first and written outermost first."""
-    made = profile((1, 1, [A, B, C], OK), (1, 1, [A, B, C], OK), (1, 1, [B, C], OK))
+def test_equal_stacks_are_one_line_with_their_count_root_first():
+    profile = profile_of((1, 1, [A, B, C], COMPLETE), (1, 1, [A, B, C], COMPLETE), (1, 1, [B, C], COMPLETE))
 
-    assert folded(made) == ["redis-server;fc;fb 1", "redis-server;fc;fb;fa 2"]
+    assert folded(profile) == ["redis-server;fc;fb 1", "redis-server;fc;fb;fa 2"]
 
 
 def test_lines_are_sorted():
-    made = profile((2, 2, [A], OK), (1, 1, [C], OK), (1, 1, [B], OK), (1, 1, [A], StopReason.NO_ROW))
+    profile = profile_of(
+        (2, 2, [A], COMPLETE), (1, 1, [C], COMPLETE), (1, 1, [B], COMPLETE), (1, 1, [A], StopReason.NO_ROW)
+    )
 
-    lines = folded(made)
+    lines = folded(profile)
     assert lines == sorted(lines)
     assert [line.partition(";")[0] for line in lines] == ["nginx", *["redis-server"] * 3]
 
 
-def test_stacks_that_read_the_same_are_one_line():
-    """Two threads of one process; and two addresses in one function."""
+def test_stacks_with_the_same_text_are_one_line():
+    """The stacks are of two threads of one process, or have two addresses in one function."""
     same = [Location(None, 1, 0xA), Location(None, 2, 0xA)]
-    made = profile((1, 1, [A], OK), (1, 5, [A], OK), (1, 1, [same[0]], OK), (1, 1, [same[1]], OK))
+    profile = profile_of(
+        (1, 1, [A], COMPLETE), (1, 5, [A], COMPLETE), (1, 1, [same[0]], COMPLETE), (1, 1, [same[1]], COMPLETE)
+    )
 
-    assert folded(made, Namer(lambda place: f"f{place.lookup:x}")) == ["redis-server;fa 4"]
+    assert folded(profile, Namer(lambda location: f"f{location.lookup:x}")) == ["redis-server;fa 4"]
 
 
-def test_the_reason_of_a_truncated_stack_comes_right_after_the_process():
+def test_stop_reason_of_a_truncated_stack_follows_the_process():
     for reason in StopReason:
-        [line] = folded(profile((1, 1, [A, B], reason)))
-        marker = "" if reason is OK else f"[truncated: {reason}];"
+        [line] = folded(profile_of((1, 1, [A, B], reason)))
+        marker = "" if reason is COMPLETE else f"[truncated: {reason}];"
         assert line == f"redis-server;{marker}fb;fa 1"
 
 
-def test_a_truncated_stack_is_another_line_than_a_whole_one():
-    made = profile((1, 1, [A], OK), (1, 1, [A], StopReason.MAX_FRAMES))
+def test_truncated_and_complete_stacks_are_different_lines():
+    profile = profile_of((1, 1, [A], COMPLETE), (1, 1, [A], StopReason.MAX_FRAMES))
 
-    assert folded(made) == ["redis-server;[truncated: max_frames];fa 1", "redis-server;fa 1"]
-
-
-def test_threads_are_roots_when_asked_for():
-    made = profile((1, 1, [A], OK), (1, 5, [A], StopReason.NO_ROW), (2, 2, [A], OK))
-
-    assert folded(made, threads=True) == ["bio/5;[truncated: no_row];fa 1", "main/1;fa 1", "worker/2;fa 1"]
+    assert folded(profile) == ["redis-server;[truncated: max_frames];fa 1", "redis-server;fa 1"]
 
 
-def test_an_id_that_was_given_to_another_thread_is_another_root():
-    made = profile((1, 5, [A], OK))
-    made.threads |= {ThreadKey(1, 5, 9): "later"}
-    made.counts[next(iter(made.counts))._replace(born=9)] = 2
+def test_threads_option_makes_threads_the_roots():
+    profile = profile_of((1, 1, [A], COMPLETE), (1, 5, [A], StopReason.NO_ROW), (2, 2, [A], COMPLETE))
 
-    assert folded(made, threads=True) == ["bio/5;fa 1", "later/5;fa 2"]
+    assert folded(profile, threads=True) == ["bio/5;[truncated: no_row];fa 1", "main/1;fa 1", "worker/2;fa 1"]
 
 
-def test_names_of_processes_and_threads_are_cleaned():
-    made = profile((1, 1, [A], OK))
-    made.processes[1], made.threads[ThreadKey(1, 1)] = "a;b\n", "c;d\n"
+def test_threads_that_reuse_a_tid_are_different_roots():
+    profile = profile_of((1, 5, [A], COMPLETE))
+    profile.threads |= {ThreadKey(1, 5, 9): "later"}
+    profile.counts[next(iter(profile.counts))._replace(born=9)] = 2
 
-    assert folded(made) == ["a:b?;fa 1"]
-    assert folded(made, threads=True) == ["c:d?/1;fa 1"]
+    assert folded(profile, threads=True) == ["bio/5;fa 1", "later/5;fa 2"]
+
+
+def test_process_and_thread_names_are_cleaned():
+    profile = profile_of((1, 1, [A], COMPLETE))
+    profile.processes[1], profile.threads[ThreadKey(1, 1)] = "a;b\n", "c;d\n"
+
+    assert folded(profile) == ["a:b?;fa 1"]
+    assert folded(profile, threads=True) == ["c:d?/1;fa 1"]
 
 
 def test_inlined_functions_are_frames():
     class Inlines(Namer):
-        def frames(self, _place: Location) -> tuple[NamedFrame, ...]:
+        def frames(self, _location: Location) -> tuple[NamedFrame, ...]:
             inner = NamedFrame("inner_[i]", "inner", None, None, "a.c", 3, inlined=True)
             return inner, NamedFrame("outer", "outer", None, None, "a.c", 9)
 
-    assert folded(profile((1, 1, [A], OK)), Inlines()) == ["redis-server;outer;inner_[i] 1"]
+    assert folded(profile_of((1, 1, [A], COMPLETE)), Inlines()) == ["redis-server;outer;inner_[i] 1"]
 
 
-def test_what_has_no_name_is_among_the_statistics():
-    made = profile((1, 1, [A], OK))
-    made.stats.note("a problem")
-    stats = name_profile(made, Namer()).stats
+def test_stats_list_unnamed_locations_and_problems():
+    profile = profile_of((1, 1, [A], COMPLETE))
+    profile.stats.note("a problem")
+    stats = name_profile(profile, Namer()).stats
 
     assert stats["problems"] == ["a problem", "libc.so.6: no lines"]
     assert stats["unnamed"] == [{"where": "/bin/x", "places": 3, "why": "stripped", "hint": ""}]
 
 
-def test_nothing():
-    assert folded(profile()) == []
+def test_empty_profile_has_no_lines():
+    assert folded(profile_of()) == []
 
 
-def test_cpu_time_that_nobody_measured_is_no_zero():
-    made = profile((1, 1, [A], OK))
-    assert name_profile(made, Namer()).weights == ("samples", "wall_ns")
-    made.add(ThreadKey(1, 1), [A], Stack((), OK), at_ns=0, wall_ns=9, cpu_ns=5)
-    report = name_profile(made, Namer())
+def test_report_has_no_cpu_weight_without_measured_cpu_time():
+    profile = profile_of((1, 1, [A], COMPLETE))
+    assert name_profile(profile, Namer()).weights == ("samples", "wall_ns")
+    profile.add(ThreadKey(1, 1), [A], Stack((), COMPLETE), at_ns=0, wall_ns=9, cpu_ns=5)
+    report = name_profile(profile, Namer())
     assert (report.weights, report.total("cpu_ns")) == (("samples", "wall_ns", "cpu_ns"), 5)

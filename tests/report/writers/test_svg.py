@@ -1,4 +1,4 @@
-"""The still picture: well-formed, as wide as the samples are many, and it says what it shows."""
+"""Tests of the svg flame graph: it is well-formed, widths are samples, and notes state what is shown."""
 
 import re
 from collections import Counter
@@ -8,14 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sfsample.report.builder import ReportBuilder
-from sfsample.report.report import Report, ReportFrame, Thread
+from sfsample.report.report import Report, ReportFrame, ReportThread
 from sfsample.report.writers.formats import FORMATS
 from tests.builders.reports import from_lines, full
 
 NS = "{http://www.w3.org/2000/svg}"
 
 
-def picture(report: Report, *, threads: bool = False) -> ET.Element:
+def svg(report: Report, *, threads: bool = False) -> ET.Element:
     return ET.fromstring(FORMATS["svg"].write(report, threads=threads))  # noqa: S314 - our own
 
 
@@ -28,10 +28,10 @@ def boxes(root: ET.Element) -> list[tuple[str, float, float, float]]:
     return found
 
 
-def test_it_says_what_width_is_what_was_recorded_and_what_was_lost():
-    name, what, *_ = [text.text for text in picture(full()).iter(f"{NS}text")]
+def test_notes_state_the_unit_of_width_the_extent_and_the_losses():
+    name, notes, *_ = [text.text for text in svg(full()).iter(f"{NS}text")]
     assert name == "app"
-    assert what.split("; ") == [
+    assert notes.split("; ") == [
         "width is samples: 11 samples, 71 ns of CPU time, 1.0 s, 100 Hz, 2026-09-21 14:13:20 UTC",
         "1 of 11 samples have a truncated stack",
         "1 of 12 ticks missed",
@@ -39,16 +39,16 @@ def test_it_says_what_width_is_what_was_recorded_and_what_was_lost():
     ]
 
 
-def test_a_box_tells_samples_share_and_cpu_time():
-    titles = [title for title, *_ in boxes(picture(full()))]
+def test_tooltip_states_samples_share_and_cpu_time():
+    titles = [title for title, *_ in boxes(svg(full()))]
     assert "outer (/opt/app): 8 samples, 72.73 %, 70 ns of CPU time" in titles
     assert "[truncated: no_module]: 1 sample, 9.09 %" in titles
-    threads = [title for title, *_ in boxes(picture(full(), threads=True))]
+    threads = [title for title, *_ in boxes(svg(full(), threads=True))]
     assert "worker/11: 3 samples, 27.27 %, 1 ns of CPU time" in threads
 
 
-def test_boxes_are_as_wide_as_their_samples_and_siblings_go_by_name():
-    found = boxes(picture(from_lines("p;b;x 1", "p;a 2", "p;b 1", "p;c;x 4")))
+def test_box_width_is_its_samples_and_siblings_are_sorted_by_name():
+    found = boxes(svg(from_lines("p;b;x 1", "p;a 2", "p;b 1", "p;c;x 4")))
     rows = {top: sorted((left, title.partition(":")[0]) for title, left, top_, _ in found if top_ == top)
             for _, _, top, _ in found}  # fmt: skip
     assert [[name for _, name in rows[top]] for top in sorted(rows, reverse=True)] == [
@@ -59,22 +59,22 @@ def test_boxes_are_as_wide_as_their_samples_and_siblings_go_by_name():
     assert widths["c: 4 samples, 50.00 %"] == 590
 
 
-def test_what_is_too_narrow_is_counted():
-    root = picture(from_lines("p;a 1000000", "p;b;c 1"))
+def test_too_narrow_boxes_are_counted():
+    root = svg(from_lines("p;a 1000000", "p;b;c 1"))
     assert "; 2 boxes too narrow to show" in "".join(root.itertext())
     assert len(boxes(root)) == 2
 
 
-def test_nothing_recorded_is_a_picture_too():
-    assert boxes(picture(from_lines())) == []
+def test_empty_report_is_a_valid_svg():
+    assert boxes(svg(from_lines())) == []
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"])), st.text(st.characters(exclude_categories=["Cs"])))
-def test_any_name_is_text(name, module):
+def test_any_name_is_written_as_text(name, module):
     builder = ReportBuilder()
-    builder.add(Thread(name, name, 1, 1), [ReportFrame(name, name, name, module)], "no_row", (3,))
-    root = picture(builder.finish())
+    builder.add(ReportThread(name, name, 1, 1), [ReportFrame(name, name, name, module)], "no_row", (3,))
+    root = svg(builder.finish())
     tags = ("svg", "title", "style", "rect", "text", "g")
-    assert {one.tag for one in root.iter()} <= {f"{NS}{tag}" for tag in tags}
+    assert {element.tag for element in root.iter()} <= {f"{NS}{tag}" for tag in tags}
     titles = Counter(re.sub(r".*: ", "", title, flags=re.DOTALL) for title, *_ in boxes(root))
     assert titles == {"3 samples, 100.00 %": 3}

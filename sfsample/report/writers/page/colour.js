@@ -1,12 +1,14 @@
-// Colours, and the legend that says what they mean.
+// Chooses the colours, and writes the legend that explains them.
 //
-// Law: one colour for each module, or for each way in which frames were found, or for each direction of a change.
-// A module's hue comes from its name, so that it looks the same in every graph; where two would look alike, the
-// lighter one takes another that is free.
+// Each module has a colour, or each way in which frames were found, or each direction of a change.  A
+// module's hue comes from its name and is the same in every graph; where two hues would look alike, the
+// module with less weight takes a free one.
 
-const HUES = 16, STEP = 5, LISTED = 8;
-const FOUND_HUES = { context: 210, sframe: 135, eh_frame: 45, debug_frame: 60, signal_frame: 280, start: 180, plt: 300,
-  frame_pointer: 15, leaf: 25, epilogue: 35, null_call: 330, scan: 0 };
+const HUES = 16; // how many there are
+const HUE_STEP = 5; // from a hue that is taken to the one that is tried next
+const MAX_LEGEND_LINES = 8;
+const FOUND_HUES = { context: 210, sframe: 135, eh_frame: 45, debug_frame: 60, signal_frame: 280, start: 180,
+  plt: 300, frame_pointer: 15, leaf: 25, epilogue: 35, null_call: 330, scan: 0 };
 
 function fileName(path) { return path.slice(path.lastIndexOf("/") + 1); }
 
@@ -18,10 +20,10 @@ function hueOf(text) {
 
 function moduleHues(names) {
   const hues = new Map(), taken = new Set();
-  const near = (hue) => [hue - 1, hue, hue + 1].some((one) => taken.has((one + HUES) % HUES));
+  const nearTaken = (hue) => [hue - 1, hue, hue + 1].some((near) => taken.has((near + HUES) % HUES));
   for (const name of names) {
     let hue = hueOf(name);
-    for (let tries = 0; tries < HUES && near(hue); tries++) hue = (hue + STEP) % HUES;
+    for (let tries = 0; tries < HUES && nearTaken(hue); tries++) hue = (hue + HUE_STEP) % HUES;
     taken.add(hue);
     hues.set(name, hue * (360 / HUES));
   }
@@ -36,7 +38,7 @@ class Colours {
     this.hues = { module: moduleHues(heaviestFirst), found: new Map(Object.entries(FOUND_HUES)) };
   }
 
-  // how: "module", "found" or "change"; chosen anew when the theme changes.
+  // `how`: "module", "found" or "change".  Called again when the theme changes.
   choose(how) {
     const style = getComputedStyle(document.documentElement);
     this.how = how;
@@ -47,7 +49,7 @@ class Colours {
     this.most = how === "change" ? Math.max(this.profile.totalNew[0], this.profile.totalBase[0]) || 1 : 0;
   }
 
-  // What the colour of a function stands for.
+  // Return what the colour of a function stands for.
   meaning(frame) {
     return this.how === "found" ? this.profile.found(frame) : fileName(this.profile.module(frame));
   }
@@ -76,28 +78,32 @@ class Colours {
 
   pathOf(module) { return this.profile.data.modules.find((path) => path && fileName(path) === module); }
 
-  // What each meaning weighs: a module by its own code, a way by all the frames that were found so.
+  // Return [meaning, weight] pairs.  A module has the weight of its own code; a way of finding frames has the
+  // weight of all frames that were found so (the root of a stack is no frame, so it has no way).
   shares() {
     const { self, total } = this.profile, meaning = (frame) => this.meaning(frame);
-    if (this.how === "found") return this.profile.shares(meaning, total).filter(([way]) => way); // roots were not
+    if (this.how === "found") return this.profile.shares(meaning, total).filter(([way]) => way);
     const sums = new Map(this.profile.data.modules.filter(Boolean).map((path) => [fileName(path), 0]));
     return this.profile.shares(meaning, self, sums);
   }
 
-  // [colour, words, what to search for] of each line of the legend.
+  // Return [colour, text, word to search for] of each line of the legend.
   legend() {
     if (this.how === "change") {
-      return [[this.ofDirection(1, 1), "grew"], [this.ofDirection(-1, 1), "shrank"], [this.grey, "unchanged, or no more than noise"]];
+      return [[this.ofDirection(1, 1), "grew"], [this.ofDirection(-1, 1), "shrank"],
+        [this.grey, "unchanged, or no more than noise"]];
     }
     const shares = this.shares(), whole = shares.reduce((sum, [, weight]) => sum + weight, 0);
-    const lines = shares.slice(0, LISTED).map(([name, weight]) =>
-      [this.paint(name), `${name || "no module"} ${percent(weight, whole)}`, this.how === "module" && this.pathOf(name)]);
-    if (shares.length > LISTED) lines.push(["transparent", `and ${shares.length - LISTED} more`]);
+    const lines = shares.slice(0, MAX_LEGEND_LINES).map(([name, weight]) =>
+      [this.paint(name), `${name || "no module"} ${percent(weight, whole)}`,
+        this.how === "module" && this.pathOf(name)]);
+    const left = shares.length - MAX_LEGEND_LINES;
+    if (left > 0) lines.push(["transparent", `and ${left} more`]);
     return lines;
   }
 }
 
-// Write the legend; pick(word) is called with the module that the user chooses.
+// Write the legend; `pick(word)` is called with the module that the user chooses.
 function showLegend(element, lines, pick) {
   element.replaceChildren(...lines.map(([colour, text, word]) => {
     const line = document.createElement(word ? "button" : "span"), swatch = document.createElement("i");

@@ -1,10 +1,10 @@
-// The graph on a canvas.
+// Draws the flame graph on a canvas, and finds the box at a point.
 //
-// Law: draws what it is told (`show`), remembers where it drew it, and says which box is at a point.  Only what
-// is in sight is drawn: the canvas is as large as the window on it, never as the graph.
+// `show` sets what is drawn.  Only the visible part is drawn: the canvas is as large as the window on the
+// graph, never as the whole graph.
 
-const ROW = 19;
-const NARROWEST = 0.6; // pixels: narrower boxes are not drawn
+const ROW = 19; // pixels
+const MIN_BOX_WIDTH = 0.6; // pixels: narrower boxes are not drawn
 
 class Flame {
   constructor(canvas, scroller, space) {
@@ -24,7 +24,7 @@ class Flame {
     this.draw();
   }
 
-  // Boxes: the callers of the zoomed node over the whole width, then the tree below it.
+  // Compute the boxes: the callers of the zoomed node over the whole width, then the tree below it.
   layOut() {
     const { zoom } = this.view;
     this.boxes = [];
@@ -36,25 +36,26 @@ class Flame {
     const todo = [[zoom, above.length, 0]];
     while (todo.length) {
       const [node, depth, left] = todo.pop();
-      this.boxes.push({ node, depth, left, width: node === zoom ? this.width : node.total * scale, above: false });
+      const boxWidth = node === zoom ? this.width : node.total * scale;
+      this.boxes.push({ node, depth, left, width: boxWidth, above: false });
       this.rows = Math.max(this.rows, depth + 1);
       let x = left, rest = 0;
       for (const kid of node.children()) {
         const width = kid.total * scale;
-        if (width >= NARROWEST) {
-          this.leaveOut(depth + 1, x - rest, rest);
+        if (width >= MIN_BOX_WIDTH) {
+          this.addStrip(depth + 1, x - rest, rest);
           rest = 0;
           todo.push([kid, depth + 1, x]);
         } else rest += width;
         x += width;
       }
-      this.leaveOut(depth + 1, x - rest, rest);
+      this.addStrip(depth + 1, x - rest, rest);
     }
   }
 
-  // Boxes too narrow to draw, side by side, are one strip without a name.
-  leaveOut(depth, left, width) {
-    if (width >= NARROWEST) this.boxes.push({ node: null, depth, left, width, above: false });
+  // Add one strip without a name for adjacent boxes that are too narrow to draw.
+  addStrip(depth, left, width) {
+    if (width >= MIN_BOX_WIDTH) this.boxes.push({ node: null, depth, left, width, above: false });
   }
 
   top(box) {
@@ -66,26 +67,26 @@ class Flame {
     if (!this.view) return;
     const { canvas, scroller, width } = this;
     const height = scroller.clientHeight;
-    const dense = window.devicePixelRatio || 1;
-    canvas.width = Math.round(width * dense);
-    canvas.height = Math.round(height * dense);
+    const ratio = window.devicePixelRatio || 1;
+    canvas.width = Math.round(width * ratio);
+    canvas.height = Math.round(height * ratio);
     canvas.style.width = `${width}px`;
     canvas.style.height = `${height}px`;
     const pen = canvas.getContext("2d");
-    pen.scale(dense, dense);
+    pen.scale(ratio, ratio);
     pen.font = "12px ui-monospace, Menlo, Consolas, 'DejaVu Sans Mono', monospace";
     pen.textBaseline = "middle";
-    const letter = pen.measureText("m").width;
+    const letterWidth = pen.measureText("m").width;
     const style = getComputedStyle(document.documentElement);
     const ink = { text: style.getPropertyValue("--text"), found: style.getPropertyValue("--found"),
       accent: style.getPropertyValue("--accent"), rest: style.getPropertyValue("--line") };
     for (const box of this.boxes) {
       const y = this.top(box) - scroller.scrollTop;
-      if (y > -ROW && y < height) this.drawBox(pen, box, y, letter, ink);
+      if (y > -ROW && y < height) this.drawBox(pen, box, y, letterWidth, ink);
     }
   }
 
-  drawBox(pen, box, y, letter, ink) {
+  drawBox(pen, box, y, letterWidth, ink) {
     const { hits, selected, colour } = this.view;
     if (!box.node) {
       pen.fillStyle = ink.rest;
@@ -103,14 +104,14 @@ class Flame {
       pen.lineWidth = 2;
       pen.strokeRect(box.left + 1, y + 1, Math.max(box.width - 2, 1), ROW - 3);
     }
-    const room = Math.floor((box.width - 8) / letter);
+    const room = Math.floor((box.width - 8) / letterWidth); // in letters
     if (room < 3) return;
     const name = box.node.profile.name(box.node.frame);
     pen.fillStyle = hit ? "#fff" : ink.text;
     pen.fillText(name.length <= room ? name : `${name.slice(0, room - 1)}…`, box.left + 4, y + ROW / 2);
   }
 
-  // The box at a point of the window, or undefined.
+  // Return the box at a point of the window, or undefined.
   at(clientX, clientY) {
     const edge = this.canvas.getBoundingClientRect();
     const x = clientX - edge.left, y = clientY - edge.top + this.scroller.scrollTop;
@@ -122,7 +123,7 @@ class Flame {
 
   boxOf(node) { return this.boxes.find((box) => box.node === node); }
 
-  // Scroll so that a node is in sight.
+  // Scroll until a node is visible.
   reveal(node) {
     const box = this.boxOf(node);
     if (!box) return;

@@ -1,46 +1,50 @@
-// The profile as data: trees of callees and callers, sums, shares.
+// The profile as data: trees of callees and callers, sums and shares.  It does not use the page.
 //
-// Law: knows nothing of the page.  The data is the object that output/page_data.py writes: columns by path and by
-// function.  Paths come sorted, so a node's first child is the next node, and its subtree ends where its next sibling
-// begins.  Objects for nodes are made when they are asked for, so that a profile of any size shows at once.
+// The data is the object that report/writers/page_data.py writes: columns by path and by function.  Paths are
+// sorted, so a node's first child is the next node, and its subtree ends where its next sibling begins.
+// Objects for nodes are made when they are first used, so that a profile of any size shows at once.
 
-const ZERO = "?".charCodeAt(0), BASE = 64; // letters of a function's number
+// A function's number is written in letters: the letter for digit 0, and how many digits there are.
+const ZERO = "?".charCodeAt(0), BASE = 64;
 
-class Profile {
+class ProfileData {
   constructor(data) {
     this.data = data;
-    this.base = data.diff ? 1 : -1; // the column that a difference is measured from
+    this.base = data.diff ? 1 : -1; // of a difference: the weight column of the report before
     this.unpack(data.paths);
     this.choose(-1, 0);
   }
 
-  // parent and end (of the subtree) of each node, 0 being the root; and `ends`, the node of each path.
+  // Fill `parent` and `end` (the node after the subtree) of each node, 0 being the root; and `ends`, the last
+  // node of each path.
   unpack({ shared, more, width, letters }) {
     const count = letters.length / width + 1;
     const parent = this.parent = new Int32Array(count), end = this.end = new Int32Array(count).fill(count);
     const ends = this.ends = new Int32Array(more.length);
-    const way = new Int32Array(count); // the nodes from the root to here
+    const ancestors = new Int32Array(count); // by depth: the nodes from the root to the current node
     let node = 0, depth = 0;
     for (let path = 0; path < more.length; path++) {
-      if (more[path]) while (depth > shared[path]) end[way[depth--]] = node + 1;
+      if (more[path]) while (depth > shared[path]) end[ancestors[depth--]] = node + 1;
       for (let left = more[path]; left; left--) {
-        parent[++node] = way[depth++];
-        way[depth] = node;
+        parent[++node] = ancestors[depth++];
+        ancestors[depth] = node;
       }
-      ends[path] = way[depth];
+      ends[path] = ancestors[depth];
     }
   }
 
-  // The function of a node; -1 is the root's.
+  // The function of a node; -1 for the root.
   frameOf(node) {
     if (node === 0) return -1;
     const { letters, width } = this.data.paths;
     let value = 0;
-    for (let at = (node - 1) * width, stop = at + width; at < stop; at++) value = value * BASE + letters.charCodeAt(at) - ZERO;
+    for (let at = (node - 1) * width, stop = at + width; at < stop; at++) {
+      value = value * BASE + letters.charCodeAt(at) - ZERO;
+    }
     return value;
   }
 
-  // Sum up one thread (-1: all) by one weight.
+  // Sum up one weight of one thread (-1: of all threads).
   choose(thread, weight) {
     this.thread = thread;
     this.weight = weight;
@@ -52,8 +56,9 @@ class Profile {
   }
 
   sums(weight) {
-    const { parent, ends, thread: chosen } = this, { thread, weights: { [weight]: weights } } = this.data.stacks;
-    const scale = this.data.scales ? this.data.scales[weight] : 1; // of a difference: counts become shares
+    const { parent, ends, thread: chosen } = this;
+    const { thread, weights: { [weight]: weights } } = this.data.stacks;
+    const scale = this.data.scales ? this.data.scales[weight] : 1; // of a difference: from samples to shares
     const self = new Float64Array(parent.length);
     for (let path = 0; path < ends.length; path++) {
       if (chosen < 0 || thread[path] === chosen) self[ends[path]] += weights[path] * scale;
@@ -66,7 +71,7 @@ class Profile {
   threadTotals() {
     const { thread, weights } = this.data.stacks;
     const sums = this.data.threads.map(() => 0);
-    thread.forEach((one, s) => { sums[one] += weights[this.weight][s]; });
+    thread.forEach((number, path) => { sums[number] += weights[this.weight][path]; });
     return sums;
   }
 
@@ -77,14 +82,14 @@ class Profile {
   found(frame) { return frame < 0 ? "" : this.data.frames.found[frame]; }
   byName(a, b) { return this.name(a.frame) < this.name(b.frame) ? -1 : 1; }
 
-  callees() { return new Callee(this, 0, null); }
-  callers() { return Caller.root(this); }
+  callees() { return new CalleeNode(this, 0, null); }
+  callers() { return CallerNode.root(this); }
 
-  // Which frames match a word, and the weight of all stacks with one of them.
+  // Return which functions match a word, and the weight of all stacks that have one of them.
   search(word) {
-    const wanted = word.toLowerCase();
+    const lowerCase = word.toLowerCase();
     const hits = this.data.frames.text.map((text, frame) =>
-      text.toLowerCase().includes(wanted) || this.module(frame).toLowerCase().includes(wanted));
+      text.toLowerCase().includes(lowerCase) || this.module(frame).toLowerCase().includes(lowerCase));
     const inside = new Uint8Array(this.parent.length);
     let weight = 0;
     for (let n = 1; n < inside.length; n++) {
@@ -94,23 +99,24 @@ class Profile {
     return { hits, weight };
   }
 
-  // Every function's own weight and its weight with what it called; recursion counts once.
+  // Return the self and the total weight of each function; recursion counts once.
   functions() {
     const count = this.data.frames.text.length;
-    const rows = Array.from({ length: count }, (_, frame) => ({ frame, self: 0, total: 0, before: 0, after: 0 }));
-    const inside = new Int32Array(count); // up to which node a function has been counted
+    const rows = Array.from({ length: count },
+      (_, frame) => ({ frame, self: 0, total: 0, before: 0, after: 0 }));
+    const countedUpTo = new Int32Array(count); // by function: the end of the last subtree that was counted
     for (let n = 1; n < this.parent.length; n++) {
       const frame = this.frameOf(n), row = rows[frame];
       row.self += this.self[n];
       if (this.base >= 0) { row.before += this.ownBase[n]; row.after += this.ownNew[n]; }
-      if (n < inside[frame]) continue;
+      if (n < countedUpTo[frame]) continue;
       row.total += this.total[n];
-      inside[frame] = this.end[n];
+      countedUpTo[frame] = this.end[n];
     }
     return rows.filter((row) => row.total > 0 || row.before > 0);
   }
 
-  // The sums of a weight by what `nameOf` calls each function, added to `sums`, the heaviest first.
+  // Add the weights of all nodes to `sums` by `nameOf(function)`; return [name, weight], the heaviest first.
   shares(nameOf, weights, sums = new Map()) {
     for (let n = 1; n < weights.length; n++) {
       if (!weights[n]) continue;
@@ -122,7 +128,7 @@ class Profile {
 }
 
 // A node of the tree of callees.
-class Callee {
+class CalleeNode {
   constructor(profile, node, up) {
     this.profile = profile;
     this.node = node;
@@ -138,16 +144,16 @@ class Callee {
       const { end, total } = this.profile;
       this.known = [];
       for (let kid = this.node + 1; kid < end[this.node]; kid = end[kid]) {
-        if (total[kid] > 0) this.known.push(new Callee(this.profile, kid, this));
+        if (total[kid] > 0) this.known.push(new CalleeNode(this.profile, kid, this));
       }
     }
     return this.known;
   }
 }
 
-// A node of the tree of callers: below a function stand those that called it.  `ends` are (where in the tree of
-// callees, own weight) pairs: the stacks that pass through here, each at the frame it has been followed to.
-class Caller {
+// A node of the tree of callers: the children of a function are its callers.  `ends` has [node, self weight,
+// change] for each stack that passes through here; `node` is the node of the tree of callees that it is at.
+class CallerNode {
   constructor(profile, frame, up) {
     this.profile = profile;
     this.frame = frame;
@@ -157,7 +163,7 @@ class Caller {
   }
 
   static root(profile) {
-    const root = new Caller(profile, -1, null);
+    const root = new CallerNode(profile, -1, null);
     for (let n = 1; n < profile.parent.length; n++) {
       const change = profile.base < 0 ? 0 : profile.ownNew[n] - profile.ownBase[n];
       if (profile.self[n] > 0 || change) root.add([n, profile.self[n], change]);
@@ -179,7 +185,7 @@ class Caller {
       for (const [node, weight, change] of this.ends) {
         if (node === 0) continue;
         const frame = this.profile.frameOf(node);
-        if (!byFrame.has(frame)) byFrame.set(frame, new Caller(this.profile, frame, this));
+        if (!byFrame.has(frame)) byFrame.set(frame, new CallerNode(this.profile, frame, this));
         byFrame.get(frame).add([parent[node], weight, change]);
       }
       this.known = [...byFrame.values()].filter((kid) => kid.total > 0);
@@ -189,12 +195,12 @@ class Caller {
   }
 }
 
-// Numbers for people: time, samples, or the shares of a difference.
+// Numbers as text: time, samples, or the shares of a difference.
 const UNITS = [[1e9, "s"], [1e6, "ms"], [1e3, "µs"], [1, "ns"]];
 function amount(value, data, weight) {
   if (data.unit) return `${value.toFixed(2)} ${data.unit}`;
   if (data.weights[weight].endsWith("_ns")) {
-    const [size, unit] = UNITS.find(([one]) => Math.abs(value) >= one) || UNITS[3];
+    const [size, unit] = UNITS.find(([ns]) => Math.abs(value) >= ns) || UNITS[3];
     return `${(value / size).toPrecision(3)} ${unit}`;
   }
   return `${value.toLocaleString("en")} sample${value === 1 ? "" : "s"}`;

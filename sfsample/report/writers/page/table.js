@@ -1,11 +1,11 @@
-// The table of functions.
+// Shows the table of functions.
 //
-// Law: every cell is made with textContent, so that a name is shown and never read as markup.
+// Every cell is made with textContent or append, so that the browser shows a name and never reads it as HTML.
 
-const SHOWN = 500; // rows
+const MAX_ROWS = 500;
 
 class FunctionTable {
-  // pick(frame) is called with the function that the user chooses.
+  // `pick(frame)` is called with the function that the user chooses.
   constructor(element, more, pick) {
     this.head = element.querySelector("thead tr");
     this.body = element.querySelector("tbody");
@@ -20,7 +20,8 @@ class FunctionTable {
     this.order ||= profile.base < 0 ? "self" : "change";
     const columns = [["self", "Self"], ["total", "Total"]];
     if (profile.base >= 0) columns.push(["change", "Change"]);
-    this.head.replaceChildren(...[...columns, ["name", "Function"]].map(([key, text]) => this.heading(key, text)));
+    columns.push(["name", "Function"]);
+    this.head.replaceChildren(...columns.map(([key, text]) => this.heading(key, text)));
     this.rows = profile.functions().filter((row) => !hits || hits[row.frame]);
     for (const row of this.rows) row.change = row.after - row.before;
     this.fill();
@@ -40,8 +41,8 @@ class FunctionTable {
     const { profile, order } = this;
     const size = order === "change" ? (row) => Math.abs(row.change) : (row) => row[order];
     this.rows.sort(order === "name" ? (a, b) => profile.byName(a, b) : (a, b) => size(b) - size(a));
-    this.body.replaceChildren(...this.rows.slice(0, SHOWN).map((row) => this.line(row)));
-    const left = this.rows.length - SHOWN;
+    this.body.replaceChildren(...this.rows.slice(0, MAX_ROWS).map((row) => this.line(row)));
+    const left = this.rows.length - MAX_ROWS;
     this.more.textContent = left > 0 ? `and ${left.toLocaleString("en")} more: search narrows them down` : "";
   }
 
@@ -51,8 +52,10 @@ class FunctionTable {
     const line = document.createElement("tr");
     line.tabIndex = 0;
     const cells = [[percent(row.self, whole), show(row.self)], [percent(row.total, whole), show(row.total)]];
-    if (profile.base >= 0) cells.push([`${profile.noise(row.frame) ? "noise, " : ""}${row.change > 0 ? "+" : ""}${show(row.change)}`,
-      profile.verdict(row.frame)]);
+    if (profile.base >= 0) {
+      const noise = profile.noise(row.frame) ? "noise, " : "", sign = row.change > 0 ? "+" : "";
+      cells.push([`${noise}${sign}${show(row.change)}`, profile.verdict(row.frame)]);
+    }
     for (const [text, title] of cells) line.insertCell().append(text), line.lastChild.title = title;
     const name = line.insertCell();
     const where = document.createElement("small");
