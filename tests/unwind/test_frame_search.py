@@ -1,4 +1,4 @@
-"""A frame is searched for by the call that made it; only one that leads to the end is believed."""
+"""`Unwinder.search` finds a frame by the call that made it, and accepts it only with proof."""
 
 from pathlib import Path
 
@@ -52,7 +52,7 @@ ROWS = {
 
 
 def code() -> bytes:
-    """A call at CALL and OTHER of the function at START; one of a stub at STUB; one through a register."""
+    """Return code with calls, which end at CALL, OTHER, BY_STUB and INDIRECT."""
     made = bytearray(text())
     for at, target in ((CALL, START), (OTHER, START), (BY_STUB, STUB)):
         made[at - 5 : at] = b"\xe8" + (target - at).to_bytes(4, "little", signed=True)
@@ -67,7 +67,7 @@ def function_starts(monkeypatch):
 
 
 def search(*above: int, index: ModuleMap | None = None):
-    """Search in a stack whose first word leads to the function that is asleep."""
+    """Search a stack whose first word is the return address ASLEEP, where the row lacks its register."""
     memory = words(CODE + ASLEEP, *above)
     unwinder = Unwinder(index or index_of(code=code()), steppers=(Says(ROWS),))
     taken = snapshot(memory)
@@ -88,10 +88,10 @@ def test_search_ends_frame_at_return_address_of_call_to_its_function():
 @pytest.mark.parametrize(
     "above",
     [
-        (7, CODE + INDIRECT, CODE + END),  # a call that may have led anywhere
-        (7, CODE + BY_STUB, CODE + END),  # a stub of which is not known where it leads
-        (7, CODE + CALL, 5),  # goes on to no code
-        (7, CODE + CALL, CODE + END, 7, CODE + OTHER, CODE + END),  # two would do
+        (7, CODE + INDIRECT, CODE + END),  # behind a call with an unknown target
+        (7, CODE + BY_STUB, CODE + END),  # behind a call of a stub with an unknown target
+        (7, CODE + CALL, 5),  # the next return address is not code
+        (7, CODE + CALL, CODE + END, 7, CODE + OTHER, CODE + END),  # two candidates reach the outermost frame
         (7, CODE + CALL + 1, CODE + END),  # not behind the call
         (),
     ],
@@ -116,9 +116,9 @@ IN_REGISTER = UnwindRow(Rule(SP, 0, deref=False), Rule(RETURN, 0, deref=False), 
     ("known", "expected"),
     [
         ({CALL: LEAF}, [ASLEEP, CALL, END]),
-        ({CALL: LEAF, OTHER: LEAF}, [ASLEEP]),  # two would do
+        ({CALL: LEAF, OTHER: LEAF}, [ASLEEP]),  # two candidates reach the outermost frame
         ({}, [ASLEEP]),
-        ({CALL: IN_REGISTER}, [ASLEEP]),  # its caller's is in there too
+        ({CALL: IN_REGISTER}, [ASLEEP]),  # its caller lacks the same register
     ],
 )
 def test_search_finds_return_address_register_behind_call_of_function(known, expected):
@@ -141,7 +141,7 @@ def test_search_follows_stub_through_target_memory():
 
 @pytest.mark.parametrize("machine", ["v3", "aarch64/v3", "s390x/v3"])
 def test_stub_leads_to_address_in_its_slot(machine):
-    """Each call of a stub in a program; the words are as the machine has them."""
+    """With the first call of a stub in a program of each machine."""
     image = ElfImage((FIXTURES / machine / "target").read_bytes(), "target")
     [code] = (s for s in image.segments if s.type == PT_LOAD and s.flags & PF_X)
     place = Mapping(CODE, CODE + 0x4000, True, True, code.offset & -4096, "08:01", 7, "/bin/target", False)

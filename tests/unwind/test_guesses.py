@@ -38,7 +38,7 @@ from tests.builders.walks import (
 
 
 def frame_pointer_chain(*returns: int) -> BytesMemory:
-    """Each frame is (saved rbp, return address), 16 bytes."""
+    """Return a stack of frames of 16 bytes: saved rbp, return address."""
     cells: list[int] = []
     for number, address in enumerate(returns):
         cells += [STACK + 16 * (number + 1), address]
@@ -86,7 +86,7 @@ def test_guess_into_unreadable_code_is_accepted():
 
 
 def test_guess_may_lead_to_code_where_stacks_begin():
-    """To Go's goexit a return was prepared, not called: nop; call; nop."""
+    """Go prepares a return to goexit (nop; call; nop) without a call."""
     code = bytearray(b"\xcc" * SIZE)
     code[0x80:0x87] = bytes.fromhex("90e80000000090")
     index = index_of(code=bytes(code))
@@ -105,7 +105,7 @@ def test_chain_of_frame_pointers_ends_in_zero():
 
 
 def test_zero_fp_without_chain_is_not_stack_end():
-    """The function may just count in rbp."""
+    """A function without a frame pointer may use rbp as a counter."""
     stack = walk(words(CODE + 0x20), Says({CODE: LEAF}), FramePointerStepper(), rbp=0)
 
     assert (pcs(stack), stack.stop_reason) == ([0, 0x20], StopReason.NO_ROW)
@@ -139,7 +139,7 @@ NOWHERE = {"unmapped": 0x1234_5678_9000, "the stack": STACK + 0x100, "not canoni
 @pytest.mark.parametrize("where", NOWHERE)
 @pytest.mark.parametrize("rbp", [0, STACK + 8], ids=["no fp", "fp"])
 def test_call_through_stray_pointer(where, rbp):
-    """Where nothing can run, the return address is on top; the frame pointer would miss the caller."""
+    """No code can have run, so the return address is at sp; the frame pointer would skip the caller."""
     memory = words(CODE + 0x10, 0, CODE + 0x20)
     rows = Says({CODE + 0x10: OUTERMOST, CODE + 0x20: OUTERMOST})
     stack = walk(memory, rows, *DEFAULT_STEPPERS, pc=NOWHERE[where], rbp=rbp)
@@ -149,14 +149,14 @@ def test_call_through_stray_pointer(where, rbp):
 
 
 def test_jump_to_unmapped_address():
-    """Then the word on top is anything, and no call stands before it."""
+    """The word at sp follows no call, because the thread jumped."""
     stack = walk(words(CODE + 0x18, CODE + 0x10), *DEFAULT_STEPPERS, pc=NOWHERE["unmapped"])
 
     assert (len(stack.frames), stack.stop_reason) == (1, StopReason.NO_MODULE)
 
 
 def test_generated_code_is_not_null_call():
-    """Anonymous memory that may be executed holds code, so that rule does not apply."""
+    """Anonymous executable memory holds code, so the null call stepper does not answer."""
     stack = walk(words(CODE + 0x10), *DEFAULT_STEPPERS, pc=JIT, index=index_of(jit=True))
 
     assert [frame.pc for frame in stack.frames] == [JIT]
@@ -166,7 +166,7 @@ def test_generated_code_is_not_null_call():
 
 
 def code_with(*pieces: tuple[int, str]) -> bytes:
-    """Nops, and the pieces at their offsets; a call's operand is where it leads."""
+    """Return nops with pieces of code at their offsets; the operand of a call is its target."""
     code = bytearray(b"\x90" * SIZE)
     for at, text in pieces:
         name, _, target = text.partition(" ")
@@ -190,7 +190,7 @@ CALLS_0X100 = (0x1B, "e8 100")  # ends at 0x20
         ([CALLS_0X100, (0x120, "c3")], 0x11F, True),
         ([(0x1B, "e8 300"), (0x300, "f30f1efaf2ff2500000000")], 0x140, True),  # through a stub
         ([(0x1B, "e8 300")], 0x140, False),
-        ([(0x1E, "ffd0")], 0x100, False),  # nobody knows where that leads
+        ([(0x1E, "ffd0")], 0x100, False),  # the target is unknown
     ],
 )
 def test_leaf_is_accepted_if_call_leads_to_it(pieces, pc, found):
@@ -214,8 +214,8 @@ def test_only_innermost_frame_is_leaf():
 
 def test_scan_takes_first_word_that_may_be_return_address():
     ends = Says({CODE + 0x30: OUTERMOST})
-    not_one = [0, STACK, CODE + 0x11, CODE + SIZE + 8, 1 << 60]  # CODE + 0x11 follows no call
-    stack = walk(words(*not_one, CODE + 0x20, 7, CODE + 0x30), ends, ScanStepper())
+    other_words = [0, STACK, CODE + 0x11, CODE + SIZE + 8, 1 << 60]  # CODE + 0x11 follows no call
+    stack = walk(words(*other_words, CODE + 0x20, 7, CODE + 0x30), ends, ScanStepper())
 
     assert pcs(stack) == [0, 0x20, 0x30]
     assert [frame.found for frame in stack.frames[1:]] == [Found.SCAN, Found.SCAN]

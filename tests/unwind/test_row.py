@@ -1,4 +1,4 @@
-"""The executor: each kind of rule over invented registers and memory, and what is absent stays absent."""
+"""`apply_row` executes each kind of rule; a register without a value stays absent."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from sfsample.core.arch import AMD64, S390X
 from sfsample.core.memory import BytesMemory
 from sfsample.core.rule import CFA, Rule
 from sfsample.core.stack import StopReason
-from sfsample.unwind.row import Caller, UnwindRow, apply_row
+from sfsample.unwind.row import Caller, UnwindRow, apply_row, with_popped_words
 
 RBX, FP, SP, PC = 3, 6, 7, 16
 BASE = 0x7000
@@ -118,3 +118,22 @@ def test_last_word_of_copy_can_be_read():
     last = Rule(SP, 56, deref=True)
     assert apply(ra=last).registers[PC] == 0xAB07
     assert apply(ra=last._replace(offset=57)) is StopReason.BAD_MEMORY
+
+
+@pytest.mark.parametrize(
+    ("code_cfa", "kept", "rbx"),
+    [
+        (Rule(SP, 8, deref=False), (RBX, FP), 77),
+        (Rule(SP, 8, deref=False), (FP,), None),  # the code may still change rbx: saved in the red zone
+        (Rule(SP, 16, deref=False), (RBX, FP), None),  # table and code disagree about the frame
+    ],
+)
+def test_popped_word_is_taken_from_register_that_code_keeps(code_cfa, kept, rbx):
+    """At the return, the table says that rbx is saved at CFA-16, which lies below sp and outside the copy."""
+    table_row = UnwindRow(Rule(SP, 8, deref=False), RA_SLOT, ((RBX, Rule(CFA, -16, deref=True)),), (FP,))
+    code_row = UnwindRow(code_cfa, RA_SLOT, kept=kept, guess=True)
+    registers = {**REGISTERS, RBX: 77}
+    assert RBX not in apply_row(table_row, registers, MEMORY, AMD64).registers
+    memory = with_popped_words(MEMORY, table_row, code_row, registers, AMD64)
+
+    assert apply_row(table_row, registers, memory, AMD64).registers.get(RBX) == rbx

@@ -1,4 +1,4 @@
-"""The fast lane gives the answers that are given without it."""
+"""A walk by the rule cache gives the same stack as a walk without it."""
 
 import pytest
 from hypothesis import example, given, settings
@@ -41,7 +41,7 @@ ROWS = [
     LEAF._replace(cfa=Rule(SP, 0, deref=False)),  # no progress
     LEAF._replace(cfa=Rule(SP, 12, deref=False)),  # not aligned
     LEAF._replace(cfa=Rule(RBX, 8, deref=False)),
-    LEAF._replace(kept=()),  # fp is unknown above
+    LEAF._replace(kept=()),  # fp is unknown in the caller
     SAVES_FP._replace(registers=((FP, Rule(CFA, -64, deref=True)),)),  # below sp
     SAVES_FP._replace(registers=((RBX, Rule(CFA, -16, deref=True)),), kept=(FP,)),
     BY_FP._replace(guess=True),
@@ -55,7 +55,7 @@ CELLS = st.one_of(st.sampled_from(SITES), st.integers(-2, 40).map(lambda n: STAC
 
 
 class OpaqueMemory:
-    """Memory that is not known to be a plain copy, so that nothing goes fast."""
+    """Memory that is not a plain copy, so the rule cache cannot use it."""
 
     def __init__(self, memory) -> None:
         self.word, self.read = memory.word, memory.read
@@ -73,17 +73,17 @@ class OpaqueMemory:
 @example(first={CODE: LEAF, CODE + 0x10: LEAF, CODE + 0x20: OUTERMOST}, second={}, registers={},
          stacks=[[CODE + 0x10, CODE + 0x20]] * 2, max_frames=3, bounded=False)  # fmt: skip
 def test_walk_with_cache_equals_walk_without_cache(*, first, second, stacks, registers, max_frames, bounded):
-    """Walks over several stacks with the same rows: what one has taught is of use, or harm, to the next."""
+    """Walks over several stacks with the same rows, so that each uses what the earlier ones have cached."""
     steppers = (Says(first), Says(second, Found.EH_FRAME))
     index = index_of()
-    fast = Unwinder(index, steppers=steppers, max_frames=max_frames)
+    cached = Unwinder(index, steppers=steppers, max_frames=max_frames)
     for cells in stacks:
         taken = snapshot(words(*cells), bounded=bounded)
         taken.registers.update(registers)
-        slow = Unwinder(index, steppers=steppers, max_frames=max_frames)
-        expected = slow.walk(taken._replace(memory=OpaqueMemory(taken.memory)))
-        assert fast.walk(taken) == expected
-        assert fast.walk(taken) == expected
+        uncached = Unwinder(index, steppers=steppers, max_frames=max_frames)
+        expected = uncached.walk(taken._replace(memory=OpaqueMemory(taken.memory)))
+        assert cached.walk(taken) == expected
+        assert cached.walk(taken) == expected
 
 
 def test_known_frames_are_passed_without_asking_steppers():
@@ -92,34 +92,34 @@ def test_known_frames_are_passed_without_asking_steppers():
     taken = snapshot(words(CODE + 0x10, CODE + 0x20))
     expected = unwinder.walk(taken)
 
-    def never(_walk):
-        raise AssertionError("not fast")
+    def fail(_walk):
+        raise AssertionError("a stepper was asked")
 
-    unwinder._chain.step = never
+    unwinder._chain.step = fail
     assert unwinder.walk(taken) == expected
     assert expected.stop_reason is StopReason.OUTERMOST
 
 
 def test_guess_leads_only_to_address_that_accepted_guess_led_to():
-    """Not to an address that follows no call, though frames were stepped from there before."""
+    """Not to an address that follows no call, though the row for that address is cached."""
     guess = LEAF._replace(guess=True)
     rows = Says({CODE: guess, CODE + 1: LEAF, CODE + 0x10: OUTERMOST, CODE + 0x20: LEAF})
     unwinder = Unwinder(index_of(), steppers=(rows,))
     for _ in range(2):
         table = unwinder.walk(snapshot(words(CODE + 1, CODE + 0x10), pc=CODE + 0x20))
-        believed = unwinder.walk(snapshot(words(CODE + 0x10)))
-        doubted = unwinder.walk(snapshot(words(CODE + 1, CODE + 0x10)))
+        accepted = unwinder.walk(snapshot(words(CODE + 0x10)))
+        rejected = unwinder.walk(snapshot(words(CODE + 1, CODE + 0x10)))
         assert [frame.pc - CODE for frame in table.frames] == [0x20, 1, 0x10]
-        assert [frame.pc - CODE for frame in believed.frames] == [0, 0x10]
-        assert [frame.pc - CODE for frame in doubted.frames] == [0]
-    assert unwinder._chain.rule_cache.row_of(believed.frames[0]) == guess
+        assert [frame.pc - CODE for frame in accepted.frames] == [0, 0x10]
+        assert [frame.pc - CODE for frame in rejected.frames] == [0]
+    assert unwinder._chain.rule_cache.row_of(accepted.frames[0]) == guess
 
 
 def test_later_row_gets_registers_of_frames_passed_by_cache():
-    """rbx is saved by a frame that is passed; the row above wants it."""
+    """A frame passed by the cache has saved rbx; the row of its caller needs it."""
     saves = UnwindRow(Rule(SP, 16, deref=False), RA_SLOT, ((RBX, Rule(CFA, -16, deref=True)),), kept=(FP,))
-    wants = LEAF._replace(cfa=Rule(RBX, 8, deref=False))
-    rows = Says({CODE: saves, CODE + 0x10: wants, CODE + 0x20: OUTERMOST})
+    by_rbx = LEAF._replace(cfa=Rule(RBX, 8, deref=False))
+    rows = Says({CODE: saves, CODE + 0x10: by_rbx, CODE + 0x20: OUTERMOST})
     unwinder = Unwinder(index_of(), steppers=(rows,))
     taken = snapshot(words(STACK + 32, CODE + 0x10, 0, 0, CODE + 0x20))
     stacks = {unwinder.walk(taken) for _ in range(3)}
@@ -139,7 +139,7 @@ def test_words_at_returns_aligned_words_of_copy():
 
 
 def test_row_after_rejected_guess_is_not_cached():
-    """Whether it is believed depends on the stack, so what comes after it is not for the fast lane."""
+    """Whether a guess is accepted depends on the stack, so the next stepper's row must not be cached."""
     guess = Says({CODE: LEAF._replace(guess=True)}, Found.FRAME_POINTER)
     table = Says(
         {CODE: LEAF._replace(cfa=Rule(SP, 16, deref=False)), CODE + 0x10: OUTERMOST, CODE + 0x20: OUTERMOST}
@@ -154,11 +154,11 @@ def test_row_after_rejected_guess_is_not_cached():
 
 @pytest.mark.parametrize("pc", range(CODE + 0x20, CODE + 0x40))
 def test_linkage_stub_has_plain_row_at_each_instruction(pc):
-    """It is what the expression says, word for word."""
-    plan = plain_row_of(STUB, Found.EH_FRAME, AMD64, pc)
+    """The plain row gives the CFA that the expression gives."""
+    plain = plain_row_of(STUB, Found.EH_FRAME, AMD64, pc)
     memory = words(*range(1, 9))
     caller = apply_row(STUB, {SP: STACK, FP: 7, AMD64.pc: pc}, memory, AMD64)
 
     assert isinstance(caller, Caller)
-    assert (plan.by_fp, plan.cfa) == (False, caller.cfa - STACK)
+    assert (plain.by_fp, plain.cfa) == (False, caller.cfa - STACK)
     assert plain_row_of(STUB, Found.EH_FRAME, AARCH64, pc) is None

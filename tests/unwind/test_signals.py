@@ -28,7 +28,7 @@ def ucontext(pc: int, sp: int, *, rbx: int = 0) -> list[int]:
 
 
 def test_signal_handler_on_alternate_stack():
-    """sp falls from the handler's stack to the interrupted one; the interrupted pc is exact; rbx is back."""
+    """The interrupted frame lies on another stack, its pc is exact, and its rbx is restored."""
     altstack, interrupted = STACK + 0x8000, CODE + 0x40
     by_rbx = LEAF._replace(cfa=Rule(RBX, 8, deref=False))
     rows = Says({CODE: LEAF._replace(kept=()), interrupted: by_rbx, CODE + 0x50: OUTERMOST})
@@ -74,7 +74,7 @@ def test_interrupted_frame_may_lie_lower():
 
 
 def test_same_frame_is_not_interrupted_twice():
-    """Two rows of a damaged table that lead to each other for ever."""
+    """Two rows of a damaged table lead to each other."""
     rows = Says({CODE: INTERRUPTED, CODE + 0x40: INTERRUPTED})
     ring = words(STACK + 16, CODE + 0x40, STACK, CODE)
     stack = walk(ring, rows)

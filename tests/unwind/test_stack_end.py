@@ -1,4 +1,4 @@
-"""A zero in which a stack may end: over invented stacks."""
+"""A zero return address ends a stack only if no word above it may be a return address."""
 
 import pytest
 
@@ -21,10 +21,10 @@ def pcs_and_reason(stack):
     [
         ((), True),
         (NOT_RETURN_ADDRESSES, True),
-        ((*NOT_RETURN_ADDRESSES, CODE + 0x20), False),  # somebody has called
-        ((JIT + 8,), False),  # in code that nobody can read
+        ((*NOT_RETURN_ADDRESSES, CODE + 0x20), False),  # a return address: there is a caller
+        ((JIT + 8,), False),  # in code that cannot be read
         ((*[0] * 511, CODE + 0x20), False),
-        ((*[0] * 512, CODE + 0x20), True),  # another stack's, perhaps
+        ((*[0] * 512, CODE + 0x20), True),  # farther than 4096 bytes: perhaps another stack
     ],
 )
 def test_zero_ends_stack_if_no_word_above_is_return_address(above, is_end):
@@ -41,7 +41,7 @@ def test_zero_ends_chain_of_frame_pointers_if_no_word_above_is_return_address(ab
 
 
 def test_next_stepper_is_asked_if_row_leads_to_rejected_zero():
-    """The row is one word short: it finds a local variable."""
+    """The CFA of the wrong row is one word too low, so it finds a local variable."""
     wrong = Says({CODE: LEAF})
     right = Says({CODE: LEAF._replace(cfa=Rule(SP, 16, deref=False)), CODE + 0x20: OUTERMOST}, Found.EH_FRAME)
     found = walk(words(0, CODE + 0x20), wrong, right)
@@ -62,17 +62,14 @@ def test_signed_return_address_above_zero_is_recognized():
 
 
 def test_words_are_examined_from_cfa_on():
-    """Words count from the CFA on, whatever the row says of the return address."""
+    """The return address of this row lies below other words of the frame."""
     below = LEAF._replace(cfa=Rule(SP, 16, deref=False), ra=Rule(CFA, -16, deref=True))
 
     assert pcs_and_reason(walk(words(0, CODE + 0x20), Says({CODE: below}))) == ([0], StopReason.OUTERMOST)
 
 
 def test_computed_zero_ends_stack_without_examining_words():
-    """Of the two threads that leave clone(2) one has just begun; above it lies its start routine.
-
-    (That looks like a return address where the function before it ends in a call.)
-    """
+    """Above the first frame of a new thread (clone(2)) lies its start routine, which may follow a call."""
     computed = LEAF._replace(ra=Rule(CFA, 0, deref=False, expression=b"\x30"))  # DW_OP_lit0
 
     assert pcs_and_reason(walk(words(0, CODE + 0x20), Says({CODE: computed}))) == ([0], StopReason.OUTERMOST)

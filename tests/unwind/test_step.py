@@ -67,7 +67,7 @@ GUESS = UnwindRow(Rule(FP, 16, deref=False), RA_SLOT, ((FP, Rule(CFA, -16, deref
 
 
 def test_walk_is_repeated_with_cfi_first_if_register_is_unknown():
-    """SFrame does not recover rbx, so a later row that needs it fails; CFI of the first frame recovers it."""
+    """SFrame does not recover rbx, which a later row needs; CFI of the first frame does."""
     without_rbx = LEAF._replace(kept=(FP,))
     by_rbx = LEAF._replace(cfa=Rule(RBX, 0x20, deref=False))
     sframe = Says({CODE: without_rbx})
@@ -89,7 +89,7 @@ def test_first_walk_is_used_if_repeated_walk_is_no_better():
 
 
 def test_repeated_walk_is_used_if_it_gets_further():
-    """Neither reaches the outermost frame: the first wants rbx after one step, the second ends after two."""
+    """Neither walk reaches the outermost frame: the first lacks rbx after one step, the second takes two."""
     sframe = Says({CODE: LEAF._replace(kept=(FP,))})
     cfi = Says({CODE: LEAF, CODE + 0x10: BY_RBX}, Found.EH_FRAME)
     stack = walk(words(CODE + 0x10, CODE + 0x20), sframe, cfi, rbx=STACK + 8)
@@ -108,24 +108,24 @@ def test_repeated_walk_is_used_if_it_gets_further():
     ],
 )
 def test_walk_is_repeated_if_wrong_row_hides_unknown_register(wrong, reason, guess):
-    """SFrame of binutils 2.40 says sp+16 where the CFA hangs on rbx, which CFI has recovered."""
+    """SFrame of binutils 2.40 gives sp+16 where the CFA is computed from rbx, which CFI recovers."""
     no_rbx = LEAF._replace(kept=(FP,))
     sframe = Says({CODE: no_rbx, CODE + 0x10: wrong})
     by_rbx = LEAF._replace(cfa=Rule(RBX, 0x20, deref=False))
     cfi = Says({CODE: LEAF, CODE + 0x10: by_rbx, CODE + 0x20: OUTERMOST}, Found.EH_FRAME)
-    frame_pointer = UnwindRow(Rule(FP, 16, deref=False), RA_SLOT, guess=True)  # would miss CODE + 0x20
+    frame_pointer = UnwindRow(Rule(FP, 16, deref=False), RA_SLOT, guess=True)  # would skip CODE + 0x20
     guesses = Says({CODE + 0x10: frame_pointer} if guess else {}, Found.FRAME_POINTER)
     unwinder = Unwinder(index_of(), steppers=(sframe, cfi, guesses))
     memory = words(CODE + 0x10, 0, 0, CODE + 0x20, 0x1234, 0, CODE + 0x30)
     stack = unwinder.walk(snapshot(memory, rbx=STACK, rbp=STACK + 40))
 
     assert (pcs(stack), stack.stop_reason) == ([0, 0x10, 0x20], StopReason.OUTERMOST)
-    [doubt] = unwinder.rejected_rows
-    assert doubt == f"sframe not believed ({reason}), eh_frame instead: /bin/invented+0x1010"
+    [rejected] = unwinder.rejected_rows
+    assert rejected == f"sframe not believed ({reason}), eh_frame instead: /bin/invented+0x1010"
 
 
 def test_no_guess_is_made_before_walk_is_repeated():
-    """At CODE + 0x10 rbx is unknown: the frame pointer would step and miss a frame."""
+    """At CODE + 0x10 rbx is unknown, and the frame pointer would skip a frame."""
     sframe = Says({CODE: LEAF._replace(kept=(FP,))})
     by_rbx = LEAF._replace(cfa=Rule(RBX, 0x20, deref=False))
     ends = {CODE + 0x20: OUTERMOST, CODE + 0x30: OUTERMOST}
@@ -153,7 +153,7 @@ def test_repeated_walk_asks_sframe_before_guesses():
 
 
 def test_s390x_return_address_is_saved_in_frame_of_caller():
-    """stmg %r11,%r15,88(%r15), and the stack pointer moves with the next instruction only."""
+    """stmg %r11,%r15,88(%r15) saves it, and the next instruction moves the stack pointer."""
     saved = UnwindRow(Rule(S390X.sp, 160, deref=False), Rule(CFA, -48, deref=True))
     rows = Says({CODE: saved, CODE + 0x20: saved, CODE + 0x30: OUTERMOST})
     stack = b"".join(v.to_bytes(8, "big") for v in (*[0] * 14, CODE + 0x20, *[0] * 5))
@@ -161,14 +161,14 @@ def test_s390x_return_address_is_saved_in_frame_of_caller():
     taken = ThreadSnapshot(1, {65: CODE, 15: STACK}, memory, False, 0, eintr=False, arch=S390X)
     found = Unwinder(index_of(), steppers=(rows,)).walk(taken)
 
-    # that only the innermost function can do: the next one would lead to itself for ever
+    # only the innermost frame may leave sp where it is: its caller would lead to itself
     assert (pcs(found), found.stop_reason) == ([0, 0x20], StopReason.NO_PROGRESS)
     assert [frame.sp for frame in found.frames] == [STACK, STACK]
 
 
 @pytest.mark.parametrize(("sp", "whole"), [(STACK, True), (STACK + 16, False)], ids=["leaf", "frame"])
 def test_return_address_register_spared_by_innermost_leaf(sp, whole):
-    """As __libc_arm_za_disable leaves x13: the table of its caller says so; what has a frame is no leaf."""
+    """The caller of __libc_arm_za_disable keeps its return address in x13, by its table."""
     leaf = UnwindRow(Rule(AARCH64.sp, sp - STACK, deref=False), Rule(AARCH64.ra, 0, deref=False))
     caller = UnwindRow(Rule(AARCH64.sp, 0, deref=False), Rule(13, 0, deref=False))
     rows = Says({CODE: leaf, CODE + 0x10: caller, CODE + 0x20: OUTERMOST})
@@ -186,13 +186,13 @@ def test_rejected_row_is_counted():
     wrong = Says({CODE: LEAF._replace(cfa=Rule(SP, 0x1000, deref=False))})
     right = Says({CODE: LEAF, CODE + 0x10: OUTERMOST}, Found.EH_FRAME)
     unwinder = Unwinder(index_of(), steppers=(wrong, right))
-    unwinder.walk(snapshot(words(CODE + 0x10)))  # learns the mappings, so it walks twice
+    unwinder.walk(snapshot(words(CODE + 0x10)))  # reads the maps, so it walks twice
     learning = unwinder.rejected_rows
     for _ in range(3):
         unwinder.walk(snapshot(words(CODE + 0x10)))
 
-    told = {"sframe not believed (bad_memory), eh_frame instead: /bin/invented+0x1000": 3}
-    assert unwinder.rejected_rows - learning == told
+    expected = {"sframe not believed (bad_memory), eh_frame instead: /bin/invented+0x1000": 3}
+    assert unwinder.rejected_rows - learning == expected
 
 
 def test_rejected_row_is_not_counted_without_accepted_row():

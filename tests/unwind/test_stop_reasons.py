@@ -86,7 +86,7 @@ def test_bad_pc():
 
 
 def test_return_address_may_be_end_of_mapping():
-    """`call abort` as the last instruction of the last function."""
+    """`call abort` may be the last instruction of the mapping."""
     assert pcs(walk(words(CODE + SIZE), Says({CODE: LEAF}))) == [0, SIZE]
 
 
@@ -102,7 +102,7 @@ def test_max_frames():
 
 
 def test_guess_without_its_register_gives_register_unknown():
-    """A thread that is read instead of stopped has no frame pointer: stopping it would help."""
+    """A thread that sleeps is read without its frame pointer; a capture that stops it knows it."""
     taken = snapshot(words(0), rbp=STACK)
     del taken.registers[FP]
     unwinder = Unwinder(index_of(), steppers=(FramePointerStepper(),))
@@ -118,7 +118,7 @@ def test_guess_without_its_register_gives_register_unknown():
     [
         (0x100, StopReason.STACK_COPY_ENDED),  # above the copy, on the stack
         (0x20000, StopReason.BAD_MEMORY),  # above the stack
-        (-0x100, StopReason.BAD_MEMORY),  # below it: nonsense
+        (-0x100, StopReason.BAD_MEMORY),  # below sp
     ],
 )
 def test_word_on_stack_above_copy_was_cut_off(offset, reason):
@@ -132,7 +132,7 @@ def test_word_on_stack_above_copy_was_cut_off(offset, reason):
 
 
 def test_word_outside_stack_was_not_cut_off():
-    """A frame pointer that has become something else."""
+    """The function uses the frame pointer for another value."""
     index = index_of()
     index.refresh()
     by_fp = LEAF._replace(cfa=Rule(FP, 16, deref=False))

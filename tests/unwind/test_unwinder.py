@@ -35,7 +35,7 @@ from tests.builders.walks import (
 
 
 def test_walk_labels_each_frame():
-    """Each frame says how it was found; the innermost is the context's; only that one is exact."""
+    """The innermost frame is labelled CONTEXT and is exact; callers have the label of their stepper."""
     rows = Says({CODE: LEAF, CODE + 0x10: LEAF, CODE + 0x20: OUTERMOST})
     stack = walk(words(CODE + 0x10, CODE + 0x20), rows)
 
@@ -49,7 +49,7 @@ def test_walk_labels_each_frame():
 
 
 def test_stepper_of_user_is_asked_in_its_place():
-    """Documented example: JIT code that a runtime describes, before everything else."""
+    """As in docs/steppers.md: a stepper for generated code before the default ones."""
     jit = Says({JIT + 5: LEAF}, Found.FRAME_POINTER)
     known = Says({CODE + 0x10: OUTERMOST})
     index = index_of(jit=True)
@@ -109,7 +109,7 @@ def test_rows_are_dropped_when_mappings_change():
 
 
 def test_walk_is_repeated_if_mappings_have_changed(monkeypatch):
-    """Its first rows may have been kept for another library at the same address."""
+    """The first walk may have used rows of another library at the same address."""
     index = ModuleMap(tuple, lambda _: None)
     unwinder = Unwinder(index)
     walks: list[int] = []
@@ -130,9 +130,9 @@ def test_walk_is_repeated_if_mappings_have_changed(monkeypatch):
 
 
 def with_tables() -> ModuleMap:
-    """CODE+0..10 and +10..20 have SFrame and CFI, +20..30 CFI by rbx, +30..40 CFI and no caller.
+    """Return a process: +0..10, +10..20 have SFrame and CFI, +20..30 CFI by rbx, +30..50 CFI without caller.
 
-    SFrame of the first two says the same as CFI but, as it must, nothing of rbx.
+    SFrame of the first two has the rows of CFI, without rbx, which SFrame cannot describe.
     """
     cfi = EhFrameBuilder(0x3000)
     cie = cfi.cie(AMD64_START)
@@ -191,7 +191,7 @@ def test_any_stack_ends_within_max_frames(*, cells, registers, pc, sp, bounded, 
     thread.registers.update(registers)
     stack = unwinder.walk(thread)
 
-    assert bool(pc or sp) <= len(stack.frames) <= max_frames  # 0, 0: a thread that works for the kernel
+    assert bool(pc or sp) <= len(stack.frames) <= max_frames  # pc and sp 0: a worker thread of the kernel
     assert all((frame.pc, frame.found) == (pc, Found.CONTEXT) for frame in stack.frames[:1])
     assert (stack.stopped_at is None) == (stack.stop_reason is StopReason.OUTERMOST)
     assert all(0 <= frame.pc < 1 << 64 for frame in stack.frames)

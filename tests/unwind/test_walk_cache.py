@@ -1,4 +1,4 @@
-"""Stacks that were walked before, in part: the answer is that of an unwinder that has seen nothing."""
+"""Walks that use cached parts give the same stack as a new unwinder."""
 
 import random
 
@@ -8,9 +8,7 @@ from hypothesis import strategies as st
 
 from sfsample.core.memory import BytesMemory
 from sfsample.core.rule import CFA, Rule
-from sfsample.core.stack import Frame, StopReason, common_tail
-from sfsample.modules.location import Location
-from sfsample.recording.profile import Places
+from sfsample.core.stack import StopReason, common_tail
 from sfsample.unwind.unwinder import Unwinder
 from tests.builders.walks import CODE, FP, LEAF, OUTERMOST, STACK, Says, index_of, snapshot, words
 from tests.unwind.test_rule_cache import CELLS, SITES, OpaqueMemory
@@ -24,46 +22,46 @@ ROWS = {
     CODE + 0x50: FRAME, CODE + 0x100: OUTERMOST,
 }  # fmt: skip
 TOP = STACK + 0x10000
-MOST = 10_000
+MAX_FRAMES = 10_000
 
 
 def stack_of(functions: list[int]):
-    """Return a thread in the first of these functions, called by the second, and so on; it ends at TOP."""
+    """Return a thread in the first function, called by the second, and so on; its stack ends at TOP."""
     size = 1 + sum(SIZES[function] for function in functions)
     base = TOP - 8 * size
-    made = [functions[0] if functions else CODE + 0x100]
-    frames = []  # where those are whose CFA hangs on fp
+    cells = [functions[0] if functions else CODE + 0x100]
+    saved_fps = []  # indexes into `cells`, of the functions whose CFA is computed from fp
     for function, caller in zip(functions, [*functions[1:], CODE + 0x100], strict=True):
         if ROWS[function] is FRAME:
-            frames.append(len(made))
-        made += [0] * (SIZES[function] - 1) + [caller]
-    for slot, above in zip(frames, [*frames[1:], None], strict=False):
-        made[slot] = 0 if above is None else base + 8 * above
-    data = b"".join(word.to_bytes(8, "little") for word in made)
-    fp = base + 8 * frames[0] if frames else 0
+            saved_fps.append(len(cells))
+        cells += [0] * (SIZES[function] - 1) + [caller]
+    for slot, above in zip(saved_fps, [*saved_fps[1:], None], strict=False):
+        cells[slot] = 0 if above is None else base + 8 * above
+    data = b"".join(word.to_bytes(8, "little") for word in cells)
+    fp = base + 8 * saved_fps[0] if saved_fps else 0
     return snapshot(BytesMemory(base, data), sp=base, rbp=fp)
 
 
 def new_unwinder() -> Unwinder:
-    return Unwinder(index_of(), steppers=(Says(ROWS),), max_frames=MOST)
+    return Unwinder(index_of(), steppers=(Says(ROWS),), max_frames=MAX_FRAMES)
 
 
 def unwinder_with_rows() -> Unwinder:
-    """One that has learnt the rows."""
-    made = new_unwinder()
+    """Return an unwinder that has cached the rows of all functions."""
+    unwinder = new_unwinder()
     for function in SIZES:
-        made.walk(stack_of([function, function]))
-    return made
+        unwinder.walk(stack_of([function, function]))
+    return unwinder
 
 
-def frames_from_cache(known: Unwinder, taken) -> int:
-    """Walk; return how many frames were not found by steps."""
-    walks, made = known._chain.rule_cache._walks, []
-    fitting = walks.valid_part
-    walks.valid_part = lambda *asked: made.append(fitting(*asked)) or made[-1]
-    known.walk(taken)
-    walks.valid_part = fitting
-    return sum(len(stretch.frames) for stretch in made if stretch)
+def frames_from_cache(cached: Unwinder, taken) -> int:
+    """Walk; return how many frames came from the walk cache."""
+    walks, parts = cached._chain.rule_cache._walks, []
+    valid_part = walks.valid_part
+    walks.valid_part = lambda *arguments: parts.append(valid_part(*arguments)) or parts[-1]
+    cached.walk(taken)
+    walks.valid_part = valid_part
+    return sum(len(part.frames) for part in parts if part)
 
 
 def calls(seed: int, count: int) -> list[int]:
@@ -72,72 +70,72 @@ def calls(seed: int, count: int) -> list[int]:
 
 @pytest.mark.parametrize("inner", [0, 1, 5, 63, 64, 65, 200, 900])
 def test_outer_frames_are_reused_when_inner_frames_change(inner):
-    known = unwinder_with_rows()
+    cached = unwinder_with_rows()
     outer = calls(1, 1500)
     for _ in range(4):
-        before = known.walk(stack_of(calls(2, 40) + outer))
-    stack = known.walk(stack_of(calls(3, inner) + outer))
+        before = cached.walk(stack_of(calls(2, 40) + outer))
+    stack = cached.walk(stack_of(calls(3, inner) + outer))
 
     assert before.stop_reason is stack.stop_reason is StopReason.OUTERMOST
     assert stack == new_unwinder().walk(stack_of(calls(3, inner) + outer))
     assert common_tail(before.frames, stack.frames) >= 1500
-    assert frames_from_cache(known, stack_of(calls(4, inner) + outer)) > 1400
+    assert frames_from_cache(cached, stack_of(calls(4, inner) + outer)) > 1400
 
 
 @pytest.mark.parametrize("depth", [2, 5, 30, 63, 64, 65, 66, 129])
 def test_walk_is_reused_after_three_walks(depth):
-    known, taken = unwinder_with_rows(), stack_of(calls(1, depth))
+    cached, taken = unwinder_with_rows(), stack_of(calls(1, depth))
 
     for _ in range(3):
-        known.walk(taken)
-    assert [frames_from_cache(known, taken) for _ in range(2)] == [depth, depth]
+        cached.walk(taken)
+    assert [frames_from_cache(cached, taken) for _ in range(2)] == [depth, depth]
 
 
 @pytest.mark.parametrize("at", [0, 1, 10, 700, 1400, 1498, 1499])
 def test_changed_return_address_in_middle_is_noticed(at):
-    """Of the same size, so that everything above is where it was."""
-    known = unwinder_with_rows()
+    """The other function has a frame of the same size, so the outer frames stay at their addresses."""
+    cached = unwinder_with_rows()
     functions = calls(1, 1500)
     functions[at] = CODE + 0x10
     for _ in range(4):
-        known.walk(stack_of(functions))
+        cached.walk(stack_of(functions))
     functions[at] = CODE + 0x20
     taken = stack_of(functions)
 
     for _ in range(4):
-        assert known.walk(taken) == new_unwinder().walk(taken)
-    assert frames_from_cache(known, taken) > 1400
+        assert cached.walk(taken) == new_unwinder().walk(taken)
+    assert frames_from_cache(cached, taken) > 1400
 
 
 def test_any_changed_word_is_noticed():
-    """Each word of a stack in turn, in place of each of many others."""
+    """Each word of a stack in turn is replaced by several others."""
     chance, fresh = random.Random(11), index_of()  # noqa: S311
     taken = stack_of(calls(8, 25))
     base, view = taken.memory.words
     instead = [*SIZES, CODE + 0x100, CODE + 8, 0, *(base + 8 * n for n in range(0, len(view), 3))]
-    known = unwinder_with_rows()
+    cached = unwinder_with_rows()
     for at in range(len(view)):
         for word in chance.sample(instead, 4):
             for _ in range(4):
-                known.walk(taken)  # what was cut is learnt again, sooner or later
+                cached.walk(taken)  # caches again what was cut
             words = [*view[:at], word, *view[at + 1 :]]
             data = b"".join(w.to_bytes(8, "little") for w in words)
             other = taken._replace(memory=BytesMemory(base, data))
-            expected = Unwinder(fresh, steppers=(Says(ROWS),), max_frames=MOST).walk(other)
-            assert known.walk(other) == expected
-        known = unwinder_with_rows() if at % 5 == 0 else known
+            expected = Unwinder(fresh, steppers=(Says(ROWS),), max_frames=MAX_FRAMES).walk(other)
+            assert cached.walk(other) == expected
+        cached = unwinder_with_rows() if at % 5 == 0 else cached
 
 
 @settings(deadline=None, max_examples=100)
 @given(st.data())
 def test_any_rows_and_words_give_walk_without_cache(data):
-    """Rows of every kind, words and registers changed one at a time: what was kept is never in the way."""
+    """Rows of every kind; words and registers change one at a time."""
     sites = st.sampled_from(SITES)
     rows = {site: data.draw(st.sampled_from(ROW_KINDS)) for site in SITES[:-1]} | {SITES[-1]: OUTERMOST}
     cells = data.draw(st.lists(st.one_of(sites, CELLS), min_size=4, max_size=40))
     registers = {FP: data.draw(CELLS)}
     index = index_of()
-    known = Unwinder(index, steppers=(Says(rows),), max_frames=data.draw(st.integers(2, 40)))
+    cached = Unwinder(index, steppers=(Says(rows),), max_frames=data.draw(st.integers(2, 40)))
     for at, cell in data.draw(st.lists(st.tuples(st.integers(-1, 39), st.one_of(sites, CELLS)), max_size=12)):
         if at < 0:
             registers = {FP: cell}
@@ -145,14 +143,14 @@ def test_any_rows_and_words_give_walk_without_cache(data):
             cells[at] = cell
         taken = snapshot(words(*cells))
         taken.registers.update(registers)
-        slow = Unwinder(index, steppers=(Says(rows),), max_frames=known._max_frames)
-        expected = slow.walk(taken._replace(memory=OpaqueMemory(taken.memory)))
+        uncached = Unwinder(index, steppers=(Says(rows),), max_frames=cached._max_frames)
+        expected = uncached.walk(taken._replace(memory=OpaqueMemory(taken.memory)))
         for _ in range(4):
-            assert known.walk(taken) == expected
+            assert cached.walk(taken) == expected
 
 
 def test_any_change_gives_walk_of_new_unwinder():
-    known, chance = unwinder_with_rows(), random.Random(7)  # noqa: S311
+    cached, chance = unwinder_with_rows(), random.Random(7)  # noqa: S311
     functions = calls(5, 2000)
     for _ in range(60):
         cut, length = chance.randrange(len(functions)), chance.randrange(60)
@@ -162,69 +160,45 @@ def test_any_change_gives_walk_of_new_unwinder():
         if len(functions) < 600:
             functions = calls(chance.randrange(100), 2000)
         taken = stack_of(functions)
-        assert known.walk(taken) == new_unwinder().walk(taken)
+        assert cached.walk(taken) == new_unwinder().walk(taken)
 
 
 def test_threads_at_same_addresses_are_not_confused():
-    """Not even those whose stacks lie at the same addresses, one after the other."""
-    known = unwinder_with_rows()
+    """The stacks of two threads may lie at the same addresses, one after the other."""
+    cached = unwinder_with_rows()
     one, other = stack_of(calls(1, 1500)), stack_of(calls(2, 1500))._replace(tid=2)
     for taken in (one, other) * 3:
-        assert known.walk(taken) == new_unwinder().walk(taken)
+        assert cached.walk(taken) == new_unwinder().walk(taken)
 
 
 def test_cache_size_is_limited():
-    known = unwinder_with_rows()
-    walks = known._chain.rule_cache._walks
+    cached = unwinder_with_rows()
+    walks = cached._chain.rule_cache._walks
     most = 0
     for seed in range(120):
         for _ in range(4):
-            known.walk(stack_of(calls(seed, 1000)))
+            cached.walk(stack_of(calls(seed, 1000)))
         most = max(most, walks._frame_count)
         assert walks._frame_count <= 1 << 16
         assert len(walks.entries) <= 1 << 14
-    assert most > walks._frame_count  # they were forgotten on the way
+    assert most > walks._frame_count  # the cache was cleared on the way
 
 
 def test_cached_walks_are_dropped_when_mappings_change():
-    known, taken = unwinder_with_rows(), stack_of(calls(1, 30))
+    cached, taken = unwinder_with_rows(), stack_of(calls(1, 30))
     for _ in range(4):
-        known.walk(taken)
-    known._modules.refresh(force=True)
+        cached.walk(taken)
+    cached._modules.refresh(force=True)
 
-    assert frames_from_cache(known, taken) == 0
-    assert known.walk(taken) == new_unwinder().walk(taken)
+    assert frames_from_cache(cached, taken) == 0
+    assert cached.walk(taken) == new_unwinder().walk(taken)
 
 
 def test_max_frames_holds_with_cached_walks():
     outer = calls(1, 1500)
-    known = Unwinder(index_of(), steppers=(Says(ROWS),), max_frames=1520)
+    cached = Unwinder(index_of(), steppers=(Says(ROWS),), max_frames=1520)
     for _ in range(4):
-        known.walk(stack_of(outer))
-    stack = known.walk(stack_of(calls(2, 50) + outer))
+        cached.walk(stack_of(outer))
+    stack = cached.walk(stack_of(calls(2, 50) + outer))
 
     assert (len(stack.frames), stack.stop_reason) == (1520, StopReason.MAX_FRAMES)
-
-
-def test_different_deep_stacks_are_different_keys():
-    places = [Location(None, n, n) for n in range(3000)]
-    one, same, other = (
-        Places(places),
-        Places(list(places)),
-        Places([*places[:1234], places[0], *places[1235:]]),
-    )
-
-    assert (hash(one), one) == (hash(same), same)
-    assert one != other
-    assert len({one: 1, same: 2, other: 3}) == 2
-    assert hash(Places(places[:50])) == hash(tuple(places[:50]))
-
-
-def test_common_tail_counts_equal_outermost_frames():
-    ours, theirs = (Frame(n, n, n, "x", exact=False) for n in range(2)), ()
-    one, two = ours
-    assert common_tail((one, two), theirs) == 0
-    assert common_tail((one, two), (two,)) == 1
-    assert common_tail((one, one, two), (one, two)) == 2
-    assert common_tail((two, one, two, one), (two, two, two, one)) == 2  # the same place in different company
-    assert common_tail((one,) * 5, (one,) * 9) == 5

@@ -1,6 +1,6 @@
-"""Code that no table describes: what its instructions say is what the assembler's tables say, or nothing.
+"""Rows computed from instructions are the rows of the assembler's tables, or none.
 
-Every library of this machine is asked at every instruction in tests/differential/test_code_cfi.py.
+tests/differential/test_code_cfi.py compares them at each instruction of each library of this machine.
 """
 
 import re
@@ -33,7 +33,7 @@ pytestmark = pytest.mark.skipif(
 
 OLD = bytes.fromhex("4883ec08 ffd1 4883c408 c3")  # CPython 3.12: sub $8,%rsp; call *%rcx; add $8,%rsp; ret
 NEW = bytes.fromhex("55 4889e5 ffd1 5d c3")  # later: push %rbp; mov %rsp,%rbp; call *%rcx; pop %rbp; ret
-CALL_END = 6  # where the call of either returns to
+CALL_END = 6  # offset of the instruction behind the call in both
 
 STUBS = """
 .macro begin name
@@ -97,7 +97,7 @@ def row_of(code: bytes) -> UnwindRow | None:
 
 @pytest.fixture(scope="module")
 def stubs(tmp_path_factory) -> Module:
-    """Stubs with tables."""
+    """Return the functions of STUBS, which have `.eh_frame`."""
     if shutil.which("ld") is None:
         pytest.skip("needs an assembler")
     path = tmp_path_factory.mktemp("stubs")
@@ -118,31 +118,31 @@ def instructions(module: Module) -> list[tuple[int, str]]:
 
 
 def agrees_with_table(module: Module, pc: int, *, exact: bool) -> bool:
-    """Check that what is said is what the table says; return whether it is all of it."""
-    ours, theirs = (
+    """Check that the row is that of the table; return whether it has a rule for each register."""
+    row, table_row = (
         stepper.row_at(at(pc, exact=exact), module, AMD64) for stepper in (CodeStepper(), EhFrameStepper())
     )
-    assert ours is not None, hex(pc)
-    assert theirs is not None, hex(pc)
-    assert (ours.cfa, ours.ra) == (theirs.cfa, theirs.ra), hex(pc)
-    saved, kept = dict(theirs.registers), AMD64.callee_saved - dict(theirs.registers).keys()
+    assert row is not None, hex(pc)
+    assert table_row is not None, hex(pc)
+    assert (row.cfa, row.ra) == (table_row.cfa, table_row.ra), hex(pc)
+    saved, kept = dict(table_row.registers), AMD64.callee_saved - dict(table_row.registers).keys()
     comparable = {
-        (n, rule) for n, rule in ours.registers if rule.base == CFA
-    }  # others: from another register
+        (n, rule) for n, rule in row.registers if rule.base == CFA
+    }  # the others are computed from another register
     assert saved.items() >= comparable, hex(pc)
-    assert kept >= set(ours.kept), hex(pc)
-    return len(ours.kept) + len(ours.registers) == len(AMD64.callee_saved)
+    assert kept >= set(row.kept), hex(pc)
+    return len(row.kept) + len(row.registers) == len(AMD64.callee_saved)
 
 
 def test_row_at_each_instruction_is_that_of_table(stubs):
     vaddrs = [vaddr for vaddr, name in instructions(stubs) if name != "int3"]
     assert len(vaddrs) >= 50
     partial = [vaddr for vaddr in vaddrs if not agrees_with_table(stubs, vaddr, exact=True)]
-    assert len(partial) == 2  # before the pushes of `framed`, which reads them by another register
+    assert len(partial) == 2  # before the pushes of `framed`, which finds the saved words by another register
 
 
 def test_row_behind_each_call_is_that_of_table(stubs):
-    """Also where it never returns, as in `branches` and `ends`."""
+    """Also behind calls that never return, as in `branches` and `ends`."""
     behind = [vaddr for (_, name), (vaddr, _) in pairwise(instructions(stubs)) if name == "call"]
     assert len(behind) > 5
     assert all(agrees_with_table(stubs, vaddr, exact=False) for vaddr in behind)
@@ -154,15 +154,15 @@ def test_row_behind_each_call_is_that_of_table(stubs):
      "4883c408e9", "0000", "ffe0", "f4c3", "ebfe", "4883e4f0c3", "740158c3"],
 )  # fmt: skip
 def test_no_row_for_unknown_code(code):
-    """Code that cannot be read; returns below the frame; another stack, mov (%rsi),%rsp; a word
-    below the frame, mov -8(%rsp),%rsp; ret $8; jumps to anywhere; hlt; an
-    endless loop; a stack that is aligned; two ways to a return that do not agree.
+    """Unreadable code; a return below the frame; another stack, mov (%rsi),%rsp; a word below the frame,
+    mov -8(%rsp),%rsp; ret $8; jumps with an unknown target; hlt; an endless loop; a stack that is aligned;
+    two paths to a return that do not agree.
     """
     assert row_of(bytes.fromhex(code)) is None
 
 
 def test_register_with_unrelated_value_is_unknown():
-    row = row_of(bytes.fromhex("53 5d c3"))  # push %rbx; pop %rbp: known, but for a word below sp no rule is
+    row = row_of(bytes.fromhex("53 5d c3"))  # push %rbx; pop %rbp: no rule for the word below sp
     assert row is not None
     assert (dict(row.registers), set(row.kept)) == (
         {FP: Rule(RBX, 0, deref=False)},
@@ -226,7 +226,7 @@ STEPPERS = (ROWS, CodeStepper(), FramePointerStepper())
 
 @pytest.mark.parametrize(("code", "saved_fp"), [(OLD, FP), (NEW, STACK + 8)])
 def test_walk_through_generated_stub(code, saved_fp):
-    """The frame pointer (the evaluator has not changed it) would skip the stub's caller."""
+    """The frame pointer would skip the caller of the stub, which has not changed it."""
     stack = walk(words(JIT + CALL_END, saved_fp, CODE + 0x10), *STEPPERS, index=index_of(generated=code),
                  pc=CODE + 0x20, rbp=STACK + 0x100)  # fmt: skip
 
@@ -236,7 +236,7 @@ def test_walk_through_generated_stub(code, saved_fp):
 
 
 def test_return_address_without_call_is_rejected():
-    """Other code may have been written there since: then the next stepper is asked."""
+    """Generated code may have changed since the call; then the next stepper is asked."""
     stack = walk(words(JIT + 6, 0, CODE + 0x11), *STEPPERS, index=index_of(generated=OLD), pc=CODE + 0x20)
 
     assert [frame.pc for frame in stack.frames] == [CODE + 0x20, JIT + 6]
@@ -244,7 +244,7 @@ def test_return_address_without_call_is_rejected():
 
 
 def test_bytes_inside_instruction_are_not_function_start():
-    """`movq $0,(%rax,%rbp,8)` ends like a call of what is behind it."""
+    """The last bytes of `movq $0,(%rax,%rbp,8)` look like a call of the next instruction."""
     moves, called = bytes.fromhex("48c704e800000000"), b"\xe8\x03\0\0\0" + b"\x90" * 3 + b"\xc3"
     code = bytes(16) + moves + b"\x55\xc3" + called
     image = ElfImage(elf([Load(0x1000, code)]), "invented")
@@ -252,30 +252,30 @@ def test_bytes_inside_instruction_are_not_function_start():
 
 
 def test_generated_code_is_followed_500_instructions():
-    """A JVM has new code in each sample: to follow 5,000 instructions took 20 ms, mostly for nothing."""
-    followed: list[int] = []
+    """A JVM has new code in each sample; following 5,000 instructions took 20 ms, and mostly found no row."""
+    reads: list[int] = []
     code = b"\xff\xc0" * 2000 + b"\xc3"  # inc %eax
 
     def read(pc: int, size: int) -> bytes:
-        followed.append(pc)
+        reads.append(pc)
         return code[pc - JIT :][:size]
 
     assert CodeStepper().reading(read).row_at(at(JIT), None, AMD64) is None
-    assert len(followed) <= 501
+    assert len(reads) <= 501
 
 
 def test_processes_share_code_analysis_of_file(monkeypatch):
-    """PostgreSQL has a process for each client: a fifth of a second for each, in which nobody had a turn."""
-    looked: list[str] = []
+    """PostgreSQL has a process for each client; the analysis took 0.2 s for each, without a sample."""
+    searched: list[str] = []
     monkeypatch.setattr(
         "sfsample.unwind.steppers.code_analysis.rows.find_function_starts",
-        lambda image: looked.append(image.name) or [],
+        lambda image: searched.append(image.name) or [],
     )
     image = ElfImage(elf([Load(0x1000, b"\xeb\xfe")]), "invented")
-    tables, common = UnwindTables(image), CodeStepper()
+    tables, shared = UnwindTables(image), CodeStepper()
     for base in (0x10000, 0x20000):
-        stepper = common.reading(lambda pc, size: OLD[pc - JIT :][:size])
+        stepper = shared.reading(lambda pc, size: OLD[pc - JIT :][:size])
         module = Module(image, base, "/invented", tables=tables)
-        assert stepper.row_at(at(module.address(0x1000)), module, AMD64) is None  # it goes round for ever
-        assert stepper.row_at(at(JIT), None, AMD64) is not None  # the process's own
-    assert looked == ["invented"]
+        assert stepper.row_at(at(module.address(0x1000)), module, AMD64) is None  # an endless loop
+        assert stepper.row_at(at(JIT), None, AMD64) is not None  # generated code of the process
+    assert searched == ["invented"]

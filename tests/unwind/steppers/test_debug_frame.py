@@ -1,4 +1,4 @@
-"""`.debug_frame`, plain and compressed in both ways: the entries of `.eh_frame`, told apart otherwise."""
+"""`.debug_frame`, plain and in both compressed forms."""
 
 import zlib
 from struct import pack

@@ -1,4 +1,4 @@
-"""The code in which stacks begin, by its bytes, as the libraries have it."""
+"""`StartStepper` and `PltStepper` recognize code of libraries by its bytes."""
 
 import pytest
 
@@ -47,7 +47,7 @@ def module(code: bytes, entry: int = 0) -> Module:
 def outcome(
     code: str, at: int, *, exact: bool, entry: bool = False, before: str = "", arch: Arch = AMD64
 ) -> str:
-    """What is said of the byte `at` of the code: "outermost", "row" or "not mine"."""
+    """Return the answer for the byte `at` of the code: "outermost", "row" or "not mine"."""
     padding = bytes.fromhex(before).rjust(AT - TEXT, b"\xcc")
     made = module(padding + bytes.fromhex(code), AT if entry else 0)
     row = StartStepper().row_at(Frame(AT + at, 0, None, Found.CONTEXT, exact), made, arch)
@@ -88,7 +88,7 @@ def test_program_entry_is_outermost(code, end):
 
 
 def test_return_address_at_start_belongs_to_function_before():
-    """main, which never returns, may lie right before _start."""
+    """A function that never returns may lie right before _start."""
     assert outcome(START, 0, exact=False, entry=True, before="e800000000") == "not mine"
     assert outcome(START_CONTEXT, 0, exact=False, before="e800000000") == "not mine"
 
@@ -115,25 +115,27 @@ def test_clone_row_in_parent_and_child():
 
 @pytest.mark.parametrize("first", ["1f2003d5", "5f2403d5"])
 def test_first_instruction_of_aarch64_program_is_outermost(first):
-    """Debian's crt1.o; from the second one on its table knows."""
-    said = [outcome(first + "1d0080d2 1e0080d2", at, exact=True, entry=True, arch=AARCH64) for at in (0, 4)]
+    """As in Debian's crt1.o; from the second instruction on its table is right."""
+    answers = [
+        outcome(first + "1d0080d2 1e0080d2", at, exact=True, entry=True, arch=AARCH64) for at in (0, 4)
+    ]
 
-    assert said == ["outermost", "not mine"]
+    assert answers == ["outermost", "not mine"]
 
 
 def test_end_of_boost_fiber_on_aarch64_is_outermost():
-    """It returns to the instruction behind make_fcontext's own return, to which nobody has called."""
+    """The fiber returns to the instruction behind the return of make_fcontext, which follows no call."""
     code = "61000010 014c00f9 c0035fd6 000080d2 21ffff97"
-    said = [outcome(code, at, exact=False, arch=AARCH64) for at in (8, 12, 16, 20, 24)]
+    answers = [outcome(code, at, exact=False, arch=AARCH64) for at in (8, 12, 16, 20, 24)]
 
-    assert said == ["not mine", "outermost", "outermost", "outermost", "not mine"]
+    assert answers == ["not mine", "outermost", "outermost", "outermost", "not mine"]
 
 
 def test_loader_of_s390x_is_outermost():
     size = len(bytes.fromhex(S390X_LD_SO))
-    said = [outcome(S390X_LD_SO, at, exact=True, entry=True, arch=S390X) for at in range(size + 2)]
+    answers = [outcome(S390X_LD_SO, at, exact=True, entry=True, arch=S390X) for at in range(size + 2)]
 
-    assert said == ["outermost"] * size + ["not mine"] * 2
+    assert answers == ["outermost"] * size + ["not mine"] * 2
     assert outcome(S390X_LD_SO, 20, exact=False, entry=True, arch=S390X) == "outermost"
     assert outcome(S390X_LD_SO, 20, exact=False, arch=S390X) == "not mine"
 
@@ -143,7 +145,7 @@ def test_loader_of_s390x_is_outermost():
     [(AARCH64, A64_CLONE, (4, 4, 4)), (S390X, S390X_CLONE, (2, 4, 4)), (S390X, S390X_CLONE3, (2, 4, 4))],
 )
 def test_clone_row_in_parent_and_child_on_other_machines(arch, code, sizes):
-    """From the system call to the jump that only the new thread takes; the other one has its caller."""
+    """It holds from the system call to the jump that only the new thread takes."""
     made, result = module(bytes.fromhex(code)), {AARCH64: 0, S390X: 2}[arch]
     stack = BytesMemory(0x7000, bytes(160), arch.byteorder)
     for at in (0, sizes[0], sum(sizes[:2])):
@@ -175,7 +177,7 @@ def test_no_row_for_other_code():
     assert StartStepper().row_at(Frame(TEXT, 0, None, Found.CONTEXT, exact=True), made, AARCH64) is None
 
 
-# -- linkage stubs, by the same means
+# -- linkage stubs
 
 STUB = "ff2500000000 6800000000 e900000000"
 IBT_STUB = "f30f1efa 6800000000 f2e900000000 90"
@@ -211,7 +213,7 @@ A64_NOP = "500000d0 110240f9 1f2003d5 20021fd6"
         ("f07bbfa9" + A64_STUB, {0: (0, 30), 4: (16, CFA), 8: (16, CFA), 16: (16, CFA)}),
         (A64_STUB, {0: (0, 30), 12: (0, 30), 16: None}),
         ("5f2403d5" + A64_NOP, {0: (0, 30), 4: (0, 30), 16: (0, 30)}),
-        ("300000b0 11fe47f9 10e23f91 00021fd6", {0: None, 8: None}),  # br x16 is another code
+        ("300000b0 11fe47f9 10e23f91 00021fd6", {0: None, 8: None}),  # br x16: not a stub
     ],
 )
 def test_row_at_each_instruction_of_aarch64_stub(code, rules):

@@ -1,7 +1,7 @@
-"""The malformed-input catalogue, group by group: 20 to 24, of walk time (fact sheet section 6).
+"""Walks by rows that are well-formed and wrong, or in a process that the tables do not describe.
 
-The rows are well made and wrong, or the process is not what the tables describe.  A walk through them ends,
-gives a reason, and asks the next source of rows where there is one.
+Each walk ends with a reason, and the next stepper is asked if there is one.  The numbers are groups 20 to 24
+of the catalogue of malformed input (fact sheet section 6).
 """
 
 import pytest
@@ -39,7 +39,7 @@ FP, SP, PC = 6, 7, 16
 def index_of(
     *functions: Function, abi: int = AMD64, cfi: dict[int, int] | None = None, sections=(), code=b""
 ):
-    """Return a process of one module; `cfi` are functions of .eh_frame, start -> size, all sp+8."""
+    """Return a process of one module; `cfi`: functions in .eh_frame, start -> size, all with CFA sp+8."""
     machine, order = {AMD64: (62, "little"), AARCH64_LE: (183, "little"), S390X_ABI: (22, "big")}[abi]
     extra = list(sections)
     if cfi:
@@ -80,19 +80,19 @@ def reason_and_pcs(stack) -> tuple[StopReason, list[int]]:
 
 
 def one_row(*words_: int, **options) -> Function:
-    """Return a function of 16 bytes at the code's start with one row, and a good one after it."""
+    """Return a function of 16 bytes, at the start of the code, with one row."""
     return Function(TEXT, 16, [row(0, *words_, **options)])
 
 
 CALLER = Function(TEXT + 0x20, 0x20, [row(0)])  # outermost
 RETURN_ADDRESS = CODE + 0x30  # a return address in it
 
-# -- 20: frames that cannot be
+# -- 20: impossible frames
 
 
 @pytest.mark.parametrize("cfa", [1, 4, 7, 9, 15])
 def test_20_unaligned_cfa(cfa):
-    """The word there is made of two others, so it is no return address."""
+    """The word there overlaps two others, so it is no return address."""
     index = index_of(one_row(cfa), CALLER)
     stack = walk(index, words(RETURN_ADDRESS, RETURN_ADDRESS, RETURN_ADDRESS))
 
@@ -123,7 +123,7 @@ def test_20_cfa_below_the_stack_pointer(cfa):
 
 
 def test_20_cfa_equal_to_the_stack_pointer():
-    """CFA = sp+0 finds its return address below sp, again and again."""
+    """With CFA sp+0 the return address lies below sp, and the caller is at the same sp."""
     memory = words(RETURN_ADDRESS, RETURN_ADDRESS, base=STACK - 8)
 
     assert reason_and_pcs(walk(index_of(one_row(0), CALLER), memory)) == (StopReason.NO_PROGRESS, [0])
@@ -145,7 +145,7 @@ def test_20_return_address_is_not_code(address):
 
 
 def test_20_same_frame_again():
-    """rbp points to itself: the second step does not lead up."""
+    """rbp points to itself, so the second step does not lead up the stack."""
     index = index_of(one_row(16, -16, base="fp"))
     memory = words(STACK, CODE + 8)
     stack = walk(index, memory, rbp=STACK)
@@ -168,11 +168,11 @@ def test_20_depth():
     assert (stack.stop_reason, len(stack.frames)) == (StopReason.MAX_FRAMES, MAX_FRAMES)
 
 
-# -- 21: a process that is not what was read
+# -- 21: the process has changed
 
 
 def test_21_module_is_unmapped_before_walk():
-    """dlclose: the mapping is not there any more; exec: neither is the file."""
+    """After dlclose or execve the mapping is gone."""
     index = ModuleMap(lambda: (), lambda _: None)
     stack = walk(index, words(RETURN_ADDRESS), pc=CODE)
 
@@ -180,7 +180,7 @@ def test_21_module_is_unmapped_before_walk():
 
 
 def test_21_file_is_replaced():
-    """Other bytes at the same path: the tables are refused, and frame pointers remain."""
+    """The file at the path has other bytes: it cannot be opened, and frame pointers are followed."""
 
     def refuse(_):
         raise FormatError("/bin/invented", 0, "not an ELF file")
@@ -193,7 +193,7 @@ def test_21_file_is_replaced():
 
 @pytest.mark.parametrize("keep", [20, 28, 40, 60])
 def test_21_file_is_truncated(keep):
-    """The section's bytes are not all there: the section is lost, CFI is asked."""
+    """The end of the section is missing: the section is dropped, and CFI is asked."""
     whole = section(3, [one_row(8), CALLER], address=SFRAME)
     built = EhFrameBuilder(CFI)
     cie = built.cie(AMD64_START)
@@ -212,7 +212,7 @@ def test_21_file_is_truncated(keep):
 
 
 def test_21_copy_ends_inside_word():
-    """The copy ends inside the word: it is not there."""
+    """A word that is partly in the copy cannot be read."""
     index = index_of(one_row(16), CALLER)
     for size in range(16):
         stack = walk(index, BytesMemory(STACK, (words(0, RETURN_ADDRESS).data)[:size]))
@@ -221,11 +221,11 @@ def test_21_copy_ends_inside_word():
     assert reason_and_pcs(walk(index, halves)) == (StopReason.BAD_MEMORY, [0])
 
 
-# -- 22: sections that describe less than they seem to
+# -- 22: sections that describe a part of the code
 
 
 def test_22_plt_only():
-    """Mixed inputs leave a section with the PLT alone: everything else is CFI's."""
+    """Linking objects with and without SFrame leaves rows for the PLT alone; CFI describes the rest."""
     plt = Function(TEXT + 0x800, 0x20, [row(0, 8), row(11, 16)], repeat=16)
     index = index_of(plt, cfi={TEXT: 16, TEXT + 0x20: 0x20})
     stack = walk(index, words(0, CODE + 8, RETURN_ADDRESS, 0), pc=CODE + 0x81B)
@@ -235,7 +235,7 @@ def test_22_plt_only():
 
 
 def test_22_plt_got():
-    """ld says sp+16; the slot is entered with sp+8."""
+    """The row of ld says sp+16, but the CFA in the stub is sp+8."""
     index = index_of(CALLER, Function(TEXT + 0x800, 0x20, [row(0, 16)], repeat=8))
 
     assert reason_and_pcs(walk(index, words(RETURN_ADDRESS, 0xBAD), pc=CODE + 0x80A)) == (
@@ -265,7 +265,7 @@ def leaf_and_caller(abi: int, leaf, caller) -> ModuleMap:
 
 
 def test_23_aarch64_leaf_rule():
-    """The innermost frame has its return address in x30, and may leave sp alone; a caller cannot."""
+    """The innermost frame may keep its return address in x30 and sp unchanged; a caller cannot."""
     index = leaf_and_caller(AARCH64_LE, row(0, 0), row(0))
     assert reason_and_pcs(walk(index, words(), arch=AARCH64, x30=RETURN_ADDRESS)) == (
         StopReason.OUTERMOST,
@@ -306,7 +306,7 @@ def test_23_s390x_leaf_rule():
 
 
 def test_23_rules_by_another_register():
-    """r10 of a realigned frame: known in the innermost frame, not in a caller."""
+    """r10, for a realigned frame, is known in the innermost frame and unknown in a caller."""
     realigned = Function(TEXT, 16, [flex(0, control(10), 0)], flexible=True)
     stack = walk(index_of(realigned, CALLER), words(0, 0, 0, RETURN_ADDRESS), r10=STACK + 32)
     assert reason_and_pcs(stack) == (StopReason.OUTERMOST, [0, 0x30])
@@ -315,11 +315,11 @@ def test_23_rules_by_another_register():
     assert reason_and_pcs(stack) == (StopReason.REGISTER_UNKNOWN, [0, 0x30])
 
 
-# -- 24: the call, not what follows it
+# -- 24: the call is looked up, not the instruction after it
 
 
 def test_24_noreturn_call_as_last_instruction():
-    """The return address is the next function's first byte, whose rows are others."""
+    """The return address is the first byte of the next function, which has another row."""
     calls_abort = Function(TEXT + 0x10, 0x10, [row(0, 24)])
     index = index_of(one_row(8), calls_abort, CALLER)
     stack = walk(index, words(CODE + 0x20, 0, 0, RETURN_ADDRESS))
@@ -337,7 +337,7 @@ def test_24_exact_pc_is_looked_up_unchanged():
 
 
 def test_24_return_address_is_trampoline():
-    """pc-1 lies in another function, whose rows are not the trampoline's; its bytes decide."""
+    """pc-1 lies in another function with other rows; the trampoline is recognized by its bytes."""
     sigreturn = bytes.fromhex("48c7c00f0000000f05")
     code = bytes(0x100) + sigreturn
     handler, before = one_row(8), Function(TEXT + 0xF0, 0x10, [row(0, 4096)])

@@ -1,4 +1,4 @@
-"""Where a stepper's answer is said to be the same: there it is, in what is installed here."""
+"""A stepper's answer is the same at each pc of its `reach`, in the installed libraries."""
 
 import random
 from pathlib import Path
@@ -28,7 +28,7 @@ def test_answer_is_same_within_reach(name):
     image = ElfImage(Path(path).read_bytes(), path)
     module, chance = Module(image, BIAS, path), random.Random(name)  # noqa: S311
     low, high = image.executable[0]
-    wide = 0
+    wide_count = 0
     for _ in range(150):
         pc = BIAS + chance.randrange(low, high)
         for stepper in STEPPERS_WITH_REACH:
@@ -38,12 +38,12 @@ def test_answer_is_same_within_reach(name):
             within = max(first, BIAS + low), min(end, BIAS + high)
             others = {within[0], within[1] - 1, *(chance.randrange(*within) for _ in range(12))}
             assert all(stepper.row_at(frame(other), module, AMD64) == expected for other in others)
-            wide += within[1] - within[0] > 1
-    assert wide > 150
+            wide_count += within[1] - within[0] > 1
+    assert wide_count > 150
 
 
 class Reaching(Says):
-    """Its answer at a pc is that of 16 bytes around."""
+    """A stepper whose answers hold for 16 bytes."""
 
     def __init__(self, rows) -> None:
         super().__init__({pc + n: row for pc, row in rows.items() for n in range(-8, 8)})
@@ -61,16 +61,16 @@ def test_answer_is_reused_within_reach_only(kind, asked):
         CODE + 0x10: OUTERMOST,
         CODE + 0x20: LEAF._replace(cfa=LEAF.cfa._replace(offset=16)),
     }
-    said = Reaching(rows) if kind is Reaching else Says({**Reaching(rows).rows})
-    unwinder = Unwinder(index_of(), steppers=(said,))
+    stepper = Reaching(rows) if kind is Reaching else Says({**Reaching(rows).rows})
+    unwinder = Unwinder(index_of(), steppers=(stepper,))
     memory = words(CODE + 0x10, CODE + 0x10)
     for pc in (CODE, CODE + 7, CODE, CODE + 24, CODE + 7):
         stack = unwinder.walk(snapshot(memory, pc=pc))
         assert pcs(stack) == [pc - CODE, 0x10]
         assert stack.frames[0].cfa == stack.frames[0].sp + (16 if pc == CODE + 24 else 8)
-    assert {frame.pc for frame in said.asked if frame.exact} == asked
+    assert {frame.pc for frame in stepper.asked if frame.exact} == asked
 
     unwinder._modules.refresh(force=True)
-    said.asked.clear()
+    stepper.asked.clear()
     unwinder.walk(snapshot(memory, pc=CODE + 7))
-    assert CODE + 7 in {frame.pc for frame in said.asked}
+    assert CODE + 7 in {frame.pc for frame in stepper.asked}

@@ -1,4 +1,4 @@
-"""Each stepper over one invented ELF file: what it answers, and that it leaves the rest to others."""
+"""The rows of each stepper, over one invented ELF file."""
 
 import pytest
 
@@ -71,7 +71,7 @@ def test_sframe_row():
 
 
 def test_sframe_looks_up_call_not_next_instruction():
-    """`call abort` may be the last instruction: the return address belongs to the next function."""
+    """After `call abort` as the last instruction, the return address belongs to the next function."""
     made = module(Function(TEXT, 16, [row(0, 24)]), Function(TEXT + 16, 16, [row(0, 8)]))
 
     assert SFrameStepper().row_at(frame(TEXT + 16, exact=False), made, AMD64).cfa.offset == 24
@@ -191,7 +191,7 @@ def test_cfi_return_addresses():
 
 
 def test_cfi_return_address_above_cfa_gives_caller_sp():
-    """glibc's _dl_runtime_resolve on AArch64, which leaves out what the stub has pushed."""
+    """The CFI of glibc's _dl_runtime_resolve on AArch64 leaves out the words that the stub has pushed."""
     x30 = AARCH64.ra
     made = eh_frame.to_row(CfiRow(CfaRule(31, 16), {x30: CfiRule("offset", 8)}, x30, signal=False), AARCH64)
     stack = BytesMemory(0x7000, b"".join(n.to_bytes(8, "little") for n in range(8)))
@@ -206,7 +206,7 @@ def test_cfi_return_address_above_cfa_gives_caller_sp():
 
 
 def test_cfi_that_is_one_instruction_late_is_corrected():
-    """The first instruction of _dl_runtime_resolve on AArch64; a damaged neighbour changes nothing."""
+    """As at the first instruction of _dl_runtime_resolve on AArch64; a damaged next FDE changes nothing."""
     sp, x30 = AARCH64.sp, AARCH64.ra
     cfi = EhFrameBuilder(CFI)
     cie = cfi.cie(def_cfa(sp, 0), data_align=8, ra_register=x30)
@@ -227,7 +227,7 @@ def test_cfi_that_is_one_instruction_late_is_corrected():
 
 @pytest.mark.parametrize("expression", [b"\x9c", b"\x22"])
 def test_cfa_expression_starts_with_empty_stack(expression):
-    """DW_OP_call_frame_cfa and DW_OP_plus have nothing to work on: there is no CFA yet."""
+    """DW_OP_call_frame_cfa and DW_OP_plus fail, because there is no CFA yet."""
     made = module(cfi=cfi(def_cfa_expression(expression)))
     only_expression = EhFrameBuilder(CFI)
     only_expression.fde(only_expression.cie(b"\x0f" + block(expression)), TEXT, 16)
