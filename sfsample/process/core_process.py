@@ -267,7 +267,7 @@ class CoreImages:
         bias = image.load_bias(mapping.start, mapping.offset, executable=mapping.executable)
         if bias is None:
             return False
-        dumped = {part: self._memory.dumped(part[0] + bias, part[1]) for part in image.identity}
+        dumped = {part: self._memory.dumped(part[0] + bias, part[1]) for part in image.identity_ranges}
         compared = [there == bytes(image.loaded(*part) or b"") for part, there in dumped.items() if there]
         if not compared:
             self.problems.append(f"{mapping.path}: nothing was dumped of it, so {image.name} is not checked")

@@ -105,7 +105,7 @@ class ImageOpener:
         if bias is None:
             return False
         compared = False
-        for vaddr, size in image.identity:
+        for vaddr, size in image.identity_ranges:
             there, here = read_memory(self._pid, vaddr + bias, size), image.loaded(vaddr, size)
             if there is None or here is None:
                 continue

@@ -46,7 +46,7 @@ class ModuleIdentities:
 
     def _place(self, module: Module) -> tuple[int, bytes] | None:
         """Return the address of a module's mark, and the mark; None: its code alone was mapped elsewhere."""
-        vaddr, size = module.image.mark
+        vaddr, size = module.image.fingerprint_range
         address, mark = module.address(vaddr), module.image.loaded(vaddr, size)
         mapping = self._index.any_mapping(address)
         elsewhere = self._index.is_mapped(module) if mapping is None else mapping.path != module.path

@@ -93,7 +93,7 @@ def save(process: str, snapshot: ThreadSnapshot, stack: Stack, index: ModuleMap)
 
 def identify(module: Module) -> SavedModule:
     """Return by what a file is known again."""
-    vaddr, size = module.image.mark
+    vaddr, size = module.image.fingerprint_range
     head = module.image.loaded(vaddr, size) or b""
     return SavedModule(module.path, module.build_id, sha256(head).hexdigest()[:32], module.image.begins_at)
 

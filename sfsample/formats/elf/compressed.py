@@ -1,6 +1,6 @@
-"""Sections that are stored compressed: SHF_COMPRESSED (gABI, "Section Compression"), `.zdebug_*` before that.
+"""Decompresses sections: SHF_COMPRESSED (gABI, "Section Compression"), and the older `.zdebug_*`.
 
-Law: bytes in, bytes out.  What a section may unpack to is bounded, whatever it says of itself.
+The decompressed size is bounded, whatever the section states.
 """
 
 from struct import unpack_from
@@ -12,26 +12,30 @@ from sfsample.formats.elf.image import ElfImage, Section
 
 _SHF_COMPRESSED = 0x800
 _ELFCOMPRESS_ZLIB = 1
-_CHDR = 24  # Elf64_Chdr: type, reserved, size, alignment
-_OLD = 12  # "ZLIB" and the size, big endian
-_MOST = 256 << 20
+_CHDR_SIZE = 24  # bytes of Elf64_Chdr: type, reserved, size, alignment
+_ZDEBUG_HEADER_SIZE = 12  # bytes: "ZLIB" and the size, big endian
+_MAX_SIZE = 256 << 20  # bytes, decompressed
 
 
 def section_bytes(image: ElfImage, name: str) -> tuple[memoryview, int] | None:
-    """Return the contents of section `.NAME` (or `.zNAME`), unpacked, and its vaddr.  Raises FormatError."""
+    """Return the decompressed contents of section `.NAME` or `.zNAME`, and its vaddr; None: there is none.
+
+    Raises FormatError when the section cannot be decompressed.
+    """
     section = image.section(f".{name}") or image.section(f".z{name}")
     if section is None:
         return None
     data = image.contents(section)
     if section.flags & _SHF_COMPRESSED:
-        data = _unpack(section, data, _CHDR, _size_in_header(section, data, image.byteorder))
+        data = _decompress(section, data, _CHDR_SIZE, _size_in_header(section, data, image.byteorder))
     elif bytes(data[:4]) == b"ZLIB" and section.name.startswith(".z"):
-        data = _unpack(section, data, _OLD, int.from_bytes(data[4:_OLD], "big"))
+        size = int.from_bytes(data[4:_ZDEBUG_HEADER_SIZE], "big")
+        data = _decompress(section, data, _ZDEBUG_HEADER_SIZE, size)
     return data, section.vaddr
 
 
 def _size_in_header(section: Section, data: memoryview, byteorder: str) -> int:
-    if len(data) < _CHDR:
+    if len(data) < _CHDR_SIZE:
         raise FormatError(section.name, 0, "a compression header does not fit")
     kind, _, size, _ = unpack_from("<IIQQ" if byteorder == "little" else ">IIQQ", data)
     if kind != _ELFCOMPRESS_ZLIB:
@@ -39,13 +43,13 @@ def _size_in_header(section: Section, data: memoryview, byteorder: str) -> int:
     return int(size)
 
 
-def _unpack(section: Section, data: memoryview, start: int, size: int) -> memoryview:
-    if size > _MOST:
-        raise FormatError(section.name, 0, f"unpacks to {size} bytes, more than {_MOST >> 20} MiB")
+def _decompress(section: Section, data: memoryview, start: int, size: int) -> memoryview:
+    if size > _MAX_SIZE:
+        raise FormatError(section.name, 0, f"unpacks to {size} bytes, more than {_MAX_SIZE >> 20} MiB")
     try:
-        unpacked = decompressobj().decompress(data[start:], size)
+        contents = decompressobj().decompress(data[start:], size)
     except zlib_error as damage:
         raise FormatError(section.name, start, f"cannot be unpacked: {damage}") from None
-    if len(unpacked) != size:
-        raise FormatError(section.name, start, f"unpacks to {len(unpacked)} bytes instead of {size}")
-    return memoryview(unpacked)
+    if len(contents) != size:
+        raise FormatError(section.name, start, f"unpacks to {len(contents)} bytes instead of {size}")
+    return memoryview(contents)

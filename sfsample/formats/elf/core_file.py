@@ -1,7 +1,7 @@
-"""ELF core files: what was mapped, what was dumped of it, and the notes about the process.
+"""Reads ELF core files: what was mapped, what was dumped of it, and the notes about the process.
 
-Law: bytes to values, opens nothing.  Counts and sizes in the file are never believed beyond the file's own
-size.  A damaged note is lost with a word in `problems`; without threads it is no core file of use.
+Counts and sizes in the file are limited by the size of the file.  A damaged note is skipped, and `problems`
+says so; a file without threads is refused.
 
 Source: gABI chapter 5 (notes); Linux include/linux/elfcore.h (`elf_prstatus`, `elf_prpsinfo`: one layout on
 all 64-bit machines) and fs/binfmt_elf.c (NT_FILE); gdb writes the same.
@@ -18,29 +18,29 @@ from sfsample.formats.elf.image import PT_LOAD, PT_NOTE, ElfImage, Note, Segment
 ET_CORE = 4
 NT_PRSTATUS = 1  # and in _read_note: NT_PRPSINFO 3, NT_AUXV 6, NT_FILE 0x46494c45 ("FILE")
 AT_PHDR, AT_ENTRY, AT_SYSINFO_EHDR = 3, 9, 33
-_SIGNAL, _PID, _REGISTERS = 12, 32, 112  # in elf_prstatus: pr_cursig, pr_pid, pr_reg
-_FNAME, _ARGUMENTS = (40, 56), (56, 136)  # in elf_prpsinfo: pr_fname, pr_psargs
+_SIGNAL, _PID, _REGISTERS = 12, 32, 112  # offsets in elf_prstatus: pr_cursig, pr_pid, pr_reg
+_FNAME, _PSARGS = (40, 56), (56, 136)  # [start, end) in elf_prpsinfo: pr_fname, pr_psargs
 
 
 class CoreThread(NamedTuple):
-    """A thread: its id, the signal it had, and its register sets by note type."""
+    """A thread of the process."""
 
     tid: int
-    signal: int
-    sets: dict[int, bytes]
+    signal: int  # the current signal (pr_cursig); 0: none
+    sets: dict[int, bytes]  # raw register sets by note type
 
 
 class MappedFile(NamedTuple):
-    """One entry of NT_FILE: `offset` in the file is in bytes."""
+    """One entry of NT_FILE: a file mapped at the addresses [start, end)."""
 
     start: int
     end: int
-    offset: int
+    offset: int  # bytes from the start of the file
     path: str
 
 
 class CoreFile:
-    """A core file's contents.  Raises FormatError when it is not one, or says nothing of any thread."""
+    """The contents of a core file.  Raises FormatError when it is not a core file, or describes no thread."""
 
     def __init__(self, image: ElfImage) -> None:
         self.image = image
@@ -60,12 +60,12 @@ class CoreFile:
 
     @property
     def byteorder(self) -> ByteOrder:
-        """Of the machine that wrote it."""
+        """The byte order of the machine that wrote the file."""
         return self.image.byteorder
 
     @property
     def segments(self) -> Iterator[Segment]:
-        """What was mapped; `filesz` bytes of each were dumped."""
+        """The mappings of the process; `filesz` bytes of each were dumped."""
         return (s for s in self.image.segments if s.type == PT_LOAD and s.memsz)
 
     def _check_size(self) -> None:
@@ -88,13 +88,13 @@ class CoreFile:
                         self.problems.append(f"{self.image.name}+{place:#x}: {damage.section}: {damage.what}")
 
     def _read_note(self, note: Note) -> None:
-        """Take one note; those about registers belong to the NT_PRSTATUS before them."""
+        """Read one note; a register set belongs to the thread of the NT_PRSTATUS before it."""
         desc = note.desc
         match note.owner, note.type:
             case b"CORE", 1:
                 self._read_status(desc)
             case b"CORE", 3:
-                self.name, self.arguments = _text(desc, *_FNAME), _text(desc, *_ARGUMENTS)
+                self.name, self.arguments = _text(desc, *_FNAME), _text(desc, *_PSARGS)
             case b"CORE", 6:
                 self.auxv = self._read_auxv(desc)
             case b"CORE", 0x46494C45:
@@ -114,7 +114,7 @@ class CoreFile:
         return dict(zip(words[::2], words[1::2], strict=True))
 
     def _read_files(self, desc: memoryview) -> Iterator[MappedFile]:
-        """NT_FILE: count, page size, count * (start, end, offset in pages), count * path and NUL."""
+        """Read NT_FILE: count, page size, count * (start, end, offset in pages), count * path and NUL."""
         if len(desc) < 16:
             raise FormatError("NT_FILE", 0, f"of {len(desc)} bytes")
         count, page = (self._long.unpack_from(desc, at)[0] for at in (0, 8))

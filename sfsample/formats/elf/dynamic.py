@@ -1,7 +1,7 @@
-"""What the dynamic linker is told: symbols and PLT relocations, by PT_DYNAMIC alone.
+"""Reads the dynamic section: symbols and relocations, found by PT_DYNAMIC alone.
 
-Law: given an image, gives values; needs no section headers, so it serves files without them and copies of the
-target's memory.  A table that is damaged or cut is as short as what can be read of it.
+It needs no section headers, so it also works on stripped files and on copies of the target's memory.  Of a
+damaged or truncated table it returns what can be read.
 
 Source: System V gABI chapter 5 ("Dynamic Section", "Hash Table"); DT_GNU_HASH as binutils writes it.
 """
@@ -19,13 +19,13 @@ _DT_STRSZ, _DT_JMPREL, _DT_GNU_HASH = 10, 23, 0x6FFFFEF5
 _POINTERS = (_DT_HASH, _DT_STRTAB, _DT_SYMTAB, _DT_RELA, _DT_JMPREL, _DT_GNU_HASH)
 _SYM_SIZE, _RELA_SIZE = 24, 24
 _STT_FUNC = 2
-_MOST_TAGS = 1024
-_LONGEST_NAME = 256
-_COUNT = {22: "8xQ"}  # where a DT_HASH table has its second entry: those of s390x are 64-bit
+_MAX_TAGS = 1024  # of one dynamic section
+_MAX_NAME_SIZE = 256  # bytes
+_HASH_NCHAIN = {22: "8xQ"}  # by e_machine: nchain in DT_HASH, where entries are 64-bit (s390x); others "4xI"
 
 
 def as_linked(section: bytes, bias: int, byteorder: ByteOrder) -> bytes:
-    """Return a dynamic section out of memory as its file has it: glibc adds the load bias to its pointers."""
+    """Return a dynamic section read from memory as the file has it: glibc adds `bias` to its pointers."""
     pair = Struct("<qQ" if byteorder == "little" else ">qQ")
     entries = pair.iter_unpack(section[: len(section) & -16])
     return b"".join(pair.pack(tag, value - bias if tag in _POINTERS and value >= bias else value)
@@ -33,11 +33,11 @@ def as_linked(section: bytes, bias: int, byteorder: ByteOrder) -> bytes:
 
 
 class Relocation(NamedTuple):
-    """An Elf64_Rela: `slot` is filled with what `symbol` (a record number of the dynamic symbols) means."""
+    """An Elf64_Rela: the dynamic linker stores the address of `symbol` in `slot`."""
 
-    slot: int
+    slot: int  # r_offset: a vaddr
     type: int
-    symbol: int
+    symbol: int  # number of the record in the dynamic symbol table; 0: none
     addend: int
 
 
@@ -53,24 +53,22 @@ class Dynamic:
 
     def _pairs(self, data: memoryview) -> Iterator[tuple[int, int]]:
         pair = Struct(self._order + "qQ")
-        for tag, value in pair.iter_unpack(data[: min(len(data), _MOST_TAGS * 16) & -16]):
+        for tag, value in pair.iter_unpack(data[: min(len(data), _MAX_TAGS * 16) & -16]):
             if tag == 0:
                 return
             yield tag, value
 
     def symbols(self) -> tuple[memoryview, memoryview] | None:
-        """Return (symbol records, string table), or None."""
+        """Return (symbol records, string table); None: one of them is missing."""
         records, strings = self._table(_DT_SYMTAB), self._table(_DT_STRTAB, self._tags.get(_DT_STRSZ))
         if records is None or strings is None:
             return None
-        return records[: self._count() * _SYM_SIZE], strings
+        return records[: self._symbol_count() * _SYM_SIZE], strings
 
     def defines(self, vaddr: int) -> bool:
         """Whether a symbol that other modules can see is at `vaddr`."""
-        whole = self._records()
-        return any(
-            value == vaddr and section for section, value in Struct(f"{self._order}6xHQ8x").iter_unpack(whole)
-        )
+        fields = Struct(f"{self._order}6xHQ8x").iter_unpack(self._records())  # st_shndx, st_value
+        return any(value == vaddr and section for section, value in fields)
 
     def functions(self) -> Iterator[int]:
         """Yield the vaddrs of functions that have a symbol."""
@@ -79,26 +77,26 @@ class Dynamic:
                 yield value
 
     def _records(self) -> memoryview:
-        """Return the symbol records that are there whole."""
+        """Return the symbol records that are not truncated."""
         records, _ = self.symbols() or (memoryview(b""), None)
         return records[: len(records) // _SYM_SIZE * _SYM_SIZE]
 
     def plt_relocations(self) -> list[Relocation]:
-        """Return the relocations of PLT slots, in their order: a lazy stub pushes its number."""
+        """Return the relocations of PLT slots in file order; a lazy PLT stub pushes their number."""
         return list(self._relocations(_DT_JMPREL, self._tags.get(_DT_PLTRELSZ, 0)))
 
     def relocations(self) -> Iterator[Relocation]:
-        """Yield the other relocations that have a symbol; those of `.plt.got` are among them."""
+        """Yield the other relocations that have a symbol, among them those of `.plt.got`."""
         return self._relocations(_DT_RELA, self._tags.get(_DT_RELASZ, 0), without_symbol=False)
 
     def imports(self) -> dict[int, str]:
-        """Return the names of what is found elsewhere, by the slot in which its address is put."""
-        found = self._image.symbols(SHT_DYNSYM) or self.symbols()
-        if found is None:
+        """Return the names of imported symbols, by the slot that holds the symbol's address."""
+        tables = self._image.symbols(SHT_DYNSYM) or self.symbols()
+        if tables is None:
             return {}
         names = {
-            one.slot: _name(*found, one.symbol, self._order)
-            for one in (*self.relocations(), *self.plt_relocations())
+            relocation.slot: _name(*tables, relocation.symbol, self._order)
+            for relocation in (*self.relocations(), *self.plt_relocations())
         }
         return {slot: name for slot, name in names.items() if name}
 
@@ -110,7 +108,7 @@ class Dynamic:
         for slot, info, addend in record.iter_unpack(
             table[: min(size, len(table)) // _RELA_SIZE * _RELA_SIZE]
         ):
-            checkpoint()  # there may be 100,000
+            checkpoint()  # a table may have 100,000 entries
             if without_symbol or info >> 32:
                 yield Relocation(slot, info & 0xFFFFFFFF, info >> 32, addend)
 
@@ -118,13 +116,14 @@ class Dynamic:
         vaddr = self._tags.get(tag)
         return None if vaddr is None else self._image.loaded(vaddr, size)
 
-    def _count(self) -> int:
-        """Return how many symbols there are, which only the hash tables tell."""
+    def _symbol_count(self) -> int:
+        """Return the number of dynamic symbols, which only the hash tables state."""
         table = self._table(_DT_HASH)
         if table is not None and len(table) >= 16:
-            return int(Struct(self._order + _COUNT.get(self._image.machine, "4xI")).unpack_from(table)[0])
+            nchain = Struct(self._order + _HASH_NCHAIN.get(self._image.machine, "4xI"))
+            return int(nchain.unpack_from(table)[0])
         table = self._table(_DT_GNU_HASH)
-        return _gnu_count(table, self._order) if table is not None else 0
+        return _gnu_symbol_count(table, self._order) if table is not None else 0
 
 
 def _name(records: memoryview, strings: memoryview, number: int, order: str) -> str:
@@ -133,11 +132,11 @@ def _name(records: memoryview, strings: memoryview, number: int, order: str) -> 
     if len(record) < 4:
         return ""
     start = Struct(order + "I").unpack(record)[0]
-    return bytes(strings[start : start + _LONGEST_NAME]).partition(b"\0")[0].decode("utf-8", "replace")
+    return bytes(strings[start : start + _MAX_NAME_SIZE]).partition(b"\0")[0].decode("utf-8", "replace")
 
 
-def _gnu_count(table: memoryview, order: str) -> int:
-    """Return the number after that of the last symbol: the end of the chain that begins last."""
+def _gnu_symbol_count(table: memoryview, order: str) -> int:
+    """Return the number of symbols of a DT_GNU_HASH table: one more than the end of its last chain."""
     if len(table) < 16:
         return 0
     buckets, first, blooms, _ = Struct(order + "IIII").unpack_from(table)
