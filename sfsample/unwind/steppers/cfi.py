@@ -26,10 +26,14 @@ class EhFrameStepper:
     def reach(self, frame: Frame, module: Module, arch: Arch) -> PcRange:  # noqa: ARG002 - the protocol
         """Return the addresses of the row."""
         try:
-            held = module.eh_frame.held_at(module.vaddr(frame.pc)) if module.eh_frame else None
+            current = module.eh_frame.held_at(module.vaddr(frame.pc)) if module.eh_frame else None
         except FormatError:  # `row_at` has noted it
-            held = None
-        return only_this_pc(frame) if held is None else (module.address(held.start), module.address(held.end))
+            current = None
+        return (
+            only_this_pc(frame)
+            if current is None
+            else (module.address(current.start), module.address(current.end))
+        )
 
 
 class DebugFrameStepper:
@@ -46,26 +50,28 @@ def _row_at(table: EhFrame | None, frame: Frame, module: Module, arch: Arch) -> 
     if table is None or module.image.machine != arch.machine:
         return None
     try:
-        held = table.held_at(module.vaddr(frame.lookup_pc))
+        current = table.held_at(module.vaddr(frame.lookup_pc))
     except FormatError as damage:
         module.note_damage(damage)
         return None
-    return None if held is None else to_row(_next_if_late(table, held) or held.row, arch)
+    return None if current is None else to_row(_next_if_late(table, current) or current.row, arch)
 
 
-def _next_if_late(table: EhFrame, held: RowRange) -> CfiRow | None:
+def _next_if_late(table: EhFrame, current: RowRange) -> CfiRow | None:
     """Return the next row if it describes words that the caller has pushed, so that it is true here already.
 
     glibc's _dl_runtime_resolve on AArch64: its table describes the words that the stub has pushed one
     instruction late.
     """
-    if held.row.ra_register in held.row.rules:
+    if current.row.ra_register in current.row.rules:
         return None
     try:
-        following = table.held_at(held.end)
+        following = table.held_at(current.end)
     except FormatError:  # of another function, whose own look-up notes it
         return None
-    is_late = following is not None and following.row.cfa == held.row.cfa and _is_pushed_before(following.row)
+    is_late = (
+        following is not None and following.row.cfa == current.row.cfa and _is_pushed_before(following.row)
+    )
     return following.row if following and is_late else None
 
 

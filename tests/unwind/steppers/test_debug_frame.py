@@ -24,27 +24,27 @@ SHF_COMPRESSED = 0x800
 @pytest.mark.parametrize("wide", [False, True])
 @pytest.mark.parametrize("version", [1, 3, 4])
 def test_debug_frame_rows(wide, version):
-    made = EhFrame(section(wide=wide, version=version), 0, "little", debug=True)
+    table = EhFrame(section(wide=wide, version=version), 0, "little", debug=True)
 
-    assert [fde.start for fde in made.fdes()] == [START, START + SIZE]
-    assert list(made.extents()) == [(START, START + SIZE), (START + SIZE, START + 2 * SIZE)]
-    assert [made.row_at(START + at).cfa.offset for at in (0, 3, 4, SIZE - 1)] == [8, 8, 32, 32]
-    assert made.row_at(START - 1) is None
-    assert made.row_at(START + 2 * SIZE) is None
-    assert made.damaged == {}
+    assert [fde.start for fde in table.fdes()] == [START, START + SIZE]
+    assert list(table.extents()) == [(START, START + SIZE), (START + SIZE, START + 2 * SIZE)]
+    assert [table.row_at(START + at).cfa.offset for at in (0, 3, 4, SIZE - 1)] == [8, 8, 32, 32]
+    assert table.row_at(START - 1) is None
+    assert table.row_at(START + 2 * SIZE) is None
+    assert table.damaged == {}
 
 
 def test_damage_names_section():
-    made = EhFrame(section()[:-4], 0, "little", debug=True)
+    table = EhFrame(section()[:-4], 0, "little", debug=True)
 
-    assert [fde.start for fde in made.fdes()] == [START]
-    assert [str(damage).partition("+")[0] for damage in made.damaged.values()] == [".debug_frame"]
+    assert [fde.start for fde in table.fdes()] == [START]
+    assert [str(damage).partition("+")[0] for damage in table.damaged.values()] == [".debug_frame"]
     lost = section().replace(advance_loc(4) + def_cfa_offset(32), b"\x3f" + def_cfa_offset(32))
     with pytest.raises(FormatError, match=r"\.debug_frame\+"):
         EhFrame(lost, 0, "little", debug=True).row_at(START)
 
 
-def module(name: str, data: bytes, flags: int = 0) -> Module:
+def make_module(name: str, data: bytes, flags: int = 0) -> Module:
     image = elf([Load(START, bytes(4 * SIZE))], [Bytes(name, 0, data, flags=flags)])
     return Module(ElfImage(image, "invented"), 0, "/lib/invented.so")
 
@@ -62,12 +62,12 @@ STORED = [
 
 @pytest.mark.parametrize(("name", "data", "flags"), STORED, ids=["plain", "SHF_COMPRESSED", "zdebug"])
 def test_stepper_reads_each_storage_form(name, data, flags):
-    made = module(name, data, flags)
+    module = make_module(name, data, flags)
     frame = Frame(START + 8, 0, None, Found.CONTEXT, exact=True)
-    row = DebugFrameStepper().row_at(frame, made, AMD64)
+    row = DebugFrameStepper().row_at(frame, module, AMD64)
 
-    assert (row.cfa, made.problems) == (Rule(SP, 32, deref=False), [])
-    assert DebugFrameStepper().row_at(frame._replace(pc=START + 3 * SIZE), made, AMD64) is None
+    assert (row.cfa, module.problems) == (Rule(SP, 32, deref=False), [])
+    assert DebugFrameStepper().row_at(frame._replace(pc=START + 3 * SIZE), module, AMD64) is None
 
 
 @pytest.mark.parametrize(
@@ -88,11 +88,11 @@ def test_stepper_reads_each_storage_form(name, data, flags):
     ],
 )
 def test_section_that_cannot_be_unpacked_is_noted_once(name, data, flags, what):
-    made = module(name, data, flags)
+    module = make_module(name, data, flags)
     for at in (0, 8):
         frame = Frame(START + at, 0, None, Found.CONTEXT, exact=True)
-        assert DebugFrameStepper().row_at(frame, made, AMD64) is None
-    assert [what in problem for problem in made.problems] == ([True] if what else [])
+        assert DebugFrameStepper().row_at(frame, module, AMD64) is None
+    assert [what in problem for problem in module.problems] == ([True] if what else [])
 
 
 def test_module_without_debug_frame():

@@ -40,7 +40,7 @@ S390X_LD_SO = (
 )
 
 
-def module(code: bytes, entry: int = 0) -> Module:
+def make_module(code: bytes, entry: int = 0) -> Module:
     return Module(ElfImage(elf([Load(TEXT, code + bytes(64))], entry=entry), "invented"), 0, "/lib/x.so")
 
 
@@ -49,8 +49,8 @@ def outcome(
 ) -> str:
     """Return the answer for the byte `at` of the code: "outermost", "row" or "not mine"."""
     padding = bytes.fromhex(before).rjust(AT - TEXT, b"\xcc")
-    made = module(padding + bytes.fromhex(code), AT if entry else 0)
-    row = StartStepper().row_at(Frame(AT + at, 0, None, Found.CONTEXT, exact), made, arch)
+    module = make_module(padding + bytes.fromhex(code), AT if entry else 0)
+    row = StartStepper().row_at(Frame(AT + at, 0, None, Found.CONTEXT, exact), module, arch)
     return "not mine" if row is None else "outermost" if row.ra is None else "row"
 
 
@@ -103,8 +103,8 @@ def test_clone_row_holds_around_system_call(code, at):
 
 
 def test_clone_row_in_parent_and_child():
-    made = module(bytes.fromhex(CLONE))
-    row = StartStepper().row_at(Frame(TEXT + 7, 0, None, Found.CONTEXT, exact=True), made, AMD64)
+    module = make_module(bytes.fromhex(CLONE))
+    row = StartStepper().row_at(Frame(TEXT + 7, 0, None, Found.CONTEXT, exact=True), module, AMD64)
     stack = BytesMemory(0x7000, (0x1234).to_bytes(8, "little"))
     parent = apply_row(row, {SP: 0x7000, RAX: 4711, 3: 5}, stack, AMD64)
     child = apply_row(row, {SP: 0x7000, RAX: 0}, stack, AMD64)
@@ -146,10 +146,10 @@ def test_loader_of_s390x_is_outermost():
 )
 def test_clone_row_in_parent_and_child_on_other_machines(arch, code, sizes):
     """It holds from the system call to the jump that only the new thread takes."""
-    made, result = module(bytes.fromhex(code)), {AARCH64: 0, S390X: 2}[arch]
+    module, result = make_module(bytes.fromhex(code)), {AARCH64: 0, S390X: 2}[arch]
     stack = BytesMemory(0x7000, bytes(160), arch.byteorder)
     for at in (0, sizes[0], sum(sizes[:2])):
-        row = StartStepper().row_at(Frame(TEXT + at, 0, None, Found.CONTEXT, exact=True), made, arch)
+        row = StartStepper().row_at(Frame(TEXT + at, 0, None, Found.CONTEXT, exact=True), module, arch)
         parent = apply_row(row, {arch.sp: 0x7000, result: 4711, arch.ra: 0x1234, 8: 5}, stack, arch)
         child = apply_row(row, {arch.sp: 0x7000, result: 0, arch.ra: 0x1234}, stack, arch)
 
@@ -160,7 +160,7 @@ def test_clone_row_in_parent_and_child_on_other_machines(arch, code, sizes):
 
 def test_clone_row_of_s390x_recovers_two_saved_registers():
     row = StartStepper().row_at(
-        Frame(TEXT, 0, None, Found.CONTEXT, exact=True), module(bytes.fromhex(S390X_CLONE)), S390X
+        Frame(TEXT, 0, None, Found.CONTEXT, exact=True), make_module(bytes.fromhex(S390X_CLONE)), S390X
     )
     saved = bytes(48) + (6).to_bytes(8, "big") + (7).to_bytes(8, "big") + bytes(96)
     known = {15: 0x7000, 2: 1, 14: 0x1234, 6: 66, 7: 77, 8: 8}
@@ -170,11 +170,13 @@ def test_clone_row_of_s390x_recovers_two_saved_registers():
 
 
 def test_no_row_for_other_code():
-    made = module(b"")
+    module = make_module(b"")
     for address in (0, TEXT - 1, TEXT, TEXT + 64, TEXT + 100):
-        assert StartStepper().row_at(Frame(address, 0, None, Found.CONTEXT, exact=True), made, AMD64) is None
+        assert (
+            StartStepper().row_at(Frame(address, 0, None, Found.CONTEXT, exact=True), module, AMD64) is None
+        )
     assert StartStepper().row_at(Frame(TEXT, 0, None, Found.CONTEXT, exact=True), None, AMD64) is None
-    assert StartStepper().row_at(Frame(TEXT, 0, None, Found.CONTEXT, exact=True), made, AARCH64) is None
+    assert StartStepper().row_at(Frame(TEXT, 0, None, Found.CONTEXT, exact=True), module, AARCH64) is None
 
 
 # -- linkage stubs
@@ -195,12 +197,12 @@ PLT0 = "ff3500000000 ff2500000000 0f1f4000"
     ],
 )
 def test_row_at_each_instruction_of_x86_64_stub(code, cfas):
-    made = module(bytes.fromhex(code))
+    module = make_module(bytes.fromhex(code))
     for at, cfa in cfas.items():
         frame = Frame(TEXT + at, 0, None, Found.CONTEXT, exact=True)
-        row = PltStepper().row_at(frame, made, AMD64)
+        row = PltStepper().row_at(frame, module, AMD64)
         assert (row and row.cfa.offset) == cfa, at
-        assert PltStepper().row_at(frame._replace(exact=False), made, AMD64) is None
+        assert PltStepper().row_at(frame._replace(exact=False), module, AMD64) is None
 
 
 A64_STUB = "300000b0 11fe47f9 10e23f91 20021fd6"
@@ -218,9 +220,9 @@ A64_NOP = "500000d0 110240f9 1f2003d5 20021fd6"
 )
 def test_row_at_each_instruction_of_aarch64_stub(code, rules):
     """As in tests/fixtures/aarch64/v3/target, by objdump."""
-    made = module(bytes.fromhex(code))
+    module = make_module(bytes.fromhex(code))
     for at, rule in rules.items():
-        row = PltStepper().row_at(Frame(TEXT + at, 0, None, Found.CONTEXT, exact=True), made, AARCH64)
+        row = PltStepper().row_at(Frame(TEXT + at, 0, None, Found.CONTEXT, exact=True), module, AARCH64)
         assert (row and (row.cfa.offset, row.ra.base)) == rule, at
 
 
@@ -233,8 +235,8 @@ S390X_PLT0 = "e310f0380024 c010000db721 d207f0301008 e31010100004 07f1"
 )
 def test_row_at_each_instruction_of_s390x_stub(code, inside):
     """As in Debian's libc.so.6, by objdump; the return address stays in r14."""
-    made = module(bytes.fromhex(code))
+    module = make_module(bytes.fromhex(code))
     for at in inside:
-        row = PltStepper().row_at(Frame(TEXT + at, 0, None, Found.CONTEXT, exact=True), made, S390X)
+        row = PltStepper().row_at(Frame(TEXT + at, 0, None, Found.CONTEXT, exact=True), module, S390X)
         assert (row.cfa.offset, row.ra.base) == (160, 14)
-    assert PltStepper().row_at(Frame(TEXT + 40, 0, None, Found.CONTEXT, exact=True), made, S390X) is None
+    assert PltStepper().row_at(Frame(TEXT + 40, 0, None, Found.CONTEXT, exact=True), module, S390X) is None

@@ -39,7 +39,9 @@ RA_SLOT = Rule(CFA, -8, deref=True)
 GLIBC, GO = bytes.fromhex("48c7c00f0000000f05"), bytes.fromhex("b80f0000000f05")
 
 
-def module(*functions: Function, cfi: EhFrameBuilder | None = None, code: bytes = b"", **options) -> Module:
+def make_module(
+    *functions: Function, cfi: EhFrameBuilder | None = None, code: bytes = b"", **options
+) -> Module:
     data = section(3, list(functions), address=SFRAME)
     image = elf(
         [Load(TEXT, code.ljust(0x400, b"\x90")), Load(SFRAME, data, type=PT_GNU_SFRAME)],
@@ -57,10 +59,10 @@ def frame(vaddr: int, *, exact: bool = True, sp: int = 0) -> Frame:
 
 
 def test_sframe_row():
-    made = module(Function(TEXT, 16, [row(0, 8), row(4, 32, -16), row(8, 16, base="fp")]))
+    module = make_module(Function(TEXT, 16, [row(0, 8), row(4, 32, -16), row(8, 16, base="fp")]))
 
     def at(vaddr):
-        return SFrameStepper().row_at(frame(vaddr), made, AMD64)
+        return SFrameStepper().row_at(frame(vaddr), module, AMD64)
 
     assert at(TEXT) == UnwindRow(Rule(SP, 8, deref=False), RA_SLOT, kept=(FP,))
     assert at(TEXT + 4) == UnwindRow(
@@ -72,28 +74,28 @@ def test_sframe_row():
 
 def test_sframe_looks_up_call_not_next_instruction():
     """After `call abort` as the last instruction, the return address belongs to the next function."""
-    made = module(Function(TEXT, 16, [row(0, 24)]), Function(TEXT + 16, 16, [row(0, 8)]))
+    module = make_module(Function(TEXT, 16, [row(0, 24)]), Function(TEXT + 16, 16, [row(0, 8)]))
 
-    assert SFrameStepper().row_at(frame(TEXT + 16, exact=False), made, AMD64).cfa.offset == 24
-    assert SFrameStepper().row_at(frame(TEXT + 16, exact=True), made, AMD64).cfa.offset == 8
+    assert SFrameStepper().row_at(frame(TEXT + 16, exact=False), module, AMD64).cfa.offset == 24
+    assert SFrameStepper().row_at(frame(TEXT + 16, exact=True), module, AMD64).cfa.offset == 8
 
 
 def test_sframe_outermost_and_signal():
-    made = module(
+    module = make_module(
         Function(TEXT, 16, [row(0)]),
         Function(TEXT + 16, 16, [], signal=True),
         Function(TEXT + 32, 16, [row(0, 8)], signal=True),
     )
 
-    assert SFrameStepper().row_at(frame(TEXT), made, AMD64).ra is None
-    assert SFrameStepper().row_at(frame(TEXT + 16), made, AMD64) is None
-    assert SFrameStepper().row_at(frame(TEXT + 32), made, AMD64).signal
+    assert SFrameStepper().row_at(frame(TEXT), module, AMD64).ra is None
+    assert SFrameStepper().row_at(frame(TEXT + 16), module, AMD64) is None
+    assert SFrameStepper().row_at(frame(TEXT + 32), module, AMD64).signal
 
 
 def test_sframe_of_other_abis_has_return_address_in_register():
     def first(abi: int, *rows, flexible: bool = False) -> UnwindRow:
-        made = SFrameTable(section(3, [Function(0, 8, list(rows), flexible=flexible)], abi=abi), 0x2000)
-        return sframe.to_row(made.row_at(0), made)
+        table = SFrameTable(section(3, [Function(0, 8, list(rows), flexible=flexible)], abi=abi), 0x2000)
+        return sframe.to_row(table.row_at(0), table)
 
     assert first(AARCH64_LE, row(0, 0)) == UnwindRow(
         Rule(31, 0, deref=False), Rule(30, 0, deref=False), kept=(29,)
@@ -113,12 +115,12 @@ def test_sframe_without_module_or_table():
 
 
 def test_damaged_sframe_gives_no_row_and_is_noted_once():
-    made = module(Function(TEXT, 16, [row(0, 8)], info=3), Function(TEXT + 16, 16, [row(0, 24)]))
+    module = make_module(Function(TEXT, 16, [row(0, 8)], info=3), Function(TEXT + 16, 16, [row(0, 24)]))
 
     for _ in range(3):
-        assert SFrameStepper().row_at(frame(TEXT), made, AMD64) is None
-    assert SFrameStepper().row_at(frame(TEXT + 16), made, AMD64).cfa.offset == 24
-    [problem] = made.problems
+        assert SFrameStepper().row_at(frame(TEXT), module, AMD64) is None
+    assert SFrameStepper().row_at(frame(TEXT + 16), module, AMD64).cfa.offset == 24
+    [problem] = module.problems
     assert problem.startswith("/lib/invented.so: .sframe+")
 
 
@@ -126,35 +128,35 @@ def test_damaged_sframe_gives_no_row_and_is_noted_once():
 
 
 def cfi(program: bytes = b"", size: int = 16, **cie) -> EhFrameBuilder:
-    made = EhFrameBuilder(CFI)
-    made.fde(made.cie(AMD64_START, **cie), TEXT, size, program)
-    return made
+    builder = EhFrameBuilder(CFI)
+    builder.fde(builder.cie(AMD64_START, **cie), TEXT, size, program)
+    return builder
 
 
 def test_eh_frame_row():
-    made = module(cfi=cfi(advance_loc(1) + def_cfa_offset(16) + offset(FP, 2)))
-    [first, second] = [EhFrameStepper().row_at(frame(TEXT + i), made, AMD64) for i in (0, 1)]
+    module = make_module(cfi=cfi(advance_loc(1) + def_cfa_offset(16) + offset(FP, 2)))
+    [first, second] = [EhFrameStepper().row_at(frame(TEXT + i), module, AMD64) for i in (0, 1)]
 
     assert (first.cfa, first.ra, first.registers) == (Rule(SP, 8, deref=False), RA_SLOT, ())
     assert set(first.kept) == AMD64.callee_saved
     assert second.registers == ((FP, Rule(CFA, -16, deref=True)),)
     assert set(second.kept) == AMD64.callee_saved - {FP}
-    assert EhFrameStepper().row_at(frame(TEXT + 16), made, AMD64) is None
-    assert EhFrameStepper().row_at(frame(TEXT + 16, exact=False), made, AMD64) is not None
+    assert EhFrameStepper().row_at(frame(TEXT + 16), module, AMD64) is None
+    assert EhFrameStepper().row_at(frame(TEXT + 16, exact=False), module, AMD64) is not None
 
 
 def test_eh_frame_signal():
-    made = module(cfi=cfi(augmentation=b"zRS"))
+    module = make_module(cfi=cfi(augmentation=b"zRS"))
 
-    assert EhFrameStepper().row_at(frame(TEXT), made, AMD64).signal
+    assert EhFrameStepper().row_at(frame(TEXT), module, AMD64).signal
 
 
 def test_eh_frame_gives_no_row():
-    damaged = module(cfi=cfi(b"\x3f"))  # no such instruction
-    other_machine = module(cfi=cfi(), machine=243)
+    damaged = make_module(cfi=cfi(b"\x3f"))  # no such instruction
+    other_machine = make_module(cfi=cfi(), machine=243)
 
     assert EhFrameStepper().row_at(frame(TEXT), None, AMD64) is None
-    assert EhFrameStepper().row_at(frame(TEXT), module(), AMD64) is None
+    assert EhFrameStepper().row_at(frame(TEXT), make_module(), AMD64) is None
     assert EhFrameStepper().row_at(frame(TEXT), other_machine, AMD64) is None
     assert EhFrameStepper().row_at(frame(TEXT), damaged, AMD64) is None
     assert len(damaged.problems) == 1
@@ -173,12 +175,12 @@ def test_eh_frame_gives_no_row():
     ],
 )
 def test_cfi_rules(rule, expected):
-    made = eh_frame.to_row(
+    unwind_row = eh_frame.to_row(
         CfiRow(CfaRule(SP, 8), {RA: CfiRule("offset", -8), RBX: rule}, RA, signal=False), AMD64
     )
 
-    assert made.registers == (() if expected is None else ((RBX, expected),))
-    assert RBX not in made.kept
+    assert unwind_row.registers == (() if expected is None else ((RBX, expected),))
+    assert RBX not in unwind_row.kept
 
 
 def test_cfi_return_addresses():
@@ -193,14 +195,16 @@ def test_cfi_return_addresses():
 def test_cfi_return_address_above_cfa_gives_caller_sp():
     """The CFI of glibc's _dl_runtime_resolve on AArch64 leaves out the words that the stub has pushed."""
     x30 = AARCH64.ra
-    made = eh_frame.to_row(CfiRow(CfaRule(31, 16), {x30: CfiRule("offset", 8)}, x30, signal=False), AARCH64)
+    unwind_row = eh_frame.to_row(
+        CfiRow(CfaRule(31, 16), {x30: CfiRule("offset", 8)}, x30, signal=False), AARCH64
+    )
     stack = BytesMemory(0x7000, b"".join(n.to_bytes(8, "little") for n in range(8)))
-    caller = apply_row(made, {31: 0x7000}, stack, AARCH64)
+    caller = apply_row(unwind_row, {31: 0x7000}, stack, AARCH64)
 
     assert caller.registers[AARCH64.pc] == 3
     assert caller.registers[AARCH64.sp] == 0x7020
     rules = RuleCache()
-    rules.add(frame(TEXT, exact=False), made, Found.EH_FRAME, AARCH64, 3)
+    rules.add(frame(TEXT, exact=False), unwind_row, Found.EH_FRAME, AARCH64, 3)
     with pytest.raises(KeyError):
         rules.row_of(frame(TEXT, exact=False))
 
@@ -214,10 +218,10 @@ def test_cfi_that_is_one_instruction_late_is_corrected():
     cfi.fde(cie, TEXT + 16, 16, advance_loc(4) + def_cfa_offset(16) + offset(x30, 1))
     cfi.fde(cie, TEXT + 32, 16, b"")
     cfi.fde(cie, TEXT + 48, 16, b"\x3f")  # no such instruction
-    made = module(cfi=cfi, machine=AARCH64.machine)
+    module = make_module(cfi=cfi, machine=AARCH64.machine)
 
     def at(vaddr):
-        return EhFrameStepper().row_at(frame(vaddr), made, AARCH64)
+        return EhFrameStepper().row_at(frame(vaddr), module, AARCH64)
 
     assert at(TEXT) == at(TEXT + 4)
     assert at(TEXT).registers == ((sp, Rule(CFA, 16, deref=False)),)
@@ -228,12 +232,12 @@ def test_cfi_that_is_one_instruction_late_is_corrected():
 @pytest.mark.parametrize("expression", [b"\x9c", b"\x22"])
 def test_cfa_expression_starts_with_empty_stack(expression):
     """DW_OP_call_frame_cfa and DW_OP_plus fail, because there is no CFA yet."""
-    made = module(cfi=cfi(def_cfa_expression(expression)))
+    module = make_module(cfi=cfi(def_cfa_expression(expression)))
     only_expression = EhFrameBuilder(CFI)
     only_expression.fde(only_expression.cie(b"\x0f" + block(expression)), TEXT, 16)
 
-    for one in (made, module(cfi=only_expression)):
-        found = EhFrameStepper().row_at(frame(TEXT), one, AMD64)
+    for each in (module, make_module(cfi=only_expression)):
+        found = EhFrameStepper().row_at(frame(TEXT), each, AMD64)
         assert found.cfa.base != CFA
         assert not isinstance(apply_row(found, {SP: 0x7000, RA: 0}, BytesMemory(0, b""), AMD64), Caller)
 
@@ -243,37 +247,37 @@ def test_cfa_expression_starts_with_empty_stack(expression):
 
 @pytest.mark.parametrize("trampoline", [GLIBC, GO])
 def test_trampoline_is_recognized_by_code(trampoline):
-    made = module(code=b"\x90" + trampoline)
+    module = make_module(code=b"\x90" + trampoline)
 
     for exact in (False, True):
-        found = SignalFrameStepper().row_at(frame(TEXT + 1, exact=exact), made, AMD64)
+        found = SignalFrameStepper().row_at(frame(TEXT + 1, exact=exact), module, AMD64)
         assert found.signal
-    assert SignalFrameStepper().row_at(frame(TEXT, exact=False), made, AMD64) is None
-    assert SignalFrameStepper().row_at(frame(TEXT + 2, exact=True), made, AMD64) is None
+    assert SignalFrameStepper().row_at(frame(TEXT, exact=False), module, AMD64) is None
+    assert SignalFrameStepper().row_at(frame(TEXT + 2, exact=True), module, AMD64) is None
 
 
 @pytest.mark.parametrize("trampoline", [GLIBC, GO])
 @pytest.mark.parametrize("size", [2, 0])
 def test_thread_at_or_in_system_call_of_trampoline(trampoline, size):
-    made = module(code=trampoline + b"\x90")
+    module = make_module(code=trampoline + b"\x90")
     at_syscall = TEXT + len(trampoline) - size
 
-    assert SignalFrameStepper().row_at(frame(at_syscall, exact=True), made, AMD64) is not None
-    assert SignalFrameStepper().row_at(frame(at_syscall, exact=False), made, AMD64) is None
+    assert SignalFrameStepper().row_at(frame(at_syscall, exact=True), module, AMD64) is not None
+    assert SignalFrameStepper().row_at(frame(at_syscall, exact=False), module, AMD64) is None
 
 
 def test_no_signal_frame_without_code():
-    made = module(code=GLIBC)
+    module = make_module(code=GLIBC)
 
     assert SignalFrameStepper().row_at(frame(TEXT), None, AMD64) is None
-    assert SignalFrameStepper().row_at(frame(0x9_0000), made, AMD64) is None
+    assert SignalFrameStepper().row_at(frame(0x9_0000), module, AMD64) is None
 
 
 def test_signal_frame_restores_every_register():
     """sys/ucontext.h: gregs, 40 bytes into struct ucontext, are R8 ... R15, RDI, RSI, RBP, RBX, RDX, ..."""
     gregs = b"".join((1000 + index).to_bytes(8, "little") for index in range(17))
     ucontext = BytesMemory(0, bytes(40) + gregs)
-    found = SignalFrameStepper().row_at(frame(TEXT), module(code=GLIBC), AMD64)
+    found = SignalFrameStepper().row_at(frame(TEXT), make_module(code=GLIBC), AMD64)
     caller = apply_row(found, {SP: 0}, ucontext, AMD64)
 
     index_of = {8: 0, 9: 1, 10: 2, 11: 3, 12: 4, 13: 5, 14: 6, 15: 7, 5: 8, 4: 9, 6: 10, 3: 11, 1: 12, 0: 13,
@@ -301,7 +305,7 @@ def test_null_call_row():
     assert set(found.kept) == AMD64.callee_saved
     assert NullCallStepper().row_at(at_zero._replace(exact=False), None, AMD64) is None
     assert NullCallStepper().row_at(at_zero._replace(pc=4096), None, AMD64) is None
-    assert NullCallStepper().row_at(at_zero, module(), AMD64) is None
+    assert NullCallStepper().row_at(at_zero, make_module(), AMD64) is None
 
 
 def test_stepper_labels():
@@ -333,16 +337,16 @@ KERNEL = {  # where struct rt_sigframe (and s390x's sigframe) has registers: num
 
 @pytest.mark.parametrize(("arch", "code"), KERNEL, ids=lambda v: v if isinstance(v, str) else v.name)
 def test_signal_frames_of_other_architectures(arch, code):
-    made = module(code=bytes.fromhex(code))
+    module = make_module(code=bytes.fromhex(code))
     offsets = KERNEL[arch, code]
     words = BytesMemory(0, b"".join(n.to_bytes(8, arch.byteorder) for n in range(0, 1024, 8)), arch.byteorder)
-    found = SignalFrameStepper().row_at(frame(TEXT), made, arch)
+    found = SignalFrameStepper().row_at(frame(TEXT), module, arch)
     registers = apply_row(found, {arch.sp: 0}, words, arch).registers
 
     assert found.signal
     assert {number: registers[number] for number in offsets} == offsets
     assert arch.callee_saved | {arch.ra, arch.sp, arch.pc} <= registers.keys()
-    assert SignalFrameStepper().row_at(frame(TEXT), made, AMD64) is None
+    assert SignalFrameStepper().row_at(frame(TEXT), module, AMD64) is None
 
 
 @pytest.mark.parametrize("arch", [AARCH64, machines.S390X], ids=lambda arch: arch.name)
