@@ -1,7 +1,9 @@
-"""The wire format of protocol buffers, as much of it as pprof needs.
+"""Encodes and decodes the wire format of protocol buffers, as far as pprof files need it.
 
-Law: bytes <-> fields, no schemas.  Reading is bounded and raises FormatError at the offset; groups and
-32-bit fields are skipped as the specification says unknown fields are.  (https://protobuf.dev/programming-guides/encoding)
+It knows fields, not schemas.  32-bit and 64-bit fields are skipped, like unknown fields of the specification;
+damage and groups raise `FormatError` with the offset.
+
+Source: https://protobuf.dev/programming-guides/encoding
 """
 
 from collections.abc import Iterable, Iterator
@@ -14,7 +16,7 @@ _MASK = (1 << 64) - 1
 
 
 def varint(number: int) -> bytes:
-    """Encode an integer; a negative one as its 64-bit two's complement."""
+    """Encode an integer; a negative number as its 64-bit two's complement."""
     number &= _MASK
     out = bytearray()
     while number > 0x7F:
@@ -25,23 +27,23 @@ def varint(number: int) -> bytes:
 
 
 def integer(field: int, number: int) -> bytes:
-    """Encode an integer field; the default, 0, is left out."""
+    """Encode an integer field; b"" for 0, the default."""
     return varint(field << 3 | _VARINT) + varint(number) if number else b""
 
 
 def message(field: int, *parts: bytes) -> bytes:
-    """Encode a message or a string."""
+    """Encode a message or string field from the parts of its contents."""
     data = b"".join(parts)
     return varint(field << 3 | _BYTES) + varint(len(data)) + data
 
 
 def packed(field: int, numbers: Iterable[int]) -> bytes:
-    """Encode a repeated integer."""
+    """Encode a repeated integer field, packed."""
     return message(field, *map(varint, numbers))
 
 
 def read_varint(data: memoryview, at: int) -> tuple[int, int]:
-    """Return the integer at `at`, and where it ends."""
+    """Return the integer at offset `at` and the offset of its end.  Raises FormatError when it has no end."""
     number = 0
     for shift in range(0, 70, 7):
         if at >= len(data):
@@ -55,7 +57,7 @@ def read_varint(data: memoryview, at: int) -> tuple[int, int]:
 
 
 def fields(data: memoryview) -> Iterator[tuple[int, int | memoryview]]:
-    """Yield (field, integer or bytes) in order."""
+    """Yield (field number, integer or bytes) in order.  Raises FormatError at damage."""
     at = 0
     while at < len(data):
         start = at
@@ -79,7 +81,7 @@ def fields(data: memoryview) -> Iterator[tuple[int, int | memoryview]]:
 
 
 def integers(value: int | memoryview) -> Iterator[int]:
-    """Yield the numbers of a repeated integer, packed or not."""
+    """Yield the numbers of a repeated integer field from one value, packed or not."""
     if isinstance(value, int):
         yield value
         return
@@ -90,5 +92,5 @@ def integers(value: int | memoryview) -> Iterator[int]:
 
 
 def signed(number: int) -> int:
-    """Return what an int64 field means."""
+    """Return the value of an int64 field, which is encoded as an unsigned number."""
     return number - (1 << 64) if number >> 63 else number

@@ -1,1 +1,1 @@
-"""Call frame information and the expressions in it."""
+"""Reads DWARF call frame information (CFI) and evaluates DWARF expressions."""

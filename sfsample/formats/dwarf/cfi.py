@@ -1,8 +1,9 @@
-"""Call frame instructions: the program of a CIE and an FDE -> rows.
+"""Executes call frame instructions: the programs of a CIE and an FDE become rows.
 
-Law: an instruction means what DWARF 5 section 6.4.2 says; where a producer's extension is known (GNU, MIPS,
-AArch64) it is named, and an opcode that is not known is a `FormatError`, never skipped.  A register that
-no instruction mentions is absent from a row.  Work is bounded by the length of the program.
+An unknown opcode raises `FormatError`, because its operands cannot be skipped.  A register that no
+instruction mentions is absent from a row.
+
+Source: DWARF 5 section 6.4.2; extensions of GNU, MIPS and AArch64 are named where they are decoded.
 """
 
 from collections.abc import Iterator
@@ -10,13 +11,12 @@ from typing import Literal, NamedTuple
 
 from sfsample.formats.dwarf.reader import DwarfReader
 
-# A row that needs more is not one: AMD64 has 130 numbered registers, a signal frame lists at most all.
-_MAX_RULES = 256
+_MAX_RULES = 256  # of one row; AMD64 has 130 numbered registers, of which a signal frame may list all
 _MAX_STATES = 64  # nested DW_CFA_remember_state; compilers use one
 
 
 class CfiRule(NamedTuple):
-    """How one register of the caller is recovered (DWARF 5 section 6.4.1)."""
+    """How one register of the caller is recovered (DWARF 5 section 6.4.1, "register rules")."""
 
     kind: Literal["offset", "val_offset", "register", "expression", "val_expression", "undefined", "same"]
     value: int = 0  # offset from the CFA in bytes, or a register number
@@ -24,25 +24,25 @@ class CfiRule(NamedTuple):
 
 
 class CfaRule(NamedTuple):
-    """The CFA: register + offset, or the expression when there is one."""
+    """How the CFA is computed: register + offset, or by the expression when there is one."""
 
     register: int
-    offset: int
+    offset: int  # bytes
     expression: bytes = b""
 
 
 class CfiRow(NamedTuple):
-    """What holds from one address of a function to the next row's."""
+    """How to recover the caller from one address of a function up to the address of the next row."""
 
     cfa: CfaRule
-    rules: dict[int, CfiRule]  # by DWARF register; one that is not mentioned is absent
-    ra_register: int  # the column that stands for the return address
-    signal: bool  # augmentation 'S': the caller was interrupted, its pc is exact
+    rules: dict[int, CfiRule]  # by DWARF register; a register that no instruction mentions is absent
+    ra_register: int  # the column of the return address
+    signal: bool  # augmentation 'S': the caller was interrupted, so its pc is exact
     ra_signed: bool = False  # AArch64: the return address carries an authentication code here
 
 
 class Cie(NamedTuple):
-    """A common information entry: what the FDEs of one kind share."""
+    """A common information entry: the fields that several FDEs share."""
 
     offset: int
     code_align: int  # code_alignment_factor
@@ -52,9 +52,9 @@ class Cie(NamedTuple):
     address_size: int
     sized: bool  # augmentation 'z': FDEs have augmentation data, with its length before it
     signal: bool
-    cfa: CfaRule | None  # after the initial instructions, which may leave it to the FDE
-    rules: dict[int, CfiRule]  # same; shared by all its FDEs, so never changed
-    ra_signed: bool = False  # same
+    cfa: CfaRule | None  # after the initial instructions; None: the FDE must define it
+    rules: dict[int, CfiRule]  # after the initial instructions; all FDEs share it, so it must not be changed
+    ra_signed: bool = False  # after the initial instructions
 
 
 _UNDEFINED = CfiRule("undefined")
@@ -62,7 +62,7 @@ _SAME = CfiRule("same")
 
 
 class CfiMachine:
-    """The registers of the interpreter: the row as it stands, and what it can go back to."""
+    """The interpreter: the current row, and the remembered rows."""
 
     __slots__ = ("_states", "cfa", "cie", "ra_signed", "rules")
 
@@ -74,16 +74,17 @@ class CfiMachine:
         self._states: list[tuple[CfaRule | None, dict[int, CfiRule], bool]] = []
 
     def row(self, program: DwarfReader) -> CfiRow:
-        """Return the row as it stands."""
+        """Return the current row.  Raises FormatError when it has no CFA, or too many rules."""
         if self.cfa is None:
             raise program.damaged(0, "no instruction defines the CFA")
         rules = self._copy_rules(program)
         return CfiRow(self.cfa, rules, self.cie.ra_register, self.cie.signal, self.ra_signed)
 
     def run(self, program: DwarfReader, location: int) -> Iterator[int]:
-        """Execute.  Before each advance yield where it leads: the row as it stands holds up to there.
+        """Execute the program, and yield each new location before the row for it is built.
 
-        The opcodes with an operand in their low six bits make up most programs, so they come first.
+        The current row holds up to the yielded location.  Most instructions have an operand in the low six
+        bits of their opcode, so these come first.
         """
         cie, pos, end = self.cie, 0, len(program.data)
         while pos < end:
@@ -124,14 +125,14 @@ class CfiMachine:
         """Execute an instruction that does not advance; return the next position."""
         match opcode:
             case 0x0A:  # DW_CFA_remember_state
-                self._remember(program, pos)
+                self._remember_state(program, pos)
             case 0x0B:  # DW_CFA_restore_state
-                self._recall(program, pos)
+                self._restore_state(program, pos)
             case 0x2C | 0x2D:
-                # DW_CFA_AARCH64_negate_ra_state(_with_pc): from here on the return address is signed, or is
-                # no longer.  DW_CFA_GNU_window_save has the second number on SPARC, which we do not unwind.
+                # DW_CFA_AARCH64_negate_ra_state(_with_pc): signing of the return address begins or ends here.
+                # DW_CFA_GNU_window_save has the second number on SPARC, which sfsample does not unwind.
                 self.ra_signed = not self.ra_signed
-            case 0x2E:  # DW_CFA_GNU_args_size: matters to whoever resumes at a landing pad
+            case 0x2E:  # DW_CFA_GNU_args_size: matters only to exception handling
                 _, pos = program.uleb128(pos)
             case 0x0C | 0x0D | 0x0E | 0x0F | 0x12 | 0x13:
                 pos = self._define_cfa(opcode, program, pos)
@@ -141,9 +142,9 @@ class CfiMachine:
         return pos
 
     def _define_cfa(self, opcode: int, program: DwarfReader, pos: int) -> int:
-        """DWARF 5 section 6.4.2.2.
+        """Execute an instruction of DWARF 5 section 6.4.2.2; return the next position.
 
-        A new offset leaves an expression in force and a new register ends it, as libgcc and readelf do.
+        A new offset keeps an expression in force and a new register ends it, as in libgcc and readelf.
         """
         register, offset, expression = self.cfa or (-1, 0, b"")
         match opcode:
@@ -170,7 +171,7 @@ class CfiMachine:
         return pos
 
     def _define_rule(self, opcode: int, register: int, program: DwarfReader, pos: int) -> int:
-        """DWARF 5 section 6.4.2.3: every one of these has the register as its first operand."""
+        """Execute an instruction of DWARF 5 section 6.4.2.3, whose first operand is `register`."""
         match opcode:
             case 0x05:  # DW_CFA_offset_extended
                 value, pos = program.uleb128(pos)
@@ -219,20 +220,20 @@ class CfiMachine:
         return program.block(pos, size)
 
     def _restore(self, register: int) -> None:
-        """Go back to what the CIE's initial instructions said, which may be nothing."""
+        """Restore the rule that the CIE's initial instructions set, or no rule."""
         rule = self.cie.rules.get(register)
         if rule is None:
             self.rules.pop(register, None)
         else:
             self.rules[register] = rule
 
-    def _remember(self, program: DwarfReader, pos: int) -> None:
+    def _remember_state(self, program: DwarfReader, pos: int) -> None:
         if len(self._states) >= _MAX_STATES:
             raise program.damaged(pos, "too many remembered states")
         self._states.append((self.cfa, self._copy_rules(program), self.ra_signed))
 
-    def _recall(self, program: DwarfReader, pos: int) -> None:
-        """Go back to the remembered row, its CFA and signing state included: compilers rely on that."""
+    def _restore_state(self, program: DwarfReader, pos: int) -> None:
+        """Restore the remembered rules, CFA and signing state: compilers rely on all three."""
         if not self._states:
             raise program.damaged(pos, "DW_CFA_restore_state without a remembered state")
         self.cfa, self.rules, self.ra_signed = self._states.pop()

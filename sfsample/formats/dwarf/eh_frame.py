@@ -1,11 +1,12 @@
-"""`.eh_frame`, and `.debug_frame`: address -> FDE -> the one row that holds there.
+"""Reads `.eh_frame` and `.debug_frame`: finds the FDE and the row for an address.
 
-Law: bytes in, values out; only `FormatError` escapes.  Nothing is parsed before it is asked for: a look-up
-reads one header entry, one FDE and (once) one CIE.  The length of the section is not trusted, the entries
-end at the zero terminator or with the bytes.  LSB 5.0 core, "Exception Frames" (which takes the CIE and FDE
-from DWARF 5 section 6.4.1); AMD64 psABI section 4.2.4 (section) and 3.7 (unwinding, augmentations).
+It parses on demand: a look-up reads one entry of the search table, one FDE and, the first time, one CIE.
+Entries end at the zero terminator or with the bytes, whatever size the section header states.  `.debug_frame`
+differs in how an entry distinguishes a CIE from an FDE, and in how an FDE refers to its CIE.
 
-`.debug_frame` (DWARF 5 section 6.4.1) differs in how an entry tells a CIE from an FDE, and where its CIE is.
+Invariant: any bytes parse or raise `FormatError` (tests/properties/test_eh_frame_properties.py).
+Source: LSB 5.0 core, "Exception Frames" (which takes the CIE and FDE from DWARF 5 section 6.4.1); AMD64 psABI
+section 4.2.4 (section) and 3.7 (unwinding, augmentations); DWARF 5 section 6.4.1 (`.debug_frame`).
 """
 
 from bisect import bisect_right
@@ -22,11 +23,13 @@ from sfsample.formats.dwarf.reader import OMIT, DwarfReader
 
 __all__ = ["CfaRule", "CfiRow", "CfiRule", "Cie", "EhFrame", "Fde", "RowRange", "eh_frame_address"]
 
-# The longest seen is 40 bytes.  Without a limit, many FDEs could each name another part of one huge CIE.
-_MAX_CIE = 0x1000
-_MOST_DECODED = 512  # functions, and bytes of the instructions of one
+# The longest CIE seen has 40 bytes.  Without a limit, many FDEs could each refer to another part of one huge
+# CIE.
+_MAX_CIE_SIZE = 0x1000  # bytes
+_MAX_CACHED_FUNCTIONS = 512
+_MAX_CACHED_PROGRAM_SIZE = 512  # bytes of one function's call frame instructions
 _PCREL_SDATA4 = 0x1B
-_ADDRESSES = (1 << 64) - 1
+_MAX_ADDRESS = (1 << 64) - 1
 
 
 class Fde(NamedTuple):
@@ -36,34 +39,35 @@ class Fde(NamedTuple):
     size: int  # bytes of code (address_range)
     cie: Cie
     offset: int  # of the entry in the section
-    program_begin: int  # the call frame instructions, as offsets in the section
-    program_end: int
+    program_begin: int  # section offset of the first call frame instruction
+    program_end: int  # section offset of the end of the call frame instructions
 
 
 class RowRange(NamedTuple):
-    """A row, and the vaddrs from `start` up to `end` at which it holds."""
+    """A row, and the vaddrs [start, end) for which it holds."""
 
     start: int
     end: int
     row: CfiRow
 
 
-Rows = tuple[tuple[int, CfiRow], ...]  # with the vaddr that each starts at
+Rows = tuple[tuple[int, CfiRow], ...]  # each with the vaddr that it starts at
 
 
 class _Entry(NamedTuple):
-    """What a CIE and an FDE have in common."""
+    """The common part of a CIE and an FDE; all fields are section offsets."""
 
     offset: int
-    cie: int | None  # of an FDE: where its CIE is; None: this is one
-    fields_at: int  # position of what follows the id
+    cie: int | None  # the CIE of an FDE; None: the entry is a CIE
+    fields_at: int  # the first field after the id
     end: int
 
 
 class EhFrame:
-    """One module's `.eh_frame`, or (`debug`) its `.debug_frame`.
+    """The `.eh_frame` of one module, or, with `debug`, its `.debug_frame`.
 
-    `damaged` keeps what the linear walk had to leave out, by offset.
+    `hdr` is `.eh_frame_hdr`, where there is one; without a usable search table the whole section is indexed
+    once. `damaged` holds the errors of the entries that the linear walk skipped, by section offset.
     """
 
     def __init__(
@@ -88,58 +92,66 @@ class EhFrame:
         self.damaged: dict[int, FormatError] = {}
 
     def find(self, vaddr: int) -> Fde | None:
-        """Return the FDE that covers `vaddr`."""
+        """Return the FDE that covers `vaddr`; None: there is none.  Raises FormatError when it is damaged."""
         fde = self._find_by_walk(vaddr) if self._table is None else self._find_by_table(vaddr)
         return fde if fde is not None and 0 <= vaddr - fde.start < fde.size else None
 
     def row_at(self, vaddr: int) -> CfiRow | None:
-        """Return the row that holds at `vaddr`, None where nothing covers it."""
-        held = self.held_at(vaddr)
-        return held.row._replace(rules=dict(held.row.rules)) if held else None
+        """Return the row for `vaddr`; None: no FDE covers it.  Raises FormatError when the FDE is damaged."""
+        found = self.row_range_at(vaddr)
+        return found.row._replace(rules=dict(found.row.rules)) if found else None
 
-    def held_at(self, vaddr: int) -> RowRange | None:
-        """Return the row that holds at `vaddr`, not to be changed, and where else it surely does."""
+    def row_range_at(self, vaddr: int) -> RowRange | None:
+        """Do what `row_at` does, and return the addresses for which the row certainly holds, too.
+
+        The row is shared and must not be changed.
+        """
         fde = self.find(vaddr)
         if fde is None:
             return None
-        rows = self._decoded(fde)
+        rows = self._cached_rows(fde)
         if not rows:
-            return self._executed(fde, vaddr)
+            return self._execute_up_to(fde, vaddr)
         at = bisect_right(rows, vaddr, key=itemgetter(0))
-        start, end = rows[at - 1][0], min(rows[at][0] if at < len(rows) else _ADDRESSES, fde.start + fde.size)
-        if end - start > 1 and not self._is_one(start, end - 1):
+        start, fde_end = rows[at - 1][0], fde.start + fde.size
+        end = min(rows[at][0], fde_end) if at < len(rows) else min(_MAX_ADDRESS, fde_end)
+        if end - start > 1 and not self._has_same_fde(start, end - 1):
             start, end = vaddr, vaddr + 1
         return RowRange(start, end, rows[at - 1][1])
 
-    def _decoded(self, fde: Fde) -> Rows:
-        """Return the rows of a function, kept; none where one is damaged, or too many."""
+    def _cached_rows(self, fde: Fde) -> Rows:
+        """Return all rows of a function; none where a row is damaged, or the program is too long to cache."""
         rows = self._rows.get(fde.offset)
         if rows is None:
+            is_short = fde.program_end - fde.program_begin <= _MAX_CACHED_PROGRAM_SIZE
             try:
-                rows = tuple(self.rows(fde)) if fde.program_end - fde.program_begin <= _MOST_DECODED else ()
+                rows = tuple(self.rows(fde)) if is_short else ()
             except FormatError:
                 rows = ()
-            if len(self._rows) >= _MOST_DECODED:
+            if len(self._rows) >= _MAX_CACHED_FUNCTIONS:
                 self._rows.clear()
             self._rows[fde.offset] = rows
         return rows
 
-    def _executed(self, fde: Fde, vaddr: int) -> RowRange:
-        """Execute the program as far as it is needed."""
+    def _execute_up_to(self, fde: Fde, vaddr: int) -> RowRange:
+        """Execute the program only up to `vaddr`, so that damage after it does not matter."""
         program, machine = self._program(fde), CfiMachine(fde.cie)
         for location in machine.run(program, fde.start):
             if location > vaddr:
                 break
         return RowRange(vaddr, vaddr + 1, machine.row(program))
 
-    def _is_one(self, first: int, last: int) -> bool:
-        """Whether one FDE describes all of this, and none lies in between."""
+    def _has_same_fde(self, first: int, last: int) -> bool:
+        """Whether one FDE covers both addresses, and no other FDE starts between them."""
         if self._table is None:
             return self._find_by_walk(first) == self._find_by_walk(last)
         return self._table.locate(first) == self._table.locate(last)
 
     def rows(self, fde: Fde) -> Iterator[tuple[int, CfiRow]]:
-        """Yield every row with the vaddr it starts at; an advance by nothing gives a row of no length."""
+        """Yield every row of a function with the vaddr that it starts at; an advance by 0 gives an empty row.
+
+        Raises FormatError at damage.
+        """
         program = self._program(fde)
         machine = CfiMachine(fde.cie)
         location = fde.start
@@ -149,16 +161,16 @@ class EhFrame:
         yield location, machine.row(program)
 
     def fdes(self) -> Iterator[Fde]:
-        """Walk the section.  A damaged FDE costs that FDE; a damaged length ends the walk."""
+        """Yield every FDE in section order.  A damaged FDE is skipped; a damaged length ends the walk."""
         offset = 0
         while (entry := self._next_entry(offset)) is not None:
             offset = entry.end
-            fde = self._walked_fde(entry)
+            fde = self._fde_or_none(entry)
             if fde is not None:
                 yield fde
 
     def extents(self) -> Iterator[tuple[int, int]]:
-        """Yield [start, end) of every FDE that `fdes` yields, faster where the entries are usual ones."""
+        """Yield the vaddrs [start, end) of every FDE that `fdes` yields; fast for the usual form of entries."""
         if self._debug:
             yield from ((fde.start, fde.start + fde.size) for fde in self.fdes())
             return
@@ -172,10 +184,10 @@ class EhFrame:
                 cie, end = offset + 4 - back, offset + 4 + length
                 if back and cie not in usual:
                     usual[cie] = self._is_usual(cie)
-                # after the fields comes augmentation data, whose length is one byte
+                # augmentation data follows, with its length in one byte
                 fits = end <= size and offset + 17 + data[offset + 16] <= end and data[offset + 16] < 0x80
                 if back and usual[cie] and extent >= 0 and fits:
-                    start = start + vaddr + offset + 8 & _ADDRESSES
+                    start = start + vaddr + offset + 8 & _MAX_ADDRESS
                     yield start, start + extent
                     offset = end
                     continue
@@ -183,12 +195,12 @@ class EhFrame:
             if entry is None:
                 return
             offset = entry.end
-            fde = self._walked_fde(entry)
+            fde = self._fde_or_none(entry)
             if fde is not None:
                 yield fde.start, fde.start + fde.size
 
     def _is_usual(self, offset: int) -> bool:
-        """Whether the CIE is what compilers write: 4-byte addresses from where they stand, sized FDEs."""
+        """Whether the CIE has the usual form: pc-relative 4-byte addresses, FDEs with augmentation data."""
         try:
             cie = self._cie(offset)
         except FormatError:
@@ -196,7 +208,7 @@ class EhFrame:
         return cie.encoding == _PCREL_SDATA4 and cie.sized and cie.address_size == 8
 
     def _next_entry(self, offset: int) -> _Entry | None:
-        """Return the entry at `offset`, None at the terminator, the end, or damage."""
+        """Return the entry at `offset`; None: the terminator, the end, or damage, which `damaged` records."""
         if offset + 4 > len(self._section.data):
             return None
         try:
@@ -205,8 +217,8 @@ class EhFrame:
             self.damaged[offset] = error
             return None
 
-    def _walked_fde(self, entry: _Entry) -> Fde | None:
-        """Return the FDE of `entry`, None for a CIE (read when an FDE needs it) or damage."""
+    def _fde_or_none(self, entry: _Entry) -> Fde | None:
+        """Return the FDE of `entry`; None: it is a CIE, or damaged, which `damaged` records."""
         try:
             return None if entry.cie is None else self._fde(entry)
         except FormatError as error:
@@ -230,9 +242,9 @@ class EhFrame:
         return None if position < 0 else self._index[position]
 
     def _entry(self, offset: int) -> _Entry | None:
-        """Read length and id; None at the zero terminator.
+        """Read the length and the id of an entry; None: the zero terminator.
 
-        The id is four bytes after an extended length too (LSB), in `.debug_frame` eight.
+        After an extended length the id has 4 bytes in `.eh_frame` (LSB) and 8 bytes in `.debug_frame`.
         """
         section = self._section
         length, id_at = section.integer(offset, 4), offset + 4
@@ -248,20 +260,24 @@ class EhFrame:
         return _Entry(offset, cie, id_at + id_size, id_at + length)
 
     def _cie_of(self, id_at: int, entry_id: int, size: int) -> int | None:
-        """Return what the id of an FDE says: in `.eh_frame` how far back, otherwise where."""
+        """Return the offset of an FDE's CIE; None: the id is that of a CIE.
+
+        The id of an FDE in `.eh_frame` is the distance back to the CIE, in `.debug_frame` the offset of the
+        CIE.
+        """
         if self._debug:
             return None if entry_id == (1 << 8 * size) - 1 else entry_id
         return id_at - entry_id if entry_id else None
 
     def _fde(self, entry: _Entry) -> Fde:
-        assert entry.cie is not None  # noqa: S101 - our own invariant: an FDE's entry
+        assert entry.cie is not None  # noqa: S101 - callers pass entries of FDEs only
         cie = self._cie(entry.cie)
         fields = self._section.span(entry.fields_at, entry.end, cie.address_size)
         start, pos = fields.pointer(0, cie.encoding)
         size, pos = fields.plain(pos, cie.encoding & 0x0F)
         if size < 0:
             raise fields.damaged(pos, f"a range of {size} bytes")
-        if cie.sized:  # the LSDA's address and whatever else is of no use to an unwinder
+        if cie.sized:  # augmentation data: the LSDA's address, and other things that no unwinder needs
             length, pos = fields.uleb128(pos)
             _, pos = fields.block(pos, length)
         return Fde(start, size, cie, entry.offset, entry.fields_at + pos, entry.end)
@@ -270,33 +286,33 @@ class EhFrame:
         return self._section.span(fde.program_begin, fde.program_end, fde.cie.address_size)
 
     def _cie(self, offset: int) -> Cie:
-        """Return the CIE at `offset`; a damaged one stays damaged and is not read again."""
-        known = self._cies.get(offset)
-        if known is None:
+        """Return the CIE at `offset`, from the cache after the first time; errors are cached, too."""
+        cie = self._cies.get(offset)
+        if cie is None:
             try:
-                known = self._read_cie(offset)
+                cie = self._read_cie(offset)
             except FormatError as error:
-                known = error
-            self._cies[offset] = known
-        if isinstance(known, FormatError):
-            raise FormatError(known.section, known.offset, known.what)
-        return known
+                cie = error
+            self._cies[offset] = cie
+        if isinstance(cie, FormatError):
+            raise FormatError(cie.section, cie.offset, cie.what)
+        return cie
 
     def _read_cie(self, offset: int) -> Cie:
         entry = self._entry(offset) if 0 <= offset < len(self._section.data) else None
-        if entry is None or entry.cie is not None or entry.end - offset > _MAX_CIE:
+        if entry is None or entry.cie is not None or entry.end - offset > _MAX_CIE_SIZE:
             raise self._section.damaged(max(offset, 0), "not a CIE")
         fields = self._section.span(entry.fields_at, entry.end, self._section.address_size)
-        bare, pos = _cie_fields(fields, offset)
-        program = fields.span(pos, len(fields.data), bare.address_size)
-        machine = CfiMachine(bare)
-        for _ in machine.run(program, 0):  # the initial instructions: rules, no locations
+        cie, pos = _cie_fields(fields, offset)
+        program = fields.span(pos, len(fields.data), cie.address_size)
+        machine = CfiMachine(cie)
+        for _ in machine.run(program, 0):  # the initial instructions set rules; their locations do not matter
             pass
-        return bare._replace(cfa=machine.cfa, rules=machine.rules, ra_signed=machine.ra_signed)
+        return cie._replace(cfa=machine.cfa, rules=machine.rules, ra_signed=machine.ra_signed)
 
 
 def _cie_fields(fields: DwarfReader, offset: int) -> tuple[Cie, int]:
-    """Read a CIE behind its id; return it and the position of its initial instructions."""
+    """Read the fields of a CIE after its id; return the CIE and the position of its initial instructions."""
     version = fields.u8(0)
     if version not in (1, 3, 4):
         raise fields.damaged(0, f"CIE version {version} is not known")
@@ -306,7 +322,7 @@ def _cie_fields(fields: DwarfReader, offset: int) -> tuple[Cie, int]:
         address_size, segment_size, pos = fields.u8(pos), fields.u8(pos + 1), pos + 2
         if address_size not in (4, 8) or segment_size != 0:
             raise fields.damaged(pos - 2, f"addresses of {address_size} bytes, segments of {segment_size}")
-    if augmentation == b"eh":  # GCC 2: the address of a language table stands here
+    if augmentation == b"eh":  # GCC 2: the address of a language-specific table follows
         _, pos = fields.block(pos, address_size)
     code_align, pos = fields.uleb128(pos)
     data_align, pos = fields.sleb128(pos)
@@ -318,9 +334,9 @@ def _cie_fields(fields: DwarfReader, offset: int) -> tuple[Cie, int]:
 
 
 def _augmentation(fields: DwarfReader, letters: bytes, pos: int, address_size: int) -> tuple[int, bool, int]:
-    """Return the pointer encoding, whether this is a signal frame, and where the instructions begin.
+    """Return the pointer encoding, whether this is a signal frame, and the position of the instructions.
 
-    After 'z' the data has a length, so a letter that is not known ends the reading but loses nothing.
+    After 'z' the augmentation data has a length, so that it can be skipped from an unknown letter on.
     """
     encoding, signal = 0, False
     if not letters.startswith(b"z"):

@@ -1,7 +1,9 @@
-"""`.eh_frame_hdr`: where `.eh_frame` is, and a sorted table to search it by.
+"""Reads `.eh_frame_hdr`: the address of `.eh_frame`, and a sorted table to search it by.
 
-Law: the table is bisected where it lies; only the entries that a search touches are read.  LSB 5.0 core,
-".eh_frame_hdr section": version, three encodings, eh_frame_ptr, fde_count, then pairs (location, FDE).
+The table is bisected in place; a search reads only the entries that it needs.
+
+Source: LSB 5.0 core, ".eh_frame_hdr section": version, three encodings, eh_frame_ptr, fde_count, then pairs
+(location, FDE).
 """
 
 import sys
@@ -16,7 +18,7 @@ _DATAREL_SDATA4 = 0x3B  # what every linker writes: signed 4-byte distances from
 
 
 class SearchTable:
-    """The pairs of a usable table; `locate` answers with the FDE that starts last at or before a vaddr."""
+    """The (location, FDE) pairs of the table.  Raises FormatError when they cannot be searched."""
 
     __slots__ = ("_begin", "_count", "_encoding", "_hdr", "_starts", "_stride", "_words")
 
@@ -32,20 +34,20 @@ class SearchTable:
         self._starts = None if self._words is None else self._words[::2]
 
     def _as_words(self) -> "memoryview[int] | None":
-        """View the usual table, in this machine's byte order, as integers: bisected without a Python call."""
+        """Return the usual table as integers, which bisect reads in C; None: another encoding."""
         if self._encoding != _DATAREL_SDATA4 or self._hdr.byteorder != sys.byteorder:
             return None
         return memoryview(self._hdr.data)[self._begin : self._begin + 8 * self._count].cast("i")
 
     def locate(self, vaddr: int) -> int | None:
-        """Return the vaddr of the only FDE that can cover `vaddr`, None when every function starts above."""
+        """Return the vaddr of the FDE that starts last at or before `vaddr`; None: all start above it."""
         if self._words is not None and self._starts is not None:
             index = bisect_right(self._starts, vaddr - self._hdr.vaddr) - 1
             return None if index < 0 else self._hdr.vaddr + self._words[2 * index + 1]
-        index = bisect_right(range(self._count), vaddr, key=self._start) - 1
+        index = bisect_right(range(self._count), vaddr, key=self._location) - 1
         return None if index < 0 else self._pointer(self._begin + index * self._stride + self._stride // 2)
 
-    def _start(self, index: int) -> int:
+    def _location(self, index: int) -> int:
         return self._pointer(self._begin + index * self._stride)
 
     def _pointer(self, pos: int) -> int:
@@ -55,7 +57,7 @@ class SearchTable:
 def _fields(
     data: bytes | memoryview, vaddr: int, byteorder: ByteOrder, address_size: int
 ) -> tuple[DwarfReader, int, int]:
-    """Return the header's bytes, eh_frame_ptr as a vaddr, and the position after it."""
+    """Return a reader of the header, eh_frame_ptr as a vaddr, and the position after it."""
     hdr = DwarfReader(_SECTION, memoryview(data).cast("B"), vaddr, byteorder, address_size=address_size)
     if hdr.u8(0) != 1:
         raise hdr.damaged(0, f"version {hdr.u8(0)} is not known")
@@ -66,14 +68,14 @@ def _fields(
 def eh_frame_address(
     hdr: bytes | memoryview, hdr_vaddr: int, byteorder: ByteOrder, address_size: int = 8
 ) -> int:
-    """Return the vaddr of `.eh_frame` that the header states."""
+    """Return the vaddr of `.eh_frame` that the header states.  Raises FormatError when it is damaged."""
     return _fields(hdr, hdr_vaddr, byteorder, address_size)[1]
 
 
 def search_table(
     data: bytes | memoryview, vaddr: int, byteorder: ByteOrder, address_size: int
 ) -> SearchTable | None:
-    """Return the search table, or None when there is none that can be searched: absent, odd or damaged."""
+    """Return the search table; None: it is absent, damaged, or in an encoding that cannot be searched."""
     try:
         hdr, _, pos = _fields(data, vaddr, byteorder, address_size)
         count_encoding, encoding = hdr.u8(2), hdr.u8(3)  # fde_count_enc, table_enc

@@ -1,9 +1,12 @@
-"""DWARF expressions, as far as call frame information uses them: bytes -> one number, or None.
+"""Evaluates DWARF expressions of call frame information to one number, or None where the value is unknown.
 
-Law: never raises and always ends.  A register that is unknown, memory that cannot be read, a stack that is
-too short, an operation that does not belong in CFI (DWARF 5 section 6.4.2) or does not exist: the value is
-not known, which is None.  DWARF 5 section 2.5.1; every value is a 64-bit word, and only div, shra and the
-comparisons look at its sign (the "generic type" of section 2.5.1.4 has the sign that the operation needs).
+The value is unknown where a register is unknown, memory cannot be read, the expression's stack is too short,
+or an operation is invalid or not allowed in CFI (DWARF 5 section 6.4.2).  Every value is a 64-bit word, and
+only abs, div, shra and the comparisons use its sign (the "generic type" of section 2.5.1.4 has the sign that
+the operation needs).
+
+Invariant: `evaluate` never raises and always ends (tests/properties/test_eh_frame_properties.py).
+Source: DWARF 5 section 2.5.1.
 """
 
 import operator
@@ -14,12 +17,12 @@ from sfsample.core.memory import Memory
 from sfsample.errors import FormatError
 from sfsample.formats.dwarf.reader import DwarfReader
 
-_MAX_OPERATIONS = 1000  # the PLT's expression takes 11
-_MAX_STACK = 64
+_MAX_OPERATIONS = 1000  # executed by one expression; that of a PLT takes 11
+_MAX_STACK_DEPTH = 64  # values
 _WORD = (1 << 64) - 1
 _SIGN = 1 << 63
 
-_CONSTANTS = {  # opcode -> size, signed
+_CONSTANTS = {  # opcode -> (bytes, signed)
     0x03: (8, False),  # DW_OP_addr
     0x08: (1, False),  # DW_OP_const1u
     0x09: (1, True),
@@ -37,12 +40,12 @@ def _signed(value: int) -> int:
 
 
 def _div(a: int, b: int) -> int:
-    """Divide as C does: towards zero."""
+    """Divide signed values, rounding towards zero as C does."""
     quotient = abs(_signed(a)) // abs(_signed(b))
     return quotient if (a ^ b) & _SIGN == 0 else -quotient
 
 
-_BINARY: dict[int, Callable[[int, int], int]] = {  # second of the stack, top of the stack
+_BINARY: dict[int, Callable[[int, int], int]] = {  # of (second value of the stack, top of the stack)
     0x1A: operator.and_,  # DW_OP_and
     0x1B: _div,  # DW_OP_div
     0x1C: operator.sub,  # DW_OP_minus
@@ -70,11 +73,11 @@ _UNARY: dict[int, Callable[[int], int]] = {
 
 
 class _NoValueError(Exception):
-    """The expression has no value here; never leaves this module."""
+    """The value is unknown; `evaluate` catches it."""
 
 
 class _Evaluation:
-    """One run: the stack, and where values come from."""
+    """The stack of one evaluation, and the registers and memory that it reads."""
 
     __slots__ = ("code", "initial", "memory", "registers", "stack")
 
@@ -94,12 +97,12 @@ class _Evaluation:
             if pos == end:
                 return self.stack[-1]
             pos = self._step(self.code.data[pos], pos + 1)
-            if len(self.stack) > _MAX_STACK or not 0 <= pos <= end:
+            if len(self.stack) > _MAX_STACK_DEPTH or not 0 <= pos <= end:
                 raise _NoValueError
         raise _NoValueError
 
     def _step(self, opcode: int, pos: int) -> int:
-        """Do one operation; return the position of the next."""
+        """Execute the operation `opcode`; return the position of the next."""
         if 0x30 <= opcode <= 0x4F:  # DW_OP_lit0..31
             self.stack.append(opcode - 0x30)
         elif 0x70 <= opcode <= 0x8F:  # DW_OP_breg0..31
@@ -171,7 +174,7 @@ class _Evaluation:
                 pos += 1
             case 0x96:  # DW_OP_nop
                 pass
-            case 0x9C:  # DW_OP_call_frame_cfa: the CFA is what a register's rule starts from
+            case 0x9C:  # DW_OP_call_frame_cfa: the initial value of a register's rule is the CFA
                 stack.append(self._known(self.initial) & _WORD)
             case _:
                 raise _NoValueError
@@ -196,13 +199,14 @@ def evaluate(
     byteorder: ByteOrder,
     initial: int | None,
 ) -> int | None:
-    """Return what `expression` computes, None when it cannot be known.
+    """Return the value of `expression`; None: it is unknown.
 
-    `initial` is on the stack at the start: the CFA for a register's rule, nothing for the CFA's own.
+    `initial` is the value on the stack at the start: the CFA for the rule of a register, None (an empty
+    stack) for the rule of the CFA.
     """
     code = DwarfReader("DWARF expression", expression, 0, byteorder)
     try:
         return _Evaluation(code, registers, memory, initial).run()
     except (_NoValueError, FormatError, LookupError, ZeroDivisionError):
-        # LookupError: a register or a stack slot that is not there.
+        # LookupError: an unknown register, or a stack that is too short
         return None

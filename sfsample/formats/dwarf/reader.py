@@ -1,8 +1,9 @@
-"""Fields of the DWARF exception tables: fixed integers, LEB128, encoded pointers.
+"""Reads fields of DWARF tables: fixed-size integers, LEB128, strings, encoded pointers.
 
-Law: a position goes in, a value and the next position come out; nothing is remembered between reads and
-nothing outside the span is read.  Whatever does not fit is a `FormatError` that names the section and the
-offset in it.  DWARF 5 section 7.6 (LEB128); LSB 5.0 core "DWARF Extensions" (DW_EH_PE pointer encodings).
+Each read takes a position and returns the value and, where its size varies, the next position; a reader keeps
+no position.  A read beyond the span raises `FormatError` with the section and the offset in it.
+
+Source: DWARF 5 section 7.6 (LEB128); LSB 5.0 core "DWARF Extensions" (DW_EH_PE pointer encodings).
 """
 
 from struct import Struct
@@ -17,7 +18,7 @@ _INTEGERS = {
     for size, code in ((1, "B"), (2, "H"), (4, "I"), (8, "Q"))
     for signed in (False, True)
 }
-_MAX_LEB128 = 10  # bytes of a 64-bit value; also stops a run of 0x80 from growing an integer for ever
+_MAX_LEB128_SIZE = 10  # bytes of a 64-bit value; a run of 0x80 must not grow an integer for ever
 _WORD = (1 << 64) - 1
 
 OMIT = 0xFF  # DW_EH_PE_omit
@@ -25,7 +26,7 @@ _FIXED_SIZES = {0x2: 2, 0x3: 4, 0x4: 8, 0xA: 2, 0xB: 4, 0xC: 8}  # DW_EH_PE_udat
 
 
 class DwarfReader:
-    """A span of a section: where it is in the section (`origin`) and in the ELF file (`vaddr`)."""
+    """Reads a span of a section that begins at offset `origin` of the section and has vaddr `vaddr`."""
 
     __slots__ = ("address_size", "byteorder", "data", "origin", "section", "vaddr")
 
@@ -47,11 +48,11 @@ class DwarfReader:
         self.origin = origin
 
     def damaged(self, pos: int, what: str) -> FormatError:
-        """Return (not raise) the error for the byte at `pos`, or for the end that comes before it."""
+        """Return (not raise) the error for the byte at `pos`, or for the end of the span before it."""
         return FormatError(self.section, self.origin + min(pos, len(self.data)), what)
 
     def span(self, begin: int, end: int, address_size: int) -> "DwarfReader":
-        """Return the bytes begin..end as a span of its own: reads stop at `end`, not at the section's end."""
+        """Return a reader of the bytes [begin, end), so that reads stop at `end`."""
         return DwarfReader(
             self.section,
             bytes(self.data[begin:end]),
@@ -62,7 +63,7 @@ class DwarfReader:
         )
 
     def block(self, pos: int, size: int) -> tuple[bytes, int]:
-        """Read `size` bytes as they are."""
+        """Read `size` bytes unchanged."""
         if size > len(self.data) - pos:
             raise self.damaged(pos, f"{size} bytes do not fit")
         return bytes(self.data[pos : pos + size]), pos + size
@@ -105,7 +106,7 @@ class DwarfReader:
 
     def _leb128(self, pos: int) -> tuple[int, int, int]:
         value = bits = 0
-        for index in range(pos, pos + _MAX_LEB128):
+        for index in range(pos, pos + _MAX_LEB128_SIZE):
             byte = self.u8(index)
             value |= (byte & 0x7F) << bits
             bits += 7
@@ -114,9 +115,9 @@ class DwarfReader:
         raise self.damaged(pos, "LEB128 is longer than 64 bits")
 
     def pointer(self, pos: int, encoding: int, data_base: int | None = None) -> tuple[int, int]:
-        """Read a pointer of a DW_EH_PE encoding and apply what it is relative to.
+        """Read a pointer of a DW_EH_PE encoding and add the base that it is relative to.
 
-        An indirect pointer needs the target's memory, and text and function bases are not known here.
+        Raises FormatError for an indirect pointer, which needs the target's memory, and for an unknown base.
         """
         if encoding & 0x80:  # DW_EH_PE_indirect, and DW_EH_PE_omit
             raise self.damaged(pos, f"pointer encoding {encoding:#x} has no value here")
@@ -135,7 +136,7 @@ class DwarfReader:
         raise self.damaged(pos, f"pointer base {application:#x} is not known")
 
     def plain(self, pos: int, encoding: int) -> tuple[int, int]:
-        """Read the number of a pointer encoding, without what it is relative to."""
+        """Read a pointer of a DW_EH_PE encoding without its base."""
         if encoding & 0x70 == 0x50:  # DW_EH_PE_aligned: padding up to a multiple of the address size
             pos += -(self.vaddr + pos) % self.address_size
         match encoding & 0x0F:
@@ -150,6 +151,6 @@ class DwarfReader:
 
 
 def fixed_size(encoding: int, address_size: int) -> int | None:
-    """Return how many bytes a pointer of this encoding takes, None when that depends on its value."""
+    """Return the bytes of a pointer of this encoding; None: they depend on its value."""
     form = encoding & 0x0F
     return address_size if form in (0x00, 0x08) else _FIXED_SIZES.get(form)  # DW_EH_PE_absptr, _signed

@@ -26,7 +26,7 @@ class EhFrameStepper:
     def reach(self, frame: Frame, module: Module, arch: Arch) -> PcRange:  # noqa: ARG002 - the protocol
         """Return the addresses of the row."""
         try:
-            current = module.eh_frame.held_at(module.vaddr(frame.pc)) if module.eh_frame else None
+            current = module.eh_frame.row_range_at(module.vaddr(frame.pc)) if module.eh_frame else None
         except FormatError:  # `row_at` has noted it
             current = None
         return (
@@ -50,7 +50,7 @@ def _row_at(table: EhFrame | None, frame: Frame, module: Module, arch: Arch) -> 
     if table is None or module.image.machine != arch.machine:
         return None
     try:
-        current = table.held_at(module.vaddr(frame.lookup_pc))
+        current = table.row_range_at(module.vaddr(frame.lookup_pc))
     except FormatError as damage:
         module.note_damage(damage)
         return None
@@ -66,7 +66,7 @@ def _next_if_late(table: EhFrame, current: RowRange) -> CfiRow | None:
     if current.row.ra_register in current.row.rules:
         return None
     try:
-        following = table.held_at(current.end)
+        following = table.row_range_at(current.end)
     except FormatError:  # of another function, whose own look-up notes it
         return None
     is_late = (
