@@ -15,8 +15,10 @@ from sfsample.errors import FormatError, SfsampleError
 from sfsample.formats.elf.image import PT_LOAD, ElfImage
 from sfsample.formats.elf.object_file import LinkedObject, lay_out
 from sfsample.formats.sframe.section import SECTION
-from sfsample.inspect.coverage import cover
-from sfsample.inspect.text import FunctionName, Inspection, inspection_json, inspection_text, process_text
+from sfsample.inspect.coverage import measure_coverage
+from sfsample.inspect.inspection import Inspection
+from sfsample.inspect.json import inspection_json
+from sfsample.inspect.text import FunctionName, inspection_text, process_text
 from sfsample.inspect.verify import verify
 from sfsample.modules.module import Module
 from sfsample.process.process import LiveProcess
@@ -69,9 +71,9 @@ def _open(path: str) -> LinkedObject:
 
 
 def _inspect(module: Module, arguments: Namespace, base: int | None = None) -> Inspection:
-    coverage = cover(module)
-    verdict = verify(module) if arguments.verify else None
-    return Inspection(module, _findings(module), coverage, verdict, base)
+    coverage = measure_coverage(module)
+    verification = verify(module) if arguments.verify else None
+    return Inspection(module, _findings(module), coverage, verification, base)
 
 
 def _findings(module: Module) -> tuple[str, ...]:
@@ -119,9 +121,9 @@ def _modules(pid: int, arguments: Namespace) -> tuple[list[Inspection], list[str
     """Open every module that has code; no thread is stopped."""
     target = LiveProcess(pid, attach=False)
     try:
-        modules = target.index.open_all()
+        modules = target.modules.open_all()
         found = [_inspect(module, arguments, _base(module)) for module in modules]
-        return found, [*target.opener.problems, *target.index.problems]
+        return found, [*target.opener.problems, *target.modules.problems]
     finally:
         target.close()
 

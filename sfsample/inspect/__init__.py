@@ -1,1 +1,1 @@
-"""Which unwind tables a module has, what they cover, and whether they agree."""
+"""Shows which unwind tables a module has, what they cover, and whether they agree."""

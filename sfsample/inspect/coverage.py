@@ -1,7 +1,7 @@
-"""How much of the code the tables cover.
+"""Measures how much of a module's code its unwind tables cover.
 
-Law: counts bytes of executable sections (segments where there are no sections), each once; a table that
-claims bytes outside them gains nothing.  Nothing is decoded but the extents of functions.
+Bytes of executable sections are counted, each once (of segments, where the file has no sections); bytes that
+a table claims outside of them do not count.  Only the extents of functions are decoded.
 """
 
 from collections.abc import Iterable
@@ -13,47 +13,49 @@ Range = tuple[int, int]  # [start, end) in vaddrs
 
 
 class Coverage(NamedTuple):
-    """Bytes of code: all, under SFrame, under `.eh_frame`, under neither; and the functions gas dropped.
+    """Bytes of code in a module, and how many of them SFrame covers, `.eh_frame` covers, or neither.
 
-    `dropped` are the functions of `.eh_frame` that SFrame does not have, as ranges; empty without SFrame.
+    `dropped` are the ranges of functions that `.eh_frame` has and SFrame does not: the assembler dropped
+    them.  It is empty for a module without SFrame.
     """
 
-    text: int
-    sframe: int
-    eh_frame: int
-    neither: int
+    text_bytes: int
+    sframe_bytes: int
+    eh_frame_bytes: int
+    uncovered_bytes: int
     eh_frame_fdes: int
-    sframe_size: int  # of the tables themselves
-    cfi_size: int  # of .eh_frame and .eh_frame_hdr; 0 where there are no section headers to tell
+    sframe_table_bytes: int  # the size of the tables themselves
+    cfi_table_bytes: int  # the size of .eh_frame and .eh_frame_hdr; 0 where the file has no section headers
     dropped: tuple[Range, ...]
 
     def share(self, part: int) -> float:
-        """Return `part` of all code, 0 to 1."""
-        return part / self.text if self.text else 0.0
+        """Return `part` bytes as a share of all code, 0 to 1."""
+        return part / self.text_bytes if self.text_bytes else 0.0
 
 
-def cover(module: Module) -> Coverage:
-    """Measure a module."""
-    text = merge(module.image.code_sections or module.image.executable)
+def measure_coverage(module: Module) -> Coverage:
+    """Return the coverage of a module."""
+    text = merge_ranges(module.image.code_sections or module.image.executable)
     cfi = sorted(module.eh_frame.extents()) if module.eh_frame else []
-    rows = sorted(extent for table in module.sframe for extent in table.extents())
-    by_sframe, by_cfi = intersect(merge(rows), text), intersect(merge(cfi), text)
-    either = merge(sorted([*by_sframe, *by_cfi]))
-    dropped = _missing(cfi, merge(rows)) if module.sframe else ()
+    sframe = sorted(extent for table in module.sframe for extent in table.extents())
+    by_sframe = intersect_ranges(merge_ranges(sframe), text)
+    by_cfi = intersect_ranges(merge_ranges(cfi), text)
+    covered = merge_ranges(sorted([*by_sframe, *by_cfi]))
+    dropped = _outside(cfi, merge_ranges(sframe)) if module.sframe else ()
     return Coverage(
-        text=_size(text),
-        sframe=_size(by_sframe),
-        eh_frame=_size(by_cfi),
-        neither=_size(text) - _size(either),
+        text_bytes=_size(text),
+        sframe_bytes=_size(by_sframe),
+        eh_frame_bytes=_size(by_cfi),
+        uncovered_bytes=_size(text) - _size(covered),
         eh_frame_fdes=len(cfi),
-        sframe_size=sum(table.used for table in module.sframe),
-        cfi_size=sum(s.size for s in map(module.image.section, (".eh_frame", ".eh_frame_hdr")) if s),
+        sframe_table_bytes=sum(table.used for table in module.sframe),
+        cfi_table_bytes=sum(s.size for s in map(module.image.section, (".eh_frame", ".eh_frame_hdr")) if s),
         dropped=dropped,
     )
 
 
-def _missing(functions: list[Range], covered: list[Range]) -> tuple[Range, ...]:
-    """Return the functions that share no byte with `covered`; both are sorted."""
+def _outside(functions: list[Range], covered: list[Range]) -> tuple[Range, ...]:
+    """Return the functions that share no byte with `covered`; both lists are sorted."""
     found, at = [], 0
     for start, end in functions:
         while at < len(covered) and covered[at][1] <= start:
@@ -63,8 +65,8 @@ def _missing(functions: list[Range], covered: list[Range]) -> tuple[Range, ...]:
     return tuple(found)
 
 
-def merge(ranges: Iterable[Range]) -> list[Range]:
-    """Join overlapping and touching ranges; empty ones vanish."""
+def merge_ranges(ranges: Iterable[Range]) -> list[Range]:
+    """Return sorted ranges; those that overlap or touch are joined, empty ones are left out."""
     merged: list[Range] = []
     for start, end in sorted(ranges):
         if start >= end:
@@ -77,14 +79,14 @@ def merge(ranges: Iterable[Range]) -> list[Range]:
     return merged
 
 
-def intersect(ours: list[Range], theirs: list[Range]) -> list[Range]:
-    """Return what two merged lists share."""
+def intersect_ranges(first: list[Range], second: list[Range]) -> list[Range]:
+    """Return the ranges that two results of `merge_ranges` share."""
     shared, i, j = [], 0, 0
-    while i < len(ours) and j < len(theirs):
-        start, end = max(ours[i][0], theirs[j][0]), min(ours[i][1], theirs[j][1])
+    while i < len(first) and j < len(second):
+        start, end = max(first[i][0], second[j][0]), min(first[i][1], second[j][1])
         if start < end:
             shared.append((start, end))
-        if ours[i][1] < theirs[j][1]:
+        if first[i][1] < second[j][1]:
             i += 1
         else:
             j += 1

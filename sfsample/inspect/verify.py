@@ -1,8 +1,9 @@
-"""SFrame against `.eh_frame`: two encodings of one truth.
+"""Compares SFrame with `.eh_frame`: two encodings that must lead to the same caller.
 
-Law: compares what both say of CFA, return address, frame pointer and signal mark, as written rules; where CFI
-has an expression (PLT, stack realignment), both rows are executed over invented registers and memory.  Every
-interval in which both are constant is looked at once.  It judges, it does not explain.
+The rules for CFA, return address and frame pointer and the signal mark are compared as they are written.
+Where CFI has an expression (PLT, stack realignment), both rows are executed over synthetic registers and
+memory.  Every interval in which both tables are constant is compared once.  The result states what differs,
+not why.
 """
 
 from bisect import bisect_right
@@ -21,13 +22,14 @@ from sfsample.unwind.row import UnwindRow, apply_row
 from sfsample.unwind.steppers.cfi import to_row as row_of_cfi
 from sfsample.unwind.steppers.sframe import to_row as row_of_sframe
 
-_MIX = 0x9E3779B97F4A7C15  # an odd multiplier spreads addresses over all words
+_MIX = 0x9E3779B97F4A7C15  # an odd multiplier (2**64 / golden ratio) spreads addresses over all 64-bit words
 
 
-class TableAnswer(NamedTuple):
-    """What a row says of the registers that SFrame knows.
+class CallerRules(NamedTuple):
+    """The rules of a row for the three registers that SFrame knows.
 
-    `cfa` and `ra` None: outermost.  `fp` None: unchanged; a rule with base FP and no offset means the same.
+    `cfa` and `ra` None: the frame is the outermost.  `fp` None: FP is unchanged; a rule with base FP and
+    offset 0 means the same and is None, too.
     """
 
     cfa: Rule | None
@@ -37,15 +39,15 @@ class TableAnswer(NamedTuple):
 
 
 class Disagreement(NamedTuple):
-    """Both tables cover `vaddr`, in the function at `function`, and say different things."""
+    """Both tables cover `vaddr`, in the function that starts at `function`, and their rules differ."""
 
     function: int
     vaddr: int
-    sframe: TableAnswer
-    eh_frame: TableAnswer
+    sframe: CallerRules
+    eh_frame: CallerRules
 
 
-class Verdict(NamedTuple):
+class Verification(NamedTuple):
     """How many intervals were compared, how many only SFrame covers, and what differs."""
 
     compared: int
@@ -53,34 +55,35 @@ class Verdict(NamedTuple):
     disagreements: tuple[Disagreement, ...]
 
 
-def verify(module: Module) -> Verdict:
-    """Compare every SFrame row of a module with `.eh_frame` at that pc."""
+def verify(module: Module) -> Verification:
+    """Compare every SFrame row of a module with the row of `.eh_frame` at that pc."""
     arch = arch_of(module.image.machine, module.image.byteorder)
     if module.eh_frame is None or arch is None:
-        return Verdict(0, sum(table.num_fres for table in module.sframe), ())
+        return Verification(0, sum(table.num_fres for table in module.sframe), ())
     compared = sframe_only = 0
-    found = []
-    cfi_fdes = _Sorted(module.eh_frame)
+    disagreements = []
+    cfi_fdes = _SortedFdes(module.eh_frame)
     for table in module.sframe:
         for fde in table.fdes():
-            for vaddr in _intervals(module, table, fde, cfi_fdes):
-                pair = rows_at(module, table, vaddr, arch)
+            for vaddr in _interval_starts(module, table, fde, cfi_fdes):
+                pair = row_pair_at(module, table, vaddr, arch)
                 if pair is None:
                     continue
-                ours, cfi = pair
+                sframe, cfi = pair
                 if cfi is None:
                     sframe_only += 1
                     continue
                 compared += 1
-                if differ(ours, cfi, vaddr, arch):
-                    found.append(Disagreement(fde.start, vaddr, said(ours, arch), said(cfi, arch)))
-    return Verdict(compared, sframe_only, tuple(found))
+                if rows_disagree(sframe, cfi, vaddr, arch):
+                    rules = caller_rules(sframe, arch), caller_rules(cfi, arch)
+                    disagreements.append(Disagreement(fde.start, vaddr, *rules))
+    return Verification(compared, sframe_only, tuple(disagreements))
 
 
-def rows_at(
+def row_pair_at(
     module: Module, table: SFrameTable, vaddr: int, arch: Arch
 ) -> tuple[UnwindRow, UnwindRow | None] | None:
-    """Return the SFrame row and the CFI row that hold at `vaddr`; None without the first."""
+    """Return the rows of SFrame and of CFI at `vaddr` (None: CFI has none); None where SFrame has none."""
     try:
         fre = table.row_at(vaddr)
         cfi = module.eh_frame.row_at(vaddr) if module.eh_frame else None
@@ -92,28 +95,28 @@ def rows_at(
     return row_of_sframe(fre, table), None if cfi is None else row_of_cfi(cfi, arch)
 
 
-def said(row: UnwindRow, arch: Arch = AMD64) -> TableAnswer:
-    """Return what a row says of CFA, RA and FP."""
+def caller_rules(row: UnwindRow, arch: Arch = AMD64) -> CallerRules:
+    """Return the rules of a row for CFA, RA and FP."""
     if row.ra is None:
-        return TableAnswer(None, None, None, signal=False)
+        return CallerRules(None, None, None, signal=False)
     fp = dict(row.registers).get(arch.fp)
-    return TableAnswer(row.cfa, row.ra, None if fp == Rule(arch.fp, 0, deref=False) else fp, row.signal)
+    return CallerRules(row.cfa, row.ra, None if fp == Rule(arch.fp, 0, deref=False) else fp, row.signal)
 
 
-def differ(ours: UnwindRow, cfi: UnwindRow, pc: int, arch: Arch = AMD64) -> bool:
-    """Whether two rows for `pc` lead to different callers."""
-    a, b = said(ours, arch), said(cfi, arch)
-    if a == b:
+def rows_disagree(sframe: UnwindRow, cfi: UnwindRow, pc: int, arch: Arch = AMD64) -> bool:
+    """Return whether two rows for `pc` lead to different callers."""
+    first, second = caller_rules(sframe, arch), caller_rules(cfi, arch)
+    if first == second:
         return False
-    if None in (a.ra, b.ra) or a.signal != b.signal:
+    if None in (first.ra, second.ra) or first.signal != second.signal:
         return True
-    if not any(rule is not None and rule.expression for rule in (*a[:3], *b[:3])):
+    if not any(rule is not None and rule.expression for rule in (*first[:3], *second[:3])):
         return True
-    return _executed(ours, pc, arch) != _executed(cfi, pc, arch)
+    return _execute(sframe, pc, arch) != _execute(cfi, pc, arch)
 
 
-class _InventedMemory:
-    """A word at every address, none twice."""
+class _SyntheticMemory:
+    """Memory with a different word at every address."""
 
     def __init__(self, byteorder: ByteOrder) -> None:
         self.byteorder = byteorder
@@ -125,16 +128,17 @@ class _InventedMemory:
         return self.word(address).to_bytes(8, self.byteorder)[:size]
 
 
-def _executed(row: UnwindRow, pc: int, arch: Arch) -> tuple[int, Registers] | StopReason:
+def _execute(row: UnwindRow, pc: int, arch: Arch) -> tuple[int, Registers] | StopReason:
+    """Return the CFA and the caller's sp, fp and pc that a row gives over synthetic registers and memory."""
     registers = {number: 0x7FFF_0000_0000 + number * 0x10_1008 for number in range(33)} | {arch.pc: pc}
-    caller = apply_row(row, registers, _InventedMemory(arch.byteorder), arch)
+    caller = apply_row(row, registers, _SyntheticMemory(arch.byteorder), arch)
     if isinstance(caller, StopReason):
         return caller
-    wanted = (arch.sp, arch.fp, arch.pc)
-    return caller.cfa, {number: caller.registers[number] for number in wanted if number in caller.registers}
+    compared = (arch.sp, arch.fp, arch.pc)
+    return caller.cfa, {number: caller.registers[number] for number in compared if number in caller.registers}
 
 
-class _Sorted:
+class _SortedFdes:
     """The FDEs of `.eh_frame` by address."""
 
     def __init__(self, eh_frame: EhFrame) -> None:
@@ -143,7 +147,7 @@ class _Sorted:
         self._starts = [fde.start for fde in self._fdes]
 
     def overlapping(self, start: int, end: int) -> Iterator[Fde]:
-        """Yield those that share code with [start, end); FDEs do not overlap each other."""
+        """Yield the FDEs that share code with [start, end); FDEs do not overlap each other."""
         at = max(0, bisect_right(self._starts, start) - 1)
         while at < len(self._fdes) and self._starts[at] < end:
             if self._starts[at] + self._fdes[at].size > start:
@@ -151,9 +155,9 @@ class _Sorted:
             at += 1
 
 
-def _intervals(module: Module, table: SFrameTable, fde: SFrameFde, cfi: _Sorted) -> list[int]:
-    """Return where either side begins to say something else; every byte where CFI has an expression."""
-    end = _end(module, fde)
+def _interval_starts(module: Module, table: SFrameTable, fde: SFrameFde, cfi: _SortedFdes) -> list[int]:
+    """Return the vaddrs at which either table begins another row; every byte where CFI has an expression."""
+    end = _function_end(module, fde)
     try:
         starts = {*_sframe_starts(table, fde, end), *_cfi_starts(fde.start, end, cfi)}
     except FormatError as damage:
@@ -162,8 +166,8 @@ def _intervals(module: Module, table: SFrameTable, fde: SFrameFde, cfi: _Sorted)
     return sorted(start for start in starts if fde.start <= start < end)
 
 
-def _end(module: Module, fde: SFrameFde) -> int:
-    """Return where a function ends, a claim beyond the code of the file cut off."""
+def _function_end(module: Module, fde: SFrameFde) -> int:
+    """Return the vaddr at which a function ends, at most the end of the code in the file."""
     limits = [high for low, high in module.image.executable if low <= fde.start < high]
     return min([fde.start + fde.size, *limits]) if limits else fde.start
 
@@ -176,7 +180,7 @@ def _sframe_starts(table: SFrameTable, fde: SFrameFde, end: int) -> Iterator[int
         yield from (block + fre.start for fre in rows)
 
 
-def _cfi_starts(start: int, end: int, cfi: _Sorted) -> Iterator[int]:
+def _cfi_starts(start: int, end: int, cfi: _SortedFdes) -> Iterator[int]:
     for fde in cfi.overlapping(start, end):
         yield fde.start
         rows = list(cfi.eh_frame.rows(fde))

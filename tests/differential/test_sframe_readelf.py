@@ -20,7 +20,7 @@ from sfsample.core.rule import CFA, Rule
 from sfsample.formats.elf.image import ElfImage
 from sfsample.formats.elf.object_file import lay_out
 from sfsample.formats.sframe.section import SFrameFde, SFrameFre, SFrameTable, read_tables
-from sfsample.inspect.coverage import cover
+from sfsample.inspect.coverage import measure_coverage
 from sfsample.inspect.verify import verify
 from sfsample.modules.module import Module
 from sfsample.symbolize.symbolizer import Symbolizer
@@ -115,7 +115,7 @@ def test_an_object_agrees_with_its_eh_frame_and_symbols(dump):
     assert verdict.disagreements == ()
     assert verdict.compared == sum(table.num_fres for table in module.sframe)
     assert {symbol.name for symbol in named} == {"dynamic", "calls", "hot", "leaf", "last"}
-    assert cover(module).dropped == ()
+    assert measure_coverage(module).dropped == ()
 
 
 def test_every_fixture_with_sframe_has_its_dump():

@@ -23,7 +23,14 @@ from sfsample.core.arch import AMD64
 from sfsample.core.rule import CFA, Rule
 from sfsample.errors import FormatError
 from sfsample.formats.elf.image import ElfImage
-from sfsample.inspect.verify import Disagreement, TableAnswer, differ, rows_at, said, verify
+from sfsample.inspect.verify import (
+    CallerRules,
+    Disagreement,
+    caller_rules,
+    row_pair_at,
+    rows_disagree,
+    verify,
+)
 from sfsample.modules.module import Module
 from sfsample.unwind.row import UnwindRow
 from tests.builders.installed import LIBRARY_DIRS, libraries
@@ -35,7 +42,7 @@ SUBJECTS = [  # object files have a test in test_sframe_readelf.py
 
 SP, FP = AMD64.sp, AMD64.fp
 RA_SLOT = Rule(CFA, -8, deref=True)
-ENTRY = TableAnswer(Rule(SP, 8, deref=False), RA_SLOT, None, signal=False)  # of a function; fp is unchanged
+ENTRY = CallerRules(Rule(SP, 8, deref=False), RA_SLOT, None, signal=False)  # of a function; fp is unchanged
 
 
 def explain(module: Module, found: Disagreement) -> str | None:
@@ -80,9 +87,9 @@ def test_every_byte_of_a_fixture(path):
     compared = 0
     for fde in table.fdes():
         for pc in range(fde.start, fde.start + fde.size):
-            ours, cfi = rows_at(module, table, pc, AMD64)
+            ours, cfi = row_pair_at(module, table, pc, AMD64)
             assert cfi is not None
-            assert not differ(ours, cfi, pc), hex(pc)
+            assert not rows_disagree(ours, cfi, pc), hex(pc)
             compared += 1
     report(f"{name_of(path)}: {compared} addresses compared")
 
@@ -118,8 +125,8 @@ def test_only_stubs_that_the_linker_described_wrong_are_repaired(path):
             fre = table.row_at(pc)
             if fre not in as_stored:
                 repaired[section_at(module, pc)] += 1
-                ours, cfi = rows_at(module, table, pc, AMD64)
-                assert not differ(ours, cfi, pc)
+                ours, cfi = row_pair_at(module, table, pc, AMD64)
+                assert not rows_disagree(ours, cfi, pc)
     plt_got = module.image.section(".plt.got")
     if table.version > 1:
         assert repaired == ({".plt.got": plt_got.size} if plt_got else {})
@@ -141,7 +148,7 @@ def test_known_faults_are_recognised_and_nothing_else_is():
     invented = entry._replace(kept=(), registers=((FP, Rule(CFA, -800, deref=True)),))
 
     def fault(ours: UnwindRow, cfi: UnwindRow) -> str | None:
-        return explain(module, Disagreement(fde.start, fde.start, said(ours), said(cfi)))
+        return explain(module, Disagreement(fde.start, fde.start, caller_rules(ours), caller_rules(cfi)))
 
     assert fault(entry, undefined) == "_start"
     assert fault(deeper, undefined) is None

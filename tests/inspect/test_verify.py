@@ -1,8 +1,8 @@
-"""Coverage and agreement of unwind tables, on files made for it."""
+"""Tests of coverage and of the comparison of SFrame with `.eh_frame`, on ELF files that the tests build."""
 
 from sfsample.core.rule import Rule
 from sfsample.formats.elf.image import ElfImage
-from sfsample.inspect.coverage import cover, intersect, merge
+from sfsample.inspect.coverage import intersect_ranges, measure_coverage, merge_ranges
 from sfsample.inspect.verify import verify
 from sfsample.modules.module import Module
 from tests.builders.eh_frame_builder import AMD64_START, EhFrameBuilder
@@ -30,43 +30,53 @@ def entry(start: int, size: int, cfa: int = 8) -> Function:
     return Function(start, size, [row(0, cfa)])
 
 
-def test_shares_are_of_the_code():
-    found = cover(module([entry(TEXT, 0x40)], [(TEXT, 0x40), (TEXT + 0x80, 0x20)]))
+def test_coverage_counts_bytes_of_code():
+    found = measure_coverage(module([entry(TEXT, 0x40)], [(TEXT, 0x40), (TEXT + 0x80, 0x20)]))
 
-    assert (found.text, found.sframe, found.eh_frame, found.neither) == (0x100, 0x40, 0x60, 0xA0)
+    assert (found.text_bytes, found.sframe_bytes, found.eh_frame_bytes, found.uncovered_bytes) == (
+        0x100,
+        0x40,
+        0x60,
+        0xA0,
+    )
     assert found.eh_frame_fdes == 2
     assert found.dropped == ((TEXT + 0x80, TEXT + 0xA0),)
-    assert found.share(found.sframe) == 0.25
+    assert found.share(found.sframe_bytes) == 0.25
 
 
-def test_what_lies_outside_the_code_gains_nothing():
-    found = cover(module([entry(TEXT - 0x20, 0x40), entry(TEXT + 0xF0, 0x1000)], []))
+def test_coverage_ignores_bytes_outside_the_code():
+    found = measure_coverage(module([entry(TEXT - 0x20, 0x40), entry(TEXT + 0xF0, 0x1000)], []))
 
-    assert found.sframe == 0x20 + 0x10
-
-
-def test_a_module_without_tables():
-    found = cover(module([], []))
-
-    assert (found.sframe, found.eh_frame, found.neither, found.dropped) == (0, 0, 0x100, ())
+    assert found.sframe_bytes == 0x20 + 0x10
 
 
-def test_without_sframe_nothing_was_dropped():
-    assert cover(module([], [(TEXT, 0x40)])).dropped == ()
+def test_module_without_tables_is_not_covered():
+    found = measure_coverage(module([], []))
+
+    assert (found.sframe_bytes, found.eh_frame_bytes, found.uncovered_bytes, found.dropped) == (
+        0,
+        0,
+        0x100,
+        (),
+    )
 
 
-def test_ranges():
-    assert merge([(5, 9), (1, 3), (3, 4), (7, 8), (20, 20)]) == [(1, 4), (5, 9)]
-    assert intersect([(1, 4), (6, 9)], [(3, 7), (8, 20)]) == [(3, 4), (6, 7), (8, 9)]
+def test_module_without_sframe_has_no_dropped_functions():
+    assert measure_coverage(module([], [(TEXT, 0x40)])).dropped == ()
 
 
-def test_tables_that_agree():
+def test_ranges_are_merged_and_intersected():
+    assert merge_ranges([(5, 9), (1, 3), (3, 4), (7, 8), (20, 20)]) == [(1, 4), (5, 9)]
+    assert intersect_ranges([(1, 4), (6, 9)], [(3, 7), (8, 20)]) == [(3, 4), (6, 7), (8, 9)]
+
+
+def test_equal_tables_agree():
     found = verify(module([entry(TEXT, 0x40)], [(TEXT, 0x40)]))
 
     assert (found.compared, found.sframe_only, found.disagreements) == (1, 0, ())
 
 
-def test_a_wrong_row_is_found_with_both_sides():
+def test_disagreement_has_the_rules_of_both_tables():
     [wrong] = verify(module([entry(TEXT, 0x40, cfa=16)], [(TEXT, 0x40)])).disagreements
 
     assert (wrong.function, wrong.vaddr) == (TEXT, TEXT)
@@ -74,13 +84,13 @@ def test_a_wrong_row_is_found_with_both_sides():
     assert wrong.eh_frame.cfa == Rule(7, 8, deref=False)
 
 
-def test_code_that_only_sframe_covers_is_counted_not_judged():
+def test_code_that_only_sframe_covers_is_counted():
     found = verify(module([entry(TEXT, 0x40), entry(TEXT + 0x40, 0x40)], [(TEXT, 0x40)]))
 
     assert (found.compared, found.sframe_only, found.disagreements) == (1, 1, ())
 
 
-def test_a_function_that_claims_four_gigabytes_costs_its_code():
+def test_function_that_claims_four_gigabytes_ends_with_the_code():
     found = verify(module([entry(TEXT, 0xFFFF_FFFF)], [(TEXT, 0x40)]))
 
     assert found.disagreements == ()

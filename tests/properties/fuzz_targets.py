@@ -21,7 +21,7 @@ from sfsample.formats.dwarf.expression import evaluate
 from sfsample.formats.elf.image import ElfImage, build_id_of
 from sfsample.formats.elf.object_file import lay_out
 from sfsample.formats.sframe.section import HEADER_SIZE, SFrameTable, read_tables
-from sfsample.inspect.coverage import cover
+from sfsample.inspect.coverage import measure_coverage
 from sfsample.modules.module import Module
 from sfsample.process.core_process import CoreTarget
 from sfsample.saved_stacks.format import from_json, save, to_json
@@ -203,7 +203,7 @@ def elf(data: bytes) -> None:
         _symbols(SymbolTable(*found, image.byteorder, image.code_sections), 0)
     module = Module(image, 0, "fuzzed")
     if sum(table.num_fdes for table in module.sframe) < 1000:
-        assert 0 <= cover(module).neither <= cover(module).text
+        assert 0 <= measure_coverage(module).uncovered_bytes <= measure_coverage(module).text_bytes
     for start, _ in image.executable[:SOME]:
         module.code(start, 16)
 

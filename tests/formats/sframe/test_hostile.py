@@ -1,8 +1,8 @@
 """The malformed-input catalogue, group by group: 1 to 8, the header (fact sheet section 6).
 
 Damage to the section costs the section, damage to a function costs that function, nothing but `FormatError`
-is raised, nothing outside the section is read (`said` sees to that), and no count in the file decides how
-much is done.  Groups 9 to 19 are in `test_sframe_hostile_rows.py`, 20 to 24 in `..._walks.py`.
+is raised, nothing outside the section is read (`read_section` asserts that), and no count in the file decides
+how much is done.  Groups 9 to 19 are in `test_sframe_hostile_rows.py`, 20 to 24 in `..._walks.py`.
 """
 
 import pytest
@@ -25,17 +25,17 @@ from tests.builders.sframe_builder import (
     row,
     section,
 )
-from tests.builders.sframe_said import (
+from tests.builders.sframe_reading import (
     ADDRESS,
     CODE,
     GOOD,
     NEXT,
     START,
     VERSIONS,
-    Work,
-    next_survives,
-    refused,
-    said,
+    BoundedMemory,
+    neighbour_survives,
+    read_section,
+    refusal_of,
 )
 
 # -- header
@@ -44,15 +44,15 @@ from tests.builders.sframe_said import (
 def test_01_length_0_to_27_and_zeros():
     good = section(3, [GOOD])
     for length in range(HEADER_SIZE):
-        assert "cannot hold the 28-byte header" in refused(good[:length])
+        assert "cannot hold the 28-byte header" in refusal_of(good[:length])
     for length in (28, 100):
-        assert "magic is 0000" in refused(bytes(length))
+        assert "magic is 0000" in refusal_of(bytes(length))
 
 
 def test_01_bytes_that_end_before_the_section_does():
     good = section(3, [GOOD, NEXT])
     for length in range(HEADER_SIZE, len(good)):
-        assert f"claims {len(good)} bytes of the {length}" in refused(good[:length])
+        assert f"claims {len(good)} bytes of the {length}" in refusal_of(good[:length])
 
 
 def test_01_nobits_and_a_segment_without_bytes():
@@ -70,33 +70,33 @@ def test_01_nobits_and_a_segment_without_bytes():
 def test_02_wrong_magic_and_the_other_byte_order():
     good = section(3, [GOOD])
     for magic in (b"\xe2\xdf", b"\x00\xde", b"\x7fE"):
-        assert "magic" in refused(magic + good[2:])
-    assert "in big-endian bytes" in refused(b"\xde\xe2" + good[2:4] + bytes([AMD64]) + bytes(23))
+        assert "magic" in refusal_of(magic + good[2:])
+    assert "in big-endian bytes" in refusal_of(b"\xde\xe2" + good[2:4] + bytes([AMD64]) + bytes(23))
 
 
 @pytest.mark.parametrize("number", [0, 4, 5, 127, 255])
 def test_02_versions_that_do_not_exist(number):
-    assert f"version {number} is not" in refused(section(3, [GOOD], version=number))
+    assert f"version {number} is not" in refusal_of(section(3, [GOOD], version=number))
 
 
 @pytest.mark.parametrize(("version", "known"), [(1, 3), (2, 7), (3, 5)])
 def test_02_unknown_flags(version, known):
     for flags in range(256):
-        answer = said(section(version, [GOOD], flags=flags, address=ADDRESS))
+        answer = read_section(section(version, [GOOD], flags=flags, address=ADDRESS))
         assert (answer.refusal is not None) == bool(flags & ~known)
-    assert "unknown flags 0x2" in refused(section(3, [GOOD], flags=FRAME_POINTER))
+    assert "unknown flags 0x2" in refusal_of(section(3, [GOOD], flags=FRAME_POINTER))
 
 
 def test_03_unknown_abi():
     for abi in (0, 5, 127, 255):
-        assert f"unknown ABI {abi}" in refused(section(3, [GOOD], abi=abi))
+        assert f"unknown ABI {abi}" in refusal_of(section(3, [GOOD], abi=abi))
 
 
 def test_03_abi_that_contradicts_the_file():
     for machine in ((183, "little"), (62, "big"), (22, "big"), (3, "little")):
-        assert "in a file for machine" in refused(section(3, [GOOD]), machine=machine)
+        assert "in a file for machine" in refusal_of(section(3, [GOOD]), machine=machine)
     for abi in (AARCH64_BE, S390X):
-        assert "little-endian" in refused(section(3, [GOOD])[:4] + bytes([abi]) + section(3, [GOOD])[5:])
+        assert "little-endian" in refusal_of(section(3, [GOOD])[:4] + bytes([abi]) + section(3, [GOOD])[5:])
 
 
 def test_03_a_32_bit_file_has_no_tables():
@@ -107,19 +107,19 @@ def test_03_a_32_bit_file_has_no_tables():
 @VERSIONS
 def test_04_auxiliary_header(version):
     """Skipped by its length; one that does not fit takes the section with it."""
-    answer = said(section(version, [GOOD, NEXT], aux=bytes(range(255)), address=ADDRESS))
-    assert next_survives(answer)
-    assert "claims" in refused(section(version, [GOOD], aux_len=255))
+    answer = read_section(section(version, [GOOD, NEXT], aux=bytes(range(255)), address=ADDRESS))
+    assert neighbour_survives(answer)
+    assert "claims" in refusal_of(section(version, [GOOD], aux_len=255))
 
 
 def test_04_fixed_slots_of_odd_value():
     for offset in (-128, -8, 1, 8, 127):
-        assert "fixed FP offset" in refused(section(3, [GOOD], fixed_fp=offset))
+        assert "fixed FP offset" in refusal_of(section(3, [GOOD], fixed_fp=offset))
     for offset in (-7, -1, 0, 1, 8, 127):
-        assert "fixed RA offset" in refused(section(3, [GOOD], fixed_ra=offset))
+        assert "fixed RA offset" in refusal_of(section(3, [GOOD], fixed_ra=offset))
     for abi in (AARCH64_LE, AARCH64_BE, S390X):
-        assert "fixed RA offset" in refused(section(3, [GOOD], abi=abi, fixed_ra=-8))
-    assert said(section(3, [GOOD], fixed_ra=-16)).refusal is None
+        assert "fixed RA offset" in refusal_of(section(3, [GOOD], abi=abi, fixed_ra=-8))
+    assert read_section(section(3, [GOOD], fixed_ra=-16)).refusal is None
 
 
 @VERSIONS
@@ -141,20 +141,20 @@ def test_04_fixed_slots_of_odd_value():
 )
 def test_05_areas_that_overlap_wrap_or_do_not_exist(version, header):
     data = section(version, [GOOD, NEXT], address=ADDRESS, **header)
-    with Work():
-        assert refused(data)
+    with BoundedMemory():
+        assert refusal_of(data)
 
 
 def test_06_fre_area_beyond_the_section():
     good = section(3, [GOOD])
-    assert refused(section(3, [GOOD], fre_len=len(good) - HEADER_SIZE - 16 + 1))
+    assert refusal_of(section(3, [GOOD], fre_len=len(good) - HEADER_SIZE - 16 + 1))
 
 
 @VERSIONS
 def test_06_no_fre_area_but_functions(version):
     """Each function is damaged; the header and the extents are not."""
     data = section(version, [GOOD, NEXT], address=ADDRESS, fre_len=0)
-    answer = said(data)
+    answer = read_section(data)
 
     assert answer.refusal is None
     assert not any(isinstance(found, SFrameFre) for found in answer.found.values())
@@ -164,9 +164,9 @@ def test_06_no_fre_area_but_functions(version):
 @VERSIONS
 @pytest.mark.parametrize("total", [0, 1, 77, 0xFFFFFFFF])
 def test_06_total_of_rows_that_does_not_match(version, total):
-    with Work():
-        answer = said(section(version, [GOOD, NEXT], address=ADDRESS, num_fres=total))
-    assert next_survives(answer)
+    with BoundedMemory():
+        answer = read_section(section(version, [GOOD, NEXT], address=ADDRESS, num_fres=total))
+    assert neighbour_survives(answer)
     assert [text for text in answer.check if "header counts" in text] == [
         f"the header counts other rows than the functions: {total}, not 2"]  # fmt: skip
 
@@ -175,8 +175,8 @@ def test_06_total_of_rows_that_does_not_match(version, total):
 def test_07_trailing_bytes(version):
     good = section(version, [GOOD, NEXT], address=ADDRESS)
     for tail in (bytes(1), bytes(100), b"\xff" * 40, b"garbage"):
-        answer = said(good + tail)
-        assert next_survives(answer)
+        answer = read_section(good + tail)
+        assert neighbour_survives(answer)
         assert answer.check == ()
 
 
@@ -191,7 +191,7 @@ def test_07_several_headers():
         tables[1].row_at(NEXT.start)
     assert damage.value.offset == len(first) + HEADER_SIZE + FDE_SIZE[3] + 5
     for bad in (second[:20], second[:2] + b"\x09" + second[3:], second[:-1]):
-        answer = said(first + bad)
+        answer = read_section(first + bad)
         assert isinstance(answer.found[START], SFrameFre)
         assert any(f"the table after it, at {len(first):#x}, is unusable" in text for text in answer.check)
 
@@ -218,10 +218,10 @@ def test_07_tables_that_overlap_are_asked_in_turn():
     bad = section(3, [GOOD._replace(info=3), NEXT], address=ADDRESS)
     bad += bytes(-len(bad) % 8)
     good = section(3, [Function(START, 16, [row(0, 40)])], address=ADDRESS + len(bad))
-    answer = said(bad + good)
+    answer = read_section(bad + good)
 
     assert answer.found[START].cfa.offset == 40
-    assert next_survives(answer)
+    assert neighbour_survives(answer)
 
 
 def test_07_a_table_is_asked_once_however_many_of_its_functions_cover_the_address():
@@ -236,7 +236,7 @@ def test_07_a_table_is_asked_once_however_many_of_its_functions_cover_the_addres
 
 def test_07_oxcaml_entries_of_21_bytes():
     entry = 21
-    assert "2 FDEs need 32 bytes, have 42" in refused(section(3, [GOOD, NEXT], freoff=2 * entry))
+    assert "2 FDEs need 32 bytes, have 42" in refusal_of(section(3, [GOOD, NEXT], freoff=2 * entry))
 
 
 @VERSIONS
@@ -245,7 +245,7 @@ def test_08_relocations_that_were_not_applied(version):
     flags = SORTED | (PCREL if version == 3 else 0)
     data = section(version, [Function(ADDRESS, 16, [row(0, 8)])] * 3, address=ADDRESS, flags=flags,
                    field_relative=False)  # fmt: skip
-    answer = said(data, executable=CODE)
+    answer = read_section(data, executable=CODE)
 
     assert any("functions outside the code: 3 times" in text for text in answer.check)
     assert answer.found[START] is None

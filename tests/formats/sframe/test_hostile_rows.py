@@ -22,19 +22,19 @@ from tests.builders.sframe_builder import (
     row,
     section,
 )
-from tests.builders.sframe_said import (
+from tests.builders.sframe_reading import (
     ADDRESS,
     CODE,
     GOOD,
     NEXT,
     START,
     VERSIONS,
-    NoMemory,
-    Work,
-    beside,
-    next_survives,
-    one_row,
-    said,
+    BoundedMemory,
+    UnreadableMemory,
+    neighbour_survives,
+    read_row,
+    read_section,
+    read_with_neighbour,
 )
 
 # -- functions
@@ -43,17 +43,17 @@ from tests.builders.sframe_said import (
 @VERSIONS
 @pytest.mark.parametrize("offset", [100, 1 << 16, 1 << 31, 0xFFFFFFFF])
 def test_09_rows_outside_the_area(version, offset):
-    assert not isinstance(beside(version, GOOD._replace(fre_off=offset)).found[START], SFrameFre)
+    assert not isinstance(read_with_neighbour(version, GOOD._replace(fre_off=offset)).found[START], SFrameFre)
 
 
 @VERSIONS
 def test_09_rows_in_the_middle_of_another_functions_or_shared(version):
     """What is there is read as rows; whatever they say, they stay within the area."""
     for offset in range(12):
-        answer = said(section(version, [GOOD._replace(fre_off=offset), NEXT], address=ADDRESS))
+        answer = read_section(section(version, [GOOD._replace(fre_off=offset), NEXT], address=ADDRESS))
         assert answer.refusal is None
     shared = section(version, [GOOD, Function(START + 32, 8, [], num_fres=1, fre_off=0)], address=ADDRESS)
-    found = said(shared).found[START + 32]
+    found = read_section(shared).found[START + 32]
     assert isinstance(found, SFrameFre)
     assert found.cfa.offset == 8
 
@@ -81,7 +81,7 @@ def test_09_many_functions_that_share_many_rows_are_not_all_decoded(version):
 def test_10_attribute_that_crosses_the_end_of_the_area():
     end = 2 * 5 + 2 * 3
     for offset in (end - 4, end - 1, end, end + 1, 0xFFFFFFFF):
-        answer = beside(3, GOOD._replace(fre_off=offset))
+        answer = read_with_neighbour(3, GOOD._replace(fre_off=offset))
         assert answer.found[START] == "function attribute outside the FRE area"
         assert START not in answer.rows
         assert any("attribute outside" in text for text in answer.check)
@@ -91,16 +91,16 @@ def test_10_attribute_that_crosses_the_end_of_the_area():
 def test_11_more_rows_than_the_area_could_hold(version, info, size):
     room = 3 * 2 + (10 if version == 3 else 0)
     for count in (room // size + 1, 0xFFFF):
-        with Work():
-            answer = beside(version, GOOD._replace(num_fres=count, info=info))
+        with BoundedMemory():
+            answer = read_with_neighbour(version, GOOD._replace(num_fres=count, info=info))
         assert not isinstance(answer.found[START], SFrameFre)
         assert not isinstance(answer.rows[START], tuple)
 
 
 @pytest.mark.parametrize("version", [1, 2])
 def test_11_four_thousand_million_rows(version):
-    with Work():
-        answer = beside(version, GOOD._replace(num_fres=0xFFFFFFFF), num_fres=0)
+    with BoundedMemory():
+        answer = read_with_neighbour(version, GOOD._replace(num_fres=0xFFFFFFFF), num_fres=0)
     assert "4294967295 rows do not fit" in answer.rows[START]
 
 
@@ -108,44 +108,46 @@ def test_11_more_rows_than_any_function_has():
     data = section(2, [GOOD._replace(num_fres=1 << 19)], address=ADDRESS)
     area = bytearray(data) + bytes(1 << 20)
     area[0x10:0x14] = (3 + (1 << 20)).to_bytes(4, "little")
-    with Work():
+    with BoundedMemory():
         [table] = read_tables(memoryview(area), ADDRESS)
         with pytest.raises(FormatError, match="524288 rows are more than any function has"):
             table.row_at(START)
 
 
 def test_11_no_rows():
-    assert beside(1, GOOD._replace(rows=[])).found[START] is None
-    assert beside(2, GOOD._replace(rows=[])).found[START] is None
-    assert beside(3, GOOD._replace(rows=[])).found[START] == SFrameFre(0, 0, ())  # outermost
+    assert read_with_neighbour(1, GOOD._replace(rows=[])).found[START] is None
+    assert read_with_neighbour(2, GOOD._replace(rows=[])).found[START] is None
+    assert read_with_neighbour(3, GOOD._replace(rows=[])).found[START] == SFrameFre(0, 0, ())  # outermost
 
 
 @VERSIONS
 @pytest.mark.parametrize("info", range(3, 16))
 def test_12_row_types_that_do_not_exist(version, info):
-    assert f"FRE type {info}" in beside(version, GOOD._replace(info=info)).rows[START]
+    assert f"FRE type {info}" in read_with_neighbour(version, GOOD._replace(info=info)).rows[START]
 
 
 @pytest.mark.parametrize("info2", range(2, 32))
 def test_12_function_types_that_are_reserved(info2):
-    assert f"FDE type {info2}" in beside(3, GOOD._replace(info2=info2)).rows[START]
+    assert f"FDE type {info2}" in read_with_neighbour(3, GOOD._replace(info2=info2)).rows[START]
 
 
 @pytest.mark.parametrize("version", [2, 3])
 def test_12_block_sizes(version):
-    nothing = beside(version, GOOD._replace(info=0x10))
+    nothing = read_with_neighbour(version, GOOD._replace(info=0x10))
     assert nothing.found[START] is None
     assert any("without a block size" in text for text in nothing.check)
-    larger = beside(version, GOOD._replace(info=0x10, repeat=255, rows=[row(0, 8), row(200, 16)]))
+    larger = read_with_neighbour(
+        version, GOOD._replace(info=0x10, repeat=255, rows=[row(0, 8), row(200, 16)])
+    )
     assert larger.found[START].cfa.offset == 8
 
 
 @VERSIONS
 def test_13_sizes_of_no_byte_and_of_too_many(version):
-    assert beside(version, GOOD._replace(size=0)).found[START] is None
+    assert read_with_neighbour(version, GOOD._replace(size=0)).found[START] is None
     high = (1 << 64) - 16
     wraps = Function(high - (1 << 64), 0xFFFFFFFF, [row(0, 8, width=1)], info=0)
-    answer = said(section(version, [GOOD, wraps], address=0x100, flags=PCREL if version == 3 else 0),
+    answer = read_section(section(version, [GOOD, wraps], address=0x100, flags=PCREL if version == 3 else 0),
                   0, 7, address=0x100)  # fmt: skip
     assert answer.found[high].cfa.offset == 8
     assert answer.found[0] is answer.found[7] is None  # it does not begin again at 0
@@ -159,18 +161,18 @@ def test_13_starts_and_ends_outside_the_code(version):
         NEXT,
         Function(START + 0x7F8, 16, [row(0, 8)]),
     ]
-    answer = said(section(version, functions, address=ADDRESS), executable=CODE)
+    answer = read_section(section(version, functions, address=ADDRESS), executable=CODE)
 
-    assert next_survives(answer)
+    assert neighbour_survives(answer)
     assert any(f"functions outside the code: 2 times, first {START - 0x100:#x}" in t for t in answer.check)
 
 
 @VERSIONS
 def test_13_duplicates_and_overlaps(version):
     functions = [GOOD, GOOD, Function(START + 8, 64, [row(0, 40)]), NEXT]
-    answer = said(section(version, functions, address=ADDRESS))
+    answer = read_section(section(version, functions, address=ADDRESS))
 
-    assert next_survives(answer)
+    assert neighbour_survives(answer)
     assert isinstance(answer.found[START], SFrameFre)
     assert any("functions that overlap another: 3 times" in text for text in answer.check)
 
@@ -180,11 +182,11 @@ def test_13_unsorted_despite_the_flag(version):
     """A function may be missed, never mistaken; without the flag the table is sorted here."""
     functions = [Function(START + at, 16, [row(0, at + 8)]) for at in (0x300, 0x10, 0x200, 0, 0x100)]
     flags = PCREL if version == 3 else 0
-    lies = said(section(version, functions, address=ADDRESS, flags=flags | SORTED))
+    lies = read_section(section(version, functions, address=ADDRESS, flags=flags | SORTED))
     for function in functions:
         assert lies.found[function.start] in (None, lies.rows[function.start][0])
     assert any("not in the order that the flag promises" in text for text in lies.check)
-    honest = said(section(version, functions, address=ADDRESS, flags=flags))
+    honest = read_section(section(version, functions, address=ADDRESS, flags=flags))
     for function in functions:
         assert honest.found[function.start] == honest.rows[function.start][0]
     assert honest.check == ()
@@ -192,9 +194,9 @@ def test_13_unsorted_despite_the_flag(version):
 
 def test_14_signal_functions_without_rows_and_rows_without_words():
     """Both are legal: a trampoline of the ABI's layout; the end of the stack in the middle of a function."""
-    assert beside(3, GOOD._replace(rows=[], signal=True)).found[START] is None
+    assert read_with_neighbour(3, GOOD._replace(rows=[], signal=True)).found[START] is None
     rows = [row(0, 8), row(4), row(8, 16)]
-    answer = said(section(3, [GOOD._replace(rows=rows)], address=ADDRESS), START + 4, START + 8)
+    answer = read_section(section(3, [GOOD._replace(rows=rows)], address=ADDRESS), START + 4, START + 8)
     assert [answer.found[START + at].cfa for at in (0, 4, 8)] == [
         Rule(7, 8, deref=False), None, Rule(7, 16, deref=False)]  # fmt: skip
     assert answer.found[START + 4].problem is None
@@ -215,48 +217,50 @@ def test_15_truncated_rows(version):
             data = section(version, [last._replace(num_fres=2), NEXT], address=ADDRESS, fre_len=whole)
             swapped = section(version, [NEXT, last], address=ADDRESS, fre_len=whole - missing,
                               flags=PCREL if version == 3 else 0)  # fmt: skip
-            assert said(data).refusal is None
-            answer = said(swapped)
-            assert next_survives(answer), code
+            assert read_section(data).refusal is None
+            answer = read_section(swapped)
+            assert neighbour_survives(answer), code
             assert not isinstance(answer.found[START], SFrameFre), (code, missing)
 
 
 @VERSIONS
 def test_15_word_size_that_does_not_exist(version):
     word_size_3 = row(0, 8)._replace(mangled=True, count=0x30 | 1)
-    assert "data word size code 3" in beside(version, GOOD._replace(rows=[word_size_3])).rows[START]
+    assert (
+        "data word size code 3" in read_with_neighbour(version, GOOD._replace(rows=[word_size_3])).rows[START]
+    )
 
 
 @VERSIONS
 @pytest.mark.parametrize(("abi", "most"), [(AMD64, 2), (AARCH64_LE, 3), (AARCH64_BE, 3), (S390X, 3)])
 def test_15_too_many_words(version, abi, most):
     for count in range(1, 16):
-        fre = one_row(version, row(0, *[16] * count), abi=abi)
+        fre = read_row(version, row(0, *[16] * count), abi=abi)
         assert (fre.problem is None) == (count <= most)
 
 
 def test_15_too_many_words_in_a_flexible_row():
     pairs = [control(7), 8] * 7
     for count in (7, 8, 14):
-        assert "words in a flexible row" in one_row(3, flex(0, *pairs[:count]), flexible=True).problem
+        assert "words in a flexible row" in read_row(3, flex(0, *pairs[:count]), flexible=True).problem
 
 
 @pytest.mark.parametrize("version", [1, 2])
 def test_15_no_words_before_errata_2(version):
-    assert "without words" in one_row(version, row(0)).problem
+    assert "without words" in read_row(version, row(0)).problem
 
 
 @VERSIONS
 def test_16_starts(version):
-    late = beside(version, GOOD._replace(rows=[row(4, 8)]))
+    late = read_with_neighbour(version, GOOD._replace(rows=[row(4, 8)]))
     assert late.found[START] is None
     assert any("first row begins after" in text for text in late.check)
-    back = beside(version, GOOD._replace(rows=[row(4, 8), row(0, 16)]))
+    back = read_with_neighbour(version, GOOD._replace(rows=[row(4, 8), row(0, 16)]))
     assert "row start 0 after 4" in back.rows[START]
-    beyond = beside(version, GOOD._replace(rows=[row(0, 8), row(16, 99), row(200, 99)]))
+    beyond = read_with_neighbour(version, GOOD._replace(rows=[row(0, 8), row(16, 99), row(200, 99)]))
     assert beyond.found[START].cfa.offset == 8
     assert any("rows at or after the end of their function" in text for text in beyond.check)
-    equal = beside(version, GOOD._replace(rows=[row(0, 8), row(0, 16)]))
+    equal = read_with_neighbour(version, GOOD._replace(rows=[row(0, 8), row(0, 16)]))
     assert equal.found[START].cfa.offset == 16
 
 
@@ -276,7 +280,7 @@ def test_16_starts(version):
     ],
 )  # fmt: skip
 def test_17_flexible_rows_without_sense(words, why):
-    assert why in one_row(3, flex(0, *words), flexible=True).problem
+    assert why in read_row(3, flex(0, *words), flexible=True).problem
 
 
 @pytest.mark.parametrize("number", [11, 17, 31, 127])
@@ -284,41 +288,41 @@ def test_17_registers_that_are_not_there(number):
     """The row can be read; whoever walks has no such register."""
     for words in ((control(number) - (256 if number > 15 else 0) * (number < 32), 8),
                   (control(7), 8, control(number), 0)):  # fmt: skip
-        fre = one_row(3, flex(0, *words, width=2), flexible=True)
+        fre = read_row(3, flex(0, *words, width=2), flexible=True)
         if fre.problem is None:
             [table] = read_tables(section(3, []), ADDRESS)
-            found = apply_row(to_row(fre, table), {7: 0x7000, 16: START}, NoMemory(), table.abi.arch)
+            found = apply_row(to_row(fre, table), {7: 0x7000, 16: START}, UnreadableMemory(), table.abi.arch)
             assert found is StopReason.REGISTER_UNKNOWN
 
 
 def test_17_dereferences_of_garbage():
-    fre = one_row(3, flex(0, control(7, deref=True), -128), flexible=True)
+    fre = read_row(3, flex(0, control(7, deref=True), -128), flexible=True)
     [table] = read_tables(section(3, []), ADDRESS)
 
     for sp in (0, 1, 0x7001, (1 << 64) - 1):
-        found = apply_row(to_row(fre, table), {7: sp, 16: START}, NoMemory(), table.abi.arch)
+        found = apply_row(to_row(fre, table), {7: sp, 16: START}, UnreadableMemory(), table.abi.arch)
         assert found is StopReason.BAD_MEMORY
 
 
 def test_18_s390x_words():
     """An odd word is a register before V3, 0 to 31, and nothing in V3."""
-    assert one_row(2, row(0, 0, 0x21, 0x3F), abi=S390X).fp == Rule(31, 0, deref=False)
+    assert read_row(2, row(0, 0, 0x21, 0x3F), abi=S390X).fp == Rule(31, 0, deref=False)
     for odd in (0x41, 0x7F, -1, -0x7F):
-        assert "register-encoded" in one_row(2, row(0, 0, odd), abi=S390X).problem
-        assert "register-encoded" in one_row(2, row(0, 0, 0, odd), abi=S390X).problem
+        assert "register-encoded" in read_row(2, row(0, 0, odd), abi=S390X).problem
+        assert "register-encoded" in read_row(2, row(0, 0, 0, odd), abi=S390X).problem
     for odd in (0x1D, 0x21, -47):
-        assert "register-encoded" in one_row(3, row(0, 0, odd), abi=S390X).problem
-        assert "register-encoded" in one_row(3, row(0, 0, -48, odd), abi=S390X).problem
-    assert one_row(3, row(0, 0, -48), abi=S390X).ra == Rule(CFA, -48, deref=True)
+        assert "register-encoded" in read_row(3, row(0, 0, odd), abi=S390X).problem
+        assert "register-encoded" in read_row(3, row(0, 0, -48, odd), abi=S390X).problem
+    assert read_row(3, row(0, 0, -48), abi=S390X).ra == Rule(CFA, -48, deref=True)
 
 
 @VERSIONS
 def test_19_marks_of_another_abi(version):
     """The mangled bit and the key bit are AArch64's: elsewhere they change nothing."""
     for abi in (AMD64, S390X):
-        plain, marked = (one_row(version, row(0, 8, mangled=mangled), abi=abi) for mangled in (False, True))
+        plain, marked = (read_row(version, row(0, 8, mangled=mangled), abi=abi) for mangled in (False, True))
         assert plain._replace(info=0) == marked._replace(info=0)
-    answer = beside(version, GOOD._replace(info=0x20))
+    answer = read_with_neighbour(version, GOOD._replace(info=0x20))
     assert answer.found[START].cfa.offset == 8
 
 
@@ -332,7 +336,7 @@ def test_the_same_bytes_in_functions_of_different_kinds():
         Function(START + 48, 16, [row(0, 8)], info=1),
         Function(START + 64, 16, [row(0, 8)], info=0),
     ]
-    found = said(section(3, functions, address=ADDRESS)).found
+    found = read_section(section(3, functions, address=ADDRESS)).found
 
     assert [found[f.start].cfa for f in functions] == [
         Rule(6, control(7), deref=False), Rule(7, 16, deref=False), Rule(6, control(7), deref=False),
