@@ -97,8 +97,10 @@ def record(
                 from sfsample.recording.choose_sampler import Relay
 
                 return Relay(targets, options, stack_bytes, profile, tell=tell).run(should)
-            family = Descendants(wanted, partial(open_process, attach=False)) if subprocesses else None
-            return PtraceSampler(targets, options, clock, profile, tell=tell, family=family).run(should)
+            descendants = Descendants(wanted, partial(open_process, attach=False)) if subprocesses else None
+            return PtraceSampler(targets, options, clock, profile, tell=tell, descendants=descendants).run(
+                should
+            )
         finally:
             for target in targets:
                 target.close()
@@ -107,7 +109,7 @@ def record(
 
 
 def symbolizer(profile: Profile, naming: SymbolOptions = DEFAULT_SYMBOL_OPTIONS) -> Symbolizer:
-    """Return what names the places of a profile; `unnamed()` tells afterwards what has no name, and why."""
+    """Return what names the places of a profile; `missing_names()` tells afterwards what has no name, and why."""
     return Symbolizer(naming, profile.homes)
 
 

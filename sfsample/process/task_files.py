@@ -31,7 +31,7 @@ class Known(Protocol):
     """A thread, and what its file said; None: it is not known."""
 
     tid: int
-    still: bytes | None
+    off_cpu_counters: bytes | None
 
 
 T = TypeVar("T", bound=Known)
@@ -63,7 +63,7 @@ class TaskFiles:
             return self._first(tid, name)
 
     def unchanged(self, name: str, threads: Iterable[T]) -> tuple[list[T], list[T]]:
-        """Return the threads whose file, if it is open, says what it did (`still`), and the others.
+        """Return the threads whose file, if it is open, says what it did (`off_cpu_counters`), and the others.
 
         For many of them, and short files: all is one loop.  Why one could not be read is not found out here.
         """
@@ -72,7 +72,10 @@ class TaskFiles:
         others: list[T] = []
         for thread in threads:
             try:
-                unchanged = thread.still is not None and read(fds[thread.tid], _LINE, 0) == thread.still
+                unchanged = (
+                    thread.off_cpu_counters is not None
+                    and read(fds[thread.tid], _LINE, 0) == thread.off_cpu_counters
+                )
             except (KeyError, OSError):
                 unchanged = False
             (same if unchanged else others).append(thread)

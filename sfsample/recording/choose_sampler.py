@@ -75,7 +75,7 @@ class Relay:
         stats = self.profile.stats
         looked = stats.pauses.count or stats.off_processor  # at what sleeps costs next to nothing
         self._because = _CROWDED if self._crowded() else _BRIEF if self._found() < _FEW else ""
-        if not self._because or not looked or not sampler.settled():
+        if not self._because or not looked or not sampler.collect():
             return False
         if self._may is None:
             tids = [tid for target in self._targets for tid in target.proc.threads()]

@@ -8,7 +8,8 @@ from collections import deque
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from sfsample.recording.profile import Profile, StackKey
+from sfsample.recording.profile import Profile
+from sfsample.recording.sample import StackKey
 
 
 class Record(NamedTuple):

@@ -18,7 +18,8 @@ from sfsample.process.perf_records import Born, Lost, Mapped, Named, Record, Sam
 from sfsample.process.process import LiveProcess
 from sfsample.recording.options import StackStore
 from sfsample.recording.profile import Profile
-from sfsample.recording.recorder import BEGINNING, Recorder
+from sfsample.recording.recorder import Recorder
+from sfsample.recording.sample import BEGINNING, TickTime
 from sfsample.recording.tid_history import TidHistory
 from sfsample.unwind.unwinder import Unwinder
 
@@ -36,11 +37,11 @@ class PerfProcess:
         self, target: LiveProcess, unwinder: Unwinder, profile: Profile, bad_stacks: StackStore | None
     ) -> None:
         self.target = target
-        self._looker = ThreadCapturer(target, unwinder, stop=False)
+        self._capturer = ThreadCapturer(target, unwinder, stop=False)
         self._profile = profile
         self._bad_stacks = bad_stacks
         self._number = profile.register_process(target.pid, target.born, target.home, target.name)
-        self._tally = Recorder(profile, self._number, BEGINNING)
+        self._recorder = Recorder(profile, self._number, BEGINNING)
         self._holders = TidHistory(target.proc.thread_stat, self._leader)
         told_ns = target.accounted_ns
         self._cpu_began_ns = (target.proc.cpu_ns() or 0) if told_ns is None else told_ns
@@ -129,32 +130,32 @@ class PerfProcess:
         self._forget_ended()
 
     def _sample(self, sample: Sample, mapped: Sequence[tuple[int, int]], start_ns: int) -> None:
-        tally = self._tally
-        tally.at_ns = max(0, sample.at_ns - start_ns)
+        recorder, at_ns = self._recorder, max(0, sample.at_ns - start_ns)
+        recorder.now = TickTime(0, at_ns)
         thread = self._holders.thread(sample.tid, sample.at_ns)
         self.samples += 1
         if not sample.registers:
             self.wanting += 1
-            tally.failed(thread, _LEFT)
+            recorder.count_failed(thread, _LEFT)
             return
         snapshot = ThreadSnapshot(sample.tid, sample.registers, sample.memory, sample.bounded, 0, eintr=False,
                                   arch=self.target.arch, capture=Capture.EVENT)  # fmt: skip
-        look = self._looker.walk(snapshot, thread.last)
-        if _goes_through(look.stack, mapped):
+        captured = self._capturer.walk(snapshot, thread.last)
+        if _goes_through(captured.stack, mapped):
             self.wanting += 1
-            tally.failed(thread, _REPLACED)
+            recorder.count_failed(thread, _REPLACED)
             return
         # code that was moved is not told (mremap), and a file may not have been there for a moment
-        self._stale |= look.stack.stop_reason is not StopReason.OUTERMOST or None in look.modules
-        self._note_use(sample, look.stack)
-        self.wanting += look.stack.stop_reason in _WANTING
+        self._stale |= captured.stack.stop_reason is not StopReason.OUTERMOST or None in captured.modules
+        self._note_use(sample, captured.stack)
+        self.wanting += captured.stack.stop_reason in _WANTING
         if self._bad_stacks is not None:
-            self._bad_stacks.keep(thread.name, snapshot, look.stack, self.target.modules)
-        tally.see(thread, look)
-        thread.at_ns = tally.at_ns - sample.period_ns
-        thread.charged_ns = sample.period_ns
-        tally.add(thread, Capture.EVENT)
-        thread.seen = None
+            self._bad_stacks.keep(thread.name, snapshot, captured.stack, self.target.modules)
+        recorder.see(thread, captured)
+        thread.counted = TickTime(0, at_ns - sample.period_ns)
+        thread.uncounted_cpu_ns = sample.period_ns
+        recorder.count(thread, Capture.EVENT)
+        thread.off_cpu_stack = None
 
     def _note_use(self, sample: Sample, stack: Stack) -> None:
         if stack.stop_reason is StopReason.STACK_COPY_ENDED:
@@ -187,8 +188,8 @@ class PerfProcess:
 
     def finish(self) -> None:
         """Tell what is known only at the end."""
-        self._tally.charge_process(self.cpu_ns)
-        self._tally.finish(self.target, self._looker)
+        self._recorder.charge_process(self.cpu_ns)
+        self._recorder.finish(self.target, self._capturer)
 
 
 def _changes_modules(record: Record) -> bool:

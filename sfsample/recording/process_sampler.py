@@ -1,10 +1,10 @@
-"""One target while it is recorded: which of its threads to look at in a tick, and how closely.
+"""Samples the threads of one process, tick by tick.
 
-Law: a thread that has not run since the last look is not looked at again: its stack is counted once more (in
-wall mode), which costs one small read.  A thread counts in cpu mode if it had the processor when it was
-asked to stop, or lost it to us: one that waits, sleeps, or has just been woken does not.  A thread that waits
-for a processor runs no code of its own once it was asked to stop: it is not waited for, and captured when it
-stops.
+A thread that has not run since its last sample is not captured again: its stack is counted once more (in wall
+mode), for one small read of its scheduler counters.  A thread is a sample in cpu mode if it had a CPU when it
+was asked to stop, or had lost it to sfsample; a thread that waits, sleeps, or has just been woken is not.  A
+thread that waits for a CPU runs no code of its own once it was asked to stop: sfsample does not wait for it,
+but captures it when it stops.
 """
 
 import time
@@ -22,327 +22,342 @@ from sfsample.process.procfs import Stat
 from sfsample.process.scheduler import RunState, WakeUp, classify, ran_ns
 from sfsample.recording.options import StackStore
 from sfsample.recording.profile import Profile
-from sfsample.recording.recorder import BEGINNING, Recorder, Since
-from sfsample.recording.thread_table import PUT_OFF_NS, SampledThread, ThreadTable
+from sfsample.recording.recorder import Recorder
+from sfsample.recording.sample import BEGINNING, TickTime
+from sfsample.recording.thread_table import FLUSH_NS, SampledThread, ThreadTable
 
-_LAST_NS = 250_000_000  # the end is put off so long for threads that were asked to stop
-_HELD_NS = 1_000_000  # those that have stopped meanwhile are not kept so for much longer
-_SOME = 64  # threads; whether they are idle is asked in one go
-_MOST_ASKED = 8  # to stop; if all do at once, each stands until those before it were captured
-_GLANCE_NS = 50_000  # a thread that has a processor stops in this time, and we do not have to sleep
+_END_PATIENCE_NS = 250_000_000  # for threads that were asked to stop, at the end of the recording
+_COLLECT_NS = 1_000_000  # between two collections of threads that have stopped meanwhile
+_IDLE_BATCH = 64  # threads whose counters are read in one loop
+_MAX_PENDING_STOPS = 8  # if all of them stop at once, each stands until those before it were captured
+_STOP_PATIENCE_NS = 50_000  # a thread that has a CPU stops in this time, and sfsample does not have to sleep
 
-_ENDED = "the recording ended before its turn"
-_seen_last = attrgetter("tick")
-
-
-class TickTime(NamedTuple):
-    """A tick that is taken: when, since the start, and how we woke up for it."""
-
-    at_ns: int
-    woken: WakeUp
+_RECORDING_ENDED = "the recording ended before its turn"
+_TOO_LATE = "did not stop in time (the machine is overloaded)"
+_last_counted = attrgetter("counted.number")
 
 
 class Rules(NamedTuple):
-    """What of `RecordOptions` concerns a target."""
+    """What of `RecordOptions` concerns one process."""
 
     wall: bool
     max_pause_ns: int
     bad_stacks: StackStore | None = None
-    named: bool = True  # that it cannot be captured at all is an error; it is not for a descendant
+    named: bool = True  # a refusal to capture is an error; of a descendant it is a failed sample
 
 
 class ProcessSampler:
-    """Looks at the threads of one target and tells the tally, from tick `since` on."""
+    """Samples the threads of one process into a profile, from tick `since` on."""
 
     def __init__(
         self,
-        target: LiveProcess,
-        looker: ThreadCapturer,
+        process: LiveProcess,
+        capturer: ThreadCapturer,
         profile: Profile,
         rules: Rules,
         random: Callable[[], float],
         *,
-        since: Since = BEGINNING,
+        since: TickTime = BEGINNING,
     ) -> None:
-        self._target = target
-        self._looker = looker
+        self._process = process
+        self._capturer = capturer
         self._profile = profile
         self._rules = rules
         self._threads = ThreadTable(random)
-        self._ran_before: dict[int, int] = {}  # CPU time of those that have another program by now
-        self._waiting: dict[
-            SampledThread, WakeUp
-        ] = {}  # were asked to stop, in a tick for which we woke up then
-        self._unasked: list[SampledThread] = []  # in this tick, as enough others were
-        self._program: tuple[bytes, ...] = ()
-        self._leader: Stat | None = None  # as of the beginning of this tick
-        self._cpu_began_ns: int | None = None  # the CPU time of the process when it was seen first
+        self._pending: dict[SampledThread, WakeUp] = {}  # asked to stop, in the tick of that wake-up
+        self._not_asked: list[SampledThread] = []  # due in this tick, but enough others were asked
+        self._ran_before_exec: dict[int, int] = {}  # CPU time in ns by thread id, up to the execve
+        self._program: tuple[bytes, ...] = ()  # changes with every execve
+        self._leader: Stat | None = None  # at the beginning of this tick
+        self._cpu_began_ns: int | None = None  # the CPU time of the process when it was first read
         self._cpu_ns = 0  # and since
-        self._number = profile.register_process(target.pid, target.born, target.home, target.name)
-        self._tally = Recorder(profile, self._number, since)
-        target.limit_pauses(rules.max_pause_ns)
+        self._process_key = profile.register_process(process.pid, process.born, process.home, process.name)
+        self._recorder = Recorder(profile, self._process_key, since)
+        process.limit_pauses(rules.max_pause_ns)
 
     @property
     def longest_stop_ns(self) -> int:
-        """The time for which the thread that was stopped longest of those alive has been, in all."""
+        """For how long the living thread that was stopped longest has been stopped, in all."""
         return max((thread.stopped_ns for thread in self._threads), default=0)
 
-    # -- which threads
+    # -- one tick
 
-    def tick(self, instant: TickTime, *, refresh: bool, meanwhile: Callable[[], bool]) -> bool:
-        """Look at every thread whose turn it is; False when the process has ended.
+    def tick(self, at_ns: int, woken: WakeUp, *, refresh: bool, go_on: Callable[[], bool]) -> bool:
+        """Sample every thread that is due; False when the process has ended.
 
-        There may be thousands: `meanwhile` is called now and then, to let go of what other processes hold;
-        when it says False, the recording is over, and the rest is left.
+        There may be thousands: `go_on` is called now and then, and may collect what other processes hold;
+        when it returns False, the recording is over, and the rest is left.
         """
-        before_ns, self._tally.at_ns = self._tally.at_ns, instant.at_ns
-        self._tally.tick += 1
+        before_ns = self._recorder.now.at_ns
+        self._recorder.now = TickTime(self._recorder.now.number + 1, at_ns)
         if not refresh and self._is_quiet():
             return True
-        self.settled()
-        self._target.modules.allow_refresh()
-        if not self._follow(before_ns, refresh=refresh):
+        self.collect()
+        self._process.modules.allow_refresh()
+        if not self._follow_changes(before_ns, refresh=refresh):
             return False
-        self._unasked.clear()
-        for thread in self._due(meanwhile):
-            if thread not in self._waiting:
-                if len(self._waiting) < _MOST_ASKED or not self._rules.wall:
-                    self._turn(thread, instant.woken)
-                else:
-                    self._unasked.append(thread)
-            elif not self._rules.wall:
-                self._tally.skip(thread)  # it waits, and only the tick in which it lost the processor counts
+        self._not_asked.clear()
+        for thread in self._due(go_on):
+            self._take_turn(thread, woken)
             if not thread.gone:
-                self._threads.again([thread], self._tally.tick)
-        self._await(instant.woken.at_ns + self._rules.max_pause_ns)
+                self._threads.give_next_turn([thread], self._recorder.now.number)
+        self._wait_for_pending(woken.at_ns + self._rules.max_pause_ns)
         return True
 
     def _is_quiet(self) -> bool:
-        """Whether no thread has run, so that nothing can have changed: none was born, none has called execve.
+        """Return whether no thread has run, so that nothing can have changed: no birth, no execve.
 
-        Of processes with few threads, all of which slept; then that was their turn.
+        Asked only of processes with few threads, all of which slept; then that was their turn.
         """
-        threads = self._threads.few(self._tally.tick)
-        if self._waiting or not threads or any(thread.still is None for thread in threads):
+        threads = self._threads.few(self._recorder.now.number)
+        if self._pending or not threads or any(thread.off_cpu_counters is None for thread in threads):
             return False
-        idle, others = self._target.proc.not_run(threads)
+        idle, others = self._process.proc.not_run(threads)
         if others:
             return False
-        self._tally.idle(idle)
+        self._recorder.count_idle(idle)
         return True
 
-    def _due(self, meanwhile: Callable[[], bool]) -> Iterator[SampledThread]:
-        """Yield the threads whose turn it is: those that ran lately, then others that may have run since.
+    def _due(self, go_on: Callable[[], bool]) -> Iterator[SampledThread]:
+        """Yield the threads that are due: first those that ran lately, then those that have run since.
 
-        In between, let go of those that have stopped by now.
+        In between, collect threads that have stopped by now.
         """
-        due = self._threads.due(self._tally.tick)
-        left = deque(sorted((thread for thread in due if thread.still is None), key=_seen_last))
-        still = [thread for thread in due if thread.still is not None]
-        settled_ns = time.perf_counter_ns()
-        while left or still:
-            if time.perf_counter_ns() - settled_ns >= _HELD_NS:
-                if not meanwhile():
-                    self._leave([*left, *still])
+        due = self._threads.due(self._recorder.now.number)
+        active = deque(sorted((t for t in due if t.off_cpu_counters is None), key=_last_counted))
+        resting = [thread for thread in due if thread.off_cpu_counters is not None]
+        collected_ns = time.perf_counter_ns()
+        while active or resting:
+            if time.perf_counter_ns() - collected_ns >= _COLLECT_NS:
+                if not go_on():
+                    self._give_up_turns([*active, *resting])
                     return
-                self.settled()
-                settled_ns = time.perf_counter_ns()
-            if left:
-                yield left.popleft()
+                self.collect()
+                collected_ns = time.perf_counter_ns()
+            if active:
+                yield active.popleft()
             else:
-                some, still = still[:_SOME], still[_SOME:]
-                left.extend(self._without_idle(some))
+                batch, resting = resting[:_IDLE_BATCH], resting[_IDLE_BATCH:]
+                active.extend(self._without_idle(batch))
 
     def _without_idle(self, threads: list[SampledThread]) -> list[SampledThread]:
-        """Count those that have not run; return the others."""
-        idle, others = self._target.proc.not_run(threads)
-        self._tally.idle(idle)
-        self._threads.again(idle, self._tally.tick)
+        """Count the threads that have not run; return the others."""
+        idle, others = self._process.proc.not_run(threads)
+        self._recorder.count_idle(idle)
+        self._threads.give_next_turn(idle, self._recorder.now.number)
         return others
 
-    def _leave(self, threads: list[SampledThread]) -> None:
-        """Count those that nothing is known of, and for which it is too late."""
+    def _give_up_turns(self, threads: list[SampledThread]) -> None:
+        """Count threads of which nothing is known and for which it is too late."""
         for thread in threads:
-            if self._rules.wall and thread.seen is None:
-                self._tally.failed(thread, _ENDED)
+            if self._rules.wall and thread.off_cpu_stack is None:
+                self._recorder.count_failed(thread, _RECORDING_ENDED)
 
-    def _follow(self, before_ns: int, *, refresh: bool) -> bool:
-        """Notice threads that come and go, and exec; False when the process has ended."""
-        target = self._target
-        leader = self._leader = target.proc.thread_stat(target.pid)
+    # -- threads that come and go
+
+    def _follow_changes(self, before_ns: int, *, refresh: bool) -> bool:
+        """Notice births, ends and execve; False when the process has ended."""
+        process = self._process
+        leader = self._leader = process.proc.thread_stat(process.pid)
         if leader is None:
             return False
         dead = leader.state in "ZX"
         changed = not dead and leader.stack_top != 0 and leader.program != self._program
         if refresh or changed:
-            target.modules.refresh()  # after exec another program can lie at the same addresses
+            process.modules.refresh()  # after an execve another program can lie at the same addresses
         if changed:
             self._program = leader.program
-            self._ran_before = {thread.tid: thread.ran_ns for thread in self._threads}
+            self._ran_before_exec = {thread.tid: thread.ran_ns for thread in self._threads}
             for thread in tuple(self._threads):
                 self._drop(thread)
-        self._profile.name_process(self._number, leader.name)
+        self._profile.name_process(self._process_key, leader.name)
         if refresh or self._cpu_began_ns is None:
-            self._measure()
-        tids = target.tids(force=refresh or changed or dead)
+            self._read_cpu_time()
+        tids = process.tids(force=refresh or changed or dead)
         if tids is not None:
-            self._list(tids, before_ns)
-        return not (dead and target.proc.has_ended())
+            self._update_threads(tids, before_ns)
+        return not (dead and process.proc.has_ended())
 
-    def _measure(self) -> None:
-        """Note the CPU time of the process, as long as it is told."""
-        cpu_ns = self._target.proc.cpu_ns()
-        if cpu_ns is None:
-            return
-        if self._cpu_began_ns is None:
-            first_ns = cpu_ns if self._tally.tick == 1 else 0
-            self._cpu_began_ns = first_ns if self._target.accounted_ns is None else self._target.accounted_ns
-        self._cpu_ns = cpu_ns - self._cpu_began_ns
-        self._target.accounted_ns = cpu_ns
-
-    def _list(self, tids: list[int], before_ns: int) -> None:
-        tick, counters = self._tally.tick, self._target.proc.counters
-        for thread in [one for one in self._threads if one.gone and counters(one.tid) != one.still]:
+    def _update_threads(self, tids: list[int], before_ns: int) -> None:
+        tick, counters = self._recorder.now.number, self._process.proc.counters
+        for thread in [t for t in self._threads if t.gone and counters(t.tid) != t.off_cpu_counters]:
             self._drop(thread)  # its id may have been given to another thread
         new, gone = self._threads.compare(tids)
         for thread in gone:
             self._drop(thread)
         for tid in new:
-            ran = self._ran_before.pop(tid, 0) if tick > 1 else ran_ns(counters(tid))
-            self._threads.add(SampledThread(self._target.thread(tid), tick - 1, before_ns, ran), tick)
+            ran = self._ran_before_exec.pop(tid, 0) if tick > 1 else ran_ns(counters(tid))
+            since = TickTime(tick - 1, before_ns)
+            self._threads.add(SampledThread(self._process.thread(tid), since, ran), tick)
 
     def _drop(self, thread: SampledThread) -> None:
-        self._waiting.pop(thread, None)  # if it still stops, it is let go
-        self._tally.settle(thread)
+        self._pending.pop(thread, None)  # if it still stops, it is released
+        self._recorder.flush(thread)
         self._threads.drop(thread)
+
+    def _read_cpu_time(self) -> None:
+        """Note the CPU time of the process, as long as the kernel tells it."""
+        process = self._process
+        cpu_ns = process.proc.cpu_ns()
+        if cpu_ns is None:
+            return
+        if self._cpu_began_ns is None:
+            first_ns = cpu_ns if self._recorder.now.number == 1 else 0
+            self._cpu_began_ns = first_ns if process.accounted_ns is None else process.accounted_ns
+        self._cpu_ns = cpu_ns - self._cpu_began_ns
+        process.accounted_ns = cpu_ns
 
     # -- one thread
 
-    def _turn(self, thread: SampledThread, woken: WakeUp) -> None:
-        counters = self._target.proc.counters(thread.tid)
+    def _take_turn(self, thread: SampledThread, woken: WakeUp) -> None:
+        if thread in self._pending:
+            if not self._rules.wall:
+                self._recorder.skip(thread)  # only the tick in which it lost its CPU counts
+        elif self._rules.wall and len(self._pending) >= _MAX_PENDING_STOPS:
+            self._not_asked.append(thread)
+        else:
+            self._sample(thread, woken)
+
+    def _sample(self, thread: SampledThread, woken: WakeUp) -> None:
+        proc, recorder, wall = self._process.proc, self._recorder, self._rules.wall
+        counters = proc.counters(thread.tid)
         if counters is None:
             self._drop(thread)
-        elif counters == thread.still:  # its file is not kept open, or the kernel counts otherwise
-            self._tally.idle([thread])
+            return
+        if counters == thread.off_cpu_counters:  # its file is not kept open, or the kernel counts otherwise
+            recorder.count_idle([thread])
+            return
+        recorder.flush(thread)
+        thread.idle_ticks, thread.flush_ns, thread.off_cpu_stack, thread.off_cpu_counters = (
+            0,
+            FLUSH_NS,
+            None,
+            None,
+        )
+        thread.file_holder = proc.holder(thread.tid)
+        used_ns = recorder.charge(thread, counters)
+        seldom = is_seldom(used_ns, recorder.now.at_ns - thread.counted.at_ns)
+        if seldom and wall and self._capturer.stop_breaks_call(thread.thread):
+            self._capturer.wait_until_asleep(thread.thread, woken.at_ns + self._rules.max_pause_ns)
+        if seldom and not wall and proc.asleep(thread.tid) is not None:
+            # not worth the preparations of a capture; for other threads that is asked last of all, as the
+            # preparations take longer than some threads run at a time
+            thread.off_cpu_counters = counters
+            recorder.skip(thread)
         else:
-            self._tally.settle(thread)
-            thread.idle, thread.put_off_ns, thread.seen, thread.still = 0, PUT_OFF_NS, None, None
-            thread.holder = self._target.proc.holder(thread.tid)
-            used_ns = self._tally.charge(thread, counters)
-            seldom = is_seldom(used_ns, self._tally.at_ns - thread.at_ns)
-            if seldom and self._rules.wall and self._looker.stop_breaks_call(thread.thread):
-                self._looker.wait_until_asleep(thread.thread, woken.at_ns + self._rules.max_pause_ns)
-            if seldom and not self._rules.wall and self._target.proc.asleep(thread.tid) is not None:
-                # not worth while to prepare a look; of others that is seen last of all, as the preparations
-                # take longer than some threads run at a time
-                thread.still = counters
-                self._tally.skip(thread)
-            else:
-                self._capture(thread, woken, counters)
+            self._capture(thread, woken, counters)
 
     def _capture(self, thread: SampledThread, woken: WakeUp, counters: bytes) -> None:
-        is_leader = thread.tid == self._target.pid
-        stat = self._leader if is_leader else self._target.proc.thread_stat(thread.tid)
+        is_leader = thread.tid == self._process.pid
+        stat = self._leader if is_leader else self._process.proc.thread_stat(thread.tid)
         if stat is None or stat.state in "ZX":
-            thread.gone, thread.still = True, counters  # those of now may be another's, who was given its id
+            # the counters of now may be those of another thread that was given the id
+            thread.gone, thread.off_cpu_counters = True, counters
             return
-        thread.name, thread.starttime = stat.name, stat.starttime
-        look = self._look(thread, stat.state, woken)
-        if isinstance(look, NotCaptured) and look.pending:
-            self._waiting[thread] = woken
-        else:
-            self._count(thread, look, woken)
+        thread.name, thread.start_time = stat.name, stat.starttime
+        self._record(thread, self._try_capture(thread, stat.state, woken), woken)
 
-    def _look(self, thread: SampledThread, state: str, woken: WakeUp) -> CapturedStack | NotCaptured:
+    def _try_capture(self, thread: SampledThread, state: str, woken: WakeUp) -> CapturedStack | NotCaptured:
         wall = self._rules.wall
-        only = AWAKE_THREADS if wall else StopFilter(awake=True, ours=woken)
+        stop_filter = AWAKE_THREADS if wall else StopFilter(awake=True, ours=woken)
         try:
-            look = self._looker.capture(thread.thread, state if wall else "R", _GLANCE_NS, only, thread.last)
+            captured = self._capturer.capture(
+                thread.thread, state if wall else "R", _STOP_PATIENCE_NS, stop_filter, thread.last
+            )
         except NotPermitted as refusal:
             if self._rules.named and not self._profile.stats.samples:
                 raise
             return NotCaptured(Reason.REFUSED, f"{refusal} ({'; '.join(refusal.help)})")
-        self._tally.stops(thread, look.stops)
-        return look
+        self._recorder.count_stops(thread, captured.stops)
+        return captured
 
-    def _count(self, thread: SampledThread, look: CapturedStack | NotCaptured, woken: WakeUp) -> None:
-        tally = self._tally
-        if self._target.proc.holder(thread.tid) != thread.holder:
-            thread.gone = True  # its id was given to another, who may be the one that was seen
+    def _record(self, thread: SampledThread, captured: CapturedStack | NotCaptured, woken: WakeUp) -> None:
+        """Count what a capture gave; a thread that has not stopped yet stays pending."""
+        if isinstance(captured, NotCaptured) and captured.pending:
+            self._pending[thread] = woken
             return
-        if isinstance(look, NotCaptured):
-            if look.reason is Reason.OFF_CPU:
-                thread.still = look.counters
-                (tally.off_processor if look.state is RunState.WAITING else tally.skip)(thread)
-            elif not look.gone:
-                tally.failed(thread, look.detail)
-            return
-        evidence = look.snapshot.scheduler
+        self._pending.pop(thread, None)
+        if self._process.proc.holder(thread.tid) != thread.file_holder:
+            thread.gone = True  # its id was given to another thread, which may be the one that was captured
+        elif isinstance(captured, NotCaptured):
+            self._record_failure(thread, captured)
+        else:
+            self._record_stack(thread, captured, woken)
+
+    def _record_failure(self, thread: SampledThread, failure: NotCaptured) -> None:
+        if failure.reason is Reason.OFF_CPU:
+            thread.off_cpu_counters = failure.counters
+            if failure.state is RunState.WAITING:
+                self._recorder.count_waiting(thread)
+            else:
+                self._recorder.skip(thread)
+        elif not failure.gone:
+            self._recorder.count_failed(thread, failure.detail)
+
+    def _record_stack(self, thread: SampledThread, captured: CapturedStack, woken: WakeUp) -> None:
+        recorder, evidence = self._recorder, captured.snapshot.scheduler
         if evidence is not None:
-            thread.still = evidence.after
-            tally.charge(thread, evidence.after)
+            thread.off_cpu_counters = evidence.after
+            recorder.charge(thread, evidence.after)
         if not self._rules.wall and not classify(thread.thread.stop.before, evidence, woken).counts_as_cpu:
-            tally.off_processor(thread)
+            recorder.count_waiting(thread)
             return
         if self._rules.bad_stacks is not None:
-            self._rules.bad_stacks.keep(thread.name, look.snapshot, look.stack, self._target.modules)
-        tally.see(thread, look)
-        tally.add(thread, look.snapshot.capture)
+            self._rules.bad_stacks.keep(thread.name, captured.snapshot, captured.stack, self._process.modules)
+        recorder.see(thread, captured)
+        recorder.count(thread, captured.snapshot.capture)
         if not self._rules.wall:
-            thread.seen = None  # as long as it does not run, it does not count
+            thread.off_cpu_stack = None  # as long as it does not run, it is no sample
 
-    # -- threads that wait for a processor, and stop when they get one
+    # -- threads that were asked to stop and have not yet
 
-    def settled(self) -> bool:
-        """Capture threads that have stopped by now; False while one is still to stop."""
-        self._target.collect_stopped()
-        for thread, woken in tuple(self._waiting.items()):
-            if not self._target.has_stopped(thread.thread):
-                continue
-            look = self._look(thread, "R", woken)
-            if not (isinstance(look, NotCaptured) and look.pending):
-                del self._waiting[thread]
-                self._count(thread, look, woken)
-        return not self._waiting and self._target.release_pending()
+    def collect(self) -> bool:
+        """Capture threads that have stopped by now; False while a thread is still to stop."""
+        self._process.collect_stopped()
+        for thread, woken in tuple(self._pending.items()):
+            if self._process.has_stopped(thread.thread):
+                self._record(thread, self._try_capture(thread, "R", woken), woken)
+        return not self._pending and self._process.release_pending()
 
     def await_stop(self, seconds: float) -> None:
         """Sleep until a thread that was asked to stop does, but not longer."""
-        self._target.await_stop(seconds)
+        self._process.await_stop(seconds)
 
-    def _await(self, deadline_ns: int) -> None:
+    def _wait_for_pending(self, deadline_ns: int) -> None:
         """Wait for threads that were asked to stop, no longer than a pause may last."""
-        while self._waiting and (left := deadline_ns - time.perf_counter_ns()) > 0:
-            self.await_stop(left / 1e9)
-            self.settled()
+        while self._pending and (left_ns := deadline_ns - time.perf_counter_ns()) > 0:
+            self.await_stop(left_ns / 1e9)
+            self.collect()
 
-    def _give_up(self) -> None:
-        """Count those that have not stopped until the end.  They are let go as soon as they do."""
-        for thread in self._waiting:
+    def _give_up_pending(self) -> None:
+        """Count threads that have not stopped until the end.  They are released as soon as they do."""
+        for thread in self._pending:
             if self._rules.wall:
-                self._tally.failed(thread, "did not stop in time (the machine is overloaded)")
+                self._recorder.count_failed(thread, _TOO_LATE)
             else:
-                self._tally.off_processor(thread)
-        self._waiting.clear()
+                self._recorder.count_waiting(thread)
+        self._pending.clear()
 
     # -- the end
 
     def close(self) -> None:
-        """Close the target."""
-        self._target.close()
+        """Close the process."""
+        self._process.close()
 
     def finish(self) -> None:
-        """Count the ticks since the last look at each thread, and what is known only at the end."""
-        self._await(time.perf_counter_ns() + _LAST_NS)
-        self._give_up()
-        for thread in self._unasked:
+        """Count the ticks since the last sample of each thread, and what is known only at the end."""
+        self._wait_for_pending(time.perf_counter_ns() + _END_PATIENCE_NS)
+        self._give_up_pending()
+        recorder = self._recorder
+        for thread in self._not_asked:
             if not thread.gone:
-                self._tally.failed(thread, _ENDED)
+                recorder.count_failed(thread, _RECORDING_ENDED)
         for thread in self._threads:
-            counters = self._target.proc.counters(thread.tid)
-            if counters == thread.still:
-                self._tally.idle([thread])
-            self._tally.settle(thread)
-            self._tally.charge(thread, counters)
-        self._measure()
-        self._tally.charge_process(self._cpu_ns)
-        self._tally.finish(self._target, self._looker)
+            counters = self._process.proc.counters(thread.tid)
+            if counters == thread.off_cpu_counters:
+                recorder.count_idle([thread])
+            recorder.flush(thread)
+            recorder.charge(thread, counters)
+        self._read_cpu_time()
+        recorder.charge_process(self._cpu_ns)
+        recorder.finish(self._process, self._capturer)

@@ -1,62 +1,22 @@
 """A profile: how often each stack was seen, and for how much time it stands.
 
-Law: counts and keeps; names nothing, prints nothing, reads no clock.  Places are kept as (module, vaddr), so
-that they can be named later and elsewhere.
+Places are kept as (module, vaddr), so that they can be named later and on another machine.
 """
 
 from array import array
 from collections import Counter
-from collections.abc import Iterable
-from typing import NamedTuple
 
 from sfsample.core.filesystem import ProcessRoot
-from sfsample.core.stack import Stack, StopReason
-from sfsample.modules.location import PROCESS_KEY_STEP, Location
+from sfsample.core.stack import StopReason
+from sfsample.modules.location import PROCESS_KEY_STEP
+from sfsample.recording.sample import Places, Sample, StackKey, ThreadKey
 from sfsample.recording.stats import Stats
 
 TIMELINE_LIMIT = 4_000_000  # records, 40 bytes each
-_HASHED = 64  # places
-STACK_LIMIT = 200_000  # stacks told apart, some KB each; of code that is generated all the time any number
-THREAD_LIMIT = 20_000  # threads told apart; a service that starts one for each request has any number
-PROCESS_LIMIT = 20_000  # processes told apart; a shell script has any number
-OTHERS = 0  # the number of those beyond
-
-
-class Places(tuple[Location, ...]):
-    """The places of a stack, innermost first.  Of a deep one, some make its hash: there may be thousands."""
-
-    __slots__ = ()
-
-    def __hash__(self) -> int:
-        if len(self) <= 2 * _HASHED:
-            return super().__hash__()
-        return hash((len(self), self[:_HASHED], self[_HASHED :: len(self) // _HASHED]))
-
-
-class ThreadKey(NamedTuple):
-    """A thread.  `born`: its start time, in clock ticks; its id can be given to another one.
-
-    `pid`, here and in other keys, is the number that `Profile.register_process` has given to the process.
-    """
-
-    pid: int
-    tid: int
-    born: int = 0
-
-
-class StackKey(NamedTuple):
-    """What makes two samples equal.  `locations` are innermost first; `born` is as in `ThreadKey`."""
-
-    pid: int
-    tid: int
-    locations: tuple[Location, ...]
-    stop_reason: StopReason
-    born: int = 0
-
-    @property
-    def thread(self) -> ThreadKey:
-        """Whose stack it is."""
-        return ThreadKey(self.pid, self.tid, self.born)
+STACK_LIMIT = 200_000  # distinct stacks, some KB each: code that is generated all the time gives any number
+THREAD_LIMIT = 20_000  # distinct threads: a service may start one for each request
+PROCESS_LIMIT = 20_000  # distinct processes: a shell script starts any number
+OTHERS = 0  # the process key of those beyond the limit
 
 
 class Timeline:
@@ -117,62 +77,55 @@ class Profile:
         self.stats = Stats(rate_hz)
 
     def register_process(self, pid: int, born: int, home: ProcessRoot, name: str) -> int:
-        """Return the number of a process that started at `born`, the same each time.
+        """Return the key of the process that started at `born` (clock ticks), the same each time.
 
-        It is the pid, unless another process has had that, or there are too many.
+        It is the pid, unless another process has had that pid, or there are too many processes.
         """
-        number = pid
-        while self._born.get(number, born) != born:
-            number += PROCESS_KEY_STEP
-        if number not in self._born and len(self._born) >= PROCESS_LIMIT:
+        key = pid
+        while self._born.get(key, born) != born:
+            key += PROCESS_KEY_STEP
+        if key not in self._born and len(self._born) >= PROCESS_LIMIT:
             self.stats.note(f"more than {PROCESS_LIMIT} processes: the later ones are counted together")
             self.processes[OTHERS] = "other processes"
             return OTHERS
-        self._born[number], self.homes[number] = born, home
-        self.processes.setdefault(number, name)
-        return number
+        self._born[key], self.homes[key] = born, home
+        self.processes.setdefault(key, name)
+        return key
 
-    def name_process(self, number: int, name: str) -> None:
+    def name_process(self, key: int, name: str) -> None:
         """Note the name that a process has now."""
-        if number != OTHERS:
-            self.processes[number] = name
+        if key != OTHERS:
+            self.processes[key] = name
+
+    def forget_process(self, key: int) -> None:
+        """Drop what is kept for a process that has no sample."""
+        if key != OTHERS and key not in self._sampled:
+            for known in (self.processes, self.homes, self._born):
+                known.pop(key, None)
+
+    def add(self, sample: Sample) -> None:
+        """Count a sample, as often as the ticks that it stands for."""
+        stack, times, stats = sample.stack, sample.times, self.stats
+        thread = self.name_thread(sample.thread, sample.thread_name)
+        stats.count_stack(stack, times)
+        stats.captures[sample.capture] += times
+        stats.cpu_sampled_ns += sample.cpu_ns
+        if stack.stopped_at is not None and stack.stop_reason is not StopReason.MAX_FRAMES:
+            stats.note(f"{stack.stop_reason} at {stack.stopped_at}", times)
+        self._sampled.add(thread.pid)
+        key = StackKey(thread.pid, thread.tid, sample.places, stack.stop_reason, thread.born)
+        self.keep(key, sample.at_ns, sample.wall_ns, sample.cpu_ns, times)
 
     def name_thread(self, thread: ThreadKey, name: str) -> ThreadKey:
-        """Note the name of a thread; return what to count it under: its id is 0 when there are too many."""
+        """Note the name of a thread; return its key, with id 0 when there are too many threads."""
         if thread not in self.threads and len(self.threads) >= THREAD_LIMIT:
             thread, name = ThreadKey(thread.pid, 0), "other threads"
             self.stats.note(f"more than {THREAD_LIMIT} threads: the later ones are counted together")
         self.threads[thread] = name
         return thread
 
-    def forget_process(self, number: int) -> None:
-        """Drop what is kept for a process, if it is in no sample."""
-        if number != OTHERS and number not in self._sampled:
-            for known in (self.processes, self.homes, self._born):
-                known.pop(number, None)
-
-    def add(
-        self,
-        thread: ThreadKey,
-        locations: Iterable[Location],
-        stack: Stack,
-        *,
-        at_ns: int,
-        wall_ns: int,
-        cpu_ns: int,
-        times: int = 1,
-    ) -> None:
-        """Count a stack `times` times; the times are those of all these samples together.
-
-        `at_ns` is when the last of them was taken, since the start of the recording.
-        """
-        self.stats.count_stack(stack, times)
-        self._sampled.add(thread.pid)
-        key = StackKey(thread.pid, thread.tid, Places(locations), stack.stop_reason, thread.born)
-        self.keep(key, at_ns, wall_ns, cpu_ns, times)
-
     def keep(self, key: StackKey, at_ns: int, wall_ns: int, cpu_ns: int, times: int) -> None:
-        """Keep what `add` has counted; a profile that keeps it otherwise does that here."""
+        """Keep what `add` has counted; `LiveWindow` keeps it otherwise."""
         if len(self.counts) >= STACK_LIMIT and key not in self.counts:
             key = key._replace(locations=Places())
             self.stats.note(f"more than {STACK_LIMIT} stacks that differ: the later ones have no frames")

@@ -1,36 +1,43 @@
-"""The loop: at every tick, every target is looked at.
+"""Samples processes by stopping or reading their threads, at the ticks of a schedule.
 
-Law: the schedule is fixed at the start and knows nothing of what the samples cost; a tick that is missed, or
-left out to stay below the limit of overhead, is counted and never made up for.  Unwinding happens while the
-target runs.  Clock and chance are injected.
+The schedule is fixed at the start and does not depend on what samples cost: a tick that is missed, or left
+out to stay below the limit of overhead, is counted and never made up for.  Stacks are unwound while the
+target runs.
+
+Each tick: follow births and deaths, then for each process request the threads that are due, collect those
+that have stopped, release, unwind, record (`ProcessSampler.tick`).  A thread that stops late is collected at
+the next checkpoint.
 """
 
 import resource
 import time
 from collections.abc import Callable, Sequence
 
-from sfsample.errors import TargetError
+from sfsample.errors import NoSuchProcess, TargetError
 from sfsample.process.capture import ThreadCapturer
 from sfsample.process.descendants import Descendants
 from sfsample.process.process import LiveProcess
 from sfsample.process.scheduler import OwnRun, WakeUp
 from sfsample.recording.clock import Clock, SystemClock
 from sfsample.recording.options import RecordOptions
-from sfsample.recording.process_sampler import ProcessSampler, Rules, TickTime
-from sfsample.recording.process_set import ProcessSet
+from sfsample.recording.process_sampler import ProcessSampler, Rules
 from sfsample.recording.profile import Profile
-from sfsample.recording.recorder import BEGINNING, Since
+from sfsample.recording.sample import BEGINNING, TickTime
 from sfsample.recording.schedule import Schedule, uniform
 from sfsample.unwind.unwinder import Unwinder
 
-_DOZE_S = 0.1  # look this often whether to stop
-_SETTLE_S = 0.001  # wait no longer at a time for a thread that did not stop in time: of several, one is heard
-_REFRESH_S = 1.0  # look this often whether a library was replaced by another at the same place
-_TELL_S = 1.0  # say no more often that ticks were missed
+_MAX_SLEEP_S = 0.1  # between two questions whether to stop
+_MAX_STOP_WAIT_S = 0.001  # for a thread that did not stop in time: of several, a signal tells of one
+_REFRESH_S = 1.0  # between two checks whether a library was replaced by another at the same place
+_LATENESS_S = 1.0  # between two messages that ticks were missed
+_OPEN_FIRST_S, _OPEN_LATER_S = 1.0, 0.05  # to open new descendants: before the first tick, in each
 
 
 class PtraceSampler:
-    """Samples processes into one profile, and the descendants that `family` opens.
+    """Samples `processes` into one profile, and the descendants that `descendants` finds.
+
+    A descendant is sampled from the tick at which it was seen until it ends; then its files are closed, and
+    nothing is kept for it but its samples.  That a descendant cannot be opened is counted, never fatal.
 
     `jitter` gives random numbers from 0 to 1.  `tell` is called with a line of text, at most once a second.
     `start`: when the recording began, by the clock, if what came before was sampled otherwise.
@@ -38,63 +45,66 @@ class PtraceSampler:
 
     def __init__(
         self,
-        targets: Sequence[LiveProcess],
+        processes: Sequence[LiveProcess],
         options: RecordOptions,
         clock: Clock | None = None,
         profile: Profile | None = None,
         *,
         jitter: Callable[[], float] = uniform,
         tell: Callable[[str], None] = lambda _: None,
-        family: Descendants | None = None,
+        descendants: Descendants | None = None,
         start: float | None = None,
     ) -> None:
         self._options = options
         self._clock = clock or SystemClock()
-        self._began = start
         self._jitter = jitter
         self._lateness = _Lateness(tell)
+        self._descendants = descendants
         self.profile = profile or Profile(options.rate, timeline=options.timeline)
-        since = BEGINNING if start is None else Since(0, round((self._clock.now() - start) * 1e9))
-        named = [self._watch(target, since, named=True) for target in targets]
-        self._processes = ProcessSet(named, family, self._watch, self.profile.stats)
-        self._last_run = OwnRun()
-        self._start = self._refresh_at = self._cpu = 0.0
+        self._own_run = OwnRun()
+        self._began = start
+        self._start = self._refresh_at = self._cpu_at_start = 0.0
+        since = BEGINNING if start is None else TickTime(0, round((self._clock.now() - start) * 1e9))
+        self._last_tick = BEGINNING
+        self._named = [self._sampler_of(process, since, named=True) for process in processes]
+        self._born: list[ProcessSampler] = []  # samplers of descendants
+        self._pending: list[ProcessSampler] = []  # of processes with a thread that is still to stop
 
-    def _watch(self, target: LiveProcess, since: Since, *, named: bool = False) -> ProcessSampler:
+    def _sampler_of(self, process: LiveProcess, since: TickTime, *, named: bool = False) -> ProcessSampler:
         options = self._options
-        unwinder = Unwinder(target.modules, steppers=options.steppers, max_frames=options.max_frames)
+        unwinder = Unwinder(process.modules, steppers=options.steppers, max_frames=options.max_frames)
         if named:
-            unwinder.prepare(target.arch)
-        looker = ThreadCapturer(target, unwinder, stop=options.stop, kernel=options.kernel)
+            unwinder.prepare(process.arch)
+        capturer = ThreadCapturer(process, unwinder, stop=options.stop, kernel=options.kernel)
         rules = Rules(options.mode == "wall", round(options.max_pause * 1e9), options.bad_stacks, named)
-        return ProcessSampler(target, looker, self.profile, rules, self._jitter, since=since)
+        return ProcessSampler(process, capturer, self.profile, rules, self._jitter, since=since)
 
     def run(self, should_stop: Callable[[], bool] = lambda: False) -> Profile:
-        """Sample until the duration is over, `should_stop` says so, or no target is left."""
-        stats, clock, processes = self.profile.stats, self._clock, self._processes
+        """Sample until the duration is over, `should_stop` says so, or no named process is left."""
+        stats, clock = self.profile.stats, self._clock
         try:
-            processes.adopt()
-            self._cpu = time.thread_time() - stats.sampler_cpu_s
+            self._open_descendants(_OPEN_FIRST_S, force=True)
+            self._cpu_at_start = time.thread_time() - stats.sampler_cpu_s
             self._start = clock.now() if self._began is None else self._began
             self.profile.started_ns = self.profile.started_ns or time.time_ns()
             try:
-                stats.ended_by = self._loop(should_stop)
+                stats.ended_by = self._loop(once_and_for_all(should_stop))
             except (TargetError, OSError) as failure:  # what was collected is not lost by it
                 if not stats.samples:
                     raise
                 stats.end_early(failure)
             finally:
                 stats.duration_s = clock.now() - self._start
-                processes.finish()
+                self._finish()
         finally:
-            processes.close()
-            self._last_run.close()
-            stats.sampler_cpu_s = time.thread_time() - self._cpu
+            self._close()
+            stats.sampler_cpu_s = time.thread_time() - self._cpu_at_start
             stats.sampler_max_rss_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         return self.profile
 
+    # -- the loop
+
     def _loop(self, should_stop: Callable[[], bool]) -> str:
-        should_stop = once_and_for_all(should_stop)
         schedule = Schedule(self._start, self._options.rate, self._options.duration, self._jitter)
         if self._began is not None:
             schedule.skip(self._clock.now())
@@ -103,68 +113,138 @@ class PtraceSampler:
         while not schedule.over:
             if not self._wait(schedule.next(), should_stop):
                 return "signal"
-            woken, now = self._woken(), self._clock.now()
+            woken, now = self._wake_up(), self._clock.now()
             missed = schedule.take(now)
             stats.ticks = schedule.ticks
             stats.late_ticks += missed
             self._lateness.note(now, missed)
             if missed:
                 continue
-            instant = TickTime(round((now - self._start) * 1e9), woken)
-            if not self._tick(instant, lambda: self._clock.now() < schedule.end and not should_stop()):
+            at_ns = round((now - self._start) * 1e9)
+            if not self._tick(at_ns, woken, lambda: self._clock.now() < schedule.end and not should_stop()):
                 return "target"
             if self._options.max_overhead is not None:
-                stats.spared_ticks += schedule.skip(self._start + self._spent() / self._options.max_overhead)
+                stats.spared_ticks += schedule.skip(
+                    self._start + self._spent_s() / self._options.max_overhead
+                )
                 stats.ticks = schedule.ticks
         return "duration" if self._wait(schedule.end, should_stop) else "signal"
 
-    def settled(self) -> bool:
-        """Capture threads that have stopped by now; False while one is still to stop."""
-        return self._processes.settled()
+    def _wait(self, until: float, should_stop: Callable[[], bool]) -> bool:
+        """Sleep until a time by the clock, and collect threads meanwhile; False: `should_stop` says so."""
+        while not should_stop():  # asked before a sleep, so that nothing comes between it and the samples
+            collected, left = self.collect(), until - self._clock.now()
+            if collected or left <= 0:
+                if left > 0:
+                    self._clock.sleep(min(left, _MAX_SLEEP_S))
+                if left <= _MAX_SLEEP_S:
+                    return True
+            else:
+                self._pending[0].await_stop(min(left, _MAX_STOP_WAIT_S))
+        return False
 
-    def _woken(self) -> WakeUp:
-        """Note when we woke up; first thing, because what it is compared with changes at any time."""
-        own = None if self._options.mode == "wall" else self._last_run.read()
-        return WakeUp(time.perf_counter_ns(), own, self._last_run.read)
+    def _wake_up(self) -> WakeUp:
+        """Note when sfsample woke up; first of all, because what it is compared with changes at any time."""
+        own_run = None if self._options.mode == "wall" else self._own_run.read()
+        return WakeUp(time.perf_counter_ns(), own_run, self._own_run.read)
 
-    def _tick(self, instant: TickTime, go_on: Callable[[], bool]) -> bool:
+    def _tick(self, at_ns: int, woken: WakeUp, go_on: Callable[[], bool]) -> bool:
+        """Sample every process; False when the named ones have ended."""
         now = self._clock.now()
         refresh = now >= self._refresh_at
         if refresh:
             self._refresh_at = now + _REFRESH_S
-        return self._processes.tick(instant, refresh=refresh, go_on=go_on)
 
-    def _spent(self) -> float:
-        """Return the seconds of CPU time that we have used, and for which any one thread was stopped."""
-        return time.thread_time() - self._cpu + self._processes.longest_stop_ns / 1e9
+        def collect_and_go_on() -> bool:
+            self.collect()
+            return go_on()
 
-    def _wait(self, until: float, should_stop: Callable[[], bool]) -> bool:
-        while not should_stop():  # asked before a sleep; after it, nothing is to come before the looks
-            settled, left = self.settled(), until - self._clock.now()
-            if settled or left <= 0:
-                if left > 0:
-                    self._clock.sleep(min(left, _DOZE_S))
-                if left <= _DOZE_S:
-                    return True
+        self._open_descendants(_OPEN_LATER_S, force=refresh)
+        for sampler in self._samplers:
+            self.collect()
+            if not sampler.tick(at_ns, woken, refresh=refresh, go_on=collect_and_go_on):
+                self._end(sampler)
+            elif not sampler.collect() and sampler not in self._pending:
+                self._pending.append(sampler)
+        self._last_tick = TickTime(self._last_tick.number + 1, at_ns)
+        return bool(self._named)
+
+    def collect(self) -> bool:
+        """Capture threads that have stopped by now; False while a thread is still to stop."""
+        self._pending = [sampler for sampler in self._pending if not sampler.collect()]
+        return not self._pending
+
+    def _spent_s(self) -> float:
+        """Return the CPU time of sfsample, and for how long it has held the thread that it held longest."""
+        held_ns = max((sampler.longest_stop_ns for sampler in self._samplers), default=0)
+        return time.thread_time() - self._cpu_at_start + held_ns / 1e9
+
+    # -- processes that come and go
+
+    @property
+    def _samplers(self) -> list[ProcessSampler]:
+        return [*self._named, *self._born]
+
+    def _open_descendants(self, time_s: float, *, force: bool) -> None:
+        """Begin to sample new descendants, as many as there is time for; the others in later ticks."""
+        until = time.perf_counter() + time_s
+        for found in self._descendants.born(force=force) if self._descendants else ():
+            self.collect()  # opening takes time, in which threads that have stopped must not wait
+            if isinstance(found, TargetError):
+                self._count_refusal(found)
             else:
-                self._processes.await_stop(min(left, _SETTLE_S))
-        return False
+                self.profile.stats.subprocesses.watched += 1
+                self._born.append(self._sampler_of(found, self._last_tick))
+            if time.perf_counter() >= until:
+                break
+
+    def _count_refusal(self, refusal: TargetError) -> None:
+        stats = self.profile.stats
+        if isinstance(refusal, NoSuchProcess):
+            stats.subprocesses.short_lived += 1
+        else:
+            stats.subprocesses.refused += 1
+            stats.note(f"subprocess not recorded: {refusal}")
+
+    def _end(self, sampler: ProcessSampler) -> None:
+        sampler.finish()
+        self._pending = [one for one in self._pending if one is not sampler]
+        if sampler in self._named:
+            self._named.remove(sampler)  # the caller that opened the process closes it
+        else:
+            self._born.remove(sampler)
+            sampler.close()
+
+    def _finish(self) -> None:
+        """End with all processes."""
+        if self._descendants and self._descendants.waiting:
+            why = "subprocess not recorded: the recording ended before its turn"
+            self.profile.stats.note(why, self._descendants.waiting)
+        for sampler in self._samplers:
+            self._end(sampler)
+
+    def _close(self) -> None:
+        for sampler in self._born:
+            sampler.close()
+        if self._descendants:
+            self._descendants.close()
+        self._own_run.close()
 
 
 def once_and_for_all(ask: Callable[[], bool]) -> Callable[[], bool]:
-    """Return a function that says True for ever when `ask` has said so once, wherever that was heard."""
-    said = False
+    """Return a function that is true for ever once `ask` has been true, wherever it was asked."""
+    answered = False
 
     def asked() -> bool:
-        nonlocal said
-        said = said or ask()
-        return said
+        nonlocal answered
+        answered = answered or ask()
+        return answered
 
     return asked
 
 
 class _Lateness:
-    """Tells that ticks were missed, at most once a second."""
+    """Says that ticks were missed, at most once a second."""
 
     def __init__(self, tell: Callable[[str], None]) -> None:
         self._tell = tell
@@ -174,6 +254,6 @@ class _Lateness:
     def note(self, now: float, missed: int) -> None:
         """Count missed ticks, and say so if it is time."""
         self._missed += missed
-        if self._missed and now - self._told_at >= _TELL_S:
+        if self._missed and now - self._told_at >= _LATENESS_S:
             self._tell(f"late: {self._missed} tick{'s' * (self._missed > 1)} missed")
             self._missed, self._told_at = 0, now

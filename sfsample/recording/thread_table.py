@@ -1,57 +1,58 @@
-"""The threads of one target, and when each is to be looked at again.
+"""Says which threads of a process are due at a tick.
 
-Law: of fewer than 16 threads, each is looked at at every tick.  Of more, those that have long been idle take
-turns: the next look comes after a random number of ticks, at most a quarter of the time that the thread has
-been idle, and such that about 16 idle threads are looked at in one tick.  A look stands for all ticks since
-the one before: scheduler counters that have not moved prove it, and where they have, chance makes it right on
-average.
+Of fewer than 16 threads each is due at every tick.  Of more, threads that have long been idle take turns: the
+next turn comes after a random number of ticks, at most a quarter of the time that the thread has been idle,
+and such that about 16 idle threads are due in one tick.  A sample stands for all ticks since the one before:
+scheduler counters that have not changed prove it, and where they have, chance makes it right on average.
 """
 
 from collections.abc import Callable, Iterable, Iterator
 from operator import attrgetter
 
 from sfsample.core.stack import Stack
-from sfsample.modules.location import Located, Location
+from sfsample.modules.location import Located
 from sfsample.process.thread import Thread
+from sfsample.recording.sample import Places, TickTime
 from sfsample.recording.schedule import uniform
 
-_AT_ONCE = 16
-_LONGEST = 64  # ticks from one look to the next
-PUT_OFF_NS = 1_000_000_000
+_FULL_TURN_THREADS = 16
+_MAX_TICKS_BETWEEN_TURNS = 64
+FLUSH_NS = 1_000_000_000  # idle time after which the samples of a thread that does not run are counted
 _tid_of = attrgetter("tid")
 
 
 class SampledThread:
-    """What is known of a thread between two looks.
+    """A thread of a recording, between two of its samples.
 
-    `still` is what the scheduler counted when it was last seen off the processor; `seen` its stack then;
-    `last` what was seen last, also when it does not hold any more.  `tick` and `at_ns` are those
-    until which it was counted, `idle_tick` and `idle_at_ns` those until which it is known not to have run.
-    `ran_ns` is its CPU time at the last look, `charged_ns` what of it has not been told to the profile.
+    `counted` is the tick up to which samples of it were counted, `idle_until` the tick up to which it is
+    known not to have run.  `off_cpu_counters` is what the scheduler had counted when the thread was last seen
+    off the CPU, and `off_cpu_stack` its stack then; `last` is where its frames were in its last sample.
     """
 
     __slots__ = (
-        "at_ns", "charged_ns", "counted", "gone", "holder", "idle", "idle_at_ns", "idle_tick", "last", "name",
-        "put_off_ns", "ran_ns", "seen", "starttime", "still", "stopped_ns", "thread", "tick", "tid",
+        "counted", "counted_start_time", "file_holder", "flush_ns", "gone", "idle_ticks", "idle_until",
+        "last", "name", "off_cpu_counters", "off_cpu_stack", "ran_ns", "start_time", "stopped_ns",
+        "thread", "tid", "uncounted_cpu_ns",
     )  # fmt: skip
 
-    def __init__(self, thread: Thread, tick: int, at_ns: int, ran_ns: int) -> None:
+    def __init__(self, thread: Thread, counted: TickTime, ran_ns: int) -> None:
         self.thread = thread
         self.tid = thread.tid
         self.name = ""
-        self.starttime = 0
-        self.holder: int | None = None  # of the id, when its turn came (`ProcFs.holder`)
-        self.counted = -1  # its start time when it was counted among the threads; an id can be used again
-        self.tick = self.idle_tick = tick
-        self.at_ns = self.idle_at_ns = at_ns
-        self.still: bytes | None = None
-        self.seen: tuple[Stack, tuple[Location, ...]] | None = None
-        self.put_off_ns = PUT_OFF_NS  # what is seen again and again is told after so much time
+        self.start_time = 0  # clock ticks since boot
+        self.file_holder: int | None = None  # whose /proc files were read when it was due (`ProcFs.holder`)
+        self.counted_start_time = (
+            -1
+        )  # its start time when it was counted in `Stats.threads`; an id can be reused
+        self.counted = self.idle_until = counted
+        self.off_cpu_counters: bytes | None = None
+        self.off_cpu_stack: tuple[Stack, Places] | None = None
+        self.flush_ns = FLUSH_NS
         self.last = Located()
-        self.ran_ns = ran_ns
-        self.charged_ns = 0
-        self.stopped_ns = 0  # for how long we have stopped it, in all
-        self.idle = 0  # ticks for which it has not run
+        self.ran_ns = ran_ns  # its CPU time at its last turn
+        self.uncounted_cpu_ns = 0  # CPU time that no sample stands for yet
+        self.stopped_ns = 0  # for how long sfsample has held it, in all
+        self.idle_ticks = 0  # for which it has not run
         self.gone = False
 
 
@@ -62,8 +63,8 @@ class ThreadTable:
         self._random = random
         self._threads: dict[int, SampledThread] = {}
         self._due: dict[int, list[SampledThread]] = {}
-        self._next: list[SampledThread] = []  # those that are due at the next tick
-        self._spread = 0  # most ticks between two looks at an idle thread, for their number
+        self._due_next: list[SampledThread] = []
+        self._spread = 0  # most ticks between two turns of an idle thread, for the number of threads
 
     def __iter__(self) -> Iterator[SampledThread]:
         return iter(self._threads.values())
@@ -72,20 +73,20 @@ class ThreadTable:
         return len(self._threads)
 
     def add(self, thread: SampledThread, tick: int) -> None:
-        """Add a thread that is to be looked at at `tick`."""
+        """Add a thread that is due at `tick`."""
         self._threads[thread.tid] = thread
         self._due.setdefault(tick, []).append(thread)
-        self._count()
+        self._set_spread()
 
-    def _count(self) -> None:
-        self._spread = min(2 * (len(self._threads) // _AT_ONCE), _LONGEST)
+    def _set_spread(self) -> None:
+        self._spread = min(2 * (len(self._threads) // _FULL_TURN_THREADS), _MAX_TICKS_BETWEEN_TURNS)
 
     def drop(self, thread: SampledThread) -> None:
         """Forget a thread that has ended."""
         thread.gone = True
         if self._threads.get(thread.tid) is thread:
             del self._threads[thread.tid]
-            self._count()
+            self._set_spread()
 
     def compare(self, tids: Iterable[int]) -> tuple[list[int], list[SampledThread]]:
         """Return the ids that are new, and the threads that are no longer there."""
@@ -93,20 +94,20 @@ class ThreadTable:
         return sorted(now - self._threads.keys()), [t for t in self if t.tid not in now]
 
     def few(self, tick: int) -> list[SampledThread]:
-        """Return all threads, if they are so few that each has a turn at every tick; none, if one is new."""
+        """Return all threads, if there are so few that each is due at every tick; [] if one is new."""
         return [] if self._spread or tick in self._due else [*self._threads.values()]
 
     def due(self, tick: int) -> list[SampledThread]:
-        """Return the threads to look at now, by id; each must be given its next turn."""
-        due, self._next = [*self._next, *self._due.pop(tick, ())], []
+        """Return the threads that are due now, by id; each must be given its next turn."""
+        due, self._due_next = [*self._due_next, *self._due.pop(tick, ())], []
         return sorted([thread for thread in due if not thread.gone], key=_tid_of)
 
-    def again(self, threads: Iterable[SampledThread], tick: int) -> None:
-        """Give threads their next turn after a look at them."""
+    def give_next_turn(self, threads: Iterable[SampledThread], tick: int) -> None:
+        """Say when threads that were due at `tick` are due again."""
         for thread in threads:
-            longest = min(self._spread, thread.idle // 4)
+            longest = min(self._spread, thread.idle_ticks // 4)
             later = int(self._random() * longest) if longest else 0
             if later:
                 self._due.setdefault(tick + 1 + later, []).append(thread)
             else:
-                self._next.append(thread)
+                self._due_next.append(thread)

@@ -12,6 +12,7 @@ from collections.abc import Set as AbstractSet
 from sfsample.process.perf_records import Born, Named
 from sfsample.process.procfs import Stat
 from sfsample.process.thread import Thread
+from sfsample.recording.sample import BEGINNING
 from sfsample.recording.thread_table import SampledThread
 
 _HERTZ = os.sysconf("SC_CLK_TCK")
@@ -58,7 +59,7 @@ class TidHistory:
         thread, birth, stat = self._threads.get(tid), self._births.get(tid), self._stat_of(tid)
         if stat is None:
             return False
-        return stat.starttime == thread.starttime if thread else birth is not None and _is_of(stat, birth)
+        return stat.starttime == thread.start_time if thread else birth is not None and _is_of(stat, birth)
 
     def thread(self, tid: int, at_ns: int) -> SampledThread:
         """Return what is known of the thread that was copied then."""
@@ -70,11 +71,11 @@ class TidHistory:
         if stat is not None:
             same = stat.starttime <= self._ticks(at_ns) if birth is None else _is_of(stat, birth)
             stat = stat if same else None
-        if thread is None or (stat is not None and stat.starttime != thread.starttime):
-            thread = self._threads[tid] = SampledThread(Thread(tid), 0, 0, 0)
-            thread.name, thread.starttime = self._names.get(tid, self._leader()), birth or 0
+        if thread is None or (stat is not None and stat.starttime != thread.start_time):
+            thread = self._threads[tid] = SampledThread(Thread(tid), BEGINNING, 0)
+            thread.name, thread.start_time = self._names.get(tid, self._leader()), birth or 0
         if stat is not None:
-            thread.name, thread.starttime = stat.name, stat.starttime
+            thread.name, thread.start_time = stat.name, stat.starttime
         return thread
 
     def _ticks(self, at_ns: int) -> int:

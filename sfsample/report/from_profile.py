@@ -24,7 +24,7 @@ class FrameNamer(Protocol):
         """Return the functions at a location, at least one, the innermost inlined function first."""
         ...
 
-    def unnamed(self) -> Sequence[MissingName]:
+    def missing_names(self) -> Sequence[MissingName]:
         """Return which of the locations asked for have no name, and why."""
         ...
 
@@ -63,7 +63,7 @@ def _stats(profile: Profile, namer: FrameNamer) -> dict[str, Any]:
     """Return what the recording lost and what the symbolizer could not name."""
     stats = profile.stats.as_json()
     stats["problems"] += namer.problems
-    return {**stats, "unnamed": [missing._asdict() for missing in namer.unnamed()]}
+    return {**stats, "unnamed": [missing._asdict() for missing in namer.missing_names()]}
 
 
 def _timeline(timeline: Timeline, indexes: dict[StackKey, int]) -> ReportTimeline:

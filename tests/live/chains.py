@@ -15,7 +15,8 @@ import pytest
 from sfsample.core.arch import AMD64
 from sfsample.core.stack import Found, StopReason
 from sfsample.modules.module import Module
-from sfsample.recording.profile import Profile, StackKey
+from sfsample.recording.profile import Profile
+from sfsample.recording.sample import StackKey
 from sfsample.symbolize.symbolizer import Symbolizer
 from tests.live.targets import ARCH, HANG_S, fixture
 

@@ -25,7 +25,8 @@ from sfsample.process.stack_copy import StackCopy
 from sfsample.process.syscall_names import syscall_name
 from sfsample.process.thread import Thread
 from sfsample.process.tracer_thread import TracerThread
-from sfsample.recording.profile import Profile, StackKey
+from sfsample.recording.profile import Profile
+from sfsample.recording.sample import StackKey
 from tests.live.chains import Checker, listed, own_names
 from tests.live.recording import fewer, record_samples
 from tests.live.targets import (

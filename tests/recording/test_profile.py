@@ -12,9 +12,11 @@ from sfsample.core.stack import Found, Frame, Stack, StopReason
 from sfsample.formats.elf.image import ElfImage
 from sfsample.modules.location import Location, locate, pid_of
 from sfsample.modules.module import Module
-from sfsample.recording.profile import Profile, StackKey, ThreadKey, Timeline
+from sfsample.recording.profile import Profile, Timeline
+from sfsample.recording.sample import StackKey, ThreadKey
 from sfsample.recording.stats import Pauses, Stats, Timers
 from tests.builders.elf_builder import Load, elf
+from tests.builders.samples import sample
 
 BIAS = 0x5555_0000_0000
 MODULE = Module(ElfImage(elf([Load(0x1000, bytes(64))]), "x"), BIAS, "/bin/x")
@@ -30,7 +32,7 @@ STACK = Stack(
 
 
 def add(profile: Profile, pid: int, tid: int, places, stack: Stack = STACK, **times: int) -> None:
-    profile.add(ThreadKey(pid, tid), places, stack, **{"at_ns": 0, "wall_ns": 0, "cpu_ns": 0, **times})
+    profile.add(sample(ThreadKey(pid, tid), places, stack, **times))
 
 
 def test_places():
@@ -290,11 +292,10 @@ def test_processes_beyond_the_limit_are_counted_together(monkeypatch):
 def test_stacks_beyond_the_limit_are_kept_without_frames(monkeypatch):
     monkeypatch.setattr("sfsample.recording.profile.STACK_LIMIT", 2)
     profile, thread = Profile(99.0), ThreadKey(1, 1)
-    profile.name_thread(thread, "t")
     for pc in (0x10, 0x20, 0x30, 0x10, 0x40):
         stack = Stack((Frame(pc, 0, None, Found.CONTEXT, exact=True),), StopReason.OUTERMOST)
         places = [locate(frame, None, 1) for frame in stack.frames]
-        profile.add(thread, places, stack, at_ns=0, wall_ns=1, cpu_ns=1)
+        profile.add(sample(thread, places, stack, wall_ns=1, cpu_ns=1))
 
     counted = {tuple(place.address for place in key.locations): n for key, n in profile.counts.items()}
     assert counted == {(0x10,): 2, (0x20,): 1, (): 2}

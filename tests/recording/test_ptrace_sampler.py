@@ -22,13 +22,14 @@ from sfsample.process.capture import ThreadCapturer
 from sfsample.process.capture_running import ANY_THREAD
 from sfsample.process.capture_sleeping import SleepingThread
 from sfsample.process.not_captured import NotCaptured, Reason
-from sfsample.process.procfs import Asleep, Stat
+from sfsample.process.procfs import Stat, SyscallInfo
 from sfsample.process.scheduler import RunState
 from sfsample.process.thread import Thread
 from sfsample.recording import process_sampler as watched
 from sfsample.recording.options import RecordOptions
-from sfsample.recording.profile import Profile, ThreadKey
+from sfsample.recording.profile import Profile
 from sfsample.recording.ptrace_sampler import PtraceSampler
+from sfsample.recording.sample import ThreadKey
 from sfsample.unwind.row import UnwindRow
 from sfsample.unwind.unwinder import Unwinder
 from tests.builders.elf_builder import Load, elf
@@ -137,7 +138,7 @@ class FakeProcess:
         return Stat(f"thread {tid}", self.states[tid], 0, 5)
 
     def asleep(self, tid):
-        return None if self.states[tid] == "R" else Asleep(232, (), STACK, CODE)
+        return None if self.states[tid] == "R" else SyscallInfo(232, (), STACK, CODE)
 
     def counters(self, tid):
         """One more run at every look, unless the test has said that it stands still."""
@@ -148,7 +149,10 @@ class FakeProcess:
         return b"%d 0 %d" % (self.ran_ns.get(tid, 0), self.still.get(tid, self.runs))
 
     def not_run(self, threads):
-        said = [(t, t.still is not None and self.counters(t.tid) == t.still) for t in threads]
+        said = [
+            (t, t.off_cpu_counters is not None and self.counters(t.tid) == t.off_cpu_counters)
+            for t in threads
+        ]
         return [t for t, same in said if same], [t for t, same in said if not same]
 
     def replaced(self, _tid, _modules):
@@ -498,7 +502,7 @@ STILL = SchedulerEvidence(b"0 0 7", b"0 0 7")
 def reading(tid: int, registers: dict[int, int], number: int = 232) -> SleepingThread:
     snapshot = ThreadSnapshot(tid, registers, BytesMemory(STACK, bytes(16)), bounded=False, stop_ns=0,
                               eintr=False, capture=Capture.READ, scheduler=STILL)  # fmt: skip
-    return SleepingThread(snapshot, Asleep(number, (), STACK, CODE), STILL.after)
+    return SleepingThread(snapshot, SyscallInfo(number, (), STACK, CODE), STILL.after)
 
 
 class AsleepTheSecondTime(FakeProcess):
@@ -774,7 +778,7 @@ def test_cpu_time_is_told_once(process):
 
 
 def test_a_thread_that_stops_late_is_not_held_until_all_others_were_looked_at(clock, monkeypatch):
-    monkeypatch.setattr(watched, "_HELD_NS", 0)
+    monkeypatch.setattr(watched, "_COLLECT_NS", 0)
     process = FakeProcess(clock, *[(tid, "R") for tid in range(100, 140)])
     process.answers[100] = NotCaptured(Reason.PENDING, "waits for a CPU")
 
@@ -884,7 +888,7 @@ def test_few_are_asked_to_stop_at_a_time_and_those_that_were_not_are_first_in_th
 def test_a_tick_over_many_threads_ends_when_the_time_is_over_or_somebody_says_so(
     clock, monkeypatch, mode, ends
 ):
-    monkeypatch.setattr(watched, "_HELD_NS", 0)
+    monkeypatch.setattr(watched, "_COLLECT_NS", 0)
     process = FakeProcess(clock, *[(tid, "R") for tid in range(100, 110)])
     process.costs = dict.fromkeys(range(1, 11), 0.3 * TICK)
     when = {"duration": lambda: False, "signal": lambda: len(process.captured) == 4}[ends]
@@ -898,7 +902,7 @@ def test_a_tick_over_many_threads_ends_when_the_time_is_over_or_somebody_says_so
 
 
 def test_what_should_stop_says_once_holds_wherever_it_was_heard(clock, monkeypatch):
-    monkeypatch.setattr(watched, "_HELD_NS", 0)
+    monkeypatch.setattr(watched, "_COLLECT_NS", 0)
     process = FakeProcess(clock, *[(tid, "R") for tid in range(100, 110)])
     said = []
 
@@ -1066,7 +1070,7 @@ class Child(FakeProcess):
 def record_family(process, family, **options):
     chosen = {"rate": RATE, "duration": 1.0, "steppers": (Outermost(),), **options}
     return PtraceSampler(
-        [process], RecordOptions(**chosen), process.clock, jitter=lambda: 0, family=family
+        [process], RecordOptions(**chosen), process.clock, jitter=lambda: 0, descendants=family
     ).run()
 
 
@@ -1088,8 +1092,8 @@ def test_a_descendant_counts_from_its_birth_and_is_closed_at_its_end(process, cl
 
 
 def test_who_is_watched_already_has_a_turn_before_very_many_new_ones(process, clock, monkeypatch):
-    monkeypatch.setattr("sfsample.recording.process_set._FIRST_S", 0)
-    monkeypatch.setattr("sfsample.recording.process_set._LATER_S", 0)  # for one at a time
+    monkeypatch.setattr("sfsample.recording.ptrace_sampler._OPEN_FIRST_S", 0)
+    monkeypatch.setattr("sfsample.recording.ptrace_sampler._OPEN_LATER_S", 0)  # for one at a time
     children = [Child(clock, pid=200 + number) for number in range(12)]
     profile = record_family(process, FakeFamily(t0=children))
 

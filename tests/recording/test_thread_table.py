@@ -3,13 +3,14 @@
 from random import Random
 
 from sfsample.process.thread import Thread
+from sfsample.recording.sample import BEGINNING, TickTime
 from sfsample.recording.thread_table import SampledThread, ThreadTable
 
 
 def roster(count: int, random=lambda: 0.999) -> ThreadTable:
     made = ThreadTable(random)
     for tid in range(count):
-        made.add(SampledThread(Thread(tid), 0, 0, 0), 1)
+        made.add(SampledThread(Thread(tid), BEGINNING, 0), 1)
     return made
 
 
@@ -20,9 +21,9 @@ def turns(made: ThreadTable, ticks: int, *, idle: bool = True) -> list[list[int]
         due = made.due(tick)
         seen.append([thread.tid for thread in due])
         for thread in due:
-            thread.idle = thread.idle + tick - thread.tick if idle else 0
-            thread.tick = tick
-            made.again([thread], tick)
+            thread.idle_ticks = thread.idle_ticks + tick - thread.counted.number if idle else 0
+            thread.counted = TickTime(tick, 0)
+            made.give_next_turn([thread], tick)
     return seen
 
 
@@ -66,7 +67,7 @@ def test_of_few_threads_none_of_which_is_new_all_are_known_at_once():
     assert made.few(1) == [], "they are new"
     turns(made, 3)
     assert [thread.tid for thread in made.few(4)] == list(range(15))
-    made.add(SampledThread(Thread(15), 0, 0, 0), 4)
+    made.add(SampledThread(Thread(15), BEGINNING, 0), 4)
     assert made.few(4) == made.few(5) == []
 
 

@@ -42,7 +42,7 @@ def holders(proc):
 
 def test_who_has_had_it_all_the_time(holders, proc):
     thread = holders.thread(TID, NOW)
-    assert (thread.name, thread.starttime) == ("worker", proc[TID].starttime)
+    assert (thread.name, thread.start_time) == ("worker", proc[TID].starttime)
     proc[TID] = proc[TID]._replace(name="other")
     assert holders.thread(TID, NOW).name == "worker"  # asked once
     holders.begin()
@@ -53,12 +53,12 @@ def test_who_has_had_it_all_the_time(holders, proc):
 def test_who_had_it_before_it_was_given_again(holders, proc):
     proc[TID] = started(AFTER, "later")
     earlier = holders.thread(TID, NOW)
-    assert (earlier.name, earlier.starttime) == ("leader", 0)
+    assert (earlier.name, earlier.start_time) == ("leader", 0)
     holders.named(Named(NOW, LEADER, TID, "worker", program=False))
     holders.born(Born(AFTER, LEADER, TID, LEADER))
     later = holders.thread(TID, AFTER + 1)
     assert later is not earlier
-    assert (later.name, later.starttime) == ("later", proc[TID].starttime)
+    assert (later.name, later.start_time) == ("later", proc[TID].starttime)
 
 
 @pytest.mark.parametrize("gone", [True, False])
@@ -73,7 +73,7 @@ def test_of_who_has_ended_the_kernel_has_told(holders, proc, gone):
     holders.born(Born(NOW + 10 * TICK_NS, LEADER, TID, TID))
     holders.begin()
     thread = holders.thread(TID, NOW + 10 * TICK_NS + 1)
-    assert (thread.name, thread.starttime) == ("one", started(NOW + 10 * TICK_NS, "").starttime)
+    assert (thread.name, thread.start_time) == ("one", started(NOW + 10 * TICK_NS, "").starttime)
 
 
 def test_a_name_that_is_given_between_two_samples(holders):
@@ -107,7 +107,7 @@ def test_a_birth_that_was_not_told(holders, proc):
     after = holders.thread(TID, AFTER)
     assert after is not before
     assert after.name == "leader"  # it is not known what it was called
-    assert holders.thread(9, AFTER).starttime == 0
+    assert holders.thread(9, AFTER).start_time == 0
     assert holders.thread(LEADER, AFTER) is same
     assert holders.thread(10, AFTER).name == "ten"
 

@@ -11,7 +11,8 @@ from typing import NamedTuple
 from sfsample.core.stack import StopReason
 from sfsample.modules.location import Location, pid_of
 from sfsample.recording.live_window import Record
-from sfsample.recording.profile import Profile, ThreadKey
+from sfsample.recording.profile import Profile
+from sfsample.recording.sample import ThreadKey
 
 FUNCTIONS, THREADS, PROCESSES = VIEWS = ("functions", "threads", "processes")
 

@@ -9,7 +9,8 @@ from sfsample.cli.top.view import Top
 from sfsample.core.stack import Stack, StopReason
 from sfsample.modules.location import Location
 from sfsample.recording.live_window import LiveWindow, as_profile
-from sfsample.recording.profile import ThreadKey
+from sfsample.recording.sample import ThreadKey
+from tests.builders.samples import sample
 
 PLACES = {
     name: Location(None, at, at)
@@ -22,16 +23,16 @@ THREADS = {ThreadKey(1, 1): "main", ThreadKey(1, 2): "work\x1b[31m"}
 def window(*samples: tuple[int, str, int]) -> LiveWindow:
     """Return a window of (tid, root-first names, how often), one sample each 10 ms."""
     made = LiveWindow(100, 5)
-    made.processes, made.threads = {1: "p"}, THREADS
+    made.processes = {1: "p"}
     at = 0
     for tid, names, times in samples:
         for _ in range(times):
             at += 10_000_000
             places = [PLACES[name] for name in reversed(names.split(";"))]
             reason = StopReason.NO_ROW if names.startswith("put") else StopReason.OUTERMOST
-            made.add(
-                ThreadKey(1, tid), places, Stack((), reason), at_ns=at, wall_ns=10_000_000, cpu_ns=10_000_000
-            )
+            thread, lasted_ns = ThreadKey(1, tid), 10_000_000
+            made.add(sample(thread, places, Stack((), reason), name=THREADS[thread],
+                            at_ns=at, wall_ns=lasted_ns, cpu_ns=lasted_ns))  # fmt: skip
     return made
 
 
@@ -112,9 +113,7 @@ def test_search_narrows_and_escape_ends_it():
 def test_held_the_picture_stays():
     made = window((1, "main", 3))
     shown = top(made, "p")
-    made.add(
-        ThreadKey(1, 1), [PLACES["get"]], Stack((), StopReason.OUTERMOST), at_ns=10**8, wall_ns=0, cpu_ns=0
-    )
+    made.add(sample(ThreadKey(1, 1), [PLACES["get"]], Stack((), StopReason.OUTERMOST), at_ns=10**8))
     shown.update(made.last(10**9), NAMES.__getitem__, made, 10**9)
     assert [row.name for row in shown.table.rows] == ["main"]
     assert "HELD" in screen(shown)[0]
@@ -154,14 +153,8 @@ def test_nothing_to_show_is_shown(keys):
 def test_a_window_forgets():
     made = LiveWindow(100, 1)
     for second in range(5):
-        made.add(
-            ThreadKey(1, 1),
-            [PLACES["main"]],
-            Stack((), StopReason.OUTERMOST),
-            at_ns=second * 10**9,
-            wall_ns=7,
-            cpu_ns=3,
-        )
+        stack = Stack((), StopReason.OUTERMOST)
+        made.add(sample(ThreadKey(1, 1), [PLACES["main"]], stack, at_ns=second * 10**9, wall_ns=7, cpu_ns=3))
     assert len(made.last(4 * 10**9)) == 2
     assert made.last(9 * 10**9) == []
     assert made.stats.samples == 5

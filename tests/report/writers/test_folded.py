@@ -8,6 +8,7 @@ from sfsample.report.from_profile import name_profile
 from sfsample.report.writers.folded import folded_lines
 from sfsample.symbolize.missing import MissingName
 from sfsample.symbolize.named_frame import NamedFrame
+from tests.builders.samples import sample
 
 A, B, C = (Location(None, n, n) for n in (0xA, 0xB, 0xC))
 
@@ -16,9 +17,9 @@ def profile_of(*samples: tuple[int, int, list[Location], StopReason]) -> Profile
     """Return a profile of (pid, tid, locations innermost first, stop reason)."""
     profile = Profile(99.0)
     profile.processes = {1: "redis-server", 2: "nginx"}
-    profile.threads = {ThreadKey(1, 1): "main", ThreadKey(1, 5): "bio", ThreadKey(2, 2): "worker"}
     for pid, tid, locations, reason in samples:
-        profile.add(ThreadKey(pid, tid), locations, Stack((), reason), at_ns=0, wall_ns=0, cpu_ns=0)
+        names = {(1, 1): "main", (1, 5): "bio", (2, 2): "worker"}
+        profile.add(sample(ThreadKey(pid, tid), locations, Stack((), reason), name=names[pid, tid]))
     return profile
 
 
@@ -33,7 +34,7 @@ class Namer:
     def frames(self, location: Location) -> tuple[NamedFrame, ...]:
         return (NamedFrame(self._name(location), None, None, None),)
 
-    def unnamed(self) -> list[MissingName]:
+    def missing_names(self) -> list[MissingName]:
         return [MissingName("/bin/x", 3, "stripped")]
 
 
@@ -130,6 +131,6 @@ def test_empty_profile_has_no_lines():
 def test_report_has_no_cpu_weight_without_measured_cpu_time():
     profile = profile_of((1, 1, [A], COMPLETE))
     assert name_profile(profile, Namer()).weights == ("samples", "wall_ns")
-    profile.add(ThreadKey(1, 1), [A], Stack((), COMPLETE), at_ns=0, wall_ns=9, cpu_ns=5)
+    profile.add(sample(ThreadKey(1, 1), [A], Stack((), COMPLETE), wall_ns=9, cpu_ns=5))
     report = name_profile(profile, Namer())
     assert (report.weights, report.total("cpu_ns")) == (("samples", "wall_ns", "cpu_ns"), 5)

@@ -1,0 +1,74 @@
+"""A sample: one stack of one thread, and how much time it stands for."""
+
+from typing import NamedTuple
+
+from sfsample.core.snapshot import Capture
+from sfsample.core.stack import Stack, StopReason
+from sfsample.modules.location import Location
+
+_MAX_HASHED = 64  # places of a stack that make its hash
+
+
+class Places(tuple[Location, ...]):
+    """The places of a stack, innermost first.  A stack may have thousands; some of them make its hash."""
+
+    __slots__ = ()
+
+    def __hash__(self) -> int:
+        if len(self) <= 2 * _MAX_HASHED:
+            return super().__hash__()
+        return hash((len(self), self[:_MAX_HASHED], self[_MAX_HASHED :: len(self) // _MAX_HASHED]))
+
+
+class ThreadKey(NamedTuple):
+    """A thread.  `born` is its start time in clock ticks, as its id can be given to another thread.
+
+    `pid`, here and in other keys, is the process key that `Profile.register_process` has given.
+    """
+
+    pid: int
+    tid: int
+    born: int = 0
+
+
+class StackKey(NamedTuple):
+    """What makes two samples equal.  `locations` are innermost first; `born` is as in `ThreadKey`."""
+
+    pid: int
+    tid: int
+    locations: tuple[Location, ...]
+    stop_reason: StopReason
+    born: int = 0
+
+    @property
+    def thread(self) -> ThreadKey:
+        """The thread of the stack."""
+        return ThreadKey(self.pid, self.tid, self.born)
+
+
+class TickTime(NamedTuple):
+    """A tick: its number in the recording, and its time since the start of the recording in ns."""
+
+    number: int
+    at_ns: int
+
+
+BEGINNING = TickTime(0, 0)
+
+
+class Sample(NamedTuple):
+    """What was seen of a thread, for all ticks since the sample before.
+
+    `times` is the number of ticks, `wall_ns` the elapsed time and `cpu_ns` the CPU time of the thread that
+    the sample stands for; all three end at `at_ns`, since the start of the recording.
+    """
+
+    thread: ThreadKey
+    thread_name: str
+    stack: Stack
+    places: Places
+    capture: Capture
+    at_ns: int
+    wall_ns: int
+    cpu_ns: int
+    times: int = 1
