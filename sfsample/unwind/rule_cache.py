@@ -100,7 +100,7 @@ class RuleCache:
         """Step from `frame` at most `max_steps` times; return the frames stepped from, and the last one.
 
         `words` is the copy that the frame's sp lies in.  The last frame has no CFA yet.  One long function,
-        because each call in this loop would cost more than the step itself.
+        to save a Python call for each frame.
         """
         base, view = words
         pc, sp, _, found, exact = frame

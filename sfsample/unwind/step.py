@@ -271,7 +271,7 @@ class StepperChain:
             return StopReason.NO_PROGRESS
         accepted = self._modules.mapping(pc - 1) is not None and (
             not row.guess
-            or (self._is_called(pc, frame.pc) if row.called else self._may_be_guessed(pc, sp, arch))
+            or (self._is_called(pc, frame.pc) if row.called else self._guess_may_lead_to(pc, sp, arch))
         )
         return None if accepted else StopReason.BAD_PC
 
@@ -297,7 +297,7 @@ class StepperChain:
         stubs = self._modules.find(target)
         return stubs is not None and stubs.is_stub(target)
 
-    def _may_be_guessed(self, pc: int, sp: int, arch: Arch) -> bool:
+    def _guess_may_lead_to(self, pc: int, sp: int, arch: Arch) -> bool:
         """Return whether a guess may lead to `pc`.
 
         It may lead behind a call, to code that cannot be read, to code in which stacks begin, and to a signal

@@ -126,7 +126,7 @@ class Unwinder:
         if cached is not None:
             return cached
         if not snapshot.registers[snapshot.arch.pc] and not snapshot.registers[snapshot.arch.sp]:
-            return Stack((), StopReason.OUTERMOST)  # a worker thread of the kernel (io_uring): no user stack
+            return Stack((), StopReason.OUTERMOST)  # works for the kernel (io_uring, vhost): no stack
         stack = self._continue(Walk(snapshot), self._chain)
         if stack.stop_reason is not StopReason.REGISTER_UNKNOWN:
             return stack
@@ -135,7 +135,7 @@ class Unwinder:
         return repeated if is_better else stack
 
     def _walk_cached(self, snapshot: ThreadSnapshot) -> Stack | None:
-        """Walk by cached rows alone; None if they do not lead to the outermost frame (nearly always)."""
+        """Walk by cached rows alone, as nearly always; None if they end before the outermost frame."""
         chain, arch, registers = self._chain, snapshot.arch, snapshot.registers
         chain.forget_stale()
         rules, sp = chain.rule_cache, registers[arch.sp]

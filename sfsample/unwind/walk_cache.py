@@ -32,9 +32,7 @@ class CachedWalk(NamedTuple):
 
     found: str  # label of the first frame
     fp: int | None  # the fp that is needed at the first frame; None: any
-    unpack: Callable[
-        [memoryview, int], tuple[int, ...]
-    ]  # reads the words from a copy, at the first frame's sp
+    unpack: Callable[[memoryview, int], tuple[int, ...]]  # reads the words of a copy from sp on
     words: tuple[int, ...]  # their values when the walk was cached
     readers: tuple[int, ...]  # for each word: the first frame (its index) that depends on it
     frames: tuple[Frame, ...]
@@ -82,10 +80,8 @@ class WalkCache:
     def add(self, passed: Sequence[Frame], last: Frame, starts: Iterable[WalkStart], words: Words) -> None:
         """Cache parts of a walk that has passed some frames and ended at `last`."""
         for start, fp in starts:
-            frames, after = (
-                tuple(passed[start : start + MAX_WALK_FRAMES]),
-                passed[start + MAX_WALK_FRAMES :][:1],
-            )
+            frames = tuple(passed[start : start + MAX_WALK_FRAMES])
+            after = passed[start + MAX_WALK_FRAMES :][:1]
             if frames:
                 self._store(frames[0], frames, after[0]._replace(cfa=None) if after else last, fp, words)
         if self._frame_count > _MAX_CACHED_FRAMES or len(self.entries) > _MAX_ENTRIES:
@@ -108,12 +104,9 @@ class WalkCache:
             return None
         gaps = (slot - below for slot, below in zip(slots, (sp, *(s + 8 for s in slots)), strict=False))
         unpack = struct.Struct("=" + "".join(f"{gap}xQ" for gap in gaps)).unpack_from
-        values, found, owners = (
-            unpack(view, sp - base),
-            frames[0].found,
-            tuple(readers[slot] for slot in slots),
-        )
-        return CachedWalk(found, fp if needs_fp else None, unpack, values, owners, frames, end, fp_at)
+        values, owners = unpack(view, sp - base), tuple(readers[slot] for slot in slots)
+        needed_fp = fp if needs_fp else None
+        return CachedWalk(frames[0].found, needed_fp, unpack, values, owners, frames, end, fp_at)
 
     def _readers(self, frames: Sequence[Frame]) -> tuple[dict[int, int], bool, int | None]:
         """Return the words read (address: first reader), whether the first fp is, and where the last is.
