@@ -20,7 +20,7 @@ from sfsample.recording.stats import Timers
 from sfsample.report.from_profile import name_profile
 from sfsample.report.report import Report
 from sfsample.report.writers.formats import FORMATS
-from sfsample.saved_stacks.store import BadStacks
+from sfsample.saved_stacks.store import BadStackStore
 from sfsample.symbolize.options import DEFAULT_SYMBOL_OPTIONS, SymbolOptions
 from sfsample.symbolize.symbolizer import Symbolizer
 from sfsample.unwind.stepper import Stepper
@@ -40,7 +40,7 @@ def record(
     should_stop: Callable[[], bool] = lambda: False,
     clock: Clock | None = None,
     profile: Profile | None = None,
-    bad_stacks: BadStacks | None = None,
+    bad_stacks: BadStackStore | None = None,
     kernel: bool = False,
     stop: bool = True,
     max_pause: float = MAX_PAUSE_S,

@@ -25,7 +25,7 @@ from sfsample.recording.summary import summary_lines
 from sfsample.report.json_text import json_text
 from sfsample.report.report import Report
 from sfsample.report.writers.formats import FORMATS
-from sfsample.saved_stacks.store import BadStacks
+from sfsample.saved_stacks.store import BadStackStore
 
 if TYPE_CHECKING:
     from subprocess import Popen
@@ -40,7 +40,7 @@ def run(arguments: Namespace) -> int:
     try:
         stats = Output(arguments.stats) if arguments.stats not in (None, "-") else None
         try:
-            bad_stacks = BadStacks(arguments.save_bad) if arguments.save_bad is not None else None
+            bad_stacks = BadStackStore(arguments.save_bad) if arguments.save_bad is not None else None
             profile, unnamed = _record(arguments, output, stats, bad_stacks)
         finally:
             if stats is not None:
@@ -65,7 +65,7 @@ def _ended(stats: Stats) -> int:
     return 1
 
 
-def _kept(bad_stacks: BadStacks) -> list[str]:
+def _kept(bad_stacks: BadStackStore) -> list[str]:
     number, where = bad_stacks.written, bad_stacks.directory
     more = " (there were more)" if bad_stacks.full else ""
     kept = f"saved     {number} incomplete stack{'' if number == 1 else 's'} in {where}{more}"
@@ -73,7 +73,7 @@ def _kept(bad_stacks: BadStacks) -> list[str]:
 
 
 def _record(
-    arguments: Namespace, output: Output, stats: Output | None, bad_stacks: BadStacks | None
+    arguments: Namespace, output: Output, stats: Output | None, bad_stacks: BadStackStore | None
 ) -> tuple[Profile, list[str]]:
     if stats is not None and output.file and stats.file == output.file:
         raise UsageError(f"-o and --stats are the same file: {arguments.stats}")
@@ -127,7 +127,7 @@ def sample(
     should_stop: Callable[[], bool],
     *,
     profile: Profile | None = None,
-    bad_stacks: BadStacks | None = None,
+    bad_stacks: BadStackStore | None = None,
 ) -> Profile:
     """Record with the flags that `record` and `watch` share."""
     open_many()

@@ -1,1 +1,1 @@
-"""A stack that could not be followed, as a file, and unwound again from it."""
+"""Saves incomplete stacks to files, and unwinds them again later or on another machine."""

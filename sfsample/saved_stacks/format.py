@@ -1,9 +1,10 @@
-"""One copied thread as a value, and as JSON: enough to unwind it again, elsewhere and later.
+"""Defines a saved stack, as a value and as JSON: all that is needed to unwind it later or on another machine.
 
-Law: registers, the bytes of its stack, where what is mapped, and which files those are (build-ids); no other
-memory of the process, except code of frames that is in no file: the vdso, and some bytes of what was
-generated.  A walk that ended too early may have missed the vdso (handlers return to it on some machines), so
-it is kept then, too.  The text is foreign when it is read: whatever is wrong with it is one `FormatError`.
+It holds the registers, the bytes of the stack, the mappings, and which files were mapped (build-ids).  It
+holds no other memory of the process, except code of frames that is in no file: the vdso, and a few bytes of
+generated code.  A walk that ended too early may have missed the vdso (signal handlers return to it on some
+machines), so an incomplete stack always has the vdso.  A file may come from anywhere: any damage in it is a
+`FormatError`.
 """
 
 import json
@@ -25,19 +26,19 @@ from sfsample.modules.module_map import ModuleMap
 
 SCHEMA = "sfsample.stack/1"
 VDSO = "[vdso]"
-_ABOVE = 16 << 10  # bytes kept above the last frame of each piece of stack
-_MOST = 1 << 20  # bytes of stack in one file
-_MOST_UNPACKED = 64 << 20  # of a file that somebody gives us
-_MOST_TEXT = 32 << 20
-_CODE = 512  # bytes of generated code kept behind the pc of a frame
+_BYTES_ABOVE_FRAME = 16 << 10  # stack kept above the last frame in each piece of it
+_MAX_STACK_BYTES = 1 << 20  # in one file
+_MAX_UNPACKED_BYTES = 64 << 20  # of one field, when a file is read
+_MAX_CHARACTERS = 32 << 20  # of a file that is read
+_CODE_BYTES = 512  # generated code kept from the pc of a frame on
 
 Pieces = tuple[tuple[int, bytes], ...]  # address, bytes
 
 
 class SavedModule(NamedTuple):
-    """A file that was mapped: its build-id, or, of one without, a checksum of its head.
+    """A file that was mapped: its build-id, None without one, and a checksum of a few loaded bytes.
 
-    `begins_at`: where in the file, if that is an archive.
+    `begins_at`: the offset of the ELF image in the file, not 0 in an archive.
     """
 
     path: str
@@ -47,78 +48,77 @@ class SavedModule(NamedTuple):
 
 
 class SavedStack(NamedTuple):
-    """A thread's copy, and what was made of it."""
+    """The captured registers and stack of a thread, what was mapped, and the result of the walk."""
 
     process: str
     tid: int
     arch: Arch
     registers: dict[int, int]
-    pieces: Pieces
-    bounded: bool
+    pieces: Pieces  # of the stack
+    bounded: bool  # the pieces are not the whole stack
     mappings: tuple[Mapping, ...]
     modules: tuple[SavedModule, ...]
     vdso: bytes
-    code: Pieces  # generated code
+    code: Pieces  # generated code of frames in no module
     stop_reason: str
     stopped_at: str
     frames: tuple[tuple[int, str], ...]  # pc, found
 
     @property
     def snapshot(self) -> ThreadSnapshot:
-        """The copy, as a walk takes it."""
+        """The snapshot that an unwinder walks."""
         pieces = (BytesMemory(at, data, self.arch.byteorder) for at, data in self.pieces)
         memory = PiecewiseMemory(*pieces)
         return ThreadSnapshot(self.tid, self.registers, memory, self.bounded, 0, eintr=False, arch=self.arch)
 
 
-def save(process: str, snapshot: ThreadSnapshot, stack: Stack, index: ModuleMap) -> SavedStack:
-    """Keep what a walk of `snapshot`, which ended in `stack`, had to go by."""
-    pieces, cut = _kept(snapshot, stack)
-    modules = index.open_all()
-    images = {(module.path, module.image.begins_at): module for module in modules}
+def save(process: str, snapshot: ThreadSnapshot, stack: Stack, modules: ModuleMap) -> SavedStack:
+    """Return all that a walk of `snapshot` used; `stack` is its result, `process` the name of the process."""
+    pieces, cut = _stack_pieces(snapshot, stack)
+    images = {(module.path, module.image.begins_at): module for module in modules.open_all()}
     vdso = images.pop((VDSO, 0), None)
-    owners = [index.find(frame.lookup_pc) for frame in stack.frames]
+    owners = [modules.find(frame.lookup_pc) for frame in stack.frames]  # the module of each frame
     generated = [frame.pc for frame, owner in zip(stack.frames, owners, strict=True) if owner is None]
     incomplete = stack.stop_reason is not StopReason.OUTERMOST
-    wants_vdso = incomplete or any(owner and owner.path == VDSO for owner in owners)
+    needs_vdso = incomplete or any(owner and owner.path == VDSO for owner in owners)
     return SavedStack(
         process, snapshot.tid, snapshot.arch, dict(snapshot.registers), pieces, snapshot.bounded or cut,
-        tuple(m for m in index.mappings if m.executable or _holds(m, pieces)),
+        tuple(m for m in modules.mappings if m.executable or _overlaps(m, pieces)),
         tuple(identify(module) for module in images.values()),
-        bytes(vdso.image.data) if wants_vdso and vdso else b"",
-        tuple((pc, data) for pc in dict.fromkeys(generated) if (data := index.code(pc, _CODE))),
+        bytes(vdso.image.data) if needs_vdso and vdso else b"",
+        tuple((pc, data) for pc in dict.fromkeys(generated) if (data := modules.code(pc, _CODE_BYTES))),
         str(stack.stop_reason), stack.stopped_at or "", tuple((f.pc, str(f.found)) for f in stack.frames),
     )  # fmt: skip
 
 
 def identify(module: Module) -> SavedModule:
-    """Return by what a file is known again."""
+    """Return what identifies the file of a module on another machine."""
     vaddr, size = module.image.fingerprint_range
-    head = module.image.loaded(vaddr, size) or b""
-    return SavedModule(module.path, module.build_id, sha256(head).hexdigest()[:32], module.image.begins_at)
+    data = module.image.loaded(vaddr, size) or b""
+    return SavedModule(module.path, module.build_id, sha256(data).hexdigest()[:32], module.image.begins_at)
 
 
-def _kept(snapshot: ThreadSnapshot, stack: Stack) -> tuple[Pieces, bool]:
-    """Return the stack as far as the walk came, and a little above; whether something was left out."""
-    kept, room, cut = [], _MOST, False
-    for at, data in _pieces(snapshot.memory):
+def _stack_pieces(snapshot: ThreadSnapshot, stack: Stack) -> tuple[Pieces, bool]:
+    """Return the stack up to the last frame and a little above, and whether bytes were left out."""
+    kept, room, cut = [], _MAX_STACK_BYTES, False
+    for at, data in _flatten(snapshot.memory):
         inside = [frame.sp - at for frame in stack.frames if at <= frame.sp < at + len(data)]
-        size = min(max(inside, default=0) + _ABOVE, room, len(data))
+        size = min(max(inside, default=0) + _BYTES_ABOVE_FRAME, room, len(data))
         kept.append((at, bytes(data[:size])))
         room -= size
         cut |= size < len(data)
     return tuple(kept), cut
 
 
-def _pieces(memory: Memory) -> Iterator[tuple[int, bytes]]:
+def _flatten(memory: Memory) -> Iterator[tuple[int, bytes]]:
     if isinstance(memory, BytesMemory):
         yield memory.base, memory.data
     elif isinstance(memory, PiecewiseMemory):
         for piece in memory.pieces:
-            yield from _pieces(piece)
+            yield from _flatten(piece)
 
 
-def _holds(mapping: Mapping, pieces: Pieces) -> bool:
+def _overlaps(mapping: Mapping, pieces: Pieces) -> bool:
     return any(mapping.start < at + len(data) and at < mapping.end for at, data in pieces)
 
 
@@ -126,7 +126,7 @@ def _holds(mapping: Mapping, pieces: Pieces) -> bool:
 
 
 def to_json(saved: SavedStack) -> str:
-    """Return the file's text."""
+    """Return the text of the file."""
     document = {
         "schema": SCHEMA,
         "process": saved.process,
@@ -148,33 +148,33 @@ def to_json(saved: SavedStack) -> str:
 
 
 def from_json(text: str, name: str = "saved stack") -> SavedStack:
-    """Read a file's text.  Raises FormatError."""
+    """Return the saved stack in the text of a file.  Raises FormatError; `name` is for its message."""
     try:
-        document = json.loads(text[:_MOST_TEXT])
+        document = json.loads(text[:_MAX_CHARACTERS])
         if not isinstance(document, dict) or document.get("schema") != SCHEMA:
             raise FormatError(name, 0, f"is not a saved stack ({SCHEMA})")
-        return _read(document)
+        return _from_document(document)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, zlib_error) as damage:
         raise FormatError(name, 0, f"is damaged: {type(damage).__name__}: {damage}") from None
 
 
-def _read(document: dict[str, Any]) -> SavedStack:
+def _from_document(document: dict[str, Any]) -> SavedStack:
     arch = next(arch for arch in (*ARCHES, None) if arch is None or arch.name == document["arch"])
     if arch is None:
         raise ValueError(f"unknown architecture {document['arch']!r}")
-    registers = {int(number): _word(value) for number, value in document["registers"].items()}
+    registers = {int(number): _parse_word(value) for number, value in document["registers"].items()}
     if arch.pc not in registers or arch.sp not in registers:
         raise ValueError("pc or sp is missing")
     mappings = parse_maps("\n".join(document["maps"]))
     if list(mappings) != sorted(mappings, key=lambda mapping: mapping.start):
         raise ValueError("mappings are not in order")
     return SavedStack(
-        str(document["process"]), int(document["tid"]), arch._replace(ra_mask=_word(document["ra_mask"])),
-        registers, _pieces_of(document["stack"]),
+        str(document["process"]), int(document["tid"]),
+        arch._replace(ra_mask=_parse_word(document["ra_mask"])), registers, _pieces_of(document["stack"]),
         bool(document["bounded"]), mappings, tuple(_module(module) for module in document["modules"]),
         _unpack(document["vdso"]), _pieces_of(document.get("code", ())),
         str(document["stop_reason"]), str(document["stopped_at"]),
-        tuple((_word(pc), str(found)) for pc, found in document["frames"]),
+        tuple((_parse_word(pc), str(found)) for pc, found in document["frames"]),
     )  # fmt: skip
 
 
@@ -189,10 +189,10 @@ def _module(value: dict[str, Any]) -> SavedModule:
 
 
 def _pieces_of(rows: list[list[str]]) -> Pieces:
-    return tuple((_word(at), _unpack(data)) for at, data in rows)
+    return tuple((_parse_word(at), _unpack(data)) for at, data in rows)
 
 
-def _word(text: str) -> int:
+def _parse_word(text: str) -> int:
     value = int(text, 16)
     if not 0 <= value < 1 << 64:
         raise ValueError(f"{text} is not an address")
@@ -205,7 +205,7 @@ def _pack(data: bytes) -> str:
 
 def _unpack(text: str) -> bytes:
     unpacker = decompressobj()
-    data = unpacker.decompress(b64decode(text, validate=True), _MOST_UNPACKED)
+    data = unpacker.decompress(b64decode(text, validate=True), _MAX_UNPACKED_BYTES)
     if not unpacker.eof:
         raise ValueError("packed bytes do not end")
     return data

@@ -1,8 +1,8 @@
-"""A saved stack, unwound again from the files on this machine.
+"""Unwinds a saved stack again, with the files on this machine.
 
-Law: a file is believed only if it is the one that was mapped then (build-id, or the checksum of its head).
-One that is missing or differs ends the replay with an error that names it: what the walk would do without it
-tells nothing.
+A file is used only if it is the one that was mapped when the stack was saved (the same build-id, or the same
+checksum without one).  A file that is missing or differs ends the replay with an error that names it, because
+a walk without it would prove nothing.
 """
 
 import os
@@ -26,8 +26,8 @@ from sfsample.unwind.stepper import Stepper
 from sfsample.unwind.unwinder import DEFAULT_STEPPERS, MAX_FRAMES, Unwinder
 
 
-class Replayed(NamedTuple):
-    """A stack, and the module of each frame."""
+class ReplayedStack(NamedTuple):
+    """The stack, the module of each frame (None: in no module), and what could not be read."""
 
     stack: Stack
     modules: tuple[Module | None, ...]
@@ -41,26 +41,29 @@ def replay(
     debug_dirs: Sequence[str] = (),
     steppers: Sequence[Stepper] = DEFAULT_STEPPERS,
     max_frames: int = MAX_FRAMES,
-) -> Replayed:
-    """Unwind; modules are looked for under `sysroot`.  Raises SfsampleError when one is not there."""
-    files = _Files(saved, sysroot)
+) -> ReplayedStack:
+    """Unwind a saved stack with the files under `sysroot`.
+
+    Raises SfsampleError when a file that the walk needs is missing or differs.
+    """
+    open_image = _ImageOpener(saved, sysroot)
     tables_of = partial(UnwindTables, find=debug_file_finder(root_at(sysroot), debug_dirs))
-    index = ModuleMap(lambda: saved.mappings, files, _reader(saved.code), tables_of)
-    index.refresh()
-    snapshot = saved.snapshot
-    stack = Unwinder(index, steppers, max_frames).walk(snapshot)
-    if files.refused:
+    modules = ModuleMap(lambda: saved.mappings, open_image, _reader(saved.code), tables_of)
+    modules.refresh()
+    stack = Unwinder(modules, steppers, max_frames).walk(saved.snapshot)
+    refused = list(open_image.refused.values())
+    if refused:
         raise SfsampleError(
-            f"cannot replay: {next(iter(files.refused.values()))}",
-            *list(files.refused.values())[1:],
+            f"cannot replay: {refused[0]}",
+            *refused[1:],
             "get the files of the machine it was saved on, and name their root with --sysroot",
         )
-    modules = tuple(index.find(frame.lookup_pc) for frame in stack.frames)
-    return Replayed(stack, modules, tuple(index.problems))
+    frame_modules = tuple(modules.find(frame.lookup_pc) for frame in stack.frames)
+    return ReplayedStack(stack, frame_modules, tuple(modules.problems))
 
 
 def _reader(pieces: Pieces) -> ReadMemory:
-    """Return what reads saved code; what was not saved are zeros, which no stepper takes for its code."""
+    """Return a function that reads saved code; all other bytes are 0, which no stepper recognizes."""
 
     def read(address: int, size: int) -> bytes:
         found = bytearray(size)
@@ -73,8 +76,8 @@ def _reader(pieces: Pieces) -> ReadMemory:
     return read
 
 
-class _Files:
-    """Opens the files of the mappings; `refused` says which were not there, by path."""
+class _ImageOpener:
+    """Opens the files of mappings; `refused` says by path which are missing or differ."""
 
     def __init__(self, saved: SavedStack, sysroot: str) -> None:
         self._modules = saved.modules
@@ -83,7 +86,7 @@ class _Files:
         self.refused: dict[str, str] = {}
 
     def __call__(self, mapping: Mapping) -> ElfImage:
-        """Return the image that was mapped.  Raises FormatError, having noted why."""
+        """Return the image that was mapped.  Raises FormatError, and notes the reason in `refused`."""
         try:
             return self._open(mapping)
         except FormatError as refusal:
@@ -98,19 +101,21 @@ class _Files:
         known = self._module_at(mapping)
         if known is None:
             raise FormatError(mapping.path, 0, "could not be read when the stack was saved")
-        image = _read(self._sysroot + mapping.path, mapping.path, known.begins_at)
+        image = _open_image(self._sysroot + mapping.path, mapping.path, known.begins_at)
         here = identify(Module(image, 0, mapping.path))
-        if not _same(known, here):
-            raise FormatError(mapping.path, 0, f"differs: {_name(here)} here, {_name(known)} was mapped")
+        if not _same_file(known, here):
+            raise FormatError(
+                mapping.path, 0, f"differs: {_identity(here)} here, {_identity(known)} was mapped"
+            )
         return image
 
     def _module_at(self, mapping: Mapping) -> SavedModule | None:
-        """Return the last one that begins in the file where the mapping does, or before."""
-        below = (one for one in self._modules if one.path == mapping.path and one.begins_at <= mapping.offset)
-        return max(below, key=lambda one: one.begins_at, default=None)
+        """Return the module of a mapping: the last one of the file that begins at its offset or before."""
+        below = (m for m in self._modules if m.path == mapping.path and m.begins_at <= mapping.offset)
+        return max(below, key=lambda module: module.begins_at, default=None)
 
 
-def _read(path: str, name: str, begins_at: int) -> ElfImage:
+def _open_image(path: str, name: str, begins_at: int) -> ElfImage:
     try:
         with open(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb") as file:
             fd = file.fileno()
@@ -123,9 +128,9 @@ def _read(path: str, name: str, begins_at: int) -> ElfImage:
         raise FormatError(name, 0, f"is not the one that was mapped: nothing is at {begins_at:#x}") from None
 
 
-def _same(there: SavedModule, here: SavedModule) -> bool:
-    return there.build_id == here.build_id and (there.build_id is not None or there.checksum == here.checksum)
+def _same_file(saved: SavedModule, here: SavedModule) -> bool:
+    return saved.build_id == here.build_id and (saved.build_id is not None or saved.checksum == here.checksum)
 
 
-def _name(module: SavedModule) -> str:
+def _identity(module: SavedModule) -> str:
     return f"build-id {module.build_id}" if module.build_id else f"head {module.checksum}"

@@ -1,8 +1,8 @@
-"""Incomplete stacks in a directory, one small file each.
+"""Keeps incomplete stacks in a directory, one small file each.
 
-Law: a file for each distinct stack (its return addresses, and why it ends), a bounded number of them, for the
-owner alone to read: a stack holds whatever the program had there, passwords too.  What cannot be written is
-told and never ends a recording.
+There is one file for each distinct stack (its return addresses and its stop reason), and a limited number of
+files.  Only the user may read them: a stack holds whatever the program stored there, passwords too.  A file
+that cannot be written is a problem in the report and never ends a recording.
 """
 
 import os
@@ -15,12 +15,12 @@ from sfsample.errors import SfsampleError
 from sfsample.modules.module_map import ModuleMap
 from sfsample.saved_stacks.format import save, to_json
 
-MOST_FILES = 100
-_COMPLETE = (StopReason.OUTERMOST, StopReason.MAX_FRAMES)  # a limit that the user has set tells nothing
+MAX_FILES = 100
+_NOT_SAVED = (StopReason.OUTERMOST, StopReason.MAX_FRAMES)  # complete, or as long as the user allows
 
 
-class BadStacks:
-    """Keeps incomplete stacks.  Raises SfsampleError when the directory cannot be made."""
+class BadStackStore:
+    """Writes incomplete stacks.  Raises SfsampleError when the directory cannot be made."""
 
     def __init__(self, directory: str) -> None:
         try:
@@ -31,27 +31,27 @@ class BadStacks:
         self.directory = directory
         self._seen: set[str] = set()
         self.written = 0
-        self.full = False  # there were more
+        self.full = False  # a stack was dropped, because there are `MAX_FILES` already
         self.problems: list[str] = []
 
-    def keep(self, process: str, snapshot: ThreadSnapshot, stack: Stack, index: ModuleMap) -> None:
-        """Write a stack that is incomplete and new."""
-        if stack.stop_reason in _COMPLETE:
+    def keep(self, process: str, snapshot: ThreadSnapshot, stack: Stack, modules: ModuleMap) -> None:
+        """Write the stack if it is incomplete and not yet in the directory."""
+        if stack.stop_reason in _NOT_SAVED:
             return
-        key = _key(stack, index)
+        key = _key(stack, modules)
         if key in self._seen:
             return
-        if len(self._seen) >= MOST_FILES:
+        if len(self._seen) >= MAX_FILES:
             self.full = True
             return
         self._seen.add(key)
-        text = to_json(save(process, snapshot, stack, index))
+        text = to_json(save(process, snapshot, stack, modules))
         self._write(f"{stack.stop_reason}-{key}.json", text)
 
     def _write(self, name: str, text: str) -> None:
         path = os.path.join(self.directory, name)
         if os.path.lexists(path):
-            return  # of an earlier recording
+            return  # an earlier recording wrote it
         try:
             with whole_file(path, 0o600) as file:
                 file.write(text.encode("utf-8", "surrogateescape"))
@@ -61,10 +61,13 @@ class BadStacks:
             self.written += 1
 
 
-def _key(stack: Stack, index: ModuleMap) -> str:
-    """Return a word for the return addresses (of a single frame its pc), wherever the modules are mapped."""
+def _key(stack: Stack, modules: ModuleMap) -> str:
+    """Return a hash of the stop reason and the return addresses (for a single frame, its pc).
+
+    Addresses are vaddrs, so that it does not matter where the modules are mapped.
+    """
     places = []
     for frame in stack.frames[1:] or stack.frames:
-        module = index.find(frame.lookup_pc)
+        module = modules.find(frame.lookup_pc)
         places.append((module.path, module.vaddr(frame.pc)) if module else ("", frame.pc))
     return sha256(repr((stack.stop_reason, places)).encode()).hexdigest()[:16]
