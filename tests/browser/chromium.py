@@ -1,7 +1,8 @@
-"""A Chromium without a window, driven over a pipe with the DevTools protocol.
+"""Drives a headless Chromium over a pipe, with the DevTools protocol.
 
-Law: one browser for a file of tests, one fresh tab for a test.  It is asked and it answers; nothing here
-waits for a length of time.  What the page throws or requests is kept, so that a test can say it was nothing.
+There is one browser for a file of tests and a new tab for each test.  Every command waits for its answer; no
+code here waits for a fixed time.  Exceptions and requests of the page are kept, so that a test can assert
+that there were none.
 """
 
 import json
@@ -18,49 +19,49 @@ _FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no
 _KEYS = {"Enter": 13, "Escape": 27, "ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39, "ArrowDown": 40}
 
 
-def find() -> str | None:
-    """Return the path of Chromium."""
+def chromium_path() -> str | None:
+    """Return the path of Chromium, None where it is not installed."""
     return shutil.which("chromium") or shutil.which("google-chrome")
 
 
 class Browser:
-    """The process."""
+    """A Chromium process; `events` are the messages that were no answers."""
 
     def __init__(self) -> None:
-        path = find()
+        path = chromium_path()
         assert path is not None
         self._profile = tempfile.mkdtemp(prefix="sfsample-chromium-")
-        to_read, self._to = os.pipe()
-        self._from, to_write = os.pipe()
-        self._input = os.fdopen(self._from, "rb", buffering=0)
+        chromium_in, self._commands = os.pipe()
+        answers, chromium_out = os.pipe()
+        self._answers = os.fdopen(answers, "rb", buffering=0)
         self._numbers = count(1)
         self._pending = b""
         self.events: list[dict[str, Any]] = []
 
-        def place() -> None:
-            """Put the pipes where Chromium looks for them."""
-            high = [os.dup(fd) for fd in (to_read, to_write)]
-            os.dup2(high[0], 3)
-            os.dup2(high[1], 4)
+        def place_pipes() -> None:
+            """Make the pipes descriptors 3 and 4, as --remote-debugging-pipe expects them."""
+            copies = [os.dup(fd) for fd in (chromium_in, chromium_out)]
+            os.dup2(copies[0], 3)
+            os.dup2(copies[1], 4)
 
         self._process = subprocess.Popen(
             [path, *_FLAGS, f"--user-data-dir={self._profile}", "about:blank"],
-            preexec_fn=place,  # noqa: PLW1509 - nothing else can put a descriptor at a number
+            preexec_fn=place_pipes,  # noqa: PLW1509 - subprocess cannot give a descriptor a number
             close_fds=False,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
-        os.close(to_read)
-        os.close(to_write)
+        os.close(chromium_in)
+        os.close(chromium_out)
 
     def call(self, method: str, session: str | None = None, **params: Any) -> dict[str, Any]:
-        """Ask, and return the answer; events that come meanwhile are kept."""
+        """Send a command and return its answer; events that arrive before it are kept."""
         number = next(self._numbers)
         request = {"id": number, "method": method, "params": params}
         if session:
             request["sessionId"] = session
-        os.write(self._to, json.dumps(request).encode() + b"\0")
+        os.write(self._commands, json.dumps(request).encode() + b"\0")
         while True:
             message = self._message()
             if message.get("id") == number:
@@ -68,29 +69,29 @@ class Browser:
                 return message["result"]
             self.events.append(message)
 
-    def listen(self) -> None:
+    def wait_for_event(self) -> None:
         """Wait for one event."""
         self.events.append(self._message())
 
     def _message(self) -> dict[str, Any]:
         while b"\0" not in self._pending:
-            data = self._input.read(1 << 20)
+            data = self._answers.read(1 << 20)
             assert data, "Chromium has ended"
             self._pending += data
         text, _, self._pending = self._pending.partition(b"\0")
         return json.loads(text)
 
     def close(self) -> None:
-        """End it and remove what it kept."""
+        """End Chromium and remove its profile directory."""
         self.call("Browser.close")
         self._process.wait()
-        self._input.close()
-        os.close(self._to)
+        self._answers.close()
+        os.close(self._commands)
         shutil.rmtree(self._profile, ignore_errors=True)
 
 
 class Tab:
-    """One page."""
+    """A tab of the browser with one page."""
 
     def __init__(self, browser: Browser, *, width: int = 1000, height: int = 700, dark: bool = False) -> None:
         self._browser = browser
@@ -114,25 +115,25 @@ class Tab:
         return self._browser.call(method, self._session, **params)
 
     def open(self, url: str, ready: str = "true") -> None:
-        """Go to a page; wait until it has loaded and the expression `ready` is true on it."""
+        """Open a page; wait until it is loaded and the JavaScript expression `ready` is true."""
         assert "errorText" not in self._call("Page.navigate", url=url)
-        while not self._own("Page.loadEventFired"):
-            self._browser.listen()
+        while not self._events("Page.loadEventFired"):
+            self._browser.wait_for_event()
         self.wait(ready)
 
     def wait(self, condition: str) -> None:
-        """Wait until a JavaScript expression is true; the page itself looks, again and again."""
-        look = f"const look = () => ({condition}) ? done(true) : setTimeout(look, 10);"
-        self.js(f"new Promise((done) => {{ {look} look(); }})")
+        """Wait until a JavaScript expression is true; the page evaluates it every 10 ms."""
+        poll = f"const poll = () => ({condition}) ? done(true) : setTimeout(poll, 10);"
+        self.js(f"new Promise((done) => {{ {poll} poll(); }})")
 
     def js(self, expression: str) -> Any:
-        """Return the value of an expression (or of its promise)."""
-        said = self._call("Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True)
-        assert "exceptionDetails" not in said, said
-        return said["result"].get("value")
+        """Return the value of a JavaScript expression, or of the promise that it returns."""
+        answer = self._call("Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True)
+        assert "exceptionDetails" not in answer, answer
+        return answer["result"].get("value")
 
     def click(self, x: float, y: float) -> None:
-        """Move the mouse there and click."""
+        """Move the mouse to a point and click."""
         self.move(x, y)
         for kind in ("mousePressed", "mouseReleased"):
             self._call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
@@ -142,7 +143,7 @@ class Tab:
         self._call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
 
     def click_on(self, selector: str) -> None:
-        """Click in the middle of an element."""
+        """Click the middle of the element that a CSS selector finds."""
         script = f"(() => {{ const r = document.querySelector({selector!r}).getBoundingClientRect();"
         x, y = self.js(f"{script} return [r.x + r.width / 2, r.y + r.height / 2]; }})()")
         self.click(x, y)
@@ -155,11 +156,11 @@ class Tab:
         self._call("Input.dispatchKeyEvent", type="keyUp", key=key, **code)
 
     def type(self, text: str) -> None:
-        """Type into what has the focus."""
+        """Type into the element that has the focus."""
         self._call("Input.insertText", text=text)
 
     def text(self, selector: str) -> str:
-        """Return the text of an element."""
+        """Return the text of the element that a CSS selector finds."""
         return self.js(f"document.querySelector({selector!r}).textContent")
 
     def screenshot(self) -> bytes:
@@ -169,22 +170,24 @@ class Tab:
         return b64decode(self._call("Page.captureScreenshot")["data"])
 
     def count_cpu(self) -> None:
-        """Begin to count what the page's main thread uses."""
+        """Begin to measure the CPU time of the page's main thread."""
         self._call("Performance.enable", timeDomain="threadTicks")
 
     def cpu_seconds(self) -> float:
-        """Return the CPU time of the page's main thread since it was navigated to."""
+        """Return the CPU time of the page's main thread since the page was opened, in seconds."""
         metrics = self._call("Performance.getMetrics")["metrics"]
         return next(metric["value"] for metric in metrics if metric["name"] == "ThreadTime")
 
     def exceptions(self) -> list[str]:
-        """Return what the page threw."""
-        return [str(event["params"]) for event in self._own("Runtime.exceptionThrown")]
+        """Return the uncaught exceptions of the page."""
+        return [str(event["params"]) for event in self._events("Runtime.exceptionThrown")]
 
     def requests(self) -> list[str]:
-        """Return the addresses that the page asked for."""
-        return [event["params"]["request"]["url"] for event in self._own("Network.requestWillBeSent")]
+        """Return the URLs that the page requested."""
+        return [event["params"]["request"]["url"] for event in self._events("Network.requestWillBeSent")]
 
-    def _own(self, method: str) -> list[dict[str, Any]]:
+    def _events(self, method: str) -> list[dict[str, Any]]:
         events = self._browser.events
-        return [one for one in events if one["method"] == method and one.get("sessionId") == self._session]
+        return [
+            event for event in events if event["method"] == method and event.get("sessionId") == self._session
+        ]

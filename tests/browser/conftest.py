@@ -1,16 +1,16 @@
-"""One Chromium for each file of tests, gone after it; without one they are skipped, with the reason."""
+"""Starts one Chromium for each file of tests; the tests are skipped where it is not installed."""
 
 from collections.abc import Iterator
 
 import pytest
 
-from tests.browser.chromium import Browser, find
+from tests.browser.chromium import Browser, chromium_path
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    if find() is None:
-        pytest.skip("there is no Chromium (scripts/setup all installs Debian's)")
-    made = Browser()
-    yield made
-    made.close()
+    if chromium_path() is None:
+        pytest.skip("Chromium is not installed (scripts/setup all installs Debian's)")
+    chromium = Browser()
+    yield chromium
+    chromium.close()

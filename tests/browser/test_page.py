@@ -1,4 +1,4 @@
-"""The html page in a real browser: what a user clicks, types and reads."""
+"""Tests of the html page in a real browser: what the user clicks, types and reads."""
 
 import json
 import random
@@ -17,10 +17,12 @@ from tests.builders.reports import from_lines, full
 pytestmark = pytest.mark.extended
 
 READY = "document.documentElement.dataset.ready"
-BOX = "(({ x, y, width }) => [x, y, width])(document.getElementById('canvas').getBoundingClientRect())"
-ROWS = "[...document.querySelectorAll('tbody tr')].map((r) => [...r.cells].map((c) => c.textContent.trim()))"
-PAPER = "getComputedStyle(document.body).backgroundColor"
-ROW = 19
+CANVAS = "(({ x, y, width }) => [x, y, width])(document.getElementById('canvas').getBoundingClientRect())"
+TABLE_ROWS = (
+    "[...document.querySelectorAll('tbody tr')].map((r) => [...r.cells].map((c) => c.textContent.trim()))"
+)
+BACKGROUND = "getComputedStyle(document.body).backgroundColor"
+ROW = 19  # pixels, as in flame.js
 REPORT = from_lines(
     "p;main;dict_get;hash 4", "p;main;dict_get 2", "p;main;write 2", "p;idle;hash 2"
 )  # 10 samples
@@ -36,8 +38,8 @@ class Page(Tab):
         self.open(f"file://{path}", READY)
 
     def at(self, depth: int, share: float) -> tuple[float, float]:
-        """Return the point at a share of the graph's width in a row (0: all)."""
-        left, top, width = self.js(BOX)
+        """Return the point in a row of the graph (0: the root), at a share of the width."""
+        left, top, width = self.js(CANVAS)
         return left + share * width, top + depth * ROW + ROW / 2
 
     @property
@@ -45,7 +47,7 @@ class Page(Tab):
         return self.text("#status")
 
     def choose(self, selector: str, text: str) -> None:
-        """Choose the option that begins with a text."""
+        """Choose the option of a select whose text begins so."""
         assert self.js(
             f"(() => {{ const s = document.querySelector({selector!r}); const o = [...s.options].find((o) =>"
             f" o.text.startsWith({text!r})); if (!o) return false; s.value = o.value;"
@@ -53,20 +55,20 @@ class Page(Tab):
         )
 
     def table(self) -> list[list[str]]:
-        return self.js(ROWS)
+        return self.js(TABLE_ROWS)
 
 
 @pytest.fixture
 def page(browser, tmp_path):
-    with Page(browser, tmp_path, REPORT) as made:
-        yield made
-        assert made.exceptions() == []
-        assert [url for url in made.requests() if not url.startswith(("file://", "data:"))] == []
+    with Page(browser, tmp_path, REPORT) as opened:
+        yield opened
+        assert opened.exceptions() == []
+        assert [url for url in opened.requests() if not url.startswith(("file://", "data:"))] == []
 
 
-def test_it_opens_with_everything_in_sight(page):
+def test_page_opens_with_the_whole_graph(page):
     assert page.text("#title") == "p"
-    assert page.text("#about") == "10 samples"
+    assert page.text("#extent") == "10 samples"
     assert page.status.startswith("all  ·  10 samples, 100.0 % of all")
     assert page.js("document.getElementById('losses').hidden")
 
@@ -81,7 +83,7 @@ def test_click_zooms_and_escape_returns(page):
     assert page.status.startswith("write  ·  2 samples")
 
 
-def test_hovering_says_what_it_is(page):
+def test_hovering_shows_the_function(page):
     page.move(*page.at(2, 0.5))
     assert page.js("document.getElementById('tip').hidden") is False
     assert page.text("#tip").startswith("main8 samples, 80.0 % of all")
@@ -97,7 +99,7 @@ def test_search_shows_the_matched_share(page):
     assert page.text("#matched") == ""
 
 
-def test_callers_of_each_function(page):
+def test_callers_button_shows_the_callers_of_each_function(page):
     page.click_on("#invert")
     page.click(*page.at(1, 0.3))  # hash 6 | dict_get 2 | write 2
     assert page.status.startswith("hash  ·  6 samples, 60.0 % of all")
@@ -107,7 +109,7 @@ def test_callers_of_each_function(page):
     assert page.js("document.getElementById('invert').getAttribute('aria-pressed')") == "false"
 
 
-def test_a_flame_stands_on_its_root(page):
+def test_flame_button_draws_the_root_at_the_bottom(page):
     page.press("f")
     height = page.js("document.getElementById('graph').clientHeight")
     x, top = page.at(0, 0.5)
@@ -117,17 +119,17 @@ def test_a_flame_stands_on_its_root(page):
     assert page.status.startswith("main")
 
 
-def test_the_arrow_keys_walk(page):
+def test_arrow_keys_move_the_selection(page):
     page.js("document.getElementById('canvas').focus()")
-    way = (("Down", "p"), ("Down", "main"), ("Down", "dict_get"), ("Right", "write"), ("Up", "main"))
-    for key, where in (*way, ("Left", "idle")):
+    keys = (("Down", "p"), ("Down", "main"), ("Down", "dict_get"), ("Right", "write"), ("Up", "main"))
+    for key, function in (*keys, ("Left", "idle")):
         page.press(f"Arrow{key}")
-        assert page.status.startswith(f"{where}  ·")
+        assert page.status.startswith(f"{function}  ·")
     page.press("Enter")
     assert "100.0 % of what is shown" in page.status
 
 
-def test_the_table_sorts_and_searches(page):
+def test_table_sorts_and_searches(page):
     page.press("t")
     assert page.table()[0][:3] == ["60.0 %", "60.0 %", "hash"]
     page.click_on("th:nth-child(2) button")
@@ -138,7 +140,7 @@ def test_the_table_sorts_and_searches(page):
     assert page.text("#matched") == "60.0 % matched"
 
 
-def test_threads_and_weights_are_chosen(browser, tmp_path):
+def test_thread_and_weight_selects_change_the_sums(browser, tmp_path):
     with Page(browser, tmp_path, full()) as page:
         assert (
             page.text("#losses")
@@ -154,11 +156,13 @@ def test_threads_and_weights_are_chosen(browser, tmp_path):
         assert page.exceptions() == []
 
 
-def test_the_legend_says_what_the_colours_mean(browser, tmp_path):
+def test_legend_explains_the_colours(browser, tmp_path):
     with Page(browser, tmp_path, full()) as page:
-        lines = "[...document.getElementById('legend').children].map((one) => one.textContent)"
+        lines = "[...document.getElementById('legend').children].map((line) => line.textContent)"
         assert page.js(lines) == ["app 72.7 %", "[kernel] 18.2 %", "no module 9.09 %", "libc.so.6 0.00 %"]
-        colours = page.js("[...document.querySelectorAll('#legend i')].map((one) => one.style.background)")
+        colours = page.js(
+            "[...document.querySelectorAll('#legend i')].map((swatch) => swatch.style.background)"
+        )
         assert len(set(colours)) == 4
         page.click_on("#legend button")
         assert page.text("#matched") == "72.7 % matched"
@@ -168,11 +172,11 @@ def test_the_legend_says_what_the_colours_mean(browser, tmp_path):
 
 
 @pytest.mark.parametrize("names", [3, 100, 5000])  # numbers of one, two and three letters
-def test_a_tree_of_paths_that_share_beginnings_end_early_and_repeat(browser, tmp_path, names):
-    """Sums by node, against sums over the stacks."""
-    dice = random.Random(names)  # noqa: S311 - the same every time
+def test_tree_of_random_paths_has_the_right_sums(browser, tmp_path, names):
+    """The sums by node are the sums over the stacks."""
+    rng = random.Random(names)  # noqa: S311 - the same every time
     stacks = Counter(
-        tuple(f"f{dice.randrange(names)}" for _ in range(dice.randint(1, 6))) for _ in range(3 * names)
+        tuple(f"f{rng.randrange(names)}" for _ in range(rng.randint(1, 6))) for _ in range(3 * names)
     )  # also: recursion, and stacks that are the beginning of others
     report = from_lines(*(f"p;{';'.join(stack)} {count}" for stack, count in stacks.items()))
     own, total = Counter(), Counter()
@@ -210,14 +214,14 @@ def test_names_are_text_and_never_markup(browser, tmp_path):
 
 
 @pytest.mark.parametrize("dark", [False, True])
-def test_it_follows_the_system_s_colours(browser, tmp_path, dark):
+def test_theme_follows_the_system(browser, tmp_path, dark):
     with Page(browser, tmp_path, REPORT, dark=dark) as page:
-        assert page.js(PAPER) == ("rgb(22, 24, 27)" if dark else "rgb(255, 255, 255)")
+        assert page.js(BACKGROUND) == ("rgb(22, 24, 27)" if dark else "rgb(255, 255, 255)")
         page.press("d")
-        assert page.js(PAPER) == ("rgb(255, 255, 255)" if dark else "rgb(22, 24, 27)")
+        assert page.js(BACKGROUND) == ("rgb(255, 255, 255)" if dark else "rgb(22, 24, 27)")
 
 
-def test_a_phone_needs_no_sideways_scrolling(browser, tmp_path):
+def test_page_fits_the_width_of_a_phone(browser, tmp_path):
     with Page(browser, tmp_path, REPORT, width=360, height=640) as page:
         assert page.js("document.documentElement.scrollWidth") == 360
         assert page.js("document.getElementById('graph').clientHeight") > 200
@@ -225,15 +229,15 @@ def test_a_phone_needs_no_sideways_scrolling(browser, tmp_path):
         assert page.status.startswith("dict_get")
 
 
-def test_nothing_recorded_is_a_page_too(browser, tmp_path):
+def test_empty_report_is_a_valid_page(browser, tmp_path):
     with Page(browser, tmp_path, from_lines()) as page:
-        assert page.text("#about") == "0 samples"
+        assert page.text("#extent") == "0 samples"
         page.press("t")
         page.press("i")
         assert page.exceptions() == []
 
 
-def test_the_data_is_what_the_report_says():
+def test_data_has_the_sums_of_the_report():
     page = FORMATS["html"].write(full()).decode()
     found = re.search(r'<script type="application/json" id="profile">(.*?)</script>', page, re.DOTALL)
     assert found
@@ -243,7 +247,7 @@ def test_the_data_is_what_the_report_says():
     assert data["threads"] == ["app/10", "worker/11"]
 
 
-def test_a_difference_is_coloured_and_told(browser, tmp_path):
+def test_difference_is_shown_in_table_and_status(browser, tmp_path):
     from sfsample.report.difference import compare
     from sfsample.report.writers.difference import difference_html
 
@@ -253,7 +257,7 @@ def test_a_difference_is_coloured_and_told(browser, tmp_path):
     with Tab(browser) as page:
         page.open(f"file://{path}", READY)
         page.press("t")
-        rows = page.js(ROWS)
+        rows = page.js(TABLE_ROWS)
         assert rows[0][2:] == ["-30.16 % of all samples", "a"]
         assert rows[1][2:] == ["+29.37 % of all samples", "b"]
         assert ["noise, +0.79 % of all samples", "c"] in [row[2:] for row in rows]
@@ -264,15 +268,15 @@ def test_a_difference_is_coloured_and_told(browser, tmp_path):
         assert page.exceptions() == []
 
 
-def test_fifty_thousand_stacks_open(browser, tmp_path):
-    """How long that takes depends on the machine (scripts/bench/page); that they open does not."""
+def test_page_opens_with_fifty_thousand_stacks(browser, tmp_path):
+    """scripts/bench/page measures how long that takes."""
     builder = ReportBuilder()
     names = [ReportFrame(f"ns{n % 7}::function_{n}(int)", module=f"/lib/{n % 5}.so") for n in range(37)]
     for n in range(50_000):
         deep = [names[(n // 37**depth) % 37] for depth in range(3)]
         builder.add(ReportThread("p", "p"), [*deep, *names[: n % 9]], "outermost", (1,))
     with Page(browser, tmp_path, builder.finish()) as page:
-        assert page.text("#about") == "50,000 samples"
+        assert page.text("#extent") == "50,000 samples"
         page.press("/")
         page.type("function_3(")
         assert page.text("#matched").endswith("% matched")

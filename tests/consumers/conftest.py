@@ -1,4 +1,4 @@
-"""One real recording for all consumers: the demonstration's workload, every thread, in every format."""
+"""Makes one real recording for all consumers: all threads of the demonstration workload, in every format."""
 
 import subprocess
 import sys
@@ -17,7 +17,7 @@ __all__ = ["browser"]
 
 @pytest.fixture(scope="session")
 def recorded(tmp_path_factory):
-    """Return (our report, the directory with `out.FORMAT` of it)."""
+    """Return the report, and the directory with `out.FORMAT` for each format of it."""
     directory = tmp_path_factory.mktemp("recorded")
     path = directory / "out.json"
     command = [
@@ -27,7 +27,7 @@ def recorded(tmp_path_factory):
         "-d",
         "2s",
         "--mode",
-        "wall",  # also where the machine is too busy for threads to be found on a processor
+        "wall",  # on a busy machine too few samples find a thread on a CPU
         "-q",
         "-o",
         str(path),
@@ -36,10 +36,10 @@ def recorded(tmp_path_factory):
         "60",
     ]
     report = _record(command, path)
-    while report.total() <= 10:  # on a crowded machine hardly a tick may be taken in that time
+    while report.total() <= 10:  # on a busy machine the sampler may miss nearly all ticks
         report = _record(command, path)
-    for name, form in FORMATS.items():
-        (directory / f"out.{name}").write_bytes(form.write(report))
+    for name, writer in FORMATS.items():
+        (directory / f"out.{name}").write_bytes(writer.write(report))
     return report, directory
 
 

@@ -1,4 +1,4 @@
-"""Our formats in the programs they are for: what those say is what the report says, function by function."""
+"""Tests of the formats in the programs that read them: the samples by function are those of the report."""
 
 import base64
 import json
@@ -22,8 +22,8 @@ from tests.consumers import tools
 pytestmark = pytest.mark.extended
 
 
-def counted(report: Report, weight: int = 0, thread: int | None = None) -> tuple[Counter[str], Counter[str]]:
-    """Return (self, total) by function of all threads or of one; recursion counts once."""
+def counts(report: Report, weight: int = 0, thread: int | None = None) -> tuple[Counter[str], Counter[str]]:
+    """Return (self, total) by function, of all threads or one thread; recursion counts once."""
     own: Counter[str] = Counter()
     total: Counter[str] = Counter()
     for stack in report.stacks:
@@ -44,18 +44,18 @@ def pprof(path: Path, *flags: str) -> str:
     )
 
 
-def test_pprof_s_table_is_ours(recorded):
+def test_pprof_shows_the_samples_of_each_function(recorded):
     report, directory = recorded
-    own, total = counted(report)
-    said = {}
+    own, total = counts(report)
+    shown = {}
     for line in pprof(directory / "out.pprof", "-top", "-sample_index=samples").splitlines():
         row = re.fullmatch(r" *(\d+) +[\d.]+% +[\d.]+% +(\d+) +[\d.]+%  (.*)", line)
         if row:
-            said[row[3]] = (int(row[1]), int(row[2]))
-    assert said == {name: (own[name], total[name]) for name in total}
+            shown[row[3]] = (int(row[1]), int(row[2]))
+    assert shown == {name: (own[name], total[name]) for name in total}
 
 
-def test_pprof_s_labels_are_the_threads(recorded):
+def test_pprof_shows_threads_as_labels(recorded):
     report, directory = recorded
     text = pprof(directory / "out.pprof", "-tags", "-sample_index=samples")
     for at, thread in enumerate(report.threads):
@@ -71,15 +71,15 @@ def every_field(tmp_path):
     return path
 
 
-def test_pprof_knows_lines_inlines_times_and_losses(every_field):
-    said = pprof(every_field, "-traces", "-lines", "-sample_index=cpu")
-    assert "40ns   inner src/a.cc:3 (inline)\n             outer src/a.cc:30\n             start\n" in said
-    assert "0   [0x7f00]\n             [truncated: no_module]\n" in said
-    assert "Time: Sep 21, 2026 at 2:13pm (UTC)\nDuration: 1s, Total samples = 71ns" in said
-    assert "1 of 12 ticks missed\n2 captures failed\n" in said
+def test_pprof_shows_lines_inlined_functions_times_and_losses(every_field):
+    text = pprof(every_field, "-traces", "-lines", "-sample_index=cpu")
+    assert "40ns   inner src/a.cc:3 (inline)\n             outer src/a.cc:30\n             start\n" in text
+    assert "0   [0x7f00]\n             [truncated: no_module]\n" in text
+    assert "Time: Sep 21, 2026 at 2:13pm (UTC)\nDuration: 1s, Total samples = 71ns" in text
+    assert "1 of 12 ticks missed\n2 captures failed\n" in text
 
 
-def test_pprof_knows_mangled_names_and_build_ids(every_field):
+def test_pprof_shows_mangled_names_and_build_ids(every_field):
     raw = pprof(every_field, "-raw")
     assert "samples/count[dflt] wall/nanoseconds cpu/nanoseconds\n" in raw
     assert "0x108 M=1 outer src/a.cc:31 s=0(_Zouter)\n" in raw
@@ -90,18 +90,18 @@ def test_pprof_knows_mangled_names_and_build_ids(every_field):
 # -- flamegraph.pl
 
 
-def test_flamegraph_s_boxes_are_ours(recorded):
+def test_flamegraph_draws_the_samples_of_each_function(recorded):
     report, directory = recorded
     text = tools.run([*tools.flamegraph(), "--minwidth=0", str(directory / "out.folded")])
-    said: Counter[str] = Counter()
+    boxes: Counter[str] = Counter()
     for name, count in re.findall(r"<title>(.*) \(([\d,]+) samples, [\d.]+%\)</title>", text):
-        said[unescape(name)] += int(count.replace(",", ""))
-    ours: Counter[str] = Counter()
+        boxes[unescape(name)] += int(count.replace(",", ""))
+    expected: Counter[str] = Counter()
     for stack in report.stacks:
         for at in stack.frames:
-            ours[report.frames[at].text] += stack.weights[0]
-    assert said.pop("all") == said.pop(report.threads[0].process) == report.total()
-    assert said == ours
+            expected[report.frames[at].text] += stack.weights[0]
+    assert boxes.pop("all") == boxes.pop(report.threads[0].process) == report.total()
+    assert boxes == expected
 
 
 # -- speedscope
@@ -109,7 +109,7 @@ def test_flamegraph_s_boxes_are_ours(recorded):
 
 @pytest.fixture
 def speedscope(browser):
-    """Return a function that opens a file in speedscope, offline, and gives the tab."""
+    """Return a function that opens a file in speedscope, offline, and returns the tab."""
     page = tools.package("speedscope") / "dist" / "release" / "index.html"
     tabs = []
 
@@ -131,16 +131,16 @@ def speedscope(browser):
 def sandwich(tab: Tab) -> dict[str, tuple[int, int]]:
     """Return (self, total) by function, as speedscope's table shows the active thread."""
     tab.press("3")
-    tab.wait(r"/Symbol Name\n[^]*%\)/.test(document.body.innerText)")  # the rows come after the heading
+    tab.wait(r"/Symbol Name\n[^]*%\)/.test(document.body.innerText)")  # the heading is there before the rows
     text = tab.js("document.body.innerText").partition("Symbol Name\n")[2]
     rows = re.findall(r"([\d,]+) \([^)]*%\)\s+([\d,]+) \([^)]*%\)\s+(.+)", text)
     return {name: (int(own.replace(",", "")), int(total.replace(",", ""))) for total, own, name in rows}
 
 
-def test_speedscope_s_table_is_ours(recorded, speedscope):
+def test_speedscope_shows_the_samples_of_each_function(recorded, speedscope):
     report, directory = recorded
     tab = speedscope(directory / "out.speedscope", "out.speedscope.json")
-    own, total = counted(report, thread=0)
+    own, total = counts(report, thread=0)
     assert sandwich(tab) == {name: (own[name], total[name]) for name in total}
     rows = tab.js("[...document.querySelectorAll('tr')].map((r) => [...r.cells].map((c) => c.textContent))")
     shown = {row[1]: row[2] for row in rows}
@@ -149,7 +149,7 @@ def test_speedscope_s_table_is_ours(recorded, speedscope):
         assert shown[f"{thread.name}/{thread.tid} (samples)"] == str(samples)
 
 
-def test_speedscope_shows_measured_cpu_time_and_truncation(speedscope, tmp_path):
+def test_speedscope_shows_cpu_time_and_elapsed_time(speedscope, tmp_path):
     path = tmp_path / "full.json"
     path.write_bytes(FORMATS["speedscope"].write(full()))
     tab = speedscope(path, "full.speedscope.json")
@@ -160,11 +160,11 @@ def test_speedscope_shows_measured_cpu_time_and_truncation(speedscope, tmp_path)
 
 
 @pytest.mark.parametrize(("form", "name"), [("pprof", "out.pb.gz"), ("folded", "out.folded")])
-def test_speedscope_reads_our_pprof_and_folded_too(recorded, speedscope, form, name):
+def test_speedscope_reads_pprof_and_folded(recorded, speedscope, form, name):
     report, directory = recorded
-    own, _ = counted(report)
-    said = sandwich(speedscope(directory / f"out.{form}", name))
-    assert {key: value[0] for key, value in said.items() if value[0]} == +own
+    own, _ = counts(report)
+    shown = sandwich(speedscope(directory / f"out.{form}", name))
+    assert {key: value[0] for key, value in shown.items() if value[0]} == +own
 
 
 # -- Mozilla's profiler
@@ -172,13 +172,13 @@ def test_speedscope_reads_our_pprof_and_folded_too(recorded, speedscope, form, n
 
 @pytest.fixture
 def firefox():
-    """Return a function that loads a file into Mozilla's profiler-cli, and gives what asks it."""
+    """Return a function that loads a file into Mozilla's profiler-cli and returns a function for queries."""
     command = tools.profiler_cli()
     home = tempfile.mkdtemp(prefix="sfsample-firefox-")
     environment = {**os.environ, "HOME": home}
 
     def load(path: Path):
-        # it gives its own daemon half a second to start, and says that trying again often works
+        # profiler-cli gives its daemon half a second to start, and advises to try again
         for _ in range(20):
             done = subprocess.run(
                 [*command, "load", str(path)], env=environment, capture_output=True, text=True, check=False
@@ -193,19 +193,19 @@ def firefox():
     shutil.rmtree(home)
 
 
-def test_firefox_s_functions_are_ours(recorded, firefox, tmp_path):
+def test_firefox_shows_the_samples_of_each_function(recorded, firefox, tmp_path):
     report, directory = recorded
     path = tmp_path / "out.firefox.json"
     path.write_bytes((directory / "out.firefox").read_bytes())
-    ask = firefox(path)
+    query = firefox(path)
     for at in range(len(report.threads)):
-        own, total = counted(report, thread=at)
-        said = ask("thread", "functions", "--thread", f"t-{at}", "--limit", "0", "--include-idle")
-        assert said["friendlyThreadName"] == report.threads[at].name
-        assert {row["name"]: (row["selfSamples"], row["totalSamples"]) for row in said["functions"]} == {
+        own, total = counts(report, thread=at)
+        answer = query("thread", "functions", "--thread", f"t-{at}", "--limit", "0", "--include-idle")
+        assert answer["friendlyThreadName"] == report.threads[at].name
+        assert {row["name"]: (row["selfSamples"], row["totalSamples"]) for row in answer["functions"]} == {
             name: (own[name], total[name]) for name in total
         }
         modules = {frame.text: Path(frame.module or "").name for frame in report.frames}
-        assert {row["name"]: row["library"] for row in said["functions"]} == {
+        assert {row["name"]: row["library"] for row in answer["functions"]} == {
             name: modules[name] for name in total
         }

@@ -1,7 +1,7 @@
-"""Where the real consumers of our formats are.
+"""Finds the programs that read sfsample's formats.
 
-Law: `scripts/setup all` installs them; a test asks here and is skipped, with a word that says why, only where
-one could not be installed.
+`scripts/setup all` installs them.  A test is skipped, with the reason, only where a program could not be
+installed.
 """
 
 import shutil
@@ -24,7 +24,7 @@ def pprof() -> list[str]:
         for path in glob(pattern)
     ]
     if not found:
-        pytest.skip("there is no pprof (scripts/setup all installs golang-go)")
+        pytest.skip("pprof is not installed (scripts/setup all installs golang-go)")
     return [max(found)]
 
 
@@ -32,25 +32,25 @@ def flamegraph() -> list[str]:
     """Return the command of flamegraph.pl."""
     path = shutil.which("flamegraph.pl") or "/usr/share/perl5/Devel/NYTProf/flamegraph.pl"
     if not Path(path).exists():
-        pytest.skip("there is no flamegraph.pl (scripts/setup all installs libdevel-nytprof-perl)")
+        pytest.skip("flamegraph.pl is not installed (scripts/setup all installs libdevel-nytprof-perl)")
     return ["perl", path]
 
 
 def package(name: str) -> Path:
     """Return the directory of an npm package."""
     if not (NPM / name).exists():
-        pytest.skip(f"there is no {name} (scripts/setup all installs it where there is a Node 24)")
+        pytest.skip(f"{name} is not installed (scripts/setup all installs it where there is a Node 24)")
     return NPM / name
 
 
 def profiler_cli() -> list[str]:
-    """Return the command of Mozilla's profiler-cli, which wants Node 24."""
+    """Return the command of Mozilla's profiler-cli, which needs Node 24."""
     script = package("@firefox-devtools/profiler-cli") / "dist" / "profiler-cli.js"
     return [str(NODE), str(script)]
 
 
 def run(command: list[str], **options) -> str:
-    """Run to the end and return what it printed."""
+    """Run a command to its end and return its standard output."""
     done = subprocess.run(command, capture_output=True, text=True, check=False, **options)
     assert done.returncode == 0, done.stderr
     return done.stdout

@@ -80,22 +80,22 @@ def test_empty_reports_are_compared(before, after):
 # -- how often the verdicts are wrong
 
 
-def poisson(dice: random.Random, mean: float) -> int:
+def poisson(rng: random.Random, mean: float) -> int:
     """Return a random number of the Poisson distribution."""
-    count, time = 0, dice.expovariate(mean)
+    count, time = 0, rng.expovariate(mean)
     while time < 1:
         count += 1
-        time += dice.expovariate(mean)
+        time += rng.expovariate(mean)
     return count
 
 
 @pytest.mark.parametrize("mean", [2, 10, 100])
 @pytest.mark.parametrize("ratio", [0.5, 1.0, 3.0])
 def test_interval_contains_the_true_ratio_as_often_as_stated(mean, ratio):
-    dice = random.Random(f"{mean} {ratio}")  # noqa: S311 - the same every time
+    rng = random.Random(f"{mean} {ratio}")  # noqa: S311 - the same every time
     inside = 0
     for _ in range(2000):
-        low, high = ratio_interval(poisson(dice, mean), poisson(dice, mean * ratio * 2), (1.0, 2.0))
+        low, high = ratio_interval(poisson(rng, mean), poisson(rng, mean * ratio * 2), (1.0, 2.0))
         inside += low <= ratio <= high
     assert inside / 2000 > 0.93
 
@@ -108,22 +108,22 @@ def test_interval_is_unbounded_without_samples_before():
 
 
 def test_unchanged_functions_almost_never_get_a_false_verdict():
-    dice = random.Random(7)  # noqa: S311 - the same every time
+    rng = random.Random(7)  # noqa: S311 - the same every time
     false_verdicts = 0
     for _ in range(20):
-        both = [timed(10, *(f"p;f{n} {poisson(dice, 1 + n % 60)}" for n in range(400))) for _ in range(2)]
+        both = [timed(10, *(f"p;f{n} {poisson(rng, 1 + n % 60)}" for n in range(400))) for _ in range(2)]
         false_verdicts += sum(verdict != NOISE for verdict in verdicts(*both).values())
     assert false_verdicts <= 2  # of 8,000
 
 
 def test_at_most_one_of_twenty_unchanged_pairs_has_a_false_verdict():
     """This is the false discovery rate of 5 %; the second recording is three times as long."""
-    dice = random.Random(5)  # noqa: S311 - the same every time
+    rng = random.Random(5)  # noqa: S311 - the same every time
     false_pairs = 0
     for _ in range(200):
-        means = [dice.choice((0.3, 2, 8, 30, 100)) for _ in range(12)]
+        means = [rng.choice((0.3, 2, 8, 30, 100)) for _ in range(12)]
         before, after = (
-            timed(10 * times, *(f"p;f{n} {poisson(dice, times * mean)}" for n, mean in enumerate(means)))
+            timed(10 * times, *(f"p;f{n} {poisson(rng, times * mean)}" for n, mean in enumerate(means)))
             for times in (1, 3)
         )
         false_pairs += any(verdict != NOISE for verdict in verdicts(before, after).values())
