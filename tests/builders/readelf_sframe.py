@@ -1,7 +1,7 @@
-"""Reads what `readelf --sframe` prints, of every generation and ABI, as it is printed.
+"""Parses the output of `readelf --sframe`, of every SFrame version and ABI.
 
-Law: nothing is translated, nothing skipped; a line of another form is an AssertionError.
-Knows no sfsample: scripts/compare-readelf uses it too.
+Nothing is translated or skipped; a line of unknown form raises AssertionError.  It does not import sfsample,
+so that scripts/compare-readelf can use it.
 """
 
 import re
@@ -11,20 +11,20 @@ FUNCTION = re.compile(
     r"func idx \[(\d+)\]: pc = 0x([0-9a-f]+), size = (\d+) bytes"
     r'(?:, attr = "(\w+)")?(?:, pauth = (B) key)?$'
 )
-# Long words touch: readelf's columns are as wide as most words.
+# readelf prints no space between words that fill their column.
 WORD = re.compile(r"(?:\((?:sp|fp|r\d+)[+-]\d+\)|(?:sp|fp|c|r\d+)[+-]\d+|[ufU])(?:\[s\])?")
 ROW = re.compile(rf"([0-9a-f]{{16}})  ((?:{WORD.pattern}\s*){{3}})$")
 
 
 class Shown(NamedTuple):
-    """A function as readelf shows it."""
+    """A function in readelf's output."""
 
     start: int
     size: int
     masked: bool
     attributes: str
     rows: list[tuple[int, str, str, str]]  # start address or offset, CFA, FP, RA
-    key: str = ""  # "B": PAC with key B
+    key: str = ""  # "B": return addresses are signed with key B
 
 
 def parse(text: str) -> tuple[dict[str, str], list[Shown]]:

@@ -1,4 +1,4 @@
-"""Assembles `.sframe` sections, field by field, so that a test can be read against the specification.
+"""Assembles `.sframe` sections field by field, so that a test can be compared with the specification.
 
 data = section(3, [Function(0x1000, 0x20, [Row(0, 8), Row(4, 16, -16, base="fp")])], address=0x2000)
 table = SFrameTable(data, 0x2000)
@@ -15,7 +15,7 @@ BYTE_ORDERS = {AARCH64_BE: "big", AARCH64_LE: "little", AMD64: "little", S390X: 
 
 
 class Row(NamedTuple):
-    """An FRE: start offset, info byte, words.  Its word size is the smallest that fits, as gas chooses it."""
+    """An FRE: start offset, info byte, words."""
 
     start: int
     words: tuple[int, ...]
@@ -40,23 +40,27 @@ def row(
     width: int | None = None,
     count: int | None = None,
 ) -> Row:
-    """Return a row.  Words are signed; `count` is a word count that lies."""
+    """Return a row.
+
+    Words are signed.  `width` is their size in bytes, by default the smallest that fits, as in gas; `count`
+    replaces the true number of words.
+    """
     smallest = next(w for w in (1, 2, 4) if all(-(1 << 8 * w - 1) <= x < 1 << 8 * w - 1 for x in words))
     return Row(start, words, base, mangled, width or smallest, count)
 
 
 def flex(start: int, *words: int, width: int | None = None, count: int | None = None) -> Row:
-    """Return a row of a flexible function: the base bit is unused and 0."""
+    """Return a row of a flexible function, where the base bit is unused and 0."""
     return row(start, *words, base="fp", width=width, count=count)
 
 
 def control(register: int | None, *, deref: bool = False) -> int:
-    """Return a control word: of a register, or of the CFA (None)."""
+    """Return the control word of a register, or, with None, of the CFA."""
     return deref << 1 if register is None else register << 3 | deref << 1 | 1
 
 
 class Function(NamedTuple):
-    """An FDE with its rows.  `repeat` makes it PCMASK; the last four fields are for damage."""
+    """An FDE with its rows.  `repeat` makes it PCMASK; the last four fields replace true values."""
 
     start: int
     size: int
@@ -103,10 +107,10 @@ def section(
     aux: bytes = b"",
     **header: int,
 ) -> bytes:
-    """Return a section that will stand at vaddr `address`.
+    """Return the bytes of a section at vaddr `address`, with the functions in the given order.
 
-    Functions stay in the order given.  `header` replaces header fields: version, fixed_fp, fixed_ra, aux_len,
-    num_fdes, num_fres, fre_len, fdeoff, freoff, abi.
+    `header` replaces header fields: version, fixed_fp, fixed_ra, aux_len, num_fdes, num_fres, fre_len,
+    fdeoff, freoff, abi.
     """
     order = "<" if BYTE_ORDERS.get(abi, "little") == "little" else ">"
     if flags is None:

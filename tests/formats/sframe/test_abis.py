@@ -1,7 +1,7 @@
-"""SFrame and CFI rows of AArch64 and s390x, executed over invented stacks of their byte order.
+"""SFrame and CFI rows of AArch64 and s390x recover the caller from stacks of both byte orders.
 
-Each row is assembled, decoded, translated and applied; what must come out are the caller's CFA, sp, fp and
-pc.  Fact sheet sections 2.3 and 2.4; the bytes of real assemblers are in `test_sframe.py`.
+Each row is assembled, decoded, translated and applied; the result is the CFA and the caller's sp, fp and pc.
+Fact sheet sections 2.3 and 2.4; the bytes of real assemblers are in `test_vectors.py`.
 """
 
 from struct import pack
@@ -38,7 +38,7 @@ AARCH64_BOTH = pytest.mark.parametrize("abi", [b.AARCH64_LE, b.AARCH64_BE])
 
 
 def memory_of(abi: int, words: dict[int, int]) -> BytesMemory:
-    """Return a stack of 0x1000 bytes; `words` are by offset from STACK."""
+    """Return a stack of 0x1000 bytes with `words` by offset from STACK."""
     order = ABIS[abi].arch.byteorder
     data = bytearray(0x1000)
     for at, value in words.items():
@@ -57,7 +57,7 @@ def unwind_row(fre: b.Row, abi: int, version: int = 3, *, flexible: bool = False
 
 
 def step(fre: b.Row, abi: int, registers: dict[int, int], words: dict[int, int], version: int = 3, **options):
-    """Return (CFA, the caller's registers) or the reason why there is none."""
+    """Return (CFA - STACK, the caller's registers), or why the walk stops."""
     arch = ABIS[abi].arch
     result = apply_row(unwind_row(fre, abi, version, **options), registers, memory_of(abi, words), arch)
     return result if isinstance(result, StopReason) else (result.cfa - STACK, result.registers)
@@ -70,7 +70,7 @@ A64 = {XPC: START, XSP: STACK + 0x100, X29: STACK + 0x140, X30: CALLER}
 
 @AARCH64_BOTH
 @pytest.mark.parametrize("version", [1, 2, 3])
-def test_aarch64_leaf_has_its_return_address_in_x30(abi, version):
+def test_aarch64_leaf_returns_to_x30(abi, version):
     cfa, caller = step(row(0, 0), abi, A64, {}, version)
 
     assert cfa == 0x100
@@ -78,7 +78,7 @@ def test_aarch64_leaf_has_its_return_address_in_x30(abi, version):
 
 
 @AARCH64_BOTH
-def test_aarch64_return_address_saved_without_the_frame_pointer(abi):
+def test_aarch64_row_may_save_only_the_return_address(abi):
     cfa, caller = step(row(0, 32, -24), abi, A64, {0x108: CALLER})
 
     assert cfa == 0x120
@@ -87,7 +87,7 @@ def test_aarch64_return_address_saved_without_the_frame_pointer(abi):
 
 @AARCH64_BOTH
 @pytest.mark.parametrize(("base", "cfa"), [("sp", 0x120), ("fp", 0x160)])
-def test_aarch64_both_saved(abi, base, cfa):
+def test_aarch64_row_saves_return_address_and_frame_pointer(abi, base, cfa):
     found, caller = step(row(0, 32, -24, -32, base=base), abi, A64, {cfa - 24: CALLER, cfa - 32: CALLERS_FP})
 
     assert found == cfa
@@ -96,7 +96,7 @@ def test_aarch64_both_saved(abi, base, cfa):
 
 @AARCH64_BOTH
 def test_aarch64_signed_return_addresses_are_stripped(abi):
-    """On the stack, and still in x30 between `paciasp` and the push."""
+    """The return address is on the stack, or still in x30 between `paciasp` and the push."""
     _, caller = step(row(0, 32, -24, -32, mangled=True), abi, A64, {0x108: SIGNED, 0x100: CALLERS_FP})
     assert caller[XPC] == CALLER
     _, caller = step(row(0, 0, mangled=True), abi, {**A64, X30: SIGNED}, {})
@@ -104,8 +104,7 @@ def test_aarch64_signed_return_addresses_are_stripped(abi):
 
 
 @AARCH64_BOTH
-def test_aarch64_only_marked_rows_are_stripped(abi):
-    """An address without the mark is taken as it is: the walk will see that it leads nowhere."""
+def test_aarch64_rows_without_the_mark_are_not_stripped(abi):
     _, caller = step(row(0, 32, -24), abi, A64, {0x108: SIGNED})
 
     assert caller[XPC] == SIGNED
@@ -117,8 +116,8 @@ def test_stripping_an_unsigned_user_address_changes_nothing():
         assert 0xFFFF_FFFF_FFFF & arch.ra_mask == 0xFFFF_FFFF_FFFF
 
 
-def test_a_process_with_another_mask_is_an_architecture_with_another_mask():
-    """39-bit addresses: ptrace's NT_ARM_PAC_MASK says 0x007fff8000000000."""
+def test_aarch64_mask_of_a_process_replaces_the_default():
+    """With 39-bit addresses NT_ARM_PAC_MASK is 0x007fff8000000000."""
     arch = AARCH64._replace(ra_mask=~0x007F_FF80_0000_0000)
     row_ = UnwindRow(Rule(XSP, 0, deref=False), Rule(X30, 0, deref=False), mangled=True)
     signed = CALLER | 0x0012_3480_0000_0000
@@ -128,7 +127,7 @@ def test_a_process_with_another_mask_is_an_architecture_with_another_mask():
     assert found.registers[XPC] == CALLER
 
 
-def test_the_mark_means_nothing_elsewhere():
+def test_mangled_bit_is_ignored_on_other_machines():
     high = 0xFFFF_8000_0040_1234
     amd64 = {AMD64.pc: START, AMD64.sp: STACK + 0x100}
     assert step(row(0, 8, mangled=True), b.AMD64, amd64, {0x100: high})[1][AMD64.pc] == high
@@ -138,15 +137,15 @@ def test_the_mark_means_nothing_elsewhere():
 
 
 @AARCH64_BOTH
-def test_aarch64_leaf_row_in_a_caller(abi):
-    """SFrame recovers pc, sp and fp only: x30 of a caller is unknown."""
+def test_aarch64_leaf_row_of_a_caller_needs_an_unknown_register(abi):
+    """SFrame recovers only pc, sp and fp, so x30 of a caller is unknown."""
     _, caller = step(row(0, 32, -24, -32), abi, A64, {0x108: CALLER, 0x100: CALLERS_FP})
 
     assert step(row(0, 0), abi, caller, {}) is StopReason.REGISTER_UNKNOWN
 
 
 @AARCH64_BOTH
-def test_aarch64_words_of_two_and_four_bytes(abi):
+def test_aarch64_words_have_2_or_4_bytes(abi):
     cfa, caller = step(row(0, 0x400, -0x300, -0x308), abi, A64, {0x200: CALLER, 0x1F8: CALLERS_FP})
     assert (cfa, caller[XPC], caller[X29]) == (0x500, CALLER, CALLERS_FP)
     cfa, caller = step(row(0, 70000, -69400), abi, A64, {0x100 + 600: CALLER})
@@ -154,7 +153,7 @@ def test_aarch64_words_of_two_and_four_bytes(abi):
 
 
 @AARCH64_BOTH
-def test_aarch64_outermost(abi):
+def test_aarch64_row_without_words_is_outermost(abi):
     assert unwind_row(row(0), abi).ra is None
 
 
@@ -165,7 +164,7 @@ ERRATA_1 = {"version": 2, "flags": b.SORTED | b.PCREL}
 
 
 @pytest.mark.parametrize("version", [2, 3])
-def test_s390x_leaf_has_its_return_address_in_r14(version):
+def test_s390x_leaf_returns_to_r14(version):
     """The word is 0: the CFA is 160 above sp, and the caller's sp is the CFA - 160."""
     cfa, caller = step(row(0, 0), b.S390X, S390, {}, version)
 
@@ -175,7 +174,7 @@ def test_s390x_leaf_has_its_return_address_in_r14(version):
 
 @pytest.mark.parametrize("version", [2, 3])
 @pytest.mark.parametrize(("base", "cfa"), [("sp", 0x248), ("fp", 0x288)])
-def test_s390x_offsets_of_the_cfa_are_scaled_and_others_are_not(version, base, cfa):
+def test_s390x_only_cfa_offsets_are_scaled(version, base, cfa):
     """The word 21 is 21 * 8 + 160 = 328."""
     saved = {cfa - 48: CALLER, cfa - 72: CALLERS_FP}
     found, caller = step(row(0, 21, -48, -72, base=base), b.S390X, S390, saved, version)
@@ -185,27 +184,27 @@ def test_s390x_offsets_of_the_cfa_are_scaled_and_others_are_not(version, base, c
 
 
 @pytest.mark.parametrize("version", [2, 3])
-def test_s390x_frame_pointer_saved_and_return_address_not(version):
-    """The RA word 0 only lets the FP word follow: the return address is still in r14."""
+def test_s390x_row_may_save_only_the_frame_pointer(version):
+    """An RA word of 0 is a placeholder: the return address is still in r14."""
     _, caller = step(row(0, 21, 0, -72), b.S390X, S390, {0x248 - 72: CALLERS_FP}, version)
 
     assert caller == {R15: STACK + 0x1A8, R11: CALLERS_FP, RPC: CALLER}
 
 
-def test_s390x_return_address_saved_alone():
+def test_s390x_row_may_save_only_the_return_address():
     _, caller = step(row(0, 21, -48), b.S390X, S390, {0x248 - 48: CALLER})
 
     assert caller == {R15: STACK + 0x1A8, R11: S390[R11], RPC: CALLER}
 
 
-def test_s390x_registers_in_words_before_v3():
+def test_s390x_words_before_v3_name_registers():
     """0x21 is register 16 (f0), 0x23 is 17 (f2): a leaf that keeps them in floating-point registers."""
     _, caller = step(row(0, 0, 0x21, 0x23), b.S390X, S390, {}, **ERRATA_1)
 
     assert caller == {R15: STACK + 0x100, R11: CALLERS_FP, RPC: 0x40_4444}
 
 
-def test_s390x_registers_in_flexible_rules_of_v3():
+def test_s390x_flexible_rules_of_v3_name_registers():
     """The same leaf, as 2.47.50 writes it: `79 00 81 00 89 00`."""
     words = control(R15), 0, control(F0) - 256, 0, control(F2) - 256, 0
     _, caller = step(flex(0, *words), b.S390X, S390, {}, flexible=True)
@@ -213,14 +212,14 @@ def test_s390x_registers_in_flexible_rules_of_v3():
     assert caller == {R15: STACK + 0x100, R11: CALLERS_FP, RPC: 0x40_4444}
 
 
-def test_s390x_flexible_cfa_on_another_register_is_scaled_too():
+def test_s390x_flexible_cfa_on_another_register_is_scaled():
     cfa, caller = step(flex(0, control(1), 2), b.S390X, {**S390, 1: STACK + 0x300}, {}, flexible=True)
 
     assert cfa == 0x300 + 16 + 160
     assert caller[RPC] == CALLER
 
 
-def test_s390x_flexible_slots():
+def test_s390x_flexible_rules_name_stack_slots():
     words = control(R15), 0, control(None, deref=True), -48, control(R11, deref=True), 8
     saved = {0x1A0 - 48: CALLER, 0x148: CALLERS_FP}
     _, caller = step(flex(0, *words), b.S390X, S390, saved, flexible=True)
@@ -237,20 +236,20 @@ def test_s390x_flexible_slots():
         (flex(0, control(1), 0), {"flexible": True}),
     ],
 )
-def test_s390x_rules_by_register_in_a_caller(fre, options):
+def test_s390x_register_rule_of_a_caller_needs_an_unknown_register(fre, options):
     _, caller = step(row(0, 21, -48, -72), b.S390X, S390, {0x248 - 48: CALLER, 0x248 - 72: CALLERS_FP})
 
     assert step(fre, b.S390X, caller, {}, **options) is StopReason.REGISTER_UNKNOWN
 
 
-def test_s390x_frame_pointer_in_a_register_that_is_unknown_costs_only_the_frame_pointer():
+def test_s390x_unknown_register_of_the_fp_rule_loses_only_the_frame_pointer():
     known = {number: value for number, value in S390.items() if number != F2}
     _, caller = step(row(0, 0, 0x21, 0x23), b.S390X, known, {}, **ERRATA_1)
 
     assert caller == {R15: STACK + 0x100, RPC: 0x40_4444}
 
 
-def test_s390x_large_frames():
+def test_s390x_large_frame_is_scaled():
     """`43 ... 00 00 c3 64`: 50020 * 8 + 160."""
     fre = unwind_row(row(0, 50020, -48), b.S390X)
 
@@ -277,18 +276,18 @@ AMD = {16: START, 7: STACK + 0x100, 6: STACK + 0x140, 0: CALLER, 10: STACK + 0x2
     ],
     ids=["RA in rax", "CFA on r10", "CFA at *(rbp-8)", "RA in an unusual slot", "FP in rax"],
 )  # fmt: skip
-def test_amd64_flexible_rows(words, saved, expected):
+def test_amd64_flexible_row_recovers_the_caller(words, saved, expected):
     assert step(flex(0, *words), b.AMD64, AMD, saved, flexible=True)[1] == expected
 
 
 @pytest.mark.parametrize("words", [(control(10), 0), (control(7), 8, control(0), 0)])
-def test_amd64_rules_by_register_in_a_caller(words):
+def test_amd64_register_rule_of_a_caller_needs_an_unknown_register(words):
     _, caller = step(row(0, 8), b.AMD64, AMD, {0x100: CALLER})
 
     assert step(flex(0, *words), b.AMD64, caller, {}, flexible=True) is StopReason.REGISTER_UNKNOWN
 
 
-def test_amd64_rules_by_the_frame_pointer_hold_in_a_caller():
+def test_amd64_frame_pointer_rule_holds_in_a_caller():
     _, caller = step(row(0, 8), b.AMD64, AMD, {0x100: CALLER})
     words = control(6, deref=True), -8
     saved = {0x138: STACK + 0x300, 0x2F8: CALLER}
@@ -319,16 +318,16 @@ PACIASP = (
 )  # fmt: skip
 
 
-def test_cfi_says_where_the_return_address_is_signed():
-    """`paciasp` after 4 bytes, `autiasp` after 16; the code after a return is as before it."""
+def test_cfi_states_where_the_return_address_is_signed():
+    """`paciasp` runs after 4 bytes and `autiasp` after 16; code after a return has the state before it."""
     assert [r.ra_signed for r in cfi_rows(PACIASP)] == [False, True, True, True, False, True]
 
 
-def test_cfi_negates_with_pc_too():
+def test_cfi_negate_ra_state_with_pc_is_understood():
     assert [r.ra_signed for r in cfi_rows(advance_loc(4) + NEGATE_RA_STATE_WITH_PC)] == [False, True]
 
 
-def test_a_cie_may_begin_signed():
+def test_cie_may_begin_with_a_signed_return_address():
     assert [r.ra_signed for r in cfi_rows(advance_loc(4) + NEGATE_RA_STATE, start=NEGATE_RA_STATE)] == [
         True,
         False,
@@ -336,7 +335,7 @@ def test_a_cie_may_begin_signed():
 
 
 @AARCH64_BOTH
-def test_cfi_and_sframe_lead_to_the_same_caller(abi):
+def test_cfi_and_sframe_recover_the_same_caller(abi):
     arch = ABIS[abi].arch
     memory = memory_of(abi, {0x108: SIGNED, 0x100: CALLERS_FP})
     rows = cfi_rows(PACIASP, arch.byteorder)
@@ -350,7 +349,7 @@ def test_cfi_and_sframe_lead_to_the_same_caller(abi):
     assert by_cfi.registers == {XSP: STACK + 0x120, X29: CALLERS_FP, XPC: CALLER}
 
 
-def test_real_bytes_of_a_signed_function():
+def test_real_signed_function_states_where_the_return_address_is_signed():
     """gas 2.47.50, `-mbranch-protection=pac-ret+b-key`: attribute `0500 20 00 00`, fact sheet 5.3."""
     fres = bytes.fromhex("0500200000000300048300088710f8f01883001c0300")
     index = pack("<qII", START - ADDRESS - 28, 0x20, 0)

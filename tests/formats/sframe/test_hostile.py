@@ -1,8 +1,9 @@
-"""The malformed-input catalogue, group by group: 1 to 8, the header (fact sheet section 6).
+"""Malformed SFrame headers: groups 1 to 8 of the malformed-input catalogue (fact sheet section 6).
 
-Damage to the section costs the section, damage to a function costs that function, nothing but `FormatError`
-is raised, nothing outside the section is read (`read_section` asserts that), and no count in the file decides
-how much is done.  Groups 9 to 19 are in `test_sframe_hostile_rows.py`, 20 to 24 in `..._walks.py`.
+The number in a test's name is its group.  Damage to the section costs the section, damage to a function costs
+that function, only `FormatError` is raised, nothing outside the section is read (`read_section` asserts that),
+and counts in the file do not decide how much work is done.  Groups 9 to 19 are in `test_hostile_rows.py`, 20 to
+24 in `tests/unwind/steppers/test_hostile_sframe.py`.
 """
 
 import pytest
@@ -38,10 +39,8 @@ from tests.builders.sframe_reading import (
     refusal_of,
 )
 
-# -- header
 
-
-def test_01_length_0_to_27_and_zeros():
+def test_01_data_without_a_header_is_refused():
     good = section(3, [GOOD])
     for length in range(HEADER_SIZE):
         assert "cannot hold the 28-byte header" in refusal_of(good[:length])
@@ -49,13 +48,13 @@ def test_01_length_0_to_27_and_zeros():
         assert "magic is 0000" in refusal_of(bytes(length))
 
 
-def test_01_bytes_that_end_before_the_section_does():
+def test_01_truncated_section_is_refused():
     good = section(3, [GOOD, NEXT])
     for length in range(HEADER_SIZE, len(good)):
         assert f"claims {len(good)} bytes of the {length}" in refusal_of(good[:length])
 
 
-def test_01_nobits_and_a_segment_without_bytes():
+def test_01_section_without_bytes_in_the_file_gives_no_table():
     """A file of debug information only: the section has a size and no bytes."""
     nobits = Bytes(".sframe", ADDRESS, b"", SHT_NOBITS, size=100)
     empty = Load(ADDRESS, b"", type=PT_GNU_SFRAME, filesz=0, memsz=100)
@@ -67,7 +66,7 @@ def test_01_nobits_and_a_segment_without_bytes():
     assert len(module.problems) == 1
 
 
-def test_02_wrong_magic_and_the_other_byte_order():
+def test_02_wrong_magic_and_byte_order_are_refused():
     good = section(3, [GOOD])
     for magic in (b"\xe2\xdf", b"\x00\xde", b"\x7fE"):
         assert "magic" in refusal_of(magic + good[2:])
@@ -75,44 +74,43 @@ def test_02_wrong_magic_and_the_other_byte_order():
 
 
 @pytest.mark.parametrize("number", [0, 4, 5, 127, 255])
-def test_02_versions_that_do_not_exist(number):
+def test_02_unknown_version_is_refused(number):
     assert f"version {number} is not" in refusal_of(section(3, [GOOD], version=number))
 
 
 @pytest.mark.parametrize(("version", "known"), [(1, 3), (2, 7), (3, 5)])
-def test_02_unknown_flags(version, known):
+def test_02_unknown_flags_are_refused(version, known):
     for flags in range(256):
-        answer = read_section(section(version, [GOOD], flags=flags, address=ADDRESS))
-        assert (answer.refusal is not None) == bool(flags & ~known)
+        reading = read_section(section(version, [GOOD], flags=flags, address=ADDRESS))
+        assert (reading.refusal is not None) == bool(flags & ~known)
     assert "unknown flags 0x2" in refusal_of(section(3, [GOOD], flags=FRAME_POINTER))
 
 
-def test_03_unknown_abi():
+def test_03_unknown_abi_is_refused():
     for abi in (0, 5, 127, 255):
         assert f"unknown ABI {abi}" in refusal_of(section(3, [GOOD], abi=abi))
 
 
-def test_03_abi_that_contradicts_the_file():
+def test_03_abi_of_another_machine_or_byte_order_is_refused():
     for machine in ((183, "little"), (62, "big"), (22, "big"), (3, "little")):
         assert "in a file for machine" in refusal_of(section(3, [GOOD]), machine=machine)
     for abi in (AARCH64_BE, S390X):
         assert "little-endian" in refusal_of(section(3, [GOOD])[:4] + bytes([abi]) + section(3, [GOOD])[5:])
 
 
-def test_03_a_32_bit_file_has_no_tables():
+def test_03_32_bit_file_is_refused():
     with pytest.raises(FormatError, match="not a 64-bit"):
         ElfImage(elf([Load(ADDRESS, section(3, [GOOD]), type=PT_GNU_SFRAME)], elf_class=1), "x32")
 
 
 @VERSIONS
-def test_04_auxiliary_header(version):
-    """Skipped by its length; one that does not fit takes the section with it."""
-    answer = read_section(section(version, [GOOD, NEXT], aux=bytes(range(255)), address=ADDRESS))
-    assert neighbour_survives(answer)
+def test_04_auxiliary_header_is_skipped_or_refused_where_it_does_not_fit(version):
+    reading = read_section(section(version, [GOOD, NEXT], aux=bytes(range(255)), address=ADDRESS))
+    assert neighbour_survives(reading)
     assert "claims" in refusal_of(section(version, [GOOD], aux_len=255))
 
 
-def test_04_fixed_slots_of_odd_value():
+def test_04_invalid_fixed_offsets_are_refused():
     for offset in (-128, -8, 1, 8, 127):
         assert "fixed FP offset" in refusal_of(section(3, [GOOD], fixed_fp=offset))
     for offset in (-7, -1, 0, 1, 8, 127):
@@ -139,49 +137,48 @@ def test_04_fixed_slots_of_odd_value():
     ],
     ids=str,
 )
-def test_05_areas_that_overlap_wrap_or_do_not_exist(version, header):
+def test_05_areas_that_overlap_or_wrap_are_refused(version, header):
     data = section(version, [GOOD, NEXT], address=ADDRESS, **header)
     with BoundedMemory():
         assert refusal_of(data)
 
 
-def test_06_fre_area_beyond_the_section():
+def test_06_fre_area_beyond_the_section_is_refused():
     good = section(3, [GOOD])
     assert refusal_of(section(3, [GOOD], fre_len=len(good) - HEADER_SIZE - 16 + 1))
 
 
 @VERSIONS
-def test_06_no_fre_area_but_functions(version):
-    """Each function is damaged; the header and the extents are not."""
+def test_06_empty_fre_area_damages_every_function_only(version):
     data = section(version, [GOOD, NEXT], address=ADDRESS, fre_len=0)
-    answer = read_section(data)
+    reading = read_section(data)
 
-    assert answer.refusal is None
-    assert not any(isinstance(found, SFrameFre) for found in answer.found.values())
-    assert any("damaged functions: 2 times" in text for text in answer.check)
+    assert reading.refusal is None
+    assert not any(isinstance(found, SFrameFre) for found in reading.found.values())
+    assert any("damaged functions: 2 times" in text for text in reading.check)
 
 
 @VERSIONS
 @pytest.mark.parametrize("total", [0, 1, 77, 0xFFFFFFFF])
-def test_06_total_of_rows_that_does_not_match(version, total):
+def test_06_wrong_total_of_rows_is_reported_only(version, total):
     with BoundedMemory():
-        answer = read_section(section(version, [GOOD, NEXT], address=ADDRESS, num_fres=total))
-    assert neighbour_survives(answer)
-    assert [text for text in answer.check if "header counts" in text] == [
+        reading = read_section(section(version, [GOOD, NEXT], address=ADDRESS, num_fres=total))
+    assert neighbour_survives(reading)
+    assert [text for text in reading.check if "header counts" in text] == [
         f"the header counts other rows than the functions: {total}, not 2"]  # fmt: skip
 
 
 @VERSIONS
-def test_07_trailing_bytes(version):
+def test_07_trailing_bytes_are_ignored(version):
     good = section(version, [GOOD, NEXT], address=ADDRESS)
     for tail in (bytes(1), bytes(100), b"\xff" * 40, b"garbage"):
-        answer = read_section(good + tail)
-        assert neighbour_survives(answer)
-        assert answer.check == ()
+        reading = read_section(good + tail)
+        assert neighbour_survives(reading)
+        assert reading.check == ()
 
 
-def test_07_several_headers():
-    """The second counts from its own first byte, and an error in it from the section's."""
+def test_07_later_table_counts_from_its_own_header():
+    """Addresses of the second count from its own first byte, offsets of its errors from the section."""
     first = section(3, [GOOD], address=ADDRESS)
     first += bytes(-len(first) % 8)
     second = section(3, [NEXT._replace(info=3)], address=ADDRESS + len(first))
@@ -190,14 +187,13 @@ def test_07_several_headers():
     with pytest.raises(FormatError) as damage:
         tables[1].row_at(NEXT.start)
     assert damage.value.offset == len(first) + HEADER_SIZE + FDE_SIZE[3] + 5
-    for bad in (second[:20], second[:2] + b"\x09" + second[3:], second[:-1]):
-        answer = read_section(first + bad)
-        assert isinstance(answer.found[START], SFrameFre)
-        assert any(f"the table after it, at {len(first):#x}, is unusable" in text for text in answer.check)
+    for damaged in (second[:20], second[:2] + b"\x09" + second[3:], second[:-1]):
+        reading = read_section(first + damaged)
+        assert isinstance(reading.found[START], SFrameFre)
+        assert any(f"the table after it, at {len(first):#x}, is unusable" in text for text in reading.check)
 
 
-def test_07_thousands_of_headers_are_looked_up_by_one_index():
-    """No look-up asks every table: those asked are those that cover the address."""
+def test_07_look_up_in_3000_tables_yields_only_those_that_cover_the_address():
     parts, at = [], ADDRESS
     for number in range(3000):
         function = Function(0x10_0000 + 16 * (number * 7 % 3000), 16, [row(0, 8 + 8 * (number % 9))])
@@ -208,44 +204,44 @@ def test_07_thousands_of_headers_are_looked_up_by_one_index():
     tables = read_tables(b"".join(parts), ADDRESS)
     assert len(tables) == 3000
     for number in (0, 1, 1234, 2999):
-        [asked] = tables.covering(0x10_0000 + 16 * (number * 7 % 3000) + 15)
-        assert asked is tables[number]
+        [covering] = tables.covering(0x10_0000 + 16 * (number * 7 % 3000) + 15)
+        assert covering is tables[number]
     assert list(tables.covering(0x10_0000 - 1)) == list(tables.covering(0x10_0000 + 16 * 3000)) == []
 
 
-def test_07_tables_that_overlap_are_asked_in_turn():
-    """Identical functions of two object files, one of them damaged: the other answers."""
-    bad = section(3, [GOOD._replace(info=3), NEXT], address=ADDRESS)
-    bad += bytes(-len(bad) % 8)
-    good = section(3, [Function(START, 16, [row(0, 40)])], address=ADDRESS + len(bad))
-    answer = read_section(bad + good)
+def test_07_damaged_table_does_not_hide_an_overlapping_one():
+    """Of identical functions of two object files, one of which is damaged, the other gives the row."""
+    damaged = section(3, [GOOD._replace(info=3), NEXT], address=ADDRESS)
+    damaged += bytes(-len(damaged) % 8)
+    good = section(3, [Function(START, 16, [row(0, 40)])], address=ADDRESS + len(damaged))
+    reading = read_section(damaged + good)
 
-    assert answer.found[START].cfa.offset == 40
-    assert neighbour_survives(answer)
+    assert reading.found[START].cfa.offset == 40
+    assert neighbour_survives(reading)
 
 
-def test_07_a_table_is_asked_once_however_many_of_its_functions_cover_the_address():
+def test_07_table_with_several_functions_at_an_address_is_yielded_once():
     first = section(3, [Function(START, 64, [row(0, 8)])] * 3, address=ADDRESS)
     first += bytes(-len(first) % 8)
     inner = [Function(START + 4 * i, 4, [row(0, 16)]) for i in range(10)]
     tables = read_tables(first + section(3, inner, address=ADDRESS + len(first)), ADDRESS)
 
     assert list(tables.covering(START + 5)) == [tables[1], tables[0]]
-    assert list(tables.covering(START + 50)) == [tables[0]]  # behind ten that end before
+    assert list(tables.covering(START + 50)) == [tables[0]]  # ten functions between end before
 
 
-def test_07_oxcaml_entries_of_21_bytes():
+def test_07_oxcaml_entries_of_21_bytes_are_refused():
     entry = 21
     assert "2 FDEs need 32 bytes, have 42" in refusal_of(section(3, [GOOD, NEXT], freoff=2 * entry))
 
 
 @VERSIONS
-def test_08_relocations_that_were_not_applied(version):
-    """ET_REL: every start is 0 (from its field or the section).  Told, and no function covers real code."""
+def test_08_unrelocated_starts_are_reported_and_cover_no_code(version):
+    """In ET_REL files every start is 0, so no function covers real code, and `check` reports it."""
     flags = SORTED | (PCREL if version == 3 else 0)
     data = section(version, [Function(ADDRESS, 16, [row(0, 8)])] * 3, address=ADDRESS, flags=flags,
                    field_relative=False)  # fmt: skip
-    answer = read_section(data, executable=CODE)
+    reading = read_section(data, executable=CODE)
 
-    assert any("functions outside the code: 3 times" in text for text in answer.check)
-    assert answer.found[START] is None
+    assert any("functions outside the code: 3 times" in text for text in reading.check)
+    assert reading.found[START] is None

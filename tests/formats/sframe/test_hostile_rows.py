@@ -1,4 +1,8 @@
-"""The malformed-input catalogue, group by group: 9 to 19, functions and rows (fact sheet section 6)."""
+"""Malformed SFrame functions and rows: groups 9 to 19 of the malformed-input catalogue (fact sheet section
+6).
+
+The number in a test's name is its group.
+"""
 
 import pytest
 
@@ -37,21 +41,19 @@ from tests.builders.sframe_reading import (
     read_with_neighbour,
 )
 
-# -- functions
-
 
 @VERSIONS
 @pytest.mark.parametrize("offset", [100, 1 << 16, 1 << 31, 0xFFFFFFFF])
-def test_09_rows_outside_the_area(version, offset):
+def test_09_rows_outside_the_area_damage_one_function(version, offset):
     assert not isinstance(read_with_neighbour(version, GOOD._replace(fre_off=offset)).found[START], SFrameFre)
 
 
 @VERSIONS
-def test_09_rows_in_the_middle_of_another_functions_or_shared(version):
-    """What is there is read as rows; whatever they say, they stay within the area."""
+def test_09_rows_of_another_function_are_read_within_the_area(version):
+    """Rows of another function are read as they are, within the area."""
     for offset in range(12):
-        answer = read_section(section(version, [GOOD._replace(fre_off=offset), NEXT], address=ADDRESS))
-        assert answer.refusal is None
+        reading = read_section(section(version, [GOOD._replace(fre_off=offset), NEXT], address=ADDRESS))
+        assert reading.refusal is None
     shared = section(version, [GOOD, Function(START + 32, 8, [], num_fres=1, fre_off=0)], address=ADDRESS)
     found = read_section(shared).found[START + 32]
     assert isinstance(found, SFrameFre)
@@ -59,8 +61,8 @@ def test_09_rows_in_the_middle_of_another_functions_or_shared(version):
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_09_many_functions_that_share_many_rows_are_not_all_decoded(version):
-    """2000 functions of 2000 rows in 6000 bytes: four million rows, were they all looked at."""
+def test_09_check_stops_where_functions_share_too_many_rows(version):
+    """2000 functions share 2000 rows in 6000 bytes: to decode all would be four million rows."""
     rows = [row(0, 8)] * 2000
     functions = [Function(START, 16, rows)] + [
         Function(START + 16 * i, 16, [], num_fres=2000, fre_off=0) for i in range(1, 2000)]  # fmt: skip
@@ -68,43 +70,43 @@ def test_09_many_functions_that_share_many_rows_are_not_all_decoded(version):
     decoded = []
     decode = table.decode
     table.decode = lambda fde: decoded.append(fde) or decode(fde)
-    [said_] = [text for text in table.check() if "share rows" in text]
+    [finding] = [text for text in table.check() if "share rows" in text]
 
-    assert "stopped at" in said_
+    assert "stopped at" in finding
     assert len(decoded) < 10
-    assert len(table.rows(table.fde(5))) == 2000  # one at a time they can be had
+    assert len(table.rows(table.fde(5))) == 2000  # each function can be read
     for index in range(40):
         table.rows(table.fde(index))
-    assert sum(map(len, table._rows.values())) <= 1 << 15  # and are not kept for ever
+    assert sum(map(len, table._rows.values())) <= 1 << 15  # and the cache is bounded
 
 
-def test_10_attribute_that_crosses_the_end_of_the_area():
+def test_10_attribute_across_the_end_of_the_area_damages_one_function():
     end = 2 * 5 + 2 * 3
     for offset in (end - 4, end - 1, end, end + 1, 0xFFFFFFFF):
-        answer = read_with_neighbour(3, GOOD._replace(fre_off=offset))
-        assert answer.found[START] == "function attribute outside the FRE area"
-        assert START not in answer.rows
-        assert any("attribute outside" in text for text in answer.check)
+        reading = read_with_neighbour(3, GOOD._replace(fre_off=offset))
+        assert reading.found[START] == "function attribute outside the FRE area"
+        assert START not in reading.rows
+        assert any("attribute outside" in text for text in reading.check)
 
 
 @pytest.mark.parametrize(("version", "info", "size"), [(1, 0, 2), (2, 1, 3), (3, 2, 5), (1, 2, 5), (2, 0, 2)])
-def test_11_more_rows_than_the_area_could_hold(version, info, size):
+def test_11_row_count_beyond_the_area_damages_one_function(version, info, size):
     room = 3 * 2 + (10 if version == 3 else 0)
     for count in (room // size + 1, 0xFFFF):
         with BoundedMemory():
-            answer = read_with_neighbour(version, GOOD._replace(num_fres=count, info=info))
-        assert not isinstance(answer.found[START], SFrameFre)
-        assert not isinstance(answer.rows[START], tuple)
+            reading = read_with_neighbour(version, GOOD._replace(num_fres=count, info=info))
+        assert not isinstance(reading.found[START], SFrameFre)
+        assert not isinstance(reading.rows[START], tuple)
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_11_four_thousand_million_rows(version):
+def test_11_row_count_of_32_ones_damages_one_function(version):
     with BoundedMemory():
-        answer = read_with_neighbour(version, GOOD._replace(num_fres=0xFFFFFFFF), num_fres=0)
-    assert "4294967295 rows do not fit" in answer.rows[START]
+        reading = read_with_neighbour(version, GOOD._replace(num_fres=0xFFFFFFFF), num_fres=0)
+    assert "4294967295 rows do not fit" in reading.rows[START]
 
 
-def test_11_more_rows_than_any_function_has():
+def test_11_row_count_beyond_the_limit_raises_format_error():
     data = section(2, [GOOD._replace(num_fres=1 << 19)], address=ADDRESS)
     area = bytearray(data) + bytes(1 << 20)
     area[0x10:0x14] = (3 + (1 << 20)).to_bytes(4, "little")
@@ -114,7 +116,7 @@ def test_11_more_rows_than_any_function_has():
             table.row_at(START)
 
 
-def test_11_no_rows():
+def test_11_function_without_rows_is_outermost_in_v3_only():
     assert read_with_neighbour(1, GOOD._replace(rows=[])).found[START] is None
     assert read_with_neighbour(2, GOOD._replace(rows=[])).found[START] is None
     assert read_with_neighbour(3, GOOD._replace(rows=[])).found[START] == SFrameFre(0, 0, ())  # outermost
@@ -122,17 +124,17 @@ def test_11_no_rows():
 
 @VERSIONS
 @pytest.mark.parametrize("info", range(3, 16))
-def test_12_row_types_that_do_not_exist(version, info):
+def test_12_unknown_row_type_damages_one_function(version, info):
     assert f"FRE type {info}" in read_with_neighbour(version, GOOD._replace(info=info)).rows[START]
 
 
 @pytest.mark.parametrize("info2", range(2, 32))
-def test_12_function_types_that_are_reserved(info2):
+def test_12_reserved_function_type_damages_one_function(info2):
     assert f"FDE type {info2}" in read_with_neighbour(3, GOOD._replace(info2=info2)).rows[START]
 
 
 @pytest.mark.parametrize("version", [2, 3])
-def test_12_block_sizes(version):
+def test_12_block_size_0_gives_no_row_and_a_large_one_is_used(version):
     nothing = read_with_neighbour(version, GOOD._replace(info=0x10))
     assert nothing.found[START] is None
     assert any("without a block size" in text for text in nothing.check)
@@ -143,71 +145,68 @@ def test_12_block_sizes(version):
 
 
 @VERSIONS
-def test_13_sizes_of_no_byte_and_of_too_many(version):
+def test_13_function_of_size_0_or_beyond_64_bits_covers_nothing_else(version):
     assert read_with_neighbour(version, GOOD._replace(size=0)).found[START] is None
     high = (1 << 64) - 16
     wraps = Function(high - (1 << 64), 0xFFFFFFFF, [row(0, 8, width=1)], info=0)
-    answer = read_section(section(version, [GOOD, wraps], address=0x100, flags=PCREL if version == 3 else 0),
+    reading = read_section(section(version, [GOOD, wraps], address=0x100, flags=PCREL if version == 3 else 0),
                   0, 7, address=0x100)  # fmt: skip
-    assert answer.found[high].cfa.offset == 8
-    assert answer.found[0] is answer.found[7] is None  # it does not begin again at 0
+    assert reading.found[high].cfa.offset == 8
+    assert reading.found[0] is reading.found[7] is None  # the function does not wrap to address 0
 
 
 @VERSIONS
-def test_13_starts_and_ends_outside_the_code(version):
+def test_13_functions_outside_the_code_are_reported(version):
     functions = [
         Function(START - 0x100, 16, [row(0, 8)]),
         GOOD,
         NEXT,
         Function(START + 0x7F8, 16, [row(0, 8)]),
     ]
-    answer = read_section(section(version, functions, address=ADDRESS), executable=CODE)
+    reading = read_section(section(version, functions, address=ADDRESS), executable=CODE)
 
-    assert neighbour_survives(answer)
-    assert any(f"functions outside the code: 2 times, first {START - 0x100:#x}" in t for t in answer.check)
+    assert neighbour_survives(reading)
+    assert any(f"functions outside the code: 2 times, first {START - 0x100:#x}" in t for t in reading.check)
 
 
 @VERSIONS
-def test_13_duplicates_and_overlaps(version):
+def test_13_overlapping_functions_are_reported(version):
     functions = [GOOD, GOOD, Function(START + 8, 64, [row(0, 40)]), NEXT]
-    answer = read_section(section(version, functions, address=ADDRESS))
+    reading = read_section(section(version, functions, address=ADDRESS))
 
-    assert neighbour_survives(answer)
-    assert isinstance(answer.found[START], SFrameFre)
-    assert any("functions that overlap another: 3 times" in text for text in answer.check)
+    assert neighbour_survives(reading)
+    assert isinstance(reading.found[START], SFrameFre)
+    assert any("functions that overlap another: 3 times" in text for text in reading.check)
 
 
 @VERSIONS
-def test_13_unsorted_despite_the_flag(version):
-    """A function may be missed, never mistaken; without the flag the table is sorted here."""
+def test_13_wrong_sorted_flag_is_reported_and_never_mistakes_a_function(version):
+    """With a wrong flag a function may be missed, but never mistaken; without the flag all are found."""
     functions = [Function(START + at, 16, [row(0, at + 8)]) for at in (0x300, 0x10, 0x200, 0, 0x100)]
     flags = PCREL if version == 3 else 0
-    lies = read_section(section(version, functions, address=ADDRESS, flags=flags | SORTED))
+    wrong_flag = read_section(section(version, functions, address=ADDRESS, flags=flags | SORTED))
     for function in functions:
-        assert lies.found[function.start] in (None, lies.rows[function.start][0])
-    assert any("not in the order that the flag promises" in text for text in lies.check)
-    honest = read_section(section(version, functions, address=ADDRESS, flags=flags))
+        assert wrong_flag.found[function.start] in (None, wrong_flag.rows[function.start][0])
+    assert any("not in the order that the flag promises" in text for text in wrong_flag.check)
+    no_flag = read_section(section(version, functions, address=ADDRESS, flags=flags))
     for function in functions:
-        assert honest.found[function.start] == honest.rows[function.start][0]
-    assert honest.check == ()
+        assert no_flag.found[function.start] == no_flag.rows[function.start][0]
+    assert no_flag.check == ()
 
 
-def test_14_signal_functions_without_rows_and_rows_without_words():
-    """Both are legal: a trampoline of the ABI's layout; the end of the stack in the middle of a function."""
+def test_14_signal_function_without_rows_and_row_without_words_are_valid():
+    """Both are valid: a trampoline with the ABI's layout, and outermost code inside a function."""
     assert read_with_neighbour(3, GOOD._replace(rows=[], signal=True)).found[START] is None
     rows = [row(0, 8), row(4), row(8, 16)]
-    answer = read_section(section(3, [GOOD._replace(rows=rows)], address=ADDRESS), START + 4, START + 8)
-    assert [answer.found[START + at].cfa for at in (0, 4, 8)] == [
+    reading = read_section(section(3, [GOOD._replace(rows=rows)], address=ADDRESS), START + 4, START + 8)
+    assert [reading.found[START + at].cfa for at in (0, 4, 8)] == [
         Rule(7, 8, deref=False), None, Rule(7, 16, deref=False)]  # fmt: skip
-    assert answer.found[START + 4].problem is None
-    assert answer.check == ()
-
-
-# -- rows
+    assert reading.found[START + 4].problem is None
+    assert reading.check == ()
 
 
 @VERSIONS
-def test_15_truncated_rows(version):
+def test_15_truncated_row_damages_one_function(version):
     """The area ends after the start, after the info byte, in the words."""
     for info, code in ((0, "u8"), (1, "u16"), (2, "u32")):
         width = 1 << info
@@ -218,13 +217,13 @@ def test_15_truncated_rows(version):
             swapped = section(version, [NEXT, last], address=ADDRESS, fre_len=whole - missing,
                               flags=PCREL if version == 3 else 0)  # fmt: skip
             assert read_section(data).refusal is None
-            answer = read_section(swapped)
-            assert neighbour_survives(answer), code
-            assert not isinstance(answer.found[START], SFrameFre), (code, missing)
+            reading = read_section(swapped)
+            assert neighbour_survives(reading), code
+            assert not isinstance(reading.found[START], SFrameFre), (code, missing)
 
 
 @VERSIONS
-def test_15_word_size_that_does_not_exist(version):
+def test_15_unknown_word_size_damages_one_function(version):
     word_size_3 = row(0, 8)._replace(mangled=True, count=0x30 | 1)
     assert (
         "data word size code 3" in read_with_neighbour(version, GOOD._replace(rows=[word_size_3])).rows[START]
@@ -233,25 +232,25 @@ def test_15_word_size_that_does_not_exist(version):
 
 @VERSIONS
 @pytest.mark.parametrize(("abi", "most"), [(AMD64, 2), (AARCH64_LE, 3), (AARCH64_BE, 3), (S390X, 3)])
-def test_15_too_many_words(version, abi, most):
+def test_15_row_with_too_many_words_is_a_problem(version, abi, most):
     for count in range(1, 16):
         fre = read_row(version, row(0, *[16] * count), abi=abi)
         assert (fre.problem is None) == (count <= most)
 
 
-def test_15_too_many_words_in_a_flexible_row():
+def test_15_flexible_row_with_too_many_words_is_a_problem():
     pairs = [control(7), 8] * 7
     for count in (7, 8, 14):
         assert "words in a flexible row" in read_row(3, flex(0, *pairs[:count]), flexible=True).problem
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_15_no_words_before_errata_2(version):
+def test_15_row_without_words_is_a_problem_before_errata_2(version):
     assert "without words" in read_row(version, row(0)).problem
 
 
 @VERSIONS
-def test_16_starts(version):
+def test_16_row_starts_that_are_late_unordered_or_beyond_the_function(version):
     late = read_with_neighbour(version, GOOD._replace(rows=[row(4, 8)]))
     assert late.found[START] is None
     assert any("first row begins after" in text for text in late.check)
@@ -265,7 +264,7 @@ def test_16_starts(version):
 
 
 @pytest.mark.parametrize(
-    ("words", "why"),
+    ("words", "problem"),
     [
         ((control(7),), "without its offset"),
         ((control(7), 8, control(0)), "without its offset"),
@@ -279,13 +278,13 @@ def test_16_starts(version):
         ((0, 8), "without its offset"),
     ],
 )  # fmt: skip
-def test_17_flexible_rows_without_sense(words, why):
-    assert why in read_row(3, flex(0, *words), flexible=True).problem
+def test_17_invalid_flexible_row_is_a_problem(words, problem):
+    assert problem in read_row(3, flex(0, *words), flexible=True).problem
 
 
 @pytest.mark.parametrize("number", [11, 17, 31, 127])
-def test_17_registers_that_are_not_there(number):
-    """The row can be read; whoever walks has no such register."""
+def test_17_rule_on_an_unknown_register_stops_the_walk(number):
+    """The row can be decoded; applying it needs a register that the frame does not have."""
     for words in ((control(number) - (256 if number > 15 else 0) * (number < 32), 8),
                   (control(7), 8, control(number), 0)):  # fmt: skip
         fre = read_row(3, flex(0, *words, width=2), flexible=True)
@@ -295,7 +294,7 @@ def test_17_registers_that_are_not_there(number):
             assert found is StopReason.REGISTER_UNKNOWN
 
 
-def test_17_dereferences_of_garbage():
+def test_17_dereference_of_unreadable_memory_stops_the_walk():
     fre = read_row(3, flex(0, control(7, deref=True), -128), flexible=True)
     [table] = read_tables(section(3, []), ADDRESS)
 
@@ -304,8 +303,8 @@ def test_17_dereferences_of_garbage():
         assert found is StopReason.BAD_MEMORY
 
 
-def test_18_s390x_words():
-    """An odd word is a register before V3, 0 to 31, and nothing in V3."""
+def test_18_s390x_odd_word_is_a_register_before_v3_only():
+    """An odd word is a register, 0 to 31, before V3, and invalid in V3."""
     assert read_row(2, row(0, 0, 0x21, 0x3F), abi=S390X).fp == Rule(31, 0, deref=False)
     for odd in (0x41, 0x7F, -1, -0x7F):
         assert "register-encoded" in read_row(2, row(0, 0, odd), abi=S390X).problem
@@ -317,17 +316,17 @@ def test_18_s390x_words():
 
 
 @VERSIONS
-def test_19_marks_of_another_abi(version):
-    """The mangled bit and the key bit are AArch64's: elsewhere they change nothing."""
+def test_19_aarch64_bits_change_nothing_on_other_abis(version):
+    """The mangled bit and the key bit belong to AArch64."""
     for abi in (AMD64, S390X):
         plain, marked = (read_row(version, row(0, 8, mangled=mangled), abi=abi) for mangled in (False, True))
         assert plain._replace(info=0) == marked._replace(info=0)
-    answer = read_with_neighbour(version, GOOD._replace(info=0x20))
-    assert answer.found[START].cfa.offset == 8
+    reading = read_with_neighbour(version, GOOD._replace(info=0x20))
+    assert reading.found[START].cfa.offset == 8
 
 
-def test_the_same_bytes_in_functions_of_different_kinds():
-    """What a row's bytes mean depends on its function: none may be taken from another kind."""
+def test_same_row_bytes_in_functions_of_different_kinds_decode_differently():
+    """The cache of rows must distinguish functions of different kinds."""
     same = row(0, control(7), 16, base="fp")
     functions = [
         Function(START, 16, [same], info=0),

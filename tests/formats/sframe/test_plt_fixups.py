@@ -1,4 +1,4 @@
-"""Rows of PLTs that particular linkers write wrong: repaired in look-ups, shown as they are, and told.
+"""Rows of PLTs that particular linkers write wrong are repaired in look-ups, with a note.
 
 `data/sframe-ibtplt-v1.json` is what ld 2.40 wrote with `-z ibtplt`, with the bytes of two of its stubs.
 """
@@ -21,7 +21,7 @@ ADDRESS, START = 0x2000, 0x1000
 KNOWN_BUG = "known bug of ld"
 
 
-def ibt(sections=SECTIONS) -> SFrameTable:
+def ibt_table(sections=SECTIONS) -> SFrameTable:
     return SFrameTable(bytes.fromhex(IBT["hex"]), IBT["section_addr"], sections=sections)
 
 
@@ -29,7 +29,7 @@ def offsets(table: SFrameTable, start: int, *at: int) -> list[int | None]:
     return [(found := table.row_at(start + a)) and found.cfa.offset for a in at]
 
 
-def test_the_stubs_push_where_we_say():
+def test_code_of_ibt_stubs_pushes_at_byte_9_or_never():
     """endbr64; push: sp+16 from 9 on.  endbr64; jmp: sp+8 throughout."""
     slot, second = (bytes.fromhex(IBT["code"][hex(at)]) for at in (PLT + 16, PLT_SEC))
 
@@ -38,29 +38,29 @@ def test_the_stubs_push_where_we_say():
     assert second[:6] == b"\xf3\x0f\x1e\xfa\xff\x25"
 
 
-def test_first_slot_of_plt_sec():
-    table = ibt()
+def test_first_slot_of_plt_sec_is_repaired():
+    table = ibt_table()
 
     assert offsets(table, PLT_SEC, 0, 4, 6, 10) == [8, 8, 8, 8]
     assert offsets(table, PLT_SEC, 16, 20, 47, 48) == [8, 8, 8, None]  # ld covers no more
-    assert offsets(ibt(None), PLT_SEC, 0, 6) == [16, 24]  # no section is known: nothing is proven
+    assert offsets(ibt_table(None), PLT_SEC, 0, 6) == [16, 24]  # without section names there is no proof
 
 
-def test_slots_with_endbr64():
-    table = ibt()
+def test_second_row_of_slots_with_endbr64_is_moved():
+    table = ibt_table()
 
     assert offsets(table, PLT + 16, 0, 4, 8, 9, 15, 16, 25) == [8, 8, 8, 16, 16, 8, 16]
     assert offsets(table, PLT, 0, 6) == [16, 24]  # PLT0 is right
-    assert offsets(ibt(None), PLT + 16, 9, 11) == [8, 16]
+    assert offsets(ibt_table(None), PLT + 16, 9, 11) == [8, 16]
 
 
-def test_slots_without_endbr64_stay():
+def test_slots_without_endbr64_are_not_changed():
     """No `.plt.sec`: the usual PLT, whose second row rightly begins at 11."""
-    assert offsets(ibt({".plt": SECTIONS[".plt"]}), PLT + 16, 9, 10, 11) == [8, 8, 16]
+    assert offsets(ibt_table({".plt": SECTIONS[".plt"]}), PLT + 16, 9, 10, 11) == [8, 8, 16]
 
 
 @pytest.mark.parametrize("version", [2, 3])
-def test_linkers_after_2_40_are_believed(version):
+def test_rows_of_linkers_after_2_40_are_not_changed(version):
     rows = [row(0, 16), row(6, 24)]
     data = section(version, [Function(START, 16, rows)], address=ADDRESS)
     table = SFrameTable(data, ADDRESS, sections={".plt.sec": (START, START + 64)})
@@ -68,8 +68,8 @@ def test_linkers_after_2_40_are_believed(version):
     assert offsets(table, START, 0, 6) == [16, 24]
 
 
-def test_repairs_are_told_once_by_look_up_and_by_check():
-    table = ibt()
+def test_repair_is_noted_once_and_reported_by_check():
+    table = ibt_table()
     assert table.notes == []
     for _ in range(3):
         offsets(table, PLT_SEC, 0)
@@ -77,11 +77,11 @@ def test_repairs_are_told_once_by_look_up_and_by_check():
     assert ".plt.sec at 0x10b0" in note
     assert KNOWN_BUG in note
     assert [KNOWN_BUG in text for text in table.check()] == [True, True]
-    assert ibt(None).check() == []
+    assert ibt_table(None).check() == []
 
 
-def test_rows_show_the_file():
-    table = ibt()
+def test_rows_are_not_repaired():
+    table = ibt_table()
     by_start = {fde.start: [r.cfa.offset for r in table.rows(fde)] for fde in table.fdes()}
 
     assert by_start[PLT_SEC] == [16, 24]
@@ -89,7 +89,7 @@ def test_rows_show_the_file():
 
 @pytest.mark.parametrize("version", [2, 3])
 @pytest.mark.parametrize("block", [8, 16])
-def test_plt_got(version, block):
+def test_plt_got_row_of_sp_16_is_repaired(version, block):
     data = section(version, [Function(START, 4 * block, [row(0, 16)], repeat=block)], address=ADDRESS)
     table = SFrameTable(data, ADDRESS)
 
@@ -101,7 +101,7 @@ def test_plt_got(version, block):
     assert table.check() == [finding]
 
 
-def test_a_module_knows_its_sections():
+def test_module_passes_its_sections_to_the_table():
     text = bytes(0x200)
     sframe = bytes.fromhex(IBT["hex"])
     names = [
