@@ -64,10 +64,7 @@ class ModuleMap:
         self._problems: list[str] = []
 
     def allow_refresh(self) -> None:
-        """Let the next address that is not found read the maps again; retry what could not be opened.
-
-        Called once per sample.
-        """
+        """Let the next address that is not found read the maps again; retry what could not be opened."""
         if self._to_retry:
             self._modules = {
                 mapping: module for mapping, module in self._modules.items() if mapping not in self._to_retry

@@ -1,1 +1,1 @@
-"""From places in code to names."""
+"""Turns locations in code into names."""

@@ -1,9 +1,11 @@
-"""Debug files from debuginfod servers, in the cache that the standard client uses.
+"""Downloads debug files from debuginfod servers into the cache that the standard client uses.
 
-Law: asks nobody unless the user has said so, and a dump never waits for the network (`online` False).  What
-comes is bounded, appears complete or not at all, and is believed by its build-id like any debug file.
+No server is asked unless the user has said so, and `dump` never waits for the network (`online` False).
+Invariant: a download is limited in size and appears complete or not at all; like any debug file, it is used
+only if its build-id is the one that was asked for (tests/symbolize/test_debuginfod.py).
 
-Source: debuginfod_find_debuginfo(3): CACHE/BUILDID/debuginfo; an empty file there says that no server has it.
+Source: debuginfod_find_debuginfo(3): the file is CACHE/BUILDID/debuginfo; an empty one says that no server
+has it.
 """
 
 import os
@@ -17,64 +19,67 @@ from sfsample.core.filesystem import whole_file
 from sfsample.errors import SfsampleError
 from sfsample.symbolize.options import Progress
 
-_MOST_BYTES = 4 << 30
-_CHUNK = 1 << 18
-_MISS_S = 600  # a server is asked again after that time
-_NOT_FOUND = 404
+_MAX_FILE_BYTES = 4 << 30
+_CHUNK_BYTES = 1 << 18
+_NOT_FOUND_CACHED_S = 600  # after that time the servers are asked again
+_HTTP_NOT_FOUND = 404
 _SCHEMES = ("http://", "https://")
 
 
 class Debuginfod:
-    """Asks `urls` in turn; `cache` is the standard client's directory."""
+    """Asks `urls` in turn; `cache` is the standard client's cache directory.
+
+    `timeout_s`: for each connection and read.  `online` False: only the cache is searched.
+    """
 
     def __init__(
         self, urls: Sequence[str], cache: str, timeout_s: float, progress: Progress, *, online: bool = True
     ) -> None:
         self._urls = [url.rstrip("/") for url in urls if url.startswith(_SCHEMES)]
-        self._cache, self._timeout = cache, timeout_s
+        self._cache, self._timeout_s = cache, timeout_s
         self._progress, self._online = progress, online
 
     def __call__(self, build_id: str) -> mmap | None:
-        """Return the debug file of a build-id.  Raises SfsampleError when a server does not answer."""
+        """Return the debug file of a build-id, or None.  Raises SfsampleError when a server fails."""
         path = os.path.join(self._cache, build_id, "debuginfo")
-        found, known = _cached(path)
-        if found is not None or known or not self._online:
+        found, known_missing = _read_cache(path)
+        if found is not None or known_missing or not self._online:
             return found
         try:
             os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
             self._download(build_id, path)
         except OSError as failure:
             raise SfsampleError(f"debuginfod: {failure.__class__.__name__}: {failure}") from None
-        return _cached(path)[0]
+        return _read_cache(path)[0]
 
     def _download(self, build_id: str, path: str) -> None:
-        """Put the file of the first server that has it at `path`, or an empty one when none has."""
+        """Write the file of the first server that has it to `path`; an empty file when no server has it."""
         with whole_file(path, 0o666) as file:
-            any(self._ask(f"{url}/buildid/{build_id}/debuginfo", file) for url in self._urls)
+            any(self._copy_from(f"{url}/buildid/{build_id}/debuginfo", file) for url in self._urls)
 
-    def _ask(self, url: str, file: BinaryIO) -> bool:
-        """Copy what a server sends; False when it has no such file."""
+    def _copy_from(self, url: str, file: BinaryIO) -> bool:
+        """Copy what a server sends into `file`; return False when it has no such file."""
         from urllib.error import HTTPError
         from urllib.request import urlopen
 
         self._progress(f"asking {url}")
         try:
-            with urlopen(url, timeout=self._timeout) as answer:  # noqa: S310 - see _SCHEMES
+            with urlopen(url, timeout=self._timeout_s) as answer:  # noqa: S310 - see _SCHEMES
                 size = 0
-                while chunk := answer.read(_CHUNK):
+                while chunk := answer.read(_CHUNK_BYTES):
                     size += len(chunk)
-                    if size > _MOST_BYTES:
-                        raise OSError(f"{url}: more than {_MOST_BYTES >> 30} GiB")
+                    if size > _MAX_FILE_BYTES:
+                        raise OSError(f"{url}: more than {_MAX_FILE_BYTES >> 30} GiB")
                     file.write(chunk)
         except HTTPError as refusal:
-            if refusal.code == _NOT_FOUND:
+            if refusal.code == _HTTP_NOT_FOUND:
                 return False
             raise
         return size > 0
 
 
-def _cached(path: str) -> tuple[mmap | None, bool]:
-    """Return the file in the cache, and whether it is known lately that there is none."""
+def _read_cache(path: str) -> tuple[mmap | None, bool]:
+    """Return the file in the cache, and whether it is known (not too long) that no server has it."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError:
@@ -84,7 +89,7 @@ def _cached(path: str) -> tuple[mmap | None, bool]:
         if not stat.S_ISREG(status.st_mode):
             return None, True
         if not status.st_size:
-            return None, time.time() - status.st_mtime < _MISS_S
+            return None, time.time() - status.st_mtime < _NOT_FOUND_CACHED_S
         return mmap(fd, 0, access=ACCESS_READ), True
     finally:
         os.close(fd)

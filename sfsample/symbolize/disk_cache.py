@@ -1,9 +1,9 @@
-"""Files that save work next time: `<build-id>.<kind>` in a directory of our own.
+"""Keeps results on disk for the next run, as files `<build-id>.<kind>` in a directory of sfsample.
 
-Law: a cache never makes a result wrong and never makes a run fail.  What is read was written by our own user,
-in a directory that nobody else may enter, and its checksum holds; else it is not there.  A file appears
-complete or not at all (a temporary name, then a rename), so no lock is needed.  The oldest go when there is
-too much.
+Invariant: the cache never makes a result wrong and never makes a run fail.  A file counts only if it belongs
+to the user of this process, in a directory that no other user may enter, and if its checksum is right
+(tests/symbolize/test_disk_cache.py).  A file appears complete or not at all (temporary name, then rename), so
+no lock is needed.  The files that were not used for longest are deleted when the directory is too large.
 """
 
 import os
@@ -19,21 +19,21 @@ from sfsample.core.filesystem import whole_file
 
 _HEADER = Struct("<8sIIQ")  # magic, version, CRC of the payload, its size
 _MAGIC, _VERSION = b"sfsnames", 1
-_CHUNK = 1 << 20
-_MOST_BYTES = 512 << 20
-_LEFTOVER_S = 3600  # a temporary file that is older was left behind by somebody who was killed
+_CHUNK_BYTES = 1 << 20
+_MAX_BYTES = 512 << 20  # of all files
+_LEFTOVER_S = 3600  # an older temporary file was left behind by a process that was killed
 
 
 class DiskCache:
-    """A directory; one that cannot be used is a cache that is always empty."""
+    """A cache of at most `max_bytes` in `directory`; it is always empty if that is None or cannot be used."""
 
-    def __init__(self, directory: str | None, most_bytes: int = _MOST_BYTES) -> None:
+    def __init__(self, directory: str | None, max_bytes: int = _MAX_BYTES) -> None:
         self._directory = directory
-        self._most = most_bytes
+        self._max_bytes = max_bytes
         self._usable: bool | None = None
 
     def get(self, name: str) -> memoryview | None:
-        """Return what was put under a name."""
+        """Return what was stored under a name, or None."""
         path = self._path(name)
         if path is None:
             return None
@@ -42,9 +42,9 @@ class DiskCache:
         except OSError:
             return None
         try:
-            if not _is_ours(os.fstat(fd), stat.S_IFREG) or not _is_whole(fd):
+            if not _is_own(os.fstat(fd), stat.S_IFREG) or not _is_intact(fd):
                 return None
-            os.utime(fd)  # the oldest go first
+            os.utime(fd)  # marks it as used now
             return memoryview(mmap(fd, 0, access=ACCESS_READ))[_HEADER.size :]
         except (OSError, ValueError):
             return None
@@ -52,15 +52,15 @@ class DiskCache:
             os.close(fd)
 
     def put(self, name: str, payload: bytes) -> None:
-        """Keep something; that it cannot be kept is no failure."""
+        """Store a payload under a name; do nothing if that is not possible."""
         path = self._path(name)
-        if path is None or len(payload) > self._most:
+        if path is None or len(payload) > self._max_bytes:
             return
         with suppress(OSError):
             with whole_file(path, 0o600) as file:
                 file.write(_HEADER.pack(_MAGIC, _VERSION, crc32(payload), len(payload)))
                 file.write(payload)
-            self._make_room()
+            self._delete_oldest()
 
     def _path(self, name: str) -> str | None:
         if self._directory is None:
@@ -69,12 +69,12 @@ class DiskCache:
             self._usable = _prepare(self._directory)
         return os.path.join(self._directory, name) if self._usable else None
 
-    def _make_room(self) -> None:
-        """Delete the files that were not used for longest, and what killed writers have left."""
+    def _delete_oldest(self) -> None:
+        """Delete the files that were not used for longest, and leftovers of killed writers."""
         total = 0
         for used, size, path in sorted(self._files(), reverse=True):
             total += size
-            if total > self._most or (path.endswith(".tmp") and used < time.time() - _LEFTOVER_S):
+            if total > self._max_bytes or (path.endswith(".tmp") and used < time.time() - _LEFTOVER_S):
                 with suppress(OSError):
                     os.unlink(path)
 
@@ -87,7 +87,7 @@ class DiskCache:
 
 
 def _prepare(directory: str) -> bool:
-    """Make the directory; return whether it is ours alone."""
+    """Make the directory; return whether no other user may enter it."""
     try:
         os.makedirs(os.path.dirname(directory), exist_ok=True)
         with suppress(FileExistsError):
@@ -95,15 +95,15 @@ def _prepare(directory: str) -> bool:
         found = os.lstat(directory)
     except OSError:
         return False
-    return _is_ours(found, stat.S_IFDIR) and not found.st_mode & 0o077
+    return _is_own(found, stat.S_IFDIR) and not found.st_mode & 0o077
 
 
-def _is_ours(found: os.stat_result, kind: int) -> bool:
+def _is_own(found: os.stat_result, kind: int) -> bool:
     return stat.S_IFMT(found.st_mode) == kind and found.st_uid == os.geteuid()
 
 
-def _is_whole(fd: int) -> bool:
-    """Whether the payload is what was written; read in pieces, so that it does not count as our memory."""
+def _is_intact(fd: int) -> bool:
+    """Whether the checksum is right.  Reads in pieces, so that the file does not count as used memory."""
     header = os.pread(fd, _HEADER.size, 0)
     if len(header) < _HEADER.size:
         return False
@@ -111,7 +111,7 @@ def _is_whole(fd: int) -> bool:
     if (magic, version) != (_MAGIC, _VERSION) or os.fstat(fd).st_size != _HEADER.size + size:
         return False
     actual, at = 0, _HEADER.size
-    while chunk := os.pread(fd, _CHUNK, at):
+    while chunk := os.pread(fd, _CHUNK_BYTES, at):
         actual = crc32(chunk, actual)
         at += len(chunk)
     return actual == int(checksum)

@@ -1,8 +1,9 @@
-"""Source lines and inlined functions, from DWARF.  The one door to `symbolic`.
+"""Finds source lines and inlined functions in DWARF.  Only this file uses the library `symbolic`.
 
-Law: an extra (`pip install 'sfsample[lines]'`), imported when the first line is asked for.  All DWARF of a
-file is converted once and kept by build-id; afterwards it is opened and not read.  Whatever the library
-raises on foreign bytes is a module without lines, with a word in `problems`.
+The library is an extra (`pip install 'sfsample[lines]'`) and imported when the first line is needed.  It
+converts all DWARF of a file once; the result is cached by build-id, and later opened without being read.
+Invariant: whatever the library raises on damaged DWARF, the module only has no lines, and that is reported in
+`problems` (tests/symbolize/test_dwarf_lines.py).
 """
 
 import os
@@ -11,13 +12,13 @@ from typing import Any, NamedTuple
 from sfsample.formats.elf.image import PT_LOAD, ElfImage
 from sfsample.symbolize.disk_cache import DiskCache
 from sfsample.symbolize.options import Progress
-from sfsample.symbolize.split_dwarf import without_lines
+from sfsample.symbolize.split_dwarf import split_dwarf_problem
 
 _SECTIONS = (".debug_info", ".zdebug_info")
 
 
 class SourcePlace(NamedTuple):
-    """One function at an address: its symbol or DWARF name, file and line; empty where not known."""
+    """A function at an address: its symbol or DWARF name, file and line; empty or 0 where not known."""
 
     symbol: str
     file: str
@@ -33,12 +34,12 @@ def available() -> bool:
 
 
 def has_dwarf(image: ElfImage) -> bool:
-    """Whether an image says something about lines."""
+    """Whether an image contains DWARF."""
     return any(image.section(name) for name in _SECTIONS)
 
 
-class Lines:
-    """Lines of all modules."""
+class DwarfLines:
+    """Lines and inlined functions of all modules.  `progress` is called before slow work."""
 
     def __init__(self, cache: DiskCache, progress: Progress) -> None:
         self._cache, self._progress = cache, progress
@@ -46,51 +47,51 @@ class Lines:
         self.problems: list[str] = []
 
     def at(self, image: ElfImage, vaddr: int) -> list[SourcePlace]:
-        """Return the functions at a vaddr, the most inlined first; none where DWARF says nothing."""
+        """Return the functions at a vaddr, the most inlined first; none where DWARF has none."""
         if image not in self._tables:
-            self._tables[image] = self._open(image), _base(image)
+            self._tables[image] = self._open(image), _lowest_vaddr(image)
         table, base = self._tables[image]
         if table is None or vaddr < base:
             return []
         try:
             found = table.lookup(vaddr - base)
-        except Exception as damage:  # noqa: BLE001 - hostile names reach code that is not ours
-            self._lose(image, damage)
+        except Exception as damage:  # noqa: BLE001 - damaged DWARF reaches code of a library
+            self._note_damage(image, damage)
             return []
-        return [SourcePlace(one.symbol or "", one.full_path or "", one.line or 0, one.lang == "cpp")
-                for one in found]  # fmt: skip
+        return [SourcePlace(entry.symbol or "", entry.full_path or "", entry.line or 0, entry.lang == "cpp")
+                for entry in found]  # fmt: skip
 
-    def _open(self, image: ElfImage) -> Any:  # noqa: ANN401 - of a library without types
-        missing = without_lines(image)
-        if missing:
-            self.problems.append(missing)
+    def _open(self, image: ElfImage) -> Any:  # noqa: ANN401 - the library has no types
+        problem = split_dwarf_problem(image)
+        if problem:
+            self.problems.append(problem)
         try:
-            return self._kept(image) or self._built(image)
+            return self._from_cache(image) or self._convert(image)
         except Exception as damage:  # noqa: BLE001 - as above
-            self._lose(image, damage)
+            self._note_damage(image, damage)
             return None
 
-    def _kept(self, image: ElfImage) -> Any:  # noqa: ANN401
+    def _from_cache(self, image: ElfImage) -> Any:  # noqa: ANN401
         library = _Library()
-        data = self._cache.get(_name(image, library)) if image.build_id else None
+        data = self._cache.get(_cache_name(image, library)) if image.build_id else None
         return library.open(data) if data is not None else None
 
-    def _built(self, image: ElfImage) -> Any:  # noqa: ANN401
+    def _convert(self, image: ElfImage) -> Any:  # noqa: ANN401
         library = _Library()
         self._progress(f"reading DWARF of {image.name} ({len(image.data) / 1e6:.0f} MB)")
         table = library.build(image.data)
         if image.build_id:
-            self._cache.put(_name(image, library), table.open_stream().read())
+            self._cache.put(_cache_name(image, library), table.open_stream().read())
         return table
 
-    def _lose(self, image: ElfImage, damage: Exception) -> None:
-        text = f"{image.name}: no lines: {type(damage).__name__}: {damage}"
-        if text not in self.problems:
-            self.problems.append(text)
+    def _note_damage(self, image: ElfImage, damage: Exception) -> None:
+        problem = f"{image.name}: no lines: {type(damage).__name__}: {damage}"
+        if problem not in self.problems:
+            self.problems.append(problem)
 
 
 class _Library:
-    """What we use of symbolic.  It sets a variable of the environment when it is imported: that is undone."""
+    """The used part of symbolic.  Its import sets a variable of the environment, which is undone here."""
 
     def __init__(self) -> None:
         before = os.environ.get("RUST_BACKTRACE")
@@ -104,7 +105,7 @@ class _Library:
         self.version = int(SYMCACHE_LATEST_VERSION)
 
     def open(self, data: memoryview) -> Any:  # noqa: ANN401
-        return self._cache.from_bytes(self._view(data))  # which keeps the view
+        return self._cache.from_bytes(self._view(data))  # it keeps the view alive
 
     def build(self, data: memoryview) -> Any:  # noqa: ANN401
         return next(self._archive.from_bytes(self._view(data)).iter_objects()).make_symcache()
@@ -113,10 +114,10 @@ class _Library:
         return self._ffi.from_buffer("uint8_t[]", data)
 
 
-def _name(image: ElfImage, library: _Library) -> str:
+def _cache_name(image: ElfImage, library: _Library) -> str:
     return f"{image.build_id}.symcache{library.version}"
 
 
-def _base(image: ElfImage) -> int:
-    """Return the vaddr from which symbolic counts."""
+def _lowest_vaddr(image: ElfImage) -> int:
+    """Return the vaddr to which symbolic's addresses are relative."""
     return min((s.vaddr for s in image.segments if s.type == PT_LOAD), default=0)

@@ -1,7 +1,8 @@
-"""What a frame is called: the text rules of the folded format.
+"""Makes the text of a frame fit for the folded format and for a terminal.
 
-Law: one line, never empty, no `;`, and nothing that moves a terminal's cursor or changes what the text seems
-to say: control characters, line separators, bidirectional controls and lone surrogates become `?`.
+Invariant: the text is one line, not empty, and has no `;` and nothing that moves a terminal's cursor or
+changes how the text reads: control characters, line separators, bidirectional controls and lone surrogates
+become `?` (tests/symbolize/test_frame_text.py).
 """
 
 from sfsample.symbolize.demangle import demangle
@@ -14,18 +15,18 @@ _UNSAFE = (
     *range(0x202A, 0x202F), *range(0x2066, 0x206A),  # bidirectional embeddings, overrides, isolates
     *range(0xD800, 0xE000),  # surrogates cannot be written as UTF-8
 )  # fmt: skip
-_CLEAN = dict.fromkeys(_UNSAFE, "?") | {ord(";"): ":"}
+_REPLACEMENTS = dict.fromkeys(_UNSAFE, "?") | {ord(";"): ":"}
 
 
 def clean_name(name: str) -> str:
     """Return `name` fit for one frame of a folded line; an empty one becomes `?`."""
     if name.isascii() and name.isprintable() and ";" not in name:
         return name or "?"
-    return name.translate(_CLEAN)
+    return name.translate(_REPLACEMENTS)
 
 
 def frame_name(symbol_name: str | None, module_path: str | None, address: int) -> str:
-    """Return the text of a frame.
+    """Return the text of a frame: its demangled symbol, else its module and address.
 
     `address` is the vaddr in the module, or the run-time address where there is no module.
     """

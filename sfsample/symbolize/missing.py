@@ -1,7 +1,7 @@
-"""Why places have no name, and what would help.
+"""Explains why places in code have no name, and what the user can do.
 
-Law: a hint names a package or a command only where the target's own distribution is known; what is known to
-be wrong is said, what would be a guess is not.
+Invariant: a hint names a package or a command only where the target's own distribution is known, because a
+guess could be wrong (tests/symbolize/test_missing.py).
 """
 
 import os
@@ -10,21 +10,25 @@ from typing import NamedTuple
 
 from sfsample.core.filesystem import ProcessRoot, Root
 from sfsample.modules.module import Module
-from sfsample.symbolize.perf_map import path_of
+from sfsample.symbolize.perf_map import perf_map_path
 
-_GLIBC = ("libc.so.", "libc-", "ld-linux", "libm.so.", "libpthread", "ld-2")  # musl's is plain libc.so
+# not "libc.so", which is musl's
+_GLIBC_NAMES = ("libc.so.", "libc-", "ld-linux", "libm.so.", "libpthread", "ld-2")
 _DEBIAN = ("debian", "ubuntu")
 _REDHAT = ("fedora", "rhel", "centos")
-_PACKAGED = ("/usr/", "/lib", "/bin/", "/sbin/")
-_MOST = 1 << 16
-_GENERATORS = (
+_SYSTEM_PATHS = ("/usr/", "/lib", "/bin/", "/sbin/")
+_MAX_OS_RELEASE_BYTES = 1 << 16
+_PERF_MAP_HINT = (
     "start node with --perf-basic-prof, python with -X perf, "
     "java with -XX:+PreserveFramePointer (and then: jcmd PID Compiler.perfmap)"
 )
 
 
 class MissingName(NamedTuple):
-    """Places without a name.  `where` is a module's path or a process; `hint` may be empty."""
+    """Places without a name in a module or a process.
+
+    `where`: the path of the module, or "process PID"; `places`: how many; `hint`: may be empty.
+    """
 
     where: str
     places: int
@@ -37,52 +41,54 @@ class MissingName(NamedTuple):
 
 
 def module_without_name(
-    module: Module, why: str, homes: Mapping[int, ProcessRoot], places: int
+    module: Module, why: str, process_roots: Mapping[int, ProcessRoot], places: int
 ) -> MissingName:
-    """Tell about a module; a hint is given where debug symbols would help."""
-    hint = _hint(module.path, homes.values()) if why.startswith("stripped") else ""
+    """Return why places in a module have no name, with a hint where debug symbols would help."""
+    hint = _hint(module.path, process_roots.values()) if why.startswith("stripped") else ""
     return MissingName(module.path, places, why, hint)
 
 
-def generated_without_name(pid: int, home: ProcessRoot | None, places: int, known: bool) -> MissingName:
-    """Tell about code of a process that lies in no file."""
-    if home is None:  # out of a file: no more is known of the process
+def generated_without_name(
+    pid: int, process_root: ProcessRoot | None, places: int, has_perf_map: bool
+) -> MissingName:
+    """Return why generated code of a process has no name.  `has_perf_map`: its perf map was read."""
+    if process_root is None:  # the profile comes from a file: no more is known of the process
         return MissingName(f"process {pid}", places, "generated code, or of a file that was not found")
-    name = path_of(home)
-    if known:
-        return MissingName(f"process {pid}", places, f"generated code that {name} does not list")
-    why = f"generated code (a JIT's), and no {name} of the target's user"
-    return MissingName(f"process {pid}", places, why, _GENERATORS)
+    map_path = perf_map_path(process_root)
+    if has_perf_map:
+        return MissingName(f"process {pid}", places, f"generated code that {map_path} does not list")
+    why = f"generated code (a JIT's), and no {map_path} of the target's user"
+    return MissingName(f"process {pid}", places, why, _PERF_MAP_HINT)
 
 
-def _hint(path: str, homes: Iterable[ProcessRoot]) -> str:
-    words = _distribution(homes)
+def _hint(path: str, process_roots: Iterable[ProcessRoot]) -> str:
+    distribution = _distribution(process_roots)
     name = os.path.basename(path)
-    if not path.startswith(_PACKAGED):
+    if not path.startswith(_SYSTEM_PATHS):
         return "keep the unstripped file, and give its directory with --debug-dir"
-    if words & {*_DEBIAN}:
-        if name.startswith(_GLIBC):
+    if distribution & {*_DEBIAN}:
+        if name.startswith(_GLIBC_NAMES):
             return "try: apt install libc6-dbg"
         return "find-dbgsym-packages (package debian-goodies) names the package with its symbols"
-    if words & {*_REDHAT}:
+    if distribution & {*_REDHAT}:
         return f"try: dnf debuginfo-install $(rpm -qf {path})"
     return "a debug package, or --debuginfod, may have its symbols"
 
 
-def _distribution(homes: Iterable[ProcessRoot]) -> set[str]:
-    """Return ID and ID_LIKE of os-release(5) where the targets live; nothing where they differ."""
-    roots = [home.root for home in homes if home.root is not None] or [Root()]
-    found = {frozenset(_words(root)) for root in roots}
+def _distribution(process_roots: Iterable[ProcessRoot]) -> set[str]:
+    """Return the words of ID and ID_LIKE in os-release(5) of the targets; none where targets differ."""
+    roots = [process.root for process in process_roots if process.root is not None] or [Root()]
+    found = {frozenset(_os_release_ids(root)) for root in roots}
     return set(found.pop()) if len(found) == 1 else set()
 
 
-def _words(root: Root) -> list[str]:
+def _os_release_ids(root: Root) -> list[str]:
     fd = root.open("/etc/os-release")
     fd = root.open("/usr/lib/os-release") if fd is None else fd
     if fd is None:
         return []
     with open(fd, "rb") as file:
-        lines = file.read(_MOST).decode("utf-8", "replace").splitlines()
+        lines = file.read(_MAX_OS_RELEASE_BYTES).decode("utf-8", "replace").splitlines()
     pairs = (line.partition("=") for line in lines)
     values = [value.strip("\"'") for key, _, value in pairs if key in ("ID", "ID_LIKE")]
     return " ".join(values).split()

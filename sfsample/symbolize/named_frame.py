@@ -1,7 +1,6 @@
-"""A place with its name, and what DWARF adds to it.
+"""Combines the symbol of a location with what DWARF adds to it: file, line, inlined functions.
 
-Law: pure.  The function whose code is at the place is named by its symbol; DWARF adds its file and line and
-the functions that are inlined there.  Where there is no symbol, DWARF's name is taken.
+The outermost function at a location is named by its symbol, or by DWARF where there is no symbol.
 """
 
 import os
@@ -12,14 +11,14 @@ from sfsample.symbolize.frame_text import clean_name
 from sfsample.symbolize.options import SymbolOptions
 from sfsample.symbolize.spelling import simplify, spell
 
-Kind = Literal["", "k", "j"]  # of a frame: native code, the kernel, code that the target has generated
+Kind = Literal["", "k", "j"]  # of a frame: native code, kernel code, generated code (a JIT's)
 
 
 class NamedFrame(NamedTuple):
-    """A place with its name.  All text but `raw` is fit for a line of a terminal.
+    """A function at a location.  All text except `raw` may be written to a terminal.
 
-    `text` is what the folded format shows; `function` the demangled name, without suffix, or None; `raw` the
-    symbol as its table states it; `offset` from its start.
+    `text`: what the folded format shows.  `function`: the demangled name without suffix, or None.  `raw`: the
+    symbol as its table has it, or None.  `offset`: bytes from the start of the symbol, or None.
     """
 
     text: str
@@ -33,42 +32,42 @@ class NamedFrame(NamedTuple):
 
 
 def kernel_frame(name: str) -> NamedFrame:
-    """Return the frame of a function of the kernel."""
+    """Return the frame of a kernel function."""
     function = clean_name(name)
     return NamedFrame(f"{function}_[k]", function, name, None, kind="k")
 
 
 def with_places(
-    frame: NamedFrame, places: list[SourcePlace], naming: SymbolOptions
+    frame: NamedFrame, places: list[SourcePlace], options: SymbolOptions
 ) -> tuple[NamedFrame, ...]:
-    """Return the frames at a place, the most inlined first: `places` are what DWARF says of it."""
+    """Return the frames at a location, the most inlined first.  `places`: what DWARF has there."""
     if not places:
         return (frame,)
     *inlined, outer = places
     if frame.function is None and outer.symbol:
-        function = _function(outer, naming)
+        function = _function_name(outer, options)
         frame = frame._replace(text=function, function=function, raw=outer.symbol)
-    found = [_inlined(place, naming) for place in inlined] if naming.inlines else []
-    return (*found, _with_line(frame, outer, naming))
+    frames = [_inlined(place, options) for place in inlined] if options.inlines else []
+    return (*frames, _with_line(frame, outer, options))
 
 
-def _function(place: SourcePlace, naming: SymbolOptions) -> str:
-    """Return the name of a function, which DWARF may give mangled or not."""
-    text = spell(place.symbol, naming)
-    if naming.simplify and place.is_cxx and text == place.symbol and not text.startswith("_Z"):
+def _function_name(place: SourcePlace, options: SymbolOptions) -> str:
+    """Return the name of a function, which DWARF may have mangled or not."""
+    text = spell(place.symbol, options)
+    if options.simplify and place.is_cxx and text == place.symbol and not text.startswith("_Z"):
         text = simplify(text)
     return clean_name(text)
 
 
-def _inlined(place: SourcePlace, naming: SymbolOptions) -> NamedFrame:
-    function = _function(place, naming)
-    return _with_line(NamedFrame(function, function, place.symbol, None, inlined=True), place, naming)
+def _inlined(place: SourcePlace, options: SymbolOptions) -> NamedFrame:
+    function = _function_name(place, options)
+    return _with_line(NamedFrame(function, function, place.symbol, None, inlined=True), place, options)
 
 
-def _with_line(frame: NamedFrame, place: SourcePlace, naming: SymbolOptions) -> NamedFrame:
-    """Add file and line, to the text as well; `_[i]` ends the text of an inlined frame."""
+def _with_line(frame: NamedFrame, place: SourcePlace, options: SymbolOptions) -> NamedFrame:
+    """Add file and line to the fields and to the text; the text of an inlined frame ends with `_[i]`."""
     text = frame.text
-    if naming.lines and place.file and place.line:
+    if options.lines and place.file and place.line:
         file = clean_name(place.file)
         text = f"{text} ({os.path.basename(file)}:{place.line})"
         frame = frame._replace(file=file, line=place.line)

@@ -1,7 +1,8 @@
-"""Names for places of which only module path, build-id and offset are known: a profile from another machine.
+"""Symbolizes a profile from another machine, of which only module paths, build-ids and offsets are known.
 
-Law: only files with the build-id are believed: debug files of `--debug-dir` and of the system, a debuginfod
-server's, and the programs themselves, in `--debug-dir` by their name, or where they were.
+Invariant: a file is used only if it has the build-id (tests/symbolize/test_offline.py).  The search covers
+the debug files of `--debug-dir`, of the system and of debuginfod servers, and the programs themselves: by
+name in `--debug-dir`, or at their old path.
 """
 
 import os
@@ -18,38 +19,38 @@ from sfsample.symbolize.options import SymbolOptions
 from sfsample.symbolize.symbolizer import Symbolizer
 
 
-class Offline:
-    """Names places by build-id."""
+class OfflineSymbolizer:
+    """Symbolizes offsets in modules that are found by build-id."""
 
-    def __init__(self, naming: SymbolOptions) -> None:
-        self._naming = naming
-        self._symbolizer = Symbolizer(naming)
+    def __init__(self, options: SymbolOptions) -> None:
+        self._options = options
+        self._symbolizer = Symbolizer(options)
         self._modules: dict[tuple[str, str], Module | None] = {}
         self._here = Root()
 
     def frames(self, path: str, build_id: str, address: int, *, exact: bool) -> tuple[NamedFrame, ...]:
-        """Return the functions at an address, the most inlined first; none when nothing knows the module.
+        """Return the functions at a vaddr, the most inlined first; none when the module is not found.
 
-        `exact`: it is an instruction's, not a return address.
+        `exact`: `address` is that of an instruction, not a return address.
         """
         key = (path, build_id)
         if key not in self._modules:
-            self._modules[key] = self._module(path, build_id)
+            self._modules[key] = self._find_module(path, build_id)
         module = self._modules[key]
         if module is None:
             return ()
         return self._symbolizer.frames(Location(module, address, address if exact else address - 1))
 
-    def _module(self, path: str, build_id: str) -> Module | None:
+    def _find_module(self, path: str, build_id: str) -> Module | None:
         images = (image for name in self._candidates(path, build_id) if (image := self._open(name)))
         found = next((image for image in images if image.build_id == build_id), None)
-        data = None if found or not self._naming.fetch else self._naming.fetch(build_id)
+        data = None if found or not self._options.fetch else self._options.fetch(build_id)
         if data is not None:
             found = ElfImage(data, path)
         return Module(found, 0, path) if found and found.build_id == build_id else None
 
     def _candidates(self, path: str, build_id: str) -> Iterator[str]:
-        directories = [os.path.abspath(directory) for directory in self._naming.debug_dirs]
+        directories = [os.path.abspath(directory) for directory in self._options.debug_dirs]
         for directory in (*directories, SYSTEM_DEBUG_DIR):
             yield f"{directory}/.build-id/{build_id[:2]}/{build_id[2:]}.debug"
         for directory in directories:

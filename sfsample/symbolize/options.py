@@ -1,6 +1,6 @@
-"""How names are to be found and spelled.
+"""Options for finding and spelling symbols.
 
-Law: values only; the command line fills them from its flags and from the environment, a program as it likes.
+The command line fills them from its flags and the environment; the library itself reads neither.
 """
 
 from collections.abc import Callable
@@ -8,21 +8,21 @@ from typing import NamedTuple
 
 from sfsample.modules.debug_files import FetchDebugFile
 
-Progress = Callable[[str], None]
+Progress = Callable[[str], None]  # is called with a text before slow work
 
 
 class SymbolOptions(NamedTuple):
-    """What is wanted beyond plain names."""
+    """What to do beyond plain names."""
 
-    raw: bool = False  # mangled names
-    simplify: bool = False  # C++ without template arguments and parameter lists
+    raw: bool = False  # keep names mangled
+    simplify: bool = False  # C++ names without template arguments and parameter lists
     merge_clones: bool = False  # `f.cold` and `f.part.0` are `f`
-    lines: bool = False  # file and line, from DWARF
-    inlines: bool = False  # inlined functions, from DWARF
-    debug_dirs: tuple[str, ...] = ()  # searched before the system's
+    lines: bool = False  # add file and line from DWARF
+    inlines: bool = False  # add inlined functions from DWARF
+    debug_dirs: tuple[str, ...] = ()  # searched before the system's directory
     fetch: FetchDebugFile | None = None  # asks a debuginfod server
-    cache_dir: str | None = None  # None keeps nothing
-    progress: Progress = lambda _text: None  # is told what takes long
+    cache_dir: str | None = None  # None: no cache
+    progress: Progress = lambda _text: None
 
 
 DEFAULT_SYMBOL_OPTIONS = SymbolOptions()

@@ -1,11 +1,12 @@
-"""Names of code that a target has generated: /tmp/perf-PID.map, in the target's own root and by its own pid.
+"""Reads names of generated code from /tmp/perf-PID.map, in the target's own root and by its own pid.
 
-Law: believed only if the target's user or root owns it, as perf does, and if it is a regular file.  Text from
-it is cleaned by whoever shows it.  Of several functions that cover an address, the one written last is meant:
-a JIT uses memory again.  So of a file that is too large its end is read, and that is told.  Read once; read
-again when an address is not found and the file has grown or changed, but never for most of the time.
+Invariant: a map is used only if it is a regular file of the target's user or root, as perf requires
+(tests/symbolize/test_perf_map.py).  Its names are not cleaned here.  Of several functions that cover an
+address, the last in the file counts, because a JIT reuses memory; so of a file that is too large only the end
+is read, and that is reported.  A map is read again when an address is not found and the file has changed, but
+only so often that reading takes less than a tenth of the time.
 
-Source: Linux, tools/perf/Documentation/jit-interface.txt: lines `START SIZE NAME`, both in hexadecimal.
+Source: Linux, tools/perf/Documentation/jit-interface.txt: lines `START SIZE NAME`, the numbers hexadecimal.
 """
 
 import os
@@ -18,16 +19,16 @@ from typing import BinaryIO, NamedTuple
 
 from sfsample.core.filesystem import ProcessRoot
 
-_MOST_BYTES = 128 << 20
-_MOST_OUTER = 256  # starts to walk back over in search of a function that reaches further
-_END = 1 << 64
-_REST = 10  # times as long as it took to read a file it is not read again
-_LONGEST_NAME = 10_000
-_LONGEST_NUMBER = 18  # 0x and 16 digits
+_MAX_FILE_BYTES = 128 << 20
+_MAX_OUTER = 256  # earlier starts that are tried in search of a function that covers the address
+_ADDRESS_END = 1 << 64
+_PAUSE_PER_READ_TIME = 10  # a file is not read again for 10 times as long as reading it took
+_MAX_NAME_BYTES = 10_000
+_MAX_NUMBER_CHARS = 18  # 0x and 16 digits
 
 
-class Generated(NamedTuple):
-    """A function that a JIT has written down."""
+class GeneratedFunction(NamedTuple):
+    """A function of generated code: name, start address, size in bytes."""
 
     name: str
     start: int
@@ -35,7 +36,7 @@ class Generated(NamedTuple):
 
 
 class PerfMap:
-    """The lines of one file, by address."""
+    """The functions that one perf map lists, sorted by start address."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -43,36 +44,36 @@ class PerfMap:
         order = sorted(range(len(starts)), key=starts.__getitem__)
         self._starts = array("Q", map(starts.__getitem__, order))
         self._ends = array("Q", map(ends.__getitem__, order))
-        self._names = array("Q", map(names.__getitem__, order))  # where they are in the data
-        self._reach = array("Q", accumulate(self._ends, max))
+        self._names = array("Q", map(names.__getitem__, order))  # offsets in the data
+        self._max_ends = array("Q", accumulate(self._ends, max))  # of this function and all before
 
-    def find(self, address: int) -> Generated | None:
-        """Return the function that was written last of those that cover an address."""
-        last = bisect_right(self._starts, address) - 1 if 0 <= address < _END else -1
-        latest, found = -1, -1
-        for at in range(last, max(-1, last - _MOST_OUTER), -1):
-            if self._reach[at] <= address:
+    def find(self, address: int) -> GeneratedFunction | None:
+        """Return the function that covers an address, the last in the file if there are several; or None."""
+        last = bisect_right(self._starts, address) - 1 if 0 <= address < _ADDRESS_END else -1
+        best_name, best = -1, -1  # a greater offset of the name: later in the file
+        for at in range(last, max(-1, last - _MAX_OUTER), -1):
+            if self._max_ends[at] <= address:
                 break
-            if self._ends[at] > address and self._names[at] > latest:
-                latest, found = self._names[at], at
-        if found < 0:
+            if self._ends[at] > address and self._names[at] > best_name:
+                best_name, best = self._names[at], at
+        if best < 0:
             return None
-        start = self._starts[found]
-        return Generated(self._name(latest), start, self._ends[found] - start)
+        start = self._starts[best]
+        return GeneratedFunction(self._name(best_name), start, self._ends[best] - start)
 
     def _name(self, at: int) -> str:
-        line = self._data[at : at + _LONGEST_NAME].partition(b"\n")[0]
+        line = self._data[at : at + _MAX_NAME_BYTES].partition(b"\n")[0]
         return line.decode("utf-8", "replace").rstrip("\r")
 
 
 def _columns(data: bytes) -> "tuple[array[int], array[int], array[int]]":
-    """Return start, end and where the name begins of every line that can be read."""
+    """Return the start, the end and the offset of the name of each line that can be parsed."""
     starts, ends, names = array("Q"), array("Q"), array("Q")
     at = 0
     while (end := data.find(b"\n", at)) >= 0:  # the last line may not be whole yet
         words = data[at:end].split(b" ", 2)
         low, size = map(_hexadecimal, words[:2]) if len(words) == 3 and words[2].strip() else (0, 0)
-        if 0 < size < _END - low:
+        if 0 < size < _ADDRESS_END - low:
             starts.append(low)
             ends.append(low + size)
             names.append(end - len(words[2]))
@@ -82,69 +83,74 @@ def _columns(data: bytes) -> "tuple[array[int], array[int], array[int]]":
 
 def _hexadecimal(word: bytes) -> int:
     try:
-        return max(0, int(word, 16)) if len(word) <= _LONGEST_NUMBER else 0
+        return max(0, int(word, 16)) if len(word) <= _MAX_NUMBER_CHARS else 0
     except ValueError:
         return 0
 
 
-def path_of(home: ProcessRoot) -> str:
-    """Return where a process writes its map, as it sees it."""
-    return f"/tmp/perf-{home.pid}.map"  # noqa: S108 - that is where it is
+def perf_map_path(process_root: ProcessRoot) -> str:
+    """Return the path of the perf map of a process, as the process sees it."""
+    return f"/tmp/perf-{process_root.pid}.map"  # noqa: S108 - the documented place
 
 
 class PerfMaps:
-    """The files of several processes."""
+    """The perf maps of several processes, by process key."""
 
-    def __init__(self, homes: Mapping[int, ProcessRoot], clock: Callable[[], float] = time.monotonic) -> None:
-        self._homes, self._clock = homes, clock
+    def __init__(
+        self, process_roots: Mapping[int, ProcessRoot], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._process_roots, self._clock = process_roots, clock
         self._maps: dict[int, tuple[tuple[int, ...], PerfMap | None]] = {}
-        self._not_before: dict[int, float] = {}
-        self._cut: dict[int, str] = {}
+        self._next_read: dict[int, float] = {}  # time of the clock, in seconds
+        self._truncated: dict[int, str] = {}
 
     @property
     def problems(self) -> list[str]:
-        """What was not read."""
-        return list(self._cut.values())
+        """The files of which only the end was read, as texts."""
+        return list(self._truncated.values())
 
-    def find(self, pid: int, address: int) -> Generated | None:
+    def find(self, pid: int, address: int) -> GeneratedFunction | None:
         """Return the generated function of process `pid` at an address."""
-        known = self._maps.get(pid)
-        found = known[1].find(address) if known and known[1] else None
+        _, perf_map = self._maps.get(pid, ((), None))
+        found = perf_map.find(address) if perf_map else None
         if found is None:
             self._refresh(pid)
-            table = self._maps[pid][1]
-            found = table.find(address) if table else None
+            _, perf_map = self._maps[pid]
+            found = perf_map.find(address) if perf_map else None
         return found
 
-    def has(self, pid: int) -> bool:
-        """Whether there is a file for a process that was looked for."""
+    def has_map(self, pid: int) -> bool:
+        """Whether `find` has read a perf map of process `pid`."""
         return self._maps.get(pid, (None, None))[1] is not None
 
     def _refresh(self, pid: int) -> None:
-        """Read the file of a process if it has changed since it was read."""
+        """Read the perf map of a process if it has changed since it was read."""
         before, _ = self._maps.setdefault(pid, ((), None))
-        home, begun = self._homes.get(pid), self._clock()
-        fd = home.root.open(path_of(home), follow=False) if home and home.root else None
-        if fd is None or home is None:
+        process_root, begun = self._process_roots.get(pid), self._clock()
+        if process_root is None or process_root.root is None:
+            return
+        path = perf_map_path(process_root)
+        fd = process_root.root.open(path, follow=False)
+        if fd is None:
             return
         with open(fd, "rb") as file:
             status = os.fstat(fd)
             version = (status.st_ino, status.st_size, status.st_mtime_ns)
-            may = status.st_uid in (0, home.uid) and begun >= self._not_before.get(pid, begun)
-            if may and version != before:
-                data, left_out = _end_of(file, status.st_size)
+            may_read = status.st_uid in (0, process_root.uid) and begun >= self._next_read.get(pid, begun)
+            if may_read and version != before:
+                data, skipped_bytes = _read_end(file, status.st_size)
                 self._maps[pid] = (version, PerfMap(data))
-                self._not_before[pid] = begun + (1 + _REST) * (self._clock() - begun)
-                if left_out:
-                    sizes = f"the first {left_out} of {status.st_size} bytes were not read"
-                    self._cut[pid] = (
-                        f"process {pid}: {path_of(home)}: {sizes}, only the last {_MOST_BYTES >> 20} MiB"
+                self._next_read[pid] = begun + (1 + _PAUSE_PER_READ_TIME) * (self._clock() - begun)
+                if skipped_bytes:
+                    skipped = f"the first {skipped_bytes} of {status.st_size} bytes were not read"
+                    self._truncated[pid] = (
+                        f"process {pid}: {path}: {skipped}, only the last {_MAX_FILE_BYTES >> 20} MiB"
                     )
 
 
-def _end_of(file: BinaryIO, size: int) -> tuple[bytes, int]:
-    """Return a file, or the whole lines at its end, and how many bytes come before them."""
-    at = max(0, size - _MOST_BYTES)
+def _read_end(file: BinaryIO, size: int) -> tuple[bytes, int]:
+    """Return a file, or the whole lines at its end if it is too large, and the number of bytes before."""
+    at = max(0, size - _MAX_FILE_BYTES)
     file.seek(at)
-    left_out = at + len(file.readline(_MOST_BYTES)) if at else 0
-    return file.read(_MOST_BYTES), left_out
+    skipped_bytes = at + len(file.readline(_MAX_FILE_BYTES)) if at else 0
+    return file.read(_MAX_FILE_BYTES), skipped_bytes

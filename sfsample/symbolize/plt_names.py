@@ -1,11 +1,11 @@
-"""Names of PLT stubs: `printf@plt`.
+"""Names PLT stubs: `printf@plt`.
 
-Law: pure, and it never raises on foreign bytes.  A stub is known by what it does: the GOT slot it jumps
-through has a relocation, and that has a symbol.  A lazy stub with endbr64 jumps through no slot; it pushes
-the number of its relocation.  The first stub of a lazy `.plt`, which calls the dynamic linker, has no name.
+A stub is recognized by what it does: it jumps through a GOT slot, the slot has a relocation, and the
+relocation has a symbol.  A lazy stub with endbr64 jumps through no slot; it pushes the number of its
+relocation.  The first stub of a lazy `.plt`, which calls the dynamic linker, has no name.
 
-Instructions: x86-64 psABI, "Procedure Linkage Table" (as ld, gold, lld and mold write it); for AArch64 the
-same of the ELF for the Arm 64-bit Architecture (adrp x16; ldr x17); s390x ELF ABI (larl %r1; lg %r1,0(%r1)).
+Instructions: x86-64 psABI, "Procedure Linkage Table" (as ld, gold, lld and mold write it); the same in ELF
+for the Arm 64-bit Architecture (adrp x16; ldr x17); s390x ELF ABI (larl %r1; lg %r1,0(%r1)).
 """
 
 import re
@@ -22,42 +22,42 @@ from sfsample.symbolize.symbol_table import Symbol
 _SECTIONS = (".plt", ".plt.sec", ".plt.got", ".plt.bnd", ".iplt")
 _EM_S390, _EM_X86_64, _EM_AARCH64 = 22, 62, 183
 _IRELATIVE = {_EM_S390: 61, _EM_X86_64: 37, _EM_AARCH64: 1032}
-_MOST_RELOCATIONS = 1 << 20
-_MOST_BYTES = 1 << 22  # of a section of stubs
-_LONGEST = 1 << 12
+_MAX_RELOCATIONS = 1 << 20
+_MAX_SECTION_BYTES = 1 << 22
+_MAX_NAME_BYTES = 1 << 12
 
 _JUMP = re.compile(rb"\xff\x25(....)", re.DOTALL)  # jmp *disp(%rip)
 _PUSH = re.compile(rb"\xf3\x0f\x1e\xfa\x68(....)", re.DOTALL)  # endbr64; push $number
 _LARL = re.compile(rb"\xc0\x10(....)\xe3\x10\x10\x00\x00\x04\x07\xf1", re.DOTALL)  # and br %r1
-_TLSDESC = 0xA9BF0FE2  # stp x2, x3, [sp, #-16]!: behind the stubs, the one that resolves TLS descriptors
+_TLSDESC = 0xA9BF0FE2  # stp x2, x3, [sp, #-16]!: begins the code after the stubs that resolves TLS
 
 Resolve = Callable[[int], str | None]  # the name of the function at a vaddr
 
 
 def is_stub(image: ElfImage, vaddr: int) -> bool:
-    """Whether `vaddr` is in a section of stubs."""
+    """Whether `vaddr` is in a section of PLT stubs."""
     return any(s.vaddr <= vaddr < s.vaddr + s.size for s in image.sections if s.name in _SECTIONS)
 
 
 class PltStubs:
-    """The stubs of one image.  `resolve` names an indirect function by its resolver's vaddr."""
+    """The PLT stubs of one image.  `resolve` names an indirect function by its resolver's vaddr."""
 
     def __init__(self, image: ElfImage, resolve: Resolve) -> None:
         dynamic = Dynamic(image)
         self._image, self._resolve = image, resolve
-        self._ordered = dynamic.plt_relocations()[:_MOST_RELOCATIONS]
-        others = islice(dynamic.relocations(), _MOST_RELOCATIONS)
-        self._by_slot = {one.slot: one for one in (*others, *self._ordered)}
-        # a hash table, by which the dynamic symbols are counted, leaves out those that are only imported
+        self._plt_relocations = dynamic.plt_relocations()[:_MAX_RELOCATIONS]
+        others = islice(dynamic.relocations(), _MAX_RELOCATIONS)
+        self._by_slot = {relocation.slot: relocation for relocation in (*others, *self._plt_relocations)}
+        # not by a hash table, which does not count the symbols that are only imported
         self._symbols = image.symbols(SHT_DYNSYM) or dynamic.symbols()
         self._stubs: list[tuple[int, int, Relocation | None]] = []
         for section in image.sections:
             if section.name in _SECTIONS:
-                self._stubs += self._section(section)
+                self._stubs += self._stubs_of(section)
         self._stubs.sort(key=lambda stub: stub[0])
 
     def find(self, vaddr: int) -> Symbol | None:
-        """Return the stub at `vaddr`, called after the function that it leads to."""
+        """Return the stub at `vaddr`, named after the function to which it leads; or None."""
         position = bisect_right(self._stubs, vaddr, key=lambda stub: stub[0]) - 1
         if position < 0:
             return None
@@ -65,24 +65,25 @@ class PltStubs:
         name = self._name(relocation) if vaddr < end and relocation else None
         return Symbol(f"{name}@plt", start, end - start) if name else None
 
-    def _section(self, section: Section) -> Iterator[tuple[int, int, Relocation | None]]:
-        """Yield the stubs of a section: each reaches to the next, the last to the end of the section."""
-        code = bytes(self._image.contents(section)[:_MOST_BYTES])
-        found = dict(_SCAN[self._image.machine](self, code, section)) if self._image.machine in _SCAN else {}
-        starts = sorted({section.vaddr, *found})
+    def _stubs_of(self, section: Section) -> Iterator[tuple[int, int, Relocation | None]]:
+        """Yield start, end and relocation of each stub; a stub ends at the next, or with the section."""
+        code = bytes(self._image.contents(section)[:_MAX_SECTION_BYTES])
+        scan = _SCAN.get(self._image.machine)
+        relocations = dict(scan(self, code, section)) if scan else {}
+        starts = sorted({section.vaddr, *relocations})
         for start, end in zip(starts, [*starts[1:], section.vaddr + section.size], strict=True):
-            yield start, end, found.get(start)
+            yield start, end, relocations.get(start)
 
     def _x86(self, code: bytes, section: Section) -> Iterator[tuple[int, Relocation]]:
-        grain = 8 if section.name == ".plt.got" else 16
+        stub_bytes = 8 if section.name == ".plt.got" else 16
         for match in _JUMP.finditer(code):
             slot = section.vaddr + match.end() + int.from_bytes(match[1], "little", signed=True)
             if slot in self._by_slot:
-                yield section.vaddr + match.start() // grain * grain, self._by_slot[slot]
+                yield section.vaddr + match.start() // stub_bytes * stub_bytes, self._by_slot[slot]
         for match in _PUSH.finditer(code):
             number = int.from_bytes(match[1], "little")
-            if number < len(self._ordered):
-                yield section.vaddr + match.start(), self._ordered[number]
+            if number < len(self._plt_relocations):
+                yield section.vaddr + match.start(), self._plt_relocations[number]
 
     def _aarch64(self, code: bytes, section: Section) -> Iterator[tuple[int, Relocation | None]]:
         words = unpack_from(f"<{len(code) // 4}I", code)
@@ -91,9 +92,9 @@ class PltStubs:
                 yield section.vaddr + 4 * at, None
             vaddr = section.vaddr + 4 * at
             slot = aarch64_slot(adrp, ldr, vaddr)
-            landing = 4 * (at > 0 and words[at - 1] == 0xD503245F)  # bti c
+            landing_pad = 4 * (at > 0 and words[at - 1] == 0xD503245F)  # bti c
             if slot in self._by_slot:
-                yield vaddr - landing, self._by_slot[slot]
+                yield vaddr - landing_pad, self._by_slot[slot]
 
     def _s390x(self, code: bytes, section: Section) -> Iterator[tuple[int, Relocation]]:
         for match in _LARL.finditer(code):
@@ -102,22 +103,22 @@ class PltStubs:
             if slot in self._by_slot:
                 yield vaddr, self._by_slot[slot]
 
-    def _indirect(self, relocation: Relocation) -> bool:
+    def _is_indirect(self, relocation: Relocation) -> bool:
         return relocation.type == _IRELATIVE.get(self._image.machine)
 
     def _name(self, relocation: Relocation) -> str | None:
-        if self._indirect(relocation):
+        if self._is_indirect(relocation):
             return self._resolve(relocation.addend)
         if self._symbols is None or 24 * relocation.symbol + 24 > len(self._symbols[0]):
             return None
         word = Struct("<I" if self._image.byteorder == "little" else ">I")
         at = word.unpack_from(self._symbols[0], 24 * relocation.symbol)[0]
-        name, end, _ = bytes(self._symbols[1][at : at + _LONGEST]).partition(b"\0")
+        name, end, _ = bytes(self._symbols[1][at : at + _MAX_NAME_BYTES]).partition(b"\0")
         return name.decode("utf-8", "replace") or None if end else None
 
 
 _SCAN = {
-    _EM_S390: PltStubs._s390x,  # noqa: SLF001 - its own
+    _EM_S390: PltStubs._s390x,  # noqa: SLF001 - of this file
     _EM_X86_64: PltStubs._x86,  # noqa: SLF001
     _EM_AARCH64: PltStubs._aarch64,  # noqa: SLF001
 }

@@ -1,8 +1,6 @@
-"""Split DWARF: units of which the file has only the skeleton, the rest lies in `.dwo` or `.dwp` files.
+"""Detects split DWARF: the file has only skeleton units, and the rest is in `.dwo` or `.dwp` files.
 
-Law: pure, and it never raises on foreign bytes: where they cannot be read, it says nothing.
-
-Source: DWARF 5, section 7.5.1 (unit headers) and 7.5.3 (abbreviations); for version 4 GCC's "DebugFission".
+Sources: DWARF 5, sections 7.5.1 (unit headers) and 7.5.3 (abbreviations); for version 4 GCC's "DebugFission".
 """
 
 from collections.abc import Iterator
@@ -15,11 +13,14 @@ from sfsample.formats.elf.image import ElfImage
 _DW_UT_SKELETON = 4
 _DW_AT_GNU_DWO_NAME = 0x2130
 _DWARF64 = 0xFFFFFFFF
-_MOST_UNITS = 1 << 20
+_MAX_UNITS = 1 << 20
 
 
-def without_lines(image: ElfImage) -> str:
-    """Return a word about units whose lines are elsewhere; empty when there are none."""
+def split_dwarf_problem(image: ElfImage) -> str:
+    """Return a text about units whose lines are in other files; empty if there are none.
+
+    Never raises; damaged DWARF gives an empty text.
+    """
     try:
         skeletons = list(_skeletons(image)) if image.section(".debug_addr") else []
     except FormatError:
@@ -33,10 +34,10 @@ def without_lines(image: ElfImage) -> str:
 
 
 def _skeletons(image: ElfImage) -> Iterator[bool]:
-    """Yield of each unit whether it is a skeleton.  Raises FormatError."""
+    """Yield for each unit whether it is a skeleton.  Raises FormatError."""
     info, abbreviations = (_open(image, name) for name in ("debug_info", "debug_abbrev"))
     at = 0
-    for _ in range(_MOST_UNITS):
+    for _ in range(_MAX_UNITS):
         if at + 4 >= len(info.data):
             return
         size, width = info.integer(at, 4), 4
@@ -58,7 +59,7 @@ def _open(image: ElfImage, name: str) -> DwarfReader:
 
 
 def _names_dwo(abbreviations: DwarfReader, at: int) -> bool:
-    """Whether the first entry of a table of abbreviations, a unit's own, has the name of its `.dwo` file."""
+    """Whether the first abbreviation at `at`, that of the unit itself, has the name of a `.dwo` file."""
     _, at = abbreviations.uleb128(at)
     _, at = abbreviations.uleb128(at)
     at += 1  # has children

@@ -1,16 +1,17 @@
-"""Which function contains a vaddr, by an ELF64 symbol table.
+"""Finds the function that contains a vaddr in an ELF64 symbol table.
 
-Law: pure, and it never raises on foreign bytes.  The table stays packed: one sorted array of start
-addresses, one of record numbers, one of how far they reach; a `Symbol` is made only for an answer.
+Invariant: it never raises on damaged tables (tests/symbolize/test_symbol_table.py).  The table stays packed
+(`symbol_index`); a `Symbol` object is made only for a result.
 
-What a table states beats what we guess from it:
+The order of preference is:
 
-1. a function (STT_FUNC, STT_GNU_IFUNC) with a size that covers the vaddr, the innermost first;
-2. a function without a size, or a label (STT_NOTYPE: hand-written assembly) in an executable section;
-   without a size it reaches to the next symbol, never beyond its executable section.
+1. a function (STT_FUNC, STT_GNU_IFUNC) whose stated size covers the vaddr, the innermost first;
+2. a guess: a function without a size, or a label (STT_NOTYPE: hand-written assembly) in an executable
+   section; without a size it extends to the next symbol, never beyond its executable section.
 
-Aliases: global and weak before local, no leading underscore before one, then shortest, then alphabetical.
-Undefined, absolute and common symbols and ARM mapping symbols (`$x`) are nobody's code.
+Of aliases, global and weak come before local, then names without a leading underscore, then the shortest,
+then the first in the alphabet.  Undefined, absolute and common symbols and ARM mapping symbols (`$x`) are not
+code.
 """
 
 from bisect import bisect_right
@@ -25,17 +26,17 @@ _SYM = {"little": Struct("<IBBHQQ"), "big": Struct(">IBBHQQ")}  # name, info, ot
 _STT_NOTYPE = 0
 _STB_LOCAL = 0
 
-_MAX_OUTER = 256  # starts to walk back over in search of an enclosing symbol
-_MAX_ALIASES = 256  # of one start; identical code folding makes dozens
-_NAME_READS = (256, 4096, 1 << 16, 1 << 20)  # bytes tried in turn; a longer name is no name
+_MAX_OUTER = 256  # earlier starts that are tried in search of an enclosing symbol
+_MAX_ALIASES = 256  # symbols with the same start; identical code folding makes dozens
+_NAME_READ_BYTES = (256, 4096, 1 << 16, 1 << 20)  # tried in turn; a longer name counts as none
 
 
-# given the records, the edges and a function that builds the index, returns the index
-Keeper = Callable[[memoryview, Sequence[int], Callable[[], SymbolIndex]], SymbolIndex]
+# (records, edges, function that builds the index): returns the index, perhaps from a cache
+LoadIndex = Callable[[memoryview, Sequence[int], Callable[[], SymbolIndex]], SymbolIndex]
 
 
 class Symbol(NamedTuple):
-    """A symbol as the table states it: raw name, vaddr, size (0: not stated)."""
+    """A symbol as the table has it: mangled name, vaddr, size in bytes (0: not stated)."""
 
     name: str
     start: int
@@ -45,9 +46,9 @@ class Symbol(NamedTuple):
 class SymbolTable:
     """The functions of a `.symtab` (or `.dynsym`) and its string table.
 
-    `executable` holds the vaddr ranges of executable sections.  Sections, not segments: a segment would let
-    a sizeless `_init` reach over the PLT behind it.  Without them labels are not used.  `kept` may know the
-    index of the table already.
+    `executable`: the vaddr ranges of executable sections.  Not of segments: in a segment, `_init`, which has
+    no size, would extend over the PLT that follows it.  Without them labels are not used.  `load_index`
+    returns the index, perhaps from a cache; without it the index is built.
     """
 
     __slots__ = ("_edges", "_guessed", "_names", "_stated", "_unpack", "_view")
@@ -58,7 +59,7 @@ class SymbolTable:
         strtab: bytes | memoryview,
         byteorder: ByteOrder,
         executable: Sequence[tuple[int, int]] = (),
-        kept: Keeper | None = None,
+        load_index: LoadIndex | None = None,
     ) -> None:
         view = memoryview(symtab).cast("B")
         self._view = view[: len(view) - len(view) % SYM_SIZE]
@@ -69,7 +70,7 @@ class SymbolTable:
         def build() -> SymbolIndex:
             return build_index(self._view, self._names, byteorder, self._edges)
 
-        self._stated, self._guessed = kept(self._view, self._edges, build) if kept else build()
+        self._stated, self._guessed = load_index(self._view, self._edges, build) if load_index else build()
 
     def __len__(self) -> int:
         return len(self._stated.rows) + len(self._guessed.rows)
@@ -81,35 +82,35 @@ class SymbolTable:
         return self.find_stated(vaddr) or self.find_guessed(vaddr)
 
     def find_stated(self, vaddr: int) -> Symbol | None:
-        """Return the function whose size covers `vaddr`."""
+        """Return the innermost function whose stated size covers `vaddr`, or None."""
         index = self._stated
         position = bisect_right(index.starts, vaddr) - 1
         for _ in range(_MAX_OUTER):
-            if position < 0 or index.reach[position] <= vaddr:
+            if position < 0 or index.max_ends[position] <= vaddr:
                 return None
             first = index.first_alias(position)
-            best = self._best(index.rows[first : position + 1], vaddr)
+            best = self._best_alias(index.rows[first : position + 1], vaddr)
             if best:
                 return best
             position = first - 1
         return None
 
     def find_guessed(self, vaddr: int) -> Symbol | None:
-        """Return the nearest function without a size, or label."""
+        """Return the nearest function without a size, or label, before `vaddr`; or None."""
         index = self._guessed
         position = bisect_right(index.starts, vaddr) - 1
         if position < 0 or not self._same_section(index.starts[position], vaddr):
             return None
-        best = self._best(index.rows[index.first_alias(position) : position + 1], vaddr)
-        return best if best and (best.size or not self._function_began(best.start, vaddr)) else None
+        best = self._best_alias(index.rows[index.first_alias(position) : position + 1], vaddr)
+        return best if best and (best.size or not self._function_begins_between(best.start, vaddr)) else None
 
-    def _function_began(self, start: int, vaddr: int) -> bool:
-        """Whether a function with a size starts after `start`, up to `vaddr`."""
+    def _function_begins_between(self, start: int, vaddr: int) -> bool:
+        """Whether a function with a size starts after `start` and not after `vaddr`."""
         starts = self._stated.starts
         return bisect_right(starts, start) != bisect_right(starts, vaddr)
 
-    def _best(self, rows: Sequence[int], vaddr: int) -> Symbol | None:
-        """Return the best of the aliases that have a name and reach `vaddr`."""
+    def _best_alias(self, rows: Sequence[int], vaddr: int) -> Symbol | None:
+        """Return the preferred alias of those that have a name and cover `vaddr`."""
         if len(rows) == 1:
             return self._symbol(rows[0], vaddr)
         named = [
@@ -127,14 +128,14 @@ class SymbolTable:
         return Symbol(name, start, size) if name else None
 
     def _rank(self, row: int, symbol: Symbol) -> tuple[bool, bool, bool, int]:
-        """Return the place of an alias among its like: the lowest is shown."""
+        """Return the sort key of an alias: the lowest is shown."""
         info = self._view[row * SYM_SIZE + 4]
-        name = symbol.name.partition("@")[0]  # a version is no part of it
+        name = symbol.name.partition("@")[0]  # without the symbol version
         return info & 15 == _STT_NOTYPE, info >> 4 == _STB_LOCAL, name[:1] == "_", len(name)
 
     def _name(self, offset: int) -> str:
-        """Return the name at `offset`; empty when it is outside the table or does not end in it."""
-        for length in _NAME_READS:
+        """Return the name at `offset`; empty when it does not begin or not end in the string table."""
+        for length in _NAME_READ_BYTES:
             name, end, _ = bytes(self._names[offset : offset + length]).partition(b"\0")
             if end:
                 return name.decode("utf-8", "replace")
@@ -143,5 +144,5 @@ class SymbolTable:
         return ""
 
     def _same_section(self, start: int, vaddr: int) -> bool:
-        """Whether no executable section ends or begins between them."""
+        """Whether no executable section begins or ends between `start` and `vaddr`."""
         return bisect_right(self._edges, start) == bisect_right(self._edges, vaddr)

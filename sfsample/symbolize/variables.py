@@ -1,7 +1,7 @@
-"""What is at an address that is no code: the variable that a symbol table has there.
+"""Names the global variable at a data address, by the symbol table of the mapped file.
 
-Law: only what the table of the mapped file itself states (an object with a size that covers the place); a
-variable that is made at run time has no name.  It never raises on foreign bytes.
+Only objects whose stated size covers the address count; memory that is allocated at run time has no name.
+Invariant: it never raises on damaged tables (tests/symbolize/test_variables.py).
 """
 
 from collections.abc import Iterable
@@ -14,13 +14,13 @@ from sfsample.symbolize.options import DEFAULT_SYMBOL_OPTIONS
 from sfsample.symbolize.spelling import spell
 
 _STT_OBJECT = 1
-_SIZE, _INFO = 24, 4  # of a record; and where st_info is in it
-_RECORD = {"little": Struct("<I4xQQ"), "big": Struct(">I4xQQ")}  # name, value, size
-_LONGEST = 4096
+_RECORD_BYTES, _INFO_AT = 24, 4  # size of Elf64_Sym, offset of st_info in it
+_STRUCT = {"little": Struct("<I4xQQ"), "big": Struct(">I4xQQ")}  # name, value, size
+_MAX_NAME_BYTES = 4096
 
 
 def variable_at(modules: Iterable[Module], address: int) -> str | None:
-    """Return the name of the variable at an address, "name+0x8" for a part of a larger one."""
+    """Return the name of the variable at a run-time address, "name+0x8" for a part of it; or None."""
     for module in modules:
         vaddr = module.vaddr(address)
         loaded = (s for s in module.image.segments if s.type == PT_LOAD)
@@ -34,12 +34,12 @@ def _variable(image: ElfImage, vaddr: int) -> str | None:
     if tables is None:
         return None
     records, names = tables
-    read = _RECORD[image.byteorder].unpack_from
-    kinds = bytes(records[_INFO::_SIZE][: len(records) // _SIZE])
+    read = _STRUCT[image.byteorder].unpack_from
+    kinds = bytes(records[_INFO_AT::_RECORD_BYTES][: len(records) // _RECORD_BYTES])
     for row in (at for at, info in enumerate(kinds) if info & 15 == _STT_OBJECT):
-        name, start, size = read(records, row * _SIZE)
+        name, start, size = read(records, row * _RECORD_BYTES)
         if start <= vaddr < start + size:
-            text = bytes(names[name : name + _LONGEST]).partition(b"\0")[0].decode("utf-8", "replace")
+            text = bytes(names[name : name + _MAX_NAME_BYTES]).partition(b"\0")[0].decode("utf-8", "replace")
             offset = f"+{vaddr - start:#x}" if vaddr > start else ""
             return f"{clean_name(spell(text, DEFAULT_SYMBOL_OPTIONS))}{offset}" if text else None
     return None

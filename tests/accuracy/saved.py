@@ -35,7 +35,7 @@ class Saver:
         self._files += 1
         self._directory.mkdir(parents=True, exist_ok=True)
         row = "".join(c if c.isalnum() else "-" for c in partings[0].row)
-        document = json.loads(to_json(save(row, mine.snapshot, mine.stack, ours.target.index)))
+        document = json.loads(to_json(save(row, mine.snapshot, mine.stack, ours.target.modules)))
         document["partings"] = partings
         document["named"] = [ours.name(frame.pc, exact=frame.exact) for frame in mine.stack.frames]
         document["theirs"] = {

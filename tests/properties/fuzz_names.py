@@ -46,7 +46,7 @@ def module_names(data: bytes) -> None:
     for vaddr in (*places, *(at + 16 for at in places)):
         for found in (symbols.find(vaddr), stubs.find(vaddr)):
             assert found is None or (found.name and found.start <= vaddr)
-    assert str(module_without_name(module, symbols.why(), _HOMES, 1))
+    assert str(module_without_name(module, symbols.why_unnamed(), _HOMES, 1))
 
 
 def perf_map(data: bytes) -> None:
@@ -70,7 +70,7 @@ def symbol_index(data: bytes) -> None:
     """Open a kept index, and look up in it: its numbers need not fit the table."""
     index = from_bytes(memoryview(data))
     if index is not None:
-        assert len(index.stated.starts) == len(index.stated.rows) == len(index.stated.reach)
+        assert len(index.stated.starts) == len(index.stated.rows) == len(index.stated.max_ends)
         assert index.to_bytes() == data
 
 

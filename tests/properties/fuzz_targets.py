@@ -243,7 +243,7 @@ def core(data: bytes) -> None:
         _inside(refusal)
         return
     assert len(target.threads()) * 112 <= len(data)
-    unwinder = Unwinder(target.index, max_frames=SOME)
+    unwinder = Unwinder(target.modules, max_frames=SOME)
     for thread in target.threads()[:SOME]:
         snapshot = target.snapshot(thread)
         if not isinstance(snapshot, str):

@@ -1,4 +1,4 @@
-"""Debug files from a server of ours, in the layout of the standard client's cache."""
+"""Debug files are downloaded from a local test server into the standard client's cache."""
 
 import os
 import threading
@@ -7,7 +7,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from sfsample.cli.parse import parse
-from sfsample.cli.symbol_flags import naming
+from sfsample.cli.symbol_flags import symbol_options
 from sfsample.errors import SfsampleError, UsageError
 from sfsample.formats.elf.image import ElfImage
 from sfsample.modules.debug_files import DebugFiles
@@ -38,11 +38,11 @@ DEBUG = elf_file(b.Sym("found", 0x1010, 0x10))
 
 
 class Server(ThreadingHTTPServer):
-    """Answers what `answers` says, and remembers what it was asked."""
+    """Serves `answers`, {path: (status, body)}, and records the requested paths."""
 
     def __init__(self, answers):
         super().__init__(("127.0.0.1", 0), Handler)
-        self.answers, self.asked = answers, []
+        self.answers, self.requests = answers, []
 
     @property
     def url(self):
@@ -51,7 +51,7 @@ class Server(ThreadingHTTPServer):
 
 class Handler(BaseHTTPRequestHandler):
     def do_GET(self):
-        self.server.asked.append(self.path)
+        self.server.requests.append(self.path)
         status, body = self.server.answers.get(self.path, (404, b"not found"))
         self.send_response(status)
         self.send_header("Content-Length", str(len(body)))
@@ -87,55 +87,55 @@ def symbols(fetch):
     return ModuleSymbols(stripped, DebugFiles([], fetch=fetch), DiskCache(None))
 
 
-def test_a_stripped_module_is_named_by_the_server(serve, tmp_path):
+def test_a_stripped_module_is_symbolized_by_a_downloaded_file(serve, tmp_path):
     server = serve()
     assert symbols(client(tmp_path, server)).find(0x1010).name == "found"
-    assert server.asked == [f"/buildid/{HEX}/debuginfo"]
+    assert server.requests == [f"/buildid/{HEX}/debuginfo"]
 
 
-def test_the_cache_is_the_standard_clients(serve, tmp_path):
+def test_a_download_is_cached_as_the_standard_client_does(serve, tmp_path):
     server = serve()
     client(tmp_path, server)(HEX)
     assert (tmp_path / HEX / "debuginfo").read_bytes() == DEBUG
     assert os.listdir(tmp_path / HEX) == ["debuginfo"]
     assert bytes(client(tmp_path, server)(HEX)) == DEBUG
-    assert len(server.asked) == 1
+    assert len(server.requests) == 1
 
 
-def test_the_next_server_is_asked(serve, tmp_path):
+def test_the_next_server_is_asked_when_one_has_no_file(serve, tmp_path):
     first, second = serve(404, b""), serve()
     assert bytes(client(tmp_path, first, second)(HEX)) == DEBUG
-    assert len(first.asked) == len(second.asked) == 1
+    assert len(first.requests) == len(second.requests) == 1
 
 
-def test_that_nobody_has_it_is_remembered_for_a_while(serve, tmp_path):
+def test_a_missing_file_is_remembered_for_a_while(serve, tmp_path):
     server = serve(404, b"")
     assert client(tmp_path, server)(HEX) is None
     assert (tmp_path / HEX / "debuginfo").stat().st_size == 0
     assert client(tmp_path, server)(HEX) is None
-    assert len(server.asked) == 1
+    assert len(server.requests) == 1
     os.utime(tmp_path / HEX / "debuginfo", (0, 0))
     assert client(tmp_path, server)(HEX) is None
-    assert len(server.asked) == 2
+    assert len(server.requests) == 2
 
 
-def test_offline_only_the_cache_is_used(serve, tmp_path):
+def test_only_the_cache_is_used_offline(serve, tmp_path):
     server = serve()
     assert client(tmp_path, server, online=False)(HEX) is None
-    assert server.asked == []
+    assert server.requests == []
     client(tmp_path, server)(HEX)
     assert bytes(client(tmp_path, server, online=False)(HEX)) == DEBUG
 
 
 @pytest.mark.parametrize("status", [500, 403])
-def test_a_server_that_fails_is_told(serve, tmp_path, status):
+def test_an_error_of_the_server_is_reported(serve, tmp_path, status):
     found = symbols(client(tmp_path, serve(status, b"")))
     assert found.find(0x1010) is None
-    assert str(status) in found.why()
+    assert str(status) in found.why_unnamed()
     assert os.listdir(tmp_path / HEX) == []  # asked again next time
 
 
-def test_a_server_that_is_not_there_is_told(serve, tmp_path):
+def test_an_unreachable_server_is_reported(serve, tmp_path):
     server = serve()
     server.shutdown()
     server.server_close()
@@ -147,30 +147,33 @@ def test_a_file_of_another_module_is_refused(serve, tmp_path):
     other = elf_file(b.Sym("wrong", 0x1010, 0x10), build_id=bytes(20))
     found = symbols(client(tmp_path, serve(body=other)))
     assert found.find(0x1010) is None
-    assert found.why() == f"a debug file is not the one of this module: debuginfod: has build-id {'00' * 20}"
+    assert (
+        found.why_unnamed()
+        == f"a debug file is not the one of this module: debuginfod: has build-id {'00' * 20}"
+    )
 
 
-def test_what_is_no_elf_file_is_refused(serve, tmp_path):
+def test_a_file_that_is_not_elf_is_refused(serve, tmp_path):
     found = symbols(client(tmp_path, serve(body=b"<html>")))
     assert found.find(0x1010) is None
-    assert "not an ELF file" in found.why()
+    assert "not an ELF file" in found.why_unnamed()
 
 
-def test_too_much_is_refused(serve, tmp_path, monkeypatch):
-    monkeypatch.setattr(debuginfod, "_MOST_BYTES", 100)
+def test_a_file_that_is_too_large_is_refused(serve, tmp_path, monkeypatch):
+    monkeypatch.setattr(debuginfod, "_MAX_FILE_BYTES", 100)
     with pytest.raises(SfsampleError, match="more than"):
         client(tmp_path, serve())(HEX)
     assert os.listdir(tmp_path / HEX) == []
 
 
-def test_the_flag_needs_a_server_and_a_dump_waits_for_none(monkeypatch, tmp_path, serve):
+def test_debuginfod_flag_needs_a_server_and_dump_asks_none(monkeypatch, tmp_path, serve):
     monkeypatch.delenv("DEBUGINFOD_URLS", raising=False)
     with pytest.raises(UsageError, match="no server is configured"):
-        naming(parse(["-p", "1", "--debuginfod"]))
-    assert naming(parse(["-p", "1"])).fetch is None
+        symbol_options(parse(["-p", "1", "--debuginfod"]))
+    assert symbol_options(parse(["-p", "1"])).fetch is None
     server = serve()
     monkeypatch.setenv("DEBUGINFOD_URLS", f"{server.url} file:///etc")
     monkeypatch.setenv("DEBUGINFOD_CACHE_PATH", str(tmp_path / "cache"))
-    assert naming(parse(["dump", "-p", "1", "--debuginfod"])).fetch(HEX) is None
-    assert server.asked == []
-    assert bytes(naming(parse(["-p", "1", "--debuginfod"])).fetch(HEX)) == DEBUG
+    assert symbol_options(parse(["dump", "-p", "1", "--debuginfod"])).fetch(HEX) is None
+    assert server.requests == []
+    assert bytes(symbol_options(parse(["-p", "1", "--debuginfod"])).fetch(HEX)) == DEBUG

@@ -1,4 +1,4 @@
-"""Names of C++ and Rust, and names that were made to hurt."""
+"""Demangling of C++ and Rust symbols, hostile ones included."""
 
 import subprocess
 import sys
@@ -25,14 +25,14 @@ from sfsample.symbolize.demangle import demangle
         ("_ZN1A1fEv@@V_3.4", "A::f()@@V_3.4"),
         ("_RNvC6_123foo3bar", "123foo::bar"),
         ("_RNCNvCs2N2TEQjwqGk_7mycrate4main0", "mycrate::main::{closure#0}"),
-        ("_RNvC1a1b.llvm.8012451990884947553", "a::b"),  # rustc-demangle drops it: one function, one name
+        ("_RNvC1a1b.llvm.8012451990884947553", "a::b"),  # rustc-demangle drops the suffix too
         ("_ZN4core3fmt9Formatter3pad17h9b2b3a0e5b4d1b31E", "core::fmt::Formatter::pad"),
         ("_ZN30_$LT$A$u20$as$u20$x..Debug$GT$3fmt17h9b2b3a0e5b4d1b31E", "<A as x::Debug>::fmt"),
         ("_ZN1a1b17h9b2b3a0e5b4d1b31E.llvm.123", "a::b"),
         ("_ZN3foo17hxyzE", "_ZN3foo17hxyzE"),
     ],
 )
-def test_known_names(mangled, expected):
+def test_symbols_are_demangled(mangled, expected):
     assert demangle(mangled) == expected
 
 
@@ -52,12 +52,12 @@ def test_known_names(mangled, expected):
         "f@@GLIBC_2.2.5",
     ],
 )
-def test_what_is_not_mangled_stays(name):
+def test_other_names_stay_unchanged(name):
     assert demangle(name) == name
 
 
 def cxx_doubling(levels):
-    """A<A<A<int, int>, ...>, ...>: each level twice as long as the one inside it."""
+    """A<A<A<int, int>, ...>, ...>: each level is twice as long as the level inside it."""
     digits = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"
     levels = min(levels, 36)
     inner = ["S0_", *(f"S{d}_" for d in digits[1:levels])]
@@ -91,45 +91,45 @@ def rust_doubling(levels):
         "_Z1f" + "v" * 10_000,
     ],
 )
-def test_names_made_to_hurt_stay_raw(name):
+def test_hostile_names_stay_raw(name):
     assert demangle(name) == name
 
 
-def test_small_versions_of_them_are_read():
+def test_small_versions_of_hostile_names_are_demangled():
     assert demangle(cxx_doubling(3)).count("int, int") == 1 + 2 + 4 + 8
     assert demangle(rust_doubling(3)).count("((), ())") == 1 + 2 + 4
 
 
-def test_the_output_is_bounded():
+def test_the_length_of_the_result_is_limited():
     for levels in range(2, 36):
         assert len(demangle(cxx_doubling(levels))) <= 1 << 16
         assert len(demangle(rust_doubling(levels))) <= 1 << 16
 
 
-def test_a_deep_caller_gets_the_raw_name_or_the_real_one():
+def test_a_caller_near_the_recursion_limit_gets_the_raw_or_the_demangled_name():
     def descend():
-        got = demangle("_ZN1a1b1c1dIiS_IiS_IiEEEE")
+        result = demangle("_ZN1a1b1c1dIiS_IiS_IiEEEE")
         try:
-            return descend() + got[:1]
+            return descend() + result[:1]
         except RecursionError:
-            return got[:1]
+            return result[:1]
 
     assert set(descend()) <= set("_a")
 
 
 @given(st.text(max_size=60), st.sampled_from(["", "_Z", "_R", "_ZN", "_ZN3foo17h0123456789abcdef"]))
-def test_any_text_never_raises_and_is_never_emptied(text, prefix):
+def test_no_text_raises_or_becomes_empty(text, prefix):
     name = prefix + text
     assert bool(demangle(name)) == bool(name)
 
 
 @given(st.text("_ZRNSTICLXBEPFKOi0123456789.$@uhv", max_size=80))
-def test_any_grammar_never_raises(text):
+def test_no_mangled_text_raises(text):
     assert demangle("_Z" + text)
     assert demangle("_R" + text)
 
 
-def test_without_the_library_names_stay_raw(monkeypatch):
+def test_names_stay_raw_without_the_library(monkeypatch):
     monkeypatch.setitem(sys.modules, "demangle", None)
     module._library.cache_clear()
     try:
@@ -138,7 +138,7 @@ def test_without_the_library_names_stay_raw(monkeypatch):
         module._library.cache_clear()
 
 
-def test_the_library_is_imported_at_the_first_mangled_name():
+def test_the_library_is_imported_at_the_first_mangled_symbol():
     code = (
         "import sys; from sfsample.symbolize.demangle import demangle\n"
         "demangle('main'); assert 'demangle' not in sys.modules\n"

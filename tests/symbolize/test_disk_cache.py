@@ -1,4 +1,4 @@
-"""The cache gives back what it was given, or nothing."""
+"""The cache returns what was stored, or nothing."""
 
 import os
 import threading
@@ -17,14 +17,14 @@ def entry(tmp_path, name="a"):
     return tmp_path / "new" / "sfsample" / name
 
 
-def test_what_was_put_is_there_also_for_another(cache, tmp_path):
+def test_a_payload_is_found_by_a_new_cache_object(cache, tmp_path):
     cache.put("a", b"payload")
     assert bytes(cache.get("a")) == b"payload"
     assert bytes(DiskCache(str(tmp_path / "new" / "sfsample")).get("a")) == b"payload"
     assert cache.get("b") is None
 
 
-def test_nobody_else_may_enter(cache, tmp_path):
+def test_no_other_user_may_read_the_cache(cache, tmp_path):
     cache.put("a", b"payload")
     assert os.stat(entry(tmp_path).parent).st_mode & 0o777 == 0o700
     assert os.stat(entry(tmp_path)).st_mode & 0o777 == 0o600
@@ -32,7 +32,7 @@ def test_nobody_else_may_enter(cache, tmp_path):
 
 
 @pytest.mark.parametrize("at", [0, 8, 12, 16, 24, 30, -1])
-def test_a_changed_byte_is_noticed(cache, tmp_path, at):
+def test_a_file_with_a_changed_byte_is_ignored(cache, tmp_path, at):
     cache.put("a", b"payload")
     data = bytearray(entry(tmp_path).read_bytes())
     data[at] ^= 1
@@ -41,13 +41,13 @@ def test_a_changed_byte_is_noticed(cache, tmp_path, at):
 
 
 @pytest.mark.parametrize("size", [0, 5, 24, 30])
-def test_a_file_that_is_cut_is_noticed(cache, tmp_path, size):
+def test_a_truncated_file_is_ignored(cache, tmp_path, size):
     cache.put("a", b"payload")
     entry(tmp_path).write_bytes(entry(tmp_path).read_bytes()[:size])
     assert cache.get("a") is None
 
 
-def test_a_file_that_is_longer_is_noticed(cache, tmp_path):
+def test_a_file_that_is_too_long_is_ignored(cache, tmp_path):
     cache.put("a", b"payload")
     with entry(tmp_path).open("ab") as file:
         file.write(b"more")
@@ -55,7 +55,7 @@ def test_a_file_that_is_longer_is_noticed(cache, tmp_path):
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
-def test_files_of_others_are_not_believed(cache, tmp_path):
+def test_files_of_other_users_are_ignored(cache, tmp_path):
     cache.put("a", b"payload")
     os.chown(entry(tmp_path), 65534, 65534)
     assert cache.get("a") is None
@@ -65,7 +65,7 @@ def test_files_of_others_are_not_believed(cache, tmp_path):
     assert DiskCache(str(entry(tmp_path).parent)).get("a") is None
 
 
-def test_a_directory_that_others_may_enter_is_not_used(cache, tmp_path):
+def test_a_directory_that_other_users_may_enter_is_not_used(cache, tmp_path):
     cache.put("a", b"payload")
     entry(tmp_path).parent.chmod(0o755)
     other = DiskCache(str(entry(tmp_path).parent))
@@ -74,7 +74,7 @@ def test_a_directory_that_others_may_enter_is_not_used(cache, tmp_path):
     assert os.listdir(entry(tmp_path).parent) == ["a"]
 
 
-def test_links_are_not_followed(cache, tmp_path):
+def test_links_and_fifos_are_ignored(cache, tmp_path):
     cache.put("a", b"payload")
     entry(tmp_path, "b").symlink_to("a")
     assert cache.get("b") is None
@@ -84,13 +84,13 @@ def test_links_are_not_followed(cache, tmp_path):
     assert DiskCache(str(tmp_path / "link")).get("a") is None
 
 
-def test_the_oldest_go_when_there_is_too_much(tmp_path):
-    cache = DiskCache(str(tmp_path / "c"), most_bytes=1000)
+def test_the_oldest_files_are_deleted_when_the_cache_is_too_large(tmp_path):
+    cache = DiskCache(str(tmp_path / "c"), max_bytes=1000)
     for number, name in enumerate(("a", "b", "c")):
         cache.put(name, bytes(400))
         os.utime(tmp_path / "c" / name, (number, number))
     assert sorted(os.listdir(tmp_path / "c")) == ["b", "c"]
-    assert cache.get("b") is not None  # and is the newest now
+    assert cache.get("b") is not None  # and marks it as the newest
     os.utime(tmp_path / "c" / "c", (5, 5))
     cache.put("d", bytes(400))
     assert sorted(os.listdir(tmp_path / "c")) == ["b", "d"]
@@ -98,25 +98,25 @@ def test_the_oldest_go_when_there_is_too_much(tmp_path):
     assert sorted(os.listdir(tmp_path / "c")) == ["b", "d"]
 
 
-def test_leftovers_of_the_killed_go(cache, tmp_path):
+def test_old_temporary_files_are_deleted(cache, tmp_path):
     cache.put("a", b"x")
     entry(tmp_path, "b.1-2.tmp").write_bytes(b"half")
     cache.put("c", b"x")
-    assert entry(tmp_path, "b.1-2.tmp").exists()  # perhaps somebody is writing it
+    assert entry(tmp_path, "b.1-2.tmp").exists()  # another process may be writing it
     os.utime(entry(tmp_path, "b.1-2.tmp"), (0, 0))
     cache.put("c", b"x")
     assert not entry(tmp_path, "b.1-2.tmp").exists()
 
 
-def test_writers_do_not_disturb_each_other(tmp_path):
+def test_concurrent_writers_do_not_disturb_each_other(tmp_path):
     caches = [DiskCache(str(tmp_path / "c")) for _ in range(4)]
-    seen = []
+    letters_read = []
 
     def work(cache, letter):
         for _ in range(50):
             cache.put("a", letter * 10_000)
             data = cache.get("a")
-            seen.append(None if data is None else set(bytes(data)))
+            letters_read.append(None if data is None else set(bytes(data)))
 
     threads = [
         threading.Thread(target=work, args=(c, b))
@@ -126,19 +126,19 @@ def test_writers_do_not_disturb_each_other(tmp_path):
         thread.start()
     for thread in threads:
         thread.join()
-    assert None not in seen
-    assert all(len(letters) == 1 for letters in seen)
+    assert None not in letters_read
+    assert all(len(letters) == 1 for letters in letters_read)
     assert os.listdir(tmp_path / "c") == ["a"]
 
 
 @pytest.mark.parametrize("directory", [None, "/proc/nowhere/sfsample", "/dev/null/sfsample"])
-def test_no_place_is_an_empty_cache(directory):
+def test_a_cache_without_a_usable_directory_is_empty(directory):
     cache = DiskCache(directory)
     cache.put("a", b"x")
     assert cache.get("a") is None
 
 
-def test_a_full_disk_is_no_failure(cache, tmp_path, monkeypatch):
+def test_a_full_disk_is_not_an_error(cache, tmp_path, monkeypatch):
     cache.put("a", b"x")
 
     def full(*_):

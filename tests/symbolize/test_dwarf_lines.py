@@ -1,4 +1,4 @@
-"""Lines and inlined functions, as addr2line tells them; without DWARF; without the extra."""
+"""Lines and inlined functions are those of addr2line; also without DWARF, and without the extra."""
 
 import re
 import shutil
@@ -8,19 +8,19 @@ from pathlib import Path
 import pytest
 
 from sfsample.cli.parse import parse
-from sfsample.cli.symbol_flags import naming
+from sfsample.cli.symbol_flags import symbol_options
 from sfsample.errors import UsageError
 from sfsample.formats.elf.image import ElfImage
 from sfsample.modules.location import Location
 from sfsample.modules.module import Module
 from sfsample.symbolize.disk_cache import DiskCache
-from sfsample.symbolize.dwarf_lines import Lines, available, has_dwarf
+from sfsample.symbolize.dwarf_lines import DwarfLines, available, has_dwarf
 from sfsample.symbolize.options import SymbolOptions
 from sfsample.symbolize.symbolizer import Symbolizer
 
 SOURCES = Path(__file__).parents[1] / "fixtures" / "src"
 WITHOUT_DWARF = Path(__file__).parents[1] / "fixtures" / "v3" / "workload"
-NAMING = SymbolOptions(lines=True, inlines=True)
+OPTIONS = SymbolOptions(lines=True, inlines=True)
 
 needs_extra = pytest.mark.skipif(
     not available(), reason="symbolic is not installed: pip install 'sfsample[lines]'"
@@ -39,12 +39,12 @@ def build(directory, dwarf=5, compress="none"):
     return directory / "a.so"
 
 
-def module(path):
+def open_module(path):
     return Module(ElfImage(path.read_bytes(), str(path)), 0, str(path))
 
 
-def text_of(image):
-    """Return every address of a function, by nm; what pads between them is nobody's."""
+def function_addresses(image):
+    """Return every address in a function, by nm; the padding between functions is left out."""
     lines = [line.split() for line in run("nm", "-S", image.name, cwd="/").splitlines()]
     functions = [
         (int(words[0], 16), int(words[1], 16)) for words in lines if len(words) == 4 and words[2] in "tT"
@@ -52,9 +52,9 @@ def text_of(image):
     return [vaddr for start, size in sorted(functions) for vaddr in range(start, start + size)]
 
 
-def frames(symbolizer, one, vaddr):
+def frames(symbolizer, module, vaddr):
     return [(f.function, f.file and Path(f.file).name, f.line)
-            for f in symbolizer.frames(Location(one, vaddr, vaddr))]  # fmt: skip
+            for f in symbolizer.frames(Location(module, vaddr, vaddr))]  # fmt: skip
 
 
 def addr2line(path, addresses):
@@ -73,11 +73,11 @@ def addr2line(path, addresses):
 @needs_binutils
 @pytest.mark.parametrize("dwarf", [4, 5])
 @pytest.mark.parametrize("compress", ["none", "zlib-gabi", "zlib-gnu", "zstd"])
-def test_every_address_is_where_addr2line_has_it(tmp_path, dwarf, compress):
+def test_every_address_has_the_lines_of_addr2line(tmp_path, dwarf, compress):
     path = build(tmp_path, dwarf, compress)
-    one, symbolizer = module(path), Symbolizer(NAMING)
-    theirs = addr2line(path, text_of(one.image))
-    ours = {vaddr: frames(symbolizer, one, vaddr) for vaddr in theirs}
+    module, symbolizer = open_module(path), Symbolizer(OPTIONS)
+    theirs = addr2line(path, function_addresses(module.image))
+    ours = {vaddr: frames(symbolizer, module, vaddr) for vaddr in theirs}
     assert len(theirs) > 100
     assert ours == theirs
     assert max(map(len, ours.values())) == 3
@@ -86,14 +86,14 @@ def test_every_address_is_where_addr2line_has_it(tmp_path, dwarf, compress):
 
 @needs_extra
 @needs_binutils
-def test_the_text_has_line_and_suffix(tmp_path):
+def test_frame_text_has_line_and_inlined_suffix(tmp_path):
     path = build(tmp_path)
-    one = module(path)
-    theirs = addr2line(path, text_of(one.image))
+    module = open_module(path)
+    theirs = addr2line(path, function_addresses(module.image))
     vaddr = next(v for v, found in theirs.items() if len(found) == 3)
     [first, second, third] = theirs[vaddr]
-    place = Location(one, vaddr, vaddr)
-    assert [f.text for f in Symbolizer(NAMING).frames(place)] == [
+    place = Location(module, vaddr, vaddr)
+    assert [f.text for f in Symbolizer(OPTIONS).frames(place)] == [
         f"square (inlines.c:{first[2]})_[i]",
         f"both (inlines.c:{second[2]})_[i]",
         f"sum (inlines.c:{third[2]})",
@@ -106,62 +106,66 @@ def test_the_text_has_line_and_suffix(tmp_path):
     assert [f.text for f in Symbolizer(SymbolOptions(lines=True)).frames(place)] == [
         f"sum (inlines.c:{third[2]})"
     ]
-    assert [f.inlined for f in Symbolizer(NAMING).frames(place)] == [True, True, False]
+    assert [f.inlined for f in Symbolizer(OPTIONS).frames(place)] == [True, True, False]
 
 
 @needs_extra
 @needs_binutils
-def test_dwarf_of_a_debug_file(tmp_path):
+def test_dwarf_is_read_from_a_debug_file(tmp_path):
     path = build(tmp_path)
-    whole = {v: frames(Symbolizer(NAMING), module(path), v) for v in text_of(module(path).image)}
+    whole = {
+        v: frames(Symbolizer(OPTIONS), open_module(path), v)
+        for v in function_addresses(open_module(path).image)
+    }
     run("objcopy", "--only-keep-debug", "a.so", "a.so.debug", cwd=tmp_path)
     run("objcopy", "--strip-all", "--add-gnu-debuglink=a.so.debug", "a.so", cwd=tmp_path)
-    symbolizer, one = Symbolizer(NAMING), module(path)
-    assert not has_dwarf(one.image)
-    assert {v: frames(symbolizer, one, v) for v in whole} == whole
+    symbolizer, module = Symbolizer(OPTIONS), open_module(path)
+    assert not has_dwarf(module.image)
+    assert {v: frames(symbolizer, module, v) for v in whole} == whole
 
 
 @needs_extra
 @needs_binutils
-def test_it_is_converted_once(tmp_path):
+def test_dwarf_is_converted_once(tmp_path):
     path = build(tmp_path)
-    told = []
+    messages = []
     for _ in range(2):
-        lines = Lines(DiskCache(str(tmp_path / "cache")), told.append)
-        image = module(path).image
-        assert len(lines.at(image, text_of(image)[0])) >= 1
-    assert len(told) == 1
-    assert told[0].startswith("reading DWARF of ")
+        lines = DwarfLines(DiskCache(str(tmp_path / "cache")), messages.append)
+        image = open_module(path).image
+        assert len(lines.at(image, function_addresses(image)[0])) >= 1
+    assert len(messages) == 1
+    assert messages[0].startswith("reading DWARF of ")
 
 
 @needs_extra
 @pytest.mark.skipif(shutil.which("cc") is None, reason="there is no compiler")
 @pytest.mark.parametrize("dwarf", [4, 5])
-def test_lines_that_are_in_other_files_are_missed_with_a_word(tmp_path, dwarf):
-    """One unit of two is split; the other has its lines."""
+def test_lines_in_dwo_files_are_reported_as_missing(tmp_path, dwarf):
+    """One unit of two is split; the lines of the other are found."""
     for name, flags in (("one", ("-gsplit-dwarf",)), ("two", ())):
         (tmp_path / f"{name}.c").write_text(f"int {name}(int n) {{ return n + 1; }}\n")
         run("cc", "-c", f"-gdwarf-{dwarf}", "-fPIC", *flags, f"{name}.c", cwd=tmp_path)
     run("cc", "-shared", "-nostdlib", "-o", "both.so", "one.o", "two.o", cwd=tmp_path)
-    one, symbolizer = module(tmp_path / "both.so"), Symbolizer(NAMING)
+    module, symbolizer = open_module(tmp_path / "both.so"), Symbolizer(OPTIONS)
     vaddrs = {
         words[-1]: int(words[0], 16)
         for words in map(str.split, run("nm", "both.so", cwd=tmp_path).splitlines())
     }
 
-    assert frames(symbolizer, one, vaddrs["one"]) == [("one", None, None)]
-    assert frames(symbolizer, one, vaddrs["two"]) == [("two", "two.c", 1)]
-    [told] = symbolizer.problems
-    assert told.startswith(
-        f"{one.path}: lines and inlined functions of 1 of its 2 units are in .dwo or .dwp files"
+    assert frames(symbolizer, module, vaddrs["one"]) == [("one", None, None)]
+    assert frames(symbolizer, module, vaddrs["two"]) == [("two", "two.c", 1)]
+    [problem] = symbolizer.problems
+    assert problem.startswith(
+        f"{module.path}: lines and inlined functions of 1 of its 2 units are in .dwo or .dwp files"
     )
 
 
 @needs_extra
-def test_without_dwarf_there_are_names():
-    one = module(WITHOUT_DWARF)
-    symbolizer = Symbolizer(NAMING)
-    [frame] = symbolizer.frames(Location(one, text_of(one.image)[64], text_of(one.image)[64]))
+def test_functions_are_named_without_dwarf():
+    module = open_module(WITHOUT_DWARF)
+    symbolizer = Symbolizer(OPTIONS)
+    vaddr = function_addresses(module.image)[64]
+    [frame] = symbolizer.frames(Location(module, vaddr, vaddr))
     assert frame.function
     assert frame.line is None
     assert symbolizer.problems == []
@@ -169,25 +173,25 @@ def test_without_dwarf_there_are_names():
 
 @needs_extra
 @needs_binutils
-def test_damaged_dwarf_is_a_problem_or_no_line(tmp_path):
-    """Every 97th byte of the debug sections wrong: no exception, and the names stay."""
+def test_damaged_dwarf_does_not_lose_names(tmp_path):
+    """Every 97th byte of the debug sections is changed: no exception, and the names stay."""
     path = build(tmp_path)
     data = bytearray(path.read_bytes())
-    for section in module(path).image.sections:
+    for section in open_module(path).image.sections:
         if section.name.startswith(".debug_"):
             for at in range(section.offset, section.offset + section.size, 97):
                 data[at] ^= 0xFF
     path.write_bytes(data)
-    one, symbolizer = module(path), Symbolizer(NAMING)
-    for vaddr in text_of(one.image):
-        named = symbolizer.frames(Location(one, vaddr, vaddr))
-        assert named[-1].text
-    assert {f[-1][0] for f in (frames(symbolizer, one, v) for v in text_of(one.image))} >= {"sum", "entry"}
+    module, symbolizer = open_module(path), Symbolizer(OPTIONS)
+    vaddrs = function_addresses(module.image)
+    for vaddr in vaddrs:
+        assert symbolizer.frames(Location(module, vaddr, vaddr))[-1].text
+    assert {frames(symbolizer, module, vaddr)[-1][0] for vaddr in vaddrs} >= {"sum", "entry"}
 
 
-def test_without_the_extra_the_user_is_told(monkeypatch):
+def test_lines_flag_without_the_extra_is_a_usage_error(monkeypatch):
     monkeypatch.setattr("sfsample.cli.symbol_flags.available", lambda: False)
     with pytest.raises(UsageError) as refused:
-        naming(parse(["-p", "1", "--lines"]))
+        symbol_options(parse(["-p", "1", "--lines"]))
     assert refused.value.help == ("install it: pip install 'sfsample[lines]'",)
-    naming(parse(["-p", "1"]))
+    symbol_options(parse(["-p", "1"]))

@@ -1,4 +1,4 @@
-"""The text of a frame."""
+"""The text of a frame is one safe line, whatever is in its name."""
 
 import sys
 import unicodedata
@@ -30,7 +30,7 @@ BIDIRECTIONAL = {"LRE", "LRO", "RLE", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"}
         (";", ":"),
     ],
 )
-def test_clean_name(name, expected):
+def test_clean_name_replaces_unsafe_characters(name, expected):
     assert clean_name(name) == expected
 
 
@@ -58,12 +58,12 @@ def test_every_control_character_is_replaced():
         (None, "", 0x7F00DEADBEEF, "[0x7f00deadbeef]"),
     ],
 )
-def test_frame_name(symbol, module, address, expected):
+def test_frame_name_is_symbol_or_module_or_address(symbol, module, address, expected):
     assert frame_name(symbol, module, address) == expected
 
 
 @given(st.none() | st.text(), st.none() | st.text(), st.integers(0, (1 << 64) - 1))
-def test_any_frame_is_one_field_of_one_line(symbol, module, address):
+def test_any_frame_text_is_one_field_of_one_line(symbol, module, address):
     text = frame_name(symbol, module, address)
     assert text
     assert ";" not in text

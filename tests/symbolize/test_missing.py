@@ -1,4 +1,4 @@
-"""Hints name a package only where the target's own distribution is known."""
+"""A hint names a package only where the target's own distribution is known."""
 
 import pytest
 
@@ -12,18 +12,18 @@ IMAGE = ElfImage(e.elf([e.Load(0x1000, bytes(16))]), "x")
 STRIPPED = "stripped, and no debug file was found"
 
 
-def home(directory, text):
+def process_root(directory, os_release):
     (directory / "etc").mkdir(parents=True)
-    (directory / "etc" / "os-release").write_text(text)
+    (directory / "etc" / "os-release").write_text(os_release)
     return ProcessRoot(Root(str(directory)), 1, 0)
 
 
-def hint(path, *homes, why=STRIPPED):
-    return module_without_name(Module(IMAGE, 0, path), why, dict(enumerate(homes)), 3).hint
+def hint(path, *process_roots, why=STRIPPED):
+    return module_without_name(Module(IMAGE, 0, path), why, dict(enumerate(process_roots)), 3).hint
 
 
 @pytest.mark.parametrize(
-    ("release", "path", "expected"),
+    ("os_release", "path", "expected"),
     [
         ("ID=debian\n", "/usr/lib/x86_64-linux-gnu/libc.so.6", "try: apt install libc6-dbg"),
         (
@@ -43,30 +43,30 @@ def hint(path, *homes, why=STRIPPED):
         ("ID=debian\n", "/home/me/server", "keep the unstripped file"),
     ],
 )
-def test_hint(tmp_path, release, path, expected):
-    assert hint(path, home(tmp_path, release)).startswith(expected)
+def test_hint_fits_the_distribution(tmp_path, os_release, path, expected):
+    assert hint(path, process_root(tmp_path, os_release)).startswith(expected)
 
 
-def test_no_hint_where_symbols_would_not_help(tmp_path):
-    one = home(tmp_path, "ID=debian\n")
-    assert hint("/usr/lib/libc.so.6", one, why="its symbol table has no function there") == ""
+def test_there_is_no_hint_where_symbols_would_not_help(tmp_path):
+    debian = process_root(tmp_path, "ID=debian\n")
+    assert hint("/usr/lib/libc.so.6", debian, why="its symbol table has no function there") == ""
 
 
-def test_targets_of_different_distributions_have_no_package_in_common(tmp_path):
-    homes = home(tmp_path / "a", "ID=debian\n"), home(tmp_path / "b", "ID=fedora\n")
-    assert hint("/usr/lib/libc.so.6", *homes) == "a debug package, or --debuginfod, may have its symbols"
+def test_hint_names_no_package_when_targets_have_different_distributions(tmp_path):
+    roots = process_root(tmp_path / "a", "ID=debian\n"), process_root(tmp_path / "b", "ID=fedora\n")
+    assert hint("/usr/lib/libc.so.6", *roots) == "a debug package, or --debuginfod, may have its symbols"
 
 
-def test_generated_code(tmp_path):
-    one = ProcessRoot(None, 7, 0)
-    assert str(generated_without_name(1234, one, 2, known=False)) == (
+def test_generated_code_is_explained_by_its_perf_map():
+    root = ProcessRoot(None, 7, 0)
+    assert str(generated_without_name(1234, root, 2, has_perf_map=False)) == (
         "process 1234: 2 places have no name: generated code (a JIT's), and no /tmp/perf-7.map "
         "of the target's user; start node with --perf-basic-prof, python with -X perf, "
         "java with -XX:+PreserveFramePointer (and then: jcmd PID Compiler.perfmap)"
     )
-    assert str(generated_without_name(1234, None, 2, known=False)) == (
+    assert str(generated_without_name(1234, None, 2, has_perf_map=False)) == (
         "process 1234: 2 places have no name: generated code, or of a file that was not found"
     )
-    assert str(generated_without_name(1234, one, 1, known=True)) == (
+    assert str(generated_without_name(1234, root, 1, has_perf_map=True)) == (
         "process 1234: 1 place has no name: generated code that /tmp/perf-7.map does not list"
     )

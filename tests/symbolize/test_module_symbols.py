@@ -1,4 +1,4 @@
-"""Where symbols are found: real programs, taken apart as distributions do it, say the same as before."""
+"""Programs that are stripped as distributions do it have the same names as before."""
 
 import lzma
 import os
@@ -15,15 +15,14 @@ from sfsample.formats.elf.image import SHT_DYNSYM, SHT_SYMTAB, ElfImage
 from sfsample.modules import debug_files
 from sfsample.modules.debug_files import DebugFiles
 from sfsample.modules.module import Module
-from sfsample.symbolize import mini_debug_info as debugdata
-from sfsample.symbolize import module_symbols
+from sfsample.symbolize import mini_debug_info, module_symbols
 from sfsample.symbolize.disk_cache import DiskCache
 from sfsample.symbolize.module_symbols import ModuleSymbols
 from sfsample.symbolize.symbol_table import SymbolTable
 from tests.builders import elf_builder as e
 
 WHOLE = Path(__file__).parents[1] / "fixtures" / "v3" / "target"
-NOWHERE = DiskCache(None)
+NO_CACHE = DiskCache(None)
 
 pytestmark = pytest.mark.skipif(shutil.which("objcopy") is None, reason="objcopy is not installed")
 
@@ -32,7 +31,7 @@ def run(*words):
     subprocess.run(list(map(str, words)), check=True)
 
 
-def symbols_of(path, *roots, cache=NOWHERE, where="/opt/bin/program", **options):
+def symbols_of(path, *roots, cache=NO_CACHE, where="/opt/bin/program", **options):
     image = ElfImage(Path(path).read_bytes(), str(path))
     return ModuleSymbols(
         Module(image, 0, where), DebugFiles([Root(str(root)) for root in roots], **options), cache
@@ -41,7 +40,7 @@ def symbols_of(path, *roots, cache=NOWHERE, where="/opt/bin/program", **options)
 
 @pytest.fixture(scope="module")
 def functions():
-    """Addresses all over the functions of the whole program, with their names."""
+    """Return {vaddr: symbol} for addresses all over the functions of the whole program."""
     image = ElfImage(WHOLE.read_bytes(), "whole")
     symbols = symbols_of(WHOLE)
     found = {}
@@ -61,7 +60,7 @@ def stripped(tmp_path):
     return tmp_path / "program"
 
 
-def put(root, where, path):
+def copy_to(root, where, path):
     target = Path(root, where)
     target.parent.mkdir(parents=True, exist_ok=True)
     shutil.copy(path, target)
@@ -73,8 +72,8 @@ def build_id_path(path):
     return f"usr/lib/debug/.build-id/{build_id[:2]}/{build_id[2:]}.debug"
 
 
-def forget_build_id(path):
-    """Make its note one of an unknown kind."""
+def remove_build_id(path):
+    """Change the note of the build-id to an unknown type."""
     note = e.note(bytes.fromhex(ElfImage(path.read_bytes(), "x").build_id))
     data = path.read_bytes()
     assert note in data
@@ -85,42 +84,42 @@ def assert_named(symbols, functions):
     assert {vaddr: symbols.find(vaddr) for vaddr in functions} == functions
 
 
-def test_symtab(functions):
+def test_symtab_names_all_functions(functions):
     assert_named(symbols_of(WHOLE), functions)
 
 
-def test_a_stripped_program_says_why(stripped, functions):
+def test_a_stripped_program_is_explained(stripped, functions):
     symbols = symbols_of(stripped)
     found = {vaddr for vaddr in functions if symbols.find(vaddr)}
     assert len(found) < len(functions) / 10  # .dynsym
     build_id = ElfImage(stripped.read_bytes(), "x").build_id
-    assert symbols.why() == f"stripped, and no debug file for build-id {build_id} was found"
+    assert symbols.why_unnamed() == f"stripped, and no debug file for build-id {build_id} was found"
 
 
 @pytest.mark.parametrize("where", ["opt/bin", "opt/bin/.debug", "usr/lib/debug/opt/bin", "usr/lib/debug"])
-def test_debug_link_in_the_targets_root(stripped, functions, tmp_path, where):
+def test_debug_link_is_found_in_the_root_of_the_target(stripped, functions, tmp_path, where):
     run("objcopy", f"--add-gnu-debuglink={tmp_path / 'whole.debug'}", stripped)
-    put(tmp_path / "root", f"{where}/whole.debug", tmp_path / "whole.debug")
+    copy_to(tmp_path / "root", f"{where}/whole.debug", tmp_path / "whole.debug")
     assert_named(symbols_of(stripped, tmp_path / "root"), functions)
     assert_named(symbols_of(stripped, tmp_path, tmp_path / "root"), functions)
 
 
-def test_debug_link_beside_the_program_here(stripped, functions, tmp_path):
+def test_debug_link_is_found_beside_the_program(stripped, functions, tmp_path):
     run("objcopy", f"--add-gnu-debuglink={tmp_path / 'whole.debug'}", stripped)
     assert_named(symbols_of(stripped, where=str(stripped)), functions)
 
 
-def test_debug_directory(stripped, functions, tmp_path):
+def test_debug_link_is_found_in_a_given_directory(stripped, functions, tmp_path):
     run("objcopy", f"--add-gnu-debuglink={tmp_path / 'whole.debug'}", stripped)
-    put(tmp_path / "symbols", "whole.debug", tmp_path / "whole.debug")
+    copy_to(tmp_path / "symbols", "whole.debug", tmp_path / "whole.debug")
     assert_named(symbols_of(stripped, directories=[str(tmp_path / "symbols")]), functions)
 
 
 @pytest.mark.parametrize("here", [True, False])
-def test_build_id(stripped, functions, tmp_path, here):
-    """In a directory here, or in the system's of the target."""
+def test_debug_file_is_found_by_build_id(stripped, functions, tmp_path, here):
+    """In a given directory, or in the system's directory in the root of the target."""
     where = build_id_path(stripped)
-    put(tmp_path / "root", where, tmp_path / "whole.debug")
+    copy_to(tmp_path / "root", where, tmp_path / "whole.debug")
     if here:
         directory = tmp_path / "root" / "usr/lib/debug"
         assert_named(symbols_of(stripped, directories=[str(directory)]), functions)
@@ -131,37 +130,40 @@ def test_build_id(stripped, functions, tmp_path, here):
 def test_a_debug_file_with_another_build_id_is_refused(stripped, functions, tmp_path):
     where = build_id_path(stripped)
     other = WHOLE.with_name("workload")
-    put(tmp_path / "root", where, other)
+    copy_to(tmp_path / "root", where, other)
     symbols = symbols_of(stripped, tmp_path / "root")
     assert None in {symbols.find(vaddr) for vaddr in functions}
     build_id = ElfImage(other.read_bytes(), "x").build_id
-    assert symbols.why() == f"a debug file is not the one of this module: /{where}: has build-id {build_id}"
+    assert (
+        symbols.why_unnamed()
+        == f"a debug file is not the one of this module: /{where}: has build-id {build_id}"
+    )
 
 
-def test_without_a_build_id_the_checksum_tells(stripped, functions, tmp_path):
-    forget_build_id(stripped)
+def test_without_a_build_id_the_crc_must_match(stripped, functions, tmp_path):
+    remove_build_id(stripped)
     run("objcopy", f"--add-gnu-debuglink={tmp_path / 'whole.debug'}", stripped)
-    other = put(tmp_path / "root", "opt/bin/whole.debug", tmp_path / "whole.debug")
+    other = copy_to(tmp_path / "root", "opt/bin/whole.debug", tmp_path / "whole.debug")
     assert_named(symbols_of(stripped, tmp_path / "root"), functions)
     with other.open("ab") as file:
         file.write(b"\0")
     symbols = symbols_of(stripped, tmp_path / "root")
     assert None in {symbols.find(vaddr) for vaddr in functions}
-    assert "/opt/bin/whole.debug: its CRC is not that in .gnu_debuglink" in symbols.why()
+    assert "/opt/bin/whole.debug: its CRC is not that in .gnu_debuglink" in symbols.why_unnamed()
 
 
 @pytest.mark.parametrize(
     "link", [b"../whole.debug\0\0\0\0\0\0", b"whole.debug", b"\0\0\0\0\0\0\0\0", b"w\0\0\0\1"]
 )
-def test_a_debug_link_that_is_none(stripped, tmp_path, link):
+def test_a_damaged_debug_link_is_ignored(stripped, tmp_path, link):
     (tmp_path / "link").write_bytes(link)
     run("objcopy", "--add-section", f".gnu_debuglink={tmp_path / 'link'}", stripped)
-    put(tmp_path / "root", "opt/whole.debug", tmp_path / "whole.debug")
+    copy_to(tmp_path / "root", "opt/whole.debug", tmp_path / "whole.debug")
     assert symbols_of(stripped, tmp_path / "root").debug_file().image is None
 
 
-def mini_debug_info(program, directory):
-    """What Fedora's find-debuginfo puts into a stripped program, less what is in .dynsym."""
+def add_mini_debug_info(program, directory):
+    """Add to a stripped program what Fedora's find-debuginfo adds: the symbols that are not in .dynsym."""
 
     def names(*flags):
         out = subprocess.run(["nm", "--format=posix", "--defined-only", *flags, str(WHOLE)],
@@ -175,8 +177,8 @@ def mini_debug_info(program, directory):
     run("objcopy", "--add-section", f".gnu_debugdata={directory / 'mini.xz'}", program)
 
 
-def test_mini_debug_info(stripped, functions, tmp_path):
-    mini_debug_info(stripped, tmp_path)
+def test_mini_debug_info_names_all_functions(stripped, functions, tmp_path):
+    add_mini_debug_info(stripped, tmp_path)
     assert ElfImage(stripped.read_bytes(), "x").symbols(SHT_SYMTAB) is None
     symbols = symbols_of(stripped)
     found = {vaddr: symbols.find(vaddr) for vaddr in functions}
@@ -185,30 +187,33 @@ def test_mini_debug_info(stripped, functions, tmp_path):
     assert {v: s.start for v, s in found.items()} == {v: s.start for v, s in functions.items()}
 
 
-def packed_as(program, directory, data):
+def reason_with_debugdata(program, directory, data):
+    """Return why a program has no names when `.gnu_debugdata` is `data`."""
     (directory / "packed").write_bytes(data)
     run("objcopy", "--add-section", f".gnu_debugdata={directory / 'packed'}", program, directory / "with")
     symbols = symbols_of(directory / "with")
     assert symbols.find(ElfImage(program.read_bytes(), "x").executable[0][0] + 0x400) is None
-    return symbols.why()
+    return symbols.why_unnamed()
 
 
-def test_mini_debug_info_that_is_damaged(stripped, tmp_path):
+def test_damaged_mini_debug_info_is_reported(stripped, tmp_path):
     good = lzma.compress(WHOLE.read_bytes(), lzma.FORMAT_XZ)
-    assert "cannot be unpacked" in packed_as(stripped, tmp_path, b"no xz at all")
-    assert "is cut off" in packed_as(stripped, tmp_path, good[:-40])
-    assert "not an ELF file" in packed_as(stripped, tmp_path, lzma.compress(b"x" * 100, lzma.FORMAT_XZ))
+    assert "cannot be unpacked" in reason_with_debugdata(stripped, tmp_path, b"no xz at all")
+    assert "is cut off" in reason_with_debugdata(stripped, tmp_path, good[:-40])
+    assert "not an ELF file" in reason_with_debugdata(
+        stripped, tmp_path, lzma.compress(b"x" * 100, lzma.FORMAT_XZ)
+    )
 
 
-def test_a_bomb_is_bounded(stripped, tmp_path, monkeypatch):
-    monkeypatch.setattr(debugdata, "_MOST_UNPACKED", 1 << 20)
+def test_unpacked_mini_debug_info_is_limited(stripped, tmp_path, monkeypatch):
+    monkeypatch.setattr(mini_debug_info, "_MAX_UNPACKED_BYTES", 1 << 20)
     bomb = lzma.compress(bytes(64 << 20), lzma.FORMAT_XZ)
     assert len(bomb) < 1 << 16
-    assert "unpacks to more than 1 MiB" in packed_as(stripped, tmp_path, bomb)
+    assert "unpacks to more than 1 MiB" in reason_with_debugdata(stripped, tmp_path, bomb)
 
 
-def test_unpacked_data_is_kept(stripped, functions, tmp_path, monkeypatch):
-    mini_debug_info(stripped, tmp_path)
+def test_unpacked_mini_debug_info_is_cached(stripped, functions, tmp_path, monkeypatch):
+    add_mini_debug_info(stripped, tmp_path)
     cache = DiskCache(str(tmp_path / "cache"))
     symbols_of(stripped, cache=cache).find(next(iter(functions)))
     monkeypatch.setattr(module_symbols, "unpack", lambda _data: pytest.fail("unpacked again"))
@@ -219,14 +224,14 @@ def test_unpacked_data_is_kept(stripped, functions, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     "path", [WHOLE.with_name("libcallee.so"), Path("/usr/lib/x86_64-linux-gnu/libc.so.6")], ids=str
 )
-def test_a_file_without_sections_has_its_dynamic_symbols(path, monkeypatch):
+def test_a_file_without_section_headers_has_its_dynamic_symbols(path, monkeypatch):
     monkeypatch.setattr(debug_files, "SYSTEM_DEBUG_DIR", "/nowhere")
     if not path.exists():
         pytest.skip(f"no {path}")
     data = bytearray(path.read_bytes())
     data[40:48] = bytes(8)  # e_shoff
     data[58:64] = bytes(6)  # e_shentsize, e_shnum, e_shstrndx
-    without = ModuleSymbols(Module(ElfImage(bytes(data), "x"), 0, "x"), DebugFiles([]), NOWHERE)
+    without = ModuleSymbols(Module(ElfImage(bytes(data), "x"), 0, "x"), DebugFiles([]), NO_CACHE)
     image = ElfImage(path.read_bytes(), "x")
     table = SymbolTable(*image.symbols(SHT_DYNSYM), "little", image.code_sections)
     found = {symbol for start, end in image.code_sections for vaddr in range(start, end, 16)
@@ -237,23 +242,23 @@ def test_a_file_without_sections_has_its_dynamic_symbols(path, monkeypatch):
     }
 
 
-def test_indexes_are_kept_and_used_again(functions, tmp_path, monkeypatch):
-    monkeypatch.setattr(module_symbols, "_WORTH_KEEPING", 0)
+def test_symbol_indexes_are_cached(functions, tmp_path, monkeypatch):
+    monkeypatch.setattr(module_symbols, "_MIN_CACHED_BYTES", 0)
     image = ElfImage(WHOLE.read_bytes(), "x")
     cache = DiskCache(str(tmp_path / "cache"))
 
-    def named():
+    def names():
         symbols = ModuleSymbols(Module(image, 0, "x"), DebugFiles([]), cache)
         return {vaddr: symbols.find(vaddr) for vaddr in functions}
 
-    assert named() == functions
+    assert names() == functions
     assert {name.partition(".")[0] for name in os.listdir(tmp_path / "cache")} == {image.build_id}
     monkeypatch.setattr("sfsample.symbolize.symbol_table.build_index", lambda *_: pytest.fail("built again"))
-    assert named() == functions
+    assert names() == functions
 
 
-def test_the_vdso_as_it_is_in_memory():
-    """Ours: names without leading underscores are chosen."""
+def test_the_vdso_in_memory_has_names():
+    """The vdso of the test process; of aliases, those without leading underscores are chosen."""
     row = next(
         (line for line in Path("/proc/self/maps").read_text().splitlines() if line.endswith("[vdso]")), None
     )
@@ -263,7 +268,7 @@ def test_the_vdso_as_it_is_in_memory():
     with open("/proc/self/mem", "rb") as memory:
         memory.seek(start)
         image = ElfImage(memory.read(end - start), "[vdso]")
-    symbols = ModuleSymbols(Module(image, start, "[vdso]"), DebugFiles([]), NOWHERE)
+    symbols = ModuleSymbols(Module(image, start, "[vdso]"), DebugFiles([]), NO_CACHE)
     table = SymbolTable(*image.symbols(), image.byteorder, image.code_sections)
     names = {found.name for low, high in image.code_sections for vaddr in range(low, high, 16)
              if (found := table.find_stated(vaddr))}  # fmt: skip
@@ -274,7 +279,7 @@ def test_the_vdso_as_it_is_in_memory():
 
 
 @pytest.mark.parametrize("byteorder", ["little", "big"])
-def test_pointers_of_a_dynamic_section_are_as_linked(byteorder):
+def test_pointers_of_a_relocated_dynamic_section_are_as_linked(byteorder):
     order = "<" if byteorder == "little" else ">"
     memory = pack(
         order + "10q", 5, 0x7F0000001000, 6, 0x2000, 10, 0x7F0000009999, 0x6FFFFEF5, 0x7F0000003000, 0, 0
@@ -306,10 +311,10 @@ calls:  call    hidden
 
 
 @pytest.mark.skipif(shutil.which("gcc") is None, reason="gcc is not installed")
-@pytest.mark.skipif(os.uname().machine != "x86_64", reason="the source is x86-64's")
+@pytest.mark.skipif(os.uname().machine != "x86_64", reason="the source is for x86-64")
 @pytest.mark.parametrize("cfi", [".cfi_", "#"], ids=["tables", "calls"])
-def test_a_symbol_without_a_size_does_not_take_the_next_function(tmp_path, cfi):
-    """As musl's `memset`, before its `__clone`: only a whole symbol table says what comes next."""
+def test_a_symbol_without_a_size_does_not_cover_the_next_function(tmp_path, cfi):
+    """As musl's `memset` and the `__clone` after it: only a complete symbol table has both."""
     path = tmp_path / "hidden.so"
     source = HIDDEN.replace("{cfi} ", cfi)
     command = ["gcc", "-shared", "-nostdlib", "-x", "assembler", "-", "-o", path]

@@ -1,4 +1,4 @@
-"""A profile of a stripped program is named later, by build-id, with another machine's debug files."""
+"""A profile of a stripped program is symbolized later, by build-id, with debug files of another machine."""
 
 import json
 import shutil
@@ -9,7 +9,7 @@ import pytest
 
 from sfsample.cli import main
 from sfsample.formats.elf.image import ElfImage
-from sfsample.symbolize.offline import Offline
+from sfsample.symbolize.offline import OfflineSymbolizer
 from sfsample.symbolize.options import SymbolOptions
 from sfsample.symbolize.symbol_table import SymbolTable
 
@@ -33,7 +33,7 @@ def main_at(image):
 
 @pytest.fixture
 def debug_dir(tmp_path, image):
-    """Only the debug file, by build-id."""
+    """Return a directory with only the debug file, by build-id."""
     where = tmp_path / "symbols" / ".build-id" / image.build_id[:2] / f"{image.build_id[2:]}.debug"
     where.parent.mkdir(parents=True)
     subprocess.run(["objcopy", "--only-keep-debug", WHOLE, where], check=True)
@@ -59,12 +59,12 @@ def profile(path, build_id, *frames):
 
 def convert(capsys, *words):
     code = main(["convert", *map(str, words)])
-    said = capsys.readouterr()
-    assert not said.err
-    return code, said.out
+    output = capsys.readouterr()
+    assert not output.err
+    return code, output.out
 
 
-def test_the_build_id_names_it(tmp_path, image, main_at, debug_dir, capsys):
+def test_a_debug_file_is_found_by_build_id(tmp_path, image, main_at, debug_dir, capsys):
     end = main_at.start + main_at.size  # where a call that never returns would return to
     profile(tmp_path / "p.json", image.build_id, (main_at.start, "context", None), (end, "eh_frame", None),
             (main_at.start, "signal_frame", "kept"))  # fmt: skip
@@ -74,7 +74,7 @@ def test_the_build_id_names_it(tmp_path, image, main_at, debug_dir, capsys):
         0, "program;kept;main;main 3\n")  # fmt: skip
 
 
-def test_the_program_itself_will_do(tmp_path, image, main_at, capsys):
+def test_the_program_itself_is_used(tmp_path, image, main_at, capsys):
     shutil.copy(WHOLE, tmp_path / "program")
     profile(tmp_path / "p.json", image.build_id, (main_at.start, "context", None))
     assert (
@@ -82,7 +82,7 @@ def test_the_program_itself_will_do(tmp_path, image, main_at, capsys):
     )
 
 
-def test_another_build_id_is_another_program(tmp_path, image, main_at, debug_dir, capsys):
+def test_a_file_with_another_build_id_is_refused(tmp_path, image, main_at, debug_dir, capsys):
     wrong = "ab" * 20
     other = debug_dir / ".build-id" / "ab" / f"{wrong[2:]}.debug"
     other.parent.mkdir()
@@ -92,12 +92,12 @@ def test_another_build_id_is_another_program(tmp_path, image, main_at, debug_dir
 
 
 @pytest.mark.parametrize("build_id", ["", "../../etc", "ab\0", "x" * 5000])
-def test_a_hostile_build_id_is_unknown(build_id, tmp_path):
-    names = Offline(SymbolOptions(debug_dirs=(str(tmp_path),)))
-    assert names.frames("/etc/passwd", build_id, 0x1000, exact=True) == ()
-    assert names.frames("\0", build_id, 0x1000, exact=True) == ()
+def test_a_hostile_build_id_finds_nothing(build_id, tmp_path):
+    symbolizer = OfflineSymbolizer(SymbolOptions(debug_dirs=(str(tmp_path),)))
+    assert symbolizer.frames("/etc/passwd", build_id, 0x1000, exact=True) == ()
+    assert symbolizer.frames("\0", build_id, 0x1000, exact=True) == ()
 
 
-def test_flags_of_names_go_with_symbolize(tmp_path, capsys):
+def test_symbol_flags_need_symbolize(tmp_path, capsys):
     assert main(["convert", "x.json", "--lines"]) == 2
-    assert "--lines goes with --symbolize" in capsys.readouterr().err
+    assert "--lines needs --symbolize" in capsys.readouterr().err

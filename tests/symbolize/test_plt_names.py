@@ -1,4 +1,4 @@
-"""PLT stubs, as objdump names them in real files."""
+"""PLT stubs of real files have the names that objdump gives them."""
 
 import re
 import shutil
@@ -14,7 +14,7 @@ from sfsample.symbolize.symbol_table import SymbolTable
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 LIBRARIES = ("libc.so.6", "libstdc++.so.6", "libm.so.6")
 SYSTEM = [*(Path("/usr/lib/x86_64-linux-gnu", name) for name in LIBRARIES), Path("/usr/bin/ls")]
-# what Debian's packages for cross compilers have
+# from Debian's packages for cross compilers
 FOREIGN = {machine: [Path(f"/usr/{machine}-linux-gnu/lib", name) for name in LIBRARIES]
            for machine in ("aarch64", "s390x")}  # fmt: skip
 FILES = [
@@ -44,7 +44,7 @@ def objdump(tool, path):
 
 
 @pytest.mark.parametrize(("tool", "path"), FILES, ids=str)
-def test_stubs_are_called_what_objdump_calls_them(tool, path):
+def test_stubs_have_the_names_of_objdump(tool, path):
     if shutil.which(tool) is None or not path.exists():
         pytest.skip(f"{tool} or {path} is not installed")
     image, stubs, table = stubs_of(path)
@@ -53,7 +53,9 @@ def test_stubs_are_called_what_objdump_calls_them(tool, path):
     for vaddr, name in theirs.items():
         assert is_stub(image, vaddr)
         ours = stubs.find(vaddr)
-        if re.fullmatch(r"\.plt.*|.*@plt-0x[0-9a-f]+", name):  # the first, which calls the dynamic linker
+        if re.fullmatch(
+            r"\.plt.*|.*@plt-0x[0-9a-f]+", name
+        ):  # the first stub, which calls the dynamic linker
             assert ours is None
         elif name.startswith("*ABS*+"):
             resolver = int(name.removeprefix("*ABS*+").removesuffix("@plt"), 16)
@@ -81,8 +83,8 @@ caller: call first@plt; call second@plt; ret
 
 
 @pytest.mark.skipif(shutil.which("ld") is None, reason="ld is not installed")
-def test_stubs_with_endbr64_are_in_two_sections(tmp_path):
-    """ld -z ibtplt: callers go to .plt.sec; the lazy half in .plt pushes a number and jumps on."""
+def test_stubs_with_endbr64_are_named_in_both_sections(tmp_path):
+    """ld -z ibtplt: callers call .plt.sec; the lazy stub in .plt pushes a number and jumps on."""
     (tmp_path / "a.s").write_text(SOURCE)
     subprocess.run(["as", "-o", "a.o", "a.s"], cwd=tmp_path, check=True)
     subprocess.run(
@@ -97,8 +99,8 @@ def test_stubs_with_endbr64_are_in_two_sections(tmp_path):
 
 
 @pytest.mark.skipif(shutil.which("ld") is None, reason="ld is not installed")
-def test_a_program_that_exports_nothing_has_names_of_stubs(tmp_path):
-    """Its hash table is empty, so that it does not tell how many symbols are imported."""
+def test_stubs_are_named_in_a_program_that_exports_nothing(tmp_path):
+    """Its hash table is empty and does not contain the number of imported symbols."""
     (tmp_path / "a.s").write_text(".globl _start\n_start: call first@plt; call second@plt\n")
     (tmp_path / "b.s").write_text(
         "".join(f".globl {n}\n.type {n}, @function\n{n}: ret\n" for n in ("first", "second"))
@@ -113,7 +115,7 @@ def test_a_program_that_exports_nothing_has_names_of_stubs(tmp_path):
     assert names == {"first@plt", "second@plt"}
 
 
-def test_elsewhere_is_no_stub():
+def test_addresses_outside_the_plt_are_not_stubs():
     image, stubs, _ = stubs_of(FIXTURES / "v3" / "target")
     text = next(s for s in image.sections if s.name == ".text")
     assert not is_stub(image, text.vaddr)

@@ -1,4 +1,4 @@
-"""How names are spelled on request: raw, without clones, without arguments."""
+"""Symbols are spelled as the options say: raw, without clones, without arguments."""
 
 import shutil
 import subprocess
@@ -19,7 +19,7 @@ PLAIN, RAW, MERGED, SIMPLE = (
 
 
 @pytest.mark.parametrize(
-    ("name", "naming", "expected"),
+    ("name", "options", "expected"),
     [
         ("_Z1fi", PLAIN, "f(int)"),
         ("_Z1fi", RAW, "_Z1fi"),
@@ -47,8 +47,8 @@ PLAIN, RAW, MERGED, SIMPLE = (
         ("$s4main3fooyyF", PLAIN, "$s4main3fooyyF"),
     ],
 )
-def test_spelling(name, naming, expected):
-    assert spell(name, naming) == expected
+def test_spell_follows_the_options(name, options, expected):
+    assert spell(name, options) == expected
 
 
 @pytest.mark.parametrize(
@@ -76,18 +76,18 @@ def test_spelling(name, naming, expected):
         ("", ""),
     ],
 )
-def test_simplify(text, expected):
+def test_simplify_removes_arguments_and_types(text, expected):
     assert simplify(text) == expected
 
 
 @given(st.text(alphabet="ab <>()-,:&operator[]{}~ const", max_size=60))
-def test_simplify_never_raises_and_never_loses_all(text):
+def test_simplify_never_raises_and_never_returns_an_empty_name(text):
     assert bool(simplify(text)) == bool(text)
 
 
 @pytest.mark.skipif(shutil.which("nm") is None, reason="nm is not installed")
-def test_real_names_keep_no_arguments():
-    """Every function of libstdc++: the brackets that are left belong to an operator."""
+def test_simplified_functions_of_libstdcxx_have_no_arguments():
+    """The brackets that remain belong to an operator."""
     path = next((p for p in ("/usr/lib/x86_64-linux-gnu/libstdc++.so.6", "/usr/lib64/libstdc++.so.6")
                  if shutil.os.path.exists(p)), None)  # fmt: skip
     if path is None:

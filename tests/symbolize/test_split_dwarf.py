@@ -1,4 +1,4 @@
-"""Whether a file's lines are in others: of damaged files nothing is said, and nothing raises."""
+"""Split DWARF is detected; damaged DWARF gives no text and raises nothing."""
 
 from pathlib import Path
 
@@ -7,16 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sfsample.formats.elf.image import ElfImage
-from sfsample.symbolize.split_dwarf import without_lines
+from sfsample.symbolize.split_dwarf import split_dwarf_problem
 from tests.builders.elf_builder import Bytes, Load, elf
 
 SKELETON = bytes.fromhex("04000000 0500 04 08")  # length, version 5, DW_UT_skeleton, address size
 WHOLE = bytes.fromhex("04000000 0500 01 08")
 WIDE = bytes.fromhex("ffffffff 0400000000000000 0500 04 08")
 OLD = bytes.fromhex("07000000 0400 00000000 08")  # version 4, abbreviations at 0
-DWO = bytes.fromhex(
-    "01 11 00 b042 0e 0000 00"
-)  # 1, DW_TAG_compile_unit, no children, DW_AT_GNU_dwo_name, DW_FORM_strp
+# 1, DW_TAG_compile_unit, no children, DW_AT_GNU_dwo_name, DW_FORM_strp
+DWO = bytes.fromhex("01 11 00 b042 0e 0000 00")
 NAMED = bytes.fromhex("01 11 00 03 0e 0000 00")  # DW_AT_name
 
 
@@ -27,7 +26,7 @@ def image(info: bytes, abbreviations: bytes = b"", *, addresses: bool = True) ->
 
 
 @pytest.mark.parametrize(
-    ("info", "abbreviations", "said"),
+    ("info", "abbreviations", "expected"),
     [
         (SKELETON + WHOLE, b"", "1 of its 2 units"),
         (WIDE + WHOLE + SKELETON, b"", "2 of its 3 units"),
@@ -39,18 +38,18 @@ def image(info: bytes, abbreviations: bytes = b"", *, addresses: bool = True) ->
         (OLD, DWO[:4], ""),
     ],
 )
-def test_units_are_counted(info, abbreviations, said):
-    told = without_lines(image(info, abbreviations))
-    assert said in told
-    assert bool(told) == bool(said)
-    assert without_lines(image(info, abbreviations, addresses=False)) == ""
+def test_skeleton_units_are_counted(info, abbreviations, expected):
+    problem = split_dwarf_problem(image(info, abbreviations))
+    assert expected in problem
+    assert bool(problem) == bool(expected)
+    assert split_dwarf_problem(image(info, abbreviations, addresses=False)) == ""
 
 
-def test_without_dwarf_nothing_is_said():
+def test_a_file_without_dwarf_has_no_problem():
     path = Path(__file__).parents[1] / "fixtures/v3/target"
-    assert without_lines(ElfImage(path.read_bytes(), "target")) == ""
+    assert split_dwarf_problem(ElfImage(path.read_bytes(), "target")) == ""
 
 
 @given(st.binary(max_size=80), st.binary(max_size=20))
-def test_any_bytes_never_raise(info, abbreviations):
-    without_lines(image(info, abbreviations))
+def test_no_bytes_raise(info, abbreviations):
+    split_dwarf_problem(image(info, abbreviations))

@@ -1,4 +1,4 @@
-"""What a symbol table answers, and that no bytes make it raise."""
+"""Which symbol a table finds for an address, and that no bytes make it raise."""
 
 import importlib.util
 import random
@@ -31,7 +31,7 @@ def name_at(vaddr, *symbols, **options):
 
 
 @pytest.mark.parametrize("byteorder", ["little", "big"])
-def test_a_function_covers_start_to_end(byteorder):
+def test_a_function_covers_its_size(byteorder):
     t = table(Sym("f", 0x1000, 16), Sym("g", 0x1020, 1), byteorder=byteorder)
     assert len(t) == 2
     assert t.find(0xFFF) is None
@@ -54,16 +54,16 @@ def test_an_indirect_function_is_a_function():
 
 
 @pytest.mark.parametrize("section", [b.UNDEF, b.ABS, b.COMMON, 0xFF00])
-def test_a_symbol_without_a_section_is_no_code(section):
+def test_a_symbol_without_a_section_is_not_code(section):
     assert name_at(0x10, Sym("f", 0x10, 8, section=section)) is None
 
 
-def test_a_section_number_kept_elsewhere_is_a_section():
+def test_an_extended_section_number_is_a_section():
     assert name_at(0x10, Sym("f", 0x10, 8, section=b.XINDEX)) == "f"
 
 
 @pytest.mark.parametrize("kind", [b.OBJECT, b.SECTION, 4, 5, 6])
-def test_other_types_are_no_code(kind):
+def test_symbols_of_other_types_are_not_code(kind):
     assert name_at(0x10, Sym("data", 0x10, 8, kind=kind), executable=[(0, 0x100)]) is None
 
 
@@ -84,7 +84,7 @@ def test_aliases_are_chosen_the_same_way_in_any_order():
             assert name_at(9, *rng.sample(rest, len(rest))) == preference[first].name
 
 
-def test_an_alias_must_reach_the_address():
+def test_an_alias_must_cover_the_address():
     symbols = (Sym("short", 0, 4), Sym("longer_name", 0, 8))
     assert name_at(3, *symbols) == "short"
     assert name_at(4, *symbols) == "longer_name"
@@ -122,13 +122,13 @@ def test_without_a_size_it_stays_in_its_section():
     assert t.find(0x2000).name == "main"
 
 
-def test_a_stated_size_beats_a_guess():
+def test_a_stated_size_is_preferred_to_a_guess():
     t = table(Sym("outer", 0x10, 0x20), Sym("inner", 0x18))
     assert t.find(0x18).name == "outer"
     assert t.find(0x30).name == "inner"
 
 
-def test_a_label_is_used_where_no_function_is():
+def test_a_label_is_used_where_there_is_no_function():
     label = Sym("_start", 0x10, kind=b.NOTYPE)
     assert name_at(0x14, label) is None
     assert name_at(0x14, label, executable=[(0x20, 0x30)]) is None
@@ -140,32 +140,32 @@ def test_a_label_is_used_where_no_function_is():
 
 
 @pytest.mark.parametrize("name", ["$x", "$d.12", ".L42", ""])
-def test_assembler_marks_are_no_labels(name):
+def test_internal_assembler_labels_are_ignored(name):
     mark = Sym(name, 0x14, kind=b.NOTYPE)
     t = table(Sym("_start", 0x10, kind=b.NOTYPE), mark, executable=[(0, 0x30)])
     assert len(t) == 1
     assert t.find(0x18).name == "_start"
 
 
-def test_ranges_may_overlap_touch_be_empty_or_backward():
+def test_executable_ranges_may_overlap_touch_be_empty_or_backward():
     ranges = [(0x20, 0x10), (0x30, 0x30), (0x100, 0x200), (0x180, 0x240), (0x50, 0x60), (0x60, 0x70)]
     t = table(Sym("a", 0x50), Sym("b", 0x100), executable=ranges)
     assert [bool(t.find(at)) for at in (0x5F, 0x60, 0x23F, 0x240)] == [True, False, True, False]
 
 
-def test_a_name_outside_its_table_is_no_symbol():
+def test_a_symbol_with_a_name_outside_the_string_table_is_ignored():
     assert name_at(0, Sym("f", 0, 8, name_offset=1 << 31)) is None
     assert name_at(0, Sym("f", 0, 8, name_offset=0)) is None
     assert name_at(0, Sym("f", 0, 8, name_offset=99), Sym("g", 0, 8)) == "g"
     symtab, strtab = b.build(Sym("function", 0, 8))
-    assert SymbolTable(symtab, strtab[:-1], "little").find(0) is None  # cut inside the name
+    assert SymbolTable(symtab, strtab[:-1], "little").find(0) is None  # the table ends inside the name
 
 
 def test_an_unnamed_inner_symbol_does_not_hide_the_outer():
     assert name_at(0x12, Sym("outer", 0, 0x100), Sym("", 0x10, 8)) == "outer"
 
 
-def test_a_truncated_record_is_dropped():
+def test_a_truncated_record_is_ignored():
     symtab, strtab = b.build(Sym("f", 0, 8), Sym("g", 8, 8))
     for cut in range(1, 25):
         t = SymbolTable(symtab[:-cut], strtab, "little")
@@ -181,7 +181,7 @@ def test_a_size_that_wraps_around_covers_nothing():
     assert t.find(1 << 64) is None
 
 
-def test_long_and_foreign_names():
+def test_names_may_be_long_or_not_ascii():
     long = "x" * 5000
     assert name_at(0, Sym(long, 0, 8)) == long
     assert name_at(0, Sym("y" * (1 << 20), 0, 8)) is None
@@ -189,18 +189,18 @@ def test_long_and_foreign_names():
     assert name_at(0, Sym("größe", 0, 8)) == "größe"
 
 
-def test_memoryviews_of_any_format():
+def test_a_memoryview_may_have_any_format():
     symtab, strtab = b.build(Sym("f", 0, 8))
     assert SymbolTable(memoryview(symtab).cast("Q"), memoryview(strtab), "little").find(7).name == "f"
 
 
-def test_empty():
+def test_an_empty_table_finds_nothing():
     t = SymbolTable(b"", b"", "little")
     assert len(t) == 0
     assert t.find(0) is None
 
 
-def test_more_aliases_than_are_looked_at():
+def test_more_aliases_than_the_limit():
     t = table(*(Sym(f"a{i:05}", 0, 8) for i in range(5000)))
     assert t.find(0).name == "a00000"
 
@@ -214,12 +214,12 @@ def test_300_000_symbols_stay_packed():
     symtab = b"".join(pack("<IBBHQQ", 1 + 10 * i, 0x12, 0, 1, start, 24) for i, start in enumerate(starts))
     tracemalloc.start()
     t = SymbolTable(symtab, strtab, "little")
-    kept, peak = tracemalloc.get_traced_memory()
+    in_use, peak = tracemalloc.get_traced_memory()
     snapshot = tracemalloc.take_snapshot()
     tracemalloc.stop()
     assert len(t) == count
-    assert kept < 28 * count  # 8 + 4 + 8 bytes a symbol, and what an array grows ahead
-    assert peak < 240 * count  # the integers of one sort, gone again
+    assert in_use < 28 * count  # 8 + 4 + 8 bytes for each symbol, and spare room of the arrays
+    assert peak < 240 * count  # the integers of one sort, freed afterwards
     assert sum(s.count for s in snapshot.statistics("filename")) < 100  # objects
     for start in rng.sample(starts, 2000):
         assert t.find(start) == t.find(start + 23) == Symbol(f"f{start:08x}", start, 24)
@@ -230,7 +230,7 @@ _near = st.integers(0, 40) | st.integers(0, (1 << 64) - 1)
 
 
 @given(st.binary(max_size=400), st.binary(max_size=60), st.sampled_from(["little", "big"]), st.lists(_near))
-def test_any_bytes_never_raise(symtab, strtab, byteorder, addresses):
+def test_no_bytes_raise(symtab, strtab, byteorder, addresses):
     t = SymbolTable(symtab, strtab, byteorder, [(0, 1 << 64)])
     for vaddr in addresses:
         found = t.find(vaddr)
@@ -250,14 +250,14 @@ _symbols = st.builds(
 
 
 @given(st.lists(_symbols, max_size=12), st.lists(_near, min_size=1), st.booleans())
-def test_it_agrees_with_a_plain_search(symbols, addresses, labels):
+def test_find_agrees_with_a_linear_search(symbols, addresses, labels):
     t = table(*symbols, executable=[(0, 1 << 64)] if labels else ())
     for vaddr in addresses:
-        assert t.find(vaddr) == plain_search(symbols, vaddr, labels)
+        assert t.find(vaddr) == linear_search(symbols, vaddr, labels)
 
 
-def plain_search(symbols, vaddr, labels):
-    """The docstring of symtab, over a list."""
+def linear_search(symbols, vaddr, labels):
+    """Apply the rules in the docstring of symbol_table to a list of symbols."""
     defined = [s for s in symbols if s.section == 1 and s.start <= vaddr]
     functions = [s for s in defined if s.kind in (b.FUNC, b.IFUNC)]
     usable = [s for s in defined if labels and s.kind == b.NOTYPE and s.name not in ("", "$x")]

@@ -1,4 +1,4 @@
-"""What is said of a place."""
+"""Frames of a location: with a symbol, without, in the kernel."""
 
 from sfsample.formats.elf.image import ElfImage
 from sfsample.modules.location import Location, kernel_locations
@@ -19,30 +19,30 @@ def module(*symbols: b.Sym, path: str = "/usr/lib/libx.so") -> Module:
     return Module(ElfImage(e.elf([e.Load(0x1000, bytes(0x100))], sections), path), 0x10000, path)
 
 
-def test_a_symbol_gives_its_name_and_the_offset_of_the_address_not_of_the_look_up():
-    place = Location(module(b.Sym("_Z1fi", 0x1010, 0x10)), 0x1020, 0x101F)
-    [frame] = Symbolizer().frames(place)
+def test_a_symbol_is_found_by_lookup_and_its_offset_is_that_of_the_address():
+    location = Location(module(b.Sym("_Z1fi", 0x1010, 0x10)), 0x1020, 0x101F)
+    [frame] = Symbolizer().frames(location)
     assert frame == NamedFrame("f(int)", "f(int)", "_Z1fi", 0x10)
-    assert Symbolizer().name(place.module, 0x1020, 0x101F) == "f(int)"
+    assert Symbolizer().name(location.module, 0x1020, 0x101F) == "f(int)"
 
 
-def test_text_is_clean_and_raw_is_not():
+def test_text_is_cleaned_and_raw_is_not():
     [frame] = Symbolizer().frames(Location(module(b.Sym("a;\x1b", 0x1010, 0x10)), 0x1010, 0x1010))
     assert (frame.text, frame.function, frame.raw) == ("a:?", "a:?", "a;\x1b")
 
 
-def test_a_place_without_a_symbol_is_module_and_offset():
+def test_a_location_without_a_symbol_is_named_by_module_and_offset():
     [frame] = Symbolizer().frames(Location(module(), 0x1020, 0x101F))
     assert frame == NamedFrame("[libx.so+0x1020]", None, None, None)
 
 
-def test_a_place_without_a_module_is_its_address():
+def test_a_location_without_a_module_is_named_by_its_address():
     [frame] = Symbolizer().frames(Location(None, 0x1020, 0x101F))
     assert frame == NamedFrame("[0x1020]", None, None, None)
 
 
-def test_a_function_of_the_kernel_needs_no_table():
-    [place] = kernel_locations(["ep;poll"], 7)
-    [frame] = Symbolizer().frames(place)
+def test_a_kernel_function_needs_no_symbol_table():
+    [location] = kernel_locations(["ep;poll"], 7)
+    [frame] = Symbolizer().frames(location)
     assert frame == NamedFrame("ep:poll_[k]", "ep:poll", "ep;poll", None, kind="k")
-    assert Symbolizer().unnamed() == []
+    assert Symbolizer().missing_names() == []

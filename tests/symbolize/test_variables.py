@@ -1,4 +1,4 @@
-"""What is at an address that is no code, as nm(1) tells it."""
+"""Variables have the names that nm(1) gives them."""
 
 import subprocess
 
@@ -16,7 +16,7 @@ def module(data: bytes) -> Module:
     return Module(ElfImage(data, "program"), BIAS, "/program")
 
 
-def test_every_variable_is_named_as_nm_does() -> None:
+def test_every_variable_has_the_name_of_nm() -> None:
     path = fixture("v3")
     listed = subprocess.run(["nm", "-S", path], capture_output=True, text=True, check=True).stdout
     fields = (line.split() for line in listed.splitlines())
@@ -38,7 +38,7 @@ def test_every_variable_is_named_as_nm_does() -> None:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_a_damaged_table_raises_nothing(seed: int) -> None:
+def test_a_damaged_symbol_table_raises_nothing(seed: int) -> None:
     data = bytearray(fixture("v3").read_bytes())
     image = ElfImage(bytes(data), "program")
     records, _ = image.symbols() or (memoryview(b""), None)
