@@ -55,9 +55,9 @@ def _change(arguments: Namespace, report: Report) -> Report:
 def _names(arguments: Namespace) -> FindNames:
     """Return what names places by build-id; imported when asked for."""
     from sfsample.cli.symbol_flags import naming
-    from sfsample.symbolize.offline import Offline
+    from sfsample.symbolize.offline import OfflineSymbolizer
 
-    offline = Offline(naming(arguments))
+    offline = OfflineSymbolizer(naming(arguments))
 
     def names(module: str, build_id: str, offset: int, exact: bool) -> Sequence[NamedFrame]:
         return offline.frames(module, build_id, offset, exact=exact)
