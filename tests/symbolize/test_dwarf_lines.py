@@ -76,11 +76,11 @@ def addr2line(path, addresses):
 def test_every_address_has_the_lines_of_addr2line(tmp_path, dwarf, compress):
     path = build(tmp_path, dwarf, compress)
     module, symbolizer = open_module(path), Symbolizer(OPTIONS)
-    theirs = addr2line(path, function_addresses(module.image))
-    ours = {vaddr: frames(symbolizer, module, vaddr) for vaddr in theirs}
-    assert len(theirs) > 100
-    assert ours == theirs
-    assert max(map(len, ours.values())) == 3
+    expected = addr2line(path, function_addresses(module.image))
+    found = {vaddr: frames(symbolizer, module, vaddr) for vaddr in expected}
+    assert len(expected) > 100
+    assert found == expected
+    assert max(map(len, found.values())) == 3
     assert symbolizer.problems == []
 
 
@@ -89,9 +89,9 @@ def test_every_address_has_the_lines_of_addr2line(tmp_path, dwarf, compress):
 def test_frame_text_has_line_and_inlined_suffix(tmp_path):
     path = build(tmp_path)
     module = open_module(path)
-    theirs = addr2line(path, function_addresses(module.image))
-    vaddr = next(v for v, found in theirs.items() if len(found) == 3)
-    [first, second, third] = theirs[vaddr]
+    expected = addr2line(path, function_addresses(module.image))
+    vaddr = next(v for v, places in expected.items() if len(places) == 3)
+    [first, second, third] = expected[vaddr]
     place = Location(module, vaddr, vaddr)
     assert [f.text for f in Symbolizer(OPTIONS).frames(place)] == [
         f"square (inlines.c:{first[2]})_[i]",

@@ -48,27 +48,24 @@ def test_stubs_have_the_names_of_objdump(tool, path):
     if shutil.which(tool) is None or not path.exists():
         pytest.skip(f"{tool} or {path} is not installed")
     image, stubs, table = stubs_of(path)
-    theirs = objdump(tool, path)
-    assert theirs
-    for vaddr, name in theirs.items():
+    expected = objdump(tool, path)
+    assert expected
+    for vaddr, name in expected.items():
         assert is_stub(image, vaddr)
-        ours = stubs.find(vaddr)
-        if re.fullmatch(
-            r"\.plt.*|.*@plt-0x[0-9a-f]+", name
-        ):  # the first stub, which calls the dynamic linker
-            assert ours is None
+        stub = stubs.find(vaddr)
+        # the first stub calls the dynamic linker and has no name
+        if re.fullmatch(r"\.plt.*|.*@plt-0x[0-9a-f]+", name):
+            assert stub is None
         elif name.startswith("*ABS*+"):
             resolver = int(name.removeprefix("*ABS*+").removesuffix("@plt"), 16)
             found = table.find_stated(resolver)
             known = found is not None and found.start == resolver
-            assert ours == ((f"{found.name}@plt", vaddr, ours.size) if known else None)
-        elif (
-            ours is None
-        ):  # objdump gives the code that resolves TLS descriptors the names of what comes next
+            assert stub == ((f"{found.name}@plt", vaddr, stub.size) if known else None)
+        elif stub is None:  # code that resolves TLS descriptors: objdump names it after the code that follows
             assert image.loaded(vaddr & -32, 4) == bytes.fromhex("e20fbfa9")
         else:
-            assert ours.name == re.sub(r"@[^@]+@plt$", "@plt", name)
-            assert stubs.find(vaddr + ours.size - 1) == ours
+            assert stub.name == re.sub(r"@[^@]+@plt$", "@plt", name)
+            assert stubs.find(vaddr + stub.size - 1) == stub
 
 
 SOURCE = """

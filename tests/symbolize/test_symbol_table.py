@@ -90,7 +90,7 @@ def test_an_alias_must_cover_the_address():
     assert name_at(4, *symbols) == "longer_name"
 
 
-def test_the_outer_function_is_found_behind_nested_ones():
+def test_the_outer_function_is_found_after_nested_functions():
     nested = [Sym(f"in{i}", 0x100 + 16 * i, 8) for i in range(200)]
     t = table(Sym("outer", 0x100, 0x10000), *nested)
     assert t.find(0x100 + 16 * 199 + 4).name == "in199"
@@ -98,7 +98,7 @@ def test_the_outer_function_is_found_behind_nested_ones():
     assert t.find(0x5000).name == "outer"
 
 
-def test_a_walk_back_is_bounded():
+def test_the_search_for_an_outer_function_is_limited():
     nested = [Sym(f"in{i}", 16 + 16 * i, 8) for i in range(10_000)]
     t = table(Sym("outer", 0, 1 << 40), *nested)
     assert t.find(16 * 10_001) is None
@@ -106,16 +106,16 @@ def test_a_walk_back_is_bounded():
     assert t.find(28).name == "outer"
 
 
-def test_without_a_size_it_reaches_to_the_next_symbol():
+def test_a_symbol_without_a_size_extends_to_the_next_symbol():
     t = table(Sym("a", 0x10), Sym("b", 0x20, 4), Sym("c", 0x30))
     assert t.find(0x0F) is None
     assert t.find(0x10) == t.find(0x1F) == Symbol("a", 0x10, 0)
     assert t.find(0x20).name == "b"
-    assert t.find(0x24) is None  # behind b, whose size is known; not a again
+    assert t.find(0x24) is None  # after b, whose size is known; a does not continue
     assert t.find(0x30).name == t.find(0xFFFF).name == "c"
 
 
-def test_without_a_size_it_stays_in_its_section():
+def test_a_symbol_without_a_size_stays_in_its_section():
     t = table(Sym("_init", 0x1000), Sym("main", 0x2000, 8), executable=[(0x1000, 0x1020), (0x1020, 0x3000)])
     assert t.find(0x101F).name == "_init"
     assert t.find(0x1020) is None  # .plt, which has no symbols
