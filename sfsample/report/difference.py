@@ -2,6 +2,8 @@
 
 docs/diff.md explains the arithmetic.  Counts are compared, never percentages: a function that k of n samples
 hit is known to about the square root of k.  The verdicts allow for the number of functions that are compared.
+
+Invariant: verdicts and intervals are wrong as seldom as stated (tests/report/test_difference.py).
 """
 
 from collections import Counter

@@ -18,7 +18,7 @@ from sfsample.symbolize.named_frame import NamedFrame
 
 
 class FrameNamer(Protocol):
-    """Names the functions at a location: the symbolizer, or one that caches its answers."""
+    """Names the functions at a location: the symbolizer, or a cache in front of it."""
 
     def frames(self, location: Location, /) -> tuple[NamedFrame, ...]:
         """Return the functions at a location, at least one, the innermost inlined function first."""

@@ -3,8 +3,9 @@
 It holds the registers, the bytes of the stack, the mappings, and which files were mapped (build-ids).  It
 holds no other memory of the process, except code of frames that is in no file: the vdso, and a few bytes of
 generated code.  A walk that ended too early may have missed the vdso (signal handlers return to it on some
-machines), so an incomplete stack always has the vdso.  A file may come from anywhere: any damage in it is a
-`FormatError`.
+machines), so an incomplete stack always has the vdso.
+
+Invariant: any damage in a file is a `FormatError` (tests/saved_stacks/test_replay.py).
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Reports for tests: small ones in words, and big ones with every field filled."""
+"""Builds reports: small ones from folded lines, and one with every field filled."""
 
 from sfsample.report.builder import ReportBuilder
 from sfsample.report.readers.folded import read
@@ -8,14 +8,14 @@ LIBC, APP = ("/usr/lib/libc.so.6", "aa" * 20), ("/opt/app", "bb" * 20)
 
 
 def from_lines(*lines: str) -> Report:
-    """Return the report of folded lines."""
+    """Return the report that folded lines describe."""
     return read("\n".join(lines).encode())
 
 
 def frame(
     text: str, module: tuple[str, str | None] = APP, offset: int = 0x100, **fields: object
 ) -> ReportFrame:
-    """Return a frame with what a symbolizer would know."""
+    """Return a frame with the fields that a symbolizer fills."""
     known = {
         "function": text.removesuffix("_[i]").removesuffix("_[k]"),
         "raw": f"_Z{text}",
@@ -44,7 +44,7 @@ def full() -> Report:
     samples = [
         (at, n) for at, (_, _, _, weights) in zip(stacks, rows, strict=True) for n in range(weights[0])
     ]
-    line = ReportTimeline(
+    timeline = ReportTimeline(
         at_ns=[1_000_000 * at for at in range(len(samples))],
         stack=[at for at, _ in samples],
         samples=[1] * len(samples),
@@ -53,5 +53,5 @@ def full() -> Report:
     )
     stats = {"ticks": 12, "late_ticks": 1, "captures": {"failed": 2}}
     return builder.finish(
-        started_ns=1_790_000_000 * 10**9, duration_ns=10**9, rate_hz=100.0, timeline=line, stats=stats
+        started_ns=1_790_000_000 * 10**9, duration_ns=10**9, rate_hz=100.0, timeline=timeline, stats=stats
     )

@@ -1,7 +1,9 @@
 """Reads folded stacks, written by sfsample or by another tool.
 
 A line states all that is known: its first frame is the process (or `name/TID`), and a frame whose text is an
-address in a module is read as one.  A report that is written as folded again gives the same text.
+address in a module is read as an address.
+
+Invariant: folded text that is read and written again is the same (tests/report/test_report.py).
 """
 
 import re

@@ -1,7 +1,9 @@
 """Takes values out of a JSON document and checks their types.
 
 A document that is not as expected raises BadInput, which names the place in the document
-(`stacks[3].frames`).  Nothing else is ever raised, whatever the document holds.
+(`stacks[3].frames`).
+
+Invariant: nothing else is raised, whatever the document holds (tests/report/test_report.py).
 """
 
 from typing import Any

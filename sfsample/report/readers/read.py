@@ -1,7 +1,9 @@
 """Reads any file that holds a profile, into a report.
 
 The contents decide the format, never the name of the file.  Every failure names the file, the place in it and
-what the user can do.  A hostile file costs memory in proportion to its size and never causes a traceback.
+what the user can do.  A hostile file costs memory in proportion to its size.
+
+Invariant: any bytes are a report or raise BadInput (tests/report/test_report.py).
 """
 
 import re

@@ -1,8 +1,9 @@
 """`-f html`: one file with an interactive flame graph; it needs neither a network nor a server.
 
 The sources are in report/writers/page/, and only this module puts them together.  The profile is JSON in a
-script element with every `<` escaped, so that no name can end the element.  The page's content security
-policy allows no request.
+script element with every `<` escaped, so that no name can end the element.
+
+Invariant: no name becomes markup, and the page makes no request (tests/browser/test_page.py).
 """
 
 import os

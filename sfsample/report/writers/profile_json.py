@@ -1,7 +1,9 @@
 """`-f json`: the whole report as `sfsample.profile/1` (docs/profile-json.md).
 
-The document leaves nothing out and derives nothing; `report/readers/profile_json.py` reads it.  Addresses are
-hexadecimal strings, `_ns` numbers are integers and unknown values are null, as in every JSON of sfsample.
+The document leaves nothing out and derives nothing.  Addresses are hexadecimal strings, `_ns` numbers are
+integers and unknown values are null, as in every JSON of sfsample.
+
+Invariant: report/readers/profile_json.py reads the same report back (tests/report/test_report.py).
 """
 
 from typing import Any

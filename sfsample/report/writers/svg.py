@@ -1,8 +1,9 @@
 """`-f svg`: a static flame graph, for a ticket or a README.
 
-The file has no script, no links and nothing from outside; every name is escaped, in a text or a title.  The
-outermost function is at the bottom.  Boxes narrower than a third of a pixel are left out, and a note counts
-them.
+The file has no script, no links and nothing from outside.  The outermost function is at the bottom.  Boxes
+narrower than a third of a pixel are left out, and a note counts them.
+
+Invariant: every name is escaped, in a text or a title (tests/report/writers/test_svg.py).
 """
 
 from collections.abc import Iterator, Sequence

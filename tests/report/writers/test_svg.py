@@ -16,7 +16,7 @@ NS = "{http://www.w3.org/2000/svg}"
 
 
 def svg(report: Report, *, threads: bool = False) -> ET.Element:
-    return ET.fromstring(FORMATS["svg"].write(report, threads=threads))  # noqa: S314 - our own
+    return ET.fromstring(FORMATS["svg"].write(report, threads=threads))  # noqa: S314 - sfsample wrote it
 
 
 def boxes(root: ET.Element) -> list[tuple[str, float, float, float]]:
