@@ -1,4 +1,4 @@
-"""Core files from their parts, for any byte order."""
+"""Assembles core files from notes and segments, in either byte order."""
 
 from struct import pack
 from typing import NamedTuple
@@ -8,7 +8,7 @@ ORDER = {"little": "<", "big": ">"}
 
 
 class Load(NamedTuple):
-    """A PT_LOAD segment: `data` was dumped of `memsz` bytes (None: all)."""
+    """A PT_LOAD segment of `memsz` bytes (None: those of `data`), of which `data` was dumped."""
 
     vaddr: int
     data: bytes = b""
@@ -37,7 +37,7 @@ def auxv(**entries: int) -> bytes:
 
 
 def files(*entries: tuple[int, int, int, str]) -> bytes:
-    """NT_FILE of (start, end, offset in pages, path)."""
+    """Return NT_FILE with entries (start, end, offset in pages, path)."""
     head = pack("<QQ", len(entries), 4096) + b"".join(pack("<3Q", *entry[:3]) for entry in entries)
     return note(0x46494C45, head + b"".join(entry[3].encode() + b"\0" for entry in entries))
 

@@ -1,4 +1,4 @@
-"""A `.debug_frame` section of two functions."""
+"""Assembles a `.debug_frame` section of two functions."""
 
 from struct import pack
 
@@ -8,7 +8,7 @@ START, SIZE = 0x1000, 0x40
 
 
 def section(*, wide: bool = False, version: int = 3) -> bytes:
-    """A CIE and two FDEs; `wide`: of the 64-bit format."""
+    """Return a CIE and two FDEs; `wide`: in the 64-bit DWARF format."""
 
     def entry(body: bytes) -> bytes:
         body += bytes(-len(body) % 8)

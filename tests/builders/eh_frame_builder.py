@@ -1,4 +1,4 @@
-"""Assembles `.eh_frame` and `.eh_frame_hdr`, field by field, so that a test can be read against the standard.
+"""Assembles `.eh_frame` and `.eh_frame_hdr` field by field, so that a test can be compared with the standard.
 
 section = EhFrameBuilder(vaddr=0x2000)
 cie = section.cie(program=def_cfa(7, 8) + offset(16, 1))
@@ -37,7 +37,7 @@ def block(data: bytes) -> bytes:
 def encoded(
     value: int, encoding: int, at: int, byteorder="little", *, base: int = 0, address_size: int = 8
 ) -> bytes:
-    """Encode a pointer that will stand at vaddr `at`."""
+    """Encode a pointer that lies at vaddr `at`; `base` is that of DATAREL."""
     match encoding & 0x70:
         case 0x10:  # PCREL
             value -= at
@@ -50,11 +50,11 @@ def encoded(
         return uleb(value)
     if form == SLEB128:
         return sleb(value)
-    size = address_size if form in (ABSPTR, SIGNED) else FIXED.get(form, 4)  # a form that does not exist
+    size = address_size if form in (ABSPTR, SIGNED) else FIXED.get(form, 4)  # 4 bytes for an unknown form
     return (value & ((1 << 8 * size) - 1)).to_bytes(size, byteorder)
 
 
-# Call frame instructions (DWARF 5 section 6.4.2); operands are factored already.
+# Call frame instructions (DWARF 5 section 6.4.2); operands are divided by the alignment factors already.
 
 
 def advance_loc(delta: int) -> bytes:
@@ -86,7 +86,7 @@ def def_cfa_expression(expression: bytes) -> bytes:
 
 
 REMEMBER_STATE, RESTORE_STATE, NOP = b"\x0a", b"\x0b", b"\x00"
-AMD64_START = def_cfa(7, 8) + offset(16, 1)  # what every AMD64 CIE says: CFA is rsp+8, RA at CFA-8
+AMD64_START = def_cfa(7, 8) + offset(16, 1)  # of every AMD64 CIE: CFA is rsp+8, RA at CFA-8
 
 
 class EhFrameBuilder:
@@ -97,7 +97,8 @@ class EhFrameBuilder:
         self.byteorder = byteorder
         self.data = bytearray()
         self.fdes: list[tuple[int, int]] = []  # start, offset
-        self._encodings: dict[int, tuple[int, bool]] = {}  # of a CIE: pointers, augmentation data
+        # by CIE offset: pointer encoding, whether FDEs have augmentation data
+        self._encodings: dict[int, tuple[int, bool]] = {}
 
     def u(self, value: int, size: int) -> bytes:
         return value.to_bytes(size, self.byteorder)
@@ -175,7 +176,7 @@ class EhFrameBuilder:
         version: int = 1,
         count: int | None = None,
     ) -> bytes:
-        """Return the `.eh_frame_hdr` that a linker would write for the FDEs so far."""
+        """Return the `.eh_frame_hdr` that a linker would write for the FDEs appended so far."""
         out = bytes([version, pointer_encoding, count_encoding, encoding])
         out += encoded(self.vaddr, pointer_encoding, vaddr + 4, self.byteorder, base=vaddr)
         if OMIT in (encoding, count_encoding):

@@ -13,7 +13,7 @@ EHDR, PHDR, SHDR = 64, 56, 64
 
 
 class Load(NamedTuple):
-    """A segment.  `offset` None: the contents are appended where the file ends (16-byte aligned)."""
+    """A segment.  `offset` None: the contents are appended to the file, 16-byte aligned."""
 
     vaddr: int
     data: bytes = b""
@@ -25,7 +25,7 @@ class Load(NamedTuple):
 
 
 class Bytes(NamedTuple):
-    """A section.  `offset` None: the contents are appended."""
+    """A section.  `offset` None: the contents are appended to the file."""
 
     name: str
     vaddr: int
@@ -53,7 +53,7 @@ def elf(
     elf_class: int = 2,
     entry: int = 0,
 ) -> bytes:
-    """Return the file."""
+    """Return the bytes of the file."""
     mark = "<" if byteorder == "little" else ">"
     body = bytearray()
     base = EHDR + PHDR * len(segments)

@@ -1,4 +1,4 @@
-"""The shared libraries of this system that tests compare themselves against."""
+"""Finds the shared libraries of this system that tests read."""
 
 import os
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ LIBRARY_DIRS = (
 
 
 def library(name: str) -> str:
-    """Return the file of a library that every system has or that scripts/setup installs."""
+    """Return the path of a library that every system has or that scripts/setup installs."""
     for directory in LIBRARY_DIRS:
         path = Path(directory, name)
         if path.exists():

@@ -1,4 +1,4 @@
-"""Builds the bytes of an ELF64 symbol table and its string table."""
+"""Assembles an ELF64 symbol table and its string table."""
 
 from struct import pack
 from typing import NamedTuple
@@ -17,7 +17,7 @@ class Sym(NamedTuple):
     kind: int = FUNC
     binding: int = GLOBAL
     section: int = TEXT
-    name_offset: int | None = None  # instead of the name's own
+    name_offset: int | None = None  # replaces the offset of `name`
 
 
 def build(*symbols: Sym, byteorder: str = "little") -> tuple[bytes, bytes]:

@@ -1,4 +1,4 @@
-"""Invented stacks: one ELF file whose code is nops and calls, rows that a test writes, words on a stack."""
+"""Builds stacks to walk: an ELF file with code of nops and calls, rows stated by a test, words on a stack."""
 
 from sfsample.core.memory import BytesMemory
 from sfsample.core.rule import CFA, Rule
@@ -39,7 +39,7 @@ def index_of(
     code: bytes | None = None,
     generated: bytes = b"",
 ) -> ModuleMap:
-    """Return what is mapped; `generated` is the code in the anonymous mapping, which can be read then."""
+    """Return the module map; `generated` is the readable code of an anonymous mapping at JIT."""
     image = ElfImage(elf([Load(TEXT, code or text(), offset=0x1000), *segments], sections), "invented")
     maps = [Mapping(CODE, CODE + SIZE, True, True, 0x1000, "08:01", 7, "/bin/invented", False)]
     if jit or generated:
@@ -50,7 +50,7 @@ def index_of(
 
 
 class Says:
-    """A stepper of a user's own: it knows the rows it is given, by pc, and nothing else."""
+    """A stepper that returns the given rows by pc, and records the frames that it was asked about."""
 
     def __init__(self, rows: dict[int, UnwindRow], found: Found = Found.SFRAME) -> None:
         self.rows = rows

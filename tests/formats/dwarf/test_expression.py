@@ -1,4 +1,4 @@
-"""DWARF expressions: each operation, and each way to have no value."""
+"""Each operation of a DWARF expression gives its value, and invalid expressions give None."""
 
 import pytest
 
@@ -44,11 +44,11 @@ def consts(number: int) -> bytes:
         (consts(-(1 << 63)), 1 << 63),
     ],
 )
-def test_constants(expression, expected):
+def test_constant_operation_pushes_its_operand(expression, expected):
     assert value(expression) == expected
 
 
-def test_constants_have_the_byte_order_of_the_target():
+def test_constant_has_the_byte_order_of_the_target():
     assert value(b"\x0a\x12\x34", byteorder="big") == 0x1234
 
 
@@ -60,11 +60,11 @@ def test_constants_have_the_byte_order_of_the_target():
         (b"\x92" + uleb(40) + sleb(-6), WORD - 1),  # DW_OP_bregx
     ],
 )
-def test_registers(expression, expected):
+def test_register_operation_adds_its_offset(expression, expected):
     assert value(expression) == expected
 
 
-def test_registers_may_be_given_beyond_a_word():
+def test_register_plus_offset_wraps_at_64_bits():
     assert value(b"\x77\x01", registers={7: WORD - 1}) == 0
 
 
@@ -100,7 +100,7 @@ def test_registers_may_be_given_beyond_a_word():
         (0x2D, 1, -1, 0),  # DW_OP_lt
     ],
 )
-def test_binary_operations(operation, a, b, expected):
+def test_binary_operation_gives_its_result(operation, a, b, expected):
     assert value(consts(a) + consts(b) + bytes([operation])) == expected % WORD
 
 
@@ -122,17 +122,17 @@ def test_binary_operations(operation, a, b, expected):
         (lit(1) + b"\x96", 1),  # DW_OP_nop
     ],
 )
-def test_stack_operations(expression, expected):
+def test_stack_operation_gives_its_result(expression, expected):
     assert value(expression) == expected
 
 
-def test_memory_is_read_a_word_or_less_at_a_time():
+def test_deref_reads_a_word_or_the_stated_size():
     assert value(b"\x77\x08\x06") == 0x8F8E8D8C8B8A8988
     assert value(b"\x77\x01\x94\x02") == 0x8281
     assert value(b"\x77\x01\x94\x02", byteorder="big") == 0x8182
 
 
-def test_branches():
+def test_branch_and_skip_continue_at_their_target():
     branch = b"\x28\x01\x00" + lit(7) + lit(9)  # over lit7 when the top is not zero
 
     assert value(lit(1) + lit(5) + branch) == 9
@@ -140,20 +140,20 @@ def test_branches():
     assert value(lit(4) + b"\x2f\x01\x00" + lit(7)) == 4  # DW_OP_skip to the end
 
 
-def test_a_loop_that_ends():
+def test_loop_that_ends_has_a_value():
     count_down = lit(20) + lit(1) + b"\x1c" + b"\x12\x28\xfa\xff"  # lit20; lit1, minus, dup, bra -6
 
     assert value(count_down) == 0
 
 
-def test_the_initial_value_is_on_the_stack():
+def test_initial_value_is_on_the_stack():
     assert value(b"\x23\x08", initial=100) == 108
     assert value(b"", initial=100) == 100
     assert value(lit(1) + b"\x9c", initial=100) == 100  # DW_OP_call_frame_cfa
     assert value(b"", initial=-1) == WORD - 1
 
 
-def test_the_expression_that_linkers_write_for_a_plt():
+def test_plt_expression_of_linkers_gives_the_cfa():
     """CFA is rsp + 8, and 8 more behind the push, which is the 11th byte of a 16-byte entry."""
     plt = b"\x77\x08\x80\x00" + lit(15) + b"\x1a" + lit(11) + b"\x2a" + lit(3) + b"\x24\x22"
 
@@ -165,9 +165,9 @@ def test_the_expression_that_linkers_write_for_a_plt():
     "expression",
     [
         b"",
-        b"\x76\x00",  # a register that is not known
+        b"\x76\x00",  # an unknown register
         b"\x92\x20\x00",
-        b"\x77\x09\x06",  # a word that is not all there
+        b"\x77\x09\x06",  # a word that is partly outside the memory
         lit(0) + b"\x06",
         b"\x77\x00\x94\x00",  # no size, too great a size
         b"\x77\x00\x94\x09",
@@ -204,14 +204,14 @@ def test_the_expression_that_linkers_write_for_a_plt():
         b"\xff",
     ],
 )
-def test_no_value(expression):
+def test_invalid_expression_has_no_value(expression):
     assert value(expression) is None
 
 
-def test_64_values_fit():
+def test_stack_holds_64_values():
     assert value(lit(1) * 64) == 1
 
 
-def test_a_thousand_operations_and_no_more():
+def test_expression_may_execute_1000_operations():
     assert value(lit(1) + b"\x96" * 999) == 1
     assert value(lit(1) + b"\x96" * 1000) is None

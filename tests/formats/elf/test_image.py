@@ -1,12 +1,10 @@
-"""ELF images: invented files for each statement, mutated real ones for the rest."""
+"""ELF images: headers, sections, tables, notes."""
 
 import tracemalloc
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from sfsample.errors import FormatError
 from sfsample.formats.elf.image import ElfImage, Section, Segment, build_id_of
@@ -37,10 +35,7 @@ def image(*segments: Load, sections: list[Bytes] | None = None, **header) -> Elf
     return ElfImage(elf(list(segments), sections, **header), "invented")
 
 
-# -- the header
-
-
-def test_header():
+def test_header_gives_machine_byte_order_and_segments():
     made = image(TEXT)
 
     assert (made.name, made.machine, made.byteorder) == ("invented", 62, "little")
@@ -49,16 +44,20 @@ def test_header():
     assert image(TEXT, machine=22, byteorder="big").segments == made.segments
 
 
-def test_the_headers_alone():
+def test_headers_keep_segments_and_build_id_only():
     data = (FIXTURES / "v3/target").read_bytes()
     whole = ElfImage(data, "target")
-    bare = whole.headers()
+    headers = whole.headers()
 
-    assert (bare.segments, bare.build_id, bare.machine) == (whole.segments, whole.build_id, whole.machine)
+    assert (headers.segments, headers.build_id, headers.machine) == (
+        whole.segments,
+        whole.build_id,
+        whole.machine,
+    )
     assert whole.build_id
-    assert len(bare.data) < 4096
-    assert list(bare.sections) == []
-    assert bare.loaded(whole.executable[0][0], 16) is None
+    assert len(headers.data) < 4096
+    assert list(headers.sections) == []
+    assert headers.loaded(whole.executable[0][0], 16) is None
     far = bytearray(data)
     far[32:40] = (len(data) - PHDR * 2).to_bytes(8, "little")  # e_phoff
     far[56:58] = (2).to_bytes(2, "little")  # e_phnum
@@ -79,15 +78,15 @@ def test_the_headers_alone():
         (elf([TEXT])[:100], 0, "unreadable ELF headers"),
     ],
 )
-def test_refusals(data, offset, what):
-    with pytest.raises(FormatError) as refusal:
+def test_unusable_file_raises_format_error(data, offset, what):
+    with pytest.raises(FormatError) as raised:
         ElfImage(data, "some file")
 
-    assert (refusal.value.section, refusal.value.offset) == ("some file", offset)
-    assert what in refusal.value.what
+    assert (raised.value.section, raised.value.offset) == ("some file", offset)
+    assert what in raised.value.what
 
 
-def test_bytes_a_view_and_a_mapped_file_are_the_same(tmp_path):
+def test_bytes_memoryview_and_mmap_give_the_same_image(tmp_path):
     data = elf([TEXT], [Bytes(".text", 0x1000, b"code")])
     path = tmp_path / "x"
     path.write_bytes(data)
@@ -100,10 +99,7 @@ def test_bytes_a_view_and_a_mapped_file_are_the_same(tmp_path):
             made._stream = None
 
 
-# -- where things are
-
-
-def test_segments_by_type():
+def test_segment_is_found_by_type():
     sframe = Load(0x2000, b"sframe", type=PT_GNU_SFRAME)
     other = Load(0x3000, b"?", type=0x12345678)
     made = image(TEXT, sframe, other)
@@ -113,7 +109,7 @@ def test_segments_by_type():
     assert made.segments[2].type == 0x12345678
 
 
-def test_executable_and_code_sections():
+def test_executable_ranges_come_from_segments_and_sections():
     made = image(
         TEXT._replace(memsz=0x80),
         Load(0x5000, b"data", flags=R | W),
@@ -125,84 +121,7 @@ def test_executable_and_code_sections():
     assert made.code_sections == ((0x1000, 0x1004),)
 
 
-def bias(made: ElfImage, start: int, offset: int, executable: bool = True) -> int | None:
-    return made.load_bias(start, offset, executable=executable)
-
-
-def test_load_bias():
-    shared = image(Load(0, bytes(64), flags=R, offset=0), TEXT)
-    fixed = image(Load(0x40_1000, bytes(64), offset=0x1000))
-    prelinked = image(
-        Load(0x3000_0000, bytes(64), flags=R, offset=0), Load(0x3000_1000, bytes(64), offset=0x1000)
-    )
-
-    assert bias(shared, 0x7F00_0000_1000, 0x1000) == 0x7F00_0000_0000
-    assert bias(fixed, 0x40_1000, 0x1000) == 0
-    assert bias(prelinked, 0x7F00_0000_1000, 0x1000) == 0x7F00_0000_0000 - 0x3000_0000
-    assert bias(prelinked, 0x1000_0000, 0x1000) == 0x1000_0000 - 0x3000_1000  # below its vaddr
-
-
-def test_load_bias_of_a_segment_whose_vaddr_is_not_its_offset():
-    """lld: text at offset 0x1234, vaddr 0x2234; the page that holds it is at 0x1000 and at 0x2000."""
-    made = image(Load(0x2234, bytes(0x100), offset=0x1234))
-
-    assert bias(made, 0x7F00_0000_2000, 0x1000) == 0x7F00_0000_0000
-
-
-def test_load_bias_of_a_later_part_of_a_segment():
-    made = image(Load(0x1000, bytes(0x3000), offset=0x1000))
-
-    assert bias(made, 0x7F00_0000_3000, 0x3000) == 0x7F00_0000_0000
-    assert bias(made, 0x7F00_0000_4000, 0x4000) is None
-    assert bias(made, 0x7F00_0000_0000, 0) is None
-
-
-def test_two_segments_share_a_page_of_the_file():
-    """End of text and start of data: each is mapped once, and the permissions tell which mapping is which."""
-    text = Load(0x1000, bytes(0x800), offset=0x1000)
-    data = Load(0x2800, bytes(0x100), flags=R | W, offset=0x1800)
-    for made in (image(text, data), image(data, text)):
-        assert bias(made, 0x7F00_0000_1000, 0x1000) == 0x7F00_0000_0000
-        assert bias(made, 0x7F00_0000_2000, 0x1000, executable=False) == 0x7F00_0000_0000
-
-
-def test_load_bias_without_a_segment_of_that_permission():
-    made = image(Load(0x1000, bytes(64), flags=R, offset=0x1000))
-
-    assert bias(made, 0x7F00_0000_1000, 0x1000) == 0x7F00_0000_0000
-
-
-def test_load_bias_of_the_bytes_of_a_segment_without_contents():
-    bss = Load(0x1000, b"", flags=R | W, offset=0x1000, filesz=0, memsz=0x1000)
-
-    assert bias(image(bss), 0x7F00_0000_1000, 0x1000, executable=False) == 0x7F00_0000_0000
-
-
-def test_loaded():
-    made = image(TEXT, Load(0x5000, b"data", flags=R | W, memsz=0x100))
-
-    assert made.loaded(0x1004, 4) == b"code"
-    assert made.loaded(0x103C) == b"code"
-    assert made.loaded(0x5000) == b"data"
-    assert made.loaded(0x5000, 5) is None  # zeros in memory, nothing in the file
-    assert made.loaded(0x5004, 1) is None
-    assert made.loaded(0xFFF, 1) is None
-    assert made.loaded(-1, 1) is None
-
-
-def test_loaded_from_a_file_that_was_cut():
-    data = elf([TEXT])[: 0x1000 + 10]
-    made = ElfImage(data, "cut")
-
-    assert made.loaded(0x1000, 10) == b"codecodeco"
-    assert made.loaded(0x1000, 11) is None
-    assert made.loaded(0x1000) is None
-
-
-# -- sections
-
-
-def test_sections():
+def test_section_is_found_by_name():
     sections = [Bytes(".sframe", 0x2000, b"abc"), Bytes(".debug", 0, b"", SHT_NOBITS, size=100)]
     made = image(TEXT, sections=sections)
 
@@ -214,21 +133,20 @@ def test_sections():
     assert made.section(".text") is None
 
 
-def test_no_section_headers():
+def test_image_without_section_headers_has_no_sections():
     made = image(TEXT)
 
     assert (made.sections, made.code_sections, made.section(".text"), made.symbols()) == ((), (), None, None)
 
 
-def patched(data: bytes, offset: int, value: int, size: int = 2) -> bytes:
+def with_field(data: bytes, offset: int, value: int, size: int = 2) -> bytes:
     return data[:offset] + value.to_bytes(size, "little") + data[offset + size :]
 
 
-def test_damaged_section_headers_are_none():
-    """Sections are a convenience: what is damaged about them costs no segment."""
+def test_damaged_section_headers_lose_no_segment():
     good = elf([TEXT], [Bytes(".sframe", 0x2000, b"abc")])
-    no_names = patched(good, 62, 99)  # e_shstrndx
-    nowhere = patched(good, 40, 1 << 40, 8)  # e_shoff
+    no_names = with_field(good, 62, 99)  # e_shstrndx
+    nowhere = with_field(good, 40, 1 << 40, 8)  # e_shoff
     for data in (no_names, nowhere, good[:-100]):
         try:
             made = ElfImage(data, "damaged")
@@ -239,13 +157,13 @@ def test_damaged_section_headers_are_none():
         assert bool(made.section_damage) == (made.section(".sframe") is None)
 
 
-def test_a_section_that_the_file_does_not_hold():
+def test_contents_of_a_truncated_section_are_the_bytes_that_exist():
     made = image(TEXT, sections=[Bytes(".sframe", 0x2000, b"abc", size=1 << 40)])
 
     assert made.contents(made.section(".sframe"))[:3] == b"abc"
 
 
-def test_symbols():
+def test_symbols_prefer_symtab_to_dynsym():
     dynamic = [
         Bytes(".dynsym", 0x100, b"d" * 24, SHT_DYNSYM, link=2),
         Bytes(".dynstr", 0x200, b"D", SHT_STRTAB),
@@ -255,9 +173,6 @@ def test_symbols():
     assert image(TEXT, sections=dynamic).symbols() == (b"d" * 24, b"D")
     assert image(TEXT, sections=dynamic + static).symbols() == (b"s" * 24, b"S")
     assert image(TEXT, sections=[dynamic[0]._replace(link=77)]).symbols() is None
-
-
-# -- what unwinding asks for
 
 
 def test_sframe_comes_from_its_segment_or_its_section():
@@ -274,20 +189,20 @@ def test_sframe_comes_from_its_segment_or_its_section():
     assert image(TEXT, removed, sections=[only_debug]).sframe() is None
 
 
-def test_a_segment_past_the_end_of_the_file_is_empty():
+def test_segment_past_the_end_of_the_file_is_empty():
     assert image(TEXT, Load(0x2000, b"", type=PT_GNU_SFRAME, offset=1 << 40, filesz=8)).sframe() == (
         b"",
         0x2000,
     )
 
 
-def test_eh_frame_hdr():
+def test_eh_frame_hdr_comes_from_its_segment():
     assert image(TEXT).eh_frame_hdr() is None
     assert image(TEXT, Load(0x2000, b"", type=PT_GNU_EH_FRAME)).eh_frame_hdr() is None
     assert image(TEXT, Load(0x2000, b"hdr", type=PT_GNU_EH_FRAME)).eh_frame_hdr() == (b"hdr", 0x2000)
 
 
-def test_build_id():
+def test_build_id_comes_from_notes():
     other = note(b"\0" * 16, kind=5)
     made = image(
         TEXT, Load(0x300, other, type=PT_NOTE), Load(0x400, other + note(b"\xab" * 20), type=PT_NOTE)
@@ -315,11 +230,11 @@ def test_build_id():
         note(b"abcd", kind=1)[:13],
     ],
 )
-def test_notes_without_a_build_id(notes):
+def test_other_notes_have_no_build_id(notes):
     assert build_id_of(notes, "little") is None
 
 
-def test_fixtures_have_everything():
+def test_fixtures_have_tables_symbols_and_build_id():
     for path in FIXTURES.glob("v*/target"):
         made = ElfImage(path.read_bytes(), path.name)
         assert made.sframe() is not None
@@ -328,74 +243,7 @@ def test_fixtures_have_everything():
         assert len(made.build_id) == 40
 
 
-# -- any bytes
-
-
-def exercise(data: bytes) -> None:
-    """Ask everything; a file that is not usable is a FormatError from the constructor."""
-    try:
-        made = ElfImage(data, "hostile")
-    except FormatError:
-        return
-    made.sframe(), made.eh_frame_hdr(), made.symbols()
-    assert made.build_id is None or bytes.fromhex(made.build_id)
-    for section in made.sections:
-        assert len(made.contents(section)) <= len(data)
-    for start, _ in (*made.executable, *made.code_sections):
-        loaded = made.loaded(start, 16)
-        assert loaded is None or len(loaded) == 16
-        made.load_bias(start & -4096, 0, executable=True)
-
-
-QUICK = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
-SMALL = elf(
-    [
-        TEXT._replace(offset=None),
-        Load(0x300, note(b"\xab" * 20), type=PT_NOTE),
-        Load(0x2000, b"x" * 40, type=PT_GNU_SFRAME),
-    ],
-    [Bytes(".sframe", 0x2000, b"x" * 40), Bytes(".symtab", 0, b"s" * 24, SHT_SYMTAB, link=2)],
-)
-INTERESTING = st.sampled_from(
-    [0, 1, 2, 0x7F, 0x80, 0xFF, 0xFFFF, 0x7FFFFFFF, 0xFFFFFFFF, (1 << 63) - 1, (1 << 64) - 1]
-)
-MUTATIONS = st.lists(
-    st.tuples(
-        st.one_of(st.integers(0, EHDR + 3 * PHDR), st.integers(0, len(SMALL) - 1)),
-        st.sampled_from([1, 2, 4, 8]),
-        st.one_of(INTERESTING, st.integers(0, (1 << 64) - 1)),
-    ),
-    min_size=1,
-    max_size=6,
-)
-
-
-@QUICK
-@given(st.binary(max_size=200))
-def test_any_bytes(data):
-    exercise(data)
-    exercise(b"\x7fELF\2\1" + data)
-
-
-@QUICK
-@given(MUTATIONS, st.integers(0, 200))
-def test_mutated_headers(mutations, cut):
-    data = bytearray(SMALL[: len(SMALL) - cut // 2])
-    for position, size, value in mutations:
-        offset = position % len(data)
-        data[offset : offset + size] = (value & (1 << 8 * size) - 1).to_bytes(size, "little")
-    exercise(bytes(data))
-
-
-@QUICK
-@given(st.binary(max_size=80))
-def test_any_notes(notes):
-    for byteorder in ("little", "big"):
-        found = build_id_of(notes, byteorder)
-        assert found is None or bytes.fromhex(found)
-
-
-def test_many_files_of_one_kind_cost_little_memory():
+def test_files_of_one_kind_share_the_structures_of_pyelftools():
     data = elf([TEXT])
     tracemalloc.start()
     try:
@@ -405,4 +253,4 @@ def test_many_files_of_one_kind_cost_little_memory():
         tracemalloc.stop()
 
     assert len(images) == 100
-    assert used < 100 * 20_000  # what pyelftools knows of their kind takes 80,000
+    assert used < 100 * 20_000  # the structures of pyelftools for one kind take 80,000

@@ -1,6 +1,6 @@
-"""Object files laid out and relocated.
+"""Object files are laid out and relocated.
 
-That real ones come out right, tests/differential/test_sframe_readelf.py tells.
+tests/differential/test_sframe_readelf.py compares the result for real object files with readelf.
 """
 
 from struct import pack
@@ -15,7 +15,7 @@ from tests.builders.elf_builder import Bytes, elf
 REL, RELA, SYMTAB = 1, 4, 2
 CODE, TABLE = 6, 2  # SHF_ALLOC | SHF_EXECINSTR, SHF_ALLOC
 SECTION_OF_SYMBOL = 2  # .text.hot below: the null section is 0
-AT = 8  # of the word that is relocated
+FIELD = 8  # offset of the relocated field
 
 MACHINES = [
     pytest.param(62, "little", 24, 2, id="x86_64"),
@@ -25,8 +25,11 @@ MACHINES = [
 ]
 
 
-def an_object(machine=62, byteorder="little", kind=24, *, place=AT, link=4, size=None):
-    """Two code sections, SFrame V3 of 16 bytes, and a relocation of its word at 8 to 0x10 in the second."""
+def object_file(machine=62, byteorder="little", kind=24, *, place=FIELD, link=4, size=None):
+    """Return a file with two code sections, 16 bytes of SFrame V3, and a relocation of its field at offset 8.
+
+    The relocation's symbol and addend lead to 0x10 in the second code section.
+    """
     order = "<" if byteorder == "little" else ">"
     symbol = pack(f"{order}IBBHQQ", 0, 3, 0, SECTION_OF_SYMBOL, 4, 0)
     relocation = pack(f"{order}QQq", place, 1 << 32 | kind, 12)
@@ -40,8 +43,8 @@ def an_object(machine=62, byteorder="little", kind=24, *, place=AT, link=4, size
     ], machine=machine, byteorder=byteorder, kind=REL)  # fmt: skip
 
 
-def test_code_comes_first_and_nothing_overlaps():
-    image, layout, left_out = lay_out(ElfImage(an_object(), "x.o"))
+def test_code_sections_come_first_and_sections_do_not_overlap():
+    image, layout, left_out = lay_out(ElfImage(object_file(), "x.o"))
 
     assert layout == ((".text", 0), (".text.hot", 128))
     assert image.executable == ((0, 100), (128, 178))
@@ -50,28 +53,28 @@ def test_code_comes_first_and_nothing_overlaps():
 
 
 @pytest.mark.parametrize(("machine", "byteorder", "eight", "four"), MACHINES)
-def test_a_word_counts_from_its_own_place(machine, byteorder, eight, four):
+def test_pc_relative_field_counts_from_its_own_address(machine, byteorder, eight, four):
     for kind, size in ((eight, 8), (four, 4)):
-        image = lay_out(ElfImage(an_object(machine, byteorder, kind), "x.o")).image
+        image = lay_out(ElfImage(object_file(machine, byteorder, kind), "x.o")).image
         table = bytes(image.contents(image.section(".sframe")))
 
-        word = int.from_bytes(table[AT : AT + size], byteorder, signed=True)
-        assert word == (128 + 4 + 12) - (192 + AT)
+        word = int.from_bytes(table[FIELD : FIELD + size], byteorder, signed=True)
+        assert word == (128 + 4 + 12) - (192 + FIELD)
 
 
-@pytest.mark.parametrize(("kind", "place"), [(99, AT), (24, 9), (2, 13), (24, 1 << 63)])
-def test_a_relocation_that_cannot_be_applied_is_counted(kind, place):
-    image, _, left_out = lay_out(ElfImage(an_object(kind=kind, place=place), "x.o"))
+@pytest.mark.parametrize(("kind", "place"), [(99, FIELD), (24, 9), (2, 13), (24, 1 << 63)])
+def test_relocation_that_cannot_be_applied_is_counted(kind, place):
+    image, _, left_out = lay_out(ElfImage(object_file(kind=kind, place=place), "x.o"))
 
     assert left_out == 1
     assert bytes(image.contents(image.section(".sframe")))[4:] == bytes(12)
 
 
-def test_a_symbol_table_that_is_not_there():
+def test_missing_symbol_table_raises_format_error():
     with pytest.raises(FormatError, match=r"x\.o.*damaged object file"):
-        lay_out(ElfImage(an_object(link=77), "x.o"))
+        lay_out(ElfImage(object_file(link=77), "x.o"))
 
 
-def test_more_relocations_than_the_file_holds():
+def test_truncated_relocations_raise_format_error():
     with pytest.raises(FormatError, match="damaged object file"):
-        lay_out(ElfImage(an_object(size=1 << 40), "x.o"))
+        lay_out(ElfImage(object_file(size=1 << 40), "x.o"))

@@ -1,9 +1,9 @@
 """Malformed SFrame headers: groups 1 to 8 of the malformed-input catalogue (fact sheet section 6).
 
-The number in a test's name is its group.  Damage to the section costs the section, damage to a function costs
-that function, only `FormatError` is raised, nothing outside the section is read (`read_section` asserts that),
-and counts in the file do not decide how much work is done.  Groups 9 to 19 are in `test_hostile_rows.py`, 20 to
-24 in `tests/unwind/steppers/test_hostile_sframe.py`.
+The number in a test's name is its group.  Damage to the section costs the section, damage to a function
+costs that function, only `FormatError` is raised, nothing outside the section is read (`read_section` asserts
+that), and counts in the file do not decide how much work is done.  Groups 9 to 19 are in
+`test_hostile_rows.py`, 20 to 24 in `tests/unwind/steppers/test_hostile_sframe.py`.
 """
 
 import pytest
