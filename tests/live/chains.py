@@ -1,8 +1,8 @@
-"""The truth about a target's stacks, and whether a sample agrees with it.
+"""Compares the samples of a fixture program with the chains of calls that the program itself states.
 
-Law: the truth is the target's own, printed by `target list` (its source explains the notation); nothing here
-repeats it.  A sample agrees when every one of its frames is accounted for: no missing frame, no extra one,
-each in the module it belongs to, each found by the stepper that owns the code below it.
+`target list` prints the chains (tests/fixtures/src/target.c explains the notation).  A sample is right if no
+frame is missing, none is extra, each is in the right module, and each was found by the stepper that describes
+the code of its callee.
 """
 
 import subprocess
@@ -23,22 +23,22 @@ from tests.live.targets import ARCH, HANG_S, fixture
 _GENERATED = Found.CODE if ARCH is AMD64 else Found.FRAME_POINTER
 _STEPPERS = {"<signal>": Found.SIGNAL_FRAME, "<null>": Found.NULL_CALL, "<jit>": _GENERATED}
 SPECIAL = tuple(_STEPPERS)
-_STUB_OF = {"aarch64": Found.PLT}  # where ld writes no table for them; on s390x it does, SFrame or .eh_frame
-# what runs before main, in a static program; a dynamic one has it in libc
+_STUB_STEPPERS = {"aarch64": Found.PLT}  # ld writes no table for stubs; on s390x it does
+# These call main; in a static program they are part of it, else of libc.
 _BEFORE_MAIN = ("__libc_start_main", "__libc_start_main_impl", "__libc_start_call_main")
 _LIBRARY_OF = {"callee_entry": ("libcallee.so", "libplugin.so")}
 
 
 class Token(NamedTuple):
-    """One word of a chain.  `name` "..." is any number of foreign frames; `least`, `most`: how often."""
+    """One word of a chain.  The name "..." stands for frames of other modules."""
 
     name: str
-    least: int = 1
+    least: int = 1  # times in a row
     most: int = 1
 
 
 class Place(NamedTuple):
-    """One frame of a sample, as far as a chain speaks about it."""
+    """One frame of a sample, with what a chain can say about it."""
 
     name: str | None
     module: str | None  # base name
@@ -48,8 +48,8 @@ class Place(NamedTuple):
 
 
 @cache
-def listed(program: str) -> dict[str, list[list[Token]]]:
-    """scenario -> one chain for each kind of thread, outermost function first."""
+def listed_chains(program: str) -> dict[str, list[list[Token]]]:
+    """Return for each scenario one chain for each kind of thread, outermost function first."""
     words = (program, "list")
     text = subprocess.run(words, check=True, capture_output=True, text=True, timeout=HANG_S).stdout
     chains = {}
@@ -70,8 +70,8 @@ def _token(word: str) -> Token:
 
 @cache
 def own_names() -> frozenset[str]:
-    """Every function that any chain names."""
-    chains = listed(str(fixture("v3"))).values()
+    """Return every function that any chain names."""
+    chains = listed_chains(str(fixture("v3"))).values()
     return frozenset(token.name for kinds in chains for kind in kinds for token in kind) - {"...", *SPECIAL}
 
 
@@ -114,7 +114,7 @@ class Checker:
         return None if self._match(below, chain) else "is not the chain"
 
     def _split(self, places: list[Place], chain: list[Token]) -> tuple[list[Place] | None, list[Place]]:
-        """Split before the first place that the chain speaks about."""
+        """Split before the first place that the chain names."""
         optional = {token.name for token in chain if not token.least}
         starts = {chain[0].name, *optional} - {"..."}
         for at, place in enumerate(places):
@@ -123,14 +123,14 @@ class Checker:
         return (None, places) if chain[0].least else (places, [])
 
     def _wrong_start(self, above: list[Place], *, main: bool) -> str | None:
-        """The frames above the chain: `_start` and libc's start code, or a thread's start in libc."""
+        """Return what is wrong with the outermost frames: `_start` and libc, or a thread's start in libc."""
         if main:
             if not above or above[0].name != "_start" or above[0].module != self._base:
                 return "does not begin in _start"
             above = above[1:]
             if not 1 <= len(above) <= 2:
                 return f"{len(above)} frames between _start and main"
-        # libc calls its own free(3) through a stub when a thread ends
+        # at the end of a thread, libc calls its own free(3) through a stub
         own_stub = any(p.stub and p.module == self._base for p in above)
         foreign = all(self._foreign(p) and p.special is None for p in above) and not own_stub
         if not foreign or (main and above[0].name not in _BEFORE_MAIN):
@@ -138,7 +138,7 @@ class Checker:
         return None
 
     def _foreign(self, place: Place) -> bool:
-        """Whether `...` covers it: code of other modules, or the stub that leads there."""
+        """Whether "..." stands for it: code of another module, or the stub that calls it."""
         if place.name in own_names() or place.module is None:
             return False
         if place.module == self._base and not self._static:
@@ -167,7 +167,7 @@ class Checker:
     # -- labels
 
     def labels(self, places: list[Place]) -> list[Found]:
-        """Return how each frame must be found, innermost first: by what describes the code below it."""
+        """Return how each frame must be found, innermost first: by what describes its callee's code."""
         inward = places[::-1]
         return [Found.CONTEXT, *(self._stepper(place) for place in inward[:-1])]
 
@@ -175,16 +175,16 @@ class Checker:
         if place.special:
             return _STEPPERS[place.special]
         if place.name == "drap_caller" and self._generation in ("v1", "v2") and ARCH is AMD64:
-            return Found.EH_FRAME  # "CFA in r10" can be said in V3 only
+            return Found.EH_FRAME  # only V3 can state a CFA in r10
         if place.stub:
-            return Found.SFRAME if place.in_sframe else _STUB_OF.get(ARCH.name, Found.EH_FRAME)
+            return Found.SFRAME if place.in_sframe else _STUB_STEPPERS.get(ARCH.name, Found.EH_FRAME)
         return Found.SFRAME if place.name in own_names() else Found.EH_FRAME
 
     # -- a whole recording
 
     def check(self, profile: Profile, chains: dict[int, list[list[Token]]], *, labels: bool = True) -> None:
-        """Assert that every sample of `profile` is right: `chains` are those allowed for each thread."""
-        wanted: Counter[str] = Counter()
+        """Assert that every sample is right; `chains` are those allowed for each thread id."""
+        expected: Counter[str] = Counter()
         for key, count in profile.counts.items():
             places = self.places(key)
             shown = " ".join(place.special or place.name or f"[{place.module}]" for place in places)
@@ -192,11 +192,11 @@ class Checker:
             wrong = [self.disagreement(places, chain) for chain in chains[key.tid]]
             assert None in wrong, f"{wrong}: {shown}"
             for label in self.labels(places):
-                wanted[label] += count
+                expected[label] += count
         if labels:
-            assert profile.stats.frames == wanted, f"{profile.stats.frames} {wanted}"
+            assert profile.stats.frames == expected, f"{profile.stats.frames} {expected}"
 
 
 needs_generated_code = pytest.mark.skipif(
-    "framepointer" not in listed(str(fixture("v3"))), reason="no generated code for this machine"
+    "framepointer" not in listed_chains(str(fixture("v3"))), reason="no generated code for this machine"
 )

@@ -1,13 +1,14 @@
-"""A program of another architecture, stepped under qemu's user emulation, and the truth about its stack.
+"""Steps a program of another architecture under qemu's user emulation, and records its true stack.
 
-Law: the truth comes from watching, never from unwinding.  After an instruction that has left the address of
-the next one in the return address register and gone elsewhere, a frame is open; it is there until the program
-is back at that address with the sp of then.  A signal's frame is there until rt_sigreturn.
-What is "unsettled" `stepping` says, which is the same for AMD64, whose calls push.
+The true stack comes from the instructions, never from unwinding.  An instruction that leaves the address of
+the next one in the return address register and jumps has opened a frame; the frame ends when the program is
+back at that address with the sp of that time.  The frame of a signal ends at rt_sigreturn.  Where the true
+stack is unknown, `stepping` says; that module is for AMD64, where calls push.
 
-qemu has the program's memory at the same addresses of its own, so it is read there; registers and steps come
-through its gdb stub.  A signal is delivered up to its handler, where the program must be told to stop.  Of
-two threads one is stepped: a new one from its first jump on, while the old one waits for its end.
+qemu maps the program's memory at the program's addresses, so it is read from qemu; registers and steps come
+through qemu's gdb stub.  A step that delivers a signal runs up to the handler, so the program needs a
+breakpoint there.  Of two threads only one is stepped: a new thread from its first jump on, while the old one
+waits for its end.
 """
 
 import os
@@ -32,34 +33,29 @@ from tests.live.targets import wait_until
 
 _S390X_ADDRESS = (1 << 63) - 1
 _EXCLUSIVE, _LOAD, _STORE = 0x3FE0_0000, 0x0840_0000, 0x0800_0000  # of AArch64: ldxr, stxr
-_LONGEST = 16  # instructions between the two
-_BELOW = 128
-_MOST = 256 << 10
+_MAX_RESERVED_INSTRUCTIONS = 16  # between the two
+_BYTES_BELOW_SP = 128
+_MAX_STACK_BYTES = 256 << 10
 _PAGE = 4096
-_BEFORE = 16  # bytes before it
-_SIGNAL_FRAME = 8192  # of AArch64, with room for its registers to come
+_BYTES_BEFORE_PAGE = 16
+_SIGNAL_FRAME_BYTES = 8192  # on AArch64, with room for future registers
 
 
 class State(NamedTuple):
-    """A thread before an instruction; `callers` innermost first, None: unsettled."""
+    """A thread before an instruction; `callers` innermost first, None if they are unknown."""
 
     registers: dict[int, int]
     callers: tuple[Entry, ...] | None
 
 
 class _Machine(NamedTuple):
-    """How a machine calls the system, and what it keeps.
+    """Registers and system calls of a machine; registers by DWARF number."""
 
-    `words`: what the stub's first 8-byte words are, by DWARF number; 64: s390x's mask of the program status
-    word.  `number`: the register with the number of a system call.  `pair`: what stands side by side in a
-    signal's frame.
-    """
-
-    words: tuple[int, ...]
-    number: int
+    words: tuple[int, ...]  # the first 8-byte words of the stub; 64: s390x's mask of the program status word
+    number: int  # the register with the number of a system call
     clone: int
     sigreturn: int
-    pair: tuple[int, int]
+    pair: tuple[int, int]  # two registers that are neighbours in the frame of a signal
 
 
 _MACHINES = {
@@ -79,31 +75,31 @@ class Emulated:
         self._mappings = Mappings(pid)
         self._trampolines: tuple[Mapping, ...] = ()
         self._stacks = Stacks()
-        self.index = ModuleMap(self._maps, lambda mapping: self._image(mapping.path))
+        self.modules = ModuleMap(self._maps, lambda mapping: self._image(mapping.path))
 
     def close(self) -> None:
         os.close(self._memory)
 
-    # -- going on
+    # -- execution
 
     def stop_at(self, *addresses: int) -> None:
         for address in addresses:
             self._stub.ask(f"Z0,{address:x},2")
 
     def run(self, callers: Callable[[dict[int, int]], list[Entry]]) -> None:
-        """Go on to an address to stop at; what lies above the frame there is told, outermost first."""
+        """Continue to a breakpoint; `callers` finds the callers by the registers there, outermost first."""
         self._stub.ask("c")
-        self.index.refresh()
+        self.modules.refresh()
         now = self._registers()
         self._stacks.on(self.stack_of(now[self.arch.sp])).extend(callers(now))
 
     def steps(self) -> Iterator[State]:
         """Yield the state before each instruction, back to the first one, or to a signal or the end."""
         now, sp, pc = self._registers(), self.arch.sp, self.arch.pc
-        first, settled = now[pc], True
+        first, is_known = now[pc], True
         while True:
             callers = self._stacks.chain(self.stack_of(now[sp]))
-            known = settled and not any(self._is_rewritten(entry) for entry in callers)
+            known = is_known and not any(self._is_rewritten(entry) for entry in callers)
             yield State(now, callers if known else None)
             call = self._system_call(now)
             if call == self._machine.clone:
@@ -116,13 +112,16 @@ class Emulated:
             if now[pc] == first or not stopped.startswith("T"):
                 return
             if not stopped.startswith("T05"):
-                settled = self._signalled(now, stopped[1:3])
+                is_known = self._signalled(now, stopped[1:3])
                 now = self._registers()
             elif call != self._machine.clone:
-                settled = self._moved(before, now, settled, call == self._machine.sigreturn)
+                is_known = self._moved(before, now, is_known, call == self._machine.sigreturn)
 
-    def _moved(self, before: dict[int, int], now: dict[int, int], settled: bool, back: bool) -> bool:
-        """Note what an instruction has done, which may lead `back` from a signal; return what is settled."""
+    def _moved(self, before: dict[int, int], now: dict[int, int], was_known: bool, back: bool) -> bool:
+        """Record what an instruction has done; return whether the true stack is known after it.
+
+        `was_known`: whether it was known before; `back`: whether the instruction returned from a signal.
+        """
         sp, pc, ra = self.arch.sp, self.arch.pc, self.arch.ra
         stack, following = self.stack_of(now[sp]), before[pc] + self._length(before[pc])
         entries, jumped = self._stacks.on(stack), now[pc] != following
@@ -132,20 +131,20 @@ class Emulated:
         if entries and (now[pc], now[sp]) == entries[-1][1:3]:
             entries.pop()
             return True
-        if back or (jumped and not settled):  # where it is now, nobody was called
+        if back or (jumped and not was_known):  # code here has not called anything
             self._stacks.leave(stack, now[sp] + 1)
         called = jumped and now[ra] == following
-        first_there = jumped and not (settled or entries or now[ra] in (0, now[pc]))
+        first_there = jumped and not (was_known or entries or now[ra] in (0, now[pc]))
         if called or first_there:
             entries.append(Entry(now[sp], now[ra], now[sp]))
-        return jumped or (settled and not left and stack == self.stack_of(before[sp]))
+        return jumped or (was_known and not left and stack == self.stack_of(before[sp]))
 
     def _signalled(self, before: dict[int, int], number: str) -> bool:
-        """Deliver a signal, up to its handler."""
+        """Deliver a signal and run up to its handler; the true stack is known there."""
         self._stub.ask(f"C{number}")
         now, sp, ra = self._registers(), self.arch.sp, self.arch.ra
         pair = self._pair(before[self.arch.pc], before[sp], before)
-        saved = now[sp] + self.read(now[sp], _SIGNAL_FRAME).index(pair)
+        saved = now[sp] + self.read(now[sp], _SIGNAL_FRAME_BYTES).index(pair)
         stack = self.stack_of(now[sp])
         self._stacks.interrupt(
             stack, Entry(0, before[self.arch.pc], before[sp], saved), self.stack_of(before[sp])
@@ -155,7 +154,7 @@ class Emulated:
         return True
 
     def _into_thread(self, pc: int) -> str:
-        """Go on to where a new thread is alone: behind the call it compares, and branches."""
+        """Continue to the new thread's own code: after the call, libc compares the result and branches."""
         code = self.read(pc + self._length(pc), 8)
         if self.arch.machine == AARCH64.machine:
             start = pc + 8 + 4 * (int.from_bytes(code[4:8], "little") >> 5 & 0x7FFFF)
@@ -166,13 +165,13 @@ class Emulated:
         return self._stub.ask("c")
 
     def _from_signal(self, saved: int) -> str:
-        """Go on to where a signal's handler returns to: a step would execute an instruction there, too."""
+        """Continue to where a handler returns; a step would execute an instruction there too."""
         words = self.read(saved, 16)
         place = 8 * self._machine.pair.index(self.arch.pc)
         return self._go_to(int.from_bytes(words[place : place + 8], self.arch.byteorder))
 
     def _go_to(self, *addresses: int) -> str:
-        """Go on to one of several addresses; return why it has stopped."""
+        """Continue to one of several addresses; return the stub's stop reply."""
         for address in addresses:
             self._stub.ask(f"Z0,{address:x},4")
         stopped = self._stub.ask("c")
@@ -181,20 +180,20 @@ class Emulated:
         return stopped
 
     def _system_call(self, now: dict[int, int]) -> int | None:
-        """Return the number of the call that the next instruction is."""
+        """Return the system call number if the next instruction is a system call."""
         code = self.read(now[self.arch.pc], 4)
         if self.arch.machine == AARCH64.machine:
             return now[self._machine.number] if code == b"\x01\0\0\xd4" else None
         return (code[1] or now[self._machine.number]) if code[:1] == b"\x0a" else None
 
     def _step(self, pc: int) -> str:
-        """Execute an instruction, or a sequence that holds a reservation, which a step would take from it."""
+        """Execute an instruction, or a whole load-store-exclusive sequence, which a step would make fail."""
         ends = self._ends_of_reservation(pc) if self.arch.machine == AARCH64.machine else []
         return self._go_to(*ends) if ends else self._stub.ask("s")
 
     def _ends_of_reservation(self, pc: int) -> list[int]:
-        """Return where a sequence that begins with ldxr may go on: behind its stxr, or by a branch."""
-        code = self.read(pc, 4 * _LONGEST)
+        """Return where a sequence that begins with ldxr may continue: after stxr, or at a branch target."""
+        code = self.read(pc, 4 * _MAX_RESERVED_INSTRUCTIONS)
         words = [int.from_bytes(code[at : at + 4], "little") for at in range(0, len(code), 4)]
         if not words or words[0] & _EXCLUSIVE != _LOAD:
             return []
@@ -203,57 +202,58 @@ class Emulated:
                     if word & 0xFF00_0010 == 0x5400_0000]  # fmt: skip
         return [pc + 4 * (stored + 1), *branches]
 
-    # -- what it is
+    # -- state
 
     def stack_of(self, sp: int) -> int:
-        """Return the end of the mapping, where sp is before anything is pushed; stacks may be new."""
+        """Return the end of the mapping; sp is there while the stack is empty."""
         return mapping.end if (mapping := self._mappings.at(sp - 1)) else 0
 
     def truth(self, state: State) -> list[tuple[int, int]]:
-        """Return pc and sp of all frames."""
+        """Return pc and sp of all frames, innermost first."""
         here = state.registers[self.arch.pc], state.registers[self.arch.sp]
         return [here, *((entry.pc, entry.sp) for entry in state.callers or ())]
 
     def snapshot(self, state: State) -> ThreadSnapshot:
-        """Copy what a sampler copies: the stack, and those that signals have interrupted."""
+        """Copy what sfsample copies: the stack, and those that signals have interrupted."""
         sps = (state.registers[self.arch.sp], *(entry.sp for entry in state.callers or ()))
         lowest = {self.stack_of(sp): sp for sp in reversed(sps)}
-        pieces = (self._copy(low - _BELOW, end) for end, low in lowest.items())
+        pieces = (self._copy(low - _BYTES_BELOW_SP, end) for end, low in lowest.items())
         memory = PiecewiseMemory(*pieces)
         return ThreadSnapshot(1, dict(state.registers), memory, False, 0, eintr=False, arch=self.arch)
 
     def _copy(self, low: int, end: int) -> BytesMemory:
-        return BytesMemory(low, self.read(low, min(end - low, _MOST)), self.arch.byteorder)
+        return BytesMemory(low, self.read(low, min(end - low, _MAX_STACK_BYTES)), self.arch.byteorder)
 
     def read(self, address: int, size: int) -> bytes:
-        """Return memory; nothing where none is."""
+        """Return memory; b"" if it cannot be read."""
         try:
             return os.pread(self._memory, size, address)
         except OSError:
             return b""
 
     def _pair(self, pc: int, sp: int, registers: dict[int, int]) -> bytes:
-        """Return two words as they stand in a signal's frame: the interrupted pc is one of them."""
+        """Return two words as they are in the frame of a signal; the interrupted pc is one of them."""
         values = {**registers, self.arch.pc: pc, self.arch.sp: sp}
         return b"".join(values[number].to_bytes(8, self.arch.byteorder) for number in self._machine.pair)
 
     def _is_rewritten(self, entry: Entry) -> bool:
-        """Whether a handler has changed where the thread will go on."""
+        """Whether a handler has changed where the thread will continue."""
         word = entry.pc.to_bytes(8, self.arch.byteorder)
         return bool(entry.saved) and word not in self.read(entry.saved, 16)
 
     def _note_trampoline(self, address: int) -> None:
-        """Take the page for a file that is mapped: a kernel has it in its vdso, and not as the first code."""
+        """Pretend that the page with the trampoline is mapped from a file; on a kernel it is in the vdso."""
         page = address & -_PAGE
         path = f"/trampoline-{page:x}"
         if path not in self._images:
-            code = bytes(_BEFORE) + self.read(page, _PAGE)
-            made = elf([Load(0, code, offset=_PAGE)], machine=self.arch.machine,
+            code = bytes(_BYTES_BEFORE_PAGE) + self.read(page, _PAGE)
+            data = elf([Load(0, code, offset=_PAGE)], machine=self.arch.machine,
                        byteorder=self.arch.byteorder)  # fmt: skip
-            self._images[path] = ElfImage(made, path)
-            one = Mapping(page - _BEFORE, page + _PAGE, True, True, _PAGE, "00:00", page, path, False)
-            self._trampolines = (*self._trampolines, one)
-            self.index.refresh()
+            self._images[path] = ElfImage(data, path)
+            start, end = page - _BYTES_BEFORE_PAGE, page + _PAGE
+            mapping = Mapping(start, end, True, True, _PAGE, "00:00", page, path, False)
+            self._trampolines = (*self._trampolines, mapping)
+            self.modules.refresh()
 
     def _registers(self) -> dict[int, int]:
         numbers = self._machine.words
@@ -265,7 +265,7 @@ class Emulated:
         return found
 
     def _length(self, pc: int) -> int:
-        """Return the size of an instruction; on s390x its first two bits tell."""
+        """Return the size of an instruction; on s390x its first two bits state it."""
         if self.arch.machine != S390X.machine:
             return 4
         first = self.read(pc, 1)
@@ -277,18 +277,18 @@ class Emulated:
         return self._images[path]
 
     def _maps(self) -> tuple[Mapping, ...]:
-        """Return the mappings as the program sees them: qemu itself needs no right to execute them."""
+        """Return the mappings with the program's permissions; qemu itself maps code without PROT_EXEC."""
         text = Path(f"/proc/{self._pid}/maps").read_text()
-        ours = os.readlink(f"/proc/{self._pid}/exe")
-        known = {one.start: one for one in self._trampolines}
-        found = {m.start: m._replace(executable=m.is_file and m.path != ours and self._is_code(m))
+        emulator = os.readlink(f"/proc/{self._pid}/exe")
+        trampolines = {mapping.start: mapping for mapping in self._trampolines}
+        found = {m.start: m._replace(executable=m.is_file and m.path != emulator and self._is_code(m))
                  for m in parse_maps(text)}  # fmt: skip
-        return tuple(sorted((found | known).values()))
+        return tuple(sorted((found | trampolines).values()))
 
     def _is_code(self, mapping: Mapping) -> bool:
         try:
             image = self._image(mapping.path)
-        except FormatError:  # the loader's cache
+        except FormatError:  # ld.so.cache
             return False
         end = mapping.offset + mapping.end - mapping.start
         return image.machine == self.arch.machine and any(
@@ -300,7 +300,7 @@ class Emulated:
 def _connects(connection: socket.socket, place: Path) -> bool:
     try:
         connection.connect(str(place))
-    except (FileNotFoundError, ConnectionRefusedError):  # it has no name yet, or does not listen yet
+    except (FileNotFoundError, ConnectionRefusedError):  # qemu has not made it yet, or does not listen yet
         return False
     return True
 

@@ -1,7 +1,7 @@
-"""Recordings that are long enough to mean something, however slow the machine is.
+"""Records a target until it has given enough samples, on any machine and under any load.
 
-A recording ends when it has the samples that the test asked for, however long a busy machine takes for them.
-It fails only where no further sample comes for a long time, which is a hang.
+A recording ends when it has as many samples as the test wants.  It fails only if no further sample comes for
+a long time, which is a hang.
 """
 
 import time
@@ -21,26 +21,26 @@ from sfsample.unwind.stepper import Stepper
 from sfsample.unwind.unwinder import DEFAULT_STEPPERS
 from tests.live.targets import ARCH, HANG_S
 
-_MOST_TRIES = 100  # of one that has to wait for a processor before it can stop
-_PATIENCE_S = 4 * HANG_S  # without a sample; a target that shares its CPU is seldom seen running
-_LONGEST_S = 40 * HANG_S  # in which a test sees what it waits for, or never will
-_PAUSE_S = 1.0  # on a machine under load, a pause that is abandoned is no failure of ours
+_MAX_ATTEMPTS = 100  # to capture a thread, which must wait for a CPU before it can stop
+_MAX_S_WITHOUT_SAMPLE = 4 * HANG_S  # a target that shares its CPU is seldom running when it is sampled
+_MAX_RECORDING_S = 40 * HANG_S
+_MAX_PAUSE_S = 1.0  # long, so that a busy machine does not make sfsample give up pauses
 
 
 def fewer(count: int) -> int:
-    """So many; where all is emulated, and a sample may take seconds, a tenth, but ten at least."""
+    """Return `count`; under emulation, where a sample may take seconds, a tenth of it, but at least ten."""
     return count if ARCH is AMD64 else max(10, count // 10)
 
 
 def captured(process: LiveProcess) -> ThreadSnapshot:
-    """Stop and copy the first thread, as soon as it can be stopped."""
-    tries = (process.capture(process.thread(process.pid)) for _ in range(_MOST_TRIES))
-    return next(taken for taken in tries if not isinstance(taken, NotCaptured))
+    """Capture the first thread, as soon as it can be stopped."""
+    attempts = (process.capture(process.thread(process.pid)) for _ in range(_MAX_ATTEMPTS))
+    return next(snapshot for snapshot in attempts if not isinstance(snapshot, NotCaptured))
 
 
-def dumped(pid: int, how: DumpOptions = DumpOptions()) -> ProcessDump:  # noqa: B008 - a value
+def dumped(pid: int, options: DumpOptions = DumpOptions()) -> ProcessDump:  # noqa: B008 - a value
     """Dump a process whose first thread can be stopped."""
-    dumps = (dump_all((pid,), how)[0][0] for _ in range(_MOST_TRIES))
+    dumps = (dump_all((pid,), options)[0][0] for _ in range(_MAX_ATTEMPTS))
     return next(dump for dump in dumps if dump.threads[0].stack is not None)
 
 
@@ -54,27 +54,29 @@ def record_samples(
     begun: Callable[[], None] = lambda: None,
     until: Callable[[Profile], bool] = lambda _profile: True,
 ) -> Profile:
-    """Record a process until it has given that many samples; on a thread of its own, as the library.
+    """Record a process until it has given `samples` samples; on a tracer thread, as the library does.
 
-    `begun` is called once, when the recording has begun.  `until` tells what else is waited for.
+    `begun` is called once, when the recording has begun.  `until` is a further condition for the end.
     """
 
     def record(_: object) -> Profile:
         target = LiveProcess(pid)
         try:
-            sampler = PtraceSampler([target], RecordOptions(rate, None, mode, steppers, max_pause=_PAUSE_S))
+            sampler = PtraceSampler(
+                [target], RecordOptions(rate, None, mode, steppers, max_pause=_MAX_PAUSE_S)
+            )
             stats = sampler.profile.stats
-            waiting = [begun]
-            began = seen_at = time.monotonic()
-            seen = 0
+            to_call = [begun]
+            began = last_at = time.monotonic()
+            last_count = 0
 
             def enough() -> bool:
-                nonlocal seen, seen_at
-                while waiting:
-                    waiting.pop()()
-                if stats.samples > seen:
-                    seen, seen_at = stats.samples, time.monotonic()
-                is_stuck = time.monotonic() > min(seen_at + _PATIENCE_S, began + _LONGEST_S)
+                nonlocal last_count, last_at
+                while to_call:
+                    to_call.pop()()
+                if stats.samples > last_count:
+                    last_count, last_at = stats.samples, time.monotonic()
+                is_stuck = time.monotonic() > min(last_at + _MAX_S_WITHOUT_SAMPLE, began + _MAX_RECORDING_S)
                 return is_stuck or (stats.samples >= samples and until(sampler.profile))
 
             return sampler.run(enough)
@@ -84,5 +86,5 @@ def record_samples(
     profile = TracerThread(record, lambda: False).run()
     stats = profile.stats
     assert stats.samples >= samples, f"{stats.samples} samples in {stats.duration_s:.1f} s"
-    assert until(profile), f"what the test waits for was not seen in {stats.duration_s:.1f} s"
+    assert until(profile), f"the condition `until` did not hold within {stats.duration_s:.1f} s"
     return profile

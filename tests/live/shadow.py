@@ -1,7 +1,6 @@
-"""A shadow call stack: what watching tells of the callers of a thread.
+"""Keeps a shadow call stack: the callers of a thread, recorded while it calls and returns.
 
-Law: knows no machine and unwinds nothing; who steps a program tells what happens (`stepping`, `emulated`).
-What one row says of the caller is here too, for who compares.
+It knows no architecture and unwinds nothing: `stepping` and `emulated` step a program and report its calls.
 """
 
 from pathlib import Path
@@ -13,10 +12,10 @@ from sfsample.unwind.row import Caller, UnwindRow, apply_row
 
 
 class Entry(NamedTuple):
-    """A frame's caller: it is there while sp is not above `slot`, the word that holds the return address.
+    """The caller of a frame: it is there while sp is not above `slot`, the word with the return address.
 
-    Where calls push nothing, `slot` is the sp of the caller.  What a signal interrupted has slot 0; its pc is
-    one of the two words at `saved`.
+    Where calls push nothing, `slot` is the sp of the caller.  A frame that a signal interrupted has slot 0,
+    and its pc is one of the two words at `saved`.
     """
 
     slot: int
@@ -26,14 +25,17 @@ class Entry(NamedTuple):
 
 
 class Stacks:
-    """What is known of the stacks of one thread, each with its entries, outermost first."""
+    """The stacks of one thread, each with its entries, outermost first.
+
+    The key of a stack is any number that belongs to it alone.
+    """
 
     def __init__(self) -> None:
         self._entries: dict[int, list[Entry]] = {}
         self._interrupted: dict[Entry, int] = {}  # signal entry -> the stack that it interrupted
 
     def leave(self, stack: int, sp: int) -> bool:
-        """Forget the frames below `sp`, those of a signal too; whether there were any."""
+        """Drop the frames below `sp`, those of a signal too; return whether there were any."""
         entries, before = self.on(stack), len(self.on(stack))
         while entries and 0 < (entries[-1].slot or entries[-1].saved) < sp:
             entries.pop()
@@ -53,7 +55,7 @@ class Stacks:
         entries.pop()
 
     def chain(self, stack: int) -> tuple[Entry, ...]:
-        """Return the callers of whoever runs on a stack."""
+        """Return the callers of the innermost function on a stack, innermost first."""
         found: list[Entry] = []
         for entry in reversed(self.on(stack)):
             found.append(entry)
@@ -63,7 +65,7 @@ class Stacks:
 
 
 class Mappings:
-    """What is mapped in a process, read again when an address is in none: stacks and libraries may be new."""
+    """The mappings of a process; read again for an unknown address, since stacks and libraries may be new."""
 
     def __init__(self, pid: int) -> None:
         self._maps = Path(f"/proc/{pid}/maps")
@@ -79,7 +81,7 @@ class Mappings:
 
 
 def caller_by(row: UnwindRow, snapshot: ThreadSnapshot) -> object:
-    """Return (pc, sp) of the caller by one row, None when there is none: the row says so, or a zero."""
+    """Return (pc, sp) of the caller by one row; None if the row or a return address of 0 ends the stack."""
     if row.ra is None:
         return None
     arch = snapshot.arch

@@ -1,11 +1,11 @@
-"""Threads asleep, each in a system call of its own, that say when a call comes back.
+"""Starts threads that sleep, each in another system call, and reports each call that returns.
 
-    python sleepers.py FD [NAME ...]        all that are known, unless some are named
+    python sleepers.py FD [NAME ...]        every call of CALLS, or those that are named
 
-Law: no call here has a reason to return: every one waits for what never happens (or for an hour).  So a line
-`returned NAME ERRNO` means that somebody disturbed it.  `ready PID` is written when every thread is in its
-call; each thread is named after its call.  System calls are made through libc's `syscall`, which does not
-repeat an interrupted one.
+No call has a reason to return: each waits for an event that never comes, or for an hour.  So a line
+`returned NAME ERRNO` means that a sampler disturbed the thread.  The program writes `ready PID` when every
+thread is in its call; each thread has the name of its call.  Threads call libc's `syscall`, which does not
+restart an interrupted call.
 """
 
 import ctypes
@@ -22,7 +22,7 @@ from sfsample.process.syscall_names import syscall_name
 
 libc = ctypes.CDLL(None, use_errno=True)
 Words = ctypes.c_long * 64
-# new calls have the same number on every machine, and are not in all tables
+# new system calls have the same number on every architecture; python-ptrace does not know all of them
 NUMBERS = {syscall_name(number): number for number in range(500)}
 NUMBERS |= {"io_uring_enter": 426, "epoll_pwait2": 441, "futex_waitv": 449}
 HOUR = Words(3600, 0)
@@ -30,7 +30,7 @@ NONE = ctypes.c_void_p(None)
 ANY = ctypes.c_uint(~0)
 CLOCK_MONOTONIC, FUTEX_WAIT, FUTEX_WAIT_BITSET, FUTEX_LOCK_PI = 1, 0, 9, 6
 AF_UNIX_PAIR = socket.socketpair()
-keep: list[object] = [AF_UNIX_PAIR]  # whatever the kernel holds a pointer to
+keep: list[object] = [AF_UNIX_PAIR]  # objects that the kernel points to
 
 
 def words(*values: int) -> ctypes.Array[ctypes.c_long]:
@@ -108,7 +108,7 @@ def queue() -> int:
 
 
 def locked_file() -> int:
-    """Locked through one opening of it, waited for through another."""
+    """Lock a file through one open file description; return another, through which a thread can wait."""
     import fcntl
 
     fd = os.open("/dev/shm", os.O_TMPFILE | os.O_RDWR)  # noqa: S108
@@ -119,19 +119,19 @@ def locked_file() -> int:
 
 
 def held_futex() -> ctypes.Array[ctypes.c_int]:
-    """A priority-inheriting lock that the main thread holds."""
+    """Return a priority-inheriting lock that the main thread holds."""
     made = (ctypes.c_int * 1)(os.getpid())
     keep.append(made)
     return made
 
 
 def waiter() -> ctypes.Array[ctypes.c_long]:
-    """For a futex of 32 bits."""
+    """Return a struct futex_waitv for a futex of 32 bits."""
     return words(0, ctypes.addressof(words(0)), *struct.unpack("l", struct.pack("II", 2, 0)))
 
 
 def down() -> ctypes.Array[ctypes.c_long]:
-    """Take one from semaphore 0."""
+    """Return a struct sembuf that decrements semaphore 0."""
     return words(*struct.unpack("l", struct.pack("Hhhh", 0, -1, 0, 0)))
 
 
@@ -190,7 +190,7 @@ CALLS: dict[str, tuple[str, Callable[[], tuple[object, ...]]]] = {
     "flock": ("flock", lambda: (locked_file(), 2)),
     "open_fifo": ("open", lambda: (fifo(), os.O_RDONLY)),
 }
-CALLS = {name: call for name, call in CALLS.items() if call[0] in NUMBERS}  # not every machine has all
+CALLS = {name: call for name, call in CALLS.items() if call[0] in NUMBERS}  # not every architecture has all
 
 
 def socket_end() -> int:
@@ -258,7 +258,7 @@ def main() -> None:
     while not all(asleep(thread.native_id) for thread in threads if thread.is_alive()):
         time.sleep(0.01)
     say(f"ready {os.getpid()}")
-    sys.stdin.buffer.read(1)  # until we are told, or whoever started us has gone
+    sys.stdin.buffer.read(1)  # until the parent writes a byte or ends
     for number, made in ipc:
         libc.syscall(number, made, 0, 0)
     os._exit(0)

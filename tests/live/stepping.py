@@ -1,10 +1,9 @@
-"""A program stepped one instruction at a time, and the truth about its stack at each.
+"""Steps a program one instruction at a time, and records its true stack at each.
 
-Law: the truth comes from watching, never from unwinding: a call leaves its return address on the stack, and
-the frame that it opened is there until sp has passed that word; a signal's frame is there until rt_sigreturn.
-While code changes to another stack by hand (longjmp, setcontext), or has changed where a signal handler or a
-function will return to, there is no truth for some instructions: those are "unsettled", up to the jump that
-ends it.
+The true stack comes from the instructions, never from unwinding.  A call pushes its return address, and the
+frame that it opens ends when sp has passed that word; the frame of a signal ends at rt_sigreturn.  While code
+changes to another stack (longjmp, setcontext), or has changed the place to which a handler or a function will
+return, the true stack is unknown, until the jump that ends this.
 """
 
 import ctypes
@@ -30,13 +29,13 @@ _WALL = 0x40000000
 _ORDER = (10, 12, 11, 5, 13, 14, 4, 19, 9, 8, 7, 6, 3, 2, 1, 0, 16)
 _RAX, _SP, _PC = 0, 7, 16
 _SIGRETURN = 15
-_LONGEST = 15  # bytes of an instruction
-_SLICE = 256 << 10
-_SIGNAL_FRAME = 1024
+_MAX_INSTRUCTION_BYTES = 15
+_MAX_STACK_BYTES = 256 << 10
+_SIGNAL_FRAME_BYTES = 1024
 
 
 class State(NamedTuple):
-    """A thread before its next instruction; `callers` innermost first, None: unsettled."""
+    """A thread before its next instruction; `callers` innermost first, None if they are unknown."""
 
     tid: int
     registers: dict[int, int]
@@ -60,17 +59,17 @@ class Stepped:
         self._stacks: dict[int, Stacks] = {self.pid: Stacks()}
         self._wait(self.pid)
         ptrace(PTRACE_SETOPTIONS, self.pid, 0, _TRACECLONE | _EXITKILL)
-        self.threads: list[int] = []  # born while stepping, not stepped yet
+        self.threads: list[int] = []  # started while stepping, not stepped yet
 
     def close(self) -> None:
         os.close(self._memory)
         self.process.kill()
         self.process.wait()
 
-    # -- what it is
+    # -- state
 
     def run_to_trap(self) -> None:
-        """Go on to the next `int3`; signals on the way are delivered."""
+        """Continue to the next `int3`; signals on the way are delivered."""
         number = 0
         while number != signal.SIGTRAP:
             ptrace(PTRACE_CONT, self.pid, 0, number)
@@ -90,14 +89,14 @@ class Stepped:
         return int.from_bytes(self.read(address, 8), "little")
 
     def stack_of(self, sp: int) -> int:
-        """Return the end of the mapping: a stack grows at its beginning."""
+        """Return the end of the mapping; its start moves when the stack grows."""
         mapping = self.mappings.at(sp)
         return mapping.end if mapping else 0
 
     def snapshot(self, state: State, below: int = 128) -> ThreadSnapshot:
-        """Copy what a sampler copies: the stack, and those that signals have interrupted.
+        """Copy what sfsample copies: the stack, and those that signals have interrupted.
 
-        `below` sp, too: 0 for what the kernel copies in an interrupt.
+        `below`: bytes below sp that are copied too; 0 as in a copy that the kernel makes (perf).
         """
         sp = state.registers[_SP]
         starts = [sp]
@@ -110,31 +109,31 @@ class Stepped:
         for start in starts:
             mapping = self.mappings.at(start)
             base = start - below & -8
-            size = min(mapping.end - base, _SLICE) if mapping else 0
+            size = min(mapping.end - base, _MAX_STACK_BYTES) if mapping else 0
             pieces.append(BytesMemory(base, self.read(base, size)))
         memory = pieces[0] if len(pieces) == 1 else PiecewiseMemory(*pieces)
         return ThreadSnapshot(state.tid, state.registers, memory, False, 0, eintr=False, arch=AMD64)
 
     def is_true(self, callers: tuple[Entry, ...]) -> bool:
-        """Whether all return addresses are what they were."""
+        """Whether all return addresses are unchanged in memory."""
         return all(self.word(entry.slot) == entry.pc for entry in callers if entry.slot)
 
     # -- stepping
 
     def begin(self, tid: int, callers: list[Entry]) -> None:
-        """Tell what lies above a thread's present frame, outermost first."""
+        """Set the callers of a thread's present frame, outermost first."""
         self._stacks.setdefault(tid, Stacks()).on(self.stack_of(self.registers(tid)[_SP])).extend(callers)
 
     def steps(self, tid: int) -> Iterator[State]:
         """Yield the state before each instruction, up to an `int3` or the thread's end."""
         stacks = self._stacks.setdefault(tid, Stacks())
-        settled, pending = True, 0
+        is_known, pending = True, 0
         now = self.registers(tid)
         while True:
-            code = self.read(now[_PC], _LONGEST)
+            code = self.read(now[_PC], _MAX_INSTRUCTION_BYTES)
             stack = self.stack_of(now[_SP])
             callers = stacks.chain(stack)
-            known = settled and not any(self._is_rewritten(entry) for entry in callers)
+            known = is_known and not any(self._is_rewritten(entry) for entry in callers)
             yield State(tid, now, callers if known else None, code)
             if code[:1] == b"\xcc":
                 return
@@ -149,12 +148,12 @@ class Stepped:
                 self._signalled(stacks, before, now)
                 pending = 0
             else:
-                settled = self._moved(stacks, before, now, code, settled)
+                is_known = self._moved(stacks, before, now, code, is_known)
 
     def _signalled(self, stacks: Stacks, before: dict[int, int], now: dict[int, int]) -> None:
         sp, stack = now[_SP], self.stack_of(now[_SP])
         pair = _words(before[_SP], before[_PC])
-        saved = sp + self.read(sp, _SIGNAL_FRAME).index(pair)
+        saved = sp + self.read(sp, _SIGNAL_FRAME_BYTES).index(pair)
         stacks.interrupt(stack, Entry(0, before[_PC], before[_SP], saved), self.stack_of(before[_SP]))
         stacks.on(stack).append(Entry(sp, self.word(sp), sp + 8))
 
@@ -162,22 +161,22 @@ class Stepped:
         return bool(entry.saved) and self.read(entry.saved, 16) != _words(entry.sp, entry.pc)
 
     def _moved(
-        self, stacks: Stacks, before: dict[int, int], now: dict[int, int], code: bytes, settled: bool
+        self, stacks: Stacks, before: dict[int, int], now: dict[int, int], code: bytes, was_known: bool
     ) -> bool:
-        """Note what one instruction has done; return whether the truth is known after it."""
+        """Record what one instruction has done; return whether the true stack is known after it."""
         old, new = before[_SP], now[_SP]
         stack = self.stack_of(new)
         entries = stacks.on(stack)
-        jumped = not before[_PC] <= now[_PC] <= before[_PC] + _LONGEST
+        jumped = not before[_PC] <= now[_PC] <= before[_PC] + _MAX_INSTRUCTION_BYTES
         if code[:2] == b"\x0f\x05" and before[_RAX] == _SIGRETURN:
             stacks.return_from_signal(self.stack_of(old))
-            stacks.leave(stack, new)  # a handler may have changed where the thread goes on
+            stacks.leave(stack, new)  # a handler may have changed where the thread continues
             return True
         returned = code[:1] in (b"\xc3", b"\xc2") or code[:2] == b"\xf3\xc3"
         left = stacks.leave(stack, new)
-        if jumped and new == old - 8 and 0 < self.word(new) - before[_PC] <= _LONGEST:
+        if jumped and new == old - 8 and 0 < self.word(new) - before[_PC] <= _MAX_INSTRUCTION_BYTES:
             entries.append(Entry(new, self.word(new), new + 8))
-        if not settled:
+        if not was_known:
             if jumped and not entries:  # the first function on a stack of its own
                 entries.append(Entry(new, self.word(new), new + 8))
             return jumped
@@ -188,7 +187,7 @@ class Stepped:
         return self._wait(tid)
 
     def _wait(self, tid: int) -> int | None:
-        """Return the signal that a thread stopped with, None when it has ended."""
+        """Return the signal that stopped a thread, or None at its end."""
         _, status = os.waitpid(tid, _WALL)
         if not os.WIFSTOPPED(status):
             return None

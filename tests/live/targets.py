@@ -1,8 +1,8 @@
-"""Fixture programs as live targets: started, shaken hands with, and checked when they are left.
+"""Starts fixture programs as live targets, waits for their messages, and checks them at the end.
 
-Law: a test goes on when the target has said so, never after a sleep; every wait has an end that fails the
-test.  Whoever leaves `running` without an exception has a target that was left as it was found: running, in
-the state it is expected in, and traced by nobody.
+A test continues when the target has written a message, never after a sleep; each wait has a time limit that
+fails the test.  `running` checks at its end that the target was left as it was found: alive, in the expected
+state, and without a tracer.
 """
 
 import os
@@ -16,6 +16,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
 from sfsample.core.arch import AMD64
 from sfsample.process.find import check
 from sfsample.process.procfs import ProcFs
@@ -24,22 +26,26 @@ _ALL = Path(__file__).parents[1] / "fixtures"
 ARCH = check(ProcFs(os.getpid()))  # this machine's
 FIXTURES = _ALL if ARCH is AMD64 else _ALL / ARCH.name
 GENERATIONS = tuple(sorted(path.name for path in FIXTURES.glob("v?")))
-# nothing here takes a second; a machine under load may need several, one that is emulated a hundred
+# For tests where every generation runs the same code of sfsample: older ones run with --all only.
+EACH_GENERATION = [
+    *(pytest.param(generation, marks=pytest.mark.extended) for generation in GENERATIONS[:-1]),
+    GENERATIONS[-1],
+]
+# A guard against hangs.  A wait takes less than a second; under load several, under emulation a hundred.
 HANG_S = 30.0 if ARCH is AMD64 else 300.0
-# where all is emulated, whoever asks takes the time from whom it waits for
-_STEP_S = 0.002 if ARCH is AMD64 else 0.05
+_POLL_INTERVAL_S = 0.002 if ARCH is AMD64 else 0.05  # under emulation, polling takes CPU time from the target
 
 
 def wait_until(condition: Callable[[], object], what: str, deadline_s: float = HANG_S) -> None:
-    """Ask until it is so; fail the test when it never is."""
+    """Poll until the condition holds; fail the test after `deadline_s` seconds."""
     end = time.monotonic() + deadline_s
     while not condition():
-        assert time.monotonic() < end, f"still not so after {deadline_s:g} s: {what}"
-        time.sleep(_STEP_S)
+        assert time.monotonic() < end, f"still not true after {deadline_s:g} s: {what}"
+        time.sleep(_POLL_INTERVAL_S)
 
 
 def status(pid: int, tid: int | None = None) -> dict[str, str]:
-    """/proc/PID[/task/TID]/status; empty when it has ended."""
+    """Return the fields of /proc/PID[/task/TID]/status; empty after its end."""
     where = f"/proc/{pid}/status" if tid is None else f"/proc/{pid}/task/{tid}/status"
     try:
         with open(where, encoding="utf-8", errors="replace") as file:
@@ -57,44 +63,44 @@ def tids(pid: int) -> list[int]:
 
 
 def states(pid: int) -> set[str]:
-    """State letters of the threads."""
+    """Return the state letters of the threads (proc_pid_status(5), State)."""
     found = (status(pid, tid) for tid in tids(pid))
     return {line["State"][0] for line in found if line}
 
 
 def wait_until_busy(pid: int) -> None:
-    """Wait until a program that says ready just before it gets to work has worked for 10 ms."""
+    """Wait until a program, which writes its message just before its work, has used 10 ms of CPU time."""
 
-    def worked_ns() -> int:
+    def cpu_ns() -> int:
         files = (Path(f"/proc/{pid}/task/{tid}/schedstat") for tid in tids(pid))
         return sum(int(file.read_text().split()[0]) for file in files if file.exists())
 
-    before = worked_ns()
-    wait_until(lambda: worked_ns() >= before + 10_000_000, f"{pid} works")
+    before = cpu_ns()
+    wait_until(lambda: cpu_ns() >= before + 10_000_000, f"{pid} works")
 
 
 def is_forgotten(pid: int) -> bool:
-    """Whether the kernel has forgotten when one of the threads ran last (see `thread_facts`)."""
+    """Whether the kernel has lost the time at which one of the threads ran last (see `thread_facts`)."""
     files = (Path(f"/proc/{pid}/task/{tid}/sched") for tid in tids(pid))
     return any(re.search(r"se\.exec_start *: *0\.0+\n", file.read_text()) for file in files if file.exists())
 
 
 def tracers(pid: int) -> set[int]:
-    """The processes that trace any of the threads.  (TracerPid names the tracing thread.)"""
+    """Return the processes that trace any of the threads; TracerPid names the tracing thread."""
     found = (status(pid, tid) for tid in tids(pid))
     threads = {int(line["TracerPid"]) for line in found if line} - {0}
     return {int(status(tracer).get("Tgid", tracer)) for tracer in threads}
 
 
 class LineReader:
-    """Lines from a pipe, with an end to the patience."""
+    """Reads lines from a pipe, with a time limit."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
         self._pending = b""
 
     def line(self, deadline_s: float = HANG_S) -> str:
-        """Return the next line; fail when there is none in time or the writer has gone."""
+        """Return the next line; fail when none comes in time or the writer has closed the pipe."""
         end = time.monotonic() + deadline_s
         while b"\n" not in self._pending:
             left = end - time.monotonic()
@@ -121,14 +127,14 @@ class LineReader:
 
 
 class Target:
-    """A program that runs and has said `ready PID`."""
+    """A program that runs and has written `ready PID`."""
 
     def __init__(self, process: "subprocess.Popen[bytes]", reader: LineReader) -> None:
         self.process = process
         self.pid = process.pid
         self.reader = reader
 
-    def tell(self, data: bytes = b"\n") -> None:
+    def send(self, data: bytes = b"\n") -> None:
         """Write to its standard input."""
         assert self.process.stdin is not None
         self.process.stdin.write(data)
@@ -142,22 +148,22 @@ class Target:
         os.kill(self.pid, number)
 
     def has_ended(self) -> bool:
-        """Ask in a way that may be used while it is traced: poll() takes the tracer's stop for its death."""
+        """Whether it has ended; Popen.poll() would take a ptrace stop for its end."""
         return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
     def stop_and_wait(self) -> None:
-        """Stop it as a shell does, and see it stopped."""
+        """Stop it as a shell does, and wait until it is stopped."""
         self.signal(signal.SIGSTOP)
         wait_until(lambda: states(self.pid) == {"T"}, "job-stopped")
 
     def assert_unharmed(self, *, stopped: bool = False) -> None:
-        """It runs, nobody traces it, no thread is left stopped (`stopped`: every one is, as before)."""
+        """Assert that it runs without a tracer and without stopped threads; `stopped`: with all stopped."""
         assert self.process.poll() is None, f"the target ended: {self.process.returncode}"
         assert_untraced(self.pid, stopped=stopped)
 
 
 def assert_untraced(pid: int, *, stopped: bool = False) -> None:
-    """Nobody traces a thread of it now, and none is left stopped (the kernel may need an instant)."""
+    """Assert that no thread is traced now, and none is left stopped (the kernel may need a moment)."""
     assert tracers(pid) == set()
     if stopped:
         wait_until(lambda: states(pid) == {"T"}, f"every thread of {pid} job-stopped again")
@@ -177,10 +183,10 @@ def running(
     stopped: bool = False,
     wrapper: tuple[str, ...] = (),
 ) -> Iterator[Target]:
-    """Run `program SCENARIO FD ARGUMENT...` from its handshake to the end of the block.
+    """Run `program SCENARIO FD ARGUMENT...` from its message to the end of the block.
 
-    `ends`: it may end by itself; `stopped`: at the end of the block it must be job-stopped; `wrapper`:
-    words before the program (they exec it).
+    `ends`: it may end by itself; `stopped`: at the end of the block it must be job-stopped; `wrapper`: words
+    of a command before the program, which executes it.
     """
     scenario, *rest = map(str, arguments)
     with started([*wrapper, str(program), scenario, "{fd}", *rest]) as target:
@@ -193,23 +199,23 @@ def running(
 @contextmanager
 def started(words: list[str], **options: object) -> Iterator[Target]:
     """Start a program with a pipe, whose number replaces `{fd}` in the words; kill and reap it at the end."""
-    ours, theirs = os.pipe()
-    words = [word.replace("{fd}", str(theirs)) for word in words]
-    process = subprocess.Popen(words, stdin=subprocess.PIPE, pass_fds=(theirs,), **options)  # type: ignore[call-overload]
-    os.close(theirs)
+    read_end, write_end = os.pipe()
+    words = [word.replace("{fd}", str(write_end)) for word in words]
+    process = subprocess.Popen(words, stdin=subprocess.PIPE, pass_fds=(write_end,), **options)  # type: ignore[call-overload]
+    os.close(write_end)
     try:
-        yield Target(process, LineReader(ours))
+        yield Target(process, LineReader(read_end))
     finally:
         process.kill()
         assert process.stdin is not None
         process.stdin.close()
         process.wait(HANG_S)
-        os.close(ours)
+        os.close(read_end)
 
 
 @contextmanager
 def python(code: str, *arguments: str | int) -> Iterator["subprocess.Popen[bytes]"]:
-    """Run Python code beside us (another sampler, another tracer); its stdout is a pipe."""
+    """Run Python code in another process (a sampler, a tracer); its stdin, stdout and stderr are pipes."""
     words = [sys.executable, "-c", code, *map(str, arguments)]
     with subprocess.Popen(
         words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
@@ -222,7 +228,7 @@ def python(code: str, *arguments: str | int) -> Iterator["subprocess.Popen[bytes
 
 @contextmanager
 def sampler(pid: int, *flags: str) -> Iterator["subprocess.Popen[bytes]"]:
-    """Run the command line on a process."""
+    """Run `sfsample -p PID`; only its stderr is a pipe."""
     words = [sys.executable, "-m", "sfsample", "-p", str(pid), *flags]
     quiet = subprocess.DEVNULL
     with subprocess.Popen(words, stdin=quiet, stdout=quiet, stderr=subprocess.PIPE) as child:

@@ -81,7 +81,7 @@ def test_a_library_linked_at_an_address_or_with_holes(tmp_path, library, scenari
     shutil.copy(fixture("v3", library), path.with_name(name))
     with running(path, scenario) as target:
         if scenario == "dlopen":
-            target.tell()
+            target.send()
             target.await_ready()
         check(record_samples(target.pid), path, scenario, target)
 

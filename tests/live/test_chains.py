@@ -13,7 +13,7 @@ import sfsample
 from sfsample.core.snapshot import Capture
 from sfsample.core.stack import Found, StopReason
 from sfsample.unwind.unwinder import DEFAULT_STEPPERS
-from tests.live.chains import Checker, Token, listed
+from tests.live.chains import Checker, Token, listed_chains
 from tests.live.recording import fewer, record_samples
 from tests.live.targets import (
     ARCH,
@@ -31,7 +31,9 @@ pytestmark = pytest.mark.live
 
 _PLAIN = ("recursion", "leaf", "frame", "bigframe", "drap", "noreturn", "deep", "plt", "library", "qsort",
          "framepointer", "signal", "signal-main", "nested-signal", "nullcall")  # fmt: skip
-PLAIN = tuple(name for name in _PLAIN if name in listed(str(fixture("v3"))))  # not every machine has them all
+PLAIN = tuple(
+    name for name in _PLAIN if name in listed_chains(str(fixture("v3")))
+)  # not every machine has them all
 ASLEEP = ("sleep", "epoll")
 NO_SFRAME = tuple(stepper for stepper in DEFAULT_STEPPERS if stepper.found is not Found.SFRAME)
 
@@ -45,7 +47,7 @@ generations = pytest.mark.parametrize("program", [str(fixture(g)) for g in GENER
 
 def chains_of(program: str, scenario: str, target: Target) -> dict[int, list[list[Token]]]:
     """The chain of the main thread, and those that any other thread may have."""
-    main, *others = listed(program)[scenario]
+    main, *others = listed_chains(program)[scenario]
     return {tid: [main] if tid == target.pid else others for tid in tids(target.pid)}
 
 
@@ -128,7 +130,7 @@ def test_a_library_that_comes_while_recording(generation, binary):
     with running(program, "dlopen") as target:
 
         def load() -> None:
-            target.tell()
+            target.send()
             target.await_ready()
 
         profile = record_samples(target.pid, begun=load)
@@ -148,7 +150,7 @@ def test_the_child_of_a_vfork(program):
         with open(f"/proc/{target.pid}/task/{target.pid}/children", encoding="utf-8") as file:
             child = int(file.read())
         profile = record_samples(child)
-        _, chain = listed(program)["vfork"]
+        _, chain = listed_chains(program)["vfork"]
         Checker(program).check(profile, {child: [chain]})
         assert_untraced(child)
 

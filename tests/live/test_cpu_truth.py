@@ -94,7 +94,7 @@ def shares(counts):
 
 
 def truth(target):
-    target.tell()
+    target.send()
     return Counter({name: target.reader.number(name) for name in ("large", "small", "rest")})
 
 

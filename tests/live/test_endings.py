@@ -27,7 +27,7 @@ from sfsample.process.thread import Thread
 from sfsample.process.tracer_thread import TracerThread
 from sfsample.recording.profile import Profile
 from sfsample.recording.sample import StackKey
-from tests.live.chains import Checker, listed, own_names
+from tests.live.chains import Checker, listed_chains, own_names
 from tests.live.recording import fewer, record_samples
 from tests.live.targets import (
     ARCH,
@@ -72,7 +72,7 @@ def test_threads_come_and_go(generation, mode):
         )
         unborn = [key for key in profile.counts if in_a_new_thread(key)]
         lost = sum(profile.counts.pop(key) for key in unborn)
-        main, worker = listed(program)["churn"]
+        main, worker = listed_chains(program)["churn"]
         chains = {key.tid: [main] if key.tid == target.pid else [worker] for key in profile.counts}
         Checker(program).check(profile, chains, labels=False)
         stats = profile.stats
@@ -92,7 +92,7 @@ def check_generations_of_programs(profile: Profile, program: str) -> set[str]:
     describes: there, only main's own functions are compared.
     """
     checker = Checker(program)
-    truths = {scenario: listed(program)[scenario][0] for scenario in ("exec", "leaf")}
+    truths = {scenario: listed_chains(program)[scenario][0] for scenario in ("exec", "leaf")}
     seen = set()
     for key in profile.counts:
         places = checker.places(key)
@@ -116,13 +116,13 @@ def test_another_program_at_the_same_process_id():
             # one that stops late would stay stopped as long as we wait here
             if not before and len(asked) >= 60 and profile.counts and not tracers(target.pid):
                 before.append({*profile.counts})
-                target.tell()
+                target.send()
                 target.await_ready()
             return len(asked) > 200 and bool(before) and not profile.counts.keys() <= before[0]
 
-        sfsample.record(target.pid, 60, rate=500, mode="wall", should_stop=change, profile=profile)
+        sfsample.record(target.pid, 60, sfsample.RecordOptions(rate=500, mode="wall"), should_stop=change, profile=profile)
         assert profile.stats.ended_by == "signal"
-        truths = [listed(program)["exec"][0], listed(program)["leaf"][0]]
+        truths = [listed_chains(program)["exec"][0], listed_chains(program)["leaf"][0]]
         Checker(program).check(profile, {target.pid: truths})
         stacks = {key.locations[-2:] for key in profile.counts}
         assert len(profile.counts) >= 2, stacks
@@ -141,15 +141,15 @@ def test_exec_at_any_instant(rate):
             asked.append(None)
             if len(asked) % 7 == 0 and len(told) < len(ready) <= 20:  # some samples before each exec
                 told.append(None)
-                target.tell()
+                target.send()
             return len(ready) == 21
 
-        profile = sfsample.record(target.pid, 60, rate=rate, mode="wall", should_stop=change)
+        profile = sfsample.record(target.pid, 60, sfsample.RecordOptions(rate=rate, mode="wall"), should_stop=change)
         assert ready == [f"ready {target.pid}"] * 21
         later = record_samples(target.pid)
         target.assert_unharmed()
         assert "exec" in check_generations_of_programs(profile, program)
-        Checker(program).check(later, {target.pid: listed(program)["leaf"]})
+        Checker(program).check(later, {target.pid: listed_chains(program)["leaf"]})
 
 
 def test_another_program_at_the_same_addresses(tmp_path):
@@ -173,12 +173,12 @@ def test_another_program_at_the_same_addresses(tmp_path):
             # one that stops late would stay stopped as long as we wait here
             if not told and len(asked) >= 20 and profile.counts and not tracers(target.pid):
                 told.append(None)
-                target.tell()
+                target.send()
                 wait_until(lambda: names(target.pid) >= workers, "the other program has its threads")
                 assert mapped_at(target.pid) == base
             return len(asked) > 100 and workers <= {*profile.threads.values()}
 
-        sfsample.record(target.pid, 60, rate=500, mode="wall", should_stop=change, profile=profile)
+        sfsample.record(target.pid, 60, sfsample.RecordOptions(rate=500, mode="wall"), should_stop=change, profile=profile)
         assert profile.stats.ended_by == "signal"
         target.assert_unharmed()
         assert workers <= set(profile.threads.values())
@@ -229,14 +229,14 @@ threading.Event().wait()
         def change() -> bool:
             if not changed:
                 changed.append(len(tids(target.pid)))
-                target.tell()
+                target.send()
             return bool(target.reader.available())
 
-        sfsample.record(target.pid, 60, rate=5000, mode="wall", should_stop=change)
+        sfsample.record(target.pid, 60, sfsample.RecordOptions(rate=5000, mode="wall"), should_stop=change)
         assert changed == [2]
         later = record_samples(target.pid)
         target.assert_unharmed()
-        Checker(program).check(later, {target.pid: listed(program)["leaf"]})
+        Checker(program).check(later, {target.pid: listed_chains(program)["leaf"]})
 
 
 # -- the end
@@ -246,10 +246,10 @@ def test_the_target_ends_while_recording():
     program = str(fixture("v3"))
     with running(program, "exit", 1, ends=True) as target:
         # stops only: a timer may also see it in exit(3), when `main` has returned
-        profile = sfsample.record(target.pid, 60, rate=200, perf_events=False)
+        profile = sfsample.record(target.pid, 60, sfsample.RecordOptions(rate=200, perf_events=False))
         assert profile.stats.ended_by == "target"
         assert profile.stats.samples >= 5
-        Checker(program).check(profile, {target.pid: listed(program)["exit"]}, labels=False)
+        Checker(program).check(profile, {target.pid: listed_chains(program)["exit"]}, labels=False)
         target.process.wait(HANG_S)
 
 
@@ -264,7 +264,7 @@ def test_the_target_is_killed_while_recording(rate):
                 os.kill(target.pid, signal.SIGKILL)
             return False
 
-        sfsample.record(target.pid, HANG_S, rate=rate, mode="wall", profile=profile, should_stop=kill)
+        sfsample.record(target.pid, HANG_S, sfsample.RecordOptions(rate=rate, mode="wall"), profile=profile, should_stop=kill)
         assert profile.stats.ended_by == "target"
 
 

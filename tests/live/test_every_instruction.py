@@ -1,12 +1,11 @@
-"""At every instruction the stack is the true one.
+"""At every instruction of a program, each unwinder returns the true stack.
 
-A program is single-stepped through prologues, epilogues, PLT stubs, tail calls, signals, jumps out of
-functions, coroutines, a thread's start, and the loader's start; `stepping` knows the truth.  At each
-instruction the whole stack is compared (program counters and stack pointers of all frames, and that it is
-whole), with SFrame first and without SFrame, with and without what is below sp; and every stepper that claims
-the pc and does not guess is asked alone for the caller.
+A program is stepped through prologues, epilogues, PLT stubs, tail calls, signals, longjmp, coroutines, the
+start of a thread, and the loader; `stepping` records the true stack.  At each instruction the test compares
+the whole stack (pc and sp of all frames, and the end), with and without SFrame, with and without a copy of
+the bytes below sp.  It also asks alone each stepper that has a row for the pc which is not a guess.
 
-EXCEPTIONS lists all that differs, with the reason; one that no longer occurs fails the test.
+EXCEPTIONS lists all known differences, with the reason.  One that no longer occurs fails the test.
 """
 
 import os
@@ -30,7 +29,7 @@ from sfsample.unwind.row import UnwindRow
 from sfsample.unwind.unwinder import DEFAULT_STEPPERS, START, Unwinder
 from tests.live.shadow import caller_by
 from tests.live.stepping import Entry, State, Stepped, stepped
-from tests.live.targets import GENERATIONS, fixture
+from tests.live.targets import EACH_GENERATION, fixture
 
 pytestmark = [
     pytest.mark.live,
@@ -42,23 +41,20 @@ NO_SFRAME = tuple(stepper for stepper in DEFAULT_STEPPERS if stepper.found is no
 
 
 class Case(NamedTuple):
-    """A thread before an instruction.  `truth`: (pc, sp) of all frames."""
+    """A thread before an instruction."""
 
     frame: Frame
     module: Module | None
     snapshot: ThreadSnapshot
-    truth: list[tuple[int, int]]
+    truth: list[tuple[int, int]]  # pc and sp of all frames, innermost first
 
 
 class Wrong(NamedTuple):
-    """A whole stack (`stepper` None), or a single step of a stepper, that is not the truth.
-
-    `row` is the stepper's, or that of the first who knows the pc.
-    """
+    """A wrong stack (`stepper` is None), or a wrong step of one stepper."""
 
     case: Case
     stepper: Found | None
-    row: UnwindRow | None
+    row: UnwindRow | None  # of the stepper, or of the first stepper that has one for the pc
     seen: object
 
 
@@ -72,10 +68,10 @@ def is_end_of_coroutine(wrong: Wrong) -> bool:
 
 
 EXCEPTIONS: dict[str, Callable[[Wrong], bool]] = {
-    # glibc's longjmp, setcontext and swapcontext describe the place that they jump to as their caller, as
-    # soon as a register points to where it is saved, which is on no stack
+    # the tables of glibc's longjmp, setcontext and swapcontext give the jump's target as the caller, as soon
+    # as a register points to the buffer in which it is saved
     "jumping": is_jumping,
-    # glibc's table gives __start_context a caller; there is none
+    # glibc's table gives __start_context a caller, but it has none
     "start_context": is_end_of_coroutine,
 }
 
@@ -95,25 +91,25 @@ SCENARIOS: dict[str, set[str]] = {
 
 
 class Judge:
-    """Compares what each way of walking says with the truth."""
+    """Compares the stacks and steps of each unwinder with the true stack."""
 
     def __init__(self, process: Stepped) -> None:
         self._process = process
         self._proc = ProcFs(process.pid)
-        self.index = ModuleMap(self._proc.maps, ImageOpener(self._proc, ImageCache()))
-        self.unwinders = (Unwinder(self.index), Unwinder(self.index, NO_SFRAME))
+        self.modules = ModuleMap(self._proc.maps, ImageOpener(self._proc, ImageCache()))
+        self.unwinders = (Unwinder(self.modules), Unwinder(self.modules, NO_SFRAME))
         self.counts: Counter[str] = Counter()
         self.wrong: list[Wrong] = []
 
     def __call__(self, state: State) -> None:
-        self.index.allow_refresh()
+        self.modules.allow_refresh()
         if state.callers is None or not self._process.is_true(state.callers):
-            self.counts["unsettled"] += 1
+            self.counts["unknown"] += 1
             return
         self.counts["instructions"] += 1
         frame = Frame(state.registers[PC], state.registers[SP], None, Found.CONTEXT, exact=True)
         truth = [(frame.pc, frame.sp), *((entry.pc, entry.sp) for entry in state.callers)]
-        case = Case(frame, self.index.find(frame.pc), self._process.snapshot(state), truth)
+        case = Case(frame, self.modules.find(frame.pc), self._process.snapshot(state), truth)
         rows = {s.found: s.row_at(frame, case.module, AMD64) for s in DEFAULT_STEPPERS}
         known = {found: row for found, row in rows.items() if row is not None and not row.guess}
         copies = case.snapshot, self._process.snapshot(state, below=0)
@@ -130,7 +126,7 @@ class Judge:
                 self.wrong.append(Wrong(case, found, row, seen))
 
     def check(self, expected: set[str]) -> None:
-        """Assert that all that was wrong is explained, and that each exception has occurred."""
+        """Assert that only the expected exceptions occurred, and each of them."""
         explained = {explain(wrong) for wrong in self.wrong}
         assert None not in explained, "\n".join(show(w) for w in self.wrong if explain(w) is None)[:5000]
         assert explained == expected
@@ -148,9 +144,9 @@ def show(wrong: Wrong) -> str:
 
 
 def judged(process: Stepped, judge: Judge, tid: int, stride: int = 1) -> None:
-    """Step a thread to its end, and each thread that it starts before it goes on.
+    """Step a thread to its end, and each thread that it starts before it continues.
 
-    With a `stride`, all instructions of the program are looked at, and of its libraries' one of so many.
+    Each instruction of the program is judged, and every `stride`-th of the libraries.
     """
     for number, state in enumerate(process.steps(tid)):
         mapping = process.mappings.at(state.registers[PC])
@@ -161,9 +157,9 @@ def judged(process: Stepped, judge: Judge, tid: int, stride: int = 1) -> None:
 
 
 def begin(process: Stepped, judge: Judge) -> None:
-    """Go to where the scenario begins; what lies above it is libc's, and walked."""
+    """Continue to the start of the scenario; the callers of it, main and libc, are found by unwinding."""
     process.run_to_trap()
-    judge.index.refresh()
+    judge.modules.refresh()
     here = State(process.pid, process.registers(process.pid), (), b"")
     above = judge.unwinders[1].walk(process.snapshot(here))
     assert above.stop_reason is StopReason.OUTERMOST
@@ -172,7 +168,7 @@ def begin(process: Stepped, judge: Judge) -> None:
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
-@pytest.mark.parametrize("generation", GENERATIONS)
+@pytest.mark.parametrize("generation", EACH_GENERATION)
 def test_every_instruction(generation, scenario):
     with stepped(fixture(generation, "steps"), scenario) as process:
         judge = Judge(process)
@@ -180,11 +176,11 @@ def test_every_instruction(generation, scenario):
         judged(process, judge, process.pid)
     judge.check(SCENARIOS[scenario])
     assert judge.counts["instructions"] >= 20
-    assert judge.counts["unsettled"] <= 70
+    assert judge.counts["unknown"] <= 70
     assert judge.counts[Found.SFRAME] >= 16
 
 
-@pytest.mark.parametrize("generation", GENERATIONS)
+@pytest.mark.parametrize("generation", EACH_GENERATION)
 def test_plt_stubs_for_indirect_branch_tracking(generation):
     with stepped(fixture(generation, "steps-ibt"), "lazy") as process:
         judge = Judge(process)
@@ -194,10 +190,11 @@ def test_plt_stubs_for_indirect_branch_tracking(generation):
     assert judge.counts[Found.SFRAME] >= 40
 
 
-def test_the_start_of_a_program():
-    """From the loader's first instruction to main: 110,000 instructions; see `judged`.
+@pytest.mark.extended
+def test_start_of_a_program():
+    """110,000 instructions, from the loader's first to main.
 
-    gcc's crtbegin.o and crti.o have no tables: their instructions are followed.
+    gcc's crtbegin.o and crti.o have no tables: sfsample follows their instructions.
     """
     with stepped(fixture("v3", "steps"), "tail") as process:
         judge = Judge(process)
@@ -206,6 +203,8 @@ def test_the_start_of_a_program():
     assert judge.counts["instructions"] > 3000
 
 
-def test_the_scenarios_are_those_of_the_program():
-    said = subprocess.run([fixture("v3", "steps"), "list"], check=True, capture_output=True, text=True).stdout
-    assert set(said.split()) == set(SCENARIOS)
+def test_each_scenario_of_the_program_is_tested():
+    printed = subprocess.run(
+        [fixture("v3", "steps"), "list"], check=True, capture_output=True, text=True
+    ).stdout
+    assert set(printed.split()) == set(SCENARIOS)

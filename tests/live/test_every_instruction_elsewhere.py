@@ -1,11 +1,10 @@
-"""At every instruction the stack is the true one: on AArch64 and s390x.
+"""At every instruction of a program for AArch64 or s390x, each unwinder returns the true stack.
 
 Programs are stepped under qemu's user emulation: one from the loader's first instruction on, through
-relocation, constructors and lazy linkage stubs (of the loader and libc one instruction of so many is looked
-at), and one through each of its scenarios: signals, jumps out of functions, coroutines, a thread.
-`emulated` knows the truth, with which every stack is compared, and every step of a stepper alone.  (Single
-steps inside a guest will not do: qemu's s390x falls through branches when it is stepped.)  EXCEPTIONS lists
-all that differs, as in test_every_instruction.py.
+relocation, constructors and lazy linkage stubs, and one through each of its scenarios: signals, longjmp,
+coroutines, a thread.  `emulated` records the true stack.  (Single steps inside a guest do not work: qemu's
+s390x executes branches as if they were not taken when it is stepped.)  EXCEPTIONS lists all known
+differences, as in test_every_instruction.py.
 """
 
 import re
@@ -34,8 +33,9 @@ CACHE = Path(tempfile.gettempdir()) / "sfsample-guests"
 DEBIAN = {"aarch64": "arm64", "s390x": "s390x"}
 NO_SFRAME = tuple(stepper for stepper in DEFAULT_STEPPERS if stepper.found is not Found.SFRAME)
 ARCHES = (AARCH64, S390X)
-STRIDE, OWN = 29, 600
-STOPS = ("stop", "skip", "nested", "return_from_null", "note")  # where signals are handled, too
+STRIDE = 29  # of the loader's and libc's instructions, one of so many is judged
+MAX_OWN = 600  # instructions of the program
+STOPS = ("stop", "skip", "nested", "return_from_null", "note")  # functions; all but the first handle signals
 SIGNALS = ("signal", "alternate", "nested", "raised", "null")
 SCENARIOS = ("frames", "lazy", *SIGNALS, "longjmp", "contexts", "threads")
 # gcc's crtbegin.o and crti.o have no tables
@@ -65,7 +65,7 @@ def started(arch: Arch, words: list[str], directory: Path) -> Iterator[Emulated]
 
 
 class Wrong(NamedTuple):
-    """A whole stack (`stepper` None), or a single step of a stepper, that is not the truth."""
+    """A wrong stack (`stepper` is None), or a wrong step of one stepper."""
 
     target: Emulated
     state: State
@@ -80,7 +80,7 @@ class Wrong(NamedTuple):
 def wrong(
     target: Emulated, state: State, unwinders: Iterable[Unwinder], counts: Counter[str]
 ) -> Iterator[Wrong]:
-    """Compare what each way of walking says with the truth."""
+    """Yield each stack of an unwinder, and each step of a stepper, that is not the true one."""
     for unwinder in unwinders:
         stack = unwinder.walk(target.snapshot(state))
         counts.update(frame.found for frame in stack.frames)
@@ -90,7 +90,7 @@ def wrong(
 
 
 def wrong_steps(target: Emulated, state: State) -> Iterator[Wrong]:
-    """Ask every stepper alone that claims the pc and does not guess."""
+    """Ask alone each stepper that has a row for the pc which is not a guess."""
     snapshot, truth = target.snapshot(state), target.truth(state)
     frame = Frame(*truth[0], None, Found.CONTEXT, exact=True)
     for stepper in DEFAULT_STEPPERS:
@@ -103,7 +103,7 @@ def wrong_steps(target: Emulated, state: State) -> Iterator[Wrong]:
 
 
 @pytest.mark.parametrize("arch", ARCHES, ids=lambda arch: arch.name)
-def test_the_start_of_a_program(arch, tmp_path):
+def test_start_of_a_program(arch, tmp_path):
     program = str(FIXTURES / arch.name / "v3/target")
     explained, own, seen = [], 0, 0
     with started(arch, [program, "plt", "1"], tmp_path) as target:
@@ -114,20 +114,20 @@ def test_the_start_of_a_program(arch, tmp_path):
             module = target.modules.find(pc)
             is_own = module is not None and module.path == program
             own += is_own
-            if own > OWN:
+            if own > MAX_OWN:
                 break
             if number % STRIDE and not is_own:
                 continue
             seen += 1
             found = wrong(target, state, unwinders, Counter())
             explained += [(one.stepper, explain(one)) for one in found if function(one, pc) not in UNTABLED]
-    assert own > OWN
+    assert own > MAX_OWN
     assert seen > 3000
     assert explained == ([(Found.EH_FRAME, "start")] if arch is AARCH64 else [])
 
 
 def functions(target: Emulated, program: str) -> dict[str, int]:
-    """Return where the functions of a program are."""
+    """Return the addresses of the functions of a program."""
     names = Symbolizer()
     target.modules.refresh()
     module = next(module for module in target.modules.open_all() if module.path == program)
@@ -136,14 +136,14 @@ def functions(target: Emulated, program: str) -> dict[str, int]:
 
 
 def above_of(stack: Stack) -> list[Entry]:
-    """Return the callers of where a scenario begins, outermost first; they are libc's, and walked."""
+    """Return the callers of a scenario's start, main and libc, outermost first; they come from unwinding."""
     assert stack.stop_reason is StopReason.OUTERMOST
     assert len(stack.frames) >= 4  # stop, main, libc, _start
     return [Entry(f.sp, f.pc, f.sp) for f in reversed(stack.frames[1:])]
 
 
 def is_jumping(wrong: Wrong) -> bool:
-    """Whether a table finds the CFA of one of the first two frames in neither sp nor fp."""
+    """Whether the row of one of the first two frames has a CFA in neither sp nor fp."""
     arch, index = wrong.target.arch, wrong.target.modules
     for number, (pc, sp) in enumerate(wrong.truth[:2]):
         frame = Frame(pc, sp, None, Found.CONTEXT, exact=not number)
@@ -157,8 +157,8 @@ def is_jumping(wrong: Wrong) -> bool:
 def is_end_of_coroutine(wrong: Wrong) -> bool:
     *frames, last = ((frame.pc, frame.sp) for frame in wrong.stack.frames)
     too_much = frames == wrong.truth and last[1] == wrong.truth[-1][1]
-    told = wrong.stepper is not None or wrong.stack.stop_reason is StopReason.OUTERMOST
-    return told and too_much and function(wrong, frames[-1][0]) == "setcontext"
+    is_complete = wrong.stepper is not None or wrong.stack.stop_reason is StopReason.OUTERMOST
+    return is_complete and too_much and function(wrong, frames[-1][0]) == "setcontext"
 
 
 def is_start(wrong: Wrong) -> bool:
@@ -168,7 +168,7 @@ def is_start(wrong: Wrong) -> bool:
 
 
 def is_in_swapcontext(wrong: Wrong) -> bool:
-    """Whether swapcontext calls, as the stack says; or what it returns to is all that is too much."""
+    """Whether the only extra frames are of swapcontext, or the frame to which it returns."""
     arch, (here, *callers) = wrong.target.arch, wrong.truth
     frames = [(frame.pc, frame.sp) for frame in wrong.stack.frames]
     back = frames[:2] == [here, (wrong.state.registers[arch.ra], here[1])] and frames[2:] in ([], callers)
@@ -185,15 +185,15 @@ def function(wrong: Wrong, pc: int) -> str:
 
 
 EXCEPTIONS: dict[str, Callable[[Wrong], bool]] = {
-    # as on x86-64: AArch64's longjmp and setcontext describe the place that they jump to as their caller
+    # as on x86-64: the tables of AArch64's longjmp and setcontext give the jump's target as the caller
     "jumping": is_jumping,
-    # where a coroutine has returned to jumps to setcontext: it calls nobody, but its address is still in the
-    # return address register
+    # __start_context, to which a coroutine returns, jumps to setcontext: this is no call, but its address is
+    # still in the return address register
     "start_context": is_end_of_coroutine,
-    # AArch64's swapcontext puts the address of its own end there (unless control stacks are guarded), and is
-    # come back to at that place, which nobody has seen it called from
+    # AArch64's swapcontext puts the address of its own end there (unless control stacks are guarded), and the
+    # next swapcontext returns to that place without a call
     "swapcontext": is_in_swapcontext,
-    # the table of AArch64's _start gives the first function a caller; there is none
+    # the table of AArch64's _start gives it a caller, but it has none
     "start": is_start,
 }
 EXPECTED = {
@@ -210,7 +210,6 @@ def explain(wrong: Wrong) -> str | None:
 @pytest.mark.parametrize("scenario", SCENARIOS)
 @pytest.mark.parametrize("arch", ARCHES, ids=lambda arch: arch.name)
 def test_every_instruction(arch, scenario, tmp_path):
-    """Those outside the program are looked at, too."""
     program = str(FIXTURES / arch.name / "v3/steps")
     unexplained, counts, explained = [], Counter(), set()
     with started(arch, [program, scenario], tmp_path) as target:
@@ -219,7 +218,7 @@ def test_every_instruction(arch, scenario, tmp_path):
         target.run(lambda above: above_of(unwinders[1].walk(target.snapshot(State(above, ())))))
         for state in target.steps():
             target.modules.allow_refresh()
-            counts["settled" if state.callers is not None else "unsettled"] += 1
+            counts["known" if state.callers is not None else "unknown"] += 1
             if state.callers is None:
                 continue
             for one in wrong(target, state, unwinders, counts):
@@ -227,13 +226,13 @@ def test_every_instruction(arch, scenario, tmp_path):
                 unexplained += [(one.stepper, one.stack, one.truth)] if why is None else []
     assert unexplained == []
     assert explained == EXPECTED.get((arch, scenario), set())
-    assert counts["settled"] >= 20
-    assert counts["unsettled"] <= 90
+    assert counts["known"] >= 20
+    assert counts["unknown"] <= 90
     assert counts[Found.SFRAME] >= 16
     assert bool(counts[Found.SIGNAL_FRAME]) == (scenario in SIGNALS)
 
 
-def test_the_scenarios_are_those_of_the_program():
+def test_each_scenario_of_the_program_is_tested():
     text = (FIXTURES / "src/steps.c").read_text()
     table = text[text.index("} scenarios[] = {") :]
     assert {*re.findall(r'{"(\w+)", ', table)} - {"tail"} == {*SCENARIOS}

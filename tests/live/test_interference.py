@@ -18,7 +18,7 @@ from sfsample.core.snapshot import Capture
 from sfsample.dumping.run import DumpOptions, dump_all
 from sfsample.process import stop_request as tracer
 from sfsample.process.process import LiveProcess
-from tests.live.chains import Checker, listed
+from tests.live.chains import Checker, listed_chains
 from tests.live.recording import fewer, record_samples
 from tests.live.targets import (
     HANG_S,
@@ -39,7 +39,7 @@ pytestmark = pytest.mark.live
 CLONE = {"x86_64": 56, "aarch64": 220}  # system calls
 LIBRARY = """
 import sys, sfsample
-sfsample.record(int(sys.argv[1]), 60, rate=float(sys.argv[2]), mode=sys.argv[3], perf_events=False)
+sfsample.record(int(sys.argv[1]), 60, sfsample.RecordOptions(rate=float(sys.argv[2]), mode=sys.argv[3], perf_events=False))
 """
 # Records until its input is closed; says so when it has a sample, as from then on a refusal does not end it.
 OTHER = """
@@ -49,7 +49,7 @@ def stop():
     if profile.stats.samples and not said:
         said.append(print("sampled", flush=True))
     return bool(select.select([0], [], [], 0)[0])
-sfsample.record(int(sys.argv[1]), rate=2000, profile=profile, should_stop=stop, perf_events=False)
+sfsample.record(int(sys.argv[1]), options=sfsample.RecordOptions(rate=2000, perf_events=False), profile=profile, should_stop=stop)
 """
 TRACER = """
 import sys
@@ -97,7 +97,7 @@ def test_killed_at_any_instant():
                 assert child.wait(HANG_S) == -signal.SIGKILL
             wait_until(lambda: not tracers(target.pid), "untraced")
             target.assert_unharmed()
-        chains = listed(program)[scenario]
+        chains = listed_chains(program)[scenario]
         profile = record_samples(target.pid, 20)
         Checker(program).check(profile, dict.fromkeys(tids(target.pid), chains))
 
@@ -136,7 +136,7 @@ def test_ctrl_c_in_a_program_that_goes_on(scenario):
             for _ in range(60):
                 with pytest.raises(KeyboardInterrupt):  # noqa: PT012 - the timer is part of it
                     signal.setitimer(signal.ITIMER_REAL, rng.uniform(0.002, 0.02))
-                    sfsample.record(target.pid, 60, rate=5000)
+                    sfsample.record(target.pid, 60, sfsample.RecordOptions(rate=5000))
                 assert tracers(target.pid) == set()
             target.assert_unharmed()
     finally:
@@ -155,7 +155,7 @@ def test_an_exception_from_the_caller(error):
             return False
 
         with pytest.raises(error):
-            sfsample.record(target.pid, 60, rate=1000, should_stop=fail)
+            sfsample.record(target.pid, 60, sfsample.RecordOptions(rate=1000), should_stop=fail)
         target.assert_unharmed()
 
 
@@ -190,11 +190,11 @@ def test_an_exception_in_the_pause(name, monkeypatch):
 def is_in_the_way(pid: int, program: str) -> bool:
     """Record for a moment; whether another sampler has kept us from something.  What we have is right."""
     try:
-        profile = sfsample.record(pid, 0.2, rate=2000)
+        profile = sfsample.record(pid, 0.2, sfsample.RecordOptions(rate=2000))
     except sfsample.NotPermitted as failure:  # even the first sample was refused
         assert "not permitted to trace" in str(failure)  # noqa: PT017 - one of two outcomes
         return True
-    Checker(program).check(profile, {pid: listed(program)["leaf"]})
+    Checker(program).check(profile, {pid: listed_chains(program)["leaf"]})
     return profile.stats.captures[Capture.FAILED] > 0
 
 
@@ -221,7 +221,7 @@ def test_somebody_else_traces_it(mode):
         with python(TRACER, target.pid, "running") as other:
             assert first_line(other) == "tracing"
             with pytest.raises(sfsample.NotPermitted) as refusal:
-                sfsample.record(target.pid, 1, mode=mode)
+                sfsample.record(target.pid, 1, sfsample.RecordOptions(mode=mode))
             assert f"process {other.pid} (" in refusal.value.help[0]
             assert refusal.value.exit_code == 4
             assert tracers(target.pid) == {other.pid}
@@ -275,7 +275,7 @@ def test_who_is_born_traced_by_us_is_let_go(monkeypatch):
 
     monkeypatch.setattr(tracer, "detach", noting)
     with python(CLONING, CLONE[os.uname().machine]) as target:
-        profile = sfsample.record(target.pid, HANG_S, rate=2000, should_stop=should_stop, perf_events=False)
+        profile = sfsample.record(target.pid, HANG_S, sfsample.RecordOptions(rate=2000, perf_events=False), should_stop=should_stop)
         target.stdin.close()
         assert first_line(target) == "all have ended"
     assert profile.stats.ended_by == "signal"

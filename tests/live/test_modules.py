@@ -18,7 +18,7 @@ from sfsample.modules.mapping import Mapping
 from sfsample.process.image_cache import ImageCache
 from sfsample.process.procfs import ProcFs
 from sfsample.recording.profile import Profile
-from tests.live.chains import Checker, listed
+from tests.live.chains import Checker, listed_chains
 from tests.live.recording import record_samples
 from tests.live.targets import GENERATIONS, HANG_S, Target, fixture, running, wait_until
 
@@ -56,7 +56,7 @@ def module_problems(profile: Profile) -> list[str]:
 
 
 def check(profile: Profile, path: Path, scenario: str, target: Target) -> None:
-    (chain,) = listed(str(fixture("v3")))[scenario]
+    (chain,) = listed_chains(str(fixture("v3")))[scenario]
     Checker(str(path)).check(profile, {target.pid: [chain]})
 
 
@@ -119,7 +119,7 @@ def test_a_library_that_comes_and_is_deleted(tmp_path, how):
     path = install("v3", "target", tmp_path)
     plugin = path.with_name("libplugin.so")
     with running(path, "dlopen") as target:
-        target.tell()
+        target.send()
         target.await_ready()
         plugin.unlink()
         if how == "replaced":
@@ -205,7 +205,7 @@ def test_a_chroot(tmp_path, scenario):
     shutil.copy(fixture("v3", "target-static"), tmp_path / "v3" / "target-static")
     with running("/v3/target-static", scenario, wrapper=("chroot", str(tmp_path))) as target:
         profile = record_samples(target.pid)
-        main, *others = listed(str(fixture("v3")))[scenario]
+        main, *others = listed_chains(str(fixture("v3")))[scenario]
         chains = {key.tid: [main] if key.tid == target.pid else others for key in profile.counts}
         Checker("/v3/target-static").check(profile, chains)
         assert not module_problems(profile)

@@ -96,7 +96,7 @@ def test_who_called_a_leaf_is_asked_once_each_time_that_it_sleeps(tmp_path):
                     looks.append(look_asleep(looker, target))
                 callers.append({look.stack.frames[1].pc for look in looks})
                 assert bool(looks[0].stops) is (ARCH is not AMD64)
-                target.tell(b"x")
+                target.send(b"x")
             live.close()
             [first], [second], *others = callers
             assert first < second

@@ -12,7 +12,7 @@ from sfsample.process.process import LiveProcess
 from sfsample.saved_stacks.format import from_json, save, to_json
 from sfsample.saved_stacks.replay import replay
 from sfsample.unwind.unwinder import ALWAYS, DEFAULT_STEPPERS, Unwinder
-from tests.live.chains import listed
+from tests.live.chains import listed_chains
 from tests.live.recording import captured
 from tests.live.targets import fixture, running, wait_until
 
@@ -31,7 +31,7 @@ def taken_from(target, steppers):
 
 
 SCENARIOS = ("deep", "frame", "signal-main", "qsort", "library", "framepointer", "nullcall")
-HERE = listed(str(fixture("v3")))  # not every machine has them all
+HERE = listed_chains(str(fixture("v3")))  # not every machine has them all
 
 
 @pytest.mark.parametrize("scenario", [name for name in SCENARIOS if name in HERE])

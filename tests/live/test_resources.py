@@ -17,7 +17,7 @@ from sfsample.core.stack import StopReason
 from sfsample.process.process import LiveProcess
 from sfsample.recording.options import RecordOptions
 from sfsample.recording.ptrace_sampler import PtraceSampler
-from tests.live.chains import Checker, listed
+from tests.live.chains import Checker, listed_chains
 from tests.live.recording import fewer, record_samples
 from tests.live.targets import fixture, running, started, states, tids, wait_until
 
@@ -45,7 +45,7 @@ def test_recordings_give_back_their_files(scenario):
     with running(fixture("v3"), scenario) as target:
 
         def one() -> None:
-            sfsample.folded(sfsample.record(target.pid, 0.05, rate=200, mode="wall"))
+            sfsample.folded(sfsample.record(target.pid, 0.05, sfsample.RecordOptions(rate=200, mode="wall")))
             sfsample.dump(target.pid)
 
         one()
@@ -149,7 +149,7 @@ def test_more_running_threads_than_processors():
     """
     program = str(fixture("v3"))
     with running(program, "threads", 32) as target:
-        main, *workers = listed(program)["threads"]
+        main, *workers = listed_chains(program)["threads"]
         everyone = tids(target.pid)
         chains = {tid: [main] if tid == target.pid else workers for tid in everyone}
         profile = record_samples(target.pid, 20, rate=1, mode="wall")

@@ -18,7 +18,7 @@ from sfsample.process.procfs import ProcFs
 from sfsample.process.stop_request import StopRequest, StopState, Tracer
 from sfsample.process.tracer_thread import TracerThread
 from sfsample.recording.profile import Profile
-from tests.live.chains import Checker, listed
+from tests.live.chains import Checker, listed_chains
 from tests.live.recording import record_samples
 from tests.live.targets import (
     ARCH,
@@ -117,7 +117,7 @@ def test_a_job_stopped_target_stays_stopped(scenario):
     program = str(fixture("v3"))
     with running(program, scenario, stopped=True) as target:
         target.stop_and_wait()
-        chains = listed(program)[scenario]
+        chains = listed_chains(program)[scenario]
         profile = record_samples(target.pid, 40, mode="wall")
         target.assert_unharmed(stopped=True)
         Checker(program).check(profile, dict.fromkeys({key.tid for key in profile.counts}, chains))
@@ -128,7 +128,7 @@ def test_a_job_stopped_target_stays_stopped(scenario):
             assert thread.stack.stop_reason is StopReason.OUTERMOST
         target.assert_unharmed(stopped=True)
 
-        assert sfsample.record(target.pid, 0.05, rate=200).stats.samples == 0  # it uses no CPU
+        assert sfsample.record(target.pid, 0.05, sfsample.RecordOptions(rate=200)).stats.samples == 0  # it uses no CPU
         target.signal(signal.SIGCONT)
         wait_until(lambda: not states(target.pid) & {"t", "T"}, "resumed")
         record_samples(target.pid, 5, mode="wall")
@@ -149,10 +149,10 @@ def test_stopped_and_continued_while_recording():
             target.signal(signal.SIGSTOP if len(turns) % 2 else signal.SIGCONT)
             return len(turns) >= 200
 
-        profile = sfsample.record(target.pid, 60, rate=2000, mode="wall", should_stop=toggle)
+        profile = sfsample.record(target.pid, 60, sfsample.RecordOptions(rate=2000, mode="wall"), should_stop=toggle)
         assert profile.stats.samples >= 5
         assert len(turns) == 200  # ended with SIGCONT
-        Checker(program).check(profile, {target.pid: listed(program)["leaf"]}, labels=ARCH is AMD64)
+        Checker(program).check(profile, {target.pid: listed_chains(program)["leaf"]}, labels=ARCH is AMD64)
 
 
 @pytest.mark.parametrize("mended", [False, *[True] * (ARCH is AMD64)])

@@ -83,21 +83,13 @@ def parent() -> Iterator[Target]:
 
 
 def told(target: Target, order: str, answer: str = "child") -> int:
-    target.tell(f"{order}\n".encode())
+    target.send(f"{order}\n".encode())
     return target.reader.number(answer)
 
 
 def record(target: Target, profile: sfsample.Profile, should_stop: Callable[[], bool]) -> None:
     """Record until it is to stop; the time limit only catches a hang."""
-    sfsample.record(
-        target.pid,
-        4 * HANG_S,
-        rate=200,
-        mode="wall",
-        subprocesses=True,
-        should_stop=should_stop,
-        profile=profile,
-    )
+    sfsample.record(target.pid, 4 * HANG_S, sfsample.RecordOptions(rate=200, mode="wall", subprocesses=True), should_stop=should_stop, profile=profile)
     assert profile.stats.ended_by == "signal", (profile.stats.as_json(), sfsample.folded(profile))
 
 
@@ -123,7 +115,7 @@ class Director:
             return False
         if not self.orders:
             return True
-        self.target.tell(f"{self.orders.pop(0)}\n".encode())
+        self.target.send(f"{self.orders.pop(0)}\n".encode())
         self._asked += 1
         return False
 
@@ -190,7 +182,7 @@ def test_children_that_end_leave_nothing():
         profile = sfsample.Profile(200)
         seen = profile.stats.subprocesses
         ended = []
-        target.tell(b"many\n")
+        target.send(b"many\n")
 
         def enough() -> bool:
             """Go on at the end of one lot with the next."""
@@ -199,7 +191,7 @@ def test_children_that_end_leave_nothing():
             if seen.watched + seen.short_lived >= 20:
                 return bool(said)
             if said:
-                target.tell(b"many\n")
+                target.send(b"many\n")
             return False
 
         record(target, profile, enough)
@@ -466,7 +458,7 @@ turns = ["first", "second"]
 fork(named, 400)
 os.read(ours, 1)
 profile = sfsample.Profile(200)
-sfsample.record(400, 100, rate=200, mode="wall", subprocesses=True, should_stop=should_stop, profile=profile)
+sfsample.record(400, 100, sfsample.RecordOptions(rate=200, mode="wall", subprocesses=True), should_stop=should_stop, profile=profile)
 threads = sfsample.api.named(profile).threads
 print(sorted((thread.process, thread.tid) for thread in threads if thread.pid == 500), profile.stats.ended_by)
 """
