@@ -59,7 +59,7 @@ class RegisterLayout(NamedTuple):
     result: int  # DWARF number of the register with the result of a system call
     call: tuple[int, bytes]  # bytes of the system call instruction; the bytes that it begins with
     arguments: tuple[int, ...]  # DWARF numbers of the registers with the arguments of a system call, in order
-    pending_result: int | None = None  # what `result` holds during a system call; None: that is not known
+    pending_result: int | None = None  # what `result` holds while a system call lasts; None: unknown
 
     @property
     def size(self) -> int:

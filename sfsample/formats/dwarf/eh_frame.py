@@ -170,7 +170,7 @@ class EhFrame:
                 yield fde
 
     def extents(self) -> Iterator[tuple[int, int]]:
-        """Yield the vaddrs [start, end) of every FDE that `fdes` yields; fast for the usual form of entries."""
+        """Yield the vaddrs [start, end) of every FDE of `fdes`, fast where they have the usual form."""
         if self._debug:
             yield from ((fde.start, fde.start + fde.size) for fde in self.fdes())
             return
