@@ -49,7 +49,7 @@ def calls_of(machine: int, code: bytes, address: int, target: int) -> Iterator[i
     for match in calls.direct.finditer(code):
         end = match.start() + calls.direct_to_end
         return_address = address + end
-        if end < calls.longest or return_address % calls.alignment:
+        if not calls.longest <= end <= len(code) or return_address % calls.alignment:
             continue
         if calls.target(code[end - calls.longest : end], return_address) == target:
             yield return_address
