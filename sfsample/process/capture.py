@@ -10,6 +10,7 @@ Libraries can be replaced by others at the same addresses: that they are in thei
 after.
 """
 
+import logging
 import time
 from collections import Counter
 from typing import NamedTuple, Protocol
@@ -23,7 +24,7 @@ from sfsample.process.capture_sleeping import SleepingThread
 from sfsample.process.kernel_stack import REFUSED, kernel_stack
 from sfsample.process.not_captured import NotCaptured, Reason
 from sfsample.process.process import LiveProcess
-from sfsample.process.procfs import SyscallInfo
+from sfsample.process.proc_text import SyscallInfo
 from sfsample.process.stop_request import PATIENCE_NS
 from sfsample.process.thread import LastStop, Thread
 
@@ -36,6 +37,8 @@ _MIN_PATIENCE_NS = 1_000_000  # for a thread that sleeps to stop: it will not be
 # The kernel's own threads in a process (io_uring, vhost) run no code of it; where they are is unknown while
 # they run, or without --kernel.
 _KERNEL_WORKER = ("kernel_worker",)
+
+_log = logging.getLogger("sfsample.process")
 
 _Walked = tuple[ThreadSnapshot, Stack, SleepingThread | None]
 
@@ -120,6 +123,7 @@ class ThreadCapturer:
                 if stop_filter is AWAKE_THREADS and taken.reason is Reason.OFF_CPU and not is_last:
                     state = "S"  # it has gone to sleep meanwhile
                     continue
+                _log.debug("thread %d not captured: %s", thread.tid, taken.detail)
                 return taken._replace(stops=(*stops, *taken.stops))
             snapshot, stack, reading = taken
             if snapshot.capture is Capture.STOPPED:
@@ -130,6 +134,7 @@ class ThreadCapturer:
                         frozenset()
                     )  # it was captured before the libraries were checked, and after a change
             if not is_last and process.learn(thread, stack):
+                _log.debug("thread %d is captured again: another stack of it was found", thread.tid)
                 continue
             generation, modules, again = self._modules_of(stack, last)
             # where libraries come and go, a missing one that was not there for a moment may cut a stack short
@@ -141,6 +146,7 @@ class ThreadCapturer:
                 return CapturedStack(
                     snapshot, stack, generation, modules, tuple(stops), reading, kernel, again
                 )
+            _log.debug("thread %d is captured again: libraries may have changed meanwhile", thread.tid)
             process.modules.allow_refresh()  # so that the change is seen the next time
         return NotCaptured(
             Reason.UNSTABLE, "libraries were replaced by others while it was captured", stops=tuple(stops)
@@ -202,6 +208,7 @@ class ThreadCapturer:
     def _search(self, reading: SleepingThread, stack: Stack) -> _Walked:
         """Search the stack for a frame whose CFA register is unknown."""
         if stack.stop_reason is StopReason.REGISTER_UNKNOWN:
+            _log.debug("thread %d must not be stopped: its frame is searched for", reading.snapshot.tid)
             stack = self._unwinder.search(reading.snapshot, stack)
         return reading.snapshot, stack, reading
 
@@ -224,6 +231,7 @@ class ThreadCapturer:
         self, thread: Thread, state: str, reading: SleepingThread, patience_ns: int
     ) -> _Walked | NotCaptured | None:
         """Stop a thread that sleeps, and remember what that tells; None: it cannot be stopped."""
+        _log.debug("thread %d sleeps, and is stopped: its stack depends on a register", thread.tid)
         taken = self._capture_running(thread, state, max(patience_ns, _MIN_PATIENCE_NS), ANY_THREAD)
         thread.asked_asleep = reading.asleep
         if isinstance(taken, NotCaptured) and not taken.pending:

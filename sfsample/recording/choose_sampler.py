@@ -1,19 +1,23 @@
-"""A recording that takes its time from nobody, where the kernel allows that.
+"""Chooses how a recording takes its samples: by stops (ptrace), or by the kernel's timers (perf events).
 
-Law: threads are stopped as long as a processor is free for our own work, mostly.  Once none is, others lack
-what we use, and the kernel's timers take the samples, which costs a fraction, if we may set them.  So they do
-where threads run for microseconds at a time, and have left their processor when we come to stop them.  If
-what they copy is not enough (long stacks, other stacks), or they see less, threads are stopped again, for
-good.  Only one of the two samples at a time, into one profile; the summary tells.
+Stops are exact: random instants, any stack, any thread.  What they cost, some percent of a CPU, matters only
+where no CPU is free; and threads that run for microseconds at a time have left their CPU when sfsample comes
+to stop them.  There the kernel's timers cost less and see more, if sfsample may set them.
+
+So a recording in cpu mode begins with stops, and after half a second it is decided once, for all threads and
+for the rest of the recording: there is no way back, and `Stats` says what was chosen and why.
 """
 
+import logging
 import time
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from sfsample.errors import TargetError
-from sfsample.process.perf_events import may_set
+from sfsample.process.descendants import Descendants
+from sfsample.process.perf_events import MAX_SAMPLE_STACK_BYTES, may_set
 from sfsample.process.process import LiveProcess
-from sfsample.process.tracer_thread import TracerThread
+from sfsample.recording.clock import Clock
 from sfsample.recording.free_cpus import FreeCpus
 from sfsample.recording.options import RecordOptions
 from sfsample.recording.perf_sampler import PerfSampler
@@ -21,93 +25,130 @@ from sfsample.recording.profile import Profile
 from sfsample.recording.ptrace_sampler import PtraceSampler, once_and_for_all
 from sfsample.recording.stats import Timers
 
-_CROWDED, _BRIEF = "no processor was free", "threads ran too briefly to be stopped"
-_ENOUGH = 20  # samples that should be there, to tell whether they are
-_FEW = 0.25  # of them: not by chance, then
-_MOST = 0.9  # of the CPU time is seen by stops, mostly
+_TRIAL_S = 0.5
+_MOST_OF_THE_TIME = 0.5  # all CPUs are busy: more often than not
+_MIN_DUE_SAMPLES = 10  # that the CPU time is worth, before their absence means something
+_MIN_FOUND = 0.25  # of the samples that are due; less is not by chance
+_log = logging.getLogger("sfsample.recording")
 
 
-class Relay:
-    """Samples processes into one profile: the sampler, and the kernel's timers in its place."""
+class Sampler(Protocol):
+    """Samples processes into a profile until told to stop."""
+
+    def run(self, should_stop: Callable[[], bool]) -> Profile:
+        """Sample until the duration is over, `should_stop` says so, or no process is left."""
+        ...
+
+
+def choose_sampler(
+    processes: Sequence[LiveProcess],
+    options: RecordOptions,
+    duration: float | None,
+    profile: Profile | None = None,
+    *,
+    descendants: Descendants | None = None,
+    clock: Clock | None = None,
+    tell: Callable[[str], None] = lambda _: None,
+) -> Sampler:
+    """Return the sampler that the options ask for, or one that decides by itself."""
+    profile = profile or Profile(options.rate, timeline=options.timeline)
+    if options.perf_events:
+        profile.stats.choose_timers(Timers(), "asked for")
+        return PerfSampler(processes, options, duration, profile)
+    why = _why_stops(options, descendants, clock)
+    if why:
+        profile.stats.engine_why = why
+        return PtraceSampler(processes, options, duration, clock, profile, tell=tell, descendants=descendants)
+    return TrialSampler(processes, options, duration, profile, tell=tell)
+
+
+def _why_stops(options: RecordOptions, descendants: Descendants | None, clock: Clock | None) -> str:
+    """Return why timers are out of the question, or ''."""
+    if options.perf_events is not None or clock is not None:
+        return "asked for"
+    if options.mode == "wall":
+        return "timers do not see threads that sleep"
+    if not options.stop:
+        return "nothing may be stopped"
+    return "timers are not set on subprocesses" if descendants else ""
+
+
+class TrialSampler:
+    """Begins with stops, and has the kernel's timers go on if half a second shows that they are better."""
 
     def __init__(
         self,
-        targets: Sequence[LiveProcess],
+        processes: Sequence[LiveProcess],
         options: RecordOptions,
-        stack_bytes: int,
-        profile: Profile | None = None,
+        duration: float | None,
+        profile: Profile,
         *,
         tell: Callable[[str], None] = lambda _: None,
-        crowded: Callable[[], bool] | None = None,
+        all_busy: Callable[[], float] | None = None,
     ) -> None:
-        self._targets = targets
+        self._processes = processes
         self._options = options
-        self._stack_bytes = stack_bytes
+        self._duration = duration
+        self._profile = profile
         self._tell = tell
-        self.profile = profile or Profile(options.rate, timeline=options.timeline)
-        self._crowded = crowded or FreeCpus().lacks
-        self._may: bool | None = None  # set timers; None: was not tried yet
-        self._because = ""  # they are to go on
+        self._all_busy = all_busy or FreeCpus().all_busy
+        self._start = time.monotonic()
+        self._why: str | None = None  # timers are to go on; '': they are not; None: undecided
 
     def run(self, should_stop: Callable[[], bool] = lambda: False) -> Profile:
-        """Sample until the duration is over, `should_stop` says so, or no target is left."""
-        should_stop, stats = once_and_for_all(should_stop), self.profile.stats
-        self._start = start = time.monotonic()
-        sampler = PtraceSampler(self._targets, self._options, profile=self.profile, tell=self._tell)
-        sampler.run(lambda: should_stop() or self._hands_over(sampler))
+        """Sample until the duration is over, `should_stop` says so, or no process is left."""
+        should_stop, stats = once_and_for_all(should_stop), self._profile.stats
+        self._start = time.monotonic()
+        stops = PtraceSampler(
+            self._processes, self._options, self._duration, profile=self._profile, tell=self._tell
+        )
+        stops.run(lambda: should_stop() or self._hand_over(stops))
         if stats.ended_by != "signal" or should_stop():
-            return self.profile
-        since = time.monotonic() - start
-        stats.timers = Timers(since, because=self._because)
-        why = self._by_events(start, should_stop)
-        if why:
-            stats.timers = Timers(since, time.monotonic() - start, why, self._because)
-            again = PtraceSampler(
-                self._targets, self._options, profile=self.profile, tell=self._tell, start=start
-            )
-            again.run(should_stop)
-        return self.profile
+            return self._profile
+        timers = PerfSampler(self._processes, self._options, self._duration, self._profile, start=self._start)
+        try:
+            timers.set_timers()
+        except (TargetError, OSError) as failure:
+            _log.debug("timers cannot be set: %s", failure)
+            stats.engine_why = f"timers cannot be set: {failure}"
+            stops = PtraceSampler(
+                self._processes, self._options, self._duration, profile=self._profile, tell=self._tell,
+                start=self._start,
+            )  # fmt: skip
+            return stops.run(should_stop)
+        stats.choose_timers(Timers(time.monotonic() - self._start, self._why or ""), self._why or "")
+        return timers.run(should_stop)
 
-    def _hands_over(self, sampler: PtraceSampler) -> bool:
-        """Return whether timers are to go on: they may and can, and no thread is held, nor will be."""
-        if self._may is False:
-            return False
-        stats = self.profile.stats
-        looked = stats.pauses.count or stats.off_processor  # at what sleeps costs next to nothing
-        self._because = _CROWDED if self._crowded() else _BRIEF if self._found() < _FEW else ""
-        if not self._because or not looked or not sampler.collect():
-            return False
-        if self._may is None:
-            tids = [tid for target in self._targets for tid in target.proc.threads()]
-            self._may = may_set(tids, self._targets[0].arch)
-        return self._may
+    def _hand_over(self, stops: PtraceSampler) -> bool:
+        """Return whether the timers are to go on now: no thread is held or will be."""
+        if self._why is None and time.monotonic() - self._start >= _TRIAL_S:
+            self._decide()
+        return bool(self._why) and stops.collect()
 
-    def _found(self) -> float:
-        """Return how many samples there are for each that the CPU time is worth; 1 as long as that is few."""
-        stats, elapsed = self.profile.stats, time.monotonic() - self._start
-        taken = stats.ticks - stats.late_ticks - stats.spared_ticks
-        due = stats.cpu_charged_ns / 1e9 * taken / elapsed
-        return stats.samples / due if due >= _ENOUGH else 1.0
+    def _decide(self) -> None:
+        stats = self._profile.stats
+        self._why, against = self._reason(), self._obstacle()
+        if self._why and against:
+            self._why, stats.engine_why = "", f"{self._why}, but {against}"
+        elif not self._why:
+            stats.engine_why = "CPUs were free, and threads ran long enough to be stopped"
+        _log.debug("timers: %s", self._why or f"not chosen: {stats.engine_why}")
 
-    def _by_events(self, start: float, should_stop: Callable[[], bool]) -> str:
-        """Have the timers take the samples; return why they cannot any longer, empty if it is over.
+    def _reason(self) -> str:
+        """Return why timers would be better than stops, or ''."""
+        stats = self._profile.stats
+        if not (stats.pauses.count or stats.off_processor):
+            return ""  # threads that sleep cost next to nothing
+        if self._all_busy() > _MOST_OF_THE_TIME:
+            return "no CPU was free"
+        elapsed_s = time.monotonic() - self._start
+        due = stats.cpu_charged_ns / 1e9 * stats.taken_ticks / elapsed_s
+        few = due >= _MIN_DUE_SAMPLES and stats.samples < _MIN_FOUND * due
+        return "threads ran too briefly to be stopped" if few else ""
 
-        On a thread of its own: it lets others go first, for good.
-        """
-        events = PerfSampler(self._targets, self._options, self._stack_bytes, self.profile, start=start)
-        least = self._found() if self._because == _BRIEF else _MOST
-        why = ""
-
-        def falls_short() -> bool:
-            nonlocal why
-            why = why or events.shortfall(least)
-            return bool(why)
-
-        def work(stop: Callable[[], bool]) -> str:
-            try:
-                events.sample(lambda: stop() or falls_short())
-            except (TargetError, OSError) as failure:
-                return str(failure)
-            return why
-
-        return TracerThread(work, should_stop).run()
+    def _obstacle(self) -> str:
+        """Return why timers cannot take the samples, or ''."""
+        if self._profile.stats.max_stack_bytes > MAX_SAMPLE_STACK_BYTES:
+            return f"stacks are larger than the {MAX_SAMPLE_STACK_BYTES >> 10} KiB that a timer can copy"
+        tids = [tid for process in self._processes for tid in process.proc.threads()]
+        return "" if may_set(tids, self._processes[0].arch) else "timers are not permitted"

@@ -47,7 +47,7 @@ def as_profile(window: LiveWindow, records: Iterable[Record]) -> Profile:
     """Return records as a profile that stays as it is."""
     profile = Profile(window.stats.rate_hz)
     profile.processes, profile.threads = dict(window.processes), dict(window.threads)
-    profile.homes = dict(window.homes)
+    profile.roots = dict(window.roots)
     profile.stats.duration_s = window.length_ns / 1e9
     for record in records:
         profile.keep(record.key, record.at_ns, record.wall_ns, record.cpu_ns, record.times)

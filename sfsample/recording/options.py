@@ -1,16 +1,17 @@
-"""What to record, and how: one value, checked."""
+"""What to record, and how: one value for the library and the command line, checked when it is made."""
 
 from collections.abc import Sequence
-from typing import Literal, NamedTuple, Protocol
+from dataclasses import dataclass
+from typing import Literal, Protocol
 
 from sfsample.core.snapshot import ThreadSnapshot
 from sfsample.core.stack import Stack
 from sfsample.modules.module_map import ModuleMap
+from sfsample.process.capture_running import DEFAULT_STACK_BYTES, check_stack_bytes
 from sfsample.unwind.stepper import Stepper
 from sfsample.unwind.unwinder import DEFAULT_STEPPERS, MAX_FRAMES
 
 Mode = Literal["cpu", "wall"]
-
 
 MAX_PAUSE_S = 0.005
 
@@ -18,41 +19,57 @@ MAX_PAUSE_S = 0.005
 class StackStore(Protocol):
     """Keeps stacks that are incomplete (`saved_stacks.store`)."""
 
-    def keep(self, process: str, snapshot: ThreadSnapshot, stack: Stack, index: ModuleMap) -> None:
+    def keep(self, process: str, snapshot: ThreadSnapshot, stack: Stack, modules: ModuleMap, /) -> None:
         """Write a stack, if it is incomplete and new."""
         ...
 
 
-class RecordOptions(NamedTuple):
-    """What to record.  `duration` in seconds; None: until told to stop or the target ends."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RecordOptions:
+    """What to record.  Raises ValueError for a value that makes no sense.
+
+    `rate`: samples per second and thread.  `mode`: "cpu" (threads that run at the tick) or "wall" (all
+    threads). `stack_bytes`: copied per thread at most.  `stop` False: stop no thread, so threads that run are
+    not captured. `kernel`: where sleeping threads are in the kernel, too.  `subprocesses`: the descendants
+    too, those born during the recording included.  `timeline`: keep when each sample was
+    taken.  `bad_stacks`: where incomplete stacks are kept.  `debug_dirs`: searched for separate debug files
+    before the system's directories; these may have the only unwind tables.
+
+    `max_pause` seconds: hold a thread no longer, nor wait so long for it to stop.  `max_overhead`: leave out
+    ticks to stay below this share of the elapsed time (0.01 is one percent).  `perf_events` True: the
+    kernel's timers take the samples (mode "cpu", no descendants), False: never, None: `choose_sampler`
+    decides.
+    """
 
     rate: float = 99.0
-    duration: float | None = None
     mode: Mode = "cpu"
     steppers: Sequence[Stepper] = DEFAULT_STEPPERS
     max_frames: int = MAX_FRAMES
-    timeline: bool = False  # keep when each sample was taken
-    bad_stacks: StackStore | None = None  # keep the incomplete ones here
-    kernel: bool = False  # where sleeping threads are in the kernel
-    stop: bool = True  # False: never stop a thread; those that run are not captured
-    max_pause: float = MAX_PAUSE_S  # seconds; wait no longer for a thread to stop, and hold it no longer
-    max_overhead: float | None = None  # 0.01: one percent of the elapsed time
-    perf_events: bool | None = None  # the kernel's timers take the samples (cpu mode); None: `relay` decides
+    stack_bytes: int = DEFAULT_STACK_BYTES
+    stop: bool = True
+    kernel: bool = False
+    subprocesses: bool = False
+    timeline: bool = False
+    bad_stacks: StackStore | None = None
+    debug_dirs: Sequence[str] = ()
+    max_pause: float = MAX_PAUSE_S
+    max_overhead: float | None = None
+    perf_events: bool | None = None
+
+    def __post_init__(self) -> None:
+        check_stack_bytes(self.stack_bytes)
+        if self.mode not in ("cpu", "wall"):
+            raise ValueError(f'mode must be "cpu" or "wall", not {self.mode!r}')
+        if not self.rate > 0:
+            raise ValueError(f"rate must be positive, not {self.rate}")
+        if self.max_frames < 1:
+            raise ValueError(f"max_frames must be at least 1, not {self.max_frames}")
+        if not self.max_pause > 0:
+            raise ValueError(f"max_pause must be positive, not {self.max_pause}")
+        if self.perf_events and self.mode != "cpu":
+            raise ValueError("perf_events record what runs: mode must be cpu")
+        if self.max_overhead is not None and not self.max_overhead > 0:
+            raise ValueError(f"max_overhead must be positive, not {self.max_overhead}")
 
 
-def check(options: RecordOptions) -> None:
-    """Raise ValueError for an option that makes no sense."""
-    if options.mode not in ("cpu", "wall"):
-        raise ValueError(f'mode must be "cpu" or "wall", not {options.mode!r}')
-    if not options.rate > 0:
-        raise ValueError(f"rate must be positive, not {options.rate}")
-    if options.duration is not None and not options.duration > 0:
-        raise ValueError(f"duration must be positive, not {options.duration}")
-    if options.max_frames < 1:
-        raise ValueError(f"max_frames must be at least 1, not {options.max_frames}")
-    if not options.max_pause > 0:
-        raise ValueError(f"max_pause must be positive, not {options.max_pause}")
-    if options.perf_events and options.mode != "cpu":
-        raise ValueError("perf_events record what runs: mode must be cpu")
-    if options.max_overhead is not None and not options.max_overhead > 0:
-        raise ValueError(f"max_overhead must be positive, not {options.max_overhead}")
+DEFAULT_OPTIONS = RecordOptions()

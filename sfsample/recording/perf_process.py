@@ -25,8 +25,6 @@ from sfsample.unwind.unwinder import Unwinder
 
 _REPLACED = "other code was mapped where it was before it could be unwound"
 _MANY = 256  # threads, before it is asked which of them have ended
-# more than an interrupt copies, pages that were never touched, another stack
-_WANTING = (StopReason.STACK_COPY_ENDED, StopReason.BAD_MEMORY)
 _LEFT = "it had left user space for good, or runs 32-bit code"
 
 
@@ -40,13 +38,13 @@ class PerfProcess:
         self._capturer = ThreadCapturer(target, unwinder, stop=False)
         self._profile = profile
         self._bad_stacks = bad_stacks
-        self._number = profile.register_process(target.pid, target.born, target.home, target.name)
+        self._number = profile.register_process(target.pid, target.start_time, target.root, target.name)
         self._recorder = Recorder(profile, self._number, BEGINNING)
         self._holders = TidHistory(target.proc.thread_stat, self._leader)
         told_ns = target.accounted_ns
         self._cpu_began_ns = (target.proc.cpu_ns() or 0) if told_ns is None else told_ns
         self.cpu_ns = 0  # since then
-        self.samples = self.wanting = 0  # those of which what was copied is not enough
+        self.samples = 0
         self._maps_ns = 0  # when the maps were last read
         self._stale = True  # they are to be read again
         self._waiting: list[Record] = []  # until that is done
@@ -135,20 +133,17 @@ class PerfProcess:
         thread = self._holders.thread(sample.tid, sample.at_ns)
         self.samples += 1
         if not sample.registers:
-            self.wanting += 1
             recorder.count_failed(thread, _LEFT)
             return
         snapshot = ThreadSnapshot(sample.tid, sample.registers, sample.memory, sample.bounded, 0, eintr=False,
                                   arch=self.target.arch, capture=Capture.EVENT)  # fmt: skip
         captured = self._capturer.walk(snapshot, thread.last)
         if _goes_through(captured.stack, mapped):
-            self.wanting += 1
             recorder.count_failed(thread, _REPLACED)
             return
         # code that was moved is not told (mremap), and a file may not have been there for a moment
         self._stale |= captured.stack.stop_reason is not StopReason.OUTERMOST or None in captured.modules
         self._note_use(sample, captured.stack)
-        self.wanting += captured.stack.stop_reason in _WANTING
         if self._bad_stacks is not None:
             self._bad_stacks.keep(thread.name, snapshot, captured.stack, self.target.modules)
         recorder.see(thread, captured)

@@ -7,13 +7,12 @@ room are counted.
 """
 
 import math
-import os
 import resource
 import time
 from collections.abc import Callable, Iterable, Sequence
 
 from sfsample.errors import TargetError
-from sfsample.process.perf_events import LARGEST_STACK, PerfEvents, open_events
+from sfsample.process.perf_events import MAX_SAMPLE_STACK_BYTES, PerfEvents, open_events
 from sfsample.process.perf_records import Lost, Record, Sample
 from sfsample.process.priority import give_way
 from sfsample.process.process import LiveProcess
@@ -30,8 +29,6 @@ _OFF = 0.02  # the period is off by at most this part
 _SHORTEST_NS = 10_000  # the kernel's limit
 _ENOUGH = 20  # samples that tell how much stack is worth copying
 _LEAST_BYTES = 4 << 10
-_SOME = 0.02  # of the stacks
-_MUCH_NS = 500_000_000  # more passes while timers are set, on a machine under load
 _TRIES = 3  # to set timers while nobody is born
 
 
@@ -45,16 +42,16 @@ class PerfSampler:
         self,
         targets: Sequence[LiveProcess],
         options: RecordOptions,
-        stack_bytes: int,
+        duration: float | None = None,
         profile: Profile | None = None,
         *,
         random: Callable[[], float] = uniform,
         start: float | None = None,
     ) -> None:
         self._options = options
-        self._most_bytes = self._stack_bytes = min(stack_bytes, LARGEST_STACK)
-        self._lost = 0  # records, for want of room
-        self._spared_ns = 0  # CPU time of the targets while timers stood still
+        self._duration = duration
+        self._most_bytes = self._stack_bytes = min(options.stack_bytes, MAX_SAMPLE_STACK_BYTES)
+        self._events: PerfEvents | None = None
         self._fits = False  # as much is copied as is needed
         self._cpu = 0.0
         self._end_s = 0.0
@@ -68,37 +65,48 @@ class PerfSampler:
         self._alive = dict(self._evented)
 
     def run(self, should_stop: Callable[[], bool] = lambda: False) -> Profile:
-        """Sample until the duration is over, `should_stop` says so, or no target is left.
+        """Sample until the duration is over, `should_stop` says so, or no process is left.
 
         Raises NotPermitted and UnsupportedTarget where there are no such timers.
         """
         stats = self.profile.stats
+        if self._events is None:
+            self.set_timers()
         try:
-            self.sample(should_stop)
+            self._sample(should_stop)
         except (TargetError, OSError) as failure:  # what was collected is not lost by it
             if not stats.samples:
                 raise
             stats.end_early(failure)
         return self.profile
 
-    def sample(self, should_stop: Callable[[], bool]) -> None:
-        """Do as `run`; raise whatever ends it."""
+    def set_timers(self) -> None:
+        """Set the timers and start them.  Raises NotPermitted and UnsupportedTarget."""
         give_way()
         stats = self.profile.stats
         self.profile.started_ns = self.profile.started_ns or time.time_ns()
         self._cpu = time.thread_time() - stats.sampler_cpu_s
         self._start_ns = self._start_ns or time.perf_counter_ns()
         self._events = self._timers()
+
+    def _sample(self, should_stop: Callable[[], bool]) -> None:
+        stats = self.profile.stats
         try:
             stats.ended_by = self._loop(should_stop)
         finally:
-            self._events.close()
+            self._set.close()
             stats.duration_s = self._end_s or self._elapsed()
             stats.ticks = self._ticks(stats.duration_s)
             for one in self._evented.values():
                 one.finish()
             stats.sampler_cpu_s = time.thread_time() - self._cpu
             stats.sampler_max_rss_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+    @property
+    def _set(self) -> PerfEvents:
+        """The timers that are set."""
+        assert self._events is not None  # noqa: S101 - `run` sets them first
+        return self._events
 
     def _timers(self) -> PerfEvents:
         """Set the timers of all threads; anew if one was born meanwhile, which may have none."""
@@ -127,9 +135,9 @@ class PerfSampler:
             if left <= 0 or should_stop():
                 self._stop_timers()
                 self._end_s = self._end_s or self._elapsed()
-                self._count(self._events.read())
+                self._count(self._set.read())
                 return "duration" if left <= 0 else "signal"
-            full = self._events.wait(max(0.0, min(left, _DOZE_S, due - now)))
+            full = self._set.wait(max(0.0, min(left, _DOZE_S, due - now)))
             if full or self._elapsed() >= due:
                 if not self._read():
                     return "target"
@@ -141,8 +149,7 @@ class PerfSampler:
         return (time.perf_counter_ns() - self._start_ns) / 1e9
 
     def _left(self) -> float:
-        duration = self._options.duration
-        return float("inf") if duration is None else duration - self._elapsed()
+        return float("inf") if self._duration is None else self._duration - self._elapsed()
 
     def _read(self) -> bool:
         """Count what has come; False when no target is left."""
@@ -160,7 +167,7 @@ class PerfSampler:
         for _ in range(2):  # more often, and a process that never stops changing would take all our time
             lives = self._begin()  # before, so that the last is read
             until_ns = time.perf_counter_ns()  # of later ones, some may not be there yet
-            self._count(self._events.read(), until_ns)
+            self._count(self._set.read(), until_ns)
             if not any(one.waits for one in self._alive.values()):
                 break
         self.profile.stats.ticks = self._ticks(self._elapsed())
@@ -168,18 +175,16 @@ class PerfSampler:
 
     def _ticks(self, elapsed_s: float) -> int:
         """Return how often 1/rate has passed, with the one at the beginning, as it counts elsewhere."""
-        return max(1, round(min(elapsed_s, self._options.duration or math.inf) * self._options.rate))
+        return max(1, round(min(elapsed_s, self._duration or math.inf) * self._options.rate))
 
     def _begin(self) -> dict[int, bool]:
         self._account()
         return {pid: one.begin() for pid, one in self._alive.items()}
 
-    def _pause(self) -> int:
-        """Stop the timers, and count what is left; return the targets' CPU time when they stopped."""
+    def _pause(self) -> None:
+        """Stop the timers, and count what is left."""
         self._stop_timers()
-        used_ns = self._used_ns()
-        self._count(self._events.read())
-        return used_ns
+        self._count(self._set.read())
 
     def _stop_timers(self) -> None:
         """Stop them: from now on no change of modules is told.
@@ -189,7 +194,7 @@ class PerfSampler:
         for one in self._alive.values():
             one.end_of_news()
         self._begin()
-        self._events.pause()
+        self._set.pause()
         self._account()  # of all that is in the rings
 
     def _account(self) -> None:
@@ -209,7 +214,6 @@ class PerfSampler:
             if isinstance(record, Sample) and record.at_ns > end_ns:
                 continue
             if isinstance(record, Lost):
-                self._lost += record.records
                 next(iter(self._evented.values())).lost(record.records)
                 for records_of_one in by_pid.values():
                     records_of_one.append(record)  # a change of modules may have been lost
@@ -232,40 +236,18 @@ class PerfSampler:
         if wanted > self._stack_bytes or not again:
             self._fits = True
             self._set_anew(self._most_bytes if again else wanted)
-            for one in all_of_them if again else ():
-                one.wanting = 0  # more could have been copied, and is from now on
 
     def _set_anew(self, stack_bytes: int) -> None:
         """Have other timers go on.  What is left of the old ones is unwound when these run."""
         self._stop_timers()
-        left = self._events.read()
-        self._events.close()
+        left = self._set.read()
+        self._set.close()
         self._stack_bytes = stack_bytes
         try:
             self._events = self._timers()
         finally:
             self._count(left)
         self._untold()
-
-    def shortfall(self, least: float) -> str:
-        """Return what much of is missing that who stops threads would have; empty: nothing.
-
-        `least`: the part of the CPU time that he would see.
-        """
-        all_of_them = self._evented.values()
-        samples, wanting = sum(one.samples for one in all_of_them), sum(one.wanting for one in all_of_them)
-        if samples >= _ENOUGH and wanting > _SOME * samples:
-            return f"of {wanting} of {samples} stacks an interrupt could not copy enough"
-        cpu_ns, threads = sum(one.cpu_ns for one in all_of_them), sum(one.threads for one in all_of_them)
-        # of each thread less than a period may be missing for each processor that it ran on
-        periods = samples + self._lost + (threads + 1) * (os.cpu_count() or 1)
-        unseen = cpu_ns - self._spared_ns - periods * self._period_ns
-        return (
-            "too much of the CPU time gave no sample" if unseen > max((1 - least) * cpu_ns, _MUCH_NS) else ""
-        )
-
-    def _used_ns(self) -> int:
-        return sum(one.target.proc.cpu_ns() or 0 for one in self._evented.values())
 
     def _any_lives(self) -> bool:
         return not all(one.target.proc.has_ended() for one in self._alive.values())
@@ -277,10 +259,9 @@ class PerfSampler:
         until = began if limit is None else min(spent / limit, began + self._left())
         if until - began < _DOZE_S:
             return
-        used_ns = self._pause()
+        self._pause()
         while self._elapsed() < until and not should_stop() and self._any_lives():
             time.sleep(_DOZE_S)
-        self._spared_ns += max(0, self._used_ns() - used_ns)
-        self._events.begin()
+        self._set.begin()
         self._untold()
         self.profile.stats.spared_ticks += round((self._elapsed() - began) * self._options.rate)

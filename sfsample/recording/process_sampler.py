@@ -18,7 +18,7 @@ from sfsample.process.capture import CapturedStack, ThreadCapturer, is_seldom
 from sfsample.process.capture_running import AWAKE_THREADS, StopFilter
 from sfsample.process.not_captured import NotCaptured, Reason
 from sfsample.process.process import LiveProcess
-from sfsample.process.procfs import Stat
+from sfsample.process.proc_text import Stat
 from sfsample.process.scheduler import RunState, WakeUp, classify, ran_ns
 from sfsample.recording.options import StackStore
 from sfsample.recording.profile import Profile
@@ -71,7 +71,9 @@ class ProcessSampler:
         self._leader: Stat | None = None  # at the beginning of this tick
         self._cpu_began_ns: int | None = None  # the CPU time of the process when it was first read
         self._cpu_ns = 0  # and since
-        self._process_key = profile.register_process(process.pid, process.born, process.home, process.name)
+        self._process_key = profile.register_process(
+            process.pid, process.start_time, process.root, process.name
+        )
         self._recorder = Recorder(profile, self._process_key, since)
         process.limit_pauses(rules.max_pause_ns)
 

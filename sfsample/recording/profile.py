@@ -71,12 +71,12 @@ class Profile:
         self.started_ns = 0
         self.processes: dict[int, str] = {}
         self.threads: dict[ThreadKey, str] = {}
-        self.homes: dict[int, ProcessRoot] = {}  # where names are to be looked for
+        self.roots: dict[int, ProcessRoot] = {}  # where names are to be looked for
         self._born: dict[int, int] = {}
         self._sampled: set[int] = set()  # processes
         self.stats = Stats(rate_hz)
 
-    def register_process(self, pid: int, born: int, home: ProcessRoot, name: str) -> int:
+    def register_process(self, pid: int, born: int, root: ProcessRoot, name: str) -> int:
         """Return the key of the process that started at `born` (clock ticks), the same each time.
 
         It is the pid, unless another process has had that pid, or there are too many processes.
@@ -88,7 +88,7 @@ class Profile:
             self.stats.note(f"more than {PROCESS_LIMIT} processes: the later ones are counted together")
             self.processes[OTHERS] = "other processes"
             return OTHERS
-        self._born[key], self.homes[key] = born, home
+        self._born[key], self.roots[key] = born, root
         self.processes.setdefault(key, name)
         return key
 
@@ -100,7 +100,7 @@ class Profile:
     def forget_process(self, key: int) -> None:
         """Drop what is kept for a process that has no sample."""
         if key != OTHERS and key not in self._sampled:
-            for known in (self.processes, self.homes, self._born):
+            for known in (self.processes, self.roots, self._born):
                 known.pop(key, None)
 
     def add(self, sample: Sample) -> None:

@@ -47,6 +47,7 @@ class PtraceSampler:
         self,
         processes: Sequence[LiveProcess],
         options: RecordOptions,
+        duration: float | None = None,
         clock: Clock | None = None,
         profile: Profile | None = None,
         *,
@@ -56,6 +57,7 @@ class PtraceSampler:
         start: float | None = None,
     ) -> None:
         self._options = options
+        self._duration = duration
         self._clock = clock or SystemClock()
         self._jitter = jitter
         self._lateness = _Lateness(tell)
@@ -105,7 +107,7 @@ class PtraceSampler:
     # -- the loop
 
     def _loop(self, should_stop: Callable[[], bool]) -> str:
-        schedule = Schedule(self._start, self._options.rate, self._options.duration, self._jitter)
+        schedule = Schedule(self._start, self._options.rate, self._duration, self._jitter)
         if self._began is not None:
             schedule.skip(self._clock.now())
         self._refresh_at = self._clock.now() + _REFRESH_S

@@ -59,21 +59,15 @@ class Subprocesses:
 
 
 class Timers(NamedTuple):
-    """From when on the kernel's timers took the samples, until when, and why no longer.
-
-    `because`: why not from the beginning.
-    """
+    """From when on the kernel's timers took the samples, and why not from the beginning ('': they did)."""
 
     since_s: float = 0.0
-    until_s: float | None = None
-    why: str = ""
     because: str = ""
 
     def as_json(self) -> dict[str, Any]:
         """Return the `perf_events` object of the statistics."""
-        until_s = None if self.until_s is None else round(self.until_s, 6)
-        since_s, why, because = round(self.since_s, 6), self.why or None, self.because or None
-        return {"since_s": since_s, "because": because, "until_s": until_s, "why_no_longer": why}
+        return {"since_s": round(self.since_s, 6), "because": self.because or None,
+                "until_s": None, "why_no_longer": None}  # fmt: skip
 
 
 class Stats:
@@ -87,6 +81,8 @@ class Stats:
         self.samples = 0
         self.captures: Counter[Capture] = Counter()
         self.timers: Timers | None = None  # of the kernel, which took samples
+        self.engine_why = ""  # stops or timers: why these
+        self.max_stack_bytes = 0  # from the innermost frame of a stack to the outermost
         self.pauses = Pauses()
         self.held = Pauses()  # the same, less what a thread waited for a processor on which to stop
         self.stacks: Counter[StopReason] = Counter()
@@ -110,10 +106,9 @@ class Stats:
         """Whether the kernel's timers took all samples."""
         return self.timers == Timers()
 
-    @property
-    def timers_go_on(self) -> bool:
-        """Whether the kernel's timers take the samples now, or did at the end."""
-        return self.timers is not None and self.timers.until_s is None
+    def choose_timers(self, timers: Timers, why: str) -> None:
+        """Note that the kernel's timers take the samples from now on, and why."""
+        self.timers, self.engine_why = timers, why
 
     @property
     def taken_ticks(self) -> int:
@@ -140,6 +135,8 @@ class Stats:
         """Count the result of a walk, for as many samples as it stands for."""
         self.samples += times
         self.stacks[stack.stop_reason] += times
+        if stack.frames:
+            self.max_stack_bytes = max(self.max_stack_bytes, abs(stack.frames[-1].sp - stack.frames[0].sp))
         for found, count in Counter(map(found_of, stack.frames)).items():
             self.frames[found] += count * times
 
@@ -170,6 +167,8 @@ class Stats:
             "cpu_sampled_ns": self.cpu_sampled_ns,
             "subprocesses": self.subprocesses.as_json(),
             "perf_events": self.timers.as_json() if self.timers else None,
+            "engine": "timers" if self.timers else "ptrace",
+            "engine_why": self.engine_why or None,
             "held_ns": self.held.as_json(),
         }
 

@@ -131,9 +131,8 @@ def _points(pauses: Pauses) -> str:
 
 
 def _timers(timers: Timers) -> str:
-    since_s, until_s, why, because = timers
-    then = "; nothing was stopped from then on" if until_s is None else f", until {until_s:.1f} s: {why}"
-    return f"timers    of the kernel took over at {since_s:.1f} s, as {because}{then}"
+    taken_over = f"timers    of the kernel took over at {timers.since_s:.1f} s, as {timers.because}"
+    return f"{taken_over}; nothing was stopped from then on"
 
 
 def _cost(stats: Stats, mode: str) -> Iterator[str]:
@@ -152,7 +151,7 @@ def _cost(stats: Stats, mode: str) -> Iterator[str]:
 def _stacks(stats: Stats) -> Iterator[str]:
     if not stats.samples:
         return
-    allows_more = _EVENTS_ALLOW if stats.timers_go_on else _ALLOWS_MORE
+    allows_more = _EVENTS_ALLOW if stats.timers else _ALLOWS_MORE
     others = [f"{_percent(n, stats.samples)} {reason}{allows_more.get(reason, '')}"
               for reason, n in stats.stacks.most_common() if reason is not StopReason.OUTERMOST]  # fmt: skip
     complete = f"{_percent(stats.stacks[StopReason.OUTERMOST], stats.samples)} reached the outermost frame"

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from collections.abc import Set as AbstractSet
 
 from sfsample.process.perf_records import Born, Named
-from sfsample.process.procfs import Stat
+from sfsample.process.proc_text import Stat
 from sfsample.process.thread import Thread
 from sfsample.recording.sample import BEGINNING
 from sfsample.recording.thread_table import SampledThread

@@ -63,7 +63,7 @@ def record_samples(
         target = LiveProcess(pid)
         try:
             sampler = PtraceSampler(
-                [target], RecordOptions(rate, None, mode, steppers, max_pause=_MAX_PAUSE_S)
+                [target], RecordOptions(rate=rate, mode=mode, steppers=steppers, max_pause=_MAX_PAUSE_S)
             )
             stats = sampler.profile.stats
             to_call = [begun]

@@ -111,7 +111,7 @@ def test_a_program_that_is_replaced_before_it_stops_is_not_waited_for_twice(deaf
     with subprocess.Popen([compiled(REPLACED, tmp_path / "replaced")]) as target:
         try:
             deaf[0] = 1 << 30
-            stats = sfsample.record(target.pid, duration=1.0, mode="wall", perf_events=False).stats
+            stats = sfsample.record(target.pid, duration=1.0, options=sfsample.RecordOptions(mode="wall", perf_events=False)).stats
         finally:
             target.kill()
     assert stats.captures[Capture.FAILED] <= stats.ticks
@@ -298,7 +298,7 @@ def test_the_end_of_our_child_is_told_to_whoever_started_it():
     while codes.total() < fewer(40) or samples <= fewer(40):
         child = subprocess.Popen(["/bin/sh", "-c", script])
         try:
-            samples += sfsample.record(child.pid, 5, rate=5000, mode="wall").stats.samples
+            samples += sfsample.record(child.pid, 5, sfsample.RecordOptions(rate=5000, mode="wall")).stats.samples
         except sfsample.NoSuchProcess:
             pass
         finally:
@@ -331,4 +331,6 @@ def test_a_copy_never_exceeds_its_buffer():
 )
 def test_arguments_that_make_no_sense(option, value):
     with pytest.raises(ValueError, match=option):
-        sfsample.record(os.getppid(), **{"duration": 1.0, option: value})
+        if option == "duration":
+            sfsample.record(os.getppid(), value)
+        sfsample.RecordOptions(**{option: value})

@@ -74,7 +74,7 @@ def test_ticks_cost_no_memory(scenario):
     """The same stacks again and again: counting them takes no room."""
     with running(fixture("v3"), scenario) as target:
         live = LiveProcess(target.pid)
-        sampler = PtraceSampler([live], RecordOptions(2000, None, "wall"))
+        sampler = PtraceSampler([live], RecordOptions(rate=2000, mode="wall"))
         stats, sizes = sampler.profile.stats, []
         tracemalloc.start()
         try:
@@ -96,7 +96,7 @@ def test_threads_that_have_gone_cost_no_files():
     """Hundreds of threads pass by; the stat files of those that ended are closed."""
     with running(fixture("v3"), "churn") as target:
         live = LiveProcess(target.pid)
-        sampler = PtraceSampler([live], RecordOptions(1000, None, "wall"))
+        sampler = PtraceSampler([live], RecordOptions(rate=1000, mode="wall"))
         most = []
 
         def enough() -> bool:

@@ -1,34 +1,38 @@
-"""When no processor is free for us, by what the kernel counts; the clocks are the test's."""
+"""For what share of the time all CPUs were busy with others: the clocks and the idle times are the test's."""
 
 from types import SimpleNamespace
 
 import pytest
 
-from sfsample.recording import free_cpus as spare
+from sfsample.process.proc_text import parse_cpu_idle
+from sfsample.recording import free_cpus
 from sfsample.recording.free_cpus import FreeCpus
 
-QUARTER = 0.25
+HERTZ = 100
 
 
 class Machine:
-    """Of two processors, unless more are idle; tells time, and who has used it."""
+    """A machine of as many CPUs as have idle times."""
 
     def __init__(self, monkeypatch) -> None:
-        self.at = self.ours = 100.0
-        self.idle = {}
-        self.reads = 0
-        clocks = SimpleNamespace(monotonic=lambda: self.at, thread_time=lambda: self.ours)
-        monkeypatch.setattr(spare, "time", clocks)
-        monkeypatch.setattr(FreeCpus, "_idle", lambda _: self._read())
+        self.at = self.own = 100.0
+        self.idle: dict[int, float] = {}
+        clocks = SimpleNamespace(monotonic=lambda: self.at, thread_time=lambda: self.own)
+        monkeypatch.setattr(free_cpus, "time", clocks)
+        monkeypatch.setattr(free_cpus.os, "sched_getaffinity", lambda _: range(64))
+        monkeypatch.setattr(free_cpus.os, "sysconf", lambda _: HERTZ)
+        monkeypatch.setattr(
+            free_cpus, "cpu_idle_ticks", lambda: {cpu: idle * HERTZ for cpu, idle in self.idle.items()}
+        )
 
-    def _read(self):
-        self.reads += 1
-        return dict(self.idle)
-
-    def passes(self, seconds=QUARTER, *, idle=(0.0, 0.0), ours=0.05):
-        self.at += seconds
-        self.idle = {one: self.idle.get(one, 0.0) + seconds * share for one, share in enumerate(idle)}
-        self.ours += seconds * ours
+    def busy_after(self, *idle: float, own: float = 0.05) -> float:
+        """Return what is said after a second in which each CPU was idle for such a share."""
+        self.idle = dict.fromkeys(range(len(idle)), 0.0)
+        watched = FreeCpus()
+        self.at += 1
+        self.own += own
+        self.idle = dict(enumerate(idle))
+        return watched.all_busy()
 
 
 @pytest.fixture
@@ -36,53 +40,30 @@ def machine(monkeypatch):
     return Machine(monkeypatch)
 
 
-def lacking(machine, *quarters):
-    """What is said after each of them."""
-    asked, said = FreeCpus(), []
-    machine.passes(**quarters[0])
-    asked.lacks()
-    for quarter in quarters:
-        machine.passes(**quarter)
-        said.append(asked.lacks())
-    return said
-
-
-def test_no_processor_was_free_twice(machine):
-    assert lacking(machine, {}, {}, {}) == [False, True, True]
-
-
-@pytest.mark.parametrize("idle", [(0.05, 0.1), (0.3, 0.0), (0.2, 0.2)])
-def test_more_often_than_not_is_enough(machine, idle):
-    assert lacking(machine, *[{"idle": idle}] * 2) == [False, True]
+@pytest.mark.parametrize("idle", [(0.0, 0.0), (0.05, 0.1), (0.3, 0.0), (0.2, 0.2)])
+def test_all_cpus_are_busy_more_often_than_not(machine, idle):
+    assert machine.busy_after(*idle) > 0.5
 
 
 @pytest.mark.parametrize("idle", [(0.0, 0.6), (0.3, 0.3), (1.0, 0.0), (0.02,) * 64])
-def test_one_was_free_for_a_while(machine, idle):
-    assert lacking(machine, *[{"idle": idle}] * 3) == [False] * 3
+def test_one_cpu_was_free_for_a_while(machine, idle):
+    assert machine.busy_after(*idle) < 0.5
 
 
-def test_it_begins_anew_when_one_was(machine):
-    assert lacking(machine, {}, {"idle": (0, 1)}, {}, {}) == [False, False, False, True]
+def test_own_time_is_taken_from_nobody_where_a_cpu_is_free(machine):
+    """As at the beginning of a recording, or at a high rate."""
+    assert machine.busy_after(0.0, 0.0, own=0.9) < 0.5
 
 
-def test_what_we_use_ourselves_is_taken_from_nobody_where_one_is_free(machine):
-    """As when we begin, or at a high rate."""
-    assert lacking(machine, *[{"ours": 0.9}] * 3) == [False] * 3
+def test_on_one_cpu_all_time_is_taken_from_others(machine):
+    assert machine.busy_after(0.1, own=0.1) > 0.5
 
 
-def test_of_one_processor_all_is_taken_from_somebody(machine):
-    assert lacking(machine, *[{"idle": (0.1,), "ours": 0.1}] * 2) == [False, True]
+def test_cpu_that_the_kernel_does_not_tell_of_is_no_reason(machine):
+    assert machine.busy_after() == 0.0
 
 
-def test_asked_often_it_looks_seldom(machine):
-    asked = FreeCpus()
-    machine.passes()
-    for _ in range(100):
-        asked.lacks()
-        machine.passes(QUARTER / 10)
-    assert machine.reads == 10
-    assert asked.lacks()
-
-
-def test_what_is_not_told_is_no_reason(machine):
-    assert lacking(machine, *[{"idle": ()}] * 3) == [False] * 3
+def test_idle_time_in_proc_stat_is_idle_and_iowait():
+    text = "cpu  1 2 3 40 5 6 7 8 9 0\ncpu0 1 2 3 30 4 5 6 7 8 0\ncpu1 1 2 3 10 1 1 1 1 1 0\nintr 5 0\n"
+    assert parse_cpu_idle(text) == {0: 34, 1: 11}
+    assert parse_cpu_idle("cpu0 1 2\n") == {}

@@ -156,6 +156,8 @@ CONTRACT_KEYS = [
     "cpu_sampled_ns",
     "subprocesses",
     "perf_events",
+    "engine",
+    "engine_why",
     "held_ns",
 ]
 
@@ -205,6 +207,8 @@ def test_statistics():
         "perf_events": {
             "since_s": 0.5, "because": "no processor was free", "until_s": None, "why_no_longer": None
         },
+        "engine": "timers",
+        "engine_why": None,
         "held_ns": {"count": 1, "p50": 60_000, "p90": 60_000, "p99": 60_000, "max": 60_000, "total": 60_000},
     }  # fmt: skip
     assert json.loads(json.dumps(made)) == made
@@ -258,7 +262,7 @@ def test_a_pid_that_is_given_again_is_another_process():
     profile.forget_process(second)
 
     assert profile.processes == {first: "first", third: "new", 6: "new"}
-    assert profile.homes.keys() == {first, third, 6}
+    assert profile.roots.keys() == {first, third, 6}
     assert profile.register_process(5, 40, HOME, "new") == second
 
 
@@ -272,7 +276,7 @@ def test_a_process_is_forgotten_only_if_it_is_in_no_sample():
     for pid in (1, 2):
         profile.forget_process(pid)
     assert profile.processes == {1: "p1"}
-    assert profile.homes.keys() == {1}
+    assert profile.roots.keys() == {1}
 
 
 def test_processes_beyond_the_limit_are_counted_together(monkeypatch):
@@ -285,7 +289,7 @@ def test_processes_beyond_the_limit_are_counted_together(monkeypatch):
     profile.forget_process(0)
 
     assert profile.processes == {1: "p1", 2: "p2", 0: "other processes"}
-    assert profile.homes.keys() == {1, 2}
+    assert profile.roots.keys() == {1, 2}
     assert profile.stats.problems == {"more than 2 processes: the later ones are counted together": 2}
 
 

@@ -22,7 +22,7 @@ from sfsample.process.capture import ThreadCapturer
 from sfsample.process.capture_running import ANY_THREAD
 from sfsample.process.capture_sleeping import SleepingThread
 from sfsample.process.not_captured import NotCaptured, Reason
-from sfsample.process.procfs import Stat, SyscallInfo
+from sfsample.process.proc_text import Stat, SyscallInfo
 from sfsample.process.scheduler import RunState
 from sfsample.process.thread import Thread
 from sfsample.recording import process_sampler as watched
@@ -73,7 +73,7 @@ class FakeProcess:
 
     def __init__(self, clock: FakeClock, *threads: tuple[int, str], pid: int = PID) -> None:
         self.pid = pid
-        self.born, self.name = 5, "?"
+        self.start_time, self.name = 5, "?"
         self.clock = clock
         self.states = dict(threads or [(pid, "R")])
         self.captured: list[tuple[int, float]] = []
@@ -86,7 +86,7 @@ class FakeProcess:
         self.maps_read = 0
         self.modules = ModuleMap(self._maps, lambda _: image)
         self.opener = SimpleNamespace(problems=[])
-        self.home = ProcessRoot(None, pid, 0)
+        self.root = ProcessRoot(None, pid, 0)
         self.readings: dict[int, SleepingThread] = {}
         self.cpu: list[int | None] = []  # CPU time of the process, each time it is asked for
         self.proc = SimpleNamespace(thread_stat=self.thread_stat, counters=self.counters, asleep=self.asleep,
@@ -187,7 +187,8 @@ def process(clock):
 
 def record(*targets, should_stop=lambda: False, **options):
     chosen = {"rate": RATE, "duration": 1.0, "steppers": (Outermost(),), **options}
-    return PtraceSampler(targets, RecordOptions(**chosen), targets[0].clock, jitter=lambda: 0).run(
+    duration = chosen.pop("duration")
+    return PtraceSampler(targets, RecordOptions(**chosen), duration, targets[0].clock, jitter=lambda: 0).run(
         should_stop
     )
 
@@ -406,7 +407,7 @@ def test_after_an_exception_what_was_collected_is_complete(process):
         return False
 
     sampler = PtraceSampler(
-        [process], RecordOptions(RATE, 1.0, steppers=(Outermost(),)), process.clock, jitter=lambda: 0
+        [process], RecordOptions(rate=RATE, steppers=(Outermost(),)), 1.0, process.clock, jitter=lambda: 0
     )
     with pytest.raises(KeyboardInterrupt):
         sampler.run(interrupted)
@@ -1069,8 +1070,9 @@ class Child(FakeProcess):
 
 def record_family(process, family, **options):
     chosen = {"rate": RATE, "duration": 1.0, "steppers": (Outermost(),), **options}
+    duration = chosen.pop("duration")
     return PtraceSampler(
-        [process], RecordOptions(**chosen), process.clock, jitter=lambda: 0, descendants=family
+        [process], RecordOptions(**chosen), duration, process.clock, jitter=lambda: 0, descendants=family
     ).run()
 
 
@@ -1131,7 +1133,7 @@ def test_nothing_is_kept_for_a_descendant_without_samples(process, clock):
     child = Child(clock, (200, "S"), pid=200)
     profile = record_family(process, FakeFamily(t0=[child]))
 
-    assert profile.homes.keys() == profile.processes.keys() == {PID}
+    assert profile.roots.keys() == profile.processes.keys() == {PID}
 
 
 # -- limits
@@ -1174,8 +1176,8 @@ def test_a_thread_that_waits_for_a_processor_is_not_stopped_by_us_yet(clock, wai
 def test_lateness_is_told_once_a_second(process):
     process.costs = dict.fromkeys(range(1, 100), 3.5 * TICK)
     told = []
-    options = RecordOptions(RATE, 4.0, steppers=(Outermost(),))
-    stats = PtraceSampler([process], options, process.clock, jitter=lambda: 0, tell=told.append).run().stats
+    options = RecordOptions(rate=RATE, steppers=(Outermost(),))
+    stats = PtraceSampler([process], options, 4.0, process.clock, jitter=lambda: 0, tell=told.append).run().stats
 
     assert stats.late_ticks > 10
     assert 2 <= len(told) <= 5
@@ -1184,7 +1186,7 @@ def test_lateness_is_told_once_a_second(process):
 
 def test_jitter_moves_a_tick_within_its_interval(process):
     sampler = PtraceSampler(
-        [process], RecordOptions(RATE, 1.0, steppers=(Outermost(),)), process.clock, jitter=lambda: 0.5
+        [process], RecordOptions(rate=RATE, steppers=(Outermost(),)), 1.0, process.clock, jitter=lambda: 0.5
     )
     sampler.run()
 

@@ -273,6 +273,3 @@ def test_when_timers_took_over_and_what_came_of_it():
     assert "50 % bad_memory (--no-perf-events may copy more)" in line(made, "stacks")
     made.sampler_cpu_s = 0.65
     assert "--perf-events" not in line(made, "cost")
-    made.timers = made.timers._replace(until_s=2.345, why="no more")
-    assert line(made, "timers") == f"{took_over}, until 2.3 s: no more"
-    assert line(made, "stacks").endswith("50 % bad_memory")

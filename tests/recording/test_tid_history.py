@@ -6,7 +6,7 @@ import time
 import pytest
 
 from sfsample.process.perf_records import Born, Named
-from sfsample.process.procfs import Stat
+from sfsample.process.proc_text import Stat
 from sfsample.recording.tid_history import TidHistory
 
 LEADER, TID = 7, 8

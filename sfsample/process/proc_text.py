@@ -1,0 +1,122 @@
+"""Parses the text of /proc files: pure functions, from text to values.
+
+Every /proc file is parsed here, except memory maps (`modules.mapping`), schedstat (`core.snapshot`), and the
+files that only `process.facts` and `process.permission` read.
+
+Source: proc(5); time_namespaces(7), /proc/PID/timens_offsets; cgroups(7), /proc/PID/cgroup.
+"""
+
+import re
+from typing import NamedTuple
+
+from sfsample.core.snapshot import LastRun
+
+PF_KTHREAD = 0x00200000  # in `Stat.flags`: a kernel thread
+_LAST_RUN = re.compile(  # lines `name   :   value`, in this order
+    rb"^se\.exec_start *: *(\S+)\n"
+    rb"(?:(?:(?!nr_sw).*\n)*nr_switches *: *(\d+)\n)?"
+    rb"(?:(?:(?!se\.avg\.last).*\n)*se\.avg\.last_update_time *: *(\d+)\n)?",
+    re.MULTILINE,
+)
+_IDLE = slice(4, 6)  # idle and iowait, behind the name of the CPU
+
+
+class Stat(NamedTuple):
+    """The fields of /proc/PID/[task/TID/]stat that sfsample uses.  Times are clock ticks since boot.
+
+    `program` is where code, stack, data and arguments begin and end; it changes with execve(2).
+    """
+
+    name: str
+    state: str
+    flags: int
+    starttime: int
+    program: tuple[bytes, ...] = ()
+    parent: int = 0
+    threads: int = 1
+
+    @property
+    def is_over(self) -> bool:
+        """Whether every thread of the process has ended (it is a zombie)."""
+        return self.state in "ZX" and self.threads <= 1
+
+    @property
+    def stack_top(self) -> int:
+        """Where the first thread's stack begins, below arguments and environment; 0: the kernel hides it."""
+        return int(self.program[2]) if self.program else 0
+
+
+def parse_stat(data: bytes) -> Stat:
+    """Parse one stat line; the name is between the first "(" and the last ")"."""
+    left, right = data.index(b"("), data.rindex(b")")
+    fields = data[right + 2 :].split()
+    return Stat(data[left + 1 : right].decode("utf-8", "replace"), fields[0].decode(),
+                int(fields[6]), int(fields[19]),
+                (*fields[23:26], *fields[42:49]), int(fields[1]), int(fields[17]))  # fmt: skip
+
+
+class SyscallInfo(NamedTuple):
+    """The system call that a thread sleeps in, and where it entered the kernel: /proc/PID/task/TID/syscall.
+
+    `number` is -1 outside a system call (in a page fault, or stopped); then `args` is empty.
+    `restarted`: a stop interrupted the call and the kernel continues it; `number` is the call as the thread
+    made it (see `process.facts.thread_facts`).
+    """
+
+    number: int
+    args: tuple[int, ...]
+    sp: int = 0
+    pc: int = 0
+    restarted: bool = False
+
+
+def parse_syscall(data: bytes) -> SyscallInfo | None:
+    """Parse a syscall file, "NR ARG*6 SP PC" or "-1 SP PC"; None when the thread runs, or is ready to run."""
+    number, *words = data.split()
+    if number == b"running":
+        return None
+    *args, sp, pc = (int(word, 16) for word in words)
+    return SyscallInfo(int(number), tuple(args), sp, pc)
+
+
+def parse_last_run(text: bytes | None) -> LastRun | None:
+    """Parse when a thread last began or ceased to run, from a `sched` file; None: the file does not say."""
+    match = _LAST_RUN.search(text or b"")
+    if match is None:
+        return None
+    at, left, renewed = match.groups()
+    return LastRun(at, int(renewed or 0), int(left or -1))
+
+
+def parse_status(text: str) -> dict[str, str]:
+    """Parse the lines "key: value" of a status file."""
+    return {key: value.strip() for key, _, value in (line.partition(":") for line in text.splitlines())}
+
+
+def parse_last_id(loadavg: bytes) -> bytes | None:
+    """Return the process or thread id that the kernel assigned last: the last field of /proc/loadavg."""
+    fields = loadavg.split()
+    return fields[-1] if fields else None
+
+
+def is_in_unit(cgroup: str, unit: str) -> bool:
+    """Return whether a process is in a systemd unit, by the text of /proc/PID/cgroup.
+
+    Only systemd's hierarchy counts: that of cgroups version 2, or its own one of version 1.
+    """
+    lines = (line.split(":", 2) for line in cgroup.split("\n") if line)
+    return any(kind in {"", "name=systemd"} and unit in path.split("/") for _, kind, path in lines)
+
+
+def parse_monotonic_offset_ns(timens_offsets: str) -> int:
+    """Return by how many ns CLOCK_MONOTONIC of a time namespace is ahead of the machine's."""
+    rows = map(str.split, timens_offsets.splitlines())
+    offsets = {clock: int(seconds) * 10**9 + int(ns) for clock, seconds, ns in rows}
+    return offsets["monotonic"]
+
+
+def parse_cpu_idle(text: str) -> dict[int, int]:
+    """Return for each CPU of /proc/stat how long it has been idle, in clock ticks."""
+    rows = (line[3:].split() for line in text.splitlines() if line.startswith("cpu"))
+    own = (row for row in rows if row[0].isdecimal() and len(row) > _IDLE.stop)
+    return {int(row[0]): sum(map(int, row[_IDLE])) for row in own}
