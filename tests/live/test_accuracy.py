@@ -1,7 +1,7 @@
-"""A short run of scripts/accuracy: gdb, eu-stack and we look at the same stopped processes.
+"""A short run of scripts/accuracy: gdb, eu-stack and sfsample unwind the same stopped processes.
 
-Law: each stack of ours must be whole and be confirmed by at least one of the two others; where one of them is
-known to be wrong (docs/accuracy.md), the other is right.  Where both are, the place is named here.
+Each stack of sfsample must be whole and confirmed by at least one of the two others.  Where one of them is
+known to be wrong (docs/accuracy.md), the other is right; the functions where both are wrong are in BOTH_LOST.
 """
 
 import json
@@ -26,26 +26,27 @@ pytestmark = [
 ]
 
 
-# both end there: at a call as last instruction; gdb in generated code, where eu-stack repeats the address
-LOST = {AMD64: set(), AARCH64: {"framepointer_caller", "[anonymous]"}, S390X: {"noreturn_caller"}}[ARCH]
+# Both stop there: at a call as the last instruction; gdb in generated code, where eu-stack repeats the
+# address.
+BOTH_LOST = {AMD64: set(), AARCH64: {"framepointer_caller", "[anonymous]"}, S390X: {"noreturn_caller"}}[ARCH]
 
 
 def others_are_wrong(tally: dict[str, Any]) -> int:
-    """How many stacks part from both others where those are known to be wrong.
+    """Return how many stacks differ from both others where both are known to be wrong.
 
-    The second kind: a thread at its first instruction, which both say was called by who made it; on AMD64 the
-    table says that it was not.  The third: a call that is being bound, on AArch64: both repeat the caller, as
-    the table of the loader's `_dl_runtime_resolve` is an instruction late.
+    First: at a function of BOTH_LOST.  Second: at a thread's first instruction, to which both give its
+    creator as caller; on AMD64 the table says that it has none.  Third: during lazy binding on AArch64, both
+    repeat the caller, as the table of the loader's `_dl_runtime_resolve` is an instruction late.
     """
     return sum(
         count for _, peer, _, after, ours, theirs, count in tally["partings"]
-        if peer == "gdb" and (after in LOST or (ARCH is not AMD64 and ours == "end: outermost")
+        if peer == "gdb" and (after in BOTH_LOST or (ARCH is not AMD64 and ours == "end: outermost")
                               or (ARCH is AARCH64 and theirs == after))
     )  # fmt: skip
 
 
 def counted(row: str, tmp_path: Path) -> dict[str, Any]:
-    """Look at 40 stacks of a row; check what holds of all, and return the counts."""
+    """Compare 40 stacks of a row of the report; assert what holds for every row, and return its counts."""
     counts = tmp_path / "counts.json"
     options = ["--only", row, "--stacks", "40", "--cache", tmp_path, "--save", tmp_path / "saved"]
     command = [sys.executable, SCRIPT, *options, "--json", counts]
@@ -61,9 +62,10 @@ def counted(row: str, tmp_path: Path) -> dict[str, Any]:
 
 
 def test_fixtures(tmp_path):
-    """gdb is lost in code without tables, eu-stack at a null pointer; such stacks are saved and replayed."""
+    """gdb stops in code without tables, eu-stack at a null pointer; such stacks are saved and replayed."""
     tally = counted("fixtures, SFrame V3", tmp_path)
-    wrong = {"longer"} if ARCH is AMD64 else {"longer", "different"}  # eu-stack repeats what it cannot pass
+    # elsewhere eu-stack repeats a frame that it cannot unwind
+    wrong = {"longer"} if ARCH is AMD64 else {"longer", "different"}
     assert {verdict for _, _, verdict, *_ in tally["partings"]} <= wrong
     files = list((tmp_path / "saved").glob("*.json"))
     assert bool(files) == bool(tally["partings"])
@@ -74,5 +76,5 @@ def test_fixtures(tmp_path):
 
 def test_a_real_program(tmp_path):
     tally = counted("python3", tmp_path)
-    if ARCH is AMD64:  # elsewhere one of them may be lost in code without tables
+    if ARCH is AMD64:  # elsewhere one of them may stop in code without tables
         assert tally["both"] == tally["stacks"]

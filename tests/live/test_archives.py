@@ -1,6 +1,6 @@
-"""Libraries that are mapped out of an archive, as Android's loader does it: they begin inside of a file.
+"""Libraries that are mapped from inside an archive, as Android's loader does, have whole stacks.
 
-Law: the host maps the segments itself; the chain is known.
+The host maps the segments itself; its chain of calls is known.
 """
 
 import shutil
@@ -19,9 +19,9 @@ from sfsample.saved_stacks.format import from_json, save, to_json
 from sfsample.saved_stacks.replay import replay
 from sfsample.symbolize.symbol_table import SymbolTable
 from sfsample.unwind.unwinder import ALWAYS, Unwinder
+from tests.live.compiled import compile_c, needs_gcc
 from tests.live.recording import captured, dumped, record_samples
 from tests.live.targets import started, wait_until_busy
-from tests.live.test_breakers import needs_gcc
 from tests.live.test_modules import module_problems
 
 pytestmark = [pytest.mark.live, needs_gcc]
@@ -80,21 +80,15 @@ int main(int count, char **words)
 """
 
 
-def compiled(directory, name, source, *flags):
-    command = ["gcc", "-O1", "-x", "c", "-", "-o", directory / name, *flags]
-    subprocess.run(command, input=source, text=True, check=True)
-    return directory / name
-
-
 @pytest.fixture
 def packed(tmp_path):
-    """Return the host, an archive of two libraries, and where each begins in it and has its function."""
+    """Return the host, an archive of two libraries, and for each its offset and its function's vaddr."""
     archive, places = tmp_path / "both.zip", []
     with zipfile.ZipFile(archive, "w") as packing:
         for name, size in (("first", "10"), ("second", "30")):
             source = LIBRARY.replace("NAME", name).replace("SIZE", size)
             flags = ("-shared", "-fPIC", "-nostdlib", "-fno-stack-protector", "-Wl,--build-id")
-            data = compiled(tmp_path, f"{name}.so", source, *flags).read_bytes()
+            data = compile_c(tmp_path, f"{name}.so", source, *flags).read_bytes()
             here = packing.fp.tell() + 30 + len(name)  # a local header is 30 bytes and the name
             entry = zipfile.ZipInfo(name)
             entry.extra = bytes(-here % 4096)
@@ -103,7 +97,7 @@ def packed(tmp_path):
             table = SymbolTable(*image.symbols(SHT_SYMTAB), image.byteorder, image.code_sections)
             found = (table.find(v) for low, high in image.code_sections for v in range(low, high))
             places += [here + len(entry.extra), next(one.start for one in found if one and one.name == name)]
-    return compiled(tmp_path, "host", HOST), archive, places
+    return compile_c(tmp_path, "host", HOST), archive, places
 
 
 CHAIN = ["inner", "second", "between", "first", "main"]

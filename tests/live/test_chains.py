@@ -1,8 +1,7 @@
-"""Every sample of every scenario has the stack that the target says it has.
+"""Every sample of every scenario has the stack that the target itself states.
 
-Law: the names of all frames, the stop reason and the label of every frame are asserted for every single
-sample, against the chain that the target itself prints; for each SFrame generation, at fixed and random
-addresses, with and without a dynamic loader.
+Each test asserts the names of all frames, the stop reason and how each frame was found, for each sample: for
+each SFrame version, with fixed and random load addresses, with and without a dynamic loader.
 """
 
 import re
@@ -14,6 +13,7 @@ from sfsample.core.snapshot import Capture
 from sfsample.core.stack import Found, StopReason
 from sfsample.unwind.unwinder import DEFAULT_STEPPERS
 from tests.live.chains import Checker, Token, listed_chains
+from tests.live.compiled import compile_c, needs_gcc, started
 from tests.live.recording import fewer, record_samples
 from tests.live.targets import (
     ARCH,
@@ -31,9 +31,7 @@ pytestmark = pytest.mark.live
 
 _PLAIN = ("recursion", "leaf", "frame", "bigframe", "drap", "noreturn", "deep", "plt", "library", "qsort",
          "framepointer", "signal", "signal-main", "nested-signal", "nullcall")  # fmt: skip
-PLAIN = tuple(
-    name for name in _PLAIN if name in listed_chains(str(fixture("v3")))
-)  # not every machine has them all
+PLAIN = tuple(name for name in _PLAIN if name in listed_chains(str(fixture("v3"))))  # some need x86-64
 ASLEEP = ("sleep", "epoll")
 NO_SFRAME = tuple(stepper for stepper in DEFAULT_STEPPERS if stepper.found is not Found.SFRAME)
 
@@ -42,31 +40,35 @@ binaries = pytest.mark.parametrize(
     [pytest.param(str(fixture(g, b)), id=f"{g}-{b}") for g in GENERATIONS for b in ("target", "target-nopie")]
     + [pytest.param(str(p), id=f"v3-{p.name}") for p in [fixture("v3", "target-static")] if p.exists()],
 )
-generations = pytest.mark.parametrize("program", [str(fixture(g)) for g in GENERATIONS], ids=GENERATIONS)
+# .eh_frame is the same whatever the version of SFrame
+EH_FRAME_PROGRAMS = [
+    pytest.param(str(fixture(g)), id=g, marks=[] if g == GENERATIONS[-1] else [pytest.mark.extended])
+    for g in GENERATIONS
+]
 
 
 def chains_of(program: str, scenario: str, target: Target) -> dict[int, list[list[Token]]]:
-    """The chain of the main thread, and those that any other thread may have."""
+    """Return the chain of the main thread, and those that any other thread may have."""
     main, *others = listed_chains(program)[scenario]
     return {tid: [main] if tid == target.pid else others for tid in tids(target.pid)}
 
 
-def seen_in(profile: sfsample.Profile) -> set[int]:
-    """The threads of which there are samples."""
+def sampled_threads(profile: sfsample.Profile) -> set[int]:
+    """Return the threads that have samples."""
     return {key.tid for key in profile.counts}
 
 
 def check_folded(profile: sfsample.Profile, checker: Checker) -> None:
-    """The text has the same frames, in the same order, as the values."""
+    """Assert that the folded text has the frames of the profile, in the same order."""
     lines = sfsample.folded(profile).splitlines()
     assert sum(int(line.rpartition(" ")[2]) for line in lines) == profile.stats.samples
-    told = {tuple(line.rpartition(" ")[0].split(";")[1:]) for line in lines}
+    written = {tuple(line.rpartition(" ")[0].split(";")[1:]) for line in lines}
     expected = {tuple(place.name for place in checker.places(key)) for key in profile.counts}
-    assert {tuple(None if name[0] == "[" else name for name in line) for line in told} == expected
+    assert {tuple(None if name[0] == "[" else name for name in line) for line in written} == expected
 
 
 def check_dump(target: Target, checker: Checker, capture: Capture = Capture.STOPPED) -> None:
-    """A dump's frames carry their labels one by one."""
+    """Assert that a dump states for each frame how it was found."""
     dump = sfsample.dump(target.pid)
     thread = dump.threads[0]
     assert thread.capture is capture, thread.error
@@ -112,10 +114,12 @@ def test_threads(program, mode):
         for tid in workers:
             with open(f"/proc/{target.pid}/task/{tid}/comm", encoding="utf-8") as file:
                 chains[tid] = [kinds[file.read().strip().removeprefix("worker-")]]
-        everybody = set(chains) if mode == "wall" else set()  # one that waits for a processor takes its time
-        profile = record_samples(target.pid, fewer(100), mode=mode, until=lambda so: everybody <= seen_in(so))
+        required = set(chains) if mode == "wall" else set()  # a thread that waits for a CPU gets few samples
+        profile = record_samples(
+            target.pid, fewer(100), mode=mode, until=lambda profile: required <= sampled_threads(profile)
+        )
         Checker(program).check(profile, chains)
-        seen = seen_in(profile)
+        seen = sampled_threads(profile)
         assert len(workers) == 4
         assert seen == set(chains) if mode == "wall" else seen <= set(workers)
         names = {name for thread, name in profile.threads.items() if thread.tid in seen - {target.pid}}
@@ -125,7 +129,7 @@ def test_threads(program, mode):
 @pytest.mark.parametrize("binary", ["target", "target-nopie"])
 @pytest.mark.parametrize("generation", GENERATIONS)
 def test_a_library_that_comes_while_recording(generation, binary):
-    """The index of modules was made before the library was there."""
+    """sfsample has read the module map before the library is loaded."""
     program = str(fixture(generation, binary))
     with running(program, "dlopen") as target:
 
@@ -137,15 +141,25 @@ def test_a_library_that_comes_while_recording(generation, binary):
         Checker(program).check(profile, chains_of(program, "dlopen", target))
 
 
+# vfork keeps its return address in a register during the system call
+VFORK = """
+#include <stdio.h>
+#include <sys/wait.h>
+#include <unistd.h>
+__attribute__((noinline)) void spawn(void) { if (!vfork()) _exit(0); wait(0); __asm__ volatile(""); }
+int main(void) { puts("ready"); fflush(stdout); for (;;) spawn(); }
+"""
+
+
 @binaries
 def test_the_child_of_a_vfork(program):
-    """It runs on its parent's stack; the parent, in state D, cannot be stopped: it is read.
+    """The child runs on its parent's stack; the parent is in state D and cannot be stopped, so it is read.
 
-    Where a call leaves the return address in a register, only a stop would tell who has called vfork; but in
-    one program all calls of it can be seen.
+    Where a call leaves the return address in a register, only a stop can find the caller of vfork, except in
+    a static program: there sfsample sees all calls of vfork.
     """
-    whole = ARCH.pushed_ra or program.endswith("static")
-    callers = "_start;.*;vfork_caller" if whole else r"\[truncated: register_unknown]"
+    is_whole = ARCH.pushed_ra or program.endswith("static")
+    callers = "_start;.*;vfork_caller" if is_whole else r"\[truncated: register_unknown]"
     with running(program, "vfork") as target:
         with open(f"/proc/{target.pid}/task/{target.pid}/children", encoding="utf-8") as file:
             child = int(file.read())
@@ -163,21 +177,27 @@ def test_the_child_of_a_vfork(program):
     wait_until(lambda: states(child) <= {"Z"}, "the child ended with its parent")
 
 
-@generations
+@needs_gcc
+def test_stack_inside_vfork_ends(tmp_path):
+    with started(compile_c(tmp_path, "forks", VFORK)) as process:
+        profile = record_samples(process.pid, fewer(60))
+    assert profile.stats.stacks["no_progress"] == 0
+
+
+@pytest.mark.parametrize("program", EH_FRAME_PROGRAMS)
 @pytest.mark.parametrize("scenario", [*PLAIN, *ASLEEP])
-def test_eh_frame_alone_tells_the_same(program, scenario):
-    """Two tables, written by different code of the toolchain, describe one stack."""
+def test_eh_frame_alone_gives_the_same_stack(program, scenario):
     with running(program, scenario) as target:
         mode = "wall" if scenario in ASLEEP else "cpu"
         profile = record_samples(target.pid, mode=mode, steppers=NO_SFRAME)
         Checker(program).check(profile, chains_of(program, scenario, target), labels=False)
         assert profile.stats.frames[Found.SFRAME] == 0
         both = record_samples(target.pid, mode=mode, steppers=DEFAULT_STEPPERS)
-        if scenario not in ("plt", *ASLEEP):  # there the instants differ
+        if scenario not in ("plt", *ASLEEP):  # a thread of these is sampled at different instructions
             assert addresses(both) == addresses(profile)
 
 
 def addresses(profile: sfsample.Profile) -> set[tuple[tuple[str | None, int], ...]]:
-    """The callers of each stack, as places in files."""
+    """Return the callers of each stack, as addresses in files."""
     return {tuple((place.module and place.module.path, place.address) for place in key.locations[1:])
             for key in profile.counts}  # fmt: skip

@@ -1,4 +1,4 @@
-"""A thread deep in a recursion that goes on: every stack is whole, whatever was taken from the one before."""
+"""Every stack in a deep recursion is whole, although sfsample reuses parts of the stack before it."""
 
 from pathlib import Path
 
@@ -7,14 +7,14 @@ import pytest
 import sfsample
 from sfsample.core.snapshot import Capture
 from sfsample.core.stack import StopReason
+from tests.live.compiled import compile_c, needs_gcc, started
 from tests.live.recording import fewer
 from tests.live.targets import HANG_S, assert_untraced, wait_until
-from tests.live.test_breakers import compile_c, needs_gcc, started
 
 pytestmark = [pytest.mark.live, needs_gcc]
 
-# `down` is 3,000 times on the stack; then `up` and `over` come and go, to any depth up to 700, in turns that
-# depend on the depth: below an `up` are only ups, or it was called by an `over` of an odd depth.
+# `down` is 3,000 times on the stack; then `over` and `up` call themselves to any depth up to 700.  The
+# callees of an `up` are only ups.
 PROGRAM = """
 #include <stdio.h>
 #define FUNCTION __attribute__((noinline, noclone, optimize("no-optimize-sibling-calls")))
@@ -34,37 +34,37 @@ SAMPLES = fewer(150)
 
 
 def user_time(pid: int) -> int:
-    """Ticks of CPU time."""
+    """Return user CPU time in ticks."""
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11])
 
 
 def test_a_stack_that_takes_too_long_to_copy_is_given_up(tmp_path):
-    """A nanosecond is over before the first piece: the thread is let go, counted, and the run goes on."""
+    """A limit of 1 ns ends before the first piece: sfsample releases the thread, counts this, and goes on."""
     with started(compile_c(tmp_path, "deep", PROGRAM, "-O2")) as process:
         stats = (profile := sfsample.Profile(500)).stats
+        options = sfsample.RecordOptions(rate=500, mode="wall", max_pause=1e-9)
         sfsample.record(
-            process.pid, HANG_S, rate=500, mode="wall", max_pause=1e-9, profile=profile,
-            should_stop=lambda: stats.pauses.count >= 20,
-        )  # fmt: skip
+            process.pid, HANG_S, options, profile=profile, should_stop=lambda: stats.pauses.count >= 20
+        )
         assert stats.captures[Capture.FAILED] >= stats.pauses.count  # some did not stop in time
         assert stats.captures[Capture.STOPPED] == 0
         assert any("--max-pause" in text for text in stats.problems)
         assert stats.pauses.count >= 20
         before = user_time(process.pid)
-        wait_until(lambda: user_time(process.pid) > before, "it runs on")
+        wait_until(lambda: user_time(process.pid) > before, "it runs")
         assert_untraced(process.pid)
 
 
 def test_every_stack_of_a_deep_recursion_is_whole(tmp_path):
     with started(compile_c(tmp_path, "deep", PROGRAM, "-O2")) as process:
         before = user_time(process.pid)
-        wait_until(lambda: user_time(process.pid) > before + 2, "it has said so, and gone on")
+        wait_until(lambda: user_time(process.pid) > before + 2, "it has written `ready` and works")
         profile = sfsample.Profile(500)
         stats = profile.stats
+        options = sfsample.RecordOptions(rate=500, mode="wall", max_frames=8000, stack_bytes=4 << 20)
         sfsample.record(
-            process.pid, 4 * HANG_S, rate=500, mode="wall", max_frames=8000, stack_bytes=4 << 20,
-            profile=profile, should_stop=lambda: stats.samples >= SAMPLES,
-        )  # fmt: skip
+            process.pid, 4 * HANG_S, options, profile=profile, should_stop=lambda: stats.samples >= SAMPLES
+        )
     assert stats.samples >= SAMPLES
     assert set(stats.stacks) == {StopReason.OUTERMOST}
     for line in sfsample.folded(profile).splitlines():

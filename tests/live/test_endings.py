@@ -1,6 +1,6 @@
-"""Targets that do not stay as they were: threads come and go, the program changes, the process ends.
+"""Targets change while they are sampled: threads come and go, the program calls exec, the process ends.
 
-Law: a recording outlives whatever the target does, returns what it has, and has no wrong stack in it.
+A recording survives each change, keeps its samples, and has no wrong stack.
 """
 
 import os
@@ -31,7 +31,7 @@ from tests.live.chains import Checker, listed_chains, own_names
 from tests.live.recording import fewer, record_samples
 from tests.live.targets import (
     ARCH,
-    GENERATIONS,
+    EACH_GENERATION,
     HANG_S,
     fixture,
     running,
@@ -45,9 +45,11 @@ from tests.live.targets import (
 
 pytestmark = pytest.mark.live
 
+WALL_500 = sfsample.RecordOptions(rate=500, mode="wall")
 
-def in_a_new_thread(key: StackKey) -> bool:
-    """Whether this is clone3's child before its first instruction.
+
+def is_in_new_thread(key: StackKey) -> bool:
+    """Whether the stack is that of clone3's child before its first instruction.
 
     glibc ends the FDE of clone3 at its `syscall` instruction ("in the child the unwind info will be wrong",
     sysdeps/unix/sysv/linux/x86_64/clone3.S) and begins the next one at thread_start, so there is no row.
@@ -58,19 +60,19 @@ def in_a_new_thread(key: StackKey) -> bool:
     return module is not None and module.code(module.address(address) - 2, 2) == b"\x0f\x05"  # syscall
 
 
-@pytest.mark.parametrize("generation", GENERATIONS)
+@pytest.mark.parametrize("generation", EACH_GENERATION)
 @pytest.mark.parametrize("mode", ["cpu", "wall"])
 def test_threads_come_and_go(generation, mode):
-    """Threads end between being listed, stopped and copied; every stack that was taken is whole.
+    """Threads end before they are stopped or copied; every stack is whole.
 
-    A worker can also be caught in libc's code before and after churn_thread, which the chain allows.
+    A worker may also be in libc's code before and after churn_thread, which the chain allows.
     """
     program = str(fixture(generation))
     with running(program, "churn") as target:
         profile = record_samples(
-            target.pid, fewer(1500), rate=1000, mode=mode, until=lambda made: made.stats.threads > 10
+            target.pid, fewer(1500), rate=1000, mode=mode, until=lambda profile: profile.stats.threads > 10
         )
-        unborn = [key for key in profile.counts if in_a_new_thread(key)]
+        unborn = [key for key in profile.counts if is_in_new_thread(key)]
         lost = sum(profile.counts.pop(key) for key in unborn)
         main, worker = listed_chains(program)["churn"]
         chains = {key.tid: [main] if key.tid == target.pid else [worker] for key in profile.counts}
@@ -86,65 +88,65 @@ def test_threads_come_and_go(generation, mode):
 
 
 def check_generations_of_programs(profile: Profile, program: str) -> set[str]:
-    """No sample mixes the program before exec and the one after; return the scenarios that were seen whole.
+    """Assert that no sample mixes the programs before and after exec; return the scenarios with whole stacks.
 
-    A recording that goes across exec also sees execve's last and the loader's first moments, which no chain
-    describes: there, only main's own functions are compared.
+    The recording also has samples at the end of execve and at the start of the loader, which no chain
+    describes: there, only the functions of the program are compared.
     """
     checker = Checker(program)
-    truths = {scenario: listed_chains(program)[scenario][0] for scenario in ("exec", "leaf")}
-    seen = set()
+    chains = {scenario: listed_chains(program)[scenario][0] for scenario in ("exec", "leaf")}
+    whole = set()
     for key in profile.counts:
         places = checker.places(key)
         own = [place.name for place in places if place.name in own_names()]
-        right = {s for s, chain in truths.items() if checker.disagreement(places, chain) is None}
-        seen |= right
+        right = {s for s, chain in chains.items() if checker.disagreement(places, chain) is None}
+        whole |= right
         if not right:
             assert own in ([], ["main"], ["main", "exec_waiter"]), own
-    return seen
+    return whole
 
 
-def test_another_program_at_the_same_process_id():
-    """exec(2) between two samples: same pid, everything else is new."""
+def test_exec_between_two_samples():
     program = str(fixture("v3"))
     with running(program, "exec", "leaf", "{fd}") as target:
         profile = sfsample.Profile(500)
-        asked, before = [], []
+        calls, before = [], []
 
         def change() -> bool:
-            asked.append(None)
-            # one that stops late would stay stopped as long as we wait here
-            if not before and len(asked) >= 60 and profile.counts and not tracers(target.pid):
+            calls.append(None)
+            # without a pending stop, which would last as long as this function waits
+            if not before and len(calls) >= 60 and profile.counts and not tracers(target.pid):
                 before.append({*profile.counts})
                 target.send()
                 target.await_ready()
-            return len(asked) > 200 and bool(before) and not profile.counts.keys() <= before[0]
+            return len(calls) > 200 and bool(before) and not profile.counts.keys() <= before[0]
 
-        sfsample.record(target.pid, 60, sfsample.RecordOptions(rate=500, mode="wall"), should_stop=change, profile=profile)
+        sfsample.record(target.pid, 60, WALL_500, should_stop=change, profile=profile)
         assert profile.stats.ended_by == "signal"
-        truths = [listed_chains(program)["exec"][0], listed_chains(program)["leaf"][0]]
-        Checker(program).check(profile, {target.pid: truths})
+        chains = [listed_chains(program)["exec"][0], listed_chains(program)["leaf"][0]]
+        Checker(program).check(profile, {target.pid: chains})
         stacks = {key.locations[-2:] for key in profile.counts}
         assert len(profile.counts) >= 2, stacks
 
 
 @pytest.mark.parametrize("rate", [500, 5000])
-def test_exec_at_any_instant(rate):
-    """Twenty execs in a recording that is not held up for any of them."""
+def test_exec_at_any_time(rate):
+    """The recording goes on during each of 20 execs."""
     program = str(fixture("v3"))
     words = ["exec", "{fd}"] * 20
     with started([program, *words, "leaf", "{fd}"]) as target:
-        ready, asked, told = [], [], []
+        ready, calls, execs = [], [], []
 
         def change() -> bool:
             ready.extend(target.reader.available())
-            asked.append(None)
-            if len(asked) % 7 == 0 and len(told) < len(ready) <= 20:  # some samples before each exec
-                told.append(None)
+            calls.append(None)
+            if len(calls) % 7 == 0 and len(execs) < len(ready) <= 20:  # some samples before each exec
+                execs.append(None)
                 target.send()
             return len(ready) == 21
 
-        profile = sfsample.record(target.pid, 60, sfsample.RecordOptions(rate=rate, mode="wall"), should_stop=change)
+        options = sfsample.RecordOptions(rate=rate, mode="wall")
+        profile = sfsample.record(target.pid, 60, options, should_stop=change)
         assert ready == [f"ready {target.pid}"] * 21
         later = record_samples(target.pid)
         target.assert_unharmed()
@@ -152,10 +154,10 @@ def test_exec_at_any_instant(rate):
         Checker(program).check(later, {target.pid: listed_chains(program)["leaf"]})
 
 
-def test_another_program_at_the_same_addresses(tmp_path):
-    """Without address randomization both programs lie at one place: what was known of it is void.
+def test_exec_of_program_at_the_same_addresses(tmp_path):
+    """Without address randomization exec maps the second program at the address of the first.
 
-    The second one is `workload`, under the name that the target's readlink gives once its file is unlinked.
+    It is `workload`, under the name that readlink gives for the first program once that file is unlinked.
     """
     before, after = tmp_path / "target", tmp_path / "target (deleted)"
     shutil.copy(fixture("v3"), before)
@@ -166,19 +168,19 @@ def test_another_program_at_the_same_addresses(tmp_path):
         before.unlink()
         base, workers = mapped_at(target.pid), {"ingest", "report", "archive"}
         profile = sfsample.Profile(500)
-        asked, told = [], []
+        calls, execs = [], []
 
         def change() -> bool:
-            asked.append(None)
-            # one that stops late would stay stopped as long as we wait here
-            if not told and len(asked) >= 20 and profile.counts and not tracers(target.pid):
-                told.append(None)
+            calls.append(None)
+            # without a pending stop, which would last as long as this function waits
+            if not execs and len(calls) >= 20 and profile.counts and not tracers(target.pid):
+                execs.append(None)
                 target.send()
                 wait_until(lambda: names(target.pid) >= workers, "the other program has its threads")
                 assert mapped_at(target.pid) == base
-            return len(asked) > 100 and workers <= {*profile.threads.values()}
+            return len(calls) > 100 and workers <= {*profile.threads.values()}
 
-        sfsample.record(target.pid, 60, sfsample.RecordOptions(rate=500, mode="wall"), should_stop=change, profile=profile)
+        sfsample.record(target.pid, 60, WALL_500, should_stop=change, profile=profile)
         assert profile.stats.ended_by == "signal"
         target.assert_unharmed()
         assert workers <= set(profile.threads.values())
@@ -199,19 +201,19 @@ def test_another_program_at_the_same_addresses(tmp_path):
 
 
 def names(pid: int) -> set[str]:
-    """The names of its threads."""
+    """Return the names of its threads."""
     return {status(pid, tid).get("Name", "") for tid in tids(pid)}
 
 
 def mapped_at(pid: int) -> str:
-    """Where a program begins."""
+    """Return the first mapped address of a program."""
     with open(f"/proc/{pid}/maps", encoding="utf-8") as maps:
         return maps.readline().partition("-")[0]
 
 
 @pytest.mark.parametrize("attempt", range(5))
 def test_exec_by_another_thread_than_the_first(attempt):
-    """The kernel gives the thread that calls exec the id of the first one, even while we hold it."""
+    """The kernel gives the calling thread the id of the first one, even while sfsample holds the first."""
     program = str(fixture("v3"))
     code = """
 import os, sys, threading
@@ -232,7 +234,8 @@ threading.Event().wait()
                 target.send()
             return bool(target.reader.available())
 
-        sfsample.record(target.pid, 60, sfsample.RecordOptions(rate=5000, mode="wall"), should_stop=change)
+        options = sfsample.RecordOptions(rate=5000, mode="wall")
+        sfsample.record(target.pid, 60, options, should_stop=change)
         assert changed == [2]
         later = record_samples(target.pid)
         target.assert_unharmed()
@@ -242,10 +245,10 @@ threading.Event().wait()
 # -- the end
 
 
-def test_the_target_ends_while_recording():
+def test_recording_ends_with_the_target():
     program = str(fixture("v3"))
     with running(program, "exit", 1, ends=True) as target:
-        # stops only: a timer may also see it in exit(3), when `main` has returned
+        # perf sampling may also sample it in exit(3), after `main` has returned
         profile = sfsample.record(target.pid, 60, sfsample.RecordOptions(rate=200, perf_events=False))
         assert profile.stats.ended_by == "target"
         assert profile.stats.samples >= 5
@@ -254,7 +257,7 @@ def test_the_target_ends_while_recording():
 
 
 @pytest.mark.parametrize("rate", [200, 5000])
-def test_the_target_is_killed_while_recording(rate):
+def test_recording_ends_when_the_target_is_killed(rate):
     program = str(fixture("v3"))
     with running(program, "threads", 4, ends=True) as target:
         profile = sfsample.Profile(rate)
@@ -264,12 +267,13 @@ def test_the_target_is_killed_while_recording(rate):
                 os.kill(target.pid, signal.SIGKILL)
             return False
 
-        sfsample.record(target.pid, HANG_S, sfsample.RecordOptions(rate=rate, mode="wall"), profile=profile, should_stop=kill)
+        options = sfsample.RecordOptions(rate=rate, mode="wall")
+        sfsample.record(target.pid, HANG_S, options, profile=profile, should_stop=kill)
         assert profile.stats.ended_by == "target"
 
 
-def test_the_first_thread_ends_and_the_others_go_on():
-    """A process whose leader is a zombie has threads to sample all the same."""
+def test_first_thread_ends_and_others_are_sampled():
+    """The first thread is a zombie then; sfsample samples the others."""
     code = """
 import ctypes, os, sys, threading, time
 def work():
@@ -291,7 +295,7 @@ ctypes.CDLL(None).syscall(int(sys.argv[2]), 0)
         assert states(target.pid) <= {"Z", "R", "S"}
 
 
-def test_nothing_there():
+def test_process_that_has_ended_is_refused():
     with running(fixture("v3"), "leaf", ends=True) as target:
         target.process.kill()
         wait_until(lambda: states(target.pid) == {"Z"}, "it is a zombie")
@@ -304,8 +308,8 @@ def test_nothing_there():
             sfsample.dump(target.pid)
 
 
-def test_a_process_that_ends_while_it_is_being_opened(monkeypatch):
-    """Then the kernel says that its thread group is 0.  Seen: it was refused as a thread of process 0."""
+def test_process_that_ends_while_it_is_opened_is_refused(monkeypatch):
+    """The kernel then reports thread group 0; sfsample once refused it as a thread of process 0."""
     with running(fixture("v3"), "leaf") as target:
         proc = ProcFs(target.pid)
         monkeypatch.setattr(proc, "status", lambda: {"Tgid": "0"})
@@ -314,8 +318,8 @@ def test_a_process_that_ends_while_it_is_being_opened(monkeypatch):
         proc.close()
 
 
-def test_a_thread_that_has_ended_is_not_read():
-    """Seen: one that had ended since its state was asked for was counted as a thread of the kernel's."""
+def test_thread_that_has_ended_is_not_read():
+    """sfsample once counted a thread that ended after its state was read as a kernel thread."""
     with subprocess.Popen(["true"]) as process:
         wait_until(lambda: states(process.pid) == {"Z"}, "it is a zombie")
         proc = ProcFs(process.pid)
@@ -324,13 +328,13 @@ def test_a_thread_that_has_ended_is_not_read():
         proc.close()
 
 
-def test_an_id_that_was_given_to_another_process_is_no_sample():
-    """It ended between two questions, and the kernel gave its id away.  Seen: the other one was counted."""
-    with running(fixture("v3"), "leaf") as one, running(fixture("v3"), "deep") as other:
-        target = LiveProcess(one.pid)
+def test_reused_id_of_another_process_is_not_sampled():
+    """The target's thread ended between two reads, and its id was reused; sfsample once sampled it."""
+    with running(fixture("v3"), "leaf") as first, running(fixture("v3"), "deep") as other:
+        target = LiveProcess(first.pid)
         try:
-            taken = TracerThread(lambda _: target.capture(target.thread(other.pid)), lambda: False).run()
+            captured = TracerThread(lambda _: target.capture(target.thread(other.pid)), lambda: False).run()
         finally:
             target.close()
-        assert isinstance(taken, NotCaptured)
-        assert taken.gone
+        assert isinstance(captured, NotCaptured)
+        assert captured.gone

@@ -21,7 +21,7 @@ from tests.live import targets
 from tests.live.hanging import calls
 from tests.live.recording import record_samples
 from tests.live.targets import ARCH, states, wait_until
-from tests.live.test_breakers import compile_c, needs_gcc, started
+from tests.live.compiled import compile_c, needs_gcc, started
 
 pytestmark = [pytest.mark.live, needs_gcc]
 

@@ -13,7 +13,7 @@ from sfsample.core.stack import StopReason
 from sfsample.recording.profile import Profile
 from tests.live.recording import record_samples
 from tests.live.targets import states, wait_until, wait_until_busy
-from tests.live.test_breakers import compile_c, needs_gcc, started
+from tests.live.compiled import compile_c, needs_gcc, started
 
 pytestmark = [
     pytest.mark.live,

@@ -39,10 +39,10 @@ from tests.live.cli_runner import sfsample as sfsample_command
 from tests.live.recording import fewer
 from tests.live.targets import ARCH, HANG_S, assert_untraced, fixture, python, running, states, wait_until
 from tests.live.targets import started as begun
-from tests.live.test_breakers import HOST, TURNS, compile_c, needs_gcc, started
+from tests.live.compiled import HOST, LOOP_TURNS, compile_c, needs_gcc, started
 from tests.live.test_chains import PLAIN, chains_of
 from tests.live.test_changing_modules import TWIN, TWINS
-from tests.live.test_cpu_truth import SOURCE, seen, shares, truth
+from tests.live.test_cpu_shares import SOURCE, seen, shares, truth
 
 
 def _refused() -> str:
@@ -69,10 +69,7 @@ def by_events(pid, samples=SAMPLES, until=lambda _profile: True, rate=500, **opt
     """Record until there are so many samples; nothing may be stopped."""
     profile = Profile(rate)
     stats = profile.stats
-    sfsample.record(
-        pid, 4 * HANG_S, rate=rate, perf_events=True, profile=profile,
-        should_stop=lambda: stats.samples >= samples and until(profile), **options,
-    )  # fmt: skip
+    sfsample.record(pid, 4 * HANG_S, sfsample.RecordOptions(rate=rate, perf_events=True, **options), profile=profile, should_stop=lambda: stats.samples >= samples and until(profile))  # fmt: skip
     assert stats.samples >= samples, f"{stats.samples} samples in {stats.duration_s:.1f} s"
     assert stats.captures[Capture.EVENT] == stats.samples
     assert stats.pauses.count == 0
@@ -203,7 +200,7 @@ def test_shares_are_those_of_the_cpu_time(tmp_path, others):
 
 
 @needs_gcc
-def test_a_row_does_not_outlive_its_library(tmp_path):
+def test_row_of_unloaded_library_is_not_used(tmp_path):
     """Between two readings of the rings many have come and gone: what cannot be known is counted as lost."""
     for name in "ab":
         compile_c(tmp_path, f"{name}.so", TWIN.replace("NAME", name), "-shared", "-fPIC")
@@ -216,7 +213,7 @@ def test_a_row_does_not_outlive_its_library(tmp_path):
 
 
 # For some 10 ms: many come and go between two readings of the rings, and each has its own caller.
-BRIEF = TWIN.replace("NAME_entry", "entry").replace(str(TURNS // 5), "10000000")
+BRIEF = TWIN.replace("NAME_entry", "entry").replace(str(LOOP_TURNS // 5), "10000000")
 
 
 @needs_gcc
@@ -268,7 +265,7 @@ def test_what_was_mapped_while_the_timers_stood_still_is_known(tmp_path):
 
 def test_the_cpu_time_is_that_of_the_whole_recording():
     with running(fixture("v3"), "leaf") as target:
-        stats = sfsample.record(target.pid, 1.2, rate=500, perf_events=True).stats
+        stats = sfsample.record(target.pid, 1.2, sfsample.RecordOptions(rate=500, perf_events=True)).stats
     assert accounted_ns(stats) == pytest.approx(stats.cpu_charged_ns, rel=0.1)
 
 
@@ -287,7 +284,7 @@ def test_a_thread_that_creates_others_keeps_its_own_time(tmp_path):
             inside.append(used())
             return inside[-1] > inside[0] + 5e8
 
-        profile = sfsample.record(process.pid, 4 * HANG_S, rate=200, perf_events=True, should_stop=enough)
+        profile = sfsample.record(process.pid, 4 * HANG_S, sfsample.RecordOptions(rate=200, perf_events=True), should_stop=enough)
     creator = sum(count for key, count in profile.counts.items() if key.tid == process.pid)
     assert creator * 1e9 / 200 == pytest.approx(inside[-1] - inside[0], rel=0.3)
 
@@ -342,10 +339,7 @@ def test_it_ends_with_the_target_and_what_came_last_is_counted():
     with python(code) as target:
         assert target.stdout.readline() == b"ready\n"
         begin = iter([lambda: (target.stdin.write(b"\n"), target.stdin.flush())])
-        profile = sfsample.record(
-            target.pid, HANG_S, rate=500, perf_events=True,
-            should_stop=lambda: next(begin, lambda: None)() and False,
-        )  # fmt: skip
+        profile = sfsample.record(target.pid, HANG_S, sfsample.RecordOptions(rate=500, perf_events=True), should_stop=lambda: next(begin, lambda: None)() and False)  # fmt: skip
     stats = profile.stats
     assert stats.ended_by == "target"
     assert stats.samples > 10
@@ -388,10 +382,7 @@ def test_the_end_of_the_target_is_noticed_while_the_timers_stand_still():
     with python("while True: pass") as target:
         profile = Profile(2000)
         end = iter([lambda: os.kill(target.pid, signal.SIGKILL)])
-        sfsample.record(
-            target.pid, HANG_S, rate=2000, perf_events=True, max_overhead=1e-6, profile=profile,
-            should_stop=lambda: profile.stats.samples and next(end, lambda: None)() and False,
-        )  # fmt: skip
+        sfsample.record(target.pid, HANG_S, sfsample.RecordOptions(rate=2000, perf_events=True, max_overhead=1e-6), profile=profile, should_stop=lambda: profile.stats.samples and next(end, lambda: None)() and False)  # fmt: skip
     assert profile.stats.ended_by == "target"
 
 
@@ -427,10 +418,7 @@ def test_a_thread_that_has_ended_keeps_nobody_awake(tmp_path):
             assert process.stdout.readline() == b"ready\n"
             begin = iter([lambda: (process.stdin.write(b"\n"), process.stdin.flush())])
             profile = Profile(99)
-            sfsample.record(
-                process.pid, HANG_S, perf_events=True, profile=profile,
-                should_stop=lambda: bool(next(begin, lambda: None)() and False) or profile.stats.samples > 50,
-            )  # fmt: skip
+            sfsample.record(process.pid, HANG_S, sfsample.RecordOptions(perf_events=True), profile=profile, should_stop=lambda: bool(next(begin, lambda: None)() and False) or profile.stats.samples > 50)  # fmt: skip
         finally:
             process.kill()
     assert profile.stats.samples > 50
@@ -453,7 +441,7 @@ def test_no_more_is_sampled_than_there_was_time_for(monkeypatch, duration):
     monkeypatch.setattr(PerfEvents, "begin", begins)
     monkeypatch.setattr(PerfEvents, "pause", pauses)
     with running(fixture("v3"), "leaf") as target:
-        stats = sfsample.record(target.pid, duration, rate=500, perf_events=True).stats
+        stats = sfsample.record(target.pid, duration, sfsample.RecordOptions(rate=500, perf_events=True)).stats
     assert len(times) % 2 == 0
     assert 0 < stats.cpu_sampled_ns <= sum(times[1::2]) - sum(times[::2])
 
@@ -474,9 +462,7 @@ def test_at_the_end_the_timers_are_stopped_before_the_rest_is_unwound(monkeypatc
         return True
 
     with running(fixture("v3"), "leaf") as target:
-        sfsample.record(
-            target.pid, HANG_S, rate=2000, perf_events=True, profile=profile, should_stop=should_stop
-        )
+        sfsample.record(target.pid, HANG_S, sfsample.RecordOptions(rate=2000, perf_events=True), profile=profile, should_stop=should_stop)
     assert log[log.index("end") + 1] == "pause"
     assert log[-1] == "walk"
 
@@ -486,10 +472,7 @@ def test_who_looks_on_sees_it_soon():
     with running(fixture("v3"), "leaf") as target:
         window = LiveWindow(99, 1)
         stats = window.stats
-        sfsample.record(
-            target.pid, 4 * HANG_S, perf_events=True, profile=window,
-            should_stop=lambda: seen.add(stats.samples) or ticks.add(stats.ticks) or stats.samples > 200,
-        )  # fmt: skip
+        sfsample.record(target.pid, 4 * HANG_S, sfsample.RecordOptions(perf_events=True), profile=window, should_stop=lambda: seen.add(stats.samples) or ticks.add(stats.ticks) or stats.samples > 200)  # fmt: skip
     assert len(seen) > 12  # of 50 samples each it would be half as many
     assert len(ticks) > 2
 
@@ -535,7 +518,7 @@ def test_timers_are_taken_away_when_they_cannot_be_set_for_all(monkeypatch):
     with running(fixture("v3"), "leaf") as target:
         monkeypatch.setattr(ProcFs, "threads", fails)
         with pytest.raises(sfsample.TargetError, match="too many files"):
-            sfsample.record(target.pid, 1, perf_events=True)
+            sfsample.record(target.pid, 1, sfsample.RecordOptions(perf_events=True))
         monkeypatch.undo()
     assert not [name for name in files_of(os.getpid()) if "perf_event" in name]
 
@@ -583,7 +566,7 @@ def test_where_it_takes_long_to_unwind_little_is_missed_and_the_duration_is_of_t
     tells(PerfProcess, "_sample", takes_s=0.005)
     with running(fixture("v3"), "leaf") as target:
         before = time.perf_counter()
-        duration_s = sfsample.record(target.pid, 2, rate=200, perf_events=True).stats.duration_s
+        duration_s = sfsample.record(target.pid, 2, sfsample.RecordOptions(rate=200, perf_events=True)).stats.duration_s
     names = [name for name, _ in told if name != "read"]
     assert names[names.index("pause") + 1] == "begin", "others run before what was left is unwound"
     assert duration_s <= max(at for name, at in told if name == "read") - before
@@ -599,7 +582,7 @@ def test_where_it_takes_longer_to_unwind_than_there_is_time_it_ends_in_time(monk
 
     monkeypatch.setattr(ThreadCapturer, "walk", slow)
     with running(fixture("v3"), "leaf") as target:
-        stats = sfsample.record(target.pid, 1.0, rate=200, perf_events=True).stats
+        stats = sfsample.record(target.pid, 1.0, sfsample.RecordOptions(rate=200, perf_events=True)).stats
     unwound_s = taken[-1] - taken[0]
     assert unwound_s > 2
     assert stats.duration_s < 1.0 + 2 * max(later - earlier for earlier, later in pairwise(taken))
@@ -707,7 +690,7 @@ def test_where_less_memory_may_be_locked_all_rings_are_smaller(monkeypatch):
     close = whole.close
     monkeypatch.setattr(perf_events, "_Ring", limited)
     monkeypatch.setattr(whole, "close", closed)
-    monkeypatch.setattr(perf_events, "_processors", lambda: sorted(os.sched_getaffinity(0))[:2])
+    monkeypatch.setattr(perf_events, "_online_cpus", lambda: sorted(os.sched_getaffinity(0))[:2])
     with running(fixture("v3"), "leaf") as target:
         by_events(target.pid)
     assert left == [600 << 10]

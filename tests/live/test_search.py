@@ -22,7 +22,7 @@ from sfsample.core.stack import Found, StopReason
 from sfsample.process.syscall_names import syscall_name
 from tests.live.recording import record_samples
 from tests.live.targets import ARCH, HANG_S, LineReader, assert_untraced, states, tids, wait_until
-from tests.live.test_breakers import compile_c, needs_gcc
+from tests.live.compiled import compile_c, needs_gcc
 
 pytestmark = [pytest.mark.live, needs_gcc]
 

@@ -1,7 +1,4 @@
-"""`dump --consistent`: no thread is let go before the last has been captured.
-
-Law: seen from outside, at the instant itself: while any thread is captured, every one that runs is held.
-"""
+"""`dump --consistent` releases no thread before the last one is captured."""
 
 import itertools
 import json
@@ -15,8 +12,8 @@ from sfsample.core.snapshot import Capture, ThreadSnapshot
 from sfsample.core.stack import StopReason
 from sfsample.process.consistent_capture import ConsistentCapture
 from sfsample.process.not_captured import NotCaptured
+from sfsample.process.proc_text import Stat
 from sfsample.process.process import LiveProcess
-from sfsample.process.procfs import Stat
 from sfsample.process.stack_copy import StackCopy
 from sfsample.process.thread import Thread
 from sfsample.process.tracer_thread import TracerThread
@@ -31,46 +28,46 @@ def state(pid: int, tid: int) -> str:
     return status(pid, tid)["State"][0]
 
 
-def test_every_running_thread_is_held_while_any_is_captured(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_running_threads_are_stopped_while_one_is_copied(monkeypatch: pytest.MonkeyPatch) -> None:
     with running(fixture("v3"), "threads", 6) as target:
         workers = tids(target.pid)[1:]
-        wait_until(lambda: state(target.pid, target.pid) == "S", "the first one waits for them")
-        seen: list[tuple[int, set[str]]] = []
+        wait_until(lambda: state(target.pid, target.pid) == "S", "the first one waits for the others")
+        states_at_copy: list[tuple[int, set[str]]] = []
         fill = StackCopy.fill
 
-        def spied(self: StackCopy, thread: Thread, sp: int) -> None:
-            seen.append((thread.tid, {state(target.pid, worker) for worker in workers}))
+        def note_states(self: StackCopy, thread: Thread, sp: int) -> None:
+            states_at_copy.append((thread.tid, {state(target.pid, worker) for worker in workers}))
             fill(self, thread, sp)
 
         def work(_stop: object) -> dict[int, tuple[Capture, StopReason]]:
             live = LiveProcess(target.pid)
             try:
                 unwinder = Unwinder(live.modules)
-                taken = live.capture_consistently()
-                assert taken.ran == ()
-                snapshots = {**taken.stopped, **{tid: one.snapshot for tid, one in taken.read.items()}}
-                assert all(isinstance(one, ThreadSnapshot) for one in snapshots.values())
+                capture = live.capture_consistently()
+                assert capture.ran == ()
+                snapshots = {**capture.stopped, **{tid: read.snapshot for tid, read in capture.read.items()}}
+                assert all(isinstance(snapshot, ThreadSnapshot) for snapshot in snapshots.values())
                 return {t: (s.capture, unwinder.walk(s).stop_reason) for t, s in snapshots.items()
                         if isinstance(s, ThreadSnapshot)}  # fmt: skip
             finally:
                 live.close()
 
-        monkeypatch.setattr(StackCopy, "fill", spied)
+        monkeypatch.setattr(StackCopy, "fill", note_states)
         walks = TracerThread(work, lambda: False).run()
         assert sorted(walks) == tids(target.pid)
-        # the caller of what calls the kernel is in a register elsewhere, which is not read
+        # elsewhere the caller of the function that makes the system call is in a register, which is not read
         end = StopReason.OUTERMOST if ARCH is AMD64 else walks[target.pid][1]
         assert walks[target.pid] == (Capture.READ, end)
         assert {walks[tid] for tid in workers} == {(Capture.STOPPED, StopReason.OUTERMOST)}
-        assert {tid for tid, _ in seen} == set(tids(target.pid))
-        assert all(states == {"t"} for _, states in seen), seen
+        assert {tid for tid, _ in states_at_copy} == set(tids(target.pid))
+        assert all(states == {"t"} for _, states in states_at_copy), states_at_copy
 
 
-def test_a_thread_id_that_was_given_to_another_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    with running(fixture("v3"), "leaf") as one, running(fixture("v3"), "deep") as other:
+def test_reused_id_of_another_process_is_not_captured(monkeypatch: pytest.MonkeyPatch) -> None:
+    with running(fixture("v3"), "leaf") as first, running(fixture("v3"), "deep") as other:
 
         def work(_stop: object) -> ConsistentCapture:
-            live = LiveProcess(one.pid)
+            live = LiveProcess(first.pid)
             try:
                 stat = live.proc.stat()
                 assert stat is not None
@@ -80,16 +77,16 @@ def test_a_thread_id_that_was_given_to_another_process(monkeypatch: pytest.Monke
             finally:
                 live.close()
 
-        taken = TracerThread(work, lambda: False).run().stopped[other.pid]
-        assert isinstance(taken, NotCaptured)
-        assert taken.gone
+        captured = TracerThread(work, lambda: False).run().stopped[other.pid]
+        assert isinstance(captured, NotCaptured)
+        assert captured.gone
 
 
 @pytest.mark.parametrize(("later", "looks"), [(0, 2), (1, 1)])
-def test_a_thread_id_that_was_given_to_another_thread(
+def test_reused_id_of_another_thread_starts_a_new_history(
     monkeypatch: pytest.MonkeyPatch, later: int, looks: int
 ) -> None:
-    """Both sleep, and each has run once: nothing but the time of their birth tells them apart."""
+    """Both threads sleep, and each has run once: only their start times differ."""
     threads, births = LiveProcess.threads, itertools.count(step=later)
 
     def listed(self: LiveProcess) -> list[tuple[int, Stat]]:
@@ -103,11 +100,11 @@ def test_a_thread_id_that_was_given_to_another_thread(
     assert len(thread.looks) == looks
 
 
-def test_the_command_line() -> None:
+def test_consistent_dump_by_the_command_line() -> None:
     with running(fixture("v3"), "threads", 4) as target:
         done = command("dump", "-p", target.pid, "--json", "--consistent")
         (process,) = json.loads(done.out)["processes"]
-        if done.code == 0:  # on a machine under load a thread may not stop in time, and is told
+        if done.code == 0:  # on a busy machine a thread may not stop in time, which is reported
             assert process["consistent"] is True
             assert [thread["tid"] for thread in process["threads"]] == tids(target.pid)
             found = {frame["function"] for thread in process["threads"] for frame in thread["frames"]}

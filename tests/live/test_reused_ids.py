@@ -1,6 +1,6 @@
-"""Threads that are given the id of one that has just ended keep their names, and their functions.
+"""Threads that reuse the id of an ended thread keep their own names and functions.
 
-Law: the program chooses the id itself; each of its threads has the name of the function in which it works.
+The program chooses the ids itself; the name of each of its threads is that of its function.
 """
 
 import os
@@ -9,11 +9,12 @@ import pytest
 
 import sfsample
 from sfsample.recording.profile import Profile
+from tests.live.compiled import compile_c, needs_gcc, started
 from tests.live.targets import HANG_S, assert_untraced, wait_until
-from tests.live.test_breakers import compile_c, needs_gcc, started
 
 LAST = "/proc/sys/kernel/ns_last_pid"
-# two of three are of the one sort; they live for some ticks of the clock that start times are told by
+# Two of three threads run alpha; each lives for several ticks of the clock in which the kernel states start
+# times.
 TURNS = r"""
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -41,7 +42,7 @@ static void *work(void *which) {
     return 0;
 }
 int main(void) {
-    int last = open("/proc/sys/kernel/ns_last_pid", O_WRONLY), turn = 0, told = 0;
+    int last = open("/proc/sys/kernel/ns_last_pid", O_WRONLY), turn = 0, written = 0;
     char text[16];
     sprintf(text, "%d", getpid() + 100);
     for (;; turn++) {
@@ -49,7 +50,7 @@ int main(void) {
         if (pwrite(last, text, strlen(text), 0) < 0) return 1;
         if (pthread_create(&thread, 0, work, turn % 3 ? 0 : (void *)text)) return 1;
         pthread_join(thread, 0);
-        if (again > 5 && !told++) { puts("ready"); fflush(stdout); }
+        if (again > 5 && !written++) { puts("ready"); fflush(stdout); }
     }
 }
 """
@@ -59,24 +60,31 @@ int main(void) {
 @needs_gcc
 @pytest.mark.skipif(not os.access(LAST, os.W_OK), reason=f"may not write {LAST}")
 @pytest.mark.parametrize(
-    "how", [{"perf_events": True}, {"perf_events": False}, {"mode": "wall"}], ids=["timers", "stops", "wall"]
+    "options",
+    [{"perf_events": True}, {"perf_events": False}, {"mode": "wall"}],
+    ids=["perf", "ptrace", "wall"],
 )
-def test_a_thread_has_its_own_name_though_others_had_its_id(tmp_path, how):
+def test_thread_with_a_reused_id_has_its_own_name(tmp_path, options):
     seen = set()
     with started(compile_c(tmp_path, "turns", TURNS, "-pthread")) as process:
-        # of a busy machine's threads many looks see few
+        # on a busy machine, one recording may sample threads of one kind only
         wait_until(lambda: {"alpha", "beta"} <= {name for name, _ in seen}
-                   or seen.update(names_and_functions(process.pid, how)), "both were seen")  # fmt: skip
+                   or seen.update(names_and_functions(process.pid, options)), "both have samples")  # fmt: skip
         assert_untraced(process.pid)
-    seen -= {("turns", "alpha"), ("turns", "beta")}  # was asked for its name just before it was given one
+    seen -= {("turns", "alpha"), ("turns", "beta")}  # sampled just before the thread sets its name
     assert seen == {("alpha", "alpha"), ("beta", "beta")}
 
 
-def names_and_functions(pid, how):
-    """Record some samples; yield each thread's name and what it worked in."""
+def names_and_functions(pid, options):
+    """Record some samples; yield the name and the function of each thread."""
     profile = Profile(200)
-    sfsample.record(pid, HANG_S, rate=200, profile=profile,
-                    should_stop=lambda: profile.stats.samples > 200, **how)  # fmt: skip
+    sfsample.record(
+        pid,
+        HANG_S,
+        sfsample.RecordOptions(rate=200, **options),
+        profile=profile,
+        should_stop=lambda: profile.stats.samples > 200,
+    )
     for line in sfsample.folded(profile, threads=True).splitlines():
         thread, *functions = line.rpartition(" ")[0].split(";")
         for function in {"alpha", "beta"} & {*functions}:

@@ -1,8 +1,8 @@
-"""In cpu mode a function's share of the samples is its share of CPU time, also where no processor is free.
+"""In cpu mode a function's share of the samples is its share of CPU time, also where no CPU is free.
 
-Law: the program itself measures the truth, on the clock of its CPU time; every processor has a busy thread of
-another program as well.  The tolerance follows from the number of samples, but for what the machine adds to
-switching threads (`_BLUR`).
+The program itself measures its CPU time; in the second case each CPU also runs a busy thread of another
+program. The tolerance follows from the number of samples, plus what the kernel adds when it switches threads
+(`_BLUR`).
 """
 
 import os
@@ -15,10 +15,10 @@ from math import sqrt
 import pytest
 
 import sfsample
+from tests.live.compiled import compile_c
+from tests.live.compiled import started as begun
 from tests.live.recording import record_samples
 from tests.live.targets import started
-from tests.live.test_breakers import compile_c
-from tests.live.test_breakers import started as begun
 
 pytestmark = [
     pytest.mark.live,
@@ -27,7 +27,7 @@ pytestmark = [
 
 _SAMPLES = 80
 _SIGMAS = 4.0
-_BLUR = 0.03  # of the CPU time: what is charged to a thread while it is put on a processor or taken off
+_BLUR = 0.03  # of the CPU time: the kernel charges some of the context switch to the thread
 SOURCE = r"""
 #define _GNU_SOURCE
 #include <pthread.h>
@@ -93,13 +93,13 @@ def shares(counts):
     return {name: count / total for name, count in counts.items()}
 
 
-def truth(target):
+def measured_by(target):
     target.send()
     return Counter({name: target.reader.number(name) for name in ("large", "small", "rest")})
 
 
-def seen(profile):
-    """Samples by the innermost of the three functions; between them, the program reads its clock."""
+def samples_of(profile):
+    """Count samples by the innermost of the three functions; between them, the program reads its clock."""
     counts: Counter[str] = Counter()
     for line in sfsample.folded(profile).splitlines():
         stack, _, count = line.rpartition(" ")
@@ -115,11 +115,11 @@ def test_shares_are_those_of_the_cpu_time(program, others):
         beside.await_ready()
         with started([str(program), "1", "{fd}", "sleeps"]) as target:
             target.await_ready()
-            before = truth(target)
+            before = measured_by(target)
             profile = record_samples(target.pid, _SAMPLES, rate=400)
-            expected = shares(truth(target) - before)
+            expected = shares(measured_by(target) - before)
             target.assert_unharmed()
-    counts = seen(profile)
+    counts = samples_of(profile)
     number = sum(counts.values())
     found = shares(counts)
     for name, share in expected.items():
@@ -141,13 +141,13 @@ int main(void)
 
 
 def test_cpu_time_of_threads_that_come_and_go_is_charged(tmp_path):
-    """No more than the kernel charged to the process from first to last, and no less in between."""
+    """It is at most the increase of the process CPU time around the recording, at least that within it."""
     with begun(compile_c(tmp_path, "storm", STORM, "-lpthread")) as target:
         inside: list[int] = []
         profile = sfsample.Profile(99)
 
         def enough() -> bool:
-            if profile.stats.samples:  # there has been a tick
+            if profile.stats.samples:  # after the first tick
                 inside.append(cpu_ns(target.pid))
             return profile.stats.samples >= _SAMPLES // 4
 
@@ -158,5 +158,5 @@ def test_cpu_time_of_threads_that_come_and_go_is_charged(tmp_path):
 
 
 def cpu_ns(pid: int) -> int:
-    """The CPU time of a process, of threads that have ended too."""
+    """Return the CPU time of a process; that of its ended threads too."""
     return time.clock_gettime_ns(~pid << 3 | 2)

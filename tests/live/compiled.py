@@ -1,0 +1,55 @@
+"""Compiles C programs with gcc and runs them as targets.
+
+Without gcc the tests are skipped (`needs_gcc`).
+"""
+
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from sfsample.core.arch import AMD64
+from tests.live.targets import ARCH
+
+needs_gcc = pytest.mark.skipif(shutil.which("gcc") is None, reason="no gcc to build the target with")
+
+
+LOOP_TURNS = 20_000_000 if ARCH is AMD64 else 500_000_000  # longer than a sample takes, also under emulation
+# Loads and unloads a.so and b.so in turn, which therefore get the same addresses.
+HOST = """
+#include <dlfcn.h>
+#include <stdio.h>
+typedef void (*work)(void);
+__attribute__((noinline)) void run_a(work f) { f(); __asm__ volatile(""); }
+__attribute__((noinline)) void run_b(work f) { f(); __asm__ volatile(""); }
+int main(void)
+{
+    puts("ready"); fflush(stdout);
+    for (;;) {
+        void *a = dlopen("./a.so", RTLD_NOW); run_a((work)dlsym(a, "entry")); dlclose(a);
+        void *b = dlopen("./b.so", RTLD_NOW); run_b((work)dlsym(b, "entry")); dlclose(b);
+    }
+}
+"""
+
+
+def compile_c(directory: Path, name: str, source: str, *flags: str) -> Path:
+    """Compile C source to DIRECTORY/NAME; return its path."""
+    path = directory / name
+    subprocess.run(["gcc", "-O1", "-x", "c", "-", "-o", path, *flags], input=source, text=True, check=True)
+    return path
+
+
+@contextmanager
+def started(program: Path) -> "Iterator[subprocess.Popen[bytes]]":
+    """Start a program that prints `ready`, and wait for it; kill and reap the program at the end."""
+    with subprocess.Popen([program], cwd=program.parent, stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"ready\n"
+            yield process
+        finally:
+            process.kill()
