@@ -1,8 +1,8 @@
 """Captures every thread of a process at one instant.
 
-Threads that run are stopped one after the other, and none is released before the last has been captured;
-threads that sleep are read meanwhile, and those of them that ran are named.  All are released whatever
-happens.
+Running threads are stopped one after the other, and none is released before the last has been captured.
+Sleeping threads are read meanwhile; the result names those that ran nevertheless.  All stopped threads are
+released whatever happens.
 """
 
 import gc
@@ -21,12 +21,17 @@ from sfsample.process.stack_copy import StackCopy
 from sfsample.process.stop_request import StopRequest, Tracer
 from sfsample.process.thread import Thread
 
-_ROUNDS = 4  # of listing threads, as some may be born while others are being stopped
-_LATE_S = 1.0  # to wait for threads that did not stop in time
+_MAX_ROUNDS = 4  # of listing threads: new ones may start while others are being stopped
+_LATE_STOP_S = 1.0  # to wait for threads that did not stop in time
+_POLL_SLEEP_S = 0.001
 
 
 class ConsistentCapture(NamedTuple):
-    """What was captured, by thread id.  `ran` are threads that ran meanwhile: not of this instant."""
+    """The captured threads, by thread id.
+
+    `ran` are the sleeping threads that ran meanwhile: their stacks are not of this instant.  `held_ns`: from
+    the first request to stop until all threads were released.
+    """
 
     stopped: dict[int, ThreadSnapshot | NotCaptured]
     read: dict[int, SleepingThread]
@@ -37,14 +42,14 @@ class ConsistentCapture(NamedTuple):
 def capture_consistently(
     proc: ProcFs, arch: Arch, copy: StackCopy, thread_of: Callable[[int], Thread], *, child: bool
 ) -> ConsistentCapture:
-    """Capture every thread."""
+    """Capture every thread; `child`: the process is a child of sfsample."""
     tracers: dict[int, Tracer] = {}
     stopped: dict[int, ThreadSnapshot | NotCaptured] = {}
-    collecting = gc.isenabled()
+    gc_was_enabled = gc.isenabled()
     gc.disable()
     SUSPEND_LOCK.acquire()
     REAL_TIME_PRIORITY.begin()
-    began = time.perf_counter_ns()
+    began_ns = time.perf_counter_ns()
     try:
         asleep = _stop_running(proc, arch, tracers, stopped, child=child)
         readings = {tid: read_sleeping_thread(proc, arch, copy, thread_of(tid)) for tid in asleep}
@@ -54,10 +59,10 @@ def capture_consistently(
     finally:
         for tracer in tracers.values():
             tracer.release()
-        held_ns = time.perf_counter_ns() - began
+        held_ns = time.perf_counter_ns() - began_ns
         REAL_TIME_PRIORITY.end()
         SUSPEND_LOCK.release()
-        if collecting:
+        if gc_was_enabled:
             gc.enable()
     _release_late(tracers)
     read = {tid: reading for tid, reading in readings.items() if reading is not None}
@@ -72,10 +77,10 @@ def _stop_running(
     *,
     child: bool,
 ) -> dict[int, bytes | None]:
-    """Stop every thread that runs until none does; return the scheduler's counters of those that sleep."""
+    """Stop threads until none runs; return the scheduler's counters of those that sleep."""
     asleep: dict[int, bytes | None] = {}
-    for _ in range(_ROUNDS):
-        found = False
+    for _ in range(_MAX_ROUNDS):
+        found_running = False
         for tid, stat in proc.thread_stats():
             if tid in tracers or stat.state in "ZX":
                 continue
@@ -87,20 +92,20 @@ def _stop_running(
             failure = tracer.stop(StopRequest(tid))
             if failure is not None:
                 failed[tid] = failure
-            found = True
-        if not found:
+            found_running = True
+        if not found_running:
             break
     return asleep
 
 
 def _capture(proc: ProcFs, tracer: Tracer, copy: StackCopy, thread: Thread) -> ThreadSnapshot | NotCaptured:
-    """Copy registers and stack of a thread that is held."""
+    """Copy registers and stack of a stopped thread."""
     tid = thread.tid
     sp = tracer.registers(tid)
     if sp is None:
         return NotCaptured(Reason.GONE, "killed while it was stopped")
     copy.fill(thread, sp)
-    if proc.counters(tid) is None:  # read through a file of this process
+    if proc.counters(tid) is None:  # the counters' file belongs to this process for certain
         return NotCaptured(Reason.GONE, OTHER_PROCESS)
     copy.learn_extent(thread, sp)
     registers = tracer.dwarf_registers()
@@ -109,8 +114,8 @@ def _capture(proc: ProcFs, tracer: Tracer, copy: StackCopy, thread: Thread) -> T
 
 
 def _release_late(tracers: dict[int, Tracer]) -> None:
-    """Release threads that did not stop in time, when they do; the kernel does when the OS thread ends."""
-    deadline = time.monotonic() + _LATE_S
+    """Release threads that stop only now.  The kernel releases the rest when the tracing OS thread ends."""
+    deadline = time.monotonic() + _LATE_STOP_S
     late = list(tracers.values())
-    while (late := [one for one in late if not one.release_pending()]) and time.monotonic() < deadline:
-        time.sleep(0.001)
+    while (late := [each for each in late if not each.release_pending()]) and time.monotonic() < deadline:
+        time.sleep(_POLL_SLEEP_S)

@@ -1,9 +1,8 @@
-"""A core file as a target.
+"""Presents a core file as a process: module map, memory, and a snapshot of each thread.
 
-Law: it has the face of a live one (`index`, `threads`, a snapshot of each) and touches no process.  What was
-not dumped is read from the files that were mapped, and a file is believed only if the bytes that were dumped
-of it are the same.  Nothing in the file makes this fail later than in the constructor: what is wrong with a
-thread or a module is a word in `problems`.
+Memory that was not dumped is read from the files that were mapped.  A file is used only if the bytes of it
+that were dumped are the same.  Only the constructor raises; later failures of a thread or a module are lines
+in `problems`.
 """
 
 import os
@@ -33,9 +32,10 @@ from sfsample.modules.unwind_tables import UnwindTables
 from sfsample.process.registers import NT_ARM_PAC_MASK, decode, layout_of, pac_free
 
 _DELETED = " (deleted)"
-_GIVE = "give a core file: gcore -o FILE PID, or coredumpctl dump -o FILE"
-_PF_R, _PAGE = 4, 4096
-_PACKED = {  # as systemd-coredump keeps them
+_HELP = "give a core file: gcore -o FILE PID, or coredumpctl dump -o FILE"
+_PF_R = 4  # readable, in a segment's p_flags
+_PAGE_BYTES = 4096
+_COMPRESSED = {  # magic number -> program; systemd-coredump stores core files like this
     b"\x28\xb5\x2f\xfd": "zstd",
     b"\xfd7zXZ": "xz",
     b"\x1f\x8b": "gzip",
@@ -43,12 +43,12 @@ _PACKED = {  # as systemd-coredump keeps them
 }
 
 
-def _mapped(path: str, offsets: Iterable[int] = ()) -> tuple[mmap, int]:
-    """Map a file from where an ELF object begins in it; `offsets`: as `elf_begins_at`."""
+def _map_file(path: str, offsets: Iterable[int] = ()) -> tuple[mmap, int]:
+    """Map a file from the offset at which an ELF object begins in it; `offsets`: as `elf_begins_at`."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
-        found = os.fstat(fd)
-        if not stat.S_ISREG(found.st_mode) or not found.st_size:
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode) or not status.st_size:
             raise FormatError(path, 0, "is empty or no regular file")
         begins = elf_begins_at(fd, offsets)
         return mmap(fd, 0, access=ACCESS_READ, offset=begins), begins
@@ -57,13 +57,13 @@ def _mapped(path: str, offsets: Iterable[int] = ()) -> tuple[mmap, int]:
 
 
 class CoreMemory:
-    """What was dumped, by address, and what the mapped files have beyond that."""
+    """The dumped memory, by address; where nothing was dumped, the contents of the mapped files."""
 
     def __init__(self, core: CoreFile) -> None:
         self._core = core
         self._segments = sorted((s for s in core.segments if s.filesz), key=lambda s: s.vaddr)
         self._starts = [s.vaddr for s in self._segments]
-        self.modules: ModuleMap | None = None  # the files; it is built from this memory
+        self.modules: ModuleMap | None = None  # the mapped files; set once it has been built from this memory
         self.byteorder = core.byteorder
 
     def word(self, address: int) -> int | None:
@@ -73,50 +73,50 @@ class CoreMemory:
 
     def read(self, address: int, size: int) -> bytes | None:
         """Return exactly `size` bytes from `address`."""
-        found = self.dumped(address, size)
-        if found is not None or self.modules is None:
-            return found
+        data = self.dumped(address, size)
+        if data is not None or self.modules is None:
+            return data
         module = self.modules.find(address)
         return None if module is None else module.code(address, size)
 
     def dumped(self, address: int, size: int) -> bytes | None:
-        """Return exactly `size` bytes that are in the core file itself."""
+        """Return exactly `size` bytes, if the core file itself has them."""
         at = bisect_right(self._starts, address) - 1
         if at < 0 or size < 0:
             return None
-        s = self._segments[at]
-        offset = address - s.vaddr
-        if offset + size > s.filesz:
+        segment = self._segments[at]
+        skip = address - segment.vaddr
+        if skip + size > segment.filesz:
             return None
-        data = bytes(self._core.image.data[s.offset + offset : s.offset + offset + size])
+        data = bytes(self._core.image.data[segment.offset + skip : segment.offset + skip + size])
         return data if len(data) == size else None
 
 
 def open_core(
     path: str, exe: str | None = None, sysroot: str = "", debug_dirs: Sequence[str] = ()
-) -> "CoreTarget":
-    """Return the process that a core file is of.  Raises CoreError."""
+) -> "CoreProcess":
+    """Open a core file; `exe` and `sysroot`: as `CoreImages`.  Raises CoreError."""
     head = b""
     try:
-        data, _ = _mapped(path)
+        data, _ = _map_file(path)
         head = data[:8]
-        return CoreTarget(ElfImage(data, path), exe, sysroot, debug_dirs)
+        return CoreProcess(ElfImage(data, path), exe, sysroot, debug_dirs)
     except (OSError, FormatError) as failure:
-        named = path or repr("")
+        shown = path or repr("")
         if isinstance(failure, OSError):
-            raise CoreError(f"cannot read core file: {named}: {failure.strerror}", _GIVE) from None
-        raise CoreError(f"cannot read core file: {named}: {failure}", _help_for(head)) from None
+            raise CoreError(f"cannot read core file: {shown}: {failure.strerror}", _HELP) from None
+        raise CoreError(f"cannot read core file: {shown}: {failure}", _help_for(head)) from None
 
 
 def _help_for(head: bytes) -> str:
-    packer = next((name for magic, name in _PACKED.items() if head.startswith(magic)), None)
-    if packer:
-        return f"it is compressed; unpack it first: {packer} -d < FILE > core"
+    program = next((program for magic, program in _COMPRESSED.items() if head.startswith(magic)), None)
+    if program:
+        return f"it is compressed; unpack it first: {program} -d < FILE > core"
     return "it must be a 64-bit ELF core file, as the kernel and gcore write them"
 
 
-class CoreTarget:
-    """A process, out of its core file.  Raises FormatError when there is nothing to be had from it."""
+class CoreProcess:
+    """A process as its core file describes it.  Raises FormatError when the file is damaged beyond use."""
 
     def __init__(
         self, image: ElfImage, exe: str | None = None, sysroot: str = "", debug_dirs: Sequence[str] = ()
@@ -139,27 +139,27 @@ class CoreTarget:
 
     @property
     def exe(self) -> str | None:
-        """Path of the program, as the process knew it."""
+        """Path of the program, as the process saw it; None: unknown."""
         return self.opener.exe_path
 
     @property
     def problems(self) -> list[str]:
-        """What is wrong with the file, and what could not be opened."""
+        """Damage in the core file, and modules that could not be opened."""
         return [*self._core.problems, *self.opener.problems, *self.modules.problems]
 
     def threads(self) -> list[CoreThread]:
-        """Return the threads; the first is the one that got the signal."""
+        """Return the threads; the first is the one that received the signal."""
         return self._core.threads
 
     def snapshot(self, thread: CoreThread) -> ThreadSnapshot | str:
-        """Return a thread as if it had been captured, or why it cannot be."""
+        """Return the snapshot of a thread, or why there is none."""
         registers = Registers()
-        for one in layout_of(self.arch).sets:
-            raw = thread.sets.get(one.note, b"")
-            if len(raw) >= one.size:
-                registers |= decode(one, raw, self.arch)
-            elif one.note == NT_PRSTATUS:
-                return f"its registers are {len(raw)} bytes, not {one.size}"
+        for register_set in layout_of(self.arch).sets:
+            raw = thread.sets.get(register_set.note, b"")
+            if len(raw) >= register_set.size:
+                registers |= decode(register_set, raw, self.arch)
+            elif register_set.note == NT_PRSTATUS:
+                return f"its registers are {len(raw)} bytes, not {register_set.size}"
         mask = thread.sets.get(NT_ARM_PAC_MASK, b"")
         arch = pac_free(self.arch, mask) if len(mask) >= 16 else self.arch
         return ThreadSnapshot(
@@ -167,17 +167,17 @@ class CoreTarget:
         )
 
     def _maps(self) -> tuple[Mapping, ...]:
-        """Join the segments, which know permissions, and NT_FILE, which knows paths.
+        """Join the segments, which have the permissions, and NT_FILE, which has the paths.
 
-        gdb leaves out segments of which it dumps nothing; code is what they mostly are.
+        gdb writes no segment for memory of which it dumps nothing; that is mostly code.
         """
         files = {f.start: f for f in self._core.files}
         segments = {s.vaddr: s for s in self._core.segments}
         vdso = self._core.auxv.get(AT_SYSINFO_EHDR)
-        found = [_mapping(s, files.get(s.vaddr), vdso) for s in segments.values()]
-        found += [_mapping(Segment(PT_LOAD, _PF_R | PF_X, 0, f.start, 0, f.end - f.start), f, vdso)
+        mappings = [_mapping(s, files.get(s.vaddr), vdso) for s in segments.values()]
+        mappings += [_mapping(Segment(PT_LOAD, _PF_R | PF_X, 0, f.start, 0, f.end - f.start), f, vdso)
                   for f in files.values() if f.start not in segments and f.end > f.start]  # fmt: skip
-        return tuple(sorted(found))
+        return tuple(sorted(mappings))
 
 
 def _mapping(segment: Segment, file: MappedFile | None, vdso: int | None) -> Mapping:
@@ -188,7 +188,7 @@ def _mapping(segment: Segment, file: MappedFile | None, vdso: int | None) -> Map
 
 
 class CoreImages:
-    """Opens the files that were mapped, under `sysroot`; `exe` stands for the program, wherever it lay."""
+    """Opens the files that were mapped, under `sysroot`; `exe` replaces the program, whatever its path."""
 
     def __init__(self, core: CoreFile, memory: CoreMemory, exe: str | None, sysroot: str) -> None:
         self._core = core
@@ -202,44 +202,44 @@ class CoreImages:
     def _program(self) -> str | None:
         entry = self._core.auxv.get(AT_ENTRY, 0)
         files = self._core.files
-        found = next((f.path for f in files if f.start <= entry < f.end), files[0].path if files else None)
-        return found.removesuffix(_DELETED) if found else None
+        path = next((f.path for f in files if f.start <= entry < f.end), files[0].path if files else None)
+        return path.removesuffix(_DELETED) if path else None
 
     def __call__(self, mapping: Mapping) -> ElfImage:
-        """Return the image behind a mapping.  Raises CoreError, or FormatError: there is none."""
+        """Return the image behind a mapping.  Raises CoreError or FormatError where there is none."""
         if mapping.path == "[vdso]":
             return self._from_memory(mapping)
-        refused = []
+        refusals = []
         for path in self._candidates(mapping):
             try:
                 image = self._open(path, mapping)
             except (OSError, ValueError) as failure:  # ValueError: a NUL in the path
-                refused.append(f"{path} cannot be opened ({getattr(failure, 'strerror', None) or failure})")
+                refusals.append(f"{path} cannot be opened ({getattr(failure, 'strerror', None) or failure})")
                 continue
             except FormatError as damage:
-                refused.append(str(damage))
+                refusals.append(str(damage))
                 continue
             if self._is_mapped(image, mapping):
-                self._tell_wrong_exe(mapping, refused)
+                self._report_unused_exe(mapping, refusals)
                 return image
-            refused.append(f"{path} is not the file that was mapped{self._difference(image, mapping)}")
+            refusals.append(f"{path} is not the file that was mapped{self._difference(image, mapping)}")
         try:
             image = self._from_memory(mapping)
         except FormatError:
-            raise CoreError("; ".join(refused)) from None
-        self._tell_wrong_exe(mapping, refused)
+            raise CoreError("; ".join(refusals)) from None
+        self._report_unused_exe(mapping, refusals)
         return image
 
-    def _tell_wrong_exe(self, mapping: Mapping, refused: list[str]) -> None:
-        """Tell, once, that the program that was given is not taken though the right one was found."""
-        if self._exe and refused and mapping.path == self.exe_path:
-            problem = f"--exe is not used: {refused[0]}"
+    def _report_unused_exe(self, mapping: Mapping, refusals: list[str]) -> None:
+        """Report, once, that `exe` is not used, because it is not the program that was mapped."""
+        if self._exe and refusals and mapping.path == self.exe_path:
+            problem = f"--exe is not used: {refusals[0]}"
             self.problems += [problem] * (problem not in self.problems)
 
     def _open(self, path: str, mapping: Mapping) -> ElfImage:
         below = (f for f in sorted(self._core.files, reverse=True) if f.start <= mapping.start)
         same = (f for f in below if f.path.removesuffix(_DELETED) == mapping.path)
-        data, begins = _mapped(path, (f.offset for f in same))
+        data, begins = _map_file(path, (f.offset for f in same))
         key = path, begins
         if key not in self._images:
             self._images[key] = ElfImage(data, path, begins)
@@ -251,9 +251,9 @@ class CoreImages:
         yield self._sysroot + mapping.path
 
     def _difference(self, image: ElfImage, mapping: Mapping) -> str:
-        """Say both build-ids, where the core file tells that of what was mapped."""
+        """Return both build-ids as text; empty where the core file does not have that of the mapped file."""
         start = next((f.start for f in self._core.files if (f.path, f.offset) == (mapping.path, 0)), None)
-        head = None if start is None else self._memory.dumped(start, _PAGE)
+        head = None if start is None else self._memory.dumped(start, _PAGE_BYTES)
         try:
             mapped = ElfImage(head or b"", mapping.path).build_id
         except FormatError:
@@ -261,20 +261,20 @@ class CoreImages:
         return f" (build-id {image.build_id or 'none'}, mapped was {mapped})" if mapped else ""
 
     def _is_mapped(self, image: ElfImage, mapping: Mapping) -> bool:
-        """Whether what was dumped of its headers and notes is the same."""
+        """Return whether the dumped part of the image's headers and notes is the same as in the file."""
         if image.machine != self._core.image.machine:
             return False
         bias = image.load_bias(mapping.start, mapping.offset, executable=mapping.executable)
         if bias is None:
             return False
         dumped = {part: self._memory.dumped(part[0] + bias, part[1]) for part in image.identity_ranges}
-        compared = [there == bytes(image.loaded(*part) or b"") for part, there in dumped.items() if there]
+        compared = [data == bytes(image.loaded(*part) or b"") for part, data in dumped.items() if data]
         if not compared:
             self.problems.append(f"{mapping.path}: nothing was dumped of it, so {image.name} is not checked")
         return all(compared)
 
     def _from_memory(self, mapping: Mapping) -> ElfImage:
-        """Make an image of a mapping that was dumped whole, from its ELF header on (the vdso)."""
+        """Make an image of a mapping that was dumped completely, from its ELF header on (the vdso)."""
         size = mapping.end - mapping.start
         data = self._memory.dumped(mapping.start, size) if mapping.offset == 0 else None
         if data is None:

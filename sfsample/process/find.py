@@ -1,7 +1,6 @@
-"""Which process: by pid or by name, and whether it can be looked at.  The one door to psutil.
+"""Finds processes by name or systemd unit, and checks that a process can be sampled.
 
-Law: every reason for which a process cannot be sampled is found here, before the first stop, and told with a
-way out.
+All checks are made before the first stop; each error has help lines.  Only this module imports psutil.
 """
 
 import os
@@ -17,21 +16,22 @@ from sfsample.errors import (
     TargetError,
     UnsupportedTarget,
 )
-from sfsample.process.permission.evidence import refusal, tracer_of
-from sfsample.process.procfs import HIDDEN, PF_KTHREAD, ProcFs
+from sfsample.process.permission.evidence import refusal_help, tracer_of
+from sfsample.process.proc_text import PF_KTHREAD, is_in_unit
+from sfsample.process.procfs import HIDDEN, ProcFs
 
-_LOOKS, _LOOK_S = 10, 0.005
+_MAX_TRACER_CHECKS, _TRACER_POLL_S = 10, 0.005
 _UNIT_SUFFIXES = (".service", ".scope", ".slice", ".socket", ".mount", ".swap")
-_IDENT = 20  # bytes of an ELF header: up to and with e_machine
+_IDENT_BYTES = 20  # of an ELF header: up to the end of e_machine
 
 
 def check(proc: ProcFs) -> Arch:
-    """Return its architecture, or raise the TargetError that tells why this process cannot be sampled."""
+    """Return the architecture of a process.  Raises the TargetError that says why it cannot be sampled."""
     pid = proc.pid
     _check_proc(pid)
     stat = proc.stat()
     group = proc.status().get("Tgid", str(pid))
-    if stat is None or group == "0":  # it has ended meanwhile
+    if stat is None or group == "0":  # it has ended since /proc/PID was opened
         raise NoSuchProcess(pid, f"no such process: {pid}", FIND_IT)
     if group != str(pid):
         raise UnsupportedTarget(pid, f"{pid} is a thread: of process {group}", f"use -p {group}")
@@ -47,12 +47,12 @@ def check(proc: ProcFs) -> Arch:
 
 
 def _check_proc(pid: int) -> None:
-    """Refuse a /proc of another pid namespace: there, PID is not who the kernel takes it for."""
+    """Refuse a /proc of another pid namespace: its pids are not those that system calls take."""
     try:
-        ours = os.readlink("/proc/self")
-    except OSError:  # we are not in it
-        ours = ""
-    if ours != str(os.getpid()):
+        own_pid = os.readlink("/proc/self")
+    except OSError:  # sfsample is not in that namespace
+        own_pid = ""
+    if own_pid != str(os.getpid()):
         raise UnsupportedTarget(
             pid, f"cannot tell who is process {pid}: /proc is that of another pid namespace",
             "mount the one of ours: mount -t proc proc /proc (unshare: --mount-proc),",
@@ -63,11 +63,11 @@ def _arch(proc: ProcFs) -> Arch:
     pid = proc.pid
     try:
         with open(f"/proc/{proc.anchor()}/exe", "rb") as exe:
-            ident = exe.read(_IDENT)
+            ident = exe.read(_IDENT_BYTES)
     except PermissionError:
         raise not_permitted(proc) from None
     except OSError:
-        ident = _our_ident()  # no executable: a first thread that has left; or the process has ended just now
+        ident = _own_ident()  # no executable: the first thread has ended, or the process has just now
     if ident[4:5] == b"\x01":
         raise UnsupportedTarget(pid, f"32-bit program: {pid} ({proc.link('exe')})",
                                 "only 64-bit targets are supported")  # fmt: skip
@@ -81,42 +81,42 @@ def _arch(proc: ProcFs) -> Arch:
     return arch
 
 
-def _our_ident() -> bytes:
+def _own_ident() -> bytes:
     with open("/proc/self/exe", "rb") as exe:
-        return exe.read(_IDENT)
+        return exe.read(_IDENT_BYTES)
 
 
 def check_free(proc: ProcFs) -> None:
-    """Refuse a process that a debugger holds; another sampler that we meet lets go in an instant."""
-    for _ in range(_LOOKS):
+    """Refuse a process that a debugger traces.  Another sampler detaches soon, so check repeatedly."""
+    for _ in range(_MAX_TRACER_CHECKS):
         tids = proc.threads()
         if not tids or not all(tracer_of(proc, tid) for tid in tids):
             return
-        time.sleep(_LOOK_S)
-    raise AlreadyTraced(proc.pid, f"not permitted to trace: {proc.pid}", *refusal(proc))
+        time.sleep(_TRACER_POLL_S)
+    raise AlreadyTraced(proc.pid, f"not permitted to trace: {proc.pid}", *refusal_help(proc))
 
 
 def not_permitted(proc: ProcFs) -> NotPermitted:
-    """Return the error that names the gate which keeps us from process `proc`."""
-    return NotPermitted(proc.pid, f"not permitted to trace: {proc.pid}", *refusal(proc))
+    """Return the error that names what keeps sfsample from tracing process `proc`."""
+    return NotPermitted(proc.pid, f"not permitted to trace: {proc.pid}", *refusal_help(proc))
 
 
 def find_by_name(name: str) -> list[tuple[int, str]]:
     """Return (pid, command line) of processes called `name`, else of those whose command line contains it.
 
-    We and our ancestors (the shell whose command line holds the same words) are left out, and so are other
-    samplers that look for the same words.  Raises NotPermitted.
+    Left out are sfsample and its ancestors (the command line of the shell contains the same words), and other
+    instances of sfsample, which may look for the same words.  Raises NotPermitted.
     """
     import psutil
 
     if not any(map(str.isdecimal, os.listdir("/proc"))):
         raise NotPermitted(0, f"not permitted to look for: {name}", *HIDDEN)
-    ours = {os.getpid(), *_ancestors()}
+    own_pids = {os.getpid(), *_ancestors()}
     exact, partial = [], []
     for process in psutil.process_iter(["pid", "name", "cmdline", "exe"]):
         info = process.info
         words = info["cmdline"]
-        if info["pid"] in ours or not words:
+        if info["pid"] in own_pids or not words:
             continue
         line = " ".join(words)
         if name in (info["name"], os.path.basename(info["exe"] or "")):
@@ -127,25 +127,24 @@ def find_by_name(name: str) -> list[tuple[int, str]]:
 
 
 def find_by_unit(unit: str, proc: str = "/proc") -> list[int]:
-    """Return the processes of a systemd unit, those in control groups below its own too.
+    """Return the pids of a systemd unit, including those in control groups below the unit's.
 
-    Without a suffix it is a service.  We are left out, and zombies, which have no command line.
+    A name without a suffix is a service.  sfsample is left out, and so are zombies, which have no command
+    line.
     """
     name = unit if unit.endswith(_UNIT_SUFFIXES) else f"{unit}.service"
     pids = map(int, filter(str.isdecimal, os.listdir(proc)))
-    return sorted(pid for pid in pids if pid != os.getpid() and _is_in_unit(f"{proc}/{pid}", name))
+    return sorted(pid for pid in pids if pid != os.getpid() and _belongs_to_unit(f"{proc}/{pid}", name))
 
 
-def _is_in_unit(directory: str, unit: str) -> bool:
-    """Whether systemd's hierarchy (the one of version 2, or its own of version 1) has the process in it."""
+def _belongs_to_unit(directory: str, unit: str) -> bool:
     try:
         with open(f"{directory}/cgroup", encoding="utf-8", errors="surrogateescape") as file:
-            lines = [line.rstrip("\n").split(":", 2) for line in file]
-        if not any(kind in {"", "name=systemd"} and unit in path.split("/") for _, kind, path in lines):
-            return False
+            if not is_in_unit(file.read(), unit):
+                return False
         with open(f"{directory}/cmdline", "rb") as file:
             return bool(file.read(1))
-    except OSError:  # it has ended, or is hidden from us
+    except OSError:  # the process has ended, or /proc hides it
         return False
 
 
@@ -155,17 +154,16 @@ def _ancestors() -> Iterator[int]:
         yield pid
         try:
             proc = ProcFs(pid)
-        except TargetError:  # hidden from us (hidepid), or ended
+        except TargetError:  # hidden (hidepid), or ended
             return
         pid = int(proc.status().get("PPid", "0"))
         proc.close()
 
 
 def start_time(pid: int) -> int:
-    """Return when a process started, in clock ticks since boot; it tells a recycled pid.
+    """Return when a process started, in clock ticks since boot, to detect that its pid was reused.
 
-    Not in seconds since the epoch: those move when the clock is set.  Raises NoSuchProcess, also for a
-    zombie.
+    (Seconds since the epoch would change when the clock is set.)  Raises NoSuchProcess, also for a zombie.
     """
     proc = ProcFs(pid)
     try:

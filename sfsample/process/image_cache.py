@@ -1,8 +1,8 @@
-"""What the targets of one run have in common: the files that they map, and their root directories.
+"""Shares ELF files, unwind tables and root directories among the processes of a run, so each is opened once.
 
-Law: a file that several processes map is opened and parsed once.  It is the same if device, inode, time and
-size are; or, seen through another file system (a container's), if path, size, headers and build-id are.  No
-more than `_MOST` of anything is kept for the next process: who uses a thing keeps it.
+A file is the same if device, inode, modification time and size are the same; or, seen through another file
+system (a container's), if path, size, headers and build-id are.  The cache drops the least recently used
+entries; a process that still uses a dropped image has its own reference.
 """
 
 import os
@@ -16,15 +16,15 @@ from sfsample.formats.elf.image import ElfImage
 from sfsample.modules.debug_files import debug_file_finder
 from sfsample.modules.unwind_tables import UnwindTables
 
-_MOST = 256  # each image has a file open
-_HEAD = 4096
+_MAX_ENTRIES = 256  # of each kind; each image has a file open
+_HEAD_BYTES = 4096
 
 _K = TypeVar("_K")
 _V = TypeVar("_V")
 
 
 class ImageCache:
-    """Opens each thing once.  `debug_dirs` are searched for debug files before the system's."""
+    """Keeps opened files.  `debug_dirs` are searched for debug files before the system's directories."""
 
     def __init__(self, debug_dirs: Sequence[str] = ()) -> None:
         self._debug_dirs = debug_dirs
@@ -33,44 +33,44 @@ class ImageCache:
         self._roots: dict[tuple[object, ...], Root] = {}
 
     def file(self, fd: int, name: str, begins: int = 0) -> ElfImage:
-        """Return the image that begins there in an open file, which the target knows as `name`.
+        """Return the image that begins at offset `begins` of an open file; `name`: its path in the target.
 
         Raises FormatError.
         """
-        found = os.fstat(fd)
-        if not found.st_size:
+        status = os.fstat(fd)
+        if not status.st_size:
             raise FormatError(name, 0, "is empty")
-        key = name, begins, found.st_dev, found.st_ino, found.st_mtime_ns, found.st_size
-        return _kept(self._images, key, lambda: self._opened(fd, name, begins))
+        key = name, begins, status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size
+        return _cached(self._images, key, lambda: self._open(fd, name, begins))
 
-    def _opened(self, fd: int, name: str, begins: int) -> ElfImage:
-        """Open a file; return the image with its build-id that is open already, if there is one."""
+    def _open(self, fd: int, name: str, begins: int) -> ElfImage:
+        """Map a file; return the image with the same build-id that is open already, if there is one."""
         image = ElfImage(mmap(fd, 0, access=ACCESS_READ, offset=begins), name, begins)
         if not image.build_id:
             return image
-        key = name, len(image.data), image.build_id, bytes(image.data[:_HEAD])
-        return _kept(self._images, key, lambda: image)
+        key = name, len(image.data), image.build_id, bytes(image.data[:_HEAD_BYTES])
+        return _cached(self._images, key, lambda: image)
 
     def memory(self, data: bytes, name: str) -> ElfImage:
         """Return the image of these bytes.  Raises FormatError."""
-        return _kept(self._images, (name, data), lambda: ElfImage(data, name))
+        return _cached(self._images, (name, data), lambda: ElfImage(data, name))
 
     def tables_of(self, root: Root | None, image: ElfImage, path: str) -> UnwindTables:
-        """Return the unwind tables of an image that was mapped from `path` by a process of this root."""
-        return _kept(
+        """Return the unwind tables of an image that a process with this root directory mapped from `path`."""
+        return _cached(
             self._tables, image, lambda: UnwindTables(image, path, debug_file_finder(root, self._debug_dirs))
         )
 
     def root(self, path: str, mounts: str | None) -> Root:
-        """Return a root directory, as seen in this mount namespace.  Raises OSError."""
+        """Return the root directory `path`; `mounts` names its mount namespace.  Raises OSError."""
         root = Root(path)
-        return _kept(self._roots, (mounts, *root.identity), lambda: root)
+        return _cached(self._roots, (mounts, *root.identity), lambda: root)
 
 
-def _kept(kept: dict[_K, _V], key: _K, make: Callable[[], _V]) -> _V:
-    """Return what is kept, or make it; it has been wanted last, and what was longest ago may be given up."""
-    value = kept.pop(key) if key in kept else make()
-    if len(kept) >= _MOST:
-        del kept[next(iter(kept))]
-    kept[key] = value
+def _cached(cache: dict[_K, _V], key: _K, make: Callable[[], _V]) -> _V:
+    """Return the entry, made if need be; drop the least recently used entry of a full cache."""
+    value = cache.pop(key) if key in cache else make()
+    if len(cache) >= _MAX_ENTRIES:
+        del cache[next(iter(cache))]
+    cache[key] = value
     return value

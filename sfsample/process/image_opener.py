@@ -1,10 +1,11 @@
-"""From a mapping to the ELF file that is mapped there.
+"""Finds and opens the ELF file behind a mapping of a live process.
 
-Law: a file is used only if it *is* what is mapped: its headers and notes (build-id) are compared with the
-target's memory.  Tried in order: the path inside the target's root, the path here, /proc/PID/map_files (the
-mapped file itself, even deleted), and at last the target's memory, which always tells the truth but has no
-`.symtab`.  The vdso is in no file and is read from memory.  What is found by address alone is used only if
-the mapping is still the same: a library may have been replaced by another since the map was read.
+A file is used only if it is the one that is mapped: its headers and notes (build-id) are compared with the
+target's memory.  Tried in this order: the path inside the target's root directory, the path in sfsample's
+own, /proc/PID/map_files (the mapped file itself, even if it was deleted), and finally the target's memory,
+which is always right but has no `.symtab`.  The vdso is in no file and is read from memory.  A result that
+was found by address alone is used only if the mapping is still the same, as a library may have been replaced
+by another since the memory map was read.
 """
 
 import os
@@ -19,29 +20,30 @@ from sfsample.process.image_cache import ImageCache
 from sfsample.process.procfs import ProcFs
 from sfsample.process.vm import read_memory
 
-_MAX_REBUILT = 256 << 20
-_MOST_PROBLEMS = 10_000
+_MAX_REBUILT_BYTES = 256 << 20
+_MAX_PROBLEMS = 10_000
+_PF_W = 2  # writable, in a segment's p_flags
 
 
 class ImageOpener:
     """Opens the images of one process; `problems` says which files on disk are not what is mapped."""
 
-    def __init__(self, proc: ProcFs, shared: ImageCache) -> None:
+    def __init__(self, proc: ProcFs, image_cache: ImageCache) -> None:
         self._proc = proc
-        self._shared = shared
+        self._images = image_cache
         self._pid = proc.pid
         self.problems: list[str] = []
 
     def __call__(self, mapping: Mapping) -> ElfImage:
-        """Return the image behind a mapping.  Raises FormatError when there is no usable one."""
+        """Return the image behind a mapping.  Raises FormatError where none is usable."""
         self._pid = self._proc.anchor()
         if mapping.path == "[vdso]":
-            return self._shared.memory(self._read(mapping.start, mapping.end - mapping.start), "[vdso]")
+            return self._images.memory(self._read(mapping.start, mapping.end - mapping.start), "[vdso]")
         refused = ""
         for path in self._candidates(mapping):
             try:
                 if path == self._map_file(mapping):
-                    self._check_there(mapping)  # before and after
+                    self._check_still_mapped(mapping)  # before and after
                 image = self._open(path, mapping)
             except FormatError as damage:
                 refused = str(damage)
@@ -49,56 +51,56 @@ class ImageOpener:
             except OSError as failure:
                 refused = refused or f"cannot be opened ({failure.strerror})"
                 continue
-            if any(self._is_mapped(image, one, path) for one in self._of_same_file(mapping)):
-                return image if path != self._map_file(mapping) else self._if_there(image, mapping)
+            if any(self._is_mapped(image, other, path) for other in self._of_same_file(mapping)):
+                return image if path != self._map_file(mapping) else self._if_still_mapped(image, mapping)
             refused = "the file there now is not the one that is mapped"
         try:
-            self._check_there(mapping)
-            rebuilt = self._if_there(self._rebuild(mapping), mapping)
+            self._check_still_mapped(mapping)
+            rebuilt = self._if_still_mapped(self._rebuild(mapping), mapping)
         except FormatError as damage:
             raise FormatError(damage.section, damage.offset, f"{damage.what}; its file: {refused}") from None
         problem = (
             f"{mapping.path}: {refused}; using the copy in the target's memory, "
             "which has the exported names only"
         )
-        if problem not in self.problems and len(self.problems) < _MOST_PROBLEMS:
+        if problem not in self.problems and len(self.problems) < _MAX_PROBLEMS:
             self.problems.append(problem)
         return rebuilt
 
-    def _if_there(self, image: ElfImage, mapping: Mapping) -> ElfImage:
-        self._check_there(mapping)
+    def _if_still_mapped(self, image: ElfImage, mapping: Mapping) -> ElfImage:
+        self._check_still_mapped(mapping)
         return image
 
-    def _check_there(self, mapping: Mapping) -> None:
+    def _check_still_mapped(self, mapping: Mapping) -> None:
         if mapping not in self._proc.maps():
             raise FormatError("memory map", mapping.start, "another file was mapped there meanwhile")
 
     def _open(self, path: str, mapping: Mapping) -> ElfImage:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         try:
-            return self._shared.file(fd, mapping.path, elf_begins_at(fd, self._offsets_below(mapping)))
+            return self._images.file(fd, mapping.path, elf_begins_at(fd, self._offsets_below(mapping)))
         finally:
             os.close(fd)
 
     def _offsets_below(self, mapping: Mapping) -> Iterator[int]:
-        """Yield what of its file a mapping begins with, and then those of the same file below it."""
-        for one in reversed(self._proc.maps()):
-            if one.start <= mapping.start and (one.path, one.inode) == (mapping.path, mapping.inode):
-                yield one.offset
+        """Yield the file offset of a mapping, then those of the mappings of the same file below it."""
+        for other in reversed(self._proc.maps()):
+            if other.start <= mapping.start and (other.path, other.inode) == (mapping.path, mapping.inode):
+                yield other.offset
 
     def _candidates(self, mapping: Mapping) -> Iterator[str]:
         if not mapping.deleted:
             yield f"/proc/{self._pid}/root{mapping.path}"
-            yield mapping.path  # maps names files of a chroot as we see them
+            yield mapping.path  # for a chroot, /proc/PID/maps has the path outside it
         yield self._map_file(mapping)
 
     def _of_same_file(self, mapping: Mapping) -> Iterator[Mapping]:
-        """Yield the mapping, then others of its file: V8 maps its builtins again, away from their headers."""
+        """Yield the mapping, then others of its file: V8 maps its builtins again, far from their headers."""
         yield mapping
         file = (mapping.path, mapping.device, mapping.inode)
-        for one in self._proc.maps() if mapping.inode else ():
-            if one != mapping and one.executable and (one.path, one.device, one.inode) == file:
-                yield one
+        for other in self._proc.maps() if mapping.inode else ():
+            if other != mapping and other.executable and (other.path, other.device, other.inode) == file:
+                yield other
 
     def _is_mapped(self, image: ElfImage, mapping: Mapping, path: str) -> bool:
         bias = image.load_bias(mapping.start, mapping.offset, executable=mapping.executable)
@@ -106,31 +108,30 @@ class ImageOpener:
             return False
         compared = False
         for vaddr, size in image.identity_ranges:
-            there, here = read_memory(self._pid, vaddr + bias, size), image.loaded(vaddr, size)
-            if there is None or here is None:
+            in_memory, in_file = read_memory(self._pid, vaddr + bias, size), image.loaded(vaddr, size)
+            if in_memory is None or in_file is None:
                 continue
-            if there != here:
+            if in_memory != in_file:
                 return False
             compared = True
-        told = compared and image.build_id is not None
-        return told or self._is_same_file(path, mapping)
+        return (compared and image.build_id is not None) or self._is_same_file(path, mapping)
 
     def _is_same_file(self, path: str, mapping: Mapping) -> bool:
-        """Judge files without a build-id, and those whose head is not mapped.
+        """Return whether a file without a build-id, or whose headers are not mapped, is the mapped file.
 
-        On btrfs and overlayfs, maps and stat tell different devices.
+        The inode decides: on btrfs and overlayfs, /proc/PID/maps and stat(2) have different devices.
         """
-        mapped = self._map_file(mapping)
-        if path == mapped:
+        map_file = self._map_file(mapping)
+        if path == map_file:
             return True
         try:
-            there = os.stat(path)  # once: it may be removed at any time
+            status = os.stat(path)  # only once: the file may be removed at any time
         except OSError:
             return False
         try:
-            return os.path.samestat(there, os.stat(mapped))
-        except OSError:  # map_files is for the privileged
-            return there.st_ino == mapping.inode
+            return os.path.samestat(status, os.stat(map_file))
+        except OSError:  # map_files needs privileges
+            return status.st_ino == mapping.inode
 
     def _map_file(self, mapping: Mapping) -> str:
         return f"/proc/{self._pid}/map_files/{mapping.start:x}-{mapping.end:x}"
@@ -144,12 +145,12 @@ class ImageOpener:
         return data
 
     def _rebuild(self, mapping: Mapping) -> ElfImage:
-        """Lay out the loaded segments as a file.  Writable ones are left out: they have changed."""
+        """Lay out the loaded segments as a file.  Writable ones are left out, as the process changes them."""
         base = self._first_byte(mapping)
-        image = ElfImage(self._read(base, PAGE), mapping.path).headers()  # sections are not in memory
-        loads = [s for s in image.segments if s.type == PT_LOAD and not s.flags & 2]
+        image = ElfImage(self._read(base, PAGE), mapping.path).headers()  # memory has no sections
+        loads = [s for s in image.segments if s.type == PT_LOAD and not s.flags & _PF_W]
         size = max((s.offset + s.filesz for s in loads), default=0)
-        if not loads or size > _MAX_REBUILT:
+        if not loads or size > _MAX_REBUILT_BYTES:
             raise FormatError("memory", base, f"{size} bytes are too many to copy")
         bias = base - next((s.vaddr for s in image.segments if s.type == PT_LOAD and s.offset == 0), 0)
         data = bytearray(size)
@@ -160,21 +161,22 @@ class ImageOpener:
         return ElfImage(bytes(data), mapping.path)
 
     def _add_dynamic(self, data: bytearray, image: ElfImage, bias: int) -> None:
-        """Add the dynamic section, writable or not: it leads to the names of exported functions."""
+        """Add the dynamic section even if it is writable: it leads to the names of exported functions."""
         segment = image.segment(PT_DYNAMIC)
-        if segment is None or not 0 < segment.filesz <= PAGE or segment.offset > _MAX_REBUILT:
+        if segment is None or not 0 < segment.filesz <= PAGE or segment.offset > _MAX_REBUILT_BYTES:
             return
-        found = read_memory(self._pid, segment.vaddr + bias, segment.filesz)
-        if found is None:
+        raw = read_memory(self._pid, segment.vaddr + bias, segment.filesz)
+        if raw is None:
             return
-        section = as_linked(found, bias, image.byteorder)
+        section = as_linked(raw, bias, image.byteorder)
         data.extend(bytes(max(0, segment.offset + segment.filesz - len(data))))
         data[segment.offset : segment.offset + len(section)] = section
 
     def _first_byte(self, mapping: Mapping) -> int:
-        same = [m for m in self._proc.maps()
-                if (m.path, m.inode, m.offset) == (mapping.path, mapping.inode, 0)]  # fmt: skip
-        below = [m.start for m in same if m.start <= mapping.start]
-        if not below:
+        """Return the address of the ELF header of the file that is mapped there."""
+        key = mapping.path, mapping.inode, 0
+        starts = [m.start for m in self._proc.maps()
+                  if (m.path, m.inode, m.offset) == key and m.start <= mapping.start]  # fmt: skip
+        if not starts:
             raise FormatError("memory", mapping.start, "the ELF header is not mapped")
-        return max(below)
+        return max(starts)

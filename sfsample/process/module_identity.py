@@ -1,8 +1,8 @@
-"""Whether modules are still what is mapped at their places.
+"""Detects that a module of a stack was unmapped and another one mapped at the same addresses.
 
-Law: what tells one file from another (its build-id, in memory) is read of all modules of a stack in one
-system call, and compared with what the files say; only if that differs is each module looked at.  dlclose(3)
-and dlopen(3) can put another library at the same addresses, and nothing else would tell.
+dlclose(3) and dlopen(3) can put another library at the same addresses, and nothing else would show it.  So
+the build-ids of all modules of a stack are read from the target's memory in one system call and compared with
+those in the files; only where they differ is each module checked by itself.
 """
 
 from sfsample.modules.mapping import Mapping
@@ -10,58 +10,60 @@ from sfsample.modules.module import Module
 from sfsample.modules.module_map import ModuleMap
 from sfsample.process.vm import Pieces, read_memory
 
-_MOST = 256  # sets of modules that are kept
+_MAX_MODULE_SETS = 256  # then the cache is emptied
 
 
-class _Marks:
-    """Where the marks of some modules lie, and what the files say of them."""
+class _Fingerprints:
+    """The fingerprints (build-ids) of a set of modules as the files have them, and their addresses."""
 
-    def __init__(self, places: list[tuple[int, bytes]]) -> None:
-        self._expected = b"".join(mark for _, mark in places)
-        self._pieces = Pieces([(address, len(mark)) for address, mark in places])
+    def __init__(self, fingerprints: list[tuple[int, bytes]]) -> None:
+        self._expected = b"".join(data for _, data in fingerprints)
+        self._pieces = Pieces([(address, len(data)) for address, data in fingerprints])
 
-    def are_there(self, tid: int) -> bool:
-        """Whether all of them are in the memory of thread `tid`."""
+    def match_memory(self, tid: int) -> bool:
+        """Return whether the memory of thread `tid` has all of them."""
         return self._pieces.read(tid) == self._expected
 
 
 class ModuleIdentities:
-    """The marks of the modules of one process."""
+    """The fingerprints of the modules of one process."""
 
-    def __init__(self, index: ModuleMap) -> None:
-        self._index = index
-        self._mappings: tuple[Mapping, ...] = ()
-        self._marks: dict[frozenset[Module], _Marks] = {}  # as of these mappings
+    def __init__(self, modules: ModuleMap) -> None:
+        self._map = modules
+        self._mappings: tuple[Mapping, ...] = ()  # for which `_sets` is valid
+        self._sets: dict[frozenset[Module], _Fingerprints] = {}
 
     def replaced(self, tid: int, modules: frozenset[Module]) -> bool:
-        """Whether one of these modules is no longer what thread `tid` sees at its place."""
-        if self._mappings is not self._index.mappings or len(self._marks) > _MOST:
-            self._mappings = self._index.mappings
-            self._marks.clear()
-        marks = self._marks.get(modules)
-        if marks is None:
-            places = filter(None, map(self._place, modules))
-            marks = self._marks[modules] = _Marks([*places])
-        return not marks.are_there(tid) and any(self._is_replaced(tid, module) for module in modules)
+        """Return whether one of these modules is no longer mapped at its address in thread `tid`."""
+        if self._mappings is not self._map.mappings or len(self._sets) > _MAX_MODULE_SETS:
+            self._mappings = self._map.mappings
+            self._sets.clear()
+        fingerprints = self._sets.get(modules)
+        if fingerprints is None:
+            found = filter(None, map(self._fingerprint, modules))
+            fingerprints = self._sets[modules] = _Fingerprints([*found])
+        if fingerprints.match_memory(tid):
+            return False
+        return any(self._is_replaced(tid, module) for module in modules)
 
-    def _place(self, module: Module) -> tuple[int, bytes] | None:
-        """Return the address of a module's mark, and the mark; None: its code alone was mapped elsewhere."""
+    def _fingerprint(self, module: Module) -> tuple[int, bytes] | None:
+        """Return address and bytes of a module's fingerprint; None: only the module's code was mapped."""
         vaddr, size = module.image.fingerprint_range
-        address, mark = module.address(vaddr), module.image.loaded(vaddr, size)
-        mapping = self._index.any_mapping(address)
-        elsewhere = self._index.is_mapped(module) if mapping is None else mapping.path != module.path
-        return None if mark is None or elsewhere else (address, bytes(mark))
+        address, data = module.address(vaddr), module.image.loaded(vaddr, size)
+        mapping = self._map.any_mapping(address)
+        not_mapped = self._map.is_mapped(module) if mapping is None else mapping.path != module.path
+        return None if data is None or not_mapped else (address, bytes(data))
 
     def _is_replaced(self, tid: int, module: Module) -> bool:
-        place = self._place(module)
-        if place is None:
+        fingerprint = self._fingerprint(module)
+        if fingerprint is None:
             return False
-        address, mark = place
-        found = read_memory(tid, address, len(mark))
+        address, expected = fingerprint
+        found = read_memory(tid, address, len(expected))
         if found is not None:
-            return found != mark
-        # it has gone, perhaps for a moment only; or nobody can read it there, or the thread has ended
-        self._index.refresh()
-        mapping = self._index.any_mapping(address)
-        gone = mapping is None or mapping.path != module.path
-        return gone or read_memory(tid, address, len(mark)) is not None
+            return found != expected
+        # the module was unmapped, perhaps only for a moment; or it is unreadable, or the thread has ended
+        self._map.refresh()
+        mapping = self._map.any_mapping(address)
+        unmapped = mapping is None or mapping.path != module.path
+        return unmapped or read_memory(tid, address, len(expected)) is not None

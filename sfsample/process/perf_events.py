@@ -1,12 +1,14 @@
-"""Samples that the kernel takes itself: registers and stack of a running thread, in its timer interrupt.
+"""Sets kernel timers that sample registers and stack of a running thread in the timer interrupt.
 
-Law: nothing is stopped and nobody is asked; between two looks at the rings nothing of ours runs.  A thread's
-timer counts its CPU time only, threads that are born later inherit it, and each sample stands for the CPU
-time of one period.  What the kernel has lost is told.  One ring per processor for all threads, because an
-event that is inherited cannot have one of its own.  Of two threads that have inherited the same timers, or
-of such a one and its parent, the kernel exchanges the timers instead of stopping and starting them; what had
-passed of the period then ends with the thread that ends first.  So each thread that we set timers on has an
-event that is not inherited, too, and keeps them.
+No thread is stopped, and sfsample runs only to read the rings.  A thread's timer counts its CPU time only,
+new threads inherit it, and each sample stands for the CPU time of one period.  The kernel reports lost
+records.  All threads on a CPU write to the ring of that CPU, because an inherited event cannot have a ring of
+its own.
+
+When the kernel switches between two threads that inherited the same timers, or between such a thread and its
+parent, it exchanges their timers instead of stopping and starting them; the elapsed part of a period then
+ends with the thread that ends first.  So each thread that sfsample sets timers on also gets an event that is
+not inherited (a "pin"): it then keeps its own timers.
 
 Source: perf_event_open(2); Linux include/uapi/linux/perf_event.h, kernel/events/core.c (perf_mmap,
 perf_event_set_output, perf_swevent_start_hrtimer, context_equiv).
@@ -26,30 +28,32 @@ from struct import Struct
 from sfsample.core.arch import Arch
 from sfsample.errors import NO_FILES, NotPermitted, TargetError, UnsupportedTarget
 from sfsample.process.perf_records import HEADER, SAMPLE_TYPE, Parser, Record
+from sfsample.process.proc_text import parse_monotonic_offset_ns
 
-_SYSCALLS = {62: 298, 183: 241, 22: 331}  # by e_machine; uname(2) says what personality(2) made of it
+_SYSCALLS = {62: 298, 183: 241, 22: 331}  # perf_event_open by e_machine; uname(2) depends on personality(2)
 _SOFTWARE, _TASK_CLOCK, _DUMMY, _MONOTONIC = 1, 1, 9, 1
-_OURSELVES = 0  # as a pid
+_CALLING_THREAD = 0  # as a pid
 _BITS = {
     "disabled": 0, "inherit": 1, "exclude_hv": 6, "exclude_idle": 7, "mmap": 8, "comm": 9, "watermark": 14,
     "sample_id_all": 18, "exclude_guest": 20, "mmap2": 23, "comm_exec": 24, "use_clockid": 25,
     "inherit_thread": 35,
 }  # fmt: skip
-# they are bit-fields of a word, which begin at its other end on a big-endian machine
+# bit-fields of one word; on a big-endian machine they begin at its other end
 _FLAGS = {name: 1 << (bit if sys.byteorder == "little" else 63 - bit) for name, bit in _BITS.items()}
 _ENABLE, _DISABLE, _SET_OUTPUT = 0x2400, 0x2401, 0x2405
 _FD_CLOEXEC = 1 << 3
-_ANY = -1  # processor
-_HEAD, _TAIL = 1024, 1032  # in the first page of a ring: what the kernel has written, what we have read
+_ANY_CPU = -1
+_HEAD, _TAIL = 1024, 1032  # offsets in a ring's first page: bytes written by the kernel, read by sfsample
 _WORD = Struct("=Q")
 _U32, _U64 = ctypes.c_uint32, ctypes.c_uint64
 _libc = ctypes.CDLL(None, use_errno=True)
-_at = attrgetter("at_ns")
-_FEW = 4096  # events, which take 0.1 s to set
-_RINGS_BYTES, _LARGEST, _SMALLEST = 32 << 20, 8 << 20, 128 << 10  # of all processors; of one
-_OTHER_FILES = 100  # that we may need beside timers
-_TRIED_NS = 10**9  # the period of a timer that is not started
-LARGEST_STACK = 60 << 10  # a record's size has 16 bits
+_time_of = attrgetter("at_ns")
+_MAX_QUICK_EVENTS = 4096  # setting so many takes 0.1 s
+_ALL_RINGS_BYTES = 32 << 20
+_MAX_RING_BYTES, _MIN_RING_BYTES = 8 << 20, 128 << 10  # of one CPU
+_OTHER_FILES = 100  # open files that sfsample may need beside the timers
+_TRIAL_PERIOD_NS = 10**9  # of a timer that is never started
+MAX_SAMPLE_STACK_BYTES = 60 << 10  # the size of a record has 16 bits
 
 
 class _Attributes(ctypes.Structure):
@@ -65,62 +69,62 @@ class _Attributes(ctypes.Structure):
 
 
 class PerfEvents:
-    """Timers of threads, and the rings that they write to; whatever they create has timers, too.
+    """Timers of threads and of the threads and processes that they create, and the rings that these write to.
 
-    `begin`, then `read` now and then, then `close`.  Raises OSError where the kernel refuses; a thread that
-    has ended is left out.
+    Call `begin`, then `read` now and then, then `close`.  Raises OSError where the kernel refuses; threads
+    that have ended are left out.
     """
 
     def __init__(self, tids: Collection[int], arch: Arch, period_ns: int, stack_bytes: int) -> None:
         self._parser = Parser(arch)
         self._syscall = _SYSCALLS[arch.machine]
-        self._rings: dict[int, _Ring] = {}  # by processor
+        self._rings: dict[int, _Ring] = {}  # by CPU
         self._events: list[int] = []
         self._poll = poll()
         self._ahead_ns = _ahead_ns()
-        processors = _processors()
-        share = min(_RINGS_BYTES // len(processors), _LARGEST)
-        self._ring_bytes = max(_SMALLEST, 1 << (share.bit_length() - 1))
+        cpus = _online_cpus()
+        share = min(_ALL_RINGS_BYTES // len(cpus), _MAX_RING_BYTES)
+        self._ring_bytes = max(_MIN_RING_BYTES, 1 << (share.bit_length() - 1))
         self._attributes = _timer(self._parser, period_ns, stack_bytes)
-        self._keeper = _Attributes(
+        self._pin = _Attributes(
             type=_SOFTWARE, size=ctypes.sizeof(_Attributes), config=_DUMMY, flags=_FLAGS["exclude_hv"]
         )  # fmt: skip
-        self._keepers: list[int] = []
+        self._pins: list[int] = []
         try:
-            self._add_rings(processors)
+            self._add_rings(cpus)
             for tid in tids:
                 self._add(tid)
         except BaseException:
             self.close()
             raise
 
-    def _add_rings(self, processors: Iterable[int]) -> None:
-        """Make a ring for each processor; smaller ones where not so much memory may be locked for all."""
+    def _add_rings(self, cpus: Iterable[int]) -> None:
+        """Make a ring for each CPU; smaller ones where the user may not lock so much memory."""
         while True:
             self._attributes.wakeup_watermark = self._ring_bytes // 2
             try:
-                for processor in processors:
-                    self._add_ring(processor)
+                for cpu in cpus:
+                    self._add_ring(cpu)
             except PermissionError:
-                if self._ring_bytes <= _SMALLEST:
+                if self._ring_bytes <= _MIN_RING_BYTES:
                     raise
                 self._ring_bytes //= 2
                 self._drop_rings()
             else:
                 return
 
-    def _add_ring(self, processor: int) -> None:
-        """Make the ring of a processor, by an event of our own thread: it counts nothing, outlives theirs."""
+    def _add_ring(self, cpu: int) -> None:
+        """Make the ring of a CPU, by an event of sfsample's own thread, as that outlives the target's."""
         attributes = _Attributes.from_buffer_copy(self._attributes)
         attributes.config, attributes.sample_period = _DUMMY, 0
         try:
-            event = _open(self._syscall, attributes, _OURSELVES, processor)
+            event = _open(self._syscall, attributes, _CALLING_THREAD, cpu)
         except OSError as failure:
             if failure.errno == ENODEV:
-                return  # the processor was taken away
+                return  # the CPU went offline
             raise
         try:
-            self._rings[processor] = _Ring(event, self._ring_bytes)
+            self._rings[cpu] = _Ring(event, self._ring_bytes)
         except BaseException:
             os.close(event)
             raise
@@ -128,9 +132,9 @@ class PerfEvents:
 
     def _add(self, tid: int) -> None:
         try:
-            self._keepers.append(_open(self._syscall, self._keeper, tid, _ANY))
-            for processor, ring in self._rings.items():
-                event = _open(self._syscall, self._attributes, tid, processor)
+            self._pins.append(_open(self._syscall, self._pin, tid, _ANY_CPU))
+            for cpu, ring in self._rings.items():
+                event = _open(self._syscall, self._attributes, tid, cpu)
                 self._events.append(event)
                 ioctl(event, _SET_OUTPUT, ring.event)
         except OSError as failure:
@@ -143,30 +147,30 @@ class PerfEvents:
             ioctl(event, _ENABLE, 0)
 
     def pause(self) -> None:
-        """Stop them; `begin` starts them again."""
+        """Stop the timers; `begin` starts them again."""
         for event in self._events:
             ioctl(event, _DISABLE, 0)
 
     def wait(self, seconds: float) -> bool:
-        """Sleep until a ring is half full, but not longer; return whether one is."""
+        """Sleep until a ring is half full, at most so many seconds; return whether one is."""
         return any(events & POLLIN for _, events in self._poll.poll(seconds * 1000))
 
     def read(self) -> list[Record]:
-        """Return what was written since the last time, in order of time."""
+        """Return the records that were written since the last call, in order of time."""
         parse = self._parser.parse
-        # up to where, first: what is written while one is read may be later than what another has by then
+        # read all heads first: what is written to a ring meanwhile may be later than records of the next
         heads = [(ring, ring.head()) for ring in self._rings.values()]
         parsed = (parse(data) for ring, head in heads for data in ring.take(head))
-        records: list[Record] = sorted(filter(None, parsed), key=_at)
+        records: list[Record] = sorted(filter(None, parsed), key=_time_of)
         if self._ahead_ns:
-            records = [one._replace(at_ns=one.at_ns + self._ahead_ns) for one in records]
+            records = [record._replace(at_ns=record.at_ns + self._ahead_ns) for record in records]
         return records
 
     def close(self) -> None:
-        """Take the timers away."""
-        for event in (*self._events, *self._keepers):
+        """Remove the timers and the rings."""
+        for event in (*self._events, *self._pins):
             os.close(event)
-        self._keepers.clear()
+        self._pins.clear()
         self._events.clear()
         self._drop_rings()
 
@@ -178,7 +182,7 @@ class PerfEvents:
 
 
 class _Ring:
-    """What one processor writes: `size` bytes, a power of two, behind a page of the kernel's notes."""
+    """The ring of one CPU: a page of `struct perf_event_mmap_page`, then `size` bytes, a power of two."""
 
     def __init__(self, event: int, size: int) -> None:
         self.event = event
@@ -186,16 +190,16 @@ class _Ring:
         self._size = size
 
     def head(self) -> int:
-        """Return up to where it is written."""
+        """Return how many bytes the kernel has written in all."""
         return int(_WORD.unpack_from(self._memory, _HEAD)[0])
 
     def take(self, head: int) -> Iterator[bytes]:
-        """Yield the records up to `head` that were not read yet, each whole; its place is then given back."""
+        """Yield the unread records up to `head`, each whole; the kernel then reuses their space."""
         memory, size = self._memory, self._size
         (tail,) = _WORD.unpack_from(memory, _TAIL)
         while tail < head:
             at = tail % size
-            _, _, length = HEADER.unpack_from(memory, PAGESIZE + at)  # never divided: all are of 8 bytes
+            _, _, length = HEADER.unpack_from(memory, PAGESIZE + at)  # never split: 8-byte multiples
             data = memory[PAGESIZE + at : PAGESIZE + min(at + length, size)]
             if len(data) < length:
                 data += memory[PAGESIZE : PAGESIZE + length - len(data)]
@@ -204,7 +208,7 @@ class _Ring:
             _WORD.pack_into(memory, _TAIL, tail)
 
     def close(self) -> None:
-        """Give the memory back."""
+        """Unmap the ring."""
         self._memory.close()
         os.close(self.event)
 
@@ -213,24 +217,25 @@ def _timer(parser: Parser, period_ns: int, stack_bytes: int) -> _Attributes:
     return _Attributes(
         type=_SOFTWARE, size=ctypes.sizeof(_Attributes), config=_TASK_CLOCK, sample_period=period_ns,
         sample_type=SAMPLE_TYPE, flags=sum(_FLAGS.values()), sample_regs_user=parser.mask,
-        sample_stack_user=min(stack_bytes, LARGEST_STACK) & -8, clockid=_MONOTONIC,
+        sample_stack_user=min(stack_bytes, MAX_SAMPLE_STACK_BYTES) & -8, clockid=_MONOTONIC,
     )  # fmt: skip
 
 
-def _open(syscall: int, attributes: _Attributes, tid: int, processor: int) -> int:
-    event: int = _libc.syscall(syscall, ctypes.byref(attributes), tid, processor, -1, _FD_CLOEXEC)
+def _open(syscall: int, attributes: _Attributes, tid: int, cpu: int) -> int:
+    event: int = _libc.syscall(syscall, ctypes.byref(attributes), tid, cpu, -1, _FD_CLOEXEC)
     if event < 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
     return event
 
 
-def may_set(tids: Collection[int], arch: Arch) -> bool:
-    """Return whether the kernel lets us set timers on threads, and they are few enough to do it at once."""
-    if not tids or len(tids) * (len(_processors()) + 1) > _FEW:
+def can_set_timers(tids: Collection[int], arch: Arch) -> bool:
+    """Return whether the kernel permits timers, and the threads are few enough to set them quickly."""
+    if not tids or len(tids) * (len(_online_cpus()) + 1) > _MAX_QUICK_EVENTS:
         return False
     try:
-        os.close(_open(_SYSCALLS[arch.machine], _timer(Parser(arch), _TRIED_NS, PAGESIZE), min(tids), _ANY))
+        timer = _timer(Parser(arch), _TRIAL_PERIOD_NS, PAGESIZE)
+        os.close(_open(_SYSCALLS[arch.machine], timer, min(tids), _ANY_CPU))
     except OSError:
         return False
     return True
@@ -239,7 +244,7 @@ def may_set(tids: Collection[int], arch: Arch) -> bool:
 def open_events(
     pids: Iterable[int], tids: Collection[int], arch: Arch, period_ns: int, stack_bytes: int
 ) -> PerfEvents:
-    """Set timers; a refusal is raised as what can be done about it."""
+    """Set timers.  Raises TargetError with help lines where the kernel refuses."""
     try:
         return PerfEvents(tids, arch, period_ns, stack_bytes)
     except OSError as failure:
@@ -255,7 +260,7 @@ def _refusal(failure: OSError, pid: int, threads: int) -> TargetError:
             "without --perf-events it is not needed",
         )  # fmt: skip
     if failure.errno in NO_FILES:
-        files = (threads + 1) * (len(_processors()) + 1) + _OTHER_FILES
+        files = (threads + 1) * (len(_online_cpus()) + 1) + _OTHER_FILES
         return UnsupportedTarget(
             pid, f"no files left to open: for the timers of {threads} threads",
             f"allow {files}: ulimit -n, LimitNOFILE= in a systemd unit, --ulimit nofile= in a container",
@@ -276,24 +281,22 @@ def _paranoid() -> str:
 
 
 def _ahead_ns() -> int:
-    """Return how much later it is on our clock than on the kernel's, which its records tell.
+    """Return by how much CLOCK_MONOTONIC of sfsample's time namespace is ahead of the clock in records.
 
     Source: time_namespaces(7).
     """
     try:
         with open("/proc/self/timens_offsets", encoding="ascii") as file:
-            offsets = {clock: (int(seconds), int(rest)) for clock, seconds, rest in map(str.split, file)}
-    except OSError:  # no such namespaces
+            return parse_monotonic_offset_ns(file.read())
+    except OSError:  # a kernel without time namespaces
         return 0
-    seconds, rest = offsets["monotonic"]
-    return seconds * 10**9 + rest
 
 
-def _processors() -> list[int]:
-    """Return the processors that are online; where that is not told, those that may be."""
+def _online_cpus() -> list[int]:
+    """Return the CPUs that are online; where /sys is not mounted, all CPUs."""
     try:
         with open("/sys/devices/system/cpu/online", encoding="ascii") as file:
             ranges = [part.partition("-") for part in file.read().strip().split(",")]
     except OSError:
         return [*range(os.cpu_count() or 1)]
-    return [one for low, _, high in ranges for one in range(int(low), int(high or low) + 1)]
+    return [cpu for low, _, high in ranges for cpu in range(int(low), int(high or low) + 1)]

@@ -1,7 +1,7 @@
-"""Records that the kernel writes into the rings of perf events, as values.
+"""Parses the records that the kernel writes into the rings of perf events.
 
-Law: takes bytes, touches nothing.  What a record has depends on what was asked for: SAMPLE_TYPE, with the
-registers of `Parser.mask`, and an id at the end of all other records.
+The fields of a record depend on the event's attributes: these parsers expect SAMPLE_TYPE, the registers of
+`Parser.mask`, and pid, tid and time at the end of all other records (`sample_id_all`).
 
 Source: Linux include/uapi/linux/perf_event.h, enum perf_event_type; perf_event_open(2).
 """
@@ -28,9 +28,10 @@ _ABI_64 = 2
 
 
 class Sample(NamedTuple):
-    """A thread in user space, or as it entered the kernel; `registers` is empty if it has left it for good.
+    """A sample of a thread in user space, or as it entered the kernel.
 
-    `at_ns` is on the clock of perf_counter_ns, here and in the others.
+    `registers` is empty if the thread has left user space for good.  `at_ns` is on the clock of
+    perf_counter_ns, also in the other records.  `period_ns`: the CPU time that the sample stands for.
     """
 
     at_ns: int
@@ -52,7 +53,7 @@ class Mapped(NamedTuple):
 
 
 class Named(NamedTuple):
-    """A thread was given a name; `program`: by execve(2)."""
+    """A thread was given a name; `program`: by execve(2), not by the thread itself."""
 
     at_ns: int
     pid: int
@@ -62,7 +63,7 @@ class Named(NamedTuple):
 
 
 class Born(NamedTuple):
-    """A thread was created, by thread `creator`; it may have the id of one that has ended."""
+    """A thread was created by thread `creator`; it may have the id of a thread that has ended."""
 
     at_ns: int
     pid: int
@@ -71,7 +72,7 @@ class Born(NamedTuple):
 
 
 class Lost(NamedTuple):
-    """Records were lost, as the ring was full."""
+    """The kernel dropped records, as the ring was full."""
 
     at_ns: int
     records: int
@@ -81,14 +82,14 @@ Record = Sample | Mapped | Named | Born | Lost
 
 
 class Parser:
-    """Parses records about processes of one architecture; `mask` is to be asked for as `sample_regs_user`."""
+    """Parses records of processes of one architecture; `mask` is the value for `sample_regs_user`."""
 
     def __init__(self, arch: Arch) -> None:
         self._arch = arch
         self._numbers, self.mask = event_registers(arch)
 
     def parse(self, data: bytes) -> Record | None:
-        """Return what one record says; None: nothing that matters here."""
+        """Return one record; None for a kind that sfsample does not use."""
         kind, misc, size = HEADER.unpack_from(data)
         if kind == _SAMPLE:
             return self._sample(data)

@@ -1,6 +1,6 @@
-"""A live process, ready to be captured: its /proc, its modules, its threads, its tracer.
+"""A live process, ready to be captured: its /proc directory, its modules, its threads, its tracer.
 
-Every reason against opening it has been checked before it is open; after `close` no thread of it is stopped.
+The constructor makes every check that can refuse the process; after `close` no thread of it is stopped.
 """
 
 import os
@@ -23,9 +23,10 @@ from sfsample.process.image_opener import ImageOpener
 from sfsample.process.module_identity import ModuleIdentities
 from sfsample.process.new_ids import NewIds
 from sfsample.process.not_captured import NotCaptured, Reason
-from sfsample.process.permission.evidence import held_by_us, tracer_of
+from sfsample.process.permission.evidence import traced_by_sfsample, tracer_of
+from sfsample.process.proc_text import Stat, SyscallInfo
 from sfsample.process.process_root import root_of
-from sfsample.process.procfs import Asleep, ProcFs, Stat
+from sfsample.process.procfs import ProcFs
 from sfsample.process.ptrace import may_attach
 from sfsample.process.stack_copy import StackCopy
 from sfsample.process.stop_request import PATIENCE_NS, await_stop, detach_newborn_tracees
@@ -35,14 +36,15 @@ from sfsample.process.tracer_thread import TracerThread
 from sfsample.process.vm import read_memory
 
 _CLOSE_DEADLINE_S = 1.0
-_FREE_S = 0.0002
-# an exiting thread is refused too, an execve(2) may have given its id to another since, and a tracer that was
-# in the way may have left before we looked who it was
-_MAX_TRIES = 3
+_CLOSE_POLL_S = 0.001
+_DETACH_POLL_S = 0.0002
+# The kernel also refuses a thread that is exiting (an execve(2) may then give its id to another thread), and
+# one whose tracer detaches before sfsample can find out which it was: try again.
+_MAX_ATTEMPTS = 3
 
 
 class LiveProcess:
-    """Process `pid`.  Raises a TargetError that says why it cannot be looked at."""
+    """Process `pid`.  Raises the TargetError that explains why it cannot be sampled."""
 
     def __init__(
         self,
@@ -50,31 +52,32 @@ class LiveProcess:
         stack_bytes: int = DEFAULT_STACK_BYTES,
         *,
         attach: bool = True,
-        shared: ImageCache | None = None,
+        image_cache: ImageCache | None = None,
     ) -> None:
-        """Open it, and find out whether it may be traced.
+        """Open the process, and find out whether sfsample may trace it.
 
-        `attach` False leaves that open, for who will not stop a thread, or can live with a refusal then.
-        `shared`: what it has in common with others that are open.
+        `attach` False leaves that out, for callers that stop no thread or can handle a refusal later.
+        `image_cache`: shared with other processes that are open.
         """
-        shared = shared or ImageCache()
+        images = image_cache or ImageCache()
         if pid == os.getpid():
             raise UnsupportedTarget(
                 pid, f"cannot sample itself: {pid}", "ptrace(2) does not let a process trace itself"
             )
         self.pid = pid
         self.proc = ProcFs(pid)
-        self.accounted_ns: int | None = None  # CPU time that a recording has told of; another goes on there
+        self.accounted_ns: int | None = None  # CPU time for which a recording has accounted
         self._mapped = False
         try:
             self.arch = check(self.proc)
             if attach:
                 self._try_attaching()
-            self.opener = ImageOpener(self.proc, shared)
-            self.home = root_of(self.proc, shared)
+            self.opener = ImageOpener(self.proc, images)
+            self.root = root_of(self.proc, images)
             stat = self.proc.stat()
-            self.born, self.name = (stat.starttime, stat.name) if stat else (0, "?")  # when; in clock ticks
-            tables_of = partial(shared.tables_of, self.home.root)
+            # `start_time` in clock ticks since boot
+            self.start_time, self.name = (stat.starttime, stat.name) if stat else (0, "?")
+            tables_of = partial(images.tables_of, self.root.root)
             self.modules = ModuleMap(self._maps, self.opener, self._read_memory, tables_of)
             self.modules.refresh()
         except BaseException:
@@ -89,30 +92,30 @@ class LiveProcess:
         self.running = RunningCapture(self.proc, self.arch, self._copy, child=child)
 
     def _try_attaching(self) -> None:
-        """Find out whether the kernel lets us, before anything counts.  Nothing is stopped.
+        """Check that the kernel permits tracing.  Stops no thread.
 
-        A thread of ours attaches and ends, which detaches.
+        A helper thread attaches and then ends, which detaches.
         """
         check_free(self.proc)
         tid = self.proc.anchor()
         stat = self.proc.thread_stat(tid)
         if stat is not None and stat.state == "T":
-            return  # attaching would wake it for a moment, and its state be seen wrongly
+            return  # attaching would wake the thread for a moment, and its state would seem to be another
         if TracerThread(lambda _: may_attach(tid), lambda: False).run():
-            self._until_free(tid)
+            self._wait_for_own_detach(tid)
             return
         stat = self.proc.thread_stat(tid)
         if stat is not None and stat.state not in "ZX" and not tracer_of(self.proc, tid):
             raise not_permitted(self.proc)
 
-    def _until_free(self, tid: int) -> None:
-        """Wait until a thread of ours that has done its work has really ended, and let go."""
+    def _wait_for_own_detach(self, tid: int) -> None:
+        """Wait until a thread of sfsample that has done its work has really ended, which detaches."""
         deadline = time.monotonic() + _CLOSE_DEADLINE_S
-        while held_by_us(self.proc, tid) and time.monotonic() < deadline:
-            time.sleep(_FREE_S)
+        while traced_by_sfsample(self.proc, tid) and time.monotonic() < deadline:
+            time.sleep(_DETACH_POLL_S)
 
     def _extent(self, sp: int) -> tuple[int, int] | None:
-        """Return where a stack begins and ends; arguments and environment are not part of it."""
+        """Return start and end of the stack at `sp`, without arguments and environment; None: not mapped."""
         mapping = self.modules.any_mapping(Address(sp))
         if mapping is None:
             return None
@@ -121,7 +124,7 @@ class LiveProcess:
         return mapping.start, top if sp < top < mapping.end else mapping.end
 
     def _maps(self) -> tuple[Mapping, ...]:
-        """Return the memory map.  One that was read stays true when it is refused: prctl(2) can do that."""
+        """Return the memory map; () if it was readable before and no longer is (prctl(2) can cause that)."""
         try:
             maps = self.proc.maps()
         except NotPermitted as refusal:
@@ -138,19 +141,19 @@ class LiveProcess:
         return read_memory(self.proc.anchor(), address, size)
 
     def threads(self) -> list[tuple[int, Stat]]:
-        """Return the threads that have not ended, with their state now.
+        """Return the threads that have not ended, by ascending id, with their state now.
 
-        One that only we hold (it had not stopped in time, and has by now) is one that runs.
+        A thread that only sfsample holds (it stopped after its time limit) counts as one that runs.
         """
         stats = self.proc.thread_stats()
         self._forget_ended([tid for tid, _ in stats])
-        return [(tid, self._as_without_us(tid, stat)) for tid, stat in stats if stat.state not in "ZX"]
+        return [(tid, self._without_own_stop(tid, stat)) for tid, stat in stats if stat.state not in "ZX"]
 
-    def _as_without_us(self, tid: int, stat: Stat) -> Stat:
-        return stat._replace(state="R") if stat.state == "t" and held_by_us(self.proc, tid) else stat
+    def _without_own_stop(self, tid: int, stat: Stat) -> Stat:
+        return stat._replace(state="R") if stat.state == "t" and traced_by_sfsample(self.proc, tid) else stat
 
     def tids(self, *, force: bool) -> list[int] | None:
-        """Return the ids of the threads; None: none was added since the last time (unless `force`)."""
+        """Return the thread ids; None: no thread was created since the last call (unless `force`)."""
         if not self._new_ids.any() and not force:
             return None
         detach_newborn_tracees()
@@ -159,30 +162,30 @@ class LiveProcess:
         return tids
 
     def thread(self, tid: int) -> Thread:
-        """Return what is kept of a thread; it is the same object until the thread has ended."""
+        """Return the object of a thread; it stays the same until the thread has ended."""
         thread = self._threads.get(tid)
         if thread is None:
             thread = self._threads[tid] = Thread(tid)
         return thread
 
     def _forget_ended(self, alive: list[int]) -> None:
-        """Drop what is kept for threads that have ended."""
+        """Drop the objects and files of threads that have ended."""
         self.proc.keep_only(alive)
         for tid in self._threads.keys() - {*alive}:
             del self._threads[tid]
 
     def replaced(self, tid: int, modules: frozenset[Module]) -> bool:
-        """Whether one of these modules is no longer what is mapped at its place."""
+        """Return whether one of these modules is no longer mapped at its address."""
         return self._identities.replaced(tid, modules)
 
     def capture_consistently(self) -> ConsistentCapture:
-        """Capture all threads at one instant; `read` and `capture` give that until `leave_instant`."""
+        """Capture all threads at one instant; `read` and `capture` return these until `leave_instant`."""
         arch = self.running.tracer.arch
         self._instant = capture_consistently(self.proc, arch, self._copy, self.thread, child=self._is_child)
         return self._instant
 
     def leave_instant(self) -> None:
-        """Return to looking at threads when they are asked for."""
+        """Make `read` and `capture` capture threads when they are called, as usual."""
         self._instant = None
 
     def read(self, thread: Thread) -> SleepingThread | None:
@@ -191,43 +194,43 @@ class LiveProcess:
             return self._instant.read.get(thread.tid)
         return read_sleeping_thread(self.proc, self.running.tracer.arch, self._copy, thread)
 
-    def restarts(self, asleep: Asleep) -> bool:
-        """Return whether a thread that sleeps like this can be stopped without its noticing."""
+    def restarts(self, asleep: SyscallInfo) -> bool:
+        """Return whether a thread that sleeps in this call can be stopped without an effect on the call."""
         return self._instant is None and restarts(self.proc, asleep)
 
     def learn(self, thread: Thread, stack: Stack) -> bool:
-        """Learn from a walk; True when the same capture would now give more."""
+        """Learn from a walk; True when another capture would now copy more of the stack."""
         return self._copy.learn_trampolines(stack) or self._copy.learn_other_stacks(thread, stack)
 
     def limit_pauses(self, max_held_ns: int) -> None:
-        """Release a thread that has been held for longer than that."""
+        """Release a thread, unfinished, when it has been held for longer than `max_held_ns`."""
         self.running.max_held_ns = max_held_ns
 
     def await_stop(self, seconds: float) -> None:
-        """Sleep until a thread that was asked to stop does, but not longer."""
+        """Sleep until a thread that was asked to stop does, at most so many seconds."""
         await_stop(seconds)
 
     def collect_stopped(self) -> None:
-        """Capture threads that were asked to stop and stand by now, all before any of them is walked."""
+        """Capture all threads that were asked to stop and have, before any of them is walked."""
         self.running.collect_stopped()
 
     def has_stopped(self, thread: Thread) -> bool:
-        """Return whether a thread that was asked to stop stood at the last `collect_stopped`."""
+        """Return whether a thread that was asked to stop had at the last `collect_stopped`."""
         return self.running.has_stopped(thread)
 
     def release_pending(self) -> bool:
-        """Release threads that stopped too late; False while one is still to stop."""
+        """Release threads that stopped too late; False while a stop is still pending."""
         return self.running.release_pending()
 
     def capture(
         self, thread: Thread, patience_ns: int = PATIENCE_NS, stop_filter: StopFilter = ANY_THREAD
     ) -> ThreadSnapshot | NotCaptured:
-        """Stop one thread, if the filter lets it, and capture it.
+        """Stop one thread, if the filter permits it, and capture it.
 
-        Raises NotPermitted when the kernel refuses although the thread lives.  That another process traces
-        the thread is no such refusal: other threads may be free, and another sampler detaches in an instant.
+        Raises NotPermitted when the kernel refuses although the thread lives.  No such refusal is that
+        another process traces the thread: other threads may be free, and another sampler detaches soon.
         """
-        for _ in range(_MAX_TRIES):
+        for _ in range(_MAX_ATTEMPTS):
             taken = self._capture(thread, patience_ns, stop_filter)
             if not isinstance(taken, NotCaptured) or taken.reason is not Reason.REFUSED:
                 return taken
@@ -245,11 +248,11 @@ class LiveProcess:
         return self._instant.stopped.get(thread.tid) or absent
 
     def _refused(self, tid: int) -> NotCaptured | None:
-        """Return why a thread could not be attached to; None: nothing is in the way any more."""
+        """Return why sfsample could not attach to a thread; None: the reason is gone."""
         stat = self.proc.thread_stat(tid)
         if stat is None or stat.state in "ZX":
             return NotCaptured(Reason.GONE, "exited")
-        self._until_free(tid)
+        self._wait_for_own_detach(tid)
         tracer = tracer_of(self.proc, tid)
         if tracer:
             return NotCaptured(Reason.REFUSED, f"process {tracer} traces it")
@@ -258,13 +261,13 @@ class LiveProcess:
         return None
 
     def close(self) -> None:
-        """Release every thread that was asked to stop.
+        """Release every thread that was asked to stop, and close all files.
 
-        One that does not stop for a second is released by the kernel when the calling OS thread ends.
+        The kernel releases a thread that does not stop within a second when the calling OS thread ends.
         """
         deadline = time.monotonic() + _CLOSE_DEADLINE_S
         while not self.release_pending() and time.monotonic() < deadline:
-            time.sleep(0.001)
+            time.sleep(_CLOSE_POLL_S)
         self.running.close()
         self._new_ids.close()
         self.proc.close()

@@ -1,6 +1,6 @@
-"""Where a process lives, so that its debug files and perf maps can be found, also when it has ended.
+"""Describes how a process sees the file system, to find debug files and perf maps even after it has ended.
 
-Law: what cannot be had is absent: without the root directory only our own files are searched.
+Without permission to open its root directory, only the files that sfsample itself sees are searched.
 
 Source: proc(5): `root`, `Uid` (the second is the effective one) and `NSpid` (the last is the innermost).
 """
@@ -10,14 +10,14 @@ from sfsample.process.image_cache import ImageCache
 from sfsample.process.procfs import ProcFs
 
 
-def root_of(proc: ProcFs, shared: ImageCache) -> ProcessRoot:
-    """Return root, pid and user of a process as it sees them itself."""
+def root_of(proc: ProcFs, image_cache: ImageCache) -> ProcessRoot:
+    """Return the root directory, pid and user id of a process as the process itself sees them."""
     status = proc.status()
     pid = int((status.get("NSpid") or str(proc.pid)).split()[-1])
     uid = int((status.get("Uid") or "0 0").split()[1])
     mounts = proc.link("ns/mnt")
     try:
-        root = shared.root(f"/proc/{proc.anchor()}/root", mounts)
+        root = image_cache.root(f"/proc/{proc.anchor()}/root", mounts)
     except OSError:
         root = None
     return ProcessRoot(root, pid, uid, mounts)

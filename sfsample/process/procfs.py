@@ -1,121 +1,66 @@
-"""/proc/PID as values: maps, threads, states, names.
+"""Reads /proc/PID as values: memory map, threads, states, counters.
 
-Law: text in /proc is parsed here and nowhere else.  Everything is reached through a directory that is kept
-open, so a recycled pid is never mistaken for the process that was asked for: its files answer ESRCH.
-A file that cannot be read because its process or thread has ended is None, never an exception.
+Every file is opened below a directory that stays open.  So a recycled pid is never mistaken for the process
+that the directory was opened for: the files of that process answer ESRCH.  A file that cannot be read because
+its process or thread has ended is None, never an exception.  The text is parsed in `proc_text`.
 
 Source: proc(5); clock_getcpuclockid(3): the number of a process's clock.
 """
 
 import os
-import re
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from errno import EACCES, ENOENT, ENOTDIR, EPERM, ESRCH
 from time import clock_gettime_ns
-from typing import NamedTuple
 
 from sfsample.core.checkpoint import with_checkpoints
 from sfsample.core.snapshot import LastRun
 from sfsample.errors import FIND_IT, MORE_FILES, NO_FILES, NoSuchProcess, NotPermitted, TargetError
 from sfsample.modules.mapping import Mapping, MapsParser
+from sfsample.process.proc_text import (
+    Stat,
+    SyscallInfo,
+    parse_cpu_idle,
+    parse_last_run,
+    parse_stat,
+    parse_status,
+    parse_syscall,
+)
 from sfsample.process.task_files import T, TaskFiles
 
-_CHUNK = 1 << 20
+_CHUNK_BYTES = 1 << 20
 _CPUCLOCK_SCHED = 2
-_LOOKS = 4
-_LAST_RUN = re.compile(  # lines `name   :   value`, in this order
-    rb"^se\.exec_start *: *(\S+)\n"
-    rb"(?:(?:(?!nr_sw).*\n)*nr_switches *: *(\d+)\n)?"
-    rb"(?:(?:(?!se\.avg\.last).*\n)*se\.avg\.last_update_time *: *(\d+)\n)?",
-    re.MULTILINE,
-)
+_MAX_READINGS = 4  # of a process that seems to have ended
 _GONE = (ENOENT, ESRCH, ENOTDIR)
 _FORBIDDEN = (EACCES, EPERM)
 HIDDEN = (
     "/proc does not show it to us: it is mounted with hidepid, for another pid namespace, or not at all;",
     "run as root: sudo sfsample ...",
 )
-PF_KTHREAD = 0x00200000
-
-
-class Stat(NamedTuple):
-    """What we use of /proc/PID/[task/TID/]stat.  Times are clock ticks.
-
-    `program` is where code, stack, data and arguments begin and end; it changes with exec.
-    """
-
-    name: str
-    state: str
-    flags: int
-    starttime: int
-    program: tuple[bytes, ...] = ()
-    parent: int = 0
-    threads: int = 1
-
-    @property
-    def is_over(self) -> bool:
-        """Whether nothing of the process is left but this line."""
-        return self.state in "ZX" and self.threads <= 1
-
-    @property
-    def stack_top(self) -> int:
-        """Where the first thread's stack began: above are its arguments and its environment (0: not told)."""
-        return int(self.program[2]) if self.program else 0
-
-
-def parse_stat(data: bytes) -> Stat:
-    """Parse one stat line; the name is between the first "(" and the last ")"."""
-    left, right = data.index(b"("), data.rindex(b")")
-    fields = data[right + 2 :].split()
-    return Stat(data[left + 1 : right].decode("utf-8", "replace"), fields[0].decode(),
-                int(fields[6]), int(fields[19]),
-                (*fields[23:26], *fields[42:49]), int(fields[1]), int(fields[17]))  # fmt: skip
 
 
 def stat_of(pid: int) -> Stat | None:
-    """Return the line of any process; None when it has ended."""
+    """Return the stat line of any process; None when it has ended."""
     try:
         with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:
-            return parse_stat(file.read(_CHUNK))
+            return parse_stat(file.read(_CHUNK_BYTES))
     except OSError:
         return None
 
 
-class Asleep(NamedTuple):
-    """What a thread that does not run was last doing: where its user code stands, and its system call.
-
-    `number` is -1 outside a system call: in a page fault, or stopped.
-    """
-
-    number: int
-    args: tuple[int, ...]
-    sp: int
-    pc: int
-
-
-def parse_syscall(data: bytes) -> Asleep | None:
-    """Parse a syscall file, "NR ARG*6 SP PC" or "-1 SP PC"; None: the thread runs, or wants to."""
-    number, *words = data.split()
-    if number == b"running":
-        return None
-    *args, sp, pc = (int(word, 16) for word in words)
-    return Asleep(int(number), tuple(args), sp, pc)
-
-
-def parse_last_run(text: bytes | None) -> LastRun | None:
-    """Parse what a `sched` file says of that."""
-    found = _LAST_RUN.search(text or b"")
-    if found is None:
-        return None
-    at, left, renewed = found.groups()
-    return LastRun(at, int(renewed or 0), int(left or -1))
+def cpu_idle_ticks() -> dict[int, int]:
+    """Return for each CPU how long it has been idle, in clock ticks; {} where the kernel does not say."""
+    try:
+        with open("/proc/stat", encoding="ascii") as file:
+            return parse_cpu_idle(file.read())
+    except OSError:
+        return {}
 
 
 class ProcFs:
-    """One process's directory.  Raises NoSuchProcess when there is none.
+    """The /proc directory of one process.  Raises NoSuchProcess, or NotPermitted where /proc hides it.
 
-    Every method raises TargetError when there are no files left to open.
+    Every method raises TargetError when sfsample has no file descriptors left.
     """
 
     def __init__(self, pid: int) -> None:
@@ -134,9 +79,9 @@ class ProcFs:
             raise _refusal(pid, failure) from None
 
     def _refused(self, failure: OSError) -> TargetError:
-        """Return the error for a failure that does not mean that somebody has ended."""
+        """Return the error for a failure that does not mean that the process or thread has ended."""
         if failure.errno in NO_FILES:
-            self._files.keep_only(())  # so that there are some to end with
+            self._files.keep_only(())  # so that sfsample has some left to finish with
         return _refusal(self.pid, failure)
 
     def close(self) -> None:
@@ -168,21 +113,21 @@ class ProcFs:
             return None
 
     def has_ended(self) -> bool:
-        """Whether no thread of it lives; its first one may leave before the others, and is a zombie then.
+        """Return whether no thread of the process lives; the first thread may end before the others.
 
-        When another thread calls execve(2), the first is a zombie, and the other takes its id.  That may
-        happen between any two of our readings, but not each time.
+        It is a zombie then.  When another thread calls execve(2), the first thread is a zombie until the
+        other takes its id.  That may happen between two readings, but not at each of them.
         """
-        return all(self._seems_ended() for _ in range(_LOOKS))
+        return all(self._seems_ended() for _ in range(_MAX_READINGS))
 
     def _seems_ended(self) -> bool:
         stat = self.stat()
         return stat is None or (stat.state in "ZX" and all(tid == self.pid for tid in self.threads()))
 
     def anchor(self) -> int:
-        """Return the id under which the memory, the map and the files of the process are to be had.
+        """Return the thread id under which memory, memory map and files of the process can be read.
 
-        That is the pid, unless the first thread has left by pthread_exit(3) and the others live on.
+        It is the pid, unless the first thread has ended by pthread_exit(3) and others live on.
         """
         stat = self.stat()
         if stat is not None and stat.state in "ZX":
@@ -218,12 +163,12 @@ class ProcFs:
             return []
 
     def stat(self) -> Stat | None:
-        """Return the process's own line."""
+        """Return the stat line of the process."""
         data = self.read("stat")
         return parse_stat(data) if data else None
 
     def cpu_ns(self) -> int | None:
-        """Return the CPU time of the process, of threads that have ended too; None when it is gone."""
+        """Return the CPU time of the process in ns, ended threads included; None when it has ended."""
         try:
             used = clock_gettime_ns(~self.pid << 3 | _CPUCLOCK_SCHED)
         except OSError:
@@ -231,10 +176,10 @@ class ProcFs:
         return used if self.stat() else None
 
     def thread_stats(self) -> list[tuple[int, Stat]]:
-        """Return every thread's line, by ascending id.
+        """Return the stat line of every thread, by ascending id.
 
-        Those that are known are read first, and parsed afterwards: while we run, a thread that was asleep
-        wakes up behind us and looks as if it had been running.
+        The files that are open are read first and parsed afterwards: while sfsample runs, a sleeping thread
+        may wake up on another CPU, and would seem to have been running before.
         """
         known = {tid: self.task(tid, "stat") for tid in self._files.known()}
         tids = self.threads()
@@ -243,24 +188,24 @@ class ProcFs:
         return [(tid, parse_stat(line)) for tid, line in lines if line]
 
     def keep_only(self, tids: list[int]) -> None:
-        """Close what is kept open for other threads."""
+        """Close the files of all other threads."""
         self._files.keep_only(tids)
 
     def thread_stat(self, tid: int) -> Stat | None:
-        """Return a thread's line; None when the thread has ended."""
+        """Return the stat line of a thread; None when it has ended."""
         line = self.task(tid, "stat")
         return parse_stat(line) if line else None
 
-    def asleep(self, tid: int) -> Asleep | None:
-        """Return where a thread stands that does not run; None: it runs or has ended, or we may not know."""
+    def asleep(self, tid: int) -> SyscallInfo | None:
+        """Return in which system call a thread sleeps; None: it runs, has ended, or may not be read."""
         line = self.task(tid, "syscall")
         return parse_syscall(line) if line else None
 
     def counters(self, tid: int) -> bytes | None:
-        """Return what the scheduler counts for a thread: time run, time waited, number of times run.
+        """Return the scheduler's counters of a thread: time run, time waited, number of times run.
 
         As long as they stay the same, a thread that was asleep has not run.  A kernel that does not keep them
-        says "0 0 0"; then it is how often the thread was taken off a processor.
+        writes "0 0 0"; then the result is how often the thread was taken off a CPU.  None: it has ended.
         """
         line = self.task(tid, "schedstat")
         if line is not None and not line.startswith(b"0 0 0"):
@@ -268,19 +213,19 @@ class ProcFs:
         return (self.task(tid, "status") or b"").partition(b"\nvoluntary_ctxt_switches")[2] or None
 
     def not_run(self, threads: Iterable[T]) -> tuple[list[T], list[T]]:
-        """Return the threads whose counters are what they were, and those of which that is not known."""
+        """Return the threads whose counters have not changed, and those that may have run."""
         return self._files.unchanged("schedstat", threads)
 
     def last_run(self, tid: int) -> LastRun | None:
-        """Return when a thread lost its processor, on the scheduler's clock; None: not known."""
+        """Return when a thread last began or ceased to run, on the scheduler's clock; None: unknown."""
         return parse_last_run(self.task(tid, "sched"))
 
     def holder(self, tid: int) -> int | None:
-        """Return a number for the thread of which files were read last; another, if the id was given away."""
+        """Return a number that identifies the thread behind an id: another one when the id was reused."""
         return self._files.holder(tid)
 
     def task(self, tid: int, name: str) -> bytes | None:
-        """Return a thread's file, which is kept open; None when the thread has ended."""
+        """Return the content of a thread's file, which stays open; None when the thread has ended."""
         try:
             return self._files.read(tid, name)
         except OSError as failure:
@@ -288,12 +233,11 @@ class ProcFs:
 
     def status(self) -> dict[str, str]:
         """Return /proc/PID/status as a dictionary; empty when the process has ended."""
-        lines = (self.read("status") or b"").decode("utf-8", "replace").splitlines()
-        return {key: value.strip() for key, _, value in (line.partition(":") for line in lines)}
+        return parse_status((self.read("status") or b"").decode("utf-8", "replace"))
 
 
 def _unseen(pid: int) -> TargetError:
-    """Return the error for a process that /proc does not show, or not to us."""
+    """Return the error for a process that does not exist, or that /proc does not show to sfsample."""
     if pid > 0 and _exists(pid):
         return NotPermitted(pid, f"not permitted to look at: {pid}", *HIDDEN)
     return NoSuchProcess(pid, f"no such process: {pid}", FIND_IT)
@@ -308,12 +252,12 @@ def _refusal(pid: int, failure: OSError) -> TargetError:
 def _exists(pid: int) -> bool:
     with suppress(PermissionError):
         try:
-            os.kill(pid, 0)  # no signal, only the question
+            os.kill(pid, 0)  # sends no signal
         except (ProcessLookupError, OverflowError):
             return False
     return True
 
 
 def _chunks(fd: int) -> Iterator[bytes]:
-    while chunk := os.read(fd, _CHUNK):
+    while chunk := os.read(fd, _CHUNK_BYTES):
         yield chunk

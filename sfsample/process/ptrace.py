@@ -1,7 +1,7 @@
-"""The one door to python-ptrace, and the ptrace(2) requests that sfsample makes, as functions.
+"""Makes the ptrace(2) requests of sfsample; the only module that imports python-ptrace.
 
-Its debugger is not used, because it attaches with PTRACE_ATTACH, which sends SIGSTOP.  PTRACE_SEIZE sends
-nothing, and the kernel lets the tracee run on when its tracer ends.
+python-ptrace's debugger is not used, because it attaches with PTRACE_ATTACH, which sends SIGSTOP.
+PTRACE_SEIZE sends no signal, and the kernel lets the tracee run on when its tracer ends.
 
 Source: ptrace(2); Linux include/uapi/linux/ptrace.h.
 """
@@ -22,7 +22,7 @@ __all__ = ["PtraceError", "RegisterReader", "detach", "interrupt", "may_attach",
 
 PTRACE_GETSIGINFO, PTRACE_GETREGSET, PTRACE_SEIZE, PTRACE_INTERRUPT = 0x4202, 0x4204, 0x4206, 0x4207
 PTRACE_EVENT_STOP = 128
-_WHOLE_WORD = (1 << 64) - 1
+_ALL_BITS = (1 << 64) - 1
 
 
 def seize(tid: int) -> None:
@@ -31,7 +31,7 @@ def seize(tid: int) -> None:
 
 
 def interrupt(tid: int) -> bool:
-    """Ask a tracee to stop; asking again does no harm.  False: it is no tracee, or has ended."""
+    """Ask a tracee to stop; idempotent.  False: it is no tracee, or has ended."""
     try:
         ptrace(PTRACE_INTERRUPT, tid)
     except PtraceError:
@@ -49,7 +49,7 @@ def detach(tid: int, signal_number: int) -> bool:
 
 
 def signal_of(tid: int) -> int:
-    """Return the signal with which a tracee is stopped; 0: none, as it was stopped by PTRACE_INTERRUPT."""
+    """Return the signal that stopped a tracee; 0: PTRACE_INTERRUPT stopped it."""
     info = (ctypes.c_int * 32)()  # siginfo_t: si_signo, si_errno, si_code, ...
     try:
         ptrace(PTRACE_GETSIGINFO, tid, 0, ctypes.addressof(info))
@@ -68,7 +68,7 @@ def poke_register(tid: int, offset: int, value: int) -> bool:
 
 
 def may_attach(tid: int) -> bool:
-    """Seize a thread and leave it so: the calling OS thread must end now, which detaches."""
+    """Seize a thread; False: not permitted.  The calling OS thread must end afterwards, which detaches."""
     try:
         seize(tid)
     except PtraceError as refusal:
@@ -77,29 +77,29 @@ def may_attach(tid: int) -> bool:
 
 
 class RegisterReader:
-    """Reads the registers of one stopped tracee at a time into a buffer that is made beforehand.
+    """Reads the registers of one stopped tracee at a time into a buffer that is allocated beforehand.
 
-    `arch` has the target's own mask of signed return addresses once a thread of it was read.
+    `arch` has the target's own mask of signed return addresses once the registers of a thread were read.
     """
 
     def __init__(self, arch: Arch) -> None:
         self.arch = arch
         self._layout = layout_of(arch)
-        self.words = (ctypes.c_ulonglong * (self._layout.size // 8))()  # as the kernel hands them out
+        self.words = (ctypes.c_ulonglong * (self._layout.size // 8))()  # as the kernel wrote them
         self._sets = []
         at = ctypes.addressof(self.words)
-        for one in self._layout.sets:
-            vector = Iovec(at, one.size)
-            self._sets.append((one.note, ctypes.addressof(vector), vector, one.size))
-            at += one.size
+        for register_set in self._layout.sets:
+            vector = Iovec(at, register_set.size)
+            self._sets.append((register_set.note, ctypes.addressof(vector), vector, register_set.size))
+            at += register_set.size
         self._sp = self._layout.word(arch.sp)
-        self._mask_unknown = arch.ra_mask != _WHOLE_WORD
+        self._mask_unknown = arch.ra_mask != _ALL_BITS
 
     def read(self, tid: int) -> int | None:
         """Read the registers of a stopped thread; return sp.  None: the thread was killed meanwhile."""
         try:
             for note, vector_at, vector, size in self._sets:
-                vector.len = size  # the kernel writes how much it gave
+                vector.len = size  # the kernel writes there how much it copied
                 ptrace(PTRACE_GETREGSET, tid, note, vector_at)
             if self._mask_unknown:
                 self._read_pac_mask(tid)
@@ -109,7 +109,7 @@ class RegisterReader:
         return sp
 
     def _read_pac_mask(self, tid: int) -> None:
-        """Learn which bits of a return address are its authentication code, if the machine makes any."""
+        """Learn which bits of a return address are its authentication code, if the CPU makes any."""
         words = (ctypes.c_ulonglong * 2)()
         vector = Iovec(ctypes.addressof(words), ctypes.sizeof(words))
         self._mask_unknown = False
@@ -120,9 +120,9 @@ class RegisterReader:
         self.arch = pac_free(self.arch, bytes(words))
 
     def by_dwarf_number(self) -> Registers:
-        """Return what `read` has read, by DWARF number."""
+        """Return the registers that `read` has read, by DWARF number."""
         raw, registers = memoryview(self.words).cast("B"), Registers()
-        for one in self._layout.sets:
-            registers |= decode(one, raw, self.arch)
-            raw = raw[one.size :]
+        for register_set in self._layout.sets:
+            registers |= decode(register_set, raw, self.arch)
+            raw = raw[register_set.size :]
         return registers

@@ -32,7 +32,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from sfsample.core.snapshot import LastRun, SchedStat, SchedulerEvidence, ThreadSnapshot, parse_schedstat
-from sfsample.process.procfs import parse_last_run
+from sfsample.process.proc_text import parse_last_run
 
 # A thread from which sfsample took the CPU by waking up became runnable at that very moment.
 _SAME_MOMENT_NS = 100_000

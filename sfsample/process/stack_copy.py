@@ -1,14 +1,16 @@
-"""Copies the stack of one thread, and what else its walk will need.
+"""Copies the stack of one thread, and other stacks that its walk leads to.
 
-`fill` makes system calls and nothing else that could be done before or after, as the thread may stand
-meanwhile. What it copied becomes a `Memory` later, by `memory`.
+The thread may be stopped during `fill`, so `fill` makes system calls and leaves all other work to `memory`,
+which turns the copy into a `Memory` later.
 
-A signal handler on an alternate stack hides the interrupted stack from a copy that begins at sp.  So the copy
-is searched for the mark of a kind of signal frame, which the first walk through such a frame teaches (that
-thread is then captured again), and the stack that the kernel saved beside the mark is copied as well.
+A signal handler on an alternate stack hides the interrupted stack from a copy that begins at sp.  The first
+walk through a signal frame teaches the mark of such frames (that thread is then captured again).  From then
+on, each copy is searched for known marks, and the stack whose sp the kernel saved beside the mark is copied
+as well.
 
-Programs also change stacks themselves (split stacks, a function that is called on a large one): where a walk
-went on elsewhere is remembered for its thread, and copied as well, as long as the thread's stack leads there.
+Programs also switch stacks themselves (split stacks; a function that is called on a larger stack).  The
+address at which a walk continued elsewhere is remembered for its thread, and copied as well as long as the
+thread's stack leads there.
 """
 
 import time
@@ -21,45 +23,45 @@ from sfsample.core.stack import Found, Stack, StopReason, found_of
 from sfsample.process.thread import Thread
 from sfsample.process.vm import CopyBuffer, read_memory
 
-_INTERRUPTED = 2  # stacks that signals have interrupted
-_OTHERS = 6  # stacks that a thread's own leads to
-_SAVED = 512  # bytes below a return address in which its frame may have saved registers
-_PIECE = 128 * 1024  # bytes copied between two looks at the clock
-_NEVER_NS = 1 << 63
-_NOWHERE = 1 << 64
-_REHEARSED = 1024  # bytes at the top of the stack, read beforehand to have the path warm
+_MAX_INTERRUPTED_STACKS = 2  # stacks that signals have interrupted
+_MAX_OTHER_STACKS = 6  # stacks that a thread's own stack leads to
+_SAVED_REGISTERS_BYTES = 512  # below a return address, where its frame may have saved registers
+_PIECE_BYTES = 128 * 1024  # copied between two checks of the time limit
+_NO_LIMIT_NS = 1 << 63
+_ADDRESS_LIMIT = 1 << 64
+_REHEARSED_BYTES = 1024  # at the top of the stack, read in advance to warm the CPU's caches
 
-StackEnd = Callable[[int], tuple[int, int] | None]
+StackExtent = Callable[[int], tuple[int, int] | None]
 
 
 class StackCopy:
-    """Copies at most `stack_bytes` of a thread's stack.  `stack_end(sp)` tells the stack that sp lies in."""
+    """Copies at most `stack_bytes` of a stack; `stack_extent(sp)` gives start and end of the stack at sp."""
 
-    def __init__(self, pid: int, arch: Arch, stack_end: StackEnd, stack_bytes: int) -> None:
+    def __init__(self, pid: int, arch: Arch, stack_extent: StackExtent, stack_bytes: int) -> None:
         self._pid = pid
         self._arch = arch
-        self._stack_end = stack_end
+        self._stack_extent = stack_extent
         self._slice = stack_bytes + arch.red_zone
         self._buffer = CopyBuffer(self._slice)
         self._spares: list[CopyBuffer] = []
         self._trampolines: set[int] = set()
-        self._marks: set[tuple[bytes, int]] = set()  # what to look for, and where the saved sp is from there
-        self._base = self._count = self._wanted = 0
-        self._until_ns, self._out_of_time = _NEVER_NS, False
-        self._extra: list[tuple[int, int]] = []  # address and size of what is in each spare
+        self._marks: set[tuple[bytes, int]] = set()  # bytes, and offset of the saved sp from them
+        self._base = self._count = self._requested = 0
+        self._until_ns, self._out_of_time = _NO_LIMIT_NS, False
+        self._extra: list[tuple[int, int]] = []  # address and size of the content of each spare
 
     def rehearse(self, thread: Thread) -> None:
-        """Read what `fill` will probably read, to have it in the CPU's caches."""
+        """Read what `fill` will probably read, so that it is in the CPU's caches."""
         high = thread.stack.extent[1]
         if high:
-            self._buffer.fill(thread.tid, high - _REHEARSED, _REHEARSED)
+            self._buffer.fill(thread.tid, high - _REHEARSED_BYTES, _REHEARSED_BYTES)
 
-    def fill(self, thread: Thread, sp: int, until_ns: int = _NEVER_NS) -> bool:
-        """Copy the stack from `sp`; False: that was given up at `until_ns` (perf_counter_ns)."""
+    def fill(self, thread: Thread, sp: int, until_ns: int = _NO_LIMIT_NS) -> bool:
+        """Copy the stack from `sp`; False: stopped at `until_ns` (perf_counter_ns) before it was complete."""
         tid, (low, high) = thread.tid, thread.stack.extent
-        end = high if low <= sp < high else _NOWHERE
+        end = high if low <= sp < high else _ADDRESS_LIMIT
         self._until_ns, self._out_of_time = until_ns, False
-        self._base, self._wanted, self._count = self._take_at(self._buffer, tid, sp, end)
+        self._base, self._requested, self._count = self._copy_from(self._buffer, tid, sp, end)
         self._extra = []
         if self._marks:
             self._copy_interrupted(tid)
@@ -67,27 +69,27 @@ class StackCopy:
             self._copy_extra(tid, start + self._arch.red_zone)
         return not self._out_of_time
 
-    def _take_at(self, buffer: CopyBuffer, tid: int, sp: int, end: int) -> tuple[int, int, int]:
-        """Copy from below sp on, or, where the page below has never been touched, from its own page on.
+    def _copy_from(self, buffer: CopyBuffer, tid: int, sp: int, end: int) -> tuple[int, int, int]:
+        """Copy from the red zone below sp, or, where the page below was never used, from the page of sp.
 
-        Return where that begins, how many bytes were wanted up to `end`, and how many were there.
+        Return the first address, how many bytes were requested up to `end`, and how many could be read.
         """
-        base, wanted, count = (sp - self._arch.red_zone) & -8, 0, 0
+        base, requested, count = (sp - self._arch.red_zone) & -8, 0, 0
         for start in (base, max(base, sp & -PAGESIZE)):
-            base, wanted = start, min(self._slice, end - start)
-            count = self._take(buffer, tid, base, wanted)
+            base, requested = start, min(self._slice, end - start)
+            count = self._copy_pieces(buffer, tid, base, requested)
             if count:
                 break
-        return base, wanted, count
+        return base, requested, count
 
-    def _take(self, buffer: CopyBuffer, tid: int, start: int, size: int) -> int:
-        """Copy to a buffer, piece by piece as long as there is time; return how many bytes."""
+    def _copy_pieces(self, buffer: CopyBuffer, tid: int, start: int, size: int) -> int:
+        """Copy piece by piece until the time limit; return how many bytes could be read."""
         at = 0
         while at < size and not self._out_of_time:
             if time.perf_counter_ns() > self._until_ns:
                 self._out_of_time = True
                 break
-            piece = min(_PIECE, size - at)
+            piece = min(_PIECE_BYTES, size - at)
             got = buffer.fill(tid, start + at, piece, at)
             at += got
             if got < piece:
@@ -97,7 +99,7 @@ class StackCopy:
     def _copy_extra(self, tid: int, sp: int) -> None:
         """Copy another stack, if there is a buffer left."""
         if len(self._extra) < len(self._spares):
-            start, _, count = self._take_at(self._spares[len(self._extra)], tid, sp, _NOWHERE)
+            start, _, count = self._copy_from(self._spares[len(self._extra)], tid, sp, _ADDRESS_LIMIT)
             self._extra.append((start, count))
 
     def _copy_interrupted(self, tid: int) -> None:
@@ -105,14 +107,14 @@ class StackCopy:
         data, arch, base, count = self._buffer.bytes, self._arch, self._base, self._count
         for mark, to_sp in self._marks:
             at = data.find(mark, 0, count)
-            while at >= 0 and len(self._extra) < _INTERRUPTED:
+            while at >= 0 and len(self._extra) < _MAX_INTERRUPTED_STACKS:
                 sp = int.from_bytes(data[max(at + to_sp, 0) : max(at + to_sp + 8, 0)], arch.byteorder)
                 if not base <= sp < base + count:
                     self._copy_extra(tid, sp)
                 at = data.find(mark, at + 8, count)
 
     def memory(self) -> Memory:
-        """Return what was copied; the next `fill` does not change it."""
+        """Return the copy; the next `fill` does not change it."""
         order = self._arch.byteorder
         memory = BytesMemory(self._base, bytes(memoryview(self._buffer.bytes)[: self._count]), order)
         if not self._extra:
@@ -124,20 +126,20 @@ class StackCopy:
     @property
     def bounded(self) -> bool:
         """Whether the copy ended at the limit, not at the end of the stack."""
-        whole = self._count == self._wanted == self._slice
+        whole = self._count == self._requested == self._slice
         return whole or any(size == self._slice for _, size in self._extra)
 
     def learn_extent(self, thread: Thread, sp: int) -> None:
-        """Note where a thread's stack ends, and leave out what was copied beyond."""
+        """Learn where a thread's stack lies, and cut off what was copied beyond its end."""
         low, high = thread.stack.extent
         if not low <= sp < high:
-            extent = self._stack_end(sp)
+            extent = self._stack_extent(sp)
             if extent is not None:
                 thread.stack.extent = extent
                 self._count = min(self._count, extent[1] - self._base)
 
     def learn_trampolines(self, stack: Stack) -> bool:
-        """Note the signal trampolines on a stack; True when a new one cost us the rest of that stack."""
+        """Learn the signal trampolines on a stack; True when an unknown one cut the stack short."""
         if Found.SIGNAL_FRAME not in map(found_of, stack.frames):
             return False
         pairs = zip(stack.frames, stack.frames[1:], strict=False)
@@ -146,32 +148,32 @@ class StackCopy:
             return False
         self._marks.update(mark for pc in seen - self._trampolines for mark in self._marks_of(pc))
         self._trampolines |= seen
-        self._need_spares(_INTERRUPTED)
+        self._need_spares(_MAX_INTERRUPTED_STACKS)
         return stack.stop_reason is not StopReason.OUTERMOST
 
     def learn_other_stacks(self, thread: Thread, stack: Stack) -> bool:
-        """Note where a walk has left what was copied; True when that can be copied, and was not."""
+        """Learn where a walk left the copied stacks; True when that stack can be copied, and was not."""
         place, end = thread.stack, [(frame.pc, frame.sp) for frame in stack.frames[-1:]]
         known = place.other_stacks
         if stack.missing is None:
-            if known and end != place.other_stacks_end:  # a walk may end by what it read there
-                place.other_stacks = self._of(stack, known)
+            if known and end != place.other_stacks_end:  # a walk may end because of what it read there
+                place.other_stacks = self._visited(stack, known)
             return False
-        extent = self._stack_end(stack.missing)
-        start = max(extent[0], stack.missing - _SAVED & -8) if extent else 0
-        others = tuple(one for one in known if not start < one < start + self._slice)
-        if len(others) == _OTHERS:
-            others = self._of(stack, others)
-        if extent is None or start in known or len(others) == _OTHERS:
+        extent = self._stack_extent(stack.missing)
+        start = max(extent[0], stack.missing - _SAVED_REGISTERS_BYTES & -8) if extent else 0
+        others = tuple(other for other in known if not start < other < start + self._slice)
+        if len(others) == _MAX_OTHER_STACKS:
+            others = self._visited(stack, others)
+        if extent is None or start in known or len(others) == _MAX_OTHER_STACKS:
             return False
         place.other_stacks, place.other_stacks_end = (*others, start), end
-        self._need_spares(_INTERRUPTED + len(others) + 1)
+        self._need_spares(_MAX_INTERRUPTED_STACKS + len(others) + 1)
         return True
 
-    def _of(self, stack: Stack, others: tuple[int, ...]) -> tuple[int, ...]:
-        """Return those of these places that a walk has come through."""
+    def _visited(self, stack: Stack, starts: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the starts of those copied stacks on which the walk has frames."""
         sps = [frame.sp for frame in stack.frames]
-        return tuple(one for one in others if any(one <= sp < one + self._slice for sp in sps))
+        return tuple(start for start in starts if any(start <= sp < start + self._slice for sp in sps))
 
     def _need_spares(self, count: int) -> None:
         self._spares += [CopyBuffer(self._slice) for _ in range(count - len(self._spares))]

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from sfsample.core.snapshot import Registers
 from sfsample.modules.module import Module
-from sfsample.process.procfs import Asleep
+from sfsample.process.proc_text import SyscallInfo
 from sfsample.process.scheduler import RunQueueBalance
 from sfsample.process.stop_request import StopRequest
 
@@ -21,7 +21,7 @@ class LastStop(NamedTuple):
     scheduler's.
     """
 
-    asleep: Asleep
+    asleep: SyscallInfo
     preserved: Registers
     return_register: Registers
     callers: tuple[tuple[int, int], ...]
@@ -54,8 +54,8 @@ class Thread:
         self.stack = StackPlace()
         self.balance = RunQueueBalance()
         self.modules: frozenset[Module] = frozenset()  # on its last stack
-        self.asleep: Asleep | None = None  # where it slept when it was last read
-        self.asked_asleep: Asleep | None = None  # where it slept when it was asked to stop
+        self.asleep: SyscallInfo | None = None  # where it slept when it was last read
+        self.asked_asleep: SyscallInfo | None = None  # where it slept when it was asked to stop
         self.asked_generation: int | None = (
             None  # of the modules, when it was asked to stop and did not at once
         )

@@ -1,9 +1,9 @@
-"""Work that traces runs on an OS thread of its own, which ends with the work.
+"""Runs the work that uses ptrace on an OS thread of its own, which ends with the work.
 
-Law: ptrace(2) ties tracees to the tracing *thread*; when that ends, the kernel lets go of all of them.  So
-whatever goes wrong, nothing stays traced by a program that lives on (a watch between two slices, a library
-user), not even a thread that sleeps uninterruptibly and would stop only tomorrow.  It also keeps Ctrl-C,
-which Python raises in the main thread, out of the time during which a thread is stopped.
+ptrace(2) ties tracees to the tracing *thread*; when that thread ends, the kernel releases all of them.  So
+whatever goes wrong, no thread stays traced by a program that lives on (`sfsample watch` between two slices, a
+user of the library), not even a thread in uninterruptible sleep that would stop only much later.  It also
+keeps Ctrl-C, which Python raises in the main thread, out of the time during which a target thread is stopped.
 """
 
 import _thread
@@ -19,9 +19,9 @@ from sfsample.process.priority import run_promptly
 from sfsample.process.stop_request import reap_killed_tracees
 
 _T = TypeVar("_T")
-_LOOK_S = 0.001
-_WAKE_S = 0.1
-_SOON_S = 0.01  # an execve(2) of the target may wait for us to bury its dead
+_END_POLL_S = 0.001
+_REAP_S = 0.1  # between two attempts to reap killed tracees
+_REAP_PENDING_S = 0.01  # while stops are pending: an execve(2) of the target may wait until they are reaped
 
 
 class TracerThread(Generic[_T]):
@@ -39,10 +39,10 @@ class TracerThread(Generic[_T]):
     def run(self) -> _T:
         """Return what the work returns, or raise what it raises.
 
-        Built so that an exception may come between any two calls here.  The `threading` module is not: an
-        interrupted start() can hang the new thread, an interrupted join() takes it for ended.
+        An exception (Ctrl-C) may be raised between any two calls here.  The `threading` module does not allow
+        that: an interrupted start() can hang the new thread, an interrupted join() takes it for ended.
         """
-        # SIGCHLD is blocked here too, or this thread would take the one that the tracing thread sleeps on
+        # block SIGCHLD here too, or this thread would take the signal that the tracing thread waits for
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
         try:
             signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
@@ -50,7 +50,7 @@ class TracerThread(Generic[_T]):
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         if callable(signal.getsignal(signal.SIGCHLD)):
-            # SIGCHLDs merge: one that we took may have stood for a child of the program that uses us
+            # SIGCHLDs merge: one that sfsample took may also have been for a child of the calling program
             os.kill(os.getpid(), signal.SIGCHLD)
         if self._failure is not None:
             raise self._failure
@@ -60,25 +60,25 @@ class TracerThread(Generic[_T]):
         started = False
         self._running.acquire()
         try:
-            started = True  # no call in between
+            started = True  # before the call, so that an exception between the two is safe
             _thread.start_new_thread(self._main, ())
-            while not self._running.acquire(timeout=_SOON_S if PENDING_STOPS.any else _WAKE_S):
-                reap_killed_tracees()  # and a signal that came just before we slept is handled now
+            while not self._running.acquire(timeout=_REAP_PENDING_S if PENDING_STOPS.any else _REAP_S):
+                reap_killed_tracees()  # and Python handles a signal that arrived just before
         except RuntimeError:
             started = False
             raise NoThread from None
         finally:
             self._abandoned = True
-            while started and not self._finished:  # whose the lock is, nobody knows
-                time.sleep(_LOOK_S)
+            while started and not self._finished:  # the lock may be held by either thread
+                time.sleep(_END_POLL_S)
 
     def _main(self) -> None:
-        # a signal that the kernel hands to this thread would not wake the one that runs Python's handlers
+        # a signal that arrives in this thread would not wake the thread that runs Python's handlers
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         try:
             run_promptly()
             self._result.append(self._work(lambda: self._abandoned or self._should_stop()))
-        except BaseException as failure:  # noqa: BLE001 - raised again where it is awaited
+        except BaseException as failure:  # noqa: BLE001 - `run` raises it again
             self._failure = failure
         finally:
             self._finished = True

@@ -1,12 +1,12 @@
-"""Reading another process's memory.
+"""Reads another process's memory, with one system call per read, into buffers that are allocated beforehand.
 
-Law: one system call per read, into buffers made beforehand; nothing is written.  Source: process_vm_readv(2).
+Source: process_vm_readv(2).
 """
 
 import ctypes
 from collections.abc import Sequence
 
-_IOV_MAX = 1024  # pieces that one call reads
+_IOV_MAX = 1024  # pieces that one call can read
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -23,7 +23,7 @@ _readv.argtypes = [ctypes.c_int, ctypes.c_void_p, ctypes.c_ulong,
 
 
 class CopyBuffer:
-    """`size` bytes that target memory is copied into, again and again."""
+    """A reusable buffer of `size` bytes that target memory is copied into."""
 
     def __init__(self, size: int) -> None:
         self.bytes = bytearray(size)
@@ -33,9 +33,9 @@ class CopyBuffer:
         self._remote_at = ctypes.addressof(self._remote)
 
     def fill(self, pid: int, address: int, size: int, at: int = 0) -> int:
-        """Copy up to `size` bytes from `address` of `pid` to position `at`; return how many were there.
+        """Copy up to `size` bytes from `address` of `pid` to position `at`; return how many were readable.
 
-        The kernel copies page by page and stops at the first page that is not there.
+        The kernel copies page by page and stops at the first page that is not mapped.
         """
         local, remote = self._local, self._remote
         size = min(size, len(self.bytes) - at)
@@ -47,7 +47,7 @@ class CopyBuffer:
 
 
 class Pieces:
-    """Small pieces of target memory (address, size), read all at once, again and again."""
+    """Small pieces of target memory (address, size), read together, as often as needed."""
 
     def __init__(self, pieces: Sequence[tuple[int, int]]) -> None:
         self._bytes = bytearray(sum(size for _, size in pieces))
@@ -55,13 +55,13 @@ class Pieces:
         address = ctypes.addressof(start)
         self._calls = []
         for at in range(0, len(pieces), _IOV_MAX):
-            some = pieces[at : at + _IOV_MAX]
-            local = Iovec(address, sum(size for _, size in some))
-            self._calls.append((local, (Iovec * len(some))(*(Iovec(*piece) for piece in some))))
+            batch = pieces[at : at + _IOV_MAX]
+            local = Iovec(address, sum(size for _, size in batch))
+            self._calls.append((local, (Iovec * len(batch))(*(Iovec(*piece) for piece in batch))))
             address += local.len
 
     def read(self, pid: int) -> bytearray:
-        """Return the pieces, one behind the other, until the next call; nothing: one could not be read."""
+        """Return the joined pieces, valid until the next call; empty: a piece could not be read."""
         for local, remote in self._calls:
             if _readv(pid, ctypes.byref(local), 1, remote, len(remote), 0) != local.len:
                 return bytearray()
@@ -69,6 +69,6 @@ class Pieces:
 
 
 def read_memory(pid: int, address: int, size: int) -> bytes | None:
-    """Return exactly `size` bytes at `address`, or None.  For the odd small read, not for sampling."""
+    """Return exactly `size` bytes at `address`, or None.  It allocates: not for use at every sample."""
     buffer = CopyBuffer(size)
     return bytes(buffer.bytes) if size and buffer.fill(pid, address, size) == size else None

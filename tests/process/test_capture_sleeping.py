@@ -1,4 +1,4 @@
-"""Sleeping threads that are read without being stopped: what is known of their registers."""
+"""The registers that are known of a sleeping thread that was read without a stop."""
 
 from errno import ENOSYS
 from types import SimpleNamespace
@@ -7,30 +7,30 @@ import pytest
 
 from sfsample.core.arch import AARCH64, AMD64, S390X
 from sfsample.process.capture_sleeping import read_sleeping_thread
-from sfsample.process.procfs import Asleep
+from sfsample.process.proc_text import SyscallInfo
 from sfsample.process.thread import Thread
 
 RAN = b"5000 70 3\n"
-BORN = (b"0 123 0\n", b":\t0\nnonvoluntary_ctxt_switches:\t0\n")  # as schedstat has it, and status
+NEVER_RAN = (b"0 123 0\n", b":\t0\nnonvoluntary_ctxt_switches:\t0\n")  # of schedstat, of status
 COPY = SimpleNamespace(fill=lambda *_: True, learn_extent=lambda *_: None, memory=lambda: None, bounded=False)
 
 
 def registers(arch, counters: bytes) -> dict[int, int]:
-    asleep = Asleep(56, (11, 12, 13, 14, 15, 16), 0x7000, 0x4000)
+    asleep = SyscallInfo(56, (11, 12, 13, 14, 15, 16), 0x7000, 0x4000)
     proc = SimpleNamespace(counters=lambda _: counters, asleep=lambda _: asleep)
     reading = read_sleeping_thread(proc, arch, COPY, Thread(1))
     assert reading is not None
     return reading.snapshot.registers
 
 
-def test_pc_sp_and_the_arguments_are_known():
+def test_pc_sp_and_arguments_are_known():
     known = {16: 0x4000, 7: 0x7000, 5: 11, 4: 12, 1: 13, 10: 14, 8: 15, 9: 16}
     assert registers(AMD64, RAN) == {**known, 0: 2**64 - ENOSYS}
 
 
-@pytest.mark.parametrize("counters", BORN)
+@pytest.mark.parametrize("counters", NEVER_RAN)
 @pytest.mark.parametrize(("arch", "result"), [(AMD64, 0), (AARCH64, 0), (S390X, 2)])
-def test_in_a_thread_that_has_never_run_clone_has_given_0(arch, result, counters):
-    """So it is known to be the new one of the two, which nobody called.  Seen with stress-ng's clone."""
+def test_result_of_clone_is_0_in_a_thread_that_never_ran(arch, result, counters):
+    """This identifies the new thread, which has no caller.  Seen with stress-ng's clone."""
     assert registers(arch, counters)[result] == 0
     assert registers(arch, RAN).get(result) != 0

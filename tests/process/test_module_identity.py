@@ -1,4 +1,4 @@
-"""Whether modules are still where they were, by marks in our own memory."""
+"""Replaced modules are detected by fingerprints in memory; here, in the memory of the test itself."""
 
 import ctypes
 import os
@@ -11,7 +11,7 @@ PAGE = 4096
 
 
 class Memory:
-    """Bytes of ours, that others may find at an address."""
+    """Bytes at a known address."""
 
     def __init__(self, text: bytes) -> None:
         self.buffer = ctypes.create_string_buffer(text, len(text))
@@ -19,19 +19,21 @@ class Memory:
 
 
 class Library:
-    """A module whose mark the file says is `mark`, and which was mapped at `address`."""
+    """A module that was mapped at `address`, whose file has the given fingerprint."""
 
-    def __init__(self, address: int, mark: bytes, path: str = "/lib/a") -> None:
+    def __init__(self, address: int, fingerprint: bytes, path: str = "/lib/a") -> None:
         self.path = path
         self._start = address
-        self.image = SimpleNamespace(mark=(0, len(mark)), loaded=lambda *_: memoryview(mark))
+        self.image = SimpleNamespace(
+            fingerprint_range=(0, len(fingerprint)), loaded=lambda *_: memoryview(fingerprint)
+        )
 
     def address(self, vaddr: int) -> int:
         return self._start + vaddr
 
 
-class Index:
-    """An index in which a library is mapped at each of these addresses."""
+class FakeModuleMap:
+    """A module map in which these libraries are mapped at their addresses."""
 
     def __init__(self, *libraries: Library) -> None:
         self._libraries = {library.address(0): library.path for library in libraries}
@@ -52,62 +54,62 @@ class Index:
         del self._libraries[library.address(0)]
 
 
-def test_pieces_are_read_at_once_and_in_order():
-    one, two = Memory(b"one"), Memory(b"two, longer")
-    pieces = Pieces([(two.address, 11), (one.address, 3)])
+def test_pieces_are_read_together_and_in_order():
+    first, second = Memory(b"one"), Memory(b"two, longer")
+    pieces = Pieces([(second.address, 11), (first.address, 3)])
 
     assert pieces.read(os.getpid()) == b"two, longerone"
-    two.buffer[0:3] = b"TWO"
+    second.buffer[0:3] = b"TWO"
     assert pieces.read(os.getpid()) == b"TWO, longerone"
 
 
-def test_nothing_is_read_where_one_piece_is_missing():
+def test_unreadable_piece_makes_the_result_empty():
     assert not Pieces([(Memory(b"x").address, 1), (PAGE, 1)]).read(os.getpid())
     assert Pieces([]).read(os.getpid()) == b""
 
 
-def test_one_of_many_that_was_replaced_is_noticed():
-    memories = [Memory(b"mark %d" % number) for number in range(50)]
+def test_one_replaced_module_of_many_is_detected():
+    memories = [Memory(b"build-id %d" % number) for number in range(50)]
     libraries = [Library(memory.address, bytes(memory.buffer)) for memory in memories]
-    marks = ModuleIdentities(Index(*libraries))
+    identities = ModuleIdentities(FakeModuleMap(*libraries))
 
-    assert not marks.replaced(os.getpid(), frozenset(libraries))
-    memories[17].buffer[0] = b"M"
-    assert marks.replaced(os.getpid(), frozenset(libraries))
-    assert not marks.replaced(os.getpid(), frozenset(libraries[18:]))
+    assert not identities.replaced(os.getpid(), frozenset(libraries))
+    memories[17].buffer[0] = b"B"
+    assert identities.replaced(os.getpid(), frozenset(libraries))
+    assert not identities.replaced(os.getpid(), frozenset(libraries[18:]))
 
 
-def test_more_than_the_kernel_reads_at_once_are_read_all_the_same():
-    memories = [Memory(b"mark %d" % number) for number in range(1100)]  # IOV_MAX is 1024
+def test_more_modules_than_one_system_call_reads_are_checked():
+    memories = [Memory(b"build-id %d" % number) for number in range(1100)]  # IOV_MAX is 1024
     libraries = [Library(memory.address, bytes(memory.buffer)) for memory in memories]
-    marks = ModuleIdentities(Index(*libraries))
+    identities = ModuleIdentities(FakeModuleMap(*libraries))
 
-    assert not marks.replaced(os.getpid(), frozenset(libraries))
-    memories[1099].buffer[0] = b"M"
-    assert marks.replaced(os.getpid(), frozenset(libraries))
-
-
-def test_one_that_has_gone_counts_as_replaced_and_code_that_was_moved_does_not():
-    gone, elsewhere = Library(PAGE, b"mark"), Library(PAGE, b"mark", "/lib/b")
-    index = Index(gone)
-    marks = ModuleIdentities(index)
-
-    assert not marks.replaced(os.getpid(), frozenset({gone})), "nobody can read it there"
-    assert index.refreshed == 1
-    assert not marks.replaced(os.getpid(), frozenset({elsewhere})), "another file lies there: it was moved"
-    assert index.refreshed == 1
+    assert not identities.replaced(os.getpid(), frozenset(libraries))
+    memories[1099].buffer[0] = b"B"
+    assert identities.replaced(os.getpid(), frozenset(libraries))
 
 
-def test_what_was_mapped_since_is_looked_at_anew():
-    memory = Memory(b"mark")
-    library = Library(memory.address, b"mark")
-    index = Index(library)
-    marks = ModuleIdentities(index)
-    assert not marks.replaced(os.getpid(), frozenset({library}))
+def test_unreadable_module_and_moved_code_do_not_count_as_replaced():
+    unreadable, moved = Library(PAGE, b"build-id"), Library(PAGE, b"build-id", "/lib/b")
+    modules = FakeModuleMap(unreadable)
+    identities = ModuleIdentities(modules)
 
-    memory.buffer[0] = b"M"
-    assert marks.replaced(os.getpid(), frozenset({library}))
-    index.mappings = (object(),)
-    index.unmap(library)
-    index.is_mapped = lambda _module: True
-    assert not marks.replaced(os.getpid(), frozenset({library}))
+    assert not identities.replaced(os.getpid(), frozenset({unreadable})), "no byte can be compared"
+    assert modules.refreshed == 1
+    assert not identities.replaced(os.getpid(), frozenset({moved})), "another file is mapped there: only its code was mapped"
+    assert modules.refreshed == 1
+
+
+def test_changed_mappings_empty_the_cache():
+    memory = Memory(b"build-id")
+    library = Library(memory.address, b"build-id")
+    modules = FakeModuleMap(library)
+    identities = ModuleIdentities(modules)
+    assert not identities.replaced(os.getpid(), frozenset({library}))
+
+    memory.buffer[0] = b"B"
+    assert identities.replaced(os.getpid(), frozenset({library}))
+    modules.mappings = (object(),)
+    modules.unmap(library)
+    modules.is_mapped = lambda _module: True
+    assert not identities.replaced(os.getpid(), frozenset({library}))

@@ -1,4 +1,4 @@
-"""Records of perf events, from bytes that are put together here by the kernel's description of them."""
+"""Records of perf events are parsed from bytes that are built here as perf_event_open(2) describes them."""
 
 from struct import pack
 
@@ -24,7 +24,7 @@ def sample(arch, values, stack, copied, abi=2):
 
 
 @pytest.mark.parametrize("arch", [AMD64, AARCH64, S390X], ids=lambda arch: arch.name)
-def test_a_sample_has_the_registers_that_were_asked_for(arch):
+def test_sample_has_the_requested_registers(arch):
     count = Parser(arch).mask.bit_count()
     found = sample(arch, range(100, 100 + count), bytes(range(64)), 40)
     assert isinstance(found, Sample)
@@ -37,7 +37,7 @@ def test_a_sample_has_the_registers_that_were_asked_for(arch):
     assert sample(arch, range(count), bytes(64), 64).bounded
 
 
-def test_the_order_on_amd64_is_the_kernels():
+def test_register_order_on_amd64_is_that_of_the_kernel():
     """asm/perf_regs.h: AX BX CX DX SI DI BP SP IP, and R8 to R15 behind flags and segments."""
     high = [f"r{n}" for n in range(8, 16)]
     names = ["rax", "rbx", "rcx", "rdx", "rsi", "rdi", "rbp", "rsp", "rip", *high]
@@ -47,18 +47,18 @@ def test_the_order_on_amd64_is_the_kernels():
     assert Parser(AMD64).mask == 0xFF01FF
 
 
-def test_a_thread_that_has_no_user_space_any_more_has_no_registers():
+def test_sample_of_an_exiting_thread_has_no_registers():
     found = sample(AMD64, (), b"", 0, abi=0)
     assert found.registers == {}
     assert found.memory.data == b""
 
 
-def test_a_thread_in_32_bit_code_is_not_one_of_ours():
+def test_sample_of_32_bit_code_has_no_registers():
     assert sample(AMD64, range(17), bytes(8), 8, abi=1).registers == {}
 
 
-class _Filling:
-    """A ring; while it is read, more is written, there and elsewhere."""
+class _GrowingRing:
+    """A ring; while it is read, records are added to it and to other rings."""
 
     def __init__(self, records, others=()):
         self.records, self.others = records, others
@@ -76,16 +76,16 @@ class _Filling:
         pass
 
 
-def test_what_is_written_while_rings_are_read_is_for_the_next_time():
-    """Otherwise the second would tell what came after something that the first has not told yet."""
+def test_records_written_during_a_read_are_left_for_the_next():
+    """Otherwise a record of the second ring could come before an earlier one that the first still has."""
     first, second = pack("=IHHQQIIQ", 2, 0, 40, 1, 1, 7, 8, 1), pack("=IHHQQIIQ", 2, 0, 40, 1, 1, 7, 8, 2)
     events = PerfEvents((), AMD64, 10**7, 4096)
-    other = _Filling([second])
-    events._rings = {0: _Filling([first], [other]), 1: other}
+    other = _GrowingRing([second])
+    events._rings = {0: _GrowingRing([first], [other]), 1: other}
     assert [record.at_ns for record in events.read()] == [1, 2]
 
 
-def test_other_records():
+def test_records_other_than_samples_are_parsed():
     parse = Parser(AMD64).parse
     mapped = pack("=IIQQ", 7, 7, 0x1000, 0x2000) + bytes(40) + b"/lib/a.so".ljust(16, b"\0")
     assert parse(record(10, mapped + _ID)) == Mapped(1_000, 7, 0x1000, 0x3000)
@@ -94,4 +94,4 @@ def test_other_records():
     assert parse(record(3, named + _ID, misc=1 << 13)) == Named(1_000, 7, 8, "worker", program=True)
     assert parse(record(2, pack("=QQ", 1, 5) + _ID)) == Lost(1_000, 5)
     assert parse(record(7, pack("=IIIIQ", 7, 6, 9, 5, 1_000) + _ID)) == Born(1_000, 7, 9, 5)
-    assert parse(record(4, bytes(24) + _ID)) is None  # an end
+    assert parse(record(4, bytes(24) + _ID)) is None  # PERF_RECORD_EXIT, which is not used

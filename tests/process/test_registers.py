@@ -1,7 +1,6 @@
-"""Raw register sets become DWARF-numbered registers.
+"""Register sets of the kernel are decoded into registers by DWARF number.
 
-The layouts are compared with the kernel's own structures in <asm/ptrace.h> and <sys/user.h>, written
-down here as their fields, in order.
+The layouts are compared with the fields of the kernel's structures in <asm/ptrace.h> and <sys/user.h>.
 """
 
 from struct import pack
@@ -28,7 +27,7 @@ S390X_NUMBERS = (
 )
 
 
-def test_amd64():
+def test_amd64_register_set_is_decoded():
     (general,) = layout_of(AMD64).sets
     raw = pack(f"<{len(AMD64_FIELDS)}Q", *range(len(AMD64_FIELDS)))
 
@@ -38,7 +37,7 @@ def test_amd64():
 
 
 @pytest.mark.parametrize("arch", [AARCH64, AARCH64_BE])
-def test_aarch64(arch):
+def test_aarch64_register_set_is_decoded(arch):
     """struct user_pt_regs: regs[31], sp, pc, pstate."""
     (general,) = layout_of(arch).sets
     raw = pack("<34Q" if arch is AARCH64 else ">34Q", *range(100, 134))
@@ -47,7 +46,7 @@ def test_aarch64(arch):
     assert decode(general, raw, arch) == {number: 100 + number for number in range(33)}
 
 
-def test_s390x():
+def test_s390x_register_sets_are_decoded():
     """s390_regs: psw mask, psw address, gprs[16], acrs[16] of 4 bytes, orig_gpr2; s390_fp_regs: fpc, fprs."""
     general, floating = layout_of(S390X).sets
     raw = pack(">18Q16IQ", *range(100, 118), *range(16), 0)
@@ -61,16 +60,16 @@ def test_s390x():
 
 
 @pytest.mark.parametrize("arch", ARCHES, ids=lambda arch: arch.name)
-def test_all_that_unwinding_begins_with_is_there(arch):
+def test_layout_has_the_registers_that_unwinding_needs(arch):
     layout = layout_of(arch)
-    numbers = {number for one in layout.sets for number, _ in one.words}
+    numbers = {number for register_set in layout.sets for number, _ in register_set.words}
 
     assert {arch.sp, arch.pc, arch.fp, arch.ra, layout.result} | arch.callee_saved <= numbers
     assert dict(layout.sets[0].words)[arch.sp] == layout.word(arch.sp)
 
 
-def test_the_mask_for_signed_return_addresses():
-    """As the kernel told it with 52 bits of addresses: the code lies in bits 52 to 54."""
+def test_mask_of_signed_return_addresses_is_decoded():
+    """The kernel's value with addresses of 52 bits: the authentication code is in bits 52 to 54."""
     raw = pack("<2Q", 0x70000000000000, 0x70000000000000)
 
     assert pac_free(AARCH64, raw).ra_mask == 0xFF8FFFFFFFFFFFFF

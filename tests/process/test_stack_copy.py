@@ -1,4 +1,4 @@
-"""Copying memory piece by piece, of this very process."""
+"""The stack copy, tried on the memory of the test itself."""
 
 import ctypes
 import mmap
@@ -17,7 +17,7 @@ mprotect = ctypes.CDLL(None).mprotect
 mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 
 
-def test_a_long_stack_is_copied_whole_however_many_pieces_it_takes():
+def test_long_stack_is_copied_completely_in_pieces():
     source = ctypes.create_string_buffer(os.urandom(SIZE), SIZE)
     copy = StackCopy(os.getpid(), AMD64, lambda _: None, SIZE)
     at = (ctypes.addressof(source) + AMD64.red_zone + 7) & -8
@@ -28,11 +28,11 @@ def test_a_long_stack_is_copied_whole_however_many_pieces_it_takes():
     assert memory.read(at - AMD64.red_zone, inside) == source.raw[start:]
 
 
-def test_the_page_below_may_never_have_been_touched():
-    """Seen with stress-ng: of a first thread that sleeps deeper than it ever was, nothing was copied."""
+def test_stack_is_copied_where_the_page_below_is_unreadable():
+    """Seen with stress-ng: nothing was copied of a first thread that never used the page below its sp."""
     with mmap.mmap(-1, 3 * PAGE) as source:
-        here = ctypes.c_char.from_buffer(source)
-        at = ctypes.addressof(here) + PAGE
+        buffer = ctypes.c_char.from_buffer(source)
+        at = ctypes.addressof(buffer) + PAGE
         source[PAGE:] = os.urandom(2 * PAGE)
         whole = source[PAGE:]
         assert mprotect(at - PAGE, PAGE, 0) == 0
@@ -43,10 +43,10 @@ def test_the_page_below_may_never_have_been_touched():
             copy.learn_extent(thread, sp)
             assert copy.memory().read(at, 2 * PAGE) == whole
             assert not copy.bounded
-        del here
+        del buffer
 
 
-def test_a_copy_that_lasts_too_long_is_given_up_between_two_pieces(monkeypatch):
+def test_copy_stops_between_two_pieces_at_the_time_limit(monkeypatch):
     source = ctypes.create_string_buffer(b"x" * SIZE, SIZE)
     copy = StackCopy(os.getpid(), AMD64, lambda _: None, SIZE)
     at = ctypes.addressof(source) + AMD64.red_zone
@@ -59,13 +59,13 @@ def test_a_copy_that_lasts_too_long_is_given_up_between_two_pieces(monkeypatch):
     assert copy.fill(Thread(os.getpid()), at)
 
 
-def test_another_stack_that_only_ends_a_walk_is_kept():
-    """It was forgotten as soon as it had been read, and each sample was taken twice."""
+def test_other_stack_without_frames_stays_while_the_walk_ends_alike():
+    """Otherwise it was dropped as soon as it had been copied, and each sample was taken twice."""
     copy, thread = StackCopy(os.getpid(), AMD64, lambda _: (0x10000, 0x20000), SIZE), Thread(1)
     first, elsewhere = (Frame(1, sp, None, "context", exact=True) for sp in (0x5000, 0x6000))
-    wanting = Stack((first,), StopReason.BAD_MEMORY, missing=0x10100)
-    assert copy.learn_other_stacks(thread, wanting)
+    cut_short = Stack((first,), StopReason.BAD_MEMORY, missing=0x10100)
+    assert copy.learn_other_stacks(thread, cut_short)
     assert not copy.learn_other_stacks(thread, Stack((first,), StopReason.OUTERMOST))
-    assert not copy.learn_other_stacks(thread, wanting)
+    assert not copy.learn_other_stacks(thread, cut_short)
     assert not copy.learn_other_stacks(thread, Stack((elsewhere,), StopReason.OUTERMOST))
-    assert copy.learn_other_stacks(thread, wanting)
+    assert copy.learn_other_stacks(thread, cut_short)

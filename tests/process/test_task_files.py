@@ -1,4 +1,4 @@
-"""Small files of threads that are kept open."""
+"""The /proc files of threads stay open, and never answer for another thread."""
 
 import os
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from sfsample.process.task_files import TaskFiles
 
 @pytest.fixture
 def tasks(tmp_path) -> Iterator[tuple[Path, TaskFiles]]:
-    """Give threads 1, 2 and 3, whose files are ordinary ones."""
+    """Return a directory with regular files for threads 1, 2 and 3, and its TaskFiles."""
     for tid in "123":
         (tmp_path / tid).mkdir()
         (tmp_path / tid / "schedstat").write_text(f"{tid} 0 1\n")
@@ -25,23 +25,23 @@ def tasks(tmp_path) -> Iterator[tuple[Path, TaskFiles]]:
     os.close(directory)
 
 
-def thread(tid: int, still: bytes | None) -> SimpleNamespace:
-    return SimpleNamespace(tid=tid, still=still)
+def thread(tid: int, off_cpu_counters: bytes | None) -> SimpleNamespace:
+    return SimpleNamespace(tid=tid, off_cpu_counters=off_cpu_counters)
 
 
-def test_a_thread_is_unchanged_if_its_open_file_says_what_it_said(tasks):
+def test_thread_is_unchanged_if_its_open_file_has_the_same_content(tasks):
     path, files = tasks
     before = [thread(tid, files.read(tid, "schedstat")) for tid in (1, 2)]
     (path / "2" / "schedstat").write_text("2 0 2\n")
-    never_opened, not_known = thread(3, b"3 0 1\n"), thread(1, None)
+    never_opened, unknown = thread(3, b"3 0 1\n"), thread(1, None)
 
-    same, others = files.unchanged("schedstat", [*before, never_opened, not_known])
+    same, others = files.unchanged("schedstat", [*before, never_opened, unknown])
 
-    assert (same, others) == (before[:1], [before[1], never_opened, not_known])
+    assert (same, others) == (before[:1], [before[1], never_opened, unknown])
     assert files.unchanged("status", before) == ([], before)
 
 
-def test_a_thread_whose_file_was_closed_is_not_known_to_be_unchanged(tasks):
+def test_thread_without_an_open_file_is_not_unchanged(tasks):
     _, files = tasks
     before = thread(1, files.read(1, "schedstat"))
     files.forget(1)
@@ -49,7 +49,7 @@ def test_a_thread_whose_file_was_closed_is_not_known_to_be_unchanged(tasks):
     assert files.unchanged("schedstat", [before]) == ([], [before])
 
 
-def test_every_file_of_a_thread_is_closed_with_it(tasks):
+def test_all_files_of_a_thread_are_closed_together(tasks):
     _, files = tasks
     kept = TaskFiles.kept_open
     for tid in (1, 2, 3):
@@ -59,11 +59,11 @@ def test_every_file_of_a_thread_is_closed_with_it(tasks):
     assert (files.known(), TaskFiles.kept_open - kept) == ([1, 2, 3], 4)
     files.keep_only([1, 3])
     assert (files.known(), TaskFiles.kept_open - kept) == ([1, 3], 2)
-    assert files.read(2, "stat") == b"2 (x) R", "it is opened anew"
+    assert files.read(2, "stat") == b"2 (x) R", "it is opened again"
 
 
-def test_who_is_given_the_id_of_another_is_told_apart(tasks, monkeypatch):
-    """A file that is there, or not, says nothing; that a thread has ended does."""
+def test_reused_thread_id_has_another_holder(tasks, monkeypatch):
+    """Only ESRCH shows that the thread has ended; a missing file does not."""
     _, files = tasks
     assert files.holder(1) is None
     files.read(1, "stat")
