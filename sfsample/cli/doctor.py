@@ -1,42 +1,82 @@
-"""`sfsample doctor`: may sfsample attach, and if not, which gate is closed and what opens it.
+"""`sfsample doctor`: show whether sfsample may attach, which gates are closed, and what opens them.
 
-Law: exit code 0 when it may, 4 when some process may not be attached to, or a gate to it is closed and the
-attempt would disturb it; nothing is stopped.
+The exit code is 4 when sfsample may not attach to one of the processes, or when a gate is closed and the
+attach was not tried, because it would disturb the process; else 0.  No thread is stopped.
 """
 
 from argparse import Namespace
+from collections.abc import Iterator
+from typing import Any
 
-from sfsample.cli.console import Output, targets
-from sfsample.cli.doctor_text import diagnosis_json, diagnosis_text
+from sfsample.cli.output_file import Output
+from sfsample.cli.targets import target_pids
 from sfsample.cli.terminal import printable
 from sfsample.errors import NotPermitted
-from sfsample.process.permission.diagnosis import NOT_NEEDED, Diagnosis, diagnose
+from sfsample.process.permission.diagnosis import Diagnosis, diagnose
+from sfsample.process.permission.gates import Gate
+
+_STATUS_TEXTS = {"pass": "pass", "fail": "FAIL", "unknown": "?"}
 
 
 def run(arguments: Namespace) -> int:
-    """Look at the gates, write; return the exit code."""
+    """Judge the gates and write them; return the exit code."""
     output = Output(arguments.output)
     try:
-        pids = targets(arguments) if arguments.pid or arguments.name else [None]
+        pids = target_pids(arguments) if arguments.pid or arguments.name else [None]
         diagnoses = [diagnose(pid) for pid in pids]
         output.write(_json(diagnoses) if arguments.json else _text(diagnoses))
     finally:
         output.discard()
-    return NotPermitted.exit_code if any(_closed(diagnosis) for diagnosis in diagnoses) else 0
-
-
-def _closed(diagnosis: Diagnosis) -> bool:
-    if diagnosis.may_attach is None:  # not tried
-        return any(gate.status == "fail" for gate in diagnosis.gates if gate.name not in NOT_NEEDED)
-    return not diagnosis.may_attach
+    return NotPermitted.exit_code if any(diagnosis.is_closed for diagnosis in diagnoses) else 0
 
 
 def _json(diagnoses: list[Diagnosis]) -> str:
     from sfsample.report.json_text import json_text
 
-    processes = [diagnosis_json(diagnosis) for diagnosis in diagnoses]
+    processes = [_diagnosis_json(diagnosis) for diagnosis in diagnoses]
     return json_text({"schema": "sfsample.doctor/1", "processes": processes}, indent=1)
 
 
+def _diagnosis_json(diagnosis: Diagnosis) -> dict[str, Any]:
+    """Return one element of `processes`."""
+    return {
+        "pid": diagnosis.pid,
+        "name": diagnosis.name,
+        "may_attach": diagnosis.may_attach,
+        "gates": [
+            {"name": gate.name, "status": gate.status, "found": gate.found,
+             "remedy": gate.remedy._asdict() if gate.remedy else None}
+            for gate in diagnosis.gates
+        ],
+    }  # fmt: skip
+
+
 def _text(diagnoses: list[Diagnosis]) -> str:
-    return "\n".join("".join(f"{printable(line)}\n" for line in diagnosis_text(d)) for d in diagnoses)
+    return "\n".join("".join(f"{printable(line)}\n" for line in _diagnosis_text(d)) for d in diagnoses)
+
+
+def _diagnosis_text(diagnosis: Diagnosis) -> Iterator[str]:
+    """Yield lines without newlines: one for each gate, then what to do about gates that may be closed."""
+    if diagnosis.pid is None:
+        yield "sfsample itself, for any process (-p PID checks the other gates too):"
+    else:
+        yield f"process {diagnosis.pid} {diagnosis.name}: {_summary(diagnosis)}"
+    for gate in diagnosis.gates:
+        yield f"  {_STATUS_TEXTS[gate.status]:<6}{gate.name:<21}{gate.found}"
+    yield from _remedies(diagnosis.gates)
+
+
+def _summary(diagnosis: Diagnosis) -> str:
+    if diagnosis.may_attach is None:
+        return "not tried"
+    return "sfsample may attach" if diagnosis.may_attach else "sfsample may not attach"
+
+
+def _remedies(gates: tuple[Gate, ...]) -> Iterator[str]:
+    """Yield what to do, once for several gates that have the same remedy."""
+    closed = [gate for gate in gates if gate.status != "pass" and gate.remedy is not None]
+    for remedy in dict.fromkeys(gate.remedy for gate in closed):
+        yield ""
+        yield f"to open {', '.join(gate.name for gate in closed if gate.remedy == remedy)}:"
+        places = remedy._asdict() if remedy else {}
+        yield from (f"  {place + ':':<12}{text}" for place, text in places.items() if text)

@@ -1,24 +1,23 @@
-"""A dump as JSON.
+"""Convert a dump to the values of its JSON document, schema sfsample.dump/1.
 
-Law: the contract's, key by key; what is not known is null.  Text is as the target gave it: JSON escapes it.
+What is not known is null.  Text of the target is not cleaned: JSON escapes it.
+Invariant: keys and types stay as documented (tests/live/test_cli_dump.py).
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from sfsample.core.stack import Frame
 from sfsample.dumping.collect import ProcessDump, ThreadDump
-from sfsample.dumping.diagnose.groups import group
+from sfsample.dumping.diagnose.groups import group_threads
 from sfsample.dumping.diagnose.named_thread import NamedThread
 from sfsample.dumping.diagnose.verdict import Finding
-from sfsample.dumping.diagnose.wait import Wait
 from sfsample.dumping.diagnose.wait_graph import Node
+from sfsample.dumping.diagnose.wait_types import Wait
 from sfsample.dumping.diagnose.wording import signal_name
 from sfsample.modules.module import Module
-from sfsample.process.facts.syscall_arguments import Call
+from sfsample.process.facts.syscall_arguments import DecodedSyscall
 from sfsample.symbolize.named_frame import NamedFrame
-
-Sentences = Callable[[Node], str | None]
 
 
 def dump_json(
@@ -31,7 +30,7 @@ def dump_json(
         "cmdline": dump.cmdline,
         "exe": dump.exe,
         "consistent": None if dump.ran is None else not dump.ran,
-        "groups": [[thread.tid for thread in one.threads] for one in group(threads)],
+        "groups": [[thread.tid for thread in group.threads] for group in group_threads(threads)],
         "threads": [_thread(thread, waits.get(Node(dump.pid, thread.tid))) for thread in threads],
     }
 
@@ -59,13 +58,13 @@ def _thread(named: NamedThread, wait: Wait | None) -> dict[str, Any]:
         "capture": str(thread.capture),
         "stop_ns": thread.stop_ns,
         "error": thread.error,
-        "syscall": _call(thread),
+        "syscall": _syscall(thread),
         "wchan": thread.wchan,
         "kernel_stack": list(thread.kernel_stack),
         "waits_for": _wait(wait),
         "stop_reason": str(stack.stop_reason) if stack else None,
         "frames": [
-            one for frame, module, names in _frames(named) for one in frame_json(frame, module, names)
+            value for frame, module, names in _frames(named) for value in frame_json(frame, module, names)
         ],
     }
 
@@ -76,17 +75,17 @@ def _frames(named: NamedThread) -> Iterator[tuple[Frame, Module | None, tuple[Na
         yield from zip(stack.frames, named.dump.modules, named.frames, strict=True)
 
 
-def _call(thread: ThreadDump) -> dict[str, Any] | None:
+def _syscall(thread: ThreadDump) -> dict[str, Any] | None:
     if thread.syscall is None:
         return None
-    call = thread.call or Call(thread.syscall, None)
+    call = thread.call or DecodedSyscall(thread.syscall, None)
     return {
         "number": thread.syscall.number,
         "name": call.name,
         "args": [hex(argument) for argument in call.syscall.args],
-        "refers_to": list(call.words),
+        "refers_to": list(call.refers_to),
         "fds": [{"fd": d.fd, "kind": d.kind, "text": d.text} for d in call.descriptors],
-        "timeout_s": call.asked_s,
+        "timeout_s": call.timeout_s,
         "left_s": call.left_s,
     }
 
@@ -100,7 +99,7 @@ def _wait(wait: Wait | None) -> dict[str, Any] | None:
 def frame_json(
     frame: Frame, module: Module | None, names: tuple[NamedFrame, ...]
 ) -> Iterator[dict[str, Any]]:
-    """Yield the functions at a frame; those that are inlined share its pc."""
+    """Yield a value for each function at a frame; inlined functions have the pc of the frame."""
     for name in names:
         yield {
             "pc": hex(frame.pc),

@@ -1,7 +1,8 @@
-"""A dump as text, for a terminal at three in the morning, and for a ticket.
+"""Render a dump as text, for an engineer at a terminal or for a ticket.
 
-Law: the verdict first, in words; then what is unusual, then what is usual; the order is the same each time.
-A line fits the terminal: names are folded, then cut.  Text from the target goes through `clean`.
+The verdict comes first, in sentences; then unusual threads; then usual ones.  The order is the same each
+time. On a terminal each line fits its width: names are folded, then cut.  Control characters in text of the
+target are replaced (`Style.clean`).
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -9,71 +10,71 @@ from typing import NamedTuple
 
 from sfsample.core.stack import Frame, StopReason
 from sfsample.dumping.collect import ProcessDump, ThreadDump
-from sfsample.dumping.diagnose.groups import Group, group, in_order
-from sfsample.dumping.diagnose.named_thread import NamedThread, fold
+from sfsample.dumping.diagnose.groups import Group, group_threads, sort_groups
+from sfsample.dumping.diagnose.named_thread import NamedThread, fold_name
 from sfsample.dumping.diagnose.verdict import Finding, Verdict
-from sfsample.dumping.diagnose.wait import Wait
 from sfsample.dumping.diagnose.wait_graph import Node
-from sfsample.dumping.diagnose.wording import Words, seconds
+from sfsample.dumping.diagnose.wait_types import Wait
+from sfsample.dumping.diagnose.wording import Wording, format_seconds
 from sfsample.modules.module import Module
 from sfsample.symbolize.named_frame import NamedFrame
 
 _STATES = {"R": "running", "S": "sleeping", "D": "uninterruptible", "T": "stopped", "t": "traced",
            "I": "idle", "P": "parked"}  # fmt: skip
-_PROSE = 100  # sentences are wrapped at this, or at the terminal's width
-_NAME = 100  # a name is folded when it is longer, in a file
-_LINE = 240  # a command line is cut when it is longer
-_MANY = 12  # thread ids that a group shows
+_MAX_SENTENCE_WIDTH = 100  # columns; a narrower terminal wraps earlier
+_MAX_NAME_IN_FILE = 100  # characters; a longer function name is folded
+_MAX_COMMAND = 240  # characters of a command line
+_MAX_TIDS = 12  # of a group
 
 
 class Style(NamedTuple):
-    """How it is shown: on a terminal of `width`, or in a file; `bold` stands out; `whole`: not folded."""
+    """How a dump is shown: for a terminal of `width` columns, or (None) for a file.
+
+    `bold` makes a line stand out, `whole` shows long names unfolded, `kernel` shows the kernel stack of every
+    thread.
+    """
 
     clean: Callable[[str], str]
     width: int | None = None
     bold: Callable[[str], str] = str
     whole: bool = False
-    kernel: bool = False  # the kernel's stack of every thread
+    kernel: bool = False
 
 
 def dump_text(
     processes: Sequence[tuple[ProcessDump, tuple[NamedThread, ...]]], verdict: Verdict, style: Style
 ) -> Iterator[str]:
-    """Yield the lines, without newlines; the verdict is of all, and comes after the first's name."""
+    """Yield lines without newlines; the verdict on all processes comes after the first one's header."""
     for index, (dump, threads) in enumerate(processes):
         if index:
             yield ""
         yield _header(dump, style)
         if not index:
-            yield from _verdict(verdict, style)
+            for finding in verdict.findings:
+                yield from _finding(finding, style)
         if dump.ran is not None:
-            others = f", but for {len(dump.ran)} that ran: {_ids(dump.ran)}" if dump.ran else ""
+            others = f", except {len(dump.ran)} that ran: {_tids(dump.ran)}" if dump.ran else ""
             yield f"   all threads at one instant{others}"
         yield from _process(dump, threads, verdict, style)
 
 
-def _verdict(verdict: Verdict, style: Style) -> Iterator[str]:
-    for finding in verdict.findings:
-        yield from _finding(finding, style)
-
-
 def _finding(finding: Finding, style: Style) -> Iterator[str]:
-    width = min(style.width or _PROSE, _PROSE)
+    width = min(style.width or _MAX_SENTENCE_WIDTH, _MAX_SENTENCE_WIDTH)
     for index, line in enumerate(wrap(style.clean(finding.text), width, "=> ", "   ")):
         yield style.bold(line) if index == 0 or finding.kind == "deadlock" else line
     for detail in finding.lines:
         yield from wrap(style.clean(detail), width, "   - ", "     ")
 
 
-def wrap(text: str, width: int, first: str, others: str) -> Iterator[str]:
-    """Break a sentence into lines at spaces; a longer word stands alone."""
-    line, start = first, True
+def wrap(text: str, width: int, first_indent: str, indent: str) -> Iterator[str]:
+    """Break a sentence into lines at spaces; a word that is longer than a line stands alone."""
+    line, is_empty = first_indent, True
     for word in text.split(" "):
-        if not start and len(line) + 1 + len(word) > width:
+        if not is_empty and len(line) + 1 + len(word) > width:
             yield line
-            line, start = others, True
-        line += word if start else f" {word}"
-        start = False
+            line, is_empty = indent, True
+        line += word if is_empty else f" {word}"
+        is_empty = False
     yield line
 
 
@@ -81,16 +82,16 @@ def _process(
     dump: ProcessDump, threads: tuple[NamedThread, ...], verdict: Verdict, style: Style
 ) -> Iterator[str]:
     waits = {thread.tid: verdict.waits.get(Node(dump.pid, thread.tid)) for thread in threads}
-    for one in in_order(group(threads), waits, verdict.culprits(dump.pid)):
+    for group in sort_groups(group_threads(threads), waits, verdict.tids(dump.pid)):
         yield ""
-        for line in _group(one, waits, verdict.words, style):
+        for line in _group(group, waits, verdict.wording, style):
             yield _fit(line, style)
 
 
 def _header(dump: ProcessDump, style: Style) -> str:
     command = " ".join(dump.cmdline) or dump.exe or ""
     line = style.clean(f"process {dump.pid} {dump.name}: {command}")
-    return _fit(line if style.whole or len(line) <= _LINE else f"{line[:_LINE]}...", style)
+    return _fit(line if style.whole or len(line) <= _MAX_COMMAND else f"{line[:_MAX_COMMAND]}...", style)
 
 
 def _fit(line: str, style: Style) -> str:
@@ -99,63 +100,64 @@ def _fit(line: str, style: Style) -> str:
     return f"{line[: style.width - 3]}..."
 
 
-def _group(one: Group, waits: Mapping[int, Wait | None], words: Words, style: Style) -> Iterator[str]:
-    first, thread = one.first, one.first.dump
-    if len(one.threads) == 1:
+def _group(group: Group, waits: Mapping[int, Wait | None], wording: Wording, style: Style) -> Iterator[str]:
+    thread = group.first.dump
+    if len(group.threads) == 1:
         title = f"thread {thread.tid} {thread.name}"
     else:
-        title = f"{len(one.threads)} threads {one.title()}"
-    yield style.bold(style.clean(f"{title}: {_state(one)}"))
-    if len(one.threads) > 1:
-        yield f"  {_ids([t.tid for t in one.threads])}"
-    yield from _waiting(one, waits, words, style)
+        title = f"{len(group.threads)} threads {group.title()}"
+    yield style.bold(style.clean(f"{title}: {_state(group)}"))
+    if len(group.threads) > 1:
+        yield f"  {_tids([t.tid for t in group.threads])}"
+    yield from _wait(group, waits, wording, style)
     if thread.kernel_stack and (style.kernel or thread.state == "D" or thread.stack is None):
         yield style.clean(f"  kernel: {' <- '.join(thread.kernel_stack)}")
-    yield from _stack(first, style)
+    yield from _stack(group.first, style)
 
 
-def _ids(tids: Sequence[int]) -> str:
-    more = f" and {len(tids) - _MANY} more" if len(tids) > _MANY else ""
-    return " ".join(map(str, tids[:_MANY])) + more
+def _tids(tids: Sequence[int]) -> str:
+    more = f" and {len(tids) - _MAX_TIDS} more" if len(tids) > _MAX_TIDS else ""
+    return " ".join(map(str, tids[:_MAX_TIDS])) + more
 
 
-def _waiting(one: Group, waits: Mapping[int, Wait | None], words: Words, style: Style) -> Iterator[str]:
-    """Say what a group waits for, unless its system call has said all."""
-    first, wait = one.first, waits.get(one.first.tid)
+def _wait(group: Group, waits: Mapping[int, Wait | None], wording: Wording, style: Style) -> Iterator[str]:
+    """Say what a group waits for, unless the line with its system call says it already."""
+    first, wait = group.first, waits.get(group.first.tid)
     call = first.dump.call
     if wait is None or (wait.idle and not wait.pids and wait.kind != "sleep" and call and call.descriptors):
         return
-    different = {other.what for thread in one.threads if (other := waits.get(thread.tid)) is not None}
-    text = f"  {wait.verb} {words.wait(Node(first.pid, first.tid), wait)}".rstrip()
-    yield style.clean(text + (", and each of the others for another" if len(different) > 1 else ""))
+    distinct = {other.what for thread in group.threads if (other := waits.get(thread.tid)) is not None}
+    text = f"  {wait.verb} {wording.object(Node(first.pid, first.tid), wait)}".rstrip()
+    others = ", and the other threads for others of that kind" if len(distinct) > 1 else ""
+    yield style.clean(text + others)
 
 
-def _state(one: Group) -> str:
-    """Return state, since when, system call and CPU time; of a group what holds for all."""
-    thread = one.first.dump
+def _state(group: Group) -> str:
+    """Return state, since when, system call and CPU time; times cover all threads of the group."""
+    thread = group.first.dump
     state = _STATES.get(thread.state, thread.state or "in a core file")
-    idle = [t.dump.idle_s for t in one.threads if t.dump.idle_s is not None]
+    idle = [t.dump.idle_s for t in group.threads if t.dump.idle_s is not None]
     if idle:
-        longest, shortest = seconds(max(idle)), seconds(min(idle))
+        longest, shortest = format_seconds(max(idle)), format_seconds(min(idle))
         state += f" for {longest}" if longest == shortest else f" for {shortest} to {longest}"
     parts = [state]
     if thread.syscall is not None:
-        parts.append(f"in {call_words(thread)}")
+        parts.append(f"in {_call_text(thread)}")
     if thread.wchan is not None:
         parts.append(f"at {thread.wchan}")
-    used = [t.dump.cpu_ns for t in one.threads if t.dump.cpu_ns is not None]
+    used = [t.dump.cpu_ns for t in group.threads if t.dump.cpu_ns is not None]
     if used:
-        parts.append(f"CPU {seconds(sum(used) / 1e9)}")
-    if any(t.dump.moving for t in one.threads):
+        parts.append(f"CPU {format_seconds(sum(used) / 1e9)}")
+    if any(t.dump.moving for t in group.threads):
         parts.append("moving")
     return ", ".join(parts)
 
 
-def call_words(thread: ThreadDump) -> str:
-    """Return a system call with what it refers to."""
+def _call_text(thread: ThreadDump) -> str:
+    """Return a system call with what it refers to: "read(3 <pipe 12, read end>)"."""
     if thread.call is None or thread.call.name is None:
         return f"system call {thread.syscall.number if thread.syscall else '?'}"
-    return f"{thread.call.name}({', '.join(thread.call.words)})"
+    return f"{thread.call.name}({', '.join(thread.call.refers_to)})"
 
 
 def _stack(named: NamedThread, style: Style) -> Iterator[str]:
@@ -177,11 +179,11 @@ def _frame(depth: int, frame: Frame, module: Module | None, name: NamedFrame, st
     start = f"  #{depth:<3} {frame.pc:#018x}  "
     if name.function is None:
         return start + name.text
-    where = style.clean(module.path.rpartition("/")[2]) if module else ""
+    file = style.clean(module.path.rpartition("/")[2]) if module else ""
     end = f"+{name.offset:#x}" if name.offset is not None and not name.inlined else ""
     end += "  (inlined)" * name.inlined
-    end += f"  ({where})" if where else ""
+    end += f"  ({file})" if file else ""
     if name.file is not None:
         end += f" at {style.clean(name.file)}:{name.line}"
-    room = _NAME if style.width is None else style.width - len(start) - len(end)
-    return start + (name.function if style.whole else fold(name.function, room)) + end
+    room = _MAX_NAME_IN_FILE if style.width is None else style.width - len(start) - len(end)
+    return start + (name.function if style.whole else fold_name(name.function, room)) + end

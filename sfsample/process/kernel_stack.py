@@ -1,7 +1,7 @@
-"""What a sleeping thread does in the kernel.
+"""Read in which kernel functions a sleeping thread waits.
 
-Law: nothing is stopped.  The functions are those of a thread that sleeps; whoever asks knows by its counters
-that it has not run meanwhile.  Only CAP_SYS_ADMIN may see them (and the kernel must have been built to tell).
+Stops no thread.  The functions are meaningful only while the thread sleeps: the caller checks by the
+scheduler's counters that it has not run meanwhile.  Needs CAP_SYS_ADMIN and a kernel with CONFIG_STACKTRACE.
 
 Source: proc(5), /proc/PID/stack; Linux fs/proc/base.c: lines `[<0>] function+0x12/0x34 [module]`.
 """
@@ -12,7 +12,7 @@ REFUSED = "kernel stacks cannot be read: that needs CAP_SYS_ADMIN, and a kernel 
 
 
 def kernel_stack(proc: ProcFs, tid: int) -> tuple[str, ...] | None:
-    """Return functions, innermost first; None when they may not be seen, or the thread has ended."""
+    """Return function names, innermost first; None: sfsample may not read them, or the thread has ended."""
     text = proc.task(tid, "stack")
     if text is None:
         return None

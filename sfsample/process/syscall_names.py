@@ -1,4 +1,7 @@
-"""Names of this machine's system calls: from python-ptrace, on s390x, which it lacks, from system-calls."""
+"""Look up names and numbers of this machine's system calls.
+
+The table is that of python-ptrace; on s390x, which python-ptrace lacks, that of the package system-calls.
+"""
 
 import os
 from functools import cache

@@ -9,8 +9,9 @@ from sfsample.core.stack import Found, Frame, Stack, StopReason
 from sfsample.dumping.collect import Glance, ProcessDump, ThreadDump
 from sfsample.dumping.diagnose.named_thread import NamedThread
 from sfsample.modules.module import Module
-from sfsample.process.facts.syscall_arguments import Call
-from sfsample.process.facts.thread_facts import Syscall, Usage
+from sfsample.process.facts.syscall_arguments import DecodedSyscall
+from sfsample.process.facts.thread_facts import CpuUsage
+from sfsample.process.proc_text import SyscallInfo
 from sfsample.symbolize.named_frame import NamedFrame
 
 LIBC, PROGRAM = "/lib/libc.so.6", "/usr/bin/app"
@@ -29,7 +30,7 @@ class _Elsewhere(Module):
 
 def thread(
     *functions: str | None,
-    call: Call | None = None,
+    call: DecodedSyscall | None = None,
     memory: Memory | None = None,
     tid: int = 1,
     name: str = "app",
@@ -52,9 +53,9 @@ def thread(
     return NamedThread(pid, dump, named)
 
 
-def futex(word: int, operation: int, value: int, timeout: int = 0) -> Call:
+def futex(word: int, operation: int, value: int, timeout: int = 0) -> DecodedSyscall:
     """Return the system call of a thread that sleeps on a futex word."""
-    return Call(Syscall(202, (word, operation, value, timeout, 0, 0)), "futex", (hex(word), "wait"))
+    return DecodedSyscall(SyscallInfo(202, (word, operation, value, timeout, 0, 0)), "futex", (hex(word), "wait"))
 
 
 def words(base: int, values: dict[int, int], size: int = 192, *, byteorder: ByteOrder = "little") -> Memory:
@@ -68,7 +69,7 @@ def words(base: int, values: dict[int, int], size: int = 192, *, byteorder: Byte
 def seen(one: NamedThread, first_s: float, last_s: float, runs: tuple[int, int] = (5, 5)) -> NamedThread:
     """Return a thread that was looked at twice, at these times; `runs` is its counter each time."""
     looks = (
-        Glance(at, one.dump.state, Usage(0, 0, count), Capture.READ, one.dump.stack, ())
+        Glance(at, one.dump.state, CpuUsage(0, 0, count), Capture.READ, one.dump.stack, ())
         for at, count in zip((first_s, last_s), runs, strict=True)
     )
     return one._replace(dump=one.dump._replace(looks=tuple(looks)))

@@ -1,4 +1,4 @@
-"""Whether a thread is where it was, when it was looked at twice."""
+"""Two stacks of a thread are compared: has the thread moved between the samples?"""
 
 import pytest
 
@@ -7,16 +7,16 @@ from sfsample.dumping.collect import in_one_place
 
 
 def stack(pc: int, *callers: int, reason: StopReason = StopReason.OUTERMOST) -> Stack:
-    inner = Frame(pc, 0x7000, 0x7000, Found.CONTEXT, exact=True)
-    others = (Frame(caller, 0x7010, 0x7020, Found.SFRAME, exact=False) for caller in callers)
-    return Stack((inner, *others), reason)
+    innermost = Frame(pc, 0x7000, 0x7000, Found.CONTEXT, exact=True)
+    outer = (Frame(caller, 0x7010, 0x7020, Found.SFRAME, exact=False) for caller in callers)
+    return Stack((innermost, *outer), reason)
 
 
 @pytest.mark.parametrize(
-    ("last", "same"),
+    ("last", "is_same"),
     [
         (stack(0x1000, 0x2000), True),
-        (stack(0x1004, 0x2000), True),  # a stop had taken it back to the call of the system
+        (stack(0x1004, 0x2000), True),  # a stop took the first pc back to the system call instruction
         (stack(0x1008, 0x2000), False),
         (stack(0xFFC, 0x2000), False),
         (stack(0x1004, 0x2004), False),
@@ -26,6 +26,6 @@ def stack(pc: int, *callers: int, reason: StopReason = StopReason.OUTERMOST) -> 
         (None, False),
     ],
 )
-def test_where_it_was(last, same):
-    assert in_one_place(stack(0x1000, 0x2000), last) is same
+def test_stacks_are_equal_but_for_a_step_back_to_the_system_call(last, is_same):
+    assert in_one_place(stack(0x1000, 0x2000), last) is is_same
     assert in_one_place(None, None)

@@ -1,7 +1,7 @@
-"""Programs that hang, compiled on the spot, and what `dump` says of them.
+"""Compiles programs that hang, starts them, and reads what `sfsample dump` says about them.
 
-Law: a test begins when the kernel shows the hang (every thread in the system call it is to hang in), never
-after a sleep; afterwards nobody is traced or stopped.
+A test begins when the kernel shows the hang, every thread in the expected system call, never after a sleep.
+Afterwards no thread is traced or stopped.
 """
 
 import json
@@ -18,6 +18,7 @@ from sfsample.process.syscall_names import syscall_name
 from tests.live.cli_runner import sfsample
 from tests.live.targets import Target, assert_untraced, is_forgotten, started, tids, wait_until
 
+TIME = r"for [0-9.]+ s"  # how a verdict says since when a thread waits
 SOURCES = Path(__file__).parent / "hangs"
 _COMPILERS = {".c": ["cc", "-O1", "-g", "-Wall", "-Werror"], ".cpp": ["c++", "-O1", "-g", "-Wall", "-Werror"]}
 
@@ -31,14 +32,17 @@ def build(name: str, directory: Path) -> Path:
     return program
 
 
-# AArch64 has ppoll only; libc on s390x uses socketcall (3: connect, 10: recv, ...)
-_SAME = {"ppoll": "poll", "socketcall 0x3": "connect", "socketcall 0x5": "accept", "socketcall 0x9": "sendto",
-         "socketcall 0xa": "recvfrom", "socketcall 0xb": "sendto", "socketcall 0xc": "recvfrom",
-         "socketcall 0x11": "recvmsg", "socketcall 0x12": "accept4"}  # fmt: skip
+# Names of system calls elsewhere, and those of x86-64: AArch64 has ppoll only, libc on s390x uses socketcall
+# (3: connect, 10: recv, ...)
+_X86_NAMES = {
+    "ppoll": "poll", "socketcall 0x3": "connect", "socketcall 0x5": "accept", "socketcall 0x9": "sendto",
+    "socketcall 0xa": "recvfrom", "socketcall 0xb": "sendto", "socketcall 0xc": "recvfrom",
+    "socketcall 0x11": "recvmsg", "socketcall 0x12": "accept4",
+}  # fmt: skip
 
 
 def calls(pid: int) -> Counter[str]:
-    """The system calls that threads sleep in, by the names of x86-64, which has most."""
+    """Count the system calls that threads sleep in, by their names on x86-64."""
     found: Counter[str] = Counter()
     for tid in tids(pid):
         try:
@@ -48,70 +52,69 @@ def calls(pid: int) -> Counter[str]:
             continue
         if words and words[0].isdecimal():
             name = syscall_name(int(words[0])) or words[0]
-            found[_SAME.get(" ".join((name, words[1])), _SAME.get(name, name))] += 1
+            found[_X86_NAMES.get(" ".join((name, words[1])), _X86_NAMES.get(name, name))] += 1
     return found
 
 
-def wait_for_calls(pid: int, **wanted: int) -> None:
+def wait_for_calls(pid: int, **expected: int) -> None:
     """Wait until exactly so many threads sleep in each of these calls."""
-    wait_until(lambda: calls(pid) == wanted, f"{pid} hangs in {wanted}, not {calls(pid)}")
+    wait_until(lambda: calls(pid) == expected, f"{pid} hangs in {expected}, not {calls(pid)}")
 
 
 @contextmanager
 def hung(
-    program: Path, scenario: str, *arguments: object, child: bool = False, **wanted: int
+    program: Path, scenario: str, *arguments: object, child: bool = False, **expected: int
 ) -> Iterator[Target]:
-    """Start a scenario and wait until it hangs; `child`: it tells a child first, kept as `target.child`.
+    """Start a scenario and wait until it hangs; with `child` it prints a pid first, kept as `target.child`.
 
-    It is started again where the kernel has forgotten since when a thread of it sleeps (`thread_facts`).
+    It is started again where the kernel has lost when one of its threads last ran (`thread_facts`).
     """
-    asked = False
-    while not asked:
+    done = False
+    while not done:
         with started([str(program), scenario, "{fd}", *map(str, arguments)]) as target:
             target.child = target.reader.number("child") if child else 0
             target.await_ready()
-            if wanted:
-                wait_for_calls(target.pid, **wanted)
-            if asked := not is_forgotten(target.pid):
+            if expected:
+                wait_for_calls(target.pid, **expected)
+            if done := not is_forgotten(target.pid):
                 yield target
                 assert target.process.poll() is None
                 assert_untraced(target.pid)
 
 
-class Seen:
-    """What `dump` says: its verdict in words (lines joined), the rest of the text, and the JSON."""
+class Dumped:
+    """A dump of processes: `verdict` (its wrapped lines joined), the `rest` of the `text`, and the JSON."""
 
     def __init__(self, *pids: int, flags: tuple[object, ...] = (), code: int | None = 0) -> None:
         words = ["dump", "-p", ",".join(map(str, pids)), *flags]
-        expected = (0, 5) if code is None else (code,)
+        codes = (0, 5) if code is None else (code,)
         done = sfsample(*words)
-        assert done.code in expected, done.err
+        assert done.code in codes, done.err
         self.text = done.out.decode()
         _, _, self.rest = self.text.partition("\n\n")
         lines = self.text.partition("\n\n")[0].splitlines()[1:]
         self.verdict = re.sub(r"\n {5}|\n {3}(?!-)", " ", "\n".join(lines))
         done = sfsample(*words, "--json")
-        assert done.code in expected, done.err
+        assert done.code in codes, done.err
         self.document: dict[str, Any] = json.loads(done.out)
 
     @property
     def kinds(self) -> list[str]:
-        """Of the findings, in order."""
+        """Kinds of the findings, in order."""
         return [finding["kind"] for finding in self.document["verdict"]]
 
     def thread(self, name: str) -> dict[str, Any]:
-        """The one thread of that name."""
-        (found,) = (t for p in self.document["processes"] for t in p["threads"] if t["name"] == name)
-        return found
+        """Return the one thread of that name."""
+        (thread,) = (t for p in self.document["processes"] for t in p["threads"] if t["name"] == name)
+        return thread
 
-    def says(self, pattern: str) -> bool:
-        """Whether the verdict has such words; addresses, times and ids may be left to the pattern."""
+    def assert_says(self, pattern: str) -> None:
+        """Assert that the verdict matches a pattern."""
         assert re.search(pattern, self.verdict), self.verdict
-        return True
 
 
 def names(pid: int) -> dict[str, int]:
-    """Names of the threads, with their ids."""
+    """Return the tids of the threads by their names."""
     found = {}
     for tid in tids(pid):
         with open(f"/proc/{pid}/task/{tid}/comm", encoding="ascii") as file:
@@ -119,12 +122,7 @@ def names(pid: int) -> dict[str, int]:
     return found
 
 
-def installed(*programs: str) -> bool:
-    """Whether programs are on PATH, or where Debian hides them."""
-    return all(find(program) for program in programs)
-
-
 def find(program: str) -> str | None:
-    """Return a program's path."""
+    """Return the path of a program on PATH, or where Debian installs PostgreSQL; None when there is none."""
     places = [*os.get_exec_path(), *sorted(map(str, Path("/usr/lib/postgresql").glob("*/bin")), reverse=True)]
     return next((f"{place}/{program}" for place in places if os.access(f"{place}/{program}", os.X_OK)), None)

@@ -1,7 +1,6 @@
-"""`sfsample doctor`: each gate is really closed, and named; one that is open is not.
+"""`sfsample doctor`: gates are really closed, and doctor names exactly the closed ones.
 
-Law: what `doctor` says may be done is then done (a dump), and what it says may not is refused, with the same
-gate named.
+Where doctor says that sfsample may attach, a dump succeeds; else the dump is refused and names the same gate.
 """
 
 import json
@@ -30,6 +29,7 @@ from tests.live.test_cli_errors import (
 pytestmark = pytest.mark.live
 
 GATE = {"name": str, "status": str, "found": str, "remedy": (dict, type(None))}
+# installs a seccomp filter on system calls, given by number, and executes the rest of its command line
 FILTERED = """
 import ctypes, os, struct, sys
 numbers, action = eval(sys.argv[1]), int(sys.argv[2], 0)
@@ -50,7 +50,7 @@ REFUSE, ABSENT, KILL = (
     0x00050026,
     0x80000000,
 )  # SECCOMP_RET_ERRNO with EPERM, ENOSYS; KILL_PROCESS
-PTRACE, READV = 101, 310
+PTRACE, PROCESS_VM_READV = 101, 310  # their numbers on x86-64
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +60,7 @@ def leaf() -> Iterator[Target]:
 
 
 def doctor(*words: object, code: int, wrapper: list[str] | tuple[str, ...] = ()) -> dict[str, Any]:
-    """Run it as JSON, check the keys, return the one process with its gates by name."""
+    """Return the one process of a JSON diagnosis, its keys checked, its gates by name."""
     done = sfsample("doctor", "--json", *words, wrapper=wrapper)
     assert (done.code, done.err) == (code, [])
     document = json.loads(done.out)
@@ -82,18 +82,18 @@ def failing(process: dict[str, Any]) -> set[str]:
     return {name for name, gate in process["gates"].items() if gate["status"] == "fail"}
 
 
-def refused(pid: int, *gates: str, wrapper: list[str] | tuple[str, ...] = ()) -> None:
-    """Exactly these gates are closed; a dump is refused and names the same."""
+def assert_refused(pid: int, *gates: str, wrapper: list[str] | tuple[str, ...] = ()) -> None:
+    """Assert that exactly these gates are closed, and that a dump is refused and names them."""
     process = doctor("-p", pid, code=4, wrapper=wrapper)
     assert failing(process) - {"read memory"} == {*gates, "attach"}
     assert process["may_attach"] is False
-    told = sfsample("dump", "-p", pid, wrapper=wrapper).refused(4)
+    error = sfsample("dump", "-p", pid, wrapper=wrapper).refused(4)
     for gate in (process["gates"][name] for name in gates):
-        assert gate["found"] in told
-        assert gate["remedy"]["host"] in told
+        assert gate["found"] in error
+        assert gate["remedy"]["host"] in error
 
 
-def test_nothing_stands_in_the_way(leaf: Target) -> None:
+def test_all_gates_are_open_for_an_own_process(leaf: Target) -> None:
     process = doctor("-p", leaf.pid, code=0)
     assert (process["pid"], process["name"], process["may_attach"]) == (leaf.pid, "target", True)
     assert failing(process) == set()
@@ -104,7 +104,7 @@ def test_nothing_stands_in_the_way(leaf: Target) -> None:
     leaf.assert_unharmed()
 
 
-def test_without_a_target() -> None:
+def test_doctor_without_a_target_judges_four_gates() -> None:
     process = doctor(code=0)
     assert (process["pid"], process["may_attach"]) == (None, None)
     assert list(process["gates"]) == ["capability", "ptrace_scope", "ptrace(2)", "process_vm_readv(2)"]
@@ -112,8 +112,8 @@ def test_without_a_target() -> None:
 
 
 @as_root
-def test_another_user(leaf: Target) -> None:
-    refused(leaf.pid, "user", "capabilities", wrapper=NOBODY)
+def test_target_of_another_user_is_refused(leaf: Target) -> None:
+    assert_refused(leaf.pid, "user", "capabilities", wrapper=NOBODY)
     text = sfsample("doctor", "-p", leaf.pid, wrapper=NOBODY).out.decode()
     assert "  FAIL  user " in text
     assert "\nto open user, capabilities:\n  host:       run as root: sudo sfsample ...\n" in text
@@ -121,76 +121,78 @@ def test_another_user(leaf: Target) -> None:
     assert "kubernetes:" in text
 
 
-def test_not_dumpable() -> None:
+def test_target_that_is_not_dumpable_is_refused() -> None:
     wrapper = NOBODY if is_root() else []
     with beside(SPIN, wrapper) as pid:
         assert doctor("-p", pid, code=0, wrapper=wrapper)["may_attach"] is True
     with beside(HIDE + SPIN, wrapper) as pid:
-        refused(pid, "dumpable", wrapper=wrapper)
+        assert_refused(pid, "dumpable", wrapper=wrapper)
         if is_root():
             assert "CAP_SYS_PTRACE overrides" in doctor("-p", pid, code=0)["gates"]["dumpable"]["found"]
 
 
 @as_root
-def test_more_capabilities_than_ours() -> None:
+def test_target_with_more_capabilities_is_refused() -> None:
     with beside(SPIN, [*NOBODY, "--inh-caps=+net_admin", "--ambient-caps=+net_admin"]) as pid:
-        refused(pid, "capabilities", wrapper=NOBODY)
+        assert_refused(pid, "capabilities", wrapper=NOBODY)
 
 
 @pytest.mark.parametrize("how", ["run", "stop"])
-def test_an_existing_tracer(leaf: Target, how: str) -> None:
+def test_existing_tracer_is_named(leaf: Target, how: str) -> None:
     with python(TRACE, leaf.pid, how) as tracer:
         assert first_line(tracer) == "traced"
         process = doctor("-p", leaf.pid, code=4)
         assert "tracer" in failing(process)
-        assert process["may_attach"] is (False if how == "run" else None), "a stopped one is not tried"
-        told = sfsample("-p", leaf.pid, "-d", "1s").refused(4)
-        assert process["gates"]["tracer"]["found"] in told
-        assert f"process {tracer.pid} (" in told
+        assert process["may_attach"] is (False if how == "run" else None), (
+            "an attach to a stopped thread is not tried"
+        )
+        error = sfsample("-p", leaf.pid, "-d", "1s").refused(4)
+        assert process["gates"]["tracer"]["found"] in error
+        assert f"process {tracer.pid} (" in error
     leaf.assert_unharmed()
 
 
 @pytest.mark.skipif(not may_unshare(), reason="user namespaces are not allowed here")
-def test_an_outer_user_namespace(leaf: Target) -> None:
-    refused(leaf.pid, "user namespace", wrapper=["unshare", "-U", "-r"])
+def test_target_in_an_outer_user_namespace_is_refused(leaf: Target) -> None:
+    assert_refused(leaf.pid, "user namespace", wrapper=["unshare", "-U", "-r"])
     leaf.assert_unharmed()
 
 
 @pytest.mark.skipif(not is_root() or not may_unshare(), reason="needs root, and user namespaces")
-def test_an_inner_user_namespace() -> None:
+def test_root_may_attach_in_an_inner_user_namespace() -> None:
     with running(fixture("v3"), "leaf", wrapper=("unshare", "-U", "-r")) as inner:
         process = doctor("-p", inner.pid, code=0)
         assert (process["may_attach"], failing(process)) == (True, set())
 
 
 def filtered(numbers: tuple[int, ...], action: int) -> list[str]:
-    """Words that run what follows under a seccomp filter."""
+    """Return the command prefix that runs a program under a seccomp filter."""
     return [sys.executable, "-c", FILTERED, repr(numbers), hex(action)]
 
 
 @pytest.mark.skipif(os.uname().machine != "x86_64", reason="the filter has x86-64's numbers")
-def test_a_seccomp_filter_refuses_ptrace(leaf: Target) -> None:
+def test_seccomp_filter_on_ptrace_is_named(leaf: Target) -> None:
     wrapper = filtered((PTRACE,), REFUSE)
-    refused(leaf.pid, "ptrace(2)", wrapper=wrapper)
+    assert_refused(leaf.pid, "ptrace(2)", wrapper=wrapper)
     process = doctor("-p", leaf.pid, code=4, wrapper=wrapper)
-    assert "a seccomp filter on sfsample refuses it" in process["gates"]["ptrace(2)"]["found"]
+    assert "a seccomp filter on sfsample refuses ptrace(2)" in process["gates"]["ptrace(2)"]["found"]
     assert failing(doctor(code=4, wrapper=wrapper)) == {"ptrace(2)"}
     leaf.assert_unharmed()
 
 
 @pytest.mark.skipif(os.uname().machine != "x86_64", reason="the filter has x86-64's numbers")
-def test_seccomp_filters_on_reading_memory(leaf: Target) -> None:
-    for action, words in ((REFUSE, "refuses it"), (ABSENT, "is not there"), (KILL, "kills who calls it")):
-        process = doctor(code=4, wrapper=filtered((READV,), action))
+def test_seccomp_filter_on_process_vm_readv_is_named(leaf: Target) -> None:
+    for action, words in ((REFUSE, "refuses"), (ABSENT, "is not there"), (KILL, "kills the caller of")):
+        process = doctor(code=4, wrapper=filtered((PROCESS_VM_READV,), action))
         assert failing(process) == {"process_vm_readv(2)"}
         assert words in process["gates"]["process_vm_readv(2)"]["found"]
-    process = doctor("-p", leaf.pid, code=0, wrapper=filtered((READV,), REFUSE))
+    process = doctor("-p", leaf.pid, code=0, wrapper=filtered((PROCESS_VM_READV,), REFUSE))
     assert failing(process) == {"process_vm_readv(2)", "read memory"}
 
 
 @as_root
-def test_files_that_cannot_be_opened(tmp_path: Path) -> None:
-    """As in a container whose file system is not ours to read; it costs names, not the attach."""
+def test_files_that_cannot_be_opened_do_not_prevent_the_attach(tmp_path: Path) -> None:
+    """As in a container whose file system sfsample cannot read: only names are lost."""
     make_public(tmp_path)
     for name in ("target", "libcallee.so"):
         shutil.copy(fixture("v3", name), tmp_path)
@@ -201,7 +203,7 @@ def test_files_that_cannot_be_opened(tmp_path: Path) -> None:
         assert f"{tmp_path}/libcallee.so" in process["gates"]["files"]["found"]
 
 
-def test_no_such_process_and_a_file(leaf: Target, tmp_path: Path) -> None:
+def test_doctor_reports_missing_processes_and_writes_files(leaf: Target, tmp_path: Path) -> None:
     sfsample("doctor", "-p", unused_pid()).refused(3)
     sfsample("doctor", "-p", 1, "-n", "x").refused(2)
     assert sfsample("doctor", "-p", leaf.pid, "-o", tmp_path / "out").out == b""

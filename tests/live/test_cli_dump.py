@@ -1,7 +1,6 @@
-"""`sfsample dump`: text for people, JSON for scripts, and what becomes of a thread that cannot be captured.
+"""`sfsample dump`: its text, its JSON, and threads that cannot be captured.
 
-Law: the JSON has the keys and types of the contract, `null` where something is unknown; no thread is left
-out.
+The JSON has the documented keys and types, with `null` where a value is unknown.  No thread is left out.
 """
 
 import json
@@ -43,7 +42,7 @@ PROCESS = {
     "pid": int, "name": str, "cmdline": list, "exe": (str, NONE), "consistent": (bool, NONE),
     "groups": list, "threads": list,
 }  # fmt: skip
-READ = {"x86_64": 0, "aarch64": 63, "s390x": 3}  # its number
+READ = {"x86_64": 0, "aarch64": 63, "s390x": 3}  # number of the system call
 THREAD = {
     "tid": int, "name": str, "state": str, "idle_s": (float, NONE), "cpu_ns": (int, NONE),
     "moving": (bool, NONE), "signal": NONE, "capture": str, "stop_ns": (int, NONE), "error": (str, NONE),
@@ -64,14 +63,14 @@ FRAME = {
 
 
 def check(value: dict[str, Any], keys: dict[str, Any]) -> None:
-    """Exactly the keys of the contract (a new one must be added here, and to the contract)."""
+    """Assert that a value has exactly the documented keys (document a new one, and add it here)."""
     assert value.keys() == keys.keys()
     for key, kind in keys.items():
         assert isinstance(value[key], kind), (key, value[key])
 
 
 def dump(*words: object, code: int = 0) -> dict[str, Any]:
-    """Dump as JSON, check it against the contract, and return it."""
+    """Return a JSON dump, its keys and types checked."""
     began = time.time()
     done = sfsample("dump", "--json", *words)
     assert done.code == code, done.err
@@ -129,7 +128,7 @@ def leaf() -> Iterator[Target]:
         yield target
 
 
-def test_a_running_thread(leaf: Target) -> None:
+def test_running_thread_is_stopped_and_has_its_stack(leaf: Target) -> None:
     (process,) = dump("-p", leaf.pid)["processes"]
     assert (process["pid"], process["name"], process["exe"]) == (leaf.pid, "target", str(fixture("v3")))
     assert process["cmdline"] == leaf.process.args
@@ -150,7 +149,7 @@ def test_a_running_thread(leaf: Target) -> None:
     leaf.assert_unharmed()
 
 
-def test_every_thread_with_its_name() -> None:
+def test_dump_has_every_thread_with_its_name() -> None:
     with running(fixture("v3"), "threads") as target:
         (process,) = dump("-p", target.pid)["processes"]
         assert [thread["tid"] for thread in process["threads"]] == tids(target.pid)
@@ -159,7 +158,7 @@ def test_every_thread_with_its_name() -> None:
         assert workers == {"worker_alpha", "worker_beta", "worker_gamma", "worker_delta"}
 
 
-def test_a_sleeping_thread_tells_its_system_call() -> None:
+def test_sleeping_thread_has_its_system_call() -> None:
     with hung(fixture("v3"), "sleep", read=1) as target:
         (thread,) = dump("-p", target.pid)["processes"][0]["threads"]
         assert thread["state"] == "S"
@@ -172,7 +171,7 @@ def test_a_sleeping_thread_tells_its_system_call() -> None:
         )
 
 
-def test_text(leaf: Target) -> None:
+def test_text_has_verdict_thread_and_frames(leaf: Target) -> None:
     done = sfsample("dump", "-p", leaf.pid)
     lines = done.out.decode().splitlines()
     assert lines[0] == f"process {leaf.pid} target: {' '.join(leaf.process.args)}"  # type: ignore[arg-type]
@@ -187,7 +186,7 @@ def test_text(leaf: Target) -> None:
     assert cut[-1].startswith("  [truncated: max_frames at ")
 
 
-def test_several_processes_and_a_file(leaf: Target, tmp_path: Path) -> None:
+def test_dump_of_several_processes_to_a_file(leaf: Target, tmp_path: Path) -> None:
     with running(fixture("v3"), "sleep") as other:
         pids = [leaf.pid, other.pid]
         document = dump("-p", f"{leaf.pid},{other.pid}", "-p", leaf.pid)
@@ -201,16 +200,16 @@ def test_several_processes_and_a_file(leaf: Target, tmp_path: Path) -> None:
         ]
 
 
-def test_a_missing_process_beside_another_is_told(leaf: Target) -> None:
-    gone = unused_pid()
-    document = dump("-p", f"{gone},{leaf.pid}", code=5)
+def test_missing_process_beside_another_is_reported(leaf: Target) -> None:
+    missing = unused_pid()
+    document = dump("-p", f"{missing},{leaf.pid}", code=5)
     assert [process["pid"] for process in document["processes"]] == [leaf.pid]
-    done = sfsample("dump", "-p", f"{gone},{leaf.pid}")
-    assert (done.code, done.err[0], len(done.err)) == (5, f"sfsample: no such process: {gone}", 2)
+    done = sfsample("dump", "-p", f"{missing},{leaf.pid}")
+    assert (done.code, done.err[0], len(done.err)) == (5, f"sfsample: no such process: {missing}", 2)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_the_looks(leaf: Target, number: signal.Signals) -> None:
+def test_signal_ends_the_wait_for_the_next_sample(leaf: Target, number: signal.Signals) -> None:
     with begun("dump", "-p", leaf.pid, "--looks", 2, "--interval", f"{HANG_S * 10}s") as child:
         child.send_signal(number)
         done = ended(child)
@@ -218,7 +217,7 @@ def test_a_signal_ends_the_looks(leaf: Target, number: signal.Signals) -> None:
     leaf.assert_unharmed()
 
 
-def test_a_failed_dump_leaves_an_old_file_alone(tmp_path: Path) -> None:
+def test_failed_dump_keeps_an_existing_file(tmp_path: Path) -> None:
     (tmp_path / "out").write_text("before")
     sfsample("dump", "-p", unused_pid(), "-o", tmp_path / "out").refused(3)
     assert (tmp_path / "out").read_text() == "before"
@@ -228,46 +227,46 @@ def test_a_failed_dump_leaves_an_old_file_alone(tmp_path: Path) -> None:
 # -- threads that cannot be captured
 
 
-# elsewhere the caller of a leaf is in a register: a stop tells it, but none of a thread that another holds
+# elsewhere the caller of a leaf is in a register, which is read by a stop; not if another process traces it
 ASLEEP = {"read"} if ARCH is AMD64 else {"read", "stopped"}
 HELD = {"outermost"} if ARCH is AMD64 else {"outermost", "register_unknown"}
 
 
 def dumped_until(pid: int, expected: dict[int, set[str]]) -> dict[int, dict[str, Any]]:
-    """Dump until each thread was captured as expected: on a busy machine one may not stop in time."""
+    """Dump until each thread was captured as expected: on a busy machine a thread may not stop in time."""
     found: dict[int, dict[str, Any]] = {}
 
-    def look() -> bool:
+    def is_captured() -> bool:
         (process,) = json.loads(sfsample("dump", "--json", "-p", pid).out)["processes"]
         found.update((t["tid"], t) for t in process["threads"] if t["capture"] in expected[t["tid"]])
         return found.keys() == expected.keys()
 
-    wait_until(look, "each thread is captured")
+    wait_until(is_captured, "each thread is captured")
     return found
 
 
 @pytest.mark.parametrize("how", ["run", "stop"])
-def test_one_thread_of_several_is_traced_by_somebody_else(how: str) -> None:
+def test_one_thread_traced_by_another_process(how: str) -> None:
     with running(fixture("v3"), "threads") as target:
-        victim = tids(target.pid)[2]
-        with python(TRACE, victim, how) as tracer:
+        traced = tids(target.pid)[2]
+        with python(TRACE, traced, how) as tracer:
             assert first_line(tracer) == "traced"
-            # one that its tracer has stopped does not run, so it can be read
+            # a thread that its tracer has stopped does not run, so it can be read
             expected = {tid: {"stopped"} for tid in tids(target.pid)} | {target.pid: ASLEEP}
-            expected[victim] = {"failed" if how == "run" else "read"}
+            expected[traced] = {"failed" if how == "run" else "read"}
             threads = dumped_until(target.pid, expected)
             text = sfsample("dump", "-p", target.pid)
             assert (text.code == 5) == ("  not captured: " in text.out.decode())
             if how == "run":
                 assert text.code == 5
-                assert str(tracer.pid) in threads[victim]["error"]
+                assert str(tracer.pid) in threads[traced]["error"]
             else:
-                assert threads[victim]["stop_reason"] in HELD
-        wait_until(lambda: status(target.pid, victim)["TracerPid"] == "0", "released")
+                assert threads[traced]["stop_reason"] in HELD
+        wait_until(lambda: status(target.pid, traced)["TracerPid"] == "0", "released")
 
 
-def test_every_thread_is_traced_by_somebody_else(leaf: Target) -> None:
-    """One that its tracer lets run cannot be captured; one that it has stopped is read."""
+def test_every_thread_traced_by_another_process(leaf: Target) -> None:
+    """A thread that its tracer lets run cannot be captured; a thread that it has stopped is read."""
     for how, code, capture in (("run", 5, "failed"), ("stop", 0, "read")):
         with python(TRACE, leaf.pid, how) as tracer:
             assert first_line(tracer) == "traced"
@@ -283,7 +282,7 @@ def test_every_thread_is_traced_by_somebody_else(leaf: Target) -> None:
     leaf.assert_unharmed()
 
 
-def test_a_process_that_is_stopped() -> None:
+def test_stopped_process_is_read() -> None:
     with running(fixture("v3"), "threads", stopped=True) as target:
         target.stop_and_wait()
         done = sfsample("dump", "-p", target.pid)
@@ -292,15 +291,15 @@ def test_a_process_that_is_stopped() -> None:
         assert {t["capture"] for t in dump("-p", target.pid)["processes"][0]["threads"]} <= ASLEEP
 
 
-def test_nothing_is_stopped_when_that_is_asked_for(leaf: Target) -> None:
+def test_no_stop_leaves_a_running_thread_out(leaf: Target) -> None:
     (thread,) = dump("-p", leaf.pid, "--no-stop", code=5)["processes"][0]["threads"]
     assert (thread["capture"], thread["state"]) == ("failed", "R")
 
 
-def test_a_thread_in_uninterruptible_sleep() -> None:
-    """The parent of a vfork(2) is in state D for as long as the child lives.
+def test_thread_in_uninterruptible_sleep_is_read() -> None:
+    """The parent of a vfork(2) is in state D as long as the child lives.
 
-    Where a call leaves the return address in a register, only a stop would tell who has called vfork.
+    Where a call leaves the return address in a register, only a stop would show the caller of vfork.
     """
     whole = "100 % reached the outermost frame" if ARCH.pushed_ra else "100 % register_unknown"
     with running(fixture("v3"), "vfork") as target:
@@ -312,14 +311,13 @@ def test_a_thread_in_uninterruptible_sleep() -> None:
         assert recorded.code == 0
         assert any(whole in line for line in recorded.err), recorded.err
         idle = sampled("-p", target.pid, enough=lambda done: done.code == 0)
-        assert idle.code == 0, "in cpu mode it is idle"
+        assert idle.code == 0, "in cpu mode the thread is idle"
 
 
 # -- hostile names
 
-NAME = (
-    b"e\x1b[31mv\n;\xff\xe2\x80\x8f\xe2\x80\xae"  # ESC, newline, not UTF-8, right-to-left mark and override
-)
+# ESC, newline, not UTF-8, right-to-left mark and override
+NAME = b"e\x1b[31mv\n;\xff\xe2\x80\x8f\xe2\x80\xae"
 ARGUMENT = b"7\x1b]0;x\x07\n\xe2\x80\xa8\xfe"
 
 
@@ -336,20 +334,20 @@ def hostile(tmp_path: Path) -> Iterator["subprocess.Popen[bytes]"]:
             child.kill()
 
 
-def test_hostile_names_in_a_dump(hostile: "subprocess.Popen[bytes]") -> None:
+def test_dump_replaces_control_characters_in_names(hostile: "subprocess.Popen[bytes]") -> None:
     done = sfsample("dump", "-p", hostile.pid, "-v")
     assert done.code == 0
     text = done.out.decode("utf-8")
     assert all(line.isprintable() for line in text.split("\n"))
     assert len([line for line in text.split("\n") if line.startswith("  #")]) == text.count("  #")
-    assert "leaf_spin" in text, "a name that is odd costs no symbol"
+    assert "leaf_spin" in text, "symbols are found in spite of the name"
     (process,) = dump("-p", hostile.pid)["processes"]
     assert process["name"].startswith("e\x1b[31mv\n;\ufffd")
     assert process["cmdline"][2] == ARGUMENT.decode("utf-8", "replace")
     assert functions(process["threads"][0])[:4] == ["leaf_spin", "middle", "outer", "main"]
 
 
-def test_hostile_names_in_folded_stacks_and_summaries(
+def test_folded_stacks_replace_control_characters_in_names(
     hostile: "subprocess.Popen[bytes]", tmp_path: Path
 ) -> None:
     for flags in (["-t"], ["-v"], ["--stats", "-"]):
@@ -362,7 +360,9 @@ def test_hostile_names_in_folded_stacks_and_summaries(
     assert sfsample(*map(os.fsdecode, words)).refused(1).startswith("sfsample: cannot write: ")
 
 
-def test_hostile_names_in_a_listing(hostile: "subprocess.Popen[bytes]", tmp_path: Path) -> None:
+def test_process_listing_replaces_control_characters_in_names(
+    hostile: "subprocess.Popen[bytes]", tmp_path: Path
+) -> None:
     path = os.path.join(os.fsencode(tmp_path), NAME)
     with subprocess.Popen([path, b"leaf", ARGUMENT], stdout=subprocess.PIPE) as other:
         try:

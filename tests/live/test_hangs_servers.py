@@ -1,7 +1,6 @@
-"""Hangs of servers that people run: redis, PostgreSQL; and of a file system that does not answer.
+"""Hangs of real servers, redis and PostgreSQL, and of a file system that does not answer.
 
-Law: as in test_hangs.py.  The servers are Debian's packages, which scripts/setup installs; mounting a file
-system needs root.
+The servers are Debian's packages, which scripts/setup installs.  Mounting a file system needs root.
 """
 
 import os
@@ -17,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.live.cli_runner import is_root
-from tests.live.hanging import Seen, calls, find
+from tests.live.hanging import Dumped, calls, find
 from tests.live.targets import HANG_S, assert_untraced, first_line, states, status, wait_until
 from tests.live.test_cli_errors import wchan
 
@@ -27,7 +26,7 @@ REDIS, INITDB, POSTGRES, PSQL = (find(name) for name in ("redis-server", "initdb
 
 @contextmanager
 def child(*words: object, **options: object) -> Iterator["subprocess.Popen[bytes]"]:
-    """A program from its start to the end of the block."""
+    """Run a program until the end of the block."""
     quiet = {"stdin": subprocess.PIPE, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, **options}
     with subprocess.Popen([*map(str, words)], **quiet) as process:  # type: ignore[call-overload]
         try:
@@ -41,7 +40,7 @@ def child(*words: object, **options: object) -> Iterator["subprocess.Popen[bytes
 
 
 def answers(path: Path) -> bool:
-    """Whether redis says PONG."""
+    """Whether redis answers PING."""
     try:
         with socket.socket(socket.AF_UNIX) as client:
             client.connect(str(path))
@@ -52,7 +51,7 @@ def answers(path: Path) -> bool:
 
 
 @pytest.mark.skipif(REDIS is None, reason="redis-server is not installed")
-def test_redis_in_debug_sleep(tmp_path: Path) -> None:
+def test_redis_in_debug_sleep_says_how_long(tmp_path: Path) -> None:
     path = tmp_path / "redis.sock"
     flags = (
         "--port",
@@ -72,10 +71,12 @@ def test_redis_in_debug_sleep(tmp_path: Path) -> None:
             client.connect(str(path))
             client.sendall(b"DEBUG SLEEP 1000\r\n")
             wait_until(lambda: calls(server.pid)["clock_nanosleep"], "it sleeps")
-            seen = Seen(server.pid)
-            assert seen.kinds == ["main"]
-            seen.says(rf"^=> the main thread \({server.pid}\) sleeps (9\d\d|1000)\.\d s more of 1000 s, "
-                      r"in debugCommand <- call <- processCommand$")  # fmt: skip
+            dumped = Dumped(server.pid)
+            assert dumped.kinds == ["main"]
+            dumped.assert_says(
+                rf"^=> the main thread \({server.pid}\) sleeps (9\d\d|1000)\.\d s "
+                r"more of 1000 s, in debugCommand <- call <- processCommand$"
+            )
             assert_untraced(server.pid)
 
 
@@ -83,7 +84,7 @@ def test_redis_in_debug_sleep(tmp_path: Path) -> None:
 
 
 def as_postgres() -> list[str]:
-    """Words that run a program as a user that PostgreSQL accepts."""
+    """Return the command prefix that runs a program as a user that PostgreSQL accepts."""
     return ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"] if is_root() else []
 
 
@@ -93,7 +94,7 @@ def succeeds(words: list[str]) -> bool:
 
 @contextmanager
 def postgres(directory: Path) -> Iterator[list[str]]:
-    """A server of its own; yields the words of its psql."""
+    """Run a server; yield the command line of its psql."""
     if is_root():
         os.chown(directory, 65534, 65534)
     data, user = directory / "data", as_postgres()
@@ -102,16 +103,16 @@ def postgres(directory: Path) -> Iterator[list[str]]:
     words = [*user, str(INITDB), "-D", str(data), "-A", "trust", "-N", "-U", "tester"]
     subprocess.run(words, check=True, **run)  # type: ignore[call-overload]
     flags = ["-D", data, "-k", directory, "-c", "listen_addresses=", "-c", "fsync=off"]
-    flags += ["-c", "deadlock_timeout=1h"]  # when it has passed, who waits for a lock wakes up
+    flags += ["-c", "deadlock_timeout=1h"]  # after it a waiting backend wakes up
     with child(*user, POSTGRES, *flags, env=environment, cwd="/") as server:
         psql = [*user, str(PSQL), "-h", str(directory), "-U", "tester", "-q", "-d", "postgres"]
         wait_until(lambda: succeeds([*psql, "-c", "select"]), "PostgreSQL answers")
         yield psql
-        server.send_signal(2)  # fast shutdown: does not wait for clients
+        server.send_signal(2)  # SIGINT: fast shutdown, which does not wait for clients
 
 
 def waiting(directory: Path) -> list[int]:
-    """Backends that wait for a lock, as PostgreSQL writes into their titles."""
+    """Return the backends that wait for a lock, as their titles say."""
     lines = (directory / "data" / "postmaster.pid").read_text().splitlines()
     with open(f"/proc/{lines[0]}/task/{lines[0]}/children", encoding="ascii") as file:
         pids = [int(word) for word in file.read().split()]
@@ -119,7 +120,7 @@ def waiting(directory: Path) -> list[int]:
 
 
 def title(pid: int) -> bytes:
-    """The words of a backend; none when it has ended."""
+    """Return the title of a backend; empty when it has ended."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes().rstrip(b"\0 ")
     except (FileNotFoundError, ProcessLookupError):
@@ -128,13 +129,13 @@ def title(pid: int) -> bytes:
 
 @pytest.fixture
 def public_path() -> Iterator[Path]:
-    """A directory whose parents another user may pass; pytest's own are private."""
+    """Yield a directory that another user can reach; those of pytest are private."""
     with tempfile.TemporaryDirectory(prefix="sfsample-", ignore_cleanup_errors=True) as path:
         yield Path(path)
 
 
 @pytest.mark.skipif(not (INITDB and POSTGRES and PSQL), reason="PostgreSQL is not installed")
-def test_postgresql_waits_for_a_row_lock(public_path: Path) -> None:
+def test_postgresql_backend_waits_for_a_row_lock(public_path: Path) -> None:
     with postgres(public_path) as psql:
         subprocess.run([*psql, "-c", "create table t as select 1 as i"], check=True, timeout=2 * HANG_S)
         with child(*psql, "-At", stdout=subprocess.PIPE) as holder:
@@ -144,16 +145,18 @@ def test_postgresql_waits_for_a_row_lock(public_path: Path) -> None:
             assert first_line(holder) == "held"
             with child(*psql, "-c", "update t set i = 3"):
                 wait_until(lambda: waiting(public_path), "an update waits")
-                the_waiter(*waiting(public_path))
+                assert_waits_for_lock(*waiting(public_path))
 
 
-def the_waiter(pid: int) -> None:
+def assert_waits_for_lock(pid: int) -> None:
     wait_until(lambda: states(pid) == {"S"}, "asleep")
-    seen = Seen(pid)
-    assert seen.kinds == ["database lock"]
-    seen.says(rf"^=> process {pid} \(postgres\) waits for a PostgreSQL lock: "
-              rf"SELECT pg_blocking_pids\({pid}\) names who has it for [0-9.]+ s")  # fmt: skip
-    assert f"process {pid} postgres: postgres: tester postgres [local] UPDATE waiting" in seen.text
+    dumped = Dumped(pid)
+    assert dumped.kinds == ["database lock"]
+    dumped.assert_says(
+        rf"^=> process {pid} \(postgres\) waits for a PostgreSQL lock: "
+        rf"SELECT pg_blocking_pids\({pid}\) names the process that holds it for [0-9.]+ s"
+    )
+    assert f"process {pid} postgres: postgres: tester postgres [local] UPDATE waiting" in dumped.text
     assert_untraced(pid)
 
 
@@ -161,7 +164,7 @@ def the_waiter(pid: int) -> None:
 
 FUSE = """
 import ctypes, os, struct, sys
-# mount a FUSE file system, answer what the kernel asks first, and nothing after that
+# mount a FUSE file system, answer the first request of the kernel, and no other
 libc = ctypes.CDLL(None, use_errno=True)
 fd = os.open("/dev/fuse", os.O_RDWR)
 options = f"fd={fd},rootmode=40000,user_id=0,group_id=0".encode()
@@ -186,8 +189,8 @@ os.stat(sys.argv[1])
 
 
 @pytest.mark.skipif(not is_root() or not os.access("/dev/fuse", os.R_OK), reason="needs root and /dev/fuse")
-def test_a_file_system_that_does_not_answer(tmp_path: Path) -> None:
-    """Whoever asks it for a file sleeps; a signal makes that sleep one that only SIGKILL ends: state D."""
+def test_silent_file_system_blocks_uninterruptibly(tmp_path: Path) -> None:
+    """A thread that opens a file on it sleeps; after a signal only SIGKILL ends that sleep: state D."""
     with child(sys.executable, "-c", FUSE, tmp_path, stdout=subprocess.PIPE) as daemon:
         assert daemon.stdout is not None
         if daemon.stdout.readline() != b"mounted\n":
@@ -197,10 +200,12 @@ def test_a_file_system_that_does_not_answer(tmp_path: Path) -> None:
                 wait_until(lambda: wchan(reader.pid) == b"request_wait_answer", "it waits for an answer")
                 reader.send_signal(signal.SIGUSR1)
                 wait_until(lambda: status(reader.pid)["State"].startswith("D"), "in state D")
-                seen = Seen(reader.pid)
-                assert seen.kinds == ["kernel"]
-                seen.says(rf"process {reader.pid} \(python\S*\) waits for the kernel for \w+\({tmp_path}"
-                          r"/file\), uninterruptibly, in request_wait_answer")  # fmt: skip
+                dumped = Dumped(reader.pid)
+                assert dumped.kinds == ["kernel"]
+                dumped.assert_says(
+                    rf"process {reader.pid} \(python\S*\) waits for the kernel for "
+                    rf"\w+\({tmp_path}/file\), uninterruptibly, in request_wait_answer"
+                )
                 daemon.kill()
         finally:
             daemon.kill()

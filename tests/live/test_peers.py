@@ -1,6 +1,6 @@
-"""Who is at the other end of a socket that a thread sleeps in.
+"""A dump names the process at the other end of a socket or pipe that a thread sleeps in.
 
-Law: as in test_hangs.py.  The other end is a process that is known: this one, or the waiting one's child.
+The other end is held by this test process, or by a child of the sleeping process.
 """
 
 import os
@@ -13,13 +13,13 @@ from contextlib import contextmanager
 import pytest
 
 from tests.live.cli_runner import is_root
-from tests.live.hanging import Seen, wait_for_calls
+from tests.live.hanging import Dumped, wait_for_calls
 from tests.live.targets import LineReader, assert_untraced, is_forgotten
 
 pytestmark = pytest.mark.live
-US = rf"process {os.getpid()} \([^)]+\)"
+THIS = rf"process {os.getpid()} \([^)]+\)"
 
-# which end it is, what it does with it, and whether a child does so with the other one
+# what to do with a socket, its descriptor, and "forks": a child does the same with the other end
 PROGRAM = """
 import ctypes, os, select, socket, sys
 how, fd, forks = sys.argv[1:]
@@ -45,12 +45,12 @@ else:
 def sleeper(
     how: str, one: socket.socket | None = None, before: tuple[str, ...] = ()
 ) -> Iterator[tuple[int, int]]:
-    """Yield the process that does `how` with the socket, and its child, which does so with the other end."""
+    """Yield the pids of a process that does `how` with a socket, and of its child with the other end."""
     fd = one.fileno() if one else -1
     words = [*before, sys.executable, "-c", PROGRAM, how, str(fd), "none" if one else "forks"]
     call = {"read": "recvfrom", "write": "sendto"}.get(how, "poll")
-    asked = False
-    while not asked:  # again where the kernel has forgotten since when one sleeps, as in `hung`
+    done = False
+    while not done:  # again where the kernel has lost when a thread last ran, as in `hung`
         with subprocess.Popen(words, stdout=subprocess.PIPE, pass_fds=[fd] if one else []) as process:
             try:
                 assert process.stdout is not None
@@ -58,7 +58,7 @@ def sleeper(
                 pids = {process.pid, child} if child > 1 else {process.pid}
                 for pid in pids:
                     wait_for_calls(pid, **{call: 1})
-                if asked := not any(map(is_forgotten, pids)):
+                if done := not any(map(is_forgotten, pids)):
                     yield process.pid, child
                     assert_untraced(process.pid)
             finally:
@@ -67,75 +67,78 @@ def sleeper(
 
 @pytest.fixture
 def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
-    """A unix socket, and a connection; each time its two ends."""
+    """Yield the two ends of a unix socket."""
     left, right = socket.socketpair()
     with left, right:
         yield left, right
 
 
-def test_the_other_end_of_a_unix_socket_is_named(pair: tuple[socket.socket, socket.socket]) -> None:
+def test_process_at_the_other_end_of_a_unix_socket_is_named(
+    pair: tuple[socket.socket, socket.socket],
+) -> None:
+    unix = r"fd \d+ \(unix socket \d+\)"
     for how, words in (
-        ("read", rf"waits for data from fd \d+ \(unix socket \d+\), to be sent by {US} for"),
-        ("write", rf"waits for room to write to fd \d+ \(unix socket \d+\), to be read by {US} for"),
-        ("poll", rf"waits for events on fd \d+ \(unix socket \d+\), at whose other end is {US} for"),
-        (
-            "timed",
-            rf"waits for events on fd \d+ \(unix socket \d+\), at most 1000 s, at whose other end is {US} f",
-        ),
+        ("read", rf"waits for data from {unix}, to be sent by {THIS} for"),
+        ("write", rf"waits for room to write to {unix}, to be read by {THIS} for"),
+        ("poll", rf"waits for events on {unix}, with the other end open in {THIS} for"),
+        ("timed", rf"waits for events on {unix}, at most 1000 s, with the other end open in {THIS} for"),
     ):
         with sleeper(how, pair[0]) as (pid, _):
-            seen = Seen(pid)
-            seen.says(words)
-            (thread,) = seen.document["processes"][0]["threads"]
+            dumped = Dumped(pid)
+            dumped.assert_says(words)
+            (thread,) = dumped.document["processes"][0]["threads"]
             assert thread["waits_for"]["pids"] == [os.getpid()]
 
 
-def test_the_other_end_of_a_pipe_that_is_watched_is_named() -> None:
+def test_process_at_the_other_end_of_a_polled_pipe_is_named() -> None:
     code = "import select, sys; p = select.poll(); p.register(int(sys.argv[1]), 1); p.poll()"
-    ours, theirs = os.pipe()
-    words = [sys.executable, "-c", code, str(ours)]
-    with subprocess.Popen(words, pass_fds=[ours]) as process:
+    read_end, write_end = os.pipe()
+    words = [sys.executable, "-c", code, str(read_end)]
+    with subprocess.Popen(words, pass_fds=[read_end]) as process:
         try:
             wait_for_calls(process.pid, poll=1)
-            Seen(process.pid).says(
-                rf"waits for events on fd {ours} \(pipe \d+, read end\), at whose other end is {US} for"
+            Dumped(process.pid).assert_says(
+                rf"waits for events on fd {read_end} \(pipe \d+, read end\), "
+                rf"with the other end open in {THIS} for"
             )
         finally:
             process.kill()
-    os.close(ours)
-    os.close(theirs)
+    os.close(read_end)
+    os.close(write_end)
 
 
-def test_a_server_that_does_not_accept() -> None:
+def test_server_that_does_not_accept_is_named() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
         with socket.create_connection(("127.0.0.1", port)) as client, sleeper("read", client) as (pid, _):
             connection = rf"tcp 127\.0\.0\.1:\d+ -> 127\.0\.0\.1:{port} established"
-            Seen(pid).says(rf"waits for data from fd \d+ \({connection}\), to be sent by {US}, "
-                           r"which listens there, and has not accepted the connection for")  # fmt: skip
+            Dumped(pid).assert_says(
+                rf"waits for data from fd \d+ \({connection}\), to be sent by {THIS}, "
+                r"which listens there, and has not accepted the connection for"
+            )
             served, _ = listener.accept()
             with served:
-                Seen(pid).says(rf"{connection}\), to be sent by {US} for")
+                Dumped(pid).assert_says(rf"{connection}\), to be sent by {THIS} for")
 
 
 @pytest.mark.parametrize("how", ["read", "write", "poll"])
-def test_two_processes_wait_for_each_other_at_a_socket(how: str) -> None:
+def test_two_processes_that_wait_at_a_socket_are_a_deadlock(how: str) -> None:
     with sleeper(how) as (parent, child):
-        seen = Seen(parent, child)
-        assert seen.kinds == ["deadlock"]
+        dumped = Dumped(parent, child)
+        assert dumped.kinds == ["deadlock"]
         unsure = "" if how == "poll" else ", unless a socket has a time-out of its own"
-        seen.says(f"^=> DEADLOCK: 2 processes wait for each other, and none can go on{unsure}\n")
-        assert "deadlock" not in Seen(parent).kinds, "alone it is not known what the other does"
+        dumped.assert_says(f"^=> DEADLOCK: 2 processes wait for each other, and none can go on{unsure}\n")
+        assert "deadlock" not in Dumped(parent).kinds, "the other process was not dumped"
 
 
-def test_two_that_look_around_now_and_then_are_no_deadlock() -> None:
+def test_two_processes_that_poll_with_a_timeout_are_no_deadlock() -> None:
     with sleeper("timed") as (parent, child):
-        seen = Seen(parent, child)
-        assert seen.kinds == ["main", "main"]
-        seen.says(rf"at whose other end is process {child} \(")
+        dumped = Dumped(parent, child)
+        assert dumped.kinds == ["main", "main"]
+        dumped.assert_says(rf"with the other end open in process {child} \(")
 
 
 @pytest.mark.skipif(not is_root(), reason="needs root")
-def test_in_another_network_namespace() -> None:
+def test_peer_in_another_network_namespace_is_named() -> None:
     with sleeper("read", before=("unshare", "--net")) as (parent, child):
-        Seen(parent).says(rf"\(unix socket \d+\), to be sent by process {child} \(")
+        Dumped(parent).assert_says(rf"\(unix socket \d+\), to be sent by process {child} \(")

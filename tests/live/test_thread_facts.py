@@ -1,6 +1,6 @@
-"""Since when a thread has not run, and what it has used, against what this test knows.
+"""How long a thread has not run, and its CPU time, compared with what the test knows.
 
-Law: the truth is enclosed by instants that the test takes before and after; the clocks agree to a tick.
+The true time lies between instants that the test takes before and after.  The clocks agree to a tick.
 """
 
 import os
@@ -16,10 +16,10 @@ from tests.live.hanging import hung
 from tests.live.targets import fixture, running, states, wait_until
 
 pytestmark = pytest.mark.live
-TICK_S = 0.02  # the scheduler's clock is that of its last tick, and leaves out what interrupts took
+TICK_S = 0.02  # the scheduler's clock is that of its last tick, and leaves out the time of interrupts
 
 
-def test_since_when_a_thread_sleeps() -> None:
+def test_idle_time_of_a_sleeping_thread() -> None:
     began = time.monotonic()
     with hung(fixture("v3"), "sleep", read=1) as target:
         asleep = time.monotonic()
@@ -37,33 +37,33 @@ def test_since_when_a_thread_sleeps() -> None:
         proc.close()
 
 
-def test_the_kernel_may_have_forgotten() -> None:
-    """A thread that was moved to another processor when it slept already did not sleep since the start."""
+def test_last_run_of_zero_is_unknown() -> None:
+    """The kernel writes 0 for a sleeping thread that it moved to another CPU."""
     line = b"se.exec_start                                :      %s\n"
     assert exec_start_s(line % b"41765.939200") == pytest.approx(41.7659392)
     assert exec_start_s(line % b"0.000000") is None
     assert exec_start_s(None) is None
 
 
-def test_every_processor_s_clock() -> None:
-    for processor in os.sched_getaffinity(0):
-        with subprocess.Popen(["taskset", "-c", str(processor), "sleep", "100"]) as child:
+def test_idle_time_is_measured_on_each_cpus_clock() -> None:
+    for cpu in os.sched_getaffinity(0):
+        with subprocess.Popen(["taskset", "-c", str(cpu), "sleep", "100"]) as child:
             try:
                 wait_until(lambda: states(child.pid) == {"S"}, "asleep")
                 proc = ProcFs(child.pid)
                 last = FactReader(proc).facts(child.pid).last_ran
                 assert last is not None
-                assert last.processor == processor
+                assert last.cpu == cpu
                 idle = FactReader(proc).idle(last)
                 assert idle is not None
                 assert idle < 60
                 proc.close()
             finally:
                 child.kill()
-    assert processor in os.sched_getaffinity(0), "where we may run is as before"
+    assert cpu in os.sched_getaffinity(0), "the affinity is restored"
 
 
-def test_a_busy_thread_uses_its_processor() -> None:
+def test_busy_thread_uses_cpu_time() -> None:
     with running(fixture("v3"), "leaf") as target:
         proc = ProcFs(target.pid)
         facts = FactReader(proc)
@@ -79,20 +79,20 @@ def balance(proc: ProcFs, tid: int) -> int | None:
     return balance_of(proc.counters(tid), proc.last_run(tid), proc.counters(tid))
 
 
-def test_who_has_a_processor() -> None:
-    """We have one as long as we ask; a busy thread that may only use the same one waits meanwhile."""
+def test_balance_tells_whether_a_thread_is_on_a_cpu() -> None:
+    """sfsample is on the CPU while it asks, so a busy thread that may only use that CPU waits."""
     allowed = os.sched_getaffinity(0)
-    [here, *others] = sorted(allowed)
+    [own_cpu, *other_cpus] = sorted(allowed)
     with running(fixture("v3"), "leaf") as target:
         busy, tid = ProcFs(target.pid), target.pid
         try:
-            os.sched_setaffinity(0, {here})
-            os.sched_setaffinity(tid, {here})
-            waits = [found for _ in range(200) if (found := balance(busy, tid)) is not None]
-            assert len(set(waits)) == 1
-            for other in others[:1]:
-                os.sched_setaffinity(tid, {other})
-                wait_until(lambda: balance(busy, tid) == waits[0] + 1, "runs on another processor")
+            os.sched_setaffinity(0, {own_cpu})
+            os.sched_setaffinity(tid, {own_cpu})
+            waiting = [value for _ in range(200) if (value := balance(busy, tid)) is not None]
+            assert len(set(waiting)) == 1
+            for cpu in other_cpus[:1]:
+                os.sched_setaffinity(tid, {cpu})
+                wait_until(lambda: balance(busy, tid) == waiting[0] + 1, "runs on another CPU")
         finally:
             os.sched_setaffinity(0, allowed)
         busy.close()

@@ -13,7 +13,7 @@ from sfsample.core.checkpoint import checkpoint
 from sfsample.core.snapshot import LastRun
 from sfsample.process.capture_running import RunningCapture, StopFilter
 from sfsample.process.not_captured import NotCaptured, Reason
-from sfsample.process.procfs import Asleep
+from sfsample.process.proc_text import SyscallInfo
 from sfsample.process.scheduler import RunState, WakeUp
 from sfsample.process.stack_copy import StackCopy
 from sfsample.process.stop_request import StopState
@@ -34,7 +34,7 @@ def test_balance_learned_wrongly_by_a_stop_is_corrected_when_the_thread_sleeps()
     proc = SimpleNamespace(
         pid=PID,
         counters=lambda _: b"100 0 5",
-        asleep=lambda _: Asleep(232, (), STACK, CODE),
+        asleep=lambda _: SyscallInfo(232, (), STACK, CODE),
         last_run=lambda _: LastRun(b"7.1", 9000, 5),
     )
     thread = Thread(PID)

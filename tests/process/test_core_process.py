@@ -23,11 +23,11 @@ from sfsample.core.stack import Found, StopReason
 from sfsample.dumping.run import dump_core
 from sfsample.errors import FormatError
 from sfsample.formats.elf.image import ElfImage
-from sfsample.process.core_process import CoreTarget
+from sfsample.process.core_process import CoreProcess
 from sfsample.process.facts import core_syscalls as core_calls
 from sfsample.process.facts.core_syscalls import core_call, own_tid
-from sfsample.process.facts.syscall_arguments import Call
-from sfsample.process.facts.thread_facts import Syscall
+from sfsample.process.facts.syscall_arguments import DecodedSyscall
+from sfsample.process.proc_text import SyscallInfo
 from sfsample.saved_stacks.format import from_json
 from tests.builders import elf_builder
 from tests.builders.core_builder import Load, auxv, core, files, note, prpsinfo, prstatus
@@ -199,8 +199,8 @@ REGISTERS = pack("<27Q", *range(27))
 ONE = prstatus(7, REGISTERS)
 
 
-def opened(data: bytes, **options) -> CoreTarget:
-    return CoreTarget(ElfImage(data, "core"), **options)
+def opened(data: bytes, **options) -> CoreProcess:
+    return CoreProcess(ElfImage(data, "core"), **options)
 
 
 def test_threads_in_order_with_their_registers():
@@ -356,7 +356,7 @@ def test_big_endian(table, capsys):
 # -- what a thread did in the kernel
 
 
-def asleep(result: int, number: int = 202, code: bytes = b"\x0f\x05") -> Call | None:
+def asleep(result: int, number: int = 202, code: bytes = b"\x0f\x05") -> DecodedSyscall | None:
     """The call of a thread whose registers say so; each argument register holds its number in the call."""
     words = [0] * 27
     for at, index in enumerate((14, 13, 12, 7, 9, 8)):
@@ -371,7 +371,7 @@ def test_the_system_call_in_which_a_thread_slept() -> None:
     for result in (-4, -512, -516):
         call = asleep(result)
         assert call is not None
-        assert (call.name, call.syscall) == ("futex", Syscall(202, (0, 1, 2, 3, 4, 5), 0x5000, 0x1002))
+        assert (call.name, call.syscall) == ("futex", SyscallInfo(202, (0, 1, 2, 3, 4, 5), 0x5000, 0x1002))
     assert asleep(0) is None, "the call has been done"
     assert asleep(-512, number=-1) is None, "it was in none"
     assert asleep(-512, code=b"\x90\x90") is None, "no call is before the pc"
@@ -397,7 +397,7 @@ def test_on_s390x_the_number_is_in_the_instruction_or_a_register(
     target = opened(core(notes, *loads, machine=S390X.machine, order="big"))
     call = core_call(target, target.threads()[0])
     assert call is not None
-    assert call.syscall == Syscall(number, (0, 1, 2, 3, 4, 5), 0x5000, 0x1002)
+    assert call.syscall == SyscallInfo(number, (0, 1, 2, 3, 4, 5), 0x5000, 0x1002)
     assert own_tid(target, target.threads()[0]) == 42
 
 

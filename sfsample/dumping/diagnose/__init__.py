@@ -1,1 +1,4 @@
-"""What a process waits for, worked out from what was seen of it: values in, words out."""
+"""Work out from a dump what its threads wait for, and say it in sentences.
+
+Works on the values of a dump only, never on the process.
+"""

@@ -1,70 +1,72 @@
-"""Threads that do the same, together.
+"""Put threads with the same stack into one group, so that a dump shows 200 idle workers once.
 
-Law: threads are in one group when their stacks have the same places and they wait in the same way; the
-order is stable: what is unusual comes before what is usual, and then the largest group first.
+Threads are in one group when their stacks have the same addresses and they wait in the same way.  Unusual
+groups come first, then the largest.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from sfsample.dumping.diagnose.named_thread import NamedThread
-from sfsample.dumping.diagnose.wait import Wait
+from sfsample.dumping.diagnose.wait_types import Wait
+
+_MAX_NAMES = 3  # of a group whose threads' names have nothing in common
 
 
 class Group(NamedTuple):
-    """Threads with the same stack, by ascending id."""
+    """Threads with the same stack, by ascending tid."""
 
     threads: tuple[NamedThread, ...]
 
     @property
     def first(self) -> NamedThread:
-        """The thread that stands for all."""
+        """The thread whose stack and wait stand for all."""
         return self.threads[0]
 
     def title(self) -> str:
-        """Return the name that its threads share: "worker-*"."""
+        """Return the common name of its threads: "worker-*"."""
         return common_name([thread.dump.name for thread in self.threads])
 
 
-def group(threads: Iterable[NamedThread]) -> tuple[Group, ...]:
-    """Put threads with the same stack together, in the order of their first members."""
-    found: dict[object, list[NamedThread]] = {}
+def group_threads(threads: Iterable[NamedThread]) -> tuple[Group, ...]:
+    """Return the groups, in the order of their first threads."""
+    groups: dict[object, list[NamedThread]] = {}
     for thread in threads:
-        found.setdefault(_key(thread), []).append(thread)
-    return tuple(Group(tuple(members)) for members in found.values())
+        groups.setdefault(_key(thread), []).append(thread)
+    return tuple(Group(tuple(members)) for members in groups.values())
 
 
 def _key(thread: NamedThread) -> object:
     dump = thread.dump
     if dump.stack is None:
         return dump.tid
-    places = tuple(frame.pc for frame in dump.stack.frames)
-    return (dump.state, dump.capture, dump.call.name if dump.call else None, places, dump.stack.stop_reason)
+    pcs = tuple(frame.pc for frame in dump.stack.frames)
+    return (dump.state, dump.capture, dump.call.name if dump.call else None, pcs, dump.stack.stop_reason)
 
 
-def in_order(
-    groups: Iterable[Group], waits: Mapping[int, Wait | None], culprits: Sequence[int]
+def sort_groups(
+    groups: Iterable[Group], waits: Mapping[int, Wait | None], verdict_tids: Sequence[int]
 ) -> list[Group]:
-    """Sort: those that the verdict speaks of, those that run or are stuck, then those that wait for work."""
+    """Sort: groups that the verdict names; those that run or are stuck; those that wait for work."""
 
-    def rank(one: Group) -> tuple[int, int, int]:
-        wait = waits.get(one.first.tid)
-        named = [culprits.index(thread.tid) for thread in one.threads if thread.tid in culprits]
+    def rank(group: Group) -> tuple[int, int, int]:
+        wait = waits.get(group.first.tid)
+        named = [verdict_tids.index(thread.tid) for thread in group.threads if thread.tid in verdict_tids]
         if named:
             return (0, min(named), 0)
-        return (2 if wait is not None and wait.idle else 1, -len(one.threads), one.first.tid)
+        return (2 if wait is not None and wait.idle else 1, -len(group.threads), group.first.tid)
 
     return sorted(groups, key=rank)
 
 
 def common_name(names: list[str]) -> str:
-    """Return a pattern for names: "worker-*"; the names themselves where they share nothing."""
-    different = list(dict.fromkeys(names))
-    if len(different) == 1:
-        return different[0]
-    first, last = min(different), max(different)
+    """Return a pattern for names ("worker-*"), or the first names where they have nothing in common."""
+    distinct = list(dict.fromkeys(names))
+    if len(distinct) == 1:
+        return distinct[0]
+    first, last = min(distinct), max(distinct)
     length = next((at for at, letter in enumerate(first) if last[at : at + 1] != letter), len(first))
-    start = first[:length].rstrip("0123456789")
-    if start:
-        return f"{start}*"
-    return ", ".join(different[:3]) + ", ..." * (len(different) > 3)
+    prefix = first[:length].rstrip("0123456789")
+    if prefix:
+        return f"{prefix}*"
+    return ", ".join(distinct[:_MAX_NAMES]) + ", ..." * (len(distinct) > _MAX_NAMES)

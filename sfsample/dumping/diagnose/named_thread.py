@@ -1,7 +1,6 @@
-"""A thread with the names of its functions.
+"""Name the functions of a thread's stack, and recognise those of the C library.
 
-Law: names are asked for once and handed on; a function is recognised by its symbol, without the underscores
-and versions that a C library puts around it.
+A function is recognised by its symbol, without the underscores and versions that a C library adds.
 """
 
 from collections.abc import Callable, Iterator
@@ -12,15 +11,16 @@ from sfsample.modules.location import Location, locate
 from sfsample.symbolize.named_frame import NamedFrame
 
 Namer = Callable[[Location], tuple[NamedFrame, ...]]
+# file names of modules begin like this
 _C_LIBRARIES = ("libc.so", "libc-2.", "libpthread", "ld-linux", "ld-musl", "libresolv", "librt", "[vdso]")
 _LANGUAGE_LIBRARIES = ("libstdc++.", "libgcc_s.", "libc++.")
-_STARTS = ("_start", "__libc_start_main")
-_SHOWN = 3
-_LONGEST = 60
+_START_FUNCTIONS = ("_start", "__libc_start_main")
+_MAX_PATH_FUNCTIONS = 3
+_MAX_NAME_LENGTH = 60
 
 
 class NamedThread(NamedTuple):
-    """One thread; `frames` are the names of each frame of its stack, the most inlined one first."""
+    """One thread; `frames` are the functions at each frame of its stack, the innermost inlined first."""
 
     pid: int
     dump: ThreadDump
@@ -28,29 +28,30 @@ class NamedThread(NamedTuple):
 
     @property
     def tid(self) -> int:
-        """Its id, as we see it."""
+        """Its id in sfsample's pid namespace."""
         return self.dump.tid
 
     def library_functions(self) -> Iterator[str]:
-        """Yield the bare names of the C library's functions that it is in, innermost first.
+        """Yield the bare names of the C library's functions on the stack, innermost first.
 
-        In a static program there is no telling whose a function is, so all are yielded.
+        In a static program the library's functions look like the program's, so all names are yielded.
         """
-        static = not any(_is(path, _C_LIBRARIES) for path in self._paths())
+        static = not any(_is_file(path, _C_LIBRARIES) for path in self._paths())
         for names, path in zip(self.frames, self._paths(), strict=True):
-            if static or _is(path, _C_LIBRARIES):
-                yield from (bare(name.raw) for name in names if name.raw)
+            if static or _is_file(path, _C_LIBRARIES):
+                yield from (bare_symbol(name.raw) for name in names if name.raw)
 
     def in_c_library(self) -> bool:
-        """Whether its innermost frame is the C library's."""
-        return _is(next(iter(self._paths()), ""), _C_LIBRARIES)
+        """Whether its innermost frame is in the C library."""
+        return _is_file(next(iter(self._paths()), ""), _C_LIBRARIES)
 
-    def way(self, depth: int = 0) -> str:
-        """Return the program's own functions on the way to frame `depth`: "pop <- worker <- main"."""
+    def call_path(self, depth: int = 0) -> str:
+        """Return the innermost functions of the program, from frame `depth` on: "pop <- worker <- main"."""
         pairs = list(zip(self.frames, self._paths(), strict=True))[depth:]
-        own = [name.function for names, path in pairs if not _is(path, _C_LIBRARIES + _LANGUAGE_LIBRARIES)
-               for name in names if name.function and name.raw not in _STARTS]  # fmt: skip
-        return " <- ".join(short(function) for function in own[:_SHOWN])
+        own = [name.function for names, path in pairs
+               if not _is_file(path, _C_LIBRARIES + _LANGUAGE_LIBRARIES)
+               for name in names if name.function and name.raw not in _START_FUNCTIONS]  # fmt: skip
+        return " <- ".join(short_name(function) for function in own[:_MAX_PATH_FUNCTIONS])
 
     def _paths(self) -> list[str]:
         return [module.path if module else "" for module in self.dump.modules]
@@ -67,31 +68,31 @@ def _frames(pid: int, thread: ThreadDump, namer: Namer) -> tuple[tuple[NamedFram
     return tuple(namer(locate(frame, module, pid)) for frame, module in pairs)
 
 
-def bare(symbol: str) -> str:
+def bare_symbol(symbol: str) -> str:
     """Return "pthread_mutex_lock" for "___pthread_mutex_lock@@GLIBC_2.2.5"."""
     return symbol.partition("@")[0].lstrip("_")
 
 
-def short(function: str) -> str:
-    """Return a function's name without parameters and template arguments, and not too long."""
-    name = _without(_without(function, "<", ">"), "(", ")")
-    return name if len(name) <= _LONGEST else f"{name[: _LONGEST - 3]}..."
+def short_name(function: str) -> str:
+    """Return a function's name without parameters and template arguments, cut if it is still too long."""
+    name = _drop_brackets(_drop_brackets(function, "<", ">"), "(", ")")
+    return name if len(name) <= _MAX_NAME_LENGTH else f"{name[: _MAX_NAME_LENGTH - 3]}..."
 
 
-def fold(function: str, room: int | None) -> str:
-    """Fit a function's name into `room` letters: its brackets are emptied first, then it is cut."""
+def fold_name(function: str, room: int | None) -> str:
+    """Fit a function's name into `room` characters: empty its brackets first, then cut it."""
     if room is None or len(function) <= room:
         return function
-    folded = _without(function, "<", ">", "...")
+    folded = _drop_brackets(function, "<", ">", "...")
     if len(folded) > room:
-        folded = _without(folded, "(", ")", "...")
+        folded = _drop_brackets(folded, "(", ")", "...")
     return folded if len(folded) <= room else f"{folded[: max(room, 8) - 3]}..."
 
 
-def _without(text: str, opening: str, closing: str, instead: str | None = None) -> str:
-    """Drop what stands in brackets, with them unless there is something to put `instead`.
+def _drop_brackets(text: str, opening: str, closing: str, filler: str | None = None) -> str:
+    """Drop brackets with their contents, or with a `filler` only the contents.
 
-    `operator<` and the like keep theirs.
+    Names with `operator`, as in `operator<`, stay as they are.
     """
     if opening not in text or "operator" in text or text.startswith(opening):
         return text
@@ -99,8 +100,8 @@ def _without(text: str, opening: str, closing: str, instead: str | None = None) 
     for letter in text:
         if letter == opening:
             depth += 1
-            if depth == 1 and instead is not None:
-                kept.append(f"{opening}{instead}{closing}")
+            if depth == 1 and filler is not None:
+                kept.append(f"{opening}{filler}{closing}")
         elif letter == closing and depth:
             depth -= 1
         elif not depth:
@@ -108,5 +109,5 @@ def _without(text: str, opening: str, closing: str, instead: str | None = None) 
     return "".join(kept)
 
 
-def _is(path: str, names: tuple[str, ...]) -> bool:
-    return path.rpartition("/")[2].startswith(names)
+def _is_file(path: str, prefixes: tuple[str, ...]) -> bool:
+    return path.rpartition("/")[2].startswith(prefixes)

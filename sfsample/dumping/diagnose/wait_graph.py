@@ -1,7 +1,7 @@
-"""Who waits for whom: cycles, and who is at the end of the chains.
+"""Find cycles in the graph of waits, and the threads and processes that others wait for in the end.
 
-Law: a node waits for at most one other; a process waits when each of its threads does, and is stuck when none
-of them waits for somebody who can go on.  A cycle is reported once, from its smallest member on.
+A node waits for at most one other.  A process waits when each of its threads does.  It is stuck when no
+thread that its threads wait for can go on.  A cycle is reported once, beginning at its smallest node.
 """
 
 from collections.abc import Iterator, Mapping
@@ -9,17 +9,17 @@ from typing import NamedTuple
 
 
 class Node(NamedTuple):
-    """A thread, or with `tid` 0 a process, whichever of its threads may act."""
+    """A thread; `tid` 0 means the process, any of whose threads may act."""
 
     pid: int
     tid: int
 
 
-Edges = Mapping[Node, Node]
+Edges = Mapping[Node, Node]  # node -> the node that it waits for
 
 
 def cycles(edges: Edges) -> tuple[tuple[Node, ...], ...]:
-    """Return every cycle, each as the nodes in order of waiting."""
+    """Return every cycle, each as its nodes in order of waiting."""
     found: dict[Node, tuple[Node, ...]] = {}
     done: set[Node] = set()
     for start in sorted(edges):
@@ -27,14 +27,14 @@ def cycles(edges: Edges) -> tuple[tuple[Node, ...], ...]:
         end = edges.get(path[-1]) if path else None
         if end is not None and end in path:
             cycle = path[path.index(end) :]
-            at = cycle.index(min(cycle))
-            found[cycle[at]] = (*cycle[at:], *cycle[:at])
+            smallest = cycle.index(min(cycle))
+            found[cycle[smallest]] = (*cycle[smallest:], *cycle[:smallest])
         done.update(path)
     return tuple(found[first] for first in sorted(found))
 
 
 def _follow(node: Node, edges: Edges, done: set[Node]) -> Iterator[Node]:
-    """Yield the nodes from here on, until one that was seen."""
+    """Yield the nodes of a chain of waits, up to a node that was seen, is `done`, or waits for none."""
     seen: set[Node] = set()
     while node not in seen and node not in done and node in edges:
         seen.add(node)
@@ -42,38 +42,38 @@ def _follow(node: Node, edges: Edges, done: set[Node]) -> Iterator[Node]:
         node = edges[node]
 
 
-def holders(edges: Edges) -> dict[Node, tuple[Node, ...]]:
-    """Return for each node that waits for nobody who waits for it, directly or behind others."""
-    waiting: dict[Node, list[Node]] = {}
+def blockers(edges: Edges) -> dict[Node, tuple[Node, ...]]:
+    """Return each node that waits for none, with the nodes that wait for it, directly or behind others."""
+    behind: dict[Node, list[Node]] = {}
     for start in edges:
         *_, last = (start, *_follow(start, edges, set()))
         end = edges[last]
         if end not in edges:
-            waiting.setdefault(end, []).append(start)
-    return {end: tuple(sorted(starts)) for end, starts in sorted(waiting.items())}
+            behind.setdefault(end, []).append(start)
+    return {end: tuple(sorted(starts)) for end, starts in sorted(behind.items())}
 
 
 def stuck(edges: Edges) -> frozenset[Node]:
-    """Return the nodes that can never go on by themselves: whoever they wait for cannot either.
+    """Return the nodes that can never go on by themselves: what they wait for cannot go on either.
 
     A process can go on while one of its threads can.
     """
-    held = set(edges)
-    while free := {node for node in held if not _is_held(node, edges, held)}:
-        held -= free
-    return frozenset(held)
+    candidates = set(edges)
+    while free := {node for node in candidates if not _is_held(node, edges, candidates)}:
+        candidates -= free
+    return frozenset(candidates)
 
 
-def _is_held(node: Node, edges: Edges, held: set[Node]) -> bool:
+def _is_held(node: Node, edges: Edges, candidates: set[Node]) -> bool:
     if node.tid:
-        return edges[node] in held
-    return all(other in held for other in edges if other.pid == node.pid and other.tid)
+        return edges[node] in candidates
+    return all(other in candidates for other in edges if other.pid == node.pid and other.tid)
 
 
-def of_processes(threads: Mapping[Node, Node | None]) -> dict[Node, Node]:
-    """Return the edges of threads, and one of each process all of whose threads wait.
+def with_process_edges(threads: Mapping[Node, Node | None]) -> dict[Node, Node]:
+    """Return the edges of the threads, and an edge for each process all of whose threads wait.
 
-    `threads` holds every thread, with None for one that waits for nobody we know.
+    `threads` holds every thread; None: what the thread waits for is not known, or it does not wait.
     """
     edges = {node: target for node, target in threads.items() if target is not None}
     for pid in {node.pid for node in threads}:

@@ -1,106 +1,105 @@
-"""What one thread waits for, and who has to act.
+"""Find what one thread waits for: a lock, a time, a child process, a stop, the kernel; I/O is in `io_waits`.
 
-Law: said only what the kernel or the structure itself tells; a wait whose other side is not known has none.
-One answer per thread: what is most telling.
+Each answer follows from what the kernel reports or from the structure that the thread sleeps on.  Where the
+other side of a wait is not known, none is named.  A thread gets one answer, the most specific one.
 """
 
 from sfsample.dumping.diagnose.glibc_locks import Lock, lock_of
-from sfsample.dumping.diagnose.io_waits import at_descriptor
+from sfsample.dumping.diagnose.io_waits import io_wait_of
 from sfsample.dumping.diagnose.named_thread import NamedThread
-from sfsample.dumping.diagnose.wait import ENDLESS_S, Scene, Wait
-from sfsample.process.facts.syscall_arguments import Call
+from sfsample.dumping.diagnose.wait_types import ENDLESS_S, Wait, WaitContext
+from sfsample.process.facts.syscall_arguments import DecodedSyscall
 
-_SLEEPS = ("nanosleep", "clock_nanosleep")
-_CHILD = ("wait4", "waitid")
-_FORKS = ("vfork", "clone", "clone3")
-_LOCKS = ("flock", "fcntl")
-# Where the kernel keeps those of a frozen cgroup; in get_signal, where the compiler has put do_freezer_trap,
-# nothing else sleeps but in states T and t.
-_FREEZERS = ("__refrigerator", "do_freezer_trap", "get_signal")
-_SIGNALS = ("pause", "rt_sigsuspend", "rt_sigtimedwait")
-_LOCK_WORDS = {"mutex": "mutex {}", "read lock": "the read lock of rwlock {}",
+_SLEEP_CALLS = ("nanosleep", "clock_nanosleep")
+_CHILD_CALLS = ("wait4", "waitid")
+_FORK_CALLS = ("vfork", "clone", "clone3")
+_FILE_LOCK_CALLS = ("flock", "fcntl")
+_SIGNAL_CALLS = ("pause", "rt_sigsuspend", "rt_sigtimedwait")
+# Where the kernel keeps the threads of a frozen cgroup.  The compiler inlines do_freezer_trap into
+# get_signal, where otherwise only threads in states T and t sleep.
+_FREEZER_FUNCTIONS = ("__refrigerator", "do_freezer_trap", "get_signal")
+_LOCK_TEXTS = {"mutex": "mutex {}", "read lock": "the read lock of rwlock {}",
                "write lock": "the write lock of rwlock {}",
                "condition": "a signal on condition variable {}",
-               "semaphore": "semaphore {}", "barrier": "the others at barrier {}",
+               "semaphore": "semaphore {}", "barrier": "the other threads at barrier {}",
                "once": "an initialisation that another thread has begun"}  # fmt: skip
-# What programs say by the function they wait in, where nothing else can tell.
-_KNOWN = {
+# Functions of programs that say what a thread waits for where the system call does not.
+_FUNCTION_TEXTS = {
     "XactLockTableWait": "another transaction to end, a row lock; SELECT pg_blocking_pids({pid}) names it",
-    "ProcSleep": "a PostgreSQL lock: SELECT pg_blocking_pids({pid}) names who holds it",
+    "ProcSleep": "a PostgreSQL lock: SELECT pg_blocking_pids({pid}) names the process that holds it",
 }
+_MAX_CHILDREN_NAMED = 3
 
 
-def wait_of(thread: NamedThread, scene: Scene) -> Wait | None:
-    """Return what a thread waits for; None: it runs, or there is no telling."""
+def wait_of(thread: NamedThread, context: WaitContext) -> Wait | None:
+    """Return what a thread waits for; None when it runs, or the answer is not known."""
     state, call = thread.dump.state, thread.dump.call
     if state in ("T", "t"):
-        return _stopped(state, scene)
-    if thread.dump.wchan in _FREEZERS:
+        return _stopped(state, context)
+    if thread.dump.wchan in _FREEZER_FUNCTIONS:
         return Wait("stopped", "its cgroup to be thawed", verb="is frozen, and waits for")
     if state == "R" or call is None:
         return _uninterruptible(thread) if state == "D" else None
-    found = _known(thread, scene) or _by_call(thread, call, scene) or _uninterruptible(thread)
-    return found and found._replace(timed=_ends_by_itself(call))
+    wait = _by_program(thread, context) or _by_call(thread, call, context) or _uninterruptible(thread)
+    return wait and wait._replace(timed=_ends_by_itself(call))
 
 
-def _ends_by_itself(call: Call) -> bool:
-    return any(length is not None and length < ENDLESS_S for length in (call.asked_s, call.left_s))
+def _ends_by_itself(call: DecodedSyscall) -> bool:
+    return any(limit is not None and limit < ENDLESS_S for limit in (call.timeout_s, call.left_s))
 
 
-def _stopped(state: str, scene: Scene) -> Wait:
-    if state == "T" or scene.dump.tracer is None:
+def _stopped(state: str, context: WaitContext) -> Wait:
+    if state == "T" or context.dump.tracer is None:
         return Wait(
-            "stopped", f"a signal to go on, kill -CONT {scene.dump.pid}", verb="is stopped, and waits for"
+            "stopped",
+            f"a signal to go on, kill -CONT {context.dump.pid}",
+            verb="is stopped, and waits for",
         )
-    pid, name = scene.dump.tracer
+    pid, name = context.dump.tracer
     return Wait("stopped", f"process {pid} ({name}), which traces it", verb="is stopped by")
 
 
-def _known(thread: NamedThread, scene: Scene) -> Wait | None:
-    title = " ".join(scene.dump.cmdline)
-    if title.startswith("postgres: ") and title.endswith(" waiting"):  # PostgreSQL says so itself
-        return Wait(
-            "database lock", f"a PostgreSQL lock: SELECT pg_blocking_pids({scene.dump.pid}) names who has it"
-        )
-    raw = {name.raw for names in thread.frames for name in names}
-    words = next((words for function, words in _KNOWN.items() if function in raw), None)
-    return Wait("database lock", words.format(pid=scene.dump.pid)) if words else None
+def _by_program(thread: NamedThread, context: WaitContext) -> Wait | None:
+    """Return what the program itself says that it waits for, in its title or by a function on the stack."""
+    title = " ".join(context.dump.cmdline)
+    if title.startswith("postgres: ") and title.endswith(" waiting"):  # PostgreSQL sets this title
+        return Wait("database lock", _FUNCTION_TEXTS["ProcSleep"].format(pid=context.dump.pid))
+    functions = {name.raw for names in thread.frames for name in names}
+    text = next((text for function, text in _FUNCTION_TEXTS.items() if function in functions), None)
+    return Wait("database lock", text.format(pid=context.dump.pid)) if text else None
 
 
-def _by_call(thread: NamedThread, call: Call, scene: Scene) -> Wait | None:
+def _by_call(thread: NamedThread, call: DecodedSyscall, context: WaitContext) -> Wait | None:
     name = call.name or ""
     if name == "futex":
-        return _futex(thread, call, scene)
-    if name in _LOCKS:
-        return _file_lock(call, scene)
-    if name in _SLEEPS:
-        return Wait("sleep", _left(thread, call), idle=True, verb="sleeps")
-    if name in _CHILD:
-        return _child(call, scene)
-    if name in _FORKS and thread.dump.state == "D":
-        return _vfork(scene)
-    if name in _SIGNALS:
+        return _futex(thread, call, context)
+    if name in _FILE_LOCK_CALLS:
+        return _file_lock(call, context)
+    if name in _SLEEP_CALLS:
+        return Wait("sleep", _time_left(thread, call), idle=True, verb="sleeps")
+    if name in _CHILD_CALLS:
+        return _child(call, context)
+    if name in _FORK_CALLS and thread.dump.state == "D":
+        return _vfork(context)
+    if name in _SIGNAL_CALLS:
         return Wait("signal", "a signal", idle=True)
-    return at_descriptor(thread, call, scene)
+    return io_wait_of(thread, call, context)
 
 
 # -- locks
 
 
-def _futex(thread: NamedThread, call: Call, scene: Scene) -> Wait:
-    lock = lock_of(thread, scene.others)
+def _futex(thread: NamedThread, call: DecodedSyscall, context: WaitContext) -> Wait:
+    lock = lock_of(thread, context.others)
     if lock is None:
-        return Wait("futex", f"futex {call.words[0]}", idle=True)
-    owner = scene.tids.get(lock.owner) if lock.owner is not None else None
+        return Wait("futex", f"futex {call.refers_to[0]}", idle=True)
+    owner = context.tids.get(lock.owner) if lock.owner is not None else None
     if lock.kind == "thread":
         return Wait("thread", "the end of", owner)
-    variable = scene.variable(lock.address)
-    what = _LOCK_WORDS[lock.kind].format(
-        f"{variable} ({lock.address:#x})" if variable else f"{lock.address:#x}"
-    )
-    return Wait(
-        lock.kind, what, owner, note=_owner_note(lock, owner), idle=lock.kind in ("condition", "semaphore")
-    )
+    variable = context.variable_at(lock.address)
+    place = f"{variable} ({lock.address:#x})" if variable else f"{lock.address:#x}"
+    what, is_idle = _LOCK_TEXTS[lock.kind].format(place), lock.kind in ("condition", "semaphore")
+    return Wait(lock.kind, what, owner, note=_owner_note(lock, owner), idle=is_idle)
 
 
 def _owner_note(lock: Lock, owner: int | None) -> str:
@@ -109,53 +108,58 @@ def _owner_note(lock: Lock, owner: int | None) -> str:
     return lock.note
 
 
-def _file_lock(call: Call, scene: Scene) -> Wait | None:
-    """Find the lock by the file and by us among the waiters."""
+def _file_lock(call: DecodedSyscall, context: WaitContext) -> Wait | None:
+    """Find the lock in /proc/locks by the inode of the file."""
     inodes = {descriptor.inode for descriptor in call.descriptors}
-    found = next((lock for lock in scene.dump.locks if lock.inode in inodes), None)
-    if found is None:
+    lock = next((lock for lock in context.dump.locks if lock.inode in inodes), None)
+    if lock is None:
         return None
     what = f"the {'flock' if call.name == 'flock' else 'record lock'} on {call.descriptors[0].text}"
-    return Wait("file lock", what, pids=(found.holder,) if found.holder > 0 else ())
+    return Wait("file lock", what, pids=(lock.holder,) if lock.holder > 0 else ())
 
 
 # -- time, children, the kernel
 
 
-def _left(thread: NamedThread, call: Call) -> str:
-    """Say how long it will sleep: from its end, or from its length and since when it sleeps."""
-    left = call.left_s
-    if left is None and call.asked_s is not None and thread.dump.idle_s is not None:
-        left = max(0.0, call.asked_s - thread.dump.idle_s)
+def _time_left(thread: NamedThread, call: DecodedSyscall) -> str:
+    """Say how long a thread will still sleep: from the end, or from the duration and when it last ran."""
+    asked, left = call.timeout_s, call.left_s
+    if left is None and asked is not None and thread.dump.idle_s is not None:
+        left = max(0.0, asked - thread.dump.idle_s)
     if left is None:
-        return f"{call.asked_s:g} s" if call.asked_s is not None else ""
-    return f"{left:.1f} s more{f' of {call.asked_s:g} s' if call.asked_s is not None else ''}"
+        return f"{asked:g} s" if asked is not None else ""
+    return f"{left:.1f} s more{f' of {asked:g} s' if asked is not None else ''}"
 
 
-def _child(call: Call, scene: Scene) -> Wait:
-    if call.words[0] == "any child":
-        names = [f"{pid} ({name})" for pid, name in scene.dump.children]
-        pids = tuple(pid for pid, _ in scene.dump.children)
-        which = f": {', '.join(names[:3])}{', ...' * (len(names) > 3)}" if names else ""
+def _child(call: DecodedSyscall, context: WaitContext) -> Wait:
+    if call.refers_to[0] == "any child":
+        names, pids = _children(context)
+        more = ", ..." * (len(names) > _MAX_CHILDREN_NAMED)
+        which = f": {', '.join(names[:_MAX_CHILDREN_NAMED])}{more}" if names else ""
         return Wait("child", f"a child to end{which}", pids=pids)
-    pid = int(call.words[0].rpartition(" ")[2])
-    name = dict(scene.dump.children).get(pid)
+    pid = int(call.refers_to[0].rpartition(" ")[2])
+    name = dict(context.dump.children).get(pid)
     return Wait("child", f"child {pid}{f' ({name})' if name else ''} to end", pids=(pid,) if name else ())
 
 
-def _vfork(scene: Scene) -> Wait:
-    names = [f"{pid} ({name})" for pid, name in scene.dump.children]
-    pids = tuple(pid for pid, _ in scene.dump.children)
+def _vfork(context: WaitContext) -> Wait:
+    names, pids = _children(context)
     which = f": one of {', '.join(names)}" if len(names) > 1 else f" {''.join(names)}".rstrip()
     return Wait("vfork", f"its vfork child{which} to exec or to end", pids=pids if len(pids) == 1 else ())
 
 
+def _children(context: WaitContext) -> tuple[list[str], tuple[int, ...]]:
+    children = context.dump.children
+    return [f"{pid} ({name})" for pid, name in children], tuple(pid for pid, _ in children)
+
+
 def _uninterruptible(thread: NamedThread) -> Wait | None:
-    """Say where in the kernel; a file system or device that does not answer is usually behind it."""
+    """Name the kernel function; the usual cause is a file system or device that does not answer."""
     if thread.dump.state != "D":
         return None
-    call, where = thread.dump.call, thread.dump.wchan or "?"
-    doing = f" for {call.name}({', '.join(call.words)})" if call and call.name else ""
+    call, function = thread.dump.call, thread.dump.wchan or "?"
+    request = f" for {call.name}({', '.join(call.refers_to)})" if call and call.name else ""
     return Wait(
-        "kernel", f"the kernel{doing}, uninterruptibly, in {where}: a disk, a file server or a FUSE daemon"
+        "kernel",
+        f"the kernel{request}, uninterruptibly, in {function}: a disk, a file server or a FUSE daemon",
     )

@@ -1,6 +1,6 @@
-"""How threads, processes and waits are spoken of.
+"""Name threads and processes, and say what they do, in the same words wherever a dump mentions them.
 
-Law: a thing has one name wherever it is mentioned.  Names are as the target gave them, unclean.
+Names are as the target set them and may contain control characters; `dumping.text` removes these.
 """
 
 import signal
@@ -8,76 +8,79 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from sfsample.dumping.diagnose.named_thread import NamedThread
-from sfsample.dumping.diagnose.wait import Wait
 from sfsample.dumping.diagnose.wait_graph import Node
+from sfsample.dumping.diagnose.wait_types import Wait
 
-_TOLD = 8  # processes that are named in one sentence
-_HOLDS = {
+_MAX_PROCESSES_NAMED = 8  # in one sentence
+_SECONDS_UP_TO, _MINUTES_UP_TO = 120, 120  # a longer time is given in minutes, in hours
+_PEER_TEXTS = {  # by the kind of a wait: what the processes that it names have to do with it
     "full pipe": "to be read by",
     "empty pipe": "to be written by",
     "read": "to be sent by",
     "write": "to be read by",
-    "events": "at whose other end is",
+    "events": "with the other end open in",
     "connect": "to be accepted by",
 }
 
 
-class Words(NamedTuple):
-    """What is needed to name things; `looked_at` and `others` are names of processes."""
+class Wording(NamedTuple):
+    """Names and describes the threads and processes of a dump.
+
+    `dumped` has the names of the processes that were dumped, `others` those of other processes, by pid.
+    """
 
     threads: Mapping[Node, NamedThread]
     waits: Mapping[Node, Wait | None]
-    looked_at: Mapping[int, str]
+    dumped: Mapping[int, str]
     others: Mapping[int, str]
 
     def process(self, pid: int) -> str:
-        """Name a process."""
-        return f"process {pid} ({self.looked_at.get(pid) or self.others.get(pid, '?')})"
+        """Return the name of a process: "process 12 (bank)"."""
+        return f"process {pid} ({self.dumped.get(pid) or self.others.get(pid, '?')})"
 
-    def who(self, node: Node) -> str:
-        """Name a thread, or with tid 0 a process."""
+    def subject(self, node: Node) -> str:
+        """Return the name of a thread ("thread 13 (debit)", "the main thread (12)"), or of a process."""
         thread = self.threads.get(node)
         if thread is None or sum(other.pid == node.pid for other in self.threads) == 1:
             return self.process(node.pid)
-        process = f" of {self.process(node.pid)}" if len(self.looked_at) > 1 else ""
+        process = f" of {self.process(node.pid)}" if len(self.dumped) > 1 else ""
         if node.tid == node.pid:
             return f"the main thread{process or f' ({node.tid})'}"
         return f"thread {node.tid} ({thread.dump.name}){process}"
 
     def sentence(self, node: Node) -> str:
-        """Say who does what."""
-        return f"{self.who(node)} {self.doing(node)}"
+        """Return a sentence about a thread: its name, and what it does."""
+        return f"{self.subject(node)} {self.predicate(node)}"
 
-    def doing(self, node: Node) -> str:
-        """Say what a thread does: "waits for mutex 0x1, held by thread 2 (b), for 3 s, in f <- main"."""
+    def predicate(self, node: Node) -> str:
+        """Return what a thread does: "waits for mutex 0x1, held by thread 2 (b), for 3 s, in f <- main"."""
         thread, wait = self.threads.get(node), self.waits.get(node)
         if thread is None:
             return ""
-        way = thread.way()
-        where = f", in {way}" if way and not (wait and wait.kind == "stopped") else ""
+        functions = thread.call_path()
+        where = f", in {functions}" if functions and not (wait and wait.kind == "stopped") else ""
         if wait is None:
             return f"{_state(thread)}{where}"
         idle = thread.dump.idle_s
-        since = f" for {seconds(idle)}" if idle is not None and wait.kind != "sleep" else ""
-        return f"{wait.verb} {self.wait(node, wait)}{since}{where}"
+        since = f" for {format_seconds(idle)}" if idle is not None and wait.kind != "sleep" else ""
+        return f"{wait.verb} {self.object(node, wait)}{since}{where}"
 
-    def wait(self, node: Node, wait: Wait) -> str:
-        """Name what is waited for and who has to act."""
+    def object(self, node: Node, wait: Wait) -> str:
+        """Return what a thread waits for, and the threads or processes that have to act."""
         note = f" ({wait.note})" if wait.note else ""
         if wait.tid is not None:
-            verb = " " if wait.kind == "thread" else ", held by "
-            holder = "itself" if wait.tid == node.tid else self.who(Node(node.pid, wait.tid))
-            return f"{wait.what}{verb}{holder}{note}"
+            link = " " if wait.kind == "thread" else ", held by "
+            holder = "itself" if wait.tid == node.tid else self.subject(Node(node.pid, wait.tid))
+            return f"{wait.what}{link}{holder}{note}"
         if wait.pids and wait.kind not in ("child", "vfork"):
-            who = ", ".join(self.process(pid) for pid in wait.pids[:_TOLD])
-            return (
-                f"{wait.what}, {_HOLDS.get(wait.kind, 'held by')} {who}{f', {wait.note}' * bool(wait.note)}"
-            )
+            peers = ", ".join(self.process(pid) for pid in wait.pids[:_MAX_PROCESSES_NAMED])
+            peer_note = f", {wait.note}" if wait.note else ""
+            return f"{wait.what}, {_PEER_TEXTS.get(wait.kind, 'held by')} {peers}{peer_note}"
         return f"{wait.what}{note}"
 
 
 def signal_name(number: int) -> str | None:
-    """Return SIGSEGV for 11; None for 0."""
+    """Return "SIGSEGV" for 11; None for 0, no signal."""
     try:
         return signal.Signals(number).name if number else None
     except ValueError:
@@ -88,18 +91,18 @@ def _state(thread: NamedThread) -> str:
     call = thread.dump.call
     if thread.dump.state == "R":
         return "runs"
-    if not thread.dump.state and thread.dump.signal:  # out of a core file
+    if not thread.dump.state and thread.dump.signal:  # a core file has no state
         return f"got {signal_name(thread.dump.signal)}"
     if call and call.name:
         return f"is in {call.name}"
-    return "sleeps" if thread.dump.state else "stood"
+    return "sleeps" if thread.dump.state else "last ran"
 
 
-def seconds(value: float) -> str:
-    """Return a time as people say it."""
+def format_seconds(value: float) -> str:
+    """Return a time with a unit that fits: "0.01 s", "12.3 s", "10 min", "24.0 h"."""
     if value < 1:
         return f"{value:.2f} s"
-    if value < 120:
+    if value < _SECONDS_UP_TO:
         return f"{value:.1f} s"
     minutes = value / 60
-    return f"{minutes:.0f} min" if minutes < 120 else f"{minutes / 60:.1f} h"
+    return f"{minutes:.0f} min" if minutes < _MINUTES_UP_TO else f"{minutes / 60:.1f} h"

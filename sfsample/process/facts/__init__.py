@@ -1,1 +1,1 @@
-"""What surrounds the threads of a process: system calls, files, sockets, locks."""
+"""What the threads of a process wait for, as the kernel reports it: system calls, files, sockets, locks."""

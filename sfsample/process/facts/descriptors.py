@@ -1,30 +1,30 @@
-"""What a file descriptor of the target refers to.
+"""Read what a file descriptor of the target refers to.
 
-Law: looks at /proc/PID/fd, fdinfo and net only, and only at descriptors that are asked for; never opens what
-they refer to.  Addresses are those of the target's network namespace.  Source: proc(5), the kernel's
-Documentation/filesystems/proc.rst (fdinfo).
+Reads /proc/PID/fd, fdinfo and net, and never opens the file that a descriptor refers to.  Addresses are those
+of the target's network namespace.  Source: proc(5), the kernel's Documentation/filesystems/proc.rst (fdinfo).
 """
 
 import re
 from typing import NamedTuple
 
 from sfsample.process.facts.sockets import SocketTable
-from sfsample.process.facts.tcp_peers import FarEnd
+from sfsample.process.facts.tcp_peers import PeerSocket
 from sfsample.process.procfs import ProcFs
 
 _LINK = re.compile(r"(pipe|socket):\[(\d+)\]")
-_ACCESS = {"0": "r", "1": "w", "2": "rw"}  # O_RDONLY, O_WRONLY, O_RDWR: the last octal digit's
+_ACCESS_MODES = {"0": "r", "1": "w", "2": "rw"}  # O_RDONLY, O_WRONLY, O_RDWR: the last octal digit
 
 
 def access_mode(flags: str) -> str:
     """Return "r", "w" or "rw" for the flags of fdinfo, in octal; "" when they are not known."""
-    return _ACCESS.get(flags.strip()[-1:], "")
+    return _ACCESS_MODES.get(flags.strip()[-1:], "")
 
 
 class Descriptor(NamedTuple):
-    """One descriptor: `kind` "pipe", "socket", "epoll", "file", "eventfd", ...; `mode`: see `access_mode`.
+    """One descriptor: `kind` is "pipe", "socket", "epoll", "file", "eventfd", ...; `mode`: see `access_mode`.
 
-    `text` is what it refers to, for people, unclean: "tcp 10.0.0.1:5 -> 10.0.0.2:80 established".
+    `text` describes it for the user: "tcp 10.0.0.1:5 -> 10.0.0.2:80 established".  It may contain control
+    characters, as a file name of the target may.
     """
 
     fd: int
@@ -32,28 +32,28 @@ class Descriptor(NamedTuple):
     inode: int
     mode: str
     text: str
-    watches: tuple[int, ...] = ()  # of an epoll: the descriptors it waits for
+    watches: tuple[int, ...] = ()  # of an epoll: the descriptors that it waits for
 
 
 class DescriptorReader:
-    """Looks descriptors of one process up; each once, so this is for one look at the process."""
+    """Reads descriptors of one process, each once: a number may mean another file a moment later."""
 
     def __init__(self, proc: ProcFs) -> None:
         self._proc = proc
         self._sockets = SocketTable(proc)
         self._known: dict[int, Descriptor | None] = {}
 
-    def look(self, fd: int) -> Descriptor | None:
-        """Return what a descriptor refers to; None: it is closed, or hidden from us."""
+    def read(self, fd: int) -> Descriptor | None:
+        """Return what a descriptor refers to; None: it is closed, or sfsample may not read it."""
         if fd not in self._known:
-            self._known[fd] = self._look(fd)
+            self._known[fd] = self._read(fd)
         return self._known[fd]
 
-    def far_end(self, socket: Descriptor) -> FarEnd | None:
-        """Return the socket at the other end of one."""
-        return self._sockets.far_end(socket.inode)
+    def peer_socket(self, socket: Descriptor) -> PeerSocket | None:
+        """Return the socket at the other end; None: it is on another machine, or sfsample cannot see it."""
+        return self._sockets.peer(socket.inode)
 
-    def _look(self, fd: int) -> Descriptor | None:
+    def _read(self, fd: int) -> Descriptor | None:
         link = self._proc.link(f"fd/{fd}")
         if link is None:
             return None

@@ -1,14 +1,17 @@
-"""Who waits for a file lock, and who holds it.
+"""Read which processes wait for a file lock, and which process holds it.
 
-Law: /proc/locks says both; nothing is guessed.  Source: proc(5), "/proc/locks": a line with an arrow waits
-for the one before it with the same number.
+Source: proc(5), "/proc/locks": a line with an arrow waits for the line before it with the same number.
 """
 
 from typing import NamedTuple
 
 
 class FileLock(NamedTuple):
-    """A lock that somebody waits for.  `kind` is FLOCK, POSIX, OFDLCK or LEASE; `pid` -1: of nobody alone."""
+    """A lock that some process waits for; `kind` is FLOCK, POSIX, OFDLCK or LEASE.
+
+    `holder` and `waiters` are pids; -1: a lock of an open file description, which several processes may
+    share.
+    """
 
     number: int
     kind: str
@@ -17,8 +20,8 @@ class FileLock(NamedTuple):
     waiters: tuple[int, ...]
 
 
-def waited_for() -> tuple[FileLock, ...]:
-    """Return the locks that are waited for now."""
+def contended_locks() -> tuple[FileLock, ...]:
+    """Return the locks that some process waits for now; empty when /proc/locks cannot be read."""
     try:
         with open("/proc/locks", encoding="ascii", errors="replace") as file:
             return parse_locks(file.read())
@@ -27,17 +30,17 @@ def waited_for() -> tuple[FileLock, ...]:
 
 
 def parse_locks(text: str) -> tuple[FileLock, ...]:
-    """Parse /proc/locks."""
-    held: dict[int, FileLock] = {}
+    """Parse /proc/locks, and return the locks that some process waits for."""
+    locks: dict[int, FileLock] = {}
     for line in text.splitlines():
         fields = line.split()
         waits = fields[1:2] == ["->"]
         del fields[1 : 1 + waits]
         if len(fields) < 6 or not fields[0].rstrip(":").isdecimal():
             continue
-        number, kind, pid, place = int(fields[0].rstrip(":")), fields[1], int(fields[4]), fields[5]
-        if waits and number in held:
-            held[number] = held[number]._replace(waiters=(*held[number].waiters, pid))
+        number, kind, pid, file_id = int(fields[0].rstrip(":")), fields[1], int(fields[4]), fields[5]
+        if waits and number in locks:
+            locks[number] = locks[number]._replace(waiters=(*locks[number].waiters, pid))
         elif not waits:
-            held[number] = FileLock(number, kind, int(place.rpartition(":")[2]), pid, ())
-    return tuple(lock for lock in held.values() if lock.waiters)
+            locks[number] = FileLock(number, kind, int(file_id.rpartition(":")[2]), pid, ())
+    return tuple(lock for lock in locks.values() if lock.waiters)

@@ -1,11 +1,12 @@
-"""What the arguments of a system call refer to.
+"""Decode the arguments of a system call: descriptors, paths, time-outs, children.
 
-Law: one table says which argument is what; what it refers to is looked up while the process is there, and
-kept as words.  Arguments that tell a person nothing (buffers, sizes) are left out; the JSON has them all.
-What it refers to in memory is as this machine has it: no call of another one is decoded.  socketcall(2), by
-which libc on s390x asks for what concerns sockets, is told as the call that it stands for.
+A table says which argument means what.  What an argument refers to is looked up while the process is there,
+and kept as text.  Arguments that mean nothing to a user (buffers, sizes) are left out; the JSON has all
+numbers. Structures in memory are read as this machine lays them out, so calls of another machine are not
+decoded. libc on s390x makes socket calls through socketcall(2); they are decoded as the calls that they stand
+for.
 
-Source: syscall(2) and the page of each call; <linux/futex.h>; <linux/net.h>.
+Source: syscall(2) and the man page of each call; <linux/futex.h>; <linux/net.h>.
 """
 
 import sys
@@ -15,17 +16,20 @@ from typing import NamedTuple, Protocol
 
 from sfsample.core.arch import ByteOrder
 from sfsample.process.facts.descriptors import Descriptor
-from sfsample.process.facts.thread_facts import Syscall
+from sfsample.process.proc_text import SyscallInfo
 
-_MOST_POLLED = 64
-_POLLFD, _TIME = Struct("=ihh"), Struct("=qq")
-_FUTEX_OPS = {0: "wait", 1: "wake", 6: "lock pi", 9: "wait", 11: "wait requeue pi", 13: "lock pi"}
-_FUTEX_TIMED = {0: False, 6: True, 9: True, 11: True, 13: True}  # is its time-out an instant, not a length
-_FUTEX_REALTIME = 256
-_ABSOLUTE = 1
-_ANY_CHILD = (1 << 32) - 1
-_PAGE = 4096
-# by socketcall's first argument; those that may sleep.  The second: where the arguments are
+_MAX_POLLED = 64  # descriptors of a poll that are looked up
+_MAX_SELECTED = 1024  # FD_SETSIZE
+_POLLFD, _TIMESPEC = Struct("=ihh"), Struct("=qq")
+_FUTEX_COMMANDS = {0: "wait", 1: "wake", 6: "lock pi", 9: "wait", 11: "wait requeue pi", 13: "lock pi"}
+_FUTEX_COMMAND_MASK, _FUTEX_LOCK_PI = 127, 6
+_FUTEX_TIMEOUT_IS_INSTANT = {0: False, 6: True, 9: True, 11: True, 13: True}  # otherwise a duration
+_FUTEX_CLOCK_REALTIME = 256
+_CLOCK_REALTIME, _CLOCK_MONOTONIC = 0, 1
+_TIMER_ABSTIME = 1
+_ANY_CHILD = (1 << 32) - 1  # -1, as a C int
+_PAGE_BYTES = 4096
+# socketcall's first argument: the calls that may sleep, and how many arguments each has
 _SOCKET_CALLS = {
     3: ("connect", 3), 5: ("accept", 3), 9: ("sendto", 4), 10: ("recvfrom", 4), 11: ("sendto", 6),
     12: ("recvfrom", 6), 16: ("sendmsg", 3), 17: ("recvmsg", 3), 18: ("accept4", 4), 19: ("recvmmsg", 5),
@@ -33,30 +37,31 @@ _SOCKET_CALLS = {
 }  # fmt: skip
 
 
-class Call(NamedTuple):
+class DecodedSyscall(NamedTuple):
     """A system call with what it refers to.
 
-    `words` are its telling arguments, for people, unclean.  `left_s`: until when it sleeps at most, in
-    seconds from when it was looked at; None: for ever, or unknown.  `asked_s`: the length that was asked for.
+    `refers_to` describes its arguments for the user; it may contain control characters of the target.
+    `timeout_s` is the duration that was asked for.  `left_s` is the time from now to the instant at which the
+    call ends at the latest.  Each is None when the call has no such limit, or it is unknown.
     """
 
-    syscall: Syscall
+    syscall: SyscallInfo
     name: str | None
-    words: tuple[str, ...] = ()
+    refers_to: tuple[str, ...] = ()
     descriptors: tuple[Descriptor, ...] = ()
-    asked_s: float | None = None
+    timeout_s: float | None = None
     left_s: float | None = None
 
 
-class DescriptorLookup(Protocol):
-    """What is looked up in the target."""
+class TargetLookup(Protocol):
+    """Looks up descriptors, memory and clocks for a target; None: not available."""
 
     def descriptor(self, fd: int) -> Descriptor | None:
         """Return what a file descriptor refers to."""
         ...
 
     def read(self, address: int, size: int) -> bytes | None:
-        """Return bytes of its memory."""
+        """Return bytes of the target's memory."""
         ...
 
     def now(self, clock: int) -> float | None:
@@ -64,153 +69,156 @@ class DescriptorLookup(Protocol):
         ...
 
 
-_FIRST_IS_FD = (
+_FD_FIRST = (
     "read", "pread64", "readv", "preadv", "preadv2", "write", "pwrite64", "writev", "pwritev", "pwritev2",
     "recvfrom", "recvmsg", "recvmmsg", "sendto", "sendmsg", "sendmmsg", "accept", "accept4", "connect",
     "fsync", "fdatasync", "ftruncate", "ioctl", "flock", "fcntl", "getdents", "getdents64", "fallocate",
     "sync_file_range", "syncfs", "vmsplice", "io_uring_enter", "close", "fstat", "readahead",
 )  # fmt: skip
-_BOTH_ARE_FDS = ("sendfile", "copy_file_range", "splice", "tee")
-_PATHS = {"open": 0, "openat": 1, "openat2": 1, "stat": 0, "newfstatat": 1, "access": 0, "statfs": 0,
-          "unlink": 0, "mkdir": 0, "rename": 0, "execve": 0, "statx": 1}  # fmt: skip
+_TWO_FDS = ("sendfile", "copy_file_range", "splice", "tee")
+_PATH_ARGUMENT = {"open": 0, "openat": 1, "openat2": 1, "stat": 0, "newfstatat": 1, "access": 0, "statfs": 0,
+                  "unlink": 0, "mkdir": 0, "rename": 0, "execve": 0, "statx": 1}  # fmt: skip
 
 
-def decode(syscall: Syscall, name: str | None, look: DescriptorLookup) -> Call:
+def decode_syscall(info: SyscallInfo, name: str | None, lookup: TargetLookup) -> DecodedSyscall:
     """Look up what a system call refers to."""
-    call = Call(syscall, name)
+    call = DecodedSyscall(info, name)
     try:
         if name == "socketcall":
-            call = _stands_for(call, look)
-        return _DECODERS.get(call.name or "", _nothing)(call, look)
-    except (error, OverflowError):  # its memory holds something else by now
+            call = _socket_call(call, lookup)
+        return _DECODERS.get(call.name or "", _nothing)(call, lookup)
+    except (error, OverflowError):  # the target has changed that memory since
         return call
 
 
-def _stands_for(call: Call, look: DescriptorLookup) -> Call:
-    """Return the call with the name and the arguments of what socketcall(2) does; its number stays."""
+def _socket_call(call: DecodedSyscall, lookup: TargetLookup) -> DecodedSyscall:
+    """Replace name and arguments of socketcall(2) by those of the call that it makes; the number stays."""
     name, count = _SOCKET_CALLS.get(call.syscall.args[0], (None, 0))
-    data = look.read(call.syscall.args[1], 8 * count) if name else None
+    data = lookup.read(call.syscall.args[1], 8 * count) if name else None
     if data is None:
         return call
     return call._replace(syscall=call.syscall._replace(args=unpack(f"={count}Q", data)), name=name)
 
 
-def _nothing(call: Call, _look: DescriptorLookup) -> Call:
+def _nothing(call: DecodedSyscall, _lookup: TargetLookup) -> DecodedSyscall:
     return call
 
 
-def _fds(call: Call, look: DescriptorLookup, *numbers: int) -> Call:
-    """Add descriptors and their words."""
-    pairs = [(number, look.descriptor(number)) for number in numbers]
+# -- descriptors and paths
+
+
+def _add_fds(call: DecodedSyscall, lookup: TargetLookup, *fds: int) -> DecodedSyscall:
+    pairs = [(fd, lookup.descriptor(fd)) for fd in fds]
     return call._replace(
-        words=(*call.words, *(_fd_words(number, found) for number, found in pairs)),
+        refers_to=(*call.refers_to, *(f"{fd} <{found.text}>" if found else str(fd) for fd, found in pairs)),
         descriptors=(*call.descriptors, *(found for _, found in pairs if found)),
     )
 
 
-def _fd_words(number: int, found: Descriptor | None) -> str:
-    return f"{number} <{found.text}>" if found else str(number)
+def _fd_first(call: DecodedSyscall, lookup: TargetLookup) -> DecodedSyscall:
+    return _add_fds(call, lookup, _int(call.syscall.args[0]))
 
 
-def _one_fd(call: Call, look: DescriptorLookup) -> Call:
-    return _fds(call, look, _int(call.syscall.args[0]))
-
-
-def _two_fds(call: Call, look: DescriptorLookup) -> Call:
+def _two_fds(call: DecodedSyscall, lookup: TargetLookup) -> DecodedSyscall:
     second = call.syscall.args[2 if call.name in ("copy_file_range", "splice") else 1]
-    return _fds(call, look, _int(call.syscall.args[0]), _int(second))
+    return _add_fds(call, lookup, _int(call.syscall.args[0]), _int(second))
 
 
-def _path(call: Call, look: DescriptorLookup) -> Call:
-    at = call.syscall.args[_PATHS[call.name or ""]]
-    data = look.read(at, _PAGE - at % _PAGE) or b""
+def _path(call: DecodedSyscall, lookup: TargetLookup) -> DecodedSyscall:
+    at = call.syscall.args[_PATH_ARGUMENT[call.name or ""]]
+    data = lookup.read(at, _PAGE_BYTES - at % _PAGE_BYTES) or b""
     path, end, _ = data.partition(b"\0")
-    return call._replace(words=(path.decode("utf-8", "replace"),)) if end else call
+    return call._replace(refers_to=(path.decode("utf-8", "replace"),)) if end else call
 
 
-def _epoll(call: Call, look: DescriptorLookup) -> Call:
-    call = _one_fd(call, look)
+def _epoll(call: DecodedSyscall, lookup: TargetLookup) -> DecodedSyscall:
+    call = _fd_first(call, lookup)
     if call.name == "epoll_pwait2":
-        return _length_at(call, look, call.syscall.args[3])
+        return _duration_at(call, lookup, call.syscall.args[3])
     return _milliseconds(call, call.syscall.args[3])
 
 
-def _poll(call: Call, look: DescriptorLookup) -> Call:
+def _poll(call: DecodedSyscall, lookup: TargetLookup) -> DecodedSyscall:
     at, count, timeout = call.syscall.args[:3]
-    data = look.read(at, _POLLFD.size * min(count, _MOST_POLLED)) if count else b""
+    data = lookup.read(at, _POLLFD.size * min(count, _MAX_POLLED)) if count else b""
     fds = [fd for fd, _, _ in _POLLFD.iter_unpack(data or b"") if fd >= 0]
-    call = _fds(call, look, *fds)
-    if count > _MOST_POLLED:
-        call = call._replace(words=(*call.words, f"{count - _MOST_POLLED} more"))
-    return _length_at(call, look, timeout) if call.name == "ppoll" else _milliseconds(call, timeout)
+    call = _add_fds(call, lookup, *fds)
+    if count > _MAX_POLLED:
+        call = call._replace(refers_to=(*call.refers_to, f"{count - _MAX_POLLED} more"))
+    return _duration_at(call, lookup, timeout) if call.name == "ppoll" else _milliseconds(call, timeout)
 
 
-def _select(call: Call, look: DescriptorLookup) -> Call:
-    count = min(_int(call.syscall.args[0]), 1024)
-    sets = (look.read(at, (count + 63) // 64 * 8) for at in call.syscall.args[1:4] if at and count > 0)
-    chosen = {fd for data in sets if data for fd in members(data, sys.byteorder)}
-    fds = sorted(fd for fd in chosen if fd < count)
-    call = _fds(call, look, *fds)
+def _select(call: DecodedSyscall, lookup: TargetLookup) -> DecodedSyscall:
+    count = min(_int(call.syscall.args[0]), _MAX_SELECTED)
+    sets = (lookup.read(at, (count + 63) // 64 * 8) for at in call.syscall.args[1:4] if at and count > 0)
+    chosen = {fd for data in sets if data for fd in fd_set_members(data, sys.byteorder)}
+    call = _add_fds(call, lookup, *sorted(fd for fd in chosen if fd < count))
     if call.name == "pselect6":
-        return _length_at(call, look, call.syscall.args[4])
-    return _length_at(call, look, call.syscall.args[4], 1e-6)
+        return _duration_at(call, lookup, call.syscall.args[4])
+    return _duration_at(call, lookup, call.syscall.args[4], 1e-6)
 
 
-def members(fd_set: bytes, byteorder: ByteOrder) -> Iterator[int]:
-    """Yield the descriptors in a set, which is words of 64, the lowest bit of each first."""
+def fd_set_members(fd_set: bytes, byteorder: ByteOrder) -> Iterator[int]:
+    """Yield the descriptors in an fd_set: words of 64 bits, the lowest bit of each first."""
     for at in range(0, len(fd_set), 8):
         word = int.from_bytes(fd_set[at : at + 8], byteorder)
         yield from (8 * at + bit for bit in range(64) if word >> bit & 1)
 
 
-def _futex(call: Call, look: DescriptorLookup) -> Call:
-    address, op, _, timeout = call.syscall.args[:4]
-    command = op & 127
-    call = call._replace(words=(f"{address:#x}", _FUTEX_OPS.get(command, f"op {command}")))
-    if not timeout or command not in _FUTEX_TIMED:
+# -- waits: futex, sleep, children
+
+
+def _futex(call: DecodedSyscall, lookup: TargetLookup) -> DecodedSyscall:
+    address, operation, _, timeout = call.syscall.args[:4]
+    command = operation & _FUTEX_COMMAND_MASK
+    call = call._replace(refers_to=(f"{address:#x}", _FUTEX_COMMANDS.get(command, f"op {command}")))
+    if not timeout or command not in _FUTEX_TIMEOUT_IS_INSTANT:
         return call
-    if not _FUTEX_TIMED[command]:
-        return _length_at(call, look, timeout)
-    return _instant_at(call, look, timeout, 0 if op & _FUTEX_REALTIME or command == 6 else 1)
+    if not _FUTEX_TIMEOUT_IS_INSTANT[command]:
+        return _duration_at(call, lookup, timeout)
+    is_realtime = operation & _FUTEX_CLOCK_REALTIME or command == _FUTEX_LOCK_PI
+    return _instant_at(call, lookup, timeout, _CLOCK_REALTIME if is_realtime else _CLOCK_MONOTONIC)
 
 
-def _sleep(call: Call, look: DescriptorLookup) -> Call:
-    """Look up the length, or what the kernel says that is left of it when it carries on after a stop."""
+def _sleep(call: DecodedSyscall, lookup: TargetLookup) -> DecodedSyscall:
+    """Look up the duration, or what is left of it, which the kernel writes when a stop restarts the call."""
+    restarted = call.syscall.restarted
     if call.name == "nanosleep":
-        return _length_at(call, look, call.syscall.args[call.syscall.again])
+        return _duration_at(call, lookup, call.syscall.args[restarted])
     clock, flags, asked, left = call.syscall.args[:4]
-    if flags & _ABSOLUTE:
-        return _instant_at(call, look, asked, clock)
-    return _length_at(call, look, left if call.syscall.again else asked)
+    if flags & _TIMER_ABSTIME:
+        return _instant_at(call, lookup, asked, clock)
+    return _duration_at(call, lookup, left if restarted else asked)
 
 
-def _child(call: Call, _look: DescriptorLookup) -> Call:
+def _child(call: DecodedSyscall, _lookup: TargetLookup) -> DecodedSyscall:
     pid = call.syscall.args[0 if call.name == "wait4" else 1]
-    anyone = pid & _ANY_CHILD == _ANY_CHILD if call.name == "wait4" else not call.syscall.args[0]
-    return call._replace(words=("any child" if anyone else f"child {_int(pid)}",))
+    is_any = pid & _ANY_CHILD == _ANY_CHILD if call.name == "wait4" else not call.syscall.args[0]
+    return call._replace(refers_to=("any child" if is_any else f"child {_int(pid)}",))
 
 
 # -- times
 
 
-def _milliseconds(call: Call, raw: int) -> Call:
+def _milliseconds(call: DecodedSyscall, raw: int) -> DecodedSyscall:
     milliseconds = _int(raw)
-    return call if milliseconds < 0 else call._replace(asked_s=milliseconds / 1000)
+    return call if milliseconds < 0 else call._replace(timeout_s=milliseconds / 1000)
 
 
-def _length_at(call: Call, look: DescriptorLookup, at: int, unit: float = 1e-9) -> Call:
-    data = look.read(at, _TIME.size) if at else None
+def _duration_at(call: DecodedSyscall, lookup: TargetLookup, at: int, unit: float = 1e-9) -> DecodedSyscall:
+    """Read a struct timespec; `unit` is that of its second field, in seconds (1e-6 for a timeval)."""
+    data = lookup.read(at, _TIMESPEC.size) if at else None
     if data is None:
         return call
-    seconds, parts = _TIME.unpack(data)
-    return call._replace(asked_s=seconds + parts * unit)
+    seconds, parts = _TIMESPEC.unpack(data)
+    return call._replace(timeout_s=seconds + parts * unit)
 
 
-def _instant_at(call: Call, look: DescriptorLookup, at: int, clock: int) -> Call:
-    data, now = look.read(at, _TIME.size), look.now(clock)
+def _instant_at(call: DecodedSyscall, lookup: TargetLookup, at: int, clock: int) -> DecodedSyscall:
+    data, now = lookup.read(at, _TIMESPEC.size), lookup.now(clock)
     if data is None or now is None:
         return call
-    seconds, parts = _TIME.unpack(data)
+    seconds, parts = _TIMESPEC.unpack(data)
     return call._replace(left_s=max(0.0, seconds + parts * 1e-9 - now))
 
 
@@ -219,10 +227,10 @@ def _int(value: int) -> int:
     return ((value & 0xFFFFFFFF) ^ 0x80000000) - 0x80000000
 
 
-_DECODERS: dict[str, Callable[[Call, DescriptorLookup], Call]] = {
-    **dict.fromkeys(_FIRST_IS_FD, _one_fd),
-    **dict.fromkeys(_BOTH_ARE_FDS, _two_fds),
-    **dict.fromkeys(_PATHS, _path),
+_DECODERS: dict[str, Callable[[DecodedSyscall, TargetLookup], DecodedSyscall]] = {
+    **dict.fromkeys(_FD_FIRST, _fd_first),
+    **dict.fromkeys(_TWO_FDS, _two_fds),
+    **dict.fromkeys(_PATH_ARGUMENT, _path),
     **dict.fromkeys(("epoll_wait", "epoll_pwait", "epoll_pwait2"), _epoll),
     **dict.fromkeys(("poll", "ppoll"), _poll),
     **dict.fromkeys(("select", "pselect6"), _select),

@@ -1,1 +1,1 @@
-"""May sfsample attach to a process, and if not, why."""
+"""Find out whether sfsample may attach to a process, and if not, why and what to do."""

@@ -1,7 +1,7 @@
-"""May we attach, and if not, why: every gate judged, then tried.
+"""Find out whether sfsample may attach to a process: judge every gate, then try.
 
-Law: the last word has the kernel: what can be tried without harm is tried.  Nothing is stopped, and a gate
-that could not be tried is "unknown".
+The kernel has the last word, so everything that can be tried without harm is tried.  No thread is stopped.  A
+gate that could not be tried is "unknown".
 """
 
 import os
@@ -10,13 +10,16 @@ from typing import NamedTuple
 
 from sfsample.errors import NotPermitted, UnsupportedTarget
 from sfsample.process.find import check
-from sfsample.process.permission.evidence import them, us
-from sfsample.process.permission.gates import Gate, Remedy, gates
+from sfsample.process.permission.evidence import own_credentials, target_credentials
+from sfsample.process.permission.gates import Gate, Remedy, judge_gates
 from sfsample.process.procfs import ProcFs
 from sfsample.process.ptrace import may_attach
 from sfsample.process.tracer_thread import TracerThread
 from sfsample.process.vm import read_memory
 
+NOT_NEEDED = ("files",)  # gates that an attach does not need: a closed one costs names only
+_MAX_FILES_NAMED = 3
+_PROBE_BYTES = 8
 _MOUNTS = Remedy(
     "nothing to do on a host: names then come from the target's memory, without .symtab",
     docker="share its file system: --pid=container:NAME as root, /proc/PID/root is then readable",
@@ -24,33 +27,40 @@ _MOUNTS = Remedy(
 )
 
 
-NOT_NEEDED = ("files",)  # gates that cost names only
-
-
 class Diagnosis(NamedTuple):
-    """What a look at the gates gave.  `may_attach` None: it could not be tried."""
+    """The gates to a process; `may_attach` is None when the attach could not be tried.
+
+    `pid` and `name` are None for the gates that depend on sfsample alone.
+    """
 
     pid: int | None
     name: str | None
     gates: tuple[Gate, ...]
     may_attach: bool | None
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether the attach fails, or would fail if it was not tried."""
+        if self.may_attach is None:
+            return any(gate.status == "fail" for gate in self.gates if gate.name not in NOT_NEEDED)
+        return not self.may_attach
+
 
 def diagnose(pid: int | None) -> Diagnosis:
-    """Judge and try every gate to `pid`; None: those that stand before any target.
+    """Judge and try every gate to `pid`; None: the gates that depend on sfsample alone.
 
-    Raises NoSuchProcess and UnsupportedTarget, as everything that looks at a process does.
+    Raises NoSuchProcess and UnsupportedTarget.
     """
     if pid is None:
-        ours = gates(us(), None)
-        return Diagnosis(None, None, ours, None)
+        return Diagnosis(None, None, judge_gates(own_credentials(), None), None)
     if pid == os.getpid():
         raise UnsupportedTarget(pid, f"cannot sample itself: {pid}")
     proc = ProcFs(pid)
     try:
-        _check(proc)
+        with suppress(NotPermitted):  # permission is what the gates are about
+            check(proc)
         stat = proc.stat()
-        judged = gates(us(), them(proc))
+        judged = judge_gates(own_credentials(), target_credentials(proc))
         attach = _attach(proc)
         return Diagnosis(pid, stat.name if stat else "?", (*judged, _memory(proc), _files(proc), attach),
                          {"pass": True, "fail": False}.get(attach.status))  # fmt: skip
@@ -58,13 +68,8 @@ def diagnose(pid: int | None) -> Diagnosis:
         proc.close()
 
 
-def _check(proc: ProcFs) -> None:
-    with suppress(NotPermitted):  # that is what we are asked about
-        check(proc)
-
-
 def _attach(proc: ProcFs) -> Gate:
-    """Attach to one thread and let go at once; it is not stopped."""
+    """Attach to one thread and detach at once, without stopping it."""
     tid = proc.anchor()
     stat = proc.thread_stat(tid)
     if stat is not None and stat.state in "Tt":
@@ -72,37 +77,38 @@ def _attach(proc: ProcFs) -> Gate:
             "attach", "unknown", "not tried: it is stopped, and the attempt would wake it for a moment"
         )
     if TracerThread(lambda _: may_attach(tid), lambda: False).run():
-        return Gate("attach", "pass", "tried: the kernel lets us")
+        return Gate("attach", "pass", "tried: the kernel allows it")
     return Gate("attach", "fail", "tried: the kernel refuses (Operation not permitted)")
 
 
 def _memory(proc: ProcFs) -> Gate:
-    """Read eight bytes of it, as a capture does."""
+    """Read eight bytes of the target's memory, as a capture does."""
     name = "read memory"
     try:
-        place = next((mapping.start for mapping in proc.maps() if mapping.readable), None)
+        address = next((mapping.start for mapping in proc.maps() if mapping.readable), None)
     except NotPermitted:
         return Gate(name, "fail", "tried: its memory map may not be read")
-    if place is not None and read_memory(proc.anchor(), place, 8) is not None:
+    if address is not None and read_memory(proc.anchor(), address, _PROBE_BYTES) is not None:
         return Gate(name, "pass", "tried: process_vm_readv(2) reads it")
     return Gate(name, "fail", "tried: process_vm_readv(2) does not read it")
 
 
 def _files(proc: ProcFs) -> Gate:
-    """Whether its program and libraries can be opened from where we are: containers mount others."""
+    """Judge whether sfsample can open the target's program and libraries; containers mount other files."""
     name = "files"
     try:
         paths = {m.path for m in proc.maps() if m.executable and m.is_file and not m.deleted}
     except NotPermitted:
         return Gate(name, "unknown", "its memory map may not be read")
-    missing = sorted(path for path in paths if not _readable(f"/proc/{proc.pid}/root{path}"))
+    missing = sorted(path for path in paths if not _can_open(f"/proc/{proc.pid}/root{path}"))
     if not missing:
         return Gate(name, "pass", f"{len(paths)} mapped programs and libraries can be opened")
-    return Gate(name, "fail", f"cannot be opened: {', '.join(missing[:3])}{' ...' * (len(missing) > 3)}",
-                _MOUNTS)  # fmt: skip
+    more = " ..." * (len(missing) > _MAX_FILES_NAMED)
+    found = f"cannot be opened: {', '.join(missing[:_MAX_FILES_NAMED])}{more}"
+    return Gate(name, "fail", found, _MOUNTS)
 
 
-def _readable(path: str) -> bool:
+def _can_open(path: str) -> bool:
     try:
         os.close(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK))
     except OSError:

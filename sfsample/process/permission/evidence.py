@@ -1,45 +1,51 @@
-"""What the kernel looks at when it is asked whether we may trace: read, not judged.
+"""Read what the kernel checks when sfsample wants to trace a process: its own credentials and the target's.
 
-Law: reads /proc and tries two system calls on a process that cannot exist; never guesses from an error text.
-The judging is in `gates`, apart, so that every gate can be tried where it cannot be closed.
+Reads /proc, and tries two system calls on a process that cannot exist.  `gates` judges the values; it is
+apart so that tests can judge every gate without closing it.
 """
 
 import os
 
-from sfsample.process.permission.gates import SelfCredentials, TargetCredentials, closed
+from sfsample.process.permission.gates import SelfCredentials, TargetCredentials, closed_gates_help
+from sfsample.process.proc_text import parse_status
 from sfsample.process.procfs import ProcFs
 
 _YAMA = "/proc/sys/kernel/yama/ptrace_scope"
+_WHOLE_UID_MAP = ["0", "0", "4294967295"]  # of the initial user namespace, user_namespaces(7)
+_SECCOMP_MODE_FILTER = "2"
 
 
-def refusal(proc: ProcFs) -> tuple[str, ...]:
+def refusal_help(proc: ProcFs) -> tuple[str, ...]:
     """Return help lines for an EPERM on `proc`."""
-    return closed(us(), them(proc))
+    return closed_gates_help(own_credentials(), target_credentials(proc))
 
 
-def us() -> SelfCredentials:
-    """Read our side."""
-    from sfsample.process.permission.refused_syscalls import refused_calls
+def own_credentials() -> SelfCredentials:
+    """Read sfsample's credentials."""
+    from sfsample.process.permission.refused_syscalls import refused_syscalls
 
-    status = _fields(_read("/proc/self/status"))
-    return SelfCredentials(os.getuid(), os.getgid(), _bits(status, "CapPrm"), _bits(status, "CapEff"),
-              _read(_YAMA).strip(), _link("/proc/self/ns/user"), _is_outermost(),
-              refused_calls(filtered=status.get("Seccomp") == "2"), _label("/proc/self"))  # fmt: skip
+    status = parse_status(_read("/proc/self/status"))
+    return SelfCredentials(
+        os.getuid(),
+        os.getgid(),
+        _bits(status, "CapPrm"),
+        _bits(status, "CapEff"),
+        _read(_YAMA).strip(),
+        _link("/proc/self/ns/user"),
+        _read("/proc/self/uid_map").split() == _WHOLE_UID_MAP,
+        refused_syscalls(filtered=status.get("Seccomp") == _SECCOMP_MODE_FILTER),
+        _label("/proc/self"),
+    )
 
 
-def _is_outermost() -> bool:
-    """Whether we are in the first user namespace, in which capabilities count for every process."""
-    return _read("/proc/self/uid_map").split() == ["0", "0", "4294967295"]
-
-
-def them(proc: ProcFs) -> TargetCredentials:
-    """Read the target's side."""
+def target_credentials(proc: ProcFs) -> TargetCredentials:
+    """Read the target's credentials."""
     status = proc.status()
     return TargetCredentials(
         _numbers(status, "Uid"),
         _numbers(status, "Gid"),
         _bits(status, "CapPrm"),
-        tracer_of_any(proc),
+        tracer_of_process(proc),
         _files_owner(proc.pid),
         proc.link("ns/user"),
         _label(f"/proc/{proc.pid}"),
@@ -47,25 +53,25 @@ def them(proc: ProcFs) -> TargetCredentials:
 
 
 def tracer_of(proc: ProcFs, tid: int) -> int:
-    """Return the pid of who traces a thread, other than us; 0: nobody."""
+    """Return the pid of the process that traces a thread; 0 when none does, or sfsample itself."""
     pid = _tracing_process(proc, tid)
     return 0 if pid == os.getpid() else pid
 
 
-def held_by_us(proc: ProcFs, tid: int) -> bool:
-    """Whether a thread of ours traces it: one that is about to end, if not the caller."""
+def traced_by_sfsample(proc: ProcFs, tid: int) -> bool:
+    """Whether an OS thread of sfsample traces it: the caller, or one that is about to end."""
     return _tracing_process(proc, tid) == os.getpid()
 
 
 def _tracing_process(proc: ProcFs, tid: int) -> int:
     data = proc.read(f"task/{tid}/status") or b""
-    tracer = _fields(data.decode("utf-8", "replace")).get("TracerPid", "0")
-    # it names the tracing thread; people and kill(1) know processes
-    return int(_fields(_read(f"/proc/{tracer}/status")).get("Tgid", tracer))
+    tracer = parse_status(data.decode("utf-8", "replace")).get("TracerPid", "0")
+    # TracerPid is the tid of the tracing thread; users and kill(1) need its process
+    return int(parse_status(_read(f"/proc/{tracer}/status")).get("Tgid", tracer))
 
 
-def tracer_of_any(proc: ProcFs) -> tuple[int, str] | None:
-    """Return pid and name of who traces some thread of it, other than us."""
+def tracer_of_process(proc: ProcFs) -> tuple[int, str] | None:
+    """Return pid and name of a process, other than sfsample, that traces a thread of `proc`."""
     pid = next(filter(None, (tracer_of(proc, tid) for tid in proc.threads())), None)
     return None if pid is None else (pid, _read(f"/proc/{pid}/comm").rstrip("\n") or "?")
 
@@ -78,12 +84,8 @@ def _files_owner(pid: int) -> int | None:
 
 
 def _label(directory: str) -> str:
-    """Return what the security module calls a process: "docker-default (enforce)"; empty: there is none."""
+    """Return the security module's label of a process, "docker-default (enforce)"; empty when it has none."""
     return _read(f"{directory}/attr/current").rstrip("\0\n ")
-
-
-def _fields(text: str) -> dict[str, str]:
-    return {key: value.strip() for key, _, value in (line.partition(":") for line in text.splitlines())}
 
 
 def _numbers(status: dict[str, str], key: str) -> tuple[int, ...]:

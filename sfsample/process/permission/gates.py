@@ -1,8 +1,8 @@
-"""Every gate that can refuse an attach: is it open, and what opens it.
+"""Judge every gate that can refuse an attach: is it open, and if not, what opens it.
 
-Law: pure; facts come in as `SelfCredentials` and `TargetCredentials`, and what the kernel would say
-(ptrace(2), "Ptrace access mode checking") comes out, gate by gate, with a remedy for each place that sfsample
-may run in.  A gate that cannot be judged is "unknown", never a guess.
+Works on values only: from the credentials of sfsample and of the target it derives what the kernel would
+answer (ptrace(2), "Ptrace access mode checking"), gate by gate, with a remedy for each place that sfsample
+may run in. A gate that cannot be judged is "unknown", never guessed.
 """
 
 from errno import ENOSYS
@@ -14,40 +14,38 @@ Status = Literal["pass", "fail", "unknown"]
 
 
 class SelfCredentials(NamedTuple):
-    """What the kernel looks at on the tracer's side."""
+    """What the kernel checks on sfsample's side."""
 
     uid: int
     gid: int
     permitted: int  # capability sets, as bits
     effective: int
-    yama: str  # kernel.yama.ptrace_scope; empty: there is no Yama
+    yama: str  # kernel.yama.ptrace_scope; empty: the kernel has no Yama
     user_namespace: str | None
-    outermost: bool = False  # that is the first one, in which capabilities count for every process
-    refused_calls: tuple[
-        tuple[str, int], ...
-    ] = ()  # system calls that are refused whoever the target is; errno
-    label: str = ""  # of the security module
+    outermost: bool = False  # in the initial user namespace, in which capabilities count for every process
+    refused_calls: tuple[tuple[str, int], ...] = ()  # (system call, errno), refused for any target
+    label: str = ""  # given by the security module (AppArmor, SELinux)
 
     @property
     def may_trace(self) -> bool:
-        """Whether we hold CAP_SYS_PTRACE (in our user namespace)."""
+        """Whether sfsample holds CAP_SYS_PTRACE in its own user namespace."""
         return bool(self.effective >> CAP_SYS_PTRACE & 1)
 
 
 class TargetCredentials(NamedTuple):
-    """What the kernel looks at on the target's side."""
+    """What the kernel checks on the target's side."""
 
     uids: tuple[int, ...]  # real, effective, saved
     gids: tuple[int, ...]
-    permitted: int
-    tracer: tuple[int, str] | None  # pid and name of who traces a thread of it already
-    files_owner: int | None  # of its files in /proc: root's when the process is not dumpable
-    user_namespace: str | None  # None: we may not even look
+    permitted: int  # capabilities, as bits
+    tracer: tuple[int, str] | None  # pid and name of a process that already traces one of its threads
+    files_owner: int | None  # uid of its files in /proc: root's when the process is not dumpable
+    user_namespace: str | None  # None: sfsample may not read it
     label: str = ""
 
 
 class Remedy(NamedTuple):
-    """What to do, by the place sfsample runs in.  An empty one: the host's holds there too."""
+    """What to do, by the place that sfsample runs in; empty: as on the host."""
 
     host: str
     systemd: str = ""
@@ -56,11 +54,11 @@ class Remedy(NamedTuple):
 
 
 class Gate(NamedTuple):
-    """One reason for which an attach may be refused."""
+    """One reason for which an attach may be refused; `found` says what was seen."""
 
     name: str
     status: Status
-    found: str  # what was seen
+    found: str
     remedy: Remedy | None = None
 
 
@@ -83,28 +81,27 @@ _SECCOMP = Remedy(
 )
 
 
-def gates(us: SelfCredentials, them: TargetCredentials | None) -> tuple[Gate, ...]:
-    """Judge every gate; without a target, those that are ours alone."""
-    if them is None:
-        return (_privilege(us), _yama(us), *_calls(us))
-    return (_tracer(them), _user(us, them), _dumpable(us, them), _capabilities(us, them), _yama(us),
-            _namespace(us, them), *_calls(us), _module(us, them))  # fmt: skip
+def judge_gates(own: SelfCredentials, target: TargetCredentials | None) -> tuple[Gate, ...]:
+    """Judge every gate; without a target, those that depend on sfsample alone."""
+    if target is None:
+        return (_privilege(own), _yama(own), *_calls(own))
+    return (_tracer(target), _user(own, target), _dumpable(own, target), _capabilities(own, target),
+            _yama(own), _namespace(own, target), *_calls(own), _security_module(own, target))  # fmt: skip
 
 
-def closed(us: SelfCredentials, them: TargetCredentials) -> tuple[str, ...]:
-    """Return lines that name the gates which are closed between us and them, and the way through."""
-    shut = [gate for gate in gates(us, them) if gate.status == "fail"]
-    if shut and shut[0].name == "tracer":
-        shut = shut[:1]  # nothing else matters before that one has gone
-    lines = dict.fromkeys(line for gate in shut for line in _told(gate))
+def closed_gates_help(own: SelfCredentials, target: TargetCredentials) -> tuple[str, ...]:
+    """Return help lines that name the closed gates and what opens them, on a host and in a container."""
+    closed = [gate for gate in judge_gates(own, target) if gate.status == "fail"]
+    if closed and closed[0].name == "tracer":
+        closed = closed[:1]  # until that tracer is gone the other gates do not matter
+    lines = dict.fromkeys(line for gate in closed for line in _help(gate))
     return tuple(lines) or (
         "a security module (AppArmor, SELinux) or a seccomp filter may forbid ptrace;",
         "in a container, start it with --cap-add=SYS_PTRACE; sfsample doctor -p PID shows every gate",
     )
 
 
-def _told(gate: Gate) -> tuple[str, ...]:
-    """Shorten a gate to what is found, and the remedies of host and container."""
+def _help(gate: Gate) -> tuple[str, ...]:
     remedy = gate.remedy
     if remedy is None:
         return (gate.found,)
@@ -112,107 +109,112 @@ def _told(gate: Gate) -> tuple[str, ...]:
     return (f"{gate.found};", remedy.host, *container)
 
 
-def _privilege(us: SelfCredentials) -> Gate:
-    if us.may_trace:
-        where = "" if us.outermost else " (in a user namespace: it counts for processes of that one)"
-        return Gate("capability", "pass", f"CAP_SYS_PTRACE is held, by uid {us.uid}{where}")
-    return Gate("capability", "unknown", f"uid {us.uid} without CAP_SYS_PTRACE: only its own processes",
-                _PRIVILEGE)  # fmt: skip
+def _privilege(own: SelfCredentials) -> Gate:
+    name = "capability"
+    if own.may_trace:
+        where = "" if own.outermost else " (in a user namespace: it counts only for processes in that)"
+        return Gate(name, "pass", f"uid {own.uid} holds CAP_SYS_PTRACE{where}")
+    found = f"uid {own.uid} without CAP_SYS_PTRACE: may trace only its own processes"
+    return Gate(name, "unknown", found, _PRIVILEGE)
 
 
-def _user(us: SelfCredentials, them: TargetCredentials) -> Gate:
-    for kind, ids, our in (("uid", them.uids, us.uid), ("gid", them.gids, us.gid)):
-        other = next((number for number in ids if number != our), None)
-        if other is not None and not us.may_trace:
-            owner = ids[1] if ids[1] != our else other
-            found = f"it belongs to {kind} {owner} and you are {kind} {our} without CAP_SYS_PTRACE"
+def _user(own: SelfCredentials, target: TargetCredentials) -> Gate:
+    for kind, ids, own_id in (("uid", target.uids, own.uid), ("gid", target.gids, own.gid)):
+        other = next((number for number in ids if number != own_id), None)
+        if other is not None and not own.may_trace:
+            owner = ids[1] if ids[1] != own_id else other
+            found = f"it belongs to {kind} {owner} and you are {kind} {own_id} without CAP_SYS_PTRACE"
             return Gate("user", "fail", found, _PRIVILEGE)
-    owner = them.uids[1] if them.uids else us.uid
-    how = "you are too" if owner == us.uid else f"you are uid {us.uid} with CAP_SYS_PTRACE"
-    return Gate("user", "pass", f"it belongs to uid {owner} and {how}")
+    owner = target.uids[1] if target.uids else own.uid
+    reason = "you are too" if owner == own.uid else f"you are uid {own.uid} with CAP_SYS_PTRACE"
+    return Gate("user", "pass", f"it belongs to uid {owner} and {reason}")
 
 
-def _dumpable(us: SelfCredentials, them: TargetCredentials) -> Gate:
-    if them.files_owner is None:
-        return Gate("dumpable", "unknown", "its files in /proc cannot be looked at")
-    if not them.uids or them.files_owner == them.uids[1]:
-        return Gate("dumpable", "pass", "it may be looked at by its user")
+def _dumpable(own: SelfCredentials, target: TargetCredentials) -> Gate:
+    if target.files_owner is None:
+        return Gate("dumpable", "unknown", "the owner of its files in /proc cannot be read")
+    if not target.uids or target.files_owner == target.uids[1]:
+        return Gate("dumpable", "pass", "it is dumpable: its own user may trace it")
     found = "it is not dumpable (setuid, unreadable, or it called prctl(PR_SET_DUMPABLE, 0))"
-    if us.may_trace:
+    if own.may_trace:
         return Gate("dumpable", "pass", f"{found}, which CAP_SYS_PTRACE overrides")
     return Gate("dumpable", "fail", found, _PRIVILEGE)
 
 
-def _capabilities(us: SelfCredentials, them: TargetCredentials) -> Gate:
-    if us.may_trace or not them.permitted & ~us.permitted:
+def _capabilities(own: SelfCredentials, target: TargetCredentials) -> Gate:
+    if own.may_trace or not target.permitted & ~own.permitted:
         return Gate("capabilities", "pass", "it holds none that you would have to hold")
     return Gate("capabilities", "fail", "it holds capabilities that you do not hold", _PRIVILEGE)
 
 
-def _yama(us: SelfCredentials) -> Gate:
+def _yama(own: SelfCredentials) -> Gate:
     name = "ptrace_scope"
-    scope = f"kernel.yama.ptrace_scope is {us.yama}"
-    if us.yama == "":
-        return Gate(name, "pass", "there is no Yama")
-    if us.yama == "0" or (us.yama in ("1", "2") and us.may_trace):
-        return Gate(name, "pass", f"{scope}{', and you hold CAP_SYS_PTRACE' if us.yama != '0' else ''}")
-    if us.yama == "1":
+    scope = f"kernel.yama.ptrace_scope is {own.yama}"
+    if own.yama == "":
+        return Gate(name, "pass", "the kernel has no Yama")
+    if own.yama == "0" or (own.yama in ("1", "2") and own.may_trace):
+        return Gate(name, "pass", f"{scope}{', and you hold CAP_SYS_PTRACE' if own.yama != '0' else ''}")
+    if own.yama == "1":
         return Gate(name, "fail", f"{scope}: only a parent may trace", _PRIVILEGE._replace(host=_PARENT))
-    if us.yama == "2":
+    if own.yama == "2":
         return Gate(name, "fail", f"{scope}: only CAP_SYS_PTRACE may trace", _PRIVILEGE)
-    return Gate(name, "fail", f"{scope}: nobody may trace until the next boot",
+    return Gate(name, "fail", f"{scope}: no process may trace until the next boot",
                 Remedy("a sysctl.d file sets it; it cannot be lowered at run time: change the file, and boot",
                        docker="", kubernetes="on the node, as for a host"))  # fmt: skip
 
 
-def _namespace(us: SelfCredentials, them: TargetCredentials) -> Gate:
-    """Our capabilities count in our user namespace and in those below it, and no others."""
+def _namespace(own: SelfCredentials, target: TargetCredentials) -> Gate:
+    """Judge by user namespaces: capabilities count in sfsample's own namespace and in those below it only."""
     name = "user namespace"
-    hidden = them.user_namespace is None and us.may_trace and not us.outermost
-    if them.user_namespace == us.user_namespace and not hidden:
-        return Gate(name, "pass", "it runs in yours")
-    if us.outermost and us.may_trace:
-        return Gate(name, "pass", "you hold CAP_SYS_PTRACE in the first one, which counts in all")
-    if them.user_namespace is None and not hidden:
-        return Gate(name, "unknown", "which one it runs in may not be seen")
-    found = "it runs in another user namespace (a container, or you do)"
+    hidden = target.user_namespace is None and own.may_trace and not own.outermost
+    if target.user_namespace == own.user_namespace and not hidden:
+        return Gate(name, "pass", "it runs in the same one as you")
+    if own.outermost and own.may_trace:
+        return Gate(name, "pass", "you hold CAP_SYS_PTRACE in the initial one, which counts in all")
+    if target.user_namespace is None and not hidden:
+        return Gate(name, "unknown", "you may not see in which one it runs")
+    found = "it runs in another user namespace (it is in a container, or you are)"
     return Gate(name, "fail", found, Remedy(
         "run as root on the host, outside every container",
         docker="inside its own container, started with --cap-add=SYS_PTRACE",
         kubernetes=_DEBUG_POD))  # fmt: skip
 
 
-def _tracer(them: TargetCredentials) -> Gate:
-    if them.tracer is None:
-        return Gate("tracer", "pass", "nobody traces it")
-    pid, name = them.tracer
+def _tracer(target: TargetCredentials) -> Gate:
+    if target.tracer is None:
+        return Gate("tracer", "pass", "no process traces it")
+    pid, name = target.tracer
     return Gate("tracer", "fail",
                 f"process {pid} ({name}) traces it already, and there can be only one tracer",
-                Remedy(f"end that one first (gdb, strace, another sampler: kill {pid})"))  # fmt: skip
+                Remedy(f"end that process first (gdb, strace, another sampler: kill {pid})"))  # fmt: skip
 
 
-def _calls(us: SelfCredentials) -> tuple[Gate, ...]:
-    refused = dict(us.refused_calls)
+def _calls(own: SelfCredentials) -> tuple[Gate, ...]:
+    refused = dict(own.refused_calls)
     return tuple(_call(call, refused.get(call)) for call in ("ptrace", "process_vm_readv"))
 
 
 def _call(call: str, errno: int | None) -> Gate:
+    """Judge a system call by the errno of a trial call; None: it was accepted, negative: it was fatal."""
+    name = f"{call}(2)"
     if errno is None:
-        return Gate(f"{call}(2)", "pass", "the kernel takes it")
+        return Gate(name, "pass", "the kernel accepts the call")
     if errno == ENOSYS:
-        return Gate(f"{call}(2)", "fail", f"{call}(2) is not there: the kernel lacks it, or seccomp hides it",
+        return Gate(name, "fail", f"{name} is not there: the kernel lacks it, or seccomp hides it",
                     Remedy("a kernel with CONFIG_CROSS_MEMORY_ATTACH, outside a sandbox"))  # fmt: skip
     remedy = _SECCOMP._replace(kubernetes=_SECCOMP.kubernetes.format(call=call))
-    how = "kills who calls it" if errno < 0 else "refuses it"
-    return Gate(f"{call}(2)", "fail", f"a seccomp filter on sfsample {how}: {call}(2)", remedy)
+    effect = "kills the caller of" if errno < 0 else "refuses"
+    return Gate(name, "fail", f"a seccomp filter on sfsample {effect} {name}", remedy)
 
 
-def _module(us: SelfCredentials, them: TargetCredentials) -> Gate:
+def _security_module(own: SelfCredentials, target: TargetCredentials) -> Gate:
     name = "security module"
-    if us.label == them.label:
-        return Gate(name, "pass", f"both run as {us.label}" if us.label else "none has a say")
-    found = f"it runs as {them.label or 'unconfined'}, you as {us.label or 'unconfined'}: that may forbid it"
+    if own.label == target.label:
+        return Gate(name, "pass", f"both run as {own.label}" if own.label else "none restricts the processes")
+    found = (
+        f"it runs as {target.label or 'unconfined'}, you as {own.label or 'unconfined'}: that may forbid it"
+    )
     return Gate(name, "unknown", found, Remedy(
-        'dmesg or the audit log tells (apparmor="DENIED", avc: denied)',
+        'dmesg or the audit log shows a refusal (apparmor="DENIED", avc: denied)',
         docker="--security-opt apparmor=unconfined",
         kubernetes="securityContext.appArmorProfile.type: Unconfined"))  # fmt: skip

@@ -1,8 +1,8 @@
-"""Which system calls are refused to us, whatever the target is.
+"""Find the system calls that the kernel refuses to sfsample for any target, by trying them.
 
-Law: each call is tried on a process that cannot exist, so it disturbs nobody: ESRCH means that the kernel
-took it, anything else that something stands before it.  A seccomp filter may kill who calls; where there is
-one, a child tries.
+Each call is tried on a process that cannot exist, so it affects no process: ESRCH means that the kernel
+accepted the call, another error that something refuses it.  A seccomp filter may kill the caller; so where
+sfsample runs under a filter, a child process tries.
 """
 
 import ctypes
@@ -10,29 +10,31 @@ import os
 from errno import ESRCH
 
 _PTRACE_DETACH = 17
-_NOBODY = (1 << 31) - 1  # above every pid_max
-KILLED = -1
+_NO_PID = (1 << 31) - 1  # above every pid_max
+KILLED = -1  # in place of an errno
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def refused_calls(*, filtered: bool) -> tuple[tuple[str, int], ...]:
-    """Return (call, errno) of those that are refused; `filtered`: we live under a seccomp filter."""
-    tried = ((name, _in_child(name) if filtered else _try(name)) for name in ("ptrace", "process_vm_readv"))
-    return tuple((name, errno) for name, errno in tried if errno != ESRCH)
+def refused_syscalls(*, filtered: bool) -> tuple[tuple[str, int], ...]:
+    """Return (name, errno) of the refused calls; `filtered`: sfsample runs under a seccomp filter."""
+    names = ("ptrace", "process_vm_readv")
+    errors = ((name, _try_in_child(name) if filtered else _try(name)) for name in names)
+    return tuple((name, errno) for name, errno in errors if errno != ESRCH)
 
 
 def _try(name: str) -> int:
+    """Make a call on a process that cannot exist; return its errno."""
     if name == "ptrace":
-        failed = _libc.ptrace(_PTRACE_DETACH, _NOBODY, None, None)
+        failed = _libc.ptrace(_PTRACE_DETACH, _NO_PID, None, None)
     else:
         word = ctypes.c_ulong()
-        place = (ctypes.c_ulong * 2)(ctypes.addressof(word), ctypes.sizeof(word))  # struct iovec
-        failed = _libc.process_vm_readv(_NOBODY, place, 1, place, 1, 0)
+        iovec = (ctypes.c_ulong * 2)(ctypes.addressof(word), ctypes.sizeof(word))  # struct iovec
+        failed = _libc.process_vm_readv(_NO_PID, iovec, 1, iovec, 1, 0)
     return ctypes.get_errno() if failed else 0
 
 
-def _in_child(name: str) -> int:
-    """Let a child try, which tells its errno as exit code."""
+def _try_in_child(name: str) -> int:
+    """Make a call in a child, whose exit code is the errno; KILLED when the call was fatal."""
     child = os.fork()
     if child == 0:
         os._exit(_try(name))

@@ -1,0 +1,113 @@
+"""Look up in a live process what the system calls of its threads refer to, and copy the memory around locks.
+
+A dump does this while the process is there and keeps the values, so everything later works without the
+process. Memory is read only where a system call points.
+"""
+
+import os
+import sys
+import time
+from collections.abc import Iterable
+
+from sfsample.core.memory import BytesMemory, Memory, PiecewiseMemory
+from sfsample.process.facts.descriptors import Descriptor, DescriptorReader
+from sfsample.process.facts.peer_processes import NearEnd
+from sfsample.process.facts.syscall_arguments import DecodedSyscall, decode_syscall
+from sfsample.process.proc_text import SyscallInfo
+from sfsample.process.procfs import ProcFs
+from sfsample.process.syscall_names import syscall_name
+from sfsample.process.vm import read_memory
+
+# Bytes copied before and after a futex word: enough for every lock of glibc that the word may be part of.
+_BYTES_BEFORE_FUTEX, _BYTES_AFTER_FUTEX = 64, 128
+_CALLS_WITH_PEER = ("read", "readv", "write", "writev", "splice", "sendfile", "vmsplice", "tee",
+                    "recvfrom", "recvmsg", "recvmmsg", "sendto", "sendmsg", "sendmmsg", "connect",
+                    "poll", "ppoll", "select", "pselect6")  # fmt: skip
+_MAX_DESCRIPTORS = 2  # as splice(2) has; a thread that waits for more waits for no process in particular
+
+
+class LiveLookup:
+    """Looks up facts of one live process; implements `syscall_arguments.TargetLookup`."""
+
+    def __init__(self, proc: ProcFs) -> None:
+        self._proc = proc
+        self._pid = proc.anchor()
+        self._descriptors = DescriptorReader(proc)
+
+    def descriptor(self, fd: int) -> Descriptor | None:
+        """Return what a file descriptor refers to; None: it is closed, or sfsample may not read it."""
+        return self._descriptors.read(fd)
+
+    def read(self, address: int, size: int) -> bytes | None:
+        """Return bytes of the target's memory; None when they cannot be read."""
+        return read_memory(self._pid, address, size)
+
+    def now(self, clock: int) -> float | None:
+        """Return the time of a POSIX clock, in seconds; None when there is no such clock."""
+        try:
+            return time.clock_gettime(clock)
+        except OSError:
+            return None
+
+    def decode(self, info: SyscallInfo | None) -> DecodedSyscall | None:
+        """Return a system call with what it refers to."""
+        return None if info is None else decode_syscall(info, syscall_name(info.number), self)
+
+    def lock_memory(self, call: DecodedSyscall | None) -> Memory:
+        """Return a copy of the memory around the futex word that a thread waits on; empty for other calls."""
+        if call is None or call.name != "futex":
+            return PiecewiseMemory()
+        word = call.syscall.args[0]
+        ranges = ((word - _BYTES_BEFORE_FUTEX, _BYTES_BEFORE_FUTEX), (word, _BYTES_AFTER_FUTEX))
+        return PiecewiseMemory(*(piece for start, size in ranges for piece in self._copy(start, size)))
+
+    def _copy(self, start: int, size: int) -> list[Memory]:
+        data = self.read(start, size) if start > 0 else None
+        return [] if data is None else [BytesMemory(start, data, sys.byteorder)]
+
+    def peer_links(self, calls: Iterable[DecodedSyscall]) -> dict[str, NearEnd]:
+        """Return the other ends of the pipes and sockets that calls wait for, as /proc/PID/fd shows them."""
+        waited = {descriptor for call in calls
+                  if call.name in _CALLS_WITH_PEER and len(call.descriptors) <= _MAX_DESCRIPTORS
+                  for descriptor in call.descriptors}  # fmt: skip
+        return dict(filter(None, map(self._peer_link, waited)))
+
+    def _peer_link(self, descriptor: Descriptor) -> tuple[str, NearEnd] | None:
+        if descriptor.kind == "pipe":
+            return f"pipe:[{descriptor.inode}]", NearEnd(descriptor.inode)
+        peer = self._descriptors.peer_socket(descriptor) if descriptor.kind == "socket" else None
+        return (f"socket:[{peer.inode}]", NearEnd(descriptor.inode, peer.listens)) if peer else None
+
+    def ns_tid(self, tid: int) -> int:
+        """Return a thread's id in its own pid namespace."""
+        data = self._proc.read(f"task/{tid}/status") or b""
+        line = next((line for line in data.splitlines() if line.startswith(b"NSpid:")), b"")
+        return int(line.split()[-1]) if len(line.split()) > 1 else tid
+
+    def children(self) -> tuple[tuple[int, str], ...]:
+        """Return pid and name of every child process."""
+        lists = (self._proc.read(f"task/{tid}/children") or b"" for tid in self._proc.threads())
+        pids = [int(word) for words in lists for word in words.split()]
+        return tuple((pid, process_name(pid)) for pid in sorted(pids))
+
+
+def process_name(pid: int) -> str:
+    """Return the name of any process; "?" when it has ended."""
+    try:
+        with open(f"/proc/{pid}/comm", encoding="utf-8", errors="replace") as file:
+            return file.read().rstrip("\n")
+    except OSError:
+        return "?"
+
+
+def in_other_pid_namespace(proc: ProcFs) -> bool:
+    """Whether the process is in another pid namespace than sfsample."""
+    own, target = _link("/proc/self/ns/pid"), proc.link("ns/pid")
+    return own is not None and target is not None and own != target
+
+
+def _link(path: str) -> str | None:
+    try:
+        return os.readlink(path)
+    except OSError:
+        return None

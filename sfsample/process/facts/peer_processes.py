@@ -1,0 +1,67 @@
+"""Find the processes that have the other end of a pipe or a socket open.
+
+Searches /proc/PID/fd of every process that sfsample may read.  That takes long on a large machine, so a dump
+does it only when a thread sleeps in a pipe or a socket.  Source: proc(5), "/proc/PID/fd".
+"""
+
+import os
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from sfsample.process.facts.descriptors import access_mode
+
+
+class NearEnd(NamedTuple):
+    """The pipe or socket that a thread sleeps in, by inode.
+
+    `listens`: its peer is a listening socket, whose process has not accepted the connection.
+    """
+
+    inode: int
+    listens: bool = False
+
+
+class PeerProcess(NamedTuple):
+    """Process `pid` has the other end of `near` open, to read ("r"), to write ("w") or both ("rw")."""
+
+    pid: int
+    near: NearEnd
+    mode: str
+
+
+def find_peer_processes(links: Mapping[str, NearEnd]) -> tuple[PeerProcess, ...]:
+    """Return the processes that have these files open, by pid.
+
+    A key is the other end as /proc/PID/fd shows it: "pipe:[12]", "socket:[34]".
+    """
+    pids = sorted(int(name) for name in os.listdir("/proc") if name.isdecimal())
+    return tuple(dict.fromkeys(peer for pid in pids for peer in _in_process(pid, links)))
+
+
+def _in_process(pid: int, links: Mapping[str, NearEnd]) -> Iterator[PeerProcess]:
+    for fd in _list(f"/proc/{pid}/fd"):
+        near = links.get(_link(f"/proc/{pid}/fd/{fd}"))
+        if near is not None:
+            yield PeerProcess(pid, near, _mode(pid, fd))
+
+
+def _mode(pid: int, fd: str) -> str:
+    try:
+        with open(f"/proc/{pid}/fdinfo/{fd}", encoding="ascii", errors="replace") as file:
+            return access_mode(next((line for line in file if line.startswith("flags:")), ""))
+    except OSError:
+        return ""
+
+
+def _list(path: str) -> list[str]:
+    try:
+        return os.listdir(path)
+    except OSError:
+        return []
+
+
+def _link(path: str) -> str:
+    try:
+        return os.readlink(path)
+    except OSError:
+        return ""

@@ -1,0 +1,116 @@
+"""Real hangs between processes, and at the network, are built, and the verdict on each is asserted.
+
+Hangs of one process are in test_hangs.py.
+"""
+
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.live.hanging import TIME, Dumped, build, hung, wait_for_calls
+from tests.live.targets import status, wait_until
+
+pytestmark = pytest.mark.live
+
+
+@pytest.fixture(scope="module")
+def hangs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build("hangs.c", tmp_path_factory.mktemp("hangs"))
+
+
+# -- pipes, file locks, children
+
+
+def test_two_processes_that_fill_each_others_pipes_are_a_deadlock(hangs: Path) -> None:
+    with hung(hangs, "pipes", child=True, write=1) as target:
+        wait_for_calls(target.child, write=1)
+        parent, child = target.pid, target.child
+        dumped = Dumped(parent, child)
+        assert dumped.kinds == ["deadlock"]
+        dumped.assert_says("=> DEADLOCK: 2 processes wait for each other, and none can go on")
+        dumped.assert_says(
+            rf"process {parent} \(hangs\) waits for room in pipe \d+, which is full \(fd "
+            rf"\d+\), to be read by "
+            rf"process {child} \(responder\) {TIME}, in send_all <- main"
+        )
+        dumped.assert_says(
+            rf"process {child} \(responder\) waits for room in pipe \d+, which is full "
+            rf"\(fd \d+\), to be read "
+            rf"by process {parent} \(hangs\)"
+        )
+        alone = Dumped(parent)
+        assert alone.kinds == ["blocked"]
+        alone.assert_says(
+            rf"process {parent} \(hangs\) waits for room in pipe .* "
+            rf"to be read by process {child} \(responder\)"
+        )
+
+
+def test_two_processes_that_take_turns_are_no_deadlock(hangs: Path) -> None:
+    """They are sampled one after the other, and each may wait for the other at its own instant."""
+    with hung(hangs, "turns", child=True) as target:
+        for _ in range(5):
+            dumped = Dumped(target.pid, target.child, flags=("--no-stop", "-q"), code=None)
+            assert "deadlock" not in dumped.kinds
+            assert "DEADLOCK" not in dumped.text
+
+
+@pytest.mark.parametrize(("how", "lock"), [("flock", "flock"), ("fcntl", "record lock")])
+def test_file_lock_names_its_holder(hangs: Path, tmp_path: Path, how: str, lock: str) -> None:
+    with hung(hangs, how, tmp_path / "db.lock", child=True, **{how: 1}) as target:
+        dumped = Dumped(target.pid)
+        dumped.assert_says(
+            rf"process {target.pid} \(hangs\) waits for the {lock} on "
+            rf"{tmp_path}/db\.lock, held by process "
+            rf"{target.child} \(lockkeeper\) {TIME}, in take_file <- file_lock"
+        )
+        (thread,) = dumped.document["processes"][0]["threads"]
+        assert thread["waits_for"]["pids"] == [target.child]
+
+
+def test_wait_for_a_child_names_it(hangs: Path) -> None:
+    with hung(hangs, "child", child=True, wait4=1) as target:
+        wait_until(lambda: status(target.child)["Name"] == "compiler", "the child has its name")
+        Dumped(target.pid).assert_says(
+            rf"waits for a child to end: {target.child} \(compiler\) {TIME}, in reap_child <- main"
+        )
+
+
+# -- the network
+
+
+@pytest.fixture
+def full_listener() -> Iterator[int]:
+    """Yield the port of a listener that accepts no connection, so a connect(2) beyond its queue hangs."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(0)
+        yield listener.getsockname()[1]
+
+
+def test_unanswered_connect_names_the_listener(hangs: Path, full_listener: int) -> None:
+    with hung(hangs, "connect", full_listener, connect=1) as target:
+        dumped = Dumped(target.pid)
+        assert dumped.kinds == ["blocked"]
+        dumped.assert_says(
+            rf"waits for an answer to connect: tcp 127\.0\.0\.1:\d+ -> "
+            rf"127\.0\.0\.1:{full_listener} connecting, to be accepted by process {os.getpid()} "
+            rf"\([^)]+\) {TIME}, in call_backend <- main"
+        )
+
+
+def test_silent_dns_server_is_named(hangs: Path) -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as server:
+        server.bind(("127.0.0.1", 0))
+        port = server.getsockname()[1]
+        with hung(hangs, "dns", port, poll=1) as target:
+            dumped = Dumped(target.pid)
+            assert dumped.kinds == ["name resolution"]
+            dumped.assert_says(
+                rf"waits for an answer from the DNS server: udp 127\.0\.0\.1:\d+ -> "
+                rf"127\.0\.0\.1:{port} "
+                rf"{TIME}, in look_up_host <- main"
+            )

@@ -1,0 +1,160 @@
+"""Descriptors of this very process: what they refer to, and what is at the other end of pipes and sockets."""
+
+import os
+import re
+import select
+import socket
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sfsample.process.facts.descriptors import Descriptor, DescriptorReader
+from sfsample.process.facts.peer_processes import NearEnd, PeerProcess, find_peer_processes
+from sfsample.process.facts.tcp_peers import PeerSocket, tcp_peer
+from sfsample.process.procfs import ProcFs
+
+
+@pytest.fixture
+def reader() -> Iterator[DescriptorReader]:
+    proc = ProcFs(os.getpid())
+    yield DescriptorReader(proc)
+    proc.close()
+
+
+def text(reader: DescriptorReader, fd: int) -> str:
+    descriptor = reader.read(fd)
+    assert descriptor is not None
+    return descriptor.text
+
+
+def address(sock: socket.socket) -> str:
+    host, port = sock.getsockname()[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def inode(sock: socket.socket) -> int:
+    return os.fstat(sock.fileno()).st_ino
+
+
+def peer(reader: DescriptorReader, sock: socket.socket) -> PeerSocket | None:
+    descriptor = reader.read(sock.fileno())
+    assert descriptor is not None
+    return reader.peer_socket(descriptor)
+
+
+# -- what a descriptor refers to
+
+
+@pytest.mark.parametrize(("family", "host"), [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")])
+def test_tcp_text_has_addresses_and_state(
+    reader: DescriptorReader, family: socket.AddressFamily, host: str
+) -> None:
+    try:
+        listener = socket.create_server((host, 0), family=family)
+    except OSError:
+        pytest.skip(f"there is no {host} here")
+    with listener, socket.create_connection(listener.getsockname()[:2]) as client:
+        served, _ = listener.accept()
+        with served:
+            protocol = "tcp6" if family == socket.AF_INET6 else "tcp"
+            assert text(reader, listener.fileno()) == f"{protocol} {address(listener)} listening"
+            for near, far in ((client, served), (served, client)):
+                expected = f"{protocol} {address(near)} -> {address(far)} established"
+                assert text(reader, near.fileno()) == expected
+
+
+def test_udp_and_unix_text_has_address_or_path(reader: DescriptorReader, tmp_path: Path) -> None:
+    path = str(tmp_path / "s")
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as udp, socket.socket(socket.AF_UNIX) as unix:
+        udp.bind(("127.0.0.1", 0))
+        unix.bind(path)
+        unix.listen()
+        assert text(reader, udp.fileno()) == f"udp {address(udp)}"
+        assert text(reader, unix.fileno()) == f"unix {path} listening"
+
+
+def test_unnamed_unix_socket_text_has_inode(reader: DescriptorReader) -> None:
+    left, right = socket.socketpair()
+    with left, right:
+        assert text(reader, left.fileno()) == f"unix socket {inode(left)}"
+
+
+def test_pipes_files_epoll_and_eventfd_are_described(reader: DescriptorReader, tmp_path: Path) -> None:
+    read_end, write_end = os.pipe()
+    inode = os.fstat(read_end).st_ino
+    poller, event = select.epoll(), os.eventfd(0)
+    poller.register(read_end)
+    poller.register(event)
+    with open(tmp_path / "file", "w", encoding="ascii") as file:
+        assert reader.read(read_end) == Descriptor(read_end, "pipe", inode, "r", f"pipe {inode}, read end")
+        assert reader.read(write_end) == Descriptor(write_end, "pipe", inode, "w", f"pipe {inode}, write end")
+        assert reader.read(event) == Descriptor(event, "eventfd", 0, "rw", "eventfd")
+        watched = tuple(sorted((read_end, event)))
+        epoll = reader.read(poller.fileno())
+        assert epoll == Descriptor(poller.fileno(), "epoll", 0, "rw", "2 fds", watched)
+        descriptor = reader.read(file.fileno())
+        assert descriptor is not None
+        assert (descriptor.kind, descriptor.mode) == ("file", "w")
+        assert descriptor.inode == os.fstat(file.fileno()).st_ino
+        assert descriptor.text == str(tmp_path / "file")
+    own, near = os.getpid(), NearEnd(inode)
+    peers = {*find_peer_processes({f"pipe:[{inode}]": near})}
+    assert peers >= {PeerProcess(own, near, "r"), PeerProcess(own, near, "w")}
+    for fd in (read_end, write_end, event):
+        os.close(fd)
+    poller.close()
+    assert reader.read(1 << 20) is None
+
+
+# -- the other end of a socket
+
+
+@pytest.mark.parametrize(("there", "here"), [("127.0.0.1", "127.0.0.1"), ("::1", "::1"), ("::", "127.0.0.1")])
+def test_tcp_peer_is_found(reader: DescriptorReader, there: str, here: str) -> None:
+    """Of IPv4, of IPv6, and of IPv4 to a server that accepts both."""
+    family = socket.AF_INET6 if ":" in there else socket.AF_INET
+    try:
+        listener = socket.create_server((there, 0), family=family, dualstack_ipv6=there == "::")
+    except OSError:
+        pytest.skip(f"there is no {there} here")
+    with listener, socket.create_connection((here, listener.getsockname()[1])) as client:
+        assert peer(reader, client) == PeerSocket(inode(listener), listens=True), "not accepted yet"
+        reader = DescriptorReader(reader._proc)
+        served, _ = listener.accept()
+        with served:
+            assert peer(reader, client) == PeerSocket(inode(served))
+            assert peer(reader, served) == PeerSocket(inode(client))
+            assert peer(reader, listener) is None
+
+
+def test_unix_peer_is_found(reader: DescriptorReader) -> None:
+    left, right = socket.socketpair()
+    with left, right, socket.socket(socket.AF_UNIX) as alone:
+        assert peer(reader, left) == PeerSocket(inode(right))
+        assert peer(reader, right) == PeerSocket(inode(left))
+        assert peer(reader, alone) is None
+
+
+CLIENT, SERVER, OTHER_MACHINE = "0100007F:9C40", "0100007F:1538", "0A00000A:1538"  # port 0x1538 is 5432
+TABLE = f"""
+   0: 00000000:1538 00000000:0000 0A 0:0 00:0 0 0 0 77 1
+   1: {CLIENT} {SERVER} 02 0:0 00:0 0 0 0 11 1
+"""
+
+
+@pytest.mark.skipif(sys.byteorder == "big", reason="written as a little-endian kernel has it")
+def test_listener_is_believed_only_for_addresses_of_this_machine() -> None:
+    """A local server on the same port as a remote one is not named."""
+
+    def search(table: str, pattern: bytes) -> list[str]:
+        found = re.search(pattern, TABLE.encode()) if table == "tcp" else None
+        return found[0].decode().split() if found else []
+
+    connecting, established = ["1:", CLIENT, SERVER, "02"], ["1:", CLIENT, SERVER, "01"]
+    assert tcp_peer(connecting, search) == PeerSocket(77, listens=True)
+    assert tcp_peer(["1:", CLIENT, OTHER_MACHINE, "02"], search) is None
+    assert tcp_peer(established, search) is None
+    own_address = ["1:", OTHER_MACHINE, OTHER_MACHINE, "02"]
+    assert tcp_peer(own_address, search) == PeerSocket(77, listens=True)
