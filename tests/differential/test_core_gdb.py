@@ -9,7 +9,7 @@ from sfsample.core.snapshot import Capture
 from sfsample.core.stack import StopReason
 from sfsample.dumping.run import dump_core
 from tests.live.targets import fixture, running
-from tests.process.test_core_process import gdb_stacks, ours
+from tests.process.test_core_process import dump_stacks, gdb_stacks
 
 pytestmark = [
     pytest.mark.live,
@@ -38,4 +38,4 @@ def test_gcore(binary, scenario, tmp_path):
     assert dump.problems == ()
     assert dump.pid == target.pid
     assert {(t.capture, t.stack.stop_reason) for t in dump.threads} == {(Capture.CORE, StopReason.OUTERMOST)}
-    assert ours(dump) == theirs
+    assert dump_stacks(dump) == theirs

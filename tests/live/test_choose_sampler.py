@@ -17,7 +17,7 @@ from sfsample import api
 from sfsample.core.snapshot import Capture
 from sfsample.core.stack import StopReason
 from sfsample.errors import NotPermitted
-from sfsample.process.perf_events import may_set
+from sfsample.process.perf_events import can_set_timers
 from sfsample.process.process import LiveProcess
 from sfsample.process.tracer_thread import TracerThread
 from sfsample.recording import choose_sampler as module
@@ -37,7 +37,7 @@ from tests.live.test_perf_events import accounted_ns, files_of
 
 pytestmark = [
     pytest.mark.live,
-    pytest.mark.skipif(not may_set([os.getpid()], ARCH), reason="the kernel sets no timers for us"),
+    pytest.mark.skipif(not can_set_timers([os.getpid()], ARCH), reason="the kernel sets no timers for us"),
 ]
 SAMPLES = fewer(50)
 ENOUGH_S = 4 * HANG_S
@@ -268,7 +268,7 @@ def test_all_cpu_time_is_charged_once(monkeypatch):
 
 def test_timers_that_are_not_permitted_keep_the_stops(monkeypatch):
     asked = []
-    monkeypatch.setattr(module, "may_set", lambda *_: bool(asked.append(1)))
+    monkeypatch.setattr(module, "can_set_timers", lambda *_: bool(asked.append(1)))
     with running(fixture("v3"), "leaf") as target:
         stats = recorded(target.pid, lambda _: False, duration=1.0).stats
     assert asked == [1], "it is decided once"

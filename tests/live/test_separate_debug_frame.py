@@ -103,7 +103,7 @@ def test_live_core_and_replay(built, tmp_path):
     with started([str(program), "{fd}"]) as target:
         target.await_ready()
         wait_until_busy(target.pid)
-        process = LiveProcess(target.pid, shared=ImageCache(directories))
+        process = LiveProcess(target.pid, image_cache=ImageCache(directories))
         try:
             snapshot = captured(process)
             stack = Unwinder(process.modules).walk(snapshot)

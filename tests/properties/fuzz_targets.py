@@ -23,7 +23,7 @@ from sfsample.formats.elf.object_file import lay_out
 from sfsample.formats.sframe.section import HEADER_SIZE, SFrameTable, read_tables
 from sfsample.inspect.coverage import measure_coverage
 from sfsample.modules.module import Module
-from sfsample.process.core_process import CoreTarget
+from sfsample.process.core_process import CoreProcess
 from sfsample.saved_stacks.format import from_json, save, to_json
 from sfsample.saved_stacks.replay import replay
 from sfsample.symbolize.symbol_table import SymbolTable
@@ -238,7 +238,7 @@ Target = Callable[[bytes], None]
 def core(data: bytes) -> None:
     """Read the notes and the map, unwind the threads, ask for memory at the edges."""
     try:
-        target = CoreTarget(ElfImage(data, "core"), str(CRASH))
+        target = CoreProcess(ElfImage(data, "core"), str(CRASH))
     except FormatError as refusal:
         _inside(refusal)
         return
