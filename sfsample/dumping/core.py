@@ -6,12 +6,12 @@ Law: a thread whose registers are damaged is shown with the reason, never left o
 from sfsample.core.snapshot import Capture
 from sfsample.dumping.collect import ProcessDump, ThreadDump
 from sfsample.formats.elf.core_file import CoreThread
-from sfsample.process.core_process import CoreTarget
+from sfsample.process.core_process import CoreProcess
 from sfsample.process.facts.core_syscalls import core_call, own_tid
 from sfsample.unwind.unwinder import Unwinder
 
 
-def take_core(core: CoreTarget, unwinder: Unwinder) -> ProcessDump:
+def take_core(core: CoreProcess, unwinder: Unwinder) -> ProcessDump:
     """Unwind every thread.  A core file does not know when, nor how the threads were called."""
     threads = tuple(_thread(core, unwinder, thread) for thread in core.threads())
     return ProcessDump(
@@ -19,7 +19,7 @@ def take_core(core: CoreTarget, unwinder: Unwinder) -> ProcessDump:
     )
 
 
-def _thread(core: CoreTarget, unwinder: Unwinder, thread: CoreThread) -> ThreadDump:
+def _thread(core: CoreProcess, unwinder: Unwinder, thread: CoreThread) -> ThreadDump:
     call = core_call(core, thread)
     before = ThreadDump(
         thread.tid, core.name, "", Capture.FAILED, None, None, call and call.syscall, None, None, (),

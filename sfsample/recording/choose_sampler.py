@@ -15,7 +15,7 @@ from typing import Protocol
 
 from sfsample.errors import TargetError
 from sfsample.process.descendants import Descendants
-from sfsample.process.perf_events import MAX_SAMPLE_STACK_BYTES, may_set
+from sfsample.process.perf_events import MAX_SAMPLE_STACK_BYTES, can_set_timers
 from sfsample.process.process import LiveProcess
 from sfsample.recording.clock import Clock
 from sfsample.recording.free_cpus import FreeCpus
@@ -151,4 +151,4 @@ class TrialSampler:
         if self._profile.stats.max_stack_bytes > MAX_SAMPLE_STACK_BYTES:
             return f"stacks are larger than the {MAX_SAMPLE_STACK_BYTES >> 10} KiB that a timer can copy"
         tids = [tid for process in self._processes for tid in process.proc.threads()]
-        return "" if may_set(tids, self._processes[0].arch) else "timers are not permitted"
+        return "" if can_set_timers(tids, self._processes[0].arch) else "timers are not permitted"
