@@ -1,4 +1,4 @@
-"""`sfsample doctor`: show whether sfsample may attach, which gates are closed, and what opens them.
+"""`sfsample doctor`: shows whether sfsample may attach, which gates are closed, and what opens them.
 
 The exit code is 4 when sfsample may not attach to one of the processes, or when a gate is closed and the
 attach was not tried, because it would disturb the process; else 0.  No thread is stopped.

@@ -1,4 +1,4 @@
-"""Convert a dump to the values of its JSON document, schema sfsample.dump/1.
+"""Converts a dump to the values of its JSON document, schema sfsample.dump/1.
 
 What is not known is null.  Text of the target is not cleaned: JSON escapes it.
 Invariant: keys and types stay as documented (tests/live/test_cli_dump.py).

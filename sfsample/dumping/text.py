@@ -1,7 +1,7 @@
-"""Render a dump as text, for an engineer at a terminal or for a ticket.
+"""Renders a dump as text, for an engineer at a terminal or for a ticket.
 
 The verdict comes first, in sentences; then unusual threads; then usual ones.  The order is the same each
-time. On a terminal each line fits its width: names are folded, then cut.  Control characters in text of the
+time.  On a terminal each line fits its width: names are folded, then cut.  Control characters in text of the
 target are replaced (`Style.clean`).
 """
 

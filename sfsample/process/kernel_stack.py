@@ -1,4 +1,4 @@
-"""Read in which kernel functions a sleeping thread waits.
+"""Reads in which kernel functions a sleeping thread waits.
 
 Stops no thread.  The functions are meaningful only while the thread sleeps: the caller checks by the
 scheduler's counters that it has not run meanwhile.  Needs CAP_SYS_ADMIN and a kernel with CONFIG_STACKTRACE.

@@ -1,4 +1,4 @@
-"""Look up names and numbers of this machine's system calls.
+"""Looks up names and numbers of this machine's system calls.
 
 The table is that of python-ptrace; on s390x, which python-ptrace lacks, that of the package system-calls.
 """

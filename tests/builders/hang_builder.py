@@ -1,4 +1,4 @@
-"""Threads that sleep, made up: as a dump has them, with names."""
+"""Builds sleeping threads as a dump has them, with names of functions."""
 
 from types import SimpleNamespace
 
@@ -18,8 +18,8 @@ LIBC, PROGRAM = "/lib/libc.so.6", "/usr/bin/app"
 WAIT, WAIT_BITSET, LOCK_PI = 0x80, 0x189, 0x86
 
 
-class _Elsewhere(Module):
-    """A module that is only a path."""
+class _PathModule(Module):
+    """A module of which only the path is known."""
 
     load_bias = 0
     image = SimpleNamespace(segments=())  # type: ignore[assignment]
@@ -37,7 +37,7 @@ def thread(
     state: str = "S",
     pid: int = 1,
 ) -> NamedThread:
-    """Return a thread in these functions, innermost first; those before "|" are libc's, None has no name."""
+    """Return a thread in these functions, innermost first; libc's are before "|", None has no name."""
     split = functions.index("|") if "|" in functions else 0
     paths = [LIBC] * split + [PROGRAM] * (len(functions) - split - ("|" in functions))
     names = [function for function in functions if function != "|"]
@@ -47,7 +47,7 @@ def thread(
     named = tuple((NamedFrame(n or "?", n, n, 0 if n else None),) for n in names)
     dump = ThreadDump(
         tid, name, state, Capture.READ, None, None, call.syscall if call else None, None,
-        Stack(frames, StopReason.OUTERMOST), tuple(map(_Elsewhere, paths)), ns_tid=tid, call=call,
+        Stack(frames, StopReason.OUTERMOST), tuple(map(_PathModule, paths)), ns_tid=tid, call=call,
         memory=memory or PiecewiseMemory(),
     )  # fmt: skip
     return NamedThread(pid, dump, named)
@@ -55,7 +55,9 @@ def thread(
 
 def futex(word: int, operation: int, value: int, timeout: int = 0) -> DecodedSyscall:
     """Return the system call of a thread that sleeps on a futex word."""
-    return DecodedSyscall(SyscallInfo(202, (word, operation, value, timeout, 0, 0)), "futex", (hex(word), "wait"))
+    return DecodedSyscall(
+        SyscallInfo(202, (word, operation, value, timeout, 0, 0)), "futex", (hex(word), "wait")
+    )
 
 
 def words(base: int, values: dict[int, int], size: int = 192, *, byteorder: ByteOrder = "little") -> Memory:
@@ -67,7 +69,7 @@ def words(base: int, values: dict[int, int], size: int = 192, *, byteorder: Byte
 
 
 def seen(one: NamedThread, first_s: float, last_s: float, runs: tuple[int, int] = (5, 5)) -> NamedThread:
-    """Return a thread that was looked at twice, at these times; `runs` is its counter each time."""
+    """Return a thread that was sampled twice, at these times; `runs` is its counter each time."""
     looks = (
         Glance(at, one.dump.state, CpuUsage(0, 0, count), Capture.READ, one.dump.stack, ())
         for at, count in zip((first_s, last_s), runs, strict=True)

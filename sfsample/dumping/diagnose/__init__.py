@@ -1,4 +1,4 @@
-"""Work out from a dump what its threads wait for, and say it in sentences.
+"""Works out from a dump what its threads wait for, and says it in sentences.
 
 Works on the values of a dump only, never on the process.
 """

@@ -1,4 +1,4 @@
-"""Recognise the glibc lock that a thread sleeps on, and its owner, from the memory around the futex word.
+"""Recognizes the glibc lock that a thread sleeps on, and its owner, from the memory around the futex word.
 
 A lock is believed only if three facts agree: the function on the stack, the futex operation, and the words of
 the structure in memory.  Otherwise the answer is None: a wrong owner is worse than none.

@@ -1,7 +1,7 @@
-"""Put threads with the same stack into one group, so that a dump shows 200 idle workers once.
+"""Puts threads with the same stack into one group, so that a dump shows 200 idle workers once.
 
-Threads are in one group when their stacks have the same addresses and they wait in the same way.  Unusual
-groups come first, then the largest.
+Threads are in one group when their stacks have the same addresses and their states and system calls are the
+same.  Unusual groups come first, then the largest.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

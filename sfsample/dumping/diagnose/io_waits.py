@@ -1,8 +1,8 @@
-"""Find what a thread waits for at a descriptor: a full pipe, an empty pipe, a socket, a connection, events.
+"""Finds what a thread waits for at a descriptor: a full pipe, an empty pipe, a socket, a connection, events.
 
 What a dump says of a full pipe comes from here: "waits for room in pipe 12, which is full (fd 5)"; `wording`
-adds "to be read by process 7 (x)".
-The processes that have the other end are named when the thread waits for one descriptor and they are known.
+adds "to be read by process 7 (x)".  The processes that have the other end are named when the thread waits for
+one descriptor and sfsample may read them.
 """
 
 from sfsample.dumping.diagnose.named_thread import NamedThread
@@ -88,7 +88,7 @@ def _events(call: DecodedSyscall, context: WaitContext) -> Wait:
 
 
 def _name_resolution(thread: NamedThread, call: DecodedSyscall) -> Wait | None:
-    """Recognise the resolver by its functions on the stack, and the DNS server by the socket."""
+    """Recognize the resolver by its functions on the stack, and the DNS server by the socket."""
     sockets = (d for d in call.descriptors if d.kind == "socket" and d.text.startswith(("udp", "tcp")))
     server = next(sockets, None)
     if server is None or not any(name in _RESOLVER_FUNCTIONS for name in thread.library_functions()):

@@ -1,6 +1,6 @@
-"""Name the functions of a thread's stack, and recognise those of the C library.
+"""Names the functions of a thread's stack, and recognizes those of the C library.
 
-A function is recognised by its symbol, without the underscores and versions that a C library adds.
+A function is recognized by its symbol, without the underscores and versions that a C library adds.
 """
 
 from collections.abc import Callable, Iterator

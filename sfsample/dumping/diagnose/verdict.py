@@ -1,4 +1,4 @@
-"""Say in a few sentences why a process hangs, the gravest finding first.
+"""Says in a few sentences why a process hangs, the gravest finding first.
 
 Each sentence follows from the dump and says no more.  When nothing is wrong, it says what the main thread
 does.

@@ -1,4 +1,4 @@
-"""Find cycles in the graph of waits, and the threads and processes that others wait for in the end.
+"""Finds cycles in the graph of waits, and the threads and processes that others wait for in the end.
 
 A node waits for at most one other.  A process waits when each of its threads does.  It is stuck when no
 thread that its threads wait for can go on.  A cycle is reported once, beginning at its smallest node.

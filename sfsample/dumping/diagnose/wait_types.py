@@ -1,4 +1,4 @@
-"""Define the values that describe what a thread waits for (`Wait`), and what is needed to find it out."""
+"""Defines the values that describe what a thread waits for (`Wait`), and what is needed to find it out."""
 
 from collections.abc import Callable, Mapping
 from typing import NamedTuple

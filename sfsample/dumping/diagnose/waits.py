@@ -1,4 +1,4 @@
-"""Find what one thread waits for: a lock, a time, a child process, a stop, the kernel; I/O is in `io_waits`.
+"""Finds what one thread waits for: a lock, a time, a child process, a stop, the kernel; I/O is in `io_waits`.
 
 Each answer follows from what the kernel reports or from the structure that the thread sleeps on.  Where the
 other side of a wait is not known, none is named.  A thread gets one answer, the most specific one.

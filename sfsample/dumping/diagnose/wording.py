@@ -1,4 +1,4 @@
-"""Name threads and processes, and say what they do, in the same words wherever a dump mentions them.
+"""Names threads and processes, and says what they do, in the same words wherever a dump mentions them.
 
 Names are as the target set them and may contain control characters; `dumping.text` removes these.
 """

@@ -1,4 +1,4 @@
-"""Find the system call that a thread was in when its core file was written, and its tid as glibc knows it.
+"""Finds the system call that a thread was in when its core file was written, and its tid as glibc knows it.
 
 A system call is believed only if the kernel had interrupted it (the result register says so) and a system
 call instruction lies before the pc.  Works for x86-64 and s390x, each only on such a machine: the names of

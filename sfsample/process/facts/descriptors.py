@@ -1,4 +1,4 @@
-"""Read what a file descriptor of the target refers to.
+"""Reads what a file descriptor of the target refers to.
 
 Reads /proc/PID/fd, fdinfo and net, and never opens the file that a descriptor refers to.  Addresses are those
 of the target's network namespace.  Source: proc(5), the kernel's Documentation/filesystems/proc.rst (fdinfo).

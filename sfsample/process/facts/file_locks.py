@@ -1,4 +1,4 @@
-"""Read which processes wait for a file lock, and which process holds it.
+"""Reads which processes wait for a file lock, and which process holds it.
 
 Source: proc(5), "/proc/locks": a line with an arrow waits for the line before it with the same number.
 """

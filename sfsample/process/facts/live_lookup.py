@@ -1,7 +1,7 @@
-"""Look up in a live process what the system calls of its threads refer to, and copy the memory around locks.
+"""Looks up in a live process what system calls of its threads refer to, and copies the memory around locks.
 
 A dump does this while the process is there and keeps the values, so everything later works without the
-process. Memory is read only where a system call points.
+process.  Memory is read only where a system call points.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Find the processes that have the other end of a pipe or a socket open.
+"""Finds the processes that have the other end of a pipe or a socket open.
 
 Searches /proc/PID/fd of every process that sfsample may read.  That takes long on a large machine, so a dump
 does it only when a thread sleeps in a pipe or a socket.  Source: proc(5), "/proc/PID/fd".

@@ -1,4 +1,4 @@
-"""Look up sockets of a process by inode: protocol, addresses and state as text, and the other end.
+"""Looks up sockets of a process by inode: protocol, addresses and state as text, and the other end.
 
 A table of /proc/PID/net is read when the first socket is looked up, and searched as bytes: a server's table
 has hundreds of thousands of lines, and a dump needs a few.

@@ -1,10 +1,10 @@
-"""Decode the arguments of a system call: descriptors, paths, time-outs, children.
+"""Decodes the arguments of a system call: descriptors, paths, time-outs, children.
 
 A table says which argument means what.  What an argument refers to is looked up while the process is there,
 and kept as text.  Arguments that mean nothing to a user (buffers, sizes) are left out; the JSON has all
-numbers. Structures in memory are read as this machine lays them out, so calls of another machine are not
-decoded. libc on s390x makes socket calls through socketcall(2); they are decoded as the calls that they stand
-for.
+numbers.  Structures in memory are read as this machine lays them out, so calls of another machine are not
+decoded.  libc on s390x makes socket calls through socketcall(2); they are decoded as the calls that they
+stand for.
 
 Source: syscall(2) and the man page of each call; <linux/futex.h>; <linux/net.h>.
 """

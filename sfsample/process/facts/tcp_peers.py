@@ -1,4 +1,4 @@
-"""Find the socket at the other end of a TCP connection, if that is on this machine too.
+"""Finds the socket at the other end of a TCP connection, if that is on this machine too.
 
 That is the socket with the same two addresses in reverse, in the same network namespace.  Until a process has
 accepted the connection, it is the listening socket.  sfsample believes that only where the remote address is

@@ -1,4 +1,4 @@
-"""Read what /proc says about one thread: CPU time, when it last ran, its wait channel and its system call.
+"""Reads what /proc says about one thread: CPU time, when it last ran, its wait channel and its system call.
 
 Reads files only, and stops no thread.  What cannot be known is None.  Source: proc(5).
 

@@ -1,4 +1,4 @@
-"""Find the socket at the other end of a unix socket, which /proc does not show and ss(8) does.
+"""Finds the socket at the other end of a unix socket, which /proc does not show and ss(8) does.
 
 Asks the kernel about single sockets, in the network namespace of the process that has them.
 Source: sock_diag(7), <linux/unix_diag.h>, setns(2).

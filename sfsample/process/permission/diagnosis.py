@@ -1,4 +1,4 @@
-"""Find out whether sfsample may attach to a process: judge every gate, then try.
+"""Finds out whether sfsample may attach to a process: judges every gate, then tries.
 
 The kernel has the last word, so everything that can be tried without harm is tried.  No thread is stopped.  A
 gate that could not be tried is "unknown".

@@ -1,4 +1,4 @@
-"""Read what the kernel checks when sfsample wants to trace a process: its own credentials and the target's.
+"""Reads what the kernel checks when sfsample wants to trace a process: its own credentials and the target's.
 
 Reads /proc, and tries two system calls on a process that cannot exist.  `gates` judges the values; it is
 apart so that tests can judge every gate without closing it.

@@ -1,8 +1,8 @@
-"""Judge every gate that can refuse an attach: is it open, and if not, what opens it.
+"""Judges every gate that can refuse an attach: is it open, and if not, what opens it.
 
 Works on values only: from the credentials of sfsample and of the target it derives what the kernel would
 answer (ptrace(2), "Ptrace access mode checking"), gate by gate, with a remedy for each place that sfsample
-may run in. A gate that cannot be judged is "unknown", never guessed.
+may run in.  A gate that cannot be judged is "unknown", never guessed.
 """
 
 from errno import ENOSYS
@@ -74,7 +74,7 @@ _PARENT = (
     "or: sudo sysctl kernel.yama.ptrace_scope=0"
 )
 _SECCOMP = Remedy(
-    host="start sfsample outside the sandbox whose seccomp filter this is",
+    host="start sfsample outside the sandbox that has this seccomp filter",
     systemd="the unit that runs sfsample: SystemCallFilter=@debug",
     docker="--cap-add=SYS_PTRACE (opens it in docker's own profile), or --security-opt seccomp=unconfined",
     kubernetes="securityContext.seccompProfile.type: Unconfined, or a profile that allows {call}",

@@ -1,4 +1,4 @@
-"""Find the system calls that the kernel refuses to sfsample for any target, by trying them.
+"""Finds the system calls that the kernel refuses to sfsample for any target, by trying.
 
 Each call is tried on a process that cannot exist, so it affects no process: ESRCH means that the kernel
 accepted the call, another error that something refuses it.  A seccomp filter may kill the caller; so where

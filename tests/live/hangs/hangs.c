@@ -1,5 +1,5 @@
-/* Hangs, one per scenario: `hangs SCENARIO FD [ARGUMENT]` writes "ready PID" to FD when all that it needs has
-   begun, and then hangs.  The functions are named after what they do, and are kept out of line. */
+/* Hangs, one per scenario: `hangs SCENARIO FD [ARGUMENT]` writes "ready PID" to FD when all is set up, then
+   hangs.  Functions are named after what they do; OWN keeps a function out of line. */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <dirent.h>
@@ -78,7 +78,7 @@ OWN static void relock(void) {
     asm volatile("");
 }
 
-/* many idle workers, and one that has the lock and sleeps */
+/* many idle workers, and a thread that holds the lock and sleeps */
 
 static sem_t jobs;
 
@@ -126,7 +126,7 @@ static void workers(void) {
     pthread_join(last, NULL);
 }
 
-/* a mutex whose owner is gone */
+/* a mutex whose owner has ended */
 
 static void *quitter(void *given) { pthread_mutex_lock(&first); return given; }
 
@@ -136,7 +136,7 @@ static void orphan(void) {
     append_log();
 }
 
-/* mutexes of other kinds, and a barrier that one more has to come to */
+/* mutexes of other kinds, and a barrier at which one thread is missing */
 
 static pthread_mutex_t inheriting, robust;
 
@@ -163,7 +163,7 @@ static void kinds(void) {
     slow_write();
 }
 
-/* rwlock: a reader, and a writer that goes before others; or a writer that keeps it */
+/* rwlock: a reader, and a waiting writer that goes before other readers; or a writer that holds it */
 
 static pthread_rwlock_t table;
 
@@ -172,7 +172,7 @@ OWN static void change_table(void) { pthread_rwlock_wrlock(&table); slow_write()
 static void *scanner(void *given) { name("scanner"); scan_table(); return given; }
 static void *changer(void *given) { name("changer"); change_table(); return given; }
 
-static int asleep(void) { /* threads that sleep, as the kernel sees it: this one does not */
+static int asleep(void) { /* counts the sleeping threads; the caller itself runs */
     char path[300], line[512];
     int count = 0;
     DIR *tasks = opendir("/proc/self/task");
@@ -209,7 +209,7 @@ OWN static void send_all(int fd) {
     for (;;) if (write(fd, block, sizeof block) < 0) _exit(1);
 }
 
-static void turns_taken(void) { /* a byte goes to and fro: each waits for the other most of the time */
+static void turns_taken(void) { /* one byte goes back and forth: each process mostly waits for the other */
     int there[2], back[2];
     char byte = 'x';
     if (pipe(there) || pipe(back)) abort();
@@ -223,7 +223,7 @@ static void turns_taken(void) { /* a byte goes to and fro: each waits for the ot
     while (write(there[1], &byte, 1) == 1 && read(back[0], &byte, 1) == 1) continue;
 }
 
-static void pipes(void) { /* both write, nobody reads */
+static void pipes(void) { /* both processes write, none reads */
     int there[2], back[2];
     if (pipe(there) || pipe(back)) abort();
     pid_t child = fork();
@@ -248,18 +248,18 @@ OWN static void take_file(int posix) {
 }
 
 static void file_lock(int posix) {
-    int told[2];
-    if (pipe(told)) abort();
+    int locked[2];
+    if (pipe(locked)) abort();
     pid_t child = fork();
     if (child == 0) {
         prctl(PR_SET_PDEATHSIG, 9);
         name("lockkeeper");
         take_file(posix);
-        if (write(told[1], "x", 1) != 1) abort();
+        if (write(locked[1], "x", 1) != 1) abort();
         for (;;) pause();
     }
     char byte;
-    if (read(told[0], &byte, 1) != 1) abort();
+    if (read(locked[0], &byte, 1) != 1) abort();
     dprintf(out, "child %d\n", child);
     ready();
     take_file(posix);
@@ -281,7 +281,7 @@ static void child(void) {
 
 /* the network */
 
-OWN static void call_backend(int port) { /* the queue of the listener, which is never accepted from, is full */
+OWN static void call_backend(int port) { /* the listener accepts nothing, and its queue is full */
     struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons(port),
                              .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     for (int i = 0;; i++) {
@@ -291,7 +291,7 @@ OWN static void call_backend(int port) { /* the queue of the listener, which is 
     }
 }
 
-OWN static void look_up_host(int port) { /* the server takes questions and never answers */
+OWN static void look_up_host(int port) { /* the server receives queries and never answers */
     unsigned char answer[512];
     struct __res_state state = {0};
     if (res_ninit(&state)) abort();
@@ -304,7 +304,7 @@ OWN static void look_up_host(int port) { /* the server takes questions and never
     res_nquery(&state, "db.example.com", 1, 1, answer, sizeof answer);
 }
 
-/* a thread that spins, and one that only works a lot */
+/* a thread that spins */
 
 static volatile unsigned long turns;
 

@@ -1,4 +1,4 @@
-// A C++ program whose consumer waits for a condition variable that nobody ever notifies.
+// A C++ program whose consumer waits for a condition variable that no thread notifies.
 #include <condition_variable>
 #include <cstdio>
 #include <cstdlib>
