@@ -31,14 +31,14 @@ class Descendants:
         self._seen: set[tuple[int, int]] = set()  # pid and inode of every process at the last listing
         self._waiting: deque[tuple[int, Stat]] = deque()
 
-    def born(self, *, force: bool) -> Iterator[LiveProcess | TargetError]:
-        """Yield the descendants that have not been yielded yet, or the error for one that cannot be opened.
+    def open_new(self, *, force: bool) -> Iterator[LiveProcess | TargetError]:
+        """Open and yield new descendants, or the error for one that cannot be opened.
 
         `force`: list /proc even if no id was assigned.  A caller that stops early gets the rest the next
         time.
         """
         if not self._waiting and (self._new_ids.any() or force):
-            self._waiting.extend(self.newborn())
+            self._waiting.extend(self.list_new())
         while self._waiting:
             pid, stat = self._waiting.popleft()
             if stat.is_over:  # there may be thousands of zombies
@@ -54,7 +54,7 @@ class Descendants:
         """How many descendants were found that have not been yielded yet."""
         return len(self._waiting)
 
-    def newborn(self) -> list[tuple[int, Stat]]:
+    def list_new(self) -> list[tuple[int, Stat]]:
         """Return the new descendants, parents before their children."""
         with os.scandir("/proc") as entries:
             now = {(int(entry.name), entry.inode()) for entry in entries if entry.name.isdecimal()}

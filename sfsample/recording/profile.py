@@ -72,23 +72,23 @@ class Profile:
         self.processes: dict[int, str] = {}
         self.threads: dict[ThreadKey, str] = {}
         self.roots: dict[int, ProcessRoot] = {}  # where names are to be looked for
-        self._born: dict[int, int] = {}
+        self._start_times: dict[int, int] = {}
         self._sampled: set[int] = set()  # processes
         self.stats = Stats(rate_hz)
 
-    def register_process(self, pid: int, born: int, root: ProcessRoot, name: str) -> int:
-        """Return the key of the process that started at `born` (clock ticks), the same each time.
+    def register_process(self, pid: int, start_time: int, root: ProcessRoot, name: str) -> int:
+        """Return the key of the process that started at `start_time` (clock ticks), the same each time.
 
         It is the pid, unless another process has had that pid, or there are too many processes.
         """
         key = pid
-        while self._born.get(key, born) != born:
+        while self._start_times.get(key, start_time) != start_time:
             key += PROCESS_KEY_STEP
-        if key not in self._born and len(self._born) >= PROCESS_LIMIT:
+        if key not in self._start_times and len(self._start_times) >= PROCESS_LIMIT:
             self.stats.note(f"more than {PROCESS_LIMIT} processes: the later ones are counted together")
             self.processes[OTHERS] = "other processes"
             return OTHERS
-        self._born[key], self.roots[key] = born, root
+        self._start_times[key], self.roots[key] = start_time, root
         self.processes.setdefault(key, name)
         return key
 
@@ -100,7 +100,7 @@ class Profile:
     def forget_process(self, key: int) -> None:
         """Drop what is kept for a process that has no sample."""
         if key != OTHERS and key not in self._sampled:
-            for known in (self.processes, self.roots, self._born):
+            for known in (self.processes, self.roots, self._start_times):
                 known.pop(key, None)
 
     def add(self, sample: Sample) -> None:
