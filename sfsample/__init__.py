@@ -4,15 +4,15 @@
     profile = sfsample.record(1234, duration=10)
     print(sfsample.folded(profile))
 
-`sfsample.sframe` is the SFrame reader by itself (docs/sframe.md).  The names below are the library;
-everything else may change.  They are loaded on first use, so that importing the package (which the command
-line does for `--help`) costs nothing.
+`sfsample.sframe` is the SFrame reader alone (docs/sframe.md).  The names below are the library;
+everything else may change.  Each is imported on first use, because importing the package must stay fast:
+`sfsample --help` does it too.
 """
 
-TYPE_CHECKING = False  # `typing` costs 3 ms, a tenth of what --help may take
-if TYPE_CHECKING:
-    from typing import Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
+if TYPE_CHECKING:
     from sfsample.api import folded, named, record, render
     from sfsample.core.rule import CFA, Rule
     from sfsample.core.stack import Found, Frame, Stack, StopReason
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         UnsupportedTarget,
     )
     from sfsample.formats import sframe
+    from sfsample.recording.options import RecordOptions
     from sfsample.recording.profile import Profile
     from sfsample.unwind.row import UnwindRow
     from sfsample.unwind.stepper import Stepper
@@ -44,6 +45,7 @@ __all__ = [
     "NotPermitted",
     "ProcessDump",
     "Profile",
+    "RecordOptions",
     "Rule",
     "SfsampleError",
     "Stack",
@@ -61,7 +63,7 @@ __all__ = [
     "sframe",
 ]
 
-_HOMES = {
+_MODULES = {  # below `sfsample`, and the names that they define
     "api": ("folded", "named", "record", "render"),
     "core.rule": ("CFA", "Rule"),
     "core.stack": ("Found", "Frame", "Stack", "StopReason"),
@@ -75,6 +77,7 @@ _HOMES = {
         "TargetError",
         "UnsupportedTarget",
     ),
+    "recording.options": ("RecordOptions",),
     "recording.profile": ("Profile",),
     "unwind.row": ("UnwindRow",),
     "unwind.stepper": ("Stepper",),
@@ -82,14 +85,12 @@ _HOMES = {
 }
 
 
-def __getattr__(name: str) -> "Any":  # noqa: ANN401 - module attributes have any type
-    from importlib import import_module
-
+def __getattr__(name: str) -> Any:  # noqa: ANN401 - a name of the library may have any type
     if name == "sframe":
-        return import_module("sfsample.formats.sframe.section")
-    for home, names in _HOMES.items():
+        return import_module("sfsample.formats.sframe")
+    for module, names in _MODULES.items():
         if name in names:
-            return getattr(import_module(f"sfsample.{home}"), name)
+            return getattr(import_module(f"sfsample.{module}"), name)
     raise AttributeError(f"module 'sfsample' has no attribute {name!r}")
 
 

@@ -1,38 +1,44 @@
-"""`sfsample completion SHELL`: completion for bash, zsh and fish, made from what --help is made from.
+"""`sfsample completion SHELL`: prints a completion script for bash, zsh or fish.
 
-Law: a flag that exists is offered and no other; nothing runs sfsample while the user types.
+The script is made from the same description of the flags as --help, so it offers the flags that exist and no
+others.  It does not run sfsample while the user types.
 """
 
 from argparse import Namespace
 from collections.abc import Iterator
 
-from sfsample.cli.console import Output
 from sfsample.cli.flags import COMMANDS, GROUPS
-from sfsample.cli.parse import Flag, described
+from sfsample.cli.output_file import Output
+from sfsample.cli.parse import Flag, describe
 
-_PATHS = ("FILE", "DIR")
-_WHAT = {name: what for _, commands in GROUPS for name, _, what, _ in commands}
+_PATHS = ("FILE", "DIR")  # placeholders of values that are paths
+_SUMMARIES = {name: summary for _, commands in GROUPS for name, _, summary, _ in commands}
 
 
 def run(arguments: Namespace) -> int:
-    """Print it."""
-    lines = {"bash": _bash, "zsh": _zsh, "fish": _fish}[arguments.shell]()
+    """Print the script; return the exit code."""
+    lines = {"bash": bash_script, "zsh": zsh_script, "fish": fish_script}[arguments.shell]()
     Output("-").write("".join(f"{line}\n" for line in lines))
     return 0
 
 
 def _flags(command: str) -> list[Flag]:
-    return described(command)[1]
+    return describe(command)[1]
 
 
 def _words(command: str) -> str:
-    """Return what can stand where no value is expected."""
+    """Return the flags, and the words that are positional arguments."""
     flags = _flags(command)
-    choices = [choice for flag in flags if not flag.names for choice in flag.choices]
-    return " ".join([name for flag in flags for name in flag.names] + choices)
+    names = [name for flag in flags for name in flag.names]
+    return " ".join([*names, *_positional_choices(flags)])
 
 
-def _bash() -> Iterator[str]:
+def _positional_choices(flags: list[Flag]) -> list[str]:
+    return [choice for flag in flags if not flag.names for choice in flag.choices]
+
+
+def bash_script() -> Iterator[str]:
+    """Yield the lines of the script for bash."""
     yield "_sfsample() {"
     yield "    local word=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD-1]} command=record words"
     yield f'    case " {" ".join(COMMANDS)} " in *" ${{COMP_WORDS[1]}} "*) command=${{COMP_WORDS[1]}} ;; esac'
@@ -62,19 +68,21 @@ def _bash_value(flag: Flag) -> str:
     return "COMPREPLY=(); compopt -o default" if flag.value in _PATHS else "COMPREPLY=()"
 
 
-def _zsh() -> Iterator[str]:
+def zsh_script() -> Iterator[str]:
+    """Yield the lines of the script for zsh."""
     yield "#compdef sfsample"
     yield "_sfsample() {"
     yield "    local command=record"
     yield f"    case $words[2] in ({'|'.join(COMMANDS)}) command=$words[2] ;; esac"
     yield "    if (( CURRENT == 2 )); then"
-    yield f"        local -a commands=({' '.join(_quote(f'{name}:{_WHAT[name]}') for name in COMMANDS)})"
+    yield f"        local -a commands=({' '.join(_quote(f'{name}:{_SUMMARIES[name]}') for name in COMMANDS)})"
     yield "        _describe command commands"
     yield "    fi"
     yield "    case $command in"
     for command in COMMANDS:
-        specs = " ".join(spec for flag in _flags(command) for spec in _zsh_specs(flag))
-        words = [choice for flag in _flags(command) if not flag.names for choice in flag.choices]
+        flags = _flags(command)
+        specs = " ".join(spec for flag in flags for spec in _zsh_specs(flag))
+        words = _positional_choices(flags)
         rest = f"({' '.join(words)})" if words else "_files"
         yield f"        ({command}) _arguments {specs} '*:word:{rest}' ;;"
     yield "    esac"
@@ -83,13 +91,10 @@ def _zsh() -> Iterator[str]:
 
 
 def _zsh_specs(flag: Flag) -> Iterator[str]:
-    action = (
-        f"({' '.join(flag.choices)})"
-        if flag.choices
-        else "_pids"
-        if flag.value.startswith("PID")
-        else "_files"
-    )
+    if flag.choices:
+        action = f"({' '.join(flag.choices)})"
+    else:
+        action = "_pids" if flag.value.startswith("PID") else "_files"
     value = f":{_zsh_text(flag.value)}:{action}" if flag.value else ""
     for name in flag.names:
         yield _quote(f"{name}[{_zsh_text(flag.help)}]{value}")
@@ -99,30 +104,32 @@ def _zsh_text(text: str) -> str:
     return "".join(f"\\{letter}" if letter in "[]:\\" else letter for letter in text)
 
 
-def _fish() -> Iterator[str]:
+def fish_script() -> Iterator[str]:
+    """Yield the lines of the script for fish."""
     yield "complete -c sfsample -f"
     for command in COMMANDS:
-        yield f"complete -c sfsample -n __fish_use_subcommand -a {command} -d {_quote(_WHAT[command])}"
+        yield f"complete -c sfsample -n __fish_use_subcommand -a {command} -d {_quote(_SUMMARIES[command])}"
     for command in COMMANDS:
-        here = f"__fish_seen_subcommand_from {command}"
-        if command == "record":  # the default: its flags come without its name too
-            here = f"not __fish_seen_subcommand_from {' '.join(name for name in COMMANDS if name != command)}"
+        condition = f"__fish_seen_subcommand_from {command}"
+        if command == "record":  # the default command: its flags are valid without its name
+            others = " ".join(name for name in COMMANDS if name != command)
+            condition = f"not __fish_seen_subcommand_from {others}"
         for flag in _flags(command):
-            yield from _fish_flag(flag, f"complete -c sfsample -n {_quote(here)}")
+            yield from _fish_flag(flag, f"complete -c sfsample -n {_quote(condition)}")
 
 
-def _fish_flag(flag: Flag, start: str) -> Iterator[str]:
+def _fish_flag(flag: Flag, complete: str) -> Iterator[str]:
     choices = f" -a {_quote(' '.join(flag.choices))}" if flag.choices else ""
     if not flag.names:
-        yield f"{start}{choices or ' -F'}"
+        yield f"{complete}{choices or ' -F'}"
         return
     names = "".join(f" -l {name[2:]}" if name.startswith("--") else f" -s {name[1:]}" for name in flag.names)
-    value = (
-        "" if not flag.value else f" -x{choices}" if choices else " -r -F" if flag.value in _PATHS else " -x"
-    )
-    yield f"{start}{names}{value} -d {_quote(flag.help)}"
+    value = ""
+    if flag.value:
+        value = " -r -F" if flag.value in _PATHS and not choices else f" -x{choices}"
+    yield f"{complete}{names}{value} -d {_quote(flag.help)}"
 
 
 def _quote(text: str) -> str:
-    """Quote for a shell; all three read it alike."""
+    """Quote for bash, zsh and fish, which read it alike."""
     return "'" + text.replace("'", "'\\''") + "'"

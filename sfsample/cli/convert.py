@@ -1,15 +1,16 @@
-"""`sfsample convert`: profiles from one format to another; several become one.
+"""`sfsample convert`: changes the format of profiles, merges several into one, filters their stacks.
 
-Law: reads files only.  What is chosen (--filter, --ignore, --focus) is chosen before frames are made one
-(--merge-by); a choice that leaves nothing is an error, because a name was probably misspelt.
+It reads files only.  Stacks are filtered (--filter, --ignore, --focus) before frames are merged
+(--merge-by).  A filter that leaves no stack is an error, because the name was probably misspelt.
 """
 
 import re
 from argparse import Namespace
 from collections.abc import Callable, Sequence
 
-from sfsample.cli.console import Output
+from sfsample.cli.output_file import Output
 from sfsample.cli.progress import Progress
+from sfsample.cli.symbol_flags import symbol_options
 from sfsample.errors import SfsampleError, UsageError
 from sfsample.report.merge import filter_stacks, focus, merge, merge_by
 from sfsample.report.readers.read import read_report
@@ -17,10 +18,11 @@ from sfsample.report.report import Report, ReportFrame
 from sfsample.report.symbolize_report import FindNames, symbolize_report
 from sfsample.report.writers.formats import FORMATS
 from sfsample.symbolize.named_frame import NamedFrame
+from sfsample.symbolize.offline import OfflineSymbolizer
 
 
 def run(arguments: Namespace) -> int:
-    """Read, change, write; return the exit code."""
+    """Read, convert, write; return the exit code."""
     output = Output(arguments.output)
     try:
         with Progress(quiet=arguments.quiet) as progress:
@@ -29,7 +31,7 @@ def run(arguments: Namespace) -> int:
                 progress.show(f"reading {number} of {len(arguments.inputs)}: {path}")
                 reports.append(read_report(path))
             progress.show("merging")
-            report = _change(arguments, merge(reports))
+            report = _convert(arguments, merge(reports))
             progress.show(f"writing {arguments.format}: {len(report.stacks)} stacks")
             data = FORMATS[arguments.format].write(report, threads=arguments.threads)
         output.write(data)
@@ -38,47 +40,43 @@ def run(arguments: Namespace) -> int:
     return 0
 
 
-def _change(arguments: Namespace, report: Report) -> Report:
+def _convert(arguments: Namespace, report: Report) -> Report:
     if arguments.symbolize:
-        report = symbolize_report(report, _names(arguments))
+        report = symbolize_report(report, _find_names(arguments))
     for pattern in arguments.filter or ():
-        report = _something(filter_stacks(report, _matches(pattern)), report, f"--filter {pattern}")
+        kept = filter_stacks(report, _matcher(pattern))
+        report = _check_not_empty(kept, report, f"--filter {pattern}")
     for pattern in arguments.ignore or ():
-        report = _something(
-            filter_stacks(report, _matches(pattern), keep=False), report, f"--ignore {pattern}"
-        )
+        kept = filter_stacks(report, _matcher(pattern), keep=False)
+        report = _check_not_empty(kept, report, f"--ignore {pattern}")
     if arguments.focus:
-        report = _something(focus(report, _matches(arguments.focus)), report, f"--focus {arguments.focus}")
+        kept = focus(report, _matcher(arguments.focus))
+        report = _check_not_empty(kept, report, f"--focus {arguments.focus}")
     return merge_by(report, arguments.merge_by) if arguments.merge_by else report
 
 
-def _names(arguments: Namespace) -> FindNames:
-    """Return what names places by build-id; imported when asked for."""
-    from sfsample.cli.symbol_flags import naming
-    from sfsample.symbolize.offline import OfflineSymbolizer
+def _find_names(arguments: Namespace) -> FindNames:
+    """Return the function that names a place by build-id."""
+    symbolizer = OfflineSymbolizer(symbol_options(arguments))
 
-    offline = OfflineSymbolizer(naming(arguments))
+    def find_names(module: str, build_id: str, offset: int, exact: bool) -> Sequence[NamedFrame]:
+        return symbolizer.frames(module, build_id, offset, exact=exact)
 
-    def names(module: str, build_id: str, offset: int, exact: bool) -> Sequence[NamedFrame]:
-        return offline.frames(module, build_id, offset, exact=exact)
-
-    return names
+    return find_names
 
 
-def _matches(pattern: str) -> Callable[[ReportFrame], bool]:
-    """Return whether a frame's text or module holds what the regular expression describes."""
+def _matcher(pattern: str) -> Callable[[ReportFrame], bool]:
+    """Return whether the regular expression matches a part of a frame's text or module."""
     try:
-        find = re.compile(pattern).search
+        search = re.compile(pattern).search
     except (re.error, RecursionError, OverflowError) as failure:
-        raise UsageError(
-            f"not a regular expression: {pattern}: {failure}", "a plain word is one too"
-        ) from None
-    return lambda frame: bool(find(frame.text) or (frame.module and find(frame.module)))
+        raise UsageError(f"not a regular expression: {pattern}: {failure}",
+                         "a plain word is a regular expression too") from None  # fmt: skip
+    return lambda frame: bool(search(frame.text) or (frame.module and search(frame.module)))
 
 
-def _something(chosen: Report, before: Report, flag: str) -> Report:
-    if before.stacks and not chosen.stacks:
-        raise SfsampleError(
-            f"nothing is left: {flag}", "it is compared with functions and modules of each stack"
-        )
-    return chosen
+def _check_not_empty(kept: Report, report: Report, flag: str) -> Report:
+    if report.stacks and not kept.stacks:
+        raise SfsampleError(f"no stack is left: {flag}",
+                            "it is compared with the functions and modules of each stack")  # fmt: skip
+    return kept

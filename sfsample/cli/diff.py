@@ -1,16 +1,17 @@
-"""`sfsample diff`: what changed between two profiles.
+"""`sfsample diff`: what changed between two profiles, as text, as JSON, or as a page with a flame graph.
 
-Law: reads files only.  Text for people, JSON for scripts, a page for the whole picture.
+It reads files only.
 """
 
 from argparse import Namespace
 
-from sfsample.cli.console import Output
+from sfsample.cli.output_file import Output
 from sfsample.cli.terminal import printable
 from sfsample.report.difference import compare
 from sfsample.report.json_text import json_text
 from sfsample.report.readers.read import read_report
 from sfsample.report.report import Report
+from sfsample.report.writers.difference import difference_html, difference_json, difference_text
 
 
 def run(arguments: Namespace) -> int:
@@ -25,11 +26,10 @@ def run(arguments: Namespace) -> int:
 
 
 def _result(arguments: Namespace, before: Report, after: Report) -> str | bytes:
-    from sfsample.report.writers.difference import difference_html, difference_json, difference_text
-
-    found = compare(before, after)
+    difference = compare(before, after)
     if arguments.format == "html":
-        return difference_html(before, after, found)
+        return difference_html(before, after, difference)
     if arguments.format == "json":
-        return json_text(difference_json(found), indent=2)
-    return "".join(f"{printable(line)}\n" for line in difference_text(found, verbose=arguments.verbose))
+        return json_text(difference_json(difference), indent=2)
+    lines = difference_text(difference, verbose=arguments.verbose)
+    return "".join(f"{printable(line)}\n" for line in lines)

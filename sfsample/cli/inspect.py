@@ -1,7 +1,7 @@
 """`sfsample inspect`: which unwind tables a file or a process has, what they cover, and whether they agree.
 
-Law: a file that cannot be read is one error; a module of a process that cannot be read is one line, and the
-others are shown.
+A file that cannot be read is an error.  A module of a process that cannot be read is a line on stderr,
+and the other modules are shown.
 """
 
 import os
@@ -9,7 +9,8 @@ from argparse import Namespace
 from collections.abc import Iterator
 from mmap import ACCESS_READ, mmap
 
-from sfsample.cli.console import Output, targets
+from sfsample.cli.output_file import Output
+from sfsample.cli.targets import target_pids
 from sfsample.cli.terminal import printable, say
 from sfsample.errors import FormatError, SfsampleError
 from sfsample.formats.elf.image import PT_LOAD, ElfImage
@@ -30,26 +31,25 @@ def run(arguments: Namespace) -> int:
     """Inspect, write; return the exit code."""
     output = Output(arguments.output)
     try:
-        text = _file(arguments) if arguments.elf else _processes(arguments)
-        output.write(text)
+        output.write(_render_file(arguments) if arguments.elf else _render_processes(arguments))
     finally:
         output.discard()
     return 0
 
 
-def _file(arguments: Namespace) -> str:
+def _render_file(arguments: Namespace) -> str:
     path = arguments.elf
     file = _open(path)
-    found = _inspect(Module(file.image, 0, path), arguments)
-    found = found._replace(layout=file.layout, findings=(*_unlinked(file), *found.findings))
+    inspection = _inspect(Module(file.image, 0, path), arguments)
+    findings = (*_object_file_findings(file), *inspection.findings)
+    inspection = inspection._replace(layout=file.layout, findings=findings)
     if arguments.json:
-        document = inspection_json(found, rows=arguments.rows)
+        document = inspection_json(inspection, rows=arguments.rows)
         return json_text({"schema": "sfsample.inspect/1", **document}, indent=1)
-    lines = inspection_text(found, _names(found.module), rows=arguments.rows, verbose=arguments.verbose)
-    return "".join(f"{printable(line)}\n" for line in lines)
+    return "".join(f"{printable(line)}\n" for line in _text_lines(inspection, arguments))
 
 
-def _unlinked(file: LinkedObject) -> Iterator[str]:
+def _object_file_findings(file: LinkedObject) -> Iterator[str]:
     if file.image.relocatable:
         yield "not linked: its code sections are shown one after another, from 0"
     if file.left_out:
@@ -77,13 +77,19 @@ def _inspect(module: Module, arguments: Namespace, base: int | None = None) -> I
 
 
 def _findings(module: Module) -> tuple[str, ...]:
-    """Return what was lost while reading, and what is wrong or repaired in the SFrame tables."""
-    lost = [text.removeprefix(f"{module.path}: ") for text in module.problems]
-    checked = [f"{SECTION}: {text}" for table in module.sframe for text in table.check()]
-    return tuple(dict.fromkeys([*lost, *checked]))
+    """Return what was dropped while reading, and what is wrong or repaired in the SFrame tables."""
+    dropped = [text.removeprefix(f"{module.path}: ") for text in module.problems]
+    invalid = [f"{SECTION}: {text}" for table in module.sframe for text in table.check()]
+    return tuple(dict.fromkeys([*dropped, *invalid]))
 
 
-def _names(module: Module) -> FunctionName:
+def _text_lines(inspection: Inspection, arguments: Namespace) -> Iterator[str]:
+    name = _function_name(inspection.module)
+    return inspection_text(inspection, name, rows=arguments.rows, verbose=arguments.verbose)
+
+
+def _function_name(module: Module) -> FunctionName:
+    """Return the function that names a vaddr of the module."""
     symbolizer = Symbolizer()
 
     def name(vaddr: int) -> str:
@@ -92,42 +98,45 @@ def _names(module: Module) -> FunctionName:
     return name
 
 
-def _processes(arguments: Namespace) -> str:
-    documents, texts = [], []
-    for pid in targets(arguments):
-        found, problems = _modules(pid, arguments)
-        modules = [inspection_json(one, rows=arguments.rows) for one in found] if arguments.json else []
-        documents.append({"schema": "sfsample.inspect-process/1", "pid": pid, "modules": modules,
-                          "problems": problems})  # fmt: skip
-        if not arguments.json:
-            texts.append(_process(pid, found, arguments))
+def _render_processes(arguments: Namespace) -> str:
+    results = []
+    for pid in target_pids(arguments):
+        inspections, problems = _inspect_process(pid, arguments)
+        if arguments.json:
+            results.append(_process_json(pid, inspections, problems, arguments))
+        else:
+            results.append(_process_text(pid, inspections, arguments))
         if not arguments.quiet:
             say(*(f"sfsample: {text}" for text in problems))
-    if arguments.json:
-        return "".join(json_text(document, indent=1) for document in documents)
-    return "\n".join(texts)
+    return ("" if arguments.json else "\n").join(results)
 
 
-def _process(pid: int, found: list[Inspection], arguments: Namespace) -> str:
-    lines = list(process_text(pid, found))
+def _process_json(pid: int, inspections: list[Inspection], problems: list[str], arguments: Namespace) -> str:
+    modules = [inspection_json(inspection, rows=arguments.rows) for inspection in inspections]
+    document = {"schema": "sfsample.inspect-process/1", "pid": pid, "modules": modules, "problems": problems}
+    return json_text(document, indent=1)
+
+
+def _process_text(pid: int, inspections: list[Inspection], arguments: Namespace) -> str:
+    lines = list(process_text(pid, inspections))
     if arguments.rows or arguments.verify or arguments.verbose:
-        for one in found:
-            detail = inspection_text(one, _names(one.module), rows=arguments.rows, verbose=arguments.verbose)
-            lines += ["", *detail]
+        for inspection in inspections:
+            lines += ["", *_text_lines(inspection, arguments)]
     return "".join(f"{printable(line)}\n" for line in lines)
 
 
-def _modules(pid: int, arguments: Namespace) -> tuple[list[Inspection], list[str]]:
-    """Open every module that has code; no thread is stopped."""
-    target = LiveProcess(pid, attach=False)
+def _inspect_process(pid: int, arguments: Namespace) -> tuple[list[Inspection], list[str]]:
+    """Return every module that has code, and the problems; no thread is stopped."""
+    process = LiveProcess(pid, attach=False)
     try:
-        modules = target.modules.open_all()
-        found = [_inspect(module, arguments, _base(module)) for module in modules]
-        return found, [*target.opener.problems, *target.modules.problems]
+        modules = process.modules.open_all()
+        inspections = [_inspect(module, arguments, _base(module)) for module in modules]
+        return inspections, [*process.opener.problems, *process.modules.problems]
     finally:
-        target.close()
+        process.close()
 
 
 def _base(module: Module) -> int:
+    """Return the address of the page where the first segment of the module begins."""
     first = min((s.vaddr for s in module.image.segments if s.type == PT_LOAD), default=0)
     return module.address(first) & -4096

@@ -1,68 +1,59 @@
-"""From the words of the command line to arguments.
+"""Parses the command line, and checks which arguments go together, so that a command gets arguments that do.
 
-Law: what goes together is checked here, so that a command starts with arguments that make sense; a mistake is
-one line, what to do, and exit code 2.
+A mistake is a UsageError: one line, what to do, and exit code 2.
 """
 
 import argparse
-import os
+import shutil
 import sys
+from typing import TYPE_CHECKING, NoReturn
 
 from sfsample import __version__
 from sfsample.cli.flags import COMMANDS, GROUPS
 from sfsample.cli.values import format_of
 from sfsample.errors import UsageError
 
-TYPE_CHECKING = False  # `typing` costs 3 ms, a tenth of what --help may take
 if TYPE_CHECKING:
-    from typing import NoReturn
-
-    from _typeshed import SupportsWrite
+    from _typeshed import SupportsWrite  # exists for type checkers only
 
 
 ABOUT = "Stack sampler for live Linux processes; unwinds with SFrame."
-_FOOT = """\
-`sfsample -p PID` is short for `sfsample record -p PID`; `sfsample COMMAND --help` lists a command's flags.
-exit codes: 0 done, 1 failed, 2 usage, 3 no such process, 4 not permitted, 5 dump shows some threads only
+_FOOTER = """\
+`sfsample -p PID` is short for `sfsample record -p PID`; `sfsample COMMAND --help` explains a command's flags.
+exit codes: 0 done, 1 failed, 2 usage, 3 no such process, 4 not permitted, 5 dump lacks some threads
 """
-_OF_NAMES = ("raw_names", "simplify_names", "merge_clones", "lines", "inlines", "debuginfod", "debug_dir")
-_NO_TARGET = ("convert", "diff", "replay", "completion", "man")
+_MAX_HELP_COLUMNS = 110
+_NAME_FLAGS = ("raw_names", "simplify_names", "merge_clones", "lines", "inlines", "debuginfod", "debug_dir")
+_WITHOUT_TARGET = ("convert", "diff", "replay", "completion", "man")
 
 
-class _Help(argparse.RawDescriptionHelpFormatter):
-    """Knows the width, for which argparse would import shutil (and with it every compressor)."""
+class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
+    """Keeps lines short on a wide terminal."""
 
     def __init__(self, prog: str) -> None:
-        super().__init__(prog, width=min(_columns(), 110) - 2)
-
-
-def _columns() -> int:
-    try:
-        return int(os.environ.get("COLUMNS") or 0) or os.get_terminal_size(1).columns or 80
-    except (ValueError, OSError):
-        return 80
+        columns = shutil.get_terminal_size().columns
+        super().__init__(prog, width=min(columns, _MAX_HELP_COLUMNS) - 2)
 
 
 class _Parser(argparse.ArgumentParser):
-    """No abbreviations: a script that says --dur would break when a second flag begins like that."""
+    """Allows no abbreviations: a script that says --dur would break when a second flag begins like that."""
 
     def __init__(self, prog: str, description: str | None = None, epilog: str | None = None) -> None:
-        super().__init__(
-            prog, description=description, epilog=epilog, formatter_class=_Help, allow_abbrev=False
-        )
+        super().__init__(prog, description=description, epilog=epilog, formatter_class=_HelpFormatter,
+                         allow_abbrev=False)  # fmt: skip
 
     def _print_message(self, message: str, file: "SupportsWrite[str] | None" = None) -> None:
-        """Write help; argparse would swallow that it could not."""
+        """Write help; argparse would hide a failed write."""
         stream = file or sys.stderr
         if message and stream is not None:
             stream.write(message)
 
-    def error(self, message: str) -> "NoReturn":
+    def error(self, message: str) -> NoReturn:
         raise UsageError(message.removeprefix("argument "), f"try: {self.prog} --help")
 
 
 def parse(argv: list[str]) -> argparse.Namespace:
-    """Return the arguments; `command` is one of COMMANDS, `program` the words after `--`."""
+    """Return the arguments; `command` is one of COMMANDS, `program` the words after `--`, or None."""
     own, program = argv, None
     if "--" in argv:
         at = argv.index("--")
@@ -82,17 +73,39 @@ def parse(argv: list[str]) -> argparse.Namespace:
     arguments.program = program
     _check(arguments)
     if getattr(arguments, "format", "") is None:
-        asked = format_of(arguments.output)
-        of_diff = asked if asked in ("html", "json") else "text"
-        arguments.format = of_diff if arguments.command == "diff" else asked
+        arguments.format = _default_format(arguments)
     return arguments
 
 
+def _default_format(arguments: argparse.Namespace) -> str:
+    """Return the format of the suffix of -o, where -f is absent."""
+    by_suffix = format_of(arguments.output)
+    if arguments.command == "diff":
+        return by_suffix if by_suffix in ("html", "json") else "text"
+    return by_suffix
+
+
 def _check(arguments: argparse.Namespace) -> None:
-    if arguments.command == "convert":
-        _check_names(arguments)
-    if arguments.command in _NO_TARGET:
+    command = arguments.command
+    if command == "convert":
+        _check_name_flags(arguments)
+    if command in _WITHOUT_TARGET:
         return
+    _check_target(arguments)
+    if arguments.all and arguments.name is None:
+        raise UsageError("--all needs -n: it selects every process that matches the name")
+    if command == "dump" and arguments.exe is not None and arguments.core is None:
+        raise UsageError("--exe needs --core: it is the program of the core file")
+    if command == "dump" and arguments.sysroot is not None and arguments.core is None:
+        raise UsageError("--sysroot needs --core: files of a live process are found where it sees them")
+    if getattr(arguments, "perf_events", False):
+        _check_perf_events(arguments)
+    if command == "watch":
+        _check_schedule(arguments.every, arguments.slice)
+
+
+def _check_target(arguments: argparse.Namespace) -> None:
+    """Check that the target is given in one way."""
     ways = {"-p PID": arguments.pid, "-n NAME": arguments.name}
     if arguments.command == "record":
         ways["-- COMMAND"] = arguments.program
@@ -102,97 +115,84 @@ def _check(arguments: argparse.Namespace) -> None:
         ways["--core CORE"] = arguments.core
     elif arguments.command == "watch":
         ways["--unit UNIT"] = arguments.unit
-    given = [way is not None for way in ways.values()]
+    given = sum(way is not None for way in ways.values())
     if arguments.program is not None and (arguments.command != "record" or not arguments.program):
         raise UsageError("-- COMMAND is for record, and needs a command", "try: sfsample -- PROGRAM ARG")
-    if sum(given) != 1 and (any(given) or arguments.command != "doctor"):
-        what = "no process given" if not sum(given) else "more than one way to name the target"
+    if given != 1 and (given or arguments.command != "doctor"):
+        what = "more than one way to name the target" if given else "no process given"
         raise UsageError(f"{what}: use one of {', '.join(ways)}")
-    if arguments.all and arguments.name is None:
-        raise UsageError("--all goes with -n: it takes every process of that name")
-    if arguments.command == "dump" and arguments.exe is not None and arguments.core is None:
-        raise UsageError("--exe goes with --core: it is the program that the core file is of")
-    if arguments.command == "dump" and arguments.sysroot is not None and arguments.core is None:
-        raise UsageError("--sysroot goes with --core: a live process's files lie where it sees them")
-    if getattr(arguments, "perf_events", False):
-        _check_events(arguments)
-    if arguments.command == "watch":
-        _check_schedule(arguments.every, arguments.slice)
 
 
-def _check_events(arguments: argparse.Namespace) -> None:
+def _check_perf_events(arguments: argparse.Namespace) -> None:
     if arguments.mode == "wall":
-        raise UsageError("--perf-events goes with --mode cpu: its timers stand still while a thread sleeps")
+        raise UsageError("--perf-events needs --mode cpu: its timers do not run while a thread sleeps")
     if arguments.subprocesses:
-        raise UsageError("--perf-events goes without -s: name the processes with -p")
+        raise UsageError("--perf-events does not support -s: give each process with -p")
 
 
-def _check_names(arguments: argparse.Namespace) -> None:
-    """Refuse what would change nothing: names in a file stay unless they are looked up again."""
-    asked = [flag for flag in _OF_NAMES if getattr(arguments, flag)]
-    if asked and not arguments.symbolize:
-        raise UsageError(f"--{asked[0].replace('_', '-')} goes with --symbolize")
+def _check_name_flags(arguments: argparse.Namespace) -> None:
+    """Refuse flags without effect: names in a file stay as they are, unless it is symbolized again."""
+    given = [flag for flag in _NAME_FLAGS if getattr(arguments, flag)]
+    if given and not arguments.symbolize:
+        raise UsageError(f"--{given[0].replace('_', '-')} needs --symbolize")
 
 
-def _check_schedule(every: float, length: float) -> None:
-    if every < 1:
-        raise UsageError(
-            "--every is shorter than a second", "slices are named after the second they begin in"
-        )
-    if every < length:
+def _check_schedule(every_s: float, length_s: float) -> None:
+    if every_s < 1:
+        raise UsageError("--every is shorter than a second",
+                         "the name of a slice is the second in which it begins")  # fmt: skip
+    if every_s < length_s:
         raise UsageError("--every is shorter than --for", "slices must not overlap")
 
 
 def _parser(command: str) -> argparse.ArgumentParser:
-    """Return the parser; only the command that is meant gets its flags, which takes a millisecond each."""
-    parser = _Parser("sfsample", description=f"{ABOUT}\n\n{_overview()}", epilog=f"{_examples()}\n\n{_FOOT}")
+    """Return the parser; only the given command gets its flags, because those take a millisecond each."""
+    parser = _Parser(
+        "sfsample", description=f"{ABOUT}\n\n{_overview()}", epilog=f"{_examples()}\n\n{_FOOTER}"
+    )
     parser.usage = "sfsample COMMAND [options]\n       sfsample -p PID [options]"
     parser.add_argument("--version", action="version", version=f"sfsample {__version__}")
     commands = parser.add_subparsers(prog="sfsample", dest="command", metavar="COMMAND",
                                      parser_class=_Parser, help=argparse.SUPPRESS)  # fmt: skip
     for _, group in GROUPS:
-        for name, fill, what, examples in group:
+        for name, add_flags, summary, examples in group:
             if name == command:
-                shown = "".join(f"  sfsample {words}\n" for words, _ in examples)
-                fill(commands.add_parser(name, description=_sentence(what),
-                                         epilog=f"examples:\n{shown}" if shown else None))  # fmt: skip
+                lines = "".join(f"  sfsample {words}\n" for words, _ in examples)
+                add_flags(commands.add_parser(name, description=f"{summary[0].upper()}{summary[1:]}.",
+                                              epilog=f"examples:\n{lines}" if lines else None))  # fmt: skip
             else:
                 commands.add_parser(name)
     return parser
 
 
 class Flag:
-    """A flag or a word of a command, as it is described; `names` is empty for a word.
+    """A flag of a command, or a positional argument, whose `names` are empty.
 
-    `value` stands for what it takes, and is empty when it takes nothing.
+    `value` is the placeholder of its value; it is empty when the flag takes none.
     """
 
     def __init__(self, action: argparse.Action) -> None:
         self.names = tuple(action.option_strings)
         self.choices = tuple(map(str, action.choices or ()))
-        name = str(action.metavar or "|".join(self.choices) or action.dest.upper())
-        self.value = "" if action.nargs == 0 else name
+        placeholder = str(action.metavar or "|".join(self.choices) or action.dest.upper())
+        self.value = "" if action.nargs == 0 else placeholder
         self.help = action.help or ""
 
 
-def described(command: str) -> tuple[str, list[Flag]]:
-    """Return how a command is used, and its flags and words: what man page and completion are made from."""
-    for action in _parser(command)._actions:  # noqa: SLF001 - argparse shows its parts nowhere else
+def describe(command: str) -> tuple[str, list[Flag]]:
+    """Return the usage line of a command and its flags, for the manual page and completion."""
+    for action in _parser(command)._actions:  # noqa: SLF001 - argparse has no public way to list flags
         if isinstance(action, argparse._SubParsersAction):  # noqa: SLF001
             parser = action.choices[command]
             return parser.format_usage(), [Flag(action) for action in parser._actions]  # noqa: SLF001
     raise LookupError(command)
 
 
-def _sentence(what: str) -> str:
-    return what[0].upper() + what[1:] + "."
-
-
 def _overview() -> str:
     lines = []
     for title, group in GROUPS:
         lines.append(f"{title}:")
-        lines += [f"  {name:<11} {what}" for name, _, what, _ in group]
+        lines += [f"  {name:<11} {summary}" for name, _, summary, _ in group]
     return "\n".join(lines)
 
 
@@ -200,5 +200,5 @@ def _examples() -> str:
     lines = ["examples:"]
     for _, group in GROUPS:
         for *_, examples in group:
-            lines += [f"  sfsample {words:<33}  {what}".rstrip() for words, what in examples]
+            lines += [f"  sfsample {words:<33}  {caption}".rstrip() for words, caption in examples]
     return "\n".join(lines)

@@ -1,7 +1,6 @@
-"""A line that says how far long work has come.
+"""Shows how far long work has come: one line on stderr, redrawn in place, and erased at the end.
 
-Law: only on a terminal, on stderr, redrawn in place and gone at the end; nothing when stderr is anything else
-or the user wants quiet.  What it shows is made printable and fits the width.
+It is shown only where stderr is a terminal, and not with --quiet.
 """
 
 import os
@@ -11,19 +10,20 @@ import time
 from types import TracebackType
 from typing import Self
 
-from sfsample.cli.terminal import emit, printable
+from sfsample.cli.terminal import emit, printable, stderr_is_terminal
 from sfsample.recording.stats import Stats
 
 _PERIOD_S = 0.1
 _ERASE = "\r\x1b[K"
+_PREFIX = "sfsample: "
 
 
 class Progress:
-    """The line, while it is entered."""
+    """A context manager that shows the line."""
 
     def __init__(self, *, quiet: bool) -> None:
-        self.shown = not quiet and sys.stderr is not None and sys.stderr.isatty()
-        self._drawn_at = -_PERIOD_S
+        self.shown = not quiet and stderr_is_terminal()
+        self._drawn_at_s = -_PERIOD_S
         self._drawn = False
 
     def __enter__(self) -> Self:
@@ -36,18 +36,19 @@ class Progress:
             emit(_ERASE)
 
     def due(self) -> bool:
-        """Whether there is somebody to show something to, and nothing was shown a moment ago."""
-        return self.shown and time.monotonic() - self._drawn_at >= _PERIOD_S and _writable()
+        """Whether the line can be shown, and was not drawn a moment ago."""
+        return self.shown and time.monotonic() - self._drawn_at_s >= _PERIOD_S and _is_writable()
 
     def show(self, text: str) -> None:
         """Show `text`, if it is due."""
         if self.due():
-            self._drawn_at, self._drawn = time.monotonic(), True
-            emit(f"{_ERASE}sfsample: {printable(text)[: _columns() - 11]}")
+            self._drawn_at_s, self._drawn = time.monotonic(), True
+            room = _columns() - len(_PREFIX) - 1
+            emit(f"{_ERASE}{_PREFIX}{printable(text)[:room]}")
 
 
-def recording(stats: Stats, elapsed_s: float, duration_s: float | None, cpu_s: float) -> str:
-    """Return what there is to say about a recording that goes on."""
+def progress_text(stats: Stats, elapsed_s: float, duration_s: float | None, cpu_s: float) -> str:
+    """Describe a recording that goes on; `cpu_s` is the CPU time of sfsample."""
     pauses = stats.pauses
     until = f"{elapsed_s:.0f} s" if duration_s is None else f"{elapsed_s:.0f} of {duration_s:g} s"
     parts = [until, f"{stats.samples} samples"]
@@ -59,8 +60,8 @@ def recording(stats: Stats, elapsed_s: float, duration_s: float | None, cpu_s: f
     return ", ".join(parts)
 
 
-def _writable() -> bool:
-    """Whether a write would not wait: a terminal stopped with Ctrl-S must not stop the work."""
+def _is_writable() -> bool:
+    """Whether a write would not block: a terminal stopped with Ctrl-S must not stop the work."""
     try:
         return bool(select.select((), (sys.stderr,), (), 0)[1])
     except (OSError, ValueError):

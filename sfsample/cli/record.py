@@ -1,24 +1,25 @@
-"""`sfsample record`: sample a process for a while and write the profile.
+"""`sfsample record`: samples processes for a while and writes the profile.
 
-Law: whatever ends the recording, what was collected is written, then the truth about it is told on stderr.
-A recording that is no result is an error, and leaves the result's file alone.
+Whatever ends the recording, what was collected is written, and the summary on stderr says what was lost.  A
+recording that is no result is an error, and leaves the output file alone.
 """
 
-import sys
 import time
 from argparse import Namespace
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 from sfsample import api
-from sfsample.cli.console import Interrupt, Output, steppers, targets
-from sfsample.cli.progress import Progress, recording
-from sfsample.cli.symbol_flags import naming
+from sfsample.cli.interrupt import Interrupt
+from sfsample.cli.launch import launched
+from sfsample.cli.output_file import Output
+from sfsample.cli.progress import Progress, progress_text
+from sfsample.cli.record_options import rate
+from sfsample.cli.sampling import check_result, record_processes, shows_progress
+from sfsample.cli.symbol_flags import symbol_options
+from sfsample.cli.targets import target_pids
 from sfsample.cli.terminal import emit, say
-from sfsample.core.snapshot import Capture
-from sfsample.errors import NoSuchProcess, SfsampleError, UsageError
-from sfsample.process.task_files import open_many
+from sfsample.errors import SfsampleError, UsageError
 from sfsample.recording.profile import Profile
 from sfsample.recording.stats import Stats
 from sfsample.recording.summary import summary_lines
@@ -27,211 +28,106 @@ from sfsample.report.report import Report
 from sfsample.report.writers.formats import FORMATS
 from sfsample.saved_stacks.store import BadStackStore
 
-if TYPE_CHECKING:
-    from subprocess import Popen
-
-_TERMINATE_S = 5
-_PROBLEMS = 5
-
 
 def run(arguments: Namespace) -> int:
-    """Record, write, report; return the exit code."""
+    """Record, write the profile, print the summary; return the exit code."""
     output = Output(arguments.output)
     try:
-        stats = Output(arguments.stats) if arguments.stats not in (None, "-") else None
+        stats_output = Output(arguments.stats) if arguments.stats not in (None, "-") else None
         try:
             bad_stacks = BadStackStore(arguments.save_bad) if arguments.save_bad is not None else None
-            profile, unnamed = _record(arguments, output, stats, bad_stacks)
+            profile, missing_names = _record(arguments, output, stats_output, bad_stacks)
         finally:
-            if stats is not None:
-                stats.discard()
+            if stats_output is not None:
+                stats_output.discard()
     finally:
         output.discard()
     if not arguments.quiet:
         first, *more = summary_lines(
-            profile.stats, arguments.mode, unnamed=unnamed, verbose=arguments.verbose
+            profile.stats, arguments.mode, missing_names=missing_names, verbose=arguments.verbose
         )
-        more += () if bad_stacks is None else _kept(bad_stacks)
+        more += () if bad_stacks is None else _saved_lines(bad_stacks)
         say(f"sfsample: {first}", *(f"  {line}" for line in more))
-    return _ended(profile.stats)
+    return _exit_code(profile.stats)
 
 
-def _ended(stats: Stats) -> int:
-    """Return the exit code; say what has ended the recording before its time."""
+def _exit_code(stats: Stats) -> int:
+    """Return the exit code; print the failure that ended the recording, if one did."""
     if not stats.failure:
         return 0
-    what, *more = stats.failure
-    say(f"sfsample: {what}", *(f"  {line}" for line in more))
+    what, *help_lines = stats.failure
+    say(f"sfsample: {what}", *(f"  {line}" for line in help_lines))
     return 1
 
 
-def _kept(bad_stacks: BadStackStore) -> list[str]:
-    number, where = bad_stacks.written, bad_stacks.directory
+def _saved_lines(bad_stacks: BadStackStore) -> list[str]:
+    number = bad_stacks.written
     more = " (there were more)" if bad_stacks.full else ""
-    kept = f"saved     {number} incomplete stack{'' if number == 1 else 's'} in {where}{more}"
-    return [kept, *(f"problem   {text}" for text in bad_stacks.problems)]
+    plural = "" if number == 1 else "s"
+    saved = f"saved     {number} incomplete stack{plural} in {bad_stacks.directory}{more}"
+    return [saved, *(f"problem   {text}" for text in bad_stacks.problems)]
 
 
 def _record(
-    arguments: Namespace, output: Output, stats: Output | None, bad_stacks: BadStackStore | None
+    arguments: Namespace, output: Output, stats_output: Output | None, bad_stacks: BadStackStore | None
 ) -> tuple[Profile, list[str]]:
-    if stats is not None and output.file and stats.file == output.file:
+    """Return the profile, and where names are missing; write the profile and the statistics."""
+    if stats_output is not None and output.file and stats_output.file == output.file:
         raise UsageError(f"-o and --stats are the same file: {arguments.stats}")
-    wanted = naming(arguments)
-    with Interrupt() as interrupt, _target(arguments) as pids:
-        if _is_watched(arguments):
+    options = symbol_options(arguments)
+    with Interrupt() as interrupt, _targets(arguments) as pids:
+        if shows_progress(arguments):
             say(f"sfsample: recording {', '.join(map(str, pids))}; Ctrl-C ends it")
         profile = Profile(rate(arguments), timeline=FORMATS[arguments.format].timeline)
         with Progress(quiet=arguments.quiet) as progress:
-            stop = _watching(arguments, profile.stats, progress, interrupt)
-            sample(arguments, pids, arguments.duration, stop, profile=profile, bad_stacks=bad_stacks)
-        namer = api.symbolizer(profile, wanted)
-        report = api.named(profile, namer)
-        lost = _write_stats(arguments, stats, report)
-        judge(profile.stats, pids)
+            should_stop = _with_progress(arguments, profile.stats, progress, interrupt)
+            record_processes(
+                arguments, pids, arguments.duration, should_stop, profile=profile, bad_stacks=bad_stacks
+            )
+        symbolizer = api.symbolizer(profile, options)
+        report = api.named(profile, symbolizer)
+        stats_failure = _write_stats(arguments, stats_output, report)
+        check_result(profile.stats, pids)
         output.write(api.render(report, arguments.format, threads=arguments.threads))
-        if lost is not None:
-            raise lost
-    return profile, [*map(str, namer.unnamed()), *namer.problems]
-
-
-def _watching(
-    arguments: Namespace, stats: Stats, progress: Progress, interrupt: Interrupt
-) -> Callable[[], bool]:
-    """Return what the sampler asks between its ticks; it also tells people at a terminal how far it is."""
-    began, cpu = time.monotonic(), time.process_time()
-
-    def asked() -> bool:
-        if progress.due():
-            elapsed, used = time.monotonic() - began, time.process_time() - cpu
-            progress.show(recording(stats, elapsed, arguments.duration, used))
-        return interrupt()
-
-    return asked
-
-
-def _is_watched(arguments: Namespace) -> bool:
-    """Whether somebody looks on: what happens meanwhile is told at a terminal only, the summary says all."""
-    return sys.stderr is not None and sys.stderr.isatty() and not arguments.quiet
-
-
-def rate(arguments: Namespace) -> float:
-    """Return the samples per second that --rate or --interval asks for."""
-    return 1 / arguments.interval if arguments.interval else float(arguments.rate)
-
-
-def sample(
-    arguments: Namespace,
-    pids: list[int],
-    duration: float | None,
-    should_stop: Callable[[], bool],
-    *,
-    profile: Profile | None = None,
-    bad_stacks: BadStackStore | None = None,
-) -> Profile:
-    """Record with the flags that `record` and `watch` share."""
-    open_many()
-    return api.record(
-        pids,
-        duration,
-        rate=rate(arguments),
-        mode=arguments.mode,
-        max_frames=arguments.max_frames,
-        stack_bytes=arguments.stack_bytes,
-        steppers=steppers(arguments),
-        should_stop=should_stop,
-        profile=profile,
-        bad_stacks=bad_stacks,
-        kernel=arguments.kernel,
-        stop=arguments.stop,
-        max_pause=arguments.max_pause,
-        max_overhead=arguments.max_overhead,
-        subprocesses=arguments.subprocesses,
-        debug_dirs=tuple(arguments.debug_dir or ()),
-        perf_events=arguments.perf_events,
-        tell=lambda text: say(f"sfsample: {text}") if _is_watched(arguments) else None,
-    )
-
-
-def judge(stats: Stats, pids: Sequence[int]) -> None:
-    """Raise when the recording is no result.  That no thread ran is one, and so is an early Ctrl-C."""
-    check_begun(stats, pids)
-    if stats.samples or stats.ended_by == "signal":
-        return
-    who = ", ".join(map(str, pids))
-    if stats.captures[Capture.FAILED]:
-        raise SfsampleError(f"nothing could be collected: every capture of {who} failed",
-                            *(text for text, _ in stats.problems.most_common(_PROBLEMS)))  # fmt: skip
-    if stats.ticks == stats.late_ticks:
-        raise SfsampleError(f"nothing could be collected: every tick for {who} was missed",
-                            "the machine is overloaded; try a lower --rate")  # fmt: skip
-
-
-def check_begun(stats: Stats, pids: Sequence[int]) -> None:
-    """Raise NoSuchProcess when there was nobody to record."""
-    if stats.ended_by == "target" and stats.ticks <= 1 and not stats.samples:
-        who = ", ".join(map(str, pids))
-        raise NoSuchProcess(pids[0], f"process has ended before the first sample: {who}")
-
-
-# -- a program of our own
+        if stats_failure is not None:
+            raise stats_failure
+    return profile, [*map(str, symbolizer.missing_names()), *symbolizer.problems]
 
 
 @contextmanager
-def _target(arguments: Namespace) -> Iterator[list[int]]:
-    """Give the pids to record; a program that was started for it is ended afterwards."""
+def _targets(arguments: Namespace) -> Iterator[list[int]]:
+    """Yield the pids to record; a program that was started for it is ended afterwards."""
     if arguments.program is None:
-        yield targets(arguments)
+        yield target_pids(arguments)
         return
-    child = _start(arguments)
-    try:
-        yield [child.pid]
-    except NoSuchProcess:
-        raise NoSuchProcess(child.pid, f"ended before the first sample: {arguments.program[0]}",
-                            *_fate(child)) from None  # fmt: skip
-    finally:
-        _finish(child, quiet=arguments.quiet)
+    with launched(arguments) as pid:
+        yield [pid]
 
 
-def _start(arguments: Namespace) -> "Popen[bytes]":
-    from subprocess import Popen
+def _with_progress(
+    arguments: Namespace, stats: Stats, progress: Progress, interrupt: Interrupt
+) -> Callable[[], bool]:
+    """Return what the sampler calls between ticks: it shows progress, and returns whether to stop."""
+    started_s, cpu_at_start_s = time.monotonic(), time.process_time()
 
-    # stdout carries only the result, so the program's own goes to stderr when the result goes to stdout
-    stdout = sys.stderr if arguments.output == "-" else None
-    try:
-        return Popen(arguments.program, stdout=stdout)
-    except OSError as failure:
-        raise SfsampleError(f"cannot start: {arguments.program[0] or repr('')}: {failure.strerror}",
-                            "give a program on PATH, or a path") from None  # fmt: skip
+    def should_stop() -> bool:
+        if progress.due():
+            elapsed_s, cpu_s = time.monotonic() - started_s, time.process_time() - cpu_at_start_s
+            progress.show(progress_text(stats, elapsed_s, arguments.duration, cpu_s))
+        return interrupt()
 
-
-def _fate(child: "Popen[bytes]") -> tuple[str, ...]:
-    status = child.poll()
-    if status is None:
-        return ()
-    return (f"signal {-status} killed it" if status < 0 else f"its exit status is {status}",)
+    return should_stop
 
 
-def _finish(child: "Popen[bytes]", *, quiet: bool) -> None:
-    from subprocess import TimeoutExpired
+def _write_stats(arguments: Namespace, stats_output: Output | None, report: Report) -> SfsampleError | None:
+    """Write the statistics; return the failure, which must not cost the profile.
 
-    if child.poll() is None:
-        child.terminate()
-        try:
-            child.wait(_TERMINATE_S)
-        except TimeoutExpired:
-            say(f"sfsample: {child.pid} goes on: it ignores SIGTERM")
-            return
-        if not quiet:
-            say(f"sfsample: terminated {child.pid}, which this command had started")
-
-
-def _write_stats(arguments: Namespace, output: Output | None, report: Report) -> SfsampleError | None:
-    """Write them first, as a reader of the profile may go away; return why not, as that costs no profile."""
+    They come before the profile, whose reader may go away.
+    """
     text = json_text(report.stats or {})
-    if output is not None:
+    if stats_output is not None:
         try:
-            output.write(text)
+            stats_output.write(text)
         except SfsampleError as failure:
             return failure
     elif arguments.stats == "-":

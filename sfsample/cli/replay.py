@@ -1,14 +1,14 @@
-"""`sfsample replay`: a stack that was saved, unwound again, here.
+"""`sfsample replay`: unwinds a saved stack again, and shows the result beside the one of the recording.
 
-Law: what was found then is shown beside what is found now; a replay that needs a file which is not here is an
-error, never a shorter stack.
+A replay that needs a file which this machine does not have is an error, never a shorter stack.
 """
 
 from argparse import Namespace
 
-from sfsample.cli.console import Output, steppers
-from sfsample.cli.symbol_flags import naming
+from sfsample.cli.output_file import Output
+from sfsample.cli.symbol_flags import symbol_options
 from sfsample.cli.terminal import printable
+from sfsample.cli.unwind_flag import chosen_steppers
 from sfsample.errors import FormatError, SfsampleError
 from sfsample.report.json_text import json_text
 from sfsample.saved_stacks.format import SavedStack, from_json
@@ -16,8 +16,8 @@ from sfsample.saved_stacks.replay import replay
 from sfsample.saved_stacks.text import replay_json, replay_text
 from sfsample.symbolize.symbolizer import Symbolizer
 
-_MOST = 32 << 20
-_GIVE = "give a file that `sfsample record --save-bad DIR` wrote"
+_MAX_FILE_CHARACTERS = 32 << 20
+_HELP = "give a file that `sfsample record --save-bad DIR` wrote"
 
 
 def run(arguments: Namespace) -> int:
@@ -25,18 +25,19 @@ def run(arguments: Namespace) -> int:
     output = Output(arguments.output)
     try:
         saved = _load(arguments.file)
-        found = replay(
+        replayed = replay(
             saved,
             sysroot=arguments.sysroot.rstrip("/"),
             debug_dirs=tuple(arguments.debug_dir or ()),
-            steppers=steppers(arguments),
+            steppers=chosen_steppers(arguments),
             max_frames=arguments.max_frames,
         )
-        names = Symbolizer(naming(arguments))
+        symbolizer = Symbolizer(symbol_options(arguments))
         if arguments.json:
-            output.write(json_text(replay_json(saved, found, names), indent=1))
+            output.write(json_text(replay_json(saved, replayed, symbolizer), indent=1))
         else:
-            output.write("".join(f"{printable(line)}\n" for line in replay_text(saved, found, names)))
+            lines = replay_text(saved, replayed, symbolizer)
+            output.write("".join(f"{printable(line)}\n" for line in lines))
     finally:
         output.discard()
     return 0
@@ -45,8 +46,8 @@ def run(arguments: Namespace) -> int:
 def _load(path: str) -> SavedStack:
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
-            return from_json(file.read(_MOST), path)
+            return from_json(file.read(_MAX_FILE_CHARACTERS), path)
     except OSError as failure:
-        raise SfsampleError(f"cannot read: {path}: {failure.strerror}", _GIVE) from None
+        raise SfsampleError(f"cannot read: {path}: {failure.strerror}", _HELP) from None
     except FormatError as damage:
-        raise SfsampleError(f"cannot replay: {path}: {damage.what}", _GIVE) from None
+        raise SfsampleError(f"cannot replay: {path}: {damage.what}", _HELP) from None

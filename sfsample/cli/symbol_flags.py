@@ -1,25 +1,21 @@
-"""From the flags and the environment to how names are found.
+"""Turns the flags of function names, and the environment, into `SymbolOptions`.
 
-Law: the only place that knows the variables: XDG_CACHE_HOME and HOME, and those of debuginfod(1).
+It reads XDG_CACHE_HOME, HOME and the variables of debuginfod(1).
 """
 
 import os
-import sys
 from argparse import Namespace
 
-from sfsample.cli.terminal import say
+from sfsample.cli.terminal import say, stderr_is_terminal
 from sfsample.errors import UsageError
+from sfsample.symbolize.debuginfod import Debuginfod
 from sfsample.symbolize.dwarf_lines import available
 from sfsample.symbolize.options import Progress, SymbolOptions
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from sfsample.symbolize.debuginfod import Debuginfod
-
-_TIMEOUT_S = 90.0  # the standard client's
+_DEFAULT_TIMEOUT_S = 90.0  # the standard client's, debuginfod(1) DEBUGINFOD_TIMEOUT
 
 
-def naming(arguments: Namespace) -> SymbolOptions:
+def symbol_options(arguments: Namespace) -> SymbolOptions:
     """Return what the flags ask for.  Raises UsageError when that needs what is not installed."""
     if (arguments.lines or arguments.inlines) and not available():
         raise UsageError("--lines and --inlines need an extra that is not installed",
@@ -37,9 +33,7 @@ def naming(arguments: Namespace) -> SymbolOptions:
     )
 
 
-def _debuginfod(arguments: Namespace) -> "Debuginfod":
-    from sfsample.symbolize.debuginfod import Debuginfod  # seldom wanted
-
+def _debuginfod(arguments: Namespace) -> Debuginfod:
     urls = os.environ.get("DEBUGINFOD_URLS", "").split()
     if not urls:
         raise UsageError(
@@ -49,21 +43,22 @@ def _debuginfod(arguments: Namespace) -> "Debuginfod":
     default = old if os.path.isdir(old) else os.path.join(cache_home(), "debuginfod_client")
     cache = os.environ.get("DEBUGINFOD_CACHE_PATH") or default
     timeout = os.environ.get("DEBUGINFOD_TIMEOUT", "")
-    return Debuginfod(urls, cache, float(timeout) if timeout.isdecimal() else _TIMEOUT_S,
-                      _progress(quiet=arguments.quiet), online=arguments.command != "dump")  # fmt: skip
+    timeout_s = float(timeout) if timeout.isdecimal() else _DEFAULT_TIMEOUT_S
+    online = arguments.command != "dump"  # a dump must not wait for the network
+    return Debuginfod(urls, cache, timeout_s, _progress(quiet=arguments.quiet), online=online)
 
 
 def _progress(*, quiet: bool) -> Progress:
-    """Tell people at a terminal what takes long, and nobody else."""
+    """Return what prints slow steps of symbolizing, on a terminal only."""
 
-    def tell(text: str) -> None:
-        if sys.stderr is not None and sys.stderr.isatty() and not quiet:
+    def show(text: str) -> None:
+        if stderr_is_terminal() and not quiet:
             say(f"sfsample: {text}")
 
-    return tell
+    return show
 
 
 def cache_home() -> str:
-    """Return the directory of caches (XDG Base Directory Specification); what is relative is ignored."""
+    """Return the cache directory (XDG Base Directory Specification, which ignores a relative path)."""
     directory = os.environ.get("XDG_CACHE_HOME", "")
     return directory if os.path.isabs(directory) else os.path.join(os.path.expanduser("~"), ".cache")

@@ -1,17 +1,14 @@
-"""What is said to people, on stderr.
+"""Prints on stderr, so that a terminal shows nothing but text.
 
-Law: what came from outside (names, paths, arguments) cannot move the cursor, colour, or change what a line
-seems to say.  Saying something never fails: a stderr that is closed or gone costs nobody a result.
+Names, paths and arguments come from outside: they must not move the cursor, set a colour, or change what
+a line seems to say.  Printing never fails: a stderr that is closed or gone must not cost a result.
 """
 
 import os
 import sys
+from typing import TextIO
 
-TYPE_CHECKING = False  # `typing` costs 3 ms, and --help comes through here
-if TYPE_CHECKING:
-    from typing import TextIO
-
-_LONGEST = 1000
+_MAX_LINE = 1000  # characters
 
 
 def printable(text: str) -> str:
@@ -22,15 +19,15 @@ def printable(text: str) -> str:
 
 
 def say(*lines: str) -> None:
-    """Write lines to stderr, made printable."""
+    """Write lines to stderr, made printable and cut to a maximal length."""
     shown = (printable(line) for line in lines)
-    emit("".join(f"{line[:_LONGEST]}{'...' if len(line) > _LONGEST else ''}\n" for line in shown))
+    emit("".join(f"{line[:_MAX_LINE]}{'...' if len(line) > _MAX_LINE else ''}\n" for line in shown))
 
 
 def emit(text: str) -> None:
-    """Write `text`, which is fit for a terminal, to stderr as it is."""
+    """Write to stderr, as it is, text that contains nothing from outside."""
     stream = sys.stderr
-    if stream is None:  # closed by who started us
+    if stream is None:  # the caller closed it
         return
     try:
         stream.write(text)
@@ -39,8 +36,13 @@ def emit(text: str) -> None:
         silence(stream)
 
 
-def silence(stream: "TextIO") -> None:
-    """Send a stream whose reader has gone to /dev/null, so that the interpreter's last flush succeeds."""
-    nowhere = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
-    os.dup2(nowhere, stream.fileno())
-    os.close(nowhere)
+def stderr_is_terminal() -> bool:
+    """Whether stderr is a terminal."""
+    return sys.stderr is not None and sys.stderr.isatty()
+
+
+def silence(stream: TextIO) -> None:
+    """Redirect a stream without a reader to /dev/null, so that the interpreter's last flush succeeds."""
+    null_fd = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+    os.dup2(null_fd, stream.fileno())
+    os.close(null_fd)

@@ -1,6 +1,6 @@
-"""What can be given for a flag: text from the command line -> a value that makes sense.
+"""Parses the values of flags: text from the command line to a checked value.
 
-Law: a value that makes no sense is refused here with what would, so that no command ever sees one.
+A value that makes no sense is refused here, with an example of what is accepted, so that no command sees one.
 """
 
 import argparse
@@ -9,23 +9,24 @@ import re
 
 from sfsample.errors import UsageError
 
-_UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-_SIZES = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
-_MAX_RATE = 10_000
-_MAX_LOOKS = 1000
+_UNITS_S = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_SIZES = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}  # bytes
+_MAX_RATE_HZ = 10_000
+_MAX_DUMP_SAMPLES = 1000
 FORMATS = ("folded", "json", "speedscope", "firefox", "pprof", "html", "svg")  # see report/writers/formats.py
-_SUFFIXES = {  # the first of a format is the one that we give
+_SUFFIXES = {  # the first suffix of a format is the one that sfsample gives to a file
     ".folded": "folded", ".collapsed": "folded", ".txt": "folded",
     ".speedscope.json": "speedscope", ".speedscope": "speedscope", ".firefox.json": "firefox",
     ".json": "json", ".pb.gz": "pprof", ".pb": "pprof", ".pprof": "pprof",
     ".html": "html", ".htm": "html", ".svg": "svg",
 }  # fmt: skip
 STEPPERS = ("sframe", "eh_frame", "frame_pointer", "scan")
-USUAL_STEPPERS = STEPPERS[:-1]  # a scan is a guess that must be asked for
+USUAL_STEPPERS = STEPPERS[:-1]  # a scan guesses, so the user must ask for it
+_NUMBER = re.compile(r"(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.ASCII)  # what scripts print; no nan, no 1_0
 
 
 def format_of(path: str) -> str:
-    """Return the format that a file's name asks for; folded when it asks for none."""
+    """Return the format that the suffix of a file name means; "folded" where it means none."""
     name = os.path.basename(path).lower()
     longest = max((suffix for suffix in _SUFFIXES if name.endswith(suffix)), key=len, default=None)
     if longest is None and name.endswith(".gz"):
@@ -34,62 +35,68 @@ def format_of(path: str) -> str:
 
 
 def suffix_of(format_name: str) -> str:
-    """Return how the name of a file of this format ends."""
+    """Return the suffix for files of a format."""
     return next(suffix for suffix, name in _SUFFIXES.items() if name == format_name)
-
-
-_NUMBER = re.compile(r"(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.ASCII)  # what scripts print; no nan, no 1_0
 
 
 def seconds(text: str) -> float:
     """Parse a time: "10", "500ms", "2m"."""
     number = _NUMBER.match(text)
-    scale = _UNITS.get(text[number.end() :] or "s") if number else None
+    scale = _UNITS_S.get(text[number.end() :] or "s") if number else None
     value = float(number[0]) * scale if number and scale else 0.0
     if not 0 < value < 1e9:
-        raise _wrong(text, "a time (10, 500ms, 2m)")
+        raise _refusal(text, "a time (10, 500ms, 2m)")
     return value
 
 
 def positive(text: str, *, what: str = "a positive number") -> int:
-    """Parse a positive integer."""
+    """Parse a positive integer below 2**31."""
     value = int(text) if text.isascii() and text.isdecimal() and len(text) < 20 else 0
     if not 0 < value < 1 << 31:
-        raise _wrong(text, what)
+        raise _refusal(text, what)
     return value
 
 
 def size(text: str) -> int:
-    """Parse a size: 65536, 64K."""
+    """Parse a size in bytes: "65536", "64K"."""
     scale = _SIZES.get(text[-1:].upper(), 1)
     number = positive(text if scale == 1 else text[:-1], what="a size (65536, 64K, 1M)") * scale
     if not 1 << 10 <= number <= 1 << 30:
-        raise _wrong(text, "a size between 1K and 1G")
+        raise _refusal(text, "a size between 1K and 1G")
     return number
 
 
-def looks(text: str) -> int:
-    """Parse how often to look."""
+def dump_samples(text: str) -> int:
+    """Parse the number of samples of a dump."""
     number = positive(text)
-    if number > _MAX_LOOKS:
-        raise _wrong(text, f"a number of looks up to {_MAX_LOOKS}")
+    if number > _MAX_DUMP_SAMPLES:
+        raise _refusal(text, f"a number of samples up to {_MAX_DUMP_SAMPLES}")
     return number
 
 
 def rate(text: str) -> float:
-    """Parse a rate per second."""
+    """Parse a rate in samples per second."""
     number = float(text) if _NUMBER.fullmatch(text) else 0.0
-    if not 0 < number <= _MAX_RATE:
-        raise _wrong(text, f"a rate between 0 and {_MAX_RATE} per second")
+    if not 0 < number <= _MAX_RATE_HZ:
+        raise _refusal(text, f"a rate between 0 and {_MAX_RATE_HZ} per second")
     return number
 
 
 def interval(text: str) -> float:
-    """Parse the time between two samples."""
+    """Parse the time between two samples; return seconds."""
     time = seconds(text)
-    if time * _MAX_RATE < 1 - 1e-9:
-        raise _wrong(text, f"a time of at least {1e6 / _MAX_RATE:g}us")
+    if time * _MAX_RATE_HZ < 1 - 1e-9:
+        raise _refusal(text, f"a time of at least {1e6 / _MAX_RATE_HZ:g}us")
     return time
+
+
+def percent(text: str) -> float:
+    """Parse a percentage, with or without "%"; return it as a fraction of 1."""
+    number = text.removesuffix("%")
+    value = float(number) if _NUMBER.fullmatch(number) else 0.0
+    if not 0 < value <= 100:
+        raise _refusal(text, "a percentage (1, 0.5)")
+    return value / 100
 
 
 def pids(text: str) -> list[int]:
@@ -98,34 +105,26 @@ def pids(text: str) -> list[int]:
 
 
 def name(text: str) -> str:
-    """Parse a process's name."""
+    """Parse the name of a process."""
     if not text.strip():
-        raise _wrong(text, "a name")
+        raise _refusal(text, "a name")
     return text
 
 
 def unit(text: str) -> str:
     """Parse the name of a systemd unit."""
     if not text.strip() or "/" in text:
-        raise _wrong(text, "a systemd unit (nginx, nginx.service)")
+        raise _refusal(text, "a systemd unit (nginx, nginx.service)")
     return text
 
 
 def steppers(text: str) -> tuple[str, ...]:
-    """Parse a list of steppers."""
+    """Parse a list of steppers, separated by commas."""
     chosen = tuple(text.split(","))
     if not set(chosen) <= set(STEPPERS) or len(set(chosen)) != len(chosen):
-        raise _wrong(text, f"a list out of {','.join(STEPPERS)}")
+        raise _refusal(text, f"a list out of {','.join(STEPPERS)}")
     return chosen
 
 
-def _wrong(text: str, what: str) -> argparse.ArgumentTypeError:
+def _refusal(text: str, what: str) -> argparse.ArgumentTypeError:
     return argparse.ArgumentTypeError(f"not {what}: {text[:100] or repr('')}")
-
-
-def percent(text: str) -> float:
-    """Parse a percentage; return it as a share of one."""
-    value = float(text.removesuffix("%")) if _NUMBER.fullmatch(text.removesuffix("%")) else 0.0
-    if not 0 < value <= 100:
-        raise _wrong(text, "a percentage (1, 0.5)")
-    return value / 100

@@ -1,9 +1,9 @@
-"""`sfsample watch`: a slice every so often, for months.
+"""`sfsample watch`: records a slice at regular intervals, for months.
 
-Law: slot k begins at start + k * every.  The target is looked up anew for every slice; nothing is kept from
-one slice to the next but the schedule, and which missing names have been told, which is done once.  A file
-appears complete or not at all.  After the first slice no failure of one slice ends the watch.  SIGTERM ends
-the slice, writes it, and exits 0.
+Slice k begins at start + k * every.  For each slice the target is looked up again.  Two things are kept
+from one slice to the next: the schedule, and which missing names were reported, so that each is reported
+once.  After the first slice no failure of one slice ends the watch.  SIGTERM ends the slice, which is
+written, and the exit code is 0.
 """
 
 import os
@@ -13,9 +13,12 @@ from argparse import Namespace
 from collections.abc import Callable, Iterator
 
 from sfsample import api
-from sfsample.cli.console import Interrupt, Output, targets
-from sfsample.cli.record import check_begun, rate, sample
-from sfsample.cli.symbol_flags import naming
+from sfsample.cli.interrupt import Interrupt
+from sfsample.cli.output_file import Output
+from sfsample.cli.record_options import rate
+from sfsample.cli.sampling import check_begun, record_processes
+from sfsample.cli.symbol_flags import symbol_options
+from sfsample.cli.targets import target_pids
 from sfsample.cli.terminal import say
 from sfsample.cli.values import suffix_of
 from sfsample.core.snapshot import Capture
@@ -24,43 +27,44 @@ from sfsample.errors import NoSuchProcess, SfsampleError
 from sfsample.process.find import start_time
 from sfsample.recording.profile import Profile
 from sfsample.recording.stats import Stats
-from sfsample.recording.summary import unnamed_lines
+from sfsample.recording.summary import missing_name_lines
 from sfsample.report.from_profile import FrameNamer
 from sfsample.report.writers.formats import FORMATS
 
-_DOZE_S = 0.2
-_STAMP = "%Y%m%dT%H%M%SZ"
-_LONGEST_LABEL = 100
-_MOST_TOLD = 1000
+_MAX_SLEEP_S = 0.2  # then it asks again whether to stop
+_TIME_FORMAT = "%Y%m%dT%H%M%SZ"
+_MAX_LABEL = 100  # characters
+_MAX_REPORTED = 1000  # missing names; when there are more, all are forgotten, and reported again
 
 
 def run(arguments: Namespace) -> int:
-    """Record slices until told to stop, or until the processes given by -p have ended."""
+    """Record slices until a stop is requested, or until the processes given by -p have ended."""
     with Interrupt() as interrupt:
-        born = {pid: start_time(pid) for pid in arguments.pid or ()}
+        start_times = {pid: start_time(pid) for pid in arguments.pid or ()}
         _make_directory(arguments.output_dir)
-        written, told = 0, set[str]()
-        for left in slots(arguments.every, interrupt):
+        written, reported = 0, set[str]()
+        for left_s in slots(arguments.every, interrupt):
             try:
-                _slice(arguments, _targets(arguments, born), min(arguments.slice, left), interrupt, told)
+                pids = _target_pids(arguments, start_times)
+                _record_slice(arguments, pids, min(arguments.slice, left_s), interrupt, reported)
                 written += 1
-            except NoSuchProcess as gone:
-                _tell(gone, quiet=arguments.quiet or bool(arguments.pid))
+            except NoSuchProcess as failure:
+                _print_failure(failure, quiet=arguments.quiet or bool(arguments.pid))
             except SfsampleError as failure:
                 if not written:
                     raise
-                _tell(failure, quiet=False)
-            if arguments.pid and not any(map(_lives, born, born.values())):
+                _print_failure(failure, quiet=False)
+            if arguments.pid and not any(map(_is_same_process, start_times, start_times.values())):
                 if not written:
-                    raise NoSuchProcess(arguments.pid[0], f"process has ended: {_list(born)}")
+                    raise NoSuchProcess(arguments.pid[0], f"process has ended: {_list(start_times)}")
                 if not arguments.quiet:
-                    say(f"sfsample: process has ended: {_list(born)}")
+                    say(f"sfsample: process has ended: {_list(start_times)}")
                 break
     return 0
 
 
 def slots(
-    every: float,
+    every_s: float,
     should_stop: Callable[[], bool],
     now: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
@@ -72,26 +76,30 @@ def slots(
     """
     start, slot = now(), 0
     while True:
-        while not should_stop() and (left := start + slot * every - now()) > 0:
-            sleep(min(left, _DOZE_S))
+        while not should_stop() and (wait_s := start + slot * every_s - now()) > 0:
+            sleep(min(wait_s, _MAX_SLEEP_S))
         if should_stop():
             return
-        yield start + (slot + 1) * every - now()
-        slot = max(slot + 1, round((now() - start) / every))
+        yield start + (slot + 1) * every_s - now()
+        slot = max(slot + 1, round((now() - start) / every_s))
 
 
-def _lives(pid: int, born: int) -> bool:
-    """Whether it is still the process it was; a recycled pid has another start time."""
+def _is_same_process(pid: int, expected_start_time: int) -> bool:
+    """Whether the pid still is the process that it was; one that has got the pid later started later."""
     try:
-        return start_time(pid) == born
+        return start_time(pid) == expected_start_time
     except NoSuchProcess:
         return False
 
 
-def _targets(arguments: Namespace, born: dict[int, int]) -> list[int]:
-    pids = [pid for pid in targets(arguments) if pid not in born or _lives(pid, born[pid])]
+def _target_pids(arguments: Namespace, start_times: dict[int, int]) -> list[int]:
+    pids = [
+        pid
+        for pid in target_pids(arguments)
+        if pid not in start_times or _is_same_process(pid, start_times[pid])
+    ]
     if not pids:
-        raise NoSuchProcess(arguments.pid[0], f"process has ended: {_list(born)}")
+        raise NoSuchProcess(arguments.pid[0], f"process has ended: {_list(start_times)}")
     return pids
 
 
@@ -99,7 +107,7 @@ def _list(pids: dict[int, int]) -> str:
     return ", ".join(map(str, pids))
 
 
-def _tell(failure: SfsampleError, *, quiet: bool) -> None:
+def _print_failure(failure: SfsampleError, *, quiet: bool) -> None:
     if not quiet:
         say(f"sfsample: {failure}", *(f"  {line}" for line in failure.help))
 
@@ -112,69 +120,71 @@ def _make_directory(directory: str) -> None:
                             "choose another --output-dir") from None  # fmt: skip
 
 
-def _slice(
-    arguments: Namespace, pids: list[int], duration: float, interrupt: Interrupt, told: set[str]
+def _record_slice(
+    arguments: Namespace, pids: list[int], duration_s: float, interrupt: Interrupt, reported: set[str]
 ) -> None:
+    """Record and write one slice; print its outcome, delete old slices."""
     label, suffix = _label(arguments), suffix_of(arguments.format)
     path = _free_path(arguments.output_dir, label, suffix)
     output = Output(path)
     try:
         profile = Profile(rate(arguments), timeline=FORMATS[arguments.format].timeline)
-        sample(arguments, pids, duration, interrupt, profile=profile)
+        record_processes(arguments, pids, duration_s, interrupt, profile=profile)
         check_begun(profile.stats, pids)
-        namer = api.symbolizer(profile, naming(arguments))
-        output.write(api.render(api.named(profile, namer), arguments.format, threads=arguments.threads))
+        symbolizer = api.symbolizer(profile, symbol_options(arguments))
+        report = api.named(profile, symbolizer)
+        output.write(api.render(report, arguments.format, threads=arguments.threads))
     finally:
         output.discard()
     if not arguments.quiet:
-        unnamed = unnamed_lines(_untold(namer, told), verbose=arguments.verbose)
-        more = [*profile.stats.failure, *unnamed]
+        missing_names = missing_name_lines(_unreported(symbolizer, reported), verbose=arguments.verbose)
+        more = [*profile.stats.failure, *missing_names]
         say(f"sfsample: {path}: {_outcome(profile.stats)}", *(f"  {line}" for line in more))
     if arguments.keep:
-        _forget_old(arguments.output_dir, label, suffix, arguments.keep)
+        _delete_old(arguments.output_dir, label, suffix, arguments.keep)
 
 
-def _untold(namer: FrameNamer, told: set[str]) -> list[str]:
-    """Return where names are missing and what could not be read, unless `told` has it; note it there."""
-    if len(told) > _MOST_TOLD:
-        told.clear()
-    causes = {f"{one.where}: {one.why}": str(one) for one in namer.unnamed()}
+def _unreported(namer: FrameNamer, reported: set[str]) -> list[str]:
+    """Return missing names and unreadable files that are not in `reported`, and add them to it."""
+    if len(reported) > _MAX_REPORTED:
+        reported.clear()
+    causes = {f"{missing.where}: {missing.why}": str(missing) for missing in namer.missing_names()}
     causes |= {problem: problem for problem in namer.problems}
-    new = [text for cause, text in causes.items() if cause not in told]
-    told.update(causes)
+    new = [text for cause, text in causes.items() if cause not in reported]
+    reported.update(causes)
     return new
 
 
 def _outcome(stats: Stats) -> str:
-    failed, truncated = stats.captures[Capture.FAILED], stats.samples - stats.stacks[StopReason.OUTERMOST]
     losses = [
         (stats.late_ticks, "ticks missed"),
-        (failed, "captures failed"),
-        (truncated, "stacks truncated"),
+        (stats.captures[Capture.FAILED], "captures failed"),
+        (stats.samples - stats.stacks[StopReason.OUTERMOST], "stacks truncated"),
     ]
     return ", ".join([f"{stats.samples} samples", *(f"{count} {what}" for count, what in losses if count)])
 
 
 def _label(arguments: Namespace) -> str:
+    """Return the first part of the file names: the target, in characters that are harmless in a path."""
     name = arguments.name or arguments.unit or "-".join(map(str, dict.fromkeys(arguments.pid)))
-    return re.sub(r"[^A-Za-z0-9._+-]", "_", name).lstrip(".")[:_LONGEST_LABEL] or "target"
+    return re.sub(r"[^A-Za-z0-9._+-]", "_", name).lstrip(".")[:_MAX_LABEL] or "target"
 
 
 def _free_path(directory: str, label: str, suffix: str) -> str:
     """Name the slice after the time; when the clock was set back, after the next second that is free."""
     second = int(time.time())
     while True:
-        path = os.path.join(directory, f"{label}-{time.strftime(_STAMP, time.gmtime(second))}{suffix}")
+        path = os.path.join(directory, f"{label}-{time.strftime(_TIME_FORMAT, time.gmtime(second))}{suffix}")
         if not os.path.lexists(path):
             return path
         second += 1
 
 
-def _forget_old(directory: str, label: str, suffix: str, keep: int) -> None:
-    """Delete our own oldest files of this label and format; their names sort by time."""
-    ours = re.compile(re.escape(label) + r"-\d{8}T\d{6}Z" + re.escape(suffix))
+def _delete_old(directory: str, label: str, suffix: str, keep: int) -> None:
+    """Delete all but the newest slices of this label and format, whose names sort by time."""
+    slice_name = re.compile(re.escape(label) + r"-\d{8}T\d{6}Z" + re.escape(suffix))
     try:
-        for name in sorted(filter(ours.fullmatch, os.listdir(directory)))[:-keep]:
+        for name in sorted(filter(slice_name.fullmatch, os.listdir(directory)))[:-keep]:
             os.unlink(os.path.join(directory, name))
     except OSError as failure:
         say(f"sfsample: cannot delete: {failure.filename}: {failure.strerror}")

@@ -1,7 +1,4 @@
-"""What a recording cost and what it lost; the summary and `--stats` are drawn from it.
-
-Law: counts and keeps; prints nothing, reads no clock.
-"""
+"""Counts what a recording cost and what it lost; the summary and `--stats` are made from it."""
 
 from collections import Counter
 from typing import Any, NamedTuple
@@ -9,11 +6,11 @@ from typing import Any, NamedTuple
 from sfsample.core.snapshot import Capture
 from sfsample.core.stack import Stack, StopReason, found_of
 
-_MOST_PROBLEMS = 1000
+_MAX_PROBLEMS = 1000  # different texts; later ones are counted together
 
 
 class Pauses:
-    """Distribution of pauses in ns: exact count, sum and maximum, percentiles to three digits."""
+    """Distribution of durations in ns: exact count, sum and maximum, percentiles to three digits."""
 
     def __init__(self) -> None:
         self._counts: Counter[int] = Counter()
@@ -26,17 +23,17 @@ class Pauses:
         self.count += 1
         self.total += pause_ns
         self.max = max(self.max, pause_ns)
-        grain = 10 ** max(0, len(str(pause_ns)) - 3)
-        self._counts[pause_ns // grain * grain] += 1
+        unit_ns = 10 ** max(0, len(str(pause_ns)) - 3)
+        self._counts[pause_ns // unit_ns * unit_ns] += 1
 
     def percentile(self, percent: float) -> int:
-        """Return the pause that `percent` of all do not exceed; 0 when there was none."""
-        wanted = self.count * percent / 100
-        seen = 0
-        for value in sorted(self._counts):
-            seen += self._counts[value]
-            if seen >= wanted:
-                return value
+        """Return the pause in ns that `percent` of all do not exceed; 0 when there was none."""
+        target = self.count * percent / 100
+        counted = 0
+        for pause_ns in sorted(self._counts):
+            counted += self._counts[pause_ns]
+            if counted >= target:
+                return pause_ns
         return 0
 
     def as_json(self) -> dict[str, int]:
@@ -46,12 +43,12 @@ class Pauses:
 
 
 class Subprocesses:
-    """What became of the descendants that were seen."""
+    """What became of the descendants that sfsample found."""
 
     def __init__(self) -> None:
         self.watched = 0
-        self.short_lived = 0  # ended before anything could be known of them
-        self.refused = 0
+        self.short_lived = 0  # ended before sfsample could open them
+        self.refused = 0  # could not be opened
 
     def as_json(self) -> dict[str, int]:
         """Return the `subprocesses` object of the statistics."""
@@ -59,7 +56,7 @@ class Subprocesses:
 
 
 class Timers(NamedTuple):
-    """From when on the kernel's timers took the samples, and why not from the beginning ('': they did)."""
+    """Kernel timers took the samples from `since_s` on; `because` says why ('': from the beginning)."""
 
     since_s: float = 0.0
     because: str = ""
@@ -71,39 +68,39 @@ class Timers(NamedTuple):
 
 
 class Stats:
-    """What a recording cost and what it lost; the summary and `--stats` are drawn from it."""
+    """The counts of one recording."""
 
     def __init__(self, rate_hz: float) -> None:
         self.rate_hz = rate_hz
         self.duration_s = 0.0
-        self.ticks = 0  # instants that were due, taken or not
-        self.late_ticks = 0  # of them, those not taken because the sampler was late
+        self.ticks = 0  # that were due, taken or not
+        self.late_ticks = 0  # not taken, because the sampler was late
         self.samples = 0
         self.captures: Counter[Capture] = Counter()
-        self.timers: Timers | None = None  # of the kernel, which took samples
-        self.engine_why = ""  # stops or timers: why these
-        self.max_stack_bytes = 0  # from the innermost frame of a stack to the outermost
-        self.pauses = Pauses()
-        self.held = Pauses()  # the same, less what a thread waited for a processor on which to stop
+        self.timers: Timers | None = None  # None: all samples were taken by stops
+        self.engine_why = ""  # why stops or timers were chosen
+        self.max_stack_bytes = 0  # from the innermost frame of a stack to the outermost one
+        self.pauses = Pauses()  # from the request to stop to the release
+        self.held = Pauses()  # the same, without the time that a thread waited for a CPU to stop on
         self.stacks: Counter[StopReason] = Counter()
         self.frames: Counter[str] = Counter()
         self.eintr_prone_stops = 0
-        self.spared_ticks = 0  # not taken, to stay below the limit of overhead
-        self.off_processor = 0  # in cpu mode: runnable threads that turned out not to have a processor
+        self.spared_ticks = 0  # not taken, to stay below --max-overhead
+        self.off_processor = 0  # cpu mode: samples skipped, because the thread waited for a CPU
         self.cpu_charged_ns = 0  # CPU time of all threads, as the kernel counts it
-        self.cpu_sampled_ns = 0  # what of it the samples stand for
-        self.threads = 0  # of which there are samples
+        self.cpu_sampled_ns = 0  # the part of it that samples stand for
+        self.threads = 0  # that have samples
         self.subprocesses = Subprocesses()
-        self.module_paths: list[tuple[str, bool]] = []  # and whether it carries SFrame
+        self.module_paths: list[tuple[str, bool]] = []  # and whether the module has SFrame
         self.sampler_cpu_s = 0.0
         self.sampler_max_rss_bytes = 0
         self.problems: Counter[str] = Counter()
-        self.failure: tuple[str, ...] = ()  # that ended it: what, and what to do
+        self.failure: tuple[str, ...] = ()  # what ended it early, and help lines
         self.ended_by: str = ""  # "duration", "signal", "target", "failure"
 
     @property
     def by_events(self) -> bool:
-        """Whether the kernel's timers took all samples."""
+        """Whether kernel timers took all samples."""
         return self.timers == Timers()
 
     def choose_timers(self, timers: Timers, why: str) -> None:
@@ -112,7 +109,7 @@ class Stats:
 
     @property
     def taken_ticks(self) -> int:
-        """The ticks that were neither missed nor left out."""
+        """The ticks that were neither missed nor skipped."""
         return self.ticks - self.late_ticks - self.spared_ticks
 
     @property
@@ -121,18 +118,18 @@ class Stats:
         return self.taken_ticks / self.duration_s if self.duration_s > 0 else 0.0
 
     def end_early(self, failure: Exception) -> None:
-        """Note what has ended the recording, which is a result all the same."""
+        """Note the failure that ended the recording, which still is a result."""
         what = f"ended early: {failure}"
         self.note(what)
         self.ended_by, self.failure = "failure", (what, *getattr(failure, "help", ()))
 
     def note(self, problem: str, times: int = 1) -> None:
-        """Count a problem; of very many different ones (addresses, say) the later ones together."""
-        known = problem in self.problems or len(self.problems) < _MOST_PROBLEMS
-        self.problems[problem if known else "other problems"] += times
+        """Count a problem.  There may be very many texts, because some contain addresses."""
+        has_room = problem in self.problems or len(self.problems) < _MAX_PROBLEMS
+        self.problems[problem if has_room else "other problems"] += times
 
     def count_stack(self, stack: Stack, times: int = 1) -> None:
-        """Count the result of a walk, for as many samples as it stands for."""
+        """Count a stack for `times` samples."""
         self.samples += times
         self.stacks[stack.stop_reason] += times
         if stack.frames:
@@ -149,14 +146,14 @@ class Stats:
             "ticks": self.ticks,
             "late_ticks": self.late_ticks,
             "samples": self.samples,
-            "captures": {"stopped": 0, "read": 0, "reused": 0, "failed": 0, **_plain(self.captures)},
+            "captures": {"stopped": 0, "read": 0, "reused": 0, "failed": 0, **_text_keys(self.captures)},
             "stop_ns": self.pauses.as_json(),
-            "stacks": {"outermost": 0, "max_frames": 0, **_plain(self.stacks)},
-            "frames": {"context": 0, "sframe": 0, "eh_frame": 0, **_plain(self.frames)},
+            "stacks": {"outermost": 0, "max_frames": 0, **_text_keys(self.stacks)},
+            "frames": {"context": 0, "sframe": 0, "eh_frame": 0, **_text_keys(self.frames)},
             "eintr_prone_stops": self.eintr_prone_stops,
             "threads": self.threads,
             "modules": len(self.module_paths),
-            "modules_with_sframe": sum(has for _, has in self.module_paths),
+            "modules_with_sframe": sum(has_sframe for _, has_sframe in self.module_paths),
             "sampler_cpu_s": round(self.sampler_cpu_s, 6),
             "sampler_max_rss_bytes": self.sampler_max_rss_bytes,
             "problems": [text if n == 1 else f"{text} ({n} times)" for text, n in self.problems.items()],
@@ -173,5 +170,5 @@ class Stats:
         }
 
 
-def _plain(counts: Counter[Any]) -> dict[str, int]:
+def _text_keys(counts: Counter[Any]) -> dict[str, int]:
     return {str(key): count for key, count in counts.items()}

@@ -1,4 +1,4 @@
-"""Completion in real shells, and the manual page in a real formatter: both know every command and flag."""
+"""Completion scripts run in real shells, the manual page in groff; both have every command and flag."""
 
 import os
 import re
@@ -8,24 +8,24 @@ import subprocess
 import pytest
 
 from sfsample.cli import main
-from sfsample.cli.completion import _bash, _fish, _zsh
+from sfsample.cli.completion import bash_script, fish_script, zsh_script
 from sfsample.cli.flags import COMMANDS
 from sfsample.cli.man import page
-from sfsample.cli.parse import described
+from sfsample.cli.parse import describe
 from tests.live.terminal import Terminal
 
 
-def needs(program: str) -> pytest.MarkDecorator:
+def requires(program: str) -> pytest.MarkDecorator:
     return pytest.mark.skipif(
         shutil.which(program) is None, reason=f"there is no {program} (scripts/setup dev)"
     )
 
 
-def bash(*words: str) -> set[str]:
+def bash_completions(*words: str) -> set[str]:
     """Return what bash offers for the last word."""
     typed = " ".join(f"'{word}'" for word in ("sfsample", *words))
     script = "\n".join(
-        [*_bash(), "compopt() { :; }", f"COMP_WORDS=({typed}); COMP_CWORD={len(words)}", "_sfsample",
+        [*bash_script(), "compopt() { :; }", f"COMP_WORDS=({typed}); COMP_CWORD={len(words)}", "_sfsample",
          'printf "%s\\n" "${COMPREPLY[@]}"']
     )  # fmt: skip
     return set(
@@ -33,42 +33,42 @@ def bash(*words: str) -> set[str]:
     )
 
 
-@needs("bash")
-def test_bash():
-    assert bash("con") == {"convert"}
-    assert bash("convert", "--merge-b") == {"--merge-by"}
-    assert bash("convert", "--merge-by", "") == {"function", "module", "address"}
-    assert bash("-p", "1", "--form") == {"--format"}
-    assert bash("completion", "z") == {"zsh"}
-    assert str(os.getpid()) in bash("top", "-p", str(os.getpid()))
+@requires("bash")
+def test_bash_completes_commands_flags_and_values():
+    assert bash_completions("con") == {"convert"}
+    assert bash_completions("convert", "--merge-b") == {"--merge-by"}
+    assert bash_completions("convert", "--merge-by", "") == {"function", "module", "address"}
+    assert bash_completions("-p", "1", "--form") == {"--format"}
+    assert bash_completions("completion", "z") == {"zsh"}
+    assert str(os.getpid()) in bash_completions("top", "-p", str(os.getpid()))
     for command in COMMANDS:
-        flags = {name for flag in described(command)[1] for name in flag.names}
-        assert flags <= bash(command, "-") | {""}
+        flags = {name for flag in describe(command)[1] for name in flag.names}
+        assert flags <= bash_completions(command, "-") | {""}
 
 
-@needs("fish")
-def test_fish(tmp_path):
+@requires("fish")
+def test_fish_completes_commands_flags_and_values(tmp_path):
     script = tmp_path / "sfsample.fish"
-    script.write_text("\n".join(_fish()))
+    script.write_text("\n".join(fish_script()))
 
-    def offered(line: str) -> set[str]:
+    def completions(line: str) -> set[str]:
         command = ["fish", "--no-config", "-c", f"source {script}; complete -C '{line}'"]
-        said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-        return {row.partition("\t")[0] for row in said.splitlines()}
+        rows = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+        return {row.partition("\t")[0] for row in rows}
 
-    assert "convert" in offered("sfsample con")
-    assert offered("sfsample convert --merge-by ") == {"function", "module", "address"}
-    assert "--merge-by" in offered("sfsample convert --merge-b")
-    assert "--merge-by" not in offered("sfsample diff --")
-    assert "--stats" in offered("sfsample --st")
-    assert offered("sfsample completion z") == {"zsh"}
+    assert "convert" in completions("sfsample con")
+    assert completions("sfsample convert --merge-by ") == {"function", "module", "address"}
+    assert "--merge-by" in completions("sfsample convert --merge-b")
+    assert "--merge-by" not in completions("sfsample diff --")
+    assert "--stats" in completions("sfsample --st")
+    assert completions("sfsample completion z") == {"zsh"}
 
 
-@needs("zsh")
-@needs("tmux")
-def test_zsh(tmp_path):
+@requires("zsh")
+@requires("tmux")
+def test_zsh_completes_commands_flags_and_values(tmp_path):
     script = tmp_path / "sfsample.zsh"
-    script.write_text("autoload -U compinit; compinit -D; PS1='zsh> '\n" + "\n".join(_zsh()) + "\n")
+    script.write_text("autoload -U compinit; compinit -D; PS1='zsh> '\n" + "\n".join(zsh_script()) + "\n")
     terminal = Terminal(tmp_path)
     try:
         terminal.run("exec zsh -f")
@@ -85,7 +85,7 @@ def test_zsh(tmp_path):
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_it_is_printed(shell, capsys):
+def test_completion_prints_the_script(shell, capsys):
     assert main(["completion", shell]) == 0
     out = capsys.readouterr()
     assert "merge-by" in out.out
@@ -96,20 +96,20 @@ def test_the_manual_page_has_every_command_and_flag():
     text = "\n".join(page()).replace("\\", "")
     for command in COMMANDS:
         section = text.partition(f".SS sfsample {command}\n")[2].partition("\n.S")[0]
-        for flag in described(command)[1]:
+        for flag in describe(command)[1]:
             for name in flag.names:
                 assert f"fB{name}fR" in section
 
 
-@needs("groff")
-def test_the_manual_page_is_understood(capsys):
+@requires("groff")
+def test_groff_accepts_the_manual_page(capsys):
     assert main(["man"]) == 0
     command = ["groff", "-man", "-Tutf8", "-ww", "-z"]
     done = subprocess.run(command, input=capsys.readouterr().out, capture_output=True, text=True, check=True)
     assert [line for line in done.stderr.splitlines() if "adjust" not in line and "break" not in line] == []
 
 
-def test_help_has_the_groups_and_an_example_for_each_command(capsys):
+def test_help_lists_every_command(capsys):
     assert main(["--help"]) == 0
     text = capsys.readouterr().out
     assert text.startswith("usage: sfsample COMMAND")

@@ -1,4 +1,4 @@
-"""`convert` and `diff`: files in, files out, and an error that says what to do."""
+"""`convert` and `diff` read files and write files; a mistake is an error that says what to do."""
 
 import json
 
@@ -20,38 +20,38 @@ def recorded(tmp_path):
     return path
 
 
-def test_the_formats_that_can_be_asked_for_are_those_with_a_writer():
+def test_every_format_of_the_flags_has_a_writer():
     assert set(FORMATS) == set(formats.FORMATS)
 
 
 @pytest.mark.parametrize(
-    ("name", "form"),
+    ("name", "format_name"),
     [("a.html", "html"), ("a.svg", "svg"), ("a.json", "json"), ("a.speedscope.json", "speedscope"),
      ("a.firefox.json", "firefox"), ("a.pb.gz", "pprof"), ("a.PPROF", "pprof"), ("a.txt", "folded"),
      ("-", "folded"), ("a", "folded"), ("dir.html/a.b", "folded")],
 )  # fmt: skip
-def test_the_suffix_chooses_the_format(name, form):
-    assert format_of(name) == form
-    assert parse(["convert", "in", "-o", name]).format == form
-    assert parse(["-p", "1", "-o", name]).format == form
+def test_suffix_chooses_format(name, format_name):
+    assert format_of(name) == format_name
+    assert parse(["convert", "in", "-o", name]).format == format_name
+    assert parse(["-p", "1", "-o", name]).format == format_name
 
 
-def test_a_suffix_that_promises_something_else_is_refused():
+def test_suffix_of_no_format_is_refused():
     with pytest.raises(UsageError, match=r"no such format: a\.tar\.gz"):
         format_of("a.tar.gz")
 
 
-@pytest.mark.parametrize("form", FORMATS)
-def test_every_format_is_written(recorded, tmp_path, capsysbinary, form):
-    assert main(["convert", str(recorded), "-o", str(tmp_path / "out"), "-f", form]) == 0
+@pytest.mark.parametrize("format_name", FORMATS)
+def test_convert_writes_every_format(recorded, tmp_path, capsysbinary, format_name):
+    assert main(["convert", str(recorded), "-o", str(tmp_path / "out"), "-f", format_name]) == 0
     written = (tmp_path / "out").read_bytes()
-    assert main(["convert", str(recorded), "-f", form]) == 0
+    assert main(["convert", str(recorded), "-f", format_name]) == 0
     out = capsysbinary.readouterr()
     assert (out.out, out.err) == (written, b"")
     assert len(written) > 100
 
 
-def test_several_inputs_are_added_up(recorded, tmp_path):
+def test_convert_adds_up_several_inputs(recorded, tmp_path):
     folded, out = tmp_path / "b.folded", tmp_path / "out.json"
     folded.write_text("app;x 4\n")
     assert main(["convert", str(recorded), str(folded), str(recorded), "-o", str(out)]) == 0
@@ -71,16 +71,16 @@ def test_several_inputs_are_added_up(recorded, tmp_path):
         ),
     ],
 )
-def test_stacks_are_chosen(recorded, capsys, flags, text):
+def test_convert_filters_stacks(recorded, capsys, flags, text):
     assert main(["convert", str(recorded), *flags]) == 0
     assert capsys.readouterr().out == text
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "said"),
+    ("words", "code", "message"),
     [
         (["convert", "{}/none.json"], 1, "cannot read: {}/none.json: No such file or directory"),
-        (["convert", "{}/in.json", "--filter", "nowhere"], 1, "nothing is left: --filter nowhere"),
+        (["convert", "{}/in.json", "--filter", "nowhere"], 1, "no stack is left: --filter nowhere"),
         (["convert", "{}/in.json", "--focus", "("], 2, "not a regular expression: ("),
         (
             ["convert", "{}/in.json", "-o", "{}/none/x"],
@@ -93,11 +93,11 @@ def test_stacks_are_chosen(recorded, capsys, flags, text):
         (["convert", "{}/in.json", "-f", "jpeg"], 2, "invalid choice: 'jpeg'"),
     ],
 )
-def test_mistakes_are_one_line_and_help(recorded, tmp_path, capsys, words, code, said):  # noqa: PLR0917
+def test_mistake_prints_one_line_and_help(recorded, tmp_path, capsys, words, code, message):  # noqa: PLR0917
     assert main([word.format(tmp_path) for word in words]) == code
     out = capsys.readouterr()
     assert out.out == ""
-    assert said.format(tmp_path) in out.err
+    assert message.format(tmp_path) in out.err
     assert out.err.startswith("sfsample: ")
     assert "Traceback" not in out.err
 
@@ -105,20 +105,20 @@ def test_mistakes_are_one_line_and_help(recorded, tmp_path, capsys, words, code,
 @pytest.mark.parametrize(
     "words", [["convert", "{}/none"], ["replay", "{}/none"], ["dump", "--core", "{}/none"]]
 )
-def test_a_file_that_is_not_there_is_told_with_what_to_give(tmp_path, capsys, words):
+def test_missing_file_is_an_error_with_help(tmp_path, capsys, words):
     assert main([word.format(tmp_path) for word in words]) == 1
     first, *more = capsys.readouterr().err.splitlines()
     assert first.endswith(f"{tmp_path}/none: No such file or directory")
     assert [line[:7] for line in more] == ["  give "]
 
 
-def test_a_closed_stdin_is_told(monkeypatch, capsys):
+def test_closed_stdin_is_an_error(monkeypatch, capsys):
     monkeypatch.setattr("sys.stdin", None)
     assert main(["convert", "-"]) == 1
     assert capsys.readouterr().err.startswith("sfsample: cannot read: standard input: it is closed\n  ")
 
 
-def test_diff_prints_text_json_and_pages(recorded, tmp_path, capsys):
+def test_diff_writes_text_json_and_html(recorded, tmp_path, capsys):
     other = tmp_path / "b.folded"
     other.write_text("app;start;outer 300\n")
     assert main(["diff", str(recorded), str(other)]) == 0

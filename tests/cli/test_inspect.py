@@ -1,4 +1,4 @@
-"""`sfsample inspect`: the contract's keys, readelf's words, and errors that help."""
+"""`sfsample inspect` prints the keys of the contract and the words of readelf; its errors say what to do."""
 
 import json
 import subprocess
@@ -19,7 +19,7 @@ def inspect(*arguments: object) -> subprocess.CompletedProcess:
 
 
 @pytest.mark.parametrize("generation", [1, 2, 3])
-def test_json(generation):
+def test_json_has_the_keys_of_the_contract(generation):
     done = inspect(FIXTURES / f"v{generation}/target", "--json", "--rows", "--verify")
     document = json.loads(done.stdout)
 
@@ -45,13 +45,13 @@ def test_json(generation):
     assert document["verify"]["compared"] > 900
 
 
-def test_rows_only_when_asked_for():
+def test_json_has_rows_only_with_the_flag():
     document = json.loads(inspect(FIXTURES / "v3/target", "--json").stdout)
 
     assert "functions" not in document["sframe"]
 
 
-def test_flexible_rules_in_readelfs_words():
+def test_json_names_flexible_rules_as_readelf_does():
     document = json.loads(inspect(FIXTURES / "v3/flex.so", "--json", "--rows").stdout)
     words = {
         row[key] for f in document["sframe"]["functions"] for row in f["rows"] for key in ("cfa", "fp", "ra")
@@ -62,7 +62,7 @@ def test_flexible_rules_in_readelfs_words():
     assert sum(f["fde_type"] == "flex" for f in document["sframe"]["functions"]) == 5
 
 
-def test_a_file_without_sframe():
+def test_file_without_sframe_has_eh_frame_only():
     document = json.loads(inspect("/bin/sh", "--json").stdout)
 
     assert document["sframe"] is None
@@ -70,7 +70,7 @@ def test_a_file_without_sframe():
     assert document["coverage"]["sframe"] == 0
 
 
-def test_text():
+def test_text_shows_tables_rows_and_disagreements():
     lines = inspect(FIXTURES / "v1/target", "--rows", "--verify").stdout.splitlines()
 
     assert lines[0].endswith("v1/target")
@@ -95,7 +95,7 @@ def test_text():
         (["-p", "999999999"], 3, "no such process"),
     ],
 )
-def test_errors(arguments, code, what):
+def test_mistake_prints_one_line_and_help(arguments, code, what):
     done = inspect(*arguments)
 
     assert done.returncode == code
@@ -107,7 +107,7 @@ def test_errors(arguments, code, what):
 
 
 @pytest.mark.live
-def test_a_process():
+def test_process_has_every_module():
     command = [FIXTURES / "v3/target", "library", "1"]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as target:
         try:
@@ -129,7 +129,7 @@ def test_a_process():
     assert "sframe, eh_frame" in text
 
 
-def test_an_object_file_is_shown_as_if_it_were_linked():
+def test_object_file_is_laid_out_as_if_linked():
     text = inspect(FIXTURES / "v3/sections.o", "--verify").stdout
     document = json.loads(inspect(FIXTURES / "v3/sections.o", "--json").stdout)
 

@@ -1,6 +1,6 @@
-"""docs/profile-json.md and docs/diff.md say exactly what is written: every key, and what can stand there.
+"""docs/profile-json.md and docs/diff.md list exactly the keys that are written, and the types of values.
 
-Law: the tables are read from the documents; an object has the keys of its table and no other.
+The tables are read from the documents.
 """
 
 import re
@@ -20,16 +20,16 @@ from tests.live.cli_runner import sfsample
 from tests.live.targets import FIXTURES
 
 DOCS = Path(__file__).parents[2] / "docs"
-IS = {
+HAS_TYPE = {
     "text": lambda value: isinstance(value, str),
-    "texts": lambda value: all(isinstance(one, str) for one in value),
+    "texts": lambda value: all(isinstance(item, str) for item in value),
     "integer": lambda value: type(value) is int,
-    "integers": lambda value: all(type(one) is int for one in value),
+    "integers": lambda value: all(type(item) is int for item in value),
     "number": lambda value: type(value) in (int, float),
-    "numbers": lambda value: all(type(one) in (int, float) for one in value),
+    "numbers": lambda value: all(type(item) in (int, float) for item in value),
     "boolean": lambda value: isinstance(value, bool),
     "address": lambda value: isinstance(value, str) and re.fullmatch("0x[0-9a-f]+", value),
-    "list": lambda value: isinstance(value, list) and all(isinstance(one, dict) for one in value),
+    "list": lambda value: isinstance(value, list) and all(isinstance(item, dict) for item in value),
     "object": lambda value: isinstance(value, dict),
     "null": lambda value: value is None,
     "absent": lambda _: False,
@@ -52,16 +52,16 @@ def tables(name: str) -> dict[str, dict[str, set[str]]]:
 
 
 def check(value: dict[str, Any], types: dict[str, set[str]]) -> None:
-    wanted = {key for key, words in types.items() if "absent" not in words}
-    assert wanted <= set(value) <= set(types)
-    for key, one in value.items():
-        assert any(IS[word](one) for word in types[key]), (key, one)
+    required = {key for key, words in types.items() if "absent" not in words}
+    assert required <= set(value) <= set(types)
+    for key, item in value.items():
+        assert any(HAS_TYPE[word](item) for word in types[key]), (key, item)
 
 
 def check_all(whole: dict[str, Any], name: str) -> None:
-    said = tables(name)
-    check(whole, said.pop(""))
-    for key, types in said.items():
+    tables_by_key = tables(name)
+    check(whole, tables_by_key.pop(""))
+    for key, types in tables_by_key.items():
         for value in whole[key] if isinstance(whole[key], list) else filter(None, [whole[key]]):
             check(value, types)
 
@@ -74,26 +74,27 @@ def recorded(tmp_path_factory) -> Report:
     return read_report(str(path))
 
 
-def test_every_object_has_a_table():
+def test_documents_have_a_table_for_every_object():
     assert set(tables("profile-json.md")) == {"", "threads", "modules", "frames", "stacks", "timeline"}
     assert set(tables("diff.md")) == {"", "all", "self", "total"}
 
 
 @pytest.mark.parametrize("report", [full(), from_lines("p;a;b 3", "p;[x+0x1] 1"), from_lines()])
-def test_a_profile_is_as_its_document_says(report):
+def test_profile_has_the_keys_of_its_document(report):
     check_all(document(report), "profile-json.md")
 
 
 @pytest.mark.live
-def test_a_recording_is_as_its_document_says(recorded):
+def test_recording_has_the_keys_of_its_document(recorded):
     check_all(document(recorded), "profile-json.md")
 
 
 @pytest.mark.live
-def test_a_difference_is_as_its_document_says(recorded):
+def test_difference_has_the_keys_of_its_document(recorded):
     reports = (full(), from_lines("p;a 3", "p;b 900"), from_lines(), recorded)
-    found = [difference_json(compare(before, after)) for before in reports for after in reports]
-    for one in found:
-        check_all(one, "diff.md")
-    verdicts = {row["verdict"] for one in found for row in chain(one["self"], one["total"])}
+    differences = [difference_json(compare(before, after)) for before in reports for after in reports]
+    for difference in differences:
+        check_all(difference, "diff.md")
+    rows = chain.from_iterable([*d["self"], *d["total"]] for d in differences)
+    verdicts = {row["verdict"] for row in rows}
     assert verdicts == {"grew", "shrank", "noise"}

@@ -1,6 +1,6 @@
-"""The flags: what each accepts, what is a mistake, and that no input makes a traceback.
+"""What each flag accepts and refuses; no input makes a traceback.
 
-Law: a mistake is a UsageError (exit code 2) of one line, whatever was typed.
+A mistake is a UsageError (exit code 2) of one line.
 """
 
 import argparse
@@ -17,7 +17,7 @@ from sfsample.unwind.unwinder import CHOICES
 WATCH = ["watch", "-p", "1", "--output-dir", "d"]
 
 
-def mistake(*argv: str) -> str:
+def usage_error(*argv: str) -> str:
     with pytest.raises(UsageError) as caught:
         parse(list(argv))
     assert caught.value.exit_code == 2
@@ -47,8 +47,8 @@ def test_pids_are_repeatable_and_comma_separated(argv: list[str]) -> None:
     ["0", "-1", "", ",", "1,", ",1", "1,,2", "x", "1.5", "1 2", "+1", "٣", "1_0", "nan", "0x10",
      "99999999999999999999", "9" * 10_000, "\udcff", str(1 << 31)],
 )  # fmt: skip
-def test_not_a_pid(pids: str) -> None:
-    message = mistake(f"--pid={pids}")
+def test_pid_must_be_positive_integer(pids: str) -> None:
+    message = usage_error(f"--pid={pids}")
     assert "not a process id" in message
     assert len(message) < 200
 
@@ -58,7 +58,7 @@ def test_not_a_pid(pids: str) -> None:
     [("10", 10), ("0.5", 0.5), (".5", 0.5), ("500ms", 0.5), ("2m", 120), ("1h", 3600), ("1d", 86400),
      ("250us", 0.00025), ("1.5s", 1.5), ("1e-1", 0.1), ("1e3", 1000), ("2.", 2)],
 )  # fmt: skip
-def test_times(text: str, seconds: float) -> None:
+def test_time_accepts_units(text: str, seconds: float) -> None:
     assert parse(["-p", "1", "-d", text]).duration == pytest.approx(seconds)
 
 
@@ -68,58 +68,58 @@ def test_times(text: str, seconds: float) -> None:
      "9" * 400, "1_0", "٣", "1e", "1S", "0x10", "10,5", "+5", " 5", "1ms2", "\udcff"],
 )  # fmt: skip
 @pytest.mark.parametrize("flag", ["--duration", "--interval"])
-def test_not_a_time(flag: str, text: str) -> None:
-    assert "not a time" in mistake("-p", "1", f"{flag}={text}")
+def test_time_must_be_positive(flag: str, text: str) -> None:
+    assert "not a time" in usage_error("-p", "1", f"{flag}={text}")
 
 
 @pytest.mark.parametrize(
     "text", ["0", "-1", "nan", "inf", "1e400", "10001", "", "x", "1_0", "99hz", "9" * 400]
 )
-def test_not_a_rate(text: str) -> None:
-    assert "not a rate" in mistake("-p", "1", f"--rate={text}")
+def test_rate_must_be_in_range(text: str) -> None:
+    assert "not a rate" in usage_error("-p", "1", f"--rate={text}")
 
 
 @pytest.mark.parametrize("text", ["1us", "99us", "0.00001"])
-def test_an_interval_has_the_same_bounds_as_a_rate(text: str) -> None:
-    assert "at least 100us" in mistake("-p", "1", f"--interval={text}")
+def test_interval_has_the_bounds_of_rate(text: str) -> None:
+    assert "at least 100us" in usage_error("-p", "1", f"--interval={text}")
     assert parse(["-p", "1", "--interval", "100us"]).interval == pytest.approx(1e-4)
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "1.5", "", "x", "1e3", str(1 << 31)])
 @pytest.mark.parametrize("flag", ["--max-frames", "--stack-bytes"])
-def test_not_a_number(flag: str, text: str) -> None:
-    assert "not a" in mistake("-p", "1", f"{flag}={text}")
+def test_count_must_be_positive_integer(flag: str, text: str) -> None:
+    assert "not a" in usage_error("-p", "1", f"{flag}={text}")
 
 
 @pytest.mark.parametrize(
     ("text", "size"), [("1024", 1024), ("64K", 65536), ("64k", 65536), ("1M", 1 << 20), ("1G", 1 << 30)]
 )
-def test_sizes(text: str, size: int) -> None:
+def test_size_accepts_units(text: str, size: int) -> None:
     assert parse(["-p", "1", "--stack-bytes", text]).stack_bytes == size
 
 
 @pytest.mark.parametrize("text", ["1023", "2G", "K", "1T", "1KB"])
-def test_not_a_size(text: str) -> None:
-    assert "not a size" in mistake("-p", "1", "--stack-bytes", text)
+def test_size_must_be_in_range(text: str) -> None:
+    assert "not a size" in usage_error("-p", "1", "--stack-bytes", text)
 
 
 @pytest.mark.parametrize(
     "text", ["", ",", "sframe,", "sframe,sframe", "signal_frame", "SFRAME", "sframe eh_frame"]
 )
-def test_not_a_list_of_steppers(text: str) -> None:
-    assert "not a list out of sframe,eh_frame,frame_pointer" in mistake("-p", "1", f"--unwind={text}")
+def test_unwind_must_be_list_of_known_steppers(text: str) -> None:
+    assert "not a list out of sframe,eh_frame,frame_pointer" in usage_error("-p", "1", f"--unwind={text}")
 
 
-def test_the_order_of_steppers_is_kept() -> None:
+def test_unwind_keeps_order() -> None:
     assert parse(["-p", "1", "--unwind", "frame_pointer,sframe"]).unwind == ("frame_pointer", "sframe")
 
 
-def test_the_names_of_steppers_are_those_that_there_are() -> None:
+def test_unwind_names_every_stepper() -> None:
     assert tuple(CHOICES) == STEPPERS
 
 
 @pytest.mark.parametrize(
-    ("argv", "word"),
+    ("argv", "text"),
     [
         ([], "no process given"),
         (["record"], "no process given"),
@@ -136,9 +136,9 @@ def test_the_names_of_steppers_are_those_that_there_are() -> None:
         (["-p", "1", "-r", "10", "--interval", "10ms"], "not allowed with"),
         (["-p", "1", "--interval", "10ms", "-r", "10"], "not allowed with"),
         (["-p", "1", "-q", "-v"], "not allowed with"),
-        (["-p", "1", "--all"], "--all goes with -n"),
-        (["-p", "1", "--perf-events", "--mode", "wall"], "--perf-events goes with --mode cpu"),
-        (["-p", "1", "--perf-events", "-s"], "--perf-events goes without -s"),
+        (["-p", "1", "--all"], "--all needs -n"),
+        (["-p", "1", "--perf-events", "--mode", "wall"], "--perf-events needs --mode cpu"),
+        (["-p", "1", "--perf-events", "-s"], "--perf-events does not support -s"),
         (["-n", ""], "not a name"),
         (["-n", "  "], "not a name"),
         (["-p"], "expected one argument"),
@@ -157,24 +157,24 @@ def test_the_names_of_steppers_are_those_that_there_are() -> None:
         ([*WATCH, "-o", "x"], "unrecognized arguments"),
     ],
 )  # fmt: skip
-def test_bad_combinations(argv: list[str], word: str) -> None:
-    assert word in mistake(*argv)
+def test_bad_combination_is_refused(argv: list[str], text: str) -> None:
+    assert text in usage_error(*argv)
 
 
 @pytest.mark.parametrize("flag", ["--dur", "--out", "--thr", "--max", "--stack", "--inter", "--verb", "--ra"])
 def test_flags_cannot_be_abbreviated(flag: str) -> None:
-    """A script that says --dur would break on the day when a second flag begins like that."""
-    assert "unrecognized arguments" in mistake("-p", "1", flag)
+    """A script that says --dur would break when a second flag begins like that."""
+    assert "unrecognized arguments" in usage_error("-p", "1", flag)
 
 
-def test_the_program_keeps_its_own_words() -> None:
+def test_program_keeps_its_own_flags() -> None:
     assert parse(["-d", "1", "--", "ls", "-l", "--", "-p", "2"]).program == ["ls", "-l", "--", "-p", "2"]
     assert parse(["--", "-weird"]).program == ["-weird"]
     assert parse(["record", "--", ""]).program == [""]
     assert parse(["-p", "1"]).program is None
 
 
-def test_defaults_are_the_contract() -> None:
+def test_defaults_are_those_of_the_contract() -> None:
     given = parse(["-p", "1"])
     assert (given.rate, given.duration, given.output) == (99, None, "-")
     assert (given.format, given.mode) == ("folded", "cpu")
@@ -207,11 +207,11 @@ WORDS = st.sampled_from([*PLAIN, *(f"-{flag}" for flag in SHORT), *(f"--{flag}" 
 ODD = (
     st.text(st.characters(codec=None), max_size=30) | st.just("9" * 5000) | st.just("\udcff\x1b[31m%s%(x)s{}")
 )
-STUCK = st.tuples(WORDS, ODD).map("=".join)
+JOINED = st.tuples(WORDS, ODD).map("=".join)
 
 
-@given(st.lists(WORDS | ODD | STUCK, max_size=8))
-def test_any_words_are_understood_or_a_usage_error(argv: list[str]) -> None:
+@given(st.lists(WORDS | ODD | JOINED, max_size=8))
+def test_any_words_are_parsed_or_a_usage_error(argv: list[str]) -> None:
     result: object = None
     try:
         result = parse(argv)
@@ -226,7 +226,7 @@ def test_any_words_are_understood_or_a_usage_error(argv: list[str]) -> None:
         assert result.command in ("record", "dump", "watch")
 
 
-def test_a_mistake_names_the_command_whose_help_tells() -> None:
+def test_mistake_points_to_help_of_its_command() -> None:
     with pytest.raises(UsageError) as caught:
         parse(["dump", "-p", "1", "--looks", "many"])
 
@@ -234,7 +234,7 @@ def test_a_mistake_names_the_command_whose_help_tells() -> None:
 
 
 @pytest.mark.parametrize(("words", "command"), [(["-p", "1"], "record"), (["dump", "-p", "1"], "dump")])
-def test_an_unknown_flag_leads_to_the_help_of_its_command(words, command):
+def test_unknown_flag_points_to_help_of_its_command(words, command):
     with pytest.raises(UsageError, match="unrecognized arguments: --dur 3") as refused:
         parse([*words, "--dur", "3"])
     assert refused.value.help == (f"try: sfsample {command} --help",)

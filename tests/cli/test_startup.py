@@ -1,6 +1,6 @@
-"""`sfsample --help` starts at once, and the words it prints go where they belong.
+"""`sfsample --help` imports only what it needs, and prints on stdout.
 
-Law: no time is measured here; what costs time is a module, and those that may not be imported are listed.
+Start-up time is imports: these tests list modules, and measure no time.
 """
 
 import os
@@ -13,8 +13,8 @@ import sfsample
 from tests.live.targets import states, wait_until
 
 HEAVY = {"psutil", "elftools", "ptrace", "demangle", "subprocess", "json", "tempfile", "ctypes", "socket"}
-OURS = {"sfsample", "sfsample.errors", "sfsample.cli"} | {
-    f"sfsample.cli.{name}" for name in ("parse", "flags", "shared_flags", "values")
+OWN = {"sfsample", "sfsample.errors", "sfsample.cli"} | {
+    f"sfsample.cli.{name}" for name in ("parse", "flags", "shared_flags", "terminal", "values")
 }
 
 
@@ -25,54 +25,51 @@ def run(*words: str, **options: object) -> "subprocess.CompletedProcess[str]":
 
 
 def bare_modules() -> set[str]:
-    """What an interpreter of the same installation imports by itself."""
+    """Return what an interpreter of the same installation imports by itself."""
     code = "import sys; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     return set(done.stdout.split())
 
 
 @pytest.mark.parametrize("words", [["--help"], ["record", "--help"], ["watch", "-h"], ["--version"]])
-def test_nothing_heavy_is_imported(words: list[str]) -> None:
-    """Against a bare interpreter of the same installation, whose site packages may import anything."""
+def test_help_imports_no_heavy_module(words: list[str]) -> None:
     bare = bare_modules()
     command = [sys.executable, "-X", "importtime", "-m", "sfsample", *words]
     shown = subprocess.run(command, capture_output=True, text=True, check=True).stderr
     seen = {line.rpartition("|")[2].strip() for line in shown.splitlines()} - bare
-    assert seen >= OURS - {"sfsample"}
+    assert seen >= OWN - {"sfsample"}
     assert not {name for name in seen if name.partition(".")[0] in HEAVY}
-    assert {name for name in seen if name.startswith("sfsample")} <= OURS
+    assert {name for name in seen if name.startswith("sfsample")} <= OWN
 
 
-# what only other commands need
-_AVOIDED = {"psutil", "demangle", "http", "sfsample.api", "sfsample.inspect",
+# that only other commands need
+_NOT_FOR_DUMP = {"psutil", "demangle", "http", "sfsample.api", "sfsample.inspect",
             "sfsample.recording.ptrace_sampler", "sfsample.report.writers.formats"}  # fmt: skip
 
 
-def test_a_dump_loads_nothing_that_it_does_not_need() -> None:
-    """Of a process that sleeps; and what judges and writes is loaded while the second look is awaited."""
+def test_dump_imports_only_what_it_needs() -> None:
+    """It imports what diagnoses and writes while it waits for the second sample of a sleeping process."""
     with subprocess.Popen(["sleep", "1000"]) as child:
         try:
-            wait_until(lambda: states(child.pid) == {"S"}, "it sleeps")
+            wait_until(lambda: states(child.pid) == {"S"}, "the child sleeps")
             words = [sys.executable, "-X", "importtime", "-m", "sfsample", "dump", "-p", str(child.pid)]
             shown = subprocess.run(words, capture_output=True, text=True, check=True, timeout=60).stderr
         finally:
             child.kill()
     seen = [line.rpartition("|")[2].strip() for line in shown.splitlines() if "|" in line]
-    assert not _AVOIDED & set(seen)
-    assert seen.index("sfsample.process.vm") < seen.index("sfsample.dumping.diagnose.verdict"), (
-        "loaded while it waits"
-    )
+    assert not _NOT_FOR_DUMP & set(seen)
+    assert seen.index("sfsample.process.vm") < seen.index("sfsample.dumping.diagnose.verdict")
 
 
-def test_what_walks_may_need_is_loaded_before_anybody_is_asked_to_stop() -> None:
-    """Not when it is met first, while others have stopped; this program does not need it."""
+def test_record_imports_code_analysis_before_the_first_stop() -> None:
+    """Otherwise the import would lengthen a stop; this program itself does not need it."""
     words = ["record", "--mode", "wall", "-d", "0.1", "--", "sleep", "10"]
     shown = subprocess.run([sys.executable, "-X", "importtime", "-m", "sfsample", *words],
                            capture_output=True, text=True, check=True, timeout=60).stderr  # fmt: skip
     assert "sfsample.unwind.steppers.code_analysis.rows" in shown
 
 
-def test_help_and_version_are_results() -> None:
+def test_help_and_version_are_printed_on_stdout() -> None:
     for words in (
         ["--help"],
         ["record", "--help"],
@@ -86,13 +83,13 @@ def test_help_and_version_are_results() -> None:
     assert run("--version").stdout == f"sfsample {sfsample.__version__}\n"
 
 
-def test_the_version_is_the_package_s() -> None:
+def test_version_is_that_of_the_package() -> None:
     from importlib.metadata import version
 
     assert version("sfsample") == sfsample.__version__
 
 
-def test_every_flag_of_the_contract_is_in_the_help() -> None:
+def test_help_has_every_flag_of_the_contract() -> None:
     text = run("record", "--help").stdout
     for flag in ("-p", "-n", "-r", "--interval", "-d", "-o", "-f", "--mode", "-t", "--unwind", "--max-frames",
                  "--stack-bytes", "--stats", "-q", "-v", "--all"):  # fmt: skip
@@ -107,13 +104,13 @@ def test_help_fits_any_terminal(columns: str) -> None:
     assert "--max-frames" in done.stdout
 
 
-def test_no_arguments_is_a_usage_error() -> None:
+def test_no_arguments_are_a_usage_error() -> None:
     done = run()
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("sfsample: nothing to do: no process given\n  try: ")
 
 
-def test_a_reader_that_goes_away_is_no_traceback() -> None:
+def test_closed_pipe_makes_no_traceback() -> None:
     reader, writer = os.pipe()
     os.close(reader)
     done = run("--help", stdout=writer)
@@ -121,7 +118,7 @@ def test_a_reader_that_goes_away_is_no_traceback() -> None:
     assert (done.returncode, done.stderr) == (1, "")
 
 
-def test_a_full_or_closed_stdout_is_no_traceback() -> None:
+def test_full_or_closed_stdout_makes_no_traceback() -> None:
     with open("/dev/full", "w", encoding="utf-8") as full:
         done = run("--help", stdout=full)
     assert (done.returncode, done.stderr) == (

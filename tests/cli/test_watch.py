@@ -1,7 +1,7 @@
-"""The schedule and the files of `watch`, without waiting: the clock is made up.
+"""The schedule and the files of `watch`, with a simulated clock.
 
-Law: slot k begins at start + k * every, whatever a slice took; a slot that has passed is skipped; only
-our own files are deleted.
+Slot k begins at start + k * every, however long a slice takes; a slot that has passed is skipped; only files
+of `watch` are deleted.
 """
 
 import os
@@ -15,8 +15,8 @@ from sfsample.cli.watch import slots
 from sfsample.process.find import find_by_unit
 
 
-class Time:
-    """Seconds that pass only when somebody sleeps or works."""
+class SimulatedClock:
+    """A clock that moves only in `sleep`."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -28,61 +28,61 @@ class Time:
         self.now += seconds
 
 
-def begun(every: float, work: list[float]) -> list[tuple[float, float]]:
-    """Run slices that take that long; return when each began (since the start) and the room it had."""
-    time, seen = Time(), []
-    left = list(work)
-    for room in slots(every, lambda: not left, time, time.sleep):
-        seen.append((round(time.now - 1000, 6), round(room, 6)))
-        time.sleep(left.pop(0))
-    return seen
+def slice_starts(every_s: float, lengths_s: list[float]) -> list[tuple[float, float]]:
+    """Run slices of these lengths; return when each began, and how much of its slot was left."""
+    clock, starts = SimulatedClock(), []
+    to_run = list(lengths_s)
+    for left_s in slots(every_s, lambda: not to_run, clock, clock.sleep):
+        starts.append((round(clock.now - 1000, 6), round(left_s, 6)))
+        clock.sleep(to_run.pop(0))
+    return starts
 
 
 def test_slots_begin_on_time() -> None:
-    assert begun(60, [10, 10.5, 9.9, 59]) == [(0, 60), (60, 60), (120, 60), (180, 60)]
+    assert slice_starts(60, [10, 10.5, 9.9, 59]) == [(0, 60), (60, 60), (120, 60), (180, 60)]
 
 
-def test_missed_slots_are_skipped_and_the_schedule_stays() -> None:
-    assert [at for at, _ in begun(60, [10, 170, 10, 10])] == [0, 60, 240, 300]
+def test_missed_slots_are_skipped_and_the_schedule_kept() -> None:
+    assert [at for at, _ in slice_starts(60, [10, 170, 10, 10])] == [0, 60, 240, 300]
 
 
-def test_a_slot_that_has_just_begun_is_used_with_the_room_that_is_left() -> None:
-    assert begun(60, [60.5, 59.5, 10]) == [(0, 60), (60.5, 59.5), (120, 60)]
+def test_slot_that_has_just_begun_is_used() -> None:
+    assert slice_starts(60, [60.5, 59.5, 10]) == [(0, 60), (60.5, 59.5), (120, 60)]
 
 
 def test_slices_without_gaps_do_not_drift() -> None:
-    """--for equal to --every, and 50 ms to write each file: every slot is used, none by two slices."""
-    time, seen = Time(), []
-    for room in slots(1, lambda: len(seen) == 1000, time, time.sleep):
-        seen.append(time.now - 1000)
-        time.sleep(min(1, room) + 0.05)
-    assert [round(at - slot, 6) <= 0.06 for slot, at in enumerate(seen)] == [True] * 1000
+    """With --for equal to --every, and 50 ms to write each file, each slot gets one slice."""
+    clock, starts = SimulatedClock(), []
+    for left_s in slots(1, lambda: len(starts) == 1000, clock, clock.sleep):
+        starts.append(clock.now - 1000)
+        clock.sleep(min(1, left_s) + 0.05)
+    assert [round(at - slot, 6) <= 0.06 for slot, at in enumerate(starts)] == [True] * 1000
 
 
-def test_a_wish_to_stop_ends_the_waiting() -> None:
-    time, asked = Time(), iter([False, False, False, True])
-    room = slots(3600, lambda: next(asked, True), time, time.sleep)
-    assert next(room) == 3600
-    assert list(room) == []
-    assert time.now < 1010
+def test_stop_request_ends_the_wait() -> None:
+    clock, answers = SimulatedClock(), iter([False, False, False, True])
+    left = slots(3600, lambda: next(answers, True), clock, clock.sleep)
+    assert next(left) == 3600
+    assert list(left) == []
+    assert clock.now < 1010
 
 
-def test_only_our_own_files_of_that_label_are_deleted(tmp_path: Path) -> None:
-    ours = [f"redis-2026010{day}T000000Z.folded" for day in range(1, 6)]
+def test_only_slices_of_the_label_are_deleted(tmp_path: Path) -> None:
+    slices = [f"redis-2026010{day}T000000Z.folded" for day in range(1, 6)]
     others = ["redis-notes.folded", "redis-20260101T000000Z.folded.gz", "redis-2-20260101T000000Z.folded",
               "xredis-20260101T000000Z.folded", "redis-20260101T000000.folded",
               "redis-20260101T000000Z.json", ".hidden"]  # fmt: skip
-    for name in (*ours, *others):
+    for name in (*slices, *others):
         (tmp_path / name).touch()
-    watch._forget_old(str(tmp_path), "redis", ".folded", 2)
-    assert sorted(os.listdir(tmp_path)) == sorted([*ours[-2:], *others])
+    watch._delete_old(str(tmp_path), "redis", ".folded", 2)
+    assert sorted(os.listdir(tmp_path)) == sorted([*slices[-2:], *others])
 
 
-def test_what_cannot_be_deleted_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    watch._forget_old(str(tmp_path / "gone"), "redis", ".folded", 2)
+def test_failed_deletion_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    watch._delete_old(str(tmp_path / "gone"), "redis", ".folded", 2)
     (tmp_path / "a-20260101T000000Z.folded").mkdir()
     (tmp_path / "a-20260102T000000Z.folded").touch()
-    watch._forget_old(str(tmp_path), "a", ".folded", 1)
+    watch._delete_old(str(tmp_path), "a", ".folded", 1)
     first, second = capsys.readouterr().err.splitlines()
     assert first.startswith("sfsample: cannot delete: ")
     assert second.startswith("sfsample: cannot delete: ")
@@ -94,16 +94,16 @@ def test_what_cannot_be_deleted_is_told(tmp_path: Path, capsys: pytest.CaptureFi
      (".hidden", "hidden"), ("...", "target"), ("a\n\x1b[31m\udcff", "a___31m_"), ("x" * 500, "x" * 100),
      ("$(reboot)`;|", "__reboot____")],
 )  # fmt: skip
-def test_names_become_harmless_file_names(name: str, label: str) -> None:
+def test_label_is_harmless_in_a_path(name: str, label: str) -> None:
     assert watch._label(Namespace(name=name, unit=None, pid=None)) == label
 
 
-def test_pids_become_the_label() -> None:
+def test_label_is_made_of_pids_or_unit() -> None:
     assert watch._label(Namespace(name=None, unit=None, pid=[3, 1, 3])) == "3-1"
     assert watch._label(Namespace(name=None, unit="nginx", pid=None)) == "nginx"
 
 
-def test_a_unit_is_all_that_systemd_has_in_it(tmp_path: Path) -> None:
+def test_unit_selects_all_its_processes(tmp_path: Path) -> None:
     service = "nginx.service"
     groups = {
         1: "0::/init.scope\n",
@@ -124,8 +124,8 @@ def test_a_unit_is_all_that_systemd_has_in_it(tmp_path: Path) -> None:
     assert find_by_unit("ngin", str(tmp_path)) == []
 
 
-def test_two_slices_never_share_a_file(tmp_path: Path) -> None:
-    """The clock may be set back."""
+def test_slices_never_share_a_file(tmp_path: Path) -> None:
+    """The clock may be set back, so the same second may come twice."""
     names = []
     for _ in range(3):
         path = watch._free_path(str(tmp_path), "x", ".folded")

@@ -17,7 +17,7 @@ import pytest
 
 import sfsample
 from sfsample.cli.flags import COMMANDS
-from sfsample.cli.parse import described
+from sfsample.cli.parse import describe
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -160,7 +160,7 @@ def missing_commands(code: str) -> Iterator[str]:
 
 @cache
 def flags(command: str) -> frozenset[str]:
-    _, known = described(command)
+    _, known = describe(command)
     return frozenset(name for flag in known for name in flag.names) | {"--version"}
 
 

@@ -615,7 +615,7 @@ def test_the_command_line_says_that_nothing_was_stopped():
         target.assert_unharmed()
     assert done.code == 0
     assert any(re.match("target;_start;.*;main;", stack) for stack in done.stacks())
-    assert "  pause     none: copied by the kernel in timer interrupts" in done.err
+    assert "  pause     none: the kernel copied the stacks in timer interrupts" in done.err
     assert all(FULL in line for line in done.err if "not captured" in line)
 
 

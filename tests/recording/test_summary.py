@@ -1,4 +1,4 @@
-"""The summary: nothing that was lost is rounded away, and nothing is said that did not happen."""
+"""The summary reports every loss, never rounded away, and nothing that did not happen."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from sfsample.recording.summary import summary_lines
 
 
 def stats(**stacks: int) -> Stats:
-    """Return statistics with so many stacks of each reason, each of a context and an SFrame frame."""
+    """Return statistics with a number of stacks for each reason; each stack has two frames."""
     made = Stats(99.0)
     made.duration_s, made.ticks = 10.0, 990
     frames = tuple(Frame(0, 0, None, found, exact=True) for found in (Found.CONTEXT, Found.SFRAME))
@@ -29,7 +29,7 @@ def lines(made: Stats, mode: str = "cpu", **options) -> list[str]:
     return list(summary_lines(made, mode, **options))
 
 
-def test_the_first_line_says_what_was_missed():
+def test_first_line_counts_samples_threads_and_ticks():
     made = stats(outermost=5)
     made.late_ticks = 3
 
@@ -41,78 +41,78 @@ def test_the_first_line_says_what_was_missed():
 
 
 @pytest.mark.parametrize(
-    ("cpu_s", "spared", "said"),
+    ("cpu_s", "spared", "expected"),
     [
-        (0.07, 0, "0.7 % of one processor"),
-        (0.65, 0, "6.5 % of one processor (--perf-events costs less, --max-overhead limits it)"),
-        (0.65, 9, "6.5 % of one processor"),  # it has: the first look at many threads may be more than that
-        (0.0001, 0, "< 0.1 % of one processor"),
+        (0.07, 0, "0.7 % of one CPU"),
+        (0.65, 0, "6.5 % of one CPU (--perf-events costs less, --max-overhead limits it)"),
+        (0.65, 9, "6.5 % of one CPU"),  # the limit is set; the first tick of many threads may exceed it
+        (0.0001, 0, "< 0.1 % of one CPU"),
     ],
 )
-def test_what_the_sampler_took_for_itself(cpu_s, spared, said):
+def test_cost_names_flags_that_lower_it(cpu_s, spared, expected):
     made = stats(outermost=5)
     made.sampler_cpu_s, made.spared_ticks = cpu_s, spared
 
-    assert line(made, "cost") == f"cost      {said}"
+    assert line(made, "cost") == f"cost      {expected}"
 
 
-def test_where_no_timer_has_run_out_no_tick_is_told_of():
+def test_no_samples_of_timers_mentions_no_tick():
     made = stats()
     made.timers, made.rate_hz = Timers(), 50.0
     assert lines(made)[1:] == [
-        "no thread used the 20 ms of CPU time that a sample stands for;",
-        "sleeping threads are recorded with: --mode wall, without --perf-events",
+        "no thread used 20 ms of CPU time, which gives one sample;",
+        "to record sleeping threads: --mode wall, without --perf-events",
     ]
 
 
-def test_perf_events_are_proposed_only_where_they_can_be_had():
+def test_cost_proposes_perf_events_only_where_they_help():
     made = stats(outermost=5)
     made.sampler_cpu_s = 0.65
-    assert line(made, "cost", mode="wall") == "cost      6.5 % of one processor (--max-overhead limits it)"
+    assert line(made, "cost", mode="wall") == "cost      6.5 % of one CPU (--max-overhead limits it)"
     made.frames[Found.SFRAME] = 5 * 1000
-    assert line(made, "cost") == "cost      6.5 % of one processor (--max-overhead limits it)"
+    assert line(made, "cost") == "cost      6.5 % of one CPU (--max-overhead limits it)"
     made.frames.clear()
     made.timers = Timers()
-    assert line(made, "cost") == "cost      6.5 % of one processor (--max-overhead limits it)"
-    assert line(made, "pause") == "pause     none: copied by the kernel in timer interrupts"
+    assert line(made, "cost") == "cost      6.5 % of one CPU (--max-overhead limits it)"
+    assert line(made, "pause") == "pause     none: the kernel copied the stacks in timer interrupts"
 
 
 @pytest.mark.parametrize(
-    ("sampled_ns", "said"),
+    ("sampled_ns", "expected"),
     [
         (9_900_000_000, None),
-        (9_800_000_000, "no sample stands for 2 % of it"),
-        (10_300_000_000, "the samples stand for 3 % more"),
+        (9_800_000_000, "98 %"),
+        (10_300_000_000, "103 %"),
     ],
 )
-def test_what_the_samples_stand_for_is_compared_with_what_was_charged(sampled_ns, said):
+def test_coverage_compares_sampled_and_charged_cpu_time(sampled_ns, expected):
     made = stats(outermost=5)
     made.cpu_charged_ns, made.cpu_sampled_ns = 10_000_000_000, sampled_ns
-    found = [text for text in lines(made) if text.startswith("CPU time")]
-    assert found == ([] if said is None else [f"CPU time  10.00 s; {said}"])
+    found = [text for text in lines(made) if text.startswith("coverage")]
+    assert found == ([] if expected is None else [f"coverage  {expected} of 10.00 s of CPU time"])
 
 
-def test_of_threads_that_lived_too_shortly_it_is_said_who_sees_them():
+def test_no_samples_of_short_lived_threads_proposes_flags():
     made = Stats(99.0)
     made.timers, made.duration_s, made.ticks, made.cpu_charged_ns = Timers(), 10.0, 990, 10**9
     _, lost, _, hint = lines(made)
-    assert lost == "CPU time  1.00 s; no sample stands for 100 % of it"
-    assert hint == "a higher --rate needs less; threads that live shorter are seen with --no-perf-events"
+    assert lost == "coverage  0 % of 1.00 s of CPU time"
+    assert hint == "a higher --rate needs less; --no-perf-events also samples threads that live shorter"
 
 
-def test_of_what_no_interrupt_copies_it_is_said_who_does():
+def test_incomplete_stacks_of_timers_propose_stops():
     made = stats(outermost=5, stack_copy_ended=5)
     assert "50 % stack_copy_ended (--stack-bytes allows more)" in line(made, "stacks")
     made.timers = Timers()
     assert "50 % stack_copy_ended (--no-perf-events copies all)" in line(made, "stacks")
 
 
-def test_nothing_is_said_of_a_cost_that_is_not_known():
+def test_unknown_cost_is_not_printed():
     assert not any(text.startswith("cost") for text in lines(stats(outermost=5)))
 
 
 @pytest.mark.parametrize(
-    ("whole", "lost", "said", "loss"),
+    ("whole", "lost", "share", "loss"),
     [
         (10, 0, "100 %", None),
         (9, 1, "90 %", "10 %"),
@@ -123,38 +123,38 @@ def test_nothing_is_said_of_a_cost_that_is_not_known():
         (0, 3, "0 %", "100 %"),
     ],
 )
-def test_100_percent_means_all(whole, lost, said, loss):
+def test_100_percent_means_all(whole, lost, share, loss):
     made = stats()
     made.samples = whole + lost
     made.stacks.update({StopReason.OUTERMOST: whole, StopReason.NO_ROW: lost})
     text = line(made, "stacks")
 
-    assert text.startswith(f"stacks    {said} reached the outermost frame")
+    assert text.startswith(f"stacks    {share} reached the outermost frame")
     if loss is not None:
         assert text.endswith(f", {loss} no_row")
 
 
 @pytest.mark.parametrize(
-    ("reason", "said"),
+    ("reason", "text"),
     [(StopReason.MAX_FRAMES, "max_frames (--max-frames allows more)"),
      (StopReason.STACK_COPY_ENDED, "stack_copy_ended (--stack-bytes allows more)"),
      (StopReason.NO_ROW, "no_row")],
 )  # fmt: skip
-def test_what_can_be_done_about_a_stack_that_is_cut(reason, said):
+def test_incomplete_stacks_name_the_flag_that_allows_more(reason, text):
     made = stats()
     made.samples, made.stacks[reason] = 1, 1
 
-    assert line(made, "stacks") == f"stacks    0 % reached the outermost frame, 100 % {said}"
+    assert line(made, "stacks") == f"stacks    0 % reached the outermost frame, 100 % {text}"
 
 
-def test_callers():
+def test_callers_are_shares_of_steppers():
     made = stats(outermost=3)
     made.frames.update({Found.EH_FRAME: 1, Found.CONTEXT: 5})
 
     assert line(made, "callers") == "callers   75 % by sframe, 25 % by eh_frame"
 
 
-def test_pauses():
+def test_pause_has_percentiles():
     made = stats(outermost=1)
     assert not any(text.startswith("pause") for text in lines(made))
     for pause in (61_400, 61_400, 20_000_000):
@@ -163,29 +163,29 @@ def test_pauses():
     assert line(made, "pause") == "pause     p50 61 µs, p99 20 ms, max 20 ms (3 stops)"
 
 
-@pytest.mark.parametrize(("held", "told"), [(60_000, True), (9_900_000, True), (10_000_000, False)])
-def test_what_a_thread_waited_for_a_processor_in_a_pause_is_told_apart(held, told):
+@pytest.mark.parametrize(("held", "expected"), [(60_000, True), (9_900_000, True), (10_000_000, False)])
+def test_pause_without_waits_is_printed_where_it_is_half(held, expected):
     made = stats(outermost=1)
     made.pauses.add(20_000_000)
     made.held.add(held)
     text = lines(made)
     after = text[text.index("pause     p50 20 ms, p99 20 ms, max 20 ms (1 stop)") + 1]
 
-    assert after.endswith("without their own waits for a processor to stop on") == told
-    assert after.startswith(f"          p50 {held // 1000} µs, ") == told
+    assert after.endswith("without the time that threads waited for a CPU") == expected
+    assert after.startswith(f"          p50 {held // 1000} µs, ") == expected
 
 
-def test_one_long_pause_does_not_hide_that_the_others_were_waits():
+def test_one_long_pause_does_not_hide_waits():
     made = stats(outermost=1)
     for held in [60_000] * 200 + [20_000_000]:
         made.pauses.add(20_000_000)
         made.held.add(held)
 
-    told = "p50 60 µs, p99 60 µs, max 20 ms without their own waits for a processor to stop on"
-    assert f"          {told}" in lines(made)
+    expected = "p50 60 µs, p99 60 µs, max 20 ms without the time that threads waited for a CPU"
+    assert f"          {expected}" in lines(made)
 
 
-def test_failed_captures_and_system_calls():
+def test_failed_captures_and_interrupted_calls_are_counted():
     made = stats(outermost=1)
     made.captures[Capture.FAILED], made.eintr_prone_stops = 1, 2
     text = lines(made)
@@ -194,7 +194,7 @@ def test_failed_captures_and_system_calls():
     assert any(t.startswith("EINTR     2 stops interrupted") for t in text)
 
 
-def test_modules():
+def test_modules_are_counted_by_table():
     made = stats(outermost=1)
     made.module_paths += [("/bin/x", True), ("/lib/libc.so.6", False)]
 
@@ -206,7 +206,7 @@ def test_modules():
     assert line(made, "modules") == "modules   0 with SFrame, 0 without"
 
 
-def test_problems():
+def test_problems_are_counted_and_cut():
     made = stats(outermost=1)
     made.problems.update({f"problem {n}": n for n in range(1, 8)})
     text = lines(made)
@@ -217,37 +217,39 @@ def test_problems():
     assert not any("more (" in t for t in lines(made, verbose=True))
 
 
-def test_idle():
+def test_no_samples_of_idle_threads_proposes_wall_mode():
     made = stats()
     made.late_ticks, made.spared_ticks = 90, 500
     text = lines(made)
 
+    assert text[1] == "skipped   500 ticks: to stay below --max-overhead"
     assert text[2:] == [
         "no thread ran at any of the 400 ticks taken;",
-        "sleeping threads are recorded with: --mode wall",
+        "to record sleeping threads: --mode wall",
     ]
 
 
-def test_threads_that_only_waited_are_not_idle():
+def test_no_samples_of_waiting_threads_proposes_wall_mode():
     made = stats()
     made.off_processor = 60
 
+    assert line(made, "skipped") == "skipped   60 samples: waiting for a CPU"
     assert lines(made)[-2:] == [
-        "no thread had a processor at any of the 990 ticks taken;",
-        "those that wait for one are recorded with: --mode wall",
+        "no thread was on a CPU at any of the 990 ticks taken;",
+        "to record threads that wait for a CPU: --mode wall",
     ]
 
 
-def test_threads_that_ran_and_were_never_met_are_seen_otherwise():
+def test_no_samples_of_brief_threads_proposes_perf_events():
     made = stats()
     made.off_processor, made.cpu_charged_ns = 60, 100_000_000
     assert lines(made)[-2:] == [
-        "those that wait for one are recorded with: --mode wall",
-        "threads that run for microseconds at a time are seen with --perf-events",
+        "to record threads that wait for a CPU: --mode wall",
+        "to record threads that run for microseconds at a time: --perf-events",
     ]
 
 
-def test_nothing_sampled_for_another_reason_is_not_idle():
+def test_failed_captures_and_wall_mode_are_not_called_idle():
     failed = stats()
     failed.captures[Capture.FAILED] = 4
     for text in (lines(failed), lines(stats(), "wall")):
@@ -255,21 +257,21 @@ def test_nothing_sampled_for_another_reason_is_not_idle():
         assert not any(t.startswith(("stacks", "callers")) for t in text)
 
 
-def test_subprocesses_are_told_with_those_that_were_lost():
+def test_children_include_those_that_were_lost():
     made = stats(outermost=1)
     made.subprocesses.watched = 1
-    assert line(made, "children") == "children  1 subprocess watched"
+    assert line(made, "children") == "children  1 subprocess followed"
     made.subprocesses.watched, made.subprocesses.short_lived, made.subprocesses.refused = 5, 2, 1
-    expected = "children  5 subprocesses watched, 2 ended before a look at them, 1 could not be opened"
+    expected = "children  5 subprocesses followed, 2 ended before they could be opened, 1 could not be opened"
     assert line(made, "children") == expected
     assert not [text for text in lines(stats(outermost=1)) if text.startswith("children")]
 
 
-def test_when_timers_took_over_and_what_came_of_it():
+def test_timers_say_since_when_and_why():
     made = stats(outermost=5, bad_memory=5)
-    made.timers = Timers(0.54, because="no processor was free")
-    took_over = "timers    of the kernel took over at 0.5 s, as no processor was free"
-    assert line(made, "timers") == f"{took_over}; nothing was stopped from then on"
+    made.timers = Timers(0.54, because="no CPU was free")
+    expected = "kernel timers sampled from 0.5 s on, because no CPU was free; they stop no thread"
+    assert line(made, "timers") == f"timers    {expected}"
     assert "50 % bad_memory (--no-perf-events may copy more)" in line(made, "stacks")
     made.sampler_cpu_s = 0.65
     assert "--perf-events" not in line(made, "cost")

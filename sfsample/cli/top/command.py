@@ -1,7 +1,8 @@
-"""`sfsample top`: a live view in the terminal.
+"""Runs `sfsample top`: samples on one thread, draws and reads keys on the other.
 
-Law: the sampler runs on a thread of its own and never waits for the terminal.  What we compute, we compute
-between two pauses (PAUSE), because whoever holds the interpreter holds the target.
+The sampling thread never waits for the terminal.  The main thread computes only while sfsample holds no
+thread of the target (`SUSPEND_LOCK`), because both threads share one interpreter: while one computes, the
+other cannot release.
 """
 
 import signal
@@ -12,12 +13,15 @@ from argparse import Namespace
 from functools import cached_property
 
 from sfsample import api
-from sfsample.cli.console import Interrupt, Output, steppers, targets
-from sfsample.cli.record import check_begun, rate
-from sfsample.cli.symbol_flags import naming
+from sfsample.cli.interrupt import Interrupt
+from sfsample.cli.output_file import Output
+from sfsample.cli.record_options import rate, record_options
+from sfsample.cli.sampling import check_begun
+from sfsample.cli.symbol_flags import symbol_options
+from sfsample.cli.targets import target_pids
 from sfsample.cli.top.screen import Screen, terminal
-from sfsample.cli.top.table import Name
-from sfsample.cli.top.view import Top
+from sfsample.cli.top.table import FunctionName
+from sfsample.cli.top.view import TopView
 from sfsample.core.checkpoint import SUSPEND_LOCK
 from sfsample.errors import NoThread, SfsampleError, UsageError
 from sfsample.modules.location import Location
@@ -25,146 +29,156 @@ from sfsample.process.task_files import open_many
 from sfsample.recording.live_window import LiveWindow, as_profile
 from sfsample.symbolize.symbolizer import Symbolizer
 
-_DRAW_S = 0.5
+_DRAW_PERIOD_S = 0.5
 _WINDOWS_S = (1, 2, 5, 10, 30, 60)
 
 
-def run(arguments: Namespace) -> int:
-    """Show until the user leaves or the target ends; return the exit code."""
+def run_top(arguments: Namespace) -> int:
+    """Show the live view until the user leaves or the target ends; return the exit code."""
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise UsageError("top needs a terminal", "for a file: sfsample record -d 10 -o out.html")
-    suspension = _Suspension()
-    with suspension, Interrupt() as interrupt:
-        pids = targets(arguments)
-        session = _Session(arguments, pids, interrupt, suspension)
+    suspend_request = _SuspendRequest()
+    with suspend_request, Interrupt() as interrupt:
+        session = _Session(arguments, target_pids(arguments), interrupt, suspend_request)
         session.start()
         try:
             with terminal() as screen:
                 session.show(screen)
         finally:
             session.stop()
-    return session.judge()
+    session.check()
+    return 0
+
+
+class _SuspendRequest:
+    """Notes Ctrl-Z and SIGTSTP, for the main thread to suspend sfsample when it is not drawing."""
+
+    def __init__(self) -> None:
+        self.requested = False
+
+    def __enter__(self) -> None:
+        self._previous = signal.signal(signal.SIGTSTP, self._request)
+
+    def __exit__(self, *_: object) -> None:
+        signal.signal(signal.SIGTSTP, self._previous)
+
+    def _request(self, _number: int, _frame: object) -> None:
+        self.requested = True
 
 
 class _Session:
-    """One run: the sampling thread, and the picture."""
+    """One run: the sampling thread, and the view."""
 
     def __init__(
-        self, arguments: Namespace, pids: list[int], interrupt: Interrupt, suspension: "_Suspension"
+        self, arguments: Namespace, pids: list[int], interrupt: Interrupt, suspend_request: _SuspendRequest
     ) -> None:
         self._arguments = arguments
         self._pids = pids
         self._interrupt = interrupt
-        self._suspension = suspension
-        self._rate = rate(arguments)
-        self._window = LiveWindow(self._rate, arguments.window)
-        self._top = Top(", ".join(map(str, pids)))
-        self._naming = naming(arguments)
-        self._names: dict[Location, list[Name]] = {}
-        self._left = False
+        self._suspend_request = suspend_request
+        self._window = LiveWindow(rate(arguments), arguments.window)
+        self._view = TopView(", ".join(map(str, pids)))
+        self._symbol_options = symbol_options(arguments)
+        self._names: dict[Location, list[FunctionName]] = {}
+        self._stopping = False
         self._failure: BaseException | None = None
         self._thread = threading.Thread(target=self._sample, daemon=True)
 
     def start(self) -> None:
         """Begin to sample."""
-        self._began, self._cpu = time.monotonic(), time.process_time()
+        self._started_s, self._cpu_at_start_s = time.monotonic(), time.process_time()
         try:
             self._thread.start()
         except RuntimeError:
             raise NoThread from None
 
     def stop(self) -> None:
-        """End the sampling; the target is let go before this returns."""
-        self._left = True
+        """End the sampling; the target is released when this returns."""
+        self._stopping = True
         self._thread.join()
 
     def _sample(self) -> None:
-        arguments = self._arguments
         open_many()
         try:
             api.record(
                 self._pids,
-                rate=self._rate,
-                mode=arguments.mode,
-                perf_events=arguments.perf_events,
-                max_frames=arguments.max_frames,
-                kernel=arguments.kernel,
-                stack_bytes=arguments.stack_bytes,
-                steppers=steppers(arguments),
-                subprocesses=arguments.subprocesses,
-                debug_dirs=tuple(arguments.debug_dir or ()),
-                should_stop=lambda: self._left or self._interrupt.requested,
+                options=record_options(self._arguments),
+                should_stop=lambda: self._stopping or self._interrupt.requested,
                 profile=self._window,
             )
-        except BaseException as failure:  # noqa: BLE001 - raised again on the main thread, by `judge`
+        except BaseException as failure:  # noqa: BLE001 - `check` raises it again, on the main thread
             self._failure = failure
 
-    def judge(self) -> int:
-        """Raise what ended the sampling, if it was no success; say why it is over."""
+    def check(self) -> None:
+        """Raise what ended the sampling, if it failed."""
         if self._failure is not None:
             raise self._failure
         check_begun(self._window.stats, self._pids)
-        return 0
 
-    # -- the picture
+    # -- the main thread: draw, obey keys
 
     def show(self, screen: Screen) -> None:
-        """Draw and obey keys until it is over."""
-        due = 0.0
+        """Draw and obey keys until the user leaves or the sampling ends."""
+        draw_at_s = 0.0
         while self._thread.is_alive() and not self._interrupt.requested:
-            if self._suspension.requested:
-                self._suspension.requested = False
+            if self._suspend_request.requested:
+                self._suspend_request.requested = False
                 screen.suspend()
-            if time.monotonic() >= due:
+            if time.monotonic() >= draw_at_s:
                 self._draw(screen)
-                due = time.monotonic() + _DRAW_S
+                draw_at_s = time.monotonic() + _DRAW_PERIOD_S
             key = screen.key()
             if key in ("q", "interrupt"):
                 return
             if key:
                 self._obey(key)
-                due = 0.0
+                draw_at_s = 0.0
 
     def _obey(self, key: str) -> None:
-        top = self._top
+        view = self._view
         if key == "suspend":
-            self._suspension.requested = True
-        elif key == "w" and not top.choices.typing:
+            self._suspend_request.requested = True
+        elif key == "w" and not view.choices.typing:
             self._write()
-        elif key in ("+", "-") and not top.choices.typing:
+        elif key in ("+", "-") and not view.choices.typing:
             self._resize_window(1 if key == "+" else -1)
         else:
-            top.key(key)
+            view.key(key)
 
-    def _now_ns(self) -> int:
-        return round((time.monotonic() - self._began) * 1e9)
+    def _elapsed_ns(self) -> int:
+        return round((time.monotonic() - self._started_s) * 1e9)
 
     def _draw(self, screen: Screen) -> None:
-        window, top = self._window, self._top
-        top.title = ", ".join(f"{window.processes.get(pid, '?')} {pid}" for pid in self._pids)
-        now_ns = self._now_ns()
+        window, view = self._window, self._view
+        view.title = ", ".join(f"{window.processes.get(pid, '?')} {pid}" for pid in self._pids)
+        now_ns = self._elapsed_ns()
         with SUSPEND_LOCK:
-            top.update(window.last(now_ns), self._name, window, min(now_ns, window.length_ns))
-        overhead = (time.process_time() - self._cpu) * 1e9 / max(now_ns, 1)
-        screen.draw(top.screen(*screen.size, window.stats, overhead, window.length_ns / 1e9))
+            view.update(window.last(now_ns), self._find_names, window, min(now_ns, window.length_ns))
+        overhead = (time.process_time() - self._cpu_at_start_s) * 1e9 / max(now_ns, 1)
+        screen.draw(view.screen(*screen.size, window.stats, overhead, window.length_ns / 1e9))
 
     @cached_property
     def _symbolizer(self) -> Symbolizer:
-        """Made when the first place is named: then it is known where the processes live."""
-        return api.symbolizer(self._window, self._naming)
+        """Made when the first location is named, as the root directories of the processes are known then."""
+        return api.symbolizer(self._window, self._symbol_options)
 
-    def _name(self, place: Location) -> list[Name]:
-        found = self._names.get(place)
-        if found is None:
-            module = place.module.path.rpartition("/")[2] if place.module else ""
-            found = self._names[place] = [(named.text, module) for named in self._symbolizer.frames(place)]
-        return found
+    def _find_names(self, location: Location) -> list[FunctionName]:
+        names = self._names.get(location)
+        if names is None:
+            module = location.module.path.rpartition("/")[2] if location.module else ""
+            names = [(frame.text, module) for frame in self._symbolizer.frames(location)]
+            self._names[location] = names
+        return names
 
     def _resize_window(self, step: int) -> None:
+        """Choose the next longer (`step` 1) or shorter (-1) window."""
         seconds = round(self._window.length_ns / 1e9)
-        later = [one for one in _WINDOWS_S if (one > seconds if step > 0 else one < seconds)]
-        if later:
-            self._window.length_ns = (later[0] if step > 0 else later[-1]) * 10**9
+        if step > 0:
+            choices = [length for length in _WINDOWS_S if length > seconds][:1]
+        else:
+            choices = [length for length in _WINDOWS_S if length < seconds][-1:]
+        for length in choices:
+            self._window.length_ns = length * 10**9
 
     def _write(self) -> None:
         stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
@@ -172,25 +186,9 @@ class _Session:
         try:
             output = Output(path)
             with SUSPEND_LOCK:
-                profile = as_profile(self._window, self._window.last(self._now_ns()))
+                profile = as_profile(self._window, self._window.last(self._elapsed_ns()))
                 data = api.render(api.named(profile, self._symbolizer), "html")
             output.write(data)
-            self._top.message = f"written: {path}"
+            self._view.message = f"written: {path}"
         except SfsampleError as failure:
-            self._top.message = str(failure)
-
-
-class _Suspension:
-    """Ctrl-Z and SIGTSTP: noted here, obeyed when the picture is not being drawn."""
-
-    def __init__(self) -> None:
-        self.requested = False
-
-    def __enter__(self) -> None:
-        self._before = signal.signal(signal.SIGTSTP, self._note)
-
-    def __exit__(self, *_: object) -> None:
-        signal.signal(signal.SIGTSTP, self._before)
-
-    def _note(self, _number: int, _frame: object) -> None:
-        self.requested = True
+            self._view.message = str(failure)

@@ -1,7 +1,7 @@
-"""What `top` counts: a window of samples as rows.
+"""Counts the samples of the window of `top` as rows of a table: values in, values out.
 
-Law: values in, values out: no terminal, no clock, no process.  A function by its own samples and by those
-with what it calls; a thread or process by its samples and by the CPU time that the kernel charged to it.
+A row of a function has its own samples, and those with the functions that it calls.  A row of a thread or
+a process has its samples, and the CPU time that the kernel charged to it.
 """
 
 from collections import Counter
@@ -16,68 +16,72 @@ from sfsample.recording.sample import ThreadKey
 
 FUNCTIONS, THREADS, PROCESSES = VIEWS = ("functions", "threads", "processes")
 
-Name = tuple[str, str]  # a function and its module
-Names = Callable[[Location], Sequence[Name]]  # the most inlined first
+FunctionName = tuple[str, str]  # a function and its module
+FindNames = Callable[[Location], Sequence[FunctionName]]  # the innermost inlined function first
 
 
-class Who(NamedTuple):
-    """A thread; a process when `tid` is None.  `born` is as in `ThreadKey`."""
+class TaskKey(NamedTuple):
+    """A thread; a whole process when `tid` is None.  `born` is as in `ThreadKey`."""
 
     pid: int
     tid: int | None = None
     born: int = 0
 
     def covers(self, thread: ThreadKey) -> bool:
-        """Whether a thread is this one, or one of this process."""
+        """Whether this is the thread, or its process."""
         return self in (thread, (thread.pid, None, 0))
 
 
 class Row(NamedTuple):
-    """A line of the table; `where` is a module, or the number of a thread or process."""
+    """A line of the table, of a function (`task` is None) or of a thread or process.
+
+    `where` is the module of the function, or the id of the thread or process.
+    """
 
     name: str
     where: str
-    first: int  # own samples; samples
-    second: int  # samples with what is called; CPU time in ns
-    who: Who | None = None  # of a thread's or a process's line
+    first: int  # the first column: own samples; samples
+    second: int  # the second column: samples with what the function calls; CPU time in ns
+    task: TaskKey | None = None
 
 
 class Table(NamedTuple):
-    """Rows, and the samples that they are shares of."""
+    """Rows, and the number of samples that they are shares of."""
 
     rows: tuple[Row, ...] = ()
     total: int = 0
     truncated: int = 0
 
 
-def chosen_samples(records: Iterable[Record], only: Who | None) -> list[Record]:
-    """Return the samples of a thread or process; of all, when none is chosen."""
-    return [one for one in records if only is None or only.covers(one.key.thread)]
+def filter_records(records: Iterable[Record], task: TaskKey | None) -> list[Record]:
+    """Return the records of a thread or process; all, when `task` is None."""
+    return [record for record in records if task is None or task.covers(record.key.thread)]
 
 
-def as_table(records: Sequence[Record], rows: Iterable[Row], word: str, *, by_second: bool) -> Table:
-    """Return the rows that hold a word, the largest first."""
-    small = word.lower()
-    found = (row for row in rows if small in row.name.lower() or small in row.where.lower())
-    truncated = sum(one.times for one in records if one.key.stop_reason is not StopReason.OUTERMOST)
-    order = _by_second if by_second else _by_first
-    return Table(tuple(sorted(found, key=order)), sum(one.times for one in records), truncated)
+def make_table(records: Sequence[Record], rows: Iterable[Row], word: str, *, sort_by_second: bool) -> Table:
+    """Return the rows whose name or place contains a word, the largest first."""
+    word = word.lower()
+    found = (row for row in rows if word in row.name.lower() or word in row.where.lower())
+    truncated = sum(record.times for record in records if record.key.stop_reason is not StopReason.OUTERMOST)
+    order = _second_column_order if sort_by_second else _first_column_order
+    return Table(tuple(sorted(found, key=order)), sum(record.times for record in records), truncated)
 
 
-def _by_first(row: Row) -> tuple[int, int, str]:
+def _first_column_order(row: Row) -> tuple[int, int, str]:
     return -row.first, -row.second, row.name
 
 
-def _by_second(row: Row) -> tuple[int, int, str]:
+def _second_column_order(row: Row) -> tuple[int, int, str]:
     return -row.second, -row.first, row.name
 
 
-def functions(records: Iterable[Record], names: Names, callers_of: str | None) -> Iterator[Row]:
-    """Yield a row for each function; for each caller of one, when one is given."""
-    own: Counter[Name] = Counter()
-    total: Counter[Name] = Counter()
+def function_rows(records: Iterable[Record], find_names: FindNames, callers_of: str | None) -> Iterator[Row]:
+    """Return a row for each function, or for each caller of the function `callers_of`."""
+    own: Counter[FunctionName] = Counter()
+    total: Counter[FunctionName] = Counter()
     for record in records:
-        frames = _callers([name for place in record.key.locations for name in names(place)], callers_of)
+        names = [name for location in record.key.locations for name in find_names(location)]
+        frames = _callers(names, callers_of)
         if frames:
             own[frames[0]] += record.times
         for name in set(frames):
@@ -85,26 +89,29 @@ def functions(records: Iterable[Record], names: Names, callers_of: str | None) -
     return (Row(*name, own[name], total[name]) for name in total)
 
 
-def _callers(frames: list[Name], of: str | None) -> list[Name]:
-    """Return the frames outside the outermost one of a function; all, when none is given."""
-    if of is None:
+def _callers(frames: list[FunctionName], function: str | None) -> list[FunctionName]:
+    """Return the callers of the outermost frame of a function; all frames, when it is None."""
+    if function is None:
         return frames
-    return frames[max((at for at, (name, _) in enumerate(frames, 1) if name == of), default=len(frames)) :]
+    return frames[
+        max((at for at, (name, _) in enumerate(frames, 1) if name == function), default=len(frames)) :
+    ]
 
 
-def people(records: Iterable[Record], known: Profile, *, threads: bool) -> Iterator[Row]:
-    """Yield a row for each thread, or process; `known` knows their names."""
-    samples: Counter[Who] = Counter()
-    cpu_ns: Counter[Who] = Counter()
+def task_rows(records: Iterable[Record], profile: Profile, *, threads: bool) -> Iterator[Row]:
+    """Yield a row for each thread, or for each process; `profile` has their names."""
+    samples: Counter[TaskKey] = Counter()
+    cpu_ns: Counter[TaskKey] = Counter()
     for record in records:
-        who = Who(*record.key.thread) if threads else Who(record.key.pid)
-        samples[who] += record.times
-        cpu_ns[who] += record.cpu_ns
-    for who, count in samples.items():
-        yield Row(_name(who, known) or "?", str(who.tid or pid_of(who.pid)), count, cpu_ns[who], who)
+        task = TaskKey(*record.key.thread) if threads else TaskKey(record.key.pid)
+        samples[task] += record.times
+        cpu_ns[task] += record.cpu_ns
+    for task, count in samples.items():
+        number = str(task.tid or pid_of(task.pid))
+        yield Row(_task_name(task, profile) or "?", number, count, cpu_ns[task], task)
 
 
-def _name(who: Who, known: Profile) -> str | None:
-    if who.tid is None:
-        return known.processes.get(who.pid)
-    return known.threads.get(ThreadKey(who.pid, who.tid, who.born))
+def _task_name(task: TaskKey, profile: Profile) -> str | None:
+    if task.tid is None:
+        return profile.processes.get(task.pid)
+    return profile.threads.get(ThreadKey(task.pid, task.tid, task.born))

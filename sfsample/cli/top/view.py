@@ -1,22 +1,34 @@
-"""What `top` shows, as lines of text: no terminal, no clock, no process.
+"""What `top` shows, as lines of text: values in, values out.
 
-Law: `screen` turns choices and a table into exactly as many lines as the terminal has, none wider than it.
-Every text from the target is made printable.
+Invariant: `screen` returns at most as many lines as the terminal has, none wider than it, and every text
+from the target is made printable (tests/cli/top/test_view.py).
 """
 
 from collections.abc import Sequence
 from typing import NamedTuple
+from unicodedata import combining, east_asian_width
 
 from sfsample.cli.terminal import printable
-from sfsample.cli.top import table as top_table
 from sfsample.cli.top.choices import HELP, KEYS, Choices
-from sfsample.cli.top.table import FUNCTIONS, THREADS, Names, Row, Table, Who
+from sfsample.cli.top.table import (
+    FUNCTIONS,
+    THREADS,
+    FindNames,
+    Row,
+    Table,
+    TaskKey,
+    filter_records,
+    function_rows,
+    make_table,
+    task_rows,
+)
 from sfsample.modules.location import pid_of
 from sfsample.recording.live_window import Record
 from sfsample.recording.profile import Profile
 from sfsample.recording.stats import Stats
 
-PLAIN, TITLE, CHOSEN, FAINT, LOST = "plain", "title", "chosen", "faint", "lost"
+PLAIN, TITLE, SELECTED, FAINT, LOSS = "plain", "title", "selected", "faint", "loss"
+_FRAME_LINES = 5  # above and below the table
 
 
 class Line(NamedTuple):
@@ -26,14 +38,14 @@ class Line(NamedTuple):
     style: str = PLAIN
 
 
-class Top:
-    """The picture: what the user has chosen, and the table that was counted last."""
+class TopView:
+    """What the user has chosen, and the table that was counted last."""
 
     def __init__(self, title: str) -> None:
         self.title = title
         self.choices = Choices()
         self.table = Table()
-        self.span_ns = 0  # what the table is a share of
+        self.span_ns = 0  # the time that the table covers
         self.message = ""
 
     def key(self, key: str) -> None:
@@ -41,72 +53,76 @@ class Top:
         self.message = ""
         self.choices.key(key, self.table.rows)
 
-    def update(self, records: Sequence[Record], names: Names, known: Profile, span_ns: int) -> None:
-        """Count the records of a window of that length; `known` knows the names of threads and processes."""
+    def update(
+        self, records: Sequence[Record], find_names: FindNames, profile: Profile, span_ns: int
+    ) -> None:
+        """Count the records of the last `span_ns`; `profile` has the names of threads and processes."""
         choices = self.choices
-        if choices.held:
+        if choices.paused:
             return
-        counted = top_table.chosen_samples(records, choices.only)
+        records = filter_records(records, choices.task)
         rows = (
-            top_table.functions(counted, names, choices.callers_of)
+            function_rows(records, find_names, choices.callers_of)
             if choices.view == FUNCTIONS
-            else top_table.people(counted, known, threads=choices.view == THREADS)
+            else task_rows(records, profile, threads=choices.view == THREADS)
         )
-        self.table = top_table.as_table(counted, rows, choices.word, by_second=choices.by_second)
+        self.table = make_table(records, rows, choices.word, sort_by_second=choices.sort_by_second)
         self.span_ns = span_ns
         choices.fit(self.table.rows)
 
     def screen(self, width: int, height: int, stats: Stats, overhead: float, window_s: float) -> list[Line]:
-        """Return the lines of a terminal of that size."""
-        lines = [*self._head(stats, overhead, window_s), *self._body(width, height - 5), self._foot()]
+        """Return the lines for a terminal of that size; `overhead` is sfsample's share of one CPU."""
+        body = self._body(width, height - _FRAME_LINES)
+        lines = [*self._head(stats, overhead, window_s), *body, self._foot()]
         lines = [Line(_fit(printable(line.text), width), line.style) for line in lines]
         return lines[: max(0, height)]
 
     def _head(self, stats: Stats, overhead: float, window_s: float) -> list[Line]:
-        p, table = stats.pauses, self.table
-        pause = (
-            "pause none"
-            if stats.timers_go_on
-            else f"pause p50 {_time(p.percentile(50))} p99 {_time(p.percentile(99))} max {_time(p.max)}"
+        table, pauses = self.table, stats.pauses
+        pause = "pause none"
+        if not stats.timers:
+            p50, p99, longest = map(_time, (pauses.percentile(50), pauses.percentile(99), pauses.max))
+            pause = f"pause p50 {p50} p99 {p99} max {longest}"
+        losses = (
+            f"truncated {_percent(table.truncated, table.total)}  "
+            f"missed {stats.late_ticks} of {stats.ticks} ticks"
         )
-        missed = f"missed {stats.late_ticks} of {stats.ticks} ticks"
-        held = "  HELD" if self.choices.held else ""
+        paused = "  PAUSED" if self.choices.paused else ""
         return [
-            Line(f"sfsample top  {self.title}  {table.total} samples in {window_s:g} s{held}", TITLE),
+            Line(f"sfsample top  {self.title}  {table.total} samples in {window_s:g} s{paused}", TITLE),
             Line(f"{pause}  sampler {100 * overhead:.1f} % of a CPU"),
-            Line(
-                f"truncated {_percent(table.truncated, table.total)}  {missed}",
-                LOST if table.truncated or stats.late_ticks else FAINT,
-            ),
-            Line(self._columns(), TITLE),
+            Line(losses, LOSS if table.truncated or stats.late_ticks else FAINT),
+            Line(self._column_titles(), TITLE),
         ]
 
-    def _columns(self) -> str:
+    def _column_titles(self) -> str:
         choices = self.choices
-        marks = (" ", "*") if choices.by_second else ("*", " ")
+        marks = (" ", "*") if choices.sort_by_second else ("*", " ")
         if choices.view != FUNCTIONS:
             number, name = ("TID", "THREAD") if choices.view == THREADS else ("PID", "PROCESS")
             return f" SHARE{marks[0]}     CPU{marks[1]}         {number}  {name}"
         what = "FUNCTION" if choices.callers_of is None else f"CALLERS OF {choices.callers_of}"
         first = "OWN " if choices.callers_of is None else "CALL"
-        only = "" if choices.only is None else f"  ({_only(choices.only)})"
-        return f"  {first}{marks[0]}   TOTAL{marks[1]}   {what}{only}"
+        task = "" if choices.task is None else f"  ({_task_text(choices.task)})"
+        return f"  {first}{marks[0]}   TOTAL{marks[1]}   {what}{task}"
 
     def _body(self, width: int, height: int) -> list[Line]:
-        rows, chosen = self.table.rows, self.choices.chosen
+        rows, selected = self.table.rows, self.choices.selected
         if self.choices.help:
             return _pad([Line(text) for text in HELP], height)
         if not rows:
-            return _pad([Line("no samples: no thread runs (--mode wall shows sleeping ones)", FAINT)], height)
-        first = max(0, min(chosen - height // 2, len(rows) - height))
+            text = "no samples: no thread runs (--mode wall shows sleeping threads)"
+            return _pad([Line(text, FAINT)], height)
+        first = max(0, min(selected - height // 2, len(rows) - height))
         shown = rows[first : first + max(0, height)]
-        return _pad([self._row(row, width, at == chosen) for at, row in enumerate(shown, first)], height)
+        lines = [self._row(row, width, at == selected) for at, row in enumerate(shown, first)]
+        return _pad(lines, height)
 
-    def _row(self, row: Row, width: int, chosen: bool) -> Line:
-        style = CHOSEN if chosen else PLAIN
-        second = _percent(row.second, self.table.total if row.who is None else self.span_ns)
+    def _row(self, row: Row, width: int, selected: bool) -> Line:
+        style = SELECTED if selected else PLAIN
+        second = _percent(row.second, self.table.total if row.task is None else self.span_ns)
         text = f"{_percent(row.first, self.table.total):>7} {second:>8}   "
-        if row.who is not None:
+        if row.task is not None:
             return Line(f"{text}{row.where:>9}  {row.name}", style)
         room = width - len(text) - len(row.name) - len(row.where) - 2
         return Line(f"{text}{row.name}{' ' * room}  {row.where}" if room > 0 else text + row.name, style)
@@ -119,8 +135,8 @@ class Top:
         return Line(self.message or hint + KEYS, FAINT)
 
 
-def _only(who: Who) -> str:
-    return f"process {pid_of(who.pid)}" if who.tid is None else f"thread {who.tid}"
+def _task_text(task: TaskKey) -> str:
+    return f"process {pid_of(task.pid)}" if task.tid is None else f"thread {task.tid}"
 
 
 def _pad(lines: list[Line], height: int) -> list[Line]:
@@ -128,11 +144,9 @@ def _pad(lines: list[Line], height: int) -> list[Line]:
 
 
 def _fit(text: str, width: int) -> str:
-    """Cut to the width; a wide letter takes two columns."""
+    """Cut to a width in columns; a wide letter takes two, a combining one none."""
     if text.isascii():
         return text[:width]
-    from unicodedata import combining, east_asian_width
-
     used, kept = 0, []
     for letter in text:
         used += 0 if combining(letter) else 2 if east_asian_width(letter) in "WF" else 1

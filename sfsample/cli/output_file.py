@@ -1,0 +1,116 @@
+"""Writes the result of a command to a file or to stdout.
+
+stdout carries nothing but the result.  A file appears complete or not at all (tests/cli/test_output_file.py).
+"""
+
+import os
+import re
+import stat
+import sys
+from errno import EACCES, EBADF, EISDIR, EPERM, EROFS
+
+from sfsample.cli.terminal import silence
+from sfsample.core.filesystem import whole_file
+from sfsample.errors import SfsampleError
+
+_STREAM_FDS = {"/dev/stdout": "1", "/dev/stderr": "2"}
+_OPEN_FD = re.compile(r"/dev/std(?:out|err)|/(?:dev|proc/self)/fd/(\d{1,9})", re.ASCII)
+
+
+class Output:
+    """The destination of a result, checked before the work, so that a mistake shows at once.
+
+    `write` creates a regular file, not the constructor, so an interrupted command leaves nothing behind.
+    /dev/stdout and its like stand for an open file, which is written to at its current offset (`>> log`).
+    Raises SfsampleError when the destination cannot be written.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.file = ""  # the regular file that `write` replaces
+        self._path = path
+        self._fd = -1  # of a device, a FIFO or an open file: not to be replaced by a rename
+        try:
+            self._check(path)
+        except OSError as failure:
+            raise _unwritable(path, failure) from None
+
+    def _check(self, path: str) -> None:
+        if path == "-":
+            if sys.stdout is None:
+                raise _os_error(EBADF)
+            return
+        if not path or path.endswith("/"):
+            raise _os_error(EISDIR)
+        if open_fd := _OPEN_FD.fullmatch(path):
+            self._fd = os.dup(int(_STREAM_FDS.get(path) or open_fd[1]))
+            return
+        old = _stat(path)
+        if old is None or stat.S_ISREG(old.st_mode):
+            self.file = os.path.realpath(path)
+            _check_replaceable(self.file, old)
+        else:
+            self._fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+
+    def write(self, result: str | bytes) -> None:
+        """Write the whole result."""
+        data = result.encode("utf-8", "replace") if isinstance(result, str) else result
+        try:
+            if self.file:
+                with whole_file(self.file, 0o666) as file:
+                    file.write(data)
+            elif self._fd >= 0:
+                fd, self._fd = self._fd, -1
+                with open(fd, "wb") as file:
+                    file.write(data)
+            else:
+                _write_stdout(data)
+        except OSError as failure:
+            if self._path == "-" and isinstance(failure, BrokenPipeError):
+                raise
+            raise _unwritable(self._path, failure) from None
+
+    def discard(self) -> None:
+        """Close what is open; without effect after `write`."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+def _stat(path: str) -> os.stat_result | None:
+    try:
+        return os.stat(path)
+    except FileNotFoundError:
+        return None
+
+
+def _check_replaceable(path: str, old: os.stat_result | None) -> None:
+    """Raise the OSError that creating a file beside `path` and renaming it to `path` would raise."""
+    directory = os.path.dirname(path)
+    parent = os.stat(directory)
+    if not stat.S_ISDIR(parent.st_mode) or not os.access(directory, os.W_OK | os.X_OK):
+        raise _os_error(EROFS if os.statvfs(directory).f_flag & os.ST_RDONLY else EACCES)
+    if old is None:
+        return
+    if not os.access(path, os.W_OK):
+        raise _os_error(EACCES)
+    if parent.st_mode & stat.S_ISVTX and os.geteuid() not in (0, old.st_uid, parent.st_uid):
+        raise _os_error(EPERM)
+
+
+def _write_stdout(data: bytes) -> None:
+    try:
+        sys.stdout.flush()
+        sys.stdout.buffer.write(data)
+        sys.stdout.flush()
+    except OSError:
+        silence(sys.stdout)
+        raise
+
+
+def _os_error(number: int) -> OSError:
+    return OSError(number, os.strerror(number))
+
+
+def _unwritable(path: str, failure: OSError) -> SfsampleError:
+    destination = "standard output" if path == "-" else path or "''"
+    return SfsampleError(f"cannot write: {destination}: {failure.strerror}", "choose another file")

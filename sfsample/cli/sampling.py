@@ -1,0 +1,63 @@
+"""Records processes for `record` and `watch`, and decides whether a recording is a result."""
+
+from argparse import Namespace
+from collections.abc import Callable, Sequence
+
+from sfsample import api
+from sfsample.cli.record_options import record_options
+from sfsample.cli.terminal import say, stderr_is_terminal
+from sfsample.core.snapshot import Capture
+from sfsample.errors import NoSuchProcess, SfsampleError
+from sfsample.process.task_files import open_many
+from sfsample.recording.profile import Profile
+from sfsample.recording.stats import Stats
+from sfsample.saved_stacks.store import BadStackStore
+
+_MAX_SHOWN_PROBLEMS = 5
+
+
+def record_processes(
+    arguments: Namespace,
+    pids: list[int],
+    duration_s: float | None,
+    should_stop: Callable[[], bool],
+    *,
+    profile: Profile | None = None,
+    bad_stacks: BadStackStore | None = None,
+) -> Profile:
+    """Record as the flags say, into `profile` if given; save incomplete stacks in `bad_stacks` if given."""
+    open_many()
+    return api.record(
+        pids,
+        duration_s,
+        record_options(arguments, bad_stacks=bad_stacks),
+        should_stop=should_stop,
+        profile=profile,
+        tell=lambda text: say(f"sfsample: {text}") if shows_progress(arguments) else None,
+    )
+
+
+def shows_progress(arguments: Namespace) -> bool:
+    """Whether to print what happens during a recording: on a terminal only, as the summary repeats it."""
+    return stderr_is_terminal() and not arguments.quiet
+
+
+def check_result(stats: Stats, pids: Sequence[int]) -> None:
+    """Raise when the recording is no result; without samples it is one if no thread ran, or after Ctrl-C."""
+    check_begun(stats, pids)
+    if stats.samples or stats.ended_by == "signal":
+        return
+    targets = ", ".join(map(str, pids))
+    if stats.captures[Capture.FAILED]:
+        problems = [text for text, _ in stats.problems.most_common(_MAX_SHOWN_PROBLEMS)]
+        raise SfsampleError(f"nothing could be collected: every capture of {targets} failed", *problems)
+    if stats.ticks == stats.late_ticks:
+        raise SfsampleError(f"nothing could be collected: every tick for {targets} was missed",
+                            "the machine is overloaded; try a lower --rate")  # fmt: skip
+
+
+def check_begun(stats: Stats, pids: Sequence[int]) -> None:
+    """Raise NoSuchProcess when every process ended before the first sample."""
+    if stats.ended_by == "target" and stats.ticks <= 1 and not stats.samples:
+        targets = ", ".join(map(str, pids))
+        raise NoSuchProcess(pids[0], f"process has ended before the first sample: {targets}")

@@ -1,0 +1,49 @@
+"""Signals request a stop, and only a second Ctrl-C interrupts."""
+
+import signal
+
+import pytest
+
+from sfsample.cli import main
+from sfsample.cli.interrupt import Interrupt
+
+
+def test_first_signal_requests_a_stop_and_second_ctrl_c_raises() -> None:
+    before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+    with Interrupt() as interrupt:
+        assert not interrupt()
+        signal.raise_signal(signal.SIGTERM)
+        assert interrupt()
+        signal.raise_signal(signal.SIGTERM)
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+    assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
+
+
+def test_ctrl_c_is_ignored_while_main_handles_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second one would give a traceback."""
+    handlers: list[object] = []
+
+    def interrupted(_argv: list[str]) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("sfsample.cli._run", interrupted)
+    monkeypatch.setattr(
+        "sfsample.cli._print_error", lambda _what: handlers.append(signal.getsignal(signal.SIGINT))
+    )
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        assert main([]) == 1
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert handlers == [signal.SIG_IGN]
+
+
+def test_ignored_sighup_stays_ignored() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with Interrupt() as interrupt:
+            signal.raise_signal(signal.SIGHUP)
+            assert not interrupt()
+    finally:
+        signal.signal(signal.SIGHUP, before)
