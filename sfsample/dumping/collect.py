@@ -17,15 +17,15 @@ from sfsample.core.stack import Stack
 from sfsample.modules.module import Module
 from sfsample.process.capture import ThreadCapturer, is_seldom
 from sfsample.process.consistent_capture import ConsistentCapture
-from sfsample.process.facts.file_locks import FileLock, waited_for
-from sfsample.process.facts.peers import End, Wanted, ends
-from sfsample.process.facts.surroundings import Surroundings, process_name, sees_other_tids
-from sfsample.process.facts.syscall_arguments import Call
-from sfsample.process.facts.thread_facts import FactReader, LastRan, Syscall, Usage
+from sfsample.process.facts.file_locks import FileLock, contended_locks
+from sfsample.process.facts.live_lookup import LiveLookup, in_other_pid_namespace, process_name
+from sfsample.process.facts.peer_processes import NearEnd, PeerProcess, find_peer_processes
+from sfsample.process.facts.syscall_arguments import DecodedSyscall
+from sfsample.process.facts.thread_facts import CpuUsage, FactReader, LastRunTime
 from sfsample.process.not_captured import NotCaptured
-from sfsample.process.permission.evidence import tracer_of_any
+from sfsample.process.permission.evidence import tracer_of_process
+from sfsample.process.proc_text import Stat, SyscallInfo
 from sfsample.process.process import LiveProcess
-from sfsample.process.procfs import Stat
 from sfsample.unwind.unwinder import Unwinder
 
 _WAIT_FOR_CHILDREN = ("wait4", "waitid", "vfork", "clone", "clone3")
@@ -43,7 +43,7 @@ class Glance(NamedTuple):
 
     at_s: float
     state: str
-    usage: Usage
+    usage: CpuUsage
     capture: Capture
     stack: Stack | None
     modules: tuple[Module | None, ...]  # of each frame
@@ -62,17 +62,17 @@ class ThreadDump(NamedTuple):
     capture: Capture
     stop_ns: int | None
     error: str | None
-    syscall: Syscall | None
+    syscall: SyscallInfo | None
     wchan: str | None
     stack: Stack | None
     modules: tuple[Module | None, ...]  # of each frame
     ns_tid: int = 0  # its id in its own pid namespace
     cpu_ns: int | None = None
     idle_s: float | None = None
-    call: Call | None = None
+    call: DecodedSyscall | None = None
     kernel_stack: tuple[str, ...] = ()
     memory: Memory = PiecewiseMemory()  # around the lock that it waits for
-    last_ran: LastRan | None = None
+    last_ran: LastRunTime | None = None
     looks: tuple[Glance, ...] = ()
     signal: int = 0  # that it got when its core file was written
     born: int = 0  # its start time, in clock ticks; its id can be given to another thread
@@ -104,7 +104,7 @@ class ThreadDump(NamedTuple):
             return (self.looks[0].at_s, self.looks[-1].at_s)
         if self.idle_s is None or self.last_ran is None or self.idle_s < _INEXACT_S:
             return None
-        return (self.last_ran.seen_s - self.idle_s + _INEXACT_S, self.last_ran.seen_s)
+        return (self.last_ran.read_at_s - self.idle_s + _INEXACT_S, self.last_ran.read_at_s)
 
     @property
     def busy(self) -> float | None:
@@ -112,7 +112,7 @@ class ThreadDump(NamedTuple):
         if len(self.looks) < 2:
             return None
         first, last = self.looks[0], self.looks[-1]
-        before, after = ((u.cpu_ns or 0) + (u.starved_ns or 0) for u in (first.usage, last.usage))
+        before, after = ((u.cpu_ns or 0) + (u.waited_ns or 0) for u in (first.usage, last.usage))
         return (after - before) / 1e9 / (last.at_s - first.at_s) if last.at_s > first.at_s else None
 
 
@@ -128,11 +128,11 @@ class ProcessDump(NamedTuple):
     problems: tuple[str, ...]
     children: tuple[tuple[int, str], ...] = ()
     locks: tuple[FileLock, ...] = ()
-    ends: tuple[End, ...] = ()  # of the pipes and sockets that its threads sleep in
+    peers: tuple[PeerProcess, ...] = ()  # of the pipes and sockets that its threads sleep in
     others: tuple[tuple[int, str], ...] = ()
     tracer: tuple[int, str] | None = None
     ran: tuple[int, ...] | None = None  # not at the one instant of the others; None: none was asked for
-    home: ProcessRoot | None = None  # where names are to be looked for
+    root: ProcessRoot | None = None  # where names are to be looked for
 
 
 def in_one_place(first: Stack | None, last: Stack | None) -> bool:
@@ -158,18 +158,18 @@ class Dumper:
         self._consistent = consistent
         self._instants: list[ConsistentCapture] = []
         self._facts = FactReader(target.proc)
-        self._around = Surroundings(target.proc)
-        self._foreign = sees_other_tids(target.proc)
+        self._around = LiveLookup(target.proc)
+        self._foreign = in_other_pid_namespace(target.proc)
         self._time = time.time()
         self._threads: dict[int, ThreadDump] = {}
-        self._wanted: dict[str, Wanted] = {}
-        self._ends: tuple[End, ...] = ()
+        self._wanted: dict[str, NearEnd] = {}
+        self._ends: tuple[PeerProcess, ...] = ()
         self._rests_ns = 0
 
     def look(self) -> None:
         """Look at every thread: at those that are new or have run since the last look, closely."""
         before, self._threads, self._rests_ns = self._threads, {}, _RESTS_NS
-        self._around = Surroundings(self._target.proc)  # a descriptor may be another's by now
+        self._around = LiveLookup(self._target.proc)  # a descriptor may be another's by now
         if self._consistent:
             self._instants.append(self._target.capture_consistently())
         try:
@@ -186,7 +186,7 @@ class Dumper:
                 thread = self._first(tid, stat)
             if thread is not None:
                 self._threads[tid] = thread
-            self._target.release_pending()  # one that stopped too late is not kept until the end
+            self._target.running.release_pending()  # one that stopped too late is not kept until the end
 
     def _first(self, tid: int, stat: Stat) -> ThreadDump | None:
         thread = self._known(tid, stat)
@@ -208,7 +208,7 @@ class Dumper:
     def _known(self, tid: int, stat: Stat) -> ThreadDump:
         """Return what the kernel tells of a thread."""
         facts = self._facts.facts(tid)
-        call = self._around.call(facts.syscall)
+        call = self._around.decode(facts.syscall)
         ns_tid = self._around.ns_tid(tid) if self._foreign else tid
         return ThreadDump(
             tid, stat.name, stat.state, Capture.FAILED, None, None, facts.syscall, facts.wchan, None, (),
@@ -264,15 +264,15 @@ class Dumper:
             threads, (*target.opener.problems, *target.modules.problems),
             self._around.children() if any(call.name in _WAIT_FOR_CHILDREN for call in calls) else (),
             locks, others, tuple((pid, process_name(pid)) for pid in named),
-            tracer_of_any(proc) if any(t.state == "t" for t in threads) else None,
-            self._instants[-1].ran if self._instants else None, target.home,
+            tracer_of_process(proc) if any(t.state == "t" for t in threads) else None,
+            self._instants[-1].ran if self._instants else None, target.root,
         )  # fmt: skip
 
-    def _other_ends(self, calls: Iterable[Call]) -> tuple[End, ...]:
+    def _other_ends(self, calls: Iterable[DecodedSyscall]) -> tuple[PeerProcess, ...]:
         """Look through all processes, once: as long as it is the same ends that are looked for."""
-        wanted = self._around.other_ends(calls)
+        wanted = self._around.peer_links(calls)
         if wanted != self._wanted:
-            self._wanted, self._ends = wanted, ends(wanted)
+            self._wanted, self._ends = wanted, find_peer_processes(wanted)
         return self._ends
 
     def _idle(self, thread: ThreadDump) -> ThreadDump:
@@ -285,8 +285,8 @@ def _age_ns(born: int) -> int:
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME) - born * 1_000_000_000 // _TICKS_PER_S
 
 
-def _file_locks(calls: Sequence[Call]) -> tuple[FileLock, ...]:
-    return waited_for() if any(call.name in _TAKE_FILE_LOCKS for call in calls) else ()
+def _file_locks(calls: Sequence[DecodedSyscall]) -> tuple[FileLock, ...]:
+    return contended_locks() if any(call.name in _TAKE_FILE_LOCKS for call in calls) else ()
 
 
 def _command_line(target: LiveProcess) -> list[str]:

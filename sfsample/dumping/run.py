@@ -105,7 +105,7 @@ class _Work:
     ) -> None:
         self._how, self._meanwhile, self._should_stop = how, meanwhile, should_stop
         self._failures: list[TargetError] = []
-        self._shared = ImageCache(how.debug_dirs)
+        self._image_cache = ImageCache(how.debug_dirs)
 
     def run(self, pids: Iterable[int]) -> tuple[list[ProcessDump], list[TargetError]]:
         targets: list[tuple[LiveProcess, Dumper]] = []
@@ -125,7 +125,7 @@ class _Work:
     def _open(self, pid: int, targets: list[tuple[LiveProcess, Dumper]]) -> None:
         how = self._how
         try:
-            target = _live(pid, how, self._shared)
+            target = _live(pid, how, self._image_cache)
         except TargetError as failure:
             self._failures.append(failure)
             return
@@ -155,12 +155,12 @@ class _Work:
             one[0].close()
 
 
-def _live(pid: int, how: DumpOptions, shared: ImageCache) -> LiveProcess:
+def _live(pid: int, how: DumpOptions, image_cache: ImageCache) -> LiveProcess:
     """Open a process; what a debugger holds can be read, and it may leave meanwhile."""
     try:
-        return LiveProcess(pid, how.stack_bytes, attach=how.stop, shared=shared)
+        return LiveProcess(pid, how.stack_bytes, attach=how.stop, image_cache=image_cache)
     except AlreadyTraced:
-        return LiveProcess(pid, how.stack_bytes, attach=False, shared=shared)
+        return LiveProcess(pid, how.stack_bytes, attach=False, image_cache=image_cache)
 
 
 class Examiner:
@@ -177,8 +177,8 @@ class Examiner:
         from sfsample.symbolize.symbolizer import Symbolizer
 
         if self._symbolizer is None:
-            homes = {dump.pid: dump.home for dump in dumps if dump.home is not None}
-            self._symbolizer = Symbolizer(self._naming, homes)
+            roots = {dump.pid: dump.root for dump in dumps if dump.root is not None}
+            self._symbolizer = Symbolizer(self._naming, roots)
         namer = self._symbolizer.frames
         processes = tuple((dump, name_threads(dump, namer)) for dump in dumps)
         return Examination(processes, judge(processes))
@@ -186,4 +186,4 @@ class Examiner:
     def unnamed(self) -> list[str]:
         """Return where frames have no name, and why; and what could not be read for names."""
         found = self._symbolizer
-        return [] if found is None else [*map(str, found.unnamed()), *found.problems]
+        return [] if found is None else [*map(str, found.missing_names()), *found.problems]

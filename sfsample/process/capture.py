@@ -23,8 +23,8 @@ from sfsample.process.capture_running import ANY_THREAD, AWAKE_THREADS, StopFilt
 from sfsample.process.capture_sleeping import SleepingThread
 from sfsample.process.kernel_stack import REFUSED, kernel_stack
 from sfsample.process.not_captured import NotCaptured, Reason
-from sfsample.process.process import LiveProcess
 from sfsample.process.proc_text import SyscallInfo
+from sfsample.process.process import LiveProcess
 from sfsample.process.stop_request import PATIENCE_NS
 from sfsample.process.thread import LastStop, Thread
 

@@ -17,7 +17,7 @@ from sfsample.process.priority import REAL_TIME_PRIORITY
 from sfsample.process.procfs import ProcFs
 from sfsample.process.scheduler import BeforeStop, RunState, WakeUp, balance_of, classify, times_run
 from sfsample.process.stack_copy import StackCopy
-from sfsample.process.stop_request import PATIENCE_NS, Tracer
+from sfsample.process.stop_request import PATIENCE_NS, Tracer, await_stop
 from sfsample.process.thread import Thread
 
 DEFAULT_STACK_BYTES = 256 * 1024
@@ -60,6 +60,7 @@ class RunningCapture:
         self._asked: list[Thread] = []  # their stop requests are pending
         self._collected: list[Thread] = []  # captured at a checkpoint since `release_pending`
         self._listed = False  # in PENDING_STOPS
+        self.is_active = False  # a stop is pending, or was collected and not asked for
         self._busy = False
         self.max_held_ns = NO_LIMIT_NS
 
@@ -71,26 +72,17 @@ class RunningCapture:
         Whether the thread may be stopped is decided last of all, so that what was seen still holds when it
         stops.
         """
-        captured, thread.stop.captured = thread.stop.captured, None
+        request, tracer = thread.stop, self.tracer
+        captured, request.captured = request.captured, None
         if captured is not None:
             return captured
-        self._busy = True
-        try:
-            return self._capture(thread, patience_ns, stop_filter)
-        finally:
-            self._busy = False
-
-    def _capture(
-        self, thread: Thread, patience_ns: int, stop_filter: StopFilter
-    ) -> ThreadSnapshot | NotCaptured:
-        request, tracer, copy = thread.stop, self.tracer, self._copy
         was_asked = thread in self._asked
         if was_asked:  # and may stand already
             self._asked.remove(thread)
         else:
             tracer.rehearse(thread.tid)
-            copy.rehearse(thread)
-        collecting = gc.isenabled()
+            self._copy.rehearse(thread)
+        collecting, self._busy = gc.isenabled(), True
         gc.disable()  # a collection must not fall into the pause
         self._list()
         try:
@@ -100,12 +92,12 @@ class RunningCapture:
                     return refusal
                 if request.before.preempted_by_us:
                     patience_ns = 0  # it waits for the CPU on which sfsample runs
-            taken = self._stop_and_copy(thread, patience_ns)
+            return self._stop_and_copy(thread, patience_ns)
         finally:
             if collecting:
                 gc.enable()
+            self._busy = False
             self._unlist()
-        return taken
 
     def _stop_and_copy(self, thread: Thread, patience_ns: int) -> ThreadSnapshot | NotCaptured:
         tid, request, tracer, copy, counters = (
@@ -215,6 +207,7 @@ class RunningCapture:
             thread.stop.captured = None  # nothing has asked for it
         self._collected.clear()
         if not self._listed:
+            self.is_active = False
             return True  # no thread is held, or was asked to stop
         released = self.tracer.release_pending()
         self._asked = [thread for thread in self._asked if thread.stop.is_pending]
@@ -224,17 +217,19 @@ class RunningCapture:
     def _list(self) -> None:
         if not self._listed:
             PENDING_STOPS.add(self.collect_stopped)
-            self._listed = True
+            self._listed = self.is_active = True
             REAL_TIME_PRIORITY.begin()
 
     def _unlist(self) -> None:
         if not self.tracer.pending:
             self.close()
 
+    await_stop = staticmethod(await_stop)
+
     def close(self) -> None:
         """Forget pending stops: the kernel releases the threads when the tracing OS thread ends."""
         if self._listed:
-            self._listed = False
+            self._listed, self.is_active = False, bool(self._collected)
             REAL_TIME_PRIORITY.end()
             PENDING_STOPS.remove(self.collect_stopped)
 

@@ -29,7 +29,7 @@ from sfsample.process.process_root import root_of
 from sfsample.process.procfs import ProcFs
 from sfsample.process.ptrace import may_attach
 from sfsample.process.stack_copy import StackCopy
-from sfsample.process.stop_request import PATIENCE_NS, await_stop, detach_newborn_tracees
+from sfsample.process.stop_request import PATIENCE_NS, detach_newborn_tracees
 from sfsample.process.syscall_restart import restarts
 from sfsample.process.thread import Thread
 from sfsample.process.tracer_thread import TracerThread
@@ -41,6 +41,8 @@ _DETACH_POLL_S = 0.0002
 # The kernel also refuses a thread that is exiting (an execve(2) may then give its id to another thread), and
 # one whose tracer detaches before sfsample can find out which it was: try again.
 _MAX_ATTEMPTS = 3
+
+_NOT_AT_THAT_INSTANT = NotCaptured(Reason.NOT_STOPPABLE, "ran, but not at that instant")
 
 
 class LiveProcess:
@@ -202,26 +204,6 @@ class LiveProcess:
         """Learn from a walk; True when another capture would now copy more of the stack."""
         return self._copy.learn_trampolines(stack) or self._copy.learn_other_stacks(thread, stack)
 
-    def limit_pauses(self, max_held_ns: int) -> None:
-        """Release a thread, unfinished, when it has been held for longer than `max_held_ns`."""
-        self.running.max_held_ns = max_held_ns
-
-    def await_stop(self, seconds: float) -> None:
-        """Sleep until a thread that was asked to stop does, at most so many seconds."""
-        await_stop(seconds)
-
-    def collect_stopped(self) -> None:
-        """Capture all threads that were asked to stop and have, before any of them is walked."""
-        self.running.collect_stopped()
-
-    def has_stopped(self, thread: Thread) -> bool:
-        """Return whether a thread that was asked to stop had at the last `collect_stopped`."""
-        return self.running.has_stopped(thread)
-
-    def release_pending(self) -> bool:
-        """Release threads that stopped too late; False while a stop is still pending."""
-        return self.running.release_pending()
-
     def capture(
         self, thread: Thread, patience_ns: int = PATIENCE_NS, stop_filter: StopFilter = ANY_THREAD
     ) -> ThreadSnapshot | NotCaptured:
@@ -231,21 +213,16 @@ class LiveProcess:
         another process traces the thread: other threads may be free, and another sampler detaches soon.
         """
         for _ in range(_MAX_ATTEMPTS):
-            taken = self._capture(thread, patience_ns, stop_filter)
+            if self._instant is None:
+                taken = self.running.capture(thread, patience_ns, stop_filter)
+            else:
+                taken = self._instant.stopped.get(thread.tid, _NOT_AT_THAT_INSTANT)
             if not isinstance(taken, NotCaptured) or taken.reason is not Reason.REFUSED:
                 return taken
             refused = self._refused(thread.tid)
             if refused is not None:
                 return refused
         raise not_permitted(self.proc)
-
-    def _capture(
-        self, thread: Thread, patience_ns: int, stop_filter: StopFilter
-    ) -> ThreadSnapshot | NotCaptured:
-        if self._instant is None:
-            return self.running.capture(thread, patience_ns, stop_filter)
-        absent = NotCaptured(Reason.NOT_STOPPABLE, "ran, but not at that instant")
-        return self._instant.stopped.get(thread.tid) or absent
 
     def _refused(self, tid: int) -> NotCaptured | None:
         """Return why sfsample could not attach to a thread; None: the reason is gone."""
@@ -266,7 +243,7 @@ class LiveProcess:
         The kernel releases a thread that does not stop within a second when the calling OS thread ends.
         """
         deadline = time.monotonic() + _CLOSE_DEADLINE_S
-        while not self.release_pending() and time.monotonic() < deadline:
+        while not self.running.release_pending() and time.monotonic() < deadline:
             time.sleep(_CLOSE_POLL_S)
         self.running.close()
         self._new_ids.close()

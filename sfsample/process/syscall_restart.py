@@ -2,7 +2,7 @@
 
 The list names the calls that are known to be safe: a stop may make any other call fail with EINTR.
 Invariant: each of these calls survives a stop, and the others fail, except those that `syscall_mending`
-restarts (tests/live/test_restart.py).
+restarts (tests/live/test_sleeping_threads.py).
 
 When PTRACE_INTERRUPT stops a thread, the call that it sleeps in returns to the edge of the kernel.  With
 -ERESTARTSYS, -ERESTARTNOHAND, -ERESTARTNOINTR or -ERESTART_RESTARTBLOCK the kernel restarts the call, as

@@ -17,8 +17,8 @@ from sfsample.errors import NotPermitted
 from sfsample.process.capture import CapturedStack, ThreadCapturer, is_seldom
 from sfsample.process.capture_running import AWAKE_THREADS, StopFilter
 from sfsample.process.not_captured import NotCaptured, Reason
-from sfsample.process.process import LiveProcess
 from sfsample.process.proc_text import Stat
+from sfsample.process.process import LiveProcess
 from sfsample.process.scheduler import RunState, WakeUp, classify, ran_ns
 from sfsample.recording.options import StackStore
 from sfsample.recording.profile import Profile
@@ -75,7 +75,7 @@ class ProcessSampler:
             process.pid, process.start_time, process.root, process.name
         )
         self._recorder = Recorder(profile, self._process_key, since)
-        process.limit_pauses(rules.max_pause_ns)
+        process.running.max_held_ns = rules.max_pause_ns
 
     @property
     def longest_stop_ns(self) -> int:
@@ -315,15 +315,18 @@ class ProcessSampler:
 
     def collect(self) -> bool:
         """Capture threads that have stopped by now; False while a thread is still to stop."""
-        self._process.collect_stopped()
+        running = self._process.running
+        if not running.is_active:
+            return True
+        running.collect_stopped()
         for thread, woken in tuple(self._pending.items()):
-            if self._process.has_stopped(thread.thread):
+            if running.has_stopped(thread.thread):
                 self._record(thread, self._try_capture(thread, "R", woken), woken)
-        return not self._pending and self._process.release_pending()
+        return not self._pending and running.release_pending()
 
     def await_stop(self, seconds: float) -> None:
         """Sleep until a thread that was asked to stop does, but not longer."""
-        self._process.await_stop(seconds)
+        self._process.running.await_stop(seconds)
 
     def _wait_for_pending(self, deadline_ns: int) -> None:
         """Wait for threads that were asked to stop, no longer than a pause may last."""

@@ -190,7 +190,7 @@ class PtraceSampler:
     def _open_descendants(self, time_s: float, *, force: bool) -> None:
         """Begin to sample new descendants, as many as there is time for; the others in later ticks."""
         until = time.perf_counter() + time_s
-        for found in self._descendants.born(force=force) if self._descendants else ():
+        for found in self._descendants.open_new(force=force) if self._descendants else ():
             self.collect()  # opening takes time, in which threads that have stopped must not wait
             if isinstance(found, TargetError):
                 self._count_refusal(found)

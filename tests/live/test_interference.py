@@ -1,8 +1,7 @@
-"""Whatever becomes of the sampler, and whoever else looks at it, the target goes on.
+"""The target survives whatever happens to sfsample, and whatever other tracers do.
 
-Law: a sampler that is killed, interrupted, refused or in another's way leaves a target that runs and is
-traced by nobody.  The instants are many and random (from a fixed seed); each round is proved to have been a
-real one.
+A sfsample that is killed, interrupted or refused, or that meets another tracer, leaves a target that runs and
+is not traced.  The times are random (fixed seed); each round waits until sfsample holds a thread.
 """
 
 import os
@@ -39,17 +38,20 @@ pytestmark = pytest.mark.live
 CLONE = {"x86_64": 56, "aarch64": 220}  # system calls
 LIBRARY = """
 import sys, sfsample
-sfsample.record(int(sys.argv[1]), 60, sfsample.RecordOptions(rate=float(sys.argv[2]), mode=sys.argv[3], perf_events=False))
+options = sfsample.RecordOptions(rate=float(sys.argv[2]), mode=sys.argv[3], perf_events=False)
+sfsample.record(int(sys.argv[1]), 60, options)
 """
-# Records until its input is closed; says so when it has a sample, as from then on a refusal does not end it.
+# Records until its input is closed.  It prints `sampled` at its first sample; from then on no refusal ends
+# it.
 OTHER = """
 import select, sys, sfsample
-profile, said = sfsample.Profile(2000), []
+profile, printed = sfsample.Profile(2000), []
 def stop():
-    if profile.stats.samples and not said:
-        said.append(print("sampled", flush=True))
+    if profile.stats.samples and not printed:
+        printed.append(print("sampled", flush=True))
     return bool(select.select([0], [], [], 0)[0])
-sfsample.record(int(sys.argv[1]), options=sfsample.RecordOptions(rate=2000, perf_events=False), profile=profile, should_stop=stop)
+options = sfsample.RecordOptions(rate=2000, perf_events=False)
+sfsample.record(int(sys.argv[1]), options=options, profile=profile, should_stop=stop)
 """
 TRACER = """
 import sys
@@ -66,12 +68,12 @@ sys.stdin.read()
 
 
 def wait_for_tracer(pid: int, tracer: int) -> None:
-    """Return in one of its pauses, or a few microseconds after it.
+    """Return while the tracer holds a thread, or a few microseconds after that.
 
-    A sampler that may have real-time priority while it holds a thread would take our processor just then.
+    The test gets a CPU of its own: sfsample has real-time priority while it holds a thread.
     """
-    ours = os.sched_getaffinity(0)
-    first, *others = sorted(ours)
+    all_cpus = os.sched_getaffinity(0)
+    first, *others = sorted(all_cpus)
     for tid in (*tids(pid), *tids(tracer), *tids(tracer)) if others else ():
         with suppress(ProcessLookupError):
             os.sched_setaffinity(tid, others)
@@ -79,11 +81,11 @@ def wait_for_tracer(pid: int, tracer: int) -> None:
     try:
         wait_until(lambda: tracer in tracers(pid), "the sampler holds a thread")
     finally:
-        os.sched_setaffinity(0, ours)
+        os.sched_setaffinity(0, all_cpus)
 
 
-def test_killed_at_any_instant():
-    """SIGKILL, which no handler sees: inside a pause (even rounds) and anywhere (odd rounds)."""
+def test_sigkill_at_any_time_leaves_the_target_running():
+    """SIGKILL inside a pause (even rounds) and anywhere (odd rounds)."""
     rng = random.Random(20)  # noqa: S311 - no secret
     program, scenario = str(fixture("v3")), "threads"
     with running(program, scenario) as target:
@@ -103,7 +105,7 @@ def test_killed_at_any_instant():
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_told_to_stop_at_any_instant(number):
+def test_signal_at_any_time_ends_the_recording(number):
     with running(fixture("v3"), "threads") as target:
         for _ in range(3):
             with sampler(target.pid, "-r", "1000", "--mode", "wall", "-o", "/dev/null") as child:
@@ -115,7 +117,7 @@ def test_told_to_stop_at_any_instant(number):
 
 @pytest.mark.parametrize("mode", ["cpu", "wall"])
 def test_ctrl_c_in_a_program_that_uses_the_library(mode):
-    """Python's own handler raises KeyboardInterrupt between any two bytecodes."""
+    """Python's handler raises KeyboardInterrupt between any two bytecodes."""
     with running(fixture("v3"), "leaf") as target:
         for _ in range(3):
             with python(LIBRARY, target.pid, 2000, mode) as child:
@@ -128,7 +130,7 @@ def test_ctrl_c_in_a_program_that_uses_the_library(mode):
 
 @pytest.mark.parametrize("scenario", ["leaf", "threads"])
 def test_ctrl_c_in_a_program_that_goes_on(scenario):
-    """A notebook survives its KeyboardInterrupt, so the end of the process does not clean up after us."""
+    """A notebook continues after KeyboardInterrupt, so that no end of the process releases the threads."""
     rng = random.Random(1)  # noqa: S311 - no secret
     before = signal.signal(signal.SIGALRM, signal.default_int_handler)
     try:
@@ -144,13 +146,13 @@ def test_ctrl_c_in_a_program_that_goes_on(scenario):
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, ZeroDivisionError])
-def test_an_exception_from_the_caller(error):
+def test_exception_of_should_stop_releases_the_target(error):
     with running(fixture("v3"), "leaf") as target:
-        asked = []
+        calls = []
 
         def fail() -> bool:
-            asked.append(None)
-            if len(asked) == 30:
+            calls.append(None)
+            if len(calls) == 30:
                 raise error
             return False
 
@@ -160,8 +162,8 @@ def test_an_exception_from_the_caller(error):
 
 
 @pytest.mark.parametrize("name", ["registers", "dwarf_registers", "_wait", "_note"])
-def test_an_exception_in_the_pause(name, monkeypatch):
-    """As if Ctrl-C came exactly there: in each call of the pause, the thread is released all the same."""
+def test_exception_in_the_pause_releases_the_thread(name, monkeypatch):
+    """Ctrl-C in any call of the pause releases the thread."""
     from sfsample.process.stop_request import Tracer
 
     with running(fixture("v3"), "signals") as target:
@@ -175,7 +177,7 @@ def test_an_exception_in_the_pause(name, monkeypatch):
             target.signal(signal.SIGRTMIN)
             with pytest.raises(KeyboardInterrupt):
                 live.capture(live.thread(target.pid))
-            wait_until(live.release_pending, "released")
+            wait_until(live.running.release_pending, "released")
         monkeypatch.undo()
         live.close()
         assert_untraced(target.pid)
@@ -187,8 +189,8 @@ def test_an_exception_in_the_pause(name, monkeypatch):
         wait_until(lambda: counted() == 20, "every signal arrived")
 
 
-def is_in_the_way(pid: int, program: str) -> bool:
-    """Record for a moment; whether another sampler has kept us from something.  What we have is right."""
+def is_hindered(pid: int, program: str) -> bool:
+    """Record for 0.2 s; return whether the other sampler prevented a capture.  Each stack is right."""
     try:
         profile = sfsample.record(pid, 0.2, sfsample.RecordOptions(rate=2000))
     except sfsample.NotPermitted as failure:  # even the first sample was refused
@@ -199,14 +201,14 @@ def is_in_the_way(pid: int, program: str) -> bool:
 
 
 def test_two_samplers_at_once():
-    """Each is in the other's way now and then: that is counted, no stack is wrong, no one hangs."""
+    """Each sometimes prevents a capture of the other, which is counted; no stack is wrong, none hangs."""
     program = str(fixture("v3"))
     with running(program, "leaf") as target:
         with python(OTHER, target.pid) as other:
             assert first_line(other) == "sampled"
             for _ in range(9):
-                is_in_the_way(target.pid, program)
-            wait_until(lambda: is_in_the_way(target.pid, program), "they meet")
+                is_hindered(target.pid, program)
+            wait_until(lambda: is_hindered(target.pid, program), "they meet")
             assert other.poll() is None
             other.stdin.close()
             assert other.wait(HANG_S) == 0
@@ -215,8 +217,8 @@ def test_two_samplers_at_once():
 
 
 @pytest.mark.parametrize("mode", ["cpu", "wall"])
-def test_somebody_else_traces_it(mode):
-    """strace, say: the target runs, but there can be only one tracer; the help names it."""
+def test_target_of_another_tracer_is_refused(mode):
+    """The target runs under strace, for example; the help text names the tracer."""
     with running(fixture("v3"), "leaf") as target:
         with python(TRACER, target.pid, "running") as other:
             assert first_line(other) == "tracing"
@@ -245,7 +247,7 @@ def test_a_dump_says_who_traces_it(consistent):
         wait_until(lambda: not tracers(target.pid), "untraced")
 
 
-# Clones itself again and again, and waits for the child.
+# Clones itself repeatedly, and waits for each child.
 CLONING = """
 import ctypes, os, select, sys
 call = ctypes.PyDLL(None).syscall
@@ -259,30 +261,31 @@ print("all have ended", flush=True)
 
 
 @pytest.mark.skipif(os.uname().machine not in CLONE, reason="the number of clone(2) is not known here")
-def test_who_is_born_traced_by_us_is_let_go(monkeypatch):
-    """A thread that calls clone(2) with CLONE_PTRACE just when it is stopped gives us its child, held."""
-    let_go, detach = [], tracer.detach
+def test_child_that_starts_traced_is_released(monkeypatch):
+    """clone(2) with CLONE_PTRACE in a traced thread makes sfsample the tracer of the stopped child."""
+    detached, detach = [], tracer.detach
 
     def noting(tid, number):
-        let_go.append(tid)
+        detached.append(tid)
         return detach(tid, number)
 
     def should_stop():
         return len(newborn()) >= 3
 
     def newborn():
-        return [tid for tid in let_go if tid != target.pid]
+        return [tid for tid in detached if tid != target.pid]
 
     monkeypatch.setattr(tracer, "detach", noting)
     with python(CLONING, CLONE[os.uname().machine]) as target:
-        profile = sfsample.record(target.pid, HANG_S, sfsample.RecordOptions(rate=2000, perf_events=False), should_stop=should_stop)
+        options = sfsample.RecordOptions(rate=2000, perf_events=False)
+        profile = sfsample.record(target.pid, HANG_S, options, should_stop=should_stop)
         target.stdin.close()
         assert first_line(target) == "all have ended"
     assert profile.stats.ended_by == "signal"
 
 
-def test_somebody_else_holds_it():
-    """gdb, say: the target is stopped by its tracer, and stays so.  A dump only reads it."""
+def test_target_that_another_tracer_holds_is_read_by_a_dump():
+    """gdb, for example, has stopped the target; it stays stopped."""
     with running(fixture("v3"), "leaf") as target:
         with python(TRACER, target.pid, "stopped") as other:
             assert first_line(other) == "tracing"

@@ -82,6 +82,7 @@ class FakeProcess:
         self.ends_at = float("inf")
         self.learns: list[bool] = []
         self.threads: dict[int, Thread] = {}
+        self.running, self.is_active = self, True  # it answers for its RunningCapture, too
         image = ElfImage(elf([Load(0x1000, bytes(4096), offset=0x1000)]), "x")
         self.maps_read = 0
         self.modules = ModuleMap(self._maps, lambda _: image)
@@ -115,9 +116,6 @@ class FakeProcess:
 
     def thread(self, tid):
         return self.threads.setdefault(tid, Thread(tid))
-
-    def limit_pauses(self, most_ns):
-        self.most_ns = most_ns
 
     def read(self, thread):
         return self.readings.get(thread.tid)
@@ -1051,7 +1049,7 @@ class FakeFamily:
     def waiting(self):
         return len(self.left)
 
-    def born(self, *, force):  # noqa: ARG002 - the protocol
+    def open_new(self, *, force):  # noqa: ARG002 - the protocol
         self.asked += 1
         self.left += self.born_at.get(self.asked, [])
         while self.left:
