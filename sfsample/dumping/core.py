@@ -1,10 +1,10 @@
-"""Every thread of a core file: `snapshot.take` for a process that has ended.
+"""Collects what a dump shows of a core file: `dumping.collect` for a process that has ended.
 
-Law: a thread whose registers are damaged is shown with the reason, never left out.
+A thread whose registers are damaged is shown with the reason, never left out.
 """
 
 from sfsample.core.snapshot import Capture
-from sfsample.dumping.collect import ProcessDump, ThreadDump
+from sfsample.dumping.model import ProcessDump, ThreadDump
 from sfsample.formats.elf.core_file import CoreThread
 from sfsample.process.core_process import CoreProcess
 from sfsample.process.facts.core_syscalls import core_call, own_tid
@@ -12,7 +12,7 @@ from sfsample.unwind.unwinder import Unwinder
 
 
 def take_core(core: CoreProcess, unwinder: Unwinder) -> ProcessDump:
-    """Unwind every thread.  A core file does not know when, nor how the threads were called."""
+    """Unwind every thread.  A core file has neither a time nor the names of threads."""
     threads = tuple(_thread(core, unwinder, thread) for thread in core.threads())
     return ProcessDump(
         core.pid, core.name, core.arguments.split(), core.exe, 0.0, threads, tuple(core.problems)

@@ -8,13 +8,13 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from sfsample.core.stack import Frame
-from sfsample.dumping.collect import ProcessDump, ThreadDump
 from sfsample.dumping.diagnose.groups import group_threads
 from sfsample.dumping.diagnose.named_thread import NamedThread
 from sfsample.dumping.diagnose.verdict import Finding
 from sfsample.dumping.diagnose.wait_graph import Node
 from sfsample.dumping.diagnose.wait_types import Wait
 from sfsample.dumping.diagnose.wording import signal_name
+from sfsample.dumping.model import ProcessDump, ThreadDump
 from sfsample.modules.module import Module
 from sfsample.process.facts.syscall_arguments import DecodedSyscall
 from sfsample.symbolize.named_frame import NamedFrame

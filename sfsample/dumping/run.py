@@ -1,14 +1,15 @@
-"""The library's `dump`, the same path that the command line takes.
+"""The library's `dump`, the same path that the command line takes: open, look, name, judge.
 
-Law: as `api`'s: composes the layers below, prints nothing, leaves the targets running.  Apart
-from `api`, because a dump must be there in a blink and needs neither the sampler nor the formats of profiles.
+It prints nothing and leaves the targets running.  The diagnosis is imported while the second look is awaited,
+where it costs no time.
 """
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from sfsample.dumping.collect import Dumper, ProcessDump
+from sfsample.dumping.collect import Dumper
+from sfsample.dumping.model import ProcessDump
 from sfsample.errors import AlreadyTraced, NoSuchProcess, TargetError
 from sfsample.process.capture_running import DEFAULT_STACK_BYTES, check_stack_bytes
 from sfsample.process.image_cache import ImageCache
@@ -18,18 +19,17 @@ from sfsample.symbolize.options import DEFAULT_SYMBOL_OPTIONS, SymbolOptions
 from sfsample.unwind.stepper import Stepper
 from sfsample.unwind.unwinder import DEFAULT_STEPPERS, MAX_FRAMES, Unwinder
 
-TYPE_CHECKING = False  # what judges is imported while the second look is awaited: it then costs no time
 if TYPE_CHECKING:
     from sfsample.dumping.diagnose.named_thread import NamedThread
     from sfsample.dumping.diagnose.verdict import Verdict
     from sfsample.symbolize.symbolizer import Symbolizer
 
 INTERVAL_S = 0.1
-_DOZE_S = 0.05
+_MAX_SLEEP_S = 0.05  # between two questions whether to stop
 
 
 class DumpOptions(NamedTuple):
-    """How to look."""
+    """How to dump: `looks` times, `interval_s` apart."""
 
     looks: int = 1
     interval_s: float = INTERVAL_S
@@ -41,7 +41,7 @@ class DumpOptions(NamedTuple):
     debug_dirs: Sequence[str] = ()  # searched for debug files before the system's
 
 
-_DEFAULT_HOW = DumpOptions()
+_DEFAULT_OPTIONS = DumpOptions()
 
 
 class Examination(NamedTuple):
@@ -60,7 +60,7 @@ def dump(
     stack_bytes: int = DEFAULT_STACK_BYTES,
     steppers: Sequence[Stepper] = DEFAULT_STEPPERS,
 ) -> ProcessDump:
-    """Look at every thread of a process `looks` times, `interval` seconds apart.  Raises as `record` does."""
+    """Capture each thread of a process, `looks` times, `interval` seconds apart.  Raises as `record` does."""
     dumps, failures = dump_all((pid,), DumpOptions(looks, interval, max_frames, stack_bytes, steppers))
     if failures:
         raise failures[0]
@@ -73,19 +73,19 @@ def dump_all(
     meanwhile: Callable[[list[ProcessDump]], object] = lambda _dumps: None,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> tuple[list[ProcessDump], list[TargetError]]:
-    """Look at several processes; the failure of one does not keep the others from being looked at.
+    """Dump several processes; the failure of one does not keep the others from being dumped.
 
-    `meanwhile` is given what the first look saw, when there is time until the next.  Once `should_stop`,
-    there is no further look.
+    `meanwhile` is called with the dumps of the first look while the second is awaited.  Once `should_stop` is
+    true, there is no further look.
     """
     check_stack_bytes(how.stack_bytes)
-    return TracerThread(lambda stop: _Work(how, meanwhile, stop).run(pids), should_stop).run()
+    return TracerThread(lambda stop: _Run(how, meanwhile, stop).run(pids), should_stop).run()
 
 
 def dump_core(
-    core: str, exe: str | None = None, how: DumpOptions = _DEFAULT_HOW, *, sysroot: str = ""
+    core: str, exe: str | None = None, how: DumpOptions = _DEFAULT_OPTIONS, *, sysroot: str = ""
 ) -> ProcessDump:
-    """Look at every thread of a core file; `exe` is its program, if that is not where it was.
+    """Dump a core file; `exe` is its program, if that is not where it was.
 
     The files of another machine are looked for under `sysroot`.  Raises CoreError.
     """
@@ -96,7 +96,9 @@ def dump_core(
     return take_core(target, Unwinder(target.modules, steppers=how.steppers, max_frames=how.max_frames))
 
 
-class _Work:
+class _Run:
+    """One dump of several processes."""
+
     def __init__(
         self,
         how: DumpOptions,
@@ -140,7 +142,7 @@ class _Work:
                 if number == 1:
                     self._meanwhile([dumper.result() for _, dumper in targets])
                 while not self._should_stop() and (left := rested - time.monotonic()) > 0:
-                    time.sleep(min(left, _DOZE_S))
+                    time.sleep(min(left, _MAX_SLEEP_S))
                 if self._should_stop():
                     return
             for one in tuple(targets):
@@ -156,7 +158,7 @@ class _Work:
 
 
 def _live(pid: int, how: DumpOptions, image_cache: ImageCache) -> LiveProcess:
-    """Open a process; what a debugger holds can be read, and it may leave meanwhile."""
+    """Open a process; one that a debugger holds can be read, and the debugger may detach meanwhile."""
     try:
         return LiveProcess(pid, how.stack_bytes, attach=how.stop, image_cache=image_cache)
     except AlreadyTraced:
@@ -164,10 +166,10 @@ def _live(pid: int, how: DumpOptions, image_cache: ImageCache) -> LiveProcess:
 
 
 class Examiner:
-    """Names every frame, and works out who waits for whom.  It does not name a place twice."""
+    """Names every frame, and finds out which thread waits for which.  It does not name a place twice."""
 
-    def __init__(self, naming: SymbolOptions = DEFAULT_SYMBOL_OPTIONS) -> None:
-        self._naming = naming
+    def __init__(self, options: SymbolOptions = DEFAULT_SYMBOL_OPTIONS) -> None:
+        self._options = options
         self._symbolizer: Symbolizer | None = None
 
     def __call__(self, dumps: Sequence[ProcessDump]) -> Examination:
@@ -178,12 +180,12 @@ class Examiner:
 
         if self._symbolizer is None:
             roots = {dump.pid: dump.root for dump in dumps if dump.root is not None}
-            self._symbolizer = Symbolizer(self._naming, roots)
+            self._symbolizer = Symbolizer(self._options, roots)
         namer = self._symbolizer.frames
         processes = tuple((dump, name_threads(dump, namer)) for dump in dumps)
         return Examination(processes, judge(processes))
 
-    def unnamed(self) -> list[str]:
+    def missing_names(self) -> list[str]:
         """Return where frames have no name, and why; and what could not be read for names."""
         found = self._symbolizer
         return [] if found is None else [*map(str, found.missing_names()), *found.problems]

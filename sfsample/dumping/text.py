@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from sfsample.core.stack import Frame, StopReason
-from sfsample.dumping.collect import ProcessDump, ThreadDump
 from sfsample.dumping.diagnose.groups import Group, group_threads, sort_groups
 from sfsample.dumping.diagnose.named_thread import NamedThread, fold_name
 from sfsample.dumping.diagnose.verdict import Finding, Verdict
 from sfsample.dumping.diagnose.wait_graph import Node
 from sfsample.dumping.diagnose.wait_types import Wait
 from sfsample.dumping.diagnose.wording import Wording, format_seconds
+from sfsample.dumping.model import ProcessDump, ThreadDump
 from sfsample.modules.module import Module
 from sfsample.symbolize.named_frame import NamedFrame
 

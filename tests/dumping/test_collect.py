@@ -3,7 +3,7 @@
 import pytest
 
 from sfsample.core.stack import Found, Frame, Stack, StopReason
-from sfsample.dumping.collect import in_one_place
+from sfsample.dumping.model import is_same_place
 
 
 def stack(pc: int, *callers: int, reason: StopReason = StopReason.OUTERMOST) -> Stack:
@@ -27,5 +27,5 @@ def stack(pc: int, *callers: int, reason: StopReason = StopReason.OUTERMOST) -> 
     ],
 )
 def test_stacks_are_equal_but_for_a_step_back_to_the_system_call(last, is_same):
-    assert in_one_place(stack(0x1000, 0x2000), last) is is_same
-    assert in_one_place(None, None)
+    assert is_same_place(stack(0x1000, 0x2000), last) is is_same
+    assert is_same_place(None, None)

@@ -6,7 +6,7 @@ A function is recognized by its symbol, without the underscores and versions tha
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from sfsample.dumping.collect import ProcessDump, ThreadDump
+from sfsample.dumping.model import ProcessDump, ThreadDump
 from sfsample.modules.location import Location, locate
 from sfsample.symbolize.named_frame import NamedFrame
 

@@ -9,7 +9,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import NamedTuple
 
-from sfsample.dumping.collect import ProcessDump
 from sfsample.dumping.diagnose.glibc_locks import OtherThreads, is_since_2_25
 from sfsample.dumping.diagnose.groups import common_name
 from sfsample.dumping.diagnose.named_thread import NamedThread
@@ -17,6 +16,7 @@ from sfsample.dumping.diagnose.wait_graph import Node, blockers, cycles, stuck, 
 from sfsample.dumping.diagnose.wait_types import Wait, WaitContext
 from sfsample.dumping.diagnose.waits import wait_of
 from sfsample.dumping.diagnose.wording import Wording
+from sfsample.dumping.model import ProcessDump
 from sfsample.modules.module import Module
 
 ProcessSet = Sequence[tuple[ProcessDump, tuple[NamedThread, ...]]]

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from sfsample.dumping.collect import ProcessDump
 from sfsample.dumping.diagnose.glibc_locks import OtherThreads
+from sfsample.dumping.model import ProcessDump
 
 ENDLESS_S = 365 * 86400.0  # a longer time-out counts as none
 

@@ -1,0 +1,126 @@
+"""What a dump has collected, as values: the diagnosis and the writers work on these alone."""
+
+from typing import NamedTuple
+
+from sfsample.core.filesystem import ProcessRoot
+from sfsample.core.memory import Memory, PiecewiseMemory
+from sfsample.core.snapshot import Capture
+from sfsample.core.stack import Stack
+from sfsample.modules.module import Module
+from sfsample.process.facts.file_locks import FileLock
+from sfsample.process.facts.peer_processes import PeerProcess
+from sfsample.process.facts.syscall_arguments import DecodedSyscall
+from sfsample.process.facts.thread_facts import CpuUsage, LastRunTime
+from sfsample.process.proc_text import SyscallInfo
+
+_CLOCK_ERROR_S = 0.1  # by which the clocks of two CPUs are never wrong together
+_MAX_SYSCALL_BYTES = 4  # of the instruction that makes a system call
+
+
+class ThreadState(NamedTuple):
+    """A thread at one of several looks.  `at_s` is monotonic; `stack` None: it could not be captured."""
+
+    at_s: float
+    state: str
+    usage: CpuUsage
+    capture: Capture
+    stack: Stack | None
+    modules: tuple[Module | None, ...]  # of each frame
+
+
+class ThreadDump(NamedTuple):
+    """One thread.  `stack` is None when it could not be captured; then `error` says why.
+
+    `idle_s` is for how long it had not run when it was looked at.  `looks` are its states, oldest first; all
+    other fields are of the last time that it was captured.
+    """
+
+    tid: int
+    name: str
+    state: str
+    capture: Capture
+    stop_ns: int | None
+    error: str | None
+    syscall: SyscallInfo | None
+    wchan: str | None
+    stack: Stack | None
+    modules: tuple[Module | None, ...]  # of each frame
+    ns_tid: int = 0  # its id in its own pid namespace
+    cpu_ns: int | None = None
+    idle_s: float | None = None
+    call: DecodedSyscall | None = None
+    kernel_stack: tuple[str, ...] = ()
+    memory: Memory = PiecewiseMemory()  # around the lock that it waits for
+    last_ran: LastRunTime | None = None
+    looks: tuple[ThreadState, ...] = ()
+    signal: int = 0  # that it got when its core file was written
+    born: int = 0  # its start time, in clock ticks; its id can be given to another thread
+
+    @property
+    def moving(self) -> bool | None:
+        """Whether it ran between the looks; None: there was only one look, or the kernel does not tell.
+
+        A stop makes a sleeping thread run for an instant, so a thread that was stopped and is where it was
+        has not moved.
+        """
+        if len(self.looks) < 2 or any(look.usage.runs is None for look in self.looks):
+            return None
+        first, last = self.looks[0], self.looks[-1]
+        if any(look.state == "R" for look in self.looks):
+            return True
+        ran = first.usage.runs != last.usage.runs
+        return ran and not (first.capture is Capture.STOPPED and is_same_place(first.stack, last.stack))
+
+    @property
+    def asleep(self) -> tuple[float, float] | None:
+        """From when until when it certainly slept (monotonic); None: there is no such time.
+
+        Between looks its counters prove that; after a single look `idle_s` does, which is less exact.
+        """
+        if self.capture is Capture.CORE:
+            return (0.0, 0.0)  # all at one instant
+        if self.moving is False:
+            return (self.looks[0].at_s, self.looks[-1].at_s)
+        if self.idle_s is None or self.last_ran is None or self.idle_s < _CLOCK_ERROR_S:
+            return None
+        return (self.last_ran.read_at_s - self.idle_s + _CLOCK_ERROR_S, self.last_ran.read_at_s)
+
+    @property
+    def busy(self) -> float | None:
+        """The share of the time between the first look and the last in which it ran, or waited for a CPU."""
+        if len(self.looks) < 2:
+            return None
+        first, last = self.looks[0], self.looks[-1]
+        before, after = ((u.cpu_ns or 0) + (u.waited_ns or 0) for u in (first.usage, last.usage))
+        return (after - before) / 1e9 / (last.at_s - first.at_s) if last.at_s > first.at_s else None
+
+
+class ProcessDump(NamedTuple):
+    """One process.  `time` is seconds since the epoch; `others` names processes that are mentioned."""
+
+    pid: int
+    name: str
+    cmdline: list[str]
+    exe: str | None
+    time: float
+    threads: tuple[ThreadDump, ...]
+    problems: tuple[str, ...]
+    children: tuple[tuple[int, str], ...] = ()
+    locks: tuple[FileLock, ...] = ()
+    peers: tuple[PeerProcess, ...] = ()  # of the pipes and sockets that its threads sleep in
+    others: tuple[tuple[int, str], ...] = ()
+    tracer: tuple[int, str] | None = None
+    ran: tuple[int, ...] | None = None  # not at the one instant of the others; None: none was asked for
+    root: ProcessRoot | None = None  # where names are to be looked for
+
+
+def is_same_place(first: Stack | None, last: Stack | None) -> bool:
+    """Return whether two stacks are equal, but for a step back to the instruction of the system call.
+
+    On AArch64 a stopped thread that is going to restart its call has taken that step, a sleeping one has not.
+    """
+    if first is None or last is None or not first.frames or not last.frames:
+        return first == last
+    inner, again = first.frames[0], last.frames[0]
+    back = 0 <= again.pc - inner.pc <= _MAX_SYSCALL_BYTES
+    return back and last._replace(frames=(again._replace(pc=inner.pc), *last.frames[1:])) == first
