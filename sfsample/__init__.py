@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from sfsample.api import folded, named, record, render
     from sfsample.core.rule import CFA, Rule
     from sfsample.core.stack import Found, Frame, Stack, StopReason
-    from sfsample.dumping.collect import ProcessDump, ThreadDump
+    from sfsample.dumping.model import ProcessDump, ThreadDump
     from sfsample.dumping.run import dump
     from sfsample.errors import (
         FormatError,
@@ -67,7 +67,7 @@ _MODULES = {  # below `sfsample`, and the names that they define
     "api": ("folded", "named", "record", "render"),
     "core.rule": ("CFA", "Rule"),
     "core.stack": ("Found", "Frame", "Stack", "StopReason"),
-    "dumping.collect": ("ProcessDump", "ThreadDump"),
+    "dumping.model": ("ProcessDump", "ThreadDump"),
     "dumping.run": ("dump",),
     "errors": (
         "FormatError",

@@ -16,7 +16,7 @@ from sfsample.cli.targets import target_pids
 from sfsample.cli.terminal import printable, say
 from sfsample.cli.unwind_flag import chosen_steppers
 from sfsample.core.snapshot import Capture
-from sfsample.dumping.collect import ProcessDump
+from sfsample.dumping.model import ProcessDump
 from sfsample.dumping.run import DumpOptions, Examination, Examiner, dump_all, dump_core
 from sfsample.errors import TargetError
 from sfsample.process.kernel_stack import REFUSED
@@ -42,7 +42,7 @@ def run(arguments: Namespace) -> int:
     finally:
         output.discard()
     if not arguments.quiet:
-        missing_names = examine.unnamed() if arguments.verbose else []
+        missing_names = examine.missing_names() if arguments.verbose else []
         for text in dict.fromkeys([*_problems(dumps, kernel=arguments.kernel), *missing_names]):
             say(f"sfsample: {text}")
     missing = any(thread.capture is Capture.FAILED for dump in dumps for thread in dump.threads)
