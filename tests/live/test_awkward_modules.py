@@ -1,8 +1,8 @@
-"""Modules that are not what a loader usually makes: in memory only, laid out oddly, without section headers,
-stripped, in a container's overlay, in the kernel's own object.
+"""Stacks are whole and named right in modules that a loader does not usually make.
 
-Law: each is a real process of a fixture whose chain is known; every sample must be the whole chain, named by
-the file that is really mapped.  tests/live/test_modules.py has files that were deleted or replaced.
+They are in memory only, laid out oddly, without section headers, stripped, in a container's overlay, or in
+the kernel's own object.  Each target is a fixture whose chain is known.  tests/live/test_modules.py has files
+that were deleted or replaced.
 """
 
 import os
@@ -30,9 +30,15 @@ _PT_NULL = 0
 
 
 def callers(profile: Profile) -> set[tuple[int, ...]]:
-    """Return the vaddrs of each stack but its innermost frame; every stack is whole."""
+    """Return the vaddrs of each stack without its innermost frame; assert that every stack is whole."""
     assert profile.stats.stacks == {StopReason.OUTERMOST: profile.stats.samples}
     return {tuple(place.address for place in key.locations[1:]) for key in profile.counts}
+
+
+def are_parts_of_one_chain(stacks: set[tuple[int, ...]]) -> bool:
+    """Whether the stacks differ by at most one innermost call; each is a whole stack of callers."""
+    longest = max(stacks, key=len)
+    return all(stack in (longest, longest[1:]) for stack in stacks)
 
 
 # -- in memory only
@@ -74,7 +80,7 @@ def loads(path: Path) -> list[int]:
 @pytest.mark.parametrize("library", ["libcallee-based.so", "libcallee-aligned.so"])
 @pytest.mark.parametrize(("scenario", "name"), [("library", "libcallee.so"), ("dlopen", "libplugin.so")])
 def test_a_library_linked_at_an_address_or_with_holes(tmp_path, library, scenario, name):
-    """As prelink leaves them, and as linkers made them when pages of 2 MiB were expected."""
+    """prelink made the former; linkers made the latter for pages of 2 MiB."""
     path = install("v3", "target", tmp_path)
     first, *others = loads(fixture("v3", library))
     assert first == 0x31000000 or others[-1] - first >= 2 << 20
@@ -102,14 +108,14 @@ def test_a_program_with_segments_2_mib_apart(scenario):
 
 
 def without_section_headers(path: Path) -> None:
-    """What a packer leaves: e_shoff, e_shentsize, e_shnum and e_shstrndx are 0."""
+    """Set e_shoff, e_shentsize, e_shnum and e_shstrndx to 0, as a packer does."""
     data = bytearray(path.read_bytes())
     data[40:48], data[58:64] = bytes(8), bytes(6)
     path.write_bytes(data)
 
 
 def stripped(path: Path) -> None:
-    """What distributions install: symbols in another file, to which a link leads."""
+    """Move the symbols to another file with a debug link, as distributions do."""
     debug = path.with_name(path.name + ".debug")
     subprocess.run(["objcopy", "--only-keep-debug", path, debug], check=True)
     subprocess.run(["objcopy", "--strip-all", f"--add-gnu-debuglink={debug}", path], check=True)
@@ -119,7 +125,12 @@ def stripped(path: Path) -> None:
 @pytest.mark.parametrize("scenario", ["frame", "library", "signal", "plt", "noreturn"])
 @pytest.mark.parametrize("reduce", [without_section_headers, stripped])
 def test_less_in_the_file(tmp_path, generation, scenario, reduce):
-    """Stacks are as good; names come from what is left, and are right or missing."""
+    """Stacks are the same as with the full files.
+
+    A scenario has one chain of callers.  In `plt` the thread may be in the loop itself or in the function
+    that it calls through a stub; a recording may have samples of one kind only, so both recordings are judged
+    together.
+    """
     path = install(generation, "target", tmp_path)
     with running(path, scenario) as target:
         full = callers(record_samples(target.pid))
@@ -127,8 +138,12 @@ def test_less_in_the_file(tmp_path, generation, scenario, reduce):
         reduce(path.with_name(name))
     with running(path, scenario) as target:
         profile = record_samples(target.pid)
-        seen = callers(profile)
-        assert seen == full if len(full) == 1 else {stack[-4:] for stack in seen} == {s[-4:] for s in full}
+        reduced = callers(profile)
+        if scenario == "plt":
+            assert are_parts_of_one_chain(full | reduced)
+        else:
+            assert reduced == full
+            assert len(full) == 1
         assert not module_problems(profile)
 
 
@@ -136,7 +151,7 @@ def test_less_in_the_file(tmp_path, generation, scenario, reduce):
 
 
 def without_build_id(path: Path) -> None:
-    """Make its PT_NOTE headers PT_NULL: then only the file itself can tell that it is what is mapped."""
+    """Make its PT_NOTE headers PT_NULL, so that only device and inode identify the mapped file."""
     data, order = bytearray(path.read_bytes()), {"little": "<", "big": ">"}[sys.byteorder]
     table, size, count = struct.unpack_from(f"{order}Q14xHH", data, 32)
     for at in range(table, table + size * count, size):
@@ -147,18 +162,18 @@ def without_build_id(path: Path) -> None:
 
 
 def loader(program: Path) -> str:
-    """Return the path of the loader that it asks for."""
+    """Return the path of the program's interpreter."""
     image = ElfImage(program.read_bytes(), "")
     (named,) = [section for section in image.sections if section.name == ".interp"]
     return bytes(image.contents(named)).rstrip(b"\0").decode()
 
 
 def root_file_system(directory: Path, binary: str) -> Path:
-    """Make one that has a fixture, its libraries, libc and the loader in it."""
+    """Make a root directory with a fixture, its libraries, libc and the loader."""
     directory.mkdir()
     install("v3", binary, directory)
     mappings = parse_maps(Path("/proc/self/maps").read_text(encoding="utf-8"))
-    libc = {one.path for one in mappings if one.executable and one.path.endswith("/libc.so.6")}
+    libc = {m.path for m in mappings if m.executable and m.path.endswith("/libc.so.6")}
     for path in (*libc, loader(fixture("v3"))):
         copy = directory / path.lstrip("/")
         copy.parent.mkdir(parents=True, exist_ok=True)
@@ -176,13 +191,13 @@ MOUNT = (
 ENTER = MOUNT + ' && root="$1/root" && shift && exec chroot "$root" "$@"'
 
 
-def possible(*words: str) -> bool:
+def succeeds(*words: str) -> bool:
     return subprocess.run(words, check=False, capture_output=True).returncode == 0
 
 
 @contextmanager
 def contained(unshare: tuple[str, ...], rootfs: Path, scratch: Path, *words: str) -> Iterator[Target]:
-    """Run a program in namespaces and an overlay of its own; the target's `pid` is as we see it."""
+    """Run a program in its own namespaces and overlay; `pid` is the one in the namespace of the test."""
     with started([*unshare, "sh", "-c", ENTER, str(rootfs), str(scratch), *words]) as outer:
         assert outer.reader.number("ready") == 1
         children = Path(f"/proc/{outer.pid}/task/{outer.pid}/children")
@@ -198,13 +213,13 @@ def contained(unshare: tuple[str, ...], rootfs: Path, scratch: Path, *words: str
 @pytest.mark.parametrize("binary", ["target", "target-static"])
 @pytest.mark.parametrize("scenario", ["library", "signal"])
 def test_a_container(tmp_path, unshare, build_id, binary, scenario):
-    """Another pid, other paths, and files of an overlay, whose devices maps and stat tell differently."""
+    """Another pid, other paths, and an overlay, where maps and stat(2) give different devices for a file."""
     rootfs, scratch = root_file_system(tmp_path / "lower", binary), tmp_path / "scratch"
     scratch.mkdir()
     if not build_id:
         for name in (binary, *LIBRARIES):
             without_build_id(rootfs / "v3" / name)
-    if not possible(*unshare, "sh", "-c", MOUNT, str(rootfs), str(scratch)):
+    if not succeeds(*unshare, "sh", "-c", MOUNT, str(rootfs), str(scratch)):
         pytest.skip(f"may not: {' '.join(unshare)}, mount -t overlay, mount -t proc (needs root)")
     words = (f"/v3/{binary}", scenario, "{fd}")
     with contained(unshare, rootfs, scratch, *words) as target:
@@ -218,14 +233,14 @@ def test_a_container(tmp_path, unshare, build_id, binary, scenario):
 
 
 def test_the_vdso():
-    """A thread that asks for the time is caught inside the vdso."""
+    """A thread that reads the time is sampled inside the vdso."""
     code = "import time\nprint('ready', flush=True)\nwhile True: time.monotonic_ns()"
     with subprocess.Popen(["/usr/bin/python3", "-c", code], stdout=subprocess.PIPE) as process:
         try:
             assert process.stdout is not None
             assert process.stdout.readline() == b"ready\n"
             inside = 0
-            while not inside:  # the recording's own limit ends it
+            while not inside:  # the time limit of record_samples ends it
                 profile = record_samples(process.pid, fewer(400))
                 assert profile.stats.stacks == {StopReason.OUTERMOST: profile.stats.samples}
                 inside = sum(count for key, count in profile.counts.items() if in_vdso(key.locations))

@@ -1,6 +1,6 @@
-"""Threads of the kernel's own in a process: io_uring's, one that runs and one that sleeps.
+"""Kernel threads of a process (io_uring workers) are sampled with their CPU time, and not counted as lost.
 
-Law: each is seen, with the time that it uses, and is no stack that was lost: it has none in user space.
+They have no stack in user space.  One runs, the other sleeps.
 """
 
 import shutil
@@ -17,8 +17,7 @@ from tests.live.targets import started, tids, wait_until
 
 pytestmark = pytest.mark.live
 
-# A ring that a thread of the kernel polls for a long time once it has had something to do; another one where
-# a read from an empty pipe waits in a worker.
+# A ring that a kernel thread polls, and another where a read from an empty pipe waits in a worker.
 RINGS = """
 #include <linux/io_uring.h>
 #include <stdio.h>
@@ -70,7 +69,7 @@ def rings(tmp_path):
 
 
 @pytest.mark.parametrize("mode", ["cpu", "wall"])
-def test_workers_are_seen_and_are_no_loss(rings, mode):
+def test_workers_are_sampled_and_not_lost(rings, mode):
     profile = record_samples(rings.pid, 60, mode=mode)
 
     stats = profile.stats
@@ -82,7 +81,7 @@ def test_workers_are_seen_and_are_no_loss(rings, mode):
     assert workers == {"rings;kernel_worker_[k]"}
 
 
-def test_the_command_line_names_them(rings):
+def test_command_line_names_workers(rings):
     done = run("-p", rings.pid, "-d", "1", "-t", "--mode", "wall")
 
     roots = {stack.split("/")[0]: stack.split(";")[1:] for stack in done.stacks()}
@@ -90,7 +89,7 @@ def test_the_command_line_names_them(rings):
     assert workers == {"iou-sqp": ["kernel_worker_[k]"], "iou-wrk": ["kernel_worker_[k]"]}
 
 
-def test_a_dump_says_what_they_are(rings):
+def test_dump_names_workers(rings):
     done = run("dump", "-p", rings.pid)
 
     assert done.code == 0

@@ -1,7 +1,6 @@
-"""The public API on a live process: what is returned, of which type, and what is raised.
+"""The public API on a live process: types and values of all fields, and errors.
 
-Law: samples by the names that `import sfsample` promises, nothing deeper.  Whether stacks are right is
-said elsewhere; here every field is looked at.
+Tests use only names of `sfsample.__all__`.  Other tests assert that the stacks are right.
 """
 
 import os
@@ -20,19 +19,20 @@ pytestmark = pytest.mark.live
 
 
 def recorded(*pids: int, **options: object) -> sfsample.Profile:
-    """Record until there are some samples of each process, however long that takes."""
+    """Record until each process has samples, and there are five in all."""
     profile = sfsample.Profile(100)
 
     def enough() -> bool:
         return profile.stats.samples >= 5 and {key.pid for key in profile.counts} == {*pids}
 
-    return sfsample.record(pids, HANG_S, rate=100, profile=profile, should_stop=enough, **options)
+    record_options = sfsample.RecordOptions(rate=100, **options)
+    return sfsample.record(pids, HANG_S, record_options, profile=profile, should_stop=enough)
 
 
-def test_everything_that_is_promised_is_there():
+def test_every_public_name_exists():
     for name in sfsample.__all__:
-        promised = getattr(sfsample, name)
-        assert name.isupper() or promised.__name__.rpartition(".")[2] == name
+        value = getattr(sfsample, name)
+        assert name.isupper() or value.__name__.rpartition(".")[2] == name
     with pytest.raises(AttributeError, match="nonsense"):
         _ = sfsample.nonsense
 
@@ -40,7 +40,8 @@ def test_everything_that_is_promised_is_there():
 def test_record():
     with running(fixture("v3"), "leaf") as target:
         for duration in (2.0, 8.0, 32.0):  # a busy machine may give no sample
-            profile = sfsample.record(target.pid, duration, rate=100, max_pause=HANG_S, perf_events=False)
+            options = sfsample.RecordOptions(rate=100, max_pause=HANG_S, perf_events=False)
+            profile = sfsample.record(target.pid, duration, options)
             if profile.stats.samples:
                 break
         stats = profile.stats
@@ -69,10 +70,10 @@ def test_record():
                 assert module.path.startswith("/")
                 assert isinstance(module.build_id, str)
                 assert address - lookup in (0, 1)
-        told = stats.as_json()
-        assert told["samples"] == stats.samples
-        assert told["threads"] == 1
-        assert told["modules_with_sframe"] == 1
+        document = stats.as_json()
+        assert document["samples"] == stats.samples
+        assert document["threads"] == 1
+        assert document["modules_with_sframe"] == 1
 
 
 def test_folded():
@@ -89,45 +90,47 @@ def test_folded():
 
 
 def test_several_processes():
-    with running(fixture("v3"), "leaf") as one, running(fixture(GENERATIONS[0]), "recursion") as other:
-        profile = recorded(one.pid, other.pid, mode="wall")
-        assert set(profile.processes) == {one.pid, other.pid}
-        assert {key.pid for key in profile.counts} == {one.pid, other.pid}
+    with running(fixture("v3"), "leaf") as first, running(fixture(GENERATIONS[0]), "recursion") as second:
+        pids = {first.pid, second.pid}
+        profile = recorded(*pids, mode="wall")
+        assert set(profile.processes) == pids
+        assert {key.pid for key in profile.counts} == pids
         text = sfsample.folded(profile)
         assert ";leaf_spin " in text
         assert ";spin_innermost " in text
 
 
-def test_one_of_several_ends():
-    with running(fixture("v3"), "leaf") as one, running(fixture("v3"), "exit", 0, ends=True) as other:
+def test_one_of_several_targets_ends():
+    with running(fixture("v3"), "leaf") as first, running(fixture("v3"), "exit", 0, ends=True) as other:
         other.process.wait(HANG_S)
         with pytest.raises(sfsample.NoSuchProcess) as refusal:
-            sfsample.record([one.pid, other.pid], 0.5)
+            sfsample.record([first.pid, other.pid], 0.5)
         assert refusal.value.pid == other.pid
-    with running(fixture("v3"), "leaf") as one, running(fixture("v3"), "leaf", ends=True) as other:
+    with running(fixture("v3"), "leaf") as first, running(fixture("v3"), "leaf", ends=True) as other:
         profile = sfsample.Profile(100)
 
-        def seen() -> set[int]:
+        def sampled() -> set[int]:
             return {key.pid for key in profile.counts}
 
         def ended() -> bool:
-            if seen() == {one.pid, other.pid}:
+            if sampled() == {first.pid, other.pid}:
                 other.signal(signal.SIGKILL)
             return other.has_ended()
 
-        pids = [one.pid, other.pid]
-        sfsample.record(pids, HANG_S, rate=100, mode="wall", profile=profile, should_stop=ended)
-        assert seen() == {*pids}
+        pids = [first.pid, other.pid]
+        options = sfsample.RecordOptions(rate=100, mode="wall")
+        sfsample.record(pids, HANG_S, options, profile=profile, should_stop=ended)
+        assert sampled() == {*pids}
 
 
 def test_cpu_mode_leaves_sleepers_alone():
     with running(fixture("v3"), "epoll") as target:
         wait_until(lambda: status(target.pid)["State"][0] == "S", "asleep")
-        profile = sfsample.record(target.pid, 0.3, rate=100)
+        profile = sfsample.record(target.pid, 0.3, sfsample.RecordOptions(rate=100))
         assert profile.stats.samples == 0
         assert profile.stats.pauses.count == 0
         assert sfsample.folded(profile) == ""
-        assert target.reader.available() == []  # its call was not broken
+        assert target.reader.available() == []  # its system call was not interrupted
 
 
 def test_options_are_passed_on():
@@ -154,11 +157,11 @@ def test_should_stop():
     with running(fixture("v3"), "leaf") as target:
         profile = recorded(target.pid)
         assert profile.stats.ended_by == "signal"
-        assert 5 <= profile.stats.samples < 10  # it was asked at each tick
+        assert 5 <= profile.stats.samples < 10  # should_stop is called at each tick
 
 
-def test_the_clock_is_the_callers():
-    """Two hours of ticks in no time at all: the schedule is the clock's, and nothing else's."""
+def test_schedule_uses_the_clock_of_the_caller():
+    """With a clock that only counts, two hours of ticks take no time."""
 
     class Clock:
         time = 1000.0
@@ -171,33 +174,33 @@ def test_the_clock_is_the_callers():
 
     with running(fixture("v3"), "leaf") as target:
         begun = time.monotonic()
-        stats = sfsample.record(target.pid, 7200, rate=0.01, clock=Clock()).stats
+        stats = sfsample.record(target.pid, 7200, sfsample.RecordOptions(rate=0.01), clock=Clock()).stats
         assert time.monotonic() - begun < 60
         assert (stats.ticks, stats.late_ticks) == (72, 0)
         assert stats.duration_s == pytest.approx(7200)
 
 
-def test_in_a_thread_of_ours():
-    """ptrace belongs to a thread: a recording may run in any one, several at once on several targets."""
-    with running(fixture("v3"), "leaf") as one, running(fixture(GENERATIONS[0]), "leaf") as other:
+def test_recordings_run_in_several_threads():
+    """ptrace is bound to a thread; each recording uses its own."""
+    with running(fixture("v3"), "leaf") as first, running(fixture(GENERATIONS[0]), "leaf") as second:
         profiles = {}
 
         def work(pid: int) -> None:
             profiles[pid] = recorded(pid)
 
-        threads = [threading.Thread(target=work, args=(t.pid,)) for t in (one, other)]
+        threads = [threading.Thread(target=work, args=(t.pid,)) for t in (first, second)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join(HANG_S)
-        for target in (one, other):
+        for target in (first, second):
             assert sfsample.folded(profiles[target.pid]).count(";leaf_spin ") == 1
 
 
 def test_dump():
     before = time.time()
     with running(fixture("v3"), "threads") as target:
-        wait_until(lambda: status(target.pid, target.pid)["State"][0] == "S", "the first one waits")
+        wait_until(lambda: status(target.pid, target.pid)["State"][0] == "S", "the first thread waits")
         dump = sfsample.dump(target.pid)
         assert isinstance(dump, sfsample.ProcessDump)
         assert (dump.pid, dump.name, dump.exe) == (target.pid, "target", str(fixture("v3")))
@@ -208,10 +211,9 @@ def test_dump():
         for thread in dump.threads:
             assert isinstance(thread, sfsample.ThreadDump)
             assert isinstance(thread.stack, sfsample.Stack)
-            asleep = thread.tid == target.pid  # it waits for the others
-            if (
-                not asleep or ARCH is AMD64
-            ):  # elsewhere its caller may be in a register, which only a stop tells
+            asleep = thread.tid == target.pid  # in pthread_join
+            # elsewhere the return address of a sleeping thread may be in a register: sfsample may stop it
+            if not asleep or ARCH is AMD64:
                 assert thread.capture == ("read" if asleep else "stopped")
             assert thread.stop_ns is None if thread.capture == "read" else thread.stop_ns > 0
             assert thread.error is None
@@ -230,21 +232,21 @@ def test_dump():
         assert {worker.syscall for worker in workers} == {None}
 
 
-@pytest.mark.parametrize("look", [sfsample.record, sfsample.dump])
-def test_what_cannot_be_looked_at(look):
+@pytest.mark.parametrize("function", [sfsample.record, sfsample.dump])
+def test_invalid_target_is_refused(function):
     with pytest.raises(sfsample.NoSuchProcess) as refusal:
-        look(2**22 + 1)
+        function(2**22 + 1)
     assert (refusal.value.exit_code, refusal.value.pid) == (3, 2**22 + 1)
     with pytest.raises(sfsample.SfsampleError, match="cannot sample itself"):
-        look(os.getpid())
+        function(os.getpid())
     with running(fixture("v3"), "threads") as target:
         thread = tids(target.pid)[1]
         with pytest.raises(sfsample.SfsampleError, match="is a thread") as refusal:
-            look(thread)
+            function(thread)
         assert refusal.value.help == (f"use -p {target.pid}",)
 
 
-def test_a_kernel_thread():
+def test_kernel_thread_is_refused():
     if not os.path.exists("/proc/2/stat") or "kthreadd" not in status(2).get("Name", ""):
         pytest.skip("no kernel threads in this pid namespace")
     with pytest.raises(sfsample.UnsupportedTarget, match="kernel thread"):

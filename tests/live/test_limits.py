@@ -1,6 +1,6 @@
-"""What a sampler says that the system keeps short, or keeps in the dark.
+"""sfsample reports what the system does not provide: descriptors, threads, a visible /proc.
 
-Law: one line, a way out, the exit code of the contract; the target is left as it was.
+Each case is one line with a remedy and a documented exit code; the target is unharmed.
 """
 
 import _thread
@@ -24,14 +24,14 @@ def leaf() -> Iterator[Target]:
         yield target
 
 
-def is_told(done: Done) -> bool:
+def has_result(done: Done) -> bool:
     return done.code == 0 or "no files" in done.err[0]
 
 
-@pytest.mark.parametrize("run", [partial(sampled, "record", enough=is_told), partial(sfsample, "dump")],
+@pytest.mark.parametrize("run", [partial(sampled, "record", enough=has_result), partial(sfsample, "dump")],
                          ids=["record", "dump"])  # fmt: skip
-def test_hardly_any_files_to_open(leaf: Target, run: Callable[..., Done]) -> None:
-    """Where that is enough depends on the interpreter, and on what it imports; it is never a traceback."""
+def test_few_descriptors_are_reported(leaf: Target, run: Callable[..., Done]) -> None:
+    """How many are enough depends on Python and its imports; the failure is never a traceback."""
     for limit in (10, 13, 16, 20):
         done = run("-p", leaf.pid, wrapper=["sh", "-c", f'ulimit -n {limit}; exec "$@"', "sh"])
         if done.code or limit == 10:
@@ -41,7 +41,7 @@ def test_hardly_any_files_to_open(leaf: Target, run: Callable[..., Done]) -> Non
     leaf.assert_unharmed()
 
 
-def test_no_thread_to_be_had(leaf: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_thread_is_reported(leaf: Target, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise RuntimeError("can't start new thread")
 
@@ -51,8 +51,10 @@ def test_no_thread_to_be_had(leaf: Target, monkeypatch: pytest.MonkeyPatch) -> N
     assert "ulimit -u" in str(refusal.value.help)
 
 
-def test_a_memory_map_that_is_refused_in_the_middle(leaf: Target, monkeypatch: pytest.MonkeyPatch) -> None:
-    """prctl(PR_SET_DUMPABLE, 0) does that to other users than root.  What was collected is a result."""
+def test_memory_map_that_is_refused_later_ends_no_recording(
+    leaf: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For other users than root, prctl(PR_SET_DUMPABLE, 0) has this effect."""
     profile, read, refused = library.Profile(99), ProcFs.maps, []
 
     def maps(proc: ProcFs) -> object:
@@ -71,7 +73,7 @@ def test_a_memory_map_that_is_refused_in_the_middle(leaf: Target, monkeypatch: p
 
 
 def hiding(level: int) -> list[str]:
-    """Words that run others as nobody, with a /proc that hides processes of others."""
+    """Return words that run a command as user 65534, with a /proc that hides processes of other users."""
     mount = f'mount -t proc -o hidepid={level} proc /proc && exec "$@"'
     return ["unshare", "--mount", "--propagation", "private", "sh", "-c", mount, "sh", *NOBODY]
 
@@ -82,7 +84,7 @@ def may_hide() -> bool:
 
 @pytest.mark.skipif(not may_hide(), reason="may not mount /proc (needs root)")
 @pytest.mark.parametrize("level", [1, 2])
-def test_a_process_that_proc_hides(leaf: Target, level: int) -> None:
+def test_hidden_process_is_reported(leaf: Target, level: int) -> None:
     text = sfsample("-p", leaf.pid, "-d", "100ms", wrapper=hiding(level)).refused(4)
     assert text.startswith(f"sfsample: not permitted to look at: {leaf.pid}\n")
     assert "hidepid" in text

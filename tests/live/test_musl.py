@@ -1,4 +1,4 @@
-"""Programs linked with musl, whose libc has no unwind tables: stacks through it are whole all the same."""
+"""Stacks through musl, which has no unwind tables, are whole."""
 
 import platform
 import shutil
@@ -14,7 +14,7 @@ from tests.live.targets import started, wait_until_busy
 
 pytestmark = [
     pytest.mark.live,
-    pytest.mark.skipif(platform.machine() != "x86_64", reason="only x86-64 code is followed"),
+    pytest.mark.skipif(platform.machine() != "x86_64", reason="sfsample analyses x86-64 code only"),
     pytest.mark.skipif(shutil.which("musl-gcc") is None, reason="no musl-gcc to build the target with"),
 ]
 
@@ -55,11 +55,11 @@ int main(void)
 }
 """
 SAMPLES = 300
-WORKING = 30  # of the thread that works; the other is seen asleep, however busy the machine is
+WORKING = 30  # samples of the thread that works; the other one sleeps
 
 
 def works(profile: Profile) -> bool:
-    """Whether the thread that works has been seen often enough."""
+    """Whether the thread that works has enough samples."""
     return sum(count for key, count in profile.counts.items() if key.tid != key.pid) >= WORKING
 
 
@@ -75,7 +75,10 @@ def test_every_stack_is_whole(tmp_path, flags):
     assert set(profile.stats.stacks) == {StopReason.OUTERMOST}
     assert profile.stats.frames[Found.CODE] > SAMPLES
     lines = [line.rpartition(" ")[0].split(";")[1:] for line in sfsample.folded(profile).splitlines()]
-    assert {line[2] for line in lines} == {"main", "work"}  # behind the two functions in which stacks begin
+    assert {line[2] for line in lines} == {
+        "main",
+        "work",
+    }  # called by the two functions in which stacks begin
     working = [line[3:] for line in lines if line[2] == "work"]
     assert {line[0] for line in working if line} == {"sorts", "prints"}
     assert all(line[0] == "sorts" for line in working if line[-1:] == ["order"])

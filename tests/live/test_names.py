@@ -24,16 +24,18 @@ from tests.live.targets import HANG_S, LineReader, Target, fixture, running, wai
 TMP = Path("/tmp")  # noqa: S108 - where JITs write their maps
 
 
-def may(*words: str) -> bool:
+def can_run(*words: str) -> bool:
     return subprocess.run([*words, "true"], check=False, capture_output=True).returncode == 0
 
 
-ALONE = ("unshare", "--mount", "--propagation", "private", "--pid", "--fork", "--kill-child")
-alone = pytest.mark.skipif(not may(*ALONE), reason="may not make mount and pid namespaces (needs root)")
+UNSHARE = ("unshare", "--mount", "--propagation", "private", "--pid", "--fork", "--kill-child")
+needs_namespaces = pytest.mark.skipif(
+    not can_run(*UNSHARE), reason="may not make mount and pid namespaces (needs root)"
+)
 
 
 def generated_code(pid: int) -> int:
-    """Where the target's anonymous executable page is."""
+    """Return the address of the target's anonymous executable page."""
     for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
         words = line.split()
         if "x" in words[1] and len(words) == 5:
@@ -52,7 +54,7 @@ def perf_map(directory: Path, pid: int, text: str) -> Iterator[Path]:
 
 
 @needs_generated_code
-def test_a_perf_map_names_generated_code() -> None:
+def test_perf_map_names_generated_code() -> None:
     with running(str(fixture("v3")), "framepointer") as target:
         before = sampled("-p", target.pid)
         assert all("_[j]" not in stack for stack in before.stacks())
@@ -68,16 +70,16 @@ def test_a_perf_map_names_generated_code() -> None:
         assert not any("generated code" in line for line in done.err)
 
 
-@alone
+@needs_namespaces
 @needs_generated_code
-def test_the_perf_map_is_that_of_the_targets_namespaces(tmp_path: Path) -> None:
-    """The target has a /tmp and a pid of its own; a map for its pid here is somebody else's."""
+def test_perf_map_of_the_targets_namespaces_is_read(tmp_path: Path) -> None:
+    """The target has its own /tmp and pid namespace; here, the map of its outer pid is another process's."""
     inner = tmp_path / "inner"
     inner.mkdir()
     for name in ("target", "libcallee.so"):
         shutil.copy(Path(fixture("v3")).with_name(name), inner)
     script = f'mount --bind {inner} /tmp && exec "$0" "$@"'
-    with inner_target([*ALONE, "sh", "-c", script, str(TMP / "target"), "framepointer"]) as pid:
+    with inner_target([*UNSHARE, "sh", "-c", script, str(TMP / "target"), "framepointer"]) as pid:
         status = Path(f"/proc/{pid}/status").read_text()
         inside = int(re.search(r"^NSpid:.*\s(\d+)$", status, re.MULTILINE)[1])
         assert inside != pid
@@ -90,27 +92,27 @@ def test_the_perf_map_is_that_of_the_targets_namespaces(tmp_path: Path) -> None:
 
 @contextmanager
 def inner_target(words: list[str]) -> Iterator[int]:
-    """Start a fixture in namespaces of its own; give its pid here, which is not the one that it tells."""
-    ours, theirs = os.pipe()
-    process = subprocess.Popen([*words, str(theirs)], stdin=subprocess.PIPE, pass_fds=(theirs,))
-    os.close(theirs)
+    """Start a fixture in its own namespaces; yield its pid in the namespace of the test."""
+    read_end, write_end = os.pipe()
+    process = subprocess.Popen([*words, str(write_end)], stdin=subprocess.PIPE, pass_fds=(write_end,))
+    os.close(write_end)
     try:
-        LineReader(ours).number("ready")
+        LineReader(read_end).number("ready")
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
         yield int(children[0])
-        Target(process, LineReader(ours)).assert_unharmed()
+        Target(process, LineReader(read_end)).assert_unharmed()
     finally:
         process.kill()
         process.stdin.close()
         process.wait(HANG_S)
-        os.close(ours)
+        os.close(read_end)
 
 
-@alone
+@needs_namespaces
 @pytest.mark.skipif(shutil.which("objcopy") is None, reason="objcopy is not installed")
 @needs_generated_code
 def test_debug_files_are_found_in_the_targets_root(tmp_path: Path) -> None:
-    """A stripped program, whose debug file only its own mount namespace has."""
+    """The debug file of a stripped program is visible in the target's mount namespace only."""
     debug, program = tmp_path / "debug", tmp_path / "program"
     debug.mkdir()
     subprocess.run(["objcopy", "--only-keep-debug", fixture("v3"), debug / "program.debug"], check=True)
@@ -119,7 +121,7 @@ def test_debug_files_are_found_in_the_targets_root(tmp_path: Path) -> None:
                     fixture("v3"), program], check=True)  # fmt: skip
     (tmp_path / ".debug").mkdir()
     script = f'mount --bind {debug} {tmp_path / ".debug"} && exec "$0" "$@"'
-    with inner_target([*ALONE, "sh", "-c", script, str(program), "framepointer"]) as pid:
+    with inner_target([*UNSHARE, "sh", "-c", script, str(program), "framepointer"]) as pid:
         assert not (tmp_path / ".debug" / "program.debug").exists()
         done = sampled("-p", pid)
         assert done.stacks()
@@ -127,7 +129,7 @@ def test_debug_files_are_found_in_the_targets_root(tmp_path: Path) -> None:
 
 
 @needs_generated_code
-def test_a_stripped_program_says_why(tmp_path: Path) -> None:
+def test_stripped_program_is_reported(tmp_path: Path) -> None:
     if shutil.which("strip") is None:
         pytest.skip("strip is not installed")
     program = tmp_path / "program"
@@ -136,20 +138,20 @@ def test_a_stripped_program_says_why(tmp_path: Path) -> None:
     with running(str(program), "framepointer") as target:
         stats = tmp_path / "stats"
         done = sampled("-p", target.pid, "--stats", stats)
-        told = [line for line in done.err if f"{program}: " in line]
-        assert len(told) == 1
-        assert "places have no name: stripped, and no debug file for build-id" in told[0]
-        assert told[0].endswith("; keep the unstripped file, and give its directory with --debug-dir")
-        [entry] = [one for one in json.loads(stats.read_text())["unnamed"] if one["where"] == str(program)]
-        assert told[0].endswith(f": {entry['why']}; {entry['hint']}")
-        assert f": {entry['places']} places have" in told[0]
+        [line] = [line for line in done.err if f"{program}: " in line]
+        assert "places have no name: stripped, and no debug file for build-id" in line
+        assert line.endswith("; keep the unstripped file, and give its directory with --debug-dir")
+        unnamed = json.loads(stats.read_text())["unnamed"]
+        [entry] = [entry for entry in unnamed if entry["where"] == str(program)]
+        assert line.endswith(f": {entry['why']}; {entry['hint']}")
+        assert f": {entry['places']} places have" in line
         dumped = sfsample("dump", "-v", "-p", target.pid)
         assert [line for line in dumped.err if f"{program}: " in line]
         assert not [line for line in sfsample("dump", "-p", target.pid).err if f"{program}: " in line]
 
 
 @needs_generated_code
-def test_watch_says_why_there_are_no_names(tmp_path: Path) -> None:
+def test_watch_reports_missing_names(tmp_path: Path) -> None:
     words = ("--every", "1s", "--for", "500ms", "--mode", "wall", "--output-dir", tmp_path)
     with running(fixture("v3"), "framepointer") as target, begun("watch", "-p", target.pid, *words) as child:
         wait_until(
@@ -158,13 +160,13 @@ def test_watch_says_why_there_are_no_names(tmp_path: Path) -> None:
         child.send_signal(signal.SIGTERM)
         done = ended(child)
     at = next(at for at, line in enumerate(done.err) if re.search(r"\.folded: [1-9]\d* samples", line))
-    told = "\n".join(takewhile(lambda line: line.startswith("  "), done.err[at + 1 :]))  # of this slice
-    assert re.search(rf"(?m)^  unnamed   process {target.pid}: 1 place has no name: generated", told)
+    report = "\n".join(takewhile(lambda line: line.startswith("  "), done.err[at + 1 :]))  # of this slice
+    assert re.search(rf"(?m)^  unnamed   process {target.pid}: 1 place has no name: generated", report)
 
 
-@pytest.mark.skipif(not is_root() or not may(*NOBODY), reason="needs root and setpriv")
-def test_a_library_that_is_gone_has_its_exported_names() -> None:
-    """Who may not open /proc/PID/map_files has the target's memory, where the dynamic linker reads it."""
+@pytest.mark.skipif(not is_root() or not can_run(*NOBODY), reason="needs root and setpriv")
+def test_deleted_library_has_its_exported_names() -> None:
+    """Without permission for /proc/PID/map_files, sfsample reads .dynsym from the target's memory."""
     with tempfile.TemporaryDirectory(prefix="sfsample-gone-") as directory:
         for name in ("target", "libcallee.so"):
             shutil.copy(Path(fixture("v3")).with_name(name), directory)
@@ -195,13 +197,15 @@ ctypes.CFUNCTYPE(ctypes.c_int)(pause - start + again)()
 
 
 def paused(code: str) -> Done:
-    """Sample a program of Python's that says so, and then calls pause(2)."""
+    """Sample a Python program that prints `on`, and then calls pause(2)."""
     with spoken([sys.executable, "-c", code]) as pid:
         wait_until(lambda: calls(pid).keys() & {"pause", "poll"}, "it is in pause(3)")
         return sampled("-p", pid, "--mode", "wall")
 
 
-@pytest.mark.skipif(platform.machine() != "x86_64", reason="the second copy wants its data beside it")
+@pytest.mark.skipif(
+    platform.machine() != "x86_64", reason="elsewhere a copy needs its data at the same distance"
+)
 def test_code_that_is_mapped_twice_has_its_names() -> None:
     done = paused(TWICE)
     [stack] = done.stacks()
@@ -222,8 +226,8 @@ def sleeper(*wrapper: str) -> Iterator[int]:
             child.kill()
 
 
-@pytest.mark.skipif(not is_root(), reason="kernel stacks are for root")
-def test_where_a_sleeping_thread_is_in_the_kernel() -> None:
+@pytest.mark.skipif(not is_root(), reason="kernel stacks need root")
+def test_kernel_functions_of_a_sleeping_thread() -> None:
     with sleeper() as pid:
         expected = Path(f"/proc/{pid}/stack").read_text().splitlines()
         functions = [line.partition("] ")[2].partition("+")[0] + "_[k]" for line in expected]
@@ -234,18 +238,18 @@ def test_where_a_sleeping_thread_is_in_the_kernel() -> None:
     assert functions[0].removesuffix("_[k]") in dumped.out.decode()
 
 
-@pytest.mark.skipif(not is_root() or not may(*NOBODY), reason="needs root and setpriv")
-def test_without_permission_there_is_a_word_about_the_kernel() -> None:
+@pytest.mark.skipif(not is_root() or not can_run(*NOBODY), reason="needs root and setpriv")
+def test_missing_permission_for_kernel_stacks_is_reported() -> None:
     with sleeper(*NOBODY) as pid:
         flags = ("-p", pid, "--kernel")
         done = sampled(*flags, "--mode", "wall", wrapper=NOBODY)
         dumped = sfsample("dump", *flags, wrapper=NOBODY)
     assert all("_[k]" not in stack for stack in done.stacks())
-    for one in (done, dumped):
-        assert any("kernel stacks cannot be read: that needs CAP_SYS_ADMIN" in line for line in one.err)
+    for result in (done, dumped):
+        assert any("kernel stacks cannot be read: that needs CAP_SYS_ADMIN" in line for line in result.err)
 
 
-# -- real ones
+# -- real JITs
 
 NODE = (
     "function fib(n) { return n < 2 ? n : fib(n - 1) + fib(n - 2) }\n"
@@ -258,7 +262,7 @@ PYTHON = (
 
 @contextmanager
 def spoken(words: list[str]) -> Iterator[int]:
-    """Run a program that says that it is on; its perf map goes when it does."""
+    """Run a program, wait until it prints `on`; kill it and delete its perf map at the end."""
     with subprocess.Popen(words, stdout=subprocess.PIPE) as child:
         try:
             assert child.stdout is not None
@@ -283,15 +287,13 @@ def test_node() -> None:
 
 
 def perf_python() -> str | None:
-    """A Python that can write a perf map: 3.12 or later, built with the trampoline."""
+    """Return a Python that can write a perf map: 3.12 or later, built with the trampoline."""
     candidates = [shutil.which(f"python3.{minor}") for minor in (14, 13, 12)]
     candidates += map(str, Path.home().glob(".pyenv/versions/3.1[2-9]*/bin/python"))
     for python in filter(None, candidates):
         code = "import sys; print(sys.is_stack_trampoline_active())"
-        asked = subprocess.run(
-            [python, "-X", "perf", "-c", code], capture_output=True, text=True, check=False
-        )
-        if asked.stdout == "True\n":
+        done = subprocess.run([python, "-X", "perf", "-c", code], capture_output=True, text=True, check=False)
+        if done.stdout == "True\n":
             return python
     return None
 
@@ -319,8 +321,8 @@ stub(ctypes.cast(ctypes.CDLL(None).pause, ctypes.c_void_p))
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="the stub is code for x86-64")
-def test_a_stub_as_that_of_python_is_passed() -> None:
-    """It moves sp and keeps no frame pointer; of no use is the one of its caller, whom it would skip."""
+def test_stub_like_that_of_python_is_unwound() -> None:
+    """The stub moves sp and sets no frame pointer; the caller's frame pointer would skip the caller."""
     done = paused(STUB)
     [stack] = done.stacks()
     assert re.match(r"[^;]+;_start;.*ffi[^;]*;\[0x[0-9a-f]+\];[^;]*pause$", stack)

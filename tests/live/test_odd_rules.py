@@ -1,8 +1,8 @@
-"""At every instruction the stack is the true one: where tables say what compilers hardly ever say.
+"""At every instruction each unwinder returns the true stack, with CFI that compilers hardly ever write.
 
-Assembly with CFI made by hand: values and places by expressions, registers in registers, a CFA that is not
-the caller's stack pointer or hangs on any register, states within states, operations that are obsolete or
-another machine's.  As test_every_instruction.py, whose judge this is.
+The program is assembly with hand-written CFI: values and locations by expressions, registers saved in
+registers, a CFA that is not the caller's stack pointer or is computed from any register, nested remembered
+states, obsolete operations and those of other architectures.  The judge is that of test_every_instruction.py.
 """
 
 import os

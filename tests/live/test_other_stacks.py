@@ -1,8 +1,7 @@
-"""A thread that has gone on to other stacks by itself, as split stacks do, and libraries that give deep
-recursion a stack of its own (Rust's `stacker`); and fibers, whose stacks begin as Boost.Context's do.
+"""Stacks of threads that changed to another stack themselves are whole.
 
-Law: built from source here, so gcc is wanted; where there is none, the tests say so.  The switch has a table,
-so the whole chain can be told from a copy that has all the stacks.
+Split stacks, and libraries that give deep recursion its own stack (Rust's `stacker`), switch in a function
+with a table, so a copy of all the stacks is enough.  Stacks of fibers begin as those of Boost.Context do.
 """
 
 import os
@@ -11,9 +10,9 @@ import pytest
 
 from sfsample.core.stack import StopReason
 from sfsample.recording.profile import Profile
+from tests.live.compiled import compile_c, needs_gcc, started
 from tests.live.recording import record_samples
 from tests.live.targets import states, wait_until, wait_until_busy
-from tests.live.compiled import compile_c, needs_gcc, started
 
 pytestmark = [
     pytest.mark.live,
@@ -73,7 +72,7 @@ def recorded(directory, stacks: int, *, asleep: bool) -> Profile:
 
 @pytest.mark.parametrize("asleep", [False, True], ids=["runs", "sleeps"])
 @pytest.mark.parametrize("stacks", [1, 3, 6])
-def test_the_whole_chain_is_seen(tmp_path, stacks, asleep):
+def test_chain_over_several_stacks_is_whole(tmp_path, stacks, asleep):
     profile = recorded(tmp_path, stacks, asleep=asleep)
 
     assert profile.stats.stacks == {StopReason.OUTERMOST: profile.stats.samples}
@@ -84,8 +83,8 @@ def test_the_whole_chain_is_seen(tmp_path, stacks, asleep):
         assert depth == 3 * stacks + 4  # _start, main, deeper; on_another, on_stack, deeper; innermost
 
 
-def test_so_many_stacks_are_not_copied(tmp_path):
-    """Then the stack ends, and says so; and the thread is not stopped again and again for it."""
+def test_stack_ends_where_too_many_stacks_were_used(tmp_path):
+    """sfsample does not stop the thread repeatedly for the missing ones."""
     stats = recorded(tmp_path, 20, asleep=False).stats
 
     assert stats.stacks == {StopReason.BAD_MEMORY: stats.samples}
@@ -118,8 +117,8 @@ int main(void)
 """
 
 
-def test_the_stack_of_a_fiber_is_whole(tmp_path):
-    """It has no table, and its function returns to what was pushed without a call."""
+def test_stack_of_a_fiber_is_whole(tmp_path):
+    """`begin` has no table; its function returns to an address that was pushed without a call."""
     with started(compile_c(tmp_path, "fiber", FIBER)) as process:
         wait_until_busy(process.pid)
         profile = record_samples(process.pid, mode="cpu")

@@ -1,15 +1,15 @@
-"""What ends inside a pause: the thread that is held, or the whole process.
+"""The held thread, or the whole process, ends during a pause.
 
-Law: whoever waits for it (an execve of another thread, the parent) is not kept waiting by us and is told the
-truth.
+Nothing that waits for that end (an execve of another thread, the parent process) waits for sfsample, and the
+parent gets the true exit status.
 """
 
 import os
-import shutil
 import subprocess
 import threading
 import time
 from collections import Counter
+from functools import partial
 
 import pytest
 
@@ -29,6 +29,7 @@ from sfsample.process.vm import CopyBuffer
 from sfsample.unwind.steppers.code_analysis.flow import Flow
 from sfsample.unwind.unwinder import Unwinder
 from tests.builders.elf_builder import Load, elf
+from tests.live.compiled import compile_c, needs_gcc
 from tests.live.recording import fewer
 from tests.live.targets import HANG_S, fixture, running, states, status, wait_until
 
@@ -66,34 +67,27 @@ int main(int argc, char **argv)
 """
 
 
-def compiled(source, program):
-    if shutil.which("gcc") is None:
-        pytest.skip("no gcc to build the target with")
-    subprocess.run(["gcc", "-x", "c", "-", "-o", program, "-pthread"], input=source, text=True, check=True)
-    return program
-
-
 @pytest.fixture
-def deaf(monkeypatch):
-    """Have so many requests to stop be forgotten, as the kernel may when an execve(2) ends other threads."""
+def requests_to_lose(monkeypatch):
+    """Lose that many stop requests, as the kernel may when an execve(2) ends other threads."""
     left = [0]
 
-    def forgetful(tid):
+    def interrupt_or_lose(tid):
         if not left[0]:
             return interrupt(tid)
         left[0] -= 1
         return True
 
-    monkeypatch.setattr("sfsample.process.stop_request.interrupt", forgetful)
+    monkeypatch.setattr("sfsample.process.stop_request.interrupt", interrupt_or_lose)
     return left
 
 
 @pytest.mark.parametrize("patience_ns", [0, PATIENCE_NS])
-def test_a_request_to_stop_that_is_forgotten_is_made_again(deaf, patience_ns):
+def test_lost_stop_request_is_repeated(requests_to_lose, patience_ns):
     with running(fixture("v3"), "leaf") as target:
         tracer = Tracer(target.pid, check(ProcFs(target.pid)))
         request = StopRequest(target.pid)
-        deaf[0] = 1
+        requests_to_lose[0] = 1
 
         def stop(_stop):
             missed = tracer.stop(request, patience_ns)
@@ -106,12 +100,14 @@ def test_a_request_to_stop_that_is_forgotten_is_made_again(deaf, patience_ns):
         assert TracerThread(stop, lambda: False).run() is None
 
 
-def test_a_program_that_is_replaced_before_it_stops_is_not_waited_for_twice(deaf, tmp_path):
-    """Each tick used to leave one thread behind, which counted as lost in every tick until the end."""
-    with subprocess.Popen([compiled(REPLACED, tmp_path / "replaced")]) as target:
+@needs_gcc
+def test_exec_before_the_stop_is_counted_once(requests_to_lose, tmp_path):
+    """sfsample once kept a thread of each exec, which failed in every later tick."""
+    with subprocess.Popen([compile_c(tmp_path, "replaced", REPLACED)]) as target:
         try:
-            deaf[0] = 1 << 30
-            stats = sfsample.record(target.pid, duration=1.0, options=sfsample.RecordOptions(mode="wall", perf_events=False)).stats
+            requests_to_lose[0] = 1 << 30
+            options = sfsample.RecordOptions(mode="wall", perf_events=False)
+            stats = sfsample.record(target.pid, 1.0, options).stats
         finally:
             target.kill()
     assert stats.captures[Capture.FAILED] <= stats.ticks
@@ -127,10 +123,10 @@ def walk(process, snapshot):
 @pytest.mark.parametrize(
     "compute",
     [lambda *_: find_function_starts(CODE), lambda *_: [*Flow(lambda _: b"\x90").visits(0)], walk],
-    ids=["looking through code", "following it", "walking"],
+    ids=["function starts", "code analysis", "unwinding"],
 )
-def test_who_stops_while_we_compute_is_captured_and_let_go(monkeypatch, compute):
-    """The code of a large file takes a fifth of a second."""
+def test_thread_that_stops_during_a_computation_is_captured_and_released(monkeypatch, compute):
+    """The code of a large file takes 0.2 s."""
     monkeypatch.setattr("sfsample.core.checkpoint._CHECKPOINT_NS", 0)
     with running(fixture("v3"), "leaf") as target:
         process = LiveProcess(target.pid)
@@ -139,46 +135,47 @@ def test_who_stops_while_we_compute_is_captured_and_let_go(monkeypatch, compute)
             thread = process.thread(target.pid)
             before = process.capture(thread)
             while not isinstance(process.capture(thread, 0), NotCaptured):
-                pass  # it was very quick
+                pass  # it stopped at once
             wait_until(lambda: states(target.pid) == {"t"}, "it has stopped")
             compute(process, before)
-            after, caught = states(target.pid), process.capture(thread)
+            after, captured = states(target.pid), process.capture(thread)
             process.close()
-            return after, caught.capture
+            return after, captured.capture
 
         assert TracerThread(work, lambda: False).run() == ({"R"}, Capture.STOPPED)
 
 
-def test_the_dead_are_buried_soon_while_somebody_may_have_died(monkeypatch):
-    """An execve(2) of the target waits for that, and our PTRACE_SEIZE of another thread for the execve."""
-    buried = []
+def test_killed_tracees_are_reaped_more_often_while_stops_are_pending(monkeypatch):
+    """An execve(2) of the target waits for this, and PTRACE_SEIZE of another thread for the execve."""
+    reaped = []
     monkeypatch.setattr(
-        "sfsample.process.tracer_thread.reap_killed_tracees", lambda: buried.append(time.monotonic())
+        "sfsample.process.tracer_thread.reap_killed_tracees", lambda: reaped.append(time.monotonic())
     )
 
-    def five_times(_stop):
-        first = len(buried)
-        wait_until(lambda: len(buried) > first + 5, "they were buried some more times")
-        return buried[first + 5] - buried[first]  # the first time may still be as before
+    def time_of_five(_stop):
+        first = len(reaped)
+        wait_until(lambda: len(reaped) > first + 5, "reaped six more times")
+        return reaped[first + 5] - reaped[first]  # the first interval may be the old one
 
-    def while_closed(stop):
-        PENDING_STOPS.add(five_times)
+    def time_with_pending_stops(stop):
+        PENDING_STOPS.add(time_of_five)
         try:
-            return five_times(stop)
+            return time_of_five(stop)
         finally:
-            PENDING_STOPS.remove(five_times)
+            PENDING_STOPS.remove(time_of_five)
 
-    usual, soon = (TracerThread(work, lambda: False).run() for work in (five_times, while_closed))
-    assert soon < usual / 2
+    works = time_of_five, time_with_pending_stops
+    usual_s, pending_s = (TracerThread(work, lambda: False).run() for work in works)
+    assert pending_s < usual_s / 2
 
 
-def test_nobody_breathes_between_a_copy_and_its_use(monkeypatch):
-    """Another copy would be in its place."""
+def test_no_checkpoint_runs_between_a_copy_and_its_use(monkeypatch):
+    """Another capture would overwrite the copy."""
     monkeypatch.setattr("sfsample.core.checkpoint._CHECKPOINT_NS", 0)
-    breaths = []
+    checkpoints = []
 
-    def breathed():
-        breaths.append(1)
+    def at_checkpoint():
+        checkpoints.append(1)
 
     with running(fixture("v3"), "leaf") as target, subprocess.Popen(["sleep", "600"]) as asleep:
         try:
@@ -186,32 +183,32 @@ def test_nobody_breathes_between_a_copy_and_its_use(monkeypatch):
 
             def work(_stop):
                 processes = [LiveProcess(target.pid), LiveProcess(asleep.pid)]
-                PENDING_STOPS.add(breathed)
+                PENDING_STOPS.add(at_checkpoint)
                 running_thread, sleeping = [process.thread(process.pid) for process in processes]
-                taken = processes[0].capture(running_thread), processes[1].read(sleeping)
-                before = len(breaths)
+                captures = processes[0].capture(running_thread), processes[1].read(sleeping)
+                before = len(checkpoints)
                 find_function_starts(CODE)
-                PENDING_STOPS.remove(breathed)
+                PENDING_STOPS.remove(at_checkpoint)
                 for process in processes:
                     process.close()
-                return taken, before
+                return captures, before
 
-            taken, before = TracerThread(work, lambda: False).run()
+            captures, before = TracerThread(work, lambda: False).run()
         finally:
             asleep.kill()
-    assert all(taken)
-    assert (before, bool(breaths)) == (0, True)
+    assert all(captures)
+    assert (before, bool(checkpoints)) == (0, True)
 
 
-def test_a_thread_that_stops_too_late_is_not_let_go_unseen():
-    """What its stop has done to its system call would not be counted."""
+def test_thread_that_stops_late_is_examined_before_its_release():
+    """Otherwise an interrupted system call would not be counted."""
     with running(fixture("v3"), "leaf") as target:
         tracer = Tracer(target.pid, check(ProcFs(target.pid)))
         request = StopRequest(target.pid)
 
         def stop_late(_stop):
             missed = tracer.stop(request, 0)
-            while missed is None:  # it was very quick
+            while missed is None:  # it stopped at once
                 tracer.release()
                 missed = tracer.stop(request, 0)
             wait_until(lambda: states(target.pid) == {"t"}, "it has stopped")
@@ -220,17 +217,17 @@ def test_a_thread_that_stops_too_late_is_not_let_go_unseen():
             tracer.release()
             return missed.pending, seen, tracer.release_pending()
 
-        waiting, seen, settled = TracerThread(stop_late, lambda: False).run()
-        assert waiting
+        is_pending, seen, all_released = TracerThread(stop_late, lambda: False).run()
+        assert is_pending
         assert seen == ({"t"}, True, None)
-        assert settled
+        assert all_released
         target.assert_unharmed()
 
 
 @pytest.fixture
 def two_threads(tmp_path):
-    """A process whose first thread calls execve(2) when it is told to, and the id of the other one."""
-    program = compiled(TWO_THREADS, tmp_path / "two")
+    """Yield a process whose first thread calls execve(2) after a byte on its input, and the other's tid."""
+    program = compile_c(tmp_path, "two", TWO_THREADS, "-pthread")
     with subprocess.Popen([program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         yield process, int(process.stdout.readline())
@@ -238,7 +235,7 @@ def two_threads(tmp_path):
 
 
 def killed_by_execve(process, tid):
-    """Hold a thread, and let another one call execve(2); return what holds it."""
+    """Hold a thread while another calls execve(2); return the tracer."""
     tracer = Tracer(process.pid, check(ProcFs(process.pid)))
     assert tracer.stop(StopRequest(tid)) is None
     process.stdin.write("\n")
@@ -247,8 +244,9 @@ def killed_by_execve(process, tid):
     return tracer
 
 
-def test_exec_in_another_thread_does_not_wait_for_us(two_threads):
-    """execve(2) kills the other threads; one that dies while we hold it is ours to wait for."""
+@needs_gcc
+def test_exec_of_another_thread_does_not_wait_for_sfsample(two_threads):
+    """execve(2) kills the other threads; sfsample must reap one that it holds."""
     process, tid = two_threads
     tracer = killed_by_execve(process, tid)
     tracer.release()
@@ -256,8 +254,9 @@ def test_exec_in_another_thread_does_not_wait_for_us(two_threads):
     wait_until(lambda: tracer.release_pending() and "sleep" in os.readlink(path), "the exec is done")
 
 
-def test_exec_does_not_wait_for_a_seize_that_waits_for_it(two_threads):
-    """PTRACE_SEIZE waits until the execve is done, and that for the thread that died while we held it."""
+@needs_gcc
+def test_exec_and_seize_do_not_wait_for_each_other(two_threads):
+    """PTRACE_SEIZE waits for the end of the execve, and the execve for the thread that sfsample holds."""
     process, tid = two_threads
     gave_up = threading.Event()
     watchdog = threading.Timer(HANG_S, lambda: (gave_up.set(), process.kill()))
@@ -278,27 +277,29 @@ def test_exec_does_not_wait_for_a_seize_that_waits_for_it(two_threads):
     assert "sleep" in program
 
 
-def test_burying_the_dead_takes_no_stop_of_the_living():
+def test_reaping_consumes_no_stop_of_a_living_thread():
     with running(fixture("v3"), "leaf") as target:
         tracer = Tracer(target.pid, check(ProcFs(target.pid)))
         request = StopRequest(target.pid)
         while tracer.stop(request, 0) is None:
-            tracer.release()  # it was that quick
-        wait_until(lambda: states(target.pid) == {"t"}, "has stopped, and nobody has looked")
+            tracer.release()  # it stopped at once
+        wait_until(lambda: states(target.pid) == {"t"}, "has stopped, and its status was not read")
         reap_killed_tracees()
         assert tracer.stop(request) is None
         tracer.release()
         target.assert_unharmed()
 
 
-def test_the_end_of_our_child_is_told_to_whoever_started_it():
+def test_parent_gets_the_exit_status_of_a_sampled_child():
     script = "i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done; exit 7"
     codes: Counter[int] = Counter()
     samples = 0
     while codes.total() < fewer(40) or samples <= fewer(40):
         child = subprocess.Popen(["/bin/sh", "-c", script])
         try:
-            samples += sfsample.record(child.pid, 5, sfsample.RecordOptions(rate=5000, mode="wall")).stats.samples
+            samples += sfsample.record(
+                child.pid, 5, sfsample.RecordOptions(rate=5000, mode="wall")
+            ).stats.samples
         except sfsample.NoSuchProcess:
             pass
         finally:
@@ -313,10 +314,10 @@ def test_opening_a_process_neither_stops_nor_keeps_it():
         assert status(target.pid)["TracerPid"] == "0"
 
 
-def test_a_copy_never_exceeds_its_buffer():
+def test_copy_never_exceeds_its_buffer():
     source = bytearray(b"x" * 64)
     buffer = CopyBuffer(16)
-    address = int.from_bytes(os.urandom(1), "little")  # any unreadable address: nothing is copied
+    address = int.from_bytes(os.urandom(1), "little")  # an unreadable address: nothing is copied
     assert buffer.fill(os.getpid(), address, 64) == 0
     import ctypes
 
@@ -329,8 +330,10 @@ def test_a_copy_never_exceeds_its_buffer():
     ("option", "value"),
     [("stack_bytes", 256), ("rate", 0), ("duration", -1), ("mode", "Wall"), ("max_frames", 0)],
 )
-def test_arguments_that_make_no_sense(option, value):
+def test_invalid_option_is_refused(option, value):
+    if option == "duration":
+        use = partial(sfsample.record, os.getppid(), value)
+    else:
+        use = partial(sfsample.RecordOptions, **{option: value})
     with pytest.raises(ValueError, match=option):
-        if option == "duration":
-            sfsample.record(os.getppid(), value)
-        sfsample.RecordOptions(**{option: value})
+        use()

@@ -1,4 +1,4 @@
-"""A copy that went through a file is walked as it was when the process was there."""
+"""`sfsample replay` unwinds a saved copy as it was unwound in the live process."""
 
 import json
 import os
@@ -19,7 +19,7 @@ from tests.live.targets import fixture, running, wait_until
 pytestmark = pytest.mark.live
 
 
-def taken_from(target, steppers):
+def saved_from(target, steppers):
     process = LiveProcess(target.pid)
     try:
         snapshot = captured(process)
@@ -31,26 +31,26 @@ def taken_from(target, steppers):
 
 
 SCENARIOS = ("deep", "frame", "signal-main", "qsort", "library", "framepointer", "nullcall")
-HERE = listed_chains(str(fixture("v3")))  # not every machine has them all
+CHAINS = listed_chains(str(fixture("v3")))  # some need x86-64
 
 
-@pytest.mark.parametrize("scenario", [name for name in SCENARIOS if name in HERE])
+@pytest.mark.parametrize("scenario", [name for name in SCENARIOS if name in CHAINS])
 @pytest.mark.parametrize("steppers", [DEFAULT_STEPPERS, ALWAYS], ids=["whole", "truncated"])
-def test_the_same_walk(scenario, steppers):
+def test_replay_gives_the_same_stack(scenario, steppers):
     with running(fixture("v3"), scenario) as target:
-        saved, stack = taken_from(target, steppers)
+        saved, stack = saved_from(target, steppers)
     found = replay(from_json(to_json(saved)), steppers=steppers)
 
     assert found.stack == stack
     assert (stack.stop_reason is StopReason.OUTERMOST) == (steppers is DEFAULT_STEPPERS)
-    assert saved.vdso or stack.stop_reason is StopReason.OUTERMOST  # where the other half may go on
+    assert saved.vdso or stack.stop_reason is StopReason.OUTERMOST  # the stack may continue in the vdso
     assert replay(saved).stack.stop_reason is StopReason.OUTERMOST
 
 
-def test_the_command(tmp_path, capsys):
+def test_replay_by_the_command_line(tmp_path, capsys):
     path = tmp_path / "stack.json"
     with running(fixture("v3"), "leaf") as target:
-        saved, _ = taken_from(target, ALWAYS)
+        saved, _ = saved_from(target, ALWAYS)
     path.write_text(to_json(saved))
 
     assert main(["replay", str(path)]) == 0
@@ -66,10 +66,10 @@ def test_the_command(tmp_path, capsys):
     assert {frame["found"] for frame in document["now"]["frames"][1:]} == {"eh_frame"}
 
 
-def test_the_command_says_what_is_missing(tmp_path, capsys):
+def test_replay_reports_missing_files(tmp_path, capsys):
     path = tmp_path / "stack.json"
     with running(fixture("v3"), "leaf") as target:
-        saved, _ = taken_from(target, ALWAYS)
+        saved, _ = saved_from(target, ALWAYS)
     path.write_text(to_json(saved))
 
     assert main(["replay", "--sysroot", str(tmp_path), str(path)]) == 1
@@ -82,39 +82,39 @@ def test_the_command_says_what_is_missing(tmp_path, capsys):
 
 
 def recorded_bad(target, directory):
-    """Record for a moment, which may be too short for a sample; whether that has kept a stack."""
+    """Record for 0.2 s, which may be too short for a sample; return the files of saved stacks."""
     flags = ["-d", "0.2", "--unwind", "sframe", "--save-bad", str(directory), "-o", os.devnull]
     assert main(["record", "-p", str(target.pid), *flags]) in (0, 1)
     return [*directory.iterdir()]
 
 
-def test_a_recording_keeps_its_bad_stacks(tmp_path, capsys):
-    """With SFrame alone a stack ends in libc, which has none; from the file it is whole."""
+def test_recording_saves_incomplete_stacks(tmp_path, capsys):
+    """With SFrame alone a stack ends in libc, which has none; replay uses .eh_frame too."""
     bad = tmp_path / "bad"
     with running(fixture("v3"), "leaf") as target:
-        wait_until(lambda: recorded_bad(target, bad), "a stack was kept")
-    said = capsys.readouterr().err
+        wait_until(lambda: recorded_bad(target, bad), "a stack was saved")
+    summary = capsys.readouterr().err
 
     [path] = bad.iterdir()
     assert path.stat().st_mode & 0o777 == 0o600
-    assert f"saved     1 incomplete stack in {bad}" in said
+    assert f"saved     1 incomplete stack in {bad}" in summary
     saved = from_json(path.read_text())
     assert (saved.process, saved.stop_reason) == ("target", "no_row")
     assert replay(saved).stack.stop_reason is StopReason.OUTERMOST
 
 
-def test_the_environment_is_not_kept(tmp_path):
-    """It lies above the first thread's stack, and is nobody's business."""
+def test_environment_is_not_saved(tmp_path):
+    """Environment and arguments lie above the stack of the first thread, and may be secret."""
     secret, word = b"not for you", b"of the chain"
     bad = tmp_path / "bad"
     wrapper = ("env", f"TOKEN={secret.decode()}")
     with running(fixture("v3"), "leaf", word.decode(), wrapper=wrapper) as target:
         assert secret in Path(f"/proc/{target.pid}/environ").read_bytes()
         assert word in Path(f"/proc/{target.pid}/cmdline").read_bytes()
-        wait_until(lambda: recorded_bad(target, bad), "a stack was kept")
+        wait_until(lambda: recorded_bad(target, bad), "a stack was saved")
 
     for path in bad.iterdir():
-        kept = b"".join(data for _, data in from_json(path.read_text()).pieces)
-        assert len(kept) > 200
-        assert secret not in kept
-        assert word not in kept
+        saved = b"".join(data for _, data in from_json(path.read_text()).pieces)
+        assert len(saved) > 200
+        assert secret not in saved
+        assert word not in saved

@@ -1,7 +1,7 @@
-"""A sampler that runs for months: nothing grows with the time, everything is given back.
+"""A recording of months keeps its memory and descriptors constant, and returns all of them at its end.
 
-Law: growth is measured after a warm-up, between two like moments; the limits are far above noise and far
-below what one leaked object per sample, tick or recording would cost.
+Growth is measured after a warm-up, between two equal states.  The limits are far above noise, and far below
+the cost of one leaked object per sample, tick or recording.
 """
 
 import gc
@@ -25,14 +25,14 @@ pytestmark = pytest.mark.live
 
 
 def open_files() -> list[str]:
-    """What our descriptors refer to (the one that lists them has gone when it is asked)."""
-    found = []
+    """Return the files of the open descriptors of this process."""
+    files = []
     for fd in os.listdir("/proc/self/fd"):
         try:
-            found.append(os.readlink(f"/proc/self/fd/{fd}"))
-        except FileNotFoundError:
+            files.append(os.readlink(f"/proc/self/fd/{fd}"))
+        except FileNotFoundError:  # the descriptor of listdir itself
             continue
-    return sorted(found)
+    return sorted(files)
 
 
 def mapped_files() -> int:
@@ -41,26 +41,26 @@ def mapped_files() -> int:
 
 
 @pytest.mark.parametrize("scenario", ["leaf", "threads", "churn"])
-def test_recordings_give_back_their_files(scenario):
+def test_recordings_close_their_files(scenario):
     with running(fixture("v3"), scenario) as target:
 
-        def one() -> None:
+        def use() -> None:
             sfsample.folded(sfsample.record(target.pid, 0.05, sfsample.RecordOptions(rate=200, mode="wall")))
             sfsample.dump(target.pid)
 
-        one()
+        use()
         gc.collect()
         files, maps = open_files(), mapped_files()
         for _ in range(20):
-            one()
+            use()
         gc.collect()
         assert open_files() == files
         assert mapped_files() == maps
 
 
-def test_a_refused_recording_gives_back_its_files():
+def test_refused_recording_closes_its_files():
     with running(fixture("v3"), "leaf") as target:
-        gc.collect()  # what other tests have left
+        gc.collect()  # objects of other tests
         files = open_files()
         for _ in range(5):
             with pytest.raises(sfsample.NoSuchProcess):
@@ -69,9 +69,16 @@ def test_a_refused_recording_gives_back_its_files():
         assert open_files() == files
 
 
-@pytest.mark.parametrize("scenario", ["leaf", "threads", "signal"])
+@pytest.mark.parametrize(
+    "scenario",
+    [
+        pytest.param("leaf", marks=pytest.mark.extended),
+        "threads",
+        pytest.param("signal", marks=pytest.mark.extended),
+    ],
+)
 def test_ticks_cost_no_memory(scenario):
-    """The same stacks again and again: counting them takes no room."""
+    """Counting equal stacks takes no memory."""
     with running(fixture("v3"), scenario) as target:
         live = LiveProcess(target.pid)
         sampler = PtraceSampler([live], RecordOptions(rate=2000, mode="wall"))
@@ -92,25 +99,24 @@ def test_ticks_cost_no_memory(scenario):
         assert sizes[-1] - sizes[1] < 64 << 10, sizes
 
 
-def test_threads_that_have_gone_cost_no_files():
-    """Hundreds of threads pass by; the stat files of those that ended are closed."""
+def test_files_of_ended_threads_are_closed():
     with running(fixture("v3"), "churn") as target:
         live = LiveProcess(target.pid)
         sampler = PtraceSampler([live], RecordOptions(rate=1000, mode="wall"))
-        most = []
+        counts = []
 
         def enough() -> bool:
-            most.append(len(os.listdir("/proc/self/fd")))
+            counts.append(len(os.listdir("/proc/self/fd")))
             return sampler.profile.stats.threads >= fewer(150)
 
         before = len(os.listdir("/proc/self/fd"))
         sampler.run(enough)
         live.close()
-        assert max(most) <= before + 40  # at most 6 threads live at a time, and a file for each module
+        assert max(counts) <= before + 40  # at most 6 threads live at a time, and a file for each module
 
 
 def test_two_hundred_threads():
-    """Asleep, as most threads of a large server are: every one of them in every tick."""
+    """They sleep, as most threads of a large server do; each tick samples all of them."""
     code = """
 import os, sys, threading
 begun, never = threading.Barrier(200), threading.Event()
@@ -124,38 +130,37 @@ never.wait()
 """
     with started([sys.executable, "-c", code, "{fd}"]) as target:
         target.await_ready()
-        everyone = set(tids(target.pid))
-        assert len(everyone) == 200
+        all_tids = set(tids(target.pid))
+        assert len(all_tids) == 200
         wait_until(lambda: states(target.pid) == {"S"}, "all asleep")
         profile = record_samples(target.pid, 1000, rate=5, mode="wall")
         stats = profile.stats
-        assert {key.tid for key in profile.counts} == everyone
+        assert {key.tid for key in profile.counts} == all_tids
         assert stats.stacks == {StopReason.OUTERMOST: stats.samples}
         assert stats.captures[Capture.FAILED] == 0
-        each = {tid: sum(n for key, n in profile.counts.items() if key.tid == tid) for tid in everyone}
+        each = {tid: sum(n for key, n in profile.counts.items() if key.tid == tid) for tid in all_tids}
         assert set(each.values()) == {stats.samples // 200}
         target.assert_unharmed()
 
         dump = sfsample.dump(target.pid)
-        assert {thread.tid for thread in dump.threads} == everyone
+        assert {thread.tid for thread in dump.threads} == all_tids
         assert {thread.stack.stop_reason for thread in dump.threads} == {StopReason.OUTERMOST}
 
 
-def test_more_running_threads_than_processors():
-    """A thread that waits for a processor can stop only when it gets one.
+def test_more_running_threads_than_cpus():
+    """A thread that waits for a CPU can stop only when it gets one, which may be after the next tick.
 
-    With many of them that can take longer than from one tick to the next.  Such a capture is a failure with
-    a reason, never a wrong stack, and the thread is let go as soon as it does stop.
+    Such a capture is a failure with a reason, never a wrong stack; the thread is released when it stops.
     """
     program = str(fixture("v3"))
     with running(program, "threads", 32) as target:
         main, *workers = listed_chains(program)["threads"]
-        everyone = tids(target.pid)
-        chains = {tid: [main] if tid == target.pid else workers for tid in everyone}
+        all_tids = tids(target.pid)
+        chains = {tid: [main] if tid == target.pid else workers for tid in all_tids}
         profile = record_samples(target.pid, 20, rate=1, mode="wall")
         Checker(program).check(profile, chains)
         stats = profile.stats
-        taken = stats.ticks - stats.late_ticks
-        assert stats.samples + stats.captures[Capture.FAILED] == len(everyone) * taken
+        ticks = stats.ticks - stats.late_ticks
+        assert stats.samples + stats.captures[Capture.FAILED] == len(all_tids) * ticks
         reasons = ("not captured: did not stop in time", "not captured: the recording ended before its turn")
         assert all(text.startswith(reasons) for text in stats.problems)

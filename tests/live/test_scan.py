@@ -1,4 +1,4 @@
-"""The last resort, on code that no table describes: labelled, and right where nothing stale is in the way."""
+"""The scan finds the caller of code without tables, if no stale return address is on the stack."""
 
 import pytest
 
@@ -12,8 +12,10 @@ from tests.live.targets import ARCH, fixture, running
 
 @pytest.mark.live
 @needs_generated_code
-@pytest.mark.skipif(ARCH is AARCH64, reason="the caller's frame hangs on the frame pointer: a scan has none")
-def test_a_scan_finds_the_caller_of_generated_code():
+@pytest.mark.skipif(
+    ARCH is AARCH64, reason="the caller's CFA needs the frame pointer, which a scan does not recover"
+)
+def test_scan_finds_the_caller_of_generated_code():
     program = str(fixture("v3"))
     steppers = (*ALWAYS, *(stepper for name in ("sframe", "eh_frame", "scan") for stepper in CHOICES[name]))
     with running(program, "framepointer") as target:

@@ -1,7 +1,7 @@
-"""Threads asleep where a stop would be noticed, in functions whose frame only the frame pointer knows.
+"""Stacks of sleeping threads are found without a stop where the CFA depends on the frame pointer.
 
-Law: gdb tells the truth, afterwards, of the same sleep; until then nobody has stopped a thread, and no call
-of theirs has come back.
+A stop would interrupt the system calls of these threads.  gdb unwinds the same threads afterwards; until then
+no call of theirs returns.
 """
 
 import os
@@ -20,14 +20,14 @@ from sfsample.core.arch import AMD64
 from sfsample.core.snapshot import Capture
 from sfsample.core.stack import Found, StopReason
 from sfsample.process.syscall_names import syscall_name
+from tests.live.compiled import compile_c, needs_gcc
 from tests.live.recording import record_samples
 from tests.live.targets import ARCH, HANG_S, LineReader, assert_untraced, states, tids, wait_until
-from tests.live.compiled import compile_c, needs_gcc
 
 pytestmark = [pytest.mark.live, needs_gcc]
 
-# Every function is called by `leave_traces` first, so that the stack on which it then sleeps holds return
-# addresses of calls to it that are long over.
+# `leave_traces` first calls every function, so that the stack on which it sleeps later holds return addresses
+# of earlier calls.
 LIBRARY = """
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
@@ -136,18 +136,18 @@ int main(int count, char **words)
 }
 """
 NAMES = {"in_epoll", "in_semop", "in_sigwait", "in_aio"}
-# functions of libc without a frame, which others can call: there the return address is in a register
+# functions of libc without a frame: on other architectures their return address is in a register
 ENDS = set() if ARCH is AMD64 else {"in_aio", "in_semop"}
 CALLS = {"epoll_wait", "epoll_pwait", "semtimedop", "ipc", "rt_sigtimedwait", "io_getevents"}
 
 
-def build(directory: Path, how: str) -> Path:
-    """Build it: functions in the program, or in a library, called through stubs bound late or early."""
-    if how == "program":
+def build(directory: Path, place: str) -> Path:
+    """Build the program; its functions are in `place`: `program`, or a library bound `lazy` or `now`."""
+    if place == "program":
         return compile_c(directory, "sleepers", MAIN.replace("FUNCTIONS", LIBRARY))
     compile_c(directory, "libsleepers.so", LIBRARY, "-shared", "-fPIC")
     declared = "".join(f"int {name}(int, int);\n" for name in sorted(NAMES)) + "void use(void *);\n"
-    flags = ["-L", str(directory), f"-Wl,-rpath,{directory}", f"-Wl,-z,{how}"]
+    flags = ["-L", str(directory), f"-Wl,-rpath,{directory}", f"-Wl,-z,{place}"]
     main = directory / "sleepers.c"
     main.write_text(MAIN.replace("FUNCTIONS", declared))
     program = directory / "sleepers"
@@ -156,11 +156,11 @@ def build(directory: Path, how: str) -> Path:
 
 
 def gdb(pid: int) -> dict[int, list[int]]:
-    """The pc of every frame but the innermost (which gdb does not always print), by thread."""
+    """Return by thread the pc of every frame except the innermost, which gdb does not always print."""
     words = ["gdb", "-nx", "-batch", "-p", str(pid), "-ex", "thread apply all bt"]
-    shown = subprocess.run(words, capture_output=True, text=True, check=True, timeout=4 * HANG_S).stdout
+    printed = subprocess.run(words, capture_output=True, text=True, check=True, timeout=4 * HANG_S).stdout
     stacks: dict[int, list[int]] = {}
-    for line in shown.splitlines():
+    for line in printed.splitlines():
         if found := re.match(r"Thread \d+ .*LWP (\d+)", line):
             pcs = stacks.setdefault(int(found[1]), [])
         elif found := re.match(r"#[1-9]\d* +0x([0-9a-f]+)(?: \[PAC\])? in ", line):
@@ -170,7 +170,7 @@ def gdb(pid: int) -> dict[int, list[int]]:
 
 @contextmanager
 def asleep(program: Path) -> Iterator[tuple[int, LineReader]]:
-    """Run it until all of its threads sleep in their calls."""
+    """Run the program; yield when all of its threads sleep in their calls."""
     with subprocess.Popen([program], stdout=subprocess.PIPE) as process:
         try:
             assert process.stdout is not None
@@ -194,13 +194,15 @@ def sleepers_of(dump: sfsample.ProcessDump) -> list[sfsample.ThreadDump]:
     return threads
 
 
-needs_gdb = pytest.mark.skipif(shutil.which("gdb") is None, reason="gdb tells the truth (scripts/setup dev)")
+needs_gdb = pytest.mark.skipif(
+    shutil.which("gdb") is None, reason="no gdb to compare with (scripts/setup dev)"
+)
 
 
 @needs_gdb
-@pytest.mark.parametrize("how", ["program", "lazy", "now"])
-def test_a_frame_is_found_without_a_stop_and_gdb_agrees(tmp_path, how):
-    with asleep(build(tmp_path, how)) as (pid, reader):
+@pytest.mark.parametrize("place", ["program", "lazy", "now"])
+def test_frame_is_found_without_a_stop_and_gdb_agrees(tmp_path, place):
+    with asleep(build(tmp_path, place)) as (pid, reader):
         dump = sfsample.dump(pid)
         profile = record_samples(pid, 20, rate=99, mode="wall")
         assert reader.available() == []
@@ -225,8 +227,8 @@ def test_a_frame_is_found_without_a_stop_and_gdb_agrees(tmp_path, how):
 
 
 @needs_gdb
-def test_a_thread_that_is_stopped_already_is_asked(tmp_path):
-    """As a shell stops it: it has left its call, so nothing can go wrong there any more."""
+def test_job_stopped_thread_is_traced(tmp_path):
+    """It has left its system call, so that a ptrace stop does not interrupt it."""
     with asleep(build(tmp_path, "program")) as (pid, _):
         os.kill(pid, signal.SIGSTOP)
         wait_until(lambda: states(pid) == {"T"}, "job-stopped")

@@ -1,7 +1,7 @@
-"""Programs whose only unwind tables are in a separate debug file; gdb, which reads it too, sees the same.
+"""Programs whose only unwind tables are in a separate debug file have the same stacks as in gdb.
 
-Law: the program is built without `.eh_frame`, and what it has for debuggers is taken out of it as
-distributions do.  Without the debug file its frames are found by reading the code, which `found` tells.
+The program is built without `.eh_frame`, and its debug sections are moved to another file as distributions
+do. Without the debug file sfsample finds the frames by code analysis, as `found` says.
 """
 
 import re
@@ -52,24 +52,24 @@ FUNCTIONS = ["inner", *["outer"] * 6, "main"]
 
 
 def by_build_id(program: Path, debug: Path) -> tuple[str, ...]:
-    """Put the debug file where its build-id says; return the directories to look in."""
+    """Move the debug file to its place by build-id; return the debug directories."""
     build_id = ElfImage(program.read_bytes(), "").build_id
     assert build_id
-    there = program.parent / "debug" / ".build-id" / build_id[:2] / f"{build_id[2:]}.debug"
-    there.parent.mkdir(parents=True)
-    debug.rename(there)
+    place = program.parent / "debug" / ".build-id" / build_id[:2] / f"{build_id[2:]}.debug"
+    place.parent.mkdir(parents=True)
+    debug.rename(place)
     return (str(program.parent / "debug"),)
 
 
 def by_link(program: Path, debug: Path) -> tuple[str, ...]:
-    """Have a link lead to it, beside the program; that has no build-id."""
+    """Add a debug link to the program; return no directories."""
     subprocess.run(["objcopy", f"--add-gnu-debuglink={debug}", program], check=True)
     return ()
 
 
 @pytest.fixture(params=[by_build_id, by_link], ids=["build-id", "link"])
 def built(request, tmp_path):
-    """Return the program and where to look for its debug file."""
+    """Return the program and the directories of its debug file."""
     program, debug = tmp_path / "program", tmp_path / "program.debug"
     flags = ["-O2", "-g", "-fno-asynchronous-unwind-tables", "-fno-unwind-tables", "-fomit-frame-pointer"]
     build_id = "-Wl,--build-id" if request.param is by_build_id else "-Wl,--build-id=none"
@@ -86,9 +86,9 @@ def gdb(program: Path, core: Path, directories: tuple[str, ...]) -> list[tuple[i
     where = ":".join(directories) or "/nowhere"
     words = ["gdb", "-nx", "-batch", "-iex", f"set debug-file-directory {where}",
              "-ex", "info registers rip", "-ex", "bt -frame-arguments none", program, core]  # fmt: skip
-    said = subprocess.run(words, check=True, capture_output=True, text=True).stdout
-    [innermost] = re.findall(r"^rip +0x([0-9a-f]+)", said, re.MULTILINE)
-    callers = re.findall(r"^#[1-9]\d* +0x([0-9a-f]+) in (\w+)", said, re.MULTILINE)
+    printed = subprocess.run(words, check=True, capture_output=True, text=True).stdout
+    [innermost] = re.findall(r"^rip +0x([0-9a-f]+)", printed, re.MULTILINE)
+    callers = re.findall(r"^#[1-9]\d* +0x([0-9a-f]+) in (\w+)", printed, re.MULTILINE)
     return [(int(innermost, 16), FUNCTIONS[0]), *((int(pc, 16), name) for pc, name in callers)]
 
 
@@ -117,15 +117,15 @@ def test_live_core_and_replay(built, tmp_path):
     core = tmp_path / f"core.{target.pid}"
     of_core = dump_core(str(core), how=DumpOptions(debug_dirs=directories)).threads[0].stack
     replayed = replay(from_json(to_json(saved)), debug_dirs=directories).stack
-    for one in (stack, dump.threads[0].stack, of_core, replayed):
-        assert_by_debug_frame(one)
+    for each in (stack, dump.threads[0].stack, of_core, replayed):
+        assert_by_debug_frame(each)
     assert replayed.frames == stack.frames
-    theirs = gdb(program, core, directories)
-    assert [name for _, name in theirs] == FUNCTIONS
-    assert [frame.pc for frame in of_core.frames[: len(theirs)]] == [pc for pc, _ in theirs]
+    by_gdb = gdb(program, core, directories)
+    assert [name for _, name in by_gdb] == FUNCTIONS
+    assert [frame.pc for frame in of_core.frames[: len(by_gdb)]] == [pc for pc, _ in by_gdb]
 
 
-def test_a_debug_file_of_another_build_is_not_believed(built):
+def test_debug_file_of_another_build_is_not_used(built):
     program, directories = built
     [debug] = [*program.parent.glob("program.debug"), *program.parent.glob("debug/.build-id/*/*.debug")]
     debug.write_bytes(debug.read_bytes() + b"\0")  # another checksum

@@ -1,10 +1,13 @@
-"""Signals and stops that are none of our business pass through untouched.
+"""Signals and job stops of other processes have the same effect on the target as without sfsample.
 
-Law: what another process does to the target (a signal, a job stop) has the effect that it would have had
-without us; what our stops do to the target's system calls is counted exactly.
+System calls that a stop interrupts are counted exactly.
 """
 
+import os
 import signal
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -19,9 +22,11 @@ from sfsample.process.stop_request import StopRequest, StopState, Tracer
 from sfsample.process.tracer_thread import TracerThread
 from sfsample.recording.profile import Profile
 from tests.live.chains import Checker, listed_chains
+from tests.live.cli_runner import wait_until_sampled
 from tests.live.recording import record_samples
 from tests.live.targets import (
     ARCH,
+    HANG_S,
     LineReader,
     Target,
     first_line,
@@ -29,15 +34,16 @@ from tests.live.targets import (
     python,
     running,
     states,
+    tids,
     wait_until,
 )
 
 pytestmark = pytest.mark.live
 
 N, STOPS = 3000, 50
-# N signals, and then until its input is closed; sigqueue(3) says when the queue is full, kill(2) would drop
-# the signal silently.  A short pause now and then lets the target empty its queue, so that many signals
-# arrive one by one, inside and outside our pauses
+# Sends N signals, and then more until its input is closed.  sigqueue(3) fails when the queue is full, kill(2)
+# would drop the signal silently.  After each signal it sleeps, so that the target can empty its queue, and
+# signals arrive one by one, inside and outside of pauses.
 SENDER = f"""
 import ctypes, errno, select, signal, sys, time
 libc, pid, sent = ctypes.CDLL(None, use_errno=True), int(sys.argv[1]), 0
@@ -53,7 +59,7 @@ print("sent", sent, flush=True)
 
 
 def counted(target: Target) -> int:
-    """How many signals the target has handled by now."""
+    """Return how many signals the target has handled."""
     target.signal(signal.SIGUSR2)
     return target.reader.number("count")
 
@@ -65,7 +71,7 @@ def test_no_signal_is_lost(rate):
             assert first_line(sender) == "sending"
 
             def sent(profile: Profile) -> bool:
-                """Whether all have been; the sender is told to end when there were enough stops."""
+                """Whether the sender has ended; it is asked to when there were enough stops."""
                 if profile.stats.pauses.count >= STOPS:
                     sender.stdin.close()
                 return sender.poll() is not None
@@ -80,8 +86,8 @@ def test_no_signal_is_lost(rate):
         assert profile.stats.samples == profile.stats.stacks[StopReason.OUTERMOST]
 
 
-def test_a_signal_that_finds_the_thread_held_is_delivered():
-    """The narrow case on purpose: the signal is already pending when the thread is asked to stop."""
+def test_signal_during_a_stop_is_delivered():
+    """The signal is pending when sfsample requests the stop."""
     from sfsample.process.stop_request import Tracer
 
     with running(fixture("v3"), "signals") as target:
@@ -96,8 +102,8 @@ def test_a_signal_that_finds_the_thread_held_is_delivered():
         wait_until(lambda: counted(target) == 600, "all 600 signals arrived")
 
 
-def test_a_signal_is_delivered_though_the_wait_status_was_lost():
-    """Ctrl-C can fall between waitpid(2) and what we note of its result."""
+def test_signal_is_delivered_after_a_lost_wait_status():
+    """Ctrl-C can interrupt sfsample between waitpid(2) and the use of its result."""
     from sfsample.process import stop_request as module
 
     with running(fixture("v3"), "signals") as target:
@@ -112,8 +118,42 @@ def test_a_signal_is_delivered_though_the_wait_status_was_lost():
         wait_until(lambda: counted(target) == 300, "all 300 signals arrived")
 
 
+def test_ctrl_z_suspends_sfsample_and_not_the_target():
+    with running(fixture("v3"), "threads", "3") as target:
+        command = [
+            sys.executable,
+            "-m",
+            "sfsample",
+            "-q",
+            "-p",
+            str(target.pid),
+            "-r",
+            "500",
+            "-o",
+            os.devnull,
+        ]
+        sampler = subprocess.Popen([*command, "--mode", "wall"])
+        try:
+            wait_until_sampled(tids(target.pid)[-1])  # one that spins
+            for _ in range(20):
+                sampler.send_signal(signal.SIGTSTP)
+                wait_until(lambda: state_of(sampler.pid) == "T", "sfsample is suspended")
+                assert "t" not in states(target.pid)
+                sampler.send_signal(signal.SIGCONT)
+                wait_until(lambda: state_of(sampler.pid) != "T", "sfsample continues")
+            sampler.send_signal(signal.SIGINT)
+            assert sampler.wait(HANG_S) == 0
+        finally:
+            sampler.kill()
+            sampler.wait()
+
+
+def state_of(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]
+
+
 @pytest.mark.parametrize("scenario", ["leaf", "sleep", "threads"])
-def test_a_job_stopped_target_stays_stopped(scenario):
+def test_job_stopped_target_stays_stopped(scenario):
     program = str(fixture("v3"))
     with running(program, scenario, stopped=True) as target:
         target.stop_and_wait()
@@ -128,7 +168,8 @@ def test_a_job_stopped_target_stays_stopped(scenario):
             assert thread.stack.stop_reason is StopReason.OUTERMOST
         target.assert_unharmed(stopped=True)
 
-        assert sfsample.record(target.pid, 0.05, sfsample.RecordOptions(rate=200)).stats.samples == 0  # it uses no CPU
+        options = sfsample.RecordOptions(rate=200)
+        assert sfsample.record(target.pid, 0.05, options).stats.samples == 0  # it uses no CPU
         target.signal(signal.SIGCONT)
         wait_until(lambda: not states(target.pid) & {"t", "T"}, "resumed")
         record_samples(target.pid, 5, mode="wall")
@@ -136,9 +177,10 @@ def test_a_job_stopped_target_stays_stopped(scenario):
 
 
 def test_stopped_and_continued_while_recording():
-    """Whatever the order of job control and our stops, the last word is the user's.
+    """In any order of job control and ptrace stops, job control decides.
 
-    A thread that somebody has stopped is read; where a frame hangs on a register, it is then searched for.
+    A job-stopped thread is read; a frame whose CFA needs an unknown register is then searched for on the
+    stack.
     """
     program = str(fixture("v3"))
     with running(program, "leaf") as target:
@@ -149,17 +191,18 @@ def test_stopped_and_continued_while_recording():
             target.signal(signal.SIGSTOP if len(turns) % 2 else signal.SIGCONT)
             return len(turns) >= 200
 
-        profile = sfsample.record(target.pid, 60, sfsample.RecordOptions(rate=2000, mode="wall"), should_stop=toggle)
+        options = sfsample.RecordOptions(rate=2000, mode="wall")
+        profile = sfsample.record(target.pid, 60, options, should_stop=toggle)
         assert profile.stats.samples >= 5
         assert len(turns) == 200  # ended with SIGCONT
         Checker(program).check(profile, {target.pid: listed_chains(program)["leaf"]}, labels=ARCH is AMD64)
 
 
 @pytest.mark.parametrize("mended", [False, *[True] * (ARCH is AMD64)])
-def test_calls_that_our_stops_break_are_counted(monkeypatch, mended):
-    """epoll_wait(2) fails with EINTR at each stop of a thread that sleeps in it, unless it begins again.
+def test_calls_that_a_stop_interrupts_are_counted(monkeypatch, mended):
+    """epoll_wait(2) fails with EINTR at each stop of the thread, unless `mend` makes it begin again.
 
-    As often as the target says, not one more or less.
+    sfsample counts exactly as many failures as the target.
     """
     if not mended:
         monkeypatch.setattr(Tracer, "mend", lambda *_: False)
@@ -171,7 +214,9 @@ def test_calls_that_our_stops_break_are_counted(monkeypatch, mended):
                 for _ in range(60):
                     wait_until(lambda: live.proc.asleep(target.pid), "asleep")
                     if live.capture(live.thread(target.pid)).eintr:
-                        prone += 1  # until it tells, it may still be on its way out, which looks like a sleep
+                        prone += 1
+                        # until then it may be on its way out of the call, which /proc reports as sleeping in
+                        # it
                         assert target.reader.number("eintr") == prone
                 return prone
             finally:
@@ -183,7 +228,7 @@ def test_calls_that_our_stops_break_are_counted(monkeypatch, mended):
         assert prone == 0 if mended else 5 <= prone <= 60
 
 
-def test_no_call_is_broken_by_a_recording():
+def test_recording_interrupts_no_call():
     """A thread that sleeps in epoll_wait(2) is read, not stopped."""
     with running(fixture("v3"), "epoll") as target:
         proc = ProcFs(target.pid)

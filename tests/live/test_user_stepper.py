@@ -18,7 +18,7 @@ PAGE = (Path(__file__).parents[2] / "docs/steppers.md").read_text(encoding="utf-
 
 @pytest.mark.live
 @needs_generated_code
-def test_the_example_steps_through_generated_code():
+def test_example_steps_through_generated_code():
     [example] = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
     with running(fixture("v3"), "framepointer") as target:
         done = subprocess.run([sys.executable, "-c", example], env=os.environ | {"PID": str(target.pid)},
@@ -28,12 +28,12 @@ def test_the_example_steps_through_generated_code():
     labels = [line.split()[1] for line in frames]
 
     assert reason == "outermost"
-    # spin, jit_callback, the generated code, whose caller its own stepper has found, and so on to _start
+    # spin, jit_callback, the generated code, its caller (found by the example's stepper), and so on to _start
     assert labels[:4] == ["context", "sframe", "sframe", "generated"]
     assert labels[4:7] == ["sframe", "sframe", "eh_frame"]
 
 
-def test_the_page_names_every_stepper_in_order():
+def test_document_names_every_stepper_in_order():
     [table] = re.findall(r"\| stepper .*?\n\n", PAGE, flags=re.DOTALL)
     labels = re.findall(r"`(\w+)`", "".join(line.rpartition("| ")[2] for line in table.splitlines()[2:]))
     default = [str(stepper.found) for stepper in DEFAULT_STEPPERS]

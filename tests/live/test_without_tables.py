@@ -1,6 +1,6 @@
-"""Programs built without unwind tables: `main`, which never returns and comes first, and a signal handler.
+"""Stacks of programs without unwind tables are whole, through `main` and a signal handler.
 
-Law: every stack is whole, also where the file has neither section headers nor tables of libc (static).
+This holds also without section headers and with a static libc.
 """
 
 import platform
@@ -17,7 +17,7 @@ from tests.live.test_awkward_modules import without_section_headers
 
 pytestmark = [
     pytest.mark.live,
-    pytest.mark.skipif(platform.machine() != "x86_64", reason="only x86-64 code is followed"),
+    pytest.mark.skipif(platform.machine() != "x86_64", reason="sfsample analyses x86-64 code only"),
     pytest.mark.skipif(shutil.which("gcc") is None, reason="no gcc to build the target with"),
 ]
 
@@ -46,7 +46,7 @@ BUILDS = {
     "static": ("-O2", "-static"),
 }
 CHAINS = {("main", "works", "leaf"), ("main", "raises", "on_signal", "handled", "leaf")}
-OURS = {name for chain in CHAINS for name in chain}
+FUNCTIONS = {name for chain in CHAINS for name in chain}
 
 
 @pytest.mark.parametrize("build", BUILDS)
@@ -68,5 +68,5 @@ def test_every_stack_is_whole(tmp_path, build):
         return  # it has no names
     stacks = [line.rpartition(" ")[0].split(";") for line in sfsample.folded(profile).splitlines()]
     assert all("main" in stack for stack in stacks)
-    inner = {tuple(name for name in stack if name in OURS) for stack in stacks if stack[-1] == "leaf"}
+    inner = {tuple(name for name in stack if name in FUNCTIONS) for stack in stacks if stack[-1] == "leaf"}
     assert inner == CHAINS

@@ -1,7 +1,7 @@
-"""A table that says too early that there is no caller: we end where gdb and eu-stack end.
+"""sfsample ends a stack where the table says that there is no caller, as gdb and eu-stack do.
 
-Law: what a table says of the end is a fact, not a guess that the next stepper may better: hand-written code
-marks its outermost functions so, and above them may lie anything.
+Hand-written code marks its outermost functions so, and their stack may hold anything above; so no other
+stepper may go on from there.
 """
 
 import re
@@ -43,21 +43,21 @@ int main(int count, char **words)
 """
 
 
-def said_by(*words: object) -> list[str]:
-    """Return the functions in what a program prints of a stack."""
-    said = subprocess.run(list(map(str, words)), check=False, capture_output=True, text=True).stdout
-    return re.findall(r"^#\d+ .*?(?:in )?\b(inner|middle|outer|main)\b", said, re.MULTILINE)
+def functions_printed_by(*words: object) -> list[str]:
+    """Run a debugger; return the functions of the program in the stack that it prints."""
+    printed = subprocess.run(list(map(str, words)), check=False, capture_output=True, text=True).stdout
+    return re.findall(r"^#\d+ .*?(?:in )?\b(inner|middle|outer|main)\b", printed, re.MULTILINE)
 
 
-def test_the_end_that_a_table_tells(tmp_path):
+def test_stack_ends_where_the_table_says(tmp_path):
     program = tmp_path / "program"
     subprocess.run(["gcc", "-O1", "-x", "c", "-", "-o", program], input=PROGRAM, text=True, check=True)
     with started([str(program), "{fd}"]) as target:
         target.await_ready()
         profile = record_samples(target.pid, 10)
         dump = dumped(target.pid)
-        gdb = said_by("gdb", "-nx", "-batch", "-p", target.pid, "-ex", "bt")
-        eu_stack = said_by("eu-stack", "-p", target.pid)
+        gdb = functions_printed_by("gdb", "-nx", "-batch", "-p", target.pid, "-ex", "bt")
+        eu_stack = functions_printed_by("eu-stack", "-p", target.pid)
         target.assert_unharmed()
     stack = dump.threads[0].stack
     assert len(stack.frames) == 2

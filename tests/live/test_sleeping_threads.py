@@ -1,6 +1,6 @@
-"""Threads asleep: read without a stop, in whatever call; and which calls come through a stop unharmed.
+"""Sleeping threads are read without a stop; and which system calls survive a stop.
 
-Law: the target says when a call of its comes back (`sleepers.py`), and none has another reason to.
+The target reports each call that returns (`sleepers.py`); without a stop none does.
 """
 
 import sys
@@ -14,8 +14,9 @@ from sfsample.core.snapshot import Capture
 from sfsample.dumping.collect import _age_ns
 from sfsample.process.capture import ThreadCapturer, is_seldom
 from sfsample.process.facts.thread_facts import FactReader
+from sfsample.process.proc_text import SyscallInfo
 from sfsample.process.process import LiveProcess
-from sfsample.process.procfs import Asleep, ProcFs
+from sfsample.process.procfs import ProcFs
 from sfsample.process.tracer_thread import TracerThread
 from tests.live.hanging import hung
 from tests.live.recording import record_samples
@@ -24,26 +25,26 @@ from tests.live.targets import ARCH, Target, fixture, running, started, status, 
 
 pytestmark = pytest.mark.live
 SLEEPERS = str(Path(__file__).with_name("sleepers.py"))
-# what is not in the list of process/syscall_restart.py, and really fails when it is stopped
+# not in the list of process/syscall_restart.py; they fail when the thread is stopped
 FAIL = {
     "epoll_wait", "epoll_pwait", "epoll_pwait2", "semop", "semtimedop", "rt_sigtimedwait", "io_getevents",
     "io_uring_enter", "recvfrom_timeout", "read_socket_timeout",
 } & CALLS.keys()  # fmt: skip
-# of them, those that begin again (process/syscall_mending.py)
+# those of them that begin again (process/syscall_mending.py)
 MENDED = {
     "epoll_wait", "epoll_pwait", "epoll_pwait2", "semop", "semtimedop", "rt_sigtimedwait", "io_getevents",
 } & (CALLS.keys() if ARCH is AMD64 else set())  # fmt: skip
-# restarted as well, but not listed: a socket can have a time limit, an open can wait for a driver; and
-# python-ptrace has no name for the last one
+# restarted, but not in the list: a socket can have a time limit, an open can wait for a driver; python-ptrace
+# has no name for futex_waitv
 UNLISTED = {"recvfrom", "accept", "open_fifo", "futex_waitv"}
-# those whose time-out the kernel keeps
-AGAIN = {
+# calls that continue with their time limit as restart_syscall(2)
+RESTARTED = {
     "poll", "poll_timeout", "nanosleep", "clock_nanosleep", "futex_timeout", "futex_bitset",
 } & CALLS.keys()  # fmt: skip
 
 
 def short(name: str) -> str:
-    """The name of a thread has 15 letters."""
+    """Return the first 15 letters, which are the name of the thread."""
     return name[:15]
 
 
@@ -54,36 +55,36 @@ def ready(target: Target) -> dict[str, int]:
 
 
 def stop_all(pid: int, sleepers: dict[str, int]) -> dict[str, bool]:
-    """Stop every thread a few times; return which were said to be unharmed by it."""
+    """Stop every thread three times; return for each whether sfsample expected its call to survive."""
 
     def work(_stop):
         live = LiveProcess(pid)
         try:
-            said = {name: live.restarts(live.proc.asleep(tid)) for name, tid in sleepers.items()}
+            expected = {name: live.restarts(live.proc.asleep(tid)) for name, tid in sleepers.items()}
             for tid in sleepers.values():
                 for _ in range(3):
                     live.capture(live.thread(tid))
                     wait_until(lambda tid=tid: live.proc.asleep(tid), "asleep again")
-            return said
+            return expected
         finally:
             live.close()
 
     return TracerThread(work, lambda: False).run()
 
 
-def test_which_system_calls_notice_a_stop():
+def test_system_calls_that_fail_after_a_stop():
     with started([sys.executable, SLEEPERS, "{fd}"]) as target:
         sleepers = ready(target)
-        said = stop_all(target.pid, sleepers)
+        expected = stop_all(target.pid, sleepers)
         returned = {line.split()[1] for line in target.reader.available()}
         target.assert_unharmed()
 
     assert returned == FAIL - MENDED
-    unharmed = {name for name, restarts in said.items() if restarts}
+    unharmed = {name for name, restarts in expected.items() if restarts}
     assert unharmed == {short(name) for name in CALLS.keys() - FAIL - UNLISTED}
 
 
-def test_a_call_that_the_kernel_carries_on_with_is_told_as_it_was_made():
+def test_restarted_call_is_reported_with_its_arguments():
     """Some calls become restart_syscall(2) when they are stopped."""
     with started([sys.executable, SLEEPERS, "{fd}", *(CALLS.keys() - FAIL)]) as target:
         sleepers = ready(target)
@@ -94,16 +95,17 @@ def test_a_call_that_the_kernel_carries_on_with_is_told_as_it_was_made():
         proc.close()
         target.assert_unharmed()
 
-    assert {name for name, call in after.items() if call.again} == AGAIN
+    assert {name for name, call in after.items() if call.restarted} == RESTARTED
     assert {name: call[:2] for name, call in after.items()} == {n: call[:2] for n, call in before.items()}
 
 
 @pytest.mark.parametrize("how", ["record", "dump"])
-def test_a_thread_that_sleeps_is_never_disturbed(how):
-    """Whatever it sleeps in, no call comes back.
+def test_call_of_a_sleeping_thread_never_returns(how):
+    """No call returns.
 
-    libffi keeps a frame pointer, which a thread that is only read does not tell: those that do not notice are
-    stopped for it, the others not.  The first thread reads a pipe, all through code without frame pointers.
+    libffi needs the frame pointer, which cannot be read without a stop: a dump stops threads whose call
+    survives it, and no others.  The first thread reads a pipe, and none of its callers uses the frame
+    pointer.
     """
     with started([sys.executable, SLEEPERS, "{fd}"]) as target:
         sleepers = ready(target)
@@ -116,7 +118,8 @@ def test_a_thread_that_sleeps_is_never_disturbed(how):
             assert threads.keys() >= set(sleepers.values())
             assert main.stack.stop_reason == "outermost"
             unharmed = {short(name) for name in CALLS.keys() - FAIL - UNLISTED}
-            # elsewhere the return address of what calls the kernel is in a register, which only a stop tells
+            # elsewhere the return address of the function with the system call is in a register: it is
+            # stopped
             unharmed |= set() if ARCH is AMD64 else {main.name}
             stopped = {t.name for t in threads.values() if t.capture is Capture.STOPPED}
             assert stopped == unharmed
@@ -125,14 +128,14 @@ def test_a_thread_that_sleeps_is_never_disturbed(how):
         target.assert_unharmed()
 
 
-@pytest.mark.parametrize(("questions", "captured"), [(3, Capture.READ), (1 << 30, Capture.STOPPED)])
-def test_a_thread_that_seldom_runs_is_let_go_back_to_sleep(monkeypatch, questions, captured):
-    """It looks as if it ran: for a moment, or for longer than it is given."""
-    real, asked = ProcFs.asleep, []
+@pytest.mark.parametrize(("running_polls", "captured"), [(3, Capture.READ), (1 << 30, Capture.STOPPED)])
+def test_dump_waits_for_a_thread_that_seldom_runs(monkeypatch, running_polls, captured):
+    """The thread seems to run: for a moment, or for longer than the dump waits."""
+    real, polls = ProcFs.asleep, []
 
-    def asleep(proc: ProcFs, tid: int) -> Asleep | None:
-        asked.append(tid)
-        return None if len(asked) <= questions else real(proc, tid)
+    def asleep(proc: ProcFs, tid: int) -> SyscallInfo | None:
+        polls.append(tid)
+        return None if len(polls) <= running_polls else real(proc, tid)
 
     with hung(fixture("v3"), "sleep", read=1) as target:
         proc = ProcFs(target.pid)
@@ -141,19 +144,21 @@ def test_a_thread_that_seldom_runs_is_let_go_back_to_sleep(monkeypatch, question
         monkeypatch.setattr(ProcFs, "asleep", asleep)
         [thread] = sfsample.dump(target.pid).threads
         assert thread.capture is captured
-        assert len(asked) > questions or captured is Capture.STOPPED
+        assert len(polls) > running_polls or captured is Capture.STOPPED
         assert thread.stack.stop_reason == "outermost"
         proc.close()
 
 
-def test_a_thread_that_often_runs_is_stopped_at_once(monkeypatch):
+def test_dump_stops_a_thread_that_often_runs_at_once(monkeypatch):
     with running(fixture("v3"), "leaf") as target:
         proc = ProcFs(target.pid)
         facts, stat = FactReader(proc), proc.stat()
         wait_until(
             lambda: not is_seldom(facts.usage(target.pid).cpu_ns or 0, _age_ns(stat.starttime)), "busy"
         )
-        monkeypatch.setattr(ThreadCapturer, "wait_until_asleep", lambda *_: pytest.fail("it was waited for"))
+        monkeypatch.setattr(
+            ThreadCapturer, "wait_until_asleep", lambda *_: pytest.fail("the dump waited for it")
+        )
         [thread] = sfsample.dump(target.pid).threads
         assert thread.capture is Capture.STOPPED
         proc.close()

@@ -1,6 +1,6 @@
-"""A thread that sleeps where its stack hangs on a register is stopped once, not at each tick.
+"""A sleeping thread whose CFA needs a register is stopped once, not at each tick.
 
-Law: what such a stop has told is true for as long as the thread sleeps there, and no longer.
+The registers of that stop are valid as long as the thread sleeps in the same call.
 """
 
 import array
@@ -18,16 +18,16 @@ from sfsample.process.process import LiveProcess
 from sfsample.process.tracer_thread import TracerThread
 from sfsample.unwind.unwinder import Unwinder
 from tests.live import targets
+from tests.live.compiled import compile_c, needs_gcc, started
 from tests.live.hanging import calls
 from tests.live.recording import record_samples
 from tests.live.targets import ARCH, states, wait_until
-from tests.live.compiled import compile_c, needs_gcc, started
 
 pytestmark = [pytest.mark.live, needs_gcc]
 
-# pause(2) where it is called; ppoll(2) without an end on AArch64, which has none.  Functions of libc may keep
-# the frame pointer on the stack.
-SUSPEND_LOCK = {
+# pause(2), or on AArch64, which has none, ppoll(2) without a time limit.  It is made inline, as functions of
+# libc may save the frame pointer on the stack.
+PAUSE = {
     AMD64: 'long n = 34; __asm__ volatile("syscall" : "+a"(n) : : "rcx", "r11", "memory");',
     AARCH64: """
     register long n __asm__("x8") = 73, a __asm__("x0") = 0, b __asm__("x1") = 0, c __asm__("x2") = 0;
@@ -36,7 +36,7 @@ SUSPEND_LOCK = {
     """,
     S390X: '__asm__ volatile("svc 29" : : : "r2", "memory");',
 }[ARCH]
-# The frame of `asleep` has a size that only the frame pointer knows.
+# The CFA of `asleep` depends on the frame pointer.
 SLEEPER = """
 #include <stdio.h>
 #include <string.h>
@@ -50,10 +50,10 @@ __attribute__((noinline)) void asleep(int size)
     __asm__ volatile("" : : "r"(frame) : "memory");
 }
 int main(int count, char **words) { (void)words; asleep(100 * count); return 0; }
-""".replace("SUSPEND_LOCK", SUSPEND_LOCK)
+""".replace("PAUSE", PAUSE)
 
 
-def test_one_stop_tells_for_as_long_as_it_sleeps_there(tmp_path):
+def test_sleeping_thread_is_stopped_once(tmp_path):
     with started(compile_c(tmp_path, "sleeper", SLEEPER)) as process:
         wait_until(lambda: states(process.pid) == {"S"}, "it sleeps")
         profile = record_samples(process.pid, 40, rate=50, mode="wall")
@@ -67,8 +67,8 @@ def test_one_stop_tells_for_as_long_as_it_sleeps_there(tmp_path):
     assert ";main;asleep" in line
 
 
-# It sleeps in turns at two places, with equal pc, sp and argument registers.  syscall() has no frame: where
-# it was called is in a register, if the machine has one for that.
+# It sleeps at two places in turn, with equal pc, sp and argument registers.  syscall() has no frame: its
+# return address is in a register, where the architecture has one for that.
 TURNS = """
 #include <unistd.h>
 #include <sys/syscall.h>
@@ -83,19 +83,19 @@ int main(void) { for (;;) wait_twice(); }
 """
 
 
-def test_who_called_a_leaf_is_asked_once_each_time_that_it_sleeps(tmp_path):
+def test_thread_is_stopped_once_for_each_sleep(tmp_path):
     with targets.started([str(compile_c(tmp_path, "turns", TURNS))]) as target:
 
         def record(_: object) -> None:
             live = LiveProcess(target.pid)
-            looker = ThreadCapturer(live, Unwinder(live.modules))
+            capturer = ThreadCapturer(live, Unwinder(live.modules))
             callers = []
             for _ in range(4):
-                looks = [look_asleep(looker, target)]
-                while looks[-1].stops:  # it may have been held up on its way back to sleep
-                    looks.append(look_asleep(looker, target))
-                callers.append({look.stack.frames[1].pc for look in looks})
-                assert bool(looks[0].stops) is (ARCH is not AMD64)
+                stacks = [capture_asleep(capturer, target)]
+                while stacks[-1].stops:  # it may be stopped again on its way back to sleep
+                    stacks.append(capture_asleep(capturer, target))
+                callers.append({captured.stack.frames[1].pc for captured in stacks})
+                assert bool(stacks[0].stops) is (ARCH is not AMD64)
                 target.send(b"x")
             live.close()
             [first], [second], *others = callers
@@ -106,8 +106,8 @@ def test_who_called_a_leaf_is_asked_once_each_time_that_it_sleeps(tmp_path):
         target.assert_unharmed()
 
 
-def look_asleep(looker: ThreadCapturer, target: targets.Target) -> CapturedStack:
-    """Look at it once it has taken what was written, and sleeps again."""
+def capture_asleep(capturer: ThreadCapturer, target: targets.Target) -> CapturedStack:
+    """Capture the thread when it has read the byte and sleeps again."""
     unread = array.array("i", [0])
 
     def sleeps() -> bool:
@@ -115,7 +115,7 @@ def look_asleep(looker: ThreadCapturer, target: targets.Target) -> CapturedStack
         return unread[0] == 0 and calls(target.pid) == {"read": 1}
 
     wait_until(sleeps, "it sleeps")
-    found = looker.capture(looker._process.thread(target.pid), "S")
-    assert isinstance(found, CapturedStack)
-    assert found.stack.stop_reason is StopReason.OUTERMOST
-    return found
+    captured = capturer.capture(capturer._process.thread(target.pid), "S")
+    assert isinstance(captured, CapturedStack)
+    assert captured.stack.stop_reason is StopReason.OUTERMOST
+    return captured

@@ -1,7 +1,7 @@
-"""Calls that a stop makes fail begin again; what a signal does to them, it does all the same.
+"""System calls that a stop interrupts begin again; a signal has the same effect as without sfsample.
 
-Law: the target says when its call comes back; what happens while it is held is done by `mend` itself, between
-the two calls that nobody else can come between.
+The target reports each call that returns.  `mend` is replaced, so that the test acts while the thread is held
+and its call is about to begin again.
 """
 
 import os
@@ -20,7 +20,10 @@ from sfsample.process.stop_request import StopRequest, Tracer
 from sfsample.process.tracer_thread import TracerThread
 from tests.live.targets import ARCH, Target, started, states, wait_until
 
-pytestmark = [pytest.mark.live, pytest.mark.skipif(ARCH is not AMD64, reason="only there calls begin again")]
+pytestmark = [
+    pytest.mark.live,
+    pytest.mark.skipif(ARCH is not AMD64, reason="calls begin again on x86-64 only"),
+]
 
 SLEEPER = """
 import ctypes, os, select, signal, sys
@@ -44,13 +47,15 @@ process.capture(process.thread(process.pid))
 """
 
 
-def capture(target: Target, monkeypatch: pytest.MonkeyPatch, held: Callable[[], object]) -> ThreadSnapshot:
-    """Stop the thread in its call, and do something while it is held, when its call is to begin again."""
+def capture(
+    target: Target, monkeypatch: pytest.MonkeyPatch, while_held: Callable[[], object]
+) -> ThreadSnapshot:
+    """Stop the thread in its call; call `while_held` when `mend` has returned."""
     mend = Tracer.mend
 
     def mend_and_more(self: Tracer, tid: int) -> bool:
         assert mend(self, tid)
-        held()
+        while_held()
         return True
 
     def work(_stop):
@@ -72,11 +77,11 @@ def capture(target: Target, monkeypatch: pytest.MonkeyPatch, held: Callable[[], 
     ("number", "returned"),
     [
         (None, []),
-        (signal.SIGUSR1, ["-1 4"]),  # a handler runs, and the call is interrupted, as without us
-        (signal.SIGUSR2, []),  # ignored: without us it would not even have been woken
+        (signal.SIGUSR1, ["-1 4"]),  # a handler runs, and the call is interrupted, as without sfsample
+        (signal.SIGUSR2, []),  # ignored: without sfsample it would not wake the thread
     ],
 )
-def test_a_call_comes_back_for_the_sake_of_a_handler_only(monkeypatch, number, returned):
+def test_call_returns_only_for_a_handler(monkeypatch, number, returned):
     with started([sys.executable, "-c", SLEEPER, "{fd}"]) as target:
         target.await_ready()
         for _ in range(5):
@@ -89,17 +94,17 @@ def test_a_call_comes_back_for_the_sake_of_a_handler_only(monkeypatch, number, r
         target.assert_unharmed()
 
 
-@pytest.mark.parametrize("seen", [True, False], ids=["status seen", "stops after the question"])
-def test_a_call_of_a_thread_that_stops_too_late_begins_again(monkeypatch, seen):
-    look = Tracer._poll
-    looks: list[int] = []
+@pytest.mark.parametrize("seen", [True, False], ids=["status seen", "stops after the poll"])
+def test_call_of_a_thread_that_stops_late_begins_again(monkeypatch, seen):
+    poll = Tracer._poll
+    polled: list[int] = []
 
     def late(self: Tracer, tid: int) -> tuple[int, int]:
-        looks.append(tid)
-        if len(looks) == 1:
+        polled.append(tid)
+        if len(polled) == 1:
             return 0, 0
         wait_until(lambda: states(tid) == {"t"}, "it has stopped")
-        return look(self, tid) if seen else (0, 0)
+        return poll(self, tid) if seen else (0, 0)
 
     monkeypatch.setattr(Tracer, "_poll", late)
 
@@ -119,7 +124,7 @@ def test_a_call_of_a_thread_that_stops_too_late_begins_again(monkeypatch, seen):
         target.assert_unharmed()
 
 
-def test_a_sampler_that_is_killed_then_leaves_it_asleep():
+def test_thread_sleeps_on_when_sfsample_is_killed():
     with started([sys.executable, "-c", SLEEPER, "{fd}"]) as target:
         target.await_ready()
         proc = ProcFs(target.pid)
