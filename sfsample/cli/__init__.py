@@ -30,7 +30,7 @@ def main(argv: list[str] | None = None) -> int:
         _print_error("out of memory", ("allow more: ulimit -v; a smaller --stack-bytes needs less",))
         return 1
     except KeyboardInterrupt:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # another Ctrl-C, while this one is handled: a traceback
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second one here would give a traceback
         _print_error("aborted")
         return 1
     except OSError as failure:

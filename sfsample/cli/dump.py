@@ -71,7 +71,7 @@ def _dump_core(arguments: Namespace) -> tuple[list[ProcessDump], list[TargetErro
 def _dump_live(
     arguments: Namespace, meanwhile: Callable[[list[ProcessDump]], object]
 ) -> tuple[list[ProcessDump], list[TargetError]]:
-    """Dump every process.  Of several, the failure of one is printed, and the others are dumped."""
+    """Dump every process; print the failures, unless all processes fail."""
     pids = target_pids(arguments)
     with Interrupt() as interrupt:  # Ctrl-C ends the sampling; Ctrl-Z waits until no thread is held
         dumps, failures = dump_all(pids, _dump_options(arguments), meanwhile, interrupt)

@@ -52,7 +52,7 @@ def run(arguments: Namespace) -> int:
 
 
 def _exit_code(stats: Stats) -> int:
-    """Return the exit code; print the failure that ended the recording, if one did."""
+    """Return the exit code; print the failure that ended the recording, if there is one."""
     if not stats.failure:
         return 0
     what, *help_lines = stats.failure

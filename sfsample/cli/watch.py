@@ -85,7 +85,7 @@ def slots(
 
 
 def _is_same_process(pid: int, expected_start_time: int) -> bool:
-    """Whether the pid still is the process that it was; one that has got the pid later started later."""
+    """Whether the pid still is the same process; another process with this pid has another start time."""
     try:
         return start_time(pid) == expected_start_time
     except NoSuchProcess:

@@ -137,6 +137,6 @@ def test_object_file_is_laid_out_as_if_linked():
     assert "section .text.hot" in text
     assert "not linked: its code sections are shown one after another, from 0" in text
     assert ", 0 disagree" in text
-    assert [one["section"] for one in document["layout"]] == [".text", ".text.hot", ".text.other"]
+    assert [entry["section"] for entry in document["layout"]] == [".text", ".text.hot", ".text.other"]
     assert document["coverage"]["sframe"] > 0.8
     assert document["dropped"] == []

@@ -1,6 +1,6 @@
-"""The command line as a script runs it.
+"""Runs the command line as a script does.
 
-Law: every run ends; what it said on stderr is checked for tracebacks and raw control characters each time.
+Each run has a time limit, and its stderr is checked for tracebacks and control characters.
 """
 
 import contextlib
@@ -12,15 +12,15 @@ from collections.abc import Callable, Iterator
 
 from tests.live.targets import HANG_S, status, wait_until
 
-DURATIONS = (1, 2, 4, 8, 16, 32)
+DURATIONS = (1, 2, 4, 8, 16, 32)  # seconds
 COMMAND = [sys.executable, "-m", "sfsample"]
-# also where no processor is free, so that what is said of stops holds, and stops are a sign
+# Sample by stops, also where no CPU is free: the test checks stops, or waits for them.
 STOPPING = ["--no-perf-events"]
 NOBODY = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
 
 
 class Done:
-    """How a run ended.  `out` is what stdout got, `err` the lines of stderr."""
+    """The result of a run: exit code, stdout, and the lines of stderr."""
 
     def __init__(self, code: int, out: bytes, err: bytes) -> None:
         self.code, self.out = code, out
@@ -29,7 +29,7 @@ class Done:
         assert all(line.isprintable() for line in err.decode().split("\n")), err
 
     def refused(self, code: int) -> str:
-        """Check that it failed as the contract says; return the error line and the help."""
+        """Check that the run failed as the contract says; return the error line and the help lines."""
         assert (self.code, self.out) == (code, b""), self.err
         assert self.err[0].startswith("sfsample: "), self.err
         assert all(line.startswith("  ") for line in self.err[1:]), self.err
@@ -41,10 +41,10 @@ class Done:
 
 
 def parse_folded(data: bytes) -> dict[str, int]:
-    """Check that it is folded stacks and nothing else."""
+    """Return folded stacks, and check that there is nothing else."""
     text = data.decode("utf-8")
     lines = text.split("\n")
-    assert lines.pop() == "", "it must end in a newline"
+    assert lines.pop() == "", "the file must end in a newline"
     assert lines == sorted(lines)
     assert all(line.isprintable() for line in lines)
     stacks = [(stack, int(count)) for stack, _, count in (line.rpartition(" ") for line in lines)]
@@ -54,7 +54,7 @@ def parse_folded(data: bytes) -> dict[str, int]:
 
 
 def sfsample(*words: object, wrapper: tuple[str, ...] | list[str] = (), **options: object) -> Done:
-    """Run it to its end."""
+    """Run a command to its end; `wrapper` is a command line that runs it."""
     streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
     command = [*wrapper, *COMMAND, *map(str, words)]
     done = subprocess.run(command, stdin=subprocess.DEVNULL, timeout=HANG_S, check=False, **streams)  # type: ignore[call-overload]
@@ -62,7 +62,7 @@ def sfsample(*words: object, wrapper: tuple[str, ...] | list[str] = (), **option
 
 
 def sampled(*words: object, enough: Callable[[Done], object] = Done.stacks, **options: object) -> Done:
-    """Record for a second; again, and for longer, until that was enough: when busy, it may give no sample."""
+    """Record for a second, and again for longer until `enough`: on a busy machine there may be no sample."""
     for seconds in DURATIONS:
         done = sfsample(*words, "-d", seconds, **options)
         if enough(done):
@@ -72,7 +72,7 @@ def sampled(*words: object, enough: Callable[[Done], object] = Done.stacks, **op
 
 @contextlib.contextmanager
 def begun(*words: object) -> Iterator["subprocess.Popen[bytes]"]:
-    """Start it and wait until it answers signals; it is killed at the end, if it has not ended."""
+    """Start a command and wait until it handles signals; it is killed at the end, if it has not ended."""
     with subprocess.Popen([*COMMAND, *map(str, words)], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                           stderr=subprocess.PIPE) as child:  # fmt: skip
         try:
@@ -83,18 +83,18 @@ def begun(*words: object) -> Iterator["subprocess.Popen[bytes]"]:
 
 
 def catches_sigterm(pid: int) -> bool:
-    """Whether it ends in order when it is told to: it installs the handler just before it begins."""
+    """Whether sfsample handles SIGTERM: it installs the handler just before it begins to work."""
     return bool(int(status(pid).get("SigCgt", "0"), 16) >> (signal.SIGTERM - 1) & 1)
 
 
 def ended(child: "subprocess.Popen[bytes]") -> Done:
-    """Wait for the end."""
+    """Wait for the end of a command; return its result."""
     out, err = child.communicate(timeout=HANG_S)
     return Done(child.returncode, out, err)
 
 
 def stops_of(pid: int) -> int:
-    """How often the spinning thread PID gave up the processor by itself, which only a tracer makes it do."""
+    """Return how often a spinning thread gave up its CPU by itself, which it does only when it is stopped."""
     return int(status(pid)["voluntary_ctxt_switches"])
 
 

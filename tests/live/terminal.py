@@ -1,6 +1,6 @@
 """A real terminal for tests: a shell in tmux.
 
-Law: what is on the screen is asked for until it is so; nothing waits for a length of time.
+A test polls until the screen shows what it waits for; nothing sleeps for a fixed time.
 """
 
 import re
@@ -13,7 +13,7 @@ from tests.live.targets import wait_until
 
 
 class Terminal:
-    """A terminal of its own in tmux, with a shell in it."""
+    """A tmux session with a shell in it."""
 
     def __init__(self, directory: Path, width: int = 80, height: int = 24) -> None:
         self._socket = str(directory / "tmux")
@@ -38,27 +38,28 @@ class Terminal:
         return self._tmux("capture-pane", "-p")
 
     def wait_for(self, pattern: str) -> str:
-        """Wait until the screen shows it; return the screen."""
-        seen: list[str] = []
+        """Wait until the screen matches the pattern; return the screen."""
+        screen = ""
 
         def shown() -> bool:
-            seen[:] = [self.text()]
-            return re.search(pattern, seen[0]) is not None
+            nonlocal screen
+            screen = self.text()
+            return re.search(pattern, screen) is not None
 
         try:
             wait_until(shown, f"the terminal shows {pattern}")
         except AssertionError:
-            pytest.fail(f"the terminal never shows {pattern}, but:\n{seen[0]}")
-        return seen[0]
+            pytest.fail(f"the terminal never shows {pattern}, but:\n{screen}")
+        return screen
 
     def resize(self, width: int, height: int) -> None:
         self._tmux("resize-window", "-x", str(width), "-y", str(height))
 
     def settings(self) -> str:
-        """Return what stty says of the terminal."""
-        self.run("clear; stty -a; echo said=$?")
-        return re.sub(r"rows \d+; columns \d+", "", self.wait_for("said=0").partition("said=0")[0])
+        """Return the settings of the terminal, from stty(1)."""
+        self.run("clear; stty -a; echo stty=$?")
+        return re.sub(r"rows \d+; columns \d+", "", self.wait_for("stty=0").partition("stty=0")[0])
 
     def close(self) -> None:
-        """Make it go away; it may have gone already."""
+        """End the session; it may have ended already."""
         self._tmux("kill-server", check=False)

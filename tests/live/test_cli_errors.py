@@ -1,6 +1,6 @@
-"""Every mistake a user can make with a target or a file: one line, a way out, the exit code of the contract.
+"""Every mistake that a user can make with a target or a file is one line, with help and the right exit code.
 
-Law: an error names what happened and to what; the target is left as it was.
+The line names what happened and to what; the target is left as it was.
 """
 
 import os
@@ -36,53 +36,53 @@ def words(request: pytest.FixtureRequest, tmp_path: Path) -> list[str]:
 
 
 def make_public(directory: Path) -> None:
-    """Let another user reach and write a directory of ours."""
+    """Let another user reach and write a directory of the test."""
     if is_root():
         directory.chmod(0o777)
-        for above in directory.parents[:2]:  # pytest's own, which are private
+        for above in directory.parents[:2]:  # made by pytest, and private
             above.chmod(0o755)
 
 
 def unused_pid() -> int:
-    """A pid that was just used, so it will not be used again soon."""
+    """Return a pid that was just used, so that it will not be used again soon."""
     with subprocess.Popen(["true"]) as child:
         child.wait(HANG_S)
     return child.pid
 
 
-def test_no_such_process(words: list[str]) -> None:
+def test_missing_process_is_an_error(words: list[str]) -> None:
     for pid in (unused_pid(), (1 << 31) - 1):
         text = sfsample(*words, "-p", pid).refused(3)
-        assert text.startswith(f"sfsample: no such process: {pid}\n  "), "and what to do"
+        assert text.startswith(f"sfsample: no such process: {pid}\n  "), "help must follow"
 
 
 @pytest.mark.parametrize("pid", ["0", "-1", str(1 << 31), "9" * 30])
-def test_not_a_pid(words: list[str], pid: str) -> None:
+def test_invalid_pid_is_an_error(words: list[str], pid: str) -> None:
     assert "not a process id" in sfsample(*words, f"--pid={pid}").refused(2)
 
 
-def test_itself(words: list[str]) -> None:
+def test_sfsample_cannot_sample_itself(words: list[str]) -> None:
     shell = ["/bin/sh", "-c", 'exec "$@" -p $$', "sh"]
     assert sfsample(*words, wrapper=shell).refused(1).startswith("sfsample: cannot sample itself: ")
 
 
-def test_one_missing_process_of_several(leaf: Target) -> None:
+def test_one_missing_process_of_several_is_an_error(leaf: Target) -> None:
     assert "no such process" in sfsample("-d", "100ms", "-p", f"{leaf.pid},{unused_pid()}").refused(3)
 
 
-def test_nothing_of_that_name() -> None:
-    text = sfsample("-n", "nothing is called so \x1b[31m", "-d", "1").refused(3)
-    assert text.startswith("sfsample: no such process: nothing is called nothing is called so ?[31m\n  ")
+def test_name_without_match_is_an_error() -> None:
+    text = sfsample("-n", "no-such-name \x1b[31m", "-d", "1").refused(3)
+    assert text.startswith("sfsample: no such process: no process matches no-such-name ?[31m\n  ")
 
 
-def test_a_thread_is_not_a_process() -> None:
+def test_thread_id_is_an_error() -> None:
     with running(fixture("v3"), "threads") as target:
         tid = tids(target.pid)[-1]
         text = sfsample("-p", tid, "-d", "100ms").refused(1)
         assert text == f"sfsample: {tid} is a thread: of process {target.pid}\n  use -p {target.pid}"
 
 
-def test_a_kernel_thread(words: list[str]) -> None:
+def test_kernel_thread_is_an_error(words: list[str]) -> None:
     pid = next((p for p in map(int, filter(str.isdecimal, os.listdir("/proc"))) if is_kernel_thread(p)), None)
     if pid is None:
         pytest.skip("no kernel thread is visible here")
@@ -97,7 +97,7 @@ def is_kernel_thread(pid: int) -> bool:
         return False
 
 
-def test_a_zombie(words: list[str]) -> None:
+def test_zombie_is_an_error(words: list[str]) -> None:
     child = subprocess.Popen(["true"])
     try:
         wait_until(lambda: status(child.pid).get("State", "").startswith("Z"), "a zombie")
@@ -106,10 +106,9 @@ def test_a_zombie(words: list[str]) -> None:
         child.wait(HANG_S)
 
 
-def test_a_32_bit_program(words: list[str], tmp_path: Path) -> None:
-    """`jmp .`, and an ELF header around it."""
+def test_32_bit_program_is_an_error(words: list[str], tmp_path: Path) -> None:
     path = tmp_path / "spin32"
-    code = b"\xeb\xfe"
+    code = b"\xeb\xfe"  # jmp .
     base, size = 0x08048000, 52 + 32
     ident = b"\x7fELF" + bytes([1, 1, 1]) + bytes(9)
     header = struct.pack("<HHIIIIIHHHHHH", 2, 3, 1, base + size, 52, 0, 0, 52, 32, 1, 0, 0, 0)
@@ -134,7 +133,7 @@ def test_a_32_bit_program(words: list[str], tmp_path: Path) -> None:
 
 
 @as_root
-def test_another_user_s_process(leaf: Target, words: list[str]) -> None:
+def test_process_of_another_user_is_not_permitted(leaf: Target, words: list[str]) -> None:
     text = sfsample(*words, "-p", leaf.pid, wrapper=NOBODY).refused(4)
     assert text.startswith(f"sfsample: not permitted to trace: {leaf.pid}\n")
     assert "it belongs to uid 0 and you are uid 65534 without CAP_SYS_PTRACE" in text
@@ -142,7 +141,7 @@ def test_another_user_s_process(leaf: Target, words: list[str]) -> None:
 
 
 @pytest.mark.skipif(is_root(), reason="as root, see the test above")
-def test_root_s_process() -> None:
+def test_process_of_root_is_not_permitted() -> None:
     assert "without CAP_SYS_PTRACE" in sfsample("-p", 1, "-d", "100ms").refused(4)
 
 
@@ -152,7 +151,7 @@ HIDE = "import ctypes\nassert ctypes.CDLL(None).prctl(4, 0) == 0\n"
 
 @contextmanager
 def beside(code: str, wrapper: list[str]) -> Iterator[int]:
-    """Python code in a process of its own that has said ready; its pid."""
+    """Run Python code in a process; yield its pid after its first line, `ready`."""
     with subprocess.Popen([*wrapper, sys.executable, "-c", code], stdout=subprocess.PIPE) as child:
         try:
             assert first_line(child) == "ready"
@@ -163,10 +162,10 @@ def beside(code: str, wrapper: list[str]) -> Iterator[int]:
             child.kill()
 
 
-def test_a_process_that_is_not_dumpable() -> None:
+def test_undumpable_process_is_not_permitted() -> None:
     wrapper = NOBODY if is_root() else []
     with beside(SPIN, wrapper) as pid:
-        assert sampled("-p", pid, wrapper=wrapper).code == 0, "our own can be sampled"
+        assert sampled("-p", pid, wrapper=wrapper).code == 0, "a process of the same user can be sampled"
     with beside(HIDE + SPIN, wrapper) as pid:
         text = sfsample("-p", pid, "-d", "1s", wrapper=wrapper).refused(4)
         assert "it is not dumpable" in text
@@ -186,7 +185,7 @@ sys.stdin.read()
 
 
 @pytest.mark.parametrize("how", ["run", "stop"])
-def test_a_process_that_is_traced_already(leaf: Target, how: str) -> None:
+def test_traced_process_is_not_permitted(leaf: Target, how: str) -> None:
     with python(TRACE, leaf.pid, how) as tracer:
         assert first_line(tracer) == "traced"
         text = sfsample("-p", leaf.pid, "-d", "100ms").refused(4)
@@ -201,7 +200,7 @@ def may_unshare() -> bool:
 
 
 @pytest.mark.skipif(not may_unshare(), reason="user namespaces are not allowed here")
-def test_a_process_of_an_outer_user_namespace(leaf: Target) -> None:
+def test_process_of_outer_user_namespace_is_not_permitted(leaf: Target) -> None:
     text = sfsample("-p", leaf.pid, "-d", "100ms", wrapper=["unshare", "-U", "-r"]).refused(4)
     assert "it runs in another user namespace" in text
     with running(fixture("v3"), "leaf", wrapper=("unshare", "-U", "-r")) as inner:
@@ -212,15 +211,15 @@ def test_a_process_of_an_outer_user_namespace(leaf: Target) -> None:
 
 
 @as_root
-def test_a_proc_of_another_pid_namespace(leaf: Target, words: list[str]) -> None:
-    """The pid may be another process to the kernel, or none."""
+def test_proc_of_another_pid_namespace_is_an_error(leaf: Target, words: list[str]) -> None:
+    """For the kernel the pid may be another process, or none."""
     text = sfsample(*words, "-p", leaf.pid, wrapper=["unshare", "--pid", "--fork"]).refused(1)
     assert f"cannot tell who is process {leaf.pid}: /proc is that of another pid namespace" in text
     assert "--mount-proc" in text
 
 
 @as_root
-def test_no_proc_at_all() -> None:
+def test_missing_proc_is_an_error() -> None:
     wrapper = ["unshare", "--mount", "/bin/sh", "-c", 'umount -l /proc && exec "$@"', "sh"]
     if subprocess.run([*wrapper, "true"], capture_output=True, check=False).returncode:
         pytest.skip("mount namespaces are not allowed here")
@@ -228,7 +227,7 @@ def test_no_proc_at_all() -> None:
     assert text.startswith("sfsample: not permitted to look for: anything\n  /proc does not show it")
 
 
-def test_an_unwritable_output(leaf: Target, tmp_path: Path) -> None:
+def test_unwritable_output_is_an_error(leaf: Target, tmp_path: Path) -> None:
     (tmp_path / "dir").mkdir()
     for flag in ("-o", "--stats"):
         for path in (tmp_path / "dir", tmp_path / "no" / "out", "", f"{tmp_path}/dir/"):
@@ -239,7 +238,7 @@ def test_an_unwritable_output(leaf: Target, tmp_path: Path) -> None:
 
 
 @as_root
-def test_a_file_or_directory_that_is_not_ours(tmp_path: Path) -> None:
+def test_output_of_another_user_is_an_error(tmp_path: Path) -> None:
     make_public(tmp_path)
     tmp_path.chmod(0o755)
     (tmp_path / "file").write_text("before")
@@ -261,8 +260,8 @@ def test_a_file_or_directory_that_is_not_ours(tmp_path: Path) -> None:
     assert (tmp_path / "file").read_text() == (tmp_path / "open/file").read_text() == "before"
 
 
-def test_interrupted_before_it_begins(tmp_path: Path) -> None:
-    """A FIFO that nobody reads holds it up; Ctrl-C ends that at once."""
+def test_ctrl_c_before_the_recording_aborts(tmp_path: Path) -> None:
+    """A FIFO without a reader blocks sfsample; Ctrl-C ends that at once."""
     os.mkfifo(tmp_path / "fifo")
     with subprocess.Popen(
         [*COMMAND, "-p", "1", "-o", str(tmp_path / "fifo")], stderr=subprocess.PIPE

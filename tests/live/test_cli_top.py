@@ -1,4 +1,4 @@
-"""`sfsample top` in a real terminal (tmux): it shows, obeys, resizes, and leaves the terminal as it was."""
+"""`sfsample top` in a real terminal (tmux) shows functions, obeys keys, and leaves the terminal as it was."""
 
 import os
 import shlex
@@ -29,7 +29,7 @@ def terminal(tmp_path):
     made.close()
 
 
-# where all is emulated, its busy threads would leave too little to `top` and the terminal
+# Under emulation, its busy threads would leave too little CPU time for `top` and the terminal.
 COMMAND = (*(() if ARCH is AMD64 else ("nice", "-n", "19")), FIXTURES / "v3/workload", "0")
 
 
@@ -47,12 +47,12 @@ def top(pid: int, *flags: str) -> str:
     return shlex.join([sys.executable, "-m", "sfsample", "top", "-p", str(pid), *flags]) + "; echo left=$?"
 
 
-def test_it_shows_obeys_and_leaves(terminal, workload):
+def test_top_shows_functions_and_obeys_keys(terminal, workload):
     before = terminal.settings()
     terminal.run(top(workload, "--window", "1m", *STOPPING))
-    for shown in (r"^ +\d+\.\d % +\d+\.\d %   \w+ +workload$", "pause p50", "missed",
+    for pattern in (r"^ +\d+\.\d % +\d+\.\d %   \w+ +workload$", "pause p50", "missed",
                   rf"^sfsample top  workload {workload}  \d+ samples? in 60 s$"):  # fmt: skip
-        terminal.wait_for(f"(?m){shown}")  # each: what is shown may have been drawn in part
+        terminal.wait_for(f"(?m){pattern}")  # each alone: the screen may be drawn in part
     terminal.keys("t")
     terminal.wait_for(r"SHARE\* +CPU +TID +THREAD(.|\n)*%")
     terminal.wait_for(r"\d+  ingest")
@@ -69,7 +69,7 @@ def test_it_shows_obeys_and_leaves(terminal, workload):
     assert terminal.settings() == before
 
 
-def test_the_window_is_written_as_a_flame_graph(terminal, workload, tmp_path):
+def test_w_writes_the_window_as_a_flame_graph(terminal, workload, tmp_path):
     terminal.run(top(workload, "--window", "10m"))
     terminal.wait_for(r"find_match +workload")
     terminal.keys("w")
@@ -80,14 +80,15 @@ def test_the_window_is_written_as_a_flame_graph(terminal, workload, tmp_path):
     terminal.wait_for("left=0")
 
 
-def test_it_follows_the_size_of_the_terminal(terminal, workload):
-    terminal.run(top(workload, "--window", "10m"))  # a row that was there stays, however busy the machine
+def test_top_follows_the_size_of_the_terminal(terminal, workload):
+    terminal.run(top(workload, "--window", "10m"))  # so long that a row stays, also on a busy machine
     terminal.wait_for(r"workload$|workload\n")
     terminal.resize(140, 40)
     terminal.wait_for(r"(?m)^.{100,}workload$")
     terminal.resize(40, 10)
     wait_until(
-        lambda: "sfsample top" in terminal.text() and len(terminal.text().splitlines()) <= 10, "it fits"
+        lambda: "sfsample top" in terminal.text() and len(terminal.text().splitlines()) <= 10,
+        "the screen fits",
     )
     terminal.resize(3, 2)
     terminal.resize(80, 24)
@@ -107,7 +108,7 @@ def pid_of_top(workload: int) -> int:
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 0), (signal.SIGHUP, 0), (signal.SIGQUIT, 131)]
 )
-def test_a_signal_leaves_the_terminal_as_it_was(terminal, workload, number, code):
+def test_signal_leaves_the_terminal_as_it_was(terminal, workload, number, code):
     before = terminal.settings()
     terminal.run(top(workload))
     terminal.wait_for("q quit")
@@ -130,18 +131,18 @@ def test_ctrl_z_gives_the_terminal_back_and_fg_takes_it(terminal, workload):
     terminal.wait_for("(?m)^42$")
 
 
-def test_a_terminal_that_goes_away_ends_it(terminal, workload):
+def test_closed_terminal_ends_top(terminal, workload):
     terminal.run(top(workload, "--window", "10m"))
     terminal.wait_for("find_match")
-    number = pid_of_top(workload)
+    pid = pid_of_top(workload)
     terminal.close()
-    wait_until(lambda: not os.path.exists(f"/proc/{number}"), "top has ended")
+    wait_until(lambda: not os.path.exists(f"/proc/{pid}"), "top has ended")
 
 
-HOSTILE = "\x1b]0;x\x07\x1b[2J\n"  # a title, and an empty screen
+HOSTILE = "\x1b]0;x\x07\x1b[2J\n"  # sets a title, and clears the screen
 
 
-def test_names_of_threads_do_nothing_to_the_terminal(terminal):
+def test_names_of_threads_cannot_control_the_terminal(terminal):
     script = f"open('/proc/self/comm', 'w').write({HOSTILE!r})\nprint('named', flush=True)\nwhile True: pass"
     with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE) as process:
         try:
@@ -156,15 +157,17 @@ def test_names_of_threads_do_nothing_to_the_terminal(terminal):
             process.kill()
 
 
-def test_the_target_s_end_ends_it(terminal):
+def test_end_of_target_ends_top(terminal):
     with subprocess.Popen(COMMAND, stdout=subprocess.DEVNULL) as process:
         terminal.run(top(process.pid, "--window", "10m"))
-        terminal.wait_for(r"[1-9]\d* samples? in 600 s")  # one that ends before its first sample is an error
+        terminal.wait_for(
+            r"[1-9]\d* samples? in 600 s"
+        )  # without a sample, the end of the target is an error
         process.kill()
     terminal.wait_for("left=0")
 
 
-def test_mistakes_are_told_on_a_terminal_as_it_was(terminal, tmp_path):
+def test_error_is_printed_on_a_restored_terminal(terminal, tmp_path):
     terminal.run(top(999999999))
     assert "sfsample: no such process" in terminal.wait_for("left=3")
     with running(FIXTURES / "v3/target", "leaf") as target:
@@ -172,7 +175,7 @@ def test_mistakes_are_told_on_a_terminal_as_it_was(terminal, tmp_path):
         assert "set TERM" in terminal.wait_for("left=1")
 
 
-def test_without_a_terminal_it_says_what_to_do_instead():
+def test_top_without_a_terminal_is_a_usage_error():
     command = [sys.executable, "-m", "sfsample", "top", "-p", "1"]
     done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False)
     assert (done.returncode, done.stdout) == (2, "")

@@ -1,7 +1,6 @@
-"""`sfsample watch`: slices on schedule, each file complete when it appears, for as long as it takes.
+"""`sfsample watch` records slices on schedule; each file is complete when it appears.
 
-Law: no test waits for a time to pass, only for what is seen to happen; the schedule itself is tested with a
-made-up clock in tests/cli/test_watch.py.
+No test waits for time to pass.  tests/cli/test_watch.py tests the schedule itself, with a simulated clock.
 """
 
 import gc
@@ -18,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from sfsample.cli import watch
-from sfsample.cli.console import Interrupt
+from sfsample.cli.interrupt import Interrupt
 from sfsample.cli.parse import parse
 from sfsample.cli.values import FORMATS, format_of
 from sfsample.core.arch import AMD64
@@ -28,7 +27,7 @@ from tests.live.targets import ARCH, HANG_S, Target, fixture, running, wait_unti
 from tests.live.test_cli_errors import unused_pid
 
 pytestmark = pytest.mark.live
-# slices that are long enough for samples
+# Slices that are long enough for samples.
 SAMPLED = ("--every", "1s", "--for", "900ms") if ARCH is AMD64 else ("--every", "6s", "--for", "5s")
 FILE = re.compile(r"(.+)-\d{8}T\d{6}Z\.folded")
 
@@ -40,7 +39,7 @@ def leaf() -> Iterator[Target]:
 
 
 def slices(directory: Path) -> list[str]:
-    """The files there, every one complete."""
+    """Return the files in the directory; each must be complete."""
     names = sorted(name for name in os.listdir(directory) if not name.startswith("."))
     for name in names:
         assert FILE.fullmatch(name)
@@ -52,12 +51,12 @@ def wait_for_slices(directory: Path, count: int) -> None:
     wait_until(lambda: len(slices(directory)) >= count, f"{count} slices")
 
 
-def test_slices_appear_until_it_is_told_to_stop(leaf: Target, tmp_path: Path) -> None:
-    directory = tmp_path / "made" / "by" / "it"
+def test_slices_appear_until_sigterm(leaf: Target, tmp_path: Path) -> None:
+    directory = tmp_path / "new" / "directory"
     with begun(
         "watch", "-p", leaf.pid, "--every", "1s", "--for", "200ms", "--output-dir", directory
     ) as child:
-        wait_until(directory.is_dir, "the directory is made")
+        wait_until(directory.is_dir, "the directory exists")
         wait_for_slices(directory, 3)
         child.send_signal(signal.SIGTERM)
         done = ended(child)
@@ -65,33 +64,33 @@ def test_slices_appear_until_it_is_told_to_stop(leaf: Target, tmp_path: Path) ->
     assert (done.code, done.out) == (0, b"")
     assert sorted(os.listdir(directory)) == names
     assert {FILE.fullmatch(name)[1] for name in names} == {str(leaf.pid)}  # type: ignore[index]
-    told = [line for line in done.err if not line.startswith("  ")]
-    for name, line in zip(names, told, strict=True):
+    outcomes = [line for line in done.err if not line.startswith("  ")]
+    for name, line in zip(names, outcomes, strict=True):
         count = sum(parse_folded((directory / name).read_bytes()).values())
         assert line.startswith(f"sfsample: {directory}/{name}: {count} samples")
     leaf.assert_unharmed()
 
 
-def test_a_missing_name_is_told_once(tmp_path: Path) -> None:
+def test_missing_name_is_reported_once(tmp_path: Path) -> None:
     stripped, directory = tmp_path / "stripped", tmp_path / "slices"
     shutil.copy(fixture("v3").with_name("libcallee.so"), tmp_path)
     subprocess.run(["strip", "-o", stripped, fixture("v3")], check=True)
     with running(stripped, "leaf") as target:
         words = (*SAMPLED, "--output-dir", directory)
         with begun("watch", "-p", target.pid, *words) as child:
-            wait_until(lambda: sum(one.stat().st_size > 0 for one in directory.glob("*.folded")) >= 3,
+            wait_until(lambda: sum(path.stat().st_size > 0 for path in directory.glob("*.folded")) >= 3,
                        "3 slices that are not empty")  # fmt: skip
             child.send_signal(signal.SIGTERM)
             done = ended(child)
         target.assert_unharmed()
-    [told] = [line for line in done.err if f"unnamed   {stripped}" in line]
-    assert "no name: stripped" in told
+    [report] = [line for line in done.err if f"unnamed   {stripped}" in line]
+    assert "no name: stripped" in report
     assert len([line for line in done.err if line.startswith("sfsample: ")]) >= 3
 
 
-@pytest.mark.parametrize("form", sorted(set(FORMATS) - {"folded"}))
-def test_slices_of_every_format(leaf: Target, tmp_path: Path, form: str) -> None:
-    with begun("watch", "-p", leaf.pid, "-f", form, "--every", "1s", "--for", "200ms", "--keep", "1",
+@pytest.mark.parametrize("format_name", sorted(set(FORMATS) - {"folded"}))
+def test_slices_have_any_format(leaf: Target, tmp_path: Path, format_name: str) -> None:
+    with begun("watch", "-p", leaf.pid, "-f", format_name, "--every", "1s", "--for", "200ms", "--keep", "1",
                "--output-dir", tmp_path) as child:  # fmt: skip
         wait_until(lambda: any(name[0] != "." for name in os.listdir(tmp_path)), "a slice")
         child.send_signal(signal.SIGTERM)
@@ -99,13 +98,13 @@ def test_slices_of_every_format(leaf: Target, tmp_path: Path, form: str) -> None
     [name] = os.listdir(tmp_path)
     assert (done.code, done.out) == (0, b"")
     assert re.fullmatch(r"\d+-\d{8}T\d{6}Z\..+", name)
-    assert format_of(name) == form
+    assert format_of(name) == format_name
     assert (tmp_path / name).stat().st_size > 0
 
 
-def test_sigterm_finishes_the_slice(leaf: Target, tmp_path: Path) -> None:
+def test_sigterm_writes_the_slice(leaf: Target, tmp_path: Path) -> None:
     words = ["watch", "-p", leaf.pid, "--every", "1h", "--for", "1h", "--output-dir", tmp_path, "-q", "-t"]
-    with begun(*words, "--mode", "wall") as child:  # in which every stop is a sample
+    with begun(*words, "--mode", "wall") as child:  # where every stop is a sample
         wait_until_sampled(leaf.pid)
         assert os.listdir(tmp_path) == []
         child.send_signal(signal.SIGTERM)
@@ -116,7 +115,7 @@ def test_sigterm_finishes_the_slice(leaf: Target, tmp_path: Path) -> None:
     leaf.assert_unharmed()
 
 
-def test_sigterm_between_slices(leaf: Target, tmp_path: Path) -> None:
+def test_sigterm_between_slices_ends_watch(leaf: Target, tmp_path: Path) -> None:
     with begun("watch", "-p", leaf.pid, "--every", "1h", "--for", "100ms", "--output-dir", tmp_path) as child:
         wait_for_slices(tmp_path, 1)
         child.send_signal(signal.SIGTERM)
@@ -124,7 +123,7 @@ def test_sigterm_between_slices(leaf: Target, tmp_path: Path) -> None:
     assert len(slices(tmp_path)) == 1
 
 
-def test_only_the_newest_are_kept(leaf: Target, tmp_path: Path) -> None:
+def test_keep_deletes_older_slices(leaf: Target, tmp_path: Path) -> None:
     old = [f"{leaf.pid}-2020010{day}T000000Z.folded" for day in (1, 2, 3)]
     others = ["other-20200101T000000Z.folded", "notes.txt"]
     for name in (*old, *others):
@@ -143,7 +142,7 @@ def test_only_the_newest_are_kept(leaf: Target, tmp_path: Path) -> None:
         "2",
     ]
     with begun(*words) as child:
-        wait_until(lambda: not set(old) & set(os.listdir(tmp_path)), "the old ones are deleted")
+        wait_until(lambda: not set(old) & set(os.listdir(tmp_path)), "old slices are deleted")
         child.send_signal(signal.SIGTERM)
         assert ended(child).code == 0
     names = set(os.listdir(tmp_path))
@@ -151,7 +150,7 @@ def test_only_the_newest_are_kept(leaf: Target, tmp_path: Path) -> None:
     assert len(names - set(others)) == 2
 
 
-def test_a_name_is_looked_up_for_every_slice(tmp_path: Path) -> None:
+def test_name_is_looked_up_for_every_slice(tmp_path: Path) -> None:
     name, directory = f"sfw{os.getpid()}", tmp_path / "out"
     shutil.copy(fixture("v3"), tmp_path / name)
     shutil.copy(fixture("v3", "libcallee.so"), tmp_path)
@@ -165,7 +164,7 @@ def test_a_name_is_looked_up_for_every_slice(tmp_path: Path) -> None:
         pids = []
         for _ in range(2):
             with running(tmp_path / name, "leaf") as target:
-                wait_until(lambda pid=target.pid: f"{name}/{pid}" in roots(), "the new one is recorded")  # type: ignore[misc]
+                wait_until(lambda pid=target.pid: f"{name}/{pid}" in roots(), "the new process is recorded")  # type: ignore[misc]
                 pids.append(target.pid)
         child.send_signal(signal.SIGTERM)
         done = ended(child)
@@ -175,13 +174,11 @@ def test_a_name_is_looked_up_for_every_slice(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("flag", "name", "said"),
-    [("-n", "nothing is called so", "nothing is called nothing is called so"),
-     ("--unit", "no-such-thing", "none is in the systemd unit no-such-thing")],
+    ("flag", "name", "error"),
+    [("-n", "no-such-name", "no process matches no-such-name"),
+     ("--unit", "no-such-thing", "no process is in the systemd unit no-such-thing")],
 )  # fmt: skip
-def test_a_name_that_nothing_has_is_told_and_waited_for(
-    tmp_path: Path, flag: str, name: str, said: str
-) -> None:
+def test_missing_target_is_reported_for_every_slice(tmp_path: Path, flag: str, name: str, error: str) -> None:
     words = [
         "watch",
         flag,
@@ -199,24 +196,24 @@ def test_a_name_that_nothing_has_is_told_and_waited_for(
         assert child.poll() is None
         child.send_signal(signal.SIGTERM)
         assert child.wait(HANG_S) == 0
-    assert lines[0] == lines[2] == f"sfsample: no such process: {said}\n".encode()
+    assert lines[0] == lines[2] == f"sfsample: no such process: {error}\n".encode()
     assert os.listdir(tmp_path) == []
 
 
-def test_the_end_of_the_process_ends_it(tmp_path: Path) -> None:
+def test_end_of_process_ends_watch(tmp_path: Path) -> None:
     with running(fixture("v3"), "leaf", ends=True) as target:
         words = ["watch", "-p", target.pid, "--every", "1h", "--for", "10m", "--output-dir", tmp_path]
         with begun(*words, *STOPPING) as child:
             wait_until_sampled(target.pid)
             target.signal(signal.SIGKILL)
-            done = ended(child)  # at once, an hour before the next slot; nobody has reaped the zombie yet
+            done = ended(child)  # at once, an hour before the next slot; the zombie is not reaped yet
     assert done.code == 0
     assert done.err[-1] == f"sfsample: process has ended: {target.pid}"
     assert len(slices(tmp_path)) == 1
 
 
-def test_one_process_of_two_may_end(leaf: Target, tmp_path: Path) -> None:
-    def seen_since(first: int) -> set[str]:
+def test_end_of_one_process_of_two_is_no_error(leaf: Target, tmp_path: Path) -> None:
+    def roots_since(first: int) -> set[str]:
         later = (parse_folded((tmp_path / name).read_bytes()) for name in slices(tmp_path)[first:])
         return {stack.partition(";")[0] for stacks in later for stack in stacks}
 
@@ -226,33 +223,33 @@ def test_one_process_of_two_may_end(leaf: Target, tmp_path: Path) -> None:
             wait_for_slices(tmp_path, 1)
             other.process.kill()
             other.process.wait(HANG_S)
-            first = len(slices(tmp_path)) + 1  # that cannot have begun while it lived
-            wait_until(lambda: seen_since(first), "a slice of that time has samples")
+            first = len(slices(tmp_path)) + 1  # the first slice that began after its death
+            wait_until(lambda: roots_since(first), "a slice after its death has samples")
             child.send_signal(signal.SIGTERM)
             assert ended(child).code == 0
-    assert seen_since(first) == {f"target/{leaf.pid}"}
+    assert roots_since(first) == {f"target/{leaf.pid}"}
 
 
-def test_a_process_that_is_not_there(tmp_path: Path) -> None:
+def test_missing_process_is_an_error(tmp_path: Path) -> None:
     text = sfsample("watch", "-p", unused_pid(), "--output-dir", tmp_path / "new").refused(3)
     assert text.startswith("sfsample: no such process: ")
-    assert os.listdir(tmp_path) == [], "nothing was made for it"
+    assert os.listdir(tmp_path) == [], "no directory is made"
 
 
-def test_a_recycled_pid_is_another_process(leaf: Target, tmp_path: Path) -> None:
-    assert watch._lives(leaf.pid, start_time(leaf.pid))
-    assert not watch._lives(leaf.pid, start_time(leaf.pid) - 1)
-    assert not watch._lives(unused_pid(), 0)
+def test_recycled_pid_is_another_process(leaf: Target, tmp_path: Path) -> None:
+    assert watch._is_same_process(leaf.pid, start_time(leaf.pid))
+    assert not watch._is_same_process(leaf.pid, start_time(leaf.pid) - 1)
+    assert not watch._is_same_process(unused_pid(), 0)
 
 
-def test_a_directory_that_cannot_be_made(leaf: Target, tmp_path: Path) -> None:
+def test_directory_that_cannot_be_made_is_an_error(leaf: Target, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for directory in (tmp_path / "file", tmp_path / "file" / "x", ""):
         text = sfsample("watch", "-p", leaf.pid, "--output-dir", directory).refused(1)
         assert text.startswith(f"sfsample: cannot write: {directory or repr('')}: ")
 
 
-def test_a_slice_that_cannot_be_written_does_not_end_it(leaf: Target, tmp_path: Path) -> None:
+def test_unwritable_slice_does_not_end_watch(leaf: Target, tmp_path: Path) -> None:
     directory = tmp_path / "out"
     words = ["watch", "-p", leaf.pid, "--every", "1s", "--for", "100ms", "--output-dir", directory]
     with begun(*words) as child:
@@ -269,22 +266,23 @@ def test_a_slice_that_cannot_be_written_does_not_end_it(leaf: Target, tmp_path: 
         assert ended(child).code == 0
 
 
-def test_months_cost_no_memory_and_no_files(leaf: Target, tmp_path: Path) -> None:
+def test_slices_leak_no_memory_and_no_files(leaf: Target, tmp_path: Path) -> None:
     words = ["watch", "-p", str(leaf.pid), "--output-dir", str(tmp_path), "-q", "--keep", "3", "-r", "1000"]
     arguments: Namespace = parse(words)
     interrupt = Interrupt()
 
-    def some(count: int) -> tuple[int, int]:
+    def record_slices(count: int) -> tuple[int, int]:
+        """Record slices; return the bytes of memory and the number of open files after them."""
         for _ in range(count):
-            watch._slice(arguments, [leaf.pid], 0.02, interrupt, set())
+            watch._record_slice(arguments, [leaf.pid], 0.02, interrupt, set())
         gc.collect()
         return tracemalloc.get_traced_memory()[0], len(os.listdir("/proc/self/fd"))
 
     tracemalloc.start()
     try:
-        some(5)
-        memory, files = some(1)
-        later, files_later = some(25)
+        record_slices(5)
+        memory, files = record_slices(1)
+        later, files_later = record_slices(25)
     finally:
         tracemalloc.stop()
     assert files_later == files

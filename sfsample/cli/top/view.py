@@ -144,7 +144,7 @@ def _pad(lines: list[Line], height: int) -> list[Line]:
 
 
 def _fit(text: str, width: int) -> str:
-    """Cut to a width in columns; a wide letter takes two, a combining one none."""
+    """Cut to a width in columns; a wide letter takes two columns, a combining letter none."""
     if text.isascii():
         return text[:width]
     used, kept = 0, []
