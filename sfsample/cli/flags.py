@@ -22,7 +22,8 @@ def _record(parser: argparse.ArgumentParser) -> None:
                         help="format of the result (default: by the suffix of -o, else folded)")  # fmt: skip
     parser.add_argument("--stats", metavar="FILE", help="write statistics as JSON to FILE; - is stderr")
     parser.add_argument("--save-bad", metavar="DIR",
-                        help="save incomplete stacks, with their memory, in DIR for replay")  # fmt: skip
+                        help="save incomplete stacks in DIR, for `sfsample replay`; the files contain "
+                        "stack memory")  # fmt: skip
     shared.messages(parser)
 
 
@@ -94,9 +95,10 @@ def _convert(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-f", "--format", choices=values.FORMATS,
                         help="format of the result (default: by the suffix of -o, else folded)")  # fmt: skip
     parser.add_argument("-t", "--threads", action="store_true",
-                        help="make name/TID the first frame, for a root per thread")  # fmt: skip
+                        help="make name/TID the first frame: one root per thread")  # fmt: skip
     parser.add_argument("--filter", action="append", metavar="REGEX",
-                        help="keep stacks with a matching function or module; repeatable: all")  # fmt: skip
+                        help="keep stacks with a matching function or module; repeatable, then all "
+                        "must match")  # fmt: skip
     parser.add_argument("--ignore", action="append", metavar="REGEX",
                         help="drop stacks with a matching function or module; repeatable")  # fmt: skip
     parser.add_argument("--focus", metavar="REGEX",
@@ -141,9 +143,9 @@ def _man(_parser: argparse.ArgumentParser) -> None:
 
 # A group has a title and commands; a command has a name, flags, a summary, and examples with captions.
 GROUPS = (
-    ("look into processes", (
+    ("sample processes", (
         ("record", _record, "sample processes for a while and write a profile (the default)", (
-            ("-p 1234 -d 10 -o out.html", "10 s of CPU time by function: a flame graph"),
+            ("-p 1234 -d 10 -o out.html", "CPU use in 10 s, as a flame graph"),
             ("-p 1234 -d 10 > out.folded", "the same as text, one line per stack"),
             ("-p 1234 -d 10 --mode wall -t", "all threads, sleeping ones too"),
             ("-o out.json -- ./program arg", "start a program and record it to its end"),
@@ -158,7 +160,7 @@ GROUPS = (
             ("watch -n redis-server --every 60s --for 10s --output-dir /var/tmp/profiles --keep 1000", ""),
         )),
     )),
-    ("work on profiles in files", (
+    ("convert and compare profiles", (
         ("convert", _convert, "change the format of profiles, merge them, filter their stacks", (
             ("convert out.json -o out.pprof", "for another viewer"),
             ("convert a.json b.json -o ab.html", "several profiles merged into one"),
@@ -179,7 +181,7 @@ GROUPS = (
         )),
         ("replay", _replay, "unwind a saved stack again", ()),
     )),
-    ("set up sfsample itself", (
+    ("set up sfsample", (
         ("completion", _completion, "print the completion script for a shell", (
             ("completion bash > ~/.sfsample.bash", "then source the file; also for zsh and fish"),
         )),

@@ -33,7 +33,7 @@ def sampling(parser: argparse.ArgumentParser) -> None:
     """Add how to sample, for commands that write profiles."""
     rate_and_mode(parser)
     parser.add_argument("-t", "--threads", action="store_true",
-                        help="make name/TID the first frame, for a root per thread")  # fmt: skip
+                        help="make name/TID the first frame: one root per thread")  # fmt: skip
     parser.add_argument("--no-stop", action="store_false", dest="stop",
                         help="stop no thread; running threads count as not captured")  # fmt: skip
     parser.add_argument("--max-pause", type=values.seconds, default=0.005, metavar="TIME",
@@ -49,7 +49,7 @@ def rate_and_mode(parser: argparse.ArgumentParser) -> None:
     rate.add_argument("-r", "--rate", type=values.rate, default=99.0, metavar="HZ",
                       help="samples per second (default: 99)")  # fmt: skip
     rate.add_argument("--interval", type=values.interval, metavar="TIME",
-                      help="time between samples, instead of --rate: 10ms")  # fmt: skip
+                      help="time between samples (10ms), instead of --rate")  # fmt: skip
     parser.add_argument("--mode", choices=("cpu", "wall"), default="cpu",
                         help="cpu: sample running threads (default); wall: sample all threads")  # fmt: skip
     parser.add_argument("--perf-events", action=argparse.BooleanOptionalAction,
@@ -72,7 +72,7 @@ def walking(parser: argparse.ArgumentParser) -> None:
 def unwinding(parser: argparse.ArgumentParser) -> None:
     """Add how to walk stacks."""
     parser.add_argument("--unwind", type=values.steppers, default=values.USUAL_STEPPERS, metavar="LIST",
-                        help="unwind with these, in this order "
+                        help="unwind with these, in order "
                         f"(default: {','.join(values.USUAL_STEPPERS)}; also: scan)")  # fmt: skip
     parser.add_argument("--max-frames", type=values.positive, default=1024, metavar="N",
                         help="end a stack after N frames (default: 1024)")  # fmt: skip
