@@ -1,7 +1,6 @@
-"""The choice between stops and the kernel's timers: made once, after half a second.
+"""The choice between ptrace and perf sampling: made once, after half a second.
 
-Whether a CPU is free is said by the test, or seen to by its own busy loops; whether timers do their work, by
-the samples.
+The test says whether a CPU is free, or makes all busy with loops of its own.
 """
 
 import contextlib
@@ -28,23 +27,23 @@ from sfsample.recording.perf_sampler import PerfSampler
 from sfsample.recording.profile import Profile
 from tests.live.chains import Checker
 from tests.live.cli_runner import sfsample as sfsample_command
+from tests.live.compiled import compile_c, needs_gcc, started
+from tests.live.cpu_time import cpu_ns
+from tests.live.perf_recording import accounted_ns, files_of
 from tests.live.recording import fewer
 from tests.live.targets import ARCH, HANG_S, assert_untraced, fixture, python, running, tracers, wait_until
-from tests.live.compiled import compile_c, needs_gcc, started
 from tests.live.test_chains import chains_of
-from tests.live.test_cpu_shares import cpu_ns
-from tests.live.test_perf_events import accounted_ns, files_of
 
 pytestmark = [
     pytest.mark.live,
-    pytest.mark.skipif(not can_set_timers([os.getpid()], ARCH), reason="the kernel sets no timers for us"),
+    pytest.mark.skipif(not can_set_timers([os.getpid()], ARCH), reason="the kernel permits no timers"),
 ]
 SAMPLES = fewer(50)
-ENOUGH_S = 4 * HANG_S
+MAX_RECORDING_S = 4 * HANG_S
 
 
-def recorded(pid, until, *, all_busy=lambda: 1.0, duration=ENOUGH_S, timeline=False):
-    """Record with a trial of stops; no CPU is free, unless `all_busy` says otherwise."""
+def recorded(pid, until, *, all_busy=lambda: 1.0, duration=MAX_RECORDING_S, timeline=False):
+    """Record with a trial by ptrace; no CPU is free, unless `all_busy` says otherwise."""
     profile = Profile(500, timeline=timeline)
     options = RecordOptions(rate=500, timeline=timeline, max_pause=1.0)
 
@@ -65,12 +64,12 @@ def by_both(profile):
 
 
 @pytest.mark.parametrize("scenario", ["leaf", "threads", "recursion"])
-def test_the_stacks_are_the_same_before_and_after(scenario):
-    program, seen = str(fixture("v3")), []
+def test_stacks_are_true_before_and_after_the_change(scenario):
+    program, tracers_seen = str(fixture("v3")), []
 
     def until(profile):
         if profile.stats.captures[Capture.EVENT]:
-            seen.append(tracers(target.pid))
+            tracers_seen.append(tracers(target.pid))
         return by_both(profile)
 
     with running(program, scenario) as target:
@@ -78,7 +77,7 @@ def test_the_stacks_are_the_same_before_and_after(scenario):
         chains = chains_of(program, scenario, target)
         Checker(program).check(profile, chains)
         assert_untraced(target.pid)
-    assert set().union(*seen) == set()
+    assert set().union(*tracers_seen) == set()
     stats = profile.stats
     assert stats.timers.since_s >= 0.5
     assert stats.as_json()["engine"] == "timers"
@@ -87,7 +86,7 @@ def test_the_stacks_are_the_same_before_and_after(scenario):
     assert stats.samples == sum(profile.counts.values())
 
 
-def test_the_time_goes_on():
+def test_times_continue_after_the_change():
     with running(fixture("v3"), "leaf") as target:
         profile = recorded(target.pid, lambda _: False, duration=3.0, timeline=True)
     stats, line = profile.stats, profile.timeline
@@ -97,7 +96,7 @@ def test_the_time_goes_on():
     assert list(line.at_ns) == sorted(line.at_ns)
     assert line.at_ns[-1] <= stats.duration_s * 1e9
     assert min(line.wall_ns) > 0
-    # before they took over, threads that wait for a processor get fewer samples
+    # before the change, threads that wait for a CPU get fewer samples
     since_ns = stats.timers.since_s * 1e9
     later = sum(cpu for cpu, at in zip(line.cpu_ns, line.at_ns, strict=True) if at > since_ns)
     assert 0 < later <= 3.1e9 - since_ns
@@ -126,7 +125,7 @@ int main(void) {
 
 
 @needs_gcc
-def test_stacks_that_grow_are_copied_by_the_timers_all_the_same(tmp_path):
+def test_stacks_that_grow_are_copied_by_timers(tmp_path):
     def grown(profile):
         events = profile.stats.captures[Capture.EVENT]
         if events < SAMPLES:
@@ -139,19 +138,19 @@ def test_stacks_that_grow_are_copied_by_the_timers_all_the_same(tmp_path):
     assert stats.stacks[StopReason.OUTERMOST] > stats.stacks[StopReason.STACK_COPY_ENDED]
 
 
-def test_how_much_is_copied_is_learned_from_the_timers_own_samples(monkeypatch):
-    """There were enough by stops; of the timers' first two or three next to nothing can be told."""
-    known: list[int] = []
-    set_anew = PerfSampler._set_anew
+def test_size_of_copies_is_learned_from_samples_of_the_timers(monkeypatch):
+    """It needs more than the first two or three samples."""
+    counts: list[int] = []
+    replace_timers = PerfSampler._replace_timers
 
-    def noted(self, stack_bytes):
-        known.append(sum(one.samples for one in self._evented.values()))
-        set_anew(self, stack_bytes)
+    def note(self, stack_bytes):
+        counts.append(sum(process.samples for process in self._processes.values()))
+        replace_timers(self, stack_bytes)
 
-    monkeypatch.setattr(PerfSampler, "_set_anew", noted)
+    monkeypatch.setattr(PerfSampler, "_replace_timers", note)
     with running(fixture("v3"), "leaf") as target:
         recorded(target.pid, by_both)
-    assert min(known) >= 20
+    assert min(counts) >= 20
 
 
 # Threads that run for ten microseconds at a time.
@@ -175,9 +174,9 @@ int main(void) {
 
 
 @needs_gcc
-def test_threads_that_have_left_when_we_come_to_stop_them_are_seen(tmp_path):
+def test_threads_that_run_too_briefly_for_a_stop_are_sampled_by_timers(tmp_path):
     with started(compile_c(tmp_path, "brief", BRIEF, "-lpthread")) as process:
-        profile = recorded(process.pid, lambda so: so.stats.captures[Capture.EVENT] >= SAMPLES,
+        profile = recorded(process.pid, lambda profile: profile.stats.captures[Capture.EVENT] >= SAMPLES,
                            all_busy=lambda: 0.0)  # fmt: skip
         assert_untraced(process.pid)
     stats = profile.stats
@@ -186,9 +185,9 @@ def test_threads_that_have_left_when_we_come_to_stop_them_are_seen(tmp_path):
     assert stats.captures[Capture.STOPPED] < SAMPLES
 
 
-@pytest.mark.parametrize(("cpu_s", "few"), [(0.1, False), (1, True), (2, True)])
-def test_samples_are_compared_with_what_the_cpu_time_is_worth(cpu_s, few):
-    """In ten seconds, in which a tenth of the ticks was missed, and ten samples were taken."""
+@pytest.mark.parametrize(("cpu_s", "are_few"), [(0.1, False), (1, True), (2, True)])
+def test_few_samples_for_the_cpu_time_are_a_reason_for_timers(cpu_s, are_few):
+    """Ten samples in ten seconds, in which a tenth of the ticks was late."""
     profile = Profile(99)
     sampler = TrialSampler([], RecordOptions(rate=99), 10, profile, all_busy=lambda: 0.0)
     sampler._start = time.monotonic() - 10
@@ -196,7 +195,7 @@ def test_samples_are_compared_with_what_the_cpu_time_is_worth(cpu_s, few):
     stats.ticks, stats.late_ticks, stats.samples = 990, 99, 10
     stats.pauses.add(60_000)
     stats.cpu_charged_ns = round(cpu_s * 1e9)
-    assert bool(sampler._reason()) is few
+    assert bool(sampler._reason()) is are_few
 
 
 DEEP = """
@@ -212,8 +211,7 @@ int main(void) {
 
 
 @needs_gcc
-def test_stacks_that_no_timer_can_copy_are_stopped(tmp_path):
-    """The decision is the last word: nothing is changed later."""
+def test_stacks_that_timers_cannot_copy_keep_the_stops(tmp_path):
     with started(compile_c(tmp_path, "deep", DEEP)) as process:
         stats = recorded(process.pid, lambda _: False, duration=1.5).stats
     assert stats.timers is None
@@ -229,7 +227,7 @@ def test_free_cpus_keep_the_stops():
     assert stats.engine_why == "CPUs were free, and threads ran long enough to be stopped"
 
 
-def test_timers_that_stand_still_to_cost_less_are_no_reason(monkeypatch):
+def test_limit_of_overhead_is_no_reason_against_timers(monkeypatch):
     monkeypatch.setattr(FreeCpus, "all_busy", lambda _: 1.0)
     with running(fixture("v3"), "leaf") as target:
         stats = api.record(target.pid, 4, api.RecordOptions(rate=1000, max_overhead=0.005)).stats
@@ -243,14 +241,14 @@ def test_sleeping_threads_keep_the_stops():
     assert profile.stats.timers is None
 
 
-def test_all_cpu_time_is_charged_once(monkeypatch):
-    """Also what passes between the stops and the timers."""
+def test_cpu_time_is_charged_once(monkeypatch):
+    """This includes the time between the last stop and the start of the timers."""
     inside, perf_sampler = [], module.PerfSampler
 
-    def late(*words, **more):
+    def late(*arguments, **options):
         before = cpu_ns(target.pid)
         wait_until(lambda: cpu_ns(target.pid) > before + 100_000_000, "it has run meanwhile")
-        return perf_sampler(*words, **more)
+        return perf_sampler(*arguments, **options)
 
     monkeypatch.setattr(module, "PerfSampler", late)
 
@@ -267,11 +265,11 @@ def test_all_cpu_time_is_charged_once(monkeypatch):
 
 
 def test_timers_that_are_not_permitted_keep_the_stops(monkeypatch):
-    asked = []
-    monkeypatch.setattr(module, "can_set_timers", lambda *_: bool(asked.append(1)))
+    calls = []
+    monkeypatch.setattr(module, "can_set_timers", lambda *_: bool(calls.append(1)))
     with running(fixture("v3"), "leaf") as target:
         stats = recorded(target.pid, lambda _: False, duration=1.0).stats
-    assert asked == [1], "it is decided once"
+    assert calls == [1], "the choice is made once"
     assert stats.timers is None
     assert stats.engine_why == "no CPU was free, but timers are not permitted"
     assert stats.captures[Capture.EVENT] == 0
@@ -290,7 +288,7 @@ def test_timers_that_cannot_be_set_keep_the_stops(monkeypatch):
     assert stats.ticks == 750
 
 
-SPINS_UNTIL_TOLD = """
+SPINS_UNTIL_INPUT = """
 import os, sys, threading
 print('ready', flush=True)
 threading.Thread(target=lambda: (sys.stdin.read(1), os._exit(0))).start()
@@ -298,8 +296,8 @@ while True: pass
 """
 
 
-def test_it_ends_with_the_target_while_timers_run():
-    with python(SPINS_UNTIL_TOLD) as target:
+def test_recording_ends_with_the_target_while_timers_run():
+    with python(SPINS_UNTIL_INPUT) as target:
         assert target.stdout.readline() == b"ready\n"
         end = iter([lambda: (target.stdin.write(b"\n"), target.stdin.flush())])
 
@@ -347,12 +345,12 @@ def test_options_that_timers_do_not_serve_keep_the_stops(monkeypatch, options, w
         assert stats.timers is not None
 
 
-def test_an_exception_at_any_instant_leaves_nothing(monkeypatch):
-    """The end of the process does not clean up after us where the program goes on."""
+def test_exception_at_any_time_closes_the_timers(monkeypatch):
+    """A notebook continues after KeyboardInterrupt, so that no end of the process closes them."""
     rng = random.Random(1)  # noqa: S311 - no secret
     monkeypatch.setattr(FreeCpus, "all_busy", lambda _: 1.0)
     before = signal.signal(signal.SIGALRM, signal.default_int_handler)
-    over = []
+    timers = []
     try:
         with running(fixture("v3"), "threads") as target:
             for _ in range(20):
@@ -360,17 +358,17 @@ def test_an_exception_at_any_instant_leaves_nothing(monkeypatch):
                 with pytest.raises(KeyboardInterrupt):  # noqa: PT012 - the timer is part of it
                     signal.setitimer(signal.ITIMER_REAL, rng.uniform(0.002, 1.0))
                     api.record(target.pid, 60, api.RecordOptions(rate=5000), profile=profile)
-                over.append(profile.stats.timers)
+                timers.append(profile.stats.timers)
                 assert_untraced(target.pid)
                 assert not [name for name in files_of(os.getpid()) if "perf_event" in name]
     finally:
         signal.signal(signal.SIGALRM, before)
-    assert any(over)
+    assert any(timers)
 
 
 @contextlib.contextmanager
-def busy_processors():
-    """One busy loop for each."""
+def busy_cpus():
+    """Run one busy loop for each CPU."""
     loops = [subprocess.Popen(["sh", "-c", "while :; do :; done"]) for _ in os.sched_getaffinity(0)]
     try:
         yield
@@ -380,24 +378,23 @@ def busy_processors():
             loop.wait(HANG_S)
 
 
-def test_busy_cpus_are_seen_to_be_busy():
-    with busy_processors():
-        watched = FreeCpus()
-        wait_until(lambda: watched.all_busy() > 0.5, "no CPU is free")
+def test_busy_cpus_are_not_free():
+    with busy_cpus():
+        cpus = FreeCpus()
+        wait_until(lambda: cpus.all_busy() > 0.5, "no CPU is free")
 
 
-def test_the_command_line_tells_when_they_took_over():
-    with busy_processors(), running(fixture("v3"), "leaf") as target:
+def test_summary_says_when_timers_began():
+    with busy_cpus(), running(fixture("v3"), "leaf") as target:
         done = sfsample_command("-p", target.pid, "-d", 4)
         target.assert_unharmed()
     assert done.code == 0
-    told = [line for line in done.err if line.startswith("  timers    kernel timers sampled from ")]
-    assert len(told) == 1
-    assert told[0].endswith(" s on, because no CPU was free; they stop no thread")
+    [line] = [line for line in done.err if line.startswith("  timers    kernel timers sampled from ")]
+    assert line.endswith(" s on, because no CPU was free; they stop no thread")
 
 
-def test_it_can_be_had_without():
-    with busy_processors(), running(fixture("v3"), "leaf") as target:
+def test_no_perf_events_flag_keeps_the_stops():
+    with busy_cpus(), running(fixture("v3"), "leaf") as target:
         done = sfsample_command("-p", target.pid, "-d", 2, "--no-perf-events")
     assert done.code == 0
     assert not [line for line in done.err if "timers" in line]

@@ -36,8 +36,8 @@ CHOSEN = {
     "changing_modules": ["code_that_was_copied_to_anonymous_memory[flags0]"],
     "cli_doctor": ["doctor_without_a_target_judges_four_gates"],
     "cli_dump": ["sleeping_thread_has_its_system_call"],
-    "cli_errors": ["no_such_process[dump]"],
-    "cli_record": ["quiet_says_nothing"],
+    "cli_errors": ["missing_process_is_an_error[dump]"],
+    "cli_record": ["quiet_prints_no_summary"],
     "endings": ["recording_ends_when_the_target_is_killed", "first_thread_ends_and_others_are_sampled"],
     "hangs": ["mutex_locked_twice_is_a_deadlock"],
     "interference": ["target_that_another_tracer_holds_is_read_by_a_dump"],
@@ -55,7 +55,7 @@ CHOSEN = {
         "job_stopped_target_stays_stopped[threads]",
         "signal_during_a_stop_is_delivered",
     ],
-    "subprocesses": ["without_the_flag_they_are_left_alone"],
+    "subprocesses": ["without_the_flag_children_are_not_sampled"],
     "thread_facts": ["idle_time_of_a_sleeping_thread"],
 }
 # only in one guest: s390x has one generation of SFrame, and no generated code
