@@ -27,11 +27,11 @@ _MISC_EXEC = 1 << 13
 _ABI_64 = 2
 
 
-class Sample(NamedTuple):
+class PerfSample(NamedTuple):
     """A sample of a thread in user space, or as it entered the kernel.
 
-    `registers` is empty if the thread has left user space for good.  `at_ns` is on the clock of
-    perf_counter_ns, also in the other records.  `period_ns`: the CPU time that the sample stands for.
+    `registers` is empty if the thread has left user space for good, or runs 32-bit code.  `at_ns` is on the
+    clock of perf_counter_ns, also in the other records.  `period_ns` is the CPU time that it stands for.
     """
 
     at_ns: int
@@ -78,7 +78,7 @@ class Lost(NamedTuple):
     records: int
 
 
-Record = Sample | Mapped | Named | Born | Lost
+Record = PerfSample | Mapped | Named | Born | Lost
 
 
 class Parser:
@@ -107,7 +107,7 @@ class Parser:
             return Lost(at_ns, _WORD.unpack_from(data, HEADER.size + 8)[0])
         return None
 
-    def _sample(self, data: bytes) -> Sample:
+    def _sample(self, data: bytes) -> PerfSample:
         pid, tid, at_ns, period_ns, abi = _SAMPLED.unpack_from(data, HEADER.size)
         at = HEADER.size + _SAMPLED.size
         registers: Registers = {}
@@ -120,4 +120,4 @@ class Parser:
         (copied,) = _WORD.unpack_from(data, at + size) if size else (0,)
         base = registers.get(self._arch.sp, 0)
         memory = BytesMemory(base, data[at : at + copied], self._arch.byteorder)
-        return Sample(at_ns, pid, tid, period_ns, registers, memory, copied == size)
+        return PerfSample(at_ns, pid, tid, period_ns, registers, memory, copied == size)

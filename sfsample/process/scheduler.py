@@ -6,15 +6,13 @@
 Three facts are used.
 
 * A thread that was put on a CPU exactly as often as it was taken off has none.  The difference of the two
-counts,
-  its *balance*, is 1 higher while it runs.  When a thread loses its CPU just before it sleeps, the kernel
-  counts only the switch, so balances drift: `RunQueueBalance` learns the balance of each thread, and doubts
-  it now and then.
+  counts, its *balance*, is 1 higher while it runs.  When a thread loses its CPU just before it sleeps, the
+  kernel counts only the switch, so balances drift: `RunQueueBalance` learns the balance of each thread, and
+  doubts it now and then.
 * When sfsample wakes up for a tick, it may take the CPU from a target thread.  The scheduler then stamps both
   threads with one clock reading, so "this thread lost its CPU to sfsample" is exact (`shared_switch`).
 * /proc/PID/task/TID/schedstat counts the times that a thread was put on a CPU.  Where that count has not
-changed
-  between the request to stop and the stop, the thread was on a CPU all the time.
+  changed between the request to stop and the stop, the thread was on a CPU all the time.
 
 /proc/PID/task/TID/sched is missing before Linux 6.15 without CONFIG_SCHED_DEBUG; then only the third fact is
 known.
@@ -105,11 +103,8 @@ def classify(before: BeforeStop, after: SchedulerEvidence | None, ours: WakeUp) 
     if after.preempted_by_us is not None:
         return RunState.PREEMPTED_BY_US if after.preempted_by_us else RunState.WAITING
     runnable_since_ns = after.stopped_ns - spent.ran_ns - spent.waited_ns
-    return (
-        RunState.PREEMPTED_BY_US
-        if abs(runnable_since_ns - ours.at_ns) < _SAME_MOMENT_NS
-        else RunState.WAITING
-    )
+    same_moment = abs(runnable_since_ns - ours.at_ns) < _SAME_MOMENT_NS
+    return RunState.PREEMPTED_BY_US if same_moment else RunState.WAITING
 
 
 def _before_stop(before: BeforeStop, ours: WakeUp) -> RunState:
@@ -128,9 +123,9 @@ def shared_switch(one: LastRun, other: LastRun | None) -> bool:
 
     The other thread may also have gone to sleep and so left its CPU to the first.
     """
-    return (
-        other is not None and one.at == other.at and abs(one.renewed_ns - other.renewed_ns) <= _STAMP_STEP_NS
-    )
+    if other is None or one.at != other.at:
+        return False
+    return abs(one.renewed_ns - other.renewed_ns) <= _STAMP_STEP_NS
 
 
 # -- schedstat

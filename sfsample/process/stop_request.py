@@ -65,9 +65,8 @@ _SLOW_STOP = "in uninterruptible sleep, or the machine is overloaded"
 # An execve(2) that ends other threads can make the kernel forget a request to stop (6 of 2,743 on Linux 6.18,
 # of a program that does so all the time): it is repeated.
 _REPEAT_REQUEST_NS = 10_000_000
-_TRACED: set[int] = (
-    set()
-)  # thread ids that any OS thread of sfsample may trace; children of sfsample excepted
+# thread ids that any OS thread of sfsample may trace; children of sfsample excepted
+_TRACED: set[int] = set()
 
 
 class StopState(Enum):

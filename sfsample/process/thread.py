@@ -14,7 +14,7 @@ from sfsample.process.stop_request import StopRequest
 
 
 class LastStop(NamedTuple):
-    """What a stop told of a thread that slept: registers that only a stop tells, and the thread's callers.
+    """What a stop showed of a thread that slept: registers that only a stop gives, and the thread's callers.
 
     `preserved` are the registers that a call preserves, `return_register` the one that a call leaves the
     return address in (empty on x86-64), `callers` (pc, sp) of each frame but the innermost, `counters` the
@@ -36,17 +36,17 @@ class StackPlace:
     def __init__(self) -> None:
         self.extent = (0, 0)  # first address of the stack, and the first behind it
         self.other_stacks: tuple[int, ...] = ()  # addresses from which other stacks are copied too
-        self.other_stacks_end: list[
-            tuple[int, int]
-        ] = []  # (pc, sp) of the frame that led to the last of them
+        # (pc, sp) of the frame that led to the last of them
+        self.other_stacks_end: list[tuple[int, int]] = []
 
 
 class Thread:
     """A thread: its stop request, its stacks, its balance, and what its next capture needs."""
 
-    __slots__ = ("asked_asleep", "asked_generation", "asleep", "balance", "last_stop", "modules", "stack",
-    "stop",
-                 "tid")  # fmt: skip
+    __slots__ = (
+        "asked_asleep", "asked_generation", "asleep", "balance", "last_stop", "modules", "stack", "stop",
+        "tid",
+    )  # fmt: skip
 
     def __init__(self, tid: int) -> None:
         self.tid = tid
@@ -56,7 +56,6 @@ class Thread:
         self.modules: frozenset[Module] = frozenset()  # on its last stack
         self.asleep: SyscallInfo | None = None  # where it slept when it was last read
         self.asked_asleep: SyscallInfo | None = None  # where it slept when it was asked to stop
-        self.asked_generation: int | None = (
-            None  # of the modules, when it was asked to stop and did not at once
-        )
+        # of the modules, when it was asked to stop and did not at once
+        self.asked_generation: int | None = None
         self.last_stop: LastStop | None = None  # of a stop where it slept

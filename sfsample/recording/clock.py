@@ -1,18 +1,18 @@
-"""The clock that samplers read, so that tests can give them another one."""
+"""Gives samplers the time.  Tests give them another clock."""
 
 import time
 from typing import Protocol
 
 
 class Clock(Protocol):
-    """Seconds, from any origin."""
+    """A clock in seconds, from any origin."""
 
     def now(self) -> float:
-        """Return the time."""
+        """Return the time in s."""
         ...
 
     def sleep(self, seconds: float) -> None:
-        """Wait."""
+        """Sleep for that many seconds."""
         ...
 
 

@@ -1,10 +1,10 @@
-"""Tells whether sfsample's own work takes CPU time from others.
+"""Estimates whether sfsample's own work takes CPU time from other threads.
 
-Watched is for what share of the time each CPU that the calling thread may run on was busy with others, as the
-kernel tells it (waiting for a disk is idle).  What sfsample has used counts as that of the least busy CPU,
-where it was taken from nobody else.  The product of the shares is how often an instant finds all CPUs
-busy.  Idle time as such says little: redis and its clients, which fill two CPUs, leave a tenth of one, in
-pieces of microseconds.
+The kernel gives the idle time of each CPU that the calling thread may run on (to wait for a disk is idle
+time).  The rest is time for which the CPU was busy.  sfsample's own CPU time is subtracted from that of the
+least busy CPU, where no other thread needed it.  The product of the shares of busy time is the probability
+that all CPUs are busy at an instant.  The sum of idle time would say little: redis and its clients, which
+fill two CPUs, leave a tenth of one, in pieces of microseconds.
 
 Source: proc(5), /proc/stat.
 """
@@ -19,7 +19,7 @@ from sfsample.process.procfs import cpu_idle_ticks
 
 
 class _Reading(NamedTuple):
-    """Seconds: when, how long each CPU has been idle, CPU time of the calling thread."""
+    """Seconds: the time, the idle time of each CPU since boot, the CPU time of the calling thread."""
 
     at: float
     idle: Mapping[int, float]
@@ -27,7 +27,7 @@ class _Reading(NamedTuple):
 
 
 class FreeCpus:
-    """Watches the CPUs that the calling thread may run on, from its construction on."""
+    """The load of the CPUs that the calling thread may run on, since this object was made."""
 
     def __init__(self) -> None:
         self._cpus = os.sched_getaffinity(0)
@@ -35,7 +35,7 @@ class FreeCpus:
         self._begin = self._read()
 
     def all_busy(self) -> float:
-        """Return for what share of the time all CPUs were busy with others; 0: the kernel does not tell."""
+        """Return for what share of the time (0 to 1) all CPUs were busy with other threads; 0: unknown."""
         begin, now = self._begin, self._read()
         seconds, online = now.at - begin.at, now.idle.keys() & begin.idle.keys()
         if not online or seconds <= 0:

@@ -1,7 +1,7 @@
-"""The last seconds of a recording that goes on: what `top` looks at.
+"""Keeps the samples of the last seconds of a running recording, for `top`.
 
-Law: one thread adds, another reads; each does it in one step that the other cannot fall into.  Nothing older
-than the window is kept, so it can run for months.
+The thread that records adds samples, and the thread that draws reads them: each by one call of a deque, which
+the other thread cannot interrupt.  Samples older than the window are dropped, so `top` can run for months.
 """
 
 from collections import deque
@@ -23,7 +23,7 @@ class Record(NamedTuple):
 
 
 class LiveWindow(Profile):
-    """A profile that forgets.  `counts` and its like stay empty; `last` gives what is in the window."""
+    """A profile of the last `length_s` seconds.  Totals such as `counts` stay empty: call `last`."""
 
     def __init__(self, rate_hz: float, length_s: float) -> None:
         super().__init__(rate_hz)
@@ -32,19 +32,19 @@ class LiveWindow(Profile):
         self._records: deque[Record] = deque()
 
     def keep(self, key: StackKey, at_ns: int, wall_ns: int, cpu_ns: int, times: int) -> None:
-        """Keep a record; forget those that have become too old."""
+        """Keep a record; drop those that are older than the window."""
         records = self._records
         records.append(Record(at_ns, key, times, wall_ns, cpu_ns))
         while records[0].at_ns < at_ns - self.length_ns:
             records.popleft()
 
     def last(self, now_ns: int) -> list[Record]:
-        """Return the records of the window that ends at `now_ns` after the start."""
+        """Return the records of the window that ends `now_ns` after the start of the recording."""
         return [record for record in self._records.copy() if record.at_ns >= now_ns - self.length_ns]
 
 
 def as_profile(window: LiveWindow, records: Iterable[Record]) -> Profile:
-    """Return records as a profile that stays as it is."""
+    """Return records as a profile that does not change any more."""
     profile = Profile(window.stats.rate_hz)
     profile.processes, profile.threads = dict(window.processes), dict(window.threads)
     profile.roots = dict(window.roots)

@@ -1,10 +1,10 @@
-"""One target while the kernel's timers record it: from copies to what is counted.
+"""Unwinds and counts the stacks that the kernel's timers copy from one process.
 
-Law: what was copied is unwound later, by the modules of when the maps were last read.  Every mapping of code
-is told in order of time: what comes after one that was made since waits until the maps have been read again,
-and a stack through code that was mapped between the copy and the reading, whichever came first, is not
-believed.  The maps are read before the rings, so that whatever they may show is in the rings.  What one
-sample stands for is the period of its timer, exactly: CPU time of its thread.
+A copy is unwound later, with the modules of the last time that the maps were read.  The kernel records every
+mapping of code, in order of time: records after a new mapping are deferred until the maps have been read
+again, and a stack through code that was mapped between its copy and the reading of the maps, whichever came
+first, is dropped.  The maps are read before the rings, so that the rings hold the record of every mapping
+that the maps show.  A sample stands for exactly the period of its timer: CPU time of its thread.
 """
 
 import time
@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from sfsample.core.snapshot import Capture, ThreadSnapshot
 from sfsample.core.stack import Stack, StopReason
 from sfsample.process.capture import ThreadCapturer
-from sfsample.process.perf_records import Born, Lost, Mapped, Named, Record, Sample
+from sfsample.process.perf_records import Born, Lost, Mapped, Named, PerfSample, Record
 from sfsample.process.process import LiveProcess
 from sfsample.recording.options import StackStore
 from sfsample.recording.profile import Profile
@@ -24,177 +24,180 @@ from sfsample.recording.tid_history import TidHistory
 from sfsample.unwind.unwinder import Unwinder
 
 _REPLACED = "other code was mapped where it was before it could be unwound"
-_MANY = 256  # threads, before it is asked which of them have ended
 _LEFT = "it had left user space for good, or runs 32-bit code"
+_MIN_KNOWN_TIDS = 256  # thread ids that are kept before sfsample asks which of these threads have ended
 
 
 class PerfProcess:
-    """Tells a profile what the timers of one process have seen.  Times are since `start_ns`."""
+    """Counts the timer samples of one process into a profile."""
 
     def __init__(
-        self, target: LiveProcess, unwinder: Unwinder, profile: Profile, bad_stacks: StackStore | None
+        self, process: LiveProcess, unwinder: Unwinder, profile: Profile, bad_stacks: StackStore | None
     ) -> None:
-        self.target = target
-        self._capturer = ThreadCapturer(target, unwinder, stop=False)
+        self.process = process
+        self._capturer = ThreadCapturer(process, unwinder, stop=False)
         self._profile = profile
         self._bad_stacks = bad_stacks
-        self._number = profile.register_process(target.pid, target.start_time, target.root, target.name)
-        self._recorder = Recorder(profile, self._number, BEGINNING)
-        self._holders = TidHistory(target.proc.thread_stat, self._leader)
-        told_ns = target.accounted_ns
-        self._cpu_began_ns = (target.proc.cpu_ns() or 0) if told_ns is None else told_ns
-        self.cpu_ns = 0  # since then
+        self._process_key = profile.register_process(
+            process.pid, process.start_time, process.root, process.name
+        )
+        self._recorder = Recorder(profile, self._process_key, BEGINNING)
+        self._tid_history = TidHistory(process.proc.thread_stat, self._leader_name)
+        accounted_ns = process.accounted_ns
+        self._cpu_began_ns = (process.proc.cpu_ns() or 0) if accounted_ns is None else accounted_ns
+        self.cpu_ns = 0  # CPU time of the process since then
         self.samples = 0
-        self._maps_ns = 0  # when the maps were last read
-        self._stale = True  # they are to be read again
-        self._waiting: list[Record] = []  # until that is done
-        self._readable = True  # the maps could be read, when they last had to be
-        self._many = _MANY
-        self._lives: set[int] | None = None  # threads; None: not asked
-        self.stack_used = 0  # bytes of the copies that a walk has needed, at most; all, if it needed more
+        self._maps_read_ns = 0  # when the maps were last read
+        self._maps_stale = True  # the maps must be read again
+        self._maps_readable = True  # the last attempt to read the maps succeeded
+        self._deferred: list[Record] = []  # until the maps have been read again
+        self._max_known_tids = _MIN_KNOWN_TIDS
+        self._living_tids: set[int] | None = None  # None: /proc was not asked
+        self.stack_used = 0  # most bytes of a copy that a walk has needed; all, if the copy was too small
 
     def begin(self) -> bool:
-        """Prepare for what was recorded since the last time; False when the process has ended."""
-        proc = self.target.proc
-        if self._stale:
+        """Prepare for the next records: read the maps if they are stale.  False: the process has ended."""
+        process = self.process
+        if self._maps_stale:
             self._read_maps()
-        self._lives = set(self.target.tids(force=True) or ()) if self._holders.known > self._many else None
-        leader = proc.thread_stat(self.target.pid)
+        ask = self._tid_history.known > self._max_known_tids
+        self._living_tids = set(process.tids(force=True) or ()) if ask else None
+        leader = process.proc.thread_stat(process.pid)
         if leader is not None:
-            self._profile.name_process(self._number, leader.name)
-        return leader is not None and not (leader.state in "ZX" and proc.has_ended())
+            self._profile.name_process(self._process_key, leader.name)
+        return leader is not None and not (leader.state in "ZX" and process.proc.has_ended())
 
-    def account(self) -> None:
-        """Note the CPU time of the process, as long as it is told."""
-        cpu_ns = self.target.proc.cpu_ns()
+    def read_cpu_time(self) -> None:
+        """Note the CPU time of the process; the last value stays once /proc gives none."""
+        cpu_ns = self.process.proc.cpu_ns()
         if cpu_ns is not None:
             self.cpu_ns = cpu_ns - self._cpu_began_ns
-            self.target.accounted_ns = cpu_ns
+            self.process.accounted_ns = cpu_ns
 
     def _read_maps(self) -> None:
-        index, now = self.target.modules, time.perf_counter_ns()
-        index.allow_refresh()
-        self._readable = index.refresh()
-        if self._readable:
-            self._maps_ns, self._stale = now, False
-            for mapping in index.mappings:
-                if mapping.path == "[vdso]":  # is read from memory, which may be gone when it is wanted
-                    index.find(mapping.start)
+        modules, now_ns = self.process.modules, time.perf_counter_ns()
+        modules.allow_refresh()
+        self._maps_readable = modules.refresh()
+        if self._maps_readable:
+            self._maps_read_ns, self._maps_stale = now_ns, False
+            for mapping in modules.mappings:
+                if mapping.path == "[vdso]":  # is read from memory, which is gone when the process has ended
+                    modules.find(mapping.start)
 
-    def end_of_news(self) -> None:
-        """Note that no change of modules is told from now on."""
-        self._stale = True
+    def mark_maps_stale(self) -> None:
+        """Have the maps read again, as no change of modules is recorded from now on."""
+        self._maps_stale = True
 
-    def untold(self) -> None:
-        """Note that changes of modules, and births, were not told for a while, until now."""
-        self._stale = True
-        self._holders.untold()
+    def forget_unseen_changes(self) -> None:
+        """Doubt modules and thread ids, as no mapping and no birth was recorded for a while, until now."""
+        self._maps_stale = True
+        self._tid_history.forget_unseen_births()
 
     @property
-    def waits(self) -> bool:
-        """Whether there are samples that want the maps to be read first."""
-        return self._stale and bool(self._waiting)
+    def needs_maps(self) -> bool:
+        """Whether there are records that are deferred until the maps have been read again."""
+        return self._maps_stale and bool(self._deferred)
 
     def take(
         self,
         records: Sequence[Record],
         start_ns: int,
         until_ns: int | None = None,
-        meanwhile: Callable[[], object] = lambda: None,
+        before_each: Callable[[], object] = lambda: None,
     ) -> None:
-        """Count samples, in order of time, those after `until_ns` the next time; None: that is the last.
+        """Count samples, in order of time; `start_ns` is the start of the recording (perf_counter_ns).
 
-        That may take long; `meanwhile` is called before each.
+        Records later than `until_ns` are deferred to the next call; None: this is the last call.  A call may
+        take long; `before_each` is called before each sample.
         """
-        records, self._waiting = [*self._waiting, *records], []
-        mapped = {(one.start, one.end): one.at_ns for one in records if isinstance(one, Mapped)}
-        self._holders.begin()
+        records, self._deferred = [*self._deferred, *records], []
+        mapped_at = {(record.start, record.end): record.at_ns
+                     for record in records if isinstance(record, Mapped)}  # fmt: skip
+        self._tid_history.begin()
         for position, record in enumerate(records):
-            changed = _changes_modules(record) and record.at_ns > self._maps_ns
-            self._stale |= changed
-            if until_ns is not None and ((changed and self._readable) or record.at_ns > until_ns):
-                self._waiting = records[position:]
+            changed = _changes_modules(record) and record.at_ns > self._maps_read_ns
+            self._maps_stale |= changed
+            if until_ns is not None and ((changed and self._maps_readable) or record.at_ns > until_ns):
+                self._deferred = records[position:]
                 break
-            if isinstance(record, Sample):
-                meanwhile()
-                since = min(record.at_ns, self._maps_ns)
-                self._sample(record, [where for where, at in mapped.items() if at > since], start_ns)
+            if isinstance(record, PerfSample):
+                before_each()
+                since_ns = min(record.at_ns, self._maps_read_ns)
+                self._sample(record, [where for where, at in mapped_at.items() if at > since_ns], start_ns)
             elif isinstance(record, Born):
-                self._holders.born(record)
+                self._tid_history.note_birth(record)
             elif isinstance(record, Named):
-                self._holders.named(record)
+                self._tid_history.note_name(record)
             elif isinstance(record, Lost):
-                self._holders.untold()
+                self._tid_history.forget_unseen_births()
         self._forget_ended()
 
-    def _sample(self, sample: Sample, mapped: Sequence[tuple[int, int]], start_ns: int) -> None:
+    def _sample(self, sample: PerfSample, mapped: Sequence[tuple[int, int]], start_ns: int) -> None:
         recorder, at_ns = self._recorder, max(0, sample.at_ns - start_ns)
         recorder.now = TickTime(0, at_ns)
-        thread = self._holders.thread(sample.tid, sample.at_ns)
+        thread = self._tid_history.thread_at(sample.tid, sample.at_ns)
         self.samples += 1
         if not sample.registers:
             recorder.count_failed(thread, _LEFT)
             return
         snapshot = ThreadSnapshot(sample.tid, sample.registers, sample.memory, sample.bounded, 0, eintr=False,
-                                  arch=self.target.arch, capture=Capture.EVENT)  # fmt: skip
+                                  arch=self.process.arch, capture=Capture.EVENT)  # fmt: skip
         captured = self._capturer.walk(snapshot, thread.last)
         if _goes_through(captured.stack, mapped):
             recorder.count_failed(thread, _REPLACED)
             return
-        # code that was moved is not told (mremap), and a file may not have been there for a moment
-        self._stale |= captured.stack.stop_reason is not StopReason.OUTERMOST or None in captured.modules
-        self._note_use(sample, captured.stack)
+        # the kernel does not record moved code (mremap), and a file may have been absent for a moment
+        self._maps_stale |= captured.stack.stop_reason is not StopReason.OUTERMOST or None in captured.modules
+        self._note_stack_use(sample, captured.stack)
         if self._bad_stacks is not None:
-            self._bad_stacks.keep(thread.name, snapshot, captured.stack, self.target.modules)
+            self._bad_stacks.keep(thread.name, snapshot, captured.stack, self.process.modules)
         recorder.see(thread, captured)
         thread.counted = TickTime(0, at_ns - sample.period_ns)
         thread.uncounted_cpu_ns = sample.period_ns
         recorder.count(thread, Capture.EVENT)
         thread.off_cpu_stack = None
 
-    def _note_use(self, sample: Sample, stack: Stack) -> None:
+    def _note_stack_use(self, sample: PerfSample, stack: Stack) -> None:
         if stack.stop_reason is StopReason.STACK_COPY_ENDED:
             used = len(sample.memory.data)
         else:
             used = stack.frames[-1].sp - sample.memory.base if stack.frames else 0
-        if used <= len(sample.memory.data):  # otherwise it has left this stack
+        if used <= len(sample.memory.data):  # otherwise the walk has changed to another stack
             self.stack_used = max(self.stack_used, used)
 
-    def _leader(self) -> str:
-        return self._profile.processes.get(self._number, "?")
+    def _leader_name(self) -> str:
+        return self._profile.processes.get(self._process_key, "?")
 
-    def lost(self, count: int) -> None:
-        """Count samples that the kernel had no room for."""
+    def count_lost(self, count: int) -> None:
+        """Count samples for which the kernel had no space in a ring."""
         self._profile.stats.captures[Capture.FAILED] += count
         self._profile.stats.note("not captured: the ring was full before it was read", count)
 
-    @property
-    def threads(self) -> int:
-        """How many threads that may live have been sampled."""
-        return len(self._holders)
-
     def _forget_ended(self) -> None:
-        """Drop what is kept for threads that have ended, if it was asked which these are."""
-        if self._lives is None:
+        """Drop what is kept for threads that have ended, if `begin` asked which threads live."""
+        if self._living_tids is None:
             return
-        self._holders.keep_only(self._lives)
-        self._many = max(_MANY, 2 * len(self._lives))
-        self._lives = None
+        self._tid_history.keep_only(self._living_tids)
+        self._max_known_tids = max(_MIN_KNOWN_TIDS, 2 * len(self._living_tids))
+        self._living_tids = None
 
     def finish(self) -> None:
-        """Tell what is known only at the end."""
+        """Count the CPU time that no sample stands for, and note modules and problems."""
         self._recorder.charge_process(self.cpu_ns)
-        self._recorder.finish(self.target, self._capturer)
+        self._recorder.finish(self.process, self._capturer)
 
 
 def _changes_modules(record: Record) -> bool:
-    """Return whether code has been mapped, as far as is known."""
+    """Return whether a record says that code was mapped, or stands for lost records that may say so."""
     return isinstance(record, (Mapped, Lost)) or (isinstance(record, Named) and record.program)
 
 
 def _goes_through(stack: Stack, mapped: Sequence[tuple[int, int]]) -> bool:
-    """Return whether a stack has code in one of these ranges, or may have: its end was taken for no code."""
+    """Return whether a stack has code in one of these address ranges.
+
+    A walk that ended with BAD_PC may have: the address was judged by maps without the new code.
+    """
     if stack.stop_reason is StopReason.BAD_PC and mapped:
         return True
-    places = sorted(frame.lookup_pc for frame in stack.frames)
-    return any(bisect_left(places, start) < bisect_left(places, end) for start, end in mapped)
+    addresses = sorted(frame.lookup_pc for frame in stack.frames)
+    return any(bisect_left(addresses, start) < bisect_left(addresses, end) for start, end in mapped)

@@ -1,6 +1,6 @@
-"""A profile: how often each stack was seen, and for how much time it stands.
+"""Holds a profile: how often each stack was sampled, and for how much time it stands.
 
-Places are kept as (module, vaddr), so that they can be named later and on another machine.
+Addresses are kept as (module, vaddr), so that they can be symbolized later and on another machine.
 """
 
 from array import array
@@ -13,7 +13,7 @@ from sfsample.recording.sample import Places, Sample, StackKey, ThreadKey
 from sfsample.recording.stats import Stats
 
 TIMELINE_LIMIT = 4_000_000  # records, 40 bytes each
-STACK_LIMIT = 200_000  # distinct stacks, some KB each: code that is generated all the time gives any number
+STACK_LIMIT = 200_000  # distinct stacks, some KB each: a JIT compiler can make any number
 THREAD_LIMIT = 20_000  # distinct threads: a service may start one for each request
 PROCESS_LIMIT = 20_000  # distinct processes: a shell script starts any number
 OTHERS = 0  # the process key of those beyond the limit
@@ -23,7 +23,7 @@ class Timeline:
     """When each sample was taken: parallel arrays, and `keys`, the stacks that `stack` counts into.
 
     A record stands for `times` samples and for the `wall_ns` that ended `at_ns` after the start of the
-    recording.  No more than `limit` records are kept; those beyond it are counted in `dropped`.
+    recording.  At most `limit` records are kept; further ones are counted in `dropped`.
     """
 
     def __init__(self, limit: int = TIMELINE_LIMIT) -> None:
@@ -59,7 +59,7 @@ class Profile:
     """Stacks with their counts.  `processes` and `threads` give the names of processes and of threads.
 
     `wall_ns` is the elapsed time that a stack's samples stand for, `cpu_ns` the CPU time that the kernel
-    charged to their threads meanwhile; `started_ns` is since the epoch.
+    charged to their threads meanwhile.  `started_ns` is the start of the recording, in ns since 1970.
     """
 
     def __init__(self, rate_hz: float, *, timeline: bool = False) -> None:
@@ -67,19 +67,19 @@ class Profile:
         self.wall_ns: Counter[StackKey] = Counter()
         self.cpu_ns: Counter[StackKey] = Counter()
         self.timeline = Timeline() if timeline else None
-        self.prompt = timeline  # wants each sample when it is taken, not with others that are equal
+        self.prompt = timeline  # each sample is added at once, not together with equal ones
         self.started_ns = 0
         self.processes: dict[int, str] = {}
         self.threads: dict[ThreadKey, str] = {}
-        self.roots: dict[int, ProcessRoot] = {}  # where names are to be looked for
-        self._start_times: dict[int, int] = {}
-        self._sampled: set[int] = set()  # processes
+        self.roots: dict[int, ProcessRoot] = {}  # where the files of modules are opened
+        self._start_times: dict[int, int] = {}  # in clock ticks since boot, by process key
+        self._sampled: set[int] = set()  # processes with a sample, by key
         self.stats = Stats(rate_hz)
 
     def register_process(self, pid: int, start_time: int, root: ProcessRoot, name: str) -> int:
         """Return the key of the process that started at `start_time` (clock ticks), the same each time.
 
-        It is the pid, unless another process has had that pid, or there are too many processes.
+        It is the pid, unless another process used that pid before, or there are too many processes.
         """
         key = pid
         while self._start_times.get(key, start_time) != start_time:
@@ -104,7 +104,7 @@ class Profile:
                 known.pop(key, None)
 
     def add(self, sample: Sample) -> None:
-        """Count a sample, as often as the ticks that it stands for."""
+        """Count a sample once for each tick that it stands for."""
         stack, times, stats = sample.stack, sample.times, self.stats
         thread = self.name_thread(sample.thread, sample.thread_name)
         stats.count_stack(stack, times)
@@ -125,7 +125,7 @@ class Profile:
         return thread
 
     def keep(self, key: StackKey, at_ns: int, wall_ns: int, cpu_ns: int, times: int) -> None:
-        """Keep what `add` has counted; `LiveWindow` keeps it otherwise."""
+        """Add to the totals of a stack; `LiveWindow` keeps a record instead."""
         if len(self.counts) >= STACK_LIMIT and key not in self.counts:
             key = key._replace(locations=Places())
             self.stats.note(f"more than {STACK_LIMIT} stacks that differ: the later ones have no frames")

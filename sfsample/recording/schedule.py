@@ -1,22 +1,28 @@
-"""When to sample: one tick in every interval of 1/rate, at an instant of it that nobody can foresee.
+"""Says when to sample: one tick in every interval of 1/rate, at a random instant of it.
 
-Law: interval k begins at start + k / rate, and its tick is drawn from it with uniform probability (so the
-rate is exact, two ticks are up to two intervals apart, and no periodic work of the target can keep step).
-There are as many intervals as fit, at least one; the last is cut off where the time is over.  A tick whose
-interval has passed is counted as missed and never made up for.  Reads no clock.
+Interval k begins at start + k / rate, and its tick is drawn from it with uniform probability.  So the rate is
+exact, two ticks are up to two intervals apart, and no periodic work of the target can keep step.  There are
+as many intervals as fit into the duration, at least one; the last may be shorter.  This module reads no
+clock.
+
+Invariant: a tick whose interval has passed is counted as missed and never made up for
+(tests/recording/test_schedule.py).
 """
 
 from collections.abc import Callable
 from math import ceil, inf
 from random import Random
 
-# One is drawn at every look at a thread, so it must not cost a system call.  A generator of our own: that of
-# the program that uses us may have been given a seed.
-uniform = Random().random  # noqa: S311 - chance, not a secret
+# A number is drawn at every turn of a thread, so it must not cost a system call.  The generator is sfsample's
+# own: a program that uses the library may have given a seed to its own generator.
+uniform = Random().random  # noqa: S311 - a random instant, not a secret
 
 
 class Schedule:
-    """Ticks from `start` (seconds of any clock); `duration` None: without an end."""
+    """The ticks of a recording that begins at `start` (seconds of any clock).
+
+    `rate` is in Hz, `duration` in s; None: without an end.  `jitter` gives random numbers from 0 to 1.
+    """
 
     def __init__(
         self, start: float, rate: float, duration: float | None, jitter: Callable[[], float] = uniform
@@ -35,16 +41,16 @@ class Schedule:
 
     @property
     def end(self) -> float:
-        """When the time is over."""
+        """When the duration is over, on the clock of `start`."""
         return self._start + self._intervals / self._rate
 
     def next(self) -> float:
-        """Return when the next tick is due."""
+        """Return when the next tick is due, on the clock of `start`."""
         length = min(1.0, self._intervals - self.ticks)
         return self._start + (self.ticks + self._jitter() * length) / self._rate
 
     def take(self, now: float) -> int:
-        """Take the tick that is due; return how many were missed instead, then it is not taken."""
+        """Take the tick that is due, and return 0; or return how many ticks were missed, and take none."""
         missed = int((now - self._start) * self._rate - self.ticks)
         if self._total is not None:
             missed = min(missed, self._total - self.ticks)
@@ -53,8 +59,8 @@ class Schedule:
 
     def skip(self, until: float) -> int:
         """Leave out the ticks whose intervals begin before `until`; return how many."""
-        left = ceil((until - self._start) * self._rate) - self.ticks
+        skipped = ceil((until - self._start) * self._rate) - self.ticks
         if self._total is not None:
-            left = min(left, self._total - self.ticks)
-        self.ticks += max(0, left)
-        return max(0, left)
+            skipped = min(skipped, self._total - self.ticks)
+        self.ticks += max(0, skipped)
+        return max(0, skipped)

@@ -1,7 +1,10 @@
-"""Who had a thread id when a copy was made: copies wait to be read, and meanwhile ids are given again.
+"""Knows which thread had a thread id when the kernel copied a stack.
 
-Law: the kernel tells births and names among the copies, in order of time.  What /proc says is about who has
-the id now; it is believed of a copy only if that thread was born when the one that was copied was.
+The copies are read later, and meanwhile the ids of ended threads are reused.  The kernel writes births and
+names among the copies, in order of time.  What /proc says concerns the thread that has the id now.
+
+Invariant: /proc is believed of a copy only if its thread was born when the copied thread was
+(tests/recording/test_tid_history.py).
 """
 
 import os
@@ -15,86 +18,89 @@ from sfsample.process.thread import Thread
 from sfsample.recording.sample import BEGINNING
 from sfsample.recording.thread_table import SampledThread
 
-_HERTZ = os.sysconf("SC_CLK_TCK")
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")  # clock ticks, in which /proc gives start times
 
 
 class TidHistory:
-    """The threads of one process.  `stat_of` asks /proc; `leader` is the name of who is not known."""
+    """The threads of one process, by thread id.
 
-    def __init__(self, stat_of: Callable[[int], Stat | None], leader: Callable[[], str]) -> None:
+    `stat_of` reads /proc; `leader_name` gives the name for a thread whose own name is unknown.
+    """
+
+    def __init__(self, stat_of: Callable[[int], Stat | None], leader_name: Callable[[], str]) -> None:
         self._stat_of = stat_of
-        self._leader = leader
-        self._threads: dict[int, SampledThread] = {}  # that were sampled
-        self._names: dict[int, str] = {}  # as told by the kernel, for threads that end before we look
+        self._leader_name = leader_name
+        self._threads: dict[int, SampledThread] = {}  # with a sample
+        self._names: dict[int, str] = {}  # from the kernel's records: /proc has none once a thread has ended
         self._births: dict[int, int] = {}  # in clock ticks since boot
-        self._asked: set[int] = set()
-        self._ahead_ns = 0
+        self._looked_up: set[int] = set()  # ids that /proc was asked for since `begin`
+        self._boot_clock_ahead_ns = 0
         self.begin()
 
     def begin(self) -> None:
-        """Begin to read what has come: each thread is asked for once more."""
-        self._asked.clear()
-        # of the clock that start times are told by; it goes on while the machine sleeps
-        self._ahead_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME) - time.perf_counter_ns()
+        """Begin to read new records: /proc is asked for each thread once more."""
+        self._looked_up.clear()
+        # start times are on CLOCK_BOOTTIME, which also goes on while the machine is suspended
+        self._boot_clock_ahead_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME) - time.perf_counter_ns()
 
-    def born(self, record: Born) -> None:
-        """Note that the id is another thread's from now on, which has its creator's name."""
+    def note_birth(self, record: Born) -> None:
+        """Note that the id belongs to a new thread from now on, which has its creator's name."""
         tid, creator = record.tid, self._threads.get(record.creator)
-        name = self._names.get(record.creator) or (creator.name if creator else self._leader())
+        name = self._names.get(record.creator) or (creator.name if creator else self._leader_name())
         self._threads.pop(tid, None)
-        self._asked.discard(tid)
+        self._looked_up.discard(tid)
         self._names[tid], self._births[tid] = name, self._ticks(record.at_ns)
 
-    def named(self, record: Named) -> None:
+    def note_name(self, record: Named) -> None:
         """Note the name that a thread was given."""
         self._names[record.tid] = record.name
         if record.tid in self._threads:
             self._threads[record.tid].name = record.name
 
-    def untold(self) -> None:
-        """Drop what is known of ids that may have been given again, as births were not told until now."""
-        self._drop([tid for tid in self._known() if not self._still_has(tid)])
+    def forget_unseen_births(self) -> None:
+        """Drop what is known of ids that may have been reused, as no birth was recorded for a while."""
+        self._drop([tid for tid in self._known_tids() if not self._is_same_thread(tid)])
 
-    def _still_has(self, tid: int) -> bool:
+    def _is_same_thread(self, tid: int) -> bool:
         thread, birth, stat = self._threads.get(tid), self._births.get(tid), self._stat_of(tid)
         if stat is None:
             return False
-        return stat.starttime == thread.start_time if thread else birth is not None and _is_of(stat, birth)
+        return stat.starttime == thread.start_time if thread else birth is not None and _born_at(stat, birth)
 
-    def thread(self, tid: int, at_ns: int) -> SampledThread:
-        """Return what is known of the thread that was copied then."""
+    def thread_at(self, tid: int, at_ns: int) -> SampledThread:
+        """Return the thread that had an id at `at_ns` (perf_counter_ns)."""
         thread = self._threads.get(tid)
-        if tid in self._asked and thread is not None:
+        if tid in self._looked_up and thread is not None:
             return thread
-        self._asked.add(tid)
+        self._looked_up.add(tid)
         birth, stat = self._births.get(tid), self._stat_of(tid)
         if stat is not None:
-            same = stat.starttime <= self._ticks(at_ns) if birth is None else _is_of(stat, birth)
+            same = stat.starttime <= self._ticks(at_ns) if birth is None else _born_at(stat, birth)
             stat = stat if same else None
         if thread is None or (stat is not None and stat.starttime != thread.start_time):
             thread = self._threads[tid] = SampledThread(Thread(tid), BEGINNING, 0)
-            thread.name, thread.start_time = self._names.get(tid, self._leader()), birth or 0
+            thread.name, thread.start_time = self._names.get(tid, self._leader_name()), birth or 0
         if stat is not None:
             thread.name, thread.start_time = stat.name, stat.starttime
         return thread
 
     def _ticks(self, at_ns: int) -> int:
-        return (at_ns + self._ahead_ns) * _HERTZ // 1_000_000_000
+        return (at_ns + self._boot_clock_ahead_ns) * _TICKS_PER_S // 1_000_000_000
 
     def __len__(self) -> int:
         return len(self._threads)
 
     @property
     def known(self) -> int:
-        """Of how many ids something is kept."""
-        return len(self._known())
+        """The number of thread ids for which something is kept."""
+        return len(self._known_tids())
 
-    def _known(self) -> set[int]:
+    def _known_tids(self) -> set[int]:
         return self._threads.keys() | self._names.keys()
 
-    def keep_only(self, lives: AbstractSet[int]) -> None:
-        """Drop what is kept for threads that have ended."""
-        self._drop(self._known() - lives)
+    def keep_only(self, living: AbstractSet[int]) -> None:
+        """Drop what is kept for threads that have ended; `living` are the ids of the others."""
+        self._drop(self._known_tids() - living)
 
     def _drop(self, tids: Iterable[int]) -> None:
         for tid in tids:
@@ -102,6 +108,6 @@ class TidHistory:
                 kept.pop(tid, None)
 
 
-def _is_of(stat: Stat, birth: int) -> bool:
-    """Return whether that is the thread that was born then, which is told a little later."""
+def _born_at(stat: Stat, birth: int) -> bool:
+    """Return whether this thread has that birth record; the kernel writes the record a little later."""
     return birth - 1 <= stat.starttime <= birth

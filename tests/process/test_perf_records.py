@@ -6,7 +6,7 @@ import pytest
 
 from sfsample.core.arch import AARCH64, AMD64, S390X
 from sfsample.process.perf_events import PerfEvents
-from sfsample.process.perf_records import Born, Lost, Mapped, Named, Parser, Sample
+from sfsample.process.perf_records import Born, Lost, Mapped, Named, Parser, PerfSample
 
 _ID = pack("=IIQ", 7, 8, 1_000)  # pid, tid, time
 
@@ -27,7 +27,7 @@ def sample(arch, values, stack, copied, abi=2):
 def test_sample_has_the_requested_registers(arch):
     count = Parser(arch).mask.bit_count()
     found = sample(arch, range(100, 100 + count), bytes(range(64)), 40)
-    assert isinstance(found, Sample)
+    assert isinstance(found, PerfSample)
     assert found[:4] == (1_000, 7, 8, 10_000)
     assert sorted(found.registers.values()) == [*range(100, 100 + count)]
     assert arch.pc in found.registers

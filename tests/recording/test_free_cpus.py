@@ -1,4 +1,4 @@
-"""For what share of the time all CPUs were busy with others: the clocks and the idle times are the test's."""
+"""The share of time for which all CPUs were busy, from clocks and idle times that the test sets."""
 
 from types import SimpleNamespace
 
@@ -12,7 +12,7 @@ HERTZ = 100
 
 
 class Machine:
-    """A machine of as many CPUs as have idle times."""
+    """A machine that has a CPU for each idle time."""
 
     def __init__(self, monkeypatch) -> None:
         self.at = self.own = 100.0
@@ -26,13 +26,13 @@ class Machine:
         )
 
     def busy_after(self, *idle: float, own: float = 0.05) -> float:
-        """Return what is said after a second in which each CPU was idle for such a share."""
+        """Return the share of busy time after a second in which each CPU was idle for the given part."""
         self.idle = dict.fromkeys(range(len(idle)), 0.0)
-        watched = FreeCpus()
+        cpus = FreeCpus()
         self.at += 1
         self.own += own
         self.idle = dict(enumerate(idle))
-        return watched.all_busy()
+        return cpus.all_busy()
 
 
 @pytest.fixture
@@ -41,25 +41,25 @@ def machine(monkeypatch):
 
 
 @pytest.mark.parametrize("idle", [(0.0, 0.0), (0.05, 0.1), (0.3, 0.0), (0.2, 0.2)])
-def test_all_cpus_are_busy_more_often_than_not(machine, idle):
+def test_all_cpus_are_busy_most_of_the_time(machine, idle):
     assert machine.busy_after(*idle) > 0.5
 
 
 @pytest.mark.parametrize("idle", [(0.0, 0.6), (0.3, 0.3), (1.0, 0.0), (0.02,) * 64])
-def test_one_cpu_was_free_for_a_while(machine, idle):
+def test_free_cpu_lowers_the_share(machine, idle):
     assert machine.busy_after(*idle) < 0.5
 
 
-def test_own_time_is_taken_from_nobody_where_a_cpu_is_free(machine):
+def test_own_cpu_time_is_not_busy_time_of_the_least_busy_cpu(machine):
     """As at the beginning of a recording, or at a high rate."""
     assert machine.busy_after(0.0, 0.0, own=0.9) < 0.5
 
 
-def test_on_one_cpu_all_time_is_taken_from_others(machine):
+def test_only_cpu_is_busy_with_other_threads(machine):
     assert machine.busy_after(0.1, own=0.1) > 0.5
 
 
-def test_cpu_that_the_kernel_does_not_tell_of_is_no_reason(machine):
+def test_unknown_idle_times_give_zero(machine):
     assert machine.busy_after() == 0.0
 
 

@@ -6,13 +6,13 @@ from sfsample.recording.sample import Places
 
 def test_different_deep_stacks_are_different_keys():
     places = [Location(None, n, n) for n in range(3000)]
-    one, same, other = (
+    first, same, other = (
         Places(places),
         Places(list(places)),
         Places([*places[:1234], places[0], *places[1235:]]),
     )
 
-    assert (hash(one), one) == (hash(same), same)
-    assert one != other
-    assert len({one: 1, same: 2, other: 3}) == 2
+    assert (hash(first), first) == (hash(same), same)
+    assert first != other
+    assert len({first: 1, same: 2, other: 3}) == 2
     assert hash(Places(places[:50])) == hash(tuple(places[:50]))

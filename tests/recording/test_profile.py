@@ -1,4 +1,4 @@
-"""Counts, places, pauses, and the statistics object of the contract, key by key."""
+"""Profiles count stacks and time; statistics have the documented keys."""
 
 import json
 
@@ -35,7 +35,7 @@ def add(profile: Profile, pid: int, tid: int, places, stack: Stack = STACK, **ti
     profile.add(sample(ThreadKey(pid, tid), places, stack, **times))
 
 
-def test_places():
+def test_locations_are_vaddrs_in_modules():
     exact, returned = frame(BIAS + 0x1010), frame(BIAS + 0x1010, exact=False)
 
     assert locate(exact, MODULE, 7) == Location(MODULE, 0x1010, 0x1010, found="context")
@@ -43,7 +43,7 @@ def test_places():
     assert locate(returned, None, 7) == Location(None, BIAS + 0x1010, BIAS + 0x100F, 7, "context")
 
 
-def test_equal_samples_are_one_stack():
+def test_equal_samples_are_counted_as_one_stack():
     profile = Profile(99.0)
     here, there = Location(None, 1, 1), Location(None, 2, 2)
     add(profile, 7, 8, [here, there])
@@ -59,7 +59,7 @@ def test_equal_samples_are_one_stack():
     assert profile.stats.frames == {Found.CONTEXT: 5, Found.SFRAME: 10}
 
 
-def test_a_profile_knows_the_time_that_its_samples_stand_for():
+def test_profile_adds_up_wall_and_cpu_time():
     profile = Profile(99.0, timeline=True)
     here, there = (Location(None, 1, 1),), (Location(None, 2, 2),)
     add(profile, 7, 8, here, at_ns=10, wall_ns=10, cpu_ns=9)
@@ -78,7 +78,7 @@ def test_a_profile_knows_the_time_that_its_samples_stand_for():
     assert list(line.times) == [1, 1, 3]
 
 
-def test_a_timeline_is_bounded():
+def test_timeline_drops_records_beyond_its_limit():
     line = Timeline(limit=2)
     for at in range(5):
         line.add(StackKey(7, at, (), StopReason.OUTERMOST), at, 1, 1, 1)
@@ -96,18 +96,18 @@ def pauses(*values: int) -> Pauses:
     return made
 
 
-def test_no_pause():
+def test_pauses_without_a_stop_are_zero():
     assert pauses().as_json() == {"count": 0, "p50": 0, "p90": 0, "p99": 0, "max": 0, "total": 0}
 
 
-def test_percentiles():
+def test_percentiles_are_ranks():
     made = pauses(*range(1, 101))
 
     assert [made.percentile(p) for p in (1, 50, 90, 99, 100)] == [1, 50, 90, 99, 100]
     assert made.as_json() == {"count": 100, "p50": 50, "p90": 90, "p99": 99, "max": 100, "total": 5050}
 
 
-def test_one_pause_is_every_percentile():
+def test_single_pause_is_every_percentile():
     assert pauses(61_000).as_json() == {
         "count": 1, "p50": 61_000, "p90": 61_000, "p99": 61_000, "max": 61_000, "total": 61_000}  # fmt: skip
 
@@ -119,7 +119,7 @@ def test_percentiles_have_three_digits_and_the_maximum_all():
 
 
 @given(st.lists(st.integers(0, 10**10), min_size=1, max_size=200), st.sampled_from([50, 90, 99]))
-def test_a_percentile_is_the_exact_one_to_three_digits(values, percent):
+def test_percentile_is_exact_to_three_digits(values, percent):
     ranked = sorted(values)
     exact = ranked[max(0, -(-len(values) * percent // 100) - 1)]
     found = pauses(*values).percentile(percent)
@@ -131,7 +131,7 @@ def test_a_percentile_is_the_exact_one_to_three_digits(values, percent):
 # -- statistics
 
 
-CONTRACT_KEYS = [
+STATS_KEYS = [
     "schema",
     "duration_s",
     "rate_hz",
@@ -162,10 +162,10 @@ CONTRACT_KEYS = [
 ]
 
 
-def test_statistics_have_the_keys_of_the_contract_before_anything_was_counted():
+def test_empty_statistics_have_all_keys():
     made = Stats(99.0).as_json()
 
-    assert list(made) == CONTRACT_KEYS
+    assert list(made) == STATS_KEYS
     assert made["schema"] == "sfsample.stats/1"
     assert made["captures"] == {"stopped": 0, "read": 0, "reused": 0, "failed": 0}
     assert list(made["held_ns"]) == list(made["stop_ns"]) == ["count", "p50", "p90", "p99", "max", "total"]
@@ -174,7 +174,7 @@ def test_statistics_have_the_keys_of_the_contract_before_anything_was_counted():
     assert made["problems"] == []
 
 
-def test_statistics():
+def test_statistics_as_json():
     stats = Stats(49.5)
     stats.duration_s, stats.sampler_cpu_s, stats.sampler_max_rss_bytes = 10.00000049, 0.3100004, 41_000_000
     stats.ticks, stats.late_ticks, stats.eintr_prone_stops = 495, 3, 2
@@ -185,7 +185,7 @@ def test_statistics():
     stats.count_stack(STACK._replace(stop_reason=StopReason.STACK_COPY_ENDED))
     stats.threads = 3
     stats.subprocesses.watched, stats.subprocesses.refused = 4, 1
-    stats.timers = Timers(0.5, because="no processor was free")
+    stats.timers = Timers(0.5, because="no CPU was free")
     stats.module_paths += [("/bin/x", True), ("/lib/libc.so.6", False)]
     stats.problems.update({"once": 1, "often": 3})
     made = stats.as_json()
@@ -205,7 +205,7 @@ def test_statistics():
         "cpu_sampled_ns": 0,
         "subprocesses": {"watched": 4, "short_lived": 0, "refused": 1},
         "perf_events": {
-            "since_s": 0.5, "because": "no processor was free", "until_s": None, "why_no_longer": None
+            "since_s": 0.5, "because": "no CPU was free", "until_s": None, "why_no_longer": None
         },
         "engine": "timers",
         "engine_why": None,
@@ -215,14 +215,14 @@ def test_statistics():
 
 
 @pytest.mark.parametrize("reason", StopReason)
-def test_every_reason_has_its_own_key(reason):
+def test_every_stop_reason_has_a_key(reason):
     stats = Stats(99.0)
     stats.count_stack(Stack((frame(1),), reason))
 
     assert stats.as_json()["stacks"][str(reason)] == 1
 
 
-def test_problems_of_any_number_take_no_more_room_than_a_thousand():
+def test_problems_beyond_a_thousand_are_counted_together():
     stats = Stats(99.0)
     for number in range(1500):
         stats.note(f"no_row at {number:#x}")
@@ -246,7 +246,7 @@ def test_threads_beyond_the_limit_are_counted_together(monkeypatch):
 HOME = ProcessRoot(None, 5, 0, "")
 
 
-def test_a_pid_that_is_given_again_is_another_process():
+def test_reused_pid_is_another_process():
     profile = Profile(99.0)
     first, second, third = (profile.register_process(5, born, HOME, "new") for born in (10, 20, 30))
     assert (
@@ -266,8 +266,8 @@ def test_a_pid_that_is_given_again_is_another_process():
     assert profile.register_process(5, 40, HOME, "new") == second
 
 
-def test_a_process_is_forgotten_only_if_it_is_in_no_sample():
-    """Seen: of two samplers, one after the other, the second had no sample of it, and forgot it."""
+def test_process_with_a_sample_is_not_forgotten():
+    """A second sampler without samples of a process must not drop what the first sampled."""
     profile = Profile(99.0)
     for pid in (1, 2):
         profile.register_process(pid, 10, HOME, f"p{pid}")

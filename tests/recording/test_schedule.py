@@ -1,4 +1,4 @@
-"""When ticks are due, whatever chance says."""
+"""Each interval has one tick, at a random instant of it."""
 
 import subprocess
 import sys
@@ -11,18 +11,18 @@ from sfsample.recording.schedule import Schedule, uniform
 
 
 @given(st.lists(st.floats(0, 0.999), min_size=1, max_size=50))
-def test_one_tick_in_every_interval(chances):
-    chance = iter(chances)
-    schedule = Schedule(100.0, 8.0, len(chances) / 8, lambda: next(chance))
-    for number, offset in enumerate(chances):
+def test_every_interval_has_one_tick(offsets):
+    random_offsets = iter(offsets)
+    schedule = Schedule(100.0, 8.0, len(offsets) / 8, lambda: next(random_offsets))
+    for number, offset in enumerate(offsets):
         due = schedule.next()
         assert due == 100 + (number + offset) / 8
         assert schedule.take(due) == 0
     assert schedule.over
-    assert schedule.end == 100 + len(chances) / 8
+    assert schedule.end == 100 + len(offsets) / 8
 
 
-def test_a_tick_may_be_taken_until_its_interval_is_over():
+def test_tick_can_be_taken_until_its_interval_is_over():
     schedule = Schedule(0.0, 8.0, None, lambda: 0.0)
 
     assert schedule.take(0.124) == 0
@@ -30,7 +30,7 @@ def test_a_tick_may_be_taken_until_its_interval_is_over():
     assert schedule.ticks == 2
 
 
-def test_ticks_whose_interval_is_over_are_missed_and_not_made_up_for():
+def test_ticks_whose_interval_is_over_are_missed_and_never_made_up():
     schedule = Schedule(0.0, 8.0, None, lambda: 0.0)
     schedule.take(0.0)
 
@@ -39,7 +39,7 @@ def test_ticks_whose_interval_is_over_are_missed_and_not_made_up_for():
     assert schedule.next() == 0.5
 
 
-def test_no_more_are_missed_than_there_are():
+def test_missed_ticks_do_not_exceed_the_ticks_of_the_duration():
     schedule = Schedule(0.0, 8.0, 0.5, lambda: 0.0)
     schedule.take(0.0)
 
@@ -48,8 +48,8 @@ def test_no_more_are_missed_than_there_are():
 
 
 @given(st.floats(0.001, 10), st.floats(0.01, 100), st.floats(0, 0.999))
-def test_no_tick_comes_after_the_end(duration, rate, chance):
-    schedule = Schedule(0.0, rate, duration, lambda: chance)
+def test_no_tick_comes_after_the_end(duration, rate, random_number):
+    schedule = Schedule(0.0, rate, duration, lambda: random_number)
     while not schedule.over:
         due = schedule.next()
         assert due <= schedule.end
@@ -57,7 +57,7 @@ def test_no_tick_comes_after_the_end(duration, rate, chance):
     assert schedule.end == pytest.approx(duration)
 
 
-def test_chance_is_uniform():
+def test_random_numbers_are_uniform():
     drawn = [uniform() for _ in range(4000)]
 
     assert all(0 <= value < 1 for value in drawn)
@@ -65,7 +65,7 @@ def test_chance_is_uniform():
         assert 800 < sum(low <= value < low + 0.25 for value in drawn) < 1200
 
 
-def test_ticks_can_be_left_out():
+def test_skip_leaves_out_ticks():
     schedule = Schedule(0.0, 8.0, 1.0, lambda: 0.0)
     schedule.take(0.0)
 
@@ -76,7 +76,7 @@ def test_ticks_can_be_left_out():
     assert schedule.over
 
 
-_ALONE = """
+_DRAW = """
 import ctypes, os
 from sfsample.recording.schedule import uniform
 ctypes.CDLL(None, use_errno=True).prctl(22, 1, 0, 0, 0)  # PR_SET_SECCOMP, SECCOMP_MODE_STRICT
@@ -86,7 +86,7 @@ os.write(1, b"drawn")
 """
 
 
-def test_chance_costs_no_system_call():
-    """It is drawn at every look at a thread.  In strict mode the kernel kills for all but read and write."""
-    alone = subprocess.run([sys.executable, "-c", _ALONE], capture_output=True, check=False)
-    assert alone.stdout == b"drawn", alone.stderr
+def test_random_number_makes_no_system_call():
+    """In strict mode any system call but read and write kills the process."""
+    done = subprocess.run([sys.executable, "-c", _DRAW], capture_output=True, check=False)
+    assert done.stdout == b"drawn", done.stderr

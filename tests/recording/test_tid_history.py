@@ -1,4 +1,4 @@
-"""Who had a thread id when a copy was made."""
+"""A copy belongs to the thread that had the id at that instant, whatever /proc says now."""
 
 import os
 import time
@@ -14,7 +14,7 @@ TICK_NS = 10**9 // os.sysconf("SC_CLK_TCK")
 
 
 def now_ns():
-    """Return the beginning of a tick of the clock of start times, on the clock of records."""
+    """Return the middle of a clock tick of start times, in ns of the clock of records."""
     ahead = time.clock_gettime_ns(time.CLOCK_BOOTTIME) - time.perf_counter_ns()
     return (ahead // TICK_NS + 1_000_000) * TICK_NS - ahead + TICK_NS // 2
 
@@ -31,91 +31,91 @@ def started(at_ns, name):
 
 @pytest.fixture
 def proc():
-    """What /proc would say, by id."""
+    """What /proc says, by thread id."""
     return {LEADER: started(BEFORE, "leader"), TID: started(BEFORE, "worker")}
 
 
 @pytest.fixture
-def holders(proc):
+def history(proc):
     return TidHistory(proc.get, lambda: "leader")
 
 
-def test_who_has_had_it_all_the_time(holders, proc):
-    thread = holders.thread(TID, NOW)
+def test_proc_is_read_once_for_a_thread_until_begin(history, proc):
+    thread = history.thread_at(TID, NOW)
     assert (thread.name, thread.start_time) == ("worker", proc[TID].starttime)
     proc[TID] = proc[TID]._replace(name="other")
-    assert holders.thread(TID, NOW).name == "worker"  # asked once
-    holders.begin()
-    assert holders.thread(TID, NOW) is thread
+    assert history.thread_at(TID, NOW).name == "worker"  # /proc is read once
+    history.begin()
+    assert history.thread_at(TID, NOW) is thread
     assert thread.name == "other"
 
 
-def test_who_had_it_before_it_was_given_again(holders, proc):
+def test_copy_from_before_a_birth_is_of_the_earlier_thread(history, proc):
     proc[TID] = started(AFTER, "later")
-    earlier = holders.thread(TID, NOW)
+    earlier = history.thread_at(TID, NOW)
     assert (earlier.name, earlier.start_time) == ("leader", 0)
-    holders.named(Named(NOW, LEADER, TID, "worker", program=False))
-    holders.born(Born(AFTER, LEADER, TID, LEADER))
-    later = holders.thread(TID, AFTER + 1)
+    history.note_name(Named(NOW, LEADER, TID, "worker", program=False))
+    history.note_birth(Born(AFTER, LEADER, TID, LEADER))
+    later = history.thread_at(TID, AFTER + 1)
     assert later is not earlier
     assert (later.name, later.start_time) == ("later", proc[TID].starttime)
 
 
 @pytest.mark.parametrize("gone", [True, False])
-def test_of_who_has_ended_the_kernel_has_told(holders, proc, gone):
+def test_records_name_a_thread_that_has_ended(history, proc, gone):
     if gone:
         del proc[TID]
     else:
         proc[TID] = started(AFTER, "later")
-    holders.born(Born(NOW, LEADER, TID, LEADER))
-    assert holders.thread(TID, NOW + 1).name == "leader"  # a thread has the name of who created it
-    holders.named(Named(NOW + 2, LEADER, TID, "one", program=False))
-    holders.born(Born(NOW + 10 * TICK_NS, LEADER, TID, TID))
-    holders.begin()
-    thread = holders.thread(TID, NOW + 10 * TICK_NS + 1)
-    assert (thread.name, thread.start_time) == ("one", started(NOW + 10 * TICK_NS, "").starttime)
+    history.note_birth(Born(NOW, LEADER, TID, LEADER))
+    assert history.thread_at(TID, NOW + 1).name == "leader"  # a thread begins with its creator's name
+    history.note_name(Named(NOW + 2, LEADER, TID, "renamed", program=False))
+    history.note_birth(Born(NOW + 10 * TICK_NS, LEADER, TID, TID))
+    history.begin()
+    thread = history.thread_at(TID, NOW + 10 * TICK_NS + 1)
+    assert (thread.name, thread.start_time) == ("renamed", started(NOW + 10 * TICK_NS, "").starttime)
 
 
-def test_a_name_that_is_given_between_two_samples(holders):
-    holders.born(Born(NOW, LEADER, TID, LEADER))
-    thread = holders.thread(TID, NOW + 1)
-    holders.named(Named(NOW + 2, LEADER, TID, "one", program=False))
-    assert holders.thread(TID, NOW + 3) is thread
-    assert thread.name == "one"
+def test_new_name_between_two_samples_is_noted(history):
+    history.note_birth(Born(NOW, LEADER, TID, LEADER))
+    thread = history.thread_at(TID, NOW + 1)
+    history.note_name(Named(NOW + 2, LEADER, TID, "renamed", program=False))
+    assert history.thread_at(TID, NOW + 3) is thread
+    assert thread.name == "renamed"
 
 
-def test_the_clock_of_births_is_a_little_later_than_start_times(holders, proc):
+def test_birth_record_is_at_most_one_tick_later_than_the_start_time(history, proc):
     proc[TID] = started(NOW, "worker")
-    holders.born(Born(NOW + TICK_NS, LEADER, TID, LEADER))
-    assert holders.thread(TID, NOW + TICK_NS).name == "worker"
-    holders.born(Born(NOW + 2 * TICK_NS, LEADER, TID, LEADER))
-    assert holders.thread(TID, NOW + 2 * TICK_NS).name == "leader"
+    history.note_birth(Born(NOW + TICK_NS, LEADER, TID, LEADER))
+    assert history.thread_at(TID, NOW + TICK_NS).name == "worker"
+    history.note_birth(Born(NOW + 2 * TICK_NS, LEADER, TID, LEADER))
+    assert history.thread_at(TID, NOW + 2 * TICK_NS).name == "leader"
 
 
-def test_a_birth_that_was_not_told(holders, proc):
-    """Timers stood still meanwhile: who has the id now is asked when they run again."""
+def test_reused_ids_without_a_birth_record_are_forgotten(history, proc):
+    """Timers that are stopped record no birth: /proc is asked for each id when they run again."""
     proc[9], proc[10] = started(NOW, "nine"), started(NOW, "ten")
     for tid in (9, 10):
-        holders.born(Born(NOW, LEADER, tid, LEADER))
-    same, before = holders.thread(LEADER, NOW), holders.thread(TID, NOW)
+        history.note_birth(Born(NOW, LEADER, tid, LEADER))
+    same, before = history.thread_at(LEADER, NOW), history.thread_at(TID, NOW)
     proc[TID] = started(NOW, "later")
     proc[9] = started(AFTER, "another")
-    holders.untold()
-    assert holders.known == 2
-    holders.begin()
+    history.forget_unseen_births()
+    assert history.known == 2
+    history.begin()
     del proc[TID], proc[9]
-    after = holders.thread(TID, AFTER)
+    after = history.thread_at(TID, AFTER)
     assert after is not before
-    assert after.name == "leader"  # it is not known what it was called
-    assert holders.thread(9, AFTER).start_time == 0
-    assert holders.thread(LEADER, AFTER) is same
-    assert holders.thread(10, AFTER).name == "ten"
+    assert after.name == "leader"  # its own name is unknown
+    assert history.thread_at(9, AFTER).start_time == 0
+    assert history.thread_at(LEADER, AFTER) is same
+    assert history.thread_at(10, AFTER).name == "ten"
 
 
-def test_nothing_is_kept_for_who_has_ended(holders):
-    holders.thread(TID, NOW)
-    holders.born(Born(NOW, LEADER, 9, LEADER))
-    holders.named(Named(NOW, LEADER, 10, "ten", program=False))
-    assert (holders.known, len(holders)) == (3, 1)
-    holders.keep_only({LEADER})
-    assert (holders.known, len(holders)) == (0, 0)
+def test_ended_threads_are_dropped(history):
+    history.thread_at(TID, NOW)
+    history.note_birth(Born(NOW, LEADER, 9, LEADER))
+    history.note_name(Named(NOW, LEADER, 10, "ten", program=False))
+    assert (history.known, len(history)) == (3, 1)
+    history.keep_only({LEADER})
+    assert (history.known, len(history)) == (0, 0)
