@@ -12,7 +12,6 @@ import sys
 from importlib import import_module
 from types import ModuleType
 
-from sfsample.cli import parse
 from sfsample.cli.terminal import say, silence
 from sfsample.errors import MORE_FILES, NO_FILES, SfsampleError
 
@@ -51,8 +50,10 @@ def _print_os_error(failure: OSError) -> None:
 
 
 def _run(argv: list[str]) -> int:
+    from sfsample.cli.parse import parse  # here, so that Ctrl-C during its imports is no traceback
+
     try:
-        arguments = parse.parse(argv)
+        arguments = parse(argv)
     except SystemExit as end:  # --help, --version
         return int(end.code or 0)
     if os.environ.get("SFSAMPLE_LOG"):

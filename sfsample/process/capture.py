@@ -123,7 +123,7 @@ class ThreadCapturer:
                 if stop_filter is AWAKE_THREADS and taken.reason is Reason.OFF_CPU and not is_last:
                     state = "S"  # it has gone to sleep meanwhile
                     continue
-                _log.debug("thread %d not captured: %s", thread.tid, taken.detail)
+                _log.debug("thread %d not captured (%s): %s", thread.tid, taken.reason.name, taken.detail)
                 return taken._replace(stops=(*stops, *taken.stops))
             snapshot, stack, reading = taken
             if snapshot.capture is Capture.STOPPED:

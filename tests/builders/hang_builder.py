@@ -6,8 +6,8 @@ from sfsample.core.arch import ByteOrder
 from sfsample.core.memory import BytesMemory, Memory, PiecewiseMemory
 from sfsample.core.snapshot import Capture
 from sfsample.core.stack import Found, Frame, Stack, StopReason
-from sfsample.dumping.model import ThreadState, ProcessDump, ThreadDump
 from sfsample.dumping.diagnose.named_thread import NamedThread
+from sfsample.dumping.model import ProcessDump, ThreadDump, ThreadState
 from sfsample.modules.module import Module
 from sfsample.process.facts.syscall_arguments import DecodedSyscall
 from sfsample.process.facts.thread_facts import CpuUsage

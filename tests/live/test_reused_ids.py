@@ -68,8 +68,11 @@ def test_thread_with_a_reused_id_has_its_own_name(tmp_path, options):
     seen = set()
     with started(compile_c(tmp_path, "turns", TURNS, "-pthread")) as process:
         # on a busy machine, one recording may sample threads of one kind only
-        wait_until(lambda: {"alpha", "beta"} <= {name for name, _ in seen}
-                   or seen.update(names_and_functions(process.pid, options)), "both have samples")  # fmt: skip
+        def both_have_samples():
+            seen.update(names_and_functions(process.pid, options))
+            return {"alpha", "beta"} <= {name for name, _ in seen}
+
+        wait_until(both_have_samples, "both have samples")
         assert_untraced(process.pid)
     seen -= {("turns", "alpha"), ("turns", "beta")}  # sampled just before the thread sets its name
     assert seen == {("alpha", "alpha"), ("beta", "beta")}

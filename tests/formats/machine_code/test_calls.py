@@ -187,6 +187,8 @@ def test_calls_of_an_unknown_machine_have_no_length():
     assert longest_call(243) == 0
 
 
-@pytest.mark.parametrize(("machine", "code"), [(62, b"\x90" * 10 + b"\xe8\x00"), (22, bytes(10) + b"\xc0\xe5")])
+@pytest.mark.parametrize(
+    ("machine", "code"), [(62, b"\x90" * 10 + b"\xe8\x00"), (22, bytes(10) + b"\xc0\xe5")]
+)
 def test_calls_of_skips_a_call_that_is_cut_off_at_the_end(machine, code):
     assert list(calls_of(machine, code, 0, 5)) == []
