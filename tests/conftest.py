@@ -1,7 +1,8 @@
-"""Settings for every test: signal handlers, hypothesis without time limits, and the option `--all`.
+"""Settings of every test: signal handlers, Hypothesis without time limits, and the option `--all`.
 
-Without `--all` the run needs no network and takes minutes.  It leaves out tests marked `extended` (other
-architectures under qemu, programs that read sfsample's formats, long live tests), and its last lines say so.
+Without `--all` the run needs no network and takes at most 10 minutes on two CPUs.  It leaves out tests that
+are marked `extended`: long ones, older versions of SFrame where all run the same code, other architectures
+under qemu, and programs that read sfsample's formats.  Its last lines say so.
 """
 
 import signal
@@ -9,12 +10,12 @@ from importlib.util import find_spec
 
 import pytest
 
-# a shell that starts us in the background has us ignore Ctrl-C, nohup(1) a terminal that goes away, and
-# programs that we start inherit that
+# A shell that starts pytest in the background ignores SIGINT for it, nohup(1) ignores SIGHUP, and programs
+# that the tests start inherit this.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
-if find_spec("hypothesis"):  # a guest of another architecture has none, and runs no test that wants it
+if find_spec("hypothesis"):  # the guests of other architectures have none, and need none
     from hypothesis import HealthCheck, settings
 
     settings.register_profile("no time limits", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -31,7 +32,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out extended tests, unless they were asked for by `--all` or by name."""
+    """Leave out extended tests, unless `--all` or their own names select them."""
     by_name = any("::" in argument for argument in config.args)
     if config.option.all or by_name:
         return

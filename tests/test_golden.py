@@ -1,6 +1,6 @@
-"""What sfsample prints of core files and saved stacks of the fixtures, character by character.
+"""sfsample prints for core files and saved stacks of the fixtures exactly what is in tests/golden.
 
-A change on purpose is written by `pytest tests/test_golden.py --update-golden` and reviewed as a diff.
+`pytest tests/test_golden.py --update-golden` writes an intended change, which is then reviewed as a diff.
 """
 
 import json
@@ -33,7 +33,7 @@ def assert_golden(name: str, text: str, config: pytest.Config) -> None:
 
 
 def printed(capsys, *words: str) -> str:
-    """Return what a command prints that does what it should."""
+    """Return what a successful command prints."""
     assert main(list(words)) == 0
     return capsys.readouterr().out
 

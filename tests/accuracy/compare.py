@@ -1,7 +1,7 @@
-"""Two stacks of the same state: the same, or where and how they part.
+"""Compares two stacks of the same state: equal, or where and how they differ.
 
-Law: pure.  A stack is its pcs, innermost first.  Nothing is forgiven but what cannot be a frame: outermost
-addresses at which no code is, such as the 0 that marks the end.
+A stack is its pcs, innermost first.  Only outermost addresses without code, such as the 0 that marks the end,
+are ignored: they cannot be frames.
 """
 
 from collections.abc import Callable
@@ -10,34 +10,34 @@ from typing import NamedTuple
 
 
 class Verdict(StrEnum):
-    """Ours against another's."""
+    """How the stack of sfsample compares with that of a peer."""
 
     IDENTICAL = "identical"
-    LONGER = "longer"  # theirs is the inner part of ours
-    SHORTER = "shorter"  # ours is the inner part of theirs
+    LONGER = "longer"  # the peer's is the inner part of sfsample's
+    SHORTER = "shorter"  # sfsample's is the inner part of the peer's
     DIFFERENT = "different"
 
 
 class Comparison(NamedTuple):
-    """`common` frames from the innermost on are the same."""
+    """The result of a comparison."""
 
     verdict: Verdict
-    common: int
+    common: int  # frames that are equal, from the innermost on
 
 
 def only_frames(pcs: tuple[int, ...], executable: Callable[[int], bool]) -> tuple[int, ...]:
-    """Drop outermost pcs that no code is at.  (Inside a stack they can be: a call through a wild pointer.)"""
+    """Drop outermost pcs without code.  (Inside a stack there can be some: a call through a wild pointer.)"""
     while len(pcs) > 1 and not executable(pcs[-1] - 1):
         pcs = pcs[:-1]
     return pcs
 
 
-def compare(ours: tuple[int, ...], theirs: tuple[int, ...]) -> Comparison:
-    """Compare pcs."""
-    common = next((i for i, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b), None)
+def compare(own: tuple[int, ...], peer: tuple[int, ...]) -> Comparison:
+    """Compare the pcs of sfsample with those of a peer."""
+    common = next((i for i, (a, b) in enumerate(zip(own, peer, strict=False)) if a != b), None)
     if common is not None:
         return Comparison(Verdict.DIFFERENT, common)
-    common = min(len(ours), len(theirs))
-    if len(ours) == len(theirs):
+    common = min(len(own), len(peer))
+    if len(own) == len(peer):
         return Comparison(Verdict.IDENTICAL, common)
-    return Comparison(Verdict.LONGER if len(ours) > len(theirs) else Verdict.SHORTER, common)
+    return Comparison(Verdict.LONGER if len(own) > len(peer) else Verdict.SHORTER, common)

@@ -1,8 +1,8 @@
-"""Runs inside gdb: attaches where it is told to and answers with the pcs of every thread's real frames.
+"""Runs inside gdb: attaches to a process on request, and answers with the pcs of each thread's real frames.
 
-Law: one line of JSON for each line that comes in: a process id, or 0, which is to detach.  An inlined
-function and a tail call that gdb infers are no frames of the machine and are left out.  What gdb says about
-the end of a stack is passed on.
+Each request is a line with a process id, or with 0 to detach; each answer is a line of JSON.  Inlined
+functions, and tail calls that gdb infers, are no frames of the machine and are left out.  gdb's reason for
+the end of a stack is part of the answer.
 """
 
 import json
@@ -15,7 +15,7 @@ _SETTINGS = (
     *("backtrace past-main on", "backtrace past-entry on", "backtrace limit unlimited"),
 )
 _NO_FRAMES = (gdb.INLINE_FRAME, gdb.TAILCALL_FRAME)
-_MOST = 3000
+_MAX_FRAMES = 3000
 
 
 def frames() -> dict[str, object]:
@@ -24,7 +24,7 @@ def frames() -> dict[str, object]:
     end = ""
     try:
         frame = gdb.newest_frame()
-        while frame is not None and len(pcs) < _MOST:
+        while frame is not None and len(pcs) < _MAX_FRAMES:
             if frame.type() not in _NO_FRAMES:
                 pcs.append(frame.pc())
             end = gdb.frame_stop_reason_string(frame.unwind_stop_reason())
@@ -34,8 +34,8 @@ def frames() -> dict[str, object]:
     return {"pcs": pcs, "end": end}
 
 
-def look(pid: int) -> dict[str, object]:
-    """Attach and ask every thread."""
+def attach(pid: int) -> dict[str, object]:
+    """Attach; return the stack of every thread."""
     try:
         gdb.execute(f"attach {pid}", to_string=True)
     except gdb.error as error:
@@ -47,22 +47,22 @@ def look(pid: int) -> dict[str, object]:
     return {"stacks": stacks}
 
 
-def leave() -> dict[str, object]:
-    """Let go of the process; a signal that was pending is delivered now, so this comes last."""
+def detach() -> dict[str, object]:
+    """Detach; this delivers pending signals, so it comes last."""
     files = {objfile.filename for objfile in gdb.objfiles()}
     try:
         gdb.execute("detach", to_string=True)
     except gdb.error as error:
         return {"error": str(error)}
-    keep(files)
+    keep_symbols(files)
     return {}
 
 
 kept: set[str] = set()
 
 
-def keep(files: set[str]) -> None:
-    """Hold on to symbol files in an inferior that never runs; to attach again takes 7 ms then, not 160."""
+def keep_symbols(files: set[str]) -> None:
+    """Keep symbol files loaded in an inferior that never runs; the next attach takes 7 ms then, not 160."""
     new = [name for name in files - kept if name and os.path.exists(name)]
     if not new:
         return
@@ -76,15 +76,15 @@ def keep(files: set[str]) -> None:
 
 
 def main() -> None:
-    """Serve until the other side closes."""
+    """Answer until the pipe is closed."""
     for setting in _SETTINGS:
         gdb.execute(f"set {setting}")
     gdb.execute(f"set debug-file-directory {os.environ['DEBUG_FILES']}")
-    with open(int(os.environ["ASKED"])) as asked, open(int(os.environ["ANSWER"]), "w") as answer:
-        for line in asked:
+    with open(int(os.environ["REQUESTS"])) as requests, open(int(os.environ["ANSWERS"]), "w") as answers:
+        for line in requests:
             pid = int(line)
-            answer.write(json.dumps(look(pid) if pid else leave()) + "\n")
-            answer.flush()
+            answers.write(json.dumps(attach(pid) if pid else detach()) + "\n")
+            answers.flush()
 
 
 main()

@@ -1,6 +1,6 @@
-"""The other unwinders: gdb, kept running and told where to attach, and eu-stack, started each time.
+"""The other unwinders: gdb, which runs on and attaches on request, and eu-stack, which is started each time.
 
-Law: what they print is taken as it is; a stack is its pcs, innermost first, and what they said about its end.
+Their output is used unchanged: a stack is its pcs, innermost first, and their reason for its end.
 """
 
 import json
@@ -16,18 +16,18 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 NAMES = ("gdb", "eu-stack")
-_PATIENCE_S = 30
+_MAX_ANSWER_S = 30
 _ENVIRONMENT = {**os.environ, "DEBUGINFOD_URLS": "", "LC_ALL": "C"}
 
 
-class TheirStack(NamedTuple):
-    """A stack as another unwinder sees it; `end` is what it says about the outermost frame."""
+class PeerStack(NamedTuple):
+    """A stack of another unwinder."""
 
     pcs: tuple[int, ...]
-    end: str
+    end: str  # its reason why the stack ends
 
 
-Stacks = dict[int, TheirStack]
+Stacks = dict[int, PeerStack]
 
 
 class PeerError(Exception):
@@ -35,59 +35,59 @@ class PeerError(Exception):
 
 
 class Gdb:
-    """One gdb for many looks: it keeps the symbols that it has read.
+    """One gdb for many stops: it keeps the symbols that it has read.
 
-    Started when it is needed, and anew when it has hung: it can, when it attaches to stopped threads for
-    which signals are pending (Go's).
+    It is started on demand, and again when it hangs: it can hang when it attaches to stopped threads with
+    pending signals (those of Go).
     """
 
     def __init__(self) -> None:
-        self.debug_files: Path | None = None  # for the next one that is started
+        self.debug_files: Path | None = None  # for the next gdb
         self._process: subprocess.Popen[bytes] | None = None
-        self._asks = self._answers = -1
+        self._requests = self._answers = -1
 
     def _start(self) -> "subprocess.Popen[bytes]":
-        asked, self._asks = os.pipe()
-        self._answers, answer = os.pipe()
+        requests, self._requests = os.pipe()
+        self._answers, answers = os.pipe()
         driver = str(Path(__file__).with_name("gdb_driver.py"))
-        environment = {**_ENVIRONMENT, "ASKED": str(asked), "ANSWER": str(answer)}
+        environment = {**_ENVIRONMENT, "REQUESTS": str(requests), "ANSWERS": str(answers)}
         environment["DEBUG_FILES"] = _with_system(self.debug_files)
-        pipes, quiet = (asked, answer), subprocess.DEVNULL
+        pipes, quiet = (requests, answers), subprocess.DEVNULL
         process = subprocess.Popen(["gdb", "-nx", "-q", "-batch", "-x", driver], env=environment, stdin=quiet,
                                    stdout=quiet, stderr=quiet, pass_fds=pipes)  # fmt: skip
-        for theirs in pipes:
-            os.close(theirs)
+        for end in pipes:
+            os.close(end)
         return process
 
     def close(self) -> None:
-        """End it; whatever it holds is let go."""
+        """Kill gdb, which releases the process."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
             self._process = None
-            os.close(self._asks)
+            os.close(self._requests)
             os.close(self._answers)
 
     @contextmanager
-    def looking(self, pid: int) -> Iterator[Stacks]:
-        """Attach, and let go at the end of the block; also when it is left by an exception."""
+    def attached(self, pid: int) -> Iterator[Stacks]:
+        """Attach and yield the stacks; detach at the end of the block, also after an exception."""
         try:
-            yield _stacks(self._ask(pid))
+            yield _stacks(self._request(pid))
         except BaseException:
             self.close()
             raise
-        self._ask(0)
+        self._request(0)
 
-    def _ask(self, pid: int) -> dict[str, Any]:
+    def _request(self, pid: int) -> dict[str, Any]:
         self._process = self._process or self._start()
-        os.write(self._asks, f"{pid}\n".encode())
-        line, end = b"", time.monotonic() + _PATIENCE_S
+        os.write(self._requests, f"{pid}\n".encode())
+        line, end = b"", time.monotonic() + _MAX_ANSWER_S
         while not line.endswith(b"\n"):
             ready = select.select([self._answers], [], [], max(0, end - time.monotonic()))[0]
             data = os.read(self._answers, 1 << 20) if ready else b""
             if not data:
                 self.close()
-                raise PeerError("gdb: it has ended" if ready else f"gdb: no answer for {_PATIENCE_S} s")
+                raise PeerError("gdb: it has ended" if ready else f"gdb: no answer for {_MAX_ANSWER_S} s")
             line += data
         answer: dict[str, Any] = json.loads(line)
         return answer
@@ -96,17 +96,17 @@ class Gdb:
 def _stacks(answer: dict[str, Any]) -> Stacks:
     if "stacks" not in answer:
         raise PeerError(f"gdb: {answer['error']}")
-    return {int(tid): TheirStack(tuple(s["pcs"]), s["end"]) for tid, s in answer["stacks"].items()}
+    return {int(tid): PeerStack(tuple(s["pcs"]), s["end"]) for tid, s in answer["stacks"].items()}
 
 
 @contextmanager
 def gdb() -> Iterator[Gdb]:
-    """Have gdb for a block."""
-    asked = Gdb()
+    """Yield a gdb, and end it after the block."""
+    debugger = Gdb()
     try:
-        yield asked
+        yield debugger
     finally:
-        asked.close()
+        debugger.close()
 
 
 _THREAD, _FRAME = re.compile(r"TID (\d+):"), re.compile(r"#\d+ +0x([0-9a-f]+)")
@@ -118,15 +118,15 @@ def _with_system(debug_files: Path | None) -> str:
 
 
 def eu_stack(pid: int, debug_files: Path | None = None) -> Stacks:
-    """Run eu-stack; it exits with 1 when a stack is not whole."""
+    """Run eu-stack; its exit status is 1 when a stack is not whole."""
     path = f"--debuginfo-path=:.debug:{_with_system(debug_files)}"
     command = ["eu-stack", "-q", "-n", "0", path, "-p", str(pid)]
     try:
         done = subprocess.run(
-            command, env=_ENVIRONMENT, capture_output=True, text=True, check=False, timeout=_PATIENCE_S
+            command, env=_ENVIRONMENT, capture_output=True, text=True, check=False, timeout=_MAX_ANSWER_S
         )
-    except subprocess.TimeoutExpired:  # it can go round in circles
-        raise PeerError(f"eu-stack: no answer for {_PATIENCE_S} s") from None
+    except subprocess.TimeoutExpired:  # it can loop for ever
+        raise PeerError(f"eu-stack: no answer for {_MAX_ANSWER_S} s") from None
     ends = {int(tid): why for tid, why in _END.findall(done.stderr)}
     pcs: dict[int, list[int]] = {}
     for line in done.stdout.splitlines():
@@ -136,7 +136,7 @@ def eu_stack(pid: int, debug_files: Path | None = None) -> Stacks:
             current.append(int(frame[1], 16))
     if not pcs:
         raise PeerError(f"eu-stack: {done.stderr.strip()[-200:]}")
-    return {tid: TheirStack(tuple(found), ends.get(tid, "")) for tid, found in pcs.items()}
+    return {tid: PeerStack(tuple(found), ends.get(tid, "")) for tid, found in pcs.items()}
 
 
 def missing() -> list[str]:

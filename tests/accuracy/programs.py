@@ -1,32 +1,25 @@
-"""What is looked at: real programs, how they are built and started, and what keeps them busy.
+"""The programs that are compared: how they are built and started, and what keeps them busy.
 
-Law: one line of the table is one `row`; several programs may share it.  A program whose needs are not met is
-reported as such, never left out in silence.  In the commands `{bin}` is what the build makes, `{src}` the
-sources beside this file, `{fixtures}` the committed programs, `{tmp}` a directory of its own.
+A `row` is a line of the table; several programs may share it.  A program whose needs are not met is reported,
+not skipped silently.  In commands, `{bin}` is the built program, `{src}` the sources beside this file,
+`{fixtures}` the committed programs, and `{tmp}` a directory of its own.
 """
 
 from typing import NamedTuple
 
 
 class Program(NamedTuple):
-    """One program.
-
-    `build` makes `{bin}`; `load` runs beside the program; `pick` is the name of the process to look at among
-    the program's descendants, itself when empty; `needs` are commands that must exist; `generation` is the
-    SFrame version of the assembler and linker that build it, 0 for this machine's; `real` names a program
-    that scripts/lib/real_programs.py builds.  `truth`: the others, and not we, are given debug files: of musl
-    (scripts/lib/musl.py), or the program's own.
-    """
+    """One program."""
 
     row: str
     command: str
-    build: str = ""
-    load: str = ""
-    pick: str = ""
-    needs: tuple[str, ...] = ()
-    generation: int = 0
-    real: str = ""
-    truth: bool = False
+    build: str = ""  # the command that makes `{bin}`
+    load: str = ""  # a command that runs beside the program
+    pick: str = ""  # the name of the descendant that is compared; empty: the program itself
+    needs: tuple[str, ...] = ()  # commands that must exist
+    generation: int = 0  # SFrame version of the assembler and linker; 0: those of this machine
+    real: str = ""  # a program that scripts/lib/real_programs.py builds
+    truth: bool = False  # only gdb and eu-stack get debug files: of musl (scripts/lib/musl.py), or its own
 
 
 _GCC = "gcc -O2 -w"
@@ -53,7 +46,7 @@ _SCENARIOS = (
 def _built(
     row: str, compiler: str, *, sources: str = "mixed frames", generation: int = 0, truth: bool = False
 ) -> list[Program]:
-    """Programs of the same row, one of each source."""
+    """Return programs of one row, one for each source."""
     arguments = {"mixed": _MIXED, "frames": _FRAMES, "objects": "{src}/objects.cpp -o {bin}"}
     needs = (compiler.split(maxsplit=1)[0],)
     return [Program(row, "{bin}", f"{compiler} {arguments[source]}", needs=needs, generation=generation,

@@ -1,7 +1,4 @@
-"""Programs as processes: built once, started, and ended with all that they started.
-
-Law: whoever leaves `started` has no process left of it.  A program is looked at when it has done some work.
-"""
+"""Programs as processes: built once, started, warmed up, and killed at the end with all their descendants."""
 
 import contextlib
 import hashlib
@@ -21,27 +18,24 @@ from tests.accuracy.programs import Program
 HERE = Path(__file__).resolve().parent
 MACHINE = os.uname().machine
 FIXTURES = HERE.parent / "fixtures" / ("" if MACHINE == "x86_64" else MACHINE)
-_WARM_TICKS, _WARM_S, _PATIENCE_S = 5, 0.5, 20.0
+_WARM_UP_TICKS, _MAX_WARM_UP_S = 5, 0.5  # CPU time, or time for programs that sleep
+_MAX_WAIT_S = 20.0
 
 
 class UnavailableError(Exception):
-    """A program cannot be run here, and why."""
+    """A program that cannot be run here; the text says why."""
 
 
 class Tools(NamedTuple):
-    """What builds programs with SFrame.
+    """Functions that make what programs need."""
 
-    `toolchain` gives the directory of the assembler and linker of a generation, `real` a program by name,
-    `truth` a directory of debug files for a program and the command that has built it.
-    """
-
-    toolchain: Callable[[int], Path]
-    real: Callable[[str, int], Path]
-    truth: Callable[[Path, list[str]], Path]
+    toolchain: Callable[[int], Path]  # SFrame version -> directory of the assembler and linker
+    real: Callable[[str, int], Path]  # name, SFrame version -> program
+    truth: Callable[[Path, list[str]], Path]  # program, command that built it -> directory of debug files
 
 
 def prepare(program: Program, cache: Path, tools: Tools) -> Path:
-    """Build a program, unless it is there; return it.  Raises UnavailableError."""
+    """Return a program; build it if it does not exist.  Raises UnavailableError."""
     missing = [name for name in program.needs if not shutil.which(name)]
     if missing:
         raise UnavailableError(f"{', '.join(missing)}: not installed")
@@ -61,7 +55,7 @@ def prepare(program: Program, cache: Path, tools: Tools) -> Path:
 
 
 def debug_files(program: Program, binary: Path, tools: Tools) -> Path | None:
-    """Return a directory of what the others are to know of a program."""
+    """Return a directory of debug files that only the peers get, or None."""
     if not program.truth:
         return None
     return tools.truth(
@@ -75,7 +69,7 @@ def _sources() -> bytes:
 
 @contextlib.contextmanager
 def started(program: Program, binary: Path) -> Iterator["Running"]:
-    """Run a program and its load to the end of the block."""
+    """Run a program and its load to the end of the block; then kill both with their descendants."""
     with tempfile.TemporaryDirectory(prefix="sfsample-accuracy-") as tmp, contextlib.ExitStack() as stack:
         names = {"bin": binary, "src": HERE / "sources", "fixtures": FIXTURES, "tmp": tmp}
         running = Running(stack.enter_context(_process(program.command, names)), program.pick)
@@ -104,14 +98,17 @@ def _process(command: str, names: dict[str, object]) -> Iterator["subprocess.Pop
 
 
 class Running:
-    """A program that runs.  `pid()` is the process to look at now: a loop of compilers has ever new ones."""
+    """A program that runs."""
 
     def __init__(self, process: "subprocess.Popen[bytes]", pick: str) -> None:
         self._process = process
         self._pick = pick
 
     def pid(self) -> int:
-        """Return the process to look at; 0 while there is none.  Raises when the program has ended."""
+        """Return the process to compare now, which may change; 0 while there is none.
+
+        Raises UnavailableError when the program has ended.
+        """
         if self._process.poll() is not None:
             raise UnavailableError(f"ended with status {self._process.returncode}")
         if not self._pick:
@@ -120,18 +117,18 @@ class Running:
         return max(found, key=_ticks, default=0)
 
     def warm_up(self) -> None:
-        """Wait until it has worked, or (programs that sleep) for a second."""
-        end = time.monotonic() + _WARM_S
-        while time.monotonic() < end and _ticks(self.pid()) < _WARM_TICKS:
+        """Wait until it has used some CPU time, or for a program that sleeps, half a second."""
+        end = time.monotonic() + _MAX_WARM_UP_S
+        while time.monotonic() < end and _ticks(self.pid()) < _WARM_UP_TICKS:
             time.sleep(0.01)
-        _until(self.pid, "the process to look at is there")
+        _until(self.pid, "the process to compare exists")
 
 
 def _until(condition: Callable[[], object], what: str) -> None:
-    end = time.monotonic() + _PATIENCE_S
+    end = time.monotonic() + _MAX_WAIT_S
     while not condition():
         if time.monotonic() > end:
-            raise UnavailableError(f"not so after {_PATIENCE_S:g} s: {what}")
+            raise UnavailableError(f"not true after {_MAX_WAIT_S:g} s: {what}")
         time.sleep(0.01)
 
 
@@ -152,7 +149,7 @@ def _comm(pid: int) -> str:
 
 
 def _ticks(pid: int) -> int:
-    """User and system time so far."""
+    """Return the user and system time in ticks."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:

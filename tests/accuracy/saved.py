@@ -1,7 +1,7 @@
-"""Disagreements as files that `sfsample replay` unwinds again, here or elsewhere.
+"""Saves stacks on which the unwinders disagree, as files for `sfsample replay`.
 
-Law: the format is the product's own; what the others said is added to it, and the first few of each kind are
-kept.
+The format is that of `--save-bad`, with the stacks of the peers added.  Only the first few of each kind are
+saved.
 """
 
 import json
@@ -9,37 +9,41 @@ from pathlib import Path
 
 from sfsample.process.capture import CapturedStack
 from sfsample.saved_stacks.format import save, to_json
-from tests.accuracy.ours import Ours
-from tests.accuracy.peers import TheirStack
-from tests.accuracy.tally import Parting
+from tests.accuracy.own_unwinder import OwnUnwinder
+from tests.accuracy.peers import PeerStack
+from tests.accuracy.row_counts import Parting
 
 
 class Saver:
-    """Writes disagreements to a directory; None: nowhere."""
+    """Writes stacks to a directory, or nowhere if that is None."""
 
-    def __init__(self, directory: Path | None, most: int = 2) -> None:
+    def __init__(self, directory: Path | None, max_of_a_kind: int = 2) -> None:
         self._directory = directory
-        self._most = most
+        self._max_of_a_kind = max_of_a_kind
         self._seen: dict[Parting, int] = {}
         self._files = 0
 
     def __call__(
-        self, ours: Ours, mine: CapturedStack, theirs: dict[str, TheirStack], partings: list[Parting]
+        self,
+        own: OwnUnwinder,
+        captured: CapturedStack,
+        peer_stacks: dict[str, PeerStack],
+        partings: list[Parting],
     ) -> None:
-        """Keep one."""
-        known = all(self._seen.get(parting, 0) >= self._most for parting in partings)
-        if self._directory is None or known:
+        """Save a stack, unless there are enough of its kind."""
+        is_known = all(self._seen.get(parting, 0) >= self._max_of_a_kind for parting in partings)
+        if self._directory is None or is_known:
             return
         for parting in partings:
             self._seen[parting] = self._seen.get(parting, 0) + 1
         self._files += 1
         self._directory.mkdir(parents=True, exist_ok=True)
         row = "".join(c if c.isalnum() else "-" for c in partings[0].row)
-        document = json.loads(to_json(save(row, mine.snapshot, mine.stack, ours.target.modules)))
+        document = json.loads(to_json(save(row, captured.snapshot, captured.stack, own.target.modules)))
         document["partings"] = partings
-        document["named"] = [ours.name(frame.pc, exact=frame.exact) for frame in mine.stack.frames]
+        document["named"] = [own.name(frame.pc, exact=frame.exact) for frame in captured.stack.frames]
         document["theirs"] = {
-            peer: [*(f"{pc:#x} {ours.name(pc, exact=False)}" for pc in their.pcs), their.end]
-            for peer, their in theirs.items()
+            peer: [*(f"{pc:#x} {own.name(pc, exact=False)}" for pc in stack.pcs), stack.end]
+            for peer, stack in peer_stacks.items()
         }
         (self._directory / f"{row}-{self._files}.json").write_text(json.dumps(document, indent=1))

@@ -1,8 +1,7 @@
-"""One instant of a process, held for as long as it takes three unwinders to look at it.
+"""Stops a process with SIGSTOP while three unwinders read it.
 
-Law: SIGSTOP holds it, so nobody who looks needs to keep it, and all see the same state; that it *was* the
-same is proved afterwards, thread by thread, by the stack pointer and pc that the kernel tells.  What slept is
-known from before: a stopped thread that is in a system call may just as well have run there.
+All see the same state, which is checked afterwards for each thread by its sp and pc.  The threads that slept
+are determined before the stop: a stopped thread in a system call may have been running there.
 """
 
 import contextlib
@@ -12,13 +11,13 @@ import time
 from collections.abc import Iterator
 from typing import NamedTuple
 
-_PATIENCE_S = 2.0
+_MAX_STOP_S = 2.0
 
 
 class Place(NamedTuple):
-    """Where a thread is."""
+    """The position of a thread."""
 
-    in_call: bool  # of the system
+    in_call: bool  # in a system call
     sp: str
     pc: str
 
@@ -28,7 +27,7 @@ Where = dict[int, Place]
 
 @contextlib.contextmanager
 def stopped(pid: int) -> Iterator[set[int] | None]:
-    """Hold a process; yield which of its threads slept.  None: it has ended, or one does not stop."""
+    """Stop a process; yield the threads that slept, or None if it has ended or one does not stop."""
     slept = {tid: runs(pid, tid) for tid in tids(pid) if state(pid, tid) in "SD"}
     try:
         os.kill(pid, signal.SIGSTOP)
@@ -42,7 +41,7 @@ def stopped(pid: int) -> Iterator[set[int] | None]:
 
 
 def _wait(pid: int) -> bool:
-    end = time.monotonic() + _PATIENCE_S
+    end = time.monotonic() + _MAX_STOP_S
     while time.monotonic() < end:
         states = {state(pid, tid) for tid in tids(pid)}
         if states <= {"T"}:
@@ -52,7 +51,7 @@ def _wait(pid: int) -> bool:
 
 
 def tids(pid: int) -> list[int]:
-    """Return the threads of a process; none when it has ended."""
+    """Return the threads of a process; none after its end."""
     try:
         return sorted(map(int, os.listdir(f"/proc/{pid}/task")))
     except OSError:
@@ -69,7 +68,7 @@ def state(pid: int, tid: int) -> str:
 
 
 def runs(pid: int, tid: int) -> int:
-    """Return how often a thread was given a processor; to stop takes one time."""
+    """Return how often a thread was put on a CPU (schedstat); a stop needs one time."""
     try:
         with open(f"/proc/{pid}/task/{tid}/schedstat", "rb") as file:
             return int(file.read().split()[2])
@@ -78,7 +77,7 @@ def runs(pid: int, tid: int) -> int:
 
 
 def places(pid: int) -> Where:
-    """Return where each thread is.
+    """Return the position of each thread.
 
     /proc/PID/task/TID/syscall begins with the number of a system call, or -1, and ends with sp and pc.
     """

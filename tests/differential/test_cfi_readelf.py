@@ -1,11 +1,12 @@
-"""Every CFI row of real libraries against `readelf --debug-dump=frames-interp`.
+"""Every CFI row of real libraries is that of `readelf --debug-dump=frames-interp`.
 
-What readelf does differently, all of it found by looking (binutils 2.40):
+The differences of readelf's output (binutils 2.40):
 
-* An FDE whose program is only DW_CFA_nop gets no rows; its one row is the CIE's, compared instead.
-* "u" stands for a register that is undefined and for one that is not mentioned.  Which of the two it is, is
-  compared with the names that the raw dump (`--debug-dump=frames`) gives to DW_CFA_undefined.
-* "exp" and "vexp" hide the expression; it is compared with the operations that the raw dump spells out.
+* An FDE whose program is only DW_CFA_nop has no rows; its only row is that of the CIE, which is compared.
+* "u" is a register that is undefined, or one that has no rule.  The raw dump (`--debug-dump=frames`) names
+the
+  registers of DW_CFA_undefined, which are compared.
+* "exp" and "vexp" hide the expression; the operations in the raw dump are compared.
 * It follows .gnu_debuglink into files whose .eh_frame is empty, and then warns: `no-follow-links`.
 """
 
@@ -35,7 +36,7 @@ CELL = re.compile(r"\S+(?: \(\w+\))?")
 
 
 def subjects() -> list[str]:
-    """Python up to three times: the system's, the one that runs the tests, and its library if it has one."""
+    """Return the system's Python, the one that runs the tests, and its shared library if there is one."""
     pythons = [os.path.realpath("/usr/bin/python3"), os.path.realpath(sys.executable)]
     shared = Path(sysconfig.get_config_var("LIBDIR") or "", sysconfig.get_config_var("INSTSONAME") or "")
     if shared.is_file() and ".so" in shared.name:
@@ -44,7 +45,7 @@ def subjects() -> list[str]:
 
 
 class Entry(NamedTuple):
-    """A CIE or FDE as readelf shows it; the raw dump fills in what the interpreted one hides."""
+    """A CIE or FDE in an output of readelf."""
 
     offset: int
     cie: int | None  # None for a CIE
@@ -117,7 +118,7 @@ def rule_text(rule: CfiRule) -> str:
             return "u"
 
 
-def our_row(row: CfiRow) -> tuple[str, dict[str, str]]:
+def as_shown(row: CfiRow) -> tuple[str, dict[str, str]]:
     cfa = "exp" if row.cfa.expression else f"{register_name(row.cfa.register)}{row.cfa.offset:+d}"
     rules = {
         "ra" if number == row.ra_register else register_name(number): rule_text(rule)
@@ -140,7 +141,7 @@ OPERATION_NAMES = {
 
 
 def leb128(data: bytes, pos: int, signed: bool) -> tuple[int, int]:
-    """A second reader on purpose: ours is what is being tested."""
+    """Decode LEB128; not with the reader that is tested."""
     end = next(i for i in range(pos, len(data)) if data[i] < 0x80) + 1
     groups = "".join(f"{byte & 0x7F:07b}" for byte in reversed(data[pos:end]))
     value = int(groups, 2)
@@ -148,7 +149,7 @@ def leb128(data: bytes, pos: int, signed: bool) -> tuple[int, int]:
 
 
 def expression_text(code: bytes) -> str:
-    """Spell an expression as readelf does; an operation that no library uses so far fails the test."""
+    """Spell an expression as readelf does; an operation that no library has used so far fails the test."""
     pos, out = 0, []
     while pos < len(code):
         opcode, pos = code[pos], pos + 1
@@ -169,7 +170,7 @@ def expression_text(code: bytes) -> str:
 
 
 class Hidden(NamedTuple):
-    """What the interpreted dump does not show."""
+    """What only the raw dump shows."""
 
     cfa_expressions: set[str]
     expressions: set[tuple[str, str]]  # register, operations
@@ -188,7 +189,7 @@ def hidden_in_raw(*entries: Entry) -> Hidden:
     return hidden
 
 
-def hidden_in_ours(rows: list[tuple[int, CfiRow]]) -> Hidden:
+def hidden_in_rows(rows: list[tuple[int, CfiRow]]) -> Hidden:
     hidden = Hidden(set(), set(), set())
     for _, row in rows:
         if row.cfa.expression:
@@ -209,7 +210,7 @@ def section(path: str, name: str) -> tuple[bytes, int]:
 
 
 def as_loaded(path: str) -> EhFrame:
-    """Build from program headers alone, as a sampler must: `.eh_frame` is the rest of its segment."""
+    """Build from program headers alone, as in a process: `.eh_frame` is the rest of its segment."""
     with Path(path).open("rb") as file:
         segments = list(ELFFile(file).iter_segments())
         hdr = next(s for s in segments if s["p_type"] == "PT_GNU_EH_FRAME")
@@ -222,16 +223,16 @@ def as_loaded(path: str) -> EhFrame:
 
 
 def compare_fde(eh_frame: EhFrame, fde: Fde, interpreted: dict[int, Entry], raw: dict[int, Entry]) -> None:
-    theirs = interpreted[fde.offset]
-    assert (fde.start, fde.start + fde.size, fde.cie.offset) == (theirs.start, theirs.end, theirs.cie)
-    expected = readelf_rows(theirs)
+    entry = interpreted[fde.offset]
+    assert (fde.start, fde.start + fde.size, fde.cie.offset) == (entry.start, entry.end, entry.cie)
+    expected = readelf_rows(entry)
     if not expected:  # only nops: the CIE's row
         [(_, cfa, rules)] = readelf_rows(interpreted[fde.cie.offset])
         expected = [(fde.start, cfa, rules)]
-    ours = list(eh_frame.rows(fde))
+    rows = list(eh_frame.rows(fde))
 
-    assert [(location, *our_row(row)) for location, row in ours] == expected
-    assert hidden_in_ours(ours) == hidden_in_raw(raw[fde.cie.offset], raw[fde.offset])
+    assert [(location, *as_shown(row)) for location, row in rows] == expected
+    assert hidden_in_rows(rows) == hidden_in_raw(raw[fde.cie.offset], raw[fde.offset])
 
 
 def compare(path: str) -> None:

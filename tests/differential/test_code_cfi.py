@@ -1,7 +1,7 @@
-"""Instructions against unwind tables: in libc and libstdc++, at every instruction of some functions.
+"""Code analysis gives the rows of the unwind tables, in some functions of libc and libstdc++.
 
-Law: the stepper that reads code is never wrong where it answers, and it answers nearly everywhere.
-(All functions: scripts/compare-code --share 1.)
+It is never wrong where it has a row, and it has one nearly everywhere.  (All functions: scripts/compare-code
+--share 1.)
 """
 
 import re

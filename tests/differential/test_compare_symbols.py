@@ -1,4 +1,4 @@
-"""scripts/compare-symbols on what this machine has, with fewer addresses than by hand."""
+"""scripts/compare-symbols finds no difference on files of this machine, with few addresses."""
 
 import shutil
 import subprocess

@@ -1,4 +1,4 @@
-"""Core files made now, by gcore: our stacks are gdb's, thread by thread and frame by frame."""
+"""Stacks of core files of gcore are those of gdb, thread by thread and frame by frame."""
 
 import shutil
 import subprocess
@@ -18,24 +18,24 @@ pytestmark = [
 
 
 def gdb(*words: str) -> str:
-    """Without debug files: with them it shows inlined functions as frames."""
+    """Run gdb without debug files; with them it shows inlined functions as frames."""
     command = ["gdb", "-nx", "-batch", "-iex", "set debug-file-directory /nonexistent", *words]
     return subprocess.run(command, check=True, capture_output=True, text=True, timeout=120).stdout
 
 
 @pytest.mark.parametrize("scenario", ["threads", "deep", "frame", "signal", "nested-signal", "sleep"])
 @pytest.mark.parametrize("binary", ["target", "target-nopie"])
-def test_gcore(binary, scenario, tmp_path):
+def test_stacks_of_a_gcore_file(binary, scenario, tmp_path):
     program = fixture("v3", binary)
     with running(program, scenario) as target:
         subprocess.run(["gcore", "-o", tmp_path / "core", str(target.pid)], check=True, capture_output=True,
                        timeout=120)  # fmt: skip
     core = str(tmp_path / f"core.{target.pid}")
     dump = dump_core(core)
-    theirs = gdb_stacks(gdb("-ex", "set backtrace past-main", "-ex", "set backtrace past-entry",
+    by_gdb = gdb_stacks(gdb("-ex", "set backtrace past-main", "-ex", "set backtrace past-entry",
                             "-ex", "thread apply all bt", str(program), core))  # fmt: skip
 
     assert dump.problems == ()
     assert dump.pid == target.pid
     assert {(t.capture, t.stack.stop_reason) for t in dump.threads} == {(Capture.CORE, StopReason.OUTERMOST)}
-    assert dump_stacks(dump) == theirs
+    assert dump_stacks(dump) == by_gdb

@@ -1,15 +1,17 @@
-"""Every function and row of each fixture against `readelf --sframe` of the binutils that built it.
+"""Every function and row of each fixture is that of `readelf --sframe` of the binutils that built it.
 
-The text is committed beside each fixture, because no single readelf reads all generations.  What readelf does
-not show or shows in other words, and is translated here, not tolerated:
+The output is committed beside each fixture, because no single readelf reads all versions.  What readelf does
+not show, or shows differently, is translated here:
 
-* PCMASK rows start at an offset in the block (and the heading says `[m]`); other rows at an address.
-* "f" is the fixed slot; V1's readelf prints "u" for it.  "u" as FP: unchanged.  A flexible row without an RA
+* PCMASK rows start at an offset in the block (and the heading has `[m]`); other rows at an address.
+* "f" is the fixed slot; readelf for V1 prints "u" for it.  "u" as FP: unchanged.  A flexible row without an
+RA
   word, where an FP word follows, has "U".
-* An RA or FP that is a word at an offset from the CFA is `c-16` in every kind of row, a CFA that is a stored
-  word `(fp-8)`.
+* An RA or FP that is a word at an offset from the CFA is `c-16` in every kind of row; a CFA that is a stored
+word
+  is `(fp-8)`.
 * Attributes: "F" flexible, "S" signal trampoline.  V1 and V2 have none on AMD64.
-* Of an object file it shows each function at its offset in its section, before V3 at 0.
+* In an object file, it shows each function at its offset in its section, before V3 at 0.
 """
 
 from pathlib import Path
@@ -75,13 +77,13 @@ def table_of(image: ElfImage) -> SFrameTable:
 def test_every_row_equals_readelf(dump):
     header, expected = parse(dump.read_text())
     table = table_of(ElfImage(dump.with_suffix("").read_bytes(), dump.stem))
-    ours = [as_shown(table, fde) for fde in table.fdes()]
+    functions = [as_shown(table, fde) for fde in table.fdes()]
 
     assert header["Version"] == f"SFRAME_VERSION_{table.version}"
     assert (int(header["Num FDEs"]), int(header["Num FREs"])) == (table.num_fdes, table.num_fres)
-    assert len(ours) == len(expected) == table.num_fdes > 0
-    assert sum(len(f.rows) for f in ours) == sum(len(f.rows) for f in expected) == table.num_fres > 0
-    assert ours == expected
+    assert len(functions) == len(expected) == table.num_fdes > 0
+    assert sum(len(f.rows) for f in functions) == sum(len(f.rows) for f in expected) == table.num_fres > 0
+    assert functions == expected
 
 
 def from_start(shown: Shown) -> Shown:
@@ -94,19 +96,19 @@ def test_every_row_of_an_object_equals_readelf(dump):
     _, expected = parse(dump.read_text())
     image, layout, left_out = lay_out(ElfImage(dump.with_suffix("").read_bytes(), dump.stem))
     table = table_of(image)
-    ours = [as_shown(table, fde) for fde in table.fdes()]
+    functions = [as_shown(table, fde) for fde in table.fdes()]
 
     assert len(layout) > 1
     assert left_out == 0
-    assert [from_start(shown) for shown in ours] == [from_start(shown) for shown in expected]
+    assert [from_start(shown) for shown in functions] == [from_start(shown) for shown in expected]
     if table.version >= 3:
-        bases = [max(base for _, base in layout if base <= shown.start) for shown in ours]
-        assert [shown.start - base for shown, base in zip(ours, bases, strict=True)] == [
+        bases = [max(base for _, base in layout if base <= shown.start) for shown in functions]
+        assert [shown.start - base for shown, base in zip(functions, bases, strict=True)] == [
             shown.start for shown in expected]  # fmt: skip
 
 
 @pytest.mark.parametrize("dump", OBJECTS, ids=lambda p: f"{p.parent.name}/{p.stem}")
-def test_an_object_agrees_with_its_eh_frame_and_symbols(dump):
+def test_object_agrees_with_its_eh_frame_and_symbols(dump):
     laid_out = lay_out(ElfImage(dump.with_suffix("").read_bytes(), dump.stem))
     module = Module(laid_out.image, 0, dump.stem)
     verdict = verify(module)

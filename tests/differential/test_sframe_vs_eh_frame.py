@@ -1,16 +1,15 @@
-"""SFrame against `.eh_frame` of the same file: two encodings of one truth, so two readers check each other.
+"""SFrame and `.eh_frame` of a file give the same rows, so that the two readers check each other.
 
-At every address that both tables cover, both give the same CFA, return address, frame pointer and signal
-mark after translation to an `UnwindRow`: in the fixtures at every byte, in libraries of this system at the
-start of every interval in which both are constant.  Rules are compared as they are written; where CFI has an
-expression (PLT, stack realignment), both rows are executed over invented registers and memory.
+At every address that both tables cover, both rows have the same CFA, return address, frame pointer and signal
+mark: in fixtures at every byte, in libraries of this system at the start of every interval in which both are
+constant. Rules are compared as they are written.  Where CFI has an expression (PLT, stack realignment), both
+rows are executed with invented registers and memory.  SFrame has three registers; rules for others are not
+compared.
 
-SFrame knows three registers, so CFI's rules for others are not compared.
-
-The exceptions are not tolerances: `explain` computes exactly what the wrong side must say.  The fixtures
-need none at all (their `.plt.got`, which is wrong in the file, is repaired by our reader: a test of its own).
-What looks like one is not: after a realigned function's `leave`, "FP is stored at rbp" is wrong for two
-instructions, but GCC says so in CFI as well.
+Known faults of tools are no tolerances: `explain` computes exactly what the wrong table must state.  The
+fixtures need none (their `.plt.got`, which is wrong in the file, is repaired by the reader, which has its own
+test).  After `leave` in a realigned function, "FP is stored at rbp" is wrong for two instructions, but GCC
+writes this in CFI as well.
 """
 
 from collections import Counter
@@ -46,18 +45,18 @@ ENTRY = CallerRules(Rule(SP, 8, deref=False), RA_SLOT, None, signal=False)  # of
 
 
 def explain(module: Module, found: Disagreement) -> str | None:
-    """Return which fault of a known tool this is, None for none (fact sheet, 4.1).
+    """Return which known fault of a tool this is, or None.
 
     `_start`: gas before 2.46 ignores `.cfi_undefined rip`, so the row is the one of a function's entry.
     `restored`: gas takes `.cfi_restore rbp` back to the function's first row instead of the CIE (2.40-2.45)
     or loses it (2.46 on): all else is the same, and FP is where another row of the function has it.
     """
-    ours, cfi = found.sframe, found.eh_frame
+    sframe, cfi = found.sframe, found.eh_frame
     [table] = [table for table in module.sframe if table.find(found.vaddr) is not None]
     if cfi.ra is None and table.version < 3:
-        return "_start" if ours == ENTRY else None
+        return "_start" if sframe == ENTRY else None
     elsewhere = [fre.fp for fre in table.rows(table.find(found.function))]
-    if cfi.fp is None and ours == cfi._replace(fp=ours.fp) and ours.fp in elsewhere:
+    if cfi.fp is None and sframe == cfi._replace(fp=sframe.fp) and sframe.fp in elsewhere:
         return "restored"
     return None
 
@@ -67,7 +66,7 @@ def explained(module: Module, disagreements: tuple[Disagreement, ...]) -> Counte
 
 
 def report(text: str) -> None:
-    print(text)  # noqa: T201 - for whoever runs `pytest -s`
+    print(text)  # noqa: T201 - for `pytest -s`
 
 
 def module_of(path: Path) -> Module:
@@ -87,9 +86,9 @@ def test_every_byte_of_a_fixture(path):
     compared = 0
     for fde in table.fdes():
         for pc in range(fde.start, fde.start + fde.size):
-            ours, cfi = row_pair_at(module, table, pc, AMD64)
+            sframe, cfi = row_pair_at(module, table, pc, AMD64)
             assert cfi is not None
-            assert not rows_disagree(ours, cfi, pc), hex(pc)
+            assert not rows_disagree(sframe, cfi, pc), hex(pc)
             compared += 1
     report(f"{name_of(path)}: {compared} addresses compared")
 
@@ -98,8 +97,8 @@ def test_every_byte_of_a_fixture(path):
 
 
 @pytest.mark.parametrize("path", SUBJECTS, ids=name_of)
-def test_intervals_are_enough(path):
-    """The cheaper way, which everybody else gets, looks at fewer addresses and at no fewer rows."""
+def test_comparison_by_intervals_covers_every_row(path):
+    """`verify` compares fewer addresses, and as many rows."""
     module = module_of(path)
     [table] = module.sframe
     verdict = verify(module)
@@ -114,8 +113,8 @@ def section_at(module: Module, vaddr: int) -> str:
 
 
 @pytest.mark.parametrize("path", SUBJECTS, ids=name_of)
-def test_only_stubs_that_the_linker_described_wrong_are_repaired(path):
-    """`.plt.got` is said to be sp+16 (ld 2.44 on); ld 2.40 errs in stubs with endbr64.  CFI is right."""
+def test_only_rows_of_stubs_that_ld_writes_wrong_are_repaired(path):
+    """ld 2.44 and later writes sp+16 for `.plt.got`; ld 2.40 errs in stubs with endbr64.  CFI is right."""
     module = module_of(path)
     [table] = module.sframe
     repaired: Counter[str] = Counter()
@@ -125,8 +124,8 @@ def test_only_stubs_that_the_linker_described_wrong_are_repaired(path):
             fre = table.row_at(pc)
             if fre not in as_stored:
                 repaired[section_at(module, pc)] += 1
-                ours, cfi = row_pair_at(module, table, pc, AMD64)
-                assert not rows_disagree(ours, cfi, pc)
+                sframe, cfi = row_pair_at(module, table, pc, AMD64)
+                assert not rows_disagree(sframe, cfi, pc)
     plt_got = module.image.section(".plt.got")
     if table.version > 1:
         assert repaired == ({".plt.got": plt_got.size} if plt_got else {})
@@ -136,7 +135,7 @@ def test_only_stubs_that_the_linker_described_wrong_are_repaired(path):
         assert repaired == {}
 
 
-def test_known_faults_are_recognised_and_nothing_else_is():
+def test_only_known_faults_are_explained():
     module = module_of(FIXTURES / "v1" / "target")
     [table] = module.sframe
     fde = next(fde for fde in table.fdes() if any(fre.fp for fre in table.rows(fde)))
@@ -147,8 +146,8 @@ def test_known_faults_are_recognised_and_nothing_else_is():
     left_over = entry._replace(kept=(), registers=((FP, fp_slot),))
     invented = entry._replace(kept=(), registers=((FP, Rule(CFA, -800, deref=True)),))
 
-    def fault(ours: UnwindRow, cfi: UnwindRow) -> str | None:
-        return explain(module, Disagreement(fde.start, fde.start, caller_rules(ours), caller_rules(cfi)))
+    def fault(sframe: UnwindRow, cfi: UnwindRow) -> str | None:
+        return explain(module, Disagreement(fde.start, fde.start, caller_rules(sframe), caller_rules(cfi)))
 
     assert fault(entry, undefined) == "_start"
     assert fault(deeper, undefined) is None
@@ -158,14 +157,14 @@ def test_known_faults_are_recognised_and_nothing_else_is():
     assert fault(entry, left_over) is None
 
 
-def test_libraries_of_this_system():
-    looked_at, compared = 0, Counter()
+def test_libraries_of_this_system_have_equal_rows():
+    count, compared = 0, Counter()
     for path in libraries():
         try:
             module = module_of(path)
         except FormatError:
             continue  # a linker script, a 32-bit library
-        looked_at += 1
+        count += 1
         if module.image.sframe() is None or module.image.machine != AMD64.machine:
             continue
         assert module.sframe, module.problems
@@ -174,7 +173,7 @@ def test_libraries_of_this_system():
         assert None not in faults, path
         compared[str(path)] = verdict.compared
         report(f"{path}: {verdict.compared} intervals compared, explained: {dict(faults)}")
-    assert looked_at > 0
+    assert count > 0
     if not compared:
-        pytest.skip(f"none of the {looked_at} libraries in {', '.join(LIBRARY_DIRS)} carries SFrame")
+        pytest.skip(f"none of the {count} libraries in {', '.join(LIBRARY_DIRS)} carries SFrame")
     assert all(compared.values()), compared

@@ -1,14 +1,13 @@
-"""Every function symbol of real libraries against `nm`, and every C++ name of libstdc++ against `c++filt`.
+"""Function symbols of real libraries are those of `nm`, and C++ names are spelled as by `c++filt`.
 
-Look-ups: at the start of every function that nm lists, find() answers with a symbol of that start and one of
-nm's names there; at its last byte, with one that covers it and starts no earlier.  What differs, and is
-computed, not listed: where a function has no size, a stated one may cover its start.
+At the start of every function in nm's list, find() returns a symbol with that start and one of nm's names
+there; at its last byte, a symbol that covers it and starts no earlier.  One difference is computed: a
+function with a size may cover the start of a function without one.
 
-Names: C++ is spelled as GNU c++filt spells it, character by character.  The one class of differences: it
-leaves raw what newer compilers mangle (`Tn` constraints of C++20) and we read it; where it reads a name, we
-read the same.  Rust differs in what rustc-demangle leaves out and c++filt writes, the hash of a legacy name
-(`::h<16 digits>`), the disambiguator of a v0 crate (`core[c1f1a4ba060b9bfa]`), the type of a constant
-(`[u8; 2: usize]`), and in suffixes: c++filt drops all, rustc-demangle a last `.llvm.<digits>`.
+C++ names are equal to those of GNU c++filt, character by character.  It leaves names with `Tn` constraints of
+C++20 raw, which sfsample reads.  Rust names differ in what rustc-demangle omits and c++filt writes: the hash
+of a legacy name (`::h<16 digits>`), the disambiguator of a v0 crate (`core[c1f1a4ba060b9bfa]`), the type of a
+constant (`[u8; 2: usize]`); and in suffixes: c++filt omits all, rustc-demangle a last `.llvm.<digits>`.
 """
 
 import re
@@ -31,7 +30,7 @@ SHF_EXECINSTR = 4
 
 
 def python():
-    """The file that holds the interpreter's functions."""
+    """Return the file with the functions of the interpreter."""
     shared = sysconfig.get_config_var("INSTSONAME")
     path = Path(sysconfig.get_config_var("LIBDIR") or "", str(shared))
     return (
@@ -51,7 +50,7 @@ def run(*command, text=None):
 
 
 def load(path):
-    """Return (table, records by start as {start: {(type, size)}}, was it .dynsym)."""
+    """Return the table, its function symbols as (start, size, name), and whether it is .dynsym."""
     with Path(path).open("rb") as file:
         elf = ELFFile(file)
         section = elf.get_section_by_name(".symtab") or elf.get_section_by_name(".dynsym")
@@ -70,7 +69,7 @@ def load(path):
 
 
 def nm_names(path, dynamic):
-    """Return {address: names}; nm writes the version after the name."""
+    """Return {address: names} without versions, which nm writes after the name."""
     names = defaultdict(set)
     for line in run("nm", "--defined-only", *(["-D"] if dynamic else []), path).splitlines():
         address, kind, name = line.split(" ", 2)
@@ -81,7 +80,7 @@ def nm_names(path, dynamic):
 
 @needs("nm")
 @pytest.mark.parametrize("path", sorted({f for f in FILES if f}))
-def test_every_function_is_found_where_nm_has_it(path):
+def test_every_function_is_found_at_its_address(path):
     table, symbols, dynamic = load(path)
     names = nm_names(path, dynamic)
     assert symbols
@@ -114,25 +113,24 @@ def cxxfilt(names):
 
 
 def differences(names):
-    """Return the names on which c++filt and we differ, as {class: {name: c++filt's}}."""
-    different = {name: theirs for name, theirs in cxxfilt(names).items() if demangle(name) != theirs}
-    gave_up = {name: theirs for name, theirs in different.items() if theirs == name}
-    return {"c++filt gave up": gave_up, "other": {n: t for n, t in different.items() if n not in gave_up}}
+    """Return the names that c++filt and sfsample spell differently, except those that c++filt leaves raw."""
+    by_cxxfilt = cxxfilt(names).items()
+    return {name: text for name, text in by_cxxfilt if demangle(name) != text != name}
 
 
 @needs("nm")
 @needs("c++filt")
-def test_cxx_names_are_spelled_as_cxxfilt_spells_them():
+def test_cxx_names_are_spelled_as_by_cxxfilt():
     names = cxx_names()
     if not names:
         pytest.skip("no libstdc++")
-    assert differences(names)["other"] == {}
+    assert differences(names) == {}
     assert [name for name in names if demangle(name) == name] == []
 
 
 @needs("nm")
 @needs("c++filt")
-def test_clones_are_spelled_as_cxxfilt_spells_them():
+def test_clones_are_spelled_as_by_cxxfilt():
     suffixes = (
         ".cold",
         ".part.0",
@@ -144,7 +142,7 @@ def test_clones_are_spelled_as_cxxfilt_spells_them():
     names = [name + suffix for name in cxx_names("tTwWi")[::50] for suffix in suffixes]
     if not names:
         pytest.skip("no libstdc++")
-    assert differences(names)["other"] == {}
+    assert differences(names) == {}
     assert [name for name in names if demangle(name) == name] == []
 
 
@@ -155,7 +153,7 @@ PROMOTED = re.compile(r"\.llvm\.[0-9A-F]+$")
 
 
 def as_rustc_demangle(name, spelled):
-    """Return what rustc-demangle would make of it, from what c++filt made of it."""
+    """Return the spelling of rustc-demangle, from that of c++filt."""
     suffix = (
         re.search(r"\.[^.].*$", name) if name.startswith("_R") else re.search(r"(?<=17h.{16}E)\..*$", name)
     )
@@ -167,12 +165,12 @@ def as_rustc_demangle(name, spelled):
 
 @needs("nm")
 @needs("c++filt")
-def test_rust_names_are_spelled_as_cxxfilt_spells_them_less_details():
+def test_rust_names_are_spelled_as_by_rustc_demangle():
     paths = Path(sysconfig.get_paths()["platlib"]).rglob("*.so")
     fields = [line.split(" ", 2) for path in paths for line in run("nm", "--defined-only", path).splitlines()]
     functions = {name for _, kind, name in fields if kind in "tT"}
     names = sorted(n for n in functions if n.startswith("_R") or re.match(r"_ZN.*17h[0-9a-f]{16}E", n))
     if not names:
         pytest.skip("no Rust library with symbols in this environment")
-    spelled = {name: as_rustc_demangle(name, theirs) for name, theirs in cxxfilt(names).items()}
+    spelled = {name: as_rustc_demangle(name, text) for name, text in cxxfilt(names).items()}
     assert {n: (demangle(n), s) for n, s in spelled.items() if demangle(n) != s} == {}

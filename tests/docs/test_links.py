@@ -81,7 +81,7 @@ def anchors(text: str) -> set[str]:
 
 
 def missing_paths(span: str) -> Iterator[str]:
-    """Judge a span that is a path: one with a slash, or with the suffix of a file of ours."""
+    """Judge a span that is a path: one with a slash, or with a suffix of files in this repository."""
     path = span.partition(" ")[0] if span.startswith("tests/") else span
     is_path = "/" in path or re.search(r"\.(py|md|js|c|svg|toml)$", path)
     if not is_path or not PATH.fullmatch(path) or OTHERS.fullmatch(path):

@@ -1,7 +1,4 @@
-"""The README is true: its example runs, its commands exist, its table of reasons is complete.
-
-Law: everything here is read from the documents, so that it cannot drift.
-"""
+"""The README is true: its example runs, its commands exist, its table of stop reasons is complete."""
 
 import os
 import re
@@ -38,7 +35,7 @@ def test_library_example_runs():
             (example,) = blocks("python")
             command = [sys.executable, "-c", example]
             done = run(command, target.pid)
-            while "\n0 samples" in done.stdout:  # on a crowded machine the target may not run for a second
+            while "\n0 samples" in done.stdout:  # on a busy machine the target may not run for a second
                 done = run(command, target.pid)
         finally:
             os.close(read)

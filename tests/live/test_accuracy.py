@@ -31,7 +31,7 @@ pytestmark = [
 BOTH_LOST = {AMD64: set(), AARCH64: {"framepointer_caller", "[anonymous]"}, S390X: {"noreturn_caller"}}[ARCH]
 
 
-def others_are_wrong(tally: dict[str, Any]) -> int:
+def others_are_wrong(counts: dict[str, Any]) -> int:
     """Return how many stacks differ from both others where both are known to be wrong.
 
     First: at a function of BOTH_LOST.  Second: at a thread's first instruction, to which both give its
@@ -39,7 +39,7 @@ def others_are_wrong(tally: dict[str, Any]) -> int:
     repeat the caller, as the table of the loader's `_dl_runtime_resolve` is an instruction late.
     """
     return sum(
-        count for _, peer, _, after, ours, theirs, count in tally["partings"]
+        count for _, peer, _, after, ours, theirs, count in counts["partings"]
         if peer == "gdb" and (after in BOTH_LOST or (ARCH is not AMD64 and ours == "end: outermost")
                               or (ARCH is AARCH64 and theirs == after))
     )  # fmt: skip
@@ -52,29 +52,29 @@ def counted(row: str, tmp_path: Path) -> dict[str, Any]:
     command = [sys.executable, SCRIPT, *options, "--json", counts]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=20 * HANG_S)
     assert done.returncode == 0, done.stdout + done.stderr
-    (tally,) = json.loads(counts.read_text())
-    assert tally["row"] == row
-    assert tally["stacks"] >= 40
-    wrong = others_are_wrong(tally)
-    assert tally["either"] + wrong == tally["ends"]["outermost"] == tally["stacks"], done.stdout
-    assert tally["alone"] <= wrong
-    return tally
+    (counts,) = json.loads(counts.read_text())
+    assert counts["row"] == row
+    assert counts["stacks"] >= 40
+    wrong = others_are_wrong(counts)
+    assert counts["either"] + wrong == counts["ends"]["outermost"] == counts["stacks"], done.stdout
+    assert counts["alone"] <= wrong
+    return counts
 
 
 def test_fixtures(tmp_path):
     """gdb stops in code without tables, eu-stack at a null pointer; such stacks are saved and replayed."""
-    tally = counted("fixtures, SFrame V3", tmp_path)
+    counts = counted("fixtures, SFrame V3", tmp_path)
     # elsewhere eu-stack repeats a frame that it cannot unwind
     wrong = {"longer"} if ARCH is AMD64 else {"longer", "different"}
-    assert {verdict for _, _, verdict, *_ in tally["partings"]} <= wrong
+    assert {verdict for _, _, verdict, *_ in counts["partings"]} <= wrong
     files = list((tmp_path / "saved").glob("*.json"))
-    assert bool(files) == bool(tally["partings"])
+    assert bool(files) == bool(counts["partings"])
     for file in files:
         saved = from_json(file.read_text())
         assert [(f.pc, str(f.found)) for f in replay(saved).stack.frames] == list(saved.frames)
 
 
 def test_a_real_program(tmp_path):
-    tally = counted("python3", tmp_path)
+    counts = counted("python3", tmp_path)
     if ARCH is AMD64:  # elsewhere one of them may stop in code without tables
-        assert tally["both"] == tally["stacks"]
+        assert counts["both"] == counts["stacks"]

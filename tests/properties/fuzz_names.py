@@ -1,4 +1,4 @@
-"""What is done with bytes from which names are taken: parts of `fuzz_targets`, under the same law."""
+"""Fuzz targets for the readers that find names (see `fuzz_targets`)."""
 
 import lzma
 from collections.abc import Callable, Iterator
@@ -25,12 +25,12 @@ from sfsample.symbolize.spelling import simplify, spell
 from sfsample.symbolize.symbol_index import build_index, from_bytes
 from sfsample.symbolize.symbol_table import SymbolTable
 
-SOME = 30
-_HOMES: dict[int, ProcessRoot] = {}
+MAX_ITEMS = 30  # of a kind that are read from one input
+_ROOTS: dict[int, ProcessRoot] = {}
 
 
 def module_names(data: bytes) -> None:
-    """Name addresses of a whole file: its tables, its stubs, its dynamic section, what is packed in it."""
+    """Name addresses of a whole file: symbol tables, stubs, dynamic section, mini debuginfo."""
     try:
         image = ElfImage(data, "fuzzed")
     except FormatError:
@@ -41,18 +41,20 @@ def module_names(data: bytes) -> None:
     symbols = ModuleSymbols(module, DebugFiles([]), DiskCache(None))
     stubs = PltStubs(image, lambda vaddr: f"f{vaddr:x}")
     dynamic = Dynamic(image)
-    assert len(list(islice(dynamic.relocations(), SOME))) <= SOME
-    places = [section.vaddr for section in image.sections[:SOME]] + [s.vaddr for s in image.segments[:SOME]]
+    assert len(list(islice(dynamic.relocations(), MAX_ITEMS))) <= MAX_ITEMS
+    places = [section.vaddr for section in image.sections[:MAX_ITEMS]] + [
+        s.vaddr for s in image.segments[:MAX_ITEMS]
+    ]
     for vaddr in (*places, *(at + 16 for at in places)):
         for found in (symbols.find(vaddr), stubs.find(vaddr)):
             assert found is None or (found.name and found.start <= vaddr)
-    assert str(module_without_name(module, symbols.why_unnamed(), _HOMES, 1))
+    assert str(module_without_name(module, symbols.why_unnamed(), _ROOTS, 1))
 
 
 def perf_map(data: bytes) -> None:
-    """Look up the first addresses that are written there."""
+    """Look up the first addresses in the map."""
     table = PerfMap(data)
-    for line in data.split(b"\n")[:SOME]:
+    for line in data.split(b"\n")[:MAX_ITEMS]:
         with suppress(ValueError):
             address = int(line.partition(b" ")[0], 16)
             for near in (address - 1, address, address + 1):
@@ -61,13 +63,13 @@ def perf_map(data: bytes) -> None:
 
 
 def debugdata(data: bytes) -> None:
-    """Unpack mini debuginfo, and read what was in it."""
+    """Unpack mini debuginfo, and read its symbols."""
     with suppress(FormatError):
         ElfImage(unpack(data), "unpacked").symbols(SHT_SYMTAB)
 
 
 def symbol_index(data: bytes) -> None:
-    """Open a kept index, and look up in it: its numbers need not fit the table."""
+    """Open a cached index, whose numbers need not fit the table."""
     index = from_bytes(memoryview(data))
     if index is not None:
         assert len(index.stated.starts) == len(index.stated.rows) == len(index.stated.max_ends)
@@ -75,7 +77,7 @@ def symbol_index(data: bytes) -> None:
 
 
 def spelling(data: bytes) -> None:
-    """Spell a name in every way."""
+    """Spell a name with each set of options."""
     name = data.decode("utf-8", "replace")
     for flags in range(8):
         naming = SymbolOptions(raw=bool(flags & 1), simplify=bool(flags & 2), merge_clones=bool(flags & 4))

@@ -1,8 +1,8 @@
-"""What is done with any bytes, a function for each kind of them: by `scripts/fuzz` and by the smoke test.
+"""Fuzz targets: a function for each kind of foreign bytes, for `scripts/fuzz` and the smoke test.
 
-Law: a target takes bytes and returns nothing.  It asks everything that can be asked, a bounded number of
-times each; `FormatError` is an answer, any other exception a finding.  Nothing here needs pytest or atheris.
-`seeds` gives real sections to start from, in the target's own layout.
+A target reads everything that can be read from the bytes, a bounded number of times each, and returns
+nothing. `FormatError` is an expected answer; any other exception is a finding.  Nothing here needs pytest or
+atheris. `seeds` gives real sections to start from, in the layout of the target.
 """
 
 import lzma
@@ -43,7 +43,7 @@ LIBC = [Path("/lib/x86_64-linux-gnu/libc.so.6"), Path("/lib64/libc.so.6")]
 ADDRESS = 0x2000
 STACK = 0x7000
 _SHF_COMPRESSED = 0x800
-SOME = 30  # functions, entries or rows that are looked at of each
+MAX_ITEMS = 30  # functions, entries or rows that are read from one input
 
 
 def _inside(damage: FormatError, end: float = float("inf")) -> None:
@@ -54,7 +54,7 @@ def _inside(damage: FormatError, end: float = float("inf")) -> None:
 
 
 def sframe(data: bytes) -> None:
-    """Read tables, functions, rows, the row at addresses, and what is wrong; execute each row."""
+    """Read tables, functions, rows, the row at addresses, and problems; execute each row."""
     options, section = data[:1] or b"\0", data[1:]
     executable = [(0x1000, 0x9000)] if options[0] & 1 else []
     sections = {".plt": (0x1000, 0x1100), ".plt.sec": (0x1100, 0x1200)} if options[0] & 2 else {}
@@ -64,16 +64,16 @@ def sframe(data: bytes) -> None:
         _inside(refusal, HEADER_SIZE)
         return
     assert len(tables) * HEADER_SIZE <= len(section)
-    for table in tables[:SOME]:
+    for table in tables[:MAX_ITEMS]:
         _table(table, len(section))
-        for start, end in islice(table.extents(), SOME):
+        for start, end in islice(table.extents(), MAX_ITEMS):
             for covering in tables.covering((start + end) // 2):
                 _row_at(covering, (start + end) // 2)
 
 
 def _table(table: SFrameTable, size: int) -> None:
     assert table.used <= size
-    for fde in islice(table.fdes(), SOME):
+    for fde in islice(table.fdes(), MAX_ITEMS):
         try:
             rows = table.rows(fde)
         except FormatError as damage:
@@ -105,7 +105,7 @@ def _row_at(table: SFrameTable, vaddr: int) -> None:
 
 
 def eh_frame(data: bytes) -> None:
-    """Walk the entries, run their programs, look addresses up by table and by walk."""
+    """Read the entries, run their programs, look up addresses by table and by walk."""
     if len(data) < 6:
         return
     distance, size = unpack_from("<iH", data)
@@ -120,7 +120,7 @@ def eh_frame(data: bytes) -> None:
 
 
 def debug_frame(data: bytes) -> None:
-    """The same; as it is, and as the contents of a section that says it is compressed."""
+    """Read the bytes as .debug_frame, and as the contents of a compressed section."""
     _frames(EhFrame(data, 0, "little", debug=True), len(data))
     for name, flags in ((".debug_frame", _SHF_COMPRESSED), (".zdebug_frame", 0)):
         image = ElfImage(elf_file([Load(0x1000, bytes(16))], [Bytes(name, 0, data, flags=flags)]), "fuzz")
@@ -132,11 +132,11 @@ def debug_frame(data: bytes) -> None:
 def _frames(frames: EhFrame, size: int) -> None:
     starts = [0, 0x1_0000_0000]
     assert list(frames.extents()) == [(fde.start, fde.start + fde.size) for fde in frames.fdes()]
-    for fde in islice(frames.fdes(), SOME):
+    for fde in islice(frames.fdes(), MAX_ITEMS):
         assert 0 <= fde.offset < fde.program_begin <= fde.program_end <= size
         starts += [fde.start, fde.start + fde.size - 1]
         try:
-            rows = list(islice(frames.rows(fde), SOME))
+            rows = list(islice(frames.rows(fde), MAX_ITEMS))
         except FormatError:
             continue
         for _, row in rows:
@@ -150,25 +150,25 @@ def _frames(frames: EhFrame, size: int) -> None:
             _inside(damage)
 
 
-# -- a stack that was saved: the file's text
+# -- a saved stack: the text of the file
 
 
 def saved_stack(data: bytes) -> None:
-    """Read it, and walk it without its files."""
+    """Read it, and unwind it without its files."""
     try:
         saved = from_json(data.decode("utf-8", "replace"))
     except FormatError:
         return
     assert from_json(to_json(saved)) == saved
     with suppress(SfsampleError):
-        replay(saved, sysroot="/nowhere", max_frames=SOME)
+        replay(saved, sysroot="/nowhere", max_frames=MAX_ITEMS)
 
 
 # -- DWARF expressions: one byte of options, then the expression
 
 
 def dwarf_expr(data: bytes) -> None:
-    """Evaluate: a word, or no value."""
+    """Evaluate: the value is a word or None."""
     options, expression = data[:1] or b"\0", data[1:]
     registers = {number: STACK + 8 * number for number in range(17)}
     memory = BytesMemory(STACK, bytes(range(256)))
@@ -181,7 +181,7 @@ def dwarf_expr(data: bytes) -> None:
 
 
 def elf(data: bytes) -> None:
-    """Read headers, sections, notes and symbols, then the module's tables, as a sampler would."""
+    """Read headers, sections, notes and symbols, then the tables of the module, as sfsample does."""
     build_id_of(data[:4096], "little")
     try:
         image = ElfImage(data, "fuzzed")
@@ -190,10 +190,10 @@ def elf(data: bytes) -> None:
     except FormatError:
         return
     assert all(isinstance(section.name, str) for section in image.sections)
-    for section in image.sections[:SOME]:
+    for section in image.sections[:MAX_ITEMS]:
         assert len(image.contents(section)) <= len(data)
         image.section(section.name)
-    for segment in image.segments[:SOME]:
+    for segment in image.segments[:MAX_ITEMS]:
         image.loaded(segment.vaddr)
         image.loaded(segment.vaddr, 16)
         image.load_bias(0x40_0000, segment.offset, executable=True)
@@ -204,7 +204,7 @@ def elf(data: bytes) -> None:
     module = Module(image, 0, "fuzzed")
     if sum(table.num_fdes for table in module.sframe) < 1000:
         assert 0 <= measure_coverage(module).uncovered_bytes <= measure_coverage(module).text_bytes
-    for start, _ in image.executable[:SOME]:
+    for start, _ in image.executable[:MAX_ITEMS]:
         module.code(start, 16)
 
 
@@ -220,7 +220,7 @@ def symtab(data: bytes) -> None:
     records, names = data[4 : 4 + size], data[4 + size :]
     for executable in ((), [(0x1000, 0x9000)], [(0, 1 << 64)]):
         table = SymbolTable(records, names, "little", executable)
-        for at in range(0, min(len(records), 24 * SOME), 24):
+        for at in range(0, min(len(records), 24 * MAX_ITEMS), 24):
             if at + 24 <= len(records):
                 _symbols(table, unpack_from("<Q", records, at + 8)[0])
 
@@ -236,19 +236,19 @@ Target = Callable[[bytes], None]
 
 
 def core(data: bytes) -> None:
-    """Read the notes and the map, unwind the threads, ask for memory at the edges."""
+    """Read the notes and the map, unwind the threads, read memory at the ends of mappings."""
     try:
         target = CoreProcess(ElfImage(data, "core"), str(CRASH))
     except FormatError as refusal:
         _inside(refusal)
         return
     assert len(target.threads()) * 112 <= len(data)
-    unwinder = Unwinder(target.modules, max_frames=SOME)
-    for thread in target.threads()[:SOME]:
+    unwinder = Unwinder(target.modules, max_frames=MAX_ITEMS)
+    for thread in target.threads()[:MAX_ITEMS]:
         snapshot = target.snapshot(thread)
         if not isinstance(snapshot, str):
-            assert len(unwinder.walk(snapshot).frames) <= SOME
-    for mapping in target._maps()[:SOME]:
+            assert len(unwinder.walk(snapshot).frames) <= MAX_ITEMS
+    for mapping in target._maps()[:MAX_ITEMS]:
         for address in (mapping.start - 4, mapping.start, mapping.end - 4):
             found = target.memory.read(address, 8)
             assert found is None or len(found) == 8
@@ -268,7 +268,7 @@ def fixtures() -> list[Path]:
 
 
 def seeds(target: str) -> Iterator[bytes]:
-    """Yield inputs that are good."""
+    """Yield valid inputs of a target."""
     files = fixtures()
     if target == "elf":
         yield from (path.read_bytes() for path in files if path.stat().st_size < 1 << 16)
@@ -299,7 +299,7 @@ def _sframe_seeds(image: ElfImage) -> Iterator[bytes]:
 
 
 def _eh_frame_seeds(image: ElfImage) -> Iterator[bytes]:
-    """A window: the first entries, and of the header as many table entries."""
+    """Yield the first entries, with a header of at most 20 table entries."""
     header = image.eh_frame_hdr()
     section = image.section(".eh_frame")
     if header is None or section is None:
@@ -323,9 +323,9 @@ def _saved_stack_seeds() -> Iterator[bytes]:
     index = index_of()
     index.refresh()
     for depth in range(5):
-        taken = snapshot(words(*[CODE + 0x10] * depth, 7), bounded=depth % 2 == 0)
-        stack = Unwinder(index, steppers=(Says({CODE: LEAF, CODE + 0x10: LEAF}),)).walk(taken)
-        yield to_json(save("fuzz", taken, stack, index)).encode()
+        captured = snapshot(words(*[CODE + 0x10] * depth, 7), bounded=depth % 2 == 0)
+        stack = Unwinder(index, steppers=(Says({CODE: LEAF, CODE + 0x10: LEAF}),)).walk(captured)
+        yield to_json(save("fuzz", captured, stack, index)).encode()
 
 
 def _expression_seeds(image: ElfImage) -> Iterator[bytes]:

@@ -1,4 +1,4 @@
-"""Any bytes are answered: with values, None, or a `FormatError` inside the section; nothing else."""
+"""For any bytes the .eh_frame reader returns values, None, or a `FormatError` inside the section."""
 
 import sys
 from itertools import islice
@@ -33,7 +33,7 @@ QUICK = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 def exercise(eh_frame: EhFrame, size: int, hdr_size: int, *vaddrs: int) -> None:
-    """Ask everything that can be asked.  Rows are taken 1,000 at most: a program may have one per byte."""
+    """Use every query.  Only 1,000 rows are read: a program may have one for each byte."""
     fdes = list(islice(eh_frame.fdes(), 100))
     spans = [(fde.start, fde.start + fde.size) for fde in fdes]
     assert list(islice(eh_frame.extents(), 100)) == spans
@@ -121,7 +121,7 @@ INSTRUCTIONS = st.one_of(
         st.tuples(st.integers(0, 40), st.integers(1, 40), st.lists(INSTRUCTIONS, max_size=8)), min_size=1
     )
 )
-def test_what_was_built_is_found_by_table_and_by_walk(functions):
+def test_entries_are_found_by_table_and_by_walk(functions):
     section = EhFrameBuilder(VADDR + 0x10_0000)
     cie = section.cie(AMD64_START)
     spans, vaddr = [], START
@@ -145,7 +145,7 @@ def test_what_was_built_is_found_by_table_and_by_walk(functions):
 
 
 def real_sections() -> tuple[bytes, int, bytes, int]:
-    """Take the dynamic linker's: hand-written assembly, a PLT, expressions, a signal frame."""
+    """Return those of the loader: it has hand-written assembly, a PLT, expressions, a signal frame."""
     path = next(p for p in (Path("/lib64/ld-linux-x86-64.so.2"), Path(sys.executable)) if p.exists())
     with path.open("rb") as file:
         elf = ELFFile(file)
@@ -164,7 +164,7 @@ MUTATIONS = st.lists(st.tuples(st.integers(0), st.integers(0, 255)), min_size=1,
 @QUICK
 @given(MUTATIONS, st.integers(0, 3000), st.data())
 def test_mutated_real_sections(real, mutations, cut, data):
-    """A window at the front, so that a mutation hits what is then read."""
+    """Only the first 3,000 bytes are used, so that mutations hit entries that are read."""
     section, vaddr, hdr, hdr_vaddr = real
     section, hdr = bytearray(section[: 3000 - cut // 2]), bytearray(hdr)
     for position, byte in mutations:
@@ -213,7 +213,7 @@ def test_expressions_of_real_operations_end(expression):
 @pytest.mark.parametrize("lsda", [b"", bytes(8), bytes(127), bytes(128), bytes(300)])
 @pytest.mark.parametrize("damage", [None, 0x7F, 0x80, 0xFF])
 def test_extents_are_those_of_the_fdes(lsda, damage):
-    """Also where the length of the augmentation data takes two bytes, or lies."""
+    """Also where the length of the augmentation data takes two bytes, or is wrong."""
     section = EhFrameBuilder(VADDR)
     cie = section.cie()
     at = section.fde(cie, START, 16, lsda=lsda)

@@ -1,4 +1,4 @@
-"""The fuzz targets on a few hundred mutations of real sections: the same each time, and without atheris."""
+"""The fuzz targets accept some hundred mutations of real sections, the same each time, without atheris."""
 
 from random import Random
 
@@ -24,7 +24,7 @@ def mutated(data: bytes, other: bytes, random: Random) -> bytes:
 
 
 @pytest.mark.parametrize("name", TARGETS)
-def test_the_seeds_are_good(name):
+def test_seeds_are_accepted(name):
     found = list(seeds(name))
 
     assert len(found) >= 5
@@ -34,13 +34,13 @@ def test_the_seeds_are_good(name):
 
 @pytest.mark.parametrize("name", TARGETS)
 def test_mutations(name):
-    random = Random(name)  # noqa: S311 - the same inputs each time are what is wanted
+    random = Random(name)  # noqa: S311 - the same inputs each time
     found = list(seeds(name))
     for _ in range(EXECUTIONS.get(name, 400)):
         TARGETS[name](mutated(random.choice(found), random.choice(found), random))
 
 
 @pytest.mark.parametrize("name", TARGETS)
-def test_hardly_anything(name):
+def test_very_short_inputs_are_accepted(name):
     for data in (b"", b"\0", bytes(7), b"\xff" * 30, bytes(100)):
         TARGETS[name](data)

@@ -1,7 +1,7 @@
-"""Real sections, 1 to 4 bytes changed, cut off or spliced with another: what comes out is an answer.
+"""Real sections with changed bytes, cut off or spliced with another raise nothing but `FormatError`.
 
 SFrame, `.eh_frame` with its header, DWARF expressions of libc, whole files (with notes and segments), symbol
-tables.  The oracle is in `fuzz_targets.py`: a value, None or `FormatError`, and nothing else.
+tables.  `fuzz_targets.py` judges: a value, None or `FormatError`.
 """
 
 import pytest
@@ -36,9 +36,9 @@ def test_changed_bytes(name, data):
 @QUICK
 @given(st.data())
 def test_cut_off_or_spliced(name, data):
-    one, other = (data.draw(st.sampled_from(SEEDS[name])) for _ in range(2))
-    head = one[: data.draw(st.integers(0, len(one)))]
-    tail = other[data.draw(st.integers(0, len(other))) :] if data.draw(st.booleans()) else b""
+    first, second = (data.draw(st.sampled_from(SEEDS[name])) for _ in range(2))
+    head = first[: data.draw(st.integers(0, len(first)))]
+    tail = second[data.draw(st.integers(0, len(second))) :] if data.draw(st.booleans()) else b""
 
     TARGETS[name](head + tail)
 

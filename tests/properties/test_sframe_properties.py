@@ -1,6 +1,6 @@
-"""Any bytes given to the SFrame decoder: values, or a `FormatError` inside the section; nothing else.
+"""For any bytes the SFrame reader returns values, or a `FormatError` inside the section.
 
-And no count in the file decides how much is done: work and memory are bounded by the bytes that are there.
+No count in the file decides how much is done: the size of the section bounds time and memory.
 """
 
 import tracemalloc
@@ -52,7 +52,7 @@ REAL = real_sections()
 
 
 def exercise(data: bytes, address: int, *vaddrs: int, executable=()) -> bool:
-    """Ask everything that can be asked.  Return whether there was a table."""
+    """Use every query; return whether there was a table."""
     try:
         tables = read_tables(data, address, executable=executable)
     except FormatError as refusal:
@@ -91,7 +91,7 @@ def exercise_table(table: SFrameTable, data: bytes, vaddrs) -> None:
 
 
 def usable(fre: SFrameFre, table: SFrameTable) -> None:
-    """A row that is handed out can be executed: it ends in a caller or a reason."""
+    """Assert that a row can be executed: the result is a caller or a reason."""
     assert fre.problem is None
     unwind_row = to_row(fre, table)
     if unwind_row.ra is not None:
@@ -101,7 +101,7 @@ def usable(fre: SFrameFre, table: SFrameTable) -> None:
 
 
 def inside(error: FormatError, data: bytes) -> None:
-    """The offset of a damaged attribute is where it would be: at most 4 GiB further."""
+    """Assert that the offset of the damage is possible: at most 4 GiB beyond the section."""
     assert error.section == ".sframe"
     assert 0 <= error.offset <= len(data) + (1 << 32)
 
@@ -140,7 +140,7 @@ def test_any_content_under_a_good_header(header, content, vaddr, code):
     exercise(bytes(data), ADDRESS, vaddr, executable=[(START, START + 0x200)] if code else ())
 
 
-# -- sections that were good
+# -- well-formed sections
 
 SMALL_WORDS = st.integers(-128, 127)
 ROWS = st.lists(
@@ -156,10 +156,10 @@ ROWS = st.lists(
         st.builds(row, st.integers(0, 40)),
     ),
     max_size=5,
-).map(lambda rows: sorted(rows, key=lambda made: made.start))
+).map(lambda rows: sorted(rows, key=lambda fre: fre.start))
 FUNCTIONS = st.lists(
     st.builds(
-        lambda *fields: Function(*fields),  # noqa: PLW0108 - given the class, Hypothesis invents damage too
+        lambda *fields: Function(*fields),  # noqa: PLW0108 - for the class itself, Hypothesis would also fill the fields that make damage
         st.integers(START, START + 0x200),
         st.sampled_from([0, 1, 16, 40, 0x200]),
         ROWS,
@@ -173,8 +173,8 @@ FUNCTIONS = st.lists(
 
 @QUICK
 @given(st.integers(1, 3), FUNCTIONS, st.booleans(), VADDRS)
-def test_sections_that_are_well_made_are_read_whole(version, functions, ordered, vaddr):
-    """Overlaps, duplicates and functions of no size included; the flag "sorted" may lie."""
+def test_well_formed_sections_are_read_whole(version, functions, ordered, vaddr):
+    """With overlaps, duplicates and functions of size 0; the flag "sorted" may be wrong."""
     flags = (SORTED if ordered else 0) | (PCREL if version == 3 else 0)
     data = section(version, functions, address=ADDRESS, flags=flags)
     [table] = read_tables(data, ADDRESS)
@@ -188,8 +188,8 @@ def test_sections_that_are_well_made_are_read_whole(version, functions, ordered,
 
 @QUICK
 @given(st.integers(1, 3), FUNCTIONS, VADDRS)
-def test_look_up_agrees_with_a_search_of_the_whole_table(version, functions, vaddr):
-    """Of functions that do not overlap, the one that covers an address is found wherever it stands."""
+def test_lookup_agrees_with_a_search_of_the_whole_table(version, functions, vaddr):
+    """The functions do not overlap, so that at most one covers an address."""
     apart, end = [], 0
     for function in sorted(functions, key=lambda f: f.start):
         if function.start >= end:
@@ -232,7 +232,7 @@ def test_every_header_byte_of_a_real_section_set_to_extremes(name, data, address
             exercise(data[:position] + bytes([byte]) + data[position + 1 :], address)
 
 
-# -- counts that lie
+# -- wrong counts
 
 
 @pytest.mark.parametrize("version", [1, 2, 3])
@@ -247,7 +247,7 @@ def test_every_header_byte_of_a_real_section_set_to_extremes(name, data, address
     ],
     ids=str,
 )
-def test_a_huge_count_is_refused_without_allocation(version, header):
+def test_huge_count_is_refused_without_allocation(version, header):
     data = section(version, [Function(START, 16, [row(0, 8)])], address=ADDRESS, **header)
     tracemalloc.start()
     try:
@@ -259,7 +259,7 @@ def test_a_huge_count_is_refused_without_allocation(version, header):
 
 
 @pytest.mark.parametrize(("version", "count"), [(1, 0xFFFFFFFF), (2, 0xFFFFFFFF), (3, 0xFFFF)])
-def test_a_huge_count_of_rows_is_refused_without_allocation(version, count):
+def test_huge_count_of_rows_is_refused_without_allocation(version, count):
     data = section(version, [Function(START, 16, [row(0, 8)], num_fres=count)], address=ADDRESS)
     table = SFrameTable(data, ADDRESS)
     tracemalloc.start()
@@ -271,13 +271,13 @@ def test_a_huge_count_of_rows_is_refused_without_allocation(version, count):
         tracemalloc.stop()
 
 
-def test_a_huge_total_of_rows_costs_nothing():
+def test_huge_total_of_rows_is_ignored():
     data = section(3, [Function(START, 16, [row(0, 8)])], address=ADDRESS, num_fres=0xFFFFFFFF)
 
     assert SFrameTable(data, ADDRESS).row_at(START).cfa.offset == 8
 
 
-def test_many_tables_in_one_section_are_read_in_time_proportional_to_its_length():
+def test_many_tables_in_one_section_are_read():
     empty = section(3, [], address=ADDRESS)
     empty += bytes(-len(empty) % 8)
 

@@ -1,4 +1,4 @@
-"""What scripts keep between their runs (scripts/lib/debian.py) is made once, whoever asks beside us."""
+"""A cache of the scripts (scripts/lib/debian.py) is filled once, also by two processes at a time."""
 
 import subprocess
 import sys
@@ -19,7 +19,7 @@ print((root / "made").exists())
 """
 
 
-def begun(root: Path) -> "subprocess.Popen[bytes]":
+def start_filling(root: Path) -> "subprocess.Popen[bytes]":
     pipe = subprocess.PIPE
     return subprocess.Popen([sys.executable, "-c", FILL, root], stdin=pipe, stdout=pipe, stderr=pipe)
 
@@ -29,10 +29,10 @@ def waits_for_a_lock(pid: int) -> bool:
     return any(str(pid) in words for words in waiting)
 
 
-def test_who_comes_second_waits_and_finds_it_made(tmp_path):
-    with begun(tmp_path / "cache/guest") as first:
+def test_second_process_waits_for_the_first(tmp_path):
+    with start_filling(tmp_path / "cache/guest") as first:
         assert first_line(first) == "filling"
-        with begun(tmp_path / "cache/guest") as second:
+        with start_filling(tmp_path / "cache/guest") as second:
             wait_until(lambda: waits_for_a_lock(second.pid), "the second waits")
             assert first.communicate(b"\n", HANG_S)[0] == b"True\n"
             assert second.communicate(b"\n", HANG_S) == (b"True\n", b"")

@@ -1,7 +1,7 @@
-"""Our own look, as a recording makes it: a thread that slept in a system call is read, another one stopped.
+"""sfsample's stacks of a stopped process, captured as in a recording.
 
-Law: one process, one set of modules and one row cache for all its instants, as in a recording, so that what
-is kept from one sample to the next is tested too.
+A thread that slept in a system call is read, any other is stopped.  One process, module map and cache of
+rules serve all stops, as in a recording, so that cached values are tested too.
 """
 
 from sfsample.core.snapshot import ThreadSnapshot
@@ -16,8 +16,8 @@ from sfsample.unwind.unwinder import Unwinder
 from tests.accuracy.stopping import Where
 
 
-class _Stopping(LiveProcess):
-    """A thread that is job-stopped now ran before, so it is stopped: it does not sleep."""
+class _StoppingProcess(LiveProcess):
+    """Stops every thread that it captures: one that is job-stopped ran before."""
 
     def capture(
         self,
@@ -28,31 +28,33 @@ class _Stopping(LiveProcess):
         return super().capture(thread, patience_ns)
 
 
-class Ours:
-    """Looks at one process again and again."""
+class OwnUnwinder:
+    """Captures and unwinds the threads of one process, at one stop after the other."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
-        self.target = _Stopping(pid, stack_bytes=8 << 20)
-        self._looker = ThreadCapturer(self.target, Unwinder(self.target.modules))
+        self.target = _StoppingProcess(pid, stack_bytes=8 << 20)
+        self._capturer = ThreadCapturer(self.target, Unwinder(self.target.modules))
         self._symbolizer = Symbolizer()
 
     def close(self) -> None:
         self.target.close()
 
-    def look(self, where: Where, slept: set[int]) -> dict[int, CapturedStack]:
-        """Return a look at every thread that could be captured; all are stopped now, these slept before."""
+    def capture_all(self, where: Where, slept: set[int]) -> dict[int, CapturedStack]:
+        """Return the stack of each thread that could be captured; those in `slept` slept before the stop."""
         self.target.modules.allow_refresh()
         states = {tid: "S" if place.in_call and tid in slept else "R" for tid, place in where.items()}
-        looks = {tid: self._looker.capture(self.target.thread(tid), state) for tid, state in states.items()}
-        return {tid: look for tid, look in looks.items() if not isinstance(look, NotCaptured)}
+        stacks = {
+            tid: self._capturer.capture(self.target.thread(tid), state) for tid, state in states.items()
+        }
+        return {tid: stack for tid, stack in stacks.items() if not isinstance(stack, NotCaptured)}
 
     def executable(self, address: int) -> bool:
         """Whether there can be code at an address."""
         return self.target.modules.mapping(address) is not None
 
     def name(self, pc: int, *, exact: bool) -> str:
-        """Return what a frame is called, for people who judge a disagreement."""
+        """Return the name of a frame, for the report."""
         lookup = pc if exact else pc - 1
         module = self.target.modules.find(lookup)
         if module is None:
