@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.live.hanging import TIME, Dumped, build, hung, wait_for_calls
-from tests.live.targets import status, wait_until
+from tests.live.targets import python, status, wait_until
 
 pytestmark = pytest.mark.live
 
@@ -47,6 +47,29 @@ def test_two_processes_that_fill_each_others_pipes_are_a_deadlock(hangs: Path) -
             rf"process {parent} \(hangs\) waits for room in pipe .* "
             rf"to be read by process {child} \(responder\)"
         )
+
+
+SPLICES = """
+import os, sys
+reader, writer = os.pipe()
+file = os.open(os.devnull, os.O_RDWR)
+full = sys.argv[1] == "full"
+if full:
+    os.set_blocking(writer, False)
+    while True:
+        try: os.write(writer, bytes(4096))
+        except BlockingIOError: break
+    os.set_blocking(writer, True)
+    file = os.open(sys.executable, os.O_RDONLY)
+os.splice(file if full else reader, writer if full else file, 100)
+"""
+
+
+@pytest.mark.parametrize(("state", "wait"), [("full", "room in pipe"), ("empty", "data in pipe")])
+def test_splice_waits_for_the_pipe_whose_end_it_has(state: str, wait: str) -> None:
+    with python(SPLICES, state) as process:
+        wait_for_calls(process.pid, splice=1)
+        Dumped(process.pid).assert_says(rf"waits for {wait} \d+, which is {state}")
 
 
 def test_two_processes_that_take_turns_are_no_deadlock(hangs: Path) -> None:

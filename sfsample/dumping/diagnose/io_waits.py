@@ -32,13 +32,16 @@ def _transfer(thread: NamedThread, call: DecodedSyscall, context: WaitContext) -
     if not call.descriptors:
         return None
     descriptor, name = call.descriptors[0], call.name or ""
+    if name == "splice" and descriptor.kind != "pipe":
+        descriptor = call.descriptors[-1]  # from a file or socket into a pipe
     if name == "connect":
         what = f"an answer to connect: {descriptor.text}"
         return Wait("connect", what, pids=_peers(descriptor, context, "rw"))
     if name in _ACCEPT_CALLS:
         return Wait("accept", f"a connection on {descriptor.text}", idle=True)
     if descriptor.kind == "pipe":
-        return _pipe(descriptor, context, writes=name in _WRITE_CALLS)
+        # splice(2) reads from a pipe or writes to one: the end that is open says which
+        return _pipe(descriptor, context, writes=name in _WRITE_CALLS and descriptor.mode != "r")
     if name in _READ_CALLS:
         data = Wait("read", f"data from {_text(descriptor)}", idle=descriptor.kind != "file")
         return _name_resolution(thread, call) or _with_peers(data, descriptor, context)
