@@ -1,6 +1,6 @@
-"""The small C programs that are measured: compiled, started, asked, and ended.
+"""Compiles, starts, queries and ends the C programs of the benchmarks.
 
-Law: a program is ready when it has written a line; asked by a byte, it answers with numbers in a line.
+A program writes a line when it is ready; for each byte of input it writes a line of numbers.
 """
 
 import subprocess
@@ -9,12 +9,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-STACK_BYTES = 256 << 10  # what floor.c copies, as sfsample does
+STACK_BYTES = 256 << 10  # that floor.c copies, as sfsample does
 
 
 @contextmanager
 def running(source: str, *arguments: object) -> Iterator["subprocess.Popen[str]"]:
-    """Give the program of this source, ready; it is killed at the end."""
+    """Yield the running program of this source; kill it at the end."""
     with tempfile.TemporaryDirectory() as directory:
         program = Path(directory, "target")
         compiler = ["gcc", "-O2", "-pthread", "-x", "c", "-", "-o", program]
@@ -29,7 +29,7 @@ def running(source: str, *arguments: object) -> Iterator["subprocess.Popen[str]"
 
 
 def floor(directory: Path) -> Path:
-    """Return the program of floor.c, compiled."""
+    """Compile floor.c; return the program."""
     program = directory / "floor"
     source = Path(__file__).with_name("floor.c")
     subprocess.run(["gcc", "-O2", "-std=c11", "-o", program, source], check=True)
@@ -37,12 +37,12 @@ def floor(directory: Path) -> Path:
 
 
 def ask(target: "subprocess.Popen[str]") -> int:
-    """Return the number that the program answers."""
+    """Return the number in the program's answer."""
     return int(answer(target))
 
 
 def answer(target: "subprocess.Popen[str]") -> str:
-    """Return the line that the program answers."""
+    """Send a byte; return the line of the program's answer."""
     target.stdin.write("x")
     target.stdin.flush()
     return target.stdout.readline()

@@ -1,12 +1,12 @@
-/* eu-stack's library beside ours: it walks the copies that we have walked.
+/* Unwinds with eu-stack's library the copies of stacks that sfsample has unwound.
  *
  *     dwfl PID FILE
  *
- * Law: stops nothing; the modules are those of process PID, registers and stacks come from FILE.  Asked by two
- * numbers in a line, it walks the copies from the first up to the second, and answers with the frames that it
- * found, the nanoseconds of processor time that it took, and how many of the stacks have the pcs that FILE says.
+ * It stops no thread: the modules are those of process PID, registers and stacks come from FILE.  For each line of two
+ * numbers it unwinds the copies from the first up to the second, and prints the number of frames, the CPU time in
+ * nanoseconds, and how many of the stacks have the pcs in FILE.
  *
- * FILE: words of 8 bytes.  How many registers; then for each copy the registers in DWARF's order, the pc, the
+ * FILE: words of 8 bytes.  The number of registers; then for each copy the registers in DWARF's order, the pc, the
  * address of the stack, the number of its words and the words, the number of frames and their pcs.
  * Source: elfutils/libdwfl.h.
  */

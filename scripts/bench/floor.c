@@ -1,10 +1,10 @@
-/* floor: how short can a pause be?  The least that any sampler must do to a thread, in C, timed.
+/* floor: the shortest possible pause: the system calls that every sampler with ptrace needs, in C, timed.
  *
  *     floor PID SECONDS HZ BYTES
  *
- * Its law: the clock runs from the first call to the last, as in the sampler.  At every tick it seizes thread PID,
- * interrupts it, waits until it stands, reads its registers and up to BYTES of its stack in one call, and lets it
- * go.  A signal whose delivery was the stop is delivered.  Prints, in nanoseconds:
+ * The time is from the first call to the last, as in sfsample.  At every tick it seizes thread PID, interrupts it,
+ * waits until it has stopped, reads its registers and up to BYTES of its stack in one call, and detaches.  A signal
+ * that stopped the thread is delivered.  It prints, in nanoseconds:
  *
  *     {"count":990,"p50":...,"p90":...,"p99":...,"max":...}
  *
@@ -49,7 +49,7 @@ static _Noreturn void fail(const char *what)
     exit(1);
 }
 
-/* The end of the mapping that holds an address; 0 when there is none. */
+/* Returns the end of the mapping that holds an address, or 0. */
 static uint64_t end_of_mapping(pid_t pid, uint64_t address)
 {
     char path[64], line[4400];
@@ -65,8 +65,8 @@ static uint64_t end_of_mapping(pid_t pid, uint64_t address)
     return found;
 }
 
-/* The bytes worth copying above an address.  The stack's end is looked up in the first sample, and again only
- * when the stack pointer has left the mapping (a thread on a signal stack). */
+/* Returns the number of bytes to copy from an address on.  It reads the end of the stack at the first sample, and again
+ * only when sp has left the mapping (on a signal stack). */
 static size_t stack_bytes(pid_t pid, uint64_t from, size_t limit)
 {
     static uint64_t end;
@@ -77,7 +77,7 @@ static size_t stack_bytes(pid_t pid, uint64_t from, size_t limit)
     return end - from < limit ? (size_t)(end - from) : limit;
 }
 
-/* One sample; returns the nanoseconds that the thread was held, 0 when it has ended. */
+/* Takes one sample; returns the nanoseconds that the thread was held, or 0 if it has ended. */
 static uint64_t sample(pid_t pid, unsigned char *buffer, size_t limit)
 {
     struct user_regs_struct registers;
@@ -121,7 +121,7 @@ static double number(const char *text, double least)
     char *end;
     double value = strtod(text, &end);
     if (*text == '\0' || *end != '\0' || !(value >= least && value <= 1e9)) {
-        fprintf(stderr, "floor: not a number that makes sense here: %s\n", text);
+        fprintf(stderr, "floor: not a valid number here: %s\n", text);
         exit(2);
     }
     return value;
@@ -144,7 +144,7 @@ int main(int argc, char **argv)
     uint64_t *times = malloc(room * sizeof *times);
     if (!buffer || !times)
         fail("memory");
-    memset(buffer, 0, limit + 1);               /* the pages must be there before the clock runs */
+    memset(buffer, 0, limit + 1);               /* touch the pages before the clock runs */
     memset(times, 0, room * sizeof *times);
 
     sample(pid, buffer, limit);                 /* not counted: it reads the mappings */
@@ -154,7 +154,7 @@ int main(int argc, char **argv)
         if (held == 0)
             break;
         times[count++] = held;
-        for (uint64_t late = now(); tick <= late;)      /* ticks that have passed are skipped, not made up for */
+        for (uint64_t late = now(); tick <= late;)      /* missed ticks are skipped */
             tick += interval;
         sleep_until(tick);
     }
@@ -163,7 +163,7 @@ int main(int argc, char **argv)
            percentile(times, count, 50), percentile(times, count, 90), percentile(times, count, 99),
            count ? times[count - 1] : 0);
     if (count == 0)
-        fputs("floor: there was no such thread to hold\n", stderr);
+        fputs("floor: no such thread\n", stderr);
     free(times);
     free(buffer);
     return count == 0;

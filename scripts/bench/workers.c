@@ -1,5 +1,5 @@
-// So many threads: one in ten works a hundred times a second, the others once; with a second argument, each that
-// worked a hundred times ends, and another takes its place.
+// Starts argv[1] threads: one in ten works a hundred times a second, the others once.  With a second argument each
+// thread ends after a hundred times, and another takes its place.
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>

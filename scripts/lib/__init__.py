@@ -1,1 +1,1 @@
-"""What the scripts share."""
+"""Modules that several scripts use."""

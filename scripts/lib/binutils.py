@@ -1,6 +1,6 @@
-"""Three generations of binutils: one for each version of SFrame.
+"""Unpacks three generations of binutils, one for each version of SFrame; nothing is installed.
 
-Law: assembler, linker and readelf of a generation are of one release, unpacked and not installed.
+Assembler, linker and readelf of a generation are of one Debian release.
 """
 
 import tempfile
@@ -15,7 +15,7 @@ NATIVE = "x86_64-linux-gnu"
 
 
 def toolchain(generation: int, cache: Path = CACHE) -> Path:
-    """Return the directory of a generation's `as`, `ld` and `readelf` (`gcc -B` takes it); fetch once."""
+    """Return the directory of `as`, `ld` and `readelf` of a generation, for `gcc -B`; fetch them once."""
     root = cache / f"v{generation}"
     for empty in filling(root):
         files = unpack_packages(empty, RELEASES[generation], f"binutils-{NATIVE.replace('_', '-')}")

@@ -1,7 +1,7 @@
-"""Packages of any Debian release and architecture: fetched and unpacked under a directory, never installed.
+"""Fetches packages of any Debian release and architecture, and unpacks them under a directory.
 
-Law: nothing of this machine's package database is read or changed but the address of the mirror that its apt
-uses.  A directory that was filled is complete or absent, whoever else fills it (`filling`).
+It installs nothing.  Of this machine's package database it uses only the address of apt's mirror.  A
+directory that was filled is complete or absent, also when several processes fill it (`filling`).
 """
 
 import fcntl
@@ -14,13 +14,13 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-_TRIES = 3
-_BETWEEN_TRIES_S = 20  # an archive that is being updated is whole again after that
+_MAX_ATTEMPTS = 3
+_RETRY_DELAY_S = 20  # an archive that is being updated is complete again after that
 KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
 
 
 class Failed(SystemExit):
-    """A command that failed.  What does not catch it ends with its text, which names the command."""
+    """A command that failed; uncaught, it ends the script with its text, which names the command."""
 
 
 def fail(message: str) -> None:
@@ -29,7 +29,7 @@ def fail(message: str) -> None:
 
 
 def run(*command: str | Path, cwd: Path | None = None, environment: dict[str, str] | None = None) -> str:
-    """Return what a command prints; what it complains about goes to our standard error."""
+    """Return the output of a command; its errors go to standard error."""
     environment = {**(environment or os.environ), "LC_ALL": "C"}
     result = subprocess.run(command, cwd=cwd, env=environment, stdout=subprocess.PIPE, text=True, check=False)
     if result.returncode != 0:
@@ -38,7 +38,7 @@ def run(*command: str | Path, cwd: Path | None = None, environment: dict[str, st
 
 
 def filling(root: Path) -> Iterator[Path]:
-    """Yield `root`, empty, if it was not filled before; then it is.  Who comes second waits for the first."""
+    """Yield `root`, empty, for the caller to fill, unless it is filled.  A second process waits."""
     root.parent.mkdir(parents=True, exist_ok=True)
     with root.with_name(f"{root.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -62,7 +62,7 @@ def mirror() -> str:
 
 
 def unpack_packages(root: Path, release: str, *packages: str, architecture: str = "") -> Path:
-    """Unpack packages, and all they depend on down to the C library; return where their files are."""
+    """Unpack packages with all dependencies; return the directory of their files."""
     install = ("install", "--download-only", "--no-install-recommends", *packages)
     _apt_get(root, "deb", release, *install, architecture=architecture)
     found = sorted((root / "apt/cache/archives").glob("*.deb"))
@@ -74,7 +74,7 @@ def unpack_packages(root: Path, release: str, *packages: str, architecture: str 
 
 
 def unpack_sources(root: Path, release: str, *packages: str) -> None:
-    """Unpack upstream's sources of packages under `root`, where Debian's part of them is left as it comes."""
+    """Unpack the upstream sources of packages under `root`; Debian's archives stay packed."""
     _apt_get(root, "deb-src", release, "source", "--download-only", *packages)
     shutil.rmtree(root / "apt")
     for archive in (path for path in root.glob("*.orig.tar.*") if path.suffix != ".asc"):
@@ -82,20 +82,20 @@ def unpack_sources(root: Path, release: str, *packages: str) -> None:
 
 
 def _apt_get(root: Path, kind: str, release: str, *arguments: str, architecture: str = "") -> None:
-    """Run apt-get with lists, state and cache of its own; again where the archive is being updated.
+    """Run apt-get with its own lists, state and cache; retry while the archive is being updated.
 
     Raises Failed.
     """
-    for left in reversed(range(_TRIES)):
+    for left in reversed(range(_MAX_ATTEMPTS)):
         shutil.rmtree(root / "apt", ignore_errors=True)
         try:
             _try_apt_get(root, kind, release, *arguments, architecture=architecture)
         except Failed as failure:
             if not left:
                 what = f"{release} {architecture}".strip()
-                text = f"cannot download packages of Debian {what} (tried {_TRIES} times): {failure}"
+                text = f"cannot download packages of Debian {what} (tried {_MAX_ATTEMPTS} times): {failure}"
                 raise Failed(text) from None
-            time.sleep(_BETWEEN_TRIES_S)
+            time.sleep(_RETRY_DELAY_S)
         else:
             return
 
@@ -127,7 +127,7 @@ def _try_apt_get(root: Path, kind: str, release: str, *arguments: str, architect
 
 
 def wrap(files: Path, out: Path, names: dict[str, str | Path]) -> Path:
-    """Make `out` hold programs under plain names, each started by the loader of its own release."""
+    """Write programs under plain names to `out`, each a wrapper that uses the loader of its own release."""
     loader = next(path for path in files.rglob("ld-linux-x86-64.so.2") if not path.is_symlink())
     libraries = ":".join(str(files / top / "x86_64-linux-gnu") for top in ("lib", "usr/lib"))
     out.mkdir(parents=True, exist_ok=True)

@@ -1,6 +1,6 @@
-"""Registers and memory of a program under qemu's user emulation, through its gdb stub.
+"""Reads registers and memory of a program under qemu's user emulation, through qemu's gdb stub.
 
-Law: speaks the few packets that it needs (GDB manual, "Remote Protocol"); the program is gone afterwards.
+It uses a few packets of the gdb manual, "Remote Protocol".  The program is killed at the end.
 """
 
 import socket
@@ -10,23 +10,23 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-_PATIENCE_S = 20.0
+_MAX_WAIT_S = 20.0
 
 
 class Stub:
-    """One connection."""
+    """A connection to the stub."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
 
     def ask(self, command: str) -> str:
-        """Send a packet; return the answer's text."""
+        """Send a packet; return the text of the answer."""
         self._connection.sendall(f"${command}#{sum(command.encode()) % 256:02x}".encode())
         data = b""
         while data.count(b"#") == 0 or len(data.partition(b"#")[2]) < 2:
             received = self._connection.recv(4096)
             if not received:
-                raise ConnectionError(f"qemu left after {command!r}")
+                raise ConnectionError(f"qemu closed the connection after {command!r}")
             data += received
         self._connection.sendall(b"+")
         return data.partition(b"$")[2].partition(b"#")[0].decode()
@@ -48,10 +48,10 @@ def stopped_at_start(qemu: str, program: Path, port: int = 14321) -> Iterator[St
 
 
 def _connect(port: int) -> socket.socket:
-    end = time.monotonic() + _PATIENCE_S
+    end = time.monotonic() + _MAX_WAIT_S
     while True:
         try:
-            return socket.create_connection(("127.0.0.1", port), _PATIENCE_S)
+            return socket.create_connection(("127.0.0.1", port), _MAX_WAIT_S)
         except ConnectionRefusedError:
             if time.monotonic() > end:
                 raise

@@ -1,7 +1,8 @@
-"""Unwind tables of Debian's musl, which Debian does not ship: musl is built again, as Debian has built it.
+"""Makes unwind tables for Debian's musl, which has none: it builds musl again as Debian did.
 
-Law: believed only if the rebuilt code is byte for byte the installed one; `.debug_frame` of the one is then
-the truth about the other.  What comes out are separate debug files, by build-id.  Nothing is installed.
+The tables are used only if the rebuilt code is byte for byte the installed one; then `.debug_frame` of the
+first describes the second.  The result is a directory of separate debug files, by build-id.  Nothing is
+installed.
 """
 
 import os
@@ -10,7 +11,7 @@ from pathlib import Path
 
 from lib.debian import fail, filling, run, unpack_packages, unpack_sources
 
-RELEASE, COMPILER = "bookworm", "gcc-11"  # the one of the day on which Debian built it
+RELEASE, COMPILER = "bookworm", "gcc-11"  # the compiler with which Debian built it
 INSTALLED = Path("/usr/lib/x86_64-linux-musl/libc.so")
 HARDENED = {"DEB_BUILD_MAINT_OPTIONS": "hardening=+all"}
 
@@ -18,8 +19,8 @@ HARDENED = {"DEB_BUILD_MAINT_OPTIONS": "hardening=+all"}
 def debug_files(cache: Path, program: Path, build: list[str]) -> Path:
     """Return a directory of debug files for musl and a program that was built with it.
 
-    `build`: the command that has built it, `-o` last but one.  A static program has musl's code in itself; it
-    must have a build-id, and no debug information, or nobody looks for more.
+    `build`: the command that built it, with `-o` last but one.  A static program contains musl's code; it
+    must have a build-id, and no debug information, or unwinders do not search for a debug file.
     """
     rebuilt, directory = _rebuilt(cache), cache / "debug" / program.name
     for _ in filling(directory):
@@ -33,12 +34,12 @@ def debug_files(cache: Path, program: Path, build: list[str]) -> Path:
 
 
 def separate(with_debug: Path, installed: Path, directory: Path) -> None:
-    """Make a debug file for an installed file out of the same one with debug information."""
+    """Make a debug file for an installed file from a rebuilt one that has debug information."""
     work = directory / "work"
-    for path, code in ((with_debug, "ours"), (installed, "theirs")):
+    for path, code in ((with_debug, "rebuilt"), (installed, "installed")):
         run("objcopy", "--dump-section", f".text={work}-{code}", path, f"{work}-copy")
-    if Path(f"{work}-ours").read_bytes() != Path(f"{work}-theirs").read_bytes():
-        fail(f"{installed}: the rebuilt code is not the same, so it says nothing about this one")
+    if Path(f"{work}-rebuilt").read_bytes() != Path(f"{work}-installed").read_bytes():
+        fail(f"{installed}: the rebuilt code is not the same, so its tables do not describe this one")
     run("objcopy", "--dump-section", f".note.gnu.build-id={work}-note", installed, f"{work}-copy")
     identity = Path(f"{work}-note").read_bytes()[16:].hex()  # behind sizes, type and "GNU"
     out = directory / ".build-id" / identity[:2] / f"{identity[2:]}.debug"
@@ -48,7 +49,7 @@ def separate(with_debug: Path, installed: Path, directory: Path) -> None:
 
 
 def _rebuilt(cache: Path) -> Path:
-    """Return the directory in which musl was built."""
+    """Return the directory in which musl was built; build it once."""
     for root in filling(cache / "musl"):
         unpack_sources(root, RELEASE, "musl")
         [sources] = root.glob("musl-*/configure")
@@ -61,7 +62,7 @@ def _rebuilt(cache: Path) -> Path:
 
 
 def _build(sources: Path, compiler: Path) -> None:
-    """Do what `debian/rules` does."""
+    """Build as `debian/rules` does."""
     for pattern in (sources / "debian/clean").read_text().split():
         for path in sources.glob(pattern.rstrip("/")):
             shutil.rmtree(path) if path.is_dir() else path.unlink()

@@ -1,8 +1,9 @@
-"""Real programs and difficult shapes, for four machines and every generation of SFrame that each has.
+"""Builds real programs and difficult shapes, for four machines and every SFrame version that each has.
 
-Law: programs of generation N are assembled and linked by the binutils of that generation.  Sources and cross
-compilers are unpacked under one directory, nothing is installed; each part is complete or absent.  Compiled
-to assembly once, then assembled and linked by each generation.  Cross-built libraries need no libc.
+Programs of generation N are assembled and linked by the binutils of that generation.  Sources and cross
+compilers are unpacked under one directory, nothing is installed; each part is complete or absent.  A source
+is compiled to assembly once, then assembled and linked for each generation.  Cross-built libraries need no
+libc.
 """
 
 import hashlib
@@ -87,14 +88,14 @@ PROGRAMS = (
 )  # fmt: skip
 
 
-class DiskCache:
-    """What is fetched and built, under one directory."""
+class BuildCache:
+    """Fetched and built files, under one directory."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
 
     def packages(self, name: str, release: str, packages: list[str]) -> Path:
-        """Return where the files of some packages, and of all they depend on, are unpacked."""
+        """Return the directory with the files of packages and of all their dependencies."""
         for empty in filling(self.root / name):
             unpack_packages(empty, release, *packages)
         return self.root / name / "files"
@@ -117,12 +118,12 @@ class DiskCache:
         """Return a directory of as, ld and readelf."""
         if machine is MACHINES["x86_64"]:
             return toolchain(generation)
-        wanted = [f"binutils-{prefix}" for prefix in sorted({
+        names = [f"binutils-{prefix}" for prefix in sorted({
             MACHINES[name].prefix for name in CROSS if generation in MACHINES[name].generations
         })]  # fmt: skip
-        files = self.packages(f"cross-v{generation}", RELEASES[generation], wanted)
-        names = {name: f"{machine.prefix}-{real}" for name, real in TOOLS.items()}
-        return wrap(files, files / "wrapped" / machine.prefix, names)
+        files = self.packages(f"cross-v{generation}", RELEASES[generation], names)
+        tools = {name: f"{machine.prefix}-{real}" for name, real in TOOLS.items()}
+        return wrap(files, files / "wrapped" / machine.prefix, tools)
 
     def compiler(self, machine: Machine) -> list[str]:
         """Return the command that compiles to assembly."""
@@ -132,7 +133,7 @@ class DiskCache:
         [driver] = files.glob(f"usr/bin/{machine.prefix}-gcc-[0-9]*")
         [cc1] = files.glob(f"usr/lib/gcc-cross/{machine.prefix}/*/cc1")
         own = wrap(files, files / "wrapped" / machine.prefix, {"cc1": cc1, "gcc": driver})
-        # what the headers of the little-endian libc lack for the other one
+        # big endian uses the headers of the little-endian libc, which lack this file
         (own / "include/gnu").mkdir(parents=True, exist_ok=True)
         (own / "include/gnu/stubs-lp64_be.h").touch()
         headers = files / "usr" / machine.prefix / "include"
@@ -140,15 +141,15 @@ class DiskCache:
 
 
 def expand(pattern: str, sources: Path) -> str:
-    """Put the sources' directory into a flag, and what its `*` stands for."""
+    """Replace `{sources}` in a flag, and expand its `*`."""
     if "{sources}" not in pattern:
         return pattern
     flag, path = pattern.split("{sources}/")
     return flag + str(next(iter(sources.glob(path)), "/nonexistent"))
 
 
-def assembly(cache: DiskCache, program: Program, machine: str) -> list[Path]:
-    """Return a program's assembly files; compile what was not compiled before."""
+def assembly(cache: BuildCache, program: Program, machine: str) -> list[Path]:
+    """Return the assembly files of a program; compile those that are missing or old."""
     sources = cache.sources()
     files = [path for pattern in program.sources for path in sorted(sources.glob(pattern))]
     files = [path for path in files if path.name not in program.without]
@@ -169,7 +170,7 @@ def assembly(cache: DiskCache, program: Program, machine: str) -> list[Path]:
     return result
 
 
-def build(cache: DiskCache, program: Program, machine: str, generation: int) -> tuple[Path, list[Path]]:
+def build(cache: BuildCache, program: Program, machine: str, generation: int) -> tuple[Path, list[Path]]:
     """Assemble and link; return the program and its objects."""
     kind, tools = MACHINES[machine], cache.tools(MACHINES[machine], generation)
     out = cache.root / "built" / machine / f"v{generation}"

@@ -1,7 +1,4 @@
-"""Debug information that is taken out of a program, as distributions do it.
-
-Law: the program is stripped, and what it had is in a directory of debug files, by build-id.
-"""
+"""Moves the debug information of a program to a separate file, by build-id, as distributions do."""
 
 import sys
 from pathlib import Path
@@ -13,7 +10,7 @@ from sfsample.formats.elf.image import ElfImage
 
 
 def debug_files(directory: Path, program: Path) -> Path:
-    """Return the directory, which is made when it is not there."""
+    """Strip the program; return the directory of its debug file."""
     for _ in filling(directory):
         build_id = ElfImage(program.read_bytes(), program.name).build_id or ""
         debug = directory / ".build-id" / build_id[:2] / f"{build_id[2:]}.debug"

@@ -1,5 +1,5 @@
-/* Shapes that real programs have seldom: frames of all word widths, functions of all row widths, and what needs
-   another CFA register on x86-64.  Compiled for every machine, never run. */
+/* Shapes that are rare in real programs: frames of all word widths, functions of all row widths, and CFAs in other
+   registers on x86-64.  It is compiled for every machine and never run. */
 int sink(void *, int);
 void stop(void) __attribute__((noreturn));
 int leaf(int a) { return a + 1; }
