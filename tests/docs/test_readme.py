@@ -47,7 +47,7 @@ def test_library_example_runs():
     assert re.search(r"^target R outermost$", done.stdout, flags=re.MULTILINE)
 
 
-def test_the_two_commands_are_single_lines_that_exist():
+def test_setup_commands_of_the_readme_exist():
     commands = re.findall(r"^    (sh scripts/\w+)$", README, flags=re.MULTILINE)
     assert commands == ["sh scripts/demo", "sh scripts/test"]
     for command in commands:
@@ -64,7 +64,7 @@ def test_every_stop_reason_is_explained():
     assert explained == {str(reason) for reason in StopReason} - {"outermost"}
 
 
-def test_no_command_line_in_the_readme_is_refused():
+def test_command_lines_of_the_readme_are_valid():
     from sfsample.cli.parse import parse
 
     lines = re.findall(r"^    (sfsample .*?)(?: +#.*)?$", README, flags=re.MULTILINE)
@@ -74,7 +74,7 @@ def test_no_command_line_in_the_readme_is_refused():
         parse(words[1:])
 
 
-def test_the_page_on_sframe_reads_its_own_bytes():
+def test_example_of_the_sframe_page_decodes_its_bytes():
     page = (ROOT / "docs/sframe.md").read_text(encoding="utf-8")
     (example,) = blocks("python", page)
     done = subprocess.run([sys.executable, "-c", example], capture_output=True, text=True, check=True)

@@ -74,7 +74,7 @@ def test_fixtures(tmp_path):
         assert [(f.pc, str(f.found)) for f in replay(saved).stack.frames] == list(saved.frames)
 
 
-def test_a_real_program(tmp_path):
+def test_stacks_of_python_agree(tmp_path):
     counts = counted("python3", tmp_path)
     if ARCH is AMD64:  # elsewhere one of them may stop in code without tables
         assert counts["both"] == counts["stacks"]

@@ -79,7 +79,7 @@ def loads(path: Path) -> list[int]:
 
 @pytest.mark.parametrize("library", ["libcallee-based.so", "libcallee-aligned.so"])
 @pytest.mark.parametrize(("scenario", "name"), [("library", "libcallee.so"), ("dlopen", "libplugin.so")])
-def test_a_library_linked_at_an_address_or_with_holes(tmp_path, library, scenario, name):
+def test_library_linked_at_an_address_or_with_holes(tmp_path, library, scenario, name):
     """prelink made the former; linkers made the latter for pages of 2 MiB."""
     path = install("v3", "target", tmp_path)
     first, *others = loads(fixture("v3", library))
@@ -93,7 +93,7 @@ def test_a_library_linked_at_an_address_or_with_holes(tmp_path, library, scenari
 
 
 @pytest.mark.parametrize("scenario", ["deep", "library", "signal", "plt", "threads"])
-def test_a_program_with_segments_2_mib_apart(scenario):
+def test_program_with_segments_2_mib_apart(scenario):
     path = fixture("v3", "target-aligned")
     assert loads(path)[-1] - loads(path)[0] >= 2 << 20
     with running(path, scenario) as target:
@@ -212,7 +212,7 @@ def contained(unshare: tuple[str, ...], rootfs: Path, scratch: Path, *words: str
 @pytest.mark.parametrize("build_id", [True, False], ids=["build-id", "no-build-id"])
 @pytest.mark.parametrize("binary", ["target", "target-static"])
 @pytest.mark.parametrize("scenario", ["library", "signal"])
-def test_a_container(tmp_path, unshare, build_id, binary, scenario):
+def test_stacks_in_a_container_are_true(tmp_path, unshare, build_id, binary, scenario):
     """Another pid, other paths, and an overlay, where maps and stat(2) give different devices for a file."""
     rootfs, scratch = root_file_system(tmp_path / "lower", binary), tmp_path / "scratch"
     scratch.mkdir()
@@ -232,7 +232,7 @@ def test_a_container(tmp_path, unshare, build_id, binary, scenario):
 # -- the kernel's own object
 
 
-def test_the_vdso():
+def test_stacks_in_the_vdso_are_whole():
     """A thread that reads the time is sampled inside the vdso."""
     code = "import time\nprint('ready', flush=True)\nwhile True: time.monotonic_ns()"
     with subprocess.Popen(["/usr/bin/python3", "-c", code], stdout=subprocess.PIPE) as process:

@@ -81,7 +81,7 @@ def check_dump(target: Target, checker: Checker, capture: Capture = Capture.STOP
 
 @binaries
 @pytest.mark.parametrize("scenario", PLAIN)
-def test_a_running_thread(program, scenario):
+def test_running_thread_has_the_stated_stack(program, scenario):
     checker = Checker(program)
     with running(program, scenario) as target:
         profile = record_samples(target.pid)
@@ -92,7 +92,7 @@ def test_a_running_thread(program, scenario):
 
 @binaries
 @pytest.mark.parametrize("scenario", ASLEEP)
-def test_a_sleeping_thread(program, scenario):
+def test_sleeping_thread_has_the_stated_stack(program, scenario):
     checker = Checker(program)
     with running(program, scenario) as target:
         wait_until(lambda: states(target.pid) == {"S"}, "asleep")
@@ -104,7 +104,7 @@ def test_a_sleeping_thread(program, scenario):
 
 @binaries
 @pytest.mark.parametrize("mode", ["cpu", "wall"])
-def test_threads(program, mode):
+def test_every_thread_has_the_stated_stack(program, mode):
     with running(program, "threads") as target:
         wait_until(lambda: "S" in states(target.pid), "the main thread sleeps, the others never do")
         chains = chains_of(program, "threads", target)
@@ -128,7 +128,7 @@ def test_threads(program, mode):
 
 @pytest.mark.parametrize("binary", ["target", "target-nopie"])
 @pytest.mark.parametrize("generation", GENERATIONS)
-def test_a_library_that_comes_while_recording(generation, binary):
+def test_library_loaded_during_a_recording_is_found(generation, binary):
     """sfsample has read the module map before the library is loaded."""
     program = str(fixture(generation, binary))
     with running(program, "dlopen") as target:
@@ -152,7 +152,7 @@ int main(void) { puts("ready"); fflush(stdout); for (;;) spawn(); }
 
 
 @binaries
-def test_the_child_of_a_vfork(program):
+def test_child_of_a_vfork_has_the_stated_stack(program):
     """The child runs on its parent's stack; the parent is in state D and cannot be stopped, so it is read.
 
     Where a call leaves the return address in a register, only a stop can find the caller of vfork, except in

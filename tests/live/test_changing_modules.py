@@ -217,7 +217,7 @@ int main(void) { munmap(__ehdr_start, 4096); outer(); }
 
 
 @pytest.mark.parametrize("flags", [[], ["-Wl,--build-id=none"]], ids=["build-id", "none"])
-def test_a_file_whose_head_is_no_longer_mapped(tmp_path, flags):
+def test_file_without_its_mapped_head_is_identified(tmp_path, flags):
     """The build-id is not in memory, but the kernel says which file is mapped."""
     with started(compile_c(tmp_path, "headless", HEADLESS, "-Wl,-z,now,-z,separate-code", *flags)) as process:
         profile = record_samples(process.pid)

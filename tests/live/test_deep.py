@@ -38,7 +38,7 @@ def user_time(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11])
 
 
-def test_a_stack_that_takes_too_long_to_copy_is_given_up(tmp_path):
+def test_stack_that_takes_too_long_to_copy_is_abandoned(tmp_path):
     """A limit of 1 ns ends before the first piece: sfsample releases the thread, counts this, and goes on."""
     with started(compile_c(tmp_path, "deep", PROGRAM, "-O2")) as process:
         stats = (profile := sfsample.Profile(500)).stats

@@ -233,7 +233,7 @@ def test_target_of_another_tracer_is_refused(mode):
 
 
 @pytest.mark.parametrize("consistent", [False, True])
-def test_a_dump_says_who_traces_it(consistent):
+def test_dump_names_the_other_tracer(consistent):
     with running(fixture("v3"), "leaf") as target:
         with python(TRACER, target.pid, "running") as other:
             assert first_line(other) == "tracing"

@@ -1,7 +1,7 @@
-"""Files that are not what or where they seem: deleted, replaced, in another root.
+"""Stacks are right with module files that are deleted, replaced, or in another root directory.
 
-Law: what is mapped in the target is the truth.  A file with the same path is used only if it is the one that
-is mapped; a name that comes from another file is wrong even when it looks right.
+What is mapped in the target is the truth.  A file with the same path is used only if it is the mapped one; a
+name from another file is wrong even if it looks right.
 """
 
 import os
@@ -30,7 +30,7 @@ ANOTHER_BUILD = {"target": "target-nopie", "target-nopie": "target", "target-sta
 
 
 def install(generation: str, binary: str, directory: Path) -> Path:
-    """Copy a fixture and its libraries to DIRECTORY/GENERATION, where a checker knows its generation by."""
+    """Copy a fixture and its libraries to DIRECTORY/GENERATION; `Checker` uses the last two names."""
     home = directory / generation
     home.mkdir(exist_ok=True)
     for name in (binary, *LIBRARIES):
@@ -39,7 +39,7 @@ def install(generation: str, binary: str, directory: Path) -> Path:
 
 
 def replace(path: Path, by: Path) -> None:
-    """As a package manager does it: another file under the same name."""
+    """Put another file in the place of one, as a package manager does."""
     new = path.with_name("new")
     shutil.copy(by, new)
     new.rename(path)
@@ -51,7 +51,7 @@ def build_ids(profile: Profile, path: str) -> set[str | None]:
 
 
 def module_problems(profile: Profile) -> list[str]:
-    """What was wrong with modules; that a busy machine was slow to stop a thread is not."""
+    """Return the problems, without those of threads that a busy machine did not stop in time."""
     return [text for text in profile.stats.problems if not text.startswith("not captured")]
 
 
@@ -62,7 +62,7 @@ def check(profile: Profile, path: Path, scenario: str, target: Target) -> None:
 
 @pytest.mark.parametrize(("generation", "binary"), BINARIES)
 @pytest.mark.parametrize("scenario", ["frame", "deep"])
-def test_a_deleted_program(tmp_path, generation, binary, scenario):
+def test_deleted_program_has_true_stacks(tmp_path, generation, binary, scenario):
     path = install(generation, binary, tmp_path)
     with running(path, scenario) as target:
         path.unlink()
@@ -71,8 +71,8 @@ def test_a_deleted_program(tmp_path, generation, binary, scenario):
 
 @pytest.mark.parametrize(("generation", "binary"), BINARIES)
 @pytest.mark.parametrize("other", ["workload", "another build", "libcallee.so"])
-def test_a_replaced_program(tmp_path, generation, binary, other):
-    """An update while it runs.  The new file has other functions at the same places."""
+def test_replaced_program_has_true_stacks(tmp_path, generation, binary, other):
+    """The new file has other functions at the same addresses."""
     path = install(generation, binary, tmp_path)
     with running(path, "deep") as target:
         replace(path, fixture(GENERATIONS[0], ANOTHER_BUILD[binary] if other == "another build" else other))
@@ -84,7 +84,7 @@ def test_a_replaced_program(tmp_path, generation, binary, other):
 
 @pytest.mark.parametrize("generation", GENERATIONS)
 @pytest.mark.parametrize("how", ["deleted", "replaced", "damaged", "empty", "a directory"])
-def test_a_library_that_is_not_there_any_more(tmp_path, generation, how):
+def test_missing_library_has_true_stacks(tmp_path, generation, how):
     path = install(generation, "target", tmp_path)
     library = path.with_name("libcallee.so")
     with running(path, "library") as target:
@@ -101,21 +101,21 @@ def test_a_library_that_is_not_there_any_more(tmp_path, generation, how):
         check(record_samples(target.pid), path, "library", target)
 
 
-def test_a_library_of_which_nothing_is_left(tmp_path):
-    """Neither the file nor the mapped memory: both reasons are told, and the stack ends there."""
+def test_unreadable_library_ends_the_stack(tmp_path):
+    """Neither the file nor the memory can be read: both reasons are reported, and the stack ends there."""
     path = install("v3", "target", tmp_path)
     library = path.with_name("libcallee.so")
     with running(path, "library") as target:
         os.truncate(library, 0)
         profile = record_samples(target.pid)
     assert StopReason.OUTERMOST not in profile.stats.stacks
-    [told] = [text for text in profile.stats.problems if text.startswith(str(library))]
-    assert "cannot be read" in told
-    assert told.endswith(f"; its file: {library}+0x0: is empty")
+    [problem] = [text for text in profile.stats.problems if text.startswith(str(library))]
+    assert "cannot be read" in problem
+    assert problem.endswith(f"; its file: {library}+0x0: is empty")
 
 
 @pytest.mark.parametrize("how", ["deleted", "replaced"])
-def test_a_library_that_comes_and_is_deleted(tmp_path, how):
+def test_library_that_is_loaded_and_deleted_has_true_stacks(tmp_path, how):
     path = install("v3", "target", tmp_path)
     plugin = path.with_name("libplugin.so")
     with running(path, "dlopen") as target:
@@ -127,12 +127,12 @@ def test_a_library_that_comes_and_is_deleted(tmp_path, how):
         check(record_samples(target.pid), path, "dlopen", target)
 
 
-@pytest.mark.parametrize("asked", range(4))
-def test_a_library_is_removed_after_any_question_about_it(monkeypatch, asked):
-    """Its mapping is gone by then, too.  Seen: it ended a recording of eight minutes."""
+@pytest.mark.parametrize("calls", range(4))
+def test_library_is_removed_after_any_stat(monkeypatch, calls):
+    """Its mapping is gone then too; this once ended a recording of eight minutes."""
     from sfsample.process import image_opener as images
 
-    answers = iter([os.stat(__file__)] * asked)
+    answers = iter([os.stat(__file__)] * calls)
 
     def stat(path: str) -> os.stat_result:
         found = None if "map_files" in path else next(answers, None)
@@ -145,14 +145,14 @@ def test_a_library_is_removed_after_any_question_about_it(monkeypatch, asked):
     with monkeypatch.context() as patch:
         patch.setattr(images.os, "stat", stat)
         same = opener._is_same_file(__file__, mapping)
-    assert same is (asked > 0)
+    assert same is (calls > 0)
 
 
 @pytest.mark.parametrize("scenario", ["frame", "library", "signal"])
 def test_nothing_but_memory(tmp_path, scenario, monkeypatch):
-    """Where /proc/PID/map_files may not be opened: stacks are as good, names that memory lacks are missing.
+    """Without permission for /proc/PID/map_files the stacks are the same, but some names are missing.
 
-    Memory has no `.symtab`, so a place is named as in the file or not at all, never otherwise.
+    Memory has no `.symtab`, so a frame has the name from the file or none.
     """
     from sfsample.process.image_opener import ImageOpener
 
@@ -186,7 +186,7 @@ def test_nothing_but_memory(tmp_path, scenario, monkeypatch):
 
 
 def unshared(*words: str) -> tuple[str, ...]:
-    """Words that run others in a mount namespace of their own."""
+    """Return words that run a command in its own mount namespace."""
     return ("unshare", "--mount", "--propagation", "private", *words)
 
 
@@ -199,8 +199,8 @@ namespaces = pytest.mark.skipif(not can_unshare(), reason="may not make a mount 
 
 @namespaces
 @pytest.mark.parametrize("scenario", ["deep", "signal", "threads"])
-def test_a_chroot(tmp_path, scenario):
-    """Its paths begin at another root; here the same path is another program."""
+def test_chroot_has_true_stacks(tmp_path, scenario):
+    """Its paths start at another root; outside, the same path is another program."""
     (tmp_path / "v3").mkdir()
     shutil.copy(fixture("v3", "target-static"), tmp_path / "v3" / "target-static")
     with running("/v3/target-static", scenario, wrapper=("chroot", str(tmp_path))) as target:
@@ -214,8 +214,8 @@ def test_a_chroot(tmp_path, scenario):
 @namespaces
 @pytest.mark.parametrize("binary", ["target", "target-static"])
 @pytest.mark.parametrize("scenario", ["deep", "library"])
-def test_another_mount_namespace(tmp_path, binary, scenario):
-    """The program lies where, outside, there is another file of that name (a container's /app)."""
+def test_mount_namespace_has_true_stacks(tmp_path, binary, scenario):
+    """Outside of the namespace, the path is another file (as /app of a container)."""
     inside, outside = tmp_path / "inside", tmp_path / "app"
     (inside / "v3").mkdir(parents=True)
     (outside / "v3").mkdir(parents=True)
@@ -234,8 +234,8 @@ def test_another_mount_namespace(tmp_path, binary, scenario):
 
 @namespaces
 @pytest.mark.parametrize("hidden", ["target", "libcallee.so"])
-def test_a_file_behind_another(tmp_path, hidden):
-    """Another file is mounted over it: the path leads to that one, and nothing says "(deleted)"."""
+def test_file_under_a_bind_mount_has_true_stacks(tmp_path, hidden):
+    """Another file is mounted over it: the path is that one, and maps has no "(deleted)"."""
     path = install("v3", "target", tmp_path)
     with running(path, "library", wrapper=unshared()) as target:
         enter = ["nsenter", "--target", str(target.pid), "--mount"]
@@ -247,8 +247,8 @@ def test_a_file_behind_another(tmp_path, hidden):
 
 
 @namespaces
-def test_a_file_system_that_is_gone(tmp_path):
-    """The mount was taken away lazily: no path leads to the file, but it is still mapped."""
+def test_unmounted_file_has_true_stacks(tmp_path):
+    """After a lazy unmount no path leads to the file, but it is still mapped."""
     (tmp_path / "v3").mkdir()
     script = (f"mount -t tmpfs none {tmp_path}/v3 && cp {fixture('v3', 'target-static')} {tmp_path}/v3/"
               f' && cd / && exec "$0" "$@"')  # fmt: skip

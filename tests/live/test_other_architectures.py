@@ -19,19 +19,19 @@ KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 
 CHOSEN = {
     "awkward_modules": [
-        "a_container[library-target-build-id-root]",
-        "a_program_with_segments_2_mib_apart[signal]",
+        "stacks_in_a_container_are_true[library-target-build-id-root]",
+        "program_with_segments_2_mib_apart[signal]",
         "program_and_library_from_memfd[library-target-static]",
     ],
     "chains": [
-        "a_running_thread[leaf-v3-target]",
-        "a_running_thread[plt-v3-target]",
-        "a_running_thread[qsort-v3-target]",
-        "a_running_thread[nested-signal-v3-target]",
-        "a_running_thread[signal-v3-target-static]",
-        "a_running_thread[nullcall-v3-target]",
-        "a_sleeping_thread[sleep-v3-target]",
-        "a_sleeping_thread[epoll-v3-target]",
+        "running_thread_has_the_stated_stack[leaf-v3-target]",
+        "running_thread_has_the_stated_stack[plt-v3-target]",
+        "running_thread_has_the_stated_stack[qsort-v3-target]",
+        "running_thread_has_the_stated_stack[nested-signal-v3-target]",
+        "running_thread_has_the_stated_stack[signal-v3-target-static]",
+        "running_thread_has_the_stated_stack[nullcall-v3-target]",
+        "sleeping_thread_has_the_stated_stack[sleep-v3-target]",
+        "sleeping_thread_has_the_stated_stack[epoll-v3-target]",
     ],
     "changing_modules": ["code_that_was_copied_to_anonymous_memory[flags0]"],
     "cli_doctor": ["doctor_without_a_target_judges_four_gates"],
@@ -43,7 +43,7 @@ CHOSEN = {
     "interference": ["target_that_another_tracer_holds_is_read_by_a_dump"],
     "kernel_workers": ["workers_are_sampled_and_not_lost[cpu]"],
     "library": ["dump"],
-    "modules": ["a_deleted_program[deep-v3-target]"],
+    "modules": ["deleted_program_has_true_stacks[deep-v3-target]"],
     "names": ["kernel_functions_of_a_sleeping_thread"],
     "pause_ends": ["exec_of_another_thread_does_not_wait_for_sfsample"],
     "peers": ["process_at_the_other_end_of_a_polled_pipe_is_named"],
@@ -61,7 +61,10 @@ CHOSEN = {
 # only in one guest: s390x has one generation of SFrame, and no generated code
 MORE = {
     "arm64": {
-        "chains": ["a_running_thread[nested-signal-v1-target]", "a_running_thread[nested-signal-v2-target]"],
+        "chains": [
+            "running_thread_has_the_stated_stack[nested-signal-v1-target]",
+            "running_thread_has_the_stated_stack[nested-signal-v2-target]",
+        ],
         "user_stepper": ["example_steps_through_generated_code"],
     },
     "s390x": {},

@@ -71,7 +71,7 @@ def test_no_signal_is_lost(rate):
             assert first_line(sender) == "sending"
 
             def sent(profile: Profile) -> bool:
-                """Whether the sender has ended; it is asked to when there were enough stops."""
+                """Whether the sender has ended; its input is closed after enough stops."""
                 if profile.stats.pauses.count >= STOPS:
                     sender.stdin.close()
                 return sender.poll() is not None
