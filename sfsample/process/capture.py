@@ -215,7 +215,7 @@ class ThreadCapturer:
     def _walk_by_last_stop(self, thread: Thread, reading: SleepingThread) -> _Walked | None:
         """Walk with the registers of the last stop; believed if the callers are those of then.
 
-        Nothing on the stack says who called a leaf function.  So its return register is used only if the
+        The stack does not hold the caller of a leaf function.  So its return register is used only if the
         thread has run just once since the stop: to go back to sleep.
         """
         last = thread.last_stop

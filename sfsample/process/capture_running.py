@@ -32,7 +32,8 @@ class StopFilter(NamedTuple):
     """Which threads may be stopped.
 
     `awake`: none that sleeps.  `ours` (when sfsample was given its CPU): none that waits for a CPU either,
-    unless sfsample took the CPU from it; where the kernel does not say who has a CPU, as `awake` alone.
+    unless sfsample took the CPU from it; where the kernel does not show which thread
+    has a CPU, as `awake` alone.
     """
 
     awake: bool

@@ -33,7 +33,7 @@ _log = logging.getLogger("sfsample.recording")
 
 
 class Sampler(Protocol):
-    """Samples processes into a profile until told to stop."""
+    """Samples processes into a profile until `should_stop` returns true."""
 
     def run(self, should_stop: Callable[[], bool]) -> Profile:
         """Sample until the duration is over, `should_stop` says so, or no process is left."""

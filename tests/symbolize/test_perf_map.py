@@ -1,4 +1,4 @@
-"""What a perf map lists, who must own it, and when it is read again."""
+"""What a perf map lists, which user must own it, and when it is read again."""
 
 import os
 import random
