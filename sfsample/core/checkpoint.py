@@ -4,7 +4,7 @@ A thread that was asked to stop and waits for a CPU stops whenever it is given o
 follows the code of a large file (0.3 s for a JVM).  ptrace(2) binds a tracee to one OS thread, and Python
 gives another thread no turn in time.  So code that can take milliseconds calls `checkpoint()` on its way: 50
 ns while no thread is to stop, otherwise once in a millisecond it captures and releases every thread that
-stands.  For the same reason no checkpoint may lie between a copy of a stack and its use.
+has stopped.  For the same reason no checkpoint may lie between a copy of a stack and its use.
 
 To suspend sfsample (Ctrl-Z) must not suspend the target: code that suspends it takes `SUSPEND_LOCK`, which is
 held as long as a thread is held, or was asked to stop and will.
@@ -50,7 +50,7 @@ class PendingStops:
         return bool(self._collectors)
 
     def checkpoint(self) -> None:
-        """Collect threads that stand by now; at most once in a millisecond, and only if there may be any."""
+        """Collect threads that have stopped; at most once in a millisecond, and only if there may be any."""
         if not self._collectors or (now := time.perf_counter_ns()) < self._collected_ns + _CHECKPOINT_NS:
             return
         for collect, os_thread in tuple(self._collectors.items()):

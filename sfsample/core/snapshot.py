@@ -57,8 +57,8 @@ class SchedulerEvidence(NamedTuple):
     """What the scheduler had counted for a thread (`ProcFs.counters`), before and after it was captured.
 
     At `after` the thread was off the CPU: as long as the counters stay the same, it has not run.
-    `stopped_ns` is when it was seen to stand (perf_counter_ns), 0: it was not stopped.  `held_ns` is for how
-    long it stood: at least (since that was seen), and at most (since it was last seen not to stand).
+    `stopped_ns` is when it was seen to be stopped (perf_counter_ns), 0: it was not stopped.  `held_ns` is for
+    how long it was stopped: at least (since that was seen), and at most (since it was last seen to run).
     """
 
     before: bytes | None

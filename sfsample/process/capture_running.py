@@ -1,6 +1,6 @@
 """Captures a running thread: stops it, copies registers and a piece of stack, and lets it run again.
 
-While the thread stands (the `try` block of `_stop_and_copy`) there are system calls and nothing else: no
+While the thread is stopped (the `try` block of `_stop_and_copy`) there are system calls and nothing else: no
 parsing, no look-up of modules, no allocation that could be made before or after.  The thread is released
 whatever happens.
 """
@@ -78,7 +78,7 @@ class RunningCapture:
         if captured is not None:
             return captured
         was_asked = thread in self._asked
-        if was_asked:  # and may stand already
+        if was_asked:  # and may have stopped already
             self._asked.remove(thread)
         else:
             tracer.rehearse(thread.tid)
@@ -190,7 +190,7 @@ class RunningCapture:
     # -- threads that were asked to stop and have not yet
 
     def collect_stopped(self) -> None:
-        """Capture the threads that stand by now, for the next `capture` of each, and release them."""
+        """Capture the threads that have stopped by now, for the next `capture` of each, and release them."""
         for thread in () if self._busy else tuple(self._asked):
             if self.tracer.has_stopped(thread.stop):
                 captured = self.capture(thread, 0)
@@ -199,7 +199,7 @@ class RunningCapture:
                     self._collected.append(thread)
 
     def has_stopped(self, thread: Thread) -> bool:
-        """Return whether a thread that was asked to stop stood at the last `collect_stopped`."""
+        """Return whether a thread that was asked to stop was stopped at the last `collect_stopped`."""
         return thread not in self._asked
 
     def release_pending(self) -> bool:

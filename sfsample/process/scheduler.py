@@ -147,8 +147,8 @@ def held_ns(stop: ThreadSnapshot) -> int:
     """Return for how long a stop held a thread, without the thread's own wait for a CPU on which to stop.
 
     That wait also contains what the thread had waited before the request, so the result is at least the time
-    since the thread was seen to stand; and at most the time since it was last seen not to, as it may have
-    waited for a lock in the kernel.
+    since the thread was seen to be stopped; and at most the time since it was last seen to run, as it may
+    have waited for a lock in the kernel.
     """
     if stop.scheduler is None:
         return stop.stop_ns

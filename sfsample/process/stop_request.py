@@ -9,9 +9,9 @@ A `StopRequest` is the state of one thread, and `Tracer` moves it:
 
 `release` lets the thread run again whatever happened since `stop`, even an exception: Ctrl-C can be raised
 between any two calls, also in `release`; then `release_pending` does it.  A signal that arrived while the
-thread stood is delivered.  A thread that does not stop in time stays REQUESTED: it is released when it does
-stop, and by the kernel should sfsample die.  All calls for one process come from one OS thread, as ptrace(2)
-binds a tracee to its tracing thread.
+thread was stopped is delivered.  A thread that does not stop in time stays REQUESTED: it is released when it
+does stop, and by the kernel should sfsample die.  All calls for one process come from one OS thread, as
+ptrace(2) binds a tracee to its tracing thread.
 
 Source: ptrace(2), "Attaching and detaching", "PTRACE_EVENT stops", "execve(2) under ptrace"; wait(2).
 """
@@ -59,7 +59,7 @@ _INTERRUPTED = (EINTR, 512, 513, 514, 516)
 _POLL_NS = 50_000
 _LONGEST_SLEEP_S = 0.001  # another thread of sfsample may have taken the signal
 _SIGCHLD = {signal.SIGCHLD}
-# A thread that waits for a CPU on a busy machine does not stand yet: to wait for it does it no harm.
+# A thread that waits for a CPU on a busy machine is not stopped yet: to wait for it does it no harm.
 PATIENCE_NS = 1_000_000_000
 _SLOW_STOP = "in uninterruptible sleep, or the machine is overloaded"
 # An execve(2) that ends other threads can make the kernel forget a request to stop (6 of 2,743 on Linux 6.18,
@@ -73,8 +73,8 @@ class StopState(Enum):
     """What ptrace is doing to a thread."""
 
     IDLE = "never asked to stop"
-    REQUESTED = "asked to stop, not seen to stand yet"
-    STOPPED = "stands, held by sfsample"
+    REQUESTED = "asked to stop, not seen to be stopped yet"
+    STOPPED = "stopped, and held by sfsample"
     RELEASED = "runs again, no longer traced"
     LOST = "ended, or its id was taken by an execve"
 
@@ -88,14 +88,14 @@ class StopRequest:
         self.tid = tid
         self.state = StopState.IDLE
         self.requested_ns = 0
-        self.last_running_ns = 0  # when the thread was last seen not to stand
+        self.last_running_ns = 0  # when the thread was last seen not to be stopped
         self.signal_number = 0  # which the release delivers
         self.before = BeforeStop()  # what the scheduler said just before the request
         self.captured: ThreadSnapshot | NotCaptured | None = None  # at a checkpoint, for the next capture
 
     @property
     def is_pending(self) -> bool:
-        """Whether the thread was asked to stop, and has not been seen to stand."""
+        """Whether the thread was asked to stop, and has not been seen to be stopped."""
         return self.state is StopState.REQUESTED
 
     def continue_from(self, earlier: "StopRequest") -> None:
@@ -140,7 +140,7 @@ class Tracer:
     # -- the thread that is being stopped
 
     def stop(self, request: StopRequest, patience_ns: int = PATIENCE_NS) -> NotCaptured | None:
-        """Stop a thread; None: it stands.
+        """Stop a thread; None: it is stopped.
 
         A thread that does not stop within `patience_ns` stays REQUESTED; call `stop` for it again.
         """
@@ -193,7 +193,7 @@ class Tracer:
             request.last_running_ns, now = now, time.perf_counter_ns()
             if now > deadline:
                 self.pending.append(request)
-                self._held = None  # whatever the thread does from now on is seen once it stands
+                self._held = None  # whatever the thread does from now on is seen once it is stopped
                 waited_ms = (now - request.requested_ns) / 1e6
                 detail = f"did not stop within {waited_ms:.0f} ms ({_SLOW_STOP})"
                 return NotCaptured(Reason.PENDING, detail)
@@ -249,7 +249,7 @@ class Tracer:
         if request.state is StopState.STOPPED and detach(request.tid, request.signal_number):
             request.state = StopState.RELEASED
             _TRACED.discard(request.tid)
-        else:  # killed while it stood: it must be waited for, or its process cannot exec or be reaped
+        else:  # killed while it was stopped: it must be waited for, or its process cannot exec or be reaped
             request.state = StopState.REQUESTED
             self.pending.append(request)
             self._release(request)
@@ -301,7 +301,7 @@ class Tracer:
         return stopped
 
     def release_pending(self) -> bool:
-        """Release what is held, and pending threads that stand by now; call it at every tick.
+        """Release what is held, and pending threads that have stopped by now; call it at every tick.
 
         True: none is left.
         """
@@ -312,7 +312,7 @@ class Tracer:
         return not self.pending
 
     def _release(self, request: StopRequest) -> None:
-        """Release a pending thread if it stands, or reap it if it has ended."""
+        """Release a pending thread if it is stopped, or reap it if it has ended."""
         tid = request.tid
         try:
             changed, status = self._poll(tid)
@@ -323,7 +323,7 @@ class Tracer:
                 self.pending.append(leader)
                 self._release(leader)
         ended = bool(changed) and not os.WIFSTOPPED(status)
-        if not ended:  # it stands, or its status was lost, or it has stopped since, or it still runs
+        if not ended:  # it is stopped, or its status was lost, or it has stopped since, or it still runs
             if self.registers(tid) is not None:
                 self.mend(tid)
             number = 0 if status >> 16 == PTRACE_EVENT_STOP else os.WSTOPSIG(status)

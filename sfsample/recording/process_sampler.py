@@ -29,7 +29,7 @@ from sfsample.recording.thread_table import FLUSH_NS, SampledThread, ThreadTable
 _END_PATIENCE_NS = 250_000_000  # for threads that were asked to stop, at the end of the recording
 _COLLECT_NS = 1_000_000  # between two collections of threads that have stopped meanwhile
 _IDLE_BATCH = 64  # threads whose counters are read in one loop
-_MAX_PENDING_STOPS = 8  # if all of them stop at once, each stands until those before it were captured
+_MAX_PENDING_STOPS = 8  # if all of them stop at once, each stays stopped until those before it were captured
 _STOP_PATIENCE_NS = 50_000  # a thread that has a CPU stops in this time, and sfsample does not have to sleep
 
 _RECORDING_ENDED = "the recording ended before its turn"
