@@ -5,6 +5,7 @@ each SFrame version, with fixed and random load addresses, with and without a dy
 """
 
 import re
+from collections.abc import Callable
 
 import pytest
 
@@ -17,6 +18,7 @@ from tests.live.compiled import compile_c, needs_gcc, started
 from tests.live.recording import fewer, record_samples
 from tests.live.targets import (
     ARCH,
+    EACH_GENERATION,
     GENERATIONS,
     Target,
     assert_untraced,
@@ -35,16 +37,31 @@ PLAIN = tuple(name for name in _PLAIN if name in listed_chains(str(fixture("v3")
 ASLEEP = ("sleep", "epoll")
 NO_SFRAME = tuple(stepper for stepper in DEFAULT_STEPPERS if stepper.found is not Found.SFRAME)
 
-binaries = pytest.mark.parametrize(
-    "program",
-    [pytest.param(str(fixture(g, b)), id=f"{g}-{b}") for g in GENERATIONS for b in ("target", "target-nopie")]
-    + [pytest.param(str(p), id=f"v3-{p.name}") for p in [fixture("v3", "target-static")] if p.exists()],
-)
-# .eh_frame is the same whatever the version of SFrame
-EH_FRAME_PROGRAMS = [
-    pytest.param(str(fixture(g)), id=g, marks=[] if g == GENERATIONS[-1] else [pytest.mark.extended])
-    for g in GENERATIONS
+BUILDS = [
+    *((generation, name) for generation in GENERATIONS for name in ("target", "target-nopie")),
+    *([("v3", "target-static")] if fixture("v3", "target-static").exists() else []),
 ]
+NEWEST = GENERATIONS[-1]
+
+
+def programs(default: Callable[[str, str], bool]) -> pytest.MarkDecorator:
+    """Parametrize `program` by every build; those for which `default` is false are extended."""
+    return pytest.mark.parametrize(
+        "program",
+        [
+            pytest.param(
+                str(fixture(generation, name)),
+                id=f"{generation}-{name}",
+                marks=[] if default(generation, name) else [pytest.mark.extended],
+            )
+            for generation, name in BUILDS
+        ],
+    )
+
+
+every_version = programs(lambda generation, name: generation == NEWEST or name == "target")
+# the version of SFrame makes no difference here
+newest_version = programs(lambda generation, _name: generation == NEWEST)
 
 
 def chains_of(program: str, scenario: str, target: Target) -> dict[int, list[list[Token]]]:
@@ -79,7 +96,7 @@ def check_dump(target: Target, checker: Checker, capture: Capture = Capture.STOP
     assert [frame.found for frame in thread.stack.frames] == checker.labels(places[::-1])
 
 
-@binaries
+@every_version
 @pytest.mark.parametrize("scenario", PLAIN)
 def test_running_thread_has_the_stated_stack(program, scenario):
     checker = Checker(program)
@@ -90,7 +107,7 @@ def test_running_thread_has_the_stated_stack(program, scenario):
         check_folded(profile, checker)
 
 
-@binaries
+@newest_version
 @pytest.mark.parametrize("scenario", ASLEEP)
 def test_sleeping_thread_has_the_stated_stack(program, scenario):
     checker = Checker(program)
@@ -102,7 +119,7 @@ def test_sleeping_thread_has_the_stated_stack(program, scenario):
         check_folded(profile, checker)
 
 
-@binaries
+@newest_version
 @pytest.mark.parametrize("mode", ["cpu", "wall"])
 def test_every_thread_has_the_stated_stack(program, mode):
     with running(program, "threads") as target:
@@ -151,7 +168,7 @@ int main(void) { puts("ready"); fflush(stdout); for (;;) spawn(); }
 """
 
 
-@binaries
+@newest_version
 def test_child_of_a_vfork_has_the_stated_stack(program):
     """The child runs on its parent's stack; the parent is in state D and cannot be stopped, so it is read.
 
@@ -184,9 +201,10 @@ def test_stack_inside_vfork_ends(tmp_path):
     assert profile.stats.stacks["no_progress"] == 0
 
 
-@pytest.mark.parametrize("program", EH_FRAME_PROGRAMS)
+@pytest.mark.parametrize("generation", EACH_GENERATION)
 @pytest.mark.parametrize("scenario", [*PLAIN, *ASLEEP])
-def test_eh_frame_alone_gives_the_same_stack(program, scenario):
+def test_eh_frame_alone_gives_the_same_stack(generation, scenario):
+    program = str(fixture(generation))
     with running(program, scenario) as target:
         mode = "wall" if scenario in ASLEEP else "cpu"
         profile = record_samples(target.pid, mode=mode, steppers=NO_SFRAME)

@@ -1,7 +1,4 @@
-"""The choice between ptrace and perf sampling: made once, after half a second.
-
-The test says whether a CPU is free, or makes all busy with loops of its own.
-"""
+"""The choice between ptrace and perf sampling is made once, after half a second."""
 
 import contextlib
 import os
@@ -345,6 +342,7 @@ def test_options_that_timers_do_not_serve_keep_the_stops(monkeypatch, options, w
         assert stats.timers is not None
 
 
+@pytest.mark.extended
 def test_exception_at_any_time_closes_the_timers(monkeypatch):
     """A notebook continues after KeyboardInterrupt, so that no end of the process closes them."""
     rng = random.Random(1)  # noqa: S311 - no secret
