@@ -167,18 +167,16 @@ class PerfEvents:
         return records
 
     def close(self) -> None:
-        """Remove the timers and the rings."""
-        for event in (*self._events, *self._pins):
-            os.close(event)
-        self._pins.clear()
-        self._events.clear()
+        """Remove the timers and the rings; those that are left, if Ctrl-C interrupted an earlier call."""
+        for events in (self._events, self._pins):
+            while events:
+                os.close(events.pop())
         self._drop_rings()
 
     def _drop_rings(self) -> None:
-        for ring in self._rings.values():
-            self._poll.unregister(ring.event)
-            ring.close()
-        self._rings.clear()
+        self._poll = poll()
+        while self._rings:
+            self._rings.popitem()[1].close()
 
 
 class _Ring:

@@ -178,6 +178,26 @@ def test_timers_are_closed_when_not_all_can_be_set(monkeypatch):
     assert not [name for name in files_of(os.getpid()) if "perf_event" in name]
 
 
+@pytest.mark.parametrize("after", [1, 2, 3, 4])  # descriptors: of the timers, then of their rings
+def test_interrupted_close_can_be_repeated(monkeypatch, after):
+    close, calls = os.close, []
+
+    def interrupted(descriptor):
+        close(descriptor)
+        calls.append(descriptor)
+        if len(calls) == after:
+            raise KeyboardInterrupt
+
+    with running(fixture("v3"), "leaf") as target:
+        events = open_events([target.pid], [target.pid], ARCH, 10_000_000, 4096)
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "close", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                events.close()
+            events.close()
+        assert not [name for name in files_of(os.getpid()) if "perf_event" in name]
+
+
 def test_ended_threads_leave_the_history():
     with running(fixture("v3"), "leaf") as target:
         process = LiveProcess(target.pid, attach=False)
