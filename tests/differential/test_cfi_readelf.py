@@ -35,13 +35,14 @@ ENTRY = re.compile(
 CELL = re.compile(r"\S+(?: \(\w+\))?")
 
 
-def subjects() -> list[str]:
-    """Return the system's Python, the one that runs the tests, and its shared library if there is one."""
+def subjects() -> list[object]:
+    """Return the system's Python, and as extended the one that runs the tests and its shared library."""
     pythons = [os.path.realpath("/usr/bin/python3"), os.path.realpath(sys.executable)]
     shared = Path(sysconfig.get_config_var("LIBDIR") or "", sysconfig.get_config_var("INSTSONAME") or "")
     if shared.is_file() and ".so" in shared.name:
         pythons.append(os.path.realpath(shared))
-    return list(dict.fromkeys(pythons))
+    first, *others = dict.fromkeys(pythons)
+    return [first, *(pytest.param(path, marks=pytest.mark.extended) for path in others)]
 
 
 class Entry(NamedTuple):

@@ -165,6 +165,7 @@ def as_rustc_demangle(name, spelled):
 
 @needs("nm")
 @needs("c++filt")
+@pytest.mark.extended  # 6 s
 def test_rust_names_are_spelled_as_by_rustc_demangle():
     paths = Path(sysconfig.get_paths()["platlib"]).rglob("*.so")
     fields = [line.split(" ", 2) for path in paths for line in run("nm", "--defined-only", path).splitlines()]

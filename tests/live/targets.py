@@ -22,15 +22,18 @@ from sfsample.core.arch import AMD64
 from sfsample.process.find import check
 from sfsample.process.procfs import ProcFs
 
+
+def extended(*values: object) -> object:
+    """Return parameters of a test that run with --all only, where others say nearly the same."""
+    return pytest.param(*values, marks=pytest.mark.extended)
+
+
 _ALL = Path(__file__).parents[1] / "fixtures"
 ARCH = check(ProcFs(os.getpid()))  # this machine's
 FIXTURES = _ALL if ARCH is AMD64 else _ALL / ARCH.name
 GENERATIONS = tuple(sorted(path.name for path in FIXTURES.glob("v?")))
 # For tests where every generation runs the same code of sfsample: older ones run with --all only.
-EACH_GENERATION = [
-    *(pytest.param(generation, marks=pytest.mark.extended) for generation in GENERATIONS[:-1]),
-    GENERATIONS[-1],
-]
+EACH_GENERATION = [*(extended(generation) for generation in GENERATIONS[:-1]), GENERATIONS[-1]]
 # A guard against hangs.  A wait takes less than a second; under load several, under emulation a hundred.
 HANG_S = 30.0 if ARCH is AMD64 else 300.0
 _POLL_INTERVAL_S = 0.002 if ARCH is AMD64 else 0.05  # under emulation, polling takes CPU time from the target

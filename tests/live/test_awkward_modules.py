@@ -21,7 +21,7 @@ from sfsample.formats.elf.image import PT_LOAD, PT_NOTE, ElfImage
 from sfsample.modules.mapping import parse_maps
 from sfsample.recording.profile import Profile
 from tests.live.recording import fewer, record_samples
-from tests.live.targets import GENERATIONS, Target, fixture, running, started, wait_until
+from tests.live.targets import EACH_GENERATION, Target, fixture, running, started, wait_until
 from tests.live.test_modules import LIBRARIES, build_ids, check, install, module_problems
 
 pytestmark = pytest.mark.live
@@ -121,7 +121,7 @@ def stripped(path: Path) -> None:
     subprocess.run(["objcopy", "--strip-all", f"--add-gnu-debuglink={debug}", path], check=True)
 
 
-@pytest.mark.parametrize("generation", GENERATIONS)
+@pytest.mark.parametrize("generation", EACH_GENERATION)
 @pytest.mark.parametrize("scenario", ["frame", "library", "signal", "plt", "noreturn"])
 @pytest.mark.parametrize("reduce", [without_section_headers, stripped])
 def test_less_in_the_file(tmp_path, generation, scenario, reduce):

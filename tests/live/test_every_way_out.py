@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.live.stepping import stepped
+from tests.live.targets import extended
 from tests.live.test_every_instruction import Judge, Wrong, begin, explain, judged, show
 
 pytestmark = [
@@ -34,7 +35,7 @@ BUILDS = {
 }
 CASES = [
     *((build, name) for build in BUILDS for name in SHORT),
-    *(pytest.param("O2", name, marks=pytest.mark.extended) for name in LONG),
+    *(extended("O2", name) for name in LONG),
 ]
 
 

@@ -22,6 +22,7 @@ from tests.live.recording import fewer, record_samples
 from tests.live.targets import (
     HANG_S,
     assert_untraced,
+    extended,
     first_line,
     fixture,
     python,
@@ -104,7 +105,7 @@ def test_sigkill_at_any_time_leaves_the_target_running():
         Checker(program).check(profile, dict.fromkeys(tids(target.pid), chains))
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [extended(signal.SIGINT), signal.SIGTERM])
 def test_signal_at_any_time_ends_the_recording(number):
     with running(fixture("v3"), "threads") as target:
         for _ in range(3):

@@ -20,11 +20,25 @@ from sfsample.process.procfs import ProcFs
 from sfsample.recording.profile import Profile
 from tests.live.chains import Checker, listed_chains
 from tests.live.recording import record_samples
-from tests.live.targets import GENERATIONS, HANG_S, Target, fixture, running, wait_until
+from tests.live.targets import (
+    EACH_GENERATION,
+    GENERATIONS,
+    HANG_S,
+    Target,
+    extended,
+    fixture,
+    running,
+    wait_until,
+)
 
 pytestmark = pytest.mark.live
 
-BINARIES = [*((g, b) for g in GENERATIONS for b in ("target", "target-nopie")), ("v3", "target-static")]
+NAMES = ("target", "target-nopie")
+BINARIES = [
+    *(extended(generation, name) for generation in GENERATIONS[:-1] for name in NAMES),
+    *((GENERATIONS[-1], name) for name in NAMES),
+    ("v3", "target-static"),
+]
 LIBRARIES = ("libcallee.so", "libplugin.so")
 ANOTHER_BUILD = {"target": "target-nopie", "target-nopie": "target", "target-static": "target"}
 
@@ -82,7 +96,7 @@ def test_replaced_program_has_true_stacks(tmp_path, generation, binary, other):
         assert build_ids(profile, str(path)) == {mine}
 
 
-@pytest.mark.parametrize("generation", GENERATIONS)
+@pytest.mark.parametrize("generation", EACH_GENERATION)
 @pytest.mark.parametrize("how", ["deleted", "replaced", "damaged", "empty", "a directory"])
 def test_missing_library_has_true_stacks(tmp_path, generation, how):
     path = install(generation, "target", tmp_path)

@@ -19,7 +19,7 @@ from tests.live.cli_runner import sfsample as sfsample_command
 from tests.live.compiled import compile_c, needs_gcc, started
 from tests.live.cpu_time import SOURCE, cpu_ns, measured_by, samples_of, shares
 from tests.live.perf_recording import ONE_BY_ONE, SAMPLES, accounted_ns, needs_timers, record_by_perf
-from tests.live.targets import HANG_S, assert_untraced, fixture, running
+from tests.live.targets import HANG_S, assert_untraced, extended, fixture, running
 from tests.live.targets import started as begun
 
 pytestmark = [pytest.mark.live, needs_timers]
@@ -41,7 +41,7 @@ def test_new_threads_are_sampled_from_their_start(tmp_path):
 
 
 @needs_gcc
-@pytest.mark.parametrize("others", [0, os.cpu_count()])
+@pytest.mark.parametrize("others", [extended(0), os.cpu_count()])
 def test_shares_are_those_of_the_cpu_time(tmp_path, others):
     program = compile_c(tmp_path, "parts", SOURCE, "-pthread")
     with begun([str(program), str(others), "{fd}"]) as beside:
@@ -186,7 +186,7 @@ def _has_time_namespaces():
 
 
 @pytest.mark.skipif(not _has_time_namespaces(), reason="unshare(1) makes no time namespace")
-@pytest.mark.parametrize("ahead", ["1000", "-1"])
+@pytest.mark.parametrize("ahead", ["1000", extended("-1")])
 def test_times_are_right_in_a_time_namespace(ahead):
     with running(fixture("v3"), "leaf") as target:
         words = ["-p", target.pid, "--perf-events", "-r", "500", "-d", "2", "--format", "json"]

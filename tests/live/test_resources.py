@@ -19,7 +19,7 @@ from sfsample.recording.options import RecordOptions
 from sfsample.recording.ptrace_sampler import PtraceSampler
 from tests.live.chains import Checker, listed_chains
 from tests.live.recording import fewer, record_samples
-from tests.live.targets import fixture, running, started, states, tids, wait_until
+from tests.live.targets import extended, fixture, running, started, states, tids, wait_until
 
 pytestmark = pytest.mark.live
 
@@ -40,7 +40,7 @@ def mapped_files() -> int:
         return sum("/fixtures/" in line or "/libc" in line for line in maps)
 
 
-@pytest.mark.parametrize("scenario", ["leaf", "threads", "churn"])
+@pytest.mark.parametrize("scenario", [extended("leaf"), extended("threads"), "churn"])
 def test_recordings_close_their_files(scenario):
     with running(fixture("v3"), scenario) as target:
 
@@ -71,11 +71,7 @@ def test_refused_recording_closes_its_files():
 
 @pytest.mark.parametrize(
     "scenario",
-    [
-        pytest.param("leaf", marks=pytest.mark.extended),
-        "threads",
-        pytest.param("signal", marks=pytest.mark.extended),
-    ],
+    [extended("leaf"), "threads", extended("signal")],
 )
 def test_ticks_cost_no_memory(scenario):
     """Counting equal stacks takes no memory."""

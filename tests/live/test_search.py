@@ -22,7 +22,7 @@ from sfsample.core.stack import Found, StopReason
 from sfsample.process.syscall_names import syscall_name
 from tests.live.compiled import compile_c, needs_gcc
 from tests.live.recording import record_samples
-from tests.live.targets import ARCH, HANG_S, LineReader, assert_untraced, states, tids, wait_until
+from tests.live.targets import ARCH, HANG_S, LineReader, assert_untraced, extended, states, tids, wait_until
 
 pytestmark = [pytest.mark.live, needs_gcc]
 
@@ -200,7 +200,7 @@ needs_gdb = pytest.mark.skipif(
 
 
 @needs_gdb
-@pytest.mark.parametrize("place", ["program", "lazy", "now"])
+@pytest.mark.parametrize("place", ["program", "lazy", extended("now")])
 def test_frame_is_found_without_a_stop_and_gdb_agrees(tmp_path, place):
     with asleep(build(tmp_path, place)) as (pid, reader):
         dump = sfsample.dump(pid)

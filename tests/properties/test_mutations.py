@@ -1,7 +1,8 @@
 """Real sections with changed bytes, cut off or spliced with another raise nothing but `FormatError`.
 
 SFrame, `.eh_frame` with its header, DWARF expressions of libc, whole files (with notes and segments), symbol
-tables.  `fuzz_targets.py` judges: a value, None or `FormatError`.
+tables.  `fuzz_targets.py` judges: a value, None or `FormatError`.  Without --all, test_fuzz_smoke.py does
+nearly the same.
 """
 
 import pytest
@@ -25,6 +26,7 @@ def changed(data: bytes, changes: list[tuple[int, int]]) -> bytes:
     return bytes(out)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("name", TARGETS)
 @QUICK
 @given(st.data())
@@ -32,6 +34,7 @@ def test_changed_bytes(name, data):
     TARGETS[name](changed(data.draw(st.sampled_from(SEEDS[name])), data.draw(CHANGES)))
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("name", TARGETS)
 @QUICK
 @given(st.data())
