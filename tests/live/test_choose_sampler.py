@@ -287,6 +287,7 @@ def test_exception_at_any_time_closes_the_timers(monkeypatch):
     timers = []
     try:
         with running(fixture("v3"), "threads") as target:
+            api.record(target.pid, 0.8)  # imports everything; see test_interference.py
             for _ in range(20):
                 profile = Profile(5000)
                 with pytest.raises(KeyboardInterrupt):  # noqa: PT012 - the timer is part of it

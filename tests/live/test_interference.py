@@ -136,6 +136,9 @@ def test_ctrl_c_in_a_program_that_goes_on(scenario):
     before = signal.signal(signal.SIGALRM, signal.default_int_handler)
     try:
         with running(fixture("v3"), scenario) as target:
+            # Imports everything.  An exception inside of an import can leave CPython's import lock locked
+            # (importlib._bootstrap._get_module_lock), and the next import in another thread waits for ever.
+            sfsample.record(target.pid, 0.1)
             for _ in range(60):
                 with pytest.raises(KeyboardInterrupt):  # noqa: PT012 - the timer is part of it
                     signal.setitimer(signal.ITIMER_REAL, rng.uniform(0.002, 0.02))
