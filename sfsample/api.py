@@ -13,6 +13,7 @@ from sfsample.process.tracer_thread import TracerThread
 from sfsample.recording.choose_sampler import choose_sampler
 from sfsample.recording.clock import Clock
 from sfsample.recording.options import DEFAULT_OPTIONS, RecordOptions
+from sfsample.recording.processes import Processes
 from sfsample.recording.profile import Profile
 from sfsample.report.from_profile import name_profile
 from sfsample.report.report import Report
@@ -54,20 +55,15 @@ def record(
     def work(stop: Callable[[], bool]) -> Profile:
         images = ImageCache(options.debug_dirs)
         open_process = partial(LiveProcess, stack_bytes=options.stack_bytes, image_cache=images)
-        processes: list[LiveProcess] = []
+        finder = Descendants(wanted, partial(open_process, attach=False)) if options.subprocesses else None
+        processes = Processes((), finder)
+        counts = profile or Profile(options.rate, timeline=options.timeline)
         try:
             for pid in wanted:
-                processes.append(open_process(pid, attach=not options.perf_events))  # noqa: PERF401 - closed below
-            descendants = None
-            if options.subprocesses:
-                descendants = Descendants(wanted, partial(open_process, attach=False))
-            sampler = choose_sampler(
-                processes, options, duration, profile, descendants=descendants, clock=clock, tell=tell
-            )
-            return sampler.run(stop)
+                processes.named.append(open_process(pid, attach=not options.perf_events))
+            return choose_sampler(processes, options, duration, counts, clock=clock, tell=tell).run(stop)
         finally:
-            for process in processes:
-                process.close()
+            processes.close(counts.stats)
 
     return TracerThread(work, should_stop).run()
 

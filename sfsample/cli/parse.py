@@ -98,8 +98,8 @@ def _check(arguments: argparse.Namespace) -> None:
         raise UsageError("--exe needs --core: it is the program of the core file")
     if command == "dump" and arguments.sysroot is not None and arguments.core is None:
         raise UsageError("--sysroot needs --core: files of a live process are found where it sees them")
-    if getattr(arguments, "perf_events", False):
-        _check_perf_events(arguments)
+    if getattr(arguments, "perf_events", False) and arguments.mode == "wall":
+        raise UsageError("--perf-events needs --mode cpu: its timers do not run while a thread sleeps")
     if command == "watch":
         _check_schedule(arguments.every, arguments.slice)
 
@@ -121,13 +121,6 @@ def _check_target(arguments: argparse.Namespace) -> None:
     if given != 1 and (given or arguments.command != "doctor"):
         what = "more than one way to name the target" if given else "no process given"
         raise UsageError(f"{what}: use one of {', '.join(ways)}")
-
-
-def _check_perf_events(arguments: argparse.Namespace) -> None:
-    if arguments.mode == "wall":
-        raise UsageError("--perf-events needs --mode cpu: its timers do not run while a thread sleeps")
-    if arguments.subprocesses:
-        raise UsageError("--perf-events does not support -s: give each process with -p")
 
 
 def _check_name_flags(arguments: argparse.Namespace) -> None:

@@ -69,13 +69,15 @@ class _Attributes(ctypes.Structure):
 
 
 class PerfEvents:
-    """Timers of threads and of the threads and processes that they create, and the rings that these write to.
+    """Timers of threads and of the threads that these create, and the rings that all of them write to.
 
-    Call `begin`, then `read` now and then, then `close`.  Raises OSError where the kernel refuses; threads
-    that have ended are left out.
+    `subprocesses`: the processes that they create have timers, too.  Call `begin`, then `read` now and then,
+    then `close`.  Raises OSError where the kernel refuses; threads that have ended are left out.
     """
 
-    def __init__(self, tids: Collection[int], arch: Arch, period_ns: int, stack_bytes: int) -> None:
+    def __init__(
+        self, tids: Collection[int], arch: Arch, period_ns: int, stack_bytes: int, *, subprocesses: bool
+    ) -> None:
         self._parser = Parser(arch)
         self._syscall = _SYSCALLS[arch.machine]
         self._rings: dict[int, _Ring] = {}  # by CPU
@@ -85,7 +87,7 @@ class PerfEvents:
         cpus = _online_cpus()
         share = min(_ALL_RINGS_BYTES // len(cpus), _MAX_RING_BYTES)
         self._ring_bytes = max(_MIN_RING_BYTES, 1 << (share.bit_length() - 1))
-        self._attributes = _timer(self._parser, period_ns, stack_bytes)
+        self._attributes = _timer(self._parser, period_ns, stack_bytes, subprocesses=subprocesses)
         self._pin = _Attributes(
             type=_SOFTWARE, size=ctypes.sizeof(_Attributes), config=_DUMMY, flags=_FLAGS["exclude_hv"]
         )  # fmt: skip
@@ -211,10 +213,11 @@ class _Ring:
         os.close(self.event)
 
 
-def _timer(parser: Parser, period_ns: int, stack_bytes: int) -> _Attributes:
+def _timer(parser: Parser, period_ns: int, stack_bytes: int, *, subprocesses: bool = False) -> _Attributes:
+    flags = sum(flag for name, flag in _FLAGS.items() if name != "inherit_thread" or not subprocesses)
     return _Attributes(
         type=_SOFTWARE, size=ctypes.sizeof(_Attributes), config=_TASK_CLOCK, sample_period=period_ns,
-        sample_type=SAMPLE_TYPE, flags=sum(_FLAGS.values()), sample_regs_user=parser.mask,
+        sample_type=SAMPLE_TYPE, flags=flags, sample_regs_user=parser.mask,
         sample_stack_user=min(stack_bytes, MAX_SAMPLE_STACK_BYTES) & -8, clockid=_MONOTONIC,
     )  # fmt: skip
 
@@ -240,11 +243,17 @@ def can_set_timers(tids: Collection[int], arch: Arch) -> bool:
 
 
 def open_events(
-    pids: Iterable[int], tids: Collection[int], arch: Arch, period_ns: int, stack_bytes: int
+    pids: Iterable[int],
+    tids: Collection[int],
+    arch: Arch,
+    period_ns: int,
+    stack_bytes: int,
+    *,
+    subprocesses: bool = False,
 ) -> PerfEvents:
     """Set timers.  Raises TargetError with help lines where the kernel refuses."""
     try:
-        return PerfEvents(tids, arch, period_ns, stack_bytes)
+        return PerfEvents(tids, arch, period_ns, stack_bytes, subprocesses=subprocesses)
     except OSError as failure:
         raise _refusal(failure, next(iter(pids)), len(tids)) from None
 

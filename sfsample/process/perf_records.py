@@ -78,7 +78,8 @@ class Lost(NamedTuple):
     records: int
 
 
-Record = PerfSample | Mapped | Named | Born | Lost
+RecordOfProcess = PerfSample | Mapped | Named | Born
+Record = RecordOfProcess | Lost
 
 
 class Parser:

@@ -10,17 +10,16 @@ for the rest of the recording: there is no way back, and `Stats` says what was c
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Protocol
 
 from sfsample.errors import TargetError
-from sfsample.process.descendants import Descendants
 from sfsample.process.perf_events import MAX_SAMPLE_STACK_BYTES, can_set_timers
-from sfsample.process.process import LiveProcess
 from sfsample.recording.clock import Clock
 from sfsample.recording.free_cpus import FreeCpus
 from sfsample.recording.options import RecordOptions
 from sfsample.recording.perf_sampler import PerfSampler
+from sfsample.recording.processes import Processes
 from sfsample.recording.profile import Profile
 from sfsample.recording.ptrace_sampler import PtraceSampler, once_and_for_all
 from sfsample.recording.stats import Timers
@@ -41,36 +40,32 @@ class Sampler(Protocol):
 
 
 def choose_sampler(
-    processes: Sequence[LiveProcess],
+    processes: Processes,
     options: RecordOptions,
     duration: float | None,
-    profile: Profile | None = None,
+    profile: Profile,
     *,
-    descendants: Descendants | None = None,
     clock: Clock | None = None,
     tell: Callable[[str], None] = lambda _: None,
 ) -> Sampler:
     """Return the sampler that the options ask for, or one that decides by itself."""
-    profile = profile or Profile(options.rate, timeline=options.timeline)
     if options.perf_events:
         profile.stats.choose_timers(Timers(), "asked for")
         return PerfSampler(processes, options, duration, profile)
-    why = _why_stops(options, descendants, clock)
+    why = _why_stops(options, clock)
     if why:
         profile.stats.engine_why = why
-        return PtraceSampler(processes, options, duration, clock, profile, tell=tell, descendants=descendants)
+        return PtraceSampler(processes, options, duration, clock, profile, tell=tell)
     return TrialSampler(processes, options, duration, profile, tell=tell)
 
 
-def _why_stops(options: RecordOptions, descendants: Descendants | None, clock: Clock | None) -> str:
+def _why_stops(options: RecordOptions, clock: Clock | None) -> str:
     """Return why timers are out of the question, or ''."""
     if options.perf_events is not None or clock is not None:
         return "asked for"
     if options.mode == "wall":
         return "timers do not see threads that sleep"
-    if not options.stop:
-        return "nothing may be stopped"
-    return "timers are not set on subprocesses" if descendants else ""
+    return "" if options.stop else "nothing may be stopped"
 
 
 class TrialSampler:
@@ -78,7 +73,7 @@ class TrialSampler:
 
     def __init__(
         self,
-        processes: Sequence[LiveProcess],
+        processes: Processes,
         options: RecordOptions,
         duration: float | None,
         profile: Profile,
@@ -150,5 +145,6 @@ class TrialSampler:
         """Return why timers cannot take the samples, or ''."""
         if self._profile.stats.max_stack_bytes > MAX_SAMPLE_STACK_BYTES:
             return f"stacks are larger than the {MAX_SAMPLE_STACK_BYTES >> 10} KiB that a timer can copy"
-        tids = [tid for process in self._processes for tid in process.proc.threads()]
-        return "" if can_set_timers(tids, self._processes[0].arch) else "timers are not permitted"
+        processes = self._processes.all
+        tids = [tid for process in processes for tid in process.proc.threads()]
+        return "" if can_set_timers(tids, processes[0].arch) else "timers are not permitted"

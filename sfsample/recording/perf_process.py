@@ -28,12 +28,27 @@ _LEFT = "it had left user space for good, or runs 32-bit code"
 _MIN_KNOWN_TIDS = 256  # thread ids that are kept before sfsample asks which of these threads have ended
 
 
+class StackUse:
+    """How much stack samples have needed: `max_bytes` of a copy, all of it if the copy was too small."""
+
+    samples = 0
+    max_bytes = 0
+
+
 class PerfProcess:
     """Counts the timer samples of one process into a profile."""
 
     def __init__(
-        self, process: LiveProcess, unwinder: Unwinder, profile: Profile, bad_stacks: StackStore | None
+        self,
+        process: LiveProcess,
+        unwinder: Unwinder,
+        profile: Profile,
+        bad_stacks: StackStore | None,
+        stack_use: StackUse,
+        *,
+        is_new: bool,
     ) -> None:
+        """`is_new`: the process was born during the recording, so all of its CPU time counts."""
         self.process = process
         self._capturer = ThreadCapturer(process, unwinder, stop=False)
         self._profile = profile
@@ -43,17 +58,18 @@ class PerfProcess:
         )
         self._recorder = Recorder(profile, self._process_key, BEGINNING)
         self._tid_history = TidHistory(process.proc.thread_stat, self._leader_name)
-        accounted_ns = process.accounted_ns
+        accounted_ns = 0 if is_new else process.accounted_ns
         self._cpu_began_ns = (process.proc.cpu_ns() or 0) if accounted_ns is None else accounted_ns
         self.cpu_ns = 0  # CPU time of the process since then
-        self.samples = 0
+        self._sampled_ns = 0  # CPU time that samples stand for
+        self._has_ended = False  # its CPU time can no longer be read
         self._maps_read_ns = 0  # when the maps were last read
         self._maps_stale = True  # the maps must be read again
         self._maps_readable = True  # the last attempt to read the maps succeeded
         self._deferred: list[Record] = []  # until the maps have been read again
         self._max_known_tids = _MIN_KNOWN_TIDS
         self._living_tids: set[int] | None = None  # None: /proc was not asked
-        self.stack_used = 0  # most bytes of a copy that a walk has needed; all, if the copy was too small
+        self._stack_use = stack_use
 
     def begin(self) -> bool:
         """Prepare for the next records: read the maps if they are stale.  False: the process has ended."""
@@ -70,6 +86,7 @@ class PerfProcess:
     def read_cpu_time(self) -> None:
         """Note the CPU time of the process; the last value stays once /proc gives none."""
         cpu_ns = self.process.proc.cpu_ns()
+        self._has_ended = cpu_ns is None
         if cpu_ns is not None:
             self.cpu_ns = cpu_ns - self._cpu_began_ns
             self.process.accounted_ns = cpu_ns
@@ -136,7 +153,7 @@ class PerfProcess:
         recorder, at_ns = self._recorder, max(0, sample.at_ns - start_ns)
         recorder.now = TickTime(0, at_ns)
         thread = self._tid_history.thread_at(sample.tid, sample.at_ns)
-        self.samples += 1
+        self._stack_use.samples += 1
         if not sample.registers:
             recorder.count_failed(thread, _LEFT)
             return
@@ -154,6 +171,7 @@ class PerfProcess:
         recorder.see(thread, captured)
         thread.counted = TickTime(0, at_ns - sample.period_ns)
         thread.uncounted_cpu_ns = sample.period_ns
+        self._sampled_ns += sample.period_ns
         recorder.count(thread, Capture.EVENT)
         thread.off_cpu_stack = None
 
@@ -163,15 +181,10 @@ class PerfProcess:
         else:
             used = stack.frames[-1].sp - sample.memory.base if stack.frames else 0
         if used <= len(sample.memory.data):  # otherwise the walk has changed to another stack
-            self.stack_used = max(self.stack_used, used)
+            self._stack_use.max_bytes = max(self._stack_use.max_bytes, used)
 
     def _leader_name(self) -> str:
         return self._profile.processes.get(self._process_key, "?")
-
-    def count_lost(self, count: int) -> None:
-        """Count samples for which the kernel had no space in a ring."""
-        self._profile.stats.captures[Capture.FAILED] += count
-        self._profile.stats.note("not captured: the ring was full before it was read", count)
 
     def _forget_ended(self) -> None:
         """Drop what is kept for threads that have ended, if `begin` asked which threads live."""
@@ -182,8 +195,11 @@ class PerfProcess:
         self._living_tids = None
 
     def finish(self) -> None:
-        """Count the CPU time that no sample stands for, and note modules and problems."""
-        self._recorder.charge_process(self.cpu_ns)
+        """Count the CPU time that no sample stands for, and note modules and problems.
+
+        What an ended process has used last is unknown; its samples may stand for more than was read before.
+        """
+        self._recorder.charge_process(max(self.cpu_ns, self._sampled_ns) if self._has_ended else self.cpu_ns)
         self._recorder.finish(self.process, self._capturer)
 
 

@@ -4,20 +4,25 @@ The rate is of CPU time: a thread gets a sample for each 1/rate of CPU time, one
 The period differs from 1/rate by a small random part, which is the same throughout a recording, so that two
 recordings do not keep step with each other.  No sample depends on when sfsample wakes up, so other threads
 run first; copies wait in the rings, and those for which a ring has no space are counted.
+
+With descendants, a new process inherits the timers of the process that creates it, so its samples begin with
+its first instruction.  They are unwound once the process is open; of one that ends before, they are counted.
 """
 
 import math
 import resource
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 
+from sfsample.core.snapshot import Capture
 from sfsample.errors import TargetError
 from sfsample.process.perf_events import MAX_SAMPLE_STACK_BYTES, PerfEvents, open_events
-from sfsample.process.perf_records import Lost, PerfSample, Record
+from sfsample.process.perf_records import Lost, PerfSample, Record, RecordOfProcess
 from sfsample.process.priority import give_way
 from sfsample.process.process import LiveProcess
 from sfsample.recording.options import RecordOptions
-from sfsample.recording.perf_process import PerfProcess
+from sfsample.recording.perf_process import PerfProcess, StackUse
+from sfsample.recording.processes import Processes
 from sfsample.recording.profile import Profile
 from sfsample.recording.schedule import uniform
 from sfsample.unwind.unwinder import Unwinder
@@ -31,10 +36,14 @@ _MIN_PERIOD_NS = 10_000  # the kernel's limit
 _MIN_FIT_SAMPLES = 20  # samples that show how much stack is worth copying
 _MIN_STACK_BYTES = 4 << 10
 _MAX_RETRIES = 3  # to set timers while no thread is born
+_FIND_DESCENDANTS_S = 0.02  # between two searches for new processes
+_OPEN_TIME_S = 0.05  # to open new descendants, before the rings are read
+_NOT_OPENED = "not captured: the subprocess ended before it could be opened, or could not be opened"
+_RING_FULL = "not captured: the ring was full before it was read"
 
 
 class PerfSampler:
-    """Samples `targets` into one profile by the kernel's timers.
+    """Samples `processes` into one profile by the kernel's timers.
 
     `random` gives random numbers from 0 to 1.  `start`: when the recording began (time.monotonic), if what
     came before was sampled otherwise.
@@ -42,7 +51,7 @@ class PerfSampler:
 
     def __init__(
         self,
-        targets: Sequence[LiveProcess],
+        processes: Processes,
         options: RecordOptions,
         duration: float | None = None,
         profile: Profile | None = None,
@@ -61,11 +70,35 @@ class PerfSampler:
         deviation = _PERIOD_DEVIATION * (2 * random() - 1)
         self._period_ns = max(_MIN_PERIOD_NS, round(1e9 / options.rate * (1 + deviation)))
         self.profile = profile or Profile(options.rate, timeline=options.timeline)
-        self._processes = {}
-        for target in targets:
-            unwinder = Unwinder(target.modules, steppers=options.steppers, max_frames=options.max_frames)
-            self._processes[target.pid] = PerfProcess(target, unwinder, self.profile, options.bad_stacks)
-        self._alive = dict(self._processes)
+        self._processes = processes
+        self._stack_use = StackUse()
+        self._alive: dict[int, PerfProcess] = {}  # by pid
+        self._unclaimed: list[RecordOfProcess] = []  # of processes that are not open yet
+        for process in processes.all:
+            self._add(process)
+
+    def _add(self, process: LiveProcess) -> None:
+        """Begin to count the samples of a process; of a new one, from its birth on."""
+        options = self._options
+        unwinder = Unwinder(process.modules, steppers=options.steppers, max_frames=options.max_frames)
+        earlier = self._alive.get(process.pid)
+        if earlier is not None:  # it has ended, and its id was given to another process
+            self._end(earlier)
+        is_new = self._events is not None
+        added = self._alive[process.pid] = PerfProcess(
+            process, unwinder, self.profile, options.bad_stacks, self._stack_use, is_new=is_new
+        )
+        if is_new:
+            added.begin()
+
+    def _end(self, ended: PerfProcess) -> None:
+        ended.finish()
+        del self._alive[ended.process.pid]
+        self._processes.end(ended.process)
+
+    def _open_descendants(self, time_s: float, *, force: bool = False) -> None:
+        for process in self._processes.open_new(self.profile.stats, time_s, force=force):
+            self._add(process)
 
     def run(self, should_stop: Callable[[], bool] = lambda: False) -> Profile:
         """Sample until the duration is over, `should_stop` says so, or no process is left.
@@ -100,7 +133,8 @@ class PerfSampler:
             self._timers.close()
             stats.duration_s = self._end_s or self._elapsed_s()
             stats.ticks = self._ticks(stats.duration_s)
-            for process in self._processes.values():
+            self._count_unclaimed(self._unclaimed)
+            for process in self._alive.values():
                 process.finish()
             stats.sampler_cpu_s = time.thread_time() - self._cpu_at_start
             stats.sampler_max_rss_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
@@ -114,10 +148,12 @@ class PerfSampler:
 
     def _open_timers(self) -> PerfEvents:
         """Set the timers of all threads; again if a thread was born meanwhile, which may have none."""
-        arch = next(iter(self._processes.values())).process.arch
         tids, tries = self._tids(), 0
+        arch, follow = self._processes.all[0].arch, self._processes.follows_births
         while True:
-            events = open_events(self._alive, tids, arch, self._period_ns, self._stack_bytes)
+            events = open_events(
+                self._alive, tids, arch, self._period_ns, self._stack_bytes, subprocesses=follow
+            )
             try:
                 events.begin()
                 before, tids, tries = tids, self._tids(), tries + 1
@@ -129,6 +165,7 @@ class PerfSampler:
             events.close()
 
     def _tids(self) -> list[int]:
+        self._open_descendants(math.inf, force=True)
         return [tid for process in self._alive.values() for tid in process.process.proc.threads()]
 
     def _stop_timers(self) -> None:
@@ -144,11 +181,10 @@ class PerfSampler:
 
     def _fit_stack_bytes(self) -> None:
         """Copy twice the bytes that the first samples needed; as many as possible if later ones need more."""
-        processes, fitted = self._processes.values(), self._stack_bytes_fitted
-        if not fitted and sum(process.samples for process in processes) < _MIN_FIT_SAMPLES:
+        use, fitted = self._stack_use, self._stack_bytes_fitted
+        if not fitted and use.samples < _MIN_FIT_SAMPLES:
             return
-        used = max(process.stack_used for process in processes)
-        needed = min(self._max_stack_bytes, max(_MIN_STACK_BYTES, 1 << (2 * used).bit_length()))
+        needed = min(self._max_stack_bytes, max(_MIN_STACK_BYTES, 1 << (2 * use.max_bytes).bit_length()))
         if needed > self._stack_bytes or not fitted:
             self._stack_bytes_fitted = True
             self._replace_timers(self._max_stack_bytes if fitted else needed)
@@ -190,6 +226,7 @@ class PerfSampler:
     # -- the loop
 
     def _loop(self, should_stop: Callable[[], bool]) -> str:
+        longest_sleep_s = _FIND_DESCENDANTS_S if self._processes.follows_births else _MAX_SLEEP_S
         interval_s = _FIRST_READ_S  # not 0: the CPU time of the start may have to be spared first
         due_s = self._elapsed_s() + interval_s
         while True:
@@ -199,7 +236,8 @@ class PerfSampler:
                 self._end_s = self._end_s or self._elapsed_s()
                 self._count(self._timers.read())
                 return "duration" if left_s <= 0 else "signal"
-            full = self._timers.wait(max(0.0, min(left_s, _MAX_SLEEP_S, due_s - now_s)))
+            full = self._timers.wait(max(0.0, min(left_s, longest_sleep_s, due_s - now_s)))
+            self._open_descendants(_OPEN_TIME_S)
             if full or self._elapsed_s() >= due_s:
                 if not self._read():
                     return "target"
@@ -221,14 +259,15 @@ class PerfSampler:
     # -- reading the rings
 
     def _read(self) -> bool:
-        """Count new records; False when no process is left."""
+        """Count new records; False when no named process is left."""
         alive = self._collect()
-        for pid, process in self._alive.items():
-            if not alive[pid]:
-                process.take((), self._start_ns)
+        ended = [process for pid, process in self._alive.items() if not alive.get(pid, True)]
+        for process in ended:
+            process.take((), self._start_ns)
         self._fit_stack_bytes()
-        self._alive = {pid: process for pid, process in self._alive.items() if alive[pid]}
-        return bool(self._alive)
+        for process in ended:
+            self._end(process)
+        return bool(self._processes.named)
 
     def _collect(self) -> dict[int, bool]:
         """Count new records; those after a change of modules once the maps were read again.
@@ -260,16 +299,30 @@ class PerfSampler:
             self._end_s = self._elapsed_s()
 
     def _count(self, records: Iterable[Record], until_ns: int | None = None) -> None:
+        """Count the samples of open processes; those of others at the next call, or as lost."""
         by_pid: dict[int, list[Record]] = {pid: [] for pid in self._alive}
+        claimed = [record for record in self._unclaimed if record.pid in by_pid]
+        self._count_unclaimed(record for record in self._unclaimed if record.pid not in by_pid)
+        self._unclaimed = []
         end_ns = self._start_ns + self._end_s * 1e9 if self._end_s else math.inf
-        for record in records:
+        for record in (*claimed, *records):
             if isinstance(record, PerfSample) and record.at_ns > end_ns:
                 continue
             if isinstance(record, Lost):
-                next(iter(self._processes.values())).count_lost(record.records)
+                self._count_failed(_RING_FULL, record.records)
                 for records_of_process in by_pid.values():
                     records_of_process.append(record)  # a change of modules may have been lost
             elif record.pid in by_pid:
                 by_pid[record.pid].append(record)
+            else:
+                self._unclaimed.append(record)
         for pid, process in self._alive.items():
             process.take(by_pid[pid], self._start_ns, until_ns, self._note_end)
+
+    def _count_unclaimed(self, records: Iterable[Record]) -> None:
+        self._count_failed(_NOT_OPENED, sum(isinstance(record, PerfSample) for record in records))
+
+    def _count_failed(self, why: str, count: int) -> None:
+        if count:
+            self.profile.stats.captures[Capture.FAILED] += count
+            self.profile.stats.note(why, count)

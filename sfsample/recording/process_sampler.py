@@ -59,7 +59,7 @@ class ProcessSampler:
         *,
         since: TickTime = BEGINNING,
     ) -> None:
-        self._process = process
+        self.process = process
         self._capturer = capturer
         self._profile = profile
         self._rules = rules
@@ -95,7 +95,7 @@ class ProcessSampler:
         if not refresh and self._is_quiet():
             return True
         self.collect()
-        self._process.modules.allow_refresh()
+        self.process.modules.allow_refresh()
         if not self._follow_changes(before_ns, refresh=refresh):
             return False
         self._not_asked.clear()
@@ -114,7 +114,7 @@ class ProcessSampler:
         threads = self._threads.few(self._recorder.now.number)
         if self._pending or not threads or any(thread.off_cpu_counters is None for thread in threads):
             return False
-        idle, others = self._process.proc.not_run(threads)
+        idle, others = self.process.proc.not_run(threads)
         if others:
             return False
         self._recorder.count_idle(idle)
@@ -144,7 +144,7 @@ class ProcessSampler:
 
     def _without_idle(self, threads: list[SampledThread]) -> list[SampledThread]:
         """Count the threads that have not run; return the others."""
-        idle, others = self._process.proc.not_run(threads)
+        idle, others = self.process.proc.not_run(threads)
         self._recorder.count_idle(idle)
         self._threads.give_next_turn(idle, self._recorder.now.number)
         return others
@@ -159,7 +159,7 @@ class ProcessSampler:
 
     def _follow_changes(self, before_ns: int, *, refresh: bool) -> bool:
         """Notice births, ends and execve; False when the process has ended."""
-        process = self._process
+        process = self.process
         leader = self._leader = process.proc.thread_stat(process.pid)
         if leader is None:
             return False
@@ -181,7 +181,7 @@ class ProcessSampler:
         return not (dead and process.proc.has_ended())
 
     def _update_threads(self, tids: list[int], before_ns: int) -> None:
-        tick, counters = self._recorder.now.number, self._process.proc.counters
+        tick, counters = self._recorder.now.number, self.process.proc.counters
         for thread in [t for t in self._threads if t.gone and counters(t.tid) != t.off_cpu_counters]:
             self._drop(thread)  # its id may have been given to another thread
         new, gone = self._threads.compare(tids)
@@ -190,7 +190,7 @@ class ProcessSampler:
         for tid in new:
             ran = self._ran_before_exec.pop(tid, 0) if tick > 1 else ran_ns(counters(tid))
             since = TickTime(tick - 1, before_ns)
-            self._threads.add(SampledThread(self._process.thread(tid), since, ran), tick)
+            self._threads.add(SampledThread(self.process.thread(tid), since, ran), tick)
 
     def _drop(self, thread: SampledThread) -> None:
         self._pending.pop(thread, None)  # if it still stops, it is released
@@ -199,7 +199,7 @@ class ProcessSampler:
 
     def _read_cpu_time(self) -> None:
         """Note the CPU time of the process, as long as the kernel tells it."""
-        process = self._process
+        process = self.process
         cpu_ns = process.proc.cpu_ns()
         if cpu_ns is None:
             return
@@ -221,7 +221,7 @@ class ProcessSampler:
             self._sample(thread, woken)
 
     def _sample(self, thread: SampledThread, woken: WakeUp) -> None:
-        proc, recorder, wall = self._process.proc, self._recorder, self._rules.wall
+        proc, recorder, wall = self.process.proc, self._recorder, self._rules.wall
         counters = proc.counters(thread.tid)
         if counters is None:
             self._drop(thread)
@@ -250,8 +250,8 @@ class ProcessSampler:
             self._capture(thread, woken, counters)
 
     def _capture(self, thread: SampledThread, woken: WakeUp, counters: bytes) -> None:
-        is_leader = thread.tid == self._process.pid
-        stat = self._leader if is_leader else self._process.proc.thread_stat(thread.tid)
+        is_leader = thread.tid == self.process.pid
+        stat = self._leader if is_leader else self.process.proc.thread_stat(thread.tid)
         if stat is None or stat.state in "ZX":
             # the counters of now may be those of another thread that was given the id
             thread.gone, thread.off_cpu_counters = True, counters
@@ -279,7 +279,7 @@ class ProcessSampler:
             self._pending[thread] = woken
             return
         self._pending.pop(thread, None)
-        if self._process.proc.holder(thread.tid) != thread.file_holder:
+        if self.process.proc.holder(thread.tid) != thread.file_holder:
             thread.gone = True  # its id was given to another thread, which may be the one that was captured
         elif isinstance(captured, NotCaptured):
             self._record_failure(thread, captured)
@@ -305,7 +305,7 @@ class ProcessSampler:
             recorder.count_waiting(thread)
             return
         if self._rules.bad_stacks is not None:
-            self._rules.bad_stacks.keep(thread.name, captured.snapshot, captured.stack, self._process.modules)
+            self._rules.bad_stacks.keep(thread.name, captured.snapshot, captured.stack, self.process.modules)
         recorder.see(thread, captured)
         recorder.count(thread, captured.snapshot.capture)
         if not self._rules.wall:
@@ -315,7 +315,7 @@ class ProcessSampler:
 
     def collect(self) -> bool:
         """Capture threads that have stopped by now; False while a thread is still to stop."""
-        running = self._process.running
+        running = self.process.running
         if not running.is_active:
             return True
         running.collect_stopped()
@@ -326,7 +326,7 @@ class ProcessSampler:
 
     def await_stop(self, seconds: float) -> None:
         """Sleep until a thread that was asked to stop does, but not longer."""
-        self._process.running.await_stop(seconds)
+        self.process.running.await_stop(seconds)
 
     def _wait_for_pending(self, deadline_ns: int) -> None:
         """Wait for threads that were asked to stop, no longer than a pause may last."""
@@ -345,10 +345,6 @@ class ProcessSampler:
 
     # -- the end
 
-    def close(self) -> None:
-        """Close the process."""
-        self._process.close()
-
     def finish(self) -> None:
         """Count the ticks since the last sample of each thread, and what is known only at the end."""
         self._wait_for_pending(time.perf_counter_ns() + _END_PATIENCE_NS)
@@ -358,11 +354,11 @@ class ProcessSampler:
             if not thread.gone:
                 recorder.count_failed(thread, _RECORDING_ENDED)
         for thread in self._threads:
-            counters = self._process.proc.counters(thread.tid)
+            counters = self.process.proc.counters(thread.tid)
             if counters == thread.off_cpu_counters:
                 recorder.count_idle([thread])
             recorder.flush(thread)
             recorder.charge(thread, counters)
         self._read_cpu_time()
         recorder.charge_process(self._cpu_ns)
-        recorder.finish(self._process, self._capturer)
+        recorder.finish(self.process, self._capturer)

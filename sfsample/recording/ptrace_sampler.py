@@ -11,16 +11,16 @@ the next checkpoint.
 
 import resource
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
-from sfsample.errors import NoSuchProcess, TargetError
+from sfsample.errors import TargetError
 from sfsample.process.capture import ThreadCapturer
-from sfsample.process.descendants import Descendants
 from sfsample.process.process import LiveProcess
 from sfsample.process.scheduler import OwnRun, WakeUp
 from sfsample.recording.clock import Clock, SystemClock
 from sfsample.recording.options import RecordOptions
 from sfsample.recording.process_sampler import ProcessSampler, Rules
+from sfsample.recording.processes import Processes
 from sfsample.recording.profile import Profile
 from sfsample.recording.sample import BEGINNING, TickTime
 from sfsample.recording.schedule import Schedule, uniform
@@ -34,10 +34,7 @@ _OPEN_FIRST_S, _OPEN_LATER_S = 1.0, 0.05  # to open new descendants: before the 
 
 
 class PtraceSampler:
-    """Samples `processes` into one profile, and the descendants that `descendants` finds.
-
-    A descendant is sampled from the tick at which it was seen until it ends; then its files are closed, and
-    nothing is kept for it but its samples.  That a descendant cannot be opened is counted, never fatal.
+    """Samples `processes` into one profile, each descendant from the tick at which it was found to its end.
 
     `jitter` gives random numbers from 0 to 1.  `tell` is called with a line of text, at most once a second.
     `start`: when the recording began, by the clock, if what came before was sampled otherwise.
@@ -45,7 +42,7 @@ class PtraceSampler:
 
     def __init__(
         self,
-        processes: Sequence[LiveProcess],
+        processes: Processes,
         options: RecordOptions,
         duration: float | None = None,
         clock: Clock | None = None,
@@ -53,33 +50,32 @@ class PtraceSampler:
         *,
         jitter: Callable[[], float] = uniform,
         tell: Callable[[str], None] = lambda _: None,
-        descendants: Descendants | None = None,
         start: float | None = None,
     ) -> None:
+        self._processes = processes
         self._options = options
         self._duration = duration
         self._clock = clock or SystemClock()
         self._jitter = jitter
         self._lateness = _Lateness(tell)
-        self._descendants = descendants
         self.profile = profile or Profile(options.rate, timeline=options.timeline)
         self._own_run = OwnRun()
         self._began = start
         self._start = self._refresh_at = self._cpu_at_start = 0.0
-        since = BEGINNING if start is None else TickTime(0, round((self._clock.now() - start) * 1e9))
         self._last_tick = BEGINNING
-        self._named = [self._sampler_of(process, since, named=True) for process in processes]
-        self._born: list[ProcessSampler] = []  # samplers of descendants
+        if start is not None:
+            self._last_tick = TickTime(0, round((self._clock.now() - start) * 1e9))
+        self._samplers = [self._sampler_of(process) for process in processes.all]
         self._pending: list[ProcessSampler] = []  # of processes with a thread that is still to stop
 
-    def _sampler_of(self, process: LiveProcess, since: TickTime, *, named: bool = False) -> ProcessSampler:
-        options = self._options
+    def _sampler_of(self, process: LiveProcess) -> ProcessSampler:
+        options, named = self._options, process in self._processes.named
         unwinder = Unwinder(process.modules, steppers=options.steppers, max_frames=options.max_frames)
         if named:
             unwinder.prepare(process.arch)
         capturer = ThreadCapturer(process, unwinder, stop=options.stop, kernel=options.kernel)
         rules = Rules(options.mode == "wall", round(options.max_pause * 1e9), options.bad_stacks, named)
-        return ProcessSampler(process, capturer, self.profile, rules, self._jitter, since=since)
+        return ProcessSampler(process, capturer, self.profile, rules, self._jitter, since=self._last_tick)
 
     def run(self, should_stop: Callable[[], bool] = lambda: False) -> Profile:
         """Sample until the duration is over, `should_stop` says so, or no named process is left."""
@@ -97,9 +93,10 @@ class PtraceSampler:
                 stats.end_early(failure)
             finally:
                 stats.duration_s = clock.now() - self._start
-                self._finish()
+                for sampler in self._samplers:
+                    sampler.finish()
         finally:
-            self._close()
+            self._own_run.close()
             stats.sampler_cpu_s = time.thread_time() - self._cpu_at_start
             stats.sampler_max_rss_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         return self.profile
@@ -162,14 +159,14 @@ class PtraceSampler:
             return go_on()
 
         self._open_descendants(_OPEN_LATER_S, force=refresh)
-        for sampler in self._samplers:
+        for sampler in tuple(self._samplers):
             self.collect()
             if not sampler.tick(at_ns, woken, refresh=refresh, go_on=collect_and_go_on):
                 self._end(sampler)
             elif not sampler.collect() and sampler not in self._pending:
                 self._pending.append(sampler)
         self._last_tick = TickTime(self._last_tick.number + 1, at_ns)
-        return bool(self._named)
+        return bool(self._processes.named)
 
     def collect(self) -> bool:
         """Capture threads that have stopped by now; False while a thread is still to stop."""
@@ -183,54 +180,17 @@ class PtraceSampler:
 
     # -- processes that come and go
 
-    @property
-    def _samplers(self) -> list[ProcessSampler]:
-        return [*self._named, *self._born]
-
     def _open_descendants(self, time_s: float, *, force: bool) -> None:
-        """Begin to sample new descendants, as many as there is time for; the others in later ticks."""
-        until = time.perf_counter() + time_s
-        for found in self._descendants.open_new(force=force) if self._descendants else ():
+        """Begin to sample new descendants."""
+        for process in self._processes.open_new(self.profile.stats, time_s, force=force):
             self.collect()  # opening takes time, in which threads that have stopped must not wait
-            if isinstance(found, TargetError):
-                self._count_refusal(found)
-            else:
-                self.profile.stats.subprocesses.watched += 1
-                self._born.append(self._sampler_of(found, self._last_tick))
-            if time.perf_counter() >= until:
-                break
-
-    def _count_refusal(self, refusal: TargetError) -> None:
-        stats = self.profile.stats
-        if isinstance(refusal, NoSuchProcess):
-            stats.subprocesses.short_lived += 1
-        else:
-            stats.subprocesses.refused += 1
-            stats.note(f"subprocess not recorded: {refusal}")
+            self._samplers.append(self._sampler_of(process))
 
     def _end(self, sampler: ProcessSampler) -> None:
         sampler.finish()
+        self._samplers.remove(sampler)
         self._pending = [one for one in self._pending if one is not sampler]
-        if sampler in self._named:
-            self._named.remove(sampler)  # the caller that opened the process closes it
-        else:
-            self._born.remove(sampler)
-            sampler.close()
-
-    def _finish(self) -> None:
-        """End with all processes."""
-        if self._descendants and self._descendants.waiting:
-            why = "subprocess not recorded: the recording ended before its turn"
-            self.profile.stats.note(why, self._descendants.waiting)
-        for sampler in self._samplers:
-            self._end(sampler)
-
-    def _close(self) -> None:
-        for sampler in self._born:
-            sampler.close()
-        if self._descendants:
-            self._descendants.close()
-        self._own_run.close()
+        self._processes.end(sampler.process)
 
 
 def once_and_for_all(ask: Callable[[], bool]) -> Callable[[], bool]:

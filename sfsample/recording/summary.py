@@ -142,7 +142,7 @@ def _cost(stats: Stats, mode: str) -> Iterator[str]:
     hint = ""
     if share >= _HIGH_COST and not stats.spared_ticks:
         deep = sum(stats.frames.values()) > _DEEP_STACK * stats.samples
-        timers_help = mode == "cpu" and not stats.timers and not stats.subprocesses.watched and not deep
+        timers_help = mode == "cpu" and not stats.timers and not deep
         hint = f" ({'--perf-events costs less, ' if timers_help else ''}--max-overhead limits it)"
     yield f"cost      {percent} of one CPU{hint}"
 

@@ -7,7 +7,9 @@ import pytest
 import sfsample
 from sfsample.core.snapshot import Capture
 from sfsample.process.perf_events import open_events
+from sfsample.recording.perf_process import PerfProcess, StackUse
 from sfsample.recording.profile import Profile
+from sfsample.unwind.unwinder import Unwinder
 from tests.live.recording import fewer
 from tests.live.targets import ARCH, HANG_S
 
@@ -46,6 +48,11 @@ def record_by_perf(pid, samples=SAMPLES, until=lambda _profile: True, rate=500, 
     assert stats.captures[Capture.EVENT] == stats.samples
     assert stats.pauses.count == 0
     return profile
+
+
+def perf_process_of(process):
+    """Return what counts the timer samples of an open process."""
+    return PerfProcess(process, Unwinder(process.modules), Profile(99), None, StackUse(), is_new=False)
 
 
 def accounted_ns(stats):

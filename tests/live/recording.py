@@ -15,6 +15,7 @@ from sfsample.process.not_captured import NotCaptured
 from sfsample.process.process import LiveProcess
 from sfsample.process.tracer_thread import TracerThread
 from sfsample.recording.options import Mode, RecordOptions
+from sfsample.recording.processes import Processes
 from sfsample.recording.profile import Profile
 from sfsample.recording.ptrace_sampler import PtraceSampler
 from sfsample.unwind.stepper import Stepper
@@ -60,12 +61,11 @@ def record_samples(
     """
 
     def record(_: object) -> Profile:
-        target = LiveProcess(pid)
+        processes, profile = Processes([LiveProcess(pid)]), Profile(rate)
+        stats = profile.stats
         try:
-            sampler = PtraceSampler(
-                [target], RecordOptions(rate=rate, mode=mode, steppers=steppers, max_pause=_MAX_PAUSE_S)
-            )
-            stats = sampler.profile.stats
+            options = RecordOptions(rate=rate, mode=mode, steppers=steppers, max_pause=_MAX_PAUSE_S)
+            sampler = PtraceSampler(processes, options, profile=profile)
             to_call = [begun]
             began = last_at = time.monotonic()
             last_count = 0
@@ -77,11 +77,11 @@ def record_samples(
                 if stats.samples > last_count:
                     last_count, last_at = stats.samples, time.monotonic()
                 is_stuck = time.monotonic() > min(last_at + _MAX_S_WITHOUT_SAMPLE, began + _MAX_RECORDING_S)
-                return is_stuck or (stats.samples >= samples and until(sampler.profile))
+                return is_stuck or (stats.samples >= samples and until(profile))
 
             return sampler.run(enough)
         finally:
-            target.close()
+            processes.close(stats)
 
     profile = TracerThread(record, lambda: False).run()
     stats = profile.stats

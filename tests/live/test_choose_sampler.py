@@ -20,6 +20,7 @@ from sfsample.recording.choose_sampler import TrialSampler
 from sfsample.recording.free_cpus import FreeCpus
 from sfsample.recording.options import RecordOptions
 from sfsample.recording.perf_sampler import PerfSampler
+from sfsample.recording.processes import Processes
 from sfsample.recording.profile import Profile
 from tests.live.chains import Checker
 from tests.live.cli_runner import sfsample as sfsample_command
@@ -46,12 +47,12 @@ def recorded(pid, until, *, all_busy=lambda: 1.0, duration=MAX_RECORDING_S, time
     options = RecordOptions(rate=500, timeline=timeline, max_pause=1.0)
 
     def work(stop):
-        process = LiveProcess(pid)
+        processes = Processes([LiveProcess(pid)])
         try:
-            sampler = TrialSampler([process], options, duration, profile, all_busy=all_busy)
+            sampler = TrialSampler(processes, options, duration, profile, all_busy=all_busy)
             return sampler.run(lambda: stop() or until(profile))
         finally:
-            process.close()
+            processes.close(profile.stats)
 
     return TracerThread(work, lambda: False).run()
 
@@ -138,7 +139,7 @@ def test_threads_that_run_too_briefly_for_a_stop_are_sampled_by_timers(tmp_path)
 def test_few_samples_for_the_cpu_time_are_a_reason_for_timers(cpu_s, are_few):
     """Ten samples in ten seconds, in which a tenth of the ticks was late."""
     profile = Profile(99)
-    sampler = TrialSampler([], RecordOptions(rate=99), 10, profile, all_busy=lambda: 0.0)
+    sampler = TrialSampler(Processes([]), RecordOptions(rate=99), 10, profile, all_busy=lambda: 0.0)
     sampler._start = time.monotonic() - 10
     stats = profile.stats
     stats.ticks, stats.late_ticks, stats.samples = 990, 99, 10
@@ -211,7 +212,7 @@ def test_timers_that_are_not_permitted_keep_the_stops(monkeypatch):
 
 
 def test_timers_that_cannot_be_set_keep_the_stops(monkeypatch):
-    def refuse(pids, *_):
+    def refuse(pids, *_, **__):
         raise NotPermitted(next(iter(pids)), "not permitted today")
 
     monkeypatch.setattr("sfsample.recording.perf_sampler.open_events", refuse)
@@ -266,7 +267,6 @@ def test_failure_of_the_timers_ends_the_recording_and_keeps_its_samples(monkeypa
     ("options", "why"),
     [
         ({"mode": "wall"}, "timers do not see threads that sleep"),
-        ({"subprocesses": True}, "timers are not set on subprocesses"),
         ({"stop": False}, "nothing may be stopped"),
         ({"perf_events": False}, "asked for"),
     ],

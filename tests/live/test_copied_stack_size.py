@@ -58,7 +58,7 @@ def test_size_of_copies_is_learned_from_samples_of_the_timers(monkeypatch):
     replace_timers = PerfSampler._replace_timers
 
     def note(self, stack_bytes):
-        counts.append(sum(process.samples for process in self._processes.values()))
+        counts.append(self._stack_use.samples)
         replace_timers(self, stack_bytes)
 
     monkeypatch.setattr(PerfSampler, "_replace_timers", note)

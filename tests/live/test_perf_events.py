@@ -16,10 +16,8 @@ from sfsample.process.perf_events import open_events
 from sfsample.process.perf_records import Named
 from sfsample.process.process import LiveProcess
 from sfsample.process.procfs import ProcFs
-from sfsample.recording.perf_process import PerfProcess
 from sfsample.recording.profile import Profile
 from sfsample.recording.thread_table import Thread
-from sfsample.unwind.unwinder import Unwinder
 from tests.live.cli_runner import NOBODY, ended, is_root, sampled
 from tests.live.cli_runner import begun as sfsample_begun
 from tests.live.cli_runner import sfsample as sfsample_command
@@ -31,6 +29,7 @@ from tests.live.perf_recording import (
     accounted_ns,
     files_of,
     needs_timers,
+    perf_process_of,
     record_by_perf,
 )
 from tests.live.targets import ARCH, HANG_S, fixture, python, running, states, wait_until
@@ -201,7 +200,7 @@ def test_interrupted_close_can_be_repeated(monkeypatch, after):
 def test_ended_threads_leave_the_history():
     with running(fixture("v3"), "leaf") as target:
         process = LiveProcess(target.pid, attach=False)
-        perf_process = PerfProcess(process, Unwinder(process.modules), Profile(99), None)
+        perf_process = perf_process_of(process)
         ended = [Named(0, target.pid, 1 << 23 | n, "worker", program=False) for n in range(1000)]
         for records in ended, ():
             perf_process.begin()

@@ -12,12 +12,9 @@ import pytest
 
 import sfsample
 from sfsample.process.process import LiveProcess
-from sfsample.recording.perf_process import PerfProcess
-from sfsample.recording.profile import Profile
-from sfsample.unwind.unwinder import Unwinder
 from tests.live.chains import Checker
 from tests.live.compiled import HOST, LOOP_TURNS, compile_c, needs_gcc, started
-from tests.live.perf_recording import REPLACED, SAMPLES, needs_timers, record_by_perf
+from tests.live.perf_recording import REPLACED, SAMPLES, needs_timers, perf_process_of, record_by_perf
 from tests.live.targets import HANG_S, fixture, running
 from tests.live.targets import started as begun
 from tests.live.test_chains import chains_of
@@ -127,7 +124,7 @@ def test_vdso_is_read_before_the_process_ends():
     """It is in no file, and the last samples are unwound after the end of the process."""
     with running(fixture("v3"), "leaf", ends=True) as target:
         process = LiveProcess(target.pid, attach=False)
-        perf_process = PerfProcess(process, Unwinder(process.modules), Profile(99), None)
+        perf_process = perf_process_of(process)
         perf_process.begin()
         target.process.kill()
         target.process.wait(HANG_S)

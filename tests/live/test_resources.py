@@ -16,6 +16,7 @@ from sfsample.core.snapshot import Capture
 from sfsample.core.stack import StopReason
 from sfsample.process.process import LiveProcess
 from sfsample.recording.options import RecordOptions
+from sfsample.recording.processes import Processes
 from sfsample.recording.ptrace_sampler import PtraceSampler
 from tests.live.chains import Checker, listed_chains
 from tests.live.recording import fewer, record_samples
@@ -77,7 +78,7 @@ def test_ticks_cost_no_memory(scenario):
     """Counting equal stacks takes no memory."""
     with running(fixture("v3"), scenario) as target:
         live = LiveProcess(target.pid)
-        sampler = PtraceSampler([live], RecordOptions(rate=2000, mode="wall"))
+        sampler = PtraceSampler(Processes([live]), RecordOptions(rate=2000, mode="wall"))
         stats, sizes = sampler.profile.stats, []
         tracemalloc.start()
         try:
@@ -98,7 +99,7 @@ def test_ticks_cost_no_memory(scenario):
 def test_files_of_ended_threads_are_closed():
     with running(fixture("v3"), "churn") as target:
         live = LiveProcess(target.pid)
-        sampler = PtraceSampler([live], RecordOptions(rate=1000, mode="wall"))
+        sampler = PtraceSampler(Processes([live]), RecordOptions(rate=1000, mode="wall"))
         counts = []
 
         def enough() -> bool:

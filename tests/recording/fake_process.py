@@ -18,6 +18,7 @@ from sfsample.process.capture_sleeping import SleepingThread
 from sfsample.process.proc_text import Stat, SyscallInfo
 from sfsample.process.thread import Thread
 from sfsample.recording.options import RecordOptions
+from sfsample.recording.processes import Processes
 from sfsample.recording.profile import Profile
 from sfsample.recording.ptrace_sampler import PtraceSampler
 from sfsample.unwind.row import UnwindRow
@@ -65,6 +66,7 @@ class FakeProcess:
 
     def __init__(self, clock: FakeClock, *threads: tuple[int, str], pid: int = PID) -> None:
         self.pid = pid
+        self.closed = False
         self.start_time, self.name = 5, "?"
         self.clock = clock
         self.states = dict(threads or [(pid, "R")])
@@ -152,6 +154,9 @@ class FakeProcess:
             raise answer
         return stopped(tid) if answer is None else answer
 
+    def close(self) -> None:
+        self.closed = True
+
     def ticks(self) -> list[float]:
         """Return when captures happened, in ticks after the start."""
         return [(at - START) / TICK for _, at in self.captured]
@@ -179,11 +184,14 @@ def sampler_of(
     """Return a sampler on the clock of the processes, with `options` of `RecordOptions`."""
     chosen = RecordOptions(**{"rate": RATE, "steppers": (Outermost(),), **options})
     clock = processes[0].clock
-    return PtraceSampler(
-        processes, chosen, duration, clock, jitter=jitter, tell=tell, descendants=descendants
-    )
+    followed = Processes(processes, descendants)
+    return PtraceSampler(followed, chosen, duration, clock, jitter=jitter, tell=tell)
 
 
 def record(*processes, should_stop=lambda: False, **options) -> Profile:
     """Record processes with the arguments of `sampler_of`."""
-    return sampler_of(*processes, **options).run(should_stop)
+    sampler = sampler_of(*processes, **options)
+    try:
+        return sampler.run(should_stop)
+    finally:
+        sampler._processes.close(sampler.profile.stats)

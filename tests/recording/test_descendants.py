@@ -28,15 +28,8 @@ class FakeDescendants:
         self.closed = True
 
 
-class Child(FakeProcess):
-    closed = False
-
-    def close(self):
-        self.closed = True
-
-
 def test_descendant_is_sampled_from_birth_to_end_and_closed(process, clock):
-    child = Child(clock, pid=200)
+    child = FakeProcess(clock, pid=200)
     child.ran_ns[200] = 5000  # all since its birth
     child.ends_at = START + 5.5 * TICK
     descendants = FakeDescendants(t4=[child])
@@ -55,7 +48,7 @@ def test_descendant_is_sampled_from_birth_to_end_and_closed(process, clock):
 def test_known_processes_are_sampled_before_many_new_ones(process, clock, monkeypatch):
     monkeypatch.setattr("sfsample.recording.ptrace_sampler._OPEN_FIRST_S", 0)
     monkeypatch.setattr("sfsample.recording.ptrace_sampler._OPEN_LATER_S", 0)  # one at a time
-    children = [Child(clock, pid=200 + number) for number in range(12)]
+    children = [FakeProcess(clock, pid=200 + number) for number in range(12)]
     profile = record(process, descendants=FakeDescendants(t0=children))
 
     assert process.ticks() == [0, 1, 2, 3, 4, 5, 6, 7]
@@ -65,7 +58,7 @@ def test_known_processes_are_sampled_before_many_new_ones(process, clock, monkey
 
 
 def test_living_descendant_is_closed_and_does_not_prolong_the_recording(process, clock):
-    child = Child(clock, pid=200)
+    child = FakeProcess(clock, pid=200)
     process.ends_at = START + 2.5 * TICK
     profile = record(process, descendants=FakeDescendants(t0=[child]), duration=None)
 
@@ -75,7 +68,7 @@ def test_living_descendant_is_closed_and_does_not_prolong_the_recording(process,
 
 
 def test_descendants_that_cannot_be_opened_are_counted(process, clock):
-    child = Child(clock, pid=200)
+    child = FakeProcess(clock, pid=200)
     child.answers[200] = NotPermitted(200, "not permitted to trace: 200", "why")
     born = [NoSuchProcess(201, "no such process: 201"), NotPermitted(202, "not permitted: 202"), child]
     stats = record(process, descendants=FakeDescendants(t0=born)).stats
@@ -89,7 +82,7 @@ def test_descendants_that_cannot_be_opened_are_counted(process, clock):
 
 
 def test_descendant_without_samples_is_forgotten(process, clock):
-    child = Child(clock, (200, "S"), pid=200)
+    child = FakeProcess(clock, (200, "S"), pid=200)
     profile = record(process, descendants=FakeDescendants(t0=[child]))
 
     assert profile.roots.keys() == profile.processes.keys() == {PID}

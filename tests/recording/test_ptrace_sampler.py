@@ -174,6 +174,13 @@ def test_ticks_are_skipped_above_max_overhead(process):
     assert stats.samples >= 30
 
 
+@pytest.fixture
+def no_own_time(monkeypatch):
+    """Have sfsample seem to use no CPU time: only pauses are overhead."""
+    monkeypatch.setattr("time.thread_time", lambda: 0.0)
+
+
+@pytest.mark.usefixtures("no_own_time")
 @pytest.mark.parametrize(
     ("waited_ns", "bounds_ns", "held_ns", "skips"),
     [

@@ -1,0 +1,69 @@
+"""The processes of a recording: those that were asked for, and their descendants as they are found."""
+
+import time
+from collections.abc import Iterable, Iterator
+
+from sfsample.errors import NoSuchProcess, TargetError
+from sfsample.process.descendants import Descendants
+from sfsample.process.process import LiveProcess
+from sfsample.recording.stats import Stats
+
+_UNOPENED = "subprocess not recorded: the recording ended before its turn"
+
+
+class Processes:
+    """Open processes: `named` were asked for, `descendants` were found.  Those that end are closed.
+
+    A recording ends when no named process is left.  That a descendant cannot be opened is counted, never
+    fatal.
+    """
+
+    def __init__(self, named: Iterable[LiveProcess], finder: Descendants | None = None) -> None:
+        self.named = list(named)
+        self.descendants: list[LiveProcess] = []
+        self._finder = finder
+
+    @property
+    def all(self) -> list[LiveProcess]:
+        """The processes that have not ended."""
+        return [*self.named, *self.descendants]
+
+    @property
+    def follows_births(self) -> bool:
+        """Whether descendants are part of the recording."""
+        return self._finder is not None
+
+    def open_new(self, stats: Stats, time_s: float, *, force: bool) -> Iterator[LiveProcess]:
+        """Open and yield new descendants, as many as there is time for; the others at the next call.
+
+        `force`: list /proc even if the kernel has assigned no id since the last call.
+        """
+        until = time.perf_counter() + time_s
+        for found in self._finder.open_new(force=force) if self._finder else ():
+            if isinstance(found, NoSuchProcess):
+                stats.subprocesses.short_lived += 1
+            elif isinstance(found, TargetError):
+                stats.subprocesses.refused += 1
+                stats.note(f"subprocess not recorded: {found}")
+            else:
+                stats.subprocesses.watched += 1
+                self.descendants.append(found)
+                yield found
+            if time.perf_counter() >= until:
+                break
+
+    def end(self, process: LiveProcess) -> None:
+        """Close a process that has ended."""
+        for processes in (self.named, self.descendants):
+            if process in processes:
+                processes.remove(process)
+        process.close()
+
+    def close(self, stats: Stats) -> None:
+        """Close every process, and count the descendants that are still to be opened."""
+        for process in self.all:
+            self.end(process)
+        if self._finder:
+            if self._finder.waiting:
+                stats.note(_UNOPENED, self._finder.waiting)
+            self._finder.close()
