@@ -105,7 +105,7 @@ class TrialSampler:
             timers.set_timers()
         except (TargetError, OSError) as failure:
             _log.debug("timers cannot be set: %s", failure)
-            stats.engine_why = f"timers cannot be set: {failure}"
+            stats.engine_why, stats.lacks_timers = f"timers cannot be set: {failure}", True
             stops = PtraceSampler(
                 self._processes, self._options, self._duration, profile=self._profile, tell=self._tell,
                 start=self._start,
@@ -124,7 +124,8 @@ class TrialSampler:
         stats = self._profile.stats
         self._why, against = self._reason(), self._obstacle()
         if self._why and against:
-            self._why, stats.engine_why = "", f"{self._why}, but {against}"
+            stats.engine_why, stats.lacks_timers = f"{self._why}, but {against}", True
+            self._why = ""
         elif not self._why:
             stats.engine_why = "CPUs were free, and threads ran long enough to be stopped"
         _log.debug("timers: %s", self._why or f"not chosen: {stats.engine_why}")

@@ -79,6 +79,7 @@ class Stats:
         self.captures: Counter[Capture] = Counter()
         self.timers: Timers | None = None  # None: all samples were taken by stops
         self.engine_why = ""  # why stops or timers were chosen
+        self.lacks_timers = False  # timers would have been better than stops
         self.max_stack_bytes = 0  # from the innermost frame of a stack to the outermost one
         self.pauses = Pauses()  # from the request to stop to the release
         self.held = Pauses()  # the same, without the time that a thread waited for a CPU to stop on
@@ -106,6 +107,11 @@ class Stats:
     def choose_timers(self, timers: Timers, why: str) -> None:
         """Note that the kernel's timers take the samples from now on, and why."""
         self.timers, self.engine_why = timers, why
+
+    @property
+    def coverage(self) -> float | None:
+        """The share of the CPU time that samples stand for, 0 to 1; None: no CPU time was used."""
+        return min(1.0, self.cpu_sampled_ns / self.cpu_charged_ns) if self.cpu_charged_ns else None
 
     @property
     def taken_ticks(self) -> int:
@@ -162,6 +168,7 @@ class Stats:
             "off_processor": self.off_processor,
             "cpu_charged_ns": self.cpu_charged_ns,
             "cpu_sampled_ns": self.cpu_sampled_ns,
+            "coverage": None if self.coverage is None else round(self.coverage, 4),
             "subprocesses": self.subprocesses.as_json(),
             "perf_events": self.timers.as_json() if self.timers else None,
             "engine": "timers" if self.timers else "ptrace",

@@ -114,6 +114,8 @@ def _pauses(stats: Stats) -> Iterator[str]:
         yield "pause     none: the kernel copied the stacks in timer interrupts"
     elif stats.timers is not None:
         yield _timers(stats.timers)
+    elif stats.lacks_timers:
+        yield f"timers    none: {stats.engine_why}"
     if stats.eintr_prone_stops:
         stops = _count(stats.eintr_prone_stops, "stop")
         yield f"EINTR     {stops} interrupted a system call that does not restart by itself (signal(7))"

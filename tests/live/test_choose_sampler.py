@@ -208,6 +208,7 @@ def test_timers_that_are_not_permitted_keep_the_stops(monkeypatch):
     assert calls == [1], "the choice is made once"
     assert stats.timers is None
     assert stats.engine_why == "no CPU was free, but timers are not permitted"
+    assert stats.lacks_timers
     assert stats.captures[Capture.EVENT] == 0
 
 

@@ -267,6 +267,24 @@ def test_children_include_those_that_were_lost():
     assert not [text for text in lines(stats(outermost=1)) if text.startswith("children")]
 
 
+def test_timers_that_would_have_been_better_are_named_with_what_was_in_the_way():
+    made = stats(outermost=5)
+    made.engine_why = "no CPU was free, but timers are not permitted"
+    assert not any(text.startswith("timers") for text in summary_lines(made, "cpu"))
+    made.lacks_timers = True
+    assert line(made, "timers") == "timers    none: no CPU was free, but timers are not permitted"
+
+
+def test_coverage_is_the_share_of_the_cpu_time_that_samples_stand_for():
+    made = stats()
+    made.cpu_charged_ns = 0
+    assert made.as_json()["coverage"] is None
+    made.cpu_charged_ns, made.cpu_sampled_ns = 4_000_000, 3_000_000
+    assert made.as_json()["coverage"] == 0.75
+    made.cpu_sampled_ns = 5_000_000  # the last period began before the recording
+    assert made.as_json()["coverage"] == 1.0
+
+
 def test_timers_say_since_when_and_why():
     made = stats(outermost=5, bad_memory=5)
     made.timers = Timers(0.54, because="no CPU was free")
