@@ -8,7 +8,7 @@ from sfsample.cli.record_options import record_options
 from sfsample.cli.terminal import say, stderr_is_terminal
 from sfsample.core.snapshot import Capture
 from sfsample.errors import NoSuchProcess, SfsampleError
-from sfsample.process.task_files import open_many
+from sfsample.process.thread_files import open_many
 from sfsample.recording.profile import Profile
 from sfsample.recording.stats import Stats
 from sfsample.saved_stacks.store import BadStackStore

@@ -56,11 +56,9 @@ class Dumper:
         before, self._threads, self._rests_left_ns = self._threads, {}, _MAX_RESTS_NS
         self._lookup = LiveLookup(self._process.proc)  # a descriptor may refer to another file by now
         if self._consistent:
-            self._consistent_captures.append(self._process.capture_consistently())
-        try:
-            self._collect_all(before)
-        finally:
-            self._process.leave_instant()
+            self._capturer.source = self._process.capture_consistently()
+            self._consistent_captures.append(self._capturer.source)
+        self._collect_all(before)
 
     def _collect_all(self, before: dict[int, ThreadDump]) -> None:
         for tid, stat in self._process.threads():
@@ -76,7 +74,7 @@ class Dumper:
     def _collect(self, tid: int, stat: Stat) -> ThreadDump | None:
         thread = self._read_facts(tid, stat)
         if self._wait_until_asleep(thread):
-            thread = self._read_facts(tid, self._process.proc.thread_stat(tid) or stat)
+            thread = self._read_facts(tid, self._process.proc.thread(tid).stat() or stat)
         return self._with_state(thread)
 
     def _wait_until_asleep(self, thread: ThreadDump) -> bool:
@@ -130,7 +128,7 @@ class Dumper:
 
     def _capture(self, thread: ThreadDump) -> ThreadDump:
         self._process.modules.allow_refresh()
-        slept = self._consistent and thread.tid in self._consistent_captures[-1].read
+        slept = self._consistent and thread.tid in self._consistent_captures[-1].asleep
         found = self._capturer.capture(self._process.thread(thread.tid), "S" if slept else thread.state)
         if isinstance(found, NotCaptured):
             return thread._replace(error=_GONE if found.gone else found.detail)

@@ -60,6 +60,24 @@ class Walker(Protocol):
         ...
 
 
+class ThreadSource(Protocol):
+    """Gives registers and stacks of threads: a live process, or all of its threads at one instant."""
+
+    def read(self, thread: Thread) -> SleepingThread | None:
+        """Return what a thread that sleeps shows without a stop; None: it does not sleep."""
+        ...
+
+    def capture(
+        self, thread: Thread, patience_ns: int, stop_filter: StopFilter
+    ) -> ThreadSnapshot | NotCaptured:
+        """Return what a stop of a thread shows."""
+        ...
+
+    def restarts(self, asleep: SyscallInfo) -> bool:
+        """Return whether a thread that sleeps in this call can be stopped without an effect on the call."""
+        ...
+
+
 class CapturedStack(NamedTuple):
     """A thread's stack, and how it was captured.
 
@@ -80,12 +98,13 @@ class CapturedStack(NamedTuple):
 
 
 class ThreadCapturer:
-    """Captures threads of one process; with `stop` False it never stops a thread."""
+    """Captures threads of one process, from `source`; with `stop` False it never stops a thread."""
 
     def __init__(
         self, process: LiveProcess, unwinder: Walker, *, stop: bool = True, kernel: bool = False
     ) -> None:
         self._process = process
+        self.source: ThreadSource = process
         self._unwinder = unwinder
         self._stop = stop
         self._with_kernel = kernel
@@ -133,7 +152,7 @@ class ThreadCapturer:
                     checked = (
                         frozenset()
                     )  # it was captured before the libraries were checked, and after a change
-            if not is_last and process.learn(thread, stack):
+            if not is_last and process.copy.learn(thread, stack):
                 _log.debug("thread %d is captured again: another stack of it was found", thread.tid)
                 continue
             generation, modules, again = self._modules_of(stack, last)
@@ -161,15 +180,15 @@ class ThreadCapturer:
 
     def stop_breaks_call(self, thread: Thread) -> bool:
         """Return whether the system call in which a thread slept when it was last read fails by a stop."""
-        return thread.asleep is not None and not self._process.restarts(thread.asleep)
+        return thread.asleep is not None and not self.source.restarts(thread.asleep)
 
     def wait_until_asleep(self, thread: Thread, until_ns: int) -> bool:
         """Give a thread time to go back to sleep, as a stop just then could make its call fail.
 
         Return whether that took any time.
         """
-        waited, asleep = False, self._process.proc.asleep
-        while self._stop and asleep(thread.tid) is None and time.perf_counter_ns() < until_ns:
+        waited, asleep = False, thread.files.asleep
+        while self._stop and asleep() is None and time.perf_counter_ns() < until_ns:
             time.sleep(_POLL_SLEEP_S)
             waited = True
         return waited
@@ -180,7 +199,7 @@ class ThreadCapturer:
         self, thread: Thread, state: str, patience_ns: int, stop_filter: StopFilter
     ) -> _Walked | NotCaptured:
         """Read a thread if it sleeps, stop it if it runs; the state may have changed by now."""
-        reading = None if state == "R" else self._process.read(thread)
+        reading = None if state == "R" else self.source.read(thread)
         if reading is None:
             return self._walk_stopped(thread, self._capture_running(thread, state, patience_ns, stop_filter))
         thread.asleep = reading.asleep
@@ -202,7 +221,7 @@ class ThreadCapturer:
             self._stop
             and state != "D"
             and stack.stop_reason is StopReason.REGISTER_UNKNOWN
-            and (state == "T" or self._process.restarts(reading.asleep))
+            and (state == "T" or self.source.restarts(reading.asleep))
         )
 
     def _search(self, reading: SleepingThread, stack: Stack) -> _Walked:
@@ -257,14 +276,13 @@ class ThreadCapturer:
             )
         if not self._stop:
             return NotCaptured(Reason.NOT_STOPPABLE, "it runs, and nothing may be stopped (--no-stop)")
-        return self._process.capture(thread, patience_ns, stop_filter)
+        return self.source.capture(thread, patience_ns, stop_filter)
 
     def _kernel(self, thread: Thread, reading: SleepingThread | None) -> tuple[str, ...]:
         """Return in which functions of the kernel a thread that was read sleeps, if it still does."""
         if reading is None or not self._with_kernel:
             return ()
-        proc = self._process.proc
-        functions, counters = kernel_stack(proc, thread.tid), proc.counters(thread.tid)
+        functions, counters = kernel_stack(thread.files), thread.files.counters()
         self.kernel_refused |= functions is None and counters is not None
         return functions or () if counters == reading.counters else ()
 
@@ -285,7 +303,7 @@ class ThreadCapturer:
         process = self._process
         expected = thread.modules | process.modules.unstable_modules
         for _ in range(_MAX_ATTEMPTS):
-            if not process.replaced(thread.tid, expected):
+            if not process.identities.replaced(thread.tid, expected):
                 return expected
             expected = process.modules.reload(expected)
             process.modules.allow_refresh()  # the thread may run in what comes next
@@ -298,7 +316,7 @@ class ThreadCapturer:
         module_map = self._process.modules
         opened = [*filter(None, modules)]
         mapped = thread.modules = frozenset(opened)
-        if self._process.replaced(thread.tid, mapped):
+        if self._process.identities.replaced(thread.tid, mapped):
             module_map.reload(mapped)
             return False
         if not mapped & module_map.unstable_modules <= checked:

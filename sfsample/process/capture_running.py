@@ -14,7 +14,6 @@ from sfsample.core.checkpoint import PENDING_STOPS
 from sfsample.core.snapshot import SchedulerEvidence, ThreadSnapshot
 from sfsample.process.not_captured import OTHER_PROCESS, NotCaptured, Reason
 from sfsample.process.priority import REAL_TIME_PRIORITY
-from sfsample.process.procfs import ProcFs
 from sfsample.process.scheduler import BeforeStop, RunState, WakeUp, balance_of, classify, times_run
 from sfsample.process.stack_copy import StackCopy
 from sfsample.process.stop_request import PATIENCE_NS, Tracer, await_stop
@@ -31,13 +30,13 @@ _NO_CPU = "it has no CPU"
 class StopFilter(NamedTuple):
     """Which threads may be stopped.
 
-    `awake`: none that sleeps.  `ours` (when sfsample was given its CPU): none that waits for a CPU either,
+    `awake`: none that sleeps.  `wake_up` (when sfsample was given its CPU): none that waits for a CPU either,
     unless sfsample took the CPU from it; where the kernel does not show which thread
     has a CPU, as `awake` alone.
     """
 
     awake: bool
-    ours: WakeUp | None = None
+    wake_up: WakeUp | None = None
 
 
 ANY_THREAD: Final = StopFilter(awake=False)
@@ -54,13 +53,12 @@ def check_stack_bytes(stack_bytes: int) -> None:
 class RunningCapture:
     """Captures threads of one process by stopping them, one at a time."""
 
-    def __init__(self, proc: ProcFs, arch: Arch, copy: StackCopy, *, child: bool = False) -> None:
+    def __init__(self, pid: int, arch: Arch, copy: StackCopy, *, child: bool = False) -> None:
         self._copy = copy
-        self._proc = proc
-        self.tracer = Tracer(proc.pid, arch, child=child)
-        self._asked: list[Thread] = []  # their stop requests are pending
+        self.tracer = Tracer(pid, arch, child=child)
+        self._pending: list[Thread] = []  # their stop requests are pending
         self._collected: list[Thread] = []  # captured at a checkpoint since `release_pending`
-        self._listed = False  # in PENDING_STOPS
+        self._is_holding = False  # in PENDING_STOPS
         self.is_active = False  # a stop is pending, or was collected and not asked for
         self._busy = False
         self.max_held_ns = NO_LIMIT_NS
@@ -77,17 +75,17 @@ class RunningCapture:
         captured, request.captured = request.captured, None
         if captured is not None:
             return captured
-        was_asked = thread in self._asked
-        if was_asked:  # and may have stopped already
-            self._asked.remove(thread)
+        was_pending = thread in self._pending
+        if was_pending:  # and may have stopped already
+            self._pending.remove(thread)
         else:
             tracer.rehearse(thread.tid)
             self._copy.rehearse(thread)
         collecting, self._busy = gc.isenabled(), True
         gc.disable()  # a collection must not fall into the pause
-        self._list()
+        self._begin_holding()
         try:
-            if not was_asked:
+            if not was_pending:
                 refusal = self._look_before(thread, stop_filter)
                 if refusal is not None:
                     return refusal
@@ -98,16 +96,10 @@ class RunningCapture:
             if collecting:
                 gc.enable()
             self._busy = False
-            self._unlist()
+            self._end_holding()
 
     def _stop_and_copy(self, thread: Thread, patience_ns: int) -> ThreadSnapshot | NotCaptured:
-        tid, request, tracer, copy, counters = (
-            thread.tid,
-            thread.stop,
-            self.tracer,
-            self._copy,
-            self._proc.counters,
-        )
+        tid, request, tracer, copy = thread.tid, thread.stop, self.tracer, self._copy
         sp: int | None = None
         after: bytes | None = None
         stopped_ns, whole, mended = 0, True, False
@@ -118,14 +110,14 @@ class RunningCapture:
                 sp = tracer.registers(tid)
                 if sp is not None:
                     whole = copy.fill(thread, sp, stopped_ns + self.max_held_ns)
-                    after = counters(tid)
+                    after = thread.files.counters()
                     mended = tracer.mend(tid)
         finally:
             stop_ns = tracer.release()
             now = time.perf_counter_ns()
         if missed is not None:
             if missed.pending:
-                self._asked.append(thread)
+                self._pending.append(thread)
             return missed
         if sp is None:
             return NotCaptured(Reason.GONE, "killed while it was stopped")
@@ -151,21 +143,19 @@ class RunningCapture:
         before = thread.stop.before = self._observe(thread, stop_filter)
         if before.on_cpu or not stop_filter.awake:
             return None
-        ours = stop_filter.ours or _NO_WAKE_UP
-        state = classify(before, None, ours)
+        wake_up = stop_filter.wake_up or _NO_WAKE_UP
+        state = classify(before, None, wake_up)
         if (
             state is not RunState.ASLEEP
             and before.last_run is not None
             and state is not RunState.PREEMPTED_BY_US
         ):
-            state = classify(before, None, ours._replace(own_run=ours.read_again()))
+            state = classify(before, None, wake_up._replace(own_run=wake_up.read_again()))
         if state is RunState.ASLEEP:
             thread.balance.learn(before.balance, on_cpu=False)
         if state in (RunState.ASLEEP, RunState.WAITING):
             return _off_cpu(before, state)
-        if times_run(self._proc.counters(thread.tid)) == times_run(
-            before.counters
-        ):  # it was given no CPU since
+        if times_run(thread.files.counters()) == times_run(before.counters):  # it was given no CPU since
             preempted = None if before.last_run is None else state is RunState.PREEMPTED_BY_US
             thread.stop.before = before._replace(preempted_by_us=preempted)
         return None
@@ -175,53 +165,53 @@ class RunningCapture:
 
         Whether it sleeps is read first: a thread that waits for a CPU does so until it is given one.
         """
-        proc, tid = self._proc, thread.tid
-        counters = proc.counters(tid)
-        for _ in range(_MAX_READINGS if stop_filter.ours and stop_filter.ours.own_run else 0):
-            earlier, asleep = counters, proc.asleep(tid) is not None
-            run, counters = proc.last_run(tid), proc.counters(tid)
+        files = thread.files
+        counters = files.counters()
+        for _ in range(_MAX_READINGS if stop_filter.wake_up and stop_filter.wake_up.own_run else 0):
+            earlier, asleep = counters, files.asleep() is not None
+            run, counters = files.last_run(), files.counters()
             balance = balance_of(earlier, run, counters)
             if balance is not None:
                 return BeforeStop(
                     counters, asleep, balance, thread.balance.on_cpu(balance), run, preempted_by_us=False
                 )
-        return BeforeStop(counters, proc.asleep(tid) is not None)
+        return BeforeStop(counters, files.asleep() is not None)
 
     # -- threads that were asked to stop and have not yet
 
     def collect_stopped(self) -> None:
         """Capture the threads that have stopped by now, for the next `capture` of each, and release them."""
-        for thread in () if self._busy else tuple(self._asked):
+        for thread in () if self._busy else tuple(self._pending):
             if self.tracer.has_stopped(thread.stop):
                 captured = self.capture(thread, 0)
-                if thread not in self._asked:
+                if thread not in self._pending:
                     thread.stop.captured = captured
                     self._collected.append(thread)
 
-    def has_stopped(self, thread: Thread) -> bool:
-        """Return whether a thread that was asked to stop was stopped at the last `collect_stopped`."""
-        return thread not in self._asked
+    def is_pending(self, thread: Thread) -> bool:
+        """Return whether a thread was asked to stop, and was not stopped at the last `collect_stopped`."""
+        return thread in self._pending
 
     def release_pending(self) -> bool:
         """Release threads that have stopped too late, uncaptured; True: none is still to stop."""
         for thread in self._collected:
             thread.stop.captured = None  # nothing has asked for it
         self._collected.clear()
-        if not self._listed:
+        if not self._is_holding:
             self.is_active = False
             return True  # no thread is held, or was asked to stop
         released = self.tracer.release_pending()
-        self._asked = [thread for thread in self._asked if thread.stop.is_pending]
-        self._unlist()
+        self._pending = [thread for thread in self._pending if thread.stop.is_pending]
+        self._end_holding()
         return released
 
-    def _list(self) -> None:
-        if not self._listed:
+    def _begin_holding(self) -> None:
+        if not self._is_holding:
             PENDING_STOPS.add(self.collect_stopped)
-            self._listed = self.is_active = True
+            self._is_holding = self.is_active = True
             REAL_TIME_PRIORITY.begin()
 
-    def _unlist(self) -> None:
+    def _end_holding(self) -> None:
         if not self.tracer.pending:
             self.close()
 
@@ -229,8 +219,8 @@ class RunningCapture:
 
     def close(self) -> None:
         """Forget pending stops: the kernel releases the threads when the tracing OS thread ends."""
-        if self._listed:
-            self._listed, self.is_active = False, bool(self._collected)
+        if self._is_holding:
+            self._is_holding, self.is_active = False, bool(self._collected)
             REAL_TIME_PRIORITY.end()
             PENDING_STOPS.remove(self.collect_stopped)
 

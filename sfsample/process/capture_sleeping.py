@@ -16,7 +16,6 @@ from typing import NamedTuple
 from sfsample.core.arch import Arch
 from sfsample.core.snapshot import Capture, Registers, SchedulerEvidence, ThreadSnapshot, parse_schedstat
 from sfsample.process.proc_text import SyscallInfo
-from sfsample.process.procfs import ProcFs
 from sfsample.process.registers import layout_of
 from sfsample.process.stack_copy import StackCopy
 from sfsample.process.thread import Thread
@@ -37,30 +36,30 @@ class SleepingThread(NamedTuple):
         return old is not None and new is not None and new.times - old.times == 1
 
 
-def read_sleeping_thread(proc: ProcFs, arch: Arch, copy: StackCopy, thread: Thread) -> SleepingThread | None:
+def read_sleeping_thread(arch: Arch, copy: StackCopy, thread: Thread) -> SleepingThread | None:
     """Read a thread; None: it runs (or wakes up again and again), has ended, or may not be read."""
-    tid = thread.tid
+    files = thread.files
     for _ in range(_MAX_ATTEMPTS):
-        counters, asleep = proc.counters(tid), proc.asleep(tid)
-        if counters is None or asleep is None or _is_dead(proc, tid, asleep):
+        counters, asleep = files.counters(), files.asleep()
+        if counters is None or asleep is None or _is_dead(thread, asleep):
             return None
         copy.fill(thread, asleep.sp)
-        if proc.asleep(tid) == asleep and proc.counters(tid) == counters:
+        if files.asleep() == asleep and files.counters() == counters:
             copy.learn_extent(thread, asleep.sp)
             registers = _registers(arch, asleep, counters)
             snapshot = ThreadSnapshot(
-                tid, registers, copy.memory(), copy.bounded, 0, eintr=False, arch=arch,
+                thread.tid, registers, copy.memory(), copy.bounded, 0, eintr=False, arch=arch,
                 capture=Capture.READ, scheduler=SchedulerEvidence(counters, counters),
             )  # fmt: skip
             return SleepingThread(snapshot, asleep, counters)
     return None
 
 
-def _is_dead(proc: ProcFs, tid: int, asleep: SyscallInfo) -> bool:
+def _is_dead(thread: Thread, asleep: SyscallInfo) -> bool:
     """Return whether a thread that has no user stack has ended, rather than being a worker of the kernel."""
     if asleep.pc or asleep.sp:
         return False
-    stat = proc.thread_stat(tid)
+    stat = thread.files.stat()
     return stat is None or stat.state in "ZX"
 
 

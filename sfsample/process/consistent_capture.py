@@ -13,9 +13,11 @@ from typing import NamedTuple
 from sfsample.core.arch import Arch
 from sfsample.core.checkpoint import SUSPEND_LOCK
 from sfsample.core.snapshot import ThreadSnapshot
+from sfsample.process.capture_running import StopFilter
 from sfsample.process.capture_sleeping import SleepingThread, read_sleeping_thread
 from sfsample.process.not_captured import OTHER_PROCESS, NotCaptured, Reason
 from sfsample.process.priority import REAL_TIME_PRIORITY
+from sfsample.process.proc_text import SyscallInfo
 from sfsample.process.procfs import ProcFs
 from sfsample.process.stack_copy import StackCopy
 from sfsample.process.stop_request import StopRequest, Tracer
@@ -26,25 +28,55 @@ _LATE_STOP_S = 1.0  # to wait for threads that did not stop in time
 _POLL_SLEEP_S = 0.001
 
 
+_NOT_AT_THAT_INSTANT = NotCaptured(Reason.NOT_STOPPABLE, "ran, but not at that instant")
+_TRACED_THEN = NotCaptured(Reason.REFUSED, "another process traced it at that instant")
+
+Captures = dict[int, ThreadSnapshot | NotCaptured]
+
+
 class ConsistentCapture(NamedTuple):
-    """The captured threads, by thread id.
+    """The captured threads, by thread id: a `ThreadSource`.
 
     `ran` are the sleeping threads that ran meanwhile: their stacks are not of this instant.  `held_ns`: from
     the first request to stop until all threads were released.
     """
 
-    stopped: dict[int, ThreadSnapshot | NotCaptured]
-    read: dict[int, SleepingThread]
+    stopped: Captures
+    asleep: dict[int, SleepingThread]
     ran: tuple[int, ...]
     held_ns: int
 
+    def read(self, thread: Thread) -> SleepingThread | None:
+        """Return a thread that slept."""
+        return self.asleep.get(thread.tid)
+
+    def capture(
+        self, thread: Thread, _patience_ns: int, _stop_filter: StopFilter
+    ) -> ThreadSnapshot | NotCaptured:
+        """Return a thread that was stopped."""
+        return self.stopped.get(thread.tid, _NOT_AT_THAT_INSTANT)
+
+    def restarts(self, _asleep: SyscallInfo) -> bool:
+        """Return False: no thread is stopped any more."""
+        return False
+
 
 def capture_consistently(
-    proc: ProcFs, arch: Arch, copy: StackCopy, thread_of: Callable[[int], Thread], *, child: bool
+    proc: ProcFs,
+    arch: Arch,
+    copy: StackCopy,
+    thread_of: Callable[[int], Thread],
+    explain: Callable[[int], NotCaptured | None],
+    *,
+    child: bool,
 ) -> ConsistentCapture:
-    """Capture every thread; `child`: the process is a child of sfsample."""
+    """Capture every thread.
+
+    `explain` returns why the kernel refused a thread; None: the reason is gone.  `child`: the process is a
+    child of sfsample.
+    """
     tracers: dict[int, Tracer] = {}
-    stopped: dict[int, ThreadSnapshot | NotCaptured] = {}
+    stopped: Captures = {}
     gc_was_enabled = gc.isenabled()
     gc.disable()
     SUSPEND_LOCK.acquire()
@@ -52,10 +84,10 @@ def capture_consistently(
     began_ns = time.perf_counter_ns()
     try:
         asleep = _stop_running(proc, arch, tracers, stopped, child=child)
-        readings = {tid: read_sleeping_thread(proc, arch, copy, thread_of(tid)) for tid in asleep}
+        readings = {tid: read_sleeping_thread(arch, copy, thread_of(tid)) for tid in asleep}
         held = {tid: tracer for tid, tracer in tracers.items() if tid not in stopped}
-        stopped |= {tid: _capture(proc, tracer, copy, thread_of(tid)) for tid, tracer in held.items()}
-        ran = tuple(tid for tid, counters in asleep.items() if proc.counters(tid) != counters)
+        stopped |= {tid: _capture(tracer, copy, thread_of(tid)) for tid, tracer in held.items()}
+        ran = tuple(tid for tid, counters in asleep.items() if proc.thread(tid).counters() != counters)
     finally:
         for tracer in tracers.values():
             tracer.release()
@@ -65,6 +97,9 @@ def capture_consistently(
         if gc_was_enabled:
             gc.enable()
     _release_late(tracers)
+    for tid, taken in stopped.items():
+        if isinstance(taken, NotCaptured) and taken.reason is Reason.REFUSED:
+            stopped[tid] = explain(tid) or _TRACED_THEN
     read = {tid: reading for tid, reading in readings.items() if reading is not None}
     return ConsistentCapture(stopped, read, ran, held_ns)
 
@@ -73,7 +108,7 @@ def _stop_running(
     proc: ProcFs,
     arch: Arch,
     tracers: dict[int, Tracer],
-    failed: dict[int, ThreadSnapshot | NotCaptured],
+    failed: Captures,
     *,
     child: bool,
 ) -> dict[int, bytes | None]:
@@ -85,7 +120,7 @@ def _stop_running(
             if tid in tracers or stat.state in "ZX":
                 continue
             if stat.state != "R":
-                asleep[tid] = proc.counters(tid)
+                asleep[tid] = proc.thread(tid).counters()
                 continue
             asleep.pop(tid, None)
             tracers[tid] = tracer = Tracer(proc.pid, arch, child=child)
@@ -98,14 +133,14 @@ def _stop_running(
     return asleep
 
 
-def _capture(proc: ProcFs, tracer: Tracer, copy: StackCopy, thread: Thread) -> ThreadSnapshot | NotCaptured:
+def _capture(tracer: Tracer, copy: StackCopy, thread: Thread) -> ThreadSnapshot | NotCaptured:
     """Copy registers and stack of a stopped thread."""
     tid = thread.tid
     sp = tracer.registers(tid)
     if sp is None:
         return NotCaptured(Reason.GONE, "killed while it was stopped")
     copy.fill(thread, sp)
-    if proc.counters(tid) is None:  # the counters' file belongs to this process for certain
+    if thread.files.counters() is None:  # the counters' file belongs to this process for certain
         return NotCaptured(Reason.GONE, OTHER_PROCESS)
     copy.learn_extent(thread, sp)
     registers = tracer.dwarf_registers()

@@ -6,14 +6,14 @@ scheduler's counters that it has not run meanwhile.  Needs CAP_SYS_ADMIN and a k
 Source: proc(5), /proc/PID/stack; Linux fs/proc/base.c: lines `[<0>] function+0x12/0x34 [module]`.
 """
 
-from sfsample.process.procfs import ProcFs
+from sfsample.process.thread_files import ThreadFiles
 
 REFUSED = "kernel stacks cannot be read: that needs CAP_SYS_ADMIN, and a kernel with CONFIG_STACKTRACE"
 
 
-def kernel_stack(proc: ProcFs, tid: int) -> tuple[str, ...] | None:
+def kernel_stack(files: ThreadFiles) -> tuple[str, ...] | None:
     """Return function names, innermost first; None: sfsample may not read them, or the thread has ended."""
-    text = proc.task(tid, "stack")
+    text = files.read("stack")
     if text is None:
         return None
     lines = text.decode("utf-8", "replace").splitlines()

@@ -9,10 +9,8 @@ from functools import partial
 
 from sfsample.core.memory import Address
 from sfsample.core.snapshot import ThreadSnapshot
-from sfsample.core.stack import Stack
 from sfsample.errors import NotPermitted, UnsupportedTarget
 from sfsample.modules.mapping import Mapping
-from sfsample.modules.module import Module
 from sfsample.modules.module_map import ModuleMap
 from sfsample.process.capture_running import ANY_THREAD, DEFAULT_STACK_BYTES, RunningCapture, StopFilter
 from sfsample.process.capture_sleeping import SleepingThread, read_sleeping_thread
@@ -41,8 +39,6 @@ _DETACH_POLL_S = 0.0002
 # The kernel also refuses a thread that is exiting (an execve(2) may then give its id to another thread), and
 # one whose tracer detaches before sfsample can find out which it was: try again.
 _MAX_ATTEMPTS = 3
-
-_NOT_AT_THAT_INSTANT = NotCaptured(Reason.NOT_STOPPABLE, "ran, but not at that instant")
 
 
 class LiveProcess:
@@ -85,13 +81,12 @@ class LiveProcess:
         except BaseException:
             self.proc.close()
             raise
-        self._identities = ModuleIdentities(self.modules)
+        self.identities = ModuleIdentities(self.modules)
         self._threads: dict[int, Thread] = {}
         self._is_child = child = self.proc.status().get("PPid") == str(os.getpid())
-        self._instant: ConsistentCapture | None = None
         self._new_ids = NewIds()
-        self._copy = StackCopy(pid, self.arch, self._extent, stack_bytes)
-        self.running = RunningCapture(self.proc, self.arch, self._copy, child=child)
+        self.copy = StackCopy(pid, self.arch, self._extent, stack_bytes)
+        self.running = RunningCapture(pid, self.arch, self.copy, child=child)
 
     def _try_attaching(self) -> None:
         """Check that the kernel permits tracing.  Stops no thread.
@@ -100,13 +95,13 @@ class LiveProcess:
         """
         check_free(self.proc)
         tid = self.proc.anchor()
-        stat = self.proc.thread_stat(tid)
+        stat = self.proc.thread(tid).stat()
         if stat is not None and stat.state == "T":
             return  # attaching would wake the thread for a moment, and its state would seem to be another
         if TracerThread(lambda _: may_attach(tid), lambda: False).run():
             self._wait_for_own_detach(tid)
             return
-        stat = self.proc.thread_stat(tid)
+        stat = self.proc.thread(tid).stat()
         if stat is not None and stat.state not in "ZX" and not tracer_of(self.proc, tid):
             raise not_permitted(self.proc)
 
@@ -165,9 +160,9 @@ class LiveProcess:
 
     def thread(self, tid: int) -> Thread:
         """Return the object of a thread; it stays the same until the thread has ended."""
-        thread = self._threads.get(tid)
-        if thread is None:
-            thread = self._threads[tid] = Thread(tid)
+        thread, files = self._threads.get(tid), self.proc.thread(tid)
+        if thread is None or thread.files is not files:
+            thread = self._threads[tid] = Thread(tid, files)
         return thread
 
     def _forget_ended(self, alive: list[int]) -> None:
@@ -176,33 +171,20 @@ class LiveProcess:
         for tid in self._threads.keys() - {*alive}:
             del self._threads[tid]
 
-    def replaced(self, tid: int, modules: frozenset[Module]) -> bool:
-        """Return whether one of these modules is no longer mapped at its address."""
-        return self._identities.replaced(tid, modules)
-
     def capture_consistently(self) -> ConsistentCapture:
-        """Capture all threads at one instant; `read` and `capture` return these until `leave_instant`."""
+        """Capture all threads at one instant."""
         arch = self.running.tracer.arch
-        self._instant = capture_consistently(self.proc, arch, self._copy, self.thread, child=self._is_child)
-        return self._instant
-
-    def leave_instant(self) -> None:
-        """Make `read` and `capture` capture threads when they are called, as usual."""
-        self._instant = None
+        return capture_consistently(
+            self.proc, arch, self.copy, self.thread, self._refusal, child=self._is_child
+        )
 
     def read(self, thread: Thread) -> SleepingThread | None:
         """Read one thread without stopping it; None: it does not sleep, has ended, or may not be read."""
-        if self._instant is not None:
-            return self._instant.read.get(thread.tid)
-        return read_sleeping_thread(self.proc, self.running.tracer.arch, self._copy, thread)
+        return read_sleeping_thread(self.running.tracer.arch, self.copy, thread)
 
     def restarts(self, asleep: SyscallInfo) -> bool:
         """Return whether a thread that sleeps in this call can be stopped without an effect on the call."""
-        return self._instant is None and restarts(self.proc, asleep)
-
-    def learn(self, thread: Thread, stack: Stack) -> bool:
-        """Learn from a walk; True when another capture would now copy more of the stack."""
-        return self._copy.learn_trampolines(stack) or self._copy.learn_other_stacks(thread, stack)
+        return restarts(self.proc, asleep)
 
     def capture(
         self, thread: Thread, patience_ns: int = PATIENCE_NS, stop_filter: StopFilter = ANY_THREAD
@@ -213,28 +195,23 @@ class LiveProcess:
         another process traces the thread: other threads may be free, and another sampler detaches soon.
         """
         for _ in range(_MAX_ATTEMPTS):
-            if self._instant is None:
-                taken = self.running.capture(thread, patience_ns, stop_filter)
-            else:
-                taken = self._instant.stopped.get(thread.tid, _NOT_AT_THAT_INSTANT)
+            taken = self.running.capture(thread, patience_ns, stop_filter)
             if not isinstance(taken, NotCaptured) or taken.reason is not Reason.REFUSED:
                 return taken
-            refused = self._refused(thread.tid)
-            if refused is not None:
-                return refused
+            refusal = self._refusal(thread.tid)
+            if refusal is not None:
+                return refusal
         raise not_permitted(self.proc)
 
-    def _refused(self, tid: int) -> NotCaptured | None:
+    def _refusal(self, tid: int) -> NotCaptured | None:
         """Return why sfsample could not attach to a thread; None: the reason is gone."""
-        stat = self.proc.thread_stat(tid)
+        stat = self.proc.thread(tid).stat()
         if stat is None or stat.state in "ZX":
             return NotCaptured(Reason.GONE, "exited")
         self._wait_for_own_detach(tid)
         tracer = tracer_of(self.proc, tid)
         if tracer:
             return NotCaptured(Reason.REFUSED, f"process {tracer} traces it")
-        if self._instant is not None:
-            return NotCaptured(Reason.REFUSED, "another process traced it at that instant")
         return None
 
     def close(self) -> None:

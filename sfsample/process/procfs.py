@@ -14,19 +14,10 @@ from errno import EACCES, ENOENT, ENOTDIR, EPERM, ESRCH
 from time import clock_gettime_ns
 
 from sfsample.core.checkpoint import with_checkpoints
-from sfsample.core.snapshot import LastRun
 from sfsample.errors import FIND_IT, MORE_FILES, NO_FILES, NoSuchProcess, NotPermitted, TargetError
 from sfsample.modules.mapping import Mapping, MapsParser
-from sfsample.process.proc_text import (
-    Stat,
-    SyscallInfo,
-    parse_cpu_idle,
-    parse_last_run,
-    parse_stat,
-    parse_status,
-    parse_syscall,
-)
-from sfsample.process.task_files import T, TaskFiles
+from sfsample.process.proc_text import Stat, parse_cpu_idle, parse_stat, parse_status
+from sfsample.process.thread_files import ThreadFiles, max_kept_open, not_run
 
 _CHUNK_BYTES = 1 << 20
 _CPUCLOCK_SCHED = 2
@@ -66,11 +57,12 @@ class ProcFs:
     def __init__(self, pid: int) -> None:
         self.pid = pid
         self._maps = MapsParser()
+        self._threads: dict[int, ThreadFiles] = {}
+        self._max_kept_open = max_kept_open()
         self._dir = -1
         try:
             self._dir = os.open(f"/proc/{pid}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             self._tasks = os.open("task", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self._dir)
-            self._files = TaskFiles(self._tasks)
         except OSError as failure:
             if self._dir >= 0:
                 os.close(self._dir)
@@ -81,12 +73,13 @@ class ProcFs:
     def _refused(self, failure: OSError) -> TargetError:
         """Return the error for a failure that does not mean that the process or thread has ended."""
         if failure.errno in NO_FILES:
-            self._files.keep_only(())  # so that sfsample has some left to finish with
+            for thread in self._threads.values():  # so that sfsample has some files left to finish with
+                thread.close()
         return _refusal(self.pid, failure)
 
     def close(self) -> None:
         """Close every file."""
-        self._files.keep_only(())
+        self.keep_only(())
         for fd in (self._tasks, self._dir):
             os.close(fd)
 
@@ -131,7 +124,7 @@ class ProcFs:
         """
         stat = self.stat()
         if stat is not None and stat.state in "ZX":
-            living = (tid for tid in self.threads() if (s := self.thread_stat(tid)) and s.state not in "ZX")
+            living = (tid for tid in self.threads() if (s := self.thread(tid).stat()) and s.state not in "ZX")
             return next(living, self.pid)
         return self.pid
 
@@ -175,61 +168,31 @@ class ProcFs:
             return None
         return used if self.stat() else None
 
+    def thread(self, tid: int) -> ThreadFiles:
+        """Return the files of a thread; the same object until `keep_only` finds that the thread has ended."""
+        files = self._threads.get(tid)
+        if files is None:
+            files = self._threads[tid] = ThreadFiles(self._tasks, tid, self._max_kept_open, self._refused)
+        return files
+
+    not_run = staticmethod(not_run)
+
     def thread_stats(self) -> list[tuple[int, Stat]]:
         """Return the stat line of every thread, by ascending id.
 
         The files that are open are read first and parsed afterwards: while sfsample runs, a sleeping thread
         may wake up on another CPU, and would seem to have been running before.
         """
-        known = {tid: self.task(tid, "stat") for tid in self._files.known()}
+        known = {tid: thread.read("stat") for tid, thread in sorted(self._threads.items()) if thread.fds}
         tids = self.threads()
-        self._files.keep_only(tids)
-        lines = ((tid, known[tid] if tid in known else self.task(tid, "stat")) for tid in tids)
+        self.keep_only(tids)
+        lines = ((tid, known[tid] if tid in known else self.thread(tid).read("stat")) for tid in tids)
         return [(tid, parse_stat(line)) for tid, line in lines if line]
 
-    def keep_only(self, tids: list[int]) -> None:
+    def keep_only(self, tids: Iterable[int]) -> None:
         """Close the files of all other threads."""
-        self._files.keep_only(tids)
-
-    def thread_stat(self, tid: int) -> Stat | None:
-        """Return the stat line of a thread; None when it has ended."""
-        line = self.task(tid, "stat")
-        return parse_stat(line) if line else None
-
-    def asleep(self, tid: int) -> SyscallInfo | None:
-        """Return in which system call a thread sleeps; None: it runs, has ended, or may not be read."""
-        line = self.task(tid, "syscall")
-        return parse_syscall(line) if line else None
-
-    def counters(self, tid: int) -> bytes | None:
-        """Return the scheduler's counters of a thread: time run, time waited, number of times run.
-
-        As long as they stay the same, a thread that was asleep has not run.  A kernel that does not keep them
-        writes "0 0 0"; then the result is how often the thread was taken off a CPU.  None: it has ended.
-        """
-        line = self.task(tid, "schedstat")
-        if line is not None and not line.startswith(b"0 0 0"):
-            return line
-        return (self.task(tid, "status") or b"").partition(b"\nvoluntary_ctxt_switches")[2] or None
-
-    def not_run(self, threads: Iterable[T]) -> tuple[list[T], list[T]]:
-        """Return the threads whose counters have not changed, and those that may have run."""
-        return self._files.unchanged("schedstat", threads)
-
-    def last_run(self, tid: int) -> LastRun | None:
-        """Return when a thread last began or ceased to run, on the scheduler's clock; None: unknown."""
-        return parse_last_run(self.task(tid, "sched"))
-
-    def holder(self, tid: int) -> int | None:
-        """Return a number that identifies the thread behind an id: another one when the id was reused."""
-        return self._files.holder(tid)
-
-    def task(self, tid: int, name: str) -> bytes | None:
-        """Return the content of a thread's file, which stays open; None when the thread has ended."""
-        try:
-            return self._files.read(tid, name)
-        except OSError as failure:
-            raise self._refused(failure) from None
+        for tid in self._threads.keys() - {*tids}:
+            self._threads.pop(tid).end()
 
     def status(self) -> dict[str, str]:
         """Return /proc/PID/status as a dictionary; empty when the process has ended."""

@@ -82,7 +82,7 @@ class WakeUp(NamedTuple):
     read_again: Callable[[], bytes | None] = lambda: None
 
 
-def classify(before: BeforeStop, after: SchedulerEvidence | None, ours: WakeUp) -> RunState:
+def classify(before: BeforeStop, after: SchedulerEvidence | None, wake_up: WakeUp) -> RunState:
     """Return whether a thread had a CPU when it was asked to stop; `after` is None while it has not stopped.
 
     A thread that was put on a CPU once between the request and the stop waited for one, or slept, and its
@@ -90,7 +90,7 @@ def classify(before: BeforeStop, after: SchedulerEvidence | None, ours: WakeUp) 
     run since.
     """
     if after is None:
-        return _before_stop(before, ours)
+        return _before_stop(before, wake_up)
     spent = _spent(after)
     if spent is None:
         return RunState.UNKNOWN
@@ -103,17 +103,17 @@ def classify(before: BeforeStop, after: SchedulerEvidence | None, ours: WakeUp) 
     if after.preempted_by_us is not None:
         return RunState.PREEMPTED_BY_US if after.preempted_by_us else RunState.WAITING
     runnable_since_ns = after.stopped_ns - spent.ran_ns - spent.waited_ns
-    same_moment = abs(runnable_since_ns - ours.at_ns) < _SAME_MOMENT_NS
+    same_moment = abs(runnable_since_ns - wake_up.at_ns) < _SAME_MOMENT_NS
     return RunState.PREEMPTED_BY_US if same_moment else RunState.WAITING
 
 
-def _before_stop(before: BeforeStop, ours: WakeUp) -> RunState:
+def _before_stop(before: BeforeStop, wake_up: WakeUp) -> RunState:
     if before.on_cpu:
         return RunState.ON_CPU
     if before.asleep:
         return RunState.ASLEEP
     run = before.last_run
-    if run is not None and shared_switch(run, parse_last_run(ours.own_run)):
+    if run is not None and shared_switch(run, parse_last_run(wake_up.own_run)):
         return RunState.PREEMPTED_BY_US
     return RunState.WAITING if before.on_cpu is False else RunState.UNKNOWN
 

@@ -138,7 +138,11 @@ class StackCopy:
                 thread.stack.extent = extent
                 self._count = min(self._count, extent[1] - self._base)
 
-    def learn_trampolines(self, stack: Stack) -> bool:
+    def learn(self, thread: Thread, stack: Stack) -> bool:
+        """Learn from a walk; True when another capture would now copy more of the stack."""
+        return self._learn_trampolines(stack) or self._learn_other_stacks(thread, stack)
+
+    def _learn_trampolines(self, stack: Stack) -> bool:
         """Learn the signal trampolines on a stack; True when an unknown one cut the stack short."""
         if Found.SIGNAL_FRAME not in map(found_of, stack.frames):
             return False
@@ -151,7 +155,7 @@ class StackCopy:
         self._need_spares(_MAX_INTERRUPTED_STACKS)
         return stack.stop_reason is not StopReason.OUTERMOST
 
-    def learn_other_stacks(self, thread: Thread, stack: Stack) -> bool:
+    def _learn_other_stacks(self, thread: Thread, stack: Stack) -> bool:
         """Learn where a walk left the copied stacks; True when that stack can be copied, and was not."""
         place, end = thread.stack, [(frame.pc, frame.sp) for frame in stack.frames[-1:]]
         known = place.other_stacks

@@ -11,6 +11,7 @@ from sfsample.modules.module import Module
 from sfsample.process.proc_text import SyscallInfo
 from sfsample.process.scheduler import RunQueueBalance
 from sfsample.process.stop_request import StopRequest
+from sfsample.process.thread_files import ThreadFiles
 
 
 class LastStop(NamedTuple):
@@ -41,15 +42,16 @@ class StackPlace:
 
 
 class Thread:
-    """A thread: its stop request, its stacks, its balance, and what its next capture needs."""
+    """A thread: its /proc files, stop request, stacks, balance, and what its next capture needs."""
 
     __slots__ = (
-        "asked_asleep", "asked_generation", "asleep", "balance", "last_stop", "modules", "stack", "stop",
-        "tid",
+        "asked_asleep", "asked_generation", "asleep", "balance", "files", "last_stop", "modules", "stack",
+        "stop", "tid",
     )  # fmt: skip
 
-    def __init__(self, tid: int) -> None:
+    def __init__(self, tid: int, files: ThreadFiles) -> None:
         self.tid = tid
+        self.files = files
         self.stop = StopRequest(tid)
         self.stack = StackPlace()
         self.balance = RunQueueBalance()

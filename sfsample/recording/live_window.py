@@ -12,43 +12,41 @@ from sfsample.recording.profile import Profile
 from sfsample.recording.sample import StackKey
 
 
-class Record(NamedTuple):
+class WindowRecord(NamedTuple):
     """One sample, or several of a stack that did not change."""
 
-    at_ns: int
     key: StackKey
-    times: int
+    at_ns: int
     wall_ns: int
     cpu_ns: int
+    times: int
 
 
-class LiveWindow(Profile):
-    """A profile of the last `length_s` seconds.  Totals such as `counts` stay empty: call `last`."""
+class LiveWindow:
+    """The samples of the last `length_ns`; record into `profile`, which has names and statistics."""
 
     def __init__(self, rate_hz: float, length_s: float) -> None:
-        super().__init__(rate_hz)
-        self.prompt = True
+        self.profile = Profile(rate_hz, keep=self._keep)
         self.length_ns = round(length_s * 1e9)
-        self._records: deque[Record] = deque()
+        self._records: deque[WindowRecord] = deque()
 
-    def keep(self, key: StackKey, at_ns: int, wall_ns: int, cpu_ns: int, times: int) -> None:
+    def _keep(self, key: StackKey, at_ns: int, wall_ns: int, cpu_ns: int, times: int) -> None:
         """Keep a record; drop those that are older than the window."""
         records = self._records
-        records.append(Record(at_ns, key, times, wall_ns, cpu_ns))
+        records.append(WindowRecord(key, at_ns, wall_ns, cpu_ns, times))
         while records[0].at_ns < at_ns - self.length_ns:
             records.popleft()
 
-    def last(self, now_ns: int) -> list[Record]:
+    def last(self, now_ns: int) -> list[WindowRecord]:
         """Return the records of the window that ends `now_ns` after the start of the recording."""
         return [record for record in self._records.copy() if record.at_ns >= now_ns - self.length_ns]
 
-
-def as_profile(window: LiveWindow, records: Iterable[Record]) -> Profile:
-    """Return records as a profile that does not change any more."""
-    profile = Profile(window.stats.rate_hz)
-    profile.processes, profile.threads = dict(window.processes), dict(window.threads)
-    profile.roots = dict(window.roots)
-    profile.stats.duration_s = window.length_ns / 1e9
-    for record in records:
-        profile.keep(record.key, record.at_ns, record.wall_ns, record.cpu_ns, record.times)
-    return profile
+    def as_profile(self, records: Iterable[WindowRecord]) -> Profile:
+        """Return records as a profile that does not change any more."""
+        live, profile = self.profile, Profile(self.profile.stats.rate_hz)
+        profile.processes, profile.threads = dict(live.processes), dict(live.threads)
+        profile.roots = dict(live.roots)
+        profile.stats.duration_s = self.length_ns / 1e9
+        for record in records:
+            profile.keep(*record)
+        return profile

@@ -57,7 +57,7 @@ class PerfProcess:
             process.pid, process.start_time, process.root, process.name
         )
         self._recorder = Recorder(profile, self._process_key, BEGINNING)
-        self._tid_history = TidHistory(process.proc.thread_stat, self._leader_name)
+        self._tid_history = TidHistory(process.thread, self._leader_name)
         accounted_ns = 0 if is_new else process.accounted_ns
         self._cpu_began_ns = (process.proc.cpu_ns() or 0) if accounted_ns is None else accounted_ns
         self.cpu_ns = 0  # CPU time of the process since then
@@ -78,7 +78,7 @@ class PerfProcess:
             self._read_maps()
         ask = self._tid_history.known > self._max_known_tids
         self._living_tids = set(process.tids(force=True) or ()) if ask else None
-        leader = process.proc.thread_stat(process.pid)
+        leader = process.proc.thread(process.pid).stat()
         if leader is not None:
             self._profile.name_process(self._process_key, leader.name)
         return leader is not None and not (leader.state in "ZX" and process.proc.has_ended())

@@ -160,7 +160,7 @@ class ProcessSampler:
     def _follow_changes(self, before_ns: int, *, refresh: bool) -> bool:
         """Notice births, ends and execve; False when the process has ended."""
         process = self.process
-        leader = self._leader = process.proc.thread_stat(process.pid)
+        leader = self._leader = process.proc.thread(process.pid).stat()
         if leader is None:
             return False
         dead = leader.state in "ZX"
@@ -181,16 +181,16 @@ class ProcessSampler:
         return not (dead and process.proc.has_ended())
 
     def _update_threads(self, tids: list[int], before_ns: int) -> None:
-        tick, counters = self._recorder.now.number, self.process.proc.counters
-        for thread in [t for t in self._threads if t.gone and counters(t.tid) != t.off_cpu_counters]:
+        tick = self._recorder.now.number
+        for thread in [t for t in self._threads if t.gone and t.files.counters() != t.off_cpu_counters]:
             self._drop(thread)  # its id may have been given to another thread
         new, gone = self._threads.compare(tids)
         for thread in gone:
             self._drop(thread)
         for tid in new:
-            ran = self._ran_before_exec.pop(tid, 0) if tick > 1 else ran_ns(counters(tid))
-            since = TickTime(tick - 1, before_ns)
-            self._threads.add(SampledThread(self.process.thread(tid), since, ran), tick)
+            born = self.process.thread(tid)
+            ran = self._ran_before_exec.pop(tid, 0) if tick > 1 else ran_ns(born.files.counters())
+            self._threads.add(SampledThread(born, TickTime(tick - 1, before_ns), ran), tick)
 
     def _drop(self, thread: SampledThread) -> None:
         self._pending.pop(thread, None)  # if it still stops, it is released
@@ -221,8 +221,8 @@ class ProcessSampler:
             self._sample(thread, woken)
 
     def _sample(self, thread: SampledThread, woken: WakeUp) -> None:
-        proc, recorder, wall = self.process.proc, self._recorder, self._rules.wall
-        counters = proc.counters(thread.tid)
+        files, recorder, wall = thread.files, self._recorder, self._rules.wall
+        counters = files.counters()
         if counters is None:
             self._drop(thread)
             return
@@ -236,12 +236,12 @@ class ProcessSampler:
             None,
             None,
         )
-        thread.file_holder = proc.holder(thread.tid)
+        thread.file_holder = thread.files.holder
         used_ns = recorder.charge(thread, counters)
         seldom = is_seldom(used_ns, recorder.now.at_ns - thread.counted.at_ns)
         if seldom and wall and self._capturer.stop_breaks_call(thread.thread):
             self._capturer.wait_until_asleep(thread.thread, woken.at_ns + self._rules.max_pause_ns)
-        if seldom and not wall and proc.asleep(thread.tid) is not None:
+        if seldom and not wall and files.asleep() is not None:
             # not worth the preparations of a capture; for other threads that is asked last of all, as the
             # preparations take longer than some threads run at a time
             thread.off_cpu_counters = counters
@@ -251,7 +251,7 @@ class ProcessSampler:
 
     def _capture(self, thread: SampledThread, woken: WakeUp, counters: bytes) -> None:
         is_leader = thread.tid == self.process.pid
-        stat = self._leader if is_leader else self.process.proc.thread_stat(thread.tid)
+        stat = self._leader if is_leader else thread.files.stat()
         if stat is None or stat.state in "ZX":
             # the counters of now may be those of another thread that was given the id
             thread.gone, thread.off_cpu_counters = True, counters
@@ -261,7 +261,7 @@ class ProcessSampler:
 
     def _try_capture(self, thread: SampledThread, state: str, woken: WakeUp) -> CapturedStack | NotCaptured:
         wall = self._rules.wall
-        stop_filter = AWAKE_THREADS if wall else StopFilter(awake=True, ours=woken)
+        stop_filter = AWAKE_THREADS if wall else StopFilter(awake=True, wake_up=woken)
         try:
             captured = self._capturer.capture(
                 thread.thread, state if wall else "R", _STOP_PATIENCE_NS, stop_filter, thread.last
@@ -279,7 +279,7 @@ class ProcessSampler:
             self._pending[thread] = woken
             return
         self._pending.pop(thread, None)
-        if self.process.proc.holder(thread.tid) != thread.file_holder:
+        if thread.files.holder != thread.file_holder:
             thread.gone = True  # its id was given to another thread, which may be the one that was captured
         elif isinstance(captured, NotCaptured):
             self._record_failure(thread, captured)
@@ -320,7 +320,7 @@ class ProcessSampler:
             return True
         running.collect_stopped()
         for thread, woken in tuple(self._pending.items()):
-            if running.has_stopped(thread.thread):
+            if not running.is_pending(thread.thread):
                 self._record(thread, self._try_capture(thread, "R", woken), woken)
         return not self._pending and running.release_pending()
 
@@ -354,7 +354,7 @@ class ProcessSampler:
             if not thread.gone:
                 recorder.count_failed(thread, _RECORDING_ENDED)
         for thread in self._threads:
-            counters = self.process.proc.counters(thread.tid)
+            counters = thread.files.counters()
             if counters == thread.off_cpu_counters:
                 recorder.count_idle([thread])
             recorder.flush(thread)

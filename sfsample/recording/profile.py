@@ -5,12 +5,15 @@ Addresses are kept as (module, vaddr), so that they can be symbolized later and 
 
 from array import array
 from collections import Counter
+from collections.abc import Callable
 
 from sfsample.core.filesystem import ProcessRoot
 from sfsample.core.stack import StopReason
 from sfsample.modules.location import PROCESS_KEY_STEP
 from sfsample.recording.sample import Places, Sample, StackKey, ThreadKey
 from sfsample.recording.stats import Stats
+
+KeepRecord = Callable[[StackKey, int, int, int, int], None]
 
 TIMELINE_LIMIT = 4_000_000  # records, 40 bytes each
 STACK_LIMIT = 200_000  # distinct stacks, some KB each: a JIT compiler can make any number
@@ -55,19 +58,28 @@ class Timeline:
         self.times.append(times)
 
 
-class Profile:
-    """Stacks with their counts.  `processes` and `threads` give the names of processes and of threads.
+class StackTotals:
+    """How many samples a stack has, and the elapsed time and CPU time that they stand for."""
 
-    `wall_ns` is the elapsed time that a stack's samples stand for, `cpu_ns` the CPU time that the kernel
-    charged to their threads meanwhile.  `started_ns` is the start of the recording, in ns since 1970.
+    __slots__ = ("cpu_ns", "times", "wall_ns")
+
+    def __init__(self) -> None:
+        self.times = self.wall_ns = self.cpu_ns = 0
+
+
+class Profile:
+    """Stacks with their totals.  `processes` and `threads` give the names of processes and of threads.
+
+    `started_ns` is the start of the recording, in ns since 1970.  `keep` is called with each record (stack,
+    time of the sample, elapsed time and CPU time in ns, number of samples); without it, totals are kept.
     """
 
-    def __init__(self, rate_hz: float, *, timeline: bool = False) -> None:
-        self.counts: Counter[StackKey] = Counter()
-        self.wall_ns: Counter[StackKey] = Counter()
-        self.cpu_ns: Counter[StackKey] = Counter()
+    def __init__(self, rate_hz: float, *, timeline: bool = False, keep: KeepRecord | None = None) -> None:
+        self.totals: dict[StackKey, StackTotals] = {}
         self.timeline = Timeline() if timeline else None
-        self.prompt = timeline  # each sample is added at once, not together with equal ones
+        self.keep = keep or self._add_to_totals
+        # each sample is added at once, not together with equal ones
+        self.prompt = timeline or keep is not None
         self.started_ns = 0
         self.processes: dict[int, str] = {}
         self.threads: dict[ThreadKey, str] = {}
@@ -75,6 +87,21 @@ class Profile:
         self._start_times: dict[int, int] = {}  # in clock ticks since boot, by process key
         self._sampled: set[int] = set()  # processes with a sample, by key
         self.stats = Stats(rate_hz)
+
+    @property
+    def counts(self) -> Counter[StackKey]:
+        """How many samples each stack has."""
+        return Counter({key: total.times for key, total in self.totals.items()})
+
+    @property
+    def wall_ns(self) -> Counter[StackKey]:
+        """The elapsed time that the samples of each stack stand for."""
+        return Counter({key: total.wall_ns for key, total in self.totals.items()})
+
+    @property
+    def cpu_ns(self) -> Counter[StackKey]:
+        """The CPU time that the kernel charged to the threads of each stack, meanwhile."""
+        return Counter({key: total.cpu_ns for key, total in self.totals.items()})
 
     def register_process(self, pid: int, start_time: int, root: ProcessRoot, name: str) -> int:
         """Return the key of the process that started at `start_time` (clock ticks), the same each time.
@@ -124,13 +151,15 @@ class Profile:
         self.threads[thread] = name
         return thread
 
-    def keep(self, key: StackKey, at_ns: int, wall_ns: int, cpu_ns: int, times: int) -> None:
-        """Add to the totals of a stack; `LiveWindow` keeps a record instead."""
-        if len(self.counts) >= STACK_LIMIT and key not in self.counts:
-            key = key._replace(locations=Places())
-            self.stats.note(f"more than {STACK_LIMIT} stacks that differ: the later ones have no frames")
-        self.counts[key] += times
-        self.wall_ns[key] += wall_ns
-        self.cpu_ns[key] += cpu_ns
+    def _add_to_totals(self, key: StackKey, at_ns: int, wall_ns: int, cpu_ns: int, times: int) -> None:
+        total = self.totals.get(key)
+        if total is None:
+            if len(self.totals) >= STACK_LIMIT:
+                key = key._replace(locations=Places())
+                self.stats.note(f"more than {STACK_LIMIT} stacks that differ: the later ones have no frames")
+            total = self.totals.setdefault(key, StackTotals())
+        total.times += times
+        total.wall_ns += wall_ns
+        total.cpu_ns += cpu_ns
         if self.timeline is not None:
             self.timeline.add(key, at_ns, wall_ns, cpu_ns, times)

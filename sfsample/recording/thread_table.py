@@ -30,17 +30,20 @@ class SampledThread:
     """
 
     __slots__ = (
-        "counted", "counted_start_time", "file_holder", "flush_ns", "gone", "idle_ticks", "idle_until",
-        "last", "name", "off_cpu_counters", "off_cpu_stack", "ran_ns", "start_time", "stopped_ns",
-        "thread", "tid", "uncounted_cpu_ns",
+        "counted", "counted_start_time", "file_holder", "files", "flush_ns", "gone", "idle_ticks",
+        "idle_until", "last", "name", "off_cpu_counters", "off_cpu_stack", "ran_ns", "start_time",
+        "stopped_ns", "thread", "tid", "uncounted_cpu_ns",
     )  # fmt: skip
 
     def __init__(self, thread: Thread, counted: TickTime, ran_ns: int) -> None:
         self.thread = thread
         self.tid = thread.tid
+        self.files = thread.files
         self.name = ""
         self.start_time = 0  # clock ticks since boot
-        self.file_holder: int | None = None  # whose /proc files were read when it was due (`ProcFs.holder`)
+        self.file_holder: int | None = (
+            None  # whose /proc files were read when it was due (`ThreadFiles.holder`)
+        )
         self.counted_start_time = (
             -1
         )  # its start time when it was counted in `Stats.threads`; an id can be reused

@@ -24,11 +24,11 @@ _TICKS_PER_S = os.sysconf("SC_CLK_TCK")  # clock ticks, in which /proc gives sta
 class TidHistory:
     """The threads of one process, by thread id.
 
-    `stat_of` reads /proc; `leader_name` gives the name for a thread whose own name is unknown.
+    `thread_of` gives the thread that has an id now, `leader_name` the name for one whose own is unknown.
     """
 
-    def __init__(self, stat_of: Callable[[int], Stat | None], leader_name: Callable[[], str]) -> None:
-        self._stat_of = stat_of
+    def __init__(self, thread_of: Callable[[int], Thread], leader_name: Callable[[], str]) -> None:
+        self._thread_of = thread_of
         self._leader_name = leader_name
         self._threads: dict[int, SampledThread] = {}  # with a sample
         self._names: dict[int, str] = {}  # from the kernel's records: /proc has none once a thread has ended
@@ -62,7 +62,7 @@ class TidHistory:
         self._drop([tid for tid in self._known_tids() if not self._is_same_thread(tid)])
 
     def _is_same_thread(self, tid: int) -> bool:
-        thread, birth, stat = self._threads.get(tid), self._births.get(tid), self._stat_of(tid)
+        thread, birth, stat = self._threads.get(tid), self._births.get(tid), self._thread_of(tid).files.stat()
         if stat is None:
             return False
         return stat.starttime == thread.start_time if thread else birth is not None and _born_at(stat, birth)
@@ -73,12 +73,12 @@ class TidHistory:
         if tid in self._looked_up and thread is not None:
             return thread
         self._looked_up.add(tid)
-        birth, stat = self._births.get(tid), self._stat_of(tid)
+        birth, stat = self._births.get(tid), self._thread_of(tid).files.stat()
         if stat is not None:
             same = stat.starttime <= self._ticks(at_ns) if birth is None else _born_at(stat, birth)
             stat = stat if same else None
         if thread is None or (stat is not None and stat.starttime != thread.start_time):
-            thread = self._threads[tid] = SampledThread(Thread(tid), BEGINNING, 0)
+            thread = self._threads[tid] = SampledThread(self._thread_of(tid), BEGINNING, 0)
             thread.name, thread.start_time = self._names.get(tid, self._leader_name()), birth or 0
         if stat is not None:
             thread.name, thread.start_time = stat.name, stat.starttime

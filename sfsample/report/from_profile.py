@@ -36,17 +36,18 @@ class FrameNamer(Protocol):
 
 def name_profile(profile: Profile, namer: FrameNamer) -> Report:
     """Return the report of a profile."""
-    weights = WEIGHTS if any(profile.cpu_ns.values()) else WEIGHTS[:-1]  # all zero: CPU time was not measured
+    has_cpu_time = any(total.cpu_ns for total in profile.totals.values())  # all zero: it was not measured
+    weights = WEIGHTS if has_cpu_time else WEIGHTS[:-1]
     builder = ReportBuilder(weights)
     named: dict[Location, tuple[ReportFrame, ...]] = {}
     indexes: dict[StackKey, int] = {}
-    for key, count in profile.counts.items():
+    for key, total in profile.totals.items():
         frames: list[ReportFrame] = []
         for location in key.locations:
             if location not in named:
                 named[location] = tuple(_frame(location, frame) for frame in namer.frames(location))
             frames.extend(named[location])
-        numbers = (count, profile.wall_ns[key], profile.cpu_ns[key])
+        numbers = (total.times, total.wall_ns, total.cpu_ns)
         indexes[key] = builder.add(
             _thread(profile, key), frames, str(key.stop_reason), numbers[: len(weights)]
         )

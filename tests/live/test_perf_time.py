@@ -160,7 +160,7 @@ def test_samples_are_read_often_for_a_live_window():
     samples, ticks = set(), set()
     with running(fixture("v3"), "leaf") as target:
         window = LiveWindow(99, 1)
-        stats = window.stats
+        stats = window.profile.stats
 
         def enough():
             samples.add(stats.samples)
@@ -168,7 +168,7 @@ def test_samples_are_read_often_for_a_live_window():
             return stats.samples > 200
 
         options = sfsample.RecordOptions(perf_events=True)
-        sfsample.record(target.pid, 4 * HANG_S, options, profile=window, should_stop=enough)
+        sfsample.record(target.pid, 4 * HANG_S, options, profile=window.profile, should_stop=enough)
     assert len(samples) > 12  # a read of every 50 samples would give half as many
     assert len(ticks) > 2
 

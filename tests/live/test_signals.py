@@ -212,7 +212,7 @@ def test_calls_that_a_stop_interrupts_are_counted(monkeypatch, mended):
             live, prone = LiveProcess(target.pid), 0
             try:
                 for _ in range(60):
-                    wait_until(lambda: live.proc.asleep(target.pid), "asleep")
+                    wait_until(lambda: live.proc.thread(target.pid).asleep(), "asleep")
                     if live.capture(live.thread(target.pid)).eintr:
                         prone += 1
                         # until then it may be on its way out of the call, which /proc reports as sleeping in
@@ -232,7 +232,7 @@ def test_recording_interrupts_no_call():
     """A thread that sleeps in epoll_wait(2) is read, not stopped."""
     with running(fixture("v3"), "epoll") as target:
         proc = ProcFs(target.pid)
-        wait_until(lambda: proc.asleep(target.pid), "asleep")
+        wait_until(lambda: proc.thread(target.pid).asleep(), "asleep")
         proc.close()
         stats = record_samples(target.pid, 60, rate=200, mode="wall").stats
         assert stats.captures == {Capture.READ: 1, Capture.REUSED: stats.samples - 1}  # it never ran

@@ -60,11 +60,11 @@ def stop_all(pid: int, sleepers: dict[str, int]) -> dict[str, bool]:
     def work(_stop):
         live = LiveProcess(pid)
         try:
-            expected = {name: live.restarts(live.proc.asleep(tid)) for name, tid in sleepers.items()}
+            expected = {name: live.restarts(live.proc.thread(tid).asleep()) for name, tid in sleepers.items()}
             for tid in sleepers.values():
                 for _ in range(3):
                     live.capture(live.thread(tid))
-                    wait_until(lambda tid=tid: live.proc.asleep(tid), "asleep again")
+                    wait_until(lambda tid=tid: live.proc.thread(tid).asleep(), "asleep again")
             return expected
         finally:
             live.close()

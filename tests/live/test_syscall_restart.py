@@ -61,9 +61,9 @@ def capture(
     def work(_stop):
         live = LiveProcess(target.pid)
         try:
-            wait_until(lambda: live.proc.asleep(target.pid), "asleep")
+            wait_until(lambda: live.proc.thread(target.pid).asleep(), "asleep")
             snapshot = live.capture(live.thread(target.pid))
-            wait_until(lambda: live.proc.asleep(target.pid), "asleep again")
+            wait_until(lambda: live.proc.thread(target.pid).asleep(), "asleep again")
             return snapshot
         finally:
             live.close()
@@ -116,9 +116,9 @@ def test_call_of_a_thread_that_stops_late_begins_again(monkeypatch, seen):
     with started([sys.executable, "-c", SLEEPER, "{fd}"]) as target:
         target.await_ready()
         proc = ProcFs(target.pid)
-        wait_until(lambda: proc.asleep(target.pid), "asleep")
+        wait_until(lambda: proc.thread(target.pid).asleep(), "asleep")
         TracerThread(work, lambda: False).run()
-        wait_until(lambda: proc.asleep(target.pid), "asleep again")
+        wait_until(lambda: proc.thread(target.pid).asleep(), "asleep again")
         proc.close()
         assert target.reader.available() == []
         target.assert_unharmed()
@@ -128,10 +128,10 @@ def test_thread_sleeps_on_when_sfsample_is_killed():
     with started([sys.executable, "-c", SLEEPER, "{fd}"]) as target:
         target.await_ready()
         proc = ProcFs(target.pid)
-        wait_until(lambda: proc.asleep(target.pid), "asleep")
+        wait_until(lambda: proc.thread(target.pid).asleep(), "asleep")
         done = subprocess.run([sys.executable, "-c", KILLED, str(target.pid)], check=False)
         assert done.returncode == -signal.SIGKILL
-        wait_until(lambda: proc.asleep(target.pid), "asleep again")
+        wait_until(lambda: proc.thread(target.pid).asleep(), "asleep again")
         proc.close()
         assert target.reader.available() == []
         target.assert_unharmed()

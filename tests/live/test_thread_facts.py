@@ -76,7 +76,7 @@ def test_busy_thread_uses_cpu_time() -> None:
 
 
 def balance(proc: ProcFs, tid: int) -> int | None:
-    return balance_of(proc.counters(tid), proc.last_run(tid), proc.counters(tid))
+    return balance_of(proc.thread(tid).counters(), proc.thread(tid).last_run(), proc.thread(tid).counters())
 
 
 def test_balance_tells_whether_a_thread_is_on_a_cpu() -> None:

@@ -4,7 +4,6 @@ The facts of the kernel are invented, and the tracer only notes what it is asked
 """
 
 import threading
-from types import SimpleNamespace
 
 import pytest
 
@@ -17,7 +16,7 @@ from sfsample.process.proc_text import SyscallInfo
 from sfsample.process.scheduler import RunState, WakeUp
 from sfsample.process.stack_copy import StackCopy
 from sfsample.process.stop_request import StopState
-from sfsample.process.thread import Thread
+from tests.builders.threads import thread as new_thread
 
 PID = 100
 CODE, STACK = 0x40_1000, 0x7000_0000
@@ -25,24 +24,20 @@ PENDING = NotCaptured(Reason.PENDING, "not yet")
 ENDED = NotCaptured(Reason.GONE, "ended")
 
 
-def capture_of(proc):
-    return RunningCapture(proc, AMD64, StackCopy(PID, AMD64, lambda _: None, 1024))
+def new_capture():
+    return RunningCapture(PID, AMD64, StackCopy(PID, AMD64, lambda _: None, 1024))
 
 
 def test_balance_learned_wrongly_by_a_stop_is_corrected_when_the_thread_sleeps():
     """A thread that had a CPU may have lost it, and been given it again, before it stopped."""
-    proc = SimpleNamespace(
-        pid=PID,
-        counters=lambda _: b"100 0 5",
-        asleep=lambda _: SyscallInfo(232, (), STACK, CODE),
-        last_run=lambda _: LastRun(b"7.1", 9000, 5),
+    thread = new_thread(
+        PID, counters=b"100 0 5", asleep=SyscallInfo(232, (), STACK, CODE), last_run=LastRun(b"7.1", 9000, 5)
     )
-    thread = Thread(PID)
     thread.balance.learn(1, on_cpu=False)
     assert thread.balance.on_cpu(1) is False
 
-    ours = WakeUp(0, b"se.exec_start : 9.9\n")
-    missed = capture_of(proc).capture(thread, stop_filter=StopFilter(awake=True, ours=ours))
+    wake_up = WakeUp(0, b"se.exec_start : 9.9\n")
+    missed = new_capture().capture(thread, stop_filter=StopFilter(awake=True, wake_up=wake_up))
 
     assert (missed.reason, missed.counters, missed.state) == (Reason.OFF_CPU, b"100 0 5", RunState.ASLEEP)
     assert thread.balance.on_cpu(1) is True
@@ -79,14 +74,13 @@ class LateTracer:
 
 @pytest.fixture
 def threads():
-    return [Thread(tid) for tid in (1, 2, 3)]
+    return [new_thread(tid, counters=b"100 0 5") for tid in (1, 2, 3)]
 
 
 @pytest.fixture
 def late_capture(threads):
     """Threads 1, 2 and 3 were asked to stop, and have not yet."""
-    proc = SimpleNamespace(pid=PID, counters=lambda _: b"100 0 5", asleep=lambda _: None)
-    capture = capture_of(proc)
+    capture = new_capture()
     capture.tracer = LateTracer()
     for thread in threads:
         assert capture.capture(thread, 0).pending
@@ -105,7 +99,7 @@ def test_checkpoint_captures_stopped_threads_before_they_are_asked_for(late_capt
     checkpoint()
 
     assert tracer.calls == [("stop", 1), ("stop", 3)]
-    assert [late_capture.has_stopped(thread) for thread in threads] == [True, False, True]
+    assert [late_capture.is_pending(thread) for thread in threads] == [False, True, False]
     assert late_capture.capture(threads[0]) is ENDED
     assert tracer.calls == [("stop", 1), ("stop", 3)], "it was captured already"
     assert late_capture.capture(threads[0]) is ENDED
@@ -152,7 +146,7 @@ def test_released_thread_is_not_stopped_again_by_a_checkpoint(late_capture, thre
 
     late_capture.collect_stopped()
 
-    assert [late_capture.has_stopped(thread) for thread in threads] == [True, True, False]
+    assert [late_capture.is_pending(thread) for thread in threads] == [False, False, True]
 
 
 @pytest.mark.usefixtures("late_capture")
@@ -170,16 +164,11 @@ def test_checkpoint_on_another_os_thread_releases_nothing(late_capture, monkeypa
 
 @pytest.mark.parametrize(("left_at", "first"), [(b"9.9", 0), (b"9.8", 50)])
 def test_preempted_thread_is_not_waited_for_and_a_pending_one_not_rehearsed(left_at, first):
-    proc = SimpleNamespace(
-        pid=PID,
-        counters=lambda _: b"100 0 5",
-        asleep=lambda _: None,
-        last_run=lambda _: LastRun(left_at, 9000, 4),
-    )
-    capture, thread = capture_of(proc), Thread(PID)
+    capture = new_capture()
+    thread = new_thread(PID, counters=b"100 0 5", last_run=LastRun(left_at, 9000, 4))
     capture.tracer = tracer = LateTracer()
     stop_filter = StopFilter(
-        awake=True, ours=WakeUp(0, b"se.exec_start : 9.9\nse.avg.last_update_time : 9000\n")
+        awake=True, wake_up=WakeUp(0, b"se.exec_start : 9.9\nse.avg.last_update_time : 9000\n")
     )
 
     assert capture.capture(thread, 50, stop_filter).pending

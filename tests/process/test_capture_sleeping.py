@@ -8,7 +8,7 @@ import pytest
 from sfsample.core.arch import AARCH64, AMD64, S390X
 from sfsample.process.capture_sleeping import read_sleeping_thread
 from sfsample.process.proc_text import SyscallInfo
-from sfsample.process.thread import Thread
+from tests.builders.threads import thread
 
 RAN = b"5000 70 3\n"
 NEVER_RAN = (b"0 123 0\n", b":\t0\nnonvoluntary_ctxt_switches:\t0\n")  # of schedstat, of status
@@ -17,8 +17,7 @@ COPY = SimpleNamespace(fill=lambda *_: True, learn_extent=lambda *_: None, memor
 
 def registers(arch, counters: bytes) -> dict[int, int]:
     asleep = SyscallInfo(56, (11, 12, 13, 14, 15, 16), 0x7000, 0x4000)
-    proc = SimpleNamespace(counters=lambda _: counters, asleep=lambda _: asleep)
-    reading = read_sleeping_thread(proc, arch, COPY, Thread(1))
+    reading = read_sleeping_thread(arch, COPY, thread(1, counters=counters, asleep=asleep))
     assert reading is not None
     return reading.snapshot.registers
 

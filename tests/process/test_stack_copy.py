@@ -9,7 +9,7 @@ from itertools import count
 from sfsample.core.arch import AMD64
 from sfsample.core.stack import Frame, Stack, StopReason
 from sfsample.process.stack_copy import StackCopy
-from sfsample.process.thread import Thread
+from tests.builders.threads import thread as new_thread
 
 SIZE = 1 << 20
 PAGE = mmap.PAGESIZE
@@ -21,7 +21,7 @@ def test_long_stack_is_copied_completely_in_pieces():
     source = ctypes.create_string_buffer(os.urandom(SIZE), SIZE)
     copy = StackCopy(os.getpid(), AMD64, lambda _: None, SIZE)
     at = (ctypes.addressof(source) + AMD64.red_zone + 7) & -8
-    assert copy.fill(Thread(os.getpid()), at)
+    assert copy.fill(new_thread(os.getpid()), at)
     start = at - AMD64.red_zone - ctypes.addressof(source)
     inside = SIZE - start
     memory = copy.memory()
@@ -38,7 +38,7 @@ def test_stack_is_copied_where_the_page_below_is_unreadable():
         assert mprotect(at - PAGE, PAGE, 0) == 0
         copy = StackCopy(os.getpid(), AMD64, lambda _: (at, at + 2 * PAGE), SIZE)
         for sp in (at, at + 8, at + AMD64.red_zone - 8):
-            thread = Thread(os.getpid())
+            thread = new_thread(os.getpid())
             assert copy.fill(thread, sp)
             copy.learn_extent(thread, sp)
             assert copy.memory().read(at, 2 * PAGE) == whole
@@ -51,21 +51,21 @@ def test_copy_stops_between_two_pieces_at_the_time_limit(monkeypatch):
     copy = StackCopy(os.getpid(), AMD64, lambda _: None, SIZE)
     at = ctypes.addressof(source) + AMD64.red_zone
     monkeypatch.setattr(time, "perf_counter_ns", count().__next__)
-    assert not copy.fill(Thread(os.getpid()), at, 2)
+    assert not copy.fill(new_thread(os.getpid()), at, 2)
     memory = copy.memory()
     start = at - AMD64.red_zone & -8
     assert memory.read(start, 3 * 128 * 1024) is not None
     assert memory.read(start, 3 * 128 * 1024 + 1) is None
-    assert copy.fill(Thread(os.getpid()), at)
+    assert copy.fill(new_thread(os.getpid()), at)
 
 
 def test_other_stack_without_frames_stays_while_the_walk_ends_alike():
     """Otherwise it was dropped as soon as it had been copied, and each sample was taken twice."""
-    copy, thread = StackCopy(os.getpid(), AMD64, lambda _: (0x10000, 0x20000), SIZE), Thread(1)
+    copy, thread = StackCopy(os.getpid(), AMD64, lambda _: (0x10000, 0x20000), SIZE), new_thread(1)
     first, elsewhere = (Frame(1, sp, None, "context", exact=True) for sp in (0x5000, 0x6000))
     cut_short = Stack((first,), StopReason.BAD_MEMORY, missing=0x10100)
-    assert copy.learn_other_stacks(thread, cut_short)
-    assert not copy.learn_other_stacks(thread, Stack((first,), StopReason.OUTERMOST))
-    assert not copy.learn_other_stacks(thread, cut_short)
-    assert not copy.learn_other_stacks(thread, Stack((elsewhere,), StopReason.OUTERMOST))
-    assert copy.learn_other_stacks(thread, cut_short)
+    assert copy.learn(thread, cut_short)
+    assert not copy.learn(thread, Stack((first,), StopReason.OUTERMOST))
+    assert not copy.learn(thread, cut_short)
+    assert not copy.learn(thread, Stack((elsewhere,), StopReason.OUTERMOST))
+    assert copy.learn(thread, cut_short)

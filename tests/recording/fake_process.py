@@ -58,10 +58,30 @@ class Outermost:
         return self.row
 
 
+class FakeThreadFiles:
+    """Asks the process, some of whose methods tests replace."""
+
+    def __init__(self, process: "FakeProcess", tid: int) -> None:
+        self.process, self.tid = process, tid
+
+    @property
+    def holder(self) -> int:
+        return self.process.file_holders.get(self.tid, 0)
+
+    def stat(self):
+        return self.process.thread_stat(self.tid)
+
+    def counters(self):
+        return self.process.counters(self.tid)
+
+    def asleep(self):
+        return self.process.asleep(self.tid)
+
+
 class FakeProcess:
     """Threads with a state, what a capture of each gives, and the times of captures on the clock.
 
-    It is also its own `RunningCapture` (`running`).
+    It is also its own `RunningCapture`, `ModuleIdentities` and `StackCopy`.
     """
 
     def __init__(self, clock: FakeClock, *threads: tuple[int, str], pid: int = PID) -> None:
@@ -84,12 +104,12 @@ class FakeProcess:
         self.root = ProcessRoot(None, pid, 0)
         self.readings: dict[int, SleepingThread] = {}  # by thread id: what `read` returns
         self.cpu_times_ns: list[int | None] = []  # CPU time of the process, for each read
-        self.proc = SimpleNamespace(thread_stat=self.thread_stat, counters=self.counters, asleep=self.asleep,
-                                    not_run=self.not_run, holder=lambda tid: self.file_holders.get(tid, 0),
+        self.identities = self.copy = self
+        self.proc = SimpleNamespace(thread=lambda tid: self.thread(tid).files, not_run=self.not_run,
                                     cpu_ns=lambda: self.cpu_times_ns.pop(0) if self.cpu_times_ns else None,
                                     has_ended=lambda: self.states.keys() <= {pid})  # fmt: skip
         self.fixed_times_run: dict[int, int] = {}  # by thread id; other threads run all the time
-        self.file_holders: dict[int, int] = {}  # by thread id (`ProcFs.holder`)
+        self.file_holders: dict[int, int] = {}  # by thread id (`ThreadFiles.holder`)
         self.arch = AMD64
         self.ran_ns: dict[int, int] = {}  # CPU time by thread id
         self.times_run = 100
@@ -108,7 +128,7 @@ class FakeProcess:
         pass
 
     def thread(self, tid):
-        return self.threads.setdefault(tid, Thread(tid))
+        return self.threads.setdefault(tid, Thread(tid, FakeThreadFiles(self, tid)))
 
     def read(self, thread):
         return self.readings.get(thread.tid)

@@ -154,6 +154,7 @@ STATS_KEYS = [
     "off_processor",
     "cpu_charged_ns",
     "cpu_sampled_ns",
+    "coverage",
     "subprocesses",
     "perf_events",
     "engine",
@@ -183,7 +184,7 @@ def test_statistics_as_json():
     stats.held.add(60_000)
     stats.count_stack(STACK)
     stats.count_stack(STACK._replace(stop_reason=StopReason.STACK_COPY_ENDED))
-    stats.threads = 3
+    stats.threads, stats.cpu_charged_ns, stats.cpu_sampled_ns = 3, 2_000_000, 1_500_000
     stats.subprocesses.watched, stats.subprocesses.refused = 4, 1
     stats.timers = Timers(0.5, because="no CPU was free")
     stats.module_paths += [("/bin/x", True), ("/lib/libc.so.6", False)]
@@ -201,8 +202,9 @@ def test_statistics_as_json():
         "achieved_hz": 49.2,
         "spared_ticks": 0,
         "off_processor": 0,
-        "cpu_charged_ns": 0,
-        "cpu_sampled_ns": 0,
+        "cpu_charged_ns": 2_000_000,
+        "cpu_sampled_ns": 1_500_000,
+        "coverage": 0.75,
         "subprocesses": {"watched": 4, "short_lived": 0, "refused": 1},
         "perf_events": {
             "since_s": 0.5, "because": "no CPU was free", "until_s": None, "why_no_longer": None

@@ -12,7 +12,7 @@ def test_cpu_time_before_an_execve_is_not_charged_again(process):
     def thread_stat(tid):
         return Stat("x", "R", 0, 5, next(programs, (1, 1, 9)) if len(process.captured) < 5 else (1, 1, 9))
 
-    process.proc.thread_stat = thread_stat
+    process.thread_stat = thread_stat
 
     def run() -> bool:
         process.ran_ns[PID] = 10 + len(process.captured)
@@ -38,7 +38,7 @@ def test_samples_keep_the_thread_name_when_the_id_is_reused(process):
     def thread_stat(_tid):
         return Stat("alpha", "R", 0, 5) if len(process.captured) < 4 else Stat("beta", "R", 0, 9)
 
-    process.proc.thread_stat = thread_stat
+    process.thread_stat = thread_stat
     profile = record(process)
 
     names = {profile.threads[key.thread]: count for key, count in profile.counts.items()}
@@ -79,7 +79,7 @@ def test_id_reused_right_after_the_end_was_seen_is_another_thread(clock):
             process.fixed_times_run[101] = 8
         return False
 
-    process.proc.thread_stat = thread_stat
+    process.thread_stat = thread_stat
     profile = record(process, mode="wall", duration=12 * TICK, should_stop=end)
 
     counts = {profile.threads[key.thread]: n for key, n in profile.counts.items() if key.tid == 101}
@@ -98,7 +98,7 @@ def test_capture_is_dropped_if_the_id_was_reused_meanwhile(process):
             process.file_holders[PID] = 1
         return FakeProcess.capture(process, *arguments)
 
-    process.proc.thread_stat, process.capture = thread_stat, capture
+    process.thread_stat, process.capture = thread_stat, capture
     profile = record(process)
 
     counts = {profile.threads[key.thread]: count for key, count in profile.counts.items()}

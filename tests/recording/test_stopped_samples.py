@@ -50,7 +50,7 @@ def test_late_stop_is_collected_before_other_threads_are_captured(clock, monkeyp
     process.answers[100] = NotCaptured(Reason.PENDING, "waits for a CPU")
 
     process.collect_stopped = lambda: process.captured and process.answers.clear()
-    process.has_stopped = lambda thread: thread.tid not in process.answers
+    process.is_pending = lambda thread: thread.tid in process.answers
     stats = record(process, duration=TICK).stats
 
     assert [tid for tid, _ in process.captured] == [100, *range(100, 140)]
@@ -67,7 +67,7 @@ def test_stop_after_max_pause_is_collected_at_once(clock):
         clock.time = min(stops_at, clock.time + seconds) if clock.time < stops_at else clock.time + seconds
 
     process.await_stop = await_stop
-    process.has_stopped = lambda _: clock.time >= stops_at and process.answers.pop(PID, None) is not None
+    process.is_pending = lambda _: clock.time < stops_at or process.answers.pop(PID, None) is None
     process.release_pending = lambda: PID not in process.answers
     record(process, duration=3 * TICK, max_pause=TICK / 1000)
 
@@ -102,7 +102,7 @@ def test_late_stop_is_dropped_if_modules_have_changed_since_the_request(clock, c
 def test_long_wait_does_not_make_collections_more_frequent(clock):
     process = FakeProcess(clock)
     process.answers[PID] = NotCaptured(Reason.PENDING, "waits for a CPU")
-    process.has_stopped = lambda _: False
+    process.is_pending = lambda _: True
     process.release_pending = lambda: False
     process.await_stop = clock.sleep
     collections = Counter()  # by tick
@@ -128,7 +128,7 @@ def test_at_most_8_stops_are_pending_and_other_threads_are_first_in_the_next_tic
         return NotCaptured(Reason.PENDING, "waits for a CPU")
 
     process.capture = capture
-    process.has_stopped = lambda _: clock.now() % (TICK / 4) > TICK / 8  # not in the tick of the request
+    process.is_pending = lambda _: clock.now() % (TICK / 4) <= TICK / 8  # not in the tick of the request
     process.await_stop = clock.sleep
     profile = record(process, mode="wall", max_pause=TICK / 1000)
 
@@ -138,7 +138,7 @@ def test_at_most_8_stops_are_pending_and_other_threads_are_first_in_the_next_tic
     assert max(counts.values()) - min(counts.values()) <= 3
 
     pending.clear()
-    process.has_stopped = lambda _: False
+    process.is_pending = lambda _: True
     stats = record(process, mode="wall", duration=TICK, max_pause=TICK / 1000).stats
 
     assert (stats.samples, stats.captures[Capture.FAILED]) == (0, 20)

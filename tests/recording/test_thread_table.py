@@ -2,15 +2,15 @@
 
 from random import Random
 
-from sfsample.process.thread import Thread
 from sfsample.recording.sample import BEGINNING, TickTime
 from sfsample.recording.thread_table import SampledThread, ThreadTable
+from tests.builders.threads import thread as new_thread
 
 
 def table_of(count: int, random=lambda: 0.999) -> ThreadTable:
     table = ThreadTable(random)
     for tid in range(count):
-        table.add(SampledThread(Thread(tid), BEGINNING, 0), 1)
+        table.add(SampledThread(new_thread(tid), BEGINNING, 0), 1)
     return table
 
 
@@ -67,7 +67,7 @@ def test_few_returns_all_threads_when_none_is_new():
     assert table.few(1) == [], "all are new"
     turns(table, 3)
     assert [thread.tid for thread in table.few(4)] == list(range(15))
-    table.add(SampledThread(Thread(15), BEGINNING, 0), 4)
+    table.add(SampledThread(new_thread(15), BEGINNING, 0), 4)
     assert table.few(4) == table.few(5) == []
 
 

@@ -8,6 +8,7 @@ import pytest
 from sfsample.process.perf_records import Born, Named
 from sfsample.process.proc_text import Stat
 from sfsample.recording.tid_history import TidHistory
+from tests.builders.threads import thread
 
 LEADER, TID = 7, 8
 TICK_NS = 10**9 // os.sysconf("SC_CLK_TCK")
@@ -37,7 +38,7 @@ def proc():
 
 @pytest.fixture
 def history(proc):
-    return TidHistory(proc.get, lambda: "leader")
+    return TidHistory(lambda tid: thread(tid, stat=lambda: proc.get(tid)), lambda: "leader")
 
 
 def test_proc_is_read_once_for_a_thread_until_begin(history, proc):

@@ -25,8 +25,8 @@ from sfsample.cli.top.view import TopView
 from sfsample.core.checkpoint import SUSPEND_LOCK
 from sfsample.errors import NoThread, SfsampleError, UsageError
 from sfsample.modules.location import Location
-from sfsample.process.task_files import open_many
-from sfsample.recording.live_window import LiveWindow, as_profile
+from sfsample.process.thread_files import open_many
+from sfsample.recording.live_window import LiveWindow
 from sfsample.symbolize.symbolizer import Symbolizer
 
 _DRAW_PERIOD_S = 0.5
@@ -104,7 +104,7 @@ class _Session:
                 self._pids,
                 options=record_options(self._arguments),
                 should_stop=lambda: self._stopping or self._interrupt.requested,
-                profile=self._window,
+                profile=self._window.profile,
             )
         except BaseException as failure:  # noqa: BLE001 - `check` raises it again, on the main thread
             self._failure = failure
@@ -113,7 +113,7 @@ class _Session:
         """Raise what ended the sampling, if it failed."""
         if self._failure is not None:
             raise self._failure
-        check_begun(self._window.stats, self._pids)
+        check_begun(self._window.profile.stats, self._pids)
 
     # -- the main thread: draw, obey keys
 
@@ -149,18 +149,18 @@ class _Session:
         return round((time.monotonic() - self._started_s) * 1e9)
 
     def _draw(self, screen: Screen) -> None:
-        window, view = self._window, self._view
-        view.title = ", ".join(f"{window.processes.get(pid, '?')} {pid}" for pid in self._pids)
+        window, view, profile = self._window, self._view, self._window.profile
+        view.title = ", ".join(f"{profile.processes.get(pid, '?')} {pid}" for pid in self._pids)
         now_ns = self._elapsed_ns()
         with SUSPEND_LOCK:
-            view.update(window.last(now_ns), self._find_names, window, min(now_ns, window.length_ns))
+            view.update(window.last(now_ns), self._find_names, profile, min(now_ns, window.length_ns))
         overhead = (time.process_time() - self._cpu_at_start_s) * 1e9 / max(now_ns, 1)
-        screen.draw(view.screen(*screen.size, window.stats, overhead, window.length_ns / 1e9))
+        screen.draw(view.screen(*screen.size, profile.stats, overhead, window.length_ns / 1e9))
 
     @cached_property
     def _symbolizer(self) -> Symbolizer:
         """Made when the first location is named, as the root directories of the processes are known then."""
-        return api.symbolizer(self._window, self._symbol_options)
+        return api.symbolizer(self._window.profile, self._symbol_options)
 
     def _find_names(self, location: Location) -> list[FunctionName]:
         names = self._names.get(location)
@@ -186,7 +186,7 @@ class _Session:
         try:
             output = Output(path)
             with SUSPEND_LOCK:
-                profile = as_profile(self._window, self._window.last(self._elapsed_ns()))
+                profile = self._window.as_profile(self._window.last(self._elapsed_ns()))
                 data = api.render(api.named(profile, self._symbolizer), "html")
             output.write(data)
             self._view.message = f"written: {path}"

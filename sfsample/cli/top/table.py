@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from sfsample.core.stack import StopReason
 from sfsample.modules.location import Location, pid_of
-from sfsample.recording.live_window import Record
+from sfsample.recording.live_window import WindowRecord
 from sfsample.recording.profile import Profile
 from sfsample.recording.sample import ThreadKey
 
@@ -53,12 +53,14 @@ class Table(NamedTuple):
     truncated: int = 0
 
 
-def filter_records(records: Iterable[Record], task: TaskKey | None) -> list[Record]:
+def filter_records(records: Iterable[WindowRecord], task: TaskKey | None) -> list[WindowRecord]:
     """Return the records of a thread or process; all, when `task` is None."""
     return [record for record in records if task is None or task.covers(record.key.thread)]
 
 
-def make_table(records: Sequence[Record], rows: Iterable[Row], word: str, *, sort_by_second: bool) -> Table:
+def make_table(
+    records: Sequence[WindowRecord], rows: Iterable[Row], word: str, *, sort_by_second: bool
+) -> Table:
     """Return the rows whose name or place contains a word, the largest first."""
     word = word.lower()
     found = (row for row in rows if word in row.name.lower() or word in row.where.lower())
@@ -75,7 +77,9 @@ def _second_column_order(row: Row) -> tuple[int, int, str]:
     return -row.second, -row.first, row.name
 
 
-def function_rows(records: Iterable[Record], find_names: FindNames, callers_of: str | None) -> Iterator[Row]:
+def function_rows(
+    records: Iterable[WindowRecord], find_names: FindNames, callers_of: str | None
+) -> Iterator[Row]:
     """Return a row for each function, or for each caller of the function `callers_of`."""
     own: Counter[FunctionName] = Counter()
     total: Counter[FunctionName] = Counter()
@@ -98,7 +102,7 @@ def _callers(frames: list[FunctionName], function: str | None) -> list[FunctionN
     ]
 
 
-def task_rows(records: Iterable[Record], profile: Profile, *, threads: bool) -> Iterator[Row]:
+def task_rows(records: Iterable[WindowRecord], profile: Profile, *, threads: bool) -> Iterator[Row]:
     """Yield a row for each thread, or for each process; `profile` has their names."""
     samples: Counter[TaskKey] = Counter()
     cpu_ns: Counter[TaskKey] = Counter()

@@ -23,7 +23,7 @@ from sfsample.cli.top.table import (
     task_rows,
 )
 from sfsample.modules.location import pid_of
-from sfsample.recording.live_window import Record
+from sfsample.recording.live_window import WindowRecord
 from sfsample.recording.profile import Profile
 from sfsample.recording.stats import Stats
 
@@ -54,7 +54,7 @@ class TopView:
         self.choices.key(key, self.table.rows)
 
     def update(
-        self, records: Sequence[Record], find_names: FindNames, profile: Profile, span_ns: int
+        self, records: Sequence[WindowRecord], find_names: FindNames, profile: Profile, span_ns: int
     ) -> None:
         """Count the records of the last `span_ns`; `profile` has the names of threads and processes."""
         choices = self.choices

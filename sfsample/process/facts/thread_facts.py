@@ -66,15 +66,15 @@ class FactReader:
         """Read everything about one thread."""
         wchan = self._wchan(tid)
         return ThreadFacts(self.usage(tid), self._last_ran(tid), self._syscall(tid, wchan), wchan,
-                           kernel_stack(self._proc, tid) or ())  # fmt: skip
+                           kernel_stack(self._proc.thread(tid)) or ())  # fmt: skip
 
     def usage(self, tid: int) -> CpuUsage:
         """Read the scheduler's counters."""
-        counters = parse_schedstat(self._proc.task(tid, "schedstat"))
+        counters = parse_schedstat(self._proc.thread(tid).read("schedstat"))
         return CpuUsage(*counters) if counters else CpuUsage(None, None, None)
 
     def _syscall(self, tid: int, wchan: str | None) -> SyscallInfo | None:
-        info = self._proc.asleep(tid)
+        info = self._proc.thread(tid).asleep()
         if info is None or info.number < 0:
             return None
         number = number_made(info.number, info.args, wchan)
@@ -100,7 +100,7 @@ class FactReader:
         return None if at_s is None else LastRunTime(self._cpu(tid), at_s, read_at_s)
 
     def _cpu(self, tid: int) -> int:
-        fields = (self._proc.task(tid, "stat") or b"").rpartition(b") ")[2].split()
+        fields = (self._proc.thread(tid).read("stat") or b"").rpartition(b") ")[2].split()
         return int(fields[_STAT_CPU]) if len(fields) > _STAT_CPU else -1
 
 

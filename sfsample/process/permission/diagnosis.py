@@ -71,7 +71,7 @@ def diagnose(pid: int | None) -> Diagnosis:
 def _attach(proc: ProcFs) -> Gate:
     """Attach to one thread and detach at once, without stopping it."""
     tid = proc.anchor()
-    stat = proc.thread_stat(tid)
+    stat = proc.thread(tid).stat()
     if stat is not None and stat.state in "Tt":
         return Gate(
             "attach", "unknown", "not tried: it is stopped, and the attempt would wake it for a moment"

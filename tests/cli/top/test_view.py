@@ -8,7 +8,7 @@ from sfsample.cli.top.choices import HELP, KEYS
 from sfsample.cli.top.view import TopView
 from sfsample.core.stack import Stack, StopReason
 from sfsample.modules.location import Location
-from sfsample.recording.live_window import LiveWindow, as_profile
+from sfsample.recording.live_window import LiveWindow
 from sfsample.recording.sample import ThreadKey
 from tests.builders.samples import sample
 
@@ -23,7 +23,7 @@ THREADS = {ThreadKey(1, 1): "main", ThreadKey(1, 2): "work\x1b[31m"}
 def window(*samples: tuple[int, str, int]) -> LiveWindow:
     """Return a window of samples (tid, root-first names, how many), 10 ms apart."""
     made = LiveWindow(100, 5)
-    made.processes = {1: "p"}
+    made.profile.processes = {1: "p"}
     at = 0
     for tid, names, times in samples:
         for _ in range(times):
@@ -31,7 +31,7 @@ def window(*samples: tuple[int, str, int]) -> LiveWindow:
             locations = [LOCATIONS[name] for name in reversed(names.split(";"))]
             reason = StopReason.NO_ROW if names.startswith("put") else StopReason.OUTERMOST
             thread, period_ns = ThreadKey(1, tid), 10_000_000
-            made.add(sample(thread, locations, Stack((), reason), name=THREADS[thread],
+            made.profile.add(sample(thread, locations, Stack((), reason), name=THREADS[thread],
                             at_ns=at, wall_ns=period_ns, cpu_ns=period_ns))  # fmt: skip
     return made
 
@@ -50,11 +50,11 @@ def top(made: LiveWindow = BUSY, *keys: str) -> TopView:
 
 
 def update(view: TopView, made: LiveWindow) -> None:
-    view.update(made.last(10**9), NAMES.__getitem__, made, 10**9)
+    view.update(made.last(10**9), NAMES.__getitem__, made.profile, 10**9)
 
 
 def screen(view: TopView, width: int = 80, height: int = 24) -> list[str]:
-    return [line.text for line in view.screen(width, height, BUSY.stats, 0.01, 5)]
+    return [line.text for line in view.screen(width, height, BUSY.profile.stats, 0.01, 5)]
 
 
 def test_functions_are_sorted_by_own_samples():
@@ -114,7 +114,9 @@ def test_search_filters_names_and_escape_ends_it():
 def test_p_freezes_the_table():
     made = window((1, "main", 3))
     view = top(made, "p")
-    made.add(sample(ThreadKey(1, 1), [LOCATIONS["get"]], Stack((), StopReason.OUTERMOST), at_ns=10**8))
+    made.profile.add(
+        sample(ThreadKey(1, 1), [LOCATIONS["get"]], Stack((), StopReason.OUTERMOST), at_ns=10**8)
+    )
     update(view, made)
     assert [row.name for row in view.table.rows] == ["main"]
     assert "PAUSED" in screen(view)[0]
@@ -155,12 +157,12 @@ def test_window_drops_old_samples():
     made = LiveWindow(100, 1)
     for second in range(5):
         stack = Stack((), StopReason.OUTERMOST)
-        made.add(
+        made.profile.add(
             sample(ThreadKey(1, 1), [LOCATIONS["main"]], stack, at_ns=second * 10**9, wall_ns=7, cpu_ns=3)
         )
     assert len(made.last(4 * 10**9)) == 2
     assert made.last(9 * 10**9) == []
-    assert made.stats.samples == 5
-    profile = as_profile(made, made.last(4 * 10**9))
+    assert made.profile.stats.samples == 5
+    profile = made.as_profile(made.last(4 * 10**9))
     assert sum(profile.counts.values()) == 2
     assert sum(profile.wall_ns.values()) == 14

@@ -1,0 +1,158 @@
+"""Reads the /proc files of one thread again and again: /proc/PID/task/TID/{stat,schedstat,syscall,sched}.
+
+A file stays open, so that reading it is one system call, until half the limit of open files is reached.  A
+file that was opened for one thread never answers for another: once its thread has ended, reading it fails
+with ESRCH.  The file is then opened again, as the id may have been given to a new thread.  The content is
+None for a thread that has ended.
+
+Source: proc(5).
+"""
+
+import os
+from collections.abc import Callable, Iterable
+from errno import ESRCH
+from itertools import count
+from resource import RLIMIT_NOFILE, getrlimit, setrlimit
+from typing import Protocol, TypeVar
+
+from sfsample.core.snapshot import LastRun
+from sfsample.errors import NO_FILES, TargetError
+from sfsample.process.proc_text import Stat, SyscallInfo, parse_last_run, parse_stat, parse_syscall
+
+_CHUNK_BYTES = 4096  # more than a file has
+_SHORT_BYTES = 128  # more than a schedstat file has
+_MAX_LIMIT = 1 << 16  # of open files; the limit may also be infinite
+_CLOSED = -1  # as a directory: nothing can be opened below it
+_numbers = count()
+
+
+def open_many() -> None:
+    """Raise sfsample's limit of open files as far as permitted: for many processes, or many threads."""
+    hard_limit = getrlimit(RLIMIT_NOFILE)[1]
+    setrlimit(RLIMIT_NOFILE, (hard_limit, hard_limit))
+
+
+def max_kept_open() -> int:
+    """Return how many files may stay open."""
+    limit = getrlimit(RLIMIT_NOFILE)[0]
+    return min(limit if limit >= 0 else _MAX_LIMIT, _MAX_LIMIT) // 2
+
+
+class ThreadFiles:
+    """The files of thread `tid` below `tasks`, an open /proc/PID/task directory; at most `max_open` are kept.
+
+    `refused` turns an OSError that does not mean that the thread has ended into the error to raise.
+    """
+
+    __slots__ = ("_max_open", "_refused", "_tasks", "fds", "holder", "tid")
+    kept_open = 0  # by all instances
+
+    def __init__(
+        self, tasks: int, tid: int, max_open: int, refused: Callable[[OSError], TargetError]
+    ) -> None:
+        self._tasks = tasks
+        self._max_open = max_open
+        self._refused = refused
+        self.tid = tid
+        self.fds: dict[str, int] = {}  # by name
+        self.holder: int | None = None  # identifies the thread whose files are open: an id can be reused
+
+    def read(self, name: str) -> bytes | None:
+        """Return the content of a file now.  Raises TargetError when no file descriptors are left."""
+        try:
+            return os.pread(self.fds[name], _CHUNK_BYTES, 0)
+        except KeyError:
+            return self._open_and_read(name)
+        except OSError as failure:
+            if failure.errno != ESRCH:
+                return None
+            self.close()  # the id may belong to a new thread, which has a new file
+            return self._open_and_read(name)
+
+    def _open_and_read(self, name: str) -> bytes | None:
+        try:
+            fd = os.open(f"{self.tid}/{name}", os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._tasks)
+        except OSError as failure:
+            if failure.errno in NO_FILES:
+                raise self._refused(failure) from None
+            return None
+        keep = ThreadFiles.kept_open < self._max_open
+        if keep:
+            self.fds[name] = fd
+            self.holder = next(_numbers) if self.holder is None else self.holder
+            ThreadFiles.kept_open += 1
+        try:
+            return os.pread(fd, _CHUNK_BYTES, 0)
+        except OSError:
+            return None
+        finally:
+            if not keep:
+                os.close(fd)
+
+    def end(self) -> None:
+        """Close the files for good: the thread has ended."""
+        self.close()
+        self._tasks = _CLOSED
+
+    def close(self) -> None:
+        """Close the files; the next read opens those of the thread that has the id then."""
+        ThreadFiles.kept_open -= len(self.fds)
+        for fd in self.fds.values():
+            os.close(fd)
+        self.fds.clear()
+        self.holder = None
+
+    def stat(self) -> Stat | None:
+        """Return the stat line; None when the thread has ended."""
+        line = self.read("stat")
+        return parse_stat(line) if line else None
+
+    def asleep(self) -> SyscallInfo | None:
+        """Return in which system call the thread sleeps; None: it runs, has ended, or may not be read."""
+        line = self.read("syscall")
+        return parse_syscall(line) if line else None
+
+    def counters(self) -> bytes | None:
+        """Return the scheduler's counters: time run, time waited, number of times run.
+
+        As long as they stay the same, a thread that was asleep has not run.  A kernel that does not keep them
+        writes "0 0 0"; then the result is how often the thread was taken off a CPU.  None: it has ended.
+        """
+        line = self.read("schedstat")
+        if line is not None and not line.startswith(b"0 0 0"):
+            return line
+        return (self.read("status") or b"").partition(b"\nvoluntary_ctxt_switches")[2] or None
+
+    def last_run(self) -> LastRun | None:
+        """Return when the thread last began or ceased to run, on the scheduler's clock; None: unknown."""
+        return parse_last_run(self.read("sched"))
+
+
+class HasCounters(Protocol):
+    """A thread with the counters that it had earlier; None: unknown."""
+
+    files: ThreadFiles
+    off_cpu_counters: bytes | None
+
+
+T = TypeVar("T", bound=HasCounters)
+
+
+def not_run(threads: Iterable[T]) -> tuple[list[T], list[T]]:
+    """Return the threads whose counters are still `off_cpu_counters`, and all others.
+
+    For many threads.  One whose file is not open, or cannot be read, is among the others.
+    """
+    read = os.pread
+    same: list[T] = []
+    others: list[T] = []
+    for thread in threads:
+        counters = thread.off_cpu_counters
+        try:
+            unchanged = (
+                counters is not None and read(thread.files.fds["schedstat"], _SHORT_BYTES, 0) == counters
+            )
+        except (KeyError, OSError):
+            unchanged = False
+        (same if unchanged else others).append(thread)
+    return same, others

@@ -1,0 +1,106 @@
+"""The /proc files of threads stay open, and never answer for another thread."""
+
+import os
+from collections.abc import Iterator
+from errno import ESRCH
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from sfsample.errors import TargetError
+from sfsample.process.thread_files import ThreadFiles, not_run
+
+REFUSED = TargetError(0, "refused")
+Files = dict[int, ThreadFiles]
+
+
+@pytest.fixture
+def tasks(tmp_path) -> Iterator[tuple[Path, Files]]:
+    """Return a directory with regular files for threads 1, 2 and 3, and what reads them."""
+    for tid in "123":
+        (tmp_path / tid).mkdir()
+        (tmp_path / tid / "schedstat").write_text(f"{tid} 0 1\n")
+        (tmp_path / tid / "stat").write_text(f"{tid} (x) R")
+    directory = os.open(tmp_path, os.O_RDONLY)
+    files = {
+        tid: ThreadFiles(directory, tid, 100_000, lambda _: TargetError(0, "refused")) for tid in (1, 2, 3)
+    }
+    yield tmp_path, files
+    for thread in files.values():
+        thread.end()
+    os.close(directory)
+
+
+def thread(files: ThreadFiles, off_cpu_counters: bytes | None) -> SimpleNamespace:
+    return SimpleNamespace(files=files, off_cpu_counters=off_cpu_counters)
+
+
+def test_thread_has_not_run_if_its_open_file_has_the_same_content(tasks):
+    path, files = tasks
+    before = [thread(files[tid], files[tid].counters()) for tid in (1, 2)]
+    (path / "2" / "schedstat").write_text("2 0 2\n")
+    never_opened, unknown = thread(files[3], b"3 0 1\n"), thread(files[1], None)
+
+    same, others = not_run([*before, never_opened, unknown])
+
+    assert (same, others) == (before[:1], [before[1], never_opened, unknown])
+
+
+def test_thread_without_an_open_file_may_have_run(tasks):
+    _, files = tasks
+    before = thread(files[1], files[1].counters())
+    files[1].close()
+
+    assert not_run([before]) == ([], [before])
+
+
+def test_all_files_of_a_thread_are_closed_together(tasks):
+    _, files = tasks
+    kept = ThreadFiles.kept_open
+    for thread_files in files.values():
+        thread_files.read("schedstat")
+    files[2].read("stat")
+
+    assert ThreadFiles.kept_open - kept == 4
+    files[2].close()
+    assert ThreadFiles.kept_open - kept == 2
+    assert files[2].read("stat") == b"2 (x) R", "it is opened again"
+
+
+def test_nothing_is_opened_for_a_thread_that_has_ended(tasks):
+    _, files = tasks
+    assert files[1].read("stat")
+    kept = ThreadFiles.kept_open
+    files[1].end()
+    assert files[1].read("stat") is files[1].counters() is None
+    assert (files[1].fds, kept - ThreadFiles.kept_open) == ({}, 1)
+
+
+def test_beyond_the_limit_files_are_read_and_closed(tasks):
+    path, _ = tasks
+    directory = os.open(path, os.O_RDONLY)
+    files = ThreadFiles(directory, 1, ThreadFiles.kept_open, lambda _: REFUSED)
+    assert files.read("stat") == b"1 (x) R"
+    assert files.fds == {}
+    os.close(directory)
+
+
+def test_reused_thread_id_has_another_holder(tasks, monkeypatch):
+    """Only ESRCH shows that the thread has ended; a missing file does not."""
+    files = tasks[1][1]
+    assert files.holder is None
+    files.read("stat")
+    first, pread, kept = files.holder, os.pread, ThreadFiles.kept_open
+    assert files.read("no such file") is None
+    assert (files.holder, ThreadFiles.kept_open) == (first, kept), "its other files stay open"
+
+    def ended_once(*arguments):
+        monkeypatch.setattr(os, "pread", pread)
+        raise ProcessLookupError(ESRCH, "ended")
+
+    monkeypatch.setattr(os, "pread", ended_once)
+    assert files.read("stat") is not None
+    assert files.holder not in (None, first)
+    files.close()
+    assert files.holder is None
