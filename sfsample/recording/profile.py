@@ -140,7 +140,7 @@ class Profile:
         if stack.stopped_at is not None and stack.stop_reason is not StopReason.MAX_FRAMES:
             stats.note(f"{stack.stop_reason} at {stack.stopped_at}", times)
         self._sampled.add(thread.pid)
-        key = StackKey(thread.pid, thread.tid, sample.places, stack.stop_reason, thread.born)
+        key = StackKey(thread.pid, thread.tid, sample.places, stack.stop_reason, thread.start_time)
         self.keep(key, sample.at_ns, sample.wall_ns, sample.cpu_ns, times)
 
     def name_thread(self, thread: ThreadKey, name: str) -> ThreadKey:

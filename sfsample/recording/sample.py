@@ -21,29 +21,29 @@ class Places(tuple[Location, ...]):
 
 
 class ThreadKey(NamedTuple):
-    """A thread.  `born` is its start time in clock ticks, as its id can be given to another thread.
+    """A thread.  `start_time`, in clock ticks, tells apart threads that had the same id in turn.
 
     `pid`, here and in other keys, is the process key that `Profile.register_process` has given.
     """
 
     pid: int
     tid: int
-    born: int = 0
+    start_time: int = 0
 
 
 class StackKey(NamedTuple):
-    """What makes two samples equal.  `locations` are innermost first; `born` is as in `ThreadKey`."""
+    """What makes two samples equal.  `locations` are innermost first; `start_time` is as in `ThreadKey`."""
 
     pid: int
     tid: int
     locations: tuple[Location, ...]
     stop_reason: StopReason
-    born: int = 0
+    start_time: int = 0
 
     @property
     def thread(self) -> ThreadKey:
         """The thread of the stack."""
-        return ThreadKey(self.pid, self.tid, self.born)
+        return ThreadKey(self.pid, self.tid, self.start_time)
 
 
 class TickTime(NamedTuple):

@@ -81,7 +81,7 @@ def test_stacks_are_true_before_and_after_the_change(scenario):
     assert stats.timers.since_s >= 0.5
     assert stats.as_json()["engine"] == "timers"
     assert stats.as_json()["engine_why"] == stats.timers.because == "no CPU was free"
-    assert stats.threads == len({(key.tid, key.born) for key in profile.counts})
+    assert stats.threads == len({(key.tid, key.start_time) for key in profile.counts})
     assert stats.samples == sum(profile.counts.values())
 
 

@@ -21,11 +21,11 @@ FindNames = Callable[[Location], Sequence[FunctionName]]  # the innermost inline
 
 
 class TaskKey(NamedTuple):
-    """A thread; a whole process when `tid` is None.  `born` is as in `ThreadKey`."""
+    """A thread; a whole process when `tid` is None.  `start_time` is as in `ThreadKey`."""
 
     pid: int
     tid: int | None = None
-    born: int = 0
+    start_time: int = 0
 
     def covers(self, thread: ThreadKey) -> bool:
         """Whether this is the thread, or its process."""
@@ -118,4 +118,4 @@ def task_rows(records: Iterable[WindowRecord], profile: Profile, *, threads: boo
 def _task_name(task: TaskKey, profile: Profile) -> str | None:
     if task.tid is None:
         return profile.processes.get(task.pid)
-    return profile.threads.get(ThreadKey(task.pid, task.tid, task.born))
+    return profile.threads.get(ThreadKey(task.pid, task.tid, task.start_time))

@@ -93,7 +93,7 @@ def test_threads_option_makes_threads_the_roots():
 def test_threads_that_reuse_a_tid_are_different_roots():
     profile = profile_of((1, 5, [A], COMPLETE))
     profile.threads |= {ThreadKey(1, 5, 9): "later"}
-    profile.keep(next(iter(profile.totals))._replace(born=9), 0, 0, 0, 2)
+    profile.keep(next(iter(profile.totals))._replace(start_time=9), 0, 0, 0, 2)
 
     assert folded(profile, threads=True) == ["bio/5;fa 1", "later/5;fa 2"]
 
