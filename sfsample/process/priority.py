@@ -26,7 +26,7 @@ _DEFAULT_NS = 0  # as a slice or a slack: the kernel's default
 _REAL_TIME, _NORMAL = os.sched_param(1), os.sched_param(0)
 
 
-def run_promptly() -> None:
+def wake_promptly() -> None:
     """Make the calling thread's sleeps exact and its time slice short, if its policy is SCHED_OTHER."""
     _schedule(os.SCHED_OTHER, _SHORT_SLICE_NS, slack_ns=1)
 

@@ -15,7 +15,7 @@ from typing import Generic, TypeVar
 
 from sfsample.core.checkpoint import PENDING_STOPS
 from sfsample.errors import NoThread
-from sfsample.process.priority import run_promptly
+from sfsample.process.priority import wake_promptly
 from sfsample.process.stop_request import reap_killed_tracees
 
 _T = TypeVar("_T")
@@ -76,7 +76,7 @@ class TracerThread(Generic[_T]):
         # a signal that arrives in this thread would not wake the thread that runs Python's handlers
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         try:
-            run_promptly()
+            wake_promptly()
             self._result.append(self._work(lambda: self._abandoned or self._should_stop()))
         except BaseException as failure:  # noqa: BLE001 - `run` raises it again
             self._failure = failure
