@@ -31,7 +31,7 @@ def wake_promptly() -> None:
     _schedule(os.SCHED_OTHER, _SHORT_SLICE_NS, slack_ns=1)
 
 
-def give_way() -> None:
+def avoid_preempting() -> None:
     """From now on, do not let the calling thread preempt others when it wakes up: its work can wait.
 
     Its share of CPU time stays the same.  A nice value would make it smaller: on Linux 6.18, beside six busy

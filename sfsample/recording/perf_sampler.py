@@ -18,7 +18,7 @@ from sfsample.core.snapshot import Capture
 from sfsample.errors import TargetError
 from sfsample.process.perf_events import MAX_SAMPLE_STACK_BYTES, PerfEvents, open_events
 from sfsample.process.perf_records import Lost, PerfSample, Record, RecordOfProcess
-from sfsample.process.priority import give_way
+from sfsample.process.priority import avoid_preempting
 from sfsample.process.process import LiveProcess
 from sfsample.recording.options import RecordOptions
 from sfsample.recording.perf_process import PerfProcess, StackUse
@@ -118,7 +118,7 @@ class PerfSampler:
 
     def set_timers(self) -> None:
         """Set the timers and start them.  Raises NotPermitted and UnsupportedTarget."""
-        give_way()
+        avoid_preempting()
         stats = self.profile.stats
         self.profile.started_ns = self.profile.started_ns or time.time_ns()
         self._cpu_at_start = time.thread_time() - stats.sampler_cpu_s

@@ -9,7 +9,7 @@ import os
 import pytest
 
 import sfsample
-from sfsample.process.priority import RealTimePriority, give_way
+from sfsample.process.priority import RealTimePriority, avoid_preempting
 from sfsample.process.stop_request import Tracer
 from sfsample.process.tracer_thread import TracerThread
 from tests.live.targets import HANG_S, fixture, running
@@ -86,7 +86,7 @@ def test_priority_that_the_user_chose_is_kept(monkeypatch):
     priority.end()
 
 
-def test_give_way_keeps_the_share_and_does_not_preempt():
+def test_avoid_preempting_keeps_the_share():
     def scheduled():
         slice_ns = []  # older kernels do not report it
         with contextlib.suppress(OSError), open("/proc/thread-self/sched", encoding="ascii") as file:
@@ -94,7 +94,7 @@ def test_give_way_keeps_the_share_and_does_not_preempt():
         return os.sched_getscheduler(0), os.getpriority(os.PRIO_PROCESS, 0), slice_ns
 
     def work(_stop):
-        give_way()
+        avoid_preempting()
         return scheduled()
 
     before = scheduled()
