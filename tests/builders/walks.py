@@ -32,14 +32,14 @@ def text() -> bytes:
     return bytes(code)
 
 
-def index_of(
+def module_map(
     *segments: Load,
     sections: list[Bytes] | None = None,
     jit: bool = False,
     code: bytes | None = None,
     generated: bytes = b"",
 ) -> ModuleMap:
-    """Return the module map; `generated` is the readable code of an anonymous mapping at JIT."""
+    """Return a map of one module; `generated` is the readable code of an anonymous mapping at JIT."""
     image = ElfImage(elf([Load(TEXT, code or text(), offset=0x1000), *segments], sections), "invented")
     maps = [Mapping(CODE, CODE + SIZE, True, True, 0x1000, "08:01", 7, "/bin/invented", False)]
     if jit or generated:
@@ -49,8 +49,8 @@ def index_of(
     return ModuleMap(lambda: tuple(maps), lambda _: image, memory.read)
 
 
-class Says:
-    """A stepper that returns the given rows by pc, and records the frames that it was asked about."""
+class RowsByPc:
+    """A stepper with the given rows, by pc; `asked` keeps the frames that it was asked about."""
 
     def __init__(self, rows: dict[int, UnwindRow], found: Found = Found.SFRAME) -> None:
         self.rows = rows
@@ -73,8 +73,8 @@ def snapshot(
     return ThreadSnapshot(1, {PC: pc, SP: sp, **named}, memory, bounded, 0, eintr=False)
 
 
-def walk(memory, *steppers, index: ModuleMap | None = None, max_frames: int = MAX_FRAMES, **thread):
-    unwinder = Unwinder(index or index_of(), steppers=steppers, max_frames=max_frames)
+def walk(memory, *steppers, modules: ModuleMap | None = None, max_frames: int = MAX_FRAMES, **thread):
+    unwinder = Unwinder(modules or module_map(), steppers=steppers, max_frames=max_frames)
     return unwinder.walk(snapshot(memory, **thread))
 
 

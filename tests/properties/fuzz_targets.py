@@ -33,7 +33,7 @@ from sfsample.unwind.unwinder import Unwinder
 from tests.builders.debug_frame_builder import section as debug_frame_section
 from tests.builders.elf_builder import Bytes, Load
 from tests.builders.elf_builder import elf as elf_file
-from tests.builders.walks import CODE, LEAF, Says, index_of, snapshot, words
+from tests.builders.walks import CODE, LEAF, RowsByPc, module_map, snapshot, words
 from tests.properties.fuzz_names import NAMES
 from tests.properties.fuzz_names import SEEDS as NAME_SEEDS
 
@@ -320,12 +320,12 @@ def _debug_frame_seeds() -> Iterator[bytes]:
 
 
 def _saved_stack_seeds() -> Iterator[bytes]:
-    index = index_of()
-    index.refresh()
+    modules = module_map()
+    modules.refresh()
     for depth in range(5):
         captured = snapshot(words(*[CODE + 0x10] * depth, 7), bounded=depth % 2 == 0)
-        stack = Unwinder(index, steppers=(Says({CODE: LEAF, CODE + 0x10: LEAF}),)).walk(captured)
-        yield to_json(save("fuzz", captured, stack, index)).encode()
+        stack = Unwinder(modules, steppers=(RowsByPc({CODE: LEAF, CODE + 0x10: LEAF}),)).walk(captured)
+        yield to_json(save("fuzz", captured, stack, modules)).encode()
 
 
 def _expression_seeds(image: ElfImage) -> Iterator[bytes]:

@@ -26,19 +26,19 @@ from tests.builders.walks import (
     OUTERMOST,
     STACK,
     TEXT,
-    Says,
-    index_of,
+    RowsByPc,
+    module_map,
     snapshot,
     text,
     words,
 )
 
-TRUNCATED = Says({CODE: LEAF})
+TRUNCATED = RowsByPc({CODE: LEAF})
 
 
 def walk_truncated(memory, modules=None, **thread):
     """Return the snapshot, its stack, which ends early, and the module map."""
-    modules = modules or index_of()
+    modules = modules or module_map()
     modules.refresh()
     taken = snapshot(memory, **thread)
     return taken, Unwinder(modules, steppers=(TRUNCATED,)).walk(taken), modules
@@ -71,7 +71,7 @@ def on_disk(tmp_path, *, build_id: bytes | None = bytes(20)):
     path = tmp_path / "root/bin/invented"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(elf([Load(TEXT, text(), offset=0x1000), *notes]))
-    return index_of(*notes), path
+    return module_map(*notes), path
 
 
 @pytest.mark.parametrize("build_id", [bytes(range(20)), None])
@@ -79,7 +79,7 @@ def test_replay_uses_the_same_files_and_refuses_others(tmp_path, build_id):
     modules, path = on_disk(tmp_path, build_id=build_id)
     taken, stack, modules = walk_truncated(words(CODE + 0x10), modules)
     saved = from_json(to_json(save("name", taken, stack, modules)))
-    better_stepper = Says({CODE: LEAF, CODE + 0x10: OUTERMOST})
+    better_stepper = RowsByPc({CODE: LEAF, CODE + 0x10: OUTERMOST})
     found = replay(saved, sysroot=str(tmp_path / "root"), steppers=(better_stepper,))
 
     assert [frame.pc for frame in found.stack.frames] == [CODE, CODE + 0x10]
@@ -105,8 +105,8 @@ def test_generated_code_is_saved_with_the_stack(tmp_path):
     pytest.importorskip("iced_x86", reason="no decoder for x86-64 here")
     generated = bytes.fromhex("4883ec08 ffd1 4883c408 c3")  # sub $8,%rsp; call *%rcx; add $8,%rsp; ret
     on_disk(tmp_path, build_id=None)
-    rows = Says({CODE: LEAF, CODE + 0x20: OUTERMOST})
-    modules = index_of(generated=generated)
+    rows = RowsByPc({CODE: LEAF, CODE + 0x20: OUTERMOST})
+    modules = module_map(generated=generated)
     modules.refresh()
     taken = snapshot(words(JIT + 6, 0, CODE + 0x20))
     stack = Unwinder(modules, steppers=(rows,)).walk(taken)
@@ -198,9 +198,9 @@ def test_store_writes_one_file_for_each_distinct_stack(tmp_path):
 
 def test_store_does_not_keep_complete_stacks(tmp_path):
     store = BadStackStore(str(tmp_path))
-    modules = index_of()
+    modules = module_map()
     taken = snapshot(words(CODE + 0x10))
-    for steppers, limit in (((Says({CODE: OUTERMOST}),), 9), ((TRUNCATED,), 1)):
+    for steppers, limit in (((RowsByPc({CODE: OUTERMOST}),), 9), ((TRUNCATED,), 1)):
         store.keep("name", taken, Unwinder(modules, steppers, limit).walk(taken), modules)
 
     assert list(tmp_path.iterdir()) == []

@@ -22,8 +22,8 @@ from tests.builders.walks import (
     OUTERMOST,
     SP,
     STACK,
-    Says,
-    index_of,
+    RowsByPc,
+    module_map,
     pcs,
     snapshot,
     text,
@@ -66,10 +66,10 @@ def function_starts(monkeypatch):
     monkeypatch.setattr(Module, "function_start", lambda _, pc: CODE + START if pc > CODE + START else None)
 
 
-def search(*above: int, index: ModuleMap | None = None):
+def search(*above: int, modules: ModuleMap | None = None):
     """Search a stack whose first word is the return address ASLEEP, where the row lacks its register."""
     memory = words(CODE + ASLEEP, *above)
-    unwinder = Unwinder(index or index_of(code=code()), steppers=(Says(ROWS),))
+    unwinder = Unwinder(modules or module_map(code=code()), steppers=(RowsByPc(ROWS),))
     taken = snapshot(memory)
     stack = unwinder.walk(taken)
     assert stack.stop_reason is StopReason.REGISTER_UNKNOWN
@@ -123,18 +123,18 @@ IN_REGISTER = UnwindRow(Rule(SP, 0, deref=False), Rule(RETURN, 0, deref=False), 
 )
 def test_search_finds_return_address_register_behind_call_of_function(known, expected):
     rows = {CODE + at: row for at, row in {ASLEEP: IN_REGISTER, END: OUTERMOST, **known}.items()}
-    unwinder = Unwinder(index_of(code=code()), steppers=(Says(rows),))
+    unwinder = Unwinder(module_map(code=code()), steppers=(RowsByPc(rows),))
     taken = snapshot(words(CODE + END), pc=CODE + ASLEEP)
 
     assert pcs(unwinder.search(taken, unwinder.walk(taken))) == expected
 
 
 def test_search_follows_stub_through_target_memory():
-    plain = index_of(code=code())
+    plain = module_map(code=code())
     plain.refresh()
     slots = BytesMemory(CODE + 0x700, (CODE + START).to_bytes(8, "little"))
-    index = ModuleMap(lambda: plain.mappings, plain._open_image, slots.read)
-    stack = search(7, CODE + BY_STUB, CODE + END, index=index)
+    modules = ModuleMap(lambda: plain.mappings, plain._open_image, slots.read)
+    stack = search(7, CODE + BY_STUB, CODE + END, modules=modules)
 
     assert pcs(stack) == [0, ASLEEP, BY_STUB, END]
 
@@ -151,9 +151,9 @@ def test_stub_leads_to_address_in_its_slot(machine):
         slot = module.stub_slot(target) if target else None
         if slot is not None:
             memory = BytesMemory(slot, STACK.to_bytes(8, image.byteorder))
-            index = ModuleMap(lambda: (place,), lambda _: image, memory.read)
-            assert _leads_to(address, STACK, index)
-            assert not _leads_to(address, STACK + 1, index)
+            modules = ModuleMap(lambda: (place,), lambda _: image, memory.read)
+            assert _leads_to(address, STACK, modules)
+            assert not _leads_to(address, STACK + 1, modules)
             return
     pytest.fail("no call of a stub")
 

@@ -27,8 +27,8 @@ from tests.builders.walks import (
     SIZE,
     STACK,
     TEXT,
-    Says,
-    index_of,
+    RowsByPc,
+    module_map,
     pcs,
     walk,
     words,
@@ -46,7 +46,7 @@ def frame_pointer_chain(*returns: int) -> BytesMemory:
 
 
 def test_frame_pointers_are_followed_without_tables():
-    known = Says({CODE + 0x20: OUTERMOST})
+    known = RowsByPc({CODE + 0x20: OUTERMOST})
     stack = walk(frame_pointer_chain(CODE + 0x10, CODE + 0x20), known, *DEFAULT_STEPPERS, rbp=STACK)
 
     assert pcs(stack) == [0, 0x10, 0x20]
@@ -68,8 +68,10 @@ def test_guessed_return_address_follows_call():
     for number, code in enumerate([*calls.values(), *others.values()]):
         image = ElfImage(elf([Load(TEXT, code.ljust(SIZE, b"\x90"), offset=0x1000)]), "invented")
         mapping = Mapping(CODE, CODE + SIZE, True, True, 0x1000, "08:01", 7, "/bin/invented", False)
-        index = ModuleMap(lambda m=mapping: (m,), lambda _, i=image: i)
-        stack = walk(frame_pointer_chain(CODE + 7), *DEFAULT_STEPPERS, index=index, pc=CODE + 0x40, rbp=STACK)
+        modules = ModuleMap(lambda m=mapping: (m,), lambda _, i=image: i)
+        stack = walk(
+            frame_pointer_chain(CODE + 7), *DEFAULT_STEPPERS, modules=modules, pc=CODE + 0x40, rbp=STACK
+        )
         assert pcs(stack)[1:2] == ([7] if number < len(calls) else [])
 
 
@@ -80,7 +82,7 @@ def test_rejected_guess_gives_no_stop_reason():
 
 
 def test_guess_into_unreadable_code_is_accepted():
-    stack = walk(frame_pointer_chain(JIT + 3), *DEFAULT_STEPPERS, index=index_of(jit=True), rbp=STACK)
+    stack = walk(frame_pointer_chain(JIT + 3), *DEFAULT_STEPPERS, modules=module_map(jit=True), rbp=STACK)
 
     assert [frame.pc for frame in stack.frames] == [CODE, JIT + 3]
 
@@ -89,11 +91,11 @@ def test_guess_may_lead_to_code_where_stacks_begin():
     """Go prepares a return to goexit (nop; call; nop) without a call."""
     code = bytearray(b"\xcc" * SIZE)
     code[0x80:0x87] = bytes.fromhex("90e80000000090")
-    index = index_of(code=bytes(code))
-    stack = walk(words(0, CODE + 0x81), StartStepper(), FramePointerStepper(), rbp=STACK, index=index)
+    modules = module_map(code=bytes(code))
+    stack = walk(words(0, CODE + 0x81), StartStepper(), FramePointerStepper(), rbp=STACK, modules=modules)
 
     assert (pcs(stack), stack.stop_reason) == ([0, 0x81], StopReason.OUTERMOST)
-    stack = walk(words(0, CODE + 0x82), StartStepper(), FramePointerStepper(), rbp=STACK, index=index)
+    stack = walk(words(0, CODE + 0x82), StartStepper(), FramePointerStepper(), rbp=STACK, modules=modules)
     assert (pcs(stack), stack.stop_reason) == ([0], StopReason.NO_ROW)
 
 
@@ -106,7 +108,7 @@ def test_chain_of_frame_pointers_ends_in_zero():
 
 def test_zero_fp_without_chain_is_not_stack_end():
     """A function without a frame pointer may use rbp as a counter."""
-    stack = walk(words(CODE + 0x20), Says({CODE: LEAF}), FramePointerStepper(), rbp=0)
+    stack = walk(words(CODE + 0x20), RowsByPc({CODE: LEAF}), FramePointerStepper(), rbp=0)
 
     assert (pcs(stack), stack.stop_reason) == ([0, 0x20], StopReason.NO_ROW)
 
@@ -116,18 +118,18 @@ def test_unreadable_module_is_walked_by_frame_pointers():
         raise FormatError(mapping.path, 0, "damaged")
 
     mapping = Mapping(CODE, CODE + SIZE, True, True, 0x1000, "08:01", 7, "/bin/invented", False)
-    index = ModuleMap(lambda: (mapping,), refuse)
-    stack = walk(frame_pointer_chain(CODE + 0x10), *DEFAULT_STEPPERS, index=index, rbp=STACK)
+    modules = ModuleMap(lambda: (mapping,), refuse)
+    stack = walk(frame_pointer_chain(CODE + 0x10), *DEFAULT_STEPPERS, modules=modules, rbp=STACK)
 
     assert pcs(stack) == [0, 0x10]
-    assert len(index.problems) == 1
+    assert len(modules.problems) == 1
 
 
 # -- calls to no code
 
 
 def test_call_through_null_pointer():
-    stack = walk(words(CODE + 0x10), Says({CODE + 0x10: OUTERMOST}), *DEFAULT_STEPPERS, pc=0)
+    stack = walk(words(CODE + 0x10), RowsByPc({CODE + 0x10: OUTERMOST}), *DEFAULT_STEPPERS, pc=0)
 
     assert [frame.pc for frame in stack.frames] == [0, CODE + 0x10]
     assert stack.frames[1].found is Found.NULL_CALL
@@ -141,7 +143,7 @@ NOWHERE = {"unmapped": 0x1234_5678_9000, "the stack": STACK + 0x100, "not canoni
 def test_call_through_stray_pointer(where, rbp):
     """No code can have run, so the return address is at sp; the frame pointer would skip the caller."""
     memory = words(CODE + 0x10, 0, CODE + 0x20)
-    rows = Says({CODE + 0x10: OUTERMOST, CODE + 0x20: OUTERMOST})
+    rows = RowsByPc({CODE + 0x10: OUTERMOST, CODE + 0x20: OUTERMOST})
     stack = walk(memory, rows, *DEFAULT_STEPPERS, pc=NOWHERE[where], rbp=rbp)
 
     assert [frame.pc for frame in stack.frames] == [NOWHERE[where], CODE + 0x10]
@@ -157,7 +159,7 @@ def test_jump_to_unmapped_address():
 
 def test_generated_code_is_not_null_call():
     """Anonymous executable memory holds code, so the null call stepper does not answer."""
-    stack = walk(words(CODE + 0x10), *DEFAULT_STEPPERS, pc=JIT, index=index_of(jit=True))
+    stack = walk(words(CODE + 0x10), *DEFAULT_STEPPERS, pc=JIT, modules=module_map(jit=True))
 
     assert [frame.pc for frame in stack.frames] == [JIT]
 
@@ -194,8 +196,8 @@ CALLS_0X100 = (0x1B, "e8 100")  # ends at 0x20
     ],
 )
 def test_leaf_is_accepted_if_call_leads_to_it(pieces, pc, found):
-    index = index_of(code=code_with(*pieces))
-    stack = walk(words(CODE + 0x20), LeafStepper(), index=index, pc=CODE + pc)
+    modules = module_map(code=code_with(*pieces))
+    stack = walk(words(CODE + 0x20), LeafStepper(), modules=modules, pc=CODE + pc)
 
     assert pcs(stack) == ([pc, 0x20] if found else [pc])
     assert [frame.found for frame in stack.frames[1:]] == [Found.LEAF] * found
@@ -203,8 +205,8 @@ def test_leaf_is_accepted_if_call_leads_to_it(pieces, pc, found):
 
 
 def test_only_innermost_frame_is_leaf():
-    index = index_of(code=code_with(CALLS_0X100, (0x3B, "e8 10")))
-    stack = walk(words(CODE + 0x20, CODE + 0x40), LeafStepper(), index=index, pc=CODE + 0x100)
+    modules = module_map(code=code_with(CALLS_0X100, (0x3B, "e8 10")))
+    stack = walk(words(CODE + 0x20, CODE + 0x40), LeafStepper(), modules=modules, pc=CODE + 0x100)
 
     assert pcs(stack) == [0x100, 0x20]
 
@@ -213,7 +215,7 @@ def test_only_innermost_frame_is_leaf():
 
 
 def test_scan_takes_first_word_that_may_be_return_address():
-    ends = Says({CODE + 0x30: OUTERMOST})
+    ends = RowsByPc({CODE + 0x30: OUTERMOST})
     other_words = [0, STACK, CODE + 0x11, CODE + SIZE + 8, 1 << 60]  # CODE + 0x11 follows no call
     stack = walk(words(*other_words, CODE + 0x20, 7, CODE + 0x30), ends, ScanStepper())
 
@@ -223,17 +225,19 @@ def test_scan_takes_first_word_that_may_be_return_address():
 
 
 def test_scan_is_asked_last_and_is_limited():
-    known = Says({CODE: LEAF, CODE + 0x20: OUTERMOST}, Found.EH_FRAME)
+    known = RowsByPc({CODE: LEAF, CODE + 0x20: OUTERMOST}, Found.EH_FRAME)
 
     assert [f.found for f in walk(words(CODE + 0x20), known, ScanStepper()).frames][1:] == [Found.EH_FRAME]
-    assert pcs(walk(words(*[0] * 159, CODE + 0x20), Says({}), ScanStepper())) == [0, 0x20]
-    nothing = walk(words(*[0] * 160, CODE + 0x20), Says({}), ScanStepper())
+    assert pcs(walk(words(*[0] * 159, CODE + 0x20), RowsByPc({}), ScanStepper())) == [0, 0x20]
+    nothing = walk(words(*[0] * 160, CODE + 0x20), RowsByPc({}), ScanStepper())
     assert (pcs(nothing), nothing.stop_reason) == ([0], StopReason.NO_ROW)
 
 
 def test_scan_recovers_sp_only():
     by_fp = UnwindRow(Rule(FP, 16, deref=False), RA_SLOT, ((FP, Rule(CFA, -16, deref=True)),))
-    stack = walk(words(CODE + 0x20, STACK, CODE + 0x30), Says({CODE + 0x20: by_fp}), ScanStepper(), rbp=STACK)
+    stack = walk(
+        words(CODE + 0x20, STACK, CODE + 0x30), RowsByPc({CODE + 0x20: by_fp}), ScanStepper(), rbp=STACK
+    )
 
     assert pcs(stack) == [0, 0x20, 0x30]
     assert [frame.found for frame in stack.frames[1:]] == [Found.SCAN, Found.SCAN]

@@ -20,8 +20,8 @@ from tests.builders.walks import (
     RBX,
     SP,
     STACK,
-    Says,
-    index_of,
+    RowsByPc,
+    module_map,
     snapshot,
     words,
 )
@@ -74,21 +74,21 @@ class OpaqueMemory:
          stacks=[[CODE + 0x10, CODE + 0x20]] * 2, max_frames=3, bounded=False)  # fmt: skip
 def test_walk_with_cache_equals_walk_without_cache(*, first, second, stacks, registers, max_frames, bounded):
     """Walks over several stacks with the same rows, so that each uses what the earlier ones have cached."""
-    steppers = (Says(first), Says(second, Found.EH_FRAME))
-    index = index_of()
-    cached = Unwinder(index, steppers=steppers, max_frames=max_frames)
+    steppers = (RowsByPc(first), RowsByPc(second, Found.EH_FRAME))
+    modules = module_map()
+    cached = Unwinder(modules, steppers=steppers, max_frames=max_frames)
     for cells in stacks:
         taken = snapshot(words(*cells), bounded=bounded)
         taken.registers.update(registers)
-        uncached = Unwinder(index, steppers=steppers, max_frames=max_frames)
+        uncached = Unwinder(modules, steppers=steppers, max_frames=max_frames)
         expected = uncached.walk(taken._replace(memory=OpaqueMemory(taken.memory)))
         assert cached.walk(taken) == expected
         assert cached.walk(taken) == expected
 
 
 def test_known_frames_are_passed_without_asking_steppers():
-    rows = Says({CODE: LEAF, CODE + 0x10: LEAF, CODE + 0x20: OUTERMOST})
-    unwinder = Unwinder(index_of(), steppers=(rows,))
+    rows = RowsByPc({CODE: LEAF, CODE + 0x10: LEAF, CODE + 0x20: OUTERMOST})
+    unwinder = Unwinder(module_map(), steppers=(rows,))
     taken = snapshot(words(CODE + 0x10, CODE + 0x20))
     expected = unwinder.walk(taken)
 
@@ -103,8 +103,8 @@ def test_known_frames_are_passed_without_asking_steppers():
 def test_guess_leads_only_to_address_that_accepted_guess_led_to():
     """Not to an address that follows no call, though the row for that address is cached."""
     guess = LEAF._replace(guess=True)
-    rows = Says({CODE: guess, CODE + 1: LEAF, CODE + 0x10: OUTERMOST, CODE + 0x20: LEAF})
-    unwinder = Unwinder(index_of(), steppers=(rows,))
+    rows = RowsByPc({CODE: guess, CODE + 1: LEAF, CODE + 0x10: OUTERMOST, CODE + 0x20: LEAF})
+    unwinder = Unwinder(module_map(), steppers=(rows,))
     for _ in range(2):
         table = unwinder.walk(snapshot(words(CODE + 1, CODE + 0x10), pc=CODE + 0x20))
         accepted = unwinder.walk(snapshot(words(CODE + 0x10)))
@@ -119,8 +119,8 @@ def test_later_row_gets_registers_of_frames_passed_by_cache():
     """A frame passed by the cache has saved rbx; the row of its caller needs it."""
     saves = UnwindRow(Rule(SP, 16, deref=False), RA_SLOT, ((RBX, Rule(CFA, -16, deref=True)),), kept=(FP,))
     by_rbx = LEAF._replace(cfa=Rule(RBX, 8, deref=False))
-    rows = Says({CODE: saves, CODE + 0x10: by_rbx, CODE + 0x20: OUTERMOST})
-    unwinder = Unwinder(index_of(), steppers=(rows,))
+    rows = RowsByPc({CODE: saves, CODE + 0x10: by_rbx, CODE + 0x20: OUTERMOST})
+    unwinder = Unwinder(module_map(), steppers=(rows,))
     taken = snapshot(words(STACK + 32, CODE + 0x10, 0, 0, CODE + 0x20))
     stacks = {unwinder.walk(taken) for _ in range(3)}
 
@@ -140,11 +140,11 @@ def test_words_at_returns_aligned_words_of_copy():
 
 def test_row_after_rejected_guess_is_not_cached():
     """Whether a guess is accepted depends on the stack, so the next stepper's row must not be cached."""
-    guess = Says({CODE: LEAF._replace(guess=True)}, Found.FRAME_POINTER)
-    table = Says(
+    guess = RowsByPc({CODE: LEAF._replace(guess=True)}, Found.FRAME_POINTER)
+    table = RowsByPc(
         {CODE: LEAF._replace(cfa=Rule(SP, 16, deref=False)), CODE + 0x10: OUTERMOST, CODE + 0x20: OUTERMOST}
     )
-    unwinder = Unwinder(index_of(), steppers=(guess, table))
+    unwinder = Unwinder(module_map(), steppers=(guess, table))
     first = unwinder.walk(snapshot(words(0, CODE + 0x20)))
     second = unwinder.walk(snapshot(words(CODE + 0x10, CODE + 0x20)))
 

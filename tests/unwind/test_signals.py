@@ -13,7 +13,7 @@ from tests.builders.walks import (
     SP,
     STACK,
     TRAMPOLINE,
-    Says,
+    RowsByPc,
     pcs,
     walk,
     words,
@@ -31,7 +31,7 @@ def test_signal_handler_on_alternate_stack():
     """The interrupted frame lies on another stack, its pc is exact, and its rbx is restored."""
     altstack, interrupted = STACK + 0x8000, CODE + 0x40
     by_rbx = LEAF._replace(cfa=Rule(RBX, 8, deref=False))
-    rows = Says({CODE: LEAF._replace(kept=()), interrupted: by_rbx, CODE + 0x50: OUTERMOST})
+    rows = RowsByPc({CODE: LEAF._replace(kept=()), interrupted: by_rbx, CODE + 0x50: OUTERMOST})
     memory = PiecewiseMemory(
         words(TRAMPOLINE, *ucontext(interrupted, STACK, rbx=STACK + 8), base=altstack),
         words(0, CODE + 0x50),
@@ -48,7 +48,7 @@ def test_signal_handler_on_alternate_stack():
 
 def test_signal_may_interrupt_jump_to_unmapped_address():
     memory = words(TRAMPOLINE, *ucontext(0xDEAD, STACK + 0x400))
-    stack = walk(memory, *DEFAULT_STEPPERS[:1], Says({CODE: LEAF}))
+    stack = walk(memory, *DEFAULT_STEPPERS[:1], RowsByPc({CODE: LEAF}))
 
     assert [frame.pc for frame in stack.frames] == [CODE, TRAMPOLINE, 0xDEAD]
     assert stack.stop_reason is StopReason.NO_MODULE
@@ -65,7 +65,7 @@ INTERRUPTED = UnwindRow(Rule(SP, 0, deref=True), Rule(SP, 8, deref=True), signal
 
 
 def test_interrupted_frame_may_lie_lower():
-    rows = Says({CODE: INTERRUPTED, CODE + 0x40: OUTERMOST})
+    rows = RowsByPc({CODE: INTERRUPTED, CODE + 0x40: OUTERMOST})
     stack = walk(words(0, 0, STACK, CODE + 0x40), rows, sp=STACK + 16)
 
     assert pcs(stack) == [0, 0x40]
@@ -75,7 +75,7 @@ def test_interrupted_frame_may_lie_lower():
 
 def test_same_frame_is_not_interrupted_twice():
     """Two rows of a damaged table lead to each other."""
-    rows = Says({CODE: INTERRUPTED, CODE + 0x40: INTERRUPTED})
+    rows = RowsByPc({CODE: INTERRUPTED, CODE + 0x40: INTERRUPTED})
     ring = words(STACK + 16, CODE + 0x40, STACK, CODE)
     stack = walk(ring, rows)
 

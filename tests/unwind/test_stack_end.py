@@ -7,7 +7,7 @@ from sfsample.core.rule import CFA, Rule
 from sfsample.core.stack import Found, StopReason
 from sfsample.unwind.stack_end import is_stack_end
 from sfsample.unwind.steppers.frame_pointer import FramePointerStepper
-from tests.builders.walks import CODE, JIT, LEAF, OUTERMOST, SP, STACK, Says, index_of, pcs, walk, words
+from tests.builders.walks import CODE, JIT, LEAF, OUTERMOST, SP, STACK, RowsByPc, module_map, pcs, walk, words
 
 NOT_RETURN_ADDRESSES = (0, 1, 4095, STACK, CODE + 0x11, 1 << 60)  # CODE + 0x11 follows no call
 
@@ -28,7 +28,7 @@ def pcs_and_reason(stack):
     ],
 )
 def test_zero_ends_stack_if_no_word_above_is_return_address(above, is_end):
-    found = walk(words(0, *above), Says({CODE: LEAF}), index=index_of(jit=True))
+    found = walk(words(0, *above), RowsByPc({CODE: LEAF}), modules=module_map(jit=True))
 
     assert pcs_and_reason(found) == ([0], StopReason.OUTERMOST if is_end else StopReason.BAD_PC)
 
@@ -42,8 +42,10 @@ def test_zero_ends_chain_of_frame_pointers_if_no_word_above_is_return_address(ab
 
 def test_next_stepper_is_asked_if_row_leads_to_rejected_zero():
     """The CFA of the wrong row is one word too low, so it finds a local variable."""
-    wrong = Says({CODE: LEAF})
-    right = Says({CODE: LEAF._replace(cfa=Rule(SP, 16, deref=False)), CODE + 0x20: OUTERMOST}, Found.EH_FRAME)
+    wrong = RowsByPc({CODE: LEAF})
+    right = RowsByPc(
+        {CODE: LEAF._replace(cfa=Rule(SP, 16, deref=False)), CODE + 0x20: OUTERMOST}, Found.EH_FRAME
+    )
     found = walk(words(0, CODE + 0x20), wrong, right)
 
     assert pcs_and_reason(found) == ([0, 0x20], StopReason.OUTERMOST)
@@ -51,25 +53,31 @@ def test_next_stepper_is_asked_if_row_leads_to_rejected_zero():
 
 
 def test_outermost_row_of_table_ends_stack():
-    assert pcs_and_reason(walk(words(0, CODE + 0x20), Says({CODE: OUTERMOST}))) == ([0], StopReason.OUTERMOST)
+    assert pcs_and_reason(walk(words(0, CODE + 0x20), RowsByPc({CODE: OUTERMOST}))) == (
+        [0],
+        StopReason.OUTERMOST,
+    )
 
 
 def test_signed_return_address_above_zero_is_recognized():
-    index = index_of(jit=True)
-    index.refresh()
+    modules = module_map(jit=True)
+    modules.refresh()
 
-    assert not is_stack_end(STACK, words(0x55 << 48 | JIT + 8), index, AARCH64)
+    assert not is_stack_end(STACK, words(0x55 << 48 | JIT + 8), modules, AARCH64)
 
 
 def test_words_are_examined_from_cfa_on():
     """The return address of this row lies below other words of the frame."""
     below = LEAF._replace(cfa=Rule(SP, 16, deref=False), ra=Rule(CFA, -16, deref=True))
 
-    assert pcs_and_reason(walk(words(0, CODE + 0x20), Says({CODE: below}))) == ([0], StopReason.OUTERMOST)
+    assert pcs_and_reason(walk(words(0, CODE + 0x20), RowsByPc({CODE: below}))) == ([0], StopReason.OUTERMOST)
 
 
 def test_computed_zero_ends_stack_without_examining_words():
     """Above the first frame of a new thread (clone(2)) lies its start routine, which may follow a call."""
     computed = LEAF._replace(ra=Rule(CFA, 0, deref=False, expression=b"\x30"))  # DW_OP_lit0
 
-    assert pcs_and_reason(walk(words(0, CODE + 0x20), Says({CODE: computed}))) == ([0], StopReason.OUTERMOST)
+    assert pcs_and_reason(walk(words(0, CODE + 0x20), RowsByPc({CODE: computed}))) == (
+        [0],
+        StopReason.OUTERMOST,
+    )

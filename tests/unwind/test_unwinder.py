@@ -24,8 +24,8 @@ from tests.builders.walks import (
     STACK,
     TEXT,
     TRAMPOLINE,
-    Says,
-    index_of,
+    RowsByPc,
+    module_map,
     pcs,
     snapshot,
     text,
@@ -36,7 +36,7 @@ from tests.builders.walks import (
 
 def test_walk_labels_each_frame():
     """The innermost frame is labelled CONTEXT and is exact; callers have the label of their stepper."""
-    rows = Says({CODE: LEAF, CODE + 0x10: LEAF, CODE + 0x20: OUTERMOST})
+    rows = RowsByPc({CODE: LEAF, CODE + 0x10: LEAF, CODE + 0x20: OUTERMOST})
     stack = walk(words(CODE + 0x10, CODE + 0x20), rows)
 
     assert stack.frames == (
@@ -50,10 +50,10 @@ def test_walk_labels_each_frame():
 
 def test_stepper_of_user_is_asked_in_its_place():
     """As in docs/steppers.md: a stepper for generated code before the default ones."""
-    jit = Says({JIT + 5: LEAF}, Found.FRAME_POINTER)
-    known = Says({CODE + 0x10: OUTERMOST})
-    index = index_of(jit=True)
-    unwinder = Unwinder(index, steppers=(jit, *DEFAULT_STEPPERS, known))
+    jit = RowsByPc({JIT + 5: LEAF}, Found.FRAME_POINTER)
+    known = RowsByPc({CODE + 0x10: OUTERMOST})
+    modules = module_map(jit=True)
+    unwinder = Unwinder(modules, steppers=(jit, *DEFAULT_STEPPERS, known))
     stack = unwinder.walk(snapshot(words(CODE + 0x10), pc=JIT + 5))
 
     assert [frame.pc for frame in stack.frames] == [JIT + 5, CODE + 0x10]
@@ -65,8 +65,8 @@ def test_stepper_of_user_is_asked_in_its_place():
 
 
 def test_stepper_is_asked_once_per_pc():
-    rows = Says({CODE: LEAF, CODE + 0x10: OUTERMOST})
-    unwinder = Unwinder(index_of(), steppers=(rows,))
+    rows = RowsByPc({CODE: LEAF, CODE + 0x10: OUTERMOST})
+    unwinder = Unwinder(module_map(), steppers=(rows,))
     stacks = {unwinder.walk(snapshot(words(CODE + 0x10))) for _ in range(3)}
 
     assert len(stacks) == 1
@@ -74,8 +74,8 @@ def test_stepper_is_asked_once_per_pc():
 
 
 def test_answer_none_is_cached():
-    rows = Says({})
-    unwinder = Unwinder(index_of(), steppers=(rows,))
+    rows = RowsByPc({})
+    unwinder = Unwinder(module_map(), steppers=(rows,))
     for _ in range(3):
         unwinder.walk(snapshot(words()))
 
@@ -83,7 +83,7 @@ def test_answer_none_is_cached():
 
 
 def test_exact_pc_and_return_address_are_separate_keys():
-    rows = Says({CODE + 0x10: LEAF})
+    rows = RowsByPc({CODE + 0x10: LEAF})
     walk(words(CODE + 0x10, CODE + 0x10), rows, pc=CODE + 0x10, max_frames=3)
 
     assert [frame.exact for frame in rows.asked] == [True, False]
@@ -92,32 +92,32 @@ def test_exact_pc_and_return_address_are_separate_keys():
 def test_rows_are_dropped_when_mappings_change():
     at = [BIAS]
     image = ElfImage(elf([Load(TEXT, text(), offset=0x1000)]), "invented")
-    index = ModuleMap(
+    modules = ModuleMap(
         lambda: (
             Mapping(at[0] + TEXT, at[0] + TEXT + SIZE, True, True, 0x1000, "08:01", 7, "/bin/x", False),
         ),
         lambda _: image,
     )
-    rows = Says({CODE: OUTERMOST})
-    unwinder = Unwinder(index, steppers=(rows,))
+    rows = RowsByPc({CODE: OUTERMOST})
+    unwinder = Unwinder(modules, steppers=(rows,))
     assert unwinder.walk(snapshot(words())).stop_reason is StopReason.OUTERMOST
     rows.rows.clear()
     assert unwinder.walk(snapshot(words())).stop_reason is StopReason.OUTERMOST  # kept
     at[0] += 0x100_0000
-    index.refresh()
+    modules.refresh()
     assert unwinder.walk(snapshot(words())).stop_reason is StopReason.NO_MODULE
 
 
 def test_walk_is_repeated_if_mappings_have_changed(monkeypatch):
     """The first walk may have used rows of another library at the same address."""
-    index = ModuleMap(tuple, lambda _: None)
-    unwinder = Unwinder(index)
+    modules = ModuleMap(tuple, lambda _: None)
+    unwinder = Unwinder(modules)
     walks: list[int] = []
 
     def walk(_: object) -> int:
         walks.append(len(walks))
         if len(walks) == 1:
-            index.generation += 1
+            modules.generation += 1
         return walks[-1]
 
     monkeypatch.setattr(unwinder, "_walk_best", walk)
@@ -141,14 +141,14 @@ def with_tables() -> ModuleMap:
     cfi.fde(cie, TEXT + 0x20, 0x10, def_cfa(RBX, 16))
     cfi.fde(cie, TEXT + 0x30, 0x20, b"\x07\x10" + advance_loc(1) + offset(FP, 2))
     data = section(3, [Function(TEXT, 16, [row(0, 8)]), Function(TEXT + 16, 16, [row(0, 16)])])
-    return index_of(
+    return module_map(
         Load(0x2000, data, type=PT_GNU_SFRAME), sections=[Bytes(".eh_frame", 0x3000, cfi.terminated())]
     )
 
 
 def test_walk_is_repeated_by_cfi_if_sframe_leaves_rbx_unknown():
     memory = words(CODE + 0x18, 0, CODE + 0x28, 0, CODE + 0x38)
-    stack = walk(memory, *DEFAULT_STEPPERS, index=with_tables(), rbx=STACK + 24)
+    stack = walk(memory, *DEFAULT_STEPPERS, modules=with_tables(), rbx=STACK + 24)
 
     assert pcs(stack) == [0, 0x18, 0x28, 0x38]
     assert stack.stop_reason is StopReason.OUTERMOST
@@ -156,7 +156,7 @@ def test_walk_is_repeated_by_cfi_if_sframe_leaves_rbx_unknown():
 
 
 def test_sframe_is_asked_before_cfi():
-    stack = walk(words(CODE + 0x18, 0, CODE + 0x38), *DEFAULT_STEPPERS, index=with_tables())
+    stack = walk(words(CODE + 0x18, 0, CODE + 0x38), *DEFAULT_STEPPERS, modules=with_tables())
 
     assert pcs(stack) == [0, 0x18, 0x38]
     assert [frame.found for frame in stack.frames[1:]] == [Found.SFRAME, Found.SFRAME]

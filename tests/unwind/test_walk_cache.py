@@ -10,7 +10,7 @@ from sfsample.core.memory import BytesMemory
 from sfsample.core.rule import CFA, Rule
 from sfsample.core.stack import StopReason, common_tail
 from sfsample.unwind.unwinder import Unwinder
-from tests.builders.walks import CODE, FP, LEAF, OUTERMOST, STACK, Says, index_of, snapshot, words
+from tests.builders.walks import CODE, FP, LEAF, OUTERMOST, STACK, RowsByPc, module_map, snapshot, words
 from tests.unwind.test_rule_cache import CELLS, SITES, OpaqueMemory
 from tests.unwind.test_rule_cache import ROWS as ROW_KINDS
 
@@ -43,7 +43,7 @@ def stack_of(functions: list[int]):
 
 
 def new_unwinder() -> Unwinder:
-    return Unwinder(index_of(), steppers=(Says(ROWS),), max_frames=MAX_FRAMES)
+    return Unwinder(module_map(), steppers=(RowsByPc(ROWS),), max_frames=MAX_FRAMES)
 
 
 def unwinder_with_rows() -> Unwinder:
@@ -109,7 +109,7 @@ def test_changed_return_address_in_middle_is_noticed(at):
 
 def test_any_changed_word_is_noticed():
     """Each word of a stack in turn is replaced by several others."""
-    chance, fresh = random.Random(11), index_of()  # noqa: S311
+    chance, fresh = random.Random(11), module_map()  # noqa: S311
     taken = stack_of(calls(8, 25))
     base, view = taken.memory.words
     instead = [*SIZES, CODE + 0x100, CODE + 8, 0, *(base + 8 * n for n in range(0, len(view), 3))]
@@ -121,7 +121,7 @@ def test_any_changed_word_is_noticed():
             words = [*view[:at], word, *view[at + 1 :]]
             data = b"".join(w.to_bytes(8, "little") for w in words)
             other = taken._replace(memory=BytesMemory(base, data))
-            expected = Unwinder(fresh, steppers=(Says(ROWS),), max_frames=MAX_FRAMES).walk(other)
+            expected = Unwinder(fresh, steppers=(RowsByPc(ROWS),), max_frames=MAX_FRAMES).walk(other)
             assert cached.walk(other) == expected
         cached = unwinder_with_rows() if at % 5 == 0 else cached
 
@@ -134,8 +134,8 @@ def test_any_rows_and_words_give_walk_without_cache(data):
     rows = {site: data.draw(st.sampled_from(ROW_KINDS)) for site in SITES[:-1]} | {SITES[-1]: OUTERMOST}
     cells = data.draw(st.lists(st.one_of(sites, CELLS), min_size=4, max_size=40))
     registers = {FP: data.draw(CELLS)}
-    index = index_of()
-    cached = Unwinder(index, steppers=(Says(rows),), max_frames=data.draw(st.integers(2, 40)))
+    modules = module_map()
+    cached = Unwinder(modules, steppers=(RowsByPc(rows),), max_frames=data.draw(st.integers(2, 40)))
     for at, cell in data.draw(st.lists(st.tuples(st.integers(-1, 39), st.one_of(sites, CELLS)), max_size=12)):
         if at < 0:
             registers = {FP: cell}
@@ -143,7 +143,7 @@ def test_any_rows_and_words_give_walk_without_cache(data):
             cells[at] = cell
         taken = snapshot(words(*cells))
         taken.registers.update(registers)
-        uncached = Unwinder(index, steppers=(Says(rows),), max_frames=cached._max_frames)
+        uncached = Unwinder(modules, steppers=(RowsByPc(rows),), max_frames=cached._max_frames)
         expected = uncached.walk(taken._replace(memory=OpaqueMemory(taken.memory)))
         for _ in range(4):
             assert cached.walk(taken) == expected
@@ -196,7 +196,7 @@ def test_cached_walks_are_dropped_when_mappings_change():
 
 def test_max_frames_holds_with_cached_walks():
     outer = calls(1, 1500)
-    cached = Unwinder(index_of(), steppers=(Says(ROWS),), max_frames=1520)
+    cached = Unwinder(module_map(), steppers=(RowsByPc(ROWS),), max_frames=1520)
     for _ in range(4):
         cached.walk(stack_of(outer))
     stack = cached.walk(stack_of(calls(2, 50) + outer))

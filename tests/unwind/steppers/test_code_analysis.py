@@ -25,7 +25,7 @@ from sfsample.unwind.steppers.cfi import EhFrameStepper
 from sfsample.unwind.steppers.code_analysis.stepper import CodeStepper
 from sfsample.unwind.steppers.frame_pointer import FramePointerStepper
 from tests.builders.elf_builder import Load, elf
-from tests.builders.walks import CODE, FP, JIT, OUTERMOST, RBX, SP, STACK, Says, index_of, walk, words
+from tests.builders.walks import CODE, FP, JIT, OUTERMOST, RBX, SP, STACK, RowsByPc, module_map, walk, words
 
 pytestmark = pytest.mark.skipif(
     decode_instruction(b"\xc3", 0) is None, reason="no decoder for x86-64 on this machine"
@@ -215,7 +215,7 @@ def test_code_stepper_knows_x86_64_only():
     assert CodeStepper().row_at(at(JIT), None, AMD64) is None
 
 
-ROWS = Says(
+ROWS = RowsByPc(
     {
         CODE + 0x10: OUTERMOST,
         CODE + 0x20: UnwindRow(Rule(SP, 8, deref=False), Rule(CFA, -8, deref=True), kept=(FP,)),
@@ -227,7 +227,7 @@ STEPPERS = (ROWS, CodeStepper(), FramePointerStepper())
 @pytest.mark.parametrize(("code", "saved_fp"), [(OLD, FP), (NEW, STACK + 8)])
 def test_walk_through_generated_stub(code, saved_fp):
     """The frame pointer would skip the caller of the stub, which has not changed it."""
-    stack = walk(words(JIT + CALL_END, saved_fp, CODE + 0x10), *STEPPERS, index=index_of(generated=code),
+    stack = walk(words(JIT + CALL_END, saved_fp, CODE + 0x10), *STEPPERS, modules=module_map(generated=code),
                  pc=CODE + 0x20, rbp=STACK + 0x100)  # fmt: skip
 
     assert [frame.pc for frame in stack.frames] == [CODE + 0x20, JIT + CALL_END, CODE + 0x10]
@@ -237,7 +237,7 @@ def test_walk_through_generated_stub(code, saved_fp):
 
 def test_return_address_without_call_is_rejected():
     """Generated code may have changed since the call; then the next stepper is asked."""
-    stack = walk(words(JIT + 6, 0, CODE + 0x11), *STEPPERS, index=index_of(generated=OLD), pc=CODE + 0x20)
+    stack = walk(words(JIT + 6, 0, CODE + 0x11), *STEPPERS, modules=module_map(generated=OLD), pc=CODE + 0x20)
 
     assert [frame.pc for frame in stack.frames] == [CODE + 0x20, JIT + 6]
     assert stack.stop_reason is StopReason.REGISTER_UNKNOWN  # the frame pointer

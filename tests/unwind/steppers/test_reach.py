@@ -12,7 +12,7 @@ from sfsample.modules.module import Module
 from sfsample.unwind.stepper import reach_of
 from sfsample.unwind.unwinder import DEFAULT_STEPPERS, Unwinder
 from tests.builders.installed import library
-from tests.builders.walks import CODE, LEAF, OUTERMOST, Says, index_of, pcs, snapshot, words
+from tests.builders.walks import CODE, LEAF, OUTERMOST, RowsByPc, module_map, pcs, snapshot, words
 
 BIAS = 0x7F00_0000_0000
 STEPPERS_WITH_REACH = [stepper for stepper in DEFAULT_STEPPERS if hasattr(stepper, "reach")]
@@ -42,8 +42,8 @@ def test_answer_is_same_within_reach(name):
     assert wide_count > 150
 
 
-class Reaching(Says):
-    """A stepper whose answers hold for 16 bytes."""
+class RowsInBlocks(RowsByPc):
+    """A stepper whose rows hold for blocks of 16 bytes."""
 
     def __init__(self, rows) -> None:
         super().__init__({pc + n: row for pc, row in rows.items() for n in range(-8, 8)})
@@ -53,7 +53,7 @@ class Reaching(Says):
 
 
 @pytest.mark.parametrize(
-    ("kind", "asked"), [(Reaching, {CODE, CODE + 24}), (Says, {CODE, CODE + 7, CODE + 24})]
+    ("kind", "asked"), [(RowsInBlocks, {CODE, CODE + 24}), (RowsByPc, {CODE, CODE + 7, CODE + 24})]
 )
 def test_answer_is_reused_within_reach_only(kind, asked):
     rows = {
@@ -61,8 +61,8 @@ def test_answer_is_reused_within_reach_only(kind, asked):
         CODE + 0x10: OUTERMOST,
         CODE + 0x20: LEAF._replace(cfa=LEAF.cfa._replace(offset=16)),
     }
-    stepper = Reaching(rows) if kind is Reaching else Says({**Reaching(rows).rows})
-    unwinder = Unwinder(index_of(), steppers=(stepper,))
+    stepper = RowsInBlocks(rows) if kind is RowsInBlocks else RowsByPc({**RowsInBlocks(rows).rows})
+    unwinder = Unwinder(module_map(), steppers=(stepper,))
     memory = words(CODE + 0x10, CODE + 0x10)
     for pc in (CODE, CODE + 7, CODE, CODE + 24, CODE + 7):
         stack = unwinder.walk(snapshot(memory, pc=pc))
