@@ -87,11 +87,11 @@ def test_reused_id_of_another_thread_starts_a_new_history(
     monkeypatch: pytest.MonkeyPatch, later: int, looks: int
 ) -> None:
     """Both threads sleep, and each has run once: only their start times differ."""
-    threads, births = LiveProcess.threads, itertools.count(step=later)
+    threads, delays = LiveProcess.threads, itertools.count(step=later)
 
     def listed(self: LiveProcess) -> list[tuple[int, Stat]]:
-        born = next(births)
-        return [(tid, stat._replace(starttime=stat.starttime + born)) for tid, stat in threads(self)]
+        delay = next(delays)
+        return [(tid, stat._replace(starttime=stat.starttime + delay)) for tid, stat in threads(self)]
 
     monkeypatch.setattr(LiveProcess, "threads", listed)
     with running(fixture("v3"), "sleep") as target:

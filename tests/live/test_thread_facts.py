@@ -79,7 +79,7 @@ def balance(proc: ProcFs, tid: int) -> int | None:
     return balance_of(proc.thread(tid).counters(), proc.thread(tid).last_run(), proc.thread(tid).counters())
 
 
-def test_balance_tells_whether_a_thread_is_on_a_cpu() -> None:
+def test_balance_shows_whether_a_thread_is_on_a_cpu() -> None:
     """sfsample is on the CPU while it asks, so a busy thread that may only use that CPU waits."""
     allowed = os.sched_getaffinity(0)
     [own_cpu, *other_cpus] = sorted(allowed)

@@ -30,7 +30,7 @@ class FakeKernel:
         self.children = {PID, TID}  # that wait(2) knows
         self.refuses = 0  # errno of PTRACE_SEIZE
         self.ends = False  # between PTRACE_SEIZE and PTRACE_INTERRUPT
-        self.stands = True  # PTRACE_DETACH succeeds
+        self.detaches = True  # PTRACE_DETACH succeeds
         self.calls: list[tuple[object, ...]] = []
 
     def seize(self, tid):
@@ -44,7 +44,7 @@ class FakeKernel:
 
     def detach(self, tid, number):
         self.calls.append(("detach", tid, number))
-        return self.stands
+        return self.detaches
 
     def waitpid(self, tid, _flags):
         if tid not in self.children:
@@ -146,7 +146,7 @@ def test_requested_to_lost_when_the_thread_exits(tracer, kernel):
     assert (request.state, tracer.pending) == (StopState.LOST, [])
 
 
-def test_requested_stays_requested_until_the_thread_stands(tracer, kernel):
+def test_requested_stays_requested_until_the_thread_stops(tracer, kernel):
     request = requested(tracer, kernel)
     assert not tracer.has_stopped(request)
     assert tracer.stop(request, 0).reason is Reason.PENDING
@@ -160,10 +160,10 @@ def test_requested_stays_requested_until_the_thread_stands(tracer, kernel):
 
 def test_requested_to_released_by_release_pending(tracer, kernel):
     request = requested(tracer, kernel)
-    kernel.stands = False
+    kernel.detaches = False
     assert not tracer.release_pending(), "it still runs"
     assert request.state is StopState.REQUESTED
-    kernel.stands = True
+    kernel.detaches = True
     kernel.statuses[TID] = SIGNAL_STOP
     assert tracer.release_pending()
     assert request.state is StopState.RELEASED
@@ -181,7 +181,7 @@ def test_stopped_to_requested_when_the_thread_is_killed_while_it_is_held(tracer,
     request = StopRequest(TID)
     kernel.statuses[TID] = EVENT_STOP
     assert tracer.stop(request) is None
-    kernel.stands = False
+    kernel.detaches = False
     tracer.release()
     assert (request.state, tracer.pending) == (StopState.REQUESTED, [request]), "its end must be waited for"
     kernel.statuses[TID] = EXITED
@@ -213,14 +213,14 @@ def test_thread_is_released_by_release_pending_where_release_was_not_reached(tra
 def test_execve_of_another_thread_moves_the_tracee_to_the_process_id(tracer, kernel):
     request = StopRequest(TID)
     kernel.children.discard(TID)
-    kernel.stands = False  # it runs
+    kernel.detaches = False  # it runs
     assert tracer.stop(request).reason is Reason.GONE
     tracer.release()
     assert request.state is StopState.LOST
     assert [one.tid for one in tracer.pending] == [PID]
 
     leader = StopRequest(PID)
-    kernel.stands = True
+    kernel.detaches = True
     kernel.statuses[PID] = EVENT_STOP
     assert tracer.stop(leader) is None, "its request goes on"
     tracer.release()

@@ -6,10 +6,10 @@ from tests.recording.fake_process import PID, START, TICK, FakeProcess, record
 
 
 class FakeDescendants:
-    """Descendants that are born at given ticks: t4=[...] before tick 4."""
+    """Descendants that start at given ticks: t4=[...] before tick 4."""
 
-    def __init__(self, **born) -> None:
-        self.born_at = {int(at[1:]): children for at, children in born.items()}
+    def __init__(self, **children) -> None:
+        self.by_tick = {int(at[1:]): new for at, new in children.items()}
         self.calls = -1  # of `open_new`; the first is before the first tick
         self.closed = False
         self.unopened = []
@@ -20,7 +20,7 @@ class FakeDescendants:
 
     def open_new(self, *, force):  # noqa: ARG002 - the protocol
         self.calls += 1
-        self.unopened += self.born_at.get(self.calls, [])
+        self.unopened += self.by_tick.get(self.calls, [])
         while self.unopened:
             yield self.unopened.pop(0)
 
@@ -70,8 +70,8 @@ def test_living_descendant_is_closed_and_does_not_prolong_the_recording(process,
 def test_descendants_that_cannot_be_opened_are_counted(process, clock):
     child = FakeProcess(clock, pid=200)
     child.answers[200] = NotPermitted(200, "not permitted to trace: 200", "why")
-    born = [NoSuchProcess(201, "no such process: 201"), NotPermitted(202, "not permitted: 202"), child]
-    stats = record(process, descendants=FakeDescendants(t0=born)).stats
+    children = [NoSuchProcess(201, "no such process: 201"), NotPermitted(202, "not permitted: 202"), child]
+    stats = record(process, descendants=FakeDescendants(t0=children)).stats
 
     assert stats.subprocesses.as_json() == {"watched": 1, "short_lived": 1, "refused": 1}
     assert stats.problems == {

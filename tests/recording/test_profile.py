@@ -250,7 +250,9 @@ HOME = ProcessRoot(None, 5, 0, "")
 
 def test_reused_pid_is_another_process():
     profile = Profile(99.0)
-    first, second, third = (profile.register_process(5, born, HOME, "new") for born in (10, 20, 30))
+    first, second, third = (
+        profile.register_process(5, start_time, HOME, "new") for start_time in (10, 20, 30)
+    )
     assert (
         first,
         profile.register_process(5, 10, HOME, "new"),

@@ -113,7 +113,7 @@ def test_long_wait_does_not_make_collections_more_frequent(clock):
 
 
 def test_at_most_8_stops_are_pending_and_other_threads_are_first_in_the_next_tick(clock):
-    """If all threads stopped at once, the last would stand until the others were captured."""
+    """If all threads stopped at once, the last would stay stopped until the others were captured."""
     tids = range(100, 120)
     process = FakeProcess(clock, *[(tid, "R") for tid in tids])
     pending, most_pending = set(), 0

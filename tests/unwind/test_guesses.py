@@ -248,7 +248,7 @@ def test_scan_row_on_other_machines():
     aarch64 = ScanStepper().row_at(Frame(CODE, 0, None, Found.CONTEXT, exact=True), None, AARCH64)
     big = BytesMemory(STACK, (CODE + 0x10).to_bytes(8, "big"), "big")
 
-    # r14 is saved at 112 of the caller's frame: found at sp, it tells where that begins
+    # r14 is saved at 112 of the caller's frame: found at sp, it shows where that frame begins
     assert apply_row(s390x, {S390X.sp: STACK}, big, S390X).registers == {
         S390X.sp: STACK - 112,
         S390X.pc: CODE + 0x10,

@@ -84,7 +84,7 @@ def kinds(runs: tuple[int, int], spans: tuple[tuple[float, float], tuple[float, 
 def test_deadlock_needs_all_threads_asleep_at_one_instant() -> None:
     assert kinds((5, 5), ((1.0, 2.0), (1.5, 2.5))) == ["deadlock"]
     assert kinds((5, 5), ((1.0, 2.0), (2.1, 3.0))) != ["deadlock"], "no instant is proven"
-    assert "deadlock" not in kinds((5, 6), ((1.0, 2.0), (1.5, 2.5))), "the other ran between the looks"
+    assert "deadlock" not in kinds((5, 6), ((1.0, 2.0), (1.5, 2.5))), "the other ran between the samples"
 
 
 def test_after_one_sample_the_cpu_clocks_prove_the_sleep() -> None:

@@ -28,7 +28,7 @@ begin enters
         ret
 done enters
 
-begin by_rbx                            # the CFA hangs on rbx
+begin by_rbx                            # the CFA is computed from rbx
         push %rbx
         .cfi_def_cfa_offset 16
         .cfi_offset rbx, -16

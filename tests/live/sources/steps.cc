@@ -46,8 +46,8 @@ FUNCTION long rethrows(long n)
 {
     try {
         return realigned(n);
-    } catch (std::exception &told) {
-        sink = static_cast<long>(strlen(told.what()));
+    } catch (std::exception &caught) {
+        sink = static_cast<long>(strlen(caught.what()));
         throw;
     }
 }
