@@ -148,10 +148,9 @@ class ThreadCapturer:
             if snapshot.capture is Capture.STOPPED:
                 stops.append(snapshot)
                 evidence = snapshot.scheduler
+                # captured at a checkpoint, before the libraries were checked and after they had changed
                 if evidence and evidence.stopped_ns < checked_ns and asked != generation:
-                    checked = (
-                        frozenset()
-                    )  # it was captured before the libraries were checked, and after a change
+                    checked = frozenset()
             if not is_last and process.copy.learn(thread, stack):
                 _log.debug("thread %d is captured again: another stack of it was found", thread.tid)
                 continue

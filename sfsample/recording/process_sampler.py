@@ -24,7 +24,7 @@ from sfsample.recording.options import StackStore
 from sfsample.recording.profile import Profile
 from sfsample.recording.recorder import Recorder
 from sfsample.recording.sample import BEGINNING, TickTime
-from sfsample.recording.thread_table import FLUSH_NS, SampledThread, ThreadTable
+from sfsample.recording.thread_table import SampledThread, ThreadTable
 
 _END_PATIENCE_NS = 250_000_000  # for threads that were asked to stop, at the end of the recording
 _COLLECT_NS = 1_000_000  # between two collections of threads that have stopped meanwhile
@@ -230,12 +230,7 @@ class ProcessSampler:
             recorder.count_idle([thread])
             return
         recorder.flush(thread)
-        thread.idle_ticks, thread.flush_ns, thread.off_cpu_stack, thread.off_cpu_counters = (
-            0,
-            FLUSH_NS,
-            None,
-            None,
-        )
+        thread.forget_idle_time()
         thread.file_holder = thread.files.holder
         used_ns = recorder.charge(thread, counters)
         seldom = is_seldom(used_ns, recorder.now.at_ns - thread.counted.at_ns)

@@ -44,9 +44,7 @@ class SampledThread:
         self.file_holder: int | None = (
             None  # whose /proc files were read when it was due (`ThreadFiles.holder`)
         )
-        self.counted_start_time = (
-            -1
-        )  # its start time when it was counted in `Stats.threads`; an id can be reused
+        self.counted_start_time = -1  # when it was counted in `Stats.threads`: an id can be reused
         self.counted = self.idle_until = counted
         self.off_cpu_counters: bytes | None = None
         self.off_cpu_stack: tuple[Stack, Places] | None = None
@@ -57,6 +55,11 @@ class SampledThread:
         self.stopped_ns = 0  # for how long sfsample has held it, in all
         self.idle_ticks = 0  # for which it has not run
         self.gone = False
+
+    def forget_idle_time(self) -> None:
+        """Note that the thread has run: what it did when it was off the CPU no longer holds."""
+        self.idle_ticks, self.flush_ns = 0, FLUSH_NS
+        self.off_cpu_stack = self.off_cpu_counters = None
 
 
 class ThreadTable:
