@@ -45,7 +45,10 @@ def test_all_running_threads_are_stopped_while_one_is_copied(monkeypatch: pytest
                 unwinder = Unwinder(live.modules)
                 capture = live.capture_consistently()
                 assert capture.ran == ()
-                snapshots = {**capture.stopped, **{tid: read.snapshot for tid, read in capture.read.items()}}
+                snapshots = {
+                    **capture.stopped,
+                    **{tid: read.snapshot for tid, read in capture.asleep.items()},
+                }
                 assert all(isinstance(snapshot, ThreadSnapshot) for snapshot in snapshots.values())
                 return {t: (s.capture, unwinder.walk(s).stop_reason) for t, s in snapshots.items()
                         if isinstance(s, ThreadSnapshot)}  # fmt: skip

@@ -324,7 +324,7 @@ def test_thread_that_has_ended_is_not_read():
         wait_until(lambda: states(process.pid) == {"Z"}, "it is a zombie")
         proc = ProcFs(process.pid)
         copy = StackCopy(process.pid, ARCH, lambda _sp: None, 4096)
-        assert read_sleeping_thread(proc, ARCH, copy, Thread(process.pid)) is None
+        assert read_sleeping_thread(ARCH, copy, Thread(process.pid, proc.thread(process.pid))) is None
         proc.close()
 
 

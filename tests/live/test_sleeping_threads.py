@@ -17,6 +17,7 @@ from sfsample.process.facts.thread_facts import FactReader
 from sfsample.process.proc_text import SyscallInfo
 from sfsample.process.process import LiveProcess
 from sfsample.process.procfs import ProcFs
+from sfsample.process.thread_files import ThreadFiles
 from sfsample.process.tracer_thread import TracerThread
 from tests.live.hanging import hung
 from tests.live.recording import record_samples
@@ -131,17 +132,17 @@ def test_call_of_a_sleeping_thread_never_returns(how):
 @pytest.mark.parametrize(("running_polls", "captured"), [(3, Capture.READ), (1 << 30, Capture.STOPPED)])
 def test_dump_waits_for_a_thread_that_seldom_runs(monkeypatch, running_polls, captured):
     """The thread seems to run: for a moment, or for longer than the dump waits."""
-    real, polls = ProcFs.asleep, []
+    real, polls = ThreadFiles.asleep, []
 
-    def asleep(proc: ProcFs, tid: int) -> SyscallInfo | None:
-        polls.append(tid)
-        return None if len(polls) <= running_polls else real(proc, tid)
+    def asleep(files: ThreadFiles) -> SyscallInfo | None:
+        polls.append(files.tid)
+        return None if len(polls) <= running_polls else real(files)
 
     with hung(fixture("v3"), "sleep", read=1) as target:
         proc = ProcFs(target.pid)
         stat, facts = proc.stat(), FactReader(proc)
         wait_until(lambda: is_seldom(facts.usage(target.pid).cpu_ns or 0, _age_ns(stat.starttime)), "old")
-        monkeypatch.setattr(ProcFs, "asleep", asleep)
+        monkeypatch.setattr(ThreadFiles, "asleep", asleep)
         [thread] = sfsample.dump(target.pid).threads
         assert thread.capture is captured
         assert len(polls) > running_polls or captured is Capture.STOPPED
