@@ -30,7 +30,7 @@ from sfsample.unwind.unwinder import Unwinder
 _MAX_SLEEP_S = 0.1  # between two questions whether to stop
 _FIRST_READ_S = 0.02  # after the start; then the interval between two reads doubles each time
 _MAX_READ_INTERVAL_S = 0.5
-_MAX_PROMPT_READ_INTERVAL_S = 0.1  # for a profile that is shown while it is recorded
+_MAX_SHORT_READ_INTERVAL_S = 0.1  # for a profile that is shown while it is recorded, and with descendants
 _PERIOD_DEVIATION = 0.02  # of the period, at most
 _MIN_PERIOD_NS = 10_000  # the kernel's limit
 _MIN_FIT_SAMPLES = 20  # samples that show how much stack is worth copying
@@ -71,6 +71,10 @@ class PerfSampler:
         self._period_ns = max(_MIN_PERIOD_NS, round(1e9 / options.rate * (1 + deviation)))
         self.profile = profile or Profile(options.rate, timeline=options.timeline)
         self._processes = processes
+        self._longest_sleep_s = _FIND_DESCENDANTS_S if processes.follows_births else _MAX_SLEEP_S
+        # a new process often calls execve(2), and its new modules can be read only while it lives
+        is_short = processes.follows_births or self.profile.prompt
+        self._longest_interval_s = _MAX_SHORT_READ_INTERVAL_S if is_short else _MAX_READ_INTERVAL_S
         self._stack_use = StackUse()
         self._alive: dict[int, PerfProcess] = {}  # by pid
         self._unclaimed: list[RecordOfProcess] = []  # of processes that are not open yet
@@ -226,7 +230,6 @@ class PerfSampler:
     # -- the loop
 
     def _loop(self, should_stop: Callable[[], bool]) -> str:
-        longest_sleep_s = _FIND_DESCENDANTS_S if self._processes.follows_births else _MAX_SLEEP_S
         interval_s = _FIRST_READ_S  # not 0: the CPU time of the start may have to be spared first
         due_s = self._elapsed_s() + interval_s
         while True:
@@ -236,14 +239,13 @@ class PerfSampler:
                 self._end_s = self._end_s or self._elapsed_s()
                 self._count(self._timers.read())
                 return "duration" if left_s <= 0 else "signal"
-            full = self._timers.wait(max(0.0, min(left_s, longest_sleep_s, due_s - now_s)))
+            full = self._timers.wait(max(0.0, min(left_s, self._longest_sleep_s, due_s - now_s)))
             self._open_descendants(_OPEN_TIME_S)
             if full or self._elapsed_s() >= due_s:
                 if not self._read():
                     return "target"
                 self._stay_below_overhead(should_stop)
-                longest_s = _MAX_PROMPT_READ_INTERVAL_S if self.profile.prompt else _MAX_READ_INTERVAL_S
-                interval_s = min(2 * interval_s, longest_s)
+                interval_s = min(2 * interval_s, self._longest_interval_s)
                 due_s = self._elapsed_s() + interval_s
 
     def _elapsed_s(self) -> float:

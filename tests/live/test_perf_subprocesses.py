@@ -104,3 +104,22 @@ def test_ended_descendants_leave_no_open_files():
         del profile
         gc.collect()
         assert open_files() == files
+
+
+# Starts programs, one after another, that use 200 ms of CPU time each.
+BRIEF_PROGRAMS = """
+import subprocess, sys
+print("ready", flush=True)
+while True:
+    subprocess.call([sys.executable, "-c", "import time\\nwhile time.process_time() < 0.2: pass"])
+"""
+
+
+def test_programs_that_run_briefly_are_unwound():
+    """Each calls execve(2) after it was found; the maps of then are read before it ends."""
+    with python(BRIEF_PROGRAMS) as target:
+        assert target.stdout.readline() == b"ready\n"
+        profile = record_by_perf(target.pid, samples=300, rate=200, subprocesses=True)
+    stats = profile.stats
+    assert stats.captures[Capture.FAILED] < 0.2 * stats.samples, stats.problems
+    assert len({key.pid for key in profile.counts}) > 3
