@@ -125,13 +125,13 @@ class RunningCapture:
             return NotCaptured(Reason.GONE, OTHER_PROCESS)
         before, registers = request.before, tracer.dwarf_registers()
         thread.balance.learn(before.balance, on_cpu=times_run(after) == times_run(before.counters))
-        copy.learn_extent(thread, sp)
+        memory, bounded = copy.result(thread, sp)
         held_ns = now - stopped_ns, now - request.last_running_ns
         evidence = SchedulerEvidence(
             before.counters, after, stopped_ns, tracer.interrupted_sleep(registers), before.preempted_by_us,
             held_ns)  # fmt: skip
         snapshot = ThreadSnapshot(
-            tid, registers, copy.memory(), copy.bounded, stop_ns, not mended and tracer.eintr(tid, registers),
+            tid, registers, memory, bounded, stop_ns, not mended and tracer.eintr(tid, registers),
             tracer.arch, scheduler=evidence,
         )  # fmt: skip
         return snapshot if whole else NotCaptured(Reason.TIMEOUT, _TOO_LONG, stops=(snapshot,))

@@ -45,10 +45,10 @@ def read_sleeping_thread(arch: Arch, copy: StackCopy, thread: Thread) -> Sleepin
             return None
         copy.fill(thread, asleep.sp)
         if files.asleep() == asleep and files.counters() == counters:
-            copy.learn_extent(thread, asleep.sp)
+            memory, bounded = copy.result(thread, asleep.sp)
             registers = _registers(arch, asleep, counters)
             snapshot = ThreadSnapshot(
-                thread.tid, registers, copy.memory(), copy.bounded, 0, eintr=False, arch=arch,
+                thread.tid, registers, memory, bounded, 0, eintr=False, arch=arch,
                 capture=Capture.READ, scheduler=SchedulerEvidence(counters, counters),
             )  # fmt: skip
             return SleepingThread(snapshot, asleep, counters)

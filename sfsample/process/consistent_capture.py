@@ -142,10 +142,10 @@ def _capture(tracer: Tracer, copy: StackCopy, thread: Thread) -> ThreadSnapshot 
     copy.fill(thread, sp)
     if thread.files.counters() is None:  # the counters' file belongs to this process for certain
         return NotCaptured(Reason.GONE, OTHER_PROCESS)
-    copy.learn_extent(thread, sp)
+    memory, bounded = copy.result(thread, sp)
     registers = tracer.dwarf_registers()
     eintr = not tracer.mend(tid) and tracer.eintr(tid, registers)
-    return ThreadSnapshot(tid, registers, copy.memory(), copy.bounded, 0, eintr, tracer.arch)
+    return ThreadSnapshot(tid, registers, memory, bounded, 0, eintr, tracer.arch)
 
 
 def _release_late(tracers: dict[int, Tracer]) -> None:

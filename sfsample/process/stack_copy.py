@@ -1,6 +1,6 @@
 """Copies the stack of one thread, and other stacks that its walk leads to.
 
-The thread may be stopped during `fill`, so `fill` makes system calls and leaves all other work to `memory`,
+The thread may be stopped during `fill`, so `fill` makes system calls and leaves all other work to `result`,
 which turns the copy into a `Memory` later.
 
 A signal handler on an alternate stack hides the interrupted stack from a copy that begins at sp.  The first
@@ -113,23 +113,23 @@ class StackCopy:
                     self._copy_extra(tid, sp)
                 at = data.find(mark, at + 8, count)
 
-    def memory(self) -> Memory:
-        """Return the copy; the next `fill` does not change it."""
+    def result(self, thread: Thread, sp: int) -> tuple[Memory, bool]:
+        """Return the copy, and whether it ended at the limit rather than at the end of the stack.
+
+        The next `fill` does not change it.
+        """
+        self._learn_extent(thread, sp)
         order = self._arch.byteorder
+        bounded = self._count == self._requested == self._slice
         memory = BytesMemory(self._base, bytes(memoryview(self._buffer.bytes)[: self._count]), order)
         if not self._extra:
-            return memory
+            return memory, bounded
         others = (BytesMemory(start, bytes(memoryview(spare.bytes)[:size]), order)
                   for spare, (start, size) in zip(self._spares, self._extra, strict=False))  # fmt: skip
-        return PiecewiseMemory(memory, *others)
+        bounded |= any(size == self._slice for _, size in self._extra)
+        return PiecewiseMemory(memory, *others), bounded
 
-    @property
-    def bounded(self) -> bool:
-        """Whether the copy ended at the limit, not at the end of the stack."""
-        whole = self._count == self._requested == self._slice
-        return whole or any(size == self._slice for _, size in self._extra)
-
-    def learn_extent(self, thread: Thread, sp: int) -> None:
+    def _learn_extent(self, thread: Thread, sp: int) -> None:
         """Learn where a thread's stack lies, and cut off what was copied beyond its end."""
         low, high = thread.stack.extent
         if not low <= sp < high:

@@ -159,12 +159,12 @@ class ProcessSampler:
 
     def _follow_changes(self, before_ns: int, *, refresh: bool) -> bool:
         """Notice births, ends and execve; False when the process has ended."""
-        process = self.process
+        process, before = self.process, self._leader
         leader = self._leader = process.proc.thread(process.pid).stat()
         if leader is None:
             return False
         dead = leader.state in "ZX"
-        changed = not dead and leader.stack_top != 0 and leader.program != self._program
+        changed = not dead and leader.program != self._program and leader.stack_top != 0
         if refresh or changed:
             process.modules.refresh()  # after an execve another program can lie at the same addresses
         if changed:
@@ -172,7 +172,8 @@ class ProcessSampler:
             self._ran_before_exec = {thread.tid: thread.ran_ns for thread in self._threads}
             for thread in tuple(self._threads):
                 self._drop(thread)
-        self._profile.name_process(self._process_key, leader.name)
+        if before is None or leader.name != before.name:
+            self._profile.name_process(self._process_key, leader.name)
         if refresh or self._cpu_began_ns is None:
             self._read_cpu_time()
         tids = process.tids(force=refresh or changed or dead)

@@ -12,7 +12,7 @@ from tests.builders.threads import thread
 
 RAN = b"5000 70 3\n"
 NEVER_RAN = (b"0 123 0\n", b":\t0\nnonvoluntary_ctxt_switches:\t0\n")  # of schedstat, of status
-COPY = SimpleNamespace(fill=lambda *_: True, learn_extent=lambda *_: None, memory=lambda: None, bounded=False)
+COPY = SimpleNamespace(fill=lambda *_: True, result=lambda *_: (None, False))
 
 
 def registers(arch, counters: bytes) -> dict[int, int]:

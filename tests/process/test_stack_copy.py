@@ -21,10 +21,11 @@ def test_long_stack_is_copied_completely_in_pieces():
     source = ctypes.create_string_buffer(os.urandom(SIZE), SIZE)
     copy = StackCopy(os.getpid(), AMD64, lambda _: None, SIZE)
     at = (ctypes.addressof(source) + AMD64.red_zone + 7) & -8
-    assert copy.fill(new_thread(os.getpid()), at)
+    thread = new_thread(os.getpid())
+    assert copy.fill(thread, at)
     start = at - AMD64.red_zone - ctypes.addressof(source)
     inside = SIZE - start
-    memory = copy.memory()
+    memory, _ = copy.result(thread, at)
     assert memory.read(at - AMD64.red_zone, inside) == source.raw[start:]
 
 
@@ -40,9 +41,9 @@ def test_stack_is_copied_where_the_page_below_is_unreadable():
         for sp in (at, at + 8, at + AMD64.red_zone - 8):
             thread = new_thread(os.getpid())
             assert copy.fill(thread, sp)
-            copy.learn_extent(thread, sp)
-            assert copy.memory().read(at, 2 * PAGE) == whole
-            assert not copy.bounded
+            memory, bounded = copy.result(thread, sp)
+            assert memory.read(at, 2 * PAGE) == whole
+            assert not bounded
         del buffer
 
 
@@ -51,12 +52,13 @@ def test_copy_stops_between_two_pieces_at_the_time_limit(monkeypatch):
     copy = StackCopy(os.getpid(), AMD64, lambda _: None, SIZE)
     at = ctypes.addressof(source) + AMD64.red_zone
     monkeypatch.setattr(time, "perf_counter_ns", count().__next__)
-    assert not copy.fill(new_thread(os.getpid()), at, 2)
-    memory = copy.memory()
+    thread = new_thread(os.getpid())
+    assert not copy.fill(thread, at, 2)
+    memory, _ = copy.result(thread, at)
     start = at - AMD64.red_zone & -8
     assert memory.read(start, 3 * 128 * 1024) is not None
     assert memory.read(start, 3 * 128 * 1024 + 1) is None
-    assert copy.fill(new_thread(os.getpid()), at)
+    assert copy.fill(thread, at)
 
 
 def test_other_stack_without_frames_stays_while_the_walk_ends_alike():
