@@ -30,7 +30,8 @@ from sfsample.unwind.unwinder import Unwinder
 _MAX_SLEEP_S = 0.1  # between two questions whether to stop
 _FIRST_READ_S = 0.02  # after the start; then the interval between two reads doubles each time
 _MAX_READ_INTERVAL_S = 0.5
-_MAX_SHORT_READ_INTERVAL_S = 0.1  # for a profile that is shown while it is recorded, and with descendants
+_SHORT_READ_INTERVAL_S = 0.1  # for a live view, and while descendants come and go
+_READ_INTERVAL_PER_PROCESS_S = 0.001  # each process costs a fiftieth of that per read
 _PERIOD_DEVIATION = 0.02  # of the period, at most
 _MIN_PERIOD_NS = 10_000  # the kernel's limit
 _MIN_FIT_SAMPLES = 20  # samples that show how much stack is worth copying
@@ -72,9 +73,6 @@ class PerfSampler:
         self.profile = profile or Profile(options.rate, timeline=options.timeline)
         self._processes = processes
         self._longest_sleep_s = _FIND_DESCENDANTS_S if processes.follows_births else _MAX_SLEEP_S
-        # a new process often calls execve(2), and its new modules can be read only while it lives
-        is_short = processes.follows_births or self.profile.prompt
-        self._longest_interval_s = _MAX_SHORT_READ_INTERVAL_S if is_short else _MAX_READ_INTERVAL_S
         self._stack_use = StackUse()
         self._alive: dict[int, PerfProcess] = {}  # by pid
         self._unclaimed: list[RecordOfProcess] = []  # of processes that are not open yet
@@ -245,8 +243,18 @@ class PerfSampler:
                 if not self._read():
                     return "target"
                 self._stay_below_overhead(should_stop)
-                interval_s = min(2 * interval_s, self._longest_interval_s)
+                interval_s = min(2 * interval_s, self._longest_interval_s())
                 due_s = self._elapsed_s() + interval_s
+
+    def _longest_interval_s(self) -> float:
+        """Return how long records may wait: not long if a view shows them, or if processes come and go.
+
+        A new process often calls execve(2), and its new modules can be read only while it lives.
+        """
+        if not self.profile.prompt and not self._processes.follows_births:
+            return _MAX_READ_INTERVAL_S
+        shortest_s = len(self._alive) * _READ_INTERVAL_PER_PROCESS_S
+        return min(max(_SHORT_READ_INTERVAL_S, shortest_s), _MAX_READ_INTERVAL_S)
 
     def _elapsed_s(self) -> float:
         return (time.perf_counter_ns() - self._start_ns) / 1e9
