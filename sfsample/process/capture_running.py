@@ -56,12 +56,16 @@ class RunningCapture:
     def __init__(self, pid: int, arch: Arch, copy: StackCopy, *, child: bool = False) -> None:
         self._copy = copy
         self.tracer = Tracer(pid, arch, child=child)
-        self._pending: list[Thread] = []  # their stop requests are pending
-        self._collected: list[Thread] = []  # captured at a checkpoint since `release_pending`
+        # what checkpoints have captured since `release_pending`, for the next `capture` of each
+        self._collected: dict[Thread, ThreadSnapshot | NotCaptured] = {}
         self._is_holding = False  # in PENDING_STOPS
-        self.is_active = False  # a stop is pending, or was collected and not asked for
         self._busy = False
         self.max_held_ns = NO_LIMIT_NS
+
+    @property
+    def is_active(self) -> bool:
+        """Whether a stop is pending, or a thread was captured at a checkpoint and not asked for."""
+        return bool(self.tracer.pending or self._collected)
 
     def capture(
         self, thread: Thread, patience_ns: int = PATIENCE_NS, stop_filter: StopFilter = ANY_THREAD
@@ -71,14 +75,11 @@ class RunningCapture:
         Whether the thread may be stopped is decided last of all, so that what was seen still holds when it
         stops.
         """
+        if thread in self._collected:
+            return self._collected.pop(thread)
         request, tracer = thread.stop, self.tracer
-        captured, request.captured = request.captured, None
-        if captured is not None:
-            return captured
-        was_pending = thread in self._pending
-        if was_pending:  # and may have stopped already
-            self._pending.remove(thread)
-        else:
+        was_pending = request.is_pending  # and may have stopped already
+        if not was_pending:
             tracer.rehearse(thread.tid)
             self._copy.rehearse(thread)
         collecting, self._busy = gc.isenabled(), True
@@ -116,8 +117,6 @@ class RunningCapture:
             stop_ns = tracer.release()
             now = time.perf_counter_ns()
         if missed is not None:
-            if missed.pending:
-                self._pending.append(thread)
             return missed
         if sp is None:
             return NotCaptured(Reason.GONE, "killed while it was stopped")
@@ -181,34 +180,30 @@ class RunningCapture:
 
     def collect_stopped(self) -> None:
         """Capture the threads that have stopped by now, for the next `capture` of each, and release them."""
-        for thread in () if self._busy else tuple(self._pending):
-            if self.tracer.has_stopped(thread.stop):
+        for request in () if self._busy else tuple(self.tracer.pending):
+            thread = request.thread
+            if thread is not None and self.tracer.has_stopped(request):
                 captured = self.capture(thread, 0)
-                if thread not in self._pending:
-                    thread.stop.captured = captured
-                    self._collected.append(thread)
+                if not request.is_pending:
+                    self._collected[thread] = captured
 
     def is_pending(self, thread: Thread) -> bool:
         """Return whether a thread was asked to stop, and was not stopped at the last `collect_stopped`."""
-        return thread in self._pending
+        return thread.stop.is_pending
 
     def release_pending(self) -> bool:
         """Release threads that have stopped too late, uncaptured; True: none is still to stop."""
-        for thread in self._collected:
-            thread.stop.captured = None  # nothing has asked for it
-        self._collected.clear()
+        self._collected.clear()  # nothing has asked for them
         if not self._is_holding:
-            self.is_active = False
             return True  # no thread is held, or was asked to stop
         released = self.tracer.release_pending()
-        self._pending = [thread for thread in self._pending if thread.stop.is_pending]
         self._end_holding()
         return released
 
     def _begin_holding(self) -> None:
         if not self._is_holding:
             PENDING_STOPS.add(self.collect_stopped)
-            self._is_holding = self.is_active = True
+            self._is_holding = True
             REAL_TIME_PRIORITY.begin()
 
     def _end_holding(self) -> None:
@@ -220,7 +215,7 @@ class RunningCapture:
     def close(self) -> None:
         """Forget pending stops: the kernel releases the threads when the tracing OS thread ends."""
         if self._is_holding:
-            self._is_holding, self.is_active = False, bool(self._collected)
+            self._is_holding = False
             REAL_TIME_PRIORITY.end()
             PENDING_STOPS.remove(self.collect_stopped)
 

@@ -2,7 +2,7 @@
 
 A `StopRequest` is the state of one thread, and `Tracer` moves it:
 
-    IDLE, RELEASED, LOST --stop--> REQUESTED --stop, stop_pending--> STOPPED --release--> RELEASED
+    IDLE, RELEASED, LOST --stop--> REQUESTED --stop (again)--> STOPPED --release--> RELEASED
     REQUESTED --the thread ends, or an execve(2) takes its id--> LOST
     REQUESTED --release_pending, once the thread has stopped--> RELEASED
     STOPPED --release, but the thread was killed meanwhile--> REQUESTED (its end must be waited for)
@@ -23,9 +23,10 @@ from collections.abc import Iterable
 from contextlib import suppress
 from enum import Enum
 from errno import EINTR, EPERM, ESRCH
+from typing import TYPE_CHECKING
 
 from sfsample.core.arch import Arch
-from sfsample.core.snapshot import Registers, ThreadSnapshot
+from sfsample.core.snapshot import Registers
 from sfsample.process.not_captured import NotCaptured, Reason
 from sfsample.process.procfs import stat_of
 from sfsample.process.ptrace import (
@@ -41,6 +42,9 @@ from sfsample.process.registers import layout_of
 from sfsample.process.scheduler import BeforeStop
 from sfsample.process.syscall_mending import mend
 from sfsample.process.vm import read_memory
+
+if TYPE_CHECKING:
+    from sfsample.process.thread import Thread
 
 _WALL = 0x40000000
 _WAIT_FLAGS = os.WNOHANG | _WALL
@@ -80,18 +84,21 @@ class StopState(Enum):
 
 
 class StopRequest:
-    """The stop of one thread.  Times are perf_counter_ns."""
+    """The stop of one thread.  Times are perf_counter_ns.
 
-    __slots__ = ("before", "captured", "last_running_ns", "requested_ns", "signal_number", "state", "tid")
+    `thread` is None for a thread id that an execve(2) gave to a tracee.
+    """
 
-    def __init__(self, tid: int) -> None:
+    __slots__ = ("before", "last_running_ns", "requested_ns", "signal_number", "state", "thread", "tid")
+
+    def __init__(self, tid: int, thread: "Thread | None" = None) -> None:
         self.tid = tid
+        self.thread = thread
         self.state = StopState.IDLE
         self.requested_ns = 0
         self.last_running_ns = 0  # when the thread was last seen not to be stopped
         self.signal_number = 0  # which the release delivers
         self.before = BeforeStop()  # what the scheduler said just before the request
-        self.captured: ThreadSnapshot | NotCaptured | None = None  # at a checkpoint, for the next capture
 
     @property
     def is_pending(self) -> bool:

@@ -52,7 +52,7 @@ class Thread:
     def __init__(self, tid: int, files: ThreadFiles) -> None:
         self.tid = tid
         self.files = files
-        self.stop = StopRequest(tid)
+        self.stop = StopRequest(tid, self)
         self.stack = StackPlace()
         self.balance = RunQueueBalance()
         self.modules: frozenset[Module] = frozenset()  # on its last stack

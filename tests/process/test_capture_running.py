@@ -62,6 +62,13 @@ class LateTracer:
         self.pending.append(request)
         return PENDING
 
+    def end(self, request, _patience_ns):
+        """Find that the thread has ended: another `stop`."""
+        self.calls.append(("stop", request.tid))
+        request.state = StopState.LOST
+        self.pending = [other for other in self.pending if other is not request]
+        return ENDED
+
     def release(self):
         return 0
 
@@ -92,7 +99,7 @@ def test_checkpoint_captures_stopped_threads_before_they_are_asked_for(late_capt
     monkeypatch.setattr("sfsample.core.checkpoint._CHECKPOINT_NS", 0)
     tracer = late_capture.tracer
     tracer.calls.clear()
-    tracer.stop = lambda request, _patience: tracer.calls.append(("stop", request.tid)) or ENDED
+    tracer.stop = tracer.end
     tracer.stopped = {1, 3}
 
     checkpoint()
@@ -115,7 +122,7 @@ def test_no_thread_is_captured_during_the_capture_of_another(late_capture, threa
     def stop(request, _patience_ns):
         asked.append(request.tid)
         checkpoint()
-        return ENDED
+        return tracer.end(request, 0)
 
     tracer.stop = stop
     late_capture.capture(threads[0])
@@ -126,7 +133,7 @@ def test_no_thread_is_captured_during_the_capture_of_another(late_capture, threa
 
 def test_capture_that_was_not_asked_for_is_dropped_by_release_pending(late_capture, threads):
     late_capture.tracer.stopped = {2}
-    late_capture.tracer.stop = lambda *_: ENDED
+    late_capture.tracer.stop = late_capture.tracer.end
     late_capture.collect_stopped()
     late_capture.tracer.stop = lambda *_: None
     late_capture.tracer.registers = lambda _tid: None
@@ -140,6 +147,7 @@ def test_released_thread_is_not_stopped_again_by_a_checkpoint(late_capture, thre
     """A dump releases threads that stop too late; they may sleep by now, and a stop make their calls fail."""
     for thread in threads[:2]:
         thread.stop.state = StopState.RELEASED
+        late_capture.tracer.pending.remove(thread.stop)
     late_capture.release_pending()
     late_capture.tracer.stopped = {1, 2}
     late_capture.tracer.stop = None  # would fail
