@@ -11,11 +11,12 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 _MAX_ATTEMPTS = 3
 _RETRY_DELAY_S = 20  # an archive that is being updated is complete again after that
+_failures: dict[str, str] = {}  # by release and architecture
 KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
 
 
@@ -30,11 +31,19 @@ def fail(message: str) -> None:
 
 def run(*command: str | Path, cwd: Path | None = None, environment: dict[str, str] | None = None) -> str:
     """Return the output of a command; its errors go to standard error."""
-    environment = {**(environment or os.environ), "LC_ALL": "C"}
-    result = subprocess.run(command, cwd=cwd, env=environment, stdout=subprocess.PIPE, text=True, check=False)
+    result = _run(command, cwd, environment, stderr=None)
     if result.returncode != 0:
         fail(f"exit status {result.returncode} from: {' '.join(map(str, command))[:500]}")
     return result.stdout
+
+
+def _run(
+    command: Sequence[str | Path], cwd: Path | None, environment: dict[str, str] | None, *, stderr: int | None
+) -> subprocess.CompletedProcess[str]:
+    environment = {**(environment or os.environ), "LC_ALL": "C"}
+    return subprocess.run(
+        command, cwd=cwd, env=environment, stdout=subprocess.PIPE, stderr=stderr, text=True, check=False
+    )
 
 
 def filling(root: Path) -> Iterator[Path]:
@@ -84,23 +93,23 @@ def unpack_sources(root: Path, release: str, *packages: str) -> None:
 def _apt_get(root: Path, kind: str, release: str, *arguments: str, architecture: str = "") -> None:
     """Run apt-get with its own lists, state and cache; retry while the archive is being updated.
 
-    Raises Failed.
+    Raises Failed, with one sentence; at once, if this archive has failed before.
     """
-    for left in reversed(range(_MAX_ATTEMPTS)):
+    what = f"{release} {architecture}".strip()
+    for attempt in range(0 if what in _failures else _MAX_ATTEMPTS):
+        time.sleep(_RETRY_DELAY_S if attempt else 0)
         shutil.rmtree(root / "apt", ignore_errors=True)
-        try:
-            _try_apt_get(root, kind, release, *arguments, architecture=architecture)
-        except Failed as failure:
-            if not left:
-                what = f"{release} {architecture}".strip()
-                text = f"cannot download packages of Debian {what} (tried {_MAX_ATTEMPTS} times): {failure}"
-                raise Failed(text) from None
-            time.sleep(_RETRY_DELAY_S)
-        else:
+        why = _try_apt_get(root, kind, release, *arguments, architecture=architecture)
+        if not why:
+            _failures.pop(what, None)
             return
+        tried = f"tried {attempt + 1} times"
+        _failures[what] = f"cannot download packages of Debian {what} ({tried}): {why}"
+    raise Failed(_failures[what])
 
 
-def _try_apt_get(root: Path, kind: str, release: str, *arguments: str, architecture: str) -> None:
+def _try_apt_get(root: Path, kind: str, release: str, *arguments: str, architecture: str) -> str:
+    """Return what failed, in one line; empty: nothing."""
     apt = root / "apt"
     for directory in ("lists/partial", "cache/archives/partial"):
         (apt / directory).mkdir(parents=True)
@@ -122,8 +131,12 @@ def _try_apt_get(root: Path, kind: str, release: str, *arguments: str, architect
     if architecture:
         settings |= {"APT::Architecture": architecture, "APT::Architectures": architecture}
     command = ["apt-get", "-qq", *(f"-o{key}={value}" for key, value in settings.items())]
-    run(*command, "update")
-    run(*command, *arguments, cwd=root)
+    for words in (("update",), arguments):
+        result = _run((*command, *words), root, None, stderr=subprocess.PIPE)
+        if result.returncode != 0:
+            errors = [line for line in result.stderr.splitlines() if line.startswith("E:")]
+            return (errors or [f"apt-get {words[0]}: exit status {result.returncode}"])[0]
+    return ""
 
 
 def wrap(files: Path, out: Path, names: dict[str, str | Path]) -> Path:

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import pytest
 
-from scripts.lib.debian import KEYRING, filling, unpack_packages
+from scripts.lib.debian import KEYRING, Failed, filling, unpack_packages
 from sfsample.core.arch import AARCH64, S390X, Arch
 from sfsample.core.stack import Found, Frame, Stack, StopReason
 from sfsample.symbolize.symbolizer import Symbolizer
@@ -45,7 +45,10 @@ UNTABLED = {"_init", "frame_dummy", "register_tm_clones", "call_weak_fn"}
 def libraries(machine: str) -> Path:
     """Return Debian's libc of a machine, unpacked once."""
     for root in filling(CACHE / f"libc-{DEBIAN[machine]}"):
-        unpack_packages(root, "trixie", "base-files", "libc6", architecture=DEBIAN[machine])
+        try:
+            unpack_packages(root, "trixie", "base-files", "libc6", architecture=DEBIAN[machine])
+        except Failed as failure:
+            raise pytest.fail.Exception(str(failure), pytrace=False) from None
     return CACHE / f"libc-{DEBIAN[machine]}" / "files"
 
 
