@@ -76,7 +76,7 @@ class ThreadSnapshot(NamedTuple):
     registers: Registers
     memory: Memory
     bounded: bool  # the copy ended at --stack-bytes, not at the end of the mapping
-    stop_ns: int  # how long the thread was stopped; 0: not at all
+    stop_ns: int  # from the request to stop to the release; 0: not stopped, or not measured
     eintr: bool  # this stop made a system call of the target fail with EINTR
     arch: Arch = AMD64
     capture: Capture = Capture.STOPPED

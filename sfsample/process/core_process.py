@@ -29,7 +29,7 @@ from sfsample.modules.debug_files import debug_file_finder
 from sfsample.modules.mapping import Mapping
 from sfsample.modules.module_map import ModuleMap
 from sfsample.modules.unwind_tables import UnwindTables
-from sfsample.process.registers import NT_ARM_PAC_MASK, decode, layout_of, pac_free
+from sfsample.process.registers import NT_ARM_PAC_MASK, decode, layout_of, with_pac_mask
 
 _DELETED = " (deleted)"
 _HELP = "give a core file: gcore -o FILE PID, or coredumpctl dump -o FILE"
@@ -161,7 +161,7 @@ class CoreProcess:
             elif register_set.note == NT_PRSTATUS:
                 return f"its registers are {len(raw)} bytes, not {register_set.size}"
         mask = thread.sets.get(NT_ARM_PAC_MASK, b"")
-        arch = pac_free(self.arch, mask) if len(mask) >= 16 else self.arch
+        arch = with_pac_mask(self.arch, mask) if len(mask) >= 16 else self.arch
         return ThreadSnapshot(
             thread.tid, registers, self.memory, bounded=False, stop_ns=0, eintr=False, arch=arch
         )

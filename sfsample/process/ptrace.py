@@ -14,7 +14,7 @@ from ptrace.binding.func import PTRACE_DETACH, PTRACE_POKEUSER, ptrace
 
 from sfsample.core.arch import Arch
 from sfsample.core.snapshot import Registers
-from sfsample.process.registers import NT_ARM_PAC_MASK, decode, layout_of, pac_free
+from sfsample.process.registers import NT_ARM_PAC_MASK, decode, layout_of, with_pac_mask
 from sfsample.process.vm import Iovec
 
 __all__ = ["PtraceError", "RegisterReader", "detach", "interrupt", "may_attach", "poke_register", "seize",
@@ -117,7 +117,7 @@ class RegisterReader:
             ptrace(PTRACE_GETREGSET, tid, NT_ARM_PAC_MASK, ctypes.addressof(vector))
         except PtraceError:
             return
-        self.arch = pac_free(self.arch, bytes(words))
+        self.arch = with_pac_mask(self.arch, bytes(words))
 
     def by_dwarf_number(self) -> Registers:
         """Return the registers that `read` has read, by DWARF number."""

@@ -14,7 +14,7 @@ from sfsample.core.arch_types import NT_PRFPREG, NT_PRSTATUS, RegisterSet
 from sfsample.core.snapshot import Registers
 
 __all__ = ["NT_ARM_PAC_MASK", "NT_PRFPREG", "NT_PRSTATUS", "RegisterLayout", "RegisterSet", "decode",
-           "event_registers", "layout_of", "pac_free"]  # fmt: skip
+           "event_registers", "layout_of", "with_pac_mask"]  # fmt: skip
 
 NT_ARM_PAC_MASK = 0x406
 
@@ -31,7 +31,7 @@ def decode(register_set: RegisterSet, raw: bytes | bytearray | memoryview, arch:
     return {number: words[index] for number, index in register_set.words}
 
 
-def pac_free(arch: Arch, raw: bytes | bytearray | memoryview) -> Arch:
+def with_pac_mask(arch: Arch, raw: bytes | bytearray | memoryview) -> Arch:
     """Return the architecture with the process's own mask; `raw` is NT_ARM_PAC_MASK: data mask, code mask."""
     order = "<" if arch.byteorder == "little" else ">"
     mask: int = unpack_from(f"{order}2Q", raw)[1]

@@ -1,7 +1,6 @@
 """Decides from the scheduler's figures in /proc whether a thread had a CPU, without stopping it.
 
-`classify` is the only place that answers "does this sample count as CPU time?".  It is pure: /proc is read by
-`process.procfs` and by the capture.
+`classify` is the only place that answers "does this sample count as CPU time?", and it is pure.
 
 Three facts are used.
 

@@ -133,7 +133,7 @@ class TrialSampler:
     def _reason(self) -> str:
         """Return why timers would be better than stops, or ''."""
         stats = self._profile.stats
-        if not (stats.pauses.count or stats.off_processor):
+        if not (stats.pauses.count or stats.waiting_for_cpu):
             return ""  # threads that sleep cost next to nothing
         if self._all_busy() > _MOST_OF_THE_TIME:
             return "no CPU was free"

@@ -173,7 +173,7 @@ class PerfProcess:
         thread.uncounted_cpu_ns = sample.period_ns
         self._sampled_ns += sample.period_ns
         recorder.count(thread, Capture.EVENT)
-        thread.off_cpu_stack = None
+        thread.last_stack = None
 
     def _note_stack_use(self, sample: PerfSample, stack: Stack) -> None:
         if stack.stop_reason is StopReason.STACK_COPY_ENDED:

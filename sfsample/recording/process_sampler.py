@@ -3,8 +3,8 @@
 A thread that has not run since its last sample is not captured again: its stack is counted once more (in wall
 mode), for one small read of its scheduler counters.  A thread is a sample in cpu mode if it had a CPU when it
 was asked to stop, or had lost it to sfsample; a thread that waits, sleeps, or has just been woken is not.  A
-thread that waits for a CPU runs no code of its own once it was asked to stop: sfsample does not wait for it,
-but captures it when it stops.
+thread that waits for a CPU runs no code of its own once it was asked to stop: sfsample waits for it at most
+as long as a pause may last, and captures it when it stops.
 """
 
 import time
@@ -33,11 +33,11 @@ _MAX_PENDING_STOPS = 8  # if all of them stop at once, each stays stopped until 
 _STOP_PATIENCE_NS = 50_000  # a thread that has a CPU stops in this time, and sfsample does not have to sleep
 
 _RECORDING_ENDED = "the recording ended before its turn"
-_TOO_LATE = "did not stop in time (the machine is overloaded)"
+_STILL_PENDING = "did not stop in time (the machine is overloaded)"
 _last_counted = attrgetter("counted.number")
 
 
-class Rules(NamedTuple):
+class ProcessRules(NamedTuple):
     """What of `RecordOptions` concerns one process."""
 
     wall: bool
@@ -54,7 +54,7 @@ class ProcessSampler:
         process: LiveProcess,
         capturer: ThreadCapturer,
         profile: Profile,
-        rules: Rules,
+        rules: ProcessRules,
         random: Callable[[], float],
         *,
         since: TickTime = BEGINNING,
@@ -152,7 +152,7 @@ class ProcessSampler:
     def _give_up_turns(self, threads: list[SampledThread]) -> None:
         """Count threads of which nothing is known and for which it is too late."""
         for thread in threads:
-            if self._rules.wall and thread.off_cpu_stack is None:
+            if self._rules.wall and thread.last_stack is None:
                 self._recorder.count_failed(thread, _RECORDING_ENDED)
 
     # -- threads that come and go
@@ -235,8 +235,8 @@ class ProcessSampler:
         thread.file_holder = thread.files.holder
         used_ns = recorder.charge(thread, counters)
         seldom = is_seldom(used_ns, recorder.now.at_ns - thread.counted.at_ns)
-        if seldom and wall and self._capturer.stop_breaks_call(thread.thread):
-            self._capturer.wait_until_asleep(thread.thread, woken.at_ns + self._rules.max_pause_ns)
+        if seldom and wall and self._capturer.stop_breaks_call(thread.process_thread):
+            self._capturer.wait_until_asleep(thread.process_thread, woken.at_ns + self._rules.max_pause_ns)
         if seldom and not wall and files.asleep() is not None:
             # not worth the preparations of a capture; for other threads that is asked last of all, as the
             # preparations take longer than some threads run at a time
@@ -260,7 +260,7 @@ class ProcessSampler:
         stop_filter = AWAKE_THREADS if wall else StopFilter(awake=True, wake_up=woken)
         try:
             captured = self._capturer.capture(
-                thread.thread, state if wall else "R", _STOP_PATIENCE_NS, stop_filter, thread.last
+                thread.process_thread, state if wall else "R", _STOP_PATIENCE_NS, stop_filter, thread.last
             )
         except NotPermitted as refusal:
             if self._rules.named and not self._profile.stats.samples:
@@ -294,10 +294,11 @@ class ProcessSampler:
 
     def _record_stack(self, thread: SampledThread, captured: CapturedStack, woken: WakeUp) -> None:
         recorder, evidence = self._recorder, captured.snapshot.scheduler
+        before = thread.process_thread.stop.before
         if evidence is not None:
             thread.off_cpu_counters = evidence.after
             recorder.charge(thread, evidence.after)
-        if not self._rules.wall and not classify(thread.thread.stop.before, evidence, woken).counts_as_cpu:
+        if not self._rules.wall and not classify(before, evidence, woken).counts_as_cpu:
             recorder.count_waiting(thread)
             return
         if self._rules.bad_stacks is not None:
@@ -305,7 +306,7 @@ class ProcessSampler:
         recorder.see(thread, captured)
         recorder.count(thread, captured.snapshot.capture)
         if not self._rules.wall:
-            thread.off_cpu_stack = None  # as long as it does not run, it is no sample
+            thread.last_stack = None  # as long as it does not run, it is no sample
 
     # -- threads that were asked to stop and have not yet
 
@@ -316,7 +317,7 @@ class ProcessSampler:
             return True
         running.collect_stopped()
         for thread, woken in tuple(self._pending.items()):
-            if not running.is_pending(thread.thread):
+            if not running.is_pending(thread.process_thread):
                 self._record(thread, self._try_capture(thread, "R", woken), woken)
         return not self._pending and running.release_pending()
 
@@ -334,7 +335,7 @@ class ProcessSampler:
         """Count threads that have not stopped until the end.  They are released as soon as they do."""
         for thread in self._pending:
             if self._rules.wall:
-                self._recorder.count_failed(thread, _TOO_LATE)
+                self._recorder.count_failed(thread, _STILL_PENDING)
             else:
                 self._recorder.count_waiting(thread)
         self._pending.clear()

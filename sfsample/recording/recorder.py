@@ -66,7 +66,7 @@ class Recorder:
         locations = self._locator.locate(captured, thread.last)
         thread.last = Located(captured.generation, captured.stack.frames, captured.modules, locations)
         kernel = kernel_locations(captured.kernel, self._process_key)
-        thread.off_cpu_stack = captured.stack, Places((*kernel, *locations))
+        thread.last_stack = captured.stack, Places((*kernel, *locations))
 
     def count(self, thread: SampledThread, capture: Capture) -> None:
         """Count the stack that was just seen, for all ticks since the last sample of the thread."""
@@ -76,7 +76,7 @@ class Recorder:
         """Note that threads have not run since they were last seen; count that now or later."""
         now, prompt = self.now, self._profile.prompt
         for thread in threads:
-            if thread.off_cpu_stack is None:
+            if thread.last_stack is None:
                 thread.idle_ticks += now.number - thread.counted.number
                 thread.counted = now
                 continue
@@ -88,12 +88,12 @@ class Recorder:
 
     def flush(self, thread: SampledThread) -> None:
         """Count what `count_idle` has put off."""
-        if thread.off_cpu_stack is not None and thread.idle_until.number > thread.counted.number:
+        if thread.last_stack is not None and thread.idle_until.number > thread.counted.number:
             self._record(thread, Capture.REUSED, thread.idle_until)
 
     def _record(self, thread: SampledThread, capture: Capture, until: TickTime) -> None:
-        assert thread.off_cpu_stack is not None  # noqa: S101 - our own invariant
-        stack, places = thread.off_cpu_stack
+        assert thread.last_stack is not None  # noqa: S101 - our own invariant
+        stack, places = thread.last_stack
         stats, key = self._profile.stats, ThreadKey(self._process_key, thread.tid, thread.start_time)
         stats.threads += thread.start_time != thread.counted_start_time and key not in self._profile.threads
         thread.counted_start_time = thread.start_time
@@ -120,7 +120,7 @@ class Recorder:
     def count_waiting(self, thread: SampledThread) -> None:
         """Count a thread that was skipped because it waited for a CPU."""
         self.skip(thread)
-        self._profile.stats.off_processor += 1
+        self._profile.stats.waiting_for_cpu += 1
 
     def finish(self, process: LiveProcess, capturer: ThreadCapturer) -> None:
         """Note what is known of modules, and what could not be read; forget a process without samples."""

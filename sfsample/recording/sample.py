@@ -47,7 +47,7 @@ class StackKey(NamedTuple):
 
 
 class TickTime(NamedTuple):
-    """A tick: its number in the recording, and its time since the start of the recording in ns."""
+    """A tick: its number among those that were taken, and its time since the start of the recording in ns."""
 
     number: int
     at_ns: int

@@ -87,7 +87,7 @@ class Stats:
         self.frames: Counter[str] = Counter()
         self.eintr_prone_stops = 0
         self.spared_ticks = 0  # not taken, to stay below --max-overhead
-        self.off_processor = 0  # cpu mode: samples skipped, because the thread waited for a CPU
+        self.waiting_for_cpu = 0  # cpu mode: samples skipped, because the thread waited for a CPU
         self.cpu_charged_ns = 0  # CPU time of all threads, as the kernel counts it
         self.cpu_sampled_ns = 0  # the part of it that samples stand for
         self.threads = 0  # that have samples
@@ -165,7 +165,7 @@ class Stats:
             "problems": [text if n == 1 else f"{text} ({n} times)" for text, n in self.problems.items()],
             "achieved_hz": round(self.achieved_hz, 3),
             "spared_ticks": self.spared_ticks,
-            "off_processor": self.off_processor,
+            "off_processor": self.waiting_for_cpu,
             "cpu_charged_ns": self.cpu_charged_ns,
             "cpu_sampled_ns": self.cpu_sampled_ns,
             "coverage": None if self.coverage is None else round(self.coverage, 4),

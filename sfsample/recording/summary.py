@@ -66,7 +66,7 @@ def _no_samples(stats: Stats) -> Iterator[str]:
             yield "to record sleeping threads: --mode wall, without --perf-events"
         return
     ticks = f"at any of the {_count(stats.taken_ticks, 'tick')} taken;"
-    if stats.off_processor:
+    if stats.waiting_for_cpu:
         yield f"no thread was on a CPU {ticks}"
         yield "to record threads that wait for a CPU: --mode wall"
     else:
@@ -85,8 +85,8 @@ def _losses(stats: Stats) -> Iterator[str]:
     """Yield what was skipped, and which part of the CPU time the samples cover."""
     if stats.spared_ticks:
         yield f"skipped   {_count(stats.spared_ticks, 'tick')}: to stay below --max-overhead"
-    if stats.off_processor:
-        yield f"skipped   {_count(stats.off_processor, 'sample')}: waiting for a CPU"
+    if stats.waiting_for_cpu:
+        yield f"skipped   {_count(stats.waiting_for_cpu, 'sample')}: waiting for a CPU"
     lost_ns = stats.cpu_charged_ns - stats.cpu_sampled_ns
     if stats.cpu_charged_ns and abs(lost_ns) > stats.cpu_charged_ns // 100:
         covered = _percent(stats.cpu_sampled_ns, stats.cpu_charged_ns)

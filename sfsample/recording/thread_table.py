@@ -3,7 +3,8 @@
 Of fewer than 16 threads each is due at every tick.  Of more, threads that have long been idle take turns: the
 next turn comes after a random number of ticks, at most a quarter of the time that the thread has been idle,
 and such that about 16 idle threads are due in one tick.  A sample stands for all ticks since the one before:
-scheduler counters that have not changed prove it, and where they have, chance makes it right on average.
+that is exact for a thread whose scheduler counters have not changed, and right on average for one whose
+counters have, because the turns are random.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -25,18 +26,20 @@ class SampledThread:
     """A thread of a recording, between two of its samples.
 
     `counted` is the tick up to which samples of it were counted, `idle_until` the tick up to which it is
-    known not to have run.  `off_cpu_counters` is what the scheduler had counted when the thread was last seen
-    off the CPU, and `off_cpu_stack` its stack then; `last` is where its frames were in its last sample.
+    known not to have run.  `last` is where its frames were in its last sample.
+
+    While the scheduler's counters are still `off_cpu_counters`, the thread has not run, and `last_stack` is
+    counted again; None: samples of it do not count until it has run (cpu mode).
     """
 
     __slots__ = (
         "counted", "counted_start_time", "file_holder", "files", "flush_ns", "gone", "idle_ticks",
-        "idle_until", "last", "name", "off_cpu_counters", "off_cpu_stack", "ran_ns", "start_time",
-        "stopped_ns", "thread", "tid", "uncounted_cpu_ns",
+        "idle_until", "last", "last_stack", "name", "off_cpu_counters", "process_thread", "ran_ns",
+        "start_time", "stopped_ns", "tid", "uncounted_cpu_ns",
     )  # fmt: skip
 
     def __init__(self, thread: Thread, counted: TickTime, ran_ns: int) -> None:
-        self.thread = thread
+        self.process_thread = thread
         self.tid = thread.tid
         self.files = thread.files
         self.name = ""
@@ -47,7 +50,7 @@ class SampledThread:
         self.counted_start_time = -1  # when it was counted in `Stats.threads`: an id can be reused
         self.counted = self.idle_until = counted
         self.off_cpu_counters: bytes | None = None
-        self.off_cpu_stack: tuple[Stack, Places] | None = None
+        self.last_stack: tuple[Stack, Places] | None = None
         self.flush_ns = FLUSH_NS
         self.last = Located()
         self.ran_ns = ran_ns  # its CPU time at its last turn
@@ -59,7 +62,7 @@ class SampledThread:
     def forget_idle_time(self) -> None:
         """Note that the thread has run: what it did when it was off the CPU no longer holds."""
         self.idle_ticks, self.flush_ns = 0, FLUSH_NS
-        self.off_cpu_stack = self.off_cpu_counters = None
+        self.last_stack = self.off_cpu_counters = None
 
 
 class ThreadTable:
@@ -70,7 +73,8 @@ class ThreadTable:
         self._threads: dict[int, SampledThread] = {}
         self._due: dict[int, list[SampledThread]] = {}
         self._due_next: list[SampledThread] = []
-        self._spread = 0  # most ticks between two turns of an idle thread, for the number of threads
+        # most ticks that an idle thread is not due, by the number of threads; 0: all are due at each (`few`)
+        self._spread = 0
 
     def __iter__(self) -> Iterator[SampledThread]:
         return iter(self._threads.values())
@@ -111,9 +115,9 @@ class ThreadTable:
     def give_next_turn(self, threads: Iterable[SampledThread], tick: int) -> None:
         """Say when threads that were due at `tick` are due again."""
         for thread in threads:
-            longest = min(self._spread, thread.idle_ticks // 4)
-            later = int(self._random() * longest) if longest else 0
-            if later:
-                self._due.setdefault(tick + 1 + later, []).append(thread)
+            most_skipped = min(self._spread, thread.idle_ticks // 4)
+            skipped = int(self._random() * most_skipped) if most_skipped else 0
+            if skipped:
+                self._due.setdefault(tick + 1 + skipped, []).append(thread)
             else:
                 self._due_next.append(thread)

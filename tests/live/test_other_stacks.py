@@ -88,7 +88,7 @@ def test_stack_ends_where_too_many_stacks_were_used(tmp_path):
     stats = recorded(tmp_path, 20, asleep=False).stats
 
     assert stats.stacks == {StopReason.BAD_MEMORY: stats.samples}
-    assert stats.pauses.count - stats.off_processor <= stats.samples + 6
+    assert stats.pauses.count - stats.waiting_for_cpu <= stats.samples + 6
 
 
 FIBER = """

@@ -8,7 +8,7 @@ from struct import pack
 import pytest
 
 from sfsample.core.arch import AARCH64, AARCH64_BE, AMD64, ARCHES, S390X
-from sfsample.process.registers import NT_PRFPREG, NT_PRSTATUS, decode, layout_of, pac_free
+from sfsample.process.registers import NT_PRFPREG, NT_PRSTATUS, decode, layout_of, with_pac_mask
 
 # struct user_regs_struct
 AMD64_FIELDS = (
@@ -72,5 +72,5 @@ def test_mask_of_signed_return_addresses_is_decoded():
     """The kernel's value with addresses of 52 bits: the authentication code is in bits 52 to 54."""
     raw = pack("<2Q", 0x70000000000000, 0x70000000000000)
 
-    assert pac_free(AARCH64, raw).ra_mask == 0xFF8FFFFFFFFFFFFF
-    assert pac_free(AARCH64, bytes(16)) is AARCH64
+    assert with_pac_mask(AARCH64, raw).ra_mask == 0xFF8FFFFFFFFFFFFF
+    assert with_pac_mask(AARCH64, bytes(16)) is AARCH64

@@ -31,14 +31,14 @@ def test_thread_that_waits_for_a_cpu_is_not_stopped_in_cpu_mode(process, runnabl
     )
     stats = record(process).stats
 
-    assert (stats.samples, stats.pauses.count, stats.off_processor) == (0, 0, 8 * runnable)
+    assert (stats.samples, stats.pauses.count, stats.waiting_for_cpu) == (0, 0, 8 * runnable)
 
 
 def test_thread_that_waited_before_its_stop_is_no_sample_in_cpu_mode(process):
     process.answers[PID] = stopped(stop_ns=1, scheduler=SchedulerEvidence(b"1 1 1", b"1 1 3"))
     stats = record(process).stats
 
-    assert (stats.samples, stats.pauses.count, stats.off_processor) == (0, 8, 8)
+    assert (stats.samples, stats.pauses.count, stats.waiting_for_cpu) == (0, 8, 8)
 
 
 # -- threads that stop late

@@ -231,7 +231,7 @@ def test_no_samples_of_idle_threads_proposes_wall_mode():
 
 def test_no_samples_of_waiting_threads_proposes_wall_mode():
     made = stats()
-    made.off_processor = 60
+    made.waiting_for_cpu = 60
 
     assert line(made, "skipped") == "skipped   60 samples: waiting for a CPU"
     assert lines(made)[-2:] == [
@@ -242,7 +242,7 @@ def test_no_samples_of_waiting_threads_proposes_wall_mode():
 
 def test_no_samples_of_brief_threads_proposes_perf_events():
     made = stats()
-    made.off_processor, made.cpu_charged_ns = 60, 100_000_000
+    made.waiting_for_cpu, made.cpu_charged_ns = 60, 100_000_000
     assert lines(made)[-2:] == [
         "to record threads that wait for a CPU: --mode wall",
         "to record threads that run for microseconds at a time: --perf-events",
