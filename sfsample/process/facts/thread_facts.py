@@ -88,7 +88,7 @@ class FactReader:
         return None if clock is None else max(0.0, clock[0] - (clock[1] - last.read_at_s) - last.at_s)
 
     def _last_ran(self, tid: int) -> LastRunTime | None:
-        at_s = exec_start_s(self._proc.task(tid, "sched"))
+        at_s = exec_start_s(self._proc.thread(tid).read("sched"))
         read_at_s = time.monotonic()
         return None if at_s is None else LastRunTime(self._cpu(tid), at_s, read_at_s)
 
