@@ -18,9 +18,11 @@ modules that make system calls on `errno`; text is for people.
 
 from errno import EMFILE, ENFILE
 
-NO_FILES = (ENFILE, EMFILE)  # the limit of open files is reached, of the system or of sfsample
-FIND_IT = "it has ended, or never was; -n NAME finds a process by its name or command line"
-MORE_FILES = "allow more: ulimit -n 1024; LimitNOFILE= in a systemd unit, --ulimit nofile= in a container"
+# the help lines of errors that several packages raise
+FIND_HELP = "it has ended, or never was; -n NAME finds a process by its name or command line"
+FILES_HELP = "allow more: ulimit -n 1024; LimitNOFILE= in a systemd unit, --ulimit nofile= in a container"
+
+NO_FILE_ERRNOS = (ENFILE, EMFILE)  # the limit of open files is reached, of the system or of sfsample
 
 
 class SfsampleError(Exception):

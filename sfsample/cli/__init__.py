@@ -13,7 +13,7 @@ from importlib import import_module
 from types import ModuleType
 
 from sfsample.cli.terminal import say, silence
-from sfsample.errors import MORE_FILES, NO_FILES, SfsampleError
+from sfsample.errors import FILES_HELP, NO_FILE_ERRNOS, SfsampleError
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -39,8 +39,8 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _print_os_error(failure: OSError) -> None:
-    if failure.errno in NO_FILES:
-        _print_error("no files left to open", (MORE_FILES,))
+    if failure.errno in NO_FILE_ERRNOS:
+        _print_error("no files left to open", (FILES_HELP,))
     elif failure.filename is not None:
         _print_error(f"{failure.strerror}: {failure.filename}")
     else:  # stdout failed in --help or --version; the commands report a failed write themselves

@@ -15,7 +15,7 @@ from itertools import count
 from resource import RLIMIT_NOFILE, getrlimit, setrlimit
 from typing import Protocol, TypeVar
 
-from sfsample.errors import NO_FILES
+from sfsample.errors import NO_FILE_ERRNOS
 
 _CHUNK_BYTES = 4096  # more than a file has
 _SHORT_BYTES = 128  # more than a schedstat file has
@@ -103,7 +103,7 @@ class TaskFiles:
             finally:
                 os.close(fd)
         except OSError as failure:
-            if failure.errno in NO_FILES:
+            if failure.errno in NO_FILE_ERRNOS:
                 raise
             return None
 
