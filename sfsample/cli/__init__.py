@@ -23,14 +23,14 @@ def main(argv: list[str] | None = None) -> int:
         if sys.stdout is not None:  # None: the caller closed it
             sys.stdout.flush()
     except SfsampleError as failure:
-        _print_error(str(failure), failure.help)
+        say(failure, *failure.help)
         return failure.exit_code
     except MemoryError:
-        _print_error("out of memory", ("allow more: ulimit -v; a smaller --stack-bytes needs less",))
+        say("out of memory", "allow more: ulimit -v; a smaller --stack-bytes needs less")
         return 1
     except KeyboardInterrupt:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second one here would give a traceback
-        _print_error("aborted")
+        say("aborted")
         return 1
     except OSError as failure:
         _print_os_error(failure)
@@ -40,13 +40,13 @@ def main(argv: list[str] | None = None) -> int:
 
 def _print_os_error(failure: OSError) -> None:
     if failure.errno in NO_FILE_ERRNOS:
-        _print_error("no files left to open", (FILES_HELP,))
+        say("no files left to open", FILES_HELP)
     elif failure.filename is not None:
-        _print_error(f"{failure.strerror}: {failure.filename}")
+        say(f"{failure.strerror}: {failure.filename}")
     else:  # stdout failed in --help or --version; the commands report a failed write themselves
         silence(sys.stdout)
         if not isinstance(failure, BrokenPipeError):
-            _print_error(f"cannot write: standard output: {failure.strerror}")
+            say(f"cannot write: standard output: {failure.strerror}")
 
 
 def _run(argv: list[str]) -> int:
@@ -70,7 +70,3 @@ def _import_command(command: str) -> ModuleType:
     finally:
         gc.freeze()
         gc.enable()
-
-
-def _print_error(what: str, help_lines: tuple[str, ...] = ()) -> None:
-    say(f"sfsample: {what}", *(f"  {line}" for line in help_lines))

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from sfsample.cli.flags import COMMANDS, GROUPS
 from sfsample.cli.output_file import Output
 from sfsample.cli.parse import Flag, describe
+from sfsample.cli.terminal import printable_lines
 
 _PATHS = ("FILE", "DIR")  # placeholders of values that are paths
 _SUMMARIES = {name: summary for _, commands in GROUPS for name, _, summary, _ in commands}
@@ -18,7 +19,7 @@ _SUMMARIES = {name: summary for _, commands in GROUPS for name, _, summary, _ in
 def run(arguments: Namespace) -> int:
     """Print the script; return the exit code."""
     lines = {"bash": bash_script, "zsh": zsh_script, "fish": fish_script}[arguments.shell]()
-    Output("-").write("".join(f"{line}\n" for line in lines))
+    Output("-").write(printable_lines(lines))
     return 0
 
 

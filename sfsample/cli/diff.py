@@ -6,7 +6,7 @@ It reads files only.
 from argparse import Namespace
 
 from sfsample.cli.output_file import Output
-from sfsample.cli.terminal import printable
+from sfsample.cli.terminal import printable_lines
 from sfsample.report.difference import compare
 from sfsample.report.json_text import json_text
 from sfsample.report.readers.read import read_report
@@ -31,5 +31,4 @@ def _result(arguments: Namespace, before: Report, after: Report) -> str | bytes:
         return difference_html(before, after, difference)
     if arguments.format == "json":
         return json_text(difference_json(difference), indent=2)
-    lines = difference_text(difference, verbose=arguments.verbose)
-    return "".join(f"{printable(line)}\n" for line in lines)
+    return printable_lines(difference_text(difference, verbose=arguments.verbose))

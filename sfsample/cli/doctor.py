@@ -10,7 +10,7 @@ from typing import Any
 
 from sfsample.cli.output_file import Output
 from sfsample.cli.targets import target_pids
-from sfsample.cli.terminal import printable
+from sfsample.cli.terminal import printable_lines
 from sfsample.errors import NotPermitted
 from sfsample.process.permission.diagnosis import Diagnosis, diagnose
 from sfsample.process.permission.gates import Gate
@@ -52,7 +52,7 @@ def _diagnosis_json(diagnosis: Diagnosis) -> dict[str, Any]:
 
 
 def _text(diagnoses: list[Diagnosis]) -> str:
-    return "\n".join("".join(f"{printable(line)}\n" for line in _diagnosis_text(d)) for d in diagnoses)
+    return "\n".join(printable_lines(_diagnosis_text(diagnosis)) for diagnosis in diagnoses)
 
 
 def _diagnosis_text(diagnosis: Diagnosis) -> Iterator[str]:

@@ -44,7 +44,7 @@ def run(arguments: Namespace) -> int:
     if not arguments.quiet:
         missing_names = examine.missing_names() if arguments.verbose else []
         for text in dict.fromkeys([*_problems(dumps, kernel=arguments.kernel), *missing_names]):
-            say(f"sfsample: {text}")
+            say(text)
     missing = any(thread.capture is Capture.FAILED for dump in dumps for thread in dump.threads)
     return _EXIT_INCOMPLETE if missing or failures else 0
 
@@ -78,7 +78,7 @@ def _dump_live(
     if failures and not dumps:
         raise failures[0]
     for failure in failures:
-        say(f"sfsample: {failure}", *(f"  {line}" for line in failure.help))
+        say(failure, *failure.help)
     return dumps, failures
 
 

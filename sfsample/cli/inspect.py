@@ -11,7 +11,7 @@ from mmap import ACCESS_READ, mmap
 
 from sfsample.cli.output_file import Output
 from sfsample.cli.targets import target_pids
-from sfsample.cli.terminal import printable, say
+from sfsample.cli.terminal import printable_lines, say
 from sfsample.errors import FormatError, SfsampleError
 from sfsample.formats.elf.image import PT_LOAD, ElfImage
 from sfsample.formats.elf.object_file import LinkedObject, lay_out
@@ -46,7 +46,7 @@ def _render_file(arguments: Namespace) -> str:
     if arguments.json:
         document = inspection_json(inspection, rows=arguments.rows)
         return json_text({"schema": "sfsample.inspect/1", **document}, indent=1)
-    return "".join(f"{printable(line)}\n" for line in _text_lines(inspection, arguments))
+    return printable_lines(_text_lines(inspection, arguments))
 
 
 def _object_file_findings(file: LinkedObject) -> Iterator[str]:
@@ -107,7 +107,8 @@ def _render_processes(arguments: Namespace) -> str:
         else:
             results.append(_process_text(pid, inspections, arguments))
         if not arguments.quiet:
-            say(*(f"sfsample: {text}" for text in problems))
+            for problem in problems:
+                say(problem)
     return ("" if arguments.json else "\n").join(results)
 
 
@@ -122,7 +123,7 @@ def _process_text(pid: int, inspections: list[Inspection], arguments: Namespace)
     if arguments.rows or arguments.verify or arguments.verbose:
         for inspection in inspections:
             lines += ["", *_text_lines(inspection, arguments)]
-    return "".join(f"{printable(line)}\n" for line in lines)
+    return printable_lines(lines)
 
 
 def _inspect_process(pid: int, arguments: Namespace) -> tuple[list[Inspection], list[str]]:

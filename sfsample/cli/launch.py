@@ -48,7 +48,7 @@ def _terminate(child: subprocess.Popen[bytes], *, quiet: bool) -> None:
         try:
             child.wait(_TERMINATE_TIMEOUT_S)
         except subprocess.TimeoutExpired:
-            say(f"sfsample: {child.pid} still runs: it ignores SIGTERM")
+            say(f"{child.pid} still runs: it ignores SIGTERM")
             return
         if not quiet:
-            say(f"sfsample: terminated {child.pid}, which this command started")
+            say(f"terminated {child.pid}, which this command started")

@@ -47,7 +47,7 @@ def run(arguments: Namespace) -> int:
             profile.stats, arguments.mode, missing_names=missing_names, verbose=arguments.verbose
         )
         more += () if bad_stacks is None else _saved_lines(bad_stacks)
-        say(f"sfsample: {first}", *(f"  {line}" for line in more))
+        say(first, *more)
     return _exit_code(profile.stats)
 
 
@@ -55,8 +55,7 @@ def _exit_code(stats: Stats) -> int:
     """Return the exit code; print the failure that ended the recording, if there is one."""
     if not stats.failure:
         return 0
-    what, *help_lines = stats.failure
-    say(f"sfsample: {what}", *(f"  {line}" for line in help_lines))
+    say(*stats.failure)
     return 1
 
 
@@ -77,7 +76,7 @@ def _record(
     options = symbol_options(arguments)
     with Interrupt() as interrupt, _targets(arguments) as pids:
         if shows_progress(arguments):
-            say(f"sfsample: recording {', '.join(map(str, pids))}; Ctrl-C ends it")
+            say(f"recording {', '.join(map(str, pids))}; Ctrl-C ends it")
         profile = Profile(rate(arguments), timeline=FORMATS[arguments.format].timeline)
         with Progress(quiet=arguments.quiet) as progress:
             should_stop = _with_progress(arguments, profile.stats, progress, interrupt)

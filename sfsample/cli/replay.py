@@ -7,7 +7,7 @@ from argparse import Namespace
 
 from sfsample.cli.output_file import Output
 from sfsample.cli.symbol_flags import symbol_options
-from sfsample.cli.terminal import printable
+from sfsample.cli.terminal import printable_lines
 from sfsample.cli.unwind_flag import chosen_steppers
 from sfsample.errors import FormatError, SfsampleError
 from sfsample.report.json_text import json_text
@@ -36,8 +36,7 @@ def run(arguments: Namespace) -> int:
         if arguments.json:
             output.write(json_text(replay_json(saved, replayed, symbolizer), indent=1))
         else:
-            lines = replay_text(saved, replayed, symbolizer)
-            output.write("".join(f"{printable(line)}\n" for line in lines))
+            output.write(printable_lines(replay_text(saved, replayed, symbolizer)))
     finally:
         output.discard()
     return 0

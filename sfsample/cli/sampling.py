@@ -33,7 +33,7 @@ def record_processes(
         record_options(arguments, bad_stacks=bad_stacks),
         should_stop=should_stop,
         profile=profile,
-        tell=lambda text: say(f"sfsample: {text}") if shows_progress(arguments) else None,
+        tell=lambda text: say(text) if shows_progress(arguments) else None,
     )
 
 

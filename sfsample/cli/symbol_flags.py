@@ -53,7 +53,7 @@ def _progress(*, quiet: bool) -> Progress:
 
     def show(text: str) -> None:
         if stderr_is_terminal() and not quiet:
-            say(f"sfsample: {text}")
+            say(text)
 
     return show
 

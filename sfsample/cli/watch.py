@@ -58,7 +58,7 @@ def run(arguments: Namespace) -> int:
                 if not written:
                     raise NoSuchProcess(arguments.pid[0], f"process has ended: {_list(start_times)}")
                 if not arguments.quiet:
-                    say(f"sfsample: process has ended: {_list(start_times)}")
+                    say(f"process has ended: {_list(start_times)}")
                 break
     return 0
 
@@ -109,7 +109,7 @@ def _list(pids: dict[int, int]) -> str:
 
 def _print_failure(failure: SfsampleError, *, quiet: bool) -> None:
     if not quiet:
-        say(f"sfsample: {failure}", *(f"  {line}" for line in failure.help))
+        say(failure, *failure.help)
 
 
 def _make_directory(directory: str) -> None:
@@ -138,8 +138,7 @@ def _record_slice(
         output.discard()
     if not arguments.quiet:
         missing_names = missing_name_lines(_unreported(symbolizer, reported), verbose=arguments.verbose)
-        more = [*profile.stats.failure, *missing_names]
-        say(f"sfsample: {path}: {_outcome(profile.stats)}", *(f"  {line}" for line in more))
+        say(f"{path}: {_outcome(profile.stats)}", *profile.stats.failure, *missing_names)
     if arguments.keep:
         _delete_old(arguments.output_dir, label, suffix, arguments.keep)
 
@@ -187,4 +186,4 @@ def _delete_old(directory: str, label: str, suffix: str, keep: int) -> None:
         for name in sorted(filter(slice_name.fullmatch, os.listdir(directory)))[:-keep]:
             os.unlink(os.path.join(directory, name))
     except OSError as failure:
-        say(f"sfsample: cannot delete: {failure.filename}: {failure.strerror}")
+        say(f"cannot delete: {failure.filename}: {failure.strerror}")
