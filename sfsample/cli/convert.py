@@ -23,8 +23,7 @@ from sfsample.symbolize.offline import OfflineSymbolizer
 
 def run(arguments: Namespace) -> int:
     """Read, convert, write; return the exit code."""
-    output = Output(arguments.output)
-    try:
+    with Output(arguments.output) as output:
         with Progress(quiet=arguments.quiet) as progress:
             reports = []
             for number, path in enumerate(arguments.inputs, 1):
@@ -35,8 +34,6 @@ def run(arguments: Namespace) -> int:
             progress.show(f"writing {arguments.format}: {len(report.stacks)} stacks")
             data = FORMATS[arguments.format].write(report, threads=arguments.threads)
         output.write(data)
-    finally:
-        output.discard()
     return 0
 
 

@@ -16,12 +16,9 @@ from sfsample.report.writers.difference import difference_html, difference_json,
 
 def run(arguments: Namespace) -> int:
     """Compare, write; return the exit code."""
-    output = Output(arguments.output)
-    try:
+    with Output(arguments.output) as output:
         before, after = map(read_report, arguments.inputs)
         output.write(_result(arguments, before, after))
-    finally:
-        output.discard()
     return 0
 
 

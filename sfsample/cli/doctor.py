@@ -20,13 +20,10 @@ _STATUS_TEXTS = {"pass": "pass", "fail": "FAIL", "unknown": "?"}
 
 def run(arguments: Namespace) -> int:
     """Judge the gates and write them; return the exit code."""
-    output = Output(arguments.output)
-    try:
+    with Output(arguments.output) as output:
         pids = target_pids(arguments) if arguments.pid or arguments.name else [None]
         diagnoses = [diagnose(pid) for pid in pids]
         output.write(_json(diagnoses) if arguments.json else _text(diagnoses))
-    finally:
-        output.discard()
     return NotPermitted.exit_code if any(diagnosis.is_closed for diagnosis in diagnoses) else 0
 
 

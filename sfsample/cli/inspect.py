@@ -29,11 +29,8 @@ from sfsample.symbolize.symbolizer import Symbolizer
 
 def run(arguments: Namespace) -> int:
     """Inspect, write; return the exit code."""
-    output = Output(arguments.output)
-    try:
+    with Output(arguments.output) as output:
         output.write(_render_file(arguments) if arguments.elf else _render_processes(arguments))
-    finally:
-        output.discard()
     return 0
 
 

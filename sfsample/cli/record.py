@@ -7,7 +7,7 @@ recording that is no result is an error, and leaves the output file alone.
 import time
 from argparse import Namespace
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 from sfsample import api
 from sfsample.cli.interrupt import Interrupt
@@ -31,32 +31,23 @@ from sfsample.saved_stacks.store import BadStackStore
 
 def run(arguments: Namespace) -> int:
     """Record, write the profile, print the summary; return the exit code."""
-    output = Output(arguments.output)
-    try:
-        stats_output = Output(arguments.stats) if arguments.stats not in (None, "-") else None
-        try:
-            bad_stacks = BadStackStore(arguments.save_bad) if arguments.save_bad is not None else None
-            profile, missing_names = _record(arguments, output, stats_output, bad_stacks)
-        finally:
-            if stats_output is not None:
-                stats_output.discard()
-    finally:
-        output.discard()
+    with Output(arguments.output) as output, _stats_output(arguments) as stats_output:
+        bad_stacks = BadStackStore(arguments.save_bad) if arguments.save_bad is not None else None
+        profile, missing_names = _record(arguments, output, stats_output, bad_stacks)
     if not arguments.quiet:
         first, *more = summary_lines(
             profile.stats, arguments.mode, missing_names=missing_names, verbose=arguments.verbose
         )
         more += () if bad_stacks is None else _saved_lines(bad_stacks)
         say(first, *more)
-    return _exit_code(profile.stats)
-
-
-def _exit_code(stats: Stats) -> int:
-    """Return the exit code; print the failure that ended the recording, if there is one."""
-    if not stats.failure:
+    if not profile.stats.failure:
         return 0
-    say(*stats.failure)
+    say(*profile.stats.failure)
     return 1
+
+
+def _stats_output(arguments: Namespace) -> AbstractContextManager[Output | None]:
+    return Output(arguments.stats) if arguments.stats not in (None, "-") else nullcontext()
 
 
 def _saved_lines(bad_stacks: BadStackStore) -> list[str]:

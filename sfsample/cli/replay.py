@@ -22,8 +22,7 @@ _HELP = "give a file that `sfsample record --save-bad DIR` wrote"
 
 def run(arguments: Namespace) -> int:
     """Read, unwind, write; return the exit code."""
-    output = Output(arguments.output)
-    try:
+    with Output(arguments.output) as output:
         saved = _load(arguments.file)
         replayed = replay(
             saved,
@@ -37,8 +36,6 @@ def run(arguments: Namespace) -> int:
             output.write(json_text(replay_json(saved, replayed, symbolizer), indent=1))
         else:
             output.write(printable_lines(replay_text(saved, replayed, symbolizer)))
-    finally:
-        output.discard()
     return 0
 
 
