@@ -6,18 +6,17 @@ recording that is no result is an error, and leaves the output file alone.
 
 import time
 from argparse import Namespace
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 
 from sfsample import api
 from sfsample.cli.interrupt import Interrupt
-from sfsample.cli.launch import launched
 from sfsample.cli.output_file import Output
 from sfsample.cli.progress import Progress, progress_text
 from sfsample.cli.record_options import rate
 from sfsample.cli.sampling import check_result, record_processes, shows_progress
 from sfsample.cli.symbol_flags import symbol_options
-from sfsample.cli.targets import target_pids
+from sfsample.cli.targets import targets
 from sfsample.cli.terminal import emit, say
 from sfsample.errors import SfsampleError, UsageError
 from sfsample.recording.profile import Profile
@@ -65,7 +64,7 @@ def _record(
     if stats_output is not None and output.file and stats_output.file == output.file:
         raise UsageError(f"-o and --stats are the same file: {arguments.stats}")
     options = symbol_options(arguments)
-    with Interrupt() as interrupt, _targets(arguments) as pids:
+    with Interrupt() as interrupt, targets(arguments) as pids:
         if shows_progress(arguments):
             say(f"recording {', '.join(map(str, pids))}; Ctrl-C ends it")
         profile = Profile(rate(arguments), timeline=FORMATS[arguments.format].timeline)
@@ -82,16 +81,6 @@ def _record(
         if stats_failure is not None:
             raise stats_failure
     return profile, [*map(str, symbolizer.missing_names()), *symbolizer.problems]
-
-
-@contextmanager
-def _targets(arguments: Namespace) -> Iterator[list[int]]:
-    """Yield the pids to record; a program that was started for it is ended afterwards."""
-    if arguments.program is None:
-        yield target_pids(arguments)
-        return
-    with launched(arguments) as pid:
-        yield [pid]
 
 
 def _with_progress(
