@@ -40,10 +40,10 @@ def run(arguments: Namespace) -> int:
 def _convert(arguments: Namespace, report: Report) -> Report:
     if arguments.symbolize:
         report = symbolize_report(report, _find_names(arguments))
-    for pattern in arguments.filter or ():
+    for pattern in arguments.filter:
         kept = filter_stacks(report, _matcher(pattern))
         report = _check_not_empty(kept, report, f"--filter {pattern}")
-    for pattern in arguments.ignore or ():
+    for pattern in arguments.ignore:
         kept = filter_stacks(report, _matcher(pattern), keep=False)
         report = _check_not_empty(kept, report, f"--ignore {pattern}")
     if arguments.focus:

@@ -14,12 +14,12 @@ from sfsample.cli.output_file import Output
 from sfsample.cli.symbol_flags import symbol_options
 from sfsample.cli.targets import target_pids
 from sfsample.cli.terminal import printable, say
-from sfsample.cli.unwind_flag import chosen_steppers
 from sfsample.core.snapshot import Capture
 from sfsample.dumping.model import ProcessDump
 from sfsample.dumping.run import DumpOptions, Examination, Examiner, dump_all, dump_core
 from sfsample.errors import TargetError
 from sfsample.process.kernel_stack import REFUSED
+from sfsample.unwind.unwinder import choose_steppers
 
 _EXIT_INCOMPLETE = 5
 
@@ -54,8 +54,8 @@ def _problems(dumps: list[ProcessDump], *, kernel: bool) -> list[str]:
 
 def _dump_options(arguments: Namespace) -> DumpOptions:
     return DumpOptions(arguments.looks, arguments.interval, arguments.max_frames, arguments.stack_bytes,
-               chosen_steppers(arguments), not arguments.no_stop, arguments.consistent,
-               tuple(arguments.debug_dir or ()))  # fmt: skip
+               choose_steppers(arguments.unwind), not arguments.no_stop, arguments.consistent,
+               tuple(arguments.debug_dir))  # fmt: skip
 
 
 def _dump_core(arguments: Namespace) -> tuple[list[ProcessDump], list[TargetError]]:

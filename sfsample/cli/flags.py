@@ -96,10 +96,10 @@ def _convert(parser: argparse.ArgumentParser) -> None:
                         help="format of the result (default: by the suffix of -o, else folded)")  # fmt: skip
     parser.add_argument("-t", "--threads", action="store_true",
                         help="make name/TID the first frame: one root per thread")  # fmt: skip
-    parser.add_argument("--filter", action="append", metavar="REGEX",
+    parser.add_argument("--filter", action="append", default=[], metavar="REGEX",
                         help="keep stacks with a matching function or module; repeatable, then all "
                         "must match")  # fmt: skip
-    parser.add_argument("--ignore", action="append", metavar="REGEX",
+    parser.add_argument("--ignore", action="append", default=[], metavar="REGEX",
                         help="drop stacks with a matching function or module; repeatable")  # fmt: skip
     parser.add_argument("--focus", metavar="REGEX",
                         help="keep of each stack the outermost matching frame and what it calls")  # fmt: skip

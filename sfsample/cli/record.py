@@ -13,7 +13,6 @@ from sfsample import api
 from sfsample.cli.interrupt import Interrupt
 from sfsample.cli.output_file import Output
 from sfsample.cli.progress import Progress, progress_text
-from sfsample.cli.record_options import rate
 from sfsample.cli.sampling import check_result, record_processes, shows_progress
 from sfsample.cli.symbol_flags import symbol_options
 from sfsample.cli.targets import targets
@@ -67,7 +66,7 @@ def _record(
     with Interrupt() as interrupt, targets(arguments) as pids:
         if shows_progress(arguments):
             say(f"recording {', '.join(map(str, pids))}; Ctrl-C ends it")
-        profile = Profile(rate(arguments), timeline=FORMATS[arguments.format].timeline)
+        profile = Profile(arguments.rate, timeline=FORMATS[arguments.format].timeline)
         with Progress(quiet=arguments.quiet) as progress:
             should_stop = _with_progress(arguments, profile.stats, progress, interrupt)
             record_processes(

@@ -48,7 +48,7 @@ def rate_and_mode(parser: argparse.ArgumentParser) -> None:
     rate = parser.add_mutually_exclusive_group()
     rate.add_argument("-r", "--rate", type=values.rate, default=99.0, metavar="HZ",
                       help="samples per second (default: 99)")  # fmt: skip
-    rate.add_argument("--interval", type=values.interval, metavar="TIME",
+    rate.add_argument("--interval", type=values.interval, dest="rate", metavar="TIME",
                       help="time between samples (10ms), instead of --rate")  # fmt: skip
     parser.add_argument("--mode", choices=("cpu", "wall"), default="cpu",
                         help="cpu: sample running threads (default); wall: sample all threads")  # fmt: skip
@@ -92,7 +92,7 @@ def names(parser: argparse.ArgumentParser) -> None:
                        help="print inlined functions, marked _[i] (install sfsample[lines])")  # fmt: skip
     group.add_argument("--debuginfod", action="store_true",
                        help="get debug files from DEBUGINFOD_URLS; dump: only from its cache")  # fmt: skip
-    group.add_argument("--debug-dir", action="append", metavar="DIR",
+    group.add_argument("--debug-dir", action="append", default=[], metavar="DIR",
                        help="search debug files in DIR before /usr/lib/debug; repeatable")  # fmt: skip
 
 

@@ -28,7 +28,7 @@ def symbol_options(arguments: Namespace) -> SymbolOptions:
         inlines=arguments.inlines,
         fetch=_debuginfod(arguments) if arguments.debuginfod else None,
         progress=_progress(quiet=arguments.quiet),
-        debug_dirs=tuple(arguments.debug_dir or ()),
+        debug_dirs=tuple(arguments.debug_dir),
         cache_dir=os.path.join(cache_home(), "sfsample"),
     )
 

@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator
 from sfsample import api
 from sfsample.cli.interrupt import Interrupt
 from sfsample.cli.output_file import Output
-from sfsample.cli.record_options import rate
 from sfsample.cli.sampling import check_begun, record_processes
 from sfsample.cli.symbol_flags import symbol_options
 from sfsample.cli.targets import target_pids
@@ -127,7 +126,7 @@ def _record_slice(
     label, suffix = _label(arguments), suffix_of(arguments.format)
     path = _free_path(arguments.output_dir, label, suffix)
     with Output(path) as output:
-        profile = Profile(rate(arguments), timeline=FORMATS[arguments.format].timeline)
+        profile = Profile(arguments.rate, timeline=FORMATS[arguments.format].timeline)
         record_processes(arguments, pids, duration_s, interrupt, profile=profile)
         check_begun(profile.stats, pids)
         symbolizer = api.symbolizer(profile, symbol_options(arguments))

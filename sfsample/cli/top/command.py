@@ -15,8 +15,7 @@ from functools import cached_property
 from sfsample import api
 from sfsample.cli.interrupt import Interrupt
 from sfsample.cli.output_file import Output
-from sfsample.cli.record_options import rate, record_options
-from sfsample.cli.sampling import check_begun
+from sfsample.cli.sampling import check_begun, record_processes
 from sfsample.cli.symbol_flags import symbol_options
 from sfsample.cli.targets import target_pids
 from sfsample.cli.top.screen import Screen, terminal
@@ -25,7 +24,6 @@ from sfsample.cli.top.view import TopView
 from sfsample.core.checkpoint import SUSPEND_LOCK
 from sfsample.errors import NoThread, SfsampleError, UsageError
 from sfsample.modules.location import Location
-from sfsample.process.task_files import open_many
 from sfsample.recording.live_window import LiveWindow, as_profile
 from sfsample.symbolize.symbolizer import Symbolizer
 
@@ -76,7 +74,7 @@ class _Session:
         self._pids = pids
         self._interrupt = interrupt
         self._suspend_request = suspend_request
-        self._window = LiveWindow(rate(arguments), arguments.window)
+        self._window = LiveWindow(arguments.rate, arguments.window)
         self._view = TopView(", ".join(map(str, pids)))
         self._symbol_options = symbol_options(arguments)
         self._names: dict[Location, list[FunctionName]] = {}
@@ -98,12 +96,12 @@ class _Session:
         self._thread.join()
 
     def _sample(self) -> None:
-        open_many()
         try:
-            api.record(
+            record_processes(
+                self._arguments,
                 self._pids,
-                options=record_options(self._arguments),
-                should_stop=lambda: self._stopping or self._interrupt.requested,
+                None,
+                lambda: self._stopping or self._interrupt.requested,
                 profile=self._window,
             )
         except BaseException as failure:  # noqa: BLE001 - `check` raises it again, on the main thread
