@@ -5,7 +5,6 @@ thread of the target (`SUSPEND_LOCK`), because both threads share one interprete
 other cannot release.
 """
 
-import signal
 import sys
 import threading
 import time
@@ -35,9 +34,8 @@ def run_top(arguments: Namespace) -> int:
     """Show the live view until the user leaves or the target ends; return the exit code."""
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise UsageError("top needs a terminal", "for a file: sfsample record -d 10 -o out.html")
-    suspend_request = _SuspendRequest()
-    with suspend_request, Interrupt() as interrupt:
-        session = _Session(arguments, target_pids(arguments), interrupt, suspend_request)
+    with Interrupt() as interrupt:
+        session = _Session(arguments, target_pids(arguments), interrupt)
         session.start()
         try:
             with terminal() as screen:
@@ -48,32 +46,13 @@ def run_top(arguments: Namespace) -> int:
     return 0
 
 
-class _SuspendRequest:
-    """Notes Ctrl-Z and SIGTSTP, for the main thread to suspend sfsample when it is not drawing."""
-
-    def __init__(self) -> None:
-        self.requested = False
-
-    def __enter__(self) -> None:
-        self._previous = signal.signal(signal.SIGTSTP, self._request)
-
-    def __exit__(self, *_: object) -> None:
-        signal.signal(signal.SIGTSTP, self._previous)
-
-    def _request(self, _number: int, _frame: object) -> None:
-        self.requested = True
-
-
 class _Session:
     """One run: the sampling thread, and the view."""
 
-    def __init__(
-        self, arguments: Namespace, pids: list[int], interrupt: Interrupt, suspend_request: _SuspendRequest
-    ) -> None:
+    def __init__(self, arguments: Namespace, pids: list[int], interrupt: Interrupt) -> None:
         self._arguments = arguments
         self._pids = pids
         self._interrupt = interrupt
-        self._suspend_request = suspend_request
         self._window = LiveWindow(arguments.rate, arguments.window)
         self._view = TopView(", ".join(map(str, pids)))
         self._symbol_options = symbol_options(arguments)
@@ -119,9 +98,6 @@ class _Session:
         """Draw and obey keys until the user leaves or the sampling ends."""
         draw_at_s = 0.0
         while self._thread.is_alive() and not self._interrupt.requested:
-            if self._suspend_request.requested:
-                self._suspend_request.requested = False
-                screen.suspend()
             if time.monotonic() >= draw_at_s:
                 self._draw(screen)
                 draw_at_s = time.monotonic() + _DRAW_PERIOD_S
@@ -129,13 +105,13 @@ class _Session:
             if key in ("q", "interrupt"):
                 return
             if key:
-                self._obey(key)
+                self._obey(key, screen)
                 draw_at_s = 0.0
 
-    def _obey(self, key: str) -> None:
+    def _obey(self, key: str, screen: Screen) -> None:
         view = self._view
         if key == "suspend":
-            self._suspend_request.requested = True
+            screen.suspend()
         elif key == "w" and not view.choices.typing:
             self._write()
         elif key in ("+", "-") and not view.choices.typing:
