@@ -6,7 +6,8 @@ It reads files only.  Stacks are filtered (--filter, --ignore, --focus) before f
 
 import re
 from argparse import Namespace
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from functools import partial
 
 from sfsample.cli.output_file import Output
 from sfsample.cli.progress import Progress
@@ -15,9 +16,8 @@ from sfsample.errors import SfsampleError, UsageError
 from sfsample.report.merge import filter_stacks, focus, merge, merge_by
 from sfsample.report.readers.read import read_report
 from sfsample.report.report import Report, ReportFrame
-from sfsample.report.symbolize_report import FindNames, symbolize_report
+from sfsample.report.symbolize_report import symbolize_report
 from sfsample.report.writers.formats import FORMATS
-from sfsample.symbolize.named_frame import NamedFrame
 from sfsample.symbolize.offline import OfflineSymbolizer
 
 
@@ -39,27 +39,25 @@ def run(arguments: Namespace) -> int:
 
 def _convert(arguments: Namespace, report: Report) -> Report:
     if arguments.symbolize:
-        report = symbolize_report(report, _find_names(arguments))
+        symbolizer = OfflineSymbolizer(symbol_options(arguments))
+        report = symbolize_report(
+            report, lambda path, build_id, at, exact: symbolizer.frames(path, build_id, at, exact=exact)
+        )
     for pattern in arguments.filter:
-        kept = filter_stacks(report, _matcher(pattern))
-        report = _check_not_empty(kept, report, f"--filter {pattern}")
+        report = _select(filter_stacks, report, "--filter", pattern)
     for pattern in arguments.ignore:
-        kept = filter_stacks(report, _matcher(pattern), keep=False)
-        report = _check_not_empty(kept, report, f"--ignore {pattern}")
+        report = _select(partial(filter_stacks, keep=False), report, "--ignore", pattern)
     if arguments.focus:
-        kept = focus(report, _matcher(arguments.focus))
-        report = _check_not_empty(kept, report, f"--focus {arguments.focus}")
+        report = _select(focus, report, "--focus", arguments.focus)
     return merge_by(report, arguments.merge_by) if arguments.merge_by else report
 
 
-def _find_names(arguments: Namespace) -> FindNames:
-    """Return the function that names a place by build-id."""
-    symbolizer = OfflineSymbolizer(symbol_options(arguments))
-
-    def find_names(module: str, build_id: str, offset: int, exact: bool) -> Sequence[NamedFrame]:
-        return symbolizer.frames(module, build_id, offset, exact=exact)
-
-    return find_names
+def _select(select: Callable[..., Report], report: Report, flag: str, pattern: str) -> Report:
+    kept = select(report, _matcher(pattern))
+    if report.stacks and not kept.stacks:
+        raise SfsampleError(f"no stack is left: {flag} {pattern}",
+                            "it is compared with the functions and modules of each stack")  # fmt: skip
+    return kept
 
 
 def _matcher(pattern: str) -> Callable[[ReportFrame], bool]:
@@ -70,10 +68,3 @@ def _matcher(pattern: str) -> Callable[[ReportFrame], bool]:
         raise UsageError(f"not a regular expression: {pattern}: {failure}",
                          "a plain word is a regular expression too") from None  # fmt: skip
     return lambda frame: bool(search(frame.text) or (frame.module and search(frame.module)))
-
-
-def _check_not_empty(kept: Report, report: Report, flag: str) -> Report:
-    if report.stacks and not kept.stacks:
-        raise SfsampleError(f"no stack is left: {flag}",
-                            "it is compared with the functions and modules of each stack")  # fmt: skip
-    return kept

@@ -19,7 +19,7 @@ from sfsample.formats.sframe.section import SECTION
 from sfsample.inspect.coverage import measure_coverage
 from sfsample.inspect.inspection import Inspection
 from sfsample.inspect.json import inspection_json
-from sfsample.inspect.text import FunctionName, inspection_text, process_text
+from sfsample.inspect.text import inspection_text, process_text
 from sfsample.inspect.verify import verify
 from sfsample.modules.module import Module
 from sfsample.process.process import LiveProcess
@@ -81,41 +81,24 @@ def _findings(module: Module) -> tuple[str, ...]:
 
 
 def _text_lines(inspection: Inspection, arguments: Namespace) -> Iterator[str]:
-    name = _function_name(inspection.module)
-    return inspection_text(inspection, name, rows=arguments.rows, verbose=arguments.verbose)
-
-
-def _function_name(module: Module) -> FunctionName:
-    """Return the function that names a vaddr of the module."""
-    symbolizer = Symbolizer()
-
-    def name(vaddr: int) -> str:
-        return symbolizer.name(module, vaddr, vaddr)
-
-    return name
+    symbolizer, module = Symbolizer(), inspection.module
+    return inspection_text(inspection, lambda vaddr: symbolizer.name(module, vaddr, vaddr),
+                           rows=arguments.rows, verbose=arguments.verbose)  # fmt: skip
 
 
 def _render_processes(arguments: Namespace) -> str:
-    results = []
-    for pid in target_pids(arguments):
-        inspections, problems = _inspect_process(pid, arguments)
-        if arguments.json:
-            results.append(_process_json(pid, inspections, problems, arguments))
-        else:
-            results.append(_process_text(pid, inspections, arguments))
-        if not arguments.quiet:
-            for problem in problems:
-                say(problem)
+    results = [_render_process(pid, arguments) for pid in target_pids(arguments)]
     return ("" if arguments.json else "\n").join(results)
 
 
-def _process_json(pid: int, inspections: list[Inspection], problems: list[str], arguments: Namespace) -> str:
-    modules = [inspection_json(inspection, rows=arguments.rows) for inspection in inspections]
-    document = {"schema": "sfsample.inspect-process/1", "pid": pid, "modules": modules, "problems": problems}
-    return json_text(document, indent=1)
-
-
-def _process_text(pid: int, inspections: list[Inspection], arguments: Namespace) -> str:
+def _render_process(pid: int, arguments: Namespace) -> str:
+    inspections, problems = _inspect_process(pid, arguments)
+    for problem in () if arguments.quiet else problems:
+        say(problem)
+    if arguments.json:
+        modules = [inspection_json(inspection, rows=arguments.rows) for inspection in inspections]
+        return json_text({"schema": "sfsample.inspect-process/1", "pid": pid, "modules": modules,
+                          "problems": problems}, indent=1)  # fmt: skip
     lines = list(process_text(pid, inspections))
     if arguments.rows or arguments.verify or arguments.verbose:
         for inspection in inspections:
