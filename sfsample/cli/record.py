@@ -6,7 +6,6 @@ recording that is no result is an error, and leaves the output file alone.
 
 import time
 from argparse import Namespace
-from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 
 from sfsample import api
@@ -17,12 +16,10 @@ from sfsample.cli.sampling import check_result, record_processes, shows_progress
 from sfsample.cli.symbol_flags import symbol_options
 from sfsample.cli.targets import targets
 from sfsample.cli.terminal import emit, say
-from sfsample.errors import SfsampleError, UsageError
+from sfsample.errors import UsageError
 from sfsample.recording.profile import Profile
-from sfsample.recording.stats import Stats
 from sfsample.recording.summary import summary_lines
 from sfsample.report.json_text import json_text
-from sfsample.report.report import Report
 from sfsample.report.writers.formats import FORMATS
 from sfsample.saved_stacks.store import BadStackStore
 
@@ -67,47 +64,34 @@ def _record(
         if shows_progress(arguments):
             say(f"recording {', '.join(map(str, pids))}; Ctrl-C ends it")
         profile = Profile(arguments.rate, timeline=FORMATS[arguments.format].timeline)
-        with Progress(quiet=arguments.quiet) as progress:
-            should_stop = _with_progress(arguments, profile.stats, progress, interrupt)
-            record_processes(
-                arguments, pids, arguments.duration, should_stop, profile=profile, bad_stacks=bad_stacks
-            )
+        _sample(arguments, pids, profile, interrupt, bad_stacks)
         symbolizer = api.symbolizer(profile, options)
         report = api.named(profile, symbolizer)
-        stats_failure = _write_stats(arguments, stats_output, report)
-        check_result(profile.stats, pids)
-        output.write(api.render(report, arguments.format, threads=arguments.threads))
-        if stats_failure is not None:
-            raise stats_failure
+        statistics = json_text(report.stats or {})
+        try:  # before the profile, whose reader may go away
+            if stats_output is not None:
+                stats_output.write(statistics)
+            elif arguments.stats == "-":
+                emit(statistics)
+        finally:  # a failure must not cost the profile
+            check_result(profile.stats, pids)
+            output.write(api.render(report, arguments.format, threads=arguments.threads))
     return profile, [*map(str, symbolizer.missing_names()), *symbolizer.problems]
 
 
-def _with_progress(
-    arguments: Namespace, stats: Stats, progress: Progress, interrupt: Interrupt
-) -> Callable[[], bool]:
-    """Return what the sampler calls between ticks: it shows progress, and returns whether to stop."""
+def _sample(
+    arguments: Namespace, pids: list[int], profile: Profile, stop: Interrupt, bad_stacks: BadStackStore | None
+) -> None:
+    """Record into the profile; between ticks, show progress."""
     started_s, cpu_at_start_s = time.monotonic(), time.process_time()
+    with Progress(quiet=arguments.quiet) as progress:
 
-    def should_stop() -> bool:
-        if progress.due():
-            elapsed_s, cpu_s = time.monotonic() - started_s, time.process_time() - cpu_at_start_s
-            progress.show(progress_text(stats, elapsed_s, arguments.duration, cpu_s))
-        return interrupt()
+        def should_stop() -> bool:
+            if progress.due():
+                elapsed_s, cpu_s = time.monotonic() - started_s, time.process_time() - cpu_at_start_s
+                progress.show(progress_text(profile.stats, elapsed_s, arguments.duration, cpu_s))
+            return stop()
 
-    return should_stop
-
-
-def _write_stats(arguments: Namespace, stats_output: Output | None, report: Report) -> SfsampleError | None:
-    """Write the statistics; return the failure, which must not cost the profile.
-
-    They come before the profile, whose reader may go away.
-    """
-    text = json_text(report.stats or {})
-    if stats_output is not None:
-        try:
-            stats_output.write(text)
-        except SfsampleError as failure:
-            return failure
-    elif arguments.stats == "-":
-        emit(text)
-    return None
+        record_processes(
+            arguments, pids, arguments.duration, should_stop, profile=profile, bad_stacks=bad_stacks
+        )
