@@ -11,6 +11,7 @@ import re
 import time
 from argparse import Namespace
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 
 from sfsample import api
 from sfsample.cli.interrupt import Interrupt
@@ -44,20 +45,22 @@ def run(arguments: Namespace) -> int:
         written, reported = 0, set[str]()
         for left_s in slots(arguments.every, interrupt):
             try:
-                pids = _target_pids(arguments, start_times)
-                _record_slice(arguments, pids, min(arguments.slice, left_s), interrupt, reported)
-                written += 1
+                if pids := _alive(start_times) if arguments.pid else target_pids(arguments):
+                    _record_slice(arguments, pids, min(arguments.slice, left_s), interrupt, reported)
+                    written += 1
             except NoSuchProcess as failure:
-                _print_failure(failure, quiet=arguments.quiet or bool(arguments.pid))
+                if not arguments.quiet and not arguments.pid:
+                    say(failure, *failure.help)
             except SfsampleError as failure:
                 if not written:
                     raise
-                _print_failure(failure, quiet=False)
-            if arguments.pid and not any(map(_is_same_process, start_times, start_times.values())):
+                say(failure, *failure.help)
+            if arguments.pid and not _alive(start_times):
+                ended = f"process has ended: {', '.join(map(str, start_times))}"
                 if not written:
-                    raise NoSuchProcess(arguments.pid[0], f"process has ended: {_list(start_times)}")
+                    raise NoSuchProcess(arguments.pid[0], ended)
                 if not arguments.quiet:
-                    say(f"process has ended: {_list(start_times)}")
+                    say(ended)
                 break
     return 0
 
@@ -83,32 +86,14 @@ def slots(
         slot = max(slot + 1, round((now() - start) / every_s))
 
 
-def _is_same_process(pid: int, expected_start_time: int) -> bool:
-    """Whether the pid still is the same process; another process with this pid has another start time."""
-    try:
-        return start_time(pid) == expected_start_time
-    except NoSuchProcess:
-        return False
-
-
-def _target_pids(arguments: Namespace, start_times: dict[int, int]) -> list[int]:
-    pids = [
-        pid
-        for pid in target_pids(arguments)
-        if pid not in start_times or _is_same_process(pid, start_times[pid])
-    ]
-    if not pids:
-        raise NoSuchProcess(arguments.pid[0], f"process has ended: {_list(start_times)}")
+def _alive(start_times: dict[int, int]) -> list[int]:
+    """Return the pids that still are the same processes; another one with the pid has another start time."""
+    pids = []
+    for pid, expected in start_times.items():
+        with suppress(NoSuchProcess):
+            if start_time(pid) == expected:
+                pids.append(pid)
     return pids
-
-
-def _list(pids: dict[int, int]) -> str:
-    return ", ".join(map(str, pids))
-
-
-def _print_failure(failure: SfsampleError, *, quiet: bool) -> None:
-    if not quiet:
-        say(failure, *failure.help)
 
 
 def _make_directory(directory: str) -> None:
