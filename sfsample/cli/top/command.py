@@ -92,8 +92,6 @@ class _Session:
             raise self._failure
         check_begun(self._window.stats, self._pids)
 
-    # -- the main thread: draw, obey keys
-
     def show(self, screen: Screen) -> None:
         """Draw and obey keys until the user leaves or the sampling ends."""
         draw_at_s = 0.0

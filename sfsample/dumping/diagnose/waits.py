@@ -86,9 +86,6 @@ def _by_call(thread: NamedThread, call: DecodedSyscall, context: WaitContext) ->
     return io_wait_of(thread, call, context)
 
 
-# -- locks
-
-
 def _futex(thread: NamedThread, call: DecodedSyscall, context: WaitContext) -> Wait:
     lock = lock_of(thread, context.others)
     if lock is None:
@@ -116,9 +113,6 @@ def _file_lock(call: DecodedSyscall, context: WaitContext) -> Wait | None:
         return None
     what = f"the {'flock' if call.name == 'flock' else 'record lock'} on {call.descriptors[0].text}"
     return Wait("file lock", what, pids=(lock.holder,) if lock.holder > 0 else ())
-
-
-# -- time, children, the kernel
 
 
 def _time_left(thread: NamedThread, call: DecodedSyscall) -> str:
