@@ -8,6 +8,7 @@ import sys
 import time
 from argparse import Namespace
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from sfsample.cli.interrupt import Interrupt
 from sfsample.cli.output_file import Output
@@ -16,10 +17,13 @@ from sfsample.cli.targets import target_pids
 from sfsample.cli.terminal import printable, say
 from sfsample.core.snapshot import Capture
 from sfsample.dumping.model import ProcessDump
-from sfsample.dumping.run import DumpOptions, Examination, Examiner, dump_all, dump_core
+from sfsample.dumping.run import DumpOptions, Examiner, dump_all, dump_core
 from sfsample.errors import TargetError
 from sfsample.process.kernel_stack import REFUSED
 from sfsample.unwind.unwinder import choose_steppers
+
+if TYPE_CHECKING:
+    from sfsample.dumping.diagnose.verdict import Verdict
 
 _EXIT_INCOMPLETE = 5
 
@@ -80,30 +84,28 @@ def _dump_live(
 # The writers are imported when they are called, which is while sfsample waits for the second samples.
 
 
-def _render_json(examination: Examination, _arguments: Namespace) -> str:
+def _render_json(verdict: "Verdict", _arguments: Namespace) -> str:
     from sfsample.dumping.json import dump_json, finding_json
     from sfsample.report.json_text import json_text
 
-    waits = examination.verdict.waits
     document = {
         "schema": "sfsample.dump/1",
         "time": time.time(),
         "host": os.uname().nodename,
-        "verdict": [finding_json(finding) for finding in examination.verdict.findings],
-        "processes": [dump_json(dump, threads, waits) for dump, threads in examination.processes],
+        "verdict": [finding_json(finding) for finding in verdict.findings],
+        "processes": [dump_json(dump, threads, verdict.waits) for dump, threads in verdict.processes],
     }
     return json_text(document, indent=1)
 
 
-def _render_text(examination: Examination, arguments: Namespace) -> str:
+def _render_text(verdict: "Verdict", arguments: Namespace) -> str:
     from sfsample.dumping.text import Style, dump_text
 
     style = Style(printable, whole=arguments.verbose, kernel=arguments.kernel)
     if arguments.output == "-" and sys.stdout.isatty():  # colour, and lines that fit, only on a terminal
         width = os.get_terminal_size(sys.stdout.fileno()).columns or None
         style = style._replace(width=width, bold=str if os.environ.get("NO_COLOR") else _bold)
-    lines = dump_text(examination.processes, examination.verdict, style)
-    return "".join(f"{line}\n" for line in lines)
+    return "".join(f"{line}\n" for line in dump_text(verdict, style))
 
 
 def _bold(text: str) -> str:

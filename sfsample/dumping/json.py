@@ -30,7 +30,7 @@ def dump_json(
         "cmdline": dump.cmdline,
         "exe": dump.exe,
         "consistent": None if dump.ran is None else not dump.ran,
-        "groups": [[thread.tid for thread in group.threads] for group in group_threads(threads)],
+        "groups": [[thread.tid for thread in group] for group in group_threads(threads)],
         "threads": [_thread(thread, waits.get(Node(dump.pid, thread.tid))) for thread in threads],
     }
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from sfsample.core.stack import Frame, StopReason
-from sfsample.dumping.diagnose.groups import Group, group_threads, sort_groups
+from sfsample.dumping.diagnose.groups import Group, common_name, group_threads, sort_groups
 from sfsample.dumping.diagnose.named_thread import NamedThread, fold_name
 from sfsample.dumping.diagnose.verdict import Finding, Verdict
 from sfsample.dumping.diagnose.wait_graph import Node
@@ -41,11 +41,9 @@ class Style(NamedTuple):
     kernel: bool = False
 
 
-def dump_text(
-    processes: Sequence[tuple[ProcessDump, tuple[NamedThread, ...]]], verdict: Verdict, style: Style
-) -> Iterator[str]:
+def dump_text(verdict: Verdict, style: Style) -> Iterator[str]:
     """Yield lines without newlines; the verdict on all processes comes after the first one's header."""
-    for index, (dump, threads) in enumerate(processes):
+    for index, (dump, threads) in enumerate(verdict.processes):
         if index:
             yield ""
         yield _header(dump, style)
@@ -101,18 +99,18 @@ def _fit(line: str, style: Style) -> str:
 
 
 def _group(group: Group, waits: Mapping[int, Wait | None], wording: Wording, style: Style) -> Iterator[str]:
-    thread = group.first.dump
-    if len(group.threads) == 1:
+    thread = group[0].dump
+    if len(group) == 1:
         title = f"thread {thread.tid} {thread.name}"
     else:
-        title = f"{len(group.threads)} threads {group.title()}"
+        title = f"{len(group)} threads {common_name([named.dump.name for named in group])}"
     yield style.bold(style.clean(f"{title}: {_state(group)}"))
-    if len(group.threads) > 1:
-        yield f"  {_tids([t.tid for t in group.threads])}"
+    if len(group) > 1:
+        yield f"  {_tids([t.tid for t in group])}"
     yield from _wait(group, waits, wording, style)
     if thread.kernel_stack and (style.kernel or thread.state == "D" or thread.stack is None):
         yield style.clean(f"  kernel: {' <- '.join(thread.kernel_stack)}")
-    yield from _stack(group.first, style)
+    yield from _stack(group[0], style)
 
 
 def _tids(tids: Sequence[int]) -> str:
@@ -122,11 +120,11 @@ def _tids(tids: Sequence[int]) -> str:
 
 def _wait(group: Group, waits: Mapping[int, Wait | None], wording: Wording, style: Style) -> Iterator[str]:
     """Say what a group waits for, unless the line with its system call says it already."""
-    first, wait = group.first, waits.get(group.first.tid)
+    first, wait = group[0], waits.get(group[0].tid)
     call = first.dump.call
     if wait is None or (wait.idle and not wait.pids and wait.kind != "sleep" and call and call.descriptors):
         return
-    distinct = {other.what for thread in group.threads if (other := waits.get(thread.tid)) is not None}
+    distinct = {other.what for thread in group if (other := waits.get(thread.tid)) is not None}
     text = f"  {wait.verb} {wording.object(Node(first.pid, first.tid), wait)}".rstrip()
     others = ", and the other threads for others of that kind" if len(distinct) > 1 else ""
     yield style.clean(text + others)
@@ -134,9 +132,9 @@ def _wait(group: Group, waits: Mapping[int, Wait | None], wording: Wording, styl
 
 def _state(group: Group) -> str:
     """Return state, since when, system call and CPU time; times cover all threads of the group."""
-    thread = group.first.dump
+    thread = group[0].dump
     state = _STATES.get(thread.state, thread.state or "in a core file")
-    idle = [t.dump.idle_s for t in group.threads if t.dump.idle_s is not None]
+    idle = [t.dump.idle_s for t in group if t.dump.idle_s is not None]
     if idle:
         longest, shortest = format_seconds(max(idle)), format_seconds(min(idle))
         state += f" for {longest}" if longest == shortest else f" for {shortest} to {longest}"
@@ -145,10 +143,10 @@ def _state(group: Group) -> str:
         parts.append(f"in {_call_text(thread)}")
     if thread.wchan is not None:
         parts.append(f"at {thread.wchan}")
-    used = [t.dump.cpu_ns for t in group.threads if t.dump.cpu_ns is not None]
+    used = [t.dump.cpu_ns for t in group if t.dump.cpu_ns is not None]
     if used:
         parts.append(f"CPU {format_seconds(sum(used) / 1e9)}")
-    if any(t.dump.moving for t in group.threads):
+    if any(t.dump.moving for t in group):
         parts.append("moving")
     return ", ".join(parts)
 

@@ -42,6 +42,7 @@ class Finding(NamedTuple):
 class Verdict(NamedTuple):
     """The findings, the gravest first; what each thread waits for; and the names of threads and processes."""
 
+    processes: ProcessSet
     findings: tuple[Finding, ...]
     waits: Mapping[Node, Wait | None]
     wording: Wording
@@ -59,7 +60,7 @@ def judge(processes: ProcessSet) -> Verdict:
     names = {dump.pid: dump.name for dump, _ in processes}
     others = {pid: name for dump, _ in processes for pid, name in (*dump.others, *dump.children)}
     wording = Wording(threads, waits, names, others)
-    return Verdict(tuple(_VerdictBuilder(wording).findings()), waits, wording)
+    return Verdict(processes, tuple(_VerdictBuilder(wording).findings()), waits, wording)
 
 
 def _waits(dump: ProcessDump, threads: tuple[NamedThread, ...]) -> Iterator[tuple[Node, Wait | None]]:
@@ -102,8 +103,6 @@ class _VerdictBuilder:
                 moves = "; it ran between the looks" * (self._threads[main].dump.moving is True)
                 yield Finding("main", self._wording.sentence(main) + moves, (main,))
 
-    # -- deadlocks
-
     def _at_one_instant(self, cycle: Sequence[Node]) -> bool:
         """Whether all threads of a cycle slept at one instant; a dump samples them one after the other.
 
@@ -132,8 +131,6 @@ class _VerdictBuilder:
             return "until one gives up: there is a time-out"
         sockets = any(wait.kind in _SOCKET_KINDS for wait in waits)  # SO_RCVTIMEO cannot be seen from outside
         return f"and none can go on{', unless a socket has a time-out of its own' * sockets}"
-
-    # -- threads that wait for another
 
     def _blocked(self) -> Iterator[Finding]:
         """Yield a finding for the end of each chain of waits, that with most threads behind it first."""
@@ -179,8 +176,6 @@ class _VerdictBuilder:
         for node, wait in self._waits.items():
             if wait is not None and wait.kind in _LOCK_KINDS and wait.tid is None:
                 yield Finding("blocked", self._wording.sentence(node), (node,))
-
-    # -- other threads
 
     def _spinning(self) -> Iterator[Finding]:
         for node, thread in self._threads.items():

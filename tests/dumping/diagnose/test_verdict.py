@@ -98,7 +98,7 @@ def test_threads_with_the_same_stack_form_one_group() -> None:
     threads = [thread("f", "main", tid=tid) for tid in (1, 2, 3)]
     threads += [thread("f", tid=4), thread("f", "main", tid=5, state="R")]
     threads += [thread("f", "main", tid=6, call=futex(0x1000, 0, 0))]
-    assert [[member.tid for member in group.threads] for group in group_threads(threads)] == [
+    assert [[member.tid for member in group] for group in group_threads(threads)] == [
         [1, 2, 3],
         [4],
         [5],
@@ -110,7 +110,7 @@ def test_unusual_groups_come_first_then_the_largest() -> None:
     threads = [thread(f"f{tid % 4}", *["g"] * (tid % 4), tid=tid) for tid in range(1, 12)]
     idle, stuck = Wait("events", "", idle=True), Wait("mutex", "")
     waits = {tid: (stuck if tid % 4 == 2 else idle) for tid in range(1, 12)}
-    order = [group.first.tid for group in sort_groups(group_threads(threads), waits, (7,))]
+    order = [group[0].tid for group in sort_groups(group_threads(threads), waits, (7,))]
     assert order == [3, 2, 1, 4]
 
 
