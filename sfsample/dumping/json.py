@@ -12,7 +12,7 @@ from sfsample.dumping.diagnose.groups import group_threads
 from sfsample.dumping.diagnose.named_thread import NamedThread
 from sfsample.dumping.diagnose.verdict import Finding
 from sfsample.dumping.diagnose.wait_graph import Node
-from sfsample.dumping.diagnose.wait_types import Wait
+from sfsample.dumping.diagnose.waits import Wait
 from sfsample.dumping.diagnose.wording import signal_name
 from sfsample.dumping.model import ProcessDump, ThreadDump
 from sfsample.modules.module import Module

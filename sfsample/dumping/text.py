@@ -13,7 +13,7 @@ from sfsample.dumping.diagnose.groups import Group, common_name, group_threads, 
 from sfsample.dumping.diagnose.named_thread import NamedThread, fold_name
 from sfsample.dumping.diagnose.verdict import Finding, Verdict
 from sfsample.dumping.diagnose.wait_graph import Node
-from sfsample.dumping.diagnose.wait_types import Wait
+from sfsample.dumping.diagnose.waits import Wait
 from sfsample.dumping.diagnose.wording import Wording, format_seconds
 from sfsample.dumping.model import ProcessDump, ThreadDump
 from sfsample.modules.module import Module

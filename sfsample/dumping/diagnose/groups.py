@@ -7,7 +7,7 @@ same.  Unusual groups come first, then the largest.
 from collections.abc import Iterable, Mapping, Sequence
 
 from sfsample.dumping.diagnose.named_thread import NamedThread
-from sfsample.dumping.diagnose.wait_types import Wait
+from sfsample.dumping.diagnose.waits import Wait
 
 _MAX_NAMES = 3  # of a group whose threads' names have nothing in common
 

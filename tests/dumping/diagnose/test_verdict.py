@@ -8,7 +8,7 @@ from sfsample.dumping.diagnose.groups import common_name, group_threads, sort_gr
 from sfsample.dumping.diagnose.named_thread import bare_symbol, fold_name, short_name
 from sfsample.dumping.diagnose.verdict import judge
 from sfsample.dumping.diagnose.wait_graph import Node, blockers, cycles, stuck, with_process_edges
-from sfsample.dumping.diagnose.wait_types import Wait
+from sfsample.dumping.diagnose.waits import Wait
 from sfsample.dumping.diagnose.wording import format_seconds
 from sfsample.dumping.text import wrap
 from sfsample.process.facts.syscall_arguments import DecodedSyscall
