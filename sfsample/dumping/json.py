@@ -64,15 +64,9 @@ def _thread(named: NamedThread, wait: Wait | None) -> dict[str, Any]:
         "waits_for": _wait(wait),
         "stop_reason": str(stack.stop_reason) if stack else None,
         "frames": [
-            value for frame, module, names in _frames(named) for value in frame_json(frame, module, names)
+            value for frame, module, names in named.rows() for value in frame_json(frame, module, names)
         ],
     }
-
-
-def _frames(named: NamedThread) -> Iterator[tuple[Frame, Module | None, tuple[NamedFrame, ...]]]:
-    stack = named.dump.stack
-    if stack is not None:
-        yield from zip(stack.frames, named.dump.modules, named.frames, strict=True)
 
 
 def _syscall(thread: ThreadDump) -> dict[str, Any] | None:

@@ -6,6 +6,7 @@ target are replaced (`Style.clean`).
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from textwrap import wrap
 from typing import NamedTuple
 
 from sfsample.core.stack import Frame, StopReason
@@ -58,22 +59,16 @@ def dump_text(verdict: Verdict, style: Style) -> Iterator[str]:
 
 def _finding(finding: Finding, style: Style) -> Iterator[str]:
     width = min(style.width or _MAX_SENTENCE_WIDTH, _MAX_SENTENCE_WIDTH)
-    for index, line in enumerate(wrap(style.clean(finding.text), width, "=> ", "   ")):
+    for index, line in enumerate(_wrap(style.clean(finding.text), width, "=> ")):
         yield style.bold(line) if index == 0 or finding.kind == "deadlock" else line
     for detail in finding.lines:
-        yield from wrap(style.clean(detail), width, "   - ", "     ")
+        yield from _wrap(style.clean(detail), width, "   - ")
 
 
-def wrap(text: str, width: int, first_indent: str, indent: str) -> Iterator[str]:
+def _wrap(text: str, width: int, bullet: str) -> list[str]:
     """Break a sentence into lines at spaces; a word that is longer than a line stands alone."""
-    line, is_empty = first_indent, True
-    for word in text.split(" "):
-        if not is_empty and len(line) + 1 + len(word) > width:
-            yield line
-            line, is_empty = indent, True
-        line += word if is_empty else f" {word}"
-        is_empty = False
-    yield line
+    return wrap(text, width, initial_indent=bullet, subsequent_indent=" " * len(bullet),
+                break_long_words=False, break_on_hyphens=False)  # fmt: skip
 
 
 def _process(
@@ -165,8 +160,7 @@ def _stack(named: NamedThread, style: Style) -> Iterator[str]:
         return
     if not stack.frames:
         yield "  works for the kernel (io_uring, vhost), and runs no code of the program"
-    rows = zip(stack.frames, named.dump.modules, named.frames, strict=True)
-    for depth, (frame, module, names) in enumerate(rows):
+    for depth, (frame, module, names) in enumerate(named.rows()):
         for name in names:
             yield _frame(depth, frame, module, name, style)
     if stack.stop_reason is not StopReason.OUTERMOST:

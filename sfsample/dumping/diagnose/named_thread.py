@@ -6,8 +6,10 @@ A function is recognized by its symbol, without the underscores and versions tha
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
+from sfsample.core.stack import Frame
 from sfsample.dumping.model import ProcessDump, ThreadDump
 from sfsample.modules.location import Location, locate
+from sfsample.modules.module import Module
 from sfsample.symbolize.named_frame import NamedFrame
 
 Namer = Callable[[Location], tuple[NamedFrame, ...]]
@@ -30,6 +32,11 @@ class NamedThread(NamedTuple):
     def tid(self) -> int:
         """Its id in sfsample's pid namespace."""
         return self.dump.tid
+
+    def rows(self) -> Iterator[tuple[Frame, Module | None, tuple[NamedFrame, ...]]]:
+        """Yield each frame with its module and names, innermost first."""
+        if self.dump.stack is not None:
+            yield from zip(self.dump.stack.frames, self.dump.modules, self.frames, strict=True)
 
     def library_functions(self) -> Iterator[str]:
         """Yield the bare names of the C library's functions on the stack, innermost first.

@@ -16,7 +16,6 @@ from sfsample.dumping.diagnose.wait_graph import Node, blockers, cycles, stuck, 
 from sfsample.dumping.diagnose.waits import Wait, WaitContext, wait_of
 from sfsample.dumping.diagnose.wording import Wording
 from sfsample.dumping.model import ProcessDump
-from sfsample.modules.module import Module
 
 ProcessSet = Sequence[tuple[ProcessDump, tuple[NamedThread, ...]]]
 
@@ -67,15 +66,16 @@ def _waits(dump: ProcessDump, threads: tuple[NamedThread, ...]) -> Iterator[tupl
     sleepers = Counter(c.syscall.args[0] for t in threads if (c := t.dump.call) and c.name == "futex")
     modules = {module for thread in dump.threads for module in thread.modules if module}
     others = OtherThreads(tids, sleepers, bool(sleepers) and is_since_2_25(modules))
-    context = WaitContext(dump, tids, others, cache(lambda address: _variable(modules, address)))
+
+    @cache
+    def name_variable(address: int) -> str | None:
+        from sfsample.symbolize.variables import variable_at
+
+        return variable_at(modules, address)
+
+    context = WaitContext(dump, tids, others, name_variable)
     for thread in threads:
         yield Node(dump.pid, thread.tid), wait_of(thread, context)
-
-
-def _variable(modules: Iterable[Module], address: int) -> str | None:
-    from sfsample.symbolize.variables import variable_at
-
-    return variable_at(modules, address)
 
 
 class _VerdictBuilder:
@@ -83,12 +83,13 @@ class _VerdictBuilder:
 
     def __init__(self, wording: Wording) -> None:
         self._wording = wording
-        self._threads, self._waits = wording.threads, wording.waits
-        self._edges = with_process_edges({node: _target(node, wait) for node, wait in self._waits.items()})
+        self._threads = wording.threads
+        self._waits = {node: wait for node, wait in wording.waits.items() if wait is not None}
+        targets = {node: _target(node, wait) for node, wait in self._waits.items()}
+        self._edges = with_process_edges({node: targets.get(node) for node in wording.waits})
         held = stuck(self._edges)
-        self._cycles = [
-            cycle for cycle in cycles(self._edges) if held.issuperset(cycle) and self._at_one_instant(cycle)
-        ]
+        certain = (cycle for cycle in cycles(self._edges) if held.issuperset(cycle))
+        self._cycles = [cycle for cycle in certain if self._at_one_instant(cycle)]
 
     def findings(self) -> Iterator[Finding]:
         """Yield all findings, the gravest first."""
@@ -125,7 +126,7 @@ class _VerdictBuilder:
             yield Finding("deadlock", text, threads, tuple(map(self._wording.sentence, threads)))
 
     def _outlook(self, threads: Iterable[Node]) -> str:
-        waits = [wait for node in threads if (wait := self._waits[node]) is not None]
+        waits = [self._waits[node] for node in threads]
         if any(wait.timed for wait in waits):
             return "until one gives up: there is a time-out"
         sockets = any(wait.kind in _SOCKET_KINDS for wait in waits)  # SO_RCVTIMEO cannot be seen from outside
@@ -134,15 +135,12 @@ class _VerdictBuilder:
     def _blocked(self) -> Iterator[Finding]:
         """Yield a finding for the end of each chain of waits, that with most threads behind it first."""
         known = {node for cycle in self._cycles for node in cycle}
-        ends = [(end, tuple(node for node in behind if self._matters(node)))
+        matter = {node for node, wait in self._waits.items() if not wait.idle}
+        ends = [(end, tuple(node for node in behind if node in matter))
                 for end, behind in blockers(self._edges).items() if end not in known]  # fmt: skip
         for end, behind in sorted(ends, key=lambda pair: (-len(pair[1]), pair[0])):
             if behind:
                 yield self._blocked_by(end, behind)
-
-    def _matters(self, node: Node) -> bool:
-        wait = self._waits.get(node)
-        return wait is not None and not wait.idle
 
     def _blocked_by(self, end: Node, behind: tuple[Node, ...]) -> Finding:
         wording = self._wording
@@ -160,20 +158,17 @@ class _VerdictBuilder:
 
         Threads "behind them" wait for one of the other waiting threads.
         """
-        direct = [
-            wait for node in behind if self._edges[node] == end and (wait := self._waits[node]) is not None
-        ]
-        counts = Counter("its end" if wait.kind == "thread" else wait.what for wait in direct)
-        parts = [
-            what if number == len(behind) else f"{number} for {what}" for what, number in counts.most_common()
-        ]
-        indirect = len(behind) - len(direct)
-        return ", ".join([*parts, *([f"{indirect} behind them"] if indirect else [])])
+        direct = [self._waits[node] for node in behind if self._edges[node] == end]
+        counts = Counter("its end" if wait.kind == "thread" else wait.what for wait in direct).most_common()
+        parts = [what if number == len(behind) else f"{number} for {what}" for what, number in counts]
+        if len(direct) < len(behind):
+            parts.append(f"{len(behind) - len(direct)} behind them")
+        return ", ".join(parts)
 
     def _blocked_by_unknown(self) -> Iterator[Finding]:
         """Yield threads that wait for a lock whose owner is not known, or has ended."""
         for node, wait in self._waits.items():
-            if wait is not None and wait.kind in _LOCK_KINDS and wait.tid is None:
+            if wait.kind in _LOCK_KINDS and wait.tid is None:
                 yield Finding("blocked", self._wording.sentence(node), (node,))
 
     def _spinning(self) -> Iterator[Finding]:
@@ -188,7 +183,7 @@ class _VerdictBuilder:
         """Yield threads that wait for something outside the process; one finding for the same thing."""
         same: dict[tuple[int, str, str], list[Node]] = {}
         for node, wait in self._waits.items():
-            if wait is not None and wait.kind in _OUTSIDE_KINDS and node not in self._edges:
+            if wait.kind in _OUTSIDE_KINDS and node not in self._edges:
                 same.setdefault((node.pid, wait.kind, wait.what), []).append(node)
         for (pid, kind, _), nodes in sorted(same.items(), key=lambda item: (-len(item[1]), item[1])):
             text = self._wording.sentence(nodes[0])
@@ -200,10 +195,8 @@ class _VerdictBuilder:
             yield Finding(kind, text, tuple(nodes))
 
 
-def _target(node: Node, wait: Wait | None) -> Node | None:
+def _target(node: Node, wait: Wait) -> Node | None:
     """Return the thread or process that has to act; None when it is not known, or there are several."""
-    if wait is None:
-        return None
     if wait.tid is not None:
         return Node(node.pid, wait.tid)
     if wait.idle and wait.timed:

@@ -10,7 +10,7 @@ from sfsample.dumping.diagnose.verdict import judge
 from sfsample.dumping.diagnose.wait_graph import Node, blockers, cycles, stuck, with_process_edges
 from sfsample.dumping.diagnose.waits import Wait
 from sfsample.dumping.diagnose.wording import format_seconds
-from sfsample.dumping.text import wrap
+from sfsample.dumping.text import _wrap
 from sfsample.process.facts.syscall_arguments import DecodedSyscall
 from sfsample.process.facts.thread_facts import LastRunTime
 from sfsample.process.proc_text import SyscallInfo
@@ -153,7 +153,7 @@ def test_folded_names_fit(name: str, room: int) -> None:
     st.lists(st.text(alphabet="abc", min_size=1, max_size=12), min_size=1, max_size=30), st.integers(20, 60)
 )
 def test_sentences_are_wrapped_and_complete(parts: list[str], width: int) -> None:
-    lines = list(wrap(" ".join(parts), width, "=> ", "   "))
+    lines = _wrap(" ".join(parts), width, "=> ")
     assert all(len(line) <= width for line in lines)
     assert " ".join(line[3:] for line in lines) == " ".join(parts)
 
