@@ -7,7 +7,6 @@ import os
 import select
 import sys
 import time
-from types import TracebackType
 from typing import Self
 
 from sfsample.cli.terminal import emit, printable, stderr_is_terminal
@@ -29,9 +28,7 @@ class Progress:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._drawn:
             emit(_ERASE)
 
