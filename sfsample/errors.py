@@ -1,16 +1,4 @@
-"""Defines every exception that crosses a module boundary.
-
-    SfsampleError
-      FormatError            foreign bytes are wrong: the table is lost, the run goes on
-      BadInput               exit 1: a file that should hold a profile does not
-      TargetError            the target or the user is the problem: one line and help
-        NoSuchProcess        exit 3
-        NotPermitted         exit 4
-          AlreadyTraced
-        UnsupportedTarget    exit 1
-      CoreError              exit 1: a core file cannot be read
-      NoThread               exit 1: sfsample cannot start a thread of its own, because of a limit
-      UsageError             exit 2
+"""Defines every exception that crosses a module boundary, with the exit code of the command that it ends.
 
 An expected failure of a walk is a `StopReason` value, not an exception.  Callers branch on the class, and the
 modules that make system calls on `errno`; text is for people.
@@ -18,9 +6,11 @@ modules that make system calls on `errno`; text is for people.
 
 from errno import EMFILE, ENFILE
 
-NO_FILES = (ENFILE, EMFILE)  # the limit of open files is reached, of the system or of sfsample
-FIND_IT = "it has ended, or never was; -n NAME finds a process by its name or command line"
-MORE_FILES = "allow more: ulimit -n 1024; LimitNOFILE= in a systemd unit, --ulimit nofile= in a container"
+# the help lines of errors that several packages raise
+FIND_HELP = "it has ended, or never was; -n NAME finds a process by its name or command line"
+FILES_HELP = "allow more: ulimit -n 1024; LimitNOFILE= in a systemd unit, --ulimit nofile= in a container"
+
+NO_FILE_ERRNOS = (ENFILE, EMFILE)  # the limit of open files is reached, of the system or of sfsample
 
 
 class SfsampleError(Exception):
@@ -34,7 +24,7 @@ class SfsampleError(Exception):
 
 
 class FormatError(SfsampleError):
-    """Foreign bytes are wrong: in `section`, at byte `offset` of it; `what` describes the fault."""
+    """Foreign bytes are wrong: in `section`, at byte `offset` of it; the table is lost, the run goes on."""
 
     def __init__(self, section: str, offset: int, what: str) -> None:
         super().__init__(f"{section}+{offset:#x}: {what}")
@@ -48,7 +38,7 @@ class BadInput(SfsampleError):  # noqa: N818 - reads as what happened
 
 
 class TargetError(SfsampleError):
-    """Process `pid` cannot be sampled or read."""
+    """Process `pid` cannot be sampled or read: the target or the user is the problem."""
 
     def __init__(self, pid: int, what: str, *help_lines: str) -> None:
         super().__init__(what, *help_lines)

@@ -13,7 +13,7 @@ from importlib import import_module
 from types import ModuleType
 
 from sfsample.cli.terminal import say, silence
-from sfsample.errors import MORE_FILES, NO_FILES, SfsampleError
+from sfsample.errors import FILES_HELP, NO_FILE_ERRNOS, SfsampleError
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -23,14 +23,14 @@ def main(argv: list[str] | None = None) -> int:
         if sys.stdout is not None:  # None: the caller closed it
             sys.stdout.flush()
     except SfsampleError as failure:
-        _print_error(str(failure), failure.help)
+        say(failure, *failure.help)
         return failure.exit_code
     except MemoryError:
-        _print_error("out of memory", ("allow more: ulimit -v; a smaller --stack-bytes needs less",))
+        say("out of memory", "allow more: ulimit -v; a smaller --stack-bytes needs less")
         return 1
     except KeyboardInterrupt:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second one here would give a traceback
-        _print_error("aborted")
+        say("aborted")
         return 1
     except OSError as failure:
         _print_os_error(failure)
@@ -39,14 +39,14 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _print_os_error(failure: OSError) -> None:
-    if failure.errno in NO_FILES:
-        _print_error("no files left to open", (MORE_FILES,))
+    if failure.errno in NO_FILE_ERRNOS:
+        say("no files left to open", FILES_HELP)
     elif failure.filename is not None:
-        _print_error(f"{failure.strerror}: {failure.filename}")
+        say(f"{failure.strerror}: {failure.filename}")
     else:  # stdout failed in --help or --version; the commands report a failed write themselves
         silence(sys.stdout)
         if not isinstance(failure, BrokenPipeError):
-            _print_error(f"cannot write: standard output: {failure.strerror}")
+            say(f"cannot write: standard output: {failure.strerror}")
 
 
 def _run(argv: list[str]) -> int:
@@ -56,8 +56,8 @@ def _run(argv: list[str]) -> int:
         arguments = parse(argv)
     except SystemExit as end:  # --help, --version
         return int(end.code or 0)
-    if os.environ.get("SFSAMPLE_LOG"):
-        import_module("sfsample.cli.log").start_logging()
+    if level := os.environ.get("SFSAMPLE_LOG"):
+        import_module("sfsample.cli.log").start_logging(level)
     code: int = _import_command(arguments.command).run(arguments)
     return code
 
@@ -70,7 +70,3 @@ def _import_command(command: str) -> ModuleType:
     finally:
         gc.freeze()
         gc.enable()
-
-
-def _print_error(what: str, help_lines: tuple[str, ...] = ()) -> None:
-    say(f"sfsample: {what}", *(f"  {line}" for line in help_lines))

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from sfsample.cli.flags import COMMANDS, GROUPS
 from sfsample.cli.output_file import Output
 from sfsample.cli.parse import Flag, describe
+from sfsample.cli.terminal import printable_lines
 
 _PATHS = ("FILE", "DIR")  # placeholders of values that are paths
 _SUMMARIES = {name: summary for _, commands in GROUPS for name, _, summary, _ in commands}
@@ -18,19 +19,8 @@ _SUMMARIES = {name: summary for _, commands in GROUPS for name, _, summary, _ in
 def run(arguments: Namespace) -> int:
     """Print the script; return the exit code."""
     lines = {"bash": bash_script, "zsh": zsh_script, "fish": fish_script}[arguments.shell]()
-    Output("-").write("".join(f"{line}\n" for line in lines))
+    Output("-").write(printable_lines(lines))
     return 0
-
-
-def _flags(command: str) -> list[Flag]:
-    return describe(command)[1]
-
-
-def _words(command: str) -> str:
-    """Return the flags, and the words that are positional arguments."""
-    flags = _flags(command)
-    names = [name for flag in flags for name in flag.names]
-    return " ".join([*names, *_positional_choices(flags)])
 
 
 def _positional_choices(flags: list[Flag]) -> list[str]:
@@ -44,14 +34,16 @@ def bash_script() -> Iterator[str]:
     yield f'    case " {" ".join(COMMANDS)} " in *" ${{COMP_WORDS[1]}} "*) command=${{COMP_WORDS[1]}} ;; esac'
     yield '    case "$command $before" in'
     for command in COMMANDS:
-        for flag in _flags(command):
+        for flag in describe(command)[1]:
             if flag.names and flag.value:
                 names = "|".join(f'"{command} {name}"' for name in flag.names)
                 yield f"        {names}) {_bash_value(flag)}; return ;;"
     yield "    esac"
     yield '    case "$command" in'
     for command in COMMANDS:
-        yield f'        {command}) words="{_words(command)}" ;;'
+        flags = describe(command)[1]
+        words = [*(name for flag in flags for name in flag.names), *_positional_choices(flags)]
+        yield f'        {command}) words="{" ".join(words)}" ;;'
     yield "    esac"
     yield f'    [ "$COMP_CWORD" != 1 ] || words="{" ".join(COMMANDS)} $words"'
     yield '    COMPREPLY=($(compgen -W "$words" -- "$word"))'
@@ -80,7 +72,7 @@ def zsh_script() -> Iterator[str]:
     yield "    fi"
     yield "    case $command in"
     for command in COMMANDS:
-        flags = _flags(command)
+        flags = describe(command)[1]
         specs = " ".join(spec for flag in flags for spec in _zsh_specs(flag))
         words = _positional_choices(flags)
         rest = f"({' '.join(words)})" if words else "_files"
@@ -114,7 +106,7 @@ def fish_script() -> Iterator[str]:
         if command == "record":  # the default command: its flags are valid without its name
             others = " ".join(name for name in COMMANDS if name != command)
             condition = f"not __fish_seen_subcommand_from {others}"
-        for flag in _flags(command):
+        for flag in describe(command)[1]:
             yield from _fish_flag(flag, f"complete -c sfsample -n {_quote(condition)}")
 
 

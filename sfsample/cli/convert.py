@@ -7,6 +7,7 @@ It reads files only.  Stacks are filtered (--filter, --ignore, --focus) before f
 import re
 from argparse import Namespace
 from collections.abc import Callable
+from functools import partial
 
 from sfsample.cli.output_file import Output
 from sfsample.cli.progress import Progress
@@ -22,8 +23,7 @@ from sfsample.symbolize.offline import OfflineSymbolizer
 
 def run(arguments: Namespace) -> int:
     """Read, convert, write; return the exit code."""
-    output = Output(arguments.output)
-    try:
+    with Output(arguments.output) as output:
         with Progress(quiet=arguments.quiet) as progress:
             reports = []
             for number, path in enumerate(arguments.inputs, 1):
@@ -34,24 +34,27 @@ def run(arguments: Namespace) -> int:
             progress.show(f"writing {arguments.format}: {len(report.stacks)} stacks")
             data = FORMATS[arguments.format].write(report, threads=arguments.threads)
         output.write(data)
-    finally:
-        output.discard()
     return 0
 
 
 def _convert(arguments: Namespace, report: Report) -> Report:
     if arguments.symbolize:
         report = name_unnamed_frames(report, OfflineSymbolizer(symbol_options(arguments)))
-    for pattern in arguments.filter or ():
-        kept = filter_stacks(report, _matcher(pattern))
-        report = _check_not_empty(kept, report, f"--filter {pattern}")
-    for pattern in arguments.ignore or ():
-        kept = filter_stacks(report, _matcher(pattern), keep=False)
-        report = _check_not_empty(kept, report, f"--ignore {pattern}")
+    for pattern in arguments.filter:
+        report = _select(filter_stacks, report, "--filter", pattern)
+    for pattern in arguments.ignore:
+        report = _select(partial(filter_stacks, keep=False), report, "--ignore", pattern)
     if arguments.focus:
-        kept = focus(report, _matcher(arguments.focus))
-        report = _check_not_empty(kept, report, f"--focus {arguments.focus}")
+        report = _select(focus, report, "--focus", arguments.focus)
     return merge_by(report, arguments.merge_by) if arguments.merge_by else report
+
+
+def _select(select: Callable[..., Report], report: Report, flag: str, pattern: str) -> Report:
+    kept = select(report, _matcher(pattern))
+    if report.stacks and not kept.stacks:
+        raise SfsampleError(f"no stack is left: {flag} {pattern}",
+                            "it is compared with the functions and modules of each stack")  # fmt: skip
+    return kept
 
 
 def _matcher(pattern: str) -> Callable[[ReportFrame], bool]:
@@ -62,10 +65,3 @@ def _matcher(pattern: str) -> Callable[[ReportFrame], bool]:
         raise UsageError(f"not a regular expression: {pattern}: {failure}",
                          "a plain word is a regular expression too") from None  # fmt: skip
     return lambda frame: bool(search(frame.text) or (frame.module and search(frame.module)))
-
-
-def _check_not_empty(kept: Report, report: Report, flag: str) -> Report:
-    if report.stacks and not kept.stacks:
-        raise SfsampleError(f"no stack is left: {flag}",
-                            "it is compared with the functions and modules of each stack")  # fmt: skip
-    return kept

@@ -6,7 +6,7 @@ It reads files only.
 from argparse import Namespace
 
 from sfsample.cli.output_file import Output
-from sfsample.cli.terminal import printable
+from sfsample.cli.terminal import printable_lines
 from sfsample.report.difference import compare
 from sfsample.report.json_text import json_text
 from sfsample.report.readers.read import read_report
@@ -16,12 +16,9 @@ from sfsample.report.writers.difference import difference_html, difference_json,
 
 def run(arguments: Namespace) -> int:
     """Compare, write; return the exit code."""
-    output = Output(arguments.output)
-    try:
+    with Output(arguments.output) as output:
         before, after = map(read_report, arguments.inputs)
         output.write(_result(arguments, before, after))
-    finally:
-        output.discard()
     return 0
 
 
@@ -31,5 +28,4 @@ def _result(arguments: Namespace, before: Report, after: Report) -> str | bytes:
         return difference_html(before, after, difference)
     if arguments.format == "json":
         return json_text(difference_json(difference), indent=2)
-    lines = difference_text(difference, verbose=arguments.verbose)
-    return "".join(f"{printable(line)}\n" for line in lines)
+    return printable_lines(difference_text(difference, verbose=arguments.verbose))

@@ -10,29 +10,26 @@ from typing import Any
 
 from sfsample.cli.output_file import Output
 from sfsample.cli.targets import target_pids
-from sfsample.cli.terminal import printable
+from sfsample.cli.terminal import printable_lines
 from sfsample.errors import NotPermitted
 from sfsample.process.permission.diagnosis import Diagnosis, diagnose
 from sfsample.process.permission.gates import Gate
+from sfsample.report.json_text import json_text
 
+_ATTACH_TEXTS = {True: "sfsample may attach", False: "sfsample may not attach", None: "not tried"}
 _STATUS_TEXTS = {"pass": "pass", "fail": "FAIL", "unknown": "?"}
 
 
 def run(arguments: Namespace) -> int:
     """Judge the gates and write them; return the exit code."""
-    output = Output(arguments.output)
-    try:
+    with Output(arguments.output) as output:
         pids = target_pids(arguments) if arguments.pid or arguments.name else [None]
         diagnoses = [diagnose(pid) for pid in pids]
         output.write(_json(diagnoses) if arguments.json else _text(diagnoses))
-    finally:
-        output.discard()
     return NotPermitted.exit_code if any(diagnosis.is_closed for diagnosis in diagnoses) else 0
 
 
 def _json(diagnoses: list[Diagnosis]) -> str:
-    from sfsample.report.json_text import json_text
-
     processes = [_diagnosis_json(diagnosis) for diagnosis in diagnoses]
     return json_text({"schema": "sfsample.doctor/1", "processes": processes}, indent=1)
 
@@ -52,7 +49,7 @@ def _diagnosis_json(diagnosis: Diagnosis) -> dict[str, Any]:
 
 
 def _text(diagnoses: list[Diagnosis]) -> str:
-    return "\n".join("".join(f"{printable(line)}\n" for line in _diagnosis_text(d)) for d in diagnoses)
+    return "\n".join(printable_lines(_diagnosis_text(diagnosis)) for diagnosis in diagnoses)
 
 
 def _diagnosis_text(diagnosis: Diagnosis) -> Iterator[str]:
@@ -60,16 +57,10 @@ def _diagnosis_text(diagnosis: Diagnosis) -> Iterator[str]:
     if diagnosis.pid is None:
         yield "sfsample itself, for any process (-p PID checks the other gates too):"
     else:
-        yield f"process {diagnosis.pid} {diagnosis.name}: {_summary(diagnosis)}"
+        yield f"process {diagnosis.pid} {diagnosis.name}: {_ATTACH_TEXTS[diagnosis.may_attach]}"
     for gate in diagnosis.gates:
         yield f"  {_STATUS_TEXTS[gate.status]:<6}{gate.name:<21}{gate.found}"
     yield from _remedies(diagnosis.gates)
-
-
-def _summary(diagnosis: Diagnosis) -> str:
-    if diagnosis.may_attach is None:
-        return "not tried"
-    return "sfsample may attach" if diagnosis.may_attach else "sfsample may not attach"
 
 
 def _remedies(gates: tuple[Gate, ...]) -> Iterator[str]:

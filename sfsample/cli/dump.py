@@ -8,43 +8,42 @@ import sys
 import time
 from argparse import Namespace
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from sfsample.cli.interrupt import Interrupt
 from sfsample.cli.output_file import Output
 from sfsample.cli.symbol_flags import symbol_options
 from sfsample.cli.targets import target_pids
 from sfsample.cli.terminal import printable, say
-from sfsample.cli.unwind_flag import chosen_steppers
 from sfsample.core.snapshot import Capture
 from sfsample.dumping.model import ProcessDump
-from sfsample.dumping.run import DumpOptions, Examination, Examiner, dump_all, dump_core
+from sfsample.dumping.run import DumpOptions, Examiner, dump_all, dump_core
 from sfsample.errors import TargetError
 from sfsample.process.kernel_stack import REFUSED
+from sfsample.unwind.unwinder import choose_steppers
+
+if TYPE_CHECKING:
+    from sfsample.dumping.diagnose.verdict import Verdict
 
 _EXIT_INCOMPLETE = 5
 
 
 def run(arguments: Namespace) -> int:
     """Dump, write; return the exit code."""
-    output = Output(arguments.output)
-    examine = Examiner(symbol_options(arguments))
     render = _render_json if arguments.json else _render_text
+    with Output(arguments.output) as output:
+        examine = Examiner(symbol_options(arguments))
 
-    def rehearse(dumps: list[ProcessDump]) -> None:
-        """Render the first samples while sfsample waits for the second: this imports what it takes."""
-        render(examine(dumps), arguments)
+        def rehearse(dumps: list[ProcessDump]) -> None:
+            """Render the first samples while sfsample waits for the second: this imports what it takes."""
+            render(examine(dumps), arguments)
 
-    try:
-        dumps, failures = (
-            _dump_core(arguments) if arguments.core is not None else _dump_live(arguments, rehearse)
-        )
+        dumps, failures = _dump_live(arguments, rehearse) if arguments.core is None else _dump_core(arguments)
         output.write(render(examine(dumps), arguments))
-    finally:
-        output.discard()
     if not arguments.quiet:
         missing_names = examine.missing_names() if arguments.verbose else []
         for text in dict.fromkeys([*_problems(dumps, kernel=arguments.kernel), *missing_names]):
-            say(f"sfsample: {text}")
+            say(text)
     missing = any(thread.capture is Capture.FAILED for dump in dumps for thread in dump.threads)
     return _EXIT_INCOMPLETE if missing or failures else 0
 
@@ -59,8 +58,8 @@ def _problems(dumps: list[ProcessDump], *, kernel: bool) -> list[str]:
 
 def _dump_options(arguments: Namespace) -> DumpOptions:
     return DumpOptions(arguments.looks, arguments.interval, arguments.max_frames, arguments.stack_bytes,
-               chosen_steppers(arguments), not arguments.no_stop, arguments.consistent,
-               tuple(arguments.debug_dir or ()))  # fmt: skip
+               choose_steppers(arguments.unwind), not arguments.no_stop, arguments.consistent,
+               tuple(arguments.debug_dir))  # fmt: skip
 
 
 def _dump_core(arguments: Namespace) -> tuple[list[ProcessDump], list[TargetError]]:
@@ -78,37 +77,35 @@ def _dump_live(
     if failures and not dumps:
         raise failures[0]
     for failure in failures:
-        say(f"sfsample: {failure}", *(f"  {line}" for line in failure.help))
+        say(failure, *failure.help)
     return dumps, failures
 
 
 # The writers are imported when they are called, which is while sfsample waits for the second samples.
 
 
-def _render_json(examination: Examination, _arguments: Namespace) -> str:
+def _render_json(verdict: "Verdict", _arguments: Namespace) -> str:
     from sfsample.dumping.json import dump_json, finding_json
     from sfsample.report.json_text import json_text
 
-    waits = examination.verdict.waits
     document = {
         "schema": "sfsample.dump/1",
         "time": time.time(),
         "host": os.uname().nodename,
-        "verdict": [finding_json(finding) for finding in examination.verdict.findings],
-        "processes": [dump_json(dump, threads, waits) for dump, threads in examination.processes],
+        "verdict": [finding_json(finding) for finding in verdict.findings],
+        "processes": [dump_json(dump, threads, verdict.waits) for dump, threads in verdict.processes],
     }
     return json_text(document, indent=1)
 
 
-def _render_text(examination: Examination, arguments: Namespace) -> str:
+def _render_text(verdict: "Verdict", arguments: Namespace) -> str:
     from sfsample.dumping.text import Style, dump_text
 
     style = Style(printable, whole=arguments.verbose, kernel=arguments.kernel)
     if arguments.output == "-" and sys.stdout.isatty():  # colour, and lines that fit, only on a terminal
         width = os.get_terminal_size(sys.stdout.fileno()).columns or None
         style = style._replace(width=width, bold=str if os.environ.get("NO_COLOR") else _bold)
-    lines = dump_text(examination.processes, examination.verdict, style)
-    return "".join(f"{line}\n" for line in lines)
+    return "".join(f"{line}\n" for line in dump_text(verdict, style))
 
 
 def _bold(text: str) -> str:

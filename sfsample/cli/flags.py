@@ -1,144 +1,236 @@
-"""Declares the commands, grouped by task, and the flags of each.
+"""Declares the commands, grouped by task, and the flags of each; a flag means the same in each of them.
 
 Help, manual page and completion are all made from this description.
 """
 
-import argparse
+from argparse import ArgumentParser, BooleanOptionalAction
 
-from sfsample.cli import shared_flags as shared
 from sfsample.cli import values
 
 _PROFILE = "json of sfsample, folded or pprof"
 
 
-def _record(parser: argparse.ArgumentParser) -> None:
-    shared.target(parser, launches=True)
-    shared.sampling(parser)
-    parser.add_argument("-d", "--duration", type=values.seconds, metavar="TIME",
-                        help="record for TIME: 10, 500ms, 2m (default: until Ctrl-C or the end of the "
-                        "target)")  # fmt: skip
-    shared.output(parser)
-    parser.add_argument("-f", "--format", choices=values.FORMATS,
-                        help="format of the result (default: by the suffix of -o, else folded)")  # fmt: skip
-    parser.add_argument("--stats", metavar="FILE", help="write statistics as JSON to FILE; - is stderr")
-    parser.add_argument("--save-bad", metavar="DIR",
-                        help="save incomplete stacks in DIR, for `sfsample replay`; the files contain "
-                        "stack memory")  # fmt: skip
-    shared.messages(parser)
+def _record(parser: ArgumentParser) -> None:
+    parser.usage = "sfsample [record] (-p PID | -n NAME | -- COMMAND [ARG ...]) [options]"
+    _add_target(parser)
+    _add_sampling(parser)
+    add = parser.add_argument
+    add("-d", "--duration", type=values.seconds, metavar="TIME",
+        help="record for TIME: 10, 500ms, 2m (default: until Ctrl-C or the end of the target)")  # fmt: skip
+    _add_profile_output(parser)
+    add("--stats", metavar="FILE", help="write statistics as JSON to FILE; - is stderr")
+    add("--save-bad", metavar="DIR",
+        help="save incomplete stacks in DIR, for `sfsample replay`; the files contain stack "
+        "memory")  # fmt: skip
+    _add_messages(parser)
 
 
-def _dump(parser: argparse.ArgumentParser) -> None:
-    shared.target(parser)
-    parser.add_argument("--looks", type=values.dump_samples, default=2, metavar="N",
-                        help="take N samples of each thread, to see which ones run (default: 2)")  # fmt: skip
-    parser.add_argument("--interval", type=values.seconds, default=0.05, metavar="TIME",
-                        help="time between these samples (default: 50ms)")  # fmt: skip
+def _dump(parser: ArgumentParser) -> None:
+    _add_target(parser)
+    add = parser.add_argument
+    add("--looks", type=values.dump_samples, default=2, metavar="N",
+        help="take N samples of each thread, to see which ones run (default: 2)")  # fmt: skip
+    add("--interval", type=values.seconds, default=0.05, metavar="TIME",
+        help="time between these samples (default: 50ms)")  # fmt: skip
     when = parser.add_mutually_exclusive_group()
     when.add_argument("--no-stop", action="store_true", help="stop no thread; running threads are not shown")
     when.add_argument("--consistent", action="store_true",
                       help="capture all threads at one instant; running threads stay stopped until the last "
                       "one is captured")  # fmt: skip
-    parser.add_argument("--core", metavar="CORE", help="read a core file instead of a process")
-    parser.add_argument("--exe", metavar="FILE", help="with --core: the program, if its path has changed")
-    parser.add_argument("--sysroot", metavar="DIR",
-                        help="with --core: search programs and libraries under DIR")  # fmt: skip
-    shared.walking(parser)
-    shared.json_output(parser)
-    shared.messages(parser)
+    add("--core", metavar="CORE", help="read a core file instead of a process")
+    add("--exe", metavar="FILE", help="with --core: the program, if its path has changed")
+    add("--sysroot", metavar="DIR", help="with --core: search programs and libraries under DIR")
+    _add_walking(parser)
+    _add_json_output(parser)
+    _add_messages(parser)
 
 
-def _watch(parser: argparse.ArgumentParser) -> None:
-    shared.target(parser)
-    parser.add_argument("--unit", type=values.unit, metavar="UNIT",
-                        help="select all processes of a systemd unit")  # fmt: skip
-    shared.sampling(parser)
-    parser.add_argument("--every", type=values.seconds, default=60.0, metavar="TIME",
-                        help="start a slice every TIME (default: 60s)")  # fmt: skip
-    parser.add_argument("--for", type=values.seconds, default=10.0, dest="slice", metavar="TIME",
-                        help="length of a slice (default: 10s)")  # fmt: skip
-    parser.add_argument("--output-dir", required=True, metavar="DIR", help="write one file per slice to DIR")
-    parser.add_argument("-f", "--format", choices=values.FORMATS, default="folded",
-                        help="format of each file (default: folded)")  # fmt: skip
-    parser.add_argument("--keep", type=values.positive, metavar="N",
-                        help="keep the newest N files, delete older ones")  # fmt: skip
-    shared.messages(parser)
+def _watch(parser: ArgumentParser) -> None:
+    _add_target(parser)
+    add = parser.add_argument
+    add("--unit", type=values.unit, metavar="UNIT", help="select all processes of a systemd unit")
+    _add_sampling(parser)
+    add("--every", type=values.seconds, default=60.0, metavar="TIME",
+        help="start a slice every TIME (default: 60s)")  # fmt: skip
+    add("--for", type=values.seconds, default=10.0, dest="slice", metavar="TIME",
+        help="length of a slice (default: 10s)")  # fmt: skip
+    add("--output-dir", required=True, metavar="DIR", help="write one file per slice to DIR")
+    add("-f", "--format", choices=values.FORMATS, default="folded",
+        help="format of each file (default: folded)")  # fmt: skip
+    add("--keep", type=values.positive, metavar="N", help="keep the newest N files, delete older ones")
+    _add_messages(parser)
 
 
-def _inspect(parser: argparse.ArgumentParser) -> None:
+def _inspect(parser: ArgumentParser) -> None:
     parser.usage = "sfsample inspect (ELF | -p PID | -n NAME) [options]"
-    parser.add_argument("elf", nargs="?", metavar="ELF", help="a program, library or object file")
-    shared.target(parser)
-    parser.add_argument("--rows", action="store_true", help="show every function and row of SFrame")
-    parser.add_argument("--verify", action="store_true", help="compare every SFrame row with .eh_frame")
-    shared.json_output(parser)
-    shared.messages(parser)
+    add = parser.add_argument
+    add("elf", nargs="?", metavar="ELF", help="a program, library or object file")
+    _add_target(parser)
+    add("--rows", action="store_true", help="show every function and row of SFrame")
+    add("--verify", action="store_true", help="compare every SFrame row with .eh_frame")
+    _add_json_output(parser)
+    _add_messages(parser)
 
 
-def _doctor(parser: argparse.ArgumentParser) -> None:
+def _doctor(parser: ArgumentParser) -> None:
     parser.usage = "sfsample doctor [-p PID | -n NAME] [options]"
-    shared.target(parser)
-    shared.json_output(parser)
+    _add_target(parser)
+    _add_json_output(parser)
 
 
-def _top(parser: argparse.ArgumentParser) -> None:
-    shared.target(parser)
-    shared.rate_and_mode(parser)
+def _top(parser: ArgumentParser) -> None:
+    _add_target(parser)
+    _add_rate_and_mode(parser)
     parser.add_argument("--window", type=values.seconds, default=5.0, metavar="TIME",
                         help="show the samples of the last TIME (default: 5s)")  # fmt: skip
-    shared.walking(parser)
+    _add_walking(parser)
     parser.set_defaults(quiet=True)  # messages would disturb the screen
 
 
-def _convert(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("inputs", nargs="+", metavar="INPUT", help=f"{_PROFILE}; - is stdin")
-    shared.output(parser)
-    parser.add_argument("-f", "--format", choices=values.FORMATS,
-                        help="format of the result (default: by the suffix of -o, else folded)")  # fmt: skip
-    parser.add_argument("-t", "--threads", action="store_true",
-                        help="make name/TID the first frame: one root per thread")  # fmt: skip
-    parser.add_argument("--filter", action="append", metavar="REGEX",
-                        help="keep stacks with a matching function or module; repeatable, then all "
-                        "must match")  # fmt: skip
-    parser.add_argument("--ignore", action="append", metavar="REGEX",
-                        help="drop stacks with a matching function or module; repeatable")  # fmt: skip
-    parser.add_argument("--focus", metavar="REGEX",
-                        help="keep of each stack the outermost matching frame and what it calls")  # fmt: skip
-    parser.add_argument("--merge-by", choices=("function", "module", "address"),
-                        help="merge frames that have the same function, module or address")  # fmt: skip
-    parser.add_argument("--symbolize", action="store_true",
-                        help="name frames that have no name, by build-id (--debug-dir)")  # fmt: skip
-    shared.names(parser)
-    parser.add_argument("-q", "--quiet", action="store_true", help="print no progress")
+def _convert(parser: ArgumentParser) -> None:
+    add = parser.add_argument
+    add("inputs", nargs="+", metavar="INPUT", help=f"{_PROFILE}; - is stdin")
+    _add_profile_output(parser)
+    add("-t", "--threads", action="store_true", help="make name/TID the first frame: one root per thread")
+    add("--filter", action="append", default=[], metavar="REGEX",
+        help="keep stacks with a matching function or module; repeatable, then all must match")  # fmt: skip
+    add("--ignore", action="append", default=[], metavar="REGEX",
+        help="drop stacks with a matching function or module; repeatable")  # fmt: skip
+    add("--focus", metavar="REGEX", help="keep of each stack the outermost matching frame and what it calls")
+    add("--merge-by", choices=("function", "module", "address"),
+        help="merge frames that have the same function, module or address")  # fmt: skip
+    add("--symbolize", action="store_true", help="name frames that have no name, by build-id (--debug-dir)")
+    _add_names(parser)
+    add("-q", "--quiet", action="store_true", help="print no progress")
 
 
-def _diff(parser: argparse.ArgumentParser) -> None:
+def _diff(parser: ArgumentParser) -> None:
     parser.usage = "sfsample diff BEFORE AFTER [options]"
-    parser.add_argument("inputs", nargs=2, metavar="BEFORE AFTER", help=_PROFILE)
-    shared.output(parser)
-    parser.add_argument("-f", "--format", choices=("text", "html", "json"),
-                        help="format of the result; html is a flame graph "
-                        "(default: by the suffix of -o, else text)")  # fmt: skip
-    parser.add_argument("--json", action="store_const", const="json", dest="format", help="short for -f json")
-    parser.add_argument("-v", "--verbose", action="store_true", help="show every function that changed")
+    add = parser.add_argument
+    add("inputs", nargs=2, metavar="BEFORE AFTER", help=_PROFILE)
+    _add_output(parser)
+    add("-f", "--format", choices=("text", "html", "json"),
+        help="format of the result; html is a flame graph (default: by the suffix of -o, else "
+        "text)")  # fmt: skip
+    add("--json", action="store_const", const="json", dest="format", help="short for -f json")
+    add("-v", "--verbose", action="store_true", help="show every function that changed")
 
 
-def _replay(parser: argparse.ArgumentParser) -> None:
+def _replay(parser: ArgumentParser) -> None:
     parser.usage = "sfsample replay FILE [options]"
-    parser.add_argument("file", metavar="FILE", help="a stack that `sfsample record --save-bad DIR` saved")
-    parser.add_argument("--sysroot", default="", metavar="DIR",
-                        help="search programs and libraries under DIR")  # fmt: skip
-    shared.unwinding(parser)
-    shared.names(parser)
-    shared.json_output(parser)
-    parser.add_argument("-q", "--quiet", action="store_true", help="print no progress")
+    add = parser.add_argument
+    add("file", metavar="FILE", help="a stack that `sfsample record --save-bad DIR` saved")
+    add("--sysroot", default="", metavar="DIR", help="search programs and libraries under DIR")
+    _add_unwinding(parser)
+    _add_names(parser)
+    _add_json_output(parser)
+    add("-q", "--quiet", action="store_true", help="print no progress")
 
 
-def _completion(parser: argparse.ArgumentParser) -> None:
+def _completion(parser: ArgumentParser) -> None:
     parser.add_argument("shell", choices=("bash", "zsh", "fish"), help="the shell to print it for")
 
 
-def _man(_parser: argparse.ArgumentParser) -> None:
+def _man(_parser: ArgumentParser) -> None:
     """Add nothing: it has no flags."""
+
+
+# -- flags that several commands have
+
+
+def _add_output(parser: ArgumentParser) -> None:
+    parser.add_argument("-o", "--output", default="-", metavar="FILE",
+                        help="write the result to FILE; - is stdout (default)")  # fmt: skip
+
+
+def _add_profile_output(parser: ArgumentParser) -> None:
+    _add_output(parser)
+    parser.add_argument("-f", "--format", choices=values.FORMATS,
+                        help="format of the result (default: by the suffix of -o, else folded)")  # fmt: skip
+
+
+def _add_json_output(parser: ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="print JSON instead of text")
+    _add_output(parser)
+
+
+def _add_target(parser: ArgumentParser) -> None:
+    add = parser.add_argument
+    add("-p", "--pid", type=values.pids, action="extend", metavar="PID[,PID]", help="process id; repeatable")
+    add("-n", "--name", type=values.name,
+        help="select a process by its name, or by a part of its command line")  # fmt: skip
+    add("--all", action="store_true", help="with -n: select all that match (without: several are an error)")
+
+
+def _add_sampling(parser: ArgumentParser) -> None:
+    """Add how to sample, for commands that write profiles."""
+    _add_rate_and_mode(parser)
+    add = parser.add_argument
+    add("-t", "--threads", action="store_true", help="make name/TID the first frame: one root per thread")
+    add("--no-stop", action="store_false", dest="stop",
+        help="stop no thread; running threads count as not captured")  # fmt: skip
+    add("--max-pause", type=values.seconds, default=0.005, metavar="TIME",
+        help="release a thread that was stopped for TIME (default: 5ms)")  # fmt: skip
+    add("--max-overhead", type=values.percent, metavar="PERCENT",
+        help="skip ticks, so that sampling takes at most PERCENT of the time")  # fmt: skip
+    _add_walking(parser)
+
+
+def _add_rate_and_mode(parser: ArgumentParser) -> None:
+    """Add how often to sample, and which threads."""
+    rate = parser.add_mutually_exclusive_group()
+    rate.add_argument("-r", "--rate", type=values.rate, default=99.0, metavar="HZ",
+                      help="samples per second (default: 99)")  # fmt: skip
+    rate.add_argument("--interval", type=values.interval, dest="rate", metavar="TIME",
+                      help="time between samples (10ms), instead of --rate")  # fmt: skip
+    add = parser.add_argument
+    add("--mode", choices=("cpu", "wall"), default="cpu",
+        help="cpu: sample running threads (default); wall: sample all threads")  # fmt: skip
+    add("--perf-events", action=BooleanOptionalAction,
+        help="sample by kernel timers, which stop no thread (--mode cpu); default: if permitted, where no "
+        "CPU is free or threads run too briefly to stop")  # fmt: skip
+    add("-s", "--subprocesses", action="store_true", help="sample descendants too, also those born later")
+
+
+def _add_walking(parser: ArgumentParser) -> None:
+    """Add how to capture and walk stacks, and how to name the frames."""
+    _add_unwinding(parser)
+    add = parser.add_argument
+    add("--stack-bytes", type=values.size, default=256 << 10, metavar="N",
+        help="copy at most N bytes of stack per thread (default: 256K)")  # fmt: skip
+    add("--kernel", action="store_true",
+        help="add kernel frames of sleeping threads (--mode wall; needs root)")  # fmt: skip
+    _add_names(parser)
+
+
+def _add_unwinding(parser: ArgumentParser) -> None:
+    usual = ",".join(values.USUAL_STEPPERS)
+    parser.add_argument("--unwind", type=values.steppers, default=values.USUAL_STEPPERS, metavar="LIST",
+                        help=f"unwind with these, in order (default: {usual}; also: scan)")  # fmt: skip
+    parser.add_argument("--max-frames", type=values.positive, default=1024, metavar="N",
+                        help="end a stack after N frames (default: 1024)")  # fmt: skip
+
+
+def _add_names(parser: ArgumentParser) -> None:
+    add = parser.add_argument_group("function names").add_argument
+    add("--raw-names", action="store_true", help="print mangled names, as in symbol tables")
+    add("--simplify-names", action="store_true",
+        help="print C++ names without template arguments and parameter lists")  # fmt: skip
+    add("--merge-clones", action="store_true", help="print f.cold, f.part.0 and f.constprop.1 as f")
+    add("--lines", action="store_true", help="print file and line, from DWARF (install sfsample[lines])")
+    add("--inlines", action="store_true",
+        help="print inlined functions, marked _[i] (install sfsample[lines])")  # fmt: skip
+    add("--debuginfod", action="store_true",
+        help="get debug files from DEBUGINFOD_URLS; dump: only from its cache")  # fmt: skip
+    add("--debug-dir", action="append", default=[], metavar="DIR",
+        help="search debug files in DIR before /usr/lib/debug; repeatable")  # fmt: skip
+
+
+def _add_messages(parser: ArgumentParser) -> None:
+    """Add how much to print on stderr."""
+    add = parser.add_mutually_exclusive_group().add_argument
+    add("-q", "--quiet", action="store_true", help="print no summary")
+    add("-v", "--verbose", action="store_true", help="print all modules and all problems")
 
 
 # A group has a title and commands; a command has a name, flags, a summary, and examples with captions.

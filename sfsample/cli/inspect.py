@@ -7,11 +7,12 @@ and the other modules are shown.
 import os
 from argparse import Namespace
 from collections.abc import Iterator
+from contextlib import closing
 from mmap import ACCESS_READ, mmap
 
 from sfsample.cli.output_file import Output
 from sfsample.cli.targets import target_pids
-from sfsample.cli.terminal import printable, say
+from sfsample.cli.terminal import printable_lines, say
 from sfsample.errors import FormatError, SfsampleError
 from sfsample.formats.elf.image import PT_LOAD, ElfImage
 from sfsample.formats.elf.object_file import LinkedObject, lay_out
@@ -19,7 +20,7 @@ from sfsample.formats.sframe.section import SECTION
 from sfsample.inspect.coverage import measure_coverage
 from sfsample.inspect.inspection import Inspection
 from sfsample.inspect.json import inspection_json
-from sfsample.inspect.text import FunctionName, inspection_text, process_text
+from sfsample.inspect.text import inspection_text, process_text
 from sfsample.inspect.verify import verify
 from sfsample.modules.location import Location
 from sfsample.modules.module import Module
@@ -30,11 +31,8 @@ from sfsample.symbolize.symbolizer import Symbolizer
 
 def run(arguments: Namespace) -> int:
     """Inspect, write; return the exit code."""
-    output = Output(arguments.output)
-    try:
+    with Output(arguments.output) as output:
         output.write(_render_file(arguments) if arguments.elf else _render_processes(arguments))
-    finally:
-        output.discard()
     return 0
 
 
@@ -47,7 +45,7 @@ def _render_file(arguments: Namespace) -> str:
     if arguments.json:
         document = inspection_json(inspection, rows=arguments.rows)
         return json_text({"schema": "sfsample.inspect/1", **document}, indent=1)
-    return "".join(f"{printable(line)}\n" for line in _text_lines(inspection, arguments))
+    return printable_lines(_text_lines(inspection, arguments))
 
 
 def _object_file_findings(file: LinkedObject) -> Iterator[str]:
@@ -85,52 +83,40 @@ def _findings(module: Module) -> tuple[str, ...]:
 
 
 def _text_lines(inspection: Inspection, arguments: Namespace) -> Iterator[str]:
-    name = _function_name(inspection.module)
+    symbolizer, module = Symbolizer(), inspection.module
+
+    def name(vaddr: int) -> str:
+        return symbolizer.frames(Location(module, vaddr, vaddr))[0].text
+
     return inspection_text(inspection, name, rows=arguments.rows, verbose=arguments.verbose)
 
 
-def _function_name(module: Module) -> FunctionName:
-    """Return the function that names a vaddr of the module."""
-    symbolizer = Symbolizer()
-    return lambda vaddr: symbolizer.frames(Location(module, vaddr, vaddr))[0].text
-
-
 def _render_processes(arguments: Namespace) -> str:
-    results = []
-    for pid in target_pids(arguments):
-        inspections, problems = _inspect_process(pid, arguments)
-        if arguments.json:
-            results.append(_process_json(pid, inspections, problems, arguments))
-        else:
-            results.append(_process_text(pid, inspections, arguments))
-        if not arguments.quiet:
-            say(*(f"sfsample: {text}" for text in problems))
+    results = [_render_process(pid, arguments) for pid in target_pids(arguments)]
     return ("" if arguments.json else "\n").join(results)
 
 
-def _process_json(pid: int, inspections: list[Inspection], problems: list[str], arguments: Namespace) -> str:
-    modules = [inspection_json(inspection, rows=arguments.rows) for inspection in inspections]
-    document = {"schema": "sfsample.inspect-process/1", "pid": pid, "modules": modules, "problems": problems}
-    return json_text(document, indent=1)
-
-
-def _process_text(pid: int, inspections: list[Inspection], arguments: Namespace) -> str:
+def _render_process(pid: int, arguments: Namespace) -> str:
+    inspections, problems = _inspect_process(pid, arguments)
+    for problem in () if arguments.quiet else problems:
+        say(problem)
+    if arguments.json:
+        modules = [inspection_json(inspection, rows=arguments.rows) for inspection in inspections]
+        return json_text({"schema": "sfsample.inspect-process/1", "pid": pid, "modules": modules,
+                          "problems": problems}, indent=1)  # fmt: skip
     lines = list(process_text(pid, inspections))
     if arguments.rows or arguments.verify or arguments.verbose:
         for inspection in inspections:
             lines += ["", *_text_lines(inspection, arguments)]
-    return "".join(f"{printable(line)}\n" for line in lines)
+    return printable_lines(lines)
 
 
 def _inspect_process(pid: int, arguments: Namespace) -> tuple[list[Inspection], list[str]]:
     """Return every module that has code, and the problems; no thread is stopped."""
-    process = LiveProcess(pid, attach=False)
-    try:
+    with closing(LiveProcess(pid, attach=False)) as process:
         modules = process.modules.open_all()
         inspections = [_inspect(module, arguments, _base(module)) for module in modules]
         return inspections, [*process.opener.problems, *process.modules.problems]
-    finally:
-        process.close()
 
 
 def _base(module: Module) -> int:

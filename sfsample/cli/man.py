@@ -7,6 +7,7 @@ from sfsample import __version__
 from sfsample.cli.flags import GROUPS
 from sfsample.cli.output_file import Output
 from sfsample.cli.parse import ABOUT, describe
+from sfsample.cli.terminal import printable_lines
 
 _EXIT_CODES = (
     ("0", "done"),
@@ -20,7 +21,7 @@ _EXIT_CODES = (
 
 def run(_arguments: Namespace) -> int:
     """Print the manual page."""
-    Output("-").write("".join(f"{line}\n" for line in page()))
+    Output("-").write(printable_lines(page()))
     return 0
 
 

@@ -8,6 +8,7 @@ import re
 import stat
 import sys
 from errno import EACCES, EBADF, EISDIR, EPERM, EROFS
+from typing import Self
 
 from sfsample.cli.terminal import silence
 from sfsample.core.filesystem import whole_file
@@ -69,11 +70,12 @@ class Output:
                 raise
             raise _unwritable(self._path, failure) from None
 
-    def discard(self) -> None:
-        """Close what is open; without effect after `write`."""
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         if self._fd >= 0:
             os.close(self._fd)
-            self._fd = -1
 
 
 def _stat(path: str) -> os.stat_result | None:

@@ -24,22 +24,26 @@ exit codes: 0 done, 1 failed, 2 usage, 3 no such process, 4 not permitted, 5 dum
 """
 _MAX_HELP_COLUMNS = 110
 _NAME_FLAGS = ("raw_names", "simplify_names", "merge_clones", "lines", "inlines", "debuginfod", "debug_dir")
+_OWN_WAYS = {  # to name the target, beside -p and -n
+    "record": {"-- COMMAND": "program"},
+    "inspect": {"ELF": "elf"},
+    "dump": {"--core CORE": "core"},
+    "watch": {"--unit UNIT": "unit"},
+}
 _WITHOUT_TARGET = ("convert", "diff", "replay", "completion", "man")
 
 
-class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
-    """Keeps lines short on a wide terminal."""
-
-    def __init__(self, prog: str) -> None:
-        columns = shutil.get_terminal_size().columns
-        super().__init__(prog, width=min(columns, _MAX_HELP_COLUMNS) - 2)
+def _help_formatter(prog: str) -> argparse.HelpFormatter:
+    """Keep lines short on a wide terminal."""
+    columns = min(shutil.get_terminal_size().columns, _MAX_HELP_COLUMNS)
+    return argparse.RawDescriptionHelpFormatter(prog, width=columns - 2)
 
 
 class _Parser(argparse.ArgumentParser):
     """Allows no abbreviations: a script that says --dur would break when a second flag begins like that."""
 
     def __init__(self, prog: str, description: str | None = None, epilog: str | None = None) -> None:
-        super().__init__(prog, description=description, epilog=epilog, formatter_class=_HelpFormatter,
+        super().__init__(prog, description=description, epilog=epilog, formatter_class=_help_formatter,
                          allow_abbrev=False)  # fmt: skip
 
     def _print_message(self, message: str, file: "SupportsWrite[str] | None" = None) -> None:
@@ -73,16 +77,10 @@ def parse(argv: list[str]) -> argparse.Namespace:
     arguments.program = program
     _check(arguments)
     if getattr(arguments, "format", "") is None:
-        arguments.format = _default_format(arguments)
+        arguments.format = format_of(arguments.output)
+        if arguments.command == "diff" and arguments.format not in ("html", "json"):
+            arguments.format = "text"
     return arguments
-
-
-def _default_format(arguments: argparse.Namespace) -> str:
-    """Return the format of the suffix of -o, where -f is absent."""
-    by_suffix = format_of(arguments.output)
-    if arguments.command == "diff":
-        return by_suffix if by_suffix in ("html", "json") else "text"
-    return by_suffix
 
 
 def _check(arguments: argparse.Namespace) -> None:
@@ -92,12 +90,11 @@ def _check(arguments: argparse.Namespace) -> None:
     if command in _WITHOUT_TARGET:
         return
     _check_target(arguments)
-    if arguments.all and arguments.name is None:
-        raise UsageError("--all needs -n: it selects every process that matches the name")
-    if command == "dump" and arguments.exe is not None and arguments.core is None:
-        raise UsageError("--exe needs --core: it is the program of the core file")
-    if command == "dump" and arguments.sysroot is not None and arguments.core is None:
-        raise UsageError("--sysroot needs --core: files of a live process are found where it sees them")
+    if command == "dump" and arguments.core is None:
+        if arguments.exe is not None:
+            raise UsageError("--exe needs --core: it is the program of the core file")
+        if arguments.sysroot is not None:
+            raise UsageError("--sysroot needs --core: files of a live process are found where it sees them")
     if getattr(arguments, "perf_events", False) and arguments.mode == "wall":
         raise UsageError("--perf-events needs --mode cpu: its timers do not run while a thread sleeps")
     if command == "watch":
@@ -106,21 +103,15 @@ def _check(arguments: argparse.Namespace) -> None:
 
 def _check_target(arguments: argparse.Namespace) -> None:
     """Check that the target is given in one way."""
-    ways = {"-p PID": arguments.pid, "-n NAME": arguments.name}
-    if arguments.command == "record":
-        ways["-- COMMAND"] = arguments.program
-    elif arguments.command == "inspect":
-        ways["ELF"] = arguments.elf
-    elif arguments.command == "dump":
-        ways["--core CORE"] = arguments.core
-    elif arguments.command == "watch":
-        ways["--unit UNIT"] = arguments.unit
-    given = sum(way is not None for way in ways.values())
+    ways = {"-p PID": "pid", "-n NAME": "name", **_OWN_WAYS.get(arguments.command, {})}
+    given = sum(getattr(arguments, way) is not None for way in ways.values())
     if arguments.program is not None and (arguments.command != "record" or not arguments.program):
         raise UsageError("-- COMMAND is for record, and needs a command", "try: sfsample -- PROGRAM ARG")
     if given != 1 and (given or arguments.command != "doctor"):
         what = "more than one way to name the target" if given else "no process given"
         raise UsageError(f"{what}: use one of {', '.join(ways)}")
+    if arguments.all and arguments.name is None:
+        raise UsageError("--all needs -n: it selects every process that matches the name")
 
 
 def _check_name_flags(arguments: argparse.Namespace) -> None:

@@ -7,10 +7,9 @@ import os
 import select
 import sys
 import time
-from types import TracebackType
 from typing import Self
 
-from sfsample.cli.terminal import emit, printable, stderr_is_terminal
+from sfsample.cli.terminal import emit, printable, shows_progress
 from sfsample.recording.stats import Stats
 
 _PERIOD_S = 0.1
@@ -22,16 +21,14 @@ class Progress:
     """A context manager that shows the line."""
 
     def __init__(self, *, quiet: bool) -> None:
-        self.shown = not quiet and stderr_is_terminal()
+        self.shown = shows_progress(quiet=quiet)
         self._drawn_at_s = -_PERIOD_S
         self._drawn = False
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._drawn:
             emit(_ERASE)
 

@@ -6,58 +6,43 @@ recording that is no result is an error, and leaves the output file alone.
 
 import time
 from argparse import Namespace
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
 
 from sfsample import api
 from sfsample.cli.interrupt import Interrupt
-from sfsample.cli.launch import launched
 from sfsample.cli.output_file import Output
 from sfsample.cli.progress import Progress, progress_text
-from sfsample.cli.record_options import rate
-from sfsample.cli.sampling import check_result, record_processes, shows_progress
+from sfsample.cli.sampling import check_result, record_processes
 from sfsample.cli.symbol_flags import symbol_options
-from sfsample.cli.targets import target_pids
-from sfsample.cli.terminal import emit, say
-from sfsample.errors import SfsampleError, UsageError
+from sfsample.cli.targets import targets
+from sfsample.cli.terminal import emit, progress_printer, say
+from sfsample.errors import UsageError
 from sfsample.recording.profile import Profile
-from sfsample.recording.stats import Stats
 from sfsample.recording.summary import summary_lines
 from sfsample.report.json_text import json_text
-from sfsample.report.report import Report
 from sfsample.report.writers.formats import FORMATS
 from sfsample.saved_stacks.store import BadStackStore
 
 
 def run(arguments: Namespace) -> int:
     """Record, write the profile, print the summary; return the exit code."""
-    output = Output(arguments.output)
-    try:
-        stats_output = Output(arguments.stats) if arguments.stats not in (None, "-") else None
-        try:
-            bad_stacks = BadStackStore(arguments.save_bad) if arguments.save_bad is not None else None
-            profile, missing_names = _record(arguments, output, stats_output, bad_stacks)
-        finally:
-            if stats_output is not None:
-                stats_output.discard()
-    finally:
-        output.discard()
+    with Output(arguments.output) as output, _stats_output(arguments) as stats_output:
+        bad_stacks = BadStackStore(arguments.save_bad) if arguments.save_bad is not None else None
+        profile, missing_names = _record(arguments, output, stats_output, bad_stacks)
     if not arguments.quiet:
         first, *more = summary_lines(
             profile.stats, arguments.mode, missing_names=missing_names, verbose=arguments.verbose
         )
         more += () if bad_stacks is None else _saved_lines(bad_stacks)
-        say(f"sfsample: {first}", *(f"  {line}" for line in more))
-    return _exit_code(profile.stats)
-
-
-def _exit_code(stats: Stats) -> int:
-    """Return the exit code; print the failure that ended the recording, if there is one."""
-    if not stats.failure:
+        say(first, *more)
+    if not profile.stats.failure:
         return 0
-    what, *help_lines = stats.failure
-    say(f"sfsample: {what}", *(f"  {line}" for line in help_lines))
+    say(*profile.stats.failure)
     return 1
+
+
+def _stats_output(arguments: Namespace) -> AbstractContextManager[Output | None]:
+    return Output(arguments.stats) if arguments.stats not in (None, "-") else nullcontext()
 
 
 def _saved_lines(bad_stacks: BadStackStore) -> list[str]:
@@ -75,61 +60,37 @@ def _record(
     if stats_output is not None and output.file and stats_output.file == output.file:
         raise UsageError(f"-o and --stats are the same file: {arguments.stats}")
     options = symbol_options(arguments)
-    with Interrupt() as interrupt, _targets(arguments) as pids:
-        if shows_progress(arguments):
-            say(f"sfsample: recording {', '.join(map(str, pids))}; Ctrl-C ends it")
-        profile = Profile(rate(arguments), timeline=FORMATS[arguments.format].timeline)
-        with Progress(quiet=arguments.quiet) as progress:
-            should_stop = _with_progress(arguments, profile.stats, progress, interrupt)
-            record_processes(
-                arguments, pids, arguments.duration, should_stop, profile=profile, bad_stacks=bad_stacks
-            )
+    with Interrupt() as interrupt, targets(arguments) as pids:
+        progress_printer(quiet=arguments.quiet)(f"recording {', '.join(map(str, pids))}; Ctrl-C ends it")
+        profile = Profile(arguments.rate, timeline=FORMATS[arguments.format].timeline)
+        _sample(arguments, pids, profile, interrupt, bad_stacks)
         symbolizer = api.symbolizer(profile, options)
         report = api.named(profile, symbolizer)
-        stats_failure = _write_stats(arguments, stats_output, report)
-        check_result(profile.stats, pids)
-        output.write(api.render(report, arguments.format, threads=arguments.threads))
-        if stats_failure is not None:
-            raise stats_failure
+        statistics = json_text(report.stats or {})
+        try:  # before the profile, whose reader may go away
+            if stats_output is not None:
+                stats_output.write(statistics)
+            elif arguments.stats == "-":
+                emit(statistics)
+        finally:  # a failure must not cost the profile
+            check_result(profile.stats, pids)
+            output.write(api.render(report, arguments.format, threads=arguments.threads))
     return profile, [*map(str, symbolizer.missing_names()), *symbolizer.problems]
 
 
-@contextmanager
-def _targets(arguments: Namespace) -> Iterator[list[int]]:
-    """Yield the pids to record; a program that was started for it is ended afterwards."""
-    if arguments.program is None:
-        yield target_pids(arguments)
-        return
-    with launched(arguments) as pid:
-        yield [pid]
-
-
-def _with_progress(
-    arguments: Namespace, stats: Stats, progress: Progress, interrupt: Interrupt
-) -> Callable[[], bool]:
-    """Return what the sampler calls between ticks: it shows progress, and returns whether to stop."""
+def _sample(
+    arguments: Namespace, pids: list[int], profile: Profile, stop: Interrupt, bad_stacks: BadStackStore | None
+) -> None:
+    """Record into the profile; between ticks, show progress."""
     started_s, cpu_at_start_s = time.monotonic(), time.process_time()
+    with Progress(quiet=arguments.quiet) as progress:
 
-    def should_stop() -> bool:
-        if progress.due():
-            elapsed_s, cpu_s = time.monotonic() - started_s, time.process_time() - cpu_at_start_s
-            progress.show(progress_text(stats, elapsed_s, arguments.duration, cpu_s))
-        return interrupt()
+        def should_stop() -> bool:
+            if progress.due():
+                elapsed_s, cpu_s = time.monotonic() - started_s, time.process_time() - cpu_at_start_s
+                progress.show(progress_text(profile.stats, elapsed_s, arguments.duration, cpu_s))
+            return stop()
 
-    return should_stop
-
-
-def _write_stats(arguments: Namespace, stats_output: Output | None, report: Report) -> SfsampleError | None:
-    """Write the statistics; return the failure, which must not cost the profile.
-
-    They come before the profile, whose reader may go away.
-    """
-    text = json_text(report.stats or {})
-    if stats_output is not None:
-        try:
-            stats_output.write(text)
-        except SfsampleError as failure:
-            return failure
-    elif arguments.stats == "-":
-        emit(text)
-    return None
+        record_processes(
+            arguments, pids, arguments.duration, should_stop, profile=profile, bad_stacks=bad_stacks
+        )

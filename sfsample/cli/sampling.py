@@ -1,17 +1,18 @@
-"""Records processes for `record` and `watch`, and decides whether a recording is a result."""
+"""Records processes as the flags of `record`, `watch` and `top` say, and decides whether it is a result."""
 
 from argparse import Namespace
 from collections.abc import Callable, Sequence
+from dataclasses import fields
 
 from sfsample import api
-from sfsample.cli.record_options import record_options
-from sfsample.cli.terminal import say, stderr_is_terminal
+from sfsample.cli.terminal import progress_printer
 from sfsample.core.snapshot import Capture
 from sfsample.errors import NoSuchProcess, SfsampleError
 from sfsample.process.thread_files import open_many
+from sfsample.recording.options import RecordOptions, StackStore
 from sfsample.recording.profile import Profile
 from sfsample.recording.stats import Stats
-from sfsample.saved_stacks.store import BadStackStore
+from sfsample.unwind.unwinder import choose_steppers
 
 _MAX_SHOWN_PROBLEMS = 5
 
@@ -22,24 +23,20 @@ def record_processes(
     duration_s: float | None,
     should_stop: Callable[[], bool],
     *,
-    profile: Profile | None = None,
-    bad_stacks: BadStackStore | None = None,
-) -> Profile:
-    """Record as the flags say, into `profile` if given; save incomplete stacks in `bad_stacks` if given."""
+    profile: Profile,
+    bad_stacks: StackStore | None = None,
+) -> None:
+    """Record into `profile`, as the flags say; save incomplete stacks in `bad_stacks` if given."""
     open_many()
-    return api.record(
-        pids,
-        duration_s,
-        record_options(arguments, bad_stacks=bad_stacks),
-        should_stop=should_stop,
-        profile=profile,
-        tell=lambda text: say(f"sfsample: {text}") if shows_progress(arguments) else None,
+    given = vars(arguments)  # a flag that a command does not have keeps its default
+    options = RecordOptions(
+        steppers=choose_steppers(arguments.unwind),
+        debug_dirs=tuple(arguments.debug_dir),
+        bad_stacks=bad_stacks,
+        **{field.name: given[field.name] for field in fields(RecordOptions) if field.name in given},
     )
-
-
-def shows_progress(arguments: Namespace) -> bool:
-    """Whether to print what happens during a recording: on a terminal only, as the summary repeats it."""
-    return stderr_is_terminal() and not arguments.quiet
+    tell = progress_printer(quiet=arguments.quiet)
+    api.record(pids, duration_s, options, should_stop=should_stop, profile=profile, tell=tell)
 
 
 def check_result(stats: Stats, pids: Sequence[int]) -> None:

@@ -1,11 +1,17 @@
-"""Finds the processes that the flags -p, -n and --unit name."""
+"""Finds the processes that the flags -p, -n and --unit name, or starts the one of `record -- COMMAND`."""
 
+import subprocess
+import sys
 from argparse import Namespace
+from collections.abc import Iterator
+from contextlib import contextmanager
 
-from sfsample.errors import NoSuchProcess, UsageError
+from sfsample.cli.terminal import say
+from sfsample.errors import NoSuchProcess, SfsampleError, UsageError
 from sfsample.process.find import find_by_name, find_by_unit
 
 _MAX_SHOWN_COMMAND = 100  # characters
+_TERMINATE_TIMEOUT_S = 5
 
 
 def target_pids(arguments: Namespace) -> list[int]:
@@ -13,7 +19,10 @@ def target_pids(arguments: Namespace) -> list[int]:
     if arguments.pid:
         return list(dict.fromkeys(arguments.pid))
     if getattr(arguments, "unit", None):
-        return _pids_of_unit(arguments.unit)
+        if not (pids := find_by_unit(arguments.unit)):
+            raise NoSuchProcess(0, f"no such process: no process is in the systemd unit {arguments.unit}",
+                                "systemctl status UNIT shows the processes of a unit")  # fmt: skip
+        return pids
     found = find_by_name(arguments.name)
     if not found:
         raise NoSuchProcess(0, f"no such process: no process matches {arguments.name}",
@@ -25,9 +34,49 @@ def target_pids(arguments: Namespace) -> list[int]:
     return [pid for pid, _ in found]
 
 
-def _pids_of_unit(unit: str) -> list[int]:
-    found = find_by_unit(unit)
-    if not found:
-        raise NoSuchProcess(0, f"no such process: no process is in the systemd unit {unit}",
-                            "systemctl status UNIT shows the processes of a unit")  # fmt: skip
-    return found
+@contextmanager
+def targets(arguments: Namespace) -> Iterator[list[int]]:
+    """Yield the pids to record; the program of `-- COMMAND` is started for it, and ended afterwards.
+
+    Raises SfsampleError when it cannot be started, NoSuchProcess when it ends too early.
+    """
+    if arguments.program is None:
+        yield target_pids(arguments)
+        return
+    child = _start(arguments)
+    try:
+        yield [child.pid]
+    except NoSuchProcess:
+        raise NoSuchProcess(child.pid, f"ended before the first sample: {arguments.program[0]}",
+                            *_exit_help(child)) from None  # fmt: skip
+    finally:
+        _terminate(child, quiet=arguments.quiet)
+
+
+def _start(arguments: Namespace) -> subprocess.Popen[bytes]:
+    # stdout carries only the result: where that goes to stdout, the output of the program goes to stderr
+    stdout = sys.stderr if arguments.output == "-" else None
+    try:
+        return subprocess.Popen(arguments.program, stdout=stdout)
+    except OSError as failure:
+        raise SfsampleError(f"cannot start: {arguments.program[0] or repr('')}: {failure.strerror}",
+                            "give a program on PATH, or a path") from None  # fmt: skip
+
+
+def _exit_help(child: subprocess.Popen[bytes]) -> tuple[str, ...]:
+    status = child.poll()
+    if status is None:
+        return ()
+    return (f"signal {-status} killed it" if status < 0 else f"its exit status is {status}",)
+
+
+def _terminate(child: subprocess.Popen[bytes], *, quiet: bool) -> None:
+    if child.poll() is None:
+        child.terminate()
+        try:
+            child.wait(_TERMINATE_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            say(f"{child.pid} still runs: it ignores SIGTERM")
+            return
+        if not quiet:
+            say(f"terminated {child.pid}, which this command started")

@@ -6,6 +6,7 @@ a line seems to say.  Printing never fails: a stderr that is closed or gone must
 
 import os
 import sys
+from collections.abc import Callable, Iterable
 from typing import TextIO
 
 _MAX_LINE = 1000  # characters
@@ -18,10 +19,15 @@ def printable(text: str) -> str:
     return text
 
 
-def say(*lines: str) -> None:
-    """Write lines to stderr, made printable and cut to a maximal length."""
-    shown = (printable(line) for line in lines)
-    emit("".join(f"{line[:_MAX_LINE]}{'...' if len(line) > _MAX_LINE else ''}\n" for line in shown))
+def printable_lines(lines: Iterable[str]) -> str:
+    """Return lines, made printable, as one text."""
+    return "".join(f"{printable(line)}\n" for line in lines)
+
+
+def say(what: object, *details: str) -> None:
+    """Write what happened to stderr, with indented lines below it; each is cut to a maximal length."""
+    lines = (f"sfsample: {what}", *(f"  {line}" for line in details))
+    emit(printable_lines(line if len(line) <= _MAX_LINE else f"{line[:_MAX_LINE]}..." for line in lines))
 
 
 def emit(text: str) -> None:
@@ -36,9 +42,14 @@ def emit(text: str) -> None:
         silence(stream)
 
 
-def stderr_is_terminal() -> bool:
-    """Whether stderr is a terminal."""
-    return sys.stderr is not None and sys.stderr.isatty()
+def shows_progress(*, quiet: bool) -> bool:
+    """Whether to print what happens meanwhile: on a terminal only, as the summary repeats it."""
+    return not quiet and sys.stderr is not None and sys.stderr.isatty()
+
+
+def progress_printer(*, quiet: bool) -> Callable[[str], None]:
+    """Return `say`, or a function without effect where progress is not shown."""
+    return say if shows_progress(quiet=quiet) else lambda _text: None
 
 
 def silence(stream: TextIO) -> None:

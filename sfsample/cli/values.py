@@ -83,11 +83,11 @@ def rate(text: str) -> float:
 
 
 def interval(text: str) -> float:
-    """Parse the time between two samples; return seconds."""
+    """Parse the time between two samples; return samples per second."""
     time = seconds(text)
     if time * _MAX_RATE_HZ < 1 - 1e-9:
         raise _refusal(text, f"a time of at least {1e6 / _MAX_RATE_HZ:g}us")
-    return time
+    return 1 / time
 
 
 def percent(text: str) -> float:

@@ -11,11 +11,11 @@ import re
 import time
 from argparse import Namespace
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 
 from sfsample import api
 from sfsample.cli.interrupt import Interrupt
 from sfsample.cli.output_file import Output
-from sfsample.cli.record_options import rate
 from sfsample.cli.sampling import check_begun, record_processes
 from sfsample.cli.symbol_flags import symbol_options
 from sfsample.cli.targets import target_pids
@@ -45,20 +45,22 @@ def run(arguments: Namespace) -> int:
         written, reported = 0, set[str]()
         for left_s in slots(arguments.every, interrupt):
             try:
-                pids = _target_pids(arguments, start_times)
-                _record_slice(arguments, pids, min(arguments.slice, left_s), interrupt, reported)
-                written += 1
+                if pids := _alive(start_times) if arguments.pid else target_pids(arguments):
+                    _record_slice(arguments, pids, min(arguments.slice, left_s), interrupt, reported)
+                    written += 1
             except NoSuchProcess as failure:
-                _print_failure(failure, quiet=arguments.quiet or bool(arguments.pid))
+                if not arguments.quiet and not arguments.pid:
+                    say(failure, *failure.help)
             except SfsampleError as failure:
                 if not written:
                     raise
-                _print_failure(failure, quiet=False)
-            if arguments.pid and not any(map(_is_same_process, start_times, start_times.values())):
+                say(failure, *failure.help)
+            if arguments.pid and not _alive(start_times):
+                ended = f"process has ended: {', '.join(map(str, start_times))}"
                 if not written:
-                    raise NoSuchProcess(arguments.pid[0], f"process has ended: {_list(start_times)}")
+                    raise NoSuchProcess(arguments.pid[0], ended)
                 if not arguments.quiet:
-                    say(f"sfsample: process has ended: {_list(start_times)}")
+                    say(ended)
                 break
     return 0
 
@@ -84,32 +86,14 @@ def slots(
         slot = max(slot + 1, round((now() - start) / every_s))
 
 
-def _is_same_process(pid: int, expected_start_time: int) -> bool:
-    """Whether the pid still is the same process; another process with this pid has another start time."""
-    try:
-        return start_time(pid) == expected_start_time
-    except NoSuchProcess:
-        return False
-
-
-def _target_pids(arguments: Namespace, start_times: dict[int, int]) -> list[int]:
-    pids = [
-        pid
-        for pid in target_pids(arguments)
-        if pid not in start_times or _is_same_process(pid, start_times[pid])
-    ]
-    if not pids:
-        raise NoSuchProcess(arguments.pid[0], f"process has ended: {_list(start_times)}")
+def _alive(start_times: dict[int, int]) -> list[int]:
+    """Return the pids that still are the same processes; another one with the pid has another start time."""
+    pids = []
+    for pid, expected in start_times.items():
+        with suppress(NoSuchProcess):
+            if start_time(pid) == expected:
+                pids.append(pid)
     return pids
-
-
-def _list(pids: dict[int, int]) -> str:
-    return ", ".join(map(str, pids))
-
-
-def _print_failure(failure: SfsampleError, *, quiet: bool) -> None:
-    if not quiet:
-        say(f"sfsample: {failure}", *(f"  {line}" for line in failure.help))
 
 
 def _make_directory(directory: str) -> None:
@@ -126,20 +110,16 @@ def _record_slice(
     """Record and write one slice; print its outcome, delete old slices."""
     label, suffix = _label(arguments), suffix_of(arguments.format)
     path = _free_path(arguments.output_dir, label, suffix)
-    output = Output(path)
-    try:
-        profile = Profile(rate(arguments), timeline=FORMATS[arguments.format].timeline)
+    with Output(path) as output:
+        profile = Profile(arguments.rate, timeline=FORMATS[arguments.format].timeline)
         record_processes(arguments, pids, duration_s, interrupt, profile=profile)
         check_begun(profile.stats, pids)
         symbolizer = api.symbolizer(profile, symbol_options(arguments))
         report = api.named(profile, symbolizer)
         output.write(api.render(report, arguments.format, threads=arguments.threads))
-    finally:
-        output.discard()
     if not arguments.quiet:
         missing_names = missing_name_lines(_unreported(symbolizer, reported), verbose=arguments.verbose)
-        more = [*profile.stats.failure, *missing_names]
-        say(f"sfsample: {path}: {_outcome(profile.stats)}", *(f"  {line}" for line in more))
+        say(f"{path}: {_outcome(profile.stats)}", *profile.stats.failure, *missing_names)
     if arguments.keep:
         _delete_old(arguments.output_dir, label, suffix, arguments.keep)
 
@@ -187,4 +167,4 @@ def _delete_old(directory: str, label: str, suffix: str, keep: int) -> None:
         for name in sorted(filter(slice_name.fullmatch, os.listdir(directory)))[:-keep]:
             os.unlink(os.path.join(directory, name))
     except OSError as failure:
-        say(f"sfsample: cannot delete: {failure.filename}: {failure.strerror}")
+        say(f"cannot delete: {failure.filename}: {failure.strerror}")

@@ -7,13 +7,13 @@ needs the process is read here, while it is there; what it means is worked out l
 
 import os
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from sfsample.core.snapshot import Capture
 from sfsample.dumping.model import ProcessDump, ThreadDump, ThreadState, is_same_place
 from sfsample.process.capture import ThreadCapturer, is_seldom
 from sfsample.process.consistent_capture import ConsistentCapture
-from sfsample.process.facts.file_locks import FileLock, contended_locks
+from sfsample.process.facts.file_locks import contended_locks
 from sfsample.process.facts.live_lookup import LiveLookup
 from sfsample.process.facts.peer_processes import NearEnd, PeerProcess, find_peer_processes
 from sfsample.process.facts.syscall_arguments import DecodedSyscall
@@ -39,10 +39,10 @@ class Dumper:
     def __init__(
         self, process: LiveProcess, unwinder: Unwinder, *, stop: bool = True, consistent: bool = False
     ) -> None:
-        self._process = process
+        self.process = process
         self._capturer = ThreadCapturer(process, unwinder, stop=stop)
         self._consistent = consistent
-        self._consistent_captures: list[ConsistentCapture] = []
+        self._at_one_instant: ConsistentCapture | None = None  # the last one
         self._facts = FactReader(process.proc)
         self._lookup = LiveLookup(process.proc)
         self._time = time.time()
@@ -54,14 +54,13 @@ class Dumper:
     def look(self) -> None:
         """Capture the threads that are new or have run since the last look."""
         before, self._threads, self._rests_left_ns = self._threads, {}, _MAX_RESTS_NS
-        self._lookup = LiveLookup(self._process.proc)  # a descriptor may refer to another file by now
+        self._lookup = LiveLookup(self.process.proc)  # a descriptor may refer to another file by now
         if self._consistent:
-            self._capturer.source = self._process.capture_consistently()
-            self._consistent_captures.append(self._capturer.source)
+            self._capturer.source = self._at_one_instant = self.process.capture_consistently()
         self._collect_all(before)
 
     def _collect_all(self, before: dict[int, ThreadDump]) -> None:
-        for tid, stat in self._process.threads():
+        for tid, stat in self.process.threads():
             known = before.get(tid)
             if known and known.born == stat.starttime:
                 thread = self._update(known, stat)
@@ -69,13 +68,18 @@ class Dumper:
                 thread = self._collect(tid, stat)
             if thread is not None:
                 self._threads[tid] = thread
-            self._process.running.release_pending()  # a thread that stops too late is not held until the end
+            self.process.running.release_pending()  # a thread that stops too late is not held until the end
 
     def _collect(self, tid: int, stat: Stat) -> ThreadDump | None:
         thread = self._read_facts(tid, stat)
         if self._wait_until_asleep(thread):
-            thread = self._read_facts(tid, self._process.proc.thread(tid).stat() or stat)
-        return self._with_state(thread)
+            thread = self._read_facts(tid, self.process.proc.thread(tid).stat() or stat)
+        thread = self._capture(thread)
+        if thread.error == _GONE:
+            return None
+        usage, now = self._facts.usage(tid), time.monotonic()
+        look = ThreadState(now, thread.state, usage, thread.capture, thread.stack, thread.modules)
+        return thread._replace(looks=(look,))
 
     def _wait_until_asleep(self, thread: ThreadDump) -> bool:
         """Give a thread that seldom runs time to go back to sleep; return whether that took any."""
@@ -83,7 +87,7 @@ class Dumper:
             return False
         now = time.perf_counter_ns()
         has_rested = self._capturer.wait_until_asleep(
-            self._process.thread(thread.tid), now + min(_MAX_REST_NS, self._rests_left_ns)
+            self.process.thread(thread.tid), now + min(_MAX_REST_NS, self._rests_left_ns)
         )
         self._rests_left_ns -= time.perf_counter_ns() - now
         return has_rested
@@ -106,30 +110,16 @@ class Dumper:
         thread = self._collect(known.tid, stat)
         if thread is None:
             return None
-        looks, still = (
-            (*known.looks, *thread.looks),
-            is_same_place(known.stack, thread.stack) and known.state == thread.state,
-        )
-        if known.capture is Capture.STOPPED and still and known.state != "R":
-            return known._replace(
-                looks=looks
-            )  # it ran because sfsample had stopped it: what was seen first holds
-        return thread._replace(looks=looks)
-
-    def _with_state(self, thread: ThreadDump) -> ThreadDump | None:
-        thread = self._capture(thread)
-        if thread.error == _GONE:
-            return None
-        usage = self._facts.usage(thread.tid)
-        glance = ThreadState(
-            time.monotonic(), thread.state, usage, thread.capture, thread.stack, thread.modules
-        )
-        return thread._replace(looks=(glance,))
+        looks = (*known.looks, *thread.looks)
+        still = known.state == thread.state != "R" and is_same_place(known.stack, thread.stack)
+        # a thread that ran because sfsample had stopped it: what was seen first holds
+        is_disturbed = known.capture is Capture.STOPPED and still
+        return (known if is_disturbed else thread)._replace(looks=looks)
 
     def _capture(self, thread: ThreadDump) -> ThreadDump:
-        self._process.modules.allow_refresh()
-        slept = self._consistent and thread.tid in self._consistent_captures[-1].asleep
-        found = self._capturer.capture(self._process.thread(thread.tid), "S" if slept else thread.state)
+        self.process.modules.allow_refresh()
+        slept = self._at_one_instant is not None and thread.tid in self._at_one_instant.asleep
+        found = self._capturer.capture(self.process.thread(thread.tid), "S" if slept else thread.state)
         if isinstance(found, NotCaptured):
             return thread._replace(error=_GONE if found.gone else found.detail)
         snapshot = found.snapshot
@@ -140,11 +130,15 @@ class Dumper:
 
     def result(self) -> ProcessDump:
         """Return all that was collected."""
-        target, proc = self._process, self._process.proc
+        target, proc = self.process, self.process.proc
         process = proc.stat()
-        threads = tuple(self._with_idle_time(thread) for _, thread in sorted(self._threads.items()))
+        threads = tuple(
+            thread if thread.last_ran is None else thread._replace(idle_s=self._facts.idle(thread.last_ran))
+            for _, thread in sorted(self._threads.items())
+        )
         calls = [thread.call for thread in threads if thread.call]
-        locks, others = _file_locks(calls), self._find_peers(calls)
+        locks = contended_locks() if any(call.name in _TAKE_FILE_LOCKS for call in calls) else ()
+        others = self._find_peers(calls)
         named = sorted({*(lock.holder for lock in locks), *(end.pid for end in others)} - {-1, 0, target.pid})
         return ProcessDump(
             target.pid, process.name if process else "?", _command_line(target), proc.link("exe"), self._time,
@@ -152,7 +146,7 @@ class Dumper:
             self._lookup.children() if any(call.name in _WAIT_FOR_CHILDREN for call in calls) else (),
             locks, others, tuple((pid, process_name(pid)) for pid in named),
             tracer_of_process(proc) if any(t.state == "t" for t in threads) else None,
-            self._consistent_captures[-1].ran if self._consistent_captures else None, target.root,
+            self._at_one_instant and self._at_one_instant.ran, target.root,
         )  # fmt: skip
 
     def _find_peers(self, calls: Iterable[DecodedSyscall]) -> tuple[PeerProcess, ...]:
@@ -162,18 +156,10 @@ class Dumper:
             self._near_ends, self._peers = wanted, find_peer_processes(wanted)
         return self._peers
 
-    def _with_idle_time(self, thread: ThreadDump) -> ThreadDump:
-        last = thread.last_ran
-        return thread if last is None else thread._replace(idle_s=self._facts.idle(last))
-
 
 def _age_ns(born: int) -> int:
     """Return for how long a thread has lived that started so many clock ticks after the machine (proc(5))."""
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME) - born * 1_000_000_000 // _TICKS_PER_S
-
-
-def _file_locks(calls: Sequence[DecodedSyscall]) -> tuple[FileLock, ...]:
-    return contended_locks() if any(call.name in _TAKE_FILE_LOCKS for call in calls) else ()
 
 
 def _command_line(target: LiveProcess) -> list[str]:

@@ -12,7 +12,7 @@ from sfsample.dumping.diagnose.groups import group_threads
 from sfsample.dumping.diagnose.named_thread import NamedThread
 from sfsample.dumping.diagnose.verdict import Finding
 from sfsample.dumping.diagnose.wait_graph import Node
-from sfsample.dumping.diagnose.wait_types import Wait
+from sfsample.dumping.diagnose.waits import Wait
 from sfsample.dumping.diagnose.wording import signal_name
 from sfsample.dumping.model import ProcessDump, ThreadDump
 from sfsample.modules.module import Module
@@ -30,7 +30,7 @@ def dump_json(
         "cmdline": dump.cmdline,
         "exe": dump.exe,
         "consistent": None if dump.ran is None else not dump.ran,
-        "groups": [[thread.tid for thread in group.threads] for group in group_threads(threads)],
+        "groups": [[thread.tid for thread in group] for group in group_threads(threads)],
         "threads": [_thread(thread, waits.get(Node(dump.pid, thread.tid))) for thread in threads],
     }
 
@@ -64,15 +64,9 @@ def _thread(named: NamedThread, wait: Wait | None) -> dict[str, Any]:
         "waits_for": _wait(wait),
         "stop_reason": str(stack.stop_reason) if stack else None,
         "frames": [
-            value for frame, module, names in _frames(named) for value in frame_json(frame, module, names)
+            value for frame, module, names in named.rows() for value in frame_json(frame, module, names)
         ],
     }
-
-
-def _frames(named: NamedThread) -> Iterator[tuple[Frame, Module | None, tuple[NamedFrame, ...]]]:
-    stack = named.dump.stack
-    if stack is not None:
-        yield from zip(stack.frames, named.dump.modules, named.frames, strict=True)
 
 
 def _syscall(thread: ThreadDump) -> dict[str, Any] | None:

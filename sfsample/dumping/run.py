@@ -20,7 +20,6 @@ from sfsample.unwind.stepper import Stepper
 from sfsample.unwind.unwinder import DEFAULT_STEPPERS, MAX_FRAMES, Unwinder
 
 if TYPE_CHECKING:
-    from sfsample.dumping.diagnose.named_thread import NamedThread
     from sfsample.dumping.diagnose.verdict import Verdict
     from sfsample.symbolize.symbolizer import Symbolizer
 
@@ -42,13 +41,6 @@ class DumpOptions(NamedTuple):
 
 
 _DEFAULT_OPTIONS = DumpOptions()
-
-
-class Examination(NamedTuple):
-    """Processes with the names of their frames, and why they hang."""
-
-    processes: "tuple[tuple[ProcessDump, tuple[NamedThread, ...]], ...]"
-    verdict: "Verdict"
 
 
 def dump(
@@ -106,55 +98,57 @@ class _Run:
         should_stop: Callable[[], bool],
     ) -> None:
         self._how, self._meanwhile, self._should_stop = how, meanwhile, should_stop
+        self._dumpers: list[Dumper] = []
         self._failures: list[TargetError] = []
-        self._image_cache = ImageCache(how.debug_dirs)
 
     def run(self, pids: Iterable[int]) -> tuple[list[ProcessDump], list[TargetError]]:
-        targets: list[tuple[LiveProcess, Dumper]] = []
+        image_cache = ImageCache(self._how.debug_dirs)
         try:
             for pid in pids:
-                self._open(pid, targets)
-            self._look(targets)
-            dumps = [dumper.result() for _, dumper in targets]
+                self._open(pid, image_cache)
+            self._look()
+            dumps = self._results()
         finally:
-            for target, _ in targets:
-                target.close()
-        self._failures += [
-            NoSuchProcess(d.pid, f"process has ended: {d.pid}") for d in dumps if not d.threads
-        ]
+            for dumper in self._dumpers:
+                dumper.process.close()
+        ended = (dump.pid for dump in dumps if not dump.threads)
+        self._failures += [NoSuchProcess(pid, f"process has ended: {pid}") for pid in ended]
         return [dump for dump in dumps if dump.threads], self._failures
 
-    def _open(self, pid: int, targets: list[tuple[LiveProcess, Dumper]]) -> None:
+    def _open(self, pid: int, image_cache: ImageCache) -> None:
         how = self._how
         try:
-            target = _live(pid, how, self._image_cache)
+            process = _live(pid, how, image_cache)
         except TargetError as failure:
             self._failures.append(failure)
             return
-        unwinder = Unwinder(target.modules, steppers=how.steppers, max_frames=how.max_frames)
-        dumper = Dumper(target, unwinder, stop=how.stop, consistent=how.consistent and how.stop)
-        targets.append((target, dumper))
+        unwinder = Unwinder(process.modules, steppers=how.steppers, max_frames=how.max_frames)
+        dumper = Dumper(process, unwinder, stop=how.stop, consistent=how.consistent and how.stop)
+        self._dumpers.append(dumper)
 
-    def _look(self, targets: list[tuple[LiveProcess, Dumper]]) -> None:
+    def _results(self) -> list[ProcessDump]:
+        return [dumper.result() for dumper in self._dumpers]
+
+    def _look(self) -> None:
         for number in range(self._how.looks):
             if number:
                 rested = time.monotonic() + self._how.interval_s
                 if number == 1:
-                    self._meanwhile([dumper.result() for _, dumper in targets])
+                    self._meanwhile(self._results())
                 while not self._should_stop() and (left := rested - time.monotonic()) > 0:
                     time.sleep(min(left, _MAX_SLEEP_S))
                 if self._should_stop():
                     return
-            for one in tuple(targets):
-                self._look_at(one, targets)
+            for dumper in tuple(self._dumpers):
+                self._look_at(dumper)
 
-    def _look_at(self, one: tuple[LiveProcess, Dumper], targets: list[tuple[LiveProcess, Dumper]]) -> None:
+    def _look_at(self, dumper: Dumper) -> None:
         try:
-            one[1].look()
+            dumper.look()
         except TargetError as failure:
             self._failures.append(failure)
-            targets.remove(one)
-            one[0].close()
+            self._dumpers.remove(dumper)
+            dumper.process.close()
 
 
 def _live(pid: int, how: DumpOptions, image_cache: ImageCache) -> LiveProcess:
@@ -172,7 +166,7 @@ class Examiner:
         self._options = options
         self._symbolizer: Symbolizer | None = None
 
-    def __call__(self, dumps: Sequence[ProcessDump]) -> Examination:
+    def __call__(self, dumps: Sequence[ProcessDump]) -> "Verdict":
         """Examine processes, the same ones at each call."""
         from sfsample.dumping.diagnose.named_thread import name_threads
         from sfsample.dumping.diagnose.verdict import judge
@@ -181,9 +175,7 @@ class Examiner:
         if self._symbolizer is None:
             roots = {dump.pid: dump.root for dump in dumps if dump.root is not None}
             self._symbolizer = Symbolizer(self._options, roots)
-        namer = self._symbolizer.frames
-        processes = tuple((dump, name_threads(dump, namer)) for dump in dumps)
-        return Examination(processes, judge(processes))
+        return judge([(dump, name_threads(dump, self._symbolizer.frames)) for dump in dumps])
 
     def missing_names(self) -> list[str]:
         """Return where frames have no name, and why; and what could not be read for names."""

@@ -6,14 +6,15 @@ target are replaced (`Style.clean`).
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from textwrap import wrap
 from typing import NamedTuple
 
 from sfsample.core.stack import Frame, StopReason
-from sfsample.dumping.diagnose.groups import Group, group_threads, sort_groups
+from sfsample.dumping.diagnose.groups import Group, common_name, group_threads, sort_groups
 from sfsample.dumping.diagnose.named_thread import NamedThread, fold_name
 from sfsample.dumping.diagnose.verdict import Finding, Verdict
 from sfsample.dumping.diagnose.wait_graph import Node
-from sfsample.dumping.diagnose.wait_types import Wait
+from sfsample.dumping.diagnose.waits import Wait
 from sfsample.dumping.diagnose.wording import Wording, format_seconds
 from sfsample.dumping.model import ProcessDump, ThreadDump
 from sfsample.modules.module import Module
@@ -41,11 +42,9 @@ class Style(NamedTuple):
     kernel: bool = False
 
 
-def dump_text(
-    processes: Sequence[tuple[ProcessDump, tuple[NamedThread, ...]]], verdict: Verdict, style: Style
-) -> Iterator[str]:
+def dump_text(verdict: Verdict, style: Style) -> Iterator[str]:
     """Yield lines without newlines; the verdict on all processes comes after the first one's header."""
-    for index, (dump, threads) in enumerate(processes):
+    for index, (dump, threads) in enumerate(verdict.processes):
         if index:
             yield ""
         yield _header(dump, style)
@@ -55,37 +54,24 @@ def dump_text(
         if dump.ran is not None:
             others = f", except {len(dump.ran)} that ran: {_tids(dump.ran)}" if dump.ran else ""
             yield f"   all threads at one instant{others}"
-        yield from _process(dump, threads, verdict, style)
+        waits = {thread.tid: verdict.waits.get(Node(dump.pid, thread.tid)) for thread in threads}
+        for group in sort_groups(group_threads(threads), waits, verdict.tids(dump.pid)):
+            yield ""
+            yield from (_fit(line, style) for line in _group(group, waits, verdict.wording, style))
 
 
 def _finding(finding: Finding, style: Style) -> Iterator[str]:
     width = min(style.width or _MAX_SENTENCE_WIDTH, _MAX_SENTENCE_WIDTH)
-    for index, line in enumerate(wrap(style.clean(finding.text), width, "=> ", "   ")):
+    for index, line in enumerate(_wrap(style.clean(finding.text), width, "=> ")):
         yield style.bold(line) if index == 0 or finding.kind == "deadlock" else line
     for detail in finding.lines:
-        yield from wrap(style.clean(detail), width, "   - ", "     ")
+        yield from _wrap(style.clean(detail), width, "   - ")
 
 
-def wrap(text: str, width: int, first_indent: str, indent: str) -> Iterator[str]:
+def _wrap(text: str, width: int, bullet: str) -> list[str]:
     """Break a sentence into lines at spaces; a word that is longer than a line stands alone."""
-    line, is_empty = first_indent, True
-    for word in text.split(" "):
-        if not is_empty and len(line) + 1 + len(word) > width:
-            yield line
-            line, is_empty = indent, True
-        line += word if is_empty else f" {word}"
-        is_empty = False
-    yield line
-
-
-def _process(
-    dump: ProcessDump, threads: tuple[NamedThread, ...], verdict: Verdict, style: Style
-) -> Iterator[str]:
-    waits = {thread.tid: verdict.waits.get(Node(dump.pid, thread.tid)) for thread in threads}
-    for group in sort_groups(group_threads(threads), waits, verdict.tids(dump.pid)):
-        yield ""
-        for line in _group(group, waits, verdict.wording, style):
-            yield _fit(line, style)
+    return wrap(text, width, initial_indent=bullet, subsequent_indent=" " * len(bullet),
+                break_long_words=False, break_on_hyphens=False)  # fmt: skip
 
 
 def _header(dump: ProcessDump, style: Style) -> str:
@@ -101,18 +87,18 @@ def _fit(line: str, style: Style) -> str:
 
 
 def _group(group: Group, waits: Mapping[int, Wait | None], wording: Wording, style: Style) -> Iterator[str]:
-    thread = group.first.dump
-    if len(group.threads) == 1:
+    thread = group[0].dump
+    if len(group) == 1:
         title = f"thread {thread.tid} {thread.name}"
     else:
-        title = f"{len(group.threads)} threads {group.title()}"
+        title = f"{len(group)} threads {common_name([named.dump.name for named in group])}"
     yield style.bold(style.clean(f"{title}: {_state(group)}"))
-    if len(group.threads) > 1:
-        yield f"  {_tids([t.tid for t in group.threads])}"
+    if len(group) > 1:
+        yield f"  {_tids([t.tid for t in group])}"
     yield from _wait(group, waits, wording, style)
     if thread.kernel_stack and (style.kernel or thread.state == "D" or thread.stack is None):
         yield style.clean(f"  kernel: {' <- '.join(thread.kernel_stack)}")
-    yield from _stack(group.first, style)
+    yield from _stack(group[0], style)
 
 
 def _tids(tids: Sequence[int]) -> str:
@@ -122,11 +108,11 @@ def _tids(tids: Sequence[int]) -> str:
 
 def _wait(group: Group, waits: Mapping[int, Wait | None], wording: Wording, style: Style) -> Iterator[str]:
     """Say what a group waits for, unless the line with its system call says it already."""
-    first, wait = group.first, waits.get(group.first.tid)
+    first, wait = group[0], waits.get(group[0].tid)
     call = first.dump.call
     if wait is None or (wait.idle and not wait.pids and wait.kind != "sleep" and call and call.descriptors):
         return
-    distinct = {other.what for thread in group.threads if (other := waits.get(thread.tid)) is not None}
+    distinct = {other.what for thread in group if (other := waits.get(thread.tid)) is not None}
     text = f"  {wait.verb} {wording.object(Node(first.pid, first.tid), wait)}".rstrip()
     others = ", and the other threads for others of that kind" if len(distinct) > 1 else ""
     yield style.clean(text + others)
@@ -134,9 +120,9 @@ def _wait(group: Group, waits: Mapping[int, Wait | None], wording: Wording, styl
 
 def _state(group: Group) -> str:
     """Return state, since when, system call and CPU time; times cover all threads of the group."""
-    thread = group.first.dump
+    thread = group[0].dump
     state = _STATES.get(thread.state, thread.state or "in a core file")
-    idle = [t.dump.idle_s for t in group.threads if t.dump.idle_s is not None]
+    idle = [t.dump.idle_s for t in group if t.dump.idle_s is not None]
     if idle:
         longest, shortest = format_seconds(max(idle)), format_seconds(min(idle))
         state += f" for {longest}" if longest == shortest else f" for {shortest} to {longest}"
@@ -145,10 +131,10 @@ def _state(group: Group) -> str:
         parts.append(f"in {_call_text(thread)}")
     if thread.wchan is not None:
         parts.append(f"at {thread.wchan}")
-    used = [t.dump.cpu_ns for t in group.threads if t.dump.cpu_ns is not None]
+    used = [t.dump.cpu_ns for t in group if t.dump.cpu_ns is not None]
     if used:
         parts.append(f"CPU {format_seconds(sum(used) / 1e9)}")
-    if any(t.dump.moving for t in group.threads):
+    if any(t.dump.moving for t in group):
         parts.append("moving")
     return ", ".join(parts)
 
@@ -167,8 +153,7 @@ def _stack(named: NamedThread, style: Style) -> Iterator[str]:
         return
     if not stack.frames:
         yield "  works for the kernel (io_uring, vhost), and runs no code of the program"
-    rows = zip(stack.frames, named.dump.modules, named.frames, strict=True)
-    for depth, (frame, module, names) in enumerate(rows):
+    for depth, (frame, module, names) in enumerate(named.rows()):
         for name in names:
             yield _frame(depth, frame, module, name, style)
     if stack.stop_reason is not StopReason.OUTERMOST:

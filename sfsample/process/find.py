@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from sfsample.core.arch import ARCHES, Arch, ByteOrder, arch_of
 from sfsample.errors import (
-    FIND_IT,
+    FIND_HELP,
     AlreadyTraced,
     NoSuchProcess,
     NotPermitted,
@@ -32,7 +32,7 @@ def check(proc: ProcFs) -> Arch:
     stat = proc.stat()
     group = proc.status().get("Tgid", str(pid))
     if stat is None or group == "0":  # it has ended since /proc/PID was opened
-        raise NoSuchProcess(pid, f"no such process: {pid}", FIND_IT)
+        raise NoSuchProcess(pid, f"no such process: {pid}", FIND_HELP)
     if group != str(pid):
         raise UnsupportedTarget(pid, f"{pid} is a thread: of process {group}", f"use -p {group}")
     if stat.flags & PF_KTHREAD:

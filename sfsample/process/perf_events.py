@@ -26,7 +26,7 @@ from select import POLLIN, poll
 from struct import Struct
 
 from sfsample.core.arch import Arch
-from sfsample.errors import NO_FILES, NotPermitted, TargetError, UnsupportedTarget
+from sfsample.errors import NO_FILE_ERRNOS, NotPermitted, TargetError, UnsupportedTarget
 from sfsample.process.perf_records import HEADER, SAMPLE_TYPE, Parser, Record
 from sfsample.process.proc_text import parse_monotonic_offset_ns
 
@@ -266,7 +266,7 @@ def _refusal(failure: OSError, pid: int, threads: int) -> TargetError:
             "a container's seccomp filter may refuse it, too, or no more memory may be locked (ulimit -l);",
             "without --perf-events it is not needed",
         )  # fmt: skip
-    if failure.errno in NO_FILES:
+    if failure.errno in NO_FILE_ERRNOS:
         files = (threads + 1) * (len(_online_cpus()) + 1) + _OTHER_FILES
         return UnsupportedTarget(
             pid, f"no files left to open: for the timers of {threads} threads",

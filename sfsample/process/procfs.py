@@ -14,7 +14,7 @@ from errno import EACCES, ENOENT, ENOTDIR, EPERM, ESRCH
 from time import clock_gettime_ns
 
 from sfsample.core.checkpoint import with_checkpoints
-from sfsample.errors import FIND_IT, MORE_FILES, NO_FILES, NoSuchProcess, NotPermitted, TargetError
+from sfsample.errors import FILES_HELP, FIND_HELP, NO_FILE_ERRNOS, NoSuchProcess, NotPermitted, TargetError
 from sfsample.modules.mapping import Mapping, MapsParser
 from sfsample.process.proc_text import Stat, parse_cpu_idle, parse_stat, parse_status
 from sfsample.process.thread_files import ThreadFiles, max_kept_open, not_run
@@ -94,7 +94,7 @@ class ProcFs:
 
     def _refused(self, failure: OSError) -> TargetError:
         """Return the error for a failure that does not mean that the process or thread has ended."""
-        if failure.errno in NO_FILES:
+        if failure.errno in NO_FILE_ERRNOS:
             for thread in self._threads.values():  # so that sfsample has some files left to finish with
                 thread.close()
         return _refusal(self.pid, failure)
@@ -110,7 +110,7 @@ class ProcFs:
         try:
             fd = os.open(name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._dir)
         except OSError as failure:
-            if failure.errno in NO_FILES:
+            if failure.errno in NO_FILE_ERRNOS:
                 raise self._refused(failure) from None
             return None
         try:
@@ -157,7 +157,7 @@ class ProcFs:
         except OSError as refusal:
             if refusal.errno in _FORBIDDEN:
                 raise NotPermitted(self.pid, f"not permitted to read the memory map of {self.pid}") from None
-            if refusal.errno in NO_FILES:
+            if refusal.errno in NO_FILE_ERRNOS:
                 raise self._refused(refusal) from None
             return ()
         try:
@@ -173,7 +173,7 @@ class ProcFs:
             with os.scandir(self._tasks) as entries:  # 20 ms for 5,000
                 return sorted(int(entry.name) for entry in with_checkpoints(entries))
         except OSError as failure:
-            if failure.errno in NO_FILES:
+            if failure.errno in NO_FILE_ERRNOS:
                 raise self._refused(failure) from None
             return []
 
@@ -226,12 +226,12 @@ def _unseen(pid: int) -> TargetError:
     """Return the error for a process that does not exist, or that /proc does not show to sfsample."""
     if pid > 0 and _exists(pid):
         return NotPermitted(pid, f"not permitted to look at: {pid}", *HIDDEN)
-    return NoSuchProcess(pid, f"no such process: {pid}", FIND_IT)
+    return NoSuchProcess(pid, f"no such process: {pid}", FIND_HELP)
 
 
 def _refusal(pid: int, failure: OSError) -> TargetError:
-    if failure.errno in NO_FILES:
-        return TargetError(pid, f"no files left to open: to look at {pid}", MORE_FILES)
+    if failure.errno in NO_FILE_ERRNOS:
+        return TargetError(pid, f"no files left to open: to look at {pid}", FILES_HELP)
     return TargetError(pid, f"cannot look at {pid}: {failure.strerror}")
 
 

@@ -16,7 +16,7 @@ from resource import RLIMIT_NOFILE, getrlimit, setrlimit
 from typing import Protocol, TypeVar
 
 from sfsample.core.snapshot import LastRun
-from sfsample.errors import NO_FILES, TargetError
+from sfsample.errors import NO_FILE_ERRNOS, TargetError
 from sfsample.process.proc_text import Stat, SyscallInfo, parse_last_run, parse_stat, parse_syscall
 
 _CHUNK_BYTES = 4096  # more than a file has
@@ -73,7 +73,7 @@ class ThreadFiles:
         try:
             fd = os.open(f"{self.tid}/{name}", os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._tasks)
         except OSError as failure:
-            if failure.errno in NO_FILES:
+            if failure.errno in NO_FILE_ERRNOS:
                 raise self._refused(failure) from None
             return None
         keep = ThreadFiles.kept_open < self._max_open

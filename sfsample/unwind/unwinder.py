@@ -7,7 +7,7 @@ nowhere else.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from sfsample.core.arch import AMD64, Arch
@@ -45,10 +45,14 @@ CHOICES: Final[dict[str, tuple[Stepper, ...]]] = {
     "frame_pointer": (CodeStepper(), LeafStepper(), FramePointerStepper()),
     "scan": (ScanStepper(),),  # not among the default steppers
 }
-DEFAULT_STEPPERS: Final[tuple[Stepper, ...]] = (
-    *ALWAYS,
-    *(stepper for name in ("sframe", "eh_frame", "frame_pointer") for stepper in CHOICES[name]),
-)
+
+
+def choose_steppers(names: Iterable[str]) -> tuple[Stepper, ...]:
+    """Return the steppers that are always asked, then those of these choices, in their order."""
+    return (*ALWAYS, *(stepper for name in names for stepper in CHOICES[name]))
+
+
+DEFAULT_STEPPERS: Final[tuple[Stepper, ...]] = choose_steppers(("sframe", "eh_frame", "frame_pointer"))
 MAX_FRAMES: Final = 1024
 _MAX_ASSUMED_REGISTERS = 2  # in one walk of `Unwinder.search`
 _ASKED_LAST: Final[tuple[str, ...]] = (  # when a walk is repeated

@@ -28,9 +28,7 @@ def test_ctrl_c_is_ignored_while_main_handles_one(monkeypatch: pytest.MonkeyPatc
         raise KeyboardInterrupt
 
     monkeypatch.setattr("sfsample.cli._run", interrupted)
-    monkeypatch.setattr(
-        "sfsample.cli._print_error", lambda _what: handlers.append(signal.getsignal(signal.SIGINT))
-    )
+    monkeypatch.setattr("sfsample.cli.say", lambda _what: handlers.append(signal.getsignal(signal.SIGINT)))
     before = signal.getsignal(signal.SIGINT)
     try:
         assert main([]) == 1

@@ -17,10 +17,9 @@ def listing(directory: Path) -> list[str]:
 
 
 def test_file_appears_when_complete(tmp_path: Path) -> None:
-    output = Output(str(tmp_path / "out"))
-    assert listing(tmp_path) == []  # an interrupted command leaves nothing behind
-    output.write("text\n")
-    output.discard()
+    with Output(str(tmp_path / "out")) as output:
+        assert listing(tmp_path) == []  # an interrupted command leaves nothing behind
+        output.write("text\n")
     assert (tmp_path / "out").read_text() == "text\n"
     assert listing(tmp_path) == ["out"]
 
@@ -108,15 +107,13 @@ def test_failed_write_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failure: BaseException
 ) -> None:
     (tmp_path / "out").write_text("before")
-    output = Output(str(tmp_path / "out"))
 
     def fail(*_: object) -> None:
         raise failure
 
     monkeypatch.setattr(output_file.os, "replace", fail)
-    with pytest.raises((SfsampleError, KeyboardInterrupt)):
+    with Output(str(tmp_path / "out")) as output, pytest.raises((SfsampleError, KeyboardInterrupt)):
         output.write("after")
-    output.discard()
     assert listing(tmp_path) == ["out"]
     assert (tmp_path / "out").read_text() == "before"
 

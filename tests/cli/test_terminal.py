@@ -19,7 +19,7 @@ def test_printable_replaces_controls() -> None:
 
 
 def test_say_cleans_and_cuts_lines(capsys: pytest.CaptureFixture[str]) -> None:
-    say(f"sfsample: {HOSTILE}", "x" * 100_000)
+    say(HOSTILE, "x" * 100_000)
     first, second = capsys.readouterr().err.splitlines()
     assert first == f"sfsample: {printable(HOSTILE)}"
     assert len(second) < 1100

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from sfsample import api
-from sfsample.cli.launch import launched
 from sfsample.cli.parse import parse
+from sfsample.cli.targets import targets
 from sfsample.core.arch import AMD64
 from sfsample.errors import NoSuchProcess
 from tests.live.cli_runner import DURATIONS, parse_folded, sfsample
@@ -69,9 +69,9 @@ def test_program_that_cannot_be_started_is_an_error(words: list[str], what: str,
 )
 def test_program_that_ends_before_the_first_sample_is_an_error(code: str, fate: str) -> None:
     def run() -> None:
-        with launched(parse(["-q", "--", "sh", "-c", code])) as pid:
-            os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
-            api.record(pid, 1)
+        with targets(parse(["-q", "--", "sh", "-c", code])) as pids:
+            os.waitid(os.P_PID, pids[0], os.WEXITED | os.WNOWAIT)
+            api.record(pids, 1)
 
     with pytest.raises(NoSuchProcess, match="ended before the first sample: sh") as caught:
         run()

@@ -237,9 +237,8 @@ def test_missing_process_is_an_error(tmp_path: Path) -> None:
 
 
 def test_recycled_pid_is_another_process(leaf: Target, tmp_path: Path) -> None:
-    assert watch._is_same_process(leaf.pid, start_time(leaf.pid))
-    assert not watch._is_same_process(leaf.pid, start_time(leaf.pid) - 1)
-    assert not watch._is_same_process(unused_pid(), 0)
+    assert watch._alive({leaf.pid: start_time(leaf.pid), unused_pid(): 0}) == [leaf.pid]
+    assert watch._alive({leaf.pid: start_time(leaf.pid) - 1}) == []
 
 
 def test_directory_that_cannot_be_made_is_an_error(leaf: Target, tmp_path: Path) -> None:

@@ -42,17 +42,23 @@ class Choices:
         if self.typing:
             self._type(key)
             return
-        act = {
-            "t": self._switch_view, "s": self._switch_sort, "p": self._switch_pause, " ": self._switch_pause,
-            "/": self._begin_word, "escape": self._back, "?": self._switch_help,
-        }.get(key)  # fmt: skip
-        if act:
-            act()
-        elif key in ("c", "enter"):
-            self._enter(rows)
-        elif key in _STEPS:
-            self.selected += _STEPS[key]
-            self.fit(rows)
+        match key:
+            case "t":
+                self._switch_view()
+            case "s":
+                self.sort_by_second = not self.sort_by_second
+            case "p" | " ":
+                self.paused = not self.paused
+            case "?":
+                self.help = not self.help
+            case "/":
+                self.typing, self.word = True, ""
+            case "escape":
+                self._back()
+            case "c" | "enter" if self.selected < len(rows):
+                self._enter(rows[self.selected])
+        self.selected += _STEPS.get(key, 0)
+        self.fit(rows)
 
     def fit(self, rows: Sequence[Row]) -> None:
         """Select a row that exists."""
@@ -73,22 +79,7 @@ class Choices:
         self.view = VIEWS[(VIEWS.index(self.view) + 1) % len(VIEWS)]
         self.callers_of, self.selected = None, 0
 
-    def _switch_sort(self) -> None:
-        self.sort_by_second = not self.sort_by_second
-
-    def _switch_pause(self) -> None:
-        self.paused = not self.paused
-
-    def _switch_help(self) -> None:
-        self.help = not self.help
-
-    def _begin_word(self) -> None:
-        self.typing, self.word = True, ""
-
-    def _enter(self, rows: Sequence[Row]) -> None:
-        if self.selected >= len(rows):
-            return
-        row = rows[self.selected]
+    def _enter(self, row: Row) -> None:
         if row.task is not None:
             self.task, self.view = row.task, FUNCTIONS
         else:

@@ -5,7 +5,6 @@ thread of the target (`SUSPEND_LOCK`), because both threads share one interprete
 other cannot release.
 """
 
-import signal
 import sys
 import threading
 import time
@@ -15,8 +14,7 @@ from functools import cached_property
 from sfsample import api
 from sfsample.cli.interrupt import Interrupt
 from sfsample.cli.output_file import Output
-from sfsample.cli.record_options import rate, record_options
-from sfsample.cli.sampling import check_begun
+from sfsample.cli.sampling import check_begun, record_processes
 from sfsample.cli.symbol_flags import symbol_options
 from sfsample.cli.targets import target_pids
 from sfsample.cli.top.screen import Screen, terminal
@@ -25,7 +23,6 @@ from sfsample.cli.top.view import TopView
 from sfsample.core.checkpoint import SUSPEND_LOCK
 from sfsample.errors import NoThread, SfsampleError, UsageError
 from sfsample.modules.location import Location
-from sfsample.process.thread_files import open_many
 from sfsample.recording.live_window import LiveWindow
 from sfsample.symbolize.symbolizer import Symbolizer
 
@@ -37,9 +34,8 @@ def run_top(arguments: Namespace) -> int:
     """Show the live view until the user leaves or the target ends; return the exit code."""
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise UsageError("top needs a terminal", "for a file: sfsample record -d 10 -o out.html")
-    suspend_request = _SuspendRequest()
-    with suspend_request, Interrupt() as interrupt:
-        session = _Session(arguments, target_pids(arguments), interrupt, suspend_request)
+    with Interrupt() as interrupt:
+        session = _Session(arguments, target_pids(arguments), interrupt)
         session.start()
         try:
             with terminal() as screen:
@@ -50,33 +46,14 @@ def run_top(arguments: Namespace) -> int:
     return 0
 
 
-class _SuspendRequest:
-    """Notes Ctrl-Z and SIGTSTP, for the main thread to suspend sfsample when it is not drawing."""
-
-    def __init__(self) -> None:
-        self.requested = False
-
-    def __enter__(self) -> None:
-        self._previous = signal.signal(signal.SIGTSTP, self._request)
-
-    def __exit__(self, *_: object) -> None:
-        signal.signal(signal.SIGTSTP, self._previous)
-
-    def _request(self, _number: int, _frame: object) -> None:
-        self.requested = True
-
-
 class _Session:
     """One run: the sampling thread, and the view."""
 
-    def __init__(
-        self, arguments: Namespace, pids: list[int], interrupt: Interrupt, suspend_request: _SuspendRequest
-    ) -> None:
+    def __init__(self, arguments: Namespace, pids: list[int], interrupt: Interrupt) -> None:
         self._arguments = arguments
         self._pids = pids
         self._interrupt = interrupt
-        self._suspend_request = suspend_request
-        self._window = LiveWindow(rate(arguments), arguments.window)
+        self._window = LiveWindow(arguments.rate, arguments.window)
         self._view = TopView(", ".join(map(str, pids)))
         self._symbol_options = symbol_options(arguments)
         self._names: dict[Location, list[FunctionName]] = {}
@@ -98,12 +75,12 @@ class _Session:
         self._thread.join()
 
     def _sample(self) -> None:
-        open_many()
         try:
-            api.record(
+            record_processes(
+                self._arguments,
                 self._pids,
-                options=record_options(self._arguments),
-                should_stop=lambda: self._stopping or self._interrupt.requested,
+                None,
+                lambda: self._stopping or self._interrupt.requested,
                 profile=self._window.profile,
             )
         except BaseException as failure:  # noqa: BLE001 - `check` raises it again, on the main thread
@@ -115,15 +92,10 @@ class _Session:
             raise self._failure
         check_begun(self._window.profile.stats, self._pids)
 
-    # -- the main thread: draw, obey keys
-
     def show(self, screen: Screen) -> None:
         """Draw and obey keys until the user leaves or the sampling ends."""
         draw_at_s = 0.0
         while self._thread.is_alive() and not self._interrupt.requested:
-            if self._suspend_request.requested:
-                self._suspend_request.requested = False
-                screen.suspend()
             if time.monotonic() >= draw_at_s:
                 self._draw(screen)
                 draw_at_s = time.monotonic() + _DRAW_PERIOD_S
@@ -131,13 +103,13 @@ class _Session:
             if key in ("q", "interrupt"):
                 return
             if key:
-                self._obey(key)
+                self._obey(key, screen)
                 draw_at_s = 0.0
 
-    def _obey(self, key: str) -> None:
+    def _obey(self, key: str, screen: Screen) -> None:
         view = self._view
         if key == "suspend":
-            self._suspend_request.requested = True
+            screen.suspend()
         elif key == "w" and not view.choices.typing:
             self._write()
         elif key in ("+", "-") and not view.choices.typing:
@@ -173,12 +145,9 @@ class _Session:
     def _resize_window(self, step: int) -> None:
         """Choose the next longer (`step` 1) or shorter (-1) window."""
         seconds = round(self._window.length_ns / 1e9)
-        if step > 0:
-            choices = [length for length in _WINDOWS_S if length > seconds][:1]
-        else:
-            choices = [length for length in _WINDOWS_S if length < seconds][-1:]
-        for length in choices:
-            self._window.length_ns = length * 10**9
+        lengths = [length for length in _WINDOWS_S[::step] if (length - seconds) * step > 0]
+        if lengths:
+            self._window.length_ns = lengths[0] * 10**9
 
     def _write(self) -> None:
         stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())

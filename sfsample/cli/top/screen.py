@@ -30,6 +30,7 @@ class Screen:
 
     def __init__(self, window: curses.window) -> None:
         self._window = window
+        self._suspend_requested = False  # by SIGTSTP
 
     @property
     def size(self) -> tuple[int, int]:
@@ -39,6 +40,9 @@ class Screen:
 
     def key(self) -> str:
         """Return a letter, or the name of a key; '' when none is pressed within a tenth of a second."""
+        if self._suspend_requested:
+            self._suspend_requested = False
+            return "suspend"
         try:
             key = self._window.get_wch()
         except curses.error:
@@ -52,6 +56,10 @@ class Screen:
             with suppress(curses.error):  # raised by the last column of the last line too
                 self._window.addstr(row, 0, line.text, _STYLES[line.style])
         self._window.refresh()
+
+    def request_suspend(self, _number: int, _frame: object) -> None:
+        """Handle SIGTSTP like Ctrl-Z, when it is not drawing."""
+        self._suspend_requested = True
 
     def suspend(self) -> None:
         """Give the terminal back, suspend sfsample while it holds no thread, and take the terminal again."""
@@ -70,12 +78,15 @@ def terminal() -> Iterator[Screen]:
         window = curses.initscr()
     except curses.error as failure:
         raise SfsampleError(f"cannot draw on this terminal: {failure}", "set TERM, e.g. TERM=xterm") from None
-    previous = signal.signal(signal.SIGQUIT, _quit)
+    screen = Screen(window)
+    previous_quit = signal.signal(signal.SIGQUIT, _quit)
+    previous_suspend = signal.signal(signal.SIGTSTP, screen.request_suspend)
     try:
         _set_up(window)
-        yield Screen(window)
+        yield screen
     finally:
-        signal.signal(signal.SIGQUIT, previous)
+        signal.signal(signal.SIGQUIT, previous_quit)
+        signal.signal(signal.SIGTSTP, previous_suspend)
         window.keypad(False)
         curses.noraw()
         curses.echo()

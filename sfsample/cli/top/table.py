@@ -65,16 +65,12 @@ def make_table(
     word = word.lower()
     found = (row for row in rows if word in row.name.lower() or word in row.where.lower())
     truncated = sum(record.times for record in records if record.key.stop_reason is not StopReason.OUTERMOST)
-    order = _second_column_order if sort_by_second else _first_column_order
+
+    def order(row: Row) -> tuple[int, int, str]:
+        numbers = (-row.second, -row.first) if sort_by_second else (-row.first, -row.second)
+        return (*numbers, row.name)
+
     return Table(tuple(sorted(found, key=order)), sum(record.times for record in records), truncated)
-
-
-def _first_column_order(row: Row) -> tuple[int, int, str]:
-    return -row.first, -row.second, row.name
-
-
-def _second_column_order(row: Row) -> tuple[int, int, str]:
-    return -row.second, -row.first, row.name
 
 
 def function_rows(
@@ -97,9 +93,8 @@ def _callers(frames: list[FunctionName], function: str | None) -> list[FunctionN
     """Return the callers of the outermost frame of a function; all frames, when it is None."""
     if function is None:
         return frames
-    return frames[
-        max((at for at, (name, _) in enumerate(frames, 1) if name == function), default=len(frames)) :
-    ]
+    ends = (at for at, (name, _) in enumerate(frames, 1) if name == function)
+    return frames[max(ends, default=len(frames)) :]
 
 
 def task_rows(records: Iterable[WindowRecord], profile: Profile, *, threads: bool) -> Iterator[Row]:

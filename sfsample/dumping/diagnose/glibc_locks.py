@@ -103,9 +103,6 @@ def _since_2_25(
     return _semaphore(word, memory) if functions & set(_SEMAPHORE) else _barrier(word - 4, memory)
 
 
-# -- mutexes
-
-
 def _mutex(address: int, memory: Memory, alive: Container[int]) -> Lock | None:
     """Check __lock (0) and __owner (8)."""
     lock, owner = _u32(memory, address), _u32(memory, address + 8)
@@ -147,9 +144,6 @@ def _unnamed_mutex(thread: NamedThread, value: int, alive: Container[int]) -> Lo
     return lock if lock is not None and lock.owner in alive else None
 
 
-# -- condition variables
-
-
 def _condition(word: int, memory: Memory) -> Lock | None:
     """Check the number of waiters, times eight, which lies before the two futex words (__g_signals).
 
@@ -174,9 +168,6 @@ def _counts_waiters(address: int, memory: Memory) -> bool:
     """Whether __wseq (0), which counts all waiters since the start, is not below __g1_start (8)."""
     sequence, start = memory.word(address), memory.word(address + 8)
     return sequence is not None and start is not None and 0 < sequence >> 1 >= start >> 1
-
-
-# -- read and write locks
 
 
 def _read_lock(word: int, value: int, memory: Memory, alive: Container[int]) -> Lock | None:
@@ -211,9 +202,6 @@ def _writer(address: int, memory: Memory, alive: Container[int]) -> int | None:
 
 def _held_by(readers: int) -> str:
     return f"held by {readers} reader{'s' * (readers != 1)}, glibc does not note which"
-
-
-# -- semaphores, barriers, joins
 
 
 def _semaphore(word: int, memory: Memory) -> Lock | None:
@@ -266,9 +254,6 @@ def _join(word: int, value: int, memory: Memory, alive: Container[int]) -> Lock 
 def _u32(memory: Memory, address: int) -> int | None:
     data = memory.read(address, 4)
     return None if data is None else int.from_bytes(data, memory.byteorder)
-
-
-# -- the version of glibc
 
 
 def is_since_2_25(modules: Iterable[Module]) -> bool:

@@ -5,35 +5,22 @@ same.  Unusual groups come first, then the largest.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
 
 from sfsample.dumping.diagnose.named_thread import NamedThread
-from sfsample.dumping.diagnose.wait_types import Wait
+from sfsample.dumping.diagnose.waits import Wait
 
 _MAX_NAMES = 3  # of a group whose threads' names have nothing in common
 
 
-class Group(NamedTuple):
-    """Threads with the same stack, by ascending tid."""
-
-    threads: tuple[NamedThread, ...]
-
-    @property
-    def first(self) -> NamedThread:
-        """The thread whose stack and wait stand for all."""
-        return self.threads[0]
-
-    def title(self) -> str:
-        """Return the common name of its threads: "worker-*"."""
-        return common_name([thread.dump.name for thread in self.threads])
+Group = list[NamedThread]  # with the same stack, by ascending tid; the first one stands for all
 
 
-def group_threads(threads: Iterable[NamedThread]) -> tuple[Group, ...]:
+def group_threads(threads: Iterable[NamedThread]) -> list[Group]:
     """Return the groups, in the order of their first threads."""
-    groups: dict[object, list[NamedThread]] = {}
+    groups: dict[object, Group] = {}
     for thread in threads:
         groups.setdefault(_key(thread), []).append(thread)
-    return tuple(Group(tuple(members)) for members in groups.values())
+    return list(groups.values())
 
 
 def _key(thread: NamedThread) -> object:
@@ -50,11 +37,11 @@ def sort_groups(
     """Sort: groups that the verdict names; those that run or are stuck; those that wait for work."""
 
     def rank(group: Group) -> tuple[int, int, int]:
-        wait = waits.get(group.first.tid)
-        named = [verdict_tids.index(thread.tid) for thread in group.threads if thread.tid in verdict_tids]
+        wait = waits.get(group[0].tid)
+        named = [verdict_tids.index(thread.tid) for thread in group if thread.tid in verdict_tids]
         if named:
             return (0, min(named), 0)
-        return (2 if wait is not None and wait.idle else 1, -len(group.threads), group.first.tid)
+        return (2 if wait is not None and wait.idle else 1, -len(group), group[0].tid)
 
     return sorted(groups, key=rank)
 

@@ -6,8 +6,10 @@ A function is recognized by its symbol, without the underscores and versions tha
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
+from sfsample.core.stack import Frame
 from sfsample.dumping.model import ProcessDump, ThreadDump
 from sfsample.modules.location import Location, locate
+from sfsample.modules.module import Module
 from sfsample.symbolize.named_frame import NamedFrame
 
 Namer = Callable[[Location], tuple[NamedFrame, ...]]
@@ -30,6 +32,11 @@ class NamedThread(NamedTuple):
     def tid(self) -> int:
         """Its id in sfsample's pid namespace."""
         return self.dump.tid
+
+    def rows(self) -> Iterator[tuple[Frame, Module | None, tuple[NamedFrame, ...]]]:
+        """Yield each frame with its module and names, innermost first."""
+        if self.dump.stack is not None:
+            yield from zip(self.dump.stack.frames, self.dump.modules, self.frames, strict=True)
 
     def library_functions(self) -> Iterator[str]:
         """Yield the bare names of the C library's functions on the stack, innermost first.
@@ -59,13 +66,12 @@ class NamedThread(NamedTuple):
 
 def name_threads(dump: ProcessDump, namer: Namer) -> tuple[NamedThread, ...]:
     """Name every frame of every thread."""
-    return tuple(NamedThread(dump.pid, thread, _frames(dump.pid, thread, namer)) for thread in dump.threads)
-
-
-def _frames(pid: int, thread: ThreadDump, namer: Namer) -> tuple[tuple[NamedFrame, ...], ...]:
-    frames = thread.stack.frames if thread.stack else ()
-    pairs = zip(frames, thread.modules, strict=True)
-    return tuple(namer(locate(frame, module, pid)) for frame, module in pairs)
+    named = []
+    for thread in dump.threads:
+        pairs = zip(thread.stack.frames if thread.stack else (), thread.modules, strict=True)
+        names = tuple(namer(locate(frame, module, dump.pid)) for frame, module in pairs)
+        named.append(NamedThread(dump.pid, thread, names))
+    return tuple(named)
 
 
 def bare_symbol(symbol: str) -> str:

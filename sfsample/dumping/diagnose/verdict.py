@@ -13,11 +13,9 @@ from sfsample.dumping.diagnose.glibc_locks import OtherThreads, is_since_2_25
 from sfsample.dumping.diagnose.groups import common_name
 from sfsample.dumping.diagnose.named_thread import NamedThread
 from sfsample.dumping.diagnose.wait_graph import Node, blockers, cycles, stuck, with_process_edges
-from sfsample.dumping.diagnose.wait_types import Wait, WaitContext
-from sfsample.dumping.diagnose.waits import wait_of
+from sfsample.dumping.diagnose.waits import Wait, WaitContext, wait_of
 from sfsample.dumping.diagnose.wording import Wording
 from sfsample.dumping.model import ProcessDump
-from sfsample.modules.module import Module
 
 ProcessSet = Sequence[tuple[ProcessDump, tuple[NamedThread, ...]]]
 
@@ -42,6 +40,7 @@ class Finding(NamedTuple):
 class Verdict(NamedTuple):
     """The findings, the gravest first; what each thread waits for; and the names of threads and processes."""
 
+    processes: ProcessSet
     findings: tuple[Finding, ...]
     waits: Mapping[Node, Wait | None]
     wording: Wording
@@ -59,7 +58,7 @@ def judge(processes: ProcessSet) -> Verdict:
     names = {dump.pid: dump.name for dump, _ in processes}
     others = {pid: name for dump, _ in processes for pid, name in (*dump.others, *dump.children)}
     wording = Wording(threads, waits, names, others)
-    return Verdict(tuple(_VerdictBuilder(wording).findings()), waits, wording)
+    return Verdict(processes, tuple(_VerdictBuilder(wording).findings()), waits, wording)
 
 
 def _waits(dump: ProcessDump, threads: tuple[NamedThread, ...]) -> Iterator[tuple[Node, Wait | None]]:
@@ -67,15 +66,16 @@ def _waits(dump: ProcessDump, threads: tuple[NamedThread, ...]) -> Iterator[tupl
     sleepers = Counter(c.syscall.args[0] for t in threads if (c := t.dump.call) and c.name == "futex")
     modules = {module for thread in dump.threads for module in thread.modules if module}
     others = OtherThreads(tids, sleepers, bool(sleepers) and is_since_2_25(modules))
-    context = WaitContext(dump, tids, others, cache(lambda address: _variable(modules, address)))
+
+    @cache
+    def name_variable(address: int) -> str | None:
+        from sfsample.symbolize.variables import variable_at
+
+        return variable_at(modules, address)
+
+    context = WaitContext(dump, tids, others, name_variable)
     for thread in threads:
         yield Node(dump.pid, thread.tid), wait_of(thread, context)
-
-
-def _variable(modules: Iterable[Module], address: int) -> str | None:
-    from sfsample.symbolize.variables import variable_at
-
-    return variable_at(modules, address)
 
 
 class _VerdictBuilder:
@@ -83,12 +83,13 @@ class _VerdictBuilder:
 
     def __init__(self, wording: Wording) -> None:
         self._wording = wording
-        self._threads, self._waits = wording.threads, wording.waits
-        self._edges = with_process_edges({node: _target(node, wait) for node, wait in self._waits.items()})
+        self._threads = wording.threads
+        self._waits = {node: wait for node, wait in wording.waits.items() if wait is not None}
+        targets = {node: _target(node, wait) for node, wait in self._waits.items()}
+        self._edges = with_process_edges({node: targets.get(node) for node in wording.waits})
         held = stuck(self._edges)
-        self._cycles = [
-            cycle for cycle in cycles(self._edges) if held.issuperset(cycle) and self._at_one_instant(cycle)
-        ]
+        certain = (cycle for cycle in cycles(self._edges) if held.issuperset(cycle))
+        self._cycles = [cycle for cycle in certain if self._at_one_instant(cycle)]
 
     def findings(self) -> Iterator[Finding]:
         """Yield all findings, the gravest first."""
@@ -101,8 +102,6 @@ class _VerdictBuilder:
             if main in self._threads and main not in named:
                 moves = "; it ran between the looks" * (self._threads[main].dump.moving is True)
                 yield Finding("main", self._wording.sentence(main) + moves, (main,))
-
-    # -- deadlocks
 
     def _at_one_instant(self, cycle: Sequence[Node]) -> bool:
         """Whether all threads of a cycle slept at one instant; a dump samples them one after the other.
@@ -127,60 +126,53 @@ class _VerdictBuilder:
             yield Finding("deadlock", text, threads, tuple(map(self._wording.sentence, threads)))
 
     def _outlook(self, threads: Iterable[Node]) -> str:
-        waits = [wait for node in threads if (wait := self._waits[node]) is not None]
+        waits = [self._waits[node] for node in threads]
         if any(wait.timed for wait in waits):
             return "until one gives up: there is a time-out"
         sockets = any(wait.kind in _SOCKET_KINDS for wait in waits)  # SO_RCVTIMEO cannot be seen from outside
         return f"and none can go on{', unless a socket has a time-out of its own' * sockets}"
 
-    # -- threads that wait for another
-
     def _blocked(self) -> Iterator[Finding]:
         """Yield a finding for the end of each chain of waits, that with most threads behind it first."""
         known = {node for cycle in self._cycles for node in cycle}
-        ends = [(end, tuple(node for node in behind if self._matters(node)))
+        matter = {node for node, wait in self._waits.items() if not wait.idle}
+        ends = [(end, tuple(node for node in behind if node in matter))
                 for end, behind in blockers(self._edges).items() if end not in known]  # fmt: skip
         for end, behind in sorted(ends, key=lambda pair: (-len(pair[1]), pair[0])):
             if behind:
                 yield self._blocked_by(end, behind)
-
-    def _matters(self, node: Node) -> bool:
-        wait = self._waits.get(node)
-        return wait is not None and not wait.idle
 
     def _blocked_by(self, end: Node, behind: tuple[Node, ...]) -> Finding:
         wording = self._wording
         if len(behind) == 1:
             text = wording.sentence(behind[0])
         else:
-            names = common_name([self._threads[node].dump.name for node in behind])
             objects = self._objects(end, behind)
-            text = f"{len(behind)} threads ({names}) wait for {wording.subject(end)}: {objects}"
+            text = f"{self._subjects(behind)} wait for {wording.subject(end)}: {objects}"
         details = (wording.sentence(end),) if end in self._threads else ()
         return Finding("blocked", text, (end, *behind), details)
+
+    def _subjects(self, nodes: Sequence[Node]) -> str:
+        names = common_name([self._threads[node].dump.name for node in nodes])
+        return f"{len(nodes)} threads ({names})"
 
     def _objects(self, end: Node, behind: tuple[Node, ...]) -> str:
         """Say what threads wait for: "2 for mutex 0x1, 1 for its end, 3 behind them", most threads first.
 
         Threads "behind them" wait for one of the other waiting threads.
         """
-        direct = [
-            wait for node in behind if self._edges[node] == end and (wait := self._waits[node]) is not None
-        ]
-        counts = Counter("its end" if wait.kind == "thread" else wait.what for wait in direct)
-        parts = [
-            what if number == len(behind) else f"{number} for {what}" for what, number in counts.most_common()
-        ]
-        indirect = len(behind) - len(direct)
-        return ", ".join([*parts, *([f"{indirect} behind them"] if indirect else [])])
+        direct = [self._waits[node] for node in behind if self._edges[node] == end]
+        counts = Counter("its end" if wait.kind == "thread" else wait.what for wait in direct).most_common()
+        parts = [what if number == len(behind) else f"{number} for {what}" for what, number in counts]
+        if len(direct) < len(behind):
+            parts.append(f"{len(behind) - len(direct)} behind them")
+        return ", ".join(parts)
 
     def _blocked_by_unknown(self) -> Iterator[Finding]:
         """Yield threads that wait for a lock whose owner is not known, or has ended."""
         for node, wait in self._waits.items():
-            if wait is not None and wait.kind in _LOCK_KINDS and wait.tid is None:
+            if wait.kind in _LOCK_KINDS and wait.tid is None:
                 yield Finding("blocked", self._wording.sentence(node), (node,))
-
-    # -- other threads
 
     def _spinning(self) -> Iterator[Finding]:
         for node, thread in self._threads.items():
@@ -194,22 +186,19 @@ class _VerdictBuilder:
         """Yield threads that wait for something outside the process; one finding for the same thing."""
         same: dict[tuple[int, str, str], list[Node]] = {}
         for node, wait in self._waits.items():
-            if wait is not None and wait.kind in _OUTSIDE_KINDS and node not in self._edges:
+            if wait.kind in _OUTSIDE_KINDS and node not in self._edges:
                 same.setdefault((node.pid, wait.kind, wait.what), []).append(node)
         for (pid, kind, _), nodes in sorted(same.items(), key=lambda item: (-len(item[1]), item[1])):
             text = self._wording.sentence(nodes[0])
             if len(nodes) > 1:
-                names = common_name([self._threads[node].dump.name for node in nodes])
                 is_all = sum(node.pid == pid for node in self._threads) == len(nodes)
-                subject = self._wording.process(pid) if is_all else f"{len(nodes)} threads ({names}): each"
+                subject = self._wording.process(pid) if is_all else f"{self._subjects(nodes)}: each"
                 text = f"{subject} {self._wording.predicate(nodes[0])}"
             yield Finding(kind, text, tuple(nodes))
 
 
-def _target(node: Node, wait: Wait | None) -> Node | None:
+def _target(node: Node, wait: Wait) -> Node | None:
     """Return the thread or process that has to act; None when it is not known, or there are several."""
-    if wait is None:
-        return None
     if wait.tid is not None:
         return Node(node.pid, wait.tid)
     if wait.idle and wait.timed:

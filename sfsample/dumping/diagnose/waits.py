@@ -1,15 +1,21 @@
-"""Finds what one thread waits for: a lock, a time, a child process, a stop, the kernel; I/O is in `io_waits`.
+"""Finds what one thread waits for: a lock, a time, a child process, I/O at a descriptor, a stop, the kernel.
 
 Each answer follows from what the kernel reports or from the structure that the thread sleeps on.  Where the
-other side of a wait is not known, none is named.  A thread gets one answer, the most specific one.
+other side of a wait is not known, none is named; that of a pipe or socket is named when the thread waits for
+one descriptor and sfsample may read the processes that have the other end.  A thread gets one answer, the
+most specific one.  `wording` makes a sentence of it.
 """
 
-from sfsample.dumping.diagnose.glibc_locks import Lock, lock_of
-from sfsample.dumping.diagnose.io_waits import io_wait_of
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from sfsample.dumping.diagnose.glibc_locks import Lock, OtherThreads, lock_of
 from sfsample.dumping.diagnose.named_thread import NamedThread
-from sfsample.dumping.diagnose.wait_types import ENDLESS_S, Wait, WaitContext
+from sfsample.dumping.model import ProcessDump
+from sfsample.process.facts.descriptors import Descriptor
 from sfsample.process.facts.syscall_arguments import DecodedSyscall
 
+_ENDLESS_S = 365 * 86400.0  # a longer time-out counts as none
 _SLEEP_CALLS = ("nanosleep", "clock_nanosleep")
 _CHILD_CALLS = ("wait4", "waitid")
 _FORK_CALLS = ("vfork", "clone", "clone3")
@@ -29,6 +35,40 @@ _FUNCTION_TEXTS = {
     "ProcSleep": "a PostgreSQL lock: SELECT pg_blocking_pids({pid}) names the process that holds it",
 }
 _MAX_CHILDREN_NAMED = 3
+_READ_CALLS = ("read", "readv", "pread64", "recvfrom", "recvmsg", "recvmmsg")
+_WRITE_CALLS = ("write", "writev", "pwrite64", "sendto", "sendmsg", "sendmmsg", "sendfile", "splice")
+_ACCEPT_CALLS = ("accept", "accept4")
+_EVENT_CALLS = ("epoll_wait", "epoll_pwait", "epoll_pwait2", "poll", "ppoll", "select", "pselect6")
+_RESOLVER_FUNCTIONS = ("res_nsend", "res_context_send", "res_nquery", "res_query", "res_nsearch",
+                       "res_search", "libc_res_nsend", "getaddrinfo", "gethostbyname_r",
+                       "gethostbyname2_r", "gethostbyaddr_r")  # fmt: skip
+
+
+class Wait(NamedTuple):
+    """What a thread waits for: `kind` for scripts, `verb` and `what` as text ("waits for" "mutex 0x1").
+
+    The thread continues when thread `tid` of its own process acts, or one of the processes `pids`.
+    `idle`: servers wait like this for work, so the wait alone means nothing is wrong.
+    `timed`: the wait ends after a time-out.
+    """
+
+    kind: str
+    what: str
+    tid: int | None = None
+    pids: tuple[int, ...] = ()
+    note: str = ""
+    idle: bool = False
+    verb: str = "waits for"
+    timed: bool = False
+
+
+class WaitContext(NamedTuple):
+    """The process around a thread, as far as it is needed to say what the thread waits for."""
+
+    dump: ProcessDump
+    tids: Mapping[int, int]  # tid in the process's own pid namespace -> tid in sfsample's
+    others: OtherThreads
+    variable_at: Callable[[int], str | None]  # the name of the variable at an address
 
 
 def wait_of(thread: NamedThread, context: WaitContext) -> Wait | None:
@@ -45,16 +85,13 @@ def wait_of(thread: NamedThread, context: WaitContext) -> Wait | None:
 
 
 def _ends_by_itself(call: DecodedSyscall) -> bool:
-    return any(limit is not None and limit < ENDLESS_S for limit in (call.timeout_s, call.left_s))
+    return any(limit is not None and limit < _ENDLESS_S for limit in (call.timeout_s, call.left_s))
 
 
 def _stopped(state: str, context: WaitContext) -> Wait:
     if state == "T" or context.dump.tracer is None:
-        return Wait(
-            "stopped",
-            f"a signal to go on, kill -CONT {context.dump.pid}",
-            verb="is stopped, and waits for",
-        )
+        signal = f"a signal to go on, kill -CONT {context.dump.pid}"
+        return Wait("stopped", signal, verb="is stopped, and waits for")
     pid, name = context.dump.tracer
     return Wait("stopped", f"process {pid} ({name}), which traces it", verb="is stopped by")
 
@@ -83,10 +120,7 @@ def _by_call(thread: NamedThread, call: DecodedSyscall, context: WaitContext) ->
         return _vfork(context)
     if name in _SIGNAL_CALLS:
         return Wait("signal", "a signal", idle=True)
-    return io_wait_of(thread, call, context)
-
-
-# -- locks
+    return _io_wait_of(thread, call, context)
 
 
 def _futex(thread: NamedThread, call: DecodedSyscall, context: WaitContext) -> Wait:
@@ -116,9 +150,6 @@ def _file_lock(call: DecodedSyscall, context: WaitContext) -> Wait | None:
         return None
     what = f"the {'flock' if call.name == 'flock' else 'record lock'} on {call.descriptors[0].text}"
     return Wait("file lock", what, pids=(lock.holder,) if lock.holder > 0 else ())
-
-
-# -- time, children, the kernel
 
 
 def _time_left(thread: NamedThread, call: DecodedSyscall) -> str:
@@ -159,7 +190,85 @@ def _uninterruptible(thread: NamedThread) -> Wait | None:
         return None
     call, function = thread.dump.call, thread.dump.wchan or "?"
     request = f" for {call.name}({', '.join(call.refers_to)})" if call and call.name else ""
-    return Wait(
-        "kernel",
-        f"the kernel{request}, uninterruptibly, in {function}: a disk, a file server or a FUSE daemon",
-    )
+    cause = "a disk, a file server or a FUSE daemon"
+    return Wait("kernel", f"the kernel{request}, uninterruptibly, in {function}: {cause}")
+
+
+def _io_wait_of(thread: NamedThread, call: DecodedSyscall, context: WaitContext) -> Wait | None:
+    """Return what a call waits for that reads, writes, connects, accepts, or waits for events; else None."""
+    if call.name in _EVENT_CALLS:
+        return _name_resolution(thread, call) or _events(call, context)
+    if call.name in (*_READ_CALLS, *_WRITE_CALLS, *_ACCEPT_CALLS, "connect"):
+        return _transfer(thread, call, context)
+    return None
+
+
+def _transfer(thread: NamedThread, call: DecodedSyscall, context: WaitContext) -> Wait | None:
+    if not call.descriptors:
+        return None
+    descriptor, name = call.descriptors[0], call.name or ""
+    if name == "splice" and descriptor.kind != "pipe":
+        descriptor = call.descriptors[-1]  # from a file or socket into a pipe
+    if name == "connect":
+        what = f"an answer to connect: {descriptor.text}"
+        return Wait("connect", what, pids=_peers(descriptor, context, "rw"))
+    if name in _ACCEPT_CALLS:
+        return Wait("accept", f"a connection on {descriptor.text}", idle=True)
+    if descriptor.kind == "pipe":
+        # splice(2) reads from a pipe or writes to one: the end that is open says which
+        return _pipe(descriptor, context, writes=name in _WRITE_CALLS and descriptor.mode != "r")
+    if name in _READ_CALLS:
+        data = Wait("read", f"data from {_text(descriptor)}", idle=descriptor.kind != "file")
+        return _name_resolution(thread, call) or _with_peers(data, descriptor, context)
+    return _with_peers(Wait("write", f"room to write to {_text(descriptor)}"), descriptor, context)
+
+
+def _text(descriptor: Descriptor) -> str:
+    return f"fd {descriptor.fd} ({descriptor.text})"
+
+
+def _pipe(pipe: Descriptor, context: WaitContext, *, writes: bool) -> Wait:
+    """Return the wait for a full pipe (writes) or an empty one, with the processes at the other end."""
+    pids = _peers(pipe, context, "r" if writes else "w")
+    if writes:
+        return Wait("full pipe", f"room in pipe {pipe.inode}, which is full (fd {pipe.fd})", pids=pids)
+    what = f"data in pipe {pipe.inode}, which is empty (fd {pipe.fd})"
+    return Wait("empty pipe", what, pids=pids, idle=True)
+
+
+def _with_peers(wait: Wait, descriptor: Descriptor, context: WaitContext) -> Wait:
+    """Add the processes that have the other end of a socket, or of a pipe that poll or select watches."""
+    mode = "rw" if descriptor.kind == "socket" else "w" if "r" in descriptor.mode else "r"
+    pids = _peers(descriptor, context, mode)
+    listens = any(p.near.listens for p in context.dump.peers if p.near.inode == descriptor.inode)
+    note = "which listens there, and has not accepted the connection" if listens and pids else ""
+    return wait._replace(pids=pids, note=note)
+
+
+def _peers(descriptor: Descriptor, context: WaitContext, mode: str) -> tuple[int, ...]:
+    """Return the pids of other processes that have the other end open in `mode`."""
+    peers = (p for p in context.dump.peers if p.near.inode == descriptor.inode and mode in p.mode)
+    return tuple(dict.fromkeys(peer.pid for peer in peers if peer.pid != context.dump.pid))
+
+
+def _events(call: DecodedSyscall, context: WaitContext) -> Wait:
+    timeout = call.timeout_s
+    limit = f", at most {timeout:g} s" if timeout is not None and timeout < _ENDLESS_S else ""
+    if len(call.descriptors) == 1 and call.descriptors[0].kind != "epoll":
+        descriptor = call.descriptors[0]
+        wait = Wait("events", f"events on {_text(descriptor)}{limit}", idle=True)
+        return _with_peers(wait, descriptor, context)
+    is_epoll = (call.name or "").startswith("epoll") and call.descriptors
+    count = len(call.descriptors[0].watches if is_epoll else call.descriptors)
+    if not count:
+        return Wait("sleep", limit.removeprefix(", ") or "without a limit", idle=True, verb="sleeps")
+    return Wait("events", f"events on {count} fd{'s' * (count != 1)}{limit}", idle=True)
+
+
+def _name_resolution(thread: NamedThread, call: DecodedSyscall) -> Wait | None:
+    """Recognize the resolver by its functions on the stack, and the DNS server by the socket."""
+    sockets = (d for d in call.descriptors if d.kind == "socket" and d.text.startswith(("udp", "tcp")))
+    server = next(sockets, None)
+    if server is None or not any(name in _RESOLVER_FUNCTIONS for name in thread.library_functions()):
+        return None
+    return Wait("name resolution", f"an answer from the DNS server: {server.text}")

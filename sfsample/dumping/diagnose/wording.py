@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from sfsample.dumping.diagnose.named_thread import NamedThread
 from sfsample.dumping.diagnose.wait_graph import Node
-from sfsample.dumping.diagnose.wait_types import Wait
+from sfsample.dumping.diagnose.waits import Wait
 
 _MAX_PROCESSES_NAMED = 8  # in one sentence
 _SECONDS_UP_TO, _MINUTES_UP_TO = 120, 120  # a longer time is given in minutes, in hours

@@ -8,9 +8,9 @@ from sfsample.dumping.diagnose.groups import common_name, group_threads, sort_gr
 from sfsample.dumping.diagnose.named_thread import bare_symbol, fold_name, short_name
 from sfsample.dumping.diagnose.verdict import judge
 from sfsample.dumping.diagnose.wait_graph import Node, blockers, cycles, stuck, with_process_edges
-from sfsample.dumping.diagnose.wait_types import Wait
+from sfsample.dumping.diagnose.waits import Wait
 from sfsample.dumping.diagnose.wording import format_seconds
-from sfsample.dumping.text import wrap
+from sfsample.dumping.text import _wrap
 from sfsample.process.facts.syscall_arguments import DecodedSyscall
 from sfsample.process.facts.thread_facts import LastRunTime
 from sfsample.process.proc_text import SyscallInfo
@@ -98,7 +98,7 @@ def test_threads_with_the_same_stack_form_one_group() -> None:
     threads = [thread("f", "main", tid=tid) for tid in (1, 2, 3)]
     threads += [thread("f", tid=4), thread("f", "main", tid=5, state="R")]
     threads += [thread("f", "main", tid=6, call=futex(0x1000, 0, 0))]
-    assert [[member.tid for member in group.threads] for group in group_threads(threads)] == [
+    assert [[member.tid for member in group] for group in group_threads(threads)] == [
         [1, 2, 3],
         [4],
         [5],
@@ -110,7 +110,7 @@ def test_unusual_groups_come_first_then_the_largest() -> None:
     threads = [thread(f"f{tid % 4}", *["g"] * (tid % 4), tid=tid) for tid in range(1, 12)]
     idle, stuck = Wait("events", "", idle=True), Wait("mutex", "")
     waits = {tid: (stuck if tid % 4 == 2 else idle) for tid in range(1, 12)}
-    order = [group.first.tid for group in sort_groups(group_threads(threads), waits, (7,))]
+    order = [group[0].tid for group in sort_groups(group_threads(threads), waits, (7,))]
     assert order == [3, 2, 1, 4]
 
 
@@ -153,7 +153,7 @@ def test_folded_names_fit(name: str, room: int) -> None:
     st.lists(st.text(alphabet="abc", min_size=1, max_size=12), min_size=1, max_size=30), st.integers(20, 60)
 )
 def test_sentences_are_wrapped_and_complete(parts: list[str], width: int) -> None:
-    lines = list(wrap(" ".join(parts), width, "=> ", "   "))
+    lines = _wrap(" ".join(parts), width, "=> ")
     assert all(len(line) <= width for line in lines)
     assert " ".join(line[3:] for line in lines) == " ".join(parts)
 
