@@ -169,7 +169,7 @@ class LiveProcess:
         """Drop the objects and files of threads that have ended."""
         self.proc.keep_only(alive)
         for tid in self._threads.keys() - {*alive}:
-            del self._threads[tid]
+            self._threads.pop(tid).stop.thread = None  # no capture any more, and no reference cycle
 
     def capture_consistently(self) -> ConsistentCapture:
         """Capture all threads at one instant."""
