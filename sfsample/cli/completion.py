@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from sfsample.cli.flags import COMMANDS, GROUPS
 from sfsample.cli.output_file import Output
-from sfsample.cli.parse import Flag, describe
+from sfsample.cli.parse import FlagHelp, describe
 from sfsample.cli.terminal import printable_lines
 
 _PATHS = ("FILE", "DIR")  # placeholders of values that are paths
@@ -23,7 +23,7 @@ def run(arguments: Namespace) -> int:
     return 0
 
 
-def _positional_choices(flags: list[Flag]) -> list[str]:
+def _positional_choices(flags: list[FlagHelp]) -> list[str]:
     return [choice for flag in flags if not flag.names for choice in flag.choices]
 
 
@@ -52,7 +52,7 @@ def bash_script() -> Iterator[str]:
     yield "complete -F _sfsample sfsample"
 
 
-def _bash_value(flag: Flag) -> str:
+def _bash_value(flag: FlagHelp) -> str:
     if flag.choices:
         return f'COMPREPLY=($(compgen -W "{" ".join(flag.choices)}" -- "$word"))'
     if flag.value.startswith("PID"):
@@ -82,7 +82,7 @@ def zsh_script() -> Iterator[str]:
     yield "compdef _sfsample sfsample"
 
 
-def _zsh_specs(flag: Flag) -> Iterator[str]:
+def _zsh_specs(flag: FlagHelp) -> Iterator[str]:
     if flag.choices:
         action = f"({' '.join(flag.choices)})"
     else:
@@ -110,7 +110,7 @@ def fish_script() -> Iterator[str]:
             yield from _fish_flag(flag, f"complete -c sfsample -n {_quote(condition)}")
 
 
-def _fish_flag(flag: Flag, complete: str) -> Iterator[str]:
+def _fish_flag(flag: FlagHelp, complete: str) -> Iterator[str]:
     choices = f" -a {_quote(' '.join(flag.choices))}" if flag.choices else ""
     if not flag.names:
         yield f"{complete}{choices or ' -F'}"

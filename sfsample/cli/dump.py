@@ -57,9 +57,11 @@ def _problems(dumps: list[ProcessDump], *, kernel: bool) -> list[str]:
 
 
 def _dump_options(arguments: Namespace) -> DumpOptions:
-    return DumpOptions(arguments.looks, arguments.interval, arguments.max_frames, arguments.stack_bytes,
-               choose_steppers(arguments.unwind), not arguments.no_stop, arguments.consistent,
-               tuple(arguments.debug_dir))  # fmt: skip
+    return DumpOptions(
+        looks=arguments.looks, interval_s=arguments.interval, max_frames=arguments.max_frames,
+        stack_bytes=arguments.stack_bytes, steppers=choose_steppers(arguments.unwind),
+        stop=not arguments.no_stop, consistent=arguments.consistent, debug_dirs=tuple(arguments.debug_dir),
+    )  # fmt: skip
 
 
 def _dump_core(arguments: Namespace) -> tuple[list[ProcessDump], list[TargetError]]:

@@ -149,7 +149,7 @@ def _parser(command: str) -> argparse.ArgumentParser:
     return parser
 
 
-class Flag:
+class FlagHelp:
     """A flag of a command, or a positional argument, whose `names` are empty.
 
     `value` is the placeholder of its value; it is empty when the flag takes none.
@@ -163,12 +163,12 @@ class Flag:
         self.help = action.help or ""
 
 
-def describe(command: str) -> tuple[str, list[Flag]]:
+def describe(command: str) -> tuple[str, list[FlagHelp]]:
     """Return the usage line of a command and its flags, for the manual page and completion."""
     for action in _parser(command)._actions:  # noqa: SLF001 - argparse has no public way to list flags
         if isinstance(action, argparse._SubParsersAction):  # noqa: SLF001
             parser = action.choices[command]
-            return parser.format_usage(), [Flag(action) for action in parser._actions]  # noqa: SLF001
+            return parser.format_usage(), [FlagHelp(action) for action in parser._actions]  # noqa: SLF001
     raise LookupError(command)
 
 

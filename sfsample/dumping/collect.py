@@ -97,10 +97,11 @@ class Dumper:
         facts = self._facts.facts(tid)
         call = self._lookup.decode(facts.syscall)
         return ThreadDump(
-            tid, stat.name, stat.state, Capture.FAILED, None, None, facts.syscall, facts.wchan, None, (),
-            self._lookup.ns_tid(tid), facts.usage.cpu_ns, None, call, facts.kernel_stack,
-            self._lookup.lock_memory(call), None if stat.state == "R" else facts.last_ran,
-            born=stat.starttime,
+            tid=tid, name=stat.name, state=stat.state, capture=Capture.FAILED, stop_ns=None, error=None,
+            syscall=facts.syscall, wchan=facts.wchan, stack=None, modules=(),
+            ns_tid=self._lookup.ns_tid(tid), cpu_ns=facts.usage.cpu_ns, idle_s=None, call=call,
+            kernel_stack=facts.kernel_stack, memory=self._lookup.lock_memory(call),
+            last_ran=None if stat.state == "R" else facts.last_ran, born=stat.starttime,
         )  # fmt: skip
 
     def _update(self, known: ThreadDump, stat: Stat) -> ThreadDump | None:
@@ -140,13 +141,15 @@ class Dumper:
         locks = contended_locks() if any(call.name in _TAKE_FILE_LOCKS for call in calls) else ()
         others = self._find_peers(calls)
         named = sorted({*(lock.holder for lock in locks), *(end.pid for end in others)} - {-1, 0, target.pid})
+        waits_for_children = any(call.name in _WAIT_FOR_CHILDREN for call in calls)
         return ProcessDump(
-            target.pid, process.name if process else "?", _command_line(target), proc.link("exe"), self._time,
-            threads, (*target.opener.problems, *target.modules.problems),
-            self._lookup.children() if any(call.name in _WAIT_FOR_CHILDREN for call in calls) else (),
-            locks, others, tuple((pid, process_name(pid)) for pid in named),
-            tracer_of_process(proc) if any(t.state == "t" for t in threads) else None,
-            self._at_one_instant and self._at_one_instant.ran, target.root,
+            pid=target.pid, name=process.name if process else "?", cmdline=_command_line(target),
+            exe=proc.link("exe"), time=self._time, threads=threads,
+            problems=(*target.opener.problems, *target.modules.problems),
+            children=self._lookup.children() if waits_for_children else (),
+            locks=locks, peers=others, others=tuple((pid, process_name(pid)) for pid in named),
+            tracer=tracer_of_process(proc) if any(t.state == "t" for t in threads) else None,
+            ran=self._at_one_instant and self._at_one_instant.ran, root=target.root,
         )  # fmt: skip
 
     def _find_peers(self, calls: Iterable[DecodedSyscall]) -> tuple[PeerProcess, ...]:

@@ -15,15 +15,17 @@ def take_core(core: CoreProcess, unwinder: Unwinder) -> ProcessDump:
     """Unwind every thread.  A core file has neither a time nor the names of threads."""
     threads = tuple(_thread(core, unwinder, thread) for thread in core.threads())
     return ProcessDump(
-        core.pid, core.name, core.arguments.split(), core.exe, 0.0, threads, tuple(core.problems)
-    )
+        pid=core.pid, name=core.name, cmdline=core.arguments.split(), exe=core.exe, time=0.0,
+        threads=threads, problems=tuple(core.problems),
+    )  # fmt: skip
 
 
 def _thread(core: CoreProcess, unwinder: Unwinder, thread: CoreThread) -> ThreadDump:
     call = core_call(core, thread)
     before = ThreadDump(
-        thread.tid, core.name, "", Capture.FAILED, None, None, call and call.syscall, None, None, (),
-        ns_tid=own_tid(core, thread), call=call, memory=core.memory, signal=thread.signal,
+        tid=thread.tid, name=core.name, state="", capture=Capture.FAILED, stop_ns=None, error=None,
+        syscall=call and call.syscall, wchan=None, stack=None, modules=(), ns_tid=own_tid(core, thread),
+        call=call, memory=core.memory, signal=thread.signal,
     )  # fmt: skip
     snapshot = core.snapshot(thread)
     if isinstance(snapshot, str):

@@ -73,8 +73,10 @@ def _parse_line(line: str) -> Mapping | None:
     deleted = path.endswith(_DELETED) and path.startswith("/")
     try:
         start, _, end = span.partition("-")
-        return Mapping(int(start, 16), int(end, 16), permissions[0] == "r", permissions[2] == "x",
-                       int(offset, 16), device, int(inode),
-                       path.removesuffix(_DELETED) if deleted else path, deleted)  # fmt: skip
+        return Mapping(
+            start=int(start, 16), end=int(end, 16), readable=permissions[0] == "r",
+            executable=permissions[2] == "x", offset=int(offset, 16), device=device, inode=int(inode),
+            path=path.removesuffix(_DELETED) if deleted else path, deleted=deleted,
+        )  # fmt: skip
     except (ValueError, IndexError):
         return None

@@ -162,8 +162,9 @@ class ThreadCapturer:
             ):
                 kernel = self._kernel(thread, reading) or (() if stack.frames else _KERNEL_WORKER)
                 return CapturedStack(
-                    snapshot, stack, generation, modules, tuple(stops), reading, kernel, again
-                )
+                    snapshot=snapshot, stack=stack, generation=generation, modules=modules,
+                    stops=tuple(stops), reading=reading, kernel=kernel, again=again,
+                )  # fmt: skip
             _log.debug("thread %d is captured again: libraries may have changed meanwhile", thread.tid)
             process.modules.allow_refresh()  # so that the change is seen the next time
         return NotCaptured(
@@ -175,7 +176,10 @@ class ThreadCapturer:
         stack = self._unwinder.walk(snapshot)
         generation, modules, again = self._modules_of(stack, last)
         kernel = () if stack.frames else _KERNEL_WORKER
-        return CapturedStack(snapshot, stack, generation, modules, (), None, kernel, again)
+        return CapturedStack(
+            snapshot=snapshot, stack=stack, generation=generation, modules=modules, stops=(), reading=None,
+            kernel=kernel, again=again,
+        )  # fmt: skip
 
     def stop_breaks_call(self, thread: Thread) -> bool:
         """Return whether the system call in which a thread slept when it was last read fails by a stop."""

@@ -182,9 +182,11 @@ class CoreProcess:
 
 def _mapping(segment: Segment, file: MappedFile | None, vdso: int | None) -> Mapping:
     path = file.path if file else "[vdso]" if segment.vaddr == vdso else ""
-    return Mapping(segment.vaddr, segment.vaddr + segment.memsz, bool(segment.flags & _PF_R),
-                   bool(segment.flags & PF_X), file.offset if file else 0, "", int(file is not None),
-                   path.removesuffix(_DELETED), path.endswith(_DELETED))  # fmt: skip
+    return Mapping(
+        start=segment.vaddr, end=segment.vaddr + segment.memsz, readable=bool(segment.flags & _PF_R),
+        executable=bool(segment.flags & PF_X), offset=file.offset if file else 0, device="",
+        inode=int(file is not None), path=path.removesuffix(_DELETED), deleted=path.endswith(_DELETED),
+    )  # fmt: skip
 
 
 class CoreImages:

@@ -99,9 +99,11 @@ class Recorder:
         thread.counted_start_time = thread.start_time
         times = max(1, until.number - thread.counted.number)
         wall_ns, cpu_ns = until.at_ns - thread.counted.at_ns, thread.uncounted_cpu_ns
-        self._profile.add(
-            Sample(key, thread.name, stack, places, capture, until.at_ns, wall_ns, cpu_ns, times)
-        )
+        sample = Sample(
+            thread=key, thread_name=thread.name, stack=stack, places=places, capture=capture,
+            at_ns=until.at_ns, wall_ns=wall_ns, cpu_ns=cpu_ns, times=times,
+        )  # fmt: skip
+        self._profile.add(sample)
         thread.counted, thread.uncounted_cpu_ns = until, 0
 
     # -- ticks without a sample

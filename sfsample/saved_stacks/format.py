@@ -83,12 +83,14 @@ def save(process: str, snapshot: ThreadSnapshot, stack: Stack, modules: ModuleMa
     incomplete = stack.stop_reason is not StopReason.OUTERMOST
     needs_vdso = incomplete or any(owner and owner.path == VDSO for owner in owners)
     return SavedStack(
-        process, snapshot.tid, snapshot.arch, dict(snapshot.registers), pieces, snapshot.bounded or cut,
-        tuple(m for m in modules.mappings if m.executable or _overlaps(m, pieces)),
-        tuple(identify(module) for module in images.values()),
-        bytes(vdso.image.data) if needs_vdso and vdso else b"",
-        tuple((pc, data) for pc in dict.fromkeys(generated) if (data := modules.code(pc, _CODE_BYTES))),
-        str(stack.stop_reason), stack.stopped_at or "", tuple((f.pc, str(f.found)) for f in stack.frames),
+        process=process, tid=snapshot.tid, arch=snapshot.arch, registers=dict(snapshot.registers),
+        pieces=pieces, bounded=snapshot.bounded or cut,
+        mappings=tuple(m for m in modules.mappings if m.executable or _overlaps(m, pieces)),
+        modules=tuple(identify(module) for module in images.values()),
+        vdso=bytes(vdso.image.data) if needs_vdso and vdso else b"",
+        code=tuple((pc, data) for pc in dict.fromkeys(generated) if (data := modules.code(pc, _CODE_BYTES))),
+        stop_reason=str(stack.stop_reason), stopped_at=stack.stopped_at or "",
+        frames=tuple((f.pc, str(f.found)) for f in stack.frames),
     )  # fmt: skip
 
 
@@ -170,12 +172,13 @@ def _from_document(document: dict[str, Any]) -> SavedStack:
     if list(mappings) != sorted(mappings, key=lambda mapping: mapping.start):
         raise ValueError("mappings are not in order")
     return SavedStack(
-        str(document["process"]), int(document["tid"]),
-        arch._replace(ra_mask=_parse_word(document["ra_mask"])), registers, _pieces_of(document["stack"]),
-        bool(document["bounded"]), mappings, tuple(_module(module) for module in document["modules"]),
-        _unpack(document["vdso"]), _pieces_of(document.get("code", ())),
-        str(document["stop_reason"]), str(document["stopped_at"]),
-        tuple((_parse_word(pc), str(found)) for pc, found in document["frames"]),
+        process=str(document["process"]), tid=int(document["tid"]),
+        arch=arch._replace(ra_mask=_parse_word(document["ra_mask"])), registers=registers,
+        pieces=_pieces_of(document["stack"]), bounded=bool(document["bounded"]), mappings=mappings,
+        modules=tuple(_module(module) for module in document["modules"]), vdso=_unpack(document["vdso"]),
+        code=_pieces_of(document.get("code", ())), stop_reason=str(document["stop_reason"]),
+        stopped_at=str(document["stopped_at"]),
+        frames=tuple((_parse_word(pc), str(found)) for pc, found in document["frames"]),
     )  # fmt: skip
 
 

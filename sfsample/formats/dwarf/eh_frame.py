@@ -329,7 +329,10 @@ def _cie_fields(fields: DwarfReader, offset: int) -> tuple[Cie, int]:
     ra_register, pos = (fields.u8(pos), pos + 1) if version == 1 else fields.uleb128(pos)
     encoding, signal, pos = _augmentation(fields, augmentation, pos, address_size)
     sized = augmentation.startswith(b"z")
-    cie = Cie(offset, code_align, data_align, ra_register, encoding, address_size, sized, signal, None, {})
+    cie = Cie(
+        offset=offset, code_align=code_align, data_align=data_align, ra_register=ra_register,
+        encoding=encoding, address_size=address_size, sized=sized, signal=signal, cfa=None, rules={},
+    )  # fmt: skip
     return cie, pos
 
 

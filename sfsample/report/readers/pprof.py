@@ -105,7 +105,10 @@ class _ProfileReader:
         address = _integer(location, 3)  # address
         lines = [_message(_bytes(line)) for line in location.get(4, ())]  # line
         if not lines:
-            frame = ReportFrame(address_text(path, address), None, None, path, build_id, address)
+            frame = ReportFrame(
+                text=address_text(path, address), function=None, raw=None, module=path, build_id=build_id,
+                offset=address,
+            )  # fmt: skip
             return _Location((frame,), "")
         frames = tuple(
             self._frame(line, path, build_id, address, inlined=at < len(lines))

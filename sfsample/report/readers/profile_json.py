@@ -140,18 +140,14 @@ def _frame(value: JsonValue, modules: list[tuple[str, str | None]]) -> ReportFra
     module = value.field("module").optional(lambda index: modules[index.count(len(modules))])
     path, build_id = module or (None, None)
     return ReportFrame(
-        value.field("text").text(),
-        value.field("function").optional(JsonValue.text),
-        value.field("raw").optional(JsonValue.text),
-        path,
-        build_id,
-        value.field("offset").optional(JsonValue.address),
-        value.field("file").optional(JsonValue.text),
-        value.field("line").optional(JsonValue.count),
-        value.field("inlined").flag(),
-        value.field("kind").text() if value.field("kind").value else "",
-        value.field("found").text() if value.field("found").value else "",
-    )
+        text=value.field("text").text(), function=value.field("function").optional(JsonValue.text),
+        raw=value.field("raw").optional(JsonValue.text), module=path, build_id=build_id,
+        offset=value.field("offset").optional(JsonValue.address),
+        file=value.field("file").optional(JsonValue.text),
+        line=value.field("line").optional(JsonValue.count), inlined=value.field("inlined").flag(),
+        kind=value.field("kind").text() if value.field("kind").value else "",
+        found=value.field("found").text() if value.field("found").value else "",
+    )  # fmt: skip
 
 
 def _timeline(value: JsonValue, indexes: list[int]) -> ReportTimeline:
