@@ -64,24 +64,17 @@ __all__ = [
 ]
 
 _MODULES = {  # below `sfsample`, and the names that they define
-    "api": ("folded", "named", "record", "render"),
-    "core.rule": ("CFA", "Rule"),
-    "core.stack": ("Found", "Frame", "Stack", "StopReason"),
-    "dumping.model": ("ProcessDump", "ThreadDump"),
-    "dumping.run": ("dump",),
-    "errors": (
-        "FormatError",
-        "NoSuchProcess",
-        "NotPermitted",
-        "SfsampleError",
-        "TargetError",
-        "UnsupportedTarget",
-    ),
-    "recording.options": ("RecordOptions",),
-    "recording.profile": ("Profile",),
-    "unwind.row": ("UnwindRow",),
-    "unwind.stepper": ("Stepper",),
-    "unwind.unwinder": ("DEFAULT_STEPPERS",),
+    "api": "folded named record render",
+    "core.rule": "CFA Rule",
+    "core.stack": "Found Frame Stack StopReason",
+    "dumping.model": "ProcessDump ThreadDump",
+    "dumping.run": "dump",
+    "errors": "FormatError NoSuchProcess NotPermitted SfsampleError TargetError UnsupportedTarget",
+    "recording.options": "RecordOptions",
+    "recording.profile": "Profile",
+    "unwind.row": "UnwindRow",
+    "unwind.stepper": "Stepper",
+    "unwind.unwinder": "DEFAULT_STEPPERS",
 }
 
 
@@ -89,7 +82,7 @@ def __getattr__(name: str) -> Any:  # noqa: ANN401 - a name of the library may h
     if name == "sframe":
         return import_module("sfsample.formats.sframe")
     for module, names in _MODULES.items():
-        if name in names:
+        if name in names.split():
             return getattr(import_module(f"sfsample.{module}"), name)
     raise AttributeError(f"module 'sfsample' has no attribute {name!r}")
 

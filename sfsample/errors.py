@@ -1,17 +1,5 @@
 """Defines every exception that crosses a module boundary.
 
-    SfsampleError
-      FormatError            foreign bytes are wrong: the table is lost, the run goes on
-      BadInput               exit 1: a file that should hold a profile does not
-      TargetError            the target or the user is the problem: one line and help
-        NoSuchProcess        exit 3
-        NotPermitted         exit 4
-          AlreadyTraced
-        UnsupportedTarget    exit 1
-      CoreError              exit 1: a core file cannot be read
-      NoThread               exit 1: sfsample cannot start a thread of its own, because of a limit
-      UsageError             exit 2
-
 An expected failure of a walk is a `StopReason` value, not an exception.  Callers branch on the class, and the
 modules that make system calls on `errno`; text is for people.
 """
@@ -36,7 +24,7 @@ class SfsampleError(Exception):
 
 
 class FormatError(SfsampleError):
-    """Foreign bytes are wrong: in `section`, at byte `offset` of it; `what` describes the fault."""
+    """Foreign bytes are wrong: in `section`, at byte `offset` of it; the table is lost, the run goes on."""
 
     def __init__(self, section: str, offset: int, what: str) -> None:
         super().__init__(f"{section}+{offset:#x}: {what}")
@@ -50,7 +38,7 @@ class BadInput(SfsampleError):  # noqa: N818 - reads as what happened
 
 
 class TargetError(SfsampleError):
-    """Process `pid` cannot be sampled or read."""
+    """Process `pid` cannot be sampled or read: the target or the user is the problem."""
 
     def __init__(self, pid: int, what: str, *help_lines: str) -> None:
         super().__init__(what, *help_lines)
