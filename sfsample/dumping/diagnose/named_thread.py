@@ -66,13 +66,12 @@ class NamedThread(NamedTuple):
 
 def name_threads(dump: ProcessDump, namer: Namer) -> tuple[NamedThread, ...]:
     """Name every frame of every thread."""
-    return tuple(NamedThread(dump.pid, thread, _frames(dump.pid, thread, namer)) for thread in dump.threads)
-
-
-def _frames(pid: int, thread: ThreadDump, namer: Namer) -> tuple[tuple[NamedFrame, ...], ...]:
-    frames = thread.stack.frames if thread.stack else ()
-    pairs = zip(frames, thread.modules, strict=True)
-    return tuple(namer(locate(frame, module, pid)) for frame, module in pairs)
+    named = []
+    for thread in dump.threads:
+        pairs = zip(thread.stack.frames if thread.stack else (), thread.modules, strict=True)
+        names = tuple(namer(locate(frame, module, dump.pid)) for frame, module in pairs)
+        named.append(NamedThread(dump.pid, thread, names))
+    return tuple(named)
 
 
 def bare_symbol(symbol: str) -> str:

@@ -20,23 +20,21 @@ Edges = Mapping[Node, Node]  # node -> the node that it waits for
 
 def cycles(edges: Edges) -> tuple[tuple[Node, ...], ...]:
     """Return every cycle, each as its nodes in order of waiting."""
-    found: dict[Node, tuple[Node, ...]] = {}
-    done: set[Node] = set()
-    for start in sorted(edges):
-        path = list(_follow(start, edges, done))
-        end = edges.get(path[-1]) if path else None
-        if end is not None and end in path:
+    found: set[tuple[Node, ...]] = set()
+    for start in edges:
+        path = list(_follow(start, edges))
+        end = edges[path[-1]]
+        if end in path:
             cycle = path[path.index(end) :]
             smallest = cycle.index(min(cycle))
-            found[cycle[smallest]] = (*cycle[smallest:], *cycle[:smallest])
-        done.update(path)
-    return tuple(found[first] for first in sorted(found))
+            found.add((*cycle[smallest:], *cycle[:smallest]))
+    return tuple(sorted(found))
 
 
-def _follow(node: Node, edges: Edges, done: set[Node]) -> Iterator[Node]:
-    """Yield the nodes of a chain of waits, up to a node that was seen, is `done`, or waits for none."""
+def _follow(node: Node, edges: Edges) -> Iterator[Node]:
+    """Yield the nodes of a chain of waits, up to a node that was seen or waits for none."""
     seen: set[Node] = set()
-    while node not in seen and node not in done and node in edges:
+    while node not in seen and node in edges:
         seen.add(node)
         yield node
         node = edges[node]
@@ -46,7 +44,7 @@ def blockers(edges: Edges) -> dict[Node, tuple[Node, ...]]:
     """Return each node that waits for none, with the nodes that wait for it, directly or behind others."""
     behind: dict[Node, list[Node]] = {}
     for start in edges:
-        *_, last = (start, *_follow(start, edges, set()))
+        *_, last = _follow(start, edges)
         end = edges[last]
         if end not in edges:
             behind.setdefault(end, []).append(start)
