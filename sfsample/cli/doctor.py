@@ -15,6 +15,7 @@ from sfsample.errors import NotPermitted
 from sfsample.process.permission.diagnosis import Diagnosis, diagnose
 from sfsample.process.permission.gates import Gate
 
+_ATTACH_TEXTS = {True: "sfsample may attach", False: "sfsample may not attach", None: "not tried"}
 _STATUS_TEXTS = {"pass": "pass", "fail": "FAIL", "unknown": "?"}
 
 
@@ -57,16 +58,10 @@ def _diagnosis_text(diagnosis: Diagnosis) -> Iterator[str]:
     if diagnosis.pid is None:
         yield "sfsample itself, for any process (-p PID checks the other gates too):"
     else:
-        yield f"process {diagnosis.pid} {diagnosis.name}: {_summary(diagnosis)}"
+        yield f"process {diagnosis.pid} {diagnosis.name}: {_ATTACH_TEXTS[diagnosis.may_attach]}"
     for gate in diagnosis.gates:
         yield f"  {_STATUS_TEXTS[gate.status]:<6}{gate.name:<21}{gate.found}"
     yield from _remedies(diagnosis.gates)
-
-
-def _summary(diagnosis: Diagnosis) -> str:
-    if diagnosis.may_attach is None:
-        return "not tried"
-    return "sfsample may attach" if diagnosis.may_attach else "sfsample may not attach"
 
 
 def _remedies(gates: tuple[Gate, ...]) -> Iterator[str]:

@@ -9,7 +9,7 @@ import sys
 import time
 from typing import Self
 
-from sfsample.cli.terminal import emit, printable, stderr_is_terminal
+from sfsample.cli.terminal import emit, printable, shows_progress
 from sfsample.recording.stats import Stats
 
 _PERIOD_S = 0.1
@@ -21,7 +21,7 @@ class Progress:
     """A context manager that shows the line."""
 
     def __init__(self, *, quiet: bool) -> None:
-        self.shown = not quiet and stderr_is_terminal()
+        self.shown = shows_progress(quiet=quiet)
         self._drawn_at_s = -_PERIOD_S
         self._drawn = False
 

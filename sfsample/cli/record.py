@@ -12,10 +12,10 @@ from sfsample import api
 from sfsample.cli.interrupt import Interrupt
 from sfsample.cli.output_file import Output
 from sfsample.cli.progress import Progress, progress_text
-from sfsample.cli.sampling import check_result, record_processes, shows_progress
+from sfsample.cli.sampling import check_result, record_processes
 from sfsample.cli.symbol_flags import symbol_options
 from sfsample.cli.targets import targets
-from sfsample.cli.terminal import emit, say
+from sfsample.cli.terminal import emit, progress_printer, say
 from sfsample.errors import UsageError
 from sfsample.recording.profile import Profile
 from sfsample.recording.summary import summary_lines
@@ -61,8 +61,7 @@ def _record(
         raise UsageError(f"-o and --stats are the same file: {arguments.stats}")
     options = symbol_options(arguments)
     with Interrupt() as interrupt, targets(arguments) as pids:
-        if shows_progress(arguments):
-            say(f"recording {', '.join(map(str, pids))}; Ctrl-C ends it")
+        progress_printer(quiet=arguments.quiet)(f"recording {', '.join(map(str, pids))}; Ctrl-C ends it")
         profile = Profile(arguments.rate, timeline=FORMATS[arguments.format].timeline)
         _sample(arguments, pids, profile, interrupt, bad_stacks)
         symbolizer = api.symbolizer(profile, options)

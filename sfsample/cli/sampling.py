@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import fields
 
 from sfsample import api
-from sfsample.cli.terminal import say, stderr_is_terminal
+from sfsample.cli.terminal import progress_printer
 from sfsample.core.snapshot import Capture
 from sfsample.errors import NoSuchProcess, SfsampleError
 from sfsample.process.task_files import open_many
@@ -35,13 +35,8 @@ def record_processes(
         bad_stacks=bad_stacks,
         **{field.name: given[field.name] for field in fields(RecordOptions) if field.name in given},
     )
-    tell = say if shows_progress(arguments) else lambda _: None
+    tell = progress_printer(quiet=arguments.quiet)
     api.record(pids, duration_s, options, should_stop=should_stop, profile=profile, tell=tell)
-
-
-def shows_progress(arguments: Namespace) -> bool:
-    """Whether to print what happens during a recording: on a terminal only, as the summary repeats it."""
-    return stderr_is_terminal() and not arguments.quiet
 
 
 def check_result(stats: Stats, pids: Sequence[int]) -> None:

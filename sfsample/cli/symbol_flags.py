@@ -6,11 +6,11 @@ It reads XDG_CACHE_HOME, HOME and the variables of debuginfod(1).
 import os
 from argparse import Namespace
 
-from sfsample.cli.terminal import say, stderr_is_terminal
+from sfsample.cli.terminal import progress_printer
 from sfsample.errors import UsageError
 from sfsample.symbolize.debuginfod import Debuginfod
 from sfsample.symbolize.dwarf_lines import available
-from sfsample.symbolize.options import Progress, SymbolOptions
+from sfsample.symbolize.options import SymbolOptions
 
 _DEFAULT_TIMEOUT_S = 90.0  # the standard client's, debuginfod(1) DEBUGINFOD_TIMEOUT
 
@@ -27,7 +27,7 @@ def symbol_options(arguments: Namespace) -> SymbolOptions:
         lines=arguments.lines,
         inlines=arguments.inlines,
         fetch=_debuginfod(arguments) if arguments.debuginfod else None,
-        progress=_progress(quiet=arguments.quiet),
+        progress=progress_printer(quiet=arguments.quiet),
         debug_dirs=tuple(arguments.debug_dir),
         cache_dir=os.path.join(cache_home(), "sfsample"),
     )
@@ -36,26 +36,15 @@ def symbol_options(arguments: Namespace) -> SymbolOptions:
 def _debuginfod(arguments: Namespace) -> Debuginfod:
     urls = os.environ.get("DEBUGINFOD_URLS", "").split()
     if not urls:
-        raise UsageError(
-            "--debuginfod: no server is configured", "set DEBUGINFOD_URLS to those of your distribution"
-        )
+        raise UsageError("--debuginfod: no server is configured",
+                         "set DEBUGINFOD_URLS to those of your distribution")  # fmt: skip
     old = os.path.expanduser("~/.debuginfod_client_cache")  # where it exists, the client still uses it
     default = old if os.path.isdir(old) else os.path.join(cache_home(), "debuginfod_client")
     cache = os.environ.get("DEBUGINFOD_CACHE_PATH") or default
     timeout = os.environ.get("DEBUGINFOD_TIMEOUT", "")
     timeout_s = float(timeout) if timeout.isdecimal() else _DEFAULT_TIMEOUT_S
     online = arguments.command != "dump"  # a dump must not wait for the network
-    return Debuginfod(urls, cache, timeout_s, _progress(quiet=arguments.quiet), online=online)
-
-
-def _progress(*, quiet: bool) -> Progress:
-    """Return what prints slow steps of symbolizing, on a terminal only."""
-
-    def show(text: str) -> None:
-        if stderr_is_terminal() and not quiet:
-            say(text)
-
-    return show
+    return Debuginfod(urls, cache, timeout_s, progress_printer(quiet=arguments.quiet), online=online)
 
 
 def cache_home() -> str:

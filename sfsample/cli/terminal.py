@@ -6,7 +6,7 @@ a line seems to say.  Printing never fails: a stderr that is closed or gone must
 
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TextIO
 
 _MAX_LINE = 1000  # characters
@@ -42,9 +42,14 @@ def emit(text: str) -> None:
         silence(stream)
 
 
-def stderr_is_terminal() -> bool:
-    """Whether stderr is a terminal."""
-    return sys.stderr is not None and sys.stderr.isatty()
+def shows_progress(*, quiet: bool) -> bool:
+    """Whether to print what happens meanwhile: on a terminal only, as the summary repeats it."""
+    return not quiet and sys.stderr is not None and sys.stderr.isatty()
+
+
+def progress_printer(*, quiet: bool) -> Callable[[str], None]:
+    """Return `say`, or a function without effect where progress is not shown."""
+    return say if shows_progress(quiet=quiet) else lambda _text: None
 
 
 def silence(stream: TextIO) -> None:
