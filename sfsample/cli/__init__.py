@@ -56,8 +56,8 @@ def _run(argv: list[str]) -> int:
         arguments = parse(argv)
     except SystemExit as end:  # --help, --version
         return int(end.code or 0)
-    if os.environ.get("SFSAMPLE_LOG"):
-        import_module("sfsample.cli.log").start_logging()
+    if level := os.environ.get("SFSAMPLE_LOG"):
+        import_module("sfsample.cli.log").start_logging(level)
     code: int = _import_command(arguments.command).run(arguments)
     return code
 

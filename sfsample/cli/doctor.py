@@ -14,6 +14,7 @@ from sfsample.cli.terminal import printable_lines
 from sfsample.errors import NotPermitted
 from sfsample.process.permission.diagnosis import Diagnosis, diagnose
 from sfsample.process.permission.gates import Gate
+from sfsample.report.json_text import json_text
 
 _ATTACH_TEXTS = {True: "sfsample may attach", False: "sfsample may not attach", None: "not tried"}
 _STATUS_TEXTS = {"pass": "pass", "fail": "FAIL", "unknown": "?"}
@@ -29,8 +30,6 @@ def run(arguments: Namespace) -> int:
 
 
 def _json(diagnoses: list[Diagnosis]) -> str:
-    from sfsample.report.json_text import json_text
-
     processes = [_diagnosis_json(diagnosis) for diagnosis in diagnoses]
     return json_text({"schema": "sfsample.doctor/1", "processes": processes}, indent=1)
 

@@ -6,12 +6,10 @@ its release.
 """
 
 import logging
-import os
 
 from sfsample.cli.terminal import printable
 from sfsample.errors import UsageError
 
-VARIABLE = "SFSAMPLE_LOG"
 _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
 
@@ -22,15 +20,12 @@ class _Printable(logging.Formatter):
         return printable(super().format(record))
 
 
-def start_logging() -> None:
-    """Log to stderr from the level on that the environment names.  Raises UsageError for another word."""
-    word = os.environ.get(VARIABLE, "")
-    if not word:
-        return
-    if word.lower() not in _LEVELS:
-        raise UsageError(f"unknown log level: {VARIABLE}={word}", f"levels: {', '.join(_LEVELS)}")
+def start_logging(level: str) -> None:
+    """Log to stderr, from a level on.  Raises UsageError for an unknown one."""
+    if level.lower() not in _LEVELS:
+        raise UsageError(f"unknown log level: SFSAMPLE_LOG={level}", f"levels: {', '.join(_LEVELS)}")
     handler = logging.StreamHandler()
     handler.setFormatter(_Printable("sfsample: %(relativeCreated)d ms %(name)s: %(message)s"))
     logger = logging.getLogger("sfsample")
     logger.addHandler(handler)
-    logger.setLevel(_LEVELS[word.lower()])
+    logger.setLevel(_LEVELS[level.lower()])

@@ -19,7 +19,10 @@ def target_pids(arguments: Namespace) -> list[int]:
     if arguments.pid:
         return list(dict.fromkeys(arguments.pid))
     if getattr(arguments, "unit", None):
-        return _pids_of_unit(arguments.unit)
+        if not (pids := find_by_unit(arguments.unit)):
+            raise NoSuchProcess(0, f"no such process: no process is in the systemd unit {arguments.unit}",
+                                "systemctl status UNIT shows the processes of a unit")  # fmt: skip
+        return pids
     found = find_by_name(arguments.name)
     if not found:
         raise NoSuchProcess(0, f"no such process: no process matches {arguments.name}",
@@ -29,14 +32,6 @@ def target_pids(arguments: Namespace) -> list[int]:
         raise UsageError(f"{len(found)} processes match: {arguments.name}",
                          "choose one with -p, or take all with --all:", *lines)  # fmt: skip
     return [pid for pid, _ in found]
-
-
-def _pids_of_unit(unit: str) -> list[int]:
-    found = find_by_unit(unit)
-    if not found:
-        raise NoSuchProcess(0, f"no such process: no process is in the systemd unit {unit}",
-                            "systemctl status UNIT shows the processes of a unit")  # fmt: skip
-    return found
 
 
 @contextmanager

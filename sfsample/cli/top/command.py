@@ -145,12 +145,9 @@ class _Session:
     def _resize_window(self, step: int) -> None:
         """Choose the next longer (`step` 1) or shorter (-1) window."""
         seconds = round(self._window.length_ns / 1e9)
-        if step > 0:
-            choices = [length for length in _WINDOWS_S if length > seconds][:1]
-        else:
-            choices = [length for length in _WINDOWS_S if length < seconds][-1:]
-        for length in choices:
-            self._window.length_ns = length * 10**9
+        lengths = [length for length in _WINDOWS_S[::step] if (length - seconds) * step > 0]
+        if lengths:
+            self._window.length_ns = lengths[0] * 10**9
 
     def _write(self) -> None:
         stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())

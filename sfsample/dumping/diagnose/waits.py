@@ -90,11 +90,8 @@ def _ends_by_itself(call: DecodedSyscall) -> bool:
 
 def _stopped(state: str, context: WaitContext) -> Wait:
     if state == "T" or context.dump.tracer is None:
-        return Wait(
-            "stopped",
-            f"a signal to go on, kill -CONT {context.dump.pid}",
-            verb="is stopped, and waits for",
-        )
+        signal = f"a signal to go on, kill -CONT {context.dump.pid}"
+        return Wait("stopped", signal, verb="is stopped, and waits for")
     pid, name = context.dump.tracer
     return Wait("stopped", f"process {pid} ({name}), which traces it", verb="is stopped by")
 
@@ -193,10 +190,8 @@ def _uninterruptible(thread: NamedThread) -> Wait | None:
         return None
     call, function = thread.dump.call, thread.dump.wchan or "?"
     request = f" for {call.name}({', '.join(call.refers_to)})" if call and call.name else ""
-    return Wait(
-        "kernel",
-        f"the kernel{request}, uninterruptibly, in {function}: a disk, a file server or a FUSE daemon",
-    )
+    cause = "a disk, a file server or a FUSE daemon"
+    return Wait("kernel", f"the kernel{request}, uninterruptibly, in {function}: {cause}")
 
 
 def _io_wait_of(thread: NamedThread, call: DecodedSyscall, context: WaitContext) -> Wait | None:
