@@ -36,32 +36,11 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
-    "CFA",
-    "DEFAULT_STEPPERS",
-    "FormatError",
-    "Found",
-    "Frame",
-    "NoSuchProcess",
-    "NotPermitted",
-    "ProcessDump",
-    "Profile",
-    "RecordOptions",
-    "Rule",
-    "SfsampleError",
-    "Stack",
-    "Stepper",
-    "StopReason",
-    "TargetError",
-    "ThreadDump",
-    "UnsupportedTarget",
-    "UnwindRow",
-    "dump",
-    "folded",
-    "named",
-    "record",
-    "render",
-    "sframe",
-]
+    "CFA", "DEFAULT_STEPPERS", "FormatError", "Found", "Frame", "NoSuchProcess", "NotPermitted",
+    "ProcessDump", "Profile", "RecordOptions", "Rule", "SfsampleError", "Stack", "Stepper",
+    "StopReason", "TargetError", "ThreadDump", "UnsupportedTarget", "UnwindRow", "dump", "folded",
+    "named", "record", "render", "sframe",
+]  # fmt: skip
 
 _MODULES = {  # below `sfsample`, and the names that they define
     "api": "folded named record render",

@@ -4,6 +4,7 @@ It prints nothing, installs no signal handler, and leaves the target running wha
 """
 
 from collections.abc import Callable, Iterable
+from contextlib import ExitStack, closing
 from functools import partial
 
 from sfsample.process.descendants import Descendants
@@ -54,10 +55,9 @@ def record(
     def work(stop: Callable[[], bool]) -> Profile:
         images = ImageCache(options.debug_dirs)
         open_process = partial(LiveProcess, stack_bytes=options.stack_bytes, image_cache=images)
-        processes: list[LiveProcess] = []
-        try:
-            for pid in wanted:
-                processes.append(open_process(pid, attach=not options.perf_events))  # noqa: PERF401 - closed below
+        with ExitStack() as stack:
+            opened = (closing(open_process(pid, attach=not options.perf_events)) for pid in wanted)
+            processes = [stack.enter_context(process) for process in opened]
             descendants = None
             if options.subprocesses:
                 descendants = Descendants(wanted, partial(open_process, attach=False))
@@ -65,9 +65,6 @@ def record(
                 processes, options, duration, profile, descendants=descendants, clock=clock, tell=tell
             )
             return sampler.run(stop)
-        finally:
-            for process in processes:
-                process.close()
 
     return TracerThread(work, should_stop).run()
 
