@@ -7,6 +7,7 @@ and the other modules are shown.
 import os
 from argparse import Namespace
 from collections.abc import Iterator
+from contextlib import closing
 from mmap import ACCESS_READ, mmap
 
 from sfsample.cli.output_file import Output
@@ -108,13 +109,10 @@ def _render_process(pid: int, arguments: Namespace) -> str:
 
 def _inspect_process(pid: int, arguments: Namespace) -> tuple[list[Inspection], list[str]]:
     """Return every module that has code, and the problems; no thread is stopped."""
-    process = LiveProcess(pid, attach=False)
-    try:
+    with closing(LiveProcess(pid, attach=False)) as process:
         modules = process.modules.open_all()
         inspections = [_inspect(module, arguments, _base(module)) for module in modules]
         return inspections, [*process.opener.problems, *process.modules.problems]
-    finally:
-        process.close()
 
 
 def _base(module: Module) -> int:

@@ -77,16 +77,10 @@ def parse(argv: list[str]) -> argparse.Namespace:
     arguments.program = program
     _check(arguments)
     if getattr(arguments, "format", "") is None:
-        arguments.format = _default_format(arguments)
+        arguments.format = format_of(arguments.output)
+        if arguments.command == "diff" and arguments.format not in ("html", "json"):
+            arguments.format = "text"
     return arguments
-
-
-def _default_format(arguments: argparse.Namespace) -> str:
-    """Return the format of the suffix of -o, where -f is absent."""
-    by_suffix = format_of(arguments.output)
-    if arguments.command == "diff":
-        return by_suffix if by_suffix in ("html", "json") else "text"
-    return by_suffix
 
 
 def _check(arguments: argparse.Namespace) -> None:

@@ -54,7 +54,10 @@ def dump_text(verdict: Verdict, style: Style) -> Iterator[str]:
         if dump.ran is not None:
             others = f", except {len(dump.ran)} that ran: {_tids(dump.ran)}" if dump.ran else ""
             yield f"   all threads at one instant{others}"
-        yield from _process(dump, threads, verdict, style)
+        waits = {thread.tid: verdict.waits.get(Node(dump.pid, thread.tid)) for thread in threads}
+        for group in sort_groups(group_threads(threads), waits, verdict.tids(dump.pid)):
+            yield ""
+            yield from (_fit(line, style) for line in _group(group, waits, verdict.wording, style))
 
 
 def _finding(finding: Finding, style: Style) -> Iterator[str]:
@@ -69,16 +72,6 @@ def _wrap(text: str, width: int, bullet: str) -> list[str]:
     """Break a sentence into lines at spaces; a word that is longer than a line stands alone."""
     return wrap(text, width, initial_indent=bullet, subsequent_indent=" " * len(bullet),
                 break_long_words=False, break_on_hyphens=False)  # fmt: skip
-
-
-def _process(
-    dump: ProcessDump, threads: tuple[NamedThread, ...], verdict: Verdict, style: Style
-) -> Iterator[str]:
-    waits = {thread.tid: verdict.waits.get(Node(dump.pid, thread.tid)) for thread in threads}
-    for group in sort_groups(group_threads(threads), waits, verdict.tids(dump.pid)):
-        yield ""
-        for line in _group(group, waits, verdict.wording, style):
-            yield _fit(line, style)
 
 
 def _header(dump: ProcessDump, style: Style) -> str:

@@ -147,11 +147,14 @@ class _VerdictBuilder:
         if len(behind) == 1:
             text = wording.sentence(behind[0])
         else:
-            names = common_name([self._threads[node].dump.name for node in behind])
             objects = self._objects(end, behind)
-            text = f"{len(behind)} threads ({names}) wait for {wording.subject(end)}: {objects}"
+            text = f"{self._subjects(behind)} wait for {wording.subject(end)}: {objects}"
         details = (wording.sentence(end),) if end in self._threads else ()
         return Finding("blocked", text, (end, *behind), details)
+
+    def _subjects(self, nodes: Sequence[Node]) -> str:
+        names = common_name([self._threads[node].dump.name for node in nodes])
+        return f"{len(nodes)} threads ({names})"
 
     def _objects(self, end: Node, behind: tuple[Node, ...]) -> str:
         """Say what threads wait for: "2 for mutex 0x1, 1 for its end, 3 behind them", most threads first.
@@ -188,9 +191,8 @@ class _VerdictBuilder:
         for (pid, kind, _), nodes in sorted(same.items(), key=lambda item: (-len(item[1]), item[1])):
             text = self._wording.sentence(nodes[0])
             if len(nodes) > 1:
-                names = common_name([self._threads[node].dump.name for node in nodes])
                 is_all = sum(node.pid == pid for node in self._threads) == len(nodes)
-                subject = self._wording.process(pid) if is_all else f"{len(nodes)} threads ({names}): each"
+                subject = self._wording.process(pid) if is_all else f"{self._subjects(nodes)}: each"
                 text = f"{subject} {self._wording.predicate(nodes[0])}"
             yield Finding(kind, text, tuple(nodes))
 
