@@ -38,7 +38,7 @@ def run(arguments: Namespace) -> int:
             """Render the first samples while sfsample waits for the second: this imports what it takes."""
             render(examine(dumps), arguments)
 
-        dumps, failures = _dump_live(arguments, rehearse) if arguments.core is None else _dump_core(arguments)
+        dumps, failures = _dump(arguments, rehearse)
         output.write(render(examine(dumps), arguments))
     if not arguments.quiet:
         missing_names = examine.missing_names() if arguments.verbose else []
@@ -56,24 +56,19 @@ def _problems(dumps: list[ProcessDump], *, kernel: bool) -> list[str]:
     return problems
 
 
-def _dump_options(arguments: Namespace) -> DumpOptions:
-    return DumpOptions(arguments.looks, arguments.interval, arguments.max_frames, arguments.stack_bytes,
-               choose_steppers(arguments.unwind), not arguments.no_stop, arguments.consistent,
-               tuple(arguments.debug_dir))  # fmt: skip
-
-
-def _dump_core(arguments: Namespace) -> tuple[list[ProcessDump], list[TargetError]]:
-    sysroot = (arguments.sysroot or "").rstrip("/")
-    return [dump_core(arguments.core, arguments.exe, _dump_options(arguments), sysroot=sysroot)], []
-
-
-def _dump_live(
+def _dump(
     arguments: Namespace, meanwhile: Callable[[list[ProcessDump]], object]
 ) -> tuple[list[ProcessDump], list[TargetError]]:
-    """Dump every process; print the failures, unless all processes fail."""
+    """Dump the core file, or every process; print the failures, unless all processes fail."""
+    options = DumpOptions(arguments.looks, arguments.interval, arguments.max_frames, arguments.stack_bytes,
+                          choose_steppers(arguments.unwind), not arguments.no_stop, arguments.consistent,
+                          tuple(arguments.debug_dir))  # fmt: skip
+    if arguments.core is not None:
+        sysroot = (arguments.sysroot or "").rstrip("/")
+        return [dump_core(arguments.core, arguments.exe, options, sysroot=sysroot)], []
     pids = target_pids(arguments)
     with Interrupt() as interrupt:  # Ctrl-C ends the sampling; Ctrl-Z waits until no thread is held
-        dumps, failures = dump_all(pids, _dump_options(arguments), meanwhile, interrupt)
+        dumps, failures = dump_all(pids, options, meanwhile, interrupt)
     if failures and not dumps:
         raise failures[0]
     for failure in failures:
