@@ -7,7 +7,6 @@ import os
 import sys
 import time
 from argparse import Namespace
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from sfsample.cli.interrupt import Interrupt
@@ -17,7 +16,7 @@ from sfsample.cli.targets import target_pids
 from sfsample.cli.terminal import printable, say
 from sfsample.core.snapshot import Capture
 from sfsample.dumping.model import ProcessDump
-from sfsample.dumping.run import DumpOptions, Examiner, dump_all, dump_core
+from sfsample.dumping.run import DumpOptions, Examiner, Meanwhile, dump_all, dump_core
 from sfsample.errors import TargetError
 from sfsample.process.kernel_stack import REFUSED
 from sfsample.unwind.unwinder import choose_steppers
@@ -56,9 +55,7 @@ def _problems(dumps: list[ProcessDump], *, kernel: bool) -> list[str]:
     return problems
 
 
-def _dump(
-    arguments: Namespace, meanwhile: Callable[[list[ProcessDump]], object]
-) -> tuple[list[ProcessDump], list[TargetError]]:
+def _dump(arguments: Namespace, meanwhile: Meanwhile) -> tuple[list[ProcessDump], list[TargetError]]:
     """Dump the core file, or every process; print the failures, unless all processes fail."""
     options = DumpOptions(arguments.looks, arguments.interval, arguments.max_frames, arguments.stack_bytes,
                           choose_steppers(arguments.unwind), not arguments.no_stop, arguments.consistent,

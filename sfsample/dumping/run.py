@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from sfsample.dumping.diagnose.verdict import Verdict
     from sfsample.symbolize.symbolizer import Symbolizer
 
+Meanwhile = Callable[[list[ProcessDump]], object]
+
 INTERVAL_S = 0.1
 _MAX_SLEEP_S = 0.05  # between two questions whether to stop
 
@@ -62,7 +64,7 @@ def dump(
 def dump_all(
     pids: Iterable[int],
     how: DumpOptions,
-    meanwhile: Callable[[list[ProcessDump]], object] = lambda _dumps: None,
+    meanwhile: Meanwhile = lambda _dumps: None,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> tuple[list[ProcessDump], list[TargetError]]:
     """Dump several processes; the failure of one does not keep the others from being dumped.
@@ -71,7 +73,7 @@ def dump_all(
     true, there is no further look.
     """
     check_stack_bytes(how.stack_bytes)
-    return TracerThread(lambda stop: _Run(how, meanwhile, stop).run(pids), should_stop).run()
+    return TracerThread(lambda stop: _Run(how, stop).run(pids, meanwhile), should_stop).run()
 
 
 def dump_core(
@@ -91,22 +93,17 @@ def dump_core(
 class _Run:
     """One dump of several processes."""
 
-    def __init__(
-        self,
-        how: DumpOptions,
-        meanwhile: Callable[[list[ProcessDump]], object],
-        should_stop: Callable[[], bool],
-    ) -> None:
-        self._how, self._meanwhile, self._should_stop = how, meanwhile, should_stop
+    def __init__(self, how: DumpOptions, should_stop: Callable[[], bool]) -> None:
+        self._how, self._should_stop = how, should_stop
         self._dumpers: list[Dumper] = []
         self._failures: list[TargetError] = []
 
-    def run(self, pids: Iterable[int]) -> tuple[list[ProcessDump], list[TargetError]]:
+    def run(self, pids: Iterable[int], meanwhile: Meanwhile) -> tuple[list[ProcessDump], list[TargetError]]:
         image_cache = ImageCache(self._how.debug_dirs)
         try:
             for pid in pids:
                 self._open(pid, image_cache)
-            self._look()
+            self._look(meanwhile)
             dumps = self._results()
         finally:
             for dumper in self._dumpers:
@@ -129,12 +126,12 @@ class _Run:
     def _results(self) -> list[ProcessDump]:
         return [dumper.result() for dumper in self._dumpers]
 
-    def _look(self) -> None:
+    def _look(self, meanwhile: Meanwhile) -> None:
         for number in range(self._how.looks):
             if number:
                 rested = time.monotonic() + self._how.interval_s
                 if number == 1:
-                    self._meanwhile(self._results())
+                    meanwhile(self._results())
                 while not self._should_stop() and (left := rested - time.monotonic()) > 0:
                     time.sleep(min(left, _MAX_SLEEP_S))
                 if self._should_stop():
