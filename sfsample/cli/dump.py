@@ -16,7 +16,7 @@ from sfsample.cli.targets import target_pids
 from sfsample.cli.terminal import printable, say
 from sfsample.core.snapshot import Capture
 from sfsample.dumping.model import ProcessDump
-from sfsample.dumping.run import DumpOptions, Examiner, Meanwhile, dump_all, dump_core
+from sfsample.dumping.run import DumpOptions, Examiner, Meanwhile, dump_all
 from sfsample.errors import TargetError
 from sfsample.process.kernel_stack import REFUSED
 from sfsample.unwind.unwinder import choose_steppers
@@ -61,6 +61,8 @@ def _dump(arguments: Namespace, meanwhile: Meanwhile) -> tuple[list[ProcessDump]
                           choose_steppers(arguments.unwind), not arguments.no_stop, arguments.consistent,
                           tuple(arguments.debug_dir))  # fmt: skip
     if arguments.core is not None:
+        from sfsample.dumping.core import dump_core
+
         sysroot = (arguments.sysroot or "").rstrip("/")
         return [dump_core(arguments.core, arguments.exe, options, sysroot=sysroot)], []
     pids = target_pids(arguments)

@@ -42,7 +42,7 @@ class DumpOptions(NamedTuple):
     debug_dirs: Sequence[str] = ()  # searched for debug files before the system's
 
 
-_DEFAULT_OPTIONS = DumpOptions()
+DEFAULT_OPTIONS = DumpOptions()
 
 
 def dump(
@@ -74,20 +74,6 @@ def dump_all(
     """
     check_stack_bytes(how.stack_bytes)
     return TracerThread(lambda stop: _Run(how, stop).run(pids, meanwhile), should_stop).run()
-
-
-def dump_core(
-    core: str, exe: str | None = None, how: DumpOptions = _DEFAULT_OPTIONS, *, sysroot: str = ""
-) -> ProcessDump:
-    """Dump a core file; `exe` is its program, if that is not where it was.
-
-    The files of another machine are looked for under `sysroot`.  Raises CoreError.
-    """
-    from sfsample.dumping.core import take_core
-    from sfsample.process.core_process import open_core
-
-    target = open_core(core, exe, sysroot, how.debug_dirs)
-    return take_core(target, Unwinder(target.modules, steppers=how.steppers, max_frames=how.max_frames))
 
 
 class _Run:
