@@ -87,7 +87,7 @@ def _render_json(verdict: "Verdict", _arguments: Namespace) -> str:
         "time": time.time(),
         "host": os.uname().nodename,
         "verdict": [finding_json(finding) for finding in verdict.findings],
-        "processes": [dump_json(dump, threads, verdict.waits) for dump, threads in verdict.processes],
+        "processes": [dump_json(dump, threads, verdict) for dump, threads in verdict.processes],
     }
     return json_text(document, indent=1)
 
