@@ -30,7 +30,6 @@ _OWN_WAYS = {  # to name the target, beside -p and -n
     "dump": {"--core CORE": "core"},
     "watch": {"--unit UNIT": "unit"},
 }
-_WITHOUT_TARGET = ("convert", "diff", "replay", "completion", "man")
 
 
 def _help_formatter(prog: str) -> argparse.HelpFormatter:
@@ -89,7 +88,7 @@ def _check(arguments: argparse.Namespace) -> None:
     command = arguments.command
     if command == "convert":
         _check_name_flags(arguments)
-    if command in _WITHOUT_TARGET:
+    if not hasattr(arguments, "pid"):  # it has no target
         return
     _check_target(arguments)
     if command == "dump" and arguments.core is None:

@@ -11,6 +11,7 @@ of the target's own pid namespace.
 """
 
 from collections.abc import Container, Iterable, Mapping
+from contextlib import suppress
 from typing import NamedTuple
 
 from sfsample.core.memory import Memory
@@ -255,14 +256,10 @@ def _u32(memory: Memory, address: int) -> int | None:
 
 def is_since_2_25(modules: Iterable[Module]) -> bool:
     """Whether a module is a glibc with the structures of 2.25: .dynstr has the versions that it provides."""
-    return any(b"\0GLIBC_2.25\0" in _dynamic_strings(module) for module in modules)
-
-
-def _dynamic_strings(module: Module) -> bytes:
-    if not module.path.rpartition("/")[2].startswith(("libc.so", "libc-2.", "libpthread")):
-        return b""
-    try:
-        section = module.image.section(".dynstr")
-        return bytes(module.image.contents(section)) if section else b""
-    except FormatError:
-        return b""
+    for module in modules:
+        if module.path.rpartition("/")[2].startswith(("libc.so", "libc-2.", "libpthread")):
+            with suppress(FormatError):
+                section = module.image.section(".dynstr")
+                if section and b"\0GLIBC_2.25\0" in bytes(module.image.contents(section)):
+                    return True
+    return False
