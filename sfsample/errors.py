@@ -1,4 +1,4 @@
-"""Defines every exception that crosses a module boundary, with the exit code of the command that it ends.
+"""Defines every exception that crosses a module boundary.
 
 An expected failure of a walk is a `StopReason` value, not an exception.  Callers branch on the class, and the
 modules that make system calls on `errno`; text is for people.

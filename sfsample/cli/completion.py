@@ -7,13 +7,13 @@ others.  It does not run sfsample while the user types.
 from argparse import Namespace
 from collections.abc import Iterator
 
-from sfsample.cli.flags import COMMANDS, GROUPS
+from sfsample.cli.flags import COMMANDS
 from sfsample.cli.output_file import Output
 from sfsample.cli.parse import FlagHelp, describe
 from sfsample.cli.terminal import printable_lines
 
 _PATHS = ("FILE", "DIR")  # placeholders of values that are paths
-_SUMMARIES = {name: summary for _, commands in GROUPS for name, _, summary, _ in commands}
+_SUMMARIES = {name: summary for name, (_, summary, _) in COMMANDS.items()}
 
 
 def run(arguments: Namespace) -> int:

@@ -10,7 +10,6 @@ from sfsample.cli.terminal import printable_lines
 from sfsample.report.difference import compare
 from sfsample.report.json_text import json_text
 from sfsample.report.readers.read import read_report
-from sfsample.report.report import Report
 from sfsample.report.writers.difference import difference_html, difference_json, difference_text
 
 
@@ -18,14 +17,11 @@ def run(arguments: Namespace) -> int:
     """Compare, write; return the exit code."""
     with Output(arguments.output) as output:
         before, after = map(read_report, arguments.inputs)
-        output.write(_result(arguments, before, after))
+        difference = compare(before, after)
+        if arguments.format == "html":
+            output.write(difference_html(before, after, difference))
+        elif arguments.format == "json":
+            output.write(json_text(difference_json(difference), indent=2))
+        else:
+            output.write(printable_lines(difference_text(difference, verbose=arguments.verbose)))
     return 0
-
-
-def _result(arguments: Namespace, before: Report, after: Report) -> str | bytes:
-    difference = compare(before, after)
-    if arguments.format == "html":
-        return difference_html(before, after, difference)
-    if arguments.format == "json":
-        return json_text(difference_json(difference), indent=2)
-    return printable_lines(difference_text(difference, verbose=arguments.verbose))

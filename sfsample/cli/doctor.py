@@ -25,13 +25,13 @@ def run(arguments: Namespace) -> int:
     with Output(arguments.output) as output:
         pids = target_pids(arguments) if arguments.pid or arguments.name else [None]
         diagnoses = [diagnose(pid) for pid in pids]
-        output.write(_json(diagnoses) if arguments.json else _text(diagnoses))
+        if arguments.json:
+            processes = [_diagnosis_json(diagnosis) for diagnosis in diagnoses]
+            output.write(json_text({"schema": "sfsample.doctor/1", "processes": processes}, indent=1))
+        else:
+            texts = (printable_lines(_diagnosis_text(diagnosis)) for diagnosis in diagnoses)
+            output.write("\n".join(texts))
     return NotPermitted.exit_code if any(diagnosis.is_closed for diagnosis in diagnoses) else 0
-
-
-def _json(diagnoses: list[Diagnosis]) -> str:
-    processes = [_diagnosis_json(diagnosis) for diagnosis in diagnoses]
-    return json_text({"schema": "sfsample.doctor/1", "processes": processes}, indent=1)
 
 
 def _diagnosis_json(diagnosis: Diagnosis) -> dict[str, Any]:
@@ -46,10 +46,6 @@ def _diagnosis_json(diagnosis: Diagnosis) -> dict[str, Any]:
             for gate in diagnosis.gates
         ],
     }  # fmt: skip
-
-
-def _text(diagnoses: list[Diagnosis]) -> str:
-    return "\n".join(printable_lines(_diagnosis_text(diagnosis)) for diagnosis in diagnoses)
 
 
 def _diagnosis_text(diagnosis: Diagnosis) -> Iterator[str]:

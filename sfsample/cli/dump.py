@@ -7,7 +7,6 @@ import os
 import sys
 import time
 from argparse import Namespace
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from sfsample.cli.interrupt import Interrupt
@@ -17,7 +16,7 @@ from sfsample.cli.targets import target_pids
 from sfsample.cli.terminal import printable, say
 from sfsample.core.snapshot import Capture
 from sfsample.dumping.model import ProcessDump
-from sfsample.dumping.run import DumpOptions, Examiner, dump_all, dump_core
+from sfsample.dumping.run import DumpOptions, Examiner, Meanwhile, dump_all
 from sfsample.errors import TargetError
 from sfsample.process.kernel_stack import REFUSED
 from sfsample.unwind.unwinder import choose_steppers
@@ -38,7 +37,7 @@ def run(arguments: Namespace) -> int:
             """Render the first samples while sfsample waits for the second: this imports what it takes."""
             render(examine(dumps), arguments)
 
-        dumps, failures = _dump_live(arguments, rehearse) if arguments.core is None else _dump_core(arguments)
+        dumps, failures = _dump(arguments, rehearse)
         output.write(render(examine(dumps), arguments))
     if not arguments.quiet:
         missing_names = examine.missing_names() if arguments.verbose else []
@@ -56,26 +55,21 @@ def _problems(dumps: list[ProcessDump], *, kernel: bool) -> list[str]:
     return problems
 
 
-def _dump_options(arguments: Namespace) -> DumpOptions:
-    return DumpOptions(
+def _dump(arguments: Namespace, meanwhile: Meanwhile) -> tuple[list[ProcessDump], list[TargetError]]:
+    """Dump the core file, or every process; print the failures, unless all processes fail."""
+    options = DumpOptions(
         looks=arguments.looks, interval_s=arguments.interval, max_frames=arguments.max_frames,
         stack_bytes=arguments.stack_bytes, steppers=choose_steppers(arguments.unwind),
         stop=not arguments.no_stop, consistent=arguments.consistent, debug_dirs=tuple(arguments.debug_dir),
     )  # fmt: skip
+    if arguments.core is not None:
+        from sfsample.dumping.core import dump_core
 
-
-def _dump_core(arguments: Namespace) -> tuple[list[ProcessDump], list[TargetError]]:
-    sysroot = (arguments.sysroot or "").rstrip("/")
-    return [dump_core(arguments.core, arguments.exe, _dump_options(arguments), sysroot=sysroot)], []
-
-
-def _dump_live(
-    arguments: Namespace, meanwhile: Callable[[list[ProcessDump]], object]
-) -> tuple[list[ProcessDump], list[TargetError]]:
-    """Dump every process; print the failures, unless all processes fail."""
+        sysroot = (arguments.sysroot or "").rstrip("/")
+        return [dump_core(arguments.core, arguments.exe, options, sysroot=sysroot)], []
     pids = target_pids(arguments)
     with Interrupt() as interrupt:  # Ctrl-C ends the sampling; Ctrl-Z waits until no thread is held
-        dumps, failures = dump_all(pids, _dump_options(arguments), meanwhile, interrupt)
+        dumps, failures = dump_all(pids, options, meanwhile, interrupt)
     if failures and not dumps:
         raise failures[0]
     for failure in failures:
@@ -95,7 +89,7 @@ def _render_json(verdict: "Verdict", _arguments: Namespace) -> str:
         "time": time.time(),
         "host": os.uname().nodename,
         "verdict": [finding_json(finding) for finding in verdict.findings],
-        "processes": [dump_json(dump, threads, verdict.waits) for dump, threads in verdict.processes],
+        "processes": [dump_json(dump, threads, verdict) for dump, threads in verdict.processes],
     }
     return json_text(document, indent=1)
 

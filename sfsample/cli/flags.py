@@ -280,4 +280,8 @@ GROUPS = (
         ("man", _man, "print the manual page", (("man | man -l -", "read the manual page"),)),
     )),
 )  # fmt: skip
-COMMANDS = tuple(name for _, commands in GROUPS for name, *_ in commands)
+COMMANDS = {
+    name: (add_flags, summary, examples)
+    for _, commands in GROUPS
+    for name, add_flags, summary, examples in commands
+}

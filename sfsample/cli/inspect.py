@@ -40,19 +40,16 @@ def _render_file(arguments: Namespace) -> str:
     path = arguments.elf
     file = _open(path)
     inspection = _inspect(Module(file.image, 0, path), arguments)
-    findings = (*_object_file_findings(file), *inspection.findings)
-    inspection = inspection._replace(layout=file.layout, findings=findings)
+    findings = list(inspection.findings)
+    if file.left_out:
+        findings.insert(0, f"relocations of the tables that are not understood: {file.left_out} times")
+    if file.image.relocatable:
+        findings.insert(0, "not linked: its code sections are shown one after another, from 0")
+    inspection = inspection._replace(layout=file.layout, findings=tuple(findings))
     if arguments.json:
         document = inspection_json(inspection, rows=arguments.rows)
         return json_text({"schema": "sfsample.inspect/1", **document}, indent=1)
     return printable_lines(_text_lines(inspection, arguments))
-
-
-def _object_file_findings(file: LinkedObject) -> Iterator[str]:
-    if file.image.relocatable:
-        yield "not linked: its code sections are shown one after another, from 0"
-    if file.left_out:
-        yield f"relocations of the tables that are not understood: {file.left_out} times"
 
 
 def _open(path: str) -> LinkedObject:

@@ -30,7 +30,6 @@ _OWN_WAYS = {  # to name the target, beside -p and -n
     "dump": {"--core CORE": "core"},
     "watch": {"--unit UNIT": "unit"},
 }
-_WITHOUT_TARGET = ("convert", "diff", "replay", "completion", "man")
 
 
 def _help_formatter(prog: str) -> argparse.HelpFormatter:
@@ -64,17 +63,19 @@ def parse(argv: list[str]) -> argparse.Namespace:
         own, program = argv[:at], argv[at + 1 :]
     if not own and not program:
         raise UsageError("nothing to do: no process given", "try: sfsample -p PID, or sfsample --help")
-    if not own or (own[0].startswith("-") and own[0] not in ("-h", "--help", "--version")):
+    if own and own[0] in ("-h", "--help", "--version"):
+        _main_parser().parse_args(own[:1])  # prints, and raises SystemExit
+    if not own or own[0].startswith("-"):
         own = ["record", *own]
-    parser = _parser(own[0])
-    if not own[0].startswith("-") and own[0] not in COMMANDS:
-        raise UsageError(f"unknown command: {own[0]}", f"commands: {', '.join(COMMANDS)}",
+    command, *words = own
+    if command not in COMMANDS:
+        raise UsageError(f"unknown command: {command}", f"commands: {', '.join(COMMANDS)}",
                          "to start a program: sfsample -- PROGRAM")  # fmt: skip
-    arguments, unknown = parser.parse_known_args(own)
+    arguments, unknown = _command_parser(command).parse_known_args(words)
     if unknown:
         raise UsageError(f"unrecognized arguments: {' '.join(unknown)}",
-                         f"try: sfsample {arguments.command} --help")  # fmt: skip
-    arguments.program = program
+                         f"try: sfsample {command} --help")  # fmt: skip
+    arguments.command, arguments.program = command, program
     _check(arguments)
     if getattr(arguments, "format", "") is None:
         arguments.format = format_of(arguments.output)
@@ -87,7 +88,7 @@ def _check(arguments: argparse.Namespace) -> None:
     command = arguments.command
     if command == "convert":
         _check_name_flags(arguments)
-    if command in _WITHOUT_TARGET:
+    if not hasattr(arguments, "pid"):  # it has no target
         return
     _check_target(arguments)
     if command == "dump" and arguments.core is None:
@@ -129,23 +130,19 @@ def _check_schedule(every_s: float, length_s: float) -> None:
         raise UsageError("--every is shorter than --for", "slices must not overlap")
 
 
-def _parser(command: str) -> argparse.ArgumentParser:
-    """Return the parser; only the given command gets its flags, because those take a millisecond each."""
-    parser = _Parser(
-        "sfsample", description=f"{ABOUT}\n\n{_overview()}", epilog=f"{_examples()}\n\n{_FOOTER}"
-    )
+def _main_parser() -> argparse.ArgumentParser:
+    parser = _Parser("sfsample", f"{ABOUT}\n\n{_overview()}", f"{_examples()}\n\n{_FOOTER}")
     parser.usage = "sfsample COMMAND [options]\n       sfsample -p PID [options]"
     parser.add_argument("--version", action="version", version=f"sfsample {__version__}")
-    commands = parser.add_subparsers(prog="sfsample", dest="command", metavar="COMMAND",
-                                     parser_class=_Parser, help=argparse.SUPPRESS)  # fmt: skip
-    for _, group in GROUPS:
-        for name, add_flags, summary, examples in group:
-            if name == command:
-                lines = "".join(f"  sfsample {words}\n" for words, _ in examples)
-                add_flags(commands.add_parser(name, description=f"{summary[0].upper()}{summary[1:]}.",
-                                              epilog=f"examples:\n{lines}" if lines else None))  # fmt: skip
-            else:
-                commands.add_parser(name)
+    return parser
+
+
+def _command_parser(command: str) -> argparse.ArgumentParser:
+    add_flags, summary, examples = COMMANDS[command]
+    lines = "".join(f"  sfsample {words}\n" for words, _ in examples)
+    description = f"{summary[0].upper()}{summary[1:]}."
+    parser = _Parser(f"sfsample {command}", description, f"examples:\n{lines}" if lines else None)
+    add_flags(parser)
     return parser
 
 
@@ -165,11 +162,9 @@ class FlagHelp:
 
 def describe(command: str) -> tuple[str, list[FlagHelp]]:
     """Return the usage line of a command and its flags, for the manual page and completion."""
-    for action in _parser(command)._actions:  # noqa: SLF001 - argparse has no public way to list flags
-        if isinstance(action, argparse._SubParsersAction):  # noqa: SLF001
-            parser = action.choices[command]
-            return parser.format_usage(), [FlagHelp(action) for action in parser._actions]  # noqa: SLF001
-    raise LookupError(command)
+    parser = _command_parser(command)
+    actions = parser._actions  # noqa: SLF001 - argparse has no public way to list flags
+    return parser.format_usage(), [FlagHelp(action) for action in actions]
 
 
 def _overview() -> str:
@@ -182,7 +177,6 @@ def _overview() -> str:
 
 def _examples() -> str:
     lines = ["examples:"]
-    for _, group in GROUPS:
-        for *_, examples in group:
-            lines += [f"  sfsample {words:<33}  {caption}".rstrip() for words, caption in examples]
+    for *_, examples in COMMANDS.values():
+        lines += [f"  sfsample {words:<33}  {caption}".rstrip() for words, caption in examples]
     return "\n".join(lines)

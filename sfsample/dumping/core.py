@@ -1,18 +1,27 @@
-"""Collects what a dump shows of a core file: `dumping.collect` for a process that has ended.
+"""Dumps a core file: what `dumping.collect` and `dumping.run` do for a process that has ended.
 
 A thread whose registers are damaged is shown with the reason, never left out.
 """
 
 from sfsample.core.snapshot import Capture
 from sfsample.dumping.model import ProcessDump, ThreadDump
+from sfsample.dumping.run import DEFAULT_OPTIONS, DumpOptions
 from sfsample.formats.elf.core_file import CoreThread
-from sfsample.process.core_process import CoreProcess
+from sfsample.process.core_process import CoreProcess, open_core
 from sfsample.process.facts.core_syscalls import core_call, own_tid
 from sfsample.unwind.unwinder import Unwinder
 
 
-def take_core(core: CoreProcess, unwinder: Unwinder) -> ProcessDump:
-    """Unwind every thread.  A core file has neither a time nor the names of threads."""
+def dump_core(
+    path: str, exe: str | None = None, how: DumpOptions = DEFAULT_OPTIONS, *, sysroot: str = ""
+) -> ProcessDump:
+    """Unwind every thread; `exe` is the program, if that is not where it was.  Raises CoreError.
+
+    The files of another machine are searched for under `sysroot`.  A core file has neither a time nor the
+    names of threads.
+    """
+    core = open_core(path, exe, sysroot, how.debug_dirs)
+    unwinder = Unwinder(core.modules, steppers=how.steppers, max_frames=how.max_frames)
     threads = tuple(_thread(core, unwinder, thread) for thread in core.threads())
     return ProcessDump(
         pid=core.pid, name=core.name, cmdline=core.arguments.split(), exe=core.exe, time=0.0,

@@ -4,13 +4,13 @@ What is not known is null.  Text of the target is not cleaned: JSON escapes it.
 Invariant: keys and types stay as documented (tests/live/test_cli_dump.py).
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from sfsample.core.stack import Frame
 from sfsample.dumping.diagnose.groups import group_threads
 from sfsample.dumping.diagnose.named_thread import NamedThread
-from sfsample.dumping.diagnose.verdict import Finding
+from sfsample.dumping.diagnose.verdict import Finding, Verdict
 from sfsample.dumping.diagnose.wait_graph import Node
 from sfsample.dumping.diagnose.waits import Wait
 from sfsample.dumping.diagnose.wording import signal_name
@@ -20,9 +20,7 @@ from sfsample.process.facts.syscall_arguments import DecodedSyscall
 from sfsample.symbolize.named_frame import NamedFrame
 
 
-def dump_json(
-    dump: ProcessDump, threads: tuple[NamedThread, ...], waits: Mapping[Node, Wait | None]
-) -> dict[str, Any]:
+def dump_json(dump: ProcessDump, threads: Sequence[NamedThread], verdict: Verdict) -> dict[str, Any]:
     """Return one element of `processes`."""
     return {
         "pid": dump.pid,
@@ -31,7 +29,7 @@ def dump_json(
         "exe": dump.exe,
         "consistent": None if dump.ran is None else not dump.ran,
         "groups": [[thread.tid for thread in group] for group in group_threads(threads)],
-        "threads": [_thread(thread, waits.get(Node(dump.pid, thread.tid))) for thread in threads],
+        "threads": [_thread(thread, verdict.waits.get(Node(dump.pid, thread.tid))) for thread in threads],
     }
 
 
@@ -90,9 +88,7 @@ def _wait(wait: Wait | None) -> dict[str, Any] | None:
     return {"kind": wait.kind, "what": wait.what, "tid": wait.tid, "pids": list(wait.pids), "note": wait.note}
 
 
-def frame_json(
-    frame: Frame, module: Module | None, names: tuple[NamedFrame, ...]
-) -> Iterator[dict[str, Any]]:
+def frame_json(frame: Frame, module: Module | None, names: Sequence[NamedFrame]) -> Iterator[dict[str, Any]]:
     """Yield a value for each function at a frame; inlined functions have the pc of the frame."""
     for name in names:
         yield {

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from sfsample.dumping.diagnose.verdict import Verdict
     from sfsample.symbolize.symbolizer import Symbolizer
 
+Meanwhile = Callable[[list[ProcessDump]], object]
+
 INTERVAL_S = 0.1
 _MAX_SLEEP_S = 0.05  # between two questions whether to stop
 
@@ -40,7 +42,7 @@ class DumpOptions(NamedTuple):
     debug_dirs: Sequence[str] = ()  # searched for debug files before the system's
 
 
-_DEFAULT_OPTIONS = DumpOptions()
+DEFAULT_OPTIONS = DumpOptions()
 
 
 def dump(
@@ -62,7 +64,7 @@ def dump(
 def dump_all(
     pids: Iterable[int],
     how: DumpOptions,
-    meanwhile: Callable[[list[ProcessDump]], object] = lambda _dumps: None,
+    meanwhile: Meanwhile = lambda _dumps: None,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> tuple[list[ProcessDump], list[TargetError]]:
     """Dump several processes; the failure of one does not keep the others from being dumped.
@@ -71,42 +73,23 @@ def dump_all(
     true, there is no further look.
     """
     check_stack_bytes(how.stack_bytes)
-    return TracerThread(lambda stop: _Run(how, meanwhile, stop).run(pids), should_stop).run()
-
-
-def dump_core(
-    core: str, exe: str | None = None, how: DumpOptions = _DEFAULT_OPTIONS, *, sysroot: str = ""
-) -> ProcessDump:
-    """Dump a core file; `exe` is its program, if that is not where it was.
-
-    The files of another machine are looked for under `sysroot`.  Raises CoreError.
-    """
-    from sfsample.dumping.core import take_core
-    from sfsample.process.core_process import open_core
-
-    target = open_core(core, exe, sysroot, how.debug_dirs)
-    return take_core(target, Unwinder(target.modules, steppers=how.steppers, max_frames=how.max_frames))
+    return TracerThread(lambda stop: _Run(how, stop).run(pids, meanwhile), should_stop).run()
 
 
 class _Run:
     """One dump of several processes."""
 
-    def __init__(
-        self,
-        how: DumpOptions,
-        meanwhile: Callable[[list[ProcessDump]], object],
-        should_stop: Callable[[], bool],
-    ) -> None:
-        self._how, self._meanwhile, self._should_stop = how, meanwhile, should_stop
+    def __init__(self, how: DumpOptions, should_stop: Callable[[], bool]) -> None:
+        self._how, self._should_stop = how, should_stop
         self._dumpers: list[Dumper] = []
         self._failures: list[TargetError] = []
 
-    def run(self, pids: Iterable[int]) -> tuple[list[ProcessDump], list[TargetError]]:
+    def run(self, pids: Iterable[int], meanwhile: Meanwhile) -> tuple[list[ProcessDump], list[TargetError]]:
         image_cache = ImageCache(self._how.debug_dirs)
         try:
             for pid in pids:
                 self._open(pid, image_cache)
-            self._look()
+            self._look(meanwhile)
             dumps = self._results()
         finally:
             for dumper in self._dumpers:
@@ -129,12 +112,12 @@ class _Run:
     def _results(self) -> list[ProcessDump]:
         return [dumper.result() for dumper in self._dumpers]
 
-    def _look(self) -> None:
+    def _look(self, meanwhile: Meanwhile) -> None:
         for number in range(self._how.looks):
             if number:
                 rested = time.monotonic() + self._how.interval_s
                 if number == 1:
-                    self._meanwhile(self._results())
+                    meanwhile(self._results())
                 while not self._should_stop() and (left := rested - time.monotonic()) > 0:
                     time.sleep(min(left, _MAX_SLEEP_S))
                 if self._should_stop():

@@ -7,7 +7,7 @@ import pytest
 
 from sfsample.core.snapshot import Capture
 from sfsample.core.stack import StopReason
-from sfsample.dumping.run import dump_core
+from sfsample.dumping.core import dump_core
 from tests.live.targets import fixture, running
 from tests.process.test_core_process import dump_stacks, gdb_stacks
 

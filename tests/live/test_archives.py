@@ -11,7 +11,7 @@ import pytest
 
 import sfsample
 from sfsample.core.stack import Found, StopReason
-from sfsample.dumping.run import dump_core
+from sfsample.dumping.core import dump_core
 from sfsample.errors import SfsampleError
 from sfsample.formats.elf.image import SHT_SYMTAB, ElfImage
 from sfsample.process.process import LiveProcess

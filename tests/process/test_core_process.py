@@ -18,7 +18,7 @@ from sfsample.cli import main
 from sfsample.core.arch import AARCH64_BE
 from sfsample.core.snapshot import Capture
 from sfsample.core.stack import Found, StopReason
-from sfsample.dumping.run import dump_core
+from sfsample.dumping.core import dump_core
 from sfsample.errors import FormatError
 from sfsample.formats.elf.image import ElfImage
 from sfsample.process.core_process import CoreProcess

@@ -5,8 +5,9 @@ A key changes choices and nothing else; what is shown follows from them.
 
 from collections.abc import Sequence
 
-from sfsample.cli.top.table import FUNCTIONS, VIEWS, Row, TaskKey
+from sfsample.cli.top.table import Row, TaskKey
 
+FUNCTIONS, THREADS, PROCESSES = VIEWS = ("functions", "threads", "processes")
 KEYS = "q quit  t threads  s sort  p pause  / search  c callers  w write html  ? help"
 HELP = (
     "up, down, page up/down  select a function (or a thread, a process)",
@@ -44,7 +45,8 @@ class Choices:
             return
         match key:
             case "t":
-                self._switch_view()
+                self.view = VIEWS[(VIEWS.index(self.view) + 1) % len(VIEWS)]
+                self.callers_of, self.selected = None, 0
             case "s":
                 self.sort_by_second = not self.sort_by_second
             case "p" | " ":
@@ -74,10 +76,6 @@ class Choices:
         elif len(key) == 1 and key.isprintable():
             self.word += key
         self.selected = 0
-
-    def _switch_view(self) -> None:
-        self.view = VIEWS[(VIEWS.index(self.view) + 1) % len(VIEWS)]
-        self.callers_of, self.selected = None, 0
 
     def _enter(self, row: Row) -> None:
         if row.task is not None:

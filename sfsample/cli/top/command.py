@@ -30,7 +30,7 @@ _DRAW_PERIOD_S = 0.5
 _WINDOWS_S = (1, 2, 5, 10, 30, 60)
 
 
-def run_top(arguments: Namespace) -> int:
+def run(arguments: Namespace) -> int:
     """Show the live view until the user leaves or the target ends; return the exit code."""
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise UsageError("top needs a terminal", "for a file: sfsample record -d 10 -o out.html")

@@ -4,7 +4,6 @@ Whatever ends `top` (a key, a signal, a bug), the terminal is left as it was.  W
 supports is requested, and may be refused.
 """
 
-import curses
 import os
 import signal
 from collections.abc import Iterator
@@ -13,6 +12,11 @@ from contextlib import contextmanager, suppress
 from sfsample.cli.top.view import FAINT, LOSS, PLAIN, SELECTED, TITLE, Line
 from sfsample.core.checkpoint import SUSPEND_LOCK
 from sfsample.errors import SfsampleError
+
+try:
+    import curses
+except ImportError:  # some builds of Python have no curses
+    raise SfsampleError("this Python has no curses", "for a file: sfsample record -o out.html") from None
 
 _KEY_TIMEOUT_S = 0.1
 _STYLES = {PLAIN: curses.A_NORMAL, TITLE: curses.A_BOLD, SELECTED: curses.A_REVERSE, FAINT: curses.A_DIM,

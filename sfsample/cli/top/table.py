@@ -14,8 +14,6 @@ from sfsample.recording.live_window import WindowRecord
 from sfsample.recording.profile import Profile
 from sfsample.recording.sample import ThreadKey
 
-FUNCTIONS, THREADS, PROCESSES = VIEWS = ("functions", "threads", "processes")
-
 FunctionName = tuple[str, str]  # a function and its module
 FindNames = Callable[[Location], Sequence[FunctionName]]  # the innermost inlined function first
 
@@ -51,11 +49,6 @@ class Table(NamedTuple):
     rows: tuple[Row, ...] = ()
     total: int = 0
     truncated: int = 0
-
-
-def filter_records(records: Iterable[WindowRecord], task: TaskKey | None) -> list[WindowRecord]:
-    """Return the records of a thread or process; all, when `task` is None."""
-    return [record for record in records if task is None or task.covers(record.key.thread)]
 
 
 def make_table(
@@ -107,10 +100,8 @@ def task_rows(records: Iterable[WindowRecord], profile: Profile, *, threads: boo
         cpu_ns[task] += record.cpu_ns
     for task, count in samples.items():
         number = str(task.tid or pid_of(task.pid))
-        yield Row(_task_name(task, profile) or "?", number, count, cpu_ns[task], task)
-
-
-def _task_name(task: TaskKey, profile: Profile) -> str | None:
-    if task.tid is None:
-        return profile.processes.get(task.pid)
-    return profile.threads.get(ThreadKey(task.pid, task.tid, task.start_time))
+        if task.tid is None:
+            name = profile.processes.get(task.pid)
+        else:
+            name = profile.threads.get(ThreadKey(task.pid, task.tid, task.start_time))
+        yield Row(name or "?", number, count, cpu_ns[task], task)

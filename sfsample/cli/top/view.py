@@ -9,19 +9,8 @@ from typing import NamedTuple
 from unicodedata import combining, east_asian_width
 
 from sfsample.cli.terminal import printable
-from sfsample.cli.top.choices import HELP, KEYS, Choices
-from sfsample.cli.top.table import (
-    FUNCTIONS,
-    THREADS,
-    FindNames,
-    Row,
-    Table,
-    TaskKey,
-    filter_records,
-    function_rows,
-    make_table,
-    task_rows,
-)
+from sfsample.cli.top.choices import FUNCTIONS, HELP, KEYS, THREADS, Choices
+from sfsample.cli.top.table import FindNames, Row, Table, TaskKey, function_rows, make_table, task_rows
 from sfsample.modules.location import pid_of
 from sfsample.recording.live_window import WindowRecord
 from sfsample.recording.profile import Profile
@@ -60,7 +49,8 @@ class TopView:
         choices = self.choices
         if choices.paused:
             return
-        records = filter_records(records, choices.task)
+        task = choices.task
+        records = [record for record in records if task is None or task.covers(record.key.thread)]
         rows = (
             function_rows(records, find_names, choices.callers_of)
             if choices.view == FUNCTIONS

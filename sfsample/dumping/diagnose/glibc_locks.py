@@ -11,6 +11,7 @@ of the target's own pid namespace.
 """
 
 from collections.abc import Container, Iterable, Mapping
+from contextlib import suppress
 from typing import NamedTuple
 
 from sfsample.core.memory import Memory
@@ -31,6 +32,10 @@ _WRITER_WAITS = 6  # PTHREAD_RWLOCK_WRLOCKED and RWAITING, in a readers' phase
 _MUTEX = ("pthread_mutex_lock", "pthread_mutex_cond_lock")
 _TIMED_MUTEX = ("pthread_mutex_timedlock", "pthread_mutex_clocklock", "pthread_mutex_clocklock_common")
 _CONDITION = ("pthread_cond_wait", "pthread_cond_timedwait", "pthread_cond_clockwait")
+_MUTEX_FUNCTIONS = {  # that wait for a mutex by a futex command; until glibc 2.33, all used _WAIT
+    _WAIT: {*_MUTEX, *_TIMED_MUTEX, *_CONDITION},
+    _WAIT_BITSET: {*_TIMED_MUTEX},
+}
 _READ_LOCK = ("pthread_rwlock_rdlock", "pthread_rwlock_timedrdlock", "pthread_rwlock_clockrdlock")
 _WRITE_LOCK = ("pthread_rwlock_wrlock", "pthread_rwlock_timedwrlock", "pthread_rwlock_clockwrlock")
 _SEMAPHORE = ("sem_wait", "sem_timedwait", "sem_clockwait", "new_sem_wait", "new_sem_wait_slow64")
@@ -71,7 +76,7 @@ def lock_of(thread: NamedThread, others: OtherThreads) -> Lock | None:
         return _priority_inheriting(word, memory, alive)
     if value & _WAITERS and command in (_WAIT, _WAIT_BITSET):
         return _robust(thread, word, value, alive)
-    if value == _CONTENDED and functions & _mutex_functions(command):
+    if value == _CONTENDED and functions & _MUTEX_FUNCTIONS.get(command, set()):
         return _mutex(word, memory, alive)
     if functions & set(_ONCE):
         return Lock("once", word, None)
@@ -81,13 +86,6 @@ def lock_of(thread: NamedThread, others: OtherThreads) -> Lock | None:
         return None
     return (_join(word, value, memory, alive) or _unnamed_semaphore(thread, value, others)
             or _unnamed_mutex(thread, value, alive))  # fmt: skip
-
-
-def _mutex_functions(command: int) -> set[str]:
-    """Return the functions that wait for a mutex by a futex command; until glibc 2.33, all used _WAIT."""
-    if command == _WAIT:
-        return {*_MUTEX, *_TIMED_MUTEX, *_CONDITION}
-    return set(_TIMED_MUTEX) if command == _WAIT_BITSET else set()
 
 
 def _since_2_25(
@@ -258,14 +256,10 @@ def _u32(memory: Memory, address: int) -> int | None:
 
 def is_since_2_25(modules: Iterable[Module]) -> bool:
     """Whether a module is a glibc with the structures of 2.25: .dynstr has the versions that it provides."""
-    return any(b"\0GLIBC_2.25\0" in _dynamic_strings(module) for module in modules)
-
-
-def _dynamic_strings(module: Module) -> bytes:
-    if not module.path.rpartition("/")[2].startswith(("libc.so", "libc-2.", "libpthread")):
-        return b""
-    try:
-        section = module.image.section(".dynstr")
-        return bytes(module.image.contents(section)) if section else b""
-    except FormatError:
-        return b""
+    for module in modules:
+        if module.path.rpartition("/")[2].startswith(("libc.so", "libc-2.", "libpthread")):
+            with suppress(FormatError):
+                section = module.image.section(".dynstr")
+                if section and b"\0GLIBC_2.25\0" in bytes(module.image.contents(section)):
+                    return True
+    return False

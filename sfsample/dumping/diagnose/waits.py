@@ -81,11 +81,9 @@ def wait_of(thread: NamedThread, context: WaitContext) -> Wait | None:
     if state == "R" or call is None:
         return _uninterruptible(thread) if state == "D" else None
     wait = _by_program(thread, context) or _by_call(thread, call, context) or _uninterruptible(thread)
-    return wait and wait._replace(timed=_ends_by_itself(call))
-
-
-def _ends_by_itself(call: DecodedSyscall) -> bool:
-    return any(limit is not None and limit < _ENDLESS_S for limit in (call.timeout_s, call.left_s))
+    limits = (call.timeout_s, call.left_s)
+    timed = any(limit is not None and limit < _ENDLESS_S for limit in limits)
+    return wait and wait._replace(timed=timed)
 
 
 def _stopped(state: str, context: WaitContext) -> Wait:
