@@ -11,17 +11,15 @@ enqueue_entity (ENQUEUE_MIGRATED), for sleeping threads since 6.12 (delayed dequ
 """
 
 import os
-import re
 import time
 from typing import NamedTuple
 
 from sfsample.core.snapshot import parse_schedstat
 from sfsample.process.kernel_stack import kernel_stack
-from sfsample.process.proc_text import SyscallInfo
+from sfsample.process.proc_text import SyscallInfo, parse_last_run
 from sfsample.process.procfs import ProcFs
 from sfsample.process.syscall_restart import number_made
 
-_EXEC_START = re.compile(rb"se\.exec_start\s*:\s*(\d+\.\d+)")  # milliseconds
 _MAX_SCHED_BYTES = 8192
 _STAT_CPU = 36  # index, after the name, of field 39 of /proc/PID/stat: the CPU last run on
 
@@ -53,10 +51,7 @@ class ThreadFacts(NamedTuple):
 
 
 class FactReader:
-    """Reads facts of the threads of one process.
-
-    `idle` moves the calling OS thread to another CPU for a moment.
-    """
+    """Reads facts of the threads of one process."""
 
     def __init__(self, proc: ProcFs) -> None:
         self._proc = proc
@@ -64,7 +59,8 @@ class FactReader:
 
     def facts(self, tid: int) -> ThreadFacts:
         """Read everything about one thread."""
-        wchan = self._wchan(tid)
+        name = (self._proc.read(f"task/{tid}/wchan") or b"").decode("ascii", "replace")
+        wchan = None if name in ("", "0") else name
         return ThreadFacts(self.usage(tid), self._last_ran(tid), self._syscall(tid, wchan), wchan,
                            kernel_stack(self._proc, tid) or ())  # fmt: skip
 
@@ -80,14 +76,11 @@ class FactReader:
         number = number_made(info.number, info.args, wchan)
         return info._replace(number=number, restarted=number != info.number)
 
-    def _wchan(self, tid: int) -> str | None:
-        text = (self._proc.read(f"task/{tid}/wchan") or b"").decode("ascii", "replace")
-        return None if text in ("", "0") else text
-
     def idle(self, last: LastRunTime) -> float | None:
         """Return for how many seconds a thread had not run when `last` was read; None: unknown.
 
-        This takes as long as that CPU is busy, so call it when no stopped thread waits for sfsample.
+        This moves the calling OS thread to that CPU for a moment.  It takes as long as that CPU is busy, so
+        call it when no stopped thread waits for sfsample.
         """
         if last.cpu not in self._clocks:
             self._clocks[last.cpu] = _read_clock(last.cpu)
@@ -95,7 +88,7 @@ class FactReader:
         return None if clock is None else max(0.0, clock[0] - (clock[1] - last.read_at_s) - last.at_s)
 
     def _last_ran(self, tid: int) -> LastRunTime | None:
-        at_s = exec_start_s(self._proc.read(f"task/{tid}/sched"))
+        at_s = exec_start_s(self._proc.task(tid, "sched"))
         read_at_s = time.monotonic()
         return None if at_s is None else LastRunTime(self._cpu(tid), at_s, read_at_s)
 
@@ -106,8 +99,8 @@ class FactReader:
 
 def exec_start_s(sched: bytes | None) -> float | None:
     """Return when a thread last ran, in seconds, from its `sched` file; None when the kernel has lost it."""
-    found = _EXEC_START.search(sched or b"")
-    return float(found[1]) / 1000 or None if found else None
+    last = parse_last_run(sched)
+    return float(last.at) / 1000 or None if last else None
 
 
 def _read_clock(cpu: int) -> tuple[float, float] | None:
