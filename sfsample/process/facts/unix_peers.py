@@ -6,15 +6,12 @@ Source: sock_diag(7), <linux/unix_diag.h>, setns(2).
 
 import ctypes
 import os
+import socket
 import sys
 from struct import Struct
-from typing import TYPE_CHECKING
 
 from sfsample.process.procfs import ProcFs
 from sfsample.process.tracer_thread import TracerThread
-
-if TYPE_CHECKING:
-    import socket
 
 _NETLINK_SOCK_DIAG, _SOCK_DIAG_BY_FAMILY, _NLM_F_REQUEST = 4, 20, 1
 _CLONE_NEWNET = 0x40000000
@@ -41,7 +38,7 @@ def unix_peer_inode(proc: ProcFs, inode: int) -> int | None:
         return None
 
 
-def _open_netlink(proc: ProcFs) -> "socket.socket | None":
+def _open_netlink(proc: ProcFs) -> socket.socket | None:
     """Open a netlink socket in the target's network namespace.
 
     A socket belongs to the namespace of the thread that creates it, so a short-lived thread enters it.
@@ -60,9 +57,7 @@ def _enter(proc: ProcFs) -> bool:
         os.close(fd)
 
 
-def _netlink_socket() -> "socket.socket":
-    import socket
-
+def _netlink_socket() -> socket.socket:
     netlink = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_SOCK_DIAG)
     netlink.setblocking(False)  # the kernel has answered when `send` returns
     return netlink
