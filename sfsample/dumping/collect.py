@@ -14,7 +14,7 @@ from sfsample.dumping.model import ProcessDump, ThreadDump, ThreadState, is_same
 from sfsample.process.capture import ThreadCapturer, is_seldom
 from sfsample.process.consistent_capture import ConsistentCapture
 from sfsample.process.facts.file_locks import FileLock, contended_locks
-from sfsample.process.facts.live_lookup import LiveLookup, in_other_pid_namespace, process_name
+from sfsample.process.facts.live_lookup import LiveLookup
 from sfsample.process.facts.peer_processes import NearEnd, PeerProcess, find_peer_processes
 from sfsample.process.facts.syscall_arguments import DecodedSyscall
 from sfsample.process.facts.thread_facts import FactReader
@@ -22,6 +22,7 @@ from sfsample.process.not_captured import NotCaptured
 from sfsample.process.permission.evidence import tracer_of_process
 from sfsample.process.proc_text import Stat
 from sfsample.process.process import LiveProcess
+from sfsample.process.procfs import process_name
 from sfsample.unwind.unwinder import Unwinder
 
 _WAIT_FOR_CHILDREN = ("wait4", "waitid", "vfork", "clone", "clone3")
@@ -44,7 +45,6 @@ class Dumper:
         self._consistent_captures: list[ConsistentCapture] = []
         self._facts = FactReader(process.proc)
         self._lookup = LiveLookup(process.proc)
-        self._in_other_namespace = in_other_pid_namespace(process.proc)
         self._time = time.time()
         self._threads: dict[int, ThreadDump] = {}
         self._near_ends: dict[str, NearEnd] = {}
@@ -94,11 +94,11 @@ class Dumper:
         """Return what the kernel tells of a thread; its stack is still missing."""
         facts = self._facts.facts(tid)
         call = self._lookup.decode(facts.syscall)
-        ns_tid = self._lookup.ns_tid(tid) if self._in_other_namespace else tid
         return ThreadDump(
             tid, stat.name, stat.state, Capture.FAILED, None, None, facts.syscall, facts.wchan, None, (),
-            ns_tid, facts.usage.cpu_ns, None, call, facts.kernel_stack, self._lookup.lock_memory(call),
-            None if stat.state == "R" else facts.last_ran, born=stat.starttime,
+            self._lookup.ns_tid(tid), facts.usage.cpu_ns, None, call, facts.kernel_stack,
+            self._lookup.lock_memory(call), None if stat.state == "R" else facts.last_ran,
+            born=stat.starttime,
         )  # fmt: skip
 
     def _update(self, known: ThreadDump, stat: Stat) -> ThreadDump | None:

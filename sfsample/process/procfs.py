@@ -39,6 +39,28 @@ HIDDEN = (
 )
 
 
+def read_text(path: str) -> str:
+    """Return a whole file of /proc as text; empty when it cannot be read."""
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read()
+    except OSError:
+        return ""
+
+
+def read_link(path: str) -> str | None:
+    """Return where a symbolic link of /proc points, or None."""
+    try:
+        return os.readlink(path)
+    except OSError:
+        return None
+
+
+def process_name(pid: int) -> str:
+    """Return the name of any process; "?" when it has ended."""
+    return read_text(f"/proc/{pid}/comm").rstrip("\n") or "?"
+
+
 def stat_of(pid: int) -> Stat | None:
     """Return the stat line of any process; None when it has ended."""
     try:
@@ -231,9 +253,10 @@ class ProcFs:
         except OSError as failure:
             raise self._refused(failure) from None
 
-    def status(self) -> dict[str, str]:
-        """Return /proc/PID/status as a dictionary; empty when the process has ended."""
-        return parse_status((self.read("status") or b"").decode("utf-8", "replace"))
+    def status(self, tid: int | None = None) -> dict[str, str]:
+        """Return the status file of the process, or of a thread, as a dictionary; empty when it has ended."""
+        name = "status" if tid is None else f"task/{tid}/status"
+        return parse_status((self.read(name) or b"").decode("utf-8", "replace"))
 
 
 def _unseen(pid: int) -> TargetError:

@@ -14,11 +14,9 @@ from struct import unpack_from
 from typing import NamedTuple
 
 from sfsample.core.arch import AMD64, S390X
-from sfsample.core.memory import Memory
 from sfsample.formats.elf.core_file import NT_PRSTATUS, CoreThread
 from sfsample.process.core_process import CoreProcess
-from sfsample.process.facts.descriptors import Descriptor
-from sfsample.process.facts.syscall_arguments import DecodedSyscall, decode_syscall
+from sfsample.process.facts.syscall_arguments import DecodedSyscall, TargetLookup, decode_syscall
 from sfsample.process.proc_text import SyscallInfo
 from sfsample.process.syscall_names import syscall_name
 
@@ -66,7 +64,7 @@ def core_call(core: CoreProcess, thread: CoreThread) -> DecodedSyscall | None:
         return None
     arguments = tuple(words[at] for at in abi.arguments)
     info = SyscallInfo(number, arguments, words[abi.sp], words[abi.pc])
-    return decode_syscall(info, syscall_name(number), _CoreLookup(core.memory))
+    return decode_syscall(info, syscall_name(number), TargetLookup(core.memory.read))
 
 
 def own_tid(core: CoreProcess, thread: CoreThread) -> int:
@@ -89,22 +87,3 @@ def _registers(core: CoreProcess, thread: CoreThread) -> tuple[_SyscallAbi | Non
 
 def _signed(word: int) -> int:
     return (word ^ _SIGN_BIT) - _SIGN_BIT
-
-
-class _CoreLookup:
-    """Looks up what system calls refer to in a core file, which contains no descriptors and no clocks.
-
-    Implements `syscall_arguments.TargetLookup`.
-    """
-
-    def __init__(self, memory: Memory) -> None:
-        self._memory = memory
-
-    def descriptor(self, _fd: int) -> Descriptor | None:
-        return None
-
-    def read(self, address: int, size: int) -> bytes | None:
-        return self._memory.read(address, size)
-
-    def now(self, _clock: int) -> float | None:
-        return None

@@ -9,15 +9,16 @@ from typing import NamedTuple
 
 from sfsample.process.facts.sockets import SocketTable
 from sfsample.process.facts.tcp_peers import PeerSocket
+from sfsample.process.proc_text import parse_status
 from sfsample.process.procfs import ProcFs
 
 _LINK = re.compile(r"(pipe|socket):\[(\d+)\]")
 _ACCESS_MODES = {"0": "r", "1": "w", "2": "rw"}  # O_RDONLY, O_WRONLY, O_RDWR: the last octal digit
 
 
-def access_mode(flags: str) -> str:
-    """Return "r", "w" or "rw" for the flags of fdinfo, in octal; "" when they are not known."""
-    return _ACCESS_MODES.get(flags.strip()[-1:], "")
+def access_mode(fdinfo: str) -> str:
+    """Return "r", "w" or "rw", by the flags in a file of fdinfo; "" when they are not known."""
+    return _ACCESS_MODES.get(parse_status(fdinfo).get("flags", "")[-1:], "")
 
 
 class Descriptor(NamedTuple):
@@ -58,8 +59,7 @@ class DescriptorReader:
         if link is None:
             return None
         info = (self._proc.read(f"fdinfo/{fd}") or b"").decode("ascii", "replace")
-        fields = dict(line.partition(":\t")[::2] for line in info.splitlines())
-        mode = access_mode(fields.get("flags", ""))
+        mode = access_mode(info)
         found = _LINK.fullmatch(link)
         if found and found[1] == "pipe":
             end = {"r": ", read end", "w": ", write end"}.get(mode, "")
@@ -68,7 +68,7 @@ class DescriptorReader:
             return Descriptor(fd, "socket", int(found[2]), mode, self._sockets.text(int(found[2])))
         if link.startswith("anon_inode:"):
             return _anonymous(fd, link.partition(":")[2].strip("[]"), info)
-        return Descriptor(fd, "file", int(fields.get("ino", "0")), mode, link)
+        return Descriptor(fd, "file", int(parse_status(info).get("ino", "0")), mode, link)
 
 
 def _anonymous(fd: int, name: str, info: str) -> Descriptor:

@@ -5,6 +5,8 @@ Source: proc(5), "/proc/locks": a line with an arrow waits for the line before i
 
 from typing import NamedTuple
 
+from sfsample.process.procfs import read_text
+
 
 class FileLock(NamedTuple):
     """A lock that some process waits for; `kind` is FLOCK, POSIX, OFDLCK or LEASE.
@@ -22,11 +24,7 @@ class FileLock(NamedTuple):
 
 def contended_locks() -> tuple[FileLock, ...]:
     """Return the locks that some process waits for now; empty when /proc/locks cannot be read."""
-    try:
-        with open("/proc/locks", encoding="ascii", errors="replace") as file:
-            return parse_locks(file.read())
-    except OSError:
-        return ()
+    return parse_locks(read_text("/proc/locks"))
 
 
 def parse_locks(text: str) -> tuple[FileLock, ...]:

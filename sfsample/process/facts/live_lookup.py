@@ -4,17 +4,17 @@ A dump does this while the process is there and keeps the values, so everything 
 process.  Memory is read only where a system call points.
 """
 
-import os
 import sys
 import time
 from collections.abc import Iterable
+from functools import partial
 
 from sfsample.core.memory import BytesMemory, Memory, PiecewiseMemory
 from sfsample.process.facts.descriptors import Descriptor, DescriptorReader
 from sfsample.process.facts.peer_processes import NearEnd
-from sfsample.process.facts.syscall_arguments import DecodedSyscall, decode_syscall
+from sfsample.process.facts.syscall_arguments import DecodedSyscall, TargetLookup, decode_syscall
 from sfsample.process.proc_text import SyscallInfo
-from sfsample.process.procfs import ProcFs
+from sfsample.process.procfs import ProcFs, process_name, read_link
 from sfsample.process.syscall_names import syscall_name
 from sfsample.process.vm import read_memory
 
@@ -27,31 +27,17 @@ _MAX_DESCRIPTORS = 2  # as splice(2) has; a thread that waits for more waits for
 
 
 class LiveLookup:
-    """Looks up facts of one live process; implements `syscall_arguments.TargetLookup`."""
+    """Looks up facts of one live process."""
 
     def __init__(self, proc: ProcFs) -> None:
         self._proc = proc
-        self._pid = proc.anchor()
+        self._in_own_pid_namespace = proc.link("ns/pid") in (None, read_link("/proc/self/ns/pid"))
         self._descriptors = DescriptorReader(proc)
-
-    def descriptor(self, fd: int) -> Descriptor | None:
-        """Return what a file descriptor refers to; None: it is closed, or sfsample may not read it."""
-        return self._descriptors.read(fd)
-
-    def read(self, address: int, size: int) -> bytes | None:
-        """Return bytes of the target's memory; None when they cannot be read."""
-        return read_memory(self._pid, address, size)
-
-    def now(self, clock: int) -> float | None:
-        """Return the time of a POSIX clock, in seconds; None when there is no such clock."""
-        try:
-            return time.clock_gettime(clock)
-        except OSError:
-            return None
+        self._target = TargetLookup(partial(read_memory, proc.anchor()), self._descriptors.read, _now)
 
     def decode(self, info: SyscallInfo | None) -> DecodedSyscall | None:
         """Return a system call with what it refers to."""
-        return None if info is None else decode_syscall(info, syscall_name(info.number), self)
+        return None if info is None else decode_syscall(info, syscall_name(info.number), self._target)
 
     def lock_memory(self, call: DecodedSyscall | None) -> Memory:
         """Return a copy of the memory around the futex word that a thread waits on; empty for other calls."""
@@ -59,11 +45,8 @@ class LiveLookup:
             return PiecewiseMemory()
         word = call.syscall.args[0]
         ranges = ((word - _BYTES_BEFORE_FUTEX, _BYTES_BEFORE_FUTEX), (word, _BYTES_AFTER_FUTEX))
-        return PiecewiseMemory(*(piece for start, size in ranges for piece in self._copy(start, size)))
-
-    def _copy(self, start: int, size: int) -> list[Memory]:
-        data = self.read(start, size) if start > 0 else None
-        return [] if data is None else [BytesMemory(start, data, sys.byteorder)]
+        copies = [(start, self._target.read(start, size)) for start, size in ranges if start > 0]
+        return PiecewiseMemory(*(BytesMemory(start, data, sys.byteorder) for start, data in copies if data))
 
     def peer_links(self, calls: Iterable[DecodedSyscall]) -> dict[str, NearEnd]:
         """Return the other ends of the pipes and sockets that calls wait for, as /proc/PID/fd shows them."""
@@ -80,9 +63,8 @@ class LiveLookup:
 
     def ns_tid(self, tid: int) -> int:
         """Return a thread's id in its own pid namespace."""
-        data = self._proc.read(f"task/{tid}/status") or b""
-        line = next((line for line in data.splitlines() if line.startswith(b"NSpid:")), b"")
-        return int(line.split()[-1]) if len(line.split()) > 1 else tid
+        ids = "" if self._in_own_pid_namespace else self._proc.status(tid).get("NSpid", "")
+        return int(ids.split()[-1]) if ids else tid
 
     def children(self) -> tuple[tuple[int, str], ...]:
         """Return pid and name of every child process."""
@@ -91,23 +73,8 @@ class LiveLookup:
         return tuple((pid, process_name(pid)) for pid in sorted(pids))
 
 
-def process_name(pid: int) -> str:
-    """Return the name of any process; "?" when it has ended."""
+def _now(clock: int) -> float | None:
     try:
-        with open(f"/proc/{pid}/comm", encoding="utf-8", errors="replace") as file:
-            return file.read().rstrip("\n")
-    except OSError:
-        return "?"
-
-
-def in_other_pid_namespace(proc: ProcFs) -> bool:
-    """Whether the process is in another pid namespace than sfsample."""
-    own, target = _link("/proc/self/ns/pid"), proc.link("ns/pid")
-    return own is not None and target is not None and own != target
-
-
-def _link(path: str) -> str | None:
-    try:
-        return os.readlink(path)
+        return time.clock_gettime(clock)
     except OSError:
         return None

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from sfsample.process.facts.descriptors import access_mode
+from sfsample.process.procfs import read_link, read_text
 
 
 class NearEnd(NamedTuple):
@@ -39,29 +40,11 @@ def find_peer_processes(links: Mapping[str, NearEnd]) -> tuple[PeerProcess, ...]
 
 
 def _in_process(pid: int, links: Mapping[str, NearEnd]) -> Iterator[PeerProcess]:
-    for fd in _list(f"/proc/{pid}/fd"):
-        near = links.get(_link(f"/proc/{pid}/fd/{fd}"))
+    try:
+        fds = os.listdir(f"/proc/{pid}/fd")
+    except OSError:
+        return
+    for fd in fds:
+        near = links.get(read_link(f"/proc/{pid}/fd/{fd}") or "")
         if near is not None:
-            yield PeerProcess(pid, near, _mode(pid, fd))
-
-
-def _mode(pid: int, fd: str) -> str:
-    try:
-        with open(f"/proc/{pid}/fdinfo/{fd}", encoding="ascii", errors="replace") as file:
-            return access_mode(next((line for line in file if line.startswith("flags:")), ""))
-    except OSError:
-        return ""
-
-
-def _list(path: str) -> list[str]:
-    try:
-        return os.listdir(path)
-    except OSError:
-        return []
-
-
-def _link(path: str) -> str:
-    try:
-        return os.readlink(path)
-    except OSError:
-        return ""
+            yield PeerProcess(pid, near, access_mode(read_text(f"/proc/{pid}/fdinfo/{fd}")))

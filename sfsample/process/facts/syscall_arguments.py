@@ -12,7 +12,7 @@ Source: syscall(2) and the man page of each call; <linux/futex.h>; <linux/net.h>
 import sys
 from collections.abc import Callable, Iterator
 from struct import Struct, error, unpack
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from sfsample.core.arch import ByteOrder
 from sfsample.process.facts.descriptors import Descriptor
@@ -53,20 +53,15 @@ class DecodedSyscall(NamedTuple):
     left_s: float | None = None
 
 
-class TargetLookup(Protocol):
-    """Looks up descriptors, memory and clocks for a target; None: not available."""
+class TargetLookup(NamedTuple):
+    """Functions that look up what a target has; None: not available.
 
-    def descriptor(self, fd: int) -> Descriptor | None:
-        """Return what a file descriptor refers to."""
-        ...
+    `read`: memory, by address and size; `descriptor`: a file descriptor; `now`: a POSIX clock, in seconds.
+    """
 
-    def read(self, address: int, size: int) -> bytes | None:
-        """Return bytes of the target's memory."""
-        ...
-
-    def now(self, clock: int) -> float | None:
-        """Return the time of a POSIX clock, in seconds."""
-        ...
+    read: Callable[[int, int], bytes | None]
+    descriptor: Callable[[int], Descriptor | None] = lambda _fd: None
+    now: Callable[[int], float | None] = lambda _clock: None
 
 
 _FD_FIRST = (
@@ -86,7 +81,8 @@ def decode_syscall(info: SyscallInfo, name: str | None, lookup: TargetLookup) ->
     try:
         if name == "socketcall":
             call = _socket_call(call, lookup)
-        return _DECODERS.get(call.name or "", _nothing)(call, lookup)
+        decode = _DECODERS.get(call.name or "")
+        return decode(call, lookup) if decode else call
     except (error, OverflowError):  # the target has changed that memory since
         return call
 
@@ -98,10 +94,6 @@ def _socket_call(call: DecodedSyscall, lookup: TargetLookup) -> DecodedSyscall:
     if data is None:
         return call
     return call._replace(syscall=call.syscall._replace(args=unpack(f"={count}Q", data)), name=name)
-
-
-def _nothing(call: DecodedSyscall, _lookup: TargetLookup) -> DecodedSyscall:
-    return call
 
 
 # -- descriptors and paths
@@ -153,9 +145,7 @@ def _select(call: DecodedSyscall, lookup: TargetLookup) -> DecodedSyscall:
     sets = (lookup.read(at, (count + 63) // 64 * 8) for at in call.syscall.args[1:4] if at and count > 0)
     chosen = {fd for data in sets if data for fd in fd_set_members(data, sys.byteorder)}
     call = _add_fds(call, lookup, *sorted(fd for fd in chosen if fd < count))
-    if call.name == "pselect6":
-        return _duration_at(call, lookup, call.syscall.args[4])
-    return _duration_at(call, lookup, call.syscall.args[4], 1e-6)
+    return _duration_at(call, lookup, call.syscall.args[4], 1e-9 if call.name == "pselect6" else 1e-6)
 
 
 def fd_set_members(fd_set: bytes, byteorder: ByteOrder) -> Iterator[int]:

@@ -8,7 +8,7 @@ import os
 
 from sfsample.process.permission.gates import SelfCredentials, TargetCredentials, closed_gates_help
 from sfsample.process.proc_text import parse_status
-from sfsample.process.procfs import ProcFs
+from sfsample.process.procfs import ProcFs, process_name, read_link, read_text
 
 _YAMA = "/proc/sys/kernel/yama/ptrace_scope"
 _WHOLE_UID_MAP = ["0", "0", "4294967295"]  # of the initial user namespace, user_namespaces(7)
@@ -24,15 +24,15 @@ def own_credentials() -> SelfCredentials:
     """Read sfsample's credentials."""
     from sfsample.process.permission.refused_syscalls import refused_syscalls
 
-    status = parse_status(_read("/proc/self/status"))
+    status = parse_status(read_text("/proc/self/status"))
     return SelfCredentials(
         os.getuid(),
         os.getgid(),
         _bits(status, "CapPrm"),
         _bits(status, "CapEff"),
-        _read(_YAMA).strip(),
-        _link("/proc/self/ns/user"),
-        _read("/proc/self/uid_map").split() == _WHOLE_UID_MAP,
+        read_text(_YAMA).strip(),
+        read_link("/proc/self/ns/user"),
+        read_text("/proc/self/uid_map").split() == _WHOLE_UID_MAP,
         refused_syscalls(filtered=status.get("Seccomp") == _SECCOMP_MODE_FILTER),
         _label("/proc/self"),
     )
@@ -64,16 +64,15 @@ def traced_by_sfsample(proc: ProcFs, tid: int) -> bool:
 
 
 def _tracing_process(proc: ProcFs, tid: int) -> int:
-    data = proc.read(f"task/{tid}/status") or b""
-    tracer = parse_status(data.decode("utf-8", "replace")).get("TracerPid", "0")
+    tracer = proc.status(tid).get("TracerPid", "0")
     # TracerPid is the tid of the tracing thread; users and kill(1) need its process
-    return int(parse_status(_read(f"/proc/{tracer}/status")).get("Tgid", tracer))
+    return int(parse_status(read_text(f"/proc/{tracer}/status")).get("Tgid", tracer))
 
 
 def tracer_of_process(proc: ProcFs) -> tuple[int, str] | None:
     """Return pid and name of a process, other than sfsample, that traces a thread of `proc`."""
     pid = next(filter(None, (tracer_of(proc, tid) for tid in proc.threads())), None)
-    return None if pid is None else (pid, _read(f"/proc/{pid}/comm").rstrip("\n") or "?")
+    return None if pid is None else (pid, process_name(pid))
 
 
 def _files_owner(pid: int) -> int | None:
@@ -85,7 +84,7 @@ def _files_owner(pid: int) -> int | None:
 
 def _label(directory: str) -> str:
     """Return the security module's label of a process, "docker-default (enforce)"; empty when it has none."""
-    return _read(f"{directory}/attr/current").rstrip("\0\n ")
+    return read_text(f"{directory}/attr/current").rstrip("\0\n ")
 
 
 def _numbers(status: dict[str, str], key: str) -> tuple[int, ...]:
@@ -94,18 +93,3 @@ def _numbers(status: dict[str, str], key: str) -> tuple[int, ...]:
 
 def _bits(status: dict[str, str], key: str) -> int:
     return int(status.get(key, "0"), 16)
-
-
-def _read(path: str) -> str:
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return file.read()
-    except OSError:
-        return ""
-
-
-def _link(path: str) -> str | None:
-    try:
-        return os.readlink(path)
-    except OSError:
-        return None
