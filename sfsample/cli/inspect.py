@@ -21,6 +21,7 @@ from sfsample.inspect.inspection import Inspection
 from sfsample.inspect.json import inspection_json
 from sfsample.inspect.text import FunctionName, inspection_text, process_text
 from sfsample.inspect.verify import verify
+from sfsample.modules.location import Location
 from sfsample.modules.module import Module
 from sfsample.process.process import LiveProcess
 from sfsample.report.json_text import json_text
@@ -91,11 +92,7 @@ def _text_lines(inspection: Inspection, arguments: Namespace) -> Iterator[str]:
 def _function_name(module: Module) -> FunctionName:
     """Return the function that names a vaddr of the module."""
     symbolizer = Symbolizer()
-
-    def name(vaddr: int) -> str:
-        return symbolizer.name(module, vaddr, vaddr)
-
-    return name
+    return lambda vaddr: symbolizer.frames(Location(module, vaddr, vaddr))[0].text
 
 
 def _render_processes(arguments: Namespace) -> str:

@@ -5,8 +5,6 @@ changes how the text reads: control characters, line separators, bidirectional c
 become `?` (tests/symbolize/test_frame_text.py).
 """
 
-from sfsample.symbolize.demangle import demangle
-
 _UNSAFE = (
     *range(0x20),  # C0: newline, tab, ESC
     *range(0x7F, 0xA0),  # DEL and C1: 0x9B starts an escape sequence too
@@ -25,18 +23,14 @@ def clean_name(name: str) -> str:
     return name.translate(_REPLACEMENTS)
 
 
-def frame_name(symbol_name: str | None, module_path: str | None, address: int) -> str:
-    """Return the text of a frame: its demangled symbol, else its module and address.
+def address_text(module_path: str | None, address: int) -> str:
+    """Return the text of a frame without a symbol.
 
     `address` is the vaddr in the module, or the run-time address where there is no module.
     """
-    if symbol_name:
-        return clean_name(demangle(symbol_name))
-    if module_path:
-        return f"[{clean_name(_basename(module_path))}+{address:#x}]"
-    return f"[{address:#x}]"
-
-
-def _basename(path: str) -> str:
-    name = path.rstrip("/").rpartition("/")[2]
-    return name[1:-1] if name[:1] == "[" and name[-1:] == "]" else name  # [vdso]
+    if not module_path:
+        return f"[{address:#x}]"
+    name = module_path.rstrip("/").rpartition("/")[2]
+    if name.startswith("[") and name.endswith("]"):  # [vdso]
+        name = name[1:-1]
+    return f"[{clean_name(name)}+{address:#x}]"

@@ -17,7 +17,7 @@ from sfsample.modules.location import Location, pid_of
 from sfsample.modules.module import Module
 from sfsample.symbolize.disk_cache import DiskCache
 from sfsample.symbolize.dwarf_lines import DwarfLines
-from sfsample.symbolize.frame_text import clean_name, frame_name
+from sfsample.symbolize.frame_text import address_text, clean_name
 from sfsample.symbolize.missing import MissingName, generated_without_name, module_without_name
 from sfsample.symbolize.module_symbols import ModuleSymbols
 from sfsample.symbolize.named_frame import NamedFrame, kernel_frame, with_places
@@ -65,10 +65,6 @@ class Symbolizer:
             frames = self._frames[key] = self._name_frames(key)
         return frames
 
-    def name(self, module: Module | None, address: int, lookup: int) -> str:
-        """Return the text of the innermost frame at `address`; its function is the one at `lookup`."""
-        return self.frames(Location(module, address, lookup))[0].text
-
     def missing_names(self) -> list[MissingName]:
         """Return the modules and processes with unnamed locations, and why; most locations first."""
         unnamed = [location for location, frames in self._frames.items() if frames[-1].function is None]
@@ -103,7 +99,7 @@ class Symbolizer:
         address = location.address
         symbol = self.symbol(module, location.lookup)
         if symbol is None:
-            return NamedFrame(frame_name(None, module.path, address), None, None, None)
+            return NamedFrame(address_text(module.path, address), None, None, None)
         function = clean_name(spell(symbol.name, self._options))
         return NamedFrame(function, function, symbol.name, address - symbol.start)
 
@@ -111,7 +107,7 @@ class Symbolizer:
         """Return the frame of code that lies in no file, named by the perf map of its process."""
         found = self._perf_maps.find(location.pid, location.lookup) if location.pid else None
         if found is None:
-            return NamedFrame(frame_name(None, None, location.address), None, None, None)
+            return NamedFrame(address_text(None, location.address), None, None, None)
         function = clean_name(found.name)
         offset = location.address - found.start
         return NamedFrame(f"{function}_[j]", function, found.name, offset, kind="j")

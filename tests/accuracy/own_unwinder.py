@@ -5,6 +5,7 @@ rules serve all stops, as in a recording, so that cached values are tested too.
 """
 
 from sfsample.core.snapshot import ThreadSnapshot
+from sfsample.modules.location import Location
 from sfsample.process.capture import CapturedStack, ThreadCapturer
 from sfsample.process.capture_running import ANY_THREAD, StopFilter
 from sfsample.process.not_captured import NotCaptured
@@ -60,4 +61,4 @@ class OwnUnwinder:
         if module is None:
             mapping = self.target.modules.mapping(lookup)
             return f"[{mapping.path or 'anonymous'}]" if mapping else f"[{pc:#x}, not executable]"
-        return self._symbolizer.name(module, module.vaddr(pc), module.vaddr(lookup))
+        return self._symbolizer.frames(Location(module, module.vaddr(pc), module.vaddr(lookup)))[0].text

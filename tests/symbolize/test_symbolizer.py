@@ -23,7 +23,6 @@ def test_a_symbol_is_found_by_lookup_and_its_offset_is_that_of_the_address():
     location = Location(module(b.Sym("_Z1fi", 0x1010, 0x10)), 0x1020, 0x101F)
     [frame] = Symbolizer().frames(location)
     assert frame == NamedFrame("f(int)", "f(int)", "_Z1fi", 0x10)
-    assert Symbolizer().name(location.module, 0x1020, 0x101F) == "f(int)"
 
 
 def test_text_is_cleaned_and_raw_is_not():

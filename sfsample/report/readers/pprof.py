@@ -13,7 +13,7 @@ from sfsample.formats.protobuf import fields, integers, signed
 from sfsample.report.builder import ReportBuilder
 from sfsample.report.readers.folded import frame_of
 from sfsample.report.report import CPU, OUTERMOST, SAMPLES, WALL, Report, ReportFrame, ReportThread
-from sfsample.symbolize.frame_text import clean_name, frame_name
+from sfsample.symbolize.frame_text import address_text, clean_name
 
 _WEIGHTS_BY_TYPE = {("cpu", "nanoseconds"): CPU, ("wall", "nanoseconds"): WALL}
 _T = TypeVar("_T")
@@ -105,8 +105,8 @@ class _ProfileReader:
         address = _integer(location, 3)  # address
         lines = [_message(_bytes(line)) for line in location.get(4, ())]  # line
         if not lines:
-            text = frame_name(None, path, address)
-            return _Location((ReportFrame(text, None, None, path, build_id, address),), "")
+            frame = ReportFrame(address_text(path, address), None, None, path, build_id, address)
+            return _Location((frame,), "")
         frames = tuple(
             self._frame(line, path, build_id, address, inlined=at < len(lines))
             for at, line in enumerate(lines, 1)
