@@ -9,7 +9,7 @@ no lock is needed.  The files that were not used for longest are deleted when th
 import os
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from mmap import ACCESS_READ, mmap
 from struct import Struct
@@ -31,6 +31,18 @@ class DiskCache:
         self._directory = directory
         self._max_bytes = max_bytes
         self._usable: bool | None = None
+
+    def get_or_make(self, build_id: str | None, kind: str, make: Callable[[], bytes]) -> bytes | memoryview:
+        """Return a result for the file with a build-id; it is made when the cache does not have it."""
+        if build_id is None:
+            return make()
+        name = f"{build_id}.{kind}"
+        data = self.get(name)
+        if data is not None:
+            return data
+        made = make()
+        self.put(name, made)
+        return made
 
     def get(self, name: str) -> memoryview | None:
         """Return what was stored under a name, or None."""

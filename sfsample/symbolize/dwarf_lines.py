@@ -66,23 +66,18 @@ class DwarfLines:
         if problem:
             self.problems.append(problem)
         try:
-            return self._from_cache(image) or self._convert(image)
+            library = _Library()
+            kind = f"symcache{library.version}"
+            return library.open(
+                self._cache.get_or_make(image.build_id, kind, lambda: self._convert(image, library))
+            )
         except Exception as damage:  # noqa: BLE001 - as above
             self._note_damage(image, damage)
             return None
 
-    def _from_cache(self, image: ElfImage) -> Any:  # noqa: ANN401
-        library = _Library()
-        data = self._cache.get(_cache_name(image, library)) if image.build_id else None
-        return library.open(data) if data is not None else None
-
-    def _convert(self, image: ElfImage) -> Any:  # noqa: ANN401
-        library = _Library()
+    def _convert(self, image: ElfImage, library: "_Library") -> bytes:
         self._progress(f"reading DWARF of {image.name} ({len(image.data) / 1e6:.0f} MB)")
-        table = library.build(image.data)
-        if image.build_id:
-            self._cache.put(_cache_name(image, library), table.open_stream().read())
-        return table
+        return library.convert(image.data)
 
     def _note_damage(self, image: ElfImage, damage: Exception) -> None:
         problem = f"{image.name}: no lines: {type(damage).__name__}: {damage}"
@@ -104,18 +99,15 @@ class _Library:
         self._ffi, self._archive, self._cache = ffi, Archive, SymCache
         self.version = int(SYMCACHE_LATEST_VERSION)
 
-    def open(self, data: memoryview) -> Any:  # noqa: ANN401
+    def open(self, data: bytes | memoryview) -> Any:  # noqa: ANN401
         return self._cache.from_bytes(self._view(data))  # it keeps the view alive
 
-    def build(self, data: memoryview) -> Any:  # noqa: ANN401
-        return next(self._archive.from_bytes(self._view(data)).iter_objects()).make_symcache()
+    def convert(self, data: memoryview) -> bytes:
+        table = next(self._archive.from_bytes(self._view(data)).iter_objects()).make_symcache()
+        return bytes(table.open_stream().read())
 
-    def _view(self, data: memoryview) -> Any:  # noqa: ANN401
+    def _view(self, data: bytes | memoryview) -> Any:  # noqa: ANN401
         return self._ffi.from_buffer("uint8_t[]", data)
-
-
-def _cache_name(image: ElfImage, library: _Library) -> str:
-    return f"{image.build_id}.symcache{library.version}"
 
 
 def _lowest_vaddr(image: ElfImage) -> int:

@@ -5,7 +5,6 @@ functions that `.dynsym` has.  Source: gdb manual, "MiniDebugInfo".
 """
 
 from sfsample.errors import FormatError
-from sfsample.formats.elf.image import ElfImage
 
 SECTION = ".gnu_debugdata"
 _MAX_UNPACKED_BYTES = 96 << 20
@@ -25,9 +24,3 @@ def unpack(data: bytes | memoryview) -> bytes:
         too_large = f"unpacks to more than {_MAX_UNPACKED_BYTES >> 20} MiB"
         raise FormatError(SECTION, 0, "is cut off" if decoder.needs_input else too_large)
     return unpacked
-
-
-def packed_data(image: ElfImage) -> memoryview | None:
-    """Return the bytes of the section, or None."""
-    section = image.section(SECTION)
-    return image.contents(section) if section else None

@@ -18,7 +18,7 @@ from sfsample.modules.debug_files import DebugFile, DebugFiles
 from sfsample.modules.module import Module
 from sfsample.symbolize.disk_cache import DiskCache
 from sfsample.symbolize.dwarf_lines import has_dwarf
-from sfsample.symbolize.mini_debug_info import SECTION, packed_data, unpack
+from sfsample.symbolize.mini_debug_info import SECTION, unpack
 from sfsample.symbolize.plt_names import PltStubs, is_stub
 from sfsample.symbolize.symbol_index import SymbolIndex, checksum, from_bytes
 from sfsample.symbolize.symbol_table import LoadIndex, Symbol, SymbolTable
@@ -27,22 +27,21 @@ _MIN_CACHED_BYTES = 24 * 4000  # of records; an index of fewer is built as fast 
 
 
 class ModuleSymbols:
-    """The symbols of a module.  `is_complete`: a table of all functions was read, not only exported ones."""
+    """The symbols of a module."""
 
     def __init__(self, module: Module, debug_files: DebugFiles, cache: DiskCache) -> None:
         self._module, self._image = module, module.image
         self._debug_files, self._cache = debug_files, cache
         self._opened: list[SymbolTable] = []
         self._unopened = self._open_tables()
-        self._plt: PltStubs | None = None
         self._debug: DebugFile | None = None
         self._damage = ""
-        self.is_complete = False
+        self._is_complete = False  # a table of all functions was read, not only of exported ones
 
     def find(self, vaddr: int) -> Symbol | None:
         """Return the function symbol that covers `vaddr`."""
         if is_stub(self._image, vaddr):
-            return self._plt_stubs().find(vaddr)
+            return self._plt_stubs.find(vaddr)
         return self._find_in_tables(SymbolTable.find_stated, vaddr) or self._guess(vaddr)
 
     def debug_file(self) -> DebugFile:
@@ -69,14 +68,14 @@ class ModuleSymbols:
             return "it was unmapped long before the end, and its file closed"
         if not self._image.sections:
             return "it has no section headers, as a copy of the target's memory has none"
-        if self.is_complete:
+        if self._is_complete:
             return "its symbol table has no function there"
         build_id = f" for build-id {self._image.build_id}" if self._image.build_id else ""
         return f"stripped, and no debug file{build_id} was found"
 
     def _guess(self, vaddr: int) -> Symbol | None:
         found = self._find_in_tables(SymbolTable.find_guessed, vaddr)
-        if found is None or found.size or self.is_complete:
+        if found is None or found.size or self._is_complete:
             return found
         return None if self._function_begins_between(found.start, vaddr) else found
 
@@ -108,7 +107,7 @@ class ModuleSymbols:
         yield from self._symtab_of(self.debug_file().image, "debug")
         yield from self._symtab_of(self._unpack_debugdata(), "debugdata")
         yield from self._dynamic_symbols()
-        if not self.is_complete:
+        if not self._is_complete:
             yield from self._symtab_of(self._fetch_debug_image(), "debug")
 
     def _symtab_of(self, image: ElfImage | None, kind: str) -> Iterator[SymbolTable]:
@@ -116,7 +115,7 @@ class ModuleSymbols:
         found = image.symbols(SHT_SYMTAB) if image else None
         if image is None or found is None:
             return
-        self.is_complete = True
+        self._is_complete = True
         yield SymbolTable(*found, image.byteorder, image.code_sections, self._load_index(kind))
 
     def _dynamic_symbols(self) -> Iterator[SymbolTable]:
@@ -134,25 +133,21 @@ class ModuleSymbols:
 
     def _unpack_debugdata(self) -> ElfImage | None:
         """Return the image in `.gnu_debugdata`, unpacked once and then taken from the cache."""
-        data = packed_data(self._image)
-        name = f"{self._image.build_id}.debugdata"
+        image, section = self._image, self._image.section(SECTION)
+        if section is None:
+            return None
         try:
-            cached = self._cache.get(name) if data is not None and self._image.build_id else None
-            if data is None or cached is not None:
-                return ElfImage(cached, SECTION) if cached is not None else None
-            unpacked = unpack(data)
-            image = ElfImage(unpacked, SECTION)
+            unpacked = self._cache.get_or_make(
+                image.build_id, "debugdata", lambda: unpack(image.contents(section))
+            )
+            return ElfImage(unpacked, SECTION)
         except FormatError as damage:
             self._damage = str(damage)
             return None
-        if self._image.build_id:
-            self._cache.put(name, unpacked)
-        return image
 
+    @cached_property
     def _plt_stubs(self) -> PltStubs:
-        if self._plt is None:
-            self._plt = PltStubs(self._image, self._name_of_resolver)
-        return self._plt
+        return PltStubs(self._image, self._name_of_resolver)
 
     def _name_of_resolver(self, vaddr: int) -> str | None:
         """Return the name of the indirect function whose resolver is at `vaddr`.
@@ -168,12 +163,8 @@ class ModuleSymbols:
         def load(records: memoryview, edges: Sequence[int], build: Callable[[], SymbolIndex]) -> SymbolIndex:
             if not self._image.build_id or len(records) < _MIN_CACHED_BYTES:
                 return build()
-            name = f"{self._image.build_id}.{kind}-{checksum(records, edges):08x}"
-            data = self._cache.get(name)
-            index = from_bytes(data) if data is not None else None
-            if index is None:
-                index = build()
-                self._cache.put(name, index.to_bytes())
-            return index
+            full_kind = f"{kind}-{checksum(records, edges):08x}"
+            data = self._cache.get_or_make(self._image.build_id, full_kind, lambda: build().to_bytes())
+            return from_bytes(memoryview(data)) or build()
 
         return load

@@ -103,11 +103,8 @@ class PltStubs:
             if slot in self._by_slot:
                 yield vaddr, self._by_slot[slot]
 
-    def _is_indirect(self, relocation: Relocation) -> bool:
-        return relocation.type == _IRELATIVE.get(self._image.machine)
-
     def _name(self, relocation: Relocation) -> str | None:
-        if self._is_indirect(relocation):
+        if relocation.type == _IRELATIVE.get(self._image.machine):
             return self._resolve(relocation.addend)
         if self._symbols is None or 24 * relocation.symbol + 24 > len(self._symbols[0]):
             return None

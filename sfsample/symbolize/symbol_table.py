@@ -97,10 +97,10 @@ class SymbolTable:
 
     def find_guessed(self, vaddr: int) -> Symbol | None:
         """Return the nearest function without a size, or label, before `vaddr`; or None."""
-        index = self._guessed
+        index, edges = self._guessed, self._edges
         position = bisect_right(index.starts, vaddr) - 1
-        if position < 0 or not self._same_section(index.starts[position], vaddr):
-            return None
+        if position < 0 or bisect_right(edges, index.starts[position]) != bisect_right(edges, vaddr):
+            return None  # none before it in its executable section
         best = self._best_alias(index.rows[index.first_alias(position) : position + 1], vaddr)
         return best if best and (best.size or not self._function_begins_between(best.start, vaddr)) else None
 
@@ -142,7 +142,3 @@ class SymbolTable:
             if len(name) < length:
                 break
         return ""
-
-    def _same_section(self, start: int, vaddr: int) -> bool:
-        """Whether no executable section begins or ends between `start` and `vaddr`."""
-        return bisect_right(self._edges, start) == bisect_right(self._edges, vaddr)
