@@ -6,14 +6,13 @@ narrower than a third of a pixel are left out, and a note counts them.
 Invariant: every name is escaped, in a text or a title (tests/report/writers/test_svg.py).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 from xml.sax.saxutils import escape
 
 from sfsample.report.caption import duration, extent, losses, sample_count, title
 from sfsample.report.report import CPU, SAMPLES, Report
 from sfsample.report.stack_paths import Label, stack_paths
-from sfsample.report.tree import Tree, build_tree
 
 _WIDTH, _ROW, _MARGIN, _TOP = 1200, 17, 10, 44  # pixels
 _LETTER_WIDTH = 6.6  # pixels, of the 11 px monospaced font
@@ -24,6 +23,14 @@ _STYLE = (
     ".h{font:14px system-ui,sans-serif}.s{font:11px system-ui,sans-serif;fill:#555}"
     "rect{stroke:#fff;stroke-width:.5}"
 )
+
+
+class _Node:
+    """A function on one path of calls; its samples and CPU time are those with what it called."""
+
+    def __init__(self) -> None:
+        self.samples = self.cpu_ns = 0
+        self.callees: dict[int, _Node] = {}  # by label
 
 
 class _Box(NamedTuple):
@@ -39,29 +46,38 @@ class _Box(NamedTuple):
 def write(report: Report, *, threads: bool) -> bytes:
     """Return the file.  `threads`: each thread has a root of its own."""
     labels, _, paths = stack_paths(report, threads=threads)
-    tree = build_tree(paths)
-    boxes = list(_boxes(report, tree, labels))
-    hidden = len(tree.parents) - 1 - len(boxes)
-    return "".join(_lines(report, boxes, hidden)).encode("utf-8", "replace")
+    root, count = _build_tree(report, paths)
+    total = report.total()
+    boxes = list(_boxes(root, labels, (_WIDTH - 2 * _MARGIN) / total if total else 0.0))
+    return "".join(_lines(report, boxes, count - len(boxes))).encode("utf-8", "replace")
 
 
-def _boxes(report: Report, tree: Tree, labels: Sequence[Label]) -> Iterator[_Box]:
+def _build_tree(report: Report, paths: Iterable[Iterable[int]]) -> tuple[_Node, int]:
+    """Return the root of the call tree, and how many nodes are below it."""
+    root, count = _Node(), 0
+    for path, samples, cpu_ns in zip(paths, report.column(SAMPLES), report.column(CPU), strict=True):
+        node = root
+        for label in path:
+            if label not in node.callees:
+                node.callees[label] = _Node()
+                count += 1
+            node = node.callees[label]
+            node.samples += samples
+            node.cpu_ns += cpu_ns
+    return root, count
+
+
+def _boxes(root: _Node, labels: Sequence[Label], scale: float) -> Iterator[_Box]:
     """Yield the boxes that are wide enough; siblings are in the order of their names."""
-    totals = tree.totals(report.column(SAMPLES))
-    cpu_ns = tree.totals(report.column(CPU))
-    scale = (_WIDTH - 2 * _MARGIN) / totals[0] if totals[0] else 0.0
-    children = tree.children()
-    todo = [(0, -1, float(_MARGIN))]
+    todo = [(root, -1, -1, float(_MARGIN))]
     while todo:
-        node, depth, left = todo.pop()
-        if node:
-            yield _Box(
-                *labels[tree.labels[node]], depth, left, totals[node] * scale, totals[node], cpu_ns[node]
-            )
-        for child in sorted(children[node], key=tree.labels.__getitem__):
-            width = totals[child] * scale
+        node, label, depth, left = todo.pop()
+        if node is not root:
+            yield _Box(*labels[label], depth, left, node.samples * scale, node.samples, node.cpu_ns)
+        for callee in sorted(node.callees):
+            width = node.callees[callee].samples * scale
             if width >= _MIN_BOX_WIDTH:
-                todo.append((child, depth + 1, left))
+                todo.append((node.callees[callee], callee, depth + 1, left))
             left += width
 
 
