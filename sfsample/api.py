@@ -14,7 +14,7 @@ from sfsample.recording.choose_sampler import choose_sampler
 from sfsample.recording.clock import Clock
 from sfsample.recording.options import DEFAULT_OPTIONS, RecordOptions
 from sfsample.recording.profile import Profile
-from sfsample.report.from_profile import name_profile
+from sfsample.report.naming import name_profile
 from sfsample.report.report import Report
 from sfsample.report.writers.formats import FORMATS
 from sfsample.symbolize.options import DEFAULT_SYMBOL_OPTIONS, SymbolOptions

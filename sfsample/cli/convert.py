@@ -6,18 +6,17 @@ It reads files only.  Stacks are filtered (--filter, --ignore, --focus) before f
 
 import re
 from argparse import Namespace
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from sfsample.cli.output_file import Output
 from sfsample.cli.progress import Progress
 from sfsample.cli.symbol_flags import symbol_options
 from sfsample.errors import SfsampleError, UsageError
 from sfsample.report.merge import filter_stacks, focus, merge, merge_by
+from sfsample.report.naming import name_unnamed_frames
 from sfsample.report.readers.read import read_report
 from sfsample.report.report import Report, ReportFrame
-from sfsample.report.symbolize_report import FindNames, symbolize_report
 from sfsample.report.writers.formats import FORMATS
-from sfsample.symbolize.named_frame import NamedFrame
 from sfsample.symbolize.offline import OfflineSymbolizer
 
 
@@ -42,7 +41,7 @@ def run(arguments: Namespace) -> int:
 
 def _convert(arguments: Namespace, report: Report) -> Report:
     if arguments.symbolize:
-        report = symbolize_report(report, _find_names(arguments))
+        report = name_unnamed_frames(report, OfflineSymbolizer(symbol_options(arguments)))
     for pattern in arguments.filter or ():
         kept = filter_stacks(report, _matcher(pattern))
         report = _check_not_empty(kept, report, f"--filter {pattern}")
@@ -53,16 +52,6 @@ def _convert(arguments: Namespace, report: Report) -> Report:
         kept = focus(report, _matcher(arguments.focus))
         report = _check_not_empty(kept, report, f"--focus {arguments.focus}")
     return merge_by(report, arguments.merge_by) if arguments.merge_by else report
-
-
-def _find_names(arguments: Namespace) -> FindNames:
-    """Return the function that names a place by build-id."""
-    symbolizer = OfflineSymbolizer(symbol_options(arguments))
-
-    def find_names(module: str, build_id: str, offset: int, exact: bool) -> Sequence[NamedFrame]:
-        return symbolizer.frames(module, build_id, offset, exact=exact)
-
-    return find_names
 
 
 def _matcher(pattern: str) -> Callable[[ReportFrame], bool]:

@@ -28,8 +28,8 @@ from sfsample.process.find import start_time
 from sfsample.recording.profile import Profile
 from sfsample.recording.stats import Stats
 from sfsample.recording.summary import missing_name_lines
-from sfsample.report.from_profile import FrameNamer
 from sfsample.report.writers.formats import FORMATS
+from sfsample.symbolize.symbolizer import Symbolizer
 
 _MAX_SLEEP_S = 0.2  # then it asks again whether to stop
 _TIME_FORMAT = "%Y%m%dT%H%M%SZ"
@@ -144,7 +144,7 @@ def _record_slice(
         _delete_old(arguments.output_dir, label, suffix, arguments.keep)
 
 
-def _unreported(namer: FrameNamer, reported: set[str]) -> list[str]:
+def _unreported(namer: Symbolizer, reported: set[str]) -> list[str]:
     """Return missing names and unreadable files that are not in `reported`, and add them to it."""
     if len(reported) > _MAX_REPORTED:
         reported.clear()

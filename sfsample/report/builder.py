@@ -5,9 +5,8 @@ twice and every index is valid.
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Any
 
-from sfsample.report.report import SAMPLES, Report, ReportFrame, ReportStack, ReportThread, ReportTimeline
+from sfsample.report.report import SAMPLES, Report, ReportFrame, ReportStack, ReportThread
 
 _StackKey = tuple[int, tuple[int, ...], str]  # thread index, frame indexes, stop reason
 
@@ -23,11 +22,7 @@ class ReportBuilder:
         self._sums: list[tuple[int, ...]] = []
 
     def add(
-        self,
-        thread: ReportThread,
-        frames: Iterable[ReportFrame],
-        stop_reason: str,
-        weights: tuple[int, ...],
+        self, thread: ReportThread, frames: Iterable[ReportFrame], stop_reason: str, weights: tuple[int, ...]
     ) -> int:
         """Add the weights of a stack (innermost frame first); return the index of the stack."""
         table = self._frames
@@ -40,16 +35,7 @@ class ReportBuilder:
             self._sums[at] = tuple(map(sum, zip(self._sums[at], weights, strict=True)))
         return at
 
-    def finish(
-        self,
-        *,
-        started_ns: int | None = None,
-        duration_ns: int | None = None,
-        rate_hz: float | None = None,
-        timeline: ReportTimeline | None = None,
-        stats: dict[str, Any] | None = None,
-    ) -> Report:
-        """Return the report.  The arguments are the fields of `Report`; None: unknown."""
+    def finish(self) -> Report:
+        """Return the report; its times, its timeline and its losses are unknown."""
         stacks = tuple(ReportStack(*key, sums) for key, sums in zip(self._stacks, self._sums, strict=True))
-        return Report(tuple(self._threads), tuple(self._frames), stacks, self.weights,
-                      started_ns, duration_ns, rate_hz, timeline, stats)  # fmt: skip
+        return Report(tuple(self._threads), tuple(self._frames), stacks, self.weights)

@@ -23,19 +23,14 @@ def rebuild(
     builder = ReportBuilder(report.weights)
     indexes: list[int | None] = []
     for stack in report.stacks:
-        frames = change([report.frames[at] for at in stack.frames])
+        changed = change([report.frames[at] for at in stack.frames])
         thread = report.threads[stack.thread]
         indexes.append(
-            None if frames is None else builder.add(thread, frames, stack.stop_reason, stack.weights)
+            None if changed is None else builder.add(thread, changed, stack.stop_reason, stack.weights)
         )
     timeline = None if report.timeline is None else _renumber(report.timeline, indexes)
-    return builder.finish(
-        started_ns=report.started_ns,
-        duration_ns=report.duration_ns,
-        rate_hz=report.rate_hz,
-        timeline=timeline,
-        stats=report.stats,
-    )
+    threads, frames, stacks, *_ = builder.finish()
+    return report._replace(threads=threads, frames=frames, stacks=stacks, timeline=timeline)
 
 
 def _renumber(timeline: ReportTimeline, indexes: list[int | None]) -> ReportTimeline:
@@ -64,7 +59,7 @@ def merge(reports: Sequence[Report]) -> Report:
             builder.add(report.threads[stack.thread], frames, stack.stop_reason, numbers)
     durations = [report.duration_ns for report in reports]
     rates = {report.rate_hz for report in reports}
-    return builder.finish(
+    return builder.finish()._replace(
         started_ns=min((report.started_ns for report in reports if report.started_ns), default=None),
         duration_ns=None if None in durations else sum(filter(None, durations)),
         rate_hz=rates.pop() if len(rates) == 1 else None,

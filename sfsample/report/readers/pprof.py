@@ -57,7 +57,7 @@ class _ProfileReader:
         for sample in self._messages(2):  # sample
             self._add(builder, sample, tuple(columns.values()))
         period = _integer(self._profile, 12)  # period
-        return builder.finish(
+        return builder.finish()._replace(
             started_ns=_integer(self._profile, 9) or None,  # time_nanos
             duration_ns=_integer(self._profile, 10) or None,  # duration_nanos
             rate_hz=1e9 / period if period and self._period_is_time() else None,

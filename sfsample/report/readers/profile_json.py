@@ -37,7 +37,7 @@ def read(data: bytes) -> Report:
         rows = [frames[at] for at in stack.field("frames").counts(len(frames))]
         numbers = tuple(stack.field(weight).count() for weight in weights)
         indexes.append(builder.add(thread, rows, clean_name(stack.field("stop_reason").text()), numbers))
-    return builder.finish(
+    return builder.finish()._replace(
         started_ns=_optional_count(root.field("started_ns")),
         duration_ns=_optional_count(root.field("duration_ns")),
         rate_hz=root.field("rate_hz").number() if root.field("rate_hz").known() else None,

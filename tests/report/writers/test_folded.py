@@ -4,7 +4,7 @@ from sfsample.core.stack import Stack, StopReason
 from sfsample.modules.location import Location
 from sfsample.recording.profile import Profile
 from sfsample.recording.sample import ThreadKey
-from sfsample.report.from_profile import name_profile
+from sfsample.report.naming import name_profile
 from sfsample.report.writers.folded import folded_lines
 from sfsample.symbolize.missing import MissingName
 from sfsample.symbolize.named_frame import NamedFrame

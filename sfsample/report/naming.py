@@ -1,0 +1,93 @@
+"""Puts names into reports: into the report of a profile, and into frames of a report that have no name.
+
+A symbolizer decides what a place is called.  A place with inlined functions becomes one frame for each
+function.
+"""
+
+from typing import Any
+
+from sfsample.modules.location import Location, pid_of
+from sfsample.recording.profile import Profile, Timeline
+from sfsample.recording.sample import StackKey
+from sfsample.report.builder import ReportBuilder
+from sfsample.report.merge import rebuild
+from sfsample.report.report import WEIGHTS, Report, ReportFrame, ReportThread, ReportTimeline
+from sfsample.symbolize.frame_text import clean_name
+from sfsample.symbolize.named_frame import NamedFrame
+from sfsample.symbolize.offline import OfflineSymbolizer
+from sfsample.symbolize.symbolizer import Symbolizer
+
+_EXACT = ("context", "signal_frame")  # frames found so are at an instruction; all others at a return address
+
+
+def name_profile(profile: Profile, symbolizer: Symbolizer) -> Report:
+    """Return the report of a profile."""
+    weights = WEIGHTS if any(profile.cpu_ns.values()) else WEIGHTS[:-1]  # all zero: CPU time was not measured
+    builder = ReportBuilder(weights)
+    named: dict[Location, list[ReportFrame]] = {}
+    indexes: dict[StackKey, int] = {}
+    for key, count in profile.counts.items():
+        for location in key.locations:
+            if location not in named:
+                place = _place(location)
+                named[location] = [_with_name(place, frame) for frame in symbolizer.frames(location)]
+        frames = [frame for location in key.locations for frame in named[location]]
+        numbers = (count, profile.wall_ns[key], profile.cpu_ns[key])[: len(weights)]
+        indexes[key] = builder.add(_thread(profile, key), frames, str(key.stop_reason), numbers)
+    return builder.finish()._replace(
+        started_ns=profile.started_ns or None,
+        rate_hz=profile.stats.rate_hz,
+        duration_ns=round(profile.stats.duration_s * 1e9),
+        timeline=None if profile.timeline is None else _timeline(profile.timeline, indexes),
+        stats=_stats(profile, symbolizer),
+    )
+
+
+def name_unnamed_frames(report: Report, symbolizer: OfflineSymbolizer) -> Report:
+    """Return the report with the names of frames that have none, as far as the symbolizer knows them."""
+    table = {frame: _name_by_build_id(frame, symbolizer) for frame in report.frames}
+    return rebuild(report, lambda frames: [new for frame in frames for new in table[frame]])
+
+
+def _name_by_build_id(frame: ReportFrame, symbolizer: OfflineSymbolizer) -> list[ReportFrame]:
+    if frame.function is not None or not frame.module or not frame.build_id or frame.offset is None:
+        return [frame]
+    found = symbolizer.frames(frame.module, frame.build_id, frame.offset, exact=frame.found in _EXACT)
+    return [_with_name(frame, named) for named in found if named.function is not None] or [frame]
+
+
+def _stats(profile: Profile, symbolizer: Symbolizer) -> dict[str, Any]:
+    """Return what the recording lost and what the symbolizer could not name."""
+    stats = profile.stats.as_json()
+    stats["problems"] += symbolizer.problems
+    return {**stats, "unnamed": [missing._asdict() for missing in symbolizer.missing_names()]}
+
+
+def _timeline(timeline: Timeline, indexes: dict[StackKey, int]) -> ReportTimeline:
+    stacks = [indexes[key] for key in timeline.keys]
+    return ReportTimeline(timeline.at_ns, [stacks[at] for at in timeline.stack], timeline.times,
+                          timeline.wall_ns, timeline.cpu_ns, timeline.dropped)  # fmt: skip
+
+
+def _thread(profile: Profile, key: StackKey) -> ReportThread:
+    process, name = profile.processes[key.pid], profile.threads[key.thread]
+    return ReportThread(clean_name(process), clean_name(name), pid_of(key.pid), key.tid)
+
+
+def _place(location: Location) -> ReportFrame:
+    """Return the frame of a location without a name."""
+    module = location.module
+    path, build_id = (clean_name(module.path), module.build_id) if module else (None, None)
+    return ReportFrame("", module=path, build_id=build_id, offset=location.address, found=location.found)
+
+
+def _with_name(frame: ReportFrame, named: NamedFrame) -> ReportFrame:
+    return frame._replace(
+        text=named.text,
+        function=named.function,
+        raw=None if named.raw is None else clean_name(named.raw),
+        file=named.file,
+        line=named.line,
+        inlined=named.inlined,
+        kind=named.kind,
+    )
