@@ -13,16 +13,17 @@ from sfsample.core.snapshot import Capture
 from sfsample.dumping.model import ProcessDump, ThreadDump, ThreadState, is_same_place
 from sfsample.process.capture import ThreadCapturer, is_seldom
 from sfsample.process.consistent_capture import ConsistentCapture
-from sfsample.process.facts.file_locks import contended_locks
+from sfsample.process.facts.file_locks import parse_locks
 from sfsample.process.facts.live_lookup import LiveLookup
 from sfsample.process.facts.peer_processes import NearEnd, PeerProcess, find_peer_processes
 from sfsample.process.facts.syscall_arguments import DecodedSyscall
 from sfsample.process.facts.thread_facts import FactReader
+from sfsample.process.kernel_stack import kernel_stack
 from sfsample.process.not_captured import NotCaptured
 from sfsample.process.permission.evidence import tracer_of_process
 from sfsample.process.proc_text import Stat
 from sfsample.process.process import LiveProcess
-from sfsample.process.procfs import process_name
+from sfsample.process.procfs import process_name, read_text
 from sfsample.unwind.unwinder import Unwinder
 
 _WAIT_FOR_CHILDREN = ("wait4", "waitid", "vfork", "clone", "clone3")
@@ -94,14 +95,16 @@ class Dumper:
 
     def _read_facts(self, tid: int, stat: Stat) -> ThreadDump:
         """Return what the kernel tells of a thread; its stack is still missing."""
-        facts = self._facts.facts(tid)
-        call = self._lookup.decode(facts.syscall)
+        wchan = self._facts.wchan(tid)
+        syscall = self._facts.syscall(tid, wchan)
+        call = self._lookup.decode(syscall)
         return ThreadDump(
             tid=tid, name=stat.name, state=stat.state, capture=Capture.FAILED, stop_ns=None, error=None,
-            syscall=facts.syscall, wchan=facts.wchan, stack=None, modules=(),
-            ns_tid=self._lookup.ns_tid(tid), cpu_ns=facts.usage.cpu_ns, idle_s=None, call=call,
-            kernel_stack=facts.kernel_stack, memory=self._lookup.lock_memory(call),
-            last_ran=None if stat.state == "R" else facts.last_ran, born=stat.starttime,
+            syscall=syscall, wchan=wchan, stack=None, modules=(),
+            ns_tid=self._lookup.ns_tid(tid), cpu_ns=self._facts.usage(tid).cpu_ns, idle_s=None, call=call,
+            kernel_stack=kernel_stack(self.process.proc.thread(tid)) or (),
+            memory=self._lookup.lock_memory(call),
+            last_ran=None if stat.state == "R" else self._facts.last_ran(tid), born=stat.starttime,
         )  # fmt: skip
 
     def _update(self, known: ThreadDump, stat: Stat) -> ThreadDump | None:
@@ -138,7 +141,8 @@ class Dumper:
             for _, thread in sorted(self._threads.items())
         )
         calls = [thread.call for thread in threads if thread.call]
-        locks = contended_locks() if any(call.name in _TAKE_FILE_LOCKS for call in calls) else ()
+        takes_locks = any(call.name in _TAKE_FILE_LOCKS for call in calls)
+        locks = parse_locks(read_text("/proc/locks")) if takes_locks else ()
         others = self._find_peers(calls)
         named = sorted({*(lock.holder for lock in locks), *(end.pid for end in others)} - {-1, 0, target.pid})
         waits_for_children = any(call.name in _WAIT_FOR_CHILDREN for call in calls)

@@ -4,11 +4,16 @@ The order is: `.symtab`; a separate debug file; `.gnu_debugdata`; `.dynsym` (wit
 dynamic symbols); a debuginfod server.  A table is opened only when those before have no symbol.  A function
 with a size in any table beats a guess (a symbol without a size) from another.  Where no table has the local
 functions, a symbol without a size ends at the next address at which another function is known to begin.  PLT
-stubs are in no table; their relocation names them.  Nothing here raises.
+stubs are in no table; their relocation names them.
+
+`.gnu_debugdata` (MiniDebugInfo) is an ELF file with the function symbols that `.dynsym` does not have,
+compressed with xz.  Source: gdb manual, "MiniDebugInfo".
+
+Invariant: no method raises, and the unpacked size is limited (tests/symbolize/test_module_symbols.py).
 """
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import cached_property
 
 from sfsample.errors import FormatError
@@ -18,12 +23,12 @@ from sfsample.modules.debug_files import DebugFile, DebugFiles
 from sfsample.modules.module import Module
 from sfsample.symbolize.disk_cache import DiskCache
 from sfsample.symbolize.dwarf_lines import has_dwarf
-from sfsample.symbolize.mini_debug_info import SECTION, unpack
 from sfsample.symbolize.plt_names import PltStubs, is_stub
-from sfsample.symbolize.symbol_index import SymbolIndex, checksum, from_bytes
-from sfsample.symbolize.symbol_table import LoadIndex, Symbol, SymbolTable
+from sfsample.symbolize.symbol_table import Symbol, SymbolTable
 
-_MIN_CACHED_BYTES = 24 * 4000  # of records; an index of fewer is built as fast as it is opened
+_DEBUGDATA = ".gnu_debugdata"
+_MAX_UNPACKED_BYTES = 96 << 20
+_MAX_DECODER_BYTES = 128 << 20  # xz -9 needs 65 MiB
 
 
 class ModuleSymbols:
@@ -103,26 +108,23 @@ class ModuleSymbols:
             yield table
 
     def _open_tables(self) -> Iterator[SymbolTable]:
-        yield from self._symtab_of(self._image, "symtab")
-        yield from self._symtab_of(self.debug_file().image, "debug")
-        yield from self._symtab_of(self._unpack_debugdata(), "debugdata")
-        yield from self._dynamic_symbols()
+        yield from self._symtab_of(self._image)
+        yield from self._symtab_of(self.debug_file().image)
+        yield from self._symtab_of(self._unpack_debugdata())
+        image = self._image
+        dynamic = image.symbols(SHT_DYNSYM) or Dynamic(image).symbols()
+        if dynamic is not None:
+            yield SymbolTable(*dynamic, image.byteorder, image.code_sections)
         if not self._is_complete:
-            yield from self._symtab_of(self._fetch_debug_image(), "debug")
+            yield from self._symtab_of(self._fetch_debug_image())
 
-    def _symtab_of(self, image: ElfImage | None, kind: str) -> Iterator[SymbolTable]:
+    def _symtab_of(self, image: ElfImage | None) -> Iterator[SymbolTable]:
         """Yield the `.symtab` of the module's image, or of a debug image, if it has one."""
         found = image.symbols(SHT_SYMTAB) if image else None
         if image is None or found is None:
             return
         self._is_complete = True
-        yield SymbolTable(*found, image.byteorder, image.code_sections, self._load_index(kind))
-
-    def _dynamic_symbols(self) -> Iterator[SymbolTable]:
-        image = self._image
-        found = image.symbols(SHT_DYNSYM) or Dynamic(image).symbols()
-        if found is not None:
-            yield SymbolTable(*found, image.byteorder, image.code_sections, self._load_index("dynsym"))
+        yield SymbolTable(*found, image.byteorder, image.code_sections)
 
     def _fetch_debug_image(self) -> ElfImage | None:
         """Return the debug file that a debuginfod server has, or None."""
@@ -133,14 +135,14 @@ class ModuleSymbols:
 
     def _unpack_debugdata(self) -> ElfImage | None:
         """Return the image in `.gnu_debugdata`, unpacked once and then taken from the cache."""
-        image, section = self._image, self._image.section(SECTION)
+        image, section = self._image, self._image.section(_DEBUGDATA)
         if section is None:
             return None
         try:
             unpacked = self._cache.get_or_make(
                 image.build_id, "debugdata", lambda: unpack(image.contents(section))
             )
-            return ElfImage(unpacked, SECTION)
+            return ElfImage(unpacked, _DEBUGDATA)
         except FormatError as damage:
             self._damage = str(damage)
             return None
@@ -157,14 +159,17 @@ class ModuleSymbols:
         symbol = self._find_in_tables(SymbolTable.find_stated, vaddr)
         return symbol.name if symbol and symbol.start == vaddr else None
 
-    def _load_index(self, kind: str) -> LoadIndex:
-        """Return the function that gets the index of a table from the cache, or builds and caches it."""
 
-        def load(records: memoryview, edges: Sequence[int], build: Callable[[], SymbolIndex]) -> SymbolIndex:
-            if not self._image.build_id or len(records) < _MIN_CACHED_BYTES:
-                return build()
-            full_kind = f"{kind}-{checksum(records, edges):08x}"
-            data = self._cache.get_or_make(self._image.build_id, full_kind, lambda: build().to_bytes())
-            return from_bytes(memoryview(data)) or build()
+def unpack(data: bytes | memoryview) -> bytes:
+    """Return the unpacked ELF file.  Raises FormatError."""
+    from lzma import FORMAT_XZ, LZMADecompressor, LZMAError
 
-        return load
+    decoder = LZMADecompressor(FORMAT_XZ, memlimit=_MAX_DECODER_BYTES)
+    try:
+        unpacked = decoder.decompress(data, _MAX_UNPACKED_BYTES)
+    except (LZMAError, MemoryError) as damage:
+        raise FormatError(_DEBUGDATA, 0, f"cannot be unpacked: {damage}") from None
+    if not decoder.eof:
+        too_large = f"unpacks to more than {_MAX_UNPACKED_BYTES >> 20} MiB"
+        raise FormatError(_DEBUGDATA, 0, "is cut off" if decoder.needs_input else too_large)
+    return unpacked

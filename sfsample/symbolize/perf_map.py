@@ -10,9 +10,11 @@ Source: Linux, tools/perf/Documentation/jit-interface.txt: lines `START SIZE NAM
 """
 
 import os
+import re
 import time
 from array import array
 from bisect import bisect_right
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from itertools import accumulate
 from typing import BinaryIO, NamedTuple
@@ -24,7 +26,8 @@ _MAX_OUTER = 256  # earlier starts that are tried in search of a function that c
 _ADDRESS_END = 1 << 64
 _PAUSE_PER_READ_TIME = 10  # a file is not read again for 10 times as long as reading it took
 _MAX_NAME_BYTES = 10_000
-_MAX_NUMBER_CHARS = 18  # 0x and 16 digits
+_NUMBER = rb"((?:0x)?[0-9a-fA-F]{1,16}) "
+_LINE = re.compile(rb"^%b%b(?=[^\n]*\S)" % (_NUMBER, _NUMBER), re.MULTILINE)
 
 
 class GeneratedFunction(NamedTuple):
@@ -69,23 +72,13 @@ class PerfMap:
 def _columns(data: bytes) -> "tuple[array[int], array[int], array[int]]":
     """Return the start, the end and the offset of the name of each line that can be parsed."""
     starts, ends, names = array("Q"), array("Q"), array("Q")
-    at = 0
-    while (end := data.find(b"\n", at)) >= 0:  # the last line may not be whole yet
-        words = data[at:end].split(b" ", 2)
-        low, size = map(_hexadecimal, words[:2]) if len(words) == 3 and words[2].strip() else (0, 0)
-        if 0 < size < _ADDRESS_END - low:
-            starts.append(low)
-            ends.append(low + size)
-            names.append(end - len(words[2]))
-        at = end + 1
+    for line in _LINE.finditer(data, 0, data.rfind(b"\n") + 1):  # the last line may not be whole yet
+        start, size = int(line[1], 16), int(line[2], 16)
+        if 0 < size < _ADDRESS_END - start:
+            starts.append(start)
+            ends.append(start + size)
+            names.append(line.end())
     return starts, ends, names
-
-
-def _hexadecimal(word: bytes) -> int:
-    try:
-        return max(0, int(word, 16)) if len(word) <= _MAX_NUMBER_CHARS else 0
-    except ValueError:
-        return 0
 
 
 def perf_map_path(process_root: ProcessRoot) -> str:
@@ -100,32 +93,25 @@ class PerfMaps:
         self, process_roots: Mapping[int, ProcessRoot], clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._process_roots, self._clock = process_roots, clock
-        self._maps: dict[int, tuple[tuple[int, ...], PerfMap | None]] = {}
+        self._maps: defaultdict[int, PerfMap] = defaultdict(lambda: PerfMap(b""))
+        self._versions: dict[int, tuple[int, ...]] = {}  # of the files that were read
         self._next_read: dict[int, float] = {}  # time of the clock, in seconds
-        self._truncated: dict[int, str] = {}
-
-    @property
-    def problems(self) -> list[str]:
-        """The files of which only the end was read, as texts."""
-        return list(self._truncated.values())
+        self.truncated: dict[int, str] = {}  # what was not read of files that are too large
 
     def find(self, pid: int, address: int) -> GeneratedFunction | None:
         """Return the generated function of process `pid` at an address."""
-        _, perf_map = self._maps.get(pid, ((), None))
-        found = perf_map.find(address) if perf_map else None
+        found = self._maps[pid].find(address)
         if found is None:
             self._refresh(pid)
-            _, perf_map = self._maps[pid]
-            found = perf_map.find(address) if perf_map else None
+            found = self._maps[pid].find(address)
         return found
 
     def has_map(self, pid: int) -> bool:
         """Whether `find` has read a perf map of process `pid`."""
-        return self._maps.get(pid, (None, None))[1] is not None
+        return pid in self._versions
 
     def _refresh(self, pid: int) -> None:
         """Read the perf map of a process if it has changed since it was read."""
-        before, _ = self._maps.setdefault(pid, ((), None))
         process_root, begun = self._process_roots.get(pid), self._clock()
         if process_root is None or process_root.root is None:
             return
@@ -137,13 +123,13 @@ class PerfMaps:
             status = os.fstat(fd)
             version = (status.st_ino, status.st_size, status.st_mtime_ns)
             may_read = status.st_uid in (0, process_root.uid) and begun >= self._next_read.get(pid, begun)
-            if may_read and version != before:
+            if may_read and version != self._versions.get(pid):
                 data, skipped_bytes = _read_end(file, status.st_size)
-                self._maps[pid] = (version, PerfMap(data))
+                self._versions[pid], self._maps[pid] = version, PerfMap(data)
                 self._next_read[pid] = begun + (1 + _PAUSE_PER_READ_TIME) * (self._clock() - begun)
                 if skipped_bytes:
                     skipped = f"the first {skipped_bytes} of {status.st_size} bytes were not read"
-                    self._truncated[pid] = (
+                    self.truncated[pid] = (
                         f"process {pid}: {path}: {skipped}, only the last {_MAX_FILE_BYTES >> 20} MiB"
                     )
 

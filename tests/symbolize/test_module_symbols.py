@@ -15,11 +15,11 @@ from sfsample.formats.elf.image import SHT_DYNSYM, SHT_SYMTAB, ElfImage
 from sfsample.modules import debug_files
 from sfsample.modules.debug_files import DebugFiles
 from sfsample.modules.module import Module
-from sfsample.symbolize import mini_debug_info, module_symbols
+from sfsample.symbolize import module_symbols
 from sfsample.symbolize.disk_cache import DiskCache
 from sfsample.symbolize.module_symbols import ModuleSymbols
-from sfsample.symbolize.symbol_table import SymbolTable
 from tests.builders import elf_builder as e
+from tests.builders.symbol_tables import SymbolTable
 
 WHOLE = Path(__file__).parents[1] / "fixtures" / "v3" / "target"
 NO_CACHE = DiskCache(None)
@@ -206,7 +206,7 @@ def test_damaged_mini_debug_info_is_reported(stripped, tmp_path):
 
 
 def test_unpacked_mini_debug_info_is_limited(stripped, tmp_path, monkeypatch):
-    monkeypatch.setattr(mini_debug_info, "_MAX_UNPACKED_BYTES", 1 << 20)
+    monkeypatch.setattr(module_symbols, "_MAX_UNPACKED_BYTES", 1 << 20)
     bomb = lzma.compress(bytes(64 << 20), lzma.FORMAT_XZ)
     assert len(bomb) < 1 << 16
     assert "unpacks to more than 1 MiB" in reason_with_debugdata(stripped, tmp_path, bomb)
@@ -240,21 +240,6 @@ def test_a_file_without_section_headers_has_its_dynamic_symbols(path, monkeypatc
     assert {symbol: without.find(symbol.start) for symbol in found} == {
         symbol: table.find(symbol.start) for symbol in found
     }
-
-
-def test_symbol_indexes_are_cached(functions, tmp_path, monkeypatch):
-    monkeypatch.setattr(module_symbols, "_MIN_CACHED_BYTES", 0)
-    image = ElfImage(WHOLE.read_bytes(), "x")
-    cache = DiskCache(str(tmp_path / "cache"))
-
-    def names():
-        symbols = ModuleSymbols(Module(image, 0, "x"), DebugFiles([]), cache)
-        return {vaddr: symbols.find(vaddr) for vaddr in functions}
-
-    assert names() == functions
-    assert {name.partition(".")[0] for name in os.listdir(tmp_path / "cache")} == {image.build_id}
-    monkeypatch.setattr("sfsample.symbolize.symbol_table.build_index", lambda *_: pytest.fail("built again"))
-    assert names() == functions
 
 
 def test_the_vdso_in_memory_has_names():
