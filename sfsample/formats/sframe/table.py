@@ -139,8 +139,8 @@ class SFrameTable:
         raise self._damaged(0, f"magic is {self.data[:2].hex()}, not e2de or dee2")
 
     def _read_header(self) -> None:
-        self._order_char = "<" if self.byteorder == "little" else ">"
-        header = Struct(self._order_char + "HBBBbbBIIIII").unpack_from(self.data)
+        self.order = "<" if self.byteorder == "little" else ">"
+        header = Struct(self.order + "HBBBbbBIIIII").unpack_from(self.data)
         _, self.version, flags, abi, self.fixed_fp, self.fixed_ra, aux_len, *rest = header
         self.num_fdes, self.num_fres, self.fre_len, fdeoff, freoff = rest
         if self.version not in _FDE_SIZE:
@@ -179,11 +179,10 @@ class SFrameTable:
         self.data = self.data[: self.used]  # so that no read can reach what follows the table
 
     def _prepare(self) -> None:
-        char = self._order_char
         fields = {1: "iIIIB", 2: "iIIIBB", 3: "qII"}[self.version]
-        self._fde = Struct(char + fields).unpack_from
-        self._start_field = Struct(char + fields[0]).unpack_from
-        self._attribute = Struct(char + "HBBB").unpack_from  # V3 sfda_*
+        self._fde = Struct(self.order + fields).unpack_from
+        self._start_field = Struct(self.order + fields[0]).unpack_from
+        self._attribute = Struct(self.order + "HBBB").unpack_from  # V3 sfda_*
         self._tail = self.fde_size - (12 if self.version > 2 else 8)  # bytes of a record after start and size
         self.pcrel = bool(self.flags & Flag.FDE_FUNC_START_PCREL)
         if not self.pcrel and self.version < 3:
@@ -248,7 +247,7 @@ class SFrameTable:
 
     def extents(self) -> Iterator[tuple[int, int]]:
         """Yield the vaddrs [start, end) of every function in table order, without reading V3 attributes."""
-        record = Struct(f"{self._order_char}{'q' if self.version > 2 else 'i'}I{self._tail}x")
+        record = Struct(f"{self.order}{'q' if self.version > 2 else 'i'}I{self._tail}x")
         table = self.data[self.fde_base : self.fre_base]
         base, step = self.address + (self.fde_base if self.pcrel else 0), self.fde_size if self.pcrel else 0
         for raw, size in record.iter_unpack(table):
