@@ -19,7 +19,7 @@ from sfsample.formats.machine_code.calls import (
     may_share_function,
     stub_slot,
 )
-from sfsample.formats.sframe.section import SFrameTables
+from sfsample.formats.sframe import SFrameTables
 from sfsample.modules.unwind_tables import UnwindTables
 
 _MAX_LEAF_BYTES = 4096  # of a leaf function

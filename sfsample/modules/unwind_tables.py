@@ -11,7 +11,7 @@ from sfsample.errors import FormatError
 from sfsample.formats.dwarf.eh_frame import EhFrame, eh_frame_address
 from sfsample.formats.elf.compressed import section_bytes
 from sfsample.formats.elf.image import ElfImage
-from sfsample.formats.sframe.section import SECTION, SFrameTables, read_tables
+from sfsample.formats.sframe import SECTION, SFrameTables, read_tables
 from sfsample.modules.debug_files import DebugFile, FindDebugFile
 
 

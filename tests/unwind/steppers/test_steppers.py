@@ -9,7 +9,7 @@ from sfsample.core.rule import CFA, Rule
 from sfsample.core.stack import Found, Frame
 from sfsample.formats.dwarf.eh_frame import CfaRule, CfiRow, CfiRule
 from sfsample.formats.elf.image import ElfImage
-from sfsample.formats.sframe.section import SFrameTable
+from sfsample.formats.sframe import SFrameTable
 from sfsample.modules.module import Module
 from sfsample.unwind.row import Caller, UnwindRow, apply_row
 from sfsample.unwind.rule_cache import RuleCache
