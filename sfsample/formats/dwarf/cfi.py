@@ -49,7 +49,6 @@ class Cie(NamedTuple):
     data_align: int  # data_alignment_factor
     ra_register: int  # return_address_register
     encoding: int  # augmentation 'R': DW_EH_PE of an FDE's addresses
-    address_size: int
     sized: bool  # augmentation 'z': FDEs have augmentation data, with its length before it
     signal: bool
     cfa: CfaRule | None  # after the initial instructions; None: the FDE must define it

@@ -78,14 +78,13 @@ class EhFrame:
         hdr: bytes | memoryview | None = None,
         hdr_vaddr: int = 0,
         *,
-        address_size: int = 8,
         debug: bool = False,
     ) -> None:
         data = memoryview(eh_frame).cast("B")
         name = ".debug_frame" if debug else ".eh_frame"
-        self._section = DwarfReader(name, data, eh_frame_vaddr, byteorder, address_size=address_size)
+        self._section = DwarfReader(name, data, eh_frame_vaddr, byteorder)
         self._debug = debug
-        self._table = None if hdr is None else search_table(hdr, hdr_vaddr, byteorder, address_size)
+        self._table = None if hdr is None else search_table(hdr, hdr_vaddr, byteorder)
         self._index: list[Fde] | None = None
         self._rows: dict[int, Rows] = {}
         self._cies: dict[int, Cie | FormatError] = {}
@@ -205,7 +204,7 @@ class EhFrame:
             cie = self._cie(offset)
         except FormatError:
             return False
-        return cie.encoding == _PCREL_SDATA4 and cie.sized and cie.address_size == 8
+        return cie.encoding == _PCREL_SDATA4 and cie.sized
 
     def _next_entry(self, offset: int) -> _Entry | None:
         """Return the entry at `offset`; None: the terminator, the end, or damage, which `damaged` records."""
@@ -272,7 +271,7 @@ class EhFrame:
     def _fde(self, entry: _Entry) -> Fde:
         assert entry.cie is not None  # noqa: S101 - callers pass entries of FDEs only
         cie = self._cie(entry.cie)
-        fields = self._section.span(entry.fields_at, entry.end, cie.address_size)
+        fields = self._section.span(entry.fields_at, entry.end)
         start, pos = fields.pointer(0, cie.encoding)
         size, pos = fields.plain(pos, cie.encoding & 0x0F)
         if size < 0:
@@ -283,7 +282,7 @@ class EhFrame:
         return Fde(start, size, cie, entry.offset, entry.fields_at + pos, entry.end)
 
     def _program(self, fde: Fde) -> DwarfReader:
-        return self._section.span(fde.program_begin, fde.program_end, fde.cie.address_size)
+        return self._section.span(fde.program_begin, fde.program_end)
 
     def _cie(self, offset: int) -> Cie:
         """Return the CIE at `offset`, from the cache after the first time; errors are cached, too."""
@@ -302,9 +301,9 @@ class EhFrame:
         entry = self._entry(offset) if 0 <= offset < len(self._section.data) else None
         if entry is None or entry.cie is not None or entry.end - offset > _MAX_CIE_SIZE:
             raise self._section.damaged(max(offset, 0), "not a CIE")
-        fields = self._section.span(entry.fields_at, entry.end, self._section.address_size)
+        fields = self._section.span(entry.fields_at, entry.end)
         cie, pos = _cie_fields(fields, offset)
-        program = fields.span(pos, len(fields.data), cie.address_size)
+        program = fields.span(pos, len(fields.data))
         machine = CfiMachine(cie)
         for _ in machine.run(program, 0):  # the initial instructions set rules; their locations do not matter
             pass
@@ -317,23 +316,22 @@ def _cie_fields(fields: DwarfReader, offset: int) -> tuple[Cie, int]:
     if version not in (1, 3, 4):
         raise fields.damaged(0, f"CIE version {version} is not known")
     augmentation, pos = fields.string(1)
-    address_size = fields.address_size
     if version == 4:
         address_size, segment_size, pos = fields.u8(pos), fields.u8(pos + 1), pos + 2
-        if address_size not in (4, 8) or segment_size != 0:
+        if address_size != 8 or segment_size != 0:
             raise fields.damaged(pos - 2, f"addresses of {address_size} bytes, segments of {segment_size}")
     if augmentation == b"eh":  # GCC 2: the address of a language-specific table follows
-        _, pos = fields.block(pos, address_size)
+        _, pos = fields.block(pos, 8)
     code_align, pos = fields.uleb128(pos)
     data_align, pos = fields.sleb128(pos)
     ra_register, pos = (fields.u8(pos), pos + 1) if version == 1 else fields.uleb128(pos)
-    encoding, signal, pos = _augmentation(fields, augmentation, pos, address_size)
+    encoding, signal, pos = _augmentation(fields, augmentation, pos)
     sized = augmentation.startswith(b"z")
-    cie = Cie(offset, code_align, data_align, ra_register, encoding, address_size, sized, signal, None, {})
+    cie = Cie(offset, code_align, data_align, ra_register, encoding, sized, signal, None, {})
     return cie, pos
 
 
-def _augmentation(fields: DwarfReader, letters: bytes, pos: int, address_size: int) -> tuple[int, bool, int]:
+def _augmentation(fields: DwarfReader, letters: bytes, pos: int) -> tuple[int, bool, int]:
     """Return the pointer encoding, whether this is a signal frame, and the position of the instructions.
 
     After 'z' the augmentation data has a length, so that it can be skipped from an unknown letter on.
@@ -345,7 +343,7 @@ def _augmentation(fields: DwarfReader, letters: bytes, pos: int, address_size: i
         return encoding, signal, pos
     length, pos = fields.uleb128(pos)
     _, end = fields.block(pos, length)
-    data = fields.span(0, end, address_size)
+    data = fields.span(0, end)
     for letter in letters[1:].decode("latin-1"):
         match letter:
             case "R":

@@ -11,7 +11,7 @@ from bisect import bisect_right
 
 from sfsample.core.arch import ByteOrder
 from sfsample.errors import FormatError
-from sfsample.formats.dwarf.reader import OMIT, DwarfReader, fixed_size
+from sfsample.formats.dwarf.reader import FIXED_SIZES, OMIT, DwarfReader
 
 _SECTION = ".eh_frame_hdr"
 _DATAREL_SDATA4 = 0x3B  # what every linker writes: signed 4-byte distances from the section's start
@@ -23,7 +23,7 @@ class SearchTable:
     __slots__ = ("_begin", "_count", "_encoding", "_hdr", "_starts", "_stride", "_words")
 
     def __init__(self, hdr: DwarfReader, begin: int, count: int, encoding: int) -> None:
-        size = fixed_size(encoding, hdr.address_size)
+        size = FIXED_SIZES.get(encoding & 0x0F)
         if size is None:
             raise hdr.damaged(3, f"a table of encoding {encoding:#x} cannot be searched")
         if 2 * size * count > len(hdr.data) - begin:
@@ -54,30 +54,24 @@ class SearchTable:
         return self._hdr.pointer(pos, self._encoding, self._hdr.vaddr)[0]
 
 
-def _fields(
-    data: bytes | memoryview, vaddr: int, byteorder: ByteOrder, address_size: int
-) -> tuple[DwarfReader, int, int]:
+def _fields(data: bytes | memoryview, vaddr: int, byteorder: ByteOrder) -> tuple[DwarfReader, int, int]:
     """Return a reader of the header, eh_frame_ptr as a vaddr, and the position after it."""
-    hdr = DwarfReader(_SECTION, memoryview(data).cast("B"), vaddr, byteorder, address_size=address_size)
+    hdr = DwarfReader(_SECTION, memoryview(data).cast("B"), vaddr, byteorder)
     if hdr.u8(0) != 1:
         raise hdr.damaged(0, f"version {hdr.u8(0)} is not known")
     eh_frame_vaddr, pos = hdr.pointer(4, hdr.u8(1), vaddr)  # eh_frame_ptr_enc, eh_frame_ptr
     return hdr, eh_frame_vaddr, pos
 
 
-def eh_frame_address(
-    hdr: bytes | memoryview, hdr_vaddr: int, byteorder: ByteOrder, address_size: int = 8
-) -> int:
+def eh_frame_address(hdr: bytes | memoryview, hdr_vaddr: int, byteorder: ByteOrder) -> int:
     """Return the vaddr of `.eh_frame` that the header states.  Raises FormatError when it is damaged."""
-    return _fields(hdr, hdr_vaddr, byteorder, address_size)[1]
+    return _fields(hdr, hdr_vaddr, byteorder)[1]
 
 
-def search_table(
-    data: bytes | memoryview, vaddr: int, byteorder: ByteOrder, address_size: int
-) -> SearchTable | None:
+def search_table(data: bytes | memoryview, vaddr: int, byteorder: ByteOrder) -> SearchTable | None:
     """Return the search table; None: it is absent, damaged, or in an encoding that cannot be searched."""
     try:
-        hdr, _, pos = _fields(data, vaddr, byteorder, address_size)
+        hdr, _, pos = _fields(data, vaddr, byteorder)
         count_encoding, encoding = hdr.u8(2), hdr.u8(3)  # fde_count_enc, table_enc
         if OMIT in (count_encoding, encoding):
             return None
