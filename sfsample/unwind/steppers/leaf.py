@@ -6,18 +6,11 @@ asked before the frame pointer, which would skip the caller.
 """
 
 from sfsample.core.arch import AMD64, Arch
-from sfsample.core.rule import CFA, Rule
 from sfsample.core.stack import Found, Frame
 from sfsample.modules.module import Module
-from sfsample.unwind.row import UnwindRow
+from sfsample.unwind.row import UnwindRow, entry_row
 
-_ROW = UnwindRow(
-    cfa=Rule(AMD64.sp, 8, deref=False),
-    ra=Rule(CFA, -8, deref=True),
-    kept=tuple(sorted(AMD64.callee_saved)),
-    guess=True,
-    called=True,
-)
+_ROW = entry_row(AMD64)._replace(guess=True, called=True)
 
 
 class LeafStepper:

@@ -5,28 +5,14 @@ address is still where the call has left it.  The row is a guess, because a jump
 there as well.
 """
 
-from functools import cache
-
 from sfsample.core.arch import Arch
-from sfsample.core.rule import CFA, Rule
 from sfsample.core.stack import Found, Frame
 from sfsample.modules.module import Module
 from sfsample.modules.module_map import IsCode
-from sfsample.unwind.row import UnwindRow
+from sfsample.unwind.row import UnwindRow, entry_row
 from sfsample.unwind.stepper import ALL_PCS, PcRange
 
 _PAGE = 4096  # bytes
-
-
-@cache
-def _row(arch: Arch) -> UnwindRow:
-    pushed = arch.pushed_ra
-    return UnwindRow(
-        cfa=Rule(arch.sp, arch.entry_cfa, deref=False),
-        ra=Rule(arch.ra, 0, deref=False) if pushed is None else Rule(CFA, pushed, deref=True),
-        kept=tuple(sorted(arch.callee_saved)),
-        guess=True,
-    )
 
 
 class NullCallStepper:
@@ -43,7 +29,8 @@ class NullCallStepper:
 
     def row_at(self, frame: Frame, module: Module | None, arch: Arch) -> UnwindRow | None:
         """Return the row that holds at the first instruction of a function."""
-        return _row(arch) if module is None and frame.exact and not self._is_code(frame.pc) else None
+        may_be_call = module is None and frame.exact and not self._is_code(frame.pc)
+        return entry_row(arch)._replace(guess=True) if may_be_call else None
 
     def reach(self, frame: Frame, module: Module, arch: Arch) -> PcRange:  # noqa: ARG002 - the protocol
         """Return all addresses: the answer is None anywhere in a module."""
