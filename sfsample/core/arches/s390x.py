@@ -5,18 +5,7 @@ arch/s390/include/uapi/asm/sigcontext.h, ucontext.h, ptrace.h (`s390_regs`, `s39
 arch/s390/kernel/signal.c; syscall(2), "Architecture calling conventions".
 """
 
-from sfsample.core.arch_types import (
-    ABS32,
-    ABS64,
-    NT_PRFPREG,
-    NT_PRSTATUS,
-    PC32,
-    PC64,
-    Arch,
-    RegisterLayout,
-    RegisterSet,
-    SignalFrame,
-)
+from sfsample.core.arch_types import NT_PRFPREG, NT_PRSTATUS, Arch, RegisterLayout, RegisterSet, SignalFrame
 
 _FPRS = (0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15)  # f-number of DWARF registers 16..31
 
@@ -54,4 +43,4 @@ LAYOUT = RegisterLayout(
     arguments=(2, 3, 4, 5, 6, 7),
 )
 
-RELOCATIONS = {4: ABS32, 5: PC32, 22: ABS64, 23: PC64}
+RELOCATIONS = {4: (4, False), 5: (4, True), 22: (8, False), 23: (8, True)}

@@ -8,17 +8,7 @@ conventions".
 
 from errno import ENOSYS
 
-from sfsample.core.arch_types import (
-    ABS32,
-    ABS64,
-    NT_PRSTATUS,
-    PC32,
-    PC64,
-    Arch,
-    RegisterLayout,
-    RegisterSet,
-    SignalFrame,
-)
+from sfsample.core.arch_types import NT_PRSTATUS, Arch, RegisterLayout, RegisterSet, SignalFrame
 
 # At the trampoline sp points to `struct ucontext`; `uc_mcontext` lies 40 bytes into it and begins with
 # r8..r15 di si bp bx dx ax cx sp ip.
@@ -50,4 +40,4 @@ LAYOUT = RegisterLayout(
     pending_result=(1 << 64) - ENOSYS,  # entry_SYSCALL_64 stores -ENOSYS before it dispatches the call
 )
 
-RELOCATIONS = {1: ABS64, 2: PC32, 10: ABS32, 24: PC64}
+RELOCATIONS = {1: (8, False), 2: (4, True), 10: (4, False), 24: (8, True)}

@@ -17,7 +17,7 @@ from sfsample.formats.elf.image import PT_LOAD, PT_NOTE, ElfImage, Note, Segment
 
 ET_CORE = 4
 NT_PRSTATUS = 1  # and in _read_note: NT_PRPSINFO 3, NT_AUXV 6, NT_FILE 0x46494c45 ("FILE")
-AT_PHDR, AT_ENTRY, AT_SYSINFO_EHDR = 3, 9, 33
+AT_ENTRY, AT_SYSINFO_EHDR = 9, 33
 _SIGNAL, _PID, _REGISTERS = 12, 32, 112  # offsets in elf_prstatus: pr_cursig, pr_pid, pr_reg
 _FNAME, _PSARGS = (40, 56), (56, 136)  # [start, end) in elf_prpsinfo: pr_fname, pr_psargs
 
