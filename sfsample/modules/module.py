@@ -78,15 +78,17 @@ class Module:
 
     def follows_call(self, address: int) -> bool:
         """Whether the instruction before `address` is a call, so that `address` can be a return address."""
-        size = longest_call(self.image.machine)
-        before = self.code(address - size, size) if size else None
+        before = self._code_of_call(address)
         return before is not None and ends_in_call(self.image.machine, before)
 
     def call_target(self, address: int) -> int | None:
         """Return the target of the call before `address`; None if the code does not state it."""
-        size = longest_call(self.image.machine)
-        before = self.code(address - size, size) if size else None
+        before = self._code_of_call(address)
         return None if before is None else call_target(self.image.machine, before, address)
+
+    def _code_of_call(self, return_address: int) -> bytes | None:
+        size = longest_call(self.image.machine)
+        return self.code(return_address - size, size) if size else None
 
     def calls_of(self, start: int) -> tuple[int, ...]:
         """Return the return addresses of all calls in this module to the function at `start`.
@@ -107,10 +109,6 @@ class Module:
         """Whether a function that begins at `start` may extend to `address`."""
         between = self.code(start, address - start) if 0 <= address - start < _MAX_LEAF_BYTES else None
         return between is not None and may_share_function(self.image.machine, between)
-
-    def is_stub(self, address: int) -> bool:
-        """Whether a PLT stub is at `address`, which jumps to another function."""
-        return self.stub_slot(address) is not None
 
     def stub_slot(self, address: int) -> int | None:
         """Return the address of the GOT slot through which the PLT stub at `address` jumps; None: no stub."""

@@ -214,6 +214,16 @@ class ModuleMap:
             module = self._modules[mapping] = self._open(mapping)
             return module
 
+    def may_be_returned_to(self, address: int) -> bool:
+        """Whether the code at `address` follows a call, or cannot be read."""
+        module = self.find(address - 1)
+        return module is None or module.follows_call(address)
+
+    def call_target(self, return_address: int) -> int | None:
+        """Return the target of the call before `return_address`; None if the code does not state it."""
+        module = self.find(return_address - 1)
+        return module.call_target(return_address) if module else None
+
     def code(self, address: int, size: int) -> bytes:
         """Return up to `size` bytes of generated code at `address`, out of the memory of the target."""
         return self._generated.at(address, size)

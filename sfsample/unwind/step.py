@@ -271,7 +271,7 @@ class StepperChain:
             return StopReason.NO_PROGRESS
         accepted = self._modules.mapping(pc - 1) is not None and (
             not row.guess
-            or (self._is_called(pc, frame.pc) if row.called else self._guess_may_lead_to(pc, sp, arch))
+            or (self._calls_function_of(pc, frame.pc) if row.called else self._may_guess_caller(pc, sp, arch))
         )
         return None if accepted else StopReason.BAD_PC
 
@@ -286,25 +286,23 @@ class StepperChain:
         is_end = is_stack_end(above, walk.memory, self._modules, walk.arch)
         return StopReason.OUTERMOST if is_end else StopReason.BAD_PC
 
-    def _is_called(self, return_address: int, pc: int) -> bool:
+    def _calls_function_of(self, return_address: int, pc: int) -> bool:
         """Return whether the call before a return address leads to the function of `pc`, or to a stub."""
-        caller, called = self._modules.find(return_address - 1), self._modules.find(pc)
-        target = caller.call_target(return_address) if caller else None
+        target, called = self._modules.call_target(return_address), self._modules.find(pc)
         if target is None:
             return False
         if called is not None and called.is_entered_at(target, pc):
             return True
         stubs = self._modules.find(target)
-        return stubs is not None and stubs.is_stub(target)
+        return stubs is not None and stubs.stub_slot(target) is not None
 
-    def _guess_may_lead_to(self, pc: int, sp: int, arch: Arch) -> bool:
+    def _may_guess_caller(self, pc: int, sp: int, arch: Arch) -> bool:
         """Return whether a guess may lead to `pc`.
 
         It may lead behind a call, to code that cannot be read, to code in which stacks begin, and to a signal
         trampoline: the handler returns to it, though it has called nothing.
         """
-        module = self._modules.find(pc - 1)
-        if module is None or module.follows_call(pc):
+        if self._modules.may_be_returned_to(pc):
             return True
         frame = Frame(pc, sp, None, Found.CONTEXT, exact=False)
         rows = (self._row(stepper, frame, arch) for stepper in self._steppers)

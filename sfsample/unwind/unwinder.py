@@ -197,16 +197,13 @@ class Unwinder:
             _advance(candidate, step._replace(found=Found.SCAN))
             found_at = len(candidate.passed)
             stack = self._continue(candidate, self._cfi_chain)
-            if not all(map(self._is_called_from, stack.frames[found_at:-1])):
+            found = stack.frames[found_at:-1]
+            if not all(frame.exact or self._modules.may_be_returned_to(frame.pc) for frame in found):
                 continue
             if stack.stop_reason is StopReason.OUTERMOST:
                 yield stack
             elif stack.stop_reason is StopReason.REGISTER_UNKNOWN and max_assumed > 1:
                 yield from self._complete_stacks(candidate, max_assumed - 1)
-
-    def _is_called_from(self, frame: Frame) -> bool:
-        module = self._modules.find(frame.lookup_pc)
-        return frame.exact or module is None or module.follows_call(frame.pc)
 
     def _place(self, pc: int, exact: bool) -> str:
         """Return the module and vaddr of a pc, for messages."""
