@@ -103,10 +103,6 @@ class Visit(NamedTuple):
     state: State
 
 
-def _no_start_known(_: int) -> bool:
-    return False
-
-
 class Flow:
     """The code of one module, or of one process's generated code.
 
@@ -117,7 +113,7 @@ class Flow:
         self,
         read: ReadBytes,
         noreturn: Container[object] = (),
-        is_start: IsStart = _no_start_known,
+        is_start: IsStart = lambda _: False,
         max_instructions: int = _MAX_INSTRUCTIONS,
     ) -> None:
         self._max_instructions = max_instructions
