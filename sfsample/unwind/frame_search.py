@@ -53,9 +53,9 @@ def _cfa_registers(walk: Walk, row: UnwindRow, modules: ModuleMap) -> Iterator[i
 def _has_plain_cfa(row: UnwindRow) -> bool:
     """Return whether the CFA is a register plus an offset, and the return address is on the stack."""
     cfa, ra = row.cfa, row.ra
-    return (
-        ra is not None and ra.base == CFA and ra.deref and not (cfa.deref or cfa.expression or ra.expression)
-    )
+    if ra is None or cfa.deref or cfa.expression or ra.expression:
+        return False
+    return ra.base == CFA and ra.deref
 
 
 def _calls_function(return_address: int, start: int, modules: ModuleMap) -> bool:
