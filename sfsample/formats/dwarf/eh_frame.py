@@ -12,7 +12,6 @@ section 4.2.4 (section) and 3.7 (unwinding, augmentations); DWARF 5 section 6.4.
 from bisect import bisect_right
 from collections.abc import Iterator
 from operator import itemgetter
-from struct import Struct
 from typing import NamedTuple
 
 from sfsample.core.arch import ByteOrder
@@ -28,7 +27,6 @@ __all__ = ["CfaRule", "CfiRow", "CfiRule", "Cie", "EhFrame", "Fde", "RowRange", 
 _MAX_CIE_SIZE = 0x1000  # bytes
 _MAX_CACHED_FUNCTIONS = 512
 _MAX_CACHED_PROGRAM_SIZE = 512  # bytes of one function's call frame instructions
-_PCREL_SDATA4 = 0x1B
 _MAX_ADDRESS = (1 << 64) - 1
 
 
@@ -67,7 +65,7 @@ class EhFrame:
     """The `.eh_frame` of one module, or, with `debug`, its `.debug_frame`.
 
     `hdr` is `.eh_frame_hdr`, where there is one; without a usable search table the whole section is indexed
-    once. `damaged` holds the errors of the entries that the linear walk skipped, by section offset.
+    once.
     """
 
     def __init__(
@@ -88,7 +86,6 @@ class EhFrame:
         self._index: list[Fde] | None = None
         self._rows: dict[int, Rows] = {}
         self._cies: dict[int, Cie | FormatError] = {}
-        self.damaged: dict[int, FormatError] = {}
 
     def find(self, vaddr: int) -> Fde | None:
         """Return the FDE that covers `vaddr`; None: there is none.  Raises FormatError when it is damaged."""
@@ -162,67 +159,20 @@ class EhFrame:
     def fdes(self) -> Iterator[Fde]:
         """Yield every FDE in section order.  A damaged FDE is skipped; a damaged length ends the walk."""
         offset = 0
-        while (entry := self._next_entry(offset)) is not None:
-            offset = entry.end
-            fde = self._fde_or_none(entry)
-            if fde is not None:
-                yield fde
-
-    def extents(self) -> Iterator[tuple[int, int]]:
-        """Yield the vaddrs [start, end) of every FDE of `fdes`, fast where they have the usual form."""
-        if self._debug:
-            yield from ((fde.start, fde.start + fde.size) for fde in self.fdes())
-            return
-        data, size, vaddr = self._section.data, len(self._section.data), self._section.vaddr
-        head = Struct("<IIii" if self._section.byteorder == "little" else ">IIii")  # length, id, start, size
-        usual: dict[int, bool] = {}
-        offset = 0
-        while True:
-            if offset + head.size < size:
-                length, back, start, extent = head.unpack_from(data, offset)
-                cie, end = offset + 4 - back, offset + 4 + length
-                if back and cie not in usual:
-                    usual[cie] = self._is_usual(cie)
-                # augmentation data follows, with its length in one byte
-                fits = end <= size and offset + 17 + data[offset + 16] <= end and data[offset + 16] < 0x80
-                if back and usual[cie] and extent >= 0 and fits:
-                    start = start + vaddr + offset + 8 & _MAX_ADDRESS
-                    yield start, start + extent
-                    offset = end
-                    continue
-            entry = self._next_entry(offset)
+        while offset + 4 <= len(self._section.data):
+            try:
+                entry = self._entry(offset)
+            except FormatError:
+                return
             if entry is None:
                 return
             offset = entry.end
-            fde = self._fde_or_none(entry)
+            try:
+                fde = None if entry.cie is None else self._fde(entry)
+            except FormatError:
+                continue
             if fde is not None:
-                yield fde.start, fde.start + fde.size
-
-    def _is_usual(self, offset: int) -> bool:
-        """Whether the CIE has the usual form: pc-relative 4-byte addresses, FDEs with augmentation data."""
-        try:
-            cie = self._cie(offset)
-        except FormatError:
-            return False
-        return cie.encoding == _PCREL_SDATA4 and cie.sized
-
-    def _next_entry(self, offset: int) -> _Entry | None:
-        """Return the entry at `offset`; None: the terminator, the end, or damage, which `damaged` records."""
-        if offset + 4 > len(self._section.data):
-            return None
-        try:
-            return self._entry(offset)
-        except FormatError as error:
-            self.damaged[offset] = error
-            return None
-
-    def _fde_or_none(self, entry: _Entry) -> Fde | None:
-        """Return the FDE of `entry`; None: it is a CIE, or damaged, which `damaged` records."""
-        try:
-            return None if entry.cie is None else self._fde(entry)
-        except FormatError as error:
-            self.damaged[entry.offset] = error
-            return None
+                yield fde
 
     def _find_by_table(self, vaddr: int) -> Fde | None:
         located = self._table.locate(vaddr) if self._table else None

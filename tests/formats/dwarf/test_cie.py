@@ -103,13 +103,11 @@ def test_damaged_cie_loses_only_its_fdes(cie, what):
         cie.get("program_of_cie", AMD64_START), **{k: v for k, v in cie.items() if k != "program_of_cie"}
     )
     good = section.cie()
-    lost = [section.fde(bad, 0x1000, 0x10), section.fde(bad, 0x1010, 0x10)]
+    section.fde(bad, 0x1000, 0x10)
+    section.fde(bad, 0x1010, 0x10)
     section.fde(good, 0x1020, 0x10)
     eh_frame = EhFrame(section.terminated(), VADDR, "little")
 
     assert [fde.start for fde in eh_frame.fdes()] == [0x1020]
-    assert list(eh_frame.damaged) == lost
-    with pytest.raises(FormatError, match=what):
-        raise eh_frame.damaged[lost[0]]
     with pytest.raises(FormatError, match=what):
         EhFrame(section.terminated(), VADDR, "little", section.hdr(), HDR_VADDR).row_at(0x1000)
