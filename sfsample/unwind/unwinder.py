@@ -66,10 +66,7 @@ class Unwinder:
     """
 
     def __init__(
-        self,
-        modules: ModuleMap,
-        steppers: Sequence[Stepper] = DEFAULT_STEPPERS,
-        max_frames: int = MAX_FRAMES,
+        self, modules: ModuleMap, steppers: Sequence[Stepper] = DEFAULT_STEPPERS, max_frames: int = MAX_FRAMES
     ) -> None:
         self._modules = modules
         self._max_frames = max_frames

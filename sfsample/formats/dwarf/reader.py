@@ -32,13 +32,7 @@ class DwarfReader:
     __slots__ = ("byteorder", "data", "origin", "section", "vaddr")
 
     def __init__(
-        self,
-        section: str,
-        data: bytes | memoryview,
-        vaddr: int,
-        byteorder: ByteOrder,
-        *,
-        origin: int = 0,
+        self, section: str, data: bytes | memoryview, vaddr: int, byteorder: ByteOrder, *, origin: int = 0
     ) -> None:
         self.section = section
         self.data = data
