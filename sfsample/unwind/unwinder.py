@@ -22,12 +22,14 @@ from sfsample.unwind.step import CachedStepper, Step, StepperChain, Walk
 from sfsample.unwind.stepper import Stepper, for_process
 from sfsample.unwind.steppers.cfi import DebugFrameStepper, EhFrameStepper
 from sfsample.unwind.steppers.code_analysis.stepper import CodeStepper
+from sfsample.unwind.steppers.conventions import (
+    FramePointerStepper,
+    LeafStepper,
+    NullCallStepper,
+    ScanStepper,
+)
 from sfsample.unwind.steppers.entry_code import StartStepper
-from sfsample.unwind.steppers.frame_pointer import FramePointerStepper
-from sfsample.unwind.steppers.leaf import LeafStepper
-from sfsample.unwind.steppers.null_call import NullCallStepper
 from sfsample.unwind.steppers.plt_stub import PltStepper
-from sfsample.unwind.steppers.scan import ScanStepper
 from sfsample.unwind.steppers.sframe import SFrameStepper
 from sfsample.unwind.steppers.signal_frame import SignalFrameStepper
 
