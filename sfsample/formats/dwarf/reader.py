@@ -23,7 +23,7 @@ _WORD = (1 << 64) - 1
 
 OMIT = 0xFF  # DW_EH_PE_omit
 # bytes by the low four bits of an encoding: DW_EH_PE_absptr, udata2, 4, 8, then the signed ones
-FIXED_SIZES = {0x0: 8, 0x2: 2, 0x3: 4, 0x4: 8, 0x8: 8, 0xA: 2, 0xB: 4, 0xC: 8}
+_FIXED_SIZES = {0x0: 8, 0x2: 2, 0x3: 4, 0x4: 8, 0x8: 8, 0xA: 2, 0xB: 4, 0xC: 8}
 
 
 class DwarfReader:
@@ -131,7 +131,7 @@ class DwarfReader:
                 return self.uleb128(pos)
             case 0x09:  # DW_EH_PE_sleb128
                 return self.sleb128(pos)
-        size = FIXED_SIZES.get(encoding & 0x0F)
+        size = _FIXED_SIZES.get(encoding & 0x0F)
         if size is None:
             raise self.damaged(pos, f"pointer encoding {encoding:#x} does not exist")
         return self.integer(pos, size, encoding & 0x08 != 0), pos + size
