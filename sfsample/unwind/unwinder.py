@@ -53,11 +53,7 @@ DEFAULT_STEPPERS: Final[tuple[Stepper, ...]] = (
 )
 MAX_FRAMES: Final = 1024
 _MAX_ASSUMED_REGISTERS = 2  # in one walk of `Unwinder.search`
-_ASKED_LAST: Final[tuple[str, ...]] = (  # when a walk is repeated
-    Found.SFRAME,
-    Found.FRAME_POINTER,
-    Found.SCAN,
-)
+_ASKED_LAST: Final[tuple[str, ...]] = (Found.SFRAME, Found.FRAME_POINTER, Found.SCAN)  # in a repeated walk
 
 
 class Unwinder:

@@ -15,7 +15,7 @@ from sfsample.formats.elf.image import ElfImage
 from sfsample.formats.machine_code.calls import call_target
 from sfsample.formats.machine_code.decode_x86 import LONGEST
 from sfsample.formats.machine_code.function_starts import find_function_starts
-from sfsample.formats.machine_code.noreturn import NoReturn
+from sfsample.formats.machine_code.noreturn import stubs_without_return
 from sfsample.modules.generated_code import ReadCode
 from sfsample.unwind.row import UnwindRow
 from sfsample.unwind.steppers.code_analysis.flow import Flow, State, Value
@@ -32,7 +32,7 @@ class CodeOfFile:
     """The code of one file, wherever it is mapped."""
 
     def __init__(self, image: ElfImage) -> None:
-        self._flow = Flow(lambda vaddr: _read(image, vaddr), NoReturn(image), self._is_start)
+        self._flow = Flow(lambda vaddr: _read(image, vaddr), stubs_without_return(image), self._is_start)
         self._image = image
 
     @cached_property
