@@ -41,8 +41,6 @@ def encoded(value: int, encoding: int, at: int, byteorder="little", *, base: int
             value -= at
         case 0x30:  # DATAREL
             value -= base
-        case 0x50:  # ALIGNED
-            return bytes(-at % 8) + value.to_bytes(8, byteorder)
     form = encoding & 0x0F
     if form == ULEB128:
         return uleb(value)
@@ -123,12 +121,11 @@ class EhFrameBuilder:
         address_size: int = 8,
         segment_size: int = 0,
         extended: bool = False,
-        eh_data: bytes = b"",
     ) -> int:
         body = bytes([version]) + augmentation + b"\0"
         if version >= 4:
             body += bytes([address_size, segment_size])
-        body += eh_data + uleb(code_align) + sleb(data_align)
+        body += uleb(code_align) + sleb(data_align)
         body += bytes([ra_register]) if version == 1 else uleb(ra_register)
         if augmentation.startswith(b"z"):
             body += block(bytes([encoding]) if augmentation_data is None else augmentation_data)

@@ -270,8 +270,6 @@ def _cie_fields(fields: DwarfReader, offset: int) -> tuple[Cie, int]:
         address_size, segment_size, pos = fields.u8(pos), fields.u8(pos + 1), pos + 2
         if address_size != 8 or segment_size != 0:
             raise fields.damaged(pos - 2, f"addresses of {address_size} bytes, segments of {segment_size}")
-    if augmentation == b"eh":  # GCC 2: the address of a language-specific table follows
-        _, pos = fields.block(pos, 8)
     code_align, pos = fields.uleb128(pos)
     data_align, pos = fields.sleb128(pos)
     ra_register, pos = (fields.u8(pos), pos + 1) if version == 1 else fields.uleb128(pos)
@@ -288,7 +286,7 @@ def _augmentation(fields: DwarfReader, letters: bytes, pos: int) -> tuple[int, b
     """
     encoding, signal = 0, False
     if not letters.startswith(b"z"):
-        if letters not in (b"", b"eh"):
+        if letters:
             raise fields.damaged(1, f"augmentation {letters!r} is not known")
         return encoding, signal, pos
     length, pos = fields.uleb128(pos)

@@ -114,7 +114,7 @@ class DwarfReader:
 
     def _base(self, pos: int, application: int, data_base: int | None) -> int:
         match application:
-            case 0x00 | 0x50:  # DW_EH_PE_absptr, DW_EH_PE_aligned
+            case 0x00:  # DW_EH_PE_absptr
                 return 0
             case 0x10:  # DW_EH_PE_pcrel
                 return self.vaddr + pos
@@ -124,8 +124,6 @@ class DwarfReader:
 
     def plain(self, pos: int, encoding: int) -> tuple[int, int]:
         """Read a pointer of a DW_EH_PE encoding without its base."""
-        if encoding & 0x70 == 0x50:  # DW_EH_PE_aligned: padding up to a multiple of the address size
-            pos += -(self.vaddr + pos) % 8
         match encoding & 0x0F:
             case 0x01:  # DW_EH_PE_uleb128
                 return self.uleb128(pos)
