@@ -108,19 +108,17 @@ class DwarfReader:
         """
         if encoding & 0x80:  # DW_EH_PE_indirect, and DW_EH_PE_omit
             raise self.damaged(pos, f"pointer encoding {encoding:#x} has no value here")
-        base = self._base(pos, encoding & 0x70, data_base)
+        match encoding & 0x70:
+            case 0x00:  # DW_EH_PE_absptr
+                base = 0
+            case 0x10:  # DW_EH_PE_pcrel
+                base = self.vaddr + pos
+            case 0x30 if data_base is not None:  # DW_EH_PE_datarel
+                base = data_base
+            case unknown:
+                raise self.damaged(pos, f"pointer base {unknown:#x} is not known")
         value, end = self.plain(pos, encoding)
         return base + value & _WORD, end
-
-    def _base(self, pos: int, application: int, data_base: int | None) -> int:
-        match application:
-            case 0x00:  # DW_EH_PE_absptr
-                return 0
-            case 0x10:  # DW_EH_PE_pcrel
-                return self.vaddr + pos
-            case 0x30 if data_base is not None:  # DW_EH_PE_datarel
-                return data_base
-        raise self.damaged(pos, f"pointer base {application:#x} is not known")
 
     def plain(self, pos: int, encoding: int) -> tuple[int, int]:
         """Read a pointer of a DW_EH_PE encoding without its base."""
