@@ -44,6 +44,7 @@ class CoreFile:
 
     def __init__(self, image: ElfImage) -> None:
         self.image = image
+        self.byteorder: ByteOrder = image.byteorder
         self.problems: list[str] = []
         self.threads: list[CoreThread] = []
         self.files: tuple[MappedFile, ...] = ()
@@ -57,11 +58,6 @@ class CoreFile:
         if not self.threads:
             raise FormatError(image.name, 0, "no thread is described (no NT_PRSTATUS note)")
         self._check_size()
-
-    @property
-    def byteorder(self) -> ByteOrder:
-        """The byte order of the machine that wrote the file."""
-        return self.image.byteorder
 
     @property
     def segments(self) -> Iterator[Segment]:
