@@ -16,7 +16,7 @@ from sfsample.cli.terminal import printable_lines, say
 from sfsample.errors import FormatError, SfsampleError
 from sfsample.formats.elf.image import PT_LOAD, ElfImage
 from sfsample.formats.elf.object_file import LinkedObject, lay_out
-from sfsample.formats.sframe.section import SECTION
+from sfsample.formats.sframe import SECTION
 from sfsample.inspect.coverage import measure_coverage
 from sfsample.inspect.inspection import Inspection
 from sfsample.inspect.json import inspection_json

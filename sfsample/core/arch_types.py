@@ -3,6 +3,7 @@
 from typing import Literal, NamedTuple
 
 ByteOrder = Literal["little", "big"]
+RelocationKind = tuple[int, bool]  # bytes stored; whether the value counts from the address of these bytes
 
 NT_PRSTATUS, NT_PRFPREG = 1, 2  # types of register sets: Linux include/uapi/linux/elf.h
 
@@ -79,14 +80,3 @@ class RegisterLayout(NamedTuple):
     def word(self, number: int) -> int:
         """Return the position of a register in the first set, in 8-byte words; KeyError: it is not there."""
         return dict(self.sets[0].words)[number]
-
-
-class RelocationKind(NamedTuple):
-    """What an ELF relocation type stores."""
-
-    size: int  # bytes
-    pc_relative: bool  # the value counts from the address of the relocated field
-
-
-PC32, PC64 = RelocationKind(4, pc_relative=True), RelocationKind(8, pc_relative=True)
-ABS32, ABS64 = RelocationKind(4, pc_relative=False), RelocationKind(8, pc_relative=False)

@@ -24,15 +24,12 @@ class Memory(Protocol):
     @property
     def byteorder(self) -> ByteOrder:
         """Return the byte order of the machine that the memory comes from."""
-        ...
 
     def word(self, address: int) -> int | None:
         """Return the unsigned 8-byte word at `address`."""
-        ...
 
     def read(self, address: int, size: int) -> bytes | None:
         """Return exactly `size` bytes from `address`."""
-        ...
 
 
 class BytesMemory:

@@ -81,6 +81,4 @@ class ThreadSnapshot(NamedTuple):
     arch: Arch = AMD64
     capture: Capture = Capture.STOPPED
     scheduler: SchedulerEvidence | None = None
-    assumed: bool = (
-        False  # some registers are those of an earlier stop: a walk that fails is no table's fault
-    )
+    assumed: bool = False  # some registers are of an earlier stop: a failed walk is no table's fault

@@ -36,7 +36,8 @@ class Coverage(NamedTuple):
 def measure_coverage(module: Module) -> Coverage:
     """Return the coverage of a module."""
     text = merge_ranges(module.image.code_sections or module.image.executable)
-    cfi = sorted(module.eh_frame.extents()) if module.eh_frame else []
+    fdes = module.eh_frame.fdes() if module.eh_frame else ()
+    cfi = sorted((fde.start, fde.start + fde.size) for fde in fdes)
     sframe = merge_ranges(extent for table in module.sframe for extent in table.extents())
     by_sframe = intersect_ranges(sframe, text)
     by_cfi = intersect_ranges(merge_ranges(cfi), text)

@@ -7,7 +7,7 @@ inspect/row_text.py.
 from typing import Any
 
 from sfsample.core.arch import Arch, arch_of
-from sfsample.formats.sframe.section import SFrameFde, SFrameFre, SFrameTable
+from sfsample.formats.sframe import SFrameFde, SFrameFre, SFrameTable
 from sfsample.inspect.inspection import Inspection
 from sfsample.inspect.row_text import caller_rules_texts, ra_text, rows_of, rule_text
 from sfsample.inspect.verify import Verification

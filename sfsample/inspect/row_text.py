@@ -8,7 +8,7 @@ itself; `exp` is a DWARF expression.
 from sfsample.core.arch import Arch
 from sfsample.core.rule import CFA, Rule
 from sfsample.errors import FormatError
-from sfsample.formats.sframe.section import SFrameFde, SFrameFre, SFrameTable
+from sfsample.formats.sframe import SFrameFde, SFrameFre, SFrameTable
 from sfsample.inspect.verify import CallerRules
 
 

@@ -6,7 +6,7 @@ Rules are in the notation of inspect/row_text.py.
 from collections.abc import Callable, Iterator
 
 from sfsample.core.arch import Arch, arch_of
-from sfsample.formats.sframe.section import SFrameTable
+from sfsample.formats.sframe import SFrameTable
 from sfsample.inspect.coverage import Coverage
 from sfsample.inspect.inspection import Inspection
 from sfsample.inspect.row_text import caller_rules_texts, ra_text, rows_of, rule_text

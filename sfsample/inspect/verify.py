@@ -16,7 +16,7 @@ from sfsample.core.snapshot import Registers
 from sfsample.core.stack import StopReason
 from sfsample.errors import FormatError
 from sfsample.formats.dwarf.eh_frame import EhFrame, Fde
-from sfsample.formats.sframe.section import SFrameFde, SFrameTable
+from sfsample.formats.sframe import SFrameFde, SFrameTable
 from sfsample.modules.module import Module
 from sfsample.unwind.row import UnwindRow, apply_row
 from sfsample.unwind.steppers.cfi import to_row as row_of_cfi

@@ -51,7 +51,10 @@ class DebugFiles:
         """Return the debug file of an image that was mapped from `path`."""
         refused = ""
         link = debug_link(image)
-        for name, data in self._candidates(image.build_id, link[0] if link else None, path):
+        for root, name in self._candidates(image.build_id, link[0] if link else None, path):
+            data = root.map(name)
+            if data is None:
+                continue
             try:
                 candidate = ElfImage(data, name)
             except FormatError as damage:
@@ -74,15 +77,7 @@ class DebugFiles:
         refused = _mismatch(image, candidate, None)
         return DebugFile(None, refused) if refused else DebugFile(candidate)
 
-    def _candidates(self, build_id: str | None, link: str | None, path: str) -> Iterator[tuple[str, mmap]]:
-        for root, name in self._candidate_paths(build_id, link, path):
-            data = root.map(name)
-            if data is not None:
-                yield name, data
-
-    def _candidate_paths(
-        self, build_id: str | None, link: str | None, path: str
-    ) -> Iterator[tuple[Root, str]]:
+    def _candidates(self, build_id: str | None, link: str | None, path: str) -> Iterator[tuple[Root, str]]:
         if build_id:
             for root, debug_dir in self._debug_dirs:
                 yield root, f"{debug_dir}/.build-id/{build_id[:2]}/{build_id[2:]}.debug"

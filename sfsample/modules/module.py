@@ -11,15 +11,8 @@ from sfsample.errors import FormatError
 from sfsample.formats.dwarf.eh_frame import EhFrame
 from sfsample.formats.elf.dynamic import Dynamic
 from sfsample.formats.elf.image import ElfImage
-from sfsample.formats.machine_code.calls import (
-    call_target,
-    calls_of,
-    ends_in_call,
-    longest_call,
-    may_share_function,
-    stub_slot,
-)
-from sfsample.formats.sframe.section import SFrameTables
+from sfsample.formats.machine_code import calls
+from sfsample.formats.sframe import SFrameTables
 from sfsample.modules.unwind_tables import UnwindTables
 
 _MAX_LEAF_BYTES = 4096  # of a leaf function
@@ -78,15 +71,17 @@ class Module:
 
     def follows_call(self, address: int) -> bool:
         """Whether the instruction before `address` is a call, so that `address` can be a return address."""
-        size = longest_call(self.image.machine)
-        before = self.code(address - size, size) if size else None
-        return before is not None and ends_in_call(self.image.machine, before)
+        before = self._code_of_call(address)
+        return before is not None and calls.ends_in_call(self.image.machine, before)
 
     def call_target(self, address: int) -> int | None:
         """Return the target of the call before `address`; None if the code does not state it."""
-        size = longest_call(self.image.machine)
-        before = self.code(address - size, size) if size else None
-        return None if before is None else call_target(self.image.machine, before, address)
+        before = self._code_of_call(address)
+        return None if before is None else calls.call_target(self.image.machine, before, address)
+
+    def _code_of_call(self, return_address: int) -> bytes | None:
+        size = calls.longest_call(self.image.machine)
+        return self.code(return_address - size, size) if size else None
 
     def calls_of(self, start: int) -> tuple[int, ...]:
         """Return the return addresses of all calls in this module to the function at `start`.
@@ -101,20 +96,16 @@ class Module:
     def _calls_in_code(self, start: int) -> Iterator[int]:
         for low, high in self.image.executable:
             code = bytes((self.image.loaded(low) or b"")[: high - low])
-            yield from calls_of(self.image.machine, code, self.address(low), start)
+            yield from calls.calls_of(self.image.machine, code, self.address(low), start)
 
     def is_entered_at(self, start: int, address: int) -> bool:
         """Whether a function that begins at `start` may extend to `address`."""
         between = self.code(start, address - start) if 0 <= address - start < _MAX_LEAF_BYTES else None
-        return between is not None and may_share_function(self.image.machine, between)
-
-    def is_stub(self, address: int) -> bool:
-        """Whether a PLT stub is at `address`, which jumps to another function."""
-        return self.stub_slot(address) is not None
+        return between is not None and calls.may_share_function(self.image.machine, between)
 
     def stub_slot(self, address: int) -> int | None:
         """Return the address of the GOT slot through which the PLT stub at `address` jumps; None: no stub."""
-        return stub_slot(self.image.machine, self.code(address, _STUB_BYTES) or b"", address)
+        return calls.stub_slot(self.image.machine, self.code(address, _STUB_BYTES) or b"", address)
 
     def function_start(self, address: int) -> int | None:
         """Return where the function at `address` begins; None if neither `.eh_frame` nor SFrame has it."""

@@ -48,7 +48,7 @@ class ModuleMap:
         self._read_maps = read_maps
         self._open_image = open_image
         self._tables_of = tables_of
-        self._mappings: tuple[Mapping, ...] = ()
+        self.mappings: tuple[Mapping, ...] = ()  # all, at the last refresh, in address order
         self._executable: tuple[Mapping, ...] = ()
         self._starts: list[int] = []
         self._modules: dict[Mapping, Module | None] = {}
@@ -83,8 +83,8 @@ class ModuleMap:
         mappings = self._read_maps()
         if not mappings:
             return False
-        self._mappings = mappings
-        executable = tuple(m for m in self._mappings if m.executable)
+        self.mappings = mappings
+        executable = tuple(m for m in self.mappings if m.executable)
         if executable == self._executable and not force:
             return True
         self._note_unmapped_files({*self._executable}, {*executable})
@@ -113,7 +113,7 @@ class ModuleMap:
         if len(self._all_modules) <= _MAX_UNMAPPED_MODULES:
             return
         in_use = {module for module in self._modules.values() if module is not None}
-        unopened = {mapping.path for mapping in self._mappings} - {module.path for module in in_use}
+        unopened = {mapping.path for mapping in self.mappings} - {module.path for module in in_use}
         unmapped = [
             (key, module)
             for key, module in self._all_modules.items()
@@ -158,11 +158,6 @@ class ModuleMap:
         return frozenset(module for address in addresses if (module := self.find(address)) is not None)
 
     @property
-    def mappings(self) -> tuple[Mapping, ...]:
-        """All mappings at the last refresh, in address order."""
-        return self._mappings
-
-    @property
     def modules(self) -> tuple[Module, ...]:
         """The modules that were opened so far, unmapped ones included as far as they are kept."""
         return tuple(self._all_modules.values())
@@ -192,16 +187,13 @@ class ModuleMap:
 
     def any_mapping(self, address: int) -> Mapping | None:
         """Return the mapping of any kind (stacks too) at `address`, as of the last refresh."""
-        mappings = self._mappings
-        position = bisect_right(mappings, address, key=lambda m: m.start) - 1
-        if position >= 0 and address < mappings[position].end:
-            return mappings[position]
-        return None
+        mapping = self._next_mapping(address)
+        return mapping if mapping is not None and mapping.start <= address else None
 
     def _next_mapping(self, address: int) -> Mapping | None:
         """Return the mapping at `address`, or the first above it."""
-        position = bisect_right(self._mappings, address, key=lambda m: m.end)
-        return self._mappings[position] if position < len(self._mappings) else None
+        position = bisect_right(self.mappings, address, key=lambda m: m.end)
+        return self.mappings[position] if position < len(self.mappings) else None
 
     def find(self, address: int) -> Module | None:
         """Return the module whose code is at `address`; None for unmapped, anonymous or unreadable code."""
@@ -213,6 +205,16 @@ class ModuleMap:
         except KeyError:
             module = self._modules[mapping] = self._open(mapping)
             return module
+
+    def may_be_returned_to(self, address: int) -> bool:
+        """Whether the code at `address` follows a call, or cannot be read."""
+        module = self.find(address - 1)
+        return module is None or module.follows_call(address)
+
+    def call_target(self, return_address: int) -> int | None:
+        """Return the target of the call before `return_address`; None if the code does not state it."""
+        module = self.find(return_address - 1)
+        return module.call_target(return_address) if module else None
 
     def code(self, address: int, size: int) -> bytes:
         """Return up to `size` bytes of generated code at `address`, out of the memory of the target."""

@@ -11,7 +11,7 @@ from sfsample.errors import FormatError
 from sfsample.formats.dwarf.eh_frame import EhFrame, eh_frame_address
 from sfsample.formats.elf.compressed import section_bytes
 from sfsample.formats.elf.image import ElfImage
-from sfsample.formats.sframe.section import SECTION, SFrameTables, read_tables
+from sfsample.formats.sframe import SECTION, SFrameTables, read_tables
 from sfsample.modules.debug_files import DebugFile, FindDebugFile
 
 
@@ -97,13 +97,13 @@ class UnwindTables:
         """Return the start of the function that covers `vaddr`, by `.eh_frame`, else by SFrame; or None."""
         try:
             fde = self.eh_frame.find(vaddr) if self.eh_frame else None
-            found = fde or next(
-                (f for table in self.sframe.covering(vaddr) if (f := table.find(vaddr))), None
-            )
+            if fde is not None:
+                return fde.start
+            functions = filter(None, (table.find(vaddr) for table in self.sframe.covering(vaddr)))
+            return next((function.start for function in functions), None)
         except FormatError as damage:
             self.note_problem(str(damage))
             return None
-        return None if found is None else found.start
 
     def note_problem(self, problem: str) -> None:
         """Add a text to the problems, once."""

@@ -40,9 +40,9 @@ def row_near(patterns: Iterable[CodePattern], frame: Frame, module: Module) -> U
 
 def row_from(patterns: Iterable[CodePattern], start: int, frame: Frame, module: Module) -> UnwindRow | None:
     """Return the row of the first pattern that matches at address `start` with the frame in its group."""
-    first, text = (
-        module.code_near(frame.pc, PATTERN_BYTES) if abs(start - frame.pc) <= PATTERN_BYTES else (0, b"")
-    )
+    if abs(start - frame.pc) > PATTERN_BYTES:
+        return None
+    first, text = module.code_near(frame.pc, PATTERN_BYTES)
     if not 0 <= start - first < len(text):
         return None
     matches = ((known.row, known.pattern.match(text, start - first)) for known in patterns)

@@ -46,22 +46,21 @@ def _cfa_registers(walk: Walk, row: UnwindRow, modules: ModuleMap) -> Iterator[i
     mask = walk.arch.ra_mask if row.mangled else -1
     for at in range(max(0, walk.frame.sp - base) // _WORD, len(view)):
         word = view[at] & mask
-        if modules.is_code(word) and _leads_to(word, start, modules):
+        if modules.is_code(word) and _calls_function(word, start, modules):
             yield base + _WORD * at - row.ra.offset - row.cfa.offset
 
 
 def _has_plain_cfa(row: UnwindRow) -> bool:
     """Return whether the CFA is a register plus an offset, and the return address is on the stack."""
     cfa, ra = row.cfa, row.ra
-    return (
-        ra is not None and ra.base == CFA and ra.deref and not (cfa.deref or cfa.expression or ra.expression)
-    )
+    if ra is None or cfa.deref or cfa.expression or ra.expression:
+        return False
+    return ra.base == CFA and ra.deref
 
 
-def _leads_to(return_address: int, start: int, modules: ModuleMap) -> bool:
+def _calls_function(return_address: int, start: int, modules: ModuleMap) -> bool:
     """Return whether the call before a return address calls the function that begins at `start`."""
-    caller = modules.find(return_address - 1)
-    target = caller.call_target(return_address) if caller else None
+    target = modules.call_target(return_address)
     if target is None or target == start:
         return target == start
     stubs = modules.find(target)

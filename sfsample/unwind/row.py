@@ -46,6 +46,16 @@ class UnwindRow(NamedTuple):
     slides: int = 0
 
 
+def entry_row(arch: Arch) -> UnwindRow:
+    """Return the row that holds at the first instruction of any function."""
+    pushed = arch.pushed_ra
+    return UnwindRow(
+        cfa=Rule(arch.sp, arch.entry_cfa, deref=False),
+        ra=Rule(arch.ra, 0, deref=False) if pushed is None else Rule(CFA, pushed, deref=True),
+        kept=tuple(sorted(arch.callee_saved)),
+    )
+
+
 class Caller(NamedTuple):
     """The result of a step: the CFA of the frame, and the registers of its caller (by DWARF number)."""
 

@@ -30,7 +30,4 @@ def _words_from(start: int, memory: Memory) -> Iterator[int]:
 
 def _may_be_returned_to(pc: int, modules: ModuleMap) -> bool:
     mapping = modules.any_mapping(pc - 1) if pc > _LOWEST_CODE else None
-    if mapping is None or not mapping.executable:
-        return False
-    module = modules.find(pc - 1)
-    return module is None or module.follows_call(pc)
+    return mapping is not None and mapping.executable and modules.may_be_returned_to(pc)

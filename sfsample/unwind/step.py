@@ -27,8 +27,8 @@ from sfsample.unwind.stepper import PcRange, Stepper, reach_of
 _WORD = 8  # bytes
 _MAX_REJECTED_ROWS = 1000  # different ones that are counted
 _BLOCK_BYTES = 1024  # of code, for each of which the last range of a stepper is kept
-_WRONG_CALLER = (StopReason.NO_PROGRESS, StopReason.BAD_PC)
-_NO_RANGE: tuple[PcRange, None] = (0, 0), None
+_REJECTED = (StopReason.NO_PROGRESS, StopReason.BAD_PC)
+_EMPTY_RANGE: tuple[PcRange, None] = (0, 0), None
 
 
 class Walk:
@@ -89,12 +89,12 @@ class CachedStepper:
         self.rows.clear()
         self._ranges.clear()
 
-    def find_row(self, frame: Frame, modules: ModuleMap, arch: Arch) -> UnwindRow | None:
+    def row_of(self, frame: Frame, modules: ModuleMap, arch: Arch) -> UnwindRow | None:
         """Return the row for a pc that is not in `rows`: of a range that is known, or from the stepper."""
         pc, module = frame.pc, modules.find(frame.lookup_pc)
         if not frame.exact or module is None:
             return self.stepper.row_at(frame, module, arch)
-        (start, end), row = self._ranges.get(pc // _BLOCK_BYTES, _NO_RANGE)
+        (start, end), row = self._ranges.get(pc // _BLOCK_BYTES, _EMPTY_RANGE)
         if not start <= pc < end:
             row = self.stepper.row_at(frame, module, arch)
             mapping, (start, end) = modules.mapping(pc), reach_of(self.stepper, frame, module, arch)
@@ -104,7 +104,7 @@ class CachedStepper:
 
     def range_at(self, pc: int) -> PcRange:
         """Return the range of the answer for an exact pc, if it is the last range of its block."""
-        pc_range, _ = self._ranges.get(pc // _BLOCK_BYTES, _NO_RANGE)
+        pc_range, _ = self._ranges.get(pc // _BLOCK_BYTES, _EMPTY_RANGE)
         return pc_range if pc_range[0] <= pc < pc_range[1] else (pc, pc + 1)
 
 
@@ -137,7 +137,7 @@ class StepperChain:
             row = self._row(stepper, walk.frame, walk.arch)
             if row is None:
                 continue
-            if row.guess and not self._may_guess(failure):
+            if row.guess and not self._allows_guess(failure):
                 break
             outcome = self._execute(stepper, row, walk)
             if isinstance(outcome, Step) or outcome is StopReason.OUTERMOST:
@@ -147,7 +147,7 @@ class StepperChain:
                     self._cache(stepper, row, walk, outcome)
                 return outcome
             is_first = False
-            if failure in _WRONG_CALLER and outcome is StopReason.REGISTER_UNKNOWN and not row.guess:
+            if failure in _REJECTED and outcome is StopReason.REGISTER_UNKNOWN and not row.guess:
                 self._count_rejected(walk, rejected, failure, stepper)
                 failure = outcome
             if not rejected and (not row.guess or outcome is StopReason.REGISTER_UNKNOWN):
@@ -159,7 +159,7 @@ class StepperChain:
 
     def row_lacking_register(self, walk: Walk) -> UnwindRow | None:
         """Return the row at the pc, if its CFA or return address needs a register that is unknown."""
-        row = self._first_certain_row(walk)
+        row = self._certain_row(walk)
         if row is None or row.ra is None:
             return None
         known = row.ra.deref or row.ra.expression or row.ra.base == CFA or row.ra.base in walk.registers
@@ -167,16 +167,14 @@ class StepperChain:
 
     def missing_word(self, walk: Walk) -> int | None:
         """Return the address of the word that the row at the pc needs and the copy lacks, if any."""
-        row = self._first_certain_row(walk)
-        if row is None or row.ra is None:
-            return None
-        return first_missing(row, walk.registers, walk.memory, walk.arch)
+        row = self._certain_row(walk)
+        return first_missing(row, walk.registers, walk.memory, walk.arch) if row else None
 
     def with_popped_words(self, snapshot: ThreadSnapshot) -> ThreadSnapshot:
         """Return the snapshot with the words that the innermost function has popped (see row.py)."""
         walk = Walk(snapshot)
-        table_row = self._first_certain_row(walk)
-        if table_row is None or table_row.ra is None:
+        table_row = self._certain_row(walk)
+        if table_row is None:
             return snapshot
         code_steppers = (stepper for stepper in self._steppers if stepper.found == Found.CODE)
         code_row = next((self._row(stepper, walk.frame, walk.arch) for stepper in code_steppers), None)
@@ -185,10 +183,11 @@ class StepperChain:
         memory = with_popped_words(snapshot.memory, table_row, code_row, snapshot.registers, walk.arch)
         return snapshot._replace(memory=memory)
 
-    def _first_certain_row(self, walk: Walk) -> UnwindRow | None:
-        """Return the row of the first stepper that does not guess."""
+    def _certain_row(self, walk: Walk) -> UnwindRow | None:
+        """Return the row of the first stepper that does not guess; None if that says: no caller."""
         rows = (self._row(stepper, walk.frame, walk.arch) for stepper in self._steppers)
-        return next((row for row in rows if row is not None and not row.guess), None)
+        row = next((row for row in rows if row is not None and not row.guess), None)
+        return row if row is not None and row.ra is not None else None
 
     def _row(self, stepper: CachedStepper, frame: Frame, arch: Arch) -> UnwindRow | None:
         try:
@@ -196,7 +195,7 @@ class StepperChain:
         except KeyError:
             self._modules.find(frame.lookup_pc)  # may read the maps again and find that they have changed
             self.forget_stale()
-            row = stepper.rows[frame.pc, frame.exact] = stepper.find_row(frame, self._modules, arch)
+            row = stepper.rows[frame.pc, frame.exact] = stepper.row_of(frame, self._modules, arch)
             return row
 
     def _cache(self, stepper: CachedStepper, row: UnwindRow, walk: Walk, outcome: Step | StopReason) -> None:
@@ -215,7 +214,7 @@ class StepperChain:
         if may_be_wrong and len(self.rejected) < _MAX_REJECTED_ROWS:
             self.rejected[RejectedRow(walk.frame.pc, walk.frame.exact, found, reason, accepted.found)] += 1
 
-    def _may_guess(self, failure: StopReason) -> bool:
+    def _allows_guess(self, failure: StopReason) -> bool:
         """Return whether a guess hides neither that the copy has ended nor what the next chain would find."""
         if failure is StopReason.REGISTER_UNKNOWN:
             return self._last
@@ -225,8 +224,8 @@ class StepperChain:
         """Execute a row; if it slides, move its CFA up the stack until the caller is accepted."""
         if row.ra is None:
             return StopReason.OUTERMOST
-        if _ends_frame_pointers(stepper, row, walk):
-            return self._end_at_zero(walk.frame.sp, walk)
+        if _is_end_of_frame_pointers(stepper, row, walk):
+            return self._outermost_if_stack_may_end(walk.frame.sp, walk)
         outcome = self._execute_once(stepper, row, walk)
         for _ in range(row.slides):
             if isinstance(outcome, Step):
@@ -236,19 +235,19 @@ class StepperChain:
         return outcome
 
     def _execute_once(self, stepper: CachedStepper, row: UnwindRow, walk: Walk) -> Step | StopReason:
-        caller = apply_row(row, _registers_for(row, walk), walk.memory, walk.arch)
+        caller = apply_row(row, _registers_usable_by(row, walk), walk.memory, walk.arch)
         if isinstance(caller, StopReason):
-            cut_off = caller is StopReason.BAD_MEMORY and self._is_cut_off(row, walk)
+            cut_off = caller is StopReason.BAD_MEMORY and self._is_beyond_copy(row, walk)
             return StopReason.STACK_COPY_ENDED if cut_off else caller
         if not row.signal:
-            rejection = self._check_caller(row, caller, walk)
+            rejection = self._why_rejected(row, caller, walk)
         elif row.guess and self._modules.mapping(caller.registers[walk.arch.pc]) is None:
             rejection = StopReason.BAD_PC
         else:
-            rejection = _check_interrupted(caller, walk)
+            rejection = _why_interrupted_code_rejected(caller, walk)
         return rejection or Step(stepper.found, caller, row.signal)
 
-    def _is_cut_off(self, row: UnwindRow, walk: Walk) -> bool:
+    def _is_beyond_copy(self, row: UnwindRow, walk: Walk) -> bool:
         """Return whether the word that is missing lies on this stack, above the end of the copy."""
         if not walk.snapshot.bounded:
             return False
@@ -256,68 +255,67 @@ class StepperChain:
         stack = self._modules.any_mapping(walk.frame.sp)
         return missing is not None and missing >= walk.frame.sp and (stack is None or missing < stack.end)
 
-    def _check_caller(self, row: UnwindRow, caller: Caller, walk: Walk) -> StopReason | None:
+    def _why_rejected(self, row: UnwindRow, caller: Caller, walk: Walk) -> StopReason | None:
         """Return why the caller is rejected (OUTERMOST: there is no caller); None if it is accepted."""
         arch, frame = walk.arch, walk.frame
         pc, sp = caller.registers[arch.pc], caller.registers.get(arch.sp, caller.cfa)
         if pc == 0:
-            return self._check_zero(row, caller, walk)
+            return self._outcome_of_zero(row, caller, walk)
         # sp may stay the same while the return address is in a register (a leaf on AArch64; on AMD64 vfork,
         # which keeps it in rdi), and on s390x after the function has saved it in its caller's frame
         in_register = row.ra is not None and not row.ra.deref
         is_leaf = frame.exact and (in_register or arch.pushed_ra is None)
-        is_leaf |= _register_spared_by_leaf(row, walk) is not None
+        is_leaf |= _return_register_of_leaf(row, walk) is not None
         if sp < frame.sp if is_leaf else sp <= frame.sp:
             return StopReason.NO_PROGRESS
-        accepted = self._modules.mapping(pc - 1) is not None and (
-            not row.guess
-            or (self._is_called(pc, frame.pc) if row.called else self._guess_may_lead_to(pc, sp, arch))
-        )
-        return None if accepted else StopReason.BAD_PC
+        if self._modules.mapping(pc - 1) is None:
+            return StopReason.BAD_PC
+        if not row.guess:
+            return None
+        may_lead = self._calls_function_of(pc, frame.pc) if row.called else self._guess_may_lead_to(pc, arch)
+        return None if may_lead else StopReason.BAD_PC
 
-    def _check_zero(self, row: UnwindRow, caller: Caller, walk: Walk) -> StopReason:
+    def _outcome_of_zero(self, row: UnwindRow, caller: Caller, walk: Walk) -> StopReason:
         """Judge a zero: a rule that computes it declares the end; a zero in memory may be a variable."""
         if row.guess:
             return StopReason.BAD_PC
         computed = row.ra is not None and bool(row.ra.expression) and not row.ra.deref
-        return StopReason.OUTERMOST if computed else self._end_at_zero(caller.cfa, walk)
+        return StopReason.OUTERMOST if computed else self._outermost_if_stack_may_end(caller.cfa, walk)
 
-    def _end_at_zero(self, above: int, walk: Walk) -> StopReason:
+    def _outermost_if_stack_may_end(self, above: int, walk: Walk) -> StopReason:
         is_end = is_stack_end(above, walk.memory, self._modules, walk.arch)
         return StopReason.OUTERMOST if is_end else StopReason.BAD_PC
 
-    def _is_called(self, return_address: int, pc: int) -> bool:
+    def _calls_function_of(self, return_address: int, pc: int) -> bool:
         """Return whether the call before a return address leads to the function of `pc`, or to a stub."""
-        caller, called = self._modules.find(return_address - 1), self._modules.find(pc)
-        target = caller.call_target(return_address) if caller else None
+        target, called = self._modules.call_target(return_address), self._modules.find(pc)
         if target is None:
             return False
         if called is not None and called.is_entered_at(target, pc):
             return True
         stubs = self._modules.find(target)
-        return stubs is not None and stubs.is_stub(target)
+        return stubs is not None and stubs.stub_slot(target) is not None
 
-    def _guess_may_lead_to(self, pc: int, sp: int, arch: Arch) -> bool:
+    def _guess_may_lead_to(self, pc: int, arch: Arch) -> bool:
         """Return whether a guess may lead to `pc`.
 
         It may lead behind a call, to code that cannot be read, to code in which stacks begin, and to a signal
         trampoline: the handler returns to it, though it has called nothing.
         """
-        module = self._modules.find(pc - 1)
-        if module is None or module.follows_call(pc):
+        if self._modules.may_be_returned_to(pc):
             return True
-        frame = Frame(pc, sp, None, Found.CONTEXT, exact=False)
+        frame = Frame(pc, 0, None, Found.CONTEXT, exact=False)  # a row depends on the pc alone
         rows = (self._row(stepper, frame, arch) for stepper in self._steppers)
         return any(row is not None and (row.ra is None or row.signal) for row in rows)
 
 
-def _registers_for(row: UnwindRow, walk: Walk) -> Registers:
+def _registers_usable_by(row: UnwindRow, walk: Walk) -> Registers:
     """Return the registers that a row may use."""
-    number = _register_spared_by_leaf(row, walk)
+    number = _return_register_of_leaf(row, walk)
     return walk.registers if number is None else {number: walk.snapshot.registers[number], **walk.registers}
 
 
-def _register_spared_by_leaf(row: UnwindRow, walk: Walk) -> int | None:
+def _return_register_of_leaf(row: UnwindRow, walk: Walk) -> int | None:
     """Return the register that holds, by its table, the return address of the caller of an innermost leaf.
 
     Caller and leaf share a convention of their own: some functions of glibc on AArch64 call
@@ -329,14 +327,14 @@ def _register_spared_by_leaf(row: UnwindRow, walk: Walk) -> int | None:
     return ra.base if ra.base in walk.snapshot.registers else None
 
 
-def _ends_frame_pointers(stepper: CachedStepper, row: UnwindRow, walk: Walk) -> bool:
+def _is_end_of_frame_pointers(stepper: CachedStepper, row: UnwindRow, walk: Walk) -> bool:
     """Return whether a chain of frame pointers has reached the zero with which the ABIs let it end."""
     fp = walk.arch.fp
     on_chain = row.guess and row.cfa.base == fp and walk.frame.found is stepper.found
     return on_chain and walk.registers.get(fp) == 0
 
 
-def _check_interrupted(caller: Caller, walk: Walk) -> StopReason | None:
+def _why_interrupted_code_rejected(caller: Caller, walk: Walk) -> StopReason | None:
     """Accept any interrupted code, on any stack, even a jump to an unmapped address; but each only once."""
     place = caller.registers[walk.arch.pc], caller.registers.get(walk.arch.sp)
     again = any((frame.pc, frame.sp) == place for frame in (walk.frame, *walk.passed))

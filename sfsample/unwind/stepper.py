@@ -25,11 +25,9 @@ class Stepper(Protocol):
     @property
     def found(self) -> str:
         """The label: a `Found`, or a word of the user's choice."""
-        ...
 
     def row_at(self, frame: Frame, module: Module | None, arch: Arch) -> UnwindRow | None:
         """Return the row for `frame.pc`, whose code lies in `module` (None: in no ELF object)."""
-        ...
 
 
 def only_this_pc(frame: Frame) -> PcRange:

@@ -22,12 +22,14 @@ from sfsample.unwind.step import CachedStepper, Step, StepperChain, Walk
 from sfsample.unwind.stepper import Stepper, for_process
 from sfsample.unwind.steppers.cfi import DebugFrameStepper, EhFrameStepper
 from sfsample.unwind.steppers.code_analysis.stepper import CodeStepper
+from sfsample.unwind.steppers.conventions import (
+    FramePointerStepper,
+    LeafStepper,
+    NullCallStepper,
+    ScanStepper,
+)
 from sfsample.unwind.steppers.entry_code import StartStepper
-from sfsample.unwind.steppers.frame_pointer import FramePointerStepper
-from sfsample.unwind.steppers.leaf import LeafStepper
-from sfsample.unwind.steppers.null_call import NullCallStepper
 from sfsample.unwind.steppers.plt_stub import PltStepper
-from sfsample.unwind.steppers.scan import ScanStepper
 from sfsample.unwind.steppers.sframe import SFrameStepper
 from sfsample.unwind.steppers.signal_frame import SignalFrameStepper
 
@@ -55,11 +57,7 @@ def choose_steppers(names: Iterable[str]) -> tuple[Stepper, ...]:
 DEFAULT_STEPPERS: Final[tuple[Stepper, ...]] = choose_steppers(("sframe", "eh_frame", "frame_pointer"))
 MAX_FRAMES: Final = 1024
 _MAX_ASSUMED_REGISTERS = 2  # in one walk of `Unwinder.search`
-_ASKED_LAST: Final[tuple[str, ...]] = (  # when a walk is repeated
-    Found.SFRAME,
-    Found.FRAME_POINTER,
-    Found.SCAN,
-)
+_ASKED_LAST: Final[tuple[str, ...]] = (Found.SFRAME, Found.FRAME_POINTER, Found.SCAN)  # in a repeated walk
 
 
 class Unwinder:
@@ -70,10 +68,7 @@ class Unwinder:
     """
 
     def __init__(
-        self,
-        modules: ModuleMap,
-        steppers: Sequence[Stepper] = DEFAULT_STEPPERS,
-        max_frames: int = MAX_FRAMES,
+        self, modules: ModuleMap, steppers: Sequence[Stepper] = DEFAULT_STEPPERS, max_frames: int = MAX_FRAMES
     ) -> None:
         self._modules = modules
         self._max_frames = max_frames
@@ -201,16 +196,13 @@ class Unwinder:
             _advance(candidate, step._replace(found=Found.SCAN))
             found_at = len(candidate.passed)
             stack = self._continue(candidate, self._cfi_chain)
-            if not all(map(self._is_called_from, stack.frames[found_at:-1])):
+            found = stack.frames[found_at:-1]
+            if not all(frame.exact or self._modules.may_be_returned_to(frame.pc) for frame in found):
                 continue
             if stack.stop_reason is StopReason.OUTERMOST:
                 yield stack
             elif stack.stop_reason is StopReason.REGISTER_UNKNOWN and max_assumed > 1:
                 yield from self._complete_stacks(candidate, max_assumed - 1)
-
-    def _is_called_from(self, frame: Frame) -> bool:
-        module = self._modules.find(frame.lookup_pc)
-        return frame.exact or module is None or module.follows_call(frame.pc)
 
     def _place(self, pc: int, exact: bool) -> str:
         """Return the module and vaddr of a pc, for messages."""

@@ -34,23 +34,19 @@ def block(data: bytes) -> bytes:
     return uleb(len(data)) + data
 
 
-def encoded(
-    value: int, encoding: int, at: int, byteorder="little", *, base: int = 0, address_size: int = 8
-) -> bytes:
+def encoded(value: int, encoding: int, at: int, byteorder="little", *, base: int = 0) -> bytes:
     """Encode a pointer that lies at vaddr `at`; `base` is that of DATAREL."""
     match encoding & 0x70:
         case 0x10:  # PCREL
             value -= at
         case 0x30:  # DATAREL
             value -= base
-        case 0x50:  # ALIGNED
-            return bytes(-at % address_size) + value.to_bytes(address_size, byteorder)
     form = encoding & 0x0F
     if form == ULEB128:
         return uleb(value)
     if form == SLEB128:
         return sleb(value)
-    size = address_size if form in (ABSPTR, SIGNED) else FIXED.get(form, 4)  # 4 bytes for an unknown form
+    size = 8 if form in (ABSPTR, SIGNED) else FIXED.get(form, 4)  # 4 bytes for an unknown form
     return (value & ((1 << 8 * size) - 1)).to_bytes(size, byteorder)
 
 
@@ -125,12 +121,11 @@ class EhFrameBuilder:
         address_size: int = 8,
         segment_size: int = 0,
         extended: bool = False,
-        eh_data: bytes = b"",
     ) -> int:
         body = bytes([version]) + augmentation + b"\0"
         if version >= 4:
             body += bytes([address_size, segment_size])
-        body += eh_data + uleb(code_align) + sleb(data_align)
+        body += uleb(code_align) + sleb(data_align)
         body += bytes([ra_register]) if version == 1 else uleb(ra_register)
         if augmentation.startswith(b"z"):
             body += block(bytes([encoding]) if augmentation_data is None else augmentation_data)
@@ -147,12 +142,11 @@ class EhFrameBuilder:
         *,
         lsda: bytes = b"",
         extended: bool = False,
-        address_size: int = 8,
     ) -> int:
         encoding, sized = self._encodings[cie]
         id_at = len(self.data) + (12 if extended else 4)
-        body = encoded(start, encoding, self.vaddr + id_at + 4, self.byteorder, address_size=address_size)
-        body += encoded(size, encoding & 0x0F, 0, self.byteorder, address_size=address_size)
+        body = encoded(start, encoding, self.vaddr + id_at + 4, self.byteorder)
+        body += encoded(size, encoding & 0x0F, 0, self.byteorder)
         body += block(lsda) if sized else b""
         at = self._append(id_at - cie, body + program, extended)
         self.fdes.append((start, at))

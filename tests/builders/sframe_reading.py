@@ -12,7 +12,7 @@ import pytest
 import sfsample.formats.sframe.validate  # noqa: F401 - a late import would count as memory in BoundedMemory
 from sfsample.core.rule import Rule
 from sfsample.errors import FormatError
-from sfsample.formats.sframe.section import HEADER_SIZE, SFrameFre, SFrameTables, read_tables
+from sfsample.formats.sframe import HEADER_SIZE, SFrameFre, SFrameTables, read_tables
 from tests.builders.sframe_builder import (
     AMD64,
     Function,

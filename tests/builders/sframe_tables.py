@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from sfsample.core.rule import CFA, Rule
-from sfsample.formats.sframe.section import SFrameTable
+from sfsample.formats.sframe import SFrameTable
 from tests.builders.sframe_builder import (
     AMD64,
     Function,

@@ -21,7 +21,7 @@ import pytest
 from sfsample.core.rule import CFA, Rule
 from sfsample.formats.elf.image import ElfImage
 from sfsample.formats.elf.object_file import lay_out
-from sfsample.formats.sframe.section import SFrameFde, SFrameFre, SFrameTable, read_tables
+from sfsample.formats.sframe import SFrameFde, SFrameFre, SFrameTable, read_tables
 from sfsample.inspect.coverage import measure_coverage
 from sfsample.inspect.verify import verify
 from sfsample.modules.module import Module

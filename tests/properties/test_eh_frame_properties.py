@@ -35,8 +35,6 @@ QUICK = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def exercise(eh_frame: EhFrame, size: int, hdr_size: int, *vaddrs: int) -> None:
     """Use every query.  Only 1,000 rows are read: a program may have one for each byte."""
     fdes = list(islice(eh_frame.fdes(), 100))
-    spans = [(fde.start, fde.start + fde.size) for fde in fdes]
-    assert list(islice(eh_frame.extents(), 100)) == spans
     for fde in fdes:
         assert 0 <= fde.offset < fde.program_begin <= fde.program_end <= size
         try:
@@ -208,22 +206,3 @@ def test_expressions_of_real_operations_end(expression):
     value = evaluate(expression, {}, BytesMemory(0, bytes(64)), "little", 8)
 
     assert value is None or 0 <= value < 1 << 64
-
-
-@pytest.mark.parametrize("lsda", [b"", bytes(8), bytes(127), bytes(128), bytes(300)])
-@pytest.mark.parametrize("damage", [None, 0x7F, 0x80, 0xFF])
-def test_extents_are_those_of_the_fdes(lsda, damage):
-    """Also where the length of the augmentation data takes two bytes, or is wrong."""
-    section = EhFrameBuilder(VADDR)
-    cie = section.cie()
-    at = section.fde(cie, START, 16, lsda=lsda)
-    section.fde(section.cie(encoding=0), START + 16, 16)
-    section.fde(cie, START + 32, 16)
-    data = bytearray(section.terminated())
-    if damage is not None:
-        data[at + 16] = damage
-    eh_frame = EhFrame(bytes(data), VADDR, "little")
-
-    assert list(eh_frame.extents()) == [(fde.start, fde.start + fde.size) for fde in eh_frame.fdes()]
-    if damage is None:
-        assert [start for start, _ in eh_frame.extents()] == [START, START + 16, START + 32]

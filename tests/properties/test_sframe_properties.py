@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from sfsample.core.memory import BytesMemory
 from sfsample.errors import FormatError
 from sfsample.formats.elf.image import ElfImage
-from sfsample.formats.sframe.section import HEADER_SIZE, SFrameFre, SFrameTable, read_tables
+from sfsample.formats.sframe import HEADER_SIZE, SFrameFre, SFrameTable, read_tables
 from sfsample.unwind.row import apply_row
 from sfsample.unwind.steppers.sframe import to_row
 from tests.builders.sframe_builder import (

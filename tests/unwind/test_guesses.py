@@ -11,10 +11,8 @@ from sfsample.formats.elf.image import ElfImage
 from sfsample.modules.mapping import Mapping
 from sfsample.modules.module_map import ModuleMap
 from sfsample.unwind.row import UnwindRow, apply_row
+from sfsample.unwind.steppers.conventions import FramePointerStepper, LeafStepper, ScanStepper
 from sfsample.unwind.steppers.entry_code import StartStepper
-from sfsample.unwind.steppers.frame_pointer import FramePointerStepper
-from sfsample.unwind.steppers.leaf import LeafStepper
-from sfsample.unwind.steppers.scan import ScanStepper
 from sfsample.unwind.unwinder import DEFAULT_STEPPERS
 from tests.builders.elf_builder import Load, elf
 from tests.builders.walks import (

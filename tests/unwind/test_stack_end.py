@@ -6,7 +6,7 @@ from sfsample.core.arch import AARCH64
 from sfsample.core.rule import CFA, Rule
 from sfsample.core.stack import Found, StopReason
 from sfsample.unwind.stack_end import is_stack_end
-from sfsample.unwind.steppers.frame_pointer import FramePointerStepper
+from sfsample.unwind.steppers.conventions import FramePointerStepper
 from tests.builders.walks import CODE, JIT, LEAF, OUTERMOST, SP, STACK, RowsByPc, module_map, pcs, walk, words
 
 NOT_RETURN_ADDRESSES = (0, 1, 4095, STACK, CODE + 0x11, 1 << 60)  # CODE + 0x11 follows no call

@@ -5,7 +5,7 @@ import pytest
 from sfsample.core.rule import Rule
 from sfsample.core.stack import StopReason
 from sfsample.unwind.row import UnwindRow
-from sfsample.unwind.steppers.frame_pointer import FramePointerStepper
+from sfsample.unwind.steppers.conventions import FramePointerStepper
 from sfsample.unwind.unwinder import MAX_FRAMES, Unwinder
 from tests.builders.walks import (
     CODE,

@@ -8,17 +8,7 @@ Source: AADWARF64 section 4.1 (DWARF numbers); AAPCS64 section 6.1.1 (callee-sav
 user_pt_regs`) and perf_regs.h, arch/arm64/kernel/signal.c; syscall(2), "Architecture calling conventions".
 """
 
-from sfsample.core.arch_types import (
-    ABS32,
-    ABS64,
-    NT_PRSTATUS,
-    PC32,
-    PC64,
-    Arch,
-    RegisterLayout,
-    RegisterSet,
-    SignalFrame,
-)
+from sfsample.core.arch_types import NT_PRSTATUS, Arch, RegisterLayout, RegisterSet, SignalFrame
 
 # At the trampoline siginfo (128 bytes) lies at sp, then `struct ucontext` with `uc_mcontext` 176 bytes into
 # it: fault_address, x0..x30, sp, pc, pstate and, 16-aligned, records of which the first is the FPU's.
@@ -47,4 +37,4 @@ LAYOUT = RegisterLayout(
     arguments=(0, 1, 2, 3, 4, 5),
 )
 
-RELOCATIONS = {257: ABS64, 258: ABS32, 260: PC64, 261: PC32}
+RELOCATIONS = {257: (8, False), 258: (4, False), 260: (8, True), 261: (4, True)}

@@ -7,12 +7,8 @@ tls.h and nptl/descr.h (`struct pthread`).
 """
 
 from sfsample.core.arch_types import (
-    ABS32,
-    ABS64,
     NT_PRFPREG,
     NT_PRSTATUS,
-    PC32,
-    PC64,
     Arch,
     CoreWords,
     RegisterLayout,
@@ -58,4 +54,4 @@ LAYOUT = RegisterLayout(
     core_words=CoreWords(number=3, first_argument=26, thread=18, tid_at=0xD0),
 )
 
-RELOCATIONS = {4: ABS32, 5: PC32, 22: ABS64, 23: PC64}
+RELOCATIONS = {4: (4, False), 5: (4, True), 22: (8, False), 23: (8, True)}

@@ -9,11 +9,7 @@ conventions"; glibc's tls.h and nptl/descr.h (`struct pthread`).
 from errno import ENOSYS
 
 from sfsample.core.arch_types import (
-    ABS32,
-    ABS64,
     NT_PRSTATUS,
-    PC32,
-    PC64,
     Arch,
     CoreWords,
     RegisterLayout,
@@ -52,4 +48,4 @@ LAYOUT = RegisterLayout(
     core_words=CoreWords(number=15, first_argument=14, thread=21, tid_at=0x2D0),  # orig_rax, rdi, fs_base
 )
 
-RELOCATIONS = {1: ABS64, 2: PC32, 10: ABS32, 24: PC64}
+RELOCATIONS = {1: (8, False), 2: (4, True), 10: (4, False), 24: (8, True)}

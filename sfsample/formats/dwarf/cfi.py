@@ -49,7 +49,6 @@ class Cie(NamedTuple):
     data_align: int  # data_alignment_factor
     ra_register: int  # return_address_register
     encoding: int  # augmentation 'R': DW_EH_PE of an FDE's addresses
-    address_size: int
     sized: bool  # augmentation 'z': FDEs have augmentation data, with its length before it
     signal: bool
     cfa: CfaRule | None  # after the initial instructions; None: the FDE must define it
@@ -173,9 +172,9 @@ class CfiMachine:
     def _define_rule(self, opcode: int, register: int, program: DwarfReader, pos: int) -> int:
         """Execute an instruction of DWARF 5 section 6.4.2.3, whose first operand is `register`."""
         match opcode:
-            case 0x05:  # DW_CFA_offset_extended
+            case 0x05 | 0x14:  # DW_CFA_offset_extended, DW_CFA_val_offset
                 value, pos = program.uleb128(pos)
-                rule = CfiRule("offset", value * self.cie.data_align)
+                rule = CfiRule("offset" if opcode == 0x05 else "val_offset", value * self.cie.data_align)
             case 0x06:  # DW_CFA_restore_extended
                 self._restore(register)
                 return pos
@@ -186,21 +185,12 @@ class CfiMachine:
             case 0x09:  # DW_CFA_register
                 value, pos = program.uleb128(pos)
                 rule = CfiRule("register", value)
-            case 0x10:  # DW_CFA_expression
-                expression, pos = self._expression(program, pos)
-                rule = CfiRule("expression", 0, expression)
-            case 0x11:  # DW_CFA_offset_extended_sf
+            case 0x11 | 0x15:  # DW_CFA_offset_extended_sf, DW_CFA_val_offset_sf
                 value, pos = self._factored(program, pos)
-                rule = CfiRule("offset", value)
-            case 0x14:  # DW_CFA_val_offset
-                value, pos = program.uleb128(pos)
-                rule = CfiRule("val_offset", value * self.cie.data_align)
-            case 0x15:  # DW_CFA_val_offset_sf
-                value, pos = self._factored(program, pos)
-                rule = CfiRule("val_offset", value)
-            case 0x16:  # DW_CFA_val_expression
+                rule = CfiRule("offset" if opcode == 0x11 else "val_offset", value)
+            case 0x10 | 0x16:  # DW_CFA_expression, DW_CFA_val_expression
                 expression, pos = self._expression(program, pos)
-                rule = CfiRule("val_expression", 0, expression)
+                rule = CfiRule("expression" if opcode == 0x10 else "val_expression", 0, expression)
             case 0x2F:  # DW_CFA_GNU_negative_offset_extended
                 value, pos = program.uleb128(pos)
                 rule = CfiRule("offset", -value * self.cie.data_align)

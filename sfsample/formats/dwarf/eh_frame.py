@@ -12,7 +12,6 @@ section 4.2.4 (section) and 3.7 (unwinding, augmentations); DWARF 5 section 6.4.
 from bisect import bisect_right
 from collections.abc import Iterator
 from operator import itemgetter
-from struct import Struct
 from typing import NamedTuple
 
 from sfsample.core.arch import ByteOrder
@@ -28,7 +27,6 @@ __all__ = ["CfaRule", "CfiRow", "CfiRule", "Cie", "EhFrame", "Fde", "RowRange", 
 _MAX_CIE_SIZE = 0x1000  # bytes
 _MAX_CACHED_FUNCTIONS = 512
 _MAX_CACHED_PROGRAM_SIZE = 512  # bytes of one function's call frame instructions
-_PCREL_SDATA4 = 0x1B
 _MAX_ADDRESS = (1 << 64) - 1
 
 
@@ -67,7 +65,7 @@ class EhFrame:
     """The `.eh_frame` of one module, or, with `debug`, its `.debug_frame`.
 
     `hdr` is `.eh_frame_hdr`, where there is one; without a usable search table the whole section is indexed
-    once. `damaged` holds the errors of the entries that the linear walk skipped, by section offset.
+    once.
     """
 
     def __init__(
@@ -78,18 +76,16 @@ class EhFrame:
         hdr: bytes | memoryview | None = None,
         hdr_vaddr: int = 0,
         *,
-        address_size: int = 8,
         debug: bool = False,
     ) -> None:
         data = memoryview(eh_frame).cast("B")
         name = ".debug_frame" if debug else ".eh_frame"
-        self._section = DwarfReader(name, data, eh_frame_vaddr, byteorder, address_size=address_size)
+        self._section = DwarfReader(name, data, eh_frame_vaddr, byteorder)
         self._debug = debug
-        self._table = None if hdr is None else search_table(hdr, hdr_vaddr, byteorder, address_size)
+        self._table = None if hdr is None else search_table(hdr, hdr_vaddr, byteorder)
         self._index: list[Fde] | None = None
         self._rows: dict[int, Rows] = {}
         self._cies: dict[int, Cie | FormatError] = {}
-        self.damaged: dict[int, FormatError] = {}
 
     def find(self, vaddr: int) -> Fde | None:
         """Return the FDE that covers `vaddr`; None: there is none.  Raises FormatError when it is damaged."""
@@ -163,67 +159,20 @@ class EhFrame:
     def fdes(self) -> Iterator[Fde]:
         """Yield every FDE in section order.  A damaged FDE is skipped; a damaged length ends the walk."""
         offset = 0
-        while (entry := self._next_entry(offset)) is not None:
-            offset = entry.end
-            fde = self._fde_or_none(entry)
-            if fde is not None:
-                yield fde
-
-    def extents(self) -> Iterator[tuple[int, int]]:
-        """Yield the vaddrs [start, end) of every FDE of `fdes`, fast where they have the usual form."""
-        if self._debug:
-            yield from ((fde.start, fde.start + fde.size) for fde in self.fdes())
-            return
-        data, size, vaddr = self._section.data, len(self._section.data), self._section.vaddr
-        head = Struct("<IIii" if self._section.byteorder == "little" else ">IIii")  # length, id, start, size
-        usual: dict[int, bool] = {}
-        offset = 0
-        while True:
-            if offset + head.size < size:
-                length, back, start, extent = head.unpack_from(data, offset)
-                cie, end = offset + 4 - back, offset + 4 + length
-                if back and cie not in usual:
-                    usual[cie] = self._is_usual(cie)
-                # augmentation data follows, with its length in one byte
-                fits = end <= size and offset + 17 + data[offset + 16] <= end and data[offset + 16] < 0x80
-                if back and usual[cie] and extent >= 0 and fits:
-                    start = start + vaddr + offset + 8 & _MAX_ADDRESS
-                    yield start, start + extent
-                    offset = end
-                    continue
-            entry = self._next_entry(offset)
+        while offset + 4 <= len(self._section.data):
+            try:
+                entry = self._entry(offset)
+            except FormatError:
+                return
             if entry is None:
                 return
             offset = entry.end
-            fde = self._fde_or_none(entry)
+            try:
+                fde = None if entry.cie is None else self._fde(entry)
+            except FormatError:
+                continue
             if fde is not None:
-                yield fde.start, fde.start + fde.size
-
-    def _is_usual(self, offset: int) -> bool:
-        """Whether the CIE has the usual form: pc-relative 4-byte addresses, FDEs with augmentation data."""
-        try:
-            cie = self._cie(offset)
-        except FormatError:
-            return False
-        return cie.encoding == _PCREL_SDATA4 and cie.sized and cie.address_size == 8
-
-    def _next_entry(self, offset: int) -> _Entry | None:
-        """Return the entry at `offset`; None: the terminator, the end, or damage, which `damaged` records."""
-        if offset + 4 > len(self._section.data):
-            return None
-        try:
-            return self._entry(offset)
-        except FormatError as error:
-            self.damaged[offset] = error
-            return None
-
-    def _fde_or_none(self, entry: _Entry) -> Fde | None:
-        """Return the FDE of `entry`; None: it is a CIE, or damaged, which `damaged` records."""
-        try:
-            return None if entry.cie is None else self._fde(entry)
-        except FormatError as error:
-            self.damaged[entry.offset] = error
-            return None
+                yield fde
 
     def _find_by_table(self, vaddr: int) -> Fde | None:
         located = self._table.locate(vaddr) if self._table else None
@@ -272,7 +221,7 @@ class EhFrame:
     def _fde(self, entry: _Entry) -> Fde:
         assert entry.cie is not None  # noqa: S101 - callers pass entries of FDEs only
         cie = self._cie(entry.cie)
-        fields = self._section.span(entry.fields_at, entry.end, cie.address_size)
+        fields = self._section.span(entry.fields_at, entry.end)
         start, pos = fields.pointer(0, cie.encoding)
         size, pos = fields.plain(pos, cie.encoding & 0x0F)
         if size < 0:
@@ -283,7 +232,7 @@ class EhFrame:
         return Fde(start, size, cie, entry.offset, entry.fields_at + pos, entry.end)
 
     def _program(self, fde: Fde) -> DwarfReader:
-        return self._section.span(fde.program_begin, fde.program_end, fde.cie.address_size)
+        return self._section.span(fde.program_begin, fde.program_end)
 
     def _cie(self, offset: int) -> Cie:
         """Return the CIE at `offset`, from the cache after the first time; errors are cached, too."""
@@ -302,9 +251,9 @@ class EhFrame:
         entry = self._entry(offset) if 0 <= offset < len(self._section.data) else None
         if entry is None or entry.cie is not None or entry.end - offset > _MAX_CIE_SIZE:
             raise self._section.damaged(max(offset, 0), "not a CIE")
-        fields = self._section.span(entry.fields_at, entry.end, self._section.address_size)
+        fields = self._section.span(entry.fields_at, entry.end)
         cie, pos = _cie_fields(fields, offset)
-        program = fields.span(pos, len(fields.data), cie.address_size)
+        program = fields.span(pos, len(fields.data))
         machine = CfiMachine(cie)
         for _ in machine.run(program, 0):  # the initial instructions set rules; their locations do not matter
             pass
@@ -317,38 +266,35 @@ def _cie_fields(fields: DwarfReader, offset: int) -> tuple[Cie, int]:
     if version not in (1, 3, 4):
         raise fields.damaged(0, f"CIE version {version} is not known")
     augmentation, pos = fields.string(1)
-    address_size = fields.address_size
     if version == 4:
         address_size, segment_size, pos = fields.u8(pos), fields.u8(pos + 1), pos + 2
-        if address_size not in (4, 8) or segment_size != 0:
+        if address_size != 8 or segment_size != 0:
             raise fields.damaged(pos - 2, f"addresses of {address_size} bytes, segments of {segment_size}")
-    if augmentation == b"eh":  # GCC 2: the address of a language-specific table follows
-        _, pos = fields.block(pos, address_size)
     code_align, pos = fields.uleb128(pos)
     data_align, pos = fields.sleb128(pos)
     ra_register, pos = (fields.u8(pos), pos + 1) if version == 1 else fields.uleb128(pos)
-    encoding, signal, pos = _augmentation(fields, augmentation, pos, address_size)
+    encoding, signal, pos = _augmentation(fields, augmentation, pos)
     sized = augmentation.startswith(b"z")
     cie = Cie(
         offset=offset, code_align=code_align, data_align=data_align, ra_register=ra_register,
-        encoding=encoding, address_size=address_size, sized=sized, signal=signal, cfa=None, rules={},
+        encoding=encoding, sized=sized, signal=signal, cfa=None, rules={},
     )  # fmt: skip
     return cie, pos
 
 
-def _augmentation(fields: DwarfReader, letters: bytes, pos: int, address_size: int) -> tuple[int, bool, int]:
+def _augmentation(fields: DwarfReader, letters: bytes, pos: int) -> tuple[int, bool, int]:
     """Return the pointer encoding, whether this is a signal frame, and the position of the instructions.
 
     After 'z' the augmentation data has a length, so that it can be skipped from an unknown letter on.
     """
     encoding, signal = 0, False
     if not letters.startswith(b"z"):
-        if letters not in (b"", b"eh"):
+        if letters:
             raise fields.damaged(1, f"augmentation {letters!r} is not known")
         return encoding, signal, pos
     length, pos = fields.uleb128(pos)
     _, end = fields.block(pos, length)
-    data = fields.span(0, end, address_size)
+    data = fields.span(0, end)
     for letter in letters[1:].decode("latin-1"):
         match letter:
             case "R":

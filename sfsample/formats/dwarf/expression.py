@@ -193,11 +193,7 @@ class _Evaluation:
 
 
 def evaluate(
-    expression: bytes,
-    registers: Mapping[int, int],
-    memory: Memory,
-    byteorder: ByteOrder,
-    initial: int | None,
+    expression: bytes, registers: Mapping[int, int], memory: Memory, byteorder: ByteOrder, initial: int | None
 ) -> int | None:
     """Return the value of `expression`; None: it is unknown.
 

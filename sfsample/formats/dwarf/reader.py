@@ -22,45 +22,32 @@ _MAX_LEB128_SIZE = 10  # bytes of a 64-bit value; a run of 0x80 must not grow an
 _WORD = (1 << 64) - 1
 
 OMIT = 0xFF  # DW_EH_PE_omit
-_FIXED_SIZES = {0x2: 2, 0x3: 4, 0x4: 8, 0xA: 2, 0xB: 4, 0xC: 8}  # DW_EH_PE_udata2.. and sdata2..
+# bytes by the low four bits of an encoding: DW_EH_PE_absptr, udata2, 4, 8, then the signed ones
+_FIXED_SIZES = {0x0: 8, 0x2: 2, 0x3: 4, 0x4: 8, 0x8: 8, 0xA: 2, 0xB: 4, 0xC: 8}
 
 
 class DwarfReader:
     """Reads a span of a section that begins at offset `origin` of the section and has vaddr `vaddr`."""
 
-    __slots__ = ("address_size", "byteorder", "data", "origin", "section", "vaddr")
+    __slots__ = ("byteorder", "data", "origin", "section", "vaddr")
 
     def __init__(
-        self,
-        section: str,
-        data: bytes | memoryview,
-        vaddr: int,
-        byteorder: ByteOrder,
-        *,
-        address_size: int = 8,
-        origin: int = 0,
+        self, section: str, data: bytes | memoryview, vaddr: int, byteorder: ByteOrder, *, origin: int = 0
     ) -> None:
         self.section = section
         self.data = data
         self.vaddr = vaddr
         self.byteorder: ByteOrder = byteorder
-        self.address_size = address_size
         self.origin = origin
 
     def damaged(self, pos: int, what: str) -> FormatError:
         """Return (not raise) the error for the byte at `pos`, or for the end of the span before it."""
         return FormatError(self.section, self.origin + min(pos, len(self.data)), what)
 
-    def span(self, begin: int, end: int, address_size: int) -> "DwarfReader":
+    def span(self, begin: int, end: int) -> "DwarfReader":
         """Return a reader of the bytes [begin, end), so that reads stop at `end`."""
-        return DwarfReader(
-            self.section,
-            bytes(self.data[begin:end]),
-            self.vaddr + begin,
-            self.byteorder,
-            address_size=address_size,
-            origin=self.origin + begin,
-        )
+        data, vaddr = bytes(self.data[begin:end]), self.vaddr + begin
+        return DwarfReader(self.section, data, vaddr, self.byteorder, origin=self.origin + begin)
 
     def block(self, pos: int, size: int) -> tuple[bytes, int]:
         """Read `size` bytes unchanged."""
@@ -121,36 +108,26 @@ class DwarfReader:
         """
         if encoding & 0x80:  # DW_EH_PE_indirect, and DW_EH_PE_omit
             raise self.damaged(pos, f"pointer encoding {encoding:#x} has no value here")
-        base = self._base(pos, encoding & 0x70, data_base)
-        value, end = self.plain(pos, encoding)
-        return (base + value) & ((1 << 8 * self.address_size) - 1), end
-
-    def _base(self, pos: int, application: int, data_base: int | None) -> int:
-        match application:
-            case 0x00 | 0x50:  # DW_EH_PE_absptr, DW_EH_PE_aligned
-                return 0
+        match encoding & 0x70:
+            case 0x00:  # DW_EH_PE_absptr
+                base = 0
             case 0x10:  # DW_EH_PE_pcrel
-                return self.vaddr + pos
+                base = self.vaddr + pos
             case 0x30 if data_base is not None:  # DW_EH_PE_datarel
-                return data_base
-        raise self.damaged(pos, f"pointer base {application:#x} is not known")
+                base = data_base
+            case unknown:
+                raise self.damaged(pos, f"pointer base {unknown:#x} is not known")
+        value, end = self.plain(pos, encoding)
+        return base + value & _WORD, end
 
     def plain(self, pos: int, encoding: int) -> tuple[int, int]:
         """Read a pointer of a DW_EH_PE encoding without its base."""
-        if encoding & 0x70 == 0x50:  # DW_EH_PE_aligned: padding up to a multiple of the address size
-            pos += -(self.vaddr + pos) % self.address_size
         match encoding & 0x0F:
             case 0x01:  # DW_EH_PE_uleb128
                 return self.uleb128(pos)
             case 0x09:  # DW_EH_PE_sleb128
                 return self.sleb128(pos)
-        size = fixed_size(encoding, self.address_size)
+        size = _FIXED_SIZES.get(encoding & 0x0F)
         if size is None:
             raise self.damaged(pos, f"pointer encoding {encoding:#x} does not exist")
         return self.integer(pos, size, encoding & 0x08 != 0), pos + size
-
-
-def fixed_size(encoding: int, address_size: int) -> int | None:
-    """Return the bytes of a pointer of this encoding; None: they depend on its value."""
-    form = encoding & 0x0F
-    return address_size if form in (0x00, 0x08) else _FIXED_SIZES.get(form)  # DW_EH_PE_absptr, _signed

@@ -17,7 +17,7 @@ from sfsample.formats.elf.image import PT_LOAD, PT_NOTE, ElfImage, Note, Segment
 
 ET_CORE = 4
 NT_PRSTATUS = 1  # and in _read_note: NT_PRPSINFO 3, NT_AUXV 6, NT_FILE 0x46494c45 ("FILE")
-AT_PHDR, AT_ENTRY, AT_SYSINFO_EHDR = 3, 9, 33
+AT_ENTRY, AT_SYSINFO_EHDR = 9, 33
 _SIGNAL, _PID, _REGISTERS = 12, 32, 112  # offsets in elf_prstatus: pr_cursig, pr_pid, pr_reg
 _FNAME, _PSARGS = (40, 56), (56, 136)  # [start, end) in elf_prpsinfo: pr_fname, pr_psargs
 
@@ -44,6 +44,7 @@ class CoreFile:
 
     def __init__(self, image: ElfImage) -> None:
         self.image = image
+        self.byteorder: ByteOrder = image.byteorder
         self.problems: list[str] = []
         self.threads: list[CoreThread] = []
         self.files: tuple[MappedFile, ...] = ()
@@ -57,11 +58,6 @@ class CoreFile:
         if not self.threads:
             raise FormatError(image.name, 0, "no thread is described (no NT_PRSTATUS note)")
         self._check_size()
-
-    @property
-    def byteorder(self) -> ByteOrder:
-        """The byte order of the machine that wrote the file."""
-        return self.image.byteorder
 
     @property
     def segments(self) -> Iterator[Segment]:

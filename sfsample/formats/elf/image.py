@@ -113,11 +113,9 @@ class ElfImage:
 
     def _segments(self) -> Iterator[Segment]:
         header = self._header
-        count = min(
-            header["e_phnum"], len(self.data) // header["e_phentsize"] if header["e_phentsize"] else 0
-        )
-        for index in range(count):
-            at = header["e_phoff"] + index * header["e_phentsize"]
+        size = header["e_phentsize"]
+        for index in range(min(header["e_phnum"], len(self.data) // size) if size else 0):
+            at = header["e_phoff"] + index * size
             raw = struct_parse(self._structs.Elf_Phdr, self._stream, at)
             kind = _SEGMENT_TYPES.get(raw["p_type"], raw["p_type"])
             yield Segment(kind if isinstance(kind, int) else 0, raw["p_flags"], raw["p_offset"],
@@ -242,15 +240,16 @@ class ElfImage:
 
         They are in PT_GNU_SFRAME, or, from linkers that concatenate, in section `.sframe` only.
         """
-        segment = self.segment(PT_GNU_SFRAME)
-        if segment is not None and segment.filesz:
-            return self.data[segment.offset : segment.offset + segment.filesz], segment.vaddr
-        section = self.section(".sframe")
-        return (self.contents(section), section.vaddr) if section else None
+        found = self._segment_bytes(PT_GNU_SFRAME)
+        section = None if found else self.section(".sframe")
+        return (self.contents(section), section.vaddr) if section else found
 
     def eh_frame_hdr(self) -> tuple[memoryview, int] | None:
         """Return the bytes of `.eh_frame_hdr` and its vaddr; None: there is none."""
-        segment = self.segment(PT_GNU_EH_FRAME)
+        return self._segment_bytes(PT_GNU_EH_FRAME)
+
+    def _segment_bytes(self, kind: int) -> tuple[memoryview, int] | None:
+        segment = self.segment(kind)
         if segment is None or not segment.filesz:
             return None
         return self.data[segment.offset : segment.offset + segment.filesz], segment.vaddr

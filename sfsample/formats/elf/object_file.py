@@ -91,15 +91,15 @@ class _Linker:
     def _apply(self, table: Section, address: int, symbols: int, at: int) -> None:
         place, info, addend = self._read("QQq", at)  # r_offset, r_info, r_addend
         symbol, number = info >> 32, info & 0xFFFF_FFFF
-        kind = self._relocation_kinds.get(number)
-        if kind is None or place + kind.size > table.size:
+        size, pc_relative = self._relocation_kinds.get(number, (0, False))
+        if not size or place + size > table.size:
             self.left_out += 1
             return
         (value,) = self._read("Q", self._sections[symbols].offset + symbol * _SYMBOL + 8)
         value += addend
-        if kind.pc_relative:
+        if pc_relative:
             value -= address if self._counts_from_section(table) else address + place
-        self._write("I" if kind.size == 4 else "Q", table.offset + place, value % (1 << 8 * kind.size))
+        self._write("I" if size == 4 else "Q", table.offset + place, value % (1 << 8 * size))
 
     def _counts_from_section(self, table: Section) -> bool:
         """Whether a linker makes values relative to the table's start: SFrame V1 and V2 without the flag."""

@@ -6,6 +6,7 @@ Sources: C11 (7.13, 7.22, 7.26), POSIX, LSB, the Itanium C++ ABI, libstdc++'s fu
 """
 
 import re
+from collections.abc import Callable
 
 from sfsample.formats.elf.dynamic import Dynamic
 from sfsample.formats.elf.image import ElfImage
@@ -22,18 +23,15 @@ _LIBSTDCXX_THROW = re.compile(r"_ZSt\d+__throw_")
 _STUB_SIZE = 16  # bytes
 
 
-class NoReturn:
-    """The vaddrs of the PLT stubs of an image that lead to functions that never return."""
+def stubs_without_return(image: ElfImage) -> Callable[[int], bool]:
+    """Return a function: whether the PLT stub at a vaddr leads to a function that never returns."""
+    slots = {slot for slot, name in Dynamic(image).imports().items() if _never_returns(name)}
 
-    def __init__(self, image: ElfImage) -> None:
-        self._image = image
-        self._slots = {slot for slot, name in Dynamic(image).imports().items() if _never_returns(name)}
+    def is_such_stub(vaddr: int) -> bool:
+        code = bytes(image.loaded(vaddr, _STUB_SIZE) or b"") if slots else b""
+        return stub_slot(image.machine, code, vaddr) in slots
 
-    def __contains__(self, vaddr: object) -> bool:
-        if not isinstance(vaddr, int):
-            return False
-        code = bytes(self._image.loaded(vaddr, _STUB_SIZE) or b"") if self._slots else b""
-        return stub_slot(self._image.machine, code, vaddr) in self._slots
+    return is_such_stub
 
 
 def _never_returns(name: str) -> bool:

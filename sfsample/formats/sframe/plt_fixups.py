@@ -6,12 +6,15 @@ function lies in.  `SFrameTable.rows` shows the file as it is; `row_at` repairs,
 Source: the instructions of the stubs, as ld 2.40 to 2.47 assembles them (bfd/elfxx-x86.c).
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Protocol
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from sfsample.core.arch import AMD64
 from sfsample.core.rule import Rule
-from sfsample.formats.sframe.rows import SFrameAbi, SFrameFre
+from sfsample.formats.sframe.rows import SFrameFre
+
+if TYPE_CHECKING:
+    from sfsample.formats.sframe.table import SFrameFde, SFrameTable
 
 _SP_8, _SP_16, _SP_24 = (Rule(AMD64.sp, offset, deref=False) for offset in (8, 16, 24))
 # rows as (start offset, CFA)
@@ -20,24 +23,8 @@ _LAZY_ROWS = ((0, _SP_8), (11, _SP_16))  # jmp *GOT (6 bytes); push index (5 byt
 _IBT_SECOND_ROW = 9  # start offset; endbr64 (4 bytes); push index (5 bytes); jmp PLT0
 
 
-class _Table(Protocol):
-    @property
-    def version(self) -> int: ...
-    @property
-    def abi(self) -> SFrameAbi: ...
-    @property
-    def sections(self) -> Mapping[str, tuple[int, int]]: ...
-
-
-class _Function(Protocol):
-    @property
-    def start(self) -> int: ...
-    @property
-    def masked(self) -> bool: ...
-
-
 def repair(
-    table: _Table, fde: _Function, rows: Sequence[SFrameFre]
+    table: "SFrameTable", fde: "SFrameFde", rows: Sequence[SFrameFre]
 ) -> tuple[tuple[SFrameFre, ...], str] | None:
     """Return the right rows and a text that says what was wrong; None: the rows are right."""
     if not 1 <= len(rows) <= 2 or rows[-1].cfa not in (_SP_16, _SP_24) or table.abi.arch is not AMD64:
@@ -63,6 +50,6 @@ def _with_cfa_sp8(rows: Sequence[SFrameFre]) -> tuple[SFrameFre, ...]:
     return tuple(row._replace(cfa=_SP_8) for row in rows)
 
 
-def _lies_in(table: _Table, fde: _Function, name: str) -> bool:
+def _lies_in(table: "SFrameTable", fde: "SFrameFde", name: str) -> bool:
     start, end = table.sections.get(name, (0, 0))
     return start <= fde.start < end

@@ -8,15 +8,18 @@ Source: SFrame V3, sections "SFrame FRE" and "Flexible FDE"; V2 errata 1, append
 
 from itertools import pairwise
 from struct import unpack_from
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
-from sfsample.core.arch import AARCH64, AARCH64_BE, AMD64, S390X, Arch, ByteOrder
+from sfsample.core.arch import AARCH64, AARCH64_BE, AMD64, S390X, Arch
 from sfsample.core.rule import CFA, Rule
 from sfsample.errors import FormatError
 
+if TYPE_CHECKING:
+    from sfsample.formats.sframe.table import SFrameFde, SFrameTable
+
 Buffer = bytes | memoryview
 
-_START_CODES = ("B", "H", "I")
+_MAX_FRE_TYPE = 2  # start offsets of 1 << fre_type bytes
 _WORD_CODES = ("b", "h", "i")
 _WORD_SIZES = (1, 2, 4)
 _MAX_WORD_BYTES = 15 * 4
@@ -25,6 +28,9 @@ _MAX_ROWS = 1 << 18  # of one function; V3 cannot count beyond 65,535
 _MAX_CACHED_ROWS = 1 << 14  # different rows; a large program has some thousands
 # Bytes of a row from its info byte on, by info byte; a word size that does not exist counts as 0 bytes.
 _TAIL_SIZES = bytes(1 + (info >> 1 & 15) * (1, 2, 4, 0)[info >> 5 & 3] for info in range(256))
+
+
+_Rules = tuple[Rule | None, Rule | None, Rule | None]  # of the CFA, the RA, the FP
 
 
 class SFrameAbi(NamedTuple):
@@ -66,49 +72,20 @@ class SFrameFre(NamedTuple):
         return bool(self.info & 0x80)
 
 
-class Header(Protocol):
-    """What the decoder needs of the table."""
-
-    version: int
-    abi: SFrameAbi
-    byteorder: ByteOrder
-
-    @property
-    def allows_empty_rows(self) -> bool:
-        """Whether a row without words means "outermost"; otherwise it is damage."""
-        ...
-
-
-class Function(Protocol):
-    """What the decoder needs of a function; `fre_off` is a byte offset from the start of the FRE area."""
-
-    @property
-    def fre_off(self) -> int: ...  # noqa: D102
-    @property
-    def num_fres(self) -> int: ...  # noqa: D102
-    @property
-    def fre_type(self) -> int: ...  # noqa: D102
-    @property
-    def fde_type(self) -> int: ...  # noqa: D102
-    @property
-    def signal(self) -> bool: ...  # noqa: D102
-
-
 class RowDecoder:
-    """Decodes the rows of one table; `area` is its FRE area.
+    """Decodes the rows of `table`; `area` is its FRE area.
 
     The same row bytes recur in many functions, so a cache maps the bytes of a row to the decoded row.
     """
 
-    __slots__ = ("_area", "_cache", "_header", "_order")
+    __slots__ = ("_area", "_cache", "_table")
 
-    def __init__(self, area: Buffer, header: Header) -> None:
+    def __init__(self, area: Buffer, table: "SFrameTable") -> None:
         self._area = area
-        self._header = header
-        self._order = "<" if header.byteorder == "little" else ">"
+        self._table = table
         self._cache: dict[tuple[int, int, bool], dict[bytes, SFrameFre]] = {}
 
-    def rows(self, function: Function) -> tuple[SFrameFre, ...]:
+    def rows(self, function: "SFrameFde") -> tuple[SFrameFre, ...]:
         """Return the rows of a function.
 
         Raises FormatError, with an offset in the FRE area, when the extent or the order of the rows is
@@ -137,9 +114,9 @@ class RowDecoder:
         self._check_order(rows, function)
         return tuple(rows)
 
-    def _check_extent(self, function: Function) -> None:
+    def _check_extent(self, function: "SFrameFde") -> None:
         offset, count, kind = function.fre_off, function.num_fres, function.fde_type
-        if function.fre_type >= len(_START_CODES):
+        if function.fre_type > _MAX_FRE_TYPE:
             raise FormatError("FRE area", offset, f"FRE type {function.fre_type}")
         if kind > 1:
             raise FormatError("FRE area", offset, f"FDE type {kind} is reserved")
@@ -148,19 +125,29 @@ class RowDecoder:
         if count > _MAX_ROWS:
             raise FormatError("FRE area", offset, f"{count} rows are more than any function has")
 
-    def _row(self, raw: bytes, width: int, function: Function, offset: int, size: int) -> SFrameFre:
+    def _row(self, raw: bytes, width: int, function: "SFrameFde", offset: int, size: int) -> SFrameFre:
         info = raw[width]
         code, count = info >> 5 & 3, info >> 1 & 0xF
         if code >= len(_WORD_CODES):
             raise FormatError("FRE area", offset + width + 1, "data word size code 3")
         if len(raw) != size:
             raise FormatError("FRE area", offset + width + 1, "row ends outside the area")
-        start = int.from_bytes(raw[:width], self._header.byteorder)
-        words = unpack_from(f"{self._order}{count}{_WORD_CODES[code]}", raw, width + 1)
-        row = (_flexible_row if function.fde_type else _default_row)(self._header, start, info, words)
-        return row._replace(signal=True) if function.signal else row
+        start = int.from_bytes(raw[:width], self._table.byteorder)
+        words = unpack_from(f"{self._table.order}{count}{_WORD_CODES[code]}", raw, width + 1)
+        try:
+            rules = self._rules(info, words, flexible=bool(function.fde_type))
+        except ValueError as problem:
+            return SFrameFre(start, info, words, problem=str(problem), signal=function.signal)
+        return SFrameFre(start, info, words, *rules, signal=function.signal)
 
-    def _check_order(self, rows: list[SFrameFre], function: Function) -> None:
+    def _rules(self, info: int, words: tuple[int, ...], *, flexible: bool) -> _Rules:
+        if words:
+            return (_flexible_rules if flexible else _default_rules)(self._table, info, words)
+        if self._table.allows_empty_rows:
+            return None, None, None
+        raise ValueError("a row without words, in a version that has none")
+
+    def _check_order(self, rows: list[SFrameFre], function: "SFrameFde") -> None:
         starts = [row[0] for row in rows]
         if starts == sorted(starts):
             return
@@ -171,80 +158,54 @@ class RowDecoder:
         raise FormatError("FRE area", function.fre_off + before, what)
 
 
-def _unusable(start: int, info: int, words: tuple[int, ...], problem: str) -> SFrameFre:
-    return SFrameFre(start, info, words, problem=problem)
-
-
-def _empty_row(header: Header, start: int, info: int) -> SFrameFre:
-    if header.allows_empty_rows:
-        return SFrameFre(start, info, ())
-    return _unusable(start, info, (), "a row without words, in a version that has none")
-
-
-def _default_row(header: Header, start: int, info: int, words: tuple[int, ...]) -> SFrameFre:
+def _default_rules(table: "SFrameTable", info: int, words: tuple[int, ...]) -> _Rules:
     """Decode words that are offsets: CFA from SP or FP; RA (where the ABI tracks it) and FP from the CFA."""
-    abi = header.abi
-    if not words:
-        return _empty_row(header, start, info)
+    abi = table.abi
     if len(words) > abi.max_words:
-        return _unusable(start, info, words, f"{len(words)} words, at most {abi.max_words} for {abi.name}")
+        raise ValueError(f"{len(words)} words, at most {abi.max_words} for {abi.name}")
     base = abi.arch.sp if info & 1 else abi.arch.fp
     cfa = Rule(base, words[0] * abi.cfa_scale + abi.cfa_adjust, deref=False)
-    ra_and_fp = words[1:] if abi.tracks_ra else (0, *words[1:])
-    try:
-        ra = _saved_rule(header, ra_and_fp[0]) if abi.tracks_ra and ra_and_fp else None
-        fp = _saved_rule(header, ra_and_fp[1]) if len(ra_and_fp) > 1 else None
-    except ValueError as problem:
-        return _unusable(start, info, words, str(problem))
-    return SFrameFre(start, info, words, cfa, ra, fp)
+    saved = [_saved_rule(table, word) for word in words[1:]]
+    if not abi.tracks_ra:
+        saved.insert(0, None)
+    ra, fp = [*saved, None, None][:2]
+    return cfa, ra, fp
 
 
-def _saved_rule(header: Header, word: int) -> Rule | None:
+def _saved_rule(table: "SFrameTable", word: int) -> Rule | None:
     """Return the rule of an RA or FP word: a stack slot at CFA + word or, on s390x, a register."""
-    if header.abi.registers_in_words:
+    if table.abi.registers_in_words:
         if word == 0:
             return None  # not saved, still in its register; an RA word 0 is a placeholder before FP
         if word & 1:
-            if header.version > 2 or not 0 <= word >> 1 <= 31:
+            if table.version > 2 or not 0 <= word >> 1 <= 31:
                 raise ValueError(f"register-encoded word {word:#x}")
             return Rule(word >> 1, 0, deref=False)
     return Rule(CFA, word, deref=True)
 
 
-def _flexible_row(header: Header, start: int, info: int, words: tuple[int, ...]) -> SFrameFre:
+def _flexible_rules(table: "SFrameTable", info: int, words: tuple[int, ...]) -> _Rules:
     """Decode words that are (control, offset) pairs for CFA, RA, FP; one word 0 stands for an absent rule."""
-    if not words:
-        return _empty_row(header, start, info)
     if len(words) > _MAX_FLEX_WORDS:
-        return _unusable(start, info, words, f"{len(words)} words in a flexible row")
+        raise ValueError(f"{len(words)} words in a flexible row")
     unsigned = (1 << 8 * _WORD_SIZES[info >> 5 & 3]) - 1
-    try:
-        rules = _flex_rules(words, unsigned)
-    except ValueError as problem:
-        return _unusable(start, info, words, str(problem))
-    cfa, ra, fp = rules
+    cfa, ra, fp = _rules_of_pairs(words, unsigned)
     if cfa is None or cfa.base == CFA:
-        return _unusable(start, info, words, "a CFA that is not based on a register")
-    abi = header.abi
-    scaled = cfa._replace(offset=cfa.offset * abi.cfa_scale + abi.cfa_adjust)
-    return SFrameFre(start, info, words, scaled, ra, fp)
+        raise ValueError("a CFA that is not based on a register")
+    abi = table.abi
+    return cfa._replace(offset=cfa.offset * abi.cfa_scale + abi.cfa_adjust), ra, fp
 
 
-def _flex_rules(words: tuple[int, ...], unsigned: int) -> list[Rule | None]:
+def _rules_of_pairs(words: tuple[int, ...], unsigned: int) -> list[Rule | None]:
     rules: list[Rule | None] = []
-    position = 0
-    while position < len(words) and len(rules) < 3:
-        control = words[position] & unsigned
-        if control == 0:
-            rules.append(None)
-            position += 1
-            continue
-        if position + 1 == len(words):
+    remaining = iter(words)
+    for word in remaining:
+        if len(rules) == 3:
+            raise ValueError("words left over after the FP rule")
+        control, offset = word & unsigned, 0 if word == 0 else next(remaining, None)
+        if offset is None:
             raise ValueError("a control word without its offset")
-        rules.append(_flex_rule(control, words[position + 1]))
-        position += 2
-    if position != len(words):
-        raise ValueError("words left over after the FP rule")
+        rules.append(_flex_rule(control, offset) if control else None)
     return rules + [None] * (3 - len(rules))
 
 

@@ -12,6 +12,7 @@ the V3 index is not aligned, a sorted table is sorted by resolved address.
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from enum import IntFlag
+from functools import cached_property
 from operator import itemgetter
 from struct import Struct
 from typing import NamedTuple
@@ -39,7 +40,7 @@ class Flag(IntFlag):
 
 
 _KNOWN_FLAGS = {1: 0x3, 2: 0x7, 3: 0x5}
-_FDE_SIZE = {1: 17, 2: 20, 3: 16}
+_FDE_FIELDS = {1: "iIIIB", 2: "iIIIBB2x", 3: "qII"}  # by version; start and size come first
 
 
 class SFrameFde(NamedTuple):
@@ -117,7 +118,6 @@ class SFrameTable:
         self._decoder = RowDecoder(self.data[self.fre_base : self.used], self)
         self._rows: dict[SFrameFde, tuple[SFrameFre, ...]] = {}
         self._cached_rows = 0
-        self._order: list[int] | None = None
 
     def _damaged(self, offset: int, what: str) -> FormatError:
         return FormatError(SECTION, self.origin + offset, what)
@@ -139,11 +139,11 @@ class SFrameTable:
         raise self._damaged(0, f"magic is {self.data[:2].hex()}, not e2de or dee2")
 
     def _read_header(self) -> None:
-        self._order_char = "<" if self.byteorder == "little" else ">"
-        header = Struct(self._order_char + "HBBBbbBIIIII").unpack_from(self.data)
+        self.order = "<" if self.byteorder == "little" else ">"
+        header = Struct(self.order + "HBBBbbBIIIII").unpack_from(self.data)
         _, self.version, flags, abi, self.fixed_fp, self.fixed_ra, aux_len, *rest = header
         self.num_fdes, self.num_fres, self.fre_len, fdeoff, freoff = rest
-        if self.version not in _FDE_SIZE:
+        if self.version not in _FDE_FIELDS:
             raise self._damaged(2, f"version {self.version} is not one of 1, 2, 3")
         if flags & ~_KNOWN_FLAGS[self.version]:
             raise self._damaged(3, f"unknown flags {flags:#x} in version {self.version}")
@@ -154,7 +154,8 @@ class SFrameTable:
         self.fde_base = HEADER_SIZE + aux_len + fdeoff
         self.fre_base = HEADER_SIZE + aux_len + freoff
         self.used = self.fre_base + self.fre_len  # bytes of this table, header included
-        self.fde_size = _FDE_SIZE[self.version]
+        self._fde = Struct(self.order + _FDE_FIELDS[self.version])
+        self.fde_size = self._fde.size
 
     def _check_abi(self, machine: tuple[int, str] | None) -> None:
         abi = self.abi
@@ -179,12 +180,7 @@ class SFrameTable:
         self.data = self.data[: self.used]  # so that no read can reach what follows the table
 
     def _prepare(self) -> None:
-        char = self._order_char
-        fields = {1: "iIIIB", 2: "iIIIBB", 3: "qII"}[self.version]
-        self._fde = Struct(char + fields).unpack_from
-        self._start_field = Struct(char + fields[0]).unpack_from
-        self._attribute = Struct(char + "HBBB").unpack_from  # V3 sfda_*
-        self._tail = self.fde_size - (12 if self.version > 2 else 8)  # bytes of a record after start and size
+        self._attribute = Struct(self.order + "HBBB").unpack_from  # V3 sfda_*
         self.pcrel = bool(self.flags & Flag.FDE_FUNC_START_PCREL)
         if not self.pcrel and self.version < 3:
             self.pcrel = self._is_field_relative_without_flag()
@@ -208,22 +204,24 @@ class SFrameTable:
 
     # -- functions
 
+    def _record(self, index: int) -> tuple[int, ...]:
+        return self._fde.unpack_from(self.data, self.fde_base + index * self.fde_size)
+
     def _start(self, index: int) -> int:
-        field = self.fde_base + index * self.fde_size
-        raw: int = self._start_field(self.data, field)[0]
-        return (self.address + raw + (field if self.pcrel else 0)) & _MASK64
+        at = self.fde_base + index * self.fde_size
+        raw: int = self._fde.unpack_from(self.data, at)[0]
+        return (self.address + raw + (at if self.pcrel else 0)) & _MASK64
 
     def size(self, index: int) -> int:
         """Return the bytes of code of function `index` without reading its V3 attribute."""
-        size: int = self._fde(self.data, self.fde_base + index * self.fde_size)[1]
-        return size
+        return self._record(index)[1]
 
     def fde(self, index: int) -> SFrameFde:
         """Return function `index` in table order.
 
         Raises FormatError when its V3 attribute lies outside the section.
         """
-        record = self._fde(self.data, self.fde_base + index * self.fde_size)
+        record = self._record(index)
         start = self._start(index)
         if self.version == 1:
             _, size, fre_off, num_fres, info = record
@@ -248,21 +246,17 @@ class SFrameTable:
 
     def extents(self) -> Iterator[tuple[int, int]]:
         """Yield the vaddrs [start, end) of every function in table order, without reading V3 attributes."""
-        record = Struct(f"{self._order_char}{'q' if self.version > 2 else 'i'}I{self._tail}x")
-        table = self.data[self.fde_base : self.fre_base]
         base, step = self.address + (self.fde_base if self.pcrel else 0), self.fde_size if self.pcrel else 0
-        for raw, size in record.iter_unpack(table):
-            start = base + raw & _MASK64
-            yield start, start + size
+        for record in self._fde.iter_unpack(self.data[self.fde_base : self.fre_base]):
+            start = base + record[0] & _MASK64
+            yield start, start + record[1]
             base += step
 
     def find(self, vaddr: int) -> SFrameFde | None:
         """Return the function that covers `vaddr`; None: there is none.  Raises FormatError as `fde` does."""
-        order = self._sorted_order()
-        key = self._start if order is None else (lambda i: self._start(order[i]))
-        position = bisect_right(range(self.num_fdes), vaddr, key=key) - 1
+        position = bisect_right(self._order, vaddr, key=self._start) - 1
         for candidate in range(position, max(-1, position - _MAX_STEPS_BACK), -1):
-            index = candidate if order is None else order[candidate]
+            index = self._order[candidate]
             start, size = self._start(index), self.size(index)
             if 0 <= vaddr - start < size:
                 return self.fde(index)
@@ -270,12 +264,11 @@ class SFrameTable:
                 return None
         return None
 
-    def _sorted_order(self) -> list[int] | None:
-        if self.flags & Flag.FDE_SORTED:
-            return None
-        if self._order is None:
-            self._order = sorted(range(self.num_fdes), key=self._start)
-        return self._order
+    @cached_property
+    def _order(self) -> Sequence[int]:
+        """The functions' numbers in the order of their addresses."""
+        numbers = range(self.num_fdes)
+        return numbers if self.flags & Flag.FDE_SORTED else sorted(numbers, key=self._start)
 
     # -- rows
 

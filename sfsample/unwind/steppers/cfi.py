@@ -29,11 +29,9 @@ class EhFrameStepper:
             current = module.eh_frame.row_range_at(module.vaddr(frame.pc)) if module.eh_frame else None
         except FormatError:  # `row_at` has noted it
             current = None
-        return (
-            only_this_pc(frame)
-            if current is None
-            else (module.address(current.start), module.address(current.end))
-        )
+        if current is None:
+            return only_this_pc(frame)
+        return module.address(current.start), module.address(current.end)
 
 
 class DebugFrameStepper:
@@ -69,10 +67,9 @@ def _next_if_late(table: EhFrame, current: RowRange) -> CfiRow | None:
         following = table.row_range_at(current.end)
     except FormatError:  # of another function, whose own look-up notes it
         return None
-    is_late = (
-        following is not None and following.row.cfa == current.row.cfa and _is_pushed_before(following.row)
-    )
-    return following.row if following and is_late else None
+    if following is None or following.row.cfa != current.row.cfa:
+        return None
+    return following.row if _is_pushed_before(following.row) else None
 
 
 def _is_pushed_before(row: CfiRow) -> bool:
@@ -83,9 +80,8 @@ def _is_pushed_before(row: CfiRow) -> bool:
 
 def to_row(row: CfiRow, arch: Arch) -> UnwindRow:
     """Translate one CFI row."""
-    base = (
-        arch.sp if row.cfa.expression else row.cfa.register
-    )  # not CFA, so an expression starts with an empty stack
+    # not CFA, so an expression starts with an empty stack
+    base = arch.sp if row.cfa.expression else row.cfa.register
     cfa = Rule(base, row.cfa.offset, deref=False, expression=row.cfa.expression)
     registers = []
     kept = set(arch.callee_saved)

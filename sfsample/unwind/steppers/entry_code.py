@@ -14,35 +14,27 @@ from sfsample.core.rule import CFA, Rule
 from sfsample.core.stack import Found, Frame
 from sfsample.modules.module import Module
 from sfsample.unwind.code_patterns import PATTERN_BYTES, code_pattern, range_without, row_from, row_near
-from sfsample.unwind.row import UnwindRow
+from sfsample.unwind.row import UnwindRow, entry_row
 from sfsample.unwind.stepper import PcRange, only_this_pc
 
 _OUTERMOST = UnwindRow(Rule(CFA, 0, deref=False), None)
 
+
+def _address_or_zero(expression: str) -> Rule:
+    return Rule(CFA, 0, deref=False, expression=bytes.fromhex(expression))
+
+
 # From the system call on, rax is 0 in the new thread, which has no caller, and not 0 in the thread that made
 # the call, whose return address is at rsp.  DW_OP_breg7 0, deref, breg0 0, lit0, ne, mul: that address, or
 # zero.
-_AROUND_CLONE = UnwindRow(
-    cfa=Rule(AMD64.sp, 8, deref=False),
-    ra=Rule(CFA, 0, deref=False, expression=bytes.fromhex("77 00 06 70 00 30 2e 1e")),
-    kept=tuple(sorted(AMD64.callee_saved)),
-)
+_AROUND_CLONE = entry_row(AMD64)._replace(ra=_address_or_zero("77 00 06 70 00 30 2e 1e"))
 # the same with x30 and x0 (breg30 0, breg0 0, lit0, ne, mul), and with r14 and r2
-_AROUND_CLONE_A64 = UnwindRow(
-    cfa=Rule(AARCH64.sp, 0, deref=False),
-    ra=Rule(CFA, 0, deref=False, expression=bytes.fromhex("8e 00 70 00 30 2e 1e")),
-    kept=tuple(sorted(AARCH64.callee_saved)),
-)
-_AROUND_CLONE3_S390X = UnwindRow(
-    cfa=Rule(S390X.sp, S390X.entry_cfa, deref=False),
-    ra=Rule(CFA, 0, deref=False, expression=bytes.fromhex("7e 00 72 00 30 2e 1e")),
-    kept=tuple(sorted(S390X.callee_saved)),
-)
+_AROUND_CLONE_A64 = entry_row(AARCH64)._replace(ra=_address_or_zero("8e 00 70 00 30 2e 1e"))
+_AROUND_CLONE3_S390X = entry_row(S390X)._replace(ra=_address_or_zero("7e 00 72 00 30 2e 1e"))
 _AROUND_CLONE_S390X = _AROUND_CLONE3_S390X._replace(  # clone has saved r6 and r7
     registers=((6, Rule(CFA, -112, deref=True)), (7, Rule(CFA, -104, deref=True))),
     kept=tuple(sorted(S390X.callee_saved - {6, 7})),
 )
-
 
 _AMD64_ANYWHERE = (
     # glibc __start_context, to which the function of makecontext(3) returns; its table claims that it has a

@@ -12,13 +12,12 @@ from sfsample.core.rule import CFA, Rule
 from sfsample.core.stack import Found, Frame
 from sfsample.modules.module import Module
 from sfsample.unwind.code_patterns import code_pattern, row_near
-from sfsample.unwind.row import UnwindRow
+from sfsample.unwind.row import UnwindRow, entry_row
 
 
 def _row(pushed_words: int) -> UnwindRow:
     """Return the row where the stub has pushed this many words after the return address."""
-    cfa = Rule(AMD64.sp, 8 + 8 * pushed_words, deref=False)
-    return UnwindRow(cfa, Rule(CFA, -8, deref=True), kept=tuple(sorted(AMD64.callee_saved)))
+    return entry_row(AMD64)._replace(cfa=Rule(AMD64.sp, 8 + 8 * pushed_words, deref=False))
 
 
 _AMD64_STUBS = (
@@ -35,8 +34,7 @@ _AMD64_STUBS = (
     code_pattern(rb"\xff\x35....(?P<here>\xf2?\xff\x25....)", _row(2)),
 )
 
-_KEPT_A64 = tuple(sorted(AARCH64.callee_saved))
-_IN_X30 = UnwindRow(Rule(AARCH64.sp, 0, deref=False), Rule(AARCH64.ra, 0, deref=False), kept=_KEPT_A64)
+_IN_X30 = entry_row(AARCH64)
 _A64_PUSHED = _IN_X30._replace(cfa=Rule(AARCH64.sp, 16, deref=False), ra=Rule(CFA, -8, deref=True))
 # adrp x16, GOT; ldr x17, [x16, ...]; add x16, x16, ... or nop; br x17
 _A64_JUMP = (
@@ -50,11 +48,7 @@ _A64_STUBS = (
     # the jump, which bti c may precede
     code_pattern(rb"(?P<here>(?:\x5f\x24\x03\xd5)?" + _A64_JUMP + rb")", _IN_X30),
 )
-_IN_R14 = UnwindRow(
-    Rule(S390X.sp, S390X.entry_cfa, deref=False),
-    Rule(S390X.ra, 0, deref=False),
-    kept=tuple(sorted(S390X.callee_saved)),
-)
+_IN_R14 = entry_row(S390X)
 _S390X_STUBS = (
     # larl %r1,GOT; lg %r1,0(%r1); br %r1; basr %r1,%r0; lgf %r1,12(%r1); jg PLT0
     code_pattern(

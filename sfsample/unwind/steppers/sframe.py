@@ -11,7 +11,7 @@ from sfsample.core.arch import Arch
 from sfsample.core.rule import CFA, Rule
 from sfsample.core.stack import Found, Frame
 from sfsample.errors import FormatError
-from sfsample.formats.sframe.section import SFrameFre, SFrameTable
+from sfsample.formats.sframe import SFrameFre, SFrameTable
 from sfsample.modules.module import Module
 from sfsample.unwind.row import UnwindRow
 from sfsample.unwind.stepper import ALL_PCS, PcRange, only_this_pc

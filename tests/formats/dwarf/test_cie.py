@@ -6,7 +6,6 @@ from sfsample.errors import FormatError
 from sfsample.formats.dwarf.eh_frame import CfaRule, CfiRow, CfiRule, EhFrame
 from tests.builders.eh_frame_builder import (
     ABSPTR,
-    ALIGNED,
     AMD64_START,
     INDIRECT,
     NOP,
@@ -55,24 +54,8 @@ def test_augmentation_is_read_or_skipped(augmentation, data):
     assert row == CfiRow(CfaRule(7, 16), {16: RA}, 16, signal=b"S" in augmentation)
 
 
-def test_aligned_personality_is_skipped_with_its_padding():
-    section = EhFrameBuilder(VADDR)
-    # length 4, id 4, version 1, "zPR\0" 4, factors 2, RA 1, data length 1, encoding 1: next is at 18 -> 24
-    data = bytes([ALIGNED]) + bytes(6) + bytes(8) + bytes([ABSPTR])
-    cie = section.cie(augmentation=b"zPR", augmentation_data=data, encoding=ABSPTR)
-    section.fde(cie, START, SIZE)
-
-    assert EhFrame(section.terminated(), VADDR, "little").find(START) is not None
-
-
 def test_cie_without_augmentation_has_absolute_pointers():
     assert last_row(def_cfa_offset(16), augmentation=b"", encoding=ABSPTR).cfa == CfaRule(7, 16)
-
-
-def test_pointer_after_augmentation_eh_is_skipped():
-    row = last_row(def_cfa_offset(16), augmentation=b"eh", encoding=ABSPTR, eh_data=bytes(8))
-
-    assert row.cfa == CfaRule(7, 16)
 
 
 def test_lsda_is_skipped():
@@ -84,22 +67,15 @@ def test_lsda_is_skipped():
     assert row.cfa == CfaRule(7, 16)
 
 
-def test_addresses_may_have_4_bytes():
-    section = EhFrameBuilder(VADDR)
-    cie = section.cie(version=4, address_size=4, encoding=ABSPTR)
-    section.fde(cie, START, SIZE, address_size=4)
-
-    assert EhFrame(section.terminated(), VADDR, "little").find(START) is not None
-
-
 @pytest.mark.parametrize(
     ("cie", "what"),
     [
         ({"version": 2}, "version 2"),
         ({"version": 5}, "version 5"),
-        ({"version": 4, "address_size": 3}, "addresses of 3 bytes"),
+        ({"version": 4, "address_size": 4}, "addresses of 4 bytes"),
         ({"version": 4, "segment_size": 4}, "segments of 4"),
         ({"augmentation": b"R"}, "augmentation b'R'"),
+        ({"augmentation": b"eh"}, "augmentation b'eh'"),
         ({"augmentation_data": b""}, "ends inside"),
         ({"program_of_cie": b"\x3f"}, "unknown instruction"),
         ({"program_of_cie": NOP * 5000}, "not a CIE"),
@@ -111,13 +87,11 @@ def test_damaged_cie_loses_only_its_fdes(cie, what):
         cie.get("program_of_cie", AMD64_START), **{k: v for k, v in cie.items() if k != "program_of_cie"}
     )
     good = section.cie()
-    lost = [section.fde(bad, 0x1000, 0x10), section.fde(bad, 0x1010, 0x10)]
+    section.fde(bad, 0x1000, 0x10)
+    section.fde(bad, 0x1010, 0x10)
     section.fde(good, 0x1020, 0x10)
     eh_frame = EhFrame(section.terminated(), VADDR, "little")
 
     assert [fde.start for fde in eh_frame.fdes()] == [0x1020]
-    assert list(eh_frame.damaged) == lost
-    with pytest.raises(FormatError, match=what):
-        raise eh_frame.damaged[lost[0]]
     with pytest.raises(FormatError, match=what):
         EhFrame(section.terminated(), VADDR, "little", section.hdr(), HDR_VADDR).row_at(0x1000)

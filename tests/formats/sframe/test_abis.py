@@ -13,7 +13,7 @@ from sfsample.core.memory import BytesMemory
 from sfsample.core.rule import CFA, Rule
 from sfsample.core.stack import StopReason
 from sfsample.formats.dwarf.eh_frame import EhFrame
-from sfsample.formats.sframe.section import ABIS, SFrameTable
+from sfsample.formats.sframe import ABIS, SFrameTable
 from sfsample.unwind.row import UnwindRow, apply_row
 from sfsample.unwind.steppers.cfi import to_row as row_of_cfi
 from sfsample.unwind.steppers.sframe import to_row

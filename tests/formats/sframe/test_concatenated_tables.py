@@ -3,7 +3,7 @@
 import pytest
 
 from sfsample.errors import FormatError
-from sfsample.formats.sframe.section import read_tables
+from sfsample.formats.sframe import read_tables
 from tests.builders.sframe_builder import (
     PCREL,
     Function,

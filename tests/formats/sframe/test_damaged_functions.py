@@ -3,7 +3,7 @@
 import pytest
 
 from sfsample.errors import FormatError
-from sfsample.formats.sframe.section import HEADER_SIZE
+from sfsample.formats.sframe import HEADER_SIZE
 from tests.builders.sframe_builder import (
     FDE_SIZE,
     Function,

@@ -3,7 +3,7 @@
 import pytest
 
 from sfsample.errors import FormatError
-from sfsample.formats.sframe.section import HEADER_SIZE, Flag, SFrameTable
+from sfsample.formats.sframe import HEADER_SIZE, Flag, SFrameTable
 from tests.builders.sframe_builder import (
     AARCH64_BE,
     AARCH64_LE,

@@ -10,7 +10,7 @@ import pytest
 
 from sfsample.errors import FormatError
 from sfsample.formats.elf.image import ElfImage
-from sfsample.formats.sframe.section import HEADER_SIZE, SFrameFre, read_tables
+from sfsample.formats.sframe import HEADER_SIZE, SFrameFre, read_tables
 from sfsample.modules.module import Module
 from tests.builders.elf_builder import PT_GNU_SFRAME, SHT_NOBITS, Bytes, Load, elf
 from tests.builders.sframe_builder import (

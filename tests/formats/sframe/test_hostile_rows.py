@@ -9,7 +9,7 @@ import pytest
 from sfsample.core.rule import CFA, Rule
 from sfsample.core.stack import StopReason
 from sfsample.errors import FormatError
-from sfsample.formats.sframe.section import HEADER_SIZE, SFrameFre, read_tables
+from sfsample.formats.sframe import HEADER_SIZE, SFrameFre, read_tables
 from sfsample.unwind.row import apply_row
 from sfsample.unwind.steppers.sframe import to_row
 from tests.builders.sframe_builder import (

@@ -2,7 +2,7 @@
 
 import pytest
 
-from sfsample.formats.sframe.section import HEADER_SIZE, SFrameTable
+from sfsample.formats.sframe import HEADER_SIZE, SFrameTable
 from tests.builders.sframe_builder import (
     PCREL,
     SORTED,

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sfsample.formats.elf.image import ElfImage
-from sfsample.formats.sframe.section import SFrameTable
+from sfsample.formats.sframe import SFrameTable
 from sfsample.modules.module import Module
 from tests.builders.elf_builder import PT_GNU_SFRAME, Bytes, Load, elf
 from tests.builders.sframe_builder import Function, row, section

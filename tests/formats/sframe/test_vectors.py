@@ -7,7 +7,7 @@ s390x), each with every function and row as decoded by hand and by the matching 
 import pytest
 
 from sfsample.core.rule import Rule
-from sfsample.formats.sframe.section import Flag, SFrameTable
+from sfsample.formats.sframe import Flag, SFrameTable
 from tests.builders.sframe_tables import (
     FP,
     R10,

@@ -23,7 +23,7 @@ from sfsample.modules.unwind_tables import UnwindTables
 from sfsample.unwind.row import UnwindRow, apply_row
 from sfsample.unwind.steppers.cfi import EhFrameStepper
 from sfsample.unwind.steppers.code_analysis.stepper import CodeStepper
-from sfsample.unwind.steppers.frame_pointer import FramePointerStepper
+from sfsample.unwind.steppers.conventions import FramePointerStepper
 from tests.builders.elf_builder import Load, elf
 from tests.builders.walks import CODE, FP, JIT, OUTERMOST, RBX, SP, STACK, RowsByPc, module_map, walk, words
 

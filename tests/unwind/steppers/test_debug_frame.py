@@ -26,19 +26,16 @@ SHF_COMPRESSED = 0x800
 def test_debug_frame_rows(wide, version):
     table = EhFrame(section(wide=wide, version=version), 0, "little", debug=True)
 
-    assert [fde.start for fde in table.fdes()] == [START, START + SIZE]
-    assert list(table.extents()) == [(START, START + SIZE), (START + SIZE, START + 2 * SIZE)]
+    assert [(fde.start, fde.size) for fde in table.fdes()] == [(START, SIZE), (START + SIZE, SIZE)]
     assert [table.row_at(START + at).cfa.offset for at in (0, 3, 4, SIZE - 1)] == [8, 8, 32, 32]
     assert table.row_at(START - 1) is None
     assert table.row_at(START + 2 * SIZE) is None
-    assert table.damaged == {}
 
 
 def test_damage_names_section():
     table = EhFrame(section()[:-4], 0, "little", debug=True)
 
     assert [fde.start for fde in table.fdes()] == [START]
-    assert [str(damage).partition("+")[0] for damage in table.damaged.values()] == [".debug_frame"]
     lost = section().replace(advance_loc(4) + def_cfa_offset(32), b"\x3f" + def_cfa_offset(32))
     with pytest.raises(FormatError, match=r"\.debug_frame\+"):
         EhFrame(lost, 0, "little", debug=True).row_at(START)

@@ -9,15 +9,14 @@ from sfsample.core.rule import CFA, Rule
 from sfsample.core.stack import Found, Frame
 from sfsample.formats.dwarf.eh_frame import CfaRule, CfiRow, CfiRule
 from sfsample.formats.elf.image import ElfImage
-from sfsample.formats.sframe.section import SFrameTable
+from sfsample.formats.sframe import SFrameTable
 from sfsample.modules.module import Module
 from sfsample.unwind.row import Caller, UnwindRow, apply_row
 from sfsample.unwind.rule_cache import RuleCache
 from sfsample.unwind.steppers import cfi as eh_frame
-from sfsample.unwind.steppers import frame_pointer, null_call, sframe, signal_frame
+from sfsample.unwind.steppers import conventions, sframe, signal_frame
 from sfsample.unwind.steppers.cfi import EhFrameStepper
-from sfsample.unwind.steppers.frame_pointer import FramePointerStepper
-from sfsample.unwind.steppers.null_call import NullCallStepper
+from sfsample.unwind.steppers.conventions import FramePointerStepper, NullCallStepper
 from sfsample.unwind.steppers.sframe import SFrameStepper
 from sfsample.unwind.steppers.signal_frame import SignalFrameStepper
 from tests.builders.eh_frame_builder import (
@@ -319,7 +318,7 @@ def test_stepper_labels():
 
     assert {stepper: stepper.found for stepper in labels} == labels
     assert {s.__module__ for s in labels} == {
-        m.__name__ for m in (sframe, eh_frame, signal_frame, frame_pointer, null_call)}  # fmt: skip
+        m.__name__ for m in (sframe, eh_frame, signal_frame, conventions)}  # fmt: skip
 
 
 # -- other architectures

@@ -6,7 +6,7 @@ Code is read only through the function `read`.
 """
 
 from collections import deque
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from sfsample.core.checkpoint import checkpoint
@@ -21,7 +21,7 @@ from sfsample.formats.machine_code.decode_x86 import (
 )
 
 ReadBytes = Callable[[int], bytes]  # the code from an address on, as much as an instruction may need
-IsStart = Callable[[int], bool]  # whether a function is known to begin at an address
+TestAddress = Callable[[int], bool]
 _MAX_CALLEE_INSTRUCTIONS = 300  # that are followed in a function that is called
 _MAX_CALL_DEPTH = 8
 _MAX_INSTRUCTIONS = 5000  # for one answer, those of called functions included
@@ -103,28 +103,25 @@ class Visit(NamedTuple):
     state: State
 
 
-def _no_start_known(_: int) -> bool:
-    return False
-
-
 class Flow:
     """The code of one module, or of one process's generated code.
 
-    `noreturn`: functions that are known not to return.  `max_instructions`: followed for one answer.
+    `is_start`: whether a function is known to begin at an address.
+    `never_returns`: whether a function is known not to return.  `max_instructions`: followed for one answer.
     """
 
     def __init__(
         self,
         read: ReadBytes,
-        noreturn: Container[object] = (),
-        is_start: IsStart = _no_start_known,
+        never_returns: TestAddress = lambda _: False,
+        is_start: TestAddress = lambda _: False,
         max_instructions: int = _MAX_INSTRUCTIONS,
     ) -> None:
         self._max_instructions = max_instructions
         self._read = read
         self._is_start = is_start
         self._instructions: dict[int, Instruction | None] = {}
-        self._noreturn = noreturn
+        self._never_returns = never_returns
         self._known_returns: dict[int, bool] = {}
         self._left = 0
 
@@ -182,7 +179,7 @@ class Flow:
         return self._may_return(function, 1)
 
     def _may_return(self, function: int, depth: int) -> bool:
-        if function in self._noreturn:
+        if self._never_returns(function):
             return False
         if depth > _MAX_CALL_DEPTH:
             return True

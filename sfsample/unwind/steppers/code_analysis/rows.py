@@ -15,7 +15,7 @@ from sfsample.formats.elf.image import ElfImage
 from sfsample.formats.machine_code.calls import call_target
 from sfsample.formats.machine_code.decode_x86 import LONGEST
 from sfsample.formats.machine_code.function_starts import find_function_starts
-from sfsample.formats.machine_code.noreturn import NoReturn
+from sfsample.formats.machine_code.noreturn import stubs_without_return
 from sfsample.modules.generated_code import ReadCode
 from sfsample.unwind.row import UnwindRow
 from sfsample.unwind.steppers.code_analysis.flow import Flow, State, Value
@@ -32,7 +32,7 @@ class CodeOfFile:
     """The code of one file, wherever it is mapped."""
 
     def __init__(self, image: ElfImage) -> None:
-        self._flow = Flow(lambda vaddr: _read(image, vaddr), NoReturn(image), self._is_start)
+        self._flow = Flow(lambda vaddr: _read(image, vaddr), stubs_without_return(image), self._is_start)
         self._image = image
 
     @cached_property
@@ -50,18 +50,13 @@ class CodeOfFile:
     def row_at(self, pc: int, *, exact: bool) -> UnwindRow | None:
         """Return the row at an instruction, or behind a call."""
         row = row_to_return(self._flow, pc) if exact or self._may_be_returned_to(pc) else None
-        return row or self._row_from_start(pc, exact=exact)
+        start = self._start_before(pc if exact else pc - 1) if row is None else None
+        return row if start is None else row_from_start(self._flow, start, pc, exact=exact)
 
     def _may_be_returned_to(self, pc: int) -> bool:
-        before = _read(self._image, pc - _DIRECT_CALL)
-        target = (
-            call_target(AMD64.machine, before[:_DIRECT_CALL], pc) if len(before) >= _DIRECT_CALL else None
-        )
+        before = _read(self._image, pc - _DIRECT_CALL)[:_DIRECT_CALL]
+        target = call_target(AMD64.machine, before, pc) if len(before) == _DIRECT_CALL else None
         return target is None or self._flow.may_return(target)
-
-    def _row_from_start(self, pc: int, *, exact: bool) -> UnwindRow | None:
-        start = self._start_before(pc if exact else pc - 1)
-        return None if start is None else row_from_start(self._flow, start, pc, exact=exact)
 
 
 def row_of_generated(code: ReadCode, pc: int) -> UnwindRow | None:
@@ -146,17 +141,15 @@ def _plain(value: Value) -> Rule | None:
 def _inside(state: State) -> UnwindRow | None:
     """Return the row at an instruction, given the state there in terms of the function's start."""
     bases = ((n, state.value(n)) for n in (_SP, *sorted(AMD64.callee_saved)))
-    cfa = next(
-        (Rule(n, _WORD - at.offset, deref=False) for n, at in bases if at and at == Value(_SP, at.offset)),
-        None,
-    )
-    if cfa is None:
+    on_stack = ((n, at.offset) for n, at in bases if at is not None and at.base == _SP)
+    base, offset = next(on_stack, (None, 0))
+    if base is None:
         return None
     top = state.value(_SP)
     lowest = top.offset if top else None
     saved = {n: at for n in sorted(AMD64.callee_saved) if (at := state.saved(n, lowest)) is not None}
     return UnwindRow(
-        cfa,
+        Rule(base, _WORD - offset, deref=False),
         Rule(CFA, -_WORD, deref=True),
         tuple((n, Rule(CFA, at.offset - _WORD, deref=True)) for n, at in saved.items() if at.base == _SP),
         kept=tuple(n for n in sorted(AMD64.callee_saved - saved.keys()) if state.value(n) == Value(n)),
