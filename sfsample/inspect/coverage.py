@@ -37,11 +37,10 @@ def measure_coverage(module: Module) -> Coverage:
     """Return the coverage of a module."""
     text = merge_ranges(module.image.code_sections or module.image.executable)
     cfi = sorted(module.eh_frame.extents()) if module.eh_frame else []
-    sframe = sorted(extent for table in module.sframe for extent in table.extents())
-    by_sframe = intersect_ranges(merge_ranges(sframe), text)
+    sframe = merge_ranges(extent for table in module.sframe for extent in table.extents())
+    by_sframe = intersect_ranges(sframe, text)
     by_cfi = intersect_ranges(merge_ranges(cfi), text)
-    covered = merge_ranges(sorted([*by_sframe, *by_cfi]))
-    dropped = _outside(cfi, merge_ranges(sframe)) if module.sframe else ()
+    covered = merge_ranges([*by_sframe, *by_cfi])
     return Coverage(
         text_bytes=_size(text),
         sframe_bytes=_size(by_sframe),
@@ -50,7 +49,7 @@ def measure_coverage(module: Module) -> Coverage:
         eh_frame_fdes=len(cfi),
         sframe_table_bytes=sum(table.used for table in module.sframe),
         cfi_table_bytes=sum(s.size for s in map(module.image.section, (".eh_frame", ".eh_frame_hdr")) if s),
-        dropped=dropped,
+        dropped=_outside(cfi, sframe) if module.sframe else (),
     )
 
 
@@ -69,12 +68,9 @@ def merge_ranges(ranges: Iterable[Range]) -> list[Range]:
     """Return sorted ranges; those that overlap or touch are joined, empty ones are left out."""
     merged: list[Range] = []
     for start, end in sorted(ranges):
-        if start >= end:
-            continue
         if merged and start <= merged[-1][1]:
-            if end > merged[-1][1]:
-                merged[-1] = (merged[-1][0], end)
-        else:
+            merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
+        elif start < end:
             merged.append((start, end))
     return merged
 

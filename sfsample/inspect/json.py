@@ -9,7 +9,7 @@ from typing import Any
 from sfsample.core.arch import Arch, arch_of
 from sfsample.formats.sframe.section import SFrameFde, SFrameFre, SFrameTable
 from sfsample.inspect.inspection import Inspection
-from sfsample.inspect.row_text import caller_rules_texts, cfa_text, fp_text, ra_text, rows_of
+from sfsample.inspect.row_text import caller_rules_texts, ra_text, rows_of, rule_text
 from sfsample.inspect.verify import Verification
 from sfsample.modules.module import Module
 
@@ -81,8 +81,8 @@ def _row_json(fre: SFrameFre, table: SFrameTable) -> dict[str, Any]:
     arch = table.abi.arch
     return {
         "offset": fre.start,
-        "cfa": cfa_text(fre, arch),
-        "fp": fp_text(fre, arch),
+        "cfa": rule_text(fre.cfa, arch),
+        "fp": rule_text(fre.fp, arch),
         "ra": ra_text(fre, table),
         "mangled_ra": fre.mangled_ra,
     }

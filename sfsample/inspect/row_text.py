@@ -12,8 +12,10 @@ from sfsample.formats.sframe.section import SFrameFde, SFrameFre, SFrameTable
 from sfsample.inspect.verify import CallerRules
 
 
-def rule_text(rule: Rule, arch: Arch) -> str:
-    """Return a rule as text."""
+def rule_text(rule: Rule | None, arch: Arch) -> str | None:
+    """Return a rule as text; None: there is none, the register is unchanged."""
+    if rule is None:
+        return None
     if rule.expression:
         return "exp"
     if rule.base == CFA:
@@ -21,11 +23,6 @@ def rule_text(rule: Rule, arch: Arch) -> str:
     name = {arch.sp: "sp", arch.fp: "fp"}.get(rule.base, f"r{rule.base}")
     text = f"{name}{rule.offset:+d}"
     return f"({text})" if rule.deref else text
-
-
-def cfa_text(fre: SFrameFre, arch: Arch) -> str | None:
-    """Return the CFA rule of a row, None for an outermost frame or a damaged row."""
-    return None if fre.cfa is None else rule_text(fre.cfa, arch)
 
 
 def ra_text(fre: SFrameFre, table: SFrameTable) -> str | None:
@@ -41,17 +38,15 @@ def ra_text(fre: SFrameFre, table: SFrameTable) -> str | None:
     return rule_text(fre.ra, table.abi.arch)
 
 
-def fp_text(fre: SFrameFre, arch: Arch) -> str | None:
-    """Return the FP rule of a row, None for an unchanged FP."""
-    return None if fre.fp is None else rule_text(fre.fp, arch)
-
-
 def caller_rules_texts(rules: CallerRules, arch: Arch | None) -> dict[str, str | None]:
     """Return the texts of the rules by "cfa", "ra" and "fp"; None: unchanged."""
     if arch is None or rules.ra is None:
         return {"cfa": None, "ra": "undefined", "fp": None}
-    by_name = {"cfa": rules.cfa, "ra": rules.ra, "fp": rules.fp}
-    return {name: None if rule is None else rule_text(rule, arch) for name, rule in by_name.items()}
+    return {
+        "cfa": rule_text(rules.cfa, arch),
+        "ra": rule_text(rules.ra, arch),
+        "fp": rule_text(rules.fp, arch),
+    }
 
 
 def rows_of(fde: SFrameFde, table: SFrameTable) -> tuple[SFrameFre, ...]:

@@ -9,7 +9,7 @@ from sfsample.core.arch import Arch, arch_of
 from sfsample.formats.sframe.section import SFrameTable
 from sfsample.inspect.coverage import Coverage
 from sfsample.inspect.inspection import Inspection
-from sfsample.inspect.row_text import caller_rules_texts, cfa_text, fp_text, ra_text, rows_of
+from sfsample.inspect.row_text import caller_rules_texts, ra_text, rows_of, rule_text
 from sfsample.inspect.verify import CallerRules, Verification
 
 _MAX_LINES = 20  # dropped functions, or disagreements, unless verbose
@@ -102,9 +102,9 @@ def _functions_text(table: SFrameTable, name: FunctionName) -> Iterator[str]:
                  "signal trampoline" if fde.signal else "", "key B" if fde.pauth_b else ""]  # fmt: skip
         yield f"  {fde.start:#x}  {fde.size} bytes  {', '.join([name(fde.start), *filter(None, marks)])}"
         for fre in rows_of(fde, table):
-            cfa, fp, ra = cfa_text(fre, arch) or "-", fp_text(fre, arch) or "u", ra_text(fre, table) or "u"
-            signed = " signed" if fre.mangled_ra else ""
-            text = fre.problem or f"CFA {cfa:10} FP {fp:8} RA {ra}{signed}"
+            cfa, fp = rule_text(fre.cfa, arch) or "-", rule_text(fre.fp, arch) or "u"
+            ra = f"{ra_text(fre, table) or 'u'}{' signed' if fre.mangled_ra else ''}"
+            text = fre.problem or f"CFA {cfa:10} FP {fp:8} RA {ra}"
             yield f"    +{fre.start:<6} {text}"
 
 
