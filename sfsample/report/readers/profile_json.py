@@ -2,27 +2,100 @@
 
 The reader checks types, indexes and that columns have one length.  It cleans texts again, because a file can
 hold anything.
+
+Invariant: only BadInput is raised, whatever the document holds (tests/report/test_report.py).
 """
 
 import json
+import re
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from sfsample.errors import BadInput
 from sfsample.report.builder import ReportBuilder
-from sfsample.report.readers.json_value import JsonValue
 from sfsample.report.report import SAMPLES, WEIGHTS, Report, ReportFrame, ReportThread, ReportTimeline
+from sfsample.report.writers.profile_json import SCHEMA
 from sfsample.symbolize.frame_text import clean_name
 
-SCHEMA = "sfsample.profile/1"
+_T = TypeVar("_T")
+_ADDRESS = re.compile("(0x)?[0-9a-fA-F]{1,16}")
+_MAX_COUNT = (1 << 64) - 1
+
+
+class JsonValue:
+    """A value, and its place in the document."""
+
+    def __init__(self, value: Any, place: str = "") -> None:  # noqa: ANN401 - any JSON
+        self.value = value
+        self.place = place
+
+    def error(self, expected: str) -> BadInput:
+        """Return the error that states the place and what was expected there."""
+        return BadInput(f"{self.place or 'the document'}: not {expected}")
+
+    def field(self, name: str) -> "JsonValue":
+        """Return a member of an object; null where it is missing."""
+        return JsonValue(self.members().get(name), f"{self.place}.{name}".lstrip("."))
+
+    def members(self) -> dict[str, Any]:
+        """Return an object."""
+        if not isinstance(self.value, dict):
+            raise self.error("an object")
+        return self.value
+
+    def items(self) -> list["JsonValue"]:
+        """Return the members of a list."""
+        if not isinstance(self.value, list):
+            raise self.error("a list")
+        return [JsonValue(value, f"{self.place}[{at}]") for at, value in enumerate(self.value)]
+
+    def optional(self, read: Callable[["JsonValue"], _T]) -> _T | None:
+        """Return what `read` returns; None where the value is null."""
+        return None if self.value is None else read(self)
+
+    def text(self) -> str:
+        """Return a string, fit for a terminal."""
+        if not isinstance(self.value, str):
+            raise self.error("a text")
+        return clean_name(self.value)
+
+    def flag(self) -> bool:
+        """Return a boolean."""
+        if not isinstance(self.value, bool):
+            raise self.error("true or false")
+        return self.value
+
+    def number(self) -> float:
+        """Return a finite number."""
+        if type(self.value) not in (int, float) or not abs(self.value) < 1e300:
+            raise self.error("a number")
+        return float(self.value)
+
+    def count(self, below: int = _MAX_COUNT + 1) -> int:
+        """Return a natural number less than `below`."""
+        if type(self.value) is not int or not 0 <= self.value < below:
+            raise self.error("a natural number" if below > _MAX_COUNT else f"a number under {below}")
+        return self.value
+
+    def counts(self, below: int = _MAX_COUNT + 1) -> list[int]:
+        """Return a list of natural numbers less than `below`; fast, because such lists are long."""
+        values = self.value
+        if isinstance(values, list) and all(type(value) is int and 0 <= value < below for value in values):
+            return values
+        return [item.count(below) for item in self.items()]
+
+    def address(self) -> int:
+        """Return the 64-bit number that a hexadecimal string states."""
+        if not _ADDRESS.fullmatch(self.text()):
+            raise self.error('an address ("0x1f")')
+        return int(self.value, 16)
 
 
 def read(data: bytes) -> Report:
     """Return the report.  Raises BadInput."""
     try:
         root = JsonValue(json.loads(data))
-    except (
-        ValueError,
-        RecursionError,
-    ) as failure:  # ValueError: also not UTF-8, or a number of a million digits
+    except (ValueError, RecursionError) as failure:  # also not UTF-8, or a number of a million digits
         raise BadInput(f"not JSON: {failure}") from None
     if root.field("schema").value != SCHEMA:
         raise BadInput(f"schema: not {SCHEMA}")
@@ -36,13 +109,13 @@ def read(data: bytes) -> Report:
         thread = threads[stack.field("thread").count(len(threads))]
         rows = [frames[at] for at in stack.field("frames").counts(len(frames))]
         numbers = tuple(stack.field(weight).count() for weight in weights)
-        indexes.append(builder.add(thread, rows, clean_name(stack.field("stop_reason").text()), numbers))
+        indexes.append(builder.add(thread, rows, stack.field("stop_reason").text(), numbers))
     return builder.finish()._replace(
-        started_ns=_optional_count(root.field("started_ns")),
-        duration_ns=_optional_count(root.field("duration_ns")),
-        rate_hz=root.field("rate_hz").number() if root.field("rate_hz").known() else None,
-        timeline=_timeline(root.field("timeline"), indexes) if root.field("timeline").known() else None,
-        stats=_stats(root.field("stats")),
+        started_ns=root.field("started_ns").optional(JsonValue.count),
+        duration_ns=root.field("duration_ns").optional(JsonValue.count),
+        rate_hz=root.field("rate_hz").optional(JsonValue.number),
+        timeline=root.field("timeline").optional(lambda value: _timeline(value, indexes)),
+        stats=root.field("stats").optional(JsonValue.members),
     )
 
 
@@ -54,30 +127,30 @@ def _weights(value: JsonValue) -> tuple[str, ...]:
 
 
 def _thread(value: JsonValue) -> ReportThread:
-    process, name = (clean_name(value.field(key).text()) for key in ("process", "name"))
-    pid, tid = (_optional_count(value.field(key)) for key in ("pid", "tid"))
+    process, name = (value.field(key).text() for key in ("process", "name"))
+    pid, tid = (value.field(key).optional(JsonValue.count) for key in ("pid", "tid"))
     return ReportThread(process, name, pid, tid)
 
 
 def _module(value: JsonValue) -> tuple[str, str | None]:
-    return clean_name(value.field("path").text()), _optional_text(value.field("build_id"))
+    return value.field("path").text(), value.field("build_id").optional(JsonValue.text)
 
 
 def _frame(value: JsonValue, modules: list[tuple[str, str | None]]) -> ReportFrame:
-    module, offset = value.field("module"), value.field("offset")
-    path, build_id = modules[module.count(len(modules))] if module.known() else (None, None)
+    module = value.field("module").optional(lambda index: modules[index.count(len(modules))])
+    path, build_id = module or (None, None)
     return ReportFrame(
-        clean_name(value.field("text").text()),
-        _optional_text(value.field("function")),
-        _optional_text(value.field("raw")),
+        value.field("text").text(),
+        value.field("function").optional(JsonValue.text),
+        value.field("raw").optional(JsonValue.text),
         path,
         build_id,
-        offset.address() if offset.known() else None,
-        _optional_text(value.field("file")),
-        _optional_count(value.field("line")),
+        value.field("offset").optional(JsonValue.address),
+        value.field("file").optional(JsonValue.text),
+        value.field("line").optional(JsonValue.count),
         value.field("inlined").flag(),
-        clean_name(value.field("kind").text()) if value.field("kind").value else "",
-        clean_name(value.field("found").text()) if value.field("found").value else "",
+        value.field("kind").text() if value.field("kind").value else "",
+        value.field("found").text() if value.field("found").value else "",
     )
 
 
@@ -86,18 +159,4 @@ def _timeline(value: JsonValue, indexes: list[int]) -> ReportTimeline:
     if len({len(column) for column in columns.values()}) != 1:
         raise value.error("columns of one length")
     columns["stack"] = [indexes[at] for at in value.field("stack").counts(len(indexes))]
-    return ReportTimeline(**columns, dropped=_optional_count(value.field("dropped")) or 0)
-
-
-def _stats(value: JsonValue) -> dict[str, object] | None:
-    if value.known() and not isinstance(value.value, dict):
-        raise value.error("an object")
-    return value.value  # type: ignore[no-any-return]
-
-
-def _optional_text(value: JsonValue) -> str | None:
-    return clean_name(value.text()) if value.known() else None
-
-
-def _optional_count(value: JsonValue) -> int | None:
-    return value.count() if value.known() else None
+    return ReportTimeline(**columns, dropped=value.field("dropped").optional(JsonValue.count) or 0)
