@@ -51,6 +51,15 @@ class RegisterSet(NamedTuple):
     words: tuple[tuple[int, int], ...]  # (DWARF number, index of the 8-byte word)
 
 
+class CoreWords(NamedTuple):
+    """What a core file has of a thread besides its registers: indices of the 8-byte words of NT_PRSTATUS."""
+
+    number: int  # of the system call, negative outside of one
+    first_argument: int  # of the system call, as the thread made it
+    thread: int  # the address of glibc's struct pthread
+    tid_at: int  # bytes from there to the tid
+
+
 class RegisterLayout(NamedTuple):
     """How the kernel shows registers and system calls: by ptrace, in core files, perf samples and /proc."""
 
@@ -60,6 +69,7 @@ class RegisterLayout(NamedTuple):
     call: tuple[int, bytes]  # bytes of the system call instruction; the bytes that it begins with
     arguments: tuple[int, ...]  # DWARF numbers of the registers with the arguments of a system call, in order
     pending_result: int | None = None  # what `result` holds while a system call lasts; None: unknown
+    core_words: CoreWords | None = None  # None: `result` has replaced the first argument
 
     @property
     def size(self) -> int:

@@ -2,7 +2,8 @@
 
 Source: s390x ELF ABI supplement (DWARF register mapping, callee-saved registers, relocations); Linux
 arch/s390/include/uapi/asm/sigcontext.h, ucontext.h, ptrace.h (`s390_regs`, `s390_fp_regs`) and perf_regs.h,
-arch/s390/kernel/signal.c; syscall(2), "Architecture calling conventions".
+arch/s390/kernel/signal.c; syscall(2), "Architecture calling conventions"; glibc's
+tls.h and nptl/descr.h (`struct pthread`).
 """
 
 from sfsample.core.arch_types import (
@@ -13,6 +14,7 @@ from sfsample.core.arch_types import (
     PC32,
     PC64,
     Arch,
+    CoreWords,
     RegisterLayout,
     RegisterSet,
     SignalFrame,
@@ -52,6 +54,8 @@ LAYOUT = RegisterLayout(
     result=2,
     call=(2, b"\x0a"),
     arguments=(2, 3, 4, 5, 6, 7),
+    # r1, orig_gpr2, the first two access registers
+    core_words=CoreWords(number=3, first_argument=26, thread=18, tid_at=0xD0),
 )
 
 RELOCATIONS = {4: ABS32, 5: PC32, 22: ABS64, 23: PC64}

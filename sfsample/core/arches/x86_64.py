@@ -3,7 +3,7 @@
 Source: AMD64 psABI figure 3.4 (callee-saved registers), section 3.2.2 (red zone), table 3.36 (DWARF numbers)
 and table 4.9 (relocations); Linux arch/x86/include/uapi/asm/sigcontext.h, ucontext.h and perf_regs.h,
 asm/user_64.h (`struct user_regs_struct`), arch/x86/kernel/signal.c; syscall(2), "Architecture calling
-conventions".
+conventions"; glibc's tls.h and nptl/descr.h (`struct pthread`).
 """
 
 from errno import ENOSYS
@@ -15,6 +15,7 @@ from sfsample.core.arch_types import (
     PC32,
     PC64,
     Arch,
+    CoreWords,
     RegisterLayout,
     RegisterSet,
     SignalFrame,
@@ -48,6 +49,7 @@ LAYOUT = RegisterLayout(
     call=(2, b"\x0f\x05"),
     arguments=(5, 4, 1, 10, 8, 9),
     pending_result=(1 << 64) - ENOSYS,  # entry_SYSCALL_64 stores -ENOSYS before it dispatches the call
+    core_words=CoreWords(number=15, first_argument=14, thread=21, tid_at=0x2D0),  # orig_rax, rdi, fs_base
 )
 
 RELOCATIONS = {1: ABS64, 2: PC32, 10: ABS32, 24: PC64}
