@@ -1,10 +1,15 @@
 """Reads what the kernel checks when sfsample wants to trace a process: its own credentials and the target's.
 
-Reads /proc, and tries two system calls on a process that cannot exist.  `gates` judges the values; it is
-apart so that tests can judge every gate without closing it.
+Reads /proc, and finds the system calls that are refused for any target by trying them on a process that
+cannot exist: ESRCH means that the kernel accepted the call, another error that something refuses it.  A
+seccomp filter may kill the caller; so where sfsample runs under a filter, a child process tries.
+
+`gates` judges the values; it is apart so that tests can judge every gate without closing it.
 """
 
+import ctypes
 import os
+from errno import ESRCH
 
 from sfsample.process.permission.gates import SelfCredentials, TargetCredentials, closed_gates_help
 from sfsample.process.proc_text import parse_status
@@ -13,6 +18,10 @@ from sfsample.process.procfs import ProcFs, process_name, read_link, read_text
 _YAMA = "/proc/sys/kernel/yama/ptrace_scope"
 _WHOLE_UID_MAP = ["0", "0", "4294967295"]  # of the initial user namespace, user_namespaces(7)
 _SECCOMP_MODE_FILTER = "2"
+_PTRACE_DETACH = 17
+_NO_PID = (1 << 31) - 1  # above every pid_max
+_KILLED = -1  # in place of an errno
+_libc = ctypes.CDLL(None, use_errno=True)
 
 
 def refusal_help(proc: ProcFs) -> tuple[str, ...]:
@@ -22,8 +31,6 @@ def refusal_help(proc: ProcFs) -> tuple[str, ...]:
 
 def own_credentials() -> SelfCredentials:
     """Read sfsample's credentials."""
-    from sfsample.process.permission.refused_syscalls import refused_syscalls
-
     status = parse_status(read_text("/proc/self/status"))
     return SelfCredentials(
         os.getuid(),
@@ -33,7 +40,7 @@ def own_credentials() -> SelfCredentials:
         read_text(_YAMA).strip(),
         read_link("/proc/self/ns/user"),
         read_text("/proc/self/uid_map").split() == _WHOLE_UID_MAP,
-        refused_syscalls(filtered=status.get("Seccomp") == _SECCOMP_MODE_FILTER),
+        _refused_syscalls(filtered=status.get("Seccomp") == _SECCOMP_MODE_FILTER),
         _label("/proc/self"),
     )
 
@@ -93,3 +100,30 @@ def _numbers(status: dict[str, str], key: str) -> tuple[int, ...]:
 
 def _bits(status: dict[str, str], key: str) -> int:
     return int(status.get(key, "0"), 16)
+
+
+def _refused_syscalls(*, filtered: bool) -> tuple[tuple[str, int], ...]:
+    """Return (name, errno) of the refused calls; `filtered`: sfsample runs under a seccomp filter."""
+    names = ("ptrace", "process_vm_readv")
+    errors = ((name, _try_in_child(name) if filtered else _try(name)) for name in names)
+    return tuple((name, errno) for name, errno in errors if errno != ESRCH)
+
+
+def _try(name: str) -> int:
+    """Make a call on a process that cannot exist; return its errno."""
+    if name == "ptrace":
+        failed = _libc.ptrace(_PTRACE_DETACH, _NO_PID, None, None)
+    else:
+        word = ctypes.c_ulong()
+        iovec = (ctypes.c_ulong * 2)(ctypes.addressof(word), ctypes.sizeof(word))  # struct iovec
+        failed = _libc.process_vm_readv(_NO_PID, iovec, 1, iovec, 1, 0)
+    return ctypes.get_errno() if failed else 0
+
+
+def _try_in_child(name: str) -> int:
+    """Make a call in a child, whose exit code is the errno; _KILLED when the call was fatal."""
+    child = os.fork()
+    if child == 0:
+        os._exit(_try(name))
+    _, status = os.waitpid(child, 0)
+    return _KILLED if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
