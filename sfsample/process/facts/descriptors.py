@@ -7,8 +7,7 @@ of the target's network namespace.  Source: proc(5), the kernel's Documentation/
 import re
 from typing import NamedTuple
 
-from sfsample.process.facts.sockets import SocketTable
-from sfsample.process.facts.tcp_peers import PeerSocket
+from sfsample.process.facts.sockets import PeerSocket, SocketTable
 from sfsample.process.proc_text import parse_status
 from sfsample.process.procfs import ProcFs
 

@@ -12,7 +12,7 @@ import pytest
 
 from sfsample.process.facts.descriptors import Descriptor, DescriptorReader
 from sfsample.process.facts.peer_processes import NearEnd, PeerProcess, find_peer_processes
-from sfsample.process.facts.tcp_peers import PeerSocket, tcp_peer
+from sfsample.process.facts.sockets import PeerSocket, tcp_peer
 from sfsample.process.procfs import ProcFs
 
 
