@@ -8,7 +8,7 @@ stubs are in no table; their relocation names them.  Nothing here raises.
 """
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import cached_property
 
 from sfsample.errors import FormatError
@@ -20,10 +20,7 @@ from sfsample.symbolize.disk_cache import DiskCache
 from sfsample.symbolize.dwarf_lines import has_dwarf
 from sfsample.symbolize.mini_debug_info import SECTION, unpack
 from sfsample.symbolize.plt_names import PltStubs, is_stub
-from sfsample.symbolize.symbol_index import SymbolIndex, checksum, from_bytes
-from sfsample.symbolize.symbol_table import LoadIndex, Symbol, SymbolTable
-
-_MIN_CACHED_BYTES = 24 * 4000  # of records; an index of fewer is built as fast as it is opened
+from sfsample.symbolize.symbol_table import Symbol, SymbolTable
 
 
 class ModuleSymbols:
@@ -103,26 +100,26 @@ class ModuleSymbols:
             yield table
 
     def _open_tables(self) -> Iterator[SymbolTable]:
-        yield from self._symtab_of(self._image, "symtab")
-        yield from self._symtab_of(self.debug_file().image, "debug")
-        yield from self._symtab_of(self._unpack_debugdata(), "debugdata")
+        yield from self._symtab_of(self._image)
+        yield from self._symtab_of(self.debug_file().image)
+        yield from self._symtab_of(self._unpack_debugdata())
         yield from self._dynamic_symbols()
         if not self._is_complete:
-            yield from self._symtab_of(self._fetch_debug_image(), "debug")
+            yield from self._symtab_of(self._fetch_debug_image())
 
-    def _symtab_of(self, image: ElfImage | None, kind: str) -> Iterator[SymbolTable]:
+    def _symtab_of(self, image: ElfImage | None) -> Iterator[SymbolTable]:
         """Yield the `.symtab` of the module's image, or of a debug image, if it has one."""
         found = image.symbols(SHT_SYMTAB) if image else None
         if image is None or found is None:
             return
         self._is_complete = True
-        yield SymbolTable(*found, image.byteorder, image.code_sections, self._load_index(kind))
+        yield SymbolTable(*found, image.byteorder, image.code_sections)
 
     def _dynamic_symbols(self) -> Iterator[SymbolTable]:
         image = self._image
         found = image.symbols(SHT_DYNSYM) or Dynamic(image).symbols()
         if found is not None:
-            yield SymbolTable(*found, image.byteorder, image.code_sections, self._load_index("dynsym"))
+            yield SymbolTable(*found, image.byteorder, image.code_sections)
 
     def _fetch_debug_image(self) -> ElfImage | None:
         """Return the debug file that a debuginfod server has, or None."""
@@ -156,15 +153,3 @@ class ModuleSymbols:
         """
         symbol = self._find_in_tables(SymbolTable.find_stated, vaddr)
         return symbol.name if symbol and symbol.start == vaddr else None
-
-    def _load_index(self, kind: str) -> LoadIndex:
-        """Return the function that gets the index of a table from the cache, or builds and caches it."""
-
-        def load(records: memoryview, edges: Sequence[int], build: Callable[[], SymbolIndex]) -> SymbolIndex:
-            if not self._image.build_id or len(records) < _MIN_CACHED_BYTES:
-                return build()
-            full_kind = f"{kind}-{checksum(records, edges):08x}"
-            data = self._cache.get_or_make(self._image.build_id, full_kind, lambda: build().to_bytes())
-            return from_bytes(memoryview(data)) or build()
-
-        return load

@@ -1,19 +1,17 @@
-"""Indexes a symbol table by address, in packed arrays that can be cached on disk.
+"""Sorts the functions of a symbol table by address, in packed arrays.
 
-It never raises on damaged tables.  The index is built by operations on whole arrays, because a table may
-have 100,000 records: three arrays for the functions with a size, three for the symbols whose extent is
-guessed.  As bytes it can be cached and opened again without being read: `from_bytes` takes a memory map.
+It never raises on damaged tables.  It works by operations on whole arrays, because a table may have 100,000
+records: three arrays for the functions with a size, three for the symbols whose extent is guessed.
 """
 
 import sys
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
-from itertools import accumulate, chain, compress, pairwise
+from itertools import accumulate, chain, compress
 from operator import add
 from struct import Struct
 from typing import NamedTuple
-from zlib import crc32
 
 from sfsample.core.arch import ByteOrder
 
@@ -24,17 +22,14 @@ _STT_NOTYPE, _STT_FUNC, _STT_GNU_IFUNC = 0, 2, 10
 _SHN_LORESERVE, _SHN_XINDEX = 0xFF00, 0xFFFF  # from LORESERVE on: absolute, common; XINDEX: a section
 _IS_FUNC = bytes(info & 15 in (_STT_FUNC, _STT_GNU_IFUNC) for info in range(256))  # by st_info
 _IS_LABEL = bytes(info & 15 == _STT_NOTYPE for info in range(256))
-_COUNTS = Struct("=QQ")
-
-Numbers = Sequence[int]  # an array, or a part of a memory map
 
 
 class SortedRecords(NamedTuple):
     """Records of a symbol table, sorted by start address: starts, record numbers, greatest ends."""
 
-    starts: Numbers
-    rows: Numbers
-    max_ends: Numbers  # the greatest end of this record and all before it
+    starts: "array[int]"
+    rows: "array[int]"
+    max_ends: "array[int]"  # the greatest end of this record and all before it
 
     def first_alias(self, position: int) -> int:
         """Return the position of the first record with the same start as the record at `position`."""
@@ -44,44 +39,13 @@ class SortedRecords(NamedTuple):
         return bisect_left(self.starts, start, 0, position)
 
 
-class SymbolIndex(NamedTuple):
-    """`stated`: functions with a size; `guessed`: functions without a size, and labels."""
-
-    stated: SortedRecords
-    guessed: SortedRecords
-
-    def to_bytes(self) -> bytes:
-        """Return the index as bytes, for `from_bytes`."""
-        parts = [_COUNTS.pack(len(self.stated.rows), len(self.guessed.rows))]
-        for records in self:
-            parts += [bytes(records.starts), bytes(records.max_ends)]
-        return b"".join((*parts, *(bytes(records.rows) for records in self)))
-
-
-def from_bytes(data: memoryview) -> SymbolIndex | None:
-    """Return the index of `to_bytes`; None when the data has the wrong size."""
-    if len(data) < _COUNTS.size:
-        return None
-    counts = _COUNTS.unpack_from(data)
-    if len(data) != _COUNTS.size + 20 * sum(counts):
-        return None
-    widths = (8 * counts[0], 8 * counts[0], 8 * counts[1], 8 * counts[1], 4 * counts[0], 4 * counts[1])
-    ends = list(accumulate(widths, initial=_COUNTS.size))
-    parts = [data[start:end] for start, end in pairwise(ends)]
-    words = [part.cast("Q") for part in parts[:4]]
-    stated, guessed = (part.cast("I") for part in parts[4:])
-    return SymbolIndex(SortedRecords(words[0], stated, words[1]), SortedRecords(words[2], guessed, words[3]))
-
-
-def checksum(symtab: memoryview, edges: Sequence[int]) -> int:
-    """Return a checksum of all that an index depends on, except the names."""
-    return crc32(repr(edges).encode(), crc32(symtab))
-
-
-def build_index(
+def sort_functions(
     symtab: memoryview, strtab: memoryview, byteorder: ByteOrder, edges: Sequence[int]
-) -> SymbolIndex:
-    """Index the records of a symbol table; `edges`: those of the executable sections, by `edges_of`."""
+) -> tuple[SortedRecords, SortedRecords]:
+    """Return the functions with a size, and those without one with the labels, of a symbol table.
+
+    `edges`: those of the executable sections, by `edges_of`.
+    """
     words = _native("Q", symtab, byteorder)
     values, sizes = words[1::3], words[2::3]
     functions, labels = _defined(symtab, byteorder, with_labels=bool(edges))
@@ -89,7 +53,7 @@ def build_index(
     guessed = [row for row in functions if not sizes[row]] if len(stated) < len(functions) else []
     executable = (row for row in labels if bisect_right(edges, values[row]) & 1)
     guessed += [row for row in executable if _is_real_label(symtab, strtab, byteorder, row)]
-    return SymbolIndex(_sort(stated, values, sizes), _sort(guessed, values, sizes))
+    return _sort(stated, values, sizes), _sort(guessed, values, sizes)
 
 
 def edges_of(ranges: Iterable[tuple[int, int]]) -> list[int]:

@@ -15,12 +15,12 @@ code.
 """
 
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from struct import Struct
 from typing import NamedTuple
 
 from sfsample.core.arch import ByteOrder
-from sfsample.symbolize.symbol_index import ADDRESS_END, SYM_SIZE, SymbolIndex, build_index, edges_of
+from sfsample.symbolize.symbol_index import ADDRESS_END, SYM_SIZE, edges_of, sort_functions
 
 _SYM = {"little": Struct("<IBBHQQ"), "big": Struct(">IBBHQQ")}  # name, info, other, shndx, value, size
 _STT_NOTYPE = 0
@@ -29,10 +29,6 @@ _STB_LOCAL = 0
 _MAX_OUTER = 256  # earlier starts that are tried in search of an enclosing symbol
 _MAX_ALIASES = 256  # symbols with the same start; identical code folding makes dozens
 _NAME_READ_BYTES = (256, 4096, 1 << 16, 1 << 20)  # tried in turn; a longer name counts as none
-
-
-# (records, edges, function that builds the index): returns the index, perhaps from a cache
-LoadIndex = Callable[[memoryview, Sequence[int], Callable[[], SymbolIndex]], SymbolIndex]
 
 
 class Symbol(NamedTuple):
@@ -47,8 +43,7 @@ class SymbolTable:
     """The functions of a `.symtab` (or `.dynsym`) and its string table.
 
     `executable`: the vaddr ranges of executable sections.  Not of segments: in a segment, `_init`, which has
-    no size, would extend over the PLT that follows it.  Without them labels are not used.  `load_index`
-    returns the index, perhaps from a cache; without it the index is built.
+    no size, would extend over the PLT that follows it.  Without them labels are not used.
     """
 
     __slots__ = ("_edges", "_guessed", "_names", "_stated", "_unpack", "_view")
@@ -59,18 +54,13 @@ class SymbolTable:
         strtab: bytes | memoryview,
         byteorder: ByteOrder,
         executable: Sequence[tuple[int, int]] = (),
-        load_index: LoadIndex | None = None,
     ) -> None:
         view = memoryview(symtab).cast("B")
         self._view = view[: len(view) - len(view) % SYM_SIZE]
         self._names = memoryview(strtab).cast("B")
         self._unpack = _SYM[byteorder].unpack_from
         self._edges = edges_of(executable)
-
-        def build() -> SymbolIndex:
-            return build_index(self._view, self._names, byteorder, self._edges)
-
-        self._stated, self._guessed = load_index(self._view, self._edges, build) if load_index else build()
+        self._stated, self._guessed = sort_functions(self._view, self._names, byteorder, self._edges)
 
     def __len__(self) -> int:
         return len(self._stated.rows) + len(self._guessed.rows)

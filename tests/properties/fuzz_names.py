@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
-from struct import pack
 
 from sfsample.core.filesystem import ProcessRoot
 from sfsample.errors import FormatError
@@ -22,7 +21,6 @@ from sfsample.symbolize.options import SymbolOptions
 from sfsample.symbolize.perf_map import PerfMap
 from sfsample.symbolize.plt_names import PltStubs
 from sfsample.symbolize.spelling import simplify, spell
-from sfsample.symbolize.symbol_index import build_index, from_bytes
 from sfsample.symbolize.symbol_table import SymbolTable
 
 MAX_ITEMS = 30  # of a kind that are read from one input
@@ -68,14 +66,6 @@ def debugdata(data: bytes) -> None:
         ElfImage(unpack(data), "unpacked").symbols(SHT_SYMTAB)
 
 
-def symbol_index(data: bytes) -> None:
-    """Open a cached index, whose numbers need not fit the table."""
-    index = from_bytes(memoryview(data))
-    if index is not None:
-        assert len(index.stated.starts) == len(index.stated.rows) == len(index.stated.max_ends)
-        assert index.to_bytes() == data
-
-
 def spelling(data: bytes) -> None:
     """Spell a name with each set of options."""
     name = data.decode("utf-8", "replace")
@@ -86,7 +76,7 @@ def spelling(data: bytes) -> None:
     demangle(name)
 
 
-NAMES = (module_names, perf_map, debugdata, symbol_index, spelling)
+NAMES = (module_names, perf_map, debugdata, spelling)
 
 
 # -- seeds
@@ -108,14 +98,6 @@ def _packed(files: list[Path]) -> Iterator[bytes]:
     yield from (lzma.compress(data[:6000], lzma.FORMAT_XZ, preset=0) for data in _programs(files))
 
 
-def _indexes(files: list[Path]) -> Iterator[bytes]:
-    for data in _programs(files):
-        image = ElfImage(data, "x")
-        records, names = image.symbols() or (memoryview(b""), memoryview(b""))
-        yield build_index(records, names, image.byteorder, []).to_bytes()
-    yield pack("=QQ", 0, 0)
-
-
 def _names(files: list[Path]) -> Iterator[bytes]:
     yield from (b"_ZN1a1bIiLi3EEEvT_.cold", b"_ZNSt6vectorIiSaIiEEixEm", b"_RNvCs1234_7mycrate3foo",
                 b"_ZN4core3ptr4drop17h0123456789abcdefE", b"void f<int>(a::b<c>) const")  # fmt: skip
@@ -127,5 +109,4 @@ def _names(files: list[Path]) -> Iterator[bytes]:
 
 
 SEEDS: dict[str, Callable[[list[Path]], Iterator[bytes]]] = {
-    "module_names": _programs, "perf_map": _maps, "debugdata": _packed, "symbol_index": _indexes,
-    "spelling": _names}  # fmt: skip
+    "module_names": _programs, "perf_map": _maps, "debugdata": _packed, "spelling": _names}  # fmt: skip

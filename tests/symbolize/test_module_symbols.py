@@ -242,21 +242,6 @@ def test_a_file_without_section_headers_has_its_dynamic_symbols(path, monkeypatc
     }
 
 
-def test_symbol_indexes_are_cached(functions, tmp_path, monkeypatch):
-    monkeypatch.setattr(module_symbols, "_MIN_CACHED_BYTES", 0)
-    image = ElfImage(WHOLE.read_bytes(), "x")
-    cache = DiskCache(str(tmp_path / "cache"))
-
-    def names():
-        symbols = ModuleSymbols(Module(image, 0, "x"), DebugFiles([]), cache)
-        return {vaddr: symbols.find(vaddr) for vaddr in functions}
-
-    assert names() == functions
-    assert {name.partition(".")[0] for name in os.listdir(tmp_path / "cache")} == {image.build_id}
-    monkeypatch.setattr("sfsample.symbolize.symbol_table.build_index", lambda *_: pytest.fail("built again"))
-    assert names() == functions
-
-
 def test_the_vdso_in_memory_has_names():
     """The vdso of the test process; of aliases, those without leading underscores are chosen."""
     row = next(
