@@ -9,7 +9,7 @@ from typing import Any
 
 from sfsample.report.caption import losses
 from sfsample.report.json_text import json_text
-from sfsample.report.report import CPU, Report, ReportFrame, ReportStack, truncation_mark
+from sfsample.report.report import CPU, SAMPLES, Report, ReportFrame, ReportStack, truncation_mark
 
 _VERSION = 49
 _USER, _KERNEL, _JIT, _TRUNCATED = range(4)  # indexes of _CATEGORIES
@@ -114,12 +114,11 @@ class _ThreadTables:
 
     def _rows_without_times(self, stacks: list[int]) -> list[tuple[int, float, int, int]]:
         """Return (stack, time in ms, samples, CPU time in ns); each stack begins where the last one ends."""
-        report, rows, time_ms = self._report, [], 0.0
-        cpu = report.weights.index(CPU) if CPU in report.weights else None
+        rows, time_ms = [], 0.0
+        samples, cpu_ns = self._report.column(SAMPLES), self._report.column(CPU)
         for at in stacks:
-            weights = report.stacks[at].weights
-            rows.append((at, time_ms, weights[0], 0 if cpu is None else weights[cpu]))
-            time_ms += weights[0] * _interval_ms(report)
+            rows.append((at, time_ms, samples[at], cpu_ns[at]))
+            time_ms += samples[at] * _interval_ms(self._report)
         return rows
 
     def _stack_row(self, stack: ReportStack) -> int | None:
