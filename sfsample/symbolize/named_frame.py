@@ -31,12 +31,6 @@ class NamedFrame(NamedTuple):
     kind: Kind = ""
 
 
-def kernel_frame(name: str) -> NamedFrame:
-    """Return the frame of a kernel function."""
-    function = clean_name(name)
-    return NamedFrame(f"{function}_[k]", function, name, None, kind="k")
-
-
 def with_places(
     frame: NamedFrame, places: list[SourcePlace], options: SymbolOptions
 ) -> tuple[NamedFrame, ...]:

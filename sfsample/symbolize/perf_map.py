@@ -13,6 +13,7 @@ import os
 import time
 from array import array
 from bisect import bisect_right
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from itertools import accumulate
 from typing import BinaryIO, NamedTuple
@@ -100,32 +101,25 @@ class PerfMaps:
         self, process_roots: Mapping[int, ProcessRoot], clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._process_roots, self._clock = process_roots, clock
-        self._maps: dict[int, tuple[tuple[int, ...], PerfMap | None]] = {}
+        self._maps: defaultdict[int, PerfMap] = defaultdict(lambda: PerfMap(b""))
+        self._versions: dict[int, tuple[int, ...]] = {}  # of the files that were read
         self._next_read: dict[int, float] = {}  # time of the clock, in seconds
-        self._truncated: dict[int, str] = {}
-
-    @property
-    def problems(self) -> list[str]:
-        """The files of which only the end was read, as texts."""
-        return list(self._truncated.values())
+        self.truncated: dict[int, str] = {}  # what was not read of files that are too large
 
     def find(self, pid: int, address: int) -> GeneratedFunction | None:
         """Return the generated function of process `pid` at an address."""
-        _, perf_map = self._maps.get(pid, ((), None))
-        found = perf_map.find(address) if perf_map else None
+        found = self._maps[pid].find(address)
         if found is None:
             self._refresh(pid)
-            _, perf_map = self._maps[pid]
-            found = perf_map.find(address) if perf_map else None
+            found = self._maps[pid].find(address)
         return found
 
     def has_map(self, pid: int) -> bool:
         """Whether `find` has read a perf map of process `pid`."""
-        return self._maps.get(pid, (None, None))[1] is not None
+        return pid in self._versions
 
     def _refresh(self, pid: int) -> None:
         """Read the perf map of a process if it has changed since it was read."""
-        before, _ = self._maps.setdefault(pid, ((), None))
         process_root, begun = self._process_roots.get(pid), self._clock()
         if process_root is None or process_root.root is None:
             return
@@ -137,13 +131,13 @@ class PerfMaps:
             status = os.fstat(fd)
             version = (status.st_ino, status.st_size, status.st_mtime_ns)
             may_read = status.st_uid in (0, process_root.uid) and begun >= self._next_read.get(pid, begun)
-            if may_read and version != before:
+            if may_read and version != self._versions.get(pid):
                 data, skipped_bytes = _read_end(file, status.st_size)
-                self._maps[pid] = (version, PerfMap(data))
+                self._versions[pid], self._maps[pid] = version, PerfMap(data)
                 self._next_read[pid] = begun + (1 + _PAUSE_PER_READ_TIME) * (self._clock() - begun)
                 if skipped_bytes:
                     skipped = f"the first {skipped_bytes} of {status.st_size} bytes were not read"
-                    self._truncated[pid] = (
+                    self.truncated[pid] = (
                         f"process {pid}: {path}: {skipped}, only the last {_MAX_FILE_BYTES >> 20} MiB"
                     )
 

@@ -8,7 +8,6 @@ and `missing_names` says why they have none.
 from collections import Counter
 from collections.abc import Mapping
 from functools import cached_property
-from types import MappingProxyType
 
 from sfsample.core.filesystem import ProcessRoot, Root
 from sfsample.formats.elf.image import ElfImage
@@ -20,13 +19,11 @@ from sfsample.symbolize.dwarf_lines import DwarfLines
 from sfsample.symbolize.frame_text import address_text, clean_name
 from sfsample.symbolize.missing import MissingName, generated_without_name, module_without_name
 from sfsample.symbolize.module_symbols import ModuleSymbols
-from sfsample.symbolize.named_frame import NamedFrame, kernel_frame, with_places
+from sfsample.symbolize.named_frame import Kind, NamedFrame, with_places
 from sfsample.symbolize.options import DEFAULT_SYMBOL_OPTIONS, SymbolOptions
 from sfsample.symbolize.perf_map import PerfMaps
 from sfsample.symbolize.spelling import spell
 from sfsample.symbolize.symbol_table import Symbol
-
-_NO_PROCESS_ROOTS: Mapping[int, ProcessRoot] = MappingProxyType({})
 
 
 class Symbolizer:
@@ -39,12 +36,12 @@ class Symbolizer:
     def __init__(
         self,
         options: SymbolOptions = DEFAULT_SYMBOL_OPTIONS,
-        process_roots: Mapping[int, ProcessRoot] = _NO_PROCESS_ROOTS,
+        process_roots: Mapping[int, ProcessRoot] | None = None,
     ) -> None:
         self._options = options
-        self._process_roots = process_roots
+        self._process_roots = {} if process_roots is None else process_roots
         self._cache = DiskCache(options.cache_dir)
-        self._perf_maps = PerfMaps(process_roots)
+        self._perf_maps = PerfMaps(self._process_roots)
         self._dwarf_lines = DwarfLines(self._cache, options.progress)
         self._symbols: dict[ElfImage, ModuleSymbols] = {}
         self._first_module: dict[ElfImage, Module] = {}  # of the modules with the same image
@@ -80,12 +77,12 @@ class Symbolizer:
     @property
     def problems(self) -> list[str]:
         """What could not be read, as texts."""
-        return [*self._dwarf_lines.problems, *self._perf_maps.problems]
+        return [*self._dwarf_lines.problems, *self._perf_maps.truncated.values()]
 
     def _name_frames(self, location: Location) -> tuple[NamedFrame, ...]:
         module = location.module
         if location.kernel:
-            return (kernel_frame(location.kernel),)
+            return (_marked_frame(location.kernel, None, "k"),)
         if module is None:
             return (self._generated_frame(location),)
         frame = self._native_frame(module, location)
@@ -108,9 +105,7 @@ class Symbolizer:
         found = self._perf_maps.find(location.pid, location.lookup) if location.pid else None
         if found is None:
             return NamedFrame(address_text(None, location.address), None, None, None)
-        function = clean_name(found.name)
-        offset = location.address - found.start
-        return NamedFrame(f"{function}_[j]", function, found.name, offset, kind="j")
+        return _marked_frame(found.name, location.address - found.start, "j")
 
     @cached_property
     def _debug_files(self) -> DebugFiles:
@@ -121,6 +116,12 @@ class Symbolizer:
         if module.image not in self._symbols:
             self._symbols[module.image] = ModuleSymbols(module, self._debug_files, self._cache)
         return self._symbols[module.image]
+
+
+def _marked_frame(name: str, offset: int | None, kind: Kind) -> NamedFrame:
+    """Return the frame of a function of the kernel, or of generated code; its text ends with the kind."""
+    function = clean_name(name)
+    return NamedFrame(f"{function}_[{kind}]", function, name, offset, kind=kind)
 
 
 def _distinct_roots(process_roots: Mapping[int, ProcessRoot]) -> list[Root]:

@@ -141,7 +141,7 @@ def test_only_the_end_of_a_file_that_is_too_large_is_read(process_root, tmp_path
     assert maps.find(1234, 0x1000).name == "last"
     assert maps.find(1234, 0x5000) is None
     size = 14 + len(line) * count + 13
-    [problem] = maps.problems
+    [problem] = maps.truncated.values()
     words = re.fullmatch(
         r"process 1234: /tmp/perf-7.map: the first (\d+) of (\d+) bytes were .* last 1 MiB", problem
     )
