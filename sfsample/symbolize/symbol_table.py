@@ -46,8 +46,6 @@ class SymbolTable:
     no size, would extend over the PLT that follows it.  Without them labels are not used.
     """
 
-    __slots__ = ("_edges", "_guessed", "_names", "_stated", "_unpack", "_view")
-
     def __init__(
         self,
         symtab: bytes | memoryview,
