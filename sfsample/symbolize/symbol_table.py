@@ -1,7 +1,8 @@
 """Finds the function that contains a vaddr in an ELF64 symbol table.
 
-Invariant: it never raises on damaged tables (tests/symbolize/test_symbol_table.py).  The table stays packed
-(`symbol_index`); a `Symbol` object is made only for a result.
+Invariant: it never raises on damaged tables (tests/symbolize/test_symbol_table.py).  The table stays packed,
+and is sorted by operations on whole arrays, because it may have 100,000 records; a `Symbol` object is made
+only for a result.
 
 The order of preference is:
 
@@ -14,17 +15,25 @@ then the first in the alphabet.  Undefined, absolute and common symbols and ARM 
 code.
 """
 
-from bisect import bisect_right
-from collections.abc import Sequence
+import sys
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Sequence
+from itertools import accumulate, chain, compress
+from operator import add
 from struct import Struct
 from typing import NamedTuple
 
 from sfsample.core.arch import ByteOrder
-from sfsample.symbolize.symbol_index import ADDRESS_END, SYM_SIZE, edges_of, sort_functions
 
 _SYM = {"little": Struct("<IBBHQQ"), "big": Struct(">IBBHQQ")}  # name, info, other, shndx, value, size
-_STT_NOTYPE = 0
+_SYM_SIZE = 24
+_STT_NOTYPE, _STT_FUNC, _STT_GNU_IFUNC = 0, 2, 10
 _STB_LOCAL = 0
+_SHN_LORESERVE, _SHN_XINDEX = 0xFF00, 0xFFFF  # from LORESERVE on: absolute, common; XINDEX: a section
+_IS_FUNC = bytes(info & 15 in (_STT_FUNC, _STT_GNU_IFUNC) for info in range(256))  # by st_info
+_IS_LABEL = bytes(info & 15 == _STT_NOTYPE for info in range(256))
+_ADDRESS_END = 1 << 64
 
 _MAX_OUTER = 256  # earlier starts that are tried in search of an enclosing symbol
 _MAX_ALIASES = 256  # symbols with the same start; identical code folding makes dozens
@@ -37,6 +46,23 @@ class Symbol(NamedTuple):
     name: str
     start: int
     size: int
+
+
+class _SortedRecords:
+    """Records of a symbol table, sorted by start address; those with the same start stay in table order."""
+
+    def __init__(self, rows: list[int], values: "array[int]", sizes: "array[int]") -> None:
+        rows.sort(key=values.__getitem__)
+        ends = list(map(add, map(values.__getitem__, rows), map(sizes.__getitem__, rows)))
+        if max(ends, default=0) >= _ADDRESS_END:  # a size that wraps around covers nothing
+            ends = [end if end < _ADDRESS_END else 0 for end in ends]
+        self.rows = array("I", rows)  # record numbers
+        self.starts = array("Q", map(values.__getitem__, rows))
+        self.max_ends = array("Q", accumulate(ends, max))  # the greatest end of this record and all before it
+
+    def first_alias(self, position: int) -> int:
+        """Return the position of the first record with the same start as the record at `position`."""
+        return bisect_left(self.starts, self.starts[position], 0, position)
 
 
 class SymbolTable:
@@ -54,30 +80,34 @@ class SymbolTable:
         executable: Sequence[tuple[int, int]] = (),
     ) -> None:
         view = memoryview(symtab).cast("B")
-        self._view = view[: len(view) - len(view) % SYM_SIZE]
+        self._view = view[: len(view) - len(view) % _SYM_SIZE]
         self._names = memoryview(strtab).cast("B")
         self._unpack = _SYM[byteorder].unpack_from
-        self._edges = edges_of(executable)
-        self._stated, self._guessed = sort_functions(self._view, self._names, byteorder, self._edges)
+        self._edges = _edges_of(executable)
+        words = _native("Q", self._view, byteorder)
+        values, sizes = words[1::3], words[2::3]
+        functions, labels = _defined(self._view, byteorder)
+        inside = (row for row in labels if bisect_right(self._edges, values[row]) & 1)
+        guessed = [row for row in functions if not sizes[row]] + list(filter(self._is_real_label, inside))
+        self._stated = _SortedRecords([row for row in functions if sizes[row]], values, sizes)
+        self._guessed = _SortedRecords(guessed, values, sizes)
 
     def __len__(self) -> int:
         return len(self._stated.rows) + len(self._guessed.rows)
 
     def find(self, vaddr: int) -> Symbol | None:
         """Return the symbol that contains `vaddr`, or None."""
-        if not 0 <= vaddr < ADDRESS_END:
-            return None
         return self.find_stated(vaddr) or self.find_guessed(vaddr)
 
     def find_stated(self, vaddr: int) -> Symbol | None:
         """Return the innermost function whose stated size covers `vaddr`, or None."""
-        index = self._stated
-        position = bisect_right(index.starts, vaddr) - 1
+        records = self._stated
+        position = bisect_right(records.starts, vaddr) - 1
         for _ in range(_MAX_OUTER):
-            if position < 0 or index.max_ends[position] <= vaddr:
+            if position < 0 or records.max_ends[position] <= vaddr:
                 return None
-            first = index.first_alias(position)
-            best = self._best_alias(index.rows[first : position + 1], vaddr)
+            first = records.first_alias(position)
+            best = self._best_alias(records.rows[first : position + 1], vaddr)
             if best:
                 return best
             position = first - 1
@@ -85,11 +115,11 @@ class SymbolTable:
 
     def find_guessed(self, vaddr: int) -> Symbol | None:
         """Return the nearest function without a size, or label, before `vaddr`; or None."""
-        index, edges = self._guessed, self._edges
-        position = bisect_right(index.starts, vaddr) - 1
-        if position < 0 or bisect_right(edges, index.starts[position]) != bisect_right(edges, vaddr):
+        records, edges = self._guessed, self._edges
+        position = bisect_right(records.starts, vaddr) - 1
+        if position < 0 or bisect_right(edges, records.starts[position]) != bisect_right(edges, vaddr):
             return None  # none before it in its executable section
-        best = self._best_alias(index.rows[index.first_alias(position) : position + 1], vaddr)
+        best = self._best_alias(records.rows[records.first_alias(position) : position + 1], vaddr)
         return best if best and (best.size or not self._function_begins_between(best.start, vaddr)) else None
 
     def _function_begins_between(self, start: int, vaddr: int) -> bool:
@@ -109,17 +139,23 @@ class SymbolTable:
         return min(named)[1] if named else None
 
     def _symbol(self, row: int, vaddr: int) -> Symbol | None:
-        offset, _, _, _, start, size = self._unpack(self._view, row * SYM_SIZE)
-        if size and not vaddr < start + size < ADDRESS_END:
+        offset, _, _, _, start, size = self._unpack(self._view, row * _SYM_SIZE)
+        if size and not vaddr < start + size < _ADDRESS_END:
             return None
         name = self._name(offset)
         return Symbol(name, start, size) if name else None
 
     def _rank(self, row: int, symbol: Symbol) -> tuple[bool, bool, bool, int]:
         """Return the sort key of an alias: the lowest is shown."""
-        info = self._view[row * SYM_SIZE + 4]
+        info = self._view[row * _SYM_SIZE + 4]
         name = symbol.name.partition("@")[0]  # without the symbol version
         return info & 15 == _STT_NOTYPE, info >> 4 == _STB_LOCAL, name[:1] == "_", len(name)
+
+    def _is_real_label(self, row: int) -> bool:
+        """Whether a label is code and has a name that is not internal to the assembler."""
+        offset = self._unpack(self._view, row * _SYM_SIZE)[0]
+        prefix = bytes(self._names[offset : offset + 2])
+        return prefix[:1] not in (b"", b"\0", b"$") and prefix != b".L"
 
     def _name(self, offset: int) -> str:
         """Return the name at `offset`; empty when it does not begin or not end in the string table."""
@@ -130,3 +166,39 @@ class SymbolTable:
             if len(name) < length:
                 break
         return ""
+
+
+def _edges_of(ranges: Iterable[tuple[int, int]]) -> list[int]:
+    """Return starts and ends of the ranges, alternating and ascending; overlapping ranges are merged.
+
+    An address is inside a range if its `bisect_right` is odd.
+    """
+    merged: list[list[int]] = []
+    for start, end in sorted((start, end) for start, end in ranges if start < end):
+        if merged and start < merged[-1][1]:
+            merged[-1][1] = max(merged[-1][1], end)
+        else:
+            merged.append([start, end])
+    return list(chain.from_iterable(merged))
+
+
+def _defined(symtab: memoryview, byteorder: ByteOrder) -> tuple[list[int], list[int]]:
+    """Return the record numbers of the functions and labels that are defined in a section."""
+    sections = _native("H", symtab, byteorder)[3::12]
+    infos = bytes(symtab[4::_SYM_SIZE])
+
+    def rows(mask: bytes) -> list[int]:
+        """Return the records whose type is in `mask`."""
+        chosen = compress(range(len(infos)), infos.translate(mask))
+        return [row for row in chosen if 0 < (n := sections[row]) < _SHN_LORESERVE or n == _SHN_XINDEX]
+
+    return rows(_IS_FUNC), rows(_IS_LABEL)
+
+
+def _native(code: str, view: memoryview, byteorder: ByteOrder) -> "array[int]":
+    """Return the bytes as integers in host byte order."""
+    numbers = array(code)
+    numbers.frombytes(view)
+    if byteorder != sys.byteorder:
+        numbers.byteswap()
+    return numbers
