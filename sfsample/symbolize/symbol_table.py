@@ -92,13 +92,6 @@ class SymbolTable:
         self._stated = _SortedRecords([row for row in functions if sizes[row]], values, sizes)
         self._guessed = _SortedRecords(guessed, values, sizes)
 
-    def __len__(self) -> int:
-        return len(self._stated.rows) + len(self._guessed.rows)
-
-    def find(self, vaddr: int) -> Symbol | None:
-        """Return the symbol that contains `vaddr`, or None."""
-        return self.find_stated(vaddr) or self.find_guessed(vaddr)
-
     def find_stated(self, vaddr: int) -> Symbol | None:
         """Return the innermost function whose stated size covers `vaddr`, or None."""
         records = self._stated

@@ -22,8 +22,8 @@ import pytest
 from elftools.elf.elffile import ELFFile
 
 from sfsample.symbolize.demangle import demangle
-from sfsample.symbolize.symbol_table import SymbolTable
 from tests.builders.installed import library
+from tests.builders.symbol_tables import SymbolTable
 
 FUNCTION_TYPES = "tTwWiuV"  # nm's letters for code; `i` is an indirect function, `u` a unique one
 SHF_EXECINSTR = 4

@@ -17,8 +17,8 @@ from sfsample.formats.elf.image import SHT_SYMTAB, ElfImage
 from sfsample.process.process import LiveProcess
 from sfsample.saved_stacks.format import from_json, save, to_json
 from sfsample.saved_stacks.replay import replay
-from sfsample.symbolize.symbol_table import SymbolTable
 from sfsample.unwind.unwinder import ALWAYS, Unwinder
+from tests.builders.symbol_tables import SymbolTable
 from tests.live.compiled import compile_c, needs_gcc
 from tests.live.recording import captured, dumped, record_samples
 from tests.live.targets import started, wait_until_busy

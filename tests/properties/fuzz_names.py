@@ -21,7 +21,7 @@ from sfsample.symbolize.options import SymbolOptions
 from sfsample.symbolize.perf_map import PerfMap
 from sfsample.symbolize.plt_names import PltStubs
 from sfsample.symbolize.spelling import simplify, spell
-from sfsample.symbolize.symbol_table import SymbolTable
+from tests.builders.symbol_tables import SymbolTable
 
 MAX_ITEMS = 30  # of a kind that are read from one input
 _ROOTS: dict[int, ProcessRoot] = {}

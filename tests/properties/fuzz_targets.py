@@ -26,13 +26,13 @@ from sfsample.modules.module import Module
 from sfsample.process.core_process import CoreProcess
 from sfsample.saved_stacks.format import from_json, save, to_json
 from sfsample.saved_stacks.replay import replay
-from sfsample.symbolize.symbol_table import SymbolTable
 from sfsample.unwind.row import apply_row
 from sfsample.unwind.steppers.sframe import to_row
 from sfsample.unwind.unwinder import Unwinder
 from tests.builders.debug_frame_builder import section as debug_frame_section
 from tests.builders.elf_builder import Bytes, Load
 from tests.builders.elf_builder import elf as elf_file
+from tests.builders.symbol_tables import SymbolTable
 from tests.builders.walks import CODE, LEAF, Says, index_of, snapshot, words
 from tests.properties.fuzz_names import NAMES
 from tests.properties.fuzz_names import SEEDS as NAME_SEEDS

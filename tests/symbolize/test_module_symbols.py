@@ -18,8 +18,8 @@ from sfsample.modules.module import Module
 from sfsample.symbolize import mini_debug_info, module_symbols
 from sfsample.symbolize.disk_cache import DiskCache
 from sfsample.symbolize.module_symbols import ModuleSymbols
-from sfsample.symbolize.symbol_table import SymbolTable
 from tests.builders import elf_builder as e
+from tests.builders.symbol_tables import SymbolTable
 
 WHOLE = Path(__file__).parents[1] / "fixtures" / "v3" / "target"
 NO_CACHE = DiskCache(None)

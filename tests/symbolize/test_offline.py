@@ -11,7 +11,7 @@ from sfsample.cli import main
 from sfsample.formats.elf.image import ElfImage
 from sfsample.symbolize.offline import OfflineSymbolizer
 from sfsample.symbolize.options import SymbolOptions
-from sfsample.symbolize.symbol_table import SymbolTable
+from tests.builders.symbol_tables import SymbolTable
 
 WHOLE = Path(__file__).parents[1] / "fixtures" / "v3" / "target"
 GONE = "/opt/gone/program"

@@ -9,7 +9,7 @@ import pytest
 
 from sfsample.formats.elf.image import ElfImage
 from sfsample.symbolize.plt_names import PltStubs, is_stub
-from sfsample.symbolize.symbol_table import SymbolTable
+from tests.builders.symbol_tables import SymbolTable
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 LIBRARIES = ("libc.so.6", "libstdc++.so.6", "libm.so.6")

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sfsample.symbolize.symbol_table import Symbol, SymbolTable
+from sfsample.symbolize.symbol_table import Symbol
+from tests.builders.symbol_tables import SymbolTable
 
 _spec = importlib.util.spec_from_file_location(
     "symtab_builder", Path(__file__).parents[1] / "builders" / "symtab_builder.py"
