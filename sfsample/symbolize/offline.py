@@ -7,6 +7,8 @@ name in `--debug-dir`, or at their old path.
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
+from functools import cache
 
 from sfsample.core.filesystem import Root
 from sfsample.errors import FormatError
@@ -25,7 +27,7 @@ class OfflineSymbolizer:
     def __init__(self, options: SymbolOptions) -> None:
         self._options = options
         self._symbolizer = Symbolizer(options)
-        self._modules: dict[tuple[str, str], Module | None] = {}
+        self._module = cache(self._find_module)
         self._here = Root()
 
     def frames(self, path: str, build_id: str, address: int, *, exact: bool) -> tuple[NamedFrame, ...]:
@@ -33,21 +35,24 @@ class OfflineSymbolizer:
 
         `exact`: `address` is that of an instruction, not a return address.
         """
-        key = (path, build_id)
-        if key not in self._modules:
-            self._modules[key] = self._find_module(path, build_id)
-        module = self._modules[key]
+        module = self._module(path, build_id)
         if module is None:
             return ()
         return self._symbolizer.frames(Location(module, address, address if exact else address - 1))
 
     def _find_module(self, path: str, build_id: str) -> Module | None:
-        images = (image for name in self._candidates(path, build_id) if (image := self._open(name)))
-        found = next((image for image in images if image.build_id == build_id), None)
-        data = None if found or not self._options.fetch else self._options.fetch(build_id)
+        images = self._images(path, build_id)
+        return next((Module(image, 0, path) for image in images if image.build_id == build_id), None)
+
+    def _images(self, path: str, build_id: str) -> Iterator[ElfImage]:
+        for name in self._candidates(path, build_id):
+            data = self._here.map(name)
+            if data is not None:
+                with suppress(FormatError):
+                    yield ElfImage(data, name)
+        data = self._options.fetch(build_id) if self._options.fetch else None
         if data is not None:
-            found = ElfImage(data, path)
-        return Module(found, 0, path) if found and found.build_id == build_id else None
+            yield ElfImage(data, path)
 
     def _candidates(self, path: str, build_id: str) -> Iterator[str]:
         directories = [os.path.abspath(directory) for directory in self._options.debug_dirs]
@@ -58,10 +63,3 @@ class OfflineSymbolizer:
             yield f"{directory}/{os.path.basename(path)}"
             yield f"{directory}/{os.path.basename(path)}.debug"
         yield path
-
-    def _open(self, name: str) -> ElfImage | None:
-        data = self._here.map(name)
-        try:
-            return ElfImage(data, name) if data is not None else None
-        except FormatError:
-            return None
