@@ -107,18 +107,13 @@ def _change(name: str, pair: tuple[int, int], significant: bool, exposures: tupl
     return Change(name, *pair, shares[0], shares[1], *ratio_interval(*pair, exposures), verdict)
 
 
-def _expected_after(exposures: tuple[float, float]) -> float:
-    """Return the part of all samples that would be in `after` if nothing had changed."""
-    total = sum(exposures)
-    return exposures[1] / total if total else 0.5
-
-
 def _p_value(before: int, after: int, exposures: tuple[float, float]) -> float:
     """Return the probability of a difference at least this large when nothing has changed.
 
     Given the sum, `after` is then binomial; this uses the normal approximation with continuity correction.
     """
-    count, part = before + after, _expected_after(exposures)
+    count = before + after
+    part = exposures[1] / sum(exposures) if any(exposures) else 0.5  # of all samples, expected in `after`
     deviation = sqrt(count * part * (1 - part))
     if not deviation:
         return 1.0

@@ -34,7 +34,10 @@ def stack_paths(report: Report, *, threads: bool) -> StackPaths:
     """Return the paths of a report's stacks, in its order.  `threads`: each thread has a root of its own."""
     roots = [_root(report, stack, threads=threads) for stack in report.stacks]
     frame_labels = [Label(frame.text, frame.module) for frame in report.frames]
-    labels = sorted({*frame_labels, *(label for root in roots for label in root)}, key=_sort_key)
+    labels = sorted(
+        {*frame_labels, *(label for root in roots for label in root)},
+        key=lambda label: (label.text, label.module or ""),
+    )
     number = {label: at for at, label in enumerate(labels)}
     frames = [number[label] for label in frame_labels]
     paths = tuple(
@@ -51,10 +54,6 @@ def _root(report: Report, stack: ReportStack, *, threads: bool) -> tuple[Label, 
     """Return the label of the process or thread, and the mark of truncation after it."""
     mark = truncation_mark(stack)
     return (Label(report.root_label(stack, threads=threads)), *([Label(mark)] if mark else []))
-
-
-def _sort_key(label: Label) -> tuple[str, str]:
-    return label.text, label.module or ""
 
 
 def _found_text(found: set[str]) -> str:
