@@ -13,6 +13,7 @@ Source: proc(5), "/proc/net/tcp" (a connection that is not accepted has inode 0)
 import re
 import sys
 from collections.abc import Callable, Sequence
+from ipaddress import IPv4Address, IPv6Address
 from typing import NamedTuple
 
 from sfsample.process.procfs import ProcFs
@@ -97,17 +98,10 @@ def _address(text: str) -> str:
     address, _, port = text.partition(":")
     groups = [bytes.fromhex(address[at : at + 8]) for at in range(0, len(address), 8)]
     raw = b"".join(group[::-1] if sys.byteorder == "little" else group for group in groups)
-    number = str(int(port, 16)) if int(port, 16) else "*"
+    number = int(port, 16) or "*"
     if len(raw) == 4:
-        return f"{'.'.join(map(str, raw))}:{number}"
-    return f"[{_ipv6(raw)}]:{number}"
-
-
-def _ipv6(raw: bytes) -> str:
-    import ipaddress
-
-    address = ipaddress.IPv6Address(raw)
-    return str(address.ipv4_mapped or address)
+        return f"{IPv4Address(raw)}:{number}"
+    return f"[{IPv6Address(raw).ipv4_mapped or IPv6Address(raw)}]:{number}"
 
 
 def _unix_text(fields: list[str]) -> str:
