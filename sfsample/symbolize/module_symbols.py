@@ -4,7 +4,12 @@ The order is: `.symtab`; a separate debug file; `.gnu_debugdata`; `.dynsym` (wit
 dynamic symbols); a debuginfod server.  A table is opened only when those before have no symbol.  A function
 with a size in any table beats a guess (a symbol without a size) from another.  Where no table has the local
 functions, a symbol without a size ends at the next address at which another function is known to begin.  PLT
-stubs are in no table; their relocation names them.  Nothing here raises.
+stubs are in no table; their relocation names them.
+
+`.gnu_debugdata` (MiniDebugInfo) is an ELF file with the function symbols that `.dynsym` does not have,
+compressed with xz.  Source: gdb manual, "MiniDebugInfo".
+
+Invariant: no method raises, and the unpacked size is limited (tests/symbolize/test_module_symbols.py).
 """
 
 from bisect import bisect_right
@@ -18,9 +23,12 @@ from sfsample.modules.debug_files import DebugFile, DebugFiles
 from sfsample.modules.module import Module
 from sfsample.symbolize.disk_cache import DiskCache
 from sfsample.symbolize.dwarf_lines import has_dwarf
-from sfsample.symbolize.mini_debug_info import SECTION, unpack
 from sfsample.symbolize.plt_names import PltStubs, is_stub
 from sfsample.symbolize.symbol_table import Symbol, SymbolTable
+
+_DEBUGDATA = ".gnu_debugdata"
+_MAX_UNPACKED_BYTES = 96 << 20
+_MAX_DECODER_BYTES = 128 << 20  # xz -9 needs 65 MiB
 
 
 class ModuleSymbols:
@@ -130,14 +138,14 @@ class ModuleSymbols:
 
     def _unpack_debugdata(self) -> ElfImage | None:
         """Return the image in `.gnu_debugdata`, unpacked once and then taken from the cache."""
-        image, section = self._image, self._image.section(SECTION)
+        image, section = self._image, self._image.section(_DEBUGDATA)
         if section is None:
             return None
         try:
             unpacked = self._cache.get_or_make(
                 image.build_id, "debugdata", lambda: unpack(image.contents(section))
             )
-            return ElfImage(unpacked, SECTION)
+            return ElfImage(unpacked, _DEBUGDATA)
         except FormatError as damage:
             self._damage = str(damage)
             return None
@@ -153,3 +161,18 @@ class ModuleSymbols:
         """
         symbol = self._find_in_tables(SymbolTable.find_stated, vaddr)
         return symbol.name if symbol and symbol.start == vaddr else None
+
+
+def unpack(data: bytes | memoryview) -> bytes:
+    """Return the unpacked ELF file.  Raises FormatError."""
+    from lzma import FORMAT_XZ, LZMADecompressor, LZMAError
+
+    decoder = LZMADecompressor(FORMAT_XZ, memlimit=_MAX_DECODER_BYTES)
+    try:
+        unpacked = decoder.decompress(data, _MAX_UNPACKED_BYTES)
+    except (LZMAError, MemoryError) as damage:
+        raise FormatError(_DEBUGDATA, 0, f"cannot be unpacked: {damage}") from None
+    if not decoder.eof:
+        too_large = f"unpacks to more than {_MAX_UNPACKED_BYTES >> 20} MiB"
+        raise FormatError(_DEBUGDATA, 0, "is cut off" if decoder.needs_input else too_large)
+    return unpacked

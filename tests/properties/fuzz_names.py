@@ -14,9 +14,8 @@ from sfsample.modules.debug_files import DebugFiles, debug_link
 from sfsample.modules.module import Module
 from sfsample.symbolize.demangle import demangle
 from sfsample.symbolize.disk_cache import DiskCache
-from sfsample.symbolize.mini_debug_info import unpack
 from sfsample.symbolize.missing import module_without_name
-from sfsample.symbolize.module_symbols import ModuleSymbols
+from sfsample.symbolize.module_symbols import ModuleSymbols, unpack
 from sfsample.symbolize.options import SymbolOptions
 from sfsample.symbolize.perf_map import PerfMap
 from sfsample.symbolize.plt_names import PltStubs

@@ -15,7 +15,7 @@ from sfsample.formats.elf.image import SHT_DYNSYM, SHT_SYMTAB, ElfImage
 from sfsample.modules import debug_files
 from sfsample.modules.debug_files import DebugFiles
 from sfsample.modules.module import Module
-from sfsample.symbolize import mini_debug_info, module_symbols
+from sfsample.symbolize import module_symbols
 from sfsample.symbolize.disk_cache import DiskCache
 from sfsample.symbolize.module_symbols import ModuleSymbols
 from tests.builders import elf_builder as e
@@ -206,7 +206,7 @@ def test_damaged_mini_debug_info_is_reported(stripped, tmp_path):
 
 
 def test_unpacked_mini_debug_info_is_limited(stripped, tmp_path, monkeypatch):
-    monkeypatch.setattr(mini_debug_info, "_MAX_UNPACKED_BYTES", 1 << 20)
+    monkeypatch.setattr(module_symbols, "_MAX_UNPACKED_BYTES", 1 << 20)
     bomb = lzma.compress(bytes(64 << 20), lzma.FORMAT_XZ)
     assert len(bomb) < 1 << 16
     assert "unpacks to more than 1 MiB" in reason_with_debugdata(stripped, tmp_path, bomb)
