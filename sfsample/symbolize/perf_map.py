@@ -10,6 +10,7 @@ Source: Linux, tools/perf/Documentation/jit-interface.txt: lines `START SIZE NAM
 """
 
 import os
+import re
 import time
 from array import array
 from bisect import bisect_right
@@ -25,7 +26,8 @@ _MAX_OUTER = 256  # earlier starts that are tried in search of a function that c
 _ADDRESS_END = 1 << 64
 _PAUSE_PER_READ_TIME = 10  # a file is not read again for 10 times as long as reading it took
 _MAX_NAME_BYTES = 10_000
-_MAX_NUMBER_CHARS = 18  # 0x and 16 digits
+_NUMBER = rb"((?:0x)?[0-9a-fA-F]{1,16}) "
+_LINE = re.compile(rb"^%b%b(?=[^\n]*\S)" % (_NUMBER, _NUMBER), re.MULTILINE)
 
 
 class GeneratedFunction(NamedTuple):
@@ -70,23 +72,13 @@ class PerfMap:
 def _columns(data: bytes) -> "tuple[array[int], array[int], array[int]]":
     """Return the start, the end and the offset of the name of each line that can be parsed."""
     starts, ends, names = array("Q"), array("Q"), array("Q")
-    at = 0
-    while (end := data.find(b"\n", at)) >= 0:  # the last line may not be whole yet
-        words = data[at:end].split(b" ", 2)
-        low, size = map(_hexadecimal, words[:2]) if len(words) == 3 and words[2].strip() else (0, 0)
-        if 0 < size < _ADDRESS_END - low:
-            starts.append(low)
-            ends.append(low + size)
-            names.append(end - len(words[2]))
-        at = end + 1
+    for line in _LINE.finditer(data, 0, data.rfind(b"\n") + 1):  # the last line may not be whole yet
+        start, size = int(line[1], 16), int(line[2], 16)
+        if 0 < size < _ADDRESS_END - start:
+            starts.append(start)
+            ends.append(start + size)
+            names.append(line.end())
     return starts, ends, names
-
-
-def _hexadecimal(word: bytes) -> int:
-    try:
-        return max(0, int(word, 16)) if len(word) <= _MAX_NUMBER_CHARS else 0
-    except ValueError:
-        return 0
 
 
 def perf_map_path(process_root: ProcessRoot) -> str:
