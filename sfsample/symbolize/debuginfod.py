@@ -47,15 +47,11 @@ class Debuginfod:
             return found
         try:
             os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
-            self._download(build_id, path)
+            with whole_file(path, 0o666) as file:  # it stays empty when no server has it
+                any(self._copy_from(f"{url}/buildid/{build_id}/debuginfo", file) for url in self._urls)
         except OSError as failure:
             raise SfsampleError(f"debuginfod: {failure.__class__.__name__}: {failure}") from None
         return _read_cache(path)[0]
-
-    def _download(self, build_id: str, path: str) -> None:
-        """Write the file of the first server that has it to `path`; an empty file when no server has it."""
-        with whole_file(path, 0o666) as file:
-            any(self._copy_from(f"{url}/buildid/{build_id}/debuginfo", file) for url in self._urls)
 
     def _copy_from(self, url: str, file: BinaryIO) -> bool:
         """Copy what a server sends into `file`; return False when it has no such file."""
