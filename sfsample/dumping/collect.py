@@ -13,7 +13,7 @@ from sfsample.core.snapshot import Capture
 from sfsample.dumping.model import ProcessDump, ThreadDump, ThreadState, is_same_place
 from sfsample.process.capture import ThreadCapturer, is_seldom
 from sfsample.process.consistent_capture import ConsistentCapture
-from sfsample.process.facts.file_locks import FileLock, contended_locks
+from sfsample.process.facts.file_locks import FileLock, parse_locks
 from sfsample.process.facts.live_lookup import LiveLookup
 from sfsample.process.facts.peer_processes import NearEnd, PeerProcess, find_peer_processes
 from sfsample.process.facts.syscall_arguments import DecodedSyscall
@@ -22,7 +22,7 @@ from sfsample.process.not_captured import NotCaptured
 from sfsample.process.permission.evidence import tracer_of_process
 from sfsample.process.proc_text import Stat
 from sfsample.process.process import LiveProcess
-from sfsample.process.procfs import process_name
+from sfsample.process.procfs import process_name, read_text
 from sfsample.unwind.unwinder import Unwinder
 
 _WAIT_FOR_CHILDREN = ("wait4", "waitid", "vfork", "clone", "clone3")
@@ -175,7 +175,8 @@ def _age_ns(born: int) -> int:
 
 
 def _file_locks(calls: Sequence[DecodedSyscall]) -> tuple[FileLock, ...]:
-    return contended_locks() if any(call.name in _TAKE_FILE_LOCKS for call in calls) else ()
+    wanted = any(call.name in _TAKE_FILE_LOCKS for call in calls)
+    return parse_locks(read_text("/proc/locks")) if wanted else ()
 
 
 def _command_line(target: LiveProcess) -> list[str]:

@@ -7,7 +7,7 @@ of the target's network namespace.  Source: proc(5), the kernel's Documentation/
 import re
 from typing import NamedTuple
 
-from sfsample.process.facts.sockets import PeerSocket, SocketTable
+from sfsample.process.facts.sockets import SocketTable
 from sfsample.process.proc_text import parse_status
 from sfsample.process.procfs import ProcFs
 
@@ -40,7 +40,7 @@ class DescriptorReader:
 
     def __init__(self, proc: ProcFs) -> None:
         self._proc = proc
-        self._sockets = SocketTable(proc)
+        self.sockets = SocketTable(proc)
         self._known: dict[int, Descriptor | None] = {}
 
     def read(self, fd: int) -> Descriptor | None:
@@ -48,10 +48,6 @@ class DescriptorReader:
         if fd not in self._known:
             self._known[fd] = self._read(fd)
         return self._known[fd]
-
-    def peer_socket(self, socket: Descriptor) -> PeerSocket | None:
-        """Return the socket at the other end; None: it is on another machine, or sfsample cannot see it."""
-        return self._sockets.peer(socket.inode)
 
     def _read(self, fd: int) -> Descriptor | None:
         link = self._proc.link(f"fd/{fd}")
@@ -64,7 +60,7 @@ class DescriptorReader:
             end = {"r": ", read end", "w": ", write end"}.get(mode, "")
             return Descriptor(fd, "pipe", int(found[2]), mode, f"pipe {found[2]}{end}")
         if found:
-            return Descriptor(fd, "socket", int(found[2]), mode, self._sockets.text(int(found[2])))
+            return Descriptor(fd, "socket", int(found[2]), mode, self.sockets.text(int(found[2])))
         if link.startswith("anon_inode:"):
             return _anonymous(fd, link.partition(":")[2].strip("[]"), info)
         return Descriptor(fd, "file", int(parse_status(info).get("ino", "0")), mode, link)

@@ -5,8 +5,6 @@ Source: proc(5), "/proc/locks": a line with an arrow waits for the line before i
 
 from typing import NamedTuple
 
-from sfsample.process.procfs import read_text
-
 
 class FileLock(NamedTuple):
     """A lock that some process waits for; `kind` is FLOCK, POSIX, OFDLCK or LEASE.
@@ -20,11 +18,6 @@ class FileLock(NamedTuple):
     inode: int
     holder: int
     waiters: tuple[int, ...]
-
-
-def contended_locks() -> tuple[FileLock, ...]:
-    """Return the locks that some process waits for now; empty when /proc/locks cannot be read."""
-    return parse_locks(read_text("/proc/locks"))
 
 
 def parse_locks(text: str) -> tuple[FileLock, ...]:

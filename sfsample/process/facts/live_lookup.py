@@ -58,7 +58,7 @@ class LiveLookup:
     def _peer_link(self, descriptor: Descriptor) -> tuple[str, NearEnd] | None:
         if descriptor.kind == "pipe":
             return f"pipe:[{descriptor.inode}]", NearEnd(descriptor.inode)
-        peer = self._descriptors.peer_socket(descriptor) if descriptor.kind == "socket" else None
+        peer = self._descriptors.sockets.peer(descriptor.inode) if descriptor.kind == "socket" else None
         return (f"socket:[{peer.inode}]", NearEnd(descriptor.inode, peer.listens)) if peer else None
 
     def ns_tid(self, tid: int) -> int:

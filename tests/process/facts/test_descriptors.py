@@ -41,7 +41,7 @@ def inode(sock: socket.socket) -> int:
 def peer(reader: DescriptorReader, sock: socket.socket) -> PeerSocket | None:
     descriptor = reader.read(sock.fileno())
     assert descriptor is not None
-    return reader.peer_socket(descriptor)
+    return reader.sockets.peer(descriptor.inode)
 
 
 # -- what a descriptor refers to
