@@ -1,4 +1,4 @@
-"""The caption of a report in a few words: its title, its extent, and what the recording lost.
+"""The caption of a report in a few words: its extent, and what the recording lost.
 
 Every format that has a place for such text shows it.  It comes from the report alone; what is unknown is left
 out.
@@ -9,11 +9,6 @@ from time import gmtime, strftime
 from sfsample.report.report import CPU, OUTERMOST, Report
 
 _TIME_UNITS = ((10**9, "s"), (10**6, "ms"), (10**3, "µs"), (1, "ns"))  # in nanoseconds
-
-
-def title(report: Report) -> str:
-    """Return the names of the processes."""
-    return report.process_names() or "nothing"
 
 
 def extent(report: Report) -> str:

@@ -16,7 +16,7 @@ from itertools import starmap
 from operator import add, eq
 from typing import Any
 
-from sfsample.report.caption import extent, losses, title
+from sfsample.report.caption import extent, losses
 from sfsample.report.json_text import json_text
 from sfsample.report.report import Report
 from sfsample.report.stack_paths import StackPaths, stack_paths
@@ -52,7 +52,7 @@ def page_data(report: Report, *, threads: bool) -> dict[str, Any]:
     rows = sorted(_weights_by_row(report, paths).items())
     modules = {path: at for at, path in enumerate(dict.fromkeys(label.module for label in paths.labels))}
     return {
-        "title": title(report),
+        "title": report.process_names() or "nothing",
         "extent": extent(report),
         "losses": losses(report),
         "weights": list(report.weights),

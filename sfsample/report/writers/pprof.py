@@ -58,9 +58,8 @@ class _Encoder:
             yield message(3, *self._mapping(path, build_id, number))  # mapping
         for names, number in self._functions.items():
             name, raw, file = (self._string(text) for text in names)
-            yield message(
-                5, integer(1, number), integer(2, name), integer(3, raw), integer(4, file)
-            )  # function
+            # function
+            yield message(5, integer(1, number), integer(2, name), integer(3, raw), integer(4, file))
         yield integer(9, report.started_ns or 0)  # time_nanos
         yield integer(10, report.duration_ns or 0)  # duration_nanos
         if report.rate_hz:
@@ -113,9 +112,8 @@ class _Encoder:
             frame for frame in self._report.frames if (frame.module, frame.build_id) == (path, build_id)
         ]
         yield integer(1, number)  # id
-        yield integer(
-            3, max(frame.offset or 0 for frame in frames) + 1
-        )  # memory_limit; memory_start is 0: addresses are vaddrs
+        # memory_limit; memory_start is 0: addresses are vaddrs
+        yield integer(3, max(frame.offset or 0 for frame in frames) + 1)
         yield integer(5, self._string(path))  # filename
         yield integer(6, self._string(build_id or ""))  # build_id
         yield integer(7, 1)  # has_functions: pprof need not symbolize

@@ -5,7 +5,7 @@ samples are in order of time where the report has a timeline, otherwise in order
 first.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from sfsample.report.json_text import json_text
@@ -51,12 +51,13 @@ def _stacks(report: Report, marks: dict[str, int]) -> Iterator[list[int]]:
 
 
 def _profiles(report: Report, stacks: list[list[int]]) -> Iterator[dict[str, Any]]:
-    rows = _rows(report)
+    order, columns = _samples(report)
     for weight, (name, unit) in _UNITS.items():
         if weight not in report.weights:
             continue
         for number, thread in enumerate(report.threads):
-            chosen = [(at, weights[weight]) for at, weights in rows if report.stacks[at].thread == number]
+            rows = zip(order, columns[weight], strict=True)
+            chosen = [(at, value) for at, value in rows if report.stacks[at].thread == number]
             yield {
                 "type": "sampled",
                 "name": f"{thread.label} ({name})",
@@ -68,14 +69,11 @@ def _profiles(report: Report, stacks: list[list[int]]) -> Iterator[dict[str, Any
             }
 
 
-def _rows(report: Report) -> list[tuple[int, dict[str, int]]]:
-    """Return (stack index, its weights) for each sample of the timeline; without it, for each stack."""
+def _samples(report: Report) -> tuple[Sequence[int], dict[str, Sequence[int]]]:
+    """Return the stack of each sample of the timeline, or else each stack; and a column for each weight."""
     timeline = report.timeline
     if timeline is not None and not timeline.dropped:
-        columns = zip(timeline.samples, timeline.wall_ns, timeline.cpu_ns, strict=True)
-        return [(at, {SAMPLES: n, WALL: wall, CPU: cpu})
-                for at, (n, wall, cpu) in zip(timeline.stack, columns, strict=True)]  # fmt: skip
-    rows = [
-        (at, dict(zip(report.weights, stack.weights, strict=True))) for at, stack in enumerate(report.stacks)
-    ]
-    return sorted(rows, key=lambda row: -row[1][SAMPLES])
+        return timeline.stack, {SAMPLES: timeline.samples, WALL: timeline.wall_ns, CPU: timeline.cpu_ns}
+    order = sorted(range(len(report.stacks)), key=lambda at: -report.stacks[at].weights[0])
+    columns = {weight: report.column(weight) for weight in report.weights}
+    return order, {weight: [column[at] for at in order] for weight, column in columns.items()}

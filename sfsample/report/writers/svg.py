@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 from xml.sax.saxutils import escape
 
-from sfsample.report.caption import duration, extent, losses, sample_count, title
+from sfsample.report.caption import duration, extent, losses, sample_count
 from sfsample.report.report import CPU, SAMPLES, Report
 from sfsample.report.stack_paths import Label, stack_paths
 
@@ -84,7 +84,7 @@ def _boxes(root: _Node, labels: Sequence[Label], scale: float) -> Iterator[_Box]
 def _lines(report: Report, boxes: list[_Box], hidden: int) -> Iterator[str]:
     rows = max((box.depth for box in boxes), default=0) + 1
     height = _TOP + rows * _ROW + _MARGIN
-    name = title(report)
+    name = report.process_names() or "nothing"
     notes = [f"width is samples: {extent(report)}", *losses(report)]
     if hidden:
         notes.append(f"{hidden} boxes too narrow to show")
