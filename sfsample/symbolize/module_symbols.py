@@ -111,7 +111,10 @@ class ModuleSymbols:
         yield from self._symtab_of(self._image)
         yield from self._symtab_of(self.debug_file().image)
         yield from self._symtab_of(self._unpack_debugdata())
-        yield from self._dynamic_symbols()
+        image = self._image
+        dynamic = image.symbols(SHT_DYNSYM) or Dynamic(image).symbols()
+        if dynamic is not None:
+            yield SymbolTable(*dynamic, image.byteorder, image.code_sections)
         if not self._is_complete:
             yield from self._symtab_of(self._fetch_debug_image())
 
@@ -122,12 +125,6 @@ class ModuleSymbols:
             return
         self._is_complete = True
         yield SymbolTable(*found, image.byteorder, image.code_sections)
-
-    def _dynamic_symbols(self) -> Iterator[SymbolTable]:
-        image = self._image
-        found = image.symbols(SHT_DYNSYM) or Dynamic(image).symbols()
-        if found is not None:
-            yield SymbolTable(*found, image.byteorder, image.code_sections)
 
     def _fetch_debug_image(self) -> ElfImage | None:
         """Return the debug file that a debuginfod server has, or None."""
