@@ -18,6 +18,7 @@ from sfsample.process.facts.live_lookup import LiveLookup
 from sfsample.process.facts.peer_processes import NearEnd, PeerProcess, find_peer_processes
 from sfsample.process.facts.syscall_arguments import DecodedSyscall
 from sfsample.process.facts.thread_facts import FactReader
+from sfsample.process.kernel_stack import kernel_stack
 from sfsample.process.not_captured import NotCaptured
 from sfsample.process.permission.evidence import tracer_of_process
 from sfsample.process.proc_text import Stat
@@ -92,13 +93,14 @@ class Dumper:
 
     def _read_facts(self, tid: int, stat: Stat) -> ThreadDump:
         """Return what the kernel tells of a thread; its stack is still missing."""
-        facts = self._facts.facts(tid)
-        call = self._lookup.decode(facts.syscall)
+        wchan = self._facts.wchan(tid)
+        syscall = self._facts.syscall(tid, wchan)
+        call = self._lookup.decode(syscall)
         return ThreadDump(
-            tid, stat.name, stat.state, Capture.FAILED, None, None, facts.syscall, facts.wchan, None, (),
-            self._lookup.ns_tid(tid), facts.usage.cpu_ns, None, call, facts.kernel_stack,
-            self._lookup.lock_memory(call), None if stat.state == "R" else facts.last_ran,
-            born=stat.starttime,
+            tid, stat.name, stat.state, Capture.FAILED, None, None, syscall, wchan, None, (),
+            self._lookup.ns_tid(tid), self._facts.usage(tid).cpu_ns, None, call,
+            kernel_stack(self._process.proc, tid) or (), self._lookup.lock_memory(call),
+            None if stat.state == "R" else self._facts.last_ran(tid), born=stat.starttime,
         )  # fmt: skip
 
     def _update(self, known: ThreadDump, stat: Stat) -> ThreadDump | None:

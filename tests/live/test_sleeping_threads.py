@@ -43,6 +43,11 @@ RESTARTED = {
 } & CALLS.keys()  # fmt: skip
 
 
+def syscall(proc: ProcFs, tid: int) -> SyscallInfo | None:
+    facts = FactReader(proc)
+    return facts.syscall(tid, facts.wchan(tid))
+
+
 def short(name: str) -> str:
     """Return the first 15 letters, which are the name of the thread."""
     return name[:15]
@@ -89,9 +94,9 @@ def test_restarted_call_is_reported_with_its_arguments():
     with started([sys.executable, SLEEPERS, "{fd}", *(CALLS.keys() - FAIL)]) as target:
         sleepers = ready(target)
         proc = ProcFs(target.pid)
-        before = {name: FactReader(proc).facts(tid).syscall for name, tid in sleepers.items()}
+        before = {name: syscall(proc, tid) for name, tid in sleepers.items()}
         stop_all(target.pid, sleepers)
-        after = {name: FactReader(proc).facts(tid).syscall for name, tid in sleepers.items()}
+        after = {name: syscall(proc, tid) for name, tid in sleepers.items()}
         proc.close()
         target.assert_unharmed()
 

@@ -27,7 +27,7 @@ def test_idle_time_of_a_sleeping_thread() -> None:
         proc = ProcFs(target.pid)
         facts = FactReader(proc)
         before = time.monotonic()
-        last = facts.facts(target.pid).last_ran
+        last = facts.last_ran(target.pid)
         after = time.monotonic()
         assert last is not None
         idle = facts.idle(last)
@@ -51,7 +51,7 @@ def test_idle_time_is_measured_on_each_cpus_clock() -> None:
             try:
                 wait_until(lambda: states(child.pid) == {"S"}, "asleep")
                 proc = ProcFs(child.pid)
-                last = FactReader(proc).facts(child.pid).last_ran
+                last = FactReader(proc).last_ran(child.pid)
                 assert last is not None
                 assert last.cpu == cpu
                 idle = FactReader(proc).idle(last)
@@ -71,7 +71,7 @@ def test_busy_thread_uses_cpu_time() -> None:
         wait_until(
             lambda: (facts.usage(target.pid).cpu_ns or 0) > (first.cpu_ns or 0) + 10**7, "10 ms of work"
         )
-        assert facts.facts(target.pid).syscall is None
+        assert facts.syscall(target.pid, None) is None
         proc.close()
 
 

@@ -15,7 +15,6 @@ import time
 from typing import NamedTuple
 
 from sfsample.core.snapshot import parse_schedstat
-from sfsample.process.kernel_stack import kernel_stack
 from sfsample.process.proc_text import SyscallInfo, parse_last_run
 from sfsample.process.procfs import ProcFs
 from sfsample.process.syscall_restart import number_made
@@ -40,16 +39,6 @@ class CpuUsage(NamedTuple):
     runs: int | None
 
 
-class ThreadFacts(NamedTuple):
-    """One thread.  `syscall` is None when it is in none; `wchan` is the kernel function that it waits in."""
-
-    usage: CpuUsage
-    last_ran: LastRunTime | None
-    syscall: SyscallInfo | None
-    wchan: str | None
-    kernel_stack: tuple[str, ...]
-
-
 class FactReader:
     """Reads facts of the threads of one process."""
 
@@ -57,19 +46,18 @@ class FactReader:
         self._proc = proc
         self._clocks: dict[int, tuple[float, float] | None] = {}  # CPU: (its clock, monotonic clock), seconds
 
-    def facts(self, tid: int) -> ThreadFacts:
-        """Read everything about one thread."""
-        name = (self._proc.read(f"task/{tid}/wchan") or b"").decode("ascii", "replace")
-        wchan = None if name in ("", "0") else name
-        return ThreadFacts(self.usage(tid), self._last_ran(tid), self._syscall(tid, wchan), wchan,
-                           kernel_stack(self._proc, tid) or ())  # fmt: skip
-
     def usage(self, tid: int) -> CpuUsage:
         """Read the scheduler's counters."""
         counters = parse_schedstat(self._proc.task(tid, "schedstat"))
         return CpuUsage(*counters) if counters else CpuUsage(None, None, None)
 
-    def _syscall(self, tid: int, wchan: str | None) -> SyscallInfo | None:
+    def wchan(self, tid: int) -> str | None:
+        """Return the kernel function that a thread waits in."""
+        name = (self._proc.read(f"task/{tid}/wchan") or b"").decode("ascii", "replace")
+        return None if name in ("", "0") else name
+
+    def syscall(self, tid: int, wchan: str | None) -> SyscallInfo | None:
+        """Return the system call that a thread sleeps in, as the thread made it; None: it is in none."""
         info = self._proc.asleep(tid)
         if info is None or info.number < 0:
             return None
@@ -87,14 +75,12 @@ class FactReader:
         clock = self._clocks[last.cpu]
         return None if clock is None else max(0.0, clock[0] - (clock[1] - last.read_at_s) - last.at_s)
 
-    def _last_ran(self, tid: int) -> LastRunTime | None:
-        at_s = exec_start_s(self._proc.task(tid, "sched"))
-        read_at_s = time.monotonic()
-        return None if at_s is None else LastRunTime(self._cpu(tid), at_s, read_at_s)
-
-    def _cpu(self, tid: int) -> int:
+    def last_ran(self, tid: int) -> LastRunTime | None:
+        """Return when a thread last ran."""
+        at_s, read_at_s = exec_start_s(self._proc.task(tid, "sched")), time.monotonic()
         fields = (self._proc.task(tid, "stat") or b"").rpartition(b") ")[2].split()
-        return int(fields[_STAT_CPU]) if len(fields) > _STAT_CPU else -1
+        cpu = int(fields[_STAT_CPU]) if len(fields) > _STAT_CPU else -1
+        return None if at_s is None else LastRunTime(cpu, at_s, read_at_s)
 
 
 def exec_start_s(sched: bytes | None) -> float | None:
