@@ -72,27 +72,19 @@ def _ratio(ratio: float) -> str:
 def difference_html(before: Report, after: Report, difference: Difference) -> bytes:
     """Return the page: one tree of both reports, as wide as `after`, coloured by the change."""
     data = page_data(_side_by_side(before, after), threads=False)
-    all_losses = [
-        *(f"before: {text}" for text in losses(before)),
-        *(f"after: {text}" for text in losses(after)),
-    ]
-    verdicts = {change.name: change for change in difference.by_total}
-    texts: list[str] = data["frames"]["text"]
-    return page(
-        data
-        | {
-            "diff": True,
-            "extent": f"{before.total():,} samples before, {after.total():,} after",
-            "losses": all_losses,
-            "scales": [100 / exposure if exposure else 0 for exposure in reversed(difference.exposures)],
-            "unit": "% of one CPU" if difference.per_time else "% of all samples",
-            "frames": data["frames"]
-            | {
-                "noise": [text not in verdicts or verdicts[text].verdict == NOISE for text in texts],
-                "change": [_verdict_text(verdicts[text]) if text in verdicts else "" for text in texts],
-            },
-        }
-    )
+    by_name = {change.name: change for change in difference.by_total}
+    changes = [by_name.get(text) for text in data["frames"]["text"]]
+    data["frames"]["noise"] = [change is None or change.verdict == NOISE for change in changes]
+    data["frames"]["change"] = [_verdict_text(change) if change else "" for change in changes]
+    sides = (("before", before), ("after", after))
+    data |= {
+        "diff": True,
+        "extent": f"{before.total():,} samples before, {after.total():,} after",
+        "losses": [f"{side}: {text}" for side, report in sides for text in losses(report)],
+        "scales": [100 / exposure if exposure else 0 for exposure in reversed(difference.exposures)],
+        "unit": "% of one CPU" if difference.per_time else "% of all samples",
+    }
+    return page(data)
 
 
 def _verdict_text(change: Change) -> str:
