@@ -1,14 +1,20 @@
 """Spells a symbol as the user wants to see it: demangled or raw, with or without clones and arguments.
 
-Invariant: a name never becomes empty; a name that cannot be parsed stays whole
-(tests/symbolize/test_spelling.py).  The text is not cleaned here: `frame_text.clean_name` does that.
+Demangles C++ (Itanium ABI) and Rust (v0 and legacy).  The text is not cleaned here: `frame_text.clean_name`
+does that.
+
+Invariant: nothing raises or hangs; a name never becomes empty; a symbol that cannot be demangled, or a name
+that cannot be parsed, stays as it is (tests/symbolize/test_demangle.py, tests/symbolize/test_spelling.py).
 """
 
 import re
+from collections.abc import Callable
+from functools import cache
 
-from sfsample.symbolize.demangle import demangle
 from sfsample.symbolize.options import SymbolOptions
 
+_PREFIXES = ("_Z", "_R")
+_MAX_NAME_CHARS = 10_000  # the longest of half a million symbols of LLVM, clang, rustc, scipy has 1,230
 # what compilers append to parts and copies of a function; a hash follows `.llvm.`
 _CLONE = re.compile(r"(?:\.(?:cold|warm|unlikely|part|constprop|isra|lto_priv|localalias|llvm|__uniq|resume"
                     r"|cleanup|destroy)(?:\.[0-9A-F]+)*)+(?=@|$)")  # fmt: skip
@@ -68,3 +74,33 @@ def _without_type(name: str) -> str:
     end = min((found.start() for found in (operator, parenthesized) if found), default=len(name))
     start = name.rfind(" ", 0, end) + 1
     return name[start:].strip() + clones
+
+
+def demangle(name: str) -> str:
+    """Return `name` demangled in the style of c++filt and rustc-demangle, or unchanged.
+
+    A clone keeps its suffix, `f(int) [clone .cold]`; the hash of a legacy Rust symbol is dropped; a symbol
+    version (`@GLIBCXX_3.4`) stays.
+    """
+    if not name.startswith(_PREFIXES) or len(name) > _MAX_NAME_CHARS:
+        return name
+    mangled, at, version = name.partition("@")
+    return (_library()(mangled) or mangled) + at + version
+
+
+@cache
+def _library() -> Callable[[str], str]:
+    """Return the demangler; it is imported at the first mangled symbol."""
+    try:
+        from demangle import demangle as library_demangle
+    except ImportError:  # a broken installation must not lose the recording
+        return str
+
+    def demangle_or_keep(name: str) -> str:
+        try:
+            demangled: str = library_demangle(name, language=("itanium", "rust"), style="gnu")
+        except Exception:  # noqa: BLE001 - hostile names reach code of a library
+            return name
+        return demangled
+
+    return demangle_or_keep

@@ -21,7 +21,7 @@ from pathlib import Path
 import pytest
 from elftools.elf.elffile import ELFFile
 
-from sfsample.symbolize.demangle import demangle
+from sfsample.symbolize.spelling import demangle
 from tests.builders.installed import library
 from tests.builders.symbol_tables import SymbolTable
 

@@ -12,14 +12,13 @@ from sfsample.formats.elf.dynamic import Dynamic
 from sfsample.formats.elf.image import SHT_SYMTAB, ElfImage
 from sfsample.modules.debug_files import DebugFiles, debug_link
 from sfsample.modules.module import Module
-from sfsample.symbolize.demangle import demangle
 from sfsample.symbolize.disk_cache import DiskCache
 from sfsample.symbolize.missing import module_without_name
 from sfsample.symbolize.module_symbols import ModuleSymbols, unpack
 from sfsample.symbolize.options import SymbolOptions
 from sfsample.symbolize.perf_map import PerfMap
 from sfsample.symbolize.plt_names import PltStubs
-from sfsample.symbolize.spelling import simplify, spell
+from sfsample.symbolize.spelling import demangle, simplify, spell
 from tests.builders.symbol_tables import SymbolTable
 
 MAX_ITEMS = 30  # of a kind that are read from one input

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sfsample.symbolize import demangle as module
-from sfsample.symbolize.demangle import demangle
+from sfsample.symbolize import spelling as module
+from sfsample.symbolize.spelling import demangle
 
 
 @pytest.mark.parametrize(
@@ -140,7 +140,7 @@ def test_names_stay_raw_without_the_library(monkeypatch):
 
 def test_the_library_is_imported_at_the_first_mangled_symbol():
     code = (
-        "import sys; from sfsample.symbolize.demangle import demangle\n"
+        "import sys; from sfsample.symbolize.spelling import demangle\n"
         "demangle('main'); assert 'demangle' not in sys.modules\n"
         "demangle('_Z3foov'); assert 'demangle' in sys.modules"
     )
