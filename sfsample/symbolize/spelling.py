@@ -4,7 +4,7 @@ Demangles C++ (Itanium ABI) and Rust (v0 and legacy).  The text is not cleaned h
 does that.
 
 Invariant: nothing raises or hangs; a name never becomes empty; a symbol that cannot be demangled, or a name
-that cannot be parsed, stays as it is (tests/symbolize/test_demangle.py, tests/symbolize/test_spelling.py).
+that cannot be parsed, stays as it is (test_spelling.py and test_spelling_demangle.py in tests/symbolize/).
 """
 
 import re
