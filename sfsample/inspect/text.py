@@ -126,11 +126,10 @@ def process_text(pid: int, inspections: list[Inspection]) -> Iterator[str]:
 def _steppers(inspection: Inspection) -> str:
     """Return the names of the steppers that the sampler will use in a module."""
     coverage, module = inspection.coverage, inspection.module
-    steps = []
-    if coverage.sframe_bytes:
-        steps.append("sframe")
-    if module.eh_frame and coverage.text_bytes > coverage.uncovered_bytes + coverage.sframe_bytes:
-        steps.append("eh_frame")
-    if coverage.uncovered_bytes:
-        steps.append("frame_pointer")
-    return ", ".join(steps) or "nothing"
+    only_cfi = coverage.text_bytes - coverage.uncovered_bytes - coverage.sframe_bytes
+    bytes_of = {
+        "sframe": coverage.sframe_bytes,
+        "eh_frame": only_cfi if module.eh_frame else 0,
+        "frame_pointer": coverage.uncovered_bytes,
+    }
+    return ", ".join(stepper for stepper, size in bytes_of.items() if size > 0) or "nothing"

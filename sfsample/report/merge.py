@@ -6,7 +6,7 @@ kept only by operations that keep each stack or drop it; a merge of several repo
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from itertools import compress
+from itertools import compress, groupby
 from typing import Any, Literal
 
 from sfsample.report.builder import ReportBuilder
@@ -93,14 +93,22 @@ def _as_list(value: object) -> list[Any]:
 
 
 def merge_by(report: Report, by: MergeBy) -> Report:
-    """Return the report with all frames of one function (or module, or address) merged."""
+    """Return the report with all frames of one function (or module, or address) merged.
+
+    By module, adjacent frames of one module become one frame.
+    """
     key = _KEYS[by]
     merged: dict[_FrameKey, ReportFrame] = {}
     for frame in report.frames:
         name = key(frame)
         merged[name] = _common(merged[name], frame) if name in merged else frame
     table = {frame: _relabel(merged[key(frame)], by) for frame in report.frames}
-    return rebuild(report, lambda frames: _without_repeats([table[frame] for frame in frames], by))
+
+    def change(frames: Sequence[ReportFrame]) -> list[ReportFrame]:
+        changed = [table[frame] for frame in frames]
+        return [frame for frame, _ in groupby(changed)] if by == "module" else changed
+
+    return rebuild(report, change)
 
 
 def _common(first: ReportFrame, second: ReportFrame) -> ReportFrame:
@@ -119,13 +127,6 @@ def _relabel(frame: ReportFrame, by: MergeBy) -> ReportFrame:
     if by == "address" and frame.function and frame.offset is not None:
         return frame._replace(text=f"{frame.text} {frame.offset:#x}")
     return frame
-
-
-def _without_repeats(frames: list[ReportFrame], by: MergeBy) -> Iterable[ReportFrame]:
-    """Return the frames; by module, adjacent frames of one module become one frame."""
-    if by != "module":
-        return frames
-    return (frame for at, frame in enumerate(frames) if not at or frame != frames[at - 1])
 
 
 _UNKNOWN = ReportFrame("")

@@ -103,7 +103,7 @@ class _ImageOpener:
             raise FormatError(mapping.path, 0, "could not be read when the stack was saved")
         image = _open_image(self._sysroot + mapping.path, mapping.path, known.begins_at)
         here = identify(Module(image, 0, mapping.path))
-        if not _same_file(known, here):
+        if _identity(here) != _identity(known):
             raise FormatError(
                 mapping.path, 0, f"differs: {_identity(here)} here, {_identity(known)} was mapped"
             )
@@ -126,10 +126,6 @@ def _open_image(path: str, name: str, begins_at: int) -> ElfImage:
         raise FormatError(name, 0, f"cannot be opened: {failure.strerror}: {path}") from None
     except (ValueError, OverflowError):
         raise FormatError(name, 0, f"is not the one that was mapped: nothing is at {begins_at:#x}") from None
-
-
-def _same_file(saved: SavedModule, here: SavedModule) -> bool:
-    return saved.build_id == here.build_id and (saved.build_id is not None or saved.checksum == here.checksum)
 
 
 def _identity(module: SavedModule) -> str:

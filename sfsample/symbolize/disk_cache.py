@@ -11,6 +11,7 @@ import stat
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import cached_property
 from mmap import ACCESS_READ, mmap
 from struct import Struct
 from zlib import crc32
@@ -30,7 +31,6 @@ class DiskCache:
     def __init__(self, directory: str | None, max_bytes: int = _MAX_BYTES) -> None:
         self._directory = directory
         self._max_bytes = max_bytes
-        self._usable: bool | None = None
 
     def get_or_make(self, build_id: str | None, kind: str, make: Callable[[], bytes]) -> bytes | memoryview:
         """Return a result for the file with a build-id; it is made when the cache does not have it."""
@@ -75,11 +75,11 @@ class DiskCache:
             self._delete_oldest()
 
     def _path(self, name: str) -> str | None:
-        if self._directory is None:
-            return None
-        if self._usable is None:
-            self._usable = _prepare(self._directory)
-        return os.path.join(self._directory, name) if self._usable else None
+        return os.path.join(self._directory, name) if self._directory and self._is_usable else None
+
+    @cached_property
+    def _is_usable(self) -> bool:
+        return self._directory is not None and _prepare(self._directory)
 
     def _delete_oldest(self) -> None:
         """Delete the files that were not used for longest, and leftovers of killed writers."""

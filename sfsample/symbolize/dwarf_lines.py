@@ -1,20 +1,31 @@
 """Finds source lines and inlined functions in DWARF.  Only this file uses the library `symbolic`.
 
 The library is an extra (`pip install 'sfsample[lines]'`) and imported when the first line is needed.  It
-converts all DWARF of a file once; the result is cached by build-id, and later opened without being read.
+converts all DWARF of a file once; the result is cached by build-id, and later opened without being read.  Of
+split DWARF, the file has only skeleton units, and the rest, in `.dwo` or `.dwp` files, is not read.
+
 Invariant: whatever the library raises on damaged DWARF, the module only has no lines, and that is reported in
 `problems` (tests/symbolize/test_dwarf_lines.py).
+
+Sources: DWARF 5, sections 7.5.1 (unit headers) and 7.5.3 (abbreviations); for version 4 GCC's "DebugFission".
 """
 
 import os
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from sfsample.errors import FormatError
+from sfsample.formats.dwarf.reader import DwarfReader
+from sfsample.formats.elf.compressed import section_bytes
 from sfsample.formats.elf.image import PT_LOAD, ElfImage
 from sfsample.symbolize.disk_cache import DiskCache
 from sfsample.symbolize.options import Progress
-from sfsample.symbolize.split_dwarf import split_dwarf_problem
 
 _SECTIONS = (".debug_info", ".zdebug_info")
+_DW_UT_SKELETON = 4
+_DW_AT_GNU_DWO_NAME = 0x2130
+_DWARF64 = 0xFFFFFFFF
+_MAX_UNITS = 1 << 20
 
 
 class SourcePlace(NamedTuple):
@@ -49,7 +60,8 @@ class DwarfLines:
     def at(self, image: ElfImage, vaddr: int) -> list[SourcePlace]:
         """Return the functions at a vaddr, the most inlined first; none where DWARF has none."""
         if image not in self._tables:
-            self._tables[image] = self._open(image), _lowest_vaddr(image)
+            lowest = min((s.vaddr for s in image.segments if s.type == PT_LOAD), default=0)
+            self._tables[image] = self._open(image), lowest  # to which symbolic's addresses are relative
         table, base = self._tables[image]
         if table is None or vaddr < base:
             return []
@@ -110,6 +122,55 @@ class _Library:
         return self._ffi.from_buffer("uint8_t[]", data)
 
 
-def _lowest_vaddr(image: ElfImage) -> int:
-    """Return the vaddr to which symbolic's addresses are relative."""
-    return min((s.vaddr for s in image.segments if s.type == PT_LOAD), default=0)
+def split_dwarf_problem(image: ElfImage) -> str:
+    """Return a text about units whose lines are in other files; empty if there are none.
+
+    Never raises; damaged DWARF gives an empty text.
+    """
+    try:
+        skeletons = list(_skeletons(image)) if image.section(".debug_addr") else []
+    except FormatError:
+        return ""
+    if not any(skeletons):
+        return ""
+    return (
+        f"{image.name}: lines and inlined functions of {sum(skeletons)} of its {len(skeletons)} units are in "
+        ".dwo or .dwp files (split DWARF), which are not read; build it without -gsplit-dwarf to have them"
+    )
+
+
+def _skeletons(image: ElfImage) -> Iterator[bool]:
+    """Yield for each unit whether it is a skeleton.  Raises FormatError."""
+    info, abbreviations = (_section_reader(image, name) for name in ("debug_info", "debug_abbrev"))
+    at = 0
+    for _ in range(_MAX_UNITS):
+        if at + 4 >= len(info.data):
+            return
+        size, width = info.integer(at, 4), 4
+        at += 4
+        if size == _DWARF64:
+            size, width = info.integer(at, 8), 8
+            at += 8
+        version = info.integer(at, 2)
+        if version >= 5:
+            yield info.u8(at + 2) == _DW_UT_SKELETON
+        else:
+            yield _names_dwo(abbreviations, info.integer(at + 2, width))
+        at += size
+
+
+def _section_reader(image: ElfImage, name: str) -> DwarfReader:
+    data, vaddr = section_bytes(image, name) or (b"", 0)
+    return DwarfReader(name, data, vaddr, image.byteorder)
+
+
+def _names_dwo(abbreviations: DwarfReader, at: int) -> bool:
+    """Whether the first abbreviation at `at`, that of the unit itself, has the name of a `.dwo` file."""
+    _, at = abbreviations.uleb128(at)
+    _, at = abbreviations.uleb128(at)
+    at += 1  # has children
+    while True:
+        attribute, at = abbreviations.uleb128(at)
+        _, at = abbreviations.uleb128(at)
+        if attribute in (0, _DW_AT_GNU_DWO_NAME):
+            return attribute != 0

@@ -11,7 +11,8 @@ for the Arm 64-bit Architecture (adrp x16; ldr x17); s390x ELF ABI (larl %r1; lg
 import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
-from itertools import islice, pairwise
+from itertools import chain, islice, pairwise
+from operator import itemgetter
 from struct import Struct, unpack_from
 
 from sfsample.formats.elf.dynamic import Dynamic, Relocation
@@ -50,15 +51,13 @@ class PltStubs:
         self._by_slot = {relocation.slot: relocation for relocation in (*others, *self._plt_relocations)}
         # not by a hash table, which does not count the symbols that are only imported
         self._symbols = image.symbols(SHT_DYNSYM) or dynamic.symbols()
-        self._stubs: list[tuple[int, int, Relocation | None]] = []
-        for section in image.sections:
-            if section.name in _SECTIONS:
-                self._stubs += self._stubs_of(section)
-        self._stubs.sort(key=lambda stub: stub[0])
+        sections = (section for section in image.sections if section.name in _SECTIONS)
+        stubs = chain.from_iterable(map(self._stubs_of, sections))
+        self._stubs = sorted(stubs, key=itemgetter(0))
 
     def find(self, vaddr: int) -> Symbol | None:
         """Return the stub at `vaddr`, named after the function to which it leads; or None."""
-        position = bisect_right(self._stubs, vaddr, key=lambda stub: stub[0]) - 1
+        position = bisect_right(self._stubs, vaddr, key=itemgetter(0)) - 1
         if position < 0:
             return None
         start, end, relocation = self._stubs[position]

@@ -4,12 +4,11 @@ Demangles C++ (Itanium ABI) and Rust (v0 and legacy).  The text is not cleaned h
 does that.
 
 Invariant: nothing raises or hangs; a name never becomes empty; a symbol that cannot be demangled, or a name
-that cannot be parsed, stays as it is (tests/symbolize/test_demangle.py, tests/symbolize/test_spelling.py).
+that cannot be parsed, stays as it is (tests/symbolize/test_spelling.py,
+tests/symbolize/test_spelling_demangle.py).
 """
 
 import re
-from collections.abc import Callable
-from functools import cache
 
 from sfsample.symbolize.options import SymbolOptions
 
@@ -85,22 +84,10 @@ def demangle(name: str) -> str:
     if not name.startswith(_PREFIXES) or len(name) > _MAX_NAME_CHARS:
         return name
     mangled, at, version = name.partition("@")
-    return (_library()(mangled) or mangled) + at + version
-
-
-@cache
-def _library() -> Callable[[str], str]:
-    """Return the demangler; it is imported at the first mangled symbol."""
     try:
         from demangle import demangle as library_demangle
-    except ImportError:  # a broken installation must not lose the recording
-        return str
 
-    def demangle_or_keep(name: str) -> str:
-        try:
-            demangled: str = library_demangle(name, language=("itanium", "rust"), style="gnu")
-        except Exception:  # noqa: BLE001 - hostile names reach code of a library
-            return name
-        return demangled
-
-    return demangle_or_keep
+        text: str = library_demangle(mangled, language=("itanium", "rust"), style="gnu")
+    except Exception:  # noqa: BLE001 - hostile names reach code of a library, which may not be installed
+        return name
+    return (text or mangled) + at + version

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Mapping
 from functools import cached_property
 
-from sfsample.core.filesystem import ProcessRoot, Root
+from sfsample.core.filesystem import ProcessRoot
 from sfsample.formats.elf.image import ElfImage
 from sfsample.modules.debug_files import DebugFiles
 from sfsample.modules.location import Location, pid_of
@@ -110,7 +110,12 @@ class Symbolizer:
     @cached_property
     def _debug_files(self) -> DebugFiles:
         # made when the first module is named, because processes are added to the mapping until then
-        return DebugFiles(_distinct_roots(self._process_roots), self._options.debug_dirs, self._options.fetch)
+        processes = self._process_roots.values()
+        # of processes that see the same files only one
+        roots = {
+            (process.mounts, process.root.identity): process.root for process in processes if process.root
+        }
+        return DebugFiles(list(roots.values()), self._options.debug_dirs, self._options.fetch)
 
     def _symbols_of(self, module: Module) -> ModuleSymbols:
         if module.image not in self._symbols:
@@ -122,10 +127,3 @@ def _marked_frame(name: str, offset: int | None, kind: Kind) -> NamedFrame:
     """Return the frame of a function of the kernel, or of generated code; its text ends with the kind."""
     function = clean_name(name)
     return NamedFrame(f"{function}_[{kind}]", function, name, offset, kind=kind)
-
-
-def _distinct_roots(process_roots: Mapping[int, ProcessRoot]) -> list[Root]:
-    """Return the root directories of the processes; of processes that see the same files only one."""
-    roots = [(process.mounts, process.root) for process in process_roots.values()]
-    distinct = {(mounts, root.identity): root for mounts, root in roots if root is not None}
-    return list(distinct.values())

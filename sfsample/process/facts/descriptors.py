@@ -5,6 +5,7 @@ of the target's network namespace.  Source: proc(5), the kernel's Documentation/
 """
 
 import re
+from functools import cache
 from typing import NamedTuple
 
 from sfsample.process.facts.sockets import SocketTable
@@ -41,15 +42,10 @@ class DescriptorReader:
     def __init__(self, proc: ProcFs) -> None:
         self._proc = proc
         self.sockets = SocketTable(proc)
-        self._known: dict[int, Descriptor | None] = {}
-
-    def read(self, fd: int) -> Descriptor | None:
-        """Return what a descriptor refers to; None: it is closed, or sfsample may not read it."""
-        if fd not in self._known:
-            self._known[fd] = self._read(fd)
-        return self._known[fd]
+        self.read = cache(self._read)
 
     def _read(self, fd: int) -> Descriptor | None:
+        """Return what a descriptor refers to; None: it is closed, or sfsample may not read it."""
         link = self._proc.link(f"fd/{fd}")
         if link is None:
             return None

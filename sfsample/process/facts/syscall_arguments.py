@@ -64,13 +64,15 @@ class TargetLookup(NamedTuple):
     now: Callable[[int], float | None] = lambda _clock: None
 
 
-_FD_FIRST = (
+_FIRST_IS_FD = (
     "read", "pread64", "readv", "preadv", "preadv2", "write", "pwrite64", "writev", "pwritev", "pwritev2",
     "recvfrom", "recvmsg", "recvmmsg", "sendto", "sendmsg", "sendmmsg", "accept", "accept4", "connect",
     "fsync", "fdatasync", "ftruncate", "ioctl", "flock", "fcntl", "getdents", "getdents64", "fallocate",
     "sync_file_range", "syncfs", "vmsplice", "io_uring_enter", "close", "fstat", "readahead",
 )  # fmt: skip
-_TWO_FDS = ("sendfile", "copy_file_range", "splice", "tee")
+_FD_ARGUMENTS = dict.fromkeys(_FIRST_IS_FD, (0,)) | {
+    "sendfile": (0, 1), "copy_file_range": (0, 2), "splice": (0, 2), "tee": (0, 1),
+}  # fmt: skip
 _PATH_ARGUMENT = {"open": 0, "openat": 1, "openat2": 1, "stat": 0, "newfstatat": 1, "access": 0, "statfs": 0,
                   "unlink": 0, "mkdir": 0, "rename": 0, "execve": 0, "statx": 1}  # fmt: skip
 
@@ -107,13 +109,8 @@ def _add_fds(call: DecodedSyscall, lookup: TargetLookup, *fds: int) -> DecodedSy
     )
 
 
-def _fd_first(call: DecodedSyscall, lookup: TargetLookup) -> DecodedSyscall:
-    return _add_fds(call, lookup, _int(call.syscall.args[0]))
-
-
-def _two_fds(call: DecodedSyscall, lookup: TargetLookup) -> DecodedSyscall:
-    second = call.syscall.args[2 if call.name in ("copy_file_range", "splice") else 1]
-    return _add_fds(call, lookup, _int(call.syscall.args[0]), _int(second))
+def _fds(call: DecodedSyscall, lookup: TargetLookup) -> DecodedSyscall:
+    return _add_fds(call, lookup, *(_int(call.syscall.args[at]) for at in _FD_ARGUMENTS[call.name or ""]))
 
 
 def _path(call: DecodedSyscall, lookup: TargetLookup) -> DecodedSyscall:
@@ -124,7 +121,7 @@ def _path(call: DecodedSyscall, lookup: TargetLookup) -> DecodedSyscall:
 
 
 def _epoll(call: DecodedSyscall, lookup: TargetLookup) -> DecodedSyscall:
-    call = _fd_first(call, lookup)
+    call = _add_fds(call, lookup, _int(call.syscall.args[0]))
     if call.name == "epoll_pwait2":
         return _duration_at(call, lookup, call.syscall.args[3])
     return _milliseconds(call, call.syscall.args[3])
@@ -218,8 +215,7 @@ def _int(value: int) -> int:
 
 
 _DECODERS: dict[str, Callable[[DecodedSyscall, TargetLookup], DecodedSyscall]] = {
-    **dict.fromkeys(_FD_FIRST, _fd_first),
-    **dict.fromkeys(_TWO_FDS, _two_fds),
+    **dict.fromkeys(_FD_ARGUMENTS, _fds),
     **dict.fromkeys(_PATH_ARGUMENT, _path),
     **dict.fromkeys(("epoll_wait", "epoll_pwait", "epoll_pwait2"), _epoll),
     **dict.fromkeys(("poll", "ppoll"), _poll),

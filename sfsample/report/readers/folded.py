@@ -7,6 +7,7 @@ Invariant: folded text that is read and written again is the same (tests/report/
 """
 
 import re
+from functools import cache
 
 from sfsample.errors import BadInput
 from sfsample.report.builder import ReportBuilder
@@ -23,7 +24,7 @@ _SUFFIX = re.compile(r"(.+)_\[([kij])\]")
 def read(data: bytes) -> Report:
     """Return the report.  Raises BadInput."""
     builder = ReportBuilder()
-    known: dict[str, ReportFrame] = {}
+    frame = cache(frame_of)
     for number, line in enumerate(data.decode("utf-8", "replace").split("\n"), 1):
         parts = _LINE.fullmatch(line)
         if parts is None:
@@ -32,10 +33,7 @@ def read(data: bytes) -> Report:
             raise BadInput(f"line {number}: not `frame;frame;... count`: {line[:60]}")
         root, *texts = map(clean_name, parts[1].split(";"))
         mark = _TRUNCATED.fullmatch(texts[0]) if texts else None
-        for text in texts:
-            if text not in known:
-                known[text] = frame_of(text)
-        frames = [known[text] for text in reversed(texts[1:] if mark else texts)]
+        frames = [frame(text) for text in reversed(texts[1:] if mark else texts)]
         builder.add(_thread(root), frames, mark[1] if mark else OUTERMOST, (int(parts[2]),))
     return builder.finish()
 

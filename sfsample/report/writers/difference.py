@@ -30,10 +30,8 @@ def difference_json(difference: Difference) -> dict[str, Any]:
 
 
 def _change_json(change: Change) -> dict[str, Any]:
-    return change._asdict() | {
-        "high": change.high if isfinite(change.high) else None,
-        "change": change.change,
-    }
+    high = change.high if isfinite(change.high) else None
+    return change._asdict() | {"high": high, "change": change.change}
 
 
 def difference_text(difference: Difference, *, verbose: bool = False) -> Iterator[str]:

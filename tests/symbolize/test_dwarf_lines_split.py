@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sfsample.formats.elf.image import ElfImage
-from sfsample.symbolize.split_dwarf import split_dwarf_problem
+from sfsample.symbolize.dwarf_lines import split_dwarf_problem
 from tests.builders.elf_builder import Bytes, Load, elf
 
 SKELETON = bytes.fromhex("04000000 0500 04 08")  # length, version 5, DW_UT_skeleton, address size
