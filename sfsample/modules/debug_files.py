@@ -97,11 +97,7 @@ def debug_file_finder(root: Root | None, directories: Sequence[str]) -> FindDebu
 
     Between calls it keeps only `root` open, the root directory of the target.
     """
-
-    def find(image: ElfImage, path: str) -> DebugFile:
-        return DebugFiles([root] if root else [], directories).find(image, path)
-
-    return find
+    return lambda image, path: DebugFiles([root] if root else [], directories).find(image, path)
 
 
 def debug_link(image: ElfImage) -> tuple[str, int] | None:

@@ -1,6 +1,7 @@
 """Gives `.eh_frame` tables of one or two functions, and their rows."""
 
-from sfsample.formats.dwarf.eh_frame import CfiRow, CfiRule, EhFrame
+from sfsample.core.rule import CFA, Rule
+from sfsample.formats.dwarf.eh_frame import CfiRow, EhFrame
 from tests.builders.eh_frame_builder import (
     AMD64_START,
     EhFrameBuilder,
@@ -8,7 +9,7 @@ from tests.builders.eh_frame_builder import (
 
 VADDR, HDR_VADDR = 0x2000, 0x1F00
 START, SIZE = 0x1000, 0x100
-RA = CfiRule("offset", -8)
+RA = Rule(CFA, -8, deref=True)
 
 
 def one_function(program=b"", start=START, size=SIZE, **cie) -> EhFrame:

@@ -21,7 +21,8 @@ from typing import NamedTuple
 import pytest
 from elftools.elf.elffile import ELFFile
 
-from sfsample.formats.dwarf.eh_frame import CfiRow, CfiRule, EhFrame, Fde, eh_frame_address
+from sfsample.core.rule import CFA, Rule
+from sfsample.formats.dwarf.eh_frame import CfiRow, EhFrame, Fde, eh_frame_address
 from tests.builders.installed import library
 
 LIBRARIES = ("libc.so.6", "ld-linux-x86-64.so.2", "libstdc++.so.6")
@@ -101,30 +102,20 @@ def register_name(number: int) -> str:
     return AMD64_REGISTERS[number] if number < len(AMD64_REGISTERS) else f"r{number}"
 
 
-def rule_text(rule: CfiRule) -> str:
-    match rule.kind:
-        case "offset":
-            return f"c{rule.value:+d}"
-        case "val_offset":
-            return f"v{rule.value:+d}"
-        case "register":
-            return f"r{rule.value} ({register_name(rule.value)})"
-        case "expression":
-            return "exp"
-        case "val_expression":
-            return "vexp"
-        case "same":
-            return "s"
-        case _:
-            return "u"
+def rule_text(number: int, rule: Rule) -> str:
+    if rule.expression:
+        return "exp" if rule.deref else "vexp"
+    if rule.base == CFA:
+        return f"{'c' if rule.deref else 'v'}{rule.offset:+d}"
+    return "s" if rule.base == number else f"r{rule.base} ({register_name(rule.base)})"
 
 
 def as_shown(row: CfiRow) -> tuple[str, dict[str, str]]:
-    cfa = "exp" if row.cfa.expression else f"{register_name(row.cfa.register)}{row.cfa.offset:+d}"
+    cfa = "exp" if row.cfa.expression else f"{register_name(row.cfa.base)}{row.cfa.offset:+d}"
     rules = {
-        "ra" if number == row.ra_register else register_name(number): rule_text(rule)
+        "ra" if number == row.ra_register else register_name(number): rule_text(number, rule)
         for number, rule in row.rules.items()
-        if rule.kind != "undefined"
+        if rule is not None
     }
     return cfa, rules
 
@@ -196,10 +187,10 @@ def hidden_in_rows(rows: list[tuple[int, CfiRow]]) -> Hidden:
         if row.cfa.expression:
             hidden.cfa_expressions.add(expression_text(row.cfa.expression))
         for number, rule in row.rules.items():
-            if rule.expression:
-                hidden.expressions.add((str(number), expression_text(rule.expression)))
-            elif rule.kind == "undefined":
+            if rule is None:
                 hidden.undefined.add(str(number))
+            elif rule.expression:
+                hidden.expressions.add((str(number), expression_text(rule.expression)))
     return hidden
 
 

@@ -140,7 +140,7 @@ def _frames(frames: EhFrame, size: int) -> None:
             continue
         for _, row in rows:
             for rule in row.rules.values():
-                if rule.expression:
+                if rule is not None and rule.expression:
                     dwarf_expr(b"\0" + rule.expression)
     for start in starts:
         try:
@@ -335,7 +335,7 @@ def _expression_seeds(image: ElfImage) -> Iterator[bytes]:
     frames = EhFrame(image.contents(section), section.vaddr, image.byteorder)
     for fde in islice(frames.fdes(), 5000):
         for _, row in frames.rows(fde):
-            for expression in (row.cfa.expression, *(rule.expression for rule in row.rules.values())):
+            for expression in (row.cfa.expression, *(rule.expression for rule in row.rules.values() if rule)):
                 if expression and expression not in seen:
                     seen.add(expression)
                     yield b"\3" + expression

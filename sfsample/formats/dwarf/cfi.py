@@ -7,35 +7,25 @@ Source: DWARF 5 section 6.4.2; extensions of GNU, MIPS and AArch64 are named whe
 """
 
 from collections.abc import Iterator
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
+from sfsample.core.rule import CFA, Rule
 from sfsample.formats.dwarf.reader import DwarfReader
 
 _MAX_RULES = 256  # of one row; AMD64 has 130 numbered registers, of which a signal frame may list all
+_NO_REGISTER = -1  # of a CFA that is an expression
 _MAX_STATES = 64  # nested DW_CFA_remember_state; compilers use one
 
-
-class CfiRule(NamedTuple):
-    """How one register of the caller is recovered (DWARF 5 section 6.4.1, "register rules")."""
-
-    kind: Literal["offset", "val_offset", "register", "expression", "val_expression", "undefined", "same"]
-    value: int = 0  # offset from the CFA in bytes, or a register number
-    expression: bytes = b""
-
-
-class CfaRule(NamedTuple):
-    """How the CFA is computed: register + offset, or by the expression when there is one."""
-
-    register: int
-    offset: int  # bytes
-    expression: bytes = b""
+# How to recover each register of the caller, by DWARF register number (DWARF 5 section 6.4.1, "register
+# rules").  None: it cannot be recovered ("undefined").  A register that no instruction mentions is absent.
+Rules = dict[int, Rule | None]
 
 
 class CfiRow(NamedTuple):
     """How to recover the caller from one address of a function up to the address of the next row."""
 
-    cfa: CfaRule
-    rules: dict[int, CfiRule]  # by DWARF register; a register that no instruction mentions is absent
+    cfa: Rule
+    rules: Rules
     ra_register: int  # the column of the return address
     signal: bool  # augmentation 'S': the caller was interrupted, so its pc is exact
     ra_signed: bool = False  # AArch64: the return address carries an authentication code here
@@ -51,13 +41,9 @@ class Cie(NamedTuple):
     encoding: int  # augmentation 'R': DW_EH_PE of an FDE's addresses
     sized: bool  # augmentation 'z': FDEs have augmentation data, with its length before it
     signal: bool
-    cfa: CfaRule | None  # after the initial instructions; None: the FDE must define it
-    rules: dict[int, CfiRule]  # after the initial instructions; all FDEs share it, so it must not be changed
+    cfa: Rule | None  # after the initial instructions; None: the FDE must define it
+    rules: Rules  # after the initial instructions; all FDEs share it, so it must not be changed
     ra_signed: bool = False  # after the initial instructions
-
-
-_UNDEFINED = CfiRule("undefined")
-_SAME = CfiRule("same")
 
 
 class CfiMachine:
@@ -70,7 +56,7 @@ class CfiMachine:
         self.rules = dict(cie.rules)
         self.cfa = cie.cfa
         self.ra_signed = cie.ra_signed
-        self._states: list[tuple[CfaRule | None, dict[int, CfiRule], bool]] = []
+        self._states: list[tuple[Rule | None, Rules, bool]] = []
 
     def row(self, program: DwarfReader) -> CfiRow:
         """Return the current row.  Raises FormatError when it has no CFA, or too many rules."""
@@ -96,7 +82,7 @@ class CfiMachine:
                     yield location
                 case 2:  # DW_CFA_offset
                     value, pos = program.uleb128(pos)
-                    self.rules[operand] = CfiRule("offset", value * cie.data_align)
+                    self.rules[operand] = Rule(CFA, value * cie.data_align, deref=True)
                 case 3:  # DW_CFA_restore
                     self._restore(operand)
                 case _ if opcode <= 0x04 or opcode == 0x1D:
@@ -145,7 +131,7 @@ class CfiMachine:
 
         A new offset keeps an expression in force and a new register ends it, as in libgcc and readelf.
         """
-        register, offset, expression = self.cfa or (-1, 0, b"")
+        register, offset, _, expression = self.cfa or Rule(_NO_REGISTER, 0, deref=False)
         match opcode:
             case 0x0E:  # DW_CFA_def_cfa_offset
                 offset, pos = program.uleb128(pos)
@@ -164,36 +150,37 @@ class CfiMachine:
                 offset, pos = self._factored(program, pos)
             case _:  # DW_CFA_def_cfa_expression
                 expression, pos = self._expression(program, pos)
-        if register < 0 and not expression:
+        if register == _NO_REGISTER and not expression:
             raise program.damaged(pos, "an offset without a CFA register")
-        self.cfa = CfaRule(register, offset, expression)
+        self.cfa = Rule(register, offset, deref=False, expression=expression)
         return pos
 
     def _define_rule(self, opcode: int, register: int, program: DwarfReader, pos: int) -> int:
         """Execute an instruction of DWARF 5 section 6.4.2.3, whose first operand is `register`."""
+        rule: Rule | None
         match opcode:
             case 0x05 | 0x14:  # DW_CFA_offset_extended, DW_CFA_val_offset
                 value, pos = program.uleb128(pos)
-                rule = CfiRule("offset" if opcode == 0x05 else "val_offset", value * self.cie.data_align)
+                rule = Rule(CFA, value * self.cie.data_align, deref=opcode == 0x05)
             case 0x06:  # DW_CFA_restore_extended
                 self._restore(register)
                 return pos
             case 0x07:  # DW_CFA_undefined
-                rule = _UNDEFINED
+                rule = None
             case 0x08:  # DW_CFA_same_value
-                rule = _SAME
+                rule = Rule(register, 0, deref=False)
             case 0x09:  # DW_CFA_register
                 value, pos = program.uleb128(pos)
-                rule = CfiRule("register", value)
+                rule = Rule(value, 0, deref=False)
             case 0x11 | 0x15:  # DW_CFA_offset_extended_sf, DW_CFA_val_offset_sf
                 value, pos = self._factored(program, pos)
-                rule = CfiRule("offset" if opcode == 0x11 else "val_offset", value)
+                rule = Rule(CFA, value, deref=opcode == 0x11)
             case 0x10 | 0x16:  # DW_CFA_expression, DW_CFA_val_expression
                 expression, pos = self._expression(program, pos)
-                rule = CfiRule("expression" if opcode == 0x10 else "val_expression", 0, expression)
+                rule = Rule(CFA, 0, deref=opcode == 0x10, expression=expression)
             case 0x2F:  # DW_CFA_GNU_negative_offset_extended
                 value, pos = program.uleb128(pos)
-                rule = CfiRule("offset", -value * self.cie.data_align)
+                rule = Rule(CFA, -value * self.cie.data_align, deref=True)
             case _:
                 raise program.damaged(pos, f"unknown instruction {opcode:#04x}")
         self.rules[register] = rule
@@ -211,11 +198,10 @@ class CfiMachine:
 
     def _restore(self, register: int) -> None:
         """Restore the rule that the CIE's initial instructions set, or no rule."""
-        rule = self.cie.rules.get(register)
-        if rule is None:
-            self.rules.pop(register, None)
+        if register in self.cie.rules:
+            self.rules[register] = self.cie.rules[register]
         else:
-            self.rules[register] = rule
+            self.rules.pop(register, None)
 
     def _remember_state(self, program: DwarfReader, pos: int) -> None:
         if len(self._states) >= _MAX_STATES:
@@ -228,7 +214,7 @@ class CfiMachine:
             raise program.damaged(pos, "DW_CFA_restore_state without a remembered state")
         self.cfa, self.rules, self.ra_signed = self._states.pop()
 
-    def _copy_rules(self, program: DwarfReader) -> dict[int, CfiRule]:
+    def _copy_rules(self, program: DwarfReader) -> Rules:
         if len(self.rules) > _MAX_RULES:
             raise program.damaged(0, f"rules for {len(self.rules)} registers")
         return dict(self.rules)

@@ -16,11 +16,11 @@ from typing import NamedTuple
 
 from sfsample.core.arch import ByteOrder
 from sfsample.errors import FormatError
-from sfsample.formats.dwarf.cfi import CfaRule, CfiMachine, CfiRow, CfiRule, Cie
+from sfsample.formats.dwarf.cfi import CfiMachine, CfiRow, Cie
 from sfsample.formats.dwarf.eh_frame_hdr import eh_frame_address, search_table
 from sfsample.formats.dwarf.reader import OMIT, DwarfReader
 
-__all__ = ["CfaRule", "CfiRow", "CfiRule", "Cie", "EhFrame", "Fde", "RowRange", "eh_frame_address"]
+__all__ = ["CfiRow", "Cie", "EhFrame", "Fde", "RowRange", "eh_frame_address"]
 
 # The longest CIE seen has 40 bytes.  Without a limit, many FDEs could each refer to another part of one huge
 # CIE.

@@ -8,6 +8,7 @@ Source: DWARF 5 section 7.6 (LEB128); LSB 5.0 core "DWARF Extensions" (DW_EH_PE 
 
 from struct import Struct
 from struct import error as struct_error
+from typing import NamedTuple
 
 from sfsample.core.arch import ByteOrder
 from sfsample.errors import FormatError
@@ -26,19 +27,14 @@ OMIT = 0xFF  # DW_EH_PE_omit
 _FIXED_SIZES = {0x0: 8, 0x2: 2, 0x3: 4, 0x4: 8, 0x8: 8, 0xA: 2, 0xB: 4, 0xC: 8}
 
 
-class DwarfReader:
+class DwarfReader(NamedTuple):
     """Reads a span of a section that begins at offset `origin` of the section and has vaddr `vaddr`."""
 
-    __slots__ = ("byteorder", "data", "origin", "section", "vaddr")
-
-    def __init__(
-        self, section: str, data: bytes | memoryview, vaddr: int, byteorder: ByteOrder, *, origin: int = 0
-    ) -> None:
-        self.section = section
-        self.data = data
-        self.vaddr = vaddr
-        self.byteorder: ByteOrder = byteorder
-        self.origin = origin
+    section: str
+    data: bytes | memoryview
+    vaddr: int
+    byteorder: ByteOrder
+    origin: int = 0
 
     def damaged(self, pos: int, what: str) -> FormatError:
         """Return (not raise) the error for the byte at `pos`, or for the end of the span before it."""

@@ -87,9 +87,8 @@ class _Decoder:
 
     def decode(self, code: bytes, address: int) -> Instruction | None:
         i = self._iced.Decoder(64, code, ip=address).decode()
-        return None if i.is_invalid else self._translate(i)
-
-    def _translate(self, i: Any) -> Instruction:  # noqa: ANN401 - iced-x86 is untyped, here and below
+        if i.is_invalid:
+            return None
         flow, end = self._iced.FlowControl, i.next_ip
         match i.flow_control:
             case flow.RETURN:
@@ -111,7 +110,7 @@ class _Decoder:
                 return Instruction(end, tuple(self._steps(i)))
         return Instruction(end, falls_through=False)
 
-    def _steps(self, i: Any) -> Iterator[Step]:  # noqa: ANN401
+    def _steps(self, i: Any) -> Iterator[Step]:  # noqa: ANN401 - iced-x86 is untyped, here and below
         exact = self._exact_steps.get(i.code)
         steps = tuple(exact(i)) if exact and not i.has_segment_prefix else ()
         yield from steps or self._unknown_after(i)

@@ -8,7 +8,7 @@ from sfsample.core.arch import Arch
 from sfsample.core.rule import CFA, Rule
 from sfsample.core.stack import Found, Frame
 from sfsample.errors import FormatError
-from sfsample.formats.dwarf.eh_frame import CfiRow, CfiRule, EhFrame, RowRange
+from sfsample.formats.dwarf.eh_frame import CfiRow, EhFrame, RowRange
 from sfsample.modules.module import Module
 from sfsample.unwind.row import UnwindRow
 from sfsample.unwind.stepper import PcRange, only_this_pc
@@ -69,56 +69,32 @@ def _next_if_late(table: EhFrame, current: RowRange) -> CfiRow | None:
         return None
     if following is None or following.row.cfa != current.row.cfa:
         return None
-    return following.row if _is_pushed_before(following.row) else None
+    return following.row if _pushed_at(following.row) is not None else None
 
 
-def _is_pushed_before(row: CfiRow) -> bool:
-    """Return whether the return address lies at the CFA or above: then the caller has put it there."""
+def _pushed_at(row: CfiRow) -> int | None:
+    """Return where the return address is, from the CFA, if not below it: then the caller has put it there."""
     ra = row.rules.get(row.ra_register)
-    return ra is not None and ra.kind == "offset" and ra.value >= 0 and not row.signal
+    if ra is None or ra.base != CFA or not ra.deref or ra.expression or row.signal:
+        return None
+    return ra.offset if ra.offset >= 0 else None
 
 
 def to_row(row: CfiRow, arch: Arch) -> UnwindRow:
     """Translate one CFI row."""
-    # not CFA, so an expression starts with an empty stack
-    base = arch.sp if row.cfa.expression else row.cfa.register
-    cfa = Rule(base, row.cfa.offset, deref=False, expression=row.cfa.expression)
-    registers = []
-    kept = set(arch.callee_saved)
-    for number, rule in row.rules.items():
-        kept.discard(number)
-        translated = _rule(number, rule)
-        if translated is not None and number != row.ra_register:
-            registers.append((number, translated))
-    if _is_pushed_before(row):
+    # a base that is not CFA lets an expression start with an empty stack
+    cfa = row.cfa._replace(base=arch.sp) if row.cfa.expression else row.cfa
+    in_register = Rule(row.ra_register, 0, deref=False)  # a leaf function on AArch64
+    registers = [(n, rule) for n, rule in row.rules.items() if rule is not None and n != row.ra_register]
+    pushed_at = _pushed_at(row)
+    if pushed_at is not None:
         # glibc's _dl_runtime_resolve on AArch64: its CFA leaves out the two words that the stub has pushed
-        above = row.rules[row.ra_register].value + 8
-        registers.append((arch.sp, Rule(CFA, above, deref=False)))
+        registers.append((arch.sp, Rule(CFA, pushed_at + 8, deref=False)))
     return UnwindRow(
-        cfa, _return_address(row), tuple(registers), tuple(kept), signal=row.signal, mangled=row.ra_signed
+        cfa,
+        row.rules.get(row.ra_register, in_register),
+        tuple(registers),
+        kept=tuple(arch.callee_saved - row.rules.keys()),
+        signal=row.signal,
+        mangled=row.ra_signed,
     )
-
-
-def _return_address(row: CfiRow) -> Rule | None:
-    rule = row.rules.get(row.ra_register)
-    if rule is None:  # still in its register (a leaf function on AArch64)
-        return Rule(row.ra_register, 0, deref=False)
-    return _rule(row.ra_register, rule)
-
-
-def _rule(number: int, rule: CfiRule) -> Rule | None:
-    match rule.kind:
-        case "offset":
-            return Rule(CFA, rule.value, deref=True)
-        case "val_offset":
-            return Rule(CFA, rule.value, deref=False)
-        case "register":
-            return Rule(rule.value, 0, deref=False)
-        case "expression":
-            return Rule(CFA, 0, deref=True, expression=rule.expression)
-        case "val_expression":
-            return Rule(CFA, 0, deref=False, expression=rule.expression)
-        case "same":
-            return Rule(number, 0, deref=False)
-        case "undefined":
-            return None

@@ -2,8 +2,9 @@
 
 import pytest
 
+from sfsample.core.rule import CFA, Rule
 from sfsample.errors import FormatError
-from sfsample.formats.dwarf.eh_frame import CfaRule, CfiRow, CfiRule, EhFrame
+from sfsample.formats.dwarf.eh_frame import CfiRow, EhFrame
 from tests.builders.eh_frame_builder import (
     ABSPTR,
     AMD64_START,
@@ -34,19 +35,21 @@ from tests.builders.eh_frame_tables import (
 
 
 def rule(program, register, **cie):
-    return last_row(program, **cie).rules.get(register)
+    return last_row(program, **cie).rules.get(register, "absent")
 
 
 def test_row_at_follows_the_program_address_by_address():
     program = advance_loc(1) + def_cfa_offset(16) + offset(6, 2) + advance_loc(3) + def_cfa_register(6)
     eh_frame = one_function(program)
 
-    entry = CfiRow(CfaRule(7, 8), {16: RA}, 16, signal=False)
-    pushed = CfiRow(CfaRule(7, 16), {16: RA, 6: CfiRule("offset", -16)}, 16, signal=False)
+    entry = CfiRow(Rule(7, 8, deref=False), {16: RA}, 16, signal=False)
+    pushed = CfiRow(Rule(7, 16, deref=False), {16: RA, 6: Rule(CFA, -16, deref=True)}, 16, signal=False)
     assert eh_frame.row_at(START) == entry
     assert [eh_frame.row_at(START + n) for n in (1, 2, 3)] == [pushed] * 3
     assert (
-        eh_frame.row_at(START + 4) == eh_frame.row_at(START + SIZE - 1) == pushed._replace(cfa=CfaRule(6, 16))
+        eh_frame.row_at(START + 4)
+        == eh_frame.row_at(START + SIZE - 1)
+        == pushed._replace(cfa=Rule(6, 16, deref=False))
     )
 
 
@@ -61,18 +64,18 @@ def test_row_at_returns_a_copy():
     assert row is not None
     row.rules.clear()
 
-    assert eh_frame.row_at(START) == CfiRow(CfaRule(7, 8), {16: RA}, 16, signal=False)
+    assert eh_frame.row_at(START) == CfiRow(Rule(7, 8, deref=False), {16: RA}, 16, signal=False)
 
 
 def test_rows_of_a_function_do_not_share_rules():
     first, second = rows(advance_loc(4) + offset(3, 2))
 
-    assert first == (0, CfaRule(7, 8), {16: RA})
-    assert second == (4, CfaRule(7, 8), {16: RA, 3: CfiRule("offset", -16)})
+    assert first == (0, Rule(7, 8, deref=False), {16: RA})
+    assert second == (4, Rule(7, 8, deref=False), {16: RA, 3: Rule(CFA, -16, deref=True)})
 
 
 def test_function_of_nops_has_the_row_of_its_cie():
-    assert rows(NOP * 5) == [(0, CfaRule(7, 8), {16: RA})]
+    assert rows(NOP * 5) == [(0, Rule(7, 8, deref=False), {16: RA})]
 
 
 @pytest.mark.parametrize(
@@ -112,17 +115,20 @@ def test_pcrel_set_loc_counts_from_its_own_field():
 @pytest.mark.parametrize(
     ("instruction", "expected"),
     [
-        (offset(3, 2), CfiRule("offset", -16)),
-        (b"\x05" + uleb(3) + uleb(2), CfiRule("offset", -16)),  # DW_CFA_offset_extended
-        (b"\x11" + uleb(3) + sleb(-2), CfiRule("offset", 16)),  # DW_CFA_offset_extended_sf
-        (b"\x14" + uleb(3) + uleb(2), CfiRule("val_offset", -16)),  # DW_CFA_val_offset
-        (b"\x15" + uleb(3) + sleb(-2), CfiRule("val_offset", 16)),  # DW_CFA_val_offset_sf
-        (b"\x2f" + uleb(3) + uleb(2), CfiRule("offset", 16)),  # DW_CFA_GNU_negative_offset_extended
-        (b"\x09" + uleb(3) + uleb(8), CfiRule("register", 8)),  # DW_CFA_register
-        (b"\x07" + uleb(3), CfiRule("undefined")),  # DW_CFA_undefined
-        (b"\x08" + uleb(3), CfiRule("same")),  # DW_CFA_same_value
-        (b"\x10" + uleb(3) + block(b"\x77\x10"), CfiRule("expression", 0, b"\x77\x10")),  # DW_CFA_expression
-        (b"\x16" + uleb(3) + block(b"\x77\x10"), CfiRule("val_expression", 0, b"\x77\x10")),
+        (offset(3, 2), Rule(CFA, -16, deref=True)),
+        (b"\x05" + uleb(3) + uleb(2), Rule(CFA, -16, deref=True)),  # DW_CFA_offset_extended
+        (b"\x11" + uleb(3) + sleb(-2), Rule(CFA, 16, deref=True)),  # DW_CFA_offset_extended_sf
+        (b"\x14" + uleb(3) + uleb(2), Rule(CFA, -16, deref=False)),  # DW_CFA_val_offset
+        (b"\x15" + uleb(3) + sleb(-2), Rule(CFA, 16, deref=False)),  # DW_CFA_val_offset_sf
+        (b"\x2f" + uleb(3) + uleb(2), Rule(CFA, 16, deref=True)),  # DW_CFA_GNU_negative_offset_extended
+        (b"\x09" + uleb(3) + uleb(8), Rule(8, 0, deref=False)),  # DW_CFA_register
+        (b"\x07" + uleb(3), None),  # DW_CFA_undefined
+        (b"\x08" + uleb(3), Rule(3, 0, deref=False)),  # DW_CFA_same_value
+        (
+            b"\x10" + uleb(3) + block(b"\x77\x10"),
+            Rule(CFA, 0, deref=True, expression=b"\x77\x10"),
+        ),  # DW_CFA_expression
+        (b"\x16" + uleb(3) + block(b"\x77\x10"), Rule(CFA, 0, deref=False, expression=b"\x77\x10")),
     ],
 )
 def test_instruction_sets_the_register_rule(instruction, expected):
@@ -134,23 +140,23 @@ def test_instruction_sets_the_register_rule(instruction, expected):
 def test_restore_sets_the_rule_of_the_cie(undo):
     same = AMD64_START + b"\x08" + uleb(3)
 
-    assert rule(offset(3, 2) + undo, 3) is None
-    assert rule(offset(3, 2) + undo, 3, program_of_cie=same) == CfiRule("same")
-    assert rule(undo, 3) is None
+    assert rule(offset(3, 2) + undo, 3) == "absent"
+    assert rule(offset(3, 2) + undo, 3, program_of_cie=same) == Rule(3, 0, deref=False)
+    assert rule(undo, 3) == "absent"
 
 
 @pytest.mark.parametrize(
     ("instruction", "expected"),
     [
-        (def_cfa(6, 16), CfaRule(6, 16)),
-        (def_cfa_register(6), CfaRule(6, 8)),
-        (def_cfa_offset(200), CfaRule(7, 200)),
-        (b"\x12" + uleb(6) + sleb(-2), CfaRule(6, 16)),  # DW_CFA_def_cfa_sf
-        (b"\x13" + sleb(-3), CfaRule(7, 24)),  # DW_CFA_def_cfa_offset_sf
-        (def_cfa_expression(b"\x77\x08"), CfaRule(7, 8, b"\x77\x08")),
-        (def_cfa_expression(b"\x77\x08") + def_cfa(6, 16), CfaRule(6, 16)),
-        (def_cfa_expression(b"\x77\x08") + def_cfa_register(6), CfaRule(6, 8)),
-        (def_cfa_expression(b"\x77\x08") + b"\x12" + uleb(6) + sleb(-2), CfaRule(6, 16)),
+        (def_cfa(6, 16), Rule(6, 16, deref=False)),
+        (def_cfa_register(6), Rule(6, 8, deref=False)),
+        (def_cfa_offset(200), Rule(7, 200, deref=False)),
+        (b"\x12" + uleb(6) + sleb(-2), Rule(6, 16, deref=False)),  # DW_CFA_def_cfa_sf
+        (b"\x13" + sleb(-3), Rule(7, 24, deref=False)),  # DW_CFA_def_cfa_offset_sf
+        (def_cfa_expression(b"\x77\x08"), Rule(7, 8, deref=False, expression=b"\x77\x08")),
+        (def_cfa_expression(b"\x77\x08") + def_cfa(6, 16), Rule(6, 16, deref=False)),
+        (def_cfa_expression(b"\x77\x08") + def_cfa_register(6), Rule(6, 8, deref=False)),
+        (def_cfa_expression(b"\x77\x08") + b"\x12" + uleb(6) + sleb(-2), Rule(6, 16, deref=False)),
     ],
 )
 def test_instruction_sets_the_cfa_rule(instruction, expected):
@@ -160,7 +166,11 @@ def test_instruction_sets_the_cfa_rule(instruction, expected):
 def test_restore_state_restores_rules_and_cfa():
     inside = def_cfa(6, 16) + offset(3, 2) + b"\x07" + uleb(16)
 
-    assert rows(REMEMBER_STATE + inside + advance_loc(1) + RESTORE_STATE)[-1] == (1, CfaRule(7, 8), {16: RA})
+    assert rows(REMEMBER_STATE + inside + advance_loc(1) + RESTORE_STATE)[-1] == (
+        1,
+        Rule(7, 8, deref=False),
+        {16: RA},
+    )
 
 
 def test_remembered_states_nest_and_are_copies():
@@ -172,7 +182,7 @@ def test_remembered_states_nest_and_are_copies():
 
 @pytest.mark.parametrize("skipped", [b"\x2e" + uleb(300), b"\x2d", b"\x2c", NOP])
 def test_other_instructions_do_not_change_the_row(skipped):
-    assert rows(skipped + def_cfa_offset(16)) == [(0, CfaRule(7, 16), {16: RA})]
+    assert rows(skipped + def_cfa_offset(16)) == [(0, Rule(7, 16, deref=False), {16: RA})]
 
 
 @pytest.mark.parametrize(
@@ -210,7 +220,7 @@ def test_damage_after_the_address_is_ignored():
 
 
 def test_cie_may_leave_the_cfa_to_its_fdes():
-    assert last_row(def_cfa(7, 8), program_of_cie=NOP).cfa == CfaRule(7, 8)
+    assert last_row(def_cfa(7, 8), program_of_cie=NOP).cfa == Rule(7, 8, deref=False)
     with pytest.raises(FormatError, match="no instruction defines the CFA"):
         last_row(NOP, program_of_cie=NOP)
     with pytest.raises(FormatError, match="without a CFA register"):

@@ -2,8 +2,9 @@
 
 import pytest
 
+from sfsample.core.rule import CFA, Rule
 from sfsample.errors import FormatError
-from sfsample.formats.dwarf.eh_frame import CfaRule, CfiRow, CfiRule, EhFrame
+from sfsample.formats.dwarf.eh_frame import CfiRow, EhFrame
 from tests.builders.eh_frame_builder import (
     ABSPTR,
     AMD64_START,
@@ -30,7 +31,7 @@ from tests.builders.eh_frame_tables import (
 
 @pytest.mark.parametrize("version", [1, 3, 4])
 def test_cie_of_version_1_3_or_4_is_read(version):
-    assert last_row(offset(3, 2), version=version).rules == {16: RA, 3: CfiRule("offset", -16)}
+    assert last_row(offset(3, 2), version=version).rules == {16: RA, 3: Rule(CFA, -16, deref=True)}
 
 
 def test_return_address_column_is_a_leb128_from_version_3_on():
@@ -51,11 +52,11 @@ def test_return_address_column_is_a_leb128_from_version_3_on():
 def test_augmentation_is_read_or_skipped(augmentation, data):
     row = last_row(def_cfa_offset(16), augmentation=augmentation, augmentation_data=data, encoding=ABSPTR)
 
-    assert row == CfiRow(CfaRule(7, 16), {16: RA}, 16, signal=b"S" in augmentation)
+    assert row == CfiRow(Rule(7, 16, deref=False), {16: RA}, 16, signal=b"S" in augmentation)
 
 
 def test_cie_without_augmentation_has_absolute_pointers():
-    assert last_row(def_cfa_offset(16), augmentation=b"", encoding=ABSPTR).cfa == CfaRule(7, 16)
+    assert last_row(def_cfa_offset(16), augmentation=b"", encoding=ABSPTR).cfa == Rule(7, 16, deref=False)
 
 
 def test_lsda_is_skipped():
@@ -64,7 +65,7 @@ def test_lsda_is_skipped():
     row = EhFrame(section.terminated(), VADDR, "little").row_at(START)
 
     assert row is not None
-    assert row.cfa == CfaRule(7, 16)
+    assert row.cfa == Rule(7, 16, deref=False)
 
 
 @pytest.mark.parametrize(

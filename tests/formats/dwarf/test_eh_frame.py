@@ -2,7 +2,8 @@
 
 import pytest
 
-from sfsample.formats.dwarf.eh_frame import CfaRule, EhFrame
+from sfsample.core.rule import Rule
+from sfsample.formats.dwarf.eh_frame import EhFrame
 from tests.builders.eh_frame_builder import (
     ABSPTR,
     ALIGNED,
@@ -97,7 +98,7 @@ def test_entry_of_extended_length_has_a_4_byte_id():
     row = EhFrame(section.terminated(), VADDR, "little").row_at(START)
 
     assert row is not None
-    assert row.cfa == CfaRule(7, 16)
+    assert row.cfa == Rule(7, 16, deref=False)
 
 
 def test_negative_size_is_damage():
