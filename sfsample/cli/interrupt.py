@@ -17,7 +17,7 @@ class Interrupt:
 
     def __init__(self) -> None:
         self.requested = False
-        self._suspended = False  # `_suspend` has the lock, and sfsample has just been continued
+        self._suspending = self._suspend_requested = False
         self._previous: dict[signal.Signals, object] = {}
 
     def __call__(self) -> bool:
@@ -38,16 +38,24 @@ class Interrupt:
             raise KeyboardInterrupt
         self.requested = True
 
-    def _suspend(self, _number: int, _frame: FrameType | None) -> None:
-        """Wait until no thread is held, then suspend sfsample."""
-        if self._suspended:
-            os.kill(os.getpid(), signal.SIGSTOP)
+    def _suspend(self, number: int, _frame: FrameType | None) -> None:
+        """Wait until no thread is held, then suspend sfsample.
+
+        Another such signal may arrive between any two of these lines: it is left to the call that it
+        interrupts, as the lock may be free again, and a thread be held.
+        """
+        self._suspend_requested = True
+        if self._suspending:
             return
-        SUSPEND_LOCK.acquire()
-        self._suspended = True
-        os.kill(os.getpid(), signal.SIGSTOP)
-        SUSPEND_LOCK.release()
-        self._suspended = False
+        self._suspending = True
+        while self._suspend_requested:
+            SUSPEND_LOCK.acquire()
+            self._suspend_requested = False
+            os.kill(os.getpid(), signal.SIGSTOP)
+            SUSPEND_LOCK.release()
+        self._suspending = False
+        if self._suspend_requested:  # just now
+            os.kill(os.getpid(), number)
 
     def __exit__(self, *_: object) -> None:
         for number, handler in self._previous.items():

@@ -45,3 +45,32 @@ def test_ignored_sighup_stays_ignored() -> None:
             assert not interrupt()
     finally:
         signal.signal(signal.SIGHUP, before)
+
+
+class Lock:
+    """Held by the handler; the second Ctrl-Z arrives when it has just been given back."""
+
+    held = False
+
+    def acquire(self) -> None:
+        assert not self.held
+        self.held = True
+
+    def release(self) -> None:
+        self.held = False
+        if self.again:
+            self.again = False
+            signal.raise_signal(signal.SIGTSTP)
+
+    again = True
+
+
+def test_ctrl_z_right_after_another_waits_for_the_lock_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once it suspended sfsample while a thread of the target was held (1 in 16 runs of a live test)."""
+    lock, suspended_with_lock = Lock(), []
+    monkeypatch.setattr("sfsample.cli.interrupt.SUSPEND_LOCK", lock)
+    monkeypatch.setattr("os.kill", lambda _pid, number: suspended_with_lock.append((number, lock.held)))
+    with Interrupt():
+        signal.raise_signal(signal.SIGTSTP)
+    assert suspended_with_lock == [(signal.SIGSTOP, True)] * 2
+    assert not lock.held
