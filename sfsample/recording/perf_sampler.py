@@ -14,7 +14,6 @@ import resource
 import time
 from collections.abc import Callable, Iterable
 
-from sfsample.core.snapshot import Capture
 from sfsample.errors import TargetError
 from sfsample.process.perf_events import MAX_SAMPLE_STACK_BYTES, PerfEvents, open_events
 from sfsample.process.perf_records import Lost, PerfSample, Record, RecordOfProcess
@@ -39,8 +38,8 @@ _MIN_STACK_BYTES = 4 << 10
 _MAX_RETRIES = 3  # to set timers while no thread is born
 _FIND_DESCENDANTS_S = 0.02  # between two searches for new processes
 _OPEN_TIME_S = 0.05  # to open new descendants, before the rings are read
-_NOT_OPENED = "not captured: the subprocess ended before it could be opened, or could not be opened"
-_RING_FULL = "not captured: the ring was full before it was read"
+_NOT_OPENED = "the subprocess ended before it could be opened, or could not be opened"
+_RING_FULL = "the ring was full before it was read"
 
 
 class PerfSampler:
@@ -274,10 +273,11 @@ class PerfSampler:
         ended = [process for pid, process in self._alive.items() if not alive.get(pid, True)]
         for process in ended:
             process.take((), self._start_ns)
-        self._fit_stack_bytes()
-        for process in ended:
             self._end(process)
-        return bool(self._processes.named)
+        if not self._processes.named:
+            return False
+        self._fit_stack_bytes()
+        return True
 
     def _collect(self) -> dict[int, bool]:
         """Count new records; those after a change of modules once the maps were read again.
@@ -295,6 +295,8 @@ class PerfSampler:
         return alive
 
     def _begin_read(self) -> dict[int, bool]:
+        """Prepare for records: open the processes that they may be of; return by pid whether each lives."""
+        self._open_descendants(_OPEN_TIME_S)
         self._read_cpu_times()
         return {pid: process.begin() for pid, process in self._alive.items()}
 
@@ -319,7 +321,7 @@ class PerfSampler:
             if isinstance(record, PerfSample) and record.at_ns > end_ns:
                 continue
             if isinstance(record, Lost):
-                self._count_failed(_RING_FULL, record.records)
+                self.profile.stats.count_failed(_RING_FULL, record.records)
                 for records_of_process in by_pid.values():
                     records_of_process.append(record)  # a change of modules may have been lost
             elif record.pid in by_pid:
@@ -330,9 +332,6 @@ class PerfSampler:
             process.take(by_pid[pid], self._start_ns, until_ns, self._note_end)
 
     def _count_unclaimed(self, records: Iterable[Record]) -> None:
-        self._count_failed(_NOT_OPENED, sum(isinstance(record, PerfSample) for record in records))
-
-    def _count_failed(self, why: str, count: int) -> None:
-        if count:
-            self.profile.stats.captures[Capture.FAILED] += count
-            self.profile.stats.note(why, count)
+        lost = sum(isinstance(record, PerfSample) for record in records)
+        if lost:
+            self.profile.stats.count_failed(_NOT_OPENED, lost)

@@ -116,8 +116,7 @@ class Recorder:
         """Count a sample that could not be taken."""
         times = max(1, self.now.number - thread.counted.number)
         self.skip(thread)
-        self._profile.stats.captures[Capture.FAILED] += times
-        self._profile.stats.note(f"not captured: {why}", times)
+        self._profile.stats.count_failed(why, times)
 
     def count_waiting(self, thread: SampledThread) -> None:
         """Count a thread that was skipped because it waited for a CPU."""

@@ -129,6 +129,11 @@ class Stats:
         self.note(what)
         self.ended_by, self.failure = "failure", (what, *getattr(failure, "help", ()))
 
+    def count_failed(self, why: str, times: int) -> None:
+        """Count samples that could not be taken."""
+        self.captures[Capture.FAILED] += times
+        self.note(f"not captured: {why}", times)
+
     def note(self, problem: str, times: int = 1) -> None:
         """Count a problem.  There may be very many texts, because some contain addresses."""
         has_room = problem in self.problems or len(self.problems) < _MAX_PROBLEMS

@@ -1,0 +1,51 @@
+"""Records of a process that is not open yet wait until sfsample has tried to open it once more."""
+
+from types import SimpleNamespace
+
+from sfsample.core.memory import BytesMemory
+from sfsample.core.snapshot import Capture
+from sfsample.process.perf_records import PerfSample
+from sfsample.recording.options import RecordOptions
+from sfsample.recording.perf_sampler import PerfSampler
+from sfsample.recording.processes import Processes
+
+PARENT, CHILD = 7, 8
+SAMPLE = PerfSample(0, CHILD, CHILD, 10**7, {}, BytesMemory(0, b""), bounded=False)
+
+
+class FakePerfProcess:
+    def __init__(self, *, needs_maps: bool) -> None:
+        self.needs_maps = needs_maps  # so the rings are read twice
+        self.taken = []
+
+    def begin(self):
+        return True
+
+    def read_cpu_time(self):
+        pass
+
+    def take(self, records, *_):
+        self.taken += records
+
+
+def test_process_that_is_opened_between_the_two_readings_of_one_read_gets_its_samples(monkeypatch):
+    sampler = PerfSampler(Processes([]), RecordOptions())
+    child = FakePerfProcess(needs_maps=False)
+    to_open, read = [{}, {CHILD: child}], [[SAMPLE], []]
+    sampler._events = SimpleNamespace(read=lambda: read.pop(0))
+    sampler._alive = {PARENT: FakePerfProcess(needs_maps=True)}
+    monkeypatch.setattr(sampler, "_open_descendants", lambda *_: sampler._alive.update(to_open.pop(0)))
+
+    assert sampler._collect() == {PARENT: True, CHILD: True}
+    assert child.taken == [SAMPLE]
+    assert sampler.profile.stats.captures[Capture.FAILED] == 0
+
+
+def test_samples_of_a_process_that_could_not_be_opened_are_counted_once():
+    sampler = PerfSampler(Processes([]), RecordOptions())
+    for _ in range(3):
+        sampler._count([SAMPLE])
+    sampler._count([])
+    sampler._count([])
+    assert sampler.profile.stats.captures[Capture.FAILED] == 3
+    assert list(sampler.profile.stats.problems.values()) == [3]
