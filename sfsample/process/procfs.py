@@ -63,11 +63,7 @@ def stat_of(pid: int) -> Stat | None:
 
 def cpu_idle_ticks() -> dict[int, int]:
     """Return for each CPU how long it has been idle, in clock ticks; {} where the kernel does not say."""
-    try:
-        with open("/proc/stat", encoding="ascii") as file:
-            return parse_cpu_idle(file.read())
-    except OSError:
-        return {}
+    return parse_cpu_idle(read_text("/proc/stat"))
 
 
 class ProcFs:

@@ -146,6 +146,5 @@ class TrialSampler:
         """Return why timers cannot take the samples, or ''."""
         if self._profile.stats.max_stack_bytes > MAX_SAMPLE_STACK_BYTES:
             return f"stacks are larger than the {MAX_SAMPLE_STACK_BYTES >> 10} KiB that a timer can copy"
-        processes = self._processes.all
-        tids = [tid for process in processes for tid in process.proc.threads()]
-        return "" if can_set_timers(tids, processes[0].arch) else "timers are not permitted"
+        arch = self._processes.all[0].arch
+        return "" if can_set_timers(self._processes.tids(), arch) else "timers are not permitted"

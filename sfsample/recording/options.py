@@ -37,8 +37,7 @@ class RecordOptions:
 
     `max_pause` seconds: hold a thread no longer, nor wait so long for it to stop.  `max_overhead`: leave out
     ticks to stay below this share of the elapsed time (0.01 is one percent).  `perf_events` True: the
-    kernel's timers take the samples (mode "cpu"), False: never, None: `choose_sampler`
-    decides.
+    kernel's timers take the samples (mode "cpu"), False: never, None: `choose_sampler` decides.
     """
 
     rate: float = 99.0

@@ -167,7 +167,7 @@ class PerfSampler:
 
     def _tids(self) -> list[int]:
         self._open_descendants(math.inf, force=True)
-        return [tid for process in self._alive.values() for tid in process.process.proc.threads()]
+        return self._processes.tids()
 
     def _stop_timers(self) -> None:
         """Stop the timers: from now on no change of modules is recorded.

@@ -28,6 +28,10 @@ class Processes:
         """The processes that have not ended."""
         return [*self.named, *self.descendants]
 
+    def tids(self) -> list[int]:
+        """Return the thread ids of all processes now."""
+        return [tid for process in self.all for tid in process.proc.threads()]
+
     @property
     def follows_births(self) -> bool:
         """Whether descendants are part of the recording."""

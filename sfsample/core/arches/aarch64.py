@@ -30,6 +30,7 @@ AARCH64_BE = AARCH64._replace(
 )  # fmt: skip
 
 LAYOUT = RegisterLayout(
+    # x0 to x30, sp and pc, as DWARF numbers them; pstate is left out
     sets=(RegisterSet(NT_PRSTATUS, 272, tuple((n, n) for n in range(33))),),
     event_bits=tuple((n, n) for n in range(33)),
     result=0,
