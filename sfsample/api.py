@@ -11,10 +11,10 @@ from sfsample.process.image_cache import ImageCache
 from sfsample.process.process import LiveProcess
 from sfsample.process.tracer_thread import TracerThread
 from sfsample.recording.choose_sampler import choose_sampler
-from sfsample.recording.clock import Clock
 from sfsample.recording.options import DEFAULT_OPTIONS, RecordOptions
 from sfsample.recording.processes import Processes
 from sfsample.recording.profile import Profile
+from sfsample.recording.ptrace_sampler import Clock
 from sfsample.report.naming import name_profile
 from sfsample.report.report import Report
 from sfsample.report.writers.formats import FORMATS

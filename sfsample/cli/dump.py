@@ -18,7 +18,7 @@ from sfsample.core.snapshot import Capture
 from sfsample.dumping.model import ProcessDump
 from sfsample.dumping.run import DumpOptions, Examiner, Meanwhile, dump_all
 from sfsample.errors import TargetError
-from sfsample.process.kernel_stack import REFUSED
+from sfsample.process.thread_files import KERNEL_STACK_REFUSED
 from sfsample.unwind.unwinder import choose_steppers
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def _problems(dumps: list[ProcessDump], *, kernel: bool) -> list[str]:
     """Return what went wrong; `kernel`: kernel stacks were asked for."""
     problems = [problem for dump in dumps for problem in dump.problems]
     if kernel and not any(thread.kernel_stack for dump in dumps for thread in dump.threads):
-        problems.append(REFUSED)
+        problems.append(KERNEL_STACK_REFUSED)
     return problems
 
 

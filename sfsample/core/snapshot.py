@@ -4,13 +4,10 @@ These values are all that unwinding needs, so a stack can be unwound later and o
 """
 
 from enum import StrEnum
-from functools import lru_cache
 from typing import NamedTuple
 
 from sfsample.core.arch import AMD64, Arch
 from sfsample.core.memory import Memory
-
-_PARSED = 8  # texts of schedstat whose values are kept, as most are parsed several times
 
 Registers = dict[int, int]  # DWARF number -> value; absent = unknown
 
@@ -24,21 +21,6 @@ class Capture(StrEnum):
     EVENT = "event"  # by the kernel, in a timer interrupt
     CORE = "core"  # from a core file
     FAILED = "failed"
-
-
-class SchedStat(NamedTuple):
-    """What schedstat says of a thread: CPU time, time that it waited for a CPU, times it was run."""
-
-    ran_ns: int
-    waited_ns: int
-    times: int
-
-
-@lru_cache(maxsize=_PARSED)
-def parse_schedstat(counters: bytes | None) -> SchedStat | None:
-    """Parse a schedstat file; None where the counters are others (`ProcFs.counters`)."""
-    fields = (counters or b"").split()
-    return SchedStat(*map(int, fields)) if len(fields) == len(SchedStat._fields) else None
 
 
 class LastRun(NamedTuple):

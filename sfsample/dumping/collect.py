@@ -18,7 +18,6 @@ from sfsample.process.facts.live_lookup import LiveLookup
 from sfsample.process.facts.peer_processes import NearEnd, PeerProcess, find_peer_processes
 from sfsample.process.facts.syscall_arguments import DecodedSyscall
 from sfsample.process.facts.thread_facts import FactReader
-from sfsample.process.kernel_stack import kernel_stack
 from sfsample.process.not_captured import NotCaptured
 from sfsample.process.permission.evidence import tracer_of_process
 from sfsample.process.proc_text import Stat
@@ -102,7 +101,7 @@ class Dumper:
             tid=tid, name=stat.name, state=stat.state, capture=Capture.FAILED, stop_ns=None, error=None,
             syscall=syscall, wchan=wchan, stack=None, modules=(),
             ns_tid=self._lookup.ns_tid(tid), cpu_ns=self._facts.usage(tid).cpu_ns, idle_s=None, call=call,
-            kernel_stack=kernel_stack(self.process.proc.thread(tid)) or (),
+            kernel_stack=self.process.proc.thread(tid).kernel_stack() or (),
             memory=self._lookup.lock_memory(call),
             last_ran=None if stat.state == "R" else self._facts.last_ran(tid), born=stat.starttime,
         )  # fmt: skip

@@ -21,12 +21,12 @@ from sfsample.modules.location import Located
 from sfsample.modules.module import Module
 from sfsample.process.capture_running import ANY_THREAD, AWAKE_THREADS, StopFilter
 from sfsample.process.capture_sleeping import SleepingThread
-from sfsample.process.kernel_stack import REFUSED, kernel_stack
 from sfsample.process.not_captured import NotCaptured, Reason
 from sfsample.process.proc_text import SyscallInfo
 from sfsample.process.process import LiveProcess
 from sfsample.process.stop_request import PATIENCE_NS
 from sfsample.process.thread import LastStop, Thread
+from sfsample.process.thread_files import KERNEL_STACK_REFUSED
 
 _MAX_ATTEMPTS = 8
 _MAX_DOUBTS = 3  # attempts in which a stack that ends too early is not believed while libraries come and go
@@ -285,14 +285,14 @@ class ThreadCapturer:
         """Return in which functions of the kernel a thread that was read sleeps, if it still does."""
         if reading is None or not self._with_kernel:
             return ()
-        functions, counters = kernel_stack(thread.files), thread.files.counters()
+        functions, counters = thread.files.kernel_stack(), thread.files.counters()
         self.kernel_refused |= functions is None and counters is not None
         return functions or () if counters == reading.counters else ()
 
     @property
     def problems(self) -> list[str]:
         """What could not be had."""
-        return [REFUSED] if self.kernel_refused else []
+        return [KERNEL_STACK_REFUSED] if self.kernel_refused else []
 
     @property
     def rejected_rows(self) -> Counter[str]:

@@ -14,8 +14,8 @@ import re
 from typing import NamedTuple
 
 from sfsample.core.arch import Arch
-from sfsample.core.snapshot import Capture, Registers, SchedulerEvidence, ThreadSnapshot, parse_schedstat
-from sfsample.process.proc_text import SyscallInfo
+from sfsample.core.snapshot import Capture, Registers, SchedulerEvidence, ThreadSnapshot
+from sfsample.process.proc_text import SyscallInfo, parse_schedstat
 from sfsample.process.registers import layout_of
 from sfsample.process.stack_copy import StackCopy
 from sfsample.process.thread import Thread

@@ -15,10 +15,9 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 
 from sfsample.errors import NoSuchProcess, TargetError
-from sfsample.process.new_ids import NewIds
 from sfsample.process.proc_text import Stat
 from sfsample.process.process import LiveProcess
-from sfsample.process.procfs import stat_of
+from sfsample.process.procfs import NewIds, stat_of
 
 
 class Descendants:

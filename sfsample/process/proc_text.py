@@ -1,12 +1,14 @@
 """Parses the text of /proc files: pure functions, from text to values.
 
-Every /proc file is parsed here, except memory maps (`modules.mapping`), schedstat (`core.snapshot`), and the
-files that only `process.facts` and `process.permission` read.
+Every /proc file is parsed here, except memory maps (`modules.mapping`), and the files that only
+`process.facts` and `process.permission` read.
 
-Source: proc(5); time_namespaces(7), /proc/PID/timens_offsets; cgroups(7), /proc/PID/cgroup.
+Source: proc(5); Linux fs/proc/base.c, proc_pid_stack; time_namespaces(7), /proc/PID/timens_offsets;
+cgroups(7), /proc/PID/cgroup.
 """
 
 import re
+from functools import lru_cache
 from typing import NamedTuple
 
 from sfsample.core.snapshot import LastRun
@@ -18,6 +20,7 @@ _LAST_RUN = re.compile(  # lines `name   :   value`, in this order
     rb"(?:(?:(?!se\.avg\.last).*\n)*se\.avg\.last_update_time *: *(\d+)\n)?",
     re.MULTILINE,
 )
+_PARSED = 8  # texts of schedstat whose values are kept, as most are parsed several times
 _IDLE = slice(4, 6)  # idle and iowait, behind the name of the CPU
 
 
@@ -79,6 +82,21 @@ def parse_syscall(data: bytes) -> SyscallInfo | None:
     return SyscallInfo(int(number), tuple(args), sp, pc)
 
 
+class SchedStat(NamedTuple):
+    """What schedstat says of a thread: CPU time, time that it waited for a CPU, times it was run."""
+
+    ran_ns: int
+    waited_ns: int
+    times: int
+
+
+@lru_cache(maxsize=_PARSED)
+def parse_schedstat(counters: bytes | None) -> SchedStat | None:
+    """Parse a schedstat file; None where the counters are others (`ThreadFiles.counters`)."""
+    fields = (counters or b"").split()
+    return SchedStat(*map(int, fields)) if len(fields) == len(SchedStat._fields) else None
+
+
 def parse_last_run(text: bytes | None) -> LastRun | None:
     """Parse when a thread last began or ceased to run, from a `sched` file; None: the file does not say."""
     match = _LAST_RUN.search(text or b"")
@@ -86,6 +104,12 @@ def parse_last_run(text: bytes | None) -> LastRun | None:
         return None
     at, left, renewed = match.groups()
     return LastRun(at, int(renewed or 0), int(left or -1))
+
+
+def parse_kernel_stack(text: bytes) -> tuple[str, ...]:
+    """Return the functions of a stack file, innermost first: of lines `[<0>] function+0x12/0x34 [module]`."""
+    lines = text.decode("utf-8", "replace").splitlines()
+    return tuple(line.partition("] ")[2].partition("+")[0] for line in lines if "] " in line)
 
 
 def parse_status(text: str) -> dict[str, str]:

@@ -7,6 +7,7 @@ import os
 import time
 from functools import partial
 
+from sfsample.core.filesystem import ProcessRoot
 from sfsample.core.memory import Address
 from sfsample.core.snapshot import ThreadSnapshot
 from sfsample.errors import NotPermitted, UnsupportedTarget
@@ -19,12 +20,10 @@ from sfsample.process.find import check, check_free, not_permitted
 from sfsample.process.image_cache import ImageCache
 from sfsample.process.image_opener import ImageOpener
 from sfsample.process.module_identity import ModuleIdentities
-from sfsample.process.new_ids import NewIds
 from sfsample.process.not_captured import NotCaptured, Reason
 from sfsample.process.permission.evidence import traced_by_sfsample, tracer_of
 from sfsample.process.proc_text import Stat, SyscallInfo
-from sfsample.process.process_root import root_of
-from sfsample.process.procfs import ProcFs
+from sfsample.process.procfs import NewIds, ProcFs
 from sfsample.process.ptrace import may_attach
 from sfsample.process.stack_copy import StackCopy
 from sfsample.process.stop_request import PATIENCE_NS, detach_newborn_tracees
@@ -71,7 +70,7 @@ class LiveProcess:
             if attach:
                 self._try_attaching()
             self.opener = ImageOpener(self.proc, images)
-            self.root = root_of(self.proc, images)
+            self.root = _root_of(self.proc, images)
             stat = self.proc.stat()
             # `start_time` in clock ticks since boot
             self.start_time, self.name = (stat.starttime, stat.name) if stat else (0, "?")
@@ -225,3 +224,21 @@ class LiveProcess:
         self.running.close()
         self._new_ids.close()
         self.proc.close()
+
+
+def _root_of(proc: ProcFs, images: ImageCache) -> ProcessRoot:
+    """Return the root directory, pid and user id of a process as the process itself sees them.
+
+    They serve to find debug files and perf maps even after it has ended.  Without permission to open its root
+    directory, only the files that sfsample itself sees are searched.  Source: proc(5): `Uid` (the second is
+    the effective one) and `NSpid` (the last is the innermost).
+    """
+    status = proc.status()
+    pid = int((status.get("NSpid") or str(proc.pid)).split()[-1])
+    uid = int((status.get("Uid") or "0 0").split()[1])
+    mounts = proc.link("ns/mnt")
+    try:
+        root = images.root(f"/proc/{proc.anchor()}/root", mounts)
+    except OSError:
+        root = None
+    return ProcessRoot(root, pid, uid, mounts)

@@ -4,7 +4,8 @@ Every file is opened below a directory that stays open.  So a recycled pid is ne
 that the directory was opened for: the files of that process answer ESRCH.  A file that cannot be read because
 its process or thread has ended is None, never an exception.  The text is parsed in `proc_text`.
 
-Source: proc(5); clock_getcpuclockid(3): the number of a process's clock.
+Source: proc(5); clock_getcpuclockid(3): the number of a process's clock; Linux kernel/fork.c, copy_process:
+alloc_pid comes before attach_pid.
 """
 
 import os
@@ -16,10 +17,11 @@ from time import clock_gettime_ns
 from sfsample.core.checkpoint import with_checkpoints
 from sfsample.errors import FILES_HELP, FIND_HELP, NO_FILE_ERRNOS, NoSuchProcess, NotPermitted, TargetError
 from sfsample.modules.mapping import Mapping, MapsParser
-from sfsample.process.proc_text import Stat, parse_cpu_idle, parse_stat, parse_status
+from sfsample.process.proc_text import Stat, parse_cpu_idle, parse_last_id, parse_stat, parse_status
 from sfsample.process.thread_files import ThreadFiles, max_kept_open, not_run
 
 _CHUNK_BYTES = 1 << 20
+_LOADAVG_BYTES = 128  # more than /proc/loadavg has
 _CPUCLOCK_SCHED = 2
 _MAX_READINGS = 4  # of a process that seems to have ended
 _GONE = (ENOENT, ESRCH, ENOTDIR)
@@ -64,6 +66,37 @@ def stat_of(pid: int) -> Stat | None:
 def cpu_idle_ticks() -> dict[int, int]:
     """Return for each CPU how long it has been idle, in clock ticks; {} where the kernel does not say."""
     return parse_cpu_idle(read_text("/proc/stat"))
+
+
+class NewIds:
+    """Detects that the kernel has assigned a new process or thread id, so that /proc is listed only then.
+
+    The new id may belong to an unrelated process.  And an id is assigned an instant before its thread appears
+    in /proc; on a loaded machine that instant may be long.  So callers list /proc now and then without a new
+    id, too.
+    """
+
+    def __init__(self) -> None:
+        self._last: bytes | None = None
+        try:
+            self._fd = os.open("/proc/loadavg", os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            self._fd = -1
+
+    def any(self) -> bool:
+        """Return whether there may be a new process or thread since the last call; True where unknown."""
+        try:
+            last = parse_last_id(os.pread(self._fd, _LOADAVG_BYTES, 0))
+        except OSError:
+            return True
+        previous, self._last = self._last, last
+        return last is None or last != previous
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
 
 
 class ProcFs:

@@ -28,8 +28,8 @@ from collections.abc import Callable
 from enum import Enum
 from typing import NamedTuple
 
-from sfsample.core.snapshot import LastRun, SchedStat, SchedulerEvidence, ThreadSnapshot, parse_schedstat
-from sfsample.process.proc_text import parse_last_run
+from sfsample.core.snapshot import LastRun, SchedulerEvidence, ThreadSnapshot
+from sfsample.process.proc_text import SchedStat, parse_last_run, parse_schedstat
 
 # A thread from which sfsample took the CPU by waking up became runnable at that very moment.
 _SAME_MOMENT_NS = 100_000

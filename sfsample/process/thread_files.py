@@ -17,11 +17,21 @@ from typing import Protocol, TypeVar
 
 from sfsample.core.snapshot import LastRun
 from sfsample.errors import NO_FILE_ERRNOS, TargetError
-from sfsample.process.proc_text import Stat, SyscallInfo, parse_last_run, parse_stat, parse_syscall
+from sfsample.process.proc_text import (
+    Stat,
+    SyscallInfo,
+    parse_kernel_stack,
+    parse_last_run,
+    parse_stat,
+    parse_syscall,
+)
 
 _CHUNK_BYTES = 4096  # more than a file has
 _SHORT_BYTES = 128  # more than a schedstat file has
 _MAX_LIMIT = 1 << 16  # of open files; the limit may also be infinite
+KERNEL_STACK_REFUSED = (
+    "kernel stacks cannot be read: that needs CAP_SYS_ADMIN, and a kernel with CONFIG_STACKTRACE"
+)
 _CLOSED = -1  # as a directory: nothing can be opened below it
 _numbers = count()
 
@@ -126,6 +136,15 @@ class ThreadFiles:
     def last_run(self) -> LastRun | None:
         """Return when the thread last began or ceased to run, on the scheduler's clock; None: unknown."""
         return parse_last_run(self.read("sched"))
+
+    def kernel_stack(self) -> tuple[str, ...] | None:
+        """Return the kernel functions in which the thread sleeps, innermost first.
+
+        They mean something only if the thread has not run meanwhile (`counters`).  None: sfsample may not
+        read them, or the thread has ended.
+        """
+        text = self.read("stack")
+        return None if text is None else parse_kernel_stack(text)
 
 
 class HasCounters(Protocol):

@@ -15,13 +15,12 @@ from typing import Protocol
 
 from sfsample.errors import TargetError
 from sfsample.process.perf_events import MAX_SAMPLE_STACK_BYTES, can_set_timers
-from sfsample.recording.clock import Clock
 from sfsample.recording.free_cpus import FreeCpus
 from sfsample.recording.options import RecordOptions
 from sfsample.recording.perf_sampler import PerfSampler
 from sfsample.recording.processes import Processes
 from sfsample.recording.profile import Profile
-from sfsample.recording.ptrace_sampler import PtraceSampler, once_and_for_all
+from sfsample.recording.ptrace_sampler import Clock, PtraceSampler, once_and_for_all
 from sfsample.recording.stats import Timers
 
 _TRIAL_S = 0.5

@@ -12,12 +12,12 @@ the next checkpoint.
 import resource
 import time
 from collections.abc import Callable
+from typing import Protocol
 
 from sfsample.errors import TargetError
 from sfsample.process.capture import ThreadCapturer
 from sfsample.process.process import LiveProcess
 from sfsample.process.scheduler import OwnRun, WakeUp
-from sfsample.recording.clock import Clock, SystemClock
 from sfsample.recording.options import RecordOptions
 from sfsample.recording.process_sampler import ProcessRules, ProcessSampler
 from sfsample.recording.processes import Processes
@@ -31,6 +31,25 @@ _MAX_STOP_WAIT_S = 0.001  # for a thread that did not stop in time: of several, 
 _REFRESH_S = 1.0  # between two checks whether a library was replaced by another at the same place
 _LATENESS_S = 1.0  # between two messages that ticks were missed
 _OPEN_FIRST_S, _OPEN_LATER_S = 1.0, 0.05  # to open new descendants: before the first tick, in each
+
+
+class Clock(Protocol):
+    """A clock in seconds, from any origin.  Tests give another one."""
+
+    def now(self) -> float:
+        """Return the time in s."""
+        ...
+
+    def sleep(self, seconds: float) -> None:
+        """Sleep for that many seconds."""
+        ...
+
+
+class SystemClock:
+    """The monotonic clock."""
+
+    now = staticmethod(time.monotonic)
+    sleep = staticmethod(time.sleep)
 
 
 class PtraceSampler:

@@ -18,7 +18,7 @@ import pytest
 import sfsample
 from sfsample import api
 from sfsample.core.stack import StopReason
-from sfsample.process.new_ids import NewIds
+from sfsample.process.procfs import NewIds
 from tests.live.cli_runner import COMMAND, begun, ended, wait_until_sampled
 from tests.live.parent_program import parent, send_order
 from tests.live.recording import record_samples

@@ -14,8 +14,7 @@ import os
 import time
 from typing import NamedTuple
 
-from sfsample.core.snapshot import parse_schedstat
-from sfsample.process.proc_text import SyscallInfo, parse_last_run
+from sfsample.process.proc_text import SyscallInfo, parse_last_run, parse_schedstat
 from sfsample.process.procfs import ProcFs
 from sfsample.process.syscall_restart import number_made
 
