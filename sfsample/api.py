@@ -3,9 +3,11 @@
 It prints nothing, installs no signal handler, and leaves the target running whatever is raised.
 """
 
+import time
 from collections.abc import Callable, Iterable
 from functools import partial
 
+from sfsample.errors import NoReturn
 from sfsample.process.descendants import Descendants
 from sfsample.process.image_cache import ImageCache
 from sfsample.process.process import LiveProcess
@@ -21,6 +23,8 @@ from sfsample.report.writers.formats import FORMATS
 from sfsample.symbolize.options import DEFAULT_SYMBOL_OPTIONS, SymbolOptions
 from sfsample.symbolize.symbolizer import Symbolizer
 
+_GRACE_S = 0.5  # beyond the duration, for the last samples
+
 
 def record(
     pids: int | Iterable[int],
@@ -35,7 +39,8 @@ def record(
     """Sample one process or several.
 
     `duration` in seconds; None: until the target ends or `should_stop` is true, which is asked on the
-    sampling thread at every tick, and at least ten times a second.  `profile`: count into this one, which
+    sampling thread at every tick, and at least ten times a second; on the calling thread while the sampling
+    thread is stuck in a system call on the target.  `profile`: count into this one, which
     another thread may read meanwhile.  `tell`: called with a line of text when ticks were missed, at most
     once a second.
 
@@ -43,8 +48,8 @@ def record(
     meanwhile: they also answer that sfsample has stopped it, and Popen takes that for its death.  Use
     waitid(2) with WEXITED and WNOWAIT, or a pidfd.
 
-    Raises TargetError (NoSuchProcess, NotPermitted, UnsupportedTarget), which has `help` lines, and
-    ValueError for an argument that makes no sense.
+    Raises TargetError (NoSuchProcess, NotPermitted, UnsupportedTarget) and NoReturn, which have `help`
+    lines, and ValueError for an argument that makes no sense.
     """
     wanted = [pids] if isinstance(pids, int) else list(dict.fromkeys(pids))
     if not wanted:
@@ -52,20 +57,31 @@ def record(
     if duration is not None and not duration > 0:
         raise ValueError(f"duration must be positive, not {duration}")
 
+    counts = profile or Profile(options.rate, timeline=options.timeline)
+    deadline_s = float("inf")  # the sampler keeps the duration, unless it is stuck
+
     def work(stop: Callable[[], bool]) -> Profile:
+        nonlocal deadline_s
         images = ImageCache(options.debug_dirs)
         open_process = partial(LiveProcess, stack_bytes=options.stack_bytes, image_cache=images)
         finder = Descendants(wanted, partial(open_process, attach=False)) if options.subprocesses else None
         processes = Processes((), finder)
-        counts = profile or Profile(options.rate, timeline=options.timeline)
         try:
             for pid in wanted:
                 processes.named.append(open_process(pid, attach=not options.perf_events))
+            deadline_s = time.monotonic() + (duration or float("inf")) + _GRACE_S
             return choose_sampler(processes, options, duration, counts, clock=clock, tell=tell).run(stop)
         finally:
             processes.close(counts.stats)
 
-    return TracerThread(work, should_stop).run()
+    begin_s = time.monotonic()
+    try:
+        return TracerThread(work, lambda: should_stop() or time.monotonic() > deadline_s).run()
+    except NoReturn as stuck:
+        if not counts.stats.samples:
+            raise
+        counts.close(time.monotonic() - begin_s, stuck)
+        return counts
 
 
 def symbolizer(profile: Profile, naming: SymbolOptions = DEFAULT_SYMBOL_OPTIONS) -> Symbolizer:

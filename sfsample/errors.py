@@ -78,6 +78,16 @@ class NoThread(SfsampleError):  # noqa: N818 - reads as what happened
                          "--pids-limit and --memory in a container")  # fmt: skip
 
 
+class NoReturn(SfsampleError):  # noqa: N818 - reads as what happened
+    """A system call of sfsample on a target does not return, or a computation takes far too long."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "stuck: a system call on the target, or a computation, did not end",
+            "a page of the target may wait for another program (userfaultfd, FUSE, NFS)",
+        )
+
+
 class UsageError(SfsampleError):
     """The command line asks for something impossible."""
 

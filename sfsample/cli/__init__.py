@@ -29,7 +29,7 @@ def main(argv: list[str] | None = None) -> int:
         say("out of memory", "allow more: ulimit -v; a smaller --stack-bytes needs less")
         return 1
     except KeyboardInterrupt:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second one here would give a traceback
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # a second one here would give a traceback
         say("aborted")
         return 1
     except OSError as failure:

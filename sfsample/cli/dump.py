@@ -10,6 +10,7 @@ from argparse import Namespace
 from typing import TYPE_CHECKING
 
 from sfsample.cli.interrupt import Interrupt
+from sfsample.cli.naming import with_names
 from sfsample.cli.output_file import Output
 from sfsample.cli.symbol_flags import symbol_options
 from sfsample.cli.targets import target_pids
@@ -37,8 +38,15 @@ def run(arguments: Namespace) -> int:
             """Render the first samples while sfsample waits for the second: this imports what it takes."""
             render(examine(dumps), arguments)
 
-        dumps, failures = _dump(arguments, rehearse)
-        output.write(render(examine(dumps), arguments))
+        options = _options(arguments)
+        if arguments.core is not None:
+            dumps, failures = [_core(arguments, options)], list[TargetError]()
+            verdict = examine(dumps)
+        else:
+            with Interrupt() as interrupt:  # Ctrl-C ends the sampling; Ctrl-Z waits until no thread is held
+                dumps, failures = _dump(arguments, options, rehearse, interrupt)
+                verdict = with_names(lambda: examine(dumps), examine, interrupt)
+        output.write(render(verdict, arguments))
     if not arguments.quiet:
         missing_names = examine.missing_names() if arguments.verbose else []
         for text in dict.fromkeys([*_problems(dumps, kernel=arguments.kernel), *missing_names]):
@@ -55,21 +63,26 @@ def _problems(dumps: list[ProcessDump], *, kernel: bool) -> list[str]:
     return problems
 
 
-def _dump(arguments: Namespace, meanwhile: Meanwhile) -> tuple[list[ProcessDump], list[TargetError]]:
-    """Dump the core file, or every process; print the failures, unless all processes fail."""
-    options = DumpOptions(
+def _options(arguments: Namespace) -> DumpOptions:
+    return DumpOptions(
         looks=arguments.looks, interval_s=arguments.interval, max_frames=arguments.max_frames,
         stack_bytes=arguments.stack_bytes, steppers=choose_steppers(arguments.unwind),
         stop=not arguments.no_stop, consistent=arguments.consistent, debug_dirs=tuple(arguments.debug_dir),
     )  # fmt: skip
-    if arguments.core is not None:
-        from sfsample.dumping.core import dump_core
 
-        sysroot = (arguments.sysroot or "").rstrip("/")
-        return [dump_core(arguments.core, arguments.exe, options, sysroot=sysroot)], []
+
+def _core(arguments: Namespace, options: DumpOptions) -> ProcessDump:
+    from sfsample.dumping.core import dump_core
+
+    return dump_core(arguments.core, arguments.exe, options, sysroot=(arguments.sysroot or "").rstrip("/"))
+
+
+def _dump(
+    arguments: Namespace, options: DumpOptions, meanwhile: Meanwhile, should_stop: Interrupt
+) -> tuple[list[ProcessDump], list[TargetError]]:
+    """Dump every process; print the failures, unless all processes fail."""
     pids = target_pids(arguments)
-    with Interrupt() as interrupt:  # Ctrl-C ends the sampling; Ctrl-Z waits until no thread is held
-        dumps, failures = dump_all(pids, options, meanwhile, interrupt)
+    dumps, failures = dump_all(pids, options, meanwhile, should_stop)
     if failures and not dumps:
         raise failures[0]
     for failure in failures:

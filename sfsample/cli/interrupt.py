@@ -1,4 +1,8 @@
-"""Turns Ctrl-C and the signals that end a process into a request to stop, so the result is still written."""
+"""Turns Ctrl-C and the signals that end a process into a request to stop, so the result is still written.
+
+A Python signal handler runs when the main thread returns from the system call that it is in.  So the main
+thread makes no call that may never return: another thread does (`process.tracer_thread`, `cli.naming`).
+"""
 
 import os
 import signal
@@ -7,9 +11,13 @@ from typing import Self
 
 from sfsample.core.checkpoint import SUSPEND_LOCK
 
+_ENDING = (signal.SIGINT, signal.SIGTERM)
+
 
 class Interrupt:
-    """While it is entered, SIGINT and SIGTERM request a stop; a second SIGINT raises KeyboardInterrupt.
+    """While it is entered, SIGINT and SIGTERM request a stop; a second one raises KeyboardInterrupt.
+
+    A third one ends the process whatever it does.
 
     SIGHUP (the terminal has gone) requests it too, unless nohup(1) made the process ignore it.  Ctrl-Z
     suspends sfsample, and never the target: a thread that sfsample held would stay stopped too.
@@ -25,7 +33,7 @@ class Interrupt:
         return self.requested
 
     def __enter__(self) -> Self:
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in _ENDING:
             self._previous[number] = signal.signal(number, self._request)
         for number in (signal.SIGHUP, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU):
             if signal.getsignal(number) is signal.SIG_DFL:
@@ -34,7 +42,9 @@ class Interrupt:
         return self
 
     def _request(self, number: int, _frame: FrameType | None) -> None:
-        if self.requested and number == signal.SIGINT:
+        if self.requested and number in _ENDING:
+            for each in _ENDING:
+                signal.signal(each, signal.SIG_DFL)
             raise KeyboardInterrupt
         self.requested = True
 

@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager, nullcontext
 
 from sfsample import api
 from sfsample.cli.interrupt import Interrupt
+from sfsample.cli.naming import with_names
 from sfsample.cli.output_file import Output
 from sfsample.cli.progress import Progress, progress_text
 from sfsample.cli.sampling import check_result, record_processes
@@ -65,7 +66,7 @@ def _record(
         profile = Profile(arguments.rate, timeline=FORMATS[arguments.format].timeline)
         _sample(arguments, pids, profile, interrupt, bad_stacks)
         symbolizer = api.symbolizer(profile, options)
-        report = api.named(profile, symbolizer)
+        report = with_names(lambda: api.named(profile, symbolizer), symbolizer, interrupt)
         statistics = json_text(report.stats or {})
         try:  # before the profile, whose reader may go away
             if stats_output is not None:

@@ -15,6 +15,7 @@ from contextlib import suppress
 
 from sfsample import api
 from sfsample.cli.interrupt import Interrupt
+from sfsample.cli.naming import with_names
 from sfsample.cli.output_file import Output
 from sfsample.cli.sampling import check_begun, record_processes
 from sfsample.cli.symbol_flags import symbol_options
@@ -115,7 +116,7 @@ def _record_slice(
         record_processes(arguments, pids, duration_s, interrupt, profile=profile)
         check_begun(profile.stats, pids)
         symbolizer = api.symbolizer(profile, symbol_options(arguments))
-        report = api.named(profile, symbolizer)
+        report = with_names(lambda: api.named(profile, symbolizer), symbolizer, interrupt)
         output.write(api.render(report, arguments.format, threads=arguments.threads))
     if not arguments.quiet:
         missing_names = missing_name_lines(_unreported(symbolizer, reported), verbose=arguments.verbose)

@@ -7,7 +7,7 @@ needs the process is read here, while it is there; what it means is worked out l
 
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from sfsample.core.snapshot import Capture
 from sfsample.dumping.model import ProcessDump, ThreadDump, ThreadState, is_same_place
@@ -27,6 +27,7 @@ from sfsample.unwind.unwinder import Unwinder
 
 _WAIT_FOR_CHILDREN = ("wait4", "waitid", "vfork", "clone", "clone3")
 _GONE = "has ended"
+_NOT_REACHED = "sfsample was asked to end before it was captured"
 _TAKE_FILE_LOCKS = ("flock", "fcntl")
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _MAX_REST_NS = 5_000_000  # that a thread which seldom runs is given to go back to sleep
@@ -47,28 +48,32 @@ class Dumper:
         self._lookup = LiveLookup(process.proc)
         self._time = time.time()
         self._threads: dict[int, ThreadDump] = {}
+        self._to_collect: dict[int, Stat] = {}  # of the last look
         self._near_ends: dict[str, NearEnd] = {}
         self._peers: tuple[PeerProcess, ...] = ()
         self._rests_left_ns = 0
 
-    def look(self) -> None:
-        """Capture the threads that are new or have run since the last look."""
+    def look(self, should_stop: Callable[[], bool] = lambda: False) -> None:
+        """Capture the threads that are new or have run since the last look, until `should_stop` is true."""
         before, self._threads, self._rests_left_ns = self._threads, {}, _MAX_RESTS_NS
         self._lookup = LiveLookup(self.process.proc)  # a descriptor may refer to another file by now
         if self._consistent:
             self._capturer.source = self._at_one_instant = self.process.capture_consistently()
-        self._collect_all(before)
+        self._to_collect = dict(self.process.threads())
+        while self._to_collect and not should_stop():
+            self._collect_next(before)
 
-    def _collect_all(self, before: dict[int, ThreadDump]) -> None:
-        for tid, stat in self.process.threads():
-            known = before.get(tid)
-            if known and known.born == stat.starttime:
-                thread = self._update(known, stat)
-            else:
-                thread = self._collect(tid, stat)
-            if thread is not None:
-                self._threads[tid] = thread
-            self.process.running.release_pending()  # a thread that stops too late is not held until the end
+    def _collect_next(self, before: dict[int, ThreadDump]) -> None:
+        tid, stat = next(iter(self._to_collect.items()))
+        known = before.get(tid)
+        if known and known.born == stat.starttime:
+            thread = self._update(known, stat)
+        else:
+            thread = self._collect(tid, stat)
+        if thread is not None:
+            self._threads[tid] = thread
+        del self._to_collect[tid]
+        self.process.running.release_pending()  # a thread that stops too late is not held until the end
 
     def _collect(self, tid: int, stat: Stat) -> ThreadDump | None:
         thread = self._read_facts(tid, stat)
@@ -135,6 +140,8 @@ class Dumper:
         """Return all that was collected."""
         target, proc = self.process, self.process.proc
         process = proc.stat()
+        for tid, stat in self._to_collect.items():
+            self._threads[tid] = self._read_facts(tid, stat)._replace(error=_NOT_REACHED)
         threads = tuple(
             thread if thread.last_ran is None else thread._replace(idle_s=self._facts.idle(thread.last_ran))
             for _, thread in sorted(self._threads.items())

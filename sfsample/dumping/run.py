@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from sfsample.dumping.collect import Dumper
 from sfsample.dumping.model import ProcessDump
-from sfsample.errors import AlreadyTraced, NoSuchProcess, TargetError
+from sfsample.errors import AlreadyTraced, NoReturn, NoSuchProcess, TargetError
 from sfsample.process.capture_running import DEFAULT_STACK_BYTES, check_stack_bytes
 from sfsample.process.image_cache import ImageCache
 from sfsample.process.process import LiveProcess
@@ -70,30 +70,48 @@ def dump_all(
     """Dump several processes; the failure of one does not keep the others from being dumped.
 
     `meanwhile` is called with the dumps of the first look while the second is awaited.  Once `should_stop` is
-    true, there is no further look.
+    true, there is no further look, and threads whose turn was still to come are shown without a stack.
     """
     check_stack_bytes(how.stack_bytes)
-    return TracerThread(lambda stop: _Run(how, stop).run(pids, meanwhile), should_stop).run()
+    run = _Run(how)
+    try:
+        return TracerThread(lambda stop: run.run(pids, meanwhile, stop), should_stop).run()
+    except NoReturn:
+        if not run.has_begun:
+            raise
+        return TracerThread(lambda _: run.results(), lambda: True).run()
 
 
 class _Run:
     """One dump of several processes."""
 
-    def __init__(self, how: DumpOptions, should_stop: Callable[[], bool]) -> None:
-        self._how, self._should_stop = how, should_stop
+    def __init__(self, how: DumpOptions) -> None:
+        self._how = how
         self._dumpers: list[Dumper] = []
         self._failures: list[TargetError] = []
 
-    def run(self, pids: Iterable[int], meanwhile: Meanwhile) -> tuple[list[ProcessDump], list[TargetError]]:
+    @property
+    def has_begun(self) -> bool:
+        """Whether a process is open, of which threads may have been captured."""
+        return bool(self._dumpers)
+
+    def run(
+        self, pids: Iterable[int], meanwhile: Meanwhile, should_stop: Callable[[], bool]
+    ) -> tuple[list[ProcessDump], list[TargetError]]:
+        """Open, look, and return the results; the processes are closed then."""
         image_cache = ImageCache(self._how.debug_dirs)
         try:
             for pid in pids:
                 self._open(pid, image_cache)
-            self._look(meanwhile)
-            dumps = self._results()
+            self._look(meanwhile, should_stop)
+            return self.results()
         finally:
             for dumper in self._dumpers:
                 dumper.process.close()
+
+    def results(self) -> tuple[list[ProcessDump], list[TargetError]]:
+        """Return what was collected so far, and the failures."""
+        dumps = self._dumps()
         ended = (dump.pid for dump in dumps if not dump.threads)
         self._failures += [NoSuchProcess(pid, f"process has ended: {pid}") for pid in ended]
         return [dump for dump in dumps if dump.threads], self._failures
@@ -109,25 +127,25 @@ class _Run:
         dumper = Dumper(process, unwinder, stop=how.stop, consistent=how.consistent and how.stop)
         self._dumpers.append(dumper)
 
-    def _results(self) -> list[ProcessDump]:
+    def _dumps(self) -> list[ProcessDump]:
         return [dumper.result() for dumper in self._dumpers]
 
-    def _look(self, meanwhile: Meanwhile) -> None:
+    def _look(self, meanwhile: Meanwhile, should_stop: Callable[[], bool]) -> None:
         for number in range(self._how.looks):
             if number:
                 rested = time.monotonic() + self._how.interval_s
                 if number == 1:
-                    meanwhile(self._results())
-                while not self._should_stop() and (left := rested - time.monotonic()) > 0:
+                    meanwhile(self._dumps())
+                while not should_stop() and (left := rested - time.monotonic()) > 0:
                     time.sleep(min(left, _MAX_SLEEP_S))
-                if self._should_stop():
+                if should_stop():
                     return
             for dumper in tuple(self._dumpers):
-                self._look_at(dumper)
+                self._look_at(dumper, should_stop)
 
-    def _look_at(self, dumper: Dumper) -> None:
+    def _look_at(self, dumper: Dumper, should_stop: Callable[[], bool]) -> None:
         try:
-            dumper.look()
+            dumper.look(should_stop)
         except TargetError as failure:
             self._failures.append(failure)
             self._dumpers.remove(dumper)
@@ -148,6 +166,11 @@ class Examiner:
     def __init__(self, options: SymbolOptions = DEFAULT_SYMBOL_OPTIONS) -> None:
         self._options = options
         self._symbolizer: Symbolizer | None = None
+
+    def give_up(self, why: str) -> None:
+        """Look up no name from now on."""
+        if self._symbolizer is not None:
+            self._symbolizer.give_up(why)
 
     def __call__(self, dumps: Sequence[ProcessDump]) -> "Verdict":
         """Examine processes, the same ones at each call."""

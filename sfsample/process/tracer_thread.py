@@ -4,6 +4,10 @@ ptrace(2) ties tracees to the tracing *thread*; when that thread ends, the kerne
 whatever goes wrong, no thread stays traced by a program that lives on (`sfsample watch` between two slices, a
 user of the library), not even a thread in uninterruptible sleep that would stop only much later.  It also
 keeps Ctrl-C, which Python raises in the main thread, out of the time during which a target thread is stopped.
+
+The waiting thread only waits, so it always hears signals.  A system call on a target may never return (a
+page that another program must bring, userfaultfd(2)): then `run` ends without the work, which goes on until
+the program ends, and the kernel releases its tracees only then.
 """
 
 import _thread
@@ -14,23 +18,29 @@ from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from sfsample.core.checkpoint import PENDING_STOPS
-from sfsample.errors import NoThread
+from sfsample.errors import NoReturn, NoThread
 from sfsample.process.priority import wake_promptly
 from sfsample.process.stop_request import reap_killed_tracees
 
 _T = TypeVar("_T")
 _END_POLL_S = 0.001
 _REAP_S = 0.1  # between two attempts to reap killed tracees
+_PATIENCE_S = 1.5  # for the work to end, once it should
+_SILENCE_S = 0.5  # work that has not asked for so long whether to stop is asked for
 _REAP_PENDING_S = 0.01  # while stops are pending: an execve(2) of the target may wait until they are reaped
 
 
 class TracerThread(Generic[_T]):
-    """Runs `work(should_stop)`; an exception in the waiting thread makes `should_stop` true."""
+    """Runs `work(should_stop)`; an exception in the waiting thread makes `should_stop` true.
+
+    `should_stop` is asked by the work, and by the waiting thread where the work has not for half a second.
+    """
 
     def __init__(self, work: Callable[[Callable[[], bool]], _T], should_stop: Callable[[], bool]) -> None:
         self._work = work
         self._should_stop = should_stop
-        self._abandoned = False
+        self._asked_s = time.monotonic()  # when `should_stop` was last asked
+        self._stop_s: float | None = None  # when it was first true, or the waiting thread gave up
         self._running = _thread.allocate_lock()  # held until the work is over
         self._finished = False
         self._result: list[_T] = []
@@ -39,6 +49,7 @@ class TracerThread(Generic[_T]):
     def run(self) -> _T:
         """Return what the work returns, or raise what it raises.
 
+        Raises NoReturn where the work has not ended 1.5 s after `should_stop` was true.
         An exception (Ctrl-C) may be raised between any two calls here.  The `threading` module does not allow
         that: an interrupted start() can hang the new thread, an interrupted join() takes it for ended.
         """
@@ -64,20 +75,34 @@ class TracerThread(Generic[_T]):
             _thread.start_new_thread(self._main, ())
             while not self._running.acquire(timeout=_REAP_PENDING_S if PENDING_STOPS.any else _REAP_S):
                 reap_killed_tracees()  # and Python handles a signal that arrived just before
+                self._raise_if_overdue()
         except RuntimeError:
             started = False
             raise NoThread from None
         finally:
-            self._abandoned = True
-            while started and not self._finished:  # the lock may be held by either thread
+            stop_s = self._stop_s = self._stop_s or time.monotonic()
+            # the lock may be held by either thread
+            while started and not self._finished and time.monotonic() < stop_s + _PATIENCE_S:
                 time.sleep(_END_POLL_S)
+
+    def _raise_if_overdue(self) -> None:
+        if time.monotonic() > self._asked_s + _SILENCE_S:
+            self._asked_to_stop()
+        if self._stop_s is not None and time.monotonic() > self._stop_s + _PATIENCE_S:
+            raise NoReturn
+
+    def _asked_to_stop(self) -> bool:
+        self._asked_s = time.monotonic()
+        if self._stop_s is None and self._should_stop():
+            self._stop_s = self._asked_s
+        return self._stop_s is not None
 
     def _main(self) -> None:
         # a signal that arrives in this thread would not wake the thread that runs Python's handlers
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         try:
             wake_promptly()
-            self._result.append(self._work(lambda: self._abandoned or self._should_stop()))
+            self._result.append(self._work(self._asked_to_stop))
         except BaseException as failure:  # noqa: BLE001 - `run` raises it again
             self._failure = failure
         finally:

@@ -143,6 +143,13 @@ class Profile:
         key = StackKey(thread.pid, thread.tid, sample.places, stack.stop_reason, thread.start_time)
         self.keep(key, sample.at_ns, sample.wall_ns, sample.cpu_ns, times)
 
+    def close(self, duration_s: float, stuck: Exception) -> None:
+        """Count nothing any more: the thread that counts is stuck, and may go on at any time."""
+        self.totals, self.threads = dict(self.totals), dict(self.threads)
+        self.keep = lambda *_: None
+        self.stats.duration_s, self.stats.ended_by = duration_s, "signal"
+        self.stats.note(f"{stuck}; what came after that was not sampled")
+
     def name_thread(self, thread: ThreadKey, name: str) -> ThreadKey:
         """Note the name of a thread; return its key, with id 0 when there are too many threads."""
         if thread not in self.threads and len(self.threads) >= THREAD_LIMIT:

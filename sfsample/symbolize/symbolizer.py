@@ -46,6 +46,7 @@ class Symbolizer:
         self._symbols: dict[ElfImage, ModuleSymbols] = {}
         self._first_module: dict[ElfImage, Module] = {}  # of the modules with the same image
         self._frames: dict[Location, tuple[NamedFrame, ...]] = {}
+        self._given_up = ""
 
     def symbol(self, module: Module, vaddr: int) -> Symbol | None:
         """Return the function symbol that covers `vaddr`."""
@@ -62,17 +63,28 @@ class Symbolizer:
             frames = self._frames[key] = self._name_frames(key)
         return frames
 
+    def give_up(self, why: str) -> None:
+        """Look up no name from now on."""
+        self._given_up = why
+
     def missing_names(self) -> list[MissingName]:
         """Return the modules and processes with unnamed locations, and why; most locations first."""
         unnamed = [location for location, frames in self._frames.items() if frames[-1].function is None]
         modules = Counter(location.module for location in unnamed if location.module)
         processes = Counter(location.pid for location in unnamed if not location.module and location.pid)
         roots, maps = self._process_roots, self._perf_maps
-        missing = [module_without_name(module, self._symbols_of(module).why_unnamed(), roots, count)
+        missing = [module_without_name(module, self._why_unnamed(module), roots, count)
                    for module, count in modules.items()]  # fmt: skip
-        missing += [generated_without_name(pid_of(key), roots.get(key), count, maps.has_map(key))
-                    for key, count in processes.items()]  # fmt: skip
+        missing += [
+            MissingName(f"process {pid_of(key)}", count, self._given_up)
+            if self._given_up
+            else generated_without_name(pid_of(key), roots.get(key), count, maps.has_map(key))
+            for key, count in processes.items()
+        ]
         return sorted(missing, key=lambda entry: (-entry.places, entry.where))
+
+    def _why_unnamed(self, module: Module) -> str:
+        return self._given_up or self._symbols_of(module).why_unnamed()
 
     @property
     def problems(self) -> list[str]:
@@ -83,6 +95,9 @@ class Symbolizer:
         module = location.module
         if location.kernel:
             return (_marked_frame(location.kernel, None, "k"),)
+        if self._given_up:
+            path = module.path if module else None
+            return (NamedFrame(address_text(path, location.address), None, None, None),)
         if module is None:
             return (self._generated_frame(location),)
         frame = self._native_frame(module, location)

@@ -8,19 +8,22 @@ from sfsample.cli import main
 from sfsample.cli.interrupt import Interrupt
 
 
-def test_first_signal_requests_a_stop_and_second_ctrl_c_raises() -> None:
+@pytest.mark.parametrize("second", [signal.SIGINT, signal.SIGTERM])
+def test_first_signal_requests_a_stop_and_second_one_raises(second: signal.Signals) -> None:
     before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
     with Interrupt() as interrupt:
         assert not interrupt()
         signal.raise_signal(signal.SIGTERM)
         assert interrupt()
-        signal.raise_signal(signal.SIGTERM)
         with pytest.raises(KeyboardInterrupt):
-            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(second)
+        assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == [
+            signal.SIG_DFL
+        ] * 2
     assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
 
 
-def test_ctrl_c_is_ignored_while_main_handles_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_ends_the_process_while_main_handles_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """A second one would give a traceback."""
     handlers: list[object] = []
 
@@ -34,7 +37,7 @@ def test_ctrl_c_is_ignored_while_main_handles_one(monkeypatch: pytest.MonkeyPatc
         assert main([]) == 1
     finally:
         signal.signal(signal.SIGINT, before)
-    assert handlers == [signal.SIG_IGN]
+    assert handlers == [signal.SIG_DFL]
 
 
 def test_ignored_sighup_stays_ignored() -> None:

@@ -1,0 +1,162 @@
+"""A page of the target that never comes (userfaultfd) keeps sfsample in a system call: signals are heard."""
+
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import sfsample
+from tests.live.cli_runner import begun, ended, is_root, parse_folded, wait_until_sampled
+from tests.live.compiled import compile_c, needs_gcc
+from tests.live.targets import assert_untraced, fixture, running, wait_until
+
+pytestmark = [pytest.mark.live, needs_gcc]
+
+NO_USERFAULTFD = 9  # exit code
+# After a byte on its input, a page in the middle of its stack is one that nothing brings.
+PROGRAM = r"""
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <linux/userfaultfd.h>
+#include <pthread.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <sys/ioctl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+enum { PAGE = 4096 };
+static volatile int go;
+static volatile long count;
+
+static void withhold(char *page) {
+    int fd = syscall(SYS_userfaultfd, O_CLOEXEC);
+    struct uffdio_api api = { .api = UFFD_API };
+    struct uffdio_register range = { { (uintptr_t)page, PAGE }, UFFDIO_REGISTER_MODE_MISSING, 0 };
+    if (fd < 0 || ioctl(fd, UFFDIO_API, &api) || ioctl(fd, UFFDIO_REGISTER, &range)) _exit(9);
+}
+
+__attribute__((noinline)) void stuck(void) {
+    char unused[16 * PAGE];
+    withhold((char *)(((uintptr_t)unused + 8 * PAGE) & -PAGE));
+    puts("stuck");
+    fflush(stdout);
+    for (;;) { count++; asm volatile("" : : "r"(unused) : "memory"); }
+}
+
+__attribute__((noinline)) void busy(void) { while (!go) count++; }
+
+static void *wait_for_byte(void *unused) {
+    char byte;
+    if (read(0, &byte, 1) == 1) go = 1;
+    for (;;) pause();
+}
+
+int main(void) {
+    pthread_t thread;
+    pthread_create(&thread, 0, wait_for_byte, 0);
+    puts("ready");
+    fflush(stdout);
+    busy();
+    stuck();
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    if not is_root():
+        pytest.skip("userfaultfd(2) for faults of the kernel needs root")
+    return compile_c(tmp_path_factory.mktemp("stuck"), "stuck", PROGRAM, "-pthread")
+
+
+@pytest.fixture
+def target(program: Path) -> "Iterator[subprocess.Popen[bytes]]":
+    with subprocess.Popen([program], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"ready\n"
+            yield process
+        finally:
+            process.kill()
+
+
+def withhold(target: "subprocess.Popen[bytes]") -> None:
+    assert target.stdin is not None
+    assert target.stdout is not None
+    target.stdin.write(b"\n")
+    target.stdin.flush()
+    line = target.stdout.readline()
+    if not line and target.wait() == NO_USERFAULTFD:
+        pytest.skip("this kernel or container does not allow userfaultfd(2)")
+    assert line == b"stuck\n"
+
+
+def is_held(pid: int) -> bool:
+    with open(f"/proc/{pid}/stat", encoding="ascii") as file:
+        return file.read().rpartition(") ")[2][0] == "t"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signal_ends_a_recording_that_is_stuck(target, tmp_path, number):
+    with begun("-p", target.pid, "-o", tmp_path / "out", "--no-perf-events") as child:
+        wait_until_sampled(target.pid)
+        withhold(target)
+        wait_until(lambda: is_held(target.pid), "sfsample waits for the page")
+        child.send_signal(number)
+        done = ended(child)
+    assert done.code == 0
+    assert any("did not end" in line for line in done.err)
+    assert any(stack.endswith("main;busy") for stack in parse_folded((tmp_path / "out").read_bytes()))
+    wait_until(lambda: not is_held(target.pid), "it runs again")
+    assert_untraced(target.pid)
+
+
+def test_duration_ends_a_recording_that_is_stuck(target, tmp_path):
+    with begun("-p", target.pid, "-o", tmp_path / "out", "-d", "1", "--no-perf-events") as child:
+        wait_until_sampled(target.pid)
+        withhold(target)
+        assert ended(child).code == 0
+    assert parse_folded((tmp_path / "out").read_bytes())
+    wait_until(lambda: not is_held(target.pid), "it runs again")
+
+
+def test_recording_without_a_sample_says_why(target):
+    withhold(target)
+    with begun("-p", target.pid, "--no-perf-events") as child:
+        wait_until(lambda: is_held(target.pid), "sfsample waits for the page")
+        child.send_signal(signal.SIGINT)
+        done = ended(child)
+    assert done.code == 1
+    assert done.err[0].startswith("sfsample: stuck: ")
+
+
+def test_second_signal_aborts_a_recording_that_is_stuck(target):
+    withhold(target)
+    with begun("-p", target.pid, "--no-perf-events") as child:
+        wait_until(lambda: is_held(target.pid), "sfsample waits for the page")
+        child.send_signal(signal.SIGINT)
+        child.send_signal(signal.SIGTERM)
+        done = ended(child)
+    assert (done.code, done.err[-1]) == (1, "sfsample: aborted")
+
+
+def test_dump_shows_what_it_has_of_a_process_that_it_is_stuck_on(target):
+    withhold(target)
+    with begun("dump", "-p", target.pid) as child:
+        wait_until(lambda: is_held(target.pid), "sfsample waits for the page")
+        child.send_signal(signal.SIGTERM)
+        done = ended(child)
+    assert done.code == 5
+    assert done.out.count(b"not captured: sfsample was asked to end") == 2
+    assert done.out.count(b"\nthread ") == 2
+
+
+def test_library_is_free_to_go_on_where_its_thread_is_stuck(target):
+    withhold(target)
+    with pytest.raises(sfsample.SfsampleError, match="stuck"):
+        sfsample.record(target.pid, 0.2)
+    with running(fixture("v3"), "leaf") as other:
+        assert sfsample.record(other.pid, 0.5).stats.samples
