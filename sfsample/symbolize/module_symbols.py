@@ -18,7 +18,7 @@ from functools import cached_property
 
 from sfsample.errors import FormatError
 from sfsample.formats.elf.dynamic import Dynamic
-from sfsample.formats.elf.image import SHT_DYNSYM, SHT_SYMTAB, ElfImage
+from sfsample.formats.elf.image import SHT_SYMTAB, ElfImage
 from sfsample.modules.debug_files import DebugFile, DebugFiles
 from sfsample.modules.module import Module
 from sfsample.symbolize.disk_cache import DiskCache
@@ -112,7 +112,7 @@ class ModuleSymbols:
         yield from self._symtab_of(self.debug_file().image)
         yield from self._symtab_of(self._unpack_debugdata())
         image = self._image
-        dynamic = image.symbols(SHT_DYNSYM) or Dynamic(image).symbols()
+        dynamic = Dynamic(image).symbols
         if dynamic is not None:
             yield SymbolTable(*dynamic, image.byteorder, image.code_sections)
         if not self._is_complete:

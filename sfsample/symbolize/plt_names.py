@@ -13,10 +13,10 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from itertools import chain, islice, pairwise
 from operator import itemgetter
-from struct import Struct, unpack_from
+from struct import unpack_from
 
 from sfsample.formats.elf.dynamic import Dynamic, Relocation
-from sfsample.formats.elf.image import SHT_DYNSYM, ElfImage, Section
+from sfsample.formats.elf.image import ElfImage, Section
 from sfsample.formats.machine_code.calls import aarch64_slot
 from sfsample.symbolize.symbol_table import Symbol
 
@@ -25,7 +25,6 @@ _EM_S390, _EM_X86_64, _EM_AARCH64 = 22, 62, 183
 _IRELATIVE = {_EM_S390: 61, _EM_X86_64: 37, _EM_AARCH64: 1032}
 _MAX_RELOCATIONS = 1 << 20
 _MAX_SECTION_BYTES = 1 << 22
-_MAX_NAME_BYTES = 1 << 12
 
 _JUMP = re.compile(rb"\xff\x25(....)", re.DOTALL)  # jmp *disp(%rip)
 _PUSH = re.compile(rb"\xf3\x0f\x1e\xfa\x68(....)", re.DOTALL)  # endbr64; push $number
@@ -44,13 +43,11 @@ class PltStubs:
     """The PLT stubs of one image.  `resolve` names an indirect function by its resolver's vaddr."""
 
     def __init__(self, image: ElfImage, resolve: Resolve) -> None:
-        dynamic = Dynamic(image)
         self._image, self._resolve = image, resolve
+        self._dynamic = dynamic = Dynamic(image)
         self._plt_relocations = dynamic.plt_relocations()[:_MAX_RELOCATIONS]
         others = islice(dynamic.relocations(), _MAX_RELOCATIONS)
         self._by_slot = {relocation.slot: relocation for relocation in (*others, *self._plt_relocations)}
-        # not by a hash table, which does not count the symbols that are only imported
-        self._symbols = image.symbols(SHT_DYNSYM) or dynamic.symbols()
         sections = (section for section in image.sections if section.name in _SECTIONS)
         stubs = chain.from_iterable(map(self._stubs_of, sections))
         self._stubs = sorted(stubs, key=itemgetter(0))
@@ -105,12 +102,7 @@ class PltStubs:
     def _name(self, relocation: Relocation) -> str | None:
         if relocation.type == _IRELATIVE.get(self._image.machine):
             return self._resolve(relocation.addend)
-        if self._symbols is None or 24 * relocation.symbol + 24 > len(self._symbols[0]):
-            return None
-        word = Struct("<I" if self._image.byteorder == "little" else ">I")
-        at = word.unpack_from(self._symbols[0], 24 * relocation.symbol)[0]
-        name, end, _ = bytes(self._symbols[1][at : at + _MAX_NAME_BYTES]).partition(b"\0")
-        return name.decode("utf-8", "replace") or None if end else None
+        return self._dynamic.symbol_name(relocation.symbol) or None
 
 
 _SCAN = {
