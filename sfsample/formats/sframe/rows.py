@@ -20,8 +20,7 @@ if TYPE_CHECKING:
 Buffer = bytes | memoryview
 
 _MAX_FRE_TYPE = 2  # start offsets of 1 << fre_type bytes
-_WORD_CODES = ("b", "h", "i")
-_WORD_SIZES = (1, 2, 4)
+_WORD_CODES = ("b", "h", "i")  # of 1, 2 and 4 bytes
 _MAX_WORD_BYTES = 15 * 4
 _MAX_FLEX_WORDS = 6
 _MAX_ROWS = 1 << 18  # of one function; V3 cannot count beyond 65,535
@@ -45,11 +44,10 @@ class SFrameAbi(NamedTuple):
     registers_in_words: bool = False  # before V3, an odd RA or FP word is a register
 
 
-AMD64_ABI = SFrameAbi("AMD64_LE", AMD64, tracks_ra=False, max_words=2)
 ABIS = {
     1: SFrameAbi("AARCH64_BE", AARCH64_BE, tracks_ra=True, max_words=3),
     2: SFrameAbi("AARCH64_LE", AARCH64, tracks_ra=True, max_words=3),
-    3: AMD64_ABI,
+    3: SFrameAbi("AMD64_LE", AMD64, tracks_ra=False, max_words=2),
     4: SFrameAbi("S390X_BE", S390X, True, 3, cfa_scale=8, cfa_adjust=160, registers_in_words=True),
 }
 
@@ -135,14 +133,14 @@ class RowDecoder:
         start = int.from_bytes(raw[:width], self._table.byteorder)
         words = unpack_from(f"{self._table.order}{count}{_WORD_CODES[code]}", raw, width + 1)
         try:
-            rules = self._rules(info, words, flexible=bool(function.fde_type))
+            rules = self._rules(info, words, function)
         except ValueError as problem:
             return SFrameFre(start, info, words, problem=str(problem), signal=function.signal)
         return SFrameFre(start, info, words, *rules, signal=function.signal)
 
-    def _rules(self, info: int, words: tuple[int, ...], *, flexible: bool) -> _Rules:
+    def _rules(self, info: int, words: tuple[int, ...], function: "SFrameFde") -> _Rules:
         if words:
-            return (_flexible_rules if flexible else _default_rules)(self._table, info, words)
+            return (_flexible_rules if function.fde_type else _default_rules)(self._table, info, words)
         if self._table.allows_empty_rows:
             return None, None, None
         raise ValueError("a row without words, in a version that has none")
@@ -188,15 +186,7 @@ def _flexible_rules(table: "SFrameTable", info: int, words: tuple[int, ...]) -> 
     """Decode words that are (control, offset) pairs for CFA, RA, FP; one word 0 stands for an absent rule."""
     if len(words) > _MAX_FLEX_WORDS:
         raise ValueError(f"{len(words)} words in a flexible row")
-    unsigned = (1 << 8 * _WORD_SIZES[info >> 5 & 3]) - 1
-    cfa, ra, fp = _rules_of_pairs(words, unsigned)
-    if cfa is None or cfa.base == CFA:
-        raise ValueError("a CFA that is not based on a register")
-    abi = table.abi
-    return cfa._replace(offset=cfa.offset * abi.cfa_scale + abi.cfa_adjust), ra, fp
-
-
-def _rules_of_pairs(words: tuple[int, ...], unsigned: int) -> list[Rule | None]:
+    unsigned = (1 << (8 << (info >> 5 & 3))) - 1  # mask of a word of 1, 2 or 4 bytes
     rules: list[Rule | None] = []
     remaining = iter(words)
     for word in remaining:
@@ -206,7 +196,11 @@ def _rules_of_pairs(words: tuple[int, ...], unsigned: int) -> list[Rule | None]:
         if offset is None:
             raise ValueError("a control word without its offset")
         rules.append(_flex_rule(control, offset) if control else None)
-    return rules + [None] * (3 - len(rules))
+    cfa, ra, fp = rules + [None] * (3 - len(rules))
+    if cfa is None or cfa.base == CFA:
+        raise ValueError("a CFA that is not based on a register")
+    abi = table.abi
+    return cfa._replace(offset=cfa.offset * abi.cfa_scale + abi.cfa_adjust), ra, fp
 
 
 def _flex_rule(control: int, offset: int) -> Rule:
