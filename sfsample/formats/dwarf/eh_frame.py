@@ -15,6 +15,7 @@ import sys
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterator
+from contextlib import suppress
 from operator import itemgetter
 from typing import NamedTuple
 
@@ -190,12 +191,9 @@ class EhFrame:
             if entry is None:
                 return
             offset = entry.end
-            try:
-                fde = None if entry.cie is None else self._fde(entry)
-            except FormatError:
-                continue
-            if fde is not None:
-                yield fde
+            if entry.cie is not None:
+                with suppress(FormatError):
+                    yield self._fde(entry, entry.cie)
 
     def _find_by_table(self, vaddr: int) -> Fde | None:
         located = self._table.locate(vaddr) if self._table else None
@@ -205,7 +203,7 @@ class EhFrame:
         entry = self._entry(offset) if 0 <= offset < len(self._section.data) else None
         if entry is None or entry.cie is None:
             raise FormatError(_HDR, 0, f"the entry for {vaddr:#x} does not lead to an FDE")
-        return self._fde(entry)
+        return self._fde(entry, entry.cie)
 
     def _find_by_walk(self, vaddr: int) -> Fde | None:
         if self._index is None:
@@ -241,9 +239,8 @@ class EhFrame:
             return None if entry_id == (1 << 8 * size) - 1 else entry_id
         return id_at - entry_id if entry_id else None
 
-    def _fde(self, entry: _Entry) -> Fde:
-        assert entry.cie is not None  # noqa: S101 - callers pass entries of FDEs only
-        cie = self._cie(entry.cie)
+    def _fde(self, entry: _Entry, cie_offset: int) -> Fde:
+        cie = self._cie(cie_offset)
         fields = self._section.span(entry.fields_at, entry.end)
         start, pos = fields.pointer(0, cie.encoding)
         size, pos = fields.plain(pos, cie.encoding & 0x0F)
