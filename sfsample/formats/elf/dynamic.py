@@ -8,6 +8,8 @@ Source: System V gABI chapter 5 ("Dynamic Section", "Hash Table"); DT_GNU_HASH a
 
 from collections.abc import Iterator
 from functools import cached_property
+from itertools import takewhile
+from operator import itemgetter
 from struct import Struct
 from typing import NamedTuple
 
@@ -50,14 +52,9 @@ class Dynamic:
         self._order = "<" if image.byteorder == "little" else ">"
         segment = image.segment(PT_DYNAMIC)
         data = image.loaded(segment.vaddr, segment.filesz) if segment else None
-        self._tags = dict(self._pairs(data or memoryview(b"")))
-
-    def _pairs(self, data: memoryview) -> Iterator[tuple[int, int]]:
-        pair = Struct(self._order + "qQ")
-        for tag, value in pair.iter_unpack(data[: min(len(data), _MAX_TAGS * 16) & -16]):
-            if tag == 0:
-                return
-            yield tag, value
+        entries = (data or memoryview(b""))[: _MAX_TAGS * 16]
+        pairs = Struct(self._order + "qQ").iter_unpack(entries[: len(entries) & -16])
+        self._tags: dict[int, int] = dict(takewhile(itemgetter(0), pairs))  # DT_NULL, 0, ends them
 
     @cached_property
     def symbols(self) -> tuple[memoryview, memoryview] | None:
