@@ -297,7 +297,8 @@ class ModuleMap:
             return None
         start, end = module.vaddr(mapping.start), module.vaddr(mapping.end)
         first = min(segment.vaddr for segment in module.image.segments if segment.type == PT_LOAD)
-        if start != first & -_PAGE_BYTES and not _of_same_file(below, above):
+        file_below = below and (below.path, below.device, below.inode)
+        if start != first & -_PAGE_BYTES and file_below != (above.path, above.device, above.inode):
             return None
         gap_end = module.vaddr(above.start)
         return module if _has_code(module, start, end) and not _has_code(module, end, gap_end) else None
@@ -320,9 +321,3 @@ class ModuleMap:
 
 def _has_code(module: Module, start: int, end: int) -> bool:
     return any(max(low, start) < min(high, end) for low, high in module.image.executable)
-
-
-def _of_same_file(below: Mapping | None, above: Mapping) -> bool:
-    if below is None:
-        return False
-    return (below.path, below.device, below.inode) == (above.path, above.device, above.inode)
