@@ -11,7 +11,7 @@ Source: DWARF 5 section 2.5.1.
 
 import operator
 from collections.abc import Callable, Mapping
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from sfsample.core.arch import ByteOrder
 from sfsample.core.memory import Memory
@@ -78,19 +78,14 @@ class _NoValueError(Exception):
     """The value is unknown; `evaluate` catches it."""
 
 
-class _Evaluation:
+class _Evaluation(NamedTuple):
     """The stack of one evaluation, and the registers and memory that it reads."""
 
-    __slots__ = ("code", "initial", "memory", "registers", "stack")
-
-    def __init__(
-        self, code: DwarfReader, registers: Mapping[int, int], memory: Memory, initial: int | None
-    ) -> None:
-        self.code = code
-        self.registers = registers
-        self.memory = memory
-        self.initial = initial
-        self.stack = [] if initial is None else [initial & _WORD]
+    code: DwarfReader
+    registers: Mapping[int, int]
+    memory: Memory
+    initial: int | None
+    stack: list[int]
 
     def run(self) -> int:
         """Return the top of the stack at the end."""
@@ -190,8 +185,9 @@ def evaluate(
     stack) for the rule of the CFA.
     """
     code = DwarfReader("DWARF expression", expression, 0, byteorder)
+    stack = [] if initial is None else [initial & _WORD]
     try:
-        return _Evaluation(code, registers, memory, initial).run()
+        return _Evaluation(code, registers, memory, initial, stack).run()
     except (_NoValueError, FormatError, LookupError, ZeroDivisionError):
         # LookupError: an unknown register, or a stack that is too short
         return None
