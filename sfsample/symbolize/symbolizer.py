@@ -5,13 +5,16 @@ its module is named, and only the names that are needed are demangled.  Location
 and `missing_names` says why they have none.
 """
 
+import os
 from collections import Counter
-from collections.abc import Mapping
-from functools import cached_property
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from functools import cache, cached_property
 
-from sfsample.core.filesystem import ProcessRoot
+from sfsample.core.filesystem import ProcessRoot, Root
+from sfsample.errors import FormatError
 from sfsample.formats.elf.image import ElfImage
-from sfsample.modules.debug_files import DebugFiles
+from sfsample.modules.debug_files import SYSTEM_DEBUG_DIR, DebugFiles
 from sfsample.modules.location import Location, pid_of
 from sfsample.modules.module import Module
 from sfsample.symbolize.disk_cache import DiskCache
@@ -127,3 +130,52 @@ def _marked_frame(name: str, offset: int | None, kind: Kind) -> NamedFrame:
     """Return the frame of a function of the kernel, or of generated code; its text ends with the kind."""
     function = clean_name(name)
     return NamedFrame(f"{function}_[{kind}]", function, name, offset, kind=kind)
+
+
+class OfflineSymbolizer:
+    """Names offsets in the modules of a profile from another machine, of which path and build-id are known.
+
+    Invariant: a file is used only if it has the build-id (tests/symbolize/test_symbolizer_offline.py).  The
+    search covers the debug files of `--debug-dir`, of the system and of debuginfod servers, and the programs
+    themselves: by name in `--debug-dir`, or at their old path.
+    """
+
+    def __init__(self, options: SymbolOptions) -> None:
+        self._options = options
+        self._symbolizer = Symbolizer(options)
+        self._module = cache(self._find_module)
+        self._here = Root()
+
+    def frames(self, path: str, build_id: str, address: int, *, exact: bool) -> tuple[NamedFrame, ...]:
+        """Return the functions at a vaddr, the most inlined first; none when the module is not found.
+
+        `exact`: `address` is that of an instruction, not a return address.
+        """
+        module = self._module(path, build_id)
+        if module is None:
+            return ()
+        return self._symbolizer.frames(Location(module, address, address if exact else address - 1))
+
+    def _find_module(self, path: str, build_id: str) -> Module | None:
+        images = self._images(path, build_id)
+        return next((Module(image, 0, path) for image in images if image.build_id == build_id), None)
+
+    def _images(self, path: str, build_id: str) -> Iterator[ElfImage]:
+        for name in self._candidates(path, build_id):
+            data = self._here.map(name)
+            if data is not None:
+                with suppress(FormatError):
+                    yield ElfImage(data, name)
+        data = self._options.fetch(build_id) if self._options.fetch else None
+        if data is not None:
+            yield ElfImage(data, path)
+
+    def _candidates(self, path: str, build_id: str) -> Iterator[str]:
+        directories = [os.path.abspath(directory) for directory in self._options.debug_dirs]
+        for directory in (*directories, SYSTEM_DEBUG_DIR):
+            yield f"{directory}/.build-id/{build_id[:2]}/{build_id[2:]}.debug"
+        for directory in directories:
+            yield f"{directory}/{path}"
+            yield f"{directory}/{os.path.basename(path)}"
+            yield f"{directory}/{os.path.basename(path)}.debug"
+        yield path
