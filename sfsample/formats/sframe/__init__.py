@@ -20,7 +20,7 @@ from itertools import accumulate
 
 from sfsample.errors import FormatError
 from sfsample.formats.sframe.rows import ABIS, Buffer, SFrameAbi, SFrameFre
-from sfsample.formats.sframe.table import HEADER_SIZE, SECTION, Flag, SFrameFde, SFrameTable
+from sfsample.formats.sframe.table import HEADER_SIZE, MAGICS, SECTION, Flag, SFrameFde, SFrameTable
 
 __all__ = ["ABIS", "HEADER_SIZE", "SECTION", "Flag", "SFrameAbi", "SFrameFde", "SFrameFre", "SFrameTable",
            "SFrameTables", "read_tables"]  # fmt: skip
@@ -80,7 +80,7 @@ def read_tables(
     view = memoryview(data).cast("B")
     tables: list[SFrameTable] = []
     offset = 0
-    while not tables or bytes(view[offset : offset + 2]) in (b"\xe2\xde", b"\xde\xe2"):
+    while not tables or bytes(view[offset : offset + 2]) in MAGICS:
         if len(tables) == _MAX_TABLES:
             tables[-1].problems.append(f"more than {_MAX_TABLES} tables: the rest is not read")
             break

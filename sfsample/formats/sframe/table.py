@@ -22,7 +22,7 @@ from sfsample.errors import FormatError
 from sfsample.formats.sframe.plt_fixups import repair
 from sfsample.formats.sframe.rows import ABIS, Buffer, RowDecoder, SFrameFre
 
-MAGIC = 0xDEE2
+MAGICS: dict[bytes, ByteOrder] = {b"\xe2\xde": "little", b"\xde\xe2": "big"}  # 0xdee2
 HEADER_SIZE = 28
 SECTION = ".sframe"
 _MASK64 = (1 << 64) - 1
@@ -132,11 +132,10 @@ class SFrameTable:
     def _byteorder(self) -> ByteOrder:
         if len(self.data) < HEADER_SIZE:
             raise self._damaged(0, f"{len(self.data)} bytes cannot hold the {HEADER_SIZE}-byte header")
-        orders: tuple[ByteOrder, ...] = ("little", "big")
-        for order in orders:
-            if int.from_bytes(self.data[:2], order) == MAGIC:
-                return order
-        raise self._damaged(0, f"magic is {self.data[:2].hex()}, not e2de or dee2")
+        order = MAGICS.get(bytes(self.data[:2]))
+        if order is None:
+            raise self._damaged(0, f"magic is {self.data[:2].hex()}, not e2de or dee2")
+        return order
 
     def _read_header(self) -> None:
         self.order = "<" if self.byteorder == "little" else ">"
