@@ -26,11 +26,10 @@ _LEFTOVER_S = 3600  # an older temporary file was left behind by a process that 
 
 
 class DiskCache:
-    """A cache of at most `max_bytes` in `directory`; it is always empty if that is None or cannot be used."""
+    """A cache of limited size in `directory`; it is always empty if that is None or cannot be used."""
 
-    def __init__(self, directory: str | None, max_bytes: int = _MAX_BYTES) -> None:
+    def __init__(self, directory: str | None) -> None:
         self._directory = directory
-        self._max_bytes = max_bytes
 
     def get_or_make(self, build_id: str | None, kind: str, make: Callable[[], bytes]) -> bytes | memoryview:
         """Return a result for the file with a build-id; it is made when the cache does not have it."""
@@ -66,7 +65,7 @@ class DiskCache:
     def put(self, name: str, payload: bytes) -> None:
         """Store a payload under a name; do nothing if that is not possible."""
         path = self._path(name)
-        if path is None or len(payload) > self._max_bytes:
+        if path is None or len(payload) > _MAX_BYTES:
             return
         with suppress(OSError):
             with whole_file(path, 0o600) as file:
@@ -86,7 +85,7 @@ class DiskCache:
         total = 0
         for used, size, path in sorted(self._files(), reverse=True):
             total += size
-            if total > self._max_bytes or (path.endswith(".tmp") and used < time.time() - _LEFTOVER_S):
+            if total > _MAX_BYTES or (path.endswith(".tmp") and used < time.time() - _LEFTOVER_S):
                 with suppress(OSError):
                     os.unlink(path)
 

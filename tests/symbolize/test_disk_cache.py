@@ -84,8 +84,9 @@ def test_links_and_fifos_are_ignored(cache, tmp_path):
     assert DiskCache(str(tmp_path / "link")).get("a") is None
 
 
-def test_the_oldest_files_are_deleted_when_the_cache_is_too_large(tmp_path):
-    cache = DiskCache(str(tmp_path / "c"), max_bytes=1000)
+def test_the_oldest_files_are_deleted_when_the_cache_is_too_large(tmp_path, monkeypatch):
+    monkeypatch.setattr("sfsample.symbolize.disk_cache._MAX_BYTES", 1000)
+    cache = DiskCache(str(tmp_path / "c"))
     for number, name in enumerate(("a", "b", "c")):
         cache.put(name, bytes(400))
         os.utime(tmp_path / "c" / name, (number, number))
