@@ -16,7 +16,7 @@ from array import array
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Mapping
-from itertools import accumulate
+from itertools import accumulate, takewhile
 from typing import BinaryIO, NamedTuple
 
 from sfsample.core.filesystem import ProcessRoot
@@ -53,16 +53,14 @@ class PerfMap:
     def find(self, address: int) -> GeneratedFunction | None:
         """Return the function that covers an address, the last in the file if there are several; or None."""
         last = bisect_right(self._starts, address) - 1 if 0 <= address < _ADDRESS_END else -1
-        best_name, best = -1, -1  # a greater offset of the name: later in the file
-        for at in range(last, max(-1, last - _MAX_OUTER), -1):
-            if self._max_ends[at] <= address:
-                break
-            if self._ends[at] > address and self._names[at] > best_name:
-                best_name, best = self._names[at], at
-        if best < 0:
+        nearby = range(last, max(-1, last - _MAX_OUTER), -1)
+        reaching = takewhile(lambda at: self._max_ends[at] > address, nearby)
+        covering = (at for at in reaching if self._ends[at] > address)
+        best = max(covering, key=self._names.__getitem__, default=None)  # the last name in the file
+        if best is None:
             return None
         start = self._starts[best]
-        return GeneratedFunction(self._name(best_name), start, self._ends[best] - start)
+        return GeneratedFunction(self._name(self._names[best]), start, self._ends[best] - start)
 
     def _name(self, at: int) -> str:
         line = self._data[at : at + _MAX_NAME_BYTES].partition(b"\n")[0]
