@@ -43,7 +43,10 @@ _NAME_READ_BYTES = (256, 4096, 1 << 16, 1 << 20)  # tried in turn; a longer name
 
 
 class Symbol(NamedTuple):
-    """A symbol as the table has it: mangled name, vaddr, size in bytes (0: not stated)."""
+    """A symbol as its table has it: mangled name, vaddr, size in bytes (0: not stated).
+
+    In a perf map: the name, address and size of a generated function.
+    """
 
     name: str
     start: int
