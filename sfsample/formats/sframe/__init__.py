@@ -1,8 +1,8 @@
 """Reads an SFrame section, V1 to V3, into its tables, and finds the tables that cover an address.
 
 Users import it as `sfsample.sframe` (docs/sframe.md).  Next to it: `table` (one header and its functions),
-`rows` (what the words of a row mean on each ABI), `plt_fixups` (known mistakes of linkers) and `validate`
-(what is wrong with a whole table).  Damage to the section raises `FormatError` here; damage to a function
+`rows` (what the words of a row mean on each ABI, and known mistakes of linkers) and `validate` (what is wrong
+with a whole table).  Damage to the section raises `FormatError` here; damage to a function
 raises it when that function is read.
 
 Invariant: any bytes parse or raise `FormatError` (tests/properties/test_sframe_properties.py).

@@ -1,11 +1,15 @@
 """Decodes SFrame rows (FREs) of one function into rules for CFA, return address and frame pointer.
 
 The table `ABIS` drives the decoding, also where an encoding belongs to one ABI only (on s390x scaled CFA
-offsets, and in V2 registers in RA and FP words).
+offsets, and in V2 registers in RA and FP words).  `SFrameTable.rows` shows the rows as the file has them;
+`row_at` repairs those of procedure linkage tables (PLT) that particular versions of ld write wrong, and notes
+it.
 
-Source: SFrame V3, sections "SFrame FRE" and "Flexible FDE"; V2 errata 1, appendix s390x.
+Source: SFrame V3, sections "SFrame FRE" and "Flexible FDE"; V2 errata 1, appendix s390x.  Repairs: the
+instructions of the stubs, as ld 2.40 to 2.47 assembles them (bfd/elfxx-x86.c).
 """
 
+from collections.abc import Sequence
 from itertools import pairwise
 from struct import unpack_from
 from typing import TYPE_CHECKING, NamedTuple
@@ -27,7 +31,11 @@ _MAX_ROWS = 1 << 18  # of one function; V3 cannot count beyond 65,535
 _MAX_CACHED_ROWS = 1 << 14  # different rows; a large program has some thousands
 # Bytes of a row from its info byte on, by info byte; a word size that does not exist counts as 0 bytes.
 _TAIL_SIZES = bytes(1 + (info >> 1 & 15) * (1, 2, 4, 0)[info >> 5 & 3] for info in range(256))
-
+_SP_8, _SP_16, _SP_24 = (Rule(AMD64.sp, offset, deref=False) for offset in (8, 16, 24))
+# rows that `repair` looks for, as (start offset, CFA)
+_PLT0_ROWS = ((0, _SP_16), (6, _SP_24))  # push GOT+8; jmp *GOT+16: entered with the index already pushed
+_LAZY_ROWS = ((0, _SP_8), (11, _SP_16))  # jmp *GOT (6 bytes); push index (5 bytes); jmp PLT0
+_IBT_SECOND_ROW = 9  # start offset; endbr64 (4 bytes); push index (5 bytes); jmp PLT0
 
 _Rules = tuple[Rule | None, Rule | None, Rule | None]  # of the CFA, the RA, the FP
 
@@ -211,3 +219,39 @@ def _flex_rule(control: int, offset: int) -> Rule:
         raise ValueError(f"control word {control:#x}")
     base = register if control & 1 else CFA
     return Rule(base, offset, deref=bool(control & 2))
+
+
+def repair(
+    table: "SFrameTable", fde: "SFrameFde", rows: Sequence[SFrameFre]
+) -> tuple[tuple[SFrameFre, ...], str] | None:
+    """Return the right rows where ld wrote wrong ones, and a text about it; None: the rows are right.
+
+    A repair needs proof that the row is wrong: a shape that no right row has, or the name of the section that
+    the function lies in.
+    """
+    if not 1 <= len(rows) <= 2 or rows[-1].cfa not in (_SP_16, _SP_24) or table.abi.arch is not AMD64:
+        return None
+    shape = tuple((row.start, row.cfa) for row in rows)
+    if fde.masked and len(rows) == 1 and rows[0].cfa == _SP_16:
+        # ld 2.44 to 2.47.50.  No right slot is a single row of sp+16, so the section's name is not needed.
+        what = f".plt.got at {fde.start:#x} says sp+16, repaired to sp+8"
+        return _with_cfa_sp8(rows), what + " (known bug of ld)"
+    if table.version > 1:
+        return None
+    if not fde.masked and shape == _PLT0_ROWS and _lies_in(table, fde, ".plt.sec"):
+        what = f"the first slot of .plt.sec at {fde.start:#x} has the rows of PLT0, repaired to sp+8"
+        return _with_cfa_sp8(rows), what + " (known bug of ld 2.40)"
+    if fde.masked and shape == _LAZY_ROWS and ".plt.sec" in table.sections and _lies_in(table, fde, ".plt"):
+        what = f".plt at {fde.start:#x} has endbr64, so its second row begins at 9, not 11: repaired"
+        return (rows[0], rows[1]._replace(start=_IBT_SECOND_ROW)), what + " (known bug of ld 2.40)"
+    return None
+
+
+def _with_cfa_sp8(rows: Sequence[SFrameFre]) -> tuple[SFrameFre, ...]:
+    """Return the rows as those of a stub that pushes nothing."""
+    return tuple(row._replace(cfa=_SP_8) for row in rows)
+
+
+def _lies_in(table: "SFrameTable", fde: "SFrameFde", name: str) -> bool:
+    start, end = table.sections.get(name, (0, 0))
+    return start <= fde.start < end

@@ -19,8 +19,7 @@ from typing import NamedTuple
 
 from sfsample.core.arch import ByteOrder
 from sfsample.errors import FormatError
-from sfsample.formats.sframe.plt_fixups import repair
-from sfsample.formats.sframe.rows import ABIS, Buffer, RowDecoder, SFrameFre
+from sfsample.formats.sframe.rows import ABIS, Buffer, RowDecoder, SFrameFre, repair
 
 MAGICS: dict[bytes, ByteOrder] = {b"\xe2\xde": "little", b"\xde\xe2": "big"}  # 0xdee2
 HEADER_SIZE = 28
@@ -299,7 +298,7 @@ class SFrameTable:
     def row_at(self, vaddr: int) -> SFrameFre | None:
         """Return the row in force at `vaddr`; None: this table has no usable row there.
 
-        A row that is known to be wrong is repaired (`plt_fixups`), and `notes` says so.  Raises FormatError
+        A row that is known to be wrong is repaired, and `notes` says so.  Raises FormatError
         when the function is damaged.
         """
         fde = self.find(vaddr)

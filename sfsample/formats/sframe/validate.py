@@ -11,8 +11,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from sfsample.errors import FormatError
-from sfsample.formats.sframe.plt_fixups import repair
-from sfsample.formats.sframe.rows import SFrameFre
+from sfsample.formats.sframe.rows import SFrameFre, repair
 
 if TYPE_CHECKING:
     from sfsample.formats.sframe.table import SFrameFde, SFrameTable
