@@ -18,14 +18,13 @@ from sfsample.modules.debug_files import SYSTEM_DEBUG_DIR, DebugFiles
 from sfsample.modules.location import Location, pid_of
 from sfsample.modules.module import Module
 from sfsample.symbolize.disk_cache import DiskCache
-from sfsample.symbolize.dwarf_lines import DwarfLines
-from sfsample.symbolize.frame_text import address_text, clean_name
+from sfsample.symbolize.dwarf_lines import DwarfLines, SourcePlace
 from sfsample.symbolize.missing import MissingName, generated_without_name, module_without_name
 from sfsample.symbolize.module_symbols import ModuleSymbols
-from sfsample.symbolize.named_frame import Kind, NamedFrame, with_places
+from sfsample.symbolize.named_frame import Kind, NamedFrame, address_text, clean_name
 from sfsample.symbolize.options import DEFAULT_SYMBOL_OPTIONS, SymbolOptions
 from sfsample.symbolize.perf_map import PerfMaps
-from sfsample.symbolize.spelling import spell
+from sfsample.symbolize.spelling import simplify, spell
 from sfsample.symbolize.symbol_table import Symbol
 
 
@@ -93,7 +92,7 @@ class Symbolizer:
             return (frame,)
         dwarf = self._symbols_of(module).dwarf_image()
         places = self._dwarf_lines.at(dwarf, location.lookup) if dwarf else []
-        return with_places(frame, places, self._options)
+        return _with_places(frame, places, self._options)
 
     def _native_frame(self, module: Module, location: Location) -> NamedFrame:
         address = location.address
@@ -124,12 +123,6 @@ class Symbolizer:
         if module.image not in self._symbols:
             self._symbols[module.image] = ModuleSymbols(module, self._debug_files, self._cache)
         return self._symbols[module.image]
-
-
-def _marked_frame(name: str, offset: int | None, kind: Kind) -> NamedFrame:
-    """Return the frame of a function of the kernel, or of generated code; its text ends with the kind."""
-    function = clean_name(name)
-    return NamedFrame(f"{function}_[{kind}]", function, name, offset, kind=kind)
 
 
 class OfflineSymbolizer:
@@ -179,3 +172,49 @@ class OfflineSymbolizer:
             yield f"{directory}/{os.path.basename(path)}"
             yield f"{directory}/{os.path.basename(path)}.debug"
         yield path
+
+
+def _marked_frame(name: str, offset: int | None, kind: Kind) -> NamedFrame:
+    """Return the frame of a function of the kernel, or of generated code; its text ends with the kind."""
+    function = clean_name(name)
+    return NamedFrame(f"{function}_[{kind}]", function, name, offset, kind=kind)
+
+
+def _with_places(
+    frame: NamedFrame, places: list[SourcePlace], options: SymbolOptions
+) -> tuple[NamedFrame, ...]:
+    """Return the frames at a location, the most inlined first.  `places`: what DWARF has there.
+
+    The outermost function is named by its symbol, or by DWARF where there is no symbol.
+    """
+    if not places:
+        return (frame,)
+    *inlined, outer = places
+    if frame.function is None and outer.symbol:
+        function = _function_name(outer, options)
+        frame = frame._replace(text=function, function=function, raw=outer.symbol)
+    frames = [_inlined(place, options) for place in inlined] if options.inlines else []
+    return (*frames, _with_line(frame, outer, options))
+
+
+def _function_name(place: SourcePlace, options: SymbolOptions) -> str:
+    """Return the name of a function, which DWARF may have mangled or not."""
+    text = spell(place.symbol, options)
+    if options.simplify and place.is_cxx and text == place.symbol and not text.startswith("_Z"):
+        text = simplify(text)
+    return clean_name(text)
+
+
+def _inlined(place: SourcePlace, options: SymbolOptions) -> NamedFrame:
+    function = _function_name(place, options)
+    return _with_line(NamedFrame(function, function, place.symbol, None, inlined=True), place, options)
+
+
+def _with_line(frame: NamedFrame, place: SourcePlace, options: SymbolOptions) -> NamedFrame:
+    """Add file and line to the fields and to the text; the text of an inlined frame ends with `_[i]`."""
+    text = frame.text
+    if options.lines and place.file and place.line:
+        file = clean_name(place.file)
+        text = f"{text} ({os.path.basename(file)}:{place.line})"
+        frame = frame._replace(file=file, line=place.line)
+    return frame._replace(text=f"{text}_[i]" if frame.inlined else text)

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 from sfsample.formats.elf.image import PT_LOAD, ElfImage
 from sfsample.modules.module import Module
-from sfsample.symbolize.frame_text import clean_name
+from sfsample.symbolize.named_frame import clean_name
 from sfsample.symbolize.options import DEFAULT_SYMBOL_OPTIONS
 from sfsample.symbolize.spelling import spell
 from sfsample.symbolize.symbol_table import OBJECTS, SymbolTable
