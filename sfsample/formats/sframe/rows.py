@@ -2,8 +2,8 @@
 
 The table `ABIS` drives the decoding, also where an encoding belongs to one ABI only (on s390x scaled CFA
 offsets, and in V2 registers in RA and FP words).  `SFrameTable.rows` shows the rows as the file has them;
-`row_at` repairs those of procedure linkage tables (PLT) that particular versions of ld write wrong, and notes
-it.
+`row_at` repairs those of procedure linkage tables (PLT) that particular versions of ld write wrong, and
+`check` reports them.
 
 Source: SFrame V3, sections "SFrame FRE" and "Flexible FDE"; V2 errata 1, appendix s390x.  Repairs: the
 instructions of the stubs, as ld 2.40 to 2.47 assembles them (bfd/elfxx-x86.c).

@@ -108,7 +108,6 @@ class SFrameTable:
         self.sections = sections or {}
         self.origin = origin
         self.problems: list[str] = []  # damage and guesses
-        self.notes: list[str] = []  # repairs: the row is right in `row_at` and wrong in the file
         self.byteorder = self._byteorder()
         self._read_header()
         self._check_abi(machine)
@@ -120,11 +119,6 @@ class SFrameTable:
 
     def _damaged(self, offset: int, what: str) -> FormatError:
         return FormatError(SECTION, self.origin + offset, what)
-
-    def _note(self, notes: list[str], text: str) -> None:
-        """Append `text`, once and up to a limit."""
-        if text not in notes and len(notes) <= _MAX_PROBLEMS:
-            notes.append(text if len(notes) < _MAX_PROBLEMS else "and more")
 
     # -- header
 
@@ -240,7 +234,9 @@ class SFrameTable:
             try:
                 yield self.fde(index)
             except FormatError as damage:
-                self._note(self.problems, str(damage))
+                text = str(damage)
+                if text not in self.problems and len(self.problems) <= _MAX_PROBLEMS:
+                    self.problems.append(text if len(self.problems) < _MAX_PROBLEMS else "and more")
 
     def extents(self) -> Iterator[tuple[int, int]]:
         """Yield the vaddrs [start, end) of every function in table order, without reading V3 attributes."""
@@ -298,8 +294,7 @@ class SFrameTable:
     def row_at(self, vaddr: int) -> SFrameFre | None:
         """Return the row in force at `vaddr`; None: this table has no usable row there.
 
-        A row that is known to be wrong is repaired, and `notes` says so.  Raises FormatError
-        when the function is damaged.
+        A row that is known to be wrong is repaired.  Raises FormatError when the function is damaged.
         """
         fde = self.find(vaddr)
         if fde is None:
@@ -317,8 +312,7 @@ class SFrameTable:
         rows = self.rows(fde)
         repaired = repair(self, fde, rows)
         if repaired is not None:
-            rows, note = repaired
-            self._note(self.notes, note)
+            rows = repaired[0]
         position = bisect_right(rows, offset, key=_start_of) - 1
         if position < 0 or rows[position].problem:
             return None
