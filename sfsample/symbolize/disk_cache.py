@@ -8,7 +8,6 @@ no lock is needed.  The files that were not used for longest are deleted when th
 
 import os
 import stat
-import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import cached_property
@@ -22,7 +21,6 @@ _HEADER = Struct("<8sIIQ")  # magic, version, CRC of the payload, its size
 _MAGIC, _VERSION = b"sfsnames", 1
 _CHUNK_BYTES = 1 << 20
 _MAX_BYTES = 512 << 20  # of all files
-_LEFTOVER_S = 3600  # an older temporary file was left behind by a process that was killed
 
 
 class DiskCache:
@@ -81,11 +79,11 @@ class DiskCache:
         return self._directory is not None and _prepare(self._directory)
 
     def _delete_oldest(self) -> None:
-        """Delete the files that were not used for longest, and leftovers of killed writers."""
+        """Delete the files that were not used for longest, among them leftovers of killed writers."""
         total = 0
-        for used, size, path in sorted(self._files(), reverse=True):
+        for _, size, path in sorted(self._files(), reverse=True):
             total += size
-            if total > _MAX_BYTES or (path.endswith(".tmp") and used < time.time() - _LEFTOVER_S):
+            if total > _MAX_BYTES:
                 with suppress(OSError):
                     os.unlink(path)
 

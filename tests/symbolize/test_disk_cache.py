@@ -99,16 +99,6 @@ def test_the_oldest_files_are_deleted_when_the_cache_is_too_large(tmp_path, monk
     assert sorted(os.listdir(tmp_path / "c")) == ["b", "d"]
 
 
-def test_old_temporary_files_are_deleted(cache, tmp_path):
-    cache.put("a", b"x")
-    entry(tmp_path, "b.1-2.tmp").write_bytes(b"half")
-    cache.put("c", b"x")
-    assert entry(tmp_path, "b.1-2.tmp").exists()  # another process may be writing it
-    os.utime(entry(tmp_path, "b.1-2.tmp"), (0, 0))
-    cache.put("c", b"x")
-    assert not entry(tmp_path, "b.1-2.tmp").exists()
-
-
 def test_concurrent_writers_do_not_disturb_each_other(tmp_path):
     caches = [DiskCache(str(tmp_path / "c")) for _ in range(4)]
     letters_read = []
