@@ -18,7 +18,7 @@ from sfsample.report.naming import name_unnamed_frames
 from sfsample.report.readers.read import read_report
 from sfsample.report.report import Report, ReportFrame
 from sfsample.report.writers.formats import FORMATS
-from sfsample.symbolize.offline import OfflineSymbolizer
+from sfsample.symbolize.symbolizer import OfflineSymbolizer
 
 
 def run(arguments: Namespace) -> int:

@@ -14,7 +14,6 @@ from collections.abc import Callable, Collection
 from sfsample.core.arch import ByteOrder
 from sfsample.errors import SfsampleError
 from sfsample.formats.elf.image import PT_LOAD, ElfImage
-from sfsample.modules.generated_code import GeneratedCode, ReadMemory
 from sfsample.modules.mapping import Mapping
 from sfsample.modules.module import Module
 from sfsample.modules.unwind_tables import UnwindTables
@@ -25,6 +24,9 @@ _MAX_UNMAPPED_MODULES = 256  # kept: each has a file open
 _MAX_PROBLEMS = 10_000
 _MAX_UNSTABLE_PATHS = 10_000
 _MAX_SEGMENT_GAP = 0x20000  # bytes between two segments: less than two of the largest pages (64 KiB)
+_MAX_CODE_PAGES = 256  # of generated code, kept
+ReadMemory = Callable[[int, int], bytes | None]  # (address, size): exactly `size` bytes, or None
+ReadCode = Callable[[int, int], bytes]  # (address, size): up to `size` bytes of code
 ReadMaps = Callable[[], tuple[Mapping, ...]]
 OpenImage = Callable[[Mapping], ElfImage]
 TablesOf = Callable[[ElfImage, str], UnwindTables]
@@ -59,7 +61,7 @@ class ModuleMap:
         self._unstable_paths: dict[str, None] = {}  # files that were unmapped, or mapped in the same change
         self._is_fresh = False  # the maps were read since `allow_refresh`
         self._read_memory = read_memory
-        self._generated = GeneratedCode(read_memory)
+        self._code_pages: dict[int, bytes] = {}  # of generated code, by address
         self.generation = 0
         self._problems: list[str] = []
 
@@ -93,7 +95,7 @@ class ModuleMap:
         self._modules = {m: self._modules[m] for m in executable if m in self._modules}
         self._mapped = {key: m for key, m in self._mapped.items() if m in self._modules.values()}
         self._close_unmapped()
-        self._generated.forget()
+        self._code_pages.clear()
         self.generation += 1
         return True
 
@@ -217,8 +219,27 @@ class ModuleMap:
         return module.call_target(return_address) if module else None
 
     def code(self, address: int, size: int) -> bytes:
-        """Return up to `size` bytes of generated code at `address`, out of the memory of the target."""
-        return self._generated.at(address, size)
+        """Return up to `size` (at most a page) bytes of code that lies in no file; fewer where none is.
+
+        They come from the memory of the target, each page once.  The target runs meanwhile and may have
+        written other code there since a thread was captured, so a caller must not take them as certain.
+        """
+        start = address & -_PAGE_BYTES
+        code = self._code_page(start)
+        if address + size > start + _PAGE_BYTES and len(code) == _PAGE_BYTES:
+            code += self._code_page(start + _PAGE_BYTES)
+        return code[address - start : address - start + size]
+
+    def _code_page(self, start: int) -> bytes:
+        page = self._code_pages.get(start)
+        if page is None:
+            page = self._read_memory(start, _PAGE_BYTES)
+            if page is None:  # not kept: the target may be changing the mapping at this moment
+                return b""
+            if len(self._code_pages) >= _MAX_CODE_PAGES:
+                self._code_pages.clear()
+            self._code_pages[start] = page
+        return page
 
     def word(self, address: int, byteorder: ByteOrder) -> int | None:
         """Return the 8-byte word in the target's memory at `address`; None if it cannot be read."""
@@ -276,7 +297,8 @@ class ModuleMap:
             return None
         start, end = module.vaddr(mapping.start), module.vaddr(mapping.end)
         first = min(segment.vaddr for segment in module.image.segments if segment.type == PT_LOAD)
-        if start != first & -_PAGE_BYTES and not _of_same_file(below, above):
+        file_below = below and (below.path, below.device, below.inode)
+        if start != first & -_PAGE_BYTES and file_below != (above.path, above.device, above.inode):
             return None
         gap_end = module.vaddr(above.start)
         return module if _has_code(module, start, end) and not _has_code(module, end, gap_end) else None
@@ -299,9 +321,3 @@ class ModuleMap:
 
 def _has_code(module: Module, start: int, end: int) -> bool:
     return any(max(low, start) < min(high, end) for low, high in module.image.executable)
-
-
-def _of_same_file(below: Mapping | None, above: Mapping) -> bool:
-    if below is None:
-        return False
-    return (below.path, below.device, below.inode) == (above.path, above.device, above.inode)

@@ -12,10 +12,8 @@ from sfsample.recording.sample import StackKey
 from sfsample.report.builder import ReportBuilder
 from sfsample.report.merge import rebuild
 from sfsample.report.report import WEIGHTS, Report, ReportFrame, ReportThread, ReportTimeline
-from sfsample.symbolize.frame_text import clean_name
-from sfsample.symbolize.named_frame import NamedFrame
-from sfsample.symbolize.offline import OfflineSymbolizer
-from sfsample.symbolize.symbolizer import Symbolizer
+from sfsample.symbolize.named_frame import NamedFrame, clean_name
+from sfsample.symbolize.symbolizer import OfflineSymbolizer, Symbolizer
 
 _EXACT = ("context", "signal_frame")  # frames found so are at an instruction; all others at a return address
 

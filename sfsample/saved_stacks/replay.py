@@ -16,10 +16,9 @@ from sfsample.core.stack import Stack
 from sfsample.errors import FormatError, SfsampleError
 from sfsample.formats.elf.image import ElfImage
 from sfsample.modules.debug_files import debug_file_finder
-from sfsample.modules.generated_code import ReadMemory
 from sfsample.modules.mapping import Mapping
 from sfsample.modules.module import Module
-from sfsample.modules.module_map import ModuleMap
+from sfsample.modules.module_map import ModuleMap, ReadMemory
 from sfsample.modules.unwind_tables import UnwindTables
 from sfsample.saved_stacks.format import VDSO, Pieces, SavedModule, SavedStack, identify
 from sfsample.unwind.stepper import Stepper

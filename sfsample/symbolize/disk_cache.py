@@ -8,7 +8,6 @@ no lock is needed.  The files that were not used for longest are deleted when th
 
 import os
 import stat
-import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import cached_property
@@ -22,15 +21,13 @@ _HEADER = Struct("<8sIIQ")  # magic, version, CRC of the payload, its size
 _MAGIC, _VERSION = b"sfsnames", 1
 _CHUNK_BYTES = 1 << 20
 _MAX_BYTES = 512 << 20  # of all files
-_LEFTOVER_S = 3600  # an older temporary file was left behind by a process that was killed
 
 
 class DiskCache:
-    """A cache of at most `max_bytes` in `directory`; it is always empty if that is None or cannot be used."""
+    """A cache of limited size in `directory`; it is always empty if that is None or cannot be used."""
 
-    def __init__(self, directory: str | None, max_bytes: int = _MAX_BYTES) -> None:
+    def __init__(self, directory: str | None) -> None:
         self._directory = directory
-        self._max_bytes = max_bytes
 
     def get_or_make(self, build_id: str | None, kind: str, make: Callable[[], bytes]) -> bytes | memoryview:
         """Return a result for the file with a build-id; it is made when the cache does not have it."""
@@ -66,7 +63,7 @@ class DiskCache:
     def put(self, name: str, payload: bytes) -> None:
         """Store a payload under a name; do nothing if that is not possible."""
         path = self._path(name)
-        if path is None or len(payload) > self._max_bytes:
+        if path is None or len(payload) > _MAX_BYTES:
             return
         with suppress(OSError):
             with whole_file(path, 0o600) as file:
@@ -82,11 +79,11 @@ class DiskCache:
         return self._directory is not None and _prepare(self._directory)
 
     def _delete_oldest(self) -> None:
-        """Delete the files that were not used for longest, and leftovers of killed writers."""
+        """Delete the files that were not used for longest, among them leftovers of killed writers."""
         total = 0
-        for used, size, path in sorted(self._files(), reverse=True):
+        for _, size, path in sorted(self._files(), reverse=True):
             total += size
-            if total > self._max_bytes or (path.endswith(".tmp") and used < time.time() - _LEFTOVER_S):
+            if total > _MAX_BYTES:
                 with suppress(OSError):
                     os.unlink(path)
 

@@ -83,12 +83,8 @@ def _distribution(process_roots: Iterable[ProcessRoot]) -> set[str]:
 
 
 def _os_release_ids(root: Root) -> list[str]:
-    fd = root.open("/etc/os-release")
-    fd = root.open("/usr/lib/os-release") if fd is None else fd
-    if fd is None:
-        return []
-    with open(fd, "rb") as file:
-        lines = file.read(_MAX_OS_RELEASE_BYTES).decode("utf-8", "replace").splitlines()
+    data = root.map("/etc/os-release") or root.map("/usr/lib/os-release") or b""
+    lines = data[:_MAX_OS_RELEASE_BYTES].decode("utf-8", "replace").splitlines()
     pairs = (line.partition("=") for line in lines)
     values = [value.strip("\"'") for key, _, value in pairs if key in ("ID", "ID_LIKE")]
     return " ".join(values).split()

@@ -18,7 +18,7 @@ from functools import cached_property
 
 from sfsample.errors import FormatError
 from sfsample.formats.elf.dynamic import Dynamic
-from sfsample.formats.elf.image import SHT_DYNSYM, SHT_SYMTAB, ElfImage
+from sfsample.formats.elf.image import SHT_SYMTAB, ElfImage
 from sfsample.modules.debug_files import DebugFile, DebugFiles
 from sfsample.modules.module import Module
 from sfsample.symbolize.disk_cache import DiskCache
@@ -79,18 +79,15 @@ class ModuleSymbols:
         return f"stripped, and no debug file{build_id} was found"
 
     def _guess(self, vaddr: int) -> Symbol | None:
+        """Return a function without a size before `vaddr`, unless another is known to begin between."""
         found = self._find_in_tables(SymbolTable.find_guessed, vaddr)
         if found is None or found.size or self._is_complete:
             return found
-        return None if self._function_begins_between(found.start, vaddr) else found
-
-    def _function_begins_between(self, start: int, vaddr: int) -> bool:
-        """Whether a function is known to begin after `start` and not after `vaddr`."""
         function_start = self._module.tables.function_start(vaddr)
         if function_start is not None:
-            return function_start > start
+            return found if function_start <= found.start else None
         starts = self._function_starts
-        return bisect_right(starts, start) != bisect_right(starts, vaddr)
+        return found if bisect_right(starts, found.start) == bisect_right(starts, vaddr) else None
 
     @cached_property
     def _function_starts(self) -> list[int]:
@@ -112,7 +109,7 @@ class ModuleSymbols:
         yield from self._symtab_of(self.debug_file().image)
         yield from self._symtab_of(self._unpack_debugdata())
         image = self._image
-        dynamic = image.symbols(SHT_DYNSYM) or Dynamic(image).symbols()
+        dynamic = Dynamic(image).symbols
         if dynamic is not None:
             yield SymbolTable(*dynamic, image.byteorder, image.code_sections)
         if not self._is_complete:

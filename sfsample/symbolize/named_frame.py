@@ -1,15 +1,21 @@
-"""Combines the symbol of a location with what DWARF adds to it: file, line, inlined functions.
+"""Defines a named frame, and makes its text fit for the folded format and for a terminal.
 
-The outermost function at a location is named by its symbol, or by DWARF where there is no symbol.
+Invariant: the text is one line, not empty, and has no `;` and nothing that moves a terminal's cursor or
+changes how the text reads: control characters, line separators, bidirectional controls and lone surrogates
+become `?` (tests/symbolize/test_named_frame.py).
 """
 
-import os
 from typing import Literal, NamedTuple
 
-from sfsample.symbolize.dwarf_lines import SourcePlace
-from sfsample.symbolize.frame_text import clean_name
-from sfsample.symbolize.options import SymbolOptions
-from sfsample.symbolize.spelling import simplify, spell
+_UNSAFE = (
+    *range(0x20),  # C0: newline, tab, ESC
+    *range(0x7F, 0xA0),  # DEL and C1: 0x9B starts an escape sequence too
+    0x061C, 0x200E, 0x200F,  # Arabic letter, left-to-right, right-to-left marks
+    0x2028, 0x2029,  # line and paragraph separators: str.splitlines splits at them
+    *range(0x202A, 0x202F), *range(0x2066, 0x206A),  # bidirectional embeddings, overrides, isolates
+    *range(0xD800, 0xE000),  # surrogates cannot be written as UTF-8
+)  # fmt: skip
+_REPLACEMENTS = dict.fromkeys(_UNSAFE, "?") | {ord(";"): ":"}
 
 Kind = Literal["", "k", "j"]  # of a frame: native code, kernel code, generated code (a JIT's)
 
@@ -31,38 +37,21 @@ class NamedFrame(NamedTuple):
     kind: Kind = ""
 
 
-def with_places(
-    frame: NamedFrame, places: list[SourcePlace], options: SymbolOptions
-) -> tuple[NamedFrame, ...]:
-    """Return the frames at a location, the most inlined first.  `places`: what DWARF has there."""
-    if not places:
-        return (frame,)
-    *inlined, outer = places
-    if frame.function is None and outer.symbol:
-        function = _function_name(outer, options)
-        frame = frame._replace(text=function, function=function, raw=outer.symbol)
-    frames = [_inlined(place, options) for place in inlined] if options.inlines else []
-    return (*frames, _with_line(frame, outer, options))
+def clean_name(name: str) -> str:
+    """Return `name` fit for one frame of a folded line; an empty one becomes `?`."""
+    if name.isascii() and name.isprintable() and ";" not in name:
+        return name or "?"
+    return name.translate(_REPLACEMENTS)
 
 
-def _function_name(place: SourcePlace, options: SymbolOptions) -> str:
-    """Return the name of a function, which DWARF may have mangled or not."""
-    text = spell(place.symbol, options)
-    if options.simplify and place.is_cxx and text == place.symbol and not text.startswith("_Z"):
-        text = simplify(text)
-    return clean_name(text)
+def address_text(module_path: str | None, address: int) -> str:
+    """Return the text of a frame without a symbol.
 
-
-def _inlined(place: SourcePlace, options: SymbolOptions) -> NamedFrame:
-    function = _function_name(place, options)
-    return _with_line(NamedFrame(function, function, place.symbol, None, inlined=True), place, options)
-
-
-def _with_line(frame: NamedFrame, place: SourcePlace, options: SymbolOptions) -> NamedFrame:
-    """Add file and line to the fields and to the text; the text of an inlined frame ends with `_[i]`."""
-    text = frame.text
-    if options.lines and place.file and place.line:
-        file = clean_name(place.file)
-        text = f"{text} ({os.path.basename(file)}:{place.line})"
-        frame = frame._replace(file=file, line=place.line)
-    return frame._replace(text=f"{text}_[i]" if frame.inlined else text)
+    `address` is the vaddr in the module, or the run-time address where there is no module.
+    """
+    if not module_path:
+        return f"[{address:#x}]"
+    name = module_path.rstrip("/").rpartition("/")[2]
+    if name.startswith("[") and name.endswith("]"):  # [vdso]
+        name = name[1:-1]
+    return f"[{clean_name(name)}+{address:#x}]"

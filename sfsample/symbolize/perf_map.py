@@ -16,10 +16,11 @@ from array import array
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Mapping
-from itertools import accumulate
-from typing import BinaryIO, NamedTuple
+from itertools import accumulate, takewhile
+from typing import BinaryIO
 
 from sfsample.core.filesystem import ProcessRoot
+from sfsample.symbolize.symbol_table import Symbol
 
 _MAX_FILE_BYTES = 128 << 20
 _MAX_OUTER = 256  # earlier starts that are tried in search of a function that covers the address
@@ -28,14 +29,6 @@ _PAUSE_PER_READ_TIME = 10  # a file is not read again for 10 times as long as re
 _MAX_NAME_BYTES = 10_000
 _NUMBER = rb"((?:0x)?[0-9a-fA-F]{1,16}) "
 _LINE = re.compile(rb"^%b%b(?=[^\n]*\S)" % (_NUMBER, _NUMBER), re.MULTILINE)
-
-
-class GeneratedFunction(NamedTuple):
-    """A function of generated code: name, start address, size in bytes."""
-
-    name: str
-    start: int
-    size: int
 
 
 class PerfMap:
@@ -50,19 +43,17 @@ class PerfMap:
         self._names = array("Q", map(names.__getitem__, order))  # offsets in the data
         self._max_ends = array("Q", accumulate(self._ends, max))  # of this function and all before
 
-    def find(self, address: int) -> GeneratedFunction | None:
+    def find(self, address: int) -> Symbol | None:
         """Return the function that covers an address, the last in the file if there are several; or None."""
         last = bisect_right(self._starts, address) - 1 if 0 <= address < _ADDRESS_END else -1
-        best_name, best = -1, -1  # a greater offset of the name: later in the file
-        for at in range(last, max(-1, last - _MAX_OUTER), -1):
-            if self._max_ends[at] <= address:
-                break
-            if self._ends[at] > address and self._names[at] > best_name:
-                best_name, best = self._names[at], at
-        if best < 0:
+        nearby = range(last, max(-1, last - _MAX_OUTER), -1)
+        reaching = takewhile(lambda at: self._max_ends[at] > address, nearby)
+        covering = (at for at in reaching if self._ends[at] > address)
+        best = max(covering, key=self._names.__getitem__, default=None)  # the last name in the file
+        if best is None:
             return None
         start = self._starts[best]
-        return GeneratedFunction(self._name(best_name), start, self._ends[best] - start)
+        return Symbol(self._name(self._names[best]), start, self._ends[best] - start)
 
     def _name(self, at: int) -> str:
         line = self._data[at : at + _MAX_NAME_BYTES].partition(b"\n")[0]
@@ -98,7 +89,7 @@ class PerfMaps:
         self._next_read: dict[int, float] = {}  # time of the clock, in seconds
         self.truncated: dict[int, str] = {}  # what was not read of files that are too large
 
-    def find(self, pid: int, address: int) -> GeneratedFunction | None:
+    def find(self, pid: int, address: int) -> Symbol | None:
         """Return the generated function of process `pid` at an address."""
         found = self._maps[pid].find(address)
         if found is None:

@@ -3,21 +3,17 @@
 A stub is recognized by what it does: it jumps through a GOT slot, the slot has a relocation, and the
 relocation has a symbol.  A lazy stub with endbr64 jumps through no slot; it pushes the number of its
 relocation.  The first stub of a lazy `.plt`, which calls the dynamic linker, has no name.
-
-Instructions: x86-64 psABI, "Procedure Linkage Table" (as ld, gold, lld and mold write it); the same in ELF
-for the Arm 64-bit Architecture (adrp x16; ldr x17); s390x ELF ABI (larl %r1; lg %r1,0(%r1)).
 """
 
 import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
-from itertools import chain, islice, pairwise
+from itertools import chain, islice
 from operator import itemgetter
-from struct import Struct, unpack_from
 
 from sfsample.formats.elf.dynamic import Dynamic, Relocation
-from sfsample.formats.elf.image import SHT_DYNSYM, ElfImage, Section
-from sfsample.formats.machine_code.calls import aarch64_slot
+from sfsample.formats.elf.image import ElfImage, Section
+from sfsample.formats.machine_code.calls import stub_slot
 from sfsample.symbolize.symbol_table import Symbol
 
 _SECTIONS = (".plt", ".plt.sec", ".plt.got", ".plt.bnd", ".iplt")
@@ -25,12 +21,12 @@ _EM_S390, _EM_X86_64, _EM_AARCH64 = 22, 62, 183
 _IRELATIVE = {_EM_S390: 61, _EM_X86_64: 37, _EM_AARCH64: 1032}
 _MAX_RELOCATIONS = 1 << 20
 _MAX_SECTION_BYTES = 1 << 22
-_MAX_NAME_BYTES = 1 << 12
 
-_JUMP = re.compile(rb"\xff\x25(....)", re.DOTALL)  # jmp *disp(%rip)
-_PUSH = re.compile(rb"\xf3\x0f\x1e\xfa\x68(....)", re.DOTALL)  # endbr64; push $number
-_LARL = re.compile(rb"\xc0\x10(....)\xe3\x10\x10\x00\x00\x04\x07\xf1", re.DOTALL)  # and br %r1
-_TLSDESC = 0xA9BF0FE2  # stp x2, x3, [sp, #-16]!: begins the code after the stubs that resolves TLS
+_MAX_STUB_BYTES = 16  # up to the jump
+_STEP = {_EM_S390: 2, _EM_X86_64: 8, _EM_AARCH64: 4}  # bytes; stubs begin at multiples of it
+_PUSH = re.compile(rb"\xf3\x0f\x1e\xfa\x68(....)", re.DOTALL)  # x86-64: endbr64; push $number
+# AArch64: stp x2, x3, [sp, #-16]!: begins the code after the stubs that resolves TLS
+_TLSDESC = b"\xe2\x0f\xbf\xa9"
 
 Resolve = Callable[[int], str | None]  # the name of the function at a vaddr
 
@@ -44,13 +40,11 @@ class PltStubs:
     """The PLT stubs of one image.  `resolve` names an indirect function by its resolver's vaddr."""
 
     def __init__(self, image: ElfImage, resolve: Resolve) -> None:
-        dynamic = Dynamic(image)
         self._image, self._resolve = image, resolve
+        self._dynamic = dynamic = Dynamic(image)
         self._plt_relocations = dynamic.plt_relocations()[:_MAX_RELOCATIONS]
         others = islice(dynamic.relocations(), _MAX_RELOCATIONS)
         self._by_slot = {relocation.slot: relocation for relocation in (*others, *self._plt_relocations)}
-        # not by a hash table, which does not count the symbols that are only imported
-        self._symbols = image.symbols(SHT_DYNSYM) or dynamic.symbols()
         sections = (section for section in image.sections if section.name in _SECTIONS)
         stubs = chain.from_iterable(map(self._stubs_of, sections))
         self._stubs = sorted(stubs, key=itemgetter(0))
@@ -67,54 +61,28 @@ class PltStubs:
     def _stubs_of(self, section: Section) -> Iterator[tuple[int, int, Relocation | None]]:
         """Yield start, end and relocation of each stub; a stub ends at the next, or with the section."""
         code = bytes(self._image.contents(section)[:_MAX_SECTION_BYTES])
-        scan = _SCAN.get(self._image.machine)
-        relocations = dict(scan(self, code, section)) if scan else {}
-        starts = sorted({section.vaddr, *relocations})
+        relocations: dict[int, Relocation | None] = {section.vaddr: None}  # by the start of the stub
+        last = None
+        for at in range(0, len(code), _STEP.get(self._image.machine, _MAX_SECTION_BYTES)):
+            vaddr, stub = section.vaddr + at, code[at : at + _MAX_STUB_BYTES]
+            relocation = self._relocation_of(stub, vaddr)
+            if stub.startswith(_TLSDESC):
+                relocations[vaddr] = None
+            elif relocation is not None and relocation is not last:  # the same: it began with a landing pad
+                relocations[vaddr] = last = relocation
+        starts = [*relocations]
         for start, end in zip(starts, [*starts[1:], section.vaddr + section.size], strict=True):
-            yield start, end, relocations.get(start)
+            yield start, end, relocations[start]
 
-    def _x86(self, code: bytes, section: Section) -> Iterator[tuple[int, Relocation]]:
-        stub_bytes = 8 if section.name == ".plt.got" else 16
-        for match in _JUMP.finditer(code):
-            slot = section.vaddr + match.end() + int.from_bytes(match[1], "little", signed=True)
-            if slot in self._by_slot:
-                yield section.vaddr + match.start() // stub_bytes * stub_bytes, self._by_slot[slot]
-        for match in _PUSH.finditer(code):
-            number = int.from_bytes(match[1], "little")
-            if number < len(self._plt_relocations):
-                yield section.vaddr + match.start(), self._plt_relocations[number]
-
-    def _aarch64(self, code: bytes, section: Section) -> Iterator[tuple[int, Relocation | None]]:
-        words = unpack_from(f"<{len(code) // 4}I", code)
-        for at, (adrp, ldr) in enumerate(pairwise(words)):
-            if adrp == _TLSDESC:
-                yield section.vaddr + 4 * at, None
-            vaddr = section.vaddr + 4 * at
-            slot = aarch64_slot(adrp, ldr, vaddr)
-            landing_pad = 4 * (at > 0 and words[at - 1] == 0xD503245F)  # bti c
-            if slot in self._by_slot:
-                yield vaddr - landing_pad, self._by_slot[slot]
-
-    def _s390x(self, code: bytes, section: Section) -> Iterator[tuple[int, Relocation]]:
-        for match in _LARL.finditer(code):
-            vaddr = section.vaddr + match.start()
-            slot = vaddr + 2 * int.from_bytes(match[1], "big", signed=True)
-            if slot in self._by_slot:
-                yield vaddr, self._by_slot[slot]
+    def _relocation_of(self, stub: bytes, vaddr: int) -> Relocation | None:
+        pushed = _PUSH.match(stub)
+        if pushed:
+            number = int.from_bytes(pushed[1], "little")
+            return self._plt_relocations[number] if number < len(self._plt_relocations) else None
+        slot = stub_slot(self._image.machine, stub, vaddr)
+        return None if slot is None else self._by_slot.get(slot)
 
     def _name(self, relocation: Relocation) -> str | None:
         if relocation.type == _IRELATIVE.get(self._image.machine):
             return self._resolve(relocation.addend)
-        if self._symbols is None or 24 * relocation.symbol + 24 > len(self._symbols[0]):
-            return None
-        word = Struct("<I" if self._image.byteorder == "little" else ">I")
-        at = word.unpack_from(self._symbols[0], 24 * relocation.symbol)[0]
-        name, end, _ = bytes(self._symbols[1][at : at + _MAX_NAME_BYTES]).partition(b"\0")
-        return name.decode("utf-8", "replace") or None if end else None
-
-
-_SCAN = {
-    _EM_S390: PltStubs._s390x,  # noqa: SLF001 - of this file
-    _EM_X86_64: PltStubs._x86,  # noqa: SLF001
-    _EM_AARCH64: PltStubs._aarch64,  # noqa: SLF001
-}
+        return self._dynamic.symbol_name(relocation.symbol) or None

@@ -1,7 +1,7 @@
 """Spells a symbol as the user wants to see it: demangled or raw, with or without clones and arguments.
 
-Demangles C++ (Itanium ABI) and Rust (v0 and legacy).  The text is not cleaned here: `frame_text.clean_name`
-does that.
+Demangles C++ (Itanium ABI) and Rust (v0 and legacy).  The text is not cleaned here:
+`named_frame.clean_name` does that.
 
 Invariant: nothing raises or hangs; a name never becomes empty; a symbol that cannot be demangled, or a name
 that cannot be parsed, stays as it is (tests/symbolize/test_spelling.py,

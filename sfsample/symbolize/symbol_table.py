@@ -28,11 +28,13 @@ from sfsample.core.arch import ByteOrder
 
 _SYM = {"little": Struct("<IBBHQQ"), "big": Struct(">IBBHQQ")}  # name, info, other, shndx, value, size
 _SYM_SIZE = 24
-_STT_NOTYPE, _STT_FUNC, _STT_GNU_IFUNC = 0, 2, 10
+_STT_NOTYPE, _STT_OBJECT, _STT_FUNC, _STT_GNU_IFUNC = 0, 1, 2, 10
 _STB_LOCAL = 0
 _SHN_LORESERVE, _SHN_XINDEX = 0xFF00, 0xFFFF  # from LORESERVE on: absolute, common; XINDEX: a section
-_IS_FUNC = bytes(info & 15 in (_STT_FUNC, _STT_GNU_IFUNC) for info in range(256))  # by st_info
-_IS_LABEL = bytes(info & 15 == _STT_NOTYPE for info in range(256))
+# whether a symbol is of the type, by st_info
+FUNCTIONS = bytes(info & 15 in (_STT_FUNC, _STT_GNU_IFUNC) for info in range(256))
+OBJECTS = bytes(info & 15 == _STT_OBJECT for info in range(256))
+_LABELS = bytes(info & 15 == _STT_NOTYPE for info in range(256))
 _ADDRESS_END = 1 << 64
 
 _MAX_OUTER = 256  # earlier starts that are tried in search of an enclosing symbol
@@ -41,7 +43,10 @@ _NAME_READ_BYTES = (256, 4096, 1 << 16, 1 << 20)  # tried in turn; a longer name
 
 
 class Symbol(NamedTuple):
-    """A symbol as the table has it: mangled name, vaddr, size in bytes (0: not stated)."""
+    """A symbol as its table has it: mangled name, vaddr, size in bytes (0: not stated).
+
+    In a perf map: the name, address and size of a generated function.
+    """
 
     name: str
     start: int
@@ -66,7 +71,7 @@ class _SortedRecords:
 
 
 class SymbolTable:
-    """The functions of a `.symtab` (or `.dynsym`) and its string table.
+    """The functions (or the symbols of other `types`) of a `.symtab` or `.dynsym`, and its string table.
 
     `executable`: the vaddr ranges of executable sections.  Not of segments: in a segment, `_init`, which has
     no size, would extend over the PLT that follows it.  Without them labels are not used.
@@ -78,6 +83,7 @@ class SymbolTable:
         strtab: bytes | memoryview,
         byteorder: ByteOrder,
         executable: Sequence[tuple[int, int]] = (),
+        types: bytes = FUNCTIONS,
     ) -> None:
         view = memoryview(symtab).cast("B")
         self._view = view[: len(view) - len(view) % _SYM_SIZE]
@@ -86,7 +92,7 @@ class SymbolTable:
         self._edges = _edges_of(executable)
         words = _native("Q", self._view, byteorder)
         values, sizes = words[1::3], words[2::3]
-        functions, labels = _defined(self._view, byteorder)
+        functions, labels = _defined(self._view, byteorder, types), _defined(self._view, byteorder, _LABELS)
         inside = (row for row in labels if bisect_right(self._edges, values[row]) & 1)
         guessed = [row for row in functions if not sizes[row]] + list(filter(self._is_real_label, inside))
         self._stated = _SortedRecords([row for row in functions if sizes[row]], values, sizes)
@@ -175,17 +181,12 @@ def _edges_of(ranges: Iterable[tuple[int, int]]) -> list[int]:
     return list(chain.from_iterable(merged))
 
 
-def _defined(symtab: memoryview, byteorder: ByteOrder) -> tuple[list[int], list[int]]:
-    """Return the record numbers of the functions and labels that are defined in a section."""
+def _defined(symtab: memoryview, byteorder: ByteOrder, types: bytes) -> list[int]:
+    """Return the record numbers of the symbols of some types that are defined in a section."""
     sections = _native("H", symtab, byteorder)[3::12]
     infos = bytes(symtab[4::_SYM_SIZE])
-
-    def rows(mask: bytes) -> list[int]:
-        """Return the records whose type is in `mask`."""
-        chosen = compress(range(len(infos)), infos.translate(mask))
-        return [row for row in chosen if 0 < (n := sections[row]) < _SHN_LORESERVE or n == _SHN_XINDEX]
-
-    return rows(_IS_FUNC), rows(_IS_LABEL)
+    chosen = compress(range(len(infos)), infos.translate(types))
+    return [row for row in chosen if 0 < (n := sections[row]) < _SHN_LORESERVE or n == _SHN_XINDEX]
 
 
 def _native(code: str, view: memoryview, byteorder: ByteOrder) -> "array[int]":

@@ -5,24 +5,26 @@ its module is named, and only the names that are needed are demangled.  Location
 and `missing_names` says why they have none.
 """
 
+import os
 from collections import Counter
-from collections.abc import Mapping
-from functools import cached_property
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from functools import cache, cached_property
 
-from sfsample.core.filesystem import ProcessRoot
+from sfsample.core.filesystem import ProcessRoot, Root
+from sfsample.errors import FormatError
 from sfsample.formats.elf.image import ElfImage
-from sfsample.modules.debug_files import DebugFiles
+from sfsample.modules.debug_files import SYSTEM_DEBUG_DIR, DebugFiles
 from sfsample.modules.location import Location, pid_of
 from sfsample.modules.module import Module
 from sfsample.symbolize.disk_cache import DiskCache
-from sfsample.symbolize.dwarf_lines import DwarfLines
-from sfsample.symbolize.frame_text import address_text, clean_name
+from sfsample.symbolize.dwarf_lines import DwarfLines, SourcePlace
 from sfsample.symbolize.missing import MissingName, generated_without_name, module_without_name
 from sfsample.symbolize.module_symbols import ModuleSymbols
-from sfsample.symbolize.named_frame import Kind, NamedFrame, with_places
+from sfsample.symbolize.named_frame import Kind, NamedFrame, address_text, clean_name
 from sfsample.symbolize.options import DEFAULT_SYMBOL_OPTIONS, SymbolOptions
 from sfsample.symbolize.perf_map import PerfMaps
-from sfsample.symbolize.spelling import spell
+from sfsample.symbolize.spelling import simplify, spell
 from sfsample.symbolize.symbol_table import Symbol
 
 
@@ -105,7 +107,7 @@ class Symbolizer:
             return (frame,)
         dwarf = self._symbols_of(module).dwarf_image()
         places = self._dwarf_lines.at(dwarf, location.lookup) if dwarf else []
-        return with_places(frame, places, self._options)
+        return _with_places(frame, places, self._options)
 
     def _native_frame(self, module: Module, location: Location) -> NamedFrame:
         address = location.address
@@ -138,7 +140,96 @@ class Symbolizer:
         return self._symbols[module.image]
 
 
+class OfflineSymbolizer:
+    """Names offsets in the modules of a profile from another machine, of which path and build-id are known.
+
+    Invariant: a file is used only if it has the build-id (tests/symbolize/test_symbolizer_offline.py).  The
+    search covers the debug files of `--debug-dir`, of the system and of debuginfod servers, and the programs
+    themselves: by name in `--debug-dir`, or at their old path.
+    """
+
+    def __init__(self, options: SymbolOptions) -> None:
+        self._options = options
+        self._symbolizer = Symbolizer(options)
+        self._module = cache(self._find_module)
+        self._here = Root()
+
+    def frames(self, path: str, build_id: str, address: int, *, exact: bool) -> tuple[NamedFrame, ...]:
+        """Return the functions at a vaddr, the most inlined first; none when the module is not found.
+
+        `exact`: `address` is that of an instruction, not a return address.
+        """
+        module = self._module(path, build_id)
+        if module is None:
+            return ()
+        return self._symbolizer.frames(Location(module, address, address if exact else address - 1))
+
+    def _find_module(self, path: str, build_id: str) -> Module | None:
+        images = self._images(path, build_id)
+        return next((Module(image, 0, path) for image in images if image.build_id == build_id), None)
+
+    def _images(self, path: str, build_id: str) -> Iterator[ElfImage]:
+        for name in self._candidates(path, build_id):
+            data = self._here.map(name)
+            if data is not None:
+                with suppress(FormatError):
+                    yield ElfImage(data, name)
+        data = self._options.fetch(build_id) if self._options.fetch else None
+        if data is not None:
+            yield ElfImage(data, path)
+
+    def _candidates(self, path: str, build_id: str) -> Iterator[str]:
+        directories = [os.path.abspath(directory) for directory in self._options.debug_dirs]
+        for directory in (*directories, SYSTEM_DEBUG_DIR):
+            yield f"{directory}/.build-id/{build_id[:2]}/{build_id[2:]}.debug"
+        for directory in directories:
+            yield f"{directory}/{path}"
+            yield f"{directory}/{os.path.basename(path)}"
+            yield f"{directory}/{os.path.basename(path)}.debug"
+        yield path
+
+
 def _marked_frame(name: str, offset: int | None, kind: Kind) -> NamedFrame:
     """Return the frame of a function of the kernel, or of generated code; its text ends with the kind."""
     function = clean_name(name)
     return NamedFrame(f"{function}_[{kind}]", function, name, offset, kind=kind)
+
+
+def _with_places(
+    frame: NamedFrame, places: list[SourcePlace], options: SymbolOptions
+) -> tuple[NamedFrame, ...]:
+    """Return the frames at a location, the most inlined first.  `places`: what DWARF has there.
+
+    The outermost function is named by its symbol, or by DWARF where there is no symbol.
+    """
+    if not places:
+        return (frame,)
+    *inlined, outer = places
+    if frame.function is None and outer.symbol:
+        function = _function_name(outer, options)
+        frame = frame._replace(text=function, function=function, raw=outer.symbol)
+    frames = [_inlined(place, options) for place in inlined] if options.inlines else []
+    return (*frames, _with_line(frame, outer, options))
+
+
+def _function_name(place: SourcePlace, options: SymbolOptions) -> str:
+    """Return the name of a function, which DWARF may have mangled or not."""
+    text = spell(place.symbol, options)
+    if options.simplify and place.is_cxx and text == place.symbol and not text.startswith("_Z"):
+        text = simplify(text)
+    return clean_name(text)
+
+
+def _inlined(place: SourcePlace, options: SymbolOptions) -> NamedFrame:
+    function = _function_name(place, options)
+    return _with_line(NamedFrame(function, function, place.symbol, None, inlined=True), place, options)
+
+
+def _with_line(frame: NamedFrame, place: SourcePlace, options: SymbolOptions) -> NamedFrame:
+    """Add file and line to the fields and to the text; the text of an inlined frame ends with `_[i]`."""
+    text = frame.text
+    if options.lines and place.file and place.line:
+        file = clean_name(place.file)
+        text = f"{text} ({os.path.basename(file)}:{place.line})"
+        frame = frame._replace(file=file, line=place.line)
+    return frame._replace(text=f"{text}_[i]" if frame.inlined else text)

@@ -5,18 +5,13 @@ Invariant: it never raises on damaged tables (tests/symbolize/test_variables.py)
 """
 
 from collections.abc import Iterable
-from struct import Struct
 
 from sfsample.formats.elf.image import PT_LOAD, ElfImage
 from sfsample.modules.module import Module
-from sfsample.symbolize.frame_text import clean_name
+from sfsample.symbolize.named_frame import clean_name
 from sfsample.symbolize.options import DEFAULT_SYMBOL_OPTIONS
 from sfsample.symbolize.spelling import spell
-
-_STT_OBJECT = 1
-_RECORD_BYTES, _INFO_AT = 24, 4  # size of Elf64_Sym, offset of st_info in it
-_STRUCT = {"little": Struct("<I4xQQ"), "big": Struct(">I4xQQ")}  # name, value, size
-_MAX_NAME_BYTES = 4096
+from sfsample.symbolize.symbol_table import OBJECTS, SymbolTable
 
 
 def variable_at(modules: Iterable[Module], address: int) -> str | None:
@@ -31,15 +26,8 @@ def variable_at(modules: Iterable[Module], address: int) -> str | None:
 
 def _variable(image: ElfImage, vaddr: int) -> str | None:
     tables = image.symbols()
-    if tables is None:
+    symbol = SymbolTable(*tables, image.byteorder, types=OBJECTS).find_stated(vaddr) if tables else None
+    if symbol is None:
         return None
-    records, names = tables
-    read = _STRUCT[image.byteorder].unpack_from
-    kinds = bytes(records[_INFO_AT::_RECORD_BYTES][: len(records) // _RECORD_BYTES])
-    for row in (at for at, info in enumerate(kinds) if info & 15 == _STT_OBJECT):
-        name, start, size = read(records, row * _RECORD_BYTES)
-        if start <= vaddr < start + size:
-            text = bytes(names[name : name + _MAX_NAME_BYTES]).partition(b"\0")[0].decode("utf-8", "replace")
-            offset = f"+{vaddr - start:#x}" if vaddr > start else ""
-            return f"{clean_name(spell(text, DEFAULT_SYMBOL_OPTIONS))}{offset}" if text else None
-    return None
+    offset = f"+{vaddr - symbol.start:#x}" if vaddr > symbol.start else ""
+    return f"{clean_name(spell(symbol.name, DEFAULT_SYMBOL_OPTIONS))}{offset}"

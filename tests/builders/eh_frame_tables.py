@@ -1,7 +1,8 @@
 """Gives `.eh_frame` tables of one or two functions, and their rows."""
 
 from sfsample.core.rule import CFA, Rule
-from sfsample.formats.dwarf.eh_frame import CfiRow, EhFrame
+from sfsample.formats.dwarf.cfi import CfiRow
+from sfsample.formats.dwarf.eh_frame import EhFrame
 from tests.builders.eh_frame_builder import (
     AMD64_START,
     EhFrameBuilder,

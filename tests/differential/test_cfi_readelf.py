@@ -22,7 +22,8 @@ import pytest
 from elftools.elf.elffile import ELFFile
 
 from sfsample.core.rule import CFA, Rule
-from sfsample.formats.dwarf.eh_frame import CfiRow, EhFrame, Fde, eh_frame_address
+from sfsample.formats.dwarf.cfi import CfiRow
+from sfsample.formats.dwarf.eh_frame import EhFrame, Fde, eh_frame_address
 from tests.builders.installed import library
 
 LIBRARIES = ("libc.so.6", "ld-linux-x86-64.so.2", "libstdc++.so.6")

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from sfsample.core.memory import BytesMemory
 from sfsample.errors import FormatError
-from sfsample.formats.dwarf.eh_frame import CfiRow, EhFrame, eh_frame_address
+from sfsample.formats.dwarf.cfi import CfiRow
+from sfsample.formats.dwarf.eh_frame import EhFrame, eh_frame_address
 from sfsample.formats.dwarf.expression import evaluate
 from tests.builders.eh_frame_builder import (
     AMD64_START,

@@ -156,7 +156,7 @@ def test_lines_in_dwo_files_are_reported_as_missing(tmp_path, dwarf):
     assert frames(symbolizer, module, vaddrs["two"]) == [("two", "two.c", 1)]
     [problem] = symbolizer.problems
     assert problem.startswith(
-        f"{module.path}: lines and inlined functions of 1 of its 2 units are in .dwo or .dwp files"
+        f"{module.path}: lines and inlined functions of some of its units are in .dwo or .dwp files"
     )
 
 

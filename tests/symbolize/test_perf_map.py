@@ -12,7 +12,8 @@ from sfsample.core.filesystem import ProcessRoot, Root
 from sfsample.modules.location import Location
 from sfsample.symbolize import perf_map
 from sfsample.symbolize.named_frame import NamedFrame
-from sfsample.symbolize.perf_map import GeneratedFunction, PerfMap, PerfMaps
+from sfsample.symbolize.perf_map import PerfMap, PerfMaps
+from sfsample.symbolize.symbol_table import Symbol
 from sfsample.symbolize.symbolizer import Symbolizer
 
 DATA = b"1000 10 py::f:/a b.py\n2000 20 JS:*g x.js:1\n1008 8 inner\n"
@@ -22,10 +23,10 @@ DATA = b"1000 10 py::f:/a b.py\n2000 20 JS:*g x.js:1\n1008 8 inner\n"
     ("address", "expected"),
     [
         (0xFFF, None),
-        (0x1000, GeneratedFunction("py::f:/a b.py", 0x1000, 0x10)),
-        (0x1008, GeneratedFunction("inner", 0x1008, 8)),
+        (0x1000, Symbol("py::f:/a b.py", 0x1000, 0x10)),
+        (0x1008, Symbol("inner", 0x1008, 8)),
         (0x1010, None),
-        (0x201F, GeneratedFunction("JS:*g x.js:1", 0x2000, 0x20)),
+        (0x201F, Symbol("JS:*g x.js:1", 0x2000, 0x20)),
         (0x2020, None),
         (-1, None),
         (1 << 64, None),

@@ -132,24 +132,15 @@ class CfiMachine:
         A new offset keeps an expression in force and a new register ends it, as in libgcc and readelf.
         """
         register, offset, _, expression = self.cfa or Rule(_NO_REGISTER, 0, deref=False)
-        match opcode:
-            case 0x0E:  # DW_CFA_def_cfa_offset
-                offset, pos = program.uleb128(pos)
-            case 0x0D:  # DW_CFA_def_cfa_register
-                register, pos = program.uleb128(pos)
-                expression = b""
-            case 0x0C:  # DW_CFA_def_cfa
-                register, pos = program.uleb128(pos)
-                offset, pos = program.uleb128(pos)
-                expression = b""
-            case 0x12:  # DW_CFA_def_cfa_sf
-                register, pos = program.uleb128(pos)
-                offset, pos = self._factored(program, pos)
-                expression = b""
-            case 0x13:  # DW_CFA_def_cfa_offset_sf
-                offset, pos = self._factored(program, pos)
-            case _:  # DW_CFA_def_cfa_expression
-                expression, pos = self._expression(program, pos)
+        if opcode in (0x0C, 0x0D, 0x12):  # DW_CFA_def_cfa, _register, _sf
+            register, pos = program.uleb128(pos)
+            expression = b""
+        if opcode in (0x0C, 0x0E):  # DW_CFA_def_cfa, _offset
+            offset, pos = program.uleb128(pos)
+        elif opcode in (0x12, 0x13):  # DW_CFA_def_cfa_sf, _offset_sf
+            offset, pos = self._factored(program, pos)
+        elif opcode == 0x0F:  # DW_CFA_def_cfa_expression
+            expression, pos = self._expression(program, pos)
         if register == _NO_REGISTER and not expression:
             raise program.damaged(pos, "an offset without a CFA register")
         self.cfa = Rule(register, offset, deref=False, expression=expression)

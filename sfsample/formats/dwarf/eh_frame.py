@@ -1,27 +1,31 @@
 """Reads `.eh_frame` and `.debug_frame`: finds the FDE and the row for an address.
 
-It parses on demand: a look-up reads one entry of the search table, one FDE and, the first time, one CIE.
+It parses on demand: a look-up bisects the search table of `.eh_frame_hdr` in place, and reads one FDE and,
+the first time, one CIE.  A search table of another encoding than what every linker writes is not used.
 Entries end at the zero terminator or with the bytes, whatever size the section header states.  `.debug_frame`
 differs in how an entry distinguishes a CIE from an FDE, and in how an FDE refers to its CIE.
 
 Invariant: any bytes parse or raise `FormatError` (tests/properties/test_eh_frame_properties.py).
 Source: LSB 5.0 core, "Exception Frames" (which takes the CIE and FDE from DWARF 5 section 6.4.1); AMD64 psABI
-section 4.2.4 (section) and 3.7 (unwinding, augmentations); DWARF 5 section 6.4.1 (`.debug_frame`).
+section 4.2.4 (section) and 3.7 (unwinding, augmentations); DWARF 5 section 6.4.1 (`.debug_frame`); LSB 5.0
+core, ".eh_frame_hdr section": version, three encodings, eh_frame_ptr, fde_count, then pairs (location, FDE).
 """
 
+import sys
+from array import array
 from bisect import bisect_right
 from collections.abc import Iterator
+from contextlib import suppress
 from operator import itemgetter
 from typing import NamedTuple
 
 from sfsample.core.arch import ByteOrder
 from sfsample.errors import FormatError
 from sfsample.formats.dwarf.cfi import CfiMachine, CfiRow, Cie
-from sfsample.formats.dwarf.eh_frame_hdr import eh_frame_address, search_table
 from sfsample.formats.dwarf.reader import OMIT, DwarfReader
 
-__all__ = ["CfiRow", "Cie", "EhFrame", "Fde", "RowRange", "eh_frame_address"]
-
+_HDR = ".eh_frame_hdr"
+_DATAREL_SDATA4 = 0x3B  # signed 4-byte distances from the start of `.eh_frame_hdr`
 # The longest CIE seen has 40 bytes.  Without a limit, many FDEs could each refer to another part of one huge
 # CIE.
 _MAX_CIE_SIZE = 0x1000  # bytes
@@ -61,6 +65,26 @@ class _Entry(NamedTuple):
     end: int
 
 
+class _SearchTable:
+    """The (location, FDE) pairs of `.eh_frame_hdr`.  Raises FormatError when they are not all there."""
+
+    def __init__(self, hdr: DwarfReader, begin: int, count: int) -> None:
+        data = hdr.data[begin : begin + 8 * count]
+        if len(data) < 8 * count:
+            raise hdr.damaged(begin, f"{count} table entries do not fit")
+        words: memoryview[int] | array[int] = memoryview(data).cast("i")
+        if hdr.byteorder != sys.byteorder:
+            words = array("i", bytes(data))
+            words.byteswap()
+        self._vaddr = hdr.vaddr
+        self._starts, self._fdes = words[::2], words[1::2]
+
+    def locate(self, vaddr: int) -> int | None:
+        """Return the vaddr of the FDE that starts last at or before `vaddr`; None: all start above it."""
+        index = bisect_right(self._starts, vaddr - self._vaddr) - 1
+        return None if index < 0 else self._vaddr + self._fdes[index]
+
+
 class EhFrame:
     """The `.eh_frame` of one module, or, with `debug`, its `.debug_frame`.
 
@@ -82,7 +106,7 @@ class EhFrame:
         name = ".debug_frame" if debug else ".eh_frame"
         self._section = DwarfReader(name, data, eh_frame_vaddr, byteorder)
         self._debug = debug
-        self._table = None if hdr is None else search_table(hdr, hdr_vaddr, byteorder)
+        self._table = None if hdr is None else _search_table(hdr, hdr_vaddr, byteorder)
         self._index: list[Fde] | None = None
         self._rows: dict[int, Rows] = {}
         self._cies: dict[int, Cie | FormatError] = {}
@@ -167,12 +191,9 @@ class EhFrame:
             if entry is None:
                 return
             offset = entry.end
-            try:
-                fde = None if entry.cie is None else self._fde(entry)
-            except FormatError:
-                continue
-            if fde is not None:
-                yield fde
+            if entry.cie is not None:
+                with suppress(FormatError):
+                    yield self._fde(entry, entry.cie)
 
     def _find_by_table(self, vaddr: int) -> Fde | None:
         located = self._table.locate(vaddr) if self._table else None
@@ -181,8 +202,8 @@ class EhFrame:
         offset = located - self._section.vaddr
         entry = self._entry(offset) if 0 <= offset < len(self._section.data) else None
         if entry is None or entry.cie is None:
-            raise FormatError(".eh_frame_hdr", 0, f"the entry for {vaddr:#x} does not lead to an FDE")
-        return self._fde(entry)
+            raise FormatError(_HDR, 0, f"the entry for {vaddr:#x} does not lead to an FDE")
+        return self._fde(entry, entry.cie)
 
     def _find_by_walk(self, vaddr: int) -> Fde | None:
         if self._index is None:
@@ -218,9 +239,8 @@ class EhFrame:
             return None if entry_id == (1 << 8 * size) - 1 else entry_id
         return id_at - entry_id if entry_id else None
 
-    def _fde(self, entry: _Entry) -> Fde:
-        assert entry.cie is not None  # noqa: S101 - callers pass entries of FDEs only
-        cie = self._cie(entry.cie)
+    def _fde(self, entry: _Entry, cie_offset: int) -> Fde:
+        cie = self._cie(cie_offset)
         fields = self._section.span(entry.fields_at, entry.end)
         start, pos = fields.pointer(0, cie.encoding)
         size, pos = fields.plain(pos, cie.encoding & 0x0F)
@@ -311,3 +331,29 @@ def _augmentation(fields: DwarfReader, letters: bytes, pos: int) -> tuple[int, b
             case _:
                 break
     return encoding, signal, end
+
+
+def _hdr_fields(data: bytes | memoryview, vaddr: int, byteorder: ByteOrder) -> tuple[DwarfReader, int, int]:
+    """Return a reader of the header, eh_frame_ptr as a vaddr, and the position after it."""
+    hdr = DwarfReader(_HDR, memoryview(data).cast("B"), vaddr, byteorder)
+    if hdr.u8(0) != 1:
+        raise hdr.damaged(0, f"version {hdr.u8(0)} is not known")
+    eh_frame_vaddr, pos = hdr.pointer(4, hdr.u8(1), vaddr)  # eh_frame_ptr_enc, eh_frame_ptr
+    return hdr, eh_frame_vaddr, pos
+
+
+def eh_frame_address(hdr: bytes | memoryview, hdr_vaddr: int, byteorder: ByteOrder) -> int:
+    """Return the vaddr of `.eh_frame` that the header states.  Raises FormatError when it is damaged."""
+    return _hdr_fields(hdr, hdr_vaddr, byteorder)[1]
+
+
+def _search_table(data: bytes | memoryview, vaddr: int, byteorder: ByteOrder) -> _SearchTable | None:
+    """Return the search table; None: it is absent, damaged, or in an encoding that cannot be searched."""
+    try:
+        hdr, _, pos = _hdr_fields(data, vaddr, byteorder)
+        if hdr.u8(3) != _DATAREL_SDATA4:  # table_enc
+            return None
+        count, pos = hdr.pointer(pos, hdr.u8(2), vaddr)  # fde_count_enc, fde_count
+        return _SearchTable(hdr, pos, count)
+    except FormatError:
+        return None

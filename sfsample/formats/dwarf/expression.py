@@ -11,6 +11,7 @@ Source: DWARF 5 section 2.5.1.
 
 import operator
 from collections.abc import Callable, Mapping
+from typing import NamedTuple, TypeVar
 
 from sfsample.core.arch import ByteOrder
 from sfsample.core.memory import Memory
@@ -19,6 +20,7 @@ from sfsample.formats.dwarf.reader import DwarfReader
 
 _MAX_OPERATIONS = 1000  # executed by one expression; that of a PLT takes 11
 _MAX_STACK_DEPTH = 64  # values
+_T = TypeVar("_T")
 _WORD = (1 << 64) - 1
 _SIGN = 1 << 63
 
@@ -76,19 +78,14 @@ class _NoValueError(Exception):
     """The value is unknown; `evaluate` catches it."""
 
 
-class _Evaluation:
+class _Evaluation(NamedTuple):
     """The stack of one evaluation, and the registers and memory that it reads."""
 
-    __slots__ = ("code", "initial", "memory", "registers", "stack")
-
-    def __init__(
-        self, code: DwarfReader, registers: Mapping[int, int], memory: Memory, initial: int | None
-    ) -> None:
-        self.code = code
-        self.registers = registers
-        self.memory = memory
-        self.initial = initial
-        self.stack = [] if initial is None else [initial & _WORD]
+    code: DwarfReader
+    registers: Mapping[int, int]
+    memory: Memory
+    initial: int | None
+    stack: list[int]
 
     def run(self) -> int:
         """Return the top of the stack at the end."""
@@ -116,8 +113,6 @@ class _Evaluation:
             size, signed = _CONSTANTS[opcode]
             self.stack.append(self.code.integer(pos, size, signed) & _WORD)
             pos += size
-        elif opcode <= 0x17:
-            pos = self._stack_operation(opcode, pos)
         else:
             pos = self._other(opcode, pos)
         return pos
@@ -127,16 +122,16 @@ class _Evaluation:
         self.stack.append((self.registers[register] + offset) & _WORD)
         return pos
 
-    def _stack_operation(self, opcode: int, pos: int) -> int:
-        stack = self.stack
+    def _other(self, opcode: int, pos: int) -> int:
+        stack, code = self.stack, self.code
         match opcode:
             case 0x06:  # DW_OP_deref
                 stack.append(self._known(self.memory.word(stack.pop())))
             case 0x10:  # DW_OP_constu
-                value, pos = self.code.uleb128(pos)
+                value, pos = code.uleb128(pos)
                 stack.append(value)
             case 0x11:  # DW_OP_consts
-                value, pos = self.code.sleb128(pos)
+                value, pos = code.sleb128(pos)
                 stack.append(value & _WORD)
             case 0x12:  # DW_OP_dup
                 stack.append(stack[-1])
@@ -145,32 +140,27 @@ class _Evaluation:
             case 0x14:  # DW_OP_over
                 stack.append(stack[-2])
             case 0x15:  # DW_OP_pick
-                stack.append(stack[-1 - self.code.u8(pos)])
+                stack.append(stack[-1 - code.u8(pos)])
                 pos += 1
             case 0x16:  # DW_OP_swap
                 stack[-2], stack[-1] = stack[-1], stack[-2]
             case 0x17:  # DW_OP_rot: the top goes below the next two
                 stack[-3], stack[-2], stack[-1] = stack[-1], stack[-3], stack[-2]
-            case _:
-                raise _NoValueError
-        return pos
-
-    def _other(self, opcode: int, pos: int) -> int:
-        stack = self.stack
-        match opcode:
             case 0x23:  # DW_OP_plus_uconst
-                value, pos = self.code.uleb128(pos)
+                value, pos = code.uleb128(pos)
                 stack[-1] = (stack[-1] + value) & _WORD
             case 0x28:  # DW_OP_bra
-                target = pos + 2 + self.code.integer(pos, 2, signed=True)
+                target = pos + 2 + code.integer(pos, 2, signed=True)
                 pos = target if stack.pop() else pos + 2
             case 0x2F:  # DW_OP_skip
-                pos += 2 + self.code.integer(pos, 2, signed=True)
+                pos += 2 + code.integer(pos, 2, signed=True)
             case 0x92:  # DW_OP_bregx
-                register, pos = self.code.uleb128(pos)
+                register, pos = code.uleb128(pos)
                 pos = self._register_plus(register, pos)
             case 0x94:  # DW_OP_deref_size
-                stack.append(self._read(stack.pop(), self.code.u8(pos)))
+                address, size = stack.pop(), code.u8(pos)
+                data = self.memory.read(address, size) if 1 <= size <= 8 else None
+                stack.append(int.from_bytes(self._known(data), code.byteorder))
                 pos += 1
             case 0x96:  # DW_OP_nop
                 pass
@@ -180,13 +170,7 @@ class _Evaluation:
                 raise _NoValueError
         return pos
 
-    def _read(self, address: int, size: int) -> int:
-        data = self.memory.read(address, size) if 1 <= size <= 8 else None
-        if data is None:
-            raise _NoValueError
-        return int.from_bytes(data, self.code.byteorder)
-
-    def _known(self, value: int | None) -> int:
+    def _known(self, value: _T | None) -> _T:
         if value is None:
             raise _NoValueError
         return value
@@ -201,8 +185,9 @@ def evaluate(
     stack) for the rule of the CFA.
     """
     code = DwarfReader("DWARF expression", expression, 0, byteorder)
+    stack = [] if initial is None else [initial & _WORD]
     try:
-        return _Evaluation(code, registers, memory, initial).run()
+        return _Evaluation(code, registers, memory, initial, stack).run()
     except (_NoValueError, FormatError, LookupError, ZeroDivisionError):
         # LookupError: an unknown register, or a stack that is too short
         return None

@@ -1,4 +1,4 @@
-"""Reads the dynamic section: symbols and relocations, found by PT_DYNAMIC alone.
+"""Reads the dynamic section: symbols and relocations, found by PT_DYNAMIC.
 
 It needs no section headers, so it also works on stripped files and on copies of the target's memory.  Of a
 damaged or truncated table it returns what can be read.
@@ -7,6 +7,9 @@ Source: System V gABI chapter 5 ("Dynamic Section", "Hash Table"); DT_GNU_HASH a
 """
 
 from collections.abc import Iterator
+from functools import cached_property
+from itertools import takewhile
+from operator import itemgetter
 from struct import Struct
 from typing import NamedTuple
 
@@ -20,7 +23,7 @@ _POINTERS = (_DT_HASH, _DT_STRTAB, _DT_SYMTAB, _DT_RELA, _DT_JMPREL, _DT_GNU_HAS
 _SYM_SIZE, _RELA_SIZE = 24, 24
 _STT_FUNC = 2
 _MAX_TAGS = 1024  # of one dynamic section
-_MAX_NAME_SIZE = 256  # bytes
+_MAX_NAME_SIZE = 1 << 12  # bytes
 _HASH_NCHAIN = {22: "8xQ"}  # by e_machine: nchain in DT_HASH, where entries are 64-bit (s390x); others "4xI"
 
 
@@ -49,17 +52,19 @@ class Dynamic:
         self._order = "<" if image.byteorder == "little" else ">"
         segment = image.segment(PT_DYNAMIC)
         data = image.loaded(segment.vaddr, segment.filesz) if segment else None
-        self._tags = dict(self._pairs(data or memoryview(b"")))
+        entries = (data or memoryview(b""))[: _MAX_TAGS * 16]
+        pairs = Struct(self._order + "qQ").iter_unpack(entries[: len(entries) & -16])
+        self._tags: dict[int, int] = dict(takewhile(itemgetter(0), pairs))  # DT_NULL, 0, ends them
 
-    def _pairs(self, data: memoryview) -> Iterator[tuple[int, int]]:
-        pair = Struct(self._order + "qQ")
-        for tag, value in pair.iter_unpack(data[: min(len(data), _MAX_TAGS * 16) & -16]):
-            if tag == 0:
-                return
-            yield tag, value
-
+    @cached_property
     def symbols(self) -> tuple[memoryview, memoryview] | None:
-        """Return (symbol records, string table); None: one of them is missing."""
+        """The symbol records and the string table; None: one of them is missing.
+
+        Section headers come first, as a hash table does not count the symbols that are only imported.
+        """
+        by_section = self._image.symbols(SHT_DYNSYM)
+        if by_section is not None:
+            return by_section
         records, strings = self._table(_DT_SYMTAB), self._table(_DT_STRTAB, self._tags.get(_DT_STRSZ))
         if records is None or strings is None:
             return None
@@ -78,8 +83,17 @@ class Dynamic:
 
     def _records(self) -> memoryview:
         """Return the symbol records that are not truncated."""
-        records, _ = self.symbols() or (memoryview(b""), None)
+        records, _ = self.symbols or (memoryview(b""), None)
         return records[: len(records) // _SYM_SIZE * _SYM_SIZE]
+
+    def symbol_name(self, number: int) -> str:
+        """Return the name of a symbol by the number of its record; "" where it cannot be read."""
+        records, strings = self.symbols or (memoryview(b""), memoryview(b""))
+        if _SYM_SIZE * (number + 1) > len(records):
+            return ""
+        at = Struct(self._order + "I").unpack_from(records, _SYM_SIZE * number)[0]
+        name, end, _ = bytes(strings[at : at + _MAX_NAME_SIZE]).partition(b"\0")
+        return name.decode("utf-8", "replace") if end else ""
 
     def plt_relocations(self) -> list[Relocation]:
         """Return the relocations of PLT slots in file order; a lazy PLT stub pushes their number."""
@@ -91,13 +105,8 @@ class Dynamic:
 
     def imports(self) -> dict[int, str]:
         """Return the names of imported symbols, by the slot that holds the symbol's address."""
-        tables = self._image.symbols(SHT_DYNSYM) or self.symbols()
-        if tables is None:
-            return {}
-        names = {
-            relocation.slot: _name(*tables, relocation.symbol, self._order)
-            for relocation in (*self.relocations(), *self.plt_relocations())
-        }
+        relocations = (*self.relocations(), *self.plt_relocations())
+        names = {relocation.slot: self.symbol_name(relocation.symbol) for relocation in relocations}
         return {slot: name for slot, name in names.items() if name}
 
     def _relocations(self, tag: int, size: int, *, without_symbol: bool = True) -> Iterator[Relocation]:
@@ -124,15 +133,6 @@ class Dynamic:
             return int(nchain.unpack_from(table)[0])
         table = self._table(_DT_GNU_HASH)
         return _gnu_symbol_count(table, self._order) if table is not None else 0
-
-
-def _name(records: memoryview, strings: memoryview, number: int, order: str) -> str:
-    """Return the name of a symbol; "" where it cannot be read."""
-    record = records[_SYM_SIZE * number :][:4]
-    if len(record) < 4:
-        return ""
-    start = Struct(order + "I").unpack(record)[0]
-    return bytes(strings[start : start + _MAX_NAME_SIZE]).partition(b"\0")[0].decode("utf-8", "replace")
 
 
 def _gnu_symbol_count(table: memoryview, order: str) -> int:

@@ -14,6 +14,7 @@ from mmap import mmap
 from typing import NamedTuple
 
 from elftools.common.utils import struct_parse
+from elftools.elf.enums import ENUM_P_TYPE_BASE, ENUM_SH_TYPE_BASE
 from elftools.elf.structs import ELFStructs
 
 from sfsample.core.arch import ByteOrder
@@ -31,14 +32,10 @@ SHT_NOBITS, SHT_SYMTAB, SHT_DYNSYM, SHT_RELA = 8, 2, 11, 4
 PF_X = 1
 SHF_EXECINSTR = 4
 _NT_GNU_BUILD_ID = 3
-_SEGMENT_TYPES = {"PT_LOAD": PT_LOAD, "PT_DYNAMIC": PT_DYNAMIC, "PT_NOTE": PT_NOTE,
-                  "PT_GNU_EH_FRAME": PT_GNU_EH_FRAME, "PT_GNU_SFRAME": PT_GNU_SFRAME}  # fmt: skip
-_SECTION_TYPES = {"SHT_NOBITS": SHT_NOBITS, "SHT_SYMTAB": SHT_SYMTAB, "SHT_DYNSYM": SHT_DYNSYM,
-                  "SHT_RELA": SHT_RELA}  # fmt: skip
 
 
 class Segment(NamedTuple):
-    """A program header.  `type` is 0 where it is not one of the PT_ constants above."""
+    """A program header.  `type` is 0 where it has a meaning on one machine only."""
 
     type: int
     flags: int
@@ -49,7 +46,7 @@ class Segment(NamedTuple):
 
 
 class Section(NamedTuple):
-    """A section header with its name.  `type` is 0 where it is not one of the SHT_ constants above."""
+    """A section header with its name.  `type` is 0 where it has a meaning on one machine only."""
 
     name: str
     type: int
@@ -117,7 +114,7 @@ class ElfImage:
         for index in range(min(header["e_phnum"], len(self.data) // size) if size else 0):
             at = header["e_phoff"] + index * size
             raw = struct_parse(self._structs.Elf_Phdr, self._stream, at)
-            kind = _SEGMENT_TYPES.get(raw["p_type"], raw["p_type"])
+            kind = ENUM_P_TYPE_BASE.get(raw["p_type"], raw["p_type"])
             yield Segment(kind if isinstance(kind, int) else 0, raw["p_flags"], raw["p_offset"],
                           raw["p_vaddr"], raw["p_filesz"], raw["p_memsz"])  # fmt: skip
 
@@ -216,7 +213,7 @@ class ElfImage:
         for raw in raws:
             bounded = table[raw["sh_name"] : raw["sh_name"] + _MAX_NAME_SIZE]
             name = bounded.partition(b"\0")[0].decode("utf-8", "replace")
-            kind = _SECTION_TYPES.get(raw["sh_type"], raw["sh_type"])
+            kind = ENUM_SH_TYPE_BASE.get(raw["sh_type"], raw["sh_type"])
             yield Section(name, kind if isinstance(kind, int) else 0, raw["sh_flags"], raw["sh_addr"],
                           raw["sh_offset"], raw["sh_size"], raw["sh_link"])  # fmt: skip
 

@@ -5,7 +5,8 @@ points behind the bytes.  Machines are rows of one table; `machine` is e_machine
 
 Source: Intel SDM volume 2 (CALL, ModR/M and SIB tables); Arm ARM C6.2 (BL, BLR, BLRA*, ADRP, LDR);
 z/Architecture Principles of Operation (BASR, BRAS, BRASL, LARL), with r14 for the return address as the
-s390x ELF ABI says.
+s390x ELF ABI says.  Stubs: x86-64 psABI, "Procedure Linkage Table" (as ld, gold, lld and mold write it); the
+same in ELF for the Arm 64-bit Architecture; s390x ELF ABI.
 """
 
 import re
@@ -14,7 +15,8 @@ from typing import NamedTuple
 
 _AMD64 = 62
 _FUNCTION_END = re.compile(rb"\xc3(?:[\xcc\x90\x66]|\x0f\x1f)|\xcc\xcc")  # ret, then assemblers' padding
-_STUB = re.compile(rb"(?:\xf3\x0f\x1e\xfa)?\xf2?\xff\x25(....)", re.DOTALL)  # endbr64; bnd jmp *x(%rip)
+# endbr64; mov $number,%r11d (mold); bnd jmp *x(%rip)
+_STUB = re.compile(rb"(?:\xf3\x0f\x1e\xfa)?(?:\x41\xbb.{4})?\xf2?\xff\x25(....)", re.DOTALL)
 _INDIRECT_CALL_SIZES = range(7, 1, -1)  # bytes of ff /2, ModRM, SIB and displacement
 
 
@@ -63,17 +65,6 @@ def may_share_function(machine: int, code: bytes) -> bool:
 def stub_slot(machine: int, code: bytes, address: int) -> int | None:
     """Return the slot through which the PLT stub `code` at `address` jumps; None: it is not a known stub."""
     return _TABLE[machine].slot(code, address) if machine in _TABLE else None
-
-
-def aarch64_slot(adrp: int, ldr: int, address: int) -> int | None:
-    """Return the address that `adrp x16, PAGE; ldr x17, [x16, N]` load from; None: other instructions.
-
-    `adrp` and `ldr` are instruction words; `address` is that of the first.
-    """
-    if adrp & 0x9F00001F != 0x90000010 or ldr & 0xFFC003FF != 0xF9400211:
-        return None
-    page = _signed((adrp >> 5 & 0x7FFFF) << 2 | adrp >> 29 & 3, 21)
-    return (address & -4096) + (page << 12) + ((ldr >> 10 & 0xFFF) << 3)
 
 
 def _signed(value: int, bits: int) -> int:
@@ -128,10 +119,13 @@ def _aarch64_target(code: bytes, address: int) -> int | None:
 
 
 def _aarch64_slot(code: bytes, address: int) -> int | None:
-    """Return the slot of a stub, which may begin with a landing pad (bti c)."""
+    """Return the slot of a stub: perhaps a landing pad (bti c); adrp x16, PAGE; ldr x17, [x16, N]."""
     landing = 4 if code[:4] == b"\x5f\x24\x03\xd5" else 0
     adrp, ldr = (int.from_bytes(code[at : at + 4], "little") for at in (landing, landing + 4))
-    return aarch64_slot(adrp, ldr, address + landing)
+    if adrp & 0x9F00001F != 0x90000010 or ldr & 0xFFC003FF != 0xF9400211:
+        return None
+    page = _signed((adrp >> 5 & 0x7FFFF) << 2 | adrp >> 29 & 3, 21)
+    return (address + landing & -4096) + (page << 12) + ((ldr >> 10 & 0xFFF) << 3)
 
 
 def _s390x_ends_in_call(code: bytes) -> bool:

@@ -1,8 +1,8 @@
 """Reads an SFrame section, V1 to V3, into its tables, and finds the tables that cover an address.
 
 Users import it as `sfsample.sframe` (docs/sframe.md).  Next to it: `table` (one header and its functions),
-`rows` (what the words of a row mean on each ABI), `plt_fixups` (known mistakes of linkers) and `validate`
-(what is wrong with a whole table).  Damage to the section raises `FormatError` here; damage to a function
+`rows` (what the words of a row mean on each ABI, and known mistakes of linkers) and `validate` (what is wrong
+with a whole table).  Damage to the section raises `FormatError` here; damage to a function
 raises it when that function is read.
 
 Invariant: any bytes parse or raise `FormatError` (tests/properties/test_sframe_properties.py).
@@ -20,7 +20,7 @@ from itertools import accumulate
 
 from sfsample.errors import FormatError
 from sfsample.formats.sframe.rows import ABIS, Buffer, SFrameAbi, SFrameFre
-from sfsample.formats.sframe.table import HEADER_SIZE, SECTION, Flag, SFrameFde, SFrameTable
+from sfsample.formats.sframe.table import HEADER_SIZE, MAGICS, SECTION, Flag, SFrameFde, SFrameTable
 
 __all__ = ["ABIS", "HEADER_SIZE", "SECTION", "Flag", "SFrameAbi", "SFrameFde", "SFrameFre", "SFrameTable",
            "SFrameTables", "read_tables"]  # fmt: skip
@@ -80,7 +80,7 @@ def read_tables(
     view = memoryview(data).cast("B")
     tables: list[SFrameTable] = []
     offset = 0
-    while not tables or bytes(view[offset : offset + 2]) in (b"\xe2\xde", b"\xde\xe2"):
+    while not tables or bytes(view[offset : offset + 2]) in MAGICS:
         if len(tables) == _MAX_TABLES:
             tables[-1].problems.append(f"more than {_MAX_TABLES} tables: the rest is not read")
             break

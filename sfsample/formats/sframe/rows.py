@@ -1,11 +1,15 @@
 """Decodes SFrame rows (FREs) of one function into rules for CFA, return address and frame pointer.
 
 The table `ABIS` drives the decoding, also where an encoding belongs to one ABI only (on s390x scaled CFA
-offsets, and in V2 registers in RA and FP words).
+offsets, and in V2 registers in RA and FP words).  `SFrameTable.rows` shows the rows as the file has them;
+`row_at` repairs those of procedure linkage tables (PLT) that particular versions of ld write wrong, and
+`check` reports them.
 
-Source: SFrame V3, sections "SFrame FRE" and "Flexible FDE"; V2 errata 1, appendix s390x.
+Source: SFrame V3, sections "SFrame FRE" and "Flexible FDE"; V2 errata 1, appendix s390x.  Repairs: the
+instructions of the stubs, as ld 2.40 to 2.47 assembles them (bfd/elfxx-x86.c).
 """
 
+from collections.abc import Sequence
 from itertools import pairwise
 from struct import unpack_from
 from typing import TYPE_CHECKING, NamedTuple
@@ -20,15 +24,18 @@ if TYPE_CHECKING:
 Buffer = bytes | memoryview
 
 _MAX_FRE_TYPE = 2  # start offsets of 1 << fre_type bytes
-_WORD_CODES = ("b", "h", "i")
-_WORD_SIZES = (1, 2, 4)
+_WORD_CODES = ("b", "h", "i")  # of 1, 2 and 4 bytes
 _MAX_WORD_BYTES = 15 * 4
 _MAX_FLEX_WORDS = 6
 _MAX_ROWS = 1 << 18  # of one function; V3 cannot count beyond 65,535
 _MAX_CACHED_ROWS = 1 << 14  # different rows; a large program has some thousands
 # Bytes of a row from its info byte on, by info byte; a word size that does not exist counts as 0 bytes.
 _TAIL_SIZES = bytes(1 + (info >> 1 & 15) * (1, 2, 4, 0)[info >> 5 & 3] for info in range(256))
-
+_SP_8, _SP_16, _SP_24 = (Rule(AMD64.sp, offset, deref=False) for offset in (8, 16, 24))
+# rows that `repair` looks for, as (start offset, CFA)
+_PLT0_ROWS = ((0, _SP_16), (6, _SP_24))  # push GOT+8; jmp *GOT+16: entered with the index already pushed
+_LAZY_ROWS = ((0, _SP_8), (11, _SP_16))  # jmp *GOT (6 bytes); push index (5 bytes); jmp PLT0
+_IBT_SECOND_ROW = 9  # start offset; endbr64 (4 bytes); push index (5 bytes); jmp PLT0
 
 _Rules = tuple[Rule | None, Rule | None, Rule | None]  # of the CFA, the RA, the FP
 
@@ -45,11 +52,10 @@ class SFrameAbi(NamedTuple):
     registers_in_words: bool = False  # before V3, an odd RA or FP word is a register
 
 
-AMD64_ABI = SFrameAbi("AMD64_LE", AMD64, tracks_ra=False, max_words=2)
 ABIS = {
     1: SFrameAbi("AARCH64_BE", AARCH64_BE, tracks_ra=True, max_words=3),
     2: SFrameAbi("AARCH64_LE", AARCH64, tracks_ra=True, max_words=3),
-    3: AMD64_ABI,
+    3: SFrameAbi("AMD64_LE", AMD64, tracks_ra=False, max_words=2),
     4: SFrameAbi("S390X_BE", S390X, True, 3, cfa_scale=8, cfa_adjust=160, registers_in_words=True),
 }
 
@@ -135,14 +141,14 @@ class RowDecoder:
         start = int.from_bytes(raw[:width], self._table.byteorder)
         words = unpack_from(f"{self._table.order}{count}{_WORD_CODES[code]}", raw, width + 1)
         try:
-            rules = self._rules(info, words, flexible=bool(function.fde_type))
+            rules = self._rules(info, words, function)
         except ValueError as problem:
             return SFrameFre(start, info, words, problem=str(problem), signal=function.signal)
         return SFrameFre(start, info, words, *rules, signal=function.signal)
 
-    def _rules(self, info: int, words: tuple[int, ...], *, flexible: bool) -> _Rules:
+    def _rules(self, info: int, words: tuple[int, ...], function: "SFrameFde") -> _Rules:
         if words:
-            return (_flexible_rules if flexible else _default_rules)(self._table, info, words)
+            return (_flexible_rules if function.fde_type else _default_rules)(self._table, info, words)
         if self._table.allows_empty_rows:
             return None, None, None
         raise ValueError("a row without words, in a version that has none")
@@ -188,15 +194,7 @@ def _flexible_rules(table: "SFrameTable", info: int, words: tuple[int, ...]) -> 
     """Decode words that are (control, offset) pairs for CFA, RA, FP; one word 0 stands for an absent rule."""
     if len(words) > _MAX_FLEX_WORDS:
         raise ValueError(f"{len(words)} words in a flexible row")
-    unsigned = (1 << 8 * _WORD_SIZES[info >> 5 & 3]) - 1
-    cfa, ra, fp = _rules_of_pairs(words, unsigned)
-    if cfa is None or cfa.base == CFA:
-        raise ValueError("a CFA that is not based on a register")
-    abi = table.abi
-    return cfa._replace(offset=cfa.offset * abi.cfa_scale + abi.cfa_adjust), ra, fp
-
-
-def _rules_of_pairs(words: tuple[int, ...], unsigned: int) -> list[Rule | None]:
+    unsigned = (1 << (8 << (info >> 5 & 3))) - 1  # mask of a word of 1, 2 or 4 bytes
     rules: list[Rule | None] = []
     remaining = iter(words)
     for word in remaining:
@@ -206,7 +204,11 @@ def _rules_of_pairs(words: tuple[int, ...], unsigned: int) -> list[Rule | None]:
         if offset is None:
             raise ValueError("a control word without its offset")
         rules.append(_flex_rule(control, offset) if control else None)
-    return rules + [None] * (3 - len(rules))
+    cfa, ra, fp = rules + [None] * (3 - len(rules))
+    if cfa is None or cfa.base == CFA:
+        raise ValueError("a CFA that is not based on a register")
+    abi = table.abi
+    return cfa._replace(offset=cfa.offset * abi.cfa_scale + abi.cfa_adjust), ra, fp
 
 
 def _flex_rule(control: int, offset: int) -> Rule:
@@ -217,3 +219,39 @@ def _flex_rule(control: int, offset: int) -> Rule:
         raise ValueError(f"control word {control:#x}")
     base = register if control & 1 else CFA
     return Rule(base, offset, deref=bool(control & 2))
+
+
+def repair(
+    table: "SFrameTable", fde: "SFrameFde", rows: Sequence[SFrameFre]
+) -> tuple[tuple[SFrameFre, ...], str] | None:
+    """Return the right rows where ld wrote wrong ones, and a text about it; None: the rows are right.
+
+    A repair needs proof that the row is wrong: a shape that no right row has, or the name of the section that
+    the function lies in.
+    """
+    if not 1 <= len(rows) <= 2 or rows[-1].cfa not in (_SP_16, _SP_24) or table.abi.arch is not AMD64:
+        return None
+    shape = tuple((row.start, row.cfa) for row in rows)
+    if fde.masked and len(rows) == 1 and rows[0].cfa == _SP_16:
+        # ld 2.44 to 2.47.50.  No right slot is a single row of sp+16, so the section's name is not needed.
+        what = f".plt.got at {fde.start:#x} says sp+16, repaired to sp+8"
+        return _with_cfa_sp8(rows), what + " (known bug of ld)"
+    if table.version > 1:
+        return None
+    if not fde.masked and shape == _PLT0_ROWS and _lies_in(table, fde, ".plt.sec"):
+        what = f"the first slot of .plt.sec at {fde.start:#x} has the rows of PLT0, repaired to sp+8"
+        return _with_cfa_sp8(rows), what + " (known bug of ld 2.40)"
+    if fde.masked and shape == _LAZY_ROWS and ".plt.sec" in table.sections and _lies_in(table, fde, ".plt"):
+        what = f".plt at {fde.start:#x} has endbr64, so its second row begins at 9, not 11: repaired"
+        return (rows[0], rows[1]._replace(start=_IBT_SECOND_ROW)), what + " (known bug of ld 2.40)"
+    return None
+
+
+def _with_cfa_sp8(rows: Sequence[SFrameFre]) -> tuple[SFrameFre, ...]:
+    """Return the rows as those of a stub that pushes nothing."""
+    return tuple(row._replace(cfa=_SP_8) for row in rows)
+
+
+def _lies_in(table: "SFrameTable", fde: "SFrameFde", name: str) -> bool:
+    start, end = table.sections.get(name, (0, 0))
+    return start <= fde.start < end

@@ -19,10 +19,9 @@ from typing import NamedTuple
 
 from sfsample.core.arch import ByteOrder
 from sfsample.errors import FormatError
-from sfsample.formats.sframe.plt_fixups import repair
-from sfsample.formats.sframe.rows import ABIS, Buffer, RowDecoder, SFrameFre
+from sfsample.formats.sframe.rows import ABIS, Buffer, RowDecoder, SFrameFre, repair
 
-MAGIC = 0xDEE2
+MAGICS: dict[bytes, ByteOrder] = {b"\xe2\xde": "little", b"\xde\xe2": "big"}  # 0xdee2
 HEADER_SIZE = 28
 SECTION = ".sframe"
 _MASK64 = (1 << 64) - 1
@@ -109,7 +108,6 @@ class SFrameTable:
         self.sections = sections or {}
         self.origin = origin
         self.problems: list[str] = []  # damage and guesses
-        self.notes: list[str] = []  # repairs: the row is right in `row_at` and wrong in the file
         self.byteorder = self._byteorder()
         self._read_header()
         self._check_abi(machine)
@@ -122,21 +120,15 @@ class SFrameTable:
     def _damaged(self, offset: int, what: str) -> FormatError:
         return FormatError(SECTION, self.origin + offset, what)
 
-    def _note(self, notes: list[str], text: str) -> None:
-        """Append `text`, once and up to a limit."""
-        if text not in notes and len(notes) <= _MAX_PROBLEMS:
-            notes.append(text if len(notes) < _MAX_PROBLEMS else "and more")
-
     # -- header
 
     def _byteorder(self) -> ByteOrder:
         if len(self.data) < HEADER_SIZE:
             raise self._damaged(0, f"{len(self.data)} bytes cannot hold the {HEADER_SIZE}-byte header")
-        orders: tuple[ByteOrder, ...] = ("little", "big")
-        for order in orders:
-            if int.from_bytes(self.data[:2], order) == MAGIC:
-                return order
-        raise self._damaged(0, f"magic is {self.data[:2].hex()}, not e2de or dee2")
+        order = MAGICS.get(bytes(self.data[:2]))
+        if order is None:
+            raise self._damaged(0, f"magic is {self.data[:2].hex()}, not e2de or dee2")
+        return order
 
     def _read_header(self) -> None:
         self.order = "<" if self.byteorder == "little" else ">"
@@ -242,7 +234,9 @@ class SFrameTable:
             try:
                 yield self.fde(index)
             except FormatError as damage:
-                self._note(self.problems, str(damage))
+                text = str(damage)
+                if text not in self.problems and len(self.problems) <= _MAX_PROBLEMS:
+                    self.problems.append(text if len(self.problems) < _MAX_PROBLEMS else "and more")
 
     def extents(self) -> Iterator[tuple[int, int]]:
         """Yield the vaddrs [start, end) of every function in table order, without reading V3 attributes."""
@@ -300,8 +294,7 @@ class SFrameTable:
     def row_at(self, vaddr: int) -> SFrameFre | None:
         """Return the row in force at `vaddr`; None: this table has no usable row there.
 
-        A row that is known to be wrong is repaired (`plt_fixups`), and `notes` says so.  Raises FormatError
-        when the function is damaged.
+        A row that is known to be wrong is repaired.  Raises FormatError when the function is damaged.
         """
         fde = self.find(vaddr)
         if fde is None:
@@ -319,8 +312,7 @@ class SFrameTable:
         rows = self.rows(fde)
         repaired = repair(self, fde, rows)
         if repaired is not None:
-            rows, note = repaired
-            self._note(self.notes, note)
+            rows = repaired[0]
         position = bisect_right(rows, offset, key=_start_of) - 1
         if position < 0 or rows[position].problem:
             return None

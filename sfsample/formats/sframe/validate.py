@@ -11,8 +11,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from sfsample.errors import FormatError
-from sfsample.formats.sframe.plt_fixups import repair
-from sfsample.formats.sframe.rows import SFrameFre
+from sfsample.formats.sframe.rows import SFrameFre, repair
 
 if TYPE_CHECKING:
     from sfsample.formats.sframe.table import SFrameFde, SFrameTable
@@ -45,7 +44,7 @@ def check(table: "SFrameTable") -> list[str]:
     total = _check_functions(table, findings, repairs)
     if total not in (None, table.num_fres):
         findings.add("the header counts other rows than the functions", f"{table.num_fres}, not {total}")
-    lines = [*table.problems, *findings.lines(), *table.notes, *repairs[:_MAX_REPAIRS]]
+    lines = [*table.problems, *findings.lines(), *repairs[:_MAX_REPAIRS]]
     return list(dict.fromkeys(lines))
 
 

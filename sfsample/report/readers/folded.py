@@ -12,7 +12,7 @@ from functools import cache
 from sfsample.errors import BadInput
 from sfsample.report.builder import ReportBuilder
 from sfsample.report.report import OUTERMOST, Report, ReportFrame, ReportThread
-from sfsample.symbolize.frame_text import clean_name
+from sfsample.symbolize.named_frame import clean_name
 
 _LINE = re.compile(r"(.*\S)\s+(\d{1,19})(?:\.\d+)?\s*", re.ASCII)
 _THREAD = re.compile(r"(.+)/(\d{1,10})", re.ASCII)

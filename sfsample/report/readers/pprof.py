@@ -13,7 +13,7 @@ from sfsample.formats.protobuf import fields, integers, signed
 from sfsample.report.builder import ReportBuilder
 from sfsample.report.readers.folded import frame_of
 from sfsample.report.report import CPU, OUTERMOST, SAMPLES, WALL, Report, ReportFrame, ReportThread
-from sfsample.symbolize.frame_text import address_text, clean_name
+from sfsample.symbolize.named_frame import address_text, clean_name
 
 _WEIGHTS_BY_TYPE = {("cpu", "nanoseconds"): CPU, ("wall", "nanoseconds"): WALL}
 _T = TypeVar("_T")

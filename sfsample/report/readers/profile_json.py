@@ -15,7 +15,7 @@ from sfsample.errors import BadInput
 from sfsample.report.builder import ReportBuilder
 from sfsample.report.report import SAMPLES, WEIGHTS, Report, ReportFrame, ReportThread, ReportTimeline
 from sfsample.report.writers.profile_json import SCHEMA
-from sfsample.symbolize.frame_text import clean_name
+from sfsample.symbolize.named_frame import clean_name
 
 _T = TypeVar("_T")
 _ADDRESS = re.compile("(0x)?[0-9a-fA-F]{1,16}")

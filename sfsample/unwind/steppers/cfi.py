@@ -8,7 +8,8 @@ from sfsample.core.arch import Arch
 from sfsample.core.rule import CFA, Rule
 from sfsample.core.stack import Found, Frame
 from sfsample.errors import FormatError
-from sfsample.formats.dwarf.eh_frame import CfiRow, EhFrame, RowRange
+from sfsample.formats.dwarf.cfi import CfiRow
+from sfsample.formats.dwarf.eh_frame import EhFrame, RowRange
 from sfsample.modules.module import Module
 from sfsample.unwind.row import UnwindRow
 from sfsample.unwind.stepper import PcRange, only_this_pc

@@ -4,7 +4,8 @@ import pytest
 
 from sfsample.core.rule import CFA, Rule
 from sfsample.errors import FormatError
-from sfsample.formats.dwarf.eh_frame import CfiRow, EhFrame
+from sfsample.formats.dwarf.cfi import CfiRow
+from sfsample.formats.dwarf.eh_frame import EhFrame
 from tests.builders.eh_frame_builder import (
     ABSPTR,
     AMD64_START,

@@ -250,7 +250,7 @@ def test_22_plt_got():
         [0x80A, 0x30],
     )
     [table] = modules.find(CODE).sframe
-    assert len(table.notes) == 1
+    assert len(table.check()) == 1
 
 
 def test_22_plt_sec_of_ld_2_40():

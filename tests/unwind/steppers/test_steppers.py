@@ -7,7 +7,7 @@ from sfsample.core.arch import AARCH64, AARCH64_BE, AMD64
 from sfsample.core.memory import BytesMemory
 from sfsample.core.rule import CFA, Rule
 from sfsample.core.stack import Found, Frame
-from sfsample.formats.dwarf.eh_frame import CfiRow
+from sfsample.formats.dwarf.cfi import CfiRow
 from sfsample.formats.elf.image import ElfImage
 from sfsample.formats.sframe import SFrameTable
 from sfsample.modules.module import Module

@@ -16,7 +16,7 @@ from sfsample.formats.machine_code.calls import call_target
 from sfsample.formats.machine_code.decode_x86 import LONGEST
 from sfsample.formats.machine_code.function_starts import find_function_starts
 from sfsample.formats.machine_code.noreturn import stubs_without_return
-from sfsample.modules.generated_code import ReadCode
+from sfsample.modules.module_map import ReadCode
 from sfsample.unwind.row import UnwindRow
 from sfsample.unwind.steppers.code_analysis.flow import Flow, State, Value
 

@@ -7,8 +7,8 @@ registers.  The decoder is imported only when such code is met.
 
 from sfsample.core.arch import AMD64, Arch
 from sfsample.core.stack import Found, Frame
-from sfsample.modules.generated_code import ReadCode
 from sfsample.modules.module import Module
+from sfsample.modules.module_map import ReadCode
 from sfsample.unwind.row import UnwindRow
 
 

@@ -9,8 +9,8 @@ import pytest
 
 from sfsample.cli import main
 from sfsample.formats.elf.image import ElfImage
-from sfsample.symbolize.offline import OfflineSymbolizer
 from sfsample.symbolize.options import SymbolOptions
+from sfsample.symbolize.symbolizer import OfflineSymbolizer
 from tests.builders.symbol_tables import SymbolTable
 
 WHOLE = Path(__file__).parents[1] / "fixtures" / "v3" / "target"

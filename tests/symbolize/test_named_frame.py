@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sfsample.symbolize.frame_text import address_text, clean_name
+from sfsample.symbolize.named_frame import address_text, clean_name
 
 CONTROL = {"Cc", "Cs", "Zl", "Zp"}
 BIDIRECTIONAL = {"LRE", "LRO", "RLE", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"}

@@ -1,6 +1,5 @@
 """Code that lies in no file is read from the memory of the target, page by page."""
 
-from sfsample.modules.generated_code import GeneratedCode
 from sfsample.modules.module_map import ModuleMap
 from tests.modules.fake_process import SIZE, A, B, FakeProcess, mapping
 
@@ -39,11 +38,11 @@ def test_the_number_of_kept_pages_is_limited():
         read_count += 1
         return bytes(size)
 
-    code = GeneratedCode(read)
+    module_map = ModuleMap(lambda: (), lambda _: None, read)
     for number in range(300):
-        code.at(number * 4096, 1)
-    assert len(code._pages) <= 256
-    code.at(299 * 4096, 1)
+        module_map.code(number * 4096, 1)
+    assert len(module_map._code_pages) <= 256
+    module_map.code(299 * 4096, 1)
     assert read_count == 300
 
 
