@@ -31,10 +31,12 @@ def dump_core(
 
 def _thread(core: CoreProcess, unwinder: Unwinder, thread: CoreThread) -> ThreadDump:
     call = core_call(core, thread)
+    # the kernel notes the signal for every thread (Linux fs/binfmt_elf.c, fill_note_info), the first got it
+    signal = thread.signal if thread is core.threads()[0] else 0
     before = ThreadDump(
         tid=thread.tid, name=core.name, state="", capture=Capture.FAILED, stop_ns=None, error=None,
         syscall=call and call.syscall, wchan=None, stack=None, modules=(), ns_tid=own_tid(core, thread),
-        call=call, memory=core.memory, signal=thread.signal,
+        call=call, memory=core.memory, signal=signal,
     )  # fmt: skip
     snapshot = core.snapshot(thread)
     if isinstance(snapshot, str):

@@ -18,13 +18,14 @@ from sfsample.core.snapshot import Registers, ThreadSnapshot
 from sfsample.errors import CoreError, FormatError
 from sfsample.formats.elf.core_file import (
     AT_ENTRY,
+    AT_PHNUM,
     AT_SYSINFO_EHDR,
     NT_PRSTATUS,
     CoreFile,
     CoreThread,
     MappedFile,
 )
-from sfsample.formats.elf.image import PF_X, PT_LOAD, ElfImage, Segment
+from sfsample.formats.elf.image import ET_EXEC, PF_X, PT_LOAD, ElfImage, Segment
 from sfsample.modules.debug_files import debug_file_finder
 from sfsample.modules.mapping import Mapping
 from sfsample.modules.module_map import ModuleMap
@@ -127,13 +128,15 @@ class CoreProcess:
             raise FormatError(image.name, 18, f"e_machine {image.machine} is none of {known}")
         self.arch: Arch = arch
         self._core = CoreFile(image)
+        problem = "" if self._core.files else _place_program(self._core, exe)
         self.memory = CoreMemory(self._core)
         self.opener = CoreImages(self._core, self.memory, exe, sysroot)
         tables_of = partial(UnwindTables, find=debug_file_finder(root_at(sysroot), debug_dirs))
+        self.opener.problems += [problem] * bool(problem)
         self.modules = ModuleMap(self._maps, self.opener, self.memory.dumped, tables_of)
         self.modules.refresh()
         self.memory.modules = self.modules
-        self.pid = self._core.threads[0].tid
+        self.pid = self._core.pid or self._core.threads[0].tid
         self.name, self.arguments = self._core.name, self._core.arguments
         self.signal = self._core.threads[0].signal
 
@@ -187,6 +190,32 @@ def _mapping(segment: Segment, file: MappedFile | None, vdso: int | None) -> Map
         executable=bool(segment.flags & PF_X), offset=file.offset if file else 0, device="",
         inode=int(file is not None), path=path.removesuffix(_DELETED), deleted=path.endswith(_DELETED),
     )  # fmt: skip
+
+
+def _place_program(core: CoreFile, exe: str | None) -> str:
+    """Note where the segments of `exe` were mapped, by the auxiliary vector; return what stays unknown.
+
+    For core files without NT_FILE: those of Linux before 3.7, and of qemu's emulation of single programs.
+    """
+    unknown = "the core file does not say which files were mapped (no NT_FILE): libraries have no names"
+    if exe is None or AT_ENTRY not in core.auxv:
+        return f"{unknown}, and the program only with --exe"
+    try:
+        image = ElfImage(_map_file(exe)[0], exe)
+    except (OSError, ValueError, FormatError) as failure:
+        return f"--exe is not used: {exe}: {getattr(failure, 'strerror', None) or failure}"
+    bias = core.auxv[AT_ENTRY] - image.entry
+    has_other_headers = core.auxv.get(AT_PHNUM, len(image.segments)) != len(image.segments)
+    if has_other_headers or bias % _PAGE_BYTES or (bias and image.type == ET_EXEC):
+        return f"--exe is not used: {exe} is not the program that ran (another entry point, or other headers)"
+    loads = [(s.vaddr + bias, s.memsz, s.offset) for s in image.segments if s.type == PT_LOAD]
+    core.files = tuple(
+        MappedFile(
+            start & -_PAGE_BYTES, start + size + _PAGE_BYTES - 1 & -_PAGE_BYTES, offset & -_PAGE_BYTES, exe
+        )
+        for start, size, offset in loads
+    )
+    return unknown
 
 
 class CoreImages:
@@ -272,7 +301,9 @@ class CoreImages:
         dumped = {part: self._memory.dumped(part[0] + bias, part[1]) for part in image.identity_ranges}
         compared = [data == bytes(image.loaded(*part) or b"") for part, data in dumped.items() if data]
         if not compared:
-            self.problems.append(f"{mapping.path}: nothing was dumped of it, so {image.name} is not checked")
+            self.problems.append(
+                f"{image.name} is not confirmed: the core file has nothing of {mapping.path}"
+            )
         return all(compared)
 
     def _from_memory(self, mapping: Mapping) -> ElfImage:

@@ -27,13 +27,17 @@ def prstatus(tid: int, registers: bytes, signal: int = 0, order: str = "little")
     return note(1, desc, order=order)
 
 
-def prpsinfo(name: bytes, arguments: bytes) -> bytes:
-    return note(3, bytes(40) + name.ljust(16, b"\0") + arguments.ljust(80, b"\0"))
+def prpsinfo(name: bytes, arguments: bytes, pid: int = 0) -> bytes:
+    return note(3, pack("<24xI12x", pid) + name.ljust(16, b"\0") + arguments.ljust(80, b"\0"))
 
 
-def auxv(**entries: int) -> bytes:
-    numbers = {"phdr": 3, "entry": 9, "vdso": 33}
-    return note(6, b"".join(pack("<QQ", numbers[k], v) for k, v in entries.items()) + bytes(16))
+def auxv(order: str = "little", **entries: int) -> bytes:
+    numbers = {"phdr": 3, "phnum": 5, "entry": 9, "vdso": 33}
+    return note(
+        6,
+        b"".join(pack(f"{ORDER[order]}QQ", numbers[k], v) for k, v in entries.items()) + bytes(16),
+        order=order,
+    )
 
 
 def files(*entries: tuple[int, int, int, str]) -> bytes:

@@ -19,6 +19,7 @@ from sfsample.core.arch import AARCH64_BE
 from sfsample.core.snapshot import Capture
 from sfsample.core.stack import Found, StopReason
 from sfsample.dumping.core import dump_core
+from sfsample.dumping.run import Examiner
 from sfsample.errors import FormatError
 from sfsample.formats.elf.image import ElfImage
 from sfsample.process.core_process import CoreProcess
@@ -191,6 +192,8 @@ def test_other_file_below_sysroot_is_refused(unpacked, tmp_path):
 
 REGISTERS = pack("<27Q", *range(27))
 ONE_THREAD = prstatus(7, REGISTERS)
+ONE_FILE = files((0x1000, 0x3000, 0, "/bin/a"))
+NO_FILES = "the core file does not say which files were mapped (no NT_FILE): libraries have no names"
 
 
 def open_core_bytes(data: bytes, **options) -> CoreProcess:
@@ -207,6 +210,58 @@ def test_threads_are_in_order_with_their_registers():
     assert (process.pid, process.signal, process.name, process.arguments) == (7, 11, "name", "name -v 1 ")
     assert (first.tid, first.registers[7], first.registers[16]) == (7, 19, 16)
     assert (second.tid, second.registers[7], second.registers[16]) == (9, 119, 116)
+
+
+def test_process_is_the_one_that_the_core_file_names_whichever_thread_comes_first():
+    """The kernel writes the crashed thread first, and its signal for every thread."""
+    notes = prstatus(9, REGISTERS, 11) + prpsinfo(b"name", b"name", pid=7) + prstatus(7, REGISTERS, 11)
+    assert open_core_bytes(core(notes)).pid == 7
+    assert open_core_bytes(core(prstatus(9, REGISTERS))).pid == 9
+
+
+def test_crashed_thread_is_named_first_and_is_not_called_the_main_thread(tmp_path):
+    notes = prstatus(9, REGISTERS, 11) + prpsinfo(b"name", b"name", pid=7) + prstatus(7, REGISTERS, 11)
+    (tmp_path / "core").write_bytes(core(notes))
+    dump = dump_core(str(tmp_path / "core"))
+    first, second = Examiner()([dump]).findings
+
+    assert [(thread.tid, thread.signal) for thread in dump.threads] == [(9, 11), (7, 0)]
+    assert first.text.startswith("thread 9 (name) got SIGSEGV")
+    assert second.text.startswith("the main thread (7) ")
+
+
+@pytest.mark.parametrize("bias", [0, 0x5500000000])
+@pytest.mark.parametrize("machine", PROGRAMS)
+def test_program_of_a_core_file_without_a_list_of_files_is_believed(machine, bias):
+    """As those of Linux before 3.7, and of qemu, which dumps no code: nothing confirms the program."""
+    program = PROGRAMS[machine].parent / ("target" if bias else "crash")
+    path = str(program)
+    image = ElfImage(program.read_bytes(), path)
+    code = next(s for s in image.segments if s.type == 1 and s.flags & 1)
+    order = image.byteorder
+    start, end = bias + code.vaddr & -4096, bias + code.vaddr + code.memsz + 4095 & -4096
+    notes = note(1, bytes(500), order=order)
+    notes += auxv(order=order, entry=bias + image.entry, phnum=len(image.segments))
+    data = core(notes, Load(start, flags=5, memsz=end - start), machine=image.machine, order=order)
+    process = open_core_bytes(data, exe=path)
+
+    assert (module := process.modules.find(bias + image.entry)) is not None
+    assert (module.path, module.address(0), process.exe) == (path, bias, path)
+    assert process.problems == [NO_FILES, f"{path} is not confirmed: the core file has nothing of {path}"]
+
+
+@pytest.mark.parametrize(("entry", "phnum"), [(0x5500000123, None), (None, 3)])
+def test_program_that_the_core_file_contradicts_is_not_used(entry, phnum):
+    path = str(PROGRAMS["x86_64"])
+    image = ElfImage(PROGRAMS["x86_64"].read_bytes(), path)
+    notes = ONE_THREAD + auxv(entry=entry or image.entry, phnum=phnum or len(image.segments))
+    [problem] = open_core_bytes(core(notes), exe=path).problems
+
+    assert problem.startswith(f"--exe is not used: {path} is not the program that ran")
+
+
+def test_core_file_without_a_list_of_files_needs_the_program():
+    assert open_core_bytes(core(ONE_THREAD)).problems == [f"{NO_FILES}, and the program only with --exe"]
 
 
 def with_build_id(build_id: bytes) -> bytes:
@@ -261,7 +316,7 @@ def test_memory_map_joins_segments_and_files():
 
 
 def test_truncated_core_file_is_reported():
-    process = open_core_bytes(core(ONE_THREAD, Load(0x1000, bytes(5000)))[:-1000])
+    process = open_core_bytes(core(ONE_THREAD + ONE_FILE, Load(0x1000, bytes(5000)))[:-1000])
 
     assert process.problems == ["core: truncated: its last 1000 bytes are missing"]
     assert process.memory.read(0x1000, 4000) is not None
@@ -271,16 +326,13 @@ def test_truncated_core_file_is_reported():
 @pytest.mark.parametrize(
     ("notes", "expected"),
     [
-        (ONE_THREAD + note(1, bytes(50)), "NT_PRSTATUS: of 50 bytes"),
-        (ONE_THREAD + note(0x46494C45, bytes(10)), "NT_FILE: of 10 bytes"),
-        (
-            ONE_THREAD + note(0x46494C45, pack("<QQ", 1 << 40, 4096)),
-            "NT_FILE: 1099511627776 files in 16 bytes",
-        ),
+        (note(1, bytes(50)), "NT_PRSTATUS: of 50 bytes"),
+        (note(0x46494C45, bytes(10)), "NT_FILE: of 10 bytes"),
+        (note(0x46494C45, pack("<QQ", 1 << 40, 4096)), "NT_FILE: 1099511627776 files in 16 bytes"),
     ],
 )
 def test_damaged_note_is_reported_and_the_rest_is_used(notes, expected):
-    process = open_core_bytes(core(notes))
+    process = open_core_bytes(core(ONE_THREAD + notes + ONE_FILE))
 
     assert [thread.tid for thread in process.threads()] == [7]
     [problem] = process.problems

@@ -93,8 +93,8 @@ class _VerdictBuilder:
 
     def findings(self) -> Iterator[Finding]:
         """Yield all findings, the gravest first."""
-        grave = [*self._deadlocks(), *self._blocked(), *self._blocked_by_unknown(), *self._spinning(),
-                 *self._outside()]  # fmt: skip
+        grave = [*self._crashed(), *self._deadlocks(), *self._blocked(), *self._blocked_by_unknown(),
+                 *self._spinning(), *self._outside()]  # fmt: skip
         yield from grave
         named = {node for finding in grave for node in finding.nodes}
         for pid in self._wording.dumped:
@@ -113,6 +113,12 @@ class _VerdictBuilder:
                  if node in cycle or node.pid in pids]  # fmt: skip
         known = [span for span in spans if span is not None]
         return len(known) == len(spans) and max(known)[0] <= min(end for _, end in known)
+
+    def _crashed(self) -> Iterator[Finding]:
+        """Yield the thread of a core file that got the signal, unless that is the main thread."""
+        for node, thread in self._threads.items():
+            if thread.dump.signal and node.tid != node.pid:
+                yield Finding("signal", self._wording.sentence(node), (node,))
 
     def _deadlocks(self) -> Iterator[Finding]:
         for cycle in self._cycles:

@@ -17,9 +17,13 @@ from sfsample.formats.elf.image import PT_LOAD, PT_NOTE, ElfImage, Note, Segment
 
 ET_CORE = 4
 NT_PRSTATUS = 1  # and in _read_note: NT_PRPSINFO 3, NT_AUXV 6, NT_FILE 0x46494c45 ("FILE")
-AT_ENTRY, AT_SYSINFO_EHDR = 9, 33
+AT_PHNUM, AT_ENTRY, AT_SYSINFO_EHDR = 5, 9, 33
 _SIGNAL, _PID, _REGISTERS = 12, 32, 112  # offsets in elf_prstatus: pr_cursig, pr_pid, pr_reg
-_FNAME, _PSARGS = (40, 56), (56, 136)  # [start, end) in elf_prpsinfo: pr_fname, pr_psargs
+_PSINFO_PID, _FNAME, _PSARGS = (
+    24,
+    (40, 56),
+    (56, 136),
+)  # in elf_prpsinfo: pr_pid, [start, end) of pr_fname, ...
 
 
 class CoreThread(NamedTuple):
@@ -49,6 +53,7 @@ class CoreFile:
         self.threads: list[CoreThread] = []
         self.files: tuple[MappedFile, ...] = ()
         self.auxv: dict[int, int] = {}
+        self.pid = 0  # of the process; 0: unknown
         self.name = self.arguments = ""
         order = "<" if image.byteorder == "little" else ">"
         self._half, self._word, self._long = Struct(f"{order}H"), Struct(f"{order}I"), Struct(f"{order}Q")
@@ -90,7 +95,7 @@ class CoreFile:
             case b"CORE", 1:
                 self._read_status(desc)
             case b"CORE", 3:
-                self.name, self.arguments = _text(desc, *_FNAME), _text(desc, *_PSARGS)
+                self._read_process(desc)
             case b"CORE", 6:
                 self.auxv = self._read_auxv(desc)
             case b"CORE", 0x46494C45:
@@ -104,6 +109,11 @@ class CoreFile:
             raise FormatError("NT_PRSTATUS", 0, f"of {len(desc)} bytes")
         signal, tid = self._half.unpack_from(desc, _SIGNAL)[0], self._word.unpack_from(desc, _PID)[0]
         self.threads.append(CoreThread(tid, signal, {NT_PRSTATUS: bytes(desc[_REGISTERS:])}))
+
+    def _read_process(self, desc: memoryview) -> None:
+        self.name, self.arguments = _text(desc, *_FNAME), _text(desc, *_PSARGS)
+        if len(desc) >= _PSINFO_PID + self._word.size:
+            self.pid = self._word.unpack_from(desc, _PSINFO_PID)[0]
 
     def _read_auxv(self, desc: memoryview) -> dict[int, int]:
         words = [word for (word,) in self._long.iter_unpack(desc[: len(desc) & -16])]

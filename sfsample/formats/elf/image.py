@@ -26,7 +26,7 @@ PAGE, _EHDR_SIZE = 4096, 64  # bytes
 _MAX_FINGERPRINT_SIZE = 256  # bytes
 _MAX_IDENTITY_NOTE_SIZE = 1 << 16  # bytes
 _MAX_NAME_SIZE = 256  # bytes of a section name: a string table without NULs is not searched whole for each
-ET_REL = 1
+ET_REL, ET_EXEC = 1, 2
 PT_LOAD, PT_DYNAMIC, PT_NOTE, PT_GNU_EH_FRAME, PT_GNU_SFRAME = 1, 2, 4, 0x6474E550, 0x6474E554
 SHT_NOBITS, SHT_SYMTAB, SHT_DYNSYM, SHT_RELA = 8, 2, 11, 4
 PF_X = 1
@@ -97,7 +97,8 @@ class ElfImage:
         if len(self.data) < _EHDR_SIZE:
             raise FormatError(self.name, 0, "shorter than an ELF header")
         self.machine = int.from_bytes(self.data[18:20], self.byteorder)
-        self.relocatable = int.from_bytes(self.data[16:18], self.byteorder) == ET_REL
+        self.type = int.from_bytes(self.data[16:18], self.byteorder)  # e_type
+        self.relocatable = self.type == ET_REL
 
     def _open(self, data: Buffer) -> None:
         self._stream = data if isinstance(data, mmap) else BytesIO(data)

@@ -105,6 +105,9 @@ _A64_ANYWHERE = (
 _A64_AT_ENTRY = (
     # crt1.o's _start; its table marks the end one instruction late: nop or bti c; mov x29, #0; mov x30, #0
     code_pattern(rb"(?P<here>(?:\x1f\x20\x03|\x5f\x24\x03)\xd5)\x1d\0\x80\xd2\x1e\0\x80\xd2", _OUTERMOST),
+    # crt1.o's _start before glibc 2.26, which no table describes, or one without an end: mov x29, #0;
+    # mov x30, #0; ...; bl __libc_start_main
+    code_pattern(rb"(?P<here>\x1d\0\x80\xd2\x1e\0\x80\xd2(?:.{4}){0,12}?.{3}[\x94-\x97])", _OUTERMOST),
 )
 _S390X_ANYWHERE = (
     # glibc clone: svc; ltgr %r2,%r2; je; lmg %r6,%r7,48(%r15); jgl; clone3: the same without lmg
