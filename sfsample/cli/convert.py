@@ -23,17 +23,17 @@ from sfsample.symbolize.offline import OfflineSymbolizer
 
 def run(arguments: Namespace) -> int:
     """Read, convert, write; return the exit code."""
-    with Output(arguments.output) as output:
-        with Progress(quiet=arguments.quiet) as progress:
-            reports = []
-            for number, path in enumerate(arguments.inputs, 1):
-                progress.show(f"reading {number} of {len(arguments.inputs)}: {path}")
-                reports.append(read_report(path))
-            progress.show("merging")
-            report = _convert(arguments, merge(reports))
-            progress.show(f"writing {arguments.format}: {len(report.stacks)} stacks")
-            data = FORMATS[arguments.format].write(report, threads=arguments.threads)
-        output.write(data)
+    output = Output(arguments.output)
+    with Progress(quiet=arguments.quiet) as progress:
+        reports = []
+        for number, path in enumerate(arguments.inputs, 1):
+            progress.show(f"reading {number} of {len(arguments.inputs)}: {path}")
+            reports.append(read_report(path))
+        progress.show("merging")
+        report = _convert(arguments, merge(reports))
+        progress.show(f"writing {arguments.format}: {len(report.stacks)} stacks")
+        data = FORMATS[arguments.format].write(report, threads=arguments.threads)
+    output.write(data)
     return 0
 
 

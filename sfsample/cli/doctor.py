@@ -22,15 +22,15 @@ _STATUS_TEXTS = {"pass": "pass", "fail": "FAIL", "unknown": "?"}
 
 def run(arguments: Namespace) -> int:
     """Judge the gates and write them; return the exit code."""
-    with Output(arguments.output) as output:
-        pids = target_pids(arguments) if arguments.pid or arguments.name else [None]
-        diagnoses = [diagnose(pid) for pid in pids]
-        if arguments.json:
-            processes = [_diagnosis_json(diagnosis) for diagnosis in diagnoses]
-            output.write(json_text({"schema": "sfsample.doctor/1", "processes": processes}, indent=1))
-        else:
-            texts = (printable_lines(_diagnosis_text(diagnosis)) for diagnosis in diagnoses)
-            output.write("\n".join(texts))
+    output = Output(arguments.output)
+    pids = target_pids(arguments) if arguments.pid or arguments.name else [None]
+    diagnoses = [diagnose(pid) for pid in pids]
+    if arguments.json:
+        processes = [_diagnosis_json(diagnosis) for diagnosis in diagnoses]
+        output.write(json_text({"schema": "sfsample.doctor/1", "processes": processes}, indent=1))
+    else:
+        texts = (printable_lines(_diagnosis_text(diagnosis)) for diagnosis in diagnoses)
+        output.write("\n".join(texts))
     return NotPermitted.exit_code if any(diagnosis.is_closed for diagnosis in diagnoses) else 0
 
 

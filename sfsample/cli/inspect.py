@@ -31,8 +31,8 @@ from sfsample.symbolize.symbolizer import Symbolizer
 
 def run(arguments: Namespace) -> int:
     """Inspect, write; return the exit code."""
-    with Output(arguments.output) as output:
-        output.write(_render_file(arguments) if arguments.elf else _render_processes(arguments))
+    output = Output(arguments.output)
+    output.write(_render_file(arguments) if arguments.elf else _render_processes(arguments))
     return 0
 
 

@@ -8,7 +8,6 @@ import re
 import stat
 import sys
 from errno import EACCES, EBADF, EISDIR, EPERM, EROFS
-from typing import Self
 
 from sfsample.cli.terminal import silence
 from sfsample.core.filesystem import whole_file
@@ -29,7 +28,7 @@ class Output:
     def __init__(self, path: str) -> None:
         self.file = ""  # the regular file that `write` replaces
         self._path = path
-        self._fd = -1  # of a device, a FIFO or an open file: not to be replaced by a rename
+        self._fd = -1  # of a device, a FIFO or an open file, which no rename may replace
         try:
             self._check(path)
         except OSError as failure:
@@ -60,8 +59,7 @@ class Output:
                 with whole_file(self.file, 0o666) as file:
                     file.write(data)
             elif self._fd >= 0:
-                fd, self._fd = self._fd, -1
-                with open(fd, "wb") as file:
+                with open(self._fd, "wb") as file:
                     file.write(data)
             else:
                 _write_stdout(data)
@@ -69,13 +67,6 @@ class Output:
             if self._path == "-" and isinstance(failure, BrokenPipeError):
                 raise
             raise _unwritable(self._path, failure) from None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._fd >= 0:
-            os.close(self._fd)
 
 
 def _stat(path: str) -> os.stat_result | None:

@@ -6,7 +6,6 @@ recording that is no result is an error, and leaves the output file alone.
 
 import time
 from argparse import Namespace
-from contextlib import AbstractContextManager, nullcontext
 
 from sfsample import api
 from sfsample.cli.interrupt import Interrupt
@@ -26,9 +25,10 @@ from sfsample.saved_stacks.store import BadStackStore
 
 def run(arguments: Namespace) -> int:
     """Record, write the profile, print the summary; return the exit code."""
-    with Output(arguments.output) as output, _stats_output(arguments) as stats_output:
-        bad_stacks = BadStackStore(arguments.save_bad) if arguments.save_bad is not None else None
-        profile, missing_names = _record(arguments, output, stats_output, bad_stacks)
+    output = Output(arguments.output)
+    stats_output = Output(arguments.stats) if arguments.stats not in (None, "-") else None
+    bad_stacks = BadStackStore(arguments.save_bad) if arguments.save_bad is not None else None
+    profile, missing_names = _record(arguments, output, stats_output, bad_stacks)
     if not arguments.quiet:
         first, *more = summary_lines(
             profile.stats, arguments.mode, missing_names=missing_names, verbose=arguments.verbose
@@ -39,10 +39,6 @@ def run(arguments: Namespace) -> int:
         return 0
     say(*profile.stats.failure)
     return 1
-
-
-def _stats_output(arguments: Namespace) -> AbstractContextManager[Output | None]:
-    return Output(arguments.stats) if arguments.stats not in (None, "-") else nullcontext()
 
 
 def _saved_lines(bad_stacks: BadStackStore) -> list[str]:

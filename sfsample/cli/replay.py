@@ -22,20 +22,20 @@ _HELP = "give a file that `sfsample record --save-bad DIR` wrote"
 
 def run(arguments: Namespace) -> int:
     """Read, unwind, write; return the exit code."""
-    with Output(arguments.output) as output:
-        saved = _load(arguments.file)
-        replayed = replay(
-            saved,
-            sysroot=arguments.sysroot.rstrip("/"),
-            debug_dirs=tuple(arguments.debug_dir),
-            steppers=choose_steppers(arguments.unwind),
-            max_frames=arguments.max_frames,
-        )
-        symbolizer = Symbolizer(symbol_options(arguments))
-        if arguments.json:
-            output.write(json_text(replay_json(saved, replayed, symbolizer), indent=1))
-        else:
-            output.write(printable_lines(replay_text(saved, replayed, symbolizer)))
+    output = Output(arguments.output)
+    saved = _load(arguments.file)
+    replayed = replay(
+        saved,
+        sysroot=arguments.sysroot.rstrip("/"),
+        debug_dirs=tuple(arguments.debug_dir),
+        steppers=choose_steppers(arguments.unwind),
+        max_frames=arguments.max_frames,
+    )
+    symbolizer = Symbolizer(symbol_options(arguments))
+    if arguments.json:
+        output.write(json_text(replay_json(saved, replayed, symbolizer), indent=1))
+    else:
+        output.write(printable_lines(replay_text(saved, replayed, symbolizer)))
     return 0
 
 

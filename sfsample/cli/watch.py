@@ -110,13 +110,13 @@ def _record_slice(
     """Record and write one slice; print its outcome, delete old slices."""
     label, suffix = _label(arguments), suffix_of(arguments.format)
     path = _free_path(arguments.output_dir, label, suffix)
-    with Output(path) as output:
-        profile = Profile(arguments.rate, timeline=FORMATS[arguments.format].timeline)
-        record_processes(arguments, pids, duration_s, interrupt, profile=profile)
-        check_begun(profile.stats, pids)
-        symbolizer = api.symbolizer(profile, symbol_options(arguments))
-        report = api.named(profile, symbolizer)
-        output.write(api.render(report, arguments.format, threads=arguments.threads))
+    output = Output(path)
+    profile = Profile(arguments.rate, timeline=FORMATS[arguments.format].timeline)
+    record_processes(arguments, pids, duration_s, interrupt, profile=profile)
+    check_begun(profile.stats, pids)
+    symbolizer = api.symbolizer(profile, symbol_options(arguments))
+    report = api.named(profile, symbolizer)
+    output.write(api.render(report, arguments.format, threads=arguments.threads))
     if not arguments.quiet:
         missing_names = missing_name_lines(_unreported(symbolizer, reported), verbose=arguments.verbose)
         say(f"{path}: {_outcome(profile.stats)}", *profile.stats.failure, *missing_names)
