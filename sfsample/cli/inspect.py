@@ -18,9 +18,7 @@ from sfsample.formats.elf.image import PT_LOAD, ElfImage
 from sfsample.formats.elf.object_file import LinkedObject, lay_out
 from sfsample.formats.sframe import SECTION
 from sfsample.inspect.coverage import measure_coverage
-from sfsample.inspect.inspection import Inspection
-from sfsample.inspect.json import inspection_json
-from sfsample.inspect.text import inspection_text, process_text
+from sfsample.inspect.text import Inspection, inspection_json, inspection_text, process_text
 from sfsample.inspect.verify import verify
 from sfsample.modules.location import Location
 from sfsample.modules.module import Module
