@@ -28,6 +28,11 @@ class Coverage(NamedTuple):
     cfi_table_bytes: int  # the size of .eh_frame and .eh_frame_hdr; 0 where the file has no section headers
     dropped: tuple[Range, ...]
 
+    @property
+    def only_eh_frame_bytes(self) -> int:
+        """Bytes of code that `.eh_frame` covers and SFrame does not."""
+        return self.text_bytes - self.uncovered_bytes - self.sframe_bytes
+
     def share(self, part: int) -> float:
         """Return `part` bytes as a share of all code, 0 to 1."""
         return part / self.text_bytes if self.text_bytes else 0.0

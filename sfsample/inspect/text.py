@@ -73,10 +73,9 @@ def _header_text(table: SFrameTable) -> Iterator[str]:
 
 
 def _shares(coverage: Coverage) -> str:
-    only_cfi = coverage.text_bytes - coverage.uncovered_bytes - coverage.sframe_bytes
     parts = (
         (coverage.sframe_bytes, "SFrame"),
-        (only_cfi, ".eh_frame only"),
+        (coverage.only_eh_frame_bytes, ".eh_frame only"),
         (coverage.uncovered_bytes, "nothing"),
     )
     return ", ".join(f"{100 * coverage.share(part):.1f} % {covered_by}" for part, covered_by in parts)
@@ -146,10 +145,9 @@ def process_text(pid: int, inspections: list[Inspection]) -> Iterator[str]:
 def _steppers(inspection: Inspection) -> str:
     """Return the names of the steppers that the sampler will use in a module."""
     coverage, module = inspection.coverage, inspection.module
-    only_cfi = coverage.text_bytes - coverage.uncovered_bytes - coverage.sframe_bytes
     bytes_of = {
         "sframe": coverage.sframe_bytes,
-        "eh_frame": only_cfi if module.eh_frame else 0,
+        "eh_frame": coverage.only_eh_frame_bytes if module.eh_frame else 0,
         "frame_pointer": coverage.uncovered_bytes,
     }
     return ", ".join(stepper for stepper, size in bytes_of.items() if size > 0) or "nothing"
