@@ -18,8 +18,8 @@ from sfsample.cli.terminal import emit, progress_printer, say
 from sfsample.errors import UsageError
 from sfsample.recording.profile import Profile
 from sfsample.recording.summary import summary_lines
+from sfsample.report.formats import FORMATS
 from sfsample.report.json_text import json_text
-from sfsample.report.writers.formats import FORMATS
 from sfsample.saved_stacks.store import BadStackStore
 
 

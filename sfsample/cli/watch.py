@@ -28,7 +28,7 @@ from sfsample.process.find import start_time
 from sfsample.recording.profile import Profile
 from sfsample.recording.stats import Stats
 from sfsample.recording.summary import missing_name_lines
-from sfsample.report.writers.formats import FORMATS
+from sfsample.report.formats import FORMATS
 from sfsample.symbolize.symbolizer import Symbolizer
 
 _MAX_SLEEP_S = 0.2  # then it asks again whether to stop

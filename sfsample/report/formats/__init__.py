@@ -1,7 +1,7 @@
-"""Lists the formats that a recording can be written in: name -> writer.
+"""The formats of profiles: each is a module with `write`, and with `read` if it can be read back.
 
-A format is a module in this package with `write(report, threads=...) -> bytes`; it is imported when it is
-used.
+`FORMATS` lists what a recording can be written in.  `write(report, threads=...)` returns bytes; its module is
+imported when it is used.
 """
 
 from importlib import import_module
@@ -18,7 +18,7 @@ class Format(NamedTuple):
 
     def write(self, report: Report, *, threads: bool = False) -> bytes:
         """Return the bytes of the file.  `threads`: a stack has its thread as root, in formats with roots."""
-        data: bytes = import_module(f"sfsample.report.writers.{self.module}").write(report, threads=threads)
+        data: bytes = import_module(f"sfsample.report.formats.{self.module}").write(report, threads=threads)
         return data
 
 

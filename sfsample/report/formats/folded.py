@@ -1,17 +1,20 @@
-"""Reads folded stacks, written by sfsample or by another tool.
+"""`-f folded`: one line for each distinct stack, root first: `process;frame;...;frame count`.
 
-A line states all that is known: its first frame is the process (or `name/TID`), and a frame whose text is an
-address in a module is read as an address.
+What sfsample writes is sorted, UTF-8 and nothing else; stacks with the same text are one line.  It also reads
+lines of other tools.  A line states all that is known: its first frame is the process (or `name/TID`), and a
+frame whose text is an address in a module is read as an address.
 
 Invariant: folded text that is read and written again is the same (tests/report/test_report.py).
 """
 
 import re
+from collections import Counter
+from collections.abc import Iterator
 from functools import cache
 
 from sfsample.errors import BadInput
 from sfsample.report.builder import ReportBuilder
-from sfsample.report.report import OUTERMOST, Report, ReportFrame, ReportThread
+from sfsample.report.report import OUTERMOST, Report, ReportFrame, ReportThread, truncation_mark
 from sfsample.symbolize.frame_text import clean_name
 
 _LINE = re.compile(r"(.*\S)\s+(\d{1,19})(?:\.\d+)?\s*", re.ASCII)
@@ -19,6 +22,25 @@ _THREAD = re.compile(r"(.+)/(\d{1,10})", re.ASCII)
 _TRUNCATED = re.compile(r"\[truncated: (\w+)\]")
 _UNNAMED = re.compile(r"\[(?:(.+)\+)?0x([0-9a-f]{1,16})\]")
 _SUFFIX = re.compile(r"(.+)_\[([kij])\]")
+
+
+def write(report: Report, *, threads: bool) -> bytes:
+    """Return the file.  `threads`: the first frame is `name/TID`."""
+    return "".join(line + "\n" for line in folded_lines(report, threads=threads)).encode()
+
+
+def folded_lines(report: Report, *, threads: bool = False) -> Iterator[str]:
+    """Yield the lines, without newlines."""
+    texts = [frame.text for frame in report.frames]
+    merged: Counter[str] = Counter()
+    for stack in report.stacks:
+        head = [report.root_label(stack, threads=threads)]
+        mark = truncation_mark(stack)
+        if mark:
+            head.append(mark)
+        merged[";".join([*head, *(texts[at] for at in reversed(stack.frames))])] += stack.weights[0]
+    for text in sorted(merged):
+        yield f"{text} {merged[text]}"
 
 
 def read(data: bytes) -> Report:

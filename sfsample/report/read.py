@@ -33,11 +33,11 @@ def parse(data: bytes) -> Report:
     if _PICTURE.match(data):
         raise BadInput("a picture: it can be made from a profile, but no profile from it")
     if _JSON.match(data):
-        from sfsample.report.readers.profile_json import read
+        from sfsample.report.formats.profile_json import read
     elif _is_text(data[:4096]):
-        from sfsample.report.readers.folded import read
+        from sfsample.report.formats.folded import read
     else:
-        from sfsample.report.readers.pprof import read
+        from sfsample.report.formats.pprof import read
     return read(data)
 
 
