@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import compress, groupby
 from typing import Any, Literal
 
-from sfsample.report.builder import ReportBuilder
-from sfsample.report.report import Report, ReportFrame, ReportTimeline
+from sfsample.report.report import Report, ReportBuilder, ReportFrame, ReportTimeline
 
 MergeBy = Literal["function", "module", "address"]
 _FrameKey = tuple[object, ...]

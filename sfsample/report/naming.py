@@ -9,9 +9,8 @@ from typing import Any
 from sfsample.modules.location import Location, pid_of
 from sfsample.recording.profile import Profile, Timeline
 from sfsample.recording.sample import StackKey
-from sfsample.report.builder import ReportBuilder
 from sfsample.report.merge import rebuild
-from sfsample.report.report import WEIGHTS, Report, ReportFrame, ReportThread, ReportTimeline
+from sfsample.report.report import WEIGHTS, Report, ReportBuilder, ReportFrame, ReportThread, ReportTimeline
 from sfsample.symbolize.frame_text import clean_name
 from sfsample.symbolize.named_frame import NamedFrame
 from sfsample.symbolize.offline import OfflineSymbolizer

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from sfsample.report.builder import ReportBuilder
 from sfsample.report.formats import FORMATS
-from sfsample.report.report import Report, ReportFrame, ReportThread
+from sfsample.report.report import Report, ReportBuilder, ReportFrame, ReportThread
 from tests.browser.chromium import Browser, Tab
 from tests.builders.reports import from_lines, full
 

@@ -13,8 +13,14 @@ from collections.abc import Iterator
 from functools import cache
 
 from sfsample.errors import BadInput
-from sfsample.report.builder import ReportBuilder
-from sfsample.report.report import OUTERMOST, Report, ReportFrame, ReportThread, truncation_mark
+from sfsample.report.report import (
+    OUTERMOST,
+    Report,
+    ReportBuilder,
+    ReportFrame,
+    ReportThread,
+    truncation_mark,
+)
 from sfsample.symbolize.frame_text import clean_name
 
 _LINE = re.compile(r"(.*\S)\s+(\d{1,19})(?:\.\d+)?\s*", re.ASCII)

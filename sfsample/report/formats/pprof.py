@@ -14,7 +14,6 @@ from typing import NamedTuple, TypeVar
 
 from sfsample.errors import BadInput, FormatError
 from sfsample.formats.protobuf import fields, integer, integers, message, packed, signed
-from sfsample.report.builder import ReportBuilder
 from sfsample.report.caption import losses
 from sfsample.report.formats.folded import frame_of
 from sfsample.report.report import (
@@ -23,6 +22,7 @@ from sfsample.report.report import (
     SAMPLES,
     WALL,
     Report,
+    ReportBuilder,
     ReportFrame,
     ReportStack,
     ReportThread,

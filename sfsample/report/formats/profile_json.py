@@ -14,12 +14,12 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from sfsample.errors import BadInput
-from sfsample.report.builder import ReportBuilder
 from sfsample.report.json_text import json_text
 from sfsample.report.report import (
     SAMPLES,
     WEIGHTS,
     Report,
+    ReportBuilder,
     ReportFrame,
     ReportStack,
     ReportThread,
