@@ -24,14 +24,7 @@ class Coverage(NamedTuple):
     eh_frame_bytes: int
     uncovered_bytes: int
     eh_frame_fdes: int
-    sframe_table_bytes: int  # the size of the tables themselves
-    cfi_table_bytes: int  # the size of .eh_frame and .eh_frame_hdr; 0 where the file has no section headers
     dropped: tuple[Range, ...]
-
-    @property
-    def only_eh_frame_bytes(self) -> int:
-        """Bytes of code that `.eh_frame` covers and SFrame does not."""
-        return self.text_bytes - self.uncovered_bytes - self.sframe_bytes
 
     def share(self, part: int) -> float:
         """Return `part` bytes as a share of all code, 0 to 1."""
@@ -53,8 +46,6 @@ def measure_coverage(module: Module) -> Coverage:
         eh_frame_bytes=_size(by_cfi),
         uncovered_bytes=_size(text) - _size(covered),
         eh_frame_fdes=len(cfi),
-        sframe_table_bytes=sum(table.used for table in module.sframe),
-        cfi_table_bytes=sum(s.size for s in map(module.image.section, (".eh_frame", ".eh_frame_hdr")) if s),
         dropped=_outside(cfi, sframe) if module.sframe else (),
     )
 

@@ -73,9 +73,10 @@ def _header_text(table: SFrameTable) -> Iterator[str]:
 
 
 def _shares(coverage: Coverage) -> str:
+    only_cfi = coverage.text_bytes - coverage.uncovered_bytes - coverage.sframe_bytes
     parts = (
         (coverage.sframe_bytes, "SFrame"),
-        (coverage.only_eh_frame_bytes, ".eh_frame only"),
+        (only_cfi, ".eh_frame only"),
         (coverage.uncovered_bytes, "nothing"),
     )
     return ", ".join(f"{100 * coverage.share(part):.1f} % {covered_by}" for part, covered_by in parts)
@@ -128,29 +129,16 @@ def _functions_text(table: SFrameTable, name: FunctionName) -> Iterator[str]:
 
 
 def process_text(pid: int, inspections: list[Inspection]) -> Iterator[str]:
-    """Yield a table of the modules of a process, with the steppers that the sampler will use in each."""
-    row = "{:>7} {:>8} {:>10} {:>8} {:>9}  {:24} {}".format
+    """Yield a table of the modules of a process, with the shares of code that the tables of each cover."""
+    row = "{:>7} {:>8} {:>10} {:>8}  {}".format
     yield f"process {pid}: {len(inspections)} modules"
-    yield row("SFrame", "covers", ".eh_frame", "nothing", "size/CFI", "unwinds with", "module")
+    yield row("SFrame", "covers", ".eh_frame", "nothing", "module")
     for inspection in inspections:
         coverage, module = inspection.coverage, inspection.module
         version = f"V{module.sframe[0].version}" if module.sframe else "-"
         parts = (coverage.sframe_bytes, coverage.eh_frame_bytes, coverage.uncovered_bytes)
         shares = [f"{100 * coverage.share(part):.1f}%" for part in parts]
-        sizes = coverage.sframe_table_bytes, coverage.cfi_table_bytes
-        ratio = f"{sizes[0] / sizes[1]:.2f}" if all(sizes) else "-"
-        yield row(version, *shares, ratio, _steppers(inspection), module.path)
-
-
-def _steppers(inspection: Inspection) -> str:
-    """Return the names of the steppers that the sampler will use in a module."""
-    coverage, module = inspection.coverage, inspection.module
-    bytes_of = {
-        "sframe": coverage.sframe_bytes,
-        "eh_frame": coverage.only_eh_frame_bytes if module.eh_frame else 0,
-        "frame_pointer": coverage.uncovered_bytes,
-    }
-    return ", ".join(stepper for stepper, size in bytes_of.items() if size > 0) or "nothing"
+        yield row(version, *shares, module.path)
 
 
 # -- JSON
