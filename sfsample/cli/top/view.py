@@ -14,6 +14,7 @@ from sfsample.cli.top.table import FindNames, Row, Table, TaskKey, function_rows
 from sfsample.modules.location import pid_of
 from sfsample.recording.live_window import WindowRecord
 from sfsample.recording.profile import Profile
+from sfsample.recording.sample import ThreadKey
 from sfsample.recording.stats import Stats
 
 PLAIN, TITLE, SELECTED, FAINT, LOSS = "plain", "title", "selected", "faint", "loss"
@@ -50,7 +51,8 @@ class TopView:
         if choices.paused:
             return
         task = choices.task
-        records = [record for record in records if task is None or task.covers(record.key.thread)]
+        if task is not None:
+            records = [record for record in records if task in (record.key.thread, record.key.pid)]
         rows = (
             function_rows(records, find_names, choices.callers_of)
             if choices.view == FUNCTIONS
@@ -126,7 +128,7 @@ class TopView:
 
 
 def _task_text(task: TaskKey) -> str:
-    return f"process {pid_of(task.pid)}" if task.tid is None else f"thread {task.tid}"
+    return f"thread {task.tid}" if isinstance(task, ThreadKey) else f"process {pid_of(task)}"
 
 
 def _pad(lines: list[Line], height: int) -> list[Line]:
