@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from sfsample.errors import BadInput, SfsampleError
 from sfsample.report.caption import losses
 from sfsample.report.formats import FORMATS
-from sfsample.report.formats.folded import folded_lines
 from sfsample.report.merge import filter_stacks, focus, merge, merge_by
 from sfsample.report.read import parse, read_report
 from sfsample.report.report import CPU, SAMPLES, WALL, Report, ReportBuilder, ReportFrame, ReportThread
@@ -19,7 +18,7 @@ from tests.builders.reports import APP, from_lines, full
 
 
 def lines(report: Report, *, threads: bool = False) -> list[str]:
-    return list(folded_lines(report, threads=threads))
+    return FORMATS["folded"].write(report, threads=threads).decode().splitlines()
 
 
 # -- written and read back

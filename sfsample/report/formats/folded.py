@@ -9,7 +9,6 @@ Invariant: folded text that is read and written again is the same (tests/report/
 
 import re
 from collections import Counter
-from collections.abc import Iterator
 from functools import cache
 
 from sfsample.errors import BadInput
@@ -32,11 +31,6 @@ _SUFFIX = re.compile(r"(.+)_\[([kij])\]")
 
 def write(report: Report, *, threads: bool) -> bytes:
     """Return the file.  `threads`: the first frame is `name/TID`."""
-    return "".join(line + "\n" for line in folded_lines(report, threads=threads)).encode()
-
-
-def folded_lines(report: Report, *, threads: bool = False) -> Iterator[str]:
-    """Yield the lines, without newlines."""
     texts = [frame.text for frame in report.frames]
     merged: Counter[str] = Counter()
     for stack in report.stacks:
@@ -45,8 +39,7 @@ def folded_lines(report: Report, *, threads: bool = False) -> Iterator[str]:
         if mark:
             head.append(mark)
         merged[";".join([*head, *(texts[at] for at in reversed(stack.frames))])] += stack.weights[0]
-    for text in sorted(merged):
-        yield f"{text} {merged[text]}"
+    return "".join(f"{text} {merged[text]}\n" for text in sorted(merged)).encode()
 
 
 def read(data: bytes) -> Report:

@@ -39,12 +39,7 @@ _Message = dict[int, list[int | memoryview]]  # field number -> its values
 
 def write(report: Report, *, threads: bool) -> bytes:  # noqa: ARG001 - threads are labels
     """Return the file; equal reports make equal bytes."""
-    return gzip.compress(encode(report), 6, mtime=0)
-
-
-def encode(report: Report) -> bytes:
-    """Return the Profile message."""
-    return b"".join(_Encoder(report).profile())
+    return gzip.compress(b"".join(_Encoder(report).profile()), 6, mtime=0)
 
 
 class _Encoder:
