@@ -65,25 +65,20 @@ def run(arguments: Namespace) -> int:
     return 0
 
 
-def slots(
-    every_s: float,
-    should_stop: Callable[[], bool],
-    now: Callable[[], float] = time.monotonic,
-    sleep: Callable[[float], None] = time.sleep,
-) -> Iterator[float]:
+def slots(every_s: float, should_stop: Callable[[], bool]) -> Iterator[float]:
     """Wait for slot after slot; yield how many seconds are left of it.
 
     A slot that is less than half over is begun late (one slice follows another without a gap when --for
     equals --every); one that is more than half over is missed.
     """
-    start, slot = now(), 0
+    start, slot = time.monotonic(), 0
     while True:
-        while not should_stop() and (wait_s := start + slot * every_s - now()) > 0:
-            sleep(min(wait_s, _MAX_SLEEP_S))
+        while not should_stop() and (wait_s := start + slot * every_s - time.monotonic()) > 0:
+            time.sleep(min(wait_s, _MAX_SLEEP_S))
         if should_stop():
             return
-        yield start + (slot + 1) * every_s - now()
-        slot = max(slot + 1, round((now() - start) / every_s))
+        yield start + (slot + 1) * every_s - time.monotonic()
+        slot = max(slot + 1, round((time.monotonic() - start) / every_s))
 
 
 def _alive(start_times: dict[int, int]) -> list[int]:
