@@ -92,26 +92,21 @@ def _render_processes(arguments: Namespace) -> str:
 
 
 def _render_process(pid: int, arguments: Namespace) -> str:
-    inspections, problems = _inspect_process(pid, arguments)
+    with closing(LiveProcess(pid, attach=False)) as process:  # no thread is stopped
+        modules = process.modules.open_all()
+        inspections = [_inspect(module, arguments, _base(module)) for module in modules]
+        problems = [*process.opener.problems, *process.modules.problems]
     for problem in () if arguments.quiet else problems:
         say(problem)
     if arguments.json:
-        modules = [inspection_json(inspection, rows=arguments.rows) for inspection in inspections]
-        return json_text({"schema": "sfsample.inspect-process/1", "pid": pid, "modules": modules,
+        documents = [inspection_json(inspection, rows=arguments.rows) for inspection in inspections]
+        return json_text({"schema": "sfsample.inspect-process/1", "pid": pid, "modules": documents,
                           "problems": problems}, indent=1)  # fmt: skip
     lines = list(process_text(pid, inspections))
     if arguments.rows or arguments.verify or arguments.verbose:
         for inspection in inspections:
             lines += ["", *_text_lines(inspection, arguments)]
     return printable_lines(lines)
-
-
-def _inspect_process(pid: int, arguments: Namespace) -> tuple[list[Inspection], list[str]]:
-    """Return every module that has code, and the problems; no thread is stopped."""
-    with closing(LiveProcess(pid, attach=False)) as process:
-        modules = process.modules.open_all()
-        inspections = [_inspect(module, arguments, _base(module)) for module in modules]
-        return inspections, [*process.opener.problems, *process.modules.problems]
 
 
 def _base(module: Module) -> int:
