@@ -13,10 +13,9 @@ from sfsample.cli.output_file import Output
 from sfsample.cli.progress import Progress
 from sfsample.cli.symbol_flags import symbol_options
 from sfsample.errors import SfsampleError, UsageError
-from sfsample.report.formats import FORMATS
+from sfsample.report.formats import FORMATS, read_report
 from sfsample.report.merge import filter_stacks, focus, merge, merge_by
 from sfsample.report.naming import name_unnamed_frames
-from sfsample.report.read import read_report
 from sfsample.report.report import Report, ReportFrame
 from sfsample.symbolize.offline import OfflineSymbolizer
 

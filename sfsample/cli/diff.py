@@ -8,9 +8,9 @@ from argparse import Namespace
 from sfsample.cli.output_file import Output
 from sfsample.cli.terminal import printable_lines
 from sfsample.report.difference import compare
+from sfsample.report.formats import read_report
 from sfsample.report.formats.difference import difference_html, difference_json, difference_text
 from sfsample.report.json_text import json_text
-from sfsample.report.read import read_report
 
 
 def run(arguments: Namespace) -> int:

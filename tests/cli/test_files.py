@@ -9,7 +9,7 @@ from sfsample.cli.parse import parse
 from sfsample.cli.values import FORMATS, format_of
 from sfsample.errors import UsageError
 from sfsample.report import formats
-from sfsample.report.read import read_report
+from sfsample.report.formats import read_report
 from tests.builders.reports import full
 
 

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sfsample.report.formats import FORMATS
-from sfsample.report.read import read_report
+from sfsample.report.formats import FORMATS, read_report
 from sfsample.report.report import Report
 from tests.browser.conftest import browser
 from tests.live.targets import FIXTURES

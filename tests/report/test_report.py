@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 
 from sfsample.errors import BadInput, SfsampleError
 from sfsample.report.caption import losses
-from sfsample.report.formats import FORMATS
+from sfsample.report.formats import FORMATS, parse, read_report
 from sfsample.report.merge import filter_stacks, focus, merge, merge_by
-from sfsample.report.read import parse, read_report
 from sfsample.report.report import CPU, SAMPLES, WALL, Report, ReportBuilder, ReportFrame, ReportThread
 from tests.builders.reports import APP, from_lines, full
 
