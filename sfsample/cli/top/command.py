@@ -29,7 +29,6 @@ from sfsample.recording.live_window import LiveWindow
 from sfsample.symbolize.symbolizer import Symbolizer
 
 _DRAW_PERIOD_S = 0.5
-_WINDOWS_S = (1, 2, 5, 10, 30, 60)
 
 
 def run(arguments: Namespace) -> int:
@@ -107,8 +106,6 @@ class _Session:
             screen.suspend()
         elif key == "w" and not view.choices.typing:
             self._write()
-        elif key in ("+", "-") and not view.choices.typing:
-            self._resize_window(1 if key == "+" else -1)
         else:
             view.key(key)
 
@@ -132,13 +129,6 @@ class _Session:
     def _names_at(self, location: Location) -> list[FunctionName]:
         module = location.module.path.rpartition("/")[2] if location.module else ""
         return [(frame.text, module) for frame in self._symbolizer.frames(location)]
-
-    def _resize_window(self, step: int) -> None:
-        """Choose the next longer (`step` 1) or shorter (-1) window."""
-        seconds = round(self._window.length_ns / 1e9)
-        lengths = [length for length in _WINDOWS_S[::step] if (length - seconds) * step > 0]
-        if lengths:
-            self._window.length_ns = lengths[0] * 10**9
 
     def _write(self) -> None:
         stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())

@@ -27,7 +27,6 @@ HELP = (
     "p, space                freeze the screen; sampling goes on",
     "/                       show names with a word; Enter ends it, Escape clears it",
     "w                       write the window as a flame graph (html)",
-    "+, -                    a longer or shorter window",
     "Escape                  back: from callers, a thread, a search",
     "q, Ctrl-C               quit",
 )
