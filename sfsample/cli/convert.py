@@ -10,7 +10,6 @@ from collections.abc import Callable
 from functools import partial
 
 from sfsample.cli.output_file import Output
-from sfsample.cli.progress import Progress
 from sfsample.cli.symbol_flags import symbol_options
 from sfsample.errors import SfsampleError, UsageError
 from sfsample.report.formats import FORMATS, read_report
@@ -23,16 +22,8 @@ from sfsample.symbolize.offline import OfflineSymbolizer
 def run(arguments: Namespace) -> int:
     """Read, convert, write; return the exit code."""
     output = Output(arguments.output)
-    with Progress(quiet=arguments.quiet) as progress:
-        reports = []
-        for number, path in enumerate(arguments.inputs, 1):
-            progress.show(f"reading {number} of {len(arguments.inputs)}: {path}")
-            reports.append(read_report(path))
-        progress.show("merging")
-        report = _convert(arguments, merge(reports))
-        progress.show(f"writing {arguments.format}: {len(report.stacks)} stacks")
-        data = FORMATS[arguments.format].write(report, threads=arguments.threads)
-    output.write(data)
+    report = _convert(arguments, merge([read_report(path) for path in arguments.inputs]))
+    output.write(FORMATS[arguments.format].write(report, threads=arguments.threads))
     return 0
 
 
