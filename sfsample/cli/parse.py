@@ -160,11 +160,10 @@ class FlagHelp:
         self.help = action.help or ""
 
 
-def describe(command: str) -> tuple[str, list[FlagHelp]]:
-    """Return the usage line of a command and its flags, for the manual page and completion."""
-    parser = _command_parser(command)
-    actions = parser._actions  # noqa: SLF001 - argparse has no public way to list flags
-    return parser.format_usage(), [FlagHelp(action) for action in actions]
+def describe(command: str) -> list[FlagHelp]:
+    """Return the flags of a command."""
+    actions = _command_parser(command)._actions  # noqa: SLF001 - argparse has no public way to list flags
+    return [FlagHelp(action) for action in actions]
 
 
 def _overview() -> str:
