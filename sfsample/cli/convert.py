@@ -22,12 +22,7 @@ from sfsample.symbolize.offline import OfflineSymbolizer
 def run(arguments: Namespace) -> int:
     """Read, convert, write; return the exit code."""
     output = Output(arguments.output)
-    report = _convert(arguments, merge([read_report(path) for path in arguments.inputs]))
-    output.write(FORMATS[arguments.format].write(report, threads=arguments.threads))
-    return 0
-
-
-def _convert(arguments: Namespace, report: Report) -> Report:
+    report = merge([read_report(path) for path in arguments.inputs])
     if arguments.symbolize:
         report = name_unnamed_frames(report, OfflineSymbolizer(symbol_options(arguments)))
     for pattern in arguments.filter:
@@ -36,7 +31,10 @@ def _convert(arguments: Namespace, report: Report) -> Report:
         report = _select(partial(filter_stacks, keep=False), report, "--ignore", pattern)
     if arguments.focus:
         report = _select(focus, report, "--focus", arguments.focus)
-    return merge_by(report, arguments.merge_by) if arguments.merge_by else report
+    if arguments.merge_by:
+        report = merge_by(report, arguments.merge_by)
+    output.write(FORMATS[arguments.format].write(report, threads=arguments.threads))
+    return 0
 
 
 def _select(select: Callable[..., Report], report: Report, flag: str, pattern: str) -> Report:

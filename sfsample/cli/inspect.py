@@ -30,7 +30,11 @@ from sfsample.symbolize.symbolizer import Symbolizer
 def run(arguments: Namespace) -> int:
     """Inspect, write; return the exit code."""
     output = Output(arguments.output)
-    output.write(_render_file(arguments) if arguments.elf else _render_processes(arguments))
+    if arguments.elf:
+        output.write(_render_file(arguments))
+    else:
+        results = [_render_process(pid, arguments) for pid in target_pids(arguments)]
+        output.write(("" if arguments.json else "\n").join(results))
     return 0
 
 
@@ -84,11 +88,6 @@ def _text_lines(inspection: Inspection, arguments: Namespace) -> Iterator[str]:
         return symbolizer.frames(Location(module, vaddr, vaddr))[0].text
 
     return inspection_text(inspection, name, rows=arguments.rows, verbose=arguments.verbose)
-
-
-def _render_processes(arguments: Namespace) -> str:
-    results = [_render_process(pid, arguments) for pid in target_pids(arguments)]
-    return ("" if arguments.json else "\n").join(results)
 
 
 def _render_process(pid: int, arguments: Namespace) -> str:

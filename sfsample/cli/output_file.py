@@ -44,7 +44,10 @@ class Output:
         if open_fd := _OPEN_FD.fullmatch(path):
             self._fd = os.dup(int(_STREAM_FDS.get(path) or open_fd[1]))
             return
-        old = _stat(path)
+        try:
+            old = os.stat(path)
+        except FileNotFoundError:
+            old = None
         if old is None or stat.S_ISREG(old.st_mode):
             self.file = os.path.realpath(path)
             _check_replaceable(self.file, old)
@@ -67,13 +70,6 @@ class Output:
             if self._path == "-" and isinstance(failure, BrokenPipeError):
                 raise
             raise _unwritable(self._path, failure) from None
-
-
-def _stat(path: str) -> os.stat_result | None:
-    try:
-        return os.stat(path)
-    except FileNotFoundError:
-        return None
 
 
 def _check_replaceable(path: str, old: os.stat_result | None) -> None:

@@ -86,8 +86,10 @@ def parse(argv: list[str]) -> argparse.Namespace:
 
 def _check(arguments: argparse.Namespace) -> None:
     command = arguments.command
-    if command == "convert":
-        _check_name_flags(arguments)
+    if command == "convert" and not arguments.symbolize:  # names in a file stay as they are
+        for flag in _NAME_FLAGS:
+            if getattr(arguments, flag):
+                raise UsageError(f"--{flag.replace('_', '-')} needs --symbolize")
     if not hasattr(arguments, "pid"):  # it has no target
         return
     _check_target(arguments)
@@ -113,13 +115,6 @@ def _check_target(arguments: argparse.Namespace) -> None:
         raise UsageError(f"{what}: use one of {', '.join(ways)}")
     if arguments.all and arguments.name is None:
         raise UsageError("--all needs -n: it selects every process that matches the name")
-
-
-def _check_name_flags(arguments: argparse.Namespace) -> None:
-    """Refuse flags without effect: names in a file stay as they are, unless it is symbolized again."""
-    given = [flag for flag in _NAME_FLAGS if getattr(arguments, flag)]
-    if given and not arguments.symbolize:
-        raise UsageError(f"--{given[0].replace('_', '-')} needs --symbolize")
 
 
 def _check_schedule(every_s: float, length_s: float) -> None:

@@ -194,7 +194,7 @@ def _tables_json(module: Module, *, rows: bool) -> dict[str, Any]:
 
 
 def _function_json(fde: SFrameFde, table: SFrameTable) -> dict[str, Any]:
-    key = "B" if fde.pauth_b else "A"
+    arch, key = table.abi.arch, "B" if fde.pauth_b else "A"
     return {
         "start": hex(fde.start),
         "size": fde.size,
@@ -203,19 +203,12 @@ def _function_json(fde: SFrameFde, table: SFrameTable) -> dict[str, Any]:
         "fde_type": "flex" if fde.fde_type else "default",
         "signal": fde.signal,
         "pauth_key": key if table.abi.name.startswith("AARCH64") else None,
-        "rows": [_row_json(fre, table) for fre in _rows_of(fde, table)],
-    }
-
-
-def _row_json(fre: SFrameFre, table: SFrameTable) -> dict[str, Any]:
-    arch = table.abi.arch
-    return {
-        "offset": fre.start,
-        "cfa": _rule_text(fre.cfa, arch),
-        "fp": _rule_text(fre.fp, arch),
-        "ra": _ra_text(fre, table),
-        "mangled_ra": fre.mangled_ra,
-    }
+        "rows": [
+            {"offset": fre.start, "cfa": _rule_text(fre.cfa, arch), "fp": _rule_text(fre.fp, arch),
+             "ra": _ra_text(fre, table), "mangled_ra": fre.mangled_ra}
+            for fre in _rows_of(fde, table)
+        ],
+    }  # fmt: skip
 
 
 def _verification_json(verification: Verification, arch: Arch | None) -> dict[str, Any]:

@@ -75,20 +75,16 @@ def terminal() -> Iterator[Screen]:
     except curses.error as failure:
         raise SfsampleError(f"cannot draw on this terminal: {failure}", "set TERM, e.g. TERM=xterm") from None
     try:
-        _set_up(window)
+        curses.noecho()
+        curses.raw()  # Ctrl-C, Ctrl-Z and Ctrl-\ become keys: as signals they could leave the terminal raw
+        window.keypad(True)
+        window.timeout(round(_KEY_TIMEOUT_S * 1000))
+        for prepare in (lambda: curses.curs_set(0), curses.start_color, curses.use_default_colors):
+            with suppress(curses.error):
+                prepare()
         yield Screen(window)
     finally:
         window.keypad(False)
         curses.noraw()
         curses.echo()
         curses.endwin()
-
-
-def _set_up(window: curses.window) -> None:
-    curses.noecho()
-    curses.raw()  # Ctrl-C, Ctrl-Z and Ctrl-\ become keys: as signals they could leave the terminal raw
-    window.keypad(True)
-    window.timeout(round(_KEY_TIMEOUT_S * 1000))
-    for prepare in (lambda: curses.curs_set(0), curses.start_color, curses.use_default_colors):
-        with suppress(curses.error):
-            prepare()
