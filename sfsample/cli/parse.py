@@ -101,7 +101,11 @@ def _check(arguments: argparse.Namespace) -> None:
     if getattr(arguments, "perf_events", False) and arguments.mode == "wall":
         raise UsageError("--perf-events needs --mode cpu: its timers do not run while a thread sleeps")
     if command == "watch":
-        _check_schedule(arguments.every, arguments.slice)
+        if arguments.every < 1:
+            raise UsageError("--every is shorter than a second",
+                             "the name of a slice is the second in which it begins")  # fmt: skip
+        if arguments.every < arguments.slice:
+            raise UsageError("--every is shorter than --for", "slices must not overlap")
 
 
 def _check_target(arguments: argparse.Namespace) -> None:
@@ -115,14 +119,6 @@ def _check_target(arguments: argparse.Namespace) -> None:
         raise UsageError(f"{what}: use one of {', '.join(ways)}")
     if arguments.all and arguments.name is None:
         raise UsageError("--all needs -n: it selects every process that matches the name")
-
-
-def _check_schedule(every_s: float, length_s: float) -> None:
-    if every_s < 1:
-        raise UsageError("--every is shorter than a second",
-                         "the name of a slice is the second in which it begins")  # fmt: skip
-    if every_s < length_s:
-        raise UsageError("--every is shorter than --for", "slices must not overlap")
 
 
 def _main_parser() -> argparse.ArgumentParser:

@@ -178,10 +178,11 @@ class _ProfileReader:
         for sample in self._messages(2):  # sample
             self._add(builder, sample, tuple(columns.values()))
         period = _integer(self._profile, 12)  # period
+        period_is_time = any(self._text(row, 2) == "nanoseconds" for row in self._messages(11))  # period_type
         return builder.finish()._replace(
             started_ns=_integer(self._profile, 9) or None,  # time_nanos
             duration_ns=_integer(self._profile, 10) or None,  # duration_nanos
-            rate_hz=1e9 / period if period and self._period_is_time() else None,
+            rate_hz=1e9 / period if period and period_is_time else None,
         )
 
     def _columns(self) -> dict[str, int]:
@@ -194,9 +195,6 @@ class _ProfileReader:
             raise BadInput(f"pprof without a sample type in counts: it has {shown}")
         others = {_TIME_WEIGHTS[pair]: at for at, pair in enumerate(types) if pair in _TIME_WEIGHTS}
         return {SAMPLES: counts[0]} | others
-
-    def _period_is_time(self) -> bool:
-        return any(self._text(row, 2) == "nanoseconds" for row in self._messages(11))  # period_type: unit
 
     def _add(self, builder: ReportBuilder, sample: _Message, columns: tuple[int, ...]) -> None:
         values = [signed(number) for number in _numbers(sample.get(2, ()))]  # value
