@@ -17,9 +17,9 @@ from sfsample.recording.options import DEFAULT_OPTIONS, RecordOptions
 from sfsample.recording.processes import Processes
 from sfsample.recording.profile import Profile
 from sfsample.recording.ptrace_sampler import Clock
+from sfsample.report.formats import FORMATS
 from sfsample.report.naming import name_profile
 from sfsample.report.report import Report
-from sfsample.report.writers.formats import FORMATS
 from sfsample.symbolize.options import DEFAULT_SYMBOL_OPTIONS, SymbolOptions
 from sfsample.symbolize.symbolizer import Symbolizer
 

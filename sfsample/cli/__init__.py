@@ -12,8 +12,8 @@ import sys
 from importlib import import_module
 from types import ModuleType
 
-from sfsample.cli.terminal import say, silence
-from sfsample.errors import FILES_HELP, NO_FILE_ERRNOS, SfsampleError
+from sfsample.cli.terminal import printable, say, silence
+from sfsample.errors import FILES_HELP, NO_FILE_ERRNOS, SfsampleError, UsageError
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -57,9 +57,33 @@ def _run(argv: list[str]) -> int:
     except SystemExit as end:  # --help, --version
         return int(end.code or 0)
     if level := os.environ.get("SFSAMPLE_LOG"):
-        import_module("sfsample.cli.log").start_logging(level)
+        _start_logging(level)
     code: int = _import_command(arguments.command).run(arguments)
     return code
+
+
+def _start_logging(level: str) -> None:
+    """Log sfsample's own decisions on stderr: why a thread was captured again, why timers were chosen, ...
+
+    Each package has one logger (`sfsample.process`, `sfsample.recording`), and all that they say is debug.
+    Nothing is logged between a stop and its release.
+    """
+    import logging  # most runs do not log
+
+    if level.lower() != "debug":
+        raise UsageError(f"unknown log level: SFSAMPLE_LOG={level}", "levels: debug")
+
+    def clean(record: logging.LogRecord) -> bool:
+        """Keep from the terminal the control characters in names, which are the target's."""
+        record.msg, record.args = printable(record.getMessage()), None
+        return True
+
+    handler = logging.StreamHandler()
+    handler.addFilter(clean)
+    handler.setFormatter(logging.Formatter("sfsample: %(relativeCreated)d ms %(name)s: %(message)s"))
+    logger = logging.getLogger("sfsample")
+    logger.addHandler(handler)
+    logger.setLevel(logging.DEBUG)
 
 
 def _import_command(command: str) -> ModuleType:

@@ -34,14 +34,14 @@ def bash_script() -> Iterator[str]:
     yield f'    case " {" ".join(COMMANDS)} " in *" ${{COMP_WORDS[1]}} "*) command=${{COMP_WORDS[1]}} ;; esac'
     yield '    case "$command $before" in'
     for command in COMMANDS:
-        for flag in describe(command)[1]:
+        for flag in describe(command):
             if flag.names and flag.value:
                 names = "|".join(f'"{command} {name}"' for name in flag.names)
                 yield f"        {names}) {_bash_value(flag)}; return ;;"
     yield "    esac"
     yield '    case "$command" in'
     for command in COMMANDS:
-        flags = describe(command)[1]
+        flags = describe(command)
         words = [*(name for flag in flags for name in flag.names), *_positional_choices(flags)]
         yield f'        {command}) words="{" ".join(words)}" ;;'
     yield "    esac"
@@ -72,7 +72,7 @@ def zsh_script() -> Iterator[str]:
     yield "    fi"
     yield "    case $command in"
     for command in COMMANDS:
-        flags = describe(command)[1]
+        flags = describe(command)
         specs = " ".join(spec for flag in flags for spec in _zsh_specs(flag))
         words = _positional_choices(flags)
         rest = f"({' '.join(words)})" if words else "_files"
@@ -106,7 +106,7 @@ def fish_script() -> Iterator[str]:
         if command == "record":  # the default command: its flags are valid without its name
             others = " ".join(name for name in COMMANDS if name != command)
             condition = f"not __fish_seen_subcommand_from {others}"
-        for flag in describe(command)[1]:
+        for flag in describe(command):
             yield from _fish_flag(flag, f"complete -c sfsample -n {_quote(condition)}")
 
 

@@ -10,34 +10,19 @@ from collections.abc import Callable
 from functools import partial
 
 from sfsample.cli.output_file import Output
-from sfsample.cli.progress import Progress
 from sfsample.cli.symbol_flags import symbol_options
 from sfsample.errors import SfsampleError, UsageError
+from sfsample.report.formats import FORMATS, read_report
 from sfsample.report.merge import filter_stacks, focus, merge, merge_by
 from sfsample.report.naming import name_unnamed_frames
-from sfsample.report.readers.read import read_report
 from sfsample.report.report import Report, ReportFrame
-from sfsample.report.writers.formats import FORMATS
 from sfsample.symbolize.symbolizer import OfflineSymbolizer
 
 
 def run(arguments: Namespace) -> int:
     """Read, convert, write; return the exit code."""
-    with Output(arguments.output) as output:
-        with Progress(quiet=arguments.quiet) as progress:
-            reports = []
-            for number, path in enumerate(arguments.inputs, 1):
-                progress.show(f"reading {number} of {len(arguments.inputs)}: {path}")
-                reports.append(read_report(path))
-            progress.show("merging")
-            report = _convert(arguments, merge(reports))
-            progress.show(f"writing {arguments.format}: {len(report.stacks)} stacks")
-            data = FORMATS[arguments.format].write(report, threads=arguments.threads)
-        output.write(data)
-    return 0
-
-
-def _convert(arguments: Namespace, report: Report) -> Report:
+    output = Output(arguments.output)
+    report = merge([read_report(path) for path in arguments.inputs])
     if arguments.symbolize:
         report = name_unnamed_frames(report, OfflineSymbolizer(symbol_options(arguments)))
     for pattern in arguments.filter:
@@ -46,7 +31,10 @@ def _convert(arguments: Namespace, report: Report) -> Report:
         report = _select(partial(filter_stacks, keep=False), report, "--ignore", pattern)
     if arguments.focus:
         report = _select(focus, report, "--focus", arguments.focus)
-    return merge_by(report, arguments.merge_by) if arguments.merge_by else report
+    if arguments.merge_by:
+        report = merge_by(report, arguments.merge_by)
+    output.write(FORMATS[arguments.format].write(report, threads=arguments.threads))
+    return 0
 
 
 def _select(select: Callable[..., Report], report: Report, flag: str, pattern: str) -> Report:

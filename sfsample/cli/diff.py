@@ -8,20 +8,20 @@ from argparse import Namespace
 from sfsample.cli.output_file import Output
 from sfsample.cli.terminal import printable_lines
 from sfsample.report.difference import compare
+from sfsample.report.formats import read_report
+from sfsample.report.formats.difference import difference_html, difference_json, difference_text
 from sfsample.report.json_text import json_text
-from sfsample.report.readers.read import read_report
-from sfsample.report.writers.difference import difference_html, difference_json, difference_text
 
 
 def run(arguments: Namespace) -> int:
     """Compare, write; return the exit code."""
-    with Output(arguments.output) as output:
-        before, after = map(read_report, arguments.inputs)
-        difference = compare(before, after)
-        if arguments.format == "html":
-            output.write(difference_html(before, after, difference))
-        elif arguments.format == "json":
-            output.write(json_text(difference_json(difference), indent=2))
-        else:
-            output.write(printable_lines(difference_text(difference, verbose=arguments.verbose)))
+    output = Output(arguments.output)
+    before, after = map(read_report, arguments.inputs)
+    difference = compare(before, after)
+    if arguments.format == "html":
+        output.write(difference_html(before, after, difference))
+    elif arguments.format == "json":
+        output.write(json_text(difference_json(difference), indent=2))
+    else:
+        output.write(printable_lines(difference_text(difference, verbose=arguments.verbose)))
     return 0

@@ -13,7 +13,6 @@ from sfsample.cli.targets import target_pids
 from sfsample.cli.terminal import printable_lines
 from sfsample.errors import NotPermitted
 from sfsample.process.permission.diagnosis import Diagnosis, diagnose
-from sfsample.process.permission.gates import Gate
 from sfsample.report.json_text import json_text
 
 _ATTACH_TEXTS = {True: "sfsample may attach", False: "sfsample may not attach", None: "not tried"}
@@ -22,15 +21,15 @@ _STATUS_TEXTS = {"pass": "pass", "fail": "FAIL", "unknown": "?"}
 
 def run(arguments: Namespace) -> int:
     """Judge the gates and write them; return the exit code."""
-    with Output(arguments.output) as output:
-        pids = target_pids(arguments) if arguments.pid or arguments.name else [None]
-        diagnoses = [diagnose(pid) for pid in pids]
-        if arguments.json:
-            processes = [_diagnosis_json(diagnosis) for diagnosis in diagnoses]
-            output.write(json_text({"schema": "sfsample.doctor/1", "processes": processes}, indent=1))
-        else:
-            texts = (printable_lines(_diagnosis_text(diagnosis)) for diagnosis in diagnoses)
-            output.write("\n".join(texts))
+    output = Output(arguments.output)
+    pids = target_pids(arguments) if arguments.pid or arguments.name else [None]
+    diagnoses = [diagnose(pid) for pid in pids]
+    if arguments.json:
+        processes = [_diagnosis_json(diagnosis) for diagnosis in diagnoses]
+        output.write(json_text({"schema": "sfsample.doctor/1", "processes": processes}, indent=1))
+    else:
+        texts = (printable_lines(_diagnosis_text(diagnosis)) for diagnosis in diagnoses)
+        output.write("\n".join(texts))
     return NotPermitted.exit_code if any(diagnosis.is_closed for diagnosis in diagnoses) else 0
 
 
@@ -49,19 +48,17 @@ def _diagnosis_json(diagnosis: Diagnosis) -> dict[str, Any]:
 
 
 def _diagnosis_text(diagnosis: Diagnosis) -> Iterator[str]:
-    """Yield lines without newlines: one for each gate, then what to do about gates that may be closed."""
+    """Yield lines without newlines: one for each gate, then what to do about gates that may be closed.
+
+    Gates that have the same remedy are named together.
+    """
     if diagnosis.pid is None:
         yield "sfsample itself, for any process (-p PID checks the other gates too):"
     else:
         yield f"process {diagnosis.pid} {diagnosis.name}: {_ATTACH_TEXTS[diagnosis.may_attach]}"
     for gate in diagnosis.gates:
         yield f"  {_STATUS_TEXTS[gate.status]:<6}{gate.name:<21}{gate.found}"
-    yield from _remedies(diagnosis.gates)
-
-
-def _remedies(gates: tuple[Gate, ...]) -> Iterator[str]:
-    """Yield what to do, once for several gates that have the same remedy."""
-    closed = [gate for gate in gates if gate.status != "pass" and gate.remedy is not None]
+    closed = [gate for gate in diagnosis.gates if gate.status != "pass" and gate.remedy is not None]
     for remedy in dict.fromkeys(gate.remedy for gate in closed):
         yield ""
         yield f"to open {', '.join(gate.name for gate in closed if gate.remedy == remedy)}:"

@@ -31,22 +31,22 @@ _EXIT_INCOMPLETE = 5
 def run(arguments: Namespace) -> int:
     """Dump, write; return the exit code."""
     render = _render_json if arguments.json else _render_text
-    with Output(arguments.output) as output:
-        examine = Examiner(symbol_options(arguments))
+    output = Output(arguments.output)
+    examine = Examiner(symbol_options(arguments))
 
-        def rehearse(dumps: list[ProcessDump]) -> None:
-            """Render the first samples while sfsample waits for the second: this imports what it takes."""
-            render(examine(dumps), arguments)
+    def rehearse(dumps: list[ProcessDump]) -> None:
+        """Render the first samples while sfsample waits for the second: this imports what it takes."""
+        render(examine(dumps), arguments)
 
-        options = _options(arguments)
-        if arguments.core is not None:
-            dumps, failures = [_core(arguments, options)], list[TargetError]()
-            verdict = examine(dumps)
-        else:
-            with Interrupt() as interrupt:  # Ctrl-C ends the sampling; Ctrl-Z waits until no thread is held
-                dumps, failures = _dump(arguments, options, rehearse, interrupt)
-                verdict = with_names(lambda: examine(dumps), examine, interrupt)
-        output.write(render(verdict, arguments))
+    options = _options(arguments)
+    if arguments.core is not None:
+        dumps, failures = [_core(arguments, options)], list[TargetError]()
+        verdict = examine(dumps)
+    else:
+        with Interrupt() as interrupt:  # Ctrl-C ends the sampling; Ctrl-Z waits until no thread is held
+            dumps, failures = _dump(arguments, options, rehearse, interrupt)
+            verdict = with_names(lambda: examine(dumps), examine, interrupt)
+    output.write(render(verdict, arguments))
     if not arguments.quiet:
         missing_names = examine.missing_names() if arguments.verbose else []
         for text in dict.fromkeys([*_problems(dumps, kernel=arguments.kernel), *missing_names]):

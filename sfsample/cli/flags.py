@@ -1,6 +1,6 @@
 """Declares the commands, grouped by task, and the flags of each; a flag means the same in each of them.
 
-Help, manual page and completion are all made from this description.
+Help and completion are both made from this description.
 """
 
 from argparse import ArgumentParser, BooleanOptionalAction
@@ -129,10 +129,6 @@ def _replay(parser: ArgumentParser) -> None:
 
 def _completion(parser: ArgumentParser) -> None:
     parser.add_argument("shell", choices=("bash", "zsh", "fish"), help="the shell to print it for")
-
-
-def _man(_parser: ArgumentParser) -> None:
-    """Add nothing: it has no flags."""
 
 
 # -- flags that several commands have
@@ -277,7 +273,6 @@ GROUPS = (
         ("completion", _completion, "print the completion script for a shell", (
             ("completion bash > ~/.sfsample.bash", "then source the file; also for zsh and fish"),
         )),
-        ("man", _man, "print the manual page", (("man | man -l -", "read the manual page"),)),
     )),
 )  # fmt: skip
 COMMANDS = {

@@ -18,9 +18,7 @@ from sfsample.formats.elf.image import PT_LOAD, ElfImage
 from sfsample.formats.elf.object_file import LinkedObject, lay_out
 from sfsample.formats.sframe import SECTION
 from sfsample.inspect.coverage import measure_coverage
-from sfsample.inspect.inspection import Inspection
-from sfsample.inspect.json import inspection_json
-from sfsample.inspect.text import inspection_text, process_text
+from sfsample.inspect.text import Inspection, inspection_json, inspection_text, process_text
 from sfsample.inspect.verify import verify
 from sfsample.modules.location import Location
 from sfsample.modules.module import Module
@@ -31,8 +29,12 @@ from sfsample.symbolize.symbolizer import Symbolizer
 
 def run(arguments: Namespace) -> int:
     """Inspect, write; return the exit code."""
-    with Output(arguments.output) as output:
-        output.write(_render_file(arguments) if arguments.elf else _render_processes(arguments))
+    output = Output(arguments.output)
+    if arguments.elf:
+        output.write(_render_file(arguments))
+    else:
+        results = [_render_process(pid, arguments) for pid in target_pids(arguments)]
+        output.write(("" if arguments.json else "\n").join(results))
     return 0
 
 
@@ -88,32 +90,22 @@ def _text_lines(inspection: Inspection, arguments: Namespace) -> Iterator[str]:
     return inspection_text(inspection, name, rows=arguments.rows, verbose=arguments.verbose)
 
 
-def _render_processes(arguments: Namespace) -> str:
-    results = [_render_process(pid, arguments) for pid in target_pids(arguments)]
-    return ("" if arguments.json else "\n").join(results)
-
-
 def _render_process(pid: int, arguments: Namespace) -> str:
-    inspections, problems = _inspect_process(pid, arguments)
+    with closing(LiveProcess(pid, attach=False)) as process:  # no thread is stopped
+        modules = process.modules.open_all()
+        inspections = [_inspect(module, arguments, _base(module)) for module in modules]
+        problems = [*process.opener.problems, *process.modules.problems]
     for problem in () if arguments.quiet else problems:
         say(problem)
     if arguments.json:
-        modules = [inspection_json(inspection, rows=arguments.rows) for inspection in inspections]
-        return json_text({"schema": "sfsample.inspect-process/1", "pid": pid, "modules": modules,
+        documents = [inspection_json(inspection, rows=arguments.rows) for inspection in inspections]
+        return json_text({"schema": "sfsample.inspect-process/1", "pid": pid, "modules": documents,
                           "problems": problems}, indent=1)  # fmt: skip
     lines = list(process_text(pid, inspections))
     if arguments.rows or arguments.verify or arguments.verbose:
         for inspection in inspections:
             lines += ["", *_text_lines(inspection, arguments)]
     return printable_lines(lines)
-
-
-def _inspect_process(pid: int, arguments: Namespace) -> tuple[list[Inspection], list[str]]:
-    """Return every module that has code, and the problems; no thread is stopped."""
-    with closing(LiveProcess(pid, attach=False)) as process:
-        modules = process.modules.open_all()
-        inspections = [_inspect(module, arguments, _base(module)) for module in modules]
-        return inspections, [*process.opener.problems, *process.modules.problems]
 
 
 def _base(module: Module) -> int:

@@ -8,7 +8,6 @@ import re
 import stat
 import sys
 from errno import EACCES, EBADF, EISDIR, EPERM, EROFS
-from typing import Self
 
 from sfsample.cli.terminal import silence
 from sfsample.core.filesystem import whole_file
@@ -29,7 +28,7 @@ class Output:
     def __init__(self, path: str) -> None:
         self.file = ""  # the regular file that `write` replaces
         self._path = path
-        self._fd = -1  # of a device, a FIFO or an open file: not to be replaced by a rename
+        self._fd = -1  # of a device, a FIFO or an open file, which no rename may replace
         try:
             self._check(path)
         except OSError as failure:
@@ -45,7 +44,10 @@ class Output:
         if open_fd := _OPEN_FD.fullmatch(path):
             self._fd = os.dup(int(_STREAM_FDS.get(path) or open_fd[1]))
             return
-        old = _stat(path)
+        try:
+            old = os.stat(path)
+        except FileNotFoundError:
+            old = None
         if old is None or stat.S_ISREG(old.st_mode):
             self.file = os.path.realpath(path)
             _check_replaceable(self.file, old)
@@ -60,8 +62,7 @@ class Output:
                 with whole_file(self.file, 0o666) as file:
                     file.write(data)
             elif self._fd >= 0:
-                fd, self._fd = self._fd, -1
-                with open(fd, "wb") as file:
+                with open(self._fd, "wb") as file:
                     file.write(data)
             else:
                 _write_stdout(data)
@@ -69,20 +70,6 @@ class Output:
             if self._path == "-" and isinstance(failure, BrokenPipeError):
                 raise
             raise _unwritable(self._path, failure) from None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._fd >= 0:
-            os.close(self._fd)
-
-
-def _stat(path: str) -> os.stat_result | None:
-    try:
-        return os.stat(path)
-    except FileNotFoundError:
-        return None
 
 
 def _check_replaceable(path: str, old: os.stat_result | None) -> None:

@@ -86,8 +86,10 @@ def parse(argv: list[str]) -> argparse.Namespace:
 
 def _check(arguments: argparse.Namespace) -> None:
     command = arguments.command
-    if command == "convert":
-        _check_name_flags(arguments)
+    if command == "convert" and not arguments.symbolize:  # names in a file stay as they are
+        for flag in _NAME_FLAGS:
+            if getattr(arguments, flag):
+                raise UsageError(f"--{flag.replace('_', '-')} needs --symbolize")
     if not hasattr(arguments, "pid"):  # it has no target
         return
     _check_target(arguments)
@@ -99,7 +101,11 @@ def _check(arguments: argparse.Namespace) -> None:
     if getattr(arguments, "perf_events", False) and arguments.mode == "wall":
         raise UsageError("--perf-events needs --mode cpu: its timers do not run while a thread sleeps")
     if command == "watch":
-        _check_schedule(arguments.every, arguments.slice)
+        if arguments.every < 1:
+            raise UsageError("--every is shorter than a second",
+                             "the name of a slice is the second in which it begins")  # fmt: skip
+        if arguments.every < arguments.slice:
+            raise UsageError("--every is shorter than --for", "slices must not overlap")
 
 
 def _check_target(arguments: argparse.Namespace) -> None:
@@ -113,21 +119,6 @@ def _check_target(arguments: argparse.Namespace) -> None:
         raise UsageError(f"{what}: use one of {', '.join(ways)}")
     if arguments.all and arguments.name is None:
         raise UsageError("--all needs -n: it selects every process that matches the name")
-
-
-def _check_name_flags(arguments: argparse.Namespace) -> None:
-    """Refuse flags without effect: names in a file stay as they are, unless it is symbolized again."""
-    given = [flag for flag in _NAME_FLAGS if getattr(arguments, flag)]
-    if given and not arguments.symbolize:
-        raise UsageError(f"--{given[0].replace('_', '-')} needs --symbolize")
-
-
-def _check_schedule(every_s: float, length_s: float) -> None:
-    if every_s < 1:
-        raise UsageError("--every is shorter than a second",
-                         "the name of a slice is the second in which it begins")  # fmt: skip
-    if every_s < length_s:
-        raise UsageError("--every is shorter than --for", "slices must not overlap")
 
 
 def _main_parser() -> argparse.ArgumentParser:
@@ -160,11 +151,10 @@ class FlagHelp:
         self.help = action.help or ""
 
 
-def describe(command: str) -> tuple[str, list[FlagHelp]]:
-    """Return the usage line of a command and its flags, for the manual page and completion."""
-    parser = _command_parser(command)
-    actions = parser._actions  # noqa: SLF001 - argparse has no public way to list flags
-    return parser.format_usage(), [FlagHelp(action) for action in actions]
+def describe(command: str) -> list[FlagHelp]:
+    """Return the flags of a command."""
+    actions = _command_parser(command)._actions  # noqa: SLF001 - argparse has no public way to list flags
+    return [FlagHelp(action) for action in actions]
 
 
 def _overview() -> str:

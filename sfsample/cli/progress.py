@@ -1,4 +1,4 @@
-"""Shows how far long work has come: one line on stderr, redrawn in place, and erased at the end.
+"""Shows how far a recording has come: one line on stderr, redrawn in place, and erased at the end.
 
 It is shown only where stderr is a terminal, and not with --quiet.
 """
@@ -37,11 +37,10 @@ class Progress:
         return self.shown and time.monotonic() - self._drawn_at_s >= _PERIOD_S and _is_writable()
 
     def show(self, text: str) -> None:
-        """Show `text`, if it is due."""
-        if self.due():
-            self._drawn_at_s, self._drawn = time.monotonic(), True
-            room = _columns() - len(_PREFIX) - 1
-            emit(f"{_ERASE}{_PREFIX}{printable(text)[:room]}")
+        """Show `text`, which is due."""
+        self._drawn_at_s, self._drawn = time.monotonic(), True
+        room = _columns() - len(_PREFIX) - 1
+        emit(f"{_ERASE}{_PREFIX}{printable(text)[:room]}")
 
 
 def progress_text(stats: Stats, elapsed_s: float, duration_s: float | None, cpu_s: float) -> str:

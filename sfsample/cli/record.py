@@ -6,7 +6,6 @@ recording that is no result is an error, and leaves the output file alone.
 
 import time
 from argparse import Namespace
-from contextlib import AbstractContextManager, nullcontext
 
 from sfsample import api
 from sfsample.cli.interrupt import Interrupt
@@ -20,16 +19,17 @@ from sfsample.cli.terminal import emit, progress_printer, say
 from sfsample.errors import UsageError
 from sfsample.recording.profile import Profile
 from sfsample.recording.summary import summary_lines
+from sfsample.report.formats import FORMATS
 from sfsample.report.json_text import json_text
-from sfsample.report.writers.formats import FORMATS
 from sfsample.saved_stacks.store import BadStackStore
 
 
 def run(arguments: Namespace) -> int:
     """Record, write the profile, print the summary; return the exit code."""
-    with Output(arguments.output) as output, _stats_output(arguments) as stats_output:
-        bad_stacks = BadStackStore(arguments.save_bad) if arguments.save_bad is not None else None
-        profile, missing_names = _record(arguments, output, stats_output, bad_stacks)
+    output = Output(arguments.output)
+    stats_output = Output(arguments.stats) if arguments.stats not in (None, "-") else None
+    bad_stacks = BadStackStore(arguments.save_bad) if arguments.save_bad is not None else None
+    profile, missing_names = _record(arguments, output, stats_output, bad_stacks)
     if not arguments.quiet:
         first, *more = summary_lines(
             profile.stats, arguments.mode, missing_names=missing_names, verbose=arguments.verbose
@@ -40,10 +40,6 @@ def run(arguments: Namespace) -> int:
         return 0
     say(*profile.stats.failure)
     return 1
-
-
-def _stats_output(arguments: Namespace) -> AbstractContextManager[Output | None]:
-    return Output(arguments.stats) if arguments.stats not in (None, "-") else nullcontext()
 
 
 def _saved_lines(bad_stacks: BadStackStore) -> list[str]:

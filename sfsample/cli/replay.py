@@ -4,46 +4,91 @@ A replay that needs a file which this machine does not have is an error, never a
 """
 
 from argparse import Namespace
+from collections.abc import Iterator
+from typing import Any
 
 from sfsample.cli.output_file import Output
 from sfsample.cli.symbol_flags import symbol_options
 from sfsample.cli.terminal import printable_lines
+from sfsample.core.stack import StopReason
+from sfsample.dumping.json import frame_json
 from sfsample.errors import FormatError, SfsampleError
+from sfsample.modules.location import locate
 from sfsample.report.json_text import json_text
-from sfsample.saved_stacks.format import SavedStack, from_json
-from sfsample.saved_stacks.replay import replay
-from sfsample.saved_stacks.text import replay_json, replay_text
+from sfsample.saved_stacks.format import MAX_CHARACTERS, SavedStack, from_json
+from sfsample.saved_stacks.replay import ReplayedStack, replay
 from sfsample.symbolize.symbolizer import Symbolizer
 from sfsample.unwind.unwinder import choose_steppers
 
-_MAX_FILE_CHARACTERS = 32 << 20
 _HELP = "give a file that `sfsample record --save-bad DIR` wrote"
 
 
 def run(arguments: Namespace) -> int:
     """Read, unwind, write; return the exit code."""
-    with Output(arguments.output) as output:
-        saved = _load(arguments.file)
-        replayed = replay(
-            saved,
-            sysroot=arguments.sysroot.rstrip("/"),
-            debug_dirs=tuple(arguments.debug_dir),
-            steppers=choose_steppers(arguments.unwind),
-            max_frames=arguments.max_frames,
-        )
-        symbolizer = Symbolizer(symbol_options(arguments))
-        if arguments.json:
-            output.write(json_text(replay_json(saved, replayed, symbolizer), indent=1))
-        else:
-            output.write(printable_lines(replay_text(saved, replayed, symbolizer)))
+    output = Output(arguments.output)
+    saved = _load(arguments.file)
+    replayed = replay(
+        saved,
+        sysroot=arguments.sysroot.rstrip("/"),
+        debug_dirs=tuple(arguments.debug_dir),
+        steppers=choose_steppers(arguments.unwind),
+        max_frames=arguments.max_frames,
+    )
+    symbolizer = Symbolizer(symbol_options(arguments))
+    if arguments.json:
+        output.write(json_text(_replay_json(saved, replayed, symbolizer), indent=1))
+    else:
+        output.write(printable_lines(_replay_text(saved, replayed, symbolizer)))
     return 0
 
 
 def _load(path: str) -> SavedStack:
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
-            return from_json(file.read(_MAX_FILE_CHARACTERS), path)
+            return from_json(file.read(MAX_CHARACTERS))
     except OSError as failure:
         raise SfsampleError(f"cannot read: {path}: {failure.strerror}", _HELP) from None
     except FormatError as damage:
         raise SfsampleError(f"cannot replay: {path}: {damage.what}", _HELP) from None
+
+
+def _replay_text(saved: SavedStack, replayed: ReplayedStack, symbolizer: Symbolizer) -> Iterator[str]:
+    """Yield the lines, without newlines: the result when the stack was saved, and the result now."""
+    stack = replayed.stack
+    yield f"thread {saved.tid} of {saved.process} ({saved.arch.name})"
+    yield f"then: {_result(saved.stop_reason, saved.stopped_at, len(saved.frames))}"
+    yield f"now:  {_result(stack.stop_reason, stack.stopped_at or '', len(stack.frames))}"
+    yield from (f"problem: {text}" for text in replayed.problems)
+    for depth, (frame, module) in enumerate(zip(stack.frames, replayed.modules, strict=True)):
+        name = symbolizer.frames(locate(frame, module, 0))[-1]
+        where = f"  ({module.path.rpartition('/')[2]})" if module and name.function else ""
+        yield f"  #{depth:<3} {frame.pc:#018x}  {name.text}{where}  {frame.found}"
+
+
+def _result(reason: str, stopped_at: str, frames: int) -> str:
+    at = f" at {stopped_at}" if reason != StopReason.OUTERMOST and stopped_at else ""
+    return f"{frames} frames, {reason}{at}"
+
+
+def _replay_json(saved: SavedStack, replayed: ReplayedStack, symbolizer: Symbolizer) -> dict[str, Any]:
+    """Return the document."""
+    frames = (
+        value
+        for frame, module in zip(replayed.stack.frames, replayed.modules, strict=True)
+        for value in frame_json(frame, module, symbolizer.frames(locate(frame, module, 0)))
+    )
+    return {
+        "schema": "sfsample.replay/1",
+        "process": saved.process,
+        "tid": saved.tid,
+        "then": {
+            "stop_reason": saved.stop_reason,
+            "frames": [[hex(pc), found] for pc, found in saved.frames],
+        },
+        "now": {
+            "stop_reason": str(replayed.stack.stop_reason),
+            "stopped_at": replayed.stack.stopped_at,
+            "frames": list(frames),
+        },
+        "problems": list(replayed.problems),
+    }

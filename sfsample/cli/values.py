@@ -13,7 +13,7 @@ _UNITS_S = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400
 _SIZES = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}  # bytes
 _MAX_RATE_HZ = 10_000
 _MAX_DUMP_SAMPLES = 1000
-FORMATS = ("folded", "json", "speedscope", "firefox", "pprof", "html", "svg")  # see report/writers/formats.py
+FORMATS = ("folded", "json", "speedscope", "firefox", "pprof", "html", "svg")  # see report/formats
 _SUFFIXES = {  # the first suffix of a format is the one that sfsample gives to a file
     ".folded": "folded", ".collapsed": "folded", ".txt": "folded",
     ".speedscope.json": "speedscope", ".speedscope": "speedscope", ".firefox.json": "firefox",

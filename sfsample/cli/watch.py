@@ -29,7 +29,7 @@ from sfsample.process.find import start_time
 from sfsample.recording.profile import Profile
 from sfsample.recording.stats import Stats
 from sfsample.recording.summary import missing_name_lines
-from sfsample.report.writers.formats import FORMATS
+from sfsample.report.formats import FORMATS
 from sfsample.symbolize.symbolizer import Symbolizer
 
 _MAX_SLEEP_S = 0.2  # then it asks again whether to stop
@@ -66,25 +66,20 @@ def run(arguments: Namespace) -> int:
     return 0
 
 
-def slots(
-    every_s: float,
-    should_stop: Callable[[], bool],
-    now: Callable[[], float] = time.monotonic,
-    sleep: Callable[[float], None] = time.sleep,
-) -> Iterator[float]:
+def slots(every_s: float, should_stop: Callable[[], bool]) -> Iterator[float]:
     """Wait for slot after slot; yield how many seconds are left of it.
 
     A slot that is less than half over is begun late (one slice follows another without a gap when --for
     equals --every); one that is more than half over is missed.
     """
-    start, slot = now(), 0
+    start, slot = time.monotonic(), 0
     while True:
-        while not should_stop() and (wait_s := start + slot * every_s - now()) > 0:
-            sleep(min(wait_s, _MAX_SLEEP_S))
+        while not should_stop() and (wait_s := start + slot * every_s - time.monotonic()) > 0:
+            time.sleep(min(wait_s, _MAX_SLEEP_S))
         if should_stop():
             return
-        yield start + (slot + 1) * every_s - now()
-        slot = max(slot + 1, round((now() - start) / every_s))
+        yield start + (slot + 1) * every_s - time.monotonic()
+        slot = max(slot + 1, round((time.monotonic() - start) / every_s))
 
 
 def _alive(start_times: dict[int, int]) -> list[int]:
@@ -111,13 +106,13 @@ def _record_slice(
     """Record and write one slice; print its outcome, delete old slices."""
     label, suffix = _label(arguments), suffix_of(arguments.format)
     path = _free_path(arguments.output_dir, label, suffix)
-    with Output(path) as output:
-        profile = Profile(arguments.rate, timeline=FORMATS[arguments.format].timeline)
-        record_processes(arguments, pids, duration_s, interrupt, profile=profile)
-        check_begun(profile.stats, pids)
-        symbolizer = api.symbolizer(profile, symbol_options(arguments))
-        report = with_names(lambda: api.named(profile, symbolizer), symbolizer, interrupt)
-        output.write(api.render(report, arguments.format, threads=arguments.threads))
+    output = Output(path)
+    profile = Profile(arguments.rate, timeline=FORMATS[arguments.format].timeline)
+    record_processes(arguments, pids, duration_s, interrupt, profile=profile)
+    check_begun(profile.stats, pids)
+    symbolizer = api.symbolizer(profile, symbol_options(arguments))
+    report = with_names(lambda: api.named(profile, symbolizer), symbolizer, interrupt)
+    output.write(api.render(report, arguments.format, threads=arguments.threads))
     if not arguments.quiet:
         missing_names = missing_name_lines(_unreported(symbolizer, reported), verbose=arguments.verbose)
         say(f"{path}: {_outcome(profile.stats)}", *profile.stats.failure, *missing_names)

@@ -4,6 +4,7 @@ Bytes of executable sections are counted, each once (of segments, where the file
 a table claims outside of them do not count.  Only the extents of functions are decoded.
 """
 
+from bisect import bisect_right
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -24,8 +25,6 @@ class Coverage(NamedTuple):
     eh_frame_bytes: int
     uncovered_bytes: int
     eh_frame_fdes: int
-    sframe_table_bytes: int  # the size of the tables themselves
-    cfi_table_bytes: int  # the size of .eh_frame and .eh_frame_hdr; 0 where the file has no section headers
     dropped: tuple[Range, ...]
 
     def share(self, part: int) -> float:
@@ -39,27 +38,21 @@ def measure_coverage(module: Module) -> Coverage:
     fdes = module.eh_frame.fdes() if module.eh_frame else ()
     cfi = sorted((fde.start, fde.start + fde.size) for fde in fdes)
     sframe = merge_ranges(extent for table in module.sframe for extent in table.extents())
-    by_sframe = intersect_ranges(sframe, text)
-    by_cfi = intersect_ranges(merge_ranges(cfi), text)
-    covered = merge_ranges([*by_sframe, *by_cfi])
     return Coverage(
         text_bytes=_size(text),
-        sframe_bytes=_size(by_sframe),
-        eh_frame_bytes=_size(by_cfi),
-        uncovered_bytes=_size(text) - _size(covered),
+        sframe_bytes=shared_bytes(sframe, text),
+        eh_frame_bytes=shared_bytes(merge_ranges(cfi), text),
+        uncovered_bytes=_size(text) - shared_bytes(merge_ranges([*sframe, *cfi]), text),
         eh_frame_fdes=len(cfi),
-        sframe_table_bytes=sum(table.used for table in module.sframe),
-        cfi_table_bytes=sum(s.size for s in map(module.image.section, (".eh_frame", ".eh_frame_hdr")) if s),
         dropped=_outside(cfi, sframe) if module.sframe else (),
     )
 
 
 def _outside(functions: list[Range], covered: list[Range]) -> tuple[Range, ...]:
-    """Return the functions that share no byte with `covered`; both lists are sorted."""
-    found, at = [], 0
+    """Return the functions that share no byte with `covered`, which is a result of `merge_ranges`."""
+    found = []
     for start, end in functions:
-        while at < len(covered) and covered[at][1] <= start:
-            at += 1
+        at = bisect_right(covered, start, key=lambda extent: extent[1])  # the first that ends after `start`
         if start < end and (at == len(covered) or covered[at][0] >= end):
             found.append((start, end))
     return tuple(found)
@@ -76,18 +69,9 @@ def merge_ranges(ranges: Iterable[Range]) -> list[Range]:
     return merged
 
 
-def intersect_ranges(first: list[Range], second: list[Range]) -> list[Range]:
-    """Return the ranges that two results of `merge_ranges` share."""
-    shared, i, j = [], 0, 0
-    while i < len(first) and j < len(second):
-        start, end = max(first[i][0], second[j][0]), min(first[i][1], second[j][1])
-        if start < end:
-            shared.append((start, end))
-        if first[i][1] < second[j][1]:
-            i += 1
-        else:
-            j += 1
-    return shared
+def shared_bytes(first: list[Range], second: list[Range]) -> int:
+    """Return how many bytes two results of `merge_ranges` share: what their union has less than their sum."""
+    return _size(first) + _size(second) - _size(merge_ranges([*first, *second]))
 
 
 def _size(ranges: Iterable[Range]) -> int:

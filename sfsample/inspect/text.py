@@ -1,20 +1,40 @@
-"""Writes an inspection as text.
+"""Writes what sfsample finds out about a module, as text and as JSON.
 
-Rules are in the notation of inspect/row_text.py.
+The keys of the JSON are a contract with scripts: they may be added, never changed.  Rules and rows are in the
+notation of `readelf --sframe`: `sp+8` and `fp+16` are a register plus an offset; `r10+0` is another register,
+by its DWARF number; `(fp-8)` is the word stored there; `c-16` is the word stored at an offset from the CFA,
+and `=c-16` that address itself; `exp` is a DWARF expression.
 """
 
 from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 from sfsample.core.arch import Arch, arch_of
-from sfsample.formats.sframe import SFrameTable
+from sfsample.core.rule import CFA, Rule
+from sfsample.errors import FormatError
+from sfsample.formats.sframe import SFrameFde, SFrameFre, SFrameTable
 from sfsample.inspect.coverage import Coverage
-from sfsample.inspect.inspection import Inspection
-from sfsample.inspect.row_text import caller_rules_texts, ra_text, rows_of, rule_text
 from sfsample.inspect.verify import CallerRules, Verification
+from sfsample.modules.module import Module
 
 _MAX_LINES = 20  # dropped functions, or disagreements, unless verbose
 
 FunctionName = Callable[[int], str]  # vaddr -> text
+
+
+class Inspection(NamedTuple):
+    """One module: its tables, what is wrong with them, what they cover, and whether they agree.
+
+    `verification` is None unless the user asked for it, and `base` is None outside a process.  `layout` is
+    for an object file: the name of each code section and the vaddr it was placed at.
+    """
+
+    module: Module
+    findings: tuple[str, ...]
+    coverage: Coverage
+    verification: Verification | None
+    base: int | None = None
+    layout: tuple[tuple[str, int], ...] = ()
 
 
 def inspection_text(
@@ -90,7 +110,7 @@ def _verification_text(
 
 
 def _rules_text(rules: CallerRules, arch: Arch) -> str:
-    texts = caller_rules_texts(rules, arch)
+    texts = _caller_rules_texts(rules, arch)
     signal = ", signal frame" if rules.signal else ""
     return f"CFA {texts['cfa'] or '-'}, RA {texts['ra']}, FP {texts['fp'] or 'unchanged'}{signal}"
 
@@ -101,35 +121,151 @@ def _functions_text(table: SFrameTable, name: FunctionName) -> Iterator[str]:
         marks = [f"repeats every {fde.rep_size}" if fde.masked else "", "flexible" if fde.fde_type else "",
                  "signal trampoline" if fde.signal else "", "key B" if fde.pauth_b else ""]  # fmt: skip
         yield f"  {fde.start:#x}  {fde.size} bytes  {', '.join([name(fde.start), *filter(None, marks)])}"
-        for fre in rows_of(fde, table):
-            cfa, fp = rule_text(fre.cfa, arch) or "-", rule_text(fre.fp, arch) or "u"
-            ra = f"{ra_text(fre, table) or 'u'}{' signed' if fre.mangled_ra else ''}"
+        for fre in _rows_of(fde, table):
+            cfa, fp = _rule_text(fre.cfa, arch) or "-", _rule_text(fre.fp, arch) or "u"
+            ra = f"{_ra_text(fre, table) or 'u'}{' signed' if fre.mangled_ra else ''}"
             text = fre.problem or f"CFA {cfa:10} FP {fp:8} RA {ra}"
             yield f"    +{fre.start:<6} {text}"
 
 
 def process_text(pid: int, inspections: list[Inspection]) -> Iterator[str]:
-    """Yield a table of the modules of a process, with the steppers that the sampler will use in each."""
-    row = "{:>7} {:>8} {:>10} {:>8} {:>9}  {:24} {}".format
+    """Yield a table of the modules of a process, with the shares of code that the tables of each cover."""
+    row = "{:>7} {:>8} {:>10} {:>8}  {}".format
     yield f"process {pid}: {len(inspections)} modules"
-    yield row("SFrame", "covers", ".eh_frame", "nothing", "size/CFI", "unwinds with", "module")
+    yield row("SFrame", "covers", ".eh_frame", "nothing", "module")
     for inspection in inspections:
         coverage, module = inspection.coverage, inspection.module
         version = f"V{module.sframe[0].version}" if module.sframe else "-"
         parts = (coverage.sframe_bytes, coverage.eh_frame_bytes, coverage.uncovered_bytes)
         shares = [f"{100 * coverage.share(part):.1f}%" for part in parts]
-        sizes = coverage.sframe_table_bytes, coverage.cfi_table_bytes
-        ratio = f"{sizes[0] / sizes[1]:.2f}" if all(sizes) else "-"
-        yield row(version, *shares, ratio, _steppers(inspection), module.path)
+        yield row(version, *shares, module.path)
 
 
-def _steppers(inspection: Inspection) -> str:
-    """Return the names of the steppers that the sampler will use in a module."""
-    coverage, module = inspection.coverage, inspection.module
-    only_cfi = coverage.text_bytes - coverage.uncovered_bytes - coverage.sframe_bytes
-    bytes_of = {
-        "sframe": coverage.sframe_bytes,
-        "eh_frame": only_cfi if module.eh_frame else 0,
-        "frame_pointer": coverage.uncovered_bytes,
+# -- JSON
+
+
+def inspection_json(inspection: Inspection, *, rows: bool) -> dict[str, Any]:
+    """Return the object for one module.  `rows`: with every row of every function."""
+    module, coverage = inspection.module, inspection.coverage
+    arch = arch_of(module.image.machine, module.image.byteorder)
+    document: dict[str, Any] = {
+        "file": module.path,
+        "machine": arch.name if arch else str(module.image.machine),
+        "build_id": module.build_id,
+        "sframe": _tables_json(module, rows=rows) if module.sframe else None,
+        "eh_frame": {"fdes": coverage.eh_frame_fdes} if module.eh_frame else None,
+        "problems": list(inspection.findings),
+        "coverage": {
+            "text_bytes": coverage.text_bytes,
+            "sframe": round(coverage.share(coverage.sframe_bytes), 6),
+            "eh_frame": round(coverage.share(coverage.eh_frame_bytes), 6),
+            "neither": round(coverage.share(coverage.uncovered_bytes), 6),
+        },
+        "dropped": [{"start": hex(start), "size": end - start} for start, end in coverage.dropped],
     }
-    return ", ".join(stepper for stepper, size in bytes_of.items() if size > 0) or "nothing"
+    if inspection.layout:
+        document["layout"] = [{"section": name, "start": hex(start)} for name, start in inspection.layout]
+    if inspection.base is not None:
+        document["base"] = hex(inspection.base)
+    if inspection.verification is not None:
+        document["verify"] = _verification_json(inspection.verification, arch)
+    return document
+
+
+def _tables_json(module: Module, *, rows: bool) -> dict[str, Any]:
+    """Return the tables as one (some linkers concatenate them): the first header, all functions."""
+    first = module.sframe[0]
+    document: dict[str, Any] = {
+        "version": first.version,
+        "flags": [flag.name for flag in first.flags],
+        "abi": first.abi.name,
+        "fixed_fp": first.fixed_fp,
+        "fixed_ra": first.fixed_ra,
+        "num_fdes": sum(table.num_fdes for table in module.sframe),
+        "num_fres": sum(table.num_fres for table in module.sframe),
+        "size": sum(table.used for table in module.sframe),
+        "tables": len(module.sframe),
+    }
+    if rows:
+        pairs = [(fde, table) for table in module.sframe for fde in table.fdes()]
+        pairs.sort(key=lambda pair: pair[0].start)
+        document["functions"] = [_function_json(fde, table) for fde, table in pairs]
+    return document
+
+
+def _function_json(fde: SFrameFde, table: SFrameTable) -> dict[str, Any]:
+    arch, key = table.abi.arch, "B" if fde.pauth_b else "A"
+    return {
+        "start": hex(fde.start),
+        "size": fde.size,
+        "pc_type": "mask" if fde.masked else "inc",
+        "rep_size": fde.rep_size if fde.masked else 0,
+        "fde_type": "flex" if fde.fde_type else "default",
+        "signal": fde.signal,
+        "pauth_key": key if table.abi.name.startswith("AARCH64") else None,
+        "rows": [
+            {"offset": fre.start, "cfa": _rule_text(fre.cfa, arch), "fp": _rule_text(fre.fp, arch),
+             "ra": _ra_text(fre, table), "mangled_ra": fre.mangled_ra}
+            for fre in _rows_of(fde, table)
+        ],
+    }  # fmt: skip
+
+
+def _verification_json(verification: Verification, arch: Arch | None) -> dict[str, Any]:
+    return {
+        "compared": verification.compared,
+        "sframe_only": verification.sframe_only,
+        "disagreements": [
+            {"function": hex(d.function), "pc": hex(d.vaddr), "sframe": _caller_rules_texts(d.sframe, arch),
+             "eh_frame": _caller_rules_texts(d.eh_frame, arch)}
+            for d in verification.disagreements
+        ],
+    }  # fmt: skip
+
+
+# -- rules and rows
+
+
+def _rule_text(rule: Rule | None, arch: Arch) -> str | None:
+    """Return a rule as text; None: there is none, the register is unchanged."""
+    if rule is None:
+        return None
+    if rule.expression:
+        return "exp"
+    if rule.base == CFA:
+        return f"c{rule.offset:+d}" if rule.deref else f"=c{rule.offset:+d}"
+    name = {arch.sp: "sp", arch.fp: "fp"}.get(rule.base, f"r{rule.base}")
+    text = f"{name}{rule.offset:+d}"
+    return f"({text})" if rule.deref else text
+
+
+def _ra_text(fre: SFrameFre, table: SFrameTable) -> str | None:
+    """Return the RA rule of a row.
+
+    "undefined": an outermost frame; "fixed": in the slot that the header states; None: unchanged, or a
+    damaged row.
+    """
+    if fre.cfa is None:
+        return "undefined" if fre.problem is None else None
+    if fre.ra is None:
+        return None if table.abi.tracks_ra else "fixed"
+    return _rule_text(fre.ra, table.abi.arch)
+
+
+def _caller_rules_texts(rules: CallerRules, arch: Arch | None) -> dict[str, str | None]:
+    """Return the texts of the rules by "cfa", "ra" and "fp"; None: unchanged."""
+    if arch is None or rules.ra is None:
+        return {"cfa": None, "ra": "undefined", "fp": None}
+    return {
+        "cfa": _rule_text(rules.cfa, arch),
+        "ra": _rule_text(rules.ra, arch),
+        "fp": _rule_text(rules.fp, arch),
+    }
+
+
+def _rows_of(fde: SFrameFde, table: SFrameTable) -> tuple[SFrameFre, ...]:
+    """Return the rows of a function, none where they are damaged: the findings list the damage."""
+    try:
+        return table.decode(fde)
+    except FormatError:
+        return ()

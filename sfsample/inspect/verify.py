@@ -6,7 +6,7 @@ memory.  Every interval in which both tables are constant is compared once.  The
 not why.
 """
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -58,14 +58,15 @@ class Verification(NamedTuple):
 def verify(module: Module) -> Verification:
     """Compare every SFrame row of a module with the row of `.eh_frame` at that pc."""
     arch = arch_of(module.image.machine, module.image.byteorder)
-    if module.eh_frame is None or arch is None:
+    eh_frame = module.eh_frame
+    if eh_frame is None or arch is None:
         return Verification(0, sum(table.num_fres for table in module.sframe), ())
     compared = sframe_only = 0
     disagreements = []
-    cfi_fdes = _SortedFdes(module.eh_frame)
+    cfi_fdes = sorted(eh_frame.fdes(), key=lambda fde: fde.start)
     for table in module.sframe:
         for fde in table.fdes():
-            for vaddr in _interval_starts(module, table, fde, cfi_fdes):
+            for vaddr in _interval_starts(module, table, fde, eh_frame, cfi_fdes):
                 pair = row_pair_at(module, table, vaddr, arch)
                 if pair is None:
                     continue
@@ -138,28 +139,13 @@ def _execute(row: UnwindRow, pc: int, arch: Arch) -> tuple[int, Registers] | Sto
     return caller.cfa, {number: caller.registers[number] for number in compared if number in caller.registers}
 
 
-class _SortedFdes:
-    """The FDEs of `.eh_frame` by address."""
-
-    def __init__(self, eh_frame: EhFrame) -> None:
-        self.eh_frame = eh_frame
-        self._fdes = sorted(eh_frame.fdes(), key=lambda fde: fde.start)
-        self._starts = [fde.start for fde in self._fdes]
-
-    def overlapping(self, start: int, end: int) -> Iterator[Fde]:
-        """Yield the FDEs that share code with [start, end); FDEs do not overlap each other."""
-        at = max(0, bisect_right(self._starts, start) - 1)
-        while at < len(self._fdes) and self._starts[at] < end:
-            if self._starts[at] + self._fdes[at].size > start:
-                yield self._fdes[at]
-            at += 1
-
-
-def _interval_starts(module: Module, table: SFrameTable, fde: SFrameFde, cfi: _SortedFdes) -> list[int]:
+def _interval_starts(
+    module: Module, table: SFrameTable, fde: SFrameFde, eh_frame: EhFrame, cfi_fdes: list[Fde]
+) -> list[int]:
     """Return the vaddrs at which either table begins another row; every byte where CFI has an expression."""
     end = _function_end(module, fde)
     try:
-        starts = {*_sframe_starts(table, fde, end), *_cfi_starts(fde.start, end, cfi)}
+        starts = {*_sframe_starts(table, fde, end), *_cfi_starts(eh_frame, cfi_fdes, fde.start, end)}
     except FormatError as damage:
         module.note_damage(damage)
         return []
@@ -180,10 +166,14 @@ def _sframe_starts(table: SFrameTable, fde: SFrameFde, end: int) -> Iterator[int
         yield from (block + fre.start for fre in rows)
 
 
-def _cfi_starts(start: int, end: int, cfi: _SortedFdes) -> Iterator[int]:
-    for fde in cfi.overlapping(start, end):
+def _cfi_starts(eh_frame: EhFrame, fdes: list[Fde], start: int, end: int) -> Iterator[int]:
+    """Yield where rows of CFI begin in [start, end); `fdes` are sorted, and do not overlap each other."""
+    first = max(0, bisect_right(fdes, start, key=lambda fde: fde.start) - 1)
+    for fde in fdes[first : bisect_left(fdes, end, key=lambda fde: fde.start)]:
+        if fde.start + fde.size <= start:
+            continue
         yield fde.start
-        rows = list(cfi.eh_frame.rows(fde))
+        rows = list(eh_frame.rows(fde))
         yield from (location for location, _ in rows)
         if any(row.cfa.expression for _, row in rows):
             yield from range(max(start, fde.start), min(end, fde.start + fde.size))

@@ -6,11 +6,10 @@ kept only by operations that keep each stack or drop it; a merge of several repo
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from itertools import compress, groupby
+from itertools import chain, compress, groupby
 from typing import Any, Literal
 
-from sfsample.report.builder import ReportBuilder
-from sfsample.report.report import Report, ReportFrame, ReportTimeline
+from sfsample.report.report import Report, ReportBuilder, ReportFrame, ReportTimeline
 
 MergeBy = Literal["function", "module", "address"]
 _FrameKey = tuple[object, ...]
@@ -71,8 +70,8 @@ def _sum_stats(all_stats: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
     """Return the sums of the counts (above all the losses); what cannot be added is left out."""
     if not all_stats:
         return None
-    problems = [text for stats in all_stats for text in _as_list(stats.get("problems"))]
-    merged: dict[str, Any] = {"problems": problems}
+    problems = [texts for stats in all_stats if isinstance(texts := stats.get("problems"), list)]
+    merged: dict[str, Any] = {"problems": list(chain.from_iterable(problems))}
     for key in ("ticks", "late_ticks", "samples", "eintr_prone_stops"):
         merged[key] = sum(value for stats in all_stats if isinstance(value := stats.get(key), int))
     for key in ("captures", "stacks", "frames"):
@@ -83,10 +82,6 @@ def _sum_stats(all_stats: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
                 counts.update({name: n for name, n in found.items() if isinstance(n, int)})
         merged[key] = dict(counts)
     return merged
-
-
-def _as_list(value: object) -> list[Any]:
-    return value if isinstance(value, list) else []
 
 
 # -- frames

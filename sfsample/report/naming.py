@@ -4,14 +4,11 @@ A symbolizer decides what a place is called.  A place with inlined functions bec
 function.
 """
 
-from typing import Any
-
 from sfsample.modules.location import Location, pid_of
 from sfsample.recording.profile import Profile, Timeline
 from sfsample.recording.sample import StackKey
-from sfsample.report.builder import ReportBuilder
 from sfsample.report.merge import rebuild
-from sfsample.report.report import WEIGHTS, Report, ReportFrame, ReportThread, ReportTimeline
+from sfsample.report.report import WEIGHTS, Report, ReportBuilder, ReportFrame, ReportThread, ReportTimeline
 from sfsample.symbolize.named_frame import NamedFrame, clean_name
 from sfsample.symbolize.symbolizer import OfflineSymbolizer, Symbolizer
 
@@ -33,12 +30,14 @@ def name_profile(profile: Profile, symbolizer: Symbolizer) -> Report:
         frames = [frame for location in key.locations for frame in named[location]]
         numbers = (total.times, total.wall_ns, total.cpu_ns)[: len(weights)]
         indexes[key] = builder.add(_thread(profile, key), frames, str(key.stop_reason), numbers)
+    stats = profile.stats.as_json()
+    stats["problems"] += symbolizer.problems
     return builder.finish()._replace(
         started_ns=profile.started_ns or None,
         rate_hz=profile.stats.rate_hz,
         duration_ns=round(profile.stats.duration_s * 1e9),
         timeline=None if profile.timeline is None else _timeline(profile.timeline, indexes),
-        stats=_stats(profile, symbolizer),
+        stats=stats | {"unnamed": [missing._asdict() for missing in symbolizer.missing_names()]},
     )
 
 
@@ -53,13 +52,6 @@ def _name_by_build_id(frame: ReportFrame, symbolizer: OfflineSymbolizer) -> list
         return [frame]
     found = symbolizer.frames(frame.module, frame.build_id, frame.offset, exact=frame.found in _EXACT)
     return [_with_name(frame, named) for named in found if named.function is not None] or [frame]
-
-
-def _stats(profile: Profile, symbolizer: Symbolizer) -> dict[str, Any]:
-    """Return what the recording lost and what the symbolizer could not name."""
-    stats = profile.stats.as_json()
-    stats["problems"] += symbolizer.problems
-    return {**stats, "unnamed": [missing._asdict() for missing in symbolizer.missing_names()]}
 
 
 def _timeline(timeline: Timeline, indexes: dict[StackKey, int]) -> ReportTimeline:

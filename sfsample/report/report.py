@@ -1,10 +1,10 @@
-"""A report is a profile with names: the value between a recording and every writer.
+"""A report is a profile with names: the value between a recording and every format.
 
 A report holds plain values: no process, no open file, no clock.  Its tables refer to each other by index.
 The code that makes a report cleans every text in it, so that a writer can print it to a terminal as it is.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 SAMPLES, WALL, CPU = "samples", "wall_ns", "cpu_ns"  # the last two are in nanoseconds
@@ -104,6 +104,39 @@ class Report(NamedTuple):
     def process_names(self) -> str:
         """Return the distinct names of the processes, separated by commas; "" when there are none."""
         return ", ".join(dict.fromkeys(thread.process for thread in self.threads))
+
+
+class ReportBuilder:
+    """Fills the tables of a report, and counts equal stacks once; `weights` names the numbers of each stack.
+
+    All that makes reports uses this class, so that no table holds a row twice and every index is valid.
+    """
+
+    def __init__(self, weights: Sequence[str] = (SAMPLES,)) -> None:
+        self.weights = tuple(weights)
+        self._threads: dict[ReportThread, int] = {}
+        self._frames: dict[ReportFrame, int] = {}
+        self._stacks: dict[tuple[int, tuple[int, ...], str], int] = {}  # thread, frames, stop reason
+        self._sums: list[tuple[int, ...]] = []
+
+    def add(
+        self, thread: ReportThread, frames: Iterable[ReportFrame], stop_reason: str, weights: tuple[int, ...]
+    ) -> int:
+        """Add the weights of a stack (innermost frame first); return the index of the stack."""
+        table = self._frames
+        row = tuple([table.setdefault(frame, len(table)) for frame in frames])
+        key = (self._threads.setdefault(thread, len(self._threads)), row, stop_reason)
+        at = self._stacks.setdefault(key, len(self._sums))
+        if at == len(self._sums):
+            self._sums.append(weights)
+        else:
+            self._sums[at] = tuple(map(sum, zip(self._sums[at], weights, strict=True)))
+        return at
+
+    def finish(self) -> Report:
+        """Return the report; its times, its timeline and its losses are unknown."""
+        stacks = tuple(ReportStack(*key, sums) for key, sums in zip(self._stacks, self._sums, strict=True))
+        return Report(tuple(self._threads), tuple(self._frames), stacks, self.weights)
 
 
 def truncation_mark(stack: ReportStack) -> str | None:

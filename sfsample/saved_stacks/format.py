@@ -30,7 +30,7 @@ VDSO = "[vdso]"
 _BYTES_ABOVE_FRAME = 16 << 10  # stack kept above the last frame in each piece of it
 _MAX_STACK_BYTES = 1 << 20  # in one file
 _MAX_UNPACKED_BYTES = 64 << 20  # of one field, when a file is read
-_MAX_CHARACTERS = 32 << 20  # of a file that is read
+MAX_CHARACTERS = 32 << 20  # of a file that is read
 _CODE_BYTES = 512  # generated code kept from the pc of a frame on
 
 Pieces = tuple[tuple[int, bytes], ...]  # address, bytes
@@ -150,15 +150,15 @@ def to_json(saved: SavedStack) -> str:
     return json.dumps(document, indent=1) + "\n"
 
 
-def from_json(text: str, name: str = "saved stack") -> SavedStack:
-    """Return the saved stack in the text of a file.  Raises FormatError; `name` is for its message."""
+def from_json(text: str) -> SavedStack:
+    """Return the saved stack in the text of a file.  Raises FormatError."""
     try:
-        document = json.loads(text[:_MAX_CHARACTERS])
+        document = json.loads(text[:MAX_CHARACTERS])
         if not isinstance(document, dict) or document.get("schema") != SCHEMA:
-            raise FormatError(name, 0, f"is not a saved stack ({SCHEMA})")
+            raise FormatError("saved stack", 0, f"is not a saved stack ({SCHEMA})")
         return _from_document(document)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, zlib_error) as damage:
-        raise FormatError(name, 0, f"is damaged: {type(damage).__name__}: {damage}") from None
+        raise FormatError("saved stack", 0, f"is damaged: {type(damage).__name__}: {damage}") from None
 
 
 def _from_document(document: dict[str, Any]) -> SavedStack:

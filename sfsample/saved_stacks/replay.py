@@ -45,16 +45,24 @@ def replay(
 
     Raises SfsampleError when a file that the walk needs is missing or differs.
     """
-    open_image = _ImageOpener(saved, sysroot)
+    refused: dict[str, str] = {}  # by path: which files are missing or differ
+
+    def open_image(mapping: Mapping) -> ElfImage:
+        try:
+            return _open_mapped(saved, sysroot, mapping)
+        except FormatError as refusal:
+            refused[mapping.path] = f"{mapping.path}: {refusal.what}"
+            raise
+
     tables_of = partial(UnwindTables, find=debug_file_finder(root_at(sysroot), debug_dirs))
     modules = ModuleMap(lambda: saved.mappings, open_image, _reader(saved.code), tables_of)
     modules.refresh()
     stack = Unwinder(modules, steppers, max_frames).walk(saved.snapshot)
-    refused = list(open_image.refused.values())
     if refused:
+        first, *others = refused.values()
         raise SfsampleError(
-            f"cannot replay: {refused[0]}",
-            *refused[1:],
+            f"cannot replay: {first}",
+            *others,
             "get the files of the machine it was saved on, and name their root with --sysroot",
         )
     frame_modules = tuple(modules.find(frame.lookup_pc) for frame in stack.frames)
@@ -75,43 +83,21 @@ def _reader(pieces: Pieces) -> ReadMemory:
     return read
 
 
-class _ImageOpener:
-    """Opens the files of mappings; `refused` says by path which are missing or differ."""
-
-    def __init__(self, saved: SavedStack, sysroot: str) -> None:
-        self._modules = saved.modules
-        self._vdso = saved.vdso
-        self._sysroot = sysroot
-        self.refused: dict[str, str] = {}
-
-    def __call__(self, mapping: Mapping) -> ElfImage:
-        """Return the image that was mapped.  Raises FormatError, and notes the reason in `refused`."""
-        try:
-            return self._open(mapping)
-        except FormatError as refusal:
-            self.refused[mapping.path] = f"{mapping.path}: {refusal.what}"
-            raise
-
-    def _open(self, mapping: Mapping) -> ElfImage:
-        if mapping.path == VDSO:
-            if not self._vdso:
-                raise FormatError(VDSO, 0, "was not saved")
-            return ElfImage(self._vdso, VDSO)
-        known = self._module_at(mapping)
-        if known is None:
-            raise FormatError(mapping.path, 0, "could not be read when the stack was saved")
-        image = _open_image(self._sysroot + mapping.path, mapping.path, known.begins_at)
-        here = identify(Module(image, 0, mapping.path))
-        if _identity(here) != _identity(known):
-            raise FormatError(
-                mapping.path, 0, f"differs: {_identity(here)} here, {_identity(known)} was mapped"
-            )
-        return image
-
-    def _module_at(self, mapping: Mapping) -> SavedModule | None:
-        """Return the module of a mapping: the last one of the file that begins at its offset or before."""
-        below = (m for m in self._modules if m.path == mapping.path and m.begins_at <= mapping.offset)
-        return max(below, key=lambda module: module.begins_at, default=None)
+def _open_mapped(saved: SavedStack, sysroot: str, mapping: Mapping) -> ElfImage:
+    """Return the image that was mapped.  Raises FormatError where the file is missing or differs."""
+    if mapping.path == VDSO:
+        if not saved.vdso:
+            raise FormatError(VDSO, 0, "was not saved")
+        return ElfImage(saved.vdso, VDSO)
+    below = [m for m in saved.modules if m.path == mapping.path and m.begins_at <= mapping.offset]
+    if not below:
+        raise FormatError(mapping.path, 0, "could not be read when the stack was saved")
+    known = max(below, key=lambda module: module.begins_at)  # an archive has several
+    image = _open_image(sysroot + mapping.path, mapping.path, known.begins_at)
+    here = identify(Module(image, 0, mapping.path))
+    if _identity(here) != _identity(known):
+        raise FormatError(mapping.path, 0, f"differs: {_identity(here)} here, {_identity(known)} was mapped")
+    return image
 
 
 def _open_image(path: str, name: str, begins_at: int) -> ElfImage:

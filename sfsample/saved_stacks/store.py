@@ -45,13 +45,10 @@ class BadStackStore:
             self.full = True
             return
         self._seen.add(key)
-        text = to_json(save(process, snapshot, stack, modules))
-        self._write(f"{stack.stop_reason}-{key}.json", text)
-
-    def _write(self, name: str, text: str) -> None:
-        path = os.path.join(self.directory, name)
+        path = os.path.join(self.directory, f"{stack.stop_reason}-{key}.json")
         if os.path.lexists(path):
             return  # an earlier recording wrote it
+        text = to_json(save(process, snapshot, stack, modules))
         try:
             with whole_file(path, 0o600) as file:
                 file.write(text.encode("utf-8", "surrogateescape"))

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from sfsample.report.builder import ReportBuilder
-from sfsample.report.report import Report, ReportFrame, ReportThread
-from sfsample.report.writers.formats import FORMATS
+from sfsample.report.formats import FORMATS
+from sfsample.report.report import Report, ReportBuilder, ReportFrame, ReportThread
 from tests.browser.chromium import Browser, Tab
 from tests.builders.reports import from_lines, full
 
@@ -249,7 +248,7 @@ def test_data_has_the_sums_of_the_report():
 
 def test_difference_is_shown_in_table_and_status(browser, tmp_path):
     from sfsample.report.difference import compare
-    from sfsample.report.writers.difference import difference_html
+    from sfsample.report.formats.difference import difference_html
 
     before, after = from_lines("p;a 100", "p;b 100"), from_lines("p;a 100", "p;b 400", "p;c 4")
     path = tmp_path / "diff.html"

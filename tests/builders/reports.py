@@ -1,8 +1,7 @@
 """Builds reports: small ones from folded lines, and one with every field filled."""
 
-from sfsample.report.builder import ReportBuilder
-from sfsample.report.readers.folded import read
-from sfsample.report.report import WEIGHTS, Report, ReportFrame, ReportThread, ReportTimeline
+from sfsample.report.formats.folded import read
+from sfsample.report.report import WEIGHTS, Report, ReportBuilder, ReportFrame, ReportThread, ReportTimeline
 
 LIBC, APP = ("/usr/lib/libc.so.6", "aa" * 20), ("/opt/app", "bb" * 20)
 

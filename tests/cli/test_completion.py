@@ -1,4 +1,4 @@
-"""Completion scripts run in real shells, the manual page in groff; both have every command and flag."""
+"""Completion scripts run in real shells, and have every command and flag."""
 
 import os
 import re
@@ -10,7 +10,6 @@ import pytest
 from sfsample.cli import main
 from sfsample.cli.completion import bash_script, fish_script, zsh_script
 from sfsample.cli.flags import COMMANDS
-from sfsample.cli.man import page
 from sfsample.cli.parse import describe
 from tests.live.terminal import Terminal
 
@@ -42,7 +41,7 @@ def test_bash_completes_commands_flags_and_values():
     assert bash_completions("completion", "z") == {"zsh"}
     assert str(os.getpid()) in bash_completions("top", "-p", str(os.getpid()))
     for command in COMMANDS:
-        flags = {name for flag in describe(command)[1] for name in flag.names}
+        flags = {name for flag in describe(command) for name in flag.names}
         assert flags <= bash_completions(command, "-") | {""}
 
 
@@ -90,23 +89,6 @@ def test_completion_prints_the_script(shell, capsys):
     out = capsys.readouterr()
     assert "merge-by" in out.out
     assert out.err == ""
-
-
-def test_the_manual_page_has_every_command_and_flag():
-    text = "\n".join(page()).replace("\\", "")
-    for command in COMMANDS:
-        section = text.partition(f".SS sfsample {command}\n")[2].partition("\n.S")[0]
-        for flag in describe(command)[1]:
-            for name in flag.names:
-                assert f"fB{name}fR" in section
-
-
-@requires("groff")
-def test_groff_accepts_the_manual_page(capsys):
-    assert main(["man"]) == 0
-    command = ["groff", "-man", "-Tutf8", "-ww", "-z"]
-    done = subprocess.run(command, input=capsys.readouterr().out, capture_output=True, text=True, check=True)
-    assert [line for line in done.stderr.splitlines() if "adjust" not in line and "break" not in line] == []
 
 
 def test_help_lists_every_command(capsys):

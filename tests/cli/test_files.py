@@ -8,8 +8,8 @@ from sfsample.cli import main
 from sfsample.cli.parse import parse
 from sfsample.cli.values import FORMATS, format_of
 from sfsample.errors import UsageError
-from sfsample.report.readers.read import read_report
-from sfsample.report.writers import formats
+from sfsample.report import formats
+from sfsample.report.formats import read_report
 from tests.builders.reports import full
 
 

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from sfsample.report.difference import compare
-from sfsample.report.readers.read import read_report
+from sfsample.report.formats import read_report
+from sfsample.report.formats.difference import difference_json
+from sfsample.report.formats.profile_json import document
 from sfsample.report.report import Report
-from sfsample.report.writers.difference import difference_json
-from sfsample.report.writers.profile_json import document
 from tests.builders.reports import from_lines, full
 from tests.live.cli_runner import sfsample
 from tests.live.targets import FIXTURES

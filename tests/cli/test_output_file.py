@@ -17,9 +17,9 @@ def listing(directory: Path) -> list[str]:
 
 
 def test_file_appears_when_complete(tmp_path: Path) -> None:
-    with Output(str(tmp_path / "out")) as output:
-        assert listing(tmp_path) == []  # an interrupted command leaves nothing behind
-        output.write("text\n")
+    output = Output(str(tmp_path / "out"))
+    assert listing(tmp_path) == []  # an interrupted command leaves nothing behind
+    output.write("text\n")
     assert (tmp_path / "out").read_text() == "text\n"
     assert listing(tmp_path) == ["out"]
 
@@ -112,7 +112,8 @@ def test_failed_write_leaves_nothing(
         raise failure
 
     monkeypatch.setattr(output_file.os, "replace", fail)
-    with Output(str(tmp_path / "out")) as output, pytest.raises((SfsampleError, KeyboardInterrupt)):
+    output = Output(str(tmp_path / "out"))
+    with pytest.raises((SfsampleError, KeyboardInterrupt)):
         output.write("after")
     assert listing(tmp_path) == ["out"]
     assert (tmp_path / "out").read_text() == "before"

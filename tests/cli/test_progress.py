@@ -39,17 +39,17 @@ def test_line_is_erased_at_the_end(monkeypatch):
     with terminal(monkeypatch) as controller:
         monkeypatch.setattr("sfsample.cli.progress._PERIOD_S", float("inf"))  # however slow the test is
         with Progress(quiet=False) as progress:
-            progress.show("reading \x1b[31m1 of 2")
-            assert shown(controller) == "\r\x1b[Ksfsample: reading ?[31m1 of 2"
-            progress.show("at once again")
-            assert shown(controller) == ""
+            assert progress.due()
+            progress.show("2 of \x1b[31m10 s")
+            assert shown(controller) == "\r\x1b[Ksfsample: 2 of ?[31m10 s"
+            assert not progress.due()
         assert shown(controller) == "\r\x1b[K"
 
 
 def test_quiet_shows_nothing(monkeypatch):
     with terminal(monkeypatch) as controller:
         with Progress(quiet=True) as progress:
-            progress.show("x")
+            assert not progress.due()
         assert shown(controller) == ""
 
 
@@ -58,7 +58,7 @@ def test_pipe_gets_nothing(monkeypatch):
     with os.fdopen(write, "w") as stream, os.fdopen(read) as reader:
         monkeypatch.setattr(sys, "stderr", stream)
         with Progress(quiet=False) as progress:
-            progress.show("x")
+            assert not progress.due()
         stream.close()
         assert reader.read() == ""
 

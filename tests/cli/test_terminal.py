@@ -1,6 +1,7 @@
 """Nothing raw from outside reaches a terminal, and printing on stderr never fails."""
 
 import io
+import logging
 import os
 import sys
 
@@ -23,6 +24,23 @@ def test_say_cleans_and_cuts_lines(capsys: pytest.CaptureFixture[str]) -> None:
     first, second = capsys.readouterr().err.splitlines()
     assert first == f"sfsample: {printable(HOSTILE)}"
     assert len(second) < 1100
+
+
+def test_log_is_printable_and_has_one_level(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SFSAMPLE_LOG", "loud")
+    assert main(["completion", "bash"]) == 2
+    assert "levels: debug" in capsys.readouterr().err
+    logger = logging.getLogger("sfsample")
+    monkeypatch.setattr(logger, "handlers", [])
+    monkeypatch.setenv("SFSAMPLE_LOG", "debug")
+    try:
+        assert main(["completion", "bash"]) == 0
+        logging.getLogger("sfsample.process").debug("not captured: %s", HOSTILE)
+    finally:
+        logger.setLevel(logging.NOTSET)
+    assert capsys.readouterr().err.endswith(f" ms sfsample.process: not captured: {printable(HOSTILE)}\n")
 
 
 class BrokenStderr(io.StringIO):

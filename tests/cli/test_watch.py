@@ -16,52 +16,58 @@ from sfsample.process.find import find_by_unit
 
 
 class SimulatedClock:
-    """A clock that moves only in `sleep`."""
+    """The clock of the module `time`; it moves only in `sleep`."""
 
     def __init__(self) -> None:
         self.now = 1000.0
 
-    def __call__(self) -> float:
+    def monotonic(self) -> float:
         return self.now
 
     def sleep(self, seconds: float) -> None:
         self.now += seconds
 
 
-def slice_starts(every_s: float, lengths_s: list[float]) -> list[tuple[float, float]]:
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> SimulatedClock:
+    made = SimulatedClock()
+    monkeypatch.setattr(watch, "time", made)
+    return made
+
+
+def slice_starts(clock: SimulatedClock, every_s: float, lengths_s: list[float]) -> list[tuple[float, float]]:
     """Run slices of these lengths; return when each began, and how much of its slot was left."""
-    clock, starts = SimulatedClock(), []
-    to_run = list(lengths_s)
-    for left_s in slots(every_s, lambda: not to_run, clock, clock.sleep):
+    starts, to_run = [], list(lengths_s)
+    for left_s in slots(every_s, lambda: not to_run):
         starts.append((round(clock.now - 1000, 6), round(left_s, 6)))
         clock.sleep(to_run.pop(0))
     return starts
 
 
-def test_slots_begin_on_time() -> None:
-    assert slice_starts(60, [10, 10.5, 9.9, 59]) == [(0, 60), (60, 60), (120, 60), (180, 60)]
+def test_slots_begin_on_time(clock: SimulatedClock) -> None:
+    assert slice_starts(clock, 60, [10, 10.5, 9.9, 59]) == [(0, 60), (60, 60), (120, 60), (180, 60)]
 
 
-def test_missed_slots_are_skipped_and_the_schedule_kept() -> None:
-    assert [at for at, _ in slice_starts(60, [10, 170, 10, 10])] == [0, 60, 240, 300]
+def test_missed_slots_are_skipped_and_the_schedule_kept(clock: SimulatedClock) -> None:
+    assert [at for at, _ in slice_starts(clock, 60, [10, 170, 10, 10])] == [0, 60, 240, 300]
 
 
-def test_slot_that_has_just_begun_is_used() -> None:
-    assert slice_starts(60, [60.5, 59.5, 10]) == [(0, 60), (60.5, 59.5), (120, 60)]
+def test_slot_that_has_just_begun_is_used(clock: SimulatedClock) -> None:
+    assert slice_starts(clock, 60, [60.5, 59.5, 10]) == [(0, 60), (60.5, 59.5), (120, 60)]
 
 
-def test_slices_without_gaps_do_not_drift() -> None:
+def test_slices_without_gaps_do_not_drift(clock: SimulatedClock) -> None:
     """With --for equal to --every, and 50 ms to write each file, each slot gets one slice."""
-    clock, starts = SimulatedClock(), []
-    for left_s in slots(1, lambda: len(starts) == 1000, clock, clock.sleep):
+    starts: list[float] = []
+    for left_s in slots(1, lambda: len(starts) == 1000):
         starts.append(clock.now - 1000)
         clock.sleep(min(1, left_s) + 0.05)
     assert [round(at - slot, 6) <= 0.06 for slot, at in enumerate(starts)] == [True] * 1000
 
 
-def test_stop_request_ends_the_wait() -> None:
-    clock, answers = SimulatedClock(), iter([False, False, False, True])
-    left = slots(3600, lambda: next(answers, True), clock, clock.sleep)
+def test_stop_request_ends_the_wait(clock: SimulatedClock) -> None:
+    answers = iter([False, False, False, True])
+    left = slots(3600, lambda: next(answers, True))
     assert next(left) == 3600
     assert list(left) == []
     assert clock.now < 1010

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from sfsample.report.readers.read import read_report
+from sfsample.report.formats import FORMATS, read_report
 from sfsample.report.report import Report
-from sfsample.report.writers.formats import FORMATS
 from tests.browser.conftest import browser
 from tests.live.targets import FIXTURES
 

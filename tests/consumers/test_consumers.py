@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from sfsample.report.formats import FORMATS
 from sfsample.report.report import Report
-from sfsample.report.writers.formats import FORMATS
 from tests.browser.chromium import Tab
 from tests.builders.reports import full
 from tests.consumers import tools

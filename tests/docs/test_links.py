@@ -160,7 +160,7 @@ def missing_commands(code: str) -> Iterator[str]:
 
 @cache
 def flags(command: str) -> frozenset[str]:
-    _, known = describe(command)
+    known = describe(command)
     return frozenset(name for flag in known for name in flag.names) | {"--version"}
 
 

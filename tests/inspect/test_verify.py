@@ -2,7 +2,7 @@
 
 from sfsample.core.rule import Rule
 from sfsample.formats.elf.image import ElfImage
-from sfsample.inspect.coverage import intersect_ranges, measure_coverage, merge_ranges
+from sfsample.inspect.coverage import measure_coverage, merge_ranges, shared_bytes
 from sfsample.inspect.verify import verify
 from sfsample.modules.module import Module
 from tests.builders.eh_frame_builder import AMD64_START, EhFrameBuilder
@@ -65,9 +65,10 @@ def test_module_without_sframe_has_no_dropped_functions():
     assert measure_coverage(module([], [(TEXT, 0x40)])).dropped == ()
 
 
-def test_ranges_are_merged_and_intersected():
+def test_ranges_are_merged_and_their_shared_bytes_counted():
     assert merge_ranges([(5, 9), (1, 3), (3, 4), (7, 8), (20, 20)]) == [(1, 4), (5, 9)]
-    assert intersect_ranges([(1, 4), (6, 9)], [(3, 7), (8, 20)]) == [(3, 4), (6, 7), (8, 9)]
+    assert shared_bytes([(1, 4), (6, 9)], [(3, 7), (8, 20)]) == 1 + 1 + 1
+    assert shared_bytes([(1, 4)], [(4, 9)]) == 0
 
 
 def test_equal_tables_agree():

@@ -105,15 +105,13 @@ def pid_of_top(workload: int) -> int:
     return pid
 
 
-@pytest.mark.parametrize(
-    ("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 0), (signal.SIGHUP, 0), (signal.SIGQUIT, 131)]
-)
-def test_signal_leaves_the_terminal_as_it_was(terminal, workload, number, code):
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_signal_leaves_the_terminal_as_it_was(terminal, workload, number):
     before = terminal.settings()
     terminal.run(top(workload))
     terminal.wait_for("q quit")
     os.kill(pid_of_top(workload), number)
-    terminal.wait_for(f"left={code}")
+    terminal.wait_for("left=0")
     assert terminal.settings() == before
 
 

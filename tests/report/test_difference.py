@@ -7,8 +7,8 @@ from math import inf, isclose
 import pytest
 
 from sfsample.report.difference import GREW, NOISE, SHRANK, compare, ratio_interval
+from sfsample.report.formats.difference import difference_html, difference_json, difference_text
 from sfsample.report.report import Report
-from sfsample.report.writers.difference import difference_html, difference_json, difference_text
 from tests.builders.reports import from_lines, full
 
 

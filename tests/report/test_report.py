@@ -9,18 +9,15 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from sfsample.errors import BadInput, SfsampleError
-from sfsample.report.builder import ReportBuilder
 from sfsample.report.caption import losses
+from sfsample.report.formats import FORMATS, parse, read_report
 from sfsample.report.merge import filter_stacks, focus, merge, merge_by
-from sfsample.report.readers.read import parse, read_report
-from sfsample.report.report import CPU, SAMPLES, WALL, Report, ReportFrame, ReportThread
-from sfsample.report.writers.folded import folded_lines
-from sfsample.report.writers.formats import FORMATS
+from sfsample.report.report import CPU, SAMPLES, WALL, Report, ReportBuilder, ReportFrame, ReportThread
 from tests.builders.reports import APP, from_lines, full
 
 
 def lines(report: Report, *, threads: bool = False) -> list[str]:
-    return list(folded_lines(report, threads=threads))
+    return FORMATS["folded"].write(report, threads=threads).decode().splitlines()
 
 
 # -- written and read back

@@ -9,7 +9,9 @@ import sys
 import threading
 import time
 from argparse import Namespace
-from functools import cached_property
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache, cached_property
 
 from sfsample import api
 from sfsample.cli.interrupt import Interrupt
@@ -27,7 +29,6 @@ from sfsample.recording.live_window import LiveWindow
 from sfsample.symbolize.symbolizer import Symbolizer
 
 _DRAW_PERIOD_S = 0.5
-_WINDOWS_S = (1, 2, 5, 10, 30, 60)
 
 
 def run(arguments: Namespace) -> int:
@@ -36,13 +37,8 @@ def run(arguments: Namespace) -> int:
         raise UsageError("top needs a terminal", "for a file: sfsample record -d 10 -o out.html")
     with Interrupt() as interrupt:
         session = _Session(arguments, target_pids(arguments), interrupt)
-        session.start()
-        try:
-            with terminal() as screen:
-                session.show(screen)
-        finally:
-            session.stop()
-    session.check()
+        with session.sampling(), terminal() as screen:
+            session.show(screen)
     return 0
 
 
@@ -56,23 +52,27 @@ class _Session:
         self._window = LiveWindow(arguments.rate, arguments.window)
         self._view = TopView(", ".join(map(str, pids)))
         self._symbol_options = symbol_options(arguments)
-        self._names: dict[Location, list[FunctionName]] = {}
+        self._find_names = cache(self._names_at)
         self._stopping = False
         self._failure: BaseException | None = None
         self._thread = threading.Thread(target=self._sample, daemon=True)
 
-    def start(self) -> None:
-        """Begin to sample."""
+    @contextmanager
+    def sampling(self) -> Iterator[None]:
+        """Sample meanwhile; the target is released at the end.  Raises what made the sampling fail."""
         self._started_s, self._cpu_at_start_s = time.monotonic(), time.process_time()
         try:
             self._thread.start()
         except RuntimeError:
             raise NoThread from None
-
-    def stop(self) -> None:
-        """End the sampling; the target is released when this returns."""
-        self._stopping = True
-        self._thread.join()
+        try:
+            yield
+        finally:
+            self._stopping = True
+            self._thread.join()
+        if self._failure is not None:
+            raise self._failure
+        check_begun(self._window.profile.stats, self._pids)
 
     def _sample(self) -> None:
         try:
@@ -83,14 +83,8 @@ class _Session:
                 lambda: self._stopping or self._interrupt.requested,
                 profile=self._window.profile,
             )
-        except BaseException as failure:  # noqa: BLE001 - `check` raises it again, on the main thread
+        except BaseException as failure:  # noqa: BLE001 - `sampling` raises it again, on the main thread
             self._failure = failure
-
-    def check(self) -> None:
-        """Raise what ended the sampling, if it failed."""
-        if self._failure is not None:
-            raise self._failure
-        check_begun(self._window.profile.stats, self._pids)
 
     def show(self, screen: Screen) -> None:
         """Draw and obey keys until the user leaves or the sampling ends."""
@@ -112,8 +106,6 @@ class _Session:
             screen.suspend()
         elif key == "w" and not view.choices.typing:
             self._write()
-        elif key in ("+", "-") and not view.choices.typing:
-            self._resize_window(1 if key == "+" else -1)
         else:
             view.key(key)
 
@@ -134,20 +126,9 @@ class _Session:
         """Made when the first location is named, as the root directories of the processes are known then."""
         return api.symbolizer(self._window.profile, self._symbol_options)
 
-    def _find_names(self, location: Location) -> list[FunctionName]:
-        names = self._names.get(location)
-        if names is None:
-            module = location.module.path.rpartition("/")[2] if location.module else ""
-            names = [(frame.text, module) for frame in self._symbolizer.frames(location)]
-            self._names[location] = names
-        return names
-
-    def _resize_window(self, step: int) -> None:
-        """Choose the next longer (`step` 1) or shorter (-1) window."""
-        seconds = round(self._window.length_ns / 1e9)
-        lengths = [length for length in _WINDOWS_S[::step] if (length - seconds) * step > 0]
-        if lengths:
-            self._window.length_ns = lengths[0] * 10**9
+    def _names_at(self, location: Location) -> list[FunctionName]:
+        module = location.module.path.rpartition("/")[2] if location.module else ""
+        return [(frame.text, module) for frame in self._symbolizer.frames(location)]
 
     def _write(self) -> None:
         stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())

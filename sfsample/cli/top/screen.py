@@ -1,7 +1,7 @@
 """The terminal of `top`: the only module that uses curses.
 
-Whatever ends `top` (a key, a signal, a bug), the terminal is left as it was.  What not every terminal
-supports is requested, and may be refused.
+Whatever ends `top` (a key, a signal that `Interrupt` handles, a bug), the terminal is left as it was.  What
+not every terminal supports is requested, and may be refused.
 """
 
 import os
@@ -34,7 +34,6 @@ class Screen:
 
     def __init__(self, window: curses.window) -> None:
         self._window = window
-        self._suspend_requested = False  # by SIGTSTP
 
     @property
     def size(self) -> tuple[int, int]:
@@ -44,9 +43,6 @@ class Screen:
 
     def key(self) -> str:
         """Return a letter, or the name of a key; '' when none is pressed within a tenth of a second."""
-        if self._suspend_requested:
-            self._suspend_requested = False
-            return "suspend"
         try:
             key = self._window.get_wch()
         except curses.error:
@@ -60,10 +56,6 @@ class Screen:
             with suppress(curses.error):  # raised by the last column of the last line too
                 self._window.addstr(row, 0, line.text, _STYLES[line.style])
         self._window.refresh()
-
-    def request_suspend(self, _number: int, _frame: object) -> None:
-        """Handle SIGTSTP like Ctrl-Z, when it is not drawing."""
-        self._suspend_requested = True
 
     def suspend(self) -> None:
         """Give the terminal back, suspend sfsample while it holds no thread, and take the terminal again."""
@@ -82,33 +74,17 @@ def terminal() -> Iterator[Screen]:
         window = curses.initscr()
     except curses.error as failure:
         raise SfsampleError(f"cannot draw on this terminal: {failure}", "set TERM, e.g. TERM=xterm") from None
-    screen = Screen(window)
-    previous_quit = signal.signal(signal.SIGQUIT, _quit)
-    previous_suspend = signal.signal(signal.SIGTSTP, screen.request_suspend)
     try:
-        _set_up(window)
-        yield screen
+        curses.noecho()
+        curses.raw()  # Ctrl-C, Ctrl-Z and Ctrl-\ become keys: as signals they could leave the terminal raw
+        window.keypad(True)
+        window.timeout(round(_KEY_TIMEOUT_S * 1000))
+        for prepare in (lambda: curses.curs_set(0), curses.start_color, curses.use_default_colors):
+            with suppress(curses.error):
+                prepare()
+        yield Screen(window)
     finally:
-        signal.signal(signal.SIGQUIT, previous_quit)
-        signal.signal(signal.SIGTSTP, previous_suspend)
         window.keypad(False)
         curses.noraw()
         curses.echo()
         curses.endwin()
-
-
-def _quit(number: int, _frame: object) -> None:
-    """Give the terminal back, then let the signal have its default effect."""
-    curses.endwin()
-    signal.signal(number, signal.SIG_DFL)
-    os.kill(os.getpid(), number)
-
-
-def _set_up(window: curses.window) -> None:
-    curses.noecho()
-    curses.raw()  # Ctrl-C and Ctrl-Z become keys: as signals they could leave the terminal as it is now
-    window.keypad(True)
-    window.timeout(round(_KEY_TIMEOUT_S * 1000))
-    for prepare in (lambda: curses.curs_set(0), curses.start_color, curses.use_default_colors):
-        with suppress(curses.error):
-            prepare()

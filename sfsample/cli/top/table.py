@@ -16,18 +16,7 @@ from sfsample.recording.sample import ThreadKey
 
 FunctionName = tuple[str, str]  # a function and its module
 FindNames = Callable[[Location], Sequence[FunctionName]]  # the innermost inlined function first
-
-
-class TaskKey(NamedTuple):
-    """A thread; a whole process when `tid` is None.  `start_time` is as in `ThreadKey`."""
-
-    pid: int
-    tid: int | None = None
-    start_time: int = 0
-
-    def covers(self, thread: ThreadKey) -> bool:
-        """Whether this is the thread, or its process."""
-        return self in (thread, (thread.pid, None, 0))
+TaskKey = ThreadKey | int  # a thread, or the key of a process
 
 
 class Row(NamedTuple):
@@ -95,13 +84,12 @@ def task_rows(records: Iterable[WindowRecord], profile: Profile, *, threads: boo
     samples: Counter[TaskKey] = Counter()
     cpu_ns: Counter[TaskKey] = Counter()
     for record in records:
-        task = TaskKey(*record.key.thread) if threads else TaskKey(record.key.pid)
+        task = record.key.thread if threads else record.key.pid
         samples[task] += record.times
         cpu_ns[task] += record.cpu_ns
     for task, count in samples.items():
-        number = str(task.tid or pid_of(task.pid))
-        if task.tid is None:
-            name = profile.processes.get(task.pid)
+        if isinstance(task, ThreadKey):
+            name, number = profile.threads.get(task), task.tid or pid_of(task.pid)
         else:
-            name = profile.threads.get(ThreadKey(task.pid, task.tid, task.start_time))
-        yield Row(name or "?", number, count, cpu_ns[task], task)
+            name, number = profile.processes.get(task), pid_of(task)
+        yield Row(name or "?", str(number), count, cpu_ns[task], task)

@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sfsample.cli.top.choices import HELP, KEYS
-from sfsample.cli.top.view import TopView
+from sfsample.cli.top.view import HELP, KEYS, TopView
 from sfsample.core.stack import Stack, StopReason
 from sfsample.modules.location import Location
 from sfsample.recording.live_window import LiveWindow

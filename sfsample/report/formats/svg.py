@@ -3,7 +3,7 @@
 The file has no script, no links and nothing from outside.  The outermost function is at the bottom.  Boxes
 narrower than a third of a pixel are left out, and a note counts them.
 
-Invariant: every name is escaped, in a text or a title (tests/report/writers/test_svg.py).
+Invariant: every name is escaped, in a text or a title (tests/report/formats/test_svg.py).
 """
 
 from collections.abc import Iterable, Iterator, Sequence

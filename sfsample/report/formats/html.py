@@ -1,6 +1,6 @@
 """`-f html`: one file with an interactive flame graph; it needs neither a network nor a server.
 
-The sources are in report/writers/page/, and only this module puts them together.  The profile is JSON in a
+The sources are in report/formats/page/, and only this module puts them together.  The profile is JSON in a
 script element with every `<` escaped, so that no name can end the element.  page/profile.js reads it.
 
 Paths are sorted, and each states only how it differs from the one before it, so that the page builds its tree

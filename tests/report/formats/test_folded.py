@@ -4,8 +4,8 @@ from sfsample.core.stack import Stack, StopReason
 from sfsample.modules.location import Location
 from sfsample.recording.profile import Profile
 from sfsample.recording.sample import ThreadKey
+from sfsample.report.formats import FORMATS
 from sfsample.report.naming import name_profile
-from sfsample.report.writers.folded import folded_lines
 from sfsample.symbolize.missing import MissingName
 from sfsample.symbolize.named_frame import NamedFrame
 from tests.builders.samples import sample
@@ -39,7 +39,7 @@ class Namer:
 
 
 def folded(profile: Profile, namer=Namer(), **options) -> list[str]:  # noqa: B008 - it has no state
-    return list(folded_lines(name_profile(profile, namer), **options))
+    return FORMATS["folded"].write(name_profile(profile, namer), **options).decode().splitlines()
 
 
 COMPLETE = StopReason.OUTERMOST

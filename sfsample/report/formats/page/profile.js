@@ -1,6 +1,6 @@
 // The profile as data: trees of callees and callers, sums and shares.  It does not use the page.
 //
-// The data is the object that report/writers/page_data.py writes: columns by path and by function.  Paths are
+// The data is the object that report/formats/html.py writes: columns by path and by function.  Paths are
 // sorted, so a node's first child is the next node, and its subtree ends where its next sibling begins.
 // Objects for nodes are made when they are first used, so that a profile of any size shows at once.
 

@@ -1,9 +1,11 @@
-"""Reads `sfsample.profile/1` (docs/profile-json.md).
+"""`-f json`: the whole report as `sfsample.profile/1` (docs/profile-json.md).
 
-The reader checks types, indexes and that columns have one length.  It cleans texts again, because a file can
-hold anything.
+The document leaves nothing out and derives nothing.  Addresses are hexadecimal strings, `_ns` numbers are
+integers and unknown values are null, as in every JSON of sfsample.  `read` checks types, indexes and that
+columns have one length; it cleans texts again, because a file can hold anything.
 
-Invariant: only BadInput is raised, whatever the document holds (tests/report/test_report.py).
+Invariant: `read` returns the report that was written, and raises only BadInput, whatever the document holds
+(tests/report/test_report.py).
 """
 
 import json
@@ -12,14 +14,72 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from sfsample.errors import BadInput
-from sfsample.report.builder import ReportBuilder
-from sfsample.report.report import SAMPLES, WEIGHTS, Report, ReportFrame, ReportThread, ReportTimeline
-from sfsample.report.writers.profile_json import SCHEMA
+from sfsample.report.json_text import json_text
+from sfsample.report.report import (
+    SAMPLES,
+    WEIGHTS,
+    Report,
+    ReportBuilder,
+    ReportFrame,
+    ReportStack,
+    ReportThread,
+    ReportTimeline,
+)
 from sfsample.symbolize.named_frame import clean_name
 
+_SCHEMA = "sfsample.profile/1"
 _T = TypeVar("_T")
 _ADDRESS = re.compile("(0x)?[0-9a-fA-F]{1,16}")
 _MAX_COUNT = (1 << 64) - 1
+
+
+def write(report: Report, *, threads: bool) -> bytes:  # noqa: ARG001 - the file always has the threads
+    """Return the file."""
+    return json_text(document(report)).encode()
+
+
+def document(report: Report) -> dict[str, Any]:
+    """Return the report as plain values."""
+    modules: dict[tuple[str, str | None], int] = {}
+    frames = [_frame_json(frame, modules) for frame in report.frames]
+    return {
+        "schema": _SCHEMA,
+        "started_ns": report.started_ns,
+        "duration_ns": report.duration_ns,
+        "rate_hz": report.rate_hz,
+        "weights": list(report.weights),
+        "threads": [thread._asdict() for thread in report.threads],
+        "modules": [{"path": path, "build_id": build_id} for path, build_id in modules],
+        "frames": frames,
+        "stacks": [_stack_json(stack, report.weights) for stack in report.stacks],
+        "timeline": None if report.timeline is None else _timeline_json(report.timeline),
+        "stats": report.stats,
+    }
+
+
+def _frame_json(frame: ReportFrame, modules: dict[tuple[str, str | None], int]) -> dict[str, Any]:
+    fields: dict[str, Any] = frame._asdict()
+    path, build_id = fields.pop("module"), fields.pop("build_id")
+    fields["module"] = None if path is None else modules.setdefault((path, build_id), len(modules))
+    fields["offset"] = None if frame.offset is None else hex(frame.offset)
+    return fields
+
+
+def _stack_json(stack: ReportStack, weights: tuple[str, ...]) -> dict[str, Any]:
+    return {
+        "thread": stack.thread,
+        "frames": list(stack.frames),
+        "stop_reason": stack.stop_reason,
+        **dict(zip(weights, stack.weights, strict=True)),
+    }
+
+
+def _timeline_json(timeline: ReportTimeline) -> dict[str, Any]:
+    *columns, dropped = timeline
+    return dict(zip(timeline._fields, [*map(list, columns), dropped], strict=True))
+
+
+# -- reading
 
 
 class JsonValue:
@@ -97,8 +157,8 @@ def read(data: bytes) -> Report:
         root = JsonValue(json.loads(data))
     except (ValueError, RecursionError) as failure:  # also not UTF-8, or a number of a million digits
         raise BadInput(f"not JSON: {failure}") from None
-    if root.field("schema").value != SCHEMA:
-        raise BadInput(f"schema: not {SCHEMA}")
+    if root.field("schema").value != _SCHEMA:
+        raise BadInput(f"schema: not {_SCHEMA}")
     weights = _weights(root.field("weights"))
     builder = ReportBuilder(weights)
     threads = [_thread(thread) for thread in root.field("threads").items()]

@@ -8,11 +8,10 @@ from collections.abc import Iterator
 from math import isfinite
 from typing import Any
 
-from sfsample.report.builder import ReportBuilder
 from sfsample.report.caption import losses
 from sfsample.report.difference import NOISE, Change, Difference, comparison_name
-from sfsample.report.report import Report, ReportFrame, ReportThread
-from sfsample.report.writers.html import page, page_data
+from sfsample.report.formats.html import page, page_data
+from sfsample.report.report import Report, ReportBuilder, ReportFrame, ReportThread
 
 _MAX_ROWS = 20  # functions in a table, unless verbose
 

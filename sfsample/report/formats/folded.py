@@ -1,17 +1,25 @@
-"""Reads folded stacks, written by sfsample or by another tool.
+"""`-f folded`: one line for each distinct stack, root first: `process;frame;...;frame count`.
 
-A line states all that is known: its first frame is the process (or `name/TID`), and a frame whose text is an
-address in a module is read as an address.
+What sfsample writes is sorted, UTF-8 and nothing else; stacks with the same text are one line.  It also reads
+lines of other tools.  A line states all that is known: its first frame is the process (or `name/TID`), and a
+frame whose text is an address in a module is read as an address.
 
 Invariant: folded text that is read and written again is the same (tests/report/test_report.py).
 """
 
 import re
+from collections import Counter
 from functools import cache
 
 from sfsample.errors import BadInput
-from sfsample.report.builder import ReportBuilder
-from sfsample.report.report import OUTERMOST, Report, ReportFrame, ReportThread
+from sfsample.report.report import (
+    OUTERMOST,
+    Report,
+    ReportBuilder,
+    ReportFrame,
+    ReportThread,
+    truncation_mark,
+)
 from sfsample.symbolize.named_frame import clean_name
 
 _LINE = re.compile(r"(.*\S)\s+(\d{1,19})(?:\.\d+)?\s*", re.ASCII)
@@ -19,6 +27,19 @@ _THREAD = re.compile(r"(.+)/(\d{1,10})", re.ASCII)
 _TRUNCATED = re.compile(r"\[truncated: (\w+)\]")
 _UNNAMED = re.compile(r"\[(?:(.+)\+)?0x([0-9a-f]{1,16})\]")
 _SUFFIX = re.compile(r"(.+)_\[([kij])\]")
+
+
+def write(report: Report, *, threads: bool) -> bytes:
+    """Return the file.  `threads`: the first frame is `name/TID`."""
+    texts = [frame.text for frame in report.frames]
+    merged: Counter[str] = Counter()
+    for stack in report.stacks:
+        head = [report.root_label(stack, threads=threads)]
+        mark = truncation_mark(stack)
+        if mark:
+            head.append(mark)
+        merged[";".join([*head, *(texts[at] for at in reversed(stack.frames))])] += stack.weights[0]
+    return "".join(f"{text} {merged[text]}\n" for text in sorted(merged)).encode()
 
 
 def read(data: bytes) -> Report:

@@ -65,16 +65,7 @@ def _interval_ms(report: Report) -> float:
 def _lib(path: str, build_id: str | None) -> dict[str, Any]:
     name = path.rpartition("/")[2]
     return {"name": name, "path": path, "debugName": name, "debugPath": path, "arch": None,
-            "breakpadId": _breakpad_id(build_id), "codeId": build_id}  # fmt: skip
-
-
-def _breakpad_id(build_id: str | None) -> str:
-    """Return the id that symbol servers use: a GUID from the first 16 bytes of the build-id, then 0."""
-    try:
-        raw = bytes.fromhex(build_id or "")[:16].ljust(16, b"\0")
-    except ValueError:
-        return ""
-    return (raw[3::-1] + raw[5:3:-1] + raw[7:5:-1] + raw[8:]).hex().upper() + "0" if build_id else ""
+            "breakpadId": "", "codeId": build_id}  # fmt: skip
 
 
 class _ThreadTables:

@@ -1,0 +1,295 @@
+"""`-f pprof`: Google's profile.proto, gzipped, as `go tool pprof`, Pyroscope and Parca use it.
+
+The field numbers are those of proto/profile.proto in github.com/google/pprof; a comment gives the name of
+each.  A frame and the functions inlined into it are one Location with one Line each, innermost first.
+Threads are labels.  The mangled name goes to `system_name`, so that pprof does not shorten the demangled one.
+
+Files of other programs are read too: the first sample type counted in "count" gives the weight "samples".
+Every index is checked.
+"""
+
+import gzip
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple, TypeVar
+
+from sfsample.errors import BadInput, FormatError
+from sfsample.formats.protobuf import fields, integer, integers, message, packed, signed
+from sfsample.report.caption import losses
+from sfsample.report.formats.folded import frame_of
+from sfsample.report.report import (
+    CPU,
+    OUTERMOST,
+    SAMPLES,
+    WALL,
+    Report,
+    ReportBuilder,
+    ReportFrame,
+    ReportStack,
+    ReportThread,
+    truncation_mark,
+)
+from sfsample.symbolize.named_frame import address_text, clean_name
+
+# weight -> type and unit
+_VALUE_TYPES = {SAMPLES: ("samples", "count"), WALL: ("wall", "nanoseconds"), CPU: ("cpu", "nanoseconds")}
+_TIME_WEIGHTS = {_VALUE_TYPES[weight]: weight for weight in (WALL, CPU)}
+_T = TypeVar("_T")
+_Message = dict[int, list[int | memoryview]]  # field number -> its values
+
+
+def write(report: Report, *, threads: bool) -> bytes:  # noqa: ARG001 - threads are labels
+    """Return the file; equal reports make equal bytes."""
+    return gzip.compress(b"".join(_Encoder(report).profile()), 6, mtime=0)
+
+
+class _Encoder:
+    """Encodes one report; each table gives a row its id, and ids begin at 1."""
+
+    def __init__(self, report: Report) -> None:
+        self._report = report
+        self._strings: dict[str, int] = {"": 0}
+        self._mappings: dict[tuple[str, str | None], int] = {}
+        self._functions: dict[tuple[str, str, str], int] = {}
+        self._locations: dict[tuple[ReportFrame, ...], int] = {}
+
+    def profile(self) -> Iterator[bytes]:
+        """Yield the fields of Profile."""
+        report = self._report
+        for weight in report.weights:
+            yield message(1, *self._value_type(*_VALUE_TYPES[weight]))  # sample_type
+        for stack in report.stacks:
+            yield message(2, *self._sample(stack))  # sample
+        for frames, number in self._locations.items():  # before functions and mappings, because it fills both
+            yield message(4, *self._location(frames, number))  # location
+        for (path, build_id), number in self._mappings.items():
+            yield message(3, *self._mapping(path, build_id, number))  # mapping
+        for names, number in self._functions.items():
+            name, raw, file = (self._string(text) for text in names)
+            # function
+            yield message(5, integer(1, number), integer(2, name), integer(3, raw), integer(4, file))
+        yield integer(9, report.started_ns or 0)  # time_nanos
+        yield integer(10, report.duration_ns or 0)  # duration_nanos
+        if report.rate_hz:
+            yield message(11, *self._value_type("cpu", "nanoseconds"))  # period_type
+            yield integer(12, round(1e9 / report.rate_hz))  # period
+        for text in losses(report):
+            yield integer(13, self._string(text))  # comment
+        yield integer(14, self._string(_VALUE_TYPES[SAMPLES][0]))  # default_sample_type
+        for text in self._strings:  # last, because everything above fills it
+            yield message(6, text.encode("utf-8", "replace"))  # string_table
+
+    def _string(self, text: str) -> int:
+        return self._strings.setdefault(text, len(self._strings))
+
+    def _value_type(self, kind: str, unit: str) -> tuple[bytes, ...]:
+        return integer(1, self._string(kind)), integer(2, self._string(unit))  # type, unit
+
+    def _sample(self, stack: ReportStack) -> Iterator[bytes]:
+        locations = list(_locations([self._report.frames[at] for at in stack.frames]))
+        mark = truncation_mark(stack)
+        if mark:
+            locations.append((ReportFrame(mark),))
+        ids = [self._locations.setdefault(frames, len(self._locations) + 1) for frames in locations]
+        yield packed(1, ids)  # location_id
+        yield packed(2, stack.weights)  # value
+        yield from self._labels(self._report.threads[stack.thread])
+
+    def _labels(self, thread: ReportThread) -> Iterator[bytes]:
+        for key, text in (("process", thread.process), ("thread", thread.name)):
+            yield message(3, integer(1, self._string(key)), integer(2, self._string(text)))  # key, str
+        for key, number in (("pid", thread.pid), ("tid", thread.tid)):
+            if number is not None:
+                yield message(3, integer(1, self._string(key)), integer(3, number))  # key, num
+
+    def _location(self, frames: tuple[ReportFrame, ...], number: int) -> Iterator[bytes]:
+        outer = frames[-1]
+        yield integer(1, number)  # id
+        if outer.module is not None:
+            key = (outer.module, outer.build_id)
+            yield integer(2, self._mappings.setdefault(key, len(self._mappings) + 1))  # mapping_id
+        yield integer(3, outer.offset or 0)  # address
+        for frame in frames:
+            name = frame.text.removesuffix("_[i]") if frame.inlined else frame.text
+            names = (name, frame.raw or name, frame.file or "")
+            function = self._functions.setdefault(names, len(self._functions) + 1)
+            yield message(4, integer(1, function), integer(2, frame.line or 0))  # line: function_id, line
+
+    def _mapping(self, path: str, build_id: str | None, number: int) -> Iterator[bytes]:
+        frames = [
+            frame for frame in self._report.frames if (frame.module, frame.build_id) == (path, build_id)
+        ]
+        yield integer(1, number)  # id
+        # memory_limit; memory_start is 0: addresses are vaddrs
+        yield integer(3, max(frame.offset or 0 for frame in frames) + 1)
+        yield integer(5, self._string(path))  # filename
+        yield integer(6, self._string(build_id or ""))  # build_id
+        yield integer(7, 1)  # has_functions: pprof need not symbolize
+        yield integer(8, any(frame.file for frame in frames))  # has_filenames
+        yield integer(9, any(frame.line for frame in frames))  # has_line_numbers
+        yield integer(10, any(frame.inlined for frame in frames))  # has_inline_frames
+
+
+def _locations(frames: list[ReportFrame]) -> Iterator[tuple[ReportFrame, ...]]:
+    """Yield the frames of each location: the functions inlined there, then the function that has them."""
+    start = 0
+    for at, frame in enumerate(frames):
+        if not frame.inlined or at + 1 == len(frames):
+            yield tuple(frames[start : at + 1])
+            start = at + 1
+
+
+# -- reading
+
+
+def read(data: bytes) -> Report:
+    """Return the report.  Raises BadInput."""
+    try:
+        return _ProfileReader(_parse(memoryview(data))).report()
+    except FormatError as damage:
+        raise BadInput(f"neither JSON nor text, and damaged as pprof: {damage}") from None
+
+
+class _Location(NamedTuple):
+    """The frames at a location, innermost first; `stop_reason` where it is a mark of truncation, else ""."""
+
+    frames: tuple[ReportFrame, ...]
+    stop_reason: str
+
+
+class _ProfileReader:
+    """Reads one Profile message."""
+
+    def __init__(self, profile: _Message) -> None:
+        self._profile = profile
+        self._strings = [
+            clean_name(bytes(_bytes(text)).decode("utf-8", "replace"))
+            for text in profile.get(6, ())  # string_table
+        ]
+        if not self._strings:
+            raise BadInput("pprof without a string table")
+        self._strings[0] = ""
+        self._mappings = self._table(3)  # mapping
+        self._functions = self._table(5)  # function
+        self._locations = {number: self._location(row) for number, row in self._table(4).items()}  # location
+
+    def report(self) -> Report:
+        columns = self._columns()
+        builder = ReportBuilder(tuple(columns))
+        for sample in self._messages(2):  # sample
+            self._add(builder, sample, tuple(columns.values()))
+        period = _integer(self._profile, 12)  # period
+        period_is_time = any(self._text(row, 2) == "nanoseconds" for row in self._messages(11))  # period_type
+        return builder.finish()._replace(
+            started_ns=_integer(self._profile, 9) or None,  # time_nanos
+            duration_ns=_integer(self._profile, 10) or None,  # duration_nanos
+            rate_hz=1e9 / period if period and period_is_time else None,
+        )
+
+    def _columns(self) -> dict[str, int]:
+        """Return the index of each weight in the values of a sample; samples first."""
+        sample_types = self._messages(1)  # sample_type
+        types = [(self._text(row, 1), self._text(row, 2)) for row in sample_types]  # type, unit
+        counts = [at for at, (_, unit) in enumerate(types) if unit == "count"]
+        if not counts:
+            shown = ", ".join("/".join(pair) for pair in types) or "none"
+            raise BadInput(f"pprof without a sample type in counts: it has {shown}")
+        others = {_TIME_WEIGHTS[pair]: at for at, pair in enumerate(types) if pair in _TIME_WEIGHTS}
+        return {SAMPLES: counts[0]} | others
+
+    def _add(self, builder: ReportBuilder, sample: _Message, columns: tuple[int, ...]) -> None:
+        values = [signed(number) for number in _numbers(sample.get(2, ()))]  # value
+        if len(values) <= max(columns) or min(values) < 0:
+            raise BadInput(f"pprof sample with the values {values[:8]}")
+        locations = [
+            _required(self._locations.get(number), "a location")
+            for number in _numbers(sample.get(1, ()))  # location_id
+        ]
+        reason = next((loc.stop_reason for loc in locations if loc.stop_reason), OUTERMOST)
+        frames = [frame for loc in locations if not loc.stop_reason for frame in loc.frames]
+        builder.add(self._thread(sample), frames, reason, tuple(values[at] for at in columns))
+
+    def _thread(self, sample: _Message) -> ReportThread:
+        texts: dict[str, str] = {}
+        numbers: dict[str, int] = {}
+        for label in map(_parse, map(_bytes, sample.get(3, ()))):  # label: key, str, num
+            key = self._text(label, 1)
+            texts[key], numbers[key] = self._text(label, 2), _integer(label, 3)
+        process = texts.get("process") or texts.get("thread") or "all"
+        return ReportThread(process, texts.get("thread") or process, numbers.get("pid"), numbers.get("tid"))
+
+    def _location(self, location: _Message) -> _Location:
+        mapping = self._mappings.get(_integer(location, 2))  # mapping_id
+        path = (self._text(mapping, 5) or None) if mapping else None  # filename
+        build_id = (self._text(mapping, 6) or None) if mapping else None  # build_id
+        address = _integer(location, 3)  # address
+        lines = [_parse(_bytes(line)) for line in location.get(4, ())]  # line
+        if not lines:
+            frame = ReportFrame(
+                text=address_text(path, address), function=None, raw=None, module=path, build_id=build_id,
+                offset=address,
+            )  # fmt: skip
+            return _Location((frame,), "")
+        frames = tuple(
+            self._frame(line, path, build_id, address, inlined=at < len(lines))
+            for at, line in enumerate(lines, 1)
+        )
+        only = frames[0].text if len(frames) == 1 else ""
+        is_mark = only.startswith("[truncated: ") and only.endswith("]")
+        return _Location(frames, only[12:-1] if is_mark else "")
+
+    def _frame(self, line: _Message, path: str | None, build_id: str | None, address: int,
+               *, inlined: bool) -> ReportFrame:  # fmt: skip
+        function = _required(self._functions.get(_integer(line, 1)), "a function")  # function_id
+        name, raw = self._text(function, 2) or "?", self._text(function, 3) or None  # name, system_name
+        frame = frame_of(f"{name}_[i]" if inlined else name)
+        return frame._replace(
+            raw=raw if frame.function else None,
+            module=path or frame.module,
+            build_id=build_id,
+            offset=address,
+            file=self._text(function, 4) or None,  # filename
+            line=_integer(line, 2) or None,  # line
+        )
+
+    def _text(self, row: _Message, field: int) -> str:
+        at = _integer(row, field)
+        if at >= len(self._strings):
+            raise BadInput(f"pprof string {at} of {len(self._strings)}")
+        return self._strings[at]
+
+    def _messages(self, field: int) -> Iterable[_Message]:
+        return (_parse(_bytes(value)) for value in self._profile.get(field, ()))
+
+    def _table(self, field: int) -> dict[int, _Message]:
+        """Return the messages of a field by their id, which is field 1 in each of them."""
+        return {_integer(row, 1): row for row in self._messages(field)}
+
+
+def _required(found: _T | None, what: str) -> _T:
+    if found is None:
+        raise BadInput(f"pprof refers to {what} that is not there")
+    return found
+
+
+def _parse(data: memoryview) -> _Message:
+    found: _Message = {}
+    for field, value in fields(data):
+        found.setdefault(field, []).append(value)
+    return found
+
+
+def _bytes(value: int | memoryview) -> memoryview:
+    if isinstance(value, int):
+        raise BadInput(f"pprof with the number {value} where a message belongs")
+    return value
+
+
+def _integer(row: _Message, field: int) -> int:
+    last = row.get(field, (0,))[-1]
+    if not isinstance(last, int):
+        raise BadInput(f"pprof with a message where the number of field {field} belongs")
+    return last
+
+
+def _numbers(values: Iterable[int | memoryview]) -> list[int]:
+    return [number for value in values for number in integers(value)]

@@ -1,1 +1,0 @@
-"""Readers: one module for each format that a profile can be read from."""

@@ -1,1 +1,0 @@
-"""Writers: one module for each format that a report can be written in."""
