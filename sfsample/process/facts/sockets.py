@@ -7,16 +7,25 @@ The other end of a TCP connection is the socket with the same two addresses in r
 namespace.  Until a process has accepted the connection, it is the listening socket.  sfsample believes that
 only where the remote address is certainly this machine's: a server on the same port may run elsewhere.
 
-Source: proc(5), "/proc/net/tcp" (a connection that is not accepted has inode 0), "/proc/net/unix".
+The other end of a unix socket is not in /proc.  The kernel is asked for it, as ss(8) does, in the network
+namespace of the process.
+
+Source: proc(5), "/proc/net/tcp" (a connection that is not accepted has inode 0), "/proc/net/unix";
+sock_diag(7), <linux/unix_diag.h>, setns(2).
 """
 
+import ctypes
+import os
 import re
+import socket
 import sys
 from collections.abc import Callable, Sequence
 from ipaddress import IPv4Address, IPv6Address
+from struct import Struct
 from typing import NamedTuple
 
 from sfsample.process.procfs import ProcFs
+from sfsample.process.tracer_thread import TracerThread
 
 _TCP_STATES = {"01": "established", "02": "connecting", "03": "syn received", "04": "fin wait 1",
                "05": "fin wait 2", "06": "time wait", "07": "closed", "08": "close wait", "09": "last ack",
@@ -27,6 +36,15 @@ _LOOPBACK_6 = "0" * 24 + ("01000000" if sys.byteorder == "little" else "00000001
 _LOOPBACK_4 = "7F"  # 127.0.0.0/8
 _CONNECTING = "02"  # TCP_SYN_SENT
 _INODE = 9  # index of the inode among the fields of a line
+_NETLINK_SOCK_DIAG, _SOCK_DIAG_BY_FAMILY, _NLM_F_REQUEST = 4, 20, 1
+_CLONE_NEWNET = 0x40000000
+_UDIAG_SHOW_PEER, _UNIX_DIAG_PEER = 4, 2
+_ANY = 0xFFFFFFFF  # every state; no cookie
+_MAX_ANSWER_BYTES = 4096
+_HEADER = Struct("=IHHII")  # struct nlmsghdr
+_REQUEST = Struct("=BBHIIIII")  # struct unix_diag_req
+_ATTRIBUTE = Struct("=HH")  # struct nlattr
+_UNIX_DIAG_MSG_BYTES = 16  # struct unix_diag_msg, between the header and the attributes
 
 # (table, pattern) -> fields of the first line that matches
 SearchTable = Callable[[str, bytes], Sequence[str]]
@@ -61,9 +79,7 @@ class SocketTable:
         fields = self._internet("tcp", inode) or self._internet("tcp6", inode)
         if fields:
             return tcp_peer(fields, self._line)
-        from sfsample.process.facts.unix_peers import unix_peer_inode  # seldom needed
-
-        peer = unix_peer_inode(self._proc, inode)
+        peer = _unix_peer_inode(self._proc, inode)
         return None if peer is None else PeerSocket(peer)
 
     def _internet(self, table: str, inode: int) -> list[str]:
@@ -155,3 +171,61 @@ def _is_on_this_machine(remote: str, local: str) -> bool:
     there, here = (address.removeprefix(_MAPPED).partition(":")[0] for address in (remote, local))
     network = there[6:] if sys.byteorder == "little" else there[:2]
     return there in (here, _LOOPBACK_6) or (len(there) == 8 and network == _LOOPBACK_4)
+
+
+# -- unix sockets
+
+
+def _unix_peer_inode(proc: ProcFs, inode: int) -> int | None:
+    """Return the inode of the other end of a socket; None: it has none, or sfsample may not ask."""
+    try:
+        netlink = _open_netlink(proc)
+        if netlink is None:
+            return None
+        with netlink:
+            netlink.send(_request(inode))
+            return _peer_in_answer(netlink.recv(_MAX_ANSWER_BYTES))
+    except OSError:
+        return None
+
+
+def _open_netlink(proc: ProcFs) -> socket.socket | None:
+    """Open a netlink socket in the target's network namespace.
+
+    A socket belongs to the namespace of the thread that creates it, so a short-lived thread enters it.
+    """
+    if proc.link("ns/net") in (None, os.readlink("/proc/self/ns/net")):
+        return _netlink_socket()
+    return TracerThread(lambda _: _netlink_socket() if _enter(proc) else None, lambda: False).run()
+
+
+def _enter(proc: ProcFs) -> bool:
+    """Move the calling OS thread into the target's network namespace; needs CAP_SYS_ADMIN."""
+    fd = os.open(f"/proc/{proc.pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return bool(ctypes.CDLL(None).setns(fd, _CLONE_NEWNET) == 0)
+    finally:
+        os.close(fd)
+
+
+def _netlink_socket() -> socket.socket:
+    netlink = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_SOCK_DIAG)
+    netlink.setblocking(False)  # the kernel has answered when `send` returns
+    return netlink
+
+
+def _request(inode: int) -> bytes:
+    body = _REQUEST.pack(socket.AF_UNIX, 0, 0, _ANY, inode, _UDIAG_SHOW_PEER, _ANY, _ANY)
+    return _HEADER.pack(_HEADER.size + len(body), _SOCK_DIAG_BY_FAMILY, _NLM_F_REQUEST, 1, 0) + body
+
+
+def _peer_in_answer(answer: bytes) -> int | None:
+    """Return the inode in UNIX_DIAG_PEER; an error message has no attributes."""
+    size, kind, *_ = _HEADER.unpack_from(answer)
+    at = _HEADER.size + _UNIX_DIAG_MSG_BYTES
+    while kind == _SOCK_DIAG_BY_FAMILY and at + _ATTRIBUTE.size <= min(size, len(answer)):
+        length, attribute = _ATTRIBUTE.unpack_from(answer, at)
+        if attribute == _UNIX_DIAG_PEER:
+            return int.from_bytes(answer[at + _ATTRIBUTE.size : at + length], sys.byteorder) or None
+        at += max(length + 3 & -4, _ATTRIBUTE.size)
+    return None
