@@ -13,9 +13,8 @@ from sfsample.core.snapshot import Capture
 from sfsample.dumping.model import ProcessDump, ThreadDump, ThreadState, is_same_place
 from sfsample.process.capture import ThreadCapturer, is_seldom
 from sfsample.process.consistent_capture import ConsistentCapture
-from sfsample.process.facts.file_locks import parse_locks
 from sfsample.process.facts.live_lookup import LiveLookup
-from sfsample.process.facts.peer_processes import NearEnd, PeerProcess, find_peer_processes
+from sfsample.process.facts.peer_processes import NearEnd, PeerProcess, find_peer_processes, parse_locks
 from sfsample.process.facts.syscall_arguments import DecodedSyscall
 from sfsample.process.facts.thread_facts import FactReader
 from sfsample.process.kernel_stack import kernel_stack

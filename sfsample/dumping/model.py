@@ -7,8 +7,7 @@ from sfsample.core.memory import Memory, PiecewiseMemory
 from sfsample.core.snapshot import Capture
 from sfsample.core.stack import Stack
 from sfsample.modules.module import Module
-from sfsample.process.facts.file_locks import FileLock
-from sfsample.process.facts.peer_processes import PeerProcess
+from sfsample.process.facts.peer_processes import FileLock, PeerProcess
 from sfsample.process.facts.syscall_arguments import DecodedSyscall
 from sfsample.process.facts.thread_facts import CpuUsage, LastRunTime
 from sfsample.process.proc_text import SyscallInfo
