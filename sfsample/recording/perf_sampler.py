@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterable
 
 from sfsample.errors import TargetError
-from sfsample.process.perf_events import MAX_SAMPLE_STACK_BYTES, PerfEvents, open_events
+from sfsample.process.perf_events import MAX_SAMPLE_STACK_BYTES, PerfEvents
 from sfsample.process.perf_records import Lost, PerfSample, Record, RecordOfProcess
 from sfsample.process.priority import avoid_preempting
 from sfsample.process.process import LiveProcess
@@ -150,10 +150,10 @@ class PerfSampler:
     def _open_timers(self) -> PerfEvents:
         """Set the timers of all threads; again if a thread was born meanwhile, which may have none."""
         tids, tries = self._tids(), 0
-        arch, follow = self._processes.all[0].arch, self._processes.follows_births
+        first, follow = self._processes.all[0], self._processes.follows_births
         while True:
-            events = open_events(
-                self._alive, tids, arch, self._period_ns, self._stack_bytes, subprocesses=follow
+            events = PerfEvents(
+                first.pid, tids, first.arch, self._period_ns, self._stack_bytes, subprocesses=follow
             )
             try:
                 events.begin()
