@@ -13,7 +13,6 @@ from sfsample.core.snapshot import Capture
 from sfsample.dumping.model import ProcessDump, ThreadDump, ThreadState, is_same_place
 from sfsample.process.capture import ThreadCapturer, is_seldom
 from sfsample.process.consistent_capture import ConsistentCapture
-from sfsample.process.facts.live_lookup import LiveLookup
 from sfsample.process.facts.peer_processes import NearEnd, PeerProcess, find_peer_processes, parse_locks
 from sfsample.process.facts.syscall_arguments import DecodedSyscall
 from sfsample.process.facts.thread_facts import FactReader
@@ -44,7 +43,6 @@ class Dumper:
         self._consistent = consistent
         self._at_one_instant: ConsistentCapture | None = None  # the last one
         self._facts = FactReader(process.proc)
-        self._lookup = LiveLookup(process.proc)
         self._time = time.time()
         self._threads: dict[int, ThreadDump] = {}
         self._near_ends: dict[str, NearEnd] = {}
@@ -54,12 +52,9 @@ class Dumper:
     def look(self) -> None:
         """Capture the threads that are new or have run since the last look."""
         before, self._threads, self._rests_left_ns = self._threads, {}, _MAX_RESTS_NS
-        self._lookup = LiveLookup(self.process.proc)  # a descriptor may refer to another file by now
+        self._facts.begin()
         if self._consistent:
             self._capturer.source = self._at_one_instant = self.process.capture_consistently()
-        self._collect_all(before)
-
-    def _collect_all(self, before: dict[int, ThreadDump]) -> None:
         for tid, stat in self.process.threads():
             known = before.get(tid)
             if known and known.born == stat.starttime:
@@ -78,7 +73,7 @@ class Dumper:
         if thread.error == _GONE:
             return None
         usage, now = self._facts.usage(tid), time.monotonic()
-        look = ThreadState(now, thread.state, usage, thread.capture, thread.stack, thread.modules)
+        look = ThreadState(now, thread.state, usage, thread.capture, thread.stack)
         return thread._replace(looks=(look,))
 
     def _wait_until_asleep(self, thread: ThreadDump) -> bool:
@@ -96,13 +91,13 @@ class Dumper:
         """Return what the kernel tells of a thread; its stack is still missing."""
         wchan = self._facts.wchan(tid)
         syscall = self._facts.syscall(tid, wchan)
-        call = self._lookup.decode(syscall)
+        call = self._facts.decode(syscall)
         return ThreadDump(
             tid=tid, name=stat.name, state=stat.state, capture=Capture.FAILED, stop_ns=None, error=None,
             syscall=syscall, wchan=wchan, stack=None, modules=(),
-            ns_tid=self._lookup.ns_tid(tid), cpu_ns=self._facts.usage(tid).cpu_ns, idle_s=None, call=call,
+            ns_tid=self._facts.ns_tid(tid), cpu_ns=self._facts.usage(tid).cpu_ns, idle_s=None, call=call,
             kernel_stack=kernel_stack(self.process.proc.thread(tid)) or (),
-            memory=self._lookup.lock_memory(call),
+            memory=self._facts.lock_memory(call),
             last_ran=None if stat.state == "R" else self._facts.last_ran(tid), born=stat.starttime,
         )  # fmt: skip
 
@@ -149,7 +144,7 @@ class Dumper:
             pid=target.pid, name=process.name if process else "?", cmdline=_command_line(target),
             exe=proc.link("exe"), time=self._time, threads=threads,
             problems=(*target.opener.problems, *target.modules.problems),
-            children=self._lookup.children() if waits_for_children else (),
+            children=self._facts.children() if waits_for_children else (),
             locks=locks, peers=others, others=tuple((pid, process_name(pid)) for pid in named),
             tracer=tracer_of_process(proc) if any(t.state == "t" for t in threads) else None,
             ran=self._at_one_instant and self._at_one_instant.ran, root=target.root,
@@ -157,7 +152,7 @@ class Dumper:
 
     def _find_peers(self, calls: Iterable[DecodedSyscall]) -> tuple[PeerProcess, ...]:
         """Search all processes for the other ends, once while the near ends are the same."""
-        wanted = self._lookup.peer_links(calls)
+        wanted = self._facts.peer_links(calls)
         if wanted != self._near_ends:
             self._near_ends, self._peers = wanted, find_peer_processes(wanted)
         return self._peers

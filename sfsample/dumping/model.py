@@ -24,7 +24,6 @@ class ThreadState(NamedTuple):
     usage: CpuUsage
     capture: Capture
     stack: Stack | None
-    modules: tuple[Module | None, ...]  # of each frame
 
 
 class ThreadDump(NamedTuple):

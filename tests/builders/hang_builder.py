@@ -71,7 +71,7 @@ def words(base: int, values: dict[int, int], size: int = 192, *, byteorder: Byte
 def seen(one: NamedThread, first_s: float, last_s: float, runs: tuple[int, int] = (5, 5)) -> NamedThread:
     """Return a thread that was sampled twice, at these times; `runs` is its counter each time."""
     looks = (
-        ThreadState(at, one.dump.state, CpuUsage(0, 0, count), Capture.READ, one.dump.stack, ())
+        ThreadState(at, one.dump.state, CpuUsage(0, 0, count), Capture.READ, one.dump.stack)
         for at, count in zip((first_s, last_s), runs, strict=True)
     )
     return one._replace(dump=one.dump._replace(looks=tuple(looks)))
