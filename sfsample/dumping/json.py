@@ -8,8 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from sfsample.core.stack import Frame
-from sfsample.dumping.diagnose.groups import group_threads
-from sfsample.dumping.diagnose.named_thread import NamedThread
+from sfsample.dumping.diagnose.named_thread import NamedThread, group_threads
 from sfsample.dumping.diagnose.verdict import Finding, Verdict
 from sfsample.dumping.diagnose.wait_graph import Node
 from sfsample.dumping.diagnose.waits import Wait

@@ -5,17 +5,16 @@ time.  On a terminal each line fits its width: names are folded, then cut.  Cont
 target are replaced (`Style.clean`).
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from textwrap import wrap
 from typing import NamedTuple
 
 from sfsample.core.stack import Frame, StopReason
-from sfsample.dumping.diagnose.groups import Group, common_name, group_threads, sort_groups
-from sfsample.dumping.diagnose.named_thread import NamedThread, fold_name
+from sfsample.dumping.diagnose.named_thread import Group, NamedThread, fold_name, group_threads
 from sfsample.dumping.diagnose.verdict import Finding, Verdict
 from sfsample.dumping.diagnose.wait_graph import Node
 from sfsample.dumping.diagnose.waits import Wait
-from sfsample.dumping.diagnose.wording import Wording, format_seconds
+from sfsample.dumping.diagnose.wording import Wording, common_name, format_seconds
 from sfsample.dumping.model import ProcessDump, ThreadDump
 from sfsample.modules.module import Module
 from sfsample.symbolize.named_frame import NamedFrame
@@ -58,6 +57,21 @@ def dump_text(verdict: Verdict, style: Style) -> Iterator[str]:
         for group in sort_groups(group_threads(threads), waits, verdict.tids(dump.pid)):
             yield ""
             yield from (_fit(line, style) for line in _group(group, waits, verdict.wording, style))
+
+
+def sort_groups(
+    groups: Iterable[Group], waits: Mapping[int, Wait | None], verdict_tids: Sequence[int]
+) -> list[Group]:
+    """Sort: groups that the verdict names; those that run or are stuck; those that wait for work."""
+
+    def rank(group: Group) -> tuple[int, int, int]:
+        wait = waits.get(group[0].tid)
+        named = [verdict_tids.index(thread.tid) for thread in group if thread.tid in verdict_tids]
+        if named:
+            return (0, min(named), 0)
+        return (2 if wait is not None and wait.idle else 1, -len(group), group[0].tid)
+
+    return sorted(groups, key=rank)
 
 
 def _finding(finding: Finding, style: Style) -> Iterator[str]:

@@ -10,11 +10,10 @@ from functools import cache
 from typing import NamedTuple
 
 from sfsample.dumping.diagnose.glibc_locks import OtherThreads, is_since_2_25
-from sfsample.dumping.diagnose.groups import common_name
 from sfsample.dumping.diagnose.named_thread import NamedThread
 from sfsample.dumping.diagnose.wait_graph import Node, blockers, cycles, stuck, with_process_edges
 from sfsample.dumping.diagnose.waits import Wait, WaitContext, wait_of
-from sfsample.dumping.diagnose.wording import Wording
+from sfsample.dumping.diagnose.wording import Wording, common_name
 from sfsample.dumping.model import ProcessDump
 
 ProcessSet = Sequence[tuple[ProcessDump, tuple[NamedThread, ...]]]
