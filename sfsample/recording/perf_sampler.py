@@ -110,11 +110,20 @@ class PerfSampler:
         if self._events is None:
             self.set_timers()
         try:
-            self._sample(should_stop)
+            stats.ended_by = self._loop(should_stop)
         except (TargetError, OSError) as failure:  # what was collected is not lost by it
             if not stats.samples:
                 raise
             stats.end_early(failure)
+        finally:
+            self._timers.close()
+            stats.duration_s = self._end_s or self._elapsed_s()
+            stats.ticks = self._ticks(stats.duration_s)
+            self._count_unclaimed(self._unclaimed)
+            for process in self._alive.values():
+                process.finish()
+            stats.sampler_cpu_s = time.thread_time() - self._cpu_at_start
+            stats.sampler_max_rss_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         return self.profile
 
     def set_timers(self) -> None:
@@ -125,20 +134,6 @@ class PerfSampler:
         self._cpu_at_start = time.thread_time() - stats.sampler_cpu_s
         self._start_ns = self._start_ns or time.perf_counter_ns()
         self._events = self._open_timers()
-
-    def _sample(self, should_stop: Callable[[], bool]) -> None:
-        stats = self.profile.stats
-        try:
-            stats.ended_by = self._loop(should_stop)
-        finally:
-            self._timers.close()
-            stats.duration_s = self._end_s or self._elapsed_s()
-            stats.ticks = self._ticks(stats.duration_s)
-            self._count_unclaimed(self._unclaimed)
-            for process in self._alive.values():
-                process.finish()
-            stats.sampler_cpu_s = time.thread_time() - self._cpu_at_start
-            stats.sampler_max_rss_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
     # -- timers
 
