@@ -40,7 +40,7 @@ _MAPPED = "0000000000000000" + ("FFFF0000" if sys.byteorder == "little" else "00
 _LOOPBACK_6 = "0" * 24 + ("01000000" if sys.byteorder == "little" else "00000001")  # ::1
 _LOOPBACK_4 = "7F"  # 127.0.0.0/8
 _CONNECTING = "02"  # TCP_SYN_SENT
-_INODE = 9  # index of the inode among the fields of a line
+_INODE, _UNIX_INODE = 9, 6  # index of the inode among the fields of a line; in the unix table
 _NETLINK_SOCK_DIAG, _SOCK_DIAG_BY_FAMILY, _NLM_F_REQUEST = 4, 20, 1
 _CLONE_NEWNET = 0x40000000
 _UDIAG_SHOW_PEER, _UNIX_DIAG_PEER = 4, 2
@@ -128,34 +128,30 @@ class SocketTable:
     def text(self, inode: int) -> str:
         """Return protocol, addresses and state; "socket INODE" for a socket that is in no table."""
         for protocol in ("tcp", "tcp6", "udp", "udp6"):
-            fields = self._internet(protocol, inode)
+            fields = self._line_of(inode, protocol)
             if fields:
                 return _internet_text(protocol, fields)
-        pattern = rb"\n[^\n]* %d(?: [^\n]*)?(?=\n|$)" % inode
-        fields = self._line("unix", pattern, lambda fields: fields[6:7] == [str(inode)])
+        fields = self._line_of(inode, "unix", _UNIX_INODE)
         return _unix_text(fields) if fields else f"socket {inode}"
 
     def peer(self, inode: int) -> PeerSocket | None:
         """Return the socket at the other end; None: it is on another machine, or sfsample cannot see it."""
-        fields = self._internet("tcp", inode) or self._internet("tcp6", inode)
+        fields = self._line_of(inode, "tcp") or self._line_of(inode, "tcp6")
         if fields:
             return tcp_peer(fields, self._line)
         peer = _unix_peer_inode(self._proc, inode)
         return None if peer is None else PeerSocket(peer)
 
-    def _internet(self, table: str, inode: int) -> list[str]:
-        pattern = rb"\n[^\n]* %d [^\n]*" % inode
-        return self._line(table, pattern, lambda fields: fields[9:10] == [str(inode)])
+    def _line_of(self, inode: int, table: str, column: int = _INODE) -> list[str]:
+        return self._line(table, rb"\n[^\n]* %d(?: [^\n]*)?(?=\n|$)" % inode, column, str(inode))
 
-    def _line(
-        self, table: str, pattern: bytes, accept: Callable[[list[str]], bool] = lambda fields: len(fields) > 9
-    ) -> list[str]:
-        """Return the fields of the first line that matches `pattern` and that `accept` takes; or none."""
+    def _line(self, table: str, pattern: bytes, column: int = _INODE, inode: str = "") -> list[str]:
+        """Return the fields of the first line that matches, with `inode` (if given) in `column`; or none."""
         if table not in self._tables:
             self._tables[table] = self._proc.read(f"net/{table}") or b""
         for found in re.finditer(pattern, self._tables[table]):
             fields = found[0].decode("utf-8", "replace").split()
-            if accept(fields):
+            if len(fields) > column and inode in ("", fields[column]):
                 return fields
         return []
 
@@ -186,7 +182,7 @@ def _unix_text(fields: list[str]) -> str:
     words += fields[7:8]
     if int(fields[3], 16) & _SO_ACCEPTCON:
         words.append("listening")
-    return " ".join(words) if len(words) > 1 else f"unix socket {fields[6]}"
+    return " ".join(words) if len(words) > 1 else f"unix socket {fields[_UNIX_INODE]}"
 
 
 def tcp_peer(fields: Sequence[str], search: SearchTable) -> PeerSocket | None:
