@@ -33,9 +33,6 @@ from sfsample.process.vm import read_memory
 
 # Bytes copied before and after a futex word: enough for every lock of glibc that the word may be part of.
 _BYTES_BEFORE_FUTEX, _BYTES_AFTER_FUTEX = 64, 128
-_CALLS_WITH_PEER = ("read", "readv", "write", "writev", "splice", "sendfile", "vmsplice", "tee",
-                    "recvfrom", "recvmsg", "recvmmsg", "sendto", "sendmsg", "sendmmsg", "connect",
-                    "poll", "ppoll", "select", "pselect6")  # fmt: skip
 _MAX_DESCRIPTORS = 2  # as splice(2) has; a thread that waits for more waits for no process in particular
 _MAX_SCHED_BYTES = 8192
 _STAT_CPU = 36  # index, after the name, of field 39 of /proc/PID/stat: the CPU last run on
@@ -132,9 +129,8 @@ class FactReader:
 
     def peer_links(self, calls: Iterable[DecodedSyscall]) -> dict[str, NearEnd]:
         """Return the other ends of the pipes and sockets that calls wait for, as /proc/PID/fd shows them."""
-        waited = {descriptor for call in calls
-                  if call.name in _CALLS_WITH_PEER and len(call.descriptors) <= _MAX_DESCRIPTORS
-                  for descriptor in call.descriptors}  # fmt: skip
+        few = (call.descriptors for call in calls if len(call.descriptors) <= _MAX_DESCRIPTORS)
+        waited = {descriptor for descriptors in few for descriptor in descriptors}
         return dict(filter(None, map(self._peer_link, waited)))
 
     def _peer_link(self, descriptor: Descriptor) -> tuple[str, NearEnd] | None:
