@@ -14,7 +14,7 @@ from sfsample.dumping.model import ProcessDump, ThreadDump, ThreadState, is_same
 from sfsample.process.capture import ThreadCapturer, is_seldom
 from sfsample.process.consistent_capture import ConsistentCapture
 from sfsample.process.facts.peer_processes import NearEnd, PeerProcess, find_peer_processes, parse_locks
-from sfsample.process.facts.syscall_arguments import DecodedSyscall
+from sfsample.process.facts.syscall_arguments import CHILD_CALLS, FILE_LOCK_CALLS, FORK_CALLS, DecodedSyscall
 from sfsample.process.facts.thread_facts import FactReader
 from sfsample.process.kernel_stack import kernel_stack
 from sfsample.process.not_captured import NotCaptured
@@ -24,9 +24,7 @@ from sfsample.process.process import LiveProcess
 from sfsample.process.procfs import process_name, read_text
 from sfsample.unwind.unwinder import Unwinder
 
-_WAIT_FOR_CHILDREN = ("wait4", "waitid", "vfork", "clone", "clone3")
 _GONE = "has ended"
-_TAKE_FILE_LOCKS = ("flock", "fcntl")
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _MAX_REST_NS = 5_000_000  # that a thread which seldom runs is given to go back to sleep
 _MAX_RESTS_NS = 100_000_000  # that all such threads are given together, in one look
@@ -135,11 +133,11 @@ class Dumper:
             for _, thread in sorted(self._threads.items())
         )
         calls = [thread.call for thread in threads if thread.call]
-        takes_locks = any(call.name in _TAKE_FILE_LOCKS for call in calls)
+        takes_locks = any(call.name in FILE_LOCK_CALLS for call in calls)
         locks = parse_locks(read_text("/proc/locks")) if takes_locks else ()
         others = self._find_peers(calls)
         named = sorted({*(lock.holder for lock in locks), *(end.pid for end in others)} - {-1, 0, target.pid})
-        waits_for_children = any(call.name in _WAIT_FOR_CHILDREN for call in calls)
+        waits_for_children = any(call.name in (*CHILD_CALLS, *FORK_CALLS) for call in calls)
         return ProcessDump(
             pid=target.pid, name=process.name if process else "?", cmdline=_command_line(target),
             exe=proc.link("exe"), time=self._time, threads=threads,

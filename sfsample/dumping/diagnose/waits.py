@@ -9,17 +9,14 @@ most specific one.  `wording` makes a sentence of it.
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from sfsample.dumping.diagnose.glibc_locks import Lock, OtherThreads, lock_of
+from sfsample.dumping.diagnose.glibc_locks import OtherThreads, lock_of
 from sfsample.dumping.diagnose.named_thread import NamedThread
 from sfsample.dumping.model import ProcessDump
 from sfsample.process.facts.descriptors import Descriptor
-from sfsample.process.facts.syscall_arguments import DecodedSyscall
+from sfsample.process.facts.syscall_arguments import CHILD_CALLS, FILE_LOCK_CALLS, FORK_CALLS, DecodedSyscall
 
 _ENDLESS_S = 365 * 86400.0  # a longer time-out counts as none
 _SLEEP_CALLS = ("nanosleep", "clock_nanosleep")
-_CHILD_CALLS = ("wait4", "waitid")
-_FORK_CALLS = ("vfork", "clone", "clone3")
-_FILE_LOCK_CALLS = ("flock", "fcntl")
 _SIGNAL_CALLS = ("pause", "rt_sigsuspend", "rt_sigtimedwait")
 # Where the kernel keeps the threads of a frozen cgroup.  The compiler inlines do_freezer_trap into
 # get_signal, where otherwise only threads in states T and t sleep.
@@ -102,13 +99,13 @@ def _by_call(thread: NamedThread, call: DecodedSyscall, context: WaitContext) ->
     name = call.name or ""
     if name == "futex":
         return _futex(thread, call, context)
-    if name in _FILE_LOCK_CALLS:
+    if name in FILE_LOCK_CALLS:
         return _file_lock(call, context)
     if name in _SLEEP_CALLS:
         return Wait("sleep", _time_left(thread, call), idle=True, verb="sleeps")
-    if name in _CHILD_CALLS:
+    if name in CHILD_CALLS:
         return _child(call, context)
-    if name in _FORK_CALLS and thread.dump.state == "D":
+    if name in FORK_CALLS and thread.dump.state == "D":
         return _vfork(context)
     if name in _SIGNAL_CALLS:
         return Wait("signal", "a signal", idle=True)
@@ -129,13 +126,9 @@ def _futex(thread: NamedThread, call: DecodedSyscall, context: WaitContext) -> W
     variable = context.variable_at(lock.address)
     place = f"{variable} ({lock.address:#x})" if variable else f"{lock.address:#x}"
     what, is_idle = _LOCK_TEXTS[lock.kind].format(place), lock.kind in ("condition", "semaphore")
-    return Wait(lock.kind, what, owner, note=_owner_note(lock, owner), idle=is_idle)
-
-
-def _owner_note(lock: Lock, owner: int | None) -> str:
-    if lock.owner is not None and owner is None:
-        return f"held by thread {lock.owner}, {lock.note}"
-    return lock.note
+    is_unknown = lock.owner is not None and owner is None
+    note = f"held by thread {lock.owner}, {lock.note}" if is_unknown else lock.note
+    return Wait(lock.kind, what, owner, note=note, idle=is_idle)
 
 
 def _file_lock(call: DecodedSyscall, context: WaitContext) -> Wait | None:

@@ -64,6 +64,9 @@ class TargetLookup(NamedTuple):
     now: Callable[[int], float | None] = lambda _clock: None
 
 
+CHILD_CALLS = ("wait4", "waitid")
+FORK_CALLS = ("vfork", "clone", "clone3")
+FILE_LOCK_CALLS = ("flock", "fcntl")
 _FIRST_IS_FD = (
     "read", "pread64", "readv", "preadv", "preadv2", "write", "pwrite64", "writev", "pwritev", "pwritev2",
     "recvfrom", "recvmsg", "recvmmsg", "sendto", "sendmsg", "sendmmsg", "accept", "accept4", "connect",
@@ -221,6 +224,6 @@ _DECODERS: dict[str, Callable[[DecodedSyscall, TargetLookup], DecodedSyscall]] =
     **dict.fromkeys(("poll", "ppoll"), _poll),
     **dict.fromkeys(("select", "pselect6"), _select),
     **dict.fromkeys(("nanosleep", "clock_nanosleep"), _sleep),
-    **dict.fromkeys(("wait4", "waitid"), _child),
+    **dict.fromkeys(CHILD_CALLS, _child),
     "futex": _futex,
 }
