@@ -15,8 +15,9 @@ from sfsample.dumping.diagnose.verdict import Finding, Verdict
 from sfsample.dumping.diagnose.wait_graph import Node
 from sfsample.dumping.diagnose.waits import Wait
 from sfsample.dumping.diagnose.wording import Wording, common_name, format_seconds
-from sfsample.dumping.model import ProcessDump, ThreadDump
+from sfsample.dumping.model import ProcessDump
 from sfsample.modules.module import Module
+from sfsample.process.facts.syscall_arguments import DecodedSyscall
 from sfsample.symbolize.named_frame import NamedFrame
 
 _STATES = {"R": "running", "S": "sleeping", "D": "uninterruptible", "T": "stopped", "t": "traced",
@@ -141,8 +142,8 @@ def _state(group: Group) -> str:
         longest, shortest = format_seconds(max(idle)), format_seconds(min(idle))
         state += f" for {longest}" if longest == shortest else f" for {shortest} to {longest}"
     parts = [state]
-    if thread.syscall is not None:
-        parts.append(f"in {_call_text(thread)}")
+    if thread.call is not None:
+        parts.append(f"in {_call_text(thread.call)}")
     if thread.wchan is not None:
         parts.append(f"at {thread.wchan}")
     used = [t.dump.cpu_ns for t in group if t.dump.cpu_ns is not None]
@@ -153,11 +154,11 @@ def _state(group: Group) -> str:
     return ", ".join(parts)
 
 
-def _call_text(thread: ThreadDump) -> str:
+def _call_text(call: DecodedSyscall) -> str:
     """Return a system call with what it refers to: "read(3 <pipe 12, read end>)"."""
-    if thread.call is None or thread.call.name is None:
-        return f"system call {thread.syscall.number if thread.syscall else '?'}"
-    return f"{thread.call.name}({', '.join(thread.call.refers_to)})"
+    if call.name is None:
+        return f"system call {call.syscall.number}"
+    return f"{call.name}({', '.join(call.refers_to)})"
 
 
 def _stack(named: NamedThread, style: Style) -> Iterator[str]:

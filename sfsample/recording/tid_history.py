@@ -34,7 +34,6 @@ class TidHistory:
         self._names: dict[int, str] = {}  # from the kernel's records: /proc has none once a thread has ended
         self._births: dict[int, int] = {}  # in clock ticks since boot
         self._looked_up: set[int] = set()  # ids that /proc was asked for since `begin`
-        self._boot_clock_ahead_ns = 0
         self.begin()
 
     def begin(self) -> None:
