@@ -196,20 +196,21 @@ def _milliseconds(call: DecodedSyscall, raw: int) -> DecodedSyscall:
 
 
 def _duration_at(call: DecodedSyscall, lookup: TargetLookup, at: int, unit: float = 1e-9) -> DecodedSyscall:
-    """Read a struct timespec; `unit` is that of its second field, in seconds (1e-6 for a timeval)."""
-    data = lookup.read(at, _TIMESPEC.size) if at else None
-    if data is None:
-        return call
-    seconds, parts = _TIMESPEC.unpack(data)
-    return call._replace(timeout_s=seconds + parts * unit)
+    return call._replace(timeout_s=_seconds_at(lookup, at, unit))
 
 
 def _instant_at(call: DecodedSyscall, lookup: TargetLookup, at: int, clock: int) -> DecodedSyscall:
-    data, now = lookup.read(at, _TIMESPEC.size), lookup.now(clock)
-    if data is None or now is None:
-        return call
+    end, now = _seconds_at(lookup, at), lookup.now(clock)
+    return call if end is None or now is None else call._replace(left_s=max(0.0, end - now))
+
+
+def _seconds_at(lookup: TargetLookup, at: int, unit: float = 1e-9) -> float | None:
+    """Read a struct timespec; `unit` is that of its second field, in seconds (1e-6 for a timeval)."""
+    data = lookup.read(at, _TIMESPEC.size) if at else None
+    if data is None:
+        return None
     seconds, parts = _TIMESPEC.unpack(data)
-    return call._replace(left_s=max(0.0, seconds + parts * 1e-9 - now))
+    return float(seconds + parts * unit)
 
 
 def _int(value: int) -> int:
