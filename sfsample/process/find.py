@@ -61,12 +61,11 @@ def _check_proc(pid: int) -> None:
 def _arch(proc: ProcFs) -> Arch:
     pid = proc.pid
     try:
-        with open(f"/proc/{proc.anchor()}/exe", "rb") as exe:
-            ident = exe.read(_IDENT_BYTES)
+        ident = _ident(f"/proc/{proc.anchor()}/exe")
     except PermissionError:
         raise not_permitted(proc) from None
     except OSError:
-        ident = _own_ident()  # no executable: the first thread has ended, or the process has just now
+        ident = _ident("/proc/self/exe")  # no executable: the first thread, or the process, has ended
     if ident[4:5] == b"\x01":
         raise UnsupportedTarget(pid, f"32-bit program: {pid} ({proc.link('exe')})",
                                 "only 64-bit targets are supported")  # fmt: skip
@@ -80,9 +79,9 @@ def _arch(proc: ProcFs) -> Arch:
     return arch
 
 
-def _own_ident() -> bytes:
-    with open("/proc/self/exe", "rb") as exe:
-        return exe.read(_IDENT_BYTES)
+def _ident(exe: str) -> bytes:
+    with open(exe, "rb") as file:
+        return file.read(_IDENT_BYTES)
 
 
 def check_free(proc: ProcFs) -> None:
