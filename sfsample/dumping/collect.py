@@ -89,11 +89,11 @@ class Dumper:
         """Return what the kernel tells of a thread; its stack is still missing."""
         wchan = self._facts.wchan(tid)
         syscall = self._facts.syscall(tid, wchan)
-        call = self._facts.decode(syscall)
+        call, usage = self._facts.decode(syscall), self._facts.usage(tid)
         return ThreadDump(
             tid=tid, name=stat.name, state=stat.state, capture=Capture.FAILED, stop_ns=None, error=None,
             syscall=syscall, wchan=wchan, stack=None, modules=(),
-            ns_tid=self._facts.ns_tid(tid), cpu_ns=self._facts.usage(tid).cpu_ns, idle_s=None, call=call,
+            ns_tid=self._facts.ns_tid(tid), cpu_ns=usage and usage.ran_ns, idle_s=None, call=call,
             kernel_stack=kernel_stack(self.process.proc.thread(tid)) or (),
             memory=self._facts.lock_memory(call),
             last_ran=None if stat.state == "R" else self._facts.last_ran(tid), born=stat.starttime,
@@ -101,7 +101,7 @@ class Dumper:
 
     def _update(self, known: ThreadDump, stat: Stat) -> ThreadDump | None:
         usage, last = self._facts.usage(known.tid), known.looks[-1]
-        if stat.state == last.state != "R" and usage.runs == last.usage.runs:
+        if stat.state == last.state != "R" and usage == last.usage:
             return known._replace(looks=(*known.looks, last._replace(at_s=time.monotonic())))
         thread = self._collect(known.tid, stat)
         if thread is None:

@@ -21,7 +21,7 @@ from functools import partial
 from typing import NamedTuple
 
 from sfsample.core.memory import BytesMemory, Memory, PiecewiseMemory
-from sfsample.core.snapshot import parse_schedstat
+from sfsample.core.snapshot import SchedStat, parse_schedstat
 from sfsample.process.facts.descriptors import Descriptor, DescriptorReader
 from sfsample.process.facts.peer_processes import NearEnd
 from sfsample.process.facts.syscall_arguments import DecodedSyscall, TargetLookup, decode_syscall
@@ -46,14 +46,6 @@ class LastRunTime(NamedTuple):
     read_at_s: float
 
 
-class CpuUsage(NamedTuple):
-    """CPU time of a thread, time that it waited for a CPU, and how often it got one; None: unknown."""
-
-    cpu_ns: int | None
-    waited_ns: int | None
-    runs: int | None
-
-
 class FactReader:
     """Reads facts of the threads of one process."""
 
@@ -75,10 +67,9 @@ class FactReader:
         ids = "" if self._in_own_pid_namespace else self._proc.status(tid).get("NSpid", "")
         return int(ids.split()[-1]) if ids else tid
 
-    def usage(self, tid: int) -> CpuUsage:
+    def usage(self, tid: int) -> SchedStat | None:
         """Read the scheduler's counters."""
-        counters = parse_schedstat(self._proc.thread(tid).read("schedstat"))
-        return CpuUsage(*counters) if counters else CpuUsage(None, None, None)
+        return parse_schedstat(self._proc.thread(tid).read("schedstat"))
 
     def wchan(self, tid: int) -> str | None:
         """Return the kernel function that a thread waits in."""
