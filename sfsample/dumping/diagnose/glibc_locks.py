@@ -56,16 +56,16 @@ class Lock(NamedTuple):
 
 
 class OtherThreads(NamedTuple):
-    """The process's threads: the tids that are `alive`, and how many threads sleep on each futex word."""
+    """The process's threads that live, and how many of them sleep on each futex word."""
 
-    alive: Container[int]
+    tids: Mapping[int, int]  # tid in the process's own pid namespace -> tid in sfsample's
     sleepers: Mapping[int, int]
     since_2_25: bool  # the process has a glibc with the structures of 2.25
 
 
 def lock_of(thread: NamedThread, others: OtherThreads) -> Lock | None:
     """Return the lock that a thread sleeps on; None when it is not glibc's, or the facts disagree."""
-    alive = others.alive
+    alive = others.tids
     call, memory = thread.dump.call, thread.dump.memory
     if call is None or call.name != "futex":
         return None

@@ -72,7 +72,7 @@ def _waits(dump: ProcessDump, threads: tuple[NamedThread, ...]) -> Iterator[tupl
 
         return variable_at(modules, address)
 
-    context = WaitContext(dump, tids, others, name_variable)
+    context = WaitContext(dump, others, name_variable)
     for thread in threads:
         yield Node(dump.pid, thread.tid), wait_of(thread, context)
 

@@ -6,7 +6,7 @@ one descriptor and sfsample may read the processes that have the other end.  A t
 most specific one.  `wording` makes a sentence of it.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import NamedTuple
 
 from sfsample.dumping.diagnose.glibc_locks import OtherThreads, lock_of
@@ -58,7 +58,6 @@ class WaitContext(NamedTuple):
     """The process around a thread, as far as it is needed to say what the thread waits for."""
 
     dump: ProcessDump
-    tids: Mapping[int, int]  # tid in the process's own pid namespace -> tid in sfsample's
     others: OtherThreads
     variable_at: Callable[[int], str | None]  # the name of the variable at an address
 
@@ -120,7 +119,7 @@ def _futex(thread: NamedThread, call: DecodedSyscall, context: WaitContext) -> W
     lock = lock_of(thread, context.others)
     if lock is None:
         return Wait("futex", f"futex {call.refers_to[0]}", idle=True)
-    owner = context.tids.get(lock.owner) if lock.owner is not None else None
+    owner = context.others.tids.get(lock.owner) if lock.owner is not None else None
     if lock.kind == "thread":
         return Wait("thread", "the end of", owner)
     variable = context.variable_at(lock.address)
