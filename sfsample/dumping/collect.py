@@ -13,10 +13,8 @@ from sfsample.core.snapshot import Capture
 from sfsample.dumping.model import ProcessDump, ThreadDump, ThreadState, is_same_place
 from sfsample.process.capture import ThreadCapturer, is_seldom
 from sfsample.process.consistent_capture import ConsistentCapture
-from sfsample.process.facts.file_locks import parse_locks
-from sfsample.process.facts.live_lookup import LiveLookup
-from sfsample.process.facts.peer_processes import NearEnd, PeerProcess, find_peer_processes
-from sfsample.process.facts.syscall_arguments import DecodedSyscall
+from sfsample.process.facts.peer_processes import NearEnd, PeerProcess, find_peer_processes, parse_locks
+from sfsample.process.facts.syscall_arguments import CHILD_CALLS, FILE_LOCK_CALLS, FORK_CALLS, DecodedSyscall
 from sfsample.process.facts.thread_facts import FactReader
 from sfsample.process.not_captured import NotCaptured
 from sfsample.process.permission.evidence import tracer_of_process
@@ -25,10 +23,8 @@ from sfsample.process.process import LiveProcess
 from sfsample.process.procfs import process_name, read_text
 from sfsample.unwind.unwinder import Unwinder
 
-_WAIT_FOR_CHILDREN = ("wait4", "waitid", "vfork", "clone", "clone3")
 _GONE = "has ended"
 _NOT_REACHED = "sfsample was asked to end before it was captured"
-_TAKE_FILE_LOCKS = ("flock", "fcntl")
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _MAX_REST_NS = 5_000_000  # that a thread which seldom runs is given to go back to sleep
 _MAX_RESTS_NS = 100_000_000  # that all such threads are given together, in one look
@@ -45,7 +41,6 @@ class Dumper:
         self._consistent = consistent
         self._at_one_instant: ConsistentCapture | None = None  # the last one
         self._facts = FactReader(process.proc)
-        self._lookup = LiveLookup(process.proc)
         self._time = time.time()
         self._threads: dict[int, ThreadDump] = {}
         self._to_collect: dict[int, Stat] = {}  # of the last look
@@ -56,7 +51,7 @@ class Dumper:
     def look(self, should_stop: Callable[[], bool] = lambda: False) -> None:
         """Capture the threads that are new or have run since the last look, until `should_stop` is true."""
         before, self._threads, self._rests_left_ns = self._threads, {}, _MAX_RESTS_NS
-        self._lookup = LiveLookup(self.process.proc)  # a descriptor may refer to another file by now
+        self._facts.begin()
         if self._consistent:
             self._capturer.source = self._at_one_instant = self.process.capture_consistently()
         self._to_collect = dict(self.process.threads())
@@ -83,7 +78,7 @@ class Dumper:
         if thread.error == _GONE:
             return None
         usage, now = self._facts.usage(tid), time.monotonic()
-        look = ThreadState(now, thread.state, usage, thread.capture, thread.stack, thread.modules)
+        look = ThreadState(now, thread.state, usage, thread.capture, thread.stack)
         return thread._replace(looks=(look,))
 
     def _wait_until_asleep(self, thread: ThreadDump) -> bool:
@@ -101,19 +96,19 @@ class Dumper:
         """Return what the kernel tells of a thread; its stack is still missing."""
         wchan = self._facts.wchan(tid)
         syscall = self._facts.syscall(tid, wchan)
-        call = self._lookup.decode(syscall)
+        call, usage = self._facts.decode(syscall), self._facts.usage(tid)
         return ThreadDump(
             tid=tid, name=stat.name, state=stat.state, capture=Capture.FAILED, stop_ns=None, error=None,
             syscall=syscall, wchan=wchan, stack=None, modules=(),
-            ns_tid=self._lookup.ns_tid(tid), cpu_ns=self._facts.usage(tid).cpu_ns, idle_s=None, call=call,
+            ns_tid=self._facts.ns_tid(tid), cpu_ns=usage and usage.ran_ns, idle_s=None, call=call,
             kernel_stack=self.process.proc.thread(tid).kernel_stack() or (),
-            memory=self._lookup.lock_memory(call),
+            memory=self._facts.lock_memory(call),
             last_ran=None if stat.state == "R" else self._facts.last_ran(tid), born=stat.starttime,
         )  # fmt: skip
 
     def _update(self, known: ThreadDump, stat: Stat) -> ThreadDump | None:
         usage, last = self._facts.usage(known.tid), known.looks[-1]
-        if stat.state == last.state != "R" and usage.runs == last.usage.runs:
+        if stat.state == last.state != "R" and usage == last.usage:
             return known._replace(looks=(*known.looks, last._replace(at_s=time.monotonic())))
         thread = self._collect(known.tid, stat)
         if thread is None:
@@ -147,16 +142,16 @@ class Dumper:
             for _, thread in sorted(self._threads.items())
         )
         calls = [thread.call for thread in threads if thread.call]
-        takes_locks = any(call.name in _TAKE_FILE_LOCKS for call in calls)
+        takes_locks = any(call.name in FILE_LOCK_CALLS for call in calls)
         locks = parse_locks(read_text("/proc/locks")) if takes_locks else ()
         others = self._find_peers(calls)
         named = sorted({*(lock.holder for lock in locks), *(end.pid for end in others)} - {-1, 0, target.pid})
-        waits_for_children = any(call.name in _WAIT_FOR_CHILDREN for call in calls)
+        waits_for_children = any(call.name in (*CHILD_CALLS, *FORK_CALLS) for call in calls)
         return ProcessDump(
             pid=target.pid, name=process.name if process else "?", cmdline=_command_line(target),
             exe=proc.link("exe"), time=self._time, threads=threads,
             problems=(*target.opener.problems, *target.modules.problems),
-            children=self._lookup.children() if waits_for_children else (),
+            children=self._facts.children() if waits_for_children else (),
             locks=locks, peers=others, others=tuple((pid, process_name(pid)) for pid in named),
             tracer=tracer_of_process(proc) if any(t.state == "t" for t in threads) else None,
             ran=self._at_one_instant and self._at_one_instant.ran, root=target.root,
@@ -164,7 +159,7 @@ class Dumper:
 
     def _find_peers(self, calls: Iterable[DecodedSyscall]) -> tuple[PeerProcess, ...]:
         """Search all processes for the other ends, once while the near ends are the same."""
-        wanted = self._lookup.peer_links(calls)
+        wanted = self._facts.peer_links(calls)
         if wanted != self._near_ends:
             self._near_ends, self._peers = wanted, find_peer_processes(wanted)
         return self._peers

@@ -8,13 +8,12 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from sfsample.core.stack import Frame
-from sfsample.dumping.diagnose.groups import group_threads
-from sfsample.dumping.diagnose.named_thread import NamedThread
+from sfsample.dumping.diagnose.named_thread import NamedThread, group_threads
 from sfsample.dumping.diagnose.verdict import Finding, Verdict
 from sfsample.dumping.diagnose.wait_graph import Node
 from sfsample.dumping.diagnose.waits import Wait
 from sfsample.dumping.diagnose.wording import signal_name
-from sfsample.dumping.model import ProcessDump, ThreadDump
+from sfsample.dumping.model import ProcessDump
 from sfsample.modules.module import Module
 from sfsample.process.facts.syscall_arguments import DecodedSyscall
 from sfsample.symbolize.named_frame import NamedFrame
@@ -56,7 +55,7 @@ def _thread(named: NamedThread, wait: Wait | None) -> dict[str, Any]:
         "capture": str(thread.capture),
         "stop_ns": thread.stop_ns,
         "error": thread.error,
-        "syscall": _syscall(thread),
+        "syscall": _syscall(thread.call),
         "wchan": thread.wchan,
         "kernel_stack": list(thread.kernel_stack),
         "waits_for": _wait(wait),
@@ -67,12 +66,11 @@ def _thread(named: NamedThread, wait: Wait | None) -> dict[str, Any]:
     }
 
 
-def _syscall(thread: ThreadDump) -> dict[str, Any] | None:
-    if thread.syscall is None:
+def _syscall(call: DecodedSyscall | None) -> dict[str, Any] | None:
+    if call is None:
         return None
-    call = thread.call or DecodedSyscall(thread.syscall, None)
     return {
-        "number": thread.syscall.number,
+        "number": call.syscall.number,
         "name": call.name,
         "args": [hex(argument) for argument in call.syscall.args],
         "refers_to": list(call.refers_to),

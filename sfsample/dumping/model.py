@@ -7,11 +7,10 @@ from sfsample.core.memory import Memory, PiecewiseMemory
 from sfsample.core.snapshot import Capture
 from sfsample.core.stack import Stack
 from sfsample.modules.module import Module
-from sfsample.process.facts.file_locks import FileLock
-from sfsample.process.facts.peer_processes import PeerProcess
+from sfsample.process.facts.peer_processes import FileLock, PeerProcess
 from sfsample.process.facts.syscall_arguments import DecodedSyscall
-from sfsample.process.facts.thread_facts import CpuUsage, LastRunTime
-from sfsample.process.proc_text import SyscallInfo
+from sfsample.process.facts.thread_facts import LastRunTime
+from sfsample.process.proc_text import SchedStat, SyscallInfo
 
 _CLOCK_ERROR_S = 0.1  # by which the clocks of two CPUs are never wrong together
 _MAX_SYSCALL_BYTES = 4  # of the instruction that makes a system call
@@ -22,10 +21,9 @@ class ThreadState(NamedTuple):
 
     at_s: float
     state: str
-    usage: CpuUsage
+    usage: SchedStat | None
     capture: Capture
     stack: Stack | None
-    modules: tuple[Module | None, ...]  # of each frame
 
 
 class ThreadDump(NamedTuple):
@@ -63,12 +61,12 @@ class ThreadDump(NamedTuple):
         A stop makes a sleeping thread run for an instant, so a thread that was stopped and is where it was
         has not moved.
         """
-        if len(self.looks) < 2 or any(look.usage.runs is None for look in self.looks):
+        if len(self.looks) < 2 or any(look.usage is None for look in self.looks):
             return None
         first, last = self.looks[0], self.looks[-1]
         if any(look.state == "R" for look in self.looks):
             return True
-        ran = first.usage.runs != last.usage.runs
+        ran = first.usage != last.usage
         return ran and not (first.capture is Capture.STOPPED and is_same_place(first.stack, last.stack))
 
     @property
@@ -91,7 +89,7 @@ class ThreadDump(NamedTuple):
         if len(self.looks) < 2:
             return None
         first, last = self.looks[0], self.looks[-1]
-        before, after = ((u.cpu_ns or 0) + (u.waited_ns or 0) for u in (first.usage, last.usage))
+        before, after = (u.ran_ns + u.waited_ns if u else 0 for u in (first.usage, last.usage))
         return (after - before) / 1e9 / (last.at_s - first.at_s) if last.at_s > first.at_s else None
 
 

@@ -102,7 +102,10 @@ class _Run:
         image_cache = ImageCache(self._how.debug_dirs)
         try:
             for pid in pids:
-                self._open(pid, image_cache)
+                try:
+                    self._dumpers.append(_open(pid, self._how, image_cache))
+                except TargetError as failure:
+                    self._failures.append(failure)
             self._look(meanwhile, should_stop)
             return self.results()
         finally:
@@ -115,17 +118,6 @@ class _Run:
         ended = (dump.pid for dump in dumps if not dump.threads)
         self._failures += [NoSuchProcess(pid, f"process has ended: {pid}") for pid in ended]
         return [dump for dump in dumps if dump.threads], self._failures
-
-    def _open(self, pid: int, image_cache: ImageCache) -> None:
-        how = self._how
-        try:
-            process = _live(pid, how, image_cache)
-        except TargetError as failure:
-            self._failures.append(failure)
-            return
-        unwinder = Unwinder(process.modules, steppers=how.steppers, max_frames=how.max_frames)
-        dumper = Dumper(process, unwinder, stop=how.stop, consistent=how.consistent and how.stop)
-        self._dumpers.append(dumper)
 
     def _dumps(self) -> list[ProcessDump]:
         return [dumper.result() for dumper in self._dumpers]
@@ -152,12 +144,14 @@ class _Run:
             dumper.process.close()
 
 
-def _live(pid: int, how: DumpOptions, image_cache: ImageCache) -> LiveProcess:
+def _open(pid: int, how: DumpOptions, image_cache: ImageCache) -> Dumper:
     """Open a process; one that a debugger holds can be read, and the debugger may detach meanwhile."""
     try:
-        return LiveProcess(pid, how.stack_bytes, attach=how.stop, image_cache=image_cache)
+        process = LiveProcess(pid, how.stack_bytes, attach=how.stop, image_cache=image_cache)
     except AlreadyTraced:
-        return LiveProcess(pid, how.stack_bytes, attach=False, image_cache=image_cache)
+        process = LiveProcess(pid, how.stack_bytes, attach=False, image_cache=image_cache)
+    unwinder = Unwinder(process.modules, steppers=how.steppers, max_frames=how.max_frames)
+    return Dumper(process, unwinder, stop=how.stop, consistent=how.consistent and how.stop)
 
 
 class Examiner:

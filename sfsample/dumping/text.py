@@ -5,19 +5,19 @@ time.  On a terminal each line fits its width: names are folded, then cut.  Cont
 target are replaced (`Style.clean`).
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from textwrap import wrap
 from typing import NamedTuple
 
 from sfsample.core.stack import Frame, StopReason
-from sfsample.dumping.diagnose.groups import Group, common_name, group_threads, sort_groups
-from sfsample.dumping.diagnose.named_thread import NamedThread, fold_name
+from sfsample.dumping.diagnose.named_thread import Group, NamedThread, fold_name, group_threads
 from sfsample.dumping.diagnose.verdict import Finding, Verdict
 from sfsample.dumping.diagnose.wait_graph import Node
 from sfsample.dumping.diagnose.waits import Wait
-from sfsample.dumping.diagnose.wording import Wording, format_seconds
-from sfsample.dumping.model import ProcessDump, ThreadDump
+from sfsample.dumping.diagnose.wording import Wording, common_name, format_seconds
+from sfsample.dumping.model import ProcessDump
 from sfsample.modules.module import Module
+from sfsample.process.facts.syscall_arguments import DecodedSyscall
 from sfsample.symbolize.named_frame import NamedFrame
 
 _STATES = {"R": "running", "S": "sleeping", "D": "uninterruptible", "T": "stopped", "t": "traced",
@@ -58,6 +58,21 @@ def dump_text(verdict: Verdict, style: Style) -> Iterator[str]:
         for group in sort_groups(group_threads(threads), waits, verdict.tids(dump.pid)):
             yield ""
             yield from (_fit(line, style) for line in _group(group, waits, verdict.wording, style))
+
+
+def sort_groups(
+    groups: Iterable[Group], waits: Mapping[int, Wait | None], verdict_tids: Sequence[int]
+) -> list[Group]:
+    """Sort: groups that the verdict names; those that run or are stuck; those that wait for work."""
+
+    def rank(group: Group) -> tuple[int, int, int]:
+        wait = waits.get(group[0].tid)
+        named = [verdict_tids.index(thread.tid) for thread in group if thread.tid in verdict_tids]
+        if named:
+            return (0, min(named), 0)
+        return (2 if wait is not None and wait.idle else 1, -len(group), group[0].tid)
+
+    return sorted(groups, key=rank)
 
 
 def _finding(finding: Finding, style: Style) -> Iterator[str]:
@@ -127,8 +142,8 @@ def _state(group: Group) -> str:
         longest, shortest = format_seconds(max(idle)), format_seconds(min(idle))
         state += f" for {longest}" if longest == shortest else f" for {shortest} to {longest}"
     parts = [state]
-    if thread.syscall is not None:
-        parts.append(f"in {_call_text(thread)}")
+    if thread.call is not None:
+        parts.append(f"in {_call_text(thread.call)}")
     if thread.wchan is not None:
         parts.append(f"at {thread.wchan}")
     used = [t.dump.cpu_ns for t in group if t.dump.cpu_ns is not None]
@@ -139,11 +154,11 @@ def _state(group: Group) -> str:
     return ", ".join(parts)
 
 
-def _call_text(thread: ThreadDump) -> str:
+def _call_text(call: DecodedSyscall) -> str:
     """Return a system call with what it refers to: "read(3 <pipe 12, read end>)"."""
-    if thread.call is None or thread.call.name is None:
-        return f"system call {thread.syscall.number if thread.syscall else '?'}"
-    return f"{thread.call.name}({', '.join(thread.call.refers_to)})"
+    if call.name is None:
+        return f"system call {call.syscall.number}"
+    return f"{call.name}({', '.join(call.refers_to)})"
 
 
 def _stack(named: NamedThread, style: Style) -> Iterator[str]:

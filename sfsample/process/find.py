@@ -5,7 +5,7 @@ All checks are made before the first stop; each error has help lines.  Only this
 
 import os
 import time
-from collections.abc import Iterator
+from contextlib import closing, suppress
 
 from sfsample.core.arch import ARCHES, Arch, ByteOrder, arch_of
 from sfsample.errors import (
@@ -13,12 +13,11 @@ from sfsample.errors import (
     AlreadyTraced,
     NoSuchProcess,
     NotPermitted,
-    TargetError,
     UnsupportedTarget,
 )
 from sfsample.process.permission.evidence import refusal_help, tracer_of
 from sfsample.process.proc_text import PF_KTHREAD, is_in_unit
-from sfsample.process.procfs import HIDDEN, ProcFs
+from sfsample.process.procfs import HIDDEN, ProcFs, read_text
 
 _MAX_TRACER_CHECKS, _TRACER_POLL_S = 10, 0.005
 _UNIT_SUFFIXES = (".service", ".scope", ".slice", ".socket", ".mount", ".swap")
@@ -62,12 +61,11 @@ def _check_proc(pid: int) -> None:
 def _arch(proc: ProcFs) -> Arch:
     pid = proc.pid
     try:
-        with open(f"/proc/{proc.anchor()}/exe", "rb") as exe:
-            ident = exe.read(_IDENT_BYTES)
+        ident = _ident(f"/proc/{proc.anchor()}/exe")
     except PermissionError:
         raise not_permitted(proc) from None
     except OSError:
-        ident = _own_ident()  # no executable: the first thread has ended, or the process has just now
+        ident = _ident("/proc/self/exe")  # no executable: the first thread, or the process, has ended
     if ident[4:5] == b"\x01":
         raise UnsupportedTarget(pid, f"32-bit program: {pid} ({proc.link('exe')})",
                                 "only 64-bit targets are supported")  # fmt: skip
@@ -81,9 +79,9 @@ def _arch(proc: ProcFs) -> Arch:
     return arch
 
 
-def _own_ident() -> bytes:
-    with open("/proc/self/exe", "rb") as exe:
-        return exe.read(_IDENT_BYTES)
+def _ident(exe: str) -> bytes:
+    with open(exe, "rb") as file:
+        return file.read(_IDENT_BYTES)
 
 
 def check_free(proc: ProcFs) -> None:
@@ -111,7 +109,12 @@ def find_by_name(name: str) -> list[tuple[int, str]]:
 
     if not any(map(str.isdecimal, os.listdir("/proc"))):
         raise NotPermitted(0, f"not permitted to look for: {name}", *HIDDEN)
-    own_pids = {os.getpid(), *_ancestors()}
+    own_pids = {os.getpid()}
+    with suppress(psutil.Error):  # /proc hides some of them (hidepid)
+        ancestor = psutil.Process().parent()
+        while ancestor:
+            own_pids.add(ancestor.pid)
+            ancestor = ancestor.parent()
     exact, partial = [], []
     for process in psutil.process_iter(["pid", "name", "cmdline", "exe"]):
         info = process.info
@@ -138,26 +141,8 @@ def find_by_unit(unit: str, proc: str = "/proc") -> list[int]:
 
 
 def _belongs_to_unit(directory: str, unit: str) -> bool:
-    try:
-        with open(f"{directory}/cgroup", encoding="utf-8", errors="surrogateescape") as file:
-            if not is_in_unit(file.read(), unit):
-                return False
-        with open(f"{directory}/cmdline", "rb") as file:
-            return bool(file.read(1))
-    except OSError:  # the process has ended, or /proc hides it
-        return False
-
-
-def _ancestors() -> Iterator[int]:
-    pid = os.getppid()
-    while pid > 0:
-        yield pid
-        try:
-            proc = ProcFs(pid)
-        except TargetError:  # hidden (hidepid), or ended
-            return
-        pid = int(proc.status().get("PPid", "0"))
-        proc.close()
+    """Return whether a process is in a unit; False when it has ended, or /proc hides it."""
+    return is_in_unit(read_text(f"{directory}/cgroup"), unit) and bool(read_text(f"{directory}/cmdline"))
 
 
 def start_time(pid: int) -> int:
@@ -165,11 +150,8 @@ def start_time(pid: int) -> int:
 
     (Seconds since the epoch would change when the clock is set.)  Raises NoSuchProcess, also for a zombie.
     """
-    proc = ProcFs(pid)
-    try:
+    with closing(ProcFs(pid)) as proc:
         stat = proc.stat()
         if stat is None or (stat.state in "ZX" and proc.has_ended()):
             raise NoSuchProcess(pid, f"process has ended: {pid}")
         return stat.starttime
-    finally:
-        proc.close()

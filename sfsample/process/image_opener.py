@@ -42,21 +42,17 @@ class ImageOpener:
         refused = ""
         for path in self._candidates(mapping):
             try:
-                if path == self._map_file(mapping):
-                    self._check_still_mapped(mapping)  # before and after
-                image = self._open(path, mapping)
+                image = self._mapped_file(path, mapping)
             except FormatError as damage:
                 refused = str(damage)
-                continue
             except OSError as failure:
                 refused = refused or f"cannot be opened ({failure.strerror})"
-                continue
-            if any(self._is_mapped(image, other, path) for other in self._of_same_file(mapping)):
-                return image if path != self._map_file(mapping) else self._if_still_mapped(image, mapping)
-            refused = "the file there now is not the one that is mapped"
+            else:
+                if image is not None:
+                    return image
+                refused = "the file there now is not the one that is mapped"
         try:
-            self._check_still_mapped(mapping)
-            rebuilt = self._if_still_mapped(self._rebuild(mapping), mapping)
+            rebuilt = self._rebuild(mapping)
         except FormatError as damage:
             raise FormatError(damage.section, damage.offset, f"{damage.what}; its file: {refused}") from None
         problem = (
@@ -67,8 +63,16 @@ class ImageOpener:
             self.problems.append(problem)
         return rebuilt
 
-    def _if_still_mapped(self, image: ElfImage, mapping: Mapping) -> ElfImage:
-        self._check_still_mapped(mapping)
+    def _mapped_file(self, path: str, mapping: Mapping) -> ElfImage | None:
+        """Return the image in a file; None if another file is mapped."""
+        is_by_address = path == self._map_file(mapping)
+        if is_by_address:
+            self._check_still_mapped(mapping)  # before and after
+        image = self._open(path, mapping)
+        if not any(self._is_mapped(image, other, path) for other in self._of_same_file(mapping)):
+            return None
+        if is_by_address:
+            self._check_still_mapped(mapping)
         return image
 
     def _check_still_mapped(self, mapping: Mapping) -> None:
@@ -76,17 +80,18 @@ class ImageOpener:
             raise FormatError("memory map", mapping.start, "another file was mapped there meanwhile")
 
     def _open(self, path: str, mapping: Mapping) -> ElfImage:
+        offsets = (below.offset for below in self._at_or_below(mapping))
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         try:
-            return self._images.file(fd, mapping.path, elf_begins_at(fd, self._offsets_below(mapping)))
+            return self._images.file(fd, mapping.path, elf_begins_at(fd, offsets))
         finally:
             os.close(fd)
 
-    def _offsets_below(self, mapping: Mapping) -> Iterator[int]:
-        """Yield the file offset of a mapping, then those of the mappings of the same file below it."""
+    def _at_or_below(self, mapping: Mapping) -> Iterator[Mapping]:
+        """Yield a mapping, then the mappings of the same file below it, the nearest first."""
         for other in reversed(self._proc.maps()):
             if other.start <= mapping.start and (other.path, other.inode) == (mapping.path, mapping.inode):
-                yield other.offset
+                yield other
 
     def _candidates(self, mapping: Mapping) -> Iterator[str]:
         if not mapping.deleted:
@@ -146,7 +151,10 @@ class ImageOpener:
 
     def _rebuild(self, mapping: Mapping) -> ElfImage:
         """Lay out the loaded segments as a file.  Writable ones are left out, as the process changes them."""
-        base = self._first_byte(mapping)
+        self._check_still_mapped(mapping)  # before and after
+        base = next((below.start for below in self._at_or_below(mapping) if not below.offset), None)
+        if base is None:
+            raise FormatError("memory", mapping.start, "the ELF header is not mapped")
         image = ElfImage(self._read(base, PAGE), mapping.path).headers()  # memory has no sections
         loads = [s for s in image.segments if s.type == PT_LOAD and not s.flags & _PF_W]
         size = max((s.offset + s.filesz for s in loads), default=0)
@@ -158,6 +166,7 @@ class ImageOpener:
             data[s.offset : s.offset + s.filesz] = self._read(s.vaddr + bias, s.filesz)
         data[: len(image.data)] = image.data[:size]
         self._add_dynamic(data, image, bias)
+        self._check_still_mapped(mapping)
         return ElfImage(bytes(data), mapping.path)
 
     def _add_dynamic(self, data: bytearray, image: ElfImage, bias: int) -> None:
@@ -171,12 +180,3 @@ class ImageOpener:
         section = as_linked(raw, bias, image.byteorder)
         data.extend(bytes(max(0, segment.offset + segment.filesz - len(data))))
         data[segment.offset : segment.offset + len(section)] = section
-
-    def _first_byte(self, mapping: Mapping) -> int:
-        """Return the address of the ELF header of the file that is mapped there."""
-        key = mapping.path, mapping.inode, 0
-        starts = [m.start for m in self._proc.maps()
-                  if (m.path, m.inode, m.offset) == key and m.start <= mapping.start]  # fmt: skip
-        if not starts:
-            raise FormatError("memory", mapping.start, "the ELF header is not mapped")
-        return max(starts)

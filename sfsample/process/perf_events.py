@@ -11,7 +11,7 @@ ends with the thread that ends first.  So each thread that sfsample sets timers 
 not inherited (a "pin"): it then keeps its own timers.
 
 Source: perf_event_open(2); Linux include/uapi/linux/perf_event.h, kernel/events/core.c (perf_mmap,
-perf_event_set_output, perf_swevent_start_hrtimer, context_equiv).
+perf_event_set_output, perf_swevent_start_hrtimer, context_equiv); time_namespaces(7).
 """
 
 import ctypes
@@ -29,6 +29,7 @@ from sfsample.core.arch import Arch
 from sfsample.errors import NO_FILE_ERRNOS, NotPermitted, TargetError, UnsupportedTarget
 from sfsample.process.perf_records import HEADER, SAMPLE_TYPE, Parser, Record
 from sfsample.process.proc_text import parse_monotonic_offset_ns
+from sfsample.process.procfs import read_text
 
 _SYSCALLS = {62: 298, 183: 241, 22: 331}  # perf_event_open by e_machine; uname(2) depends on personality(2)
 _SOFTWARE, _TASK_CLOCK, _DUMMY, _MONOTONIC = 1, 1, 9, 1
@@ -52,6 +53,7 @@ _MAX_QUICK_EVENTS = 4096  # setting so many takes 0.1 s
 _ALL_RINGS_BYTES = 32 << 20
 _MAX_RING_BYTES, _MIN_RING_BYTES = 8 << 20, 128 << 10  # of one CPU
 _OTHER_FILES = 100  # open files that sfsample may need beside the timers
+_NO_EVENTS = "not there: this kernel has no perf events"
 _TRIAL_PERIOD_NS = 10**9  # of a timer that is never started
 MAX_SAMPLE_STACK_BYTES = 60 << 10  # the size of a record has 16 bits
 
@@ -71,19 +73,29 @@ class _Attributes(ctypes.Structure):
 class PerfEvents:
     """Timers of threads and of the threads that these create, and the rings that all of them write to.
 
-    `subprocesses`: the processes that they create have timers, too.  Call `begin`, then `read` now and then,
-    then `close`.  Raises OSError where the kernel refuses; threads that have ended are left out.
+    `tids`: threads of process `pid` and others; those that have ended are left out.  `subprocesses`: the
+    processes that they create have timers, too.  Call `begin`, then `read` now and then, then `close`.
+    Raises TargetError with help lines where the kernel refuses.
     """
 
     def __init__(
-        self, tids: Collection[int], arch: Arch, period_ns: int, stack_bytes: int, *, subprocesses: bool
+        self,
+        pid: int,
+        tids: Collection[int],
+        arch: Arch,
+        period_ns: int,
+        stack_bytes: int,
+        *,
+        subprocesses: bool = False,
     ) -> None:
         self._parser = Parser(arch)
         self._syscall = _SYSCALLS[arch.machine]
         self._rings: dict[int, _Ring] = {}  # by CPU
         self._events: list[int] = []
         self._poll = poll()
-        self._ahead_ns = _ahead_ns()
+        offsets = read_text("/proc/self/timens_offsets")  # "": a kernel without time namespaces
+        # by how much CLOCK_MONOTONIC of sfsample's time namespace is ahead of the clock in records
+        self._ahead_ns = parse_monotonic_offset_ns(offsets) if offsets else 0
         cpus = _online_cpus()
         share = min(_ALL_RINGS_BYTES // len(cpus), _MAX_RING_BYTES)
         self._ring_bytes = max(_MIN_RING_BYTES, 1 << (share.bit_length() - 1))
@@ -96,6 +108,9 @@ class PerfEvents:
             self._add_rings(cpus)
             for tid in tids:
                 self._add(tid)
+        except OSError as failure:
+            self.close()
+            raise _refusal(failure, pid, len(tids)) from None
         except BaseException:
             self.close()
             raise
@@ -242,27 +257,12 @@ def can_set_timers(tids: Collection[int], arch: Arch) -> bool:
     return True
 
 
-def open_events(
-    pids: Iterable[int],
-    tids: Collection[int],
-    arch: Arch,
-    period_ns: int,
-    stack_bytes: int,
-    *,
-    subprocesses: bool = False,
-) -> PerfEvents:
-    """Set timers.  Raises TargetError with help lines where the kernel refuses."""
-    try:
-        return PerfEvents(tids, arch, period_ns, stack_bytes, subprocesses=subprocesses)
-    except OSError as failure:
-        raise _refusal(failure, next(iter(pids)), len(tids)) from None
-
-
 def _refusal(failure: OSError, pid: int, threads: int) -> TargetError:
     if failure.errno in (EACCES, EPERM):
+        paranoid = read_text("/proc/sys/kernel/perf_event_paranoid").strip() or _NO_EVENTS
         return NotPermitted(
             pid, f"not permitted to set timers (perf_event_open(2)): {pid}",
-            f"kernel.perf_event_paranoid is {_paranoid()}; it takes 1 or less, CAP_PERFMON, or root",
+            f"kernel.perf_event_paranoid is {paranoid}; it takes 1 or less, CAP_PERFMON, or root",
             "a container's seccomp filter may refuse it, too, or no more memory may be locked (ulimit -l);",
             "without --perf-events it is not needed",
         )  # fmt: skip
@@ -279,31 +279,10 @@ def _refusal(failure: OSError, pid: int, threads: int) -> TargetError:
     )  # fmt: skip
 
 
-def _paranoid() -> str:
-    try:
-        with open("/proc/sys/kernel/perf_event_paranoid", encoding="ascii") as file:
-            return file.read().strip()
-    except OSError:
-        return "not there: this kernel has no perf events"
-
-
-def _ahead_ns() -> int:
-    """Return by how much CLOCK_MONOTONIC of sfsample's time namespace is ahead of the clock in records.
-
-    Source: time_namespaces(7).
-    """
-    try:
-        with open("/proc/self/timens_offsets", encoding="ascii") as file:
-            return parse_monotonic_offset_ns(file.read())
-    except OSError:  # a kernel without time namespaces
-        return 0
-
-
 def _online_cpus() -> list[int]:
     """Return the CPUs that are online; where /sys is not mounted, all CPUs."""
-    try:
-        with open("/sys/devices/system/cpu/online", encoding="ascii") as file:
-            ranges = [part.partition("-") for part in file.read().strip().split(",")]
-    except OSError:
+    online = read_text("/sys/devices/system/cpu/online").strip()
+    if not online:
         return [*range(os.cpu_count() or 1)]
+    ranges = [part.partition("-") for part in online.split(",")]
     return [cpu for low, _, high in ranges for cpu in range(int(low), int(high or low) + 1)]

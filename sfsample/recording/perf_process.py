@@ -76,7 +76,7 @@ class PerfProcess:
         process = self.process
         if self._maps_stale:
             self._read_maps()
-        ask = self._tid_history.known > self._max_known_tids
+        ask = len(self._tid_history.known) > self._max_known_tids
         self._living_tids = set(process.tids(force=True) or ()) if ask else None
         leader = process.proc.thread(process.pid).stat()
         if leader is not None:

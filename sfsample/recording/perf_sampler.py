@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterable
 
 from sfsample.errors import TargetError
-from sfsample.process.perf_events import MAX_SAMPLE_STACK_BYTES, PerfEvents, open_events
+from sfsample.process.perf_events import MAX_SAMPLE_STACK_BYTES, PerfEvents
 from sfsample.process.perf_records import Lost, PerfSample, Record, RecordOfProcess
 from sfsample.process.priority import avoid_preempting
 from sfsample.process.process import LiveProcess
@@ -110,11 +110,20 @@ class PerfSampler:
         if self._events is None:
             self.set_timers()
         try:
-            self._sample(should_stop)
+            stats.ended_by = self._loop(should_stop)
         except (TargetError, OSError) as failure:  # what was collected is not lost by it
             if not stats.samples:
                 raise
             stats.end_early(failure)
+        finally:
+            self._timers.close()
+            stats.duration_s = self._end_s or self._elapsed_s()
+            stats.ticks = self._ticks(stats.duration_s)
+            self._count_unclaimed(self._unclaimed)
+            for process in self._alive.values():
+                process.finish()
+            stats.sampler_cpu_s = time.thread_time() - self._cpu_at_start
+            stats.sampler_max_rss_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         return self.profile
 
     def set_timers(self) -> None:
@@ -126,20 +135,6 @@ class PerfSampler:
         self._start_ns = self._start_ns or time.perf_counter_ns()
         self._events = self._open_timers()
 
-    def _sample(self, should_stop: Callable[[], bool]) -> None:
-        stats = self.profile.stats
-        try:
-            stats.ended_by = self._loop(should_stop)
-        finally:
-            self._timers.close()
-            stats.duration_s = self._end_s or self._elapsed_s()
-            stats.ticks = self._ticks(stats.duration_s)
-            self._count_unclaimed(self._unclaimed)
-            for process in self._alive.values():
-                process.finish()
-            stats.sampler_cpu_s = time.thread_time() - self._cpu_at_start
-            stats.sampler_max_rss_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-
     # -- timers
 
     @property
@@ -150,10 +145,10 @@ class PerfSampler:
     def _open_timers(self) -> PerfEvents:
         """Set the timers of all threads; again if a thread was born meanwhile, which may have none."""
         tids, tries = self._tids(), 0
-        arch, follow = self._processes.all[0].arch, self._processes.follows_births
+        first, follow = self._processes.all[0], self._processes.follows_births
         while True:
-            events = open_events(
-                self._alive, tids, arch, self._period_ns, self._stack_bytes, subprocesses=follow
+            events = PerfEvents(
+                first.pid, tids, first.arch, self._period_ns, self._stack_bytes, subprocesses=follow
             )
             try:
                 events.begin()

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from sfsample.core.snapshot import Capture
 from sfsample.core.stack import Found, StopReason
-from sfsample.recording.stats import Pauses, Stats, Timers
+from sfsample.recording.stats import Pauses, Stats
 
 _MAX_LINES = 5  # of one kind, unless verbose
 _HIGH_COST = 0.03  # of one CPU: name the flags that lower it
@@ -113,7 +113,8 @@ def _pauses(stats: Stats) -> Iterator[str]:
     if stats.by_events:
         yield "pause     none: the kernel copied the stacks in timer interrupts"
     elif stats.timers is not None:
-        yield _timers(stats.timers)
+        since = f"from {stats.timers.since_s:.1f} s on, because {stats.timers.because}"
+        yield f"timers    kernel timers sampled {since}; they stop no thread"
     elif stats.lacks_timers:
         yield f"timers    none: {stats.engine_why}"
     if stats.eintr_prone_stops:
@@ -128,11 +129,6 @@ def _points(pauses: Pauses) -> tuple[int, int, int]:
 def _distribution(pauses: Pauses) -> str:
     p50, p99, longest = map(_time, _points(pauses))
     return f"p50 {p50}, p99 {p99}, max {longest}"
-
-
-def _timers(timers: Timers) -> str:
-    because = f"because {timers.because}"
-    return f"timers    kernel timers sampled from {timers.since_s:.1f} s on, {because}; they stop no thread"
 
 
 def _cost(stats: Stats, mode: str) -> Iterator[str]:

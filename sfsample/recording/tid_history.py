@@ -34,7 +34,6 @@ class TidHistory:
         self._names: dict[int, str] = {}  # from the kernel's records: /proc has none once a thread has ended
         self._births: dict[int, int] = {}  # in clock ticks since boot
         self._looked_up: set[int] = set()  # ids that /proc was asked for since `begin`
-        self._boot_clock_ahead_ns = 0
         self.begin()
 
     def begin(self) -> None:
@@ -59,7 +58,7 @@ class TidHistory:
 
     def forget_unseen_births(self) -> None:
         """Drop what is known of ids that may have been reused, as no birth was recorded for a while."""
-        self._drop([tid for tid in self._known_tids() if not self._is_same_thread(tid)])
+        self._drop([tid for tid in self.known if not self._is_same_thread(tid)])
 
     def _is_same_thread(self, tid: int) -> bool:
         thread, birth, stat = self._threads.get(tid), self._births.get(tid), self._thread_of(tid).files.stat()
@@ -87,20 +86,14 @@ class TidHistory:
     def _ticks(self, at_ns: int) -> int:
         return (at_ns + self._boot_clock_ahead_ns) * _TICKS_PER_S // 1_000_000_000
 
-    def __len__(self) -> int:
-        return len(self._threads)
-
     @property
-    def known(self) -> int:
-        """The number of thread ids for which something is kept."""
-        return len(self._known_tids())
-
-    def _known_tids(self) -> set[int]:
+    def known(self) -> set[int]:
+        """The thread ids for which something is kept."""
         return self._threads.keys() | self._names.keys()
 
     def keep_only(self, living: AbstractSet[int]) -> None:
         """Drop what is kept for threads that have ended; `living` are the ids of the others."""
-        self._drop(self._known_tids() - living)
+        self._drop(self.known - living)
 
     def _drop(self, tids: Iterable[int]) -> None:
         for tid in tids:

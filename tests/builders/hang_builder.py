@@ -10,8 +10,7 @@ from sfsample.dumping.diagnose.named_thread import NamedThread
 from sfsample.dumping.model import ProcessDump, ThreadDump, ThreadState
 from sfsample.modules.module import Module
 from sfsample.process.facts.syscall_arguments import DecodedSyscall
-from sfsample.process.facts.thread_facts import CpuUsage
-from sfsample.process.proc_text import SyscallInfo
+from sfsample.process.proc_text import SchedStat, SyscallInfo
 from sfsample.symbolize.named_frame import NamedFrame
 
 LIBC, PROGRAM = "/lib/libc.so.6", "/usr/bin/app"
@@ -71,7 +70,7 @@ def words(base: int, values: dict[int, int], size: int = 192, *, byteorder: Byte
 def seen(one: NamedThread, first_s: float, last_s: float, runs: tuple[int, int] = (5, 5)) -> NamedThread:
     """Return a thread that was sampled twice, at these times; `runs` is its counter each time."""
     looks = (
-        ThreadState(at, one.dump.state, CpuUsage(0, 0, count), Capture.READ, one.dump.stack, ())
+        ThreadState(at, one.dump.state, SchedStat(0, 0, count), Capture.READ, one.dump.stack)
         for at, count in zip((first_s, last_s), runs, strict=True)
     )
     return one._replace(dump=one.dump._replace(looks=tuple(looks)))

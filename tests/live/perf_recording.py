@@ -6,7 +6,7 @@ import pytest
 
 import sfsample
 from sfsample.core.snapshot import Capture
-from sfsample.process.perf_events import open_events
+from sfsample.process.perf_events import PerfEvents
 from sfsample.recording.perf_process import PerfProcess, StackUse
 from sfsample.recording.profile import Profile
 from sfsample.unwind.unwinder import Unwinder
@@ -17,7 +17,7 @@ from tests.live.targets import ARCH, HANG_S
 def _refused() -> str:
     """Return why the kernel permits no timers, or ''."""
     try:
-        open_events([os.getpid()], [os.getpid()], ARCH, 10**7, 1024).close()
+        PerfEvents(os.getpid(), [os.getpid()], ARCH, 10**7, 1024).close()
     except sfsample.TargetError as refusal:
         return f"{refusal}: {refusal.help[0]}"
     return ""

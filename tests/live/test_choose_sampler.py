@@ -213,10 +213,10 @@ def test_timers_that_are_not_permitted_keep_the_stops(monkeypatch):
 
 
 def test_timers_that_cannot_be_set_keep_the_stops(monkeypatch):
-    def refuse(pids, *_, **__):
-        raise NotPermitted(next(iter(pids)), "not permitted today")
+    def refuse(pid, *_, **__):
+        raise NotPermitted(pid, "not permitted today")
 
-    monkeypatch.setattr("sfsample.recording.perf_sampler.open_events", refuse)
+    monkeypatch.setattr("sfsample.recording.perf_sampler.PerfEvents", refuse)
     with running(fixture("v3"), "leaf") as target:
         stats = recorded(target.pid, lambda _: False, duration=1.5).stats
     assert (stats.timers, stats.ended_by) == (None, "duration")

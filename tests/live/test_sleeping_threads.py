@@ -146,7 +146,7 @@ def test_dump_waits_for_a_thread_that_seldom_runs(monkeypatch, running_polls, ca
     with hung(fixture("v3"), "sleep", read=1) as target:
         proc = ProcFs(target.pid)
         stat, facts = proc.stat(), FactReader(proc)
-        wait_until(lambda: is_seldom(facts.usage(target.pid).cpu_ns or 0, _age_ns(stat.starttime)), "old")
+        wait_until(lambda: is_seldom(facts.usage(target.pid).ran_ns, _age_ns(stat.starttime)), "old")
         monkeypatch.setattr(ThreadFiles, "asleep", asleep)
         [thread] = sfsample.dump(target.pid).threads
         assert thread.capture is captured
@@ -159,9 +159,7 @@ def test_dump_stops_a_thread_that_often_runs_at_once(monkeypatch):
     with running(fixture("v3"), "leaf") as target:
         proc = ProcFs(target.pid)
         facts, stat = FactReader(proc), proc.stat()
-        wait_until(
-            lambda: not is_seldom(facts.usage(target.pid).cpu_ns or 0, _age_ns(stat.starttime)), "busy"
-        )
+        wait_until(lambda: not is_seldom(facts.usage(target.pid).ran_ns, _age_ns(stat.starttime)), "busy")
         monkeypatch.setattr(
             ThreadCapturer, "wait_until_asleep", lambda *_: pytest.fail("the dump waited for it")
         )

@@ -79,7 +79,8 @@ class _GrowingRing:
 def test_records_written_during_a_read_are_left_for_the_next():
     """Otherwise a record of the second ring could come before an earlier one that the first still has."""
     first, second = pack("=IHHQQIIQ", 2, 0, 40, 1, 1, 7, 8, 1), pack("=IHHQQIIQ", 2, 0, 40, 1, 1, 7, 8, 2)
-    events = PerfEvents((), AMD64, 10**7, 4096, subprocesses=False)
+    events = PerfEvents(1, (), AMD64, 10**7, 4096)
+    events.close()  # these rings take the place of its own
     other = _GrowingRing([second])
     events._rings = {0: _GrowingRing([first], [other]), 1: other}
     assert [record.at_ns for record in events.read()] == [1, 2]

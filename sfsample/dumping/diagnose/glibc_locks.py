@@ -56,20 +56,20 @@ class Lock(NamedTuple):
 
 
 class OtherThreads(NamedTuple):
-    """The process's threads: the tids that are `alive`, and how many threads sleep on each futex word."""
+    """The process's threads that live, and how many of them sleep on each futex word."""
 
-    alive: Container[int]
+    tids: Mapping[int, int]  # tid in the process's own pid namespace -> tid in sfsample's
     sleepers: Mapping[int, int]
     since_2_25: bool  # the process has a glibc with the structures of 2.25
 
 
 def lock_of(thread: NamedThread, others: OtherThreads) -> Lock | None:
     """Return the lock that a thread sleeps on; None when it is not glibc's, or the facts disagree."""
-    alive = others.alive
+    alive = others.tids
     call, memory = thread.dump.call, thread.dump.memory
     if call is None or call.name != "futex":
         return None
-    word, operation, value = call.syscall.args[:3]
+    word, operation, value, timeout = call.syscall.args[:4]
     command, value = operation & _COMMAND_MASK, value & 0xFFFFFFFF
     functions = set(thread.library_functions())
     if command in (_LOCK_PI, _LOCK_PI2):
@@ -84,8 +84,11 @@ def lock_of(thread: NamedThread, others: OtherThreads) -> Lock | None:
         return _since_2_25(functions, word, value, memory, alive)
     if command not in (_WAIT, _WAIT_BITSET):
         return None
-    return (_join(word, value, memory, alive) or _unnamed_semaphore(thread, value, others)
-            or _unnamed_mutex(thread, value, alive))  # fmt: skip
+    join = _join(word, value, memory, alive)
+    if join or not thread.in_c_library():
+        return join
+    unnamed = _unnamed_semaphore(word, value, memory, others)
+    return unnamed or _unnamed_mutex(word, value, timeout, memory, alive)
 
 
 def _since_2_25(
@@ -128,17 +131,15 @@ def _robust(thread: NamedThread, word: int, value: int, alive: Container[int]) -
     return Lock("mutex", word, owner) if robust else None
 
 
-def _unnamed_mutex(thread: NamedThread, value: int, alive: Container[int]) -> Lock | None:
+def _unnamed_mutex(word: int, value: int, timeout: int, memory: Memory, alive: Container[int]) -> Lock | None:
     """Check a mutex in a C library without symbols, where pthread_mutex_timedlock(3) leaves no named frame.
 
     The call has a time-out, the owner is alive, the mutex has users (12), and its __kind (16) is valid.
     """
-    word, timeout = thread.dump.syscall.args[0:4:3] if thread.dump.syscall else (0, 0)
-    memory = thread.dump.memory
     users, kind = _u32(memory, word + 12), _u32(memory, word + 16)
     if value != _CONTENDED or not timeout or not users or kind is None or kind >= _KIND_END:
         return None
-    lock = _mutex(word, memory, alive) if thread.in_c_library() else None
+    lock = _mutex(word, memory, alive)
     return lock if lock is not None and lock.owner in alive else None
 
 
@@ -216,16 +217,14 @@ def _semaphore_waiters_at(value_at: int, memory: Memory) -> int:
     return value_at + (4 if memory.byteorder == "little" else -4)
 
 
-def _unnamed_semaphore(thread: NamedThread, value: int, others: OtherThreads) -> Lock | None:
+def _unnamed_semaphore(word: int, value: int, memory: Memory, others: OtherThreads) -> Lock | None:
     """Check a semaphore in a C library without symbols, where sem_wait(3) leaves no named frame.
 
-    It must count as many waiters as threads sleep on it, and the innermost frame must be the C library's.
+    It must count as many waiters as threads sleep on it.
     """
-    word = thread.dump.syscall.args[0] if thread.dump.syscall else 0
-    memory = thread.dump.memory
     lock = _semaphore(word, memory) if others.since_2_25 and value == 0 else None
     is_counted = _u32(memory, _semaphore_waiters_at(word, memory)) == others.sleepers.get(word)
-    return lock if is_counted and thread.in_c_library() else None
+    return lock if is_counted else None
 
 
 def _barrier(address: int, memory: Memory) -> Lock | None:

@@ -1,9 +1,11 @@
-"""Names the functions of a thread's stack, and recognizes those of the C library.
+"""Names the functions of a thread's stack, recognizes those of the C library, and groups equal threads.
 
-A function is recognized by its symbol, without the underscores and versions that a C library adds.
+A function is recognized by its symbol, without the underscores and versions that a C library adds.  Threads
+are in one group, which a dump shows once, when their stacks have the same addresses and their states and
+system calls are the same.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from sfsample.core.stack import Frame
@@ -72,6 +74,25 @@ def name_threads(dump: ProcessDump, namer: Namer) -> tuple[NamedThread, ...]:
         names = tuple(namer(locate(frame, module, dump.pid)) for frame, module in pairs)
         named.append(NamedThread(dump.pid, thread, names))
     return tuple(named)
+
+
+Group = list[NamedThread]  # with the same stack, by ascending tid; the first one stands for all
+
+
+def group_threads(threads: Iterable[NamedThread]) -> list[Group]:
+    """Return the groups, in the order of their first threads."""
+    groups: dict[object, Group] = {}
+    for thread in threads:
+        groups.setdefault(_key(thread), []).append(thread)
+    return list(groups.values())
+
+
+def _key(thread: NamedThread) -> object:
+    dump = thread.dump
+    if dump.stack is None:
+        return dump.tid
+    pcs = tuple(frame.pc for frame in dump.stack.frames)
+    return (dump.state, dump.capture, dump.call.name if dump.call else None, pcs, dump.stack.stop_reason)
 
 
 def bare_symbol(symbol: str) -> str:

@@ -10,11 +10,10 @@ from functools import cache
 from typing import NamedTuple
 
 from sfsample.dumping.diagnose.glibc_locks import OtherThreads, is_since_2_25
-from sfsample.dumping.diagnose.groups import common_name
 from sfsample.dumping.diagnose.named_thread import NamedThread
 from sfsample.dumping.diagnose.wait_graph import Node, blockers, cycles, stuck, with_process_edges
 from sfsample.dumping.diagnose.waits import Wait, WaitContext, wait_of
-from sfsample.dumping.diagnose.wording import Wording
+from sfsample.dumping.diagnose.wording import Wording, common_name
 from sfsample.dumping.model import ProcessDump
 
 ProcessSet = Sequence[tuple[ProcessDump, tuple[NamedThread, ...]]]
@@ -73,7 +72,7 @@ def _waits(dump: ProcessDump, threads: tuple[NamedThread, ...]) -> Iterator[tupl
 
         return variable_at(modules, address)
 
-    context = WaitContext(dump, tids, others, name_variable)
+    context = WaitContext(dump, others, name_variable)
     for thread in threads:
         yield Node(dump.pid, thread.tid), wait_of(thread, context)
 

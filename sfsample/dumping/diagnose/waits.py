@@ -6,20 +6,17 @@ one descriptor and sfsample may read the processes that have the other end.  A t
 most specific one.  `wording` makes a sentence of it.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import NamedTuple
 
-from sfsample.dumping.diagnose.glibc_locks import Lock, OtherThreads, lock_of
+from sfsample.dumping.diagnose.glibc_locks import OtherThreads, lock_of
 from sfsample.dumping.diagnose.named_thread import NamedThread
 from sfsample.dumping.model import ProcessDump
 from sfsample.process.facts.descriptors import Descriptor
-from sfsample.process.facts.syscall_arguments import DecodedSyscall
+from sfsample.process.facts.syscall_arguments import CHILD_CALLS, FILE_LOCK_CALLS, FORK_CALLS, DecodedSyscall
 
 _ENDLESS_S = 365 * 86400.0  # a longer time-out counts as none
 _SLEEP_CALLS = ("nanosleep", "clock_nanosleep")
-_CHILD_CALLS = ("wait4", "waitid")
-_FORK_CALLS = ("vfork", "clone", "clone3")
-_FILE_LOCK_CALLS = ("flock", "fcntl")
 _SIGNAL_CALLS = ("pause", "rt_sigsuspend", "rt_sigtimedwait")
 # Where the kernel keeps the threads of a frozen cgroup.  The compiler inlines do_freezer_trap into
 # get_signal, where otherwise only threads in states T and t sleep.
@@ -29,11 +26,6 @@ _LOCK_TEXTS = {"mutex": "mutex {}", "read lock": "the read lock of rwlock {}",
                "condition": "a signal on condition variable {}",
                "semaphore": "semaphore {}", "barrier": "the other threads at barrier {}",
                "once": "an initialisation that another thread has begun"}  # fmt: skip
-# Functions of programs that say what a thread waits for where the system call does not.
-_FUNCTION_TEXTS = {
-    "XactLockTableWait": "another transaction to end, a row lock; SELECT pg_blocking_pids({pid}) names it",
-    "ProcSleep": "a PostgreSQL lock: SELECT pg_blocking_pids({pid}) names the process that holds it",
-}
 _MAX_CHILDREN_NAMED = 3
 _READ_CALLS = ("read", "readv", "pread64", "recvfrom", "recvmsg", "recvmmsg")
 _WRITE_CALLS = ("write", "writev", "pwrite64", "sendto", "sendmsg", "sendmmsg", "sendfile", "splice")
@@ -66,7 +58,6 @@ class WaitContext(NamedTuple):
     """The process around a thread, as far as it is needed to say what the thread waits for."""
 
     dump: ProcessDump
-    tids: Mapping[int, int]  # tid in the process's own pid namespace -> tid in sfsample's
     others: OtherThreads
     variable_at: Callable[[int], str | None]  # the name of the variable at an address
 
@@ -80,7 +71,7 @@ def wait_of(thread: NamedThread, context: WaitContext) -> Wait | None:
         return Wait("stopped", "its cgroup to be thawed", verb="is frozen, and waits for")
     if state == "R" or call is None:
         return _uninterruptible(thread) if state == "D" else None
-    wait = _by_program(thread, context) or _by_call(thread, call, context) or _uninterruptible(thread)
+    wait = _by_title(context) or _by_call(thread, call, context) or _uninterruptible(thread)
     limits = (call.timeout_s, call.left_s)
     timed = any(limit is not None and limit < _ENDLESS_S for limit in limits)
     return wait and wait._replace(timed=timed)
@@ -94,50 +85,49 @@ def _stopped(state: str, context: WaitContext) -> Wait:
     return Wait("stopped", f"process {pid} ({name}), which traces it", verb="is stopped by")
 
 
-def _by_program(thread: NamedThread, context: WaitContext) -> Wait | None:
-    """Return what the program itself says that it waits for, in its title or by a function on the stack."""
+def _by_title(context: WaitContext) -> Wait | None:
+    """Return what PostgreSQL says in the title of its process."""
     title = " ".join(context.dump.cmdline)
-    if title.startswith("postgres: ") and title.endswith(" waiting"):  # PostgreSQL sets this title
-        return Wait("database lock", _FUNCTION_TEXTS["ProcSleep"].format(pid=context.dump.pid))
-    functions = {name.raw for names in thread.frames for name in names}
-    text = next((text for function, text in _FUNCTION_TEXTS.items() if function in functions), None)
-    return Wait("database lock", text.format(pid=context.dump.pid)) if text else None
+    if not (title.startswith("postgres: ") and title.endswith(" waiting")):
+        return None
+    query = f"SELECT pg_blocking_pids({context.dump.pid})"
+    return Wait("database lock", f"a PostgreSQL lock: {query} names the process that holds it")
 
 
 def _by_call(thread: NamedThread, call: DecodedSyscall, context: WaitContext) -> Wait | None:
     name = call.name or ""
     if name == "futex":
         return _futex(thread, call, context)
-    if name in _FILE_LOCK_CALLS:
+    if name in FILE_LOCK_CALLS:
         return _file_lock(call, context)
     if name in _SLEEP_CALLS:
         return Wait("sleep", _time_left(thread, call), idle=True, verb="sleeps")
-    if name in _CHILD_CALLS:
+    if name in CHILD_CALLS:
         return _child(call, context)
-    if name in _FORK_CALLS and thread.dump.state == "D":
+    if name in FORK_CALLS and thread.dump.state == "D":
         return _vfork(context)
     if name in _SIGNAL_CALLS:
         return Wait("signal", "a signal", idle=True)
-    return _io_wait_of(thread, call, context)
+    if name in _EVENT_CALLS:
+        return _name_resolution(thread, call) or _events(call, context)
+    if name in (*_READ_CALLS, *_WRITE_CALLS, *_ACCEPT_CALLS, "connect"):
+        return _transfer(thread, call, context)
+    return None
 
 
 def _futex(thread: NamedThread, call: DecodedSyscall, context: WaitContext) -> Wait:
     lock = lock_of(thread, context.others)
     if lock is None:
         return Wait("futex", f"futex {call.refers_to[0]}", idle=True)
-    owner = context.tids.get(lock.owner) if lock.owner is not None else None
+    owner = context.others.tids.get(lock.owner) if lock.owner is not None else None
     if lock.kind == "thread":
         return Wait("thread", "the end of", owner)
     variable = context.variable_at(lock.address)
     place = f"{variable} ({lock.address:#x})" if variable else f"{lock.address:#x}"
     what, is_idle = _LOCK_TEXTS[lock.kind].format(place), lock.kind in ("condition", "semaphore")
-    return Wait(lock.kind, what, owner, note=_owner_note(lock, owner), idle=is_idle)
-
-
-def _owner_note(lock: Lock, owner: int | None) -> str:
-    if lock.owner is not None and owner is None:
-        return f"held by thread {lock.owner}, {lock.note}"
-    return lock.note
+    is_unknown = lock.owner is not None and owner is None
+    note = f"held by thread {lock.owner}, {lock.note}" if is_unknown else lock.note
+    return Wait(lock.kind, what, owner, note=note, idle=is_idle)
 
 
 def _file_lock(call: DecodedSyscall, context: WaitContext) -> Wait | None:
@@ -192,15 +182,6 @@ def _uninterruptible(thread: NamedThread) -> Wait | None:
     return Wait("kernel", f"the kernel{request}, uninterruptibly, in {function}: {cause}")
 
 
-def _io_wait_of(thread: NamedThread, call: DecodedSyscall, context: WaitContext) -> Wait | None:
-    """Return what a call waits for that reads, writes, connects, accepts, or waits for events; else None."""
-    if call.name in _EVENT_CALLS:
-        return _name_resolution(thread, call) or _events(call, context)
-    if call.name in (*_READ_CALLS, *_WRITE_CALLS, *_ACCEPT_CALLS, "connect"):
-        return _transfer(thread, call, context)
-    return None
-
-
 def _transfer(thread: NamedThread, call: DecodedSyscall, context: WaitContext) -> Wait | None:
     if not call.descriptors:
         return None
@@ -214,7 +195,14 @@ def _transfer(thread: NamedThread, call: DecodedSyscall, context: WaitContext) -
         return Wait("accept", f"a connection on {descriptor.text}", idle=True)
     if descriptor.kind == "pipe":
         # splice(2) reads from a pipe or writes to one: the end that is open says which
-        return _pipe(descriptor, context, writes=name in _WRITE_CALLS and descriptor.mode != "r")
+        is_full = name in _WRITE_CALLS and descriptor.mode != "r"
+        pipe = f"pipe {descriptor.inode}, which is {'full' if is_full else 'empty'} (fd {descriptor.fd})"
+        wait = (
+            Wait("full pipe", f"room in {pipe}")
+            if is_full
+            else Wait("empty pipe", f"data in {pipe}", idle=True)
+        )
+        return _with_peers(wait, descriptor, context)
     if name in _READ_CALLS:
         data = Wait("read", f"data from {_text(descriptor)}", idle=descriptor.kind != "file")
         return _name_resolution(thread, call) or _with_peers(data, descriptor, context)
@@ -225,17 +213,8 @@ def _text(descriptor: Descriptor) -> str:
     return f"fd {descriptor.fd} ({descriptor.text})"
 
 
-def _pipe(pipe: Descriptor, context: WaitContext, *, writes: bool) -> Wait:
-    """Return the wait for a full pipe (writes) or an empty one, with the processes at the other end."""
-    pids = _peers(pipe, context, "r" if writes else "w")
-    if writes:
-        return Wait("full pipe", f"room in pipe {pipe.inode}, which is full (fd {pipe.fd})", pids=pids)
-    what = f"data in pipe {pipe.inode}, which is empty (fd {pipe.fd})"
-    return Wait("empty pipe", what, pids=pids, idle=True)
-
-
 def _with_peers(wait: Wait, descriptor: Descriptor, context: WaitContext) -> Wait:
-    """Add the processes that have the other end of a socket, or of a pipe that poll or select watches."""
+    """Add the processes that have the other end of a pipe or socket."""
     mode = "rw" if descriptor.kind == "socket" else "w" if "r" in descriptor.mode else "r"
     pids = _peers(descriptor, context, mode)
     listens = any(p.near.listens for p in context.dump.peers if p.near.inode == descriptor.inode)

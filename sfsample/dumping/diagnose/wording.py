@@ -12,6 +12,7 @@ from sfsample.dumping.diagnose.wait_graph import Node
 from sfsample.dumping.diagnose.waits import Wait
 
 _MAX_PROCESSES_NAMED = 8  # in one sentence
+_MAX_NAMES = 3  # of threads whose names have nothing in common
 _SECONDS_UP_TO, _MINUTES_UP_TO = 120, 120  # a longer time is given in minutes, in hours
 _PEER_TEXTS = {  # by the kind of a wait: what the processes that it names have to do with it
     "full pipe": "to be read by",
@@ -77,6 +78,19 @@ class Wording(NamedTuple):
             peer_note = f", {wait.note}" if wait.note else ""
             return f"{wait.what}, {_PEER_TEXTS.get(wait.kind, 'held by')} {peers}{peer_note}"
         return f"{wait.what}{note}"
+
+
+def common_name(names: list[str]) -> str:
+    """Return a pattern for names ("worker-*"), or the first names where they have nothing in common."""
+    distinct = list(dict.fromkeys(names))
+    if len(distinct) == 1:
+        return distinct[0]
+    first, last = min(distinct), max(distinct)
+    length = next((at for at, letter in enumerate(first) if last[at : at + 1] != letter), len(first))
+    prefix = first[:length].rstrip("0123456789")
+    if prefix:
+        return f"{prefix}*"
+    return ", ".join(distinct[:_MAX_NAMES]) + ", ..." * (len(distinct) > _MAX_NAMES)
 
 
 def signal_name(number: int) -> str | None:

@@ -1,19 +1,58 @@
-"""Reads what a file descriptor of the target refers to.
+"""Reads what a file descriptor of the target refers to, and finds the other end of a socket.
 
 Reads /proc/PID/fd, fdinfo and net, and never opens the file that a descriptor refers to.  Addresses are those
-of the target's network namespace.  Source: proc(5), the kernel's Documentation/filesystems/proc.rst (fdinfo).
+of the target's network namespace.  A table of /proc/PID/net is read when the first socket is looked up, and
+searched as bytes: a server's table has hundreds of thousands of lines, and a dump needs a few.
+
+The other end of a TCP connection is the socket with the same two addresses in reverse, in the same network
+namespace.  Until a process has accepted the connection, it is the listening socket.  sfsample believes that
+only where the remote address is certainly this machine's: a server on the same port may run elsewhere.
+
+The other end of a unix socket is not in /proc.  The kernel is asked for it, as ss(8) does, in the network
+namespace of the process.
+
+Source: proc(5), "/proc/net/tcp" (a connection that is not accepted has inode 0), "/proc/net/unix"; the
+kernel's Documentation/filesystems/proc.rst (fdinfo); sock_diag(7), <linux/unix_diag.h>, setns(2).
 """
 
+import ctypes
+import os
 import re
+import socket
+import sys
+from collections.abc import Callable, Sequence
 from functools import cache
+from ipaddress import IPv4Address, IPv6Address
+from struct import Struct
 from typing import NamedTuple
 
-from sfsample.process.facts.sockets import SocketTable
 from sfsample.process.proc_text import parse_status
 from sfsample.process.procfs import ProcFs
+from sfsample.process.tracer_thread import TracerThread
 
 _LINK = re.compile(r"(pipe|socket):\[(\d+)\]")
 _ACCESS_MODES = {"0": "r", "1": "w", "2": "rw"}  # O_RDONLY, O_WRONLY, O_RDWR: the last octal digit
+_TCP_STATES = {"01": "established", "02": "connecting", "03": "syn received", "04": "fin wait 1",
+               "05": "fin wait 2", "06": "time wait", "07": "closed", "08": "close wait", "09": "last ack",
+               "0A": "listening", "0B": "closing"}  # fmt: skip
+_SO_ACCEPTCON = 0x10000  # in the Flags column of the unix table: the socket listens
+_MAPPED = "0000000000000000" + ("FFFF0000" if sys.byteorder == "little" else "0000FFFF")  # ::ffff:0:0/96
+_LOOPBACK_6 = "0" * 24 + ("01000000" if sys.byteorder == "little" else "00000001")  # ::1
+_LOOPBACK_4 = "7F"  # 127.0.0.0/8
+_CONNECTING = "02"  # TCP_SYN_SENT
+_INODE, _UNIX_INODE = 9, 6  # index of the inode among the fields of a line; in the unix table
+_NETLINK_SOCK_DIAG, _SOCK_DIAG_BY_FAMILY, _NLM_F_REQUEST = 4, 20, 1
+_CLONE_NEWNET = 0x40000000
+_UDIAG_SHOW_PEER, _UNIX_DIAG_PEER = 4, 2
+_ANY = 0xFFFFFFFF  # every state; no cookie
+_MAX_ANSWER_BYTES = 4096
+_HEADER = Struct("=IHHII")  # struct nlmsghdr
+_REQUEST = Struct("=BBHIIIII")  # struct unix_diag_req
+_ATTRIBUTE = Struct("=HH")  # struct nlattr
+_UNIX_DIAG_MSG_BYTES = 16  # struct unix_diag_msg, between the header and the attributes
+
+# (table, pattern) -> fields of the first line that matches
+SearchTable = Callable[[str, bytes], Sequence[str]]
 
 
 def access_mode(fdinfo: str) -> str:
@@ -67,3 +106,183 @@ def _anonymous(fd: int, name: str, info: str) -> Descriptor:
         return Descriptor(fd, name, 0, "rw", name)
     watched = sorted(int(line.split()[1]) for line in info.splitlines() if line.startswith("tfd:"))
     return Descriptor(fd, "epoll", 0, "rw", f"{len(watched)} fd{'s' * (len(watched) != 1)}", tuple(watched))
+
+
+# -- sockets
+
+
+class PeerSocket(NamedTuple):
+    """The socket at the other end; `listens`: it is the listening socket, the connection is not accepted."""
+
+    inode: int
+    listens: bool = False
+
+
+class SocketTable:
+    """The sockets of the network namespace of one process."""
+
+    def __init__(self, proc: ProcFs) -> None:
+        self._proc = proc
+        self._tables: dict[str, bytes] = {}
+
+    def text(self, inode: int) -> str:
+        """Return protocol, addresses and state; "socket INODE" for a socket that is in no table."""
+        for protocol in ("tcp", "tcp6", "udp", "udp6"):
+            fields = self._line_of(inode, protocol)
+            if fields:
+                return _internet_text(protocol, fields)
+        fields = self._line_of(inode, "unix", _UNIX_INODE)
+        return _unix_text(fields) if fields else f"socket {inode}"
+
+    def peer(self, inode: int) -> PeerSocket | None:
+        """Return the socket at the other end; None: it is on another machine, or sfsample cannot see it."""
+        fields = self._line_of(inode, "tcp") or self._line_of(inode, "tcp6")
+        if fields:
+            return tcp_peer(fields, self._line)
+        peer = _unix_peer_inode(self._proc, inode)
+        return None if peer is None else PeerSocket(peer)
+
+    def _line_of(self, inode: int, table: str, column: int = _INODE) -> list[str]:
+        return self._line(table, rb"\n[^\n]* %d(?: [^\n]*)?(?=\n|$)" % inode, column, str(inode))
+
+    def _line(self, table: str, pattern: bytes, column: int = _INODE, inode: str = "") -> list[str]:
+        """Return the fields of the first line that matches, with `inode` (if given) in `column`; or none."""
+        if table not in self._tables:
+            self._tables[table] = self._proc.read(f"net/{table}") or b""
+        for found in re.finditer(pattern, self._tables[table]):
+            fields = found[0].decode("utf-8", "replace").split()
+            if len(fields) > column and inode in ("", fields[column]):
+                return fields
+        return []
+
+
+def _internet_text(protocol: str, fields: list[str]) -> str:
+    local, remote, state = _address(fields[1]), _address(fields[2]), fields[3]
+    words = [protocol, local]
+    if not remote.endswith(":*"):
+        words += ["->", remote]
+    if protocol.startswith("tcp"):
+        words.append(_TCP_STATES.get(state, state))
+    return " ".join(words)
+
+
+def _address(text: str) -> str:
+    """Return "127.0.0.1:22" for "0100007F:0016": groups of four bytes, each in the machine's byte order."""
+    address, _, port = text.partition(":")
+    groups = [bytes.fromhex(address[at : at + 8]) for at in range(0, len(address), 8)]
+    raw = b"".join(group[::-1] if sys.byteorder == "little" else group for group in groups)
+    number = int(port, 16) or "*"
+    if len(raw) == 4:
+        return f"{IPv4Address(raw)}:{number}"
+    return f"[{IPv6Address(raw).ipv4_mapped or IPv6Address(raw)}]:{number}"
+
+
+def _unix_text(fields: list[str]) -> str:
+    words = ["unix"]
+    words += fields[7:8]
+    if int(fields[3], 16) & _SO_ACCEPTCON:
+        words.append("listening")
+    return " ".join(words) if len(words) > 1 else f"unix socket {fields[_UNIX_INODE]}"
+
+
+def tcp_peer(fields: Sequence[str], search: SearchTable) -> PeerSocket | None:
+    """Return the other end of a connection; `fields` are those of its line in the table."""
+    local, remote, state = fields[1:4]
+    reverse = _reverse_line(local, remote, search)
+    if reverse and reverse[_INODE] != "0":
+        return PeerSocket(int(reverse[_INODE]))
+    if reverse or (state == _CONNECTING and _is_on_this_machine(remote, local)):
+        return _listener(remote, search)
+    return None
+
+
+def _reverse_line(local: str, remote: str, search: SearchTable) -> Sequence[str]:
+    for (table, there), (_, here) in zip(_spellings(remote), _spellings(local), strict=False):
+        fields = search(table, rb"\n[^\n]*: %s %s [^\n]*" % (there.encode(), here.encode()))
+        if fields:
+            return fields
+    return ()
+
+
+def _listener(address: str, search: SearchTable) -> PeerSocket | None:
+    """Return the socket that listens at an address, or at every address."""
+    port = address.rpartition(":")[2]
+    every_address = ("tcp", f"{'0' * 8}:{port}"), ("tcp6", f"{'0' * 32}:{port}")
+    for table, text in (*_spellings(address), *every_address):
+        fields = search(table, rb"\n[^\n]*: %s [0-9A-F]+:0000 0A [^\n]*" % text.encode())
+        if fields:
+            return PeerSocket(int(fields[_INODE]), listens=True)
+    return None
+
+
+def _spellings(address: str) -> list[tuple[str, str]]:
+    """Return (table, address as written there): an IPv4 address is in tcp6 too, mapped into IPv6."""
+    short = address.removeprefix(_MAPPED)
+    if len(short) == len("00000000:0000"):
+        return [("tcp", short), ("tcp6", _MAPPED + short)]
+    return [("tcp6", address)]
+
+
+def _is_on_this_machine(remote: str, local: str) -> bool:
+    """Whether a remote address is this machine's: a loopback address, or the local address itself."""
+    there, here = (address.removeprefix(_MAPPED).partition(":")[0] for address in (remote, local))
+    network = there[6:] if sys.byteorder == "little" else there[:2]
+    return there in (here, _LOOPBACK_6) or (len(there) == 8 and network == _LOOPBACK_4)
+
+
+# -- unix sockets
+
+
+def _unix_peer_inode(proc: ProcFs, inode: int) -> int | None:
+    """Return the inode of the other end of a socket; None: it has none, or sfsample may not ask."""
+    try:
+        netlink = _open_netlink(proc)
+        if netlink is None:
+            return None
+        with netlink:
+            netlink.send(_request(inode))
+            return _peer_in_answer(netlink.recv(_MAX_ANSWER_BYTES))
+    except OSError:
+        return None
+
+
+def _open_netlink(proc: ProcFs) -> socket.socket | None:
+    """Open a netlink socket in the target's network namespace.
+
+    A socket belongs to the namespace of the thread that creates it, so a short-lived thread enters it.
+    """
+    if proc.link("ns/net") in (None, os.readlink("/proc/self/ns/net")):
+        return _netlink_socket()
+    return TracerThread(lambda _: _netlink_socket() if _enter(proc) else None, lambda: False).run()
+
+
+def _enter(proc: ProcFs) -> bool:
+    """Move the calling OS thread into the target's network namespace; needs CAP_SYS_ADMIN."""
+    fd = os.open(f"/proc/{proc.pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return bool(ctypes.CDLL(None).setns(fd, _CLONE_NEWNET) == 0)
+    finally:
+        os.close(fd)
+
+
+def _netlink_socket() -> socket.socket:
+    netlink = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_SOCK_DIAG)
+    netlink.setblocking(False)  # the kernel has answered when `send` returns
+    return netlink
+
+
+def _request(inode: int) -> bytes:
+    body = _REQUEST.pack(socket.AF_UNIX, 0, 0, _ANY, inode, _UDIAG_SHOW_PEER, _ANY, _ANY)
+    return _HEADER.pack(_HEADER.size + len(body), _SOCK_DIAG_BY_FAMILY, _NLM_F_REQUEST, 1, 0) + body
+
+
+def _peer_in_answer(answer: bytes) -> int | None:
+    """Return the inode in UNIX_DIAG_PEER; an error message has no attributes."""
+    size, kind, *_ = _HEADER.unpack_from(answer)
+    at = _HEADER.size + _UNIX_DIAG_MSG_BYTES
+    while kind == _SOCK_DIAG_BY_FAMILY and at + _ATTRIBUTE.size <= min(size, len(answer)):
+        length, attribute = _ATTRIBUTE.unpack_from(answer, at)
+        if attribute == _UNIX_DIAG_PEER:
+            return int.from_bytes(answer[at + _ATTRIBUTE.size : at + length], sys.byteorder) or None
+        at += max(length + 3 & -4, _ATTRIBUTE.size)
+    return None

@@ -1,7 +1,8 @@
-"""Finds the processes that have the other end of a pipe or a socket open.
+"""Finds the processes that have the other end of a pipe or a socket open, or that hold a file lock.
 
-Searches /proc/PID/fd of every process that sfsample may read.  That takes long on a large machine, so a dump
-does it only when a thread sleeps in a pipe or a socket.  Source: proc(5), "/proc/PID/fd".
+For pipes and sockets it searches /proc/PID/fd of every process that sfsample may read.  That takes long on a
+large machine, so a dump does it only when a thread sleeps in one.  Source: proc(5), "/proc/PID/fd",
+"/proc/locks".
 """
 
 import os
@@ -10,6 +11,8 @@ from typing import NamedTuple
 
 from sfsample.process.facts.descriptors import access_mode
 from sfsample.process.procfs import read_link, read_text
+
+_LOCK_PID, _LOCK_INODE = 3, 4  # fields of a line of /proc/locks behind its number
 
 
 class NearEnd(NamedTuple):
@@ -48,3 +51,29 @@ def _in_process(pid: int, links: Mapping[str, NearEnd]) -> Iterator[PeerProcess]
         near = links.get(read_link(f"/proc/{pid}/fd/{fd}") or "")
         if near is not None:
             yield PeerProcess(pid, near, access_mode(read_text(f"/proc/{pid}/fdinfo/{fd}")))
+
+
+class FileLock(NamedTuple):
+    """A lock on a file that some process waits for.
+
+    `holder` is a pid; -1: a lock of an open file description, which several processes may share.
+    """
+
+    inode: int
+    holder: int
+
+
+def parse_locks(text: str) -> tuple[FileLock, ...]:
+    """Parse /proc/locks: a line with an arrow waits for the line before it with the same number."""
+    locks: dict[str, FileLock] = {}
+    waited_for: dict[str, FileLock] = {}
+    for line in text.splitlines():
+        number, _, rest = line.partition(":")
+        fields = rest.split()
+        if fields[:1] == ["->"]:
+            if number in locks:
+                waited_for[number] = locks[number]
+        elif len(fields) > _LOCK_INODE and number.isdecimal():
+            inode = int(fields[_LOCK_INODE].rpartition(":")[2])
+            locks[number] = FileLock(inode, int(fields[_LOCK_PID]))
+    return tuple(waited_for.values())

@@ -64,6 +64,9 @@ class TargetLookup(NamedTuple):
     now: Callable[[int], float | None] = lambda _clock: None
 
 
+CHILD_CALLS = ("wait4", "waitid")
+FORK_CALLS = ("vfork", "clone", "clone3")
+FILE_LOCK_CALLS = ("flock", "fcntl")
 _FIRST_IS_FD = (
     "read", "pread64", "readv", "preadv", "preadv2", "write", "pwrite64", "writev", "pwritev", "pwritev2",
     "recvfrom", "recvmsg", "recvmmsg", "sendto", "sendmsg", "sendmmsg", "accept", "accept4", "connect",
@@ -193,20 +196,21 @@ def _milliseconds(call: DecodedSyscall, raw: int) -> DecodedSyscall:
 
 
 def _duration_at(call: DecodedSyscall, lookup: TargetLookup, at: int, unit: float = 1e-9) -> DecodedSyscall:
-    """Read a struct timespec; `unit` is that of its second field, in seconds (1e-6 for a timeval)."""
-    data = lookup.read(at, _TIMESPEC.size) if at else None
-    if data is None:
-        return call
-    seconds, parts = _TIMESPEC.unpack(data)
-    return call._replace(timeout_s=seconds + parts * unit)
+    return call._replace(timeout_s=_seconds_at(lookup, at, unit))
 
 
 def _instant_at(call: DecodedSyscall, lookup: TargetLookup, at: int, clock: int) -> DecodedSyscall:
-    data, now = lookup.read(at, _TIMESPEC.size), lookup.now(clock)
-    if data is None or now is None:
-        return call
+    end, now = _seconds_at(lookup, at), lookup.now(clock)
+    return call if end is None or now is None else call._replace(left_s=max(0.0, end - now))
+
+
+def _seconds_at(lookup: TargetLookup, at: int, unit: float = 1e-9) -> float | None:
+    """Read a struct timespec; `unit` is that of its second field, in seconds (1e-6 for a timeval)."""
+    data = lookup.read(at, _TIMESPEC.size) if at else None
+    if data is None:
+        return None
     seconds, parts = _TIMESPEC.unpack(data)
-    return call._replace(left_s=max(0.0, seconds + parts * 1e-9 - now))
+    return float(seconds + parts * unit)
 
 
 def _int(value: int) -> int:
@@ -221,6 +225,6 @@ _DECODERS: dict[str, Callable[[DecodedSyscall, TargetLookup], DecodedSyscall]] =
     **dict.fromkeys(("poll", "ppoll"), _poll),
     **dict.fromkeys(("select", "pselect6"), _select),
     **dict.fromkeys(("nanosleep", "clock_nanosleep"), _sleep),
-    **dict.fromkeys(("wait4", "waitid"), _child),
+    **dict.fromkeys(CHILD_CALLS, _child),
     "futex": _futex,
 }

@@ -1,6 +1,9 @@
-"""Reads what /proc says about one thread: CPU time, when it last ran, its wait channel and its system call.
+"""Reads what a dump shows of a live process's threads besides their stacks.
 
-Reads files only, and stops no thread.  What cannot be known is None.  Source: proc(5).
+That is CPU time, when a thread last ran, its wait channel, its system call with what that refers to, and the
+memory around a futex that it waits for.  A dump keeps these values, so everything later works without the
+process.  No thread is stopped; memory is read only where a system call points.  What cannot be known is None.
+Source: proc(5).
 
 /proc does not say since when a thread waits.  It says when the thread last ran: `se.exec_start` in its
 `sched` file, on the clock of the CPU that it ran on.  Each CPU's clock leaves out the time that this CPU
@@ -11,13 +14,25 @@ enqueue_entity (ENQUEUE_MIGRATED), for sleeping threads since 6.12 (delayed dequ
 """
 
 import os
+import sys
 import time
+from collections.abc import Iterable
+from functools import partial
 from typing import NamedTuple
 
-from sfsample.process.proc_text import SyscallInfo, parse_last_run, parse_schedstat
-from sfsample.process.procfs import ProcFs
+from sfsample.core.memory import BytesMemory, Memory, PiecewiseMemory
+from sfsample.process.facts.descriptors import Descriptor, DescriptorReader
+from sfsample.process.facts.peer_processes import NearEnd
+from sfsample.process.facts.syscall_arguments import DecodedSyscall, TargetLookup, decode_syscall
+from sfsample.process.proc_text import SchedStat, SyscallInfo, parse_last_run, parse_schedstat
+from sfsample.process.procfs import ProcFs, process_name, read_link
+from sfsample.process.syscall_names import syscall_name
 from sfsample.process.syscall_restart import number_made
+from sfsample.process.vm import read_memory
 
+# Bytes copied before and after a futex word: enough for every lock of glibc that the word may be part of.
+_BYTES_BEFORE_FUTEX, _BYTES_AFTER_FUTEX = 64, 128
+_MAX_DESCRIPTORS = 2  # as splice(2) has; a thread that waits for more waits for no process in particular
 _MAX_SCHED_BYTES = 8192
 _STAT_CPU = 36  # index, after the name, of field 39 of /proc/PID/stat: the CPU last run on
 
@@ -30,25 +45,30 @@ class LastRunTime(NamedTuple):
     read_at_s: float
 
 
-class CpuUsage(NamedTuple):
-    """CPU time of a thread, time that it waited for a CPU, and how often it got one; None: unknown."""
-
-    cpu_ns: int | None
-    waited_ns: int | None
-    runs: int | None
-
-
 class FactReader:
     """Reads facts of the threads of one process."""
 
     def __init__(self, proc: ProcFs) -> None:
         self._proc = proc
         self._clocks: dict[int, tuple[float, float] | None] = {}  # CPU: (its clock, monotonic clock), seconds
+        self._in_own_pid_namespace = proc.link("ns/pid") in (None, read_link("/proc/self/ns/pid"))
+        self.begin()
 
-    def usage(self, tid: int) -> CpuUsage:
+    def begin(self) -> None:
+        """Begin another look at the process: a descriptor may refer to another file by now."""
+        self._descriptors = DescriptorReader(self._proc)
+        self._target = TargetLookup(partial(read_memory, self._proc.anchor()), self._descriptors.read, _now)
+
+    # -- one thread
+
+    def ns_tid(self, tid: int) -> int:
+        """Return a thread's id in its own pid namespace."""
+        ids = "" if self._in_own_pid_namespace else self._proc.status(tid).get("NSpid", "")
+        return int(ids.split()[-1]) if ids else tid
+
+    def usage(self, tid: int) -> SchedStat | None:
         """Read the scheduler's counters."""
-        counters = parse_schedstat(self._proc.thread(tid).read("schedstat"))
-        return CpuUsage(*counters) if counters else CpuUsage(None, None, None)
+        return parse_schedstat(self._proc.thread(tid).read("schedstat"))
 
     def wchan(self, tid: int) -> str | None:
         """Return the kernel function that a thread waits in."""
@@ -82,6 +102,39 @@ class FactReader:
         cpu = int(fields[_STAT_CPU]) if len(fields) > _STAT_CPU else -1
         return None if at_s is None else LastRunTime(cpu, at_s, read_at_s)
 
+    # -- system calls
+
+    def decode(self, info: SyscallInfo | None) -> DecodedSyscall | None:
+        """Return a system call with what it refers to."""
+        return None if info is None else decode_syscall(info, syscall_name(info.number), self._target)
+
+    def lock_memory(self, call: DecodedSyscall | None) -> Memory:
+        """Return a copy of the memory around the futex word that a thread waits on; empty for other calls."""
+        if call is None or call.name != "futex":
+            return PiecewiseMemory()
+        word = call.syscall.args[0]
+        ranges = ((word - _BYTES_BEFORE_FUTEX, _BYTES_BEFORE_FUTEX), (word, _BYTES_AFTER_FUTEX))
+        copies = [(start, self._target.read(start, size)) for start, size in ranges if start > 0]
+        return PiecewiseMemory(*(BytesMemory(start, data, sys.byteorder) for start, data in copies if data))
+
+    def peer_links(self, calls: Iterable[DecodedSyscall]) -> dict[str, NearEnd]:
+        """Return the other ends of the pipes and sockets that calls wait for, as /proc/PID/fd shows them."""
+        few = (call.descriptors for call in calls if len(call.descriptors) <= _MAX_DESCRIPTORS)
+        waited = {descriptor for descriptors in few for descriptor in descriptors}
+        return dict(filter(None, map(self._peer_link, waited)))
+
+    def _peer_link(self, descriptor: Descriptor) -> tuple[str, NearEnd] | None:
+        if descriptor.kind == "pipe":
+            return f"pipe:[{descriptor.inode}]", NearEnd(descriptor.inode)
+        peer = self._descriptors.sockets.peer(descriptor.inode) if descriptor.kind == "socket" else None
+        return (f"socket:[{peer.inode}]", NearEnd(descriptor.inode, peer.listens)) if peer else None
+
+    def children(self) -> tuple[tuple[int, str], ...]:
+        """Return pid and name of every child process."""
+        lists = (self._proc.read(f"task/{tid}/children") or b"" for tid in self._proc.threads())
+        pids = [int(word) for words in lists for word in words.split()]
+        return tuple((pid, process_name(pid)) for pid in sorted(pids))
+
 
 def exec_start_s(sched: bytes | None) -> float | None:
     """Return when a thread last ran, in seconds, from its `sched` file; None when the kernel has lost it."""
@@ -103,3 +156,10 @@ def _read_clock(cpu: int) -> tuple[float, float] | None:
     finally:
         os.sched_setaffinity(0, allowed)
     return None if at_s is None else (at_s, now)
+
+
+def _now(clock: int) -> float | None:
+    try:
+        return time.clock_gettime(clock)
+    except OSError:
+        return None

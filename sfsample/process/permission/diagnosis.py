@@ -5,7 +5,7 @@ gate that could not be tried is "unknown".
 """
 
 import os
-from contextlib import suppress
+from contextlib import closing, suppress
 from typing import NamedTuple
 
 from sfsample.errors import NotPermitted, UnsupportedTarget
@@ -55,8 +55,7 @@ def diagnose(pid: int | None) -> Diagnosis:
         return Diagnosis(None, None, judge_gates(own_credentials(), None), None)
     if pid == os.getpid():
         raise UnsupportedTarget(pid, f"cannot sample itself: {pid}")
-    proc = ProcFs(pid)
-    try:
+    with closing(ProcFs(pid)) as proc:
         with suppress(NotPermitted):  # permission is what the gates are about
             check(proc)
         stat = proc.stat()
@@ -64,8 +63,6 @@ def diagnose(pid: int | None) -> Diagnosis:
         attach = _attach(proc)
         return Diagnosis(pid, stat.name if stat else "?", (*judged, _memory(proc), _files(proc), attach),
                          {"pass": True, "fail": False}.get(attach.status))  # fmt: skip
-    finally:
-        proc.close()
 
 
 def _attach(proc: ProcFs) -> Gate:

@@ -12,7 +12,7 @@ from sfsample.dumping.diagnose.glibc_locks import Lock, OtherThreads, lock_of
 from tests.builders.hang_builder import LOCK_PI, WAIT, WAIT_BITSET, futex, thread, words
 
 AT = 0x5000
-ALIVE = OtherThreads({1, 7, 8}, {}, since_2_25=True)
+ALIVE = OtherThreads({1: 1, 7: 7, 8: 8}, {}, since_2_25=True)
 
 
 def find_lock(  # noqa: PLR0917 - the order of futex(2)

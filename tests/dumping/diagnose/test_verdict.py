@@ -4,13 +4,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sfsample.dumping.diagnose.groups import common_name, group_threads, sort_groups
-from sfsample.dumping.diagnose.named_thread import bare_symbol, fold_name, short_name
+from sfsample.dumping.diagnose.named_thread import bare_symbol, fold_name, group_threads, short_name
 from sfsample.dumping.diagnose.verdict import judge
 from sfsample.dumping.diagnose.wait_graph import Node, blockers, cycles, stuck, with_process_edges
 from sfsample.dumping.diagnose.waits import Wait
-from sfsample.dumping.diagnose.wording import format_seconds
-from sfsample.dumping.text import _wrap
+from sfsample.dumping.diagnose.wording import common_name, format_seconds
+from sfsample.dumping.text import _wrap, sort_groups
 from sfsample.process.facts.syscall_arguments import DecodedSyscall
 from sfsample.process.facts.thread_facts import LastRunTime
 from sfsample.process.proc_text import SyscallInfo

@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from sfsample.process.facts.descriptors import Descriptor, DescriptorReader
+from sfsample.process.facts.descriptors import Descriptor, DescriptorReader, PeerSocket, tcp_peer
 from sfsample.process.facts.peer_processes import NearEnd, PeerProcess, find_peer_processes
-from sfsample.process.facts.sockets import PeerSocket, tcp_peer
 from sfsample.process.procfs import ProcFs
 
 
