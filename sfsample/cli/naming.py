@@ -19,7 +19,7 @@ _log = logging.getLogger("sfsample.symbolize")
 
 
 class Namer(Protocol):
-    """A symbolizer, as far as it can be told to stop."""
+    """A symbolizer, as far as it has a way to stop."""
 
     def give_up(self, why: str) -> None:
         """Look up no name from now on."""
