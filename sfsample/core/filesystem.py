@@ -1,34 +1,49 @@
 """Opens files by path, below sfsample's root directory or that of a process, and writes files atomically.
 
-Only regular files are opened, whatever a name leads to, and opening never blocks.  A `Root` keeps its
-directory open, so files below it can be found after the process has ended.  An absolute symbolic link leads
-into sfsample's own root: a caller must recognise a file by its content or its owner, not by its path.
+A target, a core file or a sysroot chooses the paths that sfsample opens as root, and what lies there.  So a
+path is resolved inside its root directory (symbolic links too), and only a regular file is opened: to open a
+device or a FIFO can have an effect, or block.  A `Root` keeps its directory open, so files below it can be
+found after the process has ended.
+
+Source: openat2(2), RESOLVE_IN_ROOT; open(2), O_PATH; proc(5), /proc/PID/fd.
 """
 
+import ctypes
 import os
 import stat
 import time
+from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from errno import EAGAIN, EINVAL, ELOOP, ENOSYS, EPERM
 from itertools import chain
 from mmap import ACCESS_READ, ALLOCATIONGRANULARITY, mmap
 from select import epoll
 from typing import BinaryIO, NamedTuple
 
 _READ_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+_PATH_FLAGS = os.O_PATH | os.O_CLOEXEC
+_SYS_OPENAT2 = 437  # on all machines
+_RESOLVE_NO_MAGICLINKS, _RESOLVE_IN_ROOT = 0x02, 0x10  # linux/openat2.h
+_MAX_LINKS = 40  # as the kernel
+_libc = ctypes.CDLL(None, use_errno=True)
 
 
 @contextmanager
 def whole_file(path: str, mode: int) -> Iterator[BinaryIO]:
     """Yield a file to write; it appears at `path`, complete, when the block ends without an exception.
 
-    It takes over the owner and the mode of the file that it replaces.  Raises OSError.
+    It belongs to the user of this process.  It takes over the mode of a file of that user that it replaces.
+    Raises OSError.
     """
     temporary = os.path.join(os.path.dirname(path), f".sfsample-{os.getpid()}-{time.monotonic_ns():x}.tmp")
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     try:
         with open(fd, "wb") as file:
-            _copy_owner_and_mode(path, fd)
+            with suppress(FileNotFoundError):
+                before = os.lstat(path)
+                if stat.S_ISREG(before.st_mode) and before.st_uid == os.fstat(fd).st_uid:
+                    os.fchmod(fd, before.st_mode & 0o777)
             yield file
         os.replace(temporary, path)
     except BaseException:
@@ -47,15 +62,27 @@ def elf_begins_at(fd: int, offsets: Iterable[int]) -> int:
     return next((at for at in candidates if os.pread(fd, 4, at) == b"\x7fELF"), 0)
 
 
-def _copy_owner_and_mode(path: str, fd: int) -> None:
+def open_regular(path: str) -> int:
+    """Open the regular file at a path that the user or the kernel has chosen.  Raises OSError.
+
+    Magic links of /proc (`map_files`, `exe`) are followed.
+    """
+    return _reopened(os.open(path, _PATH_FLAGS))
+
+
+def _reopened(path_fd: int) -> int:
+    """Open for reading the regular file that an O_PATH descriptor refers to, and close that."""
     try:
-        before = os.lstat(path)
-    except FileNotFoundError:
-        return
-    if stat.S_ISREG(before.st_mode):
-        with suppress(OSError):
-            os.fchown(fd, before.st_uid, before.st_gid)
-        os.fchmod(fd, before.st_mode & 0o777)
+        if not stat.S_ISREG(os.fstat(path_fd).st_mode):
+            raise OSError(EINVAL, "is no regular file")
+        return os.open(f"/proc/self/fd/{path_fd}", _READ_FLAGS)
+    finally:
+        os.close(path_fd)
+
+
+def _close_all(fds: Iterable[int]) -> None:
+    for fd in fds:
+        os.close(fd)
 
 
 class Root:
@@ -72,25 +99,55 @@ class Root:
         status = os.fstat(self._fd)
         return status.st_dev, status.st_ino
 
-    def open(self, path: str, *, follow: bool = True) -> int | None:
-        """Return a descriptor of the regular file at an absolute path; None: there is none.
+    def open(self, path: str, *, follow: bool = True) -> int:
+        """Return a descriptor of the regular file at an absolute path inside this root.  Raises OSError.
 
-        With `follow` False, a symbolic link as the last component is not followed.
+        With `follow` False, a symbolic link as the last component is refused.
         """
+        if "\0" in path:
+            raise OSError(EINVAL, "a NUL in the path")
+        path_fd = self._open_in_root(path, follow=follow)
+        return _reopened(self._walk(path, follow=follow) if path_fd is None else path_fd)
+
+    def _open_in_root(self, path: str, *, follow: bool) -> int | None:
+        """Return an O_PATH descriptor by openat2(2); None: not before Linux 5.6, or a seccomp filter."""
+        flags = _PATH_FLAGS if follow else _PATH_FLAGS | os.O_NOFOLLOW
+        how = (ctypes.c_uint64 * 3)(flags, 0, _RESOLVE_IN_ROOT | _RESOLVE_NO_MAGICLINKS)
+        fd: int = _libc.syscall(_SYS_OPENAT2, self._fd, os.fsencode(path), how, ctypes.sizeof(how))
+        if fd < 0 and (number := ctypes.get_errno()) not in (ENOSYS, EPERM, EAGAIN):
+            raise OSError(number, os.strerror(number))
+        return None if fd < 0 else fd
+
+    def _walk(self, path: str, *, follow: bool) -> int:
+        """Return an O_PATH descriptor, step by step, no farther up than this root."""
+        names, links, opened = deque(path.split("/")), 0, [os.dup(self._fd)]
         try:
-            flags = _READ_FLAGS if follow else _READ_FLAGS | os.O_NOFOLLOW
-            fd = os.open(path.lstrip("/") or ".", flags, dir_fd=self._fd)
-        except (OSError, ValueError):  # ValueError: a NUL in a name
-            return None
-        if stat.S_ISREG(os.fstat(fd).st_mode):
-            return fd
-        os.close(fd)
-        return None
+            while names:
+                name = names.popleft()
+                if name == ".." and len(opened) > 1:
+                    os.close(opened.pop())
+                if name in ("", ".", ".."):
+                    continue
+                fd = os.open(name, _PATH_FLAGS | os.O_NOFOLLOW, dir_fd=opened[-1])
+                opened.append(fd)
+                if stat.S_ISLNK(os.fstat(fd).st_mode) and (follow or any(names)):
+                    links += 1
+                    if links > _MAX_LINKS:
+                        raise OSError(ELOOP, os.strerror(ELOOP))
+                    target = os.readlink("", dir_fd=fd)
+                    names.extendleft(reversed(target.split("/")))
+                    keep = 1 if target.startswith("/") else len(opened) - 1
+                    _close_all(opened[keep:])
+                    del opened[keep:]
+            return opened.pop()
+        finally:
+            _close_all(opened)
 
     def map(self, path: str) -> mmap | None:
         """Map the regular file at an absolute path; None: there is none, or it is empty."""
-        fd = self.open(path)
-        if fd is None:
+        try:
+            fd = self.open(path)
+        except OSError:
             return None
         try:
             return mmap(fd, 0, access=ACCESS_READ)

@@ -107,8 +107,9 @@ class PerfMaps:
         if process_root is None or process_root.root is None:
             return
         path = perf_map_path(process_root)
-        fd = process_root.root.open(path, follow=False)
-        if fd is None:
+        try:
+            fd = process_root.root.open(path, follow=False)
+        except OSError:
             return
         with open(fd, "rb") as file:
             status = os.fstat(fd)
