@@ -8,10 +8,9 @@ into sfsample's own root: a caller must recognise a file by its content or its o
 import os
 import stat
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from itertools import chain
-from mmap import ACCESS_READ, ALLOCATIONGRANULARITY, mmap
+from mmap import ACCESS_READ, mmap
 from select import epoll
 from typing import BinaryIO, NamedTuple
 
@@ -35,16 +34,6 @@ def whole_file(path: str, mode: int) -> Iterator[BinaryIO]:
         with suppress(OSError):
             os.unlink(temporary)
         raise
-
-
-def elf_begins_at(fd: int, offsets: Iterable[int]) -> int:
-    """Return the offset in an open file at which an ELF object begins: 0, or in an archive one of `offsets`.
-
-    `offsets` are the file offsets mapped at and below the address in question, the nearest first.
-    """
-    size = os.fstat(fd).st_size
-    candidates = (at for at in chain((0,), offsets) if at < size and not at % ALLOCATIONGRANULARITY)
-    return next((at for at in candidates if os.pread(fd, 4, at) == b"\x7fELF"), 0)
 
 
 def _copy_owner_and_mode(path: str, fd: int) -> None:

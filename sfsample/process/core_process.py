@@ -8,12 +8,12 @@ in `problems`.
 import os
 import stat
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from mmap import ACCESS_READ, mmap
 
 from sfsample.core.arch import ARCHES, Arch, arch_of
-from sfsample.core.filesystem import elf_begins_at, root_at
+from sfsample.core.filesystem import root_at
 from sfsample.core.snapshot import Registers, ThreadSnapshot
 from sfsample.errors import CoreError, FormatError
 from sfsample.formats.elf.core_file import (
@@ -44,15 +44,13 @@ _COMPRESSED = {  # magic number -> program; systemd-coredump stores core files l
 }
 
 
-def _map_file(path: str, offsets: Iterable[int] = ()) -> tuple[mmap, int]:
-    """Map a file from the offset at which an ELF object begins in it; `offsets`: as `elf_begins_at`."""
+def _map_file(path: str) -> mmap:
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
         status = os.fstat(fd)
         if not stat.S_ISREG(status.st_mode) or not status.st_size:
             raise FormatError(path, 0, "is empty or no regular file")
-        begins = elf_begins_at(fd, offsets)
-        return mmap(fd, 0, access=ACCESS_READ, offset=begins), begins
+        return mmap(fd, 0, access=ACCESS_READ)
     finally:
         os.close(fd)
 
@@ -99,7 +97,7 @@ def open_core(
     """Open a core file; `exe` and `sysroot`: as `CoreImages`.  Raises CoreError."""
     head = b""
     try:
-        data, _ = _map_file(path)
+        data = _map_file(path)
         head = data[:8]
         return CoreProcess(ElfImage(data, path), exe, sysroot, debug_dirs)
     except (OSError, FormatError) as failure:
@@ -201,7 +199,7 @@ def _place_program(core: CoreFile, exe: str | None) -> str:
     if exe is None or AT_ENTRY not in core.auxv:
         return f"{unknown}, and the program only with --exe"
     try:
-        image = ElfImage(_map_file(exe)[0], exe)
+        image = ElfImage(_map_file(exe), exe)
     except (OSError, ValueError, FormatError) as failure:
         return f"--exe is not used: {exe}: {getattr(failure, 'strerror', None) or failure}"
     bias = core.auxv[AT_ENTRY] - image.entry
@@ -228,7 +226,7 @@ class CoreImages:
         self._sysroot = sysroot
         self.exe_path = self._program()
         self.problems: list[str] = []
-        self._images: dict[tuple[str, int], ElfImage] = {}
+        self._images: dict[str, ElfImage] = {}
 
     def _program(self) -> str | None:
         entry = self._core.auxv.get(AT_ENTRY, 0)
@@ -243,7 +241,7 @@ class CoreImages:
         refusals = []
         for path in self._candidates(mapping):
             try:
-                image = self._open(path, mapping)
+                image = self._open(path)
             except (OSError, ValueError) as failure:  # ValueError: a NUL in the path
                 refusals.append(f"{path} cannot be opened ({getattr(failure, 'strerror', None) or failure})")
                 continue
@@ -267,14 +265,10 @@ class CoreImages:
             problem = f"--exe is not used: {refusals[0]}"
             self.problems += [problem] * (problem not in self.problems)
 
-    def _open(self, path: str, mapping: Mapping) -> ElfImage:
-        below = (f for f in sorted(self._core.files, reverse=True) if f.start <= mapping.start)
-        same = (f for f in below if f.path.removesuffix(_DELETED) == mapping.path)
-        data, begins = _map_file(path, (f.offset for f in same))
-        key = path, begins
-        if key not in self._images:
-            self._images[key] = ElfImage(data, path, begins)
-        return self._images[key]
+    def _open(self, path: str) -> ElfImage:
+        if path not in self._images:
+            self._images[path] = ElfImage(_map_file(path), path)
+        return self._images[path]
 
     def _candidates(self, mapping: Mapping) -> Iterator[str]:
         if self._exe and mapping.path == self.exe_path:

@@ -11,7 +11,6 @@ by another since the memory map was read.
 import os
 from collections.abc import Iterator
 
-from sfsample.core.filesystem import elf_begins_at
 from sfsample.errors import FormatError
 from sfsample.formats.elf.dynamic import as_linked
 from sfsample.formats.elf.image import PAGE, PT_DYNAMIC, PT_LOAD, ElfImage
@@ -80,10 +79,9 @@ class ImageOpener:
             raise FormatError("memory map", mapping.start, "another file was mapped there meanwhile")
 
     def _open(self, path: str, mapping: Mapping) -> ElfImage:
-        offsets = (below.offset for below in self._at_or_below(mapping))
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         try:
-            return self._images.file(fd, mapping.path, elf_begins_at(fd, offsets))
+            return self._images.file(fd, mapping.path)
         finally:
             os.close(fd)
 

@@ -89,28 +89,27 @@ def _open_mapped(saved: SavedStack, sysroot: str, mapping: Mapping) -> ElfImage:
         if not saved.vdso:
             raise FormatError(VDSO, 0, "was not saved")
         return ElfImage(saved.vdso, VDSO)
-    below = [m for m in saved.modules if m.path == mapping.path and m.begins_at <= mapping.offset]
-    if not below:
+    known = next((module for module in saved.modules if module.path == mapping.path), None)
+    if known is None:
         raise FormatError(mapping.path, 0, "could not be read when the stack was saved")
-    known = max(below, key=lambda module: module.begins_at)  # an archive has several
-    image = _open_image(sysroot + mapping.path, mapping.path, known.begins_at)
+    image = _open_image(sysroot + mapping.path, mapping.path)
     here = identify(Module(image, 0, mapping.path))
     if _identity(here) != _identity(known):
         raise FormatError(mapping.path, 0, f"differs: {_identity(here)} here, {_identity(known)} was mapped")
     return image
 
 
-def _open_image(path: str, name: str, begins_at: int) -> ElfImage:
+def _open_image(path: str, name: str) -> ElfImage:
     try:
         with open(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb") as file:
             fd = file.fileno()
             if not os.fstat(fd).st_size:
                 raise FormatError(name, 0, "is empty")
-            return ElfImage(mmap(fd, 0, access=ACCESS_READ, offset=begins_at), name, begins_at)
+            return ElfImage(mmap(fd, 0, access=ACCESS_READ), name)
     except OSError as failure:
         raise FormatError(name, 0, f"cannot be opened: {failure.strerror}: {path}") from None
-    except (ValueError, OverflowError):
-        raise FormatError(name, 0, f"is not the one that was mapped: nothing is at {begins_at:#x}") from None
+    except ValueError:  # a NUL in the path
+        raise FormatError(name, 0, "cannot be opened: it is no path") from None
 
 
 def _identity(module: SavedModule) -> str:
