@@ -16,8 +16,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from errno import EAGAIN, EINVAL, ELOOP, ENOSYS, EPERM
-from itertools import chain
-from mmap import ACCESS_READ, ALLOCATIONGRANULARITY, mmap
+from mmap import ACCESS_READ, mmap
 from select import epoll
 from typing import BinaryIO, NamedTuple
 
@@ -52,16 +51,6 @@ def whole_file(path: str, mode: int) -> Iterator[BinaryIO]:
         raise
 
 
-def elf_begins_at(fd: int, offsets: Iterable[int]) -> int:
-    """Return the offset in an open file at which an ELF object begins: 0, or in an archive one of `offsets`.
-
-    `offsets` are the file offsets mapped at and below the address in question, the nearest first.
-    """
-    size = os.fstat(fd).st_size
-    candidates = (at for at in chain((0,), offsets) if at < size and not at % ALLOCATIONGRANULARITY)
-    return next((at for at in candidates if os.pread(fd, 4, at) == b"\x7fELF"), 0)
-
-
 def open_regular(path: str) -> int:
     """Open the regular file at a path that the user or the kernel has chosen.  Raises OSError.
 
@@ -78,6 +67,16 @@ def _reopened(path_fd: int) -> int:
         return os.open(f"/proc/self/fd/{path_fd}", _READ_FLAGS)
     finally:
         os.close(path_fd)
+
+
+def mapped(fd: int) -> mmap:
+    """Map an open file, and close it.  Raises OSError, also for an empty file."""
+    try:
+        if not os.fstat(fd).st_size:
+            raise OSError(EINVAL, "is empty")
+        return mmap(fd, 0, access=ACCESS_READ)
+    finally:
+        os.close(fd)
 
 
 def _close_all(fds: Iterable[int]) -> None:
@@ -145,23 +144,9 @@ class Root:
 
     def map(self, path: str) -> mmap | None:
         """Map the regular file at an absolute path; None: there is none, or it is empty."""
-        try:
-            fd = self.open(path)
-        except OSError:
-            return None
-        try:
-            return mmap(fd, 0, access=ACCESS_READ)
-        except (OSError, ValueError):  # empty
-            return None
-        finally:
-            os.close(fd)
-
-
-def root_at(path: str) -> Root | None:
-    """Return the directory with the files of another machine; None: `path` is empty or cannot be opened."""
-    with suppress(OSError):
-        return Root(path) if path else None
-    return None
+        with suppress(OSError):
+            return mapped(self.open(path))
+        return None
 
 
 class ProcessRoot(NamedTuple):

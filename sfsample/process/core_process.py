@@ -5,15 +5,12 @@ that were dumped are the same.  Only the constructor raises; later failures of a
 in `problems`.
 """
 
-import os
-import stat
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from mmap import ACCESS_READ, mmap
 
 from sfsample.core.arch import ARCHES, Arch, arch_of
-from sfsample.core.filesystem import elf_begins_at, root_at
+from sfsample.core.filesystem import Root, mapped, open_regular
 from sfsample.core.snapshot import Registers, ThreadSnapshot
 from sfsample.errors import CoreError, FormatError
 from sfsample.formats.elf.core_file import (
@@ -42,19 +39,6 @@ _COMPRESSED = {  # magic number -> program; systemd-coredump stores core files l
     b"\x1f\x8b": "gzip",
     b"\x04\x22\x4d\x18": "lz4",
 }
-
-
-def _map_file(path: str, offsets: Iterable[int] = ()) -> tuple[mmap, int]:
-    """Map a file from the offset at which an ELF object begins in it; `offsets`: as `elf_begins_at`."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    try:
-        status = os.fstat(fd)
-        if not stat.S_ISREG(status.st_mode) or not status.st_size:
-            raise FormatError(path, 0, "is empty or no regular file")
-        begins = elf_begins_at(fd, offsets)
-        return mmap(fd, 0, access=ACCESS_READ, offset=begins), begins
-    finally:
-        os.close(fd)
 
 
 class CoreMemory:
@@ -99,7 +83,7 @@ def open_core(
     """Open a core file; `exe` and `sysroot`: as `CoreImages`.  Raises CoreError."""
     head = b""
     try:
-        data, _ = _map_file(path)
+        data = mapped(open_regular(path))
         head = data[:8]
         return CoreProcess(ElfImage(data, path), exe, sysroot, debug_dirs)
     except (OSError, FormatError) as failure:
@@ -131,7 +115,8 @@ class CoreProcess:
         problem = "" if self._core.files else _place_program(self._core, exe)
         self.memory = CoreMemory(self._core)
         self.opener = CoreImages(self._core, self.memory, exe, sysroot)
-        tables_of = partial(UnwindTables, find=debug_file_finder(root_at(sysroot), debug_dirs))
+        root = self.opener.root if sysroot else None
+        tables_of = partial(UnwindTables, find=debug_file_finder(root, debug_dirs))
         self.opener.problems += [problem] * bool(problem)
         self.modules = ModuleMap(self._maps, self.opener, self.memory.dumped, tables_of)
         self.modules.refresh()
@@ -201,7 +186,7 @@ def _place_program(core: CoreFile, exe: str | None) -> str:
     if exe is None or AT_ENTRY not in core.auxv:
         return f"{unknown}, and the program only with --exe"
     try:
-        image = ElfImage(_map_file(exe)[0], exe)
+        image = ElfImage(mapped(open_regular(exe)), exe)
     except (OSError, ValueError, FormatError) as failure:
         return f"--exe is not used: {exe}: {getattr(failure, 'strerror', None) or failure}"
     bias = core.auxv[AT_ENTRY] - image.entry
@@ -219,16 +204,16 @@ def _place_program(core: CoreFile, exe: str | None) -> str:
 
 
 class CoreImages:
-    """Opens the files that were mapped, under `sysroot`; `exe` replaces the program, whatever its path."""
+    """Opens the files that were mapped, inside `sysroot`; `exe` replaces the program, whatever its path."""
 
     def __init__(self, core: CoreFile, memory: CoreMemory, exe: str | None, sysroot: str) -> None:
         self._core = core
         self._memory = memory
         self._exe = exe
-        self._sysroot = sysroot
+        self._sysroot, self.root = sysroot, Root(sysroot or "/")
         self.exe_path = self._program()
         self.problems: list[str] = []
-        self._images: dict[tuple[str, int], ElfImage] = {}
+        self._images: dict[str, ElfImage] = {}
 
     def _program(self) -> str | None:
         entry = self._core.auxv.get(AT_ENTRY, 0)
@@ -241,11 +226,11 @@ class CoreImages:
         if mapping.path == "[vdso]":
             return self._from_memory(mapping)
         refusals = []
-        for path in self._candidates(mapping):
+        for path, open_file in self._candidates(mapping):
             try:
-                image = self._open(path, mapping)
-            except (OSError, ValueError) as failure:  # ValueError: a NUL in the path
-                refusals.append(f"{path} cannot be opened ({getattr(failure, 'strerror', None) or failure})")
+                image = self._open(path, open_file)
+            except OSError as failure:
+                refusals.append(f"{path} cannot be opened ({failure.strerror})")
                 continue
             except FormatError as damage:
                 refusals.append(str(damage))
@@ -267,19 +252,15 @@ class CoreImages:
             problem = f"--exe is not used: {refusals[0]}"
             self.problems += [problem] * (problem not in self.problems)
 
-    def _open(self, path: str, mapping: Mapping) -> ElfImage:
-        below = (f for f in sorted(self._core.files, reverse=True) if f.start <= mapping.start)
-        same = (f for f in below if f.path.removesuffix(_DELETED) == mapping.path)
-        data, begins = _map_file(path, (f.offset for f in same))
-        key = path, begins
-        if key not in self._images:
-            self._images[key] = ElfImage(data, path, begins)
-        return self._images[key]
+    def _open(self, path: str, open_file: Callable[[], int]) -> ElfImage:
+        if path not in self._images:
+            self._images[path] = ElfImage(mapped(open_file()), path)
+        return self._images[path]
 
-    def _candidates(self, mapping: Mapping) -> Iterator[str]:
+    def _candidates(self, mapping: Mapping) -> Iterator[tuple[str, Callable[[], int]]]:
         if self._exe and mapping.path == self.exe_path:
-            yield self._exe
-        yield self._sysroot + mapping.path
+            yield self._exe, partial(open_regular, self._exe)
+        yield self._sysroot + mapping.path, partial(self.root.open, mapping.path)
 
     def _difference(self, image: ElfImage, mapping: Mapping) -> str:
         """Return both build-ids as text; empty where the core file does not have that of the mapped file."""

@@ -32,20 +32,17 @@ class ImageCache:
         self._tables: dict[ElfImage, UnwindTables] = {}
         self._roots: dict[tuple[object, ...], Root] = {}
 
-    def file(self, fd: int, name: str, begins: int = 0) -> ElfImage:
-        """Return the image that begins at offset `begins` of an open file; `name`: its path in the target.
-
-        Raises FormatError.
-        """
+    def file(self, fd: int, name: str) -> ElfImage:
+        """Return the image in an open file; `name`: its path in the target.  Raises FormatError."""
         status = os.fstat(fd)
         if not status.st_size:
             raise FormatError(name, 0, "is empty")
-        key = name, begins, status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size
-        return _cached(self._images, key, lambda: self._open(fd, name, begins))
+        key = name, status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size
+        return _cached(self._images, key, lambda: self._open(fd, name))
 
-    def _open(self, fd: int, name: str, begins: int) -> ElfImage:
+    def _open(self, fd: int, name: str) -> ElfImage:
         """Map a file; return the image with the same build-id that is open already, if there is one."""
-        image = ElfImage(mmap(fd, 0, access=ACCESS_READ, offset=begins), name, begins)
+        image = ElfImage(mmap(fd, 0, access=ACCESS_READ), name)
         if not image.build_id:
             return image
         key = name, len(image.data), image.build_id, bytes(image.data[:_HEAD_BYTES])

@@ -9,9 +9,10 @@ by another since the memory map was read.
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 
-from sfsample.core.filesystem import elf_begins_at
+from sfsample.core.filesystem import Root, open_regular
 from sfsample.errors import FormatError
 from sfsample.formats.elf.dynamic import as_linked
 from sfsample.formats.elf.image import PAGE, PT_DYNAMIC, PT_LOAD, ElfImage
@@ -28,8 +29,10 @@ _PF_W = 2  # writable, in a segment's p_flags
 class ImageOpener:
     """Opens the images of one process; `problems` says which files on disk are not what is mapped."""
 
-    def __init__(self, proc: ProcFs, image_cache: ImageCache) -> None:
+    def __init__(self, proc: ProcFs, image_cache: ImageCache, root: Root | None) -> None:
+        """`root`: the root directory of the process; None: sfsample may not open it."""
         self._proc = proc
+        self._roots = (root, Root()) if root else (Root(),)
         self._images = image_cache
         self._pid = proc.pid
         self.problems: list[str] = []
@@ -40,9 +43,9 @@ class ImageOpener:
         if mapping.path == "[vdso]":
             return self._images.memory(self._read(mapping.start, mapping.end - mapping.start), "[vdso]")
         refused = ""
-        for path in self._candidates(mapping):
+        for open_file in self._candidates(mapping):
             try:
-                image = self._mapped_file(path, mapping)
+                image = self._mapped_image(open_file(), mapping)
             except FormatError as damage:
                 refused = str(damage)
             except OSError as failure:
@@ -63,29 +66,29 @@ class ImageOpener:
             self.problems.append(problem)
         return rebuilt
 
-    def _mapped_file(self, path: str, mapping: Mapping) -> ElfImage | None:
-        """Return the image in a file; None if another file is mapped."""
-        is_by_address = path == self._map_file(mapping)
-        if is_by_address:
-            self._check_still_mapped(mapping)  # before and after
-        image = self._open(path, mapping)
-        if not any(self._is_mapped(image, other, path) for other in self._of_same_file(mapping)):
-            return None
-        if is_by_address:
+    def _mapped_image(self, fd: int, mapping: Mapping) -> ElfImage | None:
+        """Return the image in an open file, which is closed; None if another file is mapped."""
+        try:
+            image, status = self._images.file(fd, mapping.path), os.fstat(fd)
+        finally:
+            os.close(fd)
+        same = any(self._is_mapped(image, other, status) for other in self._of_same_file(mapping))
+        return image if same else None
+
+    def _open_map_file(self, mapping: Mapping) -> int:
+        """Open the file that is mapped at the addresses of a mapping, whatever its path."""
+        self._check_still_mapped(mapping)
+        fd = open_regular(self._map_file(mapping))
+        try:
             self._check_still_mapped(mapping)
-        return image
+        except BaseException:
+            os.close(fd)
+            raise
+        return fd
 
     def _check_still_mapped(self, mapping: Mapping) -> None:
         if mapping not in self._proc.maps():
             raise FormatError("memory map", mapping.start, "another file was mapped there meanwhile")
-
-    def _open(self, path: str, mapping: Mapping) -> ElfImage:
-        offsets = (below.offset for below in self._at_or_below(mapping))
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-        try:
-            return self._images.file(fd, mapping.path, elf_begins_at(fd, offsets))
-        finally:
-            os.close(fd)
 
     def _at_or_below(self, mapping: Mapping) -> Iterator[Mapping]:
         """Yield a mapping, then the mappings of the same file below it, the nearest first."""
@@ -93,11 +96,12 @@ class ImageOpener:
             if other.start <= mapping.start and (other.path, other.inode) == (mapping.path, mapping.inode):
                 yield other
 
-    def _candidates(self, mapping: Mapping) -> Iterator[str]:
+    def _candidates(self, mapping: Mapping) -> Iterator[Callable[[], int]]:
+        """Yield functions that open the file; in sfsample's root, as maps has the path outside a chroot."""
         if not mapping.deleted:
-            yield f"/proc/{self._pid}/root{mapping.path}"
-            yield mapping.path  # for a chroot, /proc/PID/maps has the path outside it
-        yield self._map_file(mapping)
+            for root in self._roots:
+                yield partial(root.open, mapping.path)
+        yield partial(self._open_map_file, mapping)
 
     def _of_same_file(self, mapping: Mapping) -> Iterator[Mapping]:
         """Yield the mapping, then others of its file: V8 maps its builtins again, far from their headers."""
@@ -107,7 +111,7 @@ class ImageOpener:
             if other != mapping and other.executable and (other.path, other.device, other.inode) == file:
                 yield other
 
-    def _is_mapped(self, image: ElfImage, mapping: Mapping, path: str) -> bool:
+    def _is_mapped(self, image: ElfImage, mapping: Mapping, status: os.stat_result) -> bool:
         bias = image.load_bias(mapping.start, mapping.offset, executable=mapping.executable)
         if bias is None:
             return False
@@ -119,22 +123,15 @@ class ImageOpener:
             if in_memory != in_file:
                 return False
             compared = True
-        return (compared and image.build_id is not None) or self._is_same_file(path, mapping)
+        return (compared and image.build_id is not None) or self._is_same_file(status, mapping)
 
-    def _is_same_file(self, path: str, mapping: Mapping) -> bool:
+    def _is_same_file(self, status: os.stat_result, mapping: Mapping) -> bool:
         """Return whether a file without a build-id, or whose headers are not mapped, is the mapped file.
 
         The inode decides: on btrfs and overlayfs, /proc/PID/maps and stat(2) have different devices.
         """
-        map_file = self._map_file(mapping)
-        if path == map_file:
-            return True
         try:
-            status = os.stat(path)  # only once: the file may be removed at any time
-        except OSError:
-            return False
-        try:
-            return os.path.samestat(status, os.stat(map_file))
+            return os.path.samestat(status, os.stat(self._map_file(mapping)))
         except OSError:  # map_files needs privileges
             return status.st_ino == mapping.inode
 

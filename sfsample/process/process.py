@@ -69,8 +69,8 @@ class LiveProcess:
             self.arch = check(self.proc)
             if attach:
                 self._try_attaching()
-            self.opener = ImageOpener(self.proc, images)
             self.root = _root_of(self.proc, images)
+            self.opener = ImageOpener(self.proc, images, self.root.root)
             stat = self.proc.stat()
             # `start_time` in clock ticks since boot
             self.start_time, self.name = (stat.starttime, stat.name) if stat else (0, "?")

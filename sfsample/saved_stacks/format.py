@@ -37,15 +37,11 @@ Pieces = tuple[tuple[int, bytes], ...]  # address, bytes
 
 
 class SavedModule(NamedTuple):
-    """A file that was mapped: its build-id, None without one, and a checksum of a few loaded bytes.
-
-    `begins_at`: the offset of the ELF image in the file, not 0 in an archive.
-    """
+    """A file that was mapped: its build-id, None without one, and a checksum of a few loaded bytes."""
 
     path: str
     build_id: str | None
     checksum: str
-    begins_at: int = 0
 
 
 class SavedStack(NamedTuple):
@@ -76,8 +72,8 @@ class SavedStack(NamedTuple):
 def save(process: str, snapshot: ThreadSnapshot, stack: Stack, modules: ModuleMap) -> SavedStack:
     """Return all that a walk of `snapshot` used; `stack` is its result, `process` the name of the process."""
     pieces, cut = _stack_pieces(snapshot, stack)
-    images = {(module.path, module.image.begins_at): module for module in modules.open_all()}
-    vdso = images.pop((VDSO, 0), None)
+    images = {module.path: module for module in modules.open_all()}
+    vdso = images.pop(VDSO, None)
     owners = [modules.find(frame.lookup_pc) for frame in stack.frames]  # the module of each frame
     generated = [frame.pc for frame, owner in zip(stack.frames, owners, strict=True) if owner is None]
     incomplete = stack.stop_reason is not StopReason.OUTERMOST
@@ -98,7 +94,7 @@ def identify(module: Module) -> SavedModule:
     """Return what identifies the file of a module on another machine."""
     vaddr, size = module.image.fingerprint_range
     data = module.image.loaded(vaddr, size) or b""
-    return SavedModule(module.path, module.build_id, sha256(data).hexdigest()[:32], module.image.begins_at)
+    return SavedModule(module.path, module.build_id, sha256(data).hexdigest()[:32])
 
 
 def _stack_pieces(snapshot: ThreadSnapshot, stack: Stack) -> tuple[Pieces, bool]:
@@ -185,10 +181,7 @@ def _from_document(document: dict[str, Any]) -> SavedStack:
 def _module(value: dict[str, Any]) -> SavedModule:
     build_id = value["build_id"]
     return SavedModule(
-        str(value["path"]),
-        None if build_id is None else str(build_id),
-        str(value["checksum"]),
-        int(value.get("begins_at", 0)),
+        str(value["path"]), None if build_id is None else str(build_id), str(value["checksum"])
     )
 
 

@@ -5,13 +5,11 @@ checksum without one).  A file that is missing or differs ends the replay with a
 a walk without it would prove nothing.
 """
 
-import os
 from collections.abc import Sequence
 from functools import partial
-from mmap import ACCESS_READ, mmap
 from typing import NamedTuple
 
-from sfsample.core.filesystem import root_at
+from sfsample.core.filesystem import Root, mapped
 from sfsample.core.stack import Stack
 from sfsample.errors import FormatError, SfsampleError
 from sfsample.formats.elf.image import ElfImage
@@ -41,20 +39,26 @@ def replay(
     steppers: Sequence[Stepper] = DEFAULT_STEPPERS,
     max_frames: int = MAX_FRAMES,
 ) -> ReplayedStack:
-    """Unwind a saved stack with the files under `sysroot`.
+    """Unwind a saved stack with the files inside `sysroot`.
 
     Raises SfsampleError when a file that the walk needs is missing or differs.
     """
+    try:
+        root = Root(sysroot or "/")
+    except OSError as failure:
+        raise SfsampleError(
+            f"cannot open: {sysroot}: {failure.strerror}", "give a directory: --sysroot DIR"
+        ) from None
     refused: dict[str, str] = {}  # by path: which files are missing or differ
 
     def open_image(mapping: Mapping) -> ElfImage:
         try:
-            return _open_mapped(saved, sysroot, mapping)
+            return _open_mapped(saved, root, mapping)
         except FormatError as refusal:
             refused[mapping.path] = f"{mapping.path}: {refusal.what}"
             raise
 
-    tables_of = partial(UnwindTables, find=debug_file_finder(root_at(sysroot), debug_dirs))
+    tables_of = partial(UnwindTables, find=debug_file_finder(root if sysroot else None, debug_dirs))
     modules = ModuleMap(lambda: saved.mappings, open_image, _reader(saved.code), tables_of)
     modules.refresh()
     stack = Unwinder(modules, steppers, max_frames).walk(saved.snapshot)
@@ -83,34 +87,23 @@ def _reader(pieces: Pieces) -> ReadMemory:
     return read
 
 
-def _open_mapped(saved: SavedStack, sysroot: str, mapping: Mapping) -> ElfImage:
+def _open_mapped(saved: SavedStack, root: Root, mapping: Mapping) -> ElfImage:
     """Return the image that was mapped.  Raises FormatError where the file is missing or differs."""
     if mapping.path == VDSO:
         if not saved.vdso:
             raise FormatError(VDSO, 0, "was not saved")
         return ElfImage(saved.vdso, VDSO)
-    below = [m for m in saved.modules if m.path == mapping.path and m.begins_at <= mapping.offset]
-    if not below:
+    known = next((module for module in saved.modules if module.path == mapping.path), None)
+    if known is None:
         raise FormatError(mapping.path, 0, "could not be read when the stack was saved")
-    known = max(below, key=lambda module: module.begins_at)  # an archive has several
-    image = _open_image(sysroot + mapping.path, mapping.path, known.begins_at)
+    try:
+        image = ElfImage(mapped(root.open(mapping.path)), mapping.path)
+    except OSError as failure:
+        raise FormatError(mapping.path, 0, f"cannot be opened: {failure.strerror}") from None
     here = identify(Module(image, 0, mapping.path))
     if _identity(here) != _identity(known):
         raise FormatError(mapping.path, 0, f"differs: {_identity(here)} here, {_identity(known)} was mapped")
     return image
-
-
-def _open_image(path: str, name: str, begins_at: int) -> ElfImage:
-    try:
-        with open(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb") as file:
-            fd = file.fileno()
-            if not os.fstat(fd).st_size:
-                raise FormatError(name, 0, "is empty")
-            return ElfImage(mmap(fd, 0, access=ACCESS_READ, offset=begins_at), name, begins_at)
-    except OSError as failure:
-        raise FormatError(name, 0, f"cannot be opened: {failure.strerror}: {path}") from None
-    except (ValueError, OverflowError):
-        raise FormatError(name, 0, f"is not the one that was mapped: nothing is at {begins_at:#x}") from None
 
 
 def _identity(module: SavedModule) -> str:

@@ -108,7 +108,7 @@ def test_library_that_replaced_another_is_not_taken_for_it(tmp_path):
     with subprocess.Popen([program], cwd=tmp_path, stdin=pipe, stdout=pipe) as process:
         assert process.stdout.readline() == b"ready\n"
         proc = ProcFs(process.pid)
-        opener = ImageOpener(proc, ImageCache())
+        opener = ImageOpener(proc, ImageCache(), None)
         [before] = [m for m in proc.maps() if m.executable and m.path.endswith("/a.so")]
         here = opener(before).build_id
         process.stdin.write(b"\n")

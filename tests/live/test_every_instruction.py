@@ -96,7 +96,7 @@ class Judge:
     def __init__(self, process: Stepped) -> None:
         self._process = process
         self._proc = ProcFs(process.pid)
-        self.modules = ModuleMap(self._proc.maps, ImageOpener(self._proc, ImageCache()))
+        self.modules = ModuleMap(self._proc.maps, ImageOpener(self._proc, ImageCache(), None))
         self.unwinders = (Unwinder(self.modules), Unwinder(self.modules, NO_SFRAME))
         self.counts: Counter[str] = Counter()
         self.wrong: list[Wrong] = []

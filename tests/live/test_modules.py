@@ -7,7 +7,7 @@ name from another file is wrong even if it looks right.
 import os
 import shutil
 import subprocess
-from errno import ENOENT
+from errno import EPERM
 from pathlib import Path
 
 import pytest
@@ -16,6 +16,7 @@ from sfsample.core.stack import StopReason
 from sfsample.formats.elf.image import ElfImage
 from sfsample.modules.mapping import Mapping
 from sfsample.process.image_cache import ImageCache
+from sfsample.process.image_opener import ImageOpener
 from sfsample.process.procfs import ProcFs
 from sfsample.recording.profile import Profile
 from tests.live.chains import Checker, listed_chains
@@ -141,25 +142,13 @@ def test_library_that_is_loaded_and_deleted_has_true_stacks(tmp_path, how):
         check(record_samples(target.pid), path, "dlopen", target)
 
 
-@pytest.mark.parametrize("calls", range(4))
-def test_library_is_removed_after_any_stat(monkeypatch, calls):
-    """Its mapping is gone then too; this once ended a recording of eight minutes."""
-    from sfsample.process import image_opener as images
-
-    answers = iter([os.stat(__file__)] * calls)
-
-    def stat(path: str) -> os.stat_result:
-        found = None if "map_files" in path else next(answers, None)
-        if found is None:
-            raise FileNotFoundError(ENOENT, "gone")
-        return found
-
-    opener = images.ImageOpener(ProcFs(os.getpid()), ImageCache())
-    mapping = Mapping(0x1000, 0x2000, True, True, 0, "08:01", os.stat(__file__).st_ino, __file__, False)
-    with monkeypatch.context() as patch:
-        patch.setattr(images.os, "stat", stat)
-        same = opener._is_same_file(__file__, mapping)
-    assert same is (calls > 0)
+def test_inode_decides_where_map_files_cannot_be_read():
+    """Its mapping may also be gone by now; that once ended a recording of eight minutes."""
+    status = os.stat(__file__)
+    opener = ImageOpener(ProcFs(os.getpid()), ImageCache(), None)
+    mapping = Mapping(0x1000, 0x2000, True, True, 0, "08:01", status.st_ino, __file__, False)
+    assert opener._is_same_file(status, mapping)
+    assert not opener._is_same_file(status, mapping._replace(inode=status.st_ino + 1))
 
 
 @pytest.mark.parametrize("scenario", ["frame", "library", "signal"])
@@ -168,8 +157,6 @@ def test_nothing_but_memory(tmp_path, scenario, monkeypatch):
 
     Memory has no `.symtab`, so a frame has the name from the file or none.
     """
-    from sfsample.process.image_opener import ImageOpener
-
     path = install("v3", "target", tmp_path)
     with running(path, scenario) as target:
         (full,) = {key.locations[1:] for key in record_samples(target.pid).counts}
@@ -177,12 +164,11 @@ def test_nothing_but_memory(tmp_path, scenario, monkeypatch):
         path.with_name("libcallee.so").unlink()
         replaced = path
         shutil.copy(fixture("v3", "workload"), replaced)
-        candidates = ImageOpener._candidates
 
-        def without_map_files(self: ImageOpener, mapping: Mapping) -> list[str]:
-            return [path for path in candidates(self, mapping) if "map_files" not in path]
+        def not_permitted(self: ImageOpener, mapping: Mapping) -> int:
+            raise PermissionError(EPERM, "Operation not permitted")
 
-        monkeypatch.setattr(ImageOpener, "_candidates", without_map_files)
+        monkeypatch.setattr(ImageOpener, "_open_map_file", not_permitted)
         profile = record_samples(target.pid)
         assert profile.stats.stacks == {StopReason.OUTERMOST: profile.stats.samples}
         (seen,) = {key.locations[1:] for key in profile.counts}

@@ -70,13 +70,11 @@ def _structs(byteorder: ByteOrder, *kind: int | str) -> ELFStructs:
 class ElfImage:
     """The bytes of one ELF object, with views of what unwinding and symbols need, made on first use.
 
-    `begins_at` is the offset of the object in its file, for an object inside an archive.  The constructor
-    raises FormatError when the bytes are not a usable 64-bit ELF object.
+    The constructor raises FormatError when the bytes are not a usable 64-bit ELF object.
     """
 
-    def __init__(self, data: Buffer, name: str, begins_at: int = 0) -> None:
+    def __init__(self, data: Buffer, name: str) -> None:
         self.name = name
-        self.begins_at = begins_at
         self.data = memoryview(data)
         self.section_damage: str | None = None
         self._check_ident()
@@ -145,7 +143,6 @@ class ElfImage:
         Two segments can share a file page (end of text, start of data); permissions distinguish them.
         """
         bias: int | None = None
-        offset -= self.begins_at
         for segment in self.segments:
             first = segment.offset & -PAGE
             if segment.type != PT_LOAD or not first <= offset < segment.offset + max(segment.filesz, 1):
@@ -278,7 +275,7 @@ class ElfImage:
         head[58:64] = bytes(6)  # e_shentsize, e_shnum, e_shstrndx
         if end > PAGE:
             head[56:58] = bytes(2)  # e_phnum
-        image = ElfImage(bytes(head), self.name, self.begins_at)
+        image = ElfImage(bytes(head), self.name)
         image.__dict__["build_id"] = self.build_id
         return image
 
