@@ -10,7 +10,7 @@ from functools import partial
 from sfsample.core.filesystem import ProcessRoot
 from sfsample.core.memory import Address
 from sfsample.core.snapshot import ThreadSnapshot
-from sfsample.errors import NotPermitted, UnsupportedTarget
+from sfsample.errors import AlreadyTraced, NotPermitted, UnsupportedTarget
 from sfsample.modules.mapping import Mapping
 from sfsample.modules.module_map import ModuleMap
 from sfsample.process.capture_running import ANY_THREAD, DEFAULT_STACK_BYTES, RunningCapture, StopFilter
@@ -100,6 +100,9 @@ class LiveProcess:
         if TracerThread(lambda _: may_attach(tid), lambda: False).run():
             self._wait_for_own_detach(tid)
             return
+        if traced_by_sfsample(self.proc, tid):
+            raise AlreadyTraced(self.pid, f"sfsample traces it already: {self.pid}",
+                                "for a recording that goes on, or is stuck in a system call on it")  # fmt: skip
         stat = self.proc.thread(tid).stat()
         if stat is not None and stat.state not in "ZX" and not tracer_of(self.proc, tid):
             raise not_permitted(self.proc)

@@ -156,7 +156,10 @@ def test_dump_shows_what_it_has_of_a_process_that_it_is_stuck_on(target):
 
 def test_library_is_free_to_go_on_where_its_thread_is_stuck(target):
     withhold(target)
-    with pytest.raises(sfsample.SfsampleError, match="stuck"):
+    with pytest.raises(sfsample.SfsampleError, match="stuck: a system call on the target"):
         sfsample.record(target.pid, 0.2)
+    with pytest.raises(sfsample.NotPermitted, match="sfsample traces it already") as refusal:
+        sfsample.record(target.pid, 0.2)
+    assert refusal.value.help == ("for a recording that goes on, or is stuck in a system call on it",)
     with running(fixture("v3"), "leaf") as other:
         assert sfsample.record(other.pid, 0.5).stats.samples
