@@ -11,6 +11,8 @@ from functools import partial
 
 from sfsample.cli.output_file import Output
 from sfsample.cli.symbol_flags import symbol_options
+from sfsample.cli.terminal import say
+from sfsample.cli.written import open_result, written_line
 from sfsample.errors import SfsampleError, UsageError
 from sfsample.report.formats import FORMATS, read_report
 from sfsample.report.merge import filter_stacks, focus, merge, merge_by
@@ -34,6 +36,10 @@ def run(arguments: Namespace) -> int:
     if arguments.merge_by:
         report = merge_by(report, arguments.merge_by)
     output.write(FORMATS[arguments.format].write(report, threads=arguments.threads))
+    if not arguments.quiet:
+        for line in written_line(arguments, output):
+            say(" ".join(line.split()))
+    open_result(arguments, output)
     return 0
 
 

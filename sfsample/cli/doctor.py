@@ -24,7 +24,7 @@ def run(arguments: Namespace) -> int:
     output = Output(arguments.output)
     pids = target_pids(arguments) if arguments.pid or arguments.name else [None]
     diagnoses = [diagnose(pid) for pid in pids]
-    if arguments.json:
+    if arguments.format == "json":
         processes = [_diagnosis_json(diagnosis) for diagnosis in diagnoses]
         output.write(json_text({"schema": "sfsample.doctor/1", "processes": processes}, indent=1))
     else:

@@ -30,7 +30,7 @@ _EXIT_INCOMPLETE = 5
 
 def run(arguments: Namespace) -> int:
     """Dump, write; return the exit code."""
-    render = _render_json if arguments.json else _render_text
+    render = _render_json if arguments.format == "json" else _render_text
     output = Output(arguments.output)
     examine = Examiner(symbol_options(arguments))
 

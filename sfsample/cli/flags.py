@@ -11,7 +11,7 @@ _PROFILE = "json of sfsample, folded or pprof"
 
 
 def _record(parser: ArgumentParser) -> None:
-    parser.usage = "sfsample [record] (-p PID | -n NAME | -- COMMAND [ARG ...]) [options]"
+    parser.usage = "sfsample [record] (PID... | -n NAME | -- COMMAND [ARG...]) [options]"
     _add_target(parser)
     _add_sampling(parser)
     add = parser.add_argument
@@ -26,6 +26,7 @@ def _record(parser: ArgumentParser) -> None:
 
 
 def _dump(parser: ArgumentParser) -> None:
+    parser.usage = "sfsample dump (PID... | -n NAME | --core CORE) [options]"
     _add_target(parser)
     add = parser.add_argument
     add("--looks", type=values.dump_samples, default=2, metavar="N",
@@ -46,6 +47,7 @@ def _dump(parser: ArgumentParser) -> None:
 
 
 def _watch(parser: ArgumentParser) -> None:
+    parser.usage = "sfsample watch (PID... | -n NAME | --unit UNIT) --output-dir DIR [options]"
     _add_target(parser)
     add = parser.add_argument
     add("--unit", type=values.unit, metavar="UNIT", help="select all processes of a systemd unit")
@@ -65,7 +67,7 @@ def _inspect(parser: ArgumentParser) -> None:
     parser.usage = "sfsample inspect (ELF | -p PID | -n NAME) [options]"
     add = parser.add_argument
     add("elf", nargs="?", metavar="ELF", help="a program, library or object file")
-    _add_target(parser)
+    _add_target(parser, bare=False)
     add("--rows", action="store_true", help="show every function and row of SFrame")
     add("--verify", action="store_true", help="compare every SFrame row with .eh_frame")
     _add_json_output(parser)
@@ -73,12 +75,13 @@ def _inspect(parser: ArgumentParser) -> None:
 
 
 def _doctor(parser: ArgumentParser) -> None:
-    parser.usage = "sfsample doctor [-p PID | -n NAME] [options]"
+    parser.usage = "sfsample doctor [PID... | -n NAME] [options]"
     _add_target(parser)
     _add_json_output(parser)
 
 
 def _top(parser: ArgumentParser) -> None:
+    parser.usage = "sfsample top (PID... | -n NAME) [options]"
     _add_target(parser)
     _add_rate_and_mode(parser)
     parser.add_argument("--window", type=values.seconds, default=5.0, metavar="TIME",
@@ -88,6 +91,7 @@ def _top(parser: ArgumentParser) -> None:
 
 
 def _convert(parser: ArgumentParser) -> None:
+    parser.usage = "sfsample convert INPUT... [-o OUTPUT] [options]"
     add = parser.add_argument
     add("inputs", nargs="+", metavar="INPUT", help=f"{_PROFILE}; - is stdin")
     _add_profile_output(parser)
@@ -101,7 +105,7 @@ def _convert(parser: ArgumentParser) -> None:
         help="merge frames that have the same function, module or address")  # fmt: skip
     add("--symbolize", action="store_true", help="name frames that have no name, by build-id (--debug-dir)")
     _add_names(parser)
-    add("-q", "--quiet", action="store_true", help="print no progress")
+    add("-q", "--quiet", action="store_true", help="do not say what was written")
 
 
 def _diff(parser: ArgumentParser) -> None:
@@ -143,15 +147,22 @@ def _add_profile_output(parser: ArgumentParser) -> None:
     _add_output(parser)
     parser.add_argument("-f", "--format", choices=values.FORMATS,
                         help="format of the result (default: by the suffix of -o, else folded)")  # fmt: skip
+    parser.add_argument("--open", action="store_true", help="open the result in a browser (html, svg)")
 
 
 def _add_json_output(parser: ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true", help="print JSON instead of text")
+    add = parser.add_argument
+    add("-f", "--format", choices=("text", "json"),
+        help="format of the result (default: by the suffix of -o, else text)")  # fmt: skip
+    add("--json", action="store_const", const="json", dest="format", help="short for -f json")
     _add_output(parser)
 
 
-def _add_target(parser: ArgumentParser) -> None:
+def _add_target(parser: ArgumentParser, *, bare: bool = True) -> None:
+    """Add how to name the target; `bare`: also by process ids without -p."""
     add = parser.add_argument
+    if bare:
+        add("pids", nargs="*", metavar="PID", help="process ids, as after -p")
     add("-p", "--pid", type=values.pids, action="extend", metavar="PID[,PID]", help="process id; repeatable")
     add("-n", "--name", type=values.name,
         help="select a process by its name, or by a part of its command line")  # fmt: skip
@@ -175,7 +186,7 @@ def _add_sampling(parser: ArgumentParser) -> None:
 def _add_rate_and_mode(parser: ArgumentParser) -> None:
     """Add how often to sample, and which threads."""
     rate = parser.add_mutually_exclusive_group()
-    rate.add_argument("-r", "--rate", type=values.rate, default=99.0, metavar="HZ",
+    rate.add_argument("-r", "--rate", "-F", "--freq", type=values.rate, default=99.0, metavar="HZ",
                       help="samples per second (default: 99)")  # fmt: skip
     rate.add_argument("--interval", type=values.interval, dest="rate", metavar="TIME",
                       help="time between samples (10ms), instead of --rate")  # fmt: skip
@@ -233,19 +244,25 @@ def _add_messages(parser: ArgumentParser) -> None:
 GROUPS = (
     ("sample processes", (
         ("record", _record, "sample processes for a while and write a profile (the default)", (
-            ("-p 1234 -d 10 -o out.html", "CPU use in 10 s, as a flame graph"),
-            ("-p 1234 -d 10 > out.folded", "the same as text, one line per stack"),
-            ("-p 1234 -d 10 --mode wall -t", "all threads, sleeping ones too"),
+            ("1234 -d 10 -o out.html", "CPU use in 10 s, as a flame graph"),
+            ("1234 -d 10 > out.folded", "the same as text, one line per stack"),
+            ("1234 -d 10 --mode wall -t", "all threads, sleeping ones too"),
             ("-o out.json -- ./program arg", "start a program and record it to its end"),
         )),
         ("top", _top, "show live which functions take the time", (
-            ("top -p 1234", "what the process does now"),
+            ("top 1234", "what the process does now"),
+            ("top -n redis-server --mode wall", "sleeping threads too"),
+            ("top -s -n gunicorn --all", "with the processes that it starts"),
         )),
         ("dump", _dump, "show every thread's stack, and what the process waits for", (
-            ("dump -p 1234", "why the process hangs"),
+            ("dump 1234", "why the process hangs"),
+            ("dump 1234 -o hang.json", "the same as JSON"),
+            ("dump --core core --exe ./program", "the threads of a core file"),
         )),
         ("watch", _watch, "record a slice at regular intervals, for months", (
-            ("watch -n redis-server --every 60s --for 10s --output-dir /var/tmp/profiles --keep 1000", ""),
+            ("watch -n redis-server --every 60s --for 10s --output-dir /var/tmp/profiles --keep 10080", ""),
+            ("watch --unit nginx --output-dir DIR", "all processes of a systemd unit"),
+            ("watch 1234 --mode wall --output-dir DIR", "sleeping threads too"),
         )),
     )),
     ("convert and compare profiles", (
@@ -258,20 +275,31 @@ GROUPS = (
         ("diff", _diff, "show what changed between two profiles, and what is noise", (
             ("diff before.json after.json", "what grew, what shrank, what is noise"),
             ("diff a.json b.json -o diff.html", "the same as a flame graph"),
+            ("diff a.json b.json --json", "the same for scripts"),
         )),
     )),
     ("check permissions and unwind tables", (
         ("doctor", _doctor, "show whether sfsample may attach, and if not, what to do", (
-            ("doctor -p 1234", "whether sfsample may attach to it"),
+            ("doctor 1234", "whether sfsample may attach to it"),
+            ("doctor -n nginx --all", "to each of several processes"),
+            ("doctor", "what this user may do on this machine"),
         )),
         ("inspect", _inspect, "show unwind tables: what they cover, whether they agree", (
             ("inspect --verify ./libfoo.so", "which unwind tables it has, and whether they agree"),
+            ("inspect -p 1234", "those of every module of a process"),
+            ("inspect --rows ./libfoo.so", "every function and row of SFrame"),
         )),
-        ("replay", _replay, "unwind a saved stack again", ()),
+        ("replay", _replay, "unwind a saved stack again", (
+            ("replay bad/no_row-0123.json", "a stack that `record --save-bad bad` has saved"),
+            ("replay FILE --sysroot DIR", "with the programs and libraries of another machine"),
+            ("replay FILE --unwind eh_frame", "by other tables"),
+        )),
     )),
     ("set up sfsample", (
         ("completion", _completion, "print the completion script for a shell", (
-            ("completion bash > ~/.sfsample.bash", "then source the file; also for zsh and fish"),
+            ("completion bash > ~/.sfsample.bash", "then source the file"),
+            ("completion zsh > ~/.sfsample.zsh", "the same"),
+            ("completion fish > ~/.config/fish/completions/sfsample.fish", ""),
         )),
     )),
 )  # fmt: skip

@@ -34,7 +34,7 @@ def run(arguments: Namespace) -> int:
         output.write(_render_file(arguments))
     else:
         results = [_render_process(pid, arguments) for pid in target_pids(arguments)]
-        output.write(("" if arguments.json else "\n").join(results))
+        output.write(("" if arguments.format == "json" else "\n").join(results))
     return 0
 
 
@@ -48,7 +48,7 @@ def _render_file(arguments: Namespace) -> str:
     if file.image.relocatable:
         findings.insert(0, "not linked: its code sections are shown one after another, from 0")
     inspection = inspection._replace(layout=file.layout, findings=tuple(findings))
-    if arguments.json:
+    if arguments.format == "json":
         document = inspection_json(inspection, rows=arguments.rows)
         return json_text({"schema": "sfsample.inspect/1", **document}, indent=1)
     return printable_lines(_text_lines(inspection, arguments))
@@ -97,7 +97,7 @@ def _render_process(pid: int, arguments: Namespace) -> str:
         problems = [*process.opener.problems, *process.modules.problems]
     for problem in () if arguments.quiet else problems:
         say(problem)
-    if arguments.json:
+    if arguments.format == "json":
         documents = [inspection_json(inspection, rows=arguments.rows) for inspection in inspections]
         return json_text({"schema": "sfsample.inspect-process/1", "pid": pid, "modules": documents,
                           "problems": problems}, indent=1)  # fmt: skip

@@ -4,13 +4,14 @@ A mistake is a UsageError: one line, what to do, and exit code 2.
 """
 
 import argparse
+import re
 import shutil
 import sys
 from typing import TYPE_CHECKING, NoReturn
 
 from sfsample import __version__
 from sfsample.cli.flags import COMMANDS, GROUPS
-from sfsample.cli.values import format_of
+from sfsample.cli.values import FORMATS, OPENED, format_of, pids
 from sfsample.errors import UsageError
 
 if TYPE_CHECKING:
@@ -19,11 +20,15 @@ if TYPE_CHECKING:
 
 ABOUT = "Stack sampler for live Linux processes; unwinds with SFrame."
 _FOOTER = """\
-`sfsample -p PID` is short for `sfsample record -p PID`; `sfsample COMMAND --help` explains a command's flags.
+`sfsample PID` is short for `sfsample record -p PID`; `sfsample COMMAND --help` explains a command's flags.
 exit codes: 0 done, 1 failed, 2 usage, 3 no such process, 4 not permitted, 5 dump lacks some threads
 """
 _MAX_HELP_COLUMNS = 110
+_PIDS = re.compile(r"\d[\d,]*", re.ASCII)
 _NAME_FLAGS = ("raw_names", "simplify_names", "merge_clones", "lines", "inlines", "debuginfod", "debug_dir")
+_TEXT_OR_JSON = ("text", "json")
+_FORMATS = {"diff": ("text", "json", "html"), "dump": _TEXT_OR_JSON, "inspect": _TEXT_OR_JSON,
+            "doctor": _TEXT_OR_JSON, "replay": _TEXT_OR_JSON}  # fmt: skip
 _OWN_WAYS = {  # to name the target, beside -p and -n
     "record": {"-- COMMAND": "program"},
     "inspect": {"ELF": "elf"},
@@ -62,10 +67,10 @@ def parse(argv: list[str]) -> argparse.Namespace:
         at = argv.index("--")
         own, program = argv[:at], argv[at + 1 :]
     if not own and not program:
-        raise UsageError("nothing to do: no process given", "try: sfsample -p PID, or sfsample --help")
+        raise UsageError("nothing to do: no process given", "try: sfsample PID, or sfsample --help")
     if own and own[0] in ("-h", "--help", "--version"):
         _main_parser().parse_args(own[:1])  # prints, and raises SystemExit
-    if not own or own[0].startswith("-"):
+    if not own or own[0].startswith("-") or _PIDS.fullmatch(own[0]):
         own = ["record", *own]
     command, *words = own
     if command not in COMMANDS:
@@ -76,11 +81,16 @@ def parse(argv: list[str]) -> argparse.Namespace:
         raise UsageError(f"unrecognized arguments: {' '.join(unknown)}",
                          f"try: sfsample {command} --help")  # fmt: skip
     arguments.command, arguments.program = command, program
+    for word in getattr(arguments, "pids", ()):
+        try:
+            arguments.pid = [*(arguments.pid or ()), *pids(word)]
+        except argparse.ArgumentTypeError as refusal:
+            raise UsageError(str(refusal), f"try: sfsample {command} --help") from None
     _check(arguments)
     if getattr(arguments, "format", "") is None:
-        arguments.format = format_of(arguments.output)
-        if arguments.command == "diff" and arguments.format not in ("html", "json"):
-            arguments.format = "text"
+        arguments.format = format_of(arguments.output, _FORMATS.get(command, FORMATS))
+    if getattr(arguments, "open", False) and (arguments.output == "-" or arguments.format not in OPENED):
+        raise UsageError("--open needs a file that a browser shows: -o FILE.html or -o FILE.svg")
     return arguments
 
 
@@ -110,7 +120,7 @@ def _check(arguments: argparse.Namespace) -> None:
 
 def _check_target(arguments: argparse.Namespace) -> None:
     """Check that the target is given in one way."""
-    ways = {"-p PID": "pid", "-n NAME": "name", **_OWN_WAYS.get(arguments.command, {})}
+    ways = {"PID": "pid", "-n NAME": "name", **_OWN_WAYS.get(arguments.command, {})}
     given = sum(getattr(arguments, way) is not None for way in ways.values())
     if arguments.program is not None and (arguments.command != "record" or not arguments.program):
         raise UsageError("-- COMMAND is for record, and needs a command", "try: sfsample -- PROGRAM ARG")
@@ -123,16 +133,16 @@ def _check_target(arguments: argparse.Namespace) -> None:
 
 def _main_parser() -> argparse.ArgumentParser:
     parser = _Parser("sfsample", f"{ABOUT}\n\n{_overview()}", f"{_examples()}\n\n{_FOOTER}")
-    parser.usage = "sfsample COMMAND [options]\n       sfsample -p PID [options]"
+    parser.usage = "sfsample COMMAND [options]\n       sfsample PID [options]"
     parser.add_argument("--version", action="version", version=f"sfsample {__version__}")
     return parser
 
 
 def _command_parser(command: str) -> argparse.ArgumentParser:
     add_flags, summary, examples = COMMANDS[command]
-    lines = "".join(f"  sfsample {words}\n" for words, _ in examples)
-    description = f"{summary[0].upper()}{summary[1:]}."
-    parser = _Parser(f"sfsample {command}", description, f"examples:\n{lines}" if lines else None)
+    lines = "".join(f"  sfsample {words:<32}  {caption}".rstrip() + "\n" for words, caption in examples)
+    description = f"{summary[0].upper()}{summary[1:]}.\n\nexamples:\n{lines}"
+    parser = _Parser(f"sfsample {command}", description)
     add_flags(parser)
     return parser
 

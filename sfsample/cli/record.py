@@ -16,6 +16,7 @@ from sfsample.cli.sampling import check_result, record_processes
 from sfsample.cli.symbol_flags import symbol_options
 from sfsample.cli.targets import targets
 from sfsample.cli.terminal import emit, progress_printer, say
+from sfsample.cli.written import open_result, written_line
 from sfsample.errors import UsageError
 from sfsample.recording.profile import Profile
 from sfsample.recording.summary import summary_lines
@@ -35,7 +36,8 @@ def run(arguments: Namespace) -> int:
             profile.stats, arguments.mode, missing_names=missing_names, verbose=arguments.verbose
         )
         more += () if bad_stacks is None else _saved_lines(bad_stacks)
-        say(first, *more)
+        say(first, *more, *written_line(arguments, output))
+    open_result(arguments, output)
     if not profile.stats.failure:
         return 0
     say(*profile.stats.failure)

@@ -35,7 +35,7 @@ def run(arguments: Namespace) -> int:
         max_frames=arguments.max_frames,
     )
     symbolizer = Symbolizer(symbol_options(arguments))
-    if arguments.json:
+    if arguments.format == "json":
         output.write(json_text(_replay_json(saved, replayed, symbolizer), indent=1))
     else:
         output.write(printable_lines(_replay_text(saved, replayed, symbolizer)))

@@ -6,6 +6,7 @@ A value that makes no sense is refused here, with an example of what is accepted
 import argparse
 import os
 import re
+from collections.abc import Collection
 
 from sfsample.errors import UsageError
 
@@ -14,24 +15,27 @@ _SIZES = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}  # bytes
 _MAX_RATE_HZ = 10_000
 _MAX_DUMP_SAMPLES = 1000
 FORMATS = ("folded", "json", "speedscope", "firefox", "pprof", "html", "svg")  # see report/formats
+OPENED = ("html", "svg")  # formats that a browser shows
 _SUFFIXES = {  # the first suffix of a format is the one that sfsample gives to a file
     ".folded": "folded", ".collapsed": "folded", ".txt": "folded",
     ".speedscope.json": "speedscope", ".speedscope": "speedscope", ".firefox.json": "firefox",
     ".json": "json", ".pb.gz": "pprof", ".pb": "pprof", ".pprof": "pprof",
     ".html": "html", ".htm": "html", ".svg": "svg",
 }  # fmt: skip
+_TEXT_SUFFIXES = {".txt": "text", ".json": "json", ".html": "html", ".htm": "html"}
 STEPPERS = ("sframe", "eh_frame", "frame_pointer", "scan")
 USUAL_STEPPERS = STEPPERS[:-1]  # a scan guesses, so the user must ask for it
 _NUMBER = re.compile(r"(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.ASCII)  # what scripts print; no nan, no 1_0
 
 
-def format_of(path: str) -> str:
-    """Return the format that the suffix of a file name means; "folded" where it means none."""
-    name = os.path.basename(path).lower()
-    longest = max((suffix for suffix in _SUFFIXES if name.endswith(suffix)), key=len, default=None)
-    if longest is None and name.endswith(".gz"):
-        raise UsageError(f"no such format: {path}", f"choose with -f: {', '.join(FORMATS)}")
-    return _SUFFIXES[longest] if longest else "folded"
+def format_of(path: str, formats: Collection[str] = FORMATS) -> str:
+    """Return the format that the suffix of a file name means; without a suffix, the first of `formats`."""
+    name, kinds = os.path.basename(path).lower(), _SUFFIXES if "folded" in formats else _TEXT_SUFFIXES
+    suffixes = {suffix: kind for suffix, kind in kinds.items() if kind in formats}
+    longest = max((suffix for suffix in suffixes if name.endswith(suffix)), key=len, default="")
+    if not longest and os.path.splitext(name)[1]:
+        raise UsageError(f"no such format: {path}", f"a suffix says which: {', '.join(suffixes)}; or -f does")
+    return suffixes[longest] if longest else next(iter(formats))
 
 
 def suffix_of(format_name: str) -> str:
@@ -45,11 +49,11 @@ def seconds(text: str) -> float:
     scale = _UNITS_S.get(text[number.end() :] or "s") if number else None
     value = float(number[0]) * scale if number and scale else 0.0
     if not 0 < value < 1e9:
-        raise _refusal(text, "a time (10, 500ms, 2m)")
+        raise _refusal(text, "a time above 0 (10, 500ms, 2m)")
     return value
 
 
-def positive(text: str, *, what: str = "a positive number") -> int:
+def positive(text: str, *, what: str = "a number from 1 to 2147483647") -> int:
     """Parse a positive integer below 2**31."""
     value = int(text) if text.isascii() and text.isdecimal() and len(text) < 20 else 0
     if not 0 < value < 1 << 31:
@@ -95,13 +99,13 @@ def percent(text: str) -> float:
     number = text.removesuffix("%")
     value = float(number) if _NUMBER.fullmatch(number) else 0.0
     if not 0 < value <= 100:
-        raise _refusal(text, "a percentage (1, 0.5)")
+        raise _refusal(text, "a percentage above 0, up to 100 (1, 0.5)")
     return value / 100
 
 
 def pids(text: str) -> list[int]:
     """Parse process ids, separated by commas."""
-    return [positive(part, what="a process id") for part in text.split(",")]
+    return [positive(part, what="a process id (from 1 on)") for part in text.split(",")]
 
 
 def name(text: str) -> str:

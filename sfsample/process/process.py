@@ -101,8 +101,10 @@ class LiveProcess:
             self._wait_for_own_detach(tid)
             return
         if traced_by_sfsample(self.proc, tid):
-            raise AlreadyTraced(self.pid, f"sfsample traces it already: {self.pid}",
-                                "for a recording that goes on, or is stuck in a system call on it")  # fmt: skip
+            raise AlreadyTraced(
+                self.pid, f"sfsample traces it already: {self.pid}",
+                "for a recording that goes on, or is stuck in a system call on it",
+            )  # fmt: skip
         stat = self.proc.thread(tid).stat()
         if stat is not None and stat.state not in "ZX" and not tracer_of(self.proc, tid):
             raise not_permitted(self.proc)

@@ -28,7 +28,7 @@ def test_every_format_of_the_flags_has_a_writer():
     ("name", "format_name"),
     [("a.html", "html"), ("a.svg", "svg"), ("a.json", "json"), ("a.speedscope.json", "speedscope"),
      ("a.firefox.json", "firefox"), ("a.pb.gz", "pprof"), ("a.PPROF", "pprof"), ("a.txt", "folded"),
-     ("-", "folded"), ("a", "folded"), ("dir.html/a.b", "folded")],
+     ("-", "folded"), ("a", "folded"), ("dir.html/a", "folded")],
 )  # fmt: skip
 def test_suffix_chooses_format(name, format_name):
     assert format_of(name) == format_name
@@ -37,8 +37,10 @@ def test_suffix_chooses_format(name, format_name):
 
 
 def test_suffix_of_no_format_is_refused():
-    with pytest.raises(UsageError, match=r"no such format: a\.tar\.gz"):
-        format_of("a.tar.gz")
+    for name in ("a.tar.gz", "a.b", "dir.html/a.b"):
+        with pytest.raises(UsageError, match=f"no such format: {name}") as refusal:
+            format_of(name)
+        assert ".speedscope.json" in refusal.value.help[0]
 
 
 @pytest.mark.parametrize("format_name", FORMATS)

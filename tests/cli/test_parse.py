@@ -28,6 +28,30 @@ def test_record_is_the_default_command() -> None:
     assert parse(["-p", "12"]) == parse(["record", "-p", "12"])
 
 
+@pytest.mark.parametrize("command", ["record", "dump", "top", "doctor"])
+def test_bare_number_is_a_pid(command: str) -> None:
+    assert parse([command, "12", "34,56"]).pid == parse([command, "-p", "12,34,56"]).pid
+    assert parse([command, "12", "-p", "34"]).pid == [34, 12]
+
+
+def test_bare_number_alone_is_recorded() -> None:
+    assert parse(["12,34", "-d", "1"]) == parse(["record", "12,34", "-d", "1"])
+    assert "unknown command: 12x" in usage_error("12x")
+
+
+def test_freq_is_rate() -> None:
+    assert parse(["1", "-F", "49"]).rate == parse(["1", "--freq", "49"]).rate == 49
+
+
+@pytest.mark.parametrize("command", ["dump", "doctor", "inspect"])
+def test_reports_are_text_or_json_by_suffix(command: str) -> None:
+    target = [command, "-p", "1"]
+    assert parse(target).format == parse([*target, "-o", "x.txt"]).format == "text"
+    assert parse([*target, "-o", "x.json"]).format == parse([*target, "--json"]).format == "json"
+    assert parse([*target, "-o", "x.json", "-f", "text"]).format == "text"
+    assert "no such format: x.html" in usage_error(*target, "-o", "x.html")
+
+
 @pytest.mark.parametrize(
     "argv",
     [
@@ -141,7 +165,7 @@ def test_unwind_names_every_stepper() -> None:
         (["-n", ""], "not a name"),
         (["-n", "  "], "not a name"),
         (["-p"], "expected one argument"),
-        (["-p", "1", "extra"], "unrecognized arguments: extra"),
+        (["-p", "1", "extra"], "not a process id (from 1 on): extra"),
         (["-p", "1", "--no-such-flag"], "unrecognized arguments: --no-such-flag"),
         (["-p", "1", "-f", "nonsense"], "invalid choice"),
         (["-p", "1", "--mode", "both"], "invalid choice"),
@@ -152,7 +176,7 @@ def test_unwind_names_every_stepper() -> None:
         (["watch", "-p", "1"], "required: --output-dir"),
         ([*WATCH, "--every", "2s", "--for", "3s"], "--every is shorter than --for"),
         ([*WATCH, "--every", "999ms", "--for", "1ms"], "shorter than a second"),
-        ([*WATCH, "--keep", "0"], "not a positive number"),
+        ([*WATCH, "--keep", "0"], "not a number from 1 to 2147483647"),
         ([*WATCH, "-o", "x"], "unrecognized arguments"),
     ],
 )  # fmt: skip
@@ -234,6 +258,6 @@ def test_mistake_points_to_help_of_its_command() -> None:
 
 @pytest.mark.parametrize(("words", "command"), [(["-p", "1"], "record"), (["dump", "-p", "1"], "dump")])
 def test_unknown_flag_points_to_help_of_its_command(words, command):
-    with pytest.raises(UsageError, match="unrecognized arguments: --dur 3") as refused:
+    with pytest.raises(UsageError, match="unrecognized arguments: --dur") as refused:
         parse([*words, "--dur", "3"])
     assert refused.value.help == (f"try: sfsample {command} --help",)

@@ -1,0 +1,34 @@
+"""Says which file was written and what to do with it, and opens it on request."""
+
+import webbrowser
+from argparse import Namespace
+from pathlib import Path
+
+from sfsample.cli.output_file import Output
+from sfsample.cli.terminal import say
+
+_NEXT = {  # by format
+    "html": "open it in a browser (--open does)",
+    "svg": "open it in a browser (--open does)",
+    "speedscope": "open it with speedscope",
+    "firefox": "load it into the Firefox Profiler",
+    "pprof": "go tool pprof -http=: FILE",
+    "json": "sfsample convert FILE -o STEM.html draws it",
+    "folded": "sfsample convert FILE -o STEM.html draws it",
+}
+
+
+def written_line(arguments: Namespace, output: Output) -> list[str]:
+    """Return the line about the result, as the summary has it; none if it is no regular file."""
+    if not output.file:
+        return []
+    what = _NEXT[arguments.format].replace("FILE", arguments.output)
+    return [
+        f"written   {arguments.output}: {what.replace('STEM', arguments.output.rpartition('.')[0] or 'x')}"
+    ]
+
+
+def open_result(arguments: Namespace, output: Output) -> None:
+    """Open the result in a browser, if --open was given."""
+    if arguments.open and not webbrowser.open(Path(output.file).as_uri()):
+        say(f"no browser was found: open {arguments.output} yourself")
