@@ -45,7 +45,7 @@ def test_suffix_of_no_format_is_refused():
 
 @pytest.mark.parametrize("format_name", FORMATS)
 def test_convert_writes_every_format(recorded, tmp_path, capsysbinary, format_name):
-    assert main(["convert", str(recorded), "-o", str(tmp_path / "out"), "-f", format_name]) == 0
+    assert main(["convert", str(recorded), "-o", str(tmp_path / "out"), "-f", format_name, "-q"]) == 0
     written = (tmp_path / "out").read_bytes()
     assert main(["convert", str(recorded), "-f", format_name]) == 0
     out = capsysbinary.readouterr()
