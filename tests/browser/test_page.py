@@ -139,6 +139,32 @@ def test_table_sorts_and_searches(page):
     assert page.text("#matched") == "60.0 % matched"
 
 
+def test_row_of_the_table_selects_exactly_its_function(browser, tmp_path):
+    """Names that contain it are others (`call` once showed the sum of `call_site`, too)."""
+    with Page(browser, tmp_path, from_lines("p;call;x 7", "p;call_site 2", "p;recall 1")) as page:
+        page.press("t")
+        rows = page.table()
+        row = next(at for at, cells in enumerate(rows, 1) if cells[2] == "call")
+        page.click_on(f"tbody tr:nth-child({row})")
+        assert page.text("#matched") == "70.0 % matched"
+        assert page.js("document.getElementById('search').value") == '"call"'
+
+
+@pytest.mark.parametrize(
+    ("typed", "shown"),
+    [("call", "100.0 % matched"), ('"call"', "70.0 % matched"), ("/^call/", "90.0 % matched"),
+     ("/^CALL/", "0.00 % matched"), ("/^CALL/i", "90.0 % matched"), ("/(/", "not a regular expression: "),
+     ("/", "0.00 % matched"), ("/call", "0.00 % matched")],
+)  # fmt: skip
+def test_search_knows_parts_names_and_regular_expressions(browser, tmp_path, typed, shown):
+    with Page(browser, tmp_path, from_lines("p;call;x 7", "p;call_site 2", "p;recall 1")) as page:
+        page.press("/")
+        page.type(typed)
+        assert page.text("#matched").startswith(shown)
+        page.press("Escape")
+        assert page.text("#matched") == ""
+
+
 def test_thread_and_weight_selects_change_the_sums(browser, tmp_path):
     with Page(browser, tmp_path, full()) as page:
         assert (

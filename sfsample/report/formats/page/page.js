@@ -7,9 +7,9 @@ const data = JSON.parse(byId("profile").textContent);
 const profile = new ProfileData(data);
 const colours = new Colours(profile);
 const flame = new Flame(byId("canvas"), byId("graph"), byId("space"));
-const table = new FunctionTable(byId("table"), byId("more"), (frame) => searchFor(profile.name(frame)));
+const table = new FunctionTable(byId("table"), byId("more"), (frame) => selectFunction(frame));
 const state = { root: null, zoom: null, selected: null, inverted: false, flipped: false, table: false,
-  word: "", matches: null };
+  word: "", matches: null, mistake: "" };
 
 function resetTree() {
   state.root = state.inverted ? profile.callers() : profile.callees();
@@ -30,7 +30,8 @@ function render() {
     colour: (node) => colours.of(node) });
   if (state.table) table.show(profile, hits);
   const matched = state.matches && percent(state.matches.weight, profile.total[0]);
-  byId("matched").textContent = matched ? `${matched} matched` : "";
+  byId("matched").textContent = state.mistake || (matched ? `${matched} matched` : "");
+  byId("search").setAttribute("aria-invalid", String(Boolean(state.mistake)));
   for (const [id, on] of [["invert", state.inverted], ["flip", state.flipped], ["functions", state.table]]) {
     byId(id).setAttribute("aria-pressed", String(on));
   }
@@ -86,7 +87,21 @@ function zoomTo(node) {
 
 function searchFor(word) {
   state.word = byId("search").value = word;
-  state.matches = word.trim() ? profile.search(word.trim()) : null;
+  state.matches = null;
+  state.mistake = "";
+  try {
+    if (word.trim()) state.matches = profile.search(profile.matcher(word.trim()));
+  } catch (error) {
+    state.mistake = `not a regular expression: ${error.message}`;
+  }
+  render();
+}
+
+// Select one function, not others of the same name in other modules.
+function selectFunction(chosen) {
+  state.word = byId("search").value = `"${profile.name(chosen)}"`;
+  state.matches = profile.search((frame) => frame === chosen);
+  state.mistake = "";
   render();
 }
 

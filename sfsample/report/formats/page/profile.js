@@ -85,11 +85,19 @@ class ProfileData {
   callees() { return new CalleeNode(this, 0, null); }
   callers() { return CallerNode.root(this); }
 
-  // Return which functions match a word, and the weight of all stacks that have one of them.
-  search(word) {
-    const lowerCase = word.toLowerCase();
-    const hits = this.data.frames.text.map((text, frame) =>
-      text.toLowerCase().includes(lowerCase) || this.module(frame).toLowerCase().includes(lowerCase));
+  // Return a function that says whether a function matches what was typed: a part of its name or module,
+  // "its name", or /a regular expression/ of either.  Throws SyntaxError.
+  matcher(typed) {
+    const [, exact] = /^"(.*)"$/.exec(typed) || [], [, source, flags] = /^\/(.+)\/(i?)$/.exec(typed) || [];
+    if (exact !== undefined) return (frame) => this.name(frame) === exact;
+    const lowerCase = typed.toLowerCase(), regex = source === undefined ? null : new RegExp(source, flags);
+    const has = regex ? (text) => regex.test(text) : (text) => text.toLowerCase().includes(lowerCase);
+    return (frame) => has(this.name(frame)) || has(this.module(frame));
+  }
+
+  // Return which functions match, and the weight of all stacks that have one of them.
+  search(matches) {
+    const hits = this.data.frames.text.map((_, frame) => matches(frame));
     const inside = new Uint8Array(this.parent.length);
     let weight = 0;
     for (let n = 1; n < inside.length; n++) {
