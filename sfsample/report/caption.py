@@ -8,6 +8,7 @@ from time import gmtime, strftime
 
 from sfsample.report.report import CPU, OUTERMOST, Report
 
+_MIN_COVERAGE = 0.9  # of the CPU time; less is a loss
 _TIME_UNITS = ((10**9, "s"), (10**6, "ms"), (10**3, "µs"), (1, "ns"))  # in nanoseconds
 
 
@@ -15,7 +16,9 @@ def extent(report: Report) -> str:
     """Return how much was recorded, at which rate, and when."""
     parts = [sample_count(report.total())]
     if CPU in report.weights:
-        parts.append(f"{duration(report.total(CPU))} of CPU time")
+        sampled, used = report.total(CPU), _used_cpu_ns(report)
+        of_used = f" of {duration(used)}" if used > sampled else ""
+        parts.append(f"{duration(sampled)}{of_used} of CPU time")
     if report.duration_ns:
         parts.append(f"{report.duration_ns / 1e9:.1f} s")
     if report.rate_hz:
@@ -23,6 +26,20 @@ def extent(report: Report) -> str:
     if report.started_ns:
         parts.append(strftime("%Y-%m-%d %H:%M:%S UTC", gmtime(report.started_ns // 10**9)))
     return ", ".join(parts)
+
+
+def _used_cpu_ns(report: Report) -> int:
+    """Return the CPU time that the threads used, sampled or not; 0: unknown."""
+    used = (report.stats or {}).get("cpu_charged_ns")
+    return max(used, 0) if isinstance(used, int) else 0
+
+
+def _coverage_loss(report: Report) -> str:
+    """Return a sentence if samples stand for much less than the CPU time that was used, or ''."""
+    sampled, used = (report.stats or {}).get("cpu_sampled_ns"), _used_cpu_ns(report)
+    if not used or not isinstance(sampled, int) or sampled >= _MIN_COVERAGE * used:
+        return ""
+    return f"samples stand for {100 * sampled / used:.0f} % of the CPU time"
 
 
 def sample_count(count: int) -> str:
@@ -49,4 +66,6 @@ def losses(report: Report) -> list[str]:
         (failed, "captures failed"),
         (report.timeline and report.timeline.dropped, "samples have no place on the timeline: it is full"),
     )
-    return [f"{number} {what}" for number, what in counted if isinstance(number, int) and number]
+    texts = [f"{number} {what}" for number, what in counted if isinstance(number, int) and number]
+    coverage = _coverage_loss(report)
+    return [coverage, *texts] if coverage else texts

@@ -66,13 +66,16 @@ def merge(reports: Sequence[Report]) -> Report:
     )
 
 
+_ADDED = ("ticks", "late_ticks", "samples", "eintr_prone_stops", "cpu_charged_ns", "cpu_sampled_ns")
+
+
 def _sum_stats(all_stats: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
     """Return the sums of the counts (above all the losses); what cannot be added is left out."""
     if not all_stats:
         return None
     problems = [texts for stats in all_stats if isinstance(texts := stats.get("problems"), list)]
     merged: dict[str, Any] = {"problems": list(chain.from_iterable(problems))}
-    for key in ("ticks", "late_ticks", "samples", "eintr_prone_stops"):
+    for key in _ADDED:
         merged[key] = sum(value for stats in all_stats if isinstance(value := stats.get(key), int))
     for key in ("captures", "stacks", "frames"):
         counts: Counter[str] = Counter()

@@ -9,7 +9,7 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from sfsample.errors import BadInput, SfsampleError
-from sfsample.report.caption import losses
+from sfsample.report.caption import extent, losses
 from sfsample.report.formats import FORMATS, parse, read_report
 from sfsample.report.merge import filter_stacks, focus, merge, merge_by
 from sfsample.report.report import CPU, SAMPLES, WALL, Report, ReportBuilder, ReportFrame, ReportThread
@@ -196,6 +196,24 @@ def test_merge_adds_weights_and_durations():
     both = merge([full(), full()])
     assert [both.total(weight) for weight in (SAMPLES, WALL, CPU)] == [22, 220, 142]
     assert (both.duration_ns, len(both.stacks)) == (2 * 10**9, len(full().stacks))
+
+
+def test_caption_says_how_much_of_the_cpu_time_was_sampled():
+    report = full()._replace(stats={"cpu_charged_ns": 284, "cpu_sampled_ns": 71})
+    assert extent(report).startswith("11 samples, 71 ns of 284 ns of CPU time, ")
+    assert losses(report)[0] == "samples stand for 25 % of the CPU time"
+    merged = merge([report, report])
+    assert extent(merged).startswith("22 samples, 142 ns of 568 ns of CPU time")
+    whole = report._replace(stats={"cpu_charged_ns": 71, "cpu_sampled_ns": 71})
+    assert extent(whole).startswith("11 samples, 71 ns of CPU time, ")
+    assert "CPU time" not in str(losses(whole))
+
+
+@pytest.mark.parametrize("value", [None, "x", [], -1, 1.5, 0])
+def test_caption_survives_statistics_of_another_program(value):
+    report = full()._replace(stats={"cpu_charged_ns": value, "cpu_sampled_ns": value})
+    assert extent(report).startswith("11 samples, 71 ns of CPU time, ")
+    assert "CPU time" not in str(losses(report))
 
 
 def test_merge_adds_losses():

@@ -167,6 +167,8 @@ class TopView:
             f"truncated {_percent(table.truncated, table.total)}  "
             f"missed {stats.late_ticks} of {stats.ticks} ticks"
         )
+        if stats.coverage is not None:
+            losses += f"  coverage {_percent(round(1000 * stats.coverage), 1000)}"
         paused = "  PAUSED" if self.choices.paused else ""
         return [
             Line(f"sfsample top  {self.title}  {table.total} samples in {window_s:g} s{paused}", TITLE),

@@ -7,7 +7,7 @@ stack is a chain of prefixes.  With a timeline, samples are at their times; with
 
 from typing import Any
 
-from sfsample.report.caption import losses
+from sfsample.report.caption import extent, losses
 from sfsample.report.json_text import json_text
 from sfsample.report.report import CPU, SAMPLES, Report, ReportFrame, ReportStack, truncation_mark
 
@@ -52,8 +52,9 @@ def _meta(report: Report) -> dict[str, Any]:
         "doesNotUseFrameImplementation": True,
         "sourceCodeIsNotOnSearchfox": True,
         "sampleUnits": {"time": "ms", "eventDelay": "ms", "threadCPUDelta": "ns"},
-        "extra": [{"label": "Losses", "entries": [
-            {"label": text, "format": "string", "value": text} for text in losses(report)]}],
+        "extra": [{"label": label, "entries": [
+            {"label": text, "format": "string", "value": text} for text in texts]}
+            for label, texts in (("Recording", [extent(report)]), ("Losses", losses(report)))],
         "extensions": {"length": 0, "id": [], "name": [], "baseURL": []},
     }  # fmt: skip
 

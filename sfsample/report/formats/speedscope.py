@@ -8,6 +8,7 @@ first.
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from sfsample.report.caption import extent, losses
 from sfsample.report.json_text import json_text
 from sfsample.report.merge import merge_by
 from sfsample.report.report import CPU, SAMPLES, WALL, Report, ReportFrame, truncation_mark
@@ -29,7 +30,7 @@ def write(report: Report, *, threads: bool) -> bytes:  # noqa: ARG001 - each thr
     document = {
         "$schema": _SCHEMA,
         "exporter": "sfsample",
-        "name": report.process_names(),
+        "name": "; ".join([f"{report.process_names()}: {extent(report)}", *losses(report)]),
         "activeProfileIndex": 0,
         "shared": {"frames": frames},
         "profiles": list(_profiles(report, stacks)),
