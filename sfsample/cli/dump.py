@@ -93,7 +93,7 @@ def _dump(
 # The writers are imported when they are called, which is while sfsample waits for the second samples.
 
 
-def _render_json(verdict: "Verdict", _arguments: Namespace) -> str:
+def _render_json(verdict: "Verdict", arguments: Namespace) -> str:
     from sfsample.dumping.json import dump_json, finding_json
     from sfsample.report.json_text import json_text
 
@@ -102,7 +102,9 @@ def _render_json(verdict: "Verdict", _arguments: Namespace) -> str:
         "time": time.time(),
         "host": os.uname().nodename,
         "verdict": [finding_json(finding) for finding in verdict.findings],
-        "processes": [dump_json(dump, threads, verdict) for dump, threads in verdict.processes],
+        "processes": [
+            dump_json(dump, threads, verdict, arguments.depth) for dump, threads in verdict.processes
+        ],
     }
     return json_text(document, indent=1)
 
@@ -110,7 +112,7 @@ def _render_json(verdict: "Verdict", _arguments: Namespace) -> str:
 def _render_text(verdict: "Verdict", arguments: Namespace) -> str:
     from sfsample.dumping.text import Style, dump_text
 
-    style = Style(printable, whole=arguments.verbose, kernel=arguments.kernel)
+    style = Style(printable, whole=arguments.verbose, kernel=arguments.kernel, depth=arguments.depth)
     if arguments.output == "-" and sys.stdout.isatty():  # colour, and lines that fit, only on a terminal
         width = os.get_terminal_size(sys.stdout.fileno()).columns or None
         style = style._replace(width=width, bold=str if os.environ.get("NO_COLOR") else _bold)

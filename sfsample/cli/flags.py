@@ -33,6 +33,8 @@ def _dump(parser: ArgumentParser) -> None:
         help="take N samples of each thread, to see which ones run (default: 2)")  # fmt: skip
     add("--interval", type=values.seconds, default=0.05, metavar="TIME",
         help="time between these samples (default: 50ms)")  # fmt: skip
+    add("--depth", type=values.positive, metavar="N",
+        help="show at most N frames of each stack (default: all)")  # fmt: skip
     when = parser.add_mutually_exclusive_group()
     when.add_argument("--no-stop", action="store_true", help="stop no thread; running threads are not shown")
     when.add_argument("--consistent", action="store_true",

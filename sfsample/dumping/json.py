@@ -19,8 +19,10 @@ from sfsample.process.facts.syscall_arguments import DecodedSyscall
 from sfsample.symbolize.named_frame import NamedFrame
 
 
-def dump_json(dump: ProcessDump, threads: Sequence[NamedThread], verdict: Verdict) -> dict[str, Any]:
-    """Return one element of `processes`."""
+def dump_json(
+    dump: ProcessDump, threads: Sequence[NamedThread], verdict: Verdict, depth: int | None = None
+) -> dict[str, Any]:
+    """Return one element of `processes`, with at most `depth` frames of each stack."""
     return {
         "pid": dump.pid,
         "name": dump.name,
@@ -28,7 +30,9 @@ def dump_json(dump: ProcessDump, threads: Sequence[NamedThread], verdict: Verdic
         "exe": dump.exe,
         "consistent": None if dump.ran is None else not dump.ran,
         "groups": [[thread.tid for thread in group] for group in group_threads(threads)],
-        "threads": [_thread(thread, verdict.waits.get(Node(dump.pid, thread.tid))) for thread in threads],
+        "threads": [
+            _thread(thread, verdict.waits.get(Node(dump.pid, thread.tid)), depth) for thread in threads
+        ],
     }
 
 
@@ -42,7 +46,7 @@ def finding_json(finding: Finding) -> dict[str, Any]:
     }
 
 
-def _thread(named: NamedThread, wait: Wait | None) -> dict[str, Any]:
+def _thread(named: NamedThread, wait: Wait | None, depth: int | None) -> dict[str, Any]:
     thread, stack = named.dump, named.dump.stack
     return {
         "tid": thread.tid,
@@ -61,7 +65,7 @@ def _thread(named: NamedThread, wait: Wait | None) -> dict[str, Any]:
         "waits_for": _wait(wait),
         "stop_reason": str(stack.stop_reason) if stack else None,
         "frames": [
-            value for frame, module, names in named.rows() for value in frame_json(frame, module, names)
+            value for frame, module, names in named.rows(depth) for value in frame_json(frame, module, names)
         ],
     }
 

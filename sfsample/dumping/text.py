@@ -40,6 +40,7 @@ class Style(NamedTuple):
     bold: Callable[[str], str] = str
     whole: bool = False
     kernel: bool = False
+    depth: int | None = None  # at most so many frames of each stack
 
 
 def dump_text(verdict: Verdict, style: Style) -> Iterator[str]:
@@ -168,10 +169,12 @@ def _stack(named: NamedThread, style: Style) -> Iterator[str]:
         return
     if not stack.frames:
         yield "  works for the kernel (io_uring, vhost), and runs no code of the program"
-    for depth, (frame, module, names) in enumerate(named.rows()):
+    for depth, (frame, module, names) in enumerate(named.rows(style.depth)):
         for name in names:
             yield _frame(depth, frame, module, name, style)
-    if stack.stop_reason is not StopReason.OUTERMOST:
+    if style.depth is not None and len(stack.frames) > style.depth:
+        yield f"  ... and {len(stack.frames) - style.depth} more"
+    elif stack.stop_reason is not StopReason.OUTERMOST:
         yield f"  [truncated: {stack.stop_reason} at {style.clean(stack.stopped_at or '?')}]"
 
 

@@ -186,6 +186,17 @@ def test_text_has_verdict_thread_and_frames(leaf: Target) -> None:
     assert cut[-1].startswith("  [truncated: max_frames at ")
 
 
+def test_depth_limits_the_frames_that_are_shown(leaf: Target) -> None:
+    whole = dump("-p", leaf.pid)["processes"][0]["threads"][0]["frames"]
+    [thread] = dump("-p", leaf.pid, "--depth", "2")["processes"][0]["threads"]
+    text = sfsample("dump", leaf.pid, "--depth", "2").out.decode()
+
+    assert [frame["function"] for frame in thread["frames"]] == [frame["function"] for frame in whole[:2]]
+    assert thread["stop_reason"] == "outermost"
+    assert text.count("  #") == 2
+    assert text.endswith(f"  ... and {len(whole) - 2} more\n")
+
+
 def test_dump_of_several_processes_to_a_file(leaf: Target, tmp_path: Path) -> None:
     with running(fixture("v3"), "sleep") as other:
         pids = [leaf.pid, other.pid]

@@ -6,6 +6,7 @@ system calls are the same.
 """
 
 from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 from typing import NamedTuple
 
 from sfsample.core.stack import Frame
@@ -35,10 +36,10 @@ class NamedThread(NamedTuple):
         """Its id in sfsample's pid namespace."""
         return self.dump.tid
 
-    def rows(self) -> Iterator[tuple[Frame, Module | None, tuple[NamedFrame, ...]]]:
-        """Yield each frame with its module and names, innermost first."""
+    def rows(self, depth: int | None = None) -> Iterator[tuple[Frame, Module | None, tuple[NamedFrame, ...]]]:
+        """Yield the innermost `depth` frames (None: all) with module and names, innermost first."""
         if self.dump.stack is not None:
-            yield from zip(self.dump.stack.frames, self.dump.modules, self.frames, strict=True)
+            yield from islice(zip(self.dump.stack.frames, self.dump.modules, self.frames, strict=True), depth)
 
     def library_functions(self) -> Iterator[str]:
         """Yield the bare names of the C library's functions on the stack, innermost first.
