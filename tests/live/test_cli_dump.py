@@ -221,7 +221,9 @@ def test_missing_process_beside_another_is_reported(leaf: Target) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_signal_ends_the_wait_for_the_next_sample(leaf: Target, number: signal.Signals) -> None:
+    before = stops_of(leaf.pid)
     with begun("dump", "-p", leaf.pid, "--looks", 2, "--interval", f"{HANG_S * 10}s") as child:
+        wait_until(lambda: stops_of(leaf.pid) > before, "the first sample")
         child.send_signal(number)
         done = ended(child)
     assert (done.code, done.out.split()[:2]) == (0, [b"process", b"%d" % leaf.pid])
