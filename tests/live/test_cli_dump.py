@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from sfsample.core.arch import AMD64
-from tests.live.cli_runner import begun, ended, sampled, sfsample
+from tests.live.cli_runner import begun, ended, sampled, sfsample, stops_of
 from tests.live.hanging import hung
 from tests.live.targets import (
     ARCH,
