@@ -101,7 +101,7 @@ def open_core(
     try:
         data, _ = _map_file(path)
         head = data[:8]
-        return CoreProcess(ElfImage(data, path), exe, sysroot, debug_dirs)
+        return CoreProcess(ElfImage(data, path, is_core=True), exe, sysroot, debug_dirs)
     except (OSError, FormatError) as failure:
         shown = path or repr("")
         if isinstance(failure, OSError):
