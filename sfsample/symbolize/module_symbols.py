@@ -23,7 +23,7 @@ from sfsample.modules.debug_files import DebugFile, DebugFiles
 from sfsample.modules.module import Module
 from sfsample.symbolize.disk_cache import DiskCache
 from sfsample.symbolize.dwarf_lines import has_dwarf
-from sfsample.symbolize.plt_names import PltStubs, is_stub
+from sfsample.symbolize.plt_names import PltStubs, is_stub, stub_sections
 from sfsample.symbolize.symbol_table import Symbol, SymbolTable
 
 _DEBUGDATA = ".gnu_debugdata"
@@ -39,13 +39,14 @@ class ModuleSymbols:
         self._debug_files, self._cache = debug_files, cache
         self._opened: list[SymbolTable] = []
         self._unopened = self._open_tables()
+        self._stub_sections = stub_sections(module.image)
         self._debug: DebugFile | None = None
         self._damage = ""
         self._is_complete = False  # a table of all functions was read, not only of exported ones
 
     def find(self, vaddr: int) -> Symbol | None:
         """Return the function symbol that covers `vaddr`."""
-        if is_stub(self._image, vaddr):
+        if is_stub(self._stub_sections, vaddr):
             return self._plt_stubs.find(vaddr)
         return self._find_in_tables(SymbolTable.find_stated, vaddr) or self._guess(vaddr)
 
@@ -62,6 +63,15 @@ class ModuleSymbols:
         debug = self.debug_file().image or self._fetch_debug_image()
         return debug if debug and has_dwarf(debug) else None
 
+    @property
+    def problems(self) -> list[str]:
+        """What limits have left out so far, and damage of the file; each text begins with the path."""
+        return [f"{self._module.path}: {problem}" for problem in (*self._image.problems, *self._limits)]
+
+    @property
+    def _limits(self) -> list[str]:
+        return [table.limit for table in self._opened if table.limit]
+
     def why_unnamed(self) -> str:
         """Return why some addresses of this module have no name."""
         refused = (self._debug.refused if self._debug else "") or self._damage
@@ -74,7 +84,7 @@ class ModuleSymbols:
         if not self._image.sections:
             return "it has no section headers, as a copy of the target's memory has none"
         if self._is_complete:
-            return "its symbol table has no function there"
+            return "; ".join(["its symbol table has no function there", *self._limits])
         build_id = f" for build-id {self._image.build_id}" if self._image.build_id else ""
         return f"stripped, and no debug file{build_id} was found"
 

@@ -91,7 +91,8 @@ class Symbolizer:
     @property
     def problems(self) -> list[str]:
         """What could not be read, as texts."""
-        return [*self._dwarf_lines.problems, *self._perf_maps.truncated.values()]
+        modules = [problem for symbols in self._symbols.values() for problem in symbols.problems]
+        return [*modules, *self._dwarf_lines.problems, *self._perf_maps.truncated.values()]
 
     def _name_frames(self, location: Location) -> tuple[NamedFrame, ...]:
         module = location.module

@@ -15,7 +15,7 @@ from sfsample.formats.elf.image import SHT_DYNSYM, SHT_SYMTAB, ElfImage
 from sfsample.modules import debug_files
 from sfsample.modules.debug_files import DebugFiles
 from sfsample.modules.module import Module
-from sfsample.symbolize import module_symbols
+from sfsample.symbolize import module_symbols, symbol_table
 from sfsample.symbolize.disk_cache import DiskCache
 from sfsample.symbolize.module_symbols import ModuleSymbols
 from tests.builders import elf_builder as e
@@ -314,3 +314,13 @@ def test_a_symbol_without_a_size_does_not_cover_the_next_function(tmp_path, cfi)
     assert names.pop(places["seen"]) == "seen"
     assert {name for vaddr, name in names.items() if vaddr < places["hidden"]} == {"seen"}
     assert {name for vaddr, name in names.items() if vaddr >= places["hidden"]} == {None, "calls"}
+
+
+def test_a_limit_that_left_out_names_is_said(monkeypatch):
+    monkeypatch.setattr(symbol_table, "_MAX_RECORDS", 3)
+    symbols = symbols_of(WHOLE)
+    assert symbols.find(0) is None
+    in_symtab, in_dynsym = symbols.problems
+    assert in_symtab.startswith("/opt/bin/program: only 3 of ")
+    assert in_dynsym.startswith("/opt/bin/program: only 3 of ")
+    assert symbols.why_unnamed().startswith("its symbol table has no function there; only 3 of ")

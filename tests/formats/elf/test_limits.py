@@ -10,13 +10,17 @@ from struct import pack
 import pytest
 
 from sfsample.errors import FormatError
+from sfsample.formats.elf import dynamic as dynamic_module
 from sfsample.formats.elf import image as image_module
 from sfsample.formats.elf.core_file import CoreFile
-from sfsample.formats.elf.image import ElfImage, notes
+from sfsample.formats.elf.dynamic import Dynamic
+from sfsample.formats.elf.image import PT_DYNAMIC, ElfImage, notes
 from tests.builders import elf_builder as e
 
 OTHER = e.note(b"abcd", kind=9)
 BUILD_ID = e.note(b"\xab" * 20)
+DT_PLTRELSZ, DT_HASH, DT_STRTAB, DT_SYMTAB, DT_RELA, DT_RELASZ = 2, 4, 5, 6, 7, 8
+DT_JMPREL, DT_GNU_HASH = 23, 0x6FFFFEF5
 
 
 def test_a_file_with_more_program_headers_than_the_kernel_accepts_is_refused():
@@ -68,3 +72,38 @@ def test_names_of_sections_do_not_copy_a_string_table_of_any_size(tmp_path):
     with path.open("rb") as file:
         made = ElfImage(mmap(file.fileno(), 0, access=ACCESS_READ), "x")
     assert [section.name for section in made.sections] == ["", ".text", ".shstrtab"]
+
+
+def dynamic_of(tables: bytes, *tags: tuple[int, int]) -> ElfImage:
+    """Return an image whose dynamic section has the tags, and `tables` at 0x100000."""
+    section = b"".join(pack("<qQ", *tag) for tag in (*tags, (0, 0)))
+    loads = [e.Load(0x1000, section), e.Load(0x1000, section, type=PT_DYNAMIC), e.Load(0x100000, tables)]
+    return ElfImage(e.elf(loads), "x")
+
+
+def test_relocations_are_counted_also_those_without_a_symbol(monkeypatch):
+    """A sparse segment of 200 GB would be a table of 8,000 million entries."""
+    monkeypatch.setattr(dynamic_module, "_MAX_RELOCATIONS", 3)
+    record = pack("<QQq", 0x5000, 1 << 32 | 7, 0)
+    sizes = ((tag, 24 * 11) for tag in (DT_RELASZ, DT_PLTRELSZ))
+    image = dynamic_of(bytes(48) + record * 9, (DT_RELA, 0x100000), (DT_JMPREL, 0x100000), *sizes)
+    assert len(list(Dynamic(image).relocations())) == 1
+    assert len(Dynamic(image).plt_relocations()) == 3
+    assert image.problems == ["of 11 dynamic symbols or relocations only 3 were read"]
+    monkeypatch.setattr(dynamic_module, "_MAX_USED_RELOCATIONS", 2)
+    assert len(Dynamic(image).plt_relocations()) == 2
+
+
+@pytest.mark.parametrize(
+    ("tag", "hashes"),
+    [
+        (DT_GNU_HASH, pack("<IIII", 1, 1, 0, 0) + pack("<I", 1) + bytes(4000)),  # its chain has no end
+        (DT_HASH, pack("<II", 1, 900) + bytes(4000)),  # it states 900 symbols
+    ],
+)
+def test_dynamic_symbols_are_counted(monkeypatch, tag, hashes):
+    monkeypatch.setattr(dynamic_module, "_MAX_SYMBOLS", 3)
+    image = dynamic_of(hashes + bytes(24 * 1000), *((each, 0x100000) for each in (tag, DT_STRTAB, DT_SYMTAB)))
+    records, _ = Dynamic(image).symbols
+    assert len(records) == 3 * 24
+    assert any("only 3 were read" in problem for problem in image.problems)
