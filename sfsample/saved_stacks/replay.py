@@ -54,7 +54,8 @@ def replay(
             refused[mapping.path] = f"{mapping.path}: {refusal.what}"
             raise
 
-    tables_of = partial(UnwindTables, find=debug_file_finder(root_at(sysroot), debug_dirs))
+    root = root_at(sysroot)
+    tables_of = partial(UnwindTables, find=debug_file_finder(root, debug_dirs), root=root)
     modules = ModuleMap(lambda: saved.mappings, open_image, _reader(saved.code), tables_of)
     modules.refresh()
     stack = Unwinder(modules, steppers, max_frames).walk(saved.snapshot)

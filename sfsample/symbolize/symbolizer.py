@@ -9,7 +9,7 @@ import os
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from functools import cache, cached_property
+from functools import cache
 
 from sfsample.core.filesystem import ProcessRoot, Root
 from sfsample.errors import FormatError
@@ -17,6 +17,7 @@ from sfsample.formats.elf.image import ElfImage
 from sfsample.modules.debug_files import SYSTEM_DEBUG_DIR, DebugFiles
 from sfsample.modules.location import Location, pid_of
 from sfsample.modules.module import Module
+from sfsample.modules.unwind_tables import UnwindTables
 from sfsample.symbolize.disk_cache import DiskCache
 from sfsample.symbolize.dwarf_lines import DwarfLines, SourcePlace
 from sfsample.symbolize.missing import MissingName, generated_without_name, module_without_name
@@ -31,8 +32,9 @@ from sfsample.symbolize.symbol_table import Symbol
 class Symbolizer:
     """Names locations.  It keeps the tables of all modules it has named, so make one for each result.
 
-    `process_roots`: the root directories of the processes, by process key, in which their debug files and
-    perf maps are searched.
+    `process_roots`: the root directories of the processes, by process key, in which their perf maps are
+    searched.  The debug file of a module is searched in the root of the processes that map it, never in that
+    of others: those could give it names (tests/symbolize/test_symbolizer.py).
     """
 
     def __init__(
@@ -45,8 +47,8 @@ class Symbolizer:
         self._cache = DiskCache(options.cache_dir)
         self._perf_maps = PerfMaps(self._process_roots)
         self._dwarf_lines = DwarfLines(self._cache, options.progress)
-        self._symbols: dict[ElfImage, ModuleSymbols] = {}
-        self._first_module: dict[ElfImage, Module] = {}  # of the modules with the same image
+        self._symbols: dict[UnwindTables, ModuleSymbols] = {}
+        self._first_module: dict[UnwindTables, Module] = {}  # of the modules with the same tables
         self._frames: dict[Location, tuple[NamedFrame, ...]] = {}
         self._given_up = ""
 
@@ -58,7 +60,7 @@ class Symbolizer:
         """Return the functions at a location, at least one; the most inlined comes first."""
         module = location.module
         if module is not None:
-            module = self._first_module.setdefault(module.image, module)
+            module = self._first_module.setdefault(module.tables, module)
         key = location._replace(module=module, found="")  # how the frame was found makes no difference
         frames = self._frames.get(key)
         if frames is None:
@@ -125,20 +127,13 @@ class Symbolizer:
             return NamedFrame(address_text(None, location.address), None, None, None)
         return _marked_frame(found.name, location.address - found.start, "j")
 
-    @cached_property
-    def _debug_files(self) -> DebugFiles:
-        # made when the first module is named, because processes are added to the mapping until then
-        processes = self._process_roots.values()
-        # of processes that see the same files only one
-        roots = {
-            (process.mounts, process.root.identity): process.root for process in processes if process.root
-        }
-        return DebugFiles(list(roots.values()), self._options.debug_dirs, self._options.fetch)
-
     def _symbols_of(self, module: Module) -> ModuleSymbols:
-        if module.image not in self._symbols:
-            self._symbols[module.image] = ModuleSymbols(module, self._debug_files, self._cache)
-        return self._symbols[module.image]
+        tables = module.tables
+        if tables not in self._symbols:
+            roots = [tables.root] if tables.root else []
+            debug_files = DebugFiles(roots, self._options.debug_dirs, self._options.fetch)
+            self._symbols[tables] = ModuleSymbols(module, debug_files, self._cache)
+        return self._symbols[tables]
 
 
 class OfflineSymbolizer:

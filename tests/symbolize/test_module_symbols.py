@@ -152,6 +152,32 @@ def test_without_a_build_id_the_crc_must_match(stripped, functions, tmp_path):
     assert "/opt/bin/whole.debug: its CRC is not that in .gnu_debuglink" in symbols.why_unnamed()
 
 
+def test_a_debug_file_whose_code_lies_elsewhere_is_refused(stripped, functions, tmp_path):
+    """A program may claim the build-id of another one."""
+    where = build_id_path(stripped)
+    debug = copy_to(tmp_path / "root", where, tmp_path / "whole.debug")
+    data = bytearray(debug.read_bytes())
+    header_at = int.from_bytes(data[40:48], "little")  # e_shoff
+    text = next(n for n, s in enumerate(ElfImage(bytes(data), "x").sections) if s.name == ".text")
+    data[header_at + 64 * text + 17] ^= 0x10  # sh_addr
+    debug.write_bytes(data)
+    symbols = symbols_of(stripped, tmp_path / "root")
+    assert None in {symbols.find(vaddr) for vaddr in functions}
+    refused = f"a debug file is not the one of this module: /{where}: its code lies elsewhere"
+    assert symbols.why_unnamed() == refused
+
+
+def test_a_debug_file_that_is_too_large_for_a_crc_is_refused_unread(stripped, functions, tmp_path):
+    """A sparse file of 200 GB costs nothing to make."""
+    remove_build_id(stripped)
+    run("objcopy", f"--add-gnu-debuglink={tmp_path / 'whole.debug'}", stripped)
+    debug = copy_to(tmp_path / "root", "opt/bin/whole.debug", tmp_path / "whole.debug")
+    os.truncate(debug, 200 << 30)
+    symbols = symbols_of(stripped, tmp_path / "root")
+    assert None in {symbols.find(vaddr) for vaddr in functions}
+    assert symbols.why_unnamed().endswith("has no build-id, and a CRC is compared of up to 1 GiB only")
+
+
 @pytest.mark.parametrize(
     "link", [b"../whole.debug\0\0\0\0\0\0", b"whole.debug", b"\0\0\0\0\0\0\0\0", b"w\0\0\0\1"]
 )

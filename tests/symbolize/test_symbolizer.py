@@ -1,22 +1,31 @@
 """Frames of a location: with a symbol, without, in the kernel."""
 
+from pathlib import Path
+
+from sfsample.core.filesystem import ProcessRoot, Root
 from sfsample.formats.elf.image import ElfImage
 from sfsample.modules.location import Location, kernel_locations
 from sfsample.modules.module import Module
+from sfsample.modules.unwind_tables import UnwindTables
 from sfsample.symbolize.named_frame import NamedFrame
 from sfsample.symbolize.symbolizer import Symbolizer
 from tests.builders import elf_builder as e
 from tests.builders import symtab_builder as b
 
 
-def module(*symbols: b.Sym, path: str = "/usr/lib/libx.so") -> Module:
+def elf_file(*symbols: b.Sym, build_id: bytes = b"") -> bytes:
     symtab, strtab = b.build(*symbols)
     sections = [
         e.Bytes(".text", 0x1000, bytes(0x100), flags=6),
         e.Bytes(".symtab", 0, symtab, e.SHT_SYMTAB, 0, link=3),
         e.Bytes(".strtab", 0, strtab, e.SHT_STRTAB, 0),
     ]
-    return Module(ElfImage(e.elf([e.Load(0x1000, bytes(0x100))], sections), path), 0x10000, path)
+    notes = [e.Load(0x2000, e.note(build_id), e.R, e.PT_NOTE)] if build_id else []
+    return e.elf([e.Load(0x1000, bytes(0x100)), *notes], sections)
+
+
+def module(*symbols: b.Sym, path: str = "/usr/lib/libx.so") -> Module:
+    return Module(ElfImage(elf_file(*symbols), path), 0x10000, path)
 
 
 def test_a_symbol_is_found_by_lookup_and_its_offset_is_that_of_the_address():
@@ -45,3 +54,20 @@ def test_a_kernel_function_needs_no_symbol_table():
     [frame] = Symbolizer().frames(location)
     assert frame == NamedFrame("ep:poll_[k]", "ep:poll", "ep;poll", None, kind="k")
     assert Symbolizer().missing_names() == []
+
+
+def test_a_process_cannot_give_another_one_names_by_a_debug_file(tmp_path: Path) -> None:
+    """Both map the same file; the debug file is in the root directory of one of them only."""
+    build_id = b"\xab" * 20
+    directory = tmp_path / "hostile/usr/lib/debug/.build-id/ab"
+    directory.mkdir(parents=True)
+    (directory / f"{'ab' * 19}.debug").write_bytes(elf_file(b.Sym("wrong", 0x1010, 0x10), build_id=build_id))
+    (tmp_path / "honest").mkdir()
+    image = ElfImage(elf_file(build_id=build_id), "/usr/lib/libx.so")
+    roots = [Root(str(tmp_path / name)) for name in ("hostile", "honest")]
+    symbolizer = Symbolizer(process_roots={n: ProcessRoot(root, n, 0) for n, root in enumerate(roots, 1)})
+    modules = [Module(image, 0, image.name, UnwindTables(image, root=root)) for root in roots]
+
+    [[hostile], [honest]] = [symbolizer.frames(Location(each, 0x1018, 0x1018)) for each in modules]
+    assert hostile.function == "wrong"
+    assert honest.function is None

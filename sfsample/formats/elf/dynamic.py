@@ -25,8 +25,8 @@ _SYM_SIZE, _RELA_SIZE = 24, 24
 _STT_FUNC = 2
 _MAX_TAGS = 1024  # of one dynamic section
 _MAX_NAME_SIZE = 1 << 12  # bytes
-# Records that are read of a table: libclang-cpp has 31,000 symbols, and a large program a million relocations,
-# nearly all without a symbol.
+# Records that are read of a table: libclang-cpp has 31,000 symbols; a large program has a million
+# relocations, nearly all without a symbol.
 _MAX_SYMBOLS, _MAX_RELOCATIONS = 1 << 20, 1 << 22
 _MAX_USED_RELOCATIONS = 1 << 20  # that are returned of a table
 _HASH_NCHAIN = {22: "8xQ"}  # by e_machine: nchain in DT_HASH, where entries are 64-bit (s390x); others "4xI"
