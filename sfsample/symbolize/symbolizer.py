@@ -12,7 +12,7 @@ from contextlib import suppress
 from functools import cache
 
 from sfsample.core.filesystem import ProcessRoot, Root
-from sfsample.errors import FormatError
+from sfsample.errors import FormatError, SfsampleError
 from sfsample.formats.elf.image import ElfImage
 from sfsample.modules.debug_files import SYSTEM_DEBUG_DIR, DebugFiles
 from sfsample.modules.location import Location, pid_of
@@ -44,9 +44,8 @@ class Symbolizer:
     ) -> None:
         self._options = options
         self._process_roots = {} if process_roots is None else process_roots
-        self._cache = DiskCache(options.cache_dir)
         self._perf_maps = PerfMaps(self._process_roots)
-        self._dwarf_lines = DwarfLines(self._cache, options.progress)
+        self._dwarf_lines = DwarfLines(DiskCache(options.cache_dir), options.progress)
         self._symbols: dict[UnwindTables, ModuleSymbols] = {}
         self._first_module: dict[UnwindTables, Module] = {}  # of the modules with the same tables
         self._frames: dict[Location, tuple[NamedFrame, ...]] = {}
@@ -132,7 +131,7 @@ class Symbolizer:
         if tables not in self._symbols:
             roots = [tables.root] if tables.root else []
             debug_files = DebugFiles(roots, self._options.debug_dirs, self._options.fetch)
-            self._symbols[tables] = ModuleSymbols(module, debug_files, self._cache)
+            self._symbols[tables] = ModuleSymbols(module, debug_files)
         return self._symbols[tables]
 
 
@@ -170,9 +169,12 @@ class OfflineSymbolizer:
             if data is not None:
                 with suppress(FormatError):
                     yield ElfImage(data, name)
-        data = self._options.fetch(build_id) if self._options.fetch else None
-        if data is not None:
-            yield ElfImage(data, path)
+        try:
+            data = self._options.fetch(build_id) if self._options.fetch else None
+            if data is not None:
+                yield ElfImage(data, path)
+        except SfsampleError as failure:  # of a server; a FormatError too
+            self._options.progress(f"{path}: {failure}")
 
     def _candidates(self, path: str, build_id: str) -> Iterator[str]:
         directories = [os.path.abspath(directory) for directory in self._options.debug_dirs]

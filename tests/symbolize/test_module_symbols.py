@@ -16,13 +16,13 @@ from sfsample.modules import debug_files
 from sfsample.modules.debug_files import DebugFiles
 from sfsample.modules.module import Module
 from sfsample.symbolize import module_symbols, symbol_table
-from sfsample.symbolize.disk_cache import DiskCache
 from sfsample.symbolize.module_symbols import ModuleSymbols
+from sfsample.symbolize.options import SymbolOptions
+from sfsample.symbolize.symbolizer import Symbolizer
 from tests.builders import elf_builder as e
 from tests.builders.symbol_tables import SymbolTable
 
 WHOLE = Path(__file__).parents[1] / "fixtures" / "v3" / "target"
-NO_CACHE = DiskCache(None)
 
 pytestmark = pytest.mark.skipif(shutil.which("objcopy") is None, reason="objcopy is not installed")
 
@@ -31,11 +31,9 @@ def run(*words):
     subprocess.run(list(map(str, words)), check=True)
 
 
-def symbols_of(path, *roots, cache=NO_CACHE, where="/opt/bin/program", **options):
+def symbols_of(path, *roots, where="/opt/bin/program", **options):
     image = ElfImage(Path(path).read_bytes(), str(path))
-    return ModuleSymbols(
-        Module(image, 0, where), DebugFiles([Root(str(root)) for root in roots], **options), cache
-    )
+    return ModuleSymbols(Module(image, 0, where), DebugFiles([Root(str(root)) for root in roots], **options))
 
 
 @pytest.fixture(scope="module")
@@ -238,13 +236,22 @@ def test_unpacked_mini_debug_info_is_limited(stripped, tmp_path, monkeypatch):
     assert "unpacks to more than 1 MiB" in reason_with_debugdata(stripped, tmp_path, bomb)
 
 
-def test_unpacked_mini_debug_info_is_cached(stripped, functions, tmp_path, monkeypatch):
+def test_mini_debug_info_of_another_file_with_the_same_build_id_is_not_used(stripped, functions, tmp_path):
+    """A hostile program claimed the build-id of an honest one, and its names were cached for that."""
     add_mini_debug_info(stripped, tmp_path)
-    cache = DiskCache(str(tmp_path / "cache"))
-    symbols_of(stripped, cache=cache).find(next(iter(functions)))
-    monkeypatch.setattr(module_symbols, "unpack", lambda _data: pytest.fail("unpacked again"))
-    vaddr, symbol = next(iter(functions.items()))
-    assert symbols_of(stripped, cache=cache).find(vaddr).start == symbol.start
+    honest = symbols_of(stripped)
+    vaddr, name = next((v, s.name) for v, s in functions.items() if honest.find(v) == s)
+    mini = (tmp_path / "mini").read_bytes().replace(name.encode(), b"x" * len(name))
+    (tmp_path / "hostile.xz").write_bytes(lzma.compress(mini, lzma.FORMAT_XZ))
+    run("objcopy", "--update-section", f".gnu_debugdata={tmp_path / 'hostile.xz'}", stripped,
+        tmp_path / "hostile")  # fmt: skip
+
+    def name_in(path):
+        module = Module(ElfImage(path.read_bytes(), path.name), 0, f"/opt/{path.name}")
+        return Symbolizer(SymbolOptions(cache_dir=str(tmp_path / "cache"))).symbol(module, vaddr).name
+
+    assert name_in(tmp_path / "hostile") == "x" * len(name)
+    assert name_in(stripped) == name
 
 
 @pytest.mark.parametrize(
@@ -257,7 +264,7 @@ def test_a_file_without_section_headers_has_its_dynamic_symbols(path, monkeypatc
     data = bytearray(path.read_bytes())
     data[40:48] = bytes(8)  # e_shoff
     data[58:64] = bytes(6)  # e_shentsize, e_shnum, e_shstrndx
-    without = ModuleSymbols(Module(ElfImage(bytes(data), "x"), 0, "x"), DebugFiles([]), NO_CACHE)
+    without = ModuleSymbols(Module(ElfImage(bytes(data), "x"), 0, "x"), DebugFiles([]))
     image = ElfImage(path.read_bytes(), "x")
     table = SymbolTable(*image.symbols(SHT_DYNSYM), "little", image.code_sections)
     found = {symbol for start, end in image.code_sections for vaddr in range(start, end, 16)
@@ -279,7 +286,7 @@ def test_the_vdso_in_memory_has_names():
     with open("/proc/self/mem", "rb") as memory:
         memory.seek(start)
         image = ElfImage(memory.read(end - start), "[vdso]")
-    symbols = ModuleSymbols(Module(image, start, "[vdso]"), DebugFiles([]), NO_CACHE)
+    symbols = ModuleSymbols(Module(image, start, "[vdso]"), DebugFiles([]))
     table = SymbolTable(*image.symbols(), image.byteorder, image.code_sections)
     names = {found.name for low, high in image.code_sections for vaddr in range(low, high, 16)
              if (found := table.find_stated(vaddr))}  # fmt: skip
