@@ -79,8 +79,8 @@ class Symbolizer:
         missing = [module_without_name(module, self._why_unnamed(module), roots, count)
                    for module, count in modules.items()]  # fmt: skip
         missing += [
-            MissingName(f"process {pid_of(key)}", count, self._given_up)
-            if self._given_up
+            MissingName(f"process {pid_of(key)}", count, why)
+            if (why := self._given_up or maps.problems.get(key, ""))
             else generated_without_name(pid_of(key), roots.get(key), count, maps.has_map(key))
             for key, count in processes.items()
         ]
@@ -93,7 +93,8 @@ class Symbolizer:
     def problems(self) -> list[str]:
         """What could not be read, as texts."""
         modules = [problem for symbols in self._symbols.values() for problem in symbols.problems]
-        return [*modules, *self._dwarf_lines.problems, *self._perf_maps.truncated.values()]
+        maps = [f"process {pid_of(key)}: {problem}" for key, problem in self._perf_maps.problems.items()]
+        return [*modules, *self._dwarf_lines.problems, *maps]
 
     def _name_frames(self, location: Location) -> tuple[NamedFrame, ...]:
         module = location.module
