@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from functools import cache
+from time import thread_time
 
 from sfsample.core.filesystem import ProcessRoot, Root
 from sfsample.errors import FormatError, SfsampleError
@@ -27,6 +28,10 @@ from sfsample.symbolize.options import DEFAULT_SYMBOL_OPTIONS, SymbolOptions
 from sfsample.symbolize.perf_map import PerfMaps
 from sfsample.symbolize.spelling import simplify, spell
 from sfsample.symbolize.symbol_table import Symbol
+
+# CPU time for names of modules: what a hostile program can make long, although each step has a limit.  All
+# names of a program take less than a second, 1 GB of DWARF 10 s.
+_MAX_CPU_S = 300
 
 
 class Symbolizer:
@@ -50,6 +55,8 @@ class Symbolizer:
         self._first_module: dict[UnwindTables, Module] = {}  # of the modules with the same tables
         self._frames: dict[Location, tuple[NamedFrame, ...]] = {}
         self._given_up = ""
+        self._cpu_s = 0.0  # CPU time that names of modules have taken
+        self._failures: dict[str, None] = {}  # texts, each once
 
     def symbol(self, module: Module, vaddr: int) -> Symbol | None:
         """Return the function symbol that covers `vaddr`."""
@@ -65,6 +72,15 @@ class Symbolizer:
         if frames is None:
             frames = self._frames[key] = self._name_frames(key)
         return frames
+
+    def _name_frames(self, location: Location) -> tuple[NamedFrame, ...]:
+        """Name a location; a failure, whatever its kind, costs the name and is a problem."""
+        try:
+            return self._look_up(location)
+        except (SfsampleError, OSError, MemoryError) as failure:
+            where = location.module.path if location.module else f"process {pid_of(location.pid)}"
+            self._failures[f"{where}: the look-up of names failed: {failure!r}"] = None
+            return (_unnamed(location),)
 
     def give_up(self, why: str) -> None:
         """Look up no name from now on."""
@@ -94,17 +110,24 @@ class Symbolizer:
         """What could not be read, as texts."""
         modules = [problem for symbols in self._symbols.values() for problem in symbols.problems]
         maps = [f"process {pid_of(key)}: {problem}" for key, problem in self._perf_maps.problems.items()]
-        return [*modules, *self._dwarf_lines.problems, *maps]
+        return [*modules, *self._dwarf_lines.problems, *maps, *self._failures]
 
-    def _name_frames(self, location: Location) -> tuple[NamedFrame, ...]:
-        module = location.module
+    def _look_up(self, location: Location) -> tuple[NamedFrame, ...]:
         if location.kernel:
             return (_marked_frame(location.kernel, None, "k"),)
         if self._given_up:
-            path = module.path if module else None
-            return (NamedFrame(address_text(path, location.address), None, None, None),)
-        if module is None:
+            return (_unnamed(location),)
+        if location.module is None:
             return (self._generated_frame(location),)
+        begun = thread_time()
+        try:
+            return self._look_up_in(location.module, location)
+        finally:
+            self._cpu_s += thread_time() - begun
+            if self._cpu_s > _MAX_CPU_S:
+                self.give_up(f"the look-up of names took {_MAX_CPU_S} s of CPU and was ended")
+
+    def _look_up_in(self, module: Module, location: Location) -> tuple[NamedFrame, ...]:
         frame = self._native_frame(module, location)
         if not (self._options.lines or self._options.inlines):
             return (frame,)
@@ -113,18 +136,17 @@ class Symbolizer:
         return _with_places(frame, places, self._options)
 
     def _native_frame(self, module: Module, location: Location) -> NamedFrame:
-        address = location.address
         symbol = self.symbol(module, location.lookup)
         if symbol is None:
-            return NamedFrame(address_text(module.path, address), None, None, None)
+            return _unnamed(location)
         function = clean_name(spell(symbol.name, self._options))
-        return NamedFrame(function, function, symbol.name, address - symbol.start)
+        return NamedFrame(function, function, symbol.name, location.address - symbol.start)
 
     def _generated_frame(self, location: Location) -> NamedFrame:
         """Return the frame of code that lies in no file, named by the perf map of its process."""
         found = self._perf_maps.find(location.pid, location.lookup) if location.pid else None
         if found is None:
-            return NamedFrame(address_text(None, location.address), None, None, None)
+            return _unnamed(location)
         return _marked_frame(found.name, location.address - found.start, "j")
 
     def _symbols_of(self, module: Module) -> ModuleSymbols:
@@ -186,6 +208,11 @@ class OfflineSymbolizer:
             yield f"{directory}/{os.path.basename(path)}"
             yield f"{directory}/{os.path.basename(path)}.debug"
         yield path
+
+
+def _unnamed(location: Location) -> NamedFrame:
+    path = location.module.path if location.module else None
+    return NamedFrame(address_text(path, location.address), None, None, None)
 
 
 def _marked_frame(name: str, offset: int | None, kind: Kind) -> NamedFrame:

@@ -2,11 +2,15 @@
 
 from pathlib import Path
 
+import pytest
+
 from sfsample.core.filesystem import ProcessRoot, Root
 from sfsample.formats.elf.image import ElfImage
 from sfsample.modules.location import Location, kernel_locations
 from sfsample.modules.module import Module
 from sfsample.modules.unwind_tables import UnwindTables
+from sfsample.symbolize import symbolizer as symbolizer_module
+from sfsample.symbolize.module_symbols import ModuleSymbols
 from sfsample.symbolize.named_frame import NamedFrame
 from sfsample.symbolize.symbolizer import Symbolizer
 from tests.builders import elf_builder as e
@@ -54,6 +58,29 @@ def test_a_kernel_function_needs_no_symbol_table():
     [frame] = Symbolizer().frames(location)
     assert frame == NamedFrame("ep:poll_[k]", "ep:poll", "ep;poll", None, kind="k")
     assert Symbolizer().missing_names() == []
+
+
+@pytest.mark.parametrize("failure", [OSError(12, "Cannot allocate memory"), MemoryError()])
+def test_a_failure_costs_the_name_and_is_said(failure: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise failure
+
+    place, symbolizer = Location(module(b.Sym("f", 0x1010, 0x10)), 0x1010, 0x1010), Symbolizer()
+    monkeypatch.setattr(ModuleSymbols, "find", fail)
+    assert [frame.text for frame in symbolizer.frames(place)] == ["[libx.so+0x1010]"]
+    assert symbolizer.problems == [f"/usr/lib/libx.so: the look-up of names failed: {failure!r}"]
+
+
+def test_names_take_a_limited_time_and_kernel_functions_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds = iter(range(0, 10_000, 100))  # each look-up takes 100 s
+    monkeypatch.setattr(symbolizer_module, "thread_time", lambda: next(seconds))
+    named, symbolizer = module(b.Sym("f", 0x1010, 0x20)), Symbolizer()
+    frames = [symbolizer.frames(Location(named, at, at))[0] for at in range(0x1010, 0x1016)]
+    assert [frame.function for frame in frames] == ["f", "f", "f", "f", None, None]
+    [missing] = symbolizer.missing_names()
+    assert missing.why == "the look-up of names took 300 s of CPU and was ended"
+    [location] = kernel_locations(["ep_poll"], 7)
+    assert symbolizer.frames(location)[0].function == "ep_poll"
 
 
 def test_a_process_cannot_give_another_one_names_by_a_debug_file(tmp_path: Path) -> None:
