@@ -12,7 +12,6 @@ Source: DWARF 5 sections 3.1.2 and 7.3.2 (split DWARF).
 """
 
 import re
-from hashlib import sha256
 from typing import Any, NamedTuple
 
 from sfsample.errors import FormatError
@@ -104,6 +103,8 @@ class DwarfLines:
 
 def _name_of(data: bytes | memoryview) -> str:
     """Return the name in the cache of what is made from a file."""
+    from hashlib import sha256  # it takes 3 MB of memory
+
     from symbolic.symcache import SYMCACHE_LATEST_VERSION
 
     return f"{sha256(data).hexdigest()}.symcache{SYMCACHE_LATEST_VERSION}"
