@@ -1,8 +1,8 @@
 """Finds the separate debug file of an ELF image, by build-id or by `.gnu_debuglink`.
 
-Invariant: a file is used only if it belongs to the image: the build-ids are equal or, where the image or the
-file has none, the CRC of the file is the one in the link; a file that was found and refused is reported
-(tests/symbolize/test_module_symbols.py).
+Invariant: a file is used only if it belongs to the image: the build-ids are equal and code sections have the
+same addresses or, where the image or the file has no build-id, the CRC of the file is the one in the link; a
+file that was found and refused is reported (tests/symbolize/test_module_symbols.py).
 
 Source: gdb manual, "Debugging Information in Separate Files".  `.gnu_debuglink` is a name, padding to a
 multiple of 4 bytes, and a CRC-32.
@@ -10,16 +10,20 @@ multiple of 4 bytes, and a CRC-32.
 
 import os
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from mmap import mmap
 from typing import NamedTuple
 from zlib import crc32
 
+from sfsample.core.checkpoint import checkpoint
 from sfsample.core.filesystem import Root
 from sfsample.errors import FormatError, SfsampleError
 from sfsample.formats.elf.image import ElfImage
 
 SYSTEM_DEBUG_DIR = "/usr/lib/debug"
 _MAX_LINK_BYTES = 4096
+_MAX_CRC_BYTES = 1 << 30  # of a file, read within 1 to 3 s
+_CHUNK_BYTES = 1 << 20  # between two checkpoints
 
 FetchDebugFile = Callable[[str], mmap | None]  # (build-id)
 FindDebugFile = Callable[[ElfImage, str], "DebugFile"]  # (image, path that it was mapped from)
@@ -41,7 +45,7 @@ class DebugFiles:
     def __init__(
         self, roots: Sequence[Root], directories: Sequence[str] = (), fetch: FetchDebugFile | None = None
     ) -> None:
-        here = Root()
+        here = _here()
         self._debug_dirs = [(here, os.path.abspath(directory)) for directory in directories]
         self._debug_dirs += [(root, SYSTEM_DEBUG_DIR) for root in (*roots, here)]
         self._roots = (*roots, here)
@@ -92,10 +96,16 @@ class DebugFiles:
             yield root, f"{debug_dir}/{link}"
 
 
+@cache
+def _here() -> Root:
+    """Return sfsample's own root directory; it stays open."""
+    return Root()
+
+
 def debug_file_finder(root: Root | None, directories: Sequence[str]) -> FindDebugFile:
     """Return a function that finds debug files for the unwinder, which needs them rarely.
 
-    Between calls it keeps only `root` open, the root directory of the target.
+    `root`: the root directory of the target.
     """
     return lambda image, path: DebugFiles([root] if root else [], directories).find(image, path)
 
@@ -115,9 +125,20 @@ def _mismatch(image: ElfImage, candidate: ElfImage, link: tuple[str, int] | None
     """Return why a candidate is not the debug file of `image`, or None when it is."""
     prefix = f"a debug file is not the one of this module: {candidate.name}: "
     if image.build_id and candidate.build_id:
-        if image.build_id == candidate.build_id:
-            return None
-        return f"{prefix}has build-id {candidate.build_id}"
-    if link and crc32(candidate.data) == link[1]:
+        if image.build_id != candidate.build_id:
+            return f"{prefix}has build-id {candidate.build_id}"
+        places = [known for known in (image.code_sections, candidate.code_sections) if known]
+        return f"{prefix}its code lies elsewhere" if len({*places}) > 1 else None
+    if len(candidate.data) > _MAX_CRC_BYTES:
+        return f"{prefix}has no build-id, and a CRC is compared of up to {_MAX_CRC_BYTES >> 30} GiB only"
+    if link and _crc(candidate.data) == link[1]:
         return None
     return f"{prefix}its CRC is not that in .gnu_debuglink"
+
+
+def _crc(data: memoryview) -> int:
+    crc = 0
+    for at in range(0, len(data), _CHUNK_BYTES):
+        checkpoint()
+        crc = crc32(data[at : at + _CHUNK_BYTES], crc)
+    return crc

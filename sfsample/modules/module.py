@@ -141,6 +141,4 @@ class Module:
     @property
     def problems(self) -> list[str]:
         """What could not be used so far, and why; each text begins with the path."""
-        damage = self.image.section_damage
-        problems = (*self.tables.problems, *([damage] if damage else ()))
-        return [f"{self.path}: {problem}" for problem in problems]
+        return [f"{self.path}: {problem}" for problem in (*self.tables.problems, *self.image.problems)]

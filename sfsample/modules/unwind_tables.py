@@ -2,11 +2,12 @@
 
 A table is read on first use.  Invariant: a damaged table is dropped and reported in `problems`, and the
 others are used (tests/modules/test_module.py).  Nothing here depends on a process or a run-time address, so
-that all processes that map a file share one object.
+that all processes that map a file and have the same root directory share one object.
 """
 
 from functools import cached_property
 
+from sfsample.core.filesystem import Root
 from sfsample.errors import FormatError
 from sfsample.formats.dwarf.eh_frame import EhFrame, eh_frame_address
 from sfsample.formats.elf.compressed import section_bytes
@@ -18,13 +19,19 @@ from sfsample.modules.debug_files import DebugFile, FindDebugFile
 class UnwindTables:
     """The tables of `image`, which was mapped from `path`.
 
-    `find` finds the separate debug file; it is called when the image itself has no `.debug_frame`.
+    `find` finds the separate debug file; it is called when the image itself has no `.debug_frame`.  `root` is
+    the root directory of the processes; only there, and in that of sfsample, is a debug file searched.
     """
 
     def __init__(
-        self, image: ElfImage, path: str = "", find: FindDebugFile = lambda *_: DebugFile(None)
+        self,
+        image: ElfImage,
+        path: str = "",
+        find: FindDebugFile = lambda *_: DebugFile(None),
+        root: Root | None = None,
     ) -> None:
         self.image = image
+        self.root = root
         self._path = path
         self._find = find
         self.problems: list[str] = []

@@ -85,7 +85,7 @@ def open_core(
     try:
         data = mapped(open_regular(path))
         head = data[:8]
-        return CoreProcess(ElfImage(data, path), exe, sysroot, debug_dirs)
+        return CoreProcess(ElfImage(data, path, is_core=True), exe, sysroot, debug_dirs)
     except (OSError, FormatError) as failure:
         shown = path or repr("")
         if isinstance(failure, OSError):
@@ -116,7 +116,7 @@ class CoreProcess:
         self.memory = CoreMemory(self._core)
         self.opener = CoreImages(self._core, self.memory, exe, sysroot)
         root = self.opener.root if sysroot else None
-        tables_of = partial(UnwindTables, find=debug_file_finder(root, debug_dirs))
+        tables_of = partial(UnwindTables, find=debug_file_finder(root, debug_dirs), root=root)
         self.opener.problems += [problem] * bool(problem)
         self.modules = ModuleMap(self._maps, self.opener, self.memory.dumped, tables_of)
         self.modules.refresh()

@@ -1,8 +1,12 @@
 """Shares ELF files, unwind tables and root directories among the processes of a run, so each is opened once.
 
-A file is the same if device, inode, modification time and size are the same; or, seen through another file
-system (a container's), if path, size, headers and build-id are.  The cache drops the least recently used
-entries; a process that still uses a dropped image has its own reference.
+A file is the same if device, inode, time of the last change and size are the same, which only the kernel can
+say: a build-id, a path or a part of the contents can be those of another program's file.  Tables are shared
+where the root directory is the same, too, because a debug file that is found there adds to them.  The cache
+drops the least recently used entries; a process that still uses a dropped image has its own reference.
+
+Invariant: no process can put its file or its debug file in the place of another process's
+(tests/process/test_image_cache.py).
 """
 
 import os
@@ -17,7 +21,6 @@ from sfsample.modules.debug_files import debug_file_finder
 from sfsample.modules.unwind_tables import UnwindTables
 
 _MAX_ENTRIES = 256  # of each kind; each image has a file open
-_HEAD_BYTES = 4096
 
 _K = TypeVar("_K")
 _V = TypeVar("_V")
@@ -29,7 +32,7 @@ class ImageCache:
     def __init__(self, debug_dirs: Sequence[str] = ()) -> None:
         self._debug_dirs = debug_dirs
         self._images: dict[tuple[object, ...], ElfImage] = {}
-        self._tables: dict[ElfImage, UnwindTables] = {}
+        self._tables: dict[tuple[ElfImage, Root | None], UnwindTables] = {}
         self._roots: dict[tuple[object, ...], Root] = {}
 
     def file(self, fd: int, name: str) -> ElfImage:
@@ -37,16 +40,8 @@ class ImageCache:
         status = os.fstat(fd)
         if not status.st_size:
             raise FormatError(name, 0, "is empty")
-        key = name, status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size
-        return _cached(self._images, key, lambda: self._open(fd, name))
-
-    def _open(self, fd: int, name: str) -> ElfImage:
-        """Map a file; return the image with the same build-id that is open already, if there is one."""
-        image = ElfImage(mmap(fd, 0, access=ACCESS_READ), name)
-        if not image.build_id:
-            return image
-        key = name, len(image.data), image.build_id, bytes(image.data[:_HEAD_BYTES])
-        return _cached(self._images, key, lambda: image)
+        key = name, status.st_dev, status.st_ino, status.st_ctime_ns, status.st_size
+        return _cached(self._images, key, lambda: ElfImage(mmap(fd, 0, access=ACCESS_READ), name))
 
     def memory(self, data: bytes, name: str) -> ElfImage:
         """Return the image of these bytes.  Raises FormatError."""
@@ -54,9 +49,8 @@ class ImageCache:
 
     def tables_of(self, root: Root | None, image: ElfImage, path: str) -> UnwindTables:
         """Return the unwind tables of an image that a process with this root directory mapped from `path`."""
-        return _cached(
-            self._tables, image, lambda: UnwindTables(image, path, debug_file_finder(root, self._debug_dirs))
-        )
+        find = debug_file_finder(root, self._debug_dirs)
+        return _cached(self._tables, (image, root), lambda: UnwindTables(image, path, find, root))
 
     def root(self, path: str, mounts: str | None) -> Root:
         """Return the root directory `path`; `mounts` names its mount namespace.  Raises OSError."""

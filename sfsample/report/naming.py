@@ -31,7 +31,8 @@ def name_profile(profile: Profile, symbolizer: Symbolizer) -> Report:
         numbers = (total.times, total.wall_ns, total.cpu_ns)[: len(weights)]
         indexes[key] = builder.add(_thread(profile, key), frames, str(key.stop_reason), numbers)
     stats = profile.stats.as_json()
-    stats["problems"] += symbolizer.problems
+    problems = dict.fromkeys([*stats["problems"], *symbolizer.problems])  # both know of damaged files
+    stats["problems"] = [*problems]
     return builder.finish()._replace(
         started_ns=profile.started_ns or None,
         rate_hz=profile.stats.rate_hz,

@@ -58,7 +58,8 @@ def replay(
             refused[mapping.path] = f"{mapping.path}: {refusal.what}"
             raise
 
-    tables_of = partial(UnwindTables, find=debug_file_finder(root if sysroot else None, debug_dirs))
+    files_root = root if sysroot else None
+    tables_of = partial(UnwindTables, find=debug_file_finder(files_root, debug_dirs), root=files_root)
     modules = ModuleMap(lambda: saved.mappings, open_image, _reader(saved.code), tables_of)
     modules.refresh()
     stack = Unwinder(modules, steppers, max_frames).walk(saved.snapshot)

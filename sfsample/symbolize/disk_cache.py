@@ -1,14 +1,16 @@
-"""Keeps results on disk for the next run, as files `<build-id>.<kind>` in a directory of sfsample.
+"""Keeps results on disk for the next run, as files `<hash>.<kind>` in a directory of sfsample.
 
-Invariant: the cache never makes a result wrong and never makes a run fail.  A file counts only if it belongs
-to the user of this process, in a directory that no other user may enter, and if its checksum is right
-(tests/symbolize/test_disk_cache.py).  A file appears complete or not at all (temporary name, then rename), so
-no lock is needed.  The files that were not used for longest are deleted when the directory is too large.
+Invariant: the cache never makes a result wrong and never makes a run fail.  A name has a hash of all bytes
+that the result was made from: a build-id does not say what is in a file, as a program can claim that of
+another.  A file counts only if it belongs to the user of this process, in a directory that no other user may
+enter or replace, and if its checksum is right (tests/symbolize/test_disk_cache.py).  A file appears complete
+or not at all (temporary name, then rename), so no lock is needed.  The files that were not used for longest
+are deleted when the directory is too large.
 """
 
 import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from functools import cached_property
 from mmap import ACCESS_READ, mmap
@@ -16,6 +18,7 @@ from struct import Struct
 from zlib import crc32
 
 from sfsample.core.filesystem import whole_file
+from sfsample.symbolize.private_directory import make_private
 
 _HEADER = Struct("<8sIIQ")  # magic, version, CRC of the payload, its size
 _MAGIC, _VERSION = b"sfsnames", 1
@@ -28,18 +31,6 @@ class DiskCache:
 
     def __init__(self, directory: str | None) -> None:
         self._directory = directory
-
-    def get_or_make(self, build_id: str | None, kind: str, make: Callable[[], bytes]) -> bytes | memoryview:
-        """Return a result for the file with a build-id; it is made when the cache does not have it."""
-        if build_id is None:
-            return make()
-        name = f"{build_id}.{kind}"
-        data = self.get(name)
-        if data is not None:
-            return data
-        made = make()
-        self.put(name, made)
-        return made
 
     def get(self, name: str) -> memoryview | None:
         """Return what was stored under a name, or None."""
@@ -96,15 +87,12 @@ class DiskCache:
 
 
 def _prepare(directory: str) -> bool:
-    """Make the directory; return whether no other user may enter it."""
+    """Make the directory; return whether no other user may enter or replace it."""
     try:
-        os.makedirs(os.path.dirname(directory), exist_ok=True)
-        with suppress(FileExistsError):
-            os.mkdir(directory, 0o700)
-        found = os.lstat(directory)
+        is_private, found = make_private(directory), os.lstat(directory)
     except OSError:
         return False
-    return _is_own(found, stat.S_IFDIR) and not found.st_mode & 0o077
+    return is_private and _is_own(found, stat.S_IFDIR) and not found.st_mode & 0o077
 
 
 def _is_own(found: os.stat_result, kind: int) -> bool:

@@ -1,8 +1,9 @@
 """Finds source lines and inlined functions in DWARF.  Only this file uses the library `symbolic`.
 
 The library is an extra (`pip install 'sfsample[lines]'`) and imported when the first line is needed.  It
-converts all DWARF of a file once; the result is cached by build-id, and later opened without being read.  Of
-split DWARF, the file has only skeleton units, and the rest, in `.dwo` or `.dwp` files, is not read.
+converts all DWARF of a file once (0.2 s for the debug file of glibc); the result is cached by a hash of the
+file (4 ms), and later opened without being read.  Of split DWARF, the file has only skeleton units, and the
+rest, in `.dwo` or `.dwp` files, is not read.
 
 Invariant: whatever the library raises on damaged DWARF, the module only has no lines, and that is reported in
 `problems` (tests/symbolize/test_dwarf_lines.py).
@@ -20,6 +21,7 @@ from sfsample.symbolize.disk_cache import DiskCache
 from sfsample.symbolize.options import Progress
 
 _SECTIONS = (".debug_info", ".zdebug_info")
+_MAX_FILE_BYTES = 2 << 30  # of a file with DWARF: the library cannot be interrupted, and 100 MB take it 1 s
 
 
 class SourcePlace(NamedTuple):
@@ -72,26 +74,47 @@ class DwarfLines:
         if problem:
             self.problems.append(problem)
         try:
-            from symbolic.symcache import SYMCACHE_LATEST_VERSION, SymCache
+            from symbolic.symcache import SymCache
 
-            kind = f"symcache{SYMCACHE_LATEST_VERSION}"
-            data = self._cache.get_or_make(image.build_id, kind, lambda: self._convert(image))
-            return SymCache.from_bytes(_view(data))  # it keeps the view alive
+            return SymCache.from_bytes(_view(self._converted(image)))  # it keeps the view alive
         except Exception as damage:  # noqa: BLE001 - as above
             self._note_damage(image, damage)
             return None
 
-    def _convert(self, image: ElfImage) -> bytes:
-        from symbolic.debuginfo import Archive
-
-        self._progress(f"reading DWARF of {image.name} ({len(image.data) / 1e6:.0f} MB)")
-        table = next(Archive.from_bytes(_view(image.data)).iter_objects()).make_symcache()
-        return bytes(table.open_stream().read())
+    def _converted(self, image: ElfImage) -> bytes | memoryview:
+        """Return the tables of lines in an image, from the cache or into it."""
+        size = len(image.data)
+        if size > _MAX_FILE_BYTES:
+            raise FormatError(image.name, 0, f"{size} bytes are more than {_MAX_FILE_BYTES >> 30} GiB")
+        data = self._cache.get(_name_of(image.data))
+        if data is not None:
+            return data
+        self._progress(f"reading DWARF of {image.name} ({size / 1e6:.0f} MB)")
+        copy = bytes(image.data)  # what is hashed is what is converted, whatever a program does to its file
+        made = _convert(copy)
+        self._cache.put(_name_of(copy), made)
+        return made
 
     def _note_damage(self, image: ElfImage, damage: Exception) -> None:
         problem = f"{image.name}: no lines: {type(damage).__name__}: {damage}"
         if problem not in self.problems:
             self.problems.append(problem)
+
+
+def _name_of(data: bytes | memoryview) -> str:
+    """Return the name in the cache of what is made from a file."""
+    from hashlib import sha256  # it takes 3 MB of memory
+
+    from symbolic.symcache import SYMCACHE_LATEST_VERSION
+
+    return f"{sha256(data).hexdigest()}.symcache{SYMCACHE_LATEST_VERSION}"
+
+
+def _convert(data: bytes) -> bytes:
+    from symbolic.debuginfo import Archive
+
+    table = next(Archive.from_bytes(_view(data)).iter_objects()).make_symcache()
+    return bytes(table.open_stream().read())
 
 
 def _view(data: bytes | memoryview) -> Any:  # noqa: ANN401 - the library has no types

@@ -7,7 +7,8 @@ functions, a symbol without a size ends at the next address at which another fun
 stubs are in no table; their relocation names them.
 
 `.gnu_debugdata` (MiniDebugInfo) is an ELF file with the function symbols that `.dynsym` does not have,
-compressed with xz.  Source: gdb manual, "MiniDebugInfo".
+compressed with xz.  It is unpacked in each run, which takes some 0.1 s for 1 MB.  Source: gdb manual,
+"MiniDebugInfo".
 
 Invariant: no method raises, and the unpacked size is limited (tests/symbolize/test_module_symbols.py).
 """
@@ -21,9 +22,8 @@ from sfsample.formats.elf.dynamic import Dynamic
 from sfsample.formats.elf.image import SHT_SYMTAB, ElfImage
 from sfsample.modules.debug_files import DebugFile, DebugFiles
 from sfsample.modules.module import Module
-from sfsample.symbolize.disk_cache import DiskCache
 from sfsample.symbolize.dwarf_lines import has_dwarf
-from sfsample.symbolize.plt_names import PltStubs, is_stub
+from sfsample.symbolize.plt_names import PltStubs, is_stub, stub_sections
 from sfsample.symbolize.symbol_table import Symbol, SymbolTable
 
 _DEBUGDATA = ".gnu_debugdata"
@@ -34,18 +34,19 @@ _MAX_DECODER_BYTES = 128 << 20  # xz -9 needs 65 MiB
 class ModuleSymbols:
     """The symbols of a module."""
 
-    def __init__(self, module: Module, debug_files: DebugFiles, cache: DiskCache) -> None:
+    def __init__(self, module: Module, debug_files: DebugFiles) -> None:
         self._module, self._image = module, module.image
-        self._debug_files, self._cache = debug_files, cache
+        self._debug_files = debug_files
         self._opened: list[SymbolTable] = []
         self._unopened = self._open_tables()
+        self._stub_sections = stub_sections(module.image)
         self._debug: DebugFile | None = None
         self._damage = ""
         self._is_complete = False  # a table of all functions was read, not only of exported ones
 
     def find(self, vaddr: int) -> Symbol | None:
         """Return the function symbol that covers `vaddr`."""
-        if is_stub(self._image, vaddr):
+        if is_stub(self._stub_sections, vaddr):
             return self._plt_stubs.find(vaddr)
         return self._find_in_tables(SymbolTable.find_stated, vaddr) or self._guess(vaddr)
 
@@ -62,6 +63,15 @@ class ModuleSymbols:
         debug = self.debug_file().image or self._fetch_debug_image()
         return debug if debug and has_dwarf(debug) else None
 
+    @property
+    def problems(self) -> list[str]:
+        """What limits have left out so far, and damage of the file; each text begins with the path."""
+        return [f"{self._module.path}: {problem}" for problem in (*self._image.problems, *self._limits)]
+
+    @property
+    def _limits(self) -> list[str]:
+        return [table.limit for table in self._opened if table.limit]
+
     def why_unnamed(self) -> str:
         """Return why some addresses of this module have no name."""
         refused = (self._debug.refused if self._debug else "") or self._damage
@@ -74,7 +84,7 @@ class ModuleSymbols:
         if not self._image.sections:
             return "it has no section headers, as a copy of the target's memory has none"
         if self._is_complete:
-            return "its symbol table has no function there"
+            return "; ".join(["its symbol table has no function there", *self._limits])
         build_id = f" for build-id {self._image.build_id}" if self._image.build_id else ""
         return f"stripped, and no debug file{build_id} was found"
 
@@ -131,15 +141,12 @@ class ModuleSymbols:
         return fetched.image
 
     def _unpack_debugdata(self) -> ElfImage | None:
-        """Return the image in `.gnu_debugdata`, unpacked once and then taken from the cache."""
-        image, section = self._image, self._image.section(_DEBUGDATA)
+        """Return the image in `.gnu_debugdata`."""
+        section = self._image.section(_DEBUGDATA)
         if section is None:
             return None
         try:
-            unpacked = self._cache.get_or_make(
-                image.build_id, "debugdata", lambda: unpack(image.contents(section))
-            )
-            return ElfImage(unpacked, _DEBUGDATA)
+            return ElfImage(unpack(self._image.contents(section)), _DEBUGDATA)
         except FormatError as damage:
             self._damage = str(damage)
             return None
@@ -163,7 +170,7 @@ def unpack(data: bytes | memoryview) -> bytes:
 
     decoder = LZMADecompressor(FORMAT_XZ, memlimit=_MAX_DECODER_BYTES)
     try:
-        unpacked = decoder.decompress(data, _MAX_UNPACKED_BYTES)
+        unpacked = decoder.decompress(data[:_MAX_UNPACKED_BYTES], _MAX_UNPACKED_BYTES)
     except (LZMAError, MemoryError) as damage:
         raise FormatError(_DEBUGDATA, 0, f"cannot be unpacked: {damage}") from None
     if not decoder.eof:

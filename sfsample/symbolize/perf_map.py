@@ -1,10 +1,12 @@
 """Reads names of generated code from /tmp/perf-PID.map, in the target's own root and by its own pid.
 
-Invariant: a map is used only if it is a regular file of the target's user or root, as perf requires
-(tests/symbolize/test_perf_map.py).  Its names are not cleaned here.  Of several functions that cover an
-address, the last in the file counts, because a JIT reuses memory; so of a file that is too large only the end
-is read, and that is reported.  A map is read again when an address is not found and the file has changed, but
-only so often that reading takes less than a tenth of the time.
+Invariant: a map is used only if it is a regular file of the target's user or root, as perf requires; whatever
+a read does, only names are lost, and `problems` says so (tests/symbolize/test_perf_map.py).  No more is read
+than the size that the file states: files of /proc state 0, and some have no end.  Its names are not cleaned
+here.  Of several functions that cover an address, the last in the file counts, because a JIT reuses memory;
+so of a file that is too large only the end is read, and that is reported.  A map is read again when an
+address is not found and the file has changed, but only so often that reading takes less than a tenth of the
+time.
 
 Source: Linux, tools/perf/Documentation/jit-interface.txt: lines `START SIZE NAME`, the numbers hexadecimal.
 """
@@ -23,6 +25,7 @@ from sfsample.core.filesystem import ProcessRoot
 from sfsample.symbolize.symbol_table import Symbol
 
 _MAX_FILE_BYTES = 128 << 20
+_MAX_LINES = 1 << 21  # which take 2 s and 0.2 GB
 _MAX_OUTER = 256  # earlier starts that are tried in search of a function that covers the address
 _ADDRESS_END = 1 << 64
 _PAUSE_PER_READ_TIME = 10  # a file is not read again for 10 times as long as reading it took
@@ -87,7 +90,7 @@ class PerfMaps:
         self._maps: defaultdict[int, PerfMap] = defaultdict(lambda: PerfMap(b""))
         self._versions: dict[int, tuple[int, ...]] = {}  # of the files that were read
         self._next_read: dict[int, float] = {}  # time of the clock, in seconds
-        self.truncated: dict[int, str] = {}  # what was not read of files that are too large
+        self.problems: dict[int, str] = {}  # why a file was not read, or not the whole of it
 
     def find(self, pid: int, address: int) -> Symbol | None:
         """Return the generated function of process `pid` at an address."""
@@ -115,20 +118,33 @@ class PerfMaps:
             status = os.fstat(fd)
             version = (status.st_ino, status.st_size, status.st_mtime_ns)
             may_read = status.st_uid in (0, process_root.uid) and begun >= self._next_read.get(pid, begun)
-            if may_read and version != self._versions.get(pid):
-                data, skipped_bytes = _read_end(file, status.st_size)
-                self._versions[pid], self._maps[pid] = version, PerfMap(data)
+            if status.st_size and may_read and version != self._versions.get(pid):
+                self._versions[pid] = version
+                self._read(pid, file, path, status.st_size)
                 self._next_read[pid] = begun + (1 + _PAUSE_PER_READ_TIME) * (self._clock() - begun)
-                if skipped_bytes:
-                    skipped = f"the first {skipped_bytes} of {status.st_size} bytes were not read"
-                    self.truncated[pid] = (
-                        f"process {pid}: {path}: {skipped}, only the last {_MAX_FILE_BYTES >> 20} MiB"
-                    )
+
+    def _read(self, pid: int, file: BinaryIO, path: str, size: int) -> None:
+        try:
+            data = _read_end(file, size)
+            self._maps[pid] = PerfMap(data)
+        except (OSError, MemoryError) as failure:
+            why = getattr(failure, "strerror", None) or "there is not enough memory"
+            self.problems[pid] = f"{path}: cannot be read: {why}"
+            return
+        if len(data) < size:
+            self.problems[pid] = f"{path}: the first {size - len(data)} of {size} bytes were not read"
 
 
-def _read_end(file: BinaryIO, size: int) -> tuple[bytes, int]:
-    """Return a file, or the whole lines at its end if it is too large, and the number of bytes before."""
+def _read_end(file: BinaryIO, size: int) -> bytes:
+    """Return a file, or the whole lines at its end where it has too many bytes or lines.
+
+    Raises OSError or MemoryError.
+    """
     at = max(0, size - _MAX_FILE_BYTES)
     file.seek(at)
-    skipped_bytes = at + len(file.readline(_MAX_FILE_BYTES)) if at else 0
-    return file.read(_MAX_FILE_BYTES), skipped_bytes
+    data = file.read(size - at)
+    if at:
+        data = data.partition(b"\n")[2]
+    while data.count(b"\n") > _MAX_LINES:
+        data = data[len(data) // 2 :].partition(b"\n")[2]
+    return data

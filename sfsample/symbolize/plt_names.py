@@ -7,8 +7,8 @@ relocation.  The first stub of a lazy `.plt`, which calls the dynamic linker, ha
 
 import re
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
-from itertools import chain, islice
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
 from operator import itemgetter
 
 from sfsample.formats.elf.dynamic import Dynamic, Relocation
@@ -19,8 +19,7 @@ from sfsample.symbolize.symbol_table import Symbol
 _SECTIONS = (".plt", ".plt.sec", ".plt.got", ".plt.bnd", ".iplt")
 _EM_S390, _EM_X86_64, _EM_AARCH64 = 22, 62, 183
 _IRELATIVE = {_EM_S390: 61, _EM_X86_64: 37, _EM_AARCH64: 1032}
-_MAX_RELOCATIONS = 1 << 20
-_MAX_SECTION_BYTES = 1 << 22
+_MAX_SECTION_BYTES = 1 << 20  # of a section of stubs; the largest known has 30 KB
 
 _MAX_STUB_BYTES = 16  # up to the jump
 _STEP = {_EM_S390: 2, _EM_X86_64: 8, _EM_AARCH64: 4}  # bytes; stubs begin at multiples of it
@@ -31,9 +30,14 @@ _TLSDESC = b"\xe2\x0f\xbf\xa9"
 Resolve = Callable[[int], str | None]  # the name of the function at a vaddr
 
 
-def is_stub(image: ElfImage, vaddr: int) -> bool:
-    """Whether `vaddr` is in a section of PLT stubs."""
-    return any(s.vaddr <= vaddr < s.vaddr + s.size for s in image.sections if s.name in _SECTIONS)
+def stub_sections(image: ElfImage) -> list[Section]:
+    """Return the sections of PLT stubs; a linker makes at most one of each name."""
+    return [section for section in image.sections if section.name in _SECTIONS][: len(_SECTIONS)]
+
+
+def is_stub(sections: Iterable[Section], vaddr: int) -> bool:
+    """Whether `vaddr` is in one of these sections."""
+    return any(section.vaddr <= vaddr < section.vaddr + section.size for section in sections)
 
 
 class PltStubs:
@@ -42,11 +46,10 @@ class PltStubs:
     def __init__(self, image: ElfImage, resolve: Resolve) -> None:
         self._image, self._resolve = image, resolve
         self._dynamic = dynamic = Dynamic(image)
-        self._plt_relocations = dynamic.plt_relocations()[:_MAX_RELOCATIONS]
-        others = islice(dynamic.relocations(), _MAX_RELOCATIONS)
-        self._by_slot = {relocation.slot: relocation for relocation in (*others, *self._plt_relocations)}
-        sections = (section for section in image.sections if section.name in _SECTIONS)
-        stubs = chain.from_iterable(map(self._stubs_of, sections))
+        self._plt_relocations = dynamic.plt_relocations()
+        relocations = chain(dynamic.relocations(), self._plt_relocations)
+        self._by_slot = {relocation.slot: relocation for relocation in relocations}
+        stubs = chain.from_iterable(map(self._stubs_of, stub_sections(image)))
         self._stubs = sorted(stubs, key=itemgetter(0))
 
     def find(self, vaddr: int) -> Symbol | None:
@@ -61,6 +64,8 @@ class PltStubs:
     def _stubs_of(self, section: Section) -> Iterator[tuple[int, int, Relocation | None]]:
         """Yield start, end and relocation of each stub; a stub ends at the next, or with the section."""
         code = bytes(self._image.contents(section)[:_MAX_SECTION_BYTES])
+        if section.size > _MAX_SECTION_BYTES:
+            self._image.note_problem(f"{section.name}: only its first MiB has names of stubs")
         relocations: dict[int, Relocation | None] = {section.vaddr: None}  # by the start of the stub
         last = None
         for at in range(0, len(code), _STEP.get(self._image.machine, _MAX_SECTION_BYTES)):

@@ -1,8 +1,9 @@
 """Finds the function that contains a vaddr in an ELF64 symbol table.
 
-Invariant: it never raises on damaged tables (tests/symbolize/test_symbol_table.py).  The table stays packed,
-and is sorted by operations on whole arrays, because it may have 100,000 records; a `Symbol` object is made
-only for a result.
+Invariant: it never raises on damaged tables, and a look-up reads a limited number of names of limited size;
+`limit` says which limit left out a name (tests/symbolize/test_symbol_table.py).  The table stays packed, and
+is sorted by operations on whole arrays, because it may have 100,000 records; a `Symbol` object is made only
+for a result.
 
 The order of preference is:
 
@@ -37,9 +38,11 @@ OBJECTS = bytes(info & 15 == _STT_OBJECT for info in range(256))
 _LABELS = bytes(info & 15 == _STT_NOTYPE for info in range(256))
 _ADDRESS_END = 1 << 64
 
-_MAX_OUTER = 256  # earlier starts that are tried in search of an enclosing symbol
-_MAX_ALIASES = 256  # symbols with the same start; identical code folding makes dozens
-_NAME_READ_BYTES = (256, 4096, 1 << 16, 1 << 20)  # tried in turn; a longer name counts as none
+_MAX_RECORDS = 1 << 22  # of a table, which take 3 s and 0.7 GB; librustc_driver has 165,000
+# records that one look-up tries: enclosing symbols, and aliases; identical code folding makes dozens
+_MAX_TRIED = 512
+_MAX_NAME_BYTES = 10_000  # a longer name counts as none; the longest of half a million symbols has 1,230
+_NAME_READ_BYTES = (256, _MAX_NAME_BYTES + 1)  # tried in turn
 
 
 class Symbol(NamedTuple):
@@ -86,7 +89,9 @@ class SymbolTable:
         types: bytes = FUNCTIONS,
     ) -> None:
         view = memoryview(symtab).cast("B")
-        self._view = view[: len(view) - len(view) % _SYM_SIZE]
+        count = len(view) // _SYM_SIZE
+        self.limit = f"only {_MAX_RECORDS} of {count} symbols were read" if count > _MAX_RECORDS else ""
+        self._view = view[: min(count, _MAX_RECORDS) * _SYM_SIZE]
         self._names = memoryview(strtab).cast("B")
         self._unpack = _SYM[byteorder].unpack_from
         self._edges = _edges_of(executable)
@@ -100,15 +105,17 @@ class SymbolTable:
 
     def find_stated(self, vaddr: int) -> Symbol | None:
         """Return the innermost function whose stated size covers `vaddr`, or None."""
-        records = self._stated
+        records, left = self._stated, _MAX_TRIED
         position = bisect_right(records.starts, vaddr) - 1
-        for _ in range(_MAX_OUTER):
-            if position < 0 or records.max_ends[position] <= vaddr:
+        while position >= 0 and records.max_ends[position] > vaddr:
+            if left <= 0:
+                self.limit = f"a look-up tries {_MAX_TRIED} symbols that may enclose an address"
                 return None
             first = records.first_alias(position)
-            best = self._best_alias(records.rows[first : position + 1], vaddr)
+            best = self._best_alias(records.rows[first : min(position + 1, first + left)], vaddr)
             if best:
                 return best
+            left -= position + 1 - first
             position = first - 1
         return None
 
@@ -118,7 +125,8 @@ class SymbolTable:
         position = bisect_right(records.starts, vaddr) - 1
         if position < 0 or bisect_right(edges, records.starts[position]) != bisect_right(edges, vaddr):
             return None  # none before it in its executable section
-        best = self._best_alias(records.rows[records.first_alias(position) : position + 1], vaddr)
+        first = records.first_alias(position)
+        best = self._best_alias(records.rows[first : min(position + 1, first + _MAX_TRIED)], vaddr)
         return best if best and (best.size or not self._function_begins_between(best.start, vaddr)) else None
 
     def _function_begins_between(self, start: int, vaddr: int) -> bool:
@@ -130,11 +138,7 @@ class SymbolTable:
         """Return the preferred alias of those that have a name and cover `vaddr`."""
         if len(rows) == 1:
             return self._symbol(rows[0], vaddr)
-        named = [
-            (self._rank(row, symbol), symbol)
-            for row in rows[:_MAX_ALIASES]
-            if (symbol := self._symbol(row, vaddr))
-        ]
+        named = [(self._rank(row, symbol), symbol) for row in rows if (symbol := self._symbol(row, vaddr))]
         return min(named)[1] if named else None
 
     def _symbol(self, row: int, vaddr: int) -> Symbol | None:
@@ -162,8 +166,8 @@ class SymbolTable:
             name, end, _ = bytes(self._names[offset : offset + length]).partition(b"\0")
             if end:
                 return name.decode("utf-8", "replace")
-            if len(name) < length:
-                break
+        if len(name) > _MAX_NAME_BYTES:
+            self.limit = f"a name has more than {_MAX_NAME_BYTES} bytes"
         return ""
 
 

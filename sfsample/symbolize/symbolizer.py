@@ -9,14 +9,16 @@ import os
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from functools import cache, cached_property
+from functools import cache
+from time import thread_time
 
 from sfsample.core.filesystem import ProcessRoot, Root
-from sfsample.errors import FormatError
+from sfsample.errors import FormatError, SfsampleError
 from sfsample.formats.elf.image import ElfImage
 from sfsample.modules.debug_files import SYSTEM_DEBUG_DIR, DebugFiles
 from sfsample.modules.location import Location, pid_of
 from sfsample.modules.module import Module
+from sfsample.modules.unwind_tables import UnwindTables
 from sfsample.symbolize.disk_cache import DiskCache
 from sfsample.symbolize.dwarf_lines import DwarfLines, SourcePlace
 from sfsample.symbolize.missing import MissingName, generated_without_name, module_without_name
@@ -27,12 +29,17 @@ from sfsample.symbolize.perf_map import PerfMaps
 from sfsample.symbolize.spelling import simplify, spell
 from sfsample.symbolize.symbol_table import Symbol
 
+# CPU time for names of modules: what a hostile program can make long, although each step has a limit.  All
+# names of a program take less than a second, 1 GB of DWARF 10 s.
+_MAX_CPU_S = 300
+
 
 class Symbolizer:
     """Names locations.  It keeps the tables of all modules it has named, so make one for each result.
 
-    `process_roots`: the root directories of the processes, by process key, in which their debug files and
-    perf maps are searched.
+    `process_roots`: the root directories of the processes, by process key, in which their perf maps are
+    searched.  The debug file of a module is searched in the root of the processes that map it, never in that
+    of others: those could give it names (tests/symbolize/test_symbolizer.py).
     """
 
     def __init__(
@@ -42,13 +49,14 @@ class Symbolizer:
     ) -> None:
         self._options = options
         self._process_roots = {} if process_roots is None else process_roots
-        self._cache = DiskCache(options.cache_dir)
         self._perf_maps = PerfMaps(self._process_roots)
-        self._dwarf_lines = DwarfLines(self._cache, options.progress)
-        self._symbols: dict[ElfImage, ModuleSymbols] = {}
-        self._first_module: dict[ElfImage, Module] = {}  # of the modules with the same image
+        self._dwarf_lines = DwarfLines(DiskCache(options.cache_dir), options.progress)
+        self._symbols: dict[UnwindTables, ModuleSymbols] = {}
+        self._first_module: dict[UnwindTables, Module] = {}  # of the modules with the same tables
         self._frames: dict[Location, tuple[NamedFrame, ...]] = {}
         self._given_up = ""
+        self._cpu_s = 0.0  # CPU time that names of modules have taken
+        self._failures: dict[str, None] = {}  # texts, each once
 
     def symbol(self, module: Module, vaddr: int) -> Symbol | None:
         """Return the function symbol that covers `vaddr`."""
@@ -58,12 +66,21 @@ class Symbolizer:
         """Return the functions at a location, at least one; the most inlined comes first."""
         module = location.module
         if module is not None:
-            module = self._first_module.setdefault(module.image, module)
+            module = self._first_module.setdefault(module.tables, module)
         key = location._replace(module=module, found="")  # how the frame was found makes no difference
         frames = self._frames.get(key)
         if frames is None:
             frames = self._frames[key] = self._name_frames(key)
         return frames
+
+    def _name_frames(self, location: Location) -> tuple[NamedFrame, ...]:
+        """Name a location; a failure, whatever its kind, costs the name and is a problem."""
+        try:
+            return self._look_up(location)
+        except (SfsampleError, OSError, MemoryError) as failure:
+            where = location.module.path if location.module else f"process {pid_of(location.pid)}"
+            self._failures[f"{where}: the look-up of names failed: {failure!r}"] = None
+            return (_unnamed(location),)
 
     def give_up(self, why: str) -> None:
         """Look up no name from now on."""
@@ -78,8 +95,8 @@ class Symbolizer:
         missing = [module_without_name(module, self._why_unnamed(module), roots, count)
                    for module, count in modules.items()]  # fmt: skip
         missing += [
-            MissingName(f"process {pid_of(key)}", count, self._given_up)
-            if self._given_up
+            MissingName(f"process {pid_of(key)}", count, why)
+            if (why := self._given_up or maps.problems.get(key, ""))
             else generated_without_name(pid_of(key), roots.get(key), count, maps.has_map(key))
             for key, count in processes.items()
         ]
@@ -91,17 +108,26 @@ class Symbolizer:
     @property
     def problems(self) -> list[str]:
         """What could not be read, as texts."""
-        return [*self._dwarf_lines.problems, *self._perf_maps.truncated.values()]
+        modules = [problem for symbols in self._symbols.values() for problem in symbols.problems]
+        maps = [f"process {pid_of(key)}: {problem}" for key, problem in self._perf_maps.problems.items()]
+        return [*modules, *self._dwarf_lines.problems, *maps, *self._failures]
 
-    def _name_frames(self, location: Location) -> tuple[NamedFrame, ...]:
-        module = location.module
+    def _look_up(self, location: Location) -> tuple[NamedFrame, ...]:
         if location.kernel:
             return (_marked_frame(location.kernel, None, "k"),)
         if self._given_up:
-            path = module.path if module else None
-            return (NamedFrame(address_text(path, location.address), None, None, None),)
-        if module is None:
+            return (_unnamed(location),)
+        if location.module is None:
             return (self._generated_frame(location),)
+        begun = thread_time()
+        try:
+            return self._look_up_in(location.module, location)
+        finally:
+            self._cpu_s += thread_time() - begun
+            if self._cpu_s > _MAX_CPU_S:
+                self.give_up(f"the look-up of names took {_MAX_CPU_S} s of CPU and was ended")
+
+    def _look_up_in(self, module: Module, location: Location) -> tuple[NamedFrame, ...]:
         frame = self._native_frame(module, location)
         if not (self._options.lines or self._options.inlines):
             return (frame,)
@@ -110,34 +136,26 @@ class Symbolizer:
         return _with_places(frame, places, self._options)
 
     def _native_frame(self, module: Module, location: Location) -> NamedFrame:
-        address = location.address
         symbol = self.symbol(module, location.lookup)
         if symbol is None:
-            return NamedFrame(address_text(module.path, address), None, None, None)
+            return _unnamed(location)
         function = clean_name(spell(symbol.name, self._options))
-        return NamedFrame(function, function, symbol.name, address - symbol.start)
+        return NamedFrame(function, function, symbol.name, location.address - symbol.start)
 
     def _generated_frame(self, location: Location) -> NamedFrame:
         """Return the frame of code that lies in no file, named by the perf map of its process."""
         found = self._perf_maps.find(location.pid, location.lookup) if location.pid else None
         if found is None:
-            return NamedFrame(address_text(None, location.address), None, None, None)
+            return _unnamed(location)
         return _marked_frame(found.name, location.address - found.start, "j")
 
-    @cached_property
-    def _debug_files(self) -> DebugFiles:
-        # made when the first module is named, because processes are added to the mapping until then
-        processes = self._process_roots.values()
-        # of processes that see the same files only one
-        roots = {
-            (process.mounts, process.root.identity): process.root for process in processes if process.root
-        }
-        return DebugFiles(list(roots.values()), self._options.debug_dirs, self._options.fetch)
-
     def _symbols_of(self, module: Module) -> ModuleSymbols:
-        if module.image not in self._symbols:
-            self._symbols[module.image] = ModuleSymbols(module, self._debug_files, self._cache)
-        return self._symbols[module.image]
+        tables = module.tables
+        if tables not in self._symbols:
+            roots = [tables.root] if tables.root else []
+            debug_files = DebugFiles(roots, self._options.debug_dirs, self._options.fetch)
+            self._symbols[tables] = ModuleSymbols(module, debug_files)
+        return self._symbols[tables]
 
 
 class OfflineSymbolizer:
@@ -174,9 +192,12 @@ class OfflineSymbolizer:
             if data is not None:
                 with suppress(FormatError):
                     yield ElfImage(data, name)
-        data = self._options.fetch(build_id) if self._options.fetch else None
-        if data is not None:
-            yield ElfImage(data, path)
+        try:
+            data = self._options.fetch(build_id) if self._options.fetch else None
+            if data is not None:
+                yield ElfImage(data, path)
+        except SfsampleError as failure:  # of a server; a FormatError too
+            self._options.progress(f"{path}: {failure}")
 
     def _candidates(self, path: str, build_id: str) -> Iterator[str]:
         directories = [os.path.abspath(directory) for directory in self._options.debug_dirs]
@@ -187,6 +208,11 @@ class OfflineSymbolizer:
             yield f"{directory}/{os.path.basename(path)}"
             yield f"{directory}/{os.path.basename(path)}.debug"
         yield path
+
+
+def _unnamed(location: Location) -> NamedFrame:
+    path = location.module.path if location.module else None
+    return NamedFrame(address_text(path, location.address), None, None, None)
 
 
 def _marked_frame(name: str, offset: int | None, kind: Kind) -> NamedFrame:

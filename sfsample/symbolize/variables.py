@@ -1,10 +1,12 @@
 """Names the global variable at a data address, by the symbol table of the mapped file.
 
 Only objects whose stated size covers the address count; memory that is allocated at run time has no name.
+A table is sorted once for each image, as a dump asks for the variable of each lock.
 Invariant: it never raises on damaged tables (tests/symbolize/test_variables.py).
 """
 
 from collections.abc import Iterable
+from weakref import WeakKeyDictionary
 
 from sfsample.formats.elf.image import PT_LOAD, ElfImage
 from sfsample.modules.module import Module
@@ -12,6 +14,8 @@ from sfsample.symbolize.named_frame import clean_name
 from sfsample.symbolize.options import DEFAULT_SYMBOL_OPTIONS
 from sfsample.symbolize.spelling import spell
 from sfsample.symbolize.symbol_table import OBJECTS, SymbolTable
+
+_TABLES: "WeakKeyDictionary[ElfImage, SymbolTable | None]" = WeakKeyDictionary()
 
 
 def variable_at(modules: Iterable[Module], address: int) -> str | None:
@@ -25,8 +29,11 @@ def variable_at(modules: Iterable[Module], address: int) -> str | None:
 
 
 def _variable(image: ElfImage, vaddr: int) -> str | None:
-    tables = image.symbols()
-    symbol = SymbolTable(*tables, image.byteorder, types=OBJECTS).find_stated(vaddr) if tables else None
+    if image not in _TABLES:
+        found = image.symbols()
+        _TABLES[image] = SymbolTable(*found, image.byteorder, types=OBJECTS) if found else None
+    table = _TABLES[image]
+    symbol = table.find_stated(vaddr) if table else None
     if symbol is None:
         return None
     offset = f"+{vaddr - symbol.start:#x}" if vaddr > symbol.start else ""

@@ -1,11 +1,11 @@
 """Files that several processes map are opened once."""
 
 import os
-import shutil
 from pathlib import Path
 
 import pytest
 
+from sfsample.core.filesystem import Root
 from sfsample.errors import FormatError
 from sfsample.process import image_cache as module
 from sfsample.process.image_cache import ImageCache
@@ -30,17 +30,43 @@ def test_file_and_its_tables_are_opened_once():
     assert open_image(ImageCache(), LIBRARY) is not image
 
 
-def test_copy_with_the_same_path_and_build_id_is_the_same_image(tmp_path):
+def test_a_file_that_claims_path_and_build_id_of_another_is_another_image(tmp_path):
+    """A hostile container has a libc of the same size and build-id, with other symbols behind its head."""
     cache = ImageCache()
+    data = bytearray(LIBRARY.read_bytes())
+    data[-1] ^= 1
+    hostile = tmp_path / "x.so"
+    hostile.write_bytes(data)
+    claimed = open_image(cache, hostile)
     image = open_image(cache, LIBRARY)
-    copy = tmp_path / "copy.so"
-    shutil.copyfile(LIBRARY, copy)
-    assert image.build_id
-    assert open_image(cache, copy) is image
-    assert open_image(cache, copy, "/lib/other.so") is not image
 
-    copy.write_bytes(LIBRARY.read_bytes() + b"more")
-    assert open_image(cache, copy) is not image
+    assert claimed.build_id == image.build_id is not None
+    assert image is not claimed
+    assert bytes(image.data) == LIBRARY.read_bytes()
+
+
+def test_file_that_was_changed_in_place_is_another_image(tmp_path):
+    """A program can set the modification time of its file as it likes."""
+    cache = ImageCache()
+    path = tmp_path / "x.so"
+    path.write_bytes(LIBRARY.read_bytes())
+    image, before = open_image(cache, path), path.stat()
+    with path.open("r+b") as file:
+        file.write(b"\x7fELF")
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+    assert open_image(cache, path) is not image
+
+
+def test_tables_are_not_shared_between_roots(tmp_path):
+    """A debug file in the root of one process must not give another process its unwind tables."""
+    cache = ImageCache()
+    image, root = open_image(cache, LIBRARY), Root(str(tmp_path))
+    tables = cache.tables_of(root, image, "/lib/x.so")
+
+    assert tables.root is root
+    assert cache.tables_of(root, image, "/lib/x.so") is tables
+    assert cache.tables_of(None, image, "/lib/x.so") is not tables
 
 
 def test_replaced_file_is_another_image(tmp_path):

@@ -12,7 +12,6 @@ from sfsample.formats.elf.dynamic import Dynamic
 from sfsample.formats.elf.image import SHT_SYMTAB, ElfImage
 from sfsample.modules.debug_files import DebugFiles, debug_link
 from sfsample.modules.module import Module
-from sfsample.symbolize.disk_cache import DiskCache
 from sfsample.symbolize.missing import module_without_name
 from sfsample.symbolize.module_symbols import ModuleSymbols, unpack
 from sfsample.symbolize.options import SymbolOptions
@@ -34,7 +33,7 @@ def module_names(data: bytes) -> None:
     link = debug_link(image)
     assert link is None or (link[0] and "/" not in link[0])
     module = Module(image, 0, "fuzzed")
-    symbols = ModuleSymbols(module, DebugFiles([]), DiskCache(None))
+    symbols = ModuleSymbols(module, DebugFiles([]))
     stubs = PltStubs(image, lambda vaddr: f"f{vaddr:x}")
     dynamic = Dynamic(image)
     assert len(list(islice(dynamic.relocations(), MAX_ITEMS))) <= MAX_ITEMS

@@ -14,7 +14,6 @@ from sfsample.modules.debug_files import DebugFiles
 from sfsample.modules.module import Module
 from sfsample.symbolize import debuginfod
 from sfsample.symbolize.debuginfod import Debuginfod
-from sfsample.symbolize.disk_cache import DiskCache
 from sfsample.symbolize.module_symbols import ModuleSymbols
 from tests.builders import elf_builder as e
 from tests.builders import symtab_builder as b
@@ -84,7 +83,7 @@ def client(cache, *servers, **options):
 
 def symbols(fetch):
     stripped = Module(ElfImage(elf_file(), "stripped"), 0, "/opt/stripped")
-    return ModuleSymbols(stripped, DebugFiles([], fetch=fetch), DiskCache(None))
+    return ModuleSymbols(stripped, DebugFiles([], fetch=fetch))
 
 
 def test_a_stripped_module_is_symbolized_by_a_downloaded_file(serve, tmp_path):
@@ -164,6 +163,47 @@ def test_a_file_that_is_too_large_is_refused(serve, tmp_path, monkeypatch):
     with pytest.raises(SfsampleError, match="more than"):
         client(tmp_path, serve())(HEX)
     assert os.listdir(tmp_path / HEX) == []
+
+
+@pytest.mark.parametrize("where", ["cache", "parent"])
+@pytest.mark.parametrize("online", [True, False])
+def test_a_cache_where_another_user_may_write_is_not_used(serve, tmp_path, where, online):
+    server, cache = serve(), tmp_path / "parent" / "cache"
+    client(cache, server)(HEX)
+    (cache if where == "cache" else cache.parent).chmod(0o777)
+    found = symbols(client(cache, server, online=online))
+    assert found.find(0x1010) is None
+    reason = f"debuginfod: not used, as another user can write there: {cache}/{HEX}"
+    assert found.why_unnamed() == reason
+    assert len(server.requests) == 1
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+def test_a_file_of_another_user_in_the_cache_is_not_used(serve, tmp_path):
+    server = serve()
+    client(tmp_path, server)(HEX)
+    os.chown(tmp_path / HEX / "debuginfo", 65534, 65534)
+    found = symbols(client(tmp_path, server))
+    assert found.find(0x1010) is None
+    assert found.why_unnamed().startswith("debuginfod: not used, as it belongs to another user: ")
+
+
+def test_a_cache_is_made_for_the_user_alone_whatever_the_umask(serve, tmp_path):
+    before = os.umask(0)
+    try:
+        client(tmp_path / "new" / "cache", serve())(HEX)
+    finally:
+        os.umask(before)
+    assert bytes(client(tmp_path / "new" / "cache")(HEX)) == DEBUG
+    modes = [(tmp_path / name).stat().st_mode & 0o777 for name in ("new", "new/cache", f"new/cache/{HEX}")]
+    assert modes == [0o700] * 3
+
+
+def test_a_build_id_that_is_none_leads_to_no_path(serve, tmp_path):
+    server = serve()
+    assert client(tmp_path / "cache", server)("../escaped") is None
+    assert server.requests == []
+    assert os.listdir(tmp_path) == []
 
 
 def test_debuginfod_flag_needs_a_server_and_dump_asks_none(monkeypatch, tmp_path, serve):

@@ -74,6 +74,32 @@ def test_a_directory_that_other_users_may_enter_is_not_used(cache, tmp_path):
     assert os.listdir(entry(tmp_path).parent) == ["a"]
 
 
+@pytest.mark.parametrize("mode", [0o770, 0o707])
+def test_a_directory_that_other_users_may_replace_is_not_used(cache, tmp_path, mode):
+    """The right to write to a directory is the right to rename what is in it."""
+    cache.put("a", b"payload")
+    (tmp_path / "new").chmod(mode)
+    assert DiskCache(str(entry(tmp_path).parent)).get("a") is None
+    (tmp_path / "new").chmod(mode | 0o1000)  # sticky, as /tmp is
+    assert DiskCache(str(entry(tmp_path).parent)).get("a") is not None
+
+
+def test_a_directory_behind_a_link_that_others_may_replace_is_not_used(cache, tmp_path):
+    cache.put("a", b"payload")
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open" / "link").symlink_to(tmp_path / "new")
+    assert DiskCache(str(tmp_path / "open" / "link" / "sfsample")).get("a") is not None
+    (tmp_path / "open").chmod(0o777)
+    assert DiskCache(str(tmp_path / "open" / "link" / "sfsample")).get("a") is None
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+def test_a_directory_below_that_of_another_user_is_not_used(cache, tmp_path):
+    cache.put("a", b"payload")
+    os.chown(tmp_path / "new", 65534, 65534)
+    assert DiskCache(str(entry(tmp_path).parent)).get("a") is None
+
+
 def test_links_and_fifos_are_ignored(cache, tmp_path):
     cache.put("a", b"payload")
     entry(tmp_path, "b").symlink_to("a")

@@ -15,14 +15,14 @@ from sfsample.formats.elf.image import SHT_DYNSYM, SHT_SYMTAB, ElfImage
 from sfsample.modules import debug_files
 from sfsample.modules.debug_files import DebugFiles
 from sfsample.modules.module import Module
-from sfsample.symbolize import module_symbols
-from sfsample.symbolize.disk_cache import DiskCache
+from sfsample.symbolize import module_symbols, symbol_table
 from sfsample.symbolize.module_symbols import ModuleSymbols
+from sfsample.symbolize.options import SymbolOptions
+from sfsample.symbolize.symbolizer import Symbolizer
 from tests.builders import elf_builder as e
 from tests.builders.symbol_tables import SymbolTable
 
 WHOLE = Path(__file__).parents[1] / "fixtures" / "v3" / "target"
-NO_CACHE = DiskCache(None)
 
 pytestmark = pytest.mark.skipif(shutil.which("objcopy") is None, reason="objcopy is not installed")
 
@@ -31,11 +31,9 @@ def run(*words):
     subprocess.run(list(map(str, words)), check=True)
 
 
-def symbols_of(path, *roots, cache=NO_CACHE, where="/opt/bin/program", **options):
+def symbols_of(path, *roots, where="/opt/bin/program", **options):
     image = ElfImage(Path(path).read_bytes(), str(path))
-    return ModuleSymbols(
-        Module(image, 0, where), DebugFiles([Root(str(root)) for root in roots], **options), cache
-    )
+    return ModuleSymbols(Module(image, 0, where), DebugFiles([Root(str(root)) for root in roots], **options))
 
 
 @pytest.fixture(scope="module")
@@ -152,6 +150,32 @@ def test_without_a_build_id_the_crc_must_match(stripped, functions, tmp_path):
     assert "/opt/bin/whole.debug: its CRC is not that in .gnu_debuglink" in symbols.why_unnamed()
 
 
+def test_a_debug_file_whose_code_lies_elsewhere_is_refused(stripped, functions, tmp_path):
+    """A program may claim the build-id of another one."""
+    where = build_id_path(stripped)
+    debug = copy_to(tmp_path / "root", where, tmp_path / "whole.debug")
+    data = bytearray(debug.read_bytes())
+    header_at = int.from_bytes(data[40:48], "little")  # e_shoff
+    text = next(n for n, s in enumerate(ElfImage(bytes(data), "x").sections) if s.name == ".text")
+    data[header_at + 64 * text + 17] ^= 0x10  # sh_addr
+    debug.write_bytes(data)
+    symbols = symbols_of(stripped, tmp_path / "root")
+    assert None in {symbols.find(vaddr) for vaddr in functions}
+    refused = f"a debug file is not the one of this module: /{where}: its code lies elsewhere"
+    assert symbols.why_unnamed() == refused
+
+
+def test_a_debug_file_that_is_too_large_for_a_crc_is_refused_unread(stripped, functions, tmp_path):
+    """A sparse file of 200 GB costs nothing to make."""
+    remove_build_id(stripped)
+    run("objcopy", f"--add-gnu-debuglink={tmp_path / 'whole.debug'}", stripped)
+    debug = copy_to(tmp_path / "root", "opt/bin/whole.debug", tmp_path / "whole.debug")
+    os.truncate(debug, 200 << 30)
+    symbols = symbols_of(stripped, tmp_path / "root")
+    assert None in {symbols.find(vaddr) for vaddr in functions}
+    assert symbols.why_unnamed().endswith("has no build-id, and a CRC is compared of up to 1 GiB only")
+
+
 @pytest.mark.parametrize(
     "link", [b"../whole.debug\0\0\0\0\0\0", b"whole.debug", b"\0\0\0\0\0\0\0\0", b"w\0\0\0\1"]
 )
@@ -212,13 +236,22 @@ def test_unpacked_mini_debug_info_is_limited(stripped, tmp_path, monkeypatch):
     assert "unpacks to more than 1 MiB" in reason_with_debugdata(stripped, tmp_path, bomb)
 
 
-def test_unpacked_mini_debug_info_is_cached(stripped, functions, tmp_path, monkeypatch):
+def test_mini_debug_info_of_another_file_with_the_same_build_id_is_not_used(stripped, functions, tmp_path):
+    """A hostile program claimed the build-id of an honest one, and its names were cached for that."""
     add_mini_debug_info(stripped, tmp_path)
-    cache = DiskCache(str(tmp_path / "cache"))
-    symbols_of(stripped, cache=cache).find(next(iter(functions)))
-    monkeypatch.setattr(module_symbols, "unpack", lambda _data: pytest.fail("unpacked again"))
-    vaddr, symbol = next(iter(functions.items()))
-    assert symbols_of(stripped, cache=cache).find(vaddr).start == symbol.start
+    honest = symbols_of(stripped)
+    vaddr, name = next((v, s.name) for v, s in functions.items() if honest.find(v) == s)
+    mini = (tmp_path / "mini").read_bytes().replace(name.encode(), b"x" * len(name))
+    (tmp_path / "hostile.xz").write_bytes(lzma.compress(mini, lzma.FORMAT_XZ))
+    run("objcopy", "--update-section", f".gnu_debugdata={tmp_path / 'hostile.xz'}", stripped,
+        tmp_path / "hostile")  # fmt: skip
+
+    def name_in(path):
+        module = Module(ElfImage(path.read_bytes(), path.name), 0, f"/opt/{path.name}")
+        return Symbolizer(SymbolOptions(cache_dir=str(tmp_path / "cache"))).symbol(module, vaddr).name
+
+    assert name_in(tmp_path / "hostile") == "x" * len(name)
+    assert name_in(stripped) == name
 
 
 @pytest.mark.parametrize(
@@ -231,7 +264,7 @@ def test_a_file_without_section_headers_has_its_dynamic_symbols(path, monkeypatc
     data = bytearray(path.read_bytes())
     data[40:48] = bytes(8)  # e_shoff
     data[58:64] = bytes(6)  # e_shentsize, e_shnum, e_shstrndx
-    without = ModuleSymbols(Module(ElfImage(bytes(data), "x"), 0, "x"), DebugFiles([]), NO_CACHE)
+    without = ModuleSymbols(Module(ElfImage(bytes(data), "x"), 0, "x"), DebugFiles([]))
     image = ElfImage(path.read_bytes(), "x")
     table = SymbolTable(*image.symbols(SHT_DYNSYM), "little", image.code_sections)
     found = {symbol for start, end in image.code_sections for vaddr in range(start, end, 16)
@@ -253,7 +286,7 @@ def test_the_vdso_in_memory_has_names():
     with open("/proc/self/mem", "rb") as memory:
         memory.seek(start)
         image = ElfImage(memory.read(end - start), "[vdso]")
-    symbols = ModuleSymbols(Module(image, start, "[vdso]"), DebugFiles([]), NO_CACHE)
+    symbols = ModuleSymbols(Module(image, start, "[vdso]"), DebugFiles([]))
     table = SymbolTable(*image.symbols(), image.byteorder, image.code_sections)
     names = {found.name for low, high in image.code_sections for vaddr in range(low, high, 16)
              if (found := table.find_stated(vaddr))}  # fmt: skip
@@ -314,3 +347,13 @@ def test_a_symbol_without_a_size_does_not_cover_the_next_function(tmp_path, cfi)
     assert names.pop(places["seen"]) == "seen"
     assert {name for vaddr, name in names.items() if vaddr < places["hidden"]} == {"seen"}
     assert {name for vaddr, name in names.items() if vaddr >= places["hidden"]} == {None, "calls"}
+
+
+def test_a_limit_that_left_out_names_is_said(monkeypatch):
+    monkeypatch.setattr(symbol_table, "_MAX_RECORDS", 3)
+    symbols = symbols_of(WHOLE)
+    assert symbols.find(0) is None
+    in_symtab, in_dynsym = symbols.problems
+    assert in_symtab.startswith("/opt/bin/program: only 3 of ")
+    assert in_dynsym.startswith("/opt/bin/program: only 3 of ")
+    assert symbols.why_unnamed().startswith("its symbol table has no function there; only 3 of ")

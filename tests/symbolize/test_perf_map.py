@@ -16,6 +16,7 @@ from sfsample.symbolize.perf_map import PerfMap, PerfMaps
 from sfsample.symbolize.symbol_table import Symbol
 from sfsample.symbolize.symbolizer import Symbolizer
 
+MAP = perf_map.perf_map_path(ProcessRoot(None, 7, 0))
 DATA = b"1000 10 py::f:/a b.py\n2000 20 JS:*g x.js:1\n1008 8 inner\n"
 
 
@@ -142,13 +143,56 @@ def test_only_the_end_of_a_file_that_is_too_large_is_read(process_root, tmp_path
     assert maps.find(1234, 0x1000).name == "last"
     assert maps.find(1234, 0x5000) is None
     size = 14 + len(line) * count + 13
-    [problem] = maps.truncated.values()
-    words = re.fullmatch(
-        r"process 1234: /tmp/perf-7.map: the first (\d+) of (\d+) bytes were .* last 1 MiB", problem
-    )
+    [problem] = maps.problems.values()
+    words = re.fullmatch(rf"{MAP}: the first (\d+) of (\d+) bytes were not read", problem)
     assert int(words[2]) == size
     assert (1 << 20) - len(line) <= size - int(words[1]) <= 1 << 20
     assert (int(words[1]) - 14) % len(line) == 0  # whole lines
+
+
+def test_of_too_many_lines_only_the_last_are_read(process_root, tmp_path, monkeypatch):
+    """32 MB of lines of six bytes took 5 s and 0.6 GB."""
+    monkeypatch.setattr(perf_map, "_MAX_LINES", 100)
+    (tmp_path / "tmp" / "perf-7.map").write_bytes(b"".join(b"%x 1 f\n" % (n + 0x100) for n in range(1000)))
+    maps = PerfMaps({1234: process_root})
+    found = [n for n in range(1000) if maps.find(1234, n + 0x100)]
+    assert 50 <= len(found) <= 100
+    assert found == list(range(1000 - len(found), 1000))
+    assert maps.problems[1234].startswith(f"{MAP}: the first ")
+
+    (tmp_path / "tmp" / "perf-7.map").write_bytes(b"\n" * 1000 + b"x" * 2000)
+    assert PerfMaps({1234: process_root}).find(1234, 0x100) is None
+
+
+@pytest.mark.parametrize("path", ["/proc/self/mem", "/proc/self/attr/current", "/proc/self/pagemap",
+                                  "/proc/kpagecount", "/proc/kmsg", "/sys/kernel/profiling"])  # fmt: skip
+def test_a_file_of_the_kernel_in_place_of_a_map_costs_names_only(path, process_root, monkeypatch):
+    """A mount can put it there; reading some of them fails, and others have no end."""
+    if not os.access(path, os.R_OK):
+        pytest.skip(f"no {path}")
+    monkeypatch.setattr(Root, "open", lambda *_, **__: os.open(path, os.O_RDONLY | os.O_NONBLOCK))
+    symbolizer = Symbolizer(process_roots={1234: process_root})
+    [frame] = symbolizer.frames(Location(None, 0x1004, 0x1003, 1234))
+    assert frame.text == "[0x1004]"
+    assert len(symbolizer.missing_names()) == 1
+
+
+@pytest.mark.parametrize(
+    ("failure", "why"),
+    [(OSError(5, "Input/output error"), "Input/output error"), (MemoryError(), "there is not enough memory")],
+)
+def test_a_map_that_cannot_be_read_is_a_problem(failure, why, process_root, tmp_path, monkeypatch):
+    def fail(*_):
+        raise failure
+
+    (tmp_path / "tmp" / "perf-7.map").write_bytes(DATA)
+    monkeypatch.setattr(perf_map, "_read_end", fail)
+    symbolizer = Symbolizer(process_roots={1234: process_root})
+    [frame] = symbolizer.frames(Location(None, 0x1004, 0x1003, 1234))
+    assert frame.text == "[0x1004]"
+    assert symbolizer.problems == [f"process 1234: {MAP}: cannot be read: {why}"]
+    [missing] = symbolizer.missing_names()
+    assert missing.why == f"{MAP}: cannot be read: {why}"
 
 
 def test_reading_again_takes_a_tenth_of_the_time_at_most(process_root, tmp_path):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sfsample.formats.elf.image import ElfImage
-from sfsample.symbolize.plt_names import PltStubs, is_stub
+from sfsample.symbolize.plt_names import PltStubs, is_stub, stub_sections
 from tests.builders.symbol_tables import SymbolTable
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
@@ -51,7 +51,7 @@ def test_stubs_have_the_names_of_objdump(tool, path):
     expected = objdump(tool, path)
     assert expected
     for vaddr, name in expected.items():
-        assert is_stub(image, vaddr)
+        assert is_stub(stub_sections(image), vaddr)
         stub = stubs.find(vaddr)
         # the first stub calls the dynamic linker and has no name
         if re.fullmatch(r"\.plt.*|.*@plt-0x[0-9a-f]+", name):
@@ -115,6 +115,6 @@ def test_stubs_are_named_in_a_program_that_exports_nothing(tmp_path):
 def test_addresses_outside_the_plt_are_not_stubs():
     image, stubs, _ = stubs_of(FIXTURES / "v3" / "target")
     text = next(s for s in image.sections if s.name == ".text")
-    assert not is_stub(image, text.vaddr)
+    assert not is_stub(stub_sections(image), text.vaddr)
     assert stubs.find(0) is None
     assert stubs.find(text.vaddr + text.size) is None

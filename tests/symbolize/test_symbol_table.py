@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sfsample.symbolize import symbol_table
 from sfsample.symbolize.symbol_table import Symbol
 from tests.builders.symbol_tables import SymbolTable
 
@@ -282,3 +283,37 @@ def best_of(symbols):
 
     best = min(symbols, key=order, default=None)
     return best and Symbol(best.name, best.start, best.size)
+
+
+def test_a_look_up_tries_a_limited_number_of_records_and_says_so():
+    """65,536 symbols of which no name has an end took 2.6 s for each address."""
+    symbols = [Sym("", 0x1000 + n // 256, 0x1000, name_offset=1) for n in range(1024)]
+    symtab, _ = b.build(*symbols)
+    reads = []
+
+    class Strings(bytes):
+        def __getitem__(self, key):
+            reads.append(key)
+            return super().__getitem__(key)
+
+    hostile = SymbolTable(symtab, b"\0" + b"a" * 20_000, "little")
+    hostile._names = Strings(hostile._names)
+    assert hostile.find_stated(0x1100) is None
+    assert len(reads) <= 2 * 512
+    assert hostile.limit == "a look-up tries 512 symbols that may enclose an address"
+
+
+def test_a_name_that_is_too_long_is_said():
+    hostile = table(Sym("y" * 10_001, 0x1000, 8))
+    assert hostile.find(0x1000) is None
+    assert hostile.limit == "a name has more than 10000 bytes"
+    longest = table(Sym("y" * 10_000, 0x1000, 8))
+    assert longest.find(0x1000).name == "y" * 10_000
+    assert longest.limit == ""
+
+
+def test_of_a_table_that_is_too_long_the_beginning_is_read(monkeypatch):
+    monkeypatch.setattr(symbol_table, "_MAX_RECORDS", 3)
+    short = table(Sym("f", 0x1000, 8), Sym("g", 0x2000, 8), Sym("h", 0x3000, 8))
+    assert [short.find(at) is None for at in (0x1000, 0x2000, 0x3000)] == [False, False, True]
+    assert short.limit == "only 3 of 4 symbols were read"

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from sfsample.cli import main
+from sfsample.errors import SfsampleError
 from sfsample.formats.elf.image import ElfImage
 from sfsample.symbolize.options import SymbolOptions
 from sfsample.symbolize.symbolizer import OfflineSymbolizer
@@ -101,3 +102,20 @@ def test_a_hostile_build_id_finds_nothing(build_id, tmp_path):
 def test_symbol_flags_need_symbolize(tmp_path, capsys):
     assert main(["convert", "x.json", "--lines"]) == 2
     assert "--lines needs --symbolize" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("answer", "said"), [(SfsampleError("debuginfod: refused"), "refused"),
+                                              (b"<html>", "not an ELF file")])  # fmt: skip
+def test_a_failure_of_a_server_costs_names_and_is_said(answer, said):
+    def fetch(_build_id):
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    texts = []
+    symbolizer = OfflineSymbolizer(SymbolOptions(fetch=fetch, progress=texts.append))
+    assert symbolizer.frames("/nowhere/program", "ab" * 20, 0x1000, exact=True) == ()
+    assert symbolizer.frames("/nowhere/program", "ab" * 20, 0x2000, exact=True) == ()
+    [text] = texts
+    assert text.startswith("/nowhere/program: ")
+    assert said in text

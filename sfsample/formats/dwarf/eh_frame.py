@@ -5,7 +5,8 @@ the first time, one CIE.  A search table of another encoding than what every lin
 Entries end at the zero terminator or with the bytes, whatever size the section header states.  `.debug_frame`
 differs in how an entry distinguishes a CIE from an FDE, and in how an FDE refers to its CIE.
 
-Invariant: any bytes parse or raise `FormatError` (tests/properties/test_eh_frame_properties.py).
+Invariant: any bytes parse or raise `FormatError` (tests/properties/test_eh_frame_properties.py), and a
+look-up reads a limited number of entries and bytes (tests/formats/dwarf/test_eh_frame.py).
 Source: LSB 5.0 core, "Exception Frames" (which takes the CIE and FDE from DWARF 5 section 6.4.1); AMD64 psABI
 section 4.2.4 (section) and 3.7 (unwinding, augmentations); DWARF 5 section 6.4.1 (`.debug_frame`); LSB 5.0
 core, ".eh_frame_hdr section": version, three encodings, eh_frame_ptr, fde_count, then pairs (location, FDE).
@@ -20,6 +21,7 @@ from operator import itemgetter
 from typing import NamedTuple
 
 from sfsample.core.arch import ByteOrder
+from sfsample.core.checkpoint import checkpoint
 from sfsample.errors import FormatError
 from sfsample.formats.dwarf.cfi import CfiMachine, CfiRow, Cie
 from sfsample.formats.dwarf.reader import OMIT, DwarfReader
@@ -29,6 +31,10 @@ _DATAREL_SDATA4 = 0x3B  # signed 4-byte distances from the start of `.eh_frame_h
 # The longest CIE seen has 40 bytes.  Without a limit, many FDEs could each refer to another part of one huge
 # CIE.
 _MAX_CIE_SIZE = 0x1000  # bytes
+_MAX_PROGRAM_SIZE = (
+    1 << 16
+)  # bytes of one function's call frame instructions; librustc_driver has one of 11,579
+_MAX_INDEXED = 1 << 19  # entries, where no table can be searched; librustc_driver has 107,000
 _MAX_CACHED_FUNCTIONS = 512
 _MAX_CACHED_PROGRAM_SIZE = 512  # bytes of one function's call frame instructions
 _MAX_ADDRESS = (1 << 64) - 1
@@ -180,10 +186,16 @@ class EhFrame:
             location = next_location
         yield location, machine.row(program)
 
-    def fdes(self) -> Iterator[Fde]:
-        """Yield every FDE in section order.  A damaged FDE is skipped; a damaged length ends the walk."""
+    def fdes(self, limit: int = sys.maxsize) -> Iterator[Fde]:
+        """Yield every FDE in section order.  A damaged FDE is skipped; a damaged length ends the walk.
+
+        Raises FormatError where there are more than `limit` entries.
+        """
         offset = 0
-        while offset + 4 <= len(self._section.data):
+        for _ in range(limit):
+            if offset + 4 > len(self._section.data):
+                return
+            checkpoint()
             try:
                 entry = self._entry(offset)
             except FormatError:
@@ -194,6 +206,7 @@ class EhFrame:
             if entry.cie is not None:
                 with suppress(FormatError):
                     yield self._fde(entry, entry.cie)
+        raise self._section.damaged(offset, f"only the first {limit} entries were read")
 
     def _find_by_table(self, vaddr: int) -> Fde | None:
         located = self._table.locate(vaddr) if self._table else None
@@ -207,7 +220,11 @@ class EhFrame:
 
     def _find_by_walk(self, vaddr: int) -> Fde | None:
         if self._index is None:
-            self._index = sorted((fde for fde in self.fdes() if fde.size), key=itemgetter(0))
+            self._index = []
+            try:
+                self._index.extend(fde for fde in self.fdes(_MAX_INDEXED) if fde.size)
+            finally:  # where the limit was reached, only this first look-up fails
+                self._index.sort(key=itemgetter(0))
         position = bisect_right(self._index, vaddr, key=itemgetter(0)) - 1
         return None if position < 0 else self._index[position]
 
@@ -252,6 +269,9 @@ class EhFrame:
         return Fde(start, size, cie, entry.offset, entry.fields_at + pos, entry.end)
 
     def _program(self, fde: Fde) -> DwarfReader:
+        size = fde.program_end - fde.program_begin
+        if size > _MAX_PROGRAM_SIZE:
+            raise self._section.damaged(fde.program_begin, f"{size} bytes of instructions are too many")
         return self._section.span(fde.program_begin, fde.program_end)
 
     def _cie(self, offset: int) -> Cie:

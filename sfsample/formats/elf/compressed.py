@@ -47,7 +47,9 @@ def _decompress(section: Section, data: memoryview, start: int, size: int) -> me
     if size > _MAX_SIZE:
         raise FormatError(section.name, 0, f"unpacks to {size} bytes, more than {_MAX_SIZE >> 20} MiB")
     try:
-        contents = decompressobj().decompress(data[start:], size)
+        # deflate makes nothing longer by more than 5 bytes in 16 KB; a limit of 0 would be none
+        packed = data[start : start + size + size // 1024 + 64]
+        contents = decompressobj().decompress(packed, max(size, 1))
     except zlib_error as damage:
         raise FormatError(section.name, start, f"cannot be unpacked: {damage}") from None
     if len(contents) != size:

@@ -80,13 +80,22 @@ class CoreFile:
     def _read_notes(self) -> None:
         for segment in self.image.segments:
             if segment.type == PT_NOTE:
-                data = self.image.data[segment.offset : segment.offset + segment.filesz]
-                for note in notes(data, self.byteorder):
-                    try:
-                        self._read_note(note)
-                    except FormatError as damage:
-                        place = segment.offset + note.offset
-                        self.problems.append(f"{self.image.name}+{place:#x}: {damage.section}: {damage.what}")
+                try:
+                    self._read_segment(segment)
+                except FormatError as limit:
+                    self._note_damage(segment, limit.offset, limit)
+
+    def _read_segment(self, segment: Segment) -> None:
+        data = self.image.data[segment.offset : segment.offset + segment.filesz]
+        for note in notes(data, self.byteorder):
+            try:
+                self._read_note(note)
+            except FormatError as damage:
+                self._note_damage(segment, note.offset, damage)
+
+    def _note_damage(self, segment: Segment, offset: int, damage: FormatError) -> None:
+        place = f"{self.image.name}+{segment.offset + offset:#x}"
+        self.problems.append(f"{place}: {damage.section}: {damage.what}")
 
     def _read_note(self, note: Note) -> None:
         """Read one note; a register set belongs to the thread of the NT_PRSTATUS before it."""

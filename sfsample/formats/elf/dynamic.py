@@ -1,14 +1,15 @@
 """Reads the dynamic section: symbols and relocations, found by PT_DYNAMIC.
 
 It needs no section headers, so it also works on stripped files and on copies of the target's memory.  Of a
-damaged or truncated table it returns what can be read.
+damaged or truncated table it returns what can be read; of one that is too long the beginning, and the
+problems of the image say so.
 
 Source: System V gABI chapter 5 ("Dynamic Section", "Hash Table"); DT_GNU_HASH as binutils writes it.
 """
 
 from collections.abc import Iterator
 from functools import cached_property
-from itertools import takewhile
+from itertools import islice, takewhile
 from operator import itemgetter
 from struct import Struct
 from typing import NamedTuple
@@ -24,6 +25,10 @@ _SYM_SIZE, _RELA_SIZE = 24, 24
 _STT_FUNC = 2
 _MAX_TAGS = 1024  # of one dynamic section
 _MAX_NAME_SIZE = 1 << 12  # bytes
+# Records that are read of a table: libclang-cpp has 31,000 symbols; a large program has a million
+# relocations, nearly all without a symbol.
+_MAX_SYMBOLS, _MAX_RELOCATIONS = 1 << 20, 1 << 22
+_MAX_USED_RELOCATIONS = 1 << 20  # that are returned of a table
 _HASH_NCHAIN = {22: "8xQ"}  # by e_machine: nchain in DT_HASH, where entries are 64-bit (s390x); others "4xI"
 
 
@@ -62,13 +67,20 @@ class Dynamic:
 
         Section headers come first, as a hash table does not count the symbols that are only imported.
         """
-        by_section = self._image.symbols(SHT_DYNSYM)
-        if by_section is not None:
-            return by_section
-        records, strings = self._table(_DT_SYMTAB), self._table(_DT_STRTAB, self._tags.get(_DT_STRSZ))
+        records, strings = self._image.symbols(SHT_DYNSYM) or (None, None)
+        if records is None:
+            records, strings = self._table(_DT_SYMTAB), self._table(_DT_STRTAB, self._tags.get(_DT_STRSZ))
+            records = None if records is None else records[: self._symbol_count() * _SYM_SIZE]
         if records is None or strings is None:
             return None
-        return records[: self._symbol_count() * _SYM_SIZE], strings
+        return self._first(records, _MAX_SYMBOLS, _SYM_SIZE), strings
+
+    def _first(self, table: memoryview, count: int, size: int) -> memoryview:
+        """Return the first `count` records of a table, each of `size` bytes."""
+        if len(table) > count * size:
+            self._image.note_problem(f"of {len(table) // size} dynamic symbols or relocations "
+                                     f"only {count} were read")  # fmt: skip
+        return table[: count * size]
 
     def defines(self, vaddr: int) -> bool:
         """Whether a symbol that other modules can see is at `vaddr`."""
@@ -97,11 +109,13 @@ class Dynamic:
 
     def plt_relocations(self) -> list[Relocation]:
         """Return the relocations of PLT slots in file order; a lazy PLT stub pushes their number."""
-        return list(self._relocations(_DT_JMPREL, self._tags.get(_DT_PLTRELSZ, 0)))
+        found = self._relocations(_DT_JMPREL, self._tags.get(_DT_PLTRELSZ, 0))
+        return list(islice(found, _MAX_USED_RELOCATIONS))
 
     def relocations(self) -> Iterator[Relocation]:
         """Yield the other relocations that have a symbol, among them those of `.plt.got`."""
-        return self._relocations(_DT_RELA, self._tags.get(_DT_RELASZ, 0), without_symbol=False)
+        found = self._relocations(_DT_RELA, self._tags.get(_DT_RELASZ, 0), without_symbol=False)
+        return islice(found, _MAX_USED_RELOCATIONS)
 
     def imports(self) -> dict[int, str]:
         """Return the names of imported symbols, by the slot that holds the symbol's address."""
@@ -113,10 +127,9 @@ class Dynamic:
         table = self._table(tag)
         if table is None:
             return
-        record = Struct(self._order + "QQq")
-        for slot, info, addend in record.iter_unpack(
-            table[: min(size, len(table)) // _RELA_SIZE * _RELA_SIZE]
-        ):
+        stated = table[: min(size, len(table)) // _RELA_SIZE * _RELA_SIZE]
+        records = self._first(stated, _MAX_RELOCATIONS, _RELA_SIZE)
+        for slot, info, addend in Struct(self._order + "QQq").iter_unpack(records):
             checkpoint()  # a table may have 100,000 entries
             if without_symbol or info >> 32:
                 yield Relocation(slot, info & 0xFFFFFFFF, info >> 32, addend)
@@ -140,13 +153,15 @@ def _gnu_symbol_count(table: memoryview, order: str) -> int:
     if len(table) < 16:
         return 0
     buckets, first, blooms, _ = Struct(order + "IIII").unpack_from(table)
+    buckets = min(buckets, _MAX_SYMBOLS)
     word = Struct(order + "I")
     start = 16 + 8 * blooms
     area = table[start : start + 4 * buckets]
     last = max((number for (number,) in word.iter_unpack(area[: len(area) & -4])), default=0)
     if last < first:
         return int(first)
-    for at in range(start + 4 * (buckets + last - first), len(table) - 3, 4):
+    chain = range(start + 4 * (buckets + last - first), len(table) - 3, 4)
+    for at in chain[: _MAX_SYMBOLS + 1]:
         if word.unpack_from(table, at)[0] & 1:
             return int(last + 1)
         last += 1

@@ -4,12 +4,16 @@ This is the only module that imports pyelftools.  pyelftools parses the headers;
 symbols (it is too slow, and wrong for some CFI opcodes).  Any exception that it raises on foreign bytes
 becomes a `FormatError`.  Sections are read on first use, as a stripped or memory-built image has none.
 
-Source: System V gABI chapters 4 and 5.
+Invariant: no table of a hostile file takes long: each is read up to a limit, and `problems` says which limit
+was reached (tests/formats/elf/test_limits.py).
+
+Source: System V gABI chapters 4 and 5; Linux fs/binfmt_elf.c, load_elf_phdrs (64 KiB of program headers).
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cached_property, lru_cache
 from io import BytesIO
+from itertools import chain, islice
 from mmap import mmap
 from typing import NamedTuple
 
@@ -26,6 +30,10 @@ PAGE, _EHDR_SIZE = 4096, 64  # bytes
 _MAX_FINGERPRINT_SIZE = 256  # bytes
 _MAX_IDENTITY_NOTE_SIZE = 1 << 16  # bytes
 _MAX_NAME_SIZE = 256  # bytes of a section name: a string table without NULs is not searched whole for each
+_MAX_SEGMENTS = 1170  # the kernel executes no file that has more; only a core file may
+_MAX_NOTES = 10_000  # that are searched for the build-id; files have about five
+_MAX_CORE_NOTES = 1 << 20  # that are read of one segment; a thread has about six
+_MAX_OWNER_SIZE, _MAX_BUILD_ID_SIZE = 64, 64  # bytes
 ET_REL, ET_EXEC = 1, 2
 PT_LOAD, PT_DYNAMIC, PT_NOTE, PT_GNU_EH_FRAME, PT_GNU_SFRAME = 1, 2, 4, 0x6474E550, 0x6474E554
 SHT_NOBITS, SHT_SYMTAB, SHT_DYNSYM, SHT_RELA = 8, 2, 11, 4
@@ -70,13 +78,16 @@ def _structs(byteorder: ByteOrder, *kind: int | str) -> ELFStructs:
 class ElfImage:
     """The bytes of one ELF object, with views of what unwinding and symbols need, made on first use.
 
-    The constructor raises FormatError when the bytes are not a usable 64-bit ELF object.
+    `is_core`: the user says that it is a core file, which has a segment for each mapping.  The constructor
+    raises FormatError when the bytes are not a usable 64-bit ELF object.
     """
 
-    def __init__(self, data: Buffer, name: str) -> None:
+    def __init__(self, data: Buffer, name: str, *, is_core: bool = False) -> None:
         self.name = name
+        self._max_segments = 1 << 16 if is_core else _MAX_SEGMENTS
         self.data = memoryview(data)
         self.section_damage: str | None = None
+        self.problems: list[str] = []  # what could not be read so far
         self._check_ident()
         try:
             self._open(data)
@@ -110,6 +121,8 @@ class ElfImage:
     def _segments(self) -> Iterator[Segment]:
         header = self._header
         size = header["e_phentsize"]
+        if header["e_phnum"] > self._max_segments:
+            raise ValueError(f"{header['e_phnum']} program headers, more than {self._max_segments}")
         for index in range(min(header["e_phnum"], len(self.data) // size) if size else 0):
             at = header["e_phoff"] + index * size
             raw = struct_parse(self._structs.Elf_Phdr, self._stream, at)
@@ -193,7 +206,13 @@ class ElfImage:
             return tuple(self._sections())
         except Exception as damage:  # noqa: BLE001 - as in __init__; segments are enough to unwind
             self.section_damage = f"unreadable section headers, so no symbols: {damage!r}"
+            self.note_problem(self.section_damage)
             return ()
+
+    def note_problem(self, problem: str) -> None:
+        """Add a text to the problems, once."""
+        if problem not in self.problems:
+            self.problems.append(problem)
 
     def _sections(self) -> Iterator[Section]:
         header = self._header
@@ -207,9 +226,9 @@ class ElfImage:
             for i in range(min(count, (len(self.data) - base) // size))
         ]
         names = raws[header["e_shstrndx"]]
-        table = bytes(self.data[names["sh_offset"] : names["sh_offset"] + names["sh_size"]])
+        table = self.data[names["sh_offset"] : names["sh_offset"] + names["sh_size"]]
         for raw in raws:
-            bounded = table[raw["sh_name"] : raw["sh_name"] + _MAX_NAME_SIZE]
+            bounded = bytes(table[raw["sh_name"] : raw["sh_name"] + _MAX_NAME_SIZE])
             name = bounded.partition(b"\0")[0].decode("utf-8", "replace")
             kind = ENUM_SH_TYPE_BASE.get(raw["sh_type"], raw["sh_type"])
             yield Section(name, kind if isinstance(kind, int) else 0, raw["sh_flags"], raw["sh_addr"],
@@ -263,8 +282,12 @@ class ElfImage:
     @cached_property
     def build_id(self) -> str | None:
         """The GNU build-id in hexadecimal, from PT_NOTE; None: there is none."""
-        notes = (self.data[s.offset : s.offset + s.filesz] for s in self.segments if s.type == PT_NOTE)
-        return next(filter(None, (build_id_of(bytes(note), self.byteorder) for note in notes)), None)
+        parts = (self.data[s.offset : s.offset + s.filesz] for s in self.segments if s.type == PT_NOTE)
+        found = chain.from_iterable(notes(part, self.byteorder) for part in parts)
+        build_id = _first_build_id(islice(found, _MAX_NOTES))
+        if build_id is None and next(found, None):
+            self.note_problem(f"no build-id: it is not among the first {_MAX_NOTES} notes")
+        return build_id
 
     def headers(self) -> "ElfImage":
         """Return an image of the headers alone: the build-id, and the segments if the first page has them."""
@@ -290,22 +313,34 @@ class Note(NamedTuple):
 
 
 def notes(data: memoryview, byteorder: ByteOrder) -> Iterator[Note]:
-    """Yield each note of one PT_NOTE segment that is not truncated (gABI, "Note Section")."""
+    """Yield each note of one PT_NOTE segment that is not truncated (gABI, "Note Section").
+
+    Of a long owner, which no specification has, only the beginning is read.  Raises FormatError where there
+    are more than `_MAX_CORE_NOTES`.
+    """
     offset = 0
-    while offset + 12 <= len(data):
+    for _ in range(_MAX_CORE_NOTES):
+        if offset + 12 > len(data):
+            return
         namesz, descsz, kind = (
             int.from_bytes(data[offset + i : offset + i + 4], byteorder) for i in (0, 4, 8)
         )
         name, desc = offset + 12, offset + 12 + (namesz + 3 & -4)
         if desc + descsz > len(data):
             return
-        yield Note(offset, bytes(data[name : name + namesz]).rstrip(b"\0"), kind, data[desc : desc + descsz])
+        owner = bytes(data[name : name + min(namesz, _MAX_OWNER_SIZE)]).rstrip(b"\0")
+        yield Note(offset, owner, kind, data[desc : desc + descsz])
         offset = desc + (descsz + 3 & -4)
+    raise FormatError("PT_NOTE", offset, f"only the first {_MAX_CORE_NOTES} notes were read")
 
 
 def build_id_of(data: bytes, byteorder: ByteOrder) -> str | None:
     """Return the GNU build-id among the notes of one PT_NOTE segment; None: there is none."""
-    for note in notes(memoryview(data), byteorder):
+    return _first_build_id(notes(memoryview(data), byteorder))
+
+
+def _first_build_id(found: Iterable[Note]) -> str | None:
+    for note in found:
         if (note.owner, note.type) == (b"GNU", _NT_GNU_BUILD_ID):
-            return note.desc.hex() or None
+            return note.desc[:_MAX_BUILD_ID_SIZE].hex() or None
     return None

@@ -6,6 +6,7 @@ addresses, so the caller follows the code from there.
 
 import re
 from collections.abc import Iterator
+from itertools import islice
 
 from sfsample.core.arch import AMD64
 from sfsample.core.checkpoint import checkpoint
@@ -13,6 +14,7 @@ from sfsample.formats.elf.dynamic import Dynamic
 from sfsample.formats.elf.image import PT_LOAD, ElfImage
 
 _MAX_CODE_SIZE = 1 << 24  # bytes of one image
+_MAX_RANGES, _MAX_TARGETS = 16, 1 << 20  # code that is compiled has one range, and a call in 20 bytes
 # call rel32; lea x(%rip),register: the distance counts from the end of the instruction
 _REFERENCES = re.compile(rb"(?:\xe8|\x8d[\x05\x0d\x15\x1d\x25\x2d\x35\x3d])(?=(....))", re.DOTALL)
 # mov $address,register: where a program is linked to an address
@@ -32,8 +34,10 @@ def find_function_starts(image: ElfImage) -> list[int]:
     ranges = image.executable
     if image.machine != AMD64.machine or sum(end - start for start, end in ranges) > _MAX_CODE_SIZE:
         return []
+    if len(ranges) > _MAX_RANGES:
+        return []
     targets = (target for start, end in ranges for target in _targets(image, start, end))
-    candidates = {*Dynamic(image).functions(), *targets}
+    candidates = {*Dynamic(image).functions(), *islice(targets, _MAX_TARGETS)}
     return sorted(vaddr for vaddr in candidates if _may_be_start(image, vaddr))
 
 
@@ -53,7 +57,7 @@ def _may_be_start(image: ElfImage, vaddr: int) -> bool:
 
 
 def _targets(image: ElfImage, start: int, end: int) -> Iterator[int]:
-    code = bytes(image.loaded(start) or b"")[: end - start]
+    code = bytes((image.loaded(start) or b"")[: end - start])
     for match in _REFERENCES.finditer(code):
         checkpoint()
         yield start + match.end() + 4 + int.from_bytes(match[1], "little", signed=True)

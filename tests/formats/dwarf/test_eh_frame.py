@@ -3,6 +3,8 @@
 import pytest
 
 from sfsample.core.rule import Rule
+from sfsample.errors import FormatError
+from sfsample.formats.dwarf import eh_frame as module
 from sfsample.formats.dwarf.eh_frame import EhFrame
 from tests.builders.eh_frame_builder import (
     ABSPTR,
@@ -148,3 +150,27 @@ def test_memoryviews_are_accepted():
     eh_frame = EhFrame(memoryview(section.data), VADDR, "little", memoryview(section.hdr()), HDR_VADDR)
 
     assert eh_frame.row_at(START) == one_function().row_at(START)
+
+
+def test_a_section_without_a_search_table_is_indexed_up_to_a_limit(monkeypatch):
+    """Only the first look-up fails, to be reported; what was indexed is used."""
+    monkeypatch.setattr(module, "_MAX_INDEXED", 2)  # the CIE and one FDE
+    section = EhFrameBuilder(VADDR)
+    cie = section.cie()
+    for number in range(3):
+        section.fde(cie, START + number * SIZE, SIZE)
+    frames = EhFrame(section.terminated(), VADDR, "little")
+    with pytest.raises(FormatError, match="only the first 2 entries were read"):
+        frames.find(START)
+    assert frames.find(START).start == START
+    assert frames.find(START + SIZE) is None
+
+
+def test_a_program_that_is_too_long_is_not_executed(monkeypatch):
+    """8 MB of them took 2 s for each address of the function."""
+    frames = one_function(def_cfa_offset(16) * 2)
+    assert frames.row_at(START) is not None
+    monkeypatch.setattr(module, "_MAX_PROGRAM_SIZE", 3)
+    frames = one_function(def_cfa_offset(16) * 2)
+    with pytest.raises(FormatError, match="bytes of instructions are too many"):
+        frames.row_at(START)
