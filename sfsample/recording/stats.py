@@ -1,7 +1,7 @@
 """Counts what a recording cost and what it lost; the summary and `--stats` are made from it."""
 
 from collections import Counter
-from typing import Any, NamedTuple
+from typing import Any
 
 from sfsample.core.snapshot import Capture
 from sfsample.core.stack import Stack, StopReason, found_of
@@ -55,18 +55,6 @@ class Subprocesses:
         return {"watched": self.watched, "short_lived": self.short_lived, "refused": self.refused}
 
 
-class Timers(NamedTuple):
-    """Kernel timers took the samples from `since_s` on; `because` says why ('': from the beginning)."""
-
-    since_s: float = 0.0
-    because: str = ""
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the `perf_events` object of the statistics."""
-        return {"since_s": round(self.since_s, 6), "because": self.because or None,
-                "until_s": None, "why_no_longer": None}  # fmt: skip
-
-
 class Stats:
     """The counts of one recording."""
 
@@ -77,7 +65,7 @@ class Stats:
         self.late_ticks = 0  # not taken, because the sampler was late
         self.samples = 0
         self.captures: Counter[Capture] = Counter()
-        self.timers: Timers | None = None  # None: all samples were taken by stops
+        self.timers_since_s: float | None = None  # since when timers took the samples; None: never
         self.engine_why = ""  # why stops or timers were chosen
         self.lacks_timers = False  # timers would have been better than stops
         self.max_stack_bytes = 0  # from the innermost frame of a stack to the outermost one
@@ -98,15 +86,6 @@ class Stats:
         self.problems: Counter[str] = Counter()
         self.failure: tuple[str, ...] = ()  # what ended it early, and help lines
         self.ended_by: str = ""  # "duration", "signal", "target", "failure"
-
-    @property
-    def by_events(self) -> bool:
-        """Whether kernel timers took all samples."""
-        return self.timers == Timers()
-
-    def choose_timers(self, timers: Timers, why: str) -> None:
-        """Note that the kernel's timers take the samples from now on, and why."""
-        self.timers, self.engine_why = timers, why
 
     @property
     def coverage(self) -> float | None:
@@ -175,11 +154,16 @@ class Stats:
             "cpu_sampled_ns": self.cpu_sampled_ns,
             "coverage": None if self.coverage is None else round(self.coverage, 4),
             "subprocesses": self.subprocesses.as_json(),
-            "perf_events": self.timers.as_json() if self.timers else None,
-            "engine": "timers" if self.timers else "ptrace",
+            "perf_events": self._perf_events_as_json(),
+            "engine": "ptrace" if self.timers_since_s is None else "timers",
             "engine_why": self.engine_why or None,
             "held_ns": self.held.as_json(),
         }
+
+    def _perf_events_as_json(self) -> dict[str, Any] | None:
+        since_s = self.timers_since_s
+        why = {"because": self.engine_why if since_s else None, "until_s": None, "why_no_longer": None}
+        return None if since_s is None else {"since_s": round(since_s, 6), **why}
 
 
 def _text_keys(counts: Counter[Any]) -> dict[str, int]:
