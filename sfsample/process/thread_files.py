@@ -9,11 +9,10 @@ Source: proc(5).
 """
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from errno import ESRCH
 from itertools import count
 from resource import RLIMIT_NOFILE, getrlimit, setrlimit
-from typing import Protocol, TypeVar
 
 from sfsample.core.snapshot import LastRun
 from sfsample.errors import NO_FILE_ERRNOS, TargetError
@@ -27,7 +26,6 @@ from sfsample.process.proc_text import (
 )
 
 _CHUNK_BYTES = 4096  # more than a file has
-_SHORT_BYTES = 128  # more than a schedstat file has
 _MAX_LIMIT = 1 << 16  # of open files; the limit may also be infinite
 KERNEL_STACK_REFUSED = (
     "kernel stacks cannot be read: that needs CAP_SYS_ADMIN, and a kernel with CONFIG_STACKTRACE"
@@ -145,33 +143,3 @@ class ThreadFiles:
         """
         text = self.read("stack")
         return None if text is None else parse_kernel_stack(text)
-
-
-class HasCounters(Protocol):
-    """A thread with the counters that it had earlier; None: unknown."""
-
-    files: ThreadFiles
-    off_cpu_counters: bytes | None
-
-
-T = TypeVar("T", bound=HasCounters)
-
-
-def not_run(threads: Iterable[T]) -> tuple[list[T], list[T]]:
-    """Return the threads whose counters are still `off_cpu_counters`, and all others.
-
-    For many threads.  One whose file is not open, or cannot be read, is among the others.
-    """
-    read = os.pread
-    same: list[T] = []
-    others: list[T] = []
-    for thread in threads:
-        counters = thread.off_cpu_counters
-        try:
-            unchanged = (
-                counters is not None and read(thread.files.fds["schedstat"], _SHORT_BYTES, 0) == counters
-            )
-        except (KeyError, OSError):
-            unchanged = False
-        (same if unchanged else others).append(thread)
-    return same, others

@@ -8,9 +8,7 @@ as long as a pause may last, and captures it when it stops.
 """
 
 import time
-from collections import deque
 from collections.abc import Callable, Iterator
-from operator import attrgetter
 from typing import NamedTuple
 
 from sfsample.errors import NotPermitted
@@ -28,13 +26,11 @@ from sfsample.recording.thread_table import SampledThread, ThreadTable
 
 _END_PATIENCE_NS = 250_000_000  # for threads that were asked to stop, at the end of the recording
 _COLLECT_NS = 1_000_000  # between two collections of threads that have stopped meanwhile
-_IDLE_BATCH = 64  # threads whose counters are read in one loop
 _MAX_PENDING_STOPS = 8  # if all of them stop at once, each stays stopped until those before it were captured
 _STOP_PATIENCE_NS = 50_000  # a thread that has a CPU stops in this time, and sfsample does not have to sleep
 
 _RECORDING_ENDED = "the recording ended before its turn"
 _STILL_PENDING = "did not stop in time (the machine is overloaded)"
-_last_counted = attrgetter("counted.number")
 
 
 class ProcessRules(NamedTuple):
@@ -112,42 +108,26 @@ class ProcessSampler:
         Asked only of processes with few threads, all of which slept; then that was their turn.
         """
         threads = self._threads.few(self._recorder.now.number)
-        if self._pending or not threads or any(thread.off_cpu_counters is None for thread in threads):
+        if self._pending or not threads or any(map(_may_have_run, threads)):
             return False
-        idle, others = self.process.proc.not_run(threads)
-        if others:
-            return False
-        self._recorder.count_idle(idle)
+        self._recorder.count_idle(threads)
         return True
 
     def _due(self, go_on: Callable[[], bool]) -> Iterator[SampledThread]:
-        """Yield the threads that are due: first those that ran lately, then those that have run since.
+        """Yield the threads that are due: those that ran lately, then those that were off their CPU.
 
         In between, collect threads that have stopped by now.
         """
-        due = self._threads.due(self._recorder.now.number)
-        active = deque(sorted((t for t in due if t.off_cpu_counters is None), key=_last_counted))
-        resting = [thread for thread in due if thread.off_cpu_counters is not None]
+        due = sorted(self._threads.due(self._recorder.now.number), key=_turn)
         collected_ns = time.perf_counter_ns()
-        while active or resting:
+        for position, thread in enumerate(due):
             if time.perf_counter_ns() - collected_ns >= _COLLECT_NS:
                 if not go_on():
-                    self._give_up_turns([*active, *resting])
+                    self._give_up_turns(due[position:])
                     return
                 self.collect()
                 collected_ns = time.perf_counter_ns()
-            if active:
-                yield active.popleft()
-            else:
-                batch, resting = resting[:_IDLE_BATCH], resting[_IDLE_BATCH:]
-                active.extend(self._without_idle(batch))
-
-    def _without_idle(self, threads: list[SampledThread]) -> list[SampledThread]:
-        """Count the threads that have not run; return the others."""
-        idle, others = self.process.proc.not_run(threads)
-        self._recorder.count_idle(idle)
-        self._threads.give_next_turn(idle, self._recorder.now.number)
-        return others
+            yield thread
 
     def _give_up_turns(self, threads: list[SampledThread]) -> None:
         """Count threads of which nothing is known and for which it is too late."""
@@ -216,20 +196,19 @@ class ProcessSampler:
         if thread in self._pending:
             if not self._rules.wall:
                 self._recorder.skip(thread)  # only the tick in which it lost its CPU counts
+            return
+        counters = thread.files.counters()
+        if counters is None:
+            self._drop(thread)
+        elif counters == thread.off_cpu_counters:
+            self._recorder.count_idle([thread])
         elif self._rules.wall and len(self._pending) >= _MAX_PENDING_STOPS:
             self._not_asked.append(thread)
         else:
-            self._sample(thread, woken)
+            self._sample(thread, woken, counters)
 
-    def _sample(self, thread: SampledThread, woken: WakeUp) -> None:
+    def _sample(self, thread: SampledThread, woken: WakeUp, counters: bytes) -> None:
         files, recorder, wall = thread.files, self._recorder, self._rules.wall
-        counters = files.counters()
-        if counters is None:
-            self._drop(thread)
-            return
-        if counters == thread.off_cpu_counters:  # its file is not kept open, or the kernel counts otherwise
-            recorder.count_idle([thread])
-            return
         recorder.flush(thread)
         thread.forget_idle_time()
         thread.file_holder = thread.files.holder
@@ -359,3 +338,12 @@ class ProcessSampler:
         self._read_cpu_time()
         recorder.charge_process(self._cpu_ns)
         recorder.finish(self.process, self._capturer)
+
+
+def _may_have_run(thread: SampledThread) -> bool:
+    """Return whether a thread may have run since it was last seen to be off its CPU."""
+    return thread.off_cpu_counters is None or thread.files.counters() != thread.off_cpu_counters
+
+
+def _turn(thread: SampledThread) -> tuple[bool, int]:
+    return thread.off_cpu_counters is not None, thread.counted.number

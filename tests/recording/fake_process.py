@@ -105,7 +105,7 @@ class FakeProcess:
         self.readings: dict[int, SleepingThread] = {}  # by thread id: what `read` returns
         self.cpu_times_ns: list[int | None] = []  # CPU time of the process, for each read
         self.identities = self.copy = self
-        self.proc = SimpleNamespace(thread=lambda tid: self.thread(tid).files, not_run=self.not_run,
+        self.proc = SimpleNamespace(thread=lambda tid: self.thread(tid).files,
                                     cpu_ns=lambda: self.cpu_times_ns.pop(0) if self.cpu_times_ns else None,
                                     has_ended=lambda: self.states.keys() <= {pid})  # fmt: skip
         self.fixed_times_run: dict[int, int] = {}  # by thread id; other threads run all the time
@@ -157,10 +157,6 @@ class FakeProcess:
         if tid not in self.fixed_times_run:
             self.times_run += 1
         return b"%d 0 %d" % (self.ran_ns.get(tid, 0), self.fixed_times_run.get(tid, self.times_run))
-
-    def not_run(self, threads):
-        idle = [t for t in threads if t.off_cpu_counters and self.counters(t.tid) == t.off_cpu_counters]
-        return idle, [t for t in threads if t not in idle]
 
     def replaced(self, _tid, _modules):
         return False
