@@ -18,6 +18,7 @@ from sfsample.process.not_captured import NotCaptured, Reason
 from sfsample.process.proc_text import Stat
 from sfsample.process.process import LiveProcess
 from sfsample.process.scheduler import RunState, WakeUp, classify, ran_ns
+from sfsample.process.stop_request import await_stop
 from sfsample.recording.options import StackStore
 from sfsample.recording.profile import Profile
 from sfsample.recording.recorder import Recorder
@@ -296,18 +297,14 @@ class ProcessSampler:
             return True
         running.collect_stopped()
         for thread, woken in tuple(self._pending.items()):
-            if not running.is_pending(thread.process_thread):
+            if not thread.process_thread.stop.is_pending:
                 self._record(thread, self._try_capture(thread, "R", woken), woken)
         return not self._pending and running.release_pending()
-
-    def await_stop(self, seconds: float) -> None:
-        """Sleep until a thread that was asked to stop does, but not longer."""
-        self.process.running.await_stop(seconds)
 
     def _wait_for_pending(self, deadline_ns: int) -> None:
         """Wait for threads that were asked to stop, no longer than a pause may last."""
         while self._pending and (left_ns := deadline_ns - time.perf_counter_ns()) > 0:
-            self.await_stop(left_ns / 1e9)
+            await_stop(left_ns / 1e9)
             self.collect()
 
     def _give_up_pending(self) -> None:

@@ -18,6 +18,7 @@ from sfsample.errors import TargetError
 from sfsample.process.capture import ThreadCapturer
 from sfsample.process.process import LiveProcess
 from sfsample.process.scheduler import OwnRun, WakeUp
+from sfsample.process.stop_request import await_stop
 from sfsample.recording.options import RecordOptions
 from sfsample.recording.process_sampler import ProcessRules, ProcessSampler
 from sfsample.recording.processes import Processes
@@ -160,7 +161,7 @@ class PtraceSampler:
                 if left <= _MAX_SLEEP_S:
                     return True
             else:
-                self._pending[0].await_stop(min(left, _MAX_STOP_WAIT_S))
+                await_stop(min(left, _MAX_STOP_WAIT_S))
         return False
 
     def _wake_up(self) -> WakeUp:

@@ -16,6 +16,7 @@ from sfsample.modules.mapping import Mapping
 from sfsample.modules.module_map import ModuleMap
 from sfsample.process.capture_sleeping import SleepingThread
 from sfsample.process.proc_text import Stat, SyscallInfo
+from sfsample.process.stop_request import StopRequest
 from sfsample.process.thread import Thread
 from sfsample.recording.options import RecordOptions
 from sfsample.recording.processes import Processes
@@ -78,6 +79,14 @@ class FakeThreadFiles:
         return self.process.asleep(self.tid)
 
 
+class FakeStopRequest(StopRequest):
+    """Asks the process whether the thread has stopped."""
+
+    @property
+    def is_pending(self) -> bool:
+        return self.thread.files.process.is_pending(self.thread)
+
+
 class FakeProcess:
     """Threads with a state, what a capture of each gives, and the times of captures on the clock.
 
@@ -127,8 +136,14 @@ class FakeProcess:
     def collect_stopped(self):
         pass
 
+    def is_pending(self, _thread):
+        return False
+
     def thread(self, tid):
-        return self.threads.setdefault(tid, Thread(tid, FakeThreadFiles(self, tid)))
+        thread = self.threads.setdefault(tid, Thread(tid, FakeThreadFiles(self, tid)))
+        if not isinstance(thread.stop, FakeStopRequest):
+            thread.stop = FakeStopRequest(tid, thread)
+        return thread
 
     def read(self, thread):
         return self.readings.get(thread.tid)
