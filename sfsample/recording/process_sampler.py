@@ -9,7 +9,6 @@ as long as a pause may last, and captures it when it stops.
 
 import time
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
 
 from sfsample.errors import NotPermitted
 from sfsample.process.capture import CapturedStack, ThreadCapturer, is_seldom
@@ -19,10 +18,10 @@ from sfsample.process.proc_text import Stat
 from sfsample.process.process import LiveProcess
 from sfsample.process.scheduler import RunState, WakeUp, classify, ran_ns
 from sfsample.process.stop_request import await_stop
-from sfsample.recording.options import StackStore
+from sfsample.recording.options import RecordOptions
 from sfsample.recording.profile import Profile
 from sfsample.recording.recorder import Recorder
-from sfsample.recording.sample import BEGINNING, TickTime
+from sfsample.recording.sample import TickTime
 from sfsample.recording.thread_table import SampledThread, ThreadTable
 
 _END_PATIENCE_NS = 250_000_000  # for threads that were asked to stop, at the end of the recording
@@ -34,32 +33,30 @@ _RECORDING_ENDED = "the recording ended before its turn"
 _STILL_PENDING = "did not stop in time (the machine is overloaded)"
 
 
-class ProcessRules(NamedTuple):
-    """What of `RecordOptions` concerns one process."""
-
-    wall: bool
-    max_pause_ns: int
-    bad_stacks: StackStore | None = None
-    named: bool = True  # a refusal to capture is an error; of a descendant it is a failed sample
-
-
 class ProcessSampler:
-    """Samples the threads of one process into a profile, from tick `since` on."""
+    """Samples the threads of one process into a profile, from tick `since` on.
+
+    `named`: a refusal to capture is an error; of a descendant it is a failed sample.
+    """
 
     def __init__(
         self,
         process: LiveProcess,
         capturer: ThreadCapturer,
         profile: Profile,
-        rules: ProcessRules,
+        options: RecordOptions,
         random: Callable[[], float],
         *,
-        since: TickTime = BEGINNING,
+        named: bool,
+        since: TickTime,
     ) -> None:
         self.process = process
         self._capturer = capturer
         self._profile = profile
-        self._rules = rules
+        self._wall = options.mode == "wall"
+        self._max_pause_ns = process.running.max_held_ns = round(options.max_pause * 1e9)
+        self._bad_stacks = options.bad_stacks
+        self._named = named
         self._threads = ThreadTable(random)
         self._pending: dict[SampledThread, WakeUp] = {}  # asked to stop, in the tick of that wake-up
         self._not_asked: list[SampledThread] = []  # due in this tick, but enough others were asked
@@ -72,7 +69,6 @@ class ProcessSampler:
             process.pid, process.start_time, process.root, process.name
         )
         self._recorder = Recorder(profile, self._process_key, since)
-        process.running.max_held_ns = rules.max_pause_ns
 
     @property
     def longest_stop_ns(self) -> int:
@@ -100,7 +96,7 @@ class ProcessSampler:
             self._take_turn(thread, woken)
             if not thread.gone:
                 self._threads.give_next_turn([thread], self._recorder.now.number)
-        self._wait_for_pending(woken.at_ns + self._rules.max_pause_ns)
+        self._wait_for_pending(woken.at_ns + self._max_pause_ns)
         return True
 
     def _is_quiet(self) -> bool:
@@ -133,7 +129,7 @@ class ProcessSampler:
     def _give_up_turns(self, threads: list[SampledThread]) -> None:
         """Count threads of which nothing is known and for which it is too late."""
         for thread in threads:
-            if self._rules.wall and thread.last_stack is None:
+            if self._wall and thread.last_stack is None:
                 self._recorder.count_failed(thread, _RECORDING_ENDED)
 
     # -- threads that come and go
@@ -195,7 +191,7 @@ class ProcessSampler:
 
     def _take_turn(self, thread: SampledThread, woken: WakeUp) -> None:
         if thread in self._pending:
-            if not self._rules.wall:
+            if not self._wall:
                 self._recorder.skip(thread)  # only the tick in which it lost its CPU counts
             return
         counters = thread.files.counters()
@@ -203,20 +199,20 @@ class ProcessSampler:
             self._drop(thread)
         elif counters == thread.off_cpu_counters:
             self._recorder.count_idle([thread])
-        elif self._rules.wall and len(self._pending) >= _MAX_PENDING_STOPS:
+        elif self._wall and len(self._pending) >= _MAX_PENDING_STOPS:
             self._not_asked.append(thread)
         else:
             self._sample(thread, woken, counters)
 
     def _sample(self, thread: SampledThread, woken: WakeUp, counters: bytes) -> None:
-        files, recorder, wall = thread.files, self._recorder, self._rules.wall
+        files, recorder, wall = thread.files, self._recorder, self._wall
         recorder.flush(thread)
         thread.forget_idle_time()
         thread.file_holder = thread.files.holder
         used_ns = recorder.charge(thread, counters)
         seldom = is_seldom(used_ns, recorder.now.at_ns - thread.counted.at_ns)
         if seldom and wall and self._capturer.stop_breaks_call(thread.process_thread):
-            self._capturer.wait_until_asleep(thread.process_thread, woken.at_ns + self._rules.max_pause_ns)
+            self._capturer.wait_until_asleep(thread.process_thread, woken.at_ns + self._max_pause_ns)
         if seldom and not wall and files.asleep() is not None:
             # not worth the preparations of a capture; for other threads that is asked last of all, as the
             # preparations take longer than some threads run at a time
@@ -236,14 +232,14 @@ class ProcessSampler:
         self._record(thread, self._try_capture(thread, stat.state, woken), woken)
 
     def _try_capture(self, thread: SampledThread, state: str, woken: WakeUp) -> CapturedStack | NotCaptured:
-        wall = self._rules.wall
+        wall = self._wall
         stop_filter = AWAKE_THREADS if wall else StopFilter(awake=True, wake_up=woken)
         try:
             captured = self._capturer.capture(
                 thread.process_thread, state if wall else "R", _STOP_PATIENCE_NS, stop_filter, thread.last
             )
         except NotPermitted as refusal:
-            if self._rules.named and not self._profile.stats.samples:
+            if self._named and not self._profile.stats.samples:
                 raise
             return NotCaptured(Reason.REFUSED, f"{refusal} ({'; '.join(refusal.help)})")
         self._recorder.count_stops(thread, captured.stops)
@@ -278,14 +274,14 @@ class ProcessSampler:
         if evidence is not None:
             thread.off_cpu_counters = evidence.after
             recorder.charge(thread, evidence.after)
-        if not self._rules.wall and not classify(before, evidence, woken).counts_as_cpu:
+        if not self._wall and not classify(before, evidence, woken).counts_as_cpu:
             recorder.count_waiting(thread)
             return
-        if self._rules.bad_stacks is not None:
-            self._rules.bad_stacks.keep(thread.name, captured.snapshot, captured.stack, self.process.modules)
+        if self._bad_stacks is not None:
+            self._bad_stacks.keep(thread.name, captured.snapshot, captured.stack, self.process.modules)
         recorder.see(thread, captured)
         recorder.count(thread, captured.snapshot.capture)
-        if not self._rules.wall:
+        if not self._wall:
             thread.last_stack = None  # as long as it does not run, it is no sample
 
     # -- threads that were asked to stop and have not yet
@@ -310,7 +306,7 @@ class ProcessSampler:
     def _give_up_pending(self) -> None:
         """Count threads that have not stopped until the end.  They are released as soon as they do."""
         for thread in self._pending:
-            if self._rules.wall:
+            if self._wall:
                 self._recorder.count_failed(thread, _STILL_PENDING)
             else:
                 self._recorder.count_waiting(thread)

@@ -20,7 +20,7 @@ from sfsample.process.process import LiveProcess
 from sfsample.process.scheduler import OwnRun, WakeUp
 from sfsample.process.stop_request import await_stop
 from sfsample.recording.options import RecordOptions
-from sfsample.recording.process_sampler import ProcessRules, ProcessSampler
+from sfsample.recording.process_sampler import ProcessSampler
 from sfsample.recording.processes import Processes
 from sfsample.recording.profile import Profile
 from sfsample.recording.sample import BEGINNING, TickTime
@@ -94,10 +94,9 @@ class PtraceSampler:
         if named:
             unwinder.prepare(process.arch)
         capturer = ThreadCapturer(process, unwinder, stop=options.stop, kernel=options.kernel)
-        rules = ProcessRules(
-            options.mode == "wall", round(options.max_pause * 1e9), options.bad_stacks, named
+        return ProcessSampler(
+            process, capturer, self.profile, options, self._jitter, named=named, since=self._last_tick
         )
-        return ProcessSampler(process, capturer, self.profile, rules, self._jitter, since=self._last_tick)
 
     def run(self, should_stop: Callable[[], bool] = lambda: False) -> Profile:
         """Sample until the duration is over, `should_stop` says so, or no named process is left."""
