@@ -172,7 +172,7 @@ class PerfProcess:
         thread.counted = TickTime(0, at_ns - sample.period_ns)
         thread.uncounted_cpu_ns = sample.period_ns
         self._sampled_ns += sample.period_ns
-        recorder.count(thread, Capture.EVENT)
+        recorder.count(thread, Capture.EVENT, recorder.now)
         thread.last_stack = None
 
     def _note_stack_use(self, sample: PerfSample, stack: Stack) -> None:

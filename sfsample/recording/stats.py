@@ -1,6 +1,7 @@
 """Counts what a recording cost and what it lost; the summary and `--stats` are made from it."""
 
 from collections import Counter
+from dataclasses import dataclass
 from typing import Any
 
 from sfsample.core.snapshot import Capture
@@ -42,17 +43,13 @@ class Pauses:
         return {"count": self.count, **points, "max": self.max, "total": self.total}
 
 
+@dataclass
 class Subprocesses:
     """What became of the descendants that sfsample found."""
 
-    def __init__(self) -> None:
-        self.watched = 0
-        self.short_lived = 0  # ended before sfsample could open them
-        self.refused = 0  # could not be opened
-
-    def as_json(self) -> dict[str, int]:
-        """Return the `subprocesses` object of the statistics."""
-        return {"watched": self.watched, "short_lived": self.short_lived, "refused": self.refused}
+    watched: int = 0
+    short_lived: int = 0  # ended before sfsample could open them
+    refused: int = 0  # could not be opened
 
 
 class Stats:
@@ -153,7 +150,7 @@ class Stats:
             "cpu_charged_ns": self.cpu_charged_ns,
             "cpu_sampled_ns": self.cpu_sampled_ns,
             "coverage": None if self.coverage is None else round(self.coverage, 4),
-            "subprocesses": self.subprocesses.as_json(),
+            "subprocesses": vars(self.subprocesses).copy(),
             "perf_events": self._perf_events_as_json(),
             "engine": "ptrace" if self.timers_since_s is None else "timers",
             "engine_why": self.engine_why or None,
