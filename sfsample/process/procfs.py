@@ -17,7 +17,7 @@ from time import clock_gettime_ns
 from sfsample.core.checkpoint import with_checkpoints
 from sfsample.errors import FILES_HELP, FIND_HELP, NO_FILE_ERRNOS, NoSuchProcess, NotPermitted, TargetError
 from sfsample.modules.mapping import Mapping, MapsParser
-from sfsample.process.proc_text import Stat, parse_cpu_idle, parse_last_id, parse_stat, parse_status
+from sfsample.process.proc_text import Stat, parse_last_id, parse_stat, parse_status
 from sfsample.process.thread_files import ThreadFiles, max_kept_open
 
 _CHUNK_BYTES = 1 << 20
@@ -61,11 +61,6 @@ def stat_of(pid: int) -> Stat | None:
             return parse_stat(file.read(_CHUNK_BYTES))
     except OSError:
         return None
-
-
-def cpu_idle_ticks() -> dict[int, int]:
-    """Return for each CPU how long it has been idle, in clock ticks; {} where the kernel does not say."""
-    return parse_cpu_idle(read_text("/proc/stat"))
 
 
 class NewIds:

@@ -11,7 +11,6 @@ for the rest of the recording: there is no way back, and `Stats` says what was c
 import logging
 import time
 from collections.abc import Callable
-from typing import Protocol
 
 from sfsample.errors import TargetError
 from sfsample.process.perf_events import MAX_SAMPLE_STACK_BYTES, can_set_timers
@@ -20,21 +19,13 @@ from sfsample.recording.options import RecordOptions
 from sfsample.recording.perf_sampler import PerfSampler
 from sfsample.recording.processes import Processes
 from sfsample.recording.profile import Profile
-from sfsample.recording.ptrace_sampler import Clock, PtraceSampler, once_and_for_all
+from sfsample.recording.ptrace_sampler import Clock, PtraceSampler
 
 _TRIAL_S = 0.5
 _MOST_OF_THE_TIME = 0.5  # all CPUs are busy: more often than not
 _MIN_DUE_SAMPLES = 10  # that the CPU time is worth, before their absence means something
 _MIN_FOUND = 0.25  # of the samples that are due; less is not by chance
 _log = logging.getLogger("sfsample.recording")
-
-
-class Sampler(Protocol):
-    """Samples processes into a profile until `should_stop` returns true."""
-
-    def run(self, should_stop: Callable[[], bool]) -> Profile:
-        """Sample until the duration is over, `should_stop` says so, or no process is left."""
-        ...
 
 
 def choose_sampler(
@@ -45,7 +36,7 @@ def choose_sampler(
     *,
     clock: Clock | None = None,
     tell: Callable[[str], None] = lambda _: None,
-) -> Sampler:
+) -> "PtraceSampler | PerfSampler | TrialSampler":
     """Return the sampler that the options ask for, or one that decides by itself."""
     if options.perf_events:
         profile.stats.timers_since_s, profile.stats.engine_why = 0.0, "asked for"
@@ -89,7 +80,7 @@ class TrialSampler:
 
     def run(self, should_stop: Callable[[], bool] = lambda: False) -> Profile:
         """Sample until the duration is over, `should_stop` says so, or no process is left."""
-        should_stop, stats = once_and_for_all(should_stop), self._profile.stats
+        stats = self._profile.stats
         self._start = time.monotonic()
         stops = self._by_stops()
         stops.run(lambda: should_stop() or self._hand_over(stops))

@@ -59,12 +59,11 @@ class ProcessSampler:
         self._named = named
         self._threads = ThreadTable(random)
         self._pending: dict[SampledThread, WakeUp] = {}  # asked to stop, in the tick of that wake-up
-        self._not_asked: list[SampledThread] = []  # due in this tick, but enough others were asked
+        # due in this tick, and left out: enough others were asked to stop, or the recording ended
+        self._not_asked: list[SampledThread] = []
         self._ran_before_exec: dict[int, int] = {}  # CPU time in ns by thread id, up to the execve
         self._program: tuple[bytes, ...] = ()  # changes with every execve
         self._leader: Stat | None = None  # at the beginning of this tick
-        self._cpu_began_ns: int | None = None  # the CPU time of the process when it was first read
-        self._cpu_ns = 0  # and since
         self._process_key = profile.register_process(
             process.pid, process.start_time, process.root, process.name
         )
@@ -120,17 +119,11 @@ class ProcessSampler:
         for position, thread in enumerate(due):
             if time.perf_counter_ns() - collected_ns >= _COLLECT_NS:
                 if not go_on():
-                    self._give_up_turns(due[position:])
+                    self._not_asked += [t for t in due[position:] if self._wall and t.last_stack is None]
                     return
                 self.collect()
                 collected_ns = time.perf_counter_ns()
             yield thread
-
-    def _give_up_turns(self, threads: list[SampledThread]) -> None:
-        """Count threads of which nothing is known and for which it is too late."""
-        for thread in threads:
-            if self._wall and thread.last_stack is None:
-                self._recorder.count_failed(thread, _RECORDING_ENDED)
 
     # -- threads that come and go
 
@@ -151,8 +144,8 @@ class ProcessSampler:
                 self._drop(thread)
         if before is None or leader.name != before.name:
             self._profile.name_process(self._process_key, leader.name)
-        if refresh or self._cpu_began_ns is None:
-            self._read_cpu_time()
+        if refresh or before is None:
+            self._recorder.read_cpu_time(process, is_new=self._recorder.now.number > 1)
         tids = process.tids(force=refresh or changed or dead)
         if tids is not None:
             self._update_threads(tids, before_ns)
@@ -174,18 +167,6 @@ class ProcessSampler:
         self._pending.pop(thread, None)  # if it still stops, it is released
         self._recorder.flush(thread)
         self._threads.drop(thread)
-
-    def _read_cpu_time(self) -> None:
-        """Note the CPU time of the process, as long as the kernel tells it."""
-        process = self.process
-        cpu_ns = process.proc.cpu_ns()
-        if cpu_ns is None:
-            return
-        if self._cpu_began_ns is None:
-            first_ns = cpu_ns if self._recorder.now.number == 1 else 0
-            self._cpu_began_ns = first_ns if process.accounted_ns is None else process.accounted_ns
-        self._cpu_ns = cpu_ns - self._cpu_began_ns
-        process.accounted_ns = cpu_ns
 
     # -- one thread
 
@@ -328,8 +309,8 @@ class ProcessSampler:
                 recorder.count_idle([thread])
             recorder.flush(thread)
             recorder.charge(thread, counters)
-        self._read_cpu_time()
-        recorder.charge_process(self._cpu_ns)
+        recorder.read_cpu_time(self.process, is_new=recorder.now.number > 1)
+        recorder.charge_process()
         recorder.finish(self.process, self._capturer)
 
 

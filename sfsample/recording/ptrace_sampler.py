@@ -99,7 +99,10 @@ class PtraceSampler:
         )
 
     def run(self, should_stop: Callable[[], bool] = lambda: False) -> Profile:
-        """Sample until the duration is over, `should_stop` says so, or no named process is left."""
+        """Sample until the duration is over, `should_stop` says so, or no named process is left.
+
+        `should_stop` stays true once it was (`TracerThread`).
+        """
         stats, clock = self.profile.stats, self._clock
         try:
             self._open_descendants(_OPEN_FIRST_S, force=True)
@@ -107,7 +110,7 @@ class PtraceSampler:
             self._start = clock.now() if self._began is None else self._began
             self.profile.started_ns = self.profile.started_ns or time.time_ns()
             try:
-                stats.ended_by = self._loop(once_and_for_all(should_stop))
+                stats.ended_by = self._loop(should_stop)
             except (TargetError, OSError) as failure:  # what was collected is not lost by it
                 if not stats.samples:
                     raise
@@ -212,18 +215,6 @@ class PtraceSampler:
         self._samplers.remove(sampler)
         self._pending = [one for one in self._pending if one is not sampler]
         self._processes.end(sampler.process)
-
-
-def once_and_for_all(ask: Callable[[], bool]) -> Callable[[], bool]:
-    """Return a function that is true for ever once `ask` has been true, wherever it was asked."""
-    answered = False
-
-    def asked() -> bool:
-        nonlocal answered
-        answered = answered or ask()
-        return answered
-
-    return asked
 
 
 class _Lateness:

@@ -29,6 +29,7 @@ class Recorder:
         self._generation = 0
         self.now = begin
         self._charged_ns = 0  # CPU time of the process's threads
+        self._cpu_ns = 0  # CPU time of the process, for which no recording had accounted before
 
     # -- CPU time
 
@@ -43,9 +44,21 @@ class Recorder:
         self._profile.stats.cpu_charged_ns += used
         return used
 
-    def charge_process(self, used_ns: int) -> None:
-        """Note the CPU time of the process; what known threads did not use is of some that ended unseen."""
-        self._profile.stats.cpu_charged_ns += max(0, used_ns - self._charged_ns)
+    def read_cpu_time(self, process: LiveProcess, *, is_new: bool) -> bool:
+        """Note the CPU time of the process; False: /proc gives none any more.
+
+        `is_new`: the process was born during the recording, so all of its CPU time counts.
+        """
+        cpu_ns = process.proc.cpu_ns()
+        if cpu_ns is not None:
+            since_ns = process.accounted_ns
+            self._cpu_ns += cpu_ns - ((0 if is_new else cpu_ns) if since_ns is None else since_ns)
+            process.accounted_ns = cpu_ns
+        return cpu_ns is not None
+
+    def charge_process(self, at_least_ns: int = 0) -> None:
+        """Charge the CPU time of the process; what known threads did not use is of some that ended unseen."""
+        self._profile.stats.cpu_charged_ns += max(0, max(self._cpu_ns, at_least_ns) - self._charged_ns)
 
     # -- samples
 
