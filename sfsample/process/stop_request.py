@@ -105,11 +105,6 @@ class StopRequest:
         """Whether the thread was asked to stop, and has not been seen to be stopped."""
         return self.state is StopState.REQUESTED
 
-    def continue_from(self, earlier: "StopRequest") -> None:
-        """Take over an earlier request for the same thread id."""
-        self.state, self.signal_number = earlier.state, 0
-        self.requested_ns, self.last_running_ns = earlier.requested_ns, earlier.last_running_ns
-
 
 class Tracer:
     """Stops threads of process `pid`, one at a time.  `release` must follow `stop`, whatever that returned.
@@ -150,7 +145,8 @@ class Tracer:
         earlier = next((one for one in self.pending if one.tid == request.tid), None)
         if earlier is not None:  # this very request, or that of a tracee which an execve gave this id
             self.pending.remove(earlier)
-            request.continue_from(earlier)
+            request.state, request.signal_number = earlier.state, 0
+            request.requested_ns, request.last_running_ns = earlier.requested_ns, earlier.last_running_ns
         elif (refusal := self._request(request)) is not None:
             return refusal
         return self._wait(request, patience_ns)

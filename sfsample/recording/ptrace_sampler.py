@@ -77,7 +77,9 @@ class PtraceSampler:
         self._duration = duration
         self._clock = clock or SystemClock()
         self._jitter = jitter
-        self._lateness = _Lateness(tell)
+        self._tell = tell
+        self._unreported_ticks = 0
+        self._reported_at = float("-inf")
         self.profile = profile or Profile(options.rate, timeline=options.timeline)
         self._own_run = OwnRun()
         self._began = start
@@ -140,7 +142,7 @@ class PtraceSampler:
             missed = schedule.take(now)
             stats.ticks = schedule.ticks
             stats.late_ticks += missed
-            self._lateness.note(now, missed)
+            self._report_missed(now, missed)
             if missed:
                 continue
             at_ns = round((now - self._start) * 1e9)
@@ -152,6 +154,13 @@ class PtraceSampler:
                 )
                 stats.ticks = schedule.ticks
         return "duration" if self._wait(schedule.end, should_stop) else "signal"
+
+    def _report_missed(self, now: float, missed: int) -> None:
+        """Say that ticks were missed, at most once a second."""
+        self._unreported_ticks += missed
+        if self._unreported_ticks and now - self._reported_at >= _LATENESS_S:
+            self._tell(f"late: {self._unreported_ticks} tick{'s' * (self._unreported_ticks > 1)} missed")
+            self._unreported_ticks, self._reported_at = 0, now
 
     def _wait(self, until: float, should_stop: Callable[[], bool]) -> bool:
         """Sleep until a time by the clock, and collect threads meanwhile; False: `should_stop` says so."""
@@ -215,19 +224,3 @@ class PtraceSampler:
         self._samplers.remove(sampler)
         self._pending = [one for one in self._pending if one is not sampler]
         self._processes.end(sampler.process)
-
-
-class _Lateness:
-    """Says that ticks were missed, at most once a second."""
-
-    def __init__(self, tell: Callable[[str], None]) -> None:
-        self._tell = tell
-        self._missed = 0
-        self._told_at = float("-inf")
-
-    def note(self, now: float, missed: int) -> None:
-        """Count missed ticks, and say so if it is time."""
-        self._missed += missed
-        if self._missed and now - self._told_at >= _LATENESS_S:
-            self._tell(f"late: {self._missed} tick{'s' * (self._missed > 1)} missed")
-            self._missed, self._told_at = 0, now

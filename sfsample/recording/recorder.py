@@ -76,7 +76,7 @@ class Recorder:
         """Keep a captured stack, for `count`."""
         locations = self._locate(captured, thread.last)
         thread.last = Located(captured.generation, captured.stack.frames, captured.modules, locations)
-        kernel = kernel_locations(captured.kernel, self._process_key)
+        kernel = kernel_locations(captured.kernel, self._process_key) if captured.kernel else ()
         thread.last_stack = captured.stack, Places((*kernel, *locations))
 
     def _locate(self, captured: CapturedStack, last: Located) -> tuple[Location, ...]:

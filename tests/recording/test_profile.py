@@ -78,8 +78,9 @@ def test_profile_adds_up_wall_and_cpu_time():
     assert list(line.times) == [1, 1, 3]
 
 
-def test_timeline_drops_records_beyond_its_limit():
-    line = Timeline(limit=2)
+def test_timeline_drops_records_beyond_its_limit(monkeypatch):
+    monkeypatch.setattr("sfsample.recording.profile.TIMELINE_LIMIT", 2)
+    line = Timeline()
     for at in range(5):
         line.add(StackKey(7, at, (), StopReason.OUTERMOST), at, 1, 1, 1)
 
