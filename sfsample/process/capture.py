@@ -91,10 +91,10 @@ class CapturedStack(NamedTuple):
     stack: Stack
     generation: int
     modules: tuple[Module | None, ...]
-    stops: tuple[ThreadSnapshot, ...]
-    reading: SleepingThread | None
     kernel: tuple[str, ...] = ()
     again: int = 0
+    stops: tuple[ThreadSnapshot, ...] = ()
+    reading: SleepingThread | None = None
 
 
 class ThreadCapturer:
@@ -154,17 +154,14 @@ class ThreadCapturer:
             if not is_last and process.copy.learn(thread, stack):
                 _log.debug("thread %d is captured again: another stack of it was found", thread.tid)
                 continue
-            generation, modules, again = self._modules_of(stack, last)
+            captured = self._captured(snapshot, stack, last)
             # where libraries come and go, a missing one that was not there for a moment may cut a stack short
             cut_short = stack.stop_reason is not StopReason.OUTERMOST and process.modules.has_unmapped_files
-            if self._is_certain(thread, stack, modules, checked) and not (
+            if self._is_certain(thread, stack, captured.modules, checked) and not (
                 cut_short and attempt < _MAX_DOUBTS
             ):
-                kernel = self._kernel(thread, reading) or (() if stack.frames else _KERNEL_WORKER)
-                return CapturedStack(
-                    snapshot=snapshot, stack=stack, generation=generation, modules=modules,
-                    stops=tuple(stops), reading=reading, kernel=kernel, again=again,
-                )  # fmt: skip
+                kernel = self._kernel(thread, reading) or captured.kernel
+                return captured._replace(stops=tuple(stops), reading=reading, kernel=kernel)
             _log.debug("thread %d is captured again: libraries may have changed meanwhile", thread.tid)
             process.modules.allow_refresh()  # so that the change is seen the next time
         return NotCaptured(
@@ -173,13 +170,7 @@ class ThreadCapturer:
 
     def walk(self, snapshot: ThreadSnapshot, last: Located | None = None) -> CapturedStack:
         """Unwind a snapshot that exists already; nothing is checked or captured again."""
-        stack = self._unwinder.walk(snapshot)
-        generation, modules, again = self._modules_of(stack, last)
-        kernel = () if stack.frames else _KERNEL_WORKER
-        return CapturedStack(
-            snapshot=snapshot, stack=stack, generation=generation, modules=modules, stops=(), reading=None,
-            kernel=kernel, again=again,
-        )  # fmt: skip
+        return self._captured(snapshot, self._unwinder.walk(snapshot), last)
 
     def stop_breaks_call(self, thread: Thread) -> bool:
         """Return whether the system call in which a thread slept when it was last read fails by a stop."""
@@ -290,14 +281,9 @@ class ThreadCapturer:
         return functions or () if counters == reading.counters else ()
 
     @property
-    def problems(self) -> list[str]:
-        """What could not be had."""
-        return [KERNEL_STACK_REFUSED] if self.kernel_refused else []
-
-    @property
-    def rejected_rows(self) -> Counter[str]:
-        """Answers of steppers that were not believed, and how often."""
-        return self._unwinder.rejected_rows
+    def problems(self) -> Counter[str]:
+        """What could not be had, and answers of steppers that were not believed: how often."""
+        return self._unwinder.rejected_rows + Counter([KERNEL_STACK_REFUSED] * self.kernel_refused)
 
     # -- the libraries in which a stack lies
 
@@ -329,8 +315,8 @@ class ThreadCapturer:
         unopened = (frame for frame, module in zip(stack.frames, modules, strict=True) if module is None)
         return not any(module_map.will_retry_open(frame.lookup_pc) for frame in unopened)
 
-    def _modules_of(self, stack: Stack, last: Located | None) -> tuple[int, tuple[Module | None, ...], int]:
-        """Return the generation of the modules, those of the frames, and how many frames are as in `last`."""
+    def _captured(self, snapshot: ThreadSnapshot, stack: Stack, last: Located | None) -> CapturedStack:
+        """Return a stack with the modules of its frames."""
         module_map, known = self._process.modules, self._modules
         if module_map.generation != self._generation:
             self._generation = module_map.generation
@@ -343,7 +329,9 @@ class ThreadCapturer:
         for pc in inner:
             if pc not in known:
                 known[pc] = module_map.find(pc)
-        return self._generation, (*[known[pc] for pc in inner], *modules[len(modules) - again :]), again
+        all_modules = (*[known[pc] for pc in inner], *modules[len(modules) - again :])
+        kernel = () if stack.frames else _KERNEL_WORKER
+        return CapturedStack(snapshot, stack, self._generation, all_modules, kernel, again)
 
 
 def is_seldom(ran_ns: int, of_ns: int) -> bool:

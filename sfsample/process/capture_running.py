@@ -1,8 +1,7 @@
 """Captures a running thread: stops it, copies registers and a piece of stack, and lets it run again.
 
-While the thread is stopped (the `try` block of `_stop_and_copy`) there are system calls and nothing else: no
-parsing, no look-up of modules, no allocation that could be made before or after.  The thread is released
-whatever happens.
+While the thread is stopped (`copy_stopped`) there are system calls and nothing else: no parsing, no look-up
+of modules, no allocation that could be made before or after.  The thread is released whatever happens.
 """
 
 import gc
@@ -16,7 +15,8 @@ from sfsample.process.not_captured import OTHER_PROCESS, NotCaptured, Reason
 from sfsample.process.priority import REAL_TIME_PRIORITY
 from sfsample.process.scheduler import BeforeStop, RunState, WakeUp, balance_of, classify, times_run
 from sfsample.process.stack_copy import StackCopy
-from sfsample.process.stop_request import PATIENCE_NS, Tracer, await_stop
+from sfsample.process.stop_request import PATIENCE_NS, Tracer
+from sfsample.process.syscall_mending import mend
 from sfsample.process.thread import Thread
 
 DEFAULT_STACK_BYTES = 256 * 1024
@@ -48,6 +48,40 @@ def check_stack_bytes(stack_bytes: int) -> None:
     """Raise ValueError for a size that makes no sense."""
     if not _MIN_STACK_BYTES <= stack_bytes <= _MAX_STACK_BYTES:
         raise ValueError(f"stack_bytes must be between 1 KiB and 1 GiB, not {stack_bytes}")
+
+
+class CopiedThread(NamedTuple):
+    """What was read of a thread while it was stopped.  `whole`: its stack was copied in time."""
+
+    sp: int
+    whole: bool
+    counters: bytes | None
+    mended: bool
+
+
+def copy_stopped(
+    tracer: Tracer, copy: StackCopy, thread: Thread, until_ns: int = NO_LIMIT_NS
+) -> CopiedThread | None:
+    """Read a stopped thread, its stack until `until_ns` (perf_counter_ns); None: it was killed meanwhile."""
+    sp = tracer.reader.read(thread.tid)
+    if sp is None:
+        return None
+    whole = copy.fill(thread, sp, until_ns)
+    return CopiedThread(sp, whole, thread.files.counters(), mend(thread.tid, tracer.reader))
+
+
+def snapshot_of(
+    tracer: Tracer, copy: StackCopy, thread: Thread, copied: CopiedThread | None, stop_ns: int
+) -> ThreadSnapshot | NotCaptured:
+    """Return what `tracer` and `copy` have read last: `copied`."""
+    if copied is None:
+        return NotCaptured(Reason.GONE, "killed while it was stopped")
+    if copied.counters is None:  # read through a file of this process
+        return NotCaptured(Reason.GONE, OTHER_PROCESS)
+    registers = tracer.reader.by_dwarf_number()
+    memory, bounded = copy.result(thread, copied.sp)
+    eintr = not copied.mended and tracer.eintr(thread.tid, registers)
+    return ThreadSnapshot(thread.tid, registers, memory, bounded, stop_ns, eintr, tracer.reader.arch)
 
 
 class RunningCapture:
@@ -100,40 +134,29 @@ class RunningCapture:
             self._end_holding()
 
     def _stop_and_copy(self, thread: Thread, patience_ns: int) -> ThreadSnapshot | NotCaptured:
-        tid, request, tracer, copy = thread.tid, thread.stop, self.tracer, self._copy
-        sp: int | None = None
-        after: bytes | None = None
-        stopped_ns, whole, mended = 0, True, False
+        request, tracer = thread.stop, self.tracer
+        copied, stopped_ns = None, 0
         try:
             missed = tracer.stop(request, patience_ns)
             if missed is None:
                 stopped_ns = time.perf_counter_ns()
-                sp = tracer.registers(tid)
-                if sp is not None:
-                    whole = copy.fill(thread, sp, stopped_ns + self.max_held_ns)
-                    after = thread.files.counters()
-                    mended = tracer.mend(tid)
+                copied = copy_stopped(tracer, self._copy, thread, stopped_ns + self.max_held_ns)
         finally:
             stop_ns = tracer.release()
             now = time.perf_counter_ns()
         if missed is not None:
             return missed
-        if sp is None:
-            return NotCaptured(Reason.GONE, "killed while it was stopped")
-        if after is None:  # read through a file of this process
-            return NotCaptured(Reason.GONE, OTHER_PROCESS)
-        before, registers = request.before, tracer.dwarf_registers()
+        snapshot = snapshot_of(tracer, self._copy, thread, copied, stop_ns)
+        if copied is None or isinstance(snapshot, NotCaptured):
+            return snapshot
+        before, after = request.before, copied.counters
         thread.balance.learn(before.balance, on_cpu=times_run(after) == times_run(before.counters))
-        memory, bounded = copy.result(thread, sp)
-        held_ns = now - stopped_ns, now - request.last_running_ns
         evidence = SchedulerEvidence(
-            before.counters, after, stopped_ns, tracer.interrupted_sleep(registers), before.preempted_by_us,
-            held_ns)  # fmt: skip
-        snapshot = ThreadSnapshot(
-            tid, registers, memory, bounded, stop_ns, not mended and tracer.eintr(tid, registers),
-            tracer.arch, scheduler=evidence,
+            before.counters, after, stopped_ns, tracer.interrupted_sleep(snapshot.registers),
+            before.preempted_by_us, held_ns=(now - stopped_ns, now - request.last_running_ns),
         )  # fmt: skip
-        return snapshot if whole else NotCaptured(Reason.TIMEOUT, _TOO_LONG, stops=(snapshot,))
+        snapshot = snapshot._replace(scheduler=evidence)
+        return snapshot if copied.whole else NotCaptured(Reason.TIMEOUT, _TOO_LONG, stops=(snapshot,))
 
     # -- before the stop
 
@@ -187,10 +210,6 @@ class RunningCapture:
                 if not request.is_pending:
                     self._collected[thread] = captured
 
-    def is_pending(self, thread: Thread) -> bool:
-        """Return whether a thread was asked to stop, and was not stopped at the last `collect_stopped`."""
-        return thread.stop.is_pending
-
     def release_pending(self) -> bool:
         """Release threads that have stopped too late, uncaptured; True: none is still to stop."""
         self._collected.clear()  # nothing has asked for them
@@ -209,8 +228,6 @@ class RunningCapture:
     def _end_holding(self) -> None:
         if not self.tracer.pending:
             self.close()
-
-    await_stop = staticmethod(await_stop)
 
     def close(self) -> None:
         """Forget pending stops: the kernel releases the threads when the tracing OS thread ends."""

@@ -13,9 +13,9 @@ from typing import NamedTuple
 from sfsample.core.arch import Arch
 from sfsample.core.checkpoint import SUSPEND_LOCK
 from sfsample.core.snapshot import ThreadSnapshot
-from sfsample.process.capture_running import StopFilter
+from sfsample.process.capture_running import StopFilter, copy_stopped, snapshot_of
 from sfsample.process.capture_sleeping import SleepingThread, read_sleeping_thread
-from sfsample.process.not_captured import OTHER_PROCESS, NotCaptured, Reason
+from sfsample.process.not_captured import NotCaptured, Reason
 from sfsample.process.priority import REAL_TIME_PRIORITY
 from sfsample.process.proc_text import SyscallInfo
 from sfsample.process.procfs import ProcFs
@@ -86,7 +86,9 @@ def capture_consistently(
         asleep = _stop_running(proc, arch, tracers, stopped, child=child)
         readings = {tid: read_sleeping_thread(arch, copy, thread_of(tid)) for tid in asleep}
         held = {tid: tracer for tid, tracer in tracers.items() if tid not in stopped}
-        stopped |= {tid: _capture(tracer, copy, thread_of(tid)) for tid, tracer in held.items()}
+        for tid, tracer in held.items():
+            thread = thread_of(tid)
+            stopped[tid] = snapshot_of(tracer, copy, thread, copy_stopped(tracer, copy, thread), 0)
         ran = tuple(tid for tid, counters in asleep.items() if proc.thread(tid).counters() != counters)
     finally:
         for tracer in tracers.values():
@@ -131,21 +133,6 @@ def _stop_running(
         if not found_running:
             break
     return asleep
-
-
-def _capture(tracer: Tracer, copy: StackCopy, thread: Thread) -> ThreadSnapshot | NotCaptured:
-    """Copy registers and stack of a stopped thread."""
-    tid = thread.tid
-    sp = tracer.registers(tid)
-    if sp is None:
-        return NotCaptured(Reason.GONE, "killed while it was stopped")
-    copy.fill(thread, sp)
-    if thread.files.counters() is None:  # the counters' file belongs to this process for certain
-        return NotCaptured(Reason.GONE, OTHER_PROCESS)
-    memory, bounded = copy.result(thread, sp)
-    registers = tracer.dwarf_registers()
-    eintr = not tracer.mend(tid) and tracer.eintr(tid, registers)
-    return ThreadSnapshot(tid, registers, memory, bounded, 0, eintr, tracer.arch)
 
 
 def _release_late(tracers: dict[int, Tracer]) -> None:

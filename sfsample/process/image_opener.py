@@ -90,12 +90,6 @@ class ImageOpener:
         if mapping not in self._proc.maps():
             raise FormatError("memory map", mapping.start, "another file was mapped there meanwhile")
 
-    def _at_or_below(self, mapping: Mapping) -> Iterator[Mapping]:
-        """Yield a mapping, then the mappings of the same file below it, the nearest first."""
-        for other in reversed(self._proc.maps()):
-            if other.start <= mapping.start and (other.path, other.inode) == (mapping.path, mapping.inode):
-                yield other
-
     def _candidates(self, mapping: Mapping) -> Iterator[Callable[[], int]]:
         """Yield functions that open the file; in sfsample's root, as maps has the path outside a chroot."""
         if not mapping.deleted:
@@ -149,7 +143,9 @@ class ImageOpener:
     def _rebuild(self, mapping: Mapping) -> ElfImage:
         """Lay out the loaded segments as a file.  Writable ones are left out, as the process changes them."""
         self._check_still_mapped(mapping)  # before and after
-        base = next((below.start for below in self._at_or_below(mapping) if not below.offset), None)
+        file = mapping.path, mapping.inode
+        below = (other for other in reversed(self._proc.maps()) if other.start <= mapping.start)
+        base = next((m.start for m in below if (m.path, m.inode) == file and not m.offset), None)
         if base is None:
             raise FormatError("memory", mapping.start, "the ELF header is not mapped")
         image = ElfImage(self._read(base, PAGE), mapping.path).headers()  # memory has no sections

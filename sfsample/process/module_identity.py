@@ -13,36 +13,26 @@ from sfsample.process.vm import Pieces, read_memory
 _MAX_MODULE_SETS = 256  # then the cache is emptied
 
 
-class _Fingerprints:
-    """The fingerprints (build-ids) of a set of modules as the files have them, and their addresses."""
-
-    def __init__(self, fingerprints: list[tuple[int, bytes]]) -> None:
-        self._expected = b"".join(data for _, data in fingerprints)
-        self._pieces = Pieces([(address, len(data)) for address, data in fingerprints])
-
-    def match_memory(self, tid: int) -> bool:
-        """Return whether the memory of thread `tid` has all of them."""
-        return self._pieces.read(tid) == self._expected
-
-
 class ModuleIdentities:
     """The fingerprints of the modules of one process."""
 
     def __init__(self, modules: ModuleMap) -> None:
         self._map = modules
         self._mappings: tuple[Mapping, ...] = ()  # for which `_sets` is valid
-        self._sets: dict[frozenset[Module], _Fingerprints] = {}
+        # for each set: where its fingerprints are in memory, and the bytes that the files have
+        self._sets: dict[frozenset[Module], tuple[Pieces, bytes]] = {}
 
     def replaced(self, tid: int, modules: frozenset[Module]) -> bool:
         """Return whether one of these modules is no longer mapped at its address in thread `tid`."""
         if self._mappings is not self._map.mappings or len(self._sets) > _MAX_MODULE_SETS:
             self._mappings = self._map.mappings
             self._sets.clear()
-        fingerprints = self._sets.get(modules)
-        if fingerprints is None:
-            found = filter(None, map(self._fingerprint, modules))
-            fingerprints = self._sets[modules] = _Fingerprints([*found])
-        if fingerprints.match_memory(tid):
+        if modules not in self._sets:
+            found = [*filter(None, map(self._fingerprint, modules))]
+            pieces = Pieces([(address, len(data)) for address, data in found])
+            self._sets[modules] = pieces, b"".join(data for _, data in found)
+        pieces, expected = self._sets[modules]
+        if pieces.read(tid) == expected:
             return False
         return any(self._is_replaced(tid, module) for module in modules)
 

@@ -12,9 +12,9 @@ milliseconds on an overloaded machine.
 Source: sched(7); prctl(2); sched_setattr(2); Linux kernel/sched/fair.c, "custom slice".
 """
 
-import _thread
 import ctypes
 import os
+import threading
 from struct import Struct
 
 _SYS_SCHED_SETATTR = {"x86_64": 314, "aarch64": 274, "s390x": 345}
@@ -52,7 +52,7 @@ def _schedule(policy: int, slice_ns: int, *, slack_ns: int) -> None:
     libc.syscall(number, 0, attributes, 0)
 
 
-class RealTimePriority(_thread._local):  # noqa: SLF001 - `threading` is slow to import
+class RealTimePriority(threading.local):
     """Real-time priority of the calling thread, from the first `begin` to the last `end`."""
 
     def __init__(self) -> None:

@@ -177,14 +177,14 @@ class LiveProcess:
 
     def capture_consistently(self) -> ConsistentCapture:
         """Capture all threads at one instant."""
-        arch = self.running.tracer.arch
+        arch = self.running.tracer.reader.arch
         return capture_consistently(
             self.proc, arch, self.copy, self.thread, self._refusal, child=self._is_child
         )
 
     def read(self, thread: Thread) -> SleepingThread | None:
         """Read one thread without stopping it; None: it does not sleep, has ended, or may not be read."""
-        return read_sleeping_thread(self.running.tracer.arch, self.copy, thread)
+        return read_sleeping_thread(self.running.tracer.reader.arch, self.copy, thread)
 
     def restarts(self, asleep: SyscallInfo) -> bool:
         """Return whether a thread that sleeps in this call can be stopped without an effect on the call."""

@@ -17,8 +17,8 @@ from time import clock_gettime_ns
 from sfsample.core.checkpoint import with_checkpoints
 from sfsample.errors import FILES_HELP, FIND_HELP, NO_FILE_ERRNOS, NoSuchProcess, NotPermitted, TargetError
 from sfsample.modules.mapping import Mapping, MapsParser
-from sfsample.process.proc_text import Stat, parse_cpu_idle, parse_last_id, parse_stat, parse_status
-from sfsample.process.thread_files import ThreadFiles, max_kept_open, not_run
+from sfsample.process.proc_text import Stat, parse_last_id, parse_stat, parse_status
+from sfsample.process.thread_files import ThreadFiles, max_kept_open
 
 _CHUNK_BYTES = 1 << 20
 _LOADAVG_BYTES = 128  # more than /proc/loadavg has
@@ -61,11 +61,6 @@ def stat_of(pid: int) -> Stat | None:
             return parse_stat(file.read(_CHUNK_BYTES))
     except OSError:
         return None
-
-
-def cpu_idle_ticks() -> dict[int, int]:
-    """Return for each CPU how long it has been idle, in clock ticks; {} where the kernel does not say."""
-    return parse_cpu_idle(read_text("/proc/stat"))
 
 
 class NewIds:
@@ -225,8 +220,6 @@ class ProcFs:
         if files is None:
             files = self._threads[tid] = ThreadFiles(self._tasks, tid, self._max_kept_open, self._refused)
         return files
-
-    not_run = staticmethod(not_run)
 
     def thread_stats(self) -> list[tuple[int, Stat]]:
         """Return the stat line of every thread, by ascending id.

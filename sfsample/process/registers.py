@@ -10,11 +10,8 @@ Source: Linux include/uapi/linux/elf.h (note types).
 from struct import unpack_from
 
 from sfsample.core.arch import LAYOUTS, Arch, RegisterLayout
-from sfsample.core.arch_types import NT_PRFPREG, NT_PRSTATUS, RegisterSet
+from sfsample.core.arch_types import RegisterSet
 from sfsample.core.snapshot import Registers
-
-__all__ = ["NT_ARM_PAC_MASK", "NT_PRFPREG", "NT_PRSTATUS", "RegisterLayout", "RegisterSet", "decode",
-           "event_registers", "layout_of", "with_pac_mask"]  # fmt: skip
 
 NT_ARM_PAC_MASK = 0x406
 

@@ -161,7 +161,9 @@ def _spent(evidence: SchedulerEvidence) -> SchedStat | None:
     before, after = parse_schedstat(evidence.before), parse_schedstat(evidence.after)
     if before is None or after is None:
         return None
-    return SchedStat(*(new - old for old, new in zip(before, after, strict=True)))
+    return SchedStat(
+        after.ran_ns - before.ran_ns, after.waited_ns - before.waited_ns, after.times - before.times
+    )
 
 
 # -- balances

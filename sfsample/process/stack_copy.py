@@ -52,20 +52,20 @@ class StackCopy:
 
     def rehearse(self, thread: Thread) -> None:
         """Read what `fill` will probably read, so that it is in the CPU's caches."""
-        high = thread.stack.extent[1]
+        high = thread.stack_extent[1]
         if high:
             self._buffer.fill(thread.tid, high - _REHEARSED_BYTES, _REHEARSED_BYTES)
 
     def fill(self, thread: Thread, sp: int, until_ns: int = _NO_LIMIT_NS) -> bool:
         """Copy the stack from `sp`; False: stopped at `until_ns` (perf_counter_ns) before it was complete."""
-        tid, (low, high) = thread.tid, thread.stack.extent
+        tid, (low, high) = thread.tid, thread.stack_extent
         end = high if low <= sp < high else _ADDRESS_LIMIT
         self._until_ns, self._out_of_time = until_ns, False
         self._base, self._requested, self._count = self._copy_from(self._buffer, tid, sp, end)
         self._extra = []
         if self._marks:
             self._copy_interrupted(tid)
-        for start in thread.stack.other_stacks:
+        for start in thread.other_stacks:
             self._copy_extra(tid, start + self._arch.red_zone)
         return not self._out_of_time
 
@@ -131,11 +131,11 @@ class StackCopy:
 
     def _learn_extent(self, thread: Thread, sp: int) -> None:
         """Learn where a thread's stack lies, and cut off what was copied beyond its end."""
-        low, high = thread.stack.extent
+        low, high = thread.stack_extent
         if not low <= sp < high:
             extent = self._stack_extent(sp)
             if extent is not None:
-                thread.stack.extent = extent
+                thread.stack_extent = extent
                 self._count = min(self._count, extent[1] - self._base)
 
     def learn(self, thread: Thread, stack: Stack) -> bool:
@@ -157,11 +157,11 @@ class StackCopy:
 
     def _learn_other_stacks(self, thread: Thread, stack: Stack) -> bool:
         """Learn where a walk left the copied stacks; True when that stack can be copied, and was not."""
-        place, end = thread.stack, [(frame.pc, frame.sp) for frame in stack.frames[-1:]]
-        known = place.other_stacks
+        end = [(frame.pc, frame.sp) for frame in stack.frames[-1:]]
+        known = thread.other_stacks
         if stack.missing is None:
-            if known and end != place.other_stacks_end:  # a walk may end because of what it read there
-                place.other_stacks = self._visited(stack, known)
+            if known and end != thread.other_stacks_end:  # a walk may end because of what it read there
+                thread.other_stacks = self._visited(stack, known)
             return False
         extent = self._stack_extent(stack.missing)
         start = max(extent[0], stack.missing - _SAVED_REGISTERS_BYTES & -8) if extent else 0
@@ -170,7 +170,7 @@ class StackCopy:
             others = self._visited(stack, others)
         if extent is None or start in known or len(others) == _MAX_OTHER_STACKS:
             return False
-        place.other_stacks, place.other_stacks_end = (*others, start), end
+        thread.other_stacks, thread.other_stacks_end = (*others, start), end
         self._need_spares(_MAX_INTERRUPTED_STACKS + len(others) + 1)
         return True
 

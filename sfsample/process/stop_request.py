@@ -105,11 +105,6 @@ class StopRequest:
         """Whether the thread was asked to stop, and has not been seen to be stopped."""
         return self.state is StopState.REQUESTED
 
-    def continue_from(self, earlier: "StopRequest") -> None:
-        """Take over an earlier request for the same thread id."""
-        self.state, self.signal_number = earlier.state, 0
-        self.requested_ns, self.last_running_ns = earlier.requested_ns, earlier.last_running_ns
-
 
 class Tracer:
     """Stops threads of process `pid`, one at a time.  `release` must follow `stop`, whatever that returned.
@@ -124,15 +119,10 @@ class Tracer:
         self._child = pid if child else 0
         self._own_pid = os.getpid()
         self._layout = layout_of(arch)
-        self._reader = RegisterReader(arch)
+        self.reader = RegisterReader(arch)
         self._held: StopRequest | None = None  # between `stop` and `release`
         self._repeat_at_ns = 0
         self.pending: list[StopRequest] = []  # REQUESTED, and not waited for at the moment
-
-    @property
-    def arch(self) -> Arch:
-        """The target's architecture, with its own mask of signed return addresses once that is known."""
-        return self._reader.arch
 
     def rehearse(self, tid: int) -> None:
         """Make the calls of the pause on a thread that is not traced.
@@ -142,7 +132,7 @@ class Tracer:
         try:
             os.waitpid(self._own_pid, _WAIT_FLAGS)  # certainly no child of sfsample, so nothing is reaped
         except ChildProcessError:
-            self.registers(tid)
+            self.reader.read(tid)
 
     # -- the thread that is being stopped
 
@@ -155,7 +145,8 @@ class Tracer:
         earlier = next((one for one in self.pending if one.tid == request.tid), None)
         if earlier is not None:  # this very request, or that of a tracee which an execve gave this id
             self.pending.remove(earlier)
-            request.continue_from(earlier)
+            request.state, request.signal_number = earlier.state, 0
+            request.requested_ns, request.last_running_ns = earlier.requested_ns, earlier.last_running_ns
         elif (refusal := self._request(request)) is not None:
             return refusal
         return self._wait(request, patience_ns)
@@ -264,18 +255,6 @@ class Tracer:
 
     # -- what a stopped thread tells
 
-    def registers(self, tid: int) -> int | None:
-        """Read a stopped thread's registers; return its stack pointer.  None: it was killed meanwhile."""
-        return self._reader.read(tid)
-
-    def dwarf_registers(self) -> Registers:
-        """Return what `registers` read, by DWARF number."""
-        return self._reader.by_dwarf_number()
-
-    def mend(self, tid: int) -> bool:
-        """Have a system call begin again that the stop makes fail; the registers were read before."""
-        return mend(tid, self.arch, self._reader.words)
-
     def eintr(self, tid: int, registers: Registers) -> bool:
         """Return whether the stop that gave these registers makes a system call fail with EINTR.
 
@@ -285,7 +264,7 @@ class Tracer:
         size, code = self._layout.call
         if registers[self._layout.result] != _MINUS_EINTR:
             return False
-        return read_memory(tid, registers[self.arch.pc] - size, len(code)) == code
+        return read_memory(tid, registers[self.reader.arch.pc] - size, len(code)) == code
 
     def interrupted_sleep(self, registers: Registers) -> bool:
         """Return whether the stop that gave these registers interrupted a sleep in a system call."""
@@ -331,8 +310,8 @@ class Tracer:
                 self._release(leader)
         ended = bool(changed) and not os.WIFSTOPPED(status)
         if not ended:  # it is stopped, or its status was lost, or it has stopped since, or it still runs
-            if self.registers(tid) is not None:
-                self.mend(tid)
+            if self.reader.read(tid) is not None:
+                mend(tid, self.reader)
             number = 0 if status >> 16 == PTRACE_EVENT_STOP else os.WSTOPSIG(status)
             released = detach(tid, number if changed else signal_of(tid))
             if not changed and not released and interrupt(tid):

@@ -14,14 +14,10 @@ nothing to return; arch/x86/entry: `orig_ax` is -1 outside a system call; syscal
 """
 
 from errno import EINTR
-from typing import TYPE_CHECKING
 
-from sfsample.core.arch import AMD64, Arch
-from sfsample.process.ptrace import poke_register
+from sfsample.core.arch import AMD64
+from sfsample.process.ptrace import RegisterReader, poke_register
 from sfsample.process.vm import read_memory
-
-if TYPE_CHECKING:
-    import ctypes
 
 _IO_GETEVENTS = 208
 _CALLS = {
@@ -33,12 +29,13 @@ _MINUS_EINTR, _MINUS_ERESTARTNOHAND = (1 << 64) - EINTR, (1 << 64) - 514  # linu
 _SYSCALL = b"\x0f\x05"  # the instruction
 
 
-def mend(tid: int, arch: Arch, words: "ctypes.Array[ctypes.c_ulonglong]") -> bool:
-    """Make the system call in which a thread was stopped start again; `words` are its registers.
+def mend(tid: int, reader: RegisterReader) -> bool:
+    """Make the system call in which a thread was stopped start again; `reader` has read its registers.
 
     False: it was in no such call, or the call cannot be restarted.
     """
-    if arch.machine != AMD64.machine or words[_RESULT] != _MINUS_EINTR or words[_CALL] not in _CALLS:
+    words = reader.words
+    if reader.arch.machine != AMD64.machine or words[_RESULT] != _MINUS_EINTR or words[_CALL] not in _CALLS:
         return False
     if words[_CALL] == _IO_GETEVENTS and words[_ARGUMENT_5]:
         return False  # it has a time-out, which may have passed

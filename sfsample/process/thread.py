@@ -29,31 +29,22 @@ class LastStop(NamedTuple):
     counters: bytes | None
 
 
-class StackPlace:
-    """Where the stacks of one thread lie: what `StackCopy` copies of them."""
-
-    __slots__ = ("extent", "other_stacks", "other_stacks_end")
-
-    def __init__(self) -> None:
-        self.extent = (0, 0)  # first address of the stack, and the first behind it
-        self.other_stacks: tuple[int, ...] = ()  # addresses from which other stacks are copied too
-        # (pc, sp) of the frame that led to the last of them
-        self.other_stacks_end: list[tuple[int, int]] = []
-
-
 class Thread:
     """A thread: its /proc files, stop request, stacks, balance, and what its next capture needs."""
 
     __slots__ = (
-        "asked_asleep", "asked_generation", "asleep", "balance", "files", "last_stop", "modules", "stack",
-        "stop", "tid",
+        "asked_asleep", "asked_generation", "asleep", "balance", "files", "last_stop", "modules",
+        "other_stacks", "other_stacks_end", "stack_extent", "stop", "tid",
     )  # fmt: skip
 
     def __init__(self, tid: int, files: ThreadFiles) -> None:
         self.tid = tid
         self.files = files
         self.stop = StopRequest(tid, self)
-        self.stack = StackPlace()
+        self.stack_extent = (0, 0)  # first address of the stack, and the first behind it
+        self.other_stacks: tuple[int, ...] = ()  # addresses from which other stacks are copied too
+        # (pc, sp) of the frame that led to the last of them
+        self.other_stacks_end: list[tuple[int, int]] = []
         self.balance = RunQueueBalance()
         self.modules: frozenset[Module] = frozenset()  # on its last stack
         self.asleep: SyscallInfo | None = None  # where it slept when it was last read

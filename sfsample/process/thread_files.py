@@ -9,11 +9,10 @@ Source: proc(5).
 """
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from errno import ESRCH
 from itertools import count
 from resource import RLIMIT_NOFILE, getrlimit, setrlimit
-from typing import Protocol, TypeVar
 
 from sfsample.core.snapshot import LastRun
 from sfsample.errors import NO_FILE_ERRNOS, TargetError
@@ -128,7 +127,10 @@ class ThreadFiles:
         As long as they stay the same, a thread that was asleep has not run.  A kernel that does not keep them
         writes "0 0 0"; then the result is how often the thread was taken off a CPU.  None: it has ended.
         """
-        line = self.read("schedstat")
+        try:
+            line: bytes | None = os.pread(self.fds["schedstat"], _SHORT_BYTES, 0)  # as `read`, but sooner
+        except (KeyError, OSError):
+            line = self.read("schedstat")
         if line is not None and not line.startswith(b"0 0 0"):
             return line
         return (self.read("status") or b"").partition(b"\nvoluntary_ctxt_switches")[2] or None
@@ -145,33 +147,3 @@ class ThreadFiles:
         """
         text = self.read("stack")
         return None if text is None else parse_kernel_stack(text)
-
-
-class HasCounters(Protocol):
-    """A thread with the counters that it had earlier; None: unknown."""
-
-    files: ThreadFiles
-    off_cpu_counters: bytes | None
-
-
-T = TypeVar("T", bound=HasCounters)
-
-
-def not_run(threads: Iterable[T]) -> tuple[list[T], list[T]]:
-    """Return the threads whose counters are still `off_cpu_counters`, and all others.
-
-    For many threads.  One whose file is not open, or cannot be read, is among the others.
-    """
-    read = os.pread
-    same: list[T] = []
-    others: list[T] = []
-    for thread in threads:
-        counters = thread.off_cpu_counters
-        try:
-            unchanged = (
-                counters is not None and read(thread.files.fds["schedstat"], _SHORT_BYTES, 0) == counters
-            )
-        except (KeyError, OSError):
-            unchanged = False
-        (same if unchanged else others).append(thread)
-    return same, others

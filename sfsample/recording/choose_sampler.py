@@ -11,7 +11,6 @@ for the rest of the recording: there is no way back, and `Stats` says what was c
 import logging
 import time
 from collections.abc import Callable
-from typing import Protocol
 
 from sfsample.errors import TargetError
 from sfsample.process.perf_events import MAX_SAMPLE_STACK_BYTES, can_set_timers
@@ -20,22 +19,13 @@ from sfsample.recording.options import RecordOptions
 from sfsample.recording.perf_sampler import PerfSampler
 from sfsample.recording.processes import Processes
 from sfsample.recording.profile import Profile
-from sfsample.recording.ptrace_sampler import Clock, PtraceSampler, once_and_for_all
-from sfsample.recording.stats import Timers
+from sfsample.recording.ptrace_sampler import Clock, PtraceSampler
 
 _TRIAL_S = 0.5
 _MOST_OF_THE_TIME = 0.5  # all CPUs are busy: more often than not
 _MIN_DUE_SAMPLES = 10  # that the CPU time is worth, before their absence means something
 _MIN_FOUND = 0.25  # of the samples that are due; less is not by chance
 _log = logging.getLogger("sfsample.recording")
-
-
-class Sampler(Protocol):
-    """Samples processes into a profile until `should_stop` returns true."""
-
-    def run(self, should_stop: Callable[[], bool]) -> Profile:
-        """Sample until the duration is over, `should_stop` says so, or no process is left."""
-        ...
 
 
 def choose_sampler(
@@ -46,10 +36,10 @@ def choose_sampler(
     *,
     clock: Clock | None = None,
     tell: Callable[[str], None] = lambda _: None,
-) -> Sampler:
+) -> "PtraceSampler | PerfSampler | TrialSampler":
     """Return the sampler that the options ask for, or one that decides by itself."""
     if options.perf_events:
-        profile.stats.choose_timers(Timers(), "asked for")
+        profile.stats.timers_since_s, profile.stats.engine_why = 0.0, "asked for"
         return PerfSampler(processes, options, duration, profile)
     why = _why_stops(options, clock)
     if why:
@@ -78,24 +68,21 @@ class TrialSampler:
         profile: Profile,
         *,
         tell: Callable[[str], None] = lambda _: None,
-        all_busy: Callable[[], float] | None = None,
     ) -> None:
         self._processes = processes
         self._options = options
         self._duration = duration
         self._profile = profile
         self._tell = tell
-        self._all_busy = all_busy or FreeCpus().all_busy
+        self._cpus = FreeCpus()
         self._start = time.monotonic()
         self._why: str | None = None  # timers are to go on; '': they are not; None: undecided
 
     def run(self, should_stop: Callable[[], bool] = lambda: False) -> Profile:
         """Sample until the duration is over, `should_stop` says so, or no process is left."""
-        should_stop, stats = once_and_for_all(should_stop), self._profile.stats
+        stats = self._profile.stats
         self._start = time.monotonic()
-        stops = PtraceSampler(
-            self._processes, self._options, self._duration, profile=self._profile, tell=self._tell
-        )
+        stops = self._by_stops()
         stops.run(lambda: should_stop() or self._hand_over(stops))
         if stats.ended_by != "signal" or should_stop():
             return self._profile
@@ -105,13 +92,14 @@ class TrialSampler:
         except (TargetError, OSError) as failure:
             _log.debug("timers cannot be set: %s", failure)
             stats.engine_why, stats.lacks_timers = f"timers cannot be set: {failure}", True
-            stops = PtraceSampler(
-                self._processes, self._options, self._duration, profile=self._profile, tell=self._tell,
-                start=self._start,
-            )  # fmt: skip
-            return stops.run(should_stop)
-        stats.choose_timers(Timers(time.monotonic() - self._start, self._why or ""), self._why or "")
+            return self._by_stops(self._start).run(should_stop)
+        stats.timers_since_s, stats.engine_why = time.monotonic() - self._start, self._why or ""
         return timers.run(should_stop)
+
+    def _by_stops(self, start: float | None = None) -> PtraceSampler:
+        return PtraceSampler(
+            self._processes, self._options, self._duration, None, self._profile, tell=self._tell, start=start
+        )
 
     def _hand_over(self, stops: PtraceSampler) -> bool:
         """Return whether the timers are to go on now: no thread is held or will be."""
@@ -134,7 +122,7 @@ class TrialSampler:
         stats = self._profile.stats
         if not (stats.pauses.count or stats.waiting_for_cpu):
             return ""  # threads that sleep cost next to nothing
-        if self._all_busy() > _MOST_OF_THE_TIME:
+        if self._cpus.all_busy() > _MOST_OF_THE_TIME:
             return "no CPU was free"
         elapsed_s = time.monotonic() - self._start
         due = stats.cpu_charged_ns / 1e9 * stats.taken_ticks / elapsed_s

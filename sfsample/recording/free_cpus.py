@@ -15,7 +15,8 @@ from collections.abc import Mapping
 from math import prod
 from typing import NamedTuple
 
-from sfsample.process.procfs import cpu_idle_ticks
+from sfsample.process.proc_text import parse_cpu_idle
+from sfsample.process.procfs import read_text
 
 
 class _Reading(NamedTuple):
@@ -45,5 +46,6 @@ class FreeCpus:
         return prod(min(max(share, 0.0), 1.0) for share in busy)
 
     def _read(self) -> _Reading:
-        idle = {cpu: ticks / self._hertz for cpu, ticks in cpu_idle_ticks().items() if cpu in self._cpus}
+        ticks = parse_cpu_idle(read_text("/proc/stat"))  # {} where the kernel does not say
+        idle = {cpu: ticks[cpu] / self._hertz for cpu in ticks.keys() & self._cpus}
         return _Reading(time.monotonic(), idle, time.thread_time())

@@ -58,23 +58,22 @@ class PerfProcess:
         )
         self._recorder = Recorder(profile, self._process_key, BEGINNING)
         self._tid_history = TidHistory(process.thread, self._leader_name)
-        accounted_ns = 0 if is_new else process.accounted_ns
-        self._cpu_began_ns = (process.proc.cpu_ns() or 0) if accounted_ns is None else accounted_ns
-        self.cpu_ns = 0  # CPU time of the process since then
+        self._is_new = is_new
         self._sampled_ns = 0  # CPU time that samples stand for
         self._has_ended = False  # its CPU time can no longer be read
         self._maps_read_ns = 0  # when the maps were last read
-        self._maps_stale = True  # the maps must be read again
+        self.maps_stale = True  # the maps must be read again
         self._maps_readable = True  # the last attempt to read the maps succeeded
         self._deferred: list[Record] = []  # until the maps have been read again
         self._max_known_tids = _MIN_KNOWN_TIDS
+        self.read_cpu_time()
         self._living_tids: set[int] | None = None  # None: /proc was not asked
         self._stack_use = stack_use
 
     def begin(self) -> bool:
         """Prepare for the next records: read the maps if they are stale.  False: the process has ended."""
         process = self.process
-        if self._maps_stale:
+        if self.maps_stale:
             self._read_maps()
         ask = len(self._tid_history.known) > self._max_known_tids
         self._living_tids = set(process.tids(force=True) or ()) if ask else None
@@ -85,35 +84,27 @@ class PerfProcess:
 
     def read_cpu_time(self) -> None:
         """Note the CPU time of the process; the last value stays once /proc gives none."""
-        cpu_ns = self.process.proc.cpu_ns()
-        self._has_ended = cpu_ns is None
-        if cpu_ns is not None:
-            self.cpu_ns = cpu_ns - self._cpu_began_ns
-            self.process.accounted_ns = cpu_ns
+        self._has_ended = not self._recorder.read_cpu_time(self.process, is_new=self._is_new)
 
     def _read_maps(self) -> None:
         modules, now_ns = self.process.modules, time.perf_counter_ns()
         modules.allow_refresh()
         self._maps_readable = modules.refresh()
         if self._maps_readable:
-            self._maps_read_ns, self._maps_stale = now_ns, False
+            self._maps_read_ns, self.maps_stale = now_ns, False
             for mapping in modules.mappings:
                 if mapping.path == "[vdso]":  # is read from memory, which is gone when the process has ended
                     modules.find(mapping.start)
 
-    def mark_maps_stale(self) -> None:
-        """Have the maps read again, as no change of modules is recorded from now on."""
-        self._maps_stale = True
-
     def forget_unseen_changes(self) -> None:
         """Doubt modules and thread ids, as no mapping and no birth was recorded for a while, until now."""
-        self._maps_stale = True
+        self.maps_stale = True
         self._tid_history.forget_unseen_births()
 
     @property
     def needs_maps(self) -> bool:
         """Whether there are records that are deferred until the maps have been read again."""
-        return self._maps_stale and bool(self._deferred)
+        return self.maps_stale and bool(self._deferred)
 
     def take(
         self,
@@ -133,7 +124,7 @@ class PerfProcess:
         self._tid_history.begin()
         for position, record in enumerate(records):
             changed = _changes_modules(record) and record.at_ns > self._maps_read_ns
-            self._maps_stale |= changed
+            self.maps_stale |= changed
             if until_ns is not None and ((changed and self._maps_readable) or record.at_ns > until_ns):
                 self._deferred = records[position:]
                 break
@@ -164,7 +155,7 @@ class PerfProcess:
             recorder.count_failed(thread, _REPLACED)
             return
         # the kernel does not record moved code (mremap), and a file may have been absent for a moment
-        self._maps_stale |= captured.stack.stop_reason is not StopReason.OUTERMOST or None in captured.modules
+        self.maps_stale |= captured.stack.stop_reason is not StopReason.OUTERMOST or None in captured.modules
         self._note_stack_use(sample, captured.stack)
         if self._bad_stacks is not None:
             self._bad_stacks.keep(thread.name, snapshot, captured.stack, self.process.modules)
@@ -172,7 +163,7 @@ class PerfProcess:
         thread.counted = TickTime(0, at_ns - sample.period_ns)
         thread.uncounted_cpu_ns = sample.period_ns
         self._sampled_ns += sample.period_ns
-        recorder.count(thread, Capture.EVENT)
+        recorder.count(thread, Capture.EVENT, recorder.now)
         thread.last_stack = None
 
     def _note_stack_use(self, sample: PerfSample, stack: Stack) -> None:
@@ -199,7 +190,7 @@ class PerfProcess:
 
         What an ended process has used last is unknown; its samples may stand for more than was read before.
         """
-        self._recorder.charge_process(max(self.cpu_ns, self._sampled_ns) if self._has_ended else self.cpu_ns)
+        self._recorder.charge_process(self._sampled_ns if self._has_ended else 0)
         self._recorder.finish(self.process, self._capturer)
 
 

@@ -170,7 +170,7 @@ class PerfSampler:
         Records are read and unwound only after that: where unwinding is slow, more would come meanwhile.
         """
         for process in self._alive.values():
-            process.mark_maps_stale()
+            process.maps_stale = True
         self._begin_read()
         self._timers.pause()
         self._read_cpu_times()  # up to the last record in the rings

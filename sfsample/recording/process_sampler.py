@@ -8,10 +8,7 @@ as long as a pause may last, and captures it when it stops.
 """
 
 import time
-from collections import deque
 from collections.abc import Callable, Iterator
-from operator import attrgetter
-from typing import NamedTuple
 
 from sfsample.errors import NotPermitted
 from sfsample.process.capture import CapturedStack, ThreadCapturer, is_seldom
@@ -20,62 +17,57 @@ from sfsample.process.not_captured import NotCaptured, Reason
 from sfsample.process.proc_text import Stat
 from sfsample.process.process import LiveProcess
 from sfsample.process.scheduler import RunState, WakeUp, classify, ran_ns
-from sfsample.recording.options import StackStore
+from sfsample.process.stop_request import await_stop
+from sfsample.recording.options import RecordOptions
 from sfsample.recording.profile import Profile
 from sfsample.recording.recorder import Recorder
-from sfsample.recording.sample import BEGINNING, TickTime
+from sfsample.recording.sample import TickTime
 from sfsample.recording.thread_table import SampledThread, ThreadTable
 
 _END_PATIENCE_NS = 250_000_000  # for threads that were asked to stop, at the end of the recording
 _COLLECT_NS = 1_000_000  # between two collections of threads that have stopped meanwhile
-_IDLE_BATCH = 64  # threads whose counters are read in one loop
 _MAX_PENDING_STOPS = 8  # if all of them stop at once, each stays stopped until those before it were captured
 _STOP_PATIENCE_NS = 50_000  # a thread that has a CPU stops in this time, and sfsample does not have to sleep
 
 _RECORDING_ENDED = "the recording ended before its turn"
 _STILL_PENDING = "did not stop in time (the machine is overloaded)"
-_last_counted = attrgetter("counted.number")
-
-
-class ProcessRules(NamedTuple):
-    """What of `RecordOptions` concerns one process."""
-
-    wall: bool
-    max_pause_ns: int
-    bad_stacks: StackStore | None = None
-    named: bool = True  # a refusal to capture is an error; of a descendant it is a failed sample
 
 
 class ProcessSampler:
-    """Samples the threads of one process into a profile, from tick `since` on."""
+    """Samples the threads of one process into a profile, from tick `since` on.
+
+    `named`: a refusal to capture is an error; of a descendant it is a failed sample.
+    """
 
     def __init__(
         self,
         process: LiveProcess,
         capturer: ThreadCapturer,
         profile: Profile,
-        rules: ProcessRules,
+        options: RecordOptions,
         random: Callable[[], float],
         *,
-        since: TickTime = BEGINNING,
+        named: bool,
+        since: TickTime,
     ) -> None:
         self.process = process
         self._capturer = capturer
         self._profile = profile
-        self._rules = rules
+        self._wall = options.mode == "wall"
+        self._max_pause_ns = process.running.max_held_ns = round(options.max_pause * 1e9)
+        self._bad_stacks = options.bad_stacks
+        self._named = named
         self._threads = ThreadTable(random)
         self._pending: dict[SampledThread, WakeUp] = {}  # asked to stop, in the tick of that wake-up
-        self._not_asked: list[SampledThread] = []  # due in this tick, but enough others were asked
+        # due in this tick, and left out: enough others were asked to stop, or the recording ended
+        self._not_asked: list[SampledThread] = []
         self._ran_before_exec: dict[int, int] = {}  # CPU time in ns by thread id, up to the execve
         self._program: tuple[bytes, ...] = ()  # changes with every execve
         self._leader: Stat | None = None  # at the beginning of this tick
-        self._cpu_began_ns: int | None = None  # the CPU time of the process when it was first read
-        self._cpu_ns = 0  # and since
         self._process_key = profile.register_process(
             process.pid, process.start_time, process.root, process.name
         )
         self._recorder = Recorder(profile, self._process_key, since)
-        process.running.max_held_ns = rules.max_pause_ns
 
     @property
     def longest_stop_ns(self) -> int:
@@ -103,7 +95,7 @@ class ProcessSampler:
             self._take_turn(thread, woken)
             if not thread.gone:
                 self._threads.give_next_turn([thread], self._recorder.now.number)
-        self._wait_for_pending(woken.at_ns + self._rules.max_pause_ns)
+        self._wait_for_pending(woken.at_ns + self._max_pause_ns)
         return True
 
     def _is_quiet(self) -> bool:
@@ -112,48 +104,26 @@ class ProcessSampler:
         Asked only of processes with few threads, all of which slept; then that was their turn.
         """
         threads = self._threads.few(self._recorder.now.number)
-        if self._pending or not threads or any(thread.off_cpu_counters is None for thread in threads):
+        if self._pending or not threads or any(map(_may_have_run, threads)):
             return False
-        idle, others = self.process.proc.not_run(threads)
-        if others:
-            return False
-        self._recorder.count_idle(idle)
+        self._recorder.count_idle(threads)
         return True
 
     def _due(self, go_on: Callable[[], bool]) -> Iterator[SampledThread]:
-        """Yield the threads that are due: first those that ran lately, then those that have run since.
+        """Yield the threads that are due: those that ran lately, then those that were off their CPU.
 
         In between, collect threads that have stopped by now.
         """
-        due = self._threads.due(self._recorder.now.number)
-        active = deque(sorted((t for t in due if t.off_cpu_counters is None), key=_last_counted))
-        resting = [thread for thread in due if thread.off_cpu_counters is not None]
+        due = sorted(self._threads.due(self._recorder.now.number), key=_turn)
         collected_ns = time.perf_counter_ns()
-        while active or resting:
+        for position, thread in enumerate(due):
             if time.perf_counter_ns() - collected_ns >= _COLLECT_NS:
                 if not go_on():
-                    self._give_up_turns([*active, *resting])
+                    self._not_asked += [t for t in due[position:] if self._wall and t.last_stack is None]
                     return
                 self.collect()
                 collected_ns = time.perf_counter_ns()
-            if active:
-                yield active.popleft()
-            else:
-                batch, resting = resting[:_IDLE_BATCH], resting[_IDLE_BATCH:]
-                active.extend(self._without_idle(batch))
-
-    def _without_idle(self, threads: list[SampledThread]) -> list[SampledThread]:
-        """Count the threads that have not run; return the others."""
-        idle, others = self.process.proc.not_run(threads)
-        self._recorder.count_idle(idle)
-        self._threads.give_next_turn(idle, self._recorder.now.number)
-        return others
-
-    def _give_up_turns(self, threads: list[SampledThread]) -> None:
-        """Count threads of which nothing is known and for which it is too late."""
-        for thread in threads:
-            if self._rules.wall and thread.last_stack is None:
-                self._recorder.count_failed(thread, _RECORDING_ENDED)
+            yield thread
 
     # -- threads that come and go
 
@@ -174,8 +144,8 @@ class ProcessSampler:
                 self._drop(thread)
         if before is None or leader.name != before.name:
             self._profile.name_process(self._process_key, leader.name)
-        if refresh or self._cpu_began_ns is None:
-            self._read_cpu_time()
+        if refresh or before is None:
+            self._recorder.read_cpu_time(process, is_new=self._recorder.now.number > 1)
         tids = process.tids(force=refresh or changed or dead)
         if tids is not None:
             self._update_threads(tids, before_ns)
@@ -198,45 +168,32 @@ class ProcessSampler:
         self._recorder.flush(thread)
         self._threads.drop(thread)
 
-    def _read_cpu_time(self) -> None:
-        """Note the CPU time of the process, as long as the kernel tells it."""
-        process = self.process
-        cpu_ns = process.proc.cpu_ns()
-        if cpu_ns is None:
-            return
-        if self._cpu_began_ns is None:
-            first_ns = cpu_ns if self._recorder.now.number == 1 else 0
-            self._cpu_began_ns = first_ns if process.accounted_ns is None else process.accounted_ns
-        self._cpu_ns = cpu_ns - self._cpu_began_ns
-        process.accounted_ns = cpu_ns
-
     # -- one thread
 
     def _take_turn(self, thread: SampledThread, woken: WakeUp) -> None:
         if thread in self._pending:
-            if not self._rules.wall:
+            if not self._wall:
                 self._recorder.skip(thread)  # only the tick in which it lost its CPU counts
-        elif self._rules.wall and len(self._pending) >= _MAX_PENDING_STOPS:
-            self._not_asked.append(thread)
-        else:
-            self._sample(thread, woken)
-
-    def _sample(self, thread: SampledThread, woken: WakeUp) -> None:
-        files, recorder, wall = thread.files, self._recorder, self._rules.wall
-        counters = files.counters()
+            return
+        counters = thread.files.counters()
         if counters is None:
             self._drop(thread)
-            return
-        if counters == thread.off_cpu_counters:  # its file is not kept open, or the kernel counts otherwise
-            recorder.count_idle([thread])
-            return
+        elif counters == thread.off_cpu_counters:
+            self._recorder.count_idle([thread])
+        elif self._wall and len(self._pending) >= _MAX_PENDING_STOPS:
+            self._not_asked.append(thread)
+        else:
+            self._sample(thread, woken, counters)
+
+    def _sample(self, thread: SampledThread, woken: WakeUp, counters: bytes) -> None:
+        files, recorder, wall = thread.files, self._recorder, self._wall
         recorder.flush(thread)
         thread.forget_idle_time()
         thread.file_holder = thread.files.holder
         used_ns = recorder.charge(thread, counters)
         seldom = is_seldom(used_ns, recorder.now.at_ns - thread.counted.at_ns)
         if seldom and wall and self._capturer.stop_breaks_call(thread.process_thread):
-            self._capturer.wait_until_asleep(thread.process_thread, woken.at_ns + self._rules.max_pause_ns)
+            self._capturer.wait_until_asleep(thread.process_thread, woken.at_ns + self._max_pause_ns)
         if seldom and not wall and files.asleep() is not None:
             # not worth the preparations of a capture; for other threads that is asked last of all, as the
             # preparations take longer than some threads run at a time
@@ -256,14 +213,14 @@ class ProcessSampler:
         self._record(thread, self._try_capture(thread, stat.state, woken), woken)
 
     def _try_capture(self, thread: SampledThread, state: str, woken: WakeUp) -> CapturedStack | NotCaptured:
-        wall = self._rules.wall
+        wall = self._wall
         stop_filter = AWAKE_THREADS if wall else StopFilter(awake=True, wake_up=woken)
         try:
             captured = self._capturer.capture(
                 thread.process_thread, state if wall else "R", _STOP_PATIENCE_NS, stop_filter, thread.last
             )
         except NotPermitted as refusal:
-            if self._rules.named and not self._profile.stats.samples:
+            if self._named and not self._profile.stats.samples:
                 raise
             return NotCaptured(Reason.REFUSED, f"{refusal} ({'; '.join(refusal.help)})")
         self._recorder.count_stops(thread, captured.stops)
@@ -298,14 +255,14 @@ class ProcessSampler:
         if evidence is not None:
             thread.off_cpu_counters = evidence.after
             recorder.charge(thread, evidence.after)
-        if not self._rules.wall and not classify(before, evidence, woken).counts_as_cpu:
+        if not self._wall and not classify(before, evidence, woken).counts_as_cpu:
             recorder.count_waiting(thread)
             return
-        if self._rules.bad_stacks is not None:
-            self._rules.bad_stacks.keep(thread.name, captured.snapshot, captured.stack, self.process.modules)
+        if self._bad_stacks is not None:
+            self._bad_stacks.keep(thread.name, captured.snapshot, captured.stack, self.process.modules)
         recorder.see(thread, captured)
-        recorder.count(thread, captured.snapshot.capture)
-        if not self._rules.wall:
+        recorder.count(thread, captured.snapshot.capture, recorder.now)
+        if not self._wall:
             thread.last_stack = None  # as long as it does not run, it is no sample
 
     # -- threads that were asked to stop and have not yet
@@ -317,24 +274,20 @@ class ProcessSampler:
             return True
         running.collect_stopped()
         for thread, woken in tuple(self._pending.items()):
-            if not running.is_pending(thread.process_thread):
+            if not thread.process_thread.stop.is_pending:
                 self._record(thread, self._try_capture(thread, "R", woken), woken)
         return not self._pending and running.release_pending()
-
-    def await_stop(self, seconds: float) -> None:
-        """Sleep until a thread that was asked to stop does, but not longer."""
-        self.process.running.await_stop(seconds)
 
     def _wait_for_pending(self, deadline_ns: int) -> None:
         """Wait for threads that were asked to stop, no longer than a pause may last."""
         while self._pending and (left_ns := deadline_ns - time.perf_counter_ns()) > 0:
-            self.await_stop(left_ns / 1e9)
+            await_stop(left_ns / 1e9)
             self.collect()
 
     def _give_up_pending(self) -> None:
         """Count threads that have not stopped until the end.  They are released as soon as they do."""
         for thread in self._pending:
-            if self._rules.wall:
+            if self._wall:
                 self._recorder.count_failed(thread, _STILL_PENDING)
             else:
                 self._recorder.count_waiting(thread)
@@ -356,6 +309,15 @@ class ProcessSampler:
                 recorder.count_idle([thread])
             recorder.flush(thread)
             recorder.charge(thread, counters)
-        self._read_cpu_time()
-        recorder.charge_process(self._cpu_ns)
+        recorder.read_cpu_time(self.process, is_new=recorder.now.number > 1)
+        recorder.charge_process()
         recorder.finish(self.process, self._capturer)
+
+
+def _may_have_run(thread: SampledThread) -> bool:
+    """Return whether a thread may have run since it was last seen to be off its CPU."""
+    return thread.off_cpu_counters is None or thread.files.counters() != thread.off_cpu_counters
+
+
+def _turn(thread: SampledThread) -> tuple[bool, int]:
+    return thread.off_cpu_counters is not None, thread.counted.number

@@ -26,10 +26,10 @@ class Timeline:
     """When each sample was taken: parallel arrays, and `keys`, the stacks that `stack` counts into.
 
     A record stands for `times` samples and for the `wall_ns` that ended `at_ns` after the start of the
-    recording.  At most `limit` records are kept; further ones are counted in `dropped`.
+    recording.  At most `TIMELINE_LIMIT` records are kept; further ones are counted in `dropped`.
     """
 
-    def __init__(self, limit: int = TIMELINE_LIMIT) -> None:
+    def __init__(self) -> None:
         self.keys: list[StackKey] = []
         self.at_ns = array("q")
         self.stack = array("l")
@@ -37,7 +37,6 @@ class Timeline:
         self.cpu_ns = array("q")
         self.times = array("l")
         self.dropped = 0
-        self._limit = limit
         self._indexes: dict[StackKey, int] = {}
 
     def __len__(self) -> int:
@@ -45,7 +44,7 @@ class Timeline:
 
     def add(self, key: StackKey, at_ns: int, wall_ns: int, cpu_ns: int, times: int) -> None:
         """Keep one record."""
-        if len(self) >= self._limit:
+        if len(self) >= TIMELINE_LIMIT:
             self.dropped += 1
             return
         index = self._indexes.setdefault(key, len(self.keys))

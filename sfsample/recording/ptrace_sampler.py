@@ -18,8 +18,9 @@ from sfsample.errors import TargetError
 from sfsample.process.capture import ThreadCapturer
 from sfsample.process.process import LiveProcess
 from sfsample.process.scheduler import OwnRun, WakeUp
+from sfsample.process.stop_request import await_stop
 from sfsample.recording.options import RecordOptions
-from sfsample.recording.process_sampler import ProcessRules, ProcessSampler
+from sfsample.recording.process_sampler import ProcessSampler
 from sfsample.recording.processes import Processes
 from sfsample.recording.profile import Profile
 from sfsample.recording.sample import BEGINNING, TickTime
@@ -76,7 +77,9 @@ class PtraceSampler:
         self._duration = duration
         self._clock = clock or SystemClock()
         self._jitter = jitter
-        self._lateness = _Lateness(tell)
+        self._tell = tell
+        self._unreported_ticks = 0
+        self._reported_at = float("-inf")
         self.profile = profile or Profile(options.rate, timeline=options.timeline)
         self._own_run = OwnRun()
         self._began = start
@@ -93,13 +96,15 @@ class PtraceSampler:
         if named:
             unwinder.prepare(process.arch)
         capturer = ThreadCapturer(process, unwinder, stop=options.stop, kernel=options.kernel)
-        rules = ProcessRules(
-            options.mode == "wall", round(options.max_pause * 1e9), options.bad_stacks, named
+        return ProcessSampler(
+            process, capturer, self.profile, options, self._jitter, named=named, since=self._last_tick
         )
-        return ProcessSampler(process, capturer, self.profile, rules, self._jitter, since=self._last_tick)
 
     def run(self, should_stop: Callable[[], bool] = lambda: False) -> Profile:
-        """Sample until the duration is over, `should_stop` says so, or no named process is left."""
+        """Sample until the duration is over, `should_stop` says so, or no named process is left.
+
+        `should_stop` stays true once it was (`TracerThread`).
+        """
         stats, clock = self.profile.stats, self._clock
         try:
             self._open_descendants(_OPEN_FIRST_S, force=True)
@@ -107,7 +112,7 @@ class PtraceSampler:
             self._start = clock.now() if self._began is None else self._began
             self.profile.started_ns = self.profile.started_ns or time.time_ns()
             try:
-                stats.ended_by = self._loop(once_and_for_all(should_stop))
+                stats.ended_by = self._loop(should_stop)
             except (TargetError, OSError) as failure:  # what was collected is not lost by it
                 if not stats.samples:
                     raise
@@ -137,7 +142,7 @@ class PtraceSampler:
             missed = schedule.take(now)
             stats.ticks = schedule.ticks
             stats.late_ticks += missed
-            self._lateness.note(now, missed)
+            self._report_missed(now, missed)
             if missed:
                 continue
             at_ns = round((now - self._start) * 1e9)
@@ -150,6 +155,13 @@ class PtraceSampler:
                 stats.ticks = schedule.ticks
         return "duration" if self._wait(schedule.end, should_stop) else "signal"
 
+    def _report_missed(self, now: float, missed: int) -> None:
+        """Say that ticks were missed, at most once a second."""
+        self._unreported_ticks += missed
+        if self._unreported_ticks and now - self._reported_at >= _LATENESS_S:
+            self._tell(f"late: {self._unreported_ticks} tick{'s' * (self._unreported_ticks > 1)} missed")
+            self._unreported_ticks, self._reported_at = 0, now
+
     def _wait(self, until: float, should_stop: Callable[[], bool]) -> bool:
         """Sleep until a time by the clock, and collect threads meanwhile; False: `should_stop` says so."""
         while not should_stop():  # asked before a sleep, so that nothing comes between it and the samples
@@ -160,7 +172,7 @@ class PtraceSampler:
                 if left <= _MAX_SLEEP_S:
                     return True
             else:
-                self._pending[0].await_stop(min(left, _MAX_STOP_WAIT_S))
+                await_stop(min(left, _MAX_STOP_WAIT_S))
         return False
 
     def _wake_up(self) -> WakeUp:
@@ -212,31 +224,3 @@ class PtraceSampler:
         self._samplers.remove(sampler)
         self._pending = [one for one in self._pending if one is not sampler]
         self._processes.end(sampler.process)
-
-
-def once_and_for_all(ask: Callable[[], bool]) -> Callable[[], bool]:
-    """Return a function that is true for ever once `ask` has been true, wherever it was asked."""
-    answered = False
-
-    def asked() -> bool:
-        nonlocal answered
-        answered = answered or ask()
-        return answered
-
-    return asked
-
-
-class _Lateness:
-    """Says that ticks were missed, at most once a second."""
-
-    def __init__(self, tell: Callable[[str], None]) -> None:
-        self._tell = tell
-        self._missed = 0
-        self._told_at = float("-inf")
-
-    def note(self, now: float, missed: int) -> None:
-        """Count missed ticks, and say so if it is time."""
-        self._missed += missed
-        if self._missed and now - self._told_at >= _LATENESS_S:
-            self._tell(f"late: {self._missed} tick{'s' * (self._missed > 1)} missed")
-            self._missed, self._told_at = 0, now

@@ -25,9 +25,11 @@ class Recorder:
     def __init__(self, profile: Profile, process_key: int, begin: TickTime) -> None:
         self._profile = profile
         self._process_key = process_key
-        self._locator = _Locator(process_key)
+        self._locations: dict[tuple[int, bool, str], Location] = {}  # of frames, as of `_generation`
+        self._generation = 0
         self.now = begin
         self._charged_ns = 0  # CPU time of the process's threads
+        self._cpu_ns = 0  # CPU time of the process, for which no recording had accounted before
 
     # -- CPU time
 
@@ -38,16 +40,25 @@ class Recorder:
         used = ran if reused else ran - thread.ran_ns
         thread.ran_ns = ran
         thread.uncounted_cpu_ns += used
-        self._charge(used)
+        self._charged_ns += used
+        self._profile.stats.cpu_charged_ns += used
         return used
 
-    def _charge(self, used_ns: int) -> None:
-        self._charged_ns += used_ns
-        self._profile.stats.cpu_charged_ns += used_ns
+    def read_cpu_time(self, process: LiveProcess, *, is_new: bool) -> bool:
+        """Note the CPU time of the process; False: /proc gives none any more.
 
-    def charge_process(self, used_ns: int) -> None:
-        """Note the CPU time of the process; what known threads did not use is of some that ended unseen."""
-        self._charge(max(0, used_ns - self._charged_ns))
+        `is_new`: the process was born during the recording, so all of its CPU time counts.
+        """
+        cpu_ns = process.proc.cpu_ns()
+        if cpu_ns is not None:
+            since_ns = process.accounted_ns
+            self._cpu_ns += cpu_ns - ((0 if is_new else cpu_ns) if since_ns is None else since_ns)
+            process.accounted_ns = cpu_ns
+        return cpu_ns is not None
+
+    def charge_process(self, at_least_ns: int = 0) -> None:
+        """Charge the CPU time of the process; what known threads did not use is of some that ended unseen."""
+        self._profile.stats.cpu_charged_ns += max(0, max(self._cpu_ns, at_least_ns) - self._charged_ns)
 
     # -- samples
 
@@ -63,14 +74,25 @@ class Recorder:
 
     def see(self, thread: SampledThread, captured: CapturedStack) -> None:
         """Keep a captured stack, for `count`."""
-        locations = self._locator.locate(captured, thread.last)
+        locations = self._locate(captured, thread.last)
         thread.last = Located(captured.generation, captured.stack.frames, captured.modules, locations)
-        kernel = kernel_locations(captured.kernel, self._process_key)
+        kernel = kernel_locations(captured.kernel, self._process_key) if captured.kernel else ()
         thread.last_stack = captured.stack, Places((*kernel, *locations))
 
-    def count(self, thread: SampledThread, capture: Capture) -> None:
-        """Count the stack that was just seen, for all ticks since the last sample of the thread."""
-        self._record(thread, capture, self.now)
+    def _locate(self, captured: CapturedStack, last: Located) -> tuple[Location, ...]:
+        """Return the locations of the frames; frames of the last sample have the same as then."""
+        frames, known = captured.stack.frames, self._locations
+        if captured.generation != self._generation:
+            self._generation = captured.generation
+            known.clear()
+        found = []
+        for frame, module in zip(frames[: len(frames) - captured.again], captured.modules, strict=False):
+            key = (frame.pc, frame.exact, frame.found)
+            location = known.get(key)
+            if location is None:
+                location = known[key] = locate(frame, module, self._process_key)
+            found.append(location)
+        return (*found, *last.locations[len(last.locations) - captured.again :])
 
     def count_idle(self, threads: Iterable[SampledThread]) -> None:
         """Note that threads have not run since they were last seen; count that now or later."""
@@ -89,9 +111,10 @@ class Recorder:
     def flush(self, thread: SampledThread) -> None:
         """Count what `count_idle` has put off."""
         if thread.last_stack is not None and thread.idle_until.number > thread.counted.number:
-            self._record(thread, Capture.REUSED, thread.idle_until)
+            self.count(thread, Capture.REUSED, thread.idle_until)
 
-    def _record(self, thread: SampledThread, capture: Capture, until: TickTime) -> None:
+    def count(self, thread: SampledThread, capture: Capture, until: TickTime) -> None:
+        """Count the stack that was seen last, for all ticks since the last sample of the thread."""
         assert thread.last_stack is not None  # noqa: S101 - our own invariant
         stack, places = thread.last_stack
         stats, key = self._profile.stats, ThreadKey(self._process_key, thread.tid, thread.start_time)
@@ -131,31 +154,7 @@ class Recorder:
             entry = (module.path, bool(module.sframe))
             if entry not in stats.module_paths:
                 stats.module_paths.append(entry)
-        for text in (*process.opener.problems, *process.modules.problems, *capturer.problems):
+        for text in (*process.opener.problems, *process.modules.problems):
             stats.note(text)
-        stats.problems += capturer.rejected_rows
+        stats.problems += capturer.problems
         self._profile.forget_process(self._process_key)
-
-
-class _Locator:
-    """Finds the location of each frame, once for each address while the modules stay the same."""
-
-    def __init__(self, process_key: int) -> None:
-        self._process_key = process_key
-        self._locations: dict[tuple[int, bool, str], Location] = {}
-        self._generation = 0
-
-    def locate(self, captured: CapturedStack, last: Located) -> tuple[Location, ...]:
-        """Return the locations of the frames; frames of the last sample have the same as then."""
-        frames, known = captured.stack.frames, self._locations
-        if captured.generation != self._generation:
-            self._generation = captured.generation
-            known.clear()
-        found = []
-        for frame, module in zip(frames[: len(frames) - captured.again], captured.modules, strict=False):
-            key = (frame.pc, frame.exact, frame.found)
-            location = known.get(key)
-            if location is None:
-                location = known[key] = locate(frame, module, self._process_key)
-            found.append(location)
-        return (*found, *last.locations[len(last.locations) - captured.again :])

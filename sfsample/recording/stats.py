@@ -1,7 +1,8 @@
 """Counts what a recording cost and what it lost; the summary and `--stats` are made from it."""
 
 from collections import Counter
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 from sfsample.core.snapshot import Capture
 from sfsample.core.stack import Stack, StopReason, found_of
@@ -42,29 +43,13 @@ class Pauses:
         return {"count": self.count, **points, "max": self.max, "total": self.total}
 
 
+@dataclass
 class Subprocesses:
     """What became of the descendants that sfsample found."""
 
-    def __init__(self) -> None:
-        self.watched = 0
-        self.short_lived = 0  # ended before sfsample could open them
-        self.refused = 0  # could not be opened
-
-    def as_json(self) -> dict[str, int]:
-        """Return the `subprocesses` object of the statistics."""
-        return {"watched": self.watched, "short_lived": self.short_lived, "refused": self.refused}
-
-
-class Timers(NamedTuple):
-    """Kernel timers took the samples from `since_s` on; `because` says why ('': from the beginning)."""
-
-    since_s: float = 0.0
-    because: str = ""
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the `perf_events` object of the statistics."""
-        return {"since_s": round(self.since_s, 6), "because": self.because or None,
-                "until_s": None, "why_no_longer": None}  # fmt: skip
+    watched: int = 0
+    short_lived: int = 0  # ended before sfsample could open them
+    refused: int = 0  # could not be opened
 
 
 class Stats:
@@ -77,7 +62,7 @@ class Stats:
         self.late_ticks = 0  # not taken, because the sampler was late
         self.samples = 0
         self.captures: Counter[Capture] = Counter()
-        self.timers: Timers | None = None  # None: all samples were taken by stops
+        self.timers_since_s: float | None = None  # since when timers took the samples; None: never
         self.engine_why = ""  # why stops or timers were chosen
         self.lacks_timers = False  # timers would have been better than stops
         self.max_stack_bytes = 0  # from the innermost frame of a stack to the outermost one
@@ -98,15 +83,6 @@ class Stats:
         self.problems: Counter[str] = Counter()
         self.failure: tuple[str, ...] = ()  # what ended it early, and help lines
         self.ended_by: str = ""  # "duration", "signal", "target", "failure"
-
-    @property
-    def by_events(self) -> bool:
-        """Whether kernel timers took all samples."""
-        return self.timers == Timers()
-
-    def choose_timers(self, timers: Timers, why: str) -> None:
-        """Note that the kernel's timers take the samples from now on, and why."""
-        self.timers, self.engine_why = timers, why
 
     @property
     def coverage(self) -> float | None:
@@ -174,12 +150,17 @@ class Stats:
             "cpu_charged_ns": self.cpu_charged_ns,
             "cpu_sampled_ns": self.cpu_sampled_ns,
             "coverage": None if self.coverage is None else round(self.coverage, 4),
-            "subprocesses": self.subprocesses.as_json(),
-            "perf_events": self.timers.as_json() if self.timers else None,
-            "engine": "timers" if self.timers else "ptrace",
+            "subprocesses": vars(self.subprocesses).copy(),
+            "perf_events": self._perf_events_as_json(),
+            "engine": "ptrace" if self.timers_since_s is None else "timers",
             "engine_why": self.engine_why or None,
             "held_ns": self.held.as_json(),
         }
+
+    def _perf_events_as_json(self) -> dict[str, Any] | None:
+        since_s = self.timers_since_s
+        why = {"because": self.engine_why if since_s else None, "until_s": None, "why_no_longer": None}
+        return None if since_s is None else {"since_s": round(since_s, 6), **why}
 
 
 def _text_keys(counts: Counter[Any]) -> dict[str, int]:

@@ -57,7 +57,7 @@ def missing_name_lines(missing_names: Sequence[str], *, verbose: bool = False) -
 
 def _no_samples(stats: Stats) -> Iterator[str]:
     """Yield why there are no samples, and which flags would give some."""
-    if stats.timers:
+    if stats.timers_since_s is not None:
         period_ns = round(1e9 / stats.rate_hz)
         yield f"no thread used {_time(period_ns)} of CPU time, which gives one sample;"
         if stats.cpu_charged_ns > period_ns:
@@ -110,10 +110,10 @@ def _pauses(stats: Stats) -> Iterator[str]:
     pairs = zip(_points(stats.pauses), _points(stats.held), strict=True)
     if stats.held.count and any(pause_ns > _NOTABLE_WAIT * held_ns for pause_ns, held_ns in pairs):
         yield f"          {_distribution(stats.held)} without the time that threads waited for a CPU"
-    if stats.by_events:
+    if stats.timers_since_s == 0:
         yield "pause     none: the kernel copied the stacks in timer interrupts"
-    elif stats.timers is not None:
-        since = f"from {stats.timers.since_s:.1f} s on, because {stats.timers.because}"
+    elif stats.timers_since_s is not None:
+        since = f"from {stats.timers_since_s:.1f} s on, because {stats.engine_why}"
         yield f"timers    kernel timers sampled {since}; they stop no thread"
     elif stats.lacks_timers:
         yield f"timers    none: {stats.engine_why}"
@@ -140,7 +140,7 @@ def _cost(stats: Stats, mode: str) -> Iterator[str]:
     hint = ""
     if share >= _HIGH_COST and not stats.spared_ticks:
         deep = sum(stats.frames.values()) > _DEEP_STACK * stats.samples
-        timers_help = mode == "cpu" and not stats.timers and not deep
+        timers_help = mode == "cpu" and stats.timers_since_s is None and not deep
         hint = f" ({'--perf-events costs less, ' if timers_help else ''}--max-overhead limits it)"
     yield f"cost      {percent} of one CPU{hint}"
 
@@ -148,7 +148,7 @@ def _cost(stats: Stats, mode: str) -> Iterator[str]:
 def _stacks(stats: Stats) -> Iterator[str]:
     if not stats.samples:
         return
-    hints = _TIMER_HINTS if stats.timers else _HINTS
+    hints = _HINTS if stats.timers_since_s is None else _TIMER_HINTS
     complete = f"{_percent(stats.stacks[StopReason.OUTERMOST], stats.samples)} reached the outermost frame"
     incomplete = [
         f"{_percent(count, stats.samples)} {reason}{hints.get(reason, '')}"

@@ -52,7 +52,7 @@ def test_outermost_addresses_without_code_are_no_frames(pcs, expected):
 def captured(*pcs: int) -> CapturedStack:
     frames = tuple(Frame(pc, 0, None, Found.EH_FRAME, exact=False) for pc in pcs)
     snapshot = ThreadSnapshot(1, {}, BytesMemory(0, b""), bounded=False, stop_ns=0, eintr=False)
-    return CapturedStack(snapshot, Stack(frames, StopReason.OUTERMOST), 0, (), (), None)
+    return CapturedStack(snapshot, Stack(frames, StopReason.OUTERMOST), 0, ())
 
 
 def counted(*stacks: tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]) -> RowCounts:

@@ -6,6 +6,7 @@ import random
 import signal
 import subprocess
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -49,7 +50,8 @@ def recorded(pid, until, *, all_busy=lambda: 1.0, duration=MAX_RECORDING_S, time
     def work(stop):
         processes = Processes([LiveProcess(pid)])
         try:
-            sampler = TrialSampler(processes, options, duration, profile, all_busy=all_busy)
+            sampler = TrialSampler(processes, options, duration, profile)
+            sampler._cpus = SimpleNamespace(all_busy=all_busy)
             return sampler.run(lambda: stop() or until(profile))
         finally:
             processes.close(profile.stats)
@@ -78,9 +80,9 @@ def test_stacks_are_true_before_and_after_the_change(scenario):
         assert_untraced(target.pid)
     assert set().union(*tracers_seen) == set()
     stats = profile.stats
-    assert stats.timers.since_s >= 0.5
+    assert stats.timers_since_s >= 0.5
     assert stats.as_json()["engine"] == "timers"
-    assert stats.as_json()["engine_why"] == stats.timers.because == "no CPU was free"
+    assert stats.as_json()["engine_why"] == stats.engine_why == "no CPU was free"
     assert stats.threads == len({(key.tid, key.start_time) for key in profile.counts})
     assert stats.samples == sum(profile.counts.values())
 
@@ -96,7 +98,7 @@ def test_times_continue_after_the_change():
     assert line.at_ns[-1] <= stats.duration_s * 1e9
     assert min(line.wall_ns) > 0
     # before the change, threads that wait for a CPU get fewer samples
-    since_ns = stats.timers.since_s * 1e9
+    since_ns = stats.timers_since_s * 1e9
     later = sum(cpu for cpu, at in zip(line.cpu_ns, line.at_ns, strict=True) if at > since_ns)
     assert 0 < later <= 3.1e9 - since_ns
     assert 0 < accounted_ns(stats) <= 1.1 * stats.cpu_charged_ns
@@ -131,7 +133,7 @@ def test_threads_that_run_too_briefly_for_a_stop_are_sampled_by_timers(tmp_path)
         assert_untraced(process.pid)
     stats = profile.stats
     assert stats.ended_by == "signal"
-    assert stats.timers.because == "threads ran too briefly to be stopped"
+    assert stats.engine_why == "threads ran too briefly to be stopped"
     assert stats.captures[Capture.STOPPED] < SAMPLES
 
 
@@ -139,7 +141,8 @@ def test_threads_that_run_too_briefly_for_a_stop_are_sampled_by_timers(tmp_path)
 def test_few_samples_for_the_cpu_time_are_a_reason_for_timers(cpu_s, are_few):
     """Ten samples in ten seconds, in which a tenth of the ticks was late."""
     profile = Profile(99)
-    sampler = TrialSampler(Processes([]), RecordOptions(rate=99), 10, profile, all_busy=lambda: 0.0)
+    sampler = TrialSampler(Processes([]), RecordOptions(rate=99), 10, profile)
+    sampler._cpus = SimpleNamespace(all_busy=lambda: 0.0)
     sampler._start = time.monotonic() - 10
     stats = profile.stats
     stats.ticks, stats.late_ticks, stats.samples = 990, 99, 10
@@ -151,7 +154,7 @@ def test_few_samples_for_the_cpu_time_are_a_reason_for_timers(cpu_s, are_few):
 def test_free_cpus_keep_the_stops():
     with running(fixture("v3"), "leaf") as target:
         stats = recorded(target.pid, lambda _: False, all_busy=lambda: 0.0, duration=1.0).stats
-    assert stats.timers is None
+    assert stats.timers_since_s is None
     assert stats.as_json()["engine"] == "ptrace"
     assert stats.engine_why == "CPUs were free, and threads ran long enough to be stopped"
 
@@ -160,7 +163,7 @@ def test_busy_cpus_are_a_reason_for_timers(monkeypatch):
     monkeypatch.setattr(FreeCpus, "all_busy", lambda _: 1.0)
     with running(fixture("v3"), "leaf") as target:
         stats = api.record(target.pid, 0.8).stats
-    assert stats.timers is not None
+    assert stats.timers_since_s is not None
 
 
 def test_limit_of_overhead_is_no_reason_against_timers(monkeypatch):
@@ -168,13 +171,13 @@ def test_limit_of_overhead_is_no_reason_against_timers(monkeypatch):
     with running(fixture("v3"), "leaf") as target:
         stats = api.record(target.pid, 4, api.RecordOptions(rate=1000, max_overhead=0.005)).stats
     assert stats.spared_ticks > 1000
-    assert stats.timers is not None
+    assert stats.timers_since_s is not None
 
 
 def test_sleeping_threads_keep_the_stops():
     with running(fixture("v3"), "sleep") as target:
         profile = recorded(target.pid, lambda _: False, duration=1.0)
-    assert profile.stats.timers is None
+    assert profile.stats.timers_since_s is None
 
 
 def test_cpu_time_is_charged_once(monkeypatch):
@@ -206,7 +209,7 @@ def test_timers_that_are_not_permitted_keep_the_stops(monkeypatch):
     with running(fixture("v3"), "leaf") as target:
         stats = recorded(target.pid, lambda _: False, duration=1.0).stats
     assert calls == [1], "the choice is made once"
-    assert stats.timers is None
+    assert stats.timers_since_s is None
     assert stats.engine_why == "no CPU was free, but timers are not permitted"
     assert stats.lacks_timers
     assert stats.captures[Capture.EVENT] == 0
@@ -219,7 +222,7 @@ def test_timers_that_cannot_be_set_keep_the_stops(monkeypatch):
     monkeypatch.setattr("sfsample.recording.perf_sampler.PerfEvents", refuse)
     with running(fixture("v3"), "leaf") as target:
         stats = recorded(target.pid, lambda _: False, duration=1.5).stats
-    assert (stats.timers, stats.ended_by) == (None, "duration")
+    assert (stats.timers_since_s, stats.ended_by) == (None, "duration")
     assert stats.engine_why == "timers cannot be set: not permitted today"
     assert stats.captures[Capture.EVENT] == 0
     assert stats.ticks == 750
@@ -276,7 +279,7 @@ def test_options_that_timers_do_not_serve_keep_the_stops(monkeypatch, options, w
     monkeypatch.setattr(FreeCpus, "all_busy", lambda _: 1.0)
     with running(fixture("v3"), "leaf") as target:
         stats = api.record(target.pid, 0.8, RecordOptions(**options)).stats
-    assert (stats.timers, stats.engine_why) == (None, why)
+    assert (stats.timers_since_s, stats.engine_why) == (None, why)
 
 
 @pytest.mark.extended
@@ -294,7 +297,7 @@ def test_exception_at_any_time_closes_the_timers(monkeypatch):
                 with pytest.raises(KeyboardInterrupt):  # noqa: PT012 - the timer is part of it
                     signal.setitimer(signal.ITIMER_REAL, rng.uniform(0.002, 1.0))
                     api.record(target.pid, 60, api.RecordOptions(rate=5000), profile=profile)
-                timers.append(profile.stats.timers)
+                timers.append(profile.stats.timers_since_s)
                 assert_untraced(target.pid)
                 assert not [name for name in files_of(os.getpid()) if "perf_event" in name]
     finally:

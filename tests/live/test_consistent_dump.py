@@ -35,9 +35,9 @@ def test_all_running_threads_are_stopped_while_one_is_copied(monkeypatch: pytest
         states_at_copy: list[tuple[int, set[str]]] = []
         fill = StackCopy.fill
 
-        def note_states(self: StackCopy, thread: Thread, sp: int) -> None:
+        def note_states(self: StackCopy, thread: Thread, sp: int, until_ns: int = 1 << 63) -> bool:
             states_at_copy.append((thread.tid, {state(target.pid, worker) for worker in workers}))
-            fill(self, thread, sp)
+            return fill(self, thread, sp, until_ns)
 
         def work(_stop: object) -> dict[int, tuple[Capture, StopReason]]:
             live = LiveProcess(target.pid)

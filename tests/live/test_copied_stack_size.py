@@ -83,6 +83,6 @@ int main(void) {
 def test_stacks_that_timers_cannot_copy_keep_the_stops(tmp_path):
     with started(compile_c(tmp_path, "deep", DEEP)) as process:
         stats = recorded(process.pid, lambda _: False, duration=1.5).stats
-    assert stats.timers is None
+    assert stats.timers_since_s is None
     assert stats.engine_why == "no CPU was free, but stacks are larger than the 60 KiB that a timer can copy"
     assert {*stats.stacks} == {StopReason.OUTERMOST}

@@ -17,6 +17,8 @@ from sfsample.core.snapshot import Capture
 from sfsample.dumping.run import DumpOptions, dump_all
 from sfsample.process import stop_request as tracer
 from sfsample.process.process import LiveProcess
+from sfsample.process.ptrace import RegisterReader
+from sfsample.process.stop_request import Tracer
 from tests.live.chains import Checker, listed_chains
 from tests.live.recording import fewer, record_samples
 from tests.live.targets import (
@@ -165,18 +167,19 @@ def test_exception_of_should_stop_releases_the_target(error):
         target.assert_unharmed()
 
 
-@pytest.mark.parametrize("name", ["registers", "dwarf_registers", "_wait", "_note"])
-def test_exception_in_the_pause_releases_the_thread(name, monkeypatch):
+@pytest.mark.parametrize(
+    ("part", "name"),
+    [(RegisterReader, "read"), (RegisterReader, "by_dwarf_number"), (Tracer, "_wait"), (Tracer, "_note")],
+)
+def test_exception_in_the_pause_releases_the_thread(part, name, monkeypatch):
     """Ctrl-C in any call of the pause releases the thread."""
-    from sfsample.process.stop_request import Tracer
-
     with running(fixture("v3"), "signals") as target:
         live = LiveProcess(target.pid)
 
         def interrupted(*_: object) -> None:
             raise KeyboardInterrupt
 
-        monkeypatch.setattr(Tracer, name, interrupted)
+        monkeypatch.setattr(part, name, interrupted)
         for _ in range(20):
             target.signal(signal.SIGRTMIN)
             with pytest.raises(KeyboardInterrupt):

@@ -240,7 +240,7 @@ def killed_by_execve(process, tid):
     assert tracer.stop(StopRequest(tid)) is None
     process.stdin.write("\n")
     process.stdin.flush()
-    wait_until(lambda: tracer.registers(tid) is None, "the held thread is killed by execve")
+    wait_until(lambda: tracer.reader.read(tid) is None, "the held thread is killed by execve")
     return tracer
 
 

@@ -15,6 +15,7 @@ import sfsample
 from sfsample.core.arch import AMD64
 from sfsample.core.snapshot import Capture
 from sfsample.core.stack import StopReason
+from sfsample.process import capture_running
 from sfsample.process.find import check
 from sfsample.process.process import LiveProcess
 from sfsample.process.procfs import ProcFs
@@ -88,7 +89,6 @@ def test_no_signal_is_lost(rate):
 
 def test_signal_during_a_stop_is_delivered():
     """The signal is pending when sfsample requests the stop."""
-    from sfsample.process.stop_request import Tracer
 
     with running(fixture("v3"), "signals") as target:
         tracer = Tracer(target.pid, check(ProcFs(target.pid)))
@@ -205,7 +205,7 @@ def test_calls_that_a_stop_interrupts_are_counted(monkeypatch, mended):
     sfsample counts exactly as many failures as the target.
     """
     if not mended:
-        monkeypatch.setattr(Tracer, "mend", lambda *_: False)
+        monkeypatch.setattr(capture_running, "mend", lambda *_: False)
     with running(fixture("v3"), "epoll") as target:
 
         def stop(_) -> int:

@@ -14,8 +14,10 @@ import pytest
 
 from sfsample.core.arch import AMD64
 from sfsample.core.snapshot import ThreadSnapshot
+from sfsample.process import capture_running
 from sfsample.process.process import LiveProcess
 from sfsample.process.procfs import ProcFs
+from sfsample.process.ptrace import RegisterReader
 from sfsample.process.stop_request import StopRequest, Tracer
 from sfsample.process.tracer_thread import TracerThread
 from tests.live.targets import ARCH, Target, started, states, wait_until
@@ -38,10 +40,10 @@ while True:
 """
 KILLED = """
 import os, signal, sys
+from sfsample.process import capture_running
 from sfsample.process.process import LiveProcess
-from sfsample.process.stop_request import Tracer
-mend = Tracer.mend
-Tracer.mend = lambda self, tid: mend(self, tid) and os.kill(os.getpid(), signal.SIGKILL)
+mend = capture_running.mend
+capture_running.mend = lambda *arguments: mend(*arguments) and os.kill(os.getpid(), signal.SIGKILL)
 process = LiveProcess(int(sys.argv[1]))
 process.capture(process.thread(process.pid))
 """
@@ -51,10 +53,10 @@ def capture(
     target: Target, monkeypatch: pytest.MonkeyPatch, while_held: Callable[[], object]
 ) -> ThreadSnapshot:
     """Stop the thread in its call; call `while_held` when `mend` has returned."""
-    mend = Tracer.mend
+    mend = capture_running.mend
 
-    def mend_and_more(self: Tracer, tid: int) -> bool:
-        assert mend(self, tid)
+    def mend_and_more(tid: int, reader: RegisterReader) -> bool:
+        assert mend(tid, reader)
         while_held()
         return True
 
@@ -69,7 +71,7 @@ def capture(
             live.close()
 
     with monkeypatch.context() as patched:
-        patched.setattr(Tracer, "mend", mend_and_more)
+        patched.setattr(capture_running, "mend", mend_and_more)
         return TracerThread(work, lambda: False).run()
 
 

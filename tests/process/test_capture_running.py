@@ -4,6 +4,7 @@ The facts of the kernel are invented, and the tracer only notes what it is asked
 """
 
 import threading
+from types import SimpleNamespace
 
 import pytest
 
@@ -45,8 +46,6 @@ def test_balance_learned_wrongly_by_a_stop_is_corrected_when_the_thread_sleeps()
 
 class LateTracer:
     """Asks threads to stop, and none of them does."""
-
-    arch = AMD64
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, int]] = []
@@ -106,7 +105,7 @@ def test_checkpoint_captures_stopped_threads_before_they_are_asked_for(late_capt
     checkpoint()
 
     assert tracer.calls == [("stop", 1), ("stop", 3)]
-    assert [late_capture.is_pending(thread) for thread in threads] == [False, True, False]
+    assert [thread.stop.is_pending for thread in threads] == [False, True, False]
     assert late_capture.capture(threads[0]) is ENDED
     assert tracer.calls == [("stop", 1), ("stop", 3)], "it was captured already"
     assert late_capture.capture(threads[0]) is ENDED
@@ -136,7 +135,7 @@ def test_capture_that_was_not_asked_for_is_dropped_by_release_pending(late_captu
     late_capture.tracer.stop = late_capture.tracer.end
     late_capture.collect_stopped()
     late_capture.tracer.stop = lambda *_: None
-    late_capture.tracer.registers = lambda _tid: None
+    late_capture.tracer.reader = SimpleNamespace(read=lambda _tid: None)
 
     late_capture.release_pending()
 
@@ -154,7 +153,7 @@ def test_released_thread_is_not_stopped_again_by_a_checkpoint(late_capture, thre
 
     late_capture.collect_stopped()
 
-    assert [late_capture.is_pending(thread) for thread in threads] == [False, False, True]
+    assert [thread.stop.is_pending for thread in threads] == [False, False, True]
 
 
 @pytest.mark.usefixtures("late_capture")

@@ -8,7 +8,8 @@ from struct import pack
 import pytest
 
 from sfsample.core.arch import AARCH64, AARCH64_BE, AMD64, ARCHES, S390X
-from sfsample.process.registers import NT_PRFPREG, NT_PRSTATUS, decode, layout_of, with_pac_mask
+from sfsample.core.arch_types import NT_PRFPREG, NT_PRSTATUS
+from sfsample.process.registers import decode, layout_of, with_pac_mask
 
 # struct user_regs_struct
 AMD64_FIELDS = (

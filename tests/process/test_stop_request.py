@@ -72,7 +72,7 @@ def kernel(monkeypatch):
 @pytest.fixture
 def tracer():
     made = Tracer(PID, AMD64)
-    made.registers = lambda _: 0x7000
+    made.reader = SimpleNamespace(read=lambda _: 0x7000)
     return made
 
 

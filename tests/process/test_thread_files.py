@@ -4,12 +4,11 @@ import os
 from collections.abc import Iterator
 from errno import ESRCH
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 from sfsample.errors import TargetError
-from sfsample.process.thread_files import ThreadFiles, not_run
+from sfsample.process.thread_files import ThreadFiles
 
 REFUSED = TargetError(0, "refused")
 Files = dict[int, ThreadFiles]
@@ -30,29 +29,6 @@ def tasks(tmp_path) -> Iterator[tuple[Path, Files]]:
     for thread in files.values():
         thread.end()
     os.close(directory)
-
-
-def thread(files: ThreadFiles, off_cpu_counters: bytes | None) -> SimpleNamespace:
-    return SimpleNamespace(files=files, off_cpu_counters=off_cpu_counters)
-
-
-def test_thread_has_not_run_if_its_open_file_has_the_same_content(tasks):
-    path, files = tasks
-    before = [thread(files[tid], files[tid].counters()) for tid in (1, 2)]
-    (path / "2" / "schedstat").write_text("2 0 2\n")
-    never_opened, unknown = thread(files[3], b"3 0 1\n"), thread(files[1], None)
-
-    same, others = not_run([*before, never_opened, unknown])
-
-    assert (same, others) == (before[:1], [before[1], never_opened, unknown])
-
-
-def test_thread_without_an_open_file_may_have_run(tasks):
-    _, files = tasks
-    before = thread(files[1], files[1].counters())
-    files[1].close()
-
-    assert not_run([before]) == ([], [before])
 
 
 def test_all_files_of_a_thread_are_closed_together(tasks):

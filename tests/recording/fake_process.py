@@ -16,6 +16,7 @@ from sfsample.modules.mapping import Mapping
 from sfsample.modules.module_map import ModuleMap
 from sfsample.process.capture_sleeping import SleepingThread
 from sfsample.process.proc_text import Stat, SyscallInfo
+from sfsample.process.stop_request import StopRequest
 from sfsample.process.thread import Thread
 from sfsample.recording.options import RecordOptions
 from sfsample.recording.processes import Processes
@@ -78,6 +79,14 @@ class FakeThreadFiles:
         return self.process.asleep(self.tid)
 
 
+class FakeStopRequest(StopRequest):
+    """Asks the process whether the thread has stopped."""
+
+    @property
+    def is_pending(self) -> bool:
+        return self.thread.files.process.is_pending(self.thread)
+
+
 class FakeProcess:
     """Threads with a state, what a capture of each gives, and the times of captures on the clock.
 
@@ -105,7 +114,7 @@ class FakeProcess:
         self.readings: dict[int, SleepingThread] = {}  # by thread id: what `read` returns
         self.cpu_times_ns: list[int | None] = []  # CPU time of the process, for each read
         self.identities = self.copy = self
-        self.proc = SimpleNamespace(thread=lambda tid: self.thread(tid).files, not_run=self.not_run,
+        self.proc = SimpleNamespace(thread=lambda tid: self.thread(tid).files,
                                     cpu_ns=lambda: self.cpu_times_ns.pop(0) if self.cpu_times_ns else None,
                                     has_ended=lambda: self.states.keys() <= {pid})  # fmt: skip
         self.fixed_times_run: dict[int, int] = {}  # by thread id; other threads run all the time
@@ -127,8 +136,14 @@ class FakeProcess:
     def collect_stopped(self):
         pass
 
+    def is_pending(self, _thread):
+        return False
+
     def thread(self, tid):
-        return self.threads.setdefault(tid, Thread(tid, FakeThreadFiles(self, tid)))
+        thread = self.threads.setdefault(tid, Thread(tid, FakeThreadFiles(self, tid)))
+        if not isinstance(thread.stop, FakeStopRequest):
+            thread.stop = FakeStopRequest(tid, thread)
+        return thread
 
     def read(self, thread):
         return self.readings.get(thread.tid)
@@ -157,10 +172,6 @@ class FakeProcess:
         if tid not in self.fixed_times_run:
             self.times_run += 1
         return b"%d 0 %d" % (self.ran_ns.get(tid, 0), self.fixed_times_run.get(tid, self.times_run))
-
-    def not_run(self, threads):
-        idle = [t for t in threads if t.off_cpu_counters and self.counters(t.tid) == t.off_cpu_counters]
-        return idle, [t for t in threads if t not in idle]
 
     def replaced(self, _tid, _modules):
         return False

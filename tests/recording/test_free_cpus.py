@@ -19,10 +19,11 @@ class Machine:
         self.idle: dict[int, float] = {}
         clocks = SimpleNamespace(monotonic=lambda: self.at, thread_time=lambda: self.own)
         monkeypatch.setattr(free_cpus, "time", clocks)
-        monkeypatch.setattr(free_cpus.os, "sched_getaffinity", lambda _: range(64))
+        monkeypatch.setattr(free_cpus.os, "sched_getaffinity", lambda _: set(range(64)))
         monkeypatch.setattr(free_cpus.os, "sysconf", lambda _: HERTZ)
+        monkeypatch.setattr(free_cpus, "read_text", lambda _: "")
         monkeypatch.setattr(
-            free_cpus, "cpu_idle_ticks", lambda: {cpu: idle * HERTZ for cpu, idle in self.idle.items()}
+            free_cpus, "parse_cpu_idle", lambda _: {cpu: idle * HERTZ for cpu, idle in self.idle.items()}
         )
 
     def busy_after(self, *idle: float, own: float = 0.05) -> float:

@@ -14,7 +14,7 @@ from sfsample.modules.location import Location, locate, pid_of
 from sfsample.modules.module import Module
 from sfsample.recording.profile import Profile, Timeline
 from sfsample.recording.sample import StackKey, ThreadKey
-from sfsample.recording.stats import Pauses, Stats, Timers
+from sfsample.recording.stats import Pauses, Stats
 from tests.builders.elf_builder import Load, elf
 from tests.builders.samples import sample
 
@@ -78,8 +78,9 @@ def test_profile_adds_up_wall_and_cpu_time():
     assert list(line.times) == [1, 1, 3]
 
 
-def test_timeline_drops_records_beyond_its_limit():
-    line = Timeline(limit=2)
+def test_timeline_drops_records_beyond_its_limit(monkeypatch):
+    monkeypatch.setattr("sfsample.recording.profile.TIMELINE_LIMIT", 2)
+    line = Timeline()
     for at in range(5):
         line.add(StackKey(7, at, (), StopReason.OUTERMOST), at, 1, 1, 1)
 
@@ -186,7 +187,7 @@ def test_statistics_as_json():
     stats.count_stack(STACK._replace(stop_reason=StopReason.STACK_COPY_ENDED))
     stats.threads, stats.cpu_charged_ns, stats.cpu_sampled_ns = 3, 2_000_000, 1_500_000
     stats.subprocesses.watched, stats.subprocesses.refused = 4, 1
-    stats.timers = Timers(0.5, because="no CPU was free")
+    stats.timers_since_s, stats.engine_why = 0.5, "no CPU was free"
     stats.module_paths += [("/bin/x", True), ("/lib/libc.so.6", False)]
     stats.problems.update({"once": 1, "often": 3})
     made = stats.as_json()
@@ -210,7 +211,7 @@ def test_statistics_as_json():
             "since_s": 0.5, "because": "no CPU was free", "until_s": None, "why_no_longer": None
         },
         "engine": "timers",
-        "engine_why": None,
+        "engine_why": "no CPU was free",
         "held_ns": {"count": 1, "p50": 60_000, "p90": 60_000, "p99": 60_000, "max": 60_000, "total": 60_000},
     }  # fmt: skip
     assert json.loads(json.dumps(made)) == made

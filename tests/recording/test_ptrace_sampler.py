@@ -104,20 +104,6 @@ def test_should_stop_after_the_last_tick_ends_the_recording(process):
     assert (stats.ended_by, stats.samples) == ("signal", 8)
 
 
-def test_should_stop_need_be_true_only_once(clock, monkeypatch):
-    monkeypatch.setattr(process_sampler, "_COLLECT_NS", 0)
-    process = FakeProcess(clock, *[(tid, "R") for tid in range(100, 110)])
-    answers = []
-
-    def true_once() -> bool:
-        answers.append(len(process.captured) >= 4 and True not in answers)
-        return answers[-1]
-
-    stats = record(process, duration=None, should_stop=true_once).stats
-
-    assert (stats.ended_by, stats.samples) == ("signal", 4)
-
-
 @pytest.mark.parametrize("ends", ["duration", "signal"])
 @pytest.mark.parametrize("mode", ["cpu", "wall"])
 def test_tick_over_many_threads_ends_with_the_recording(clock, monkeypatch, mode, ends):

@@ -10,7 +10,7 @@ from sfsample.modules.module_map import ModuleMap
 from sfsample.process.capture import ThreadCapturer
 from sfsample.process.not_captured import NotCaptured, Reason
 from sfsample.process.scheduler import RunState
-from sfsample.recording import process_sampler
+from sfsample.recording import process_sampler, ptrace_sampler
 from sfsample.unwind.unwinder import Unwinder
 from tests.recording.fake_process import (
     CODE,
@@ -57,7 +57,7 @@ def test_late_stop_is_collected_before_other_threads_are_captured(clock, monkeyp
     assert stats.samples == 40
 
 
-def test_stop_after_max_pause_is_collected_at_once(clock):
+def test_stop_after_max_pause_is_collected_at_once(clock, monkeypatch):
     """The stop ends the sleep until the next tick; otherwise it would be noticed up to a millisecond late."""
     process = FakeProcess(clock)
     process.answers[PID] = NotCaptured(Reason.PENDING, "waits for a CPU")
@@ -66,7 +66,8 @@ def test_stop_after_max_pause_is_collected_at_once(clock):
     def await_stop(seconds):
         clock.time = min(stops_at, clock.time + seconds) if clock.time < stops_at else clock.time + seconds
 
-    process.await_stop = await_stop
+    monkeypatch.setattr(process_sampler, "await_stop", await_stop)
+    monkeypatch.setattr(ptrace_sampler, "await_stop", await_stop)
     process.is_pending = lambda _: clock.time < stops_at or process.answers.pop(PID, None) is None
     process.release_pending = lambda: PID not in process.answers
     record(process, duration=3 * TICK, max_pause=TICK / 1000)
@@ -99,12 +100,13 @@ def test_late_stop_is_dropped_if_modules_have_changed_since_the_request(clock, c
     assert isinstance(captured, NotCaptured) == changes
 
 
-def test_long_wait_does_not_make_collections_more_frequent(clock):
+def test_long_wait_does_not_make_collections_more_frequent(clock, monkeypatch):
     process = FakeProcess(clock)
     process.answers[PID] = NotCaptured(Reason.PENDING, "waits for a CPU")
     process.is_pending = lambda _: True
     process.release_pending = lambda: False
-    process.await_stop = clock.sleep
+    monkeypatch.setattr(process_sampler, "await_stop", clock.sleep)
+    monkeypatch.setattr(ptrace_sampler, "await_stop", clock.sleep)
     collections = Counter()  # by tick
     process.collect_stopped = lambda: collections.update([round((clock.now() - START) / TICK * 4) // 4])
     record(process, duration=20 * TICK, max_pause=TICK / 1000)
@@ -112,7 +114,7 @@ def test_long_wait_does_not_make_collections_more_frequent(clock):
     assert collections[18] < 2 * collections[2]  # once it was nine times as many
 
 
-def test_at_most_8_stops_are_pending_and_other_threads_are_first_in_the_next_tick(clock):
+def test_at_most_8_stops_are_pending_and_other_threads_are_first_in_the_next_tick(clock, monkeypatch):
     """If all threads stopped at once, the last would stay stopped until the others were captured."""
     tids = range(100, 120)
     process = FakeProcess(clock, *[(tid, "R") for tid in tids])
@@ -129,7 +131,8 @@ def test_at_most_8_stops_are_pending_and_other_threads_are_first_in_the_next_tic
 
     process.capture = capture
     process.is_pending = lambda _: clock.now() % (TICK / 4) <= TICK / 8  # not in the tick of the request
-    process.await_stop = clock.sleep
+    monkeypatch.setattr(process_sampler, "await_stop", clock.sleep)
+    monkeypatch.setattr(ptrace_sampler, "await_stop", clock.sleep)
     profile = record(process, mode="wall", max_pause=TICK / 1000)
 
     assert most_pending == 8

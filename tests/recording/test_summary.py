@@ -4,7 +4,7 @@ import pytest
 
 from sfsample.core.snapshot import Capture
 from sfsample.core.stack import Found, Frame, Stack, StopReason
-from sfsample.recording.stats import Stats, Timers
+from sfsample.recording.stats import Stats
 from sfsample.recording.summary import summary_lines
 
 
@@ -58,7 +58,7 @@ def test_cost_names_flags_that_lower_it(cpu_s, spared, expected):
 
 def test_no_samples_of_timers_mentions_no_tick():
     made = stats()
-    made.timers, made.rate_hz = Timers(), 50.0
+    made.timers_since_s, made.rate_hz = 0.0, 50.0
     assert lines(made)[1:] == [
         "no thread used 20 ms of CPU time, which gives one sample;",
         "to record sleeping threads: --mode wall, without --perf-events",
@@ -72,7 +72,7 @@ def test_cost_proposes_perf_events_only_where_they_help():
     made.frames[Found.SFRAME] = 5 * 1000
     assert line(made, "cost") == "cost      6.5 % of one CPU (--max-overhead limits it)"
     made.frames.clear()
-    made.timers = Timers()
+    made.timers_since_s = 0.0
     assert line(made, "cost") == "cost      6.5 % of one CPU (--max-overhead limits it)"
     assert line(made, "pause") == "pause     none: the kernel copied the stacks in timer interrupts"
 
@@ -94,7 +94,7 @@ def test_coverage_compares_sampled_and_charged_cpu_time(sampled_ns, expected):
 
 def test_no_samples_of_short_lived_threads_proposes_flags():
     made = Stats(99.0)
-    made.timers, made.duration_s, made.ticks, made.cpu_charged_ns = Timers(), 10.0, 990, 10**9
+    made.timers_since_s, made.duration_s, made.ticks, made.cpu_charged_ns = 0.0, 10.0, 990, 10**9
     _, lost, _, hint = lines(made)
     assert lost == "coverage  0 % of 1.00 s of CPU time"
     assert hint == "a higher --rate needs less; --no-perf-events also samples threads that live shorter"
@@ -103,7 +103,7 @@ def test_no_samples_of_short_lived_threads_proposes_flags():
 def test_incomplete_stacks_of_timers_propose_stops():
     made = stats(outermost=5, stack_copy_ended=5)
     assert "50 % stack_copy_ended (--stack-bytes allows more)" in line(made, "stacks")
-    made.timers = Timers()
+    made.timers_since_s = 0.0
     assert "50 % stack_copy_ended (--no-perf-events copies all)" in line(made, "stacks")
 
 
@@ -287,7 +287,7 @@ def test_coverage_is_the_share_of_the_cpu_time_that_samples_stand_for():
 
 def test_timers_say_since_when_and_why():
     made = stats(outermost=5, bad_memory=5)
-    made.timers = Timers(0.54, because="no CPU was free")
+    made.timers_since_s, made.engine_why = 0.54, "no CPU was free"
     expected = "kernel timers sampled from 0.5 s on, because no CPU was free; they stop no thread"
     assert line(made, "timers") == f"timers    {expected}"
     assert "50 % bad_memory (--no-perf-events may copy more)" in line(made, "stacks")

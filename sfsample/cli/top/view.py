@@ -160,7 +160,7 @@ class TopView:
     def _head(self, stats: Stats, overhead: float, window_s: float) -> list[Line]:
         table, pauses = self.table, stats.pauses
         pause = "pause none"
-        if not stats.timers:
+        if stats.timers_since_s is None:
             p50, p99, longest = map(_time, (pauses.percentile(50), pauses.percentile(99), pauses.max))
             pause = f"pause p50 {p50} p99 {p99} max {longest}"
         losses = (
