@@ -38,6 +38,7 @@ _MIN_PATIENCE_NS = 1_000_000  # for a thread that sleeps to stop: it will not be
 # they run, or without --kernel.
 _KERNEL_WORKER = ("kernel_worker",)
 
+_CUT_SHORT = "only the innermost part of a stack was copied, as that took longer than --max-pause"
 _log = logging.getLogger("sfsample.process")
 
 _Walked = tuple[ThreadSnapshot, Stack, SleepingThread | None]
@@ -283,7 +284,8 @@ class ThreadCapturer:
     @property
     def problems(self) -> Counter[str]:
         """What could not be had, and answers of steppers that were not believed: how often."""
-        return self._unwinder.rejected_rows + Counter([KERNEL_STACK_REFUSED] * self.kernel_refused)
+        found = {KERNEL_STACK_REFUSED: int(self.kernel_refused), _CUT_SHORT: self._process.copy.cut_short}
+        return self._unwinder.rejected_rows + Counter(found)
 
     # -- the libraries in which a stack lies
 

@@ -23,7 +23,6 @@ DEFAULT_STACK_BYTES = 256 * 1024
 NO_LIMIT_NS = 1 << 62
 _MAX_READINGS = 3  # of the scheduler's figures, which a thread that is given a CPU meanwhile makes disagree
 _MIN_STACK_BYTES, _MAX_STACK_BYTES = 1 << 10, 1 << 30
-_TOO_LONG = "to copy its stack took longer than --max-pause (allow more, or copy less: --stack-bytes)"
 _NO_CPU = "it has no CPU"
 
 
@@ -51,10 +50,9 @@ def check_stack_bytes(stack_bytes: int) -> None:
 
 
 class CopiedThread(NamedTuple):
-    """What was read of a thread while it was stopped.  `whole`: its stack was copied in time."""
+    """What was read of a thread while it was stopped."""
 
     sp: int
-    whole: bool
     counters: bytes | None
     mended: bool
 
@@ -66,8 +64,8 @@ def copy_stopped(
     sp = tracer.reader.read(thread.tid)
     if sp is None:
         return None
-    whole = copy.fill(thread, sp, until_ns)
-    return CopiedThread(sp, whole, thread.files.counters(), mend(thread.tid, tracer.reader))
+    copy.fill(thread, sp, until_ns)
+    return CopiedThread(sp, thread.files.counters(), mend(thread.tid, tracer.reader))
 
 
 def snapshot_of(
@@ -155,8 +153,7 @@ class RunningCapture:
             before.counters, after, stopped_ns, tracer.interrupted_sleep(snapshot.registers),
             before.preempted_by_us, held_ns=(now - stopped_ns, now - request.last_running_ns),
         )  # fmt: skip
-        snapshot = snapshot._replace(scheduler=evidence)
-        return snapshot if copied.whole else NotCaptured(Reason.TIMEOUT, _TOO_LONG, stops=(snapshot,))
+        return snapshot._replace(scheduler=evidence)
 
     # -- before the stop
 

@@ -16,7 +16,6 @@ class Reason(Enum):
     REFUSED = "the kernel refused, or another process traces the thread"
     PENDING = "the thread was asked to stop and has not yet: capture it again later"
     OFF_CPU = "the thread was not asked to stop, because it has no CPU"
-    TIMEOUT = "the thread was let go before its stack was copied: --max-pause was over"
     NOT_STOPPABLE = "the thread cannot be stopped, or must not be (--no-stop)"
     UNSTABLE = "libraries were replaced by others during the capture"
 

@@ -48,6 +48,7 @@ class StackCopy:
         self._marks: set[tuple[bytes, int]] = set()  # bytes, and offset of the saved sp from them
         self._base = self._count = self._requested = 0
         self._until_ns, self._out_of_time = _NO_LIMIT_NS, False
+        self.cut_short = 0  # copies that the time limit has ended
         self._extra: list[tuple[int, int]] = []  # address and size of the content of each spare
 
     def rehearse(self, thread: Thread) -> None:
@@ -56,8 +57,8 @@ class StackCopy:
         if high:
             self._buffer.fill(thread.tid, high - _REHEARSED_BYTES, _REHEARSED_BYTES)
 
-    def fill(self, thread: Thread, sp: int, until_ns: int = _NO_LIMIT_NS) -> bool:
-        """Copy the stack from `sp`; False: stopped at `until_ns` (perf_counter_ns) before it was complete."""
+    def fill(self, thread: Thread, sp: int, until_ns: int = _NO_LIMIT_NS) -> None:
+        """Copy the stack from `sp`; after `until_ns` (perf_counter_ns) only its first piece."""
         tid, (low, high) = thread.tid, thread.stack_extent
         end = high if low <= sp < high else _ADDRESS_LIMIT
         self._until_ns, self._out_of_time = until_ns, False
@@ -67,7 +68,7 @@ class StackCopy:
             self._copy_interrupted(tid)
         for start in thread.other_stacks:
             self._copy_extra(tid, start + self._arch.red_zone)
-        return not self._out_of_time
+        self.cut_short += self._out_of_time
 
     def _copy_from(self, buffer: CopyBuffer, tid: int, sp: int, end: int) -> tuple[int, int, int]:
         """Copy from the red zone below sp, or, where the page below was never used, from the page of sp.
@@ -83,10 +84,14 @@ class StackCopy:
         return base, requested, count
 
     def _copy_pieces(self, buffer: CopyBuffer, tid: int, start: int, size: int) -> int:
-        """Copy piece by piece until the time limit; return how many bytes could be read."""
+        """Copy piece by piece until the time limit; return how many bytes could be read.
+
+        The first piece is copied in any case: the thread is held by then, perhaps because the CPU of sfsample
+        was taken away for a while, and the piece has most stacks whole.
+        """
         at = 0
-        while at < size and not self._out_of_time:
-            if time.perf_counter_ns() > self._until_ns:
+        while at < size:
+            if at and time.perf_counter_ns() > self._until_ns:
                 self._out_of_time = True
                 break
             piece = min(_PIECE_BYTES, size - at)
@@ -98,7 +103,7 @@ class StackCopy:
 
     def _copy_extra(self, tid: int, sp: int) -> None:
         """Copy another stack, if there is a buffer left."""
-        if len(self._extra) < len(self._spares):
+        if len(self._extra) < len(self._spares) and not self._out_of_time:
             start, _, count = self._copy_from(self._spares[len(self._extra)], tid, sp, _ADDRESS_LIMIT)
             self._extra.append((start, count))
 
@@ -120,7 +125,7 @@ class StackCopy:
         """
         self._learn_extent(thread, sp)
         order = self._arch.byteorder
-        bounded = self._count == self._requested == self._slice
+        bounded = self._out_of_time or self._count == self._requested == self._slice
         memory = BytesMemory(self._base, bytes(memoryview(self._buffer.bytes)[: self._count]), order)
         if not self._extra:
             return memory, bounded

@@ -9,17 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from sfsample.core import filesystem
 from sfsample.core.filesystem import Root, open_regular, whole_file
 
 
-@pytest.fixture(params=["openat2", "walk"])
-def root(request, tmp_path, monkeypatch):
-    """Return a root directory, whose paths the kernel resolves, or sfsample step by step."""
-    if request.param == "walk":
-        monkeypatch.setattr(Root, "_open_in_root", lambda *_, **__: None)
-    elif Root()._open_in_root("/", follow=True) is None:
-        pytest.skip("this kernel has no openat2(2)")
+@pytest.fixture
+def root(tmp_path):
     (tmp_path / "root/etc").mkdir(parents=True)
     (tmp_path / "root/etc/file").write_text("inside")
     (tmp_path / "secret").write_text("outside")
@@ -108,12 +102,6 @@ def test_no_descriptor_is_left(root, tmp_path):
         with contextlib.suppress(OSError):
             os.close(root.open(path))
     assert os.listdir("/proc/self/fd") == before
-
-
-def test_paths_are_resolved_without_openat2(tmp_path, monkeypatch):
-    monkeypatch.setattr(filesystem, "_SYS_OPENAT2", 100_000)  # ENOSYS
-    (tmp_path / "file").write_text("x")
-    assert content(Root(str(tmp_path)), "/file") == "x"
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may give files away")

@@ -22,7 +22,7 @@ def test_long_stack_is_copied_completely_in_pieces():
     copy = StackCopy(os.getpid(), AMD64, lambda _: None, SIZE)
     at = (ctypes.addressof(source) + AMD64.red_zone + 7) & -8
     thread = new_thread(os.getpid())
-    assert copy.fill(thread, at)
+    copy.fill(thread, at)
     start = at - AMD64.red_zone - ctypes.addressof(source)
     inside = SIZE - start
     memory, _ = copy.result(thread, at)
@@ -40,7 +40,7 @@ def test_stack_is_copied_where_the_page_below_is_unreadable():
         copy = StackCopy(os.getpid(), AMD64, lambda _: (at, at + 2 * PAGE), SIZE)
         for sp in (at, at + 8, at + AMD64.red_zone - 8):
             thread = new_thread(os.getpid())
-            assert copy.fill(thread, sp)
+            copy.fill(thread, sp)
             memory, bounded = copy.result(thread, sp)
             assert memory.read(at, 2 * PAGE) == whole
             assert not bounded
@@ -48,17 +48,22 @@ def test_stack_is_copied_where_the_page_below_is_unreadable():
 
 
 def test_copy_stops_between_two_pieces_at_the_time_limit(monkeypatch):
+    """The first piece is copied without a look at the clock."""
     source = ctypes.create_string_buffer(b"x" * SIZE, SIZE)
     copy = StackCopy(os.getpid(), AMD64, lambda _: None, SIZE)
     at = ctypes.addressof(source) + AMD64.red_zone
     monkeypatch.setattr(time, "perf_counter_ns", count().__next__)
     thread = new_thread(os.getpid())
-    assert not copy.fill(thread, at, 2)
-    memory, _ = copy.result(thread, at)
-    start = at - AMD64.red_zone & -8
-    assert memory.read(start, 3 * 128 * 1024) is not None
-    assert memory.read(start, 3 * 128 * 1024 + 1) is None
-    assert copy.fill(thread, at)
+    for until_ns, pieces in ((-1, 1), (3, 4)):  # the clock shows 0, then 1, 2, 3, 4
+        copy.fill(thread, at, until_ns)
+        memory, bounded = copy.result(thread, at)
+        start = at - AMD64.red_zone & -8
+        assert memory.read(start, pieces * 128 * 1024) is not None
+        assert memory.read(start, pieces * 128 * 1024 + 1) is None
+        assert bounded
+    assert copy.cut_short == 2
+    copy.fill(thread, at)
+    assert copy.cut_short == 2
 
 
 def test_other_stack_without_frames_stays_while_the_walk_ends_alike():

@@ -114,6 +114,7 @@ class FakeProcess:
         self.readings: dict[int, SleepingThread] = {}  # by thread id: what `read` returns
         self.cpu_times_ns: list[int | None] = []  # CPU time of the process, for each read
         self.identities = self.copy = self
+        self.cut_short = 0
         self.proc = SimpleNamespace(thread=lambda tid: self.thread(tid).files,
                                     cpu_ns=lambda: self.cpu_times_ns.pop(0) if self.cpu_times_ns else None,
                                     has_ended=lambda: self.states.keys() <= {pid})  # fmt: skip

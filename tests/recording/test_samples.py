@@ -66,7 +66,7 @@ def test_uninterruptible_sleep_is_a_failed_capture_in_wall_mode(clock):
 
 def test_failed_capture_is_counted(clock):
     process = FakeProcess(clock, (PID, "R"), (101, "R"))
-    process.answers[101] = NotCaptured(Reason.TIMEOUT, "did not stop in time")
+    process.answers[101] = NotCaptured(Reason.NOT_STOPPABLE, "did not stop in time")
     stats = record(process).stats
 
     assert stats.captures == {Capture.STOPPED: 8, Capture.FAILED: 8}

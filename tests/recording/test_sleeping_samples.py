@@ -95,7 +95,7 @@ def test_stop_is_counted_where_the_second_capture_fails(clock):
     class FailsSecondCapture(FakeProcess):
         def capture(self, thread, patience_ns, stop_filter=None):
             if self.captured:
-                return NotCaptured(Reason.TIMEOUT, "too late")
+                return NotCaptured(Reason.NOT_STOPPABLE, "too late")
             return super().capture(thread, patience_ns, stop_filter)._replace(eintr=True)
 
     process = FailsSecondCapture(clock)
