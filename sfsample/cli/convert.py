@@ -11,8 +11,8 @@ from functools import partial
 
 from sfsample.cli.output_file import Output
 from sfsample.cli.symbol_flags import symbol_options
-from sfsample.errors import SfsampleError, UsageError
-from sfsample.report.formats import FORMATS, read_report
+from sfsample.errors import BadInput, SfsampleError, UsageError
+from sfsample.report.formats import FORMATS, check_numbers, read_report
 from sfsample.report.merge import filter_stacks, focus, merge, merge_by
 from sfsample.report.naming import name_unnamed_frames
 from sfsample.report.report import Report, ReportFrame
@@ -22,7 +22,7 @@ from sfsample.symbolize.symbolizer import OfflineSymbolizer
 def run(arguments: Namespace) -> int:
     """Read, convert, write; return the exit code."""
     output = Output(arguments.output)
-    report = merge([read_report(path) for path in arguments.inputs])
+    report = _merged(arguments.inputs)
     if arguments.symbolize:
         report = name_unnamed_frames(report, OfflineSymbolizer(symbol_options(arguments)))
     for pattern in arguments.filter:
@@ -35,6 +35,15 @@ def run(arguments: Namespace) -> int:
         report = merge_by(report, arguments.merge_by)
     output.write(FORMATS[arguments.format].write(report, threads=arguments.threads))
     return 0
+
+
+def _merged(paths: list[str]) -> Report:
+    report = merge([read_report(path) for path in paths])
+    try:
+        check_numbers(report)
+    except BadInput as failure:
+        raise SfsampleError(f"cannot merge: {failure}", "merge fewer files") from None
+    return report
 
 
 def _select(select: Callable[..., Report], report: Report, flag: str, pattern: str) -> Report:

@@ -13,6 +13,7 @@ from mmap import ACCESS_READ, mmap
 from sfsample.cli.output_file import Output
 from sfsample.cli.targets import target_pids
 from sfsample.cli.terminal import printable_lines, say
+from sfsample.core.filesystem import open_regular
 from sfsample.errors import FormatError, SfsampleError
 from sfsample.formats.elf.image import PT_LOAD, ElfImage
 from sfsample.formats.elf.object_file import LinkedObject, lay_out
@@ -56,7 +57,7 @@ def _render_file(arguments: Namespace) -> str:
 
 def _open(path: str) -> LinkedObject:
     try:
-        with open(path, "rb") as file:
+        with open_regular(path) as file:
             if not os.fstat(file.fileno()).st_size:
                 raise SfsampleError(f"cannot inspect: {path}: is empty", "give an ELF file")
             image = ElfImage(mmap(file.fileno(), 0, access=ACCESS_READ), path)

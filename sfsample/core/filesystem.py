@@ -10,12 +10,30 @@ import stat
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from errno import EINVAL, EISDIR
 from itertools import chain
 from mmap import ACCESS_READ, ALLOCATIONGRANULARITY, mmap
 from select import epoll
 from typing import BinaryIO, NamedTuple
 
 _READ_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+_STREAMS = ("/dev/std", "/dev/fd/", "/proc/")  # begins the paths of what a process has open
+
+
+def open_regular(path: str, *, streams: bool = False) -> BinaryIO:
+    """Open a regular file; with `streams` also what sfsample has open: `/dev/stdin`, a shell's `<(...)`.
+
+    Anything else may have no end, or wait for ever: a FIFO, a device.  Raises OSError.
+    """
+    fd = os.open(path, _READ_FLAGS)
+    mode = os.fstat(fd).st_mode
+    if stat.S_ISREG(mode) or (streams and path.startswith(_STREAMS)):
+        os.set_blocking(fd, True)
+        return open(fd, "rb")
+    os.close(fd)
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(EISDIR, os.strerror(EISDIR))
+    raise OSError(EINVAL, "not a regular file")
 
 
 @contextmanager

@@ -10,8 +10,10 @@ Invariant: folded text that is read and written again is the same (tests/report/
 import re
 from collections import Counter
 from functools import cache
+from io import BytesIO
 
 from sfsample.errors import BadInput
+from sfsample.report.budget import Budget
 from sfsample.report.report import (
     OUTERMOST,
     Report,
@@ -27,6 +29,8 @@ _THREAD = re.compile(r"(.+)/(\d{1,10})", re.ASCII)
 _TRUNCATED = re.compile(r"\[truncated: (\w+)\]")
 _UNNAMED = re.compile(r"\[(?:(.+)\+)?0x([0-9a-f]{1,16})\]")
 _SUFFIX = re.compile(r"(.+)_\[([kij])\]")
+_MAX_LINE_BYTES = 4 << 20
+_LINE_COST, _REFERENCE_COST, _FRAME_COST = 700, 24, 1000  # see report/budget.py
 
 
 def write(report: Report, *, threads: bool) -> bytes:
@@ -42,11 +46,22 @@ def write(report: Report, *, threads: bool) -> bytes:
     return "".join(f"{text} {merged[text]}\n" for text in sorted(merged)).encode()
 
 
-def read(data: bytes) -> Report:
+def read(data: bytes, budget: Budget) -> Report:
     """Return the report.  Raises BadInput."""
     builder = ReportBuilder()
-    frame = cache(frame_of)
-    for number, line in enumerate(data.decode("utf-8", "replace").split("\n"), 1):
+
+    @cache
+    def frame(text: str) -> int:
+        budget.charge(_FRAME_COST + len(text))
+        return builder.number(frame_of(text))
+
+    budget.place = "line"
+    for number, packed in enumerate(BytesIO(data), 1):
+        budget.number = number
+        budget.charge(_LINE_COST + packed.count(b";") * _REFERENCE_COST)
+        if len(packed) > _MAX_LINE_BYTES:
+            raise BadInput(f"line {number}: longer than {_MAX_LINE_BYTES >> 20} MiB")
+        line = packed.decode("utf-8", "replace").rstrip("\n")
         parts = _LINE.fullmatch(line)
         if parts is None:
             if not line.strip() or line.startswith("#"):
@@ -54,8 +69,8 @@ def read(data: bytes) -> Report:
             raise BadInput(f"line {number}: not `frame;frame;... count`: {line[:60]}")
         root, *texts = map(clean_name, parts[1].split(";"))
         mark = _TRUNCATED.fullmatch(texts[0]) if texts else None
-        frames = [frame(text) for text in reversed(texts[1:] if mark else texts)]
-        builder.add(_thread(root), frames, mark[1] if mark else OUTERMOST, (int(parts[2]),))
+        row = [frame(text) for text in reversed(texts[1:] if mark else texts)]
+        builder.add_row(_thread(root), row, mark[1] if mark else OUTERMOST, (int(parts[2]),))
     return builder.finish()
 
 
