@@ -4,6 +4,7 @@ It reads files only.  Stacks are filtered (--filter, --ignore, --focus) before f
 (--merge-by).  A filter that leaves no stack is an error, because the name was probably misspelt.
 """
 
+import os
 import re
 from argparse import Namespace
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from functools import partial
 from sfsample.cli.output_file import Output
 from sfsample.cli.symbol_flags import symbol_options
 from sfsample.errors import BadInput, SfsampleError, UsageError
+from sfsample.report.budget import Budget
 from sfsample.report.formats import FORMATS, check_numbers, read_report
 from sfsample.report.merge import filter_stacks, focus, merge, merge_by
 from sfsample.report.naming import name_unnamed_frames
@@ -33,8 +35,18 @@ def run(arguments: Namespace) -> int:
         report = _select(focus, report, "--focus", arguments.focus)
     if arguments.merge_by:
         report = merge_by(report, arguments.merge_by)
+    _check_size(report, arguments)
     output.write(FORMATS[arguments.format].write(report, threads=arguments.threads))
     return 0
+
+
+def _check_size(report: Report, arguments: Namespace) -> None:
+    """Raise SfsampleError where the output would be far larger than the inputs."""
+    size = sum(map(os.path.getsize, filter(os.path.isfile, arguments.inputs)))
+    if FORMATS[arguments.format].cost(report) > Budget(size).left:
+        raise SfsampleError(f"cannot write: {arguments.output}: too large for -f {arguments.format}",
+                            "choose another format (html, svg), or take a part with --filter or --focus",
+                            )  # fmt: skip
 
 
 def _merged(paths: list[str]) -> Report:

@@ -20,12 +20,12 @@ class Budget:
     """
 
     def __init__(self, size: int) -> None:
-        self._left = _COST_PER_BYTE * max(size, LEAST_SIZE)
+        self.left = _COST_PER_BYTE * max(size, LEAST_SIZE)
         self.place, self.number = "byte", 0
 
     def charge(self, cost: int) -> None:
         """Spend `cost`.  Raises BadInput when it is more than is left."""
-        self._left -= cost
-        if self._left < 0:
+        self.left -= cost
+        if self.left < 0:
             raise BadInput(f"{self.place} {self.number}: more stacks and names than fit into memory: "
                            "split the file, or merge equal stacks in it")  # fmt: skip

@@ -50,8 +50,9 @@ def location(number: int, lines: int = 1) -> bytes:
     return message(4, integer(1, number), message(4, integer(1, 1)) * lines)
 
 
-def sample(ids: list[int], *more: bytes) -> bytes:
-    return message(2, packed(1, ids), packed(2, [1]), *more)
+def sample(depth: int = 1, *more: bytes) -> bytes:
+    """Return a sample of `depth` times the location 1."""
+    return message(2, message(1, b"\1" * depth), packed(2, [1]), *more)
 
 
 def document(**fields: Any) -> dict[str, Any]:
@@ -70,13 +71,13 @@ def with_list(items: bytes) -> bytes:
 
 HUGE = {
     "200 bytes of pprof, 400 million frames": lambda: gzip.compress(
-        pprof(location(1, 20_000), sample([1] * 20_000))
+        pprof(location(1, 20_000), sample(20_000))
     ),
-    "pprof: locations": lambda: pprof(location(1), sample([1] * 20_000_000)),
-    "pprof: samples": lambda: pprof(location(1), sample([1]) * 4_000_000),
-    "pprof: labels": lambda: pprof(location(1), sample([1], message(3, integer(1, 1)) * 6_000_000)),
-    "pprof: strings": lambda: pprof(names=(b"f",) + (b"",) * 12_000_000),
-    "pprof: a name in every line": lambda: pprof(location(1, 20_000), sample([1]), names=(b"f" * 1_000_000,)),
+    "pprof: locations": lambda: pprof(location(1), sample(20_000_000)),
+    "pprof: samples": lambda: pprof(location(1), sample() * 4_000_000),
+    "pprof: labels": lambda: pprof(location(1), sample(1, message(3, integer(1, 1)) * 6_000_000)),
+    "pprof: strings": lambda: pprof(message(6) * 12_000_000),
+    "pprof: a name in every line": lambda: pprof(location(1, 20_000), sample(), names=(b"f" * 1_000_000,)),
     "folded: lines": lambda: b"a 1\n" * 12_000_000,
     "folded: stacks": lambda: "".join(f"p;{number:x} 1\n" for number in range(3_000_000)).encode(),
     "folded: one stack": lambda: b"p;" + b"a;" * 20_000_000 + b"a 1\n",
@@ -146,7 +147,7 @@ def test_number_that_no_format_can_hold_is_refused(
         b"a;b 9223372036854775807\na;c 1\n",
         json.dumps(document()).replace('"samples": 1', '"samples": 9223372036854775808').encode(),
         pprof(location(1), message(2, packed(1, [1]), packed(2, [(1 << 63) - 1])) * 2),
-        pprof(location(1), sample([1]), integer(9, 1 << 63)),
+        pprof(location(1), sample(), integer(9, 1 << 63)),
     ],
 )
 def test_counts_beyond_63_bits_are_refused(tmp_path: Path, capsys: Any, data: bytes) -> None:
@@ -174,7 +175,7 @@ def test_negative_ids_and_lines_of_pprof_are_unknown() -> None:
     negative = (1 << 64) - 7
     labels = [message(3, integer(1, 4), integer(3, negative)), message(3, integer(1, 5), integer(3, 9))]
     line = message(4, integer(1, 1), message(4, integer(1, 1), integer(2, negative)))
-    report = parse(pprof(line, sample([1], *labels), integer(12, negative), names=(b"f", b"pid", b"tid")))
+    report = parse(pprof(line, sample(1, *labels), integer(12, negative), names=(b"f", b"pid", b"tid")))
     assert (report.threads[0].pid, report.threads[0].tid, report.rate_hz) == (None, 9, None)
     assert report.frames[0].line is None
 
@@ -208,3 +209,36 @@ def test_pipe_of_a_shell_is_read() -> None:
     for name in ("/dev/stdin", "/dev/fd/0", "/proc/self/fd/0", "-"):
         done = run("convert", name, input=b"a;b 1\n")
         assert (done.stdout, done.stderr) == (b"a;b 1\n", b"")
+
+
+# -- what is written
+
+
+@pytest.mark.parametrize("format_name", FORMATS)
+def test_any_format_of_many_deep_stacks_takes_little_memory(tmp_path: Path, format_name: str) -> None:
+    """Nearly all callers differ: a tree of the stacks has 2 million nodes."""
+    lines = [f"p;{';'.join(f'f{(number * 7 + at * at) % 1000}' for at in range(200))} 1\n"
+             for number in range(10_000)]  # fmt: skip
+    path = tmp_path / "deep.folded"
+    path.write_text("".join(lines))
+    done = run("convert", path, "-f", format_name, "-o", tmp_path / "out")
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert (tmp_path / "out").stat().st_size > 1000
+
+
+@pytest.mark.parametrize("format_name", FORMATS)
+def test_long_name_in_many_stacks_is_written_or_refused(tmp_path: Path, format_name: str) -> None:
+    path = tmp_path / "names.pb"
+    path.write_bytes(pprof(location(1), sample(10_000) * 10, names=(b"f" * 5_000_000,)))
+    done = run("convert", path, "-f", format_name, "-o", tmp_path / "out")
+    if format_name == "folded":
+        assert_refused(done, f"cannot write: {tmp_path}/out: too large for -f folded")
+    else:
+        assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_firefox_of_too_many_frames_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "frames.pb"
+    path.write_bytes(pprof(location(1), sample(5_000_000)))
+    assert_refused(run("convert", path, "-f", "firefox"), "cannot write: -: too large for -f firefox")
+    assert run("convert", path, "-f", "html").returncode == 0

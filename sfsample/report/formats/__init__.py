@@ -29,10 +29,21 @@ _NOTHING = Report((), (), ())
 
 
 class Format(NamedTuple):
-    """The module of the writer, and whether the format can show when each sample was taken."""
+    """The module of the writer, and whether the format can show when each sample was taken.
+
+    `frame_bytes` is the memory that the writer takes for each frame of each stack, where that is much, and
+    `spells_names` says that it writes the name of each.
+    """
 
     module: str
     timeline: bool = False
+    frame_bytes: int = 0
+    spells_names: bool = False
+
+    def cost(self, report: Report) -> int:
+        """Return about how many bytes of memory the frames of the stacks take while they are written."""
+        letters = [self.frame_bytes + len(frame.text) * self.spells_names for frame in report.frames]
+        return sum(sum(map(letters.__getitem__, stack.frames)) for stack in report.stacks)
 
     def write(self, report: Report, *, threads: bool = False) -> bytes:
         """Return the bytes of the file.  `threads`: a stack has its thread as root, in formats with roots."""
@@ -41,10 +52,10 @@ class Format(NamedTuple):
 
 
 FORMATS = {
-    "folded": Format("folded"),
+    "folded": Format("folded", spells_names=True),
     "json": Format("profile_json", timeline=True),
     "speedscope": Format("speedscope", timeline=True),
-    "firefox": Format("firefox", timeline=True),
+    "firefox": Format("firefox", timeline=True, frame_bytes=110),
     "pprof": Format("pprof"),
     "html": Format("html"),
     "svg": Format("svg"),

@@ -14,14 +14,8 @@ from io import BytesIO
 
 from sfsample.errors import BadInput
 from sfsample.report.budget import Budget
-from sfsample.report.report import (
-    OUTERMOST,
-    Report,
-    ReportBuilder,
-    ReportFrame,
-    ReportThread,
-    truncation_mark,
-)
+from sfsample.report.report import OUTERMOST, Report, ReportBuilder, ReportFrame, ReportThread
+from sfsample.report.stack_paths import stack_paths
 from sfsample.symbolize.named_frame import clean_name
 
 _LINE = re.compile(r"(.*\S)\s+(\d{1,19})(?:\.\d+)?\s*", re.ASCII)
@@ -35,15 +29,18 @@ _LINE_COST, _REFERENCE_COST, _FRAME_COST = 700, 24, 1000  # see report/budget.py
 
 def write(report: Report, *, threads: bool) -> bytes:
     """Return the file.  `threads`: the first frame is `name/TID`."""
-    texts = [frame.text for frame in report.frames]
-    merged: Counter[str] = Counter()
-    for stack in report.stacks:
-        head = [report.root_label(stack, threads=threads)]
-        mark = truncation_mark(stack)
-        if mark:
-            head.append(mark)
-        merged[";".join([*head, *(texts[at] for at in reversed(stack.frames))])] += stack.weights[0]
-    return "".join(f"{text} {merged[text]}\n" for text in sorted(merged)).encode()
+    labels, _, paths = stack_paths(report, threads=threads)
+    # lines are sorted without being made: a frame counts with the ";" that follows it, the last one without
+    texts = sorted({text for label in labels for text in (label.text, f"{label.text};")})
+    rank = {text: at for at, text in enumerate(texts)}
+    inner, last = [rank[f"{label.text};"] for label in labels], [rank[label.text] for label in labels]
+    merged: Counter[tuple[int, ...]] = Counter()
+    for path, stack in zip(paths, report.stacks, strict=True):
+        merged[*[inner[at] for at in path[:-1]], last[path[-1]]] += stack.weights[0]
+    out = BytesIO()
+    for row in sorted(merged):
+        out.write(f"{''.join([texts[at] for at in row])} {merged[row]}\n".encode())
+    return out.getvalue()
 
 
 def read(data: bytes, budget: Budget) -> Report:

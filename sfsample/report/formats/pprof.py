@@ -9,13 +9,14 @@ Every index is checked.
 """
 
 import gzip
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from itertools import chain
 from typing import NamedTuple, TypeVar
 
 from sfsample.errors import BadInput, FormatError
-from sfsample.formats.protobuf import fields, integer, integers, message, packed, signed
+from sfsample.formats.protobuf import fields, integer, integers, message, packed, signed, varint
 from sfsample.report.budget import Budget
 from sfsample.report.caption import losses
 from sfsample.report.formats.folded import frame_of
@@ -37,6 +38,8 @@ from sfsample.symbolize.named_frame import address_text, clean_name
 _VALUE_TYPES = {SAMPLES: ("samples", "count"), WALL: ("wall", "nanoseconds"), CPU: ("cpu", "nanoseconds")}
 _TIME_WEIGHTS = {_VALUE_TYPES[weight]: weight for weight in (WALL, CPU)}
 _T = TypeVar("_T")
+_LocationKey = tuple[int, ...] | tuple[str]  # indexes of frames, or a mark of truncation
+_MAX_ADDRESS = (1 << 64) - 1
 _NUMBER_COST, _BYTES_COST, _ROW_COST = 80, 250, 500  # see report/budget.py
 _SAMPLE_COST, _REFERENCE_COST, _FRAME_COST = 700, 24, 1000
 _Message = dict[int, list[int | memoryview]]  # field number -> its values
@@ -52,10 +55,14 @@ class _Encoder:
 
     def __init__(self, report: Report) -> None:
         self._report = report
+        self._inlined = [frame.inlined for frame in report.frames]
         self._strings: dict[str, int] = {"": 0}
         self._mappings: dict[tuple[str, str | None], int] = {}
         self._functions: dict[tuple[str, str, str], int] = {}
-        self._locations: dict[tuple[ReportFrame, ...], int] = {}
+        self._locations: dict[_LocationKey, bytes] = {}  # -> encoded id
+        self._frames_by_module = defaultdict[tuple[str | None, str | None], list[ReportFrame]](list)
+        for frame in report.frames:
+            self._frames_by_module[frame.module, frame.build_id].append(frame)
 
     def profile(self) -> Iterator[bytes]:
         """Yield the fields of Profile."""
@@ -64,7 +71,8 @@ class _Encoder:
             yield message(1, *self._value_type(*_VALUE_TYPES[weight]))  # sample_type
         for stack in report.stacks:
             yield message(2, *self._sample(stack))  # sample
-        for frames, number in self._locations.items():  # before functions and mappings, because it fills both
+        for number, key in enumerate(self._locations, 1):  # before functions and mappings: it fills both
+            frames = [ReportFrame(at) if isinstance(at, str) else report.frames[at] for at in key]
             yield message(4, *self._location(frames, number))  # location
         for (path, build_id), number in self._mappings.items():
             yield message(3, *self._mapping(path, build_id, number))  # mapping
@@ -90,14 +98,26 @@ class _Encoder:
         return integer(1, self._string(kind)), integer(2, self._string(unit))  # type, unit
 
     def _sample(self, stack: ReportStack) -> Iterator[bytes]:
-        locations = list(_locations([self._report.frames[at] for at in stack.frames]))
         mark = truncation_mark(stack)
-        if mark:
-            locations.append((ReportFrame(mark),))
-        ids = [self._locations.setdefault(frames, len(self._locations) + 1) for frames in locations]
-        yield packed(1, ids)  # location_id
+        keys: list[_LocationKey] = [*self._location_keys(stack.frames), *([(mark,)] if mark else [])]
+        yield message(1, *map(self._location_id, keys))  # location_id
         yield packed(2, stack.weights)  # value
         yield from self._labels(self._report.threads[stack.thread])
+
+    def _location_keys(self, row: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+        """Yield the frames of each location: the functions inlined there, then the function that has them."""
+        inlined = self._inlined
+        start = 0
+        for end, at in enumerate(row, 1):
+            if not inlined[at] or end == len(row):
+                yield row[start:end]
+                start = end
+
+    def _location_id(self, key: _LocationKey) -> bytes:
+        found = self._locations.get(key)
+        if found is None:
+            found = self._locations[key] = varint(len(self._locations) + 1)
+        return found
 
     def _labels(self, thread: ReportThread) -> Iterator[bytes]:
         for key, text in (("process", thread.process), ("thread", thread.name)):
@@ -106,7 +126,7 @@ class _Encoder:
             if number is not None:
                 yield message(3, integer(1, self._string(key)), integer(3, number))  # key, num
 
-    def _location(self, frames: tuple[ReportFrame, ...], number: int) -> Iterator[bytes]:
+    def _location(self, frames: list[ReportFrame], number: int) -> Iterator[bytes]:
         outer = frames[-1]
         yield integer(1, number)  # id
         if outer.module is not None:
@@ -120,27 +140,16 @@ class _Encoder:
             yield message(4, integer(1, function), integer(2, frame.line or 0))  # line: function_id, line
 
     def _mapping(self, path: str, build_id: str | None, number: int) -> Iterator[bytes]:
-        frames = [
-            frame for frame in self._report.frames if (frame.module, frame.build_id) == (path, build_id)
-        ]
+        frames = self._frames_by_module[path, build_id]
         yield integer(1, number)  # id
         # memory_limit; memory_start is 0: addresses are vaddrs
-        yield integer(3, max(frame.offset or 0 for frame in frames) + 1)
+        yield integer(3, min(max(frame.offset or 0 for frame in frames) + 1, _MAX_ADDRESS))
         yield integer(5, self._string(path))  # filename
         yield integer(6, self._string(build_id or ""))  # build_id
         yield integer(7, 1)  # has_functions: pprof need not symbolize
         yield integer(8, any(frame.file for frame in frames))  # has_filenames
         yield integer(9, any(frame.line for frame in frames))  # has_line_numbers
         yield integer(10, any(frame.inlined for frame in frames))  # has_inline_frames
-
-
-def _locations(frames: list[ReportFrame]) -> Iterator[tuple[ReportFrame, ...]]:
-    """Yield the frames of each location: the functions inlined there, then the function that has them."""
-    start = 0
-    for at, frame in enumerate(frames):
-        if not frame.inlined or at + 1 == len(frames):
-            yield tuple(frames[start : at + 1])
-            start = at + 1
 
 
 # -- reading
@@ -218,6 +227,7 @@ class _ProfileReader:
         for label in map(self._parse, map(_bytes, sample.get(3, ()))):  # label: key, str, num
             key = self._text(label, 1)
             texts[key], numbers[key] = self._text(label, 2), signed(_integer(label, 3))
+            self._budget.charge(len(texts[key]))
         process = texts.get("process") or texts.get("thread") or "all"
         pid, tid = (number if (number := numbers.get(key, -1)) >= 0 else None for key in ("pid", "tid"))
         return ReportThread(process, texts.get("thread") or process, pid, tid)
@@ -248,14 +258,16 @@ class _ProfileReader:
                *, inlined: bool) -> ReportFrame:  # fmt: skip
         function = _required(self._functions.get(_integer(line, 1)), "a function")  # function_id
         name, raw = self._text(function, 2) or "?", self._text(function, 3) or None  # name, system_name
-        self._budget.charge(_FRAME_COST + 2 * len(name))
+        file = self._text(function, 4) or None  # filename
+        texts = (name, raw, path, build_id, file)
+        self._budget.charge(_FRAME_COST + sum(len(text) for text in texts if text))
         frame = frame_of(f"{name}_[i]" if inlined else name)
         return frame._replace(
             raw=raw if frame.function else None,
             module=path or frame.module,
             build_id=build_id,
             offset=address,
-            file=self._text(function, 4) or None,  # filename
+            file=file,
             line=max(0, signed(_integer(line, 2))) or None,  # line
         )
 

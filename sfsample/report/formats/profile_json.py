@@ -183,7 +183,7 @@ def read(data: bytes, budget: Budget) -> Report:
     builder = ReportBuilder(weights)
     threads = [_thread(thread) for thread in root.field("threads").items()]
     modules = [_module(module) for module in root.field("modules").items()]
-    frames = [_frame(frame, modules) for frame in root.field("frames").items()]
+    frames = [_frame(frame, modules, budget) for frame in root.field("frames").items()]
     number = cache(lambda at: builder.number(frames[at]))
     indexes = []
     for stack in root.field("stacks").items():
@@ -217,9 +217,10 @@ def _module(value: JsonValue) -> tuple[str, str | None]:
     return value.field("path").text(), value.field("build_id").optional(JsonValue.text)
 
 
-def _frame(value: JsonValue, modules: list[tuple[str, str | None]]) -> ReportFrame:
+def _frame(value: JsonValue, modules: list[tuple[str, str | None]], budget: Budget) -> ReportFrame:
     module = value.field("module").optional(lambda index: modules[index.count(len(modules))])
     path, build_id = module or (None, None)
+    budget.charge(len(path or ""))
     return ReportFrame(
         text=value.field("text").text(), function=value.field("function").optional(JsonValue.text),
         raw=value.field("raw").optional(JsonValue.text), module=path, build_id=build_id,
