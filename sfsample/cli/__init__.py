@@ -9,11 +9,14 @@ import gc
 import os
 import signal
 import sys
+from errno import ENOMEM
 from importlib import import_module
 from types import ModuleType
 
 from sfsample.cli.terminal import printable, say, silence
 from sfsample.errors import FILES_HELP, NO_FILE_ERRNOS, SfsampleError, UsageError
+
+_OUT_OF_MEMORY = ("out of memory", "allow more: ulimit -v; a smaller --stack-bytes needs less")
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -26,7 +29,7 @@ def main(argv: list[str] | None = None) -> int:
         say(failure, *failure.help)
         return failure.exit_code
     except MemoryError:
-        say("out of memory", "allow more: ulimit -v; a smaller --stack-bytes needs less")
+        say(*_OUT_OF_MEMORY)
         return 1
     except KeyboardInterrupt:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # a second one here would give a traceback
@@ -39,7 +42,9 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _print_os_error(failure: OSError) -> None:
-    if failure.errno in NO_FILE_ERRNOS:
+    if failure.errno == ENOMEM:
+        say(*_OUT_OF_MEMORY)
+    elif failure.errno in NO_FILE_ERRNOS:
         say("no files left to open", FILES_HELP)
     elif failure.filename is not None:
         say(f"{failure.strerror}: {failure.filename}")
@@ -58,7 +63,10 @@ def _run(argv: list[str]) -> int:
         return int(end.code or 0)
     if level := os.environ.get("SFSAMPLE_LOG"):
         _start_logging(level)
-    code: int = _import_command(arguments.command).run(arguments)
+    command = _import_command(arguments.command)
+    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # of `sfsample.__main__`
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    code: int = command.run(arguments)
     return code
 
 

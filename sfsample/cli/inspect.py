@@ -13,10 +13,12 @@ from mmap import ACCESS_READ, mmap
 from sfsample.cli.output_file import Output
 from sfsample.cli.targets import target_pids
 from sfsample.cli.terminal import printable_lines, say
+from sfsample.core.filesystem import open_regular
 from sfsample.errors import FormatError, SfsampleError
 from sfsample.formats.elf.image import PT_LOAD, ElfImage
 from sfsample.formats.elf.object_file import LinkedObject, lay_out
 from sfsample.formats.sframe import SECTION
+from sfsample.inspect.bounds import check_tables
 from sfsample.inspect.coverage import measure_coverage
 from sfsample.inspect.text import Inspection, inspection_json, inspection_text, process_text
 from sfsample.inspect.verify import verify
@@ -56,7 +58,7 @@ def _render_file(arguments: Namespace) -> str:
 
 def _open(path: str) -> LinkedObject:
     try:
-        with open(path, "rb") as file:
+        with open(open_regular(path), "rb") as file:
             if not os.fstat(file.fileno()).st_size:
                 raise SfsampleError(f"cannot inspect: {path}: is empty", "give an ELF file")
             image = ElfImage(mmap(file.fileno(), 0, access=ACCESS_READ), path)
@@ -69,6 +71,7 @@ def _open(path: str) -> LinkedObject:
 
 
 def _inspect(module: Module, arguments: Namespace, base: int | None = None) -> Inspection:
+    check_tables(module)
     coverage = measure_coverage(module)
     verification = verify(module) if arguments.verify else None
     return Inspection(module, _findings(module), coverage, verification, base)
@@ -93,8 +96,13 @@ def _text_lines(inspection: Inspection, arguments: Namespace) -> Iterator[str]:
 def _render_process(pid: int, arguments: Namespace) -> str:
     with closing(LiveProcess(pid, attach=False)) as process:  # no thread is stopped
         modules = process.modules.open_all()
-        inspections = [_inspect(module, arguments, _base(module)) for module in modules]
-        problems = [*process.opener.problems, *process.modules.problems]
+        inspections, refusals = [], []
+        for module in modules:
+            try:
+                inspections.append(_inspect(module, arguments, _base(module)))
+            except SfsampleError as refusal:
+                refusals.append(str(refusal))
+        problems = [*process.opener.problems, *process.modules.problems, *refusals]
     for problem in () if arguments.quiet else problems:
         say(problem)
     if arguments.format == "json":

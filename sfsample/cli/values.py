@@ -12,7 +12,7 @@ from sfsample.errors import UsageError
 
 _UNITS_S = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _SIZES = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}  # bytes
-_MAX_RATE_HZ = 10_000
+_MIN_RATE_HZ, _MAX_RATE_HZ = 1e-9, 10_000  # of the longest time that `seconds` accepts
 _MAX_DUMP_SAMPLES = 1000
 FORMATS = ("folded", "json", "speedscope", "firefox", "pprof", "html", "svg")  # see report/formats
 OPENED = ("html", "svg")  # formats that a browser shows
@@ -81,8 +81,8 @@ def dump_samples(text: str) -> int:
 def rate(text: str) -> float:
     """Parse a rate in samples per second."""
     number = float(text) if _NUMBER.fullmatch(text) else 0.0
-    if not 0 < number <= _MAX_RATE_HZ:
-        raise _refusal(text, f"a rate between 0 and {_MAX_RATE_HZ} per second")
+    if not _MIN_RATE_HZ <= number <= _MAX_RATE_HZ:
+        raise _refusal(text, f"a rate between {_MIN_RATE_HZ:g} and {_MAX_RATE_HZ} per second")
     return number
 
 

@@ -16,7 +16,7 @@ import time
 from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from errno import EINVAL, ELOOP, ENAMETOOLONG
+from errno import EINVAL, EISDIR, ELOOP, ENAMETOOLONG
 from mmap import ACCESS_READ, mmap
 from select import epoll
 from typing import BinaryIO, NamedTuple
@@ -25,6 +25,7 @@ _READ_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 _PATH_FLAGS = os.O_PATH | os.O_CLOEXEC
 _MAX_LINKS = 40  # as the kernel
 _MAX_DEPTH = 256  # directories that are open at once
+_STREAMS = ("/dev/std", "/dev/fd/", "/proc/")  # begins the paths of what a process has open
 
 
 @contextmanager
@@ -50,19 +51,24 @@ def whole_file(path: str, mode: int) -> Iterator[BinaryIO]:
         raise
 
 
-def open_regular(path: str) -> int:
-    """Open the regular file at a path that the user or the kernel has chosen.  Raises OSError.
+def open_regular(path: str, *, streams: bool = False) -> int:
+    """Return a descriptor of the regular file at a path that the user or the kernel has chosen.
 
-    Magic links of /proc (`map_files`, `exe`) are followed.
+    Magic links of /proc (`map_files`, `exe`) are followed.  `streams`: what sfsample has open may be anything
+    that can be read: `/dev/stdin`, a shell's `<(...)`.  Raises OSError.
     """
+    if streams and path.startswith(_STREAMS):
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     return _reopened(os.open(path, _PATH_FLAGS))
 
 
 def _reopened(path_fd: int) -> int:
     """Open for reading the regular file that an O_PATH descriptor refers to, and close that."""
     try:
-        if not stat.S_ISREG(os.fstat(path_fd).st_mode):
-            raise OSError(EINVAL, "is no regular file")
+        mode = os.fstat(path_fd).st_mode
+        if not stat.S_ISREG(mode):
+            number = EISDIR if stat.S_ISDIR(mode) else EINVAL
+            raise OSError(number, os.strerror(EISDIR) if number == EISDIR else "not a regular file")
         return os.open(f"/proc/self/fd/{path_fd}", _READ_FLAGS)
     finally:
         os.close(path_fd)

@@ -3,13 +3,19 @@
 A thread whose registers are damaged is shown with the reason, never left out.
 """
 
+from collections.abc import Iterator
+
 from sfsample.core.snapshot import Capture
 from sfsample.dumping.model import ProcessDump, ThreadDump
 from sfsample.dumping.run import DEFAULT_OPTIONS, DumpOptions
-from sfsample.formats.elf.core_file import CoreThread
+from sfsample.errors import CoreError
+from sfsample.formats.elf.core_file import LEAST_SIZE, CoreThread
 from sfsample.process.core_process import CoreProcess, open_core
 from sfsample.process.facts.core_syscalls import core_call, own_tid
 from sfsample.unwind.unwinder import Unwinder
+
+_BYTES_PER_FRAME = 320  # of the file: threads that share one stack have any number of frames
+_MIN_FRAMES = 8  # what a thread counts for at least
 
 
 def dump_core(
@@ -22,11 +28,23 @@ def dump_core(
     """
     core = open_core(path, exe, sysroot, how.debug_dirs)
     unwinder = Unwinder(core.modules, steppers=how.steppers, max_frames=how.max_frames)
-    threads = tuple(_thread(core, unwinder, thread) for thread in core.threads())
+    threads = tuple(_threads(core, unwinder, path))
     return ProcessDump(
         pid=core.pid, name=core.name, cmdline=core.arguments.split(), exe=core.exe, time=0.0,
         threads=threads, problems=tuple(core.problems),
     )  # fmt: skip
+
+
+def _threads(core: CoreProcess, unwinder: Unwinder, path: str) -> Iterator[ThreadDump]:
+    """Yield every thread.  Raises CoreError where they have more frames than a file of its size can hold."""
+    left = max(core.size, LEAST_SIZE) // _BYTES_PER_FRAME
+    for thread in core.threads():
+        dumped = _thread(core, unwinder, thread)
+        left -= max(len(dumped.stack.frames) if dumped.stack else 0, _MIN_FRAMES)
+        if left < 0:
+            raise CoreError(f"cannot dump: {path}: its threads have too many frames",
+                            "show fewer of each: --max-frames 64")  # fmt: skip
+        yield dumped
 
 
 def _thread(core: CoreProcess, unwinder: Unwinder, thread: CoreThread) -> ThreadDump:

@@ -8,6 +8,7 @@ not why.
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
+from itertools import chain
 from typing import NamedTuple
 
 from sfsample.core.arch import AMD64, Arch, ByteOrder, arch_of
@@ -17,11 +18,13 @@ from sfsample.core.stack import StopReason
 from sfsample.errors import FormatError
 from sfsample.formats.dwarf.eh_frame import EhFrame, Fde
 from sfsample.formats.sframe import SFrameFde, SFrameTable
+from sfsample.inspect.bounds import Intervals
 from sfsample.modules.module import Module
 from sfsample.unwind.row import UnwindRow, apply_row
 from sfsample.unwind.steppers.cfi import to_row as row_of_cfi
 from sfsample.unwind.steppers.sframe import to_row as row_of_sframe
 
+_PROGRAM_BYTES = 512  # of call frame instructions; a longer program is executed again for each place
 _MIX = 0x9E3779B97F4A7C15  # an odd multiplier (2**64 / golden ratio) spreads addresses over all 64-bit words
 
 
@@ -56,17 +59,21 @@ class Verification(NamedTuple):
 
 
 def verify(module: Module) -> Verification:
-    """Compare every SFrame row of a module with the row of `.eh_frame` at that pc."""
+    """Compare every SFrame row of a module with the row of `.eh_frame` at that pc.
+
+    Raises SfsampleError where the tables claim more places than a file of this size can have.
+    """
     arch = arch_of(module.image.machine, module.image.byteorder)
     eh_frame = module.eh_frame
     if eh_frame is None or arch is None:
         return Verification(0, sum(table.num_fres for table in module.sframe), ())
     compared = sframe_only = 0
     disagreements = []
+    intervals = Intervals(module)
     cfi_fdes = sorted(eh_frame.fdes(), key=lambda fde: fde.start)
     for table in module.sframe:
         for fde in table.fdes():
-            for vaddr in _interval_starts(module, table, fde, eh_frame, cfi_fdes):
+            for vaddr in _interval_starts(table, fde, eh_frame, cfi_fdes, intervals):
                 pair = row_pair_at(module, table, vaddr, arch)
                 if pair is None:
                     continue
@@ -140,15 +147,24 @@ def _execute(row: UnwindRow, pc: int, arch: Arch) -> tuple[int, Registers] | Sto
 
 
 def _interval_starts(
-    module: Module, table: SFrameTable, fde: SFrameFde, eh_frame: EhFrame, cfi_fdes: list[Fde]
+    table: SFrameTable, fde: SFrameFde, eh_frame: EhFrame, cfi_fdes: list[Fde], intervals: Intervals
 ) -> list[int]:
     """Return the vaddrs at which either table begins another row; every byte where CFI has an expression."""
+    module = intervals.module
     end = _function_end(module, fde)
+    overlapping = _overlapping(cfi_fdes, fde.start, end, intervals)
+    starts = set()
     try:
-        starts = {*_sframe_starts(table, fde, end), *_cfi_starts(eh_frame, cfi_fdes, fde.start, end)}
+        for start in chain(
+            _sframe_starts(table, fde, end), _cfi_starts(eh_frame, overlapping, fde.start, end)
+        ):
+            intervals.take(1)
+            starts.add(start)
     except FormatError as damage:
         module.note_damage(damage)
         return []
+    longest = max((each.program_end - each.program_begin for each in overlapping), default=0)
+    intervals.take(len(starts) * (longest // _PROGRAM_BYTES))
     return sorted(start for start in starts if fde.start <= start < end)
 
 
@@ -166,14 +182,21 @@ def _sframe_starts(table: SFrameTable, fde: SFrameFde, end: int) -> Iterator[int
         yield from (block + fre.start for fre in rows)
 
 
-def _cfi_starts(eh_frame: EhFrame, fdes: list[Fde], start: int, end: int) -> Iterator[int]:
-    """Yield where rows of CFI begin in [start, end); `fdes` are sorted, and do not overlap each other."""
+def _overlapping(fdes: list[Fde], start: int, end: int, intervals: Intervals) -> list[Fde]:
+    """Return those of sorted FDEs, which do not overlap each other, that share code with [start, end)."""
     first = max(0, bisect_right(fdes, start, key=lambda fde: fde.start) - 1)
-    for fde in fdes[first : bisect_left(fdes, end, key=lambda fde: fde.start)]:
-        if fde.start + fde.size <= start:
-            continue
+    last = bisect_left(fdes, end, key=lambda fde: fde.start)
+    intervals.take(max(0, last - first))
+    return [fde for fde in fdes[first:last] if fde.start + fde.size > start]
+
+
+def _cfi_starts(eh_frame: EhFrame, fdes: list[Fde], start: int, end: int) -> Iterator[int]:
+    """Yield where rows of CFI begin, and every byte of [start, end) with an expression."""
+    for fde in fdes:
         yield fde.start
-        rows = list(eh_frame.rows(fde))
-        yield from (location for location, _ in rows)
-        if any(row.cfa.expression for _, row in rows):
+        has_expression = False
+        for location, row in eh_frame.rows(fde):
+            yield location
+            has_expression |= bool(row.cfa.expression)
+        if has_expression:
             yield from range(max(start, fde.start), min(end, fde.start + fde.size))

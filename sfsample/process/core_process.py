@@ -131,6 +131,11 @@ class CoreProcess:
         return self.opener.exe_path
 
     @property
+    def size(self) -> int:
+        """Bytes of the core file."""
+        return len(self._core.image.data)
+
+    @property
     def problems(self) -> list[str]:
         """Damage in the core file, and modules that could not be opened."""
         return [*self._core.problems, *self.opener.problems, *self.modules.problems]

@@ -134,10 +134,15 @@ def ratio_interval(before: int, after: int, exposures: tuple[float, float]) -> t
     count = before + after
     if not count or not all(exposures):
         return 0.0, float("inf")
-    part, square = after / count, _Z * _Z
+    low, high = _wilson(after, count)
+    low_before, high_before = _wilson(before, count)  # not 1 - high: nearly 0 where `after` is far larger
+    odds = exposures[0] / exposures[1]
+    return low / high_before * odds, high / low_before * odds if low_before else float("inf")
+
+
+def _wilson(hits: int, count: int) -> tuple[float, float]:
+    part, square = hits / count, _Z * _Z
     center = part + square / (2 * count)
     half_width = _Z * sqrt(part * (1 - part) / count + square / (4 * count * count))
     scale = 1 + square / count
-    low, high = max(0.0, (center - half_width) / scale), min(1.0, (center + half_width) / scale)
-    odds = exposures[0] / exposures[1]
-    return low / (1 - low) * odds, high / (1 - high) * odds if before else float("inf")
+    return max(0.0, (center - half_width) / scale), min(1.0, (center + half_width) / scale)

@@ -1,19 +1,20 @@
 """Turns documents into JSON text.
 
 Paths and names whose bytes are not UTF-8 arrive as lone surrogates.  JSON parsers refuse those, so they are
-written as U+FFFD.  The text is ASCII, whatever the terminal can show.
+written as U+FFFD.  The text is ASCII, whatever the terminal can show.  It has no NaN and no Infinity, which
+parsers refuse too: a document that holds one raises ValueError.
 """
 
 import json
 import re
 from typing import Any
 
-_SURROGATE = re.compile("[\ud800-\udfff]")
+_ESCAPED = re.compile(r"(\\[^u]|\\ud[89ab]..\\ud[c-f]..)|\\ud[89a-f]..")  # 1: no lone surrogate
 
 
 def json_text(document: dict[str, Any], indent: int | None = None) -> str:
     """Return a document as JSON, with a newline at its end."""
-    text = json.dumps(document, indent=indent, ensure_ascii=False)
-    if not text.isascii():  # rare, so that most documents are encoded once only
-        text = json.dumps(json.loads(_SURROGATE.sub("\N{REPLACEMENT CHARACTER}", text)), indent=indent)
+    text = json.dumps(document, indent=indent, allow_nan=False)
+    if "\\ud" in text:  # rare
+        text = _ESCAPED.sub(lambda found: found[1] or "\\ufffd", text)
     return text + "\n"

@@ -52,10 +52,11 @@ def merge(reports: Sequence[Report]) -> Report:
     builder = ReportBuilder(weights)
     for report in reports:
         columns = [report.weights.index(name) for name in weights]
+        number = [builder.number(frame) for frame in report.frames]
         for stack in report.stacks:
-            frames = [report.frames[at] for at in stack.frames]
+            frames = [number[at] for at in stack.frames]
             numbers = tuple(stack.weights[at] for at in columns)
-            builder.add(report.threads[stack.thread], frames, stack.stop_reason, numbers)
+            builder.add_row(report.threads[stack.thread], frames, stack.stop_reason, numbers)
     durations = [report.duration_ns for report in reports]
     rates = {report.rate_hz for report in reports}
     return builder.finish()._replace(

@@ -123,9 +123,17 @@ class ReportBuilder:
         self, thread: ReportThread, frames: Iterable[ReportFrame], stop_reason: str, weights: tuple[int, ...]
     ) -> int:
         """Add the weights of a stack (innermost frame first); return the index of the stack."""
-        table = self._frames
-        row = tuple([table.setdefault(frame, len(table)) for frame in frames])
-        key = (self._threads.setdefault(thread, len(self._threads)), row, stop_reason)
+        return self.add_row(thread, map(self.number, frames), stop_reason, weights)
+
+    def number(self, frame: ReportFrame) -> int:
+        """Return the index of a frame."""
+        return self._frames.setdefault(frame, len(self._frames))
+
+    def add_row(
+        self, thread: ReportThread, frames: Iterable[int], stop_reason: str, weights: tuple[int, ...]
+    ) -> int:
+        """Add a stack by the indexes of its frames, as `add` does; fast, as frames are not compared."""
+        key = (self._threads.setdefault(thread, len(self._threads)), tuple(frames), stop_reason)
         at = self._stacks.setdefault(key, len(self._sums))
         if at == len(self._sums):
             self._sums.append(weights)

@@ -5,6 +5,8 @@ of a truncated stack are labels too.  Labels are numbered in the order of their 
 are in the order in which a flame graph draws its boxes.
 """
 
+from collections.abc import Sequence
+from operator import eq
 from typing import NamedTuple
 
 from sfsample.report.report import Report, ReportStack, truncation_mark
@@ -48,6 +50,12 @@ def stack_paths(report: Report, *, threads: bool) -> StackPaths:
     for at, frame in zip(frames, report.frames, strict=True):
         found[at].add(frame.found)
     return StackPaths(tuple(labels), tuple(map(_found_text, found)), paths)
+
+
+def common_prefix_length(first: Sequence[int], second: Sequence[int]) -> int:
+    """Return how many labels two paths share, from the root on."""
+    same = list(map(eq, first, second))
+    return same.index(False) if False in same else len(same)
 
 
 def _root(report: Report, stack: ReportStack, *, threads: bool) -> tuple[Label, ...]:

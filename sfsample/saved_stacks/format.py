@@ -29,8 +29,8 @@ SCHEMA = "sfsample.stack/1"
 VDSO = "[vdso]"
 _BYTES_ABOVE_FRAME = 16 << 10  # stack kept above the last frame in each piece of it
 _MAX_STACK_BYTES = 1 << 20  # in one file
-_MAX_UNPACKED_BYTES = 64 << 20  # of one field, when a file is read
-MAX_CHARACTERS = 32 << 20  # of a file that is read
+_MAX_UNPACKED_BYTES = 16 << 20  # of one field, when a file is read
+MAX_CHARACTERS = 8 << 20  # of a file that is read: as JSON values, that is at most 200 MB
 _CODE_BYTES = 512  # generated code kept from the pc of a frame on
 
 Pieces = tuple[tuple[int, bytes], ...]  # address, bytes
@@ -153,7 +153,15 @@ def from_json(text: str) -> SavedStack:
         if not isinstance(document, dict) or document.get("schema") != SCHEMA:
             raise FormatError("saved stack", 0, f"is not a saved stack ({SCHEMA})")
         return _from_document(document)
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, zlib_error) as damage:
+    except (
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        OverflowError,
+        RecursionError,
+        zlib_error,
+    ) as damage:
         raise FormatError("saved stack", 0, f"is damaged: {type(damage).__name__}: {damage}") from None
 
 
@@ -186,7 +194,11 @@ def _module(value: dict[str, Any]) -> SavedModule:
 
 
 def _pieces_of(rows: list[list[str]]) -> Pieces:
-    return tuple((_parse_word(at), _unpack(data)) for at, data in rows)
+    pieces, room = [], _MAX_UNPACKED_BYTES
+    for at, data in rows:
+        pieces.append((_parse_word(at), _unpack(data, room)))
+        room -= len(pieces[-1][1])
+    return tuple(pieces)
 
 
 def _parse_word(text: str) -> int:
@@ -200,9 +212,9 @@ def _pack(data: bytes) -> str:
     return b64encode(compress(data, 9)).decode("ascii")
 
 
-def _unpack(text: str) -> bytes:
+def _unpack(text: str, room: int = _MAX_UNPACKED_BYTES) -> bytes:
     unpacker = decompressobj()
-    data = unpacker.decompress(b64decode(text, validate=True), _MAX_UNPACKED_BYTES)
+    data = unpacker.decompress(b64decode(text, validate=True), max(room, 1))  # 0 would be no limit
     if not unpacker.eof:
         raise ValueError("packed bytes do not end")
     return data

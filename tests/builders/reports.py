@@ -1,6 +1,6 @@
 """Builds reports: small ones from folded lines, and one with every field filled."""
 
-from sfsample.report.formats.folded import read
+from sfsample.report.formats import parse
 from sfsample.report.report import WEIGHTS, Report, ReportBuilder, ReportFrame, ReportThread, ReportTimeline
 
 LIBC, APP = ("/usr/lib/libc.so.6", "aa" * 20), ("/opt/app", "bb" * 20)
@@ -8,7 +8,7 @@ LIBC, APP = ("/usr/lib/libc.so.6", "aa" * 20), ("/opt/app", "bb" * 20)
 
 def from_lines(*lines: str) -> Report:
     """Return the report that folded lines describe."""
-    return read("\n".join(lines).encode())
+    return parse("\n".join(lines).encode())
 
 
 def frame(

@@ -97,7 +97,7 @@ def test_time_must_be_positive(flag: str, text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["0", "-1", "nan", "inf", "1e400", "10001", "", "x", "1_0", "99hz", "9" * 400]
+    "text", ["0", "-1", "nan", "inf", "1e400", "1e-320", "10001", "", "x", "1_0", "99hz", "9" * 400]
 )
 def test_rate_must_be_in_range(text: str) -> None:
     assert "not a rate" in usage_error("-p", "1", f"--rate={text}")

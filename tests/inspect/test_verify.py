@@ -1,7 +1,11 @@
 """Tests of coverage and of the comparison of SFrame with `.eh_frame`, on ELF files that the tests build."""
 
+import pytest
+
 from sfsample.core.rule import Rule
+from sfsample.errors import SfsampleError
 from sfsample.formats.elf.image import ElfImage
+from sfsample.inspect.bounds import check_tables
 from sfsample.inspect.coverage import measure_coverage, merge_ranges, shared_bytes
 from sfsample.inspect.verify import verify
 from sfsample.modules.module import Module
@@ -89,6 +93,53 @@ def test_code_that_only_sframe_covers_is_counted():
     found = verify(module([entry(TEXT, 0x40), entry(TEXT + 0x40, 0x40)], [(TEXT, 0x40)]))
 
     assert (found.compared, found.sframe_only, found.disagreements) == (1, 1, ())
+
+
+# -- tables that claim more than any file has
+
+
+def huge(functions: list[Function], cfi: list[tuple[int, int, bytes]], memsz: int = 1 << 40) -> Module:
+    """Return a module with a code segment of `memsz` bytes, of which the file has few."""
+    frames = EhFrameBuilder(CFI)
+    cie = frames.cie(AMD64_START)
+    for start, size, program in cfi:
+        frames.fde(cie, start, size, program)
+    loads = [Load(TEXT, bytes(0x10), memsz=memsz), Load(CFI, frames.terminated(), flags=R),
+             Load(SFRAME, section(3, functions, address=SFRAME), type=PT_GNU_SFRAME),
+             Load(HDR, frames.hdr(HDR), flags=R, type=PT_GNU_EH_FRAME)]  # fmt: skip
+    return Module(ElfImage(elf(loads), "/lib/x.so"), 0, "/lib/x.so")
+
+
+EXPRESSION = bytes([0x0F, 2, 0x77, 8])  # DW_CFA_def_cfa_expression: DW_OP_breg7 (rsp) + 8
+ADVANCES = b"\x41" * 200_000  # DW_CFA_advance_loc by 1
+HUGE = 0xFFFF_FFFF
+
+
+@pytest.mark.parametrize(
+    ("functions", "cfi"),
+    [
+        ([Function(TEXT, HUGE, [row(0, 8)], repeat=1)], [(TEXT, 0x40, b"")]),
+        ([entry(TEXT, HUGE)], [(TEXT, HUGE >> 1, EXPRESSION)]),
+        ([entry(TEXT, HUGE)], [(TEXT, HUGE >> 1, ADVANCES)]),
+        ([entry(TEXT + at, HUGE) for at in range(1000)], [(TEXT + at, 1, b"") for at in range(2000)]),
+    ],
+)
+def test_tables_that_claim_too_many_places_are_refused(functions, cfi):
+    with pytest.raises(SfsampleError, match=r"cannot inspect: /lib/x\.so: too many places to compare"):
+        verify(huge(functions, cfi))
+
+
+def test_functions_that_share_more_rows_than_the_file_has_are_refused():
+    first = Function(TEXT, 0x10_0000, [row(at, 8) for at in range(50_000)])
+    functions = [first, *(Function(TEXT + at, 1, [], fre_off=0) for at in range(1, 100))]
+    with pytest.raises(SfsampleError, match="SFrame functions with 5000000 rows"):
+        check_tables(huge(functions, []))
+
+
+def test_table_that_is_larger_than_a_quarter_of_the_file_is_refused():
+    check_tables(huge([entry(TEXT, 1)], []))
+    with pytest.raises(SfsampleError, match=r"an unwind table of 1\d{7} bytes"):
+        check_tables(huge([entry(TEXT, 1)], [(TEXT, 1, bytes(13_000_000))]))
 
 
 def test_function_that_claims_four_gigabytes_ends_with_the_code():

@@ -100,6 +100,12 @@ def test_interval_contains_the_true_ratio_as_often_as_stated(mean, ratio):
     assert inside / 2000 > 0.93
 
 
+def test_interval_is_finite_for_any_counts():
+    for before in (1, 7, 1 << 60):
+        low, high = ratio_interval(before, (1 << 62), (1.0, 1.0))
+        assert 0 < low < (1 << 62) / before < high < 10 * (1 << 62) / before
+
+
 def test_interval_is_unbounded_without_samples_before():
     low, high = ratio_interval(0, 50, (1.0, 1.0))
     assert low > 5

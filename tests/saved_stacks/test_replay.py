@@ -3,6 +3,8 @@
 import json
 import resource
 import stat
+import zlib
+from base64 import b64encode
 
 import pytest
 from hypothesis import given, settings
@@ -133,6 +135,9 @@ def document(**changes) -> str:
     return json.dumps({**json.loads(to_json(save("name", taken, stack, modules))), **changes})
 
 
+BOMB = b64encode(zlib.compress(bytes(1 << 20))).decode()  # 1 MiB
+
+
 @pytest.mark.parametrize(
     "changed",
     [
@@ -150,6 +155,8 @@ def document(**changes) -> str:
         {"frames": [["0x1"]]},
         {"bounded": True, "vdso": None},
         {"code": [["0x0", "AAAA"]]},
+        {"tid": float("inf")},
+        {"stack": [["0x0", BOMB]] * 20},
     ],
 )
 def test_damaged_file_is_a_format_error(changed):

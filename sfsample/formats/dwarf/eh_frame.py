@@ -117,6 +117,11 @@ class EhFrame:
         self._rows: dict[int, Rows] = {}
         self._cies: dict[int, Cie | FormatError] = {}
 
+    @property
+    def size(self) -> int:
+        """The bytes of the section."""
+        return len(self._section.data)
+
     def find(self, vaddr: int) -> Fde | None:
         """Return the FDE that covers `vaddr`; None: there is none.  Raises FormatError when it is damaged."""
         fde = self._find_by_walk(vaddr) if self._table is None else self._find_by_table(vaddr)

@@ -24,6 +24,12 @@ _PSINFO_PID, _FNAME, _PSARGS = (
     (40, 56),
     (56, 136),
 )  # in elf_prpsinfo: pr_pid, [start, end) of pr_fname, ...
+LEAST_SIZE = 50_000_000  # bytes: a smaller core file may take as much memory as one of this size
+_BYTES_PER_NOTE = (
+    200  # of the file; a thread has about ten notes, of 300 bytes and more together with its stack
+)
+_MAX_FILES = 500_000
+_MAX_AUXV_BYTES = 4096  # of the kernel, less than 1024
 
 
 class CoreThread(NamedTuple):
@@ -78,16 +84,22 @@ class CoreFile:
     # -- notes
 
     def _read_notes(self) -> None:
+        self._notes_left = max(len(self.image.data), LEAST_SIZE) // _BYTES_PER_NOTE
         for segment in self.image.segments:
             if segment.type == PT_NOTE:
                 try:
                     self._read_segment(segment)
                 except FormatError as limit:
                     self._note_damage(segment, limit.offset, limit)
+                if self._notes_left < 0:
+                    raise FormatError(self.image.name, segment.offset, "more notes than such a file can have")
 
     def _read_segment(self, segment: Segment) -> None:
         data = self.image.data[segment.offset : segment.offset + segment.filesz]
         for note in notes(data, self.byteorder):
+            self._notes_left -= 1
+            if self._notes_left < 0:
+                return
             try:
                 self._read_note(note)
             except FormatError as damage:
@@ -125,7 +137,7 @@ class CoreFile:
             self.pid = self._word.unpack_from(desc, _PSINFO_PID)[0]
 
     def _read_auxv(self, desc: memoryview) -> dict[int, int]:
-        words = [word for (word,) in self._long.iter_unpack(desc[: len(desc) & -16])]
+        words = [word for (word,) in self._long.iter_unpack(desc[: min(len(desc) & -16, _MAX_AUXV_BYTES)])]
         return dict(zip(words[::2], words[1::2], strict=True))
 
     def _read_files(self, desc: memoryview) -> Iterator[MappedFile]:
@@ -133,7 +145,7 @@ class CoreFile:
         if len(desc) < 16:
             raise FormatError("NT_FILE", 0, f"of {len(desc)} bytes")
         count, page = (self._long.unpack_from(desc, at)[0] for at in (0, 8))
-        if count > (len(desc) - 16) // 24:
+        if count > min((len(desc) - 16) // 24, _MAX_FILES):
             raise FormatError("NT_FILE", 0, f"{count} files in {len(desc)} bytes")
         paths = bytes(desc[16 + 24 * count :]).split(b"\0", count)
         for path, at in zip(paths, range(16, 16 + 24 * count, 24), strict=False):

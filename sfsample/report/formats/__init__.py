@@ -11,22 +11,39 @@ import re
 import sys
 import zlib
 from importlib import import_module
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
+from sfsample.core.filesystem import open_regular
 from sfsample.errors import BadInput, SfsampleError
+from sfsample.report.budget import LEAST_SIZE, Budget
 from sfsample.report.report import Report
 
 _JSON = re.compile(rb"\s*\{\s*[\"}]")
 _PICTURE = re.compile(rb"\s*<(!doctype html>|svg xmlns)", re.IGNORECASE)
 _HINT = "give a profile in one of these formats: json (sfsample -o out.json), folded, pprof"
-_MAX_UNPACKED = 2 << 30  # bytes after decompression
+_MAX_INPUT_BYTES = 400 << 20  # a recording with full tables makes some 250 MB of JSON
+_PIECE_BYTES = 1 << 20
+_MAX_NUMBER = (1 << 63) - 1  # of pprof, whose numbers are int64
+_MIN_RATE_HZ, _MAX_RATE_HZ = 1e-9, 1e9  # a period of one ns, and of 2**63 ns at most
+_NOTHING = Report((), (), ())
 
 
 class Format(NamedTuple):
-    """The module of the writer, and whether the format can show when each sample was taken."""
+    """The module of the writer, and whether the format can show when each sample was taken.
+
+    `frame_bytes` is the memory that the writer takes for each frame of each stack, where that is much, and
+    `spells_names` says that it writes the name of each.
+    """
 
     module: str
     timeline: bool = False
+    frame_bytes: int = 0
+    spells_names: bool = False
+
+    def cost(self, report: Report) -> int:
+        """Return about how many bytes of memory the frames of the stacks take while they are written."""
+        letters = [self.frame_bytes + len(frame.text) * self.spells_names for frame in report.frames]
+        return sum(sum(map(letters.__getitem__, stack.frames)) for stack in report.stacks)
 
     def write(self, report: Report, *, threads: bool = False) -> bytes:
         """Return the bytes of the file.  `threads`: a stack has its thread as root, in formats with roots."""
@@ -35,10 +52,10 @@ class Format(NamedTuple):
 
 
 FORMATS = {
-    "folded": Format("folded"),
+    "folded": Format("folded", spells_names=True),
     "json": Format("profile_json", timeline=True),
     "speedscope": Format("speedscope", timeline=True),
-    "firefox": Format("firefox", timeline=True),
+    "firefox": Format("firefox", timeline=True, frame_bytes=110),
     "pprof": Format("pprof"),
     "html": Format("html"),
     "svg": Format("svg"),
@@ -48,13 +65,20 @@ FORMATS = {
 def read_report(path: str) -> Report:
     """Return the report in a file; `-` is standard input.  Raises SfsampleError."""
     try:
-        return parse(_load(path))
+        return _not_empty(parse(_load(path)))
     except BadInput as failure:
         raise SfsampleError(f"cannot read: {path}: {failure}", _HINT) from None
 
 
+def _not_empty(report: Report) -> Report:
+    if report == _NOTHING:
+        raise BadInput("no profile: it is empty")
+    return report
+
+
 def parse(data: bytes) -> Report:
     """Return the report in the bytes of a file.  Raises BadInput."""
+    budget = Budget(len(data))
     if data[:2] == b"\x1f\x8b":
         data = _decompress(data)
     if _PICTURE.match(data):
@@ -65,7 +89,22 @@ def parse(data: bytes) -> Report:
         from sfsample.report.formats.folded import read
     else:
         from sfsample.report.formats.pprof import read
-    return read(data)
+    report = read(data, budget)
+    check_numbers(report)
+    return report
+
+
+def check_numbers(report: Report) -> None:
+    """Raise BadInput where the sums, the times or the rate are none that every format can hold."""
+    numbers = [report.started_ns or 0, report.duration_ns or 0, *map(report.total, report.weights)]
+    if report.timeline is not None:
+        numbers += map(sum, (report.timeline.samples, report.timeline.wall_ns, report.timeline.cpu_ns))
+    if max(numbers) > _MAX_NUMBER:
+        raise BadInput(f"a sum or a time of {max(numbers)}: more than 2**63 - 1")
+    if report.rate_hz is not None and not _MIN_RATE_HZ <= report.rate_hz <= _MAX_RATE_HZ:
+        raise BadInput(
+            f"a rate of {report.rate_hz:g} per second: not in {_MIN_RATE_HZ:g} to {_MAX_RATE_HZ:g}"
+        )
 
 
 def _load(path: str) -> bytes:
@@ -73,21 +112,33 @@ def _load(path: str) -> bytes:
         raise SfsampleError("cannot read: standard input: it is closed", _HINT)
     try:
         if path == "-":
-            return sys.stdin.buffer.read()
-        with open(path, "rb") as file:
-            return file.read()
+            return _read_all(sys.stdin.buffer)
+        with open(open_regular(path, streams=True), "rb") as file:
+            return _read_all(file)
     except OSError as failure:
         raise SfsampleError(f"cannot read: {path or repr('')}: {failure.strerror}", _HINT) from None
 
 
+def _read_all(file: BinaryIO) -> bytes:
+    """Return the rest of a file, which may have no end."""
+    data = bytearray()
+    while piece := file.read(_PIECE_BYTES):
+        data += piece
+        if len(data) > _MAX_INPUT_BYTES:
+            raise BadInput(f"larger than {_MAX_INPUT_BYTES >> 20} MiB")
+    return bytes(data)
+
+
 def _decompress(data: bytes) -> bytes:
+    limit = 2 * max(len(data), LEAST_SIZE)
     stream = zlib.decompressobj(wbits=31)
     try:
-        plain = stream.decompress(data, _MAX_UNPACKED)
+        plain = stream.decompress(data, limit)
     except zlib.error as failure:
         raise BadInput(f"damaged gzip: {failure}") from None
     if not stream.eof:
-        raise BadInput("gzip ends too early" if not stream.unconsumed_tail else "larger than 2 GiB")
+        too_large = f"gzip of more than {limit // 10**6} MB: unpack it with gunzip, if you trust it"
+        raise BadInput(too_large if len(plain) == limit else "gzip ends too early")
     return plain
 
 

@@ -5,11 +5,22 @@ upgrades older versions when it loads them).  Each thread has its tables, a tabl
 stack is a chain of prefixes.  With a timeline, samples are at their times; without, one follows the other.
 """
 
+from collections.abc import Iterator
+from itertools import accumulate
 from typing import Any
 
 from sfsample.report.caption import extent, losses
 from sfsample.report.json_text import json_text
-from sfsample.report.report import CPU, SAMPLES, Report, ReportFrame, ReportStack, truncation_mark
+from sfsample.report.report import (
+    CPU,
+    SAMPLES,
+    Report,
+    ReportFrame,
+    ReportStack,
+    ReportThread,
+    truncation_mark,
+)
+from sfsample.report.stack_paths import common_prefix_length
 
 _VERSION = 49
 _USER, _KERNEL, _JIT, _TRUNCATED = range(4)  # indexes of _CATEGORIES
@@ -18,16 +29,17 @@ _CATEGORIES = [
     for name, color in (("User", "yellow"), ("Kernel", "orange"), ("JIT", "green"), ("Truncated", "grey"))
 ]
 _BY_KIND = {"k": _KERNEL, "j": _JIT}
+_Row = tuple[int, float, int, int]  # a sample: index of its stack, time in ms, samples, CPU time in ns
 
 
 def write(report: Report, *, threads: bool) -> bytes:  # noqa: ARG001 - the file always has the threads
     """Return the file."""
     libs: dict[tuple[str, str | None], int] = {}
-    tables = [_ThreadTables(report, number, libs) for number in range(len(report.threads))]
+    tables = [_ThreadTables(report, libs, *rows).as_json() for rows in _rows_by_thread(report)]
     document = {
         "meta": _meta(report),
         "libs": [_lib(path, build_id) for path, build_id in libs],
-        "threads": [table.as_json() for table in tables],
+        "threads": tables,
         "pages": [],
         "counters": [],
         "profilerOverhead": [],
@@ -69,60 +81,84 @@ def _lib(path: str, build_id: str | None) -> dict[str, Any]:
             "breakpadId": "", "codeId": build_id}  # fmt: skip
 
 
+def _rows_by_thread(report: Report) -> Iterator[tuple[ReportThread, list[int], list[_Row]]]:
+    """Yield each thread, its stacks and its samples; without times, one sample begins where another ends."""
+    stacks: list[list[int]] = [[] for _ in report.threads]
+    for at, stack in enumerate(report.stacks):
+        stacks[stack.thread].append(at)
+    timeline = report.timeline
+    if timeline is None or timeline.dropped:
+        samples, cpu_ns = report.column(SAMPLES), report.column(CPU)
+        for thread, own in zip(report.threads, stacks, strict=True):
+            ends_ms = accumulate((samples[at] * _interval_ms(report) for at in own), initial=0.0)
+            rows = [(at, ms, samples[at], cpu_ns[at]) for at, ms in zip(own, ends_ms, strict=False)]
+            yield thread, own, rows
+        return
+    timed: list[list[_Row]] = [[] for _ in report.threads]
+    times_ms = (at_ns / 1e6 for at_ns in timeline.at_ns)
+    for row in zip(timeline.stack, times_ms, timeline.samples, timeline.cpu_ns, strict=True):
+        timed[report.stacks[row[0]].thread].append(row)
+    yield from zip(report.threads, stacks, timed, strict=True)
+
+
 class _ThreadTables:
     """Builds the tables of one thread.  `libs` is shared by all threads: (path, build-id) -> index."""
 
-    def __init__(self, report: Report, number: int, libs: dict[tuple[str, str | None], int]) -> None:
+    def __init__(self, report: Report, libs: dict[tuple[str, str | None], int], thread: ReportThread,
+                 stacks: list[int], rows: list[_Row]) -> None:  # fmt: skip
         self._report = report
         self._libs = libs
         self._strings: dict[str, int] = {}
-        self._resources: dict[int, int] = {}  # index of the lib -> row
+        self._resources: dict[tuple[int, str], int] = {}  # index of the lib, and its path -> row
         self._funcs: dict[tuple[str, int, str | None], int] = {}  # name, resource, file
-        self._frames: dict[tuple[ReportFrame, int], int] = {}  # with the depth of inlining
-        self._stacks: dict[tuple[int | None, int], int] = {}  # row of the prefix, row of the frame
-        self._thread = report.threads[number]
-        self._samples = self._sample_table(number)
+        self._frames: dict[
+            tuple[int | str, int], int
+        ] = {}  # frame, or a mark of truncation; depth of inlining
+        self._prefixes: list[int | None] = []  # of each stack: the row of its caller's stack
+        self._innermost: list[int] = []  # of each stack: the row of its frame
+        self._thread = thread
+        self._samples = self._sample_table(self._stack_rows(stacks), rows)
 
-    def _sample_table(self, number: int) -> dict[str, Any]:
-        report = self._report
-        stack_rows = {
-            at: self._stack_row(stack) for at, stack in enumerate(report.stacks) if stack.thread == number
-        }
-        timeline = report.timeline
-        if timeline is not None and not timeline.dropped:
-            times_ms = (at_ns / 1e6 for at_ns in timeline.at_ns)
-            samples = zip(timeline.stack, times_ms, timeline.samples, timeline.cpu_ns, strict=True)
-            rows = [row for row in samples if row[0] in stack_rows]
-        else:
-            rows = self._rows_without_times(list(stack_rows))
+    def _sample_table(self, stack_rows: dict[int, int | None], rows: list[_Row]) -> dict[str, Any]:
         return {
             "length": len(rows),
             "stack": [stack_rows[at] for at, *_ in rows],
             "time": [time_ms for _, time_ms, *_ in rows],
             "weight": [weight for *_, weight, _ in rows],
             "weightType": "samples",
-            **({"threadCPUDelta": [cpu for *_, cpu in rows]} if CPU in report.weights else {}),
+            **({"threadCPUDelta": [cpu for *_, cpu in rows]} if CPU in self._report.weights else {}),
         }
 
-    def _rows_without_times(self, stacks: list[int]) -> list[tuple[int, float, int, int]]:
-        """Return (stack, time in ms, samples, CPU time in ns); each stack begins where the last one ends."""
-        rows, time_ms = [], 0.0
-        samples, cpu_ns = self._report.column(SAMPLES), self._report.column(CPU)
-        for at in stacks:
-            rows.append((at, time_ms, samples[at], cpu_ns[at]))
-            time_ms += samples[at] * _interval_ms(self._report)
+    def _stack_rows(self, stacks: list[int]) -> dict[int, int | None]:
+        """Fill the stack table; return the row of each stack, None without frames.
+
+        Sorted paths share their prefix with the path before, so that no prefix need be looked up.
+        """
+        rows: dict[int, int | None] = {}
+        before: tuple[int, ...] = ()
+        opened: list[int] = []  # the rows of the prefixes of `before`
+        for path, at in sorted((self._path(self._report.stacks[at]), at) for at in stacks):
+            shared = common_prefix_length(before, path)
+            del opened[shared:]
+            for frame in path[shared:]:
+                self._prefixes.append(opened[-1] if opened else None)
+                opened.append(len(self._innermost))
+                self._innermost.append(frame)
+            rows[at] = opened[-1] if opened else None
+            before = path
         return rows
 
-    def _stack_row(self, stack: ReportStack) -> int | None:
-        """Add the stack and its prefixes to the stack table; return its row, None without frames."""
+    def _path(self, stack: ReportStack) -> tuple[int, ...]:
+        """Return the rows of a stack's frames in the frame table, root first."""
         mark = truncation_mark(stack)
-        frames = [self._report.frames[at] for at in reversed(stack.frames)]
-        row, depth = None, 0
-        for frame in [ReportFrame(mark), *frames] if mark else frames:
-            depth = depth + 1 if frame.inlined else 0
-            number = self._frames.setdefault((frame, depth), len(self._frames))
-            row = self._stacks.setdefault((row, number), len(self._stacks))
-        return row
+        path, depth, frames = [self._frame(mark, 0)] if mark else [], 0, self._report.frames
+        for at in reversed(stack.frames):
+            depth = depth + 1 if frames[at].inlined else 0
+            path.append(self._frame(at, depth))
+        return tuple(path)
+
+    def _frame(self, frame: int | str, depth: int) -> int:
+        return self._frames.setdefault((frame, depth), len(self._frames))
 
     def _string(self, text: str) -> int:
         return self._strings.setdefault(text, len(self._strings))
@@ -131,7 +167,7 @@ class _ThreadTables:
         if frame.module is None:
             return -1
         lib = self._libs.setdefault((frame.module, frame.build_id), len(self._libs))
-        return self._resources.setdefault(lib, len(self._resources))
+        return self._resources.setdefault((lib, frame.module), len(self._resources))
 
     def _func(self, frame: ReportFrame) -> int:
         key = (frame.function or frame.text, self._resource(frame), frame.file)
@@ -140,7 +176,7 @@ class _ThreadTables:
     def as_json(self) -> dict[str, Any]:
         """Return the thread object."""
         thread = self._thread
-        frames, stacks = self._frame_table(), self._stack_table()
+        frames = self._frame_table()
         funcs, resources = self._func_table(), self._resource_table()
         return {
             "name": thread.name,
@@ -155,7 +191,7 @@ class _ThreadTables:
             "processShutdownTime": None,
             "pausedRanges": [],
             "samples": self._samples,
-            "stackTable": stacks,
+            "stackTable": self._stack_table(frames),
             "frameTable": frames,
             "funcTable": funcs,
             "resourceTable": resources,
@@ -164,28 +200,31 @@ class _ThreadTables:
             "stringArray": list(self._strings),
         }
 
-    def _stack_table(self) -> dict[str, Any]:
-        categories = [_category(frame) for frame, _ in self._frames]
+    def _stack_table(self, frames: dict[str, Any]) -> dict[str, Any]:
+        categories = frames["category"]
         return _table(
-            prefix=[prefix for prefix, _ in self._stacks],
-            frame=[frame for _, frame in self._stacks],
-            category=[categories[frame] for _, frame in self._stacks],
-            subcategory=[0] * len(self._stacks),
+            prefix=self._prefixes,
+            frame=self._innermost,
+            category=[categories[frame] for frame in self._innermost],
+            subcategory=[0] * len(self._innermost),
         )
 
     def _frame_table(self) -> dict[str, Any]:
-        frames = self._frames
-        nulls = [None] * len(frames)
+        all_frames = self._report.frames
+        rows = [
+            (ReportFrame(at) if isinstance(at, str) else all_frames[at], depth) for at, depth in self._frames
+        ]
+        nulls = [None] * len(rows)
         return _table(
-            address=[-1 if frame.offset is None else frame.offset for frame, _ in frames],
-            inlineDepth=[depth for _, depth in frames],
-            category=[_category(frame) for frame, _ in frames],
-            subcategory=[0] * len(frames),
-            func=[self._func(frame) for frame, _ in frames],
+            address=[-1 if frame.offset is None else frame.offset for frame, _ in rows],
+            inlineDepth=[depth for _, depth in rows],
+            category=[_category(frame) for frame, _ in rows],
+            subcategory=[0] * len(rows),
+            func=[self._func(frame) for frame, _ in rows],
             nativeSymbol=nulls,
             innerWindowID=nulls,
             implementation=nulls,
-            line=[frame.line for frame, _ in frames],
+            line=[frame.line for frame, _ in rows],
             column=nulls,
         )
 
@@ -202,10 +241,9 @@ class _ThreadTables:
         )
 
     def _resource_table(self) -> dict[str, Any]:
-        paths = [path for path, _ in self._libs]
         return _table(
-            lib=list(self._resources),
-            name=[self._string(paths[lib].rpartition("/")[2]) for lib in self._resources],
+            lib=[lib for lib, _ in self._resources],
+            name=[self._string(path.rpartition("/")[2]) for _, path in self._resources],
             host=[None] * len(self._resources),
             type=[1] * len(self._resources),  # 1: a library
         )

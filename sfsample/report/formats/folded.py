@@ -10,16 +10,12 @@ Invariant: folded text that is read and written again is the same (tests/report/
 import re
 from collections import Counter
 from functools import cache
+from io import BytesIO
 
 from sfsample.errors import BadInput
-from sfsample.report.report import (
-    OUTERMOST,
-    Report,
-    ReportBuilder,
-    ReportFrame,
-    ReportThread,
-    truncation_mark,
-)
+from sfsample.report.budget import Budget
+from sfsample.report.report import OUTERMOST, Report, ReportBuilder, ReportFrame, ReportThread
+from sfsample.report.stack_paths import stack_paths
 from sfsample.symbolize.named_frame import clean_name
 
 _LINE = re.compile(r"(.*\S)\s+(\d{1,19})(?:\.\d+)?\s*", re.ASCII)
@@ -27,26 +23,42 @@ _THREAD = re.compile(r"(.+)/(\d{1,10})", re.ASCII)
 _TRUNCATED = re.compile(r"\[truncated: (\w+)\]")
 _UNNAMED = re.compile(r"\[(?:(.+)\+)?0x([0-9a-f]{1,16})\]")
 _SUFFIX = re.compile(r"(.+)_\[([kij])\]")
+_MAX_LINE_BYTES = 4 << 20
+_LINE_COST, _REFERENCE_COST, _FRAME_COST = 700, 24, 1000  # see report/budget.py
 
 
 def write(report: Report, *, threads: bool) -> bytes:
     """Return the file.  `threads`: the first frame is `name/TID`."""
-    texts = [frame.text for frame in report.frames]
-    merged: Counter[str] = Counter()
-    for stack in report.stacks:
-        head = [report.root_label(stack, threads=threads)]
-        mark = truncation_mark(stack)
-        if mark:
-            head.append(mark)
-        merged[";".join([*head, *(texts[at] for at in reversed(stack.frames))])] += stack.weights[0]
-    return "".join(f"{text} {merged[text]}\n" for text in sorted(merged)).encode()
+    labels, _, paths = stack_paths(report, threads=threads)
+    # lines are sorted without being made: a frame counts with the ";" that follows it, the last one without
+    texts = sorted({text for label in labels for text in (label.text, f"{label.text};")})
+    rank = {text: at for at, text in enumerate(texts)}
+    inner, last = [rank[f"{label.text};"] for label in labels], [rank[label.text] for label in labels]
+    merged: Counter[tuple[int, ...]] = Counter()
+    for path, stack in zip(paths, report.stacks, strict=True):
+        merged[*[inner[at] for at in path[:-1]], last[path[-1]]] += stack.weights[0]
+    out = BytesIO()
+    for row in sorted(merged):
+        out.write(f"{''.join([texts[at] for at in row])} {merged[row]}\n".encode())
+    return out.getvalue()
 
 
-def read(data: bytes) -> Report:
+def read(data: bytes, budget: Budget) -> Report:
     """Return the report.  Raises BadInput."""
     builder = ReportBuilder()
-    frame = cache(frame_of)
-    for number, line in enumerate(data.decode("utf-8", "replace").split("\n"), 1):
+
+    @cache
+    def frame(text: str) -> int:
+        budget.charge(_FRAME_COST + len(text))
+        return builder.number(frame_of(text))
+
+    budget.place = "line"
+    for number, packed in enumerate(BytesIO(data), 1):
+        budget.number = number
+        budget.charge(_LINE_COST + packed.count(b";") * _REFERENCE_COST)
+        if len(packed) > _MAX_LINE_BYTES:
+            raise BadInput(f"line {number}: longer than {_MAX_LINE_BYTES >> 20} MiB")
+        line = packed.decode("utf-8", "replace").rstrip("\n")
         parts = _LINE.fullmatch(line)
         if parts is None:
             if not line.strip() or line.startswith("#"):
@@ -54,8 +66,8 @@ def read(data: bytes) -> Report:
             raise BadInput(f"line {number}: not `frame;frame;... count`: {line[:60]}")
         root, *texts = map(clean_name, parts[1].split(";"))
         mark = _TRUNCATED.fullmatch(texts[0]) if texts else None
-        frames = [frame(text) for text in reversed(texts[1:] if mark else texts)]
-        builder.add(_thread(root), frames, mark[1] if mark else OUTERMOST, (int(parts[2]),))
+        row = [frame(text) for text in reversed(texts[1:] if mark else texts)]
+        builder.add_row(_thread(root), row, mark[1] if mark else OUTERMOST, (int(parts[2]),))
     return builder.finish()
 
 

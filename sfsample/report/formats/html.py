@@ -13,13 +13,13 @@ Invariant: no name becomes markup, and the page makes no request (tests/browser/
 import os
 import re
 from itertools import starmap
-from operator import add, eq
+from operator import add
 from typing import Any
 
 from sfsample.report.caption import extent, losses
 from sfsample.report.json_text import json_text
 from sfsample.report.report import Report
-from sfsample.report.stack_paths import StackPaths, stack_paths
+from sfsample.report.stack_paths import StackPaths, common_prefix_length, stack_paths
 
 _PAGE = os.path.join(os.path.dirname(__file__), "page")
 _ZERO, _BASE = ord("?"), 64  # the letter for digit 0, and how many digits there are
@@ -87,7 +87,7 @@ def _pack(paths: list[tuple[int, ...]], label_count: int) -> dict[str, Any]:
     while _BASE**width < label_count:
         width += 1
     words = [_word(number, width) for number in range(label_count)]
-    shared = list(starmap(_common_prefix_length, zip([(), *paths], paths, strict=False)))
+    shared = list(starmap(common_prefix_length, zip([(), *paths], paths, strict=False)))
     letters = "".join(
         [words[number] for path, length in zip(paths, shared, strict=True) for number in path[length:]]
     )
@@ -97,8 +97,3 @@ def _pack(paths: list[tuple[int, ...]], label_count: int) -> dict[str, Any]:
 
 def _word(number: int, width: int) -> str:
     return "".join(chr(_ZERO + number // _BASE**place % _BASE) for place in reversed(range(width)))
-
-
-def _common_prefix_length(first: tuple[int, ...], second: tuple[int, ...]) -> int:
-    same = list(map(eq, first, second))
-    return same.index(False) if False in same else len(same)

@@ -9,11 +9,15 @@ Every index is checked.
 """
 
 import gzip
-from collections.abc import Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
+from itertools import chain
 from typing import NamedTuple, TypeVar
 
 from sfsample.errors import BadInput, FormatError
-from sfsample.formats.protobuf import fields, integer, integers, message, packed, signed
+from sfsample.formats.protobuf import fields, integer, integers, message, packed, signed, varint
+from sfsample.report.budget import Budget
 from sfsample.report.caption import losses
 from sfsample.report.formats.folded import frame_of
 from sfsample.report.report import (
@@ -34,6 +38,10 @@ from sfsample.symbolize.named_frame import address_text, clean_name
 _VALUE_TYPES = {SAMPLES: ("samples", "count"), WALL: ("wall", "nanoseconds"), CPU: ("cpu", "nanoseconds")}
 _TIME_WEIGHTS = {_VALUE_TYPES[weight]: weight for weight in (WALL, CPU)}
 _T = TypeVar("_T")
+_LocationKey = tuple[int, ...] | tuple[str]  # indexes of frames, or a mark of truncation
+_MAX_ADDRESS = (1 << 64) - 1
+_NUMBER_COST, _BYTES_COST, _ROW_COST = 80, 250, 500  # see report/budget.py
+_SAMPLE_COST, _REFERENCE_COST, _FRAME_COST = 700, 24, 1000
 _Message = dict[int, list[int | memoryview]]  # field number -> its values
 
 
@@ -47,10 +55,14 @@ class _Encoder:
 
     def __init__(self, report: Report) -> None:
         self._report = report
+        self._inlined = [frame.inlined for frame in report.frames]
         self._strings: dict[str, int] = {"": 0}
         self._mappings: dict[tuple[str, str | None], int] = {}
         self._functions: dict[tuple[str, str, str], int] = {}
-        self._locations: dict[tuple[ReportFrame, ...], int] = {}
+        self._locations: dict[_LocationKey, bytes] = {}  # -> encoded id
+        self._frames_by_module = defaultdict[tuple[str | None, str | None], list[ReportFrame]](list)
+        for frame in report.frames:
+            self._frames_by_module[frame.module, frame.build_id].append(frame)
 
     def profile(self) -> Iterator[bytes]:
         """Yield the fields of Profile."""
@@ -59,7 +71,8 @@ class _Encoder:
             yield message(1, *self._value_type(*_VALUE_TYPES[weight]))  # sample_type
         for stack in report.stacks:
             yield message(2, *self._sample(stack))  # sample
-        for frames, number in self._locations.items():  # before functions and mappings, because it fills both
+        for number, key in enumerate(self._locations, 1):  # before functions and mappings: it fills both
+            frames = [ReportFrame(at) if isinstance(at, str) else report.frames[at] for at in key]
             yield message(4, *self._location(frames, number))  # location
         for (path, build_id), number in self._mappings.items():
             yield message(3, *self._mapping(path, build_id, number))  # mapping
@@ -85,14 +98,26 @@ class _Encoder:
         return integer(1, self._string(kind)), integer(2, self._string(unit))  # type, unit
 
     def _sample(self, stack: ReportStack) -> Iterator[bytes]:
-        locations = list(_locations([self._report.frames[at] for at in stack.frames]))
         mark = truncation_mark(stack)
-        if mark:
-            locations.append((ReportFrame(mark),))
-        ids = [self._locations.setdefault(frames, len(self._locations) + 1) for frames in locations]
-        yield packed(1, ids)  # location_id
+        keys: list[_LocationKey] = [*self._location_keys(stack.frames), *([(mark,)] if mark else [])]
+        yield message(1, *map(self._location_id, keys))  # location_id
         yield packed(2, stack.weights)  # value
         yield from self._labels(self._report.threads[stack.thread])
+
+    def _location_keys(self, row: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+        """Yield the frames of each location: the functions inlined there, then the function that has them."""
+        inlined = self._inlined
+        start = 0
+        for end, at in enumerate(row, 1):
+            if not inlined[at] or end == len(row):
+                yield row[start:end]
+                start = end
+
+    def _location_id(self, key: _LocationKey) -> bytes:
+        found = self._locations.get(key)
+        if found is None:
+            found = self._locations[key] = varint(len(self._locations) + 1)
+        return found
 
     def _labels(self, thread: ReportThread) -> Iterator[bytes]:
         for key, text in (("process", thread.process), ("thread", thread.name)):
@@ -101,7 +126,7 @@ class _Encoder:
             if number is not None:
                 yield message(3, integer(1, self._string(key)), integer(3, number))  # key, num
 
-    def _location(self, frames: tuple[ReportFrame, ...], number: int) -> Iterator[bytes]:
+    def _location(self, frames: list[ReportFrame], number: int) -> Iterator[bytes]:
         outer = frames[-1]
         yield integer(1, number)  # id
         if outer.module is not None:
@@ -115,12 +140,10 @@ class _Encoder:
             yield message(4, integer(1, function), integer(2, frame.line or 0))  # line: function_id, line
 
     def _mapping(self, path: str, build_id: str | None, number: int) -> Iterator[bytes]:
-        frames = [
-            frame for frame in self._report.frames if (frame.module, frame.build_id) == (path, build_id)
-        ]
+        frames = self._frames_by_module[path, build_id]
         yield integer(1, number)  # id
         # memory_limit; memory_start is 0: addresses are vaddrs
-        yield integer(3, max(frame.offset or 0 for frame in frames) + 1)
+        yield integer(3, min(max(frame.offset or 0 for frame in frames) + 1, _MAX_ADDRESS))
         yield integer(5, self._string(path))  # filename
         yield integer(6, self._string(build_id or ""))  # build_id
         yield integer(7, 1)  # has_functions: pprof need not symbolize
@@ -129,60 +152,52 @@ class _Encoder:
         yield integer(10, any(frame.inlined for frame in frames))  # has_inline_frames
 
 
-def _locations(frames: list[ReportFrame]) -> Iterator[tuple[ReportFrame, ...]]:
-    """Yield the frames of each location: the functions inlined there, then the function that has them."""
-    start = 0
-    for at, frame in enumerate(frames):
-        if not frame.inlined or at + 1 == len(frames):
-            yield tuple(frames[start : at + 1])
-            start = at + 1
-
-
 # -- reading
 
 
-def read(data: bytes) -> Report:
+def read(data: bytes, budget: Budget) -> Report:
     """Return the report.  Raises BadInput."""
+    budget.place = "pprof field"
     try:
-        return _ProfileReader(_parse(memoryview(data))).report()
+        return _ProfileReader(memoryview(data), budget).report()
     except FormatError as damage:
         raise BadInput(f"neither JSON nor text, and damaged as pprof: {damage}") from None
 
 
 class _Location(NamedTuple):
-    """The frames at a location, innermost first; `stop_reason` where it is a mark of truncation, else ""."""
+    """Indexes of frames, innermost first; `stop_reason` where it is a mark of truncation, else ""."""
 
-    frames: tuple[ReportFrame, ...]
+    frames: tuple[int, ...]
     stop_reason: str
 
 
 class _ProfileReader:
     """Reads one Profile message."""
 
-    def __init__(self, profile: _Message) -> None:
-        self._profile = profile
-        self._strings = [
-            clean_name(bytes(_bytes(text)).decode("utf-8", "replace"))
-            for text in profile.get(6, ())  # string_table
-        ]
+    def __init__(self, data: memoryview, budget: Budget) -> None:
+        self._budget = budget
+        self._profile = self._parse(data)
+        self._strings = list(map(self._string, self._profile.get(6, ())))  # string_table
         if not self._strings:
             raise BadInput("pprof without a string table")
         self._strings[0] = ""
+        self._builder = ReportBuilder()
         self._mappings = self._table(3)  # mapping
         self._functions = self._table(5)  # function
-        self._locations = {number: self._location(row) for number, row in self._table(4).items()}  # location
+        self._locations = self._table(4)  # location
+        self._location = cache(self._read_location)
 
     def report(self) -> Report:
         columns = self._columns()
-        builder = ReportBuilder(tuple(columns))
+        self._builder.weights = tuple(columns)
         for sample in self._messages(2):  # sample
-            self._add(builder, sample, tuple(columns.values()))
-        period = _integer(self._profile, 12)  # period
+            self._add(sample, tuple(columns.values()))
+        period = signed(_integer(self._profile, 12))  # period
         period_is_time = any(self._text(row, 2) == "nanoseconds" for row in self._messages(11))  # period_type
-        return builder.finish()._replace(
+        return self._builder.finish()._replace(
             started_ns=_integer(self._profile, 9) or None,  # time_nanos
             duration_ns=_integer(self._profile, 10) or None,  # duration_nanos
-            rate_hz=1e9 / period if period and period_is_time else None,
+            rate_hz=1e9 / period if period > 0 and period_is_time else None,
         )
 
     def _columns(self) -> dict[str, int]:
@@ -196,59 +211,64 @@ class _ProfileReader:
         others = {_TIME_WEIGHTS[pair]: at for at, pair in enumerate(types) if pair in _TIME_WEIGHTS}
         return {SAMPLES: counts[0]} | others
 
-    def _add(self, builder: ReportBuilder, sample: _Message, columns: tuple[int, ...]) -> None:
-        values = [signed(number) for number in _numbers(sample.get(2, ()))]  # value
+    def _add(self, sample: _Message, columns: tuple[int, ...]) -> None:
+        values = [signed(number) for number in self._numbers(sample.get(2, ()))]  # value
         if len(values) <= max(columns) or min(values) < 0:
             raise BadInput(f"pprof sample with the values {values[:8]}")
-        locations = [
-            _required(self._locations.get(number), "a location")
-            for number in _numbers(sample.get(1, ()))  # location_id
-        ]
+        locations = list(map(self._location, self._numbers(sample.get(1, ()))))  # location_id
+        self._budget.charge(_SAMPLE_COST + sum(len(loc.frames) for loc in locations) * _REFERENCE_COST)
         reason = next((loc.stop_reason for loc in locations if loc.stop_reason), OUTERMOST)
-        frames = [frame for loc in locations if not loc.stop_reason for frame in loc.frames]
-        builder.add(self._thread(sample), frames, reason, tuple(values[at] for at in columns))
+        frames = chain.from_iterable(loc.frames for loc in locations)
+        self._builder.add_row(self._thread(sample), frames, reason, tuple(values[at] for at in columns))
 
     def _thread(self, sample: _Message) -> ReportThread:
         texts: dict[str, str] = {}
         numbers: dict[str, int] = {}
-        for label in map(_parse, map(_bytes, sample.get(3, ()))):  # label: key, str, num
+        for label in map(self._parse, map(_bytes, sample.get(3, ()))):  # label: key, str, num
             key = self._text(label, 1)
-            texts[key], numbers[key] = self._text(label, 2), _integer(label, 3)
+            texts[key], numbers[key] = self._text(label, 2), signed(_integer(label, 3))
+            self._budget.charge(len(texts[key]))
         process = texts.get("process") or texts.get("thread") or "all"
-        return ReportThread(process, texts.get("thread") or process, numbers.get("pid"), numbers.get("tid"))
+        pid, tid = (number if (number := numbers.get(key, -1)) >= 0 else None for key in ("pid", "tid"))
+        return ReportThread(process, texts.get("thread") or process, pid, tid)
 
-    def _location(self, location: _Message) -> _Location:
+    def _read_location(self, number: int) -> _Location:
+        location = _required(self._locations.get(number), "a location")
         mapping = self._mappings.get(_integer(location, 2))  # mapping_id
         path = (self._text(mapping, 5) or None) if mapping else None  # filename
         build_id = (self._text(mapping, 6) or None) if mapping else None  # build_id
         address = _integer(location, 3)  # address
-        lines = [_parse(_bytes(line)) for line in location.get(4, ())]  # line
+        lines = [self._parse(_bytes(line)) for line in location.get(4, ())]  # line
         if not lines:
             frame = ReportFrame(
                 text=address_text(path, address), function=None, raw=None, module=path, build_id=build_id,
                 offset=address,
             )  # fmt: skip
-            return _Location((frame,), "")
+            return _Location((self._builder.number(frame),), "")
         frames = tuple(
             self._frame(line, path, build_id, address, inlined=at < len(lines))
             for at, line in enumerate(lines, 1)
         )
         only = frames[0].text if len(frames) == 1 else ""
-        is_mark = only.startswith("[truncated: ") and only.endswith("]")
-        return _Location(frames, only[12:-1] if is_mark else "")
+        if only.startswith("[truncated: ") and only.endswith("]"):
+            return _Location((), only[12:-1])
+        return _Location(tuple(map(self._builder.number, frames)), "")
 
     def _frame(self, line: _Message, path: str | None, build_id: str | None, address: int,
                *, inlined: bool) -> ReportFrame:  # fmt: skip
         function = _required(self._functions.get(_integer(line, 1)), "a function")  # function_id
         name, raw = self._text(function, 2) or "?", self._text(function, 3) or None  # name, system_name
+        file = self._text(function, 4) or None  # filename
+        texts = (name, raw, path, build_id, file)
+        self._budget.charge(_FRAME_COST + sum(len(text) for text in texts if text))
         frame = frame_of(f"{name}_[i]" if inlined else name)
         return frame._replace(
             raw=raw if frame.function else None,
             module=path or frame.module,
             build_id=build_id,
             offset=address,
-            file=self._text(function, 4) or None,  # filename
-            line=_integer(line, 2) or None,  # line
+            file=file,
+            line=max(0, signed(_integer(line, 2))) or None,  # line
         )
 
     def _text(self, row: _Message, field: int) -> str:
@@ -258,23 +278,36 @@ class _ProfileReader:
         return self._strings[at]
 
     def _messages(self, field: int) -> Iterable[_Message]:
-        return (_parse(_bytes(value)) for value in self._profile.get(field, ()))
+        return (self._parse(_bytes(value)) for value in self._profile.get(field, ()))
 
     def _table(self, field: int) -> dict[int, _Message]:
         """Return the messages of a field by their id, which is field 1 in each of them."""
-        return {_integer(row, 1): row for row in self._messages(field)}
+        rows = {_integer(row, 1): row for row in self._messages(field)}
+        self._budget.charge(len(rows) * _ROW_COST)
+        return rows
+
+    def _parse(self, data: memoryview) -> _Message:
+        found: _Message = {}
+        for field, value in fields(data):
+            self._budget.number = field
+            self._budget.charge(_NUMBER_COST if isinstance(value, int) else _BYTES_COST)
+            found.setdefault(field, []).append(value)
+        return found
+
+    def _string(self, text: int | memoryview) -> str:
+        data = bytes(_bytes(text))
+        self._budget.charge(len(data))
+        return clean_name(data.decode("utf-8", "replace"))
+
+    def _numbers(self, values: Sequence[int | memoryview]) -> list[int]:
+        packed = sum(len(value) for value in values if not isinstance(value, int))
+        self._budget.charge(packed * _REFERENCE_COST)  # as if each took one byte
+        return [number for value in values for number in integers(value)]
 
 
 def _required(found: _T | None, what: str) -> _T:
     if found is None:
         raise BadInput(f"pprof refers to {what} that is not there")
-    return found
-
-
-def _parse(data: memoryview) -> _Message:
-    found: _Message = {}
-    for field, value in fields(data):
-        found.setdefault(field, []).append(value)
     return found
 
 
@@ -289,7 +322,3 @@ def _integer(row: _Message, field: int) -> int:
     if not isinstance(last, int):
         raise BadInput(f"pprof with a message where the number of field {field} belongs")
     return last
-
-
-def _numbers(values: Iterable[int | memoryview]) -> list[int]:
-    return [number for value in values for number in integers(value)]

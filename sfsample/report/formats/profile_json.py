@@ -10,10 +10,12 @@ Invariant: `read` returns the report that was written, and raises only BadInput,
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import cache
 from typing import Any, TypeVar
 
 from sfsample.errors import BadInput
+from sfsample.report.budget import Budget
 from sfsample.report.json_text import json_text
 from sfsample.report.report import (
     SAMPLES,
@@ -29,8 +31,10 @@ from sfsample.symbolize.named_frame import clean_name
 
 _SCHEMA = "sfsample.profile/1"
 _T = TypeVar("_T")
+_MAX_DEPTH = 50  # of --stats, which has 4
 _ADDRESS = re.compile("(0x)?[0-9a-fA-F]{1,16}")
-_MAX_COUNT = (1 << 64) - 1
+_MAX_COUNT = (1 << 63) - 1  # pprof cannot hold more
+_COSTS = {b",": 36, b"[": 64, b"{": 360, b'"': 30}  # what follows takes, in bytes
 
 
 def write(report: Report, *, threads: bool) -> bytes:  # noqa: ARG001 - the file always has the threads
@@ -103,11 +107,18 @@ class JsonValue:
             raise self.error("an object")
         return self.value
 
-    def items(self) -> list["JsonValue"]:
-        """Return the members of a list."""
+    def plain_object(self) -> dict[str, Any]:
+        """Return an object in which every number is one that a JSON parser can hold."""
+        if not _is_plain(self.members()):
+            raise self.error("an object with numbers up to 2**63 and not nested deeply")
+        return self.members()
+
+    def items(self) -> Iterator["JsonValue"]:
+        """Yield the members of a list."""
         if not isinstance(self.value, list):
             raise self.error("a list")
-        return [JsonValue(value, f"{self.place}[{at}]") for at, value in enumerate(self.value)]
+        for at, value in enumerate(self.value):
+            yield JsonValue(value, f"{self.place}[{at}]")
 
     def optional(self, read: Callable[["JsonValue"], _T]) -> _T | None:
         """Return what `read` returns; None where the value is null."""
@@ -151,8 +162,17 @@ class JsonValue:
         return int(self.value, 16)
 
 
-def read(data: bytes) -> Report:
+def _is_plain(value: object, depth: int = 0) -> bool:
+    if isinstance(value, dict | list):
+        members = value.values() if isinstance(value, dict) else value
+        return depth < _MAX_DEPTH and all(_is_plain(member, depth + 1) for member in members)
+    return not isinstance(value, int | float) or abs(value) <= _MAX_COUNT  # not NaN either
+
+
+def read(data: bytes, budget: Budget) -> Report:
     """Return the report.  Raises BadInput."""
+    budget.number = len(data)
+    budget.charge(sum(data.count(mark) * cost for mark, cost in _COSTS.items()))
     try:
         root = JsonValue(json.loads(data))
     except (ValueError, RecursionError) as failure:  # also not UTF-8, or a number of a million digits
@@ -163,19 +183,20 @@ def read(data: bytes) -> Report:
     builder = ReportBuilder(weights)
     threads = [_thread(thread) for thread in root.field("threads").items()]
     modules = [_module(module) for module in root.field("modules").items()]
-    frames = [_frame(frame, modules) for frame in root.field("frames").items()]
+    frames = [_frame(frame, modules, budget) for frame in root.field("frames").items()]
+    number = cache(lambda at: builder.number(frames[at]))
     indexes = []
     for stack in root.field("stacks").items():
         thread = threads[stack.field("thread").count(len(threads))]
-        rows = [frames[at] for at in stack.field("frames").counts(len(frames))]
+        row = map(number, stack.field("frames").counts(len(frames)))
         numbers = tuple(stack.field(weight).count() for weight in weights)
-        indexes.append(builder.add(thread, rows, stack.field("stop_reason").text(), numbers))
+        indexes.append(builder.add_row(thread, row, stack.field("stop_reason").text(), numbers))
     return builder.finish()._replace(
         started_ns=root.field("started_ns").optional(JsonValue.count),
         duration_ns=root.field("duration_ns").optional(JsonValue.count),
         rate_hz=root.field("rate_hz").optional(JsonValue.number),
         timeline=root.field("timeline").optional(lambda value: _timeline(value, indexes)),
-        stats=root.field("stats").optional(JsonValue.members),
+        stats=root.field("stats").optional(JsonValue.plain_object),
     )
 
 
@@ -196,9 +217,10 @@ def _module(value: JsonValue) -> tuple[str, str | None]:
     return value.field("path").text(), value.field("build_id").optional(JsonValue.text)
 
 
-def _frame(value: JsonValue, modules: list[tuple[str, str | None]]) -> ReportFrame:
+def _frame(value: JsonValue, modules: list[tuple[str, str | None]], budget: Budget) -> ReportFrame:
     module = value.field("module").optional(lambda index: modules[index.count(len(modules))])
     path, build_id = module or (None, None)
+    budget.charge(len(path or ""))
     return ReportFrame(
         text=value.field("text").text(), function=value.field("function").optional(JsonValue.text),
         raw=value.field("raw").optional(JsonValue.text), module=path, build_id=build_id,

@@ -53,20 +53,22 @@ def _stacks(report: Report, marks: dict[str, int]) -> Iterator[list[int]]:
 
 def _profiles(report: Report, stacks: list[list[int]]) -> Iterator[dict[str, Any]]:
     order, columns = _samples(report)
+    rows: list[list[int]] = [[] for _ in report.threads]
+    for row, at in enumerate(order):
+        rows[report.stacks[at].thread].append(row)
     for weight, (name, unit) in _UNITS.items():
         if weight not in report.weights:
             continue
-        for number, thread in enumerate(report.threads):
-            rows = zip(order, columns[weight], strict=True)
-            chosen = [(at, value) for at, value in rows if report.stacks[at].thread == number]
+        column = columns[weight]
+        for thread, chosen in zip(report.threads, rows, strict=True):
             yield {
                 "type": "sampled",
                 "name": f"{thread.label} ({name})",
                 "unit": unit,
                 "startValue": 0,
-                "endValue": sum(value for _, value in chosen),
-                "samples": [stacks[at] for at, _ in chosen],
-                "weights": [value for _, value in chosen],
+                "endValue": sum(column[row] for row in chosen),
+                "samples": [stacks[order[row]] for row in chosen],
+                "weights": [column[row] for row in chosen],
             }
 
 

@@ -1,0 +1,31 @@
+"""Bounds what a file can make sfsample spend: a few hundred bytes can state a billion frames.
+
+A reader charges what it is about to make, so that a hostile file is refused before it costs anything.  The
+unit is a byte of memory, or about 20 ns of work: 400 million of them are less than 500 MB and 10 s.  A file
+of more than 50 MB may cost more, in proportion to its size.
+
+Invariant: no file takes more (tests/report/test_hostile_files.py).
+"""
+
+from sfsample.errors import BadInput
+
+_COST_PER_BYTE = 8
+LEAST_SIZE = 50_000_000  # bytes: a smaller file may cost as much as one of this size
+
+
+class Budget:
+    """What is left to spend on a file of `size` bytes, as it lies on the disk.
+
+    `place` and `number` say where its reader is, for the error: "line", 5.
+    """
+
+    def __init__(self, size: int) -> None:
+        self.left = _COST_PER_BYTE * max(size, LEAST_SIZE)
+        self.place, self.number = "byte", 0
+
+    def charge(self, cost: int) -> None:
+        """Spend `cost`.  Raises BadInput when it is more than is left."""
+        self.left -= cost
+        if self.left < 0:
+            raise BadInput(f"{self.place} {self.number}: more stacks and names than fit into memory: "
+                           "split the file, or merge equal stacks in it")  # fmt: skip
