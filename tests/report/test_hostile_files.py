@@ -86,6 +86,7 @@ HUGE = {
     "json: numbers": lambda: with_list(b"257," * 12_000_000),
     "json: objects": lambda: with_list(b"{}," * 12_000_000),
     "json: lists": lambda: with_list(b"[[[]]]," * 6_000_000),
+    "json: one wide letter": lambda: with_list(b'"' + b"x" * 50_000_000 + '\U0001f600",'.encode()),
     "json: texts": lambda: with_list('"é!",'.encode() * 9_000_000),
 }
 

@@ -35,6 +35,7 @@ _MAX_DEPTH = 50  # of --stats, which has 4
 _ADDRESS = re.compile("(0x)?[0-9a-fA-F]{1,16}")
 _MAX_COUNT = (1 << 63) - 1  # pprof cannot hold more
 _COSTS = {b",": 36, b"[": 64, b"{": 360, b'"': 30}  # what follows takes, in bytes
+_WIDE_COST = 8  # of each byte, where one letter can make all of them take four
 
 
 def write(report: Report, *, threads: bool) -> bytes:  # noqa: ARG001 - the file always has the threads
@@ -173,6 +174,7 @@ def read(data: bytes, budget: Budget) -> Report:
     """Return the report.  Raises BadInput."""
     budget.number = len(data)
     budget.charge(sum(data.count(mark) * cost for mark, cost in _COSTS.items()))
+    budget.charge(0 if data.isascii() else len(data) * _WIDE_COST)
     try:
         root = JsonValue(json.loads(data))
     except (ValueError, RecursionError) as failure:  # also not UTF-8, or a number of a million digits
