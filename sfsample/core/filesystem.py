@@ -1,9 +1,9 @@
 """Opens files by path, below sfsample's root directory or that of a process, and writes files atomically.
 
-A target, a core file or a sysroot chooses the paths that sfsample opens as root, and what lies there.  So a
-path is resolved inside its root directory (symbolic links too), and only a regular file is opened: to open a
-device or a FIFO can have an effect, or block.  A `Root` keeps its directory open, so files below it can be
-found after the process has ended.
+A target, a core file or a sysroot chooses paths, and what lies there, and sfsample opens them with all its
+privileges.  So a path is resolved inside its root directory (symbolic links too), and only a regular file is
+opened: to open a device or a FIFO can have an effect, or block.  A `Root` keeps its directory open, so files
+below it can be found after the process has ended.
 
 openat2(2) with RESOLVE_IN_ROOT resolves a path alike, but Python does not offer it, and a step costs 2 us.
 
@@ -74,8 +74,8 @@ def _reopened(path_fd: int) -> int:
         os.close(path_fd)
 
 
-def mapped(fd: int) -> mmap:
-    """Map an open file, and close it.  Raises OSError, also for an empty file."""
+def map_and_close(fd: int) -> mmap:
+    """Map an open file, and close its descriptor.  Raises OSError, also for an empty file."""
     try:
         if not os.fstat(fd).st_size:
             raise OSError(EINVAL, "is empty")
@@ -94,7 +94,7 @@ class Root:
 
     def __init__(self, path: str = "/") -> None:
         self._fd = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-        # this object closes the descriptor in C: a Ctrl-C that arrives while a `__del__` runs is lost
+        # serves to close the descriptor in C: a Ctrl-C that arrives while a `__del__` runs is lost
         self._closer = epoll.fromfd(self._fd)
 
     @property
@@ -145,7 +145,7 @@ class Root:
     def map(self, path: str) -> mmap | None:
         """Map the regular file at an absolute path; None: there is none, or it is empty."""
         with suppress(OSError):
-            return mapped(self.open(path))
+            return map_and_close(self.open(path))
         return None
 
 

@@ -36,7 +36,7 @@ class LastRun(NamedTuple):
 
 
 class SchedulerEvidence(NamedTuple):
-    """What the scheduler had counted for a thread (`ProcFs.counters`), before and after it was captured.
+    """What the scheduler had counted for a thread (`ThreadFiles.counters`), before and after it was captured.
 
     At `after` the thread was off the CPU: as long as the counters stay the same, it has not run.
     `stopped_ns` is when it was seen to be stopped (perf_counter_ns), 0: it was not stopped.  `held_ns` is for

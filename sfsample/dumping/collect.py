@@ -68,7 +68,7 @@ class Dumper:
         if thread is not None:
             self._threads[tid] = thread
         del self._to_collect[tid]
-        self.process.running.release_pending()  # a thread that stops too late is not held until the end
+        self.process.running_capture.release_pending()  # a late thread is not held until the end
 
     def _collect(self, tid: int, stat: Stat) -> ThreadDump | None:
         thread = self._read_facts(tid, stat)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 from sfsample.core.arch import ARCHES, Arch, arch_of
-from sfsample.core.filesystem import Root, mapped, open_regular
+from sfsample.core.filesystem import Root, map_and_close, open_regular
 from sfsample.core.snapshot import Registers, ThreadSnapshot
 from sfsample.errors import CoreError, FormatError
 from sfsample.formats.elf.core_file import (
@@ -83,7 +83,7 @@ def open_core(
     """Open a core file; `exe` and `sysroot`: as `CoreImages`.  Raises CoreError."""
     head = b""
     try:
-        data = mapped(open_regular(path))
+        data = map_and_close(open_regular(path))
         head = data[:8]
         return CoreProcess(ElfImage(data, path, is_core=True), exe, sysroot, debug_dirs)
     except (OSError, FormatError) as failure:
@@ -191,7 +191,7 @@ def _place_program(core: CoreFile, exe: str | None) -> str:
     if exe is None or AT_ENTRY not in core.auxv:
         return f"{unknown}, and the program only with --exe"
     try:
-        image = ElfImage(mapped(open_regular(exe)), exe)
+        image = ElfImage(map_and_close(open_regular(exe)), exe)
     except (OSError, ValueError, FormatError) as failure:
         return f"--exe is not used: {exe}: {getattr(failure, 'strerror', None) or failure}"
     bias = core.auxv[AT_ENTRY] - image.entry
@@ -259,7 +259,7 @@ class CoreImages:
 
     def _open(self, path: str, open_file: Callable[[], int]) -> ElfImage:
         if path not in self._images:
-            self._images[path] = ElfImage(mapped(open_file()), path)
+            self._images[path] = ElfImage(map_and_close(open_file()), path)
         return self._images[path]
 
     def _candidates(self, mapping: Mapping) -> Iterator[tuple[str, Callable[[], int]]]:

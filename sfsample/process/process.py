@@ -85,7 +85,7 @@ class LiveProcess:
         self._is_child = child = self.proc.status().get("PPid") == str(os.getpid())
         self._new_ids = NewIds()
         self.copy = StackCopy(pid, self.arch, self._extent, stack_bytes)
-        self.running = RunningCapture(pid, self.arch, self.copy, child=child)
+        self.running_capture = RunningCapture(pid, self.arch, self.copy, child=child)
 
     def _try_attaching(self) -> None:
         """Check that the kernel permits tracing.  Stops no thread.
@@ -177,14 +177,14 @@ class LiveProcess:
 
     def capture_consistently(self) -> ConsistentCapture:
         """Capture all threads at one instant."""
-        arch = self.running.tracer.reader.arch
+        arch = self.running_capture.tracer.reader.arch
         return capture_consistently(
             self.proc, arch, self.copy, self.thread, self._refusal, child=self._is_child
         )
 
     def read(self, thread: Thread) -> SleepingThread | None:
         """Read one thread without stopping it; None: it does not sleep, has ended, or may not be read."""
-        return read_sleeping_thread(self.running.tracer.reader.arch, self.copy, thread)
+        return read_sleeping_thread(self.running_capture.tracer.reader.arch, self.copy, thread)
 
     def restarts(self, asleep: SyscallInfo) -> bool:
         """Return whether a thread that sleeps in this call can be stopped without an effect on the call."""
@@ -199,7 +199,7 @@ class LiveProcess:
         another process traces the thread: other threads may be free, and another sampler detaches soon.
         """
         for _ in range(_MAX_ATTEMPTS):
-            taken = self.running.capture(thread, patience_ns, stop_filter)
+            taken = self.running_capture.capture(thread, patience_ns, stop_filter)
             if not isinstance(taken, NotCaptured) or taken.reason is not Reason.REFUSED:
                 return taken
             refusal = self._refusal(thread.tid)
@@ -224,9 +224,9 @@ class LiveProcess:
         The kernel releases a thread that does not stop within a second when the calling OS thread ends.
         """
         deadline = time.monotonic() + _CLOSE_DEADLINE_S
-        while not self.running.release_pending() and time.monotonic() < deadline:
+        while not self.running_capture.release_pending() and time.monotonic() < deadline:
             time.sleep(_CLOSE_POLL_S)
-        self.running.close()
+        self.running_capture.close()
         self._new_ids.close()
         self.proc.close()
 

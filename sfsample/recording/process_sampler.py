@@ -1,10 +1,13 @@
 """Samples the threads of one process, tick by tick.
 
 A thread that has not run since its last sample is not captured again: its stack is counted once more (in wall
-mode), for one small read of its scheduler counters.  A thread is a sample in cpu mode if it had a CPU when it
-was asked to stop, or had lost it to sfsample; a thread that waits, sleeps, or has just been woken is not.  A
-thread that waits for a CPU runs no code of its own once it was asked to stop: sfsample waits for it at most
-as long as a pause may last, and captures it when it stops.
+mode), for one small read of its scheduler counters.  A capture counts in cpu mode only if the thread had a
+CPU when it was asked to stop, or had lost it to sfsample; not if it waited, slept, or had just been woken.  A
+thread that waits for a CPU runs no code of its own once it was asked to stop: the tick waits for it at most
+--max-pause, and a thread that stops later is captured at a checkpoint or in a later tick.
+
+Order of the calls for one thread: `_take_turn`, `_sample`, `_capture`, `_try_capture`, `_record`, and then
+`_record_stack` or `_record_failure`.
 """
 
 import time
@@ -27,7 +30,7 @@ from sfsample.recording.thread_table import SampledThread, ThreadTable
 _END_PATIENCE_NS = 250_000_000  # for threads that were asked to stop, at the end of the recording
 _COLLECT_NS = 1_000_000  # between two collections of threads that have stopped meanwhile
 _MAX_PENDING_STOPS = 8  # if all of them stop at once, each stays stopped until those before it were captured
-_STOP_PATIENCE_NS = 50_000  # a thread that has a CPU stops in this time, and sfsample does not have to sleep
+_STOP_PATIENCE_NS = 50_000  # to poll before a stop is pending: a thread that has a CPU stops in this time
 
 _RECORDING_ENDED = "the recording ended before its turn"
 _STILL_PENDING = "did not stop in time (the machine is overloaded)"
@@ -54,7 +57,8 @@ class ProcessSampler:
         self._capturer = capturer
         self._profile = profile
         self._wall = options.mode == "wall"
-        self._max_pause_ns = process.running.max_held_ns = round(options.max_pause * 1e9)
+        self._max_pause_ns = round(options.max_pause * 1e9)
+        process.running_capture.max_held_ns = self._max_pause_ns
         self._bad_stacks = options.bad_stacks
         self._named = named
         self._threads = ThreadTable(random)
@@ -70,8 +74,8 @@ class ProcessSampler:
         self._recorder = Recorder(profile, self._process_key, since)
 
     @property
-    def longest_stop_ns(self) -> int:
-        """For how long the living thread that was stopped longest has been stopped, in all."""
+    def longest_hold_ns(self) -> int:
+        """The largest total time, in ns, for which one living thread was held."""
         return max((thread.stopped_ns for thread in self._threads), default=0)
 
     # -- one tick
@@ -79,8 +83,8 @@ class ProcessSampler:
     def tick(self, at_ns: int, woken: WakeUp, *, refresh: bool, go_on: Callable[[], bool]) -> bool:
         """Sample every thread that is due; False when the process has ended.
 
-        There may be thousands: `go_on` is called now and then, and may collect what other processes hold;
-        when it returns False, the recording is over, and the rest is left.
+        There may be thousands: `go_on` is called now and then, and may release threads that sfsample holds in
+        other processes; when it returns False, the recording is over, and the rest is left.
         """
         before_ns = self._recorder.now.at_ns
         self._recorder.now = TickTime(self._recorder.now.number + 1, at_ns)
@@ -101,9 +105,9 @@ class ProcessSampler:
     def _is_quiet(self) -> bool:
         """Return whether no thread has run, so that nothing can have changed: no birth, no execve.
 
-        Asked only of processes with few threads, all of which slept; then that was their turn.
+        Only a process with few threads, all of which slept, can be quiet; then that was their turn.
         """
-        threads = self._threads.few(self._recorder.now.number)
+        threads = self._threads.all_if_always_due(self._recorder.now.number)
         if self._pending or not threads or any(map(_may_have_run, threads)):
             return False
         self._recorder.count_idle(threads)
@@ -164,7 +168,7 @@ class ProcessSampler:
             self._threads.add(SampledThread(born, TickTime(tick - 1, before_ns), ran), tick)
 
     def _drop(self, thread: SampledThread) -> None:
-        self._pending.pop(thread, None)  # if it still stops, it is released
+        self._pending.pop(thread, None)  # `release_pending` releases it if it still stops
         self._recorder.flush(thread)
         self._threads.drop(thread)
 
@@ -173,7 +177,7 @@ class ProcessSampler:
     def _take_turn(self, thread: SampledThread, woken: WakeUp) -> None:
         if thread in self._pending:
             if not self._wall:
-                self._recorder.skip(thread)  # only the tick in which it lost its CPU counts
+                self._recorder.skip(thread)  # it was counted in the tick that asked it to stop
             return
         counters = thread.files.counters()
         if counters is None:
@@ -195,8 +199,8 @@ class ProcessSampler:
         if seldom and wall and self._capturer.stop_breaks_call(thread.process_thread):
             self._capturer.wait_until_asleep(thread.process_thread, woken.at_ns + self._max_pause_ns)
         if seldom and not wall and files.asleep() is not None:
-            # not worth the preparations of a capture; for other threads that is asked last of all, as the
-            # preparations take longer than some threads run at a time
+            # a thread that runs seldom and sleeps now is not worth the preparations of a capture; others are
+            # asked last of all, as the preparations take longer than some threads run at a time
             thread.off_cpu_counters = counters
             recorder.skip(thread)
         else:
@@ -242,12 +246,16 @@ class ProcessSampler:
     def _record_failure(self, thread: SampledThread, failure: NotCaptured) -> None:
         if failure.reason is Reason.OFF_CPU:
             thread.off_cpu_counters = failure.counters
-            if failure.state is RunState.WAITING:
-                self._recorder.count_waiting(thread)
-            else:
-                self._recorder.skip(thread)
+            self._leave_out(thread, failure.state)
         elif not failure.gone:
             self._recorder.count_failed(thread, failure.detail)
+
+    def _leave_out(self, thread: SampledThread, state: RunState) -> None:
+        """Count no sample of a thread that had no CPU."""
+        if state is RunState.WAITING:
+            self._recorder.count_waiting(thread)
+        else:
+            self._recorder.skip(thread)
 
     def _record_stack(self, thread: SampledThread, captured: CapturedStack, woken: WakeUp) -> None:
         recorder, evidence = self._recorder, captured.snapshot.scheduler
@@ -255,8 +263,9 @@ class ProcessSampler:
         if evidence is not None:
             thread.off_cpu_counters = evidence.after
             recorder.charge(thread, evidence.after)
-        if not self._wall and not classify(before, evidence, woken).counts_as_cpu:
-            recorder.count_waiting(thread)
+        state = classify(before, evidence, woken)
+        if not self._wall and not state.counts_as_cpu:
+            self._leave_out(thread, state)
             return
         if self._bad_stacks is not None:
             self._bad_stacks.keep(thread.name, captured.snapshot, captured.stack, self.process.modules)
@@ -269,7 +278,7 @@ class ProcessSampler:
 
     def collect(self) -> bool:
         """Capture threads that have stopped by now; False while a thread is still to stop."""
-        running = self.process.running
+        running = self.process.running_capture
         if not running.is_active:
             return True
         running.collect_stopped()
@@ -279,7 +288,7 @@ class ProcessSampler:
         return not self._pending and running.release_pending()
 
     def _wait_for_pending(self, deadline_ns: int) -> None:
-        """Wait for threads that were asked to stop, no longer than a pause may last."""
+        """Wait for threads that were asked to stop, until `deadline_ns` (perf_counter_ns)."""
         while self._pending and (left_ns := deadline_ns - time.perf_counter_ns()) > 0:
             await_stop(left_ns / 1e9)
             self.collect()

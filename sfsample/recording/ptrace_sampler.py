@@ -208,7 +208,7 @@ class PtraceSampler:
 
     def _spent_s(self) -> float:
         """Return the CPU time of sfsample, and for how long it has held the thread that it held longest."""
-        held_ns = max((sampler.longest_stop_ns for sampler in self._samplers), default=0)
+        held_ns = max((sampler.longest_hold_ns for sampler in self._samplers), default=0)
         return time.thread_time() - self._cpu_at_start + held_ns / 1e9
 
     # -- processes that come and go

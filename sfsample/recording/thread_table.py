@@ -73,7 +73,7 @@ class ThreadTable:
         self._threads: dict[int, SampledThread] = {}
         self._due: dict[int, list[SampledThread]] = {}
         self._due_next: list[SampledThread] = []
-        # most ticks that an idle thread is not due, by the number of threads; 0: all are due at each (`few`)
+        # most ticks that an idle thread is not due, by the number of threads; 0: all are due at each tick
         self._spread = 0
 
     def __iter__(self) -> Iterator[SampledThread]:
@@ -103,7 +103,7 @@ class ThreadTable:
         now = set(tids)
         return sorted(now - self._threads.keys()), [t for t in self if t.tid not in now]
 
-    def few(self, tick: int) -> list[SampledThread]:
+    def all_if_always_due(self, tick: int) -> list[SampledThread]:
         """Return all threads, if there are so few that each is due at every tick; [] if one is new."""
         return [] if self._spread or tick in self._due else [*self._threads.values()]
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple
 
-from sfsample.core.filesystem import Root, mapped
+from sfsample.core.filesystem import Root, map_and_close
 from sfsample.core.stack import Stack
 from sfsample.errors import FormatError, SfsampleError
 from sfsample.formats.elf.image import ElfImage
@@ -98,7 +98,7 @@ def _open_mapped(saved: SavedStack, root: Root, mapping: Mapping) -> ElfImage:
     if known is None:
         raise FormatError(mapping.path, 0, "could not be read when the stack was saved")
     try:
-        image = ElfImage(mapped(root.open(mapping.path)), mapping.path)
+        image = ElfImage(map_and_close(root.open(mapping.path)), mapping.path)
     except OSError as failure:
         raise FormatError(mapping.path, 0, f"cannot be opened: {failure.strerror}") from None
     here = identify(Module(image, 0, mapping.path))

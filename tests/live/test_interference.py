@@ -184,7 +184,7 @@ def test_exception_in_the_pause_releases_the_thread(part, name, monkeypatch):
             target.signal(signal.SIGRTMIN)
             with pytest.raises(KeyboardInterrupt):
                 live.capture(live.thread(target.pid))
-            wait_until(live.running.release_pending, "released")
+            wait_until(live.running_capture.release_pending, "released")
         monkeypatch.undo()
         live.close()
         assert_untraced(target.pid)

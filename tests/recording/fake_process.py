@@ -105,7 +105,7 @@ class FakeProcess:
         self.ends_at = float("inf")  # when the process ends, on the clock
         self.learned: list[bool] = []  # what `learn` returns: whether to capture again
         self.threads: dict[int, Thread] = {}
-        self.running, self.is_active = self, True
+        self.running_capture, self.is_active = self, True
         image = ElfImage(elf([Load(0x1000, bytes(4096), offset=0x1000)]), "x")
         self.maps_read = 0
         self.modules = ModuleMap(self._maps, lambda _: image)

@@ -64,11 +64,11 @@ def test_ended_threads_have_no_turn():
 
 def test_few_returns_all_threads_when_none_is_new():
     table = table_of(15)
-    assert table.few(1) == [], "all are new"
+    assert table.all_if_always_due(1) == [], "all are new"
     turns(table, 3)
-    assert [thread.tid for thread in table.few(4)] == list(range(15))
+    assert [thread.tid for thread in table.all_if_always_due(4)] == list(range(15))
     table.add(SampledThread(new_thread(15), BEGINNING, 0), 4)
-    assert table.few(4) == table.few(5) == []
+    assert table.all_if_always_due(4) == table.all_if_always_due(5) == []
 
 
 def test_deferred_turns_remain_when_threads_become_few():
@@ -76,7 +76,7 @@ def test_deferred_turns_remain_when_threads_become_few():
     turns(table, 40)
     for thread in list(table)[3:]:
         table.drop(thread)
-    busy_ticks = [tick for tick in range(41, 60) if not table.few(tick)]
+    busy_ticks = [tick for tick in range(41, 60) if not table.all_if_always_due(tick)]
 
     assert busy_ticks
     assert {thread.tid for tick in busy_ticks for thread in table.due(tick)} == {0, 1, 2}

@@ -222,7 +222,7 @@ def test_any_format_of_many_deep_stacks_takes_little_memory(tmp_path: Path, form
              for number in range(10_000)]  # fmt: skip
     path = tmp_path / "deep.folded"
     path.write_text("".join(lines))
-    done = run("convert", path, "-f", format_name, "-o", tmp_path / "out")
+    done = run("convert", path, "-f", format_name, "-q", "-o", tmp_path / "out")
     assert (done.returncode, done.stderr) == (0, b"")
     assert (tmp_path / "out").stat().st_size > 1000
 
@@ -231,7 +231,7 @@ def test_any_format_of_many_deep_stacks_takes_little_memory(tmp_path: Path, form
 def test_long_name_in_many_stacks_is_written_or_refused(tmp_path: Path, format_name: str) -> None:
     path = tmp_path / "names.pb"
     path.write_bytes(pprof(location(1), sample(10_000) * 10, names=(b"f" * 5_000_000,)))
-    done = run("convert", path, "-f", format_name, "-o", tmp_path / "out")
+    done = run("convert", path, "-f", format_name, "-q", "-o", tmp_path / "out")
     if format_name == "folded":
         assert_refused(done, f"cannot write: {tmp_path}/out: too large for -f folded")
     else:
