@@ -7,6 +7,7 @@ sfsample.
 
 import gc
 import os
+import shlex
 import signal
 import sys
 from errno import ENOMEM
@@ -14,19 +15,20 @@ from importlib import import_module
 from types import ModuleType
 
 from sfsample.cli.terminal import printable, say, silence
-from sfsample.errors import FILES_HELP, NO_FILE_ERRNOS, SfsampleError, UsageError
+from sfsample.errors import FILES_HELP, NO_FILE_ERRNOS, NotPermitted, SfsampleError, UsageError
 
 _OUT_OF_MEMORY = ("out of memory", "allow more: ulimit -v; a smaller --stack-bytes needs less")
 
 
 def main(argv: list[str] | None = None) -> int:
     """Run the command line and return the exit code."""
+    words = sys.argv[1:] if argv is None else argv
     try:
-        code = _run(sys.argv[1:] if argv is None else argv)
+        code = _run(words)
         if sys.stdout is not None:  # None: the caller closed it
             sys.stdout.flush()
     except SfsampleError as failure:
-        say(failure, *failure.help)
+        say(failure, *_help_lines(failure, words))
         return failure.exit_code
     except MemoryError:
         say(*_OUT_OF_MEMORY)
@@ -39,6 +41,21 @@ def main(argv: list[str] | None = None) -> int:
         _print_os_error(failure)
         return 1
     return code
+
+
+def _help_lines(failure: SfsampleError, words: list[str]) -> list[str]:
+    """Return what the user can do, with the commands to type for this very process.
+
+    sudo(8) has a PATH of its own, so the program is named by its whole path.
+    """
+    path = os.path.abspath(sys.argv[0])
+    program = [path] if os.path.basename(path) == "sfsample" else [sys.executable, "-m", "sfsample"]
+    lines = [
+        line.replace("sudo sfsample ...", f"sudo {shlex.join([*program, *words])}") for line in failure.help
+    ]
+    if isinstance(failure, NotPermitted) and failure.pid and "doctor" not in words:
+        lines.append(f"sfsample doctor {failure.pid} shows everything that may refuse it")
+    return lines
 
 
 def _print_os_error(failure: OSError) -> None:

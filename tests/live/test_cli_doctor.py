@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.live.cli_runner import NOBODY, is_root, sfsample
+from tests.live.cli_runner import COMMAND, NOBODY, is_root, sfsample
 from tests.live.targets import Target, first_line, fixture, python, running
 from tests.live.test_cli_errors import (
     HIDE,
@@ -88,9 +88,11 @@ def assert_refused(pid: int, *gates: str, wrapper: list[str] | tuple[str, ...] =
     assert failing(process) - {"read memory"} == {*gates, "attach"}
     assert process["may_attach"] is False
     error = sfsample("dump", "-p", pid, wrapper=wrapper).refused(4)
+    assert f"sfsample doctor {pid} shows everything that may refuse it" in error
     for gate in (process["gates"][name] for name in gates):
         assert gate["found"] in error
-        assert gate["remedy"]["host"] in error
+        command = f"sudo {' '.join(COMMAND)} dump -p {pid}"
+        assert gate["remedy"]["host"].replace("sudo sfsample ...", command) in error
 
 
 def test_all_gates_are_open_for_an_own_process(leaf: Target) -> None:

@@ -97,7 +97,7 @@ def closed_gates_help(own: SelfCredentials, target: TargetCredentials) -> tuple[
     lines = dict.fromkeys(line for gate in closed for line in _help(gate))
     return tuple(lines) or (
         "a security module (AppArmor, SELinux) or a seccomp filter may forbid ptrace;",
-        "in a container, start it with --cap-add=SYS_PTRACE; sfsample doctor -p PID shows every gate",
+        "in a container, start it with --cap-add=SYS_PTRACE",
     )
 
 
