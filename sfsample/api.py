@@ -23,7 +23,7 @@ from sfsample.report.report import Report
 from sfsample.symbolize.options import DEFAULT_SYMBOL_OPTIONS, SymbolOptions
 from sfsample.symbolize.symbolizer import Symbolizer
 
-_GRACE_S = 0.5  # beyond the duration, for the last samples
+_MAX_IDLE_S = 1.0  # of a sampling thread whose duration is over: then it is stuck
 
 
 def record(
@@ -69,14 +69,17 @@ def record(
         try:
             for pid in wanted:
                 processes.named.append(open_process(pid, attach=not options.perf_events))
-            deadline_s = time.monotonic() + (duration or float("inf")) + _GRACE_S
+            deadline_s = time.monotonic() + (duration or float("inf"))
             return choose_sampler(processes, options, duration, counts, clock=clock, tell=tell).run(stop)
         finally:
             processes.close(counts.stats)
 
-    begin_s = time.monotonic()
+    def should_end() -> bool:
+        return should_stop() or (time.monotonic() > deadline_s and thread.idle_s > _MAX_IDLE_S)
+
+    begin_s, thread = time.monotonic(), TracerThread(work, should_end)
     try:
-        return TracerThread(work, lambda: should_stop() or time.monotonic() > deadline_s).run()
+        return thread.run()
     except NoReturn as stuck:
         if not counts.stats.samples:
             raise

@@ -15,6 +15,7 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Generic, TypeVar
 
 from sfsample.core.checkpoint import PENDING_STOPS
@@ -42,6 +43,13 @@ class TracerThread(Generic[_T]):
         self._finished = False
         self._result: list[_T] = []
         self._failure: BaseException | None = None
+        self._cpu_clock: int | None = None  # of the OS thread that does the work
+        self._cpu_ns, self._progress_s = -1, time.monotonic()
+
+    @property
+    def idle_s(self) -> float:
+        """For how long the work has used no CPU time; work that samples uses some ten times a second."""
+        return time.monotonic() - self._progress_s
 
     def run(self) -> _T:
         """Return what the work returns, or raise what it raises.
@@ -72,6 +80,7 @@ class TracerThread(Generic[_T]):
             _thread.start_new_thread(self._main, ())
             while not self._work_lock.acquire(timeout=_REAP_PENDING_S if PENDING_STOPS.any else _REAP_S):
                 reap_killed_tracees()  # and Python handles a signal that arrived just before
+                self._note_progress()
                 self._raise_if_overdue()
         except RuntimeError:
             started = False
@@ -81,6 +90,12 @@ class TracerThread(Generic[_T]):
             # the lock may be held by either thread, so it says nothing
             while started and not self._finished and time.monotonic() < stop_s + _PATIENCE_S:
                 time.sleep(_END_POLL_S)
+
+    def _note_progress(self) -> None:
+        with suppress(OSError):  # it has ended
+            cpu_ns = self._cpu_ns if self._cpu_clock is None else time.clock_gettime_ns(self._cpu_clock)
+            if cpu_ns != self._cpu_ns:
+                self._cpu_ns, self._progress_s = cpu_ns, time.monotonic()
 
     def _raise_if_overdue(self) -> None:
         if time.monotonic() > self._asked_s + _SILENCE_S:
@@ -98,6 +113,7 @@ class TracerThread(Generic[_T]):
         # a signal that arrives in this thread would not wake the thread that runs Python's handlers
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         try:
+            self._cpu_clock = time.pthread_getcpuclockid(_thread.get_ident())
             wake_promptly()
             self._result.append(self._work(self._ask_should_stop))
         except BaseException as failure:  # noqa: BLE001 - `run` raises it again
