@@ -119,7 +119,11 @@ HUGE = 0xFFFF_FFFF
     [
         ([Function(TEXT, HUGE, [row(0, 8)], repeat=1)], [(TEXT, 0x40, b"")]),
         ([entry(TEXT, HUGE)], [(TEXT, HUGE >> 1, EXPRESSION)]),
-        ([entry(TEXT + at, HUGE) for at in range(1000)], [(TEXT + at, 1, b"") for at in range(2000)]),
+        pytest.param(
+            [entry(TEXT + at, HUGE) for at in range(1000)],
+            [(TEXT + at, 1, b"") for at in range(2000)],
+            marks=pytest.mark.extended,
+        ),
     ],
 )
 def test_tables_that_claim_too_many_places_are_refused(functions, cfi):

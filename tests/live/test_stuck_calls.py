@@ -10,7 +10,7 @@ import pytest
 import sfsample
 from tests.live.cli_runner import begun, ended, is_root, parse_folded, wait_until_sampled
 from tests.live.compiled import compile_c, needs_gcc
-from tests.live.targets import assert_untraced, fixture, running, wait_until
+from tests.live.targets import assert_untraced, extended, fixture, running, wait_until
 
 pytestmark = [pytest.mark.live, needs_gcc]
 
@@ -99,7 +99,7 @@ def is_held(pid: int) -> bool:
         return file.read().rpartition(") ")[2][0] == "t"
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, extended(signal.SIGTERM)])
 def test_signal_ends_a_recording_that_is_stuck(target, tmp_path, number):
     with begun("-p", target.pid, "-o", tmp_path / "out", "--no-perf-events") as child:
         wait_until_sampled(target.pid)

@@ -91,7 +91,17 @@ HUGE = {
 }
 
 
-@pytest.mark.parametrize("make", HUGE.values(), ids=HUGE)
+# they take seconds each, and are of kinds of which a quicker one is left
+SLOW = ("pprof: samples", "pprof: labels", "pprof: strings", "folded: stacks")
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        pytest.param(make, id=name, marks=[pytest.mark.extended] * (name in SLOW))
+        for name, make in HUGE.items()
+    ],
+)
 def test_file_that_would_take_too_much_memory_is_refused(tmp_path: Path, make: Any) -> None:
     path = tmp_path / "huge"
     path.write_bytes(make())
@@ -104,6 +114,7 @@ def test_stream_without_end_is_refused() -> None:
     assert_refused(run("convert", "/dev/zero"), "cannot read: /dev/zero: not a regular file")
 
 
+@pytest.mark.extended
 def test_large_profile_is_read_with_little_memory(tmp_path: Path) -> None:
     """50,000 stacks of 100 frames: the size of a long recording of a large program."""
     stacks = [{"thread": 0, "frames": [(number * 7 + at * at) % 1000 for at in range(100)],
@@ -238,6 +249,7 @@ def test_long_name_in_many_stacks_is_written_or_refused(tmp_path: Path, format_n
         assert (done.returncode, done.stderr) == (0, b"")
 
 
+@pytest.mark.extended
 def test_firefox_of_too_many_frames_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "frames.pb"
     path.write_bytes(pprof(location(1), sample(5_000_000)))
