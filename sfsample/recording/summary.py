@@ -106,10 +106,11 @@ def _subprocesses(stats: Stats) -> Iterator[str]:
 
 def _pauses(stats: Stats) -> Iterator[str]:
     if stats.pauses.count:
-        yield f"pause     {_distribution(stats.pauses)} ({_count(stats.pauses.count, 'stop')})"
+        own = stats.held if stats.held.count else stats.pauses
+        yield f"pause     {_distribution(own)} ({_count(stats.pauses.count, 'stop')})"
     pairs = zip(_points(stats.pauses), _points(stats.held), strict=True)
     if stats.held.count and any(pause_ns > _NOTABLE_WAIT * held_ns for pause_ns, held_ns in pairs):
-        yield f"          {_distribution(stats.held)} without the time that threads waited for a CPU"
+        yield f"          {_distribution(stats.pauses)} with the time that threads waited for a CPU"
     if stats.timers_since_s == 0:
         yield "pause     none: the kernel copied the stacks in timer interrupts"
     elif stats.timers_since_s is not None:

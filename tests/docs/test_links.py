@@ -147,7 +147,7 @@ def missing_scripts(code: str) -> Iterator[str]:
 def missing_commands(code: str) -> Iterator[str]:
     for (line,) in (match.groups() for match in COMMAND.finditer(code)):
         words = line.split(" -- ")[0].split()
-        command = "record" if words[0].startswith(("-", "[")) else words[0]
+        command = "record" if words[0].startswith(("-", "[")) or words[0][0].isdigit() else words[0]
         if re.fullmatch(r"[A-Z]+", command):  # a form: sfsample COMMAND
             continue
         if command not in COMMANDS:

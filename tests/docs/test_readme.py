@@ -13,6 +13,7 @@ from sfsample.core.stack import StopReason
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+PAGES = {path.name: path.read_text(encoding="utf-8") for path in (ROOT / "docs").glob("*.md")}
 
 
 def blocks(language: str, text: str = README) -> list[str]:
@@ -32,7 +33,7 @@ def test_library_example_runs():
         try:
             os.close(write)
             assert os.read(read, 100).startswith(b"ready")
-            (example,) = blocks("python")
+            (example,) = blocks("python", PAGES["library.md"])
             command = [sys.executable, "-c", example]
             done = run(command, target.pid)
             while "\n0 samples" in done.stdout:  # on a busy machine the target may not run for a second
@@ -58,8 +59,14 @@ def test_ci_runs_the_readme_test_command():
     assert "sh scripts/test" in (ROOT / ".ci/run").read_text(encoding="utf-8")
 
 
+def test_readme_is_short():
+    """In the order that a reader needs; the rest is in docs/ by task."""
+    assert README.count("\n") <= 130
+
+
 def test_every_stop_reason_is_explained():
-    first_columns = "\n".join(re.findall(r"^\| (`.*?) \|", README, flags=re.MULTILINE))
+    reasons = PAGES["recording.md"].partition("## Stacks that are not whole")[2]
+    first_columns = "\n".join(re.findall(r"^\| (`.*?) \|", reasons, flags=re.MULTILINE))
     explained = set(re.findall(r"`(\w+)`", first_columns))
     assert explained == {str(reason) for reason in StopReason} - {"outermost"}
 
@@ -67,8 +74,9 @@ def test_every_stop_reason_is_explained():
 def test_command_lines_of_the_readme_are_valid():
     from sfsample.cli.parse import parse
 
-    lines = re.findall(r"^    (sfsample .*?)(?: +#.*)?$", README, flags=re.MULTILINE)
-    assert len(lines) >= 6
+    text = "\n".join([README, *PAGES.values()])
+    lines = re.findall(r"^    (sfsample [^\n]*?)(?: +#.*)?$", text, flags=re.MULTILINE)
+    assert len(lines) >= 20
     for line in lines:
         words = line.split(" > ")[0].split()
         parse(words[1:])

@@ -164,15 +164,17 @@ def test_pause_has_percentiles():
 
 
 @pytest.mark.parametrize(("held", "expected"), [(60_000, True), (9_900_000, True), (10_000_000, False)])
-def test_pause_without_waits_is_printed_where_it_is_half(held, expected):
+def test_pause_with_waits_follows_that_without_where_it_is_twice_as_long(held, expected):
     made = stats(outermost=1)
     made.pauses.add(20_000_000)
     made.held.add(held)
     text = lines(made)
-    after = text[text.index("pause     p50 20 ms, p99 20 ms, max 20 ms (1 stop)") + 1]
+    at = next(number for number, pause in enumerate(text) if pause.startswith("pause     p50 "))
 
-    assert after.endswith("without the time that threads waited for a CPU") == expected
-    assert after.startswith(f"          p50 {held // 1000} µs, ") == expected
+    assert text[at].endswith("(1 stop)")
+    assert ("20 ms" in text[at]) == (held == 20_000_000)
+    waits = "          p50 20 ms, p99 20 ms, max 20 ms with the time that threads waited for a CPU"
+    assert (text[at + 1] == waits) == expected
 
 
 def test_one_long_pause_does_not_hide_waits():
@@ -181,7 +183,8 @@ def test_one_long_pause_does_not_hide_waits():
         made.pauses.add(20_000_000)
         made.held.add(held)
 
-    expected = "p50 60 µs, p99 60 µs, max 20 ms without the time that threads waited for a CPU"
+    assert line(made, "pause") == "pause     p50 60 µs, p99 60 µs, max 20 ms (201 stops)"
+    expected = "p50 20 ms, p99 20 ms, max 20 ms with the time that threads waited for a CPU"
     assert f"          {expected}" in lines(made)
 
 
