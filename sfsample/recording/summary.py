@@ -32,6 +32,8 @@ def summary_lines(
         f"in {stats.duration_s:.1f} s: {_count(stats.ticks, 'tick')} "
         f"at {stats.rate_hz:g} Hz, {stats.late_ticks} missed{_achieved_rate(stats)}"
     )
+    if stats.ended_by == "target":
+        yield "ended     with the target"
     yield from _losses(stats)
     yield from _subprocesses(stats)
     if not stats.samples and mode == "cpu" and not stats.captures[Capture.FAILED]:

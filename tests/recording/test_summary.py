@@ -177,6 +177,13 @@ def test_pause_with_waits_follows_that_without_where_it_is_twice_as_long(held, e
     assert (text[at + 1] == waits) == expected
 
 
+@pytest.mark.parametrize("ended_by", ["target", "duration", "signal"])
+def test_end_of_the_target_is_said(ended_by):
+    made = stats(outermost=1)
+    made.ended_by = ended_by
+    assert ("ended     with the target" in lines(made)) == (ended_by == "target")
+
+
 def test_one_long_pause_does_not_hide_waits():
     made = stats(outermost=1)
     for held in [60_000] * 200 + [20_000_000]:
