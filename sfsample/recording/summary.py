@@ -61,10 +61,11 @@ def _no_samples(stats: Stats) -> Iterator[str]:
     """Yield why there are no samples, and which flags would give some."""
     if stats.timers_since_s is not None:
         period_ns = round(1e9 / stats.rate_hz)
-        yield f"no thread used {_time(period_ns)} of CPU time, which gives one sample;"
         if stats.cpu_charged_ns > period_ns:
+            yield f"the timers gave no sample of {_time(stats.cpu_charged_ns)} of CPU time;"
             yield "a higher --rate needs less; --no-perf-events also samples threads that live shorter"
         else:
+            yield f"no thread used {_time(period_ns)} of CPU time, which gives one sample;"
             yield "to record sleeping threads: --mode wall, without --perf-events"
         return
     ticks = f"at any of the {_count(stats.taken_ticks, 'tick')} taken;"
