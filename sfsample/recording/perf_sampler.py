@@ -20,6 +20,7 @@ from sfsample.process.perf_records import Lost, PerfSample, Record, RecordOfProc
 from sfsample.process.priority import avoid_preempting
 from sfsample.process.process import LiveProcess
 from sfsample.recording.options import RecordOptions
+from sfsample.recording.overhead import OverheadLimit
 from sfsample.recording.perf_process import PerfProcess, StackUse
 from sfsample.recording.processes import Processes
 from sfsample.recording.profile import Profile
@@ -65,6 +66,7 @@ class PerfSampler:
         self._stack_bytes_fitted = False  # to what the first samples needed
         self._events: PerfEvents | None = None
         self._cpu_at_start = 0.0
+        self._limit = OverheadLimit(options.max_overhead, 0.0, time.thread_time())
         self._end_s = 0.0  # when the recording ended, since its start; 0: it has not
         self._start_ns = 0 if start is None else round(start * 1e9)
         deviation = _PERIOD_DEVIATION * (2 * random() - 1)
@@ -199,9 +201,8 @@ class PerfSampler:
 
     def _stay_below_overhead(self, should_stop: Callable[[], bool]) -> None:
         """Stop the timers for as long as it takes to stay below the limit of overhead."""
-        limit, began_s = self._options.max_overhead, self._elapsed_s()
-        spent_s = time.thread_time() - self._cpu_at_start
-        until_s = began_s if limit is None else min(spent_s / limit, began_s + self._left_s())
+        began_s = self._elapsed_s()
+        until_s = min(self._limit.resume_at(began_s, time.thread_time()), began_s + self._left_s())
         if until_s - began_s < _MAX_SLEEP_S:
             return
         self._stop_timers()
@@ -210,7 +211,7 @@ class PerfSampler:
             time.sleep(_MAX_SLEEP_S)
         self._timers.begin()
         self._forget_unseen_changes()
-        self.profile.stats.spared_ticks += round((self._elapsed_s() - began_s) * self._options.rate)
+        self.profile.stats.spared_ticks += int((self._elapsed_s() - began_s) * self._options.rate)
 
     def _any_alive(self) -> bool:
         return not all(process.process.proc.has_ended() for process in self._alive.values())
@@ -222,7 +223,8 @@ class PerfSampler:
     # -- the loop
 
     def _loop(self, should_stop: Callable[[], bool]) -> str:
-        interval_s = _FIRST_READ_S  # not 0: the CPU time of the start may have to be spared first
+        self._limit = OverheadLimit(self._options.max_overhead, self._elapsed_s(), time.thread_time())
+        interval_s = _FIRST_READ_S
         due_s = self._elapsed_s() + interval_s
         while True:
             now_s, left_s = self._elapsed_s(), self._left_s()

@@ -20,6 +20,7 @@ from sfsample.process.process import LiveProcess
 from sfsample.process.scheduler import OwnRun, WakeUp
 from sfsample.process.stop_request import await_stop
 from sfsample.recording.options import RecordOptions
+from sfsample.recording.overhead import OverheadLimit
 from sfsample.recording.process_sampler import ProcessSampler
 from sfsample.recording.processes import Processes
 from sfsample.recording.profile import Profile
@@ -134,6 +135,7 @@ class PtraceSampler:
         if self._began is not None:
             schedule.skip(self._clock.now())
         self._refresh_at = self._clock.now() + _REFRESH_S
+        limit = OverheadLimit(self._options.max_overhead, self._clock.now(), self._spent_s())
         stats = self.profile.stats
         while not schedule.over:
             if not self._wait(schedule.next(), should_stop):
@@ -149,9 +151,7 @@ class PtraceSampler:
             if not self._tick(at_ns, woken, lambda: self._clock.now() < schedule.end and not should_stop()):
                 return "target"
             if self._options.max_overhead is not None:
-                stats.spared_ticks += schedule.skip(
-                    self._start + self._spent_s() / self._options.max_overhead
-                )
+                stats.spared_ticks += schedule.skip(limit.resume_at(self._clock.now(), self._spent_s()))
                 stats.ticks = schedule.ticks
         return "duration" if self._wait(schedule.end, should_stop) else "signal"
 
