@@ -13,6 +13,7 @@ from sfsample.errors import (
     AlreadyTraced,
     NoSuchProcess,
     NotPermitted,
+    TargetError,
     UnsupportedTarget,
 )
 from sfsample.process.permission.evidence import refusal_help, tracer_of
@@ -41,8 +42,17 @@ def check(proc: ProcFs) -> Arch:
     if stat.state in "ZX" and proc.has_ended():
         raise NoSuchProcess(
             pid, f"process has ended: {pid} ({stat.name}) is a zombie",
-            "its parent has not waited for it; there is no stack any more")  # fmt: skip
+            f"its parent, {_named(stat.parent)}, has not waited for it;",
+            "there is no stack any more")  # fmt: skip
     return _arch(proc)
+
+
+def _named(pid: int) -> str:
+    """Return a process with its name: "process 12 (bank)"."""
+    with suppress(TargetError, OSError), closing(ProcFs(pid)) as proc:
+        if (stat := proc.stat()) is not None:
+            return f"process {pid} ({stat.name})"
+    return f"process {pid}" if pid else "in another pid namespace"
 
 
 def _check_proc(pid: int) -> None:

@@ -18,7 +18,7 @@ from sfsample.process.syscall_names import syscall_name
 from tests.live.cli_runner import sfsample
 from tests.live.targets import Target, assert_untraced, is_forgotten, started, tids, wait_until
 
-TIME = r"for [0-9.]+ s"  # how a verdict says since when a thread waits
+WAITED = r"has waited [0-9.]+ s for"  # how a verdict says since when a thread waits
 SOURCES = Path(__file__).parent / "hangs"
 _COMPILERS = {".c": ["cc", "-O1", "-g", "-Wall", "-Werror"], ".cpp": ["c++", "-O1", "-g", "-Wall", "-Werror"]}
 

@@ -102,6 +102,7 @@ def test_zombie_is_an_error(words: list[str]) -> None:
     try:
         wait_until(lambda: status(child.pid).get("State", "").startswith("Z"), "a zombie")
         assert f"process has ended: {child.pid}" in sfsample(*words, "-p", child.pid).refused(3)
+        assert f"its parent, process {os.getpid()} (" in sfsample("dump", child.pid).refused(3)
     finally:
         child.wait(HANG_S)
 

@@ -20,7 +20,7 @@ import pytest
 
 from sfsample.core.arch import AARCH64
 from tests.live.cli_runner import sfsample
-from tests.live.hanging import TIME, Dumped, build, find, hung, names, wait_for_calls
+from tests.live.hanging import WAITED, Dumped, build, find, hung, names, wait_for_calls
 from tests.live.targets import (
     ARCH,
     HANG_S,
@@ -61,8 +61,8 @@ def test_mutexes_locked_in_opposite_order_are_a_deadlock(hangs: Path) -> None:
             (credit, "credit", debit, "debit", "first"),
         ):
             dumped.assert_says(
-                rf"thread {tid} \({name}\) waits for mutex {mutex} \({ADDRESS}\), held by "
-                rf"thread {owner} \({owner_name}\) {TIME}, in transfer <- {name}"
+                rf"thread {tid} \({name}\) {WAITED} mutex {mutex} \({ADDRESS}\), held by "
+                rf"thread {owner} \({owner_name}\), in transfer <- {name}"
             )
             assert dumped.thread(name)["waits_for"]["tid"] == owner
         (finding,) = (f for f in dumped.document["verdict"] if f["kind"] == "deadlock")
@@ -87,8 +87,8 @@ def test_deadlock_with_a_timeout_says_so(hangs: Path, stopped: bool) -> None:
             "^=> DEADLOCK: 2 threads wait for each other, until one gives up: there is a time-out\n"
         )
         dumped.assert_says(
-            rf"thread {patient} \(patient\) waits for mutex {VARIABLE}, held by "
-            rf"thread {debit} \(debit\) {TIME}, in transfer_in_time <- patient"
+            rf"thread {patient} \(patient\) {WAITED} mutex {VARIABLE}, held by "
+            rf"thread {debit} \(debit\), in transfer_in_time <- patient"
         )
 
 
@@ -97,7 +97,7 @@ def test_mutex_locked_twice_is_a_deadlock(hangs: Path) -> None:
         dumped = Dumped(target.pid)
         assert dumped.kinds == ["deadlock"]
         dumped.assert_says(rf"DEADLOCK: process {target.pid} \(hangs\) waits for a lock that it holds itself")
-        dumped.assert_says(rf"waits for mutex {VARIABLE}, held by itself {TIME}, in relock <- main")
+        dumped.assert_says(rf"{WAITED} mutex {VARIABLE}, held by itself, in relock <- main")
 
 
 def test_mutex_whose_owner_has_ended_says_so(hangs: Path) -> None:
@@ -105,7 +105,7 @@ def test_mutex_whose_owner_has_ended_says_so(hangs: Path) -> None:
         dumped = Dumped(target.pid)
         assert dumped.kinds == ["blocked"]
         dumped.assert_says(
-            rf"waits for mutex {VARIABLE} \(held by thread \d+, which has ended without unlocking it\)"
+            rf"{WAITED} mutex {VARIABLE} \(held by thread \d+, which has ended without unlocking it\)"
         )
 
 
@@ -117,7 +117,7 @@ def test_robust_and_inheriting_mutexes_and_barrier_are_named(hangs: Path) -> Non
             rf"1 for mutex {VARIABLE}, 1 for mutex {VARIABLE}"
         )
         dumped.assert_says(
-            r"thread \d+ \(early\) waits for the other threads at barrier .* \(1 of 2 have arrived\)"
+            rf"thread \d+ \(early\) {WAITED} the other threads at barrier .* \(1 of 2 have arrived\)"
         )
         for name in ("inheritor", "survivor"):
             assert dumped.thread(name)["waits_for"]["tid"] == target.pid
@@ -127,11 +127,11 @@ def test_condition_variable_names_its_waiters(queue: Path) -> None:
     with hung(queue, "queue", futex=2) as target:
         dumped, consumer = Dumped(target.pid), names(target.pid)["consumer"]
         dumped.assert_says(
-            rf"=> the main thread \({target.pid}\) waits for the end of thread {consumer} \(consumer\) {TIME}"
+            rf"=> the main thread \({target.pid}\) {WAITED} the end of thread {consumer} \(consumer\)"
         )
         dumped.assert_says(
-            rf"thread {consumer} \(consumer\) waits for a signal on condition variable "
-            rf"{ADDRESS} \(1 waiter\) {TIME}, in Queue::pop <- consume"
+            rf"thread {consumer} \(consumer\) {WAITED} a signal on condition variable "
+            rf"{ADDRESS} \(1 waiter\), in Queue::pop <- consume"
         )
         assert "deadlock" not in dumped.kinds
         lines = dumped.rest.splitlines()
@@ -178,11 +178,11 @@ def test_reader_behind_a_waiting_writer_is_explained(hangs: Path) -> None:
     with hung(hangs, "starve", futex=3, clock_nanosleep=1) as target:
         dumped = Dumped(target.pid)
         dumped.assert_says(
-            rf"thread \d+ \(changer\) waits for the write lock of rwlock {VARIABLE} \(held by 1 reader, "
+            rf"thread \d+ \(changer\) {WAITED} the write lock of rwlock {VARIABLE} \(held by 1 reader, "
         )
         dumped.assert_says(
-            rf"thread \d+ \(scanner\) waits for the read lock of rwlock {VARIABLE} \(held by 1 reader, "
-            rf"glibc does not note which; a writer waits, and goes before it\) {TIME}, in scan_table"
+            rf"thread \d+ \(scanner\) {WAITED} the read lock of rwlock {VARIABLE} \(held by 1 reader, "
+            rf"glibc does not note which; a writer waits, and goes before it\), in scan_table"
         )
         locks = {f["what"].rpartition(" ")[2] for p in dumped.document["processes"] for t in p["threads"]
                  if (f := t["waits_for"]) and "lock" in f["kind"]}  # fmt: skip
@@ -261,7 +261,7 @@ def test_core_file_has_no_times(hangs: Path, core: Callable[[int], str]) -> None
     joins = rf"the main thread \({target.pid}\) waits for the end of thread \d+ \(hangs\), in starve"
     assert re.search(joins, verdict), verdict
     assert re.search(rf"waits for the read lock of rwlock {VARIABLE} \(held by 1 reader", verdict)
-    assert not re.search(TIME, verdict)
+    assert not re.search(WAITED, verdict)
     assert " more of" not in verdict
 
 
@@ -277,7 +277,7 @@ def test_spinning_thread_is_named(hangs: Path) -> None:
             r"ran, or was ready to run, \d+% of the time between 4 looks"
         )
         dumped.assert_says(
-            rf"=> the main thread \({target.pid}\) waits for the end of thread {poller} \(poller\)"
+            rf"=> the main thread \({target.pid}\) {WAITED} the end of thread {poller} \(poller\)"
         )
         assert (dumped.thread("poller")["moving"], dumped.thread("hangs")["moving"]) == (True, False)
         assert sorted(dumped.kinds) == ["blocked", "spinning"]
@@ -307,7 +307,7 @@ def test_vfork_parent_waits_for_its_child() -> None:
         dumped = Dumped(target.pid)
         assert dumped.kinds == ["blocked"]
         dumped.assert_says(
-            rf"process {target.pid} \(target\) waits for its vfork child \d+ \(target\) "
-            rf"to exec or to end {TIME}"
+            rf"process {target.pid} \(target\) {WAITED} its vfork child \d+ \(target\) "
+            r"to exec or to end"
         )
         assert "uninterruptible for " in dumped.rest

@@ -153,8 +153,8 @@ def assert_waits_for_lock(pid: int) -> None:
     dumped = Dumped(pid)
     assert dumped.kinds == ["database lock"]
     dumped.assert_says(
-        rf"^=> process {pid} \(postgres\) waits for a PostgreSQL lock: "
-        rf"SELECT pg_blocking_pids\({pid}\) names the process that holds it for [0-9.]+ s"
+        rf"^=> process {pid} \(postgres\) has waited [0-9.]+ s for a PostgreSQL lock: "
+        rf"SELECT pg_blocking_pids\({pid}\) names the process that holds it,"
     )
     assert f"process {pid} postgres: postgres: tester postgres [local] UPDATE waiting" in dumped.text
     assert_untraced(pid)
@@ -203,7 +203,7 @@ def test_silent_file_system_blocks_uninterruptibly(tmp_path: Path) -> None:
                 dumped = Dumped(reader.pid)
                 assert dumped.kinds == ["kernel"]
                 dumped.assert_says(
-                    rf"process {reader.pid} \(python\S*\) waits for the kernel for "
+                    rf"process {reader.pid} \(python\S*\) has waited [0-9.]+ s for the kernel for "
                     rf"\w+\({tmp_path}/file\), uninterruptibly, in request_wait_answer"
                 )
                 daemon.kill()

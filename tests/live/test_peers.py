@@ -13,7 +13,7 @@ from contextlib import contextmanager
 import pytest
 
 from tests.live.cli_runner import is_root
-from tests.live.hanging import Dumped, wait_for_calls
+from tests.live.hanging import WAITED, Dumped, wait_for_calls
 from tests.live.targets import LineReader, assert_untraced, is_forgotten
 
 pytestmark = pytest.mark.live
@@ -78,10 +78,10 @@ def test_process_at_the_other_end_of_a_unix_socket_is_named(
 ) -> None:
     unix = r"fd \d+ \(unix socket \d+\)"
     for how, words in (
-        ("read", rf"waits for data from {unix}, to be sent by {THIS} for"),
-        ("write", rf"waits for room to write to {unix}, to be read by {THIS} for"),
-        ("poll", rf"waits for events on {unix}, with the other end open in {THIS} for"),
-        ("timed", rf"waits for events on {unix}, at most 1000 s, with the other end open in {THIS} for"),
+        ("read", rf"{WAITED} data from {unix}, to be sent by {THIS}, in"),
+        ("write", rf"{WAITED} room to write to {unix}, to be read by {THIS}, in"),
+        ("poll", rf"{WAITED} events on {unix}, with the other end open in {THIS}, in"),
+        ("timed", rf"{WAITED} events on {unix}, at most 1000 s, with the other end open in {THIS}, in"),
     ):
         with sleeper(how, pair[0]) as (pid, _):
             dumped = Dumped(pid)
@@ -98,8 +98,8 @@ def test_process_at_the_other_end_of_a_polled_pipe_is_named() -> None:
         try:
             wait_for_calls(process.pid, poll=1)
             Dumped(process.pid).assert_says(
-                rf"waits for events on fd {read_end} \(pipe \d+, read end\), "
-                rf"with the other end open in {THIS} for"
+                rf"{WAITED} events on fd {read_end} \(pipe \d+, read end\), "
+                rf"with the other end open in {THIS}, in"
             )
         finally:
             process.kill()
@@ -113,12 +113,12 @@ def test_server_that_does_not_accept_is_named() -> None:
         with socket.create_connection(("127.0.0.1", port)) as client, sleeper("read", client) as (pid, _):
             connection = rf"tcp 127\.0\.0\.1:\d+ -> 127\.0\.0\.1:{port} established"
             Dumped(pid).assert_says(
-                rf"waits for data from fd \d+ \({connection}\), to be sent by {THIS}, "
-                r"which listens there, and has not accepted the connection for"
+                rf"{WAITED} data from fd \d+ \({connection}\), to be sent by {THIS}, "
+                r"which listens there, and has not accepted the connection, in"
             )
             served, _ = listener.accept()
             with served:
-                Dumped(pid).assert_says(rf"{connection}\), to be sent by {THIS} for")
+                Dumped(pid).assert_says(rf"{connection}\), to be sent by {THIS}, in")
 
 
 @pytest.mark.parametrize("how", ["read", "write", "poll"])

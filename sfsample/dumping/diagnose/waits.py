@@ -39,6 +39,8 @@ _RESOLVER_FUNCTIONS = ("res_nsend", "res_context_send", "res_nquery", "res_query
 class Wait(NamedTuple):
     """What a thread waits for: `kind` for scripts, `verb` and `what` as text ("waits for" "mutex 0x1").
 
+    `lasting` is the verb with the time since when ("has waited 3.0 s for").
+
     The thread continues when thread `tid` of its own process acts, or one of the processes `pids`.
     `idle`: servers wait like this for work, so the wait alone means nothing is wrong.
     `timed`: the wait ends after a time-out.
@@ -51,6 +53,7 @@ class Wait(NamedTuple):
     note: str = ""
     idle: bool = False
     verb: str = "waits for"
+    lasting: str = "has waited {time} for"
     timed: bool = False
 
 
@@ -68,7 +71,9 @@ def wait_of(thread: NamedThread, context: WaitContext) -> Wait | None:
     if state in ("T", "t"):
         return _stopped(state, context)
     if thread.dump.wchan in _FREEZER_FUNCTIONS:
-        return Wait("stopped", "its cgroup to be thawed", verb="is frozen, and waits for")
+        return Wait(
+            "stopped", "its cgroup to be thawed", verb="is frozen, and waits for",
+            lasting="has been frozen for {time}, and waits for")  # fmt: skip
     if state == "R" or call is None:
         return _uninterruptible(thread) if state == "D" else None
     wait = _by_title(context) or _by_call(thread, call, context) or _uninterruptible(thread)
@@ -79,10 +84,13 @@ def wait_of(thread: NamedThread, context: WaitContext) -> Wait | None:
 
 def _stopped(state: str, context: WaitContext) -> Wait:
     if state == "T" or context.dump.tracer is None:
-        signal = f"a signal to go on, kill -CONT {context.dump.pid}"
-        return Wait("stopped", signal, verb="is stopped, and waits for")
+        return Wait(
+            "stopped", f"kill -CONT {context.dump.pid}", verb="is stopped; resume it with",
+            lasting="has been stopped for {time}; resume it with")  # fmt: skip
     pid, name = context.dump.tracer
-    return Wait("stopped", f"process {pid} ({name}), which traces it", verb="is stopped by")
+    return Wait(
+        "stopped", f"process {pid} ({name}), which traces it", verb="is stopped by",
+        lasting="has been stopped for {time} by")  # fmt: skip
 
 
 def _by_title(context: WaitContext) -> Wait | None:

@@ -54,7 +54,7 @@ class Wording(NamedTuple):
         return f"{self.subject(node)} {self.predicate(node)}"
 
     def predicate(self, node: Node) -> str:
-        """Return what a thread does: "waits for mutex 0x1, held by thread 2 (b), for 3 s, in f <- main"."""
+        """Return what a thread does: "has waited 3.0 s for mutex 0x1, held by thread 2 (b), in f <- main"."""
         thread, wait = self.threads.get(node), self.waits.get(node)
         if thread is None:
             return ""
@@ -63,8 +63,10 @@ class Wording(NamedTuple):
         if wait is None:
             return f"{_state(thread)}{where}"
         idle = thread.dump.idle_s
-        since = f" for {format_seconds(idle)}" if idle is not None and wait.kind != "sleep" else ""
-        return f"{wait.verb} {self.object(node, wait)}{since}{where}"
+        verb = wait.verb
+        if idle is not None and wait.kind != "sleep":
+            verb = wait.lasting.format(time=format_seconds(idle))
+        return f"{verb} {self.object(node, wait)}{where}"
 
     def object(self, node: Node, wait: Wait) -> str:
         """Return what a thread waits for, and the threads or processes that have to act."""
