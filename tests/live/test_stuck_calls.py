@@ -99,12 +99,17 @@ def is_held(pid: int) -> bool:
         return file.read().rpartition(") ")[2][0] == "t"
 
 
+def is_stuck(pid: int) -> bool:
+    """Whether a thread of sfsample waits for the page (fs/userfaultfd.c)."""
+    return any(path.read_text() == "handle_userfault" for path in Path(f"/proc/{pid}/task").glob("*/wchan"))
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, extended(signal.SIGTERM)])
 def test_signal_ends_a_recording_that_is_stuck(target, tmp_path, number):
     with begun("-p", target.pid, "-o", tmp_path / "out", "--no-perf-events") as child:
         wait_until_sampled(target.pid)
         withhold(target)
-        wait_until(lambda: is_held(target.pid), "sfsample waits for the page")
+        wait_until(lambda: is_stuck(child.pid), "sfsample waits for the page")
         child.send_signal(number)
         done = ended(child)
     assert done.code == 0
@@ -126,7 +131,7 @@ def test_duration_ends_a_recording_that_is_stuck(target, tmp_path):
 def test_recording_without_a_sample_says_why(target):
     withhold(target)
     with begun("-p", target.pid, "--no-perf-events") as child:
-        wait_until(lambda: is_held(target.pid), "sfsample waits for the page")
+        wait_until(lambda: is_stuck(child.pid), "sfsample waits for the page")
         child.send_signal(signal.SIGINT)
         done = ended(child)
     assert done.code == 1
@@ -136,7 +141,7 @@ def test_recording_without_a_sample_says_why(target):
 def test_second_signal_aborts_a_recording_that_is_stuck(target):
     withhold(target)
     with begun("-p", target.pid, "--no-perf-events") as child:
-        wait_until(lambda: is_held(target.pid), "sfsample waits for the page")
+        wait_until(lambda: is_stuck(child.pid), "sfsample waits for the page")
         child.send_signal(signal.SIGINT)
         child.send_signal(signal.SIGTERM)
         done = ended(child)
@@ -146,7 +151,7 @@ def test_second_signal_aborts_a_recording_that_is_stuck(target):
 def test_dump_shows_what_it_has_of_a_process_that_it_is_stuck_on(target):
     withhold(target)
     with begun("dump", "-p", target.pid) as child:
-        wait_until(lambda: is_held(target.pid), "sfsample waits for the page")
+        wait_until(lambda: is_stuck(child.pid), "sfsample waits for the page")
         child.send_signal(signal.SIGTERM)
         done = ended(child)
     assert done.code == 5
