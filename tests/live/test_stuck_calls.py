@@ -9,7 +9,7 @@ import pytest
 
 import sfsample
 from tests.live.cli_runner import begun, ended, is_root, parse_folded, wait_until_sampled
-from tests.live.compiled import compile_c, needs_gcc
+from tests.live.compiled import compile_c, needs_gcc, started
 from tests.live.targets import assert_untraced, extended, fixture, running, wait_until
 
 pytestmark = [pytest.mark.live, needs_gcc]
@@ -74,13 +74,8 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def target(program: Path) -> "Iterator[subprocess.Popen[bytes]]":
-    with subprocess.Popen([program], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        try:
-            assert process.stdout is not None
-            assert process.stdout.readline() == b"ready\n"
-            yield process
-        finally:
-            process.kill()
+    with started(program, stdin=subprocess.PIPE) as process:
+        yield process
 
 
 def withhold(target: "subprocess.Popen[bytes]") -> None:
