@@ -5,19 +5,23 @@ new threads inherit it, and each sample stands for the CPU time of one period.  
 records.  All threads on a CPU write to the ring of that CPU, because an inherited event cannot have a ring of
 its own.
 
+Alternatively there is one timer per CPU, for the threads of the control group of the processes, or of the
+whole machine.  It samples threads that end before a timer of their own would fire, costs the other threads
+of the group an interrupt per period, and takes more permission.  Records of other processes are left out.
+
 When the kernel switches between two threads that inherited the same timers, or between such a thread and its
 parent, it exchanges their timers instead of stopping and starting them; the elapsed part of a period then
 ends with the thread that ends first.  So each thread that sfsample sets timers on also gets an event that is
 not inherited (a "pin"): it then keeps its own timers.
 
 Source: perf_event_open(2); Linux include/uapi/linux/perf_event.h, kernel/events/core.c (perf_mmap,
-perf_event_set_output, perf_swevent_start_hrtimer, context_equiv); time_namespaces(7).
+perf_event_set_output, perf_swevent_start_hrtimer, context_equiv, perf_cgroup_connect); time_namespaces(7).
 """
 
 import ctypes
 import os
 import sys
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from errno import EACCES, ENODEV, EPERM, ESRCH
 from fcntl import ioctl
 from mmap import MAP_SHARED, PAGESIZE, PROT_READ, PROT_WRITE, mmap
@@ -27,13 +31,14 @@ from struct import Struct
 
 from sfsample.core.arch import Arch
 from sfsample.errors import NO_FILE_ERRNOS, NotPermitted, TargetError, UnsupportedTarget
-from sfsample.process.perf_records import HEADER, SAMPLE_TYPE, Parser, Record
+from sfsample.process.cgroup import common_cgroup
+from sfsample.process.perf_records import HEADER, SAMPLE_TYPE, Family, Parser, Record
 from sfsample.process.proc_text import parse_monotonic_offset_ns
 from sfsample.process.procfs import read_text
 
 _SYSCALLS = {62: 298, 183: 241, 22: 331}  # perf_event_open by e_machine; uname(2) depends on personality(2)
-_SOFTWARE, _TASK_CLOCK, _DUMMY, _MONOTONIC = 1, 1, 9, 1
-_CALLING_THREAD = 0  # as a pid
+_SOFTWARE, _CPU_CLOCK, _TASK_CLOCK, _DUMMY, _MONOTONIC = 1, 0, 1, 9, 1
+_CALLING_THREAD, _ANY_THREAD = 0, -1  # as a pid
 _BITS = {
     "disabled": 0, "inherit": 1, "exclude_hv": 6, "exclude_idle": 7, "mmap": 8, "comm": 9, "watermark": 14,
     "sample_id_all": 18, "exclude_guest": 20, "mmap2": 23, "comm_exec": 24, "use_clockid": 25,
@@ -42,7 +47,7 @@ _BITS = {
 # bit-fields of one word; on a big-endian machine they begin at its other end
 _FLAGS = {name: 1 << (bit if sys.byteorder == "little" else 63 - bit) for name, bit in _BITS.items()}
 _ENABLE, _DISABLE, _SET_OUTPUT = 0x2400, 0x2401, 0x2405
-_FD_CLOEXEC = 1 << 3
+_FD_CLOEXEC, _PID_IS_CGROUP = 1 << 3, 1 << 2
 _ANY_CPU = -1
 _HEAD, _TAIL = 1024, 1032  # offsets in a ring's first page: bytes written by the kernel, read by sfsample
 _WORD = Struct("=Q")
@@ -73,20 +78,22 @@ class _Attributes(ctypes.Structure):
 class PerfEvents:
     """Timers of threads and of the threads that these create, and the rings that all of them write to.
 
-    `tids`: threads of process `pid` and others; those that have ended are left out.  `subprocesses`: the
-    processes that they create have timers, too.  Call `begin`, then `read` now and then, then `close`.
-    Raises TargetError with help lines where the kernel refuses.
+    `tids`: threads of the processes `pids`; those that have ended are left out.  `subprocesses`: the
+    processes that they create have timers, too.  `per_cpu`: the timers are those of CPUs, for all threads of
+    `pids`.  Call `begin`, then `read` now and then, then `close`.  Raises TargetError with help lines where
+    the kernel refuses.
     """
 
     def __init__(
         self,
-        pid: int,
+        pids: Sequence[int],
         tids: Collection[int],
         arch: Arch,
         period_ns: int,
         stack_bytes: int,
         *,
         subprocesses: bool = False,
+        per_cpu: bool = False,
     ) -> None:
         self._parser = Parser(arch)
         self._syscall = _SYSCALLS[arch.machine]
@@ -99,18 +106,24 @@ class PerfEvents:
         cpus = _online_cpus()
         share = min(_ALL_RINGS_BYTES // len(cpus), _MAX_RING_BYTES)
         self._ring_bytes = max(_MIN_RING_BYTES, 1 << (share.bit_length() - 1))
-        self._attributes = _timer(self._parser, period_ns, stack_bytes, subprocesses=subprocesses)
+        self._attributes = _timer(
+            self._parser, period_ns, stack_bytes, subprocesses=subprocesses, per_cpu=per_cpu
+        )
+        self._only = Family(pids, subprocesses=subprocesses) if per_cpu else None
         self._pin = _Attributes(
             type=_SOFTWARE, size=ctypes.sizeof(_Attributes), config=_DUMMY, flags=_FLAGS["exclude_hv"]
         )  # fmt: skip
         self._pins: list[int] = []
         try:
             self._add_rings(cpus)
-            for tid in tids:
-                self._add(tid)
+            if per_cpu:
+                self._add_cpus(common_cgroup(pids))
+            else:
+                for tid in tids:
+                    self._add(tid)
         except OSError as failure:
             self.close()
-            raise _refusal(failure, pid, len(tids)) from None
+            raise _refusal(failure, pids[0], len(tids), per_cpu=per_cpu) from None
         except BaseException:
             self.close()
             raise
@@ -158,6 +171,18 @@ class PerfEvents:
             if failure.errno != ESRCH:
                 raise
 
+    def _add_cpus(self, cgroup: str | None) -> None:
+        """Set a timer on each CPU, for the threads of a control group (its directory); None: for all."""
+        group = os.open(cgroup, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC) if cgroup else _ANY_THREAD
+        try:
+            for cpu, ring in self._rings.items():
+                event = _open(self._syscall, self._attributes, group, cpu, _PID_IS_CGROUP if cgroup else 0)
+                self._events.append(event)
+                ioctl(event, _SET_OUTPUT, ring.event)
+        finally:
+            if cgroup:
+                os.close(group)
+
     def begin(self) -> None:
         """Start the timers."""
         for event in self._events:
@@ -181,7 +206,7 @@ class PerfEvents:
         records: list[Record] = sorted(filter(None, parsed), key=_time_of)
         if self._ahead_ns:
             records = [record._replace(at_ns=record.at_ns + self._ahead_ns) for record in records]
-        return records
+        return records if self._only is None else list(filter(self._only.has, records))
 
     def close(self) -> None:
         """Remove the timers and the rings; those that are left, if Ctrl-C interrupted an earlier call."""
@@ -228,17 +253,20 @@ class _Ring:
         os.close(self.event)
 
 
-def _timer(parser: Parser, period_ns: int, stack_bytes: int, *, subprocesses: bool = False) -> _Attributes:
-    flags = sum(flag for name, flag in _FLAGS.items() if name != "inherit_thread" or not subprocesses)
+def _timer(
+    parser: Parser, period_ns: int, stack_bytes: int, *, subprocesses: bool = False, per_cpu: bool = False
+) -> _Attributes:
+    unset = ("inherit", "inherit_thread") if per_cpu else ("inherit_thread",) if subprocesses else ()
+    flags = sum(flag for name, flag in _FLAGS.items() if name not in unset)
     return _Attributes(
-        type=_SOFTWARE, size=ctypes.sizeof(_Attributes), config=_TASK_CLOCK, sample_period=period_ns,
-        sample_type=SAMPLE_TYPE, flags=flags, sample_regs_user=parser.mask,
+        type=_SOFTWARE, size=ctypes.sizeof(_Attributes), config=_CPU_CLOCK if per_cpu else _TASK_CLOCK,
+        sample_period=period_ns, sample_type=SAMPLE_TYPE, flags=flags, sample_regs_user=parser.mask,
         sample_stack_user=min(stack_bytes, MAX_SAMPLE_STACK_BYTES) & -8, clockid=_MONOTONIC,
     )  # fmt: skip
 
 
-def _open(syscall: int, attributes: _Attributes, tid: int, cpu: int) -> int:
-    event: int = _libc.syscall(syscall, ctypes.byref(attributes), tid, cpu, -1, _FD_CLOEXEC)
+def _open(syscall: int, attributes: _Attributes, tid: int, cpu: int, flags: int = 0) -> int:
+    event: int = _libc.syscall(syscall, ctypes.byref(attributes), tid, cpu, -1, _FD_CLOEXEC | flags)
     if event < 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
@@ -247,22 +275,31 @@ def _open(syscall: int, attributes: _Attributes, tid: int, cpu: int) -> int:
 
 def can_set_timers(tids: Collection[int], arch: Arch) -> bool:
     """Return whether the kernel permits timers, and the threads are few enough to set them quickly."""
-    if not tids or len(tids) * (len(_online_cpus()) + 1) > _MAX_QUICK_EVENTS:
-        return False
+    few = len(tids) * (len(_online_cpus()) + 1) <= _MAX_QUICK_EVENTS
+    return bool(tids) and few and _can_open(arch, min(tids), _ANY_CPU)
+
+
+def can_set_cpu_timers(arch: Arch) -> bool:
+    """Return whether the kernel permits timers of CPUs."""
+    return _can_open(arch, _ANY_THREAD, _online_cpus()[0], per_cpu=True)
+
+
+def _can_open(arch: Arch, tid: int, cpu: int, *, per_cpu: bool = False) -> bool:
     try:
-        timer = _timer(Parser(arch), _TRIAL_PERIOD_NS, PAGESIZE)
-        os.close(_open(_SYSCALLS[arch.machine], timer, min(tids), _ANY_CPU))
+        timer = _timer(Parser(arch), _TRIAL_PERIOD_NS, PAGESIZE, per_cpu=per_cpu)
+        os.close(_open(_SYSCALLS[arch.machine], timer, tid, cpu))
     except OSError:
         return False
     return True
 
 
-def _refusal(failure: OSError, pid: int, threads: int) -> TargetError:
+def _refusal(failure: OSError, pid: int, threads: int, *, per_cpu: bool) -> TargetError:
     if failure.errno in (EACCES, EPERM):
         paranoid = read_text("/proc/sys/kernel/perf_event_paranoid").strip() or _NO_EVENTS
+        most = 0 if per_cpu else 1
         return NotPermitted(
             pid, f"not permitted to set timers (perf_event_open(2)): {pid}",
-            f"kernel.perf_event_paranoid is {paranoid}; it takes 1 or less, CAP_PERFMON, or root",
+            f"kernel.perf_event_paranoid is {paranoid}; it takes {most} or less, CAP_PERFMON, or root",
             "a container's seccomp filter may refuse it, too, or no more memory may be locked (ulimit -l);",
             "without --perf-events it is not needed",
         )  # fmt: skip

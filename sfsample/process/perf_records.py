@@ -6,6 +6,7 @@ The fields of a record depend on the event's attributes: these parsers expect SA
 Source: Linux include/uapi/linux/perf_event.h, enum perf_event_type; perf_event_open(2).
 """
 
+from collections.abc import Iterable
 from struct import Struct, unpack_from
 from typing import NamedTuple
 
@@ -63,10 +64,14 @@ class Named(NamedTuple):
 
 
 class Born(NamedTuple):
-    """A thread was created by thread `creator`; it may have the id of a thread that has ended."""
+    """A thread was created by thread `creator` of process `parent`.
+
+    It may have the id of a thread that has ended.
+    """
 
     at_ns: int
     pid: int
+    parent: int
     tid: int
     creator: int
 
@@ -102,8 +107,7 @@ class Parser:
             name = data[HEADER.size + 8 : size - _ID.size].partition(b"\0")[0].decode("utf-8", "replace")
             return Named(at_ns, pid, tid, name, bool(misc & _MISC_EXEC))
         if kind == _FORK:
-            pid, _, tid, creator = _TASK.unpack_from(data, HEADER.size)
-            return Born(at_ns, pid, tid, creator)
+            return Born(at_ns, *_TASK.unpack_from(data, HEADER.size))
         if kind == _LOST:
             return Lost(at_ns, _WORD.unpack_from(data, HEADER.size + 8)[0])
         return None
@@ -122,3 +126,19 @@ class Parser:
         base = registers.get(self._arch.sp, 0)
         memory = BytesMemory(base, data[at : at + copied], self._arch.byteorder)
         return PerfSample(at_ns, pid, tid, period_ns, registers, memory, copied == size)
+
+
+class Family:
+    """Tells the records of some processes, and with `subprocesses` of their descendants, from all others."""
+
+    def __init__(self, pids: Iterable[int], *, subprocesses: bool) -> None:
+        self._pids = set(pids)
+        self._subprocesses = subprocesses
+
+    def has(self, record: Record) -> bool:
+        """Return whether a record is of such a process, or of losses; call it in order of time."""
+        if isinstance(record, Lost):
+            return True
+        if self._subprocesses and isinstance(record, Born) and record.parent in self._pids:
+            self._pids.add(record.pid)
+        return record.pid in self._pids

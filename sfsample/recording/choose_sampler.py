@@ -4,9 +4,9 @@ Stops are exact: random instants, any stack, any thread.  What they cost, some p
 where no CPU is free; and threads that run for microseconds at a time have left their CPU when sfsample comes
 to stop them.  There the kernel's timers cost less and see more, if sfsample may set them.
 
-So a recording in cpu mode begins with stops, and after half a second (a tenth, where all CPUs are full) it is
-decided once, for all threads and for the rest of the recording: there is no way back, and `Stats` says what
-was chosen and why.
+So a recording in cpu mode begins with stops, and after half a second (earlier, where all CPUs are full, or
+samples stand for less than half of the CPU time) it is decided once, for all threads and for the rest of the
+recording: there is no way back, and `Stats` says what was chosen and why.
 """
 
 import logging
@@ -14,20 +14,20 @@ import time
 from collections.abc import Callable
 
 from sfsample.errors import TargetError
-from sfsample.process.perf_events import MAX_SAMPLE_STACK_BYTES, can_set_timers
+from sfsample.process.perf_events import MAX_SAMPLE_STACK_BYTES, can_set_cpu_timers, can_set_timers
 from sfsample.recording.free_cpus import FreeCpus
 from sfsample.recording.options import RecordOptions
 from sfsample.recording.perf_sampler import PerfSampler
 from sfsample.recording.processes import Processes
 from sfsample.recording.profile import Profile
 from sfsample.recording.ptrace_sampler import Clock, PtraceSampler
+from sfsample.recording.sparse_samples import SparseSamples
 
 _TRIAL_S = 0.5
-_FIRST_LOOK_S = 0.1  # where no CPU is free at all, so that a recording of a second has its samples
+_LOOK_S = 0.1  # between two looks for a reason, so that a recording of a second has its samples
+_MIN_COVERAGE = 0.5  # by stops, of the CPU time
 _NEARLY_ALL_THE_TIME = 0.9
 _MOST_OF_THE_TIME = 0.5  # all CPUs are busy: more often than not
-_MIN_DUE_SAMPLES = 10  # that the CPU time is worth, before their absence means something
-_MIN_FOUND = 0.25  # of the samples that are due; less is not by chance
 _log = logging.getLogger("sfsample.recording")
 
 
@@ -79,7 +79,10 @@ class TrialSampler:
         self._tell = tell
         self._cpus = FreeCpus()
         self._start = time.monotonic()
-        self._has_looked = False  # after `_FIRST_LOOK_S`
+        self._next_look_s = _LOOK_S  # since the start
+        self._sparse = SparseSamples(processes, profile.stats, _MIN_COVERAGE)
+        self._too_brief = False  # threads run too briefly to be stopped
+        self._too_short = False  # threads end soon after they were stopped, or before
         self._why: str | None = None  # timers are to go on; '': they are not; None: undecided
 
     def run(self, should_stop: Callable[[], bool] = lambda: False) -> Profile:
@@ -90,7 +93,10 @@ class TrialSampler:
         stops.run(lambda: should_stop() or self._hand_over(stops))
         if stats.ended_by != "signal" or should_stop():
             return self._profile
-        timers = PerfSampler(self._processes, self._options, self._duration, self._profile, start=self._start)
+        timers = PerfSampler(
+            self._processes, self._options, self._duration, self._profile,
+            start=self._start, per_cpu=self._too_short,
+        )  # fmt: skip
         try:
             timers.set_timers()
         except (TargetError, OSError) as failure:
@@ -108,16 +114,14 @@ class TrialSampler:
     def _hand_over(self, stops: PtraceSampler) -> bool:
         """Return whether the timers are to go on now: no thread is held or will be."""
         elapsed_s = time.monotonic() - self._start
-        if self._why is None and (elapsed_s >= _TRIAL_S or self._is_full(elapsed_s)):
-            self._decide()
+        if self._why is None and elapsed_s >= self._next_look_s:
+            self._next_look_s += _LOOK_S
+            self._too_brief = self._sparse.too_few()
+            self._too_short = not self._too_brief and self._sparse.stand_for_little()
+            is_full = self._cpus.all_busy() > _NEARLY_ALL_THE_TIME
+            if self._too_brief or self._too_short or is_full or elapsed_s >= _TRIAL_S:
+                self._decide()
         return bool(self._why) and stops.collect()
-
-    def _is_full(self, elapsed_s: float) -> bool:
-        """Return, once, whether the machine is so full that half a second need not pass."""
-        if self._has_looked or elapsed_s < _FIRST_LOOK_S:
-            return False
-        self._has_looked = True
-        return self._cpus.all_busy() > _NEARLY_ALL_THE_TIME
 
     def _decide(self) -> None:
         stats = self._profile.stats
@@ -134,16 +138,17 @@ class TrialSampler:
         stats = self._profile.stats
         if not (stats.pauses.count or stats.waiting_for_cpu):
             return ""  # threads that sleep cost next to nothing
+        if self._too_short:
+            return "threads ended before they were sampled"
         if self._cpus.all_busy() > _MOST_OF_THE_TIME:
             return "no CPU was free"
-        elapsed_s = time.monotonic() - self._start
-        due = stats.cpu_charged_ns / 1e9 * stats.taken_ticks / elapsed_s
-        few = due >= _MIN_DUE_SAMPLES and stats.samples < _MIN_FOUND * due
-        return "threads ran too briefly to be stopped" if few else ""
+        return "threads ran too briefly to be stopped" if self._too_brief else ""
 
     def _obstacle(self) -> str:
         """Return why timers cannot take the samples, or ''."""
         if self._profile.stats.max_stack_bytes > MAX_SAMPLE_STACK_BYTES:
             return f"stacks are larger than the {MAX_SAMPLE_STACK_BYTES >> 10} KiB that a timer can copy"
         arch = self._processes.all[0].arch
+        if self._too_short:
+            return "" if can_set_cpu_timers(arch) else "timers of CPUs are not permitted"
         return "" if can_set_timers(self._processes.tids(), arch) else "timers are not permitted"

@@ -5,10 +5,14 @@ The period differs from 1/rate by a small random part, which is the same through
 recordings do not keep step with each other.  No sample depends on when sfsample wakes up, so other threads
 run first; copies wait in the rings, and those for which a ring has no space are counted.
 
+A thread that ends before its own timer fires has no sample.  Where samples stand for less than 80 % of the
+CPU time, timers of CPUs go on, if the kernel permits them (process/perf_events.py).
+
 With descendants, a new process inherits the timers of the process that creates it, so its samples begin with
 its first instruction.  They are unwound once the process is open; of one that ends before, they are counted.
 """
 
+import logging
 import math
 import resource
 import time
@@ -25,6 +29,7 @@ from sfsample.recording.perf_process import PerfProcess, StackUse
 from sfsample.recording.processes import Processes
 from sfsample.recording.profile import Profile
 from sfsample.recording.schedule import uniform
+from sfsample.recording.sparse_samples import SparseSamples
 from sfsample.unwind.unwinder import Unwinder
 
 _MAX_SLEEP_S = 0.1  # between two questions whether to stop
@@ -36,9 +41,11 @@ _PERIOD_DEVIATION = 0.02  # of the period, at most
 _MIN_PERIOD_NS = 10_000  # the kernel's limit
 _MIN_FIT_SAMPLES = 20  # samples that show how much stack is worth copying
 _MIN_STACK_BYTES = 4 << 10
+_MIN_COVERAGE = 0.8  # by timers of threads, of the CPU time
 _MAX_RETRIES = 3  # to set timers while no thread is born
 _FIND_DESCENDANTS_S = 0.02  # between two searches for new processes
 _OPEN_TIME_S = 0.05  # to open new descendants, before the rings are read
+_log = logging.getLogger("sfsample.recording")
 _NOT_OPENED = "the subprocess ended before it could be opened, or could not be opened"
 _RING_FULL = "the ring was full before it was read"
 
@@ -47,7 +54,7 @@ class PerfSampler:
     """Samples `processes` into one profile by the kernel's timers.
 
     `random` gives random numbers from 0 to 1.  `start`: when the recording began (time.monotonic), if what
-    came before was sampled otherwise.
+    came before was sampled otherwise.  `per_cpu`: prefer timers of CPUs from the beginning.
     """
 
     def __init__(
@@ -59,9 +66,11 @@ class PerfSampler:
         *,
         random: Callable[[], float] = uniform,
         start: float | None = None,
+        per_cpu: bool = False,
     ) -> None:
         self._options = options
         self._duration = duration
+        self._per_cpu = per_cpu  # timers of CPUs are set, or are to be
         self._max_stack_bytes = self._stack_bytes = min(options.stack_bytes, MAX_SAMPLE_STACK_BYTES)
         self._stack_bytes_fitted = False  # to what the first samples needed
         self._events: PerfEvents | None = None
@@ -73,6 +82,7 @@ class PerfSampler:
         self._period_ns = max(_MIN_PERIOD_NS, round(1e9 / options.rate * (1 + deviation)))
         self.profile = profile or Profile(options.rate, timeline=options.timeline)
         self._processes = processes
+        self._sparse = SparseSamples(processes, self.profile.stats, _MIN_COVERAGE)
         self._longest_sleep_s = _FIND_DESCENDANTS_S if processes.follows_births else _MAX_SLEEP_S
         self._stack_use = StackUse()
         self._alive: dict[int, PerfProcess] = {}  # by pid
@@ -136,6 +146,7 @@ class PerfSampler:
         self._cpu_at_start = time.thread_time() - stats.sampler_cpu_s
         self._start_ns = self._start_ns or time.perf_counter_ns()
         self._events = self._open_timers()
+        self._sparse.restart()
 
     # -- timers
 
@@ -145,15 +156,21 @@ class PerfSampler:
         return self._events
 
     def _open_timers(self) -> PerfEvents:
+        """Set and start timers of CPUs, if they are wanted and permitted, else of threads."""
+        if self._per_cpu:
+            try:
+                return self._started(self._tids())
+            except TargetError as failure:
+                _log.debug("timers of CPUs: %s", failure)
+                self._per_cpu, self.profile.stats.lacks_cpu_timers = False, True
+        return self._open_thread_timers()
+
+    def _open_thread_timers(self) -> PerfEvents:
         """Set the timers of all threads; again if a thread was born meanwhile, which may have none."""
         tids, tries = self._tids(), 0
-        first, follow = self._processes.all[0], self._processes.follows_births
         while True:
-            events = PerfEvents(
-                first.pid, tids, first.arch, self._period_ns, self._stack_bytes, subprocesses=follow
-            )
+            events = self._started(tids)
             try:
-                events.begin()
                 before, tids, tries = tids, self._tids(), tries + 1
             except BaseException:
                 events.close()
@@ -161,6 +178,20 @@ class PerfSampler:
             if set(tids) <= set(before) or tries > _MAX_RETRIES:
                 return events
             events.close()
+
+    def _started(self, tids: list[int]) -> PerfEvents:
+        targets, follow = self._processes.all, self._processes.follows_births
+        events = PerfEvents(
+            [process.pid for process in targets], tids, targets[0].arch, self._period_ns, self._stack_bytes,
+            subprocesses=follow, per_cpu=self._per_cpu,
+        )  # fmt: skip
+        try:
+            events.begin()
+        except BaseException:
+            events.close()
+            raise
+        self.profile.stats.timers_of = "cpus" if self._per_cpu else "threads"
+        return events
 
     def _tids(self) -> list[int]:
         self._open_descendants(math.inf, force=True)
@@ -199,6 +230,12 @@ class PerfSampler:
             self._count(records)
         self._forget_unseen_changes()
 
+    def _see_short_threads(self) -> None:
+        """Set timers of CPUs where threads end before their own timers fire."""
+        if not self._per_cpu and not self.profile.stats.lacks_cpu_timers and self._sparse.too_few():
+            self._per_cpu = True
+            self._replace_timers(self._stack_bytes)
+
     def _stay_below_overhead(self, should_stop: Callable[[], bool]) -> None:
         """Stop the timers for as long as it takes to stay below the limit of overhead."""
         began_s = self._elapsed_s()
@@ -212,6 +249,7 @@ class PerfSampler:
         self._timers.begin()
         self._forget_unseen_changes()
         self.profile.stats.spared_ticks += int((self._elapsed_s() - began_s) * self._options.rate)
+        self._sparse.restart()
 
     def _any_alive(self) -> bool:
         return not all(process.process.proc.has_ended() for process in self._alive.values())
@@ -274,6 +312,7 @@ class PerfSampler:
         if not self._processes.named:
             return False
         self._fit_stack_bytes()
+        self._see_short_threads()
         return True
 
     def _collect(self) -> dict[int, bool]:

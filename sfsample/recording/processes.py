@@ -32,6 +32,10 @@ class Processes:
         """Return the thread ids of all processes now."""
         return [tid for process in self.all for tid in process.proc.threads()]
 
+    def cpu_ns(self) -> int:
+        """Return the CPU time of the processes that have not ended, in ns, ended threads included."""
+        return sum(process.proc.cpu_ns() or 0 for process in self.all)
+
     @property
     def follows_births(self) -> bool:
         """Whether descendants are part of the recording."""

@@ -65,6 +65,8 @@ class Stats:
         self.timers_since_s: float | None = None  # since when timers took the samples; None: never
         self.engine_why = ""  # why stops or timers were chosen
         self.lacks_timers = False  # timers would have been better than stops
+        self.timers_of: str | None = None  # "threads" or "cpus"
+        self.lacks_cpu_timers = False  # timers of CPUs would have been better, but were refused
         self.max_stack_bytes = 0  # from the innermost frame of a stack to the outermost one
         self.pauses = Pauses()  # from the request to stop to the release
         self.held = Pauses()  # the same, without the time that a thread waited for a CPU to stop on
@@ -159,8 +161,10 @@ class Stats:
 
     def _perf_events_as_json(self) -> dict[str, Any] | None:
         since_s = self.timers_since_s
+        if since_s is None:
+            return None
         why = {"because": self.engine_why if since_s else None, "until_s": None, "why_no_longer": None}
-        return None if since_s is None else {"since_s": round(since_s, 6), **why}
+        return {"since_s": round(since_s, 6), "of": self.timers_of, **why}
 
 
 def _text_keys(counts: Counter[Any]) -> dict[str, int]:

@@ -1,12 +1,15 @@
 """Describes a recording in a few lines of text: what was lost first, then what it cost and what it gave."""
 
 from collections.abc import Iterator, Sequence
+from math import sqrt
 
 from sfsample.core.snapshot import Capture
 from sfsample.core.stack import Found, StopReason
 from sfsample.recording.stats import Pauses, Stats
 
 _MAX_LINES = 5  # of one kind, unless verbose
+_LOW_COVERAGE = 0.9  # of the CPU time: say it before anything else
+_CHANCE = 2  # standard deviations of the count of samples by timers of CPUs
 _HIGH_COST = 0.03  # of one CPU: name the flags that lower it
 _NOTABLE_SAMPLES = 5  # that the CPU time was worth, when none was taken: name the flag that takes them
 _NOTABLE_WAIT = 2  # a pause is so many times longer than without the wait for a CPU: print both
@@ -27,6 +30,9 @@ def summary_lines(
     stats: Stats, mode: str, *, missing_names: Sequence[str] = (), verbose: bool = False
 ) -> Iterator[str]:
     """Yield lines without newlines.  `missing_names`: what has no name, and why."""
+    low = stats.samples > 0 and (stats.coverage or 1.0) < _LOW_COVERAGE
+    if low:
+        yield from _low_coverage(stats)
     yield (
         f"{_count(stats.samples, 'sample')} of {_count(stats.threads, 'thread')} "
         f"in {stats.duration_s:.1f} s: {_count(stats.ticks, 'tick')} "
@@ -35,6 +41,8 @@ def summary_lines(
     if stats.ended_by == "target":
         yield "ended     with the target"
     yield from _losses(stats)
+    if not low:
+        yield from _coverage(stats)
     yield from _subprocesses(stats)
     if not stats.samples and mode == "cpu" and not stats.captures[Capture.FAILED]:
         yield from _no_samples(stats)
@@ -85,13 +93,26 @@ def _achieved_rate(stats: Stats) -> str:
 
 
 def _losses(stats: Stats) -> Iterator[str]:
-    """Yield what was skipped, and which part of the CPU time the samples cover."""
+    """Yield what was skipped."""
     if stats.spared_ticks:
         yield f"skipped   {_count(stats.spared_ticks, 'tick')}: to stay below --max-overhead"
     if stats.waiting_for_cpu:
         yield f"skipped   {_count(stats.waiting_for_cpu, 'sample')}: waiting for a CPU"
+
+
+def _low_coverage(stats: Stats) -> Iterator[str]:
+    """Yield how little of the CPU time has samples, and what to do where threads end too early for them."""
+    yield from _coverage(stats)
+    if stats.lacks_cpu_timers or stats.lacks_timers:
+        yield "          timers of the CPUs would see threads that end before they are sampled: run sfsample"
+        yield "          as root, with CAP_PERFMON, or with sysctl kernel.perf_event_paranoid=0"
+
+
+def _coverage(stats: Stats) -> Iterator[str]:
+    """Yield for how much of the CPU time there are samples, unless for all, or for all but by chance."""
     lost_ns = stats.cpu_charged_ns - stats.cpu_sampled_ns
-    if stats.cpu_charged_ns and abs(lost_ns) > stats.cpu_charged_ns // 100:
+    by_chance_ns = _CHANCE * sqrt(stats.samples) * 1e9 / stats.rate_hz if stats.timers_of == "cpus" else 0
+    if stats.cpu_charged_ns and abs(lost_ns) > max(stats.cpu_charged_ns // 100, by_chance_ns):
         covered = _percent(stats.cpu_sampled_ns, stats.cpu_charged_ns)
         yield f"coverage  {covered} of {stats.cpu_charged_ns / 1e9:.2f} s of CPU time"
 
@@ -144,7 +165,7 @@ def _cost(stats: Stats, mode: str) -> Iterator[str]:
     hint = ""
     if share >= _HIGH_COST and not stats.spared_ticks:
         deep = sum(stats.frames.values()) > _DEEP_STACK * stats.samples
-        timers_help = mode == "cpu" and stats.timers_since_s is None and not deep
+        timers_help = mode == "cpu" and stats.timers_since_s is None and not (deep or stats.lacks_timers)
         hint = f" ({'--perf-events costs less, ' if timers_help else ''}--max-overhead limits it)"
     yield f"cost      {percent} of one CPU{hint}"
 

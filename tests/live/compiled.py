@@ -5,7 +5,7 @@ Without gcc the tests are skipped (`needs_gcc`).
 
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -44,9 +44,13 @@ def compile_c(directory: Path, name: str, source: str, *flags: str) -> Path:
 
 
 @contextmanager
-def started(program: Path, stdin: int | None = None) -> "Iterator[subprocess.Popen[bytes]]":
+def started(
+    program: Path, stdin: int | None = None, wrapper: Sequence[str] = ()
+) -> "Iterator[subprocess.Popen[bytes]]":
     """Start a program that prints `ready`, and wait for it; kill and reap the program at the end."""
-    with subprocess.Popen([program], cwd=program.parent, stdin=stdin, stdout=subprocess.PIPE) as process:
+    with subprocess.Popen(
+        [*wrapper, program], cwd=program.parent, stdin=stdin, stdout=subprocess.PIPE
+    ) as process:
         try:
             assert process.stdout is not None
             assert process.stdout.readline() == b"ready\n"

@@ -17,7 +17,7 @@ from tests.live.targets import ARCH, HANG_S
 def _refused() -> str:
     """Return why the kernel permits no timers, or ''."""
     try:
-        PerfEvents(os.getpid(), [os.getpid()], ARCH, 10**7, 1024).close()
+        PerfEvents([os.getpid()], [os.getpid()], ARCH, 10**7, 1024).close()
     except sfsample.TargetError as refusal:
         return f"{refusal}: {refusal.help[0]}"
     return ""

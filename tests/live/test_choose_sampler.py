@@ -5,7 +5,6 @@ import os
 import random
 import signal
 import subprocess
-import time
 from types import SimpleNamespace
 
 import pytest
@@ -135,20 +134,6 @@ def test_threads_that_run_too_briefly_for_a_stop_are_sampled_by_timers(tmp_path)
     assert stats.ended_by == "signal"
     assert stats.engine_why == "threads ran too briefly to be stopped"
     assert stats.captures[Capture.STOPPED] < SAMPLES
-
-
-@pytest.mark.parametrize(("cpu_s", "are_few"), [(0.1, False), (1, True), (2, True)])
-def test_few_samples_for_the_cpu_time_are_a_reason_for_timers(cpu_s, are_few):
-    """Ten samples in ten seconds, in which a tenth of the ticks was late."""
-    profile = Profile(99)
-    sampler = TrialSampler(Processes([]), RecordOptions(rate=99), 10, profile)
-    sampler._cpus = SimpleNamespace(all_busy=lambda: 0.0)
-    sampler._start = time.monotonic() - 10
-    stats = profile.stats
-    stats.ticks, stats.late_ticks, stats.samples = 990, 99, 10
-    stats.pauses.add(60_000)
-    stats.cpu_charged_ns = round(cpu_s * 1e9)
-    assert bool(sampler._reason()) is are_few
 
 
 def test_free_cpus_keep_the_stops():

@@ -85,7 +85,7 @@ def test_poll_does_not_return_for_ended_threads():
     """poll(2) returns at once for the timer of an ended thread."""
     with running(fixture("v3"), "sleep", ends=True) as child:
         wait_until(lambda: states(child.pid) == {"S"}, "asleep")
-        events = PerfEvents(child.pid, [child.pid], ARCH, 10**7, 1024)
+        events = PerfEvents([child.pid], [child.pid], ARCH, 10**7, 1024)
         events.begin()
         child.signal(signal.SIGKILL)
         wait_until(lambda: states(child.pid) == {"Z"}, "it has ended")
@@ -188,7 +188,7 @@ def test_interrupted_close_can_be_repeated(monkeypatch, after):
             raise KeyboardInterrupt
 
     with running(fixture("v3"), "leaf") as target:
-        events = PerfEvents(target.pid, [target.pid], ARCH, 10_000_000, 4096)
+        events = PerfEvents([target.pid], [target.pid], ARCH, 10_000_000, 4096)
         with monkeypatch.context() as patch:
             patch.setattr(os, "close", interrupted)
             with pytest.raises(KeyboardInterrupt):

@@ -6,7 +6,7 @@ import pytest
 
 from sfsample.core.arch import AARCH64, AMD64, S390X
 from sfsample.process.perf_events import PerfEvents
-from sfsample.process.perf_records import Born, Lost, Mapped, Named, Parser, PerfSample
+from sfsample.process.perf_records import Born, Family, Lost, Mapped, Named, Parser, PerfSample
 
 _ID = pack("=IIQ", 7, 8, 1_000)  # pid, tid, time
 
@@ -79,7 +79,7 @@ class _GrowingRing:
 def test_records_written_during_a_read_are_left_for_the_next():
     """Otherwise a record of the second ring could come before an earlier one that the first still has."""
     first, second = pack("=IHHQQIIQ", 2, 0, 40, 1, 1, 7, 8, 1), pack("=IHHQQIIQ", 2, 0, 40, 1, 1, 7, 8, 2)
-    events = PerfEvents(1, (), AMD64, 10**7, 4096)
+    events = PerfEvents([1], (), AMD64, 10**7, 4096)
     events.close()  # these rings take the place of its own
     other = _GrowingRing([second])
     events._rings = {0: _GrowingRing([first], [other]), 1: other}
@@ -94,5 +94,15 @@ def test_records_other_than_samples_are_parsed():
     assert parse(record(3, named + _ID)) == Named(1_000, 7, 8, "worker", program=False)
     assert parse(record(3, named + _ID, misc=1 << 13)) == Named(1_000, 7, 8, "worker", program=True)
     assert parse(record(2, pack("=QQ", 1, 5) + _ID)) == Lost(1_000, 5)
-    assert parse(record(7, pack("=IIIIQ", 7, 6, 9, 5, 1_000) + _ID)) == Born(1_000, 7, 9, 5)
+    assert parse(record(7, pack("=IIIIQ", 7, 6, 9, 5, 1_000) + _ID)) == Born(1_000, 7, 6, 9, 5)
     assert parse(record(4, bytes(24) + _ID)) is None  # PERF_RECORD_EXIT, which is not used
+
+
+def test_family_is_the_processes_and_with_subprocesses_those_that_they_create():
+    born = [Born(1, 8, 7, 8, 7), Born(2, 9, 8, 9, 8), Born(3, 11, 10, 11, 10), Born(4, 7, 7, 12, 7)]
+    alone, with_children = Family([7], subprocesses=False), Family([7], subprocesses=True)
+    assert [alone.has(record) for record in born] == [False, False, False, True]
+    assert [with_children.has(record) for record in born] == [True, True, False, True]
+    assert alone.has(Lost(5, 3))
+    assert not alone.has(Mapped(6, 8, 0, 4096))
+    assert with_children.has(Mapped(6, 9, 0, 4096))

@@ -187,7 +187,7 @@ def test_statistics_as_json():
     stats.count_stack(STACK._replace(stop_reason=StopReason.STACK_COPY_ENDED))
     stats.threads, stats.cpu_charged_ns, stats.cpu_sampled_ns = 3, 2_000_000, 1_500_000
     stats.subprocesses.watched, stats.subprocesses.refused = 4, 1
-    stats.timers_since_s, stats.engine_why = 0.5, "no CPU was free"
+    stats.timers_since_s, stats.timers_of, stats.engine_why = 0.5, "threads", "no CPU was free"
     stats.module_paths += [("/bin/x", True), ("/lib/libc.so.6", False)]
     stats.problems.update({"once": 1, "often": 3})
     made = stats.as_json()
@@ -208,7 +208,8 @@ def test_statistics_as_json():
         "coverage": 0.75,
         "subprocesses": {"watched": 4, "short_lived": 0, "refused": 1},
         "perf_events": {
-            "since_s": 0.5, "because": "no CPU was free", "until_s": None, "why_no_longer": None
+            "since_s": 0.5, "of": "threads", "because": "no CPU was free",
+            "until_s": None, "why_no_longer": None,
         },
         "engine": "timers",
         "engine_why": "no CPU was free",

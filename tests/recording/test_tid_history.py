@@ -56,7 +56,7 @@ def test_copy_from_before_a_birth_is_of_the_earlier_thread(history, proc):
     earlier = history.thread_at(TID, NOW)
     assert (earlier.name, earlier.start_time) == ("leader", 0)
     history.note_name(Named(NOW, LEADER, TID, "worker", program=False))
-    history.note_birth(Born(AFTER, LEADER, TID, LEADER))
+    history.note_birth(Born(AFTER, LEADER, LEADER, TID, LEADER))
     later = history.thread_at(TID, AFTER + 1)
     assert later is not earlier
     assert (later.name, later.start_time) == ("later", proc[TID].starttime)
@@ -68,17 +68,17 @@ def test_records_name_a_thread_that_has_ended(history, proc, gone):
         del proc[TID]
     else:
         proc[TID] = started(AFTER, "later")
-    history.note_birth(Born(NOW, LEADER, TID, LEADER))
+    history.note_birth(Born(NOW, LEADER, LEADER, TID, LEADER))
     assert history.thread_at(TID, NOW + 1).name == "leader"  # a thread begins with its creator's name
     history.note_name(Named(NOW + 2, LEADER, TID, "renamed", program=False))
-    history.note_birth(Born(NOW + 10 * TICK_NS, LEADER, TID, TID))
+    history.note_birth(Born(NOW + 10 * TICK_NS, LEADER, LEADER, TID, TID))
     history.begin()
     thread = history.thread_at(TID, NOW + 10 * TICK_NS + 1)
     assert (thread.name, thread.start_time) == ("renamed", started(NOW + 10 * TICK_NS, "").starttime)
 
 
 def test_new_name_between_two_samples_is_noted(history):
-    history.note_birth(Born(NOW, LEADER, TID, LEADER))
+    history.note_birth(Born(NOW, LEADER, LEADER, TID, LEADER))
     thread = history.thread_at(TID, NOW + 1)
     history.note_name(Named(NOW + 2, LEADER, TID, "renamed", program=False))
     assert history.thread_at(TID, NOW + 3) is thread
@@ -87,9 +87,9 @@ def test_new_name_between_two_samples_is_noted(history):
 
 def test_birth_record_is_at_most_one_tick_later_than_the_start_time(history, proc):
     proc[TID] = started(NOW, "worker")
-    history.note_birth(Born(NOW + TICK_NS, LEADER, TID, LEADER))
+    history.note_birth(Born(NOW + TICK_NS, LEADER, LEADER, TID, LEADER))
     assert history.thread_at(TID, NOW + TICK_NS).name == "worker"
-    history.note_birth(Born(NOW + 2 * TICK_NS, LEADER, TID, LEADER))
+    history.note_birth(Born(NOW + 2 * TICK_NS, LEADER, LEADER, TID, LEADER))
     assert history.thread_at(TID, NOW + 2 * TICK_NS).name == "leader"
 
 
@@ -97,7 +97,7 @@ def test_reused_ids_without_a_birth_record_are_forgotten(history, proc):
     """Timers that are stopped record no birth: /proc is asked for each id when they run again."""
     proc[9], proc[10] = started(NOW, "nine"), started(NOW, "ten")
     for tid in (9, 10):
-        history.note_birth(Born(NOW, LEADER, tid, LEADER))
+        history.note_birth(Born(NOW, LEADER, LEADER, tid, LEADER))
     same, before = history.thread_at(LEADER, NOW), history.thread_at(TID, NOW)
     proc[TID] = started(NOW, "later")
     proc[9] = started(AFTER, "another")
@@ -115,7 +115,7 @@ def test_reused_ids_without_a_birth_record_are_forgotten(history, proc):
 
 def test_ended_threads_are_dropped(history):
     history.thread_at(TID, NOW)
-    history.note_birth(Born(NOW, LEADER, 9, LEADER))
+    history.note_birth(Born(NOW, LEADER, LEADER, 9, LEADER))
     history.note_name(Named(NOW, LEADER, 10, "ten", program=False))
     assert (len(history.known), len(history._threads)) == (3, 1)
     history.keep_only({LEADER})

@@ -1,0 +1,36 @@
+"""Finds the control group of processes, so that timers of CPUs can be limited to its threads.
+
+Source: cgroups(7), /proc/PID/cgroup; proc_pid_mountinfo(5).
+"""
+
+from collections.abc import Iterable
+
+from sfsample.process.procfs import read_text
+
+
+def common_cgroup(pids: Iterable[int], root: str | None = None) -> str | None:
+    """Return the directory of the version 2 control group that all processes are in; None: unknown.
+
+    `root`: where version 2 is mounted.  The directory counts only if it lists the processes, since paths in
+    /proc are those of another cgroup namespace, or a part of the tree is mounted.
+    """
+    root = _mount_point() if root is None else root
+    paths = {_path(pid) for pid in pids}
+    if not root or len(paths) != 1 or None in paths:
+        return None
+    directory = f"{root}{paths.pop()}".rstrip("/")
+    listed = read_text(f"{directory}/cgroup.procs").split()
+    return directory if {*map(str, pids)} <= {*listed} else None
+
+
+def _path(pid: int) -> str | None:
+    lines = read_text(f"/proc/{pid}/cgroup").splitlines()
+    return next((line[3:] for line in lines if line.startswith("0::")), None)
+
+
+def _mount_point() -> str:
+    for line in read_text("/proc/self/mountinfo").splitlines():
+        fields, _, filesystem = line.partition(" - ")
+        if filesystem.startswith("cgroup2 "):
+            return fields.split()[4]
+    return ""
