@@ -21,7 +21,7 @@ from sfsample.recording.perf_sampler import PerfSampler
 from sfsample.recording.processes import Processes
 from sfsample.recording.profile import Profile
 from sfsample.recording.ptrace_sampler import Clock, PtraceSampler
-from sfsample.recording.sparse_samples import SparseSamples
+from sfsample.recording.sparse_samples import are_too_few
 
 _TRIAL_S = 0.5
 _LOOK_S = 0.1  # between two looks for a reason, so that a recording of a second has its samples
@@ -80,7 +80,7 @@ class TrialSampler:
         self._cpus = FreeCpus()
         self._start = time.monotonic()
         self._next_look_s = _LOOK_S  # since the start
-        self._sparse = SparseSamples(processes, profile.stats, _MIN_COVERAGE)
+        self._cpu_at_start_ns = processes.cpu_ns()
         self._too_brief = False  # threads run too briefly to be stopped
         self._too_short = False  # threads end soon after they were stopped, or before
         self._why: str | None = None  # timers are to go on; '': they are not; None: undecided
@@ -116,12 +116,19 @@ class TrialSampler:
         elapsed_s = time.monotonic() - self._start
         if self._why is None and elapsed_s >= self._next_look_s:
             self._next_look_s += _LOOK_S
-            self._too_brief = self._sparse.too_few()
-            self._too_short = not self._too_brief and self._sparse.stand_for_little()
+            self._find_sparse_samples()
             is_full = self._cpus.all_busy() > _NEARLY_ALL_THE_TIME
             if self._too_brief or self._too_short or is_full or elapsed_s >= _TRIAL_S:
                 self._decide()
         return bool(self._why) and stops.collect()
+
+    def _find_sparse_samples(self) -> None:
+        stats = self._profile.stats
+        left_out = stats.late_ticks + stats.spared_ticks
+        due = (self._processes.cpu_ns() - self._cpu_at_start_ns) * stats.rate_hz / 1e9 - left_out
+        worth = stats.cpu_sampled_ns * stats.rate_hz / 1e9
+        self._too_brief = are_too_few(stats.samples, due, _MIN_COVERAGE)
+        self._too_short = not self._too_brief and are_too_few(worth, due, _MIN_COVERAGE)
 
     def _decide(self) -> None:
         stats = self._profile.stats

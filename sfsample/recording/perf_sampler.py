@@ -29,7 +29,7 @@ from sfsample.recording.perf_process import PerfProcess, StackUse
 from sfsample.recording.processes import Processes
 from sfsample.recording.profile import Profile
 from sfsample.recording.schedule import uniform
-from sfsample.recording.sparse_samples import SparseSamples
+from sfsample.recording.sparse_samples import are_too_few
 from sfsample.unwind.unwinder import Unwinder
 
 _MAX_SLEEP_S = 0.1  # between two questions whether to stop
@@ -82,7 +82,10 @@ class PerfSampler:
         self._period_ns = max(_MIN_PERIOD_NS, round(1e9 / options.rate * (1 + deviation)))
         self.profile = profile or Profile(options.rate, timeline=options.timeline)
         self._processes = processes
-        self._sparse = SparseSamples(processes, self.profile.stats, _MIN_COVERAGE)
+        self._used_ns = self._used_before_ns = (
+            0  # CPU time before the rings are read; when timers were started
+        )
+        self._received = 0  # samples since timers were started, lost ones included
         self._longest_sleep_s = _FIND_DESCENDANTS_S if processes.follows_births else _MAX_SLEEP_S
         self._stack_use = StackUse()
         self._alive: dict[int, PerfProcess] = {}  # by pid
@@ -146,7 +149,6 @@ class PerfSampler:
         self._cpu_at_start = time.thread_time() - stats.sampler_cpu_s
         self._start_ns = self._start_ns or time.perf_counter_ns()
         self._events = self._open_timers()
-        self._sparse.restart()
 
     # -- timers
 
@@ -191,7 +193,12 @@ class PerfSampler:
             events.close()
             raise
         self.profile.stats.timers_of = "cpus" if self._per_cpu else "threads"
+        self._begin_coverage()
         return events
+
+    def _begin_coverage(self) -> None:
+        self._used_ns = self._used_before_ns = self._processes.cpu_ns()
+        self._received = 0
 
     def _tids(self) -> list[int]:
         self._open_descendants(math.inf, force=True)
@@ -232,7 +239,9 @@ class PerfSampler:
 
     def _see_short_threads(self) -> None:
         """Set timers of CPUs where threads end before their own timers fire."""
-        if not self._per_cpu and not self.profile.stats.lacks_cpu_timers and self._sparse.too_few():
+        due = (self._used_ns - self._used_before_ns) / self._period_ns
+        possible = not self._per_cpu and not self.profile.stats.lacks_cpu_timers
+        if possible and are_too_few(self._received, due, _MIN_COVERAGE):
             self._per_cpu = True
             self._replace_timers(self._stack_bytes)
 
@@ -249,7 +258,7 @@ class PerfSampler:
         self._timers.begin()
         self._forget_unseen_changes()
         self.profile.stats.spared_ticks += int((self._elapsed_s() - began_s) * self._options.rate)
-        self._sparse.restart()
+        self._begin_coverage()
 
     def _any_alive(self) -> bool:
         return not all(process.process.proc.has_ended() for process in self._alive.values())
@@ -334,6 +343,7 @@ class PerfSampler:
         """Prepare for records: open the processes that they may be of; return by pid whether each lives."""
         self._open_descendants(_OPEN_TIME_S)
         self._read_cpu_times()
+        self._used_ns = self._processes.cpu_ns()
         return {pid: process.begin() for pid, process in self._alive.items()}
 
     def _read_cpu_times(self) -> None:
@@ -353,6 +363,8 @@ class PerfSampler:
         self._count_unclaimed(record for record in self._unclaimed if record.pid not in by_pid)
         self._unclaimed = []
         end_ns = self._start_ns + self._end_s * 1e9 if self._end_s else math.inf
+        records = list(records)
+        self._received += sum(_samples_in(record) for record in records)
         for record in (*claimed, *records):
             if isinstance(record, PerfSample) and record.at_ns > end_ns:
                 continue
@@ -371,3 +383,8 @@ class PerfSampler:
         lost = sum(isinstance(record, PerfSample) for record in records)
         if lost:
             self.profile.stats.count_failed(_NOT_OPENED, lost)
+
+
+def _samples_in(record: Record) -> int:
+    """Return how many samples a record stands for; most of the records that are lost are samples."""
+    return record.records if isinstance(record, Lost) else isinstance(record, PerfSample)

@@ -12,10 +12,10 @@ import pytest
 import sfsample
 from sfsample.process.capture import ThreadCapturer
 from sfsample.process.perf_events import PerfEvents
+from sfsample.recording import perf_sampler
 from sfsample.recording.live_window import LiveWindow
 from sfsample.recording.perf_process import PerfProcess
 from sfsample.recording.profile import Profile
-from sfsample.recording.sparse_samples import SparseSamples
 from tests.live.cli_runner import sfsample as sfsample_command
 from tests.live.compiled import compile_c, needs_gcc, started
 from tests.live.cpu_time import SOURCE, cpu_ns, measured_by, samples_of, shares
@@ -75,7 +75,7 @@ MANY = ONE_BY_ONE.replace("40000000", "100000").replace("10000;", "100;")
 @needs_gcc
 def test_thread_that_creates_others_keeps_its_own_time(tmp_path, monkeypatch):
     """The kernel may swap the timers of a thread and of a child that inherited them."""
-    monkeypatch.setattr(SparseSamples, "too_few", lambda _: False)  # so that no timers of CPUs are set
+    monkeypatch.setattr(perf_sampler, "are_too_few", lambda *_: False)  # so that no timers of CPUs are set
     with started(compile_c(tmp_path, "many", MANY, "-lpthread")) as process:
         inside = []  # CPU time after the start of the timers, and before their end
 

@@ -83,6 +83,9 @@ class _Decoder:
         self._iced = iced
         self._numbers = {getattr(iced.Register, name): n for n, name in enumerate(_REGISTER_NAMES)}
         self._info_factory = iced.InstructionInfoFactory()
+        self._next, self._halt = iced.FlowControl.NEXT, iced.Mnemonic.HLT
+        access = iced.OpAccess
+        self._writes = (access.WRITE, access.COND_WRITE, access.READ_WRITE, access.READ_COND_WRITE)
         self._exact_steps = {getattr(iced.Code, code): steps for code, steps in self._exact_by_name().items()}
 
     def decode(self, code: bytes, address: int) -> Instruction | None:
@@ -90,6 +93,8 @@ class _Decoder:
         if i.is_invalid:
             return None
         flow, end = self._iced.FlowControl, i.next_ip
+        if i.flow_control == self._next and i.mnemonic != self._halt:  # nearly all
+            return Instruction(end, tuple(self._steps(i)))
         match i.flow_control:
             case flow.RETURN:
                 return Instruction(end, falls_through=False, returns=i.op_count == 0)
@@ -106,8 +111,6 @@ class _Decoder:
                 return Instruction(end, _UNKNOWN_AFTER_SYSCALL)
             case flow.CALL | flow.INDIRECT_CALL:
                 return Instruction(end, _UNKNOWN_AFTER_CALL, calls=True, target=i.near_branch_target or None)
-            case flow.NEXT if i.mnemonic != self._iced.Mnemonic.HLT:
-                return Instruction(end, tuple(self._steps(i)))
         return Instruction(end, falls_through=False)
 
     def _steps(self, i: Any) -> Iterator[Step]:  # noqa: ANN401 - iced-x86 is untyped, here and below
@@ -166,8 +169,7 @@ class _Decoder:
 
     def _unknown_after(self, i: Any) -> Iterator[Step]:  # noqa: ANN401
         """Yield that every register and word that `i` writes becomes unknown."""
-        access, info = self._iced.OpAccess, self._info_factory.info(i)
-        writes = (access.WRITE, access.COND_WRITE, access.READ_WRITE, access.READ_COND_WRITE)
+        info, writes = self._info_factory.info(i), self._writes
         for used in info.used_registers():
             number = self._numbers.get(self._iced.RegisterExt.full_register(used.register))
             if number is not None and used.access in writes:

@@ -24,7 +24,7 @@ ReadBytes = Callable[[int], bytes]  # the code from an address on, as much as an
 TestAddress = Callable[[int], bool]
 _MAX_CALLEE_INSTRUCTIONS = 300  # that are followed in a function that is called
 _MAX_CALL_DEPTH = 8
-_MAX_INSTRUCTIONS = 5000  # for one answer, those of called functions included
+_MAX_INSTRUCTIONS = 1500  # for one answer, those of called functions included
 _MAX_CACHED_INSTRUCTIONS = 20_000
 
 
@@ -36,7 +36,7 @@ class Value(NamedTuple):
 
     def moved(self, by: int) -> "Value":
         """Return the value plus `by`."""
-        return self._replace(offset=self.offset + by)
+        return Value(self.base, self.offset + by) if by else self
 
     @property
     def place(self) -> "Value | None":
@@ -44,8 +44,14 @@ class Value(NamedTuple):
         return self.base if isinstance(self.base, Value) else None
 
 
+_AT_START = tuple(map(Value, range(16)))
+
+
 class State:
-    """The registers and the words in memory that have changed since the start of the search."""
+    """The registers and the words in memory that have changed since the start of the search.
+
+    A state does not change once others refer to it; states share their dictionaries.
+    """
 
     __slots__ = ("_registers", "_words")
 
@@ -57,19 +63,24 @@ class State:
 
     def after(self, steps: tuple[Step, ...]) -> "State":
         """Return the state after an instruction."""
-        state = State({**self._registers}, {**self._words})
+        if not steps:
+            return self
+        state = State({**self._registers}, self._words)
         for step in steps:
             state._apply(step)
         return state
 
     def value(self, register: int) -> Value | None:
         """Return the value of a register; None: unknown."""
-        return self._registers.get(register, Value(register))
+        return self._registers.get(register, _AT_START[register])
 
     def saved(self, register: int, lowest: int | None = None) -> Value | None:
         """Return a place in memory, not below `lowest`, that has the register's value at the start."""
-        places = (place for place, value in self._words.items() if value == Value(register))
-        return next((place for place in places if lowest is None or place.offset >= lowest), None)
+        own = _AT_START[register]
+        for place, value in self._words.items():
+            if value == own and (lowest is None or place.offset >= lowest):
+                return place
+        return None
 
     def _apply(self, step: Step) -> None:
         match step:
@@ -80,7 +91,7 @@ class State:
             case Store(source, base, offset):
                 place = self._place(base, offset)
                 if place is not None:
-                    self._words[place] = None if source is None else self.value(source)
+                    self._words = {**self._words, place: None if source is None else self.value(source)}
 
     def _place(self, base: int, offset: int) -> Value | None:
         value = self.value(base)

@@ -18,7 +18,8 @@ from sfsample.formats.machine_code.function_starts import find_function_starts
 from sfsample.formats.machine_code.noreturn import stubs_without_return
 from sfsample.modules.module_map import ReadCode
 from sfsample.unwind.row import UnwindRow
-from sfsample.unwind.steppers.code_analysis.flow import Flow, State, Value
+from sfsample.unwind.steppers.code_analysis.flow import Flow, ReadBytes, State, Value, Visit
+from sfsample.unwind.steppers.code_analysis.known_rows import KnownRows
 
 _WORD = 8  # bytes
 _DIRECT_CALL = 5  # bytes of the longest call whose bytes say where it leads
@@ -34,6 +35,7 @@ class CodeOfFile:
     def __init__(self, image: ElfImage) -> None:
         self._flow = Flow(lambda vaddr: _read(image, vaddr), stubs_without_return(image), self._is_start)
         self._image = image
+        self._known = KnownRows()
 
     @cached_property
     def _starts(self) -> list[int]:
@@ -49,7 +51,7 @@ class CodeOfFile:
 
     def row_at(self, pc: int, *, exact: bool) -> UnwindRow | None:
         """Return the row at an instruction, or behind a call."""
-        row = row_to_return(self._flow, pc) if exact or self._may_be_returned_to(pc) else None
+        row = row_to_return(self._flow, pc, self._known) if exact or self._may_be_returned_to(pc) else None
         start = self._start_before(pc if exact else pc - 1) if row is None else None
         return row if start is None else row_from_start(self._flow, start, pc, exact=exact)
 
@@ -59,21 +61,42 @@ class CodeOfFile:
         return target is None or self._flow.may_return(target)
 
 
-def row_of_generated(code: ReadCode, pc: int) -> UnwindRow | None:
-    """Return the row at an instruction of code in no file; the code is read again, because it may change."""
-    return row_to_return(Flow(lambda at: code(at, LONGEST), max_instructions=_MAX_GENERATED), pc)
+class GeneratedCode:
+    """The code of a process that lies in no file; it is read again for each search, because it may change."""
+
+    def __init__(self, code: ReadCode) -> None:
+        self._read = lambda address: code(address, LONGEST)
+        self._known = KnownRows()
+
+    def row_at(self, pc: int) -> UnwindRow | None:
+        """Return the row at an instruction."""
+        flow = Flow(self._read, max_instructions=_MAX_GENERATED)
+        return row_to_return(flow, pc, self._known, self._read)
 
 
-def row_to_return(flow: Flow, pc: int) -> UnwindRow | None:
-    """Return the row at an instruction whose returns agree about the CFA."""
+def row_to_return(flow: Flow, pc: int, known: KnownRows, code: ReadBytes = lambda _: b"") -> UnwindRow | None:
+    """Return the row at an instruction whose returns agree about the CFA.
+
+    `code` gives the bytes by which `known` sees that code has changed.
+    """
+    found = known.row_at(pc, code(pc))
+    if found is not None:
+        return found[0]
     rows: list[UnwindRow] = []
-    for count, visit in enumerate(flow.visits(pc)):
-        if rows and count >= _ENOUGH_INSTRUCTIONS:
+    passed: list[tuple[Visit, bytes]] = []
+    for visit in flow.visits(pc):
+        if rows and len(passed) >= _ENOUGH_INSTRUCTIONS:
             break
+        passed.append((visit, code(visit.address)))
         row = _at_return(visit.state) if visit.instruction.returns else None
         if row is not None:
             rows.append(row)
-    return rows[0] if len({row.cfa for row in rows}) == 1 else None
+    if not rows:
+        known.keep_failure(passed)
+    if len({row.cfa for row in rows}) != 1:
+        return None
+    known.keep(rows[0], passed)
+    return rows[0]
 
 
 def row_from_start(flow: Flow, start: int, pc: int, *, exact: bool) -> UnwindRow | None:

@@ -5,11 +5,16 @@ tables are asked before.  Code in a file is read from the file; generated code f
 registers.  The decoder is imported only when such code is met.
 """
 
+from typing import TYPE_CHECKING
+
 from sfsample.core.arch import AMD64, Arch
 from sfsample.core.stack import Found, Frame
 from sfsample.modules.module import Module
 from sfsample.modules.module_map import ReadCode
 from sfsample.unwind.row import UnwindRow
+
+if TYPE_CHECKING:
+    from sfsample.unwind.steppers.code_analysis.rows import GeneratedCode
 
 
 class CodeStepper:
@@ -19,6 +24,7 @@ class CodeStepper:
 
     def __init__(self, code: ReadCode | None = None) -> None:
         self._code = code
+        self._generated: GeneratedCode | None = None
 
     def reading(self, code: ReadCode) -> "CodeStepper":
         """Return the stepper for the process whose code `code` reads."""
@@ -28,10 +34,12 @@ class CodeStepper:
         """Return the row that follows from the instructions."""
         if arch.machine != AMD64.machine:
             return None
-        from sfsample.unwind.steppers.code_analysis.rows import CodeOfFile, row_of_generated
+        from sfsample.unwind.steppers.code_analysis.rows import CodeOfFile, GeneratedCode
 
         if module is None:
-            return None if self._code is None else row_of_generated(self._code, frame.pc)
+            if self._generated is None and self._code is not None:
+                self._generated = GeneratedCode(self._code)
+            return self._generated.row_at(frame.pc) if self._generated else None
         code_of_file = module.tables.code_analysis  # shared by all processes that map the file
         if not isinstance(code_of_file, CodeOfFile):
             code_of_file = module.tables.code_analysis = CodeOfFile(module.image)
