@@ -82,9 +82,8 @@ class PerfSampler:
         self._period_ns = max(_MIN_PERIOD_NS, round(1e9 / options.rate * (1 + deviation)))
         self.profile = profile or Profile(options.rate, timeline=options.timeline)
         self._processes = processes
-        self._used_ns = self._used_before_ns = (
-            0  # CPU time before the rings are read; when timers were started
-        )
+        self._used_before_ns = 0  # CPU time of the processes when timers were started
+        self._used_ns = 0  # when the rings were read last
         self._received = 0  # samples since timers were started, lost ones included
         self._longest_sleep_s = _FIND_DESCENDANTS_S if processes.follows_births else _MAX_SLEEP_S
         self._stack_use = StackUse()
