@@ -58,11 +58,12 @@ def merge(reports: Sequence[Report]) -> Report:
             numbers = tuple(stack.weights[at] for at in columns)
             builder.add_row(report.threads[stack.thread], frames, stack.stop_reason, numbers)
     durations = [report.duration_ns for report in reports]
-    rates = {report.rate_hz for report in reports}
+    rates, hosts = {report.rate_hz for report in reports}, {report.host for report in reports}
     return builder.finish()._replace(
         started_ns=min((report.started_ns for report in reports if report.started_ns), default=None),
         duration_ns=None if None in durations else sum(filter(None, durations)),
         rate_hz=rates.pop() if len(rates) == 1 else None,
+        host=hosts.pop() if len(hosts) == 1 else None,
         stats=_sum_stats([report.stats for report in reports if report.stats]),
     )
 

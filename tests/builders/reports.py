@@ -52,5 +52,10 @@ def full() -> Report:
     )
     stats = {"ticks": 12, "late_ticks": 1, "captures": {"failed": 2}}
     return builder.finish()._replace(
-        started_ns=1_790_000_000 * 10**9, duration_ns=10**9, rate_hz=100.0, timeline=timeline, stats=stats
+        started_ns=1_790_000_000 * 10**9,
+        duration_ns=10**9,
+        rate_hz=100.0,
+        timeline=timeline,
+        stats=stats,
+        host="web1",
     )

@@ -30,8 +30,8 @@ def test_json_read_back_is_the_same_report():
 def test_json_has_the_documented_keys():
     """The keys are those of docs/profile-json.md."""
     document = json.loads(FORMATS["json"].write(full()))
-    assert list(document) == ["schema", "started_ns", "duration_ns", "rate_hz", "weights", "threads",
-                              "modules", "frames", "stacks", "timeline", "stats"]  # fmt: skip
+    assert list(document) == ["schema", "started_ns", "duration_ns", "rate_hz", "host", "weights",
+                              "threads", "modules", "frames", "stacks", "timeline", "stats"]  # fmt: skip
     assert document["threads"][1] == {"process": "app", "name": "worker", "pid": 10, "tid": 11}
     assert document["frames"][0] == {
         "text": "inner_[i]", "function": "inner", "raw": "_Zinner_[i]", "offset": "0x100", "file": "src/a.cc",
@@ -52,7 +52,7 @@ def test_pprof_read_back_has_the_same_stacks_and_weights():
     again = parse(FORMATS["pprof"].write(full()))
     assert lines(again, threads=True) == lines(full(), threads=True)
     assert [again.total(weight) for weight in (SAMPLES, WALL, CPU)] == [11, 110, 71]
-    assert again.rate_hz == 100
+    assert (again.rate_hz, again.host) == (100, "web1")
     assert {f.module for f in again.frames} == {f.module for f in full().frames}
     assert {(f.raw, f.file, f.line, f.inlined) for f in again.frames if f.function} == {
         (f.raw, f.file, f.line, f.inlined) for f in full().frames if f.function
@@ -196,6 +196,11 @@ def test_merge_adds_weights_and_durations():
     both = merge([full(), full()])
     assert [both.total(weight) for weight in (SAMPLES, WALL, CPU)] == [22, 220, 142]
     assert (both.duration_ns, len(both.stacks)) == (2 * 10**9, len(full().stacks))
+
+
+def test_merge_keeps_the_host_that_all_reports_have():
+    assert merge([full(), full()]).host == "web1"
+    assert merge([full(), full()._replace(host="web2")]).host is None
 
 
 def test_caption_says_how_much_of_the_cpu_time_was_sampled():

@@ -39,6 +39,7 @@ _VALUE_TYPES = {SAMPLES: ("samples", "count"), WALL: ("wall", "nanoseconds"), CP
 _TIME_WEIGHTS = {_VALUE_TYPES[weight]: weight for weight in (WALL, CPU)}
 _T = TypeVar("_T")
 _LocationKey = tuple[int, ...] | tuple[str]  # indexes of frames, or a mark of truncation
+_HOST = "host: "  # begins the comment that names the machine
 _MAX_ADDRESS = (1 << 64) - 1
 _NUMBER_COST, _BYTES_COST, _ROW_COST = 80, 250, 500  # see report/budget.py
 _SAMPLE_COST, _REFERENCE_COST, _FRAME_COST = 700, 24, 1000
@@ -85,7 +86,7 @@ class _Encoder:
         if report.rate_hz:
             yield message(11, *self._value_type("cpu", "nanoseconds"))  # period_type
             yield integer(12, round(1e9 / report.rate_hz))  # period
-        for text in losses(report):
+        for text in [*([_HOST + report.host] if report.host else []), *losses(report)]:
             yield integer(13, self._string(text))  # comment
         yield integer(14, self._string(_VALUE_TYPES[SAMPLES][0]))  # default_sample_type
         for text in self._strings:  # last, because everything above fills it
@@ -198,7 +199,12 @@ class _ProfileReader:
             started_ns=_integer(self._profile, 9) or None,  # time_nanos
             duration_ns=_integer(self._profile, 10) or None,  # duration_nanos
             rate_hz=1e9 / period if period > 0 and period_is_time else None,
+            host=self._host(),
         )
+
+    def _host(self) -> str | None:
+        comments = map(self._string_at, self._numbers(self._profile.get(13, ())))  # comment
+        return next((text.removeprefix(_HOST) for text in comments if text.startswith(_HOST)), None)
 
     def _columns(self) -> dict[str, int]:
         """Return the index of each weight in the values of a sample; samples first."""
@@ -272,7 +278,9 @@ class _ProfileReader:
         )
 
     def _text(self, row: _Message, field: int) -> str:
-        at = _integer(row, field)
+        return self._string_at(_integer(row, field))
+
+    def _string_at(self, at: int) -> str:
         if at >= len(self._strings):
             raise BadInput(f"pprof string {at} of {len(self._strings)}")
         return self._strings[at]

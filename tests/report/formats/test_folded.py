@@ -1,5 +1,7 @@
 """Tests of the folded format: one line for each stack, root first, sorted, with a mark for truncation."""
 
+import os
+
 from sfsample.core.stack import Stack, StopReason
 from sfsample.modules.location import Location
 from sfsample.recording.profile import Profile
@@ -118,7 +120,9 @@ def test_inlined_functions_are_frames():
 def test_stats_list_unnamed_locations_and_problems():
     profile = profile_of((1, 1, [A], COMPLETE))
     profile.stats.note("a problem")
-    stats = name_profile(profile, Namer()).stats
+    report = name_profile(profile, Namer())
+    assert report.host == os.uname().nodename
+    stats = report.stats
 
     assert stats["problems"] == ["a problem", "libc.so.6: no lines"]
     assert stats["unnamed"] == [{"where": "/bin/x", "places": 3, "why": "stripped", "hint": ""}]
