@@ -58,6 +58,7 @@ def record(
         raise ValueError(f"duration must be positive, not {duration}")
 
     counts = profile or Profile(options.rate, timeline=options.timeline)
+    counts.stats.mode = options.mode
     deadline_s = float("inf")  # the sampler keeps the duration, unless it is stuck
 
     def work(stop: Callable[[], bool]) -> Profile:

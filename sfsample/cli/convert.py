@@ -4,20 +4,20 @@ It reads files only.  Stacks are filtered (--filter, --ignore, --focus) before f
 (--merge-by).  A filter that leaves no stack is an error, because the name was probably misspelt.
 """
 
-import os
 import re
 from argparse import Namespace
 from collections.abc import Callable
 from functools import partial
 
+from sfsample.cli.inputs import find_files, read_files, size_of
 from sfsample.cli.output_file import Output
 from sfsample.cli.symbol_flags import symbol_options
 from sfsample.cli.terminal import say
 from sfsample.cli.written import open_result, written_line
-from sfsample.errors import BadInput, SfsampleError, UsageError
+from sfsample.errors import SfsampleError, UsageError
 from sfsample.report.budget import Budget
-from sfsample.report.formats import FORMATS, check_numbers, read_report
-from sfsample.report.merge import filter_stacks, focus, merge, merge_by
+from sfsample.report.formats import FORMATS
+from sfsample.report.merge import filter_stacks, focus, merge_by
 from sfsample.report.naming import name_unnamed_frames
 from sfsample.report.report import Report, ReportFrame
 from sfsample.symbolize.symbolizer import OfflineSymbolizer
@@ -26,7 +26,8 @@ from sfsample.symbolize.symbolizer import OfflineSymbolizer
 def run(arguments: Namespace) -> int:
     """Read, convert, write; return the exit code."""
     output = Output(arguments.output)
-    report = _merged(arguments.inputs)
+    files = find_files(arguments.inputs, result=output.file, quiet=arguments.quiet)
+    report = read_files(files)
     if arguments.symbolize:
         report = name_unnamed_frames(report, OfflineSymbolizer(symbol_options(arguments)))
     for pattern in arguments.filter:
@@ -37,7 +38,7 @@ def run(arguments: Namespace) -> int:
         report = _select(focus, report, "--focus", arguments.focus)
     if arguments.merge_by:
         report = merge_by(report, arguments.merge_by)
-    _check_size(report, arguments)
+    _check_size(report, files, arguments)
     output.write(FORMATS[arguments.format].write(report, threads=arguments.threads))
     if not arguments.quiet:
         for line in written_line(arguments, output):
@@ -46,22 +47,12 @@ def run(arguments: Namespace) -> int:
     return 0
 
 
-def _check_size(report: Report, arguments: Namespace) -> None:
+def _check_size(report: Report, files: list[str], arguments: Namespace) -> None:
     """Raise SfsampleError where the output would be far larger than the inputs."""
-    size = sum(map(os.path.getsize, filter(os.path.isfile, arguments.inputs)))
-    if FORMATS[arguments.format].cost(report) > Budget(size).left:
+    if FORMATS[arguments.format].cost(report) > Budget(size_of(files)).left:
         raise SfsampleError(f"cannot write: {arguments.output}: too large for -f {arguments.format}",
                             "choose another format (html, svg), or take a part with --filter or --focus",
                             )  # fmt: skip
-
-
-def _merged(paths: list[str]) -> Report:
-    report = merge([read_report(path) for path in paths])
-    try:
-        check_numbers(report)
-    except BadInput as failure:
-        raise SfsampleError(f"cannot merge: {failure}", "merge fewer files") from None
-    return report
 
 
 def _select(select: Callable[..., Report], report: Report, flag: str, pattern: str) -> Report:

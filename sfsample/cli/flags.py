@@ -7,7 +7,7 @@ from argparse import ArgumentParser, BooleanOptionalAction
 
 from sfsample.cli import values
 
-_PROFILE = "json of sfsample, folded or pprof"
+_INPUT = 'json of sfsample, folded or pprof; a directory of such files, or a pattern ("2026-11-*.json")'
 
 
 def _record(parser: ArgumentParser) -> None:
@@ -95,7 +95,7 @@ def _top(parser: ArgumentParser) -> None:
 def _convert(parser: ArgumentParser) -> None:
     parser.usage = "sfsample convert INPUT... [-o OUTPUT] [options]"
     add = parser.add_argument
-    add("inputs", nargs="+", metavar="INPUT", help=f"{_PROFILE}; - is stdin")
+    add("inputs", nargs="+", metavar="INPUT", help=f"{_INPUT}; - is stdin")
     _add_profile_output(parser)
     add("-t", "--threads", action="store_true", help="make name/TID the first frame: one root per thread")
     add("--filter", action="append", default=[], metavar="REGEX",
@@ -113,7 +113,9 @@ def _convert(parser: ArgumentParser) -> None:
 def _diff(parser: ArgumentParser) -> None:
     parser.usage = "sfsample diff BEFORE AFTER [options]"
     add = parser.add_argument
-    add("inputs", nargs=2, metavar="BEFORE AFTER", help=_PROFILE)
+    add("inputs", nargs=2, metavar="BEFORE AFTER", help=_INPUT)
+    add("--relative", action="store_true",
+        help="compare shares of all samples (default: rates, where both inputs have durations)")  # fmt: skip
     _add_output(parser)
     add("-f", "--format", choices=("text", "html", "json"),
         help="format of the result; html is a flame graph (default: by the suffix of -o, else "
@@ -277,7 +279,7 @@ GROUPS = (
         ("diff", _diff, "show what changed between two profiles, and what is noise", (
             ("diff before.json after.json", "what grew, what shrank, what is noise"),
             ("diff a.json b.json -o diff.html", "the same as a flame graph"),
-            ("diff a.json b.json --json", "the same for scripts"),
+            ("diff monday/ tuesday/ --relative", "directories, merged; shares, whatever the load"),
         )),
     )),
     ("check permissions and unwind tables", (

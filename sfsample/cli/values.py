@@ -22,6 +22,7 @@ _SUFFIXES = {  # the first suffix of a format is the one that sfsample gives to 
     ".json": "json", ".pb.gz": "pprof", ".pb": "pprof", ".pprof": "pprof",
     ".html": "html", ".htm": "html", ".svg": "svg",
 }  # fmt: skip
+READABLE = tuple(suffix for suffix, name in _SUFFIXES.items() if name in ("folded", "json", "pprof"))
 _TEXT_SUFFIXES = {".txt": "text", ".json": "json", ".html": "html", ".htm": "html"}
 STEPPERS = ("sframe", "eh_frame", "frame_pointer", "scan")
 USUAL_STEPPERS = STEPPERS[:-1]  # a scan guesses, so the user must ask for it
@@ -36,6 +37,12 @@ def format_of(path: str, formats: Collection[str] = FORMATS) -> str:
     if not longest and os.path.splitext(name)[1]:
         raise UsageError(f"no such format: {path}", f"a suffix says which: {', '.join(suffixes)}; or -f does")
     return suffixes[longest] if longest else next(iter(formats))
+
+
+def is_profile(name: str) -> bool:
+    """Return whether the suffix of a file name, without .gz, means a format that sfsample reads."""
+    name = name.lower().removesuffix(".gz")
+    return max((suffix for suffix in _SUFFIXES if name.endswith(suffix)), key=len, default="") in READABLE
 
 
 def suffix_of(format_name: str) -> str:

@@ -57,6 +57,7 @@ class Stats:
 
     def __init__(self, rate_hz: float) -> None:
         self.rate_hz = rate_hz
+        self.mode: str | None = None  # "cpu" or "wall"
         self.duration_s = 0.0
         self.ticks = 0  # that were due, taken or not
         self.late_ticks = 0  # not taken, because the sampler was late
@@ -157,6 +158,7 @@ class Stats:
             "engine": "ptrace" if self.timers_since_s is None else "timers",
             "engine_why": self.engine_why or None,
             "held_ns": self.held.as_json(),
+            "mode": self.mode,
         }
 
     def _perf_events_as_json(self) -> dict[str, Any] | None:

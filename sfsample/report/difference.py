@@ -2,13 +2,15 @@
 
 docs/diff.md explains the arithmetic.  Counts are compared, never percentages: a function that k of n samples
 hit is known to about the square root of k.  The verdicts allow for the number of functions that are compared.
+A report is first counted (`Side`), which takes far less memory than the report.
 
 Invariant: verdicts and intervals are wrong as seldom as stated (tests/report/test_difference.py).
 """
 
 from collections import Counter
-from collections.abc import Mapping
-from math import erfc, sqrt
+from collections.abc import Iterator, Mapping
+from itertools import pairwise
+from math import erfc, inf, sqrt
 from typing import NamedTuple
 
 from sfsample.report.report import Report, ReportFrame
@@ -16,6 +18,29 @@ from sfsample.report.report import Report, ReportFrame
 _Z = 1.96  # standard deviations: 95 % of a normal distribution
 _FALSE_DISCOVERY_RATE = 0.05  # of the verdicts other than "noise", at most this share is expected to be wrong
 GREW, SHRANK, NOISE = "grew", "shrank", "noise"
+_SEVERAL, _OUTERMOST, _UNSEEN = -1, -2, -3  # instead of the number of the function that calls another
+
+
+class Side(NamedTuple):
+    """One of the reports that are compared: what it is, and its samples by function; None: unknown.
+
+    `ticks`: the samples that a thread that always ran would have, 0 if that is unknown.  `callers`: the only
+    function that calls another one, None where there are several or it is outermost.
+    """
+
+    name: str  # as the user gave it
+    files: int
+    samples: int
+    ticks: float
+    duration_ns: int | None
+    rate_hz: float | None
+    host: str | None
+    started_ns: int | None
+    mode: str | None
+    processes: tuple[str, ...]
+    by_self: Counter[str]
+    by_total: Counter[str]
+    callers: dict[str, str | None]
 
 
 class Change(NamedTuple):
@@ -42,6 +67,8 @@ class Difference(NamedTuple):
     `per_time`: shares are of one CPU's time; otherwise (a duration or rate is unknown) of all samples.
     """
 
+    sides: tuple[Side, Side]
+    relative: bool  # shares of all samples were asked for
     per_time: bool
     exposures: tuple[float, float]  # before and after: the number of samples that a share of 1 would be
     overall: Change
@@ -49,23 +76,36 @@ class Difference(NamedTuple):
     by_total: tuple[Change, ...]
 
 
-def compare(before: Report, after: Report) -> Difference:
+def compare(before: Report, after: Report, *, relative: bool = False) -> Difference:
     """Return what changed."""
-    ticks = _ticks(before), _ticks(after)
-    per_time = all(ticks)
-    exposures = ticks if per_time else (float(before.total()), float(after.total()))
-    by_self, by_total = zip(_counts(before), _counts(after), strict=True)
-    [overall] = _changes({"all": before.total()}, {"all": after.total()}, exposures)
-    return Difference(
-        per_time, exposures, overall, _changes(*by_self, exposures), _changes(*by_total, exposures)
-    )
+    return compare_sides(count(before), count(after), relative=relative)
+
+
+def compare_sides(before: Side, after: Side, *, relative: bool = False) -> Difference:
+    """Return what changed; `relative`: in shares of all samples, also where rates are known."""
+    per_time = bool(before.ticks and after.ticks) and not relative
+    exposures = (before.ticks, after.ticks) if per_time else (float(before.samples), float(after.samples))
+    [overall] = _changes({"all": before.samples}, {"all": after.samples}, exposures)
+    by_self = _changes(before.by_self, after.by_self, exposures)
+    by_total = _changes(before.by_total, after.by_total, exposures)
+    return Difference((before, after), relative, per_time, exposures, overall, by_self, by_total)
+
+
+def count(report: Report, name: str = "", files: int = 1) -> Side:
+    """Return what a comparison needs of a report, which was made from so many files."""
+    mode = (report.stats or {}).get("mode")
+    processes = tuple(dict.fromkeys(thread.process for thread in report.threads))
+    return Side(
+        name, files, report.total(), _ticks(report), report.duration_ns, report.rate_hz, report.host,
+        report.started_ns, mode if mode in ("cpu", "wall") else None, processes, *_counts(report),
+    )  # fmt: skip
 
 
 def _ticks(report: Report) -> float:
-    """Return how many samples a thread that always ran would have, 0 when that is unknown."""
-    missed = (report.stats or {}).get("late_ticks")
-    due = (report.duration_ns or 0) / 1e9 * (report.rate_hz or 0)
-    return max(0.0, due - (missed if isinstance(missed, int) else 0))
+    """Return the ticks that were taken, 0 when that is unknown."""
+    stats, due = report.stats or {}, (report.duration_ns or 0) / 1e9 * (report.rate_hz or 0)
+    skipped = (stats.get("late_ticks"), stats.get("spared_ticks"))
+    return max(0.0, due - sum(number for number in skipped if isinstance(number, int)))
 
 
 def comparison_name(frame: ReportFrame) -> str:
@@ -78,17 +118,54 @@ def comparison_name(frame: ReportFrame) -> str:
     return frame.text
 
 
-def _counts(report: Report) -> tuple[Counter[str], Counter[str]]:
-    """Return (self, total) samples by function; recursion counts once."""
-    names = [comparison_name(frame) for frame in report.frames]
-    by_self: Counter[str] = Counter()
-    by_total: Counter[str] = Counter()
+def _counts(report: Report) -> tuple[Counter[str], Counter[str], dict[str, str | None]]:
+    """Return self samples, total samples (recursion counts once) and the only caller, by function."""
+    numbers: dict[str, int] = {}
+    functions = [numbers.setdefault(comparison_name(frame), len(numbers)) for frame in report.frames]
+    names = [*numbers]
+    by_self, by_total, callers = ([start] * len(names) for start in (0, 0, _UNSEEN))
     for stack in report.stacks:
-        if stack.frames:
-            by_self[names[stack.frames[0]]] += stack.weights[0]
-        for name in {names[at] for at in stack.frames}:
-            by_total[name] += stack.weights[0]
-    return by_self, by_total
+        row, weight = [functions[at] for at in stack.frames], stack.weights[0]
+        for function in {*row}:
+            by_total[function] += weight
+        if row:
+            by_self[row[0]] += weight
+            row.append(_OUTERMOST)
+        for callee, caller in pairwise(row):
+            if callers[callee] != caller != callee:
+                callers[callee] = caller if callers[callee] == _UNSEEN else _SEVERAL
+    only = {name: names[at] if at >= 0 else None for name, at in zip(names, callers, strict=True)}
+    return _by_name(names, by_self), _by_name(names, by_total), only
+
+
+def _by_name(names: list[str], counts: list[int]) -> Counter[str]:
+    return Counter({name: number for name, number in zip(names, counts, strict=True) if number})
+
+
+def chains(difference: Difference) -> Iterator[tuple[Change, tuple[str, ...]]]:
+    """Yield `by_total` with one row for functions that have the very same samples, and their names.
+
+    Each of the names is called by the one before it only, and has as many samples, before and after.
+    """
+    changes = {change.name: change for change in difference.by_total}
+    above: dict[str, str] = {}  # of a function: the caller that has the same samples
+    for change in changes.values():
+        caller = _only_caller(change.name, difference.sides)
+        if caller in changes and changes[caller][1:3] == change[1:3]:
+            above[change.name] = caller
+    callers = {*above.values()}
+    for change in changes.values():
+        if change.name not in callers:
+            names = [change.name]
+            while names[-1] in above:
+                names.append(above[names[-1]])
+            yield change, tuple(reversed(names))
+
+
+def _only_caller(name: str, sides: tuple[Side, Side]) -> str | None:
+    """Return the function that always calls this one, before and after."""
+    callers = {side.callers[name] for side in sides if name in side.callers}
+    return callers.pop() if len(callers) == 1 else None
 
 
 def _changes(
@@ -107,7 +184,7 @@ def _change(name: str, pair: tuple[int, int], significant: bool, exposures: tupl
     return Change(name, *pair, shares[0], shares[1], *ratio_interval(*pair, exposures), verdict)
 
 
-def _p_value(before: int, after: int, exposures: tuple[float, float]) -> float:
+def _p_value(before: float, after: float, exposures: tuple[float, float]) -> float:
     """Return the probability of a difference at least this large when nothing has changed.
 
     Given the sum, `after` is then binomial; this uses the normal approximation with continuity correction.
@@ -118,6 +195,27 @@ def _p_value(before: int, after: int, exposures: tuple[float, float]) -> float:
     if not deviation:
         return 1.0
     return erfc(max(0.0, abs(after - count * part) - 0.5) / deviation / sqrt(2))
+
+
+def least_growth(share: float, exposures: tuple[float, float], functions: int) -> float:
+    """Return the ratio by which a function must grow to be seen as the only change among so many functions.
+
+    `share` of the exposure is its part before, as in `Change.share_before`; inf: no growth would be seen.
+    """
+    if not share or not all(exposures):
+        return inf
+
+    def seen(ratio: float) -> bool:
+        counts = share * exposures[0], ratio * share * exposures[1]
+        return _p_value(*counts, exposures) <= _FALSE_DISCOVERY_RATE / max(1, functions)
+
+    low = high = 1.0
+    while not seen(high):
+        low, high = high, 2 * high
+    while high - low > 0.001 * low:
+        middle = (low + high) / 2
+        low, high = (low, middle) if seen(middle) else (middle, high)
+    return high
 
 
 def _significant(p_values: list[float]) -> list[bool]:

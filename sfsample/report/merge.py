@@ -9,10 +9,12 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import chain, compress, groupby
 from typing import Any, Literal
 
-from sfsample.report.report import Report, ReportBuilder, ReportFrame, ReportTimeline
+from sfsample.report.budget import Budget
+from sfsample.report.report import WEIGHTS, Report, ReportBuilder, ReportFrame, ReportTimeline
 
 MergeBy = Literal["function", "module", "address"]
 _FrameKey = tuple[object, ...]
+_FRAME_COST, _STACK_COST, _REFERENCE_COST = 500, 300, 8  # see report/budget.py
 
 
 def rebuild(
@@ -44,31 +46,62 @@ def _renumber(timeline: ReportTimeline, indexes: list[int | None]) -> ReportTime
 # -- several reports
 
 
-def merge(reports: Sequence[Report]) -> Report:
-    """Return one report of several, with the weights that all of them have.  Durations are added."""
-    if len(reports) == 1:
-        return reports[0]
-    weights = tuple(name for name in reports[0].weights if all(name in report.weights for report in reports))
-    builder = ReportBuilder(weights)
-    for report in reports:
-        columns = [report.weights.index(name) for name in weights]
-        number = [builder.number(frame) for frame in report.frames]
-        for stack in report.stacks:
-            frames = [number[at] for at in stack.frames]
-            numbers = tuple(stack.weights[at] for at in columns)
-            builder.add_row(report.threads[stack.thread], frames, stack.stop_reason, numbers)
-    durations = [report.duration_ns for report in reports]
-    rates, hosts = {report.rate_hz for report in reports}, {report.host for report in reports}
-    return builder.finish()._replace(
-        started_ns=min((report.started_ns for report in reports if report.started_ns), default=None),
+def merge(reports: Iterable[Report], budget: Budget | None = None) -> Report:
+    """Return one report of several, with the weights that all of them have.  Durations are added.
+
+    Each is dropped before the next one is asked for.  Raises BadInput when the sum is larger than `budget`.
+    """
+    rest = iter(reports)
+    first, second = next(rest), next(rest, None)
+    if second is None:
+        return first
+    builder, facts, todo = ReportBuilder(WEIGHTS), [], chain([first, second], rest)
+    del first, second
+    for number, report in enumerate(todo, 1):
+        cost = _add(builder, report)
+        if budget is not None:
+            budget.place, budget.number = "file", number
+            budget.charge(cost)
+        facts.append(report._replace(threads=(), frames=(), stacks=(), timeline=None))
+        del report
+    durations = [report.duration_ns for report in facts]
+    rates, hosts = {report.rate_hz for report in facts}, {report.host for report in facts}
+    return _select_weights(builder.finish(), facts)._replace(
+        started_ns=min((report.started_ns for report in facts if report.started_ns), default=None),
         duration_ns=None if None in durations else sum(filter(None, durations)),
         rate_hz=rates.pop() if len(rates) == 1 else None,
         host=hosts.pop() if len(hosts) == 1 else None,
-        stats=_sum_stats([report.stats for report in reports if report.stats]),
+        stats=_sum_stats([report.stats for report in facts if report.stats]),
     )
 
 
-_ADDED = ("ticks", "late_ticks", "samples", "eintr_prone_stops", "cpu_charged_ns", "cpu_sampled_ns")
+def _add(builder: ReportBuilder, report: Report) -> int:
+    """Add all stacks, with weight 0 for those that the report does not have; return the cost of new rows."""
+    frame_count, stack_count = builder.sizes
+    number = [builder.number(frame) for frame in report.frames]
+    new = [frame for frame, at in zip(report.frames, number, strict=True) if at >= frame_count]
+    cost = sum(_FRAME_COST + 2 * len(frame.text) for frame in new)
+    columns = [report.column(name) for name in WEIGHTS]
+    for stack, *weights in zip(report.stacks, *columns, strict=True):
+        frames = [number[at] for at in stack.frames]
+        at = builder.add_row(report.threads[stack.thread], frames, stack.stop_reason, tuple(weights))
+        if at == stack_count:
+            stack_count += 1
+            cost += _STACK_COST + len(frames) * _REFERENCE_COST
+    return cost
+
+
+def _select_weights(report: Report, facts: list[Report]) -> Report:
+    """Return the report with the weights that all have."""
+    kept = [at for at, name in enumerate(WEIGHTS) if all(name in fact.weights for fact in facts)]
+    if len(kept) == len(WEIGHTS):
+        return report
+    stacks = [stack._replace(weights=tuple(stack.weights[at] for at in kept)) for stack in report.stacks]
+    return report._replace(stacks=tuple(stacks), weights=tuple(WEIGHTS[at] for at in kept))
+
+
+_ADDED = ("ticks", "late_ticks", "samples", "eintr_prone_stops", "cpu_charged_ns", "cpu_sampled_ns",
+          "spared_ticks")  # fmt: skip
 
 
 def _sum_stats(all_stats: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
@@ -86,6 +119,8 @@ def _sum_stats(all_stats: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
             if isinstance(found, dict):
                 counts.update({name: n for name, n in found.items() if isinstance(n, int)})
         merged[key] = dict(counts)
+    modes = {stats.get("mode") for stats in all_stats}
+    merged["mode"] = modes.pop() if len(modes) == 1 else None
     return merged
 
 

@@ -142,6 +142,11 @@ class ReportBuilder:
             self._sums[at] = tuple(map(sum, zip(self._sums[at], weights, strict=True)))
         return at
 
+    @property
+    def sizes(self) -> tuple[int, int]:
+        """How many frames and stacks there are."""
+        return len(self._frames), len(self._sums)
+
     def finish(self) -> Report:
         """Return the report; its times, its timeline and its losses are unknown."""
         stacks = tuple(ReportStack(*key, sums) for key, sums in zip(self._stacks, self._sums, strict=True))

@@ -1,5 +1,6 @@
 """`convert` and `diff` read files and write files; a mistake is an error that says what to do."""
 
+import gzip
 import json
 
 import pytest
@@ -120,11 +121,89 @@ def test_closed_stdin_is_an_error(monkeypatch, capsys):
     assert capsys.readouterr().err.startswith("sfsample: cannot read: standard input: it is closed\n  ")
 
 
+def as_folder(folder, **files: str):
+    folder.mkdir()
+    for name, text in files.items():
+        (folder / name.replace("_", ".")).write_text(text)
+    return folder
+
+
+def test_directory_is_its_profiles_and_names_the_files_it_skips(tmp_path, capsys):
+    folder = as_folder(
+        tmp_path / "in", a_folded="p;x 4\n", b_txt="p;x 3\n", c_html="<", d_speedscope_json="{"
+    )
+    (folder / ".hidden.folded").write_text("p;x 9\n")
+    (folder / "e.folded.gz").write_bytes(gzip.compress(b"p;y 2\n"))
+    (folder / "below.folded").mkdir()
+    assert main(["convert", str(folder)]) == 0
+    out = capsys.readouterr()
+    assert out.out == "p;x 7\np;y 2\n"
+    assert out.err == f"sfsample: skipped in {folder}: below.folded, c.html, d.speedscope.json\n"
+    assert main(["convert", str(folder), "-q"]) == 0
+    assert capsys.readouterr().err == ""
+
+
+def test_result_in_a_directory_is_not_read_the_next_time(tmp_path, capsys):
+    folder = as_folder(tmp_path / "in", a_folded="p;x 4\n")
+    for _ in range(2):
+        assert main(["convert", str(folder), "-o", str(folder / "all.folded")]) == 0
+    assert (folder / "all.folded").read_text() == "p;x 4\n"
+    assert f"skipped in {folder}: all.folded" in capsys.readouterr().err
+
+
+def test_pattern_is_all_files_that_match(tmp_path, capsys):
+    as_folder(tmp_path / "in", a1_folded="p;x 4\n", a2_log="p;x 3\n", b_folded="p;x 100\n")
+    (tmp_path / "in/odd[1].folded").write_text("p;x 5\n")
+    assert main(["convert", f"{tmp_path}/in/a*"]) == 0
+    assert main(["convert", f"{tmp_path}/in/odd[1].folded"]) == 0  # a file of that name
+    assert main(["convert", f"{tmp_path}/*", "-q"]) == 0  # a directory matches
+    assert capsys.readouterr().out == "p;x 7\np;x 5\np;x 109\n"
+
+
+def test_diff_compares_directories_and_patterns(tmp_path, capsys):
+    before = as_folder(tmp_path / "before", a_folded="p;x 400\n", b_folded="p;x 300\n")
+    as_folder(tmp_path / "after", a_folded="p;x 400\n", b_folded="p;y 300\n")
+    assert main(["diff", str(before), f"{tmp_path}/after/*.folded"]) == 0
+    first, second, *_ = lines = capsys.readouterr().out.splitlines()
+    assert first.startswith(f"before: {before} (2 files), 700 samples (")
+    assert second.startswith(f"after: {tmp_path}/after/*.folded (2 files), 700 samples (")
+    assert [line.split()[0] for line in lines if line.endswith(" y")] == ["grew", "grew"]
+
+
+@pytest.mark.parametrize("command", ["convert", "diff"])
+@pytest.mark.parametrize(
+    ("name", "message", "help_line"),
+    [("empty", "no profile found: {}/empty: it is empty", "searched for files that end in .folded, "),
+     ("pictures", "no profile found: {}/pictures: it has a.svg, b.html", "searched for files"),
+     ("*.nothing", "no profile found: {}/*.nothing: no file matches", "* and ? match no /")],
+)  # fmt: skip
+def test_input_without_a_profile_is_an_error(tmp_path, capsys, command, name, message, help_line):  # noqa: PLR0917
+    as_folder(tmp_path / "empty")
+    as_folder(tmp_path / "pictures", a_svg="", b_html="")
+    assert main([command, f"{tmp_path}/{name}", *(["-"] if command == "diff" else [])]) == 1
+    first, second = capsys.readouterr().err.splitlines()
+    assert first == f"sfsample: {message.format(tmp_path)}"
+    assert second.startswith(f"  {help_line}")
+
+
+def test_file_of_a_directory_that_cannot_be_read_is_named(tmp_path, capsys):
+    folder = as_folder(tmp_path / "in", a_folded="p;x 4\n", b_json="{}")
+    assert main(["convert", str(folder)]) == 1
+    assert capsys.readouterr().err.startswith(f"sfsample: cannot read: {folder}/b.json: schema: not ")
+
+
+def test_diff_relative_compares_shares(recorded, capsys):
+    for flags, shares in (([], "cpu"), (["--relative"], "samples")):
+        assert main(["diff", str(recorded), str(recorded), "--json", *flags]) == 0
+        document = json.loads(capsys.readouterr().out)
+        assert (document["relative"], document["shares_of"]) == (bool(flags), shares)
+
+
 def test_diff_writes_text_json_and_html(recorded, tmp_path, capsys):
     other = tmp_path / "b.folded"
     other.write_text("app;start;outer 300\n")
     assert main(["diff", str(recorded), str(other)]) == 0
-    assert capsys.readouterr().out.startswith("shares are of all samples")
+    assert capsys.readouterr().out.startswith(f"before: {recorded}, 1.0 s at 100 Hz, 11 samples, host web1, ")
     assert main(["diff", str(recorded), str(other), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["schema"] == "sfsample.diff/1"
     assert main(["diff", str(recorded), str(other), "-o", str(tmp_path / "d.html")]) == 0

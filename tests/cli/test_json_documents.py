@@ -3,6 +3,7 @@
 The tables are read from the documents.
 """
 
+import json
 import re
 from itertools import chain
 from pathlib import Path
@@ -76,7 +77,7 @@ def recorded(tmp_path_factory) -> Report:
 
 def test_documents_have_a_table_for_every_object():
     assert set(tables("profile-json.md")) == {"", "threads", "modules", "frames", "stacks", "timeline"}
-    assert set(tables("diff.md")) == {"", "all", "self", "total"}
+    assert set(tables("diff.md")) == {"", "inputs", "all", "self", "total"}
 
 
 @pytest.mark.parametrize("report", [full(), from_lines("p;a;b 3", "p;[x+0x1] 1"), from_lines()])
@@ -92,7 +93,9 @@ def test_recording_has_the_keys_of_its_document(recorded):
 @pytest.mark.live
 def test_difference_has_the_keys_of_its_document(recorded):
     reports = (full(), from_lines("p;a 3", "p;b 900"), from_lines(), recorded)
-    differences = [difference_json(compare(before, after)) for before in reports for after in reports]
+    differences = [
+        json.loads(difference_json(compare(before, after))) for before in reports for after in reports
+    ]
     for difference in differences:
         check_all(difference, "diff.md")
     rows = chain.from_iterable([*d["self"], *d["total"]] for d in differences)

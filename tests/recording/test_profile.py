@@ -161,6 +161,7 @@ STATS_KEYS = [
     "engine",
     "engine_why",
     "held_ns",
+    "mode",
 ]
 
 
@@ -178,6 +179,7 @@ def test_empty_statistics_have_all_keys():
 
 def test_statistics_as_json():
     stats = Stats(49.5)
+    stats.mode = "wall"
     stats.duration_s, stats.sampler_cpu_s, stats.sampler_max_rss_bytes = 10.00000049, 0.3100004, 41_000_000
     stats.ticks, stats.late_ticks, stats.eintr_prone_stops = 495, 3, 2
     stats.captures.update({Capture.STOPPED: 4, Capture.FAILED: 1})
@@ -214,6 +216,7 @@ def test_statistics_as_json():
         "engine": "timers",
         "engine_why": "no CPU was free",
         "held_ns": {"count": 1, "p50": 60_000, "p90": 60_000, "p99": 60_000, "max": 60_000, "total": 60_000},
+        "mode": "wall",
     }  # fmt: skip
     assert json.loads(json.dumps(made)) == made
 

@@ -6,8 +6,18 @@ from math import inf, isclose
 
 import pytest
 
-from sfsample.report.difference import GREW, NOISE, SHRANK, compare, ratio_interval
-from sfsample.report.formats.difference import difference_html, difference_json, difference_text
+from sfsample.report.difference import (
+    GREW,
+    NOISE,
+    SHRANK,
+    chains,
+    compare,
+    compare_sides,
+    count,
+    least_growth,
+    ratio_interval,
+)
+from sfsample.report.formats.difference import difference_html, difference_json, difference_text, warnings
 from sfsample.report.report import Report
 from tests.builders.reports import from_lines, full
 
@@ -34,6 +44,21 @@ def test_twice_the_samples_in_twice_the_time_is_no_change():
 def test_missed_ticks_are_not_counted_as_time():
     missed = timed(10, "p;a 250")._replace(stats={"late_ticks": 500})
     assert compare(missed, timed(10, "p;a 500")).by_self[0].verdict == NOISE
+
+
+def test_skipped_ticks_are_not_counted_as_time():
+    """They are skipped to stay below --max-overhead."""
+    skipped = timed(10, "p;a 250")._replace(stats={"late_ticks": 100, "spared_ticks": 400})
+    assert compare(skipped, timed(10, "p;a 500")).by_self[0].verdict == NOISE
+
+
+def test_relative_compares_shares_although_rates_are_known():
+    idle, busy = timed(10, "p;a 100", "p;b 100"), timed(10, "p;a 400", "p;b 400")
+    assert verdicts(idle, busy) == {"a": GREW, "b": GREW}
+    found = compare(idle, busy, relative=True)
+    assert (found.per_time, found.exposures) == (False, (200, 800))
+    assert {change.verdict for change in found.by_self} == {NOISE}
+    assert list(difference_text(found))[2].startswith("compared: shares of all samples (--relative); ")
 
 
 def test_shares_are_of_all_samples_without_a_duration():
@@ -73,8 +98,104 @@ def test_empty_reports_are_compared(before, after):
     found = compare(from_lines(*before), from_lines(*after))
     assert all(change.verdict == NOISE for change in found.by_self)
     assert list(difference_text(found))
-    json.dumps(difference_json(found), allow_nan=False)
+    assert json.loads(difference_json(found), parse_constant=pytest.fail)["warnings"]
     assert difference_html(from_lines(*before), from_lines(*after), found)
+
+
+# -- chains
+
+
+def chain_names(before: Report, after: Report) -> list[tuple[str, ...]]:
+    return [names for _, names in chains(compare(before, after))]
+
+
+def test_functions_with_the_very_same_samples_are_one_row():
+    before, after = (timed(10, f"p;main;run;loop;a {n}", f"p;main;run;loop;b {n // 2}") for n in (100, 800))
+    assert chain_names(before, after) == [("main", "run", "loop"), ("a",), ("b",)]
+    lines = list(difference_text(compare(before, after)))
+    assert [line.split(maxsplit=10)[-1] for line in lines[-4:-1]] == ["main > run > loop", "a", "b"]
+    assert {row["name"] for row in json.loads(difference_json(compare(before, after)))["total"]} == {
+        "main", "run", "loop", "a", "b"
+    }  # fmt: skip
+
+
+def test_names_of_a_chain_that_do_not_fit_are_counted():
+    names = [f"a_function_with_a_rather_long_name_{n}" for n in range(3)]
+    before, after = (timed(10, f"p;{';'.join(names)} {n}") for n in (100, 800))
+    lines = list(difference_text(compare(before, after)))
+    assert lines[-2].endswith(f" {names[-1]} (+2 callers)")
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "expected"),
+    [
+        # equal numbers, but two callers
+        (["p;m;x;f 50", "p;m;y;f 50", "p;m;x 50"], ["p;m;x;f 50"], {("m",), ("x",), ("y",), ("f",)}),
+        # another caller after than before
+        (["p;m;x;f 50"], ["p;m;y;f 50"], {("m",), ("x",), ("y",), ("f",)}),
+        # f is outermost in other samples than those in which x calls it
+        (["p;x;f 50", "p;f 50", "p;x 50"], ["p;x;f 50"], {("x",), ("f",)}),
+        # the same samples after only
+        (["p;x;f 50", "p;x 50"], ["p;x;f 50"], {("x",), ("f",)}),
+        # recursion
+        (["p;x;f;f;f 50"], ["p;x;f 50"], {("x", "f")}),
+        # the chain is new
+        (["p;other 50"], ["p;x;f 50"], {("other",), ("x", "f")}),
+    ],
+)  # fmt: skip
+def test_only_single_callers_make_a_chain(before, after, expected):
+    assert set(chain_names(timed(10, *before), timed(10, *after))) == expected
+
+
+# -- what the counts do not allow to say
+
+
+@pytest.mark.parametrize(("samples", "seconds"), [(40, (10, 10)), (90, (10, 40)), (5000, (60, 60))])
+def test_growth_that_is_said_to_be_the_least_is_the_least(samples, seconds):
+    """The function has a tenth of the samples, and grows by 15 % more, or less, than that."""
+    others = [f"p;f{n} {samples // 10}" for n in range(9)]
+    function = round(samples / 10)
+    exposures = (seconds[0] * 100, seconds[1] * 100)
+    least = least_growth(function / exposures[0], exposures, 10)
+
+    def verdict(growth: float) -> str:
+        times = seconds[1] / seconds[0]
+        after = [f"p;f{n} {round(samples // 10 * times)}" for n in range(9)]
+        grown = max(1, round(function * growth * times))
+        return verdicts(timed(seconds[0], f"p;g {function}", *others),
+                        timed(seconds[1], f"p;g {grown}", *after))["g"]  # fmt: skip
+
+    assert (verdict(0.85 * least), verdict(1.15 * least)) == (NOISE, GREW)
+
+
+def test_too_few_samples_are_a_warning_that_names_the_side():
+    few, many = from_lines("p;a 30", "p;b 10"), from_lines("p;a 3000", "p;b 1000")
+    [warning] = warnings(compare(few, many))
+    assert warning.startswith("before has 40 samples: growth under about x")
+    [warning] = warnings(compare(few, few))
+    assert warning.startswith("before has 40 samples and after has 40 samples: growth under about x")
+    assert warnings(compare(many, many)) == []
+    assert f"warning: {warning}" in list(difference_text(compare(few, few)))
+    assert warnings(compare(from_lines(), many)) == [
+        "before has 0 samples: no change would be seen; record longer"
+    ]
+
+
+def test_an_idle_process_that_was_recorded_for_long_has_enough_samples():
+    assert warnings(compare(timed(60, "p;a 4"), timed(60, "p;a 4000"))) == []
+
+
+def test_inputs_of_different_modes_or_processes_are_a_warning():
+    cpu, wall = (timed(60, "p;a 4000")._replace(stats={"mode": mode}) for mode in ("cpu", "wall"))
+    assert warnings(compare(cpu, wall)) == [
+        "before has --mode cpu and after --mode wall: only wall has the threads that sleep"
+    ]
+    assert warnings(compare(wall, wall)) == warnings(compare(cpu, timed(60, "p;a 4000"))) == []
+    assert "shares of one thread's time" in list(difference_text(compare(wall, wall)))[2]
+    assert warnings(compare(timed(60, "p;a 4000"), timed(60, "q;a 4000"))) == [
+        "before is of p and after of q: no process has the same name"
+    ]
+    assert warnings(compare(timed(60, "p;a 4000"), timed(60, "q;a 400", "p;a 4000"))) == []
 
 
 # -- how often the verdicts are wrong
@@ -142,16 +263,42 @@ def test_at_most_one_of_twenty_unchanged_pairs_has_a_false_verdict():
 def test_text_states_the_base_the_changes_and_the_noise():
     before, after = timed(10, "p;a 100", "p;b 100", "p;c 7"), timed(10, "p;a 400", "p;b 100", "p;c 9")
     lines = list(difference_text(compare(before, after)))
-    assert lines[0] == "shares are of one CPU's time; ratios with their 95 % interval"
-    assert lines[1].split()[:6] == ["grew", "20.70", "%", "->", "50.90", "%"]
+    assert lines[:3] == [
+        "before: 10.0 s at 100 Hz, 207 samples (not known: host, time)",
+        "after: 10.0 s at 100 Hz, 509 samples (not known: host, time)",
+        "compared: rates, in shares of one CPU's time; ratios with their 95 % interval",
+    ]
+    assert lines[3].split()[:6] == ["grew", "20.70", "%", "->", "50.90", "%"]
     [row] = [line for line in lines if line.endswith(" a")][:1]
     assert row.split() == ["grew", "10.00", "%", "->", "40.00", "%", "x3.21..4.98", "100", "->", "400", "a"]
     assert "  2 other functions: no more than noise" in lines
 
 
+def test_text_names_both_inputs_and_never_invents():
+    found = compare_sides(count(full(), "old.json"), count(from_lines("p;a 3"), "new", files=12))
+    lines = list(difference_text(found))
+    assert lines[0] == "before: old.json, 1.0 s at 100 Hz, 11 samples, host web1, 2026-09-21 14:13 UTC"
+    assert lines[1] == (
+        "after: new (12 files), 3 samples (not known or not one value: duration, rate, host, time)"
+    )
+    assert lines[2].startswith(
+        "compared: shares of all samples, as the duration or rate of after is not known;"
+    )
+
+
+def test_page_names_what_vanished():
+    before, after = timed(60, "p;gone;deep 4000", "p;a 40"), timed(60, "p;a 40", "p;b 9")
+    page = difference_html(before, after, compare(before, after)).decode()
+    assert "; vanished, and shown with Width: before: deep, gone" in page
+    assert "vanished" not in difference_html(after, after, compare(after, after)).decode()
+
+
 def test_json_has_what_the_text_has():
-    document = difference_json(compare(full(), full()))
+    document = json.loads(difference_json(compare(full(), full())))
     assert document["schema"] == "sfsample.diff/1"
     assert document["shares_of"] == "cpu"
     assert document["all"]["before"] == document["all"]["after"] == 11
     assert {row["verdict"] for row in document["self"]} == {"noise"}
+    assert document["relative"] is False
+    assert [side["host"] for side in document["inputs"]] == ["web1", "web1"]
+    assert len(document["warnings"]) == 1

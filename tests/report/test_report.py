@@ -9,6 +9,7 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from sfsample.errors import BadInput, SfsampleError
+from sfsample.report.budget import Budget
 from sfsample.report.caption import extent, losses
 from sfsample.report.formats import FORMATS, parse, read_report
 from sfsample.report.merge import filter_stacks, focus, merge, merge_by
@@ -196,6 +197,15 @@ def test_merge_adds_weights_and_durations():
     both = merge([full(), full()])
     assert [both.total(weight) for weight in (SAMPLES, WALL, CPU)] == [22, 220, 142]
     assert (both.duration_ns, len(both.stacks)) == (2 * 10**9, len(full().stacks))
+
+
+def test_merge_is_charged_for_new_rows_only():
+    budget = Budget(0)
+    budget.left = 10_000
+    assert merge([full()] * 100, budget).total() == 1100
+    new = (from_lines(f"p;f{n} 1") for n in range(100))
+    with pytest.raises(BadInput, match=r"^file \d+: more stacks and names than fit into memory"):
+        merge(new, budget)
 
 
 def test_merge_keeps_the_host_that_all_reports_have():

@@ -1,31 +1,131 @@
 """Writes a difference as text, as JSON and as an html page.
 
-The text first states what the shares are shares of, then lists the real changes and counts the noise.  The
-page is the one of the flame graph, with two weights, and with colours for the change.
+The text first states what was compared and in which numbers, then lists the real changes and counts the
+noise.  The page is the one of the flame graph, with two weights, and with colours for the change.
 """
 
 from collections.abc import Iterator
-from math import isfinite
+from io import BytesIO
+from math import inf, isfinite
+from time import gmtime, strftime
 from typing import Any
 
-from sfsample.report.caption import losses
-from sfsample.report.difference import NOISE, Change, Difference, comparison_name
+from sfsample.report.caption import losses, sample_count
+from sfsample.report.difference import (
+    NOISE,
+    Change,
+    Difference,
+    Side,
+    chains,
+    comparison_name,
+    least_growth,
+)
 from sfsample.report.formats.html import page, page_data
+from sfsample.report.json_text import json_text
 from sfsample.report.report import Report, ReportBuilder, ReportFrame, ReportThread
 
+_SIDES = ("before", "after")
 _MAX_ROWS = 20  # functions in a table, unless verbose
+_MAX_COLUMNS = 110  # of a row with the names of a chain
+_MAX_NAMES = 3  # of processes, or of functions that vanished, in a sentence
+_FUNCTION_SHARE, _GROWTH = 0.1, 2.0  # too few samples: such a function may grow so much and is not seen
 
 
-def difference_json(difference: Difference) -> dict[str, Any]:
-    """Return the object that `diff --json` prints."""
-    return {
+# -- what was compared, in words
+
+
+def _input_lines(difference: Difference) -> Iterator[str]:
+    """Yield a line for each input."""
+    for text, side in zip(_SIDES, difference.sides, strict=True):
+        yield f"{text}: {_input_text(side)}"
+
+
+def _input_text(side: Side) -> str:
+    """Return what is known of an input, and what is not."""
+    seconds = "" if side.duration_ns is None else f"{side.duration_ns / 1e9:.1f} s"
+    rate = "" if side.rate_hz is None else f"{side.rate_hz:g} Hz"
+    started = strftime("%Y-%m-%d %H:%M UTC", gmtime(side.started_ns // 10**9)) if side.started_ns else ""
+    name = side.name if side.files == 1 else f"{side.name} ({side.files} files)"
+    parts = [name, " at ".join(filter(None, (seconds, rate))), sample_count(side.samples),
+             side.host and f"host {side.host}", started]  # fmt: skip
+    facts = {"duration": seconds, "rate": rate, "host": side.host, "time": started}
+    unknown = ", ".join(what for what, value in facts.items() if not value)
+    return ", ".join(filter(None, parts)) + (
+        f" (not known{'' if side.files == 1 else ' or not one value'}: {unknown})" if unknown else ""
+    )
+
+
+def compared(difference: Difference) -> str:
+    """Return the sentence that says what a share is a share of, and why."""
+    if difference.per_time:
+        whole = "thread's" if "wall" in {side.mode for side in difference.sides} else "CPU's"
+        return f"rates, in shares of one {whole} time"
+    if difference.relative:
+        return "shares of all samples (--relative)"
+    untimed = [text for text, side in zip(_SIDES, difference.sides, strict=True) if not side.ticks]
+    return f"shares of all samples, as the duration or rate of {' and '.join(untimed)} is not known"
+
+
+def warnings(difference: Difference) -> list[str]:
+    """Return a sentence for each reason why the answer says less than it seems to."""
+    before, after = difference.sides
+    found = list(filter(None, [_too_few(difference)]))
+    if before.mode and after.mode and before.mode != after.mode:
+        found.append(f"before has --mode {before.mode} and after --mode {after.mode}: "
+                     "only wall has the threads that sleep")  # fmt: skip
+    if before.processes and after.processes and not {*before.processes} & {*after.processes}:
+        found.append(f"before is of {_names(before.processes)} and after of {_names(after.processes)}: "
+                     "no process has the same name")  # fmt: skip
+    return found
+
+
+def _too_few(difference: Difference) -> str:
+    """Return what cannot be seen at these counts, if that is much, or ''."""
+    sides, exposures, functions = difference.sides, difference.exposures, len(difference.by_self)
+    share = _FUNCTION_SHARE * max(difference.overall.share_before, difference.overall.share_after)
+    growth = least_growth(share, exposures, functions)
+    if growth <= _GROWTH:
+        return ""
+    few = [f"{text} has {sample_count(side.samples)}"
+           for text, side, exposure in zip(_SIDES, sides, exposures, strict=True)
+           if least_growth(share, (exposure, exposure), functions) > _GROWTH]  # fmt: skip
+    lost = "no change" if growth == inf else f"growth under about x{growth:.1f} of a 10 % function"
+    return f"{' and '.join(few)}: {lost} would {'' if growth == inf else 'not '}be seen; record longer"
+
+
+def _names(names: tuple[str, ...]) -> str:
+    more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
+    return ", ".join(names[:_MAX_NAMES]) + more
+
+
+# -- JSON
+
+
+def difference_json(difference: Difference) -> bytes:
+    """Return what `diff --json` prints; a function takes one line, as there may be very many."""
+    out = BytesIO()
+    head = {
         "schema": "sfsample.diff/1",
         "shares_of": "cpu" if difference.per_time else "samples",
+        "relative": difference.relative,
+        "inputs": [_side_json(side) for side in difference.sides],
+        "warnings": warnings(difference),
         "exposures": list(difference.exposures),
         "all": _change_json(difference.overall),
-        "self": [_change_json(change) for change in difference.by_self],
-        "total": [_change_json(change) for change in difference.by_total],
     }
+    out.write(json_text(head, indent=2).removesuffix("\n}\n").encode())
+    for name, changes in (("self", difference.by_self), ("total", difference.by_total)):
+        for at, change in enumerate(changes):
+            begin = "," if at else f',\n  "{name}": ['
+            out.write(f"{begin}\n    {json_text(_change_json(change)).rstrip()}".encode())
+        out.write(b"\n  ]" if changes else f',\n  "{name}": []'.encode())
+    out.write(b"\n}\n")
+    return out.getvalue()
+
+
+def _side_json(side: Side) -> dict[str, Any]:
+    known = ("name", "files", "samples", "duration_ns", "rate_hz", "host", "started_ns", "mode")
+    return {key: getattr(side, key) for key in known} | {"processes": list(side.processes)}
 
 
 def _change_json(change: Change) -> dict[str, Any]:
@@ -33,29 +133,49 @@ def _change_json(change: Change) -> dict[str, Any]:
     return change._asdict() | {"high": high, "change": change.change}
 
 
+# -- text
+
+
 def difference_text(difference: Difference, *, verbose: bool = False) -> Iterator[str]:
     """Yield lines, without newlines."""
-    base = "of one CPU's time" if difference.per_time else "of all samples (a duration or rate is not known)"
-    yield f"shares are {base}; ratios with their 95 % interval"
-    yield _row(difference.overall)
-    for title, changes in (("by own time", difference.by_self), ("with what they call", difference.by_total)):
+    yield from _input_lines(difference)
+    yield f"compared: {compared(difference)}; ratios with their 95 % interval"
+    for warning in warnings(difference):
+        yield f"warning: {warning}"
+    yield _row(difference.overall, "all")
+    own = ((change, (change.name,)) for change in difference.by_self)
+    for title, rows in (("by own time", own), ("with what they call", chains(difference))):
         yield ""
         yield f"functions {title}:"
-        real = [change for change in changes if change.verdict != NOISE]
-        shown = real if verbose else real[:_MAX_ROWS]
-        yield from map(_row, shown)
-        if len(real) > len(shown):
-            yield f"  and {len(real) - len(shown)} more (-v shows all)"
-        noise = len(changes) - len(real)
-        noun = f"{'other ' if real else ''}function{'' if noise == 1 else 's'}"
-        yield f"  {noise} {noun}: no more than noise"
+        yield from _table(rows, verbose=verbose)
 
 
-def _row(change: Change) -> str:
+def _table(rows: Iterator[tuple[Change, tuple[str, ...]]], *, verbose: bool) -> Iterator[str]:
+    """Yield the rows of real changes, and how many functions are left out."""
+    shown = real = noise = 0
+    for change, names in rows:
+        if change.verdict == NOISE:
+            noise += len(names)
+            continue
+        real += 1
+        if verbose or real <= _MAX_ROWS:
+            shown += 1
+            yield _row(change, *names)
+    if real > shown:
+        yield f"  and {real - shown} more (-v shows all)"
+    yield f"  {noise} {'other ' if real else ''}function{'' if noise == 1 else 's'}: no more than noise"
+
+
+def _row(change: Change, *names: str) -> str:
+    """Return the row of a function, or of a chain of callers that have the same samples."""
     ratio = f"x{_ratio(change.low)}..{_ratio(change.high)}"
     shares = f"{_percent(change.share_before)} -> {_percent(change.share_after)}"
     samples = f"{change.before:>7} -> {change.after:<7}"
-    return f"  {change.verdict:6} {shares:>22}  {ratio:14} {samples} {change.name}"
+    row = f"  {change.verdict:6} {shares:>22}  {ratio:14} {samples} "
+    whole, callers = row + " > ".join(names), len(names) - 1
+    if not callers or len(whole) <= _MAX_COLUMNS:
+        return whole
+    return f"{row}{names[-1]} (+{callers} caller{'' if callers == 1 else 's'})"
 
 
 def _percent(share: float) -> str:
@@ -66,6 +186,9 @@ def _ratio(ratio: float) -> str:
     return f"{ratio:.2f}" if ratio < 100 else f"{ratio:.0f}" if isfinite(ratio) else "new"
 
 
+# -- html
+
+
 def difference_html(before: Report, after: Report, difference: Difference) -> bytes:
     """Return the page: one tree of both reports, as wide as `after`, coloured by the change."""
     data = page_data(_side_by_side(before, after), threads=False)
@@ -73,15 +196,27 @@ def difference_html(before: Report, after: Report, difference: Difference) -> by
     changes = [by_name.get(text) for text in data["frames"]["text"]]
     data["frames"]["noise"] = [change is None or change.verdict == NOISE for change in changes]
     data["frames"]["change"] = [_verdict_text(change) if change else "" for change in changes]
-    sides = (("before", before), ("after", after))
+    reports = zip(_SIDES, (before, after), strict=True)
+    extent = [*_input_lines(difference), f"compared: {compared(difference)}", *_vanished(difference)]
     data |= {
         "diff": True,
-        "extent": f"{before.total():,} samples before, {after.total():,} after",
-        "losses": [f"{side}: {text}" for side, report in sides for text in losses(report)],
+        "extent": "; ".join(extent),
+        "losses": [
+            *warnings(difference),
+            *(f"{text}: {what}" for text, report in reports for what in losses(report)),
+        ],
         "scales": [100 / exposure if exposure else 0 for exposure in reversed(difference.exposures)],
         "unit": "% of one CPU" if difference.per_time else "% of all samples",
     }
     return page(data)
+
+
+def _vanished(difference: Difference) -> Iterator[str]:
+    """Yield a sentence about the functions of `before` that `after` has no more, if there are any."""
+    real = (change for change in difference.by_total if change.verdict != NOISE)
+    gone = tuple(change.name for change in real if not change.after)
+    if gone:
+        yield f"vanished, and shown with Width: before: {_names(gone)}"
 
 
 def _verdict_text(change: Change) -> str:

@@ -50,7 +50,7 @@ def read(data: bytes, budget: Budget) -> Report:
     @cache
     def frame(text: str) -> int:
         budget.charge(_FRAME_COST + len(text))
-        return builder.number(frame_of(text))
+        return builder.number(frame_of(clean_name(text)))
 
     budget.place = "line"
     for number, packed in enumerate(BytesIO(data), 1):
@@ -64,10 +64,10 @@ def read(data: bytes, budget: Budget) -> Report:
             if not line.strip() or line.startswith("#"):
                 continue
             raise BadInput(f"line {number}: not `frame;frame;... count`: {line[:60]}")
-        root, *texts = map(clean_name, parts[1].split(";"))
+        root, *texts = parts[1].split(";")
         mark = _TRUNCATED.fullmatch(texts[0]) if texts else None
-        row = [frame(text) for text in reversed(texts[1:] if mark else texts)]
-        builder.add_row(_thread(root), row, mark[1] if mark else OUTERMOST, (int(parts[2]),))
+        row = map(frame, reversed(texts[1:] if mark else texts))
+        builder.add_row(_thread(clean_name(root)), row, mark[1] if mark else OUTERMOST, (int(parts[2]),))
     return builder.finish()
 
 

@@ -1,0 +1,75 @@
+"""Finds the files that an input stands for, and reads them as one report, for `convert` and `diff`.
+
+An input is a file, a directory (the files in it that have the suffix of a profile) or a pattern, as a shell
+has it; each match of a pattern is an input.  A file that was named is read whatever its suffix.
+"""
+
+import os
+from glob import glob, has_magic
+
+from sfsample.cli.terminal import say
+from sfsample.cli.values import READABLE, is_profile
+from sfsample.errors import BadInput, SfsampleError
+from sfsample.report.budget import Budget
+from sfsample.report.formats import check_numbers, read_report
+from sfsample.report.merge import merge
+from sfsample.report.report import Report
+
+_MAX_SKIPPED = 5  # names in the line about skipped files
+
+
+def find_files(inputs: list[str], *, result: str = "", quiet: bool = False) -> list[str]:
+    """Return the files of all inputs; `-` is standard input.  Raises SfsampleError.
+
+    What is skipped is said, unless `quiet`; `result`, the file that is to be written, is not read.
+    """
+    files: list[str] = []
+    for path in inputs:
+        is_pattern = has_magic(path) and not os.path.lexists(path)
+        for match in _matches(path) if is_pattern else [path]:
+            files += _in_directory(match, result, quiet=quiet) if os.path.isdir(match) else [match]
+    return files
+
+
+def _matches(pattern: str) -> list[str]:
+    matches = sorted(glob(pattern, recursive=True))
+    if not matches:
+        raise SfsampleError(f"no profile found: {pattern}: no file matches",
+                            "* and ? match no / and no leading dot, **/ any directories")  # fmt: skip
+    return matches
+
+
+def _in_directory(path: str, result: str, *, quiet: bool) -> list[str]:
+    """Return the files in a directory that have the suffix of a profile, in the order of their names."""
+    try:
+        with os.scandir(path) as entries:
+            names = sorted(entry.name for entry in entries if not entry.name.startswith("."))
+    except OSError as failure:
+        raise SfsampleError(f"cannot read: {path}: {failure.strerror}") from None
+    files = {name: os.path.join(path, name) for name in names}
+    kept = [name for name in names if is_profile(name) and os.path.isfile(files[name])
+            and os.path.realpath(files[name]) != result]  # fmt: skip
+    skipped = [name for name in names if name not in {*kept}]
+    more = f" and {len(skipped) - _MAX_SKIPPED} more" if len(skipped) > _MAX_SKIPPED else ""
+    if not kept:
+        others = f"it has {', '.join(skipped[:_MAX_SKIPPED])}{more}" if skipped else "it is empty"
+        raise SfsampleError(f"no profile found: {path}: {others}", "searched for files that end in "
+                            f"{', '.join(READABLE)} (also with .gz), not in directories below")  # fmt: skip
+    if skipped and not quiet:
+        say(f"skipped in {path}: {', '.join(skipped[:_MAX_SKIPPED])}{more}")
+    return [files[name] for name in kept]
+
+
+def read_files(paths: list[str]) -> Report:
+    """Return one report of all files.  Raises SfsampleError."""
+    try:
+        report = merge(map(read_report, paths), Budget(size_of(paths)))
+        check_numbers(report)
+    except BadInput as failure:
+        raise SfsampleError(f"cannot merge: {failure}", "merge fewer files") from None
+    return report
+
+
+def size_of(paths: list[str]) -> int:
+    """Return how many bytes the files have on the disk."""
+    return sum(map(os.path.getsize, filter(os.path.isfile, paths)))
