@@ -18,8 +18,8 @@ from sfsample.report.difference import (
     ratio_interval,
 )
 from sfsample.report.formats.difference import difference_html, difference_json, difference_text, warnings
-from sfsample.report.report import Report
-from tests.builders.reports import from_lines, full
+from sfsample.report.report import Report, ReportBuilder, ReportThread
+from tests.builders.reports import frame, from_lines, full
 
 
 def timed(seconds: float, *lines: str) -> Report:
@@ -289,8 +289,23 @@ def test_text_names_both_inputs_and_never_invents():
 def test_page_names_what_vanished():
     before, after = timed(60, "p;gone;deep 4000", "p;a 40"), timed(60, "p;a 40", "p;b 9")
     page = difference_html(before, after, compare(before, after)).decode()
-    assert "; vanished, and shown with Width: before: deep, gone" in page
+    assert r"; vanished, and shown with Width \"before\": deep, gone" in page
     assert "vanished" not in difference_html(after, after, compare(after, after)).decode()
+
+
+def test_page_has_one_box_for_a_function_whose_module_has_moved():
+    def report(samples: int) -> Report:
+        builder = ReportBuilder()
+        places = {"f": f"/opt/app-{samples}/lib.so", "main": f"/opt/app-{samples}/app"}
+        row = [frame(name, (path, None)) for name, path in places.items()]
+        builder.add(ReportThread("app", "app"), row, "outermost", (samples,))
+        return builder.finish()
+
+    page = difference_html(report(300), report(400), compare(report(300), report(400))).decode()
+    data = json.loads(page.partition('id="profile">')[2].partition("</script>")[0])
+    assert sorted(data["frames"]["text"]) == ["app", "f", "main"]
+    assert data["stacks"]["weights"] == [[400], [300]]
+    assert {*data["modules"]} == {None, "/opt/app-400/app", "/opt/app-400/lib.so"}
 
 
 def test_json_has_what_the_text_has():

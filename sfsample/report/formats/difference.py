@@ -216,7 +216,7 @@ def _vanished(difference: Difference) -> Iterator[str]:
     real = (change for change in difference.by_total if change.verdict != NOISE)
     gone = tuple(change.name for change in real if not change.after)
     if gone:
-        yield f"vanished, and shown with Width: before: {_names(gone)}"
+        yield f'vanished, and shown with Width "before": {_names(gone)}'
 
 
 def _verdict_text(change: Change) -> str:
@@ -225,15 +225,20 @@ def _verdict_text(change: Change) -> str:
 
 
 def _side_by_side(before: Report, after: Report) -> Report:
-    """Return one report with the weights "after" and "before"; frames have the names they are compared by."""
+    """Return one report with the weights "after" and "before"; a frame is the name that it is compared by.
+
+    So a function has one box although its module lies elsewhere in another build; its path is in `after`.
+    """
     builder = ReportBuilder(("after", "before"))
-    for report, weights in ((before, lambda n: (0, n)), (after, lambda n: (n, 0))):
-        frames = [
-            ReportFrame(comparison_name(frame), frame.function, module=frame.module)
-            for frame in report.frames
+    rows: dict[str, ReportFrame] = {}
+    for report, weights in ((after, lambda n: (n, 0)), (before, lambda n: (0, n))):
+        names = map(comparison_name, report.frames)
+        number = [
+            builder.number(rows.setdefault(name, ReportFrame(name, frame.function, module=frame.module)))
+            for name, frame in zip(names, report.frames, strict=True)
         ]
         for stack in report.stacks:
             process, name, *_ = report.threads[stack.thread]  # not the ids: those differ between recordings
-            rows = [frames[at] for at in stack.frames]
-            builder.add(ReportThread(process, name), rows, stack.stop_reason, weights(stack.weights[0]))
+            frames = [number[at] for at in stack.frames]
+            builder.add_row(ReportThread(process, name), frames, stack.stop_reason, weights(stack.weights[0]))
     return builder.finish()
