@@ -24,7 +24,7 @@ def run(arguments: Namespace) -> int:
     ]
     difference = compare_sides(before, after, relative=arguments.relative)
     if kept:
-        output.write(difference_html(kept[0], kept[1], difference))
+        output.write(difference_html(kept.pop(0), kept.pop(0), difference))
     elif arguments.format == "json":
         output.write(difference_json(difference))
     else:

@@ -191,20 +191,20 @@ def _ratio(ratio: float) -> str:
 
 def difference_html(before: Report, after: Report, difference: Difference) -> bytes:
     """Return the page: one tree of both reports, as wide as `after`, coloured by the change."""
-    data = page_data(_side_by_side(before, after), threads=False)
+    reports = zip(_SIDES, (before, after), strict=True)
+    lost = [f"{text}: {what}" for text, report in reports for what in losses(report)]
+    both = _side_by_side(before, after)
+    del before, after, reports  # the page takes much memory, too
+    data = page_data(both, threads=False)
     by_name = {change.name: change for change in difference.by_total}
     changes = [by_name.get(text) for text in data["frames"]["text"]]
     data["frames"]["noise"] = [change is None or change.verdict == NOISE for change in changes]
     data["frames"]["change"] = [_verdict_text(change) if change else "" for change in changes]
-    reports = zip(_SIDES, (before, after), strict=True)
     extent = [*_input_lines(difference), f"compared: {compared(difference)}", *_vanished(difference)]
     data |= {
         "diff": True,
         "extent": "; ".join(extent),
-        "losses": [
-            *warnings(difference),
-            *(f"{text}: {what}" for text, report in reports for what in losses(report)),
-        ],
+        "losses": [*warnings(difference), *lost],
         "scales": [100 / exposure if exposure else 0 for exposure in reversed(difference.exposures)],
         "unit": "% of one CPU" if difference.per_time else "% of all samples",
     }
