@@ -8,10 +8,13 @@ from collections.abc import Callable
 
 from sfsample.cli.inputs import find_files, read_files
 from sfsample.cli.output_file import Output
-from sfsample.cli.terminal import printable_lines
-from sfsample.report.difference import Side, compare_sides, count
+from sfsample.cli.terminal import printable_lines, say
+from sfsample.report.difference import GREW, Difference, Side, compare_sides, count
 from sfsample.report.formats.difference import difference_html, difference_json, difference_text
 from sfsample.report.report import Report
+
+_GREW = 6  # exit code of --fail-on
+_MAX_NAMES = 3  # of functions, in the message of --fail-on
 
 
 def run(arguments: Namespace) -> int:
@@ -29,7 +32,18 @@ def run(arguments: Namespace) -> int:
         output.write(difference_json(difference))
     else:
         output.write(printable_lines(difference_text(difference, verbose=arguments.verbose)))
-    return 0
+    grown = [] if arguments.fail_on is None else _grown(difference, 1 + arguments.fail_on)
+    if grown:
+        more = f" and {len(grown) - _MAX_NAMES} more functions" if len(grown) > _MAX_NAMES else ""
+        say(f"grew by more than {100 * arguments.fail_on:g} %: {', '.join(grown[:_MAX_NAMES])}{more}")
+    return _GREW if grown else 0
+
+
+def _grown(difference: Difference, ratio: float) -> list[str]:
+    """Return the functions that really grew, and whose share has more than `ratio` times its size."""
+    changes = [change for change in (*difference.by_self, *difference.by_total) if change.verdict == GREW]
+    names = [change.name for change in changes if change.share_after > ratio * change.share_before]
+    return [*dict.fromkeys(names)]
 
 
 def _count(path: str, result: str, keep: Callable[[Report], None] | None) -> Side:

@@ -116,6 +116,8 @@ def _diff(parser: ArgumentParser) -> None:
     add("inputs", nargs=2, metavar="BEFORE AFTER", help=_INPUT)
     add("--relative", action="store_true",
         help="compare shares of all samples (default: rates, where both inputs have durations)")  # fmt: skip
+    add("--fail-on", type=values.growth, metavar="PERCENT",
+        help="exit code 6 if a function grew by more than PERCENT, beyond noise")  # fmt: skip
     _add_output(parser)
     add("-f", "--format", choices=("text", "html", "json"),
         help="format of the result; html is a flame graph (default: by the suffix of -o, else "

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 ABOUT = "Stack sampler for live Linux processes; unwinds with SFrame."
 _FOOTER = """\
 `sfsample PID` is short for `sfsample record -p PID`; `sfsample COMMAND --help` explains a command's flags.
-exit codes: 0 done, 1 failed, 2 usage, 3 no such process, 4 not permitted, 5 dump lacks some threads
+exit codes: 0 done, 1 failed, 2 usage, 3 no such process, 4 not permitted, 5 dump is incomplete, 6 --fail-on
 """
 _MAX_HELP_COLUMNS = 110
 _PIDS = re.compile(r"\d[\d,]*", re.ASCII)

@@ -101,13 +101,18 @@ def interval(text: str) -> float:
     return 1 / time
 
 
-def percent(text: str) -> float:
+def percent(text: str, most: int = 100) -> float:
     """Parse a percentage, with or without "%"; return it as a fraction of 1."""
     number = text.removesuffix("%")
     value = float(number) if _NUMBER.fullmatch(number) else 0.0
-    if not 0 < value <= 100:
-        raise _refusal(text, "a percentage above 0, up to 100 (1, 0.5)")
+    if not 0 < value <= most:
+        raise _refusal(text, f"a percentage above 0, up to {most} (1, 0.5)")
     return value / 100
+
+
+def growth(text: str) -> float:
+    """Parse by how many percent something grows; return it as a fraction of 1."""
+    return percent(text, 1_000_000)
 
 
 def pids(text: str) -> list[int]:

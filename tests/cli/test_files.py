@@ -192,6 +192,24 @@ def test_file_of_a_directory_that_cannot_be_read_is_named(tmp_path, capsys):
     assert capsys.readouterr().err.startswith(f"sfsample: cannot read: {folder}/b.json: schema: not ")
 
 
+@pytest.mark.parametrize(
+    ("percent", "code", "names"),
+    [("10", 6, "grew by more than 10 %: twice, new"), ("99%", 6, "grew by more than 99 %: twice, new"),
+     ("110", 6, "grew by more than 110 %: new"), ("0", 2, "not a percentage above 0")],
+)  # fmt: skip
+def test_diff_fails_on_growth_beyond_noise(tmp_path, capsys, percent, code, names):
+    """`same` has a tenth more samples, which is no more than noise."""
+    before, after = tmp_path / "before", tmp_path / "after"
+    before.write_text("p;twice 1000\np;same 100\np;other 6000\n")
+    after.write_text("p;twice 2000\np;same 110\np;new 300\np;other 4690\n")
+    assert main(["diff", str(before), str(after), "--fail-on", percent]) == code
+    out = capsys.readouterr()
+    assert names in out.err.splitlines()[0]
+    assert bool(out.out) is (code == 6)
+    assert main(["diff", str(before), str(before), "--fail-on", "1"]) == 0
+    assert capsys.readouterr().err == ""
+
+
 def test_diff_relative_compares_shares(recorded, capsys):
     for flags, shares in (([], "cpu"), (["--relative"], "samples")):
         assert main(["diff", str(recorded), str(recorded), "--json", *flags]) == 0
