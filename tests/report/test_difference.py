@@ -120,10 +120,15 @@ def test_functions_with_the_very_same_samples_are_one_row():
 
 
 def test_names_of_a_chain_that_do_not_fit_are_counted():
-    names = [f"a_function_with_a_rather_long_name_{n}" for n in range(3)]
-    before, after = (timed(10, f"p;{';'.join(names)} {n}") for n in (100, 800))
-    lines = list(difference_text(compare(before, after)))
-    assert lines[-2].endswith(f" {names[-1]} (+2 callers)")
+    def last_row(*names: str) -> str:
+        before, after = (timed(10, f"p;{';'.join(names)} {n}") for n in (100, 800))
+        return list(difference_text(compare(before, after)))[-2]
+
+    long = [f"a_function_with_a_rather_long_name_{n}" for n in range(3)]
+    assert last_row(*long).endswith(f" {long[-1]} (+2 callers)")
+    row = last_row("start", "call_main", "main", "run", "loop", "handle")
+    assert row.endswith(" main > run > loop > handle (+2 callers)")
+    assert len(row) <= 110 < len(row.replace("main", "call_main > main").replace("2 callers", "1 caller"))
 
 
 @pytest.mark.parametrize(

@@ -172,10 +172,16 @@ def _row(change: Change, *names: str) -> str:
     shares = f"{_percent(change.share_before)} -> {_percent(change.share_after)}"
     samples = f"{change.before:>7} -> {change.after:<7}"
     row = f"  {change.verdict:6} {shares:>22}  {ratio:14} {samples} "
-    whole, callers = row + " > ".join(names), len(names) - 1
-    if not callers or len(whole) <= _MAX_COLUMNS:
-        return whole
-    return f"{row}{names[-1]} (+{callers} caller{'' if callers == 1 else 's'})"
+    shown = 1
+    while shown < len(names) and len(row + _chain(names, shown + 1)) <= _MAX_COLUMNS:
+        shown += 1
+    return row + _chain(names, shown)
+
+
+def _chain(names: tuple[str, ...], shown: int) -> str:
+    """Return the innermost names of a chain, and how many callers are left out."""
+    left = len(names) - shown
+    return " > ".join(names[-shown:]) + (f" (+{left} caller{'' if left == 1 else 's'})" if left else "")
 
 
 def _percent(share: float) -> str:
