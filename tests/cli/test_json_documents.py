@@ -4,6 +4,7 @@ The tables are read from the documents.
 """
 
 import json
+import os
 import re
 from itertools import chain
 from pathlib import Path
@@ -88,6 +89,7 @@ def test_profile_has_the_keys_of_its_document(report):
 @pytest.mark.live
 def test_recording_has_the_keys_of_its_document(recorded):
     check_all(document(recorded), "profile-json.md")
+    assert (recorded.host, recorded.stats["mode"]) == (os.uname().nodename, "wall")
 
 
 @pytest.mark.live
