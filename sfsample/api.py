@@ -3,10 +3,12 @@
 It prints nothing, installs no signal handler, and leaves the target running whatever is raised.
 """
 
+import os
 import time
 from collections.abc import Callable, Iterable
 from functools import partial
 
+from sfsample import __version__
 from sfsample.errors import NoReturn
 from sfsample.process.descendants import Descendants
 from sfsample.process.image_cache import ImageCache
@@ -20,6 +22,7 @@ from sfsample.recording.ptrace_sampler import Clock
 from sfsample.report.formats import FORMATS
 from sfsample.report.naming import name_profile
 from sfsample.report.report import Report
+from sfsample.symbolize.named_frame import clean_name
 from sfsample.symbolize.options import DEFAULT_SYMBOL_OPTIONS, SymbolOptions
 from sfsample.symbolize.symbolizer import Symbolizer
 
@@ -58,6 +61,7 @@ def record(
         raise ValueError(f"duration must be positive, not {duration}")
 
     counts = profile or Profile(options.rate, timeline=options.timeline)
+    counts.stats.mode = options.mode
     deadline_s = float("inf")  # the sampler keeps the duration, unless it is stuck
 
     def work(stop: Callable[[], bool]) -> Profile:
@@ -93,8 +97,12 @@ def symbolizer(profile: Profile, naming: SymbolOptions = DEFAULT_SYMBOL_OPTIONS)
 
 
 def named(profile: Profile, namer: Symbolizer | None = None) -> Report:
-    """Return a profile with the names of its places: all that can be known without the process."""
-    return name_profile(profile, namer or symbolizer(profile))
+    """Return a profile with the names of its places: all that can be known without the process.
+
+    It says that it was recorded on this machine, by this version of sfsample.
+    """
+    report = name_profile(profile, namer or symbolizer(profile))
+    return report._replace(host=clean_name(os.uname().nodename) or None, recorder=f"sfsample {__version__}")
 
 
 def folded(profile: Profile, *, threads: bool = False, namer: Symbolizer | None = None) -> str:

@@ -63,6 +63,7 @@ class Stats:
         self.samples = 0
         self.captures: Counter[Capture] = Counter()
         self.timers_since_s: float | None = None  # since when timers took the samples; None: never
+        self.mode = ""  # "cpu" or "wall"
         self.engine_why = ""  # why stops or timers were chosen
         self.lacks_timers = False  # timers would have been better than stops
         self.max_stack_bytes = 0  # from the innermost frame of a stack to the outermost one
@@ -155,6 +156,7 @@ class Stats:
             "engine": "ptrace" if self.timers_since_s is None else "timers",
             "engine_why": self.engine_why or None,
             "held_ns": self.held.as_json(),
+            "mode": self.mode or None,
         }
 
     def _perf_events_as_json(self) -> dict[str, Any] | None:

@@ -161,6 +161,7 @@ STATS_KEYS = [
     "engine",
     "engine_why",
     "held_ns",
+    "mode",
 ]
 
 
@@ -188,6 +189,7 @@ def test_statistics_as_json():
     stats.threads, stats.cpu_charged_ns, stats.cpu_sampled_ns = 3, 2_000_000, 1_500_000
     stats.subprocesses.watched, stats.subprocesses.refused = 4, 1
     stats.timers_since_s, stats.engine_why = 0.5, "no CPU was free"
+    stats.mode = "wall"
     stats.module_paths += [("/bin/x", True), ("/lib/libc.so.6", False)]
     stats.problems.update({"once": 1, "often": 3})
     made = stats.as_json()
@@ -213,6 +215,7 @@ def test_statistics_as_json():
         "engine": "timers",
         "engine_why": "no CPU was free",
         "held_ns": {"count": 1, "p50": 60_000, "p90": 60_000, "p99": 60_000, "max": 60_000, "total": 60_000},
+        "mode": "wall",
     }  # fmt: skip
     assert json.loads(json.dumps(made)) == made
 

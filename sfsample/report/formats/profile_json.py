@@ -52,6 +52,8 @@ def document(report: Report) -> dict[str, Any]:
         "started_ns": report.started_ns,
         "duration_ns": report.duration_ns,
         "rate_hz": report.rate_hz,
+        "host": report.host,
+        "recorder": report.recorder,
         "weights": list(report.weights),
         "threads": [thread._asdict() for thread in report.threads],
         "modules": [{"path": path, "build_id": build_id} for path, build_id in modules],
@@ -199,6 +201,8 @@ def read(data: bytes, budget: Budget) -> Report:
         rate_hz=root.field("rate_hz").optional(JsonValue.number),
         timeline=root.field("timeline").optional(lambda value: _timeline(value, indexes)),
         stats=root.field("stats").optional(JsonValue.plain_object),
+        host=root.field("host").optional(JsonValue.text),
+        recorder=root.field("recorder").optional(JsonValue.text),
     )
 
 
