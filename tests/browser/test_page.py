@@ -4,65 +4,18 @@ import json
 import random
 import re
 from collections import Counter
-from pathlib import Path
 
 import pytest
 
 from sfsample.report.formats import FORMATS
-from sfsample.report.report import Report, ReportBuilder, ReportFrame, ReportThread
-from tests.browser.chromium import Browser, Tab
+from sfsample.report.report import ReportBuilder, ReportFrame, ReportThread
+from tests.browser.chromium import Tab
+from tests.browser.page import READY, REPORT, ROW, TABLE_ROWS, Page
 from tests.builders.reports import from_lines, full
 
 pytestmark = pytest.mark.extended
 
-READY = "document.documentElement.dataset.ready"
-CANVAS = "(({ x, y, width }) => [x, y, width])(document.getElementById('canvas').getBoundingClientRect())"
-TABLE_ROWS = (
-    "[...document.querySelectorAll('tbody tr')].map((r) => [...r.cells].map((c) => c.textContent.trim()))"
-)
 BACKGROUND = "getComputedStyle(document.body).backgroundColor"
-ROW = 19  # pixels, as in flame.js
-REPORT = from_lines(
-    "p;main;dict_get;hash 4", "p;main;dict_get 2", "p;main;write 2", "p;idle;hash 2"
-)  # 10 samples
-
-
-class Page(Tab):
-    """A page with a report on it."""
-
-    def __init__(self, browser: Browser, directory: Path, report: Report, **options) -> None:
-        super().__init__(browser, **options)
-        path = directory / "page.html"
-        path.write_bytes(FORMATS["html"].write(report))
-        self.open(f"file://{path}", READY)
-
-    def at(self, depth: int, share: float) -> tuple[float, float]:
-        """Return the point in a row of the graph (0: the root), at a share of the width."""
-        left, top, width = self.js(CANVAS)
-        return left + share * width, top + depth * ROW + ROW / 2
-
-    @property
-    def status(self) -> str:
-        return self.text("#status")
-
-    def choose(self, selector: str, text: str) -> None:
-        """Choose the option of a select whose text begins so."""
-        assert self.js(
-            f"(() => {{ const s = document.querySelector({selector!r}); const o = [...s.options].find((o) =>"
-            f" o.text.startsWith({text!r})); if (!o) return false; s.value = o.value;"
-            " s.dispatchEvent(new Event('change')); return true; })()"
-        )
-
-    def table(self) -> list[list[str]]:
-        return self.js(TABLE_ROWS)
-
-
-@pytest.fixture
-def page(browser, tmp_path):
-    with Page(browser, tmp_path, REPORT) as opened:
-        yield opened
-        assert opened.exceptions() == []
-        assert [url for url in opened.requests() if not url.startswith(("file://", "data:"))] == []
 
 
 def test_page_opens_with_the_whole_graph(page):
