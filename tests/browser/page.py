@@ -1,6 +1,7 @@
 """The html page in a tab: what the tests of it click, and where."""
 
 from pathlib import Path
+from typing import Any
 
 from sfsample.report.formats import FORMATS
 from sfsample.report.report import Report
@@ -37,12 +38,23 @@ REPORT = from_lines(
 
 
 class Page(Tab):
-    """A page with a report on it."""
+    """A page with a report on it; without a report `path` is the page, otherwise a directory for it."""
 
-    def __init__(self, browser: Browser, directory: Path, report: Report, **options) -> None:
+    def __init__(
+        self,
+        browser: Browser,
+        path: Path,
+        report: Report | None = None,
+        *,
+        time_zone: str = "",
+        **options: Any,
+    ) -> None:
         super().__init__(browser, **options)
-        path = directory / "page.html"
-        path.write_bytes(FORMATS["html"].write(report))
+        if time_zone:
+            self.set_time_zone(time_zone)
+        if report is not None:
+            path /= "page.html"
+            path.write_bytes(FORMATS["html"].write(report))
         self.open(f"file://{path}", READY)
 
     def at(self, depth: int, share: float) -> tuple[float, float]:

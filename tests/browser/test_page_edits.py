@@ -181,6 +181,7 @@ def test_saved_stacks_can_be_converted(browser, tmp_path, thread):
         page.choose("#thread", thread)
         page.choose("#weight", "CPU time")
         name, text = page.download("#save", tmp_path)
+        assert [url for url in page.requests() if not url.startswith(("file://", "data:", "blob:"))] == []
     assert name == "app.folded"
     (tmp_path / name).write_bytes(text)
     again = read_report(str(tmp_path / name))

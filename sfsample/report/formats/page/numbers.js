@@ -24,7 +24,9 @@ function shortName(name, room) {
   let depth = 0, scope = 0, stop = name.length; // of the last part: where it begins, and where its arguments do
   for (let at = 0; at < name.length; at++) {
     const letter = name[at];
-    if (letter === "(" && depth === 0 && at > scope) stop = Math.min(stop, at);
+    if (letter === "(" && depth === 0 && at > scope && name.slice(scope, at) !== "operator") {
+      stop = Math.min(stop, at);
+    }
     if ("(<[{".includes(letter)) depth++;
     else if (")>]}".includes(letter) && name[at - 1] !== "-") depth = Math.max(0, depth - 1);
     else if (letter === ":" && name[at + 1] === ":" && depth === 0) [scope, stop] = [at + 2, name.length];

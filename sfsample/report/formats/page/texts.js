@@ -16,7 +16,7 @@ function element(kind, text, properties = {}) {
 
 function showHeader(data) {
   const { who, host, started_ns: started, by, what } = data.recorded, date = new Date(started / 1e6);
-  const when = started && !isNaN(date) ? date.toLocaleString("sv", { timeZoneName: "short" }) : "";
+  const when = started ? date.toLocaleString("sv", { timeZoneName: "short" }) : "";
   const place = [who, host && `on ${host}`].filter(Boolean).join(" ");
   document.title = `${data.title} - sfsample`;
   byId("title").textContent = data.title;
