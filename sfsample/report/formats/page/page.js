@@ -125,6 +125,9 @@ function quoted(frame) { return `"${profile.name(frame)}"`; }
 
 function chooseRow(frame) { steps.go({ row: frame, search: quoted(frame) }); }
 
+// The changes that undo the choice of a row, whose function is found no longer or fills the page.
+function withoutRow() { return steps.state.row >= 0 ? { row: -1, search: "" } : {}; }
+
 function zoomTo(node) {
   const path = pathOf(node);
   steps.go({ zoom: path, at: path, row: -1 });
@@ -139,7 +142,8 @@ function setView(view) {
 function sandwich() {
   const of = chosenFrame(), { state } = steps;
   if (of < 0 || (state.view === "sandwich" && state.of === of)) return setView("flame");
-  steps.go({ view: "sandwich", of, zoom: "", at: "", row: -1, table: state.table && innerWidth > 700 });
+  const table = state.table && innerWidth > 700; // there it would cover the graph
+  steps.go({ view: "sandwich", of, zoom: "", at: "", table, ...withoutRow() });
 }
 
 // Focus on, drop, merge or hide the chosen function, or take that back; what has no boxes then is left.
@@ -147,7 +151,7 @@ function edit(list) {
   const { state } = steps, frame = chosenFrame();
   if (frame < 0) return;
   const leaves = list === "focus" || (state.of === frame && list !== "merge");
-  steps.go({ ...withEdit(state, list, frame), ...(leaves ? { view: "flame", of: -1, zoom: "", at: "" } : {}) });
+  steps.go({ ...withEdit(state, list, frame), ...withoutRow(), ...(leaves ? { view: "flame", of: -1, zoom: "", at: "" } : {}) });
 }
 
 function toggle(flag) { steps.go({ [flag]: !steps.state[flag] }); }
