@@ -217,6 +217,9 @@ def test_hostile_names_in_the_url_the_edits_and_the_saved_stacks(browser, tmp_pa
                 with page.copy(browser) as copy:
                     assert copy.shown() == page.shown()
         page.press("Escape")
+        page.js(f"location.hash = 'search=' + encodeURIComponent({HOSTILE[0]!r})")
+        page.wait("document.getElementById('matched').textContent")
+        assert page.js("document.getElementById('search').value") == HOSTILE[0]
         assert page.download("#save", tmp_path)[1] == FORMATS["folded"].write(report)
         assert page.js("window.broken") is None
         assert page.js("document.querySelectorAll('img, script:not([type])').length") == 1

@@ -16,9 +16,10 @@ const MARK = /^\[truncated: \w+\]$/; // the label after the root of a stack that
 // merge: what the function calls is its own time.
 // hide:  the function is left out, and its time is its caller's.
 // recursion: a function that calls itself directly is one box.
-function applyEdits(profile, { focus, drop, merge, hide, recursion }) {
-  const { parent, frames, data } = profile, count = parent.length;
+function applyEdits(profile, edits) {
+  const { parent, frames, data } = profile, count = parent.length, { focus, drop, merge, hide, recursion } = edits;
   const shown = new Int32Array(count), left = new Uint8Array(count);
+  if (!isEdited(edits)) return { shown: shown.map((_, node) => node), left };
   const isIn = (chosen) => {
     const set = new Uint8Array(data.frames.text.length);
     for (const frame of chosen) set[frame] = 1;

@@ -67,8 +67,9 @@ class Flame {
     if (width >= MIN_BOX_WIDTH) this.addBox(null, row, left, width, false);
   }
 
-  top(box) {
-    const height = Math.max(this.rows * ROW, this.scroller.clientHeight);
+  // `visible`: the height of the window on the graph.
+  top(box, visible) {
+    const height = Math.max(this.rows * ROW, visible);
     const row = box.row - this.first;
     return this.view.flipped ? height - (row + 1) * ROW : row * ROW;
   }
@@ -76,7 +77,7 @@ class Flame {
   draw() {
     if (!this.view) return;
     const { canvas, scroller, width } = this;
-    const height = scroller.clientHeight;
+    const height = scroller.clientHeight, { scrollTop } = scroller; // asking for each box takes long
     const ratio = window.devicePixelRatio || 1;
     canvas.width = Math.round(width * ratio);
     canvas.height = Math.round(height * ratio);
@@ -91,7 +92,7 @@ class Flame {
     const ink = { text: style.getPropertyValue("--text"), found: style.getPropertyValue("--found"),
       accent: style.getPropertyValue("--accent"), rest: style.getPropertyValue("--line") };
     for (const box of this.boxes) {
-      const y = this.top(box) - scroller.scrollTop;
+      const y = this.top(box, height) - scrollTop;
       if (y > -ROW && y < height) this.drawBox(pen, box, y, letterWidth, ink);
     }
   }
@@ -125,8 +126,9 @@ class Flame {
   at(clientX, clientY) {
     const edge = this.canvas.getBoundingClientRect();
     const x = clientX - edge.left, y = clientY - edge.top + this.scroller.scrollTop;
+    const height = this.scroller.clientHeight;
     return this.boxes.findLast((box) => { // of the two roots of the sandwich the one that zooms out
-      const top = this.top(box);
+      const top = this.top(box, height);
       return box.node && y >= top && y < top + ROW && x >= box.left && x < box.left + box.width;
     });
   }
@@ -137,7 +139,7 @@ class Flame {
   reveal(node, centred) {
     const box = this.boxOf(node);
     if (!box) return;
-    const top = this.top(box), { scrollTop, clientHeight } = this.scroller;
+    const { scrollTop, clientHeight } = this.scroller, top = this.top(box, clientHeight);
     if (centred && (top < scrollTop || top + 2 * ROW > scrollTop + clientHeight)) {
       this.scroller.scrollTop = top - clientHeight / 2;
     } else if (top < scrollTop) this.scroller.scrollTop = top;

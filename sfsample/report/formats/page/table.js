@@ -54,7 +54,7 @@ class FunctionTable {
     const whole = profile.total[0], show = (value) => amount(value, profile.data, profile.weight);
     const line = document.createElement("tr");
     line.tabIndex = 0;
-    line.setAttribute("aria-selected", String(row.frame === this.chosen));
+    line.ariaCurrent = String(row.frame === this.chosen);
     const cells = [[percent(row.self, whole), show(row.self)], [percent(row.total, whole), show(row.total)]];
     if (profile.base >= 0) {
       const noise = profile.noise(row.frame) ? "noise, " : "", sign = row.change > 0 ? "+" : "";
