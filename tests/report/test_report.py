@@ -42,6 +42,12 @@ def test_json_has_the_documented_keys():
                                  "samples": 5, "wall_ns": 50, "cpu_ns": 40}  # fmt: skip
 
 
+def test_merged_report_has_the_host_and_the_recorder_that_all_have():
+    merged = merge([full(), full()._replace(host="db2")])
+    assert (merged.host, merged.recorder) == (None, "sfsample 0.1.0")
+    assert merge([full(), full()]).host == "db1"
+
+
 @pytest.mark.parametrize("threads", [False, True])
 def test_folded_read_back_is_the_same_text(threads):
     text = FORMATS["folded"].write(full(), threads=threads)

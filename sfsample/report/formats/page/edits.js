@@ -17,7 +17,8 @@ const MARK = /^\[truncated: \w+\]$/; // the label after the root of a stack that
 // hide:  the function is left out, and its time is its caller's.
 // recursion: a function that calls itself directly is one box.
 function applyEdits(profile, edits) {
-  const { parent, frames, data } = profile, count = parent.length, { focus, drop, merge, hide, recursion } = edits;
+  const { parent, frames, data } = profile, count = parent.length;
+  const { focus, drop, merge, hide, recursion } = edits;
   const shown = new Int32Array(count), left = new Uint8Array(count);
   if (!isEdited(edits)) return { shown: shown.map((_, node) => node), left };
   const isIn = (chosen) => {

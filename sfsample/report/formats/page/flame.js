@@ -16,8 +16,8 @@ class Flame {
     scroller.addEventListener("scroll", () => this.draw());
   }
 
-  // view: {trees: [{root, zoom, upward}], flipped, hits, colour(node), selected}.  All trees have one box as their
-  // root; in an upward tree the children are above it.
+  // view: {trees: [{root, zoom, upward}], flipped, hits, colour(node), selected}.  All trees have one box as
+  // their root; in an upward tree the children are above it.
   show(view) {
     this.view = view;
     this.canvas.style.height = "0"; // as it was drawn before, it may need a scroll bar that is not needed now

@@ -1,10 +1,11 @@
 // Saves the stacks that are shown as `-f folded` writes them: `process;frame;...;frame samples`.
 //
-// The root and the mark of a stack that is not whole stay, also where they are hidden: a reader takes the first
-// frame of a line for the process.
+// The root and the mark of a stack that is not whole stay, also where they are hidden: a reader takes the
+// first frame of a line for the process.
 
 function foldedText(profile) {
-  const { parent, frames, ends, left, thread: chosen, data } = profile, { thread, weights: [samples] } = data.stacks;
+  const { parent, frames, ends, left, thread: chosen, data } = profile;
+  const { thread, weights: [samples] } = data.stacks;
   const lines = new Map(), texts = new Map(); // texts: of the nodes that a stack ends at
   const textOf = (end) => {
     const names = [];
@@ -23,9 +24,10 @@ function foldedText(profile) {
 }
 
 function saveText(text, name) {
-  const link = element("a", "", { href: URL.createObjectURL(new Blob([text], { type: "text/plain" })), download: name });
+  const href = URL.createObjectURL(new Blob([text], { type: "text/plain" }));
+  const link = element("a", "", { href, download: name });
   link.click();
-  setTimeout(() => URL.revokeObjectURL(link.href), 60_000); // ms; the browser reads it while it saves
+  setTimeout(() => URL.revokeObjectURL(href), 60_000); // ms; the browser reads it while it saves
 }
 
 function saveFolded(profile) {

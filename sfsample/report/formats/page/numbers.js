@@ -21,7 +21,7 @@ function fileName(path) { return path.slice(path.lastIndexOf("/") + 1); }
 // Return a name in at most `room` letters: without its arguments, then without its namespaces, then cut.
 function shortName(name, room) {
   if (name.length <= room) return name;
-  let depth = 0, scope = 0, stop = name.length; // of the last part: where it begins, and where its arguments do
+  let depth = 0, scope = 0, stop = name.length; // of the last part: where it and its arguments begin
   for (let at = 0; at < name.length; at++) {
     const letter = name[at];
     if (letter === "(" && depth === 0 && at > scope && name.slice(scope, at) !== "operator") {

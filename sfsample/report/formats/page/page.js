@@ -7,10 +7,10 @@ const profile = new ProfileData(data);
 const colours = new Colours(profile);
 const flame = new Flame(byId("canvas"), byId("graph"), byId("space"));
 const table = new FunctionTable(byId("table"), byId("more"), chooseRow, (order) => steps.go({ order }));
-const steps = new History(profile, show);
+const steps = new Steps(profile, show);
 const { words } = steps;
-// What `show` has derived: the trees and where each is zoomed to, the selected box, what the search found; and from
-// which part of the state, as text, so that only what has changed is derived again.
+// What `show` has derived: the trees and where each is zoomed to, the selected box, what the search found;
+// and from which part of the state, as text, so that only what has changed is derived again.
 const now = { trees: [], selected: null, found: null, mistake: "",
   choice: choiceOf(steps.start), treesOf: "", foundIn: "", colouredFor: "" };
 
@@ -24,7 +24,8 @@ function show() {
   const isNew = changed("treesOf", choice + JSON.stringify([state.view, state.of]));
   if (isNew) now.trees = makeTrees(state);
   for (const tree of now.trees) tree.zoom = boxAt(state.zoom, tree);
-  now.selected = now.trees.map((tree) => boxAt(state.at, tree)).findLast((node) => node.up) || now.trees.at(-1).root;
+  const boxes = now.trees.map((tree) => boxAt(state.at, tree));
+  now.selected = boxes.findLast((node) => node.up) || boxes.at(-1); // of two roots the lower one
   if (changed("foundIn", choice + JSON.stringify([state.search, state.row]))) search(state);
   if (changed("colouredFor", choice + state.colour + document.documentElement.dataset.theme)) {
     chooseColours(state.colour);
@@ -151,7 +152,8 @@ function edit(list) {
   const { state } = steps, frame = chosenFrame();
   if (frame < 0) return;
   const leaves = list === "focus" || (state.of === frame && list !== "merge");
-  steps.go({ ...withEdit(state, list, frame), ...withoutRow(), ...(leaves ? { view: "flame", of: -1, zoom: "", at: "" } : {}) });
+  const whole = leaves ? { view: "flame", of: -1, zoom: "", at: "" } : {};
+  steps.go({ ...withEdit(state, list, frame), ...withoutRow(), ...whole });
 }
 
 function toggle(flag) { steps.go({ [flag]: !steps.state[flag] }); }
@@ -241,7 +243,9 @@ function listen() {
     byId(key).addEventListener("change", (event) => steps.go({ [key]: Number(event.target.value) }));
   }
   byId("colour").addEventListener("change", (event) => steps.go({ colour: event.target.value }));
-  byId("search").addEventListener("input", (event) => steps.go({ search: event.target.value, row: -1 }, "search"));
+  byId("search").addEventListener("input", (event) => {
+    steps.go({ search: event.target.value, row: -1 }, "search");
+  });
   byId("search").addEventListener("change", () => { steps.kind = ""; });
   const clicks = { invert: () => setView("callers"), flip: () => toggle("flipped"), sandwich, reset,
     functions: () => toggle("table"), recursion: () => toggle("recursion"), save: () => saveFolded(profile),

@@ -1,8 +1,8 @@
 // The state of the page, as an object and as the part of the URL after `#`.
 //
-// A function in the URL is a word of five letters that is made from its name and module; a box is the words of
-// the functions above it and of its own.  So a link is short, and holds for another page of the same program as
-// far as that has the same functions.  What the URL has wrong or unknown is left out.
+// A function in the URL is a word of five letters that is made from its name and module; a box is the words
+// of the functions above it and its own.  So a link is short, and holds for another page of the same program
+// as far as that has the same functions.  What the URL has wrong or unknown is left out.
 
 const WORD = 5; // letters for a function
 const LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
@@ -10,8 +10,8 @@ const VIEWS = ["flame", "callers", "sandwich"];
 const ORDERS = ["self", "total", "change", "name"];
 const UPWARD = "."; // begins the path of a box among the callers of the sandwich
 
-// view: one of VIEWS; `of` is the function of the sandwich.  zoom, at: paths of boxes, the one that is as wide
-// as the page and the one that is selected.  row: the function that was chosen in the table, or -1.
+// view: one of VIEWS; `of` is the function of the sandwich.  zoom, at: paths of boxes, the one that is as
+// wide as the page and the one that is selected.  row: the function that was chosen in the table, or -1.
 function startState(data) {
   return { view: "flame", of: -1, zoom: "", at: "", row: -1, search: "", thread: -1, weight: 0,
     colour: data.diff ? "change" : "module", table: false, order: data.diff ? "change" : "self",
@@ -70,8 +70,9 @@ function stateToHash(state, start, words) {
   const fields = new URLSearchParams();
   for (const [key, value] of Object.entries(state)) {
     if (value === start[key]) continue;
-    if (Array.isArray(value)) { if (value.length) fields.set(key, value.map((frame) => words.of(frame)).join("")); }
-    else if (key === "of" || key === "row") fields.set(key, words.of(value));
+    if (Array.isArray(value)) {
+      if (value.length) fields.set(key, value.map((frame) => words.of(frame)).join(""));
+    } else if (key === "of" || key === "row") fields.set(key, words.of(value));
     else fields.set(key, value === true ? "1" : value);
   }
   return String(fields);
@@ -81,10 +82,12 @@ function hashToState(hash, start, words, data) {
   const fields = new URLSearchParams(hash.replace(/^#/, ""));
   const text = (key) => fields.get(key) || "";
   const oneOf = (key, known) => (known.includes(text(key)) ? text(key) : start[key]);
-  const below = (key, count) => (/^\d{1,9}$/.test(text(key)) && text(key) < count ? Number(text(key)) : start[key]);
+  const isNumber = (key, count) => /^\d{1,9}$/.test(text(key)) && Number(text(key)) < count;
+  const below = (key, count) => (isNumber(key, count) ? Number(text(key)) : start[key]);
   const [of = -1] = words.frames(text("of")), [row = -1] = words.frames(text("row"));
   const state = { ...start, of, row, view: oneOf("view", VIEWS), zoom: text("zoom"), at: text("at"),
-    search: text("search"), thread: below("thread", data.threads.length), weight: below("weight", data.weights.length),
+    search: text("search"), thread: below("thread", data.threads.length),
+    weight: below("weight", data.weights.length),
     colour: oneOf("colour", coloursOf(data)), order: oneOf("order", ORDERS) };
   for (const list of EDITS) state[list] = words.frames(text(list));
   for (const flag of ["table", "flipped", "recursion"]) state[flag] = text(flag) === "1";
@@ -93,7 +96,7 @@ function hashToState(hash, start, words, data) {
 }
 
 // Keeps the state and the URL the same, so that Back undoes a step.
-class History {
+class Steps {
   // `show()` is called whenever the state has changed.
   constructor(profile, show) {
     this.start = startState(profile.data);

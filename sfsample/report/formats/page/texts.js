@@ -40,7 +40,8 @@ function wholeText(profile, state) {
 
 // `shown`: the box that is as wide as the page; `self`: whether to state the node's own time.
 function weightText(node, state, shown, self) {
-  const { profile } = node, whole = profile.total[0], show = (n) => amount(n, profile.data, profile.weight);
+  const { profile } = node, whole = profile.total[0];
+  const show = (value) => amount(value, profile.data, profile.weight);
   const shares = [`${percent(node.total, whole)} of ${isNarrowed(state) ? "the chosen stacks" : "all"}`];
   if (isNarrowed(state)) shares.push(`${percent(node.total, profile.all[profile.weight])} of all`);
   const parts = [[show(node.total), ...shares].join(", ")];
@@ -52,7 +53,8 @@ function weightText(node, state, shown, self) {
 
 function originText(node) {
   const { profile, frame } = node, found = profile.found(frame);
-  return [profile.module(frame), found && `found by ${found}`, profile.verdict(frame)].filter(Boolean).join(", ");
+  const parts = [profile.module(frame), found && `found by ${found}`, profile.verdict(frame)];
+  return parts.filter(Boolean).join(", ");
 }
 
 // -- what is left out
