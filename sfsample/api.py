@@ -3,7 +3,6 @@
 It prints nothing, installs no signal handler, and leaves the target running whatever is raised.
 """
 
-import os
 import time
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -22,7 +21,6 @@ from sfsample.recording.ptrace_sampler import Clock
 from sfsample.report.formats import FORMATS
 from sfsample.report.naming import name_profile
 from sfsample.report.report import Report
-from sfsample.symbolize.named_frame import clean_name
 from sfsample.symbolize.options import DEFAULT_SYMBOL_OPTIONS, SymbolOptions
 from sfsample.symbolize.symbolizer import Symbolizer
 
@@ -97,12 +95,9 @@ def symbolizer(profile: Profile, naming: SymbolOptions = DEFAULT_SYMBOL_OPTIONS)
 
 
 def named(profile: Profile, namer: Symbolizer | None = None) -> Report:
-    """Return a profile with the names of its places: all that can be known without the process.
-
-    It says that it was recorded on this machine, by this version of sfsample.
-    """
+    """Return a profile with the names of its places: all that can be known without the process."""
     report = name_profile(profile, namer or symbolizer(profile))
-    return report._replace(host=clean_name(os.uname().nodename) or None, recorder=f"sfsample {__version__}")
+    return report._replace(stats={**(report.stats or {}), "recorder": f"sfsample {__version__}"})
 
 
 def folded(profile: Profile, *, threads: bool = False, namer: Symbolizer | None = None) -> str:

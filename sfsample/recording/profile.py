@@ -3,6 +3,7 @@
 Addresses are kept as (module, vaddr), so that they can be symbolized later and on another machine.
 """
 
+import os
 from array import array
 from collections import Counter
 from collections.abc import Callable
@@ -69,8 +70,9 @@ class StackTotals:
 class Profile:
     """Stacks with their totals.  `processes` and `threads` give the names of processes and of threads.
 
-    `started_ns` is the start of the recording, in ns since 1970.  `keep` is called with each record (stack,
-    time of the sample, elapsed time and CPU time in ns, number of samples); without it, totals are kept.
+    `started_ns` is the start of the recording, in ns since 1970; `host` is this machine.
+    `keep` is called with each record (stack, time of the sample, elapsed time and CPU time in ns, number of
+    samples); without it, totals are kept.
     """
 
     def __init__(self, rate_hz: float, *, timeline: bool = False, keep: KeepRecord | None = None) -> None:
@@ -80,6 +82,7 @@ class Profile:
         # each sample is added at once, not together with equal ones
         self.prompt = timeline or keep is not None
         self.started_ns = 0
+        self.host = os.uname().nodename
         self.processes: dict[int, str] = {}
         self.threads: dict[ThreadKey, str] = {}
         self.roots: dict[int, ProcessRoot] = {}  # where the files of modules are opened

@@ -57,13 +57,13 @@ class Stats:
 
     def __init__(self, rate_hz: float) -> None:
         self.rate_hz = rate_hz
+        self.mode: str | None = None  # "cpu" or "wall"
         self.duration_s = 0.0
         self.ticks = 0  # that were due, taken or not
         self.late_ticks = 0  # not taken, because the sampler was late
         self.samples = 0
         self.captures: Counter[Capture] = Counter()
         self.timers_since_s: float | None = None  # since when timers took the samples; None: never
-        self.mode = ""  # "cpu" or "wall"
         self.engine_why = ""  # why stops or timers were chosen
         self.lacks_timers = False  # timers would have been better than stops
         self.max_stack_bytes = 0  # from the innermost frame of a stack to the outermost one
@@ -156,7 +156,7 @@ class Stats:
             "engine": "ptrace" if self.timers_since_s is None else "timers",
             "engine_why": self.engine_why or None,
             "held_ns": self.held.as_json(),
-            "mode": self.mode or None,
+            "mode": self.mode,
         }
 
     def _perf_events_as_json(self) -> dict[str, Any] | None:

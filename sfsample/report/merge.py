@@ -7,13 +7,12 @@ kept only by operations that keep each stack or drop it; a merge of several repo
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from itertools import chain, compress, groupby
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 from sfsample.report.report import Report, ReportBuilder, ReportFrame, ReportTimeline
 
 MergeBy = Literal["function", "module", "address"]
 _FrameKey = tuple[object, ...]
-_T = TypeVar("_T")
 
 
 def rebuild(
@@ -59,19 +58,13 @@ def merge(reports: Sequence[Report]) -> Report:
             numbers = tuple(stack.weights[at] for at in columns)
             builder.add_row(report.threads[stack.thread], frames, stack.stop_reason, numbers)
     durations = [report.duration_ns for report in reports]
+    rates = {report.rate_hz for report in reports}
     return builder.finish()._replace(
         started_ns=min((report.started_ns for report in reports if report.started_ns), default=None),
         duration_ns=None if None in durations else sum(filter(None, durations)),
-        rate_hz=_common_value(report.rate_hz for report in reports),
+        rate_hz=rates.pop() if len(rates) == 1 else None,
         stats=_sum_stats([report.stats for report in reports if report.stats]),
-        host=_common_value(report.host for report in reports),
-        recorder=_common_value(report.recorder for report in reports),
     )
-
-
-def _common_value(values: Iterable[_T | None]) -> _T | None:
-    distinct = set(values)
-    return distinct.pop() if len(distinct) == 1 else None
 
 
 _ADDED = ("ticks", "late_ticks", "samples", "eintr_prone_stops", "cpu_charged_ns", "cpu_sampled_ns")

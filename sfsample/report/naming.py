@@ -38,6 +38,7 @@ def name_profile(profile: Profile, symbolizer: Symbolizer) -> Report:
         rate_hz=profile.stats.rate_hz,
         duration_ns=round(profile.stats.duration_s * 1e9),
         timeline=None if profile.timeline is None else _timeline(profile.timeline, indexes),
+        host=clean_name(profile.host) or None,
         stats=stats | {"unnamed": [missing._asdict() for missing in symbolizer.missing_names()]},
     )
 

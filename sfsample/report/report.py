@@ -84,8 +84,7 @@ class Report(NamedTuple):
     rate_hz: float | None = None
     timeline: ReportTimeline | None = None
     stats: dict[str, Any] | None = None
-    host: str | None = None  # the name of the machine that it was recorded on
-    recorder: str | None = None  # the program that recorded it, and its version
+    host: str | None = None  # the name of the machine that recorded
 
     def column(self, weight: str) -> list[int]:
         """Return one weight of each stack; zeros when the report does not have it."""

@@ -25,7 +25,9 @@ def test_page_opens_with_the_whole_graph(page):
 
 
 def test_header_says_what_was_recorded_where_and_when(browser, tmp_path):
-    with Page(browser, tmp_path, full(), time_zone="Asia/Tokyo") as page:
+    stats = {"mode": "wall", "recorder": "sfsample 0.1.0"}
+    report = full()._replace(host="db1", stats=stats)
+    with Page(browser, tmp_path, report, time_zone="Asia/Tokyo") as page:
         assert page.text("#origin") == "pid 10 on db1, 2026-09-21 23:13:20 GMT+9, by sfsample 0.1.0"
         assert page.js("document.getElementById('origin').title") == "began at 2026-09-21T14:13:20.000Z"
         assert page.text("#extent") == "11 samples, 71 ns of CPU time, 1.0 s, 100 Hz, sleeping threads too"

@@ -50,8 +50,12 @@ def full() -> Report:
         wall_ns=[10] * len(samples),
         cpu_ns=[rows[at][3][2] if n == 0 else 0 for at, n in samples],
     )
-    stats = {"ticks": 12, "late_ticks": 1, "captures": {"failed": 2}, "mode": "wall"}
+    stats = {"ticks": 12, "late_ticks": 1, "captures": {"failed": 2}}
     return builder.finish()._replace(
-        started_ns=1_790_000_000 * 10**9, duration_ns=10**9, rate_hz=100.0, timeline=timeline, stats=stats,
-        host="db1", recorder="sfsample 0.1.0",
-    )  # fmt: skip
+        started_ns=1_790_000_000 * 10**9,
+        duration_ns=10**9,
+        rate_hz=100.0,
+        timeline=timeline,
+        stats=stats,
+        host="web1",
+    )

@@ -179,6 +179,7 @@ def test_empty_statistics_have_all_keys():
 
 def test_statistics_as_json():
     stats = Stats(49.5)
+    stats.mode = "wall"
     stats.duration_s, stats.sampler_cpu_s, stats.sampler_max_rss_bytes = 10.00000049, 0.3100004, 41_000_000
     stats.ticks, stats.late_ticks, stats.eintr_prone_stops = 495, 3, 2
     stats.captures.update({Capture.STOPPED: 4, Capture.FAILED: 1})
@@ -189,7 +190,6 @@ def test_statistics_as_json():
     stats.threads, stats.cpu_charged_ns, stats.cpu_sampled_ns = 3, 2_000_000, 1_500_000
     stats.subprocesses.watched, stats.subprocesses.refused = 4, 1
     stats.timers_since_s, stats.engine_why = 0.5, "no CPU was free"
-    stats.mode = "wall"
     stats.module_paths += [("/bin/x", True), ("/lib/libc.so.6", False)]
     stats.problems.update({"once": 1, "often": 3})
     made = stats.as_json()

@@ -30,7 +30,7 @@ def test_json_read_back_is_the_same_report():
 def test_json_has_the_documented_keys():
     """The keys are those of docs/profile-json.md."""
     document = json.loads(FORMATS["json"].write(full()))
-    assert list(document) == ["schema", "started_ns", "duration_ns", "rate_hz", "host", "recorder", "weights",
+    assert list(document) == ["schema", "started_ns", "duration_ns", "rate_hz", "host", "weights",
                               "threads", "modules", "frames", "stacks", "timeline", "stats"]  # fmt: skip
     assert document["threads"][1] == {"process": "app", "name": "worker", "pid": 10, "tid": 11}
     assert document["frames"][0] == {
@@ -40,12 +40,6 @@ def test_json_has_the_documented_keys():
     assert document["modules"][0] == {"path": APP[0], "build_id": APP[1]}
     assert document["stacks"][0] == {"thread": 0, "frames": [0, 1, 2], "stop_reason": "outermost",
                                  "samples": 5, "wall_ns": 50, "cpu_ns": 40}  # fmt: skip
-
-
-def test_merged_report_has_the_host_and_the_recorder_that_all_have():
-    merged = merge([full(), full()._replace(host="db2")])
-    assert (merged.host, merged.recorder) == (None, "sfsample 0.1.0")
-    assert merge([full(), full()]).host == "db1"
 
 
 @pytest.mark.parametrize("threads", [False, True])

@@ -20,6 +20,7 @@ from sfsample.report.caption import amounts, losses, process_ids
 from sfsample.report.json_text import json_text
 from sfsample.report.report import Report
 from sfsample.report.stack_paths import StackPaths, common_prefix_length, stack_paths
+from sfsample.symbolize.named_frame import clean_name
 
 _PAGE = os.path.join(os.path.dirname(__file__), "page")
 _ZERO, _BASE = ord("?"), 64  # the letter for digit 0, and how many digits there are
@@ -49,7 +50,7 @@ def _source(name: str) -> str:
 
 def page_data(report: Report, *, threads: bool) -> dict[str, Any]:
     """Return what the page shows, of texts and numbers only."""
-    paths = stack_paths(report, threads=threads)
+    paths, stats = stack_paths(report, threads=threads), report.stats or {}
     rows = sorted(_weights_by_row(report, paths).items())
     modules = {path: at for at, path in enumerate(dict.fromkeys(label.module for label in paths.labels))}
     return {
@@ -58,8 +59,8 @@ def page_data(report: Report, *, threads: bool) -> dict[str, Any]:
             "who": process_ids(report),
             "host": report.host,
             "started_ns": report.started_ns,
-            "by": report.recorder,
-            "what": _MODES.get(str((report.stats or {}).get("mode"))),
+            "by": clean_name(str(stats.get("recorder") or "")),
+            "what": _MODES.get(str(stats.get("mode"))),
         },
         "extent": ", ".join(amounts(report)),
         "losses": losses(report),

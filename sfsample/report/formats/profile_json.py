@@ -53,7 +53,6 @@ def document(report: Report) -> dict[str, Any]:
         "duration_ns": report.duration_ns,
         "rate_hz": report.rate_hz,
         "host": report.host,
-        "recorder": report.recorder,
         "weights": list(report.weights),
         "threads": [thread._asdict() for thread in report.threads],
         "modules": [{"path": path, "build_id": build_id} for path, build_id in modules],
@@ -200,9 +199,8 @@ def read(data: bytes, budget: Budget) -> Report:
         duration_ns=root.field("duration_ns").optional(JsonValue.count),
         rate_hz=root.field("rate_hz").optional(JsonValue.number),
         timeline=root.field("timeline").optional(lambda value: _timeline(value, indexes)),
-        stats=root.field("stats").optional(JsonValue.plain_object),
         host=root.field("host").optional(JsonValue.text),
-        recorder=root.field("recorder").optional(JsonValue.text),
+        stats=root.field("stats").optional(JsonValue.plain_object),
     )
 
 
