@@ -59,7 +59,7 @@ def page_data(report: Report, *, threads: bool) -> dict[str, Any]:
             "who": process_ids(report),
             "host": report.host,
             "started_ns": report.started_ns,
-            "by": clean_name(str(stats.get("recorder") or "")),
+            "by": clean_name(str(stats["recorder"])) if "recorder" in stats else "",
             "what": _MODES.get(str(stats.get("mode"))),
         },
         "extent": ", ".join(amounts(report)),
