@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterable
 from functools import partial
 
+from sfsample import __version__
 from sfsample.errors import NoReturn
 from sfsample.process.descendants import Descendants
 from sfsample.process.image_cache import ImageCache
@@ -95,7 +96,8 @@ def symbolizer(profile: Profile, naming: SymbolOptions = DEFAULT_SYMBOL_OPTIONS)
 
 def named(profile: Profile, namer: Symbolizer | None = None) -> Report:
     """Return a profile with the names of its places: all that can be known without the process."""
-    return name_profile(profile, namer or symbolizer(profile))
+    report = name_profile(profile, namer or symbolizer(profile))
+    return report._replace(stats={**(report.stats or {}), "recorder": f"sfsample {__version__}"})
 
 
 def folded(profile: Profile, *, threads: bool = False, namer: Symbolizer | None = None) -> str:

@@ -9,11 +9,20 @@ from time import gmtime, strftime
 from sfsample.report.report import CPU, OUTERMOST, Report
 
 _MIN_COVERAGE = 0.9  # of the CPU time; less is a loss
+_MAX_PIDS = 8  # of a recording, that are listed
 _TIME_UNITS = ((10**9, "s"), (10**6, "ms"), (10**3, "µs"), (1, "ns"))  # in nanoseconds
 
 
 def extent(report: Report) -> str:
     """Return how much was recorded, at which rate, and when."""
+    parts = amounts(report)
+    if report.started_ns:
+        parts.append(strftime("%Y-%m-%d %H:%M:%S UTC", gmtime(report.started_ns // 10**9)))
+    return ", ".join(parts)
+
+
+def amounts(report: Report) -> list[str]:
+    """Return how much was recorded, and at which rate."""
     parts = [sample_count(report.total())]
     if CPU in report.weights:
         sampled, used = report.total(CPU), _used_cpu_ns(report)
@@ -23,9 +32,14 @@ def extent(report: Report) -> str:
         parts.append(f"{report.duration_ns / 1e9:.1f} s")
     if report.rate_hz:
         parts.append(f"{report.rate_hz:g} Hz")
-    if report.started_ns:
-        parts.append(strftime("%Y-%m-%d %H:%M:%S UTC", gmtime(report.started_ns // 10**9)))
-    return ", ".join(parts)
+    return parts
+
+
+def process_ids(report: Report) -> str:
+    """Return the ids of the processes, "" where they are unknown: "pid 7", "pids 7, 8 and 2 more"."""
+    pids = sorted({thread.pid for thread in report.threads if thread.pid is not None})
+    more = f" and {len(pids) - _MAX_PIDS} more" if len(pids) > _MAX_PIDS else ""
+    return f"pid{'s' * (len(pids) > 1)} {', '.join(map(str, pids[:_MAX_PIDS]))}{more}" if pids else ""
 
 
 def _used_cpu_ns(report: Report) -> int:

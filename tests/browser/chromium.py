@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import tempfile
 from itertools import count
+from pathlib import Path
 from typing import Any, Self
 
 _FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",
@@ -158,6 +159,21 @@ class Tab:
     def type(self, text: str) -> None:
         """Type into the element that has the focus."""
         self._call("Input.insertText", text=text)
+
+    def download(self, selector: str, directory: Path) -> tuple[str, bytes]:
+        """Click on what saves a file; return its name and contents."""
+        events, behaviour = self._browser.events, {"behavior": "allowAndName", "downloadPath": str(directory)}
+        self._browser.call("Browser.setDownloadBehavior", eventsEnabled=True, **behaviour)
+        begin = len(events)
+        self.click_on(selector)
+        while not any(event["params"].get("state") == "completed" for event in events[begin:]):
+            self._browser.wait_for_event()
+        started = next(e["params"] for e in events[begin:] if e["method"] == "Browser.downloadWillBegin")
+        return started["suggestedFilename"], (directory / started["guid"]).read_bytes()
+
+    def set_time_zone(self, name: str) -> None:
+        """Set the time zone of the reader."""
+        self._call("Emulation.setTimezoneOverride", timezoneId=name)
 
     def text(self, selector: str) -> str:
         """Return the text of the element that a CSS selector finds."""

@@ -4,65 +4,17 @@ import json
 import random
 import re
 from collections import Counter
-from pathlib import Path
 
 import pytest
 
 from sfsample.report.formats import FORMATS
-from sfsample.report.report import Report, ReportBuilder, ReportFrame, ReportThread
-from tests.browser.chromium import Browser, Tab
+from sfsample.report.report import ReportBuilder, ReportFrame, ReportThread
+from tests.browser.page import REPORT, ROW, TABLE_ROWS, Page
 from tests.builders.reports import from_lines, full
 
 pytestmark = pytest.mark.extended
 
-READY = "document.documentElement.dataset.ready"
-CANVAS = "(({ x, y, width }) => [x, y, width])(document.getElementById('canvas').getBoundingClientRect())"
-TABLE_ROWS = (
-    "[...document.querySelectorAll('tbody tr')].map((r) => [...r.cells].map((c) => c.textContent.trim()))"
-)
 BACKGROUND = "getComputedStyle(document.body).backgroundColor"
-ROW = 19  # pixels, as in flame.js
-REPORT = from_lines(
-    "p;main;dict_get;hash 4", "p;main;dict_get 2", "p;main;write 2", "p;idle;hash 2"
-)  # 10 samples
-
-
-class Page(Tab):
-    """A page with a report on it."""
-
-    def __init__(self, browser: Browser, directory: Path, report: Report, **options) -> None:
-        super().__init__(browser, **options)
-        path = directory / "page.html"
-        path.write_bytes(FORMATS["html"].write(report))
-        self.open(f"file://{path}", READY)
-
-    def at(self, depth: int, share: float) -> tuple[float, float]:
-        """Return the point in a row of the graph (0: the root), at a share of the width."""
-        left, top, width = self.js(CANVAS)
-        return left + share * width, top + depth * ROW + ROW / 2
-
-    @property
-    def status(self) -> str:
-        return self.text("#status")
-
-    def choose(self, selector: str, text: str) -> None:
-        """Choose the option of a select whose text begins so."""
-        assert self.js(
-            f"(() => {{ const s = document.querySelector({selector!r}); const o = [...s.options].find((o) =>"
-            f" o.text.startsWith({text!r})); if (!o) return false; s.value = o.value;"
-            " s.dispatchEvent(new Event('change')); return true; })()"
-        )
-
-    def table(self) -> list[list[str]]:
-        return self.js(TABLE_ROWS)
-
-
-@pytest.fixture
-def page(browser, tmp_path):
-    with Page(browser, tmp_path, REPORT) as opened:
-        yield opened
-        assert opened.exceptions() == []
-        assert [url for url in opened.requests() if not url.startswith(("file://", "data:"))] == []
 
 
 def test_page_opens_with_the_whole_graph(page):
@@ -70,6 +22,25 @@ def test_page_opens_with_the_whole_graph(page):
     assert page.text("#extent") == "10 samples"
     assert page.status.startswith("all  ·  10 samples, 100.0 % of all")
     assert page.js("document.getElementById('losses').hidden")
+
+
+def test_header_says_what_was_recorded_where_and_when(browser, tmp_path):
+    stats = {"mode": "wall", "recorder": "sfsample 0.1.0"}
+    report = full()._replace(host="db1", stats=stats)
+    with Page(browser, tmp_path, report, time_zone="Asia/Tokyo") as page:
+        assert page.text("#origin") == "pid 10 on db1, 2026-09-21 23:13:20 GMT+9, by sfsample 0.1.0"
+        assert page.js("document.getElementById('origin').title") == "began at 2026-09-21T14:13:20.000Z"
+        assert page.text("#extent") == "11 samples, 71 ns of CPU time, 1.0 s, 100 Hz, sleeping threads too"
+
+
+def test_header_leaves_out_what_is_unknown(browser, tmp_path):
+    builder = ReportBuilder()
+    for pid in range(1, 12):
+        builder.add(ReportThread("p", "p", pid, pid), [], "outermost", (1,))
+    with Page(browser, tmp_path, builder.finish()) as page:
+        assert page.text("#origin") == "pids 1, 2, 3, 4, 5, 6, 7, 8 and 3 more"
+    with Page(browser, tmp_path, REPORT) as page:
+        assert page.js("document.getElementById('origin').hidden")
 
 
 def test_click_zooms_and_escape_returns(page):
@@ -246,12 +217,40 @@ def test_theme_follows_the_system(browser, tmp_path, dark):
         assert page.js(BACKGROUND) == ("rgb(255, 255, 255)" if dark else "rgb(22, 24, 27)")
 
 
-def test_page_fits_the_width_of_a_phone(browser, tmp_path):
-    with Page(browser, tmp_path, REPORT, width=360, height=640) as page:
-        assert page.js("document.documentElement.scrollWidth") == 360
-        assert page.js("document.getElementById('graph').clientHeight") > 200
-        page.click(*page.at(3, 0.5))
-        assert page.status.startswith("dict_get")
+@pytest.mark.parametrize("width", [360, 400])
+def test_page_fits_the_width_of_a_phone(browser, tmp_path, width):
+    with Page(browser, tmp_path, full(), width=width, height=640) as page:
+        page.select("Down", "Down", "Down")
+        page.press("s")  # which adds a line above the graph
+        assert page.js("document.documentElement.scrollWidth") == width
+        assert page.js("document.getElementById('graph').clientHeight") > 150
+        outside = f"(e) => {{ const r = e.getBoundingClientRect(); return r.left < 0 || r.right > {width}; }}"
+        controls = "[...document.querySelectorAll('#bar *, footer *')].filter((e) => e.checkVisibility())"
+        assert page.js(f"{controls}.filter({outside}).length") == 0
+        cut = "(e) => e.scrollWidth > e.clientWidth + 1"
+        assert page.js(f"[...document.querySelectorAll('button')].filter({cut}).map((e) => e.id)") == []
+        page.click(*page.at(0, 0.5))
+        assert page.status.startswith("[truncated: no_module]") or page.status.startswith("app")
+
+
+@pytest.mark.parametrize(
+    ("name", "label"),
+    [
+        ("short", "short"),
+        ("outer::inner::Class<std::pair<int, long>>::method(std::string const&, int) const", "method"),
+        ("outer::inner::Class<std::pair<int, long>>::a_method_with_a_name_that_is_very_long(int)",
+         "a_method_with_a_name_that"),
+        ("<alloc::vec::Vec<T, A> as core::ops::drop::Drop>::drop", "drop"),
+        ("(anonymous namespace)::parse_header(char const*, unsigned)", "(anonymous namespace)::parse_header"),
+        ("std::function<void (int, std::vector<int>)>::operator()(int) const", "operator()"),
+        ("[libsomething_with_a_long_name.so.1+0x123456]", "[libsomething_with_a_long"),
+    ],
+)  # fmt: skip
+def test_label_of_a_narrow_box_keeps_the_name(browser, tmp_path, name, label):
+    """Arguments and namespaces go first: a box 250 pixels wide has room for some 35 letters."""
+    with Page(browser, tmp_path, from_lines(f"p;{name} 250", "p;zzz 150"), width=400) as page:
+        shown = next(text for row, text, _ in page.boxes() if row == 2)
+        assert shown == label or (shown.startswith(label) and shown.endswith("…"))
 
 
 def test_empty_report_is_a_valid_page(browser, tmp_path):
@@ -279,8 +278,7 @@ def test_difference_is_shown_in_table_and_status(browser, tmp_path):
     before, after = from_lines("p;a 100", "p;b 100"), from_lines("p;a 100", "p;b 400", "p;c 4")
     path = tmp_path / "diff.html"
     path.write_bytes(difference_html(before, after, compare(before, after)))
-    with Tab(browser) as page:
-        page.open(f"file://{path}", READY)
+    with Page(browser, path) as page:
         page.press("t")
         rows = page.js(TABLE_ROWS)
         assert rows[0][2:] == ["-30.16 % of all samples", "a"]
@@ -290,6 +288,13 @@ def test_difference_is_shown_in_table_and_status(browser, tmp_path):
             page.text("#status")
             == "all  ·  100.00 % of all samples, 100.0 % of all; change 0.00 % of all samples"
         )
+        page.click_on("tbody tr:nth-child(2)")
+        page.press("s")
+        assert page.boxes()[-1][1] == "b"
+        page.press("h")
+        assert "hidden: b" in page.text("#edits")
+        with page.copy(browser) as copy:
+            assert copy.shown() == page.shown()
         assert page.exceptions() == []
 
 

@@ -76,6 +76,14 @@ def test_record():
         assert document["modules_with_sframe"] == 1
 
 
+def test_named_says_where_how_and_by_what_it_was_recorded():
+    with running(fixture("v3"), "leaf") as target:
+        report = sfsample.named(recorded(target.pid, mode="wall"))
+    assert report.host == os.uname().nodename
+    assert report.stats["recorder"] == f"sfsample {sfsample.__version__}"
+    assert report.stats["mode"] == "wall"
+
+
 def test_folded():
     with running(fixture("v3"), "leaf") as target:
         profile = recorded(target.pid)

@@ -16,13 +16,15 @@ from itertools import starmap
 from operator import add
 from typing import Any
 
-from sfsample.report.caption import extent, losses
+from sfsample.report.caption import amounts, losses, process_ids
 from sfsample.report.json_text import json_text
 from sfsample.report.report import Report
 from sfsample.report.stack_paths import StackPaths, common_prefix_length, stack_paths
+from sfsample.symbolize.named_frame import clean_name
 
 _PAGE = os.path.join(os.path.dirname(__file__), "page")
 _ZERO, _BASE = ord("?"), 64  # the letter for digit 0, and how many digits there are
+_MODES = {"cpu": "running threads only", "wall": "sleeping threads too"}
 _Row = tuple[tuple[int, ...], int]  # path and thread index
 _PLACEHOLDER = re.compile(r"/\*\{\{([a-z.]+)\}\}\*/")  # a file of the page, or "profile"
 
@@ -48,12 +50,19 @@ def _source(name: str) -> str:
 
 def page_data(report: Report, *, threads: bool) -> dict[str, Any]:
     """Return what the page shows, of texts and numbers only."""
-    paths = stack_paths(report, threads=threads)
+    paths, stats = stack_paths(report, threads=threads), report.stats or {}
     rows = sorted(_weights_by_row(report, paths).items())
     modules = {path: at for at, path in enumerate(dict.fromkeys(label.module for label in paths.labels))}
     return {
         "title": report.process_names() or "nothing",
-        "extent": extent(report),
+        "recorded": {
+            "who": process_ids(report),
+            "host": report.host,
+            "started_ns": report.started_ns,
+            "by": clean_name(str(stats["recorder"])) if "recorder" in stats else "",
+            "what": _MODES.get(str(stats.get("mode"))),
+        },
+        "extent": ", ".join(amounts(report)),
         "losses": losses(report),
         "weights": list(report.weights),
         "diff": False,

@@ -10,7 +10,8 @@ const MAX_LEGEND_LINES = 8;
 const FOUND_HUES = { context: 210, sframe: 135, eh_frame: 45, debug_frame: 60, signal_frame: 280, start: 180,
   plt: 300, frame_pointer: 15, leaf: 25, epilogue: 35, null_call: 330, scan: 0 };
 
-function fileName(path) { return path.slice(path.lastIndexOf("/") + 1); }
+// What the colours can stand for.
+function coloursOf(data) { return [...(data.diff ? ["change"] : []), "module", "found"]; }
 
 function hueOf(text) {
   let mix = 7;

@@ -4,6 +4,7 @@
 // graph, never as the whole graph.
 
 const ROW = 19; // pixels
+const PADDING = 3; // pixels before and after a name
 const MIN_BOX_WIDTH = 0.6; // pixels: narrower boxes are not drawn
 
 class Flame {
@@ -15,58 +16,68 @@ class Flame {
     scroller.addEventListener("scroll", () => this.draw());
   }
 
-  // view: {root, zoom, flipped, hits, colour(node), selected}
+  // view: {trees: [{root, zoom, upward}], flipped, hits, colour(node), selected}.  All trees have one box as
+  // their root; in an upward tree the children are above it.
   show(view) {
     this.view = view;
-    this.width = this.scroller.clientWidth;
-    this.layOut();
-    this.space.style.height = `${this.rows * ROW}px`;
+    this.canvas.style.height = "0"; // as it was drawn before, it may need a scroll bar that is not needed now
+    do {
+      this.width = this.scroller.clientWidth;
+      this.boxes = [];
+      this.first = this.last = 0; // row of the outermost and of the innermost box; that of the root is 0
+      for (const tree of view.trees) this.layOut(tree);
+      this.rows = this.last - this.first + 1;
+      this.space.style.height = `${this.rows * ROW}px`;
+    } while (this.scroller.clientWidth < this.width); // there is a scroll bar now
     this.draw();
   }
 
-  // Compute the boxes: the callers of the zoomed node over the whole width, then the tree below it.
-  layOut() {
-    const { zoom } = this.view;
-    this.boxes = [];
+  // Compute the boxes: those above the zoomed node over the whole width, then the tree below it.
+  layOut({ zoom, upward }) {
     const above = [];
     for (let node = zoom.up; node; node = node.up) above.unshift(node);
-    above.forEach((node, depth) => this.boxes.push({ node, depth, left: 0, width: this.width, above: true }));
-    const scale = zoom.total ? this.width / zoom.total : 0;
-    this.rows = above.length + 1;
-    const todo = [[zoom, above.length, 0]];
+    above.forEach((node, depth) => this.addBox(node, upward ? -depth : depth, 0, this.width, true));
+    const scale = zoom.total ? this.width / zoom.total : 0, step = upward ? -1 : 1;
+    const todo = [[zoom, step * above.length, 0]];
     while (todo.length) {
-      const [node, depth, left] = todo.pop();
-      const boxWidth = node === zoom ? this.width : node.total * scale;
-      this.boxes.push({ node, depth, left, width: boxWidth, above: false });
-      this.rows = Math.max(this.rows, depth + 1);
+      const [node, row, left] = todo.pop();
+      this.addBox(node, row, left, node === zoom ? this.width : node.total * scale, false);
       let x = left, rest = 0;
       for (const kid of node.children()) {
         const width = kid.total * scale;
         if (width >= MIN_BOX_WIDTH) {
-          this.addStrip(depth + 1, x - rest, rest);
+          this.addStrip(row + step, x - rest, rest);
           rest = 0;
-          todo.push([kid, depth + 1, x]);
+          todo.push([kid, row + step, x]);
         } else rest += width;
         x += width;
       }
-      this.addStrip(depth + 1, x - rest, rest);
+      this.addStrip(row + step, x - rest, rest);
     }
   }
 
-  // Add one strip without a name for adjacent boxes that are too narrow to draw.
-  addStrip(depth, left, width) {
-    if (width >= MIN_BOX_WIDTH) this.boxes.push({ node: null, depth, left, width, above: false });
+  addBox(node, row, left, width, above) {
+    this.first = Math.min(this.first, row);
+    this.last = Math.max(this.last, row);
+    this.boxes.push({ node, row, left, width, above });
   }
 
-  top(box) {
-    const height = Math.max(this.rows * ROW, this.scroller.clientHeight);
-    return this.view.flipped ? height - (box.depth + 1) * ROW : box.depth * ROW;
+  // Add one strip without a name for adjacent boxes that are too narrow to draw.
+  addStrip(row, left, width) {
+    if (width >= MIN_BOX_WIDTH) this.addBox(null, row, left, width, false);
+  }
+
+  // `visible`: the height of the window on the graph.
+  top(box, visible) {
+    const height = Math.max(this.rows * ROW, visible);
+    const row = box.row - this.first;
+    return this.view.flipped ? height - (row + 1) * ROW : row * ROW;
   }
 
   draw() {
     if (!this.view) return;
     const { canvas, scroller, width } = this;
-    const height = scroller.clientHeight;
+    const height = scroller.clientHeight, { scrollTop } = scroller; // asking for each box takes long
     const ratio = window.devicePixelRatio || 1;
     canvas.width = Math.round(width * ratio);
     canvas.height = Math.round(height * ratio);
@@ -74,14 +85,14 @@ class Flame {
     canvas.style.height = `${height}px`;
     const pen = canvas.getContext("2d");
     pen.scale(ratio, ratio);
-    pen.font = "12px ui-monospace, Menlo, Consolas, 'DejaVu Sans Mono', monospace";
+    pen.font = `${width < 600 ? 11 : 12}px ui-monospace, Menlo, Consolas, 'DejaVu Sans Mono', monospace`;
     pen.textBaseline = "middle";
     const letterWidth = pen.measureText("m").width;
     const style = getComputedStyle(document.documentElement);
     const ink = { text: style.getPropertyValue("--text"), found: style.getPropertyValue("--found"),
       accent: style.getPropertyValue("--accent"), rest: style.getPropertyValue("--line") };
     for (const box of this.boxes) {
-      const y = this.top(box) - scroller.scrollTop;
+      const y = this.top(box, height) - scrollTop;
       if (y > -ROW && y < height) this.drawBox(pen, box, y, letterWidth, ink);
     }
   }
@@ -104,31 +115,34 @@ class Flame {
       pen.lineWidth = 2;
       pen.strokeRect(box.left + 1, y + 1, Math.max(box.width - 2, 1), ROW - 3);
     }
-    const room = Math.floor((box.width - 8) / letterWidth); // in letters
+    const room = Math.floor((box.width - 2 * PADDING) / letterWidth); // in letters
     if (room < 3) return;
     const name = box.node.profile.name(box.node.frame);
     pen.fillStyle = hit ? "#fff" : ink.text;
-    pen.fillText(name.length <= room ? name : `${name.slice(0, room - 1)}…`, box.left + 4, y + ROW / 2);
+    pen.fillText(shortName(name, room), box.left + PADDING, y + ROW / 2);
   }
 
   // Return the box at a point of the window, or undefined.
   at(clientX, clientY) {
     const edge = this.canvas.getBoundingClientRect();
     const x = clientX - edge.left, y = clientY - edge.top + this.scroller.scrollTop;
-    return this.boxes.find((box) => {
-      const top = this.top(box);
+    const height = this.scroller.clientHeight;
+    return this.boxes.findLast((box) => { // of the two roots of the sandwich the one that zooms out
+      const top = this.top(box, height);
       return box.node && y >= top && y < top + ROW && x >= box.left && x < box.left + box.width;
     });
   }
 
   boxOf(node) { return this.boxes.find((box) => box.node === node); }
 
-  // Scroll until a node is visible.
-  reveal(node) {
+  // Scroll until a node is visible, or in the middle.
+  reveal(node, centred) {
     const box = this.boxOf(node);
     if (!box) return;
-    const top = this.top(box), { scrollTop, clientHeight } = this.scroller;
-    if (top < scrollTop) this.scroller.scrollTop = top;
+    const { scrollTop, clientHeight } = this.scroller, top = this.top(box, clientHeight);
+    if (centred && (top < scrollTop || top + 2 * ROW > scrollTop + clientHeight)) {
+      this.scroller.scrollTop = top - clientHeight / 2;
+    } else if (top < scrollTop) this.scroller.scrollTop = top;
     else if (top + ROW > scrollTop + clientHeight) this.scroller.scrollTop = top + ROW - clientHeight;
   }
 }

@@ -1,127 +1,164 @@
-// The state of the page, and the user's actions.
+// The user's actions, and what they change.
 //
-// `state` holds all that can change; each action changes it and calls `render`.
+// Each action changes the state (state.js) and thereby the URL; `show` draws the page from the state alone.
 
-const byId = (id) => document.getElementById(id);
 const data = JSON.parse(byId("profile").textContent);
 const profile = new ProfileData(data);
 const colours = new Colours(profile);
 const flame = new Flame(byId("canvas"), byId("graph"), byId("space"));
-const table = new FunctionTable(byId("table"), byId("more"), (frame) => selectFunction(frame));
-const state = { root: null, zoom: null, selected: null, inverted: false, flipped: false, table: false,
-  word: "", matches: null, mistake: "" };
+const table = new FunctionTable(byId("table"), byId("more"), chooseRow, (order) => steps.go({ order }));
+const steps = new Steps(profile, show);
+const { words } = steps;
+// What `show` has derived: the trees and where each is zoomed to, the selected box, what the search found;
+// and from which part of the state, as text, so that only what has changed is derived again.
+const now = { trees: [], selected: null, found: null, mistake: "",
+  choice: choiceOf(steps.start), treesOf: "", foundIn: "", colouredFor: "" };
 
-function resetTree() {
-  state.root = state.inverted ? profile.callers() : profile.callees();
-  state.zoom = state.selected = state.root;
+// -- from the state to the page
+
+function show() {
+  const { state } = steps;
+  byId("tip").hidden = true;
+  const choice = choiceOf(state);
+  if (changed("choice", choice)) profile.choose(state);
+  const isNew = changed("treesOf", choice + JSON.stringify([state.view, state.of]));
+  if (isNew) now.trees = makeTrees(state);
+  for (const tree of now.trees) tree.zoom = boxAt(state.zoom, tree);
+  const boxes = now.trees.map((tree) => boxAt(state.at, tree));
+  now.selected = boxes.findLast((node) => node.up) || boxes.at(-1); // of two roots the lower one
+  if (changed("foundIn", choice + JSON.stringify([state.search, state.row]))) search(state);
+  if (changed("colouredFor", choice + state.colour + document.documentElement.dataset.theme)) {
+    chooseColours(state.colour);
+  }
+  showControls(state);
+  showGraph(state);
+  if (isNew) flame.reveal(now.selected, true);
 }
 
-// Colours depend on the thread, the weight, the theme, and on what they stand for.
+// What the sums depend on.
+function choiceOf({ thread, weight, focus, drop, merge, hide, recursion }) {
+  return JSON.stringify([thread, weight, focus, drop, merge, hide, recursion]);
+}
+
+function changed(key, value) {
+  const differs = now[key] !== value;
+  now[key] = value;
+  return differs;
+}
+
+function makeTrees({ view, of }) {
+  if (view === "callers") return [{ root: CallerNode.root(profile) }];
+  if (view === "flame") return [{ root: CalleeNode.root(profile) }];
+  return [{ root: CallerNode.of(profile, of), upward: true }, { root: CalleeNode.of(profile, of) }];
+}
+
+// Return the box of a path in a tree: the root, where the path is one of the other tree.
+function boxAt(path, { root, upward }) {
+  return path.startsWith(UPWARD) === Boolean(upward) ? words.nodeAt(root, path) : root;
+}
+
+function pathOf(node) {
+  const path = words.pathOf(node), tree = treeOf(node);
+  return path && tree.upward ? UPWARD + path : path;
+}
+
+function treeOf(node) { return now.trees.find((tree) => tree.root === rootOf(node)); }
+
+function search({ search: typed, row }) {
+  const word = typed.trim();
+  now.found = null;
+  now.mistake = "";
+  try {
+    const isRow = row >= 0 && typed === quoted(row); // not others of its name in other modules
+    if (word) now.found = profile.search(isRow ? (frame) => frame === row : profile.matcher(word));
+  } catch (error) {
+    now.mistake = `not a regular expression: ${error.message}`;
+  }
+}
+
 function chooseColours(how) {
   colours.choose(how);
-  showLegend(byId("legend"), colours.legend(), searchFor);
+  showLegend(byId("legend"), colours.legend(), (word) => steps.go({ search: word, row: -1 }));
 }
 
-function render() {
-  const hits = state.matches && state.matches.hits;
+function showGraph(state) {
+  const hits = now.found && now.found.hits;
   byId("graph").hidden = state.table && innerWidth <= 700;
   byId("table").hidden = !state.table;
-  flame.show({ root: state.root, zoom: state.zoom, flipped: state.flipped, hits, selected: state.selected,
+  flame.show({ trees: now.trees, flipped: state.flipped, hits, selected: now.selected,
     colour: (node) => colours.of(node) });
-  if (state.table) table.show(profile, hits);
-  const matched = state.matches && percent(state.matches.weight, profile.total[0]);
-  byId("matched").textContent = state.mistake || (matched ? `${matched} matched` : "");
-  byId("search").setAttribute("aria-invalid", String(Boolean(state.mistake)));
-  for (const [id, on] of [["invert", state.inverted], ["flip", state.flipped], ["functions", state.table]]) {
+  if (state.table) table.show(profile, hits, state.order, chosenFrame(), wholeText(profile, state));
+}
+
+function showControls(state) {
+  const whole = now.found && percent(now.found.weight, profile.total[0]);
+  byId("matched").textContent = now.mistake || (whole ? `${whole} matched` : "");
+  byId("search").setAttribute("aria-invalid", String(Boolean(now.mistake)));
+  for (const key of ["search", "thread", "weight", "colour"]) {
+    if (byId(key).value !== String(state[key])) byId(key).value = state[key];
+  }
+  for (const [id, on] of [["invert", state.view === "callers"], ["flip", state.flipped],
+    ["functions", state.table], ["recursion", state.recursion], ["sandwich", state.view === "sandwich"],
+    ...EDITS.map((list) => [list, state[list].includes(chosenFrame())])]) {
     byId(id).setAttribute("aria-pressed", String(on));
   }
-  showStatus(state.selected);
+  for (const id of ["sandwich", ...EDITS]) byId(id).disabled = chosenFrame() < 0;
+  showEdits(profile, state, (changes) => steps.go(changes));
+  const row = state.row >= 0 && CalleeNode.of(profile, state.row);
+  byId("status").textContent = (row ? linesOf(row, null, false) : linesOfBox(now.selected)).join("  ·  ");
 }
 
-// -- texts
-
-function weightText(node) {
-  const show = (value) => amount(value, data, profile.weight);
-  const parts = [`${show(node.total)}, ${percent(node.total, profile.total[0])} of all`];
-  if (state.zoom !== state.root) parts.push(`${percent(node.total, state.zoom.total)} of what is shown`);
-  if (node.self > 0 && !state.inverted) parts.push(`self ${percent(node.self, profile.total[0])}`);
-  if (profile.base >= 0) parts.push(`change ${node.change > 0 ? "+" : ""}${show(node.change)}`);
-  return parts.join("; ");
+function linesOf(node, shown, self) {
+  const lines = [profile.name(node.frame), weightText(node, steps.state, shown, self), originText(node)];
+  return lines.filter(Boolean);
 }
 
-function originText(node) {
-  const found = profile.found(node.frame);
-  const parts = [profile.module(node.frame), found && `found by ${found}`, profile.verdict(node.frame)];
-  return parts.filter(Boolean).join(", ");
-}
-
-function showStatus(node) {
-  const parts = [profile.name(node.frame), weightText(node), originText(node)];
-  byId("status").textContent = parts.filter(Boolean).join("  ·  ");
-}
-
-function showTip(event) {
-  const box = flame.at(event.clientX, event.clientY), tip = byId("tip");
-  tip.hidden = !box || event.pointerType === "touch";
-  if (!box) return;
-  const lines = [profile.name(box.node.frame), weightText(box.node), originText(box.node)];
-  tip.replaceChildren(...lines.filter(Boolean).map((text, at) => {
-    const line = document.createElement(at ? "div" : "b");
-    line.textContent = text;
-    return line;
-  }));
-  const { width, height } = tip.getBoundingClientRect();
-  tip.style.left = `${Math.max(4, Math.min(event.clientX + 14, innerWidth - width - 6))}px`;
-  const below = event.clientY + 18;
-  tip.style.top = `${below + height > innerHeight ? event.clientY - height - 10 : below}px`;
+function linesOfBox(node) {
+  const { root, zoom } = treeOf(node), { view } = steps.state;
+  return linesOf(node, zoom !== root || view === "sandwich" ? zoom : null, view === "flame");
 }
 
 // -- actions
 
+function chosenFrame() { return steps.state.row >= 0 ? steps.state.row : now.selected.frame; }
+
+function quoted(frame) { return `"${profile.name(frame)}"`; }
+
+function chooseRow(frame) { steps.go({ row: frame, search: quoted(frame) }); }
+
+// The changes that undo the choice of a row, whose function is found no longer or fills the page.
+function withoutRow() { return steps.state.row >= 0 ? { row: -1, search: "" } : {}; }
+
 function zoomTo(node) {
-  state.zoom = state.selected = node;
-  byId("tip").hidden = true;
-  render();
-  flame.reveal(node);
+  const path = pathOf(node);
+  steps.go({ zoom: path, at: path, row: -1 });
+  flame.reveal(now.selected);
 }
 
-function searchFor(word) {
-  state.word = byId("search").value = word;
-  state.matches = null;
-  state.mistake = "";
-  try {
-    if (word.trim()) state.matches = profile.search(profile.matcher(word.trim()));
-  } catch (error) {
-    state.mistake = `not a regular expression: ${error.message}`;
-  }
-  render();
+function setView(view) {
+  steps.go({ view: steps.state.view === view ? "flame" : view, of: -1, zoom: "", at: "" });
 }
 
-// Select one function, not others of the same name in other modules.
-function selectFunction(chosen) {
-  state.word = byId("search").value = `"${profile.name(chosen)}"`;
-  state.matches = profile.search((frame) => frame === chosen);
-  state.mistake = "";
-  render();
+// Show the callers and the callees of the chosen function; the function that is shown: go back.
+function sandwich() {
+  const of = chosenFrame(), { state } = steps;
+  if (of < 0 || (state.view === "sandwich" && state.of === of)) return setView("flame");
+  const table = state.table && innerWidth > 700; // there it would cover the graph
+  steps.go({ view: "sandwich", of, zoom: "", at: "", table, ...withoutRow() });
 }
 
-function reset() {
-  state.zoom = state.selected = state.root;
-  searchFor("");
+// Focus on, drop, merge or hide the chosen function, or take that back; what has no boxes then is left.
+function edit(list) {
+  const { state } = steps, frame = chosenFrame();
+  if (frame < 0) return;
+  const leaves = list === "focus" || (state.of === frame && list !== "merge");
+  const whole = leaves ? { view: "flame", of: -1, zoom: "", at: "" } : {};
+  steps.go({ ...withEdit(state, list, frame), ...withoutRow(), ...whole });
 }
 
-function applySelection() {
-  profile.choose(Number(byId("thread").value), Number(byId("weight").value));
-  resetTree();
-  chooseColours(colours.how);
-  searchFor(state.word);
-}
+function toggle(flag) { steps.go({ [flag]: !steps.state[flag] }); }
 
-function toggle(flag) {
-  state[flag] = !state[flag];
-  if (flag === "inverted") resetTree();
-  render();
-}
+function reset() { steps.go({ ...steps.start }); }
 
 function neighbour(node, step) {
   const siblings = node.up ? node.up.children().filter((child) => flame.boxOf(child)) : [node];
@@ -133,23 +170,42 @@ function heaviestChild(node) {
   return shown.reduce((a, b) => (b.total > a.total ? b : a), node.children()[0]) || node;
 }
 
+// Return the node above or below; from the root of the sandwich that is one of either tree.
+function inDirection(node, upward) {
+  const tree = treeOf(node);
+  if (node.up) return Boolean(tree.upward) === upward ? heaviestChild(node) : node.up;
+  const onward = now.trees.find((other) => Boolean(other.upward) === upward);
+  return onward ? heaviestChild(onward.root) : node;
+}
+
 function moveSelection(key) {
-  const node = state.selected;
-  const up = state.flipped ? "ArrowDown" : "ArrowUp";
-  const steps = { ArrowLeft: () => neighbour(node, -1), ArrowRight: () => neighbour(node, 1),
-    [up]: () => node.up || node, [up === "ArrowUp" ? "ArrowDown" : "ArrowUp"]: () => heaviestChild(node) };
-  if (!(key in steps)) return false;
-  const next = steps[key]();
-  state.selected = flame.boxOf(next) ? next : node;
-  render();
-  flame.reveal(state.selected);
+  const node = now.selected, up = steps.state.flipped ? "ArrowDown" : "ArrowUp";
+  const moves = { ArrowLeft: () => neighbour(node, -1), ArrowRight: () => neighbour(node, 1),
+    ArrowUp: () => inDirection(node, key === up), ArrowDown: () => inDirection(node, key === up) };
+  if (!(key in moves)) return false;
+  const next = moves[key]();
+  steps.go({ at: pathOf(flame.boxOf(next) ? next : node), row: -1 }, "move");
+  flame.reveal(now.selected);
   return true;
 }
 
+function flipTheme() {
+  const { dataset } = document.documentElement;
+  dataset.theme = dataset.theme === "dark" ? "light" : "dark";
+  show();
+}
+
+function showKeys() {
+  byId("keys").hidden = !byId("keys").hidden;
+  byId("help").setAttribute("aria-expanded", String(!byId("keys").hidden));
+  show();
+}
+
 const KEYS = {
-  i: () => toggle("inverted"), f: () => toggle("flipped"), t: () => toggle("table"), d: () => flipTheme(),
-  "?": () => showKeys(), "/": () => byId("search").focus(), Escape: () => reset(),
-  Enter: () => zoomTo(state.selected),
+  i: () => setView("callers"), f: () => toggle("flipped"), t: () => toggle("table"), d: flipTheme,
+  "?": showKeys, "/": () => byId("search").focus(), Escape: reset, Enter: () => zoomTo(now.selected),
+  s: sandwich, o: () => edit("focus"), h: () => edit("hide"), m: () => edit("merge"), x: () => edit("drop"),
+  r: () => toggle("recursion"), e: () => saveFolded(profile),
 };
 
 function handleKey(event) {
@@ -164,62 +220,56 @@ function handleKey(event) {
   event.preventDefault();
 }
 
-function flipTheme() {
-  const { dataset } = document.documentElement;
-  dataset.theme = dataset.theme === "dark" ? "light" : "dark";
-  chooseColours(colours.how);
-  render();
-}
-
-function showKeys() {
-  byId("keys").hidden = !byId("keys").hidden;
-  byId("help").setAttribute("aria-expanded", String(!byId("keys").hidden));
-  render();
-}
-
 // -- start
-
-const WEIGHT_NAMES = { samples: "samples", wall_ns: "elapsed time", cpu_ns: "CPU time" };
 
 function fillSelect(id, options) {
   byId(id).replaceChildren(...options.map(([text, value]) => new Option(text, value)));
 }
 
+function fillSelects() {
+  const names = { change: "change", module: "module", found: "how it was found" };
+  const threads = profile.threadTotals().map((sum, at) => [sum, data.threads[at], at]);
+  const whole = threads.reduce((sum, [part]) => sum + part, 0);
+  threads.sort((a, b) => b[0] - a[0]);
+  fillSelect("thread", [["all threads", -1],
+    ...threads.map(([sum, name, at]) => [`${name}  ${percent(sum, whole)}`, at])]);
+  fillSelect("weight", data.weights.map((name, at) => [WEIGHT_NAMES[name] || name, at]));
+  fillSelect("colour", coloursOf(data).map((how) => [names[how], how]));
+  byId("weights").hidden = data.weights.length < 2;
+}
+
+function listen() {
+  for (const key of ["thread", "weight"]) {
+    byId(key).addEventListener("change", (event) => steps.go({ [key]: Number(event.target.value) }));
+  }
+  byId("colour").addEventListener("change", (event) => steps.go({ colour: event.target.value }));
+  byId("search").addEventListener("input", (event) => {
+    steps.go({ search: event.target.value, row: -1 }, "search");
+  });
+  byId("search").addEventListener("change", () => { steps.kind = ""; });
+  const clicks = { invert: () => setView("callers"), flip: () => toggle("flipped"), sandwich, reset,
+    functions: () => toggle("table"), recursion: () => toggle("recursion"), save: () => saveFolded(profile),
+    theme: flipTheme, help: showKeys };
+  for (const [id, act] of Object.entries(clicks)) byId(id).addEventListener("click", act);
+  for (const list of EDITS) byId(list).addEventListener("click", () => edit(list));
+  const canvas = byId("canvas"), boxAtEvent = (event) => flame.at(event.clientX, event.clientY);
+  canvas.addEventListener("click", (event) => { const box = boxAtEvent(event); if (box) zoomTo(box.node); });
+  canvas.addEventListener("pointermove", (event) => {
+    const box = boxAtEvent(event);
+    showTip(event, box && linesOfBox(box.node));
+  });
+  canvas.addEventListener("pointerleave", () => { byId("tip").hidden = true; });
+  document.addEventListener("keydown", handleKey);
+  addEventListener("resize", show);
+}
+
 function start() {
   const dark = matchMedia("(prefers-color-scheme: dark)").matches;
   document.documentElement.dataset.theme = dark ? "dark" : "light";
-  document.title = `${data.title} - sfsample`;
-  byId("title").textContent = data.title;
-  byId("extent").textContent = data.extent;
-  byId("losses").textContent = data.losses.join("; ");
-  byId("losses").hidden = !data.losses.length;
-  const threads = profile.threadTotals().map((sum, at) => [sum, data.threads[at], at]);
-  threads.sort((a, b) => b[0] - a[0]);
-  fillSelect("thread", [["all threads", -1],
-    ...threads.map(([sum, name, at]) => [`${name}  ${percent(sum, profile.total[0])}`, at])]);
-  fillSelect("weight", data.weights.map((name, at) => [WEIGHT_NAMES[name] || name, at]));
-  fillSelect("colour", [...(data.diff ? [["change", "change"]] : []), ["module", "module"],
-    ["how it was found", "found"]]);
-  byId("weights").hidden = data.weights.length < 2;
-  byId("thread").addEventListener("change", applySelection);
-  byId("weight").addEventListener("change", applySelection);
-  byId("colour").addEventListener("change", (event) => { chooseColours(event.target.value); render(); });
-  byId("search").addEventListener("input", (event) => searchFor(event.target.value));
-  const clicks = { invert: () => toggle("inverted"), flip: () => toggle("flipped"),
-    functions: () => toggle("table"), reset, theme: flipTheme, help: showKeys };
-  for (const [id, act] of Object.entries(clicks)) byId(id).addEventListener("click", act);
-  const canvas = byId("canvas");
-  canvas.addEventListener("click", (event) => {
-    const box = flame.at(event.clientX, event.clientY);
-    if (box) zoomTo(box.node);
-  });
-  canvas.addEventListener("pointermove", showTip);
-  canvas.addEventListener("pointerleave", () => { byId("tip").hidden = true; });
-  document.addEventListener("keydown", handleKey);
-  addEventListener("resize", render);
-  resetTree();
-  chooseColours(data.diff ? "change" : "module");
-  render();
+  showHeader(data);
+  fillSelects();
+  listen();
+  show();
   document.documentElement.dataset.ready = String(Math.round(performance.now()));
 }
 

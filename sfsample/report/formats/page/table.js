@@ -5,19 +5,22 @@
 const MAX_ROWS = 500;
 
 class FunctionTable {
-  // `pick(frame)` is called with the function that the user chooses.
-  constructor(element, more, pick) {
+  // `pick(frame)` is called with the function that the user chooses, `sort(order)` with the column.
+  constructor(element, more, pick, sort) {
+    this.caption = element.querySelector("caption");
     this.head = element.querySelector("thead tr");
     this.body = element.querySelector("tbody");
     this.more = more;
     this.pick = pick;
-    this.order = "";
+    this.sort = sort;
   }
 
-  show(profile, hits) {
+  // `whole`: what the shares are shares of.
+  show(profile, hits, order, chosen, whole) {
     this.profile = profile;
-    this.hits = hits;
-    this.order ||= profile.base < 0 ? "self" : "change";
+    this.caption.textContent = `shares of ${whole}`;
+    this.order = order === "change" && profile.base < 0 ? "self" : order;
+    this.chosen = chosen;
     const columns = [["self", "Self"], ["total", "Total"]];
     if (profile.base >= 0) columns.push(["change", "Change"]);
     columns.push(["name", "Function"]);
@@ -31,7 +34,7 @@ class FunctionTable {
     const cell = document.createElement("th");
     const button = document.createElement("button");
     button.textContent = key === this.order ? `${text} ▾` : text;
-    button.addEventListener("click", () => { this.order = key; this.show(this.profile, this.hits); });
+    button.addEventListener("click", () => this.sort(key));
     cell.setAttribute("aria-sort", key === this.order ? "descending" : "none");
     cell.append(button);
     return cell;
@@ -51,6 +54,7 @@ class FunctionTable {
     const whole = profile.total[0], show = (value) => amount(value, profile.data, profile.weight);
     const line = document.createElement("tr");
     line.tabIndex = 0;
+    line.ariaCurrent = String(row.frame === this.chosen);
     const cells = [[percent(row.self, whole), show(row.self)], [percent(row.total, whole), show(row.total)]];
     if (profile.base >= 0) {
       const noise = profile.noise(row.frame) ? "noise, " : "", sign = row.change > 0 ? "+" : "";

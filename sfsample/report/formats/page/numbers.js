@@ -1,0 +1,36 @@
+// Numbers and names as text.
+
+// A weight: time, samples, or the share of a difference.
+const UNITS = [[1e9, "s"], [1e6, "ms"], [1e3, "µs"], [1, "ns"]];
+function amount(value, data, weight) {
+  if (data.unit) return `${value.toFixed(2)} ${data.unit}`;
+  if (data.weights[weight].endsWith("_ns")) {
+    const [size, unit] = UNITS.find(([ns]) => Math.abs(value) >= ns) || UNITS[3];
+    return `${(value / size).toPrecision(3)} ${unit}`;
+  }
+  return `${value.toLocaleString("en")} sample${value === 1 ? "" : "s"}`;
+}
+
+function percent(part, whole) {
+  const share = whole ? (100 * part) / whole : 0;
+  return share > 0 && share < 0.01 ? "< 0.01 %" : `${share.toFixed(share < 10 ? 2 : 1)} %`;
+}
+
+function fileName(path) { return path.slice(path.lastIndexOf("/") + 1); }
+
+// Return a name in at most `room` letters: without its arguments, then without its namespaces, then cut.
+function shortName(name, room) {
+  if (name.length <= room) return name;
+  let depth = 0, scope = 0, stop = name.length; // of the last part: where it and its arguments begin
+  for (let at = 0; at < name.length; at++) {
+    const letter = name[at];
+    if (letter === "(" && depth === 0 && at > scope && name.slice(scope, at) !== "operator") {
+      stop = Math.min(stop, at);
+    }
+    if ("(<[{".includes(letter)) depth++;
+    else if (")>]}".includes(letter) && name[at - 1] !== "-") depth = Math.max(0, depth - 1);
+    else if (letter === ":" && name[at + 1] === ":" && depth === 0) [scope, stop] = [at + 2, name.length];
+  }
+  const found = [name.slice(0, stop), name.slice(scope, stop)].find((text) => text.length <= room);
+  return found || `${name.slice(scope, stop).slice(0, room - 1)}…`;
+}
