@@ -50,7 +50,7 @@ class Output:
             old = None
         if old is None or stat.S_ISREG(old.st_mode):
             self.file = os.path.realpath(path)
-            _check_replaceable(self.file, old)
+            check_replaceable(self.file, old)
         else:
             self._fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
 
@@ -72,7 +72,7 @@ class Output:
             raise _unwritable(self._path, failure) from None
 
 
-def _check_replaceable(path: str, old: os.stat_result | None) -> None:
+def check_replaceable(path: str, old: os.stat_result | None) -> None:
     """Raise the OSError that creating a file beside `path` and renaming it to `path` would raise."""
     directory = os.path.dirname(path)
     parent = os.stat(directory)

@@ -25,6 +25,7 @@ def record_processes(
     *,
     profile: Profile,
     bad_stacks: StackStore | None = None,
+    tell: Callable[[str], None] | None = None,
 ) -> None:
     """Record into `profile`, as the flags say; save incomplete stacks in `bad_stacks` if given."""
     open_many()
@@ -35,7 +36,7 @@ def record_processes(
         bad_stacks=bad_stacks,
         **{field.name: given[field.name] for field in fields(RecordOptions) if field.name in given},
     )
-    tell = progress_printer(quiet=arguments.quiet)
+    tell = tell or progress_printer(quiet=arguments.quiet)
     api.record(pids, duration_s, options, should_stop=should_stop, profile=profile, tell=tell)
 
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from sfsample.cli.terminal import say
 from sfsample.errors import NoSuchProcess, SfsampleError, UsageError
-from sfsample.process.find import find_by_name, find_by_unit
+from sfsample.process.find import find_by_name, find_by_unit, similar_names, why_no_unit
 
 _MAX_SHOWN_COMMAND = 100  # characters
 _TERMINATE_TIMEOUT_S = 5
@@ -21,17 +21,22 @@ def target_pids(arguments: Namespace) -> list[int]:
     if getattr(arguments, "unit", None):
         if not (pids := find_by_unit(arguments.unit)):
             raise NoSuchProcess(0, f"no such process: no process is in the systemd unit {arguments.unit}",
-                                "systemctl status UNIT shows the processes of a unit")  # fmt: skip
+                                *why_no_unit(arguments.unit))  # fmt: skip
         return pids
     found = find_by_name(arguments.name)
     if not found:
         raise NoSuchProcess(0, f"no such process: no process matches {arguments.name}",
+                            *_names_like(arguments.name),
                             "-n takes the name of a process, or a part of its command line")  # fmt: skip
     if len(found) > 1 and not arguments.all:
         lines = [f"{pid}  {' '.join(command.split())[:_MAX_SHOWN_COMMAND]}" for pid, command in found]
         raise UsageError(f"{len(found)} processes match: {arguments.name}",
                          "choose one with -p, or take all with --all:", *lines)  # fmt: skip
     return [pid for pid, _ in found]
+
+
+def _names_like(name: str) -> list[str]:
+    return [f"processes with such a name: {', '.join(found)}"] if (found := similar_names(name)) else []
 
 
 @contextmanager

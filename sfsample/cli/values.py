@@ -10,7 +10,7 @@ from collections.abc import Collection
 
 from sfsample.errors import UsageError
 
-_UNITS_S = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_UNITS_S = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 _SIZES = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}  # bytes
 _MIN_RATE_HZ, _MAX_RATE_HZ = 1e-9, 10_000  # of the longest time that `seconds` accepts
 _MAX_DUMP_SAMPLES = 1000

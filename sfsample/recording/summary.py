@@ -37,7 +37,7 @@ def summary_lines(
     yield from _losses(stats)
     yield from _subprocesses(stats)
     if not stats.samples and mode == "cpu" and not stats.captures[Capture.FAILED]:
-        yield from _no_samples(stats)
+        yield from no_sample_lines(stats)
         yield from _problems(stats, verbose=verbose)
         return
     if stats.captures[Capture.FAILED]:
@@ -57,26 +57,31 @@ def missing_name_lines(missing_names: Sequence[str], *, verbose: bool = False) -
     yield from _more(len(missing_names) - len(shown))
 
 
-def _no_samples(stats: Stats) -> Iterator[str]:
+def no_sample_lines(stats: Stats) -> Iterator[str]:
     """Yield why there are no samples, and which flags would give some."""
     if stats.timers_since_s is not None:
         period_ns = round(1e9 / stats.rate_hz)
         if stats.cpu_charged_ns > period_ns:
-            yield f"the timers gave no sample of {_time(stats.cpu_charged_ns)} of CPU time;"
+            yield f"the timers gave no sample of {_time(stats.cpu_charged_ns)} of CPU time"
             yield "a higher --rate needs less; --no-perf-events also samples threads that live shorter"
         else:
-            yield f"no thread used {_time(period_ns)} of CPU time, which gives one sample;"
+            yield f"no thread used {_time(period_ns)} of CPU time, which gives one sample: idle"
             yield "to record sleeping threads: --mode wall, without --perf-events"
         return
-    ticks = f"at any of the {_count(stats.taken_ticks, 'tick')} taken;"
+    ticks, brief = f"at any of the {_count(stats.taken_ticks, 'tick')} taken", _uses_cpu_briefly(stats)
     if stats.waiting_for_cpu:
         yield f"no thread was on a CPU {ticks}"
         yield "to record threads that wait for a CPU: --mode wall"
     else:
-        yield f"no thread ran {ticks}"
+        yield f"no thread ran {ticks}{'' if brief else ': idle'}"
         yield "to record sleeping threads: --mode wall"
-    if stats.cpu_charged_ns > _NOTABLE_SAMPLES * 1e9 / stats.rate_hz:
+    if brief:
         yield "to record threads that run for microseconds at a time: --perf-events"
+
+
+def _uses_cpu_briefly(stats: Stats) -> bool:
+    """Whether the threads used CPU time, but between the ticks."""
+    return stats.cpu_charged_ns > _NOTABLE_SAMPLES * 1e9 / stats.rate_hz
 
 
 def _achieved_rate(stats: Stats) -> str:

@@ -60,7 +60,7 @@ def test_no_samples_of_timers_mentions_no_tick():
     made = stats()
     made.timers_since_s, made.rate_hz = 0.0, 50.0
     assert lines(made)[1:] == [
-        "no thread used 20 ms of CPU time, which gives one sample;",
+        "no thread used 20 ms of CPU time, which gives one sample: idle",
         "to record sleeping threads: --mode wall, without --perf-events",
     ]
 
@@ -96,7 +96,7 @@ def test_no_samples_of_short_lived_threads_proposes_flags():
     made = Stats(99.0)
     made.timers_since_s, made.duration_s, made.ticks, made.cpu_charged_ns = 0.0, 10.0, 990, 10**9
     _, lost, why, hint = lines(made)
-    assert why == "the timers gave no sample of 1000 ms of CPU time;"
+    assert why == "the timers gave no sample of 1000 ms of CPU time"
     assert lost == "coverage  0 % of 1.00 s of CPU time"
     assert hint == "a higher --rate needs less; --no-perf-events also samples threads that live shorter"
 
@@ -235,7 +235,7 @@ def test_no_samples_of_idle_threads_proposes_wall_mode():
 
     assert text[1] == "skipped   500 ticks: to stay below --max-overhead"
     assert text[2:] == [
-        "no thread ran at any of the 400 ticks taken;",
+        "no thread ran at any of the 400 ticks taken: idle",
         "to record sleeping threads: --mode wall",
     ]
 
@@ -246,7 +246,7 @@ def test_no_samples_of_waiting_threads_proposes_wall_mode():
 
     assert line(made, "skipped") == "skipped   60 samples: waiting for a CPU"
     assert lines(made)[-2:] == [
-        "no thread was on a CPU at any of the 990 ticks taken;",
+        "no thread was on a CPU at any of the 990 ticks taken",
         "to record threads that wait for a CPU: --mode wall",
     ]
 
