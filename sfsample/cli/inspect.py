@@ -64,10 +64,14 @@ def _open(path: str) -> LinkedObject:
             image = ElfImage(mmap(file.fileno(), 0, access=ACCESS_READ), path)
             return lay_out(image) if image.relocatable else LinkedObject(image, (), 0)
     except FormatError as damage:
-        raise SfsampleError(f"cannot inspect: {damage}", "give an ELF file (64-bit), or -p PID") from None
+        raise SfsampleError(
+            f"cannot inspect: {damage}", "give an ELF file (64-bit); a process: sfsample inspect -p PID"
+        ) from None
     except (OSError, ValueError) as failure:
         why = failure.strerror if isinstance(failure, OSError) else str(failure)
-        raise SfsampleError(f"cannot inspect: {path}: {why}", "give an ELF file, or -p PID") from None
+        pid = path if path.isdecimal() else "PID"
+        raise SfsampleError(f"cannot inspect: {path}: {why}",
+                            f"give an ELF file; a process: sfsample inspect -p {pid}") from None  # fmt: skip
 
 
 def _inspect(module: Module, arguments: Namespace, base: int | None = None) -> Inspection:

@@ -8,6 +8,7 @@ from sfsample import api
 from sfsample.cli.terminal import progress_printer
 from sfsample.core.snapshot import Capture
 from sfsample.errors import NoSuchProcess, SfsampleError
+from sfsample.process.idle import why_idle
 from sfsample.process.thread_files import open_many
 from sfsample.recording.options import RecordOptions, StackStore
 from sfsample.recording.profile import Profile
@@ -38,6 +39,8 @@ def record_processes(
     )
     tell = tell or progress_printer(quiet=arguments.quiet)
     api.record(pids, duration_s, options, should_stop=should_stop, profile=profile, tell=tell)
+    if not profile.stats.samples and not options.subprocesses:
+        profile.stats.why_idle = why_idle(pids)
 
 
 def check_result(stats: Stats, pids: Sequence[int]) -> None:

@@ -5,6 +5,7 @@ import sys
 from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import contextmanager
+from errno import EACCES
 
 from sfsample.cli.terminal import say
 from sfsample.errors import NoSuchProcess, SfsampleError, UsageError
@@ -64,15 +65,22 @@ def _start(arguments: Namespace) -> subprocess.Popen[bytes]:
     try:
         return subprocess.Popen(arguments.program, stdout=stdout)
     except OSError as failure:
-        raise SfsampleError(f"cannot start: {arguments.program[0] or repr('')}: {failure.strerror}",
-                            "give a program on PATH, or a path") from None  # fmt: skip
+        remedy = (
+            "chmod +x makes it a program" if failure.errno == EACCES else "give a program on PATH, or a path"
+        )
+        raise SfsampleError(
+            f"cannot start: {arguments.program[0] or repr('')}: {failure.strerror}", remedy
+        ) from None
 
 
 def _exit_help(child: subprocess.Popen[bytes]) -> tuple[str, ...]:
     status = child.poll()
     if status is None:
         return ()
-    return (f"signal {-status} killed it" if status < 0 else f"its exit status is {status}",)
+    if status < 0:
+        return (f"signal {-status} killed it",)
+    too_brief = () if status else ("it ended too soon; to sample a brief program, run it many times",)
+    return (f"its exit status is {status}", *too_brief)
 
 
 def _terminate(child: subprocess.Popen[bytes], *, quiet: bool) -> None:

@@ -10,6 +10,13 @@ from collections.abc import Callable, Iterable
 from typing import TextIO
 
 _MAX_LINE = 1000  # characters
+_ERASE = "\r\x1b[K"
+
+
+class _Progress:
+    """Whether the cursor is at the end of a line that is drawn again and again."""
+
+    is_drawn = False
 
 
 def printable(text: str) -> str:
@@ -30,16 +37,38 @@ def say(what: object, *details: str) -> None:
     emit(printable_lines(line if len(line) <= _MAX_LINE else f"{line[:_MAX_LINE]}..." for line in lines))
 
 
+def draw(text: str) -> None:
+    """Show a line on the terminal instead of the one drawn before; the next message erases it."""
+    _Progress.is_drawn = True
+    emit(printable(text))
+    _Progress.is_drawn = True
+
+
+def erase() -> None:
+    """Erase the line that is drawn, if any."""
+    emit("")
+
+
 def emit(text: str) -> None:
     """Write to stderr, as it is, text that contains nothing from outside."""
     stream = sys.stderr
     if stream is None:  # the caller closed it
         return
+    text, _Progress.is_drawn = f"{_ERASE}{text}" if _Progress.is_drawn else text, False
     try:
         stream.write(text)
         stream.flush()
     except (OSError, ValueError):
         silence(stream)
+
+
+class Messages:
+    """A stream for a log, whose lines share none with progress."""
+
+    write = staticmethod(emit)
+
+    def flush(self) -> None:
+        """Do nothing, as `emit` has flushed."""
 
 
 def shows_progress(*, quiet: bool) -> bool:

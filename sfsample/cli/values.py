@@ -82,7 +82,7 @@ def rate(text: str) -> float:
     """Parse a rate in samples per second."""
     number = float(text) if _NUMBER.fullmatch(text) else 0.0
     if not _MIN_RATE_HZ <= number <= _MAX_RATE_HZ:
-        raise _refusal(text, f"a rate between {_MIN_RATE_HZ:g} and {_MAX_RATE_HZ} per second")
+        raise _refusal(text, f"a rate above 0, up to {_MAX_RATE_HZ} per second")
     return number
 
 

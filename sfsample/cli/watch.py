@@ -11,7 +11,7 @@ import time
 from argparse import Namespace
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from errno import EDQUOT, ENOSPC
+from errno import EDQUOT, ENOSPC, ENOTDIR
 
 from sfsample import api
 from sfsample.cli.interrupt import Interrupt
@@ -188,6 +188,9 @@ class Watch:
         try:
             os.makedirs(self._files.directory, exist_ok=True)
             check_replaceable(self._files.free_path(), None)
+        except FileExistsError:
+            not_directory = OSError(ENOTDIR, os.strerror(ENOTDIR))
+            raise NotWritten(self._files.directory, not_directory) from None
         except OSError as failure:
             raise NotWritten(self._files.directory, failure) from None
 

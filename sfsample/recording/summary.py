@@ -9,6 +9,7 @@ from sfsample.recording.stats import Pauses, Stats
 _MAX_LINES = 5  # of one kind, unless verbose
 _HIGH_COST = 0.03  # of one CPU: name the flags that lower it
 _NOTABLE_SAMPLES = 5  # that the CPU time was worth, when none was taken: name the flag that takes them
+_NOTABLE_CPU_NS = 5_000_000  # less is printed as 0.00 s
 _NOTABLE_WAIT = 2  # a pause is so many times longer than without the wait for a CPU: print both
 _DEEP_STACK = 500  # frames: kernel timers cost more here, as they copy too little and reuse no known frames
 _HINTS = {
@@ -27,10 +28,11 @@ def summary_lines(
     stats: Stats, mode: str, *, missing_names: Sequence[str] = (), verbose: bool = False
 ) -> Iterator[str]:
     """Yield lines without newlines.  `missing_names`: what has no name, and why."""
+    threads = f" of {_count(stats.threads, 'thread')}" if stats.samples else ""
     yield (
-        f"{_count(stats.samples, 'sample')} of {_count(stats.threads, 'thread')} "
-        f"in {stats.duration_s:.1f} s: {_count(stats.ticks, 'tick')} "
-        f"at {stats.rate_hz:g} Hz, {stats.late_ticks} missed{_achieved_rate(stats)}"
+        f"{_count(stats.samples, 'sample')}{threads} in {stats.duration_s:.1f} s: "
+        f"{_count(stats.ticks, 'tick')} at {stats.rate_hz:g} Hz, "
+        f"{stats.late_ticks} missed{_achieved_rate(stats)}"
     )
     if stats.ended_by == "target":
         yield "ended     with the target"
@@ -59,22 +61,23 @@ def missing_name_lines(missing_names: Sequence[str], *, verbose: bool = False) -
 
 def no_sample_lines(stats: Stats) -> Iterator[str]:
     """Yield why there are no samples, and which flags would give some."""
+    cause, remedy = stats.why_idle or ("idle", "to record sleeping threads: --mode wall")
     if stats.timers_since_s is not None:
         period_ns = round(1e9 / stats.rate_hz)
         if stats.cpu_charged_ns > period_ns:
             yield f"the timers gave no sample of {_time(stats.cpu_charged_ns)} of CPU time"
             yield "a higher --rate needs less; --no-perf-events also samples threads that live shorter"
         else:
-            yield f"no thread used {_time(period_ns)} of CPU time, which gives one sample: idle"
-            yield "to record sleeping threads: --mode wall, without --perf-events"
+            yield f"no thread used {_time(period_ns)} of CPU time, which gives one sample: {cause}"
+            yield f"{remedy}{', without --perf-events' if 'wall' in remedy else ''}"
         return
     ticks, brief = f"at any of the {_count(stats.taken_ticks, 'tick')} taken", _uses_cpu_briefly(stats)
-    if stats.waiting_for_cpu:
+    if stats.waiting_for_cpu and not stats.why_idle:
         yield f"no thread was on a CPU {ticks}"
         yield "to record threads that wait for a CPU: --mode wall"
     else:
-        yield f"no thread ran {ticks}{'' if brief else ': idle'}"
-        yield "to record sleeping threads: --mode wall"
+        yield f"no thread ran {ticks}{'' if brief else f': {cause}'}"
+        yield remedy
     if brief:
         yield "to record threads that run for microseconds at a time: --perf-events"
 
@@ -96,7 +99,7 @@ def _losses(stats: Stats) -> Iterator[str]:
     if stats.waiting_for_cpu:
         yield f"skipped   {_count(stats.waiting_for_cpu, 'sample')}: waiting for a CPU"
     lost_ns = stats.cpu_charged_ns - stats.cpu_sampled_ns
-    if stats.cpu_charged_ns and abs(lost_ns) > stats.cpu_charged_ns // 100:
+    if stats.cpu_charged_ns >= _NOTABLE_CPU_NS and abs(lost_ns) > stats.cpu_charged_ns // 100:
         covered = _percent(stats.cpu_sampled_ns, stats.cpu_charged_ns)
         yield f"coverage  {covered} of {stats.cpu_charged_ns / 1e9:.2f} s of CPU time"
 

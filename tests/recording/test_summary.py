@@ -304,3 +304,19 @@ def test_timers_say_since_when_and_why():
     assert "50 % bad_memory (--no-perf-events may copy more)" in line(made, "stacks")
     made.sampler_cpu_s = 0.65
     assert "--perf-events" not in line(made, "cost")
+
+
+def test_no_samples_of_an_idle_master_names_its_children():
+    made = stats()
+    made.waiting_for_cpu, made.cpu_charged_ns = 1, 1_000_000
+    made.why_idle = ("idle, while its 3 children run", "to sample them too: -s")
+
+    assert lines(made)[1:] == [
+        "skipped   1 sample: waiting for a CPU",
+        "no thread ran at any of the 990 ticks taken: idle, while its 3 children run",
+        "to sample them too: -s",
+    ]
+
+
+def test_headline_without_samples_counts_no_threads():
+    assert lines(stats())[0] == "0 samples in 10.0 s: 990 ticks at 99 Hz, 0 missed"
