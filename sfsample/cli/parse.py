@@ -57,9 +57,16 @@ class _Parser(argparse.ArgumentParser):
         if message and stream is not None:
             stream.write(message)
 
+    def _check_value(self, action: argparse.Action, value: object) -> None:
+        """Refuse a value that is no choice, in the same words whatever the version of Python."""
+        if action.choices is not None and value not in action.choices:
+            raise argparse.ArgumentError(action, f"not one of {', '.join(action.choices)}: {value}")
+
     def error(self, message: str) -> NoReturn:
-        usage = [" ".join(self.format_usage().split())] if "required" in message else []
-        raise UsageError(message.removeprefix("argument "), *usage, try_help(self.prog))
+        lines = [" ".join(self.format_usage().split())] if "required" in message else []
+        if "not a process id" in message:
+            lines.append(f"a process by its name: {self.prog} -n NAME")
+        raise UsageError(message.removeprefix("argument "), *lines, try_help(self.prog))
 
 
 def parse(argv: list[str]) -> argparse.Namespace:

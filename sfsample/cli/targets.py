@@ -66,7 +66,9 @@ def _start(arguments: Namespace) -> subprocess.Popen[bytes]:
         return subprocess.Popen(arguments.program, stdout=stdout)
     except OSError as failure:
         remedy = (
-            "chmod +x makes it a program" if failure.errno == EACCES else "give a program on PATH, or a path"
+            "it must be a file that may be executed (chmod +x)"
+            if failure.errno == EACCES
+            else "give a program on PATH, or a path"
         )
         raise SfsampleError(
             f"cannot start: {arguments.program[0] or repr('')}: {failure.strerror}", remedy

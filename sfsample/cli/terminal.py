@@ -7,10 +7,12 @@ a line seems to say.  Printing never fails: a stderr that is closed or gone must
 import os
 import sys
 from collections.abc import Callable, Iterable
+from threading import Lock
 from typing import TextIO
 
 _MAX_LINE = 1000  # characters
 _ERASE = "\r\x1b[K"
+_LOCK = Lock()
 
 
 class _Progress:
@@ -39,27 +41,31 @@ def say(what: object, *details: str) -> None:
 
 def draw(text: str) -> None:
     """Show a line on the terminal instead of the one drawn before; the next message erases it."""
-    _Progress.is_drawn = True
-    emit(printable(text))
-    _Progress.is_drawn = True
+    _write(printable(text), draws=True)
 
 
 def erase() -> None:
     """Erase the line that is drawn, if any."""
-    emit("")
+    _write("")
 
 
 def emit(text: str) -> None:
     """Write to stderr, as it is, text that contains nothing from outside."""
+    _write(text)
+
+
+def _write(text: str, *, draws: bool = False) -> None:
     stream = sys.stderr
     if stream is None:  # the caller closed it
         return
-    text, _Progress.is_drawn = f"{_ERASE}{text}" if _Progress.is_drawn else text, False
-    try:
-        stream.write(text)
-        stream.flush()
-    except (OSError, ValueError):
-        silence(stream)
+    with _LOCK:  # the sampling thread reports missed ticks
+        erased = _ERASE if draws or _Progress.is_drawn else ""
+        _Progress.is_drawn = draws
+        try:
+            stream.write(f"{erased}{text}")
+            stream.flush()
+        except (OSError, ValueError):
+            silence(stream)
 
 
 class Messages:

@@ -49,7 +49,7 @@ def seconds(text: str) -> float:
     scale = _UNITS_S.get(text[number.end() :] or "s") if number else None
     value = float(number[0]) * scale if number and scale else 0.0
     if not 0 < value < 1e9:
-        raise _refusal(text, "a time above 0 (10, 500ms, 2m)")
+        raise _refusal(text, "a time above 0 (10, 500ms, 2m, 7d)")
     return value
 
 

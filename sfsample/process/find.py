@@ -40,8 +40,8 @@ def check(proc: ProcFs) -> Arch:
         raise UnsupportedTarget(pid, f"{pid} is a thread: of process {group}", f"use -p {group}")
     if stat.flags & PF_KTHREAD:
         raise UnsupportedTarget(
-            pid, f"kernel thread: {pid} ({stat.name})", "it has no user stack; its kernel stack is in",
-            f"/proc/{pid}/stack (root)")  # fmt: skip
+            pid, f"kernel thread: {pid} ({stat.name})",
+            f"it has no user stack; root can read its kernel stack: cat /proc/{pid}/stack")  # fmt: skip
     if stat.state in "ZX" and proc.has_ended():
         raise _zombie(pid, stat)
     return _arch(proc)
