@@ -14,7 +14,7 @@ from errno import ENOMEM
 from importlib import import_module
 from types import ModuleType
 
-from sfsample.cli.terminal import printable, say, silence
+from sfsample.cli.terminal import Messages, printable, say, silence
 from sfsample.errors import FILES_HELP, NO_FILE_ERRNOS, NotPermitted, SfsampleError, UsageError
 
 _OUT_OF_MEMORY = ("out of memory", "allow more: ulimit -v; a smaller --stack-bytes needs less")
@@ -103,7 +103,7 @@ def _start_logging(level: str) -> None:
         record.msg, record.args = printable(record.getMessage()), None
         return True
 
-    handler = logging.StreamHandler()
+    handler = logging.StreamHandler(Messages())
     handler.addFilter(clean)
     handler.setFormatter(logging.Formatter("sfsample: %(relativeCreated)d ms %(name)s: %(message)s"))
     logger = logging.getLogger("sfsample")

@@ -59,9 +59,11 @@ def _watch(parser: ArgumentParser) -> None:
     add("--for", type=values.seconds, default=10.0, dest="slice", metavar="TIME",
         help="length of a slice (default: 10s)")  # fmt: skip
     add("--output-dir", required=True, metavar="DIR", help="write one file per slice to DIR")
-    add("-f", "--format", choices=values.FORMATS, default="folded",
-        help="format of each file (default: folded)")  # fmt: skip
+    add("-f", "--format", choices=values.FORMATS, default="json",
+        help="format of each file (default: json)")  # fmt: skip
     add("--keep", type=values.positive, metavar="N", help="keep the newest N files, delete older ones")
+    add("--keep-for", type=values.seconds, metavar="TIME",
+        help="delete files that are older than TIME: 12h, 7d, 4w")  # fmt: skip
     _add_messages(parser)
 
 
@@ -266,7 +268,7 @@ GROUPS = (
             ("dump --core core --exe ./program", "the threads of a core file"),
         )),
         ("watch", _watch, "record a slice at regular intervals, for months", (
-            ("watch -n redis-server --every 60s --for 10s --output-dir /var/tmp/profiles --keep 10080", ""),
+            ("watch -n redis-server --every 60s --for 10s --output-dir /var/tmp/profiles --keep-for 7d", ""),
             ("watch --unit nginx --output-dir DIR", "all processes of a systemd unit"),
             ("watch 1234 --mode wall --output-dir DIR", "sleeping threads too"),
         )),

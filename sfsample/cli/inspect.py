@@ -63,11 +63,11 @@ def _open(path: str) -> LinkedObject:
                 raise SfsampleError(f"cannot inspect: {path}: is empty", "give an ELF file")
             image = ElfImage(mmap(file.fileno(), 0, access=ACCESS_READ), path)
             return lay_out(image) if image.relocatable else LinkedObject(image, (), 0)
-    except FormatError as damage:
-        raise SfsampleError(f"cannot inspect: {damage}", "give an ELF file (64-bit), or -p PID") from None
-    except (OSError, ValueError) as failure:
-        why = failure.strerror if isinstance(failure, OSError) else str(failure)
-        raise SfsampleError(f"cannot inspect: {path}: {why}", "give an ELF file, or -p PID") from None
+    except (OSError, ValueError, FormatError) as failure:
+        why = failure.strerror if isinstance(failure, OSError) else str(failure).removeprefix(f"{path}+0x0: ")
+        pid = path if path.isdecimal() else "PID"
+        remedy = f"give a 64-bit ELF file; a process: sfsample inspect -p {pid}"
+        raise SfsampleError(f"cannot inspect: {path}: {why}", remedy) from None
 
 
 def _inspect(module: Module, arguments: Namespace, base: int | None = None) -> Inspection:

@@ -7,7 +7,7 @@ import os
 import re
 import stat
 import sys
-from errno import EACCES, EBADF, EISDIR, EPERM, EROFS
+from errno import EACCES, EBADF, EISDIR, ENOENT, ENOSPC, EPERM, EROFS
 
 from sfsample.cli.terminal import silence
 from sfsample.core.filesystem import whole_file
@@ -15,6 +15,13 @@ from sfsample.errors import SfsampleError
 
 _STREAM_FDS = {"/dev/stdout": "1", "/dev/stderr": "2"}
 _OPEN_FD = re.compile(r"/dev/std(?:out|err)|/(?:dev|proc/self)/fd/(\d{1,9})", re.ASCII)
+
+_REMEDIES = {
+    EBADF: "it is closed; -o FILE writes a file",
+    EISDIR: "name a file in it, or choose another",
+    ENOENT: "make the directory, or choose another file",
+    ENOSPC: "free some space, or choose another file",
+}
 
 
 class Output:
@@ -50,7 +57,7 @@ class Output:
             old = None
         if old is None or stat.S_ISREG(old.st_mode):
             self.file = os.path.realpath(path)
-            _check_replaceable(self.file, old)
+            check_replaceable(self.file, old)
         else:
             self._fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
 
@@ -72,7 +79,7 @@ class Output:
             raise _unwritable(self._path, failure) from None
 
 
-def _check_replaceable(path: str, old: os.stat_result | None) -> None:
+def check_replaceable(path: str, old: os.stat_result | None) -> None:
     """Raise the OSError that creating a file beside `path` and renaming it to `path` would raise."""
     directory = os.path.dirname(path)
     parent = os.stat(directory)
@@ -102,4 +109,5 @@ def _os_error(number: int) -> OSError:
 
 def _unwritable(path: str, failure: OSError) -> SfsampleError:
     destination = "standard output" if path == "-" else path or "''"
-    return SfsampleError(f"cannot write: {destination}: {failure.strerror}", "choose another file")
+    return SfsampleError(f"cannot write: {destination}: {failure.strerror}",
+                         _REMEDIES.get(failure.errno or 0, "choose another file"))  # fmt: skip

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from sfsample import __version__
 from sfsample.cli.flags import COMMANDS, GROUPS
+from sfsample.cli.mistakes import not_a_pid, try_help, unknown_command, unknown_flags
 from sfsample.cli.values import FORMATS, OPENED, format_of, pids
 from sfsample.errors import UsageError
 
@@ -56,8 +57,16 @@ class _Parser(argparse.ArgumentParser):
         if message and stream is not None:
             stream.write(message)
 
+    def _check_value(self, action: argparse.Action, value: object) -> None:
+        """Refuse a value that is no choice, in the same words whatever the version of Python."""
+        if action.choices is not None and value not in action.choices:
+            raise argparse.ArgumentError(action, f"not one of {', '.join(action.choices)}: {value}")
+
     def error(self, message: str) -> NoReturn:
-        raise UsageError(message.removeprefix("argument "), f"try: {self.prog} --help")
+        lines = [" ".join(self.format_usage().split())] if "required" in message else []
+        if "not a process id" in message:
+            lines.append(f"a process by its name: {self.prog} -n NAME")
+        raise UsageError(message.removeprefix("argument "), *lines, try_help(self.prog))
 
 
 def parse(argv: list[str]) -> argparse.Namespace:
@@ -68,24 +77,25 @@ def parse(argv: list[str]) -> argparse.Namespace:
         own, program = argv[:at], argv[at + 1 :]
     if not own and not program:
         raise UsageError("nothing to do: no process given", "try: sfsample PID, or sfsample --help")
+    if own and own[0] == "help":  # `sfsample help record`
+        own = [*own[1:2], "--help"]
     if own and own[0] in ("-h", "--help", "--version"):
         _main_parser().parse_args(own[:1])  # prints, and raises SystemExit
     if not own or own[0].startswith("-") or _PIDS.fullmatch(own[0]):
         own = ["record", *own]
     command, *words = own
     if command not in COMMANDS:
-        raise UsageError(f"unknown command: {command}", f"commands: {', '.join(COMMANDS)}",
-                         "to start a program: sfsample -- PROGRAM")  # fmt: skip
+        raise unknown_command(command, words)
     arguments, unknown = _command_parser(command).parse_known_args(words)
     if unknown:
-        raise UsageError(f"unrecognized arguments: {' '.join(unknown)}",
-                         f"try: sfsample {command} --help")  # fmt: skip
+        flags = {each: [name for flag in describe(each) for name in flag.names] for each in COMMANDS}
+        raise unknown_flags(command, unknown, flags)
     arguments.command, arguments.program = command, program
     for word in getattr(arguments, "pids", ()):
         try:
             arguments.pid = [*(arguments.pid or ()), *pids(word)]
         except argparse.ArgumentTypeError as refusal:
-            raise UsageError(str(refusal), f"try: sfsample {command} --help") from None
+            raise not_a_pid(command, word, refusal) from None
     _check(arguments)
     if getattr(arguments, "format", "") is None:
         arguments.format = format_of(arguments.output, _FORMATS.get(command, FORMATS))
@@ -126,7 +136,8 @@ def _check_target(arguments: argparse.Namespace) -> None:
         raise UsageError("-- COMMAND is for record, and needs a command", "try: sfsample -- PROGRAM ARG")
     if given != 1 and (given or arguments.command != "doctor"):
         what = "more than one way to name the target" if given else "no process given"
-        raise UsageError(f"{what}: use one of {', '.join(ways)}")
+        first, *_ = COMMANDS[arguments.command][2]
+        raise UsageError(f"{what}: use one of {', '.join(ways)}", f"for example: sfsample {first[0]}")
     if arguments.all and arguments.name is None:
         raise UsageError("--all needs -n: it selects every process that matches the name")
 

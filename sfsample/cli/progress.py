@@ -9,11 +9,10 @@ import sys
 import time
 from typing import Self
 
-from sfsample.cli.terminal import emit, printable, shows_progress
+from sfsample.cli.terminal import draw, erase, shows_progress
 from sfsample.recording.stats import Stats
 
 _PERIOD_S = 0.1
-_ERASE = "\r\x1b[K"
 _PREFIX = "sfsample: "
 
 
@@ -23,14 +22,12 @@ class Progress:
     def __init__(self, *, quiet: bool) -> None:
         self.shown = shows_progress(quiet=quiet)
         self._drawn_at_s = -_PERIOD_S
-        self._drawn = False
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._drawn:
-            emit(_ERASE)
+        erase()
 
     def due(self) -> bool:
         """Whether the line can be shown, and was not drawn a moment ago."""
@@ -38,9 +35,8 @@ class Progress:
 
     def show(self, text: str) -> None:
         """Show `text`, which is due."""
-        self._drawn_at_s, self._drawn = time.monotonic(), True
-        room = _columns() - len(_PREFIX) - 1
-        emit(f"{_ERASE}{_PREFIX}{printable(text)[:room]}")
+        self._drawn_at_s = time.monotonic()
+        draw(f"{_PREFIX}{text}"[: _columns() - 1])
 
 
 def progress_text(stats: Stats, elapsed_s: float, duration_s: float | None, cpu_s: float) -> str:

@@ -82,7 +82,7 @@ def _sample(
 ) -> None:
     """Record into the profile; between ticks, show progress."""
     started_s, cpu_at_start_s = time.monotonic(), time.process_time()
-    with Progress(quiet=arguments.quiet) as progress:
+    with Progress(quiet=arguments.quiet or arguments.program is not None) as progress:  # it has the terminal
 
         def should_stop() -> bool:
             if progress.due():

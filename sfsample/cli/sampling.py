@@ -8,6 +8,7 @@ from sfsample import api
 from sfsample.cli.terminal import progress_printer
 from sfsample.core.snapshot import Capture
 from sfsample.errors import NoSuchProcess, SfsampleError
+from sfsample.process.idle import why_idle
 from sfsample.process.thread_files import open_many
 from sfsample.recording.options import RecordOptions, StackStore
 from sfsample.recording.profile import Profile
@@ -25,6 +26,7 @@ def record_processes(
     *,
     profile: Profile,
     bad_stacks: StackStore | None = None,
+    tell: Callable[[str], None] | None = None,
 ) -> None:
     """Record into `profile`, as the flags say; save incomplete stacks in `bad_stacks` if given."""
     open_many()
@@ -35,8 +37,10 @@ def record_processes(
         bad_stacks=bad_stacks,
         **{field.name: given[field.name] for field in fields(RecordOptions) if field.name in given},
     )
-    tell = progress_printer(quiet=arguments.quiet)
+    tell = tell or progress_printer(quiet=arguments.quiet)
     api.record(pids, duration_s, options, should_stop=should_stop, profile=profile, tell=tell)
+    if not profile.stats.samples and not options.subprocesses:
+        profile.stats.why_idle = why_idle(pids)
 
 
 def check_result(stats: Stats, pids: Sequence[int]) -> None:

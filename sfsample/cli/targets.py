@@ -5,10 +5,11 @@ import sys
 from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import contextmanager
+from errno import EACCES
 
 from sfsample.cli.terminal import say
 from sfsample.errors import NoSuchProcess, SfsampleError, UsageError
-from sfsample.process.find import find_by_name, find_by_unit
+from sfsample.process.find import find_by_name, find_by_unit, similar_names, why_no_unit
 
 _MAX_SHOWN_COMMAND = 100  # characters
 _TERMINATE_TIMEOUT_S = 5
@@ -21,17 +22,22 @@ def target_pids(arguments: Namespace) -> list[int]:
     if getattr(arguments, "unit", None):
         if not (pids := find_by_unit(arguments.unit)):
             raise NoSuchProcess(0, f"no such process: no process is in the systemd unit {arguments.unit}",
-                                "systemctl status UNIT shows the processes of a unit")  # fmt: skip
+                                *why_no_unit(arguments.unit))  # fmt: skip
         return pids
     found = find_by_name(arguments.name)
     if not found:
         raise NoSuchProcess(0, f"no such process: no process matches {arguments.name}",
+                            *_names_like(arguments.name),
                             "-n takes the name of a process, or a part of its command line")  # fmt: skip
     if len(found) > 1 and not arguments.all:
         lines = [f"{pid}  {' '.join(command.split())[:_MAX_SHOWN_COMMAND]}" for pid, command in found]
         raise UsageError(f"{len(found)} processes match: {arguments.name}",
                          "choose one with -p, or take all with --all:", *lines)  # fmt: skip
     return [pid for pid, _ in found]
+
+
+def _names_like(name: str) -> list[str]:
+    return [f"processes with such a name: {', '.join(found)}"] if (found := similar_names(name)) else []
 
 
 @contextmanager
@@ -59,15 +65,24 @@ def _start(arguments: Namespace) -> subprocess.Popen[bytes]:
     try:
         return subprocess.Popen(arguments.program, stdout=stdout)
     except OSError as failure:
-        raise SfsampleError(f"cannot start: {arguments.program[0] or repr('')}: {failure.strerror}",
-                            "give a program on PATH, or a path") from None  # fmt: skip
+        remedy = (
+            "it must be a file that may be executed (chmod +x)"
+            if failure.errno == EACCES
+            else "give a program on PATH, or a path"
+        )
+        raise SfsampleError(
+            f"cannot start: {arguments.program[0] or repr('')}: {failure.strerror}", remedy
+        ) from None
 
 
 def _exit_help(child: subprocess.Popen[bytes]) -> tuple[str, ...]:
     status = child.poll()
     if status is None:
         return ()
-    return (f"signal {-status} killed it" if status < 0 else f"its exit status is {status}",)
+    if status < 0:
+        return (f"signal {-status} killed it",)
+    too_brief = () if status else ("it ended too soon; to sample a brief program, run it many times",)
+    return (f"its exit status is {status}", *too_brief)
 
 
 def _terminate(child: subprocess.Popen[bytes], *, quiet: bool) -> None:

@@ -7,9 +7,18 @@ a line seems to say.  Printing never fails: a stderr that is closed or gone must
 import os
 import sys
 from collections.abc import Callable, Iterable
+from threading import Lock
 from typing import TextIO
 
 _MAX_LINE = 1000  # characters
+_ERASE = "\r\x1b[K"
+_LOCK = Lock()
+
+
+class _Progress:
+    """Whether the cursor is at the end of a line that is drawn again and again."""
+
+    is_drawn = False
 
 
 def printable(text: str) -> str:
@@ -30,16 +39,42 @@ def say(what: object, *details: str) -> None:
     emit(printable_lines(line if len(line) <= _MAX_LINE else f"{line[:_MAX_LINE]}..." for line in lines))
 
 
+def draw(text: str) -> None:
+    """Show a line on the terminal instead of the one drawn before; the next message erases it."""
+    _write(printable(text), draws=True)
+
+
+def erase() -> None:
+    """Erase the line that is drawn, if any."""
+    _write("")
+
+
 def emit(text: str) -> None:
     """Write to stderr, as it is, text that contains nothing from outside."""
+    _write(text)
+
+
+def _write(text: str, *, draws: bool = False) -> None:
     stream = sys.stderr
     if stream is None:  # the caller closed it
         return
-    try:
-        stream.write(text)
-        stream.flush()
-    except (OSError, ValueError):
-        silence(stream)
+    with _LOCK:  # the sampling thread reports missed ticks
+        erased = _ERASE if draws or _Progress.is_drawn else ""
+        _Progress.is_drawn = draws
+        try:
+            stream.write(f"{erased}{text}")
+            stream.flush()
+        except (OSError, ValueError):
+            silence(stream)
+
+
+class Messages:
+    """A stream for a log, whose lines share none with progress."""
+
+    write = staticmethod(emit)
+
+    def flush(self) -> None:
+        """Do nothing, as `emit` has flushed."""
 
 
 def shows_progress(*, quiet: bool) -> bool:

@@ -10,7 +10,7 @@ from collections.abc import Collection
 
 from sfsample.errors import UsageError
 
-_UNITS_S = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_UNITS_S = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 _SIZES = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}  # bytes
 _MIN_RATE_HZ, _MAX_RATE_HZ = 1e-9, 10_000  # of the longest time that `seconds` accepts
 _MAX_DUMP_SAMPLES = 1000
@@ -56,7 +56,7 @@ def seconds(text: str) -> float:
     scale = _UNITS_S.get(text[number.end() :] or "s") if number else None
     value = float(number[0]) * scale if number and scale else 0.0
     if not 0 < value < 1e9:
-        raise _refusal(text, "a time above 0 (10, 500ms, 2m)")
+        raise _refusal(text, "a time above 0 (10, 500ms, 2m, 7d)")
     return value
 
 
@@ -89,7 +89,7 @@ def rate(text: str) -> float:
     """Parse a rate in samples per second."""
     number = float(text) if _NUMBER.fullmatch(text) else 0.0
     if not _MIN_RATE_HZ <= number <= _MAX_RATE_HZ:
-        raise _refusal(text, f"a rate between {_MIN_RATE_HZ:g} and {_MAX_RATE_HZ} per second")
+        raise _refusal(text, f"a rate above 0, up to {_MAX_RATE_HZ} per second")
     return number
 
 

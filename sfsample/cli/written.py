@@ -22,10 +22,11 @@ def written_line(arguments: Namespace, output: Output) -> list[str]:
     """Return the line about the result, as the summary has it; none if it is no regular file."""
     if not output.file:
         return []
-    what = _NEXT[arguments.format].replace("FILE", arguments.output)
-    return [
-        f"written   {arguments.output}: {what.replace('STEM', arguments.output.rpartition('.')[0] or 'x')}"
-    ]
+    stem = arguments.output.rpartition(".")[0]
+    if not stem or f"{stem}.html" == arguments.output:  # which it would replace
+        stem = arguments.output
+    what = _NEXT[arguments.format].replace("FILE", arguments.output).replace("STEM", stem)
+    return [f"written   {arguments.output}: {what}"]
 
 
 def open_result(arguments: Namespace, output: Output) -> None:

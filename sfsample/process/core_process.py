@@ -90,7 +90,8 @@ def open_core(
         shown = path or repr("")
         if isinstance(failure, OSError):
             raise CoreError(f"cannot read core file: {shown}: {failure.strerror}", _HELP) from None
-        raise CoreError(f"cannot read core file: {shown}: {failure}", _help_for(head)) from None
+        why = str(failure).removeprefix(f"{path}+0x0: ")
+        raise CoreError(f"cannot read core file: {shown}: {why}", _help_for(head)) from None
 
 
 def _help_for(head: bytes) -> str:

@@ -5,7 +5,9 @@ All checks are made before the first stop; each error has help lines.  Only this
 
 import os
 import time
+from collections.abc import Iterator
 from contextlib import closing, suppress
+from glob import escape, glob
 
 from sfsample.core.arch import ARCHES, Arch, ByteOrder, arch_of
 from sfsample.errors import (
@@ -17,11 +19,12 @@ from sfsample.errors import (
     UnsupportedTarget,
 )
 from sfsample.process.permission.evidence import refusal_help, tracer_of
-from sfsample.process.proc_text import PF_KTHREAD, is_in_unit
+from sfsample.process.proc_text import PF_KTHREAD, Stat, control_groups
 from sfsample.process.procfs import HIDDEN, ProcFs, read_text
 
 _MAX_TRACER_CHECKS, _TRACER_POLL_S = 10, 0.005
 _UNIT_SUFFIXES = (".service", ".scope", ".slice", ".socket", ".mount", ".swap")
+_UNIT_DIRECTORIES = ("etc", "run", "usr/local/lib", "usr/lib", "lib")  # each with systemd/system and its like
 _IDENT_BYTES = 20  # of an ELF header: up to the end of e_machine
 
 
@@ -37,14 +40,18 @@ def check(proc: ProcFs) -> Arch:
         raise UnsupportedTarget(pid, f"{pid} is a thread: of process {group}", f"use -p {group}")
     if stat.flags & PF_KTHREAD:
         raise UnsupportedTarget(
-            pid, f"kernel thread: {pid} ({stat.name})", "it has no user stack; its kernel stack is in",
-            f"/proc/{pid}/stack (root)")  # fmt: skip
+            pid, f"kernel thread: {pid} ({stat.name})",
+            f"it has no user stack; root can read its kernel stack: cat /proc/{pid}/stack")  # fmt: skip
     if stat.state in "ZX" and proc.has_ended():
-        raise NoSuchProcess(
-            pid, f"process has ended: {pid} ({stat.name}) is a zombie",
-            f"its parent, {_named(stat.parent)}, has not waited for it;",
-            "there is no stack any more")  # fmt: skip
+        raise _zombie(pid, stat)
     return _arch(proc)
+
+
+def _zombie(pid: int, stat: Stat) -> NoSuchProcess:
+    return NoSuchProcess(
+        pid, f"process has ended: {pid} ({stat.name}) is a zombie",
+        f"its parent, {_named(stat.parent)}, has not waited for it;",
+        "there is no stack any more")  # fmt: skip
 
 
 def _named(pid: int) -> str:
@@ -139,20 +146,70 @@ def find_by_name(name: str) -> list[tuple[int, str]]:
     return exact or partial
 
 
+def similar_names(name: str) -> list[str]:
+    """Return the names of processes that `name` may be a misspelling of."""
+    import psutil
+
+    found = (process.info for process in psutil.process_iter(["pid", "name", "cmdline"]))
+    return _similar(name, {info["name"]: info["name"] for info in found
+                           if info["cmdline"] and info["pid"] != os.getpid()})  # fmt: skip
+
+
+def _similar(spelling: str, names: dict[str, str]) -> list[str]:
+    """Return the names whose key is nearly a spelling, whatever the case."""
+    from difflib import get_close_matches
+
+    lower = {key.lower(): name for key, name in sorted(names.items())}
+    return [lower[key] for key in get_close_matches(spelling.lower(), lower)]
+
+
 def find_by_unit(unit: str, proc: str = "/proc") -> list[int]:
     """Return the pids of a systemd unit, including those in control groups below the unit's.
 
     A name without a suffix is a service.  sfsample is left out, and so are zombies, which have no command
     line.
     """
-    name = unit if unit.endswith(_UNIT_SUFFIXES) else f"{unit}.service"
-    pids = map(int, filter(str.isdecimal, os.listdir(proc)))
-    return sorted(pid for pid in pids if pid != os.getpid() and _belongs_to_unit(f"{proc}/{pid}", name))
+    name = _unit_name(unit)
+    return sorted(pid for pid, groups in _control_groups(proc) if name in groups and pid != os.getpid())
 
 
-def _belongs_to_unit(directory: str, unit: str) -> bool:
-    """Return whether a process is in a unit; False when it has ended, or /proc hides it."""
-    return is_in_unit(read_text(f"{directory}/cgroup"), unit) and bool(read_text(f"{directory}/cmdline"))
+def why_no_unit(unit: str, proc: str = "/proc", root: str = "") -> list[str]:
+    """Return help lines for a systemd unit that has no process: what is missing, as far as files say it."""
+    name, units = _unit_name(unit), dict[str, str]()
+    for _, groups in _control_groups(proc):
+        units |= {os.path.splitext(group)[0]: group for group in groups if group.endswith(_UNIT_SUFFIXES)}
+    is_booted = os.path.isdir(f"{root}/run/systemd/system")  # sd_booted(3)
+    if not is_booted and not units:
+        return ["systemd does not run here: there is no /run/systemd/system, and no process is in a unit;",
+                "-n NAME finds a process by its name or command line"]  # fmt: skip
+    similar = _similar(os.path.splitext(name)[0], units)
+    lines = [f"units with processes and such a name: {', '.join(similar)}"] if similar else []
+    if _has_unit_file(name, root):
+        lines.append(f"the unit is there, but not active: systemctl status {name}")
+    elif is_booted:
+        lines.append(
+            f"systemd has no file of a unit {name}: systemctl list-units shows those that are active"
+        )
+    return lines
+
+
+def _has_unit_file(name: str, root: str) -> bool:
+    """Whether systemd(1) finds the unit in one of its directories; `a@b.service` is in `a@.service`."""
+    stem, suffix = os.path.splitext(name)
+    names = {name, f"{stem.partition('@')[0]}@{suffix}" if "@" in stem else name}
+    return any(glob(f"{escape(root)}/{directory}/systemd/*/{escape(each)}") for directory in _UNIT_DIRECTORIES
+               for each in names)  # fmt: skip
+
+
+def _unit_name(unit: str) -> str:
+    return unit if unit.endswith(_UNIT_SUFFIXES) else f"{unit}.service"
+
+
+def _control_groups(proc: str) -> Iterator[tuple[int, set[str]]]:
+    """Yield each process with its control groups; not those that have ended, or that /proc hides."""
+    for pid in map(int, filter(str.isdecimal, os.listdir(proc))):
+        if read_text(f"{proc}/{pid}/cmdline"):
+            yield pid, control_groups(read_text(f"{proc}/{pid}/cgroup"))
 
 
 def start_time(pid: int) -> int:
@@ -162,6 +219,8 @@ def start_time(pid: int) -> int:
     """
     with closing(ProcFs(pid)) as proc:
         stat = proc.stat()
-        if stat is None or (stat.state in "ZX" and proc.has_ended()):
+        if stat is None:
             raise NoSuchProcess(pid, f"process has ended: {pid}")
+        if stat.state in "ZX" and proc.has_ended():
+            raise _zombie(pid, stat)
         return stat.starttime

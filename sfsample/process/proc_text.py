@@ -123,13 +123,13 @@ def parse_last_id(loadavg: bytes) -> bytes | None:
     return fields[-1] if fields else None
 
 
-def is_in_unit(cgroup: str, unit: str) -> bool:
-    """Return whether a process is in a systemd unit, by the text of /proc/PID/cgroup.
+def control_groups(cgroup: str) -> set[str]:
+    """Return the names in systemd's paths of /proc/PID/cgroup: those of units, and of groups in them.
 
     Only systemd's hierarchy counts: that of cgroups version 2, or its own one of version 1.
     """
     lines = (line.split(":", 2) for line in cgroup.split("\n") if line)
-    return any(kind in {"", "name=systemd"} and unit in path.split("/") for _, kind, path in lines)
+    return {name for _, kind, path in lines if kind in {"", "name=systemd"} for name in path.split("/")}
 
 
 def parse_monotonic_offset_ns(timens_offsets: str) -> int:

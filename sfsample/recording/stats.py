@@ -79,6 +79,7 @@ class Stats:
         self.cpu_charged_ns = 0  # CPU time of all threads, as the kernel counts it
         self.cpu_sampled_ns = 0  # the part of it that samples stand for
         self.threads = 0  # that have samples
+        self.why_idle: tuple[str, str] | None = None  # if nothing ran: what else than sleep, and a remedy
         self.subprocesses = Subprocesses()
         self.module_paths: list[tuple[str, bool]] = []  # and whether the module has SFrame
         self.sampler_cpu_s = 0.0

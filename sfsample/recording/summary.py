@@ -9,9 +9,11 @@ from sfsample.recording.stats import Pauses, Stats
 
 _MAX_LINES = 5  # of one kind, unless verbose
 _LOW_COVERAGE = 0.9  # of the CPU time: say it before anything else
+_MANY_SAMPLES = 10
 _CHANCE = 2  # standard deviations of the count of samples by timers of CPUs
 _HIGH_COST = 0.03  # of one CPU: name the flags that lower it
 _NOTABLE_SAMPLES = 5  # that the CPU time was worth, when none was taken: name the flag that takes them
+_NOTABLE_CPU_NS = 5_000_000  # less is printed as 0.00 s
 _NOTABLE_WAIT = 2  # a pause is so many times longer than without the wait for a CPU: print both
 _DEEP_STACK = 500  # frames: kernel timers cost more here, as they copy too little and reuse no known frames
 _HINTS = {
@@ -30,13 +32,14 @@ def summary_lines(
     stats: Stats, mode: str, *, missing_names: Sequence[str] = (), verbose: bool = False
 ) -> Iterator[str]:
     """Yield lines without newlines.  `missing_names`: what has no name, and why."""
-    low = stats.samples > 0 and (stats.coverage or 1.0) < _LOW_COVERAGE
+    low = _is_low(stats)
     if low:
         yield from _low_coverage(stats)
+    threads = f" of {_count(stats.threads, 'thread')}" if stats.samples else ""
     yield (
-        f"{_count(stats.samples, 'sample')} of {_count(stats.threads, 'thread')} "
-        f"in {stats.duration_s:.1f} s: {_count(stats.ticks, 'tick')} "
-        f"at {stats.rate_hz:g} Hz, {stats.late_ticks} missed{_achieved_rate(stats)}"
+        f"{_count(stats.samples, 'sample')}{threads} in {stats.duration_s:.1f} s: "
+        f"{_count(stats.ticks, 'tick')} at {stats.rate_hz:g} Hz, "
+        f"{stats.late_ticks} missed{_achieved_rate(stats)}"
     )
     if stats.ended_by == "target":
         yield "ended     with the target"
@@ -45,7 +48,7 @@ def summary_lines(
         yield from _coverage(stats)
     yield from _subprocesses(stats)
     if not stats.samples and mode == "cpu" and not stats.captures[Capture.FAILED]:
-        yield from _no_samples(stats)
+        yield from no_sample_lines(stats)
         yield from _problems(stats, verbose=verbose)
         return
     if stats.captures[Capture.FAILED]:
@@ -65,26 +68,32 @@ def missing_name_lines(missing_names: Sequence[str], *, verbose: bool = False) -
     yield from _more(len(missing_names) - len(shown))
 
 
-def _no_samples(stats: Stats) -> Iterator[str]:
+def no_sample_lines(stats: Stats) -> Iterator[str]:
     """Yield why there are no samples, and which flags would give some."""
+    cause, remedy = stats.why_idle or ("idle", "to record sleeping threads: --mode wall")
     if stats.timers_since_s is not None:
         period_ns = round(1e9 / stats.rate_hz)
         if stats.cpu_charged_ns > period_ns:
-            yield f"the timers gave no sample of {_time(stats.cpu_charged_ns)} of CPU time;"
+            yield f"the timers gave no sample of {_time(stats.cpu_charged_ns)} of CPU time"
             yield "a higher --rate needs less; --no-perf-events also samples threads that live shorter"
         else:
-            yield f"no thread used {_time(period_ns)} of CPU time, which gives one sample;"
-            yield "to record sleeping threads: --mode wall, without --perf-events"
+            yield f"no thread used {_time(period_ns)} of CPU time, which gives one sample: {cause}"
+            yield f"{remedy}{', without --perf-events' if 'wall' in remedy else ''}"
         return
-    ticks = f"at any of the {_count(stats.taken_ticks, 'tick')} taken;"
-    if stats.waiting_for_cpu:
+    ticks, brief = f"at any of the {_count(stats.taken_ticks, 'tick')} taken", _uses_cpu_briefly(stats)
+    if stats.waiting_for_cpu and not stats.why_idle:
         yield f"no thread was on a CPU {ticks}"
         yield "to record threads that wait for a CPU: --mode wall"
     else:
-        yield f"no thread ran {ticks}"
-        yield "to record sleeping threads: --mode wall"
-    if stats.cpu_charged_ns > _NOTABLE_SAMPLES * 1e9 / stats.rate_hz:
+        yield f"no thread ran {ticks}{'' if brief else f': {cause}'}"
+        yield remedy
+    if brief:
         yield "to record threads that run for microseconds at a time: --perf-events"
+
+
+def _uses_cpu_briefly(stats: Stats) -> bool:
+    """Whether the threads used CPU time, but between the ticks."""
+    return stats.cpu_charged_ns > _NOTABLE_SAMPLES * 1e9 / stats.rate_hz
 
 
 def _achieved_rate(stats: Stats) -> str:
@@ -100,6 +109,12 @@ def _losses(stats: Stats) -> Iterator[str]:
         yield f"skipped   {_count(stats.waiting_for_cpu, 'sample')}: waiting for a CPU"
 
 
+def _is_low(stats: Stats) -> bool:
+    """Return whether the coverage is low, and that matters: more than a few samples are missing."""
+    missing = (stats.cpu_charged_ns - stats.cpu_sampled_ns) / 1e9 * stats.rate_hz
+    return stats.samples > 0 and missing > _MANY_SAMPLES and (stats.coverage or 0.0) < _LOW_COVERAGE
+
+
 def _low_coverage(stats: Stats) -> Iterator[str]:
     """Yield how little of the CPU time has samples, and what to do where threads end too early for them."""
     yield from _coverage(stats)
@@ -112,7 +127,8 @@ def _coverage(stats: Stats) -> Iterator[str]:
     """Yield for how much of the CPU time there are samples, unless for all, or for all but by chance."""
     lost_ns = stats.cpu_charged_ns - stats.cpu_sampled_ns
     by_chance_ns = _CHANCE * sqrt(stats.samples) * 1e9 / stats.rate_hz if stats.timers_of == "cpus" else 0
-    if stats.cpu_charged_ns and abs(lost_ns) > max(stats.cpu_charged_ns // 100, by_chance_ns):
+    notable_ns = max(stats.cpu_charged_ns // 100, by_chance_ns)
+    if stats.cpu_charged_ns >= _NOTABLE_CPU_NS and abs(lost_ns) > notable_ns:
         covered = _percent(stats.cpu_sampled_ns, stats.cpu_charged_ns)
         yield f"coverage  {covered} of {stats.cpu_charged_ns / 1e9:.2f} s of CPU time"
 

@@ -150,18 +150,13 @@ def from_json(text: str) -> SavedStack:
     """Return the saved stack in the text of a file.  Raises FormatError."""
     try:
         document = json.loads(text[:MAX_CHARACTERS])
+    except (ValueError, RecursionError) as damage:
+        raise FormatError("saved stack", 0, f"is not JSON: {damage}") from None
+    try:
         if not isinstance(document, dict) or document.get("schema") != SCHEMA:
             raise FormatError("saved stack", 0, f"is not a saved stack ({SCHEMA})")
         return _from_document(document)
-    except (
-        ValueError,
-        KeyError,
-        TypeError,
-        AttributeError,
-        OverflowError,
-        RecursionError,
-        zlib_error,
-    ) as damage:
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, zlib_error) as damage:
         raise FormatError("saved stack", 0, f"is damaged: {type(damage).__name__}: {damage}") from None
 
 

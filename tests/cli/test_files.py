@@ -93,7 +93,7 @@ def test_convert_filters_stacks(recorded, capsys, flags, text):
         (["convert"], 2, "the following arguments are required: INPUT"),
         (["diff", "{}/in.json"], 2, "the following arguments are required: BEFORE AFTER"),
         (["diff", "{}/in.json", "{}/none"], 1, "cannot read: {}/none: No such file or directory"),
-        (["convert", "{}/in.json", "-f", "jpeg"], 2, "invalid choice: 'jpeg'"),
+        (["convert", "{}/in.json", "-f", "jpeg"], 2, "not one of folded"),
     ],
 )
 def test_mistake_prints_one_line_and_help(recorded, tmp_path, capsys, words, code, message):  # noqa: PLR0917

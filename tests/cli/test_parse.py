@@ -80,7 +80,7 @@ def test_pid_must_be_positive_integer(pids: str) -> None:
 @pytest.mark.parametrize(
     ("text", "seconds"),
     [("10", 10), ("0.5", 0.5), (".5", 0.5), ("500ms", 0.5), ("2m", 120), ("1h", 3600), ("1d", 86400),
-     ("250us", 0.00025), ("1.5s", 1.5), ("1e-1", 0.1), ("1e3", 1000), ("2.", 2)],
+     ("1w", 604800), ("250us", 0.00025), ("1.5s", 1.5), ("1e-1", 0.1), ("1e3", 1000), ("2.", 2)],
 )  # fmt: skip
 def test_time_accepts_units(text: str, seconds: float) -> None:
     assert parse(["-p", "1", "-d", text]).duration == pytest.approx(seconds)
@@ -167,8 +167,8 @@ def test_unwind_names_every_stepper() -> None:
         (["-p"], "expected one argument"),
         (["-p", "1", "extra"], "not a process id (from 1 on): extra"),
         (["-p", "1", "--no-such-flag"], "unrecognized arguments: --no-such-flag"),
-        (["-p", "1", "-f", "nonsense"], "invalid choice"),
-        (["-p", "1", "--mode", "both"], "invalid choice"),
+        (["-p", "1", "-f", "nonsense"], "not one of"),
+        (["-p", "1", "--mode", "both"], "not one of"),
         (["frobnicate"], "unknown command: frobnicate"),
         ([""], "unknown command"),
         (["recor", "-p", "1"], "unknown command"),
@@ -177,6 +177,7 @@ def test_unwind_names_every_stepper() -> None:
         ([*WATCH, "--every", "2s", "--for", "3s"], "--every is shorter than --for"),
         ([*WATCH, "--every", "999ms", "--for", "1ms"], "shorter than a second"),
         ([*WATCH, "--keep", "0"], "not a number from 1 to 2147483647"),
+        ([*WATCH, "--keep-for", "0d"], "not a time"),
         ([*WATCH, "-o", "x"], "unrecognized arguments"),
     ],
 )  # fmt: skip
@@ -206,10 +207,15 @@ def test_defaults_are_those_of_the_contract() -> None:
     assert (given.stats, given.quiet, given.verbose) == (None, False, False)
 
 
+def test_watch_keeps_json() -> None:
+    given = parse([*WATCH, "--keep", "3", "--keep-for", "7d"])
+    assert (given.format, given.keep, given.keep_for) == ("json", 3, 7 * 86400)
+
+
 SHORT = list("pnrdoftqvh")
 LONG = ["pid", "name", "all", "rate", "interval", "duration", "output", "format", "mode", "threads",
-        "unwind", "max-frames", "stack-bytes", "stats", "json", "every", "for", "output-dir", "keep", "help",
-        "version"]  # fmt: skip
+        "unwind", "max-frames", "stack-bytes", "stats", "json", "every", "for", "output-dir", "keep",
+        "keep-for", "help", "version"]  # fmt: skip
 PLAIN = [
     "record",
     "dump",

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from sfsample.cli.progress import Progress, progress_text
+from sfsample.cli.terminal import Messages, say
 from sfsample.recording.stats import Stats
 from tests.live.targets import HANG_S
 
@@ -44,6 +45,23 @@ def test_line_is_erased_at_the_end(monkeypatch):
             assert shown(controller) == "\r\x1b[Ksfsample: 2 of ?[31m10 s"
             assert not progress.due()
         assert shown(controller) == "\r\x1b[K"
+
+
+def test_message_erases_the_line(monkeypatch):
+    with terminal(monkeypatch) as controller:
+        with Progress(quiet=False) as progress:
+            progress.show("2 of 10 s")
+            shown(controller)
+            say("late: 3 ticks missed")
+            assert shown(controller) == "\r\x1b[Ksfsample: late: 3 ticks missed\r\n"
+            say("late: again")
+            Messages().write("a line of the log\n")
+            assert shown(controller) == "sfsample: late: again\r\na line of the log\r\n"
+            progress.show("3 of 10 s")
+            assert shown(controller) == "\r\x1b[Ksfsample: 3 of 10 s"
+            Messages().write("log\n")
+            assert shown(controller) == "\r\x1b[Klog\r\n"
+        assert shown(controller) == ""
 
 
 def test_quiet_shows_nothing(monkeypatch):

@@ -1,18 +1,22 @@
-"""The schedule and the files of `watch`, with a simulated clock.
+"""The schedule of `watch`, with a simulated clock, and what it says of failures that last.
 
-Slot k begins at start + k * every, however long a slice takes; a slot that has passed is skipped; only files
-of `watch` are deleted.
+Slot k begins at start + k * every, however long a slice takes; a slot that has passed is skipped.  A failure
+is said once, and again when it is over; nothing ends the watch after its first slot, and a full disk never.
 """
 
 import os
+import re
 from argparse import Namespace
+from errno import EDQUOT, ENOSPC, EROFS
 from pathlib import Path
 
 import pytest
 
 from sfsample.cli import watch
+from sfsample.cli.parse import parse
 from sfsample.cli.watch import slots
-from sfsample.process.find import find_by_unit
+from sfsample.errors import NoSuchProcess, NotPermitted, SfsampleError
+from sfsample.process.find import find_by_unit, why_no_unit
 
 
 class SimulatedClock:
@@ -73,27 +77,6 @@ def test_stop_request_ends_the_wait(clock: SimulatedClock) -> None:
     assert clock.now < 1010
 
 
-def test_only_slices_of_the_label_are_deleted(tmp_path: Path) -> None:
-    slices = [f"redis-2026010{day}T000000Z.folded" for day in range(1, 6)]
-    others = ["redis-notes.folded", "redis-20260101T000000Z.folded.gz", "redis-2-20260101T000000Z.folded",
-              "xredis-20260101T000000Z.folded", "redis-20260101T000000.folded",
-              "redis-20260101T000000Z.json", ".hidden"]  # fmt: skip
-    for name in (*slices, *others):
-        (tmp_path / name).touch()
-    watch._delete_old(str(tmp_path), "redis", ".folded", 2)
-    assert sorted(os.listdir(tmp_path)) == sorted([*slices[-2:], *others])
-
-
-def test_failed_deletion_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    watch._delete_old(str(tmp_path / "gone"), "redis", ".folded", 2)
-    (tmp_path / "a-20260101T000000Z.folded").mkdir()
-    (tmp_path / "a-20260102T000000Z.folded").touch()
-    watch._delete_old(str(tmp_path), "a", ".folded", 1)
-    first, second = capsys.readouterr().err.splitlines()
-    assert first.startswith("sfsample: cannot delete: ")
-    assert second.startswith("sfsample: cannot delete: ")
-
-
 @pytest.mark.parametrize(
     ("name", "label"),
     [("redis-server", "redis-server"), ("python3 app.py", "python3_app.py"), ("../../etc/x", "_.._etc_x"),
@@ -130,11 +113,115 @@ def test_unit_selects_all_its_processes(tmp_path: Path) -> None:
     assert find_by_unit("ngin", str(tmp_path)) == []
 
 
-def test_slices_never_share_a_file(tmp_path: Path) -> None:
-    """The clock may be set back, so the same second may come twice."""
-    names = []
-    for _ in range(3):
-        path = watch._free_path(str(tmp_path), "x", ".folded")
-        Path(path).touch()
-        names.append(path)
-    assert sorted(set(names)) == names
+def unit_directory(root: Path, *, groups: dict[int, str], files: tuple[str, ...] = ()) -> tuple[str, str]:
+    """Make a /proc with these processes and a root directory with these files; return both."""
+    for pid, group in groups.items():
+        (root / "proc" / str(pid)).mkdir(parents=True)
+        (root / "proc" / str(pid) / "cgroup").write_text(f"0::/system.slice/{group}\n")
+        (root / "proc" / str(pid) / "cmdline").write_bytes(b"x\0")
+    (root / "proc").mkdir(exist_ok=True)
+    for name in files:
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).touch()
+    return str(root / "proc"), str(root)
+
+
+def test_unit_without_systemd_names_what_is_missing(tmp_path: Path) -> None:
+    first, second = why_no_unit("nginx", *unit_directory(tmp_path, groups={}))
+    assert "systemd does not run here" in first
+    assert second.startswith("-n NAME")
+
+
+def test_misspelt_unit_names_those_that_exist(tmp_path: Path) -> None:
+    where = unit_directory(tmp_path, groups={1: "nginx.service", 2: "cron.service"},
+                           files=("run/systemd/system/x",))  # fmt: skip
+    assert why_no_unit("ngnix", *where) == [
+        "units with processes and such a name: nginx.service",
+        "systemd has no file of a unit ngnix.service: systemctl list-units shows those that are active",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("unit", "file"),
+    [("nginx", "etc/systemd/system/nginx.service"), ("a.socket", "usr/lib/systemd/user/a.socket"),
+     ("getty@tty1", "lib/systemd/system/getty@.service")],
+)  # fmt: skip
+def test_unit_that_is_not_active_is_known_by_its_file(tmp_path: Path, unit: str, file: str) -> None:
+    where = unit_directory(tmp_path, groups={}, files=("run/systemd/system/x", file))
+    [line] = why_no_unit(unit, *where)
+    assert line.startswith("the unit is there, but not active: systemctl status ")
+
+
+class Messages:
+    """A watch whose slices do what a test says, without a process; `lines` of a slot are what it printed."""
+
+    def __init__(
+        self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *words: str
+    ) -> None:
+        arguments = parse(["watch", "-n", "bank", "--output-dir", "gone", *words])
+        self.watch = watch.Watch(arguments, watch.Interrupt())
+        self._capsys, self._monkeypatch = capsys, monkeypatch
+
+    def slot(self, outcome: Exception | list[int] | None, **flags: bool) -> list[str]:
+        """Run a slot in which the target's pids are `outcome`, or which fails; return the lines."""
+
+        def find(_: Namespace) -> list[int]:
+            if isinstance(outcome, Exception):
+                raise outcome
+            return outcome or []
+
+        self._monkeypatch.setattr(watch, "target_pids", find)
+        self._monkeypatch.setattr(self.watch, "_record", lambda *_: None)
+        self.watch.slot(1, **flags)
+        return self._capsys.readouterr().err.splitlines()
+
+
+@pytest.fixture
+def messages(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Messages:
+    return Messages(capsys, monkeypatch)
+
+
+STAMP = r"sfsample: \d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ "
+GONE = NoSuchProcess(0, "no such process: bank", "look elsewhere")
+
+
+def test_missing_target_is_said_once_and_again_when_it_is_found(messages: Messages) -> None:
+    first, *more = messages.slot(GONE)
+    assert re.fullmatch(f"{STAMP}no such process: bank", first)
+    assert more == ["  look elsewhere", "  it is looked for again for every slice; this is said once"]
+    assert messages.slot(GONE) == []
+    [found] = messages.slot([12])
+    assert re.fullmatch(f"{STAMP}found bank: process 12", found)
+    assert messages.slot([12, 13]) == []
+    assert messages.slot([14, 15])[0].endswith(" found bank: processes 14, 15")
+    assert len(messages.slot(GONE)) == 3
+    assert len(messages.slot([14, 15])) == 1, "the same process, after it was missed"
+
+
+def test_quiet_watch_says_failures_and_their_end(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quiet = Messages(capsys, monkeypatch, "-q")
+    assert quiet.slot([12]) == []
+    assert len(quiet.slot(GONE)) == 3
+    assert len(quiet.slot([13])) == 1
+
+
+@pytest.mark.parametrize("failure", [NotPermitted(1, "no"), OSError("no file left"), MemoryError()])
+def test_only_the_first_slot_may_fail(messages: Messages, failure: Exception) -> None:
+    with pytest.raises(type(failure)):
+        messages.slot(failure, may_fail=True)
+    assert messages.slot(failure)[-1] == "  slices are lost until then; this is said once"
+    assert messages.slot(failure) == []
+
+
+@pytest.mark.parametrize("number", [ENOSPC, EDQUOT])
+def test_full_disk_is_no_failure_of_the_first_slot(messages: Messages, number: int) -> None:
+    full = watch.NotWritten("/d", OSError(number, os.strerror(number)))
+    assert messages.slot(full, may_fail=True)[1] == "  free some space"
+    with pytest.raises(SfsampleError):
+        messages.slot(watch.NotWritten("/d", OSError(EROFS, "read-only")), may_fail=True)
+
+
+def test_many_processes_are_not_all_listed(messages: Messages) -> None:
+    assert messages.slot(list(range(1, 10)))[0].endswith("found bank: processes 1, 2, 3, 4, 5 and 4 more")

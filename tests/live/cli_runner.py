@@ -71,10 +71,14 @@ def sampled(*words: object, enough: Callable[[Done], object] = Done.stacks, **op
 
 
 @contextlib.contextmanager
-def begun(*words: object) -> Iterator["subprocess.Popen[bytes]"]:
-    """Start a command and wait until it handles signals; it is killed at the end, if it has not ended."""
-    with subprocess.Popen([*COMMAND, *map(str, words)], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                          stderr=subprocess.PIPE) as child:  # fmt: skip
+def begun(*words: object, wrapper: tuple[str, ...] | list[str] = ()) -> Iterator["subprocess.Popen[bytes]"]:
+    """Start a command and wait until it handles signals; it is killed at the end, if it has not ended.
+
+    `wrapper`: a command line that executes it.
+    """
+    command = [*wrapper, *COMMAND, *map(str, words)]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe) as child:
         try:
             wait_until(lambda: child.poll() is not None or catches_sigterm(child.pid), "sfsample has begun")
             yield child

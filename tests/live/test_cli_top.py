@@ -177,4 +177,4 @@ def test_top_without_a_terminal_is_a_usage_error():
     command = [sys.executable, "-m", "sfsample", "top", "-p", "1"]
     done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False)
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("sfsample: top needs a terminal\n  for a file: sfsample record")
+    assert done.stderr.startswith("sfsample: top needs a terminal\n  for a file: sfsample PID")

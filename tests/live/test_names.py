@@ -154,12 +154,10 @@ def test_stripped_program_is_reported(tmp_path: Path) -> None:
 def test_watch_reports_missing_names(tmp_path: Path) -> None:
     words = ("--every", "1s", "--for", "500ms", "--mode", "wall", "--output-dir", tmp_path)
     with running(fixture("v3"), "framepointer") as target, begun("watch", "-p", target.pid, *words) as child:
-        wait_until(
-            lambda: any(path.stat().st_size for path in tmp_path.glob("*.folded")), "a slice with samples"
-        )
+        wait_until(lambda: any(tmp_path.glob("*.json")), "a slice, which has samples")
         child.send_signal(signal.SIGTERM)
         done = ended(child)
-    at = next(at for at, line in enumerate(done.err) if re.search(r"\.folded: [1-9]\d* samples", line))
+    at = next(at for at, line in enumerate(done.err) if re.search(r"\.json: \d+ sample", line))
     report = "\n".join(takewhile(lambda line: line.startswith("  "), done.err[at + 1 :]))  # of this slice
     assert re.search(rf"(?m)^  unnamed   process {target.pid}: 1 place has no name: generated", report)
 

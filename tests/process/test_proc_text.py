@@ -3,7 +3,7 @@
 import pytest
 
 from sfsample.process.proc_text import (
-    is_in_unit,
+    control_groups,
     parse_last_id,
     parse_monotonic_offset_ns,
     parse_stat,
@@ -52,7 +52,7 @@ def test_last_id_is_the_last_field_of_loadavg():
     ],
 )
 def test_systemd_unit_is_found_in_the_cgroup_path(cgroup, expected):
-    assert is_in_unit(cgroup, "nginx.service") == expected
+    assert ("nginx.service" in control_groups(cgroup)) == expected
 
 
 def test_offset_of_a_time_namespace_is_in_ns():

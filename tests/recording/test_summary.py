@@ -60,7 +60,7 @@ def test_no_samples_of_timers_mentions_no_tick():
     made = stats()
     made.timers_since_s, made.rate_hz = 0.0, 50.0
     assert lines(made)[1:] == [
-        "no thread used 20 ms of CPU time, which gives one sample;",
+        "no thread used 20 ms of CPU time, which gives one sample: idle",
         "to record sleeping threads: --mode wall, without --perf-events",
     ]
 
@@ -96,7 +96,7 @@ def test_no_samples_of_short_lived_threads_proposes_flags():
     made = Stats(99.0)
     made.timers_since_s, made.duration_s, made.ticks, made.cpu_charged_ns = 0.0, 10.0, 990, 10**9
     _, lost, why, hint = lines(made)
-    assert why == "the timers gave no sample of 1000 ms of CPU time;"
+    assert why == "the timers gave no sample of 1000 ms of CPU time"
     assert lost == "coverage  0 % of 1.00 s of CPU time"
     assert hint == "a higher --rate needs less; --no-perf-events also samples threads that live shorter"
 
@@ -235,7 +235,7 @@ def test_no_samples_of_idle_threads_proposes_wall_mode():
 
     assert text[1] == "skipped   500 ticks: to stay below --max-overhead"
     assert text[2:] == [
-        "no thread ran at any of the 400 ticks taken;",
+        "no thread ran at any of the 400 ticks taken: idle",
         "to record sleeping threads: --mode wall",
     ]
 
@@ -246,7 +246,7 @@ def test_no_samples_of_waiting_threads_proposes_wall_mode():
 
     assert line(made, "skipped") == "skipped   60 samples: waiting for a CPU"
     assert lines(made)[-2:] == [
-        "no thread was on a CPU at any of the 990 ticks taken;",
+        "no thread was on a CPU at any of the 990 ticks taken",
         "to record threads that wait for a CPU: --mode wall",
     ]
 
@@ -304,3 +304,19 @@ def test_timers_say_since_when_and_why():
     assert "50 % bad_memory (--no-perf-events may copy more)" in line(made, "stacks")
     made.sampler_cpu_s = 0.65
     assert "--perf-events" not in line(made, "cost")
+
+
+def test_no_samples_of_an_idle_master_names_its_children():
+    made = stats()
+    made.waiting_for_cpu, made.cpu_charged_ns = 1, 1_000_000
+    made.why_idle = ("idle, while its 3 children run", "to sample them too: -s")
+
+    assert lines(made)[1:] == [
+        "skipped   1 sample: waiting for a CPU",
+        "no thread ran at any of the 990 ticks taken: idle, while its 3 children run",
+        "to sample them too: -s",
+    ]
+
+
+def test_headline_without_samples_counts_no_threads():
+    assert lines(stats())[0] == "0 samples in 10.0 s: 990 ticks at 99 Hz, 0 missed"

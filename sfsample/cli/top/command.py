@@ -34,7 +34,7 @@ _DRAW_PERIOD_S = 0.5
 def run(arguments: Namespace) -> int:
     """Show the live view until the user leaves or the target ends; return the exit code."""
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        raise UsageError("top needs a terminal", "for a file: sfsample record -d 10 -o out.html")
+        raise UsageError("top needs a terminal", "for a file: sfsample PID -d 10 -o out.html")
     with Interrupt() as interrupt:
         session = _Session(arguments, target_pids(arguments), interrupt)
         with session.sampling(), terminal() as screen:

@@ -94,19 +94,20 @@ def closed_gates_help(own: SelfCredentials, target: TargetCredentials) -> tuple[
     closed = [gate for gate in judge_gates(own, target) if gate.status == "fail"]
     if closed and closed[0].name == "tracer":
         closed = closed[:1]  # until that tracer is gone the other gates do not matter
-    lines = dict.fromkeys(line for gate in closed for line in _help(gate))
-    return tuple(lines) or (
+    found: dict[Remedy | None, list[str]] = {}  # gates that one remedy opens
+    for gate in closed:
+        found.setdefault(gate.remedy, []).append(gate.found)
+    return tuple(line for remedy, causes in found.items() for line in _help(causes, remedy)) or (
         "a security module (AppArmor, SELinux) or a seccomp filter may forbid ptrace;",
         "in a container, start it with --cap-add=SYS_PTRACE",
     )
 
 
-def _help(gate: Gate) -> tuple[str, ...]:
-    remedy = gate.remedy
+def _help(causes: list[str], remedy: Remedy | None) -> list[str]:
     if remedy is None:
-        return (gate.found,)
-    container = (f"in a container: {remedy.docker}",) if remedy.docker else ()
-    return (f"{gate.found};", remedy.host, *container)
+        return causes
+    container = [f"in a container: {remedy.docker}"] if remedy.docker else []
+    return [*(f"{cause};" for cause in causes), remedy.host, *container]
 
 
 def _privilege(own: SelfCredentials) -> Gate:

@@ -162,7 +162,7 @@ def read(data: bytes, budget: Budget) -> Report:
     try:
         return _ProfileReader(memoryview(data), budget).report()
     except FormatError as damage:
-        raise BadInput(f"neither JSON nor text, and damaged as pprof: {damage}") from None
+        raise BadInput(f"no profile: neither JSON nor text, nor whole pprof ({damage})") from None
 
 
 class _Location(NamedTuple):

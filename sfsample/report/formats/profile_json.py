@@ -179,7 +179,7 @@ def read(data: bytes, budget: Budget) -> Report:
     try:
         root = JsonValue(json.loads(data))
     except (ValueError, RecursionError) as failure:  # also not UTF-8, or a number of a million digits
-        raise BadInput(f"not JSON: {failure}") from None
+        raise BadInput(f"not JSON, or cut off: {failure}") from None
     if root.field("schema").value != _SCHEMA:
         raise BadInput(f"schema: not {_SCHEMA}")
     weights = _weights(root.field("weights"))

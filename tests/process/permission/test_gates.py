@@ -47,6 +47,15 @@ def test_target_of_another_group_is_refused() -> None:
     )
 
 
+def test_gates_that_one_remedy_opens_are_named_before_it() -> None:
+    user, capabilities, host, container = closed_gates_help(USER, ROOT_PROCESS)
+    assert (user[:13], capabilities[:21]) == ("it belongs to", "it holds capabilities")
+    assert user.endswith(";")
+    assert capabilities.endswith(";")
+    assert host.startswith("run as root")
+    assert container.startswith("in a container: ")
+
+
 def test_target_that_is_not_dumpable_is_refused() -> None:
     assert "it is not dumpable" in help_text(USER, OWN_PROCESS._replace(files_owner=0))
 

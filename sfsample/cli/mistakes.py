@@ -1,0 +1,58 @@
+"""Says what the user may have meant by a word of the command line that is wrong: the next thing to type."""
+
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+
+from sfsample.cli.flags import COMMANDS
+from sfsample.errors import UsageError
+
+_ALWAYS_ON = ("-g", "--call-graph")  # flags of perf
+
+
+def unknown_command(command: str, words: Sequence[str]) -> UsageError:
+    """Return the error for a first word that is no command, no pid and no flag."""
+    lines = [f"did you mean: sfsample {shlex.join([each, *words])}" for each in _similar(command, COMMANDS)]
+    if not lines:
+        lines += [] if "/" in command else [f"a process by its name: sfsample -n {shlex.quote(command)}"]
+        lines.append(f"to start a program: sfsample -- {shlex.join([command, *words])}")
+    return UsageError(f"unknown command: {command}", *lines, f"commands: {', '.join(COMMANDS)}")
+
+
+def not_a_pid(command: str, word: str, what: object) -> UsageError:
+    """Return the error for a word that should be a pid; `what` is wrong with it."""
+    program = "sfsample" if command == "record" else f"sfsample {command}"
+    if word in COMMANDS:
+        help_line = f"the command comes first: sfsample {word} PID"
+    elif word.lstrip("-").isdecimal():
+        help_line = f"ps and pgrep show pids; by its name: {program} -n NAME"
+    elif command == "record":
+        help_line = f"to start a program: sfsample -- {shlex.quote(word)}"
+    else:
+        help_line = f"a process by its name: {program} -n {shlex.quote(word)}"
+    return UsageError(str(what), help_line, try_help(f"sfsample {command}"))
+
+
+def unknown_flags(command: str, words: Sequence[str], flags: Mapping[str, Iterable[str]]) -> UsageError:
+    """Return the error for words that a command does not take; `flags` of each command."""
+    lines = []
+    for flag in (word.partition("=")[0] for word in words if word.startswith("-")):
+        owners = [each for each, its in flags.items() if flag in its]
+        if similar := [] if owners else _similar(flag, flags[command]):
+            lines.append(f"did you mean: {similar[0]}")
+        elif flag in _ALWAYS_ON:
+            lines.append(f"{flag}: leave it out, as stacks are always recorded")
+        elif owners:
+            lines.append(f"{flag} is a flag of: {', '.join(f'sfsample {each}' for each in owners)}")
+    return UsageError(f"unrecognized arguments: {' '.join(words)}", *lines, try_help(f"sfsample {command}"))
+
+
+def try_help(program: str) -> str:
+    """Return the last help line of a mistake in the flags of a command."""
+    return f"try: {program} --help"
+
+
+def _similar(word: str, words: Iterable[str]) -> list[str]:
+    """Return the word that one is a misspelling of, if any; short words are like too many."""
+    from difflib import get_close_matches
+
+    return get_close_matches(word, words, n=1, cutoff=0.75) if len(word) > 2 else []

@@ -1,0 +1,336 @@
+"""What sfsample prints for a mistake or a first try: every screen, in golden/first-hour.txt.
+
+Words in capitals stand for a pid, a path or a name of this run; N for a number that depends on it.  Left out
+are screens that depend on the machine (`doctor`) and lines that depend on its load.
+
+`pytest tests/cli/test_first_hour.py --update-golden` writes an intended change.  Read it as such a user: each
+screen must say what is wrong, why, and what to do next.
+"""
+
+import gzip
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from sfsample import __version__
+from tests.live.cli_runner import NOBODY, is_root, stops_of
+from tests.live.targets import HANG_S, LineReader, fixture, running, states, status, tids, wait_until
+from tests.live.test_cli_errors import is_kernel_thread, make_public, unused_pid
+
+pytestmark = pytest.mark.live
+ROOT = Path(__file__).parents[2]
+GOLDEN = ROOT / "tests/golden/first-hour.txt"
+ATTEMPTS = 5  # for a screen that depends on the load of the machine
+# Lines that depend on the load, and what depends on the machine: its libc, its kernel, and how it was built.
+LOAD = re.compile(
+    r"\n(?:  (?:skipped|coverage|pause|timers|cost) | {12}p50)[^\n]*|(?<= missed) \([\d.N]+ Hz\)"
+)
+MACHINE = re.compile(r"\n  (?:callers|modules) [^\n]*|(?<=;)\S*(?=main;outer)|, at \w+")
+BUSY = (
+    "BUSY",
+    "CHILD",
+)  # they are stopped where a screen does not need them: 90 commands take long beside them
+
+
+class Screen(NamedTuple):
+    """A command line.
+
+    `numbers`: those in it depend on the run; busy processes run meanwhile.  `other_user`: the user is
+    not that of the process.  `interrupt`: Ctrl-C ends it when this was printed, or samples were taken.
+    """
+
+    command: str
+    numbers: bool = False
+    other_user: bool = False
+    interrupt: str | None = None
+
+    @property
+    def prompt(self) -> str:
+        """The first line of the screen."""
+        return (
+            f"{'nobody' if self.other_user else ''}$ {self.command}{'' if self.interrupt is None else ' ^C'}"
+        )
+
+
+SCREENS = [
+    # the first words
+    Screen("sfsample"),
+    Screen("sfsample --version"),
+    Screen("sfsample help | head -20"),
+    Screen("sfsample help record | head -9"),
+    Screen("sfsample watch --help | head -8"),
+    Screen("sfsample recrod BUSY"),
+    Screen("sfsample redis-server"),
+    Screen("sfsample ./program -v"),
+    Screen("sfsample -d 5"),
+    Screen("sfsample BUSY dump"),
+    Screen("sfsample record ./program"),
+    Screen("sfsample top"),
+    Screen("sfsample dump"),
+    Screen("sfsample watch BUSY"),
+    Screen("sfsample convert"),
+    Screen("sfsample diff good.json"),
+    Screen("sfsample completion tcsh"),
+    # a process that is none
+    Screen("sfsample GONE"),
+    Screen("sfsample BUSY GONE"),
+    Screen("sfsample dump GONE"),
+    Screen("sfsample doctor GONE"),
+    Screen("sfsample 0"),
+    Screen("sfsample -1"),
+    Screen("sfsample --pid= -d 3"),
+    Screen("sfsample dump -p redis"),
+    Screen("sfsample dump redis"),
+    Screen("sh -c 'exec sfsample $$'", numbers=True),
+    Screen("sfsample 2"),
+    Screen("sfsample ZOMBIE"),
+    Screen("sfsample watch ZOMBIE --output-dir FOLDER/new"),
+    Screen("sfsample THREAD"),
+    Screen("sfsample -n TWIN -d 1", numbers=True),
+    Screen("sfsample -n x-TWIN"),
+    Screen("sfsample -n no-such-program"),
+    Screen("sfsample -n"),
+    Screen("sfsample watch -n no-such-program --output-dir FOLDER/new", numbers=True, interrupt="said once"),
+    Screen("sfsample BUSY -d 1 2>&1 | head -4", other_user=True),
+    # a process that gives no sample
+    Screen("sfsample SLEEPING -d 0.2 --no-perf-events", numbers=True),
+    Screen("sfsample STOPPED -d 0.2 --no-perf-events", numbers=True),
+    Screen("sfsample MASTER -d 0.2 --no-perf-events", numbers=True),
+    Screen("sfsample watch SLEEPING --for 200ms --no-perf-events --output-dir FOLDER/new", numbers=True,
+           interrupt="mode wall"),
+    Screen("sfsample dump STOPPED --depth 1", numbers=True),
+    Screen("sfsample -- true"),
+    Screen("sfsample -- sh -c 'exit 3'"),
+    Screen("sfsample -- ./missing"),
+    Screen("sfsample -- ./notes.txt"),
+    # values and flags
+    Screen("sfsample BUSY -d 0"),
+    Screen("sfsample BUSY -d 10min"),
+    Screen("sfsample BUSY -d inf"),
+    Screen("sfsample BUSY -d"),
+    Screen("sfsample BUSY -r 0"),
+    Screen("sfsample BUSY -F 1e9"),
+    Screen("sfsample BUSY -f flame"),
+    Screen("sfsample BUSY --mode sleep"),
+    Screen("sfsample BUSY --duraton 3"),
+    Screen("sfsample BUSY --every 5s"),
+    Screen("sfsample BUSY -g"),
+    Screen("sfsample record --call-graph dwarf -p BUSY"),
+    Screen("sfsample watch BUSY --output-dir FOLDER/new --keep-for forever"),
+    # files
+    Screen("sfsample BUSY -o x.unknown"),
+    Screen("sfsample BUSY -o missing/out.html"),
+    Screen("sfsample BUSY -o FOLDER"),
+    Screen("sfsample BUSY -o /dev/full -d 0.2 --mode wall"),
+    Screen("sfsample BUSY -o FOLDER/out.html", other_user=True),
+    Screen("sfsample BUSY --open"),
+    Screen("sfsample watch BUSY --output-dir notes.txt"),
+    Screen("sfsample top BUSY"),
+    Screen("sfsample dump BUSY -o hang.html"),
+    Screen("sfsample convert missing.json -o x.html"),
+    Screen("sfsample convert empty.json -o x.html"),
+    Screen("sfsample convert binary -o x.html"),
+    Screen("sfsample convert nonsense.json.gz -o x.html"),
+    Screen("sfsample convert notes.txt -o x.html"),
+    Screen("sfsample convert cut.json -o x.html"),
+    Screen("sfsample diff good.json missing.json"),
+    Screen("sfsample replay notes.txt"),
+    Screen("sfsample replay good.json"),
+    Screen("sfsample inspect notes.txt"),
+    Screen("sfsample inspect missing"),
+    Screen("sfsample inspect FOLDER"),
+    Screen("sfsample inspect BUSY"),
+    Screen("sfsample dump --core notes.txt"),
+    Screen("sfsample dump --core missing"),
+    Screen("sfsample dump BUSY --core missing"),
+    # it works
+    Screen("sfsample BUSY --mode wall --no-perf-events", numbers=True, interrupt=""),
+    Screen("sfsample BUSY --mode wall --no-perf-events -d 0.2 -o out.html", numbers=True),
+    Screen("sfsample BUSY --mode wall --no-perf-events -d 0.2 -q -t | head -1", numbers=True),
+    Screen("sfsample BUSY -d 0.2 >&-"),
+    Screen("sfsample convert good.json"),
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def names(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """Start the processes and make the files; return what the words in capitals stand for."""
+    tmp = tmp_path_factory.mktemp("first-hour")
+    make_public(tmp)
+    make_files(tmp)
+    twin, target = f"w{os.getpid()}", tmp / "target"
+    for copy in (tmp / twin, target):
+        shutil.copy(fixture("v3"), copy)
+    shutil.copy(fixture("v3", "libcallee.so"), tmp)
+    with ExitStack() as stack:
+
+        def started(program: Path | str, scenario: str, **flags: bool) -> int:
+            return stack.enter_context(running(program, scenario, **flags)).pid
+
+        pids = {"BUSY": started(target, "leaf"), "SLEEPING": started(target, "sleep"),
+                "STOPPED": started(target, "leaf", stopped=True), "GONE": unused_pid(),
+                "THREADED": started(target, "threads", stopped=True),
+                "TWIN_A": started(tmp / twin, "sleep"), "TWIN_B": started(tmp / twin, "sleep")}  # fmt: skip
+        pids["THREAD"] = tids(pids["THREADED"])[-1]
+        pids |= stack.enter_context(shell("MASTER", "CHILD", "while :; do :; done & echo $!; wait"))
+        pids |= stack.enter_context(shell("PARENT", "ZOMBIE", "true & echo $!; exec sleep 1000"))
+        wait_until(lambda: status(pids["ZOMBIE"]).get("State", "").startswith("Z"), "a zombie")
+        for name in ("STOPPED", "THREADED", *BUSY):
+            os.kill(pids[name], signal.SIGSTOP)
+        wait_until(lambda: states(pids["STOPPED"]) == {"T"}, "it is stopped")
+        yield {**{name: str(pid) for name, pid in pids.items()}, "TWIN": twin, "FOLDER": str(tmp / "folder"),
+               "TMP": str(tmp), "PYTHON": sys.executable, "VERSION": __version__}  # fmt: skip
+        os.kill(pids["BUSY"], signal.SIGCONT)
+
+
+class shell(ExitStack):  # noqa: N801 - used as a function
+    """Run a shell whose first line is the pid of a child; return both pids, and end both at the end."""
+
+    def __init__(self, name: str, child_name: str, code: str) -> None:
+        super().__init__()
+        self._names, self._code = (name, child_name), code
+
+    def __enter__(self) -> dict[str, int]:  # type: ignore[override]
+        shell = subprocess.Popen(["sh", "-c", self._code], stdout=subprocess.PIPE, start_new_session=True)
+        self.callback(shell.wait, HANG_S)
+        self.callback(os.killpg, shell.pid, signal.SIGKILL)
+        assert shell.stdout is not None
+        self.enter_context(shell.stdout)
+        child = int(LineReader(shell.stdout.fileno()).line())
+        return dict(zip(self._names, (shell.pid, child), strict=True))
+
+
+def make_files(directory: Path) -> None:
+    (directory / "folder").mkdir()
+    (directory / "bin").mkdir()
+    (directory / "notes.txt").write_text("hello world, these are notes\n")
+    (directory / "empty.json").touch()
+    (directory / "binary").write_bytes(bytes(range(256)))
+    (directory / "nonsense.json.gz").write_bytes(gzip.compress(b"nonsense\n"))
+    program = directory / "bin" / "sfsample"
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m sfsample "$@"\n')
+    program.chmod(0o755)
+    (directory / "good.folded").write_text("redis;main;serve 30\nredis;main;sleep 10\n")
+    words = [sys.executable, "-m", "sfsample", "convert", "good.folded", "-o", "good.json", "-q"]
+    subprocess.run(words, cwd=directory, env=environment(directory), check=True)
+    (directory / "cut.json").write_bytes((directory / "good.json").read_bytes()[:200])
+
+
+def environment(directory: Path) -> dict[str, str]:
+    path = f"{directory}/bin:{os.environ['PATH']}"
+    return {
+        "PATH": path,
+        "PYTHONPATH": str(ROOT),
+        "COLUMNS": "100",
+        "LC_ALL": "C.UTF-8",
+        "HOME": str(directory),
+    }
+
+
+def shown(screen: Screen, names: dict[str, str]) -> str:
+    """Type the command; return what the user sees, and the exit code."""
+    tmp = Path(names["TMP"])
+    if screen.numbers:
+        signal_busy(names, signal.SIGCONT)
+    command = f"{in_this_run(screen.command, names)}\necho [exit $?]\n"
+    if screen.other_user:  # by setpriv itself, which can read what belongs to root
+        command = command.replace("sfsample", shlex.join([*NOBODY, sys.executable, "-m", "sfsample"]), 1)
+    streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    with subprocess.Popen(["sh", "-c", command], cwd=tmp, env=environment(tmp), **streams) as child:
+        text = b""
+        if screen.interrupt is not None:
+            text = interrupted(child, screen.interrupt, int(names["BUSY"]))
+        text += child.communicate(timeout=HANG_S)[0]
+    signal_busy(names, signal.SIGSTOP)
+    shutil.rmtree(tmp / "folder" / "new", ignore_errors=True)
+    return text.decode().strip("\n")
+
+
+def signal_busy(names: dict[str, str], number: int) -> None:
+    for name in BUSY:
+        os.kill(int(names[name]), number)
+
+
+def interrupted(shell: "subprocess.Popen[bytes]", when_shown: str, busy: int) -> bytes:
+    """Send Ctrl-C to the command that a shell runs; return what it has printed."""
+    text, before = b"", stops_of(busy)
+    assert shell.stdout is not None
+    if when_shown:
+        reader = LineReader(shell.stdout.fileno())
+        lines = [reader.line()]
+        while when_shown not in lines[-1]:
+            lines.append(reader.line())
+        text = "".join(f"{line}\n" for line in lines).encode()
+    else:
+        wait_until(lambda: stops_of(busy) > before + 5, "samples are taken")
+    for child in Path(f"/proc/{shell.pid}/task/{shell.pid}/children").read_text().split():
+        os.kill(int(child), signal.SIGINT)
+    return text
+
+
+def in_this_run(text: str, names: dict[str, str]) -> str:
+    """Return a text with what the words in capitals stand for."""
+    pattern = "|".join(sorted(names, key=len, reverse=True))
+    return re.sub(rf"\b({pattern})\b", lambda match: names[match[0]], text)
+
+
+def in_general(text: str, names: dict[str, str]) -> str:
+    """Return a text with words in capitals instead of what they stand for in this run."""
+    values = {value: name for name, value in names.items()}
+    longest = sorted(values, key=len, reverse=True)
+    pattern = "|".join(rf"(?<!\d){re.escape(value)}(?!\d)" for value in longest)
+    return re.sub(pattern, lambda match: values[match[0]], text)
+
+
+def compared(screen: Screen, text: str) -> str:
+    """Return a text without what depends on the run."""
+    if not screen.numbers:
+        return text
+    text = MACHINE.sub("", LOAD.sub("", text))
+    text = re.sub(r"0x[0-9a-fN]+", "0xN", re.sub(r"\d\d\d\d-\d\d-\d\dT[\d:]+Z", "TIME", text))
+    text = re.sub(r"(?<=\d )(ms|min|h)\b", "s", text)
+    return re.sub(r"(?<![\w(])\d+(\.\d+)?(?!\w)(?<!exit .)", "N", text).replace("samples", "sample")
+
+
+def golden_screens() -> dict[str, str]:
+    """Return what each command prints."""
+    parts = re.split(r"(?m)^((?:nobody)?\$ .*)\n", GOLDEN.read_text()) if GOLDEN.exists() else [""]
+    return {prompt: text.strip("\n") for prompt, text in zip(parts[1::2], parts[2::2], strict=True)}
+
+
+def can_show(screen: Screen) -> bool:
+    return (is_root() or not screen.other_user) and (screen.command != "sfsample 2" or is_kernel_thread(2))
+
+
+@pytest.mark.parametrize("screen", SCREENS, ids=[screen.prompt for screen in SCREENS])
+def test_screen(screen: Screen, names: dict[str, str], pytestconfig: pytest.Config) -> None:
+    if not can_show(screen):
+        pytest.skip("needs root and setpriv" if screen.other_user else "process 2 is no kernel thread here")
+    golden = golden_screens()
+    wanted = compared(screen, in_this_run(golden.get(screen.prompt, ""), names))
+    for _ in range(ATTEMPTS if screen.numbers else 1):
+        text = shown(screen, names)
+        if compared(screen, text) == wanted:
+            break
+    assert "Traceback" not in text
+    if pytestconfig.option.update_golden and compared(screen, text) != wanted:
+        golden[screen.prompt] = compared(screen, in_general(text, names))
+        known = [each.prompt for each in SCREENS if each.prompt in golden]
+        GOLDEN.write_text("\n\n".join(f"{prompt}\n{golden[prompt]}" for prompt in known) + "\n")
+        return
+    assert compared(screen, text) == wanted
+
+
+def test_every_screen_is_in_the_golden_file_once() -> None:
+    assert list(golden_screens()) == [screen.prompt for screen in SCREENS]
+    assert len({screen.prompt for screen in SCREENS}) == len(SCREENS) >= 60
