@@ -119,8 +119,9 @@ def _sum_stats(all_stats: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
             if isinstance(found, dict):
                 counts.update({name: n for name, n in found.items() if isinstance(n, int)})
         merged[key] = dict(counts)
-    modes = {stats.get("mode") for stats in all_stats}
-    merged["mode"] = modes.pop() if len(modes) == 1 else None
+    for key in ("mode", "recorder"):
+        texts = [text for stats in all_stats if isinstance(text := stats.get(key), str)]
+        merged[key] = texts[0] if len(texts) == len(all_stats) and len({*texts}) == 1 else None
     return merged
 
 
