@@ -10,7 +10,7 @@ from sfsample.cli.inputs import find_files, read_files
 from sfsample.cli.output_file import Output
 from sfsample.cli.terminal import printable_lines, say
 from sfsample.report.difference import GREW, Difference, Side, compare_sides, count
-from sfsample.report.formats.difference import difference_html, difference_json, difference_text
+from sfsample.report.formats.difference import difference_html, difference_json, difference_text, warnings
 from sfsample.report.report import Report
 
 _GREW = 6  # exit code of --fail-on
@@ -26,6 +26,8 @@ def run(arguments: Namespace) -> int:
         for path in arguments.inputs
     ]
     difference = compare_sides(before, after, relative=arguments.relative)
+    for warning in warnings(difference):
+        say(f"warning: {warning}")
     if kept:
         output.write(difference_html(kept.pop(0), kept.pop(0), difference))
     elif arguments.format == "json":

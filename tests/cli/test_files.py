@@ -217,6 +217,14 @@ def test_diff_relative_compares_shares(recorded, capsys):
         assert (document["relative"], document["shares_of"]) == (bool(flags), shares)
 
 
+def test_diff_warns_of_too_few_samples_on_stderr(recorded, capsys):
+    for flags in [], ["--json"]:
+        assert main(["diff", str(recorded), str(recorded), *flags]) == 0
+        out = capsys.readouterr()
+        assert out.err.startswith("sfsample: warning: before has 11 samples and after has 11 samples: ")
+        assert "warning: " not in out.out
+
+
 def test_diff_writes_text_json_and_html(recorded, tmp_path, capsys):
     other = tmp_path / "b.folded"
     other.write_text("app;start;outer 300\n")

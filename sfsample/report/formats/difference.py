@@ -140,8 +140,6 @@ def difference_text(difference: Difference, *, verbose: bool = False) -> Iterato
     """Yield lines, without newlines."""
     yield from _input_lines(difference)
     yield f"compared: {compared(difference)}; ratios with their 95 % interval"
-    for warning in warnings(difference):
-        yield f"warning: {warning}"
     yield _row(difference.overall, "all")
     own = ((change, (change.name,)) for change in difference.by_self)
     for title, rows in (("by own time", own), ("with what they call", chains(difference))):
