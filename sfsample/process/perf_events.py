@@ -22,7 +22,7 @@ import ctypes
 import os
 import sys
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from errno import EACCES, ENODEV, EPERM, ESRCH
+from errno import EACCES, EBADF, EINVAL, ENODEV, EPERM, ESRCH
 from fcntl import ioctl
 from mmap import MAP_SHARED, PAGESIZE, PROT_READ, PROT_WRITE, mmap
 from operator import attrgetter
@@ -117,7 +117,7 @@ class PerfEvents:
         try:
             self._add_rings(cpus)
             if per_cpu:
-                self._add_cpus(common_cgroup(pids))
+                self._add_cpus(pids)
             else:
                 for tid in tids:
                     self._add(tid)
@@ -171,17 +171,26 @@ class PerfEvents:
             if failure.errno != ESRCH:
                 raise
 
-    def _add_cpus(self, cgroup: str | None) -> None:
-        """Set a timer on each CPU, for the threads of a control group (its directory); None: for all."""
-        group = os.open(cgroup, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC) if cgroup else _ANY_THREAD
+    def _add_cpus(self, pids: Collection[int]) -> None:
+        """Set a timer on each CPU, for the threads of the processes' control group, else for all threads."""
+        directory = common_cgroup(pids)
+        group = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC) if directory else None
         try:
-            for cpu, ring in self._rings.items():
-                event = _open(self._syscall, self._attributes, group, cpu, _PID_IS_CGROUP if cgroup else 0)
-                self._events.append(event)
-                ioctl(event, _SET_OUTPUT, ring.event)
+            self._add_timer_of_each_cpu(group)
+        except OSError as failure:
+            if group is None or failure.errno not in (EBADF, EINVAL):  # perf may use version 1 of cgroups
+                raise
+            self._add_timer_of_each_cpu(None)
         finally:
-            if cgroup:
+            if group is not None:
                 os.close(group)
+
+    def _add_timer_of_each_cpu(self, group: int | None) -> None:
+        whose, flags = (_ANY_THREAD, 0) if group is None else (group, _PID_IS_CGROUP)
+        for cpu, ring in self._rings.items():
+            event = _open(self._syscall, self._attributes, whose, cpu, flags)
+            self._events.append(event)
+            ioctl(event, _SET_OUTPUT, ring.event)
 
     def begin(self) -> None:
         """Start the timers."""

@@ -3,7 +3,7 @@
 import os
 import subprocess
 from contextlib import contextmanager
-from errno import EACCES
+from errno import EACCES, EBADF
 
 import pytest
 
@@ -113,6 +113,24 @@ def own_cgroup():
         yield path, ("sh", "-c", f'echo $$ > {path}/cgroup.procs; exec "$0" "$@"')
     finally:
         os.rmdir(path)
+
+
+def test_timers_of_cpus_count_all_threads_where_perf_does_not_know_the_control_group(tmp_path, monkeypatch):
+    """As on a machine where perf uses control groups of version 1."""
+    refused, opened = [], perf_events._open
+
+    def open_event(syscall, attributes, tid, cpu, flags=0):
+        if flags:
+            refused.append(cpu)
+            raise OSError(EBADF, "Bad file descriptor")
+        return opened(syscall, attributes, tid, cpu, flags)
+
+    monkeypatch.setattr(perf_events, "common_cgroup", lambda _: str(tmp_path))
+    monkeypatch.setattr(perf_events, "_open", open_event)
+    with started(compile_c(tmp_path, "one", SHORT, "-lpthread")) as process:
+        profile = record(process.pid, perf_events=True)
+    assert refused
+    assert profile.stats.timers_of == "cpus"
 
 
 def test_timers_of_cpus_count_only_the_control_group_of_the_target(tmp_path, monkeypatch):
