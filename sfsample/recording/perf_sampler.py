@@ -5,21 +5,16 @@ The period differs from 1/rate by a small random part, which is the same through
 recordings do not keep step with each other.  No sample depends on when sfsample wakes up, so other threads
 run first; copies wait in the rings, and those for which a ring has no space are counted.
 
-A thread that ends before its own timer fires has no sample.  Where samples stand for less than 80 % of the
-CPU time, timers of CPUs go on, if the kernel permits them (process/perf_events.py).
-
 With descendants, a new process inherits the timers of the process that creates it, so its samples begin with
 its first instruction.  They are unwound once the process is open; of one that ends before, they are counted.
 """
 
-import logging
 import math
 import resource
 import time
 from collections.abc import Callable, Iterable
 
 from sfsample.errors import TargetError
-from sfsample.process.perf_events import MAX_SAMPLE_STACK_BYTES, PerfEvents
 from sfsample.process.perf_records import Lost, PerfSample, Record, RecordOfProcess
 from sfsample.process.priority import avoid_preempting
 from sfsample.process.process import LiveProcess
@@ -29,7 +24,7 @@ from sfsample.recording.perf_process import PerfProcess, StackUse
 from sfsample.recording.processes import Processes
 from sfsample.recording.profile import Profile
 from sfsample.recording.schedule import uniform
-from sfsample.recording.sparse_samples import are_too_few
+from sfsample.recording.timer_set import TimerSet
 from sfsample.unwind.unwinder import Unwinder
 
 _MAX_SLEEP_S = 0.1  # between two questions whether to stop
@@ -39,13 +34,8 @@ _SHORT_READ_INTERVAL_S = 0.1  # for a live view, and while descendants come and 
 _READ_INTERVAL_PER_PROCESS_S = 0.001  # each process costs a fiftieth of that per read
 _PERIOD_DEVIATION = 0.02  # of the period, at most
 _MIN_PERIOD_NS = 10_000  # the kernel's limit
-_MIN_FIT_SAMPLES = 20  # samples that show how much stack is worth copying
-_MIN_STACK_BYTES = 4 << 10
-_MIN_COVERAGE = 0.8  # by timers of threads, of the CPU time
-_MAX_RETRIES = 3  # to set timers while no thread is born
 _FIND_DESCENDANTS_S = 0.02  # between two searches for new processes
 _OPEN_TIME_S = 0.05  # to open new descendants, before the rings are read
-_log = logging.getLogger("sfsample.recording")
 _NOT_OPENED = "the subprocess ended before it could be opened, or could not be opened"
 _RING_FULL = "the ring was full before it was read"
 
@@ -70,21 +60,20 @@ class PerfSampler:
     ) -> None:
         self._options = options
         self._duration = duration
-        self._per_cpu = per_cpu  # timers of CPUs are set, or are to be
-        self._max_stack_bytes = self._stack_bytes = min(options.stack_bytes, MAX_SAMPLE_STACK_BYTES)
-        self._stack_bytes_fitted = False  # to what the first samples needed
-        self._events: PerfEvents | None = None
+        self._is_set = False  # the timers are
         self._cpu_at_start = 0.0
         self._limit = OverheadLimit(options.max_overhead, 0.0, time.thread_time())
         self._end_s = 0.0  # when the recording ended, since its start; 0: it has not
         self._start_ns = 0 if start is None else round(start * 1e9)
         deviation = _PERIOD_DEVIATION * (2 * random() - 1)
-        self._period_ns = max(_MIN_PERIOD_NS, round(1e9 / options.rate * (1 + deviation)))
+        period_ns = max(_MIN_PERIOD_NS, round(1e9 / options.rate * (1 + deviation)))
         self.profile = profile or Profile(options.rate, timeline=options.timeline)
         self._processes = processes
-        self._used_before_ns = 0  # CPU time of the processes when timers were started
-        self._used_ns = 0  # when the rings were read last
-        self._received = 0  # samples since timers were started, lost ones included
+        self._used_ns = 0  # CPU time of the processes, just before the rings were read last
+        self._timers = TimerSet(
+            processes, self.profile.stats, period_ns, options.stack_bytes,
+            lambda: self._open_descendants(math.inf, force=True), per_cpu=per_cpu,
+        )  # fmt: skip
         self._longest_sleep_s = _FIND_DESCENDANTS_S if processes.follows_births else _MAX_SLEEP_S
         self._stack_use = StackUse()
         self._alive: dict[int, PerfProcess] = {}  # by pid
@@ -99,7 +88,7 @@ class PerfSampler:
         earlier = self._alive.get(process.pid)
         if earlier is not None:  # it has ended, and its id was given to another process
             self._end(earlier)
-        is_new = self._events is not None
+        is_new = self._is_set
         added = self._alive[process.pid] = PerfProcess(
             process, unwinder, self.profile, options.bad_stacks, self._stack_use, is_new=is_new
         )
@@ -121,7 +110,7 @@ class PerfSampler:
         Raises NotPermitted and UnsupportedTarget where the kernel refuses timers.
         """
         stats = self.profile.stats
-        if self._events is None:
+        if not self._is_set:
             self.set_timers()
         try:
             stats.ended_by = self._loop(should_stop)
@@ -130,7 +119,7 @@ class PerfSampler:
                 raise
             stats.end_early(failure)
         finally:
-            self._timers.close()
+            self._timers.events.close()
             stats.duration_s = self._end_s or self._elapsed_s()
             stats.ticks = self._ticks(stats.duration_s)
             self._count_unclaimed(self._unclaimed)
@@ -147,61 +136,10 @@ class PerfSampler:
         self.profile.started_ns = self.profile.started_ns or time.time_ns()
         self._cpu_at_start = time.thread_time() - stats.sampler_cpu_s
         self._start_ns = self._start_ns or time.perf_counter_ns()
-        self._events = self._open_timers()
+        self._timers.open()
+        self._is_set = True
 
     # -- timers
-
-    @property
-    def _timers(self) -> PerfEvents:
-        assert self._events is not None  # noqa: S101 - `run` sets them first
-        return self._events
-
-    def _open_timers(self) -> PerfEvents:
-        """Set and start timers of CPUs, if they are wanted and permitted, else of threads."""
-        if self._per_cpu:
-            try:
-                return self._started(self._tids())
-            except TargetError as failure:
-                _log.debug("timers of CPUs: %s", failure)
-                self._per_cpu, self.profile.stats.lacks_cpu_timers = False, True
-        return self._open_thread_timers()
-
-    def _open_thread_timers(self) -> PerfEvents:
-        """Set the timers of all threads; again if a thread was born meanwhile, which may have none."""
-        tids, tries = self._tids(), 0
-        while True:
-            events = self._started(tids)
-            try:
-                before, tids, tries = tids, self._tids(), tries + 1
-            except BaseException:
-                events.close()
-                raise
-            if set(tids) <= set(before) or tries > _MAX_RETRIES:
-                return events
-            events.close()
-
-    def _started(self, tids: list[int]) -> PerfEvents:
-        targets, follow = self._processes.all, self._processes.follows_births
-        events = PerfEvents(
-            [process.pid for process in targets], tids, targets[0].arch, self._period_ns, self._stack_bytes,
-            subprocesses=follow, per_cpu=self._per_cpu,
-        )  # fmt: skip
-        try:
-            events.begin()
-        except BaseException:
-            events.close()
-            raise
-        self.profile.stats.timers_of = "cpus" if self._per_cpu else "threads"
-        self._begin_coverage()
-        return events
-
-    def _begin_coverage(self) -> None:
-        self._used_ns = self._used_before_ns = self._processes.cpu_ns()
-        self._received = 0
-
-    def _tids(self) -> list[int]:
-        self._open_descendants(math.inf, force=True)
-        return self._processes.tids()
 
     def _stop_timers(self) -> None:
         """Stop the timers: from now on no change of modules is recorded.
@@ -211,38 +149,19 @@ class PerfSampler:
         for process in self._alive.values():
             process.maps_stale = True
         self._begin_read()
-        self._timers.pause()
+        self._timers.events.pause()
         self._read_cpu_times()  # up to the last record in the rings
 
-    def _fit_stack_bytes(self) -> None:
-        """Copy twice the bytes that the first samples needed; as many as possible if later ones need more."""
-        use, fitted = self._stack_use, self._stack_bytes_fitted
-        if not fitted and use.samples < _MIN_FIT_SAMPLES:
-            return
-        needed = min(self._max_stack_bytes, max(_MIN_STACK_BYTES, 1 << (2 * use.max_bytes).bit_length()))
-        if needed > self._stack_bytes or not fitted:
-            self._stack_bytes_fitted = True
-            self._replace_timers(self._max_stack_bytes if fitted else needed)
-
-    def _replace_timers(self, stack_bytes: int) -> None:
-        """Set timers that copy `stack_bytes`; unwind the last records of the old ones while these run."""
+    def _replace_timers(self) -> None:
+        """Set other timers; unwind the last records of the old ones while these run."""
         self._stop_timers()
-        records = self._timers.read()
-        self._timers.close()
-        self._stack_bytes = stack_bytes
+        records = self._timers.events.read()
+        self._timers.events.close()
         try:
-            self._events = self._open_timers()
+            self._timers.open()
         finally:
             self._count(records)
         self._forget_unseen_changes()
-
-    def _see_short_threads(self) -> None:
-        """Set timers of CPUs where threads end before their own timers fire."""
-        due = (self._used_ns - self._used_before_ns) / self._period_ns
-        possible = not self._per_cpu and not self.profile.stats.lacks_cpu_timers
-        if possible and are_too_few(self._received, due, _MIN_COVERAGE):
-            self._per_cpu = True
-            self._replace_timers(self._stack_bytes)
 
     def _stay_below_overhead(self, should_stop: Callable[[], bool]) -> None:
         """Stop the timers for as long as it takes to stay below the limit of overhead."""
@@ -251,13 +170,13 @@ class PerfSampler:
         if until_s - began_s < _MAX_SLEEP_S:
             return
         self._stop_timers()
-        self._count(self._timers.read())
+        self._count(self._timers.events.read())
         while self._elapsed_s() < until_s and not should_stop() and self._any_alive():
             time.sleep(_MAX_SLEEP_S)
-        self._timers.begin()
+        self._timers.events.begin()
         self._forget_unseen_changes()
         self.profile.stats.spared_ticks += int((self._elapsed_s() - began_s) * self._options.rate)
-        self._begin_coverage()
+        self._timers.begin_coverage()
 
     def _any_alive(self) -> bool:
         return not all(process.process.proc.has_ended() for process in self._alive.values())
@@ -277,9 +196,9 @@ class PerfSampler:
             if left_s <= 0 or should_stop():
                 self._stop_timers()
                 self._end_s = self._end_s or self._elapsed_s()
-                self._count(self._timers.read())
+                self._count(self._timers.events.read())
                 return "duration" if left_s <= 0 else "signal"
-            full = self._timers.wait(max(0.0, min(left_s, self._longest_sleep_s, due_s - now_s)))
+            full = self._timers.events.wait(max(0.0, min(left_s, self._longest_sleep_s, due_s - now_s)))
             self._open_descendants(_OPEN_TIME_S)
             if full or self._elapsed_s() >= due_s:
                 if not self._read():
@@ -319,8 +238,8 @@ class PerfSampler:
             self._end(process)
         if not self._processes.named:
             return False
-        self._fit_stack_bytes()
-        self._see_short_threads()
+        if self._timers.fit_stack_bytes(self._stack_use) or self._timers.see_short_threads(self._used_ns):
+            self._replace_timers()
         return True
 
     def _collect(self) -> dict[int, bool]:
@@ -332,7 +251,9 @@ class PerfSampler:
         for _ in range(2):  # a process that always changes its modules would take all of sfsample's time
             alive = self._begin_read()  # before the read, so that the last records of a process are read
             until_ns = time.perf_counter_ns()  # some of the later records may not be in the rings yet
-            self._count(self._timers.read(), until_ns)
+            records = self._timers.events.read()
+            self._timers.note(records)
+            self._count(records, until_ns)
             if not any(process.needs_maps for process in self._alive.values()):
                 break
         self.profile.stats.ticks = self._ticks(self._elapsed_s())
@@ -362,8 +283,6 @@ class PerfSampler:
         self._count_unclaimed(record for record in self._unclaimed if record.pid not in by_pid)
         self._unclaimed = []
         end_ns = self._start_ns + self._end_s * 1e9 if self._end_s else math.inf
-        records = list(records)
-        self._received += sum(_samples_in(record) for record in records)
         for record in (*claimed, *records):
             if isinstance(record, PerfSample) and record.at_ns > end_ns:
                 continue
@@ -382,8 +301,3 @@ class PerfSampler:
         lost = sum(isinstance(record, PerfSample) for record in records)
         if lost:
             self.profile.stats.count_failed(_NOT_OPENED, lost)
-
-
-def _samples_in(record: Record) -> int:
-    """Return how many samples a record stands for; most of the records that are lost are samples."""
-    return record.records if isinstance(record, Lost) else isinstance(record, PerfSample)

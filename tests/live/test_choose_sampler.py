@@ -204,7 +204,7 @@ def test_timers_that_cannot_be_set_keep_the_stops(monkeypatch):
     def refuse(pid, *_, **__):
         raise NotPermitted(pid, "not permitted today")
 
-    monkeypatch.setattr("sfsample.recording.perf_sampler.PerfEvents", refuse)
+    monkeypatch.setattr("sfsample.recording.timer_set.PerfEvents", refuse)
     with running(fixture("v3"), "leaf") as target:
         stats = recorded(target.pid, lambda _: False, duration=1.5).stats
     assert (stats.timers_since_s, stats.ended_by) == (None, "duration")

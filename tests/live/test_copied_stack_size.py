@@ -57,9 +57,9 @@ def test_size_of_copies_is_learned_from_samples_of_the_timers(monkeypatch):
     counts: list[int] = []
     replace_timers = PerfSampler._replace_timers
 
-    def note(self, stack_bytes):
+    def note(self):
         counts.append(self._stack_use.samples)
-        replace_timers(self, stack_bytes)
+        replace_timers(self)
 
     monkeypatch.setattr(PerfSampler, "_replace_timers", note)
     with running(fixture("v3"), "leaf") as target:

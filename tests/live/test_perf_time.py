@@ -12,7 +12,7 @@ import pytest
 import sfsample
 from sfsample.process.capture import ThreadCapturer
 from sfsample.process.perf_events import PerfEvents
-from sfsample.recording import perf_sampler
+from sfsample.recording import timer_set
 from sfsample.recording.live_window import LiveWindow
 from sfsample.recording.perf_process import PerfProcess
 from sfsample.recording.profile import Profile
@@ -75,7 +75,7 @@ MANY = ONE_BY_ONE.replace("40000000", "100000").replace("10000;", "100;")
 @needs_gcc
 def test_thread_that_creates_others_keeps_its_own_time(tmp_path, monkeypatch):
     """The kernel may swap the timers of a thread and of a child that inherited them."""
-    monkeypatch.setattr(perf_sampler, "are_too_few", lambda *_: False)  # so that no timers of CPUs are set
+    monkeypatch.setattr(timer_set, "are_too_few", lambda *_: False)  # so that no timers of CPUs are set
     with started(compile_c(tmp_path, "many", MANY, "-lpthread")) as process:
         inside = []  # CPU time after the start of the timers, and before their end
 

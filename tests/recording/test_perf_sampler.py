@@ -32,7 +32,7 @@ def test_process_that_is_opened_between_the_two_readings_of_one_read_gets_its_sa
     sampler = PerfSampler(Processes([]), RecordOptions())
     child = FakePerfProcess(needs_maps=False)
     to_open, read = [{}, {CHILD: child}], [[SAMPLE], []]
-    sampler._events = SimpleNamespace(read=lambda: read.pop(0))
+    sampler._timers.events = SimpleNamespace(read=lambda: read.pop(0))
     sampler._alive = {PARENT: FakePerfProcess(needs_maps=True)}
     monkeypatch.setattr(sampler, "_open_descendants", lambda *_: sampler._alive.update(to_open.pop(0)))
 

@@ -24,7 +24,7 @@ ReadBytes = Callable[[int], bytes]  # the code from an address on, as much as an
 TestAddress = Callable[[int], bool]
 _MAX_CALLEE_INSTRUCTIONS = 300  # that are followed in a function that is called
 _MAX_CALL_DEPTH = 8
-_MAX_INSTRUCTIONS = 1500  # for one answer, those of called functions included
+_MAX_INSTRUCTIONS = 5000  # for one answer, those of called functions included
 _MAX_CACHED_INSTRUCTIONS = 20_000
 
 

@@ -24,6 +24,7 @@ from sfsample.unwind.steppers.code_analysis.known_rows import KnownRows
 _WORD = 8  # bytes
 _DIRECT_CALL = 5  # bytes of the longest call whose bytes say where it leads
 _ENOUGH_INSTRUCTIONS = 300  # that are followed, once a return has been found
+_MAX_SEARCHED = 1500  # instructions without a return; of libc's and libstdc++'s functions, none has more
 _MAX_GENERATED = 500  # instructions: more takes 20 ms for each new pc, and hardly ever finds a return
 _SP = AMD64.sp
 _BREG0, _DEREF, _CONST8S, _PLUS = 0x70, b"\x06", b"\x0f", b"\x22"  # DWARF 5, table 7.9
@@ -74,24 +75,24 @@ class GeneratedCode:
         return row_to_return(flow, pc, self._known, self._read)
 
 
-def row_to_return(flow: Flow, pc: int, known: KnownRows, code: ReadBytes = lambda _: b"") -> UnwindRow | None:
+def row_to_return(flow: Flow, pc: int, known: KnownRows, code: ReadBytes | None = None) -> UnwindRow | None:
     """Return the row at an instruction whose returns agree about the CFA.
 
-    `code` gives the bytes by which `known` sees that code has changed.
+    `code`, for generated code, gives the bytes by which `known` sees that it has changed.
     """
-    found = known.row_at(pc, code(pc))
+    found = known.row_at(pc, code(pc) if code else b"")
     if found is not None:
         return found[0]
     rows: list[UnwindRow] = []
     passed: list[tuple[Visit, bytes]] = []
     for visit in flow.visits(pc):
-        if rows and len(passed) >= _ENOUGH_INSTRUCTIONS:
+        if len(passed) >= (_ENOUGH_INSTRUCTIONS if rows else _MAX_SEARCHED):
             break
-        passed.append((visit, code(visit.address)))
+        passed.append((visit, code(visit.address) if code else b""))
         row = _at_return(visit.state) if visit.instruction.returns else None
         if row is not None:
             rows.append(row)
-    if not rows:
+    if not rows and code is not None:
         known.keep_failure(passed)
     if len({row.cfa for row in rows}) != 1:
         return None

@@ -1,0 +1,134 @@
+"""The kernel's timers of a recording: whose they are, and how much of a stack they copy.
+
+Timers are those of threads, or of CPUs (`process/perf_events.py` says what each counts).  A thread that ends
+before its own timer fires has no sample; where too many of them are missing, `see_short_threads` decides for
+timers of CPUs.  There is no way back.
+"""
+
+import logging
+from collections.abc import Callable, Iterable
+
+from sfsample.errors import TargetError
+from sfsample.process.perf_events import MAX_SAMPLE_STACK_BYTES, PerfEvents
+from sfsample.process.perf_records import Lost, PerfSample, Record
+from sfsample.recording.perf_process import StackUse
+from sfsample.recording.processes import Processes
+from sfsample.recording.sparse_samples import are_too_few
+from sfsample.recording.stats import Stats
+
+_MIN_FIT_SAMPLES = 20  # samples that show how much stack is worth copying
+_MIN_STACK_BYTES = 4 << 10
+_MIN_COVERAGE = 0.8  # by timers of threads, of the CPU time
+_MAX_RETRIES = 3  # to set timers while no thread is born
+_log = logging.getLogger("sfsample.recording")
+
+
+class TimerSet:
+    """Timers of all threads of `processes`; `events` is where their samples are read, once `open` was called.
+
+    `open_new` opens new descendants.  `per_cpu`: prefer timers of CPUs from the beginning.
+    """
+
+    events: PerfEvents
+
+    def __init__(
+        self,
+        processes: Processes,
+        stats: Stats,
+        period_ns: int,
+        stack_bytes: int,
+        open_new: Callable[[], None],
+        *,
+        per_cpu: bool,
+    ) -> None:
+        self._processes, self._stats, self._open_new = processes, stats, open_new
+        self._period_ns = period_ns
+        self._max_stack_bytes = self._stack_bytes = min(stack_bytes, MAX_SAMPLE_STACK_BYTES)
+        self._stack_bytes_fitted = False  # to what the first samples needed
+        self._per_cpu = per_cpu  # timers of CPUs are set, or are to be
+        self._used_before_ns = 0  # CPU time of the processes when timers were started
+        self._received = 0  # samples since then, lost ones included
+
+    def open(self) -> None:
+        """Set and start timers: of CPUs, if these are wanted and permitted, else of threads.
+
+        Raises NotPermitted and UnsupportedTarget.
+        """
+        if self._per_cpu:
+            try:
+                self.events = self._started(self._tids())
+            except TargetError as failure:
+                _log.debug("timers of CPUs: %s", failure)
+                self._per_cpu, self._stats.lacks_cpu_timers = False, True
+        if not self._per_cpu:
+            self.events = self._open_thread_timers()
+        self._stats.timers_of = "cpus" if self._per_cpu else "threads"
+        self.begin_coverage()
+
+    def _open_thread_timers(self) -> PerfEvents:
+        """Set the timers of all threads; again if a thread was born meanwhile, which may have none."""
+        tids, tries = self._tids(), 0
+        while True:
+            events = self._started(tids)
+            try:
+                before, tids, tries = tids, self._tids(), tries + 1
+            except BaseException:
+                events.close()
+                raise
+            if set(tids) <= set(before) or tries > _MAX_RETRIES:
+                return events
+            events.close()
+
+    def _tids(self) -> list[int]:
+        self._open_new()
+        return self._processes.tids()
+
+    def _started(self, tids: list[int]) -> PerfEvents:
+        targets, follow = self._processes.all, self._processes.follows_births
+        events = PerfEvents(
+            [process.pid for process in targets], tids, targets[0].arch, self._period_ns, self._stack_bytes,
+            subprocesses=follow, per_cpu=self._per_cpu,
+        )  # fmt: skip
+        try:
+            events.begin()
+        except BaseException:
+            events.close()
+            raise
+        return events
+
+    # -- whether other timers would be better
+
+    def fit_stack_bytes(self, use: StackUse) -> bool:
+        """Decide how much stack to copy; return whether the timers must be replaced for it.
+
+        That is twice the bytes that the first samples needed; as much as possible if later ones need more.
+        """
+        fitted = self._stack_bytes_fitted
+        if not fitted and use.samples < _MIN_FIT_SAMPLES:
+            return False
+        needed = min(self._max_stack_bytes, max(_MIN_STACK_BYTES, 1 << (2 * use.max_bytes).bit_length()))
+        if fitted and needed <= self._stack_bytes:
+            return False
+        self._stack_bytes = self._max_stack_bytes if fitted else needed
+        self._stack_bytes_fitted = True
+        return True
+
+    def see_short_threads(self, used_ns: int) -> bool:
+        """Decide whether threads end before their own timers fire; return whether timers must be replaced.
+
+        `used_ns`: CPU time of the processes (`Processes.cpu_ns`) just before the rings were read last.
+        """
+        due = (used_ns - self._used_before_ns) / self._period_ns
+        possible = not self._per_cpu and not self._stats.lacks_cpu_timers
+        self._per_cpu |= possible and are_too_few(self._received, due, _MIN_COVERAGE)
+        return possible and self._per_cpu
+
+    def begin_coverage(self) -> None:
+        """Count samples and CPU time anew, because the timers were off."""
+        self._used_before_ns, self._received = self._processes.cpu_ns(), 0
+
+    def note(self, records: Iterable[Record]) -> None:
+        """Count the samples among records that were read; nearly all of the lost ones were samples."""
+        for record in records:
+            if isinstance(record, (PerfSample, Lost)):
+                self._received += record.records if isinstance(record, Lost) else 1
