@@ -185,6 +185,7 @@ def names(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
         pids |= stack.enter_context(shell("MASTER", "CHILD", "while :; do :; done & echo $!; wait"))
         pids |= stack.enter_context(shell("PARENT", "ZOMBIE", "true & echo $!; exec sleep 1000"))
         wait_until(lambda: status(pids["ZOMBIE"]).get("State", "").startswith("Z"), "a zombie")
+        wait_until(lambda: status(pids["PARENT"]).get("Name") == "sleep", "its parent has called execve(2)")
         for name in ("STOPPED", "THREADED", *BUSY):
             os.kill(pids[name], signal.SIGSTOP)
         wait_until(lambda: states(pids["STOPPED"]) == {"T"}, "it is stopped")
