@@ -64,6 +64,8 @@ def _watch(parser: ArgumentParser) -> None:
     add("--keep", type=values.positive, metavar="N", help="keep the newest N files, delete older ones")
     add("--keep-for", type=values.seconds, metavar="TIME",
         help="delete files that are older than TIME: 12h, 7d, 4w")  # fmt: skip
+    add("--config", metavar="FILE", help="take flags from a TOML file; those that are typed win")
+    add("--check", action="store_true", help="check the flags and the --config file, and record nothing")
     _add_messages(parser)
 
 
@@ -137,6 +139,15 @@ def _replay(parser: ArgumentParser) -> None:
     _add_names(parser)
     _add_json_output(parser)
     add("-q", "--quiet", action="store_true", help="print no progress")
+
+
+def _service(parser: ArgumentParser) -> None:
+    parser.usage = "sfsample service (show | install) [options]"
+    add = parser.add_argument
+    add("action", choices=("show", "install"), help="print the systemd unit, or write it")
+    add("--config", default="/etc/sfsample/watch.toml", metavar="FILE",
+        help="flags of `sfsample watch`, as TOML (default: /etc/sfsample/watch.toml)")  # fmt: skip
+    add("--force", action="store_true", help="replace the unit that is there")
 
 
 def _completion(parser: ArgumentParser) -> None:
@@ -304,6 +315,11 @@ GROUPS = (
         )),
     )),
     ("set up sfsample", (
+        ("service", _service, "show or install a systemd unit that runs `watch`", (
+            ("service show", "the unit, with least privileges"),
+            ("service install --config /etc/sfsample/watch.toml", "write it for systemd"),
+            ("watch --config /etc/sfsample/watch.toml --check", "check the configuration"),
+        )),
         ("completion", _completion, "print the completion script for a shell", (
             ("completion bash > ~/.sfsample.bash", "then source the file"),
             ("completion zsh > ~/.sfsample.zsh", "the same"),

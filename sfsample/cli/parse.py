@@ -86,6 +86,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
     command, *words = own
     if command not in COMMANDS:
         raise unknown_command(command, words)
+    words = _with_config(command, words)
     arguments, unknown = _command_parser(command).parse_known_args(words)
     if unknown:
         flags = {each: [name for flag in describe(each) for name in flag.names] for each in COMMANDS}
@@ -102,6 +103,21 @@ def parse(argv: list[str]) -> argparse.Namespace:
     if getattr(arguments, "open", False) and (arguments.output == "-" or arguments.format not in OPENED):
         raise UsageError("--open needs a file that a browser shows: -o FILE.html or -o FILE.svg")
     return arguments
+
+
+def _with_config(command: str, words: list[str]) -> list[str]:
+    """Return the words of a command with those of its --config before them."""
+    if command != "watch":
+        return words
+    given = [at for at, word in enumerate(words) if word.partition("=")[0] == "--config"]
+    if not given or words[-1] == "--config":  # without a value: argparse says so
+        return words
+    _, equals, path = words[given[-1]].partition("=")
+    path = path if equals else words[given[-1] + 1]
+    from sfsample.cli.config import words_of
+
+    takes_value = {name: bool(flag.value) for flag in describe(command) for name in flag.names}
+    return [*words_of(path, {n: v for n, v in takes_value.items() if n.startswith("--")}), *words]
 
 
 def _check(arguments: argparse.Namespace) -> None:

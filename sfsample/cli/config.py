@@ -1,0 +1,70 @@
+"""Reads the flags of `watch` from a TOML file, in which each flag has its own name, without dashes.
+
+The file becomes words of the command line, before those that were typed, which therefore win.  So a value
+means the same in both, and is checked by the same code.
+"""
+
+import os
+import stat
+from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
+from typing import Any
+
+from sfsample.errors import SfsampleError, UsageError
+
+_MAX_BYTES = 1 << 20
+_HELP = "the keys are the long flags of `sfsample watch --help`, without the dashes"
+
+
+def words_of(path: str, takes_value: Mapping[str, bool]) -> list[str]:
+    """Return the file as words of the command line.
+
+    `takes_value`: each long flag, with its dashes, and whether it takes a value.  Raises SfsampleError.
+    """
+    words: list[str] = []
+    for key, value in _read(path).items():
+        flag = f"--{key}"
+        if flag not in takes_value:
+            near = get_close_matches(flag, takes_value, n=1)
+            raise UsageError(
+                f"{path}: unknown key: {key}", *(f"did you mean: {name[2:]}" for name in near), _HELP
+            )
+        words += _words(path, flag, value, takes_value)
+    return words
+
+
+def _words(path: str, flag: str, value: object, takes_value: Mapping[str, bool]) -> Iterator[str]:
+    """Yield the words of one key: a list repeats the flag, a table does so with KEY=VALUE."""
+    values = [f"{key}={text}" for key, text in value.items()] if isinstance(value, dict) else value
+    for each in values if isinstance(values, list) else [values]:
+        if isinstance(each, bool) and not takes_value[flag]:
+            if each:
+                yield flag
+            elif f"--no-{flag[2:]}" in takes_value:
+                yield f"--no-{flag[2:]}"
+        elif isinstance(each, str | int | float) and not isinstance(each, bool) and takes_value[flag]:
+            yield f"{flag}={each}"
+        else:
+            wanted = "a text or a number" if takes_value[flag] else "true or false"
+            raise UsageError(f"{path}: {flag[2:]}: not {wanted}: {each}", _HELP)
+
+
+def _read(path: str) -> dict[str, Any]:
+    """Return the table in a file; only a regular file is read, and not a large one."""
+    import tomllib
+
+    try:
+        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise SfsampleError(f"cannot read: {path}: not a regular file", _HELP)
+            data = file.read(_MAX_BYTES + 1)
+    except OSError as failure:
+        raise SfsampleError(
+            f"cannot read: {path}: {failure.strerror}", "--config names a TOML file"
+        ) from None
+    if len(data) > _MAX_BYTES:
+        raise SfsampleError(f"cannot read: {path}: larger than {_MAX_BYTES >> 20} MiB", _HELP)
+    try:
+        return tomllib.loads(data.decode())
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as failure:
+        raise SfsampleError(f"cannot read: {path}: not TOML: {failure}", _HELP) from None

@@ -1,0 +1,96 @@
+"""`sfsample service`: shows or installs a systemd unit that runs `sfsample watch` with least privileges.
+
+All flags of the watch come from a TOML file (cli/config.py), so the unit need not change when they do.
+
+Source: systemd.exec(5), systemd.service(5), systemd.resource-control(5).
+"""
+
+import os
+import shlex
+import sys
+from argparse import Namespace
+
+from sfsample.cli.output_file import Output
+from sfsample.cli.parse import parse
+from sfsample.cli.terminal import say
+from sfsample.errors import SfsampleError
+
+_UNIT_FILE = "/etc/systemd/system/sfsample.service"
+_UNIT = """\
+# Written by `sfsample service`; explained in docs/service.md.
+[Unit]
+Description=sfsample: profiles of services, for months
+After=network.target
+
+[Service]
+Type=notify
+ExecStart={command}
+Restart=on-failure
+RestartSec=30
+WatchdogSec=5min
+TimeoutStopSec=30
+
+# It may look at the processes of all users, and change nothing.
+DynamicUser=yes
+StateDirectory=sfsample
+StateDirectoryMode=0700
+UMask=0077
+AmbientCapabilities=CAP_SYS_PTRACE CAP_PERFMON
+CapabilityBoundingSet=CAP_SYS_PTRACE CAP_PERFMON
+NoNewPrivileges=yes
+SystemCallArchitectures=native
+SystemCallFilter=@system-service @debug
+SystemCallErrorNumber=EPERM
+RestrictAddressFamilies=AF_UNIX
+IPAddressDeny=any
+ProtectSystem=strict
+ProtectHome=read-only
+PrivateTmp=yes
+PrivateDevices=yes
+ProtectKernelTunables=yes
+ProtectKernelModules=yes
+ProtectKernelLogs=yes
+ProtectControlGroups=yes
+ProtectClock=yes
+ProtectHostname=yes
+RestrictRealtime=yes
+RestrictSUIDSGID=yes
+LockPersonality=yes
+KeyringMode=private
+
+# It must not become the load that it measures.
+Nice=5
+CPUQuota=20%
+MemoryMax=512M
+TasksMax=64
+
+[Install]
+WantedBy=multi-user.target
+"""
+
+
+def run(arguments: Namespace) -> int:
+    """Print the unit, or write it and say what to type next."""
+    config = os.path.abspath(arguments.config)
+    text = unit(config)
+    if arguments.action == "show":
+        Output("-").write(text)
+        return 0
+    parse(["watch", "--config", config])  # a mistake is found now, not by systemd
+    if os.path.lexists(_UNIT_FILE) and not arguments.force:
+        raise SfsampleError(
+            f"exists: {_UNIT_FILE}", "--force replaces it; `sfsample service show` prints the new one"
+        )
+    Output(_UNIT_FILE).write(text)
+    os.chmod(_UNIT_FILE, 0o644)
+    say(f"written: {_UNIT_FILE}", "to start it now and at each boot:",
+        "systemctl daemon-reload && systemctl enable --now sfsample")  # fmt: skip
+    return 0
+
+
+def unit(config: str) -> str:
+    """Return the unit that runs `sfsample watch --config CONFIG`."""
+    path = os.path.abspath(sys.argv[0])
+    program = [path] if os.path.basename(path) == "sfsample" else [sys.executable, "-m", "sfsample"]
+    command = shlex.join([*program, "watch", "--config", config]).replace("%", "%%")
+    return _UNIT.format(command=command)

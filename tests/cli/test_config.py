@@ -1,0 +1,78 @@
+"""A TOML file stands for flags of `watch`; those that are typed win, and a mistake names file and key."""
+
+import pytest
+
+from sfsample.cli import main
+from sfsample.cli.parse import parse
+from sfsample.errors import SfsampleError
+
+CONFIG = """
+name = "redis-server"
+output-dir = "/var/lib/sfsample"
+every = "2m"
+for = 30
+max-overhead = 1.5
+subprocesses = true
+all = false
+perf-events = false
+debug-dir = ["/a", "/b"]
+"""
+
+
+@pytest.fixture
+def config(tmp_path):
+    path = tmp_path / "watch.toml"
+    path.write_text(CONFIG)
+    return path
+
+
+def test_file_has_the_flags(config):
+    arguments = parse(["watch", "--config", str(config)])
+    assert (arguments.name, arguments.output_dir) == ("redis-server", "/var/lib/sfsample")
+    assert (arguments.every, arguments.slice, arguments.max_overhead) == (120, 30, 0.015)
+    assert (arguments.subprocesses, arguments.all, arguments.perf_events) == (True, False, False)
+    assert arguments.debug_dir == ["/a", "/b"]
+
+
+def test_typed_flags_win(config):
+    arguments = parse(["watch", f"--config={config}", "--every", "3m", "--perf-events"])
+    assert (arguments.every, arguments.perf_events) == (180, True)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("evry = 3", "unknown key: evry"),
+        ('every = "3x"', "--every: not a time above 0 (10, 500ms, 2m, 7d): 3x"),
+        ("every = true", "every: not a text or a number: True"),
+        ("quiet = 1", "quiet: not true or false: 1"),
+        ("every = 2026-01-01", "every: not a text or a number"),
+        ("every = [[1]]", "every: not a text or a number: [1]"),
+        ("every =", "not TOML: "),
+        ("a = 'x'\n[a]", "not TOML: "),
+        ("p = 1", "unknown key: p"),
+    ],
+)
+def test_mistake_is_named(tmp_path, capsys, text, message):
+    path = tmp_path / "watch.toml"
+    path.write_text(text)
+    assert main(["watch", "--config", str(path), "1", "--output-dir", str(tmp_path), "--check"]) != 0
+    assert message in capsys.readouterr().err.splitlines()[0]
+
+
+@pytest.mark.parametrize("flags", [["--config"], ["--config="], ["--config", "/dev/zero"], ["--config", "/"]])
+def test_what_is_no_file_is_an_error(flags):
+    with pytest.raises(SfsampleError):
+        parse(["watch", *flags])
+
+
+def test_large_file_is_refused(tmp_path):
+    path = tmp_path / "watch.toml"
+    path.write_bytes(b"#" * (2 << 20))
+    with pytest.raises(SfsampleError, match="larger than 1 MiB"):
+        parse(["watch", "--config", str(path)])
+
+
+def test_check_records_nothing(config, capsys):
+    assert main(["watch", "--config", str(config), "--check"]) == 0
+    assert capsys.readouterr().err == f"sfsample: {config}: no mistake found\n"
