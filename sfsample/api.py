@@ -80,7 +80,7 @@ def record(
             deadline_s = time.monotonic() + (duration or float("inf"))
             sampler = choose_sampler(processes, options, duration, counts, clock=clock, tell=tell)
             sampler.run(stop)
-            identify_all(processes, images)  # a program that was just started may have told more by now
+            identify_all(processes, images)  # a program that had just started has more by now
             return counts
         finally:
             processes.close(counts.stats)
