@@ -4,8 +4,9 @@ A symbolizer decides what a place is called.  A place with inlined functions bec
 function.
 """
 
+from typing import Any
+
 from sfsample.modules.location import Location, pid_of
-from sfsample.process.labels import Identity
 from sfsample.recording.profile import Profile, Timeline
 from sfsample.recording.sample import StackKey
 from sfsample.report.merge import common_values, rebuild
@@ -49,7 +50,7 @@ def name_profile(profile: Profile, symbolizer: Symbolizer) -> Report:
         timeline=None if profile.timeline is None else _timeline(profile.timeline, indexes),
         host=clean_name(profile.host) or None,
         labels=_labels(profile),
-        target=common_values([_target(identity) for identity in profile.identities.values()]),
+        target=common_values([_target(identity._asdict()) for identity in profile.identities.values()]),
         stats=stats | {"unnamed": [missing._asdict() for missing in symbolizer.missing_names()]},
     )
 
@@ -60,11 +61,10 @@ def _labels(profile: Profile) -> dict[str, str] | None:
     return {key: clean_name(value) for key, value in (found | profile.labels).items()} or None
 
 
-def _target(identity: Identity) -> dict[str, str | float]:
-    """Return what is known of a process."""
-    known = {name: getattr(identity, name) for name in TARGET_FIELDS}
-    return {name: clean_name(value) if isinstance(value, str) else value for name, value in known.items()
-            if value is not None}  # fmt: skip
+def _target(known: dict[str, Any]) -> dict[str, Any]:
+    """Return what is known of a process, without its labels."""
+    given = {name: known[name] for name in TARGET_FIELDS if known[name] is not None}
+    return {name: clean_name(value) if isinstance(value, str) else value for name, value in given.items()}
 
 
 def name_unnamed_frames(report: Report, symbolizer: OfflineSymbolizer) -> Report:

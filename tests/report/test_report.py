@@ -32,7 +32,8 @@ def test_json_has_the_documented_keys():
     """The keys are those of docs/profile-json.md."""
     document = json.loads(FORMATS["json"].write(full()))
     assert list(document) == ["schema", "started_ns", "duration_ns", "rate_hz", "host", "labels",
-                              "target", "coverage", "weights", "threads", "modules", "frames", "stacks", "timeline", "stats"]  # fmt: skip
+                              "target", "coverage", "weights", "threads",
+                              "modules", "frames", "stacks", "timeline", "stats"]  # fmt: skip
     assert document["threads"][1] == {"process": "app", "name": "worker", "pid": 10, "tid": 11}
     assert document["frames"][0] == {
         "text": "inner_[i]", "function": "inner", "raw": "_Zinner_[i]", "offset": "0x100", "file": "src/a.cc",
@@ -223,7 +224,8 @@ def test_merge_keeps_the_labels_and_the_target_that_all_reports_have():
 
 
 @pytest.mark.parametrize(("stats", "coverage"), [
-    ({"cpu_charged_ns": 300, "cpu_sampled_ns": 100}, 0.3333), ({"cpu_charged_ns": 3, "cpu_sampled_ns": 9}, 1.0),
+    ({"cpu_charged_ns": 300, "cpu_sampled_ns": 100}, 0.3333),
+    ({"cpu_charged_ns": 3, "cpu_sampled_ns": 9}, 1.0),
     ({"cpu_charged_ns": 0, "cpu_sampled_ns": 0}, None), ({"cpu_charged_ns": "x", "cpu_sampled_ns": 1}, None),
     ({"cpu_charged_ns": 3, "cpu_sampled_ns": -9}, 0.0), (None, None),
 ])  # fmt: skip
