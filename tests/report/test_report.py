@@ -31,9 +31,9 @@ def test_json_read_back_is_the_same_report():
 def test_json_has_the_documented_keys():
     """The keys are those of docs/profile-json.md."""
     document = json.loads(FORMATS["json"].write(full()))
-    assert list(document) == ["schema", "started_ns", "duration_ns", "rate_hz", "host", "labels",
-                              "target", "coverage", "weights", "threads",
-                              "modules", "frames", "stacks", "timeline", "stats"]  # fmt: skip
+    assert list(document) == ["schema", "started_ns", "duration_ns", "rate_hz", "host", "weights",
+                              "threads", "modules", "frames", "stacks", "timeline", "labels", "target",
+                              "coverage", "stats"]  # fmt: skip
     assert document["threads"][1] == {"process": "app", "name": "worker", "pid": 10, "tid": 11}
     assert document["frames"][0] == {
         "text": "inner_[i]", "function": "inner", "raw": "_Zinner_[i]", "offset": "0x100", "file": "src/a.cc",

@@ -55,15 +55,15 @@ def document(report: Report) -> dict[str, Any]:
         "duration_ns": report.duration_ns,
         "rate_hz": report.rate_hz,
         "host": report.host,
-        "labels": report.labels or {},
-        "target": None if report.target is None else dict.fromkeys(TARGET_FIELDS) | report.target,
-        "coverage": None if (share := coverage(report)) is None else round(share, 4),
         "weights": list(report.weights),
         "threads": [thread._asdict() for thread in report.threads],
         "modules": [{"path": path, "build_id": build_id} for path, build_id in modules],
         "frames": frames,
         "stacks": [_stack_json(stack, report.weights) for stack in report.stacks],
         "timeline": None if report.timeline is None else _timeline_json(report.timeline),
+        "labels": report.labels or {},
+        "target": None if report.target is None else dict.fromkeys(TARGET_FIELDS) | report.target,
+        "coverage": None if (share := coverage(report)) is None else round(share, 4),
         "stats": report.stats,
     }
 
