@@ -22,7 +22,7 @@ from typing import NamedTuple
 from sfsample.errors import FormatError, TargetError
 from sfsample.formats.protobuf import fields, signed
 from sfsample.process.image_cache import ImageCache
-from sfsample.process.proc_text import cgroup_paths
+from sfsample.process.proc_text import control_group_paths
 from sfsample.process.process import LiveProcess
 from sfsample.process.procfs import ProcFs
 from sfsample.process.vm import read_memory
@@ -42,7 +42,8 @@ _CONTEXT_PATHS = ("[anon:OTEL_CTX]", "[anon_shmem:OTEL_CTX]", "/memfd:OTEL_CTX")
 _HEADER = Struct("=8sIIQQ")  # signature, version, size of the payload, when it was published, address
 _SIGNATURE, _VERSION = b"OTEL_CTX", 2
 _UNIT = re.compile(r".+\.(?:service|scope)")
-_CONTAINER = re.compile(r"(?:.*[-:])?([0-9a-f]{64})(?:\.scope)?")  # docker-<id>.scope, <id>, ...:<id>
+# docker-<id>.scope, <id>, ...:<id>; the monitor of a container (crio-conmon-<id>.scope) is not in it
+_CONTAINER = re.compile(r"(?:(?!.*conmon-).*[-:])?([0-9a-f]{64})(?:\.scope)?")
 _POD = re.compile(r"pod([0-9a-f]{8}(?:[-_]?[0-9a-f]{4}){3}[-_]?[0-9a-f]{12})(?![0-9a-f])")
 _BAD_IN_KEY = re.compile(r"[^a-zA-Z0-9_.]")
 
@@ -72,7 +73,7 @@ def identify(process: LiveProcess, images: ImageCache, *, environ: bool) -> Iden
 
 def _kernel_facts(proc: ProcFs, images: ImageCache) -> Identity:
     stat, exe = proc.stat(), proc.link(f"task/{proc.anchor()}/exe")
-    paths = cgroup_paths((proc.read("cgroup") or b"").decode("utf-8", "replace"))
+    paths = control_group_paths((proc.read("cgroup") or b"").decode("utf-8", "replace"))
     build_id, container = _build_id(proc, images, exe or ""), _innermost(_CONTAINER, paths)
     unit, pod = _innermost(_UNIT, paths), next((m[1] for path in paths if (m := _POD.search(path))), None)
     labels = {

@@ -132,7 +132,7 @@ def control_groups(cgroup: str) -> set[str]:
     return {name for _, kind, path in lines if kind in {"", "name=systemd"} for name in path.split("/")}
 
 
-def cgroup_paths(cgroup: str) -> list[str]:
+def control_group_paths(cgroup: str) -> list[str]:
     """Return the paths of /proc/PID/cgroup that are not the root: of version 2, of systemd, of the others."""
     rows = [line.split(":", 2) for line in cgroup.split("\n") if line.count(":") >= 2]
     rows.sort(key=lambda row: (row[1] != "", row[1] != "name=systemd"))

@@ -74,6 +74,7 @@ def test_own_process_is_identified():
     (f"0::/machine.slice/libpod-{ID}.scope\n", f"libpod-{ID}.scope", ID, None),
     (f"0::/a:cri-containerd:{ID}\n", None, ID, None),
     (f"0::/docker-{ID}0.scope/podx\n", f"docker-{ID}0.scope", None, None),
+    (f"0::/machine.slice/libpod-conmon-{ID}.scope\n", f"libpod-conmon-{ID}.scope", None, None),
     ("0::/\n", None, None, None),
     ("no colon\n\n:\n", None, None, None),
 ])  # fmt: skip
