@@ -11,6 +11,7 @@ from sfsample import __version__
 from sfsample.errors import NoReturn
 from sfsample.process.descendants import Descendants
 from sfsample.process.image_cache import ImageCache
+from sfsample.process.labels import identify
 from sfsample.process.process import LiveProcess
 from sfsample.process.tracer_thread import TracerThread
 from sfsample.recording.choose_sampler import choose_sampler
@@ -59,8 +60,12 @@ def record(
         raise ValueError(f"duration must be positive, not {duration}")
 
     counts = profile or Profile(options.rate, timeline=options.timeline)
-    counts.stats.mode = options.mode
+    counts.stats.mode, counts.labels = options.mode, dict(options.labels)
     deadline_s = float("inf")  # the sampler keeps the duration, unless it is stuck
+
+    def identify_all(processes: Processes, images: ImageCache) -> None:
+        for process in processes.named:
+            counts.identify(process.pid, identify(process, images, environ=options.environ))
 
     def work(stop: Callable[[], bool]) -> Profile:
         nonlocal deadline_s
@@ -71,8 +76,12 @@ def record(
         try:
             for pid in wanted:
                 processes.named.append(open_process(pid, attach=not options.perf_events))
+            identify_all(processes, images)
             deadline_s = time.monotonic() + (duration or float("inf"))
-            return choose_sampler(processes, options, duration, counts, clock=clock, tell=tell).run(stop)
+            sampler = choose_sampler(processes, options, duration, counts, clock=clock, tell=tell)
+            sampler.run(stop)
+            identify_all(processes, images)  # a program that had just started has more by now
+            return counts
         finally:
             processes.close(counts.stats)
 

@@ -93,7 +93,8 @@ def _top(parser: ArgumentParser) -> None:
     parser.add_argument("--window", type=values.seconds, default=5.0, metavar="TIME",
                         help="show the samples of the last TIME (default: 5s)")  # fmt: skip
     _add_walking(parser)
-    parser.set_defaults(quiet=True)  # messages would disturb the screen
+    # messages would disturb the screen, and nothing shows labels
+    parser.set_defaults(quiet=True, environ=False)
 
 
 def _convert(parser: ArgumentParser) -> None:
@@ -199,6 +200,10 @@ def _add_sampling(parser: ArgumentParser) -> None:
         help="release a thread that was stopped for TIME (default: 5ms)")  # fmt: skip
     add("--max-overhead", type=values.percent, metavar="PERCENT",
         help="skip ticks, so that sampling takes at most PERCENT of the time")  # fmt: skip
+    add("--label", type=values.label, action="append", default=[], dest="labels", metavar="KEY=VALUE",
+        help="add a label to the profile: team=shop; repeatable, wins over those found")  # fmt: skip
+    add("--no-environ", action="store_false", dest="environ",
+        help="do not look for labels in the environment of the target")  # fmt: skip
     _add_walking(parser)
 
 

@@ -127,6 +127,20 @@ def name(text: str) -> str:
     return text
 
 
+def label(text: str) -> tuple[str, str]:
+    """Parse KEY=VALUE."""
+    from sfsample.recording.options import check_label
+
+    key, equals, value = text.partition("=")
+    if not equals:
+        raise _refusal(text, "KEY=VALUE (service.name=shop)")
+    try:
+        check_label(key, value)
+    except ValueError as failure:
+        raise argparse.ArgumentTypeError(str(failure)) from None
+    return key, value
+
+
 def unit(text: str) -> str:
     """Parse the name of a systemd unit."""
     if not text.strip() or "/" in text:

@@ -132,6 +132,13 @@ def control_groups(cgroup: str) -> set[str]:
     return {name for _, kind, path in lines if kind in {"", "name=systemd"} for name in path.split("/")}
 
 
+def control_group_paths(cgroup: str) -> list[str]:
+    """Return the paths of /proc/PID/cgroup that are not the root: of version 2, of systemd, of the others."""
+    rows = [line.split(":", 2) for line in cgroup.split("\n") if line.count(":") >= 2]
+    rows.sort(key=lambda row: (row[1] != "", row[1] != "name=systemd"))
+    return [path for _, _, path in rows if path.strip("/")]
+
+
 def parse_monotonic_offset_ns(timens_offsets: str) -> int:
     """Return by how many ns CLOCK_MONOTONIC of a time namespace is ahead of the machine's."""
     rows = map(str.split, timens_offsets.splitlines())

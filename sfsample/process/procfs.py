@@ -12,6 +12,7 @@ import os
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from errno import EACCES, ENOENT, ENOTDIR, EPERM, ESRCH
+from itertools import islice
 from time import clock_gettime_ns
 
 from sfsample.core.checkpoint import with_checkpoints
@@ -129,8 +130,11 @@ class ProcFs:
         for fd in (self._tasks, self._dir):
             os.close(fd)
 
-    def read(self, name: str) -> bytes | None:
-        """Return a whole file of the directory ("status", "task/12/syscall"), or None."""
+    def read(self, name: str, chunks: int | None = None) -> bytes | None:
+        """Return a file of the directory ("status", "task/12/syscall"), or None.
+
+        `chunks`: read no more MiB of a file whose size the target chooses.
+        """
         try:
             fd = os.open(name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._dir)
         except OSError as failure:
@@ -138,11 +142,18 @@ class ProcFs:
                 raise self._refused(failure) from None
             return None
         try:
-            return b"".join(_chunks(fd))
+            return b"".join(islice(_chunks(fd), chunks))
         except OSError:
             return None
         finally:
             os.close(fd)
+
+    def open_exe(self) -> int | None:
+        """Open the program that the process runs, also one that was deleted; None: it may not be read."""
+        try:
+            return os.open(f"task/{self.anchor()}/exe", os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._dir)
+        except OSError:
+            return None
 
     def link(self, name: str) -> str | None:
         """Return where a symbolic link ("exe", "ns/mnt") points, or None."""

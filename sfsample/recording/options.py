@@ -1,5 +1,6 @@
 """What to record, and how: one value for the library and the command line, checked when it is made."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
@@ -14,6 +15,20 @@ from sfsample.unwind.unwinder import DEFAULT_STEPPERS, MAX_FRAMES
 Mode = Literal["cpu", "wall"]
 
 MAX_PAUSE_S = 0.005
+_LABEL_KEY = re.compile(r"[a-zA-Z_][a-zA-Z0-9_.]*")
+_MAX_LABEL = 256  # characters of a key or a value
+
+
+def check_label(key: str, value: str) -> None:
+    """Raise ValueError, which says the rule, for a label that some backend or format cannot keep."""
+    if not _LABEL_KEY.fullmatch(key):
+        raise ValueError(f"the key of a label has letters, digits, _ and ., no digit or . first: {key!r}")
+    if not value.strip():
+        raise ValueError(f"a label has a value: {key}")
+    if max(len(key), len(value)) > _MAX_LABEL:
+        raise ValueError(f"a label has at most {_MAX_LABEL} characters in key and value: {key[:32]}")
+    if not value.isprintable() or ";" in value:
+        raise ValueError(f"the value of a label has no control characters and no semicolon: {key}")
 
 
 class StackStore(Protocol):
@@ -33,7 +48,8 @@ class RecordOptions:
     not captured. `kernel`: where sleeping threads are in the kernel, too.  `subprocesses`: the descendants
     too, those born during the recording included.  `timeline`: keep when each sample was
     taken.  `bad_stacks`: where incomplete stacks are kept.  `debug_dirs`: searched for separate debug files
-    before the system's directories; these may have the only unwind tables.
+    before the system's directories; these may have the only unwind tables.  `labels`: added to those that are
+    found, and they win.  `environ`: look for labels in the environment, too (`process.labels`).
 
     `max_pause` seconds: hold a thread no longer, nor wait so long for it to stop.  `max_overhead`: leave out
     ticks to stay below this share of the elapsed time (0.01 is one percent).  `perf_events` True: the
@@ -54,9 +70,13 @@ class RecordOptions:
     max_pause: float = MAX_PAUSE_S
     max_overhead: float | None = None
     perf_events: bool | None = None
+    labels: Sequence[tuple[str, str]] = ()
+    environ: bool = True
 
     def __post_init__(self) -> None:
         check_stack_bytes(self.stack_bytes)
+        for label in self.labels:
+            check_label(*label)
         if self.mode not in ("cpu", "wall"):
             raise ValueError(f'mode must be "cpu" or "wall", not {self.mode!r}')
         if not self.rate > 0:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from sfsample.core.filesystem import ProcessRoot
 from sfsample.core.stack import StopReason
 from sfsample.modules.location import PROCESS_KEY_STEP
+from sfsample.process.labels import Identity
 from sfsample.recording.sample import Places, Sample, StackKey, ThreadKey
 from sfsample.recording.stats import Stats
 
@@ -83,6 +84,8 @@ class Profile:
         self.prompt = timeline or keep is not None
         self.started_ns = 0
         self.host = os.uname().nodename
+        self.identities: dict[int, Identity] = {}  # of the processes that were asked for, by pid
+        self.labels: dict[str, str] = {}  # that the user gives; they win
         self.processes: dict[int, str] = {}
         self.threads: dict[ThreadKey, str] = {}
         self.roots: dict[int, ProcessRoot] = {}  # where the files of modules are opened
@@ -125,6 +128,12 @@ class Profile:
         """Note the name that a process has now."""
         if key != OTHERS:
             self.processes[key] = name
+
+    def identify(self, pid: int, identity: Identity) -> None:
+        """Note what is known of a process; what is unknown now, because it has ended, stays as it was."""
+        before = self.identities.get(pid, Identity({}))
+        known = {name: value for name, value in identity._asdict().items() if value is not None}
+        self.identities[pid] = before._replace(**known | {"labels": before.labels | identity.labels})
 
     def forget_process(self, key: int) -> None:
         """Drop what is kept for a process that has no sample."""

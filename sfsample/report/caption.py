@@ -48,12 +48,23 @@ def _used_cpu_ns(report: Report) -> int:
     return max(used, 0) if isinstance(used, int) else 0
 
 
+def coverage(report: Report) -> float | None:
+    """Return the share of the CPU time that samples stand for, 0 to 1; None: unknown, or none was used."""
+    sampled, used = (report.stats or {}).get("cpu_sampled_ns"), _used_cpu_ns(report)
+    return min(1.0, max(0, sampled) / used) if used and isinstance(sampled, int) else None
+
+
+def label_texts(report: Report) -> list[str]:
+    """Return the labels, each as "key=value"."""
+    return [f"{key}={value}" for key, value in (report.labels or {}).items()]
+
+
 def _coverage_loss(report: Report) -> str:
     """Return a sentence if samples stand for much less than the CPU time that was used, or ''."""
-    sampled, used = (report.stats or {}).get("cpu_sampled_ns"), _used_cpu_ns(report)
-    if not used or not isinstance(sampled, int) or sampled >= _MIN_COVERAGE * used:
+    share = coverage(report)
+    if share is None or share >= _MIN_COVERAGE:
         return ""
-    return f"samples stand for {100 * sampled / used:.0f} % of the CPU time"
+    return f"samples stand for {100 * share:.0f} % of the CPU time"
 
 
 def sample_count(count: int) -> str:

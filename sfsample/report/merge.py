@@ -7,13 +7,14 @@ kept only by operations that keep each stack or drop it; a merge of several repo
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from itertools import chain, compress, groupby
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from sfsample.report.budget import Budget
 from sfsample.report.report import WEIGHTS, Report, ReportBuilder, ReportFrame, ReportTimeline
 
 MergeBy = Literal["function", "module", "address"]
 _FrameKey = tuple[object, ...]
+_V = TypeVar("_V")
 _FRAME_COST, _STACK_COST, _REFERENCE_COST = 500, 300, 8  # see report/budget.py
 
 
@@ -71,8 +72,16 @@ def merge(reports: Iterable[Report], budget: Budget | None = None) -> Report:
         duration_ns=None if None in durations else sum(filter(None, durations)),
         rate_hz=rates.pop() if len(rates) == 1 else None,
         host=hosts.pop() if len(hosts) == 1 else None,
+        labels=common_values([report.labels for report in facts]),
+        target=common_values([report.target for report in facts]),
         stats=_sum_stats([report.stats for report in facts if report.stats]),
     )
+
+
+def common_values(given: Sequence[dict[str, _V] | None]) -> dict[str, _V] | None:
+    """Return what all have in common, None if nothing; what differs is not there."""
+    first, *others = [each or {} for each in given] or [{}]
+    return {k: v for k, v in first.items() if all(each.get(k) == v for each in others)} or None
 
 
 def _add(builder: ReportBuilder, report: Report) -> int:

@@ -4,11 +4,21 @@ A symbolizer decides what a place is called.  A place with inlined functions bec
 function.
 """
 
+from typing import Any
+
 from sfsample.modules.location import Location, pid_of
 from sfsample.recording.profile import Profile, Timeline
 from sfsample.recording.sample import StackKey
-from sfsample.report.merge import rebuild
-from sfsample.report.report import WEIGHTS, Report, ReportBuilder, ReportFrame, ReportThread, ReportTimeline
+from sfsample.report.merge import common_values, rebuild
+from sfsample.report.report import (
+    TARGET_FIELDS,
+    WEIGHTS,
+    Report,
+    ReportBuilder,
+    ReportFrame,
+    ReportThread,
+    ReportTimeline,
+)
 from sfsample.symbolize.named_frame import NamedFrame, clean_name
 from sfsample.symbolize.symbolizer import OfflineSymbolizer, Symbolizer
 
@@ -39,8 +49,22 @@ def name_profile(profile: Profile, symbolizer: Symbolizer) -> Report:
         duration_ns=round(profile.stats.duration_s * 1e9),
         timeline=None if profile.timeline is None else _timeline(profile.timeline, indexes),
         host=clean_name(profile.host) or None,
+        labels=_labels(profile),
+        target=common_values([_target(identity._asdict()) for identity in profile.identities.values()]),
         stats=stats | {"unnamed": [missing._asdict() for missing in symbolizer.missing_names()]},
     )
+
+
+def _labels(profile: Profile) -> dict[str, str] | None:
+    """Return the labels that all processes have, and those of the user."""
+    found = common_values([identity.labels for identity in profile.identities.values()]) or {}
+    return {key: clean_name(value) for key, value in (found | profile.labels).items()} or None
+
+
+def _target(known: dict[str, Any]) -> dict[str, Any]:
+    """Return what is known of a process, without its labels."""
+    given = {name: known[name] for name in TARGET_FIELDS if known[name] is not None}
+    return {name: clean_name(value) if isinstance(value, str) else value for name, value in given.items()}
 
 
 def name_unnamed_frames(report: Report, symbolizer: OfflineSymbolizer) -> Report:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 SAMPLES, WALL, CPU = "samples", "wall_ns", "cpu_ns"  # the last two are in nanoseconds
 WEIGHTS = (SAMPLES, WALL, CPU)
+TARGET_FIELDS = ("exe", "build_id", "unit", "container", "started")  # the last in seconds since the epoch
 OUTERMOST = "outermost"  # the stop reason of a stack that is complete
 
 
@@ -85,6 +86,8 @@ class Report(NamedTuple):
     timeline: ReportTimeline | None = None
     stats: dict[str, Any] | None = None
     host: str | None = None  # the name of the machine that recorded
+    labels: dict[str, str] | None = None  # whose profile it is: those that all processes have in common
+    target: dict[str, Any] | None = None  # what was recorded (`TARGET_FIELDS`), as far as it was one thing
 
     def column(self, weight: str) -> list[int]:
         """Return one weight of each stack; zeros when the report does not have it."""

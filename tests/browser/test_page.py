@@ -31,6 +31,7 @@ def test_header_says_what_was_recorded_where_and_when(browser, tmp_path):
         assert page.text("#origin") == "pid 10 on db1, 2026-09-21 23:13:20 GMT+9, by sfsample 0.1.0"
         assert page.js("document.getElementById('origin').title") == "began at 2026-09-21T14:13:20.000Z"
         assert page.text("#extent") == "11 samples, 71 ns of CPU time, 1.0 s, 100 Hz, sleeping threads too"
+        assert page.text("#labels") == "team=a=b, service.name=shop"
 
 
 def test_header_leaves_out_what_is_unknown(browser, tmp_path):
@@ -41,6 +42,7 @@ def test_header_leaves_out_what_is_unknown(browser, tmp_path):
         assert page.text("#origin") == "pids 1, 2, 3, 4, 5, 6, 7, 8 and 3 more"
     with Page(browser, tmp_path, REPORT) as page:
         assert page.js("document.getElementById('origin').hidden")
+        assert page.js("document.getElementById('labels').hidden")
 
 
 def test_click_zooms_and_escape_returns(page):

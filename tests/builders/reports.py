@@ -58,4 +58,12 @@ def full() -> Report:
         timeline=timeline,
         stats=stats,
         host="web1",
+        labels={"service.name": "shop", "team": "a=b"},
+        target={
+            "exe": "/opt/app",
+            "build_id": APP[1],
+            "unit": "app.service",
+            "container": "c" * 64,
+            "started": 1_789_990_000.25,
+        },
     )

@@ -77,7 +77,8 @@ def recorded(tmp_path_factory) -> Report:
 
 
 def test_documents_have_a_table_for_every_object():
-    assert set(tables("profile-json.md")) == {"", "threads", "modules", "frames", "stacks", "timeline"}
+    assert set(tables("profile-json.md")) == {
+        "", "target", "threads", "modules", "frames", "stacks", "timeline"}  # fmt: skip
     assert set(tables("diff.md")) == {"", "inputs", "all", "self", "total"}
 
 
@@ -90,6 +91,7 @@ def test_profile_has_the_keys_of_its_document(report):
 def test_recording_has_the_keys_of_its_document(recorded):
     check_all(document(recorded), "profile-json.md")
     assert (recorded.host, recorded.stats["mode"]) == (os.uname().nodename, "wall")
+    assert recorded.labels["comm"] == "workload"
 
 
 @pytest.mark.live

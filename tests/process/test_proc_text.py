@@ -3,6 +3,7 @@
 import pytest
 
 from sfsample.process.proc_text import (
+    control_group_paths,
     control_groups,
     parse_last_id,
     parse_monotonic_offset_ns,
@@ -20,6 +21,12 @@ def test_stat_line_with_parentheses_and_spaces_in_the_name_is_parsed():
     assert (stat.flags, stat.threads, stat.starttime) == (9, 20, 22)
     assert stat.stack_top == 28
     assert not stat.is_over
+
+
+def test_paths_of_control_groups_begin_with_that_of_version_2():
+    assert control_group_paths("4:cpu:/c:d\n1:name=systemd:/b\n0::/a\n") == ["/a", "/b", "/c:d"]
+    assert control_group_paths("4:cpu:/c\n0::/\ndamaged\n") == ["/c"]
+    assert control_group_paths("") == []
 
 
 def test_syscall_file_is_parsed():

@@ -32,7 +32,8 @@ def test_json_has_the_documented_keys():
     """The keys are those of docs/profile-json.md."""
     document = json.loads(FORMATS["json"].write(full()))
     assert list(document) == ["schema", "started_ns", "duration_ns", "rate_hz", "host", "weights",
-                              "threads", "modules", "frames", "stacks", "timeline", "stats"]  # fmt: skip
+                              "threads", "modules", "frames", "stacks", "timeline", "labels", "target",
+                              "coverage", "stats"]  # fmt: skip
     assert document["threads"][1] == {"process": "app", "name": "worker", "pid": 10, "tid": 11}
     assert document["frames"][0] == {
         "text": "inner_[i]", "function": "inner", "raw": "_Zinner_[i]", "offset": "0x100", "file": "src/a.cc",
@@ -53,7 +54,7 @@ def test_pprof_read_back_has_the_same_stacks_and_weights():
     again = parse(FORMATS["pprof"].write(full()))
     assert lines(again, threads=True) == lines(full(), threads=True)
     assert [again.total(weight) for weight in (SAMPLES, WALL, CPU)] == [11, 110, 71]
-    assert (again.rate_hz, again.host) == (100, "web1")
+    assert (again.rate_hz, again.host, again.labels) == (100, "web1", full().labels)
     assert {f.module for f in again.frames} == {f.module for f in full().frames}
     assert {(f.raw, f.file, f.line, f.inlined) for f in again.frames if f.function} == {
         (f.raw, f.file, f.line, f.inlined) for f in full().frames if f.function
@@ -211,6 +212,41 @@ def test_merge_is_charged_for_new_rows_only():
 def test_merge_keeps_the_host_that_all_reports_have():
     assert merge([full(), full()]).host == "web1"
     assert merge([full(), full()._replace(host="web2")]).host is None
+
+
+def test_merge_keeps_the_labels_and_the_target_that_all_reports_have():
+    other = full()._replace(labels={"team": "a=b", "service.name": "x"}, target={"unit": "app.service"})
+    assert (merge([full(), full()]).labels, merge([full(), full()]).target) == (full().labels, full().target)
+    both = merge([full(), other])
+    assert (both.labels, both.target) == ({"team": "a=b"}, {"unit": "app.service"})
+    none = merge([other, from_lines("p;a 1"), full()])
+    assert (none.labels, none.target) == (None, None)
+
+
+@pytest.mark.parametrize(("stats", "coverage"), [
+    ({"cpu_charged_ns": 300, "cpu_sampled_ns": 100}, 0.3333),
+    ({"cpu_charged_ns": 3, "cpu_sampled_ns": 9}, 1.0),
+    ({"cpu_charged_ns": 0, "cpu_sampled_ns": 0}, None), ({"cpu_charged_ns": "x", "cpu_sampled_ns": 1}, None),
+    ({"cpu_charged_ns": 3, "cpu_sampled_ns": -9}, 0.0), (None, None),
+])  # fmt: skip
+def test_coverage_is_the_share_of_the_cpu_time_that_has_samples(stats, coverage):
+    assert json.loads(FORMATS["json"].write(full()._replace(stats=stats)))["coverage"] == coverage
+
+
+@pytest.mark.parametrize("change", [
+    {"labels": []}, {"labels": {"a": 1}}, {"labels": {"a": None}}, {"target": []}, {"target": {"exe": 1}},
+    {"target": {"started": "x"}}, {"target": {"started": 1e301}},
+], ids=str)  # fmt: skip
+def test_labels_or_target_of_another_type_are_refused(change):
+    document = json.loads(FORMATS["json"].write(full())) | change
+    with pytest.raises(BadInput, match=f"^{next(iter(change))}"):
+        parse(json.dumps(document).encode())
+
+
+def test_texts_of_labels_and_target_are_cleaned():
+    change = {"labels": {"a\n;": "\x1b[31m"}, "target": {"exe": "/a\tb", "later": 1}}
+    again = parse(json.dumps(json.loads(FORMATS["json"].write(full())) | change).encode())
+    assert (again.labels, again.target) == ({"a?:": "?[31m"}, {"exe": "/a?b"})
 
 
 def test_caption_says_how_much_of_the_cpu_time_was_sampled():

@@ -16,7 +16,7 @@ from itertools import starmap
 from operator import add
 from typing import Any
 
-from sfsample.report.caption import amounts, losses, process_ids
+from sfsample.report.caption import amounts, label_texts, losses, process_ids
 from sfsample.report.json_text import json_text
 from sfsample.report.report import Report
 from sfsample.report.stack_paths import StackPaths, common_prefix_length, stack_paths
@@ -58,6 +58,7 @@ def page_data(report: Report, *, threads: bool) -> dict[str, Any]:
         "recorded": {
             "who": process_ids(report),
             "host": report.host,
+            "labels": ", ".join(reversed(label_texts(report))),  # those of the user first
             "started_ns": report.started_ns,
             "by": clean_name(str(stats["recorder"])) if "recorder" in stats else "",
             "what": _MODES.get(str(stats.get("mode"))),

@@ -18,7 +18,7 @@ from typing import NamedTuple, TypeVar
 from sfsample.errors import BadInput, FormatError
 from sfsample.formats.protobuf import fields, integer, integers, message, packed, signed, varint
 from sfsample.report.budget import Budget
-from sfsample.report.caption import losses
+from sfsample.report.caption import label_texts, losses
 from sfsample.report.formats.folded import frame_of
 from sfsample.report.report import (
     CPU,
@@ -39,7 +39,7 @@ _VALUE_TYPES = {SAMPLES: ("samples", "count"), WALL: ("wall", "nanoseconds"), CP
 _TIME_WEIGHTS = {_VALUE_TYPES[weight]: weight for weight in (WALL, CPU)}
 _T = TypeVar("_T")
 _LocationKey = tuple[int, ...] | tuple[str]  # indexes of frames, or a mark of truncation
-_HOST = "host: "  # begins the comment that names the machine
+_HOST, _LABEL = "host: ", "label: "  # begin the comments that name the machine, and each label (key=value)
 _MAX_ADDRESS = (1 << 64) - 1
 _NUMBER_COST, _BYTES_COST, _ROW_COST = 80, 250, 500  # see report/budget.py
 _SAMPLE_COST, _REFERENCE_COST, _FRAME_COST = 700, 24, 1000
@@ -86,11 +86,17 @@ class _Encoder:
         if report.rate_hz:
             yield message(11, *self._value_type("cpu", "nanoseconds"))  # period_type
             yield integer(12, round(1e9 / report.rate_hz))  # period
-        for text in [*([_HOST + report.host] if report.host else []), *losses(report)]:
+        for text in self._comments():
             yield integer(13, self._string(text))  # comment
         yield integer(14, self._string(_VALUE_TYPES[SAMPLES][0]))  # default_sample_type
         for text in self._strings:  # last, because everything above fills it
             yield message(6, text.encode("utf-8", "replace"))  # string_table
+
+    def _comments(self) -> Iterator[str]:
+        if self._report.host:
+            yield _HOST + self._report.host
+        yield from (_LABEL + text for text in label_texts(self._report))
+        yield from losses(self._report)
 
     def _string(self, text: str) -> int:
         return self._strings.setdefault(text, len(self._strings))
@@ -193,18 +199,21 @@ class _ProfileReader:
         self._builder.weights = tuple(columns)
         for sample in self._messages(2):  # sample
             self._add(sample, tuple(columns.values()))
+        labels = (text.partition("=") for text in self._comments(_LABEL))
         period = signed(_integer(self._profile, 12))  # period
         period_is_time = any(self._text(row, 2) == "nanoseconds" for row in self._messages(11))  # period_type
         return self._builder.finish()._replace(
             started_ns=_integer(self._profile, 9) or None,  # time_nanos
             duration_ns=_integer(self._profile, 10) or None,  # duration_nanos
             rate_hz=1e9 / period if period > 0 and period_is_time else None,
-            host=self._host(),
+            host=next(self._comments(_HOST), None),
+            labels={key: value for key, is_label, value in labels if is_label} or None,
         )
 
-    def _host(self) -> str | None:
+    def _comments(self, prefix: str) -> Iterator[str]:
+        """Yield what follows the prefix in each comment that has it."""
         comments = map(self._string_at, self._numbers(self._profile.get(13, ())))  # comment
-        return next((text.removeprefix(_HOST) for text in comments if text.startswith(_HOST)), None)
+        return (text.removeprefix(prefix) for text in comments if text.startswith(prefix))
 
     def _columns(self) -> dict[str, int]:
         """Return the index of each weight in the values of a sample; samples first."""

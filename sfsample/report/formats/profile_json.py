@@ -1,8 +1,8 @@
 """`-f json`: the whole report as `sfsample.profile/1` (docs/profile-json.md).
 
-The document leaves nothing out and derives nothing.  Addresses are hexadecimal strings, `_ns` numbers are
-integers and unknown values are null, as in every JSON of sfsample.  `read` checks types, indexes and that
-columns have one length; it cleans texts again, because a file can hold anything.
+The document leaves nothing out and derives only `coverage`, from `stats`.  Addresses are hexadecimal strings,
+`_ns` numbers are integers and unknown values are null, as in every JSON of sfsample.  `read` checks types,
+indexes and that columns have one length; it cleans texts again, because a file can hold anything.
 
 Invariant: `read` returns the report that was written, and raises only BadInput, whatever the document holds
 (tests/report/test_report.py).
@@ -16,9 +16,11 @@ from typing import Any, TypeVar
 
 from sfsample.errors import BadInput
 from sfsample.report.budget import Budget
+from sfsample.report.caption import coverage
 from sfsample.report.json_text import json_text
 from sfsample.report.report import (
     SAMPLES,
+    TARGET_FIELDS,
     WEIGHTS,
     Report,
     ReportBuilder,
@@ -59,6 +61,9 @@ def document(report: Report) -> dict[str, Any]:
         "frames": frames,
         "stacks": [_stack_json(stack, report.weights) for stack in report.stacks],
         "timeline": None if report.timeline is None else _timeline_json(report.timeline),
+        "labels": report.labels or {},
+        "target": None if report.target is None else dict.fromkeys(TARGET_FIELDS) | report.target,
+        "coverage": None if (share := coverage(report)) is None else round(share, 4),
         "stats": report.stats,
     }
 
@@ -132,6 +137,10 @@ class JsonValue:
             raise self.error("a text")
         return clean_name(self.value)
 
+    def texts(self) -> dict[str, str]:
+        """Return an object of strings, fit for a terminal."""
+        return {clean_name(key): self.field(key).text() for key in self.members()}
+
     def flag(self) -> bool:
         """Return a boolean."""
         if not isinstance(self.value, bool):
@@ -200,6 +209,8 @@ def read(data: bytes, budget: Budget) -> Report:
         rate_hz=root.field("rate_hz").optional(JsonValue.number),
         timeline=root.field("timeline").optional(lambda value: _timeline(value, indexes)),
         host=root.field("host").optional(JsonValue.text),
+        labels=root.field("labels").optional(JsonValue.texts) or None,
+        target=root.field("target").optional(_target),
         stats=root.field("stats").optional(JsonValue.plain_object),
     )
 
@@ -215,6 +226,13 @@ def _thread(value: JsonValue) -> ReportThread:
     process, name = (value.field(key).text() for key in ("process", "name"))
     pid, tid = (value.field(key).optional(JsonValue.count) for key in ("pid", "tid"))
     return ReportThread(process, name, pid, tid)
+
+
+def _target(value: JsonValue) -> dict[str, Any] | None:
+    *texts, started = TARGET_FIELDS
+    known: dict[str, Any] = {name: value.field(name).optional(JsonValue.text) for name in texts}
+    known[started] = value.field(started).optional(JsonValue.number)
+    return {name: known[name] for name in TARGET_FIELDS if known[name] is not None} or None
 
 
 def _module(value: JsonValue) -> tuple[str, str | None]:

@@ -1,0 +1,192 @@
+"""Finds out whose profile it is: what the kernel says of a process, and what the process says of itself.
+
+The later wins: facts of the kernel, a few variables of the environment, the process context that
+OpenTelemetry specifies.  Only what stays the same as long as a process lives is a label, so the pid is none.
+
+Invariant: whatever the target stores, the result is a bounded dictionary of texts, and what cannot be read is
+absent (tests/process/test_labels.py).  The texts are not cleaned yet: the report does that for all names.
+
+Source: proc(5); systemd.unit(5); OpenTelemetry semantic conventions (names of the labels), resource SDK
+(OTEL_RESOURCE_ATTRIBUTES), OTEP 4719, process_context.proto, resource.proto, common.proto (field numbers).
+"""
+
+import os
+import re
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from itertools import islice
+from struct import Struct
+from typing import NamedTuple
+
+from sfsample.errors import FormatError, TargetError
+from sfsample.formats.protobuf import fields, signed
+from sfsample.process.image_cache import ImageCache
+from sfsample.process.proc_text import control_group_paths
+from sfsample.process.process import LiveProcess
+from sfsample.process.procfs import ProcFs
+from sfsample.process.vm import read_memory
+
+_MAX_LABELS = 64  # that a target can make
+_MAX_KEY, _MAX_VALUE = 128, 512  # characters
+_MAX_CHUNKS = 4  # of an environment that are read, each 1 MiB
+_MAX_PAYLOAD_BYTES = 1 << 16  # of a process context
+_MAX_CONTEXTS = 4  # mappings with that name that are tried; there should be one
+_MAX_READINGS = 3  # of a context that the target is changing
+_VARIABLES = {"DD_SERVICE": "service.name", "DD_ENV": "deployment.environment.name",
+              "DD_VERSION": "service.version"}  # fmt: skip
+_WANTED = re.compile(
+    rb"\0(OTEL_RESOURCE_ATTRIBUTES|OTEL_SERVICE_NAME|DD_SERVICE|DD_ENV|DD_VERSION)=([^\0]{1,65536})"
+)
+_CONTEXT_PATHS = ("[anon:OTEL_CTX]", "[anon_shmem:OTEL_CTX]", "/memfd:OTEL_CTX")
+_HEADER = Struct("=8sIIQQ")  # signature, version, size of the payload, when it was published, address
+_SIGNATURE, _VERSION = b"OTEL_CTX", 2
+_UNIT = re.compile(r".+\.(?:service|scope)")
+# docker-<id>.scope, <id>, ...:<id>; the monitor of a container (crio-conmon-<id>.scope) is not in it
+_CONTAINER = re.compile(r"(?:(?!.*conmon-).*[-:])?([0-9a-f]{64})(?:\.scope)?")
+_POD = re.compile(r"pod([0-9a-f]{8}(?:[-_]?[0-9a-f]{4}){3}[-_]?[0-9a-f]{12})(?![0-9a-f])")
+_BAD_IN_KEY = re.compile(r"[^a-zA-Z0-9_.]")
+
+
+class Identity(NamedTuple):
+    """The labels of a process, and what it is: `started` in seconds since the epoch; None: unknown."""
+
+    labels: dict[str, str]
+    exe: str | None = None
+    build_id: str | None = None
+    unit: str | None = None
+    container: str | None = None
+    started: float | None = None
+
+
+def identify(process: LiveProcess, images: ImageCache, *, environ: bool) -> Identity:
+    """Return what is known of a process now; `environ` False: its environment is not read."""
+    proc = process.proc
+    known = Identity({})
+    with suppress(TargetError):
+        known = _kernel_facts(proc, images)
+    for source in (_environment, _context) if environ else (_context,):
+        with suppress(TargetError, FormatError):
+            known.labels.update(dict(_usable(source(proc))))
+    return known
+
+
+def _kernel_facts(proc: ProcFs, images: ImageCache) -> Identity:
+    stat, exe = proc.stat(), proc.link(f"task/{proc.anchor()}/exe")
+    paths = control_group_paths((proc.read("cgroup") or b"").decode("utf-8", "replace"))
+    build_id, container = _build_id(proc, images, exe or ""), _innermost(_CONTAINER, paths)
+    unit, pod = _innermost(_UNIT, paths), next((m[1] for path in paths if (m := _POD.search(path))), None)
+    labels = {
+        "host.name": os.uname().nodename,
+        "comm": stat.name if stat else None,
+        "process.executable.build_id.gnu": build_id,
+        "systemd.unit": unit,
+        "process.linux.cgroup": paths[0] if paths else None,
+        "container.id": container,
+        "k8s.pod.uid": pod and pod.replace("_", "-"),
+    }
+    started = None if stat is None else _since_epoch(stat.starttime)
+    exe = exe and exe.removesuffix(" (deleted)")
+    known = {key: text[:_MAX_VALUE] for key, text in labels.items() if text}
+    return Identity(known, exe, build_id, unit, container, started)
+
+
+def _since_epoch(ticks: int) -> float:
+    """Return when it was, in seconds, so many clock ticks after boot.  It changes when the clock is set."""
+    booted = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
+    return round(booted + ticks / os.sysconf("SC_CLK_TCK"), 2)
+
+
+def _build_id(proc: ProcFs, images: ImageCache, path: str) -> str | None:
+    """Return the build-id of the program, from the file that the kernel runs, whatever its path."""
+    fd = proc.open_exe()
+    if fd is None:
+        return None
+    try:
+        return images.file(fd, path).build_id
+    except (FormatError, OSError, ValueError):
+        return None
+    finally:
+        os.close(fd)
+
+
+def _innermost(pattern: re.Pattern[str], paths: Iterable[str]) -> str | None:
+    """Return what the last part that matches, of the first path that has one, is called."""
+    found = (m for path in paths for part in reversed(path.split("/")) if (m := pattern.fullmatch(part)))
+    match = next(found, None)
+    return match and match[match.lastindex or 0]
+
+
+def _usable(found: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
+    """Yield the labels that may be kept: no `process.*`, as the kernel knows better, and pids change."""
+    for key, value in islice(found, _MAX_LABELS):
+        name = _BAD_IN_KEY.sub("_", key[:_MAX_KEY])
+        if value and name and not name[0].isdecimal() and not name.startswith("process."):
+            yield name, value[:_MAX_VALUE]
+
+
+# -- the environment
+
+
+def _environment(proc: ProcFs) -> Iterator[tuple[str, str]]:
+    """Yield the labels of the variables that are wanted; no other one is looked at."""
+    from urllib.parse import unquote
+
+    data = b"\0" + (proc.read(f"task/{proc.anchor()}/environ", _MAX_CHUNKS) or b"")
+    pairs = reversed(_WANTED.findall(data))  # the first one of a name wins, as in getenv(3)
+    found = {name.decode(): value.decode("utf-8", "replace") for name, value in pairs}
+    for item in found.get("OTEL_RESOURCE_ATTRIBUTES", "").split(",")[: _MAX_LABELS // 2]:
+        key, _, value = item.partition("=")
+        yield unquote(key.strip()), unquote(value.strip())
+    for name, key in {"OTEL_SERVICE_NAME": "service.name", **_VARIABLES}.items():
+        yield key, found.get(name, "").strip()
+
+
+# -- the process context of OpenTelemetry
+
+
+def _context(proc: ProcFs) -> Iterator[tuple[str, str]]:
+    """Yield the resource attributes that the process has published.  Raises FormatError at damage."""
+    named = (mapping.start for mapping in proc.maps() if mapping.path in _CONTEXT_PATHS)
+    payloads = (_payload(proc.anchor(), start) for start in islice(named, _MAX_CONTEXTS))
+    payload = next(filter(None, payloads), b"")
+    attributes = [
+        value
+        for number, resource in fields(memoryview(payload)) if number == 1  # resource
+        for at, value in _messages(resource) if at == 1  # attributes
+    ]  # fmt: skip
+    for attribute in attributes[:_MAX_LABELS]:
+        pair = dict(_messages(attribute))
+        key, value = pair.get(1), pair.get(2)  # key, value
+        if isinstance(key, memoryview) and value is not None:
+            yield bytes(key).decode("utf-8", "replace"), _any_value(value)
+
+
+def _messages(value: int | memoryview) -> Iterator[tuple[int, int | memoryview]]:
+    return iter(()) if isinstance(value, int) else fields(value)
+
+
+def _any_value(value: int | memoryview) -> str:
+    """Return the text of an AnyValue: a text, a boolean or an integer; others are ""."""
+    for number, content in _messages(value):
+        if number == 1 and isinstance(content, memoryview):  # string_value
+            return bytes(content).decode("utf-8", "replace")
+        if number in (2, 3) and isinstance(content, int):  # bool_value, int_value
+            return str(signed(content)) if number == 3 else str(bool(content)).lower()
+    return ""
+
+
+def _payload(tid: int, address: int) -> bytes | None:
+    """Return the payload of the context at an address; None where there is none, or it keeps changing.
+
+    The time of publication is 0 while the process changes the context, and another one afterwards.
+    """
+    for _ in range(_MAX_READINGS):
+        header = read_memory(tid, address, _HEADER.size)
+        signature, version, size, published, at = _HEADER.unpack(header or bytes(_HEADER.size))
+        if (signature, version) != (_SIGNATURE, _VERSION) or not 0 < size <= _MAX_PAYLOAD_BYTES:
+            return None
+        payload = read_memory(tid, at, size) if published else None
+        if payload is not None and read_memory(tid, address, _HEADER.size) == header:
+            return payload
+    return None
