@@ -53,11 +53,11 @@ def _watch(parser: ArgumentParser) -> None:
     _add_target(parser)
     add = parser.add_argument
     add("--unit", type=values.unit, metavar="UNIT", help="select all processes of a systemd unit")
-    _add_sampling(parser)
+    _add_sampling(parser, rate_hz=19, mode="wall", max_overhead="1")
     add("--every", type=values.seconds, default=60.0, metavar="TIME",
         help="start a slice every TIME (default: 60s)")  # fmt: skip
-    add("--for", type=values.seconds, default=10.0, dest="slice", metavar="TIME",
-        help="length of a slice (default: 10s)")  # fmt: skip
+    add("--for", type=values.seconds, dest="slice", metavar="TIME",
+        help="length of a slice (default: that of --every, without a gap)")  # fmt: skip
     add("--output-dir", required=True, metavar="DIR", help="write one file per slice to DIR")
     add("-f", "--format", choices=values.FORMATS, default="json",
         help="format of each file (default: json)")  # fmt: skip
@@ -177,30 +177,33 @@ def _add_target(parser: ArgumentParser, *, bare: bool = True) -> None:
     add("--all", action="store_true", help="with -n: select all that match (without: several are an error)")
 
 
-def _add_sampling(parser: ArgumentParser) -> None:
-    """Add how to sample, for commands that write profiles."""
-    _add_rate_and_mode(parser)
+def _add_sampling(
+    parser: ArgumentParser, rate_hz: int = 99, mode: str = "cpu", max_overhead: str | None = None
+) -> None:
+    """Add how to sample, for commands that write profiles; the defaults are those of `record`."""
+    _add_rate_and_mode(parser, rate_hz, mode)
     add = parser.add_argument
     add("-t", "--threads", action="store_true", help="make name/TID the first frame: one root per thread")
     add("--no-stop", action="store_false", dest="stop",
         help="stop no thread; running threads count as not captured")  # fmt: skip
     add("--max-pause", type=values.seconds, default=0.005, metavar="TIME",
         help="release a thread that was stopped for TIME (default: 5ms)")  # fmt: skip
-    add("--max-overhead", type=values.percent, metavar="PERCENT",
-        help="skip ticks, so that sampling takes at most PERCENT of the time")  # fmt: skip
+    usual = f", for all processes together (default: {max_overhead})" if max_overhead else ""
+    add("--max-overhead", type=values.percent, default=max_overhead, metavar="PERCENT",
+        help=f"skip ticks, so that sampling takes at most PERCENT of the time{usual}")  # fmt: skip
     _add_walking(parser)
 
 
-def _add_rate_and_mode(parser: ArgumentParser) -> None:
+def _add_rate_and_mode(parser: ArgumentParser, rate_hz: int = 99, mode: str = "cpu") -> None:
     """Add how often to sample, and which threads."""
     rate = parser.add_mutually_exclusive_group()
-    rate.add_argument("-r", "--rate", "-F", "--freq", type=values.rate, default=99.0, metavar="HZ",
-                      help="samples per second (default: 99)")  # fmt: skip
+    rate.add_argument("-r", "--rate", "-F", "--freq", type=values.rate, default=float(rate_hz), metavar="HZ",
+                      help=f"samples per second (default: {rate_hz})")  # fmt: skip
     rate.add_argument("--interval", type=values.interval, dest="rate", metavar="TIME",
                       help="time between samples (10ms), instead of --rate")  # fmt: skip
     add = parser.add_argument
-    add("--mode", choices=("cpu", "wall"), default="cpu",
-        help="cpu: sample running threads (default); wall: sample all threads")  # fmt: skip
+    add("--mode", choices=("cpu", "wall"), default=mode,
+        help=f"cpu: sample running threads; wall: sample all threads (default: {mode})")  # fmt: skip
     add("--perf-events", action=BooleanOptionalAction,
         help="sample by kernel timers, which stop no thread (--mode cpu); default: if permitted, where no "
         "CPU is free or threads run too briefly to stop")  # fmt: skip
@@ -268,9 +271,9 @@ GROUPS = (
             ("dump --core core --exe ./program", "the threads of a core file"),
         )),
         ("watch", _watch, "record a slice at regular intervals, for months", (
-            ("watch -n redis-server --every 60s --for 10s --output-dir /var/tmp/profiles --keep-for 7d", ""),
+            ("watch -n redis-server --output-dir /var/tmp/profiles --keep-for 7d", ""),
             ("watch --unit nginx --output-dir DIR", "all processes of a systemd unit"),
-            ("watch 1234 --mode wall --output-dir DIR", "sleeping threads too"),
+            ("watch 1234 --mode cpu -r 99 --for 10s --output-dir DIR", "only what runs, 10 s of each minute"),
         )),
     )),
     ("convert and compare profiles", (

@@ -124,6 +124,7 @@ def _check(arguments: argparse.Namespace) -> None:
         if arguments.every < 1:
             raise UsageError("--every is shorter than a second",
                              "the name of a slice is the second in which it begins")  # fmt: skip
+        arguments.slice = arguments.slice or arguments.every
         if arguments.every < arguments.slice:
             raise UsageError("--every is shorter than --for", "slices must not overlap")
 

@@ -106,7 +106,7 @@ SCREENS = [
     Screen("sfsample SLEEPING -d 0.2 --no-perf-events", numbers=True),
     Screen("sfsample STOPPED -d 0.2 --no-perf-events", numbers=True),
     Screen("sfsample MASTER -d 0.2 --no-perf-events", numbers=True),
-    Screen("sfsample watch SLEEPING --for 200ms --no-perf-events --output-dir FOLDER/new", numbers=True,
+    Screen("sfsample watch SLEEPING --mode cpu --for 200ms --no-perf-events --output-dir FOLDER/new", numbers=True,
            interrupt="mode wall"),
     Screen("sfsample dump STOPPED --depth 1", numbers=True),
     Screen("sfsample -- true"),

@@ -154,7 +154,7 @@ def test_slice_without_a_sample_is_no_file_and_deletes_none(tmp_path: Path) -> N
         old = f"{sleeper.pid}-20200101T000000Z.json"
         (tmp_path / old).touch()
         words = ["watch", "-p", sleeper.pid, "--every", "1s", "--for", "200ms", "--output-dir", tmp_path]
-        with begun(*words, "--keep", "1", "--keep-for", "1d") as child:
+        with begun(*words, "--mode", "cpu", "--keep", "1", "--keep-for", "1d") as child:
             lines = [read_line(child) for _ in range(3)]
             child.send_signal(signal.SIGTERM)
             assert ended(child).code == 0
