@@ -13,6 +13,7 @@ _INPUT = 'json of sfsample, folded or pprof; a directory of such files, or a pat
 def _record(parser: ArgumentParser) -> None:
     parser.usage = "sfsample [record] (PID... | -n NAME | -- COMMAND [ARG...]) [options]"
     _add_target(parser)
+    _add_groups(parser)
     _add_sampling(parser)
     add = parser.add_argument
     add("-d", "--duration", type=values.seconds, metavar="TIME",
@@ -28,6 +29,7 @@ def _record(parser: ArgumentParser) -> None:
 def _dump(parser: ArgumentParser) -> None:
     parser.usage = "sfsample dump (PID... | -n NAME | --core CORE) [options]"
     _add_target(parser)
+    _add_groups(parser)
     add = parser.add_argument
     add("--looks", type=values.dump_samples, default=2, metavar="N",
         help="take N samples of each thread, to see which ones run (default: 2)")  # fmt: skip
@@ -49,8 +51,9 @@ def _dump(parser: ArgumentParser) -> None:
 
 
 def _watch(parser: ArgumentParser) -> None:
-    parser.usage = "sfsample watch (PID... | -n NAME | --unit UNIT) --output-dir DIR [options]"
+    parser.usage = "sfsample watch (PID... | -n NAME | --unit UNIT | ...) --output-dir DIR [options]"
     _add_target(parser)
+    _add_groups(parser)
     add = parser.add_argument
     add("--unit", type=values.unit, metavar="UNIT", help="select all processes of a systemd unit")
     _add_sampling(parser, rate_hz=19, mode="wall", max_overhead="1")
@@ -87,6 +90,7 @@ def _doctor(parser: ArgumentParser) -> None:
 def _top(parser: ArgumentParser) -> None:
     parser.usage = "sfsample top (PID... | -n NAME) [options]"
     _add_target(parser)
+    _add_groups(parser)
     _add_rate_and_mode(parser)
     parser.add_argument("--window", type=values.seconds, default=5.0, metavar="TIME",
                         help="show the samples of the last TIME (default: 5s)")  # fmt: skip
@@ -177,6 +181,18 @@ def _add_target(parser: ArgumentParser, *, bare: bool = True) -> None:
     add("--all", action="store_true", help="with -n: select all that match (without: several are an error)")
 
 
+def _add_groups(parser: ArgumentParser) -> None:
+    """Add the other ways to name the target; each may select several processes."""
+    add = parser.add_argument_group("several processes at once").add_argument
+    add("--cgroup", type=values.cgroup, metavar="PATH", help="all in a control group, and those below it")
+    add("--container", type=values.container, metavar="ID",
+        help="all of a container (docker, containerd, CRI-O, podman); the first digits do")  # fmt: skip
+    add("--pod", type=values.pod, metavar="UID", help="all of a Kubernetes pod")
+    add("--user", type=values.name, metavar="NAME|UID", help="all that a user runs")
+    add("--busiest", type=values.positive, metavar="N",
+        help="the N with the most CPU time in a second; watch: since the last slice")  # fmt: skip
+
+
 def _add_sampling(
     parser: ArgumentParser, rate_hz: int = 99, mode: str = "cpu", max_overhead: str | None = None
 ) -> None:
@@ -264,6 +280,7 @@ GROUPS = (
             ("top 1234", "what the process does now"),
             ("top -n redis-server --mode wall", "sleeping threads too"),
             ("top -s -n gunicorn --all", "with the processes that it starts"),
+            ("top --container 4f1d8b7c2a90", "all processes of a container"),
         )),
         ("dump", _dump, "show every thread's stack, and what the process waits for", (
             ("dump 1234", "why the process hangs"),
@@ -273,6 +290,7 @@ GROUPS = (
         ("watch", _watch, "record a slice at regular intervals, for months", (
             ("watch -n redis-server --output-dir /var/tmp/profiles --keep-for 7d", ""),
             ("watch --unit nginx --output-dir DIR", "all processes of a systemd unit"),
+            ("watch --busiest 20 --output-dir DIR", "the processes of this machine that need most CPU time"),
             ("watch 1234 --mode cpu -r 99 --for 10s --output-dir DIR", "only what runs, 10 s of each minute"),
         )),
     )),

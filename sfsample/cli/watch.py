@@ -21,7 +21,7 @@ from sfsample.cli.sampling import check_result, record_processes
 from sfsample.cli.sinks import ClosedSlice, Gaps, Sink
 from sfsample.cli.slice_files import FileSink
 from sfsample.cli.symbol_flags import symbol_options
-from sfsample.cli.targets import target_pids
+from sfsample.cli.targets import Targets
 from sfsample.cli.terminal import shows_progress
 from sfsample.cli.trouble import Trouble, say_at
 from sfsample.core.snapshot import Capture
@@ -62,9 +62,10 @@ class Watch:
         self._reported: set[str] = set()  # missing names, and why there was no sample
         self._missing = Trouble("it is looked for again for every slice")
         self._lost = Trouble("slices are lost until then")
-        sinks: list[Sink] = [FileSink(arguments, _label(arguments))]
+        self._targets = Targets(arguments)
+        sinks: list[Sink] = [FileSink(arguments, _label(self._targets.service, arguments.pid))]
         self._sinks = [(sink, Trouble("slices are lost until then")) for sink in sinks]
-        self._service = _service(arguments)
+        self._service = ""  # of process ids: the names that a recording finds
         self._gaps = Gaps(self._add_gap)
 
     def run(self) -> None:
@@ -132,10 +133,10 @@ class Watch:
             if not (alive := _alive(self._start_times)):
                 raise NoSuchProcess(arguments.pid[0], _ended(self._start_times))
             return alive
-        self._pids = target_pids(arguments)
+        self._pids = self._targets.pids()
         was_missing = self._missing.over()
         if not set(self._pids) & set(before) and (was_missing or not arguments.quiet):
-            say_at(f"found {self._service}: {_processes(self._pids)}")
+            say_at(f"found {self._targets.service}: {_processes(self._pids)}")
         return self._pids
 
     def _end(self) -> None:
@@ -177,7 +178,7 @@ class Watch:
         arguments, stats = self._arguments, profile.stats
         symbolizer = api.symbolizer(profile, symbol_options(arguments))
         report = with_names(lambda: api.named(profile, symbolizer), symbolizer, self._interrupt)
-        self._service = self._service or _names(profile)
+        self._service = self._targets.service or _names(profile)
         closed = ClosedSlice(begin_s, end_s, self._service, {}, report, stats)
         places = [self._hand_over(closed, sink, lost) for sink, lost in self._sinks]
         if lost_before := self._lost.over():
@@ -195,7 +196,9 @@ class Watch:
 
     def _add_gap(self, begin_s: float, end_s: float, why: str) -> None:
         for sink, lost in self._sinks:
-            self._attempt(partial(sink.add_gap, self._service, begin_s, end_s, why), lost)
+            self._attempt(
+                partial(sink.add_gap, self._targets.service or self._service, begin_s, end_s, why), lost
+            )
 
 
 def slots(every_s: float, should_stop: Callable[[], bool]) -> Iterator[float]:
@@ -267,15 +270,10 @@ def _outcome(stats: Stats) -> str:
     return ", ".join([_count(stats.samples, "sample"), *counts])
 
 
-def _label(arguments: Namespace) -> str:
+def _label(service: str, pids: list[int] | None) -> str:
     """Return the first part of the file names: the target, in characters that are harmless in a path."""
-    name = arguments.name or arguments.unit or "-".join(map(str, dict.fromkeys(arguments.pid)))
+    name = service or "-".join(map(str, dict.fromkeys(pids or ())))
     return re.sub(r"[^A-Za-z0-9._+-]", "_", name).lstrip(".")[:_MAX_LABEL] or "target"
-
-
-def _service(arguments: Namespace) -> str:
-    """Return the target by its name; empty for process ids, whose names a recording finds."""
-    return str(arguments.name or arguments.unit or "")
 
 
 def _names(profile: Profile) -> str:

@@ -6,7 +6,6 @@ is said once, and again when it is over; nothing ends the watch after its first 
 
 import os
 import re
-from argparse import Namespace
 from errno import EDQUOT, ENOSPC, EROFS
 from pathlib import Path
 
@@ -19,7 +18,7 @@ from sfsample.cli.slice_files import not_written
 from sfsample.cli.trouble import Trouble
 from sfsample.cli.watch import slots
 from sfsample.errors import NoSuchProcess, NotPermitted, SfsampleError
-from sfsample.process.find import find_by_unit, why_no_unit
+from sfsample.process.search import find_by_unit, why_no_unit
 from sfsample.recording.profile import Profile
 
 
@@ -88,12 +87,12 @@ def test_stop_request_ends_the_wait(clock: SimulatedClock) -> None:
      ("$(reboot)`;|", "__reboot____")],
 )  # fmt: skip
 def test_label_is_harmless_in_a_path(name: str, label: str) -> None:
-    assert watch._label(Namespace(name=name, unit=None, pid=None)) == label
+    assert watch._label(name, None) == label
 
 
 def test_label_is_made_of_pids_or_unit() -> None:
-    assert watch._label(Namespace(name=None, unit=None, pid=[3, 1, 3])) == "3-1"
-    assert watch._label(Namespace(name=None, unit="nginx", pid=None)) == "nginx"
+    assert watch._label("", [3, 1, 3]) == "3-1"
+    assert watch._label("nginx", None) == "nginx"
 
 
 def test_unit_selects_all_its_processes(tmp_path: Path) -> None:
@@ -169,12 +168,12 @@ class Messages:
     def slot(self, outcome: Exception | list[int] | None, **flags: bool) -> list[str]:
         """Run a slot in which the target's pids are `outcome`, or which fails; return the lines."""
 
-        def find(_: Namespace) -> list[int]:
+        def find() -> list[int]:
             if isinstance(outcome, Exception):
                 raise outcome
             return outcome or []
 
-        self._monkeypatch.setattr(watch, "target_pids", find)
+        self._monkeypatch.setattr(self.watch._targets, "pids", find)
         self._monkeypatch.setattr(self.watch, "_record", lambda *_: False)
         self.watch.slot(1, **flags)
         return self._capsys.readouterr().err.splitlines()
@@ -290,13 +289,13 @@ def test_sinks_get_slices_and_the_gaps_between_them(monkeypatch: pytest.MonkeyPa
     watching = watch.Watch(parse(["watch", "-n", "bank", "--output-dir", "gone"]), watch.Interrupt())
     watching._sinks = [(broken, Trouble("")), (kept, Trouble(""))]
 
-    def find(_: Namespace) -> list[int]:
+    def find() -> list[int]:
         if pids := found.pop(0):
             return pids
         raise GONE
 
     monkeypatch.setattr(watch, "record_processes", recording)
-    monkeypatch.setattr(watch, "target_pids", find)
+    monkeypatch.setattr(watching._targets, "pids", find)
     monkeypatch.setattr(watch.time, "time", lambda: clock[0])
     absent = []
     for _ in range(4):
