@@ -36,6 +36,8 @@ from sfsample.symbolize.symbolizer import Symbolizer
 
 _MAX_SLEEP_S = 0.2  # then it asks again whether to stop
 _FIRST_LOOK_S = 1.0  # after the target was missed, or has ended; then twice that, and so on
+_MIN_LEFT = 0.25  # of --max-overhead: so much is for samples, whatever the rest costs
+_MIN_PASSED_S = 1.0  # between two slices; the first comes at once, after a start that costs more than a slice
 _MAX_LABEL = 100  # characters
 _MAX_SHOWN_PIDS = 5
 _MAX_REPORTED = 1000  # missing names; when there are more, all are forgotten, and reported again
@@ -67,6 +69,8 @@ class Watch:
         self._sinks = [(sink, Trouble("slices are lost until then")) for sink in sinks]
         self._service = ""  # of process ids: the names that a recording finds
         self._gaps = Gaps(self._add_gap)
+        # at the begin of the last slice: the time, and the CPU time of sfsample; what its samples have cost
+        self._began_s, self._cpu_s, self._sampled_s = time.monotonic(), time.process_time(), 0.0
 
     def run(self) -> None:
         """Record slices; see `run` of the module."""
@@ -151,7 +155,8 @@ class Watch:
         arguments = self._arguments
         profile = Profile(arguments.rate, timeline=FORMATS[arguments.format].timeline)
         tell = say_at if shows_progress(quiet=arguments.quiet) else lambda _text: None
-        record_processes(arguments, pids, slice_s, self._interrupt, profile=profile, tell=tell)
+        record_processes(self._within_share(), pids, slice_s, self._interrupt, profile=profile, tell=tell)
+        self._sampled_s = profile.stats.sampler_cpu_s
         why_empty = _why_empty(profile.stats, pids)
         self._has_recorded = True
         begin_s = profile.started_ns / 1e9
@@ -166,6 +171,18 @@ class Watch:
         if has_ended or arguments.slice == arguments.every:
             self._gaps.begin(end_s, "the target ended" if has_ended else "sfsample was late")
         return has_ended
+
+    def _within_share(self) -> Namespace:
+        """Return the arguments with the share of the time that is left for samples.
+
+        What the last slice has cost besides (to find and open processes, to name, to write) is taken off.
+        """
+        now_s, cpu_s = time.monotonic(), time.process_time()
+        passed_s, besides_s = now_s - self._began_s, cpu_s - self._cpu_s - self._sampled_s
+        self._began_s, self._cpu_s, self._sampled_s = now_s, cpu_s, 0.0
+        share: float = self._arguments.max_overhead
+        left = max(share - max(0.0, besides_s) / max(passed_s, _MIN_PASSED_S), share * _MIN_LEFT)
+        return Namespace(**{**vars(self._arguments), "max_overhead": left})
 
     def _say_empty(self, stats: Stats, why: str, *details: str) -> None:
         """Say why there is no slice; say what would give one only once."""

@@ -305,3 +305,19 @@ def test_sinks_get_slices_and_the_gaps_between_them(monkeypatch: pytest.MonkeyPa
     assert [(one.begin_s, one.end_s, one.service) for one in kept.slices] == [
         (1000, 1060, "bank"), (1060, 1080, "bank"), (1090, 1120, "bank")]  # fmt: skip
     assert kept.gaps == broken.gaps == [("bank", 1080, 1090, "the target ended")]
+
+
+@pytest.mark.parametrize(
+    ("cpu_s", "sampled_s", "share"),
+    [(0.6, 0.6, 0.01), (0.6, 0.3, 0.005), (9.0, 0.3, 0.0025), (0.1, 0.4, 0.01)],
+    ids=["only samples", "naming took as long", "naming took all", "a child took samples"],
+)
+def test_share_is_that_of_the_whole_watch(
+    cpu_s: float, sampled_s: float, share: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watching = watch.Watch(parse(["watch", "-n", "bank", "--output-dir", "gone"]), watch.Interrupt())
+    watching._began_s, watching._cpu_s, watching._sampled_s = 1000.0, 7.0, sampled_s
+    monkeypatch.setattr(watch.time, "monotonic", lambda: 1060.0)
+    monkeypatch.setattr(watch.time, "process_time", lambda: 7.0 + cpu_s)
+    assert watching._within_share().max_overhead == pytest.approx(share)
+    assert watching._arguments.max_overhead == 0.01
