@@ -6,6 +6,7 @@ a slice, and why there is none.  After the first slot no failure ends the watch,
 failure that lasts is said once.  SIGTERM ends the slice, which is kept, and the exit code is 0.
 """
 
+import gc
 import re
 import time
 from argparse import Namespace
@@ -79,6 +80,7 @@ class Watch:
             self._attempt(sink.prepare, lost)
         for left_s in slots(self._arguments.every, self._interrupt):
             self._fill(min(self._arguments.slice, left_s))
+            gc.collect()  # a slice has cycles, which would hold its tables for some more slices
             if self._arguments.pid and not _alive(self._start_times):
                 self._end()
                 break
