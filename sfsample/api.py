@@ -37,6 +37,7 @@ def record(
     clock: Clock | None = None,
     profile: Profile | None = None,
     tell: Callable[[str], None] = lambda _: None,
+    all_of: bool = True,
 ) -> Profile:
     """Sample one process or several.
 
@@ -44,7 +45,7 @@ def record(
     sampling thread at every tick, and at least ten times a second; on the calling thread while the sampling
     thread is stuck in a system call on the target.  `profile`: count into this one, which
     another thread may read meanwhile.  `tell`: called with a line of text when ticks were missed, at most
-    once a second.
+    once a second.  `all_of` False: leave out processes that cannot be sampled, if others can.
 
     A child of the calling program must not be asked for its end by `Popen.poll`, `wait` or waitpid(2)
     meanwhile: they also answer that sfsample has stopped it, and Popen takes that for its death.  Use
@@ -74,8 +75,8 @@ def record(
         finder = Descendants(wanted, partial(open_process, attach=False)) if options.subprocesses else None
         processes = Processes((), finder)
         try:
-            for pid in wanted:
-                processes.named.append(open_process(pid, attach=not options.perf_events))
+            open_named = partial(open_process, attach=not options.perf_events)
+            processes.open_named(wanted, open_named, counts.stats, all_of=all_of)
             identify_all(processes, images)
             deadline_s = time.monotonic() + (duration or float("inf"))
             sampler = choose_sampler(processes, options, duration, counts, clock=clock, tell=tell)

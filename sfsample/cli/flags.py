@@ -13,6 +13,7 @@ _INPUT = 'json of sfsample, folded or pprof; a directory of such files, or a pat
 def _record(parser: ArgumentParser) -> None:
     parser.usage = "sfsample [record] (PID... | -n NAME | -- COMMAND [ARG...]) [options]"
     _add_target(parser)
+    _add_groups(parser)
     _add_sampling(parser)
     add = parser.add_argument
     add("-d", "--duration", type=values.seconds, metavar="TIME",
@@ -28,6 +29,7 @@ def _record(parser: ArgumentParser) -> None:
 def _dump(parser: ArgumentParser) -> None:
     parser.usage = "sfsample dump (PID... | -n NAME | --core CORE) [options]"
     _add_target(parser)
+    _add_groups(parser)
     add = parser.add_argument
     add("--looks", type=values.dump_samples, default=2, metavar="N",
         help="take N samples of each thread, to see which ones run (default: 2)")  # fmt: skip
@@ -49,15 +51,16 @@ def _dump(parser: ArgumentParser) -> None:
 
 
 def _watch(parser: ArgumentParser) -> None:
-    parser.usage = "sfsample watch (PID... | -n NAME | --unit UNIT) --output-dir DIR [options]"
+    parser.usage = "sfsample watch (PID... | -n NAME | --unit UNIT | ...) --output-dir DIR [options]"
     _add_target(parser)
+    _add_groups(parser)
     add = parser.add_argument
     add("--unit", type=values.unit, metavar="UNIT", help="select all processes of a systemd unit")
-    _add_sampling(parser)
+    _add_sampling(parser, rate_hz=19, mode="wall", max_overhead="1")
     add("--every", type=values.seconds, default=60.0, metavar="TIME",
         help="start a slice every TIME (default: 60s)")  # fmt: skip
-    add("--for", type=values.seconds, default=10.0, dest="slice", metavar="TIME",
-        help="length of a slice (default: 10s)")  # fmt: skip
+    add("--for", type=values.seconds, dest="slice", metavar="TIME",
+        help="length of a slice (default: that of --every, without a gap)")  # fmt: skip
     add("--output-dir", required=True, metavar="DIR", help="write one file per slice to DIR")
     add("-f", "--format", choices=values.FORMATS, default="json",
         help="format of each file (default: json)")  # fmt: skip
@@ -89,6 +92,7 @@ def _doctor(parser: ArgumentParser) -> None:
 def _top(parser: ArgumentParser) -> None:
     parser.usage = "sfsample top (PID... | -n NAME) [options]"
     _add_target(parser)
+    _add_groups(parser)
     _add_rate_and_mode(parser)
     parser.add_argument("--window", type=values.seconds, default=5.0, metavar="TIME",
                         help="show the samples of the last TIME (default: 5s)")  # fmt: skip
@@ -189,17 +193,32 @@ def _add_target(parser: ArgumentParser, *, bare: bool = True) -> None:
     add("--all", action="store_true", help="with -n: select all that match (without: several are an error)")
 
 
-def _add_sampling(parser: ArgumentParser) -> None:
-    """Add how to sample, for commands that write profiles."""
-    _add_rate_and_mode(parser)
+def _add_groups(parser: ArgumentParser) -> None:
+    """Add the other ways to name the target; each may select several processes."""
+    add = parser.add_argument_group("several processes at once").add_argument
+    add("--cgroup", type=values.cgroup, metavar="PATH", help="all in a control group, and those below it")
+    add("--container", type=values.container, metavar="ID",
+        help="all of a container (docker, containerd, CRI-O, podman); the first digits do")  # fmt: skip
+    add("--pod", type=values.pod, metavar="UID", help="all of a Kubernetes pod")
+    add("--user", type=values.name, metavar="NAME|UID", help="all that a user runs")
+    add("--busiest", type=values.positive, metavar="N",
+        help="the N with the most CPU time in a second; watch: since the last slice")  # fmt: skip
+
+
+def _add_sampling(
+    parser: ArgumentParser, rate_hz: int = 99, mode: str = "cpu", max_overhead: str | None = None
+) -> None:
+    """Add how to sample, for commands that write profiles; the defaults are those of `record`."""
+    _add_rate_and_mode(parser, rate_hz, mode)
     add = parser.add_argument
     add("-t", "--threads", action="store_true", help="make name/TID the first frame: one root per thread")
     add("--no-stop", action="store_false", dest="stop",
         help="stop no thread; running threads count as not captured")  # fmt: skip
     add("--max-pause", type=values.seconds, default=0.005, metavar="TIME",
         help="release a thread that was stopped for TIME (default: 5ms)")  # fmt: skip
-    add("--max-overhead", type=values.percent, metavar="PERCENT",
-        help="skip ticks, so that sampling takes at most PERCENT of the time")  # fmt: skip
+    usual = f", for all processes together (default: {max_overhead})" if max_overhead else ""
+    add("--max-overhead", type=values.percent, default=max_overhead, metavar="PERCENT",
+        help=f"skip ticks, so that sampling takes at most PERCENT of the time{usual}")  # fmt: skip
     add("--label", type=values.label, action="append", default=[], dest="labels", metavar="KEY=VALUE",
         help="add a label to the profile: team=shop; repeatable, wins over those found")  # fmt: skip
     add("--no-environ", action="store_false", dest="environ",
@@ -207,16 +226,16 @@ def _add_sampling(parser: ArgumentParser) -> None:
     _add_walking(parser)
 
 
-def _add_rate_and_mode(parser: ArgumentParser) -> None:
+def _add_rate_and_mode(parser: ArgumentParser, rate_hz: int = 99, mode: str = "cpu") -> None:
     """Add how often to sample, and which threads."""
     rate = parser.add_mutually_exclusive_group()
-    rate.add_argument("-r", "--rate", "-F", "--freq", type=values.rate, default=99.0, metavar="HZ",
-                      help="samples per second (default: 99)")  # fmt: skip
+    rate.add_argument("-r", "--rate", "-F", "--freq", type=values.rate, default=float(rate_hz), metavar="HZ",
+                      help=f"samples per second (default: {rate_hz})")  # fmt: skip
     rate.add_argument("--interval", type=values.interval, dest="rate", metavar="TIME",
                       help="time between samples (10ms), instead of --rate")  # fmt: skip
     add = parser.add_argument
-    add("--mode", choices=("cpu", "wall"), default="cpu",
-        help="cpu: sample running threads (default); wall: sample all threads")  # fmt: skip
+    add("--mode", choices=("cpu", "wall"), default=mode,
+        help=f"cpu: sample running threads; wall: sample all threads (default: {mode})")  # fmt: skip
     add("--perf-events", action=BooleanOptionalAction,
         help="sample by kernel timers, which stop no thread (--mode cpu); default: if permitted, where no "
         "CPU is free or threads run too briefly to stop")  # fmt: skip
@@ -277,6 +296,7 @@ GROUPS = (
             ("top 1234", "what the process does now"),
             ("top -n redis-server --mode wall", "sleeping threads too"),
             ("top -s -n gunicorn --all", "with the processes that it starts"),
+            ("top --container 4f1d8b7c2a90", "all processes of a container"),
         )),
         ("dump", _dump, "show every thread's stack, and what the process waits for", (
             ("dump 1234", "why the process hangs"),
@@ -284,9 +304,10 @@ GROUPS = (
             ("dump --core core --exe ./program", "the threads of a core file"),
         )),
         ("watch", _watch, "record a slice at regular intervals, for months", (
-            ("watch -n redis-server --every 60s --for 10s --output-dir /var/tmp/profiles --keep-for 7d", ""),
+            ("watch -n redis-server --output-dir /var/tmp/profiles --keep-for 7d", ""),
             ("watch --unit nginx --output-dir DIR", "all processes of a systemd unit"),
-            ("watch 1234 --mode wall --output-dir DIR", "sleeping threads too"),
+            ("watch --busiest 20 --output-dir DIR", "the processes of this machine that need most CPU time"),
+            ("watch 1234 --mode cpu -r 99 --for 10s --output-dir DIR", "only what runs, 10 s of each minute"),
         )),
     )),
     ("convert and compare profiles", (

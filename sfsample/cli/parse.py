@@ -30,11 +30,13 @@ _NAME_FLAGS = ("raw_names", "simplify_names", "merge_clones", "lines", "inlines"
 _TEXT_OR_JSON = ("text", "json")
 _FORMATS = {"diff": ("text", "json", "html"), "dump": _TEXT_OR_JSON, "inspect": _TEXT_OR_JSON,
             "doctor": _TEXT_OR_JSON, "replay": _TEXT_OR_JSON}  # fmt: skip
+_GROUPS = {f"--{way}": way for way in ("cgroup", "container", "pod", "user", "busiest")}
 _OWN_WAYS = {  # to name the target, beside -p and -n
-    "record": {"-- COMMAND": "program"},
+    "record": {"-- COMMAND": "program", **_GROUPS},
     "inspect": {"ELF": "elf"},
-    "dump": {"--core CORE": "core"},
-    "watch": {"--unit UNIT": "unit"},
+    "dump": {"--core CORE": "core", **_GROUPS},
+    "watch": {"--unit UNIT": "unit", **_GROUPS},
+    "top": _GROUPS,
 }
 
 
@@ -140,6 +142,7 @@ def _check(arguments: argparse.Namespace) -> None:
         if arguments.every < 1:
             raise UsageError("--every is shorter than a second",
                              "the name of a slice is the second in which it begins")  # fmt: skip
+        arguments.slice = arguments.slice or arguments.every
         if arguments.every < arguments.slice:
             raise UsageError("--every is shorter than --for", "slices must not overlap")
 

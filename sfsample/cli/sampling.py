@@ -38,7 +38,8 @@ def record_processes(
         **{field.name: given[field.name] for field in fields(RecordOptions) if field.name in given},
     )
     tell = tell or progress_printer(quiet=arguments.quiet)
-    api.record(pids, duration_s, options, should_stop=should_stop, profile=profile, tell=tell)
+    all_of = bool(arguments.pid or (arguments.name and arguments.command != "watch"))  # others come and go
+    api.record(pids, duration_s, options, should_stop=should_stop, profile=profile, tell=tell, all_of=all_of)
     if not profile.stats.samples and not options.subprocesses:
         profile.stats.why_idle = why_idle(pids)
 

@@ -5,7 +5,10 @@ Source: sd_notify(3).
 
 import os
 import socket
+import time
 from contextlib import suppress
+
+_ALIVE_INTERVAL_S = 30.0  # far less than WatchdogSec= of the unit (cli/service.py)
 
 
 def notify(*states: str) -> None:
@@ -13,7 +16,20 @@ def notify(*states: str) -> None:
     address = os.environ.get("NOTIFY_SOCKET", "")
     if not address.startswith(("/", "@")):
         return
+    if address[0] == "@":
+        address = "\0" + address[1:]
     with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sender:
-        sender.sendto(
-            "\n".join(states).encode(), address.replace("@", "\0", 1) if address[0] == "@" else address
-        )
+        sender.sendto("\n".join(states).encode(), address)
+
+
+class Watchdog:
+    """Tells systemd now and then that sfsample goes on."""
+
+    def __init__(self) -> None:
+        self._due_s = 0.0
+
+    def alive(self) -> None:
+        """Say so, if some time has passed; call it often."""
+        if time.monotonic() >= self._due_s:
+            self._due_s = time.monotonic() + _ALIVE_INTERVAL_S
+            notify("WATCHDOG=1")

@@ -1,4 +1,4 @@
-"""Names the files of `watch`, and deletes those that are too many or too old.
+"""Writes the files of `watch`, names them, and deletes those that are too many or too old.
 
 A name has the time of the clock, which may be set meanwhile.  So the age of a file that `watch` knows is
 measured by a clock that is never set: setting the time deletes no new file, and keeps no old one.
@@ -9,10 +9,65 @@ Invariant: a file of another label or format is never deleted (tests/cli/test_sl
 import os
 import re
 import time
+from argparse import Namespace
 from calendar import timegm
 from contextlib import suppress
+from errno import EDQUOT, ENOSPC, ENOTDIR
+
+from sfsample import api
+from sfsample.cli.output_file import check_replaceable
+from sfsample.cli.sinks import ClosedSlice, NotKept
+from sfsample.cli.trouble import Trouble
+from sfsample.cli.values import suffix_of
+from sfsample.core.filesystem import whole_file
 
 _TIME_FORMAT = "%Y%m%dT%H%M%SZ"
+
+
+class FileSink:
+    """Writes each slice to a file of --output-dir; gaps show in the names."""
+
+    def __init__(self, arguments: Namespace, label: str) -> None:
+        self._arguments = arguments
+        self._files = SliceFiles(arguments.output_dir, label, suffix_of(arguments.format))
+        self._not_deleted = Trouble("older files stay")
+
+    def prepare(self) -> None:
+        """Make the directory if it is missing.  Raises NotKept, also where no file can be made in it."""
+        directory = self._files.directory
+        try:
+            os.makedirs(directory, exist_ok=True)
+            check_replaceable(self._files.free_path(), None)
+        except FileExistsError:
+            raise not_written(directory, OSError(ENOTDIR, os.strerror(ENOTDIR))) from None
+        except OSError as failure:
+            raise not_written(directory, failure) from None
+
+    def add(self, closed: ClosedSlice) -> str:
+        """Write a file, delete old ones; return its path.  Raises NotKept."""
+        data = api.render(closed.report, self._arguments.format, threads=self._arguments.threads)
+        self.prepare()  # the directory may have been removed
+        path = self._files.free_path(closed.begin_s)
+        try:
+            with whole_file(path, 0o666) as file:
+                file.write(data)
+        except OSError as failure:
+            raise not_written(self._files.directory, failure) from None
+        try:
+            self._files.delete_old(path, self._arguments.keep, self._arguments.keep_for)
+        except OSError as failure:
+            self._not_deleted.met(f"cannot delete: {failure.filename}: {failure.strerror}")
+        return path
+
+    def add_gap(self, service: str, begin_s: float, end_s: float, why: str) -> None:
+        """Do nothing: there is no file."""
+
+
+def not_written(directory: str, failure: OSError) -> NotKept:
+    """Return the error for a file that cannot be written."""
+    is_full = failure.errno in (ENOSPC, EDQUOT)
+    remedy = "free some space" if is_full else "choose another --output-dir"
+    return NotKept(f"cannot write: {directory or repr('')}: {failure.strerror}", remedy, is_full=is_full)
 
 
 class SliceFiles:
@@ -26,9 +81,9 @@ class SliceFiles:
         with suppress(OSError):  # it is missing, or cannot be read; `delete_old` says that
             self._list()
 
-    def free_path(self) -> str:
-        """Name a slice after the time; when the clock was set back, after the next second that is free."""
-        second = int(time.time())
+    def free_path(self, begin_s: float | None = None) -> str:
+        """Name a slice after its begin (now); when the clock was set back, after the next free second."""
+        second = int(time.time() if begin_s is None else begin_s)
         while True:
             begin = time.strftime(_TIME_FORMAT, time.gmtime(second))
             path = os.path.join(self.directory, f"{self._label}-{begin}{self._suffix}")

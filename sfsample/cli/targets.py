@@ -1,39 +1,156 @@
-"""Finds the processes that the flags -p, -n and --unit name, or starts the one of `record -- COMMAND`."""
+"""Finds the processes that flags name (-p, -n, --unit, --container ...), or starts that of `-- COMMAND`."""
 
+import os
+import pwd
 import subprocess
 import sys
 from argparse import Namespace
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from errno import EACCES
 
 from sfsample.cli.terminal import say
 from sfsample.errors import NoSuchProcess, SfsampleError, UsageError
-from sfsample.process.find import find_by_name, find_by_unit, similar_names, why_no_unit
+from sfsample.process.procfs import process_name
+from sfsample.process.search import (
+    CpuTimes,
+    find_by_name,
+    find_by_unit,
+    groups_by_cgroup,
+    groups_by_user,
+    programs,
+    similar,
+    similar_names,
+    why_no_unit,
+)
 
+GROUP_FLAGS = ("cgroup", "container", "pod", "user", "busiest")
+_CGROUPS = "/sys/fs/cgroup"
+_SHORT_ID = 12  # digits of a container's id, as docker and podman print it
+_MAX_SHOWN = 10  # groups that exist
 _MAX_SHOWN_COMMAND = 100  # characters
 _TERMINATE_TIMEOUT_S = 5
 
 
-def target_pids(arguments: Namespace) -> list[int]:
-    """Return the pids.  Raises NoSuchProcess; UsageError when several processes match -n without --all."""
-    if arguments.pid:
-        return list(dict.fromkeys(arguments.pid))
-    if getattr(arguments, "unit", None):
-        if not (pids := find_by_unit(arguments.unit)):
-            raise NoSuchProcess(0, f"no such process: no process is in the systemd unit {arguments.unit}",
-                                *why_no_unit(arguments.unit))  # fmt: skip
+class Targets:
+    """The target that the flags name.
+
+    `service` is its name: that of a unit, container, user or process; empty for process ids.
+    """
+
+    def __init__(self, arguments: Namespace) -> None:
+        self._arguments = arguments
+        self._given = vars(arguments)
+        self._cpu_times = CpuTimes()
+        names = (str(self._given[way]) for way in ("name", "unit", *GROUP_FLAGS[:-1]) if self._given.get(way))
+        self.service = next(names, "busiest" if self._given.get("busiest") else "")
+
+    def pids(self) -> list[int]:
+        """Look for the processes, each time anew.
+
+        Raises NoSuchProcess; UsageError when more match than a flag may select.
+        """
+        if self._arguments.pid:
+            return list(dict.fromkeys(self._arguments.pid))
+        way = next((way for way in ("unit", *GROUP_FLAGS) if self._given.get(way)), "name")
+        pids: list[int] = getattr(self, f"_by_{way}")(self._given[way])
         return pids
-    found = find_by_name(arguments.name)
+
+    def _by_unit(self, unit: str) -> list[int]:
+        if not (pids := find_by_unit(unit)):
+            raise NoSuchProcess(0, f"no such process: no process is in the systemd unit {unit}",
+                                *why_no_unit(unit))  # fmt: skip
+        return pids
+
+    def _by_name(self, name: str) -> list[int]:
+        found = find_by_name(name)
+        if not found:
+            raise NoSuchProcess(0, f"no such process: no process matches {name}", *_names_like(name),
+                                "-n takes the name of a process, or a part of its command line")  # fmt: skip
+        if len(found) > 1 and not self._arguments.all:
+            lines = [f"{pid}  {' '.join(command.split())[:_MAX_SHOWN_COMMAND]}" for pid, command in found]
+            raise UsageError(f"{len(found)} processes match: {name}",
+                             "choose one with -p, or take all with --all:", *lines)  # fmt: skip
+        return [pid for pid, _ in found]
+
+    def _by_container(self, prefix: str) -> list[int]:
+        groups = groups_by_cgroup("container")
+        found = _the_group(groups, "container", prefix)
+        self.service = found[:_SHORT_ID]
+        return _programs(groups[found], f"container {self.service}")
+
+    def _by_pod(self, prefix: str) -> list[int]:
+        groups = groups_by_cgroup("pod")
+        found = _the_group(groups, "pod", prefix)
+        return _programs(groups[found], f"pod {found}")
+
+    def _by_cgroup(self, path: str) -> list[int]:
+        groups, path = groups_by_cgroup("cgroup"), path.removeprefix(_CGROUPS).rstrip("/") or "/"
+        if path not in groups:
+            alike = similar(path, {name: name for name in groups})
+            is_there = os.path.isdir(f"{_CGROUPS}{path}")
+            raise NoSuchProcess(
+                0, f"no such process: no process is in the control group {path}",
+                *(["the control group is there, but empty"] if is_there else []),
+                f"those with processes and such a path: {', '.join(alike)}" if alike
+                else "systemd-cgls shows them; a path is as in /proc/PID/cgroup")  # fmt: skip
+        return _programs(groups[path], f"control group {path}")
+
+    def _by_user(self, user: str) -> list[int]:
+        groups = groups_by_user()
+        try:
+            uid = int(user) if user.isdecimal() else pwd.getpwnam(user).pw_uid
+        except KeyError:
+            alike = similar(user, {entry.pw_name: entry.pw_name for entry in pwd.getpwall()})
+            remedy = f"did you mean: {', '.join(alike)}" if alike else _users(groups)
+            raise UsageError(f"no such user: {user}", remedy) from None
+        if not (pids := programs(groups.get(uid, ()))):
+            raise NoSuchProcess(0, f"no such process: none is run by user {user}", _users(groups))
+        return pids
+
+    def _by_busiest(self, number: int) -> list[int]:
+        return _programs(self._cpu_times.busiest(number), "/proc")
+
+
+def target_pids(arguments: Namespace) -> list[int]:
+    """Return the pids of the target.  Raises NoSuchProcess, UsageError."""
+    return Targets(arguments).pids()
+
+
+def _the_group(groups: dict[str, list[int]], kind: str, prefix: str) -> str:
+    """Return the only container (`kind`) or pod whose id begins so.  Raises NoSuchProcess, UsageError."""
+    found = [name for name in groups if name.startswith(prefix)]
+    if len(found) > 1:
+        raise UsageError(f"{len(found)} {kind}s match: {prefix}", "give more of the id:",
+                         *_shown(groups, kind, found))  # fmt: skip
     if not found:
-        raise NoSuchProcess(0, f"no such process: no process matches {arguments.name}",
-                            *_names_like(arguments.name),
-                            "-n takes the name of a process, or a part of its command line")  # fmt: skip
-    if len(found) > 1 and not arguments.all:
-        lines = [f"{pid}  {' '.join(command.split())[:_MAX_SHOWN_COMMAND]}" for pid, command in found]
-        raise UsageError(f"{len(found)} processes match: {arguments.name}",
-                         "choose one with -p, or take all with --all:", *lines)  # fmt: skip
-    return [pid for pid, _ in found]
+        where = (f"the {kind}s with processes:", *_shown(groups, kind, groups)) if groups else (
+            f"no process that sfsample sees is in a {kind}; inside a container, only its own are seen",
+            "(docker: --pid=host, Kubernetes: hostPID: true)")  # fmt: skip
+        raise NoSuchProcess(0, f"no such process: no process is in a {kind} {prefix}", *where)
+    return found[0]
+
+
+def _shown(groups: dict[str, list[int]], kind: str, names: Iterable[str]) -> list[str]:
+    """Return lines with ids, and the name of a process in each."""
+    length = _SHORT_ID if kind == "container" else None
+    lines = [f"{name[:length]}  {process_name(min(groups[name]))}" for name in sorted(names)]
+    more = [f"and {len(lines) - _MAX_SHOWN} more"] if len(lines) > _MAX_SHOWN else []
+    return lines[:_MAX_SHOWN] + more
+
+
+def _programs(pids: list[int], where: str) -> list[int]:
+    if not (found := programs(pids)):
+        raise NoSuchProcess(0, f"no such process: there is none to sample in {where}",
+                            "kernel threads, zombies and sfsample itself are left out")  # fmt: skip
+    return found
+
+
+def _users(groups: dict[int, list[int]]) -> str:
+    """Return a line with the users that run processes."""
+    with_processes = [uid for uid, pids in sorted(groups.items()) if programs(pids)]
+    names = {entry.pw_uid: entry.pw_name for entry in pwd.getpwall()}
+    return f"users with processes: {', '.join(names.get(uid, str(uid)) for uid in with_processes)}"
 
 
 def _names_like(name: str) -> list[str]:

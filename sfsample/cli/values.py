@@ -26,6 +26,8 @@ READABLE = tuple(suffix for suffix, name in _SUFFIXES.items() if name in ("folde
 _TEXT_SUFFIXES = {".txt": "text", ".json": "json", ".html": "html", ".htm": "html"}
 STEPPERS = ("sframe", "eh_frame", "frame_pointer", "scan")
 USUAL_STEPPERS = STEPPERS[:-1]  # a scan guesses, so the user must ask for it
+_ID = re.compile(r"[0-9a-f]{3,64}", re.ASCII | re.IGNORECASE)
+_UID = re.compile(r"[0-9a-f]{4,32}|[0-9a-f]{8}[-_][0-9a-f_-]{0,27}", re.ASCII | re.IGNORECASE)
 _NUMBER = re.compile(r"(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.ASCII)  # what scripts print; no nan, no 1_0
 
 
@@ -146,6 +148,27 @@ def unit(text: str) -> str:
     if not text.strip() or "/" in text:
         raise _refusal(text, "a systemd unit (nginx, nginx.service)")
     return text
+
+
+def cgroup(text: str) -> str:
+    """Parse the path of a control group."""
+    if not text.startswith("/"):
+        raise _refusal(text, "a path of a control group (/system.slice/nginx.service)")
+    return text
+
+
+def container(text: str) -> str:
+    """Parse the id of a container, or the first digits of it."""
+    if not _ID.fullmatch(text):
+        raise _refusal(text, "the id of a container, or its first digits (4f1d8b7c2a90)")
+    return text.lower()
+
+
+def pod(text: str) -> str:
+    """Parse the uid of a pod, with hyphens or, as in control groups, "_"; return it with hyphens."""
+    if not _UID.fullmatch(text):
+        raise _refusal(text, "the uid of a pod (kubectl get pod NAME -o jsonpath={.metadata.uid})")
+    return text.lower().replace("_", "-")
 
 
 def steppers(text: str) -> tuple[str, ...]:

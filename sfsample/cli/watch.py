@@ -1,29 +1,31 @@
-"""`sfsample watch`: records a slice at regular intervals, for months.
+"""`sfsample watch`: records slices, and hands each to its sinks, for months.
 
-Slice k begins at start + k * every.  For each slice the target is looked up again.  After the first slot no
-failure ends the watch, and a full disk never does: a failure that lasts is said once.  SIGTERM ends the
-slice, which is written, and the exit code is 0.
+Slot k begins at start + k * every.  For each slot the target is looked up again, and also within one, where
+it is missing or has ended: a target that is started again is recorded.  The sinks learn of the times without
+a slice, and why there is none.  After the first slot no failure ends the watch, and a full disk never does: a
+failure that lasts is said once.  SIGTERM ends the slice, which is kept, and the exit code is 0.
 """
 
-import os
+import gc
 import re
 import time
 from argparse import Namespace
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from errno import EDQUOT, ENOSPC, ENOTDIR
+from functools import partial
+from typing import TypeVar
 
 from sfsample import api
 from sfsample.cli.interrupt import Interrupt
 from sfsample.cli.naming import with_names
-from sfsample.cli.output_file import check_replaceable
 from sfsample.cli.sampling import check_result, record_processes
-from sfsample.cli.slice_files import SliceFiles
+from sfsample.cli.sd_notify import Watchdog, notify
+from sfsample.cli.sinks import ClosedSlice, Gaps, Sink
+from sfsample.cli.slice_files import FileSink
 from sfsample.cli.symbol_flags import symbol_options
-from sfsample.cli.targets import target_pids
+from sfsample.cli.targets import Targets
 from sfsample.cli.terminal import say, shows_progress
-from sfsample.cli.values import suffix_of
-from sfsample.core.filesystem import whole_file
+from sfsample.cli.trouble import Trouble, say_at
 from sfsample.core.snapshot import Capture
 from sfsample.core.stack import StopReason
 from sfsample.errors import NoSuchProcess, SfsampleError
@@ -35,9 +37,14 @@ from sfsample.report.formats import FORMATS
 from sfsample.symbolize.symbolizer import Symbolizer
 
 _MAX_SLEEP_S = 0.2  # then it asks again whether to stop
+_FIRST_LOOK_S = 1.0  # after the target was missed, or has ended; then twice that, and so on
+_MIN_LEFT = 0.25  # of --max-overhead: so much is for samples, whatever the rest costs
+_MIN_PASSED_S = 1.0  # between two slices; the first comes at once, after a start that costs more than a slice
 _MAX_LABEL = 100  # characters
 _MAX_SHOWN_PIDS = 5
 _MAX_REPORTED = 1000  # missing names; when there are more, all are forgotten, and reported again
+
+_T = TypeVar("_T")
 
 
 def run(arguments: Namespace) -> int:
@@ -50,158 +57,177 @@ def run(arguments: Namespace) -> int:
     return 0
 
 
-class NotWritten(SfsampleError):  # noqa: N818 - reads as what happened
-    """A slice cannot be written."""
-
-    def __init__(self, directory: str, failure: OSError) -> None:
-        self.is_full = failure.errno in (ENOSPC, EDQUOT)
-        remedy = "free some space" if self.is_full else "choose another --output-dir"
-        super().__init__(f"cannot write: {directory or repr('')}: {failure.strerror}", remedy)
-
-
-class Trouble:
-    """A failure that may last for many slots: it is said when it begins, and when it changes.
-
-    `until_then` is a help line: what happens as long as it lasts.
-    """
-
-    def __init__(self, until_then: str) -> None:
-        self._until_then = f"{until_then}; this is said once"
-        self._what = ""
-        self._slots = 0
-
-    def met(self, what: object, *help_lines: str) -> None:
-        """Note it for one slot."""
-        self._slots += 1
-        if str(what) != self._what:
-            self._what = str(what)
-            _say(what, *help_lines, self._until_then)
-
-    def over(self) -> int:
-        """Return for how many slots it has lasted; it is over."""
-        slots, self._what, self._slots = self._slots, "", 0
-        return slots
-
-
 class Watch:
-    """What is kept from one slot to the next: the target, its files, and what has been said."""
+    """What is kept from one slot to the next: the target, the sinks, and what has been said."""
 
     def __init__(self, arguments: Namespace, interrupt: Interrupt) -> None:
-        self._arguments, self._interrupt = arguments, interrupt
+        self._arguments, self._interrupt, self._watchdog = arguments, interrupt, Watchdog()
         self._start_times = {pid: start_time(pid) for pid in arguments.pid or ()}
         self._pids: list[int] = []
         self._has_recorded = False
+        self._may_fail = False  # a failure ends the watch
         self._reported: set[str] = set()  # missing names, and why there was no sample
         self._missing = Trouble("it is looked for again for every slice")
         self._lost = Trouble("slices are lost until then")
-        self._not_deleted = Trouble("older files stay")
-        self._files = SliceFiles(arguments.output_dir, _label(arguments), suffix_of(arguments.format))
+        self._targets = Targets(arguments)
+        sinks: list[Sink] = [FileSink(arguments, _label(self._targets.service, arguments.pid))]
+        self._sinks = [(sink, Trouble("slices are lost until then")) for sink in sinks]
+        self._service = ""  # of process ids: the names that a recording finds
+        self._gaps = Gaps(self._add_gap)
+        # at the begin of the last slice: the time, and the CPU time of sfsample; what its samples have cost
+        self._began_s, self._cpu_s, self._sampled_s = time.monotonic(), time.process_time(), 0.0
 
     def run(self) -> None:
         """Record slices; see `run` of the module."""
-        try:
-            self._make_directory()
-        except NotWritten as failure:
-            if not failure.is_full:
-                raise
-        may_fail = True
-        for left_s in slots(self._arguments.every, self._interrupt):
-            self.slot(left_s, may_fail=may_fail)
-            may_fail = False
+        self._may_fail = True
+        for sink, lost in self._sinks:
+            self._attempt(sink.prepare, lost)
+        notify("READY=1")
+        for left_s in slots(self._arguments.every, self._should_stop):
+            self._fill(min(self._arguments.slice, left_s))
+            gc.collect()  # a slice has cycles, which would hold its tables for some more slices
             if self._arguments.pid and not _alive(self._start_times):
                 self._end()
                 break
-        if lost := self._lost.over():
-            _say(f"the last {_count(lost, 'slice')} could not be written")
+        self._gaps.end(time.time())
+        for trouble in (self._lost, *(lost for _, lost in self._sinks)):
+            if slices := trouble.over():
+                say_at(f"the last {_count(slices, 'slice')} could not be written")
 
-    def slot(self, left_s: float, *, may_fail: bool = False) -> None:
-        """Record and write one slice, if the target is there.  `may_fail`: raise SfsampleError."""
+    def _should_stop(self) -> bool:
+        self._watchdog.alive()
+        return self._interrupt()
+
+    def _fill(self, slice_s: float) -> None:
+        """Record a slice; another one where the target was missing, or ended, and is there again."""
+        end_s, pause_s = time.monotonic() + slice_s, _FIRST_LOOK_S
+        is_absent = self.slot(slice_s, may_fail=self._may_fail)
+        self._may_fail = False
+        while is_absent and not self._arguments.pid and time.monotonic() + pause_s < end_s - _FIRST_LOOK_S:
+            if not _wait_until(time.monotonic() + pause_s, self._should_stop):
+                return
+            is_absent, pause_s = self.slot(end_s - time.monotonic()), 2 * pause_s
+
+    def slot(self, slice_s: float, *, may_fail: bool = False) -> bool:
+        """Record and keep one slice; return whether the target was missing, or has ended.
+
+        `may_fail`: raise SfsampleError.
+        """
+        self._may_fail, now_s = may_fail, time.time()
         try:
-            if pids := self._find():
-                self._record(pids, min(self._arguments.slice, left_s))
+            return self._record(self._find(), slice_s)
         except NoSuchProcess as failure:
             self._pids = []
+            self._gaps.begin(now_s, str(failure))
             if not self._arguments.pid:
                 self._missing.met(failure, *failure.help)
+            return True
         except (SfsampleError, OSError, MemoryError) as failure:
-            if may_fail and not (isinstance(failure, NotWritten) and failure.is_full):
-                raise
-            self._lost.met(str(failure) or "out of memory", *getattr(failure, "help", ()))
+            self._gaps.begin(now_s, str(failure) or "out of memory")
+            self._failed(failure, self._lost)
+            return False
+
+    def _attempt(self, work: Callable[[], _T], lost: Trouble) -> _T | None:
+        """Return what `work` returns; None where it fails, which is said."""
+        try:
+            return work()
+        except (SfsampleError, OSError, MemoryError) as failure:
+            self._failed(failure, lost)
+            return None
+
+    def _failed(self, failure: Exception, lost: Trouble) -> None:
+        """Say that a slice is lost.  Raises the failure if it is one to end the watch."""
+        if self._may_fail and not getattr(failure, "is_full", False):
+            raise failure
+        lost.met(str(failure) or "out of memory", *getattr(failure, "help", ()))
 
     def _find(self) -> list[int]:
-        """Return the pids; say so where all of them are new."""
+        """Return the pids; say so where all of them are new.  Raises NoSuchProcess."""
         arguments, before = self._arguments, self._pids
         if arguments.pid:
-            return _alive(self._start_times)
-        self._pids = target_pids(arguments)
+            if not (alive := _alive(self._start_times)):
+                raise NoSuchProcess(arguments.pid[0], _ended(self._start_times))
+            return alive
+        self._pids = self._targets.pids()
         was_missing = self._missing.over()
         if not set(self._pids) & set(before) and (was_missing or not arguments.quiet):
-            _say(f"found {arguments.name or arguments.unit}: {_processes(self._pids)}")
+            say_at(f"found {self._targets.service}: {_processes(self._pids)}")
         return self._pids
 
     def _end(self) -> None:
-        ended = f"process has ended: {', '.join(map(str, self._start_times))}"
+        ended = _ended(self._start_times)
         if not self._has_recorded:
             raise NoSuchProcess(self._arguments.pid[0], ended)
         if not self._arguments.quiet:
-            _say(ended)
+            say_at(ended)
 
-    def _record(self, pids: list[int], duration_s: float) -> None:
-        """Record one slice; write it if it has a sample."""
-        arguments, path = self._arguments, self._files.free_path()
+    def _record(self, pids: list[int], slice_s: float) -> bool:
+        """Record one slice; keep it if it has a sample.  Return whether the target has ended."""
+        arguments = self._arguments
         profile = Profile(arguments.rate, timeline=FORMATS[arguments.format].timeline)
-        tell = _say if shows_progress(quiet=arguments.quiet) else lambda _text: None
-        record_processes(arguments, pids, duration_s, self._interrupt, profile=profile, tell=tell)
+        tell = say_at if shows_progress(quiet=arguments.quiet) else lambda _text: None
+        record_processes(self._within_share(), pids, slice_s, self._should_stop, profile=profile, tell=tell)
+        self._sampled_s = profile.stats.sampler_cpu_s
         why_empty = _why_empty(profile.stats, pids)
         self._has_recorded = True
+        begin_s = profile.started_ns / 1e9
+        end_s, has_ended = begin_s + profile.stats.duration_s, profile.stats.ended_by == "target"
         if not why_empty:
-            self._write(profile, path)
-        elif not arguments.quiet:
-            self._say_empty(profile.stats, *why_empty)
+            self._gaps.end(begin_s)
+            self._keep(profile, begin_s, end_s)
+        else:
+            self._gaps.begin(begin_s, f"no sample: {why_empty[0]}")
+            if not arguments.quiet:
+                self._say_empty(profile.stats, *why_empty)
+        if has_ended or arguments.slice == arguments.every:
+            self._gaps.begin(end_s, "the target ended" if has_ended else "sfsample was late")
+        return has_ended
+
+    def _within_share(self) -> Namespace:
+        """Return the arguments with the share of the time that is left for samples.
+
+        What the last slice has cost besides (to find and open processes, to name, to write) is taken off.
+        """
+        now_s, cpu_s = time.monotonic(), time.process_time()
+        passed_s, besides_s = now_s - self._began_s, cpu_s - self._cpu_s - self._sampled_s
+        self._began_s, self._cpu_s, self._sampled_s = now_s, cpu_s, 0.0
+        share: float = self._arguments.max_overhead
+        left = max(share - max(0.0, besides_s) / max(passed_s, _MIN_PASSED_S), share * _MIN_LEFT)
+        return Namespace(**{**vars(self._arguments), "max_overhead": left})
 
     def _say_empty(self, stats: Stats, why: str, *details: str) -> None:
-        """Say why there is no file; say what would give one only once."""
+        """Say why there is no slice; say what would give one only once."""
         details = tuple(line for line in details if line not in self._reported)
         self._reported.update(details)
-        _say(f"no file: no sample in {stats.duration_s:.1f} s: {why}", *stats.failure, *details)
+        say_at(f"no file: no sample in {stats.duration_s:.1f} s: {why}", *stats.failure, *details)
 
-    def _write(self, profile: Profile, path: str) -> None:
-        """Write a slice, print its outcome, delete old slices."""
-        arguments = self._arguments
+    def _keep(self, profile: Profile, begin_s: float, end_s: float) -> None:
+        """Hand a slice to the sinks, and print its outcome."""
+        arguments, stats = self._arguments, profile.stats
         symbolizer = api.symbolizer(profile, symbol_options(arguments))
         report = with_names(lambda: api.named(profile, symbolizer), symbolizer, self._interrupt)
-        self._write_file(path, api.render(report, arguments.format, threads=arguments.threads))
-        if lost := self._lost.over():
-            _say(f"slices are written again: {_count(lost, 'slice')} lost")
-        if not arguments.quiet:
+        self._service = self._targets.service or _names(profile)
+        closed = ClosedSlice(begin_s, end_s, self._service, report.labels or {}, report, stats)
+        places = [self._hand_over(closed, sink, lost) for sink, lost in self._sinks]
+        notify(f"STATUS={self._service}: {_outcome(stats)}")
+        if lost_before := self._lost.over():
+            say_at(f"slices are recorded again: {_count(lost_before, 'slice')} lost")
+        if not arguments.quiet and any(places):
             missing = missing_name_lines(_unreported(symbolizer, self._reported), verbose=arguments.verbose)
-            _say(f"{path}: {_outcome(profile.stats)}", *profile.stats.failure, *missing)
-        self._delete_old(path)
+            say_at(f"{', '.join(filter(None, places))}: {_outcome(stats)}", *stats.failure, *missing)
 
-    def _write_file(self, path: str, data: bytes) -> None:
-        self._make_directory()  # it may have been removed
-        try:
-            with whole_file(path, 0o666) as file:
-                file.write(data)
-        except OSError as failure:
-            raise NotWritten(self._files.directory, failure) from None
+    def _hand_over(self, closed: ClosedSlice, sink: Sink, lost: Trouble) -> str | None:
+        """Return where a sink keeps a slice; None: it does not."""
+        place = self._attempt(partial(sink.add, closed), lost)
+        if place is not None and (lost_before := lost.over()):
+            say_at(f"slices are written again: {_count(lost_before, 'slice')} lost")
+        return place
 
-    def _make_directory(self) -> None:
-        """Make the directory if it is missing.  Raises NotWritten, also where no file can be made in it."""
-        try:
-            os.makedirs(self._files.directory, exist_ok=True)
-            check_replaceable(self._files.free_path(), None)
-        except FileExistsError:
-            not_directory = OSError(ENOTDIR, os.strerror(ENOTDIR))
-            raise NotWritten(self._files.directory, not_directory) from None
-        except OSError as failure:
-            raise NotWritten(self._files.directory, failure) from None
-
-    def _delete_old(self, newest: str) -> None:
-        try:
-            self._files.delete_old(newest, self._arguments.keep, self._arguments.keep_for)
-        except OSError as failure:
-            self._not_deleted.met(f"cannot delete: {failure.filename}: {failure.strerror}")
+    def _add_gap(self, begin_s: float, end_s: float, why: str) -> None:
+        for sink, lost in self._sinks:
+            self._attempt(
+                partial(sink.add_gap, self._targets.service or self._service, begin_s, end_s, why), lost
+            )
 
 
 def slots(every_s: float, should_stop: Callable[[], bool]) -> Iterator[float]:
@@ -212,12 +238,21 @@ def slots(every_s: float, should_stop: Callable[[], bool]) -> Iterator[float]:
     """
     start, slot = time.monotonic(), 0
     while True:
-        while not should_stop() and (wait_s := start + slot * every_s - time.monotonic()) > 0:
-            time.sleep(min(wait_s, _MAX_SLEEP_S))
-        if should_stop():
+        if not _wait_until(start + slot * every_s, should_stop):
             return
         yield start + (slot + 1) * every_s - time.monotonic()
         slot = max(slot + 1, round((time.monotonic() - start) / every_s))
+
+
+def _wait_until(at_s: float, should_stop: Callable[[], bool]) -> bool:
+    """Wait; False when a stop was requested."""
+    while not should_stop() and (wait_s := at_s - time.monotonic()) > 0:
+        time.sleep(min(wait_s, _MAX_SLEEP_S))
+    return not should_stop()
+
+
+def _ended(pids: Iterable[int]) -> str:
+    return f"process has ended: {', '.join(map(str, pids))}"
 
 
 def _alive(start_times: dict[int, int]) -> list[int]:
@@ -264,10 +299,14 @@ def _outcome(stats: Stats) -> str:
     return ", ".join([_count(stats.samples, "sample"), *counts])
 
 
-def _label(arguments: Namespace) -> str:
+def _label(service: str, pids: list[int] | None) -> str:
     """Return the first part of the file names: the target, in characters that are harmless in a path."""
-    name = arguments.name or arguments.unit or "-".join(map(str, dict.fromkeys(arguments.pid)))
+    name = service or "-".join(map(str, dict.fromkeys(pids or ())))
     return re.sub(r"[^A-Za-z0-9._+-]", "_", name).lstrip(".")[:_MAX_LABEL] or "target"
+
+
+def _names(profile: Profile) -> str:
+    return "+".join(sorted(set(profile.processes.values())))
 
 
 def _count(number: int, what: str) -> str:
@@ -278,8 +317,3 @@ def _processes(pids: list[int]) -> str:
     shown = ", ".join(map(str, pids[:_MAX_SHOWN_PIDS]))
     more = f" and {len(pids) - _MAX_SHOWN_PIDS} more" if len(pids) > _MAX_SHOWN_PIDS else ""
     return f"process{'es' * (len(pids) != 1)} {shown}{more}"
-
-
-def _say(what: object, *details: str) -> None:
-    """Print a line with the time, which is UTC, as in the file names."""
-    say(f"{time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime())} {what}", *details)

@@ -1,13 +1,11 @@
-"""Finds processes by name or systemd unit, and checks that a process can be sampled.
+"""Checks that a process can be sampled; each error has help lines.
 
-All checks are made before the first stop; each error has help lines.  Only this module imports psutil.
+All checks are made before the first stop.  (`process.search` finds processes.)
 """
 
 import os
 import time
-from collections.abc import Iterator
 from contextlib import closing, suppress
-from glob import escape, glob
 
 from sfsample.core.arch import ARCHES, Arch, ByteOrder, arch_of
 from sfsample.errors import (
@@ -19,12 +17,10 @@ from sfsample.errors import (
     UnsupportedTarget,
 )
 from sfsample.process.permission.evidence import refusal_help, tracer_of
-from sfsample.process.proc_text import PF_KTHREAD, Stat, control_groups
-from sfsample.process.procfs import HIDDEN, ProcFs, read_text
+from sfsample.process.proc_text import PF_KTHREAD, Stat
+from sfsample.process.procfs import ProcFs
 
 _MAX_TRACER_CHECKS, _TRACER_POLL_S = 10, 0.005
-_UNIT_SUFFIXES = (".service", ".scope", ".slice", ".socket", ".mount", ".swap")
-_UNIT_DIRECTORIES = ("etc", "run", "usr/local/lib", "usr/lib", "lib")  # each with systemd/system and its like
 _IDENT_BYTES = 20  # of an ELF header: up to the end of e_machine
 
 
@@ -114,102 +110,6 @@ def check_free(proc: ProcFs) -> None:
 def not_permitted(proc: ProcFs) -> NotPermitted:
     """Return the error that names what keeps sfsample from tracing process `proc`."""
     return NotPermitted(proc.pid, f"not permitted to trace: {proc.pid}", *refusal_help(proc))
-
-
-def find_by_name(name: str) -> list[tuple[int, str]]:
-    """Return (pid, command line) of processes called `name`, else of those whose command line contains it.
-
-    Left out are sfsample and its ancestors (the command line of the shell contains the same words), and other
-    instances of sfsample, which may look for the same words.  Raises NotPermitted.
-    """
-    import psutil
-
-    if not any(map(str.isdecimal, os.listdir("/proc"))):
-        raise NotPermitted(0, f"not permitted to look for: {name}", *HIDDEN)
-    own_pids = {os.getpid()}
-    with suppress(psutil.Error):  # /proc hides some of them (hidepid)
-        ancestor = psutil.Process().parent()
-        while ancestor:
-            own_pids.add(ancestor.pid)
-            ancestor = ancestor.parent()
-    exact, partial = [], []
-    for process in psutil.process_iter(["pid", "name", "cmdline", "exe"]):
-        info = process.info
-        words = info["cmdline"]
-        if info["pid"] in own_pids or not words:
-            continue
-        line = " ".join(words)
-        if name in (info["name"], os.path.basename(info["exe"] or "")):
-            exact.append((info["pid"], line))
-        elif name in line and info["name"] != "sfsample" and words[1:3] != ["-m", "sfsample"]:
-            partial.append((info["pid"], line))
-    return exact or partial
-
-
-def similar_names(name: str) -> list[str]:
-    """Return the names of processes that `name` may be a misspelling of."""
-    import psutil
-
-    found = (process.info for process in psutil.process_iter(["pid", "name", "cmdline"]))
-    return _similar(name, {info["name"]: info["name"] for info in found
-                           if info["cmdline"] and info["pid"] != os.getpid()})  # fmt: skip
-
-
-def _similar(spelling: str, names: dict[str, str]) -> list[str]:
-    """Return the names whose key is nearly a spelling, whatever the case."""
-    from difflib import get_close_matches
-
-    lower = {key.lower(): name for key, name in sorted(names.items())}
-    return [lower[key] for key in get_close_matches(spelling.lower(), lower)]
-
-
-def find_by_unit(unit: str, proc: str = "/proc") -> list[int]:
-    """Return the pids of a systemd unit, including those in control groups below the unit's.
-
-    A name without a suffix is a service.  sfsample is left out, and so are zombies, which have no command
-    line.
-    """
-    name = _unit_name(unit)
-    return sorted(pid for pid, groups in _control_groups(proc) if name in groups and pid != os.getpid())
-
-
-def why_no_unit(unit: str, proc: str = "/proc", root: str = "") -> list[str]:
-    """Return help lines for a systemd unit that has no process: what is missing, as far as files say it."""
-    name, units = _unit_name(unit), dict[str, str]()
-    for _, groups in _control_groups(proc):
-        units |= {os.path.splitext(group)[0]: group for group in groups if group.endswith(_UNIT_SUFFIXES)}
-    is_booted = os.path.isdir(f"{root}/run/systemd/system")  # sd_booted(3)
-    if not is_booted and not units:
-        return ["systemd does not run here: there is no /run/systemd/system, and no process is in a unit;",
-                "-n NAME finds a process by its name or command line"]  # fmt: skip
-    similar = _similar(os.path.splitext(name)[0], units)
-    lines = [f"units with processes and such a name: {', '.join(similar)}"] if similar else []
-    if _has_unit_file(name, root):
-        lines.append(f"the unit is there, but not active: systemctl status {name}")
-    elif is_booted:
-        lines.append(
-            f"systemd has no file of a unit {name}: systemctl list-units shows those that are active"
-        )
-    return lines
-
-
-def _has_unit_file(name: str, root: str) -> bool:
-    """Whether systemd(1) finds the unit in one of its directories; `a@b.service` is in `a@.service`."""
-    stem, suffix = os.path.splitext(name)
-    names = {name, f"{stem.partition('@')[0]}@{suffix}" if "@" in stem else name}
-    return any(glob(f"{escape(root)}/{directory}/systemd/*/{escape(each)}") for directory in _UNIT_DIRECTORIES
-               for each in names)  # fmt: skip
-
-
-def _unit_name(unit: str) -> str:
-    return unit if unit.endswith(_UNIT_SUFFIXES) else f"{unit}.service"
-
-
-def _control_groups(proc: str) -> Iterator[tuple[int, set[str]]]:
-    """Yield each process with its control groups; not those that have ended, or that /proc hides."""
-    for pid in map(int, filter(str.isdecimal, os.listdir(proc))):
-        if read_text(f"{proc}/{pid}/cmdline"):
-            yield pid, control_groups(read_text(f"{proc}/{pid}/cgroup"))
 
 
 def start_time(pid: int) -> int:

@@ -22,7 +22,7 @@ from typing import NamedTuple
 from sfsample.errors import FormatError, TargetError
 from sfsample.formats.protobuf import fields, signed
 from sfsample.process.image_cache import ImageCache
-from sfsample.process.proc_text import control_group_paths
+from sfsample.process.proc_text import container_ids, control_group_paths, pod_uids
 from sfsample.process.process import LiveProcess
 from sfsample.process.procfs import ProcFs
 from sfsample.process.vm import read_memory
@@ -42,9 +42,6 @@ _CONTEXT_PATHS = ("[anon:OTEL_CTX]", "[anon_shmem:OTEL_CTX]", "/memfd:OTEL_CTX")
 _HEADER = Struct("=8sIIQQ")  # signature, version, size of the payload, when it was published, address
 _SIGNATURE, _VERSION = b"OTEL_CTX", 2
 _UNIT = re.compile(r".+\.(?:service|scope)")
-# docker-<id>.scope, <id>, ...:<id>; the monitor of a container (crio-conmon-<id>.scope) is not in it
-_CONTAINER = re.compile(r"(?:(?!.*conmon-).*[-:])?([0-9a-f]{64})(?:\.scope)?")
-_POD = re.compile(r"pod([0-9a-f]{8}(?:[-_]?[0-9a-f]{4}){3}[-_]?[0-9a-f]{12})(?![0-9a-f])")
 _BAD_IN_KEY = re.compile(r"[^a-zA-Z0-9_.]")
 
 
@@ -73,9 +70,10 @@ def identify(process: LiveProcess, images: ImageCache, *, environ: bool) -> Iden
 
 def _kernel_facts(proc: ProcFs, images: ImageCache) -> Identity:
     stat, exe = proc.stat(), proc.link(f"task/{proc.anchor()}/exe")
-    paths = control_group_paths((proc.read("cgroup") or b"").decode("utf-8", "replace"))
-    build_id, container = _build_id(proc, images, exe or ""), _innermost(_CONTAINER, paths)
-    unit, pod = _innermost(_UNIT, paths), next((m[1] for path in paths if (m := _POD.search(path))), None)
+    text = (proc.read("cgroup") or b"").decode("utf-8", "replace")
+    paths, build_id = control_group_paths(text), _build_id(proc, images, exe or "")
+    unit = next((name for path in paths for name in reversed(path.split("/")) if _UNIT.fullmatch(name)), None)
+    container, pod = (next(reversed(ids), None) for ids in (container_ids(text), pod_uids(text)))
     labels = {
         "host.name": os.uname().nodename,
         "comm": stat.name if stat else None,
@@ -83,7 +81,7 @@ def _kernel_facts(proc: ProcFs, images: ImageCache) -> Identity:
         "systemd.unit": unit,
         "process.linux.cgroup": paths[0] if paths else None,
         "container.id": container,
-        "k8s.pod.uid": pod and pod.replace("_", "-"),
+        "k8s.pod.uid": pod,
     }
     started = None if stat is None else _since_epoch(stat.starttime)
     exe = exe and exe.removesuffix(" (deleted)")
@@ -108,13 +106,6 @@ def _build_id(proc: ProcFs, images: ImageCache, path: str) -> str | None:
         return None
     finally:
         os.close(fd)
-
-
-def _innermost(pattern: re.Pattern[str], paths: Iterable[str]) -> str | None:
-    """Return what the last part that matches, of the first path that has one, is called."""
-    found = (m for path in paths for part in reversed(path.split("/")) if (m := pattern.fullmatch(part)))
-    match = next(found, None)
-    return match and match[match.lastindex or 0]
 
 
 def _usable(found: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:

@@ -20,6 +20,9 @@ _LAST_RUN = re.compile(  # lines `name   :   value`, in this order
     rb"(?:(?:(?!se\.avg\.last).*\n)*se\.avg\.last_update_time *: *(\d+)\n)?",
     re.MULTILINE,
 )
+_CONTAINER = re.compile(r"(?:.*:|docker-|cri-containerd-|crio-|libpod-)?([0-9a-f]{64})(?:\.scope)?")
+_POD = re.compile(r"(?:.*-)?pod([0-9a-f]{8}(?:[-_]?[0-9a-f]{4}){3}[-_]?[0-9a-f]{12})(?:\.slice)?")
+_CGROUPS = 4096  # texts that are kept parsed, as the processes of a control group have the same
 _PARSED = 8  # texts of schedstat whose values are kept, as most are parsed several times
 _IDLE = slice(4, 6)  # idle and iowait, behind the name of the CPU
 
@@ -37,6 +40,7 @@ class Stat(NamedTuple):
     program: tuple[bytes, ...] = ()
     parent: int = 0
     threads: int = 1
+    cpu: int = 0  # time that its threads ran, those included that have ended
 
     @property
     def is_over(self) -> bool:
@@ -55,7 +59,8 @@ def parse_stat(data: bytes) -> Stat:
     fields = data[right + 2 :].split()
     return Stat(data[left + 1 : right].decode("utf-8", "replace"), fields[0].decode(),
                 int(fields[6]), int(fields[19]),
-                (*fields[23:26], *fields[42:49]), int(fields[1]), int(fields[17]))  # fmt: skip
+                (*fields[23:26], *fields[42:49]), int(fields[1]), int(fields[17]),
+                int(fields[11]) + int(fields[12]))  # fmt: skip
 
 
 class SyscallInfo(NamedTuple):
@@ -137,6 +142,42 @@ def control_group_paths(cgroup: str) -> list[str]:
     rows = [line.split(":", 2) for line in cgroup.split("\n") if line.count(":") >= 2]
     rows.sort(key=lambda row: (row[1] != "", row[1] != "name=systemd"))
     return [path for _, _, path in rows if path.strip("/")]
+
+
+@lru_cache(maxsize=_CGROUPS)
+def container_ids(cgroup: str) -> tuple[str, ...]:
+    """Return the ids of the containers that a process is in, of docker, containerd, CRI-O and podman.
+
+    The innermost is the last one.  A container's monitor (`crio-conmon-`, `libpod-conmon-`) is not in it.
+    """
+    return tuple(dict.fromkeys(match[1] for name in _names(cgroup) if (match := _CONTAINER.fullmatch(name))))
+
+
+@lru_cache(maxsize=_CGROUPS)
+def pod_uids(cgroup: str) -> tuple[str, ...]:
+    """Return the uid of the Kubernetes pod that a process is in, with hyphens, if it is in one."""
+    found = (match[1].replace("_", "-") for name in _names(cgroup) if (match := _POD.fullmatch(name)))
+    return tuple(dict.fromkeys(found))
+
+
+@lru_cache(maxsize=_CGROUPS)
+def cgroup_paths(cgroup: str) -> frozenset[str]:
+    """Return the paths of the control groups that a process is in, and of those above.
+
+    Each is there as the kernel names it, and as it is named below /sys/fs/cgroup with version 1, where a
+    directory is named after the controller (/memory/a, /systemd/a; /unified/a beside them).
+    """
+    paths = set()
+    for _, kind, path in (line.split(":", 2) for line in cgroup.splitlines() if line):
+        mounts = [kind.removeprefix("name="), *kind.split(",")] if kind else ["unified"]
+        names = path.rstrip("/").split("/")
+        above = ["/".join(names[: end + 1]) for end in range(len(names))]
+        paths |= {f"{root}{one}" or "/" for root in ("", *(f"/{mount}" for mount in mounts)) for one in above}
+    return frozenset(paths)
+
+
+def _names(cgroup: str) -> list[str]:
+    return [name for line in cgroup.splitlines() for name in line.split(":", 2)[-1].split("/")]
 
 
 def parse_monotonic_offset_ns(timens_offsets: str) -> int:

@@ -65,6 +65,7 @@ class ProcessSampler:
         self._pending: dict[SampledThread, WakeUp] = {}  # asked to stop, in the tick of that wake-up
         # due in this tick, and left out: enough others were asked to stop, or the recording ended
         self._not_asked: list[SampledThread] = []
+        self._has_run = True  # since it was looked for changes at last
         self._ran_before_exec: dict[int, int] = {}  # CPU time in ns by thread id, up to the execve
         self._program: tuple[bytes, ...] = ()  # changes with every execve
         self._leader: Stat | None = None  # at the beginning of this tick
@@ -88,8 +89,9 @@ class ProcessSampler:
         """
         before_ns = self._recorder.now.at_ns
         self._recorder.now = TickTime(self._recorder.now.number + 1, at_ns)
-        if not refresh and self._is_quiet():
+        if not (refresh and self._has_run) and self._is_quiet():
             return True
+        self._has_run = not refresh  # a change that /proc shows late is seen by the refresh after it
         self.collect()
         self.process.modules.allow_refresh()
         if not self._follow_changes(before_ns, refresh=refresh):

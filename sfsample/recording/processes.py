@@ -1,7 +1,7 @@
 """The processes of a recording: those that were asked for, and their descendants as they are found."""
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from sfsample.errors import NoSuchProcess, TargetError
 from sfsample.process.descendants import Descendants
@@ -22,6 +22,26 @@ class Processes:
         self.named = list(named)
         self.descendants: list[LiveProcess] = []
         self._finder = finder
+
+    def open_named(
+        self, pids: Iterable[int], open_process: Callable[[int], LiveProcess], stats: Stats, *, all_of: bool
+    ) -> None:
+        """Open the processes that were asked for; without `all_of`, leave out those that cannot be sampled.
+
+        Raises the TargetError of the first one where none can.
+        """
+        refusals: list[TargetError] = []
+        for pid in pids:
+            try:
+                self.named.append(open_process(pid))
+            except TargetError as refusal:
+                if all_of:
+                    raise
+                refusals.append(refusal)
+        if not self.named:
+            raise refusals[0]
+        for text in (str(refusal) for refusal in refusals if not isinstance(refusal, NoSuchProcess)):
+            stats.note(f"process not recorded: {text}")
 
     @property
     def all(self) -> list[LiveProcess]:

@@ -24,6 +24,7 @@ from sfsample.modules.debug_files import DebugFile, DebugFiles
 from sfsample.modules.module import Module
 from sfsample.symbolize.dwarf_lines import has_dwarf
 from sfsample.symbolize.plt_names import PltStubs, is_stub, stub_sections
+from sfsample.symbolize.shared_tables import SymbolTables
 from sfsample.symbolize.symbol_table import Symbol, SymbolTable
 
 _DEBUGDATA = ".gnu_debugdata"
@@ -34,7 +35,9 @@ _MAX_DECODER_BYTES = 128 << 20  # xz -9 needs 65 MiB
 class ModuleSymbols:
     """The symbols of a module."""
 
-    def __init__(self, module: Module, debug_files: DebugFiles) -> None:
+    def __init__(self, module: Module, debug_files: DebugFiles, tables: SymbolTables | None = None) -> None:
+        """`tables`: shared with other modules."""
+        self._shared = tables or SymbolTables()
         self._module, self._image = module, module.image
         self._debug_files = debug_files
         self._opened: list[SymbolTable] = []
@@ -121,7 +124,7 @@ class ModuleSymbols:
         image = self._image
         dynamic = Dynamic(image).symbols
         if dynamic is not None:
-            yield SymbolTable(*dynamic, image.byteorder, image.code_sections)
+            yield self._shared.table(image, *dynamic)
         if not self._is_complete:
             yield from self._symtab_of(self._fetch_debug_image())
 
@@ -131,7 +134,7 @@ class ModuleSymbols:
         if image is None or found is None:
             return
         self._is_complete = True
-        yield SymbolTable(*found, image.byteorder, image.code_sections)
+        yield self._shared.table(image, *found)
 
     def _fetch_debug_image(self) -> ElfImage | None:
         """Return the debug file that a debuginfod server has, or None."""

@@ -26,6 +26,7 @@ from sfsample.symbolize.module_symbols import ModuleSymbols
 from sfsample.symbolize.named_frame import Kind, NamedFrame, address_text, clean_name
 from sfsample.symbolize.options import DEFAULT_SYMBOL_OPTIONS, SymbolOptions
 from sfsample.symbolize.perf_map import PerfMaps
+from sfsample.symbolize.shared_tables import SymbolTables
 from sfsample.symbolize.spelling import simplify, spell
 from sfsample.symbolize.symbol_table import Symbol
 
@@ -52,6 +53,7 @@ class Symbolizer:
         self._perf_maps = PerfMaps(self._process_roots)
         self._dwarf_lines = DwarfLines(DiskCache(options.cache_dir), options.progress)
         self._symbols: dict[UnwindTables, ModuleSymbols] = {}
+        self._symbol_tables = SymbolTables()
         self._first_module: dict[UnwindTables, Module] = {}  # of the modules with the same tables
         self._frames: dict[Location, tuple[NamedFrame, ...]] = {}
         self._given_up = ""
@@ -154,7 +156,7 @@ class Symbolizer:
         if tables not in self._symbols:
             roots = [tables.root] if tables.root else []
             debug_files = DebugFiles(roots, self._options.debug_dirs, self._options.fetch)
-            self._symbols[tables] = ModuleSymbols(module, debug_files)
+            self._symbols[tables] = ModuleSymbols(module, debug_files, self._symbol_tables)
         return self._symbols[tables]
 
 

@@ -35,7 +35,7 @@ def test_file_has_the_flags(config):
 
 
 def test_typed_flags_win(config):
-    arguments = parse(["watch", f"--config={config}", "--every", "3m", "--perf-events"])
+    arguments = parse(["watch", f"--config={config}", "--every", "3m", "--perf-events", "--mode", "cpu"])
     assert (arguments.every, arguments.perf_events) == (180, True)
 
 

@@ -207,6 +207,16 @@ def test_defaults_are_those_of_the_contract() -> None:
     assert (given.stats, given.quiet, given.verbose) == (None, False, False)
 
 
+def test_watch_samples_all_threads_slowly_without_a_gap() -> None:
+    given = parse(WATCH)
+    assert (given.rate, given.mode, given.max_overhead) == (19, "wall", 0.01)
+    assert (given.every, given.slice) == (60, 60)
+    assert parse([*WATCH, "--every", "5s"]).slice == 5
+    assert parse([*WATCH, "--for", "5s"]).every == 60
+    record = parse(["1"])
+    assert (record.rate, record.mode, record.max_overhead) == (99, "cpu", None)
+
+
 def test_watch_keeps_json() -> None:
     given = parse([*WATCH, "--keep", "3", "--keep-for", "7d"])
     assert (given.format, given.keep, given.keep_for) == ("json", 3, 7 * 86400)

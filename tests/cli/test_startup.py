@@ -12,7 +12,7 @@ import pytest
 import sfsample
 from tests.live.targets import states, wait_until
 
-HEAVY = {"psutil", "elftools", "ptrace", "demangle", "subprocess", "json", "tempfile", "ctypes", "socket"}
+HEAVY = {"elftools", "ptrace", "demangle", "subprocess", "json", "tempfile", "ctypes", "socket"}
 OWN = {"sfsample", "sfsample.errors", "sfsample.cli"} | {
     f"sfsample.cli.{name}" for name in ("parse", "flags", "mistakes", "terminal", "values")
 }
@@ -43,7 +43,7 @@ def test_help_imports_no_heavy_module(words: list[str]) -> None:
 
 
 # that only other commands need
-_NOT_FOR_DUMP = {"psutil", "demangle", "http", "sfsample.api", "sfsample.inspect",
+_NOT_FOR_DUMP = {"demangle", "http", "sfsample.api", "sfsample.inspect",
             "sfsample.recording.ptrace_sampler", "sfsample.report.formats"}  # fmt: skip
 
 

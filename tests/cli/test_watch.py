@@ -6,7 +6,6 @@ is said once, and again when it is over; nothing ends the watch after its first 
 
 import os
 import re
-from argparse import Namespace
 from errno import EDQUOT, ENOSPC, EROFS
 from pathlib import Path
 
@@ -14,9 +13,13 @@ import pytest
 
 from sfsample.cli import watch
 from sfsample.cli.parse import parse
+from sfsample.cli.sinks import ClosedSlice, Gaps
+from sfsample.cli.slice_files import not_written
+from sfsample.cli.trouble import Trouble
 from sfsample.cli.watch import slots
 from sfsample.errors import NoSuchProcess, NotPermitted, SfsampleError
-from sfsample.process.find import find_by_unit, why_no_unit
+from sfsample.process.search import find_by_unit, why_no_unit
+from sfsample.recording.profile import Profile
 
 
 class SimulatedClock:
@@ -84,12 +87,12 @@ def test_stop_request_ends_the_wait(clock: SimulatedClock) -> None:
      ("$(reboot)`;|", "__reboot____")],
 )  # fmt: skip
 def test_label_is_harmless_in_a_path(name: str, label: str) -> None:
-    assert watch._label(Namespace(name=name, unit=None, pid=None)) == label
+    assert watch._label(name, None) == label
 
 
 def test_label_is_made_of_pids_or_unit() -> None:
-    assert watch._label(Namespace(name=None, unit=None, pid=[3, 1, 3])) == "3-1"
-    assert watch._label(Namespace(name=None, unit="nginx", pid=None)) == "nginx"
+    assert watch._label("", [3, 1, 3]) == "3-1"
+    assert watch._label("nginx", None) == "nginx"
 
 
 def test_unit_selects_all_its_processes(tmp_path: Path) -> None:
@@ -165,13 +168,13 @@ class Messages:
     def slot(self, outcome: Exception | list[int] | None, **flags: bool) -> list[str]:
         """Run a slot in which the target's pids are `outcome`, or which fails; return the lines."""
 
-        def find(_: Namespace) -> list[int]:
+        def find() -> list[int]:
             if isinstance(outcome, Exception):
                 raise outcome
             return outcome or []
 
-        self._monkeypatch.setattr(watch, "target_pids", find)
-        self._monkeypatch.setattr(self.watch, "_record", lambda *_: None)
+        self._monkeypatch.setattr(self.watch._targets, "pids", find)
+        self._monkeypatch.setattr(self.watch, "_record", lambda *_: False)
         self.watch.slot(1, **flags)
         return self._capsys.readouterr().err.splitlines()
 
@@ -188,7 +191,10 @@ GONE = NoSuchProcess(0, "no such process: bank", "look elsewhere")
 def test_missing_target_is_said_once_and_again_when_it_is_found(messages: Messages) -> None:
     first, *more = messages.slot(GONE)
     assert re.fullmatch(f"{STAMP}no such process: bank", first)
-    assert more == ["  look elsewhere", "  it is looked for again for every slice; this is said once"]
+    assert more == [
+        "  look elsewhere",
+        "  it is looked for again for every slice; this is said once",
+    ]
     assert messages.slot(GONE) == []
     [found] = messages.slot([12])
     assert re.fullmatch(f"{STAMP}found bank: process 12", found)
@@ -217,11 +223,101 @@ def test_only_the_first_slot_may_fail(messages: Messages, failure: Exception) ->
 
 @pytest.mark.parametrize("number", [ENOSPC, EDQUOT])
 def test_full_disk_is_no_failure_of_the_first_slot(messages: Messages, number: int) -> None:
-    full = watch.NotWritten("/d", OSError(number, os.strerror(number)))
+    full = not_written("/d", OSError(number, os.strerror(number)))
     assert messages.slot(full, may_fail=True)[1] == "  free some space"
     with pytest.raises(SfsampleError):
-        messages.slot(watch.NotWritten("/d", OSError(EROFS, "read-only")), may_fail=True)
+        messages.slot(not_written("/d", OSError(EROFS, "read-only")), may_fail=True)
 
 
 def test_many_processes_are_not_all_listed(messages: Messages) -> None:
     assert messages.slot(list(range(1, 10)))[0].endswith("found bank: processes 1, 2, 3, 4, 5 and 4 more")
+
+
+def test_gaps_have_begin_end_and_the_first_reason() -> None:
+    over: list[tuple[float, float, str]] = []
+    gaps = Gaps(lambda *gap: over.append(gap))
+    gaps.begin(100, "the target ended")
+    gaps.begin(160, "no such process: bank")
+    gaps.end(220)
+    gaps.end(280)
+    gaps.begin(280, "sfsample was late")
+    gaps.end(280.5)
+    assert over == [(100, 220, "the target ended")]
+
+
+class Kept:
+    """A sink; it keeps slices and gaps in lists, or fails."""
+
+    def __init__(self, failure: Exception | None = None) -> None:
+        self.failure = failure
+        self.slices: list[ClosedSlice] = []
+        self.gaps: list[tuple[str, float, float, str]] = []
+
+    def prepare(self) -> None:
+        pass
+
+    def add(self, closed: ClosedSlice) -> str:
+        if self.failure:
+            raise self.failure
+        self.slices.append(closed)
+        return "kept"
+
+    def add_gap(self, service: str, begin_s: float, end_s: float, why: str) -> None:
+        self.gaps.append((service, begin_s, end_s, why))
+
+
+class Recording:
+    """What replaces `record_processes`: profiles with a sample, for as long as the test says."""
+
+    def __init__(self, clock: list[float]) -> None:
+        self._clock = clock
+        self.lengths_s: list[tuple[float, str]] = []  # and what ended them
+
+    def __call__(self, *_: object, profile: Profile, **__: object) -> None:
+        length_s, profile.stats.ended_by = self.lengths_s.pop(0)
+        profile.started_ns, profile.stats.samples = round(self._clock[0] * 1e9), 1
+        profile.stats.duration_s = length_s
+        self._clock[0] += length_s
+
+
+def test_sinks_get_slices_and_the_gaps_between_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [1000.0]
+    recording = Recording(clock)
+    recording.lengths_s = [(60, "duration"), (20, "target"), (30, "duration")]
+    found: list[list[int]] = [[1], [1], [], [2]]
+    kept, broken = Kept(), Kept(OSError("gone"))
+    watching = watch.Watch(parse(["watch", "-n", "bank", "--output-dir", "gone"]), watch.Interrupt())
+    watching._sinks = [(broken, Trouble("")), (kept, Trouble(""))]
+
+    def find() -> list[int]:
+        if pids := found.pop(0):
+            return pids
+        raise GONE
+
+    monkeypatch.setattr(watch, "record_processes", recording)
+    monkeypatch.setattr(watching._targets, "pids", find)
+    monkeypatch.setattr(watch.time, "time", lambda: clock[0])
+    absent = []
+    for _ in range(4):
+        absent.append(watching.slot(60))
+        clock[0] += 5 if absent[-1] else 0
+    assert absent == [False, True, True, False]
+    assert [(one.begin_s, one.end_s, one.service) for one in kept.slices] == [
+        (1000, 1060, "bank"), (1060, 1080, "bank"), (1090, 1120, "bank")]  # fmt: skip
+    assert kept.gaps == broken.gaps == [("bank", 1080, 1090, "the target ended")]
+
+
+@pytest.mark.parametrize(
+    ("cpu_s", "sampled_s", "share"),
+    [(0.6, 0.6, 0.01), (0.6, 0.3, 0.005), (9.0, 0.3, 0.0025), (0.1, 0.4, 0.01)],
+    ids=["only samples", "naming took as long", "naming took all", "a child took samples"],
+)
+def test_share_is_that_of_the_whole_watch(
+    cpu_s: float, sampled_s: float, share: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watching = watch.Watch(parse(["watch", "-n", "bank", "--output-dir", "gone"]), watch.Interrupt())
+    watching._began_s, watching._cpu_s, watching._sampled_s = 1000.0, 7.0, sampled_s
+    monkeypatch.setattr(watch.time, "monotonic", lambda: 1060.0)
+    monkeypatch.setattr(watch.time, "process_time", lambda: 7.0 + cpu_s)
+    assert watching._within_share().max_overhead == pytest.approx(share)
+    assert watching._arguments.max_overhead == 0.01

@@ -154,7 +154,7 @@ def test_slice_without_a_sample_is_no_file_and_deletes_none(tmp_path: Path) -> N
         old = f"{sleeper.pid}-20200101T000000Z.json"
         (tmp_path / old).touch()
         words = ["watch", "-p", sleeper.pid, "--every", "1s", "--for", "200ms", "--output-dir", tmp_path]
-        with begun(*words, "--keep", "1", "--keep-for", "1d") as child:
+        with begun(*words, "--mode", "cpu", "--keep", "1", "--keep-for", "1d") as child:
             lines = [read_line(child) for _ in range(3)]
             child.send_signal(signal.SIGTERM)
             assert ended(child).code == 0
@@ -193,6 +193,24 @@ def test_name_is_looked_up_for_every_slice(tmp_path: Path) -> None:
     assert done.code == 0
     assert roots() == {f"{name}/{pid}" for pid in pids}
     assert {FILE.fullmatch(n)[1] for n in slices(directory)} == {name}  # type: ignore[index]
+
+
+def test_target_that_is_started_again_within_a_slot_is_recorded(tmp_path: Path) -> None:
+    name, directory = f"sfr{os.getpid()}", tmp_path / "out"
+    shutil.copy(fixture("v3"), tmp_path / name)
+    shutil.copy(fixture("v3", "libcallee.so"), tmp_path)
+
+    def recorded(count: int) -> bool:
+        return directory.is_dir() and len(slices(directory)) == count
+
+    with begun("watch", "-n", name, "--every", "1h", "--output-dir", directory) as child:
+        for count in (1, 2):
+            with running(tmp_path / name, "leaf", ends=True) as target:
+                wait_until_sampled(target.pid)
+                target.signal(signal.SIGKILL)
+            wait_until(lambda count=count: recorded(count), f"slice {count}, before the hour is over")  # type: ignore[misc]
+        child.send_signal(signal.SIGTERM)
+        assert ended(child).code == 0
 
 
 def test_missing_target_is_said_once_and_found_later(tmp_path: Path) -> None:

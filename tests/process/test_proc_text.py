@@ -3,6 +3,8 @@
 import pytest
 
 from sfsample.process.proc_text import (
+    cgroup_paths,
+    container_ids,
     control_group_paths,
     control_groups,
     parse_last_id,
@@ -10,6 +12,7 @@ from sfsample.process.proc_text import (
     parse_stat,
     parse_status,
     parse_syscall,
+    pod_uids,
 )
 
 
@@ -19,6 +22,7 @@ def test_stat_line_with_parentheses_and_spaces_in_the_name_is_parsed():
 
     assert (stat.name, stat.state, stat.parent) == ("a) b (c", "S", 12)
     assert (stat.flags, stat.threads, stat.starttime) == (9, 20, 22)
+    assert stat.cpu == 14 + 15
     assert stat.stack_top == 28
     assert not stat.is_over
 
@@ -65,3 +69,54 @@ def test_systemd_unit_is_found_in_the_cgroup_path(cgroup, expected):
 def test_offset_of_a_time_namespace_is_in_ns():
     assert parse_monotonic_offset_ns("monotonic 2 5\nboottime 0 0\n") == 2_000_000_005
     assert parse_monotonic_offset_ns("monotonic -1 5\nboottime 0 0\n") == -999_999_995
+
+
+ID, OTHER = "4f1d" * 16, "ab" * 32
+UID = "12345678-9abc-def0-1234-56789abcdef0"
+UID_ = UID.replace("-", "_")
+
+
+@pytest.mark.parametrize(
+    ("cgroup", "ids"),
+    [
+        (f"0::/system.slice/docker-{ID}.scope\n", [ID]),
+        (f"12:memory:/docker/{ID}\n1:name=systemd:/docker/{ID}\n0::/\n", [ID]),
+        (f"0::/../../docker/{ID}\n", [ID]),
+        (f"0::/kubepods.slice/kubepods-pod{UID_}.slice/cri-containerd-{ID}.scope\n", [ID]),
+        (f"0::/kubepods/besteffort/pod{UID}/{ID}\n", [ID]),
+        (f"0::/kubepods.slice/kubepods-pod{UID_}.slice/crio-{ID}.scope/container\n", [ID]),
+        (f"0::/user.slice/user-1000.slice/user@1000.service/user.slice/libpod-{ID}.scope/container\n", [ID]),
+        (f"0::/machine.slice/libpod-{ID}.scope\n", [ID]),
+        (f"0::/docker/{ID}/docker/{OTHER}\n", [ID, OTHER]),
+        (f"0::/machine.slice/libpod-conmon-{ID}.scope\n", []),
+        (f"0::/system.slice/crio-conmon-{ID}.scope\n", []),
+        ("0::/system.slice/docker.service\n", []),
+        (f"0::/docker/{ID[:-1]}\n", []),
+        ("", []),
+    ],
+)
+def test_container_ids_are_found_in_every_runtimes_paths(cgroup, ids):
+    assert list(container_ids(cgroup)) == ids
+
+
+@pytest.mark.parametrize(
+    ("cgroup", "uid"),
+    [
+        (f"0::/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{UID_}.slice/x.scope\n", UID),
+        (f"4:cpu,cpuacct:/kubepods/besteffort/pod{UID}/{ID}\n0::/\n", UID),
+        (f"0::/kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-pod{UID_}.slice/x\n", UID),
+        (f"0::/kubepods/pod{'0af3' * 8}/{ID}\n", "0af3" * 8),  # of a static pod
+        (f"0::/machine.slice/libpod-{ID}.scope\n", None),
+        ("0::/user.slice/podman-1.scope\n", None),
+    ],
+)
+def test_pod_uid_is_found_with_either_separator(cgroup, uid):
+    assert list(pod_uids(cgroup)) == ([uid] if uid else [])
+
+
+def test_cgroup_paths_have_those_above_and_the_directories_of_version_1():
+    assert cgroup_paths("0::/a.slice/b.service\n") >= {"/", "/a.slice", "/a.slice/b.service"}
+    hybrid = cgroup_paths("4:cpu,cpuacct:/a/b\n1:name=systemd:/c\n0::/d\n")
+    assert hybrid >= {"/a/b", "/cpu/a/b", "/cpu,cpuacct/a", "/c", "/systemd/c", "/d", "/unified/d", "/"}
+    assert not hybrid & {"/b", "/systemd/a", "/cpu/c", "/c/b"}
+    assert cgroup_paths("") == frozenset()

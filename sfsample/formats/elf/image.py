@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from functools import cached_property, lru_cache
 from io import BytesIO
 from itertools import chain, islice
-from mmap import mmap
+from mmap import MADV_DONTNEED, mmap
 from typing import NamedTuple
 
 from elftools.common.utils import struct_parse
@@ -93,6 +93,11 @@ class ElfImage:
             self._open(data)
         except Exception as damage:  # noqa: BLE001 - pyelftools raises many kinds on damaged input
             raise FormatError(name, 0, f"unreadable ELF headers: {damage!r}") from None
+
+    def release_pages(self) -> None:
+        """Take no memory for what was read so far of a mapped file; it is read again when it is needed."""
+        if isinstance(self.data.obj, mmap):
+            self.data.obj.madvise(MADV_DONTNEED)
 
     def _check_ident(self) -> None:
         ident = bytes(self.data[:16])

@@ -1,0 +1,73 @@
+"""What `watch` makes, and what takes it: slices, and the times of which there is none.
+
+A sink keeps slices: as files (`slice_files`), in a database, or at another machine.  One that fails loses its
+slice; the others get theirs.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple, Protocol
+
+from sfsample.errors import SfsampleError
+from sfsample.recording.stats import Stats
+from sfsample.report.report import Report
+
+_MIN_GAP_S = 1.0  # what it takes to write a slice before the next one begins is no gap
+
+
+class ClosedSlice(NamedTuple):
+    """A slice that is over, with names.
+
+    It is cut by the monotonic clock; `begin_s` and `end_s` are seconds since 1970, by the clock at its start.
+    `service` is the target: a unit, a container, a name.
+    """
+
+    begin_s: float
+    end_s: float
+    service: str
+    labels: Mapping[str, str]
+    report: Report
+    stats: Stats
+
+
+class NotKept(SfsampleError):  # noqa: N818 - reads as what happened
+    """A sink cannot keep a slice.  `is_full`: it will when there is space, so that it is worth waiting."""
+
+    def __init__(self, what: str, remedy: str, *, is_full: bool) -> None:
+        super().__init__(what, remedy)
+        self.is_full = is_full
+
+
+class Sink(Protocol):
+    """Takes slices.  Each method raises NotKept, or OSError."""
+
+    def prepare(self) -> None:
+        """Find out whether slices can be kept, before the first one is recorded."""
+        ...
+
+    def add(self, closed: ClosedSlice) -> str:
+        """Keep a slice; return where it is, for a message."""
+        ...
+
+    def add_gap(self, service: str, begin_s: float, end_s: float, why: str) -> None:
+        """Keep that there is no slice between two times, and why."""
+        ...
+
+
+class Gaps:
+    """Finds the times without a slice.  `tell` is called with begin, end and reason of each that is over."""
+
+    def __init__(self, tell: Callable[[float, float, str], None]) -> None:
+        self._tell = tell
+        self._begin_s: float | None = None  # of the gap that goes on
+        self._why = ""
+
+    def begin(self, now_s: float, why: str) -> None:
+        """Note that there is no slice from now on; the first reason counts."""
+        if self._begin_s is None:
+            self._begin_s, self._why = now_s, why
+
+    def end(self, now_s: float) -> None:
+        """Note that a slice begins, or that `watch` ends."""
+        if self._begin_s is not None and now_s - self._begin_s > _MIN_GAP_S:
+            self._tell(self._begin_s, now_s, self._why)
+        self._begin_s = None

@@ -1,0 +1,191 @@
+"""Finds processes: by name, systemd unit, control group, container, pod, user or CPU time.
+
+`watch` looks again for every slice, so each search is one pass over /proc that reads one file of most
+processes: 2,000 processes take some 50 ms (scripts/bench/watch).  sfsample itself is left out, and so are
+kernel threads and zombies, which have no command line.
+"""
+
+import os
+import time
+from collections.abc import Callable, Iterable
+from glob import escape, glob
+
+from sfsample.errors import NotPermitted
+from sfsample.process.proc_text import (
+    PF_KTHREAD,
+    cgroup_paths,
+    container_ids,
+    control_groups,
+    parse_status,
+    pod_uids,
+)
+from sfsample.process.procfs import HIDDEN, read_link, read_text, stat_of
+
+_UNIT_SUFFIXES = (".service", ".scope", ".slice", ".socket", ".mount", ".swap")
+_UNIT_DIRECTORIES = ("etc", "run", "usr/local/lib", "usr/lib", "lib")  # each with systemd/system and its like
+_PARSERS: dict[str, Callable[[str], Iterable[str]]] = {
+    "container": container_ids,
+    "pod": pod_uids,
+    "cgroup": cgroup_paths,
+    "unit": control_groups,
+}
+_COMM_LENGTH = 15  # the kernel cuts the name of a process there
+_FIRST_LOOK_S = 1.0  # for which CPU time is counted when there was no look before
+
+
+def find_by_name(name: str) -> list[tuple[int, str]]:
+    """Return (pid, command line) of processes called `name`, else of those whose command line contains it.
+
+    Left out are sfsample and its ancestors (the command line of the shell contains the same words), and other
+    instances of sfsample, which may look for the same words.  Raises NotPermitted.
+    """
+    if not (pids := _pids()):
+        raise NotPermitted(0, f"not permitted to look for: {name}", *HIDDEN)
+    own_pids = _with_ancestors(os.getpid())
+    exact, partial = [], []
+    for pid in pids:
+        words = _command(pid)
+        if pid in own_pids or not words:
+            continue
+        found, program = (pid, " ".join(words)), _name(pid, words)
+        if name in (
+            program,
+            os.path.basename(read_link(f"/proc/{pid}/exe") or "").removesuffix(" (deleted)"),
+        ):
+            exact.append(found)
+        elif name in found[1] and not _is_sfsample(program, words):
+            partial.append(found)
+    return exact or partial
+
+
+def similar_names(name: str) -> list[str]:
+    """Return the names of processes that `name` may be a misspelling of."""
+    programs = (_name(pid, words) for pid in _pids() if pid != os.getpid() and (words := _command(pid)))
+    return similar(name, {program: program for program in programs})
+
+
+def similar(spelling: str, names: dict[str, str]) -> list[str]:
+    """Return the names whose key is nearly a spelling, whatever the case."""
+    from difflib import get_close_matches
+
+    lower = {key.lower(): name for key, name in sorted(names.items())}
+    return [lower[key] for key in get_close_matches(spelling.lower(), lower)]
+
+
+def groups_by_cgroup(kind: str, proc: str = "/proc") -> dict[str, list[int]]:
+    """Return the pids of each container (`kind`), pod, control group or unit; its name is the key."""
+    parse = _PARSERS[kind]
+    groups: dict[str, list[int]] = {}
+    for pid in _pids(proc):
+        for name in parse(read_text(f"{proc}/{pid}/cgroup")):
+            groups.setdefault(name, []).append(pid)
+    return groups
+
+
+def groups_by_user(proc: str = "/proc") -> dict[int, list[int]]:
+    """Return the pids of each effective user id.
+
+    (The owner of /proc/PID is root where a process has changed its user.)
+    """
+    groups: dict[int, list[int]] = {}
+    for pid in _pids(proc):
+        if users := parse_status(read_text(f"{proc}/{pid}/status")).get("Uid", "").split():
+            groups.setdefault(int(users[1]), []).append(pid)
+    return groups
+
+
+def programs(pids: Iterable[int], proc: str = "/proc") -> list[int]:
+    """Return those that can be targets: that have a command line, and are not sfsample."""
+    found = [(pid, words) for pid in pids if pid != os.getpid() and (words := _command(pid, proc))]
+    return sorted(pid for pid, words in found if not _is_sfsample(_name(pid, words, proc), words))
+
+
+class CpuTimes:
+    """The CPU time that each process had at the last look, by pid and start time."""
+
+    def __init__(self) -> None:
+        self._before: dict[tuple[int, int], int] = {}
+
+    def busiest(self, number: int) -> list[int]:
+        """Return the processes with the most CPU time since the last call (the first: in a second)."""
+        if not self._before:
+            self._before = self._look()
+            time.sleep(_FIRST_LOOK_S)
+        before, self._before = self._before, self._look()
+        used = {key[0]: (cpu - before.get(key, 0), cpu) for key, cpu in self._before.items()}
+        ranked = sorted(used, key=used.__getitem__, reverse=True)[: 2 * number]
+        fit = {*programs(ranked)}
+        return [pid for pid in ranked if pid in fit][:number]
+
+    def _look(self) -> dict[tuple[int, int], int]:
+        stats = ((pid, stat) for pid in _pids() if pid != os.getpid() and (stat := stat_of(pid)))
+        return {(pid, stat.starttime): stat.cpu for pid, stat in stats
+                if not (stat.flags & PF_KTHREAD or stat.is_over)}  # fmt: skip
+
+
+def find_by_unit(unit: str, proc: str = "/proc") -> list[int]:
+    """Return the pids of a systemd unit, including those in control groups below the unit's.
+
+    A name without a suffix is a service.
+    """
+    return programs(groups_by_cgroup("unit", proc).get(_unit_name(unit), ()), proc)
+
+
+def why_no_unit(unit: str, proc: str = "/proc", root: str = "") -> list[str]:
+    """Return help lines for a systemd unit that has no process: what is missing, as far as files say it."""
+    name, groups = _unit_name(unit), groups_by_cgroup("unit", proc)
+    units = {os.path.splitext(group)[0]: group for group in groups if group.endswith(_UNIT_SUFFIXES)}
+    is_booted = os.path.isdir(f"{root}/run/systemd/system")  # sd_booted(3)
+    if not is_booted and not units:
+        return ["systemd does not run here: there is no /run/systemd/system, and no process is in a unit;",
+                "-n NAME finds a process by its name or command line"]  # fmt: skip
+    alike = similar(os.path.splitext(name)[0], units)
+    lines = [f"units with processes and such a name: {', '.join(alike)}"] if alike else []
+    if _has_unit_file(name, root):
+        lines.append(f"the unit is there, but not active: systemctl status {name}")
+    elif is_booted:
+        lines.append(
+            f"systemd has no file of a unit {name}: systemctl list-units shows those that are active"
+        )
+    return lines
+
+
+def _has_unit_file(name: str, root: str) -> bool:
+    """Whether systemd(1) finds the unit in one of its directories; `a@b.service` is in `a@.service`."""
+    stem, suffix = os.path.splitext(name)
+    names = {name, f"{stem.partition('@')[0]}@{suffix}" if "@" in stem else name}
+    return any(glob(f"{escape(root)}/{directory}/systemd/*/{escape(each)}") for directory in _UNIT_DIRECTORIES
+               for each in names)  # fmt: skip
+
+
+def _unit_name(unit: str) -> str:
+    return unit if unit.endswith(_UNIT_SUFFIXES) else f"{unit}.service"
+
+
+def _pids(proc: str = "/proc") -> list[int]:
+    return [int(entry) for entry in os.listdir(proc) if entry.isdecimal()]
+
+
+def _command(pid: int, proc: str = "/proc") -> list[str]:
+    """Return the command line; it is empty for a kernel thread, a zombie, or where /proc hides it."""
+    text = read_text(f"{proc}/{pid}/cmdline").rstrip("\0")
+    return text.split("\0") if text else []
+
+
+def _name(pid: int, words: list[str], proc: str = "/proc") -> str:
+    """Return the name of a process; of one that the kernel has cut, the command line has the rest."""
+    name, program = read_text(f"{proc}/{pid}/comm").rstrip("\n"), os.path.basename(words[0])
+    return program if len(name) >= _COMM_LENGTH and program.startswith(name) else name
+
+
+def _is_sfsample(name: str, words: list[str]) -> bool:
+    return name == "sfsample" or words[1:3] == ["-m", "sfsample"]
+
+
+def _with_ancestors(pid: int) -> set[int]:
+    pids = set[int]()
+    while pid and pid not in pids:
+        pids.add(pid)
+        stat = stat_of(pid)
+        pid = stat.parent if stat else 0  # /proc hides it (hidepid)
+    return pids
