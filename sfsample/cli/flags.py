@@ -64,6 +64,14 @@ def _watch(parser: ArgumentParser) -> None:
     add("--keep", type=values.positive, metavar="N", help="keep the newest N files, delete older ones")
     add("--keep-for", type=values.seconds, metavar="TIME",
         help="delete files that are older than TIME: 12h, 7d, 4w")  # fmt: skip
+    add = parser.add_argument_group("profiles, metrics and health over HTTP").add_argument
+    add("--listen", type=values.listen, metavar="ADDR:PORT|unix:PATH",
+        help="serve /debug/pprof/profile?seconds=N, /metrics and /healthz there")  # fmt: skip
+    add("--listen-token-file", metavar="FILE",
+        help="answer only requests with the token in FILE; needed where ADDR is not "
+        "loopback")  # fmt: skip
+    add("--listen-host", action="append", default=[], metavar="NAME",
+        help="accept requests for host NAME too; repeatable")  # fmt: skip
     _add_messages(parser)
 
 

@@ -17,6 +17,8 @@ from sfsample import api
 from sfsample.cli.interrupt import Interrupt
 from sfsample.cli.naming import with_names
 from sfsample.cli.output_file import check_replaceable
+from sfsample.cli.pull.door import Door
+from sfsample.cli.pull.requested import requested_profile
 from sfsample.cli.sampling import check_result, record_processes
 from sfsample.cli.slice_files import SliceFiles
 from sfsample.cli.symbol_flags import symbol_options
@@ -35,6 +37,7 @@ from sfsample.report.formats import FORMATS
 from sfsample.symbolize.symbolizer import Symbolizer
 
 _MAX_SLEEP_S = 0.2  # then it asks again whether to stop
+_MIN_REST_S = 1.0  # of a slice that a requested profile has cut short
 _MAX_LABEL = 100  # characters
 _MAX_SHOWN_PIDS = 5
 _MAX_REPORTED = 1000  # missing names; when there are more, all are forgotten, and reported again
@@ -43,7 +46,16 @@ _MAX_REPORTED = 1000  # missing names; when there are more, all are forgotten, a
 def run(arguments: Namespace) -> int:
     """Record slices until a stop is requested, or until the processes given by -p have ended."""
     with Interrupt() as interrupt:
-        Watch(arguments, interrupt).run()
+        watch = Watch(arguments, interrupt)
+        if arguments.listen is None:
+            watch.run()
+            return 0
+        from sfsample.cli.pull.listen import listening  # http.server takes long to import
+
+        with listening(arguments, watch.door) as where:
+            if not arguments.quiet:
+                _say(f"listening on {where}")
+            watch.run()
     return 0
 
 
@@ -85,6 +97,7 @@ class Watch:
 
     def __init__(self, arguments: Namespace, interrupt: Interrupt) -> None:
         self._arguments, self._interrupt = arguments, interrupt
+        self.door = Door(arguments.every, arguments.slice)
         self._start_times = {pid: start_time(pid) for pid in arguments.pid or ()}
         self._pids: list[int] = []
         self._has_recorded = False
@@ -102,9 +115,12 @@ class Watch:
             if not failure.is_full:
                 raise
         may_fail = True
-        for left_s in slots(self._arguments.every, self._interrupt):
+        for left_s in slots(self._arguments.every, self._interrupt, self._serve):
+            end_s = time.monotonic() + min(self._arguments.slice, left_s)
             self.slot(left_s, may_fail=may_fail)
             may_fail = False
+            while self._serve() and (rest_s := end_s - time.monotonic()) > _MIN_REST_S:
+                self.slot(rest_s)
             if self._arguments.pid and not _alive(self._start_times):
                 self._end()
                 break
@@ -114,16 +130,26 @@ class Watch:
     def slot(self, left_s: float, *, may_fail: bool = False) -> None:
         """Record and write one slice, if the target is there.  `may_fail`: raise SfsampleError."""
         try:
-            if pids := self._find():
+            pids = self._find()
+            self.door.targets = len(pids)
+            if pids:
                 self._record(pids, min(self._arguments.slice, left_s))
         except NoSuchProcess as failure:
-            self._pids = []
+            self._pids, self.door.targets = [], 0
+            self.door.failed(failure)
             if not self._arguments.pid:
                 self._missing.met(failure, *failure.help)
         except (SfsampleError, OSError, MemoryError) as failure:
             if may_fail and not (isinstance(failure, NotWritten) and failure.is_full):
                 raise
+            self.door.failed(failure)
             self._lost.met(str(failure) or "out of memory", *getattr(failure, "help", ()))
+
+    def _serve(self) -> bool:
+        """Record the profile that a client of the pull door waits for; return whether there was one."""
+        return self.door.serve(
+            lambda wanted: requested_profile(self._arguments, self._find(), wanted, self._interrupt)
+        )
 
     def _find(self) -> list[int]:
         """Return the pids; say so where all of them are new."""
@@ -148,13 +174,15 @@ class Watch:
         arguments, path = self._arguments, self._files.free_path()
         profile = Profile(arguments.rate, timeline=FORMATS[arguments.format].timeline)
         tell = _say if shows_progress(quiet=arguments.quiet) else lambda _text: None
-        record_processes(arguments, pids, duration_s, self._interrupt, profile=profile, tell=tell)
+        should_stop = lambda: self._interrupt() or self.door.is_due()  # noqa: E731 - it is called at each tick
+        record_processes(arguments, pids, duration_s, should_stop, profile=profile, tell=tell)
         why_empty = _why_empty(profile.stats, pids)
         self._has_recorded = True
         if not why_empty:
             self._write(profile, path)
         elif not arguments.quiet:
             self._say_empty(profile.stats, *why_empty)
+        self.door.closed(profile.stats)
 
     def _say_empty(self, stats: Stats, why: str, *details: str) -> None:
         """Say why there is no file; say what would give one only once."""
@@ -201,8 +229,12 @@ class Watch:
             self._not_deleted.met(f"cannot delete: {failure.filename}: {failure.strerror}")
 
 
-def slots(every_s: float, should_stop: Callable[[], bool]) -> Iterator[float]:
+def slots(
+    every_s: float, should_stop: Callable[[], bool], between: Callable[[], bool] = lambda: False
+) -> Iterator[float]:
     """Wait for slot after slot; yield how many seconds are left of it.
+
+    `between` is called while it waits, and returns whether it did something.
 
     A slot that is less than half over is begun late (one slice follows another without a gap when --for
     equals --every); one that is more than half over is missed.
@@ -210,9 +242,13 @@ def slots(every_s: float, should_stop: Callable[[], bool]) -> Iterator[float]:
     start, slot = time.monotonic(), 0
     while True:
         while not should_stop() and (wait_s := start + slot * every_s - time.monotonic()) > 0:
-            time.sleep(min(wait_s, _MAX_SLEEP_S))
+            if not between():
+                time.sleep(min(wait_s, _MAX_SLEEP_S))
         if should_stop():
             return
+        if (now := round((time.monotonic() - start) / every_s)) > slot:  # `between` took long
+            slot = now
+            continue
         yield start + (slot + 1) * every_s - time.monotonic()
         slot = max(slot + 1, round((time.monotonic() - start) / every_s))
 
