@@ -279,6 +279,7 @@ GROUPS = (
             ("watch -n redis-server --every 60s --for 10s --output-dir /var/tmp/profiles --keep-for 7d", ""),
             ("watch --unit nginx --output-dir DIR", "all processes of a systemd unit"),
             ("watch 1234 --mode wall --output-dir DIR", "sleeping threads too"),
+            ("watch 1234 --output-dir DIR --listen 127.0.0.1:6060", "and profiles on request"),
         )),
     )),
     ("convert and compare profiles", (

@@ -180,7 +180,7 @@ class Watch:
         self._has_recorded = True
         if not why_empty:
             self._write(profile, path)
-        elif not arguments.quiet:
+        elif not arguments.quiet and not self.door.is_due():  # which has cut it short
             self._say_empty(profile.stats, *why_empty)
         self.door.closed(profile.stats)
 
