@@ -68,7 +68,7 @@ class Door:
         try:
             if not wanted.gone:
                 wanted.data = record(wanted)
-                self._counts["sfsample_pulled_profiles"] += 1
+                self._counts["sfsample_pulled_profiles"] += not wanted.gone
         except (SfsampleError, OSError, MemoryError, ValueError) as failure:
             wanted.failure = str(failure) or "out of memory"
             self._counts["sfsample_failures"] += 1
