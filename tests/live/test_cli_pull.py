@@ -2,7 +2,9 @@
 
 import json
 import os
+import select
 import signal
+import socket
 import subprocess
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -63,6 +65,23 @@ def wait_for_profile(where: str, query: str) -> Reply:
     return replies[-1]
 
 
+@contextmanager
+def profiling(where: str) -> Iterator[socket.socket]:
+    """Ask for a profile of 120 s; yield the connection when it is being recorded."""
+    while True:
+        with connected(where) as client:
+            client.sendall(request(f"{PROFILE}?seconds=120{WALL}"))
+            while get(where, f"{PROFILE}?seconds=1").status == 200 and not has_answer(client):
+                pass
+            if not has_answer(client):  # otherwise the other request was first
+                yield client
+                return
+
+
+def has_answer(client: socket.socket) -> bool:
+    return bool(select.select([client], [], [], 0)[0])
+
+
 def test_profile_is_recorded_between_two_slices(
     leaf: Target, long_watch: tuple["subprocess.Popen[bytes]", str], tmp_path: Path
 ) -> None:
@@ -86,9 +105,7 @@ def test_client_that_leaves_ends_the_recording(
     leaf: Target, long_watch: tuple["subprocess.Popen[bytes]", str], tmp_path: Path
 ) -> None:
     _, where = long_watch
-    with connected(where) as client:
-        client.sendall(request(f"{PROFILE}?seconds=120{WALL}"))
-        wait_until(lambda: get(where, f"{PROFILE}?seconds=1").status == 503, "it is being recorded")
+    with profiling(where):
         wait_until_sampled(leaf.pid)
     assert report_of(wait_for_profile(where, f"seconds=1{WALL}"), tmp_path / "out.pprof").total()
 
@@ -97,9 +114,7 @@ def test_sigterm_ends_and_delivers_the_profile(
     leaf: Target, long_watch: tuple["subprocess.Popen[bytes]", str], tmp_path: Path
 ) -> None:
     child, where = long_watch
-    with connected(where) as client:
-        client.sendall(request(f"{PROFILE}?seconds=120{WALL}"))
-        wait_until(lambda: get(where, f"{PROFILE}?seconds=1").status == 503, "it is being recorded")
+    with profiling(where) as client:
         wait_until_sampled(leaf.pid)
         child.send_signal(signal.SIGTERM)
         assert report_of(read(client), tmp_path / "out.pprof").total()
@@ -178,10 +193,9 @@ def test_end_of_target_ends_the_watch(tmp_path: Path) -> None:
             "--output-dir",
             tmp_path,
         ]
-        with watching(*words) as (child, where), ThreadPoolExecutor() as pool:
+        with watching(*words) as (child, where):
             wait_until_sampled(target.pid)
-            reply = pool.submit(get, where, f"{PROFILE}?seconds=120{WALL}")
-            wait_until(lambda: get(where, f"{PROFILE}?seconds=1").status == 503, "it is being recorded")
-            target.signal(signal.SIGKILL)
-            assert reply.result().status in (200, 503)
+            with profiling(where) as client:
+                target.signal(signal.SIGKILL)
+                assert read(client).status in (200, 503)
             assert ended(child).code == 0
