@@ -37,7 +37,7 @@ from sfsample.report.formats import FORMATS
 from sfsample.symbolize.symbolizer import Symbolizer
 
 _MAX_SLEEP_S = 0.2  # then it asks again whether to stop
-_MIN_REST_S = 1.0  # of a slice that a requested profile has cut short
+_MIN_SLICE_S = 1.0  # before a requested profile cuts it short; a rest that is shorter is left out
 _MAX_LABEL = 100  # characters
 _MAX_SHOWN_PIDS = 5
 _MAX_REPORTED = 1000  # missing names; when there are more, all are forgotten, and reported again
@@ -119,7 +119,7 @@ class Watch:
             end_s = time.monotonic() + min(self._arguments.slice, left_s)
             self.slot(left_s, may_fail=may_fail)
             may_fail = False
-            while self._serve() and (rest_s := end_s - time.monotonic()) > _MIN_REST_S:
+            while self._serve() and (rest_s := end_s - time.monotonic()) > _MIN_SLICE_S:
                 self.slot(rest_s)
             if self._arguments.pid and not _alive(self._start_times):
                 self._end()
@@ -174,13 +174,17 @@ class Watch:
         arguments, path = self._arguments, self._files.free_path()
         profile = Profile(arguments.rate, timeline=FORMATS[arguments.format].timeline)
         tell = _say if shows_progress(quiet=arguments.quiet) else lambda _text: None
-        should_stop = lambda: self._interrupt() or self.door.is_due()  # noqa: E731 - it is called at each tick
+        uncut_until_s = time.monotonic() + _MIN_SLICE_S
+
+        def should_stop() -> bool:
+            return self._interrupt() or (self.door.is_due() and time.monotonic() > uncut_until_s)
+
         record_processes(arguments, pids, duration_s, should_stop, profile=profile, tell=tell)
         why_empty = _why_empty(profile.stats, pids)
         self._has_recorded = True
         if not why_empty:
             self._write(profile, path)
-        elif not arguments.quiet and not self.door.is_due():  # which has cut it short
+        elif not arguments.quiet:
             self._say_empty(profile.stats, *why_empty)
         self.door.closed(profile.stats)
 
@@ -246,8 +250,8 @@ def slots(
                 time.sleep(min(wait_s, _MAX_SLEEP_S))
         if should_stop():
             return
-        if (now := round((time.monotonic() - start) / every_s)) > slot:  # `between` took long
-            slot = now
+        if (current := round((time.monotonic() - start) / every_s)) > slot:  # `between` took long
+            slot = current
             continue
         yield start + (slot + 1) * every_s - time.monotonic()
         slot = max(slot + 1, round((time.monotonic() - start) / every_s))

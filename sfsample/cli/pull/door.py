@@ -91,18 +91,21 @@ class Door:
         self._last_failure = str(what) or "out of memory"
 
     def ask(self, wanted: Wanted) -> float:
-        """Ask for a profile; where that must wait, return for about how many seconds."""
+        """Ask for a profile; where another one is being recorded, return for about how many seconds more."""
         with self._lock:
-            if self._wanted is not None or self._ending:
-                until_s = self._wanted.until_s if self._wanted else 0.0
-                return max(1.0, until_s - time.monotonic())
+            if (before := self._wanted) is not None:
+                return max(1.0, before.until_s - time.monotonic())
             self._wanted = wanted
+        if self._ending:
+            self.serve(_refuse)
         return 0.0
 
     def end(self) -> None:
-        """Refuse what is still asked for; the loop has ended."""
-        with self._lock:
-            self._ending = True
+        """Refuse what is still asked for; the loop has ended.
+
+        It takes no lock: a signal handler that runs here may wait for a thread that waits for it.
+        """
+        self._ending = True
         self.serve(_refuse)
 
     def count_response(self, status: int) -> None:

@@ -83,7 +83,6 @@ class Server(ThreadingMixIn, TCPServer):
         self.address_family = family
         self.door, self.access = door, access
         self._free = threading.BoundedSemaphore(_MAX_CONNECTIONS)
-        self._served = 0
         super().__init__(address, _Handler)  # type: ignore[arg-type]  # typeshed knows no AF_UNIX here
 
     def get_request(self) -> tuple[socket.socket, object]:
