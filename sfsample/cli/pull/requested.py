@@ -17,8 +17,8 @@ from sfsample.recording.profile import Profile
 
 def requested_profile(arguments: Namespace, pids: list[int], wanted: Wanted, interrupt: Interrupt) -> bytes:
     """Return the profile as pprof; it is empty where no thread ran.  It ends when the client has gone."""
-    if not pids:
-        raise SfsampleError("the process has ended")
+    if interrupt() or not pids:
+        raise SfsampleError("sfsample ends" if interrupt() else "the process has ended")
     mode = wanted.mode or arguments.mode
     asked = {"mode": mode, "rate": wanted.rate or arguments.rate, "quiet": True}
     timers = arguments.perf_events if mode == "cpu" else None

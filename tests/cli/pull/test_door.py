@@ -5,8 +5,11 @@ from types import SimpleNamespace
 
 import pytest
 
+from sfsample.cli.interrupt import Interrupt
+from sfsample.cli.parse import parse
 from sfsample.cli.pull import door as module
 from sfsample.cli.pull.door import Door, Wanted
+from sfsample.cli.pull.requested import requested_profile
 from sfsample.errors import SfsampleError
 from sfsample.recording.stats import Stats
 
@@ -113,3 +116,12 @@ def test_failed_profile_costs_the_loop_nothing(failure: Exception) -> None:
     assert wanted.ended.is_set()
     assert wanted.failure == (str(failure) or "out of memory")
     assert door.ask(Wanted(1)) == 0, "the next one may ask"
+
+
+@pytest.mark.parametrize(("ends", "pids", "why"), [(True, [1], "sfsample ends"), (False, [], "has ended")])
+def test_request_that_cannot_be_recorded_is_refused(ends: bool, pids: list[int], why: str) -> None:
+    """An empty profile would say that nothing ran."""
+    arguments, interrupt = parse(["watch", "-p", "1", "--output-dir", "d"]), Interrupt()
+    interrupt.requested = ends
+    with pytest.raises(SfsampleError, match=why):
+        requested_profile(arguments, pids, Wanted(1), interrupt)
