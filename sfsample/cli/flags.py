@@ -69,6 +69,14 @@ def _watch(parser: ArgumentParser) -> None:
         help="delete files that are older than TIME: 12h, 7d, 4w")  # fmt: skip
     add("--config", metavar="FILE", help="take flags from a TOML file; those that are typed win")
     add("--check", action="store_true", help="check the flags and the --config file, and record nothing")
+    add = parser.add_argument_group("profiles, metrics and health over HTTP").add_argument
+    add("--listen", type=values.listen, metavar="ADDR:PORT|unix:PATH",
+        help="serve /debug/pprof/profile?seconds=N, /metrics and /healthz there")  # fmt: skip
+    add("--listen-token-file", metavar="FILE",
+        help="answer only requests with the token in FILE; needed where ADDR is not "
+        "loopback")  # fmt: skip
+    add("--listen-host", action="append", default=[], metavar="NAME",
+        help="accept requests for host NAME too; repeatable")  # fmt: skip
     _add_messages(parser)
 
 
@@ -308,6 +316,7 @@ GROUPS = (
             ("watch --unit nginx --output-dir DIR", "all processes of a systemd unit"),
             ("watch --busiest 20 --output-dir DIR", "the processes of this machine that need most CPU time"),
             ("watch 1234 --mode cpu -r 99 --for 10s --output-dir DIR", "only what runs, 10 s of each minute"),
+            ("watch 1234 --output-dir DIR --listen 127.0.0.1:6060", "and profiles on request"),
         )),
     )),
     ("convert and compare profiles", (

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NoReturn
 from sfsample import __version__
 from sfsample.cli.flags import COMMANDS, GROUPS
 from sfsample.cli.mistakes import not_a_pid, try_help, unknown_command, unknown_flags
-from sfsample.cli.values import FORMATS, OPENED, format_of, pids
+from sfsample.cli.values import FORMATS, OPENED, format_of, is_loopback, pids
 from sfsample.errors import UsageError
 
 if TYPE_CHECKING:
@@ -145,6 +145,17 @@ def _check(arguments: argparse.Namespace) -> None:
         arguments.slice = arguments.slice or arguments.every
         if arguments.every < arguments.slice:
             raise UsageError("--every is shorter than --for", "slices must not overlap")
+        _check_listen(arguments)
+
+
+def _check_listen(arguments: argparse.Namespace) -> None:
+    """Check that a client on another machine needs a token."""
+    where, has_token = arguments.listen, arguments.listen_token_file is not None
+    if where is None and (arguments.listen_host or has_token):
+        raise UsageError("--listen-token-file and --listen-host need --listen")
+    if not has_token and isinstance(where, tuple) and not is_loopback(where[0]):
+        raise UsageError(f"--listen {where[0]} needs --listen-token-file FILE: other machines reach it",
+                         "without a token: 127.0.0.1:PORT, or unix:PATH")  # fmt: skip
 
 
 def _check_target(arguments: argparse.Namespace) -> None:

@@ -7,6 +7,7 @@ import argparse
 import os
 import re
 from collections.abc import Collection
+from contextlib import suppress
 
 from sfsample.errors import UsageError
 
@@ -169,6 +170,27 @@ def pod(text: str) -> str:
     if not _UID.fullmatch(text):
         raise _refusal(text, "the uid of a pod (kubectl get pod NAME -o jsonpath={.metadata.uid})")
     return text.lower().replace("_", "-")
+
+
+def listen(text: str) -> str | tuple[str, int]:
+    """Parse where to listen: the path of "unix:PATH", or address and port."""
+    kind, _, path = text.partition(":")
+    if kind == "unix" and path:
+        return path
+    where = re.fullmatch(r"(?:\[(.+)\]|([^:]+)):(\d{1,5})", text, re.ASCII)
+    host = "127.0.0.1" if where and where[2] == "localhost" else where and (where[1] or where[2])
+    if where and host and int(where[3]) < 1 << 16:
+        with suppress(ValueError):
+            is_loopback(host)
+            return host, int(where[3])
+    raise _refusal(text, "an address and a port, or a path (127.0.0.1:6060, [::1]:6060, unix:/run/x.sock)")
+
+
+def is_loopback(address: str) -> bool:
+    """Return whether only this machine reaches an address.  Raises ValueError where it is no address."""
+    from ipaddress import ip_address  # most commands listen nowhere
+
+    return ip_address(address).is_loopback
 
 
 def steppers(text: str) -> tuple[str, ...]:

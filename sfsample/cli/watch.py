@@ -18,6 +18,8 @@ from typing import TypeVar
 from sfsample import api
 from sfsample.cli.interrupt import Interrupt
 from sfsample.cli.naming import with_names
+from sfsample.cli.pull.door import Door
+from sfsample.cli.pull.requested import requested_profile
 from sfsample.cli.sampling import check_result, record_processes
 from sfsample.cli.sd_notify import Watchdog, notify
 from sfsample.cli.sinks import ClosedSlice, Gaps, Sink
@@ -40,6 +42,7 @@ _MAX_SLEEP_S = 0.2  # then it asks again whether to stop
 _FIRST_LOOK_S = 1.0  # after the target was missed, or has ended; then twice that, and so on
 _MIN_LEFT = 0.25  # of --max-overhead: so much is for samples, whatever the rest costs
 _MIN_PASSED_S = 1.0  # between two slices; the first comes at once, after a start that costs more than a slice
+_MIN_SLICE_S = 1.0  # before a requested profile cuts it short; a rest that is shorter is left out
 _MAX_LABEL = 100  # characters
 _MAX_SHOWN_PIDS = 5
 _MAX_REPORTED = 1000  # missing names; when there are more, all are forgotten, and reported again
@@ -53,7 +56,16 @@ def run(arguments: Namespace) -> int:
         say(f"{arguments.config or 'flags'}: no mistake found")  # by now it would have been
         return 0
     with Interrupt() as interrupt:
-        Watch(arguments, interrupt).run()
+        watch = Watch(arguments, interrupt)
+        if arguments.listen is None:
+            watch.run()
+            return 0
+        from sfsample.cli.pull.listen import listening  # http.server takes long to import
+
+        with listening(arguments, watch.door) as where:
+            if not arguments.quiet:
+                say_at(f"listening on {where}")
+            watch.run()
     return 0
 
 
@@ -62,6 +74,7 @@ class Watch:
 
     def __init__(self, arguments: Namespace, interrupt: Interrupt) -> None:
         self._arguments, self._interrupt, self._watchdog = arguments, interrupt, Watchdog()
+        self.door = Door(arguments.every, arguments.slice)
         self._start_times = {pid: start_time(pid) for pid in arguments.pid or ()}
         self._pids: list[int] = []
         self._has_recorded = False
@@ -83,7 +96,7 @@ class Watch:
         for sink, lost in self._sinks:
             self._attempt(sink.prepare, lost)
         notify("READY=1")
-        for left_s in slots(self._arguments.every, self._should_stop):
+        for left_s in slots(self._arguments.every, self._should_stop, self._serve):
             self._fill(min(self._arguments.slice, left_s))
             gc.collect()  # a slice has cycles, which would hold its tables for some more slices
             if self._arguments.pid and not _alive(self._start_times):
@@ -103,10 +116,16 @@ class Watch:
         end_s, pause_s = time.monotonic() + slice_s, _FIRST_LOOK_S
         is_absent = self.slot(slice_s, may_fail=self._may_fail)
         self._may_fail = False
-        while is_absent and not self._arguments.pid and time.monotonic() + pause_s < end_s - _FIRST_LOOK_S:
-            if not _wait_until(time.monotonic() + pause_s, self._should_stop):
+        while not self._should_stop():
+            if not self._serve():  # a requested profile has cut the slice short
+                rest_s = end_s - time.monotonic()
+                if not is_absent or self._arguments.pid or pause_s > rest_s - _FIRST_LOOK_S:
+                    return
+                _wait_until(time.monotonic() + pause_s, self._should_stop, self._serve)
+                pause_s *= 2
+            if (rest_s := end_s - time.monotonic()) <= _MIN_SLICE_S:
                 return
-            is_absent, pause_s = self.slot(end_s - time.monotonic()), 2 * pause_s
+            is_absent = self.slot(rest_s)
 
     def slot(self, slice_s: float, *, may_fail: bool = False) -> bool:
         """Record and keep one slice; return whether the target was missing, or has ended.
@@ -115,9 +134,12 @@ class Watch:
         """
         self._may_fail, now_s = may_fail, time.time()
         try:
-            return self._record(self._find(), slice_s)
+            pids = self._find()
+            self.door.targets = len(pids)
+            return self._record(pids, slice_s)
         except NoSuchProcess as failure:
-            self._pids = []
+            self._pids, self.door.targets = [], 0
+            self.door.failed(failure)
             self._gaps.begin(now_s, str(failure))
             if not self._arguments.pid:
                 self._missing.met(failure, *failure.help)
@@ -139,7 +161,14 @@ class Watch:
         """Say that a slice is lost.  Raises the failure if it is one to end the watch."""
         if self._may_fail and not getattr(failure, "is_full", False):
             raise failure
+        self.door.failed(failure)
         lost.met(str(failure) or "out of memory", *getattr(failure, "help", ()))
+
+    def _serve(self) -> bool:
+        """Record the profile that a client of the pull door waits for; return whether there was one."""
+        return self.door.serve(
+            lambda wanted: requested_profile(self._arguments, self._find(), wanted, self._interrupt)
+        )
 
     def _find(self) -> list[int]:
         """Return the pids; say so where all of them are new.  Raises NoSuchProcess."""
@@ -166,7 +195,12 @@ class Watch:
         arguments = self._arguments
         profile = Profile(arguments.rate, timeline=FORMATS[arguments.format].timeline)
         tell = say_at if shows_progress(quiet=arguments.quiet) else lambda _text: None
-        record_processes(self._within_share(), pids, slice_s, self._should_stop, profile=profile, tell=tell)
+        uncut_until_s = time.monotonic() + _MIN_SLICE_S
+
+        def should_stop() -> bool:
+            return self._should_stop() or (self.door.is_due() and time.monotonic() > uncut_until_s)
+
+        record_processes(self._within_share(), pids, slice_s, should_stop, profile=profile, tell=tell)
         self._sampled_s = profile.stats.sampler_cpu_s
         why_empty = _why_empty(profile.stats, pids)
         self._has_recorded = True
@@ -180,7 +214,9 @@ class Watch:
             if not arguments.quiet:
                 self._say_empty(profile.stats, *why_empty)
         if has_ended or arguments.slice == arguments.every:
-            self._gaps.begin(end_s, "the target ended" if has_ended else "sfsample was late")
+            late = "a profile was requested" if self.door.is_due() else "sfsample was late"
+            self._gaps.begin(end_s, "the target ended" if has_ended else late)
+        self.door.closed(profile.stats)
         return has_ended
 
     def _within_share(self) -> Namespace:
@@ -230,24 +266,34 @@ class Watch:
             )
 
 
-def slots(every_s: float, should_stop: Callable[[], bool]) -> Iterator[float]:
+def slots(
+    every_s: float, should_stop: Callable[[], bool], between: Callable[[], bool] = lambda: False
+) -> Iterator[float]:
     """Wait for slot after slot; yield how many seconds are left of it.
+
+    `between` is called while it waits, and returns whether it did something.
 
     A slot that is less than half over is begun late (one slice follows another without a gap when --for
     equals --every); one that is more than half over is missed.
     """
     start, slot = time.monotonic(), 0
     while True:
-        if not _wait_until(start + slot * every_s, should_stop):
+        if not _wait_until(start + slot * every_s, should_stop, between):
             return
+        if (current := round((time.monotonic() - start) / every_s)) > slot:  # `between` took long
+            slot = current
+            continue
         yield start + (slot + 1) * every_s - time.monotonic()
         slot = max(slot + 1, round((time.monotonic() - start) / every_s))
 
 
-def _wait_until(at_s: float, should_stop: Callable[[], bool]) -> bool:
-    """Wait; False when a stop was requested."""
+def _wait_until(
+    at_s: float, should_stop: Callable[[], bool], between: Callable[[], bool] = lambda: False
+) -> bool:
+    """Wait, and call `between` meanwhile; False when a stop was requested."""
     while not should_stop() and (wait_s := at_s - time.monotonic()) > 0:
-        time.sleep(min(wait_s, _MAX_SLEEP_S))
+        if not between():
+            time.sleep(min(wait_s, _MAX_SLEEP_S))
     return not should_stop()
 
 

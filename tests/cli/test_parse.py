@@ -179,6 +179,13 @@ def test_unwind_names_every_stepper() -> None:
         ([*WATCH, "--keep", "0"], "not a number from 1 to 2147483647"),
         ([*WATCH, "--keep-for", "0d"], "not a time"),
         ([*WATCH, "-o", "x"], "unrecognized arguments"),
+        ([*WATCH, "--listen", "10.0.0.1:6060"], "--listen 10.0.0.1 needs --listen-token-file"),
+        ([*WATCH, "--listen", "[::]:6060", "--listen-host", "x"], "--listen :: needs --listen-token-file"),
+        ([*WATCH, "--listen-host", "x"], "need --listen"),
+        ([*WATCH, "--listen-token-file", "x"], "need --listen"),
+        *(([*WATCH, "--listen", text], "not an address and a port") for text in (
+            "", ":6060", "6060", "127.0.0.1", "127.0.0.1:", "127.0.0.1:65536", "127.0.0.1:x",
+            "here.example:1", "::1:6060", "[::1]", "[x]:1", "unix:", "127.0.0.1:\u0661", "127.0.0.1:-1")),
     ],
 )  # fmt: skip
 def test_bad_combination_is_refused(argv: list[str], text: str) -> None:
@@ -222,10 +229,26 @@ def test_watch_keeps_json() -> None:
     assert (given.format, given.keep, given.keep_for) == ("json", 3, 7 * 86400)
 
 
+@pytest.mark.parametrize(
+    ("text", "where"),
+    [("127.0.0.1:6060", ("127.0.0.1", 6060)), ("localhost:0", ("127.0.0.1", 0)), ("unix:a:b c", "a:b c"),
+     ("[::1]:65535", ("::1", 65535)), ("127.8.9.1:1", ("127.8.9.1", 1))],
+)  # fmt: skip
+def test_listen_without_a_token(text: str, where: object) -> None:
+    assert parse([*WATCH, "--listen", text]).listen == where
+
+
+def test_listen_elsewhere_with_a_token() -> None:
+    given = parse(
+        [*WATCH, "--listen", "[::]:1", "--listen-token-file", "t", "--listen-host", "a", "--listen-host", "b"]
+    )
+    assert (given.listen, given.listen_token_file, given.listen_host) == (("::", 1), "t", ["a", "b"])
+
+
 SHORT = list("pnrdoftqvh")
 LONG = ["pid", "name", "all", "rate", "interval", "duration", "output", "format", "mode", "threads",
         "unwind", "max-frames", "stack-bytes", "stats", "json", "every", "for", "output-dir", "keep",
-        "keep-for", "help", "version"]  # fmt: skip
+        "keep-for", "listen", "help", "version"]  # fmt: skip
 PLAIN = [
     "record",
     "dump",

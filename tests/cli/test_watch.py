@@ -13,6 +13,7 @@ import pytest
 
 from sfsample.cli import watch
 from sfsample.cli.parse import parse
+from sfsample.cli.pull.door import Wanted
 from sfsample.cli.sinks import ClosedSlice, Gaps
 from sfsample.cli.slice_files import not_written
 from sfsample.cli.trouble import Trouble
@@ -70,6 +71,23 @@ def test_slices_without_gaps_do_not_drift(clock: SimulatedClock) -> None:
         starts.append(clock.now - 1000)
         clock.sleep(min(1, left_s) + 0.05)
     assert [round(at - slot, 6) <= 0.06 for slot, at in enumerate(starts)] == [True] * 1000
+
+
+def test_slots_that_pass_while_a_profile_is_recorded_are_skipped(clock: SimulatedClock) -> None:
+    lengths_s = [0.0, 30.0, 100.0]  # of requested profiles
+
+    def between() -> bool:
+        if lengths_s:
+            clock.sleep(lengths_s.pop(0))
+            return True
+        return False
+
+    starts: list[float] = []
+    for left_s in slots(60, lambda: len(starts) == 3, between):
+        starts.append(clock.now - 1000)
+        assert 0 < left_s <= 60
+        clock.sleep(10)
+    assert [round(at) for at in starts] == [0, 140, 180]
 
 
 def test_stop_request_ends_the_wait(clock: SimulatedClock) -> None:
@@ -227,6 +245,27 @@ def test_full_disk_is_no_failure_of_the_first_slot(messages: Messages, number: i
     assert messages.slot(full, may_fail=True)[1] == "  free some space"
     with pytest.raises(SfsampleError):
         messages.slot(not_written("/d", OSError(EROFS, "read-only")), may_fail=True)
+
+
+def test_slice_is_not_cut_in_its_first_second(
+    clock: SimulatedClock, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A client that asks again and again cannot make a file of each tick."""
+    cut_s = []
+
+    def record(*words: object, profile: Profile, **_: object) -> None:
+        should_stop, begin_s = words[3], clock.now
+        while not should_stop():  # type: ignore[operator]
+            clock.sleep(0.01)
+        cut_s.append(clock.now - begin_s)
+        profile.stats.ticks = 1
+
+    monkeypatch.setattr(watch, "record_processes", record)
+    arguments = parse(["watch", "-n", "bank", "--output-dir", str(tmp_path), "-q"])
+    watched = watch.Watch(arguments, watch.Interrupt())
+    assert watched.door.ask(Wanted(1)) == 0
+    watched._record([1], 60)
+    assert [round(each, 1) for each in cut_s] == [1.0]
 
 
 def test_many_processes_are_not_all_listed(messages: Messages) -> None:

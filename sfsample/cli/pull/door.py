@@ -1,0 +1,154 @@
+"""What the loop of `watch` and the threads of its HTTP server share: one requested profile, and counts.
+
+A thread of the server asks here and waits.  Only the loop records, and it names and encodes the profile when
+the recording is over: no thread of the server ever touches a target, and none is held meanwhile.
+"""
+
+import os
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+
+from sfsample.errors import SfsampleError
+from sfsample.recording.stats import Stats
+
+_GRACE_S = 10.0  # for names, encoding and writing
+_FAMILIES = {  # name -> type and help; in the order of `metrics`
+    "sfsample_slices": ("counter", "Slices recorded and kept, those without a sample included."),
+    "sfsample_samples": ("counter", "Samples in these slices."),
+    "sfsample_missed_ticks": ("counter", "Ticks that were not taken, because the sampler was late."),
+    "sfsample_failures": ("counter", "Slices that were lost, and requested profiles that failed."),
+    "sfsample_pulled_profiles": ("counter", "Profiles recorded for a request."),
+    "sfsample_http_responses": ("counter", "Answers to requests, by status."),
+    "sfsample_targets": ("gauge", "Processes that were found for the last slice or request."),
+    "sfsample_last_slice_timestamp_seconds": ("gauge", "When the last slice was closed; absent before."),
+    "process_cpu_seconds": ("counter", "CPU time of sfsample."),
+    "process_resident_memory_bytes": ("gauge", "Resident memory of sfsample."),
+    "process_open_fds": ("gauge", "Open files of sfsample."),
+}
+
+
+class Wanted:
+    """A requested profile: what is asked for (None: as the watch does), and what became of it."""
+
+    def __init__(self, seconds: int, mode: str | None = None, rate: float | None = None) -> None:
+        self.seconds, self.mode, self.rate = seconds, mode, rate
+        self.gone = False  # the client is
+        self.ended = threading.Event()
+        self.data, self.failure = b"", ""
+        self.until_s = time.monotonic() + seconds  # about when it is over
+
+
+class Door:
+    """`is_due`, `serve`, `closed`, `failed` and `targets` are for the loop, the rest for the server."""
+
+    def __init__(self, every_s: float, slice_s: float) -> None:
+        self.targets = 0
+        self._patience_s = 2 * every_s + slice_s + _GRACE_S
+        self._due_s = time.monotonic() + self._patience_s  # for the next slice to be closed
+        self._last_failure = ""
+        self._lock = threading.Lock()
+        self._wanted: Wanted | None = None
+        self._ending = False
+        self._counts: Counter[str] = Counter()
+        self._responses: Counter[int] = Counter()
+        self._last_slice_s: float | None = None
+
+    def is_due(self) -> bool:
+        """Whether a client waits for a profile."""
+        return self._wanted is not None
+
+    def serve(self, record: Callable[[Wanted], bytes]) -> bool:
+        """Record the profile that a client waits for; return whether there was one."""
+        if (wanted := self._wanted) is None:
+            return False
+        wanted.until_s = time.monotonic() + wanted.seconds
+        self._due_s += wanted.seconds + _GRACE_S
+        try:
+            if not wanted.gone:
+                wanted.data = record(wanted)
+                self._counts["sfsample_pulled_profiles"] += not wanted.gone
+        except (SfsampleError, OSError, MemoryError, ValueError) as failure:
+            wanted.failure = str(failure) or "out of memory"
+            self._counts["sfsample_failures"] += 1
+        finally:
+            self._wanted = None
+            wanted.ended.set()
+        return True
+
+    def closed(self, stats: Stats) -> None:
+        """Count a slice that was recorded and kept."""
+        self._counts["sfsample_slices"] += 1
+        self._counts["sfsample_samples"] += stats.samples
+        self._counts["sfsample_missed_ticks"] += stats.late_ticks
+        self._last_slice_s, self._last_failure = time.time(), ""
+        self._due_s = time.monotonic() + self._patience_s
+
+    def failed(self, what: object) -> None:
+        """Count a slice that was lost."""
+        self._counts["sfsample_failures"] += 1
+        self._last_failure = str(what) or "out of memory"
+
+    def ask(self, wanted: Wanted) -> float:
+        """Ask for a profile; where another one is being recorded, return for about how many seconds more."""
+        with self._lock:
+            if (before := self._wanted) is not None:
+                return max(1.0, before.until_s - time.monotonic())
+            self._wanted = wanted
+        if self._ending:
+            self.serve(_refuse)
+        return 0.0
+
+    def end(self) -> None:
+        """Refuse what is still asked for; the loop has ended.
+
+        It takes no lock: a signal handler that runs here may wait for a thread that waits for it.
+        """
+        self._ending = True
+        self.serve(_refuse)
+
+    def count_response(self, status: int) -> None:
+        """Count an answer."""
+        with self._lock:
+            self._responses[status] += 1
+
+    def why_unhealthy(self) -> str:
+        """Return why no slice was closed in time; "" if one was."""
+        late_s = time.monotonic() - self._due_s
+        if late_s <= 0:
+            return ""
+        why = self._last_failure or "the loop does not go on"
+        return f"no slice was closed for {self._patience_s + late_s:.0f} s: {why}"
+
+    def metrics(self) -> str:
+        """Return the counts as OpenMetrics text."""
+        with self._lock:
+            responses = {f'{{code="{status}"}}': count for status, count in sorted(self._responses.items())}
+        values: dict[str, object] = {
+            **{name: self._counts[name] for name, (kind, _) in _FAMILIES.items() if kind == "counter"},
+            "sfsample_http_responses": responses,
+            "sfsample_targets": self.targets,
+            "sfsample_last_slice_timestamp_seconds": self._last_slice_s,
+            "process_cpu_seconds": time.process_time(),
+            "process_resident_memory_bytes": _resident_bytes(),
+            "process_open_fds": len(os.listdir("/proc/self/fd")),
+        }
+        lines = [line for name, family in _FAMILIES.items() for line in _lines(name, *family, values[name])]
+        return "\n".join([*lines, "# EOF\n"])
+
+
+def _lines(name: str, kind: str, text: str, value: object) -> list[str]:
+    by_label = value if isinstance(value, dict) else {} if value is None else {"": value}
+    suffix = "_total" if kind == "counter" else ""
+    rows = [f"{name}{suffix}{label} {number}" for label, number in by_label.items()]
+    return [f"# TYPE {name} {kind}", f"# HELP {name} {text}", *rows]
+
+
+def _resident_bytes() -> int:
+    with open("/proc/self/statm", "rb") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def _refuse(_: Wanted) -> bytes:
+    raise SfsampleError("sfsample ends")

@@ -1,0 +1,100 @@
+"""Opens the pull door: the socket, the token, and the thread that accepts connections."""
+
+import os
+import re
+import signal
+import socket
+import stat
+import threading
+from argparse import Namespace
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+from sfsample.cli.pull.door import Door
+from sfsample.cli.pull.server import Access, Server
+from sfsample.core.filesystem import open_regular
+from sfsample.errors import SfsampleError
+
+_MAX_TOKEN_FILE = 4096  # bytes
+_TOKEN = re.compile(rb"[!-~]{16,}")
+_PATIENCE_S = 2.0  # for answers that are being sent when the watch ends
+_ACCEPT_POLL_S = 0.1
+
+
+@contextmanager
+def listening(arguments: Namespace, door: Door) -> Iterator[str]:
+    """Answer requests while it is entered; yield where."""
+    where = arguments.listen
+    token = None if arguments.listen_token_file is None else _token(arguments.listen_token_file)
+    access = Access(token, tuple(name.lower() for name in arguments.listen_host))
+    try:
+        server = _unix(where, door, access) if isinstance(where, str) else _tcp(where, door, access)
+    except OSError as failure:
+        name = f"unix:{where}" if isinstance(where, str) else ":".join(map(str, where))
+        raise SfsampleError(f"cannot listen: {name}: {failure.strerror or failure}",
+                            "choose another address or path after --listen") from None  # fmt: skip
+    # a signal that arrives in a thread of the server would not wake the main thread, or the tracing thread
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    try:
+        threading.Thread(target=server.serve_forever, args=(_ACCEPT_POLL_S,), daemon=True).start()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    try:
+        yield _shown(server)
+    finally:
+        door.end()
+        server.shutdown()
+        server.server_close()
+        if isinstance(where, str):
+            with suppress(OSError):
+                os.unlink(where)
+        server.wait_for_answers(_PATIENCE_S)
+
+
+def _tcp(address: tuple[str, int], door: Door, access: Access) -> Server:
+    family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+    return Server(family, address, door, access)
+
+
+def _unix(path: str, door: Door, access: Access) -> Server:
+    """Listen on a socket that only this user can connect to; replace one that no program listens on."""
+    with suppress(FileNotFoundError):
+        found = os.lstat(path)
+        if stat.S_ISSOCK(found.st_mode) and found.st_uid == os.geteuid() and not _answers(path):
+            os.unlink(path)
+    umask = os.umask(0o177)
+    try:
+        return Server(socket.AF_UNIX, path, door, access)
+    finally:
+        os.umask(umask)
+
+
+def _answers(path: str) -> bool:
+    with socket.socket(socket.AF_UNIX) as probe:
+        probe.settimeout(1)
+        return probe.connect_ex(path) == 0
+
+
+def _shown(server: Server) -> str:
+    address = server.socket.getsockname()
+    if isinstance(address, str):
+        return f"unix:{address}"
+    host = f"[{address[0]}]" if ":" in address[0] else address[0]
+    return f"http://{host}:{address[1]}"
+
+
+def _token(path: str) -> bytes:
+    """Return the token in a file that other users can neither read nor write."""
+    try:
+        fd = open_regular(path)
+    except OSError as failure:
+        raise SfsampleError(f"cannot read: {path}: {failure.strerror}") from None
+    with open(fd, "rb") as file:
+        found = os.fstat(fd)
+        if found.st_mode & 0o037 or found.st_uid not in (0, os.geteuid()):
+            raise SfsampleError(f"other users can read or replace the token: {path}", f"chmod 600 {path}")
+        token = file.read(_MAX_TOKEN_FILE).strip()
+    if not _TOKEN.fullmatch(token):
+        raise SfsampleError(f"no token of at least 16 letters, digits or signs: {path}",
+                            f"make one: (umask 077; openssl rand -hex 32 > {path})")  # fmt: skip
+    return token

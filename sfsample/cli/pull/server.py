@@ -1,0 +1,306 @@
+"""Answers HTTP requests for `watch --listen`, and refuses whatever a profiler's client does not send.
+
+http.server parses, but sees no more than a head of bounded size that came in bounded time.  A web page must
+not reach this port through the user's browser: a name in `Host` that was not allowed may have been rebound
+(DNS), and `Origin` and `Sec-Fetch-Site` say that another site asks.  Each connection has one answer.
+
+A thread of the server holds the interpreter while it computes, which would lengthen a pause of the target: it
+computes only while no target thread is held (SUSPEND_LOCK), and waits and sends at any time.
+"""
+
+import hmac
+import logging
+import re
+import select
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler
+from io import BytesIO
+from math import ceil
+from socketserver import TCPServer, ThreadingMixIn
+from typing import NamedTuple
+from urllib.parse import parse_qsl, urlsplit
+
+from sfsample.cli.pull.door import Door, Wanted
+from sfsample.cli.terminal import printable
+from sfsample.core.checkpoint import SUSPEND_LOCK
+
+_MAX_HEAD = 8192  # bytes of the request line and all headers
+_HEAD_S = 5.0  # for these to arrive
+_SEND_S = 10.0  # for a client to take an answer
+_LINGER_S = 1.0  # for it to close the connection
+_ACCEPT_PAUSE_S = 0.1  # where no file is left for a connection
+_MAX_CONNECTIONS = 32
+_POLL_S = 0.1  # between two looks whether the client is there
+_MAX_HOLD_S = 1.0  # that an answer waits for target threads to be released
+_MAX_SECONDS, _USUAL_SECONDS, _MAX_RATE_HZ = 120, 30, 1000  # 30 is that of Go's net/http/pprof
+_HOST = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(:\d{1,5})?")
+_NUMBER = re.compile(r"\d{1,9}(\.\d{1,9})?", re.ASCII)
+_LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
+_FULL = (
+    b"HTTP/1.0 503 Service Unavailable\r\nRetry-After: 1\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+)
+_ALWAYS = (("Cache-Control", "no-store"), ("Connection", "close"), ("X-Content-Type-Options", "nosniff"))
+_log = logging.getLogger("sfsample.cli")
+
+
+class Answer(NamedTuple):
+    """What is sent."""
+
+    status: int
+    body: bytes
+    headers: tuple[tuple[str, str], ...]
+
+
+class Refusal(Exception):  # noqa: N818 - reads as what happened
+    """The request is refused, with this answer."""
+
+    def __init__(self, status: int, why: str, *headers: tuple[str, str]) -> None:
+        super().__init__(why)
+        self.answer = _line(status, why, *headers)
+
+
+class Access(NamedTuple):
+    """Which requests are answered: the token that they need, and the names in `Host`, beside the address."""
+
+    token: bytes | None
+    hosts: tuple[str, ...]
+
+
+class Server(ThreadingMixIn, TCPServer):
+    """One thread accepts, one serves each connection; there are never more than 32."""
+
+    daemon_threads = True
+    allow_reuse_address = True
+    request_queue_size = 64
+
+    def __init__(self, family: socket.AddressFamily, address: str | tuple[str, int],
+                 door: Door, access: Access) -> None:  # fmt: skip
+        self.address_family = family
+        self.door, self.access = door, access
+        self._free = threading.BoundedSemaphore(_MAX_CONNECTIONS)
+        super().__init__(address, _Handler)  # type: ignore[arg-type]  # typeshed knows no AF_UNIX here
+
+    def get_request(self) -> tuple[socket.socket, object]:
+        """Accept a connection; where that fails, do not try again at once."""
+        try:
+            return super().get_request()
+        except OSError:
+            time.sleep(_ACCEPT_PAUSE_S)
+            raise
+
+    def process_request(self, request, client_address) -> None:  # type: ignore[no-untyped-def]  # noqa: ANN001
+        """Start a thread for a connection, or refuse it."""
+        if not self._free.acquire(blocking=False):
+            self.door.count_response(503)
+            with suppress(OSError):
+                request.settimeout(0)
+                request.send(_FULL)
+            self.shutdown_request(request)
+            return
+        try:
+            super().process_request(request, client_address)
+        except BaseException:  # no thread can be started
+            self._free.release()
+            raise
+
+    def process_request_thread(self, request, client_address) -> None:  # type: ignore[no-untyped-def]  # noqa: ANN001
+        """Serve a connection, on a thread of its own."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._free.release()
+
+    def handle_error(self, request: object, client_address: object) -> None:  # noqa: ARG002 - socketserver's
+        """Log what failed; neither the client nor the terminal gets a traceback."""
+        _log.debug("answering a request failed", exc_info=True)
+
+    def wait_for_answers(self, patience_s: float) -> None:
+        """Wait until no connection is served."""
+        until_s = time.monotonic() + patience_s
+        for _ in range(_MAX_CONNECTIONS):
+            if not self._free.acquire(timeout=max(0.0, until_s - time.monotonic())):
+                return
+
+
+@contextmanager
+def _no_thread_held() -> Iterator[None]:
+    """Wait until no target thread is held, and let none be stopped meanwhile."""
+    is_locked = SUSPEND_LOCK.acquire(timeout=_MAX_HOLD_S)
+    try:
+        yield
+    finally:
+        if is_locked:
+            SUSPEND_LOCK.release()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """Serves one connection: reads a head, answers, waits for the client to close."""
+
+    server: Server
+
+    def handle(self) -> None:
+        """Answer; a client that does not take the answer is left."""
+        self.command = ""
+        with suppress(OSError):
+            try:
+                head = self._read_head()
+                with _no_thread_held():
+                    found = self._answer(head) if head else None
+                answer = self._wait_for(found) if isinstance(found, Wanted) else found
+            except Refusal as refusal:
+                answer = refusal.answer
+            if answer is not None:
+                self._send(answer)
+
+    def _read_head(self) -> bytes:
+        """Return the request line and the headers; b"" where the client has gone."""
+        until_s, data = time.monotonic() + _HEAD_S, b""
+        while b"\r\n\r\n" not in data:
+            if len(data) >= _MAX_HEAD:
+                raise Refusal(431, "the request is too large")
+            if (left_s := until_s - time.monotonic()) <= 0:
+                raise Refusal(408, "the request did not arrive in time")
+            self.connection.settimeout(left_s)
+            try:
+                part = self.connection.recv(_MAX_HEAD - len(data))
+            except TimeoutError:
+                continue
+            data += part
+            if not part:
+                return b""
+            if not b"A" <= data[:1] <= b"Z":
+                raise Refusal(400, "this is no HTTP; TLS is not spoken here")
+        return data
+
+    def _answer(self, head: bytes) -> Answer | Wanted:
+        self.rfile = BytesIO(head)
+        self.raw_requestline = self.rfile.readline()
+        if not self.parse_request() or self.headers.defects:
+            raise Refusal(400, "the request is malformed")
+        self._check()
+        url = urlsplit(self.path)
+        match url.path:
+            case "/debug/pprof/profile":
+                wanted = _wanted(url.query)
+                if self.command == "HEAD":
+                    return _profile_answer(b"")
+                if busy_s := self.server.door.ask(wanted):
+                    after = ("Retry-After", str(ceil(busy_s)))
+                    raise Refusal(503, "another profile is being recorded", after)
+                return wanted
+            case "/metrics":
+                kind = "application/openmetrics-text; version=1.0.0; charset=utf-8"
+                return Answer(200, self.server.door.metrics().encode(), (("Content-Type", kind),))
+            case "/healthz":
+                why = self.server.door.why_unhealthy()
+                return _line(503 if why else 200, why or "ok")
+        raise Refusal(404, "there are /debug/pprof/profile?seconds=N, /metrics and /healthz")
+
+    def _check(self) -> None:
+        """Refuse other methods, browsers that act for another site, and clients without the token."""
+        if self.command not in ("GET", "HEAD"):
+            raise Refusal(405, "only GET and HEAD", ("Allow", "GET, HEAD"))
+        if not self.request_version.startswith("HTTP/1."):
+            raise Refusal(505, "only HTTP/1.0 and HTTP/1.1")
+        self._check_host()
+        if "Origin" in self.headers or self.headers.get("Sec-Fetch-Site", "none") not in (
+            "none",
+            "same-origin",
+        ):
+            raise Refusal(403, "requests of web pages are refused")
+        if (token := self.server.access.token) is not None:
+            kind, _, given = self.headers.get("Authorization", "").partition(" ")
+            is_right = hmac.compare_digest(given.strip().encode("utf-8", "replace"), token)
+            if (
+                kind.lower() != "bearer"
+                or not is_right
+                or len(self.headers.get_all("Authorization", ())) != 1
+            ):
+                raise Refusal(401, "this needs Authorization: Bearer TOKEN", ("WWW-Authenticate", "Bearer"))
+
+    def _check_host(self) -> None:
+        names = self.headers.get_all("Host", ())
+        match = _HOST.fullmatch(names[0].lower()) if len(names) == 1 else None
+        if match is None:
+            raise Refusal(400, "the request needs one Host")
+        if self.server.address_family == socket.AF_UNIX:  # no browser gets here
+            return
+        address = self.connection.getsockname()[0]
+        itself = f"[{address}]" if ":" in address else address
+        if match[1] not in (*_LOOPBACK, itself, *self.server.access.hosts):
+            raise Refusal(403, "this Host is not allowed; sfsample watch --listen-host NAME allows it")
+
+    def _wait_for(self, wanted: Wanted) -> Answer | None:
+        """Return the profile; None where the client has gone, which ends the recording.
+
+        A client that has only ended its own side of the connection counts as gone.
+        """
+        poller = select.poll()
+        poller.register(self.connection, select.POLLRDHUP)
+        while not wanted.ended.wait(_POLL_S):
+            if poller.poll(0):
+                wanted.gone = True
+                return None
+        return _profile_answer(wanted.data) if wanted.data else _line(503, wanted.failure)
+
+    def _send(self, answer: Answer) -> None:
+        self.server.door.count_response(answer.status)
+        self.request_version = "HTTP/1.0"  # http.server sends no head to a client of HTTP/0.9
+        self.connection.settimeout(_SEND_S)
+        self.send_response_only(answer.status)
+        for name, value in (*answer.headers, *_ALWAYS, ("Content-Length", str(len(answer.body)))):
+            self.send_header(name, value)
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(answer.body)
+
+    def finish(self) -> None:
+        """Read what the client still sends, for a moment: a reset would take the answer from it."""
+        until_s = time.monotonic() + _LINGER_S
+        with suppress(OSError):
+            super().finish()
+            self.connection.shutdown(socket.SHUT_WR)
+            self.connection.settimeout(_LINGER_S)
+            while self.connection.recv(1 << 16) and time.monotonic() < until_s:
+                pass
+
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:  # noqa: ARG002
+        """Refuse what http.server refuses, in a line without its words, which quote the request."""
+        raise Refusal(code, HTTPStatus(code).phrase)
+
+    def log_message(self, *_: object) -> None:
+        """Print nothing."""
+
+
+def _line(status: int, text: str, *headers: tuple[str, str]) -> Answer:
+    data = f"{printable(text)}\n".encode()
+    return Answer(status, data, (("Content-Type", "text/plain; charset=utf-8"), *headers))
+
+
+def _profile_answer(data: bytes) -> Answer:
+    kind, name = "application/octet-stream", 'attachment; filename="profile.pb.gz"'
+    return Answer(200, data, (("Content-Type", kind), ("Content-Disposition", name)))
+
+
+def _wanted(query: str) -> Wanted:
+    """Return what the parameters ask for."""
+    try:
+        pairs = parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query), max_num_fields=10)
+    except ValueError:
+        raise Refusal(400, "the parameters are malformed") from None
+    given = dict(pairs)
+    if len(given) != len(pairs) or not given.keys() <= {"seconds", "mode", "rate"}:
+        raise Refusal(400, "parameters are seconds, mode and rate, each once; targets are those of the watch")
+    seconds, mode, rate = given.get("seconds", str(_USUAL_SECONDS)), given.get("mode"), given.get("rate")
+    if not re.fullmatch("[1-9][0-9]{0,2}", seconds) or int(seconds) > _MAX_SECONDS:
+        raise Refusal(400, f"seconds is a whole number from 1 to {_MAX_SECONDS}")
+    if mode not in (None, "cpu", "wall"):
+        raise Refusal(400, "mode is cpu or wall")
+    if rate is not None and not (_NUMBER.fullmatch(rate) and 0.1 <= float(rate) <= _MAX_RATE_HZ):
+        raise Refusal(400, f"rate is a number from 0.1 to {_MAX_RATE_HZ}, samples per second")
+    return Wanted(int(seconds), mode, None if rate is None else float(rate))
