@@ -8,6 +8,7 @@ kernel threads and zombies, which have no command line.
 import os
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from glob import escape, glob
 
 from sfsample.errors import NotPermitted
@@ -19,7 +20,7 @@ from sfsample.process.proc_text import (
     parse_status,
     pod_uids,
 )
-from sfsample.process.procfs import HIDDEN, read_link, read_text, stat_of
+from sfsample.process.procfs import HIDDEN, read_text, stat_of
 
 _UNIT_SUFFIXES = (".service", ".scope", ".slice", ".socket", ".mount", ".swap")
 _UNIT_DIRECTORIES = ("etc", "run", "usr/local/lib", "usr/lib", "lib")  # each with systemd/system and its like
@@ -39,19 +40,21 @@ def find_by_name(name: str) -> list[tuple[int, str]]:
     Left out are sfsample and its ancestors (the command line of the shell contains the same words), and other
     instances of sfsample, which may look for the same words.  Raises NotPermitted.
     """
-    if not (pids := _pids()):
+    import psutil  # the other searches need one file of a process, and no library
+
+    if not _pids():
         raise NotPermitted(0, f"not permitted to look for: {name}", *HIDDEN)
-    own_pids = _with_ancestors(os.getpid())
+    own_pids = {os.getpid()}
+    with suppress(psutil.Error):  # /proc hides some of them (hidepid)
+        own_pids |= {ancestor.pid for ancestor in psutil.Process().parents()}
     exact, partial = [], []
-    for pid in pids:
-        words = _command(pid)
-        if pid in own_pids or not words:
+    for process in psutil.process_iter(["pid", "name", "cmdline", "exe"]):
+        info = process.info
+        words = info["cmdline"]
+        if info["pid"] in own_pids or not words:
             continue
-        found, program = (pid, " ".join(words)), _name(pid, words)
-        if name in (
-            program,
-            os.path.basename(read_link(f"/proc/{pid}/exe") or "").removesuffix(" (deleted)"),
-        ):
+        found, program = (info["pid"], " ".join(words)), info["name"] or ""
+        if name in (program, os.path.basename(info["exe"] or "")):
             exact.append(found)
         elif name in found[1] and not _is_sfsample(program, words):
             partial.append(found)
@@ -180,12 +183,3 @@ def _name(pid: int, words: list[str], proc: str = "/proc") -> str:
 
 def _is_sfsample(name: str, words: list[str]) -> bool:
     return name == "sfsample" or words[1:3] == ["-m", "sfsample"]
-
-
-def _with_ancestors(pid: int) -> set[int]:
-    pids = set[int]()
-    while pid and pid not in pids:
-        pids.add(pid)
-        stat = stat_of(pid)
-        pid = stat.parent if stat else 0  # /proc hides it (hidepid)
-    return pids

@@ -32,6 +32,9 @@ class SimulatedClock:
     def monotonic(self) -> float:
         return self.now
 
+    def process_time(self) -> float:
+        return 0.0
+
     def sleep(self, seconds: float) -> None:
         self.now += seconds
 
