@@ -71,7 +71,7 @@ def merge(reports: Iterable[Report], budget: Budget | None = None) -> Report:
         duration_ns=None if None in durations else sum(filter(None, durations)),
         rate_hz=rates.pop() if len(rates) == 1 else None,
         host=hosts.pop() if len(hosts) == 1 else None,
-        stats=_sum_stats([report.stats for report in facts if report.stats]),
+        stats=sum_stats([report.stats for report in facts if report.stats]),
     )
 
 
@@ -104,7 +104,7 @@ _ADDED = ("ticks", "late_ticks", "samples", "eintr_prone_stops", "cpu_charged_ns
           "spared_ticks")  # fmt: skip
 
 
-def _sum_stats(all_stats: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
+def sum_stats(all_stats: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
     """Return the sums of the counts (above all the losses); what cannot be added is left out."""
     if not all_stats:
         return None
