@@ -4,7 +4,7 @@ It reads files only.  Only the page needs the stacks: otherwise each input is co
 """
 
 from argparse import Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from sfsample.cli.inputs import find_files, read_files
 from sfsample.cli.output_file import Output
@@ -25,6 +25,12 @@ def run(arguments: Namespace) -> int:
         _count(path, output.file, kept.append if arguments.format == "html" else None)
         for path in arguments.inputs
     ]
+    return write_difference(arguments, output, (before, after), kept)
+
+
+def write_difference(arguments: Namespace, output: Output, sides: Sequence[Side], kept: list[Report]) -> int:
+    """Compare two inputs, write; return the exit code.  `kept` has their reports, where a page is written."""
+    before, after = sides
     difference = compare_sides(before, after, relative=arguments.relative)
     for warning in warnings(difference):
         say(f"warning: {warning}")

@@ -5,7 +5,7 @@ Help and completion are both made from this description.
 
 from argparse import ArgumentParser, BooleanOptionalAction
 
-from sfsample.cli import values
+from sfsample.cli import values, when
 
 _INPUT = 'json of sfsample, folded or pprof; a directory of such files, or a pattern ("2026-11-*.json")'
 
@@ -131,16 +131,45 @@ def _diff(parser: ArgumentParser) -> None:
     parser.usage = "sfsample diff BEFORE AFTER [options]"
     add = parser.add_argument
     add("inputs", nargs=2, metavar="BEFORE AFTER", help=_INPUT)
-    add("--relative", action="store_true",
-        help="compare shares of all samples (default: rates, where both inputs have durations)")  # fmt: skip
-    add("--fail-on", type=values.growth, metavar="PERCENT",
-        help="exit code 6 if a function grew by more than PERCENT, beyond noise")  # fmt: skip
+    _add_compared(parser)
     _add_output(parser)
     add("-f", "--format", choices=("text", "html", "json"),
         help="format of the result; html is a flame graph (default: by the suffix of -o, else "
         "text)")  # fmt: skip
     add("--json", action="store_const", const="json", dest="format", help="short for -f json")
     add("-v", "--verbose", action="store_true", help="show every function that changed")
+
+
+def _history(parser: ArgumentParser) -> None:
+    parser.usage = "sfsample history (list | show | export | diff | prune | check) [options]"
+    add = parser.add_argument
+    add("action", choices=values.HISTORY_ACTIONS, help="what to do")
+    add("--history", metavar="DIR", help="the directory (default: sfsample/history in XDG_STATE_HOME)")
+    choose = parser.add_argument_group("which slices (times: now, -2h, 14:00, 'yesterday 14:00', ISO 8601)")
+    choose.add_argument("--service", metavar="NAME", help="of this service")
+    choose.add_argument("--at", type=when.when, metavar="WHEN", help="from this time on")
+    choose.add_argument("--for", type=values.seconds, dest="length", metavar="TIME",
+                        help="with --at: so long (default: 1h)")  # fmt: skip
+    choose.add_argument("--since", type=when.since, metavar="TIME", help="of the last TIME (2h, 7d)")
+    choose.add_argument("--label", type=when.label, action="append", metavar="KEY=VALUE",
+                        help="with this label; repeatable, then all")  # fmt: skip
+    add("--with", type=when.when_or_build, dest="other", metavar="WHEN",
+        help="diff: compare with this time, or with the first --for of a build-id")  # fmt: skip
+    _add_compared(parser)
+    _add_output(parser)
+    add("-f", "--format", choices=(*values.FORMATS, "text"),
+        help="export: as in record; list: text, json; diff: text, json, html (default: by the suffix of -o)",
+        )  # fmt: skip
+    add("--json", action="store_const", const="json", dest="format", help="short for -f json")
+    add("--open", action="store_true", help="export: open the result in a browser (html, svg)")
+    add("-t", "--threads", action="store_true", help="export: make the thread the first frame")
+    add("--keep-for", type=values.seconds, default=90 * 86400.0, metavar="TIME",
+        help="prune: delete what is older (default: 90d)")  # fmt: skip
+    add("--keep-bytes", type=when.keep_bytes, default=10 << 30, metavar="SIZE",
+        help="prune: delete the oldest slices until SIZE is left (default: 10G)")  # fmt: skip
+    add("--yes", action="store_true", help="prune: delete the slices that are chosen, instead")
+    add("-q", "--quiet", action="store_true", help="export: do not say what was written")
+    add("-v", "--verbose", action="store_true", help="show, diff: show all functions")
 
 
 def _replay(parser: ArgumentParser) -> None:
@@ -173,6 +202,15 @@ def _completion(parser: ArgumentParser) -> None:
 def _add_output(parser: ArgumentParser) -> None:
     parser.add_argument("-o", "--output", default="-", metavar="FILE",
                         help="write the result to FILE; - is stdout (default)")  # fmt: skip
+
+
+def _add_compared(parser: ArgumentParser) -> None:
+    """Add how to compare two profiles."""
+    add = parser.add_argument
+    add("--relative", action="store_true",
+        help="compare shares of all samples (default: rates, where both inputs have durations)")  # fmt: skip
+    add("--fail-on", type=values.growth, metavar="PERCENT",
+        help="exit code 6 if a function grew by more than PERCENT, beyond noise")  # fmt: skip
 
 
 def _add_profile_output(parser: ArgumentParser) -> None:
@@ -330,6 +368,11 @@ GROUPS = (
             ("diff before.json after.json", "what grew, what shrank, what is noise"),
             ("diff a.json b.json -o diff.html", "the same as a flame graph"),
             ("diff monday/ tuesday/ --relative", "directories, merged; shares, whatever the load"),
+        )),
+        ("history", _history, "look back at what `watch` has kept: list, show, export, compare", (
+            ("history list --since 2h", "the slices of the last two hours"),
+            ("history export --service redis --at -1h -o hour.html", "an hour as a flame graph"),
+            ("history diff --service redis --at 'yesterday 14:00' --for 1h --with now", "what has changed"),
         )),
     )),
     ("check permissions and unwind tables", (

@@ -29,7 +29,9 @@ _PIDS = re.compile(r"\d[\d,]*", re.ASCII)
 _NAME_FLAGS = ("raw_names", "simplify_names", "merge_clones", "lines", "inlines", "debuginfod", "debug_dir")
 _TEXT_OR_JSON = ("text", "json")
 _FORMATS = {"diff": ("text", "json", "html"), "dump": _TEXT_OR_JSON, "inspect": _TEXT_OR_JSON,
-            "doctor": _TEXT_OR_JSON, "replay": _TEXT_OR_JSON}  # fmt: skip
+            "doctor": _TEXT_OR_JSON, "replay": _TEXT_OR_JSON,
+            "history list": _TEXT_OR_JSON, "history diff": ("text", "json", "html"),
+            "history show": ("text",), "history check": ("text",), "history prune": ("text",)}  # fmt: skip
 _GROUPS = {f"--{way}": way for way in ("cgroup", "container", "pod", "user", "busiest")}
 _OWN_WAYS = {  # to name the target, beside -p and -n
     "record": {"-- COMMAND": "program", **_GROUPS},
@@ -86,6 +88,8 @@ def parse(argv: list[str]) -> argparse.Namespace:
     if not own or own[0].startswith("-") or _PIDS.fullmatch(own[0]):
         own = ["record", *own]
     command, *words = own
+    if command == "history":
+        words = _join_times(words)
     if command not in COMMANDS:
         raise unknown_command(command, words)
     words = _with_config(command, words)
@@ -100,8 +104,12 @@ def parse(argv: list[str]) -> argparse.Namespace:
         except argparse.ArgumentTypeError as refusal:
             raise not_a_pid(command, word, refusal) from None
     _check(arguments)
-    if getattr(arguments, "format", "") is None:
-        arguments.format = format_of(arguments.output, _FORMATS.get(command, FORMATS))
+    if hasattr(arguments, "format"):
+        what = f"{command} {arguments.action}" if command == "history" else command
+        formats = _FORMATS.get(what, FORMATS)
+        arguments.format = arguments.format or format_of(arguments.output, formats)
+        if arguments.format not in formats:
+            raise UsageError(f"{what} has no format {arguments.format}", f"it has: {', '.join(formats)}")
     if getattr(arguments, "open", False) and (arguments.output == "-" or arguments.format not in OPENED):
         raise UsageError("--open needs a file that a browser shows: -o FILE.html or -o FILE.svg")
     return arguments
@@ -122,12 +130,38 @@ def _with_config(command: str, words: list[str]) -> list[str]:
     return [*words_of(path, {n: v for n, v in takes_value.items() if n.startswith("--")}), *words]
 
 
+def _join_times(words: list[str]) -> list[str]:
+    """Return the words with `--at -2h` as one, which argparse takes for a flag and another."""
+    joined: list[str] = []
+    for word in words:
+        if joined and joined[-1] in ("--at", "--with", "--since") and re.match(r"-[\d.]", word):
+            joined[-1] += f"={word}"
+        else:
+            joined.append(word)
+    return joined
+
+
+def _check_history(arguments: argparse.Namespace) -> None:
+    action = arguments.action
+    if arguments.length is not None and arguments.at is None:
+        raise UsageError("--for needs --at: from when on", "for the last hour: --since 1h")
+    if arguments.at is not None and arguments.since is not None:
+        raise UsageError("--at and --since both say when: use one of them")
+    if (action == "diff") != (arguments.other is not None) or (action == "diff" and arguments.at is None):
+        raise UsageError("history diff needs --at WHEN and --with WHEN; nothing else has --with",
+                         "for example: sfsample history diff --at -2h --for 1h --with now")  # fmt: skip
+    if arguments.yes and action != "prune":
+        raise UsageError("--yes is for history prune")
+
+
 def _check(arguments: argparse.Namespace) -> None:
     command = arguments.command
     if command == "convert" and not arguments.symbolize:  # names in a file stay as they are
         for flag in _NAME_FLAGS:
             if getattr(arguments, flag):
                 raise UsageError(f"--{flag.replace('_', '-')} needs --symbolize")
+    if command == "history":
+        _check_history(arguments)
     if not hasattr(arguments, "pid"):  # it has no target
         return
     _check_target(arguments)

@@ -16,6 +16,7 @@ _SIZES = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}  # bytes
 _MIN_RATE_HZ, _MAX_RATE_HZ = 1e-9, 10_000  # of the longest time that `seconds` accepts
 _MAX_DUMP_SAMPLES = 1000
 FORMATS = ("folded", "json", "speedscope", "firefox", "pprof", "html", "svg")  # see report/formats
+HISTORY_ACTIONS = ("list", "show", "export", "diff", "prune", "check")
 OPENED = ("html", "svg")  # formats that a browser shows
 _SUFFIXES = {  # the first suffix of a format is the one that sfsample gives to a file
     ".folded": "folded", ".collapsed": "folded", ".txt": "folded",

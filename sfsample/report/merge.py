@@ -74,7 +74,7 @@ def merge(reports: Iterable[Report], budget: Budget | None = None) -> Report:
         host=hosts.pop() if len(hosts) == 1 else None,
         labels=common_values([report.labels for report in facts]),
         target=common_values([report.target for report in facts]),
-        stats=_sum_stats([report.stats for report in facts if report.stats]),
+        stats=sum_stats([report.stats for report in facts if report.stats]),
     )
 
 
@@ -113,7 +113,7 @@ _ADDED = ("ticks", "late_ticks", "samples", "eintr_prone_stops", "cpu_charged_ns
           "spared_ticks")  # fmt: skip
 
 
-def _sum_stats(all_stats: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
+def sum_stats(all_stats: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
     """Return the sums of the counts (above all the losses); what cannot be added is left out."""
     if not all_stats:
         return None

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -78,7 +79,7 @@ def test_command_lines_of_the_readme_are_valid():
     lines = re.findall(r"^    (sfsample [^\n]*?)(?: +#.*)?$", text, flags=re.MULTILINE)
     assert len(lines) >= 20
     for line in lines:
-        words = line.split(" > ")[0].split()
+        words = shlex.split(line.split(" > ")[0])
         parse(words[1:])
 
 

@@ -48,7 +48,7 @@ def write(report: Report, *, threads: bool) -> bytes:  # noqa: ARG001 - the file
 def document(report: Report) -> dict[str, Any]:
     """Return the report as plain values."""
     modules: dict[tuple[str, str | None], int] = {}
-    frames = [_frame_json(frame, modules) for frame in report.frames]
+    frames = [frame_json(frame, modules) for frame in report.frames]
     return {
         "schema": _SCHEMA,
         "started_ns": report.started_ns,
@@ -68,7 +68,8 @@ def document(report: Report) -> dict[str, Any]:
     }
 
 
-def _frame_json(frame: ReportFrame, modules: dict[tuple[str, str | None], int]) -> dict[str, Any]:
+def frame_json(frame: ReportFrame, modules: dict[tuple[str, str | None], int]) -> dict[str, Any]:
+    """Return a frame; `modules` numbers the modules of all frames."""
     fields: dict[str, Any] = frame._asdict()
     path, build_id = fields.pop("module"), fields.pop("build_id")
     fields["module"] = None if path is None else modules.setdefault((path, build_id), len(modules))
@@ -194,8 +195,8 @@ def read(data: bytes, budget: Budget) -> Report:
     weights = _weights(root.field("weights"))
     builder = ReportBuilder(weights)
     threads = [_thread(thread) for thread in root.field("threads").items()]
-    modules = [_module(module) for module in root.field("modules").items()]
-    frames = [_frame(frame, modules, budget) for frame in root.field("frames").items()]
+    modules = [read_module(module) for module in root.field("modules").items()]
+    frames = [read_frame(frame, modules, budget) for frame in root.field("frames").items()]
     number = cache(lambda at: builder.number(frames[at]))
     indexes = []
     for stack in root.field("stacks").items():
@@ -235,11 +236,13 @@ def _target(value: JsonValue) -> dict[str, Any] | None:
     return {name: known[name] for name in TARGET_FIELDS if known[name] is not None} or None
 
 
-def _module(value: JsonValue) -> tuple[str, str | None]:
+def read_module(value: JsonValue) -> tuple[str, str | None]:
+    """Return the path and the build-id of a module."""
     return value.field("path").text(), value.field("build_id").optional(JsonValue.text)
 
 
-def _frame(value: JsonValue, modules: list[tuple[str, str | None]], budget: Budget) -> ReportFrame:
+def read_frame(value: JsonValue, modules: list[tuple[str, str | None]], budget: Budget) -> ReportFrame:
+    """Return a frame that `frame_json` has written."""
     module = value.field("module").optional(lambda index: modules[index.count(len(modules))])
     path, build_id = module or (None, None)
     budget.charge(len(path or ""))

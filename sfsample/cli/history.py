@@ -1,0 +1,250 @@
+"""`sfsample history`: lists, shows, exports, compares, checks and deletes what `watch` has kept.
+
+Times are printed in UTC.
+"""
+
+import os
+import time
+from argparse import Namespace
+from collections.abc import Callable, Iterator
+from math import inf
+
+from sfsample.cli.diff import write_difference
+from sfsample.cli.output_file import Output
+from sfsample.cli.terminal import printable_lines, say
+from sfsample.cli.when import history_directory
+from sfsample.cli.written import open_result, written_line
+from sfsample.errors import SfsampleError, UsageError
+from sfsample.history.facts import Gap, Selection, SliceFacts
+from sfsample.history.store import History
+from sfsample.report.caption import amounts, losses
+from sfsample.report.difference import Side, count
+from sfsample.report.formats import FORMATS
+from sfsample.report.json_text import json_text
+from sfsample.report.report import CPU, Report
+
+_MAX_ROWS = 20  # functions in a table, unless verbose
+_DIFF_S = 3600.0  # compared without --for
+
+
+def run(arguments: Namespace) -> int:
+    """Do what was asked; return the exit code."""
+    directory = history_directory(arguments.history)
+    if not os.path.isdir(directory):
+        raise SfsampleError(f"no history: {directory}: there is no such directory",
+                            "`sfsample watch` keeps one; --history DIR names another")  # fmt: skip
+    history = History(directory)
+    try:
+        code = _ACTIONS[arguments.action](history, arguments)
+    finally:
+        history.close()
+        for problem in history.problems:
+            say(f"skipped: {problem}")
+    return code
+
+
+def _selection(arguments: Namespace) -> Selection:
+    """Return what the flags select."""
+    begin_s, end_s = arguments.since or 0.0, inf
+    if arguments.at is not None:
+        length_s = arguments.length or _DIFF_S
+        begin_s = time.time() - length_s if arguments.at == inf else arguments.at
+        end_s = begin_s + length_s
+    return Selection(arguments.service, begin_s, end_s, dict(arguments.label or ()))
+
+
+def _chosen(history: History, selection: Selection, *, one_service: bool = True) -> list[SliceFacts]:
+    """Return the slices, of which there are some, and of one service."""
+    slices = history.slices(selection)
+    if not slices:
+        raise SfsampleError(f"no slice is selected: {_selected(selection)}", *_contents(history))
+    services = sorted({facts.service for facts in slices})
+    if one_service and len(services) > 1:
+        raise SfsampleError(f"several services are selected: {', '.join(services)}", "use --service NAME")
+    return slices
+
+
+def _selected(selection: Selection) -> str:
+    end = "now" if selection.end_s == inf else _time(selection.end_s)
+    parts = [
+        selection.service and f"--service {selection.service}",
+        f"{_time(selection.begin_s)} to {end} UTC" if selection.begin_s else "",
+        *(f"--label {key}={value}" for key, value in selection.labels.items()),
+        selection.build_id and f"build-id {selection.build_id}",
+    ]
+    return ", ".join(filter(None, parts)) or "the history is empty"
+
+
+def _contents(history: History) -> Iterator[str]:
+    """Yield what there is instead: a line for each service."""
+    slices: dict[str, list[SliceFacts]] = {}
+    for facts in history.slices():
+        slices.setdefault(facts.service, []).append(facts)
+    if not slices:
+        yield f"{history.directory} has no slice"
+    for service, found in sorted(slices.items()):
+        last = max(facts.end_s for facts in found)
+        yield f"there is {service}: {_slices(len(found))}, {_time(found[0].begin_s)} to {_time(last)} UTC"
+
+
+# -- actions
+
+
+def _list(history: History, arguments: Namespace) -> int:
+    output, selection = Output(arguments.output), _selection(arguments)
+    slices, gaps = history.slices(selection), history.gaps(selection)
+    if arguments.format == "json":
+        document = {"schema": "sfsample.history/1", "slices": [*map(_slice_json, slices)],
+                    "gaps": [_gap_json(gap) for gap in gaps]}  # fmt: skip
+        output.write(json_text(document))
+    else:
+        _chosen(history, selection, one_service=False)
+        output.write(printable_lines(_table(slices, gaps)))
+    return 0
+
+
+def _slice_json(facts: SliceFacts) -> dict[str, object]:
+    known = ("id", "service", "samples", "tier", "pinned", "build_id", "host", "rate_hz", "mode", "ticks",
+             "late_ticks", "duration_ns", "recorder")  # fmt: skip
+    return {
+        "begin": facts.begin_s, "end": facts.end_s, "labels": dict(facts.labels), "pids": [*facts.pids],
+        "cpu_s": facts.cpu_charged_ns / 1e9, "coverage": facts.coverage,
+    } | {name: getattr(facts, name) for name in known}  # fmt: skip
+
+
+def _gap_json(gap: Gap) -> dict[str, object]:
+    return {"begin": gap.begin_s, "end": gap.end_s, "why": gap.why, "service": gap.service}
+
+
+def _table(slices: list[SliceFacts], gaps: list[Gap]) -> Iterator[str]:
+    """Yield a line for each slice and each gap, in the order of time."""
+    rows: list[SliceFacts | Gap] = [*slices, *gaps]
+    rows.sort(key=lambda each: (each.begin_s, each.service))
+    width = max(len(each.service) for each in rows)
+    yield f"{'begin (UTC)':19}  {'seconds':>7}  {'service':{width}}  samples   cpu s  covered  tier"
+    for row in rows:
+        begin = f"{_time(row.begin_s)}  {row.end_s - row.begin_s:7.0f}  {row.service:{width}}"
+        yield f"{begin}  gap: {row.why}" if isinstance(row, Gap) else f"{begin}  {_columns(row)}"
+
+
+def _columns(facts: SliceFacts) -> str:
+    covered = "-" if facts.coverage is None else f"{100 * facts.coverage:.0f} %"
+    labels = "".join(f" {key}={value}" for key, value in facts.labels.items())
+    pinned = " pinned" if facts.pinned else ""
+    cpu_s = facts.cpu_charged_ns / 1e9
+    return f"{facts.samples:7}  {cpu_s:6.2f}  {covered:>7}  {facts.tier:4}{pinned}{labels}".rstrip()
+
+
+def _show(history: History, arguments: Namespace) -> int:
+    output, selection = Output(arguments.output), _selection(arguments)
+    slices, gaps = _chosen(history, selection), history.gaps(selection)
+    lines = _summary(slices, gaps, history.report(selection), verbose=arguments.verbose)
+    output.write(printable_lines(lines))
+    return 0
+
+
+def _summary(slices: list[SliceFacts], gaps: list[Gap], report: Report, *, verbose: bool) -> Iterator[str]:
+    last = max(facts.end_s for facts in slices)
+    yield f"{slices[0].service}: {_slices(len(slices))}, {_time(slices[0].begin_s)} to {_time(last)} UTC"
+    yield ", ".join(amounts(report))
+    builds = [*dict.fromkeys(facts.build_id for facts in slices if facts.build_id)]
+    yield from (f"build-id {build}" for build in builds)
+    yield from (f"lost: {loss}" for loss in losses(report))
+    yield from (f"gap: {_time(gap.begin_s)} to {_time(gap.end_s)} UTC: {gap.why}" for gap in gaps)
+    sides = [count(report)]
+    if report.total(CPU):
+        cpu = zip(report.stacks, report.column(CPU), strict=True)
+        sides.append(count(report._replace(stacks=tuple(s._replace(weights=(n,)) for s, n in cpu),
+                                           weights=(CPU,))))  # fmt: skip
+    for title, attribute in (("by own time", "by_self"), ("with what they call", "by_total")):
+        yield ""
+        yield f"functions {title} (share of samples{', of CPU time' * (len(sides) - 1)}):"
+        yield from _functions(sides, attribute, verbose=verbose)
+
+
+def _functions(sides: list[Side], attribute: str, *, verbose: bool) -> Iterator[str]:
+    """Yield the functions that have most of the CPU time, or of the samples where that is unknown."""
+    names = getattr(sides[-1], attribute).most_common() or getattr(sides[0], attribute).most_common()
+    shown = names if verbose else names[:_MAX_ROWS]
+    totals = [sum(stack for stack in side.by_self.values()) or 1 for side in sides]
+    for name, _ in shown:
+        shares = [getattr(side, attribute)[name] / total for side, total in zip(sides, totals, strict=True)]
+        yield f"  {'  '.join(f'{100 * share:6.2f} %' for share in shares)}  {name}"
+    if len(names) > len(shown):
+        yield f"  and {len(names) - len(shown)} more (-v shows all)"
+
+
+def _export(history: History, arguments: Namespace) -> int:
+    output, selection = Output(arguments.output), _selection(arguments)
+    _chosen(history, selection)
+    data = FORMATS[arguments.format].write(history.report(selection), threads=arguments.threads)
+    output.write(data)
+    for line in written_line(arguments, output):
+        say(" ".join(line.split()))
+    open_result(arguments, output)
+    return 0
+
+
+def _diff(history: History, arguments: Namespace) -> int:
+    output, before = Output(arguments.output), _selection(arguments)
+    if isinstance(arguments.other, str):
+        build = before._replace(begin_s=0.0, end_s=inf, build_id=arguments.other)
+        begin_s = _chosen(history, build)[0].begin_s
+        after = build._replace(begin_s=begin_s, end_s=begin_s + (arguments.length or _DIFF_S))
+    else:
+        moved = Namespace(**{**vars(arguments), "at": arguments.other})
+        after = _selection(moved)
+    names = [_name(_chosen(history, selection)) for selection in (before, after)]
+    for gap in (*history.gaps(before), *history.gaps(after)):
+        say(f"warning: no slices {_time(gap.begin_s)} to {_time(gap.end_s)} UTC: {gap.why}")
+    sides, kept = [], []  # type: list[Side], list[Report]
+    for selection, name in zip((before, after), names, strict=True):
+        report = history.report(selection)
+        sides.append(count(report, name))
+        kept += [report] if arguments.format == "html" else []
+    return write_difference(arguments, output, sides, kept)
+
+
+def _name(slices: list[SliceFacts]) -> str:
+    """Return what an input of a comparison is, in words."""
+    return f"{slices[0].service} ({_slices(len(slices))})"
+
+
+def _prune(history: History, arguments: Namespace) -> int:
+    selects = (arguments.service, arguments.at, arguments.since, arguments.label)
+    if all(flag is None for flag in selects):
+        history.tidy(time.time(), arguments.keep_for, arguments.keep_bytes)
+        say(*_contents(history))
+        return 0
+    selection = _selection(arguments)
+    slices = _chosen(history, selection, one_service=False)
+    if not arguments.yes:
+        raise UsageError(f"this deletes {_slices(len(slices))}: {_selected(selection)}", "add --yes to do it")
+    say(f"deleted {_slices(history.delete(selection))}")
+    return 0
+
+
+def _check(history: History, arguments: Namespace) -> int:
+    findings = list(history.findings())
+    count = _slices(len(history.slices()))
+    text = [*findings, f"{history.directory}: {count}: {_problems(len(findings))}"]
+    Output(arguments.output).write(printable_lines(text))
+    history.problems.clear()  # they are among the findings
+    return 1 if findings else 0
+
+
+_ACTIONS: dict[str, Callable[[History, Namespace], int]] = {
+    "list": _list, "show": _show, "export": _export, "diff": _diff, "prune": _prune, "check": _check,
+}  # fmt: skip
+
+
+def _slices(number: int) -> str:
+    return f"{number:,} slice{'' if number == 1 else 's'}"
+
+
+def _problems(number: int) -> str:
+    return f"{number} problem{'' if number == 1 else 's'}" if number else "all of it is whole"
+
+
+def _time(time_s: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(min(time_s, 1e11)))

@@ -1,0 +1,86 @@
+"""Parses times of day, as `history` takes them: `now`, `-2h`, `14:00`, `yesterday 14:00`, ISO 8601.
+
+A time without an offset is local time.  Results are seconds since the epoch; `now` is inf, which is taken for
+the end of a time and not for its begin.
+"""
+
+import argparse
+import os
+import re
+import time
+from math import inf
+
+from sfsample.cli.values import seconds
+
+_CLOCK = re.compile(r"(?:(today|yesterday) ?)?(?:([01]?\d|2[0-3]):([0-5]\d)(?::([0-5]\d))?)?", re.ASCII)
+_WHAT = "a time (now, -2h, 14:00, 'yesterday 14:00', 2026-11-24T14:00+01:00)"
+_BUILD_ID = re.compile("[0-9a-f]{6,64}", re.ASCII)
+_BYTES = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+
+
+def when(text: str) -> float:
+    """Parse a time."""
+    if text == "now":
+        return inf
+    now_s = time.time()
+    if text.startswith("-"):
+        return now_s - seconds(text[1:])
+    clock = _CLOCK.fullmatch(text)
+    if clock and text:
+        today = time.localtime(now_s)
+        hour, minute, second = (int(part or 0) for part in clock.groups()[1:])
+        day = today.tm_mday - (clock[1] == "yesterday")
+        return time.mktime((today.tm_year, today.tm_mon, day, hour, minute, second, 0, 0, -1))
+    return _iso(text)
+
+
+def _iso(text: str) -> float:
+    from datetime import datetime  # most commands need none
+
+    try:
+        return max(0.0, datetime.fromisoformat(text).timestamp())
+    except (ValueError, OverflowError, OSError):
+        raise argparse.ArgumentTypeError(f"not {_WHAT}: {text[:100] or repr('')}") from None
+
+
+def since(text: str) -> float:
+    """Parse the begin of a time that lasts until now: "2h" is two hours ago; or a time."""
+    try:
+        return time.time() - seconds(text)
+    except argparse.ArgumentTypeError:
+        return when(text)
+
+
+def when_or_build(text: str) -> float | str:
+    """Parse a time, or the begin of a build-id, which is a text."""
+    try:
+        return when(text)
+    except argparse.ArgumentTypeError:
+        if _BUILD_ID.fullmatch(text):
+            return text
+        raise argparse.ArgumentTypeError(f"not {_WHAT} or a build-id: {text[:100] or repr('')}") from None
+
+
+def label(text: str) -> tuple[str, str]:
+    """Parse "key=value"."""
+    key, equals, value = text.partition("=")
+    if not key or not equals:
+        raise argparse.ArgumentTypeError(f"not a label (key=value): {text[:100] or repr('')}")
+    return key, value
+
+
+def keep_bytes(text: str) -> int:
+    """Parse a size of any magnitude: "500M", "10G"."""
+    scale = _BYTES.get(text[-1:].upper(), 1)
+    number = text if scale == 1 else text[:-1]
+    if not (number.isascii() and number.isdecimal() and len(number) < 16 and int(number)):
+        raise argparse.ArgumentTypeError(f"not a size (500M, 10G): {text[:100] or repr('')}")
+    return int(number) * scale
+
+
+def history_directory(chosen: str | None) -> str:
+    """Return where the history is (XDG Base Directory Specification, which ignores a relative path)."""
+    state = os.environ.get("XDG_STATE_HOME", "")
+    if not state.startswith("/"):
+        state = os.path.expanduser("~/.local/state")
+    return chosen or os.path.join(state, "sfsample", "history")

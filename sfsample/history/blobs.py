@@ -1,0 +1,198 @@
+"""The compressed parts of a file: numbers of stacks as columns, names in batches.
+
+A slice is four columns of one length: the numbers of its stacks (ascending, each as its distance to the one
+before), samples, wall ns and CPU ns.  A column takes as many bytes a number as its largest needs, and holds
+first the lowest bytes of all numbers, then the next ones, because zlib makes little of equal bytes.
+
+A batch of names is JSON: the frames and stacks that a slice has and that the slices before it had not.
+
+Invariant: any bytes are values or raise BadInput, at a cost in proportion to their size
+(tests/history/test_blobs.py).
+"""
+
+import json
+import sys
+import zlib
+from array import array
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from functools import cache
+from itertools import accumulate
+from operator import sub
+from typing import Any, Generic, TypeVar
+
+from sfsample.errors import BadInput
+from sfsample.report.budget import Budget
+from sfsample.report.formats.profile_json import JsonValue, frame_json, read_frame, read_module
+from sfsample.report.json_text import json_text
+from sfsample.report.report import Report, ReportBuilder, ReportFrame, ReportThread
+
+_T = TypeVar("_T", bound=Hashable)
+_MAX_BLOB_BYTES = 64 << 20  # unpacked
+Row = tuple[int, int, int, int]  # a stack, samples, wall ns, CPU ns
+Columns = tuple[Sequence[int], ...]  # the same by columns
+_COUNT_BYTES, _WIDTHS = 4, {1: "B", 2: "H", 4: "I", 8: "Q"}
+_BATCH_COST = 4  # for each byte of a batch (see report/budget.py): most are numbers of frames
+
+
+def pack_rows(rows: Iterable[Row]) -> bytes:
+    """Return the blob of a slice.  Raises BadInput where a number is larger than any can be."""
+    ordered = sorted(rows)
+    stacks, *weights = ([row[at] for row in ordered] for at in range(4))
+    parts = [len(ordered).to_bytes(_COUNT_BYTES, "little")]
+    for column in (list(map(sub, stacks, [0, *stacks])), *weights):
+        largest = max(column, default=0)
+        width = next((width for width in _WIDTHS if largest < 1 << (8 * width)), 0)
+        if not width or min(column, default=0) < 0:
+            raise BadInput(f"numbers up to {largest}: not all of them are in 0 to 2**64 - 1")
+        data = _little_endian(array(_WIDTHS[width], column)).tobytes()
+        parts += [bytes([width]), *(data[byte::width] for byte in range(width))]
+    return zlib.compress(b"".join(parts))
+
+
+def unpack_rows(blob: bytes, stacks: int, budget: Budget) -> Columns:
+    """Return the columns of a slice, which refer to so many stacks.  Raises BadInput."""
+    data = _decompress(blob)
+    budget.charge(len(data))
+    count, at, columns = int.from_bytes(data[:_COUNT_BYTES], "little"), _COUNT_BYTES, []
+    for _ in range(4):
+        width = data[at] if at < len(data) else 0
+        column, at = data[at + 1 : at + 1 + count * width], at + 1 + count * width
+        if width not in _WIDTHS or len(column) != count * width:
+            raise BadInput("damaged: a column ends too early")
+        columns.append(_join_bytes(column, width, count))
+    numbers = list(accumulate(columns[0]))
+    if at != len(data) or (numbers and numbers[-1] >= stacks):
+        raise BadInput("damaged: it refers to a stack that there is not")
+    return numbers, *columns[1:]
+
+
+def _join_bytes(column: bytes, width: int, count: int) -> Sequence[int]:
+    """Return the numbers of a column, which has first the lowest bytes of all of them."""
+    joined = bytearray(len(column))
+    for byte in range(width):
+        joined[byte::width] = column[byte * count : (byte + 1) * count]
+    return _little_endian(array(_WIDTHS[width], bytes(joined)))
+
+
+def _little_endian(numbers: "array[int]") -> "array[int]":
+    """Return numbers as they are in a file, or those of a file as they are here."""
+    if sys.byteorder == "big":
+        numbers.byteswap()
+    return numbers
+
+
+def pack_json(document: dict[str, Any]) -> bytes:
+    """Return a compressed document."""
+    return zlib.compress(json_text(document).encode())
+
+
+def unpack_json(blob: bytes, budget: Budget) -> JsonValue:
+    """Return a document that `pack_json` has made.  Raises BadInput."""
+    data = _decompress(blob)
+    budget.charge(_BATCH_COST * len(data))
+    try:
+        return JsonValue(json.loads(data))
+    except (ValueError, RecursionError) as failure:
+        raise BadInput(f"damaged: not JSON: {failure}") from None
+
+
+def _decompress(blob: object) -> bytes:
+    if not isinstance(blob, bytes):
+        raise BadInput("damaged: not a blob")
+    stream = zlib.decompressobj()
+    try:
+        data = stream.decompress(blob, _MAX_BLOB_BYTES)
+    except zlib.error as failure:
+        raise BadInput(f"damaged: {failure}") from None
+    if not stream.eof or stream.unused_data:
+        raise BadInput("damaged: a blob ends too early or is too large")
+    return data
+
+
+class Table(Generic[_T]):
+    """Numbered values, each of them once."""
+
+    def __init__(self) -> None:
+        self.rows: list[_T] = []
+        self._numbers: dict[_T, int] = {}
+        self.packed = 0  # so many are in batches
+
+    def number(self, row: _T) -> int:
+        """Return the number of a value, which may be new."""
+        at = self._numbers.setdefault(row, len(self.rows))
+        if at == len(self.rows):
+            self.rows.append(row)
+        return at
+
+    def add(self, row: _T) -> None:
+        """Add the next value of a batch; a number is never another's, even if a file states a value twice."""
+        self._numbers.setdefault(row, len(self.rows))
+        self.rows.append(row)
+        self.packed = len(self.rows)
+
+    def take_new(self) -> list[_T]:
+        """Return what is in no batch yet, for the next one."""
+        new, self.packed = self.rows[self.packed :], len(self.rows)
+        return new
+
+
+class Names:
+    """The frames and stacks of one service in one file; a stack is its thread, its frames, why it ends.
+
+    Threads have no ids here: else a service that is restarted would have new stacks.
+    """
+
+    def __init__(self) -> None:
+        self.frames: Table[ReportFrame] = Table()
+        self.threads: Table[ReportThread] = Table()
+        self.stacks: Table[tuple[int, tuple[int, ...], str]] = Table()
+
+    def number_stacks(self, report: Report) -> list[int]:
+        """Return the number of each stack of a report."""
+        threads = [self.threads.number(ReportThread(*thread[:2])) for thread in report.threads]
+        frames = [self.frames.number(frame) for frame in report.frames]
+        return [
+            self.stacks.number((threads[thread], tuple(map(frames.__getitem__, row)), reason))
+            for thread, row, reason, _ in report.stacks
+        ]
+
+    def report(self, weights: dict[int, tuple[int, ...]], names: Sequence[str]) -> Report:
+        """Return the report of stacks by their numbers; `names` are those of the weights."""
+        builder, frames, threads = ReportBuilder(names), self.frames.rows, self.threads.rows
+        number = cache(lambda at: builder.number(frames[at]))
+        for stack, sums in weights.items():
+            thread, row, reason = self.stacks.rows[stack]
+            builder.add_row(threads[thread], map(number, row), reason, sums)
+        return builder.finish()
+
+    def pack(self) -> bytes | None:
+        """Return a batch of all that is new since the last one; None: nothing is."""
+        modules: dict[tuple[str, str | None], int] = {}
+        frames = [frame_json(frame, modules) for frame in self.frames.take_new()]
+        threads, stacks = self.threads.take_new(), self.stacks.take_new()
+        if not (frames or threads or stacks):
+            return None
+        return pack_json({"modules": [{"path": path, "build_id": build} for path, build in modules],
+                          "frames": frames, "threads": [[*thread[:2]] for thread in threads],
+                          "stacks": stacks})  # fmt: skip
+
+    def unpack(self, blob: bytes, budget: Budget) -> None:
+        """Add a batch.  Raises BadInput."""
+        root = unpack_json(blob, budget)
+        modules = [read_module(module) for module in root.field("modules").items()]
+        for value in root.field("frames").items():
+            self.frames.add(read_frame(value, modules, budget))
+        for value in root.field("threads").items():
+            process, name = _members(value, 2)
+            self.threads.add(ReportThread(process.text(), name.text()))
+        for value in root.field("stacks").items():
+            thread, frames, reason = _members(value, 3)
+            row = tuple(frames.counts(len(self.frames.rows)))
+            self.stacks.add((thread.count(len(self.threads.rows)), row, reason.text()))
+
+
+def _members(value: JsonValue, count: int) -> Iterator[JsonValue]:
+    members = list(value.items())
+    if len(members) != count:
+        raise value.error(f"a list of {count}")
+    return iter(members)

@@ -1,0 +1,213 @@
+"""What a history states about a slice and about a gap, and what it is asked for: plain values.
+
+A file can hold anything, so `read_facts` and `read_gap` check the type and the range of every value.
+"""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from math import inf
+from typing import Any, NamedTuple
+
+from sfsample.errors import BadInput
+from sfsample.report.report import WEIGHTS, Report
+
+TIERS = {"1m": 60, "10m": 600, "1h": 3600}  # the length of a slice of the tier, in seconds
+_MAX_TIME_S = 2.5e11  # the year 9892: what `gmtime` and SQLite both can hold
+_MAX_COUNT = (1 << 63) - 1
+_MAX_TEXT = 1 << 16  # characters
+
+
+class Slice(NamedTuple):
+    """A slice that a watcher has closed; times are in seconds since the epoch, UTC."""
+
+    begin_s: float
+    end_s: float
+    service: str
+    report: Report
+    labels: Mapping[str, str] = {}
+    build_id: str | None = None  # of the executable
+    pinned: bool = False  # something has asked to keep it
+
+
+class Gap(NamedTuple):
+    """A time without slices, and why there are none."""
+
+    begin_s: float
+    end_s: float
+    service: str
+    why: str
+
+
+class SliceFacts(NamedTuple):
+    """What is known of a slice that is kept; the fields behind `id` are the columns of the table."""
+
+    id: str
+    begin_s: float
+    end_s: float
+    service: str
+    labels: Mapping[str, str]
+    build_id: str | None
+    host: str | None
+    pids: tuple[int, ...]
+    rate_hz: float | None
+    mode: str | None
+    weights: tuple[str, ...]  # that its stacks have
+    duration_ns: int | None  # the time that was recorded: of merged slices the sum
+    samples: int
+    cpu_charged_ns: int  # what the threads have used
+    cpu_sampled_ns: int  # the part of it that samples stand for
+    ticks: int
+    late_ticks: int
+    recorder: str | None  # the program and its version
+    tier: str
+    pinned: bool
+
+    @property
+    def coverage(self) -> float | None:
+        """The share of the CPU time that samples stand for; None: no CPU time was used."""
+        return min(1.0, self.cpu_sampled_ns / self.cpu_charged_ns) if self.cpu_charged_ns else None
+
+
+class Selection(NamedTuple):
+    """Which slices: those of a time, a service, with all of the labels, of builds that begin so."""
+
+    service: str | None = None
+    begin_s: float = 0.0
+    end_s: float = inf
+    labels: Mapping[str, str] = {}
+    build_id: str = ""
+
+    def has(self, facts: SliceFacts) -> bool:
+        """Whether it selects a slice: one with its middle in the time, or that holds all of the time."""
+        inside = self.begin_s <= (facts.begin_s + facts.end_s) / 2 < self.end_s
+        around = facts.begin_s <= self.begin_s and self.end_s <= facts.end_s
+        return (
+            (inside or around)
+            and self.service in (None, facts.service)
+            and self.labels.items() <= facts.labels.items()
+            and (facts.build_id or "").startswith(self.build_id)
+        )
+
+    def has_gap(self, gap: Gap) -> bool:
+        """Whether a gap is in the time, at least in part, and of the service."""
+        return gap.begin_s < self.end_s and self.begin_s < gap.end_s and self.service in (None, gap.service)
+
+
+def facts_of(closed: Slice) -> SliceFacts:
+    """Return the facts of a slice.  Raises BadInput where they are none that a history can keep."""
+    report, stats = closed.report, closed.report.stats or {}
+    pids = sorted({thread.pid for thread in report.threads if thread.pid is not None})
+    weights = tuple(name for name in WEIGHTS if name in report.weights)
+    facts = SliceFacts(
+        "", float(closed.begin_s), float(closed.end_s), closed.service, closed.labels, closed.build_id,
+        report.host, tuple(pids), report.rate_hz, stats.get("mode"), weights, report.duration_ns,
+        report.total(), stats.get("cpu_charged_ns") or 0, stats.get("cpu_sampled_ns") or 0,
+        stats.get("ticks") or 0, stats.get("late_ticks") or 0, stats.get("recorder"), "1m", closed.pinned,
+    )  # fmt: skip
+    return read_facts("", as_row(facts))
+
+
+def merged_facts(group: Sequence[SliceFacts], tier: str) -> SliceFacts:
+    """Return the facts of slices that are merged into one; `merge_key` of them is equal."""
+    durations = [facts.duration_ns for facts in group]
+    added = {name: sum(getattr(facts, name) for facts in group)
+             for name in ("samples", "cpu_charged_ns", "cpu_sampled_ns", "ticks", "late_ticks")}  # fmt: skip
+    return group[0]._replace(
+        id="", begin_s=min(facts.begin_s for facts in group), end_s=max(facts.end_s for facts in group),
+        pids=tuple(sorted({pid for facts in group for pid in facts.pids})[:_MAX_PIDS]),
+        duration_ns=None if None in durations else sum(filter(None, durations)), tier=tier, **added,
+    )  # fmt: skip
+
+
+def merge_key(facts: SliceFacts, tier: str) -> tuple[object, ...]:
+    """Return what slices have in common that a tier merges; a pinned slice stays alone."""
+    what = (facts.service, tuple(sorted(facts.labels.items())), facts.build_id, facts.host, facts.rate_hz,
+            facts.mode, facts.weights, facts.duration_ns is None, facts.recorder)  # fmt: skip
+    return (*what, facts.id if facts.pinned else facts.begin_s // TIERS[tier])
+
+
+# -- rows
+
+
+def as_row(facts: SliceFacts) -> tuple[Any, ...]:
+    """Return the values of the columns."""
+    row = facts._replace(labels=json.dumps(dict(facts.labels)), pids=json.dumps(facts.pids[:_MAX_PIDS]),  # type: ignore[arg-type]
+                         weights=",".join(facts.weights), pinned=int(facts.pinned))  # type: ignore[arg-type]  # fmt: skip
+    return row[1:]
+
+
+def read_facts(name: str, row: Sequence[Any]) -> SliceFacts:
+    """Return the facts that a row states.  Raises BadInput."""
+    for (column, _, is_valid), value in zip(COLUMNS, row, strict=True):
+        if not is_valid(value):
+            raise BadInput(f"slice {name}: {column} is not valid")
+    facts = SliceFacts(name, *row)
+    labels, pids = _json(facts.labels), _json(facts.pids)
+    if not isinstance(labels, dict) or not all(isinstance(value, str) for value in labels.values()):
+        raise BadInput(f"slice {name}: labels are not valid")
+    if not isinstance(pids, list) or not all(map(_is_count, pids)):
+        raise BadInput(f"slice {name}: pids are not valid")
+    if facts.end_s < facts.begin_s:
+        raise BadInput(f"slice {name}: it ends before it begins")
+    weights = tuple(str(facts.weights).split(","))
+    return facts._replace(labels=labels, pids=tuple(pids), weights=weights, pinned=bool(facts.pinned))
+
+
+def read_gap(row: Sequence[Any]) -> Gap:
+    """Return the gap that a row states.  Raises BadInput."""
+    begin_s, end_s, service, why = row
+    if not (all(map(_is_time, row[:2])) and all(map(_is_text, row[2:])) and begin_s <= end_s):
+        raise BadInput("a gap is not valid")
+    return Gap(begin_s, end_s, service, why)
+
+
+def _json(text: object) -> object:
+    try:
+        return json.loads(str(text))
+    except (ValueError, RecursionError):
+        return None
+
+
+def _is_time(value: object) -> bool:
+    return type(value) in (int, float) and 0 <= value < _MAX_TIME_S  # type: ignore[operator]
+
+
+def _is_count(value: object) -> bool:
+    return type(value) is int and 0 <= value <= _MAX_COUNT
+
+
+def _is_rate(value: object) -> bool:
+    return type(value) in (int, float) and 1e-9 <= value <= 1e9  # type: ignore[operator]
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str) and len(value) <= _MAX_TEXT
+
+
+def _or_none(is_valid: Callable[[object], bool]) -> Callable[[object], bool]:
+    return lambda value: value is None or is_valid(value)
+
+
+_MAX_PIDS = 1000  # of a slice, that are kept
+_WEIGHTS = {",".join((WEIGHTS[0], *more)) for more in ((), WEIGHTS[1:2], WEIGHTS[2:], WEIGHTS[1:])}
+COLUMNS: tuple[tuple[str, str, Callable[[object], bool]], ...] = (
+    ("begin_s", "REAL", _is_time),
+    ("end_s", "REAL", _is_time),
+    ("service", "TEXT", _is_text),
+    ("labels", "TEXT", _is_text),
+    ("build_id", "TEXT", _or_none(_is_text)),
+    ("host", "TEXT", _or_none(_is_text)),
+    ("pids", "TEXT", _is_text),
+    ("rate_hz", "REAL", _or_none(_is_rate)),
+    ("mode", "TEXT", lambda value: value in (None, "cpu", "wall")),
+    ("weights", "TEXT", lambda value: value in _WEIGHTS),
+    ("duration_ns", "INTEGER", _or_none(_is_count)),
+    ("samples", "INTEGER", _is_count),
+    ("cpu_charged_ns", "INTEGER", _is_count),
+    ("cpu_sampled_ns", "INTEGER", _is_count),
+    ("ticks", "INTEGER", _is_count),
+    ("late_ticks", "INTEGER", _is_count),
+    ("recorder", "TEXT", _or_none(_is_text)),
+    ("tier", "TEXT", lambda value: isinstance(value, str) and value in TIERS),
+    ("pinned", "INTEGER", lambda value: value in (0, 1)),
+)

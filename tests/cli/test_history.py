@@ -1,0 +1,193 @@
+"""`sfsample history`: what each action prints, and how mistakes are answered."""
+
+import json
+import sqlite3
+import time
+from contextlib import closing
+
+import pytest
+
+from sfsample.cli import main
+from sfsample.history.store import History
+from sfsample.report.formats import parse
+from tests.builders.histories import report, sums
+
+NOW_S = time.time()
+FAST = ("main;fast", 900, 9 * 10**9, 10**9)
+
+
+@pytest.fixture
+def directory(tmp_path):
+    """Return a history of the last three hours: redis became slower an hour ago; nginx has one slice."""
+    from sfsample.history.facts import Slice
+
+    history = History(str(tmp_path / "history"))
+    for at in range(180, 0, -20):
+        slow = 900 if at <= 60 else 10
+        closed = report(FAST, ("main;slow", slow, slow * 10**7, slow * 10**6))
+        begin_s = NOW_S - 60 * at
+        build_id = "ffeeddcc" if at <= 60 else "aabbccdd"
+        history.add(Slice(begin_s, begin_s + 60, "redis", closed, {"env": "prod"}, build_id))
+    history.add(Slice(NOW_S - 300, NOW_S - 240, "nginx", report(FAST), {"env": "test"}))
+    history.add_gap("redis", NOW_S - 3000, NOW_S - 2900, "watcher was down")
+    history.close()
+    return history.directory
+
+
+@pytest.fixture
+def run(directory, capsys):
+    """Return a function that runs an action and returns exit code, stdout and stderr."""
+
+    def run(*words: str) -> tuple[int, str, str]:
+        code = main(["history", *words, "--history", directory])
+        out = capsys.readouterr()
+        return code, out.out, out.err
+
+    return run
+
+
+def test_list_has_the_keys_of_the_contract(run):
+    code, out, err = run("list", "--json")
+    document = json.loads(out)
+    assert (code, err, document["schema"]) == (0, "", "sfsample.history/1")
+    assert len(document["slices"]) == 10
+    first = document["slices"][0]
+    assert {"id", "begin", "end", "service", "labels", "samples", "cpu_s", "coverage", "tier", "pinned"} <= {
+        *first
+    }
+    assert (first["service"], first["labels"], first["tier"], first["pinned"]) == (
+        "redis",
+        {"env": "prod"},
+        "1m",
+        False,
+    )
+    assert (first["samples"], first["coverage"]) == (910, 0.5)
+    assert {"begin", "end", "why"} <= {*document["gaps"][0]}
+
+
+def test_list_is_a_table_in_the_order_of_time(run):
+    code, out, _ = run("list", "--since", "1.1h")
+    lines = out.splitlines()
+    assert code == 0
+    assert lines[0].split() == [
+        "begin",
+        "(UTC)",
+        "seconds",
+        "service",
+        "samples",
+        "cpu",
+        "s",
+        "covered",
+        "tier",
+    ]
+    assert "gap: watcher was down" in lines[2]
+    assert lines[1:] == sorted(lines[1:])
+    assert sum("nginx" in line for line in lines) == 1
+
+
+def test_show_has_functions_with_shares_of_samples_and_of_cpu_time(run):
+    code, out, _ = run("show", "--service", "redis", "--at", "-1.01h")
+    assert code == 0
+    assert out.startswith("redis: 3 slices, ")
+    assert "build-id ffeeddcc" in out
+    assert "UTC: watcher was down" in out
+    assert "   50.00 %   47.37 %  slow\n" in out
+    assert "  100.00 %  100.00 %  main\n" in out
+
+
+def test_export_writes_any_format(run, directory, tmp_path):
+    code, out, err = run("export", "--service", "nginx")
+    assert (code, out, err) == (0, "app;main;fast 900\n", "")
+    for name in ("a.json", "a.pprof", "a.html", "a.svg", "a.speedscope.json", "a.firefox.json", "a.folded"):
+        assert run("export", "--service", "redis", "-o", str(tmp_path / name))[0] == 0
+    again = parse((tmp_path / "a.json").read_bytes())
+    assert sums(again).total() == sums(History(directory).report(selection("redis"))).total()
+
+
+def selection(service: str):
+    from sfsample.history.facts import Selection
+
+    return Selection(service)
+
+
+def test_diff_finds_what_grew_and_says_where_slices_are_missing(run):
+    words = ("diff", "--service", "redis", "--at", "-3.01h", "--for", "1h")
+    code, out, err = run(*words, "--with", "now", "--fail-on", "50")
+    assert code == 6
+    assert "grew" in next(line for line in out.splitlines() if line.endswith("slow"))
+    assert "no slices" in err
+    assert run(*words, "--with", "-2.01h", "--fail-on", "50")[0] == 0
+    document = json.loads(run(*words, "--with", "ffee" + "ddcc", "--json")[1])
+    assert document["schema"] == "sfsample.diff/1"
+    assert [side["samples"] for side in document["inputs"]] == [3 * 910, 3 * 1800]
+
+
+def test_empty_selection_says_what_there_is(run):
+    code, out, err = run("show", "--service", "redsi")
+    assert (code, out) == (1, "")
+    assert err.splitlines()[0] == "sfsample: no slice is selected: --service redsi"
+    assert "there is nginx: 1 slice, " in err
+    assert "there is redis: 9 slices, " in err
+
+
+def test_several_services_are_an_error_that_lists_them(run):
+    code, _, err = run("export")
+    assert code == 1
+    assert err == "sfsample: several services are selected: nginx, redis\n  use --service NAME\n"
+    assert run("export", "--label", "env=test")[:2] == (0, "app;main;fast 900\n")
+
+
+def test_prune_deletes_a_selection_only_with_yes(run):
+    code, _, err = run("prune", "--service", "redis")
+    assert code == 2
+    assert "this deletes 9 slices" in err
+    assert len(json.loads(run("list", "--json")[1])["slices"]) == 10
+    assert run("prune", "--service", "redis", "--yes")[2] == "sfsample: deleted 9 slices\n"
+    assert len(json.loads(run("list", "--json")[1])["slices"]) == 1
+
+
+def test_prune_without_a_selection_applies_retention(run):
+    code, _, err = run("prune")
+    assert code == 0
+    assert "there is redis: 9 slices" in err
+
+
+def test_check_finds_damage(run, directory):
+    assert run("check")[:2] == (0, f"{directory}: 10 slices: all of it is whole\n")
+    [name] = History(directory)._files(selection("redis")).__enter__()
+    with closing(sqlite3.connect(name.path, isolation_level=None)) as database:
+        database.execute("UPDATE slice SET samples = samples + 1 WHERE id = 1")
+    code, out, err = run("check")
+    assert code == 1
+    assert "911" in out
+    assert ": 1 problem\n" in out
+    assert err == ""
+    assert "skipped: " in run("show", "--service", "redis")[2]
+
+
+@pytest.mark.parametrize(
+    ("words", "what"),
+    [
+        (["show", "--for", "1h"], "--for needs --at"),
+        (["show", "--at", "-1h", "--since", "1h"], "--at and --since"),
+        (["diff", "--at", "-1h"], "needs --at WHEN and --with WHEN"),
+        (["diff", "--with", "now"], "needs --at WHEN and --with WHEN"),
+        (["show", "--with", "now"], "nothing else has --with"),
+        (["list", "--yes"], "--yes is for history prune"),
+        (["export", "-f", "text"], "history export has no format text"),
+        (["show", "--json"], "history show has no format json"),
+        (["list", "--at", "x"], "not a time"),
+        (["look"], "not one of list, show"),
+        ([], "required: action"),
+    ],
+)
+def test_mistakes_are_usage_errors(run, words, what):
+    code, out, err = run(*words)
+    assert (code, out) == (2, "")
+    assert what in err.splitlines()[0]
+
+
+def test_missing_history_is_an_error_and_is_not_made(tmp_path, capsys):
+    assert main(["history", "list", "--history", str(tmp_path / "none")]) == 1
+    assert "no history" in capsys.readouterr().err
+    assert not (tmp_path / "none").exists()

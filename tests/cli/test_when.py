@@ -1,0 +1,102 @@
+"""Times of day on the command line."""
+
+import argparse
+import time
+from math import inf
+
+import pytest
+
+from sfsample.cli import when
+from sfsample.cli.parse import parse
+
+NOW_S = 1_795_515_608.0  # 2026-11-24 10:20:08 UTC
+
+
+@pytest.fixture(autouse=True)
+def clock(monkeypatch):
+    """Stop the clock, in a zone five and a half hours ahead of UTC."""
+    monkeypatch.setenv("TZ", "Asia/Kolkata")
+    time.tzset()
+    monkeypatch.setattr(when.time, "time", lambda: NOW_S)
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+def utc(text: str) -> float:
+    return NOW_S - 37_208 + sum(int(part) * unit for part, unit in zip(text.split(":"), (3600, 60, 1)))  # noqa: B905
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("now", inf),
+        ("-2h", NOW_S - 7200),
+        ("-90", NOW_S - 90),
+        ("14:00", utc("8:30")),
+        ("14:00:30", utc("8:30:30")),
+        ("today 9:05", utc("3:35")),
+        ("yesterday 14:00", utc("8:30") - 86400),
+        ("yesterday", utc("0:00") - 86400 - 5.5 * 3600),
+        ("2026-11-24", utc("0:00") - 5.5 * 3600),
+        ("2026-11-24T14:00", utc("8:30")),
+        ("2026-11-24 14:00+01:00", utc("13:00")),
+        ("2026-11-24T14:00Z", utc("14:00")),
+    ],
+)
+def test_times(text, expected):
+    assert when.when(text) == expected
+
+
+@pytest.mark.parametrize(
+    "text", ["", "x", "25:00", "14:60", "tomorrow", "-", "-x", "99999-01-01", "--2h", "now "]
+)
+def test_what_is_no_time_is_refused(text):
+    with pytest.raises(argparse.ArgumentTypeError, match="not a"):
+        when.when(text)
+
+
+def test_since_takes_a_length_or_a_time():
+    assert when.since("2h") == NOW_S - 7200
+    assert when.since("14:00") == utc("8:30")
+
+
+def test_build_id_is_no_time():
+    assert when.when_or_build("ab12cd34") == "ab12cd34"
+    assert when.when_or_build("now") == inf
+    with pytest.raises(argparse.ArgumentTypeError, match="or a build-id"):
+        when.when_or_build("xyz")
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("1", 1), ("500M", 500 << 20), ("10g", 10 << 30), ("2T", 2 << 40)]
+)
+def test_sizes(text, size):
+    assert when.keep_bytes(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "M", "0", "-1", "1.5G", "9" * 20])
+def test_what_is_no_size_is_refused(text):
+    with pytest.raises(argparse.ArgumentTypeError, match="not a size"):
+        when.keep_bytes(text)
+
+
+def test_labels():
+    assert when.label("a=b=c") == ("a", "b=c")
+    for text in ("", "a", "=b"):
+        with pytest.raises(argparse.ArgumentTypeError, match="not a label"):
+            when.label(text)
+
+
+def test_time_that_begins_with_a_dash_is_no_flag():
+    arguments = parse(["history", "diff", "--at", "-2h", "--for", "1h", "--with", "-30m"])
+    assert (arguments.at, arguments.other) == (NOW_S - 7200, NOW_S - 1800)
+
+
+def test_directory_follows_the_environment(monkeypatch):
+    monkeypatch.setenv("HOME", "/home/u")
+    monkeypatch.setenv("XDG_STATE_HOME", "relative")
+    assert when.history_directory(None) == "/home/u/.local/state/sfsample/history"
+    monkeypatch.setenv("XDG_STATE_HOME", "/state")
+    assert when.history_directory(None) == "/state/sfsample/history"
+    assert when.history_directory("here") == "here"

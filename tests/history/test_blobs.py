@@ -1,0 +1,99 @@
+"""Blobs: what was packed is unpacked, and any other bytes are BadInput."""
+
+import zlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sfsample.errors import BadInput
+from sfsample.history.blobs import Names, pack_json, pack_rows, unpack_rows
+from sfsample.report.budget import Budget
+from tests.builders.reports import full
+
+numbers = st.integers(0, 2**64 - 1) | st.integers(0, 300)
+all_rows = st.dictionaries(st.integers(0, 100_000), st.tuples(numbers, numbers, numbers), max_size=50)
+
+
+@given(all_rows)
+def test_rows_survive(rows):
+    packed = pack_rows((stack, *weights) for stack, weights in rows.items())
+    columns = unpack_rows(packed, 100_001, Budget(0))
+    found = list(zip(*columns, strict=True))
+    assert found == sorted((stack, *weights) for stack, weights in rows.items())
+
+
+@pytest.mark.parametrize("number", [-1, 2**64])
+def test_number_that_no_column_holds_is_refused(number):
+    with pytest.raises(BadInput, match="not all of them"):
+        pack_rows([(0, 1, number, 2)])
+
+
+@given(st.binary(max_size=60))
+def test_any_bytes_are_columns_or_bad_input(data):
+    for blob in (data, zlib.compress(data)):
+        try:
+            columns = unpack_rows(blob, 10, Budget(0))
+        except BadInput:
+            continue
+        assert len({len(column) for column in columns}) == 1
+        assert max(columns[0], default=0) < 10
+
+
+def test_stack_that_there_is_not_is_refused():
+    with pytest.raises(BadInput, match="a stack that there is not"):
+        unpack_rows(pack_rows([(0, 1, 1, 1), (5, 1, 1, 1)]), 5, Budget(0))
+
+
+def test_blob_that_unpacks_to_gigabytes_is_refused():
+    stream = zlib.compressobj()
+    blob = b"".join(stream.compress(bytes(1 << 20)) for _ in range(200)) + stream.flush()
+    with pytest.raises(BadInput, match="too large"):
+        unpack_rows(blob, 10, Budget(0))
+
+
+def test_names_survive_in_batches():
+    first, report = Names(), full()
+    numbers = first.number_stacks(report._replace(stacks=report.stacks[:2]))
+    batches = [first.pack()]
+    assert first.number_stacks(report)[:2] == numbers
+    batches.append(first.pack())
+    assert first.pack() is None
+    again = Names()
+    for batch in batches:
+        assert batch is not None
+        again.unpack(batch, Budget(0))
+    assert again.frames.rows == first.frames.rows
+    assert again.stacks.rows == first.stacks.rows
+    assert [thread[:2] for thread in again.threads.rows] == [("app", "app"), ("app", "worker")]
+    assert again.pack() is None
+
+
+NAMES = {"modules": [], "frames": [], "threads": [["p", "t"]], "stacks": [[0, [], "outermost"]]}
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("stacks", [[0, [1], "outermost"]]),  # a frame that there is not
+        ("stacks", [[1, [], "outermost"]]),
+        ("stacks", [[0, []]]),
+        ("stacks", {}),
+        ("stacks", [[0, [True], "outermost"]]),
+        ("threads", [["p"]]),
+        ("threads", [[1, 2]]),
+        ("frames", [{}]),
+        ("modules", [7]),
+    ],
+)
+def test_damaged_batch_is_bad_input(key, value):
+    Names().unpack(pack_json(NAMES), Budget(0))
+    with pytest.raises(BadInput):
+        Names().unpack(pack_json({**NAMES, key: value}), Budget(0))
+
+
+def test_value_that_a_batch_states_twice_moves_no_number():
+    names = Names()
+    names.unpack(pack_json({**NAMES, "threads": [["p", "t"], ["p", "t"], ["p", "u"]],
+                            "stacks": [[2, [], "outermost"]]}), Budget(0))  # fmt: skip
+    assert names.threads.rows[names.stacks.rows[0][0]].name == "u"
