@@ -51,22 +51,26 @@ def _dump(parser: ArgumentParser) -> None:
 
 
 def _watch(parser: ArgumentParser) -> None:
-    parser.usage = "sfsample watch (PID... | -n NAME | --unit UNIT | ...) --output-dir DIR [options]"
+    parser.usage = "sfsample watch (PID... | -n NAME | --unit UNIT | ...) [options]"
     _add_target(parser)
     _add_groups(parser)
     add = parser.add_argument
     add("--unit", type=values.unit, metavar="UNIT", help="select all processes of a systemd unit")
-    _add_sampling(parser, rate_hz=19, mode="wall", max_overhead="1")
+    _add_sampling(parser, rate_hz=19, mode="wall", max_overhead="3")
     add("--every", type=values.seconds, default=60.0, metavar="TIME",
         help="start a slice every TIME (default: 60s)")  # fmt: skip
     add("--for", type=values.seconds, dest="slice", metavar="TIME",
         help="length of a slice (default: that of --every, without a gap)")  # fmt: skip
-    add("--output-dir", required=True, metavar="DIR", help="write one file per slice to DIR")
+    add("--history", metavar="DIR",
+        help="keep slices in the history in DIR, for `sfsample history` (default without --output-dir: "
+        "sfsample/history in XDG_STATE_HOME)")  # fmt: skip
+    add("--no-history", action="store_true", help="keep no history: only files")
+    add("--output-dir", metavar="DIR", help="write one file per slice to DIR")
     add("-f", "--format", choices=values.FORMATS, default="json",
         help="format of each file (default: json)")  # fmt: skip
     add("--keep", type=values.positive, metavar="N", help="keep the newest N files, delete older ones")
     add("--keep-for", type=values.seconds, metavar="TIME",
-        help="delete files that are older than TIME: 12h, 7d, 4w")  # fmt: skip
+        help="delete what is older than TIME: 12h, 7d, 4w (default: files never, history 90d)")  # fmt: skip
     add("--config", metavar="FILE", help="take flags from a TOML file; those that are typed win")
     add("--check", action="store_true", help="check the flags and the --config file, and record nothing")
     add = parser.add_argument_group("profiles, metrics and health over HTTP").add_argument
@@ -350,8 +354,8 @@ GROUPS = (
             ("dump --core core --exe ./program", "the threads of a core file"),
         )),
         ("watch", _watch, "record a slice at regular intervals, for months", (
-            ("watch -n redis-server --output-dir /var/tmp/profiles --keep-for 7d", ""),
-            ("watch --unit nginx --output-dir DIR", "all processes of a systemd unit"),
+            ("watch -n redis-server", "keep its history; `sfsample history` shows it"),
+            ("watch --unit nginx --output-dir DIR --keep-for 7d", "files; all processes of a systemd unit"),
             ("watch --busiest 20 --output-dir DIR", "the processes of this machine that need most CPU time"),
             ("watch 1234 --mode cpu -r 99 --for 10s --output-dir DIR", "only what runs, 10 s of each minute"),
             ("watch 1234 --output-dir DIR --listen 127.0.0.1:6060", "and profiles on request"),

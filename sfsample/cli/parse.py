@@ -173,6 +173,8 @@ def _check(arguments: argparse.Namespace) -> None:
     if getattr(arguments, "perf_events", False) and arguments.mode == "wall":
         raise UsageError("--perf-events needs --mode cpu: its timers do not run while a thread sleeps")
     if command == "watch":
+        if arguments.no_history and (arguments.history or not arguments.output_dir):
+            raise UsageError("--no-history needs --output-dir, and no --history: slices are kept somewhere")
         if arguments.every < 1:
             raise UsageError("--every is shorter than a second",
                              "the name of a slice is the second in which it begins")  # fmt: skip

@@ -52,6 +52,10 @@ class Sink(Protocol):
         """Keep that there is no slice between two times, and why."""
         ...
 
+    def close(self) -> None:
+        """Let go of what is open, as the watch ends."""
+        ...
+
 
 class Gaps:
     """Finds the times without a slice.  `tell` is called with begin, end and reason of each that is over."""

@@ -62,6 +62,9 @@ class FileSink:
     def add_gap(self, service: str, begin_s: float, end_s: float, why: str) -> None:
         """Do nothing: there is no file."""
 
+    def close(self) -> None:
+        """Do nothing: each file is closed."""
+
 
 def not_written(directory: str, failure: OSError) -> NotKept:
     """Return the error for a file that cannot be written."""

@@ -16,6 +16,7 @@ from functools import partial
 from typing import TypeVar
 
 from sfsample import api
+from sfsample.cli.history_sink import HistorySink
 from sfsample.cli.interrupt import Interrupt
 from sfsample.cli.naming import with_names
 from sfsample.cli.pull.door import Door
@@ -28,6 +29,7 @@ from sfsample.cli.symbol_flags import symbol_options
 from sfsample.cli.targets import Targets
 from sfsample.cli.terminal import say, shows_progress
 from sfsample.cli.trouble import Trouble, say_at
+from sfsample.cli.when import history_directory
 from sfsample.core.snapshot import Capture
 from sfsample.core.stack import StopReason
 from sfsample.errors import NoSuchProcess, SfsampleError
@@ -83,7 +85,11 @@ class Watch:
         self._missing = Trouble("it is looked for again for every slice")
         self._lost = Trouble("slices are lost until then")
         self._targets = Targets(arguments)
-        sinks: list[Sink] = [FileSink(arguments, _label(self._targets.service, arguments.pid))]
+        sinks = list[Sink]()
+        if arguments.output_dir is not None:
+            sinks.append(FileSink(arguments, _label(self._targets.service, arguments.pid)))
+        if not arguments.no_history and (arguments.history or not sinks):
+            sinks.append(HistorySink(arguments, history_directory(arguments.history)))
         self._sinks = [(sink, Trouble("slices are lost until then")) for sink in sinks]
         self._service = ""  # of process ids: the names that a recording finds
         self._gaps = Gaps(self._add_gap)
@@ -103,6 +109,8 @@ class Watch:
                 self._end()
                 break
         self._gaps.end(time.time())
+        for sink, _ in self._sinks:
+            sink.close()
         for trouble in (self._lost, *(lost for _, lost in self._sinks)):
             if slices := trouble.over():
                 say_at(f"the last {_count(slices, 'slice')} could not be written")

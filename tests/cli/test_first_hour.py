@@ -77,7 +77,7 @@ SCREENS = [
     Screen("sfsample record ./program"),
     Screen("sfsample top"),
     Screen("sfsample dump"),
-    Screen("sfsample watch BUSY"),
+    Screen("sfsample watch BUSY --no-history"),
     Screen("sfsample convert"),
     Screen("sfsample diff good.json"),
     Screen("sfsample completion tcsh"),

@@ -1,0 +1,77 @@
+"""Keeps the slices of `watch` in a history, and has a child process merge and delete old ones.
+
+To merge a day of slices takes seconds, in which the watch could take no sample.
+"""
+
+import os
+import subprocess
+import sys
+import time
+from argparse import Namespace
+from collections.abc import Callable
+from contextlib import suppress
+
+from sfsample.cli.sinks import ClosedSlice, NotKept
+from sfsample.errors import SfsampleError
+from sfsample.history.facts import Slice
+from sfsample.history.store import History
+
+_TIDY_INTERVAL_S = 3600.0
+_NICE = 19
+
+
+class HistorySink:
+    """Adds each slice and each gap to the history in a directory."""
+
+    def __init__(self, arguments: Namespace, directory: str) -> None:
+        self._keep = [f"--keep-for={arguments.keep_for}"] if arguments.keep_for else []
+        self._directory = directory
+        self._history: History | None = None
+        self._tidy: subprocess.Popen[bytes] | None = None
+        self._tidy_due_s = time.monotonic()
+
+    def prepare(self) -> None:
+        """Open the history.  Raises NotKept."""
+        self._do(lambda _: None)
+
+    def add(self, closed: ClosedSlice) -> str:
+        """Keep a slice; return where.  Raises NotKept."""
+        build_id = (closed.report.target or {}).get("build_id")
+        kept = Slice(
+            closed.begin_s, closed.end_s, closed.service, closed.report, closed.labels,
+            build_id if isinstance(build_id, str) else None,
+        )  # fmt: skip
+        self._do(lambda history: history.add(kept))
+        self._tidy_now_and_then()
+        return f"history of {closed.service}"
+
+    def add_gap(self, service: str, begin_s: float, end_s: float, why: str) -> None:
+        """Keep a gap.  Raises NotKept."""
+        self._do(lambda history: history.add_gap(service, begin_s, end_s, why))
+
+    def close(self) -> None:
+        """Let others write; a child that tidies goes on."""
+        if self._history is not None:
+            self._history.close()
+
+    def _do(self, work: Callable[[History], None]) -> None:
+        try:
+            if self._history is None:
+                self._history = History(self._directory)
+            work(self._history)
+        except SfsampleError as failure:
+            is_full = "free some space" in failure.help
+            raise NotKept(str(failure), "; ".join(failure.help), is_full=is_full) from None
+
+    def _tidy_now_and_then(self) -> None:
+        """Start `sfsample history prune`, unless the last one still runs."""
+        if time.monotonic() < self._tidy_due_s or (self._tidy is not None and self._tidy.poll() is None):
+            return
+        self._tidy_due_s = time.monotonic() + _TIDY_INTERVAL_S
+        words = ["-m", "sfsample", "history", "prune", "--history", self._directory, *self._keep]
+        self._tidy = subprocess.Popen(
+            [sys.executable, *words], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL, start_new_session=True,
+        )  # fmt: skip
+        with suppress(OSError):  # it has ended
+            os.setpriority(os.PRIO_PROCESS, self._tidy.pid, _NICE)

@@ -1,0 +1,105 @@
+"""`watch` keeps its slices and gaps in a history, unless it is to write files only."""
+
+import json
+
+import pytest
+
+from sfsample.cli import history_sink, main
+from sfsample.cli.history_sink import HistorySink
+from sfsample.cli.parse import parse
+from sfsample.cli.sinks import ClosedSlice, NotKept
+from sfsample.cli.watch import Watch
+from sfsample.errors import UsageError
+from sfsample.history.store import History
+from sfsample.recording.stats import Stats
+from tests.builders.reports import from_lines
+
+BEGIN_S = 1_790_000_000.0
+
+
+@pytest.fixture
+def directory(tmp_path):
+    return tmp_path / "history"
+
+
+@pytest.fixture
+def sink(directory, monkeypatch):
+    started = []
+    monkeypatch.setattr(history_sink.subprocess, "Popen", lambda words, **_: started.append(words) or Ended())
+    sink = HistorySink(parse(["watch", "1", "--keep-for", "7d"]), str(directory))
+    sink.started = started
+    yield sink
+    sink.close()
+
+
+class Ended:
+    pid = 2**22 + 1  # of no process
+
+    def poll(self):
+        return 0
+
+
+def closed(minute, *lines):
+    begin_s = BEGIN_S + 60 * minute
+    report = from_lines(*lines)._replace(target={"build_id": "beef"})
+    return ClosedSlice(begin_s, begin_s + 60, "bank", {"team": "shop"}, report, Stats(19))
+
+
+def test_slices_and_gaps_are_kept(sink, directory, capsys):
+    assert sink.add(closed(0, "p;main;a 7")) == "history of bank"
+    sink.add(closed(1, "p;main;b 5"))
+    sink.add_gap("bank", BEGIN_S + 120, BEGIN_S + 180, "the target ended")
+    sink.close()
+    assert main(["history", "list", "--json", "--history", str(directory)]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert [row["samples"] for row in document["slices"]] == [7, 5]
+    assert {row["labels"]["team"] for row in document["slices"]} == {"shop"}
+    assert [gap["why"] for gap in document["gaps"]] == ["the target ended"]
+    assert {facts.build_id for facts in History(str(directory)).slices()} == {"beef"}
+
+
+def test_old_slices_are_merged_by_a_child_once_an_hour(sink, directory):
+    sink.add(closed(0, "p;main;a 7"))
+    sink.add(closed(1, "p;main;a 7"))
+    [words] = sink.started
+    assert words[1:] == [
+        "-m",
+        "sfsample",
+        "history",
+        "prune",
+        "--history",
+        str(directory),
+        "--keep-for=604800.0",
+    ]
+    assert parse(words[3:]).action == "prune"
+
+
+def test_directory_that_cannot_be_used_is_an_error_with_a_remedy(tmp_path):
+    (tmp_path / "file").write_text("")
+    sink = HistorySink(parse(["watch", "1"]), str(tmp_path / "file"))
+    with pytest.raises(NotKept) as failure:
+        sink.prepare()
+    assert failure.value.help
+    assert not failure.value.is_full
+
+
+@pytest.mark.parametrize(
+    ("flags", "kinds"),
+    [
+        ([], ["HistorySink"]),
+        (["--output-dir", "{}"], ["FileSink"]),
+        (["--output-dir", "{}", "--history", "{}/h"], ["FileSink", "HistorySink"]),
+        (["--output-dir", "{}", "--no-history"], ["FileSink"]),
+        (["--history", "{}/h"], ["HistorySink"]),
+    ],
+)
+def test_slices_go_to_the_history_unless_files_are_asked_for(tmp_path, flags, kinds):
+    words = [word.format(tmp_path) for word in flags]
+    watch = Watch(parse(["watch", "-n", "bank", *words]), lambda: True)
+    assert [type(sink).__name__ for sink, _ in watch._sinks] == kinds
+
+
+@pytest.mark.parametrize("flags", [["--no-history"], ["--no-history", "--history", "h", "--output-dir", "d"]])
+def test_slices_must_be_kept_somewhere(flags):
+    with pytest.raises(UsageError, match="--no-history needs --output-dir"):
+        parse(["watch", "1", *flags])
