@@ -357,7 +357,8 @@ def test_sinks_get_slices_and_the_gaps_between_them(monkeypatch: pytest.MonkeyPa
 def test_share_is_that_of_the_whole_watch(
     cpu_s: float, sampled_s: float, share: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    watching = watch.Watch(parse(["watch", "-n", "bank", "--output-dir", "gone"]), watch.Interrupt())
+    words = ["watch", "-n", "bank", "--output-dir", "gone", "--max-overhead", "1"]
+    watching = watch.Watch(parse(words), watch.Interrupt())
     watching._began_s, watching._cpu_s, watching._sampled_s = 1000.0, 7.0, sampled_s
     monkeypatch.setattr(watch.time, "monotonic", lambda: 1060.0)
     monkeypatch.setattr(watch.time, "process_time", lambda: 7.0 + cpu_s)
