@@ -7,7 +7,7 @@ others.  It does not run sfsample while the user types.
 from argparse import Namespace
 from collections.abc import Iterator
 
-from sfsample.cli.flags import COMMANDS
+from sfsample.cli.commands import COMMANDS
 from sfsample.cli.output_file import Output
 from sfsample.cli.parse import FlagHelp, describe
 from sfsample.cli.terminal import printable_lines

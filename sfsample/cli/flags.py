@@ -1,4 +1,4 @@
-"""Declares the commands, grouped by task, and the flags of each; a flag means the same in each of them.
+"""Declares the flags of each command (`cli/commands.py`); a flag means the same in each of them.
 
 Help and completion are both made from this description.
 """
@@ -10,7 +10,8 @@ from sfsample.cli import values, when
 _INPUT = 'json of sfsample, folded or pprof; a directory of such files, or a pattern ("2026-11-*.json")'
 
 
-def _record(parser: ArgumentParser) -> None:
+def record_flags(parser: ArgumentParser) -> None:
+    """Add the flags of `record`."""
     parser.usage = "sfsample [record] (PID... | -n NAME | -- COMMAND [ARG...]) [options]"
     _add_target(parser)
     _add_groups(parser)
@@ -26,7 +27,8 @@ def _record(parser: ArgumentParser) -> None:
     _add_messages(parser)
 
 
-def _dump(parser: ArgumentParser) -> None:
+def dump_flags(parser: ArgumentParser) -> None:
+    """Add the flags of `dump`."""
     parser.usage = "sfsample dump (PID... | -n NAME | --core CORE) [options]"
     _add_target(parser)
     _add_groups(parser)
@@ -50,7 +52,8 @@ def _dump(parser: ArgumentParser) -> None:
     _add_messages(parser)
 
 
-def _watch(parser: ArgumentParser) -> None:
+def watch_flags(parser: ArgumentParser) -> None:
+    """Add the flags of `watch`."""
     parser.usage = "sfsample watch (PID... | -n NAME | --unit UNIT | ...) [options]"
     _add_target(parser)
     _add_groups(parser)
@@ -84,7 +87,8 @@ def _watch(parser: ArgumentParser) -> None:
     _add_messages(parser)
 
 
-def _inspect(parser: ArgumentParser) -> None:
+def inspect_flags(parser: ArgumentParser) -> None:
+    """Add the flags of `inspect`."""
     parser.usage = "sfsample inspect (ELF | -p PID | -n NAME) [options]"
     add = parser.add_argument
     add("elf", nargs="?", metavar="ELF", help="a program, library or object file")
@@ -95,13 +99,15 @@ def _inspect(parser: ArgumentParser) -> None:
     _add_messages(parser)
 
 
-def _doctor(parser: ArgumentParser) -> None:
+def doctor_flags(parser: ArgumentParser) -> None:
+    """Add the flags of `doctor`."""
     parser.usage = "sfsample doctor [PID... | -n NAME] [options]"
     _add_target(parser)
     _add_json_output(parser)
 
 
-def _top(parser: ArgumentParser) -> None:
+def top_flags(parser: ArgumentParser) -> None:
+    """Add the flags of `top`."""
     parser.usage = "sfsample top (PID... | -n NAME) [options]"
     _add_target(parser)
     _add_groups(parser)
@@ -113,7 +119,8 @@ def _top(parser: ArgumentParser) -> None:
     parser.set_defaults(quiet=True, environ=False)
 
 
-def _convert(parser: ArgumentParser) -> None:
+def convert_flags(parser: ArgumentParser) -> None:
+    """Add the flags of `convert`."""
     parser.usage = "sfsample convert INPUT... [-o OUTPUT] [options]"
     add = parser.add_argument
     add("inputs", nargs="+", metavar="INPUT", help=f"{_INPUT}; - is stdin")
@@ -131,7 +138,8 @@ def _convert(parser: ArgumentParser) -> None:
     add("-q", "--quiet", action="store_true", help="do not say what was written")
 
 
-def _diff(parser: ArgumentParser) -> None:
+def diff_flags(parser: ArgumentParser) -> None:
+    """Add the flags of `diff`."""
     parser.usage = "sfsample diff BEFORE AFTER [options]"
     add = parser.add_argument
     add("inputs", nargs=2, metavar="BEFORE AFTER", help=_INPUT)
@@ -144,7 +152,8 @@ def _diff(parser: ArgumentParser) -> None:
     add("-v", "--verbose", action="store_true", help="show every function that changed")
 
 
-def _history(parser: ArgumentParser) -> None:
+def history_flags(parser: ArgumentParser) -> None:
+    """Add the flags of `history`."""
     parser.usage = "sfsample history (list | show | export | diff | prune | check) [options]"
     add = parser.add_argument
     add("action", choices=values.HISTORY_ACTIONS, help="what to do")
@@ -176,7 +185,8 @@ def _history(parser: ArgumentParser) -> None:
     add("-v", "--verbose", action="store_true", help="show, diff: show all functions")
 
 
-def _replay(parser: ArgumentParser) -> None:
+def replay_flags(parser: ArgumentParser) -> None:
+    """Add the flags of `replay`."""
     parser.usage = "sfsample replay FILE [options]"
     add = parser.add_argument
     add("file", metavar="FILE", help="a stack that `sfsample record --save-bad DIR` saved")
@@ -187,7 +197,8 @@ def _replay(parser: ArgumentParser) -> None:
     add("-q", "--quiet", action="store_true", help="print no progress")
 
 
-def _service(parser: ArgumentParser) -> None:
+def service_flags(parser: ArgumentParser) -> None:
+    """Add the flags of `service`."""
     parser.usage = "sfsample service (show | install) [options]"
     add = parser.add_argument
     add("action", choices=("show", "install"), help="print the systemd unit, or write it")
@@ -196,7 +207,8 @@ def _service(parser: ArgumentParser) -> None:
     add("--force", action="store_true", help="replace the unit that is there")
 
 
-def _completion(parser: ArgumentParser) -> None:
+def completion_flags(parser: ArgumentParser) -> None:
+    """Add the flags of `completion`."""
     parser.add_argument("shell", choices=("bash", "zsh", "fish"), help="the shell to print it for")
 
 
@@ -331,86 +343,3 @@ def _add_messages(parser: ArgumentParser) -> None:
     add = parser.add_mutually_exclusive_group().add_argument
     add("-q", "--quiet", action="store_true", help="print no summary")
     add("-v", "--verbose", action="store_true", help="print all modules and all problems")
-
-
-# A group has a title and commands; a command has a name, flags, a summary, and examples with captions.
-GROUPS = (
-    ("sample processes", (
-        ("record", _record, "sample processes for a while and write a profile (the default)", (
-            ("1234 -d 10 -o out.html", "CPU use in 10 s, as a flame graph"),
-            ("1234 -d 10 > out.folded", "the same as text, one line per stack"),
-            ("1234 -d 10 --mode wall -t", "all threads, sleeping ones too"),
-            ("-o out.json -- ./program arg", "start a program and record it to its end"),
-        )),
-        ("top", _top, "show live which functions take the time", (
-            ("top 1234", "what the process does now"),
-            ("top -n redis-server --mode wall", "sleeping threads too"),
-            ("top -s -n gunicorn --all", "with the processes that it starts"),
-            ("top --container 4f1d8b7c2a90", "all processes of a container"),
-        )),
-        ("dump", _dump, "show every thread's stack, and what the process waits for", (
-            ("dump 1234", "why the process hangs"),
-            ("dump 1234 -o hang.json", "the same as JSON"),
-            ("dump --core core --exe ./program", "the threads of a core file"),
-        )),
-        ("watch", _watch, "record a slice at regular intervals, for months", (
-            ("watch -n redis-server", "keep its history; `sfsample history` shows it"),
-            ("watch --unit nginx --output-dir DIR --keep-for 7d", "files; all processes of a systemd unit"),
-            ("watch --busiest 20 --output-dir DIR", "the processes of this machine that need most CPU time"),
-            ("watch 1234 --mode cpu -r 99 --for 10s --output-dir DIR", "only what runs, 10 s of each minute"),
-            ("watch 1234 --output-dir DIR --listen 127.0.0.1:6060", "and profiles on request"),
-        )),
-    )),
-    ("convert and compare profiles", (
-        ("convert", _convert, "change the format of profiles, merge them, filter their stacks", (
-            ("convert out.json -o out.pprof", "for another viewer"),
-            ("convert a.json b.json -o ab.html", "several profiles merged into one"),
-            ("convert out.json --focus dictFind", "only dictFind and what it calls"),
-            ("convert out.json --symbolize -o out.html", "with names from files of this machine"),
-        )),
-        ("diff", _diff, "show what changed between two profiles, and what is noise", (
-            ("diff before.json after.json", "what grew, what shrank, what is noise"),
-            ("diff a.json b.json -o diff.html", "the same as a flame graph"),
-            ("diff monday/ tuesday/ --relative", "directories, merged; shares, whatever the load"),
-        )),
-        ("history", _history, "look back at what `watch` has kept: list, show, export, compare", (
-            ("history list --since 2h", "the slices of the last two hours"),
-            ("history export --service redis --at -1h -o hour.html", "an hour as a flame graph"),
-            ("history diff --service redis --at 'yesterday 14:00' --for 1h --with now", "what has changed"),
-        )),
-    )),
-    ("check permissions and unwind tables", (
-        ("doctor", _doctor, "show whether sfsample may attach, and if not, what to do", (
-            ("doctor 1234", "whether sfsample may attach to it"),
-            ("doctor -n nginx --all", "to each of several processes"),
-            ("doctor", "what this user may do on this machine"),
-        )),
-        ("inspect", _inspect, "show unwind tables: what they cover, whether they agree", (
-            ("inspect --verify ./libfoo.so", "which unwind tables it has, and whether they agree"),
-            ("inspect -p 1234", "those of every module of a process"),
-            ("inspect --rows ./libfoo.so", "every function and row of SFrame"),
-        )),
-        ("replay", _replay, "unwind a saved stack again", (
-            ("replay bad/no_row-0123.json", "a stack that `record --save-bad bad` has saved"),
-            ("replay FILE --sysroot DIR", "with the programs and libraries of another machine"),
-            ("replay FILE --unwind eh_frame", "by other tables"),
-        )),
-    )),
-    ("set up sfsample", (
-        ("service", _service, "show or install a systemd unit that runs `watch`", (
-            ("service show", "the unit, with least privileges"),
-            ("service install --config /etc/sfsample/watch.toml", "write it for systemd"),
-            ("watch --config /etc/sfsample/watch.toml --check", "check the configuration"),
-        )),
-        ("completion", _completion, "print the completion script for a shell", (
-            ("completion bash > ~/.sfsample.bash", "then source the file"),
-            ("completion zsh > ~/.sfsample.zsh", "the same"),
-            ("completion fish > ~/.config/fish/completions/sfsample.fish", ""),
-        )),
-    )),
-)  # fmt: skip
-COMMANDS = {
-    name: (add_flags, summary, examples)
-    for _, commands in GROUPS
-    for name, add_flags, summary, examples in commands
-}

@@ -3,7 +3,7 @@
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 
-from sfsample.cli.flags import COMMANDS
+from sfsample.cli.commands import COMMANDS
 from sfsample.errors import UsageError
 
 _ALWAYS_ON = ("-g", "--call-graph")  # flags of perf

@@ -10,7 +10,7 @@ import sys
 from typing import TYPE_CHECKING, NoReturn
 
 from sfsample import __version__
-from sfsample.cli.flags import COMMANDS, GROUPS
+from sfsample.cli.commands import COMMANDS, GROUPS
 from sfsample.cli.mistakes import not_a_pid, try_help, unknown_command, unknown_flags
 from sfsample.cli.values import FORMATS, OPENED, format_of, is_loopback, pids
 from sfsample.errors import UsageError

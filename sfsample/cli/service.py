@@ -32,6 +32,7 @@ TimeoutStopSec=30
 
 # It may look at the processes of all users, and change nothing.
 DynamicUser=yes
+User=sfsample
 StateDirectory=sfsample
 StateDirectoryMode=0700
 UMask=0077

@@ -8,8 +8,8 @@ import subprocess
 import pytest
 
 from sfsample.cli import main
+from sfsample.cli.commands import COMMANDS
 from sfsample.cli.completion import bash_script, fish_script, zsh_script
-from sfsample.cli.flags import COMMANDS
 from sfsample.cli.parse import describe
 from tests.live.terminal import Terminal
 

@@ -14,7 +14,8 @@ from tests.live.targets import states, wait_until
 
 HEAVY = {"elftools", "ptrace", "demangle", "subprocess", "json", "tempfile", "ctypes", "socket"}
 OWN = {"sfsample", "sfsample.errors", "sfsample.cli"} | {
-    f"sfsample.cli.{name}" for name in ("parse", "flags", "mistakes", "terminal", "values", "when")
+    f"sfsample.cli.{name}"
+    for name in ("parse", "commands", "flags", "mistakes", "terminal", "values", "when")
 }
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 import sfsample
-from sfsample.cli.flags import COMMANDS
+from sfsample.cli.commands import COMMANDS
 from sfsample.cli.parse import describe
 
 ROOT = Path(__file__).resolve().parents[2]
