@@ -164,7 +164,7 @@ def history_flags(parser: ArgumentParser) -> None:
     choose.add_argument("--for", type=values.seconds, dest="length", metavar="TIME",
                         help="with --at: so long (default: 1h)")  # fmt: skip
     choose.add_argument("--since", type=when.since, metavar="TIME", help="of the last TIME (2h, 7d)")
-    choose.add_argument("--label", type=when.label, action="append", metavar="KEY=VALUE",
+    choose.add_argument("--label", type=values.label, action="append", metavar="KEY=VALUE",
                         help="with this label; repeatable, then all")  # fmt: skip
     add("--with", type=when.when_or_build, dest="other", metavar="WHEN",
         help="diff: compare with this time, or with the first --for of a build-id")  # fmt: skip

@@ -61,14 +61,6 @@ def when_or_build(text: str) -> float | str:
         raise argparse.ArgumentTypeError(f"not {_WHAT} or a build-id: {text[:100] or repr('')}") from None
 
 
-def label(text: str) -> tuple[str, str]:
-    """Parse "key=value"."""
-    key, equals, value = text.partition("=")
-    if not key or not equals:
-        raise argparse.ArgumentTypeError(f"not a label (key=value): {text[:100] or repr('')}")
-    return key, value
-
-
 def keep_bytes(text: str) -> int:
     """Parse a size of any magnitude: "500M", "10G"."""
     scale = _BYTES.get(text[-1:].upper(), 1)

@@ -8,6 +8,7 @@ import pytest
 
 from sfsample.cli import when
 from sfsample.cli.parse import parse
+from sfsample.errors import UsageError
 
 NOW_S = 1_795_515_608.0  # 2026-11-24 10:20:08 UTC
 
@@ -81,11 +82,11 @@ def test_what_is_no_size_is_refused(text):
         when.keep_bytes(text)
 
 
-def test_labels():
-    assert when.label("a=b=c") == ("a", "b=c")
+def test_labels_are_those_of_record():
+    assert parse(["history", "list", "--label", "a=b=c"]).label == [("a", "b=c")]
     for text in ("", "a", "=b"):
-        with pytest.raises(argparse.ArgumentTypeError, match="not a label"):
-            when.label(text)
+        with pytest.raises(UsageError, match="--label: "):
+            parse(["history", "list", "--label", text])
 
 
 def test_time_that_begins_with_a_dash_is_no_flag():
