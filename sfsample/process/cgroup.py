@@ -3,19 +3,18 @@
 Source: cgroups(7), /proc/PID/cgroup; proc_pid_mountinfo(5).
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection
 
 from sfsample.process.procfs import read_text
 
 
-def common_cgroup(pids: Iterable[int], root: str | None = None) -> str | None:
+def common_cgroup(pids: Collection[int]) -> str | None:
     """Return the directory of the version 2 control group that all processes are in; None: unknown.
 
-    `root`: where version 2 is mounted.  The directory counts only if it lists the processes, since paths in
+    The directory counts only if it lists the processes, since paths in
     /proc are those of another cgroup namespace, or a part of the tree is mounted.
     """
-    root = _mount_point() if root is None else root
-    paths = {_path(pid) for pid in pids}
+    root, paths = _mount_point(), {_path(pid) for pid in pids}
     if not root or len(paths) != 1 or None in paths:
         return None
     directory = f"{root}{paths.pop()}".rstrip("/")
