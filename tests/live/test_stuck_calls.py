@@ -115,7 +115,7 @@ def test_signal_ends_a_recording_that_is_stuck(target, tmp_path, number):
 
 
 def test_duration_ends_a_recording_that_is_stuck(target, tmp_path):
-    with begun("-p", target.pid, "-o", tmp_path / "out", "-d", "1", "--no-perf-events") as child:
+    with begun("-p", target.pid, "-o", tmp_path / "out", "-d", "3", "--no-perf-events") as child:
         wait_until_sampled(target.pid)
         withhold(target)
         assert ended(child).code == 0
