@@ -22,15 +22,16 @@ def directory(tmp_path):
     """Return a history of the last three hours: redis became slower an hour ago; nginx has one slice."""
     from sfsample.history.facts import Slice
 
+    now_s = time.time()
     history = History(str(tmp_path / "history"))
     for at in range(180, 0, -20):
         slow = 900 if at <= 60 else 10
         closed = report(FAST, ("main;slow", slow, slow * 10**7, slow * 10**6))
-        begin_s = NOW_S - 60 * at
+        begin_s = now_s - 60 * at
         build_id = "ffeeddcc" if at <= 60 else "aabbccdd"
         history.add(Slice(begin_s, begin_s + 60, "redis", closed, {"env": "prod"}, build_id))
-    history.add(Slice(NOW_S - 300, NOW_S - 240, "nginx", report(FAST), {"env": "test"}))
-    history.add_gap("redis", NOW_S - 3000, NOW_S - 2900, "watcher was down")
+    history.add(Slice(now_s - 300, now_s - 240, "nginx", report(FAST), {"env": "test"}))
+    history.add_gap("redis", now_s - 3000, now_s - 2900, "watcher was down")
     history.close()
     return history.directory
 
