@@ -46,6 +46,7 @@ GROUPS = (
             ("history list --since 2h", "the slices of the last two hours"),
             ("history export --service redis --at -1h -o hour.html", "an hour as a flame graph"),
             ("history diff --service redis --at 'yesterday 14:00' --for 1h --with now", "what has changed"),
+            ("history diff --service redis --deploy", "what the last new build has changed"),
         )),
     )),
     ("check permissions and unwind tables", (

@@ -168,6 +168,8 @@ def history_flags(parser: ArgumentParser) -> None:
                         help="with this label; repeatable, then all")  # fmt: skip
     add("--with", type=when.when_or_build, dest="other", metavar="WHEN",
         help="diff: compare with this time, or with the first --for of a build-id")  # fmt: skip
+    add("--deploy", nargs="?", const="", type=when.build, metavar="BUILDID",
+        help="diff: compare before and after the last change of the build-id (to BUILDID)")  # fmt: skip
     _add_compared(parser)
     _add_output(parser)
     add("-f", "--format", choices=(*values.FORMATS, "text"),

@@ -143,13 +143,19 @@ def _join_times(words: list[str]) -> list[str]:
 
 def _check_history(arguments: argparse.Namespace) -> None:
     action = arguments.action
-    if arguments.length is not None and arguments.at is None:
+    if arguments.length is not None and arguments.at is None and arguments.deploy is None:
         raise UsageError("--for needs --at: from when on", "for the last hour: --since 1h")
     if arguments.at is not None and arguments.since is not None:
         raise UsageError("--at and --since both say when: use one of them")
-    if (action == "diff") != (arguments.other is not None) or (action == "diff" and arguments.at is None):
+    if arguments.deploy is not None:
+        if action != "diff" or any(
+            each is not None for each in (arguments.at, arguments.other, arguments.since)
+        ):
+            raise UsageError("--deploy is for history diff, instead of --at and --with")
+    elif (action == "diff") != (arguments.other is not None) or (action == "diff" and arguments.at is None):
         raise UsageError("history diff needs --at WHEN and --with WHEN; nothing else has --with",
-                         "for example: sfsample history diff --at -2h --for 1h --with now")  # fmt: skip
+                         "for example: sfsample history diff --at -2h --for 1h --with now",
+                         "or before and after a new build: sfsample history diff --deploy")  # fmt: skip
     if arguments.yes and action != "prune":
         raise UsageError("--yes is for history prune")
 

@@ -61,6 +61,13 @@ def when_or_build(text: str) -> float | str:
         raise argparse.ArgumentTypeError(f"not {_WHAT} or a build-id: {text[:100] or repr('')}") from None
 
 
+def build(text: str) -> str:
+    """Parse the begin of a build-id; "" is any."""
+    if text and not _BUILD_ID.fullmatch(text):
+        raise argparse.ArgumentTypeError(f"not 6 to 64 digits of a build-id: {text[:100] or repr('')}")
+    return text
+
+
 def keep_bytes(text: str) -> int:
     """Parse a size of any magnitude: "500M", "10G"."""
     scale = _BYTES.get(text[-1:].upper(), 1)

@@ -225,28 +225,25 @@ class HistoryFile:
             self._names[service] = names
         return self._names[service]
 
-    def report(self, facts: Sequence[SliceFacts]) -> Report:
-        """Return one report of slices of one service that have the same weights."""
+    def report(self, facts: Sequence[SliceFacts], only: Sequence[str] = WEIGHTS) -> Report:
+        """Return one report of slices of one service that have the same weights, with some of them."""
         first, stats = facts[0], []
-        names = self.names(first.service)
-        columns = [[0] * len(names.stacks.rows) for _ in WEIGHTS]
-        samples, wall_ns, cpu_ns = columns
-        seen = bytearray(len(names.stacks.rows))
+        names, seen = self.names(first.service), set[int]()
+        kept = [(at, name) for at, name in enumerate(WEIGHTS, 1) if name in first.weights and name in only]
+        columns = [[0] * len(names.stacks.rows) for _ in kept]
         for each in facts:
             found, rows = self.stacks(each)
             stats.append(found)
-            for stack, *weights in zip(*rows, strict=True):
-                seen[stack] = 1
-                samples[stack] += weights[0]
-                wall_ns[stack] += weights[1]
-                cpu_ns[stack] += weights[2]
-        kept = [WEIGHTS.index(name) for name in first.weights]
-        sums = {stack: tuple(columns[at][stack] for at in kept) for stack, has in enumerate(seen) if has}
+            seen.update(rows[0])
+            for column, (at, _) in zip(columns, kept, strict=True):
+                for stack, weight in zip(rows[0], rows[at], strict=True):
+                    column[stack] += weight
+        sums = {stack: tuple(column[stack] for column in columns) for stack in sorted(seen)}
         merged = sum_stats(stats) or {}
         merged["problems"] = [*dict.fromkeys(map(str, merged["problems"]))]
         durations = [each.duration_ns for each in facts]
         rates, hosts = {each.rate_hz for each in facts}, {each.host for each in facts}
-        return names.report(sums, first.weights)._replace(
+        return names.report(sums, [name for _, name in kept])._replace(
             started_ns=round(min(each.begin_s for each in facts) * 1e9) or None,
             duration_ns=None if None in durations else sum(filter(None, durations)),
             rate_hz=rates.pop() if len(rates) == 1 else None,

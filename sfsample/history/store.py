@@ -5,7 +5,7 @@ Several watchers may write, each for services of its own; any number of processe
 
 import os
 import sqlite3
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from hashlib import sha256
 
@@ -17,7 +17,7 @@ from sfsample.history.tiers import tidy
 from sfsample.report.budget import Budget
 from sfsample.report.formats import check_numbers
 from sfsample.report.merge import merge
-from sfsample.report.report import Report
+from sfsample.report.report import WEIGHTS, Report
 
 KEEP_FOR_S, KEEP_BYTES = 90.0 * DAY_S, 10 << 30
 _MAX_TRIES = 5  # to open all files, while another process replaces some
@@ -147,7 +147,7 @@ class History:
     # -- reading
 
     @contextmanager
-    def _files(self, selection: Selection) -> Iterator[list[HistoryFile]]:
+    def _files(self, *selections: Selection) -> Iterator[list[HistoryFile]]:
         """Yield the open files that can have what is selected, the oldest first.
 
         All are open before the first is read, so that none is missed or read twice while others are replaced.
@@ -155,7 +155,7 @@ class History:
         for tries in range(_MAX_TRIES):
             with ExitStack() as stack, self._errors("cannot read", self.directory):
                 try:
-                    files = self._open_files(selection, stack)
+                    files = self._open_files(selections, stack)
                 except FileNotFoundError:
                     if tries < _MAX_TRIES - 1:
                         continue
@@ -163,11 +163,11 @@ class History:
                 yield files
                 return
 
-    def _open_files(self, selection: Selection, stack: ExitStack) -> list[HistoryFile]:
+    def _open_files(self, selections: Sequence[Selection], stack: ExitStack) -> list[HistoryFile]:
         files: list[HistoryFile] = []
         replaced: set[str] = set()
         for name in file_names(self.directory):
-            if name.end_s + DAY_S < selection.begin_s or name.day * DAY_S > selection.end_s:
+            if all(name.end_s + DAY_S < each.begin_s or name.day * DAY_S > each.end_s for each in selections):
                 continue
             with self.skipping(name.path):
                 file = HistoryFile(name.path)
@@ -205,25 +205,37 @@ class History:
 
     def report(self, selection: Selection = Selection()) -> Report:  # noqa: B008 - immutable
         """Return one report of slices: counts, durations and statistics are added."""
-        with self._files(selection) as files:
-            size = sum(os.path.getsize(file.path) for file in files)
-            reports = [report for file in files for report in self._reports(file, selection)]
-            try:
-                report = merge(reports, Budget(8 * size)) if reports else Report((), (), ())
-                check_numbers(report)
-            except BadInput as failure:
-                raise SfsampleError(f"cannot merge: {failure}", "choose a shorter time") from None
+        [report] = self.reports([selection])
         return report
 
-    def _reports(self, file: HistoryFile, selection: Selection) -> list[Report]:
+    def reports(self, selections: Sequence[Selection], only: Sequence[str] = WEIGHTS) -> Iterator[Report]:
+        """Yield a report for each selection, with some of the weights; each file is opened once."""
+        with self._files(*selections) as files:
+            facts: dict[str, list[SliceFacts]] = {}
+            for file in files:
+                with self.skipping(file.path):
+                    facts[file.path] = [*file.facts()]
+            size = sum(os.path.getsize(file.path) for file in files)
+            for selection in selections:
+                parts: list[Report] = []
+                for file in files:
+                    parts += self._reports(file, filter(selection.has, facts.get(file.path, ())), only)
+                try:
+                    report = merge(parts, Budget(8 * size)) if parts else Report((), (), ())
+                    check_numbers(report)
+                except BadInput as failure:
+                    raise SfsampleError(f"cannot merge: {failure}", "choose a shorter time") from None
+                yield report
+
+    def _reports(self, file: HistoryFile, chosen: Iterable[SliceFacts], only: Sequence[str]) -> list[Report]:
         """Return a report for each service, and for each set of weights."""
         groups: dict[object, list[SliceFacts]] = {}
         reports: list[Report] = []
         with self.skipping(file.path):
-            for facts in filter(selection.has, file.facts()):
+            for facts in chosen:
                 groups.setdefault((facts.service, facts.weights), []).append(facts)
             for group in groups.values():
-                reports.append(file.report(group))  # noqa: PERF401 - those before a damaged one are kept
+                reports.append(file.report(group, only))  # noqa: PERF401 - those before a damaged one are kept
         return reports
 
     def findings(self) -> Iterator[str]:
