@@ -49,6 +49,13 @@ class HistorySink:
         """Keep a gap.  Raises NotKept."""
         self._do(lambda history: history.add_gap(service, begin_s, end_s, why))
 
+    def pin(self, last_s: float) -> int:
+        """Pin slices.  Raises NotKept."""
+        counts: list[int] = []
+        now_s = time.time()
+        self._do(lambda history: counts.append(history.pin(now_s - last_s, now_s)))
+        return sum(counts)
+
     def close(self) -> None:
         """Let others write; a child that tidies goes on."""
         if self._history is not None:
