@@ -6,7 +6,6 @@ Help and completion are both made from this description.
 from argparse import ArgumentParser, BooleanOptionalAction
 
 from sfsample.cli import values, when
-from sfsample.cli.triggers import condition
 
 _INPUT = 'json of sfsample, folded or pprof; a directory of such files, or a pattern ("2026-11-*.json")'
 
@@ -81,7 +80,7 @@ def watch_flags(parser: ArgumentParser) -> None:
     add("--config", metavar="FILE", help="take flags from a TOML file; those that are typed win")
     add("--check", action="store_true", help="check the flags and the --config file, and record nothing")
     add = parser.add_argument_group("look closer when something happens, or at SIGUSR1").add_argument
-    add("--trigger", type=condition, action="append", default=[], metavar="CONDITION",
+    add("--trigger", type=values.condition, action="append", default=[], metavar="CONDITION",
         help="then pin the slices of the last two minutes, dump, and record 30 s at 99 Hz; repeatable: "
         "'cpu>80' (percent of one CPU), 'cpu>p99' (of the last day), 'rss>2G', 'threads>500', "
         "'psi.cpu>20', 'delay>10' (percent), "
