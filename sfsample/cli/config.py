@@ -84,6 +84,7 @@ def execute_anew() -> None:
     except SfsampleError as failure:
         say_at(f"not reloaded: {failure}", *failure.help, "the watch goes on as before")
         return
+    say_at("the configuration is read again")
     for number in (signal.SIGHUP, signal.SIGUSR1):  # the program that begins is not ready for them
         signal.signal(number, signal.SIG_IGN)
     os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606 - no shell is needed

@@ -12,6 +12,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from sfsample.cli.trouble import say_at
 from sfsample.cli.values import seconds
 from sfsample.cli.when import keep_bytes
 from sfsample.core.checkpoint import PENDING_STOPS
@@ -21,7 +22,7 @@ _MAX_SHARE = 0.005  # of the time, that looks may cost
 _PATIENCE_S = 1.0  # for an instant at which no thread is held
 _DAY_LOOKS = 17280  # looks of a day
 _MIN_LOOKS = 720  # of an hour, before a percentile says anything
-_IN_A_ROW = 3  # looks above a percentile; one in a hundred is above the 99th by definition
+_IN_A_ROW = 3  # looks above a percentile (one in a hundred is above the 99th), or without a value
 _CONDITION = re.compile(r"([a-z.]+)>(p)?(.+)")
 _EXAMPLES = "cpu>80, cpu>p99, rss>2G, threads>500, psi.cpu>20, delay>10%, stuck>30s"
 
@@ -97,7 +98,8 @@ class Triggers:
         self._ordered: list[float] = []
         self._above: Counter[Condition] = Counter()  # looks in a row above its percentile
         self._fired: Fired | None = None
-        self.unknown: set[str] = {one.metric for one in conditions}  # metrics that never had a value
+        self._unknown = {one.metric for one in conditions}  # metrics that never had a value
+        self._looks = 0
 
     def fire(self) -> None:
         """Fire by hand (SIGUSR1), whatever the cool-down."""
@@ -125,7 +127,11 @@ class Triggers:
         self._rest_until_s = time.monotonic() + self._cooldown_s
 
     def _see(self, values: dict[str, float], now_s: float) -> None:
-        self.unknown -= values.keys()
+        self._unknown -= values.keys()
+        self._looks += 1
+        if self._looks == _IN_A_ROW and self._unknown:
+            say_at(f"no value for --trigger: {', '.join(sorted(self._unknown))}",
+                   "the kernel does not measure it, or does not show it in this container")  # fmt: skip
         is_above = {one: self._is_above(one, values) for one in self._conditions}
         if "cpu" in values:
             self._note(values["cpu"])

@@ -169,3 +169,12 @@ def test_look_waits_a_second_while_a_thread_is_held(watched: Watched) -> None:
         assert made.is_due()
     finally:
         PENDING_STOPS.remove(collect)
+
+
+def test_metric_without_a_value_is_said_once(watched: Watched, capsys: pytest.CaptureFixture[str]) -> None:
+    made = watched.triggers("cpu>80", "psi.cpu>20")
+    lines = []
+    for _ in range(5):
+        watched.look(made, cpu=1)
+        lines.append(len(capsys.readouterr().err.splitlines()))
+    assert lines == [0, 0, 2, 0, 0]
