@@ -5,8 +5,8 @@ Several watchers may write, each for services of its own; any number of processe
 
 import os
 import sqlite3
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Container, Iterable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from hashlib import sha256
 
 from sfsample.errors import BadInput, SfsampleError
@@ -57,9 +57,18 @@ class History:
     def close(self) -> None:
         """Close all files, and let others watch the services."""
         self._close_writer()
-        for fd in self._locks.values():
-            os.close(fd)
-        self._locks.clear()
+        self.let_go(keep=())
+
+    def let_go(self, keep: Container[str]) -> None:
+        """Let others watch all services but some."""
+        for service in [service for service in self._locks if service not in keep]:
+            with suppress(OSError):
+                os.unlink(self._lock_path(service))
+            os.close(self._locks.pop(service))
+
+    def _lock_path(self, service: str) -> str:
+        name = sha256(service.encode("utf-8", "replace")).hexdigest()[:16]
+        return os.path.join(self.directory, f".{name}.lock")
 
     def _close_writer(self) -> None:
         if self._writer is not None:
@@ -75,19 +84,20 @@ class History:
             check_numbers(closed.report)
         self._write(closed.service, closed.begin_s, lambda file: file.insert(facts, closed.report))
 
-    def pin(self, begin_s: float, end_s: float) -> int:
-        """Pin the slices of a time, of the services that were added here; return how many those are."""
+    def pin(self, services: Iterable[str], begin_s: float, end_s: float) -> int:
+        """Pin the slices of services and a time; return how many those are.
+
+        A slice is in the file of the day on which it begins.
+        """
         count = 0
 
         def pin(file: HistoryFile) -> None:
             nonlocal count
             count += file.pin(service, begin_s, end_s)
 
-        for day in range(
-            int(begin_s // DAY_S) - 1, int(end_s // DAY_S) + 1
-        ):  # a slice is in the day of its begin
+        for day in range(int(begin_s // DAY_S) - 1, int(end_s // DAY_S) + 1):
             if os.path.exists(FileName(self.directory, day, "1m").path):
-                for service in self._locks:
+                for service in services:
                     self._write(service, day * DAY_S, pin)
         return count
 
@@ -112,8 +122,7 @@ class History:
     def _lock(self, service: str) -> None:
         if service in self._locks:
             return
-        name = sha256(service.encode("utf-8", "replace")).hexdigest()[:16]
-        fd = lock(os.path.join(self.directory, f".{name}.lock"))
+        fd = lock(self._lock_path(service))
         if fd is None:
             raise SfsampleError(f"another watcher writes the history of {service}: {self.directory}",
                                 "end it, or give this one another --history DIR")  # fmt: skip

@@ -160,4 +160,5 @@ def test_pin_of_a_directory_that_was_removed_is_an_os_error(tmp_path: Path) -> N
 
 
 def closed(begin_s: float) -> ClosedSlice:
-    return ClosedSlice(begin_s, begin_s + 60, "redis", {}, from_lines("p;main;a 7"), Stats(19))
+    report = from_lines("p;main;a 7")
+    return ClosedSlice(begin_s, begin_s + 60, report, [("redis", report)], Stats(19))
