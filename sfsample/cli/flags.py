@@ -74,8 +74,19 @@ def watch_flags(parser: ArgumentParser) -> None:
     add("--keep", type=values.positive, metavar="N", help="keep the newest N files, delete older ones")
     add("--keep-for", type=values.seconds, metavar="TIME",
         help="delete what is older than TIME: 12h, 7d, 4w (default: files never, history 90d)")  # fmt: skip
+    add("--metrics-file", metavar="FILE",
+        help="write the metrics to FILE after each slice, for the textfile collector of "
+        "node_exporter")  # fmt: skip
     add("--config", metavar="FILE", help="take flags from a TOML file; those that are typed win")
     add("--check", action="store_true", help="check the flags and the --config file, and record nothing")
+    add = parser.add_argument_group("look closer when something happens, or at SIGUSR1").add_argument
+    add("--trigger", type=values.condition, action="append", default=[], metavar="CONDITION",
+        help="then pin the slices of the last two minutes, dump, and record 30 s at 99 Hz; repeatable: "
+        "'cpu>80' (percent of one CPU), 'cpu>p99' (of the last day), 'rss>2G', 'threads>500', "
+        "'psi.cpu>20', 'delay>10' (percent), "
+        "'stuck>30s'")  # fmt: skip
+    add("--cooldown", type=values.seconds, default=600.0, metavar="TIME",
+        help="after a trigger, wait so long for the next one (default: 10m)")  # fmt: skip
     add = parser.add_argument_group("profiles, metrics and health over HTTP").add_argument
     add("--listen", type=values.listen, metavar="ADDR:PORT|unix:PATH",
         help="serve /debug/pprof/profile?seconds=N, /metrics and /healthz there")  # fmt: skip

@@ -29,6 +29,7 @@ class HistorySink:
         self._keep = [f"--keep-for={arguments.keep_for}"] if arguments.keep_for else []
         self._directory = directory
         self._services: list[str] = []  # that the last slice had
+        self._ends_s: dict[str, float] = {}  # of each service the end of its last slice
         self._history: History | None = None
         self._tidy: subprocess.Popen[bytes] | None = None
         self._tidy_due_s = time.monotonic()
@@ -40,6 +41,7 @@ class HistorySink:
     def add(self, closed: ClosedSlice) -> str:
         """Keep the part of each service; return where.  Raises NotKept where one is not kept."""
         self._services = [service for service, _ in closed.parts]
+        self._ends_s |= dict.fromkeys(self._services, closed.end_s)
         lost: list[NotKept] = []
         for service, report in closed.parts:
             build_id = (report.target or {}).get("build_id")
@@ -65,6 +67,14 @@ class HistorySink:
         """
         for service in dict.fromkeys(self._services) or (target,):
             self._do(partial(History.add_gap, service=service, begin_s=begin_s, end_s=end_s, why=why))
+
+    def pin(self, last_s: float) -> int:
+        """Pin slices.  Raises NotKept."""
+        counts: list[int] = []
+        now_s = time.time()
+        self._ends_s = {name: at_s for name, at_s in self._ends_s.items() if at_s > now_s - last_s}
+        self._do(lambda history: counts.append(history.pin(self._ends_s, now_s - last_s, now_s)))
+        return sum(counts)
 
     def close(self) -> None:
         """Let others write; a child that tidies goes on."""

@@ -25,6 +25,7 @@ After=network.target
 [Service]
 Type=notify
 ExecStart={command}
+ExecReload=/bin/sh -c "kill -HUP ${{MAINPID}}"
 Restart=on-failure
 RestartSec=30
 WatchdogSec=5min

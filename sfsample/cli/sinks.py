@@ -51,6 +51,10 @@ class Sink(Protocol):
         """Keep that there is no slice between two times, and why.  `target` is what the flags name."""
         ...
 
+    def pin(self, last_s: float) -> int:
+        """Keep the slices of the last `last_s` seconds longer than others; return how many."""
+        ...
+
     def close(self) -> None:
         """Let go of what is open, as the watch ends."""
         ...

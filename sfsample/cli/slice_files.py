@@ -22,6 +22,7 @@ from sfsample.cli.values import suffix_of
 from sfsample.core.filesystem import whole_file
 
 _TIME_FORMAT = "%Y%m%dT%H%M%SZ"
+_MAX_PINNED = 500  # files of a target
 
 
 class FileSink:
@@ -30,6 +31,7 @@ class FileSink:
     def __init__(self, arguments: Namespace, label: str) -> None:
         self._arguments = arguments
         self._files = SliceFiles(arguments.output_dir, label, suffix_of(arguments.format))
+        self._pinned = SliceFiles(arguments.output_dir, label, f".pinned{suffix_of(arguments.format)}")
         self._not_deleted = Trouble("older files stay")
 
     def prepare(self) -> None:
@@ -62,6 +64,15 @@ class FileSink:
     def add_gap(self, target: str, begin_s: float, end_s: float, why: str) -> None:
         """Do nothing: there is no file."""
 
+    def pin(self, last_s: float) -> int:
+        """Rename files, so that --keep does not count them.  Raises OSError."""
+        suffix, paths = suffix_of(self._arguments.format), self._files.written(last_s)
+        for path in paths:
+            pinned = f"{path.removesuffix(suffix)}.pinned{suffix}"
+            os.rename(path, pinned)
+            self._pinned.delete_old(pinned, _MAX_PINNED, self._arguments.keep_for)
+        return len(paths)
+
     def close(self) -> None:
         """Do nothing: each file is closed."""
 
@@ -93,6 +104,12 @@ class SliceFiles:
             if not os.path.lexists(path):
                 return path
             second += 1
+
+    def written(self, last_s: float) -> list[str]:
+        """Return the paths of those that were written in the last seconds.  Raises OSError."""
+        after_s = _boot_time_s() - last_s
+        self._list()
+        return [os.path.join(self.directory, name) for name, at_s in self._begun_s.items() if at_s > after_s]
 
     def delete_old(self, newest: str, keep: int | None, keep_for_s: float | None) -> None:
         """Delete all but `keep` slices, and those that are older; `newest` has just been written.

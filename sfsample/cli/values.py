@@ -145,6 +145,13 @@ def label(text: str) -> tuple[str, str]:
     return key, value
 
 
+def condition(text: str) -> object:
+    """Parse a condition of --trigger."""
+    from sfsample.cli.triggers import condition as parse  # most commands watch for none
+
+    return parse(text)
+
+
 def unit(text: str) -> str:
     """Parse the name of a systemd unit."""
     if not text.strip() or "/" in text:

@@ -82,6 +82,18 @@ def file_names(directory: str) -> list[FileName]:
     return sorted(found, key=lambda name: (name.day, -TIERS[name.tier]))
 
 
+def usage(directory: str) -> dict[str, tuple[int, float]]:
+    """Return for each tier how many bytes its files have, and the begin of the oldest.  Raises OSError."""
+    found: dict[str, tuple[int, float]] = {}
+    for name in reversed(file_names(directory)):  # the oldest is the last
+        size, _ = found.get(name.tier, (0, 0.0))
+        for suffix in ("", *_BESIDE):
+            with suppress(FileNotFoundError):
+                size += os.stat(name.path + suffix).st_size
+        found[name.tier] = size, float(name.day * DAY_S)
+    return found
+
+
 def check_owner(path: str, *, directory: bool = False) -> None:
     """Raise BadInput unless a path is what it should be, and only this user and root may have written it."""
     status = os.lstat(path)
@@ -283,6 +295,13 @@ class HistoryFile:
         stats["problems"] = [str(text) for text in stats["problems"][:_MAX_PROBLEMS]]
         self._run("INSERT INTO stacks VALUES (?, ?, ?)", number, pack_json(stats),
                   pack_rows((stack, *weights) for stack, weights in sums.items()))  # fmt: skip
+
+    def pin(self, service: str, begin_s: float, end_s: float) -> int:
+        """Pin the slices of a service and a time; return how many."""
+        self._run("UPDATE slice SET pinned = 1 WHERE service = ? AND end_s > ? AND begin_s < ?",
+                  service, begin_s, end_s)  # fmt: skip
+        [(count,)] = self._rows("SELECT changes()")
+        return int(count)
 
     def compact(self) -> None:
         """Free the space of what was deleted; not within `writing`."""

@@ -84,6 +84,23 @@ class History:
             check_numbers(closed.report)
         self._write(closed.service, closed.begin_s, lambda file: file.insert(facts, closed.report))
 
+    def pin(self, services: Iterable[str], begin_s: float, end_s: float) -> int:
+        """Pin the slices of services and a time; return how many those are.
+
+        A slice is in the file of the day on which it begins.
+        """
+        count = 0
+
+        def pin(file: HistoryFile) -> None:
+            nonlocal count
+            count += file.pin(service, begin_s, end_s)
+
+        for day in range(int(begin_s // DAY_S) - 1, int(end_s // DAY_S) + 1):
+            if os.path.exists(FileName(self.directory, day, "1m").path):
+                for service in services:
+                    self._write(service, day * DAY_S, pin)
+        return count
+
     def add_gap(self, service: str, begin_s: float, end_s: float, why: str) -> None:
         """Note that there are no slices of a service, and why."""
         with self._errors("cannot keep", f"a gap of {service}"):

@@ -10,6 +10,7 @@ from sfsample.cli.parse import parse
 from sfsample.cli.sinks import ClosedSlice, NotKept
 from sfsample.cli.watch import Watch
 from sfsample.errors import UsageError
+from sfsample.history.facts import Slice
 from sfsample.history.store import History
 from sfsample.recording.stats import Stats
 from tests.builders.reports import from_lines
@@ -56,6 +57,37 @@ def test_slices_and_gaps_are_kept(sink, directory, capsys):
     assert {row["labels"]["team"] for row in document["slices"]} == {"shop"}
     assert [gap["why"] for gap in document["gaps"]] == ["the target ended"]
     assert {facts.build_id for facts in History(str(directory)).slices()} == {"beef"}
+
+
+def test_slices_of_a_time_and_of_the_own_services_are_pinned(sink, directory, monkeypatch):
+    other = History(str(directory))
+    other.add(Slice(BEGIN_S, BEGIN_S + 60, "shop", from_lines("p;main;a 7")))
+    for minute in range(5):
+        sink.add(closed(minute, "p;main;a 7"))
+    monkeypatch.setattr(history_sink.time, "time", lambda: BEGIN_S + 300)
+    assert sink.pin(119) == 2
+    assert sink.pin(130) == 3
+    pinned = [(facts.service, facts.begin_s) for facts in other.slices() if facts.pinned]
+    assert pinned == [("bank", BEGIN_S + 60 * minute) for minute in (2, 3, 4)]
+    other.close()
+
+
+def test_slice_of_a_service_that_the_last_one_has_not_is_pinned_too(sink, directory, monkeypatch):
+    """With --busiest, other processes may be the busiest now."""
+    sink.add(closed(0, "p;main;a 7", services=("web", "bank")))
+    sink.add(closed(1, "p;main;a 7", services=("bank",)))
+    monkeypatch.setattr(history_sink.time, "time", lambda: BEGIN_S + 120)
+    assert sink.pin(119) == 3
+    assert [facts.pinned for facts in History(str(directory)).slices()] == [True] * 3
+
+
+def test_slice_of_the_day_before_is_pinned_too(sink, directory, monkeypatch):
+    midnight_s = (BEGIN_S // 86400 + 1) * 86400
+    for begin_s in (midnight_s - 30, midnight_s + 30):
+        sink.add(closed(0, "p;main;a 7")._replace(begin_s=begin_s, end_s=begin_s + 60))
+    monkeypatch.setattr(history_sink.time, "time", lambda: midnight_s + 90)
+    assert sink.pin(70) == 2
+    assert sorted(path.name[-9:] for path in directory.glob("*.sqlite")) == ["1m.sqlite"] * 2
 
 
 def test_each_service_has_slices_and_gaps_of_its_own(sink, directory):
