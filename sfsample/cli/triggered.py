@@ -18,6 +18,7 @@ from sfsample.errors import SfsampleError
 
 _BEFORE_S = 120.0  # slices of this time before a trigger are pinned
 _CLOSER_S, _CLOSER_HZ = 30.0, 99.0  # how long, and how often a second, one looks afterwards
+_CLOSER_SHARE = 0.1  # of a CPU that samples may take meanwhile: with the usual 3 % few ticks would be left
 _MAX_DUMPS = 100  # of a target
 _MAX_PROCESSES = 20  # in a dump
 _KEEP_FOR_S = 90 * 86400.0  # without --keep-for
@@ -48,7 +49,9 @@ class Response:
         except (SfsampleError, OSError) as failure:
             dump = f"no dump: {failure}"
         begin_s, hz = time.monotonic(), max(_CLOSER_HZ, flags.rate)
-        taken = record(_CLOSER_S, {"rate": hz, "labels": [*flags.labels, ("trigger", fired.name)]})
+        share = max(_CLOSER_SHARE, flags.max_overhead)
+        labels = [*flags.labels, ("trigger", fired.name)]
+        taken = record(_CLOSER_S, {"rate": hz, "labels": labels, "max_overhead": share})
         length_s = time.monotonic() - begin_s
         _pin(sinks, fired)
         if not flags.quiet:
