@@ -63,6 +63,11 @@ class SliceFacts(NamedTuple):
     pinned: bool
 
     @property
+    def number(self) -> int:
+        """Its row in the tables of its file."""
+        return int(self.id.rpartition(".")[2])
+
+    @property
     def coverage(self) -> float | None:
         """The share of the CPU time that samples stand for; None: no CPU time was used."""
         return min(1.0, self.cpu_sampled_ns / self.cpu_charged_ns) if self.cpu_charged_ns else None

@@ -5,22 +5,23 @@ Several watchers may write, each for services of its own; any number of processe
 
 import os
 import sqlite3
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing, contextmanager, suppress
 from hashlib import sha256
+from typing import TypeVar
 
 from sfsample.errors import BadInput, SfsampleError
 from sfsample.history.facts import Gap, Selection, Slice, SliceFacts, facts_of, read_gap
 from sfsample.history.files import DAY_S, FileName, HistoryFile, check_owner, file_names, remove
 from sfsample.history.lock import lock
-from sfsample.history.tiers import tidy
+from sfsample.history.tiers import size_of, tidy
 from sfsample.report.budget import Budget
 from sfsample.report.formats import check_numbers
 from sfsample.report.merge import merge
 from sfsample.report.report import Report
 
 KEEP_FOR_S, KEEP_BYTES = 90.0 * DAY_S, 10 << 30
-_MAX_TRIES = 5  # to open all files, while another process replaces some
+_T = TypeVar("_T")
 _FAILURES = (sqlite3.Error, OSError, BadInput, ValueError, OverflowError)
 _SPACE = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR)
 
@@ -82,13 +83,13 @@ class History:
         self._write(service, begin_s, lambda file: file.insert_gaps([gap]))
 
     def _write(self, service: str, begin_s: float, insert: Callable[[HistoryFile], None]) -> None:
-        name = FileName(self.directory, int(begin_s // DAY_S), "1m")
+        name = FileName(self.directory, int(begin_s // DAY_S))
         with self._errors("cannot write", name.path):
             self._lock(service)
             while True:
                 file = self._open_writer(name)
                 with file.writing():
-                    if file.is_current:  # else it was replaced by one of the next tier, or removed
+                    if file.is_current:  # else it was removed
                         insert(file)
                         return
                 self._close_writer()
@@ -122,112 +123,74 @@ class History:
         count = 0
         with self._errors("cannot delete", self.directory):
             for name in file_names(self.directory):
-                file = HistoryFile(name.path, write=True)
-                with ExitStack() as stack:
-                    stack.callback(file.close)
+                with closing(HistoryFile(name.path, write=True)) as file:
                     with file.writing():
-                        facts, gaps = list(file.facts()), file.gaps()
+                        facts = list(file.facts())
                         chosen = [each for each in facts if selection.has(each)]
-                        file.delete(chosen, filter(selection.has_gap, gaps))
+                        file.delete(chosen, filter(selection.has_gap, file.gaps()))
                         if chosen == facts:
                             remove(name)
                     count += len(chosen)
-                    if chosen and chosen != facts:
+                    if chosen != facts:
                         file.compact()
         return count
 
     # -- reading
 
-    @contextmanager
-    def _files(self, selection: Selection) -> Iterator[list[HistoryFile]]:
-        """Yield the open files that can have what is selected, the oldest first.
-
-        All are open before the first is read, so that none is missed or read twice while others are replaced.
-        """
-        for tries in range(_MAX_TRIES):
-            with ExitStack() as stack, self._errors("cannot read", self.directory):
-                try:
-                    files = self._open_files(selection, stack)
-                except FileNotFoundError:
-                    if tries < _MAX_TRIES - 1:
-                        continue
-                    raise
-                yield files
-                return
-
-    def _open_files(self, selection: Selection, stack: ExitStack) -> list[HistoryFile]:
-        files: list[HistoryFile] = []
-        replaced: set[str] = set()
-        for name in file_names(self.directory):
-            if name.end_s + DAY_S < selection.begin_s or name.day * DAY_S > selection.end_s:
-                continue
-            with self.skipping(name.path):
-                file = HistoryFile(name.path)
-                stack.callback(file.close)
-                if not replaced & file.texts("identity"):
-                    replaced |= file.texts("replaced")
-                    files.append(file)
-        return files
+    def _read(self, selection: Selection, ask: Callable[[HistoryFile], Iterable[_T]]) -> list[_T]:
+        """Return the answers of the files that can have what is selected, the oldest first."""
+        found: list[_T] = []
+        with self._errors("cannot read", self.directory):
+            for name in file_names(self.directory):
+                if name.end_s + DAY_S >= selection.begin_s and name.day * DAY_S <= selection.end_s:
+                    with self._skipping(name.path), closing(HistoryFile(name.path)) as file:
+                        found.extend(ask(file))  # those before a damaged one are kept
+        return found
 
     @contextmanager
-    def skipping(self, path: str) -> Iterator[None]:
-        """Go on behind the block where a file is damaged, after a note in `problems`."""
+    def _skipping(self, path: str) -> Iterator[None]:
+        """Go on behind the block where a file is damaged, after a note in `problems`, or removed."""
         try:
-            yield
+            with suppress(FileNotFoundError):
+                yield
         except (BadInput, sqlite3.Error, PermissionError) as failure:
             self.problems[f"{path}: {getattr(failure, 'strerror', None) or failure}"] = None
 
     def slices(self, selection: Selection = Selection()) -> list[SliceFacts]:  # noqa: B008 - immutable
         """Return the facts of slices, the oldest first."""
-        found: list[SliceFacts] = []
-        with self._files(selection) as files:
-            for file in files:
-                with self.skipping(file.path):
-                    found += filter(selection.has, file.facts())
+        found = self._read(selection, lambda file: filter(selection.has, file.facts()))
         return sorted(found, key=lambda facts: (facts.begin_s, facts.service))
 
     def gaps(self, selection: Selection = Selection()) -> list[Gap]:  # noqa: B008 - immutable
         """Return the times without slices, the oldest first."""
-        found: list[Gap] = []
-        with self._files(selection) as files:
-            for file in files:
-                with self.skipping(file.path):
-                    found += filter(selection.has_gap, file.gaps())
-        return sorted(found)
+        return sorted(self._read(selection, lambda file: filter(selection.has_gap, file.gaps())))
 
     def report(self, selection: Selection = Selection()) -> Report:  # noqa: B008 - immutable
         """Return one report of slices: counts, durations and statistics are added."""
-        with self._files(selection) as files:
-            size = sum(os.path.getsize(file.path) for file in files)
-            reports = [report for file in files for report in self._reports(file, selection)]
-            try:
-                report = merge(reports, Budget(8 * size)) if reports else Report((), (), ())
-                check_numbers(report)
-            except BadInput as failure:
-                raise SfsampleError(f"cannot merge: {failure}", "choose a shorter time") from None
+        reports = self._read(selection, lambda file: _reports(file, selection))
+        try:
+            report = merge(reports, Budget(8 * size_of(self.directory))) if reports else Report((), (), ())
+            check_numbers(report)
+        except BadInput as failure:
+            raise SfsampleError(f"cannot merge: {failure}", "choose a shorter time") from None
         return report
-
-    def _reports(self, file: HistoryFile, selection: Selection) -> list[Report]:
-        """Return a report for each service, and for each set of weights."""
-        groups: dict[object, list[SliceFacts]] = {}
-        reports: list[Report] = []
-        with self.skipping(file.path):
-            for facts in filter(selection.has, file.facts()):
-                groups.setdefault((facts.service, facts.weights), []).append(facts)
-            for group in groups.values():
-                reports.append(file.report(group))  # noqa: PERF401 - those before a damaged one are kept
-        return reports
 
     def findings(self) -> Iterator[str]:
         """Yield what is wrong with a file: its structure, its facts, its stacks, its totals."""
         for name in file_names(self.directory):
             try:
-                file = HistoryFile(name.path)
-                with ExitStack() as stack:
-                    stack.callback(file.close)
+                with closing(HistoryFile(name.path)) as file:
                     yield from (f"{name.path}: {text}" for text in file.integrity())
                     file.gaps()
                     for facts in file.facts():
                         file.stacks(facts)
             except (BadInput, sqlite3.Error, OSError) as failure:
                 yield f"{name.path}: {getattr(failure, 'strerror', None) or failure}"
+
+
+def _reports(file: HistoryFile, selection: Selection) -> Iterator[Report]:
+    """Yield a report for each service, and for each set of weights."""
+    groups: dict[object, list[SliceFacts]] = {}
+    for facts in filter(selection.has, file.facts()):
+        groups.setdefault((facts.service, facts.weights), []).append(facts)
+    yield from map(file.report, groups.values())

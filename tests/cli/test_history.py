@@ -8,6 +8,7 @@ from contextlib import closing
 import pytest
 
 from sfsample.cli import main
+from sfsample.history.files import file_names
 from sfsample.history.store import History
 from sfsample.report.formats import parse
 from tests.builders.histories import report, sums
@@ -154,7 +155,7 @@ def test_prune_without_a_selection_applies_retention(run):
 
 def test_check_finds_damage(run, directory):
     assert run("check")[:2] == (0, f"{directory}: 10 slices: all of it is whole\n")
-    [name] = History(directory)._files(selection("redis")).__enter__()
+    [name] = file_names(directory)
     with closing(sqlite3.connect(name.path, isolation_level=None)) as database:
         database.execute("UPDATE slice SET samples = samples + 1 WHERE id = 1")
     code, out, err = run("check")

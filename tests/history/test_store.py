@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sfsample.errors import SfsampleError
+from sfsample.history.blobs import TIME_UNIT_NS as UNIT
 from sfsample.history.facts import Selection, Slice, facts_of
 from sfsample.history.store import History
 from sfsample.report.merge import merge
@@ -67,7 +68,7 @@ def test_stacks_of_threads_that_differ_by_id_are_one(tmp_path):
     history = History(str(tmp_path))
     for at, tid in enumerate((7, 8)):
         history.add(minute(at)._replace(report=report(("main", 1, 1, 1), tid=tid)))
-    assert [stack.weights for stack in history.report().stacks] == [(2, 2, 2)]
+    assert [stack.weights for stack in history.report().stacks] == [(2, 2 * UNIT, 2 * UNIT)]
     assert [facts.pids for facts in history.slices()] == [(7,), (8,)]
 
 
