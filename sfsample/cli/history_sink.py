@@ -24,7 +24,8 @@ class HistorySink:
     """Adds each slice and each gap to the history in a directory."""
 
     def __init__(self, arguments: Namespace, directory: str) -> None:
-        self._keep = [f"--keep-for={arguments.keep_for}"] if arguments.keep_for else []
+        limits = {"--keep-for": arguments.keep_for, "--keep-bytes": arguments.keep_bytes}
+        self._keep = [f"{flag}={value}" for flag, value in limits.items() if value]
         self._directory = directory
         self._history: History | None = None
         self._tidy: subprocess.Popen[bytes] | None = None

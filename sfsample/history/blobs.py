@@ -16,7 +16,7 @@ import json
 import sys
 import zlib
 from array import array
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from functools import cache
 from itertools import accumulate
 from operator import sub
@@ -27,11 +27,10 @@ from sfsample.report.budget import Budget
 from sfsample.report.formats.profile_json import JsonValue, frame_json, read_frame, read_module
 from sfsample.report.json_text import json_text
 from sfsample.report.report import Report, ReportBuilder, ReportFrame, ReportThread
+from sfsample.report.time_line import TIME_UNIT_NS, Columns
 
 _T = TypeVar("_T", bound=Hashable)
 _MAX_BLOB_BYTES = 64 << 20  # unpacked
-TIME_UNIT_NS = 100_000  # of the times in a slice
-Columns = Sequence[Sequence[int]]  # stacks, samples, wall time, CPU time
 _COUNT_BYTES, _WIDTHS = 4, {1: "B", 2: "H", 4: "I", 8: "Q"}
 _BATCH_COST = 4  # for each byte of a batch (see report/budget.py): most are numbers of frames
 
@@ -40,19 +39,6 @@ def in_units(times_ns: Sequence[int]) -> list[int]:
     """Return times in units; what is left of one goes to the next, so that the sum stays the same."""
     sums = [total // TIME_UNIT_NS for total in accumulate(times_ns)]
     return [*map(sub, sums, [0, *sums])]
-
-
-def add_columns(slices: Iterable[Columns], stacks: int) -> Columns:
-    """Return the sums by stack of slices, which refer to so many stacks; its stacks ascend."""
-    seen: set[int] = set()
-    sums = [[0] * stacks for _ in range(3)]
-    for numbers, *columns in slices:
-        seen.update(numbers)
-        for total, column in zip(sums, columns, strict=True):
-            for stack, number in zip(numbers, column, strict=True):
-                total[stack] += number
-    found = sorted(seen)
-    return [found, *([total[stack] for stack in found] for total in sums)]
 
 
 def pack_columns(columns: Columns) -> bytes:

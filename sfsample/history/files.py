@@ -22,21 +22,12 @@ from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from sfsample.errors import BadInput
-from sfsample.history.blobs import (
-    TIME_UNIT_NS,
-    Columns,
-    Names,
-    add_columns,
-    in_units,
-    pack_columns,
-    pack_json,
-    unpack_columns,
-    unpack_json,
-)
+from sfsample.history.blobs import Names, in_units, pack_columns, pack_json, unpack_columns, unpack_json
 from sfsample.history.facts import COLUMNS, Gap, SliceFacts, as_row, read_facts, read_gap
 from sfsample.report.budget import Budget
 from sfsample.report.merge import sum_stats
 from sfsample.report.report import WEIGHTS, Report
+from sfsample.report.time_line import TIME_UNIT_NS, Columns, TimeSlice, add_columns
 
 DAY_S = 86400
 _VERSION = 2  # of the tables
@@ -252,6 +243,15 @@ class HistoryFile:
         stats["problems"] = [*dict.fromkeys(map(str, stats["problems"]))][:_MAX_PROBLEMS]
         stacks = len(self.names(facts[0].service).stacks.rows)
         return stats, add_columns((columns for _, columns in slices), stacks)
+
+    def time_slices(self, facts: Sequence[SliceFacts]) -> list[TimeSlice]:
+        """Return slices with the indexes that their stacks have in `report` of all of them."""
+        found = [TimeSlice(*each[1:3], each.cpu_charged_ns, each.cpu_sampled_ns, self.stacks(each)[1])
+                 for each in facts]  # fmt: skip
+        numbers = sorted({stack for each in found for stack in each.columns[0]})
+        place = {stack: at for at, stack in enumerate(numbers)}
+        return [each._replace(columns=[[place[stack] for stack in each.columns[0]], *each.columns[1:]])
+                for each in found]  # fmt: skip
 
     def stacks(self, facts: SliceFacts) -> tuple[dict[str, Any], Columns]:
         """Return the statistics and the columns of a slice, whose samples are as many as its facts say."""

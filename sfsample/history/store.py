@@ -19,6 +19,7 @@ from sfsample.report.budget import Budget
 from sfsample.report.formats import check_numbers
 from sfsample.report.merge import merge
 from sfsample.report.report import Report
+from sfsample.report.time_line import TimeLine, renumber
 
 KEEP_FOR_S, KEEP_BYTES = 90.0 * DAY_S, 10 << 30
 _T = TypeVar("_T")
@@ -167,7 +168,16 @@ class History:
 
     def report(self, selection: Selection = Selection()) -> Report:  # noqa: B008 - immutable
         """Return one report of slices: counts, durations and statistics are added."""
-        reports = self._read(selection, lambda file: _reports(file, selection))
+        return self._merge(self._read(selection, lambda file: map(file.report, _groups(file, selection))))
+
+    def time_line(self, selection: Selection) -> tuple[Report, TimeLine]:
+        """Return one report of slices, and what each of them has of its stacks."""
+        parts = self._read(selection, lambda file: ((file.report(group), file.time_slices(group))
+                                                    for group in _groups(file, selection)))  # fmt: skip
+        gaps = [(gap.begin_s, gap.end_s, gap.why) for gap in self.gaps(selection)]
+        return self._merge([report for report, _ in parts]), TimeLine(renumber(parts), gaps)
+
+    def _merge(self, reports: list[Report]) -> Report:
         try:
             report = merge(reports, Budget(8 * size_of(self.directory))) if reports else Report((), (), ())
             check_numbers(report)
@@ -188,9 +198,9 @@ class History:
                 yield f"{name.path}: {getattr(failure, 'strerror', None) or failure}"
 
 
-def _reports(file: HistoryFile, selection: Selection) -> Iterator[Report]:
-    """Yield a report for each service, and for each set of weights."""
+def _groups(file: HistoryFile, selection: Selection) -> Iterable[list[SliceFacts]]:
+    """Return the slices of each service, and of each set of weights."""
     groups: dict[object, list[SliceFacts]] = {}
     for facts in filter(selection.has, file.facts()):
         groups.setdefault((facts.service, facts.weights), []).append(facts)
-    yield from map(file.report, groups.values())
+    return groups.values()

@@ -5,10 +5,10 @@ Times are in units of TIME_UNIT_NS, as a history keeps them.
 
 from collections import Counter
 
-from sfsample.history.blobs import TIME_UNIT_NS
 from sfsample.history.facts import Selection, Slice
 from sfsample.history.store import History
 from sfsample.report.report import OUTERMOST, WEIGHTS, Report, ReportBuilder, ReportFrame, ReportThread
+from sfsample.report.time_line import TIME_UNIT_NS
 
 DAY_S = 86400
 MIDNIGHT_S = 20_000 * DAY_S  # some day, 00:00 UTC

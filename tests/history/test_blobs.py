@@ -9,15 +9,14 @@ from hypothesis import strategies as st
 
 from sfsample.errors import BadInput
 from sfsample.history.blobs import (
-    TIME_UNIT_NS,
     Names,
-    add_columns,
     in_units,
     pack_columns,
     pack_json,
     unpack_columns,
 )
 from sfsample.report.budget import Budget
+from sfsample.report.time_line import TIME_UNIT_NS, add_columns
 from tests.builders.reports import full
 
 numbers = st.integers(0, 2**64 - 1) | st.integers(0, 300)

@@ -14,10 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sfsample.errors import SfsampleError
-from sfsample.history.blobs import TIME_UNIT_NS as UNIT
 from sfsample.history.facts import Selection, Slice, facts_of
 from sfsample.history.store import History
 from sfsample.report.merge import merge
+from sfsample.report.time_line import TIME_UNIT_NS as UNIT
 from tests.builders.histories import DAY_S, MIDNIGHT_S, minute, report, sums
 from tests.builders.reports import from_lines
 
