@@ -9,7 +9,7 @@ from math import inf
 from typing import Any, NamedTuple
 
 from sfsample.errors import BadInput
-from sfsample.report.report import WEIGHTS, Report
+from sfsample.report.report import CPU, WEIGHTS, Report
 
 TIERS = {"1m": 60, "10m": 600, "1h": 3600}  # the length of a slice of the tier, in seconds
 _MAX_TIME_S = 2.5e11  # the year 9892: what `gmtime` and SQLite both can hold
@@ -102,7 +102,8 @@ def facts_of(closed: Slice) -> SliceFacts:
     """Return the facts of a slice.  Raises BadInput where they are none that a history can keep."""
     report, stats = closed.report, closed.report.stats or {}
     pids = sorted({thread.pid for thread in report.threads if thread.pid is not None})
-    weights = tuple(name for name in WEIGHTS if name in report.weights)
+    known = (*report.weights, *((CPU,) if "cpu_charged_ns" in stats else ()))  # of an idle minute it is 0
+    weights = tuple(name for name in WEIGHTS if name in known)
     facts = SliceFacts(
         "", float(closed.begin_s), float(closed.end_s), closed.service, closed.labels, closed.build_id,
         report.host, tuple(pids), report.rate_hz, stats.get("mode"), weights, report.duration_ns,

@@ -17,6 +17,7 @@ from sfsample.errors import SfsampleError
 from sfsample.history.facts import Selection, Slice, facts_of
 from sfsample.history.store import History
 from sfsample.report.merge import merge
+from sfsample.report.report import WEIGHTS
 from sfsample.report.time_line import TIME_UNIT_NS as UNIT
 from tests.builders.histories import DAY_S, MIDNIGHT_S, minute, report, sums
 from tests.builders.reports import from_lines
@@ -62,6 +63,16 @@ def test_weights_that_a_report_does_not_have_are_not_invented(tmp_path):
     history.add(Slice(MIDNIGHT_S, MIDNIGHT_S + 60, "a", from_lines("p;f 3")))
     assert history.report().weights == ("samples",)
     assert history.report().total() == 3
+
+
+def test_minute_without_cpu_time_does_not_hide_that_of_others(tmp_path):
+    history = History(str(tmp_path))
+    history.add(minute(0))
+    idle = minute(1, ("main;poll", 5, 50, 0))
+    stacks = tuple(stack._replace(weights=stack.weights[:2]) for stack in idle.report.stacks)
+    history.add(idle._replace(report=idle.report._replace(stacks=stacks, weights=WEIGHTS[:2])))
+    found = history.report()
+    assert [found.total(name) for name in WEIGHTS] == [10, 100 * UNIT, 40 * UNIT]
 
 
 def test_stacks_of_threads_that_differ_by_id_are_one(tmp_path):

@@ -109,7 +109,7 @@ class TimeLine {
   choose(first, last, done) {
     const { begin, end } = this.slices;
     const [low, high] = first < last ? [first, last] : [last, first];
-    this.select(Math.floor(begin[low]), Math.ceil(end[high]), done);
+    this.select(Math.round(begin[low]), Math.round(end[high]), done);
   }
 
   // Move the selection by one slice, or its end.
