@@ -141,8 +141,9 @@ class HistoryFile:
         if version not in (0, _VERSION):
             raise BadInput(f"another sfsample has written it (tables of version {version}, not {_VERSION})")
         tables = {sql for (sql,) in self._rows("SELECT sql FROM sqlite_master LIMIT 100")}
-        self.is_empty = not tables  # its writer was killed before the first commit
-        if tables not in ({*_SCHEMA}, set()):
+        if not tables:
+            raise FileNotFoundError(self.path)  # its writer was killed before the first commit
+        if tables != {*_SCHEMA}:
             raise BadInput("it has other tables than a history has")
 
     def close(self) -> None:
@@ -198,7 +199,7 @@ class HistoryFile:
         """Yield the facts of all slices."""
         stem = os.path.basename(self.path).removesuffix(".sqlite")
         query = f"SELECT id, {_FACTS} FROM slice LIMIT {_MAX_SLICES}"  # noqa: S608 - constants
-        for number, *row in () if self.is_empty else self._rows(query):
+        for number, *row in self._rows(query):
             yield read_facts(f"{stem}.{number}", row)
 
     def tiers(self) -> set[str]:
@@ -208,7 +209,7 @@ class HistoryFile:
     def gaps(self) -> list[Gap]:
         """Return the times without slices."""
         query = f"SELECT begin_s, end_s, service, why FROM gap LIMIT {_MAX_SLICES}"  # noqa: S608 - constants
-        return [] if self.is_empty else [*map(read_gap, self._rows(query))]
+        return [*map(read_gap, self._rows(query))]
 
     def names(self, service: str) -> Names:
         """Return the frames and stacks of a service."""

@@ -37,7 +37,7 @@ class History:
         self.directory = directory
         self.problems: dict[str, None] = {}
         self._locks: dict[str, int] = {}  # by service
-        self._writer: tuple[FileName, HistoryFile] | None = None
+        self._writer: HistoryFile | None = None
         with self._errors("cannot open", directory):
             os.makedirs(directory, mode=0o700, exist_ok=True)
             check_owner(directory, directory=True)
@@ -65,7 +65,7 @@ class History:
 
     def _close_writer(self) -> None:
         if self._writer is not None:
-            self._writer[1].close()
+            self._writer.close()
             self._writer = None
 
     # -- writing
@@ -88,10 +88,13 @@ class History:
         with self._errors("cannot write", name.path):
             self._lock(service)
             while True:
-                file = self._open_writer(name)
-                with file.writing():
-                    if file.is_current:  # else it was removed
-                        insert(file)
+                if self._writer is None or self._writer.path != name.path:
+                    self._close_writer()
+                    os.makedirs(self.directory, mode=0o700, exist_ok=True)
+                    self._writer = HistoryFile(name.path, write=True)
+                with self._writer.writing():
+                    if self._writer.is_current:  # else it was removed
+                        insert(self._writer)
                         return
                 self._close_writer()
 
@@ -105,19 +108,10 @@ class History:
                                 "end it, or give this one another --history DIR")  # fmt: skip
         self._locks[service] = fd
 
-    def _open_writer(self, name: FileName) -> HistoryFile:
-        if self._writer is not None and self._writer[0] != name:
-            self._close_writer()
-        if self._writer is None:
-            os.makedirs(self.directory, mode=0o700, exist_ok=True)
-            self._writer = name, HistoryFile(name.path, write=True)
-        return self._writer[1]
-
     def tidy(self, now_s: float, keep_for_s: float = KEEP_FOR_S, keep_bytes: int = KEEP_BYTES) -> None:
         """Merge slices whose tier is over, and delete what is too old or too much."""
         with self._errors("cannot tidy", self.directory):
-            for problem in tidy(self.directory, now_s, keep_for_s, keep_bytes):
-                self.problems[problem] = None
+            tidy(self.directory, now_s, keep_for_s, keep_bytes, self._skipping)
 
     def delete(self, selection: Selection) -> int:
         """Delete slices and gaps; return how many slices those were."""
@@ -187,15 +181,14 @@ class History:
 
     def findings(self) -> Iterator[str]:
         """Yield what is wrong with a file: its structure, its facts, its stacks, its totals."""
+        self.problems.clear()
         for name in file_names(self.directory):
-            try:
-                with closing(HistoryFile(name.path)) as file:
-                    yield from (f"{name.path}: {text}" for text in file.integrity())
-                    file.gaps()
-                    for facts in file.facts():
-                        file.stacks(facts)
-            except (BadInput, sqlite3.Error, OSError) as failure:
-                yield f"{name.path}: {getattr(failure, 'strerror', None) or failure}"
+            with self._skipping(name.path), closing(HistoryFile(name.path)) as file:
+                yield from (f"{name.path}: {text}" for text in file.integrity())
+                file.gaps()
+                for facts in file.facts():
+                    file.stacks(facts)
+        yield from self.problems
 
 
 def _groups(file: HistoryFile, selection: Selection) -> Iterable[list[SliceFacts]]:

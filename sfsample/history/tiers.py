@@ -10,8 +10,8 @@ Invariant: the sums of each stack of each service stay the same (tests/history/t
 """
 
 import os
-from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Callable
+from contextlib import AbstractContextManager, closing, suppress
 from itertools import pairwise
 
 from sfsample.errors import BadInput
@@ -23,74 +23,56 @@ _DUE_S = {"1h": 14 * DAY_S, "10m": 2 * DAY_S}  # slices of a tier are so old, fr
 _PINNED_S = 3600.0  # before and after a change of the build-id
 
 
-def tidy(directory: str, now_s: float, keep_for_s: float, keep_bytes: int) -> Iterator[str]:
-    """Tidy a history, unless another process does; yield a sentence for each file that is damaged."""
+Skipping = Callable[[str], AbstractContextManager[None]]  # goes on behind a block where a file is damaged
+
+
+def tidy(directory: str, now_s: float, keep_for_s: float, keep_bytes: int, skipping: Skipping) -> None:
+    """Tidy a history, unless another process does."""
     fd = lock(os.path.join(directory, ".tidy.lock"))
     if fd is None:
         return
-    problems: dict[str, None] = {}
     try:
         for name in file_names(directory):
+            tier = next((tier for tier, due_s in _DUE_S.items() if name.end_s + due_s <= now_s), "")
             if name.end_s + keep_for_s <= now_s:
                 remove(name)
-                continue
-            tier = next((tier for tier, due_s in _DUE_S.items() if name.end_s + due_s <= now_s), None)
-            with _noting(name, problems):
-                if tier is not None:
-                    _merge(name, tier)
-        _shrink(directory, keep_bytes, problems)
+            elif tier:
+                with skipping(name.path), closing(HistoryFile(name.path, write=True)) as file:
+                    _merge(name, file, tier)
+        _shrink(directory, keep_bytes, skipping)
     finally:
         os.close(fd)
-    yield from problems
 
 
-@contextmanager
-def _noting(name: FileName, problems: dict[str, None]) -> Iterator[None]:
-    """Go on behind the block where a file is damaged, after a note."""
-    try:
-        yield
-    except (BadInput, PermissionError) as failure:
-        problems[f"{name.path}: {getattr(failure, 'strerror', None) or failure}"] = None
-
-
-def _merge(name: FileName, tier: str) -> None:
+def _merge(name: FileName, file: HistoryFile, tier: str) -> None:
     """Merge the slices of a file to those of a tier."""
-    with closing(HistoryFile(name.path, write=True)) as file:
-        if not file.tiers() <= {tier}:
-            groups: dict[object, list[SliceFacts]] = {}
-            for facts in _facts(name, file):
-                groups.setdefault(merge_key(facts, tier), []).append(facts)
-            for group in groups.values():
-                with file.writing():
-                    if group[0].pinned:
-                        file.pin(group[0])
-                    elif {facts.tier for facts in group} != {tier} or len(group) > 1:
-                        file.merge(group, merged_facts(group, tier))
-        file.compact()
+    groups: dict[object, list[SliceFacts]] = {}
+    for facts in [] if file.tiers() <= {tier} else _facts(name, file):
+        groups.setdefault(merge_key(facts, tier), []).append(facts)
+    for group in groups.values():
+        with file.writing():
+            if group[0].pinned:
+                file.pin(group[0])
+            elif {facts.tier for facts in group} != {tier} or len(group) > 1:
+                file.merge(group, merged_facts(group, tier))
+    file.compact()
 
 
-def _shrink(directory: str, keep_bytes: int, problems: dict[str, None]) -> None:
+def _shrink(directory: str, keep_bytes: int, skipping: Skipping) -> None:
     """Delete the oldest slices until so many bytes are left: first what is not pinned; never the last day."""
     names = file_names(directory)[:-1]
     for name in names:
         if size_of(directory) > keep_bytes:
-            with _noting(name, problems):
-                _delete_unpinned(name)
+            with skipping(name.path), closing(HistoryFile(name.path, write=True)) as file:
+                with file.writing():
+                    facts = _facts(name, file)
+                    file.delete((each for each in facts if not each.pinned), ())
+                if not any(each.pinned for each in facts):
+                    remove(name)
+                file.compact()
     for name in names:
         if size_of(directory) > keep_bytes:
             remove(name)
-
-
-def _delete_unpinned(name: FileName) -> None:
-    with closing(HistoryFile(name.path, write=True)) as file:
-        kept = [facts for facts in _facts(name, file) if facts.pinned]
-        if kept:
-            with file.writing():
-                names = {facts.id for facts in kept}
-                file.delete((facts for facts in [*file.facts()] if facts.id not in names), ())
-            file.compact()
-    if not kept:
-        remove(name)
 
 
 def size_of(directory: str) -> int:

@@ -36,8 +36,9 @@ def directory(tmp_path):
 
 
 @pytest.fixture
-def run(directory, capsys):
-    """Return a function that runs an action and returns exit code, stdout and stderr."""
+def run(directory, capsys, monkeypatch):
+    """Return a function that runs an action, now, and returns exit code, stdout and stderr."""
+    monkeypatch.setattr(time, "time", lambda: NOW_S)
 
     def run(*words: str) -> tuple[int, str, str]:
         code = main(["history", *words, "--history", directory])
@@ -94,6 +95,14 @@ def test_show_has_functions_with_shares_of_samples_and_of_cpu_time(run):
     assert "UTC: watcher was down" in out
     assert "   50.00 %   47.37 %  slow\n" in out
     assert "  100.00 %  100.00 %  main\n" in out
+
+
+def test_show_draws_a_page_with_a_time_line(run, tmp_path):
+    page = tmp_path / "x.html"
+    assert run("show", "--service", "redis", "--since", "1.1h", "-o", str(page))[0] == 0
+    data = json.loads(page.read_text().partition('id="profile">')[2].partition("</script>")[0])
+    assert [len(data["slices"]["letters"]), data["slices"]["gaps"][0][2]] == [3, "watcher was down"]
+    assert run("show", "--service", "redis", "-f", "pprof")[0] == 2
 
 
 def test_export_writes_any_format(run, directory, tmp_path):
