@@ -9,6 +9,7 @@ from math import inf
 from typing import Any, NamedTuple
 
 from sfsample.errors import BadInput
+from sfsample.report.merge import sum_known
 from sfsample.report.report import CPU, WEIGHTS, Report
 
 TIERS = {"1m": 60, "10m": 600, "1h": 3600}  # the length of a slice of the tier, in seconds
@@ -115,13 +116,12 @@ def facts_of(closed: Slice) -> SliceFacts:
 
 def merged_facts(group: Sequence[SliceFacts], tier: str) -> SliceFacts:
     """Return the facts of slices that are merged into one; `merge_key` of them is equal."""
-    durations = [facts.duration_ns for facts in group]
     added = {name: sum(getattr(facts, name) for facts in group)
              for name in ("samples", "cpu_charged_ns", "cpu_sampled_ns", "ticks", "late_ticks")}  # fmt: skip
     return group[0]._replace(
         id="", begin_s=min(facts.begin_s for facts in group), end_s=max(facts.end_s for facts in group),
         pids=tuple(sorted({pid for facts in group for pid in facts.pids})[:_MAX_PIDS]),
-        duration_ns=None if None in durations else sum(filter(None, durations)), tier=tier, **added,
+        duration_ns=sum_known(facts.duration_ns for facts in group), tier=tier, **added,
     )  # fmt: skip
 
 

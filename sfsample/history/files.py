@@ -18,6 +18,7 @@ import time
 from calendar import timegm
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
+from fcntl import LOCK_EX, LOCK_NB, flock
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
@@ -25,7 +26,7 @@ from sfsample.errors import BadInput
 from sfsample.history.blobs import Names, in_units, pack_columns, pack_json, unpack_columns, unpack_json
 from sfsample.history.facts import COLUMNS, Gap, SliceFacts, as_row, read_facts, read_gap
 from sfsample.report.budget import Budget
-from sfsample.report.merge import sum_stats
+from sfsample.report.merge import common, sum_known, sum_stats
 from sfsample.report.report import WEIGHTS, Report
 from sfsample.report.time_line import TIME_UNIT_NS, Columns, TimeSlice, add_columns
 
@@ -89,6 +90,17 @@ def check_owner(path: str, *, directory: bool = False) -> None:
         raise BadInput(f"other users may write it: chmod go-w {path}")
 
 
+def lock(path: str) -> int | None:
+    """Return the descriptor that holds a lock until its process ends (flock(2)); None: another has it."""
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        flock(fd, LOCK_EX | LOCK_NB)
+    except BlockingIOError:
+        os.close(fd)
+        return None
+    return fd
+
+
 def remove(name: FileName) -> None:
     """Unlink a file; what SQLite keeps beside it first, as it would be taken for that of a new file."""
     for suffix in (*_BESIDE, ""):
@@ -109,12 +121,9 @@ class HistoryFile:
         self._inode = os.stat(path).st_ino
         self._names: dict[str, Names] = {}
         self._budget = Budget(8 * os.path.getsize(path))
-        try:  # a reader may have to complete what a writer that was killed has begun
-            self._db = sqlite3.connect(f"file:{quote(path)}?mode=rw", uri=True, timeout=_BUSY_S,
-                                       isolation_level=None, check_same_thread=False)  # fmt: skip
-        except sqlite3.OperationalError:
-            os.stat(path)  # FileNotFoundError: it has just been removed
-            raise
+        # a reader may have to complete what a writer that was killed has begun
+        self._db = sqlite3.connect(f"file:{quote(path)}?mode=rw", uri=True, timeout=_BUSY_S,
+                                   isolation_level=None, check_same_thread=False)  # fmt: skip
         try:
             self._prepare(write=write)
         except BaseException:
@@ -226,14 +235,12 @@ class HistoryFile:
         stats, (numbers, samples, *times) = self.sums(facts)
         columns = [samples, *([time * TIME_UNIT_NS for time in column] for column in times)]
         kept = [numbers, *(columns[WEIGHTS.index(name)] for name in first.weights)]
-        durations = [each.duration_ns for each in facts]
-        rates, hosts = {each.rate_hz for each in facts}, {each.host for each in facts}
         report = self.names(first.service).report(kept, first.weights)
         return report._replace(
             started_ns=round(min(each.begin_s for each in facts) * 1e9) or None,
-            duration_ns=None if None in durations else sum(filter(None, durations)),
-            rate_hz=rates.pop() if len(rates) == 1 else None,
-            host=hosts.pop() if len(hosts) == 1 else None,
+            duration_ns=sum_known(each.duration_ns for each in facts),
+            rate_hz=common(each.rate_hz for each in facts),
+            host=common(each.host for each in facts),
             stats=stats,
         )
 

@@ -12,8 +12,7 @@ from typing import TypeVar
 
 from sfsample.errors import BadInput, SfsampleError
 from sfsample.history.facts import Gap, Selection, Slice, SliceFacts, facts_of, read_gap
-from sfsample.history.files import DAY_S, FileName, HistoryFile, check_owner, file_names, remove
-from sfsample.history.lock import lock
+from sfsample.history.files import DAY_S, FileName, HistoryFile, check_owner, file_names, lock, remove
 from sfsample.history.tiers import size_of, tidy
 from sfsample.report.budget import Budget
 from sfsample.report.formats import check_numbers
