@@ -185,7 +185,7 @@ def _export(history: History, arguments: Namespace) -> int:
     else:
         data = FORMATS[arguments.format].write(history.report(selection), threads=arguments.threads)
     output.write(data)
-    for line in written_line(arguments, output):
+    for line in () if arguments.quiet else written_line(arguments, output):
         say(" ".join(line.split()))
     open_result(arguments, output)
     return 0

@@ -99,7 +99,7 @@ def test_show_has_functions_with_shares_of_samples_and_of_cpu_time(run):
 
 def test_show_draws_a_page_with_a_time_line(run, tmp_path):
     page = tmp_path / "x.html"
-    assert run("show", "--service", "redis", "--since", "1.1h", "-o", str(page))[0] == 0
+    assert run("show", "--service", "redis", "--since", "1.1h", "-o", str(page), "-q") == (0, "", "")
     data = json.loads(page.read_text().partition('id="profile">')[2].partition("</script>")[0])
     assert [len(data["slices"]["letters"]), data["slices"]["gaps"][0][2]] == [3, "watcher was down"]
     assert run("show", "--service", "redis", "-f", "pprof")[0] == 2

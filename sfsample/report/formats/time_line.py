@@ -5,7 +5,7 @@ times.  A number is digits of five bits, the lowest first; the sixth bit says th
 Times are in units of 10 ms; what is left of one slice goes to the next, so that the sum of a row over any
 time is wrong by less than a unit.
 
-Slices are joined in pairs until they fit, so a page has less than 10 MB (scripts/bench/page).
+Slices are joined in pairs until they fit, so a page has less than 10 MB (scripts/bench/page PAGE.html).
 """
 
 from collections.abc import Sequence
