@@ -18,7 +18,7 @@ import time
 from calendar import timegm
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
-from fcntl import LOCK_EX, LOCK_NB, flock
+from secrets import randbelow
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
@@ -90,17 +90,6 @@ def check_owner(path: str, *, directory: bool = False) -> None:
         raise BadInput(f"other users may write it: chmod go-w {path}")
 
 
-def lock(path: str) -> int | None:
-    """Return the descriptor that holds a lock until its process ends (flock(2)); None: another has it."""
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    try:
-        flock(fd, LOCK_EX | LOCK_NB)
-    except BlockingIOError:
-        os.close(fd)
-        return None
-    return fd
-
-
 def remove(name: FileName) -> None:
     """Unlink a file; what SQLite keeps beside it first, as it would be taken for that of a new file."""
     for suffix in (*_BESIDE, ""):
@@ -143,6 +132,7 @@ class HistoryFile:
                     for statement in _SCHEMA:
                         self._run(statement)
                     self._run(f"PRAGMA user_version={_VERSION}")
+                    self._run(f"PRAGMA application_id={1 + randbelow((1 << 31) - 1)}")
         else:
             self._run("PRAGMA query_only=ON")
             self._run("BEGIN")
@@ -201,6 +191,12 @@ class HistoryFile:
         with suppress(FileNotFoundError):
             return os.stat(self.path).st_ino == self._inode
         return False
+
+    @property
+    def identity(self) -> int:
+        """A number that a file has from its first commit on; one that is made anew has another."""
+        [(number,)] = self._rows("PRAGMA application_id")
+        return int(number)
 
     # -- reading
 

@@ -16,7 +16,8 @@ from itertools import pairwise
 
 from sfsample.errors import BadInput
 from sfsample.history.facts import SliceFacts, merge_key, merged_facts
-from sfsample.history.files import DAY_S, FileName, HistoryFile, file_names, lock, remove
+from sfsample.history.files import DAY_S, FileName, HistoryFile, file_names, remove
+from sfsample.history.lock import lock
 
 _DUE_S = {"1h": 14 * DAY_S, "10m": 2 * DAY_S}  # slices of a tier are so old, from the end of their day on
 _PINNED_S = 3600.0  # before and after a change of the build-id

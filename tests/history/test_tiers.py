@@ -2,6 +2,7 @@
 
 import os
 from collections import Counter
+from contextlib import closing
 from itertools import count
 
 import pytest
@@ -113,6 +114,16 @@ def test_oldest_slices_go_first_and_pinned_ones_last(tmp_path):
     history.tidy(MIDNIGHT_S + 5 * DAY_S - 1, keep_bytes=1)
     minutes = [round((facts.begin_s - MIDNIGHT_S) / 60) for facts in history.slices()]
     assert minutes == [*range(4 * 1440, 5 * 1440, 240)]  # the last day stays
+
+
+def test_identity_stays_until_the_file_is_made_anew(tmp_path):
+    history, found = History(str(tmp_path)), []
+    for step in (lambda: history.add(minute(0)), lambda: history.tidy(FIRST_MERGE_S),
+                 lambda: history.delete(Selection()) and history.add(minute(0))):  # fmt: skip
+        step()
+        with closing(HistoryFile(file_names(str(tmp_path))[0].path)) as file:
+            found.append(file.identity)
+    assert found[0] == found[1] != found[2]
 
 
 def test_late_slice_joins_those_that_were_merged(tmp_path):
