@@ -74,6 +74,8 @@ def watch_flags(parser: ArgumentParser) -> None:
     add("--keep", type=values.positive, metavar="N", help="keep the newest N files, delete older ones")
     add("--keep-for", type=values.seconds, metavar="TIME",
         help="delete what is older than TIME: 12h, 7d, 4w (default: files never, history 90d)")  # fmt: skip
+    add("--keep-bytes", type=values.any_size, metavar="SIZE",
+        help="delete the oldest until SIZE is left: 2G (default: files never, history 10G)")  # fmt: skip
     add("--metrics-file", metavar="FILE",
         help="write the metrics to FILE after each slice, for the textfile collector of "
         "node_exporter")  # fmt: skip
@@ -184,14 +186,15 @@ def history_flags(parser: ArgumentParser) -> None:
     _add_compared(parser)
     _add_output(parser)
     add("-f", "--format", choices=(*values.FORMATS, "text"),
-        help="export: as in record; list: text, json; diff: text, json, html (default: by the suffix of -o)",
+        help="export: as in record; show: text, html; list: text, json; diff: text, json, html (default: by "
+        "the suffix of -o)",
         )  # fmt: skip
     add("--json", action="store_const", const="json", dest="format", help="short for -f json")
-    add("--open", action="store_true", help="export: open the result in a browser (html, svg)")
-    add("-t", "--threads", action="store_true", help="export: make the thread the first frame")
+    add("--open", action="store_true", help="export, show: open the result in a browser (html, svg)")
+    add("-t", "--threads", action="store_true", help="export, show: make the thread the first frame")
     add("--keep-for", type=values.seconds, default=90 * 86400.0, metavar="TIME",
         help="prune: delete what is older (default: 90d)")  # fmt: skip
-    add("--keep-bytes", type=when.keep_bytes, default=10 << 30, metavar="SIZE",
+    add("--keep-bytes", type=values.any_size, default=10 << 30, metavar="SIZE",
         help="prune: delete the oldest slices until SIZE is left (default: 10G)")  # fmt: skip
     add("--yes", action="store_true", help="prune: delete the slices that are chosen, instead")
     add("-q", "--quiet", action="store_true", help="export: do not say what was written")

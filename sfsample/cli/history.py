@@ -21,7 +21,7 @@ from sfsample.history.ordinary import ordinary_pairs
 from sfsample.history.store import History
 from sfsample.report.caption import amounts, losses
 from sfsample.report.difference import Ordinary, Side, count
-from sfsample.report.formats import FORMATS
+from sfsample.report.formats import FORMATS, html
 from sfsample.report.json_text import json_text
 from sfsample.report.report import CPU, SAMPLES, Report
 
@@ -138,6 +138,8 @@ def _columns(facts: SliceFacts) -> str:
 
 
 def _show(history: History, arguments: Namespace) -> int:
+    if arguments.format == "html":
+        return _export(history, arguments)
     output, selection = Output(arguments.output), _selection(arguments)
     slices, gaps = _chosen(history, selection), history.gaps(selection)
     lines = _summary(slices, gaps, history.report(selection), verbose=arguments.verbose)
@@ -179,9 +181,13 @@ def _functions(sides: list[Side], attribute: str, *, verbose: bool) -> Iterator[
 def _export(history: History, arguments: Namespace) -> int:
     output, selection = Output(arguments.output), _selection(arguments)
     _chosen(history, selection)
-    data = FORMATS[arguments.format].write(history.report(selection), threads=arguments.threads)
+    if arguments.format == "html":
+        report, slices = history.time_line(selection)
+        data = html.write(report, threads=arguments.threads, time_line=slices)
+    else:
+        data = FORMATS[arguments.format].write(history.report(selection), threads=arguments.threads)
     output.write(data)
-    for line in written_line(arguments, output):
+    for line in () if arguments.quiet else written_line(arguments, output):
         say(" ".join(line.split()))
     open_result(arguments, output)
     return 0

@@ -26,7 +26,8 @@ class HistorySink:
     """Adds each slice and each gap to the history in a directory."""
 
     def __init__(self, arguments: Namespace, directory: str) -> None:
-        self._keep = [f"--keep-for={arguments.keep_for}"] if arguments.keep_for else []
+        limits = {"--keep-for": arguments.keep_for, "--keep-bytes": arguments.keep_bytes}
+        self._keep = [f"{flag}={value}" for flag, value in limits.items() if value]
         self._directory = directory
         self._services: list[str] = []  # that the last slice had
         self._ends_s: dict[str, float] = {}  # of each service the end of its last slice

@@ -31,7 +31,8 @@ _TEXT_OR_JSON = ("text", "json")
 _FORMATS = {"diff": ("text", "json", "html"), "dump": _TEXT_OR_JSON, "inspect": _TEXT_OR_JSON,
             "doctor": _TEXT_OR_JSON, "replay": _TEXT_OR_JSON,
             "history list": _TEXT_OR_JSON, "history diff": ("text", "json", "html"),
-            "history show": ("text",), "history check": ("text",), "history prune": ("text",)}  # fmt: skip
+            "history show": ("text", "html"), "history check": ("text",),
+            "history prune": ("text",)}  # fmt: skip
 _GROUPS = {f"--{way}": way for way in ("cgroup", "container", "pod", "user", "busiest")}
 _OWN_WAYS = {  # to name the target, beside -p and -n
     "record": {"-- COMMAND": "program", **_GROUPS},

@@ -56,7 +56,8 @@ class FileSink:
         except OSError as failure:
             raise not_written(self._files.directory, failure) from None
         try:
-            self._files.delete_old(path, self._arguments.keep, self._arguments.keep_for)
+            limits = self._arguments.keep, self._arguments.keep_for, self._arguments.keep_bytes
+            self._files.delete_old(path, *limits)
         except OSError as failure:
             self._not_deleted.met(f"cannot delete: {failure.filename}: {failure.strerror}")
         return path
@@ -111,16 +112,27 @@ class SliceFiles:
         self._list()
         return [os.path.join(self.directory, name) for name, at_s in self._begun_s.items() if at_s > after_s]
 
-    def delete_old(self, newest: str, keep: int | None, keep_for_s: float | None) -> None:
-        """Delete all but `keep` slices, and those that are older; `newest` has just been written.
+    def delete_old(
+        self, newest: str, keep: int | None = None, keep_for_s: float | None = None,
+        keep_bytes: int | None = None,
+    ) -> None:  # fmt: skip
+        """Delete all but `keep` slices, those that are older, and the oldest until so many bytes are left.
+
+        `newest` has just been written, and stays.
 
         Raises OSError.
         """
         now_s = _boot_time_s()
         self._begun_s[os.path.basename(newest)] = now_s
         self._list()
-        names = sorted(self._begun_s, key=lambda name: (self._begun_s[name], name))
+        last = os.path.basename(newest)
+        names = sorted(self._begun_s, key=lambda name: (name == last, self._begun_s[name], name))
         too_many = set(names[:-keep] if keep else ())
+        size = 0
+        for name in reversed(names if keep_bytes else ()):
+            size += os.path.getsize(os.path.join(self.directory, name))
+            if size > (keep_bytes or 0) and name != last:
+                too_many.add(name)
         for name in names:
             if name in too_many or (keep_for_s and now_s - self._begun_s[name] > keep_for_s):
                 os.unlink(os.path.join(self.directory, name))

@@ -13,8 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from sfsample.cli.trouble import say_at
-from sfsample.cli.values import seconds
-from sfsample.cli.when import keep_bytes
+from sfsample.cli.values import any_size, seconds
 from sfsample.core.checkpoint import PENDING_STOPS
 
 LOOK_S = 5.0
@@ -76,7 +75,7 @@ def _shown_percent(value: float) -> str:
 
 
 _LIMITS: dict[str, Callable[[str], float]] = {
-    "cpu": _percent, "rss": keep_bytes, "threads": keep_bytes, "psi.cpu": _percent, "delay": _percent,
+    "cpu": _percent, "rss": any_size, "threads": any_size, "psi.cpu": _percent, "delay": _percent,
     "stuck": seconds,
 }  # fmt: skip
 _SHOWN: dict[str, Callable[[float], str]] = {

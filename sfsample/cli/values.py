@@ -12,7 +12,7 @@ from contextlib import suppress
 from sfsample.errors import UsageError
 
 _UNITS_S = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
-_SIZES = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}  # bytes
+_SIZES = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}  # bytes
 _MIN_RATE_HZ, _MAX_RATE_HZ = 1e-9, 10_000  # of the longest time that `seconds` accepts
 _MAX_DUMP_SAMPLES = 1000
 FORMATS = ("folded", "json", "speedscope", "firefox", "pprof", "html", "svg")  # see report/formats
@@ -72,10 +72,18 @@ def positive(text: str, *, what: str = "a number from 1 to 2147483647") -> int:
     return value
 
 
-def size(text: str) -> int:
-    """Parse a size in bytes: "65536", "64K"."""
+def any_size(text: str) -> int:
+    """Parse a size in bytes: "65536", "64K", "10G"."""
     scale = _SIZES.get(text[-1:].upper(), 1)
-    number = positive(text if scale == 1 else text[:-1], what="a size (65536, 64K, 1M)") * scale
+    number = text if scale == 1 else text[:-1]
+    if not (number.isascii() and number.isdecimal() and len(number) < 16 and int(number)):
+        raise _refusal(text, "a size (65536, 64K, 10G)")
+    return int(number) * scale
+
+
+def size(text: str) -> int:
+    """Parse the size of a stack."""
+    number = any_size(text)
     if not 1 << 10 <= number <= 1 << 30:
         raise _refusal(text, "a size between 1K and 1G")
     return number

@@ -9,6 +9,7 @@ from contextlib import closing
 import pytest
 
 from sfsample.cli import main
+from sfsample.history.files import file_names
 from sfsample.history.store import History
 from sfsample.report.formats import parse
 from tests.builders.histories import report, sums
@@ -37,8 +38,9 @@ def directory(tmp_path):
 
 
 @pytest.fixture
-def run(directory, capsys):
-    """Return a function that runs an action and returns exit code, stdout and stderr."""
+def run(directory, capsys, monkeypatch):
+    """Return a function that runs an action, now, and returns exit code, stdout and stderr."""
+    monkeypatch.setattr(time, "time", lambda: NOW_S)
 
     def run(*words: str) -> tuple[int, str, str]:
         code = main(["history", *words, "--history", directory])
@@ -95,6 +97,14 @@ def test_show_has_functions_with_shares_of_samples_and_of_cpu_time(run):
     assert "UTC: watcher was down" in out
     assert "   50.00 %   47.37 %  slow\n" in out
     assert "  100.00 %  100.00 %  main\n" in out
+
+
+def test_show_draws_a_page_with_a_time_line(run, tmp_path):
+    page = tmp_path / "x.html"
+    assert run("show", "--service", "redis", "--since", "1.1h", "-o", str(page), "-q") == (0, "", "")
+    data = json.loads(page.read_text().partition('id="profile">')[2].partition("</script>")[0])
+    assert [len(data["slices"]["letters"]), data["slices"]["gaps"][0][2]] == [3, "watcher was down"]
+    assert run("show", "--service", "redis", "-f", "pprof")[0] == 2
 
 
 def test_export_writes_any_format(run, directory, tmp_path):
@@ -243,7 +253,7 @@ def test_prune_without_a_selection_applies_retention(run):
 
 def test_check_finds_damage(run, directory):
     assert run("check")[:2] == (0, f"{directory}: 10 slices: all of it is whole\n")
-    [name] = History(directory)._files(selection("redis")).__enter__()
+    [name] = file_names(directory)
     with closing(sqlite3.connect(name.path, isolation_level=None)) as database:
         database.execute("UPDATE slice SET samples = samples + 1 WHERE id = 1")
     code, out, err = run("check")

@@ -27,7 +27,7 @@ def directory(tmp_path):
 def sink(directory, monkeypatch):
     started = []
     monkeypatch.setattr(history_sink.subprocess, "Popen", lambda words, **_: started.append(words) or Ended())
-    sink = HistorySink(parse(["watch", "1", "--keep-for", "7d"]), str(directory))
+    sink = HistorySink(parse(["watch", "1", "--keep-for", "7d", "--keep-bytes", "2G"]), str(directory))
     sink.started = started
     yield sink
     sink.close()
@@ -120,6 +120,7 @@ def test_old_slices_are_merged_by_a_child_once_an_hour(sink, directory):
         "--history",
         str(directory),
         "--keep-for=604800.0",
+        "--keep-bytes=2147483648",
     ]
     assert parse(words[3:]).action == "prune"
 

@@ -48,16 +48,24 @@ def files(tmp_path: Path, clocks: Clocks) -> SliceFiles:
     return SliceFiles(str(tmp_path), "redis", ".json")
 
 
-def made(files: SliceFiles, keep: int | None = None, keep_for_s: float | None = None) -> str:
+def made(files: SliceFiles, *limits: float | None, size: int = 0) -> str:
     """Write a slice and delete old ones; return its name."""
     path = files.free_path()
-    Path(path).touch()
-    files.delete_old(path, keep, keep_for_s)
+    Path(path).write_bytes(bytes(size))
+    files.delete_old(path, *limits)
     return os.path.basename(path)
 
 
 def names(files: SliceFiles) -> list[str]:
     return sorted(os.listdir(files.directory))
+
+
+def test_oldest_files_go_until_the_rest_is_small_enough(files: SliceFiles) -> None:
+    written = [made(files, None, None, size=10) for _ in range(4)]
+    written.append(made(files, None, None, 25, size=10))
+    assert names(files) == written[-2:]
+    written.append(made(files, None, None, 25, size=40))  # larger than all that may stay
+    assert names(files) == written[-1:]
 
 
 def test_only_slices_of_the_label_and_format_are_deleted(tmp_path: Path) -> None:

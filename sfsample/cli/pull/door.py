@@ -14,7 +14,8 @@ from contextlib import suppress
 from sfsample.core.snapshot import Capture
 from sfsample.core.stack import StopReason
 from sfsample.errors import SfsampleError
-from sfsample.history.files import usage
+from sfsample.history.files import DAY_S, file_names
+from sfsample.history.tiers import size_of
 from sfsample.recording.stats import Pauses, Stats
 
 _GRACE_S = 10.0  # for names, encoding and writing
@@ -32,11 +33,8 @@ _FAMILIES = {  # name -> type and help; in the order of `metrics`
         "For how long threads were stopped, from the request to the release.",
     ),
     "sfsample_triggers": ("counter", "Triggers that were answered, by condition."),
-    "sfsample_history_bytes": ("gauge", "Bytes of the history, by tier."),
-    "sfsample_history_oldest_timestamp_seconds": (
-        "gauge",
-        "Begin of the oldest day of the history, by tier.",
-    ),
+    "sfsample_history_bytes": ("gauge", "Bytes of the history."),
+    "sfsample_history_oldest_timestamp_seconds": ("gauge", "Begin of the oldest day of the history."),
     "sfsample_targets": ("gauge", "Processes that were found for the last slice or request."),
     "sfsample_last_slice_timestamp_seconds": ("gauge", "When the last slice was closed; absent before."),
     "process_cpu_seconds": ("counter", "CPU time of sfsample."),
@@ -159,15 +157,15 @@ class Door:
             triggers = {f'{{condition="{name}"}}': count for name, count in sorted(self._triggers.items())}
             lost = {f'{{reason="{reason}"}}': count for reason, count in self._lost.items()}
             pauses = {end: count / 1e9 if end == "_sum" else count for end, count in self._pauses.items()}
-        history = self._history_usage()
+        size, oldest_s = self._history_usage()
         values: dict[str, object] = {
             **{name: self._counts[name] for name, (kind, _) in _FAMILIES.items() if kind == "counter"},
             "sfsample_http_responses": responses,
             "sfsample_lost": lost,
             "sfsample_stop_seconds": pauses,
             "sfsample_triggers": triggers,
-            "sfsample_history_bytes": {tier: size for tier, (size, _) in history.items()},
-            "sfsample_history_oldest_timestamp_seconds": {tier: at_s for tier, (_, at_s) in history.items()},
+            "sfsample_history_bytes": size,
+            "sfsample_history_oldest_timestamp_seconds": oldest_s,
             "sfsample_targets": self.targets,
             "sfsample_last_slice_timestamp_seconds": self._last_slice_s,
             "process_cpu_seconds": time.process_time(),
@@ -180,11 +178,12 @@ class Door:
             lines += _lines(shown, *family, values[name], for_file=for_file)
         return "\n".join([*lines, "" if for_file else "# EOF\n"])
 
-    def _history_usage(self) -> dict[str, tuple[int, float]]:
+    def _history_usage(self) -> tuple[int | None, int | None]:
+        """Return the bytes of the history, and when its oldest day began; None: there is none."""
         with suppress(OSError):
-            if self._history is not None:
-                return {f'{{tier="{tier}"}}': found for tier, found in usage(self._history).items()}
-        return {}
+            if self._history is not None and (names := file_names(self._history)):
+                return size_of(self._history), names[0].day * DAY_S
+        return None, None
 
 
 def _lines(name: str, kind: str, text: str, value: object, *, for_file: bool) -> list[str]:

@@ -101,17 +101,13 @@ def test_pauses_are_a_histogram(clock: SimpleNamespace) -> None:
     assert found["sfsample_stop_seconds_sum"] == pytest.approx(2.003219)
 
 
-def test_history_has_bytes_and_the_oldest_day_of_each_tier(clock: SimpleNamespace, tmp_path: Path) -> None:
-    sizes = {"2026-11-23-1m.sqlite": 10, "2026-11-24-1m.sqlite": 20, "2026-11-24-1m.sqlite-wal": 4,
-             "2026-11-02-10m.sqlite": 7, "bank-20261124T120000Z.dump.txt": 1000}  # fmt: skip
+def test_history_has_bytes_and_an_oldest_day(clock: SimpleNamespace, tmp_path: Path) -> None:
+    sizes = {"2026-11-02.sqlite": 7, "2026-11-24.sqlite": 20, "2026-11-24.sqlite-wal": 4}
     for name, size in sizes.items():
         (tmp_path / name).write_bytes(bytes(size))
     found = values(Door(60, 10, str(tmp_path)).metrics())
-    assert found['sfsample_history_bytes{tier="1m"}'] == 34
-    assert found['sfsample_history_bytes{tier="10m"}'] == 7
-    oldest = "sfsample_history_oldest_timestamp_seconds"
-    assert found[f'{oldest}{{tier="1m"}}'] == timegm((2026, 11, 23, 0, 0, 0))
-    assert found[f'{oldest}{{tier="10m"}}'] == timegm((2026, 11, 2, 0, 0, 0))
+    assert found["sfsample_history_bytes"] == 31
+    assert found["sfsample_history_oldest_timestamp_seconds"] == timegm((2026, 11, 2, 0, 0, 0))
     assert not any("history" in name for name in values(Door(60, 10, str(tmp_path / "gone")).metrics()))
 
 
