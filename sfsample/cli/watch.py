@@ -55,6 +55,10 @@ _T = TypeVar("_T")
 def run(arguments: Namespace) -> int:
     """Record slices until a stop is requested, or until the processes given by -p have ended."""
     if arguments.check:
+        if arguments.push:
+            from sfsample.cli.push.sink import check_credentials
+
+            check_credentials(arguments)
         say(f"{arguments.config or 'flags'}: no mistake found")  # by now it would have been
         return 0
     with Interrupt() as interrupt:
@@ -88,8 +92,14 @@ class Watch:
         sinks = list[Sink]()
         if arguments.output_dir is not None:
             sinks.append(FileSink(arguments, _label(self._targets.service, arguments.pid)))
-        if not arguments.no_history and (arguments.history or not sinks):
+        if not arguments.no_history and (arguments.history or arguments.push or not sinks):
             sinks.append(HistorySink(arguments, history_directory(arguments.history)))
+        if arguments.push:
+            from sfsample.cli.push.sink import PushSink  # http.client takes long to import
+
+            pushed = PushSink(arguments, history_directory(arguments.history))
+            sinks.append(pushed)
+            self.door.pushed = pushed.metrics
         self._sinks = [(sink, Trouble("slices are lost until then")) for sink in sinks]
         self._service = ""  # of process ids: the names that a recording finds
         self._gaps = Gaps(self._add_gap)

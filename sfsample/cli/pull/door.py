@@ -23,6 +23,9 @@ _FAMILIES = {  # name -> type and help; in the order of `metrics`
     "sfsample_http_responses": ("counter", "Answers to requests, by status."),
     "sfsample_targets": ("gauge", "Processes that were found for the last slice or request."),
     "sfsample_last_slice_timestamp_seconds": ("gauge", "When the last slice was closed; absent before."),
+    "sfsample_push_lag_seconds": ("gauge", "How far a backend of --push is behind the history."),
+    "sfsample_pushed_slices": ("counter", "Slices that a backend has taken, by this watch or another one."),
+    "sfsample_push_dropped_slices": ("counter", "Slices that a backend has not taken and never will."),
     "process_cpu_seconds": ("counter", "CPU time of sfsample."),
     "process_resident_memory_bytes": ("gauge", "Resident memory of sfsample."),
     "process_open_fds": ("gauge", "Open files of sfsample."),
@@ -54,6 +57,7 @@ class Door:
         self._counts: Counter[str] = Counter()
         self._responses: Counter[int] = Counter()
         self._last_slice_s: float | None = None
+        self.pushed: Callable[[], dict[str, dict[str, float]]] = dict  # the metrics of --push
 
     def is_due(self) -> bool:
         """Whether a client waits for a profile."""
@@ -130,6 +134,8 @@ class Door:
             "sfsample_http_responses": responses,
             "sfsample_targets": self.targets,
             "sfsample_last_slice_timestamp_seconds": self._last_slice_s,
+            **{name: {} for name in _FAMILIES if name.startswith("sfsample_push")},
+            **self.pushed(),
             "process_cpu_seconds": time.process_time(),
             "process_resident_memory_bytes": _resident_bytes(),
             "process_open_fds": len(os.listdir("/proc/self/fd")),
