@@ -56,7 +56,7 @@ def run(arguments: Namespace) -> int:
     """Record slices until a stop is requested, or until the processes given by -p have ended."""
     if arguments.check:
         if arguments.push:
-            from sfsample.cli.push.sink import check_credentials
+            from sfsample.cli.push.backend import check_credentials
 
             check_credentials(arguments)
         say(f"{arguments.config or 'flags'}: no mistake found")  # by now it would have been

@@ -5,12 +5,12 @@ No credential is in a flag, a message or a file of the history: only in the file
 
 import os
 import re
-from argparse import ArgumentTypeError
+from argparse import ArgumentTypeError, Namespace
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from sfsample.cli.secret_file import read_secret
-from sfsample.cli.values import is_loopback
+from sfsample.cli.values import is_address, is_loopback
 from sfsample.errors import SfsampleError
 
 PATHS = {"pyroscope": "/push.v1.PusherService/Push", "parca": "/api/profiles/writeraw",
@@ -34,10 +34,7 @@ class Backend(NamedTuple):
     @property
     def is_private(self) -> bool:
         """Whether what is sent to it cannot be read on the way."""
-        try:
-            return self.is_tls or self.host == "localhost" or is_loopback(self.host)
-        except ValueError:  # a name
-            return False
+        return self.is_tls or self.host == "localhost" or (is_address(self.host) and is_loopback(self.host))
 
 
 def parse_backend(text: str) -> Backend:
@@ -94,3 +91,9 @@ def headers_for(backend: Backend, path: str | None) -> dict[str, str]:
         raise SfsampleError(f"credentials would be sent unencrypted: {backend.text}",
                             "use https://, or a proxy on this machine that speaks TLS")  # fmt: skip
     return headers
+
+
+def check_credentials(arguments: Namespace) -> None:
+    """Raise SfsampleError where the file of credentials cannot be used."""
+    for backend in arguments.push:
+        headers_for(backend, arguments.push_auth_file)

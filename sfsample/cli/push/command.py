@@ -13,6 +13,7 @@ from argparse import Namespace
 from math import inf
 from select import select
 
+from sfsample.cli.push.backend import check_credentials
 from sfsample.cli.push.pusher import Pusher
 from sfsample.cli.terminal import say
 from sfsample.errors import SfsampleError
@@ -31,6 +32,7 @@ def push(history: History, arguments: Namespace) -> int:
     ]
     try:
         if not arguments.follow:
+            check_credentials(arguments)
             return max([_push_all(pusher) for pusher in pushers])
         os.nice(_NICE)
         _follow(pushers)

@@ -10,7 +10,7 @@ import time
 from argparse import Namespace
 from contextlib import suppress
 
-from sfsample.cli.push.backend import Backend, headers_for
+from sfsample.cli.push.backend import Backend, check_credentials
 from sfsample.cli.push.command import END_S
 from sfsample.cli.push.mark import Mark
 from sfsample.cli.sinks import ClosedSlice
@@ -30,7 +30,7 @@ class PushSink:
         self._children = [
             _Child(words, backend, Mark(directory, backend.text, None)) for backend in arguments.push
         ]
-        self._kept_s = 0.0  # the end of the latest slice
+        self._begin_s = self._kept_s = 0.0  # of the first slice, and the end of the latest one
 
     def prepare(self) -> None:
         """Start the children; what an earlier watch has left is sent."""
@@ -39,7 +39,7 @@ class PushSink:
 
     def add(self, closed: ClosedSlice) -> str:
         """Say that there is a slice."""
-        self._kept_s = closed.end_s
+        self._begin_s, self._kept_s = self._begin_s or closed.begin_s, closed.end_s
         self.prepare()
         return ""
 
@@ -62,7 +62,7 @@ class PushSink:
             mark, number = child.mark, names[:at].count(names[at])
             mark.load()
             label = f'backend="{names[at]}{f"-{number + 1}" if number else ""}"'
-            lag[f"{{{label}}}"] = max(0.0, self._kept_s - mark.until_s) if mark.until_s else 0.0
+            lag[f"{{{label}}}"] = max(0.0, self._kept_s - (mark.until_s or self._begin_s))
             sent[f"{{{label}}}"] = mark.sent
             dropped |= {f'{{{label},reason="{why}"}}': count for why, count in sorted(mark.dropped.items())}
         return {"sfsample_push_lag_seconds": lag, "sfsample_pushed_slices": sent,
@@ -103,9 +103,3 @@ class _Child:
             except subprocess.TimeoutExpired:
                 self._process.kill()
                 self._process.wait()
-
-
-def check_credentials(arguments: Namespace) -> None:
-    """Raise SfsampleError where the file of credentials cannot be used."""
-    for backend in arguments.push:
-        headers_for(backend, arguments.push_auth_file)

@@ -124,6 +124,14 @@ def test_systemds_credential_is_used_first(tmp_path, monkeypatch):
     assert headers_for(parse_backend("parca=https://a"), "/missing") == {"Authorization": "Bearer abc123"}
 
 
+def test_history_push_with_credentials_that_cannot_be_used_is_an_error(tmp_path, capsys):
+    words = ["history", "push", "--history", str(tmp_path), "--push", "parca=http://db", "--push-auth-file"]
+    assert main([*words, write(tmp_path / "auth", BEARER)]) == 1
+    told = capsys.readouterr().err
+    assert "unencrypted" in told
+    assert "cannot push" not in told
+
+
 def test_labels_get_names_that_backends_take():
     labels = {"service.name": "shop", "a.b": "1", "a/b": "2", "a_b": "3", "9": "4", "__name__": "5", "ö": "6"}
     assert series_labels(labels) == {

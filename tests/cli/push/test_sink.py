@@ -91,6 +91,12 @@ def test_metrics_are_those_of_the_door(directory, history):
         for fake in (first, first, second, second):
             fake.arrived.get(timeout=HANG_S)
         sink.close()
+        with backend() as gone:
+            late = PushSink(arguments(directory, gone), directory)
+        late.add(closed(2))
+        late.add(closed(3))
+        late.close()
+        assert late.metrics()["sfsample_push_lag_seconds"] == {'{backend="pyroscope"}': 120.0}
         door = Door(60, 60)
         assert "sfsample_pushed_slices_total{" not in door.metrics()
         door.pushed = sink.metrics
