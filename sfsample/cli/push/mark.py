@@ -8,14 +8,16 @@ given up, and when that begins: numbers ascend, but where slices were deleted a 
 import json
 import os
 from collections import Counter
+from collections.abc import Callable
 from contextlib import suppress
 from hashlib import sha256
-from math import inf
 from typing import NamedTuple
 
 from sfsample.history.facts import SliceFacts
 
 TOO_OLD = "too old"
+_DAMAGE = (OSError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
+_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class Place(NamedTuple):
@@ -41,10 +43,7 @@ class Mark:
 
     def load(self) -> None:
         """Read it; where it is damaged or absent nothing was taken, and all is sent again."""
-        with (
-            suppress(OSError, ValueError, TypeError, KeyError, AttributeError),
-            open(self.path, "rb") as file,
-        ):
+        with suppress(*_DAMAGE), open(self.path, "rb") as file:
             found = json.loads(file.read())
             places = {key: Place(int(at), float(begin), int(left))
                       for key, (at, begin, left) in found["places"].items()}  # fmt: skip
@@ -56,22 +55,21 @@ class Mark:
         """Write it.  Raises OSError."""
         document = {"backend": self.backend, "service": self.service, "sent": self.sent,
                     "until": self.until_s, "dropped": self.dropped, "places": self.places}  # fmt: skip
-        fd = os.open(
-            f"{self.path}.new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600
-        )
-        with open(fd, "w") as file:
+        with open(os.open(f"{self.path}.new", _FLAGS, 0o600), "w") as file:
             json.dump(document, file)
         os.replace(f"{self.path}.new", self.path)
 
-    def unsent(self, identity: str, slices: list[SliceFacts]) -> list[SliceFacts]:
-        """Return the slices of a file that are still to be sent, in the order of their numbers."""
+    def unsent(self, identity: str, read: Callable[[int], list[SliceFacts]]) -> list[SliceFacts]:
+        """Return the slices of a file that are still to be sent; `read` returns them from a number on."""
         place = self.places.get(identity, Place())
-        begin_s = (
-            inf if any((row_number(each), each.begin_s) == place[:2] for each in slices) else place.begin_s
-        )
-        left = [each for each in slices if row_number(each) > place.number or each.begin_s > begin_s]
+        left = read(place.number)
+        if left and (row_number(left[0]), left[0].begin_s) == place[:2]:
+            del left[0]
+        elif place.number:  # it was deleted
+            left = [each for each in read(0)
+                    if row_number(each) > place.number or each.begin_s > place.begin_s]  # fmt: skip
         self.places[identity] = place._replace(left=len(left))
-        return sorted(left, key=row_number)
+        return left
 
     def move(self, identity: str, facts: SliceFacts) -> None:
         """Note that a slice is done with."""

@@ -12,6 +12,7 @@ import sqlite3
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 
 from sfsample.cli.push.backend import Backend, headers_for
 from sfsample.cli.push.encode import encode
@@ -82,25 +83,8 @@ class Pusher:
     def _push(self, headers: dict[str, str], left_s: Callable[[], float]) -> None:
         if not self.lock():
             raise NotNow("another process pushes this history there")
-        queue, identities, is_whole = list[tuple[HistoryFile, str, SliceFacts]](), set[str](), True
         with ExitStack() as stack:
-            for name in file_names(self._history.directory):
-                if name.tier != "1m":
-                    continue
-                try:
-                    file = HistoryFile(name.path)
-                    stack.callback(file.close)
-                    slices = [each for each in file.facts() if self._service in (None, each.service)]
-                    for identity in file.texts("identity"):
-                        identities.add(identity)
-                        queue += [(file, identity, each) for each in self.mark.unsent(identity, slices)]
-                except FileNotFoundError:  # it has just been merged
-                    is_whole = False
-                except (BadInput, sqlite3.Error, OSError) as failure:
-                    is_whole = False
-                    self._say_once(f"skipped: {name.path}: {getattr(failure, 'strerror', None) or failure}")
-            if is_whole and (lost := self.mark.forget_others(identities)):
-                self._say_once(f"not pushed to {self.backend.text}: {lost} slices: {TOO_OLD}")
+            queue = self._unsent(stack)
             self.left = len(queue)
             self._save()
             for file, identity, facts in queue:
@@ -112,6 +96,27 @@ class Pusher:
                 self._save()
                 if failed := self._trouble.over():
                     say_at(f"pushed again to {self.backend.text}, after {failed} failed attempts")
+
+    def _unsent(self, stack: ExitStack) -> list[tuple[HistoryFile, str, SliceFacts]]:
+        """Return what is to be sent: file, identity of that, slice; count what has gone unsent."""
+        queue, identities, is_whole = list[tuple[HistoryFile, str, SliceFacts]](), set[str](), True
+        for name in file_names(self._history.directory):
+            try:
+                if name.tier == "1m":
+                    file = HistoryFile(name.path)
+                    stack.callback(file.close)
+                    for identity in file.texts("identity"):
+                        identities.add(identity)
+                        slices = self.mark.unsent(identity, partial(_slices, file, self._service))
+                        queue += [(file, identity, each) for each in slices]
+            except FileNotFoundError:  # it has just been merged
+                is_whole = False
+            except (BadInput, sqlite3.Error, OSError) as failure:
+                is_whole = False
+                self._say_once(f"skipped: {name.path}: {getattr(failure, 'strerror', None) or failure}")
+        if is_whole and (lost := self.mark.forget_others(identities)):
+            self._say_once(f"not pushed to {self.backend.text}: {lost} slices: {TOO_OLD}")
+        return queue
 
     def _send(self, file: HistoryFile, facts: SliceFacts, identity: str, headers: dict[str, str],
               limit_s: float) -> None:  # fmt: skip
@@ -157,6 +162,10 @@ class Pusher:
             self.mark.save()
         except OSError as failure:
             self._say_once(f"cannot write: {self.mark.path}: {os.strerror(failure.errno or 0)}")
+
+
+def _slices(file: HistoryFile, service: str | None, first: int) -> list[SliceFacts]:
+    return [each for each in file.facts(first) if service in (None, each.service)]
 
 
 def _rejected(body: bytes) -> int:

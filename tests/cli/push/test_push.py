@@ -231,6 +231,7 @@ def test_other_answers_of_success_are_success(fake, history, body):
     assert not pusher.mark.dropped
 
 
+INFINITE = '{"places": {}, "dropped": {}, "sent": 1e999, "until": 0}'
 KILLED = """
 import os, sys
 from sfsample.cli import main
@@ -307,7 +308,7 @@ def test_slice_that_was_merged_before_it_was_sent_is_too_old(fake, history, caps
 def test_damaged_mark_is_no_mark(fake, history):
     pusher = pusher_to(fake, history)
     assert pusher.push(no_limit)
-    for text in ("", "{}", "[]", '{"places": 7}', '{"places": {"a": [1]}, "dropped": {}}', "\0"):
+    for text in ("", "{}", "[]", '{"places": 7}', '{"places": {"a": [1]}, "dropped": {}}', "\0", INFINITE):
         Path(pusher.mark.path).write_text(text)
         again = pusher_to(fake, history).mark
         assert (again.sent, again.places) == (0, {})
