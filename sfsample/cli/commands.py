@@ -28,6 +28,7 @@ GROUPS = (
             ("watch --busiest 20 --output-dir DIR", "the processes of this machine that need most CPU time"),
             ("watch 1234 --mode cpu -r 99 --for 10s --output-dir DIR", "only what runs, 10 s of each minute"),
             ("watch 1234 --output-dir DIR --listen 127.0.0.1:6060", "and profiles on request"),
+            ("watch -n redis-server --push pyroscope=http://HOST:4040", "and send them to a store"),
         )),
     )),
     ("convert and compare profiles", (

@@ -84,7 +84,7 @@ def watch_flags(parser: ArgumentParser) -> None:
         "loopback")  # fmt: skip
     add("--listen-host", action="append", default=[], metavar="NAME",
         help="accept requests for host NAME too; repeatable")  # fmt: skip
-    _add_push(parser, "send the history, as it grows, to a profile store")
+    _add_push(parser, "send the history, as it grows, to a profile store (docs/push.md)")
     _add_messages(parser)
 
 

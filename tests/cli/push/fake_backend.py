@@ -1,4 +1,4 @@
-"""A backend that fails as it is told, one behaviour for each request, and decodes what it takes."""
+"""A backend that fails as a test wants, one behaviour for each request, and decodes what it takes."""
 
 import base64
 import gzip

@@ -56,6 +56,8 @@ def test_slices_reach_a_backend_and_a_child_that_is_killed_is_started_again(dire
         child._process.wait()
         history.add(closed(3))
         sink.add(closed(3))
+        fake.arrived.get(timeout=HANG_S)
+        os.kill(child._process.pid, signal.SIGTERM)  # as systemd does: the last slice is still to come
         history.add(closed(4))  # the last one, of which no byte says that it is there
         sink.close()
         assert child._process.returncode == 0
