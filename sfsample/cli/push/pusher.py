@@ -33,11 +33,11 @@ _SLOW = "slices wait in the history, for two days"
 
 
 class NotNow(Exception):  # noqa: N818 - reads as what happened
-    """The backend does not take slices now; it wants to be left alone for `wait_s`."""
+    """The backend does not take slices now; it says why in `help`, and wants to be left alone for `wait_s`."""
 
-    def __init__(self, why: str, wait_s: float = 0.0) -> None:
-        super().__init__(why)
-        self.wait_s = wait_s
+    def __init__(self, what: str, *help_lines: str, wait_s: float = 0.0) -> None:
+        super().__init__(what)
+        self.help, self.wait_s = help_lines, wait_s
 
 
 class Pusher:
@@ -138,8 +138,8 @@ class Pusher:
         status, why = answer.status, answer.why(headers)
         self._faults += status >= 500
         if status in _LATER or (not 200 <= status < 500 and self._faults < _MAX_TRIES) or 300 <= status < 400:
-            why = "it redirects, which is not followed" if 300 <= status < 400 else why
-            raise NotNow(": ".join(filter(None, (f"status {status}", why))), answer.wait_s(time.time()))
+            moved = ": it redirects, which is not followed" if 300 <= status < 400 else ""
+            raise NotNow(f"status {status}{moved}", *filter(None, [why]), wait_s=answer.wait_s(time.time()))
         if not 200 <= status < 300:
             self._drop(f"status {status}", why)
             return

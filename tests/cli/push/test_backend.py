@@ -48,9 +48,9 @@ def test_other_texts_are_refused(text):
 
 def test_password_in_a_url_is_refused_and_not_repeated(capsys):
     assert main(["history", "push", "--push", "parca=http://me:secret@db:7070"]) == 2
-    told = capsys.readouterr().err
-    assert "--push-auth-file" in told
-    assert "secret" not in told
+    said = capsys.readouterr().err
+    assert "--push-auth-file" in said
+    assert "secret" not in said
 
 
 @pytest.mark.parametrize(
@@ -127,9 +127,9 @@ def test_systemds_credential_is_used_first(tmp_path, monkeypatch):
 def test_history_push_with_credentials_that_cannot_be_used_is_an_error(tmp_path, capsys):
     words = ["history", "push", "--history", str(tmp_path), "--push", "parca=http://db", "--push-auth-file"]
     assert main([*words, write(tmp_path / "auth", BEARER)]) == 1
-    told = capsys.readouterr().err
-    assert "unencrypted" in told
-    assert "cannot push" not in told
+    said = capsys.readouterr().err
+    assert "unencrypted" in said
+    assert "cannot push" not in said
 
 
 def test_labels_get_names_that_backends_take():

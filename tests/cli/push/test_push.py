@@ -174,9 +174,9 @@ def test_refused_slice_is_counted_and_said_once(fake, history, status, capsys):
     assert pusher.push(no_limit)
     assert pusher.mark.dropped == {f"status {status}": 2}
     assert pusher.mark.sent == len(fake.taken) == 1
-    told = capsys.readouterr().err
-    assert told.count(f"status {status}") == 1
-    assert "out?[0m of order" in told
+    said = capsys.readouterr().err
+    assert said.count(f"status {status}") == 1
+    assert "out?[0m of order" in said
 
 
 def test_slice_at_which_a_backend_always_fails_is_given_up(fake, history):
@@ -201,6 +201,16 @@ def test_endless_body_is_not_read_to_its_end(fake, history):
     pusher = pusher_to(fake, history)
     assert pusher.push(no_limit)
     assert pusher.mark.sent == 3
+
+
+def test_failure_that_lasts_is_said_once_whatever_the_backend_adds(fake, history, capsys):
+    fake.behaviours = [answer("503 Later", f"request {number}".encode()) for number in range(3)]
+    pusher = pusher_to(fake, history)
+    for _ in range(3):
+        pusher.push(no_limit)
+    said = capsys.readouterr().err
+    assert said.count("status 503") == 1
+    assert "request 0" in said
 
 
 def test_refused_connection(tmp_path, history, capsys):
@@ -334,9 +344,9 @@ def test_secret_that_a_backend_repeats_is_not_said(fake, history, tmp_path, caps
     auth.chmod(0o600)
     fake.behaviours = [answer("422 No", b"unknown: abc123"), answer("503 No", b"unknown: abc123")]
     pusher_to(fake, history, auth=str(auth)).push(no_limit)
-    told = capsys.readouterr().err
-    assert told.count("unknown: ***") == 2
-    assert "abc123" not in told
+    said = capsys.readouterr().err
+    assert said.count("unknown: ***") == 2
+    assert "abc123" not in said
 
 
 def test_what_is_left_is_exit_code_1(fake, history, monkeypatch, capsys):
