@@ -33,7 +33,7 @@ _SLOW = "slices wait in the history, for two days"
 
 
 class NotNow(Exception):  # noqa: N818 - reads as what happened
-    """The backend does not take slices now; it says why in `help`, and wants to be left alone for `wait_s`."""
+    """The backend takes no slices now; `help` says why, and it wants to be left alone for `wait_s`."""
 
     def __init__(self, what: str, *help_lines: str, wait_s: float = 0.0) -> None:
         super().__init__(what)
