@@ -25,7 +25,7 @@ GROUPS = (
         ("watch", flags.watch_flags, "record a slice at regular intervals, for months", (
             ("watch -n redis-server", "keep its history; `sfsample history` shows it"),
             ("watch --unit nginx --output-dir DIR --keep-for 7d", "files; all processes of a systemd unit"),
-            ("watch --busiest 20 --output-dir DIR", "the processes of this machine that need most CPU time"),
+            ("watch --busiest 20", "the same for each service that needs CPU time, of a machine"),
             ("watch 1234 --mode cpu -r 99 --for 10s --output-dir DIR", "only what runs, 10 s of each minute"),
             ("watch 1234 --output-dir DIR --listen 127.0.0.1:6060", "and profiles on request"),
             ("watch -n redis-server --push pyroscope=http://HOST:4040", "and send them to a store"),

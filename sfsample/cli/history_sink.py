@@ -10,6 +10,7 @@ import time
 from argparse import Namespace
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 
 from sfsample.cli.sinks import ClosedSlice, NotKept
 from sfsample.errors import SfsampleError
@@ -18,6 +19,7 @@ from sfsample.history.store import History
 
 _TIDY_INTERVAL_S = 3600.0
 _NICE = 19
+_MAX_SHOWN = 3  # services
 
 
 class HistorySink:
@@ -26,6 +28,7 @@ class HistorySink:
     def __init__(self, arguments: Namespace, directory: str) -> None:
         self._keep = [f"--keep-for={arguments.keep_for}"] if arguments.keep_for else []
         self._directory = directory
+        self._services: list[str] = []  # that the last slice had
         self._history: History | None = None
         self._tidy: subprocess.Popen[bytes] | None = None
         self._tidy_due_s = time.monotonic()
@@ -35,19 +38,33 @@ class HistorySink:
         self._do(lambda _: None)
 
     def add(self, closed: ClosedSlice) -> str:
-        """Keep a slice; return where.  Raises NotKept."""
-        build_id = (closed.report.target or {}).get("build_id")
-        kept = Slice(
-            closed.begin_s, closed.end_s, closed.service, closed.report, closed.labels,
-            build_id if isinstance(build_id, str) else None,
-        )  # fmt: skip
-        self._do(lambda history: history.add(kept))
+        """Keep the part of each service; return where.  Raises NotKept where one is not kept."""
+        self._services = [service for service, _ in closed.parts]
+        lost: list[NotKept] = []
+        for service, report in closed.parts:
+            build_id = (report.target or {}).get("build_id")
+            kept = Slice(
+                closed.begin_s, closed.end_s, service, report, report.labels or {},
+                build_id if isinstance(build_id, str) else None,
+            )  # fmt: skip
+            try:
+                self._do(partial(History.add, closed=kept))
+            except NotKept as failure:
+                lost.append(failure)
+        if self._history is not None:
+            self._history.let_go(keep=self._services)
         self._tidy_now_and_then()
-        return f"history of {closed.service}"
+        if lost:
+            raise lost[0]
+        return f"history of {_shown(self._services)}"
 
-    def add_gap(self, service: str, begin_s: float, end_s: float, why: str) -> None:
-        """Keep a gap.  Raises NotKept."""
-        self._do(lambda history: history.add_gap(service, begin_s, end_s, why))
+    def add_gap(self, target: str, begin_s: float, end_s: float, why: str) -> None:
+        """Keep a gap of each service that the last slice had; of the target before the first.
+
+        Raises NotKept.
+        """
+        for service in dict.fromkeys(self._services) or (target,):
+            self._do(partial(History.add_gap, service=service, begin_s=begin_s, end_s=end_s, why=why))
 
     def close(self) -> None:
         """Let others write; a child that tidies goes on."""
@@ -75,3 +92,8 @@ class HistorySink:
         )  # fmt: skip
         with suppress(OSError):  # it has ended
             os.setpriority(os.PRIO_PROCESS, self._tidy.pid, _NICE)
+
+
+def _shown(services: list[str]) -> str:
+    names = dict.fromkeys(services)
+    return f"{len(names)} services" if len(names) > _MAX_SHOWN else ", ".join(names)

@@ -4,7 +4,7 @@ A sink keeps slices: as files (`slice_files`), in a database, or at another mach
 slice; the others get theirs.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 from sfsample.errors import SfsampleError
@@ -18,14 +18,13 @@ class ClosedSlice(NamedTuple):
     """A slice that is over, with names.
 
     It is cut by the monotonic clock; `begin_s` and `end_s` are seconds since 1970, by the clock at its start.
-    `service` is the target: a unit, a container, a name.
+    `parts` has the name and the report of each service; `report` is all of them together.
     """
 
     begin_s: float
     end_s: float
-    service: str
-    labels: Mapping[str, str]
     report: Report
+    parts: Sequence[tuple[str, Report]]
     stats: Stats
 
 
@@ -48,8 +47,8 @@ class Sink(Protocol):
         """Keep a slice; return where it is, for a message."""
         ...
 
-    def add_gap(self, service: str, begin_s: float, end_s: float, why: str) -> None:
-        """Keep that there is no slice between two times, and why."""
+    def add_gap(self, target: str, begin_s: float, end_s: float, why: str) -> None:
+        """Keep that there is no slice between two times, and why.  `target` is what the flags name."""
         ...
 
     def close(self) -> None:

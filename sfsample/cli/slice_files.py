@@ -59,7 +59,7 @@ class FileSink:
             self._not_deleted.met(f"cannot delete: {failure.filename}: {failure.strerror}")
         return path
 
-    def add_gap(self, service: str, begin_s: float, end_s: float, why: str) -> None:
+    def add_gap(self, target: str, begin_s: float, end_s: float, why: str) -> None:
         """Do nothing: there is no file."""
 
     def close(self) -> None:

@@ -38,6 +38,7 @@ from sfsample.recording.profile import Profile
 from sfsample.recording.stats import Stats
 from sfsample.recording.summary import missing_name_lines, no_sample_lines
 from sfsample.report.formats import FORMATS
+from sfsample.report.services import by_service
 from sfsample.symbolize.symbolizer import Symbolizer
 
 _MAX_SLEEP_S = 0.2  # then it asks again whether to stop
@@ -261,7 +262,9 @@ class Watch:
         symbolizer = api.symbolizer(profile, symbol_options(arguments))
         report = with_names(lambda: api.named(profile, symbolizer), symbolizer, self._interrupt)
         self._service = self._targets.service or _names(profile)
-        closed = ClosedSlice(begin_s, end_s, self._service, report.labels or {}, report, stats)
+        is_one = arguments.name or arguments.unit
+        parts = [(self._service, report)] if is_one else by_service(report, profile)
+        closed = ClosedSlice(begin_s, end_s, report, parts, stats)
         places = [self._hand_over(closed, sink, lost) for sink, lost in self._sinks]
         notify(f"STATUS={self._service}: {_outcome(stats)}")
         if lost_before := self._lost.over():

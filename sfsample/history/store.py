@@ -5,8 +5,8 @@ Several watchers may write, each for services of its own; any number of processe
 
 import os
 import sqlite3
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Container, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from hashlib import sha256
 
 from sfsample.errors import BadInput, SfsampleError
@@ -57,9 +57,18 @@ class History:
     def close(self) -> None:
         """Close all files, and let others watch the services."""
         self._close_writer()
-        for fd in self._locks.values():
-            os.close(fd)
-        self._locks.clear()
+        self.let_go(keep=())
+
+    def let_go(self, keep: Container[str]) -> None:
+        """Let others watch all services but some."""
+        for service in [service for service in self._locks if service not in keep]:
+            with suppress(OSError):
+                os.unlink(self._lock_path(service))
+            os.close(self._locks.pop(service))
+
+    def _lock_path(self, service: str) -> str:
+        name = sha256(service.encode("utf-8", "replace")).hexdigest()[:16]
+        return os.path.join(self.directory, f".{name}.lock")
 
     def _close_writer(self) -> None:
         if self._writer is not None:
@@ -96,8 +105,7 @@ class History:
     def _lock(self, service: str) -> None:
         if service in self._locks:
             return
-        name = sha256(service.encode("utf-8", "replace")).hexdigest()[:16]
-        fd = lock(os.path.join(self.directory, f".{name}.lock"))
+        fd = lock(self._lock_path(service))
         if fd is None:
             raise SfsampleError(f"another watcher writes the history of {service}: {self.directory}",
                                 "end it, or give this one another --history DIR")  # fmt: skip

@@ -89,6 +89,7 @@ class Profile:
         self.processes: dict[int, str] = {}
         self.threads: dict[ThreadKey, str] = {}
         self.roots: dict[int, ProcessRoot] = {}  # where the files of modules are opened
+        self.charged_ns: Counter[int] = Counter()  # CPU time, by process key; known at the end
         self._start_times: dict[int, int] = {}  # in clock ticks since boot, by process key
         self._sampled: set[int] = set()  # processes with a sample, by key
         self.stats = Stats(rate_hz)

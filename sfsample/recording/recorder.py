@@ -58,7 +58,9 @@ class Recorder:
 
     def charge_process(self, at_least_ns: int = 0) -> None:
         """Charge the CPU time of the process; what known threads did not use is of some that ended unseen."""
-        self._profile.stats.cpu_charged_ns += max(0, max(self._cpu_ns, at_least_ns) - self._charged_ns)
+        unseen_ns = max(0, max(self._cpu_ns, at_least_ns) - self._charged_ns)
+        self._profile.stats.cpu_charged_ns += unseen_ns
+        self._charged_ns += unseen_ns
 
     # -- samples
 
@@ -157,4 +159,5 @@ class Recorder:
         for text in (*process.opener.problems, *process.modules.problems):
             stats.note(text)
         stats.problems += capturer.problems
+        self._profile.charged_ns[self._process_key] += self._charged_ns
         self._profile.forget_process(self._process_key)

@@ -4,9 +4,11 @@ A symbolizer decides what a place is called.  A place with inlined functions bec
 function.
 """
 
+from collections.abc import Iterable
 from typing import Any
 
 from sfsample.modules.location import Location, pid_of
+from sfsample.process.labels import Identity
 from sfsample.recording.profile import Profile, Timeline
 from sfsample.recording.sample import StackKey
 from sfsample.report.merge import common_values, rebuild
@@ -49,16 +51,21 @@ def name_profile(profile: Profile, symbolizer: Symbolizer) -> Report:
         duration_ns=round(profile.stats.duration_s * 1e9),
         timeline=None if profile.timeline is None else _timeline(profile.timeline, indexes),
         host=clean_name(profile.host) or None,
-        labels=_labels(profile),
-        target=common_values([_target(identity._asdict()) for identity in profile.identities.values()]),
+        labels=labels_of(profile.identities.values(), profile.labels),
+        target=target_of(profile.identities.values()),
         stats=stats | {"unnamed": [missing._asdict() for missing in symbolizer.missing_names()]},
     )
 
 
-def _labels(profile: Profile) -> dict[str, str] | None:
-    """Return the labels that all processes have, and those of the user."""
-    found = common_values([identity.labels for identity in profile.identities.values()]) or {}
-    return {key: clean_name(value) for key, value in (found | profile.labels).items()} or None
+def labels_of(processes: Iterable[Identity], given: dict[str, str]) -> dict[str, str] | None:
+    """Return the labels that all processes have, and those that the user gives."""
+    found = common_values([process.labels for process in processes]) or {}
+    return {key: clean_name(value) for key, value in (found | given).items()} or None
+
+
+def target_of(processes: Iterable[Identity]) -> dict[str, Any] | None:
+    """Return what is known of processes, as far as all are the same."""
+    return common_values([_target(process._asdict()) for process in processes])
 
 
 def _target(known: dict[str, Any]) -> dict[str, Any]:

@@ -39,10 +39,10 @@ class Ended:
         return 0
 
 
-def closed(minute, *lines):
+def closed(minute, *lines, services=("bank",)):
     begin_s = BEGIN_S + 60 * minute
-    report = from_lines(*lines)._replace(target={"build_id": "beef"})
-    return ClosedSlice(begin_s, begin_s + 60, "bank", {"team": "shop"}, report, Stats(19))
+    report = from_lines(*lines)._replace(target={"build_id": "beef"}, labels={"team": "shop"})
+    return ClosedSlice(begin_s, begin_s + 60, report, [(name, report) for name in services], Stats(19))
 
 
 def test_slices_and_gaps_are_kept(sink, directory, capsys):
@@ -56,6 +56,24 @@ def test_slices_and_gaps_are_kept(sink, directory, capsys):
     assert {row["labels"]["team"] for row in document["slices"]} == {"shop"}
     assert [gap["why"] for gap in document["gaps"]] == ["the target ended"]
     assert {facts.build_id for facts in History(str(directory)).slices()} == {"beef"}
+
+
+def test_each_service_has_slices_and_gaps_of_its_own(sink, directory):
+    sink.add_gap("busiest", BEGIN_S, BEGIN_S + 60, "no such process")
+    assert sink.add(closed(1, "p;main;a 7", services=("web", "bank"))) == "history of web, bank"
+    sink.add_gap("busiest", BEGIN_S + 120, BEGIN_S + 180, "the target ended")
+    history = History(str(directory))
+    assert sorted(facts.service for facts in history.slices()) == ["bank", "web"]
+    assert [gap.service for gap in history.gaps()] == ["busiest", "bank", "web"]
+
+
+def test_service_that_another_watcher_keeps_does_not_cost_the_others(sink, directory):
+    other = History(str(directory))
+    other.add_gap("web", BEGIN_S, BEGIN_S + 60, "it watches this one")
+    with pytest.raises(NotKept, match="another watcher writes the history of web"):
+        sink.add(closed(1, "p;main;a 7", services=("web", "bank")))
+    other.close()
+    assert [facts.service for facts in History(str(directory)).slices()] == ["bank"]
 
 
 def test_old_slices_are_merged_by_a_child_once_an_hour(sink, directory):

@@ -344,7 +344,7 @@ def test_sinks_get_slices_and_the_gaps_between_them(monkeypatch: pytest.MonkeyPa
         absent.append(watching.slot(60))
         clock[0] += 5 if absent[-1] else 0
     assert absent == [False, True, True, False]
-    assert [(one.begin_s, one.end_s, one.service) for one in kept.slices] == [
+    assert [(one.begin_s, one.end_s, one.parts[0][0]) for one in kept.slices] == [
         (1000, 1060, "bank"), (1060, 1080, "bank"), (1090, 1120, "bank")]  # fmt: skip
     assert kept.gaps == broken.gaps == [("bank", 1080, 1090, "the target ended")]
 

@@ -1,0 +1,66 @@
+"""Splits the report of several programs into one for each service, as a history keeps and compares them.
+
+A recording of a machine, a user or a control group has many services, and questions are about one of them.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from sfsample.modules.location import pid_of
+from sfsample.process.labels import Identity
+from sfsample.recording.profile import Profile
+from sfsample.report.naming import labels_of, target_of
+from sfsample.report.report import CPU, Report, ReportBuilder, ReportThread
+from sfsample.symbolize.named_frame import clean_name
+
+_OF_ALL = ("mode", "recorder", "ticks", "late_ticks", "spared_ticks", "problems")  # statistics
+_MANAGER = re.compile(r"user@\d+\.service")  # its own control group has programs of any kind
+
+
+class _Key(NamedTuple):
+    """What makes processes one service: its name, and the container, as two may run the same program."""
+
+    name: str
+    container: str
+
+
+def by_service(report: Report, profile: Profile) -> list[tuple[str, Report]]:
+    """Return the name and the report of each service that has samples.
+
+    Its statistics are those of its part; what is known of all processes together only is not there.
+    """
+    keys = [_key(thread, profile.identities) for thread in report.threads]
+    builders = {key: ReportBuilder(report.weights) for key in keys}
+    for stack in report.stacks:
+        frames = [report.frames[at] for at in stack.frames]
+        builder = builders[keys[stack.thread]]
+        builder.add(report.threads[stack.thread], frames, stack.stop_reason, stack.weights)
+    return [(key.name, _part(report, builder.finish(), profile)) for key, builder in builders.items()]
+
+
+def _key(thread: ReportThread, identities: Mapping[int, Identity]) -> _Key:
+    """Return the service of a thread: what its process says, its systemd service, else the program's name."""
+    known = identities.get(thread.pid or 0, Identity({}))
+    named, unit = known.labels.get("service.name"), known.unit or ""
+    is_service = unit.endswith(".service") and not _MANAGER.fullmatch(unit) and not known.container
+    name = named or (unit if is_service else "")
+    return _Key(clean_name(name) if name else thread.process, known.container or "")
+
+
+def _part(report: Report, part: Report, profile: Profile) -> Report:
+    """Return the stacks of a service with what is known of it."""
+    pids = {thread.pid for thread in part.threads}
+    processes = [known for pid, known in profile.identities.items() if pid in pids]
+    stats: dict[str, Any] = {name: value for name in _OF_ALL if (value := (report.stats or {}).get(name))}
+    reasons: Counter[str] = Counter()
+    for stack in part.stacks:
+        reasons[stack.stop_reason] += stack.weights[0]
+    charged_ns = sum(ns for key, ns in profile.charged_ns.items() if pid_of(key) in pids)
+    stats |= {"samples": part.total(), "stacks": dict(reasons), "cpu_charged_ns": charged_ns,
+              "cpu_sampled_ns": part.total(CPU)}  # fmt: skip
+    return report._replace(
+        threads=part.threads, frames=part.frames, stacks=part.stacks, timeline=None, stats=stats,
+        labels=labels_of(processes, profile.labels), target=target_of(processes),
+    )  # fmt: skip
