@@ -43,7 +43,7 @@ class PushSink:
         self.prepare()
         return ""
 
-    def add_gap(self, service: str, begin_s: float, end_s: float, why: str) -> None:
+    def add_gap(self, target: str, begin_s: float, end_s: float, why: str) -> None:
         """Do nothing: backends know no gaps."""
 
     def close(self) -> None:

@@ -38,7 +38,7 @@ def arguments(directory, *fakes):
 
 def closed(at):
     it = minute(at)
-    return ClosedSlice(it.begin_s, it.end_s, it.service, {}, it.report, Stats(19))
+    return ClosedSlice(it.begin_s, it.end_s, it.report, [(it.service, it.report)], Stats(19))
 
 
 def test_slices_reach_a_backend_and_a_child_that_is_killed_is_started_again(directory, history, monkeypatch):
