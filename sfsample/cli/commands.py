@@ -28,6 +28,7 @@ GROUPS = (
             ("watch --busiest 20", "the same for each service that needs CPU time, of a machine"),
             ("watch 1234 --mode cpu -r 99 --for 10s --output-dir DIR", "only what runs, 10 s of each minute"),
             ("watch 1234 --output-dir DIR --listen 127.0.0.1:6060", "and profiles on request"),
+            ("watch -n redis-server --push pyroscope=http://HOST:4040", "and send them to a store"),
         )),
     )),
     ("convert and compare profiles", (

@@ -97,6 +97,7 @@ def watch_flags(parser: ArgumentParser) -> None:
         "loopback")  # fmt: skip
     add("--listen-host", action="append", default=[], metavar="NAME",
         help="accept requests for host NAME too; repeatable")  # fmt: skip
+    _add_push(parser, "send the history, as it grows, to a profile store (docs/push.md)")
     _add_messages(parser)
 
 
@@ -167,7 +168,7 @@ def diff_flags(parser: ArgumentParser) -> None:
 
 def history_flags(parser: ArgumentParser) -> None:
     """Add the flags of `history`."""
-    parser.usage = "sfsample history (list | show | export | diff | prune | check) [options]"
+    parser.usage = "sfsample history (list | show | export | diff | prune | check | push) [options]"
     add = parser.add_argument
     add("action", choices=values.HISTORY_ACTIONS, help="what to do")
     add("--history", metavar="DIR", help="the directory (default: sfsample/history in XDG_STATE_HOME)")
@@ -199,6 +200,12 @@ def history_flags(parser: ArgumentParser) -> None:
     add("--yes", action="store_true", help="prune: delete the slices that are chosen, instead")
     add("-q", "--quiet", action="store_true", help="export: do not say what was written")
     add("-v", "--verbose", action="store_true", help="show, diff: show all functions")
+    _add_push(parser, "push: send slices of a minute to a profile store, each once")
+    add(
+        "--follow",
+        action="store_true",
+        help="push: go on with new slices, until stdin, a pipe, ends, or Ctrl-C",
+    )
 
 
 def replay_flags(parser: ArgumentParser) -> None:
@@ -234,6 +241,19 @@ def completion_flags(parser: ArgumentParser) -> None:
 def _add_output(parser: ArgumentParser) -> None:
     parser.add_argument("-o", "--output", default="-", metavar="FILE",
                         help="write the result to FILE; - is stdout (default)")  # fmt: skip
+
+
+def _add_push(parser: ArgumentParser, title: str) -> None:
+    """Add where slices are sent."""
+    add = parser.add_argument_group(title).add_argument
+    add("--push", type=values.push, action="append", default=[], metavar="KIND=URL",
+        help="pyroscope=http://HOST:4040, parca=http://HOST:7070, otlp=http://HOST:4318 (experimental); "
+        "repeatable")  # fmt: skip
+    add(
+        "--push-auth-file",
+        metavar="FILE",
+        help="add the headers in FILE, such as `Authorization: Bearer TOKEN`",
+    )
 
 
 def _add_compared(parser: ArgumentParser) -> None:

@@ -288,8 +288,15 @@ def _check(history: History, arguments: Namespace) -> int:
     return 1 if findings else 0
 
 
+def _push(history: History, arguments: Namespace) -> int:
+    from sfsample.cli.push.command import push  # http.client takes long to import
+
+    return push(history, arguments)
+
+
 _ACTIONS: dict[str, Callable[[History, Namespace], int]] = {
     "list": _list, "show": _show, "export": _export, "diff": _diff, "prune": _prune, "check": _check,
+    "push": _push,
 }  # fmt: skip
 
 

@@ -12,10 +12,12 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 
-from sfsample.cli.sinks import ClosedSlice, NotKept
+from sfsample.cli.sinks import ClosedSlice, Metrics, NotKept
 from sfsample.errors import SfsampleError
 from sfsample.history.facts import Slice
+from sfsample.history.files import DAY_S, file_names
 from sfsample.history.store import History
+from sfsample.history.tiers import size_of
 
 _TIDY_INTERVAL_S = 3600.0
 _NICE = 19
@@ -76,6 +78,14 @@ class HistorySink:
         self._ends_s = {name: at_s for name, at_s in self._ends_s.items() if at_s > now_s - last_s}
         self._do(lambda history: counts.append(history.pin(self._ends_s, now_s - last_s, now_s)))
         return sum(counts)
+
+    def metrics(self) -> Metrics:
+        """Return the bytes of the history, and when its oldest day began."""
+        with suppress(OSError):
+            if names := file_names(self._directory):
+                return {"sfsample_history_bytes": {"": size_of(self._directory)},
+                        "sfsample_history_oldest_timestamp_seconds": {"": names[0].day * DAY_S}}  # fmt: skip
+        return {}
 
     def close(self) -> None:
         """Let others write; a child that tidies goes on."""

@@ -16,7 +16,7 @@ from errno import EDQUOT, ENOSPC, ENOTDIR
 
 from sfsample import api
 from sfsample.cli.output_file import check_replaceable
-from sfsample.cli.sinks import ClosedSlice, NotKept
+from sfsample.cli.sinks import ClosedSlice, Metrics, NotKept
 from sfsample.cli.trouble import Trouble
 from sfsample.cli.values import suffix_of
 from sfsample.core.filesystem import whole_file
@@ -73,6 +73,10 @@ class FileSink:
             os.rename(path, pinned)
             self._pinned.delete_old(pinned, _MAX_PINNED, self._arguments.keep_for)
         return len(paths)
+
+    def metrics(self) -> Metrics:
+        """Return nothing."""
+        return {}
 
     def close(self) -> None:
         """Do nothing: each file is closed."""

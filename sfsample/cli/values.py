@@ -8,15 +8,19 @@ import os
 import re
 from collections.abc import Collection
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 from sfsample.errors import UsageError
+
+if TYPE_CHECKING:
+    from sfsample.cli.push.backend import Backend
 
 _UNITS_S = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 _SIZES = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}  # bytes
 _MIN_RATE_HZ, _MAX_RATE_HZ = 1e-9, 10_000  # of the longest time that `seconds` accepts
 _MAX_DUMP_SAMPLES = 1000
 FORMATS = ("folded", "json", "speedscope", "firefox", "pprof", "html", "svg")  # see report/formats
-HISTORY_ACTIONS = ("list", "show", "export", "diff", "prune", "check")
+HISTORY_ACTIONS = ("list", "show", "export", "diff", "prune", "check", "push")
 OPENED = ("html", "svg")  # formats that a browser shows
 _SUFFIXES = {  # the first suffix of a format is the one that sfsample gives to a file
     ".folded": "folded", ".collapsed": "folded", ".txt": "folded",
@@ -207,6 +211,22 @@ def is_loopback(address: str) -> bool:
     from ipaddress import ip_address  # most commands listen nowhere
 
     return ip_address(address).is_loopback
+
+
+def push(text: str) -> "Backend":
+    """Parse where to push: KIND=URL."""
+    from sfsample.cli.push.backend import parse_backend
+
+    return parse_backend(text)
+
+
+def is_address(text: str) -> bool:
+    """Return whether a host is an IP address, and no name."""
+    try:
+        is_loopback(text)
+    except ValueError:
+        return False
+    return True
 
 
 def steppers(text: str) -> tuple[str, ...]:

@@ -17,8 +17,8 @@ from functools import partial
 from typing import TypeVar
 
 from sfsample import api
+from sfsample.cli.choose_sinks import choose_sinks, history_of
 from sfsample.cli.config import execute_anew
-from sfsample.cli.history_sink import HistorySink
 from sfsample.cli.interrupt import Interrupt
 from sfsample.cli.metrics_file import MetricsFile
 from sfsample.cli.naming import with_names
@@ -27,7 +27,6 @@ from sfsample.cli.pull.requested import requested_profile
 from sfsample.cli.sampling import check_result, record_processes
 from sfsample.cli.sd_notify import Watchdog, notify
 from sfsample.cli.sinks import ClosedSlice, Gaps, Sink
-from sfsample.cli.slice_files import FileSink
 from sfsample.cli.slots import slots, wait_until
 from sfsample.cli.symbol_flags import symbol_options
 from sfsample.cli.targets import Targets
@@ -35,7 +34,6 @@ from sfsample.cli.terminal import say, shows_progress
 from sfsample.cli.triggered import Response
 from sfsample.cli.triggers import Triggers
 from sfsample.cli.trouble import Trouble, say_at
-from sfsample.cli.when import history_directory
 from sfsample.core.snapshot import Capture
 from sfsample.core.stack import StopReason
 from sfsample.errors import NoSuchProcess, SfsampleError
@@ -64,6 +62,10 @@ _T = TypeVar("_T")
 def run(arguments: Namespace) -> int:
     """Record slices until a stop is requested, or until the processes given by -p have ended."""
     if arguments.check:
+        if arguments.push:
+            from sfsample.cli.push.backend import check_credentials
+
+            check_credentials(arguments)
         say(f"{arguments.config or 'flags'}: no mistake found")  # by now it would have been
         return 0
     with Interrupt() as interrupt:
@@ -104,14 +106,9 @@ class Watch:
         self._missing = Trouble("it is looked for again for every slice")
         self._lost = Trouble("slices are lost until then")
         self._targets = Targets(arguments)
-        sinks, label = list[Sink](), _label(self._targets.service, arguments.pid)
-        if arguments.output_dir is not None:
-            sinks.append(FileSink(arguments, label))
-        history = None
-        if not arguments.no_history and (arguments.history or not sinks):
-            history = history_directory(arguments.history)
-            sinks.append(HistorySink(arguments, history))
-        self.door = Door(arguments.every, arguments.slice, history)
+        label, history = _label(self._targets.service, arguments.pid), history_of(arguments)
+        sinks = choose_sinks(arguments, label)
+        self.door = Door(arguments.every, arguments.slice, [sink.metrics for sink in sinks])
         meter = LoadMeter([one.metric for one in arguments.trigger])
         self.triggers = Triggers(arguments.trigger, arguments.cooldown, meter.read)
         self._response = Response(arguments, arguments.output_dir or history or "", label)

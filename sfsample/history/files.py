@@ -200,11 +200,11 @@ class HistoryFile:
 
     # -- reading
 
-    def facts(self) -> Iterator[SliceFacts]:
-        """Yield the facts of all slices."""
+    def facts(self, first: int = 0) -> Iterator[SliceFacts]:
+        """Yield the facts of all slices, or of those from a number on, in the order of these."""
         stem = os.path.basename(self.path).removesuffix(".sqlite")
-        query = f"SELECT id, {_FACTS} FROM slice LIMIT {_MAX_SLICES}"  # noqa: S608 - constants
-        for number, *row in self._rows(query):
+        query = f"SELECT id, {_FACTS} FROM slice WHERE id >= ? ORDER BY id LIMIT {_MAX_SLICES}"  # noqa: S608 - constants
+        for number, *row in self._rows(query, first):
             yield read_facts(f"{stem}.{number}", row)
 
     def tiers(self) -> set[str]:

@@ -1,6 +1,7 @@
 """`watch` keeps its slices and gaps in a history, unless it is to write files only."""
 
 import json
+from calendar import timegm
 
 import pytest
 
@@ -87,7 +88,17 @@ def test_slice_of_the_day_before_is_pinned_too(sink, directory, monkeypatch):
         sink.add(closed(0, "p;main;a 7")._replace(begin_s=begin_s, end_s=begin_s + 60))
     monkeypatch.setattr(history_sink.time, "time", lambda: midnight_s + 90)
     assert sink.pin(70) == 2
-    assert sorted(path.name[-9:] for path in directory.glob("*.sqlite")) == ["1m.sqlite"] * 2
+    assert len([*directory.glob("*.sqlite")]) == 2
+
+
+def test_size_and_oldest_day_are_metrics(sink, directory):
+    assert sink.metrics() == {}
+    directory.mkdir()
+    for name, size in {"2026-11-02.sqlite": 7, "2026-11-24.sqlite": 20, "2026-11-24.sqlite-wal": 4}.items():
+        (directory / name).write_bytes(bytes(size))
+    oldest_s = timegm((2026, 11, 2, 0, 0, 0))
+    assert sink.metrics() == {"sfsample_history_bytes": {"": 31},
+                              "sfsample_history_oldest_timestamp_seconds": {"": oldest_s}}  # fmt: skip
 
 
 def test_each_service_has_slices_and_gaps_of_its_own(sink, directory):

@@ -8,14 +8,12 @@ import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Sequence
 
+from sfsample.cli.sinks import Metrics
 from sfsample.core.snapshot import Capture
 from sfsample.core.stack import StopReason
 from sfsample.errors import SfsampleError
-from sfsample.history.files import DAY_S, file_names
-from sfsample.history.tiers import size_of
 from sfsample.recording.stats import Pauses, Stats
 
 _GRACE_S = 10.0  # for names, encoding and writing
@@ -37,6 +35,9 @@ _FAMILIES = {  # name -> type and help; in the order of `metrics`
     "sfsample_history_oldest_timestamp_seconds": ("gauge", "Begin of the oldest day of the history."),
     "sfsample_targets": ("gauge", "Processes that were found for the last slice or request."),
     "sfsample_last_slice_timestamp_seconds": ("gauge", "When the last slice was closed; absent before."),
+    "sfsample_push_lag_seconds": ("gauge", "How far a backend of --push is behind the history."),
+    "sfsample_pushed_slices": ("counter", "Slices that a backend has taken, by this watch or another one."),
+    "sfsample_push_dropped_slices": ("counter", "Slices that a backend has not taken and never will."),
     "process_cpu_seconds": ("counter", "CPU time of sfsample."),
     "process_resident_memory_bytes": ("gauge", "Resident memory of sfsample."),
     "process_open_fds": ("gauge", "Open files of sfsample."),
@@ -57,9 +58,11 @@ class Wanted:
 class Door:
     """`is_due`, `serve`, `closed`, `failed` and `targets` are for the loop, the rest for the server."""
 
-    def __init__(self, every_s: float, slice_s: float, history: str | None = None) -> None:
+    def __init__(
+        self, every_s: float, slice_s: float, of_sinks: Sequence[Callable[[], Metrics]] = ()
+    ) -> None:
         self.targets = 0
-        self._history = history  # a directory
+        self._of_sinks = of_sinks
         self._patience_s = 2 * every_s + slice_s + _GRACE_S
         self._due_s = time.monotonic() + self._patience_s  # for the next slice to be closed
         self._last_failure = ""
@@ -157,17 +160,16 @@ class Door:
             triggers = {f'{{condition="{name}"}}': count for name, count in sorted(self._triggers.items())}
             lost = {f'{{reason="{reason}"}}': count for reason, count in self._lost.items()}
             pauses = {end: count / 1e9 if end == "_sum" else count for end, count in self._pauses.items()}
-        size, oldest_s = self._history_usage()
         values: dict[str, object] = {
             **{name: self._counts[name] for name, (kind, _) in _FAMILIES.items() if kind == "counter"},
             "sfsample_http_responses": responses,
             "sfsample_lost": lost,
             "sfsample_stop_seconds": pauses,
             "sfsample_triggers": triggers,
-            "sfsample_history_bytes": size,
-            "sfsample_history_oldest_timestamp_seconds": oldest_s,
             "sfsample_targets": self.targets,
             "sfsample_last_slice_timestamp_seconds": self._last_slice_s,
+            **{name: {} for name in _FAMILIES if name.startswith("sfsample_push")},
+            **{name: rows for metrics in self._of_sinks for name, rows in metrics().items()},
             "process_cpu_seconds": time.process_time(),
             "process_resident_memory_bytes": _resident_bytes(),
             "process_open_fds": len(os.listdir("/proc/self/fd")),
@@ -175,15 +177,8 @@ class Door:
         lines = []
         for name, family in _FAMILIES.items():
             shown = f"sfsample_{name}" if for_file and name.startswith("process_") else name
-            lines += _lines(shown, *family, values[name], for_file=for_file)
+            lines += _lines(shown, *family, values.get(name), for_file=for_file)
         return "\n".join([*lines, "" if for_file else "# EOF\n"])
-
-    def _history_usage(self) -> tuple[int | None, int | None]:
-        """Return the bytes of the history, and when its oldest day began; None: there is none."""
-        with suppress(OSError):
-            if self._history is not None and (names := file_names(self._history)):
-                return size_of(self._history), names[0].day * DAY_S
-        return None, None
 
 
 def _lines(name: str, kind: str, text: str, value: object, *, for_file: bool) -> list[str]:

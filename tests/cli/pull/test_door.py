@@ -1,7 +1,6 @@
 """What the pull door says of the loop: counts, and whether slices are closed in time."""
 
 import re
-from calendar import timegm
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -99,16 +98,6 @@ def test_pauses_are_a_histogram(clock: SimpleNamespace) -> None:
     assert counts['{le="+Inf"}'] == found["sfsample_stop_seconds_count"] == 5
     assert [*counts.values()] == sorted(counts.values())
     assert found["sfsample_stop_seconds_sum"] == pytest.approx(2.003219)
-
-
-def test_history_has_bytes_and_an_oldest_day(clock: SimpleNamespace, tmp_path: Path) -> None:
-    sizes = {"2026-11-02.sqlite": 7, "2026-11-24.sqlite": 20, "2026-11-24.sqlite-wal": 4}
-    for name, size in sizes.items():
-        (tmp_path / name).write_bytes(bytes(size))
-    found = values(Door(60, 10, str(tmp_path)).metrics())
-    assert found["sfsample_history_bytes"] == 31
-    assert found["sfsample_history_oldest_timestamp_seconds"] == timegm((2026, 11, 2, 0, 0, 0))
-    assert not any("history" in name for name in values(Door(60, 10, str(tmp_path / "gone")).metrics()))
 
 
 def test_file_has_the_same_metrics_without_names_of_node_exporter(clock: SimpleNamespace) -> None:
