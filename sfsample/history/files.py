@@ -31,7 +31,7 @@ from sfsample.report.report import WEIGHTS, Report
 from sfsample.report.time_line import TIME_UNIT_NS, Columns, TimeSlice, add_columns
 
 DAY_S = 86400
-_VERSION = 2  # of the tables
+_VERSION = 3  # of the tables
 _NAME = re.compile(r"(\d{4}-\d\d-\d\d)\.sqlite", re.ASCII)
 _BESIDE = ("-wal", "-shm", "-journal")  # files of SQLite's that belong to a database
 _BUSY_S = 30.0  # another process may write for so long
@@ -43,11 +43,12 @@ _MAX_PROBLEMS = 20  # of the statistics of a slice, that are kept
 _FACTS = ", ".join(name for name, *_ in COLUMNS)
 _TYPED_FACTS = ", ".join(f"{name} {kind}" for name, kind, _ in COLUMNS)
 _SCHEMA = (
-    f"CREATE TABLE slice (id INTEGER PRIMARY KEY, {_TYPED_FACTS})",
+    f"CREATE TABLE slice (id INTEGER PRIMARY KEY AUTOINCREMENT, {_TYPED_FACTS})",  # no id is used twice
     "CREATE TABLE stacks (id INTEGER PRIMARY KEY, stats BLOB, rows BLOB)",  # of the slice with this id
     "CREATE TABLE names (id INTEGER PRIMARY KEY, service TEXT, batch BLOB)",
     "CREATE TABLE gap (begin_s REAL, end_s REAL, service TEXT, why TEXT)",
 )
+_COUNTER = "CREATE TABLE sqlite_sequence(name,seq)"  # SQLite's, for AUTOINCREMENT
 
 
 class FileName(NamedTuple):
@@ -142,7 +143,7 @@ class HistoryFile:
         tables = {sql for (sql,) in self._rows("SELECT sql FROM sqlite_master LIMIT 100")}
         if not tables:
             raise FileNotFoundError(self.path)  # its writer was killed before the first commit
-        if tables != {*_SCHEMA}:
+        if tables != {*_SCHEMA, _COUNTER}:
             raise BadInput("it has other tables than a history has")
 
     def close(self) -> None:

@@ -140,7 +140,7 @@ class History:
     def tidy(self, now_s: float, keep_for_s: float = KEEP_FOR_S, keep_bytes: int = KEEP_BYTES) -> None:
         """Merge slices whose tier is over, and delete what is too old or too much."""
         with self._errors("cannot tidy", self.directory):
-            tidy(self.directory, now_s, keep_for_s, keep_bytes, self._skipping)
+            tidy(self.directory, now_s, keep_for_s, keep_bytes, self.skipping)
 
     def delete(self, selection: Selection) -> int:
         """Delete slices and gaps; return how many slices those were."""
@@ -168,12 +168,12 @@ class History:
             for name in file_names(self.directory):
                 if any(name.end_s + DAY_S >= each.begin_s and name.day * DAY_S <= each.end_s
                        for each in selections):  # fmt: skip
-                    with self._skipping(name.path), closing(HistoryFile(name.path)) as file:
+                    with self.skipping(name.path), closing(HistoryFile(name.path)) as file:
                         found.extend(ask(file))  # those before a damaged one are kept
         return found
 
     @contextmanager
-    def _skipping(self, path: str) -> Iterator[None]:
+    def skipping(self, path: str) -> Iterator[None]:
         """Go on behind the block where a file is damaged, after a note in `problems`, or removed."""
         try:
             with suppress(FileNotFoundError):
@@ -231,7 +231,7 @@ class History:
         """Yield what is wrong with a file: its structure, its facts, its stacks, its totals."""
         self.problems.clear()
         for name in file_names(self.directory):
-            with self._skipping(name.path), closing(HistoryFile(name.path)) as file:
+            with self.skipping(name.path), closing(HistoryFile(name.path)) as file:
                 yield from (f"{name.path}: {text}" for text in file.integrity())
                 file.gaps()
                 for facts in file.facts():

@@ -18,7 +18,6 @@ PATHS = {"pyroscope": "/push.v1.PusherService/Push", "parca": "/api/profiles/wri
 _WHAT = "KIND=URL, KIND one of pyroscope, parca, otlp (pyroscope=http://127.0.0.1:4040)"
 _TENANT = "x-scope-orgid"  # no credential
 _HEADER = re.compile(r"([A-Za-z0-9-]+):\s*([ -~]+)")
-_OURS = re.compile(r"content-.*|transfer-encoding|host|connection|expect|te|trailer|upgrade", re.IGNORECASE)
 
 
 class Backend(NamedTuple):
@@ -42,54 +41,44 @@ def parse_backend(text: str) -> Backend:
     kind, _, url = text.partition("=")
     try:
         parts = urlsplit(url)
-        host, port = parts.hostname, parts.port
+        host, port = parts.hostname or "", parts.port
     except ValueError:
         raise ArgumentTypeError(f"not {_WHAT}") from None
     if "@" in parts.netloc:
         raise ArgumentTypeError("a URL with a user or a password: other users see it; put a line "
                                 "`Authorization: ...` into the file of --push-auth-file")  # fmt: skip
-    if (
-        kind not in PATHS
-        or parts.scheme not in ("http", "https")
-        or not host
-        or not re.fullmatch("[!-~]+", url)
-    ):
+    is_tls, is_plain = parts.scheme == "https", re.fullmatch("[!-~]+", url)
+    if kind not in PATHS or not (is_tls or parts.scheme == "http") or not host or not is_plain:
         raise ArgumentTypeError(f"not {_WHAT}")
     if parts.query or parts.fragment:
         raise ArgumentTypeError("a URL with ? or #: only a path may follow the address")
-    is_tls = parts.scheme == "https"
-    return Backend(
-        text, kind, host, port or (443 if is_tls else 80), is_tls, parts.path.rstrip("/") + PATHS[kind]
-    )
+    path = parts.path.rstrip("/") + PATHS[kind]
+    return Backend(text, kind, host, port or (443 if is_tls else 80), is_tls, path)
 
 
 def headers_for(backend: Backend, path: str | None) -> dict[str, str]:
-    """Return the headers that a file has for a backend: those above any `[...]`, and those below its own.
+    """Return the headers that a file adds to each request.  Raises SfsampleError.
 
-    systemd's credential `push-auth`, where there is one, is that file.  Raises SfsampleError.
+    systemd's credential `push-auth`, where there is one, is that file: its user may not read the original.
     """
-    given = os.path.join(os.environ.get("CREDENTIALS_DIRECTORY", ""), "push-auth")
-    path = given if os.path.isabs(given) and os.path.exists(given) else path
-    headers: dict[str, str] = {}
-    is_for_it = True
-    for number, line in enumerate(
-        read_secret(path).decode("utf-8", "replace").splitlines() if path else (), 1
-    ):
-        text = line.strip()
-        if re.fullmatch(r"\[.*\]", text):
-            is_for_it = text[1:-1] in (backend.kind, backend.text)
-        elif text and not text.startswith("#"):
-            header = _HEADER.fullmatch(text)
-            if header is None or _OURS.fullmatch(header[1]):
-                raise SfsampleError(
-                    f"{path}: line {number} is no header that can be added",
-                    "a line is `Authorization: Bearer TOKEN`, [KIND], or a # comment",
-                )
-            if is_for_it:
-                headers[header[1]] = header[2]
+    credential = os.path.join(os.environ.get("CREDENTIALS_DIRECTORY", ""), "push-auth")
+    path = credential if os.path.isabs(credential) and os.path.exists(credential) else path
+    headers = {} if path is None else _read(path)
     if not backend.is_private and any(name.lower() != _TENANT for name in headers):
         raise SfsampleError(f"credentials would be sent unencrypted: {backend.text}",
                             "use https://, or a proxy on this machine that speaks TLS")  # fmt: skip
+    return headers
+
+
+def _read(path: str) -> dict[str, str]:
+    headers = {}
+    for number, line in enumerate(read_secret(path).decode("utf-8", "replace").splitlines(), 1):
+        if (text := line.strip()) and not text.startswith("#"):
+            header = _HEADER.fullmatch(text)
+            if header is None:
+                raise SfsampleError(f"{path}: line {number} is no header",
+                                    "a line is `Authorization: Bearer TOKEN`, or a # comment")  # fmt: skip
+            headers[header[1]] = header[2]
     return headers
 
 

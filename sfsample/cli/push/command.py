@@ -10,16 +10,13 @@ import signal
 import stat
 import time
 from argparse import Namespace
-from math import inf
 from select import select
 
 from sfsample.cli.push.backend import check_credentials
 from sfsample.cli.push.pusher import Pusher
 from sfsample.cli.terminal import say
-from sfsample.errors import SfsampleError
 from sfsample.history.store import History
 
-END_S = 8.0  # for what is left, when `watch` has ended
 _LOOK_S = 60.0  # between two looks for new slices, where no byte says that there is one
 _TRIES = 4  # for a backend, without --follow
 _NICE = 19
@@ -30,66 +27,44 @@ def push(history: History, arguments: Namespace) -> int:
     pushers = [
         Pusher(history, backend, arguments.service, arguments.push_auth_file) for backend in arguments.push
     ]
-    try:
-        if not arguments.follow:
-            check_credentials(arguments)
-            return max([_push_all(pusher) for pusher in pushers])
-        os.nice(_NICE)
-        _follow(pushers)
-    finally:
-        for pusher in pushers:
-            pusher.close()
+    if not arguments.follow:
+        check_credentials(arguments)
+        return max([_push_all(pusher) for pusher in pushers])
+    os.nice(_NICE)
+    _follow(pushers)
     return 0
 
 
 def _push_all(pusher: Pusher) -> int:
     """Send what there is, in a few attempts; say what became of it."""
-    if not pusher.lock():
-        raise SfsampleError(f"another process pushes this history to {pusher.backend.text}",
-                            "`sfsample watch --push` does, until it ends")  # fmt: skip
     mark = pusher.mark
     sent, dropped = mark.sent, mark.dropped.copy()
     for _ in range(_TRIES):
         time.sleep(max(0.0, pusher.due_s - time.monotonic()))
-        if pusher.push(lambda: inf):
+        if pusher.push():
             break
+    left = sum(1 for _ in pusher.unsent())
     lost = [f", {count} dropped ({why})" for why, count in sorted((mark.dropped - dropped).items())]
-    say(f"{pusher.backend.text}: {mark.sent - sent} slices sent{''.join(lost)}, {pusher.left} left")
-    return 1 if lost or pusher.left else 0
+    say(f"{pusher.backend.text}: {mark.sent - sent} slices sent{''.join(lost)}, {left} left")
+    return 1 if lost or left else 0
 
 
 def _follow(pushers: list[Pusher]) -> None:
-    """Send slices as they come, until stdin ends."""
-    parent = _Parent()
-    while not parent.has_ended:
+    """Send slices as they come, until stdin ends, and then the last ones; what is no pipe does not end."""
+    pipe = [0] if stat.S_ISFIFO(os.fstat(0).st_mode) else []
+    if pipe:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # systemd sends it to `watch` and to this at once
+    has_ended = False
+    while not has_ended:
         for pusher in pushers:
             if pusher.due_s <= time.monotonic():
-                pusher.push(parent.left_s)
-        parent.wait(min([_LOOK_S, *(pusher.due_s - time.monotonic() for pusher in pushers if pusher.due_s)]))
+                pusher.push()
+        due_s = [pusher.due_s - time.monotonic() for pusher in pushers if pusher.due_s]
+        has_ended = _wait(pipe, min([_LOOK_S, *due_s]))
     for pusher in pushers:
-        pusher.push(parent.left_s)
+        pusher.push()
 
 
-class _Parent:
-    """Watches stdin: a byte is a new slice, the end that of the parent.  Without a pipe there is none."""
-
-    def __init__(self) -> None:
-        self._pipe = [0] if stat.S_ISFIFO(os.fstat(0).st_mode) else []
-        self._until_s = inf
-        if self._pipe:
-            signal.signal(signal.SIGTERM, signal.SIG_IGN)  # systemd sends it to both at once
-
-    @property
-    def has_ended(self) -> bool:
-        return self._until_s < inf
-
-    def wait(self, seconds: float) -> None:
-        """Wait for a byte, or for the end; do not wait behind that."""
-        seconds = 0.0 if self.has_ended else seconds
-        if select(self._pipe, [], [], max(0.0, seconds))[0] and not os.read(0, 1 << 16):
-            self._pipe, self._until_s = [], time.monotonic() + END_S
-
-    def left_s(self) -> float:
-        """Return how much time is left."""
-        self.wait(0)
-        return self._until_s - time.monotonic()
+def _wait(pipe: list[int], seconds: float) -> bool:
+    """Wait for a byte, which says that there is a slice; return whether the pipe has ended."""
+    return bool(select(pipe, [], [], max(0.0, seconds))[0]) and not os.read(0, 1 << 16)

@@ -51,16 +51,9 @@ def _labels(facts: SliceFacts) -> dict[str, str]:
 
 
 def series_labels(labels: Mapping[str, str]) -> dict[str, str]:
-    """Return labels as Pyroscope and Parca take them; where two have one name, the later has a number."""
-    series = {"__name__": _NAME, "service_name": labels.get("service.name", "")}
-    for key, text in labels.items():
-        name = re.sub(r"[^a-zA-Z0-9_]|^(?=[0-9])", "_", key)
-        unused, number = name, 1
-        while unused in series and key != "service.name":
-            number += 1
-            unused = f"{name}_{number}"
-        series[unused] = text
-    return series
+    """Return labels as Pyroscope and Parca take them; where two get one name, the later one counts."""
+    named = {re.sub(r"[^a-zA-Z0-9_]|^(?=[0-9])", "_", key): text for key, text in labels.items()}
+    return {**named, "__name__": _NAME, "service_name": labels.get("service.name", "")}
 
 
 def _without_threads(report: Report) -> Report:

@@ -1,89 +1,56 @@
 """Keeps how far a backend has taken a history, and how many slices it has and has not taken.
 
-It is a small file in the directory of the history, renamed into place, for each backend and service: only one
-process at a time pushes to it.  For each file of a day it has the number of the last slice that was taken or
-given up, and when that begins: numbers ascend, but where slices were deleted a number can be that of another.
+It is a small file in the directory of the history, replaced as a whole, for each backend and service.  For
+each file of the history it has the number of the last slice that was taken or given up.  No number is used
+twice in a file, so what is to be sent has greater ones.
 """
 
 import json
 import os
 from collections import Counter
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from hashlib import sha256
-from typing import NamedTuple
 
-from sfsample.history.facts import SliceFacts
-
-TOO_OLD = "too old"
-_DAMAGE = (OSError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
-_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
-
-
-class Place(NamedTuple):
-    """Where a file is: the slice that was taken last, when it begins, how many there were behind it."""
-
-    number: int = 0
-    begin_s: float = -1.0
-    left: int = 0
+from sfsample.core.filesystem import whole_file
+from sfsample.errors import SfsampleError
+from sfsample.history.lock import lock
 
 
 class Mark:
-    """Its fields are what the file has; `path` is absent before the first slice is taken."""
+    """Its fields are what the file has."""
 
     def __init__(self, directory: str, backend: str, service: str | None) -> None:
-        self.backend, self.service = backend, service
-        name = sha256(json.dumps([backend, service]).encode("utf-8", "replace")).hexdigest()[:16]
+        name = sha256(json.dumps([backend, service]).encode()).hexdigest()[:16]
         self.path = os.path.join(directory, f".push-{name}.json")
         self.sent = 0
         self.until_s = 0.0  # the end of the latest slice that was taken
         self.dropped: Counter[str] = Counter()  # by reason
-        self.places: dict[str, Place] = {}  # by the identity of a file
+        self.done: dict[str, int] = {}  # by the identity of a file of the history
         self.load()
 
     def load(self) -> None:
         """Read it; where it is damaged or absent nothing was taken, and all is sent again."""
-        with suppress(*_DAMAGE), open(self.path, "rb") as file:
-            found = json.loads(file.read())
-            places = {key: Place(int(at), float(begin), int(left))
-                      for key, (at, begin, left) in found["places"].items()}  # fmt: skip
-            dropped = Counter({str(why): int(count) for why, count in found["dropped"].items()})
+        with suppress(OSError, ValueError, TypeError, LookupError), open(self.path, "rb") as file:
+            found = json.load(file)
+            done = {key: int(number) for key, number in dict(found["done"]).items()}
             self.sent, self.until_s = int(found["sent"]), float(found["until"])
-            self.places, self.dropped = places, dropped
+            self.dropped, self.done = Counter(found["dropped"]), done
 
     def save(self) -> None:
         """Write it.  Raises OSError."""
-        document = {"backend": self.backend, "service": self.service, "sent": self.sent,
-                    "until": self.until_s, "dropped": self.dropped, "places": self.places}  # fmt: skip
-        with open(os.open(f"{self.path}.new", _FLAGS, 0o600), "w") as file:
-            json.dump(document, file)
-        os.replace(f"{self.path}.new", self.path)
+        document = {"sent": self.sent, "until": self.until_s, "dropped": self.dropped, "done": self.done}
+        with whole_file(self.path, 0o600) as file:
+            file.write(json.dumps(document).encode())
 
-    def unsent(self, identity: str, read: Callable[[int], list[SliceFacts]]) -> list[SliceFacts]:
-        """Return the slices of a file that are still to be sent; `read` returns them from a number on.
-
-        Count those that are no more, as they were merged with others or deleted.
-        """
-        place = self.places.get(identity, Place())
-        left = read(place.number)
-        if left and (left[0].number, left[0].begin_s) == place[:2]:
-            del left[0]
-        elif place.number:  # it was deleted
-            left = [each for each in read(0)
-                    if each.number > place.number or each.begin_s > place.begin_s]  # fmt: skip
-        self._lose(place.left - len(left))
-        self.places[identity] = place._replace(left=len(left))
-        return left
-
-    def move(self, identity: str, facts: SliceFacts) -> None:
-        """Note that a slice is done with."""
-        left = self.places[identity].left - 1
-        self.places[identity] = Place(facts.number, facts.begin_s, left)
-
-    def forget_others(self, identities: set[str]) -> None:
-        """Count as dropped what files had that are no more."""
-        self._lose(sum(self.places.pop(key).left for key in self.places.keys() - identities))
-
-    def _lose(self, count: int) -> None:
-        if count > 0:
-            self.dropped[TOO_OLD] += count
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Let no other process push the same slices meanwhile.  Raises SfsampleError where one does."""
+        fd = lock(f"{self.path}.lock")
+        if fd is None:
+            raise SfsampleError("another process pushes this history there")
+        try:
+            self.load()
+            yield
+        finally:
+            os.close(fd)

@@ -1,6 +1,6 @@
 """Has child processes push the history that `watch` keeps; no backend waits for another one's child.
 
-`watch` only writes a byte when there is a new slice.  A child that has ended is started again.
+`watch` only writes a byte when there is a new slice, and starts a child that has ended again.
 """
 
 import os
@@ -11,12 +11,10 @@ from argparse import Namespace
 from contextlib import suppress
 
 from sfsample.cli.push.backend import Backend, check_credentials
-from sfsample.cli.push.command import END_S
 from sfsample.cli.push.mark import Mark
 from sfsample.cli.sinks import ClosedSlice, Metrics
 
-_RESTART_S = 60.0  # between two starts
-_GRACE_S = 2.0
+_END_S = 10.0  # for what is left, when `watch` ends
 
 
 class PushSink:
@@ -27,9 +25,7 @@ class PushSink:
         check_credentials(arguments)
         auth = [f"--push-auth-file={auth_file}"] if auth_file else []
         words = ["history", "push", "--follow", "--history", directory, *auth]
-        self._children = [
-            _Child(words, backend, Mark(directory, backend.text, None)) for backend in arguments.push
-        ]
+        self._children = [_Child(words, backend, directory) for backend in arguments.push]
         self._begin_s = self._kept_s = 0.0  # of the first slice, and the end of the latest one
 
     def prepare(self) -> None:
@@ -51,8 +47,8 @@ class PushSink:
         return 0
 
     def close(self) -> None:
-        """Let the children send what is left, for a few seconds."""
-        until_s = time.monotonic() + END_S + _GRACE_S
+        """Let the children send what is left, for a few seconds; the next watch sends the rest."""
+        until_s = time.monotonic() + _END_S
         for child in self._children:
             child.leave()
         for child in self._children:
@@ -60,12 +56,14 @@ class PushSink:
 
     def metrics(self) -> Metrics:
         """Return for each backend how many slices it has taken and not taken, and how far it is behind."""
-        names = [child.backend.kind for child in self._children]
         lag, sent, dropped = dict[str, float](), dict[str, float](), dict[str, float]()
-        for at, child in enumerate(self._children):
-            mark, number = child.mark, names[:at].count(names[at])
+        kinds: list[str] = []
+        for child in self._children:
+            mark = child.mark
             mark.load()
-            label = f'backend="{names[at]}{f"-{number + 1}" if number else ""}"'
+            kinds.append(child.kind)
+            number = kinds.count(child.kind)
+            label = f'backend="{child.kind}{f"-{number}" if number > 1 else ""}"'
             lag[f"{{{label}}}"] = max(0.0, self._kept_s - (mark.until_s or self._begin_s))
             sent[f"{{{label}}}"] = mark.sent
             dropped |= {f'{{{label},reason="{why}"}}': count for why, count in sorted(mark.dropped.items())}
@@ -74,25 +72,25 @@ class PushSink:
 
 
 class _Child:
-    def __init__(self, words: list[str], backend: Backend, mark: Mark) -> None:
+    """A process that pushes to one backend."""
+
+    def __init__(self, words: list[str], backend: Backend, directory: str) -> None:
         self._words = [*words, "--push", backend.text]
-        self.backend, self.mark = backend, mark
+        self.kind, self.mark = backend.kind, Mark(directory, backend.text, None)
         self._process: subprocess.Popen[bytes] | None = None
-        self._due_s = 0.0
 
     def wake(self) -> None:
-        """Say that there is a slice; start it if it does not run, and was not started just now."""
-        if self._process is not None and self._process.poll() is None:
-            with suppress(OSError):  # it has ended, or 64 KiB of bytes wait
-                os.write(self._process.stdin.fileno(), b"\n")  # type: ignore[union-attr]
-        elif time.monotonic() >= self._due_s:
-            self._due_s = time.monotonic() + _RESTART_S
+        """Say that there is a slice; start it if it does not run."""
+        if self._process is None or self._process.poll() is not None:
             self.leave()
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "sfsample", *self._words], stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL, start_new_session=True,
             )  # fmt: skip
             os.set_blocking(self._process.stdin.fileno(), False)  # type: ignore[union-attr]
+            return
+        with suppress(OSError):  # it has just ended, or 64 KiB of bytes wait
+            os.write(self._process.stdin.fileno(), b"\n")  # type: ignore[union-attr]
 
     def leave(self) -> None:
         """Let it end."""
@@ -100,10 +98,9 @@ class _Child:
             self._process.stdin.close()
 
     def end(self, patience_s: float) -> None:
-        """Wait until it has ended; what it has not sent then is sent by the next one."""
+        """Wait until it has ended; a kill loses nothing, as its mark is always true."""
         if self._process is not None:
-            try:
+            with suppress(subprocess.TimeoutExpired):
                 self._process.wait(max(0.0, patience_s))
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait()
+            self._process.kill()
+            self._process.wait()

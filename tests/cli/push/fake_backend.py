@@ -61,6 +61,16 @@ def hang(client: socket.socket) -> None:
         pass
 
 
+def drip(client: socket.socket) -> None:
+    """Answer with a byte now and then, until the client leaves."""
+    client.settimeout(0.01)
+    while True:
+        client.sendall(b"H")
+        with suppress(TimeoutError):
+            if not client.recv(1):
+                return
+
+
 def endless_head(client: socket.socket) -> None:
     """Send headers until the client leaves."""
     client.sendall(b"HTTP/1.1 200 OK\r\n")

@@ -74,20 +74,14 @@ def test_a_backend_that_is_given_twice_is_one():
     assert len(parse(["history", "push", *words]).push) == 2
 
 
-def test_headers_are_those_for_all_and_those_of_the_backend(tmp_path):
-    path = write(
-        tmp_path / "auth", "# a comment\nX-Scope-OrgID: all\n\n[parca]\nA: 1\n[otlp=https://b]\nA:2\n"
-    )
-    assert headers_for(parse_backend("pyroscope=https://a"), path) == {"X-Scope-OrgID": "all"}
-    assert headers_for(parse_backend("parca=https://a"), path) == {"X-Scope-OrgID": "all", "A": "1"}
-    assert headers_for(parse_backend("otlp=https://b"), path) == {"X-Scope-OrgID": "all", "A": "2"}
-    assert headers_for(parse_backend("otlp=https://c"), path) == {"X-Scope-OrgID": "all"}
-    assert headers_for(parse_backend("otlp=https://c"), None) == {}
+def test_headers_are_those_of_the_file(tmp_path):
+    path = write(tmp_path / "auth", "# a comment\nX-Scope-OrgID: all\n\nA:2\n")
+    backend = parse_backend("parca=https://a")
+    assert headers_for(backend, path) == {"X-Scope-OrgID": "all", "A": "2"}
+    assert headers_for(backend, None) == {}
 
 
-@pytest.mark.parametrize(
-    "text", ["abc123", "A b: abc123", "Host: abc123", "Content-Length: 3", "A: ", "A: abc\1"]
-)
+@pytest.mark.parametrize("text", ["abc123", "A b: abc123", "[abc123]", "A: ", "A: abc\1"])
 def test_lines_that_are_no_header_are_refused_and_not_repeated(tmp_path, text):
     path = write(tmp_path / "auth", f"\n{text}\n")
     with pytest.raises(SfsampleError, match="line 2") as failure:
@@ -133,11 +127,9 @@ def test_history_push_with_credentials_that_cannot_be_used_is_an_error(tmp_path,
 
 
 def test_labels_get_names_that_backends_take():
-    labels = {"service.name": "shop", "a.b": "1", "a/b": "2", "a_b": "3", "9": "4", "__name__": "5", "ö": "6"}
-    assert series_labels(labels) == {
-        "__name__": "process_cpu", "service_name": "shop", "a_b": "1", "a_b_2": "2", "a_b_3": "3", "_9": "4",
-        "__name___2": "5", "_": "6",
-    }  # fmt: skip
+    labels = {"service.name": "shop", "a.b": "1", "a/b": "2", "9": "4", "__name__": "5", "ö": "6"}
+    assert series_labels(labels) == {"__name__": "process_cpu", "service_name": "shop", "a_b": "2", "_9": "4",
+                                     "_": "6"}  # fmt: skip
 
 
 def test_watch_checks_the_file_of_credentials(tmp_path, capsys):

@@ -41,8 +41,7 @@ def closed(at):
     return ClosedSlice(it.begin_s, it.end_s, it.report, [(it.service, it.report)], Stats(19))
 
 
-def test_slices_reach_a_backend_and_a_child_that_is_killed_is_started_again(directory, history, monkeypatch):
-    monkeypatch.setattr(sinks, "_RESTART_S", 0.0)
+def test_slices_reach_a_backend_and_a_child_that_is_killed_is_started_again(directory, history):
     with backend() as fake:
         sink = PushSink(arguments(directory, fake), directory)
         history.prepare()
@@ -67,8 +66,7 @@ def test_slices_reach_a_backend_and_a_child_that_is_killed_is_started_again(dire
 
 
 def test_backend_that_hangs_holds_neither_another_one_nor_the_watch(directory, history, monkeypatch):
-    monkeypatch.setattr(sinks, "END_S", 0.0)
-    monkeypatch.setattr(sinks, "_GRACE_S", 0.0)
+    monkeypatch.setattr(sinks, "_END_S", 0.0)
     with backend() as slow, backend() as fast:
         slow.behaviours = [lambda client: client.recv(1)] * 2
         sink = PushSink(arguments(directory, slow, fast), directory)
