@@ -13,12 +13,12 @@ class MetricsFile:
         self._trouble = Trouble("the file stays as it is")
 
     def write(self) -> None:
-        """Replace the file."""
+        """Replace the file; the metrics of a process get a prefix, as node_exporter has the same ones."""
         if self._path is None:
             return
         try:
             with whole_file(self._path, 0o644) as file:
-                file.write(self._door.metrics(for_file=True).encode())
+                file.write(self._door.metrics("sfsample_").encode())
             self._trouble.over()
         except OSError as failure:
             self._trouble.met(f"cannot write: {self._path}: {failure.strerror}")

@@ -7,7 +7,6 @@ the recording is over: no thread of the server ever touches a target, and none i
 import os
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Sequence
 
 from sfsample.cli.sinks import Metrics
@@ -18,29 +17,28 @@ from sfsample.recording.stats import Pauses, Stats
 
 _GRACE_S = 10.0  # for names, encoding and writing
 _PAUSES_S = (0.000025, 0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 1.0)
-_FAMILIES = {  # name -> type and help; in the order of `metrics`
-    "sfsample_slices": ("counter", "Slices recorded and kept, those without a sample included."),
-    "sfsample_samples": ("counter", "Samples in these slices."),
-    "sfsample_missed_ticks": ("counter", "Ticks that were not taken, because the sampler was late."),
-    "sfsample_failures": ("counter", "Slices that were lost, and requested profiles that failed."),
-    "sfsample_pulled_profiles": ("counter", "Profiles recorded for a request."),
-    "sfsample_http_responses": ("counter", "Answers to requests, by status."),
-    "sfsample_lost": ("counter", "What is missing in these slices, by reason."),
-    "sfsample_stop_seconds": (
-        "histogram",
-        "For how long threads were stopped, from the request to the release.",
-    ),
-    "sfsample_triggers": ("counter", "Triggers that were answered, by condition."),
-    "sfsample_history_bytes": ("gauge", "Bytes of the history."),
-    "sfsample_history_oldest_timestamp_seconds": ("gauge", "Begin of the oldest day of the history."),
-    "sfsample_targets": ("gauge", "Processes that were found for the last slice or request."),
-    "sfsample_last_slice_timestamp_seconds": ("gauge", "When the last slice was closed; absent before."),
-    "sfsample_push_lag_seconds": ("gauge", "How far a backend of --push is behind the history."),
-    "sfsample_pushed_slices": ("counter", "Slices that a backend has taken, by this watch or another one."),
-    "sfsample_push_dropped_slices": ("counter", "Slices that a backend has not taken and never will."),
-    "process_cpu_seconds": ("counter", "CPU time of sfsample."),
-    "process_resident_memory_bytes": ("gauge", "Resident memory of sfsample."),
-    "process_open_fds": ("gauge", "Open files of sfsample."),
+_COUNTED = ("sfsample_slices_total", "sfsample_samples_total", "sfsample_missed_ticks_total",
+            "sfsample_failures_total", "sfsample_pulled_profiles_total")  # fmt: skip
+_HELP = {  # in the order of `metrics`; what has no label is in _COUNTED, or no counter
+    "sfsample_slices_total": "Slices recorded and kept, those without a sample included.",
+    "sfsample_samples_total": "Samples in these slices.",
+    "sfsample_missed_ticks_total": "Ticks that were not taken, because the sampler was late.",
+    "sfsample_failures_total": "Slices that were lost, and requested profiles that failed.",
+    "sfsample_pulled_profiles_total": "Profiles recorded for a request.",
+    "sfsample_http_responses_total": "Answers to requests, by status.",
+    "sfsample_lost_total": "What is missing in these slices, by reason.",
+    "sfsample_stop_seconds": "For how long threads were stopped, from the request to the release.",
+    "sfsample_triggers_total": "Triggers that were answered, by condition.",
+    "sfsample_history_bytes": "Bytes of the history.",
+    "sfsample_history_oldest_timestamp_seconds": "Begin of the oldest day of the history.",
+    "sfsample_targets": "Processes that were found for the last slice or request.",
+    "sfsample_last_slice_timestamp_seconds": "When the last slice was closed; absent before.",
+    "sfsample_push_lag_seconds": "How far a backend of --push is behind the history.",
+    "sfsample_pushed_slices_total": "Slices that a backend has taken, by this watch or another one.",
+    "sfsample_push_dropped_slices_total": "Slices that a backend has not taken and never will.",
+    "process_cpu_seconds_total": "CPU time of sfsample.",
+    "process_resident_memory_bytes": "Resident memory of sfsample.",
+    "process_open_fds": "Open files of sfsample.",
 }
 
 
@@ -66,15 +64,12 @@ class Door:
         self._patience_s = 2 * every_s + slice_s + _GRACE_S
         self._due_s = time.monotonic() + self._patience_s  # for the next slice to be closed
         self._last_failure = ""
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # of `ask`
         self._wanted: Wanted | None = None
         self._ending = False
-        self._counts: Counter[str] = Counter()
-        self._responses: Counter[int] = Counter()
-        self._triggers: Counter[str] = Counter()
-        self._lost: Counter[str] = Counter()
-        self._pauses: Counter[str] = Counter()  # by the end of the line
-        self._last_slice_s: float | None = None
+        # by name and the rest of the line; no lock guards them: at worst an answer is not counted
+        self._counts: dict[str, dict[str, float]] = {name: {"": 0} for name in _COUNTED}
+        self._last_slice: dict[str, float] = {}
 
     def is_due(self) -> bool:
         """Whether a client waits for a profile."""
@@ -89,34 +84,38 @@ class Door:
         try:
             if not wanted.gone:
                 wanted.data = record(wanted)
-                self._counts["sfsample_pulled_profiles"] += not wanted.gone
+                self._count("pulled_profiles_total", number=not wanted.gone)
         except (SfsampleError, OSError, MemoryError, ValueError) as failure:
             wanted.failure = str(failure) or "out of memory"
-            self._counts["sfsample_failures"] += 1
+            self._count("failures_total")
         finally:
             self._wanted = None
             wanted.ended.set()
         return True
 
+    def _count(self, name: str, label: str = "", number: float = 1) -> None:
+        rows = self._counts.setdefault(f"sfsample_{name}", {})
+        rows[label] = rows.get(label, 0) + number
+
     def closed(self, stats: Stats) -> None:
         """Count a slice that was recorded and kept."""
-        self._counts["sfsample_slices"] += 1
-        self._counts["sfsample_samples"] += stats.samples
-        self._counts["sfsample_missed_ticks"] += stats.late_ticks
-        with self._lock:
-            self._lost.update(_lost(stats))
-            self._pauses.update(_pauses(stats.pauses))
-        self._last_slice_s, self._last_failure = time.time(), ""
+        self._count("slices_total")
+        self._count("samples_total", number=stats.samples)
+        self._count("missed_ticks_total", number=stats.late_ticks)
+        for reason, number in _lost(stats).items():
+            self._count("lost_total", f'{{reason="{reason}"}}', number)
+        for end, value in _pauses(stats.pauses).items():
+            self._count("stop_seconds", end, value)
+        self._last_slice, self._last_failure = {"": time.time()}, ""
         self._due_s = time.monotonic() + self._patience_s
 
     def triggered(self, name: str) -> None:
         """Count a trigger."""
-        with self._lock:
-            self._triggers[name] += 1
+        self._count("triggers_total", f'{{condition="{name}"}}')
 
     def failed(self, what: object) -> None:
         """Count a slice that was lost."""
-        self._counts["sfsample_failures"] += 1
+        self._count("failures_total")
         self._last_failure = str(what) or "out of memory"
 
     def ask(self, wanted: Wanted) -> float:
@@ -139,8 +138,7 @@ class Door:
 
     def count_response(self, status: int) -> None:
         """Count an answer."""
-        with self._lock:
-            self._responses[status] += 1
+        self._count("http_responses_total", f'{{code="{status}"}}')
 
     def why_unhealthy(self) -> str:
         """Return why no slice was closed in time; "" if one was."""
@@ -150,43 +148,30 @@ class Door:
         why = self._last_failure or "the loop does not go on"
         return f"no slice was closed for {self._patience_s + late_s:.0f} s: {why}"
 
-    def metrics(self, *, for_file: bool = False) -> str:
-        """Return the counts as OpenMetrics text, or in the older format of Prometheus `for_file`s.
-
-        There the metrics of this process have a name of their own, as node_exporter has the same ones.
-        """
-        with self._lock:
-            responses = {f'{{code="{status}"}}': count for status, count in sorted(self._responses.items())}
-            triggers = {f'{{condition="{name}"}}': count for name, count in sorted(self._triggers.items())}
-            lost = {f'{{reason="{reason}"}}': count for reason, count in self._lost.items()}
-            pauses = {end: count / 1e9 if end == "_sum" else count for end, count in self._pauses.items()}
-        values: dict[str, object] = {
-            **{name: self._counts[name] for name, (kind, _) in _FAMILIES.items() if kind == "counter"},
-            "sfsample_http_responses": responses,
-            "sfsample_lost": lost,
-            "sfsample_stop_seconds": pauses,
-            "sfsample_triggers": triggers,
-            "sfsample_targets": self.targets,
-            "sfsample_last_slice_timestamp_seconds": self._last_slice_s,
-            **{name: {} for name in _FAMILIES if name.startswith("sfsample_push")},
-            **{name: rows for metrics in self._of_sinks for name, rows in metrics().items()},
-            "process_cpu_seconds": time.process_time(),
-            "process_resident_memory_bytes": _resident_bytes(),
-            "process_open_fds": len(os.listdir("/proc/self/fd")),
+    def metrics(self, prefix: str = "") -> str:
+        """Return the counts as Prometheus text; `prefix` is that of the names of this process."""
+        values: dict[str, dict[str, float]] = {
+            **self._counts,
+            "sfsample_targets": {"": self.targets},
+            "sfsample_last_slice_timestamp_seconds": self._last_slice,
+            "process_cpu_seconds_total": {"": time.process_time()},
+            "process_resident_memory_bytes": {"": _resident_bytes()},
+            "process_open_fds": {"": len(os.listdir("/proc/self/fd"))},
         }
+        for metrics in self._of_sinks:
+            values |= metrics()
         lines = []
-        for name, family in _FAMILIES.items():
-            shown = f"sfsample_{name}" if for_file and name.startswith("process_") else name
-            lines += _lines(shown, *family, values.get(name), for_file=for_file)
-        return "\n".join([*lines, "" if for_file else "# EOF\n"])
+        for name, text in _HELP.items():
+            shown = f"{prefix}{name}" if name.startswith("process_") else name
+            lines += [f"# HELP {shown} {text}", f"# TYPE {shown} {_kind(name)}"]
+            lines += [f"{shown}{end} {number}" for end, number in dict(values.get(name, {})).items()]
+        return "\n".join([*lines, ""])
 
 
-def _lines(name: str, kind: str, text: str, value: object, *, for_file: bool) -> list[str]:
-    by_label = value if isinstance(value, dict) else {} if value is None else {"": value}
-    suffix = "_total" if kind == "counter" else ""
-    family = f"{name}{suffix}" if for_file else name
-    rows = [f"{name}{suffix}{label} {number}" for label, number in by_label.items()]
-    return [f"# TYPE {family} {kind}", f"# HELP {family} {text}", *rows]
+def _kind(name: str) -> str:
+    if name.endswith("_total"):
+        return "counter"
+    return "histogram" if name == "sfsample_stop_seconds" else "gauge"
 
 
 def _lost(stats: Stats) -> dict[str, int]:
@@ -195,10 +180,10 @@ def _lost(stats: Stats) -> dict[str, int]:
             "failed capture": stats.captures[Capture.FAILED], "truncated stack": truncated}  # fmt: skip
 
 
-def _pauses(pauses: Pauses) -> dict[str, int]:
-    """Return the rows of a histogram, in ns."""
+def _pauses(pauses: Pauses) -> dict[str, float]:
+    """Return the rows of a histogram, by the end of their names."""
     rows = {f'_bucket{{le="{limit_s}"}}': pauses.up_to(round(limit_s * 1e9)) for limit_s in _PAUSES_S}
-    return {**rows, '_bucket{le="+Inf"}': pauses.count, "_count": pauses.count, "_sum": pauses.total}
+    return {**rows, '_bucket{le="+Inf"}': pauses.count, "_count": pauses.count, "_sum": pauses.total / 1e9}
 
 
 def _resident_bytes() -> int:

@@ -67,8 +67,8 @@ class PushSink:
             lag[f"{{{label}}}"] = max(0.0, self._kept_s - (mark.until_s or self._begin_s))
             sent[f"{{{label}}}"] = mark.sent
             dropped |= {f'{{{label},reason="{why}"}}': count for why, count in sorted(mark.dropped.items())}
-        return {"sfsample_push_lag_seconds": lag, "sfsample_pushed_slices": sent,
-                "sfsample_push_dropped_slices": dropped}  # fmt: skip
+        return {"sfsample_push_lag_seconds": lag, "sfsample_pushed_slices_total": sent,
+                "sfsample_push_dropped_slices_total": dropped}  # fmt: skip
 
 
 class _Child:

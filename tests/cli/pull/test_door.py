@@ -31,21 +31,23 @@ def stats(samples: int, missed: int) -> Stats:
 
 
 def values(text: str) -> dict[str, float]:
-    """Return the samples of OpenMetrics text; check each line."""
-    *lines, end, nothing = text.split("\n")
-    assert (end, nothing) == ("# EOF", "")
+    """Return the samples of Prometheus text; check each line."""
+    *lines, nothing = text.split("\n")
+    assert nothing == ""
     kinds: dict[str, str] = {}
     found: dict[str, float] = {}
     for line in lines:
-        if match := re.fullmatch(r"# TYPE ([a-z_]+) (counter|gauge|histogram)", line):
-            assert match[1] not in kinds
-            kinds[match[1]] = match[2]
+        if match := re.fullmatch(r"# HELP ([a-z_]+) \S.*\.", line):
             family = match[1]
-        elif not re.fullmatch(rf"# HELP {family} \S.*\.", line):
+        elif match := re.fullmatch(rf"# TYPE {family} (counter|gauge|histogram)", line):
+            assert family not in kinds
+            kinds[family] = match[1]
+            assert (match[1] == "counter") == family.endswith("_total")
+        else:
             match = re.fullmatch(r'([a-z_]+)(\{[a-z]+="[^"\\]+"\})? (\d+(\.\d+)?(e[+-]\d+)?)', line)
             assert match, line
-            ends = {"counter": ["_total"], "gauge": [""], "histogram": ["_bucket", "_count", "_sum"]}
-            assert match[1] in [family + end for end in ends[kinds[family]]]
+            ends = ["_bucket", "_count", "_sum"] if kinds[family] == "histogram" else [""]
+            assert match[1] in [family + end for end in ends]
             found[match[1] + (match[2] or "")] = float(match[3])
     return found
 
@@ -104,7 +106,7 @@ def test_file_has_the_same_metrics_without_names_of_node_exporter(clock: SimpleN
     """Its scrape fails where a file has a metric of its own name (process_cpu_seconds_total)."""
     door = Door(60, 10)
     door.closed(stats(100, 7))
-    text = door.metrics(for_file=True)
+    text = door.metrics("sfsample_")
     rows = {line.rpartition(" ")[0] for line in text.splitlines() if line[0] != "#"}
     assert all(row.startswith("sfsample_") for row in rows)
     assert {row.replace("sfsample_process_", "process_") for row in rows} == values(door.metrics()).keys()

@@ -117,4 +117,4 @@ def test_watch_keeps_a_history_beside_its_files(tmp_path):
     ]
     watch = Watch(parse(["watch", "1", *words]), lambda: True)
     assert [type(sink).__name__ for sink, _ in watch._sinks] == ["FileSink", "HistorySink", "PushSink"]
-    assert set(watch._sinks[-1][0].metrics()["sfsample_pushed_slices"]) == {'{backend="parca"}'}
+    assert set(watch._sinks[-1][0].metrics()["sfsample_pushed_slices_total"]) == {'{backend="parca"}'}
