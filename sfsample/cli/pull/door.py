@@ -66,7 +66,7 @@ class Door:
         self._last_failure = ""
         self._lock = threading.Lock()  # of `ask`
         self._wanted: Wanted | None = None
-        self._ending = False
+        self.has_ended = False  # the loop has
         # by name and the rest of the line; no lock guards them: at worst an answer is not counted
         self._counts: dict[str, dict[str, float]] = {name: {"": 0} for name in _COUNTED}
         self._last_slice: dict[str, float] = {}
@@ -102,7 +102,10 @@ class Door:
         self._count("slices_total")
         self._count("samples_total", number=stats.samples)
         self._count("missed_ticks_total", number=stats.late_ticks)
-        for reason, number in _lost(stats).items():
+        lost = {"missed tick": stats.late_ticks, "skipped tick": stats.spared_ticks,
+                "failed capture": stats.captures[Capture.FAILED],
+                "truncated stack": stats.samples - stats.stacks[StopReason.OUTERMOST]}  # fmt: skip
+        for reason, number in lost.items():
             self._count("lost_total", f'{{reason="{reason}"}}', number)
         for end, value in _pauses(stats.pauses).items():
             self._count("stop_seconds", end, value)
@@ -124,17 +127,7 @@ class Door:
             if (before := self._wanted) is not None:
                 return max(1.0, before.until_s - time.monotonic())
             self._wanted = wanted
-        if self._ending:
-            self.serve(_refuse)
         return 0.0
-
-    def end(self) -> None:
-        """Refuse what is still asked for; the loop has ended.
-
-        It takes no lock: a signal handler that runs here may wait for a thread that waits for it.
-        """
-        self._ending = True
-        self.serve(_refuse)
 
     def count_response(self, status: int) -> None:
         """Count an answer."""
@@ -174,12 +167,6 @@ def _kind(name: str) -> str:
     return "histogram" if name == "sfsample_stop_seconds" else "gauge"
 
 
-def _lost(stats: Stats) -> dict[str, int]:
-    truncated = stats.samples - stats.stacks[StopReason.OUTERMOST]
-    return {"missed tick": stats.late_ticks, "skipped tick": stats.spared_ticks,
-            "failed capture": stats.captures[Capture.FAILED], "truncated stack": truncated}  # fmt: skip
-
-
 def _pauses(pauses: Pauses) -> dict[str, float]:
     """Return the rows of a histogram, by the end of their names."""
     rows = {f'_bucket{{le="{limit_s}"}}': pauses.up_to(round(limit_s * 1e9)) for limit_s in _PAUSES_S}
@@ -189,7 +176,3 @@ def _pauses(pauses: Pauses) -> dict[str, float]:
 def _resident_bytes() -> int:
     with open("/proc/self/statm", "rb") as file:
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-
-
-def _refuse(_: Wanted) -> bytes:
-    raise SfsampleError("sfsample ends")

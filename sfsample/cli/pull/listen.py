@@ -27,7 +27,7 @@ def listening(arguments: Namespace, door: Door) -> Iterator[str]:
     token = None if arguments.listen_token_file is None else _token(arguments.listen_token_file)
     access = Access(token, tuple(name.lower() for name in arguments.listen_host))
     try:
-        server = _unix(where, door, access) if isinstance(where, str) else _tcp(where, door, access)
+        server = _unix(where, door, access) if isinstance(where, str) else Server(where, door, access)
     except OSError as failure:
         name = f"unix:{where}" if isinstance(where, str) else ":".join(map(str, where))
         raise SfsampleError(f"cannot listen: {name}: {failure.strerror or failure}",
@@ -41,18 +41,13 @@ def listening(arguments: Namespace, door: Door) -> Iterator[str]:
     try:
         yield _shown(server)
     finally:
-        door.end()
+        door.has_ended = True
         server.shutdown()
         server.server_close()
         if isinstance(where, str):
             with suppress(OSError):
                 os.unlink(where)
         server.wait_for_answers(_PATIENCE_S)
-
-
-def _tcp(address: tuple[str, int], door: Door, access: Access) -> Server:
-    family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
-    return Server(family, address, door, access)
 
 
 def _unix(path: str, door: Door, access: Access) -> Server:
@@ -63,7 +58,7 @@ def _unix(path: str, door: Door, access: Access) -> Server:
             os.unlink(path)
     umask = os.umask(0o177)
     try:
-        return Server(socket.AF_UNIX, path, door, access)
+        return Server(path, door, access)
     finally:
         os.umask(umask)
 

@@ -72,12 +72,14 @@ class Server(ThreadingMixIn, TCPServer):
     allow_reuse_address = True
     request_queue_size = 64
 
-    def __init__(self, family: socket.AddressFamily, address: str | tuple[str, int],
-                 door: Door, access: Access) -> None:  # fmt: skip
-        self.address_family = family
+    def __init__(self, where: str | tuple[str, int], door: Door, access: Access) -> None:
+        if isinstance(where, str):
+            self.address_family = socket.AF_UNIX
+        elif ":" in where[0]:
+            self.address_family = socket.AF_INET6
         self.door, self.access = door, access
         self.free = threading.BoundedSemaphore(_MAX_CONNECTIONS)
-        super().__init__(address, _Handler)  # type: ignore[arg-type]  # typeshed knows no AF_UNIX here
+        super().__init__(where, _Handler)  # type: ignore[arg-type]  # typeshed knows no AF_UNIX here
 
     def handle_error(self, request: object, client_address: object) -> None:  # noqa: ARG002 - socketserver's
         """Log what failed; neither the client nor the terminal gets a traceback."""
@@ -201,7 +203,9 @@ class _Handler(BaseHTTPRequestHandler):
             if poller.poll(0):
                 wanted.gone = True
                 return None
-        return _profile_answer(wanted.data) if wanted.data else _line(503, wanted.failure)
+            if self.server.door.has_ended:  # after the profile, if that was recorded
+                break
+        return _profile_answer(wanted.data) if wanted.data else _line(503, wanted.failure or "sfsample ends")
 
     def _send(self, answer: Answer) -> None:
         self.server.door.count_response(answer.status)

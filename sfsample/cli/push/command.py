@@ -18,7 +18,6 @@ from sfsample.cli.terminal import say
 from sfsample.history.store import History
 
 _LOOK_S = 60.0  # between two looks for new slices, where no byte says that there is one
-_TRIES = 4  # for a backend, without --follow
 _NICE = 19
 
 
@@ -36,13 +35,10 @@ def push(history: History, arguments: Namespace) -> int:
 
 
 def _push_all(pusher: Pusher) -> int:
-    """Send what there is, in a few attempts; say what became of it."""
+    """Send what there is; say what became of it."""
     mark = pusher.mark
     sent, dropped = mark.sent, mark.dropped.copy()
-    for _ in range(_TRIES):
-        time.sleep(max(0.0, pusher.due_s - time.monotonic()))
-        if pusher.push():
-            break
+    pusher.push()
     left = sum(1 for _ in pusher.unsent())
     lost = [f", {count} dropped ({why})" for why, count in sorted((mark.dropped - dropped).items())]
     say(f"{pusher.backend.text}: {mark.sent - sent} slices sent{''.join(lost)}, {left} left")

@@ -1,6 +1,5 @@
 """Sends one request, in bounded time, and reads a bounded answer; redirects are not followed."""
 
-import re
 import signal
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from typing import NamedTuple
@@ -10,7 +9,6 @@ from sfsample.cli.push.backend import Backend
 
 _MAX_ANSWER = 64 << 10  # bytes
 _TOTAL_S = 30.0  # to connect, send, and read the answer
-_MAX_RETRY_AFTER_S = 600.0
 _MAX_SHOWN = 200  # characters of a refusal
 
 
@@ -18,14 +16,7 @@ class Answer(NamedTuple):
     """What a backend answers; `body` is the begin of a refusal."""
 
     status: int
-    retry_after: str
     body: bytes
-
-    @property
-    def wait_s(self) -> float:
-        """For how long it asks not to be asked; 0: it does not say so in seconds."""
-        is_known = re.fullmatch("[0-9]{1,9}", self.retry_after)
-        return min(float(self.retry_after), _MAX_RETRY_AFTER_S) if is_known else 0.0
 
     def why(self, headers: dict[str, str]) -> str:
         """Return the begin of the body, without what came out of the file of credentials."""
@@ -44,7 +35,7 @@ def post(backend: Backend, body: bytes, headers: dict[str, str]) -> Answer:
         connection.request("POST", backend.path, body, {"User-Agent": f"sfsample/{__version__}", **headers})
         answer = connection.getresponse()
         refusal = answer.read(_MAX_ANSWER) if answer.status >= 300 else b""
-        return Answer(answer.status, answer.getheader("Retry-After", ""), refusal)
+        return Answer(answer.status, refusal)
     except (HTTPException, ValueError) as failure:  # http.client raises ValueError at some garbage
         raise OSError(str(failure) or type(failure).__name__) from None
     finally:

@@ -27,14 +27,6 @@ _MAX_PAUSE_S = 300.0
 _MAX_RETRIES = 9  # of a slice at which the backend itself fails (500): the slice may be the reason
 
 
-class NotNow(SfsampleError):  # noqa: N818 - reads as what happened
-    """The backend takes no slices now, and wants to be left alone for `wait_s`."""
-
-    def __init__(self, what: str, why: str, wait_s: float) -> None:
-        super().__init__(what, *filter(None, [why]))
-        self.wait_s = wait_s
-
-
 class Pusher:
     """One backend; `due_s` is when it is worth the next attempt, by the monotonic clock."""
 
@@ -73,7 +65,7 @@ class Pusher:
         """Say it, and make the pause longer each time, by chance so that many do not come back at once."""
         self._tries += 1
         pause_s = min(_MAX_PAUSE_S, 2.0**self._tries) * random.uniform(0.5, 1.0)  # noqa: S311 - no secret
-        self.due_s = time.monotonic() + max(pause_s, getattr(failure, "wait_s", 0.0))
+        self.due_s = time.monotonic() + pause_s
         why = getattr(failure, "strerror", None) or failure
         self._late.met(f"cannot push to {self.backend.text}: {why}", *getattr(failure, "help", ()))
 
@@ -86,7 +78,7 @@ class Pusher:
                         yield file, facts
 
     def _send(self, file: HistoryFile, facts: SliceFacts, headers: dict[str, str]) -> None:
-        """Send a slice, or give it up.  Raises NotNow and OSError where it is to wait."""
+        """Send a slice, or give it up.  Raises SfsampleError and OSError where it is to wait."""
         try:
             report = file.report([facts])
             body, own = encode(self.backend.kind, facts, report, f"{file.identity}.{facts.id}")
@@ -94,11 +86,11 @@ class Pusher:
             self._drop("damaged", str(failure))
             return
         answer = post(self.backend, body, headers | own)
-        why = answer.why(headers)
+        why = [*filter(None, [answer.why(headers)])]
         if self._is_to_wait(answer.status):
-            raise NotNow(f"status {answer.status}", why, answer.wait_s)
+            raise SfsampleError(f"status {answer.status}", *why)
         if answer.status >= 300:
-            self._drop(f"status {answer.status}", why)
+            self._drop(f"status {answer.status}", *why)
             return
         self.mark.sent += 1
         self.mark.until_s = max(self.mark.until_s, facts.end_s)
@@ -108,6 +100,6 @@ class Pusher:
         is_fault = status >= 500 and self._tries < _MAX_RETRIES
         return status < 200 or 300 <= status < 400 or status in _LATER or is_fault
 
-    def _drop(self, reason: str, why: str) -> None:
+    def _drop(self, reason: str, *why: str) -> None:
         self.mark.dropped[reason] += 1
-        self._refused.met(f"{self.backend.text} does not take a slice: {reason}", *filter(None, [why]))
+        self._refused.met(f"{self.backend.text} does not take a slice: {reason}", *why)

@@ -1,4 +1,4 @@
-"""Has child processes push the history that `watch` keeps; no backend waits for another one's child.
+"""Has a child process push the history that `watch` keeps, so that no backend holds the watch.
 
 `watch` only writes a byte when there is a new slice, and starts a child that has ended again.
 """
@@ -6,11 +6,10 @@
 import os
 import subprocess
 import sys
-import time
 from argparse import Namespace
 from contextlib import suppress
 
-from sfsample.cli.push.backend import Backend, check_credentials
+from sfsample.cli.push.backend import check_credentials
 from sfsample.cli.push.mark import Mark
 from sfsample.cli.sinks import ClosedSlice, Metrics
 
@@ -21,17 +20,24 @@ class PushSink:
     """Keeps nothing itself: the history before it does."""
 
     def __init__(self, arguments: Namespace, directory: str) -> None:
-        auth_file: str | None = arguments.push_auth_file
         check_credentials(arguments)
-        auth = [f"--push-auth-file={auth_file}"] if auth_file else []
-        words = ["history", "push", "--follow", "--history", directory, *auth]
-        self._children = [_Child(words, backend, directory) for backend in arguments.push]
+        flags = [f"--push={backend.text}" for backend in arguments.push]
+        if arguments.push_auth_file:
+            flags.append(f"--push-auth-file={arguments.push_auth_file}")
+        self._words = ["history", "push", "--follow", "--history", directory, *flags]
+        self._marks = [(backend.kind, Mark(directory, backend.text, None)) for backend in arguments.push]
+        self._pipe = os.pipe()  # stdin of each child: it ends when this process does
+        self._child: subprocess.Popen[bytes] | None = None
         self._begin_s = self._kept_s = 0.0  # of the first slice, and the end of the latest one
 
     def prepare(self) -> None:
-        """Start the children; what an earlier watch has left is sent."""
-        for child in self._children:
-            child.wake()
+        """Say that there is a slice, or start the child, which sends what an earlier watch has left too."""
+        os.write(self._pipe[1], b"\n")
+        if self._child is None or self._child.poll() is not None:
+            command = [sys.executable, "-m", "sfsample", *self._words]
+            self._child = subprocess.Popen(
+                command, stdin=self._pipe[0], stdout=subprocess.DEVNULL, start_new_session=True
+            )
 
     def add(self, closed: ClosedSlice) -> str:
         """Say that there is a slice."""
@@ -47,60 +53,26 @@ class PushSink:
         return 0
 
     def close(self) -> None:
-        """Let the children send what is left, for a few seconds; the next watch sends the rest."""
-        until_s = time.monotonic() + _END_S
-        for child in self._children:
-            child.leave()
-        for child in self._children:
-            child.end(until_s - time.monotonic())
+        """Let the child send what is left; a kill loses nothing, as the next watch goes on from its mark."""
+        for fd in self._pipe:
+            os.close(fd)
+        if self._child is not None:
+            with suppress(subprocess.TimeoutExpired):
+                self._child.wait(_END_S)
+            self._child.kill()
+            self._child.wait()
 
     def metrics(self) -> Metrics:
         """Return for each backend how many slices it has taken and not taken, and how far it is behind."""
         lag, sent, dropped = dict[str, float](), dict[str, float](), dict[str, float]()
         kinds: list[str] = []
-        for child in self._children:
-            mark = child.mark
+        for kind, mark in self._marks:
             mark.load()
-            kinds.append(child.kind)
-            number = kinds.count(child.kind)
-            label = f'backend="{child.kind}{f"-{number}" if number > 1 else ""}"'
+            kinds.append(kind)
+            number = kinds.count(kind)
+            label = f'backend="{kind}{f"-{number}" if number > 1 else ""}"'
             lag[f"{{{label}}}"] = max(0.0, self._kept_s - (mark.until_s or self._begin_s))
             sent[f"{{{label}}}"] = mark.sent
             dropped |= {f'{{{label},reason="{why}"}}': count for why, count in sorted(mark.dropped.items())}
         return {"sfsample_push_lag_seconds": lag, "sfsample_pushed_slices_total": sent,
                 "sfsample_push_dropped_slices_total": dropped}  # fmt: skip
-
-
-class _Child:
-    """A process that pushes to one backend."""
-
-    def __init__(self, words: list[str], backend: Backend, directory: str) -> None:
-        self._words = [*words, "--push", backend.text]
-        self.kind, self.mark = backend.kind, Mark(directory, backend.text, None)
-        self._process: subprocess.Popen[bytes] | None = None
-
-    def wake(self) -> None:
-        """Say that there is a slice; start it if it does not run."""
-        if self._process is None or self._process.poll() is not None:
-            self.leave()
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "sfsample", *self._words], stdin=subprocess.PIPE,
-                stdout=subprocess.DEVNULL, start_new_session=True,
-            )  # fmt: skip
-            os.set_blocking(self._process.stdin.fileno(), False)  # type: ignore[union-attr]
-            return
-        with suppress(OSError):  # it has just ended, or 64 KiB of bytes wait
-            os.write(self._process.stdin.fileno(), b"\n")  # type: ignore[union-attr]
-
-    def leave(self) -> None:
-        """Let it end."""
-        if self._process is not None and self._process.stdin is not None:
-            self._process.stdin.close()
-
-    def end(self, patience_s: float) -> None:
-        """Wait until it has ended; a kill loses nothing, as its mark is always true."""
-        if self._process is not None:
-            with suppress(subprocess.TimeoutExpired):
-                self._process.wait(max(0.0, patience_s))
-            self._process.kill()
-            self._process.wait()

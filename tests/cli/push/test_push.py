@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from sfsample.cli import main
-from sfsample.cli.push import command
 from sfsample.cli.push import post as posting
 from sfsample.cli.push.backend import parse_backend
 from sfsample.cli.push.pusher import Pusher
@@ -37,7 +36,7 @@ KINDS = ("pyroscope", "parca", "otlp")
 LABELS = {"service.name": "shop", "host.name": "web1", "team": "a"}
 TEMPORARY = {
     "garbage": garbage, "no answer": hang_up, "reset": reset, "endless head": endless_head,
-    "429": answer("429 Too Many Requests", b"slow down", "Retry-After: 77"),
+    "429": answer("429 Too Many Requests", b"slow down"),
     "503": answer("503 Service Unavailable"), "502": answer("502 Bad Gateway"),
     "504": answer("504 Gateway Timeout"), "500": answer("500 Internal Server Error"),
     "301": answer("301 Moved Permanently", b"", "Location: http://127.0.0.1:1/"),
@@ -134,19 +133,6 @@ def test_slice_waits_while_a_backend_fails(fake, history, kind, failure, capsys)
     assert decoded(fake, kind) == totals(history)
     assert "pushed again" in capsys.readouterr().err
     assert len({request.body for request in fake.requests[:3]}) == 1  # the same slice each time
-
-
-@pytest.mark.parametrize(
-    ("after", "least"), [("77", 77), ("86400", 600), ("-5", 0.5), ("soon", 0.5), ("9" * 400, 0.5)]
-)
-def test_retry_after_is_heeded_within_bounds(fake, history, after, least):
-    fake.behaviours = [answer("503 Later", b"", f"Retry-After: {after}")]
-    pusher = pusher_to(fake, history)
-    begin_s = time.monotonic()
-    pusher.push()
-    wait_s = pusher.due_s - begin_s
-    assert wait_s >= least
-    assert wait_s <= 600 + (time.monotonic() - begin_s)
 
 
 def test_pauses_grow_and_are_not_all_the_same(fake, history):
@@ -247,8 +233,7 @@ def test_process_killed_between_answer_and_mark_sends_the_slice_again(fake, hist
         assert decoded(fake, kind) == totals(history)
 
 
-def test_two_processes_do_not_push_the_same(fake, history, monkeypatch, capsys):
-    monkeypatch.setattr(command.time, "sleep", lambda _: None)
+def test_two_processes_do_not_push_the_same(fake, history, capsys):
     with pusher_to(fake, history).mark.locked():
         words = ["history", "push", "--history", history.directory, "--push", f"pyroscope={fake.address}"]
         assert main(words) == 1
@@ -280,6 +265,14 @@ def test_slices_after_deleted_ones_are_sent(fake, history, deleted):
     assert pusher.push()
     assert len(fake.taken) == 3
     assert sum(decoded(fake).values()) == sum(5 + at + 7 + 180 * TIME_UNIT_NS for at in (5, 6, 7))
+
+
+def test_backend_that_fails_does_not_hold_another_one(fake, history):
+    with backend() as gone:
+        url = gone.address
+    words = ["history", "push", "--history", history.directory, "--push", f"parca={url}"]
+    assert main([*words, "--push", f"pyroscope={fake.address}"]) == 1
+    assert decoded(fake) == totals(history)
 
 
 def test_slice_that_was_merged_before_it_was_sent_is_not_sent(fake, history):
@@ -336,15 +329,11 @@ def test_secret_that_a_backend_repeats_is_not_said(fake, history, tmp_path, caps
     assert "abc123" not in said
 
 
-def test_what_is_left_is_exit_code_1(fake, history, monkeypatch, capsys):
-    slept = []
-    monkeypatch.setattr(command.time, "sleep", slept.append)
-    fake.behaviours = [answer("503 Later", b"", "Retry-After: 9")] * 4
+def test_what_is_left_is_exit_code_1(fake, history, capsys):
+    fake.behaviours = [answer("503 Later")]
     words = ["history", "push", "--history", history.directory, "--push", f"parca={fake.address}"]
     assert main(words) == 1
     assert "0 slices sent, 3 left" in capsys.readouterr().err
-    assert len(slept) == 4
-    assert max(slept) > 8
     fake.behaviours = [answer("422 No")]
     assert main(words) == 1
     assert "2 slices sent, 1 dropped (status 422), 0 left" in capsys.readouterr().err
