@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from sfsample.cli.output_file import Output
 from sfsample.cli.parse import parse
 from sfsample.cli.terminal import say
-from sfsample.cli.values import is_address
 from sfsample.errors import SfsampleError
 
 _UNIT_FILE = "/etc/systemd/system/sfsample.service"
@@ -94,22 +93,16 @@ def run(arguments: Namespace) -> int:
 
 def unit(config: str, watch: Namespace | None) -> str:
     """Return the unit that runs `sfsample watch --config CONFIG`; `watch`: the flags in it, if any."""
-    path = os.path.abspath(sys.argv[0])
-    program = [path] if os.path.basename(path) == "sfsample" else [sys.executable, "-m", "sfsample"]
-    command = shlex.join([*program, "watch", "--config", config]).replace("%", "%%")
-    return _UNIT.format(command=command, network="\n".join(_network(watch)))
+    command = shlex.join([sys.executable, "-m", "sfsample", "watch", "--config", config])
+    return _UNIT.format(command=command.replace("%", "%%"), network="\n".join(_network(watch)))
 
 
 def _network(watch: Namespace | None) -> Iterator[str]:
-    """Yield what lets it reach the backends of --push, and nothing else, as far as they have addresses."""
-    if watch is None or not watch.push:
+    """Yield what lets it reach the backends of --push, or be reached through --listen, where it has these."""
+    if watch is None or not (watch.push or isinstance(watch.listen, tuple)):
         yield "RestrictAddressFamilies=AF_UNIX"
         yield "IPAddressDeny=any"
         return
     yield "RestrictAddressFamilies=AF_UNIX AF_INET AF_INET6"
-    hosts = dict.fromkeys(backend.host for backend in watch.push)
-    if all(host == "localhost" or is_address(host) for host in hosts):
-        yield "IPAddressDeny=any"
-        yield f"IPAddressAllow={' '.join(hosts)}"
     if watch.push_auth_file is not None:
         yield f"LoadCredential=push-auth:{os.path.abspath(watch.push_auth_file)}".replace("%", "%%")

@@ -58,13 +58,14 @@ PUSHED = 'push = ["parca=http://10.0.0.7:7070", "otlp=http://[::1]:4318"]\n'
     ("flags", "lines"),
     [
         ("", ["RestrictAddressFamilies=AF_UNIX", "IPAddressDeny=any"]),
-        (PUSHED, ["RestrictAddressFamilies=AF_UNIX AF_INET AF_INET6", "IPAddressDeny=any",
-                  "IPAddressAllow=10.0.0.7 ::1"]),
+        (PUSHED, ["RestrictAddressFamilies=AF_UNIX AF_INET AF_INET6"]),
+        ('listen = "127.0.0.1:6060"\n', ["RestrictAddressFamilies=AF_UNIX AF_INET AF_INET6"]),
+        ('listen = "unix:/run/x"\n', ["RestrictAddressFamilies=AF_UNIX", "IPAddressDeny=any"]),
         ('push = "parca=https://db"\npush-auth-file = "/etc/a%"\n',
          ["RestrictAddressFamilies=AF_UNIX AF_INET AF_INET6", "LoadCredential=push-auth:/etc/a%%"]),
     ],
 )  # fmt: skip
-def test_unit_reaches_the_backends_of_push_only(tmp_path, capsys, flags, lines):
+def test_unit_has_a_network_where_flags_need_one(tmp_path, capsys, flags, lines):
     config = tmp_path / "watch.toml"
     config.write_text(f"pid = 1\n{flags}")
     assert main(["service", "show", "--config", str(config)]) == 0

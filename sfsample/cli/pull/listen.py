@@ -8,10 +8,10 @@ import stat
 import threading
 from argparse import Namespace
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 
 from sfsample.cli.pull.door import Door
-from sfsample.cli.pull.server import Access, Server
+from sfsample.cli.pull.server import Server
 from sfsample.cli.secret_file import read_secret
 from sfsample.errors import SfsampleError
 
@@ -25,9 +25,9 @@ def listening(arguments: Namespace, door: Door) -> Iterator[str]:
     """Answer requests while it is entered; yield where."""
     where = arguments.listen
     token = None if arguments.listen_token_file is None else _token(arguments.listen_token_file)
-    access = Access(token, tuple(name.lower() for name in arguments.listen_host))
     try:
-        server = _unix(where, door, access) if isinstance(where, str) else Server(where, door, access)
+        with _free(where) if isinstance(where, str) else nullcontext():
+            server = Server(where, door, token, arguments.listen_host)
     except OSError as failure:
         name = f"unix:{where}" if isinstance(where, str) else ":".join(map(str, where))
         raise SfsampleError(f"cannot listen: {name}: {failure.strerror or failure}",
@@ -50,15 +50,16 @@ def listening(arguments: Namespace, door: Door) -> Iterator[str]:
         server.wait_for_answers(_PATIENCE_S)
 
 
-def _unix(path: str, door: Door, access: Access) -> Server:
-    """Listen on a socket that only this user can connect to; replace one that no program listens on."""
+@contextmanager
+def _free(path: str) -> Iterator[None]:
+    """Let a socket be made that only this user can connect to; replace one that no program listens on."""
     with suppress(FileNotFoundError):
         found = os.lstat(path)
         if stat.S_ISSOCK(found.st_mode) and found.st_uid == os.geteuid() and not _answers(path):
             os.unlink(path)
     umask = os.umask(0o177)
     try:
-        return Server(path, door, access)
+        yield
     finally:
         os.umask(umask)
 

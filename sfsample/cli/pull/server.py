@@ -58,26 +58,24 @@ class Refusal(Exception):  # noqa: N818 - reads as what happened
         self.answer = _line(status, why, *headers)
 
 
-class Access(NamedTuple):
-    """Which requests are answered: the token that they need, and the names in `Host`, beside the address."""
-
-    token: bytes | None
-    hosts: tuple[str, ...]
-
-
 class Server(ThreadingMixIn, TCPServer):
-    """One thread accepts, and each connection has one; `free` counts those that may be served now."""
+    """One thread accepts, and each connection has one; `free` counts those that may be served now.
+
+    `token` is what a request needs, if any, and `hosts` are the names in `Host`, beside the address.
+    """
 
     daemon_threads = True
     allow_reuse_address = True
     request_queue_size = 64
 
-    def __init__(self, where: str | tuple[str, int], door: Door, access: Access) -> None:
+    def __init__(
+        self, where: str | tuple[str, int], door: Door, token: bytes | None, hosts: list[str]
+    ) -> None:
         if isinstance(where, str):
             self.address_family = socket.AF_UNIX
         elif ":" in where[0]:
             self.address_family = socket.AF_INET6
-        self.door, self.access = door, access
+        self.door, self.token, self.hosts = door, token, [name.lower() for name in hosts]
         self.free = threading.BoundedSemaphore(_MAX_CONNECTIONS)
         super().__init__(where, _Handler)  # type: ignore[arg-type]  # typeshed knows no AF_UNIX here
 
@@ -178,7 +176,7 @@ class _Handler(BaseHTTPRequestHandler):
         site = self.headers.get("Sec-Fetch-Site", "none")
         if "Origin" in self.headers or site not in ("none", "same-origin"):
             raise Refusal(403, "requests of web pages are refused")
-        if (token := self.server.access.token) is not None:
+        if (token := self.server.token) is not None:
             given = self.headers.get("Authorization", "").encode("utf-8", "replace")
             if not hmac.compare_digest(given, b"Bearer " + token):
                 raise Refusal(401, "this needs Authorization: Bearer TOKEN", ("WWW-Authenticate", "Bearer"))
@@ -189,7 +187,7 @@ class _Handler(BaseHTTPRequestHandler):
         address = self.connection.getsockname()[0]
         itself = f"[{address}]" if ":" in address else address
         names = [re.sub(r":\d+$", "", name.lower()) for name in self.headers.get_all("Host", ())]
-        if len(names) != 1 or names[0] not in (*_LOOPBACK, itself, *self.server.access.hosts):
+        if len(names) != 1 or names[0] not in (*_LOOPBACK, itself, *self.server.hosts):
             raise Refusal(403, "this Host is not allowed; sfsample watch --listen-host NAME allows it")
 
     def _wait_for(self, wanted: Wanted) -> Answer | None:
@@ -232,8 +230,7 @@ def _line(status: int, text: str, *headers: tuple[str, str]) -> Answer:
 
 
 def _profile_answer(data: bytes) -> Answer:
-    kind, name = "application/octet-stream", 'attachment; filename="profile.pb.gz"'
-    return Answer(200, data, (("Content-Type", kind), ("Content-Disposition", name)))
+    return Answer(200, data, (("Content-Type", "application/octet-stream"),))
 
 
 def _wanted(query: str) -> Wanted:

@@ -47,11 +47,10 @@ def parse_backend(text: str) -> Backend:
     if "@" in parts.netloc:
         raise ArgumentTypeError("a URL with a user or a password: other users see it; put a line "
                                 "`Authorization: ...` into the file of --push-auth-file")  # fmt: skip
-    is_tls, is_plain = parts.scheme == "https", re.fullmatch("[!-~]+", url)
-    if kind not in PATHS or not (is_tls or parts.scheme == "http") or not host or not is_plain:
+    is_url = host and parts.scheme in ("http", "https") and re.fullmatch("[!-~]+", url)
+    if kind not in PATHS or not is_url or parts.query or parts.fragment:
         raise ArgumentTypeError(f"not {_WHAT}")
-    if parts.query or parts.fragment:
-        raise ArgumentTypeError("a URL with ? or #: only a path may follow the address")
+    is_tls = parts.scheme == "https"
     path = parts.path.rstrip("/") + PATHS[kind]
     return Backend(text, kind, host, port or (443 if is_tls else 80), is_tls, path)
 

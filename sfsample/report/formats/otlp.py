@@ -11,8 +11,8 @@ weight, so there is one for each.  The numbers are those of opentelemetry-proto 
     Profile              sample_type 1, samples 2, time_unix_nano 3, duration_nano 4, period_type 5, period 6,
                          profile_id 7
     Sample               stack_index 1, values 4
-    KeyValue             key 1, value 2 (string_value 1); KeyValueAndUnit: key_strindex 1, value 2
-    Mapping              memory_limit 2, filename_strindex 4, attribute_indices 5
+    KeyValue             key 1, value 2 (string_value 1)
+    Mapping              memory_limit 2, filename_strindex 4
     Link                 trace_id 1, span_id 2
 
 Invariant: opentelemetry-proto decodes it to the same weights of the same stacks (tests/report/test_otlp.py).
@@ -25,7 +25,6 @@ from sfsample.formats.protobuf import fixed64, integer, message, packed
 from sfsample.report.formats.pprof import VALUE_TYPES, Encoder
 from sfsample.report.report import SAMPLES, Report
 
-_BUILD_ID = "process.executable.build_id.gnu"
 _EMPTY_LINK = (message(1, bytes(16)), message(2, bytes(8)))
 
 
@@ -37,7 +36,7 @@ def export_request(report: Report, attributes: Mapping[str, str], identity: str)
 class _OtlpEncoder(Encoder):
     def request(self, attributes: Mapping[str, str], identity: str) -> Iterator[bytes]:
         stacks = [self._stack(stack) for stack in self._report.stacks]
-        resource = [message(1, *_key_value(key, text)) for key, text in attributes.items()]
+        resource = [message(1, *_attribute(key, text)) for key, text in attributes.items()]
         profiles = [message(2, *self._profile(at, identity)) for at in range(len(self._report.weights))]
         scope = message(1, message(1, b"sfsample"))
         yield message(1, message(1, *resource), message(2, scope, *profiles))  # resource_profiles
@@ -64,21 +63,13 @@ class _OtlpEncoder(Encoder):
             yield message(2, *self._location(key, 1))
         for names in self._functions:
             yield message(3, *self._function(names, 1))
-        builds = [*dict.fromkeys(build_id for _, build_id in self._mappings if build_id)]
         for path, build_id in self._mappings:
-            attribute = packed(5, [builds.index(build_id) + 1]) if build_id else b""
-            limit = integer(2, self._limit(path, build_id))
-            yield message(1, limit, integer(4, self._string(path)), attribute)
-        for build_id in builds:
-            yield message(6, integer(1, self._string(_BUILD_ID)), _value(build_id))
+            yield message(1, integer(2, self._limit(path, build_id)), integer(4, self._string(path)))
         yield from (message(7, stack) for stack in stacks)
         for text in self._strings:  # last, because everything above fills it
             yield message(5, text.encode("utf-8", "replace"))
 
 
-def _key_value(key: str, text: str) -> tuple[bytes, bytes]:
-    return message(1, key.encode("utf-8", "replace")), _value(text)
-
-
-def _value(text: str) -> bytes:
-    return message(2, message(1, text.encode("utf-8", "replace")))
+def _attribute(key: str, text: str) -> tuple[bytes, bytes]:
+    value = message(1, text.encode("utf-8", "replace"))
+    return message(1, key.encode("utf-8", "replace")), message(2, value)
