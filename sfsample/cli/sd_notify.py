@@ -12,11 +12,9 @@ _ALIVE_INTERVAL_S = 30.0  # far less than WatchdogSec= of the unit (cli/service.
 
 
 def notify(*states: str) -> None:
-    """Send states to the socket that systemd has named; a failure is no reason to stop."""
+    """Send states to the socket that systemd has named, if any; a failure is no reason to stop."""
     address = os.environ.get("NOTIFY_SOCKET", "")
-    if not address.startswith(("/", "@")):
-        return
-    if address[0] == "@":
+    if address.startswith("@"):
         address = "\0" + address[1:]
     with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sender:
         sender.sendto("\n".join(states).encode(), address)

@@ -220,15 +220,6 @@ def push(text: str) -> "Backend":
     return parse_backend(text)
 
 
-def is_address(text: str) -> bool:
-    """Return whether a host is an IP address, and no name."""
-    try:
-        is_loopback(text)
-    except ValueError:
-        return False
-    return True
-
-
 def steppers(text: str) -> tuple[str, ...]:
     """Parse a list of steppers, separated by commas."""
     chosen = tuple(text.split(","))

@@ -50,11 +50,10 @@ class Wanted:
         self.gone = False  # the client is
         self.ended = threading.Event()
         self.data, self.failure = b"", ""
-        self.until_s = time.monotonic() + seconds  # about when it is over
 
 
 class Door:
-    """`is_due`, `serve`, `closed`, `failed` and `targets` are for the loop, the rest for the server."""
+    """`ask`, `why_unhealthy` and `metrics` are for the server, `count` for both, the rest for the loop."""
 
     def __init__(
         self, every_s: float, slice_s: float, of_sinks: Sequence[Callable[[], Metrics]] = ()
@@ -79,59 +78,55 @@ class Door:
         """Record the profile that a client waits for; return whether there was one."""
         if (wanted := self._wanted) is None:
             return False
-        wanted.until_s = time.monotonic() + wanted.seconds
         self._due_s += wanted.seconds + _GRACE_S
         try:
             if not wanted.gone:
                 wanted.data = record(wanted)
-                self._count("pulled_profiles_total", number=not wanted.gone)
+                self.count("pulled_profiles_total", number=not wanted.gone)
         except (SfsampleError, OSError, MemoryError, ValueError) as failure:
             wanted.failure = str(failure) or "out of memory"
-            self._count("failures_total")
+            self.count("failures_total")
         finally:
             self._wanted = None
             wanted.ended.set()
         return True
 
-    def _count(self, name: str, label: str = "", number: float = 1) -> None:
+    def count(self, name: str, label: str = "", number: float = 1) -> None:
+        """Add to what `metrics` returns."""
         rows = self._counts.setdefault(f"sfsample_{name}", {})
         rows[label] = rows.get(label, 0) + number
 
     def closed(self, stats: Stats) -> None:
         """Count a slice that was recorded and kept."""
-        self._count("slices_total")
-        self._count("samples_total", number=stats.samples)
-        self._count("missed_ticks_total", number=stats.late_ticks)
+        self.count("slices_total")
+        self.count("samples_total", number=stats.samples)
+        self.count("missed_ticks_total", number=stats.late_ticks)
         lost = {"missed tick": stats.late_ticks, "skipped tick": stats.spared_ticks,
                 "failed capture": stats.captures[Capture.FAILED],
                 "truncated stack": stats.samples - stats.stacks[StopReason.OUTERMOST]}  # fmt: skip
         for reason, number in lost.items():
-            self._count("lost_total", f'{{reason="{reason}"}}', number)
+            self.count("lost_total", f'{{reason="{reason}"}}', number)
         for end, value in _pauses(stats.pauses).items():
-            self._count("stop_seconds", end, value)
+            self.count("stop_seconds", end, value)
         self._last_slice, self._last_failure = {"": time.time()}, ""
         self._due_s = time.monotonic() + self._patience_s
 
     def triggered(self, name: str) -> None:
         """Count a trigger."""
-        self._count("triggers_total", f'{{condition="{name}"}}')
+        self.count("triggers_total", f'{{condition="{name}"}}')
 
     def failed(self, what: object) -> None:
         """Count a slice that was lost."""
-        self._count("failures_total")
+        self.count("failures_total")
         self._last_failure = str(what) or "out of memory"
 
-    def ask(self, wanted: Wanted) -> float:
-        """Ask for a profile; where another one is being recorded, return for about how many seconds more."""
+    def ask(self, wanted: Wanted) -> int:
+        """Ask for a profile; where another one is being recorded, return for how many seconds that is."""
         with self._lock:
-            if (before := self._wanted) is not None:
-                return max(1.0, before.until_s - time.monotonic())
+            if self._wanted is not None:
+                return self._wanted.seconds
             self._wanted = wanted
-        return 0.0
-
-    def count_response(self, status: int) -> None:
-        """Count an answer."""
-        self._count("http_responses_total", f'{{code="{status}"}}')
+        return 0
 
     def why_unhealthy(self) -> str:
         """Return why no slice was closed in time; "" if one was."""

@@ -15,12 +15,10 @@ import select
 import socket
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
 from io import BytesIO
-from math import ceil
 from socketserver import TCPServer, ThreadingMixIn
 from typing import NamedTuple
 from urllib.parse import parse_qsl
@@ -91,17 +89,6 @@ class Server(ThreadingMixIn, TCPServer):
                 return
 
 
-@contextmanager
-def _no_thread_held() -> Iterator[None]:
-    """Wait until no target thread is held, and let none be stopped meanwhile."""
-    is_locked = SUSPEND_LOCK.acquire(timeout=_MAX_HOLD_S)
-    try:
-        yield
-    finally:
-        if is_locked:
-            SUSPEND_LOCK.release()
-
-
 class _Handler(BaseHTTPRequestHandler):
     """Serves one connection: reads a head, answers."""
 
@@ -121,9 +108,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _serve(self) -> None:
         try:
-            head = self._read_head()
-            with _no_thread_held():
-                found = self._answer(head)
+            found = self._answer_between_stops(self._read_head())
             answer = self._wait_for(found) if isinstance(found, Wanted) else found
         except Refusal as refusal:
             answer = refusal.answer
@@ -142,6 +127,15 @@ class _Handler(BaseHTTPRequestHandler):
                 raise ConnectionAbortedError
             data += part
         return data
+
+    def _answer_between_stops(self, head: bytes) -> Answer | Wanted:
+        """Compute an answer while no target thread is held, and let none be stopped meanwhile."""
+        is_locked = SUSPEND_LOCK.acquire(timeout=_MAX_HOLD_S)
+        try:
+            return self._answer(head)
+        finally:
+            if is_locked:
+                SUSPEND_LOCK.release()
 
     def _answer(self, head: bytes) -> Answer | Wanted:
         self.rfile = BytesIO(head)
@@ -165,7 +159,7 @@ class _Handler(BaseHTTPRequestHandler):
         if self.command == "HEAD":
             return _profile_answer(b"")
         if busy_s := self.server.door.ask(wanted):
-            raise Refusal(503, "another profile is being recorded", ("Retry-After", str(ceil(busy_s))))
+            raise Refusal(503, "another profile is being recorded", ("Retry-After", str(busy_s)))
         return wanted
 
     def _check(self) -> None:
@@ -206,7 +200,7 @@ class _Handler(BaseHTTPRequestHandler):
         return _profile_answer(wanted.data) if wanted.data else _line(503, wanted.failure or "sfsample ends")
 
     def _send(self, answer: Answer) -> None:
-        self.server.door.count_response(answer.status)
+        self.server.door.count("http_responses_total", f'{{code="{answer.status}"}}')
         self.request_version = "HTTP/1.0"  # http.server sends no head to a client of HTTP/0.9
         self.connection.settimeout(_SEND_S)
         self.send_response_only(answer.status)

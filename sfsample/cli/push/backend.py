@@ -10,7 +10,7 @@ from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from sfsample.cli.secret_file import read_secret
-from sfsample.cli.values import is_address, is_loopback
+from sfsample.cli.values import is_loopback
 from sfsample.errors import SfsampleError
 
 PATHS = {"pyroscope": "/push.v1.PusherService/Push", "parca": "/api/profiles/writeraw",
@@ -33,7 +33,10 @@ class Backend(NamedTuple):
     @property
     def is_private(self) -> bool:
         """Whether what is sent to it cannot be read on the way."""
-        return self.is_tls or self.host == "localhost" or (is_address(self.host) and is_loopback(self.host))
+        try:
+            return self.is_tls or self.host == "localhost" or is_loopback(self.host)
+        except ValueError:  # another name
+            return False
 
 
 def parse_backend(text: str) -> Backend:

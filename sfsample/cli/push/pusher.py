@@ -15,7 +15,7 @@ from contextlib import closing
 from sfsample.cli.push.backend import Backend, headers_for
 from sfsample.cli.push.encode import encode
 from sfsample.cli.push.mark import Mark
-from sfsample.cli.push.post import post
+from sfsample.cli.push.post import post, without_secrets
 from sfsample.cli.trouble import Trouble, say_at
 from sfsample.errors import BadInput, SfsampleError
 from sfsample.history.facts import SliceFacts
@@ -53,11 +53,11 @@ class Pusher:
         except (SfsampleError, OSError) as failure:
             self._failed(failure)
             return False
-        self.due_s = 0.0
+        self._succeeded()
         return True
 
     def _succeeded(self) -> None:
-        self._tries = 0
+        self._tries, self.due_s = 0, 0.0
         if failed := self._late.over():
             say_at(f"pushed again to {self.backend.text}, after {failed} failed attempts")
 
@@ -85,12 +85,12 @@ class Pusher:
         except BadInput as failure:
             self._drop("damaged", str(failure))
             return
-        answer = post(self.backend, body, headers | own)
-        why = [*filter(None, [answer.why(headers)])]
-        if self._is_to_wait(answer.status):
-            raise SfsampleError(f"status {answer.status}", *why)
-        if answer.status >= 300:
-            self._drop(f"status {answer.status}", *why)
+        status, refusal = post(self.backend, body, headers | own)
+        why = [*filter(None, [without_secrets(refusal, headers)])]
+        if self._is_to_wait(status):
+            raise SfsampleError(f"status {status}", *why)
+        if status >= 300:
+            self._drop(f"status {status}", *why)
             return
         self.mark.sent += 1
         self.mark.until_s = max(self.mark.until_s, facts.end_s)

@@ -61,7 +61,7 @@ def test_metrics_count_slices_and_failures(clock: SimpleNamespace) -> None:
     door.closed(stats(20, 1))
     door.failed("disk full")
     for status in (200, 200, 503):
-        door.count_response(status)
+        door.count("http_responses_total", f'{{code="{status}"}}')
     for name in ("cpu>80", "SIGUSR1", "cpu>80"):
         door.triggered(name)
     found = values(door.metrics())

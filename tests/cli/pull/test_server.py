@@ -67,7 +67,7 @@ def test_second_profile_is_to_come_back_later(door: Door, where: str) -> None:
             time.sleep(0.001)
         second = get(where, f"{PROFILE}?seconds=1")
         assert second.status == 503
-        assert 18 <= int(second.headers["retry-after"]) <= 20
+        assert second.headers["retry-after"] == "20"
         assert door.serve(encoded)
         assert first.result().body == b"(20, None, None)"
 
@@ -334,7 +334,8 @@ def test_request_at_the_end_is_refused(door: Door) -> None:
             while not door.is_due():
                 time.sleep(0.001)
         assert (reply.result().status, reply.result().body) == (503, b"sfsample ends\n")
-        assert threads_of_server() == []
+        while threads_of_server():  # none stays
+            time.sleep(0.001)
 
 
 def test_many_at_once_are_all_answered(door: Door, where: str) -> None:
