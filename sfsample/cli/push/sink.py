@@ -27,12 +27,14 @@ class PushSink:
         self._words = ["history", "push", "--follow", "--history", directory, *flags]
         self._marks = [(backend.kind, Mark(directory, backend.text, None)) for backend in arguments.push]
         self._pipe = os.pipe()  # stdin of each child: it ends when this process does
+        os.set_blocking(self._pipe[1], False)
         self._child: subprocess.Popen[bytes] | None = None
         self._begin_s = self._kept_s = 0.0  # of the first slice, and the end of the latest one
 
     def prepare(self) -> None:
         """Say that there is a slice, or start the child, which sends what an earlier watch has left too."""
-        os.write(self._pipe[1], b"\n")
+        with suppress(BlockingIOError):  # no child has read 64 KiB of these
+            os.write(self._pipe[1], b"\n")
         if self._child is None or self._child.poll() is not None:
             command = [sys.executable, "-m", "sfsample", *self._words]
             self._child = subprocess.Popen(

@@ -4,6 +4,7 @@ import os
 import signal
 import threading
 from argparse import Namespace
+from contextlib import suppress
 
 import pytest
 
@@ -80,6 +81,21 @@ def test_backend_that_hangs_does_not_hold_the_watch(directory, history, monkeypa
         assert not slow.taken
         assert sink._child.returncode == -signal.SIGKILL
     assert len(history._history.slices()) == 1
+
+
+def test_child_that_reads_nothing_does_not_hold_the_watch(directory, history, monkeypatch):
+    monkeypatch.setattr(sinks, "_END_S", 0.0)
+    history.prepare()
+    with backend() as fake:
+        sink = PushSink(arguments(directory, fake), directory)
+        sink.prepare()
+        os.kill(sink._child.pid, signal.SIGSTOP)
+        with suppress(BlockingIOError):
+            while True:
+                os.write(sink._pipe[1], bytes(4096))
+        sink.add(closed(0))
+        sink.close()
+    assert sink._child.returncode == -signal.SIGKILL
 
 
 def test_metrics_are_those_of_the_door(directory, history):
