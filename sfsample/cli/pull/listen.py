@@ -16,7 +16,6 @@ from sfsample.cli.secret_file import read_secret
 from sfsample.errors import SfsampleError
 
 _TOKEN = re.compile(rb"[!-~]{16,}")
-_PATIENCE_S = 2.0  # for answers that are being sent when the watch ends
 _ACCEPT_POLL_S = 0.1
 
 
@@ -47,7 +46,6 @@ def listening(arguments: Namespace, door: Door) -> Iterator[str]:
         if isinstance(where, str):
             with suppress(OSError):
                 os.unlink(where)
-        server.wait_for_answers(_PATIENCE_S)
 
 
 @contextmanager
@@ -55,19 +53,15 @@ def _free(path: str) -> Iterator[None]:
     """Let a socket be made that only this user can connect to; replace one that no program listens on."""
     with suppress(FileNotFoundError):
         found = os.lstat(path)
-        if stat.S_ISSOCK(found.st_mode) and found.st_uid == os.geteuid() and not _answers(path):
-            os.unlink(path)
+        with socket.socket(socket.AF_UNIX) as probe:
+            is_mine = stat.S_ISSOCK(found.st_mode) and found.st_uid == os.geteuid()
+            if is_mine and probe.connect_ex(path):
+                os.unlink(path)
     umask = os.umask(0o177)
     try:
         yield
     finally:
         os.umask(umask)
-
-
-def _answers(path: str) -> bool:
-    with socket.socket(socket.AF_UNIX) as probe:
-        probe.settimeout(1)
-        return probe.connect_ex(path) == 0
 
 
 def _shown(server: Server) -> str:

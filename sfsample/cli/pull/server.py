@@ -59,10 +59,10 @@ class Refusal(Exception):  # noqa: N818 - reads as what happened
 class Server(ThreadingMixIn, TCPServer):
     """One thread accepts, and each connection has one; `free` counts those that may be served now.
 
+    `server_close` waits for them, which is seconds at most, as they have limits.
     `token` is what a request needs, if any, and `hosts` are the names in `Host`, beside the address.
     """
 
-    daemon_threads = True
     allow_reuse_address = True
     request_queue_size = 64
 
@@ -80,13 +80,6 @@ class Server(ThreadingMixIn, TCPServer):
     def handle_error(self, request: object, client_address: object) -> None:  # noqa: ARG002 - socketserver's
         """Log what failed; neither the client nor the terminal gets a traceback."""
         _log.debug("answering a request failed", exc_info=True)
-
-    def wait_for_answers(self, patience_s: float) -> None:
-        """Wait until no connection is served."""
-        until_s = time.monotonic() + patience_s
-        for _ in range(_MAX_CONNECTIONS):
-            if not self.free.acquire(timeout=max(0.0, until_s - time.monotonic())):
-                return
 
 
 class _Handler(BaseHTTPRequestHandler):

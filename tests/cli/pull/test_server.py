@@ -334,8 +334,7 @@ def test_request_at_the_end_is_refused(door: Door) -> None:
             while not door.is_due():
                 time.sleep(0.001)
         assert (reply.result().status, reply.result().body) == (503, b"sfsample ends\n")
-        while threads_of_server():  # none stays
-            time.sleep(0.001)
+        assert threads_of_server() == []
 
 
 def test_many_at_once_are_all_answered(door: Door, where: str) -> None:
