@@ -1,18 +1,31 @@
 """Sends one request, in bounded time, and reads a bounded answer; redirects are not followed."""
 
 import signal
+import time
+from contextlib import suppress
+from email.utils import parsedate_to_datetime
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from typing import NamedTuple
 
 from sfsample import __version__
 from sfsample.cli.push.backend import Backend
 
 _MAX_ANSWER = 64 << 10  # bytes
 _TOTAL_S = 30.0  # to connect, send, and read the answer
+_MAX_WAIT_S = 3600.0
 _MAX_SHOWN = 200  # characters of a refusal
 
 
-def post(backend: Backend, body: bytes, headers: dict[str, str]) -> tuple[int, bytes]:
-    """Return the status, and the begin of a refusal; only the main thread can do it.  Raises OSError."""
+class Answer(NamedTuple):
+    """The status, the begin of a refusal, and for how long the backend wants to be left alone."""
+
+    status: int
+    refusal: bytes
+    wait_s: float
+
+
+def post(backend: Backend, body: bytes, headers: dict[str, str]) -> Answer:
+    """Send a request; only the main thread can do it.  Raises OSError."""
     connection = (HTTPSConnection if backend.is_tls else HTTPConnection)(backend.host, backend.port)
     signal.signal(signal.SIGALRM, _expire)
     signal.setitimer(signal.ITIMER_REAL, _TOTAL_S)
@@ -23,10 +36,19 @@ def post(backend: Backend, body: bytes, headers: dict[str, str]) -> tuple[int, b
     except (HTTPException, ValueError) as failure:  # http.client raises ValueError at some garbage
         raise OSError(str(failure) or type(failure).__name__) from None
     else:
-        return answer.status, refusal
+        return Answer(answer.status, refusal, _wait_s(answer.headers.get("Retry-After", "")))
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         connection.close()
+
+
+def _wait_s(text: str) -> float:
+    """Return the seconds that Retry-After asks for: a number, or until a date (RFC 9110, 10.2.3)."""
+    if text.isascii() and text.isdecimal():
+        return min(float(text[:9]), _MAX_WAIT_S)
+    with suppress(ValueError):
+        return min(max(0.0, parsedate_to_datetime(text).timestamp() - time.time()), _MAX_WAIT_S)
+    return 0.0
 
 
 def without_secrets(refusal: bytes, headers: dict[str, str]) -> str:

@@ -27,6 +27,14 @@ _MAX_PAUSE_S = 300.0
 _MAX_RETRIES = 9  # of a slice at which the backend itself fails (500): the slice may be the reason
 
 
+class NotNow(SfsampleError):  # noqa: N818 - reads as what happened
+    """The backend takes no slices now, and wants to be left alone for a while."""
+
+    def __init__(self, what: str, *help_lines: str, wait_s: float) -> None:
+        super().__init__(what, *help_lines)
+        self.wait_s = wait_s
+
+
 class Pusher:
     """One backend; `due_s` is when it is worth the next attempt, by the monotonic clock."""
 
@@ -37,6 +45,7 @@ class Pusher:
         self.mark = Mark(history.directory, backend.text, service)
         self.due_s = 0.0
         self._tries = 0  # attempts in a row that failed
+        self._faulty, self._faults = (0, 0), 0  # the slice at which the backend itself fails, and how often
         self._late = Trouble("slices wait in the history, for two days")
         self._refused = Trouble("it is counted")
 
@@ -65,7 +74,7 @@ class Pusher:
         """Say it, and make the pause longer each time, by chance so that many do not come back at once."""
         self._tries += 1
         pause_s = min(_MAX_PAUSE_S, 2.0**self._tries) * random.uniform(0.5, 1.0)  # noqa: S311 - no secret
-        self.due_s = time.monotonic() + pause_s
+        self.due_s = time.monotonic() + max(pause_s, getattr(failure, "wait_s", 0.0))
         why = getattr(failure, "strerror", None) or failure
         self._late.met(f"cannot push to {self.backend.text}: {why}", *getattr(failure, "help", ()))
 
@@ -85,20 +94,25 @@ class Pusher:
         except BadInput as failure:
             self._drop("damaged", str(failure))
             return
-        status, refusal = post(self.backend, body, headers | own)
+        status, refusal, wait_s = post(self.backend, body, headers | own)
         why = [*filter(None, [without_secrets(refusal, headers)])]
-        if self._is_to_wait(status):
-            raise SfsampleError(f"status {status}", *why)
+        if self._is_to_wait(status, (file.identity, facts.number)):
+            raise NotNow(f"status {status}", *why, wait_s=wait_s)
         if status >= 300:
             self._drop(f"status {status}", *why)
             return
         self.mark.sent += 1
         self.mark.until_s = max(self.mark.until_s, facts.end_s)
 
-    def _is_to_wait(self, status: int) -> bool:
-        """Whether the slice may be taken later; a redirect is a mistake that can be corrected."""
-        is_fault = status >= 500 and self._tries < _MAX_RETRIES
-        return status < 200 or 300 <= status < 400 or status in _LATER or is_fault
+    def _is_to_wait(self, status: int, which: tuple[int, int]) -> bool:
+        """Whether a slice may be taken later; a redirect is a mistake that can be corrected."""
+        if status < 200 or 300 <= status < 400 or status in _LATER:
+            return True
+        if status < 500:
+            return False
+        self._faults = self._faults + 1 if which == self._faulty else 1
+        self._faulty = which
+        return self._faults <= _MAX_RETRIES
 
     def _drop(self, reason: str, *why: str) -> None:
         self.mark.dropped[reason] += 1

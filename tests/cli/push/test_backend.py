@@ -7,7 +7,7 @@ import pytest
 
 from sfsample.cli import main
 from sfsample.cli.parse import parse
-from sfsample.cli.push.backend import headers_for, parse_backend
+from sfsample.cli.push.backend import PATHS, headers_for, parse_backend
 from sfsample.cli.push.encode import series_labels
 from sfsample.errors import SfsampleError, UsageError
 
@@ -79,6 +79,17 @@ def test_headers_are_those_of_the_file(tmp_path):
     backend = parse_backend("parca=https://a")
     assert headers_for(backend, path) == {"X-Scope-OrgID": "all", "A": "2"}
     assert headers_for(backend, None) == {}
+
+
+def test_headers_of_a_section_go_to_that_kind_only(tmp_path):
+    text = "Common: 1\n[pyroscope]\nAuthorization: Bearer p\n[otlp]\nAuthorization: Bearer o\n"
+    path = write(tmp_path / "auth", text)
+    found = {kind: headers_for(parse_backend(f"{kind}=https://a"), path) for kind in PATHS}
+    assert found == {
+        "pyroscope": {"Common": "1", "Authorization": "Bearer p"},
+        "parca": {"Common": "1"},
+        "otlp": {"Common": "1", "Authorization": "Bearer o"},
+    }
 
 
 @pytest.mark.parametrize("text", ["abc123", "A b: abc123", "[abc123]", "A: ", "A: abc\1"])
