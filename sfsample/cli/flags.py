@@ -72,7 +72,7 @@ def watch_flags(parser: ArgumentParser) -> None:
     add("-f", "--format", choices=values.FORMATS, default="json",
         help="format of each file (default: json)")  # fmt: skip
     add("--keep", type=values.positive, metavar="N", help="keep the newest N files, delete older ones")
-    add("--keep-for", type=values.seconds, metavar="TIME",
+    add("--keep-for", type=values.age, metavar="TIME",
         help="delete what is older than TIME: 12h, 7d, 4w (default: files never, history 90d)")  # fmt: skip
     add("--keep-bytes", type=values.any_size, metavar="SIZE",
         help="delete the oldest until SIZE is left: 2G (default: files never, history 10G)")  # fmt: skip
@@ -193,7 +193,7 @@ def history_flags(parser: ArgumentParser) -> None:
     add("--json", action="store_const", const="json", dest="format", help="short for -f json")
     add("--open", action="store_true", help="export, show: open the result in a browser (html, svg)")
     add("-t", "--threads", action="store_true", help="export, show: make the thread the first frame")
-    add("--keep-for", type=values.seconds, default=90 * 86400.0, metavar="TIME",
+    add("--keep-for", type=values.age, default=90 * 86400.0, metavar="TIME",
         help="prune: delete what is older (default: 90d)")  # fmt: skip
     add("--keep-bytes", type=values.any_size, default=10 << 30, metavar="SIZE",
         help="prune: delete the oldest slices until SIZE is left (default: 10G)")  # fmt: skip

@@ -6,18 +6,21 @@ thread makes no call that may never return: another thread does (`process.tracer
 
 import os
 import signal
+import time
 from types import FrameType
 from typing import Self
 
 from sfsample.core.checkpoint import SUSPEND_LOCK
 
 _ENDING = (signal.SIGINT, signal.SIGTERM)
+_SAME_S = 0.5
 
 
 class Interrupt:
     """While it is entered, SIGINT and SIGTERM request a stop; a second one raises KeyboardInterrupt.
 
-    A third one ends the process whatever it does.
+    A third one ends the process whatever it does.  SIGTERM twice in half a second is one: timeout(1) sends it
+    to the process and to its group.
 
     SIGHUP (the terminal has gone) requests it too, unless nohup(1) made the process ignore it.  Ctrl-Z
     suspends sfsample, and never the target: a thread that sfsample held would stay stopped too.
@@ -25,6 +28,7 @@ class Interrupt:
 
     def __init__(self) -> None:
         self.requested = False
+        self._terminated_s = float("-inf")  # when SIGTERM came last
         self._suspending = self._suspend_requested = False
         self._previous: dict[signal.Signals, object] = {}
 
@@ -42,7 +46,11 @@ class Interrupt:
         return self
 
     def _request(self, number: int, _frame: FrameType | None) -> None:
-        if self.requested and number in _ENDING:
+        now_s = time.monotonic()
+        is_same = number == signal.SIGTERM and now_s - self._terminated_s < _SAME_S
+        if number == signal.SIGTERM:
+            self._terminated_s = now_s
+        if self.requested and number in _ENDING and not is_same:
             for each in _ENDING:
                 signal.signal(each, signal.SIG_DFL)
             raise KeyboardInterrupt

@@ -68,6 +68,13 @@ def seconds(text: str) -> float:
     return value
 
 
+def age(text: str) -> float:
+    """Parse an age with a unit: "7d".  A mere number would be seconds, and delete nearly all."""
+    if text[-1:].isdecimal():
+        raise _refusal(text, "an age with its unit (12h, 7d, 4w)")
+    return seconds(text)
+
+
 def positive(text: str, *, what: str = "a number from 1 to 2147483647") -> int:
     """Parse a positive integer below 2**31."""
     value = int(text) if text.isascii() and text.isdecimal() and len(text) < 20 else 0

@@ -97,9 +97,11 @@ class LiveProcess:
         stat = self.proc.thread(tid).stat()
         if stat is not None and stat.state == "T":
             return  # attaching would wake the thread for a moment, and its state would seem to be another
-        if TracerThread(lambda _: may_attach(tid), lambda: False).run():
-            self._wait_for_own_detach(tid)
-            return
+        for _ in range(_MAX_ATTEMPTS):  # another sampler may hold the thread for an instant
+            if TracerThread(lambda _: may_attach(tid), lambda: False).run():
+                self._wait_for_own_detach(tid)
+                return
+            time.sleep(_CLOSE_POLL_S)
         if traced_by_sfsample(self.proc, tid):
             raise AlreadyTraced(
                 self.pid, f"sfsample traces it already: {self.pid}",

@@ -131,10 +131,17 @@ class Profile:
             self.processes[key] = name
 
     def identify(self, pid: int, identity: Identity) -> None:
-        """Note what is known of a process; what is unknown now, because it has ended, stays as it was."""
+        """Note what is known of a process; what is unknown now, because it has ended, stays as it was.
+
+        What an execve(2) has changed since is of a part of the samples, so it is unknown.
+        """
         before = self.identities.get(pid, Identity({}))
         known = {name: value for name, value in identity._asdict().items() if value is not None}
-        self.identities[pid] = before._replace(**known | {"labels": before.labels | identity.labels})
+        labels = before.labels | identity.labels
+        if before.exe and identity.exe and before.exe != identity.exe:
+            known |= {"exe": None, "build_id": None}
+            labels = {name: value for name, value in labels.items() if before.labels.get(name) == value}
+        self.identities[pid] = before._replace(**known | {"labels": labels})
 
     def forget_process(self, key: int) -> None:
         """Drop what is kept for a process that has no sample."""

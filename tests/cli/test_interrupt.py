@@ -4,23 +4,38 @@ import signal
 
 import pytest
 
+from sfsample.cli import interrupt as interrupt_module
 from sfsample.cli import main
 from sfsample.cli.interrupt import Interrupt
 
 
 @pytest.mark.parametrize("second", [signal.SIGINT, signal.SIGTERM])
-def test_first_signal_requests_a_stop_and_second_one_raises(second: signal.Signals) -> None:
+def test_first_signal_requests_a_stop_and_second_one_raises(
+    second: signal.Signals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = [100.0]
+    monkeypatch.setattr(interrupt_module.time, "monotonic", lambda: clock[0])
     before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
     with Interrupt() as interrupt:
         assert not interrupt()
         signal.raise_signal(signal.SIGTERM)
         assert interrupt()
+        clock[0] += 1
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(second)
         assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == [
             signal.SIG_DFL
         ] * 2
     assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
+
+
+def test_sigterm_twice_at_once_is_one_request() -> None:
+    with Interrupt() as interrupt:
+        for _ in range(3):
+            signal.raise_signal(signal.SIGTERM)
+        assert interrupt()
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
 
 
 def test_ctrl_c_ends_the_process_while_main_handles_one(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -178,6 +178,7 @@ def test_unwind_names_every_stepper() -> None:
         ([*WATCH, "--every", "999ms", "--for", "1ms"], "shorter than a second"),
         ([*WATCH, "--keep", "0"], "not a number from 1 to 2147483647"),
         ([*WATCH, "--keep-for", "0d"], "not a time"),
+        ([*WATCH, "--keep-for", "7"], "not an age with its unit"),
         ([*WATCH, "-o", "x"], "unrecognized arguments"),
         ([*WATCH, "--listen", "10.0.0.1:6060"], "--listen 10.0.0.1 needs --listen-token-file"),
         ([*WATCH, "--listen", "[::]:6060", "--listen-host", "x"], "--listen :: needs --listen-token-file"),

@@ -12,6 +12,7 @@ from sfsample.core.stack import Found, Frame, Stack, StopReason
 from sfsample.formats.elf.image import ElfImage
 from sfsample.modules.location import Location, locate, pid_of
 from sfsample.modules.module import Module
+from sfsample.process.labels import Identity
 from sfsample.recording.profile import Profile, Timeline
 from sfsample.recording.sample import StackKey, ThreadKey
 from sfsample.recording.stats import Pauses, Stats
@@ -313,3 +314,25 @@ def test_stacks_beyond_the_limit_are_kept_without_frames(monkeypatch):
     counted = {tuple(place.address for place in key.locations): n for key, n in profile.counts.items()}
     assert counted == {(0x10,): 2, (0x20,): 1, (): 2}
     assert profile.stats.problems == {"more than 2 stacks that differ: the later ones have no frames": 2}
+
+
+def test_what_an_execve_has_changed_is_unknown():
+    profile = Profile(19.0)
+    shell = Identity(
+        {"comm": "sh", "host.name": "h", "team": "a"}, exe="/bin/sh", build_id="aa", unit="u.service"
+    )
+    server = Identity(
+        {"comm": "app", "host.name": "h", "team": "a"}, exe="/bin/app", build_id="bb", unit="u.service"
+    )
+    profile.identify(1, shell)
+    profile.identify(1, server)
+    assert profile.identities[1] == Identity(labels, unit="u.service")
+
+
+def test_what_a_program_has_more_after_its_start_is_known():
+    profile = Profile(19.0)
+    profile.identify(1, Identity({"comm": "python3"}, exe="/bin/python3", build_id="aa"))
+    profile.identify(1, Identity({"comm": "gunicorn", "service.name": "web"}, exe="/bin/python3"))
+    assert profile.identities[1] == Identity(
+        {"comm": "gunicorn", "service.name": "web"}, exe="/bin/python3", build_id="aa"
+    )

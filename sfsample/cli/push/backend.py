@@ -82,8 +82,10 @@ def _read(path: str, kind: str) -> dict[str, str]:
                 continue
             header = _HEADER.fullmatch(text)
             if header is None:
-                raise SfsampleError(f"{path}: line {number} is no header",
-                                    "it is `Authorization: Bearer TOKEN`, [KIND], or a # comment")  # fmt: skip
+                raise SfsampleError(
+                    f"{path}: line {number} is no header",
+                    "a line is `Authorization: Bearer TOKEN`, [KIND], or a # comment",
+                )
             if is_for_it:
                 headers[header[1]] = header[2]
     return headers

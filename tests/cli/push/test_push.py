@@ -341,9 +341,10 @@ def test_what_is_left_is_exit_code_1(fake, history, capsys):
     assert json.loads(Path(pusher_to(fake, history, "parca").mark.path).read_text())["sent"] == 2
 
 
-@pytest.mark.parametrize(
-    ("text", "at_least_s"), [("120", 119), ("99999999999", 3599), ("soon", 0), ("-5", 0)]
-)
+WAITS = [("120", 119), ("99999999999", 3599), ("soon", 0), ("-5", 0)]
+
+
+@pytest.mark.parametrize(("text", "at_least_s"), WAITS)
 def test_store_is_left_alone_as_long_as_it_asks(fake, history, text, at_least_s):
     fill(history, 0, 1)
     fake.behaviours = [answer("429 Too Many Requests", b"", f"Retry-After: {text}")]
