@@ -317,15 +317,9 @@ def test_stacks_beyond_the_limit_are_kept_without_frames(monkeypatch):
 
 
 def test_what_an_execve_has_changed_is_unknown():
-    profile = Profile(19.0)
-    shell = Identity(
-        {"comm": "sh", "host.name": "h", "team": "a"}, exe="/bin/sh", build_id="aa", unit="u.service"
-    )
-    server = Identity(
-        {"comm": "app", "host.name": "h", "team": "a"}, exe="/bin/app", build_id="bb", unit="u.service"
-    )
-    profile.identify(1, shell)
-    profile.identify(1, server)
+    profile, labels = Profile(19.0), {"host.name": "h", "team": "a"}
+    profile.identify(1, Identity({"comm": "sh", **labels}, exe="/bin/sh", build_id="aa", unit="u.service"))
+    profile.identify(1, Identity({"comm": "app", **labels}, exe="/bin/app", build_id="bb", unit="u.service"))
     assert profile.identities[1] == Identity(labels, unit="u.service")
 
 
