@@ -4,8 +4,8 @@ A run belongs to one activation of the evaluation loop.  What ends it lies on th
 frame of that activation: a sentinel frame from 3.12 on, the `_PyCFrame` in 3.11.  So `Run.mark` is an address
 by which the run finds its place among the native frames.
 
-The memory is data of the target: the chain may be torn, may lead anywhere, or in a circle.  A chain that breaks
-goes on at the next mark that is known.
+The memory is data of the target: the chain may be torn, may lead anywhere, or in a circle.  A chain that
+breaks goes on at the next mark that is known.
 
 Source: Include/internal/pycore_interpframe.h and Python/ceval.c of CPython 3.11 to 3.15.
 """

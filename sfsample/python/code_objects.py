@@ -4,8 +4,8 @@ A frame holds its code object only while it runs.  The program may drop the func
 to lie at its address.  So what is known by address is believed only if the header still reads the same: type,
 size, first line, version, and the pointers to its texts.
 
-Every address here is data of the target: what does not look like a code object has no name, and each reading is
-bounded.
+Every address here is data of the target: what does not look like a code object has no name, and each reading
+is bounded.
 """
 
 from collections.abc import Callable, Sequence
@@ -28,7 +28,10 @@ _WORD = Struct("<Q")
 
 
 class Code:
-    """A code object whose texts have been read; `key` tells it from another one at the same address."""
+    """A code object whose texts have been read; `key` tells it from another one at the same address.
+
+    One without a name is the interpreter's own, around the `__init__` of a class that is called (since 3.13).
+    """
 
     def __init__(self, key: bytes, qualname: str, filename: str, lines: tuple[bytes, int, int]) -> None:
         self.key, self.qualname, self.filename = key, qualname, filename
@@ -86,9 +89,11 @@ class CodeObjects:
         kind, units, first_line, _, *words = _KEY.unpack(key[: _KEY.size])
         if not 0 < units <= _MAX_UNITS or not self._is_code(kind):
             return None
-        step = self._layout.qualname - self._layout.filename
-        filename, qualname = self._text(words[0]), self._text(words[step // 8])
-        table = self._bytes(words[-1])
+        named, file = words[(self._layout.qualname - self._layout.filename) // 8], words[0]
+        texts: tuple[str | None, str | None, bytes | None] = ("", "", b"")
+        if named != file:  # of the interpreter's own they are the same text, or none
+            texts = self._text(named), self._text(file), self._bytes(words[-1])
+        qualname, filename, table = texts
         if filename is None or qualname is None or table is None or self._keys([address]) != [key]:
             return None
         code = self._known[address] = Code(key, qualname, filename, (table, first_line, units))

@@ -1,25 +1,26 @@
 """Finds CPython in a process: `_PyRuntime`, and the version of the interpreter.
 
-The program or a library has it: Debian's python3 itself, others in libpython, embedders in either.  It is found
-by its dynamic symbol, by its section, or, from 3.13 on, by its first bytes; stripped programs have at least one
-of these.
+The program has it, or a library with "python" in its path (libpython3.13.so, python3_plugin.so).  It is found
+by its dynamic symbol, by its section, or, from 3.13 on, by its first bytes; stripped programs have at least
+one of these.
 
-Source: `GENERATE_DEBUG_SECTION(PyRuntime, ...)` in Python/pylifecycle.c and `Py_Version` in Python/getversion.c.
+Source: `GENERATE_DEBUG_SECTION(PyRuntime, ...)` in Python/pylifecycle.c, `Py_Version` in Python/getversion.c.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import NamedTuple
 
 from sfsample.errors import BadInput
 from sfsample.formats.elf.dynamic import Dynamic
 from sfsample.formats.elf.image import PT_LOAD, ElfImage
 from sfsample.modules.module import Module
+from sfsample.modules.module_map import ModuleMap
 from sfsample.python.layout import COOKIE, MAX_TABLE_BYTES, Layout, layout_of
 
 ReadMemory = Callable[[int, int], bytes | None]  # (address, size): exactly `size` bytes, or None
 
 _PF_W = 2
-_SECTION = ".PyRuntime"
+_NAME, _SECTION = "python", ".PyRuntime"
 _MAX_DATA_BYTES = 64 << 20  # of a data segment, that are searched
 
 
@@ -31,14 +32,19 @@ class Interpreter(NamedTuple):
     layout: Layout
 
 
-def find_interpreter(modules: Iterable[Module], read: ReadMemory) -> Interpreter | None:
-    """Return the interpreter of a process; None: it has none that is initialized.
+def find_interpreter(modules: ModuleMap, read: ReadMemory) -> Interpreter | None:
+    """Return the interpreter of a process; None: it has none.
 
-    `read` reads the memory of the process.  Raises BadInput where there is one of a version that is not known.
+    `read` reads the memory of the process.  Raises BadInput where there is one of a version that is not
+    known.
     """
-    for module in modules:
-        if not module.is_closed and (found := _find_in(module, read)) is not None:
-            return found
+    seen: set[str] = set()
+    for mapping in modules.mappings:
+        if mapping.executable and mapping.path not in seen and (not seen or _NAME in mapping.path):
+            seen.add(mapping.path)
+            module = modules.find(mapping.start)
+            if module is not None and (found := _find_in(module, read)) is not None:
+                return found
     return None
 
 

@@ -1,15 +1,15 @@
 """Where CPython keeps what a stack needs: offsets in bytes, for one minor version and one way to build it.
 
-From 3.13 on a process states most of them itself, in the table at the start of `_PyRuntime`.  Those of 3.11 and
-3.12, and the few that the table leaves out, are facts of their headers.  A version that is not known has no
-layout: guessed offsets would show wrong frames.
+From 3.13 on a process states most of them itself, in the table at the start of `_PyRuntime`.  Those of 3.11
+and 3.12, and the few that the table leaves out, are facts of their headers.  A version that is not known has
+no layout: guessed offsets would show wrong frames.
 
 Source: Include/internal/pycore_runtime_structs.h, pycore_debug_offsets.h, pycore_interpframe_structs.h and
 cpython/code.h of CPython 3.11 to 3.15.
 """
 
 from struct import Struct
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from sfsample.errors import BadInput
 
@@ -51,9 +51,12 @@ _TABLE_3_14 = _changed(
     {
         "interpreter": _INTERPRETER.replace("threads_head", "threads_head threads_main")
         + " code_object_generation tlbc_generation",
-        "frame": _FRAME + " stackpointer tlbc_index", "code": _CODE + " co_tlbc", "set": "size used table mask",
+        "frame": _FRAME + " stackpointer tlbc_index", "code": _CODE + " co_tlbc",
+        "set": "size used table mask",
     },
-) | {"generator": "size gi_name gi_iframe gi_frame_state", "llist": "next prev", "debugger": "a b c d e f"}  # fmt: skip
+) | {
+    "generator": "size gi_name gi_iframe gi_frame_state", "llist": "next prev", "debugger": "a b c d e f",
+}  # fmt: skip
 _TABLE_3_15 = _changed(
     _TABLE_3_14,
     {"exception": "thread", "heap_type": "type"},
@@ -124,11 +127,13 @@ class Layout(NamedTuple):
         return self.chunk_limit + 8
 
 
-_OLD = {"free_threaded": False, "interpreters": 40, "interpreter_next": 0, "code_generation": None,
-        "gil_locked": None, "gil_holder": None, "thread_next": 8, "thread_interpreter": 16, "thread_frame": 56,
-        "instruction": 56, "frame_bytes": 72, "tlbc_index": None, "co_tlbc": None, "code_size": 16,
-        "filename": 112, "qualname": 128, "linetable": 136, "type": 8, "type_name": 24, "bytes_size": 16,
-        "bytes_data": 32, "string_length": 16, "string_state": 32, "kind_bit": 2}  # fmt: skip
+_OLD: dict[str, Any] = {
+    "free_threaded": False, "interpreters": 40, "interpreter_next": 0, "code_generation": None,
+    "gil_locked": None, "gil_holder": None, "thread_next": 8, "thread_interpreter": 16, "thread_frame":
+    56, "instruction": 56, "frame_bytes": 72, "tlbc_index": None, "co_tlbc": None, "code_size": 16,
+    "filename": 112, "qualname": 128, "linetable": 136, "type": 8, "type_name": 24, "bytes_size": 16,
+    "bytes_data": 32, "string_length": 16, "string_state": 32, "kind_bit": 2
+}  # fmt: skip
 _FIXED = {
     11: Layout(minor=11, threads=16, native_thread_id=160, chunk=296, chunk_top=304, chunk_limit=312,
                cframe_frame=8, cframe_previous=16, executable=32, previous=48, owner=69, is_entry=68,
@@ -166,7 +171,7 @@ def _stated(minor: int, name: str, table: bytes) -> Layout:
     return _checked(name, _from_table(minor, bool(free_threaded), at))
 
 
-def _from_table(minor: int, free_threaded: bool, at: dict[tuple[str, str], int]) -> Layout:  # noqa: FBT001
+def _from_table(minor: int, free_threaded: bool, at: dict[tuple[str, str], int]) -> Layout:
     ascii_data, chunk = at["string", "asciiobject_size"], at["thread", "datastack_chunk"]
     return Layout(
         minor=minor, free_threaded=free_threaded, interpreters=at["runtime", "interpreters_head"],
@@ -181,7 +186,8 @@ def _from_table(minor: int, free_threaded: bool, at: dict[tuple[str, str], int])
         frame_bytes=at["frame", "localsplus"], tlbc_index=at.get(("frame", "tlbc_index")),
         code_size=at["object", "size"], first_line=at["code", "firstlineno"],
         code_version=at["code", "firstlineno"] + 24, filename=at["code", "filename"],
-        qualname=at["code", "qualname"], linetable=at["code", "linetable"], co_tlbc=at.get(("code", "co_tlbc")),
+        qualname=at["code", "qualname"], linetable=at["code", "linetable"],
+        co_tlbc=at.get(("code", "co_tlbc")),
         code_bytes=at["code", "co_code_adaptive"], type=at["object", "ob_type"],
         type_name=at["type", "tp_name"], bytes_size=at["bytes", "ob_size"], bytes_data=at["bytes", "ob_sval"],
         string_length=at["string", "length"], string_state=at["string", "state"], ascii_data=ascii_data,

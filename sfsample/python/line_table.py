@@ -37,7 +37,7 @@ def _decode(table: bytes, line: int) -> tuple[list[int], list[int | None]]:
     at, size = 0, len(table)
     while at < size:
         first = table[at]
-        if first < 0x80:  # noqa: PLR2004 - bit 7 begins an entry
+        if first < 0x80:  # bit 7 begins an entry
             raise ValueError(f"no entry begins at byte {at}")
         kind, at = first >> 3 & 15, at + 1
         if kind >= _NO_COLUMNS:

@@ -1,7 +1,8 @@
 """Lists the thread states of CPython: where each thread of a process keeps its Python frames.
 
 A thread may have several, one for each interpreter that it has entered.  The target goes on meanwhile, so the
-list may be torn; a thread state is believed only if the copy of it that is taken later still states the thread.
+list may be torn; a thread state is believed only if the copy of it that is taken later still states the
+thread.
 """
 
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ _MAX_THREADS = 100_000  # of one interpreter
 
 
 def thread_states(interpreter: Interpreter, read: ReadMemory) -> dict[int, list[int]]:
-    """Return the addresses of the thread states by native thread id (as the target's pid namespace has it)."""
+    """Return the addresses of the thread states by thread id, as the target's pid namespace has it."""
     layout, found = interpreter.layout, dict[int, list[int]]()
     for owner in _interpreters(interpreter, read):
         for state, tid in _threads(layout, owner, read):
