@@ -28,6 +28,7 @@ GROUPS = (
             ("watch --busiest 20", "the same for each service that needs CPU time, of a machine"),
             ("watch 1234 --mode cpu -r 99 --for 10s --output-dir DIR", "only what runs, 10 s of each minute"),
             ("watch 1234 --output-dir DIR --listen 127.0.0.1:6060", "and profiles on request"),
+            ("watch -n redis-server --push pyroscope=http://HOST:4040", "and send them to a store"),
         )),
     )),
     ("convert and compare profiles", (
@@ -46,6 +47,7 @@ GROUPS = (
             ("history list --since 2h", "the slices of the last two hours"),
             ("history export --service redis --at -1h -o hour.html", "an hour as a flame graph"),
             ("history diff --service redis --at 'yesterday 14:00' --for 1h --with now", "what has changed"),
+            ("history diff --service redis --deploy", "what the last new build has changed"),
         )),
     )),
     ("check permissions and unwind tables", (

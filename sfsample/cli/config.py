@@ -2,14 +2,19 @@
 
 The file becomes words of the command line, before those that were typed, which therefore win.  So a value
 means the same in both, and is checked by the same code.
+
+It is read again by executing sfsample anew: nothing of the old configuration can remain.
 """
 
 import os
+import signal
 import stat
+import sys
 from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from typing import Any
 
+from sfsample.cli.trouble import say_at
 from sfsample.errors import SfsampleError, UsageError
 
 _MAX_BYTES = 1 << 20
@@ -68,3 +73,18 @@ def _read(path: str) -> dict[str, Any]:
         return tomllib.loads(data.decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as failure:
         raise SfsampleError(f"cannot read: {path}: not TOML: {failure}", _HELP) from None
+
+
+def execute_anew() -> None:
+    """Execute the command line of this process again, in its place; return where it has a mistake now."""
+    from sfsample.cli.parse import parse
+
+    try:
+        parse(sys.argv[1:])
+    except SfsampleError as failure:
+        say_at(f"not reloaded: {failure}", *failure.help, "the watch goes on as before")
+        return
+    say_at("the configuration is read again")
+    for number in (signal.SIGHUP, signal.SIGUSR1):  # the program that begins is not ready for them
+        signal.signal(number, signal.SIG_IGN)
+    os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606 - no shell is needed

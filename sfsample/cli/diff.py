@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from sfsample.cli.inputs import find_files, read_files
 from sfsample.cli.output_file import Output
 from sfsample.cli.terminal import printable_lines, say
-from sfsample.report.difference import GREW, Difference, Side, compare_sides, count
+from sfsample.report.difference import GREW, Difference, Ordinary, Side, compare_sides, count
 from sfsample.report.formats.difference import difference_html, difference_json, difference_text, warnings
 from sfsample.report.report import Report
 
@@ -28,10 +28,13 @@ def run(arguments: Namespace) -> int:
     return write_difference(arguments, output, (before, after), kept)
 
 
-def write_difference(arguments: Namespace, output: Output, sides: Sequence[Side], kept: list[Report]) -> int:
+def write_difference(
+    arguments: Namespace, output: Output, sides: Sequence[Side], kept: list[Report],
+    ordinary: Ordinary | None = None,
+) -> int:  # fmt: skip
     """Compare two inputs, write; return the exit code.  `kept` has their reports, where a page is written."""
     before, after = sides
-    difference = compare_sides(before, after, relative=arguments.relative)
+    difference = compare_sides(before, after, relative=arguments.relative, ordinary=ordinary)
     for warning in warnings(difference):
         say(f"warning: {warning}")
     if kept:
@@ -40,6 +43,9 @@ def write_difference(arguments: Namespace, output: Output, sides: Sequence[Side]
         output.write(difference_json(difference))
     else:
         output.write(printable_lines(difference_text(difference, verbose=arguments.verbose)))
+    if arguments.fail_on is not None and ordinary is not None and not ordinary.enough:
+        say("--fail-on: not known whether a function grew, as there is no verdict; exit code 1")
+        return 1
     grown = [] if arguments.fail_on is None else _grown(difference, 1 + arguments.fail_on)
     if grown:
         more = f" and {len(grown) - _MAX_NAMES} more functions" if len(grown) > _MAX_NAMES else ""

@@ -74,8 +74,21 @@ def watch_flags(parser: ArgumentParser) -> None:
     add("--keep", type=values.positive, metavar="N", help="keep the newest N files, delete older ones")
     add("--keep-for", type=values.seconds, metavar="TIME",
         help="delete what is older than TIME: 12h, 7d, 4w (default: files never, history 90d)")  # fmt: skip
+    add("--keep-bytes", type=values.any_size, metavar="SIZE",
+        help="delete the oldest until SIZE is left: 2G (default: files never, history 10G)")  # fmt: skip
+    add("--metrics-file", metavar="FILE",
+        help="write the metrics to FILE after each slice, for the textfile collector of "
+        "node_exporter")  # fmt: skip
     add("--config", metavar="FILE", help="take flags from a TOML file; those that are typed win")
     add("--check", action="store_true", help="check the flags and the --config file, and record nothing")
+    add = parser.add_argument_group("look closer when something happens, or at SIGUSR1").add_argument
+    add("--trigger", type=values.condition, action="append", default=[], metavar="CONDITION",
+        help="then pin the slices of the last two minutes, dump, and record 30 s at 99 Hz; repeatable: "
+        "'cpu>80' (percent of one CPU), 'cpu>p99' (of the last day), 'rss>2G', 'threads>500', "
+        "'psi.cpu>20', 'delay>10' (percent), "
+        "'stuck>30s'")  # fmt: skip
+    add("--cooldown", type=values.seconds, default=600.0, metavar="TIME",
+        help="after a trigger, wait so long for the next one (default: 10m)")  # fmt: skip
     add = parser.add_argument_group("profiles, metrics and health over HTTP").add_argument
     add("--listen", type=values.listen, metavar="ADDR:PORT|unix:PATH",
         help="serve /debug/pprof/profile?seconds=N, /metrics and /healthz there")  # fmt: skip
@@ -84,6 +97,7 @@ def watch_flags(parser: ArgumentParser) -> None:
         "loopback")  # fmt: skip
     add("--listen-host", action="append", default=[], metavar="NAME",
         help="accept requests for host NAME too; repeatable")  # fmt: skip
+    _add_push(parser, "send the history, as it grows, to a profile store (docs/push.md)")
     _add_messages(parser)
 
 
@@ -154,7 +168,7 @@ def diff_flags(parser: ArgumentParser) -> None:
 
 def history_flags(parser: ArgumentParser) -> None:
     """Add the flags of `history`."""
-    parser.usage = "sfsample history (list | show | export | diff | prune | check) [options]"
+    parser.usage = "sfsample history (list | show | export | diff | prune | check | push) [options]"
     add = parser.add_argument
     add("action", choices=values.HISTORY_ACTIONS, help="what to do")
     add("--history", metavar="DIR", help="the directory (default: sfsample/history in XDG_STATE_HOME)")
@@ -168,21 +182,30 @@ def history_flags(parser: ArgumentParser) -> None:
                         help="with this label; repeatable, then all")  # fmt: skip
     add("--with", type=when.when_or_build, dest="other", metavar="WHEN",
         help="diff: compare with this time, or with the first --for of a build-id")  # fmt: skip
+    add("--deploy", nargs="?", const="", type=when.build, metavar="BUILDID",
+        help="diff: compare before and after the last change of the build-id (to BUILDID)")  # fmt: skip
     _add_compared(parser)
     _add_output(parser)
     add("-f", "--format", choices=(*values.FORMATS, "text"),
-        help="export: as in record; list: text, json; diff: text, json, html (default: by the suffix of -o)",
+        help="export: as in record; show: text, html; list: text, json; diff: text, json, html (default: by "
+        "the suffix of -o)",
         )  # fmt: skip
     add("--json", action="store_const", const="json", dest="format", help="short for -f json")
-    add("--open", action="store_true", help="export: open the result in a browser (html, svg)")
-    add("-t", "--threads", action="store_true", help="export: make the thread the first frame")
+    add("--open", action="store_true", help="export, show: open the result in a browser (html, svg)")
+    add("-t", "--threads", action="store_true", help="export, show: make the thread the first frame")
     add("--keep-for", type=values.seconds, default=90 * 86400.0, metavar="TIME",
         help="prune: delete what is older (default: 90d)")  # fmt: skip
-    add("--keep-bytes", type=when.keep_bytes, default=10 << 30, metavar="SIZE",
+    add("--keep-bytes", type=values.any_size, default=10 << 30, metavar="SIZE",
         help="prune: delete the oldest slices until SIZE is left (default: 10G)")  # fmt: skip
     add("--yes", action="store_true", help="prune: delete the slices that are chosen, instead")
     add("-q", "--quiet", action="store_true", help="export: do not say what was written")
     add("-v", "--verbose", action="store_true", help="show, diff: show all functions")
+    _add_push(parser, "push: send slices of a minute to a profile store, each once")
+    add(
+        "--follow",
+        action="store_true",
+        help="push: go on with new slices, until stdin, a pipe, ends, or Ctrl-C",
+    )
 
 
 def replay_flags(parser: ArgumentParser) -> None:
@@ -218,6 +241,19 @@ def completion_flags(parser: ArgumentParser) -> None:
 def _add_output(parser: ArgumentParser) -> None:
     parser.add_argument("-o", "--output", default="-", metavar="FILE",
                         help="write the result to FILE; - is stdout (default)")  # fmt: skip
+
+
+def _add_push(parser: ArgumentParser, title: str) -> None:
+    """Add where slices are sent."""
+    add = parser.add_argument_group(title).add_argument
+    add("--push", type=values.push, action="append", default=[], metavar="KIND=URL",
+        help="pyroscope=http://HOST:4040, parca=http://HOST:7070, otlp=http://HOST:4318 (experimental); "
+        "repeatable")  # fmt: skip
+    add(
+        "--push-auth-file",
+        metavar="FILE",
+        help="add the headers in FILE, such as `Authorization: Bearer TOKEN`",
+    )
 
 
 def _add_compared(parser: ArgumentParser) -> None:

@@ -7,6 +7,7 @@ import os
 import time
 from argparse import Namespace
 from collections.abc import Callable, Iterator
+from itertools import chain, pairwise
 from math import inf
 
 from sfsample.cli.diff import write_difference
@@ -16,12 +17,13 @@ from sfsample.cli.when import history_directory
 from sfsample.cli.written import open_result, written_line
 from sfsample.errors import SfsampleError, UsageError
 from sfsample.history.facts import Gap, Selection, SliceFacts
+from sfsample.history.ordinary import ordinary_pairs
 from sfsample.history.store import History
 from sfsample.report.caption import amounts, losses
-from sfsample.report.difference import Side, count
-from sfsample.report.formats import FORMATS
+from sfsample.report.difference import Ordinary, Side, count
+from sfsample.report.formats import FORMATS, html
 from sfsample.report.json_text import json_text
-from sfsample.report.report import CPU, Report
+from sfsample.report.report import CPU, SAMPLES, Report
 
 _MAX_ROWS = 20  # functions in a table, unless verbose
 _DIFF_S = 3600.0  # compared without --for
@@ -136,6 +138,8 @@ def _columns(facts: SliceFacts) -> str:
 
 
 def _show(history: History, arguments: Namespace) -> int:
+    if arguments.format == "html":
+        return _export(history, arguments)
     output, selection = Output(arguments.output), _selection(arguments)
     slices, gaps = _chosen(history, selection), history.gaps(selection)
     lines = _summary(slices, gaps, history.report(selection), verbose=arguments.verbose)
@@ -177,37 +181,88 @@ def _functions(sides: list[Side], attribute: str, *, verbose: bool) -> Iterator[
 def _export(history: History, arguments: Namespace) -> int:
     output, selection = Output(arguments.output), _selection(arguments)
     _chosen(history, selection)
-    data = FORMATS[arguments.format].write(history.report(selection), threads=arguments.threads)
+    if arguments.format == "html":
+        report, slices = history.time_line(selection)
+        data = html.write(report, threads=arguments.threads, time_line=slices)
+    else:
+        data = FORMATS[arguments.format].write(history.report(selection), threads=arguments.threads)
     output.write(data)
-    for line in written_line(arguments, output):
+    for line in () if arguments.quiet else written_line(arguments, output):
         say(" ".join(line.split()))
     open_result(arguments, output)
     return 0
 
 
 def _diff(history: History, arguments: Namespace) -> int:
-    output, before = Output(arguments.output), _selection(arguments)
+    output, compared = Output(arguments.output), _compared(history, arguments)
+    before, after = chosen = [_chosen(history, selection) for selection in compared]
+    service = Selection(before[0].service, labels=compared[0].labels)
+    pairs, what = ordinary_pairs(history.slices(service), before, after)
+    spans = [*dict.fromkeys(chain.from_iterable(pairs))]
+    usual = [service._replace(begin_s=span.begin_s, end_s=span.end_s) for span in spans]
+    kept: list[Report] = []
+    sides: list[Side] = []
+    for at, report in enumerate(history.reports([*compared, *usual], (SAMPLES,))):
+        sides.append(count(report, _name(chosen[at]) if at < len(chosen) else ""))
+        kept += [report] if at < len(chosen) and arguments.format == "html" else []
+    of = dict(zip(spans, sides[2:], strict=True))
+    gaps = [gap for selection in compared for gap in history.gaps(selection)]
+    missing = [f"no slices {_time(gap.begin_s)} to {_time(gap.end_s)} UTC: {gap.why}" for gap in gaps]
+    warnings = (*missing, *_differing([*before, *after]))
+    ordinary = Ordinary(tuple((of[one], of[two]) for one, two in pairs), what, warnings)
+    return write_difference(arguments, output, sides[:2], kept, ordinary)
+
+
+def _compared(history: History, arguments: Namespace) -> tuple[Selection, Selection]:
+    """Return which slices are compared."""
+    length_s = arguments.length or _DIFF_S
+    if arguments.deploy is not None:
+        slices = _chosen(history, Selection(arguments.service, labels=dict(arguments.label or ())))
+        return _deploy(slices, arguments, length_s)
+    before = _selection(arguments)
     if isinstance(arguments.other, str):
         build = before._replace(begin_s=0.0, end_s=inf, build_id=arguments.other)
         begin_s = _chosen(history, build)[0].begin_s
-        after = build._replace(begin_s=begin_s, end_s=begin_s + (arguments.length or _DIFF_S))
-    else:
-        moved = Namespace(**{**vars(arguments), "at": arguments.other})
-        after = _selection(moved)
-    names = [_name(_chosen(history, selection)) for selection in (before, after)]
-    for gap in (*history.gaps(before), *history.gaps(after)):
-        say(f"warning: no slices {_time(gap.begin_s)} to {_time(gap.end_s)} UTC: {gap.why}")
-    sides, kept = [], []  # type: list[Side], list[Report]
-    for selection, name in zip((before, after), names, strict=True):
-        report = history.report(selection)
-        sides.append(count(report, name))
-        kept += [report] if arguments.format == "html" else []
-    return write_difference(arguments, output, sides, kept)
+        return before, build._replace(begin_s=begin_s, end_s=begin_s + length_s)
+    return before, _selection(Namespace(**{**vars(arguments), "at": arguments.other}))
+
+
+def _deploy(slices: list[SliceFacts], arguments: Namespace, length_s: float) -> tuple[Selection, Selection]:
+    """Return what is before and after the last change of the build-id, or the last one to a build-id."""
+    built = [each for each in slices if each.build_id]
+    changes = [
+        (old, new)
+        for old, new in pairwise(built)
+        if old.build_id != new.build_id and (new.build_id or "").startswith(arguments.deploy)
+    ]
+    if not changes:
+        what = f" to {arguments.deploy}" if arguments.deploy else ""
+        builds = ", ".join(dict.fromkeys(each.build_id or "" for each in built)) or "none"
+        raise SfsampleError(f"no change of the build-id{what}: {slices[0].service}",
+                            f"its builds: {builds}; or compare two times, with --at and --with")  # fmt: skip
+    old, new = changes[-1]
+    say(f"deployed {_time(new.begin_s)} UTC: build-id {old.build_id} -> {new.build_id}")
+    labels = dict(arguments.label or ())
+    return (
+        Selection(old.service, old.end_s - length_s, old.end_s, labels, old.build_id or ""),
+        Selection(new.service, new.begin_s, new.begin_s + length_s, labels, new.build_id or ""),
+    )
+
+
+def _differing(slices: list[SliceFacts]) -> Iterator[str]:
+    """Yield a sentence for each thing that should be the same in all slices, and is not."""
+    for what, values in (("rate", {f"{facts.rate_hz or 0:g} Hz" for facts in slices}),
+                         ("mode", {facts.mode or "unknown" for facts in slices}),
+                         ("tier", {facts.tier for facts in slices})):  # fmt: skip
+        if len(values) > 1:
+            yield f"the slices have not all the same {what}: {', '.join(sorted(values))}"
 
 
 def _name(slices: list[SliceFacts]) -> str:
     """Return what an input of a comparison is, in words."""
-    return f"{slices[0].service} ({_slices(len(slices))})"
+    tiers = {facts.tier for facts in slices} - {"1m"}
+    merged = f", merged to {' and '.join(sorted(tiers))}" if tiers else ""
+    return f"{slices[0].service} ({_slices(len(slices))}{merged})"
 
 
 def _prune(history: History, arguments: Namespace) -> int:
@@ -233,8 +288,15 @@ def _check(history: History, arguments: Namespace) -> int:
     return 1 if findings else 0
 
 
+def _push(history: History, arguments: Namespace) -> int:
+    from sfsample.cli.push.command import push  # http.client takes long to import
+
+    return push(history, arguments)
+
+
 _ACTIONS: dict[str, Callable[[History, Namespace], int]] = {
     "list": _list, "show": _show, "export": _export, "diff": _diff, "prune": _prune, "check": _check,
+    "push": _push,
 }  # fmt: skip
 
 

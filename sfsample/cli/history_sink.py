@@ -12,10 +12,12 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 
-from sfsample.cli.sinks import ClosedSlice, NotKept
+from sfsample.cli.sinks import ClosedSlice, Metrics, NotKept
 from sfsample.errors import SfsampleError
 from sfsample.history.facts import Slice
+from sfsample.history.files import DAY_S, file_names
 from sfsample.history.store import History
+from sfsample.history.tiers import size_of
 
 _TIDY_INTERVAL_S = 3600.0
 _NICE = 19
@@ -26,9 +28,11 @@ class HistorySink:
     """Adds each slice and each gap to the history in a directory."""
 
     def __init__(self, arguments: Namespace, directory: str) -> None:
-        self._keep = [f"--keep-for={arguments.keep_for}"] if arguments.keep_for else []
+        limits = {"--keep-for": arguments.keep_for, "--keep-bytes": arguments.keep_bytes}
+        self._keep = [f"{flag}={value}" for flag, value in limits.items() if value]
         self._directory = directory
         self._services: list[str] = []  # that the last slice had
+        self._ends_s: dict[str, float] = {}  # of each service the end of its last slice
         self._history: History | None = None
         self._tidy: subprocess.Popen[bytes] | None = None
         self._tidy_due_s = time.monotonic()
@@ -40,6 +44,7 @@ class HistorySink:
     def add(self, closed: ClosedSlice) -> str:
         """Keep the part of each service; return where.  Raises NotKept where one is not kept."""
         self._services = [service for service, _ in closed.parts]
+        self._ends_s |= dict.fromkeys(self._services, closed.end_s)
         lost: list[NotKept] = []
         for service, report in closed.parts:
             build_id = (report.target or {}).get("build_id")
@@ -65,6 +70,22 @@ class HistorySink:
         """
         for service in dict.fromkeys(self._services) or (target,):
             self._do(partial(History.add_gap, service=service, begin_s=begin_s, end_s=end_s, why=why))
+
+    def pin(self, last_s: float) -> int:
+        """Pin slices.  Raises NotKept."""
+        counts: list[int] = []
+        now_s = time.time()
+        self._ends_s = {name: at_s for name, at_s in self._ends_s.items() if at_s > now_s - last_s}
+        self._do(lambda history: counts.append(history.pin(self._ends_s, now_s - last_s, now_s)))
+        return sum(counts)
+
+    def metrics(self) -> Metrics:
+        """Return the bytes of the history, and when its oldest day began."""
+        with suppress(OSError):
+            if names := file_names(self._directory):
+                return {"sfsample_history_bytes": {"": size_of(self._directory)},
+                        "sfsample_history_oldest_timestamp_seconds": {"": names[0].day * DAY_S}}  # fmt: skip
+        return {}
 
     def close(self) -> None:
         """Let others write; a child that tidies goes on."""

@@ -31,7 +31,8 @@ _TEXT_OR_JSON = ("text", "json")
 _FORMATS = {"diff": ("text", "json", "html"), "dump": _TEXT_OR_JSON, "inspect": _TEXT_OR_JSON,
             "doctor": _TEXT_OR_JSON, "replay": _TEXT_OR_JSON,
             "history list": _TEXT_OR_JSON, "history diff": ("text", "json", "html"),
-            "history show": ("text",), "history check": ("text",), "history prune": ("text",)}  # fmt: skip
+            "history show": ("text", "html"), "history check": ("text",),
+            "history prune": ("text",), "history push": ("text",)}  # fmt: skip
 _GROUPS = {f"--{way}": way for way in ("cgroup", "container", "pod", "user", "busiest")}
 _OWN_WAYS = {  # to name the target, beside -p and -n
     "record": {"-- COMMAND": "program", **_GROUPS},
@@ -143,19 +144,34 @@ def _join_times(words: list[str]) -> list[str]:
 
 def _check_history(arguments: argparse.Namespace) -> None:
     action = arguments.action
-    if arguments.length is not None and arguments.at is None:
+    if arguments.length is not None and arguments.at is None and arguments.deploy is None:
         raise UsageError("--for needs --at: from when on", "for the last hour: --since 1h")
     if arguments.at is not None and arguments.since is not None:
         raise UsageError("--at and --since both say when: use one of them")
-    if (action == "diff") != (arguments.other is not None) or (action == "diff" and arguments.at is None):
+    if arguments.deploy is not None:
+        if action != "diff" or any(
+            each is not None for each in (arguments.at, arguments.other, arguments.since)
+        ):
+            raise UsageError("--deploy is for history diff, instead of --at and --with")
+    elif (action == "diff") != (arguments.other is not None) or (action == "diff" and arguments.at is None):
         raise UsageError("history diff needs --at WHEN and --with WHEN; nothing else has --with",
-                         "for example: sfsample history diff --at -2h --for 1h --with now")  # fmt: skip
+                         "for example: sfsample history diff --at -2h --for 1h --with now",
+                         "or before and after a new build: sfsample history diff --deploy")  # fmt: skip
+    if action == "push" and any((arguments.at is not None, arguments.since is not None, arguments.label)):
+        raise UsageError("history push takes --service only: it sends what was not sent yet")
+    if (action == "push") != bool(arguments.push) or (arguments.follow and action != "push"):
+        raise UsageError("history push needs --push KIND=URL; nothing else has --push or --follow",
+                         "for example: sfsample history push --push parca=http://127.0.0.1:7070")  # fmt: skip
     if arguments.yes and action != "prune":
         raise UsageError("--yes is for history prune")
 
 
 def _check(arguments: argparse.Namespace) -> None:
     command = arguments.command
+    if hasattr(arguments, "push"):
+        arguments.push = [*dict.fromkeys(arguments.push)]
+        if arguments.push_auth_file is not None and not arguments.push:
+            raise UsageError("--push-auth-file needs --push KIND=URL")
     if command == "convert" and not arguments.symbolize:  # names in a file stay as they are
         for flag in _NAME_FLAGS:
             if getattr(arguments, flag):
@@ -175,6 +191,9 @@ def _check(arguments: argparse.Namespace) -> None:
     if command == "watch":
         if arguments.no_history and (arguments.history or not arguments.output_dir):
             raise UsageError("--no-history needs --output-dir, and no --history: slices are kept somewhere")
+        if arguments.no_history and arguments.push:
+            raise UsageError("--push needs a history: what a backend does not take waits there",
+                             "leave --no-history out")  # fmt: skip
         if arguments.every < 1:
             raise UsageError("--every is shorter than a second",
                              "the name of a slice is the second in which it begins")  # fmt: skip

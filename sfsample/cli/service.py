@@ -9,10 +9,12 @@ import os
 import shlex
 import sys
 from argparse import Namespace
+from collections.abc import Iterator
 
 from sfsample.cli.output_file import Output
 from sfsample.cli.parse import parse
 from sfsample.cli.terminal import say
+from sfsample.cli.values import is_address
 from sfsample.errors import SfsampleError
 
 _UNIT_FILE = "/etc/systemd/system/sfsample.service"
@@ -25,6 +27,7 @@ After=network.target
 [Service]
 Type=notify
 ExecStart={command}
+ExecReload=/bin/sh -c "kill -HUP ${{MAINPID}}"
 Restart=on-failure
 RestartSec=30
 WatchdogSec=5min
@@ -42,8 +45,7 @@ NoNewPrivileges=yes
 SystemCallArchitectures=native
 SystemCallFilter=@system-service @debug
 SystemCallErrorNumber=EPERM
-RestrictAddressFamilies=AF_UNIX
-IPAddressDeny=any
+{network}
 ProtectSystem=strict
 ProtectHome=read-only
 PrivateTmp=yes
@@ -72,12 +74,13 @@ WantedBy=multi-user.target
 
 def run(arguments: Namespace) -> int:
     """Print the unit, or write it and say what to type next."""
-    config = os.path.abspath(arguments.config)
-    text = unit(config)
+    config, watch = os.path.abspath(arguments.config), None
+    if arguments.action == "install" or os.path.exists(config):
+        watch = parse(["watch", "--config", config])  # a mistake is found now, not by systemd
+    text = unit(config, watch)
     if arguments.action == "show":
         Output("-").write(text)
         return 0
-    parse(["watch", "--config", config])  # a mistake is found now, not by systemd
     if os.path.lexists(_UNIT_FILE) and not arguments.force:
         raise SfsampleError(
             f"exists: {_UNIT_FILE}", "--force replaces it; `sfsample service show` prints the new one"
@@ -89,9 +92,24 @@ def run(arguments: Namespace) -> int:
     return 0
 
 
-def unit(config: str) -> str:
-    """Return the unit that runs `sfsample watch --config CONFIG`."""
+def unit(config: str, watch: Namespace | None) -> str:
+    """Return the unit that runs `sfsample watch --config CONFIG`; `watch`: the flags in it, if any."""
     path = os.path.abspath(sys.argv[0])
     program = [path] if os.path.basename(path) == "sfsample" else [sys.executable, "-m", "sfsample"]
     command = shlex.join([*program, "watch", "--config", config]).replace("%", "%%")
-    return _UNIT.format(command=command)
+    return _UNIT.format(command=command, network="\n".join(_network(watch)))
+
+
+def _network(watch: Namespace | None) -> Iterator[str]:
+    """Yield what lets it reach the backends of --push, and nothing else, as far as they have addresses."""
+    if watch is None or not watch.push:
+        yield "RestrictAddressFamilies=AF_UNIX"
+        yield "IPAddressDeny=any"
+        return
+    yield "RestrictAddressFamilies=AF_UNIX AF_INET AF_INET6"
+    hosts = dict.fromkeys(backend.host for backend in watch.push)
+    if all(host == "localhost" or is_address(host) for host in hosts):
+        yield "IPAddressDeny=any"
+        yield f"IPAddressAllow={' '.join(hosts)}"
+    if watch.push_auth_file is not None:
+        yield f"LoadCredential=push-auth:{os.path.abspath(watch.push_auth_file)}".replace("%", "%%")

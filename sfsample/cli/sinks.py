@@ -14,6 +14,9 @@ from sfsample.report.report import Report
 _MIN_GAP_S = 1.0  # what it takes to write a slice before the next one begins is no gap
 
 
+Metrics = dict[str, dict[str, float]]  # by name and label
+
+
 class ClosedSlice(NamedTuple):
     """A slice that is over, with names.
 
@@ -49,6 +52,14 @@ class Sink(Protocol):
 
     def add_gap(self, target: str, begin_s: float, end_s: float, why: str) -> None:
         """Keep that there is no slice between two times, and why.  `target` is what the flags name."""
+        ...
+
+    def pin(self, last_s: float) -> int:
+        """Keep the slices of the last `last_s` seconds longer than others; return how many."""
+        ...
+
+    def metrics(self) -> Metrics:
+        """Return what is known of it, by the names of `pull/door.py` and their labels."""
         ...
 
     def close(self) -> None:

@@ -16,12 +16,13 @@ from errno import EDQUOT, ENOSPC, ENOTDIR
 
 from sfsample import api
 from sfsample.cli.output_file import check_replaceable
-from sfsample.cli.sinks import ClosedSlice, NotKept
+from sfsample.cli.sinks import ClosedSlice, Metrics, NotKept
 from sfsample.cli.trouble import Trouble
 from sfsample.cli.values import suffix_of
 from sfsample.core.filesystem import whole_file
 
 _TIME_FORMAT = "%Y%m%dT%H%M%SZ"
+_MAX_PINNED = 500  # files of a target
 
 
 class FileSink:
@@ -30,6 +31,7 @@ class FileSink:
     def __init__(self, arguments: Namespace, label: str) -> None:
         self._arguments = arguments
         self._files = SliceFiles(arguments.output_dir, label, suffix_of(arguments.format))
+        self._pinned = SliceFiles(arguments.output_dir, label, f".pinned{suffix_of(arguments.format)}")
         self._not_deleted = Trouble("older files stay")
 
     def prepare(self) -> None:
@@ -54,13 +56,27 @@ class FileSink:
         except OSError as failure:
             raise not_written(self._files.directory, failure) from None
         try:
-            self._files.delete_old(path, self._arguments.keep, self._arguments.keep_for)
+            limits = self._arguments.keep, self._arguments.keep_for, self._arguments.keep_bytes
+            self._files.delete_old(path, *limits)
         except OSError as failure:
             self._not_deleted.met(f"cannot delete: {failure.filename}: {failure.strerror}")
         return path
 
     def add_gap(self, target: str, begin_s: float, end_s: float, why: str) -> None:
         """Do nothing: there is no file."""
+
+    def pin(self, last_s: float) -> int:
+        """Rename files, so that --keep does not count them.  Raises OSError."""
+        suffix, paths = suffix_of(self._arguments.format), self._files.written(last_s)
+        for path in paths:
+            pinned = f"{path.removesuffix(suffix)}.pinned{suffix}"
+            os.rename(path, pinned)
+            self._pinned.delete_old(pinned, _MAX_PINNED, self._arguments.keep_for)
+        return len(paths)
+
+    def metrics(self) -> Metrics:
+        """Return nothing."""
+        return {}
 
     def close(self) -> None:
         """Do nothing: each file is closed."""
@@ -94,16 +110,33 @@ class SliceFiles:
                 return path
             second += 1
 
-    def delete_old(self, newest: str, keep: int | None, keep_for_s: float | None) -> None:
-        """Delete all but `keep` slices, and those that are older; `newest` has just been written.
+    def written(self, last_s: float) -> list[str]:
+        """Return the paths of those that were written in the last seconds.  Raises OSError."""
+        after_s = _boot_time_s() - last_s
+        self._list()
+        return [os.path.join(self.directory, name) for name, at_s in self._begun_s.items() if at_s > after_s]
+
+    def delete_old(
+        self, newest: str, keep: int | None = None, keep_for_s: float | None = None,
+        keep_bytes: int | None = None,
+    ) -> None:  # fmt: skip
+        """Delete all but `keep` slices, those that are older, and the oldest until so many bytes are left.
+
+        `newest` has just been written, and stays.
 
         Raises OSError.
         """
         now_s = _boot_time_s()
         self._begun_s[os.path.basename(newest)] = now_s
         self._list()
-        names = sorted(self._begun_s, key=lambda name: (self._begun_s[name], name))
+        last = os.path.basename(newest)
+        names = sorted(self._begun_s, key=lambda name: (name == last, self._begun_s[name], name))
         too_many = set(names[:-keep] if keep else ())
+        size = 0
+        for name in reversed(names if keep_bytes else ()):
+            size += os.path.getsize(os.path.join(self.directory, name))
+            if size > (keep_bytes or 0) and name != last:
+                too_many.add(name)
         for name in names:
             if name in too_many or (keep_for_s and now_s - self._begun_s[name] > keep_for_s):
                 os.unlink(os.path.join(self.directory, name))

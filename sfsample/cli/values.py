@@ -8,15 +8,19 @@ import os
 import re
 from collections.abc import Collection
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 from sfsample.errors import UsageError
 
+if TYPE_CHECKING:
+    from sfsample.cli.push.backend import Backend
+
 _UNITS_S = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
-_SIZES = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}  # bytes
+_SIZES = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}  # bytes
 _MIN_RATE_HZ, _MAX_RATE_HZ = 1e-9, 10_000  # of the longest time that `seconds` accepts
 _MAX_DUMP_SAMPLES = 1000
 FORMATS = ("folded", "json", "speedscope", "firefox", "pprof", "html", "svg")  # see report/formats
-HISTORY_ACTIONS = ("list", "show", "export", "diff", "prune", "check")
+HISTORY_ACTIONS = ("list", "show", "export", "diff", "prune", "check", "push")
 OPENED = ("html", "svg")  # formats that a browser shows
 _SUFFIXES = {  # the first suffix of a format is the one that sfsample gives to a file
     ".folded": "folded", ".collapsed": "folded", ".txt": "folded",
@@ -72,10 +76,18 @@ def positive(text: str, *, what: str = "a number from 1 to 2147483647") -> int:
     return value
 
 
-def size(text: str) -> int:
-    """Parse a size in bytes: "65536", "64K"."""
+def any_size(text: str) -> int:
+    """Parse a size in bytes: "65536", "64K", "10G"."""
     scale = _SIZES.get(text[-1:].upper(), 1)
-    number = positive(text if scale == 1 else text[:-1], what="a size (65536, 64K, 1M)") * scale
+    number = text if scale == 1 else text[:-1]
+    if not (number.isascii() and number.isdecimal() and len(number) < 16 and int(number)):
+        raise _refusal(text, "a size (65536, 64K, 10G)")
+    return int(number) * scale
+
+
+def size(text: str) -> int:
+    """Parse the size of a stack."""
+    number = any_size(text)
     if not 1 << 10 <= number <= 1 << 30:
         raise _refusal(text, "a size between 1K and 1G")
     return number
@@ -145,6 +157,13 @@ def label(text: str) -> tuple[str, str]:
     return key, value
 
 
+def condition(text: str) -> object:
+    """Parse a condition of --trigger."""
+    from sfsample.cli.triggers import condition as parse  # most commands watch for none
+
+    return parse(text)
+
+
 def unit(text: str) -> str:
     """Parse the name of a systemd unit."""
     if not text.strip() or "/" in text:
@@ -192,6 +211,22 @@ def is_loopback(address: str) -> bool:
     from ipaddress import ip_address  # most commands listen nowhere
 
     return ip_address(address).is_loopback
+
+
+def push(text: str) -> "Backend":
+    """Parse where to push: KIND=URL."""
+    from sfsample.cli.push.backend import parse_backend
+
+    return parse_backend(text)
+
+
+def is_address(text: str) -> bool:
+    """Return whether a host is an IP address, and no name."""
+    try:
+        is_loopback(text)
+    except ValueError:
+        return False
+    return True
 
 
 def steppers(text: str) -> tuple[str, ...]:

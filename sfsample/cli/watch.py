@@ -8,32 +8,37 @@ failure that lasts is said once.  SIGTERM ends the slice, which is kept, and the
 
 import gc
 import re
+import signal
 import time
 from argparse import Namespace
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import TypeVar
 
 from sfsample import api
-from sfsample.cli.history_sink import HistorySink
+from sfsample.cli.choose_sinks import choose_sinks, history_of
+from sfsample.cli.config import execute_anew
 from sfsample.cli.interrupt import Interrupt
+from sfsample.cli.metrics_file import MetricsFile
 from sfsample.cli.naming import with_names
 from sfsample.cli.pull.door import Door
 from sfsample.cli.pull.requested import requested_profile
 from sfsample.cli.sampling import check_result, record_processes
 from sfsample.cli.sd_notify import Watchdog, notify
 from sfsample.cli.sinks import ClosedSlice, Gaps, Sink
-from sfsample.cli.slice_files import FileSink
+from sfsample.cli.slots import slots, wait_until
 from sfsample.cli.symbol_flags import symbol_options
 from sfsample.cli.targets import Targets
 from sfsample.cli.terminal import say, shows_progress
+from sfsample.cli.triggered import Response
+from sfsample.cli.triggers import Triggers
 from sfsample.cli.trouble import Trouble, say_at
-from sfsample.cli.when import history_directory
 from sfsample.core.snapshot import Capture
 from sfsample.core.stack import StopReason
 from sfsample.errors import NoSuchProcess, SfsampleError
 from sfsample.process.find import start_time
+from sfsample.process.load import LoadMeter
 from sfsample.recording.profile import Profile
 from sfsample.recording.stats import Stats
 from sfsample.recording.summary import missing_name_lines, no_sample_lines
@@ -41,7 +46,6 @@ from sfsample.report.formats import FORMATS
 from sfsample.report.services import by_service
 from sfsample.symbolize.symbolizer import Symbolizer
 
-_MAX_SLEEP_S = 0.2  # then it asks again whether to stop
 _FIRST_LOOK_S = 1.0  # after the target was missed, or has ended; then twice that, and so on
 _MIN_LEFT = 0.25  # of --max-overhead: so much is for samples, whatever the rest costs
 _MIN_PASSED_S = 1.0  # between two slices; the first comes at once, after a start that costs more than a slice
@@ -50,26 +54,42 @@ _MAX_LABEL = 100  # characters
 _MAX_SHOWN_PIDS = 5
 _MAX_REPORTED = 1000  # missing names; when there are more, all are forgotten, and reported again
 
+_NOTHING: Mapping[str, object] = {}
+
 _T = TypeVar("_T")
 
 
 def run(arguments: Namespace) -> int:
     """Record slices until a stop is requested, or until the processes given by -p have ended."""
     if arguments.check:
+        if arguments.push:
+            from sfsample.cli.push.backend import check_credentials
+
+            check_credentials(arguments)
         say(f"{arguments.config or 'flags'}: no mistake found")  # by now it would have been
         return 0
     with Interrupt() as interrupt:
-        watch = Watch(arguments, interrupt)
-        if arguments.listen is None:
-            watch.run()
-            return 0
-        from sfsample.cli.pull.listen import listening  # http.server takes long to import
-
-        with listening(arguments, watch.door) as where:
-            if not arguments.quiet:
-                say_at(f"listening on {where}")
-            watch.run()
+        while _watch(arguments, interrupt):
+            execute_anew()
     return 0
+
+
+def _watch(arguments: Namespace, interrupt: Interrupt) -> bool:
+    """Record slices; return whether the configuration is to be read again."""
+    watch = Watch(arguments, interrupt)
+    signal.signal(signal.SIGUSR1, lambda *_: watch.triggers.fire())
+    if arguments.config is not None:
+        signal.signal(signal.SIGHUP, lambda *_: watch.reload())
+    if arguments.listen is None:
+        watch.run()
+        return watch.is_to_reload
+    from sfsample.cli.pull.listen import listening  # http.server takes long to import
+
+    with listening(arguments, watch.door) as where:
+        if not arguments.quiet:
+            say_at(f"listening on {where}")
+        watch.run()
+    return watch.is_to_reload
 
 
 class Watch:
@@ -77,7 +97,7 @@ class Watch:
 
     def __init__(self, arguments: Namespace, interrupt: Interrupt) -> None:
         self._arguments, self._interrupt, self._watchdog = arguments, interrupt, Watchdog()
-        self.door = Door(arguments.every, arguments.slice)
+        self.is_to_reload = False
         self._start_times = {pid: start_time(pid) for pid in arguments.pid or ()}
         self._pids: list[int] = []
         self._has_recorded = False
@@ -86,16 +106,19 @@ class Watch:
         self._missing = Trouble("it is looked for again for every slice")
         self._lost = Trouble("slices are lost until then")
         self._targets = Targets(arguments)
-        sinks = list[Sink]()
-        if arguments.output_dir is not None:
-            sinks.append(FileSink(arguments, _label(self._targets.service, arguments.pid)))
-        if not arguments.no_history and (arguments.history or not sinks):
-            sinks.append(HistorySink(arguments, history_directory(arguments.history)))
+        label, history = _label(self._targets.service, arguments.pid), history_of(arguments)
+        sinks = choose_sinks(arguments, label)
+        self.door = Door(arguments.every, arguments.slice, [sink.metrics for sink in sinks])
+        meter = LoadMeter([one.metric for one in arguments.trigger])
+        self.triggers = Triggers(arguments.trigger, arguments.cooldown, meter.read)
+        self._response = Response(arguments, arguments.output_dir or history or "", label)
+        self._metrics = MetricsFile(arguments.metrics_file, self.door)
         self._sinks = [(sink, Trouble("slices are lost until then")) for sink in sinks]
         self._service = ""  # of process ids: the names that a recording finds
         self._gaps = Gaps(self._add_gap)
         # at the begin of the last slice: the time, and the CPU time of sfsample; what its samples have cost
         self._began_s, self._cpu_s, self._sampled_s = time.monotonic(), time.process_time(), 0.0
+        self._hz = 0.0  # ticks a second that the last slice has taken
 
     def run(self) -> None:
         """Record slices; see `run` of the module."""
@@ -105,6 +128,7 @@ class Watch:
         notify("READY=1")
         for left_s in slots(self._arguments.every, self._should_stop, self._serve):
             self._fill(min(self._arguments.slice, left_s))
+            self._metrics.write()
             gc.collect()  # a slice has cycles, which would hold its tables for some more slices
             if self._arguments.pid and not _alive(self._start_times):
                 self._end()
@@ -116,9 +140,13 @@ class Watch:
             if slices := trouble.over():
                 say_at(f"the last {_count(slices, 'slice')} could not be written")
 
+    def reload(self) -> None:
+        """End the watch, for the configuration to be read again."""
+        self.is_to_reload = True
+
     def _should_stop(self) -> bool:
         self._watchdog.alive()
-        return self._interrupt()
+        return self._interrupt() or self.is_to_reload
 
     def _fill(self, slice_s: float) -> None:
         """Record a slice; another one where the target was missing, or ended, and is there again."""
@@ -130,24 +158,26 @@ class Watch:
                 rest_s = end_s - time.monotonic()
                 if not is_absent or self._arguments.pid or pause_s > rest_s - _FIRST_LOOK_S:
                     return
-                _wait_until(time.monotonic() + pause_s, self._should_stop, self._serve)
+                wait_until(time.monotonic() + pause_s, self._should_stop, self._serve)
                 pause_s *= 2
             if (rest_s := end_s - time.monotonic()) <= _MIN_SLICE_S:
                 return
             is_absent = self.slot(rest_s)
 
-    def slot(self, slice_s: float, *, may_fail: bool = False) -> bool:
+    def slot(
+        self, slice_s: float, *, may_fail: bool = False, closer: Mapping[str, object] = _NOTHING
+    ) -> bool:
         """Record and keep one slice; return whether the target was missing, or has ended.
 
-        `may_fail`: raise SfsampleError.
+        `may_fail`: raise SfsampleError.  `closer`: flags that this slice has instead; nothing cuts it short.
         """
         self._may_fail, now_s = may_fail, time.time()
         try:
             pids = self._find()
-            self.door.targets = len(pids)
-            return self._record(pids, slice_s)
+            self.door.targets, self.triggers.pids = len(pids), pids
+            return self._record(pids, slice_s, closer)
         except NoSuchProcess as failure:
-            self._pids, self.door.targets = [], 0
+            self._pids, self.door.targets, self.triggers.pids = [], 0, []
             self.door.failed(failure)
             self._gaps.begin(now_s, str(failure))
             if not self._arguments.pid:
@@ -174,10 +204,21 @@ class Watch:
         lost.met(str(failure) or "out of memory", *getattr(failure, "help", ()))
 
     def _serve(self) -> bool:
-        """Record the profile that a client of the pull door waits for; return whether there was one."""
+        """Answer a trigger, or a client that waits for a profile; return whether there was one."""
+        if fired := self.triggers.take():
+            sinks = [sink for sink, _ in self._sinks]
+            self._response.answer(fired, sinks, self._find, self._look_closer, self._should_stop)
+            self.door.triggered(fired.name)
+            self.triggers.answered()
+            return True
         return self.door.serve(
             lambda wanted: requested_profile(self._arguments, self._find(), wanted, self._interrupt)
         )
+
+    def _look_closer(self, slice_s: float, flags: Mapping[str, object]) -> float:
+        self._hz = 0.0
+        self.slot(slice_s, closer=flags)
+        return self._hz
 
     def _find(self) -> list[int]:
         """Return the pids; say so where all of them are new.  Raises NoSuchProcess."""
@@ -199,18 +240,19 @@ class Watch:
         if not self._arguments.quiet:
             say_at(ended)
 
-    def _record(self, pids: list[int], slice_s: float) -> bool:
+    def _record(self, pids: list[int], slice_s: float, closer: Mapping[str, object] = _NOTHING) -> bool:
         """Record one slice; keep it if it has a sample.  Return whether the target has ended."""
-        arguments = self._arguments
+        arguments = Namespace(**{**vars(self._within_share()), **closer})
         profile = Profile(arguments.rate, timeline=FORMATS[arguments.format].timeline)
         tell = say_at if shows_progress(quiet=arguments.quiet) else lambda _text: None
         uncut_until_s = time.monotonic() + _MIN_SLICE_S
 
         def should_stop() -> bool:
-            return self._should_stop() or (self.door.is_due() and time.monotonic() > uncut_until_s)
+            is_cut = not closer and (self.door.is_due() or self.triggers.is_due())
+            return self._should_stop() or (is_cut and time.monotonic() > uncut_until_s)
 
-        record_processes(self._within_share(), pids, slice_s, should_stop, profile=profile, tell=tell)
-        self._sampled_s = profile.stats.sampler_cpu_s
+        record_processes(arguments, pids, slice_s, should_stop, profile=profile, tell=tell)
+        self._sampled_s, self._hz = profile.stats.sampler_cpu_s, profile.stats.achieved_hz
         why_empty = _why_empty(profile.stats, pids)
         self._has_recorded = True
         begin_s = profile.started_ns / 1e9
@@ -223,7 +265,8 @@ class Watch:
             if not arguments.quiet:
                 self._say_empty(profile.stats, *why_empty)
         if has_ended or arguments.slice == arguments.every:
-            late = "a profile was requested" if self.door.is_due() else "sfsample was late"
+            late = "a profile was requested" if self.door.is_due() else \
+                "a trigger fired" if self.triggers.is_due() else "sfsample was late"  # fmt: skip
             self._gaps.begin(end_s, "the target ended" if has_ended else late)
         self.door.closed(profile.stats)
         return has_ended
@@ -275,37 +318,6 @@ class Watch:
             self._attempt(
                 partial(sink.add_gap, self._targets.service or self._service, begin_s, end_s, why), lost
             )
-
-
-def slots(
-    every_s: float, should_stop: Callable[[], bool], between: Callable[[], bool] = lambda: False
-) -> Iterator[float]:
-    """Wait for slot after slot; yield how many seconds are left of it.
-
-    `between` is called while it waits, and returns whether it did something.
-
-    A slot that is less than half over is begun late (one slice follows another without a gap when --for
-    equals --every); one that is more than half over is missed.
-    """
-    start, slot = time.monotonic(), 0
-    while True:
-        if not _wait_until(start + slot * every_s, should_stop, between):
-            return
-        if (current := round((time.monotonic() - start) / every_s)) > slot:  # `between` took long
-            slot = current
-            continue
-        yield start + (slot + 1) * every_s - time.monotonic()
-        slot = max(slot + 1, round((time.monotonic() - start) / every_s))
-
-
-def _wait_until(
-    at_s: float, should_stop: Callable[[], bool], between: Callable[[], bool] = lambda: False
-) -> bool:
-    """Wait, and call `between` meanwhile; False when a stop was requested."""
-    while not should_stop() and (wait_s := at_s - time.monotonic()) > 0:
-        if not between():
-            time.sleep(min(wait_s, _MAX_SLEEP_S))
-    return not should_stop()
 
 
 def _ended(pids: Iterable[int]) -> str:

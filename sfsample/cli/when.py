@@ -15,7 +15,6 @@ from sfsample.cli.values import seconds
 _CLOCK = re.compile(r"(?:(today|yesterday) ?)?(?:([01]?\d|2[0-3]):([0-5]\d)(?::([0-5]\d))?)?", re.ASCII)
 _WHAT = "a time (now, -2h, 14:00, 'yesterday 14:00', 2026-11-24T14:00+01:00)"
 _BUILD_ID = re.compile("[0-9a-f]{6,64}", re.ASCII)
-_BYTES = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
 def when(text: str) -> float:
@@ -61,13 +60,11 @@ def when_or_build(text: str) -> float | str:
         raise argparse.ArgumentTypeError(f"not {_WHAT} or a build-id: {text[:100] or repr('')}") from None
 
 
-def keep_bytes(text: str) -> int:
-    """Parse a size of any magnitude: "500M", "10G"."""
-    scale = _BYTES.get(text[-1:].upper(), 1)
-    number = text if scale == 1 else text[:-1]
-    if not (number.isascii() and number.isdecimal() and len(number) < 16 and int(number)):
-        raise argparse.ArgumentTypeError(f"not a size (500M, 10G): {text[:100] or repr('')}")
-    return int(number) * scale
+def build(text: str) -> str:
+    """Parse the begin of a build-id; "" is any."""
+    if text and not _BUILD_ID.fullmatch(text):
+        raise argparse.ArgumentTypeError(f"not 6 to 64 digits of a build-id: {text[:100] or repr('')}")
+    return text
 
 
 def history_directory(chosen: str | None) -> str:

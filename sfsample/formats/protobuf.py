@@ -1,4 +1,4 @@
-"""Encodes and decodes the wire format of protocol buffers, as far as pprof files need it.
+"""Encodes and decodes the wire format of protocol buffers, as far as profiles need it.
 
 It knows fields, not schemas.  32-bit and 64-bit fields are skipped, like unknown fields of the specification;
 damage and groups raise `FormatError` with the offset.
@@ -29,6 +29,11 @@ def varint(number: int) -> bytes:
 def integer(field: int, number: int) -> bytes:
     """Encode an integer field; b"" for 0, the default."""
     return varint(field << 3 | _VARINT) + varint(number) if number else b""
+
+
+def fixed64(field: int, number: int) -> bytes:
+    """Encode a 64-bit field without a sign."""
+    return varint(field << 3 | _I64) + number.to_bytes(8, "little")
 
 
 def message(field: int, *parts: bytes) -> bytes:

@@ -1,8 +1,10 @@
 """The compressed parts of a file: numbers of stacks as columns, names in batches.
 
 A slice is four columns of one length: the numbers of its stacks (ascending, each as its distance to the one
-before), samples, wall ns and CPU ns.  A column takes as many bytes a number as its largest needs, and holds
-first the lowest bytes of all numbers, then the next ones, because zlib makes little of equal bytes.
+before), samples, wall time and CPU time.  A column takes as many bytes a number as its largest needs, and
+holds first the lowest bytes of all numbers, then the next ones, because zlib makes little of equal bytes.
+
+Times are in units of 0.1 ms: the digits below are chance, and would be more than half of all bytes.
 
 A batch of names is JSON: the frames and stacks that a slice has and that the slices before it had not.
 
@@ -14,7 +16,7 @@ import json
 import sys
 import zlib
 from array import array
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from functools import cache
 from itertools import accumulate
 from operator import sub
@@ -25,20 +27,24 @@ from sfsample.report.budget import Budget
 from sfsample.report.formats.profile_json import JsonValue, frame_json, read_frame, read_module
 from sfsample.report.json_text import json_text
 from sfsample.report.report import Report, ReportBuilder, ReportFrame, ReportThread
+from sfsample.report.time_line import TIME_UNIT_NS, Columns
 
 _T = TypeVar("_T", bound=Hashable)
 _MAX_BLOB_BYTES = 64 << 20  # unpacked
-Row = tuple[int, int, int, int]  # a stack, samples, wall ns, CPU ns
-Columns = tuple[Sequence[int], ...]  # the same by columns
 _COUNT_BYTES, _WIDTHS = 4, {1: "B", 2: "H", 4: "I", 8: "Q"}
 _BATCH_COST = 4  # for each byte of a batch (see report/budget.py): most are numbers of frames
 
 
-def pack_rows(rows: Iterable[Row]) -> bytes:
+def in_units(times_ns: Sequence[int]) -> list[int]:
+    """Return times in units; what is left of one goes to the next, so that the sum stays the same."""
+    sums = [total // TIME_UNIT_NS for total in accumulate(times_ns)]
+    return [*map(sub, sums, [0, *sums])]
+
+
+def pack_columns(columns: Columns) -> bytes:
     """Return the blob of a slice.  Raises BadInput where a number is larger than any can be."""
-    ordered = sorted(rows)
-    stacks, *weights = ([row[at] for row in ordered] for at in range(4))
-    parts = [len(ordered).to_bytes(_COUNT_BYTES, "little")]
+    stacks, *weights = columns
+    parts = [len(stacks).to_bytes(_COUNT_BYTES, "little")]
     for column in (list(map(sub, stacks, [0, *stacks])), *weights):
         largest = max(column, default=0)
         width = next((width for width in _WIDTHS if largest < 1 << (8 * width)), 0)
@@ -49,11 +55,12 @@ def pack_rows(rows: Iterable[Row]) -> bytes:
     return zlib.compress(b"".join(parts))
 
 
-def unpack_rows(blob: bytes, stacks: int, budget: Budget) -> Columns:
+def unpack_columns(blob: bytes, stacks: int, budget: Budget) -> Columns:
     """Return the columns of a slice, which refer to so many stacks.  Raises BadInput."""
     data = _decompress(blob)
     budget.charge(len(data))
-    count, at, columns = int.from_bytes(data[:_COUNT_BYTES], "little"), _COUNT_BYTES, []
+    columns: list[Sequence[int]] = []
+    count, at = int.from_bytes(data[:_COUNT_BYTES], "little"), _COUNT_BYTES
     for _ in range(4):
         width = data[at] if at < len(data) else 0
         column, at = data[at + 1 : at + 1 + count * width], at + 1 + count * width
@@ -63,7 +70,7 @@ def unpack_rows(blob: bytes, stacks: int, budget: Budget) -> Columns:
     numbers = list(accumulate(columns[0]))
     if at != len(data) or (numbers and numbers[-1] >= stacks):
         raise BadInput("damaged: it refers to a stack that there is not")
-    return numbers, *columns[1:]
+    return [numbers, *columns[1:]]
 
 
 def _join_bytes(column: bytes, width: int, count: int) -> Sequence[int]:
@@ -156,13 +163,13 @@ class Names:
             for thread, row, reason, _ in report.stacks
         ]
 
-    def report(self, weights: dict[int, tuple[int, ...]], names: Sequence[str]) -> Report:
-        """Return the report of stacks by their numbers; `names` are those of the weights."""
+    def report(self, columns: Columns, names: Sequence[str]) -> Report:
+        """Return the report of sums by stack; `names` are those of the weights."""
         builder, frames, threads = ReportBuilder(names), self.frames.rows, self.threads.rows
         number = cache(lambda at: builder.number(frames[at]))
-        for stack, sums in weights.items():
+        for stack, *sums in zip(*columns, strict=True):
             thread, row, reason = self.stacks.rows[stack]
-            builder.add_row(threads[thread], map(number, row), reason, sums)
+            builder.add_row(threads[thread], map(number, row), reason, tuple(sums))
         return builder.finish()
 
     def pack(self) -> bytes | None:

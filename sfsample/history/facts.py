@@ -9,7 +9,8 @@ from math import inf
 from typing import Any, NamedTuple
 
 from sfsample.errors import BadInput
-from sfsample.report.report import WEIGHTS, Report
+from sfsample.report.merge import sum_known
+from sfsample.report.report import CPU, WEIGHTS, Report
 
 TIERS = {"1m": 60, "10m": 600, "1h": 3600}  # the length of a slice of the tier, in seconds
 _MAX_TIME_S = 2.5e11  # the year 9892: what `gmtime` and SQLite both can hold
@@ -63,6 +64,11 @@ class SliceFacts(NamedTuple):
     pinned: bool
 
     @property
+    def number(self) -> int:
+        """Its row in the tables of its file."""
+        return int(self.id.rpartition(".")[2])
+
+    @property
     def coverage(self) -> float | None:
         """The share of the CPU time that samples stand for; None: no CPU time was used."""
         return min(1.0, self.cpu_sampled_ns / self.cpu_charged_ns) if self.cpu_charged_ns else None
@@ -97,7 +103,8 @@ def facts_of(closed: Slice) -> SliceFacts:
     """Return the facts of a slice.  Raises BadInput where they are none that a history can keep."""
     report, stats = closed.report, closed.report.stats or {}
     pids = sorted({thread.pid for thread in report.threads if thread.pid is not None})
-    weights = tuple(name for name in WEIGHTS if name in report.weights)
+    known = (*report.weights, *((CPU,) if "cpu_charged_ns" in stats else ()))  # of an idle minute it is 0
+    weights = tuple(name for name in WEIGHTS if name in known)
     facts = SliceFacts(
         "", float(closed.begin_s), float(closed.end_s), closed.service, closed.labels, closed.build_id,
         report.host, tuple(pids), report.rate_hz, stats.get("mode"), weights, report.duration_ns,
@@ -109,13 +116,12 @@ def facts_of(closed: Slice) -> SliceFacts:
 
 def merged_facts(group: Sequence[SliceFacts], tier: str) -> SliceFacts:
     """Return the facts of slices that are merged into one; `merge_key` of them is equal."""
-    durations = [facts.duration_ns for facts in group]
     added = {name: sum(getattr(facts, name) for facts in group)
              for name in ("samples", "cpu_charged_ns", "cpu_sampled_ns", "ticks", "late_ticks")}  # fmt: skip
     return group[0]._replace(
         id="", begin_s=min(facts.begin_s for facts in group), end_s=max(facts.end_s for facts in group),
         pids=tuple(sorted({pid for facts in group for pid in facts.pids})[:_MAX_PIDS]),
-        duration_ns=None if None in durations else sum(filter(None, durations)), tier=tier, **added,
+        duration_ns=sum_known(facts.duration_ns for facts in group), tier=tier, **added,
     )  # fmt: skip
 
 

@@ -1,7 +1,8 @@
-"""One file of a history: an SQLite database with the slices of one UTC day and one tier.
+"""One file of a history: an SQLite database with the slices of one UTC day.
 
 The tables hold facts in columns, and stacks as blobs (history/blobs.py).  A commit is in the write-ahead log
-before it is acknowledged, so a writer that is killed loses the slice that it was writing and no other.
+before it is acknowledged, so a writer that is killed loses the slice that it was writing and no other.  A
+reader sees what there was when it opened the file, whatever is written, merged or deleted meanwhile.
 
 A file is used only if it belongs to this user or to root and no one else may write it, and if it has exactly
 the tables of this version: no view and no trigger runs.  Every look-up has a limit.
@@ -17,19 +18,21 @@ import time
 from calendar import timegm
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
+from secrets import randbelow
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from sfsample.errors import BadInput
-from sfsample.history.blobs import Names, pack_json, pack_rows, unpack_json, unpack_rows
-from sfsample.history.facts import COLUMNS, TIERS, Gap, SliceFacts, as_row, read_facts, read_gap
+from sfsample.history.blobs import Names, in_units, pack_columns, pack_json, unpack_columns, unpack_json
+from sfsample.history.facts import COLUMNS, Gap, SliceFacts, as_row, read_facts, read_gap
 from sfsample.report.budget import Budget
-from sfsample.report.merge import sum_stats
+from sfsample.report.merge import common, sum_known, sum_stats
 from sfsample.report.report import WEIGHTS, Report
+from sfsample.report.time_line import TIME_UNIT_NS, Columns, TimeSlice, add_columns
 
 DAY_S = 86400
-_VERSION = 1  # of the tables
-_NAME = re.compile(r"(\d{4}-\d\d-\d\d)-(1m|10m|1h)\.sqlite", re.ASCII)
+_VERSION = 2  # of the tables
+_NAME = re.compile(r"(\d{4}-\d\d-\d\d)\.sqlite", re.ASCII)
 _BESIDE = ("-wal", "-shm", "-journal")  # files of SQLite's that belong to a database
 _BUSY_S = 30.0  # another process may write for so long
 _MAX_STEPS = 500  # callbacks during one statement, each after _STEP instructions: 10 to 20 s
@@ -44,27 +47,20 @@ _SCHEMA = (
     "CREATE TABLE stacks (id INTEGER PRIMARY KEY, stats BLOB, rows BLOB)",  # of the slice with this id
     "CREATE TABLE names (id INTEGER PRIMARY KEY, service TEXT, batch BLOB)",
     "CREATE TABLE gap (begin_s REAL, end_s REAL, service TEXT, why TEXT)",
-    "CREATE TABLE replaced (file TEXT)",  # see history/tiers.py
-    "CREATE TABLE identity (file TEXT)",
 )
 
 
 class FileName(NamedTuple):
-    """Which file of a history: the day (since the epoch) and the tier."""
+    """Which file of a history: the day, since the epoch."""
 
     directory: str
     day: int
-    tier: str
-
-    @property
-    def stem(self) -> str:
-        """The name without its suffix."""
-        return f"{time.strftime('%Y-%m-%d', time.gmtime(self.day * DAY_S))}-{self.tier}"
 
     @property
     def path(self) -> str:
         """The path."""
-        return os.path.join(self.directory, f"{self.stem}.sqlite")
+        day = time.strftime("%Y-%m-%d", time.gmtime(self.day * DAY_S))
+        return os.path.join(self.directory, f"{day}.sqlite")
 
     @property
     def end_s(self) -> int:
@@ -73,13 +69,13 @@ class FileName(NamedTuple):
 
 
 def file_names(directory: str) -> list[FileName]:
-    """Return the files of a history, the oldest first, of a day the coarse tier first.  Raises OSError."""
+    """Return the files of a history, the oldest first.  Raises OSError."""
     found = []
     for match in filter(None, map(_NAME.fullmatch, os.listdir(directory))):
         with suppress(ValueError):
             day = timegm(time.strptime(match[1], "%Y-%m-%d")) // DAY_S
-            found.append(FileName(directory, day, match[2]))
-    return sorted(found, key=lambda name: (name.day, -TIERS[name.tier]))
+            found.append(FileName(directory, day))
+    return sorted(found)
 
 
 def check_owner(path: str, *, directory: bool = False) -> None:
@@ -114,12 +110,9 @@ class HistoryFile:
         self._inode = os.stat(path).st_ino
         self._names: dict[str, Names] = {}
         self._budget = Budget(8 * os.path.getsize(path))
-        try:  # a reader may have to complete what a writer that was killed has begun
-            self._db = sqlite3.connect(f"file:{quote(path)}?mode=rw", uri=True, timeout=_BUSY_S,
-                                       isolation_level=None, check_same_thread=False)  # fmt: skip
-        except sqlite3.OperationalError:
-            os.stat(path)  # FileNotFoundError: it has just been replaced
-            raise
+        # a reader may have to complete what a writer that was killed has begun
+        self._db = sqlite3.connect(f"file:{quote(path)}?mode=rw", uri=True, timeout=_BUSY_S,
+                                   isolation_level=None, check_same_thread=False)  # fmt: skip
         try:
             self._prepare(write=write)
         except BaseException:
@@ -131,23 +124,25 @@ class HistoryFile:
         self._run("PRAGMA trusted_schema=OFF")
         self._run("PRAGMA cell_size_check=ON")
         if write:
-            if self.path.endswith("-1m.sqlite"):  # others are written once, by one process, and renamed
-                self._run("PRAGMA journal_mode=WAL")
+            self._run("PRAGMA journal_mode=WAL")
             self._run("PRAGMA synchronous=NORMAL")
+            self._run("PRAGMA secure_delete=ON")
             with self.writing():
                 if self._version() == 0:
                     for statement in _SCHEMA:
                         self._run(statement)
-                    self._run("INSERT INTO identity VALUES (?)", os.urandom(16).hex())
                     self._run(f"PRAGMA user_version={_VERSION}")
+                    self._run(f"PRAGMA application_id={1 + randbelow((1 << 31) - 1)}")
         else:
             self._run("PRAGMA query_only=ON")
+            self._run("BEGIN")
         version = self._version()
-        if version > _VERSION:
-            raise BadInput(f"a newer sfsample has written it (version {version} of the tables)")
+        if version not in (0, _VERSION):
+            raise BadInput(f"another sfsample has written it (tables of version {version}, not {_VERSION})")
         tables = {sql for (sql,) in self._rows("SELECT sql FROM sqlite_master LIMIT 100")}
-        self.is_empty = not tables  # its writer was killed before the first commit
-        if tables not in ({*_SCHEMA}, set()):
+        if not tables:
+            raise FileNotFoundError(self.path)  # its writer was killed before the first commit
+        if tables != {*_SCHEMA}:
             raise BadInput("it has other tables than a history has")
 
     def close(self) -> None:
@@ -173,7 +168,7 @@ class HistoryFile:
         try:
             with closing(self._db.execute(query, values)) as cursor:
                 yield from cursor
-        except sqlite3.Error as failure:
+        except (sqlite3.Error, UnicodeDecodeError) as failure:
             raise BadInput(f"damaged: {failure}") from None
         finally:
             self._db.set_progress_handler(None, 0)
@@ -197,24 +192,29 @@ class HistoryFile:
             return os.stat(self.path).st_ino == self._inode
         return False
 
+    @property
+    def identity(self) -> int:
+        """A number that a file has from its first commit on; one that is made anew has another."""
+        [(number,)] = self._rows("PRAGMA application_id")
+        return int(number)
+
     # -- reading
 
-    def facts(self) -> Iterator[SliceFacts]:
-        """Yield the facts of all slices."""
+    def facts(self, first: int = 0) -> Iterator[SliceFacts]:
+        """Yield the facts of all slices, or of those from a number on, in the order of these."""
         stem = os.path.basename(self.path).removesuffix(".sqlite")
-        query = f"SELECT id, {_FACTS} FROM slice LIMIT {_MAX_SLICES}"  # noqa: S608 - constants
-        for number, *row in () if self.is_empty else self._rows(query):
+        query = f"SELECT id, {_FACTS} FROM slice WHERE id >= ? ORDER BY id LIMIT {_MAX_SLICES}"  # noqa: S608 - constants
+        for number, *row in self._rows(query, first):
             yield read_facts(f"{stem}.{number}", row)
+
+    def tiers(self) -> set[str]:
+        """Return the tiers of the slices that are not pinned."""
+        return {tier for (tier,) in self._rows("SELECT DISTINCT tier FROM slice WHERE NOT pinned LIMIT 9")}
 
     def gaps(self) -> list[Gap]:
         """Return the times without slices."""
         query = f"SELECT begin_s, end_s, service, why FROM gap LIMIT {_MAX_SLICES}"  # noqa: S608 - constants
-        return [] if self.is_empty else [*map(read_gap, self._rows(query))]
-
-    def texts(self, table: str) -> set[str]:
-        """Return what `identity` or `replaced` has."""
-        query = f"SELECT file FROM {table} LIMIT 100000"  # noqa: S608 - one of two words
-        return set() if self.is_empty else {str(text) for (text,) in self._rows(query)}
+        return [*map(read_gap, self._rows(query))]
 
     def names(self, service: str) -> Names:
         """Return the frames and stacks of a service."""
@@ -225,43 +225,46 @@ class HistoryFile:
             self._names[service] = names
         return self._names[service]
 
-    def report(self, facts: Sequence[SliceFacts]) -> Report:
-        """Return one report of slices of one service that have the same weights."""
-        first, stats = facts[0], []
-        names = self.names(first.service)
-        columns = [[0] * len(names.stacks.rows) for _ in WEIGHTS]
-        samples, wall_ns, cpu_ns = columns
-        seen = bytearray(len(names.stacks.rows))
-        for each in facts:
-            found, rows = self.stacks(each)
-            stats.append(found)
-            for stack, *weights in zip(*rows, strict=True):
-                seen[stack] = 1
-                samples[stack] += weights[0]
-                wall_ns[stack] += weights[1]
-                cpu_ns[stack] += weights[2]
-        kept = [WEIGHTS.index(name) for name in first.weights]
-        sums = {stack: tuple(columns[at][stack] for at in kept) for stack, has in enumerate(seen) if has}
-        merged = sum_stats(stats) or {}
-        merged["problems"] = [*dict.fromkeys(map(str, merged["problems"]))]
-        durations = [each.duration_ns for each in facts]
-        rates, hosts = {each.rate_hz for each in facts}, {each.host for each in facts}
-        return names.report(sums, first.weights)._replace(
+    def report(self, facts: Sequence[SliceFacts], only: Sequence[str] = WEIGHTS) -> Report:
+        """Return one report of slices of one service that have the same weights, with some of them."""
+        weights = [name for name in facts[0].weights if name in only]
+        stats, (numbers, samples, *times) = self.sums(facts)
+        columns = [samples, *([time * TIME_UNIT_NS for time in column] for column in times)]
+        kept = [numbers, *(columns[WEIGHTS.index(name)] for name in weights)]
+        report = self.names(facts[0].service).report(kept, weights)
+        return report._replace(
             started_ns=round(min(each.begin_s for each in facts) * 1e9) or None,
-            duration_ns=None if None in durations else sum(filter(None, durations)),
-            rate_hz=rates.pop() if len(rates) == 1 else None,
-            host=hosts.pop() if len(hosts) == 1 else None,
-            stats=merged,
+            duration_ns=sum_known(each.duration_ns for each in facts),
+            rate_hz=common(each.rate_hz for each in facts),
+            host=common(each.host for each in facts),
+            stats=stats,
         )
 
-    def stacks(self, facts: SliceFacts) -> tuple[dict[str, Any], Sequence[Sequence[int]]]:
+    def sums(self, facts: Sequence[SliceFacts]) -> tuple[dict[str, Any], Columns]:
+        """Return the statistics and the columns of slices of one service together."""
+        slices = [self.stacks(each) for each in facts]
+        stats = sum_stats([found for found, _ in slices]) or {}
+        stats["problems"] = [*dict.fromkeys(map(str, stats["problems"]))][:_MAX_PROBLEMS]
+        stacks = len(self.names(facts[0].service).stacks.rows)
+        return stats, add_columns((columns for _, columns in slices), stacks)
+
+    def time_slices(self, facts: Sequence[SliceFacts]) -> list[TimeSlice]:
+        """Return slices with the indexes that their stacks have in `report` of all of them."""
+        found = [TimeSlice(*each[1:3], each.cpu_charged_ns, each.cpu_sampled_ns, self.stacks(each)[1])
+                 for each in facts]  # fmt: skip
+        numbers = sorted({stack for each in found for stack in each.columns[0]})
+        place = {stack: at for at, stack in enumerate(numbers)}
+        return [each._replace(columns=[[place[stack] for stack in each.columns[0]], *each.columns[1:]])
+                for each in found]  # fmt: skip
+
+    def stacks(self, facts: SliceFacts) -> tuple[dict[str, Any], Columns]:
         """Return the statistics and the columns of a slice, whose samples are as many as its facts say."""
-        number, stacks = int(facts.id.rpartition(".")[2]), len(self.names(facts.service).stacks.rows)
-        for stats, blob in self._rows("SELECT stats, rows FROM stacks WHERE id = ?", number):
-            rows = unpack_rows(blob, stacks, self._budget)
-            if sum(rows[1]) != facts.samples:
-                raise BadInput(f"slice {facts.id}: it has {sum(rows[1])} samples instead of {facts.samples}")
-            return unpack_json(stats, self._budget).plain_object(), rows
+        stacks = len(self.names(facts.service).stacks.rows)
+        for stats, blob in self._rows("SELECT stats, rows FROM stacks WHERE id = ?", facts.number):
+            columns = unpack_columns(blob, stacks, self._budget)
+            if (samples := sum(columns[1])) != facts.samples:
+                raise BadInput(f"slice {facts.id}: it has {samples} samples instead of {facts.samples}")
+            return unpack_json(stats, self._budget).plain_object(), columns
         raise BadInput(f"slice {facts.id}: it has no stacks")
 
     def integrity(self) -> list[str]:
@@ -274,22 +277,34 @@ class HistoryFile:
         """Add a slice.  Raises BadInput where a number is too large."""
         names = self.names(facts.service)
         numbers = names.number_stacks(report)
-        sums: dict[int, tuple[int, int, int]] = {}  # threads that differ by their ids alone are one
-        for stack, *more in zip(numbers, *map(report.column, WEIGHTS), strict=True):
-            before = sums.get(stack, (0, 0, 0))
-            sums[stack] = (before[0] + more[0], before[1] + more[1], before[2] + more[2])
         if batch := names.pack():
             self._run("INSERT INTO names (service, batch) VALUES (?, ?)", facts.service, batch)
-        row = as_row(facts)
-        number = self._run(f"INSERT INTO slice ({_FACTS}) VALUES ({', '.join('?' * len(row))})", *row)  # noqa: S608
+        samples, *times = map(report.column, WEIGHTS)
+        columns = (numbers, samples, *map(in_units, times))  # threads that differ by their ids alone are one
         stats = sum_stats([report.stats or {}]) or {}
         stats["problems"] = [str(text) for text in stats["problems"][:_MAX_PROBLEMS]]
-        self._run("INSERT INTO stacks VALUES (?, ?, ?)", number, pack_json(stats),
-                  pack_rows((stack, *weights) for stack, weights in sums.items()))  # fmt: skip
+        self._insert(facts, stats, add_columns([columns], len(names.stacks.rows)))
+
+    def _insert(self, facts: SliceFacts, stats: dict[str, Any], columns: Columns) -> None:
+        row = as_row(facts)
+        number = self._run(f"INSERT INTO slice ({_FACTS}) VALUES ({', '.join('?' * len(row))})", *row)  # noqa: S608
+        self._run("INSERT INTO stacks VALUES (?, ?, ?)", number, pack_json(stats), pack_columns(columns))
+
+    def merge(self, group: Sequence[SliceFacts], merged: SliceFacts) -> None:
+        """Replace slices of one service by one of these facts."""
+        stats, columns = self.sums(group)
+        self.delete(group, ())
+        self._insert(merged, stats, columns)
+
+    def pin(self, facts: SliceFacts) -> None:
+        """Let a slice be neither merged nor, for its size, deleted before others."""
+        self._run("UPDATE slice SET pinned = 1 WHERE id = ?", facts.number)
 
     def compact(self) -> None:
-        """Free the space of what was deleted; not within `writing`."""
-        self._run("VACUUM")
+        """Free the space of what was deleted, if that is much; not within `writing`."""
+        [(free, pages)] = self._rows("SELECT * FROM pragma_freelist_count, pragma_page_count")
+        if 8 * free > pages:
+            self._run("VACUUM")
 
     def insert_gaps(self, gaps: Iterable[Gap]) -> None:
         """Add times without slices."""
@@ -300,11 +315,6 @@ class HistoryFile:
         """Delete slices and gaps."""
         for each in facts:
             for table in ("slice", "stacks"):
-                self._run(f"DELETE FROM {table} WHERE id = ?", int(each.id.rpartition(".")[2]))  # noqa: S608
+                self._run(f"DELETE FROM {table} WHERE id = ?", each.number)  # noqa: S608
         for gap in gaps:
             self._run("DELETE FROM gap WHERE begin_s = ? AND end_s = ? AND service = ? AND why = ?", *gap)
-
-    def insert_replaced(self, files: Iterable[str]) -> None:
-        """Note which files this one replaces."""
-        for file in files:
-            self._run("INSERT INTO replaced VALUES (?)", file)

@@ -5,22 +5,24 @@ Several watchers may write, each for services of its own; any number of processe
 
 import os
 import sqlite3
-from collections.abc import Callable, Container, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
 from hashlib import sha256
+from typing import TypeVar
 
 from sfsample.errors import BadInput, SfsampleError
 from sfsample.history.facts import Gap, Selection, Slice, SliceFacts, facts_of, read_gap
 from sfsample.history.files import DAY_S, FileName, HistoryFile, check_owner, file_names, remove
 from sfsample.history.lock import lock
-from sfsample.history.tiers import tidy
+from sfsample.history.tiers import size_of, tidy
 from sfsample.report.budget import Budget
 from sfsample.report.formats import check_numbers
 from sfsample.report.merge import merge
-from sfsample.report.report import Report
+from sfsample.report.report import WEIGHTS, Report
+from sfsample.report.time_line import TimeLine, TimeSlice, renumber
 
 KEEP_FOR_S, KEEP_BYTES = 90.0 * DAY_S, 10 << 30
-_MAX_TRIES = 5  # to open all files, while another process replaces some
+_T = TypeVar("_T")
 _FAILURES = (sqlite3.Error, OSError, BadInput, ValueError, OverflowError)
 _SPACE = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR)
 
@@ -35,7 +37,7 @@ class History:
         self.directory = directory
         self.problems: dict[str, None] = {}
         self._locks: dict[str, int] = {}  # by service
-        self._writer: tuple[FileName, HistoryFile] | None = None
+        self._writer: HistoryFile | None = None
         with self._errors("cannot open", directory):
             os.makedirs(directory, mode=0o700, exist_ok=True)
             check_owner(directory, directory=True)
@@ -72,7 +74,7 @@ class History:
 
     def _close_writer(self) -> None:
         if self._writer is not None:
-            self._writer[1].close()
+            self._writer.close()
             self._writer = None
 
     # -- writing
@@ -84,6 +86,22 @@ class History:
             check_numbers(closed.report)
         self._write(closed.service, closed.begin_s, lambda file: file.insert(facts, closed.report))
 
+    def pin(self, services: Container[str], begin_s: float, end_s: float) -> int:
+        """Pin the slices of services and a time; return how many those are."""
+        count = 0
+
+        def pin(file: HistoryFile) -> None:
+            nonlocal count
+            for facts in file.facts():
+                if facts.service in services and facts.begin_s < end_s and facts.end_s > begin_s:
+                    file.pin(facts)
+                    count += 1
+
+        for name in file_names(self.directory):
+            if name.end_s > begin_s - DAY_S and name.day * DAY_S < end_s:
+                self._change(name, pin)
+        return count
+
     def add_gap(self, service: str, begin_s: float, end_s: float, why: str) -> None:
         """Note that there are no slices of a service, and why."""
         with self._errors("cannot keep", f"a gap of {service}"):
@@ -91,14 +109,22 @@ class History:
         self._write(service, begin_s, lambda file: file.insert_gaps([gap]))
 
     def _write(self, service: str, begin_s: float, insert: Callable[[HistoryFile], None]) -> None:
-        name = FileName(self.directory, int(begin_s // DAY_S), "1m")
+        name = FileName(self.directory, int(begin_s // DAY_S))
         with self._errors("cannot write", name.path):
             self._lock(service)
+        self._change(name, insert)
+
+    def _change(self, name: FileName, work: Callable[[HistoryFile], None]) -> None:
+        """Make one commit in a file, which may be new."""
+        with self._errors("cannot write", name.path):
             while True:
-                file = self._open_writer(name)
-                with file.writing():
-                    if file.is_current:  # else it was replaced by one of the next tier, or removed
-                        insert(file)
+                if self._writer is None or self._writer.path != name.path:
+                    self._close_writer()
+                    os.makedirs(self.directory, mode=0o700, exist_ok=True)
+                    self._writer = HistoryFile(name.path, write=True)
+                with self._writer.writing():
+                    if self._writer.is_current:  # else it was removed
+                        work(self._writer)
                         return
                 self._close_writer()
 
@@ -111,131 +137,111 @@ class History:
                                 "end it, or give this one another --history DIR")  # fmt: skip
         self._locks[service] = fd
 
-    def _open_writer(self, name: FileName) -> HistoryFile:
-        if self._writer is not None and self._writer[0] != name:
-            self._close_writer()
-        if self._writer is None:
-            os.makedirs(self.directory, mode=0o700, exist_ok=True)
-            self._writer = name, HistoryFile(name.path, write=True)
-        return self._writer[1]
-
     def tidy(self, now_s: float, keep_for_s: float = KEEP_FOR_S, keep_bytes: int = KEEP_BYTES) -> None:
         """Merge slices whose tier is over, and delete what is too old or too much."""
         with self._errors("cannot tidy", self.directory):
-            for problem in tidy(self.directory, now_s, keep_for_s, keep_bytes):
-                self.problems[problem] = None
+            tidy(self.directory, now_s, keep_for_s, keep_bytes, self._skipping)
 
     def delete(self, selection: Selection) -> int:
         """Delete slices and gaps; return how many slices those were."""
         count = 0
         with self._errors("cannot delete", self.directory):
             for name in file_names(self.directory):
-                file = HistoryFile(name.path, write=True)
-                with ExitStack() as stack:
-                    stack.callback(file.close)
+                with closing(HistoryFile(name.path, write=True)) as file:
                     with file.writing():
-                        facts, gaps = list(file.facts()), file.gaps()
+                        facts = list(file.facts())
                         chosen = [each for each in facts if selection.has(each)]
-                        file.delete(chosen, filter(selection.has_gap, gaps))
+                        file.delete(chosen, filter(selection.has_gap, file.gaps()))
                         if chosen == facts:
                             remove(name)
                     count += len(chosen)
-                    if chosen and chosen != facts:
+                    if chosen != facts:
                         file.compact()
         return count
 
     # -- reading
 
-    @contextmanager
-    def _files(self, selection: Selection) -> Iterator[list[HistoryFile]]:
-        """Yield the open files that can have what is selected, the oldest first.
-
-        All are open before the first is read, so that none is missed or read twice while others are replaced.
-        """
-        for tries in range(_MAX_TRIES):
-            with ExitStack() as stack, self._errors("cannot read", self.directory):
-                try:
-                    files = self._open_files(selection, stack)
-                except FileNotFoundError:
-                    if tries < _MAX_TRIES - 1:
-                        continue
-                    raise
-                yield files
-                return
-
-    def _open_files(self, selection: Selection, stack: ExitStack) -> list[HistoryFile]:
-        files: list[HistoryFile] = []
-        replaced: set[str] = set()
-        for name in file_names(self.directory):
-            if name.end_s + DAY_S < selection.begin_s or name.day * DAY_S > selection.end_s:
-                continue
-            with self.skipping(name.path):
-                file = HistoryFile(name.path)
-                stack.callback(file.close)
-                if not replaced & file.texts("identity"):
-                    replaced |= file.texts("replaced")
-                    files.append(file)
-        return files
+    def _read(self, selections: Sequence[Selection], ask: Callable[[HistoryFile], Iterable[_T]]) -> list[_T]:
+        """Return the answers of the files that can have what is selected, the oldest first."""
+        found: list[_T] = []
+        with self._errors("cannot read", self.directory):
+            for name in file_names(self.directory):
+                if any(name.end_s + DAY_S >= each.begin_s and name.day * DAY_S <= each.end_s
+                       for each in selections):  # fmt: skip
+                    with self._skipping(name.path), closing(HistoryFile(name.path)) as file:
+                        found.extend(ask(file))  # those before a damaged one are kept
+        return found
 
     @contextmanager
-    def skipping(self, path: str) -> Iterator[None]:
-        """Go on behind the block where a file is damaged, after a note in `problems`."""
+    def _skipping(self, path: str) -> Iterator[None]:
+        """Go on behind the block where a file is damaged, after a note in `problems`, or removed."""
         try:
-            yield
+            with suppress(FileNotFoundError):
+                yield
         except (BadInput, sqlite3.Error, PermissionError) as failure:
             self.problems[f"{path}: {getattr(failure, 'strerror', None) or failure}"] = None
 
     def slices(self, selection: Selection = Selection()) -> list[SliceFacts]:  # noqa: B008 - immutable
         """Return the facts of slices, the oldest first."""
-        found: list[SliceFacts] = []
-        with self._files(selection) as files:
-            for file in files:
-                with self.skipping(file.path):
-                    found += filter(selection.has, file.facts())
+        found = self._read([selection], lambda file: filter(selection.has, file.facts()))
         return sorted(found, key=lambda facts: (facts.begin_s, facts.service))
 
     def gaps(self, selection: Selection = Selection()) -> list[Gap]:  # noqa: B008 - immutable
         """Return the times without slices, the oldest first."""
-        found: list[Gap] = []
-        with self._files(selection) as files:
-            for file in files:
-                with self.skipping(file.path):
-                    found += filter(selection.has_gap, file.gaps())
-        return sorted(found)
+        return sorted(self._read([selection], lambda file: filter(selection.has_gap, file.gaps())))
 
     def report(self, selection: Selection = Selection()) -> Report:  # noqa: B008 - immutable
         """Return one report of slices: counts, durations and statistics are added."""
-        with self._files(selection) as files:
-            size = sum(os.path.getsize(file.path) for file in files)
-            reports = [report for file in files for report in self._reports(file, selection)]
-            try:
-                report = merge(reports, Budget(8 * size)) if reports else Report((), (), ())
-                check_numbers(report)
-            except BadInput as failure:
-                raise SfsampleError(f"cannot merge: {failure}", "choose a shorter time") from None
+        [report] = self.reports([selection])
         return report
 
-    def _reports(self, file: HistoryFile, selection: Selection) -> list[Report]:
-        """Return a report for each service, and for each set of weights."""
-        groups: dict[object, list[SliceFacts]] = {}
-        reports: list[Report] = []
-        with self.skipping(file.path):
-            for facts in filter(selection.has, file.facts()):
-                groups.setdefault((facts.service, facts.weights), []).append(facts)
-            for group in groups.values():
-                reports.append(file.report(group))  # noqa: PERF401 - those before a damaged one are kept
-        return reports
+    def reports(self, selections: Sequence[Selection], only: Sequence[str] = WEIGHTS) -> list[Report]:
+        """Return a report for each selection, with some of the weights; each file is read once."""
+        parts: list[list[Report]] = [[] for _ in selections]
+
+        def ask(file: HistoryFile) -> Iterator[None]:
+            facts = [*file.facts()]
+            for selection, found in zip(selections, parts, strict=True):
+                found += [file.report(group, only) for group in _groups(facts, selection)]
+                yield
+
+        self._read(selections, ask)
+        return [*map(self._merge, parts)]
+
+    def time_line(self, selection: Selection) -> tuple[Report, TimeLine]:
+        """Return one report of slices, and what each of them has of its stacks."""
+
+        def ask(file: HistoryFile) -> Iterator[tuple[Report, list[TimeSlice]]]:
+            for group in _groups(file.facts(), selection):
+                yield file.report(group), file.time_slices(group)
+
+        parts = self._read([selection], ask)
+        gaps = [(gap.begin_s, gap.end_s, gap.why) for gap in self.gaps(selection)]
+        return self._merge([report for report, _ in parts]), TimeLine(renumber(parts), gaps)
+
+    def _merge(self, reports: list[Report]) -> Report:
+        try:
+            report = merge(reports, Budget(8 * size_of(self.directory))) if reports else Report((), (), ())
+            check_numbers(report)
+        except BadInput as failure:
+            raise SfsampleError(f"cannot merge: {failure}", "choose a shorter time") from None
+        return report
 
     def findings(self) -> Iterator[str]:
         """Yield what is wrong with a file: its structure, its facts, its stacks, its totals."""
+        self.problems.clear()
         for name in file_names(self.directory):
-            try:
-                file = HistoryFile(name.path)
-                with ExitStack() as stack:
-                    stack.callback(file.close)
-                    yield from (f"{name.path}: {text}" for text in file.integrity())
-                    file.gaps()
-                    for facts in file.facts():
-                        file.stacks(facts)
-            except (BadInput, sqlite3.Error, OSError) as failure:
-                yield f"{name.path}: {getattr(failure, 'strerror', None) or failure}"
+            with self._skipping(name.path), closing(HistoryFile(name.path)) as file:
+                yield from (f"{name.path}: {text}" for text in file.integrity())
+                file.gaps()
+                for facts in file.facts():
+                    file.stacks(facts)
+        yield from self.problems
+
+
+def _groups(slices: Iterable[SliceFacts], selection: Selection) -> Iterable[list[SliceFacts]]:
+    """Return the slices of each service, and of each set of weights."""
+    groups: dict[object, list[SliceFacts]] = {}
+    for facts in filter(selection.has, slices):
+        groups.setdefault((facts.service, facts.weights), []).append(facts)
+    return groups.values()

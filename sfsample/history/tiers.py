@@ -4,16 +4,14 @@ Slices of a minute are kept for two days, then merged to ten minutes; after two 
 are not merged, and are the last to be deleted for their size; nor are those within an hour of a change of the
 build-id.
 
-A file is replaced in three steps, each of which may be the last: the new one is written whole under another
-name, it is renamed into place, the old one is unlinked.  Between the last two both exist, and the new one
-says which it replaces.
+Each merged slice is one commit, so a process that is killed leaves the rest for the next one.
 
 Invariant: the sums of each stack of each service stay the same (tests/history/test_tiers.py).
 """
 
 import os
-from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, suppress
+from collections.abc import Callable
+from contextlib import AbstractContextManager, closing, suppress
 from itertools import pairwise
 
 from sfsample.errors import BadInput
@@ -21,50 +19,64 @@ from sfsample.history.facts import SliceFacts, merge_key, merged_facts
 from sfsample.history.files import DAY_S, FileName, HistoryFile, file_names, remove
 from sfsample.history.lock import lock
 
-_NEXT = {"1m": ("10m", 2 * DAY_S), "10m": ("1h", 14 * DAY_S)}  # the next tier, and when it is due
+_DUE_S = {"1h": 14 * DAY_S, "10m": 2 * DAY_S}  # slices of a tier are so old, from the end of their day on
 _PINNED_S = 3600.0  # before and after a change of the build-id
-_TEMPORARY = ".new"
 
 
-def tidy(directory: str, now_s: float, keep_for_s: float, keep_bytes: int) -> Iterator[str]:
-    """Tidy a history, unless another process does; yield a sentence for each file that is damaged."""
+Skipping = Callable[[str], AbstractContextManager[None]]  # goes on behind a block where a file is damaged
+
+
+def tidy(directory: str, now_s: float, keep_for_s: float, keep_bytes: int, skipping: Skipping) -> None:
+    """Tidy a history, unless another process does."""
     fd = lock(os.path.join(directory, ".tidy.lock"))
     if fd is None:
         return
     try:
-        _remove_remains(directory)
         for name in file_names(directory):
+            tier = next((tier for tier, due_s in _DUE_S.items() if name.end_s + due_s <= now_s), "")
             if name.end_s + keep_for_s <= now_s:
                 remove(name)
-        for tier, (following, age_s) in _NEXT.items():
-            for name in file_names(directory):
-                if name.tier == tier and name.end_s + age_s <= now_s:
-                    yield from _replace(name, following)
-        yield from _shrink(directory, keep_bytes)
+            elif tier:
+                with skipping(name.path), closing(HistoryFile(name.path, write=True)) as file:
+                    _merge(name, file, tier)
+        _shrink(directory, keep_bytes, skipping)
     finally:
         os.close(fd)
 
 
-def _remove_remains(directory: str) -> None:
-    """Remove what was left by processes that were killed."""
-    for name in os.listdir(directory):
-        if f".sqlite{_TEMPORARY}" in name:
-            os.unlink(os.path.join(directory, name))
+def _merge(name: FileName, file: HistoryFile, tier: str) -> None:
+    """Merge the slices of a file to those of a tier."""
+    groups: dict[object, list[SliceFacts]] = {}
+    for facts in [] if file.tiers() <= {tier} else _facts(name, file):
+        groups.setdefault(merge_key(facts, tier), []).append(facts)
+    for group in groups.values():
+        with file.writing():
+            if group[0].pinned:
+                file.pin(group[0])
+            elif {facts.tier for facts in group} != {tier} or len(group) > 1:
+                file.merge(group, merged_facts(group, tier))
+    file.compact()
 
 
-def _shrink(directory: str, keep_bytes: int) -> Iterator[str]:
+def _shrink(directory: str, keep_bytes: int, skipping: Skipping) -> None:
     """Delete the oldest slices until so many bytes are left: first what is not pinned; never the last day."""
-    names = file_names(directory)
-    for name in (name for name in names if name.day < names[-1].day):
-        if _size(directory) <= keep_bytes:
-            return
-        yield from _replace(name, "1h", only_pinned=True)
-    for name in file_names(directory):
-        if name.day < names[-1].day and _size(directory) > keep_bytes:
+    names = file_names(directory)[:-1]
+    for name in names:
+        if size_of(directory) > keep_bytes:
+            with skipping(name.path), closing(HistoryFile(name.path, write=True)) as file:
+                with file.writing():
+                    facts = _facts(name, file)
+                    file.delete((each for each in facts if not each.pinned), ())
+                if not any(each.pinned for each in facts):
+                    remove(name)
+                file.compact()
+    for name in names:
+        if size_of(directory) > keep_bytes:
             remove(name)
 
 
-def _size(directory: str) -> int:
+def size_of(directory: str) -> int:
+    """Return how many bytes a history takes."""
     size = 0
     with os.scandir(directory) as entries:
         for entry in entries:
@@ -73,85 +85,25 @@ def _size(directory: str) -> int:
     return size
 
 
-def _replace(name: FileName, tier: str, *, only_pinned: bool = False) -> Iterator[str]:
-    """Merge a file into that of another tier; yield a sentence where it is damaged."""
-    try:
-        target = name._replace(tier=tier)
-        temporary = target.path + _TEMPORARY
-        with ExitStack() as stack:
-            source = _open(name, stack, write=name.tier == "1m")
-            if name.tier == "1m":
-                stack.enter_context(source.writing())  # a writer that waits sees that it is gone
-            has_old = target != name and os.path.exists(target.path)
-            old = [_open(target, stack)] if has_old else []
-            if any(source.texts("identity") <= each.texts("replaced") for each in old):
-                pass  # a process was killed before the last step
-            elif _write(temporary, [source, *old], _changes(name), tier, only_pinned=only_pinned):
-                os.rename(temporary, target.path)
-            else:
-                remove(target)
-            if target != name:
-                remove(name)
-    except (BadInput, PermissionError) as failure:
-        yield f"{name.path}: {getattr(failure, 'strerror', None) or failure}"
-
-
-def _open(name: FileName, stack: ExitStack, *, write: bool = False) -> HistoryFile:
-    file = HistoryFile(name.path, write=write)
-    stack.callback(file.close)
-    return file
-
-
-def _write(
-    path: str, sources: list[HistoryFile], changes: dict[object, list[float]], tier: str, *, only_pinned: bool
-) -> bool:
-    """Write a file with the slices of others, merged; return whether there were any."""
-    with suppress(FileNotFoundError):
-        os.unlink(path)
-    replaced = {text for source in sources for text in source.texts("replaced")}
-    target, is_empty = HistoryFile(path, write=True), True
-    try:
-        with target.writing():
-            for source in sources:
-                for group in _groups(source.facts(), changes, tier):
-                    if only_pinned and not group[0].pinned:
-                        continue
-                    is_empty = False
-                    alone = group[0] if len(group) == 1 and group[0].pinned else merged_facts(group, tier)
-                    target.insert(alone, source.report(group))
-                gaps = source.gaps()
-                is_empty = is_empty and (only_pinned or not gaps)
-                target.insert_gaps(gaps)
-            target.insert_replaced({*sources[0].texts("identity"), *replaced})
-    finally:
-        target.close()
-    if is_empty:
-        os.unlink(path)
-    return not is_empty
-
-
-def _groups(
-    found: Iterable[SliceFacts], changes: dict[object, list[float]], tier: str
-) -> list[list[SliceFacts]]:
-    """Return the slices that become one, in groups."""
-    groups: dict[object, list[SliceFacts]] = {}
-    for facts in sorted(found, key=lambda facts: facts.begin_s):
-        near = any(facts.begin_s - _PINNED_S <= at <= facts.end_s + _PINNED_S
-                   for at in changes.get(_origin(facts), ()))  # fmt: skip
-        each = facts._replace(pinned=facts.pinned or near)
-        groups.setdefault(merge_key(each, tier), []).append(each)
-    return [*groups.values()]
+def _facts(name: FileName, file: HistoryFile) -> list[SliceFacts]:
+    """Return the facts of a file, the oldest first; those near a change of the build-id are pinned."""
+    changes = _changes(name)
+    return [
+        facts._replace(pinned=facts.pinned or any(
+            facts.begin_s - _PINNED_S <= at <= facts.end_s + _PINNED_S
+            for at in changes.get(_origin(facts), ())))
+        for facts in sorted(file.facts(), key=lambda facts: facts.begin_s)
+    ]  # fmt: skip
 
 
 def _changes(name: FileName) -> dict[object, list[float]]:
     """Return when the build-id of each service has changed, about the day of a file."""
     builds: dict[object, list[tuple[float, str]]] = {}
-    for near in file_names(name.directory):
-        if abs(near.day - name.day) <= 1:
-            with suppress(BadInput, FileNotFoundError), ExitStack() as stack:
-                for facts in _open(near, stack).facts():
-                    if facts.build_id:
-                        builds.setdefault(_origin(facts), []).append((facts.begin_s, facts.build_id))
+    for day in range(name.day - 1, name.day + 2):
+        with suppress(BadInput, FileNotFoundError), closing(HistoryFile(name._replace(day=day).path)) as file:
+            for facts in file.facts():
+                if facts.build_id:
+                    builds.setdefault(_origin(facts), []).append((facts.begin_s, facts.build_id))
     return {
         origin: [at for (_, before), (at, build) in pairwise(sorted(found)) if build != before]
         for origin, found in builds.items()

@@ -14,7 +14,7 @@ def common_cgroup(pids: Collection[int]) -> str | None:
     The directory counts only if it lists the processes, since paths in
     /proc are those of another cgroup namespace, or a part of the tree is mounted.
     """
-    root, paths = _mount_point(), {_path(pid) for pid in pids}
+    root, paths = unified_mount_point(), {path_of(pid) for pid in pids}
     if not root or len(paths) != 1 or None in paths:
         return None
     directory = f"{root}{paths.pop()}".rstrip("/")
@@ -22,12 +22,14 @@ def common_cgroup(pids: Collection[int]) -> str | None:
     return directory if {*map(str, pids)} <= {*listed} else None
 
 
-def _path(pid: int) -> str | None:
+def path_of(pid: int) -> str | None:
+    """Return the path of the version 2 control group of a process, as /proc has it; None: unknown."""
     lines = read_text(f"/proc/{pid}/cgroup").splitlines()
     return next((line[3:] for line in lines if line.startswith("0::")), None)
 
 
-def _mount_point() -> str:
+def unified_mount_point() -> str:
+    """Return where the control groups of version 2 are mounted; empty: nowhere."""
     for line in read_text("/proc/self/mountinfo").splitlines():
         fields, _, filesystem = line.partition(" - ")
         if filesystem.startswith("cgroup2 "):

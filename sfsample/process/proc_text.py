@@ -41,6 +41,7 @@ class Stat(NamedTuple):
     parent: int = 0
     threads: int = 1
     cpu: int = 0  # time that its threads ran, those included that have ended
+    rss: int = 0  # pages
 
     @property
     def is_over(self) -> bool:
@@ -60,7 +61,7 @@ def parse_stat(data: bytes) -> Stat:
     return Stat(data[left + 1 : right].decode("utf-8", "replace"), fields[0].decode(),
                 int(fields[6]), int(fields[19]),
                 (*fields[23:26], *fields[42:49]), int(fields[1]), int(fields[17]),
-                int(fields[11]) + int(fields[12]))  # fmt: skip
+                int(fields[11]) + int(fields[12]), int(fields[21]))  # fmt: skip
 
 
 class SyscallInfo(NamedTuple):

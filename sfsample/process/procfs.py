@@ -55,8 +55,8 @@ def process_name(pid: int) -> str:
     return read_text(f"/proc/{pid}/comm").rstrip("\n") or "?"
 
 
-def stat_of(pid: int) -> Stat | None:
-    """Return the stat line of any process; None when it has ended."""
+def stat_of(pid: int | str) -> Stat | None:
+    """Return the stat line of any process, or thread ("12/task/13"); None when it has ended."""
     try:
         with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:
             return parse_stat(file.read(_CHUNK_BYTES))

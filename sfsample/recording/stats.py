@@ -37,6 +37,10 @@ class Pauses:
                 return pause_ns
         return 0
 
+    def up_to(self, limit_ns: int) -> int:
+        """Return how many pauses were not longer."""
+        return sum(count for pause_ns, count in self._counts.items() if pause_ns <= limit_ns)
+
     def as_json(self) -> dict[str, int]:
         """Return the `stop_ns` object of the statistics."""
         points = {f"p{p}": self.percentile(p) for p in (50, 90, 99)}

@@ -2,22 +2,27 @@
 
 docs/diff.md explains the arithmetic.  Counts are compared, never percentages: a function that k of n samples
 hit is known to about the square root of k.  The verdicts allow for the number of functions that are compared.
-A report is first counted (`Side`), which takes far less memory than the report.
+Where it is known how ordinary times differ, a change must be beyond that, too (report/noise.py).  A report
+is first counted (`Side`), which takes far less memory than the report.
 
 Invariant: verdicts and intervals are wrong as seldom as stated (tests/report/test_difference.py).
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from itertools import pairwise
-from math import erfc, inf, sqrt
+from math import erfc, exp, inf, sqrt
 from typing import NamedTuple
 
+from sfsample.report.noise import LEAST_PAIRS, half_width, log_ratio, p_value, spread
 from sfsample.report.report import Report, ReportFrame
 
 _Z = 1.96  # standard deviations: 95 % of a normal distribution
 _FALSE_DISCOVERY_RATE = 0.05  # of the verdicts other than "noise", at most this share is expected to be wrong
 GREW, SHRANK, NOISE = "grew", "shrank", "noise"
+UNKNOWN = "unknown"  # beyond the chance of sampling, but too few ordinary times show how they differ
+_MAX_LOG = 700.0  # of a float
+_LEAST_COUNTED = 0.9  # of the ticks that a duration has: fewer are those of a part
 _SEVERAL, _OUTERMOST, _UNSEEN = -1, -2, -3  # instead of the number of the function that calls another
 
 
@@ -54,11 +59,25 @@ class Change(NamedTuple):
     low: float
     high: float  # inf: the function may be new
     verdict: str
+    ordinary: float | None = None  # the ratio by which two ordinary times differ (root mean square), if known
 
     @property
     def change(self) -> float:
         """The difference of the shares."""
         return self.share_after - self.share_before
+
+
+class Ordinary(NamedTuple):
+    """Pairs of times that are as long and as far apart as the two that are compared; and which those are."""
+
+    pairs: tuple[tuple[Side, Side], ...]
+    what: str
+    warnings: tuple[str, ...] = ()  # why the answer says less than it seems to
+
+    @property
+    def enough(self) -> bool:
+        """Whether there are enough of them for verdicts."""
+        return len(self.pairs) >= LEAST_PAIRS
 
 
 class Difference(NamedTuple):
@@ -74,6 +93,7 @@ class Difference(NamedTuple):
     overall: Change
     by_self: tuple[Change, ...]
     by_total: tuple[Change, ...]
+    ordinary: Ordinary | None = None  # None: the inputs are files
 
 
 def compare(before: Report, after: Report, *, relative: bool = False) -> Difference:
@@ -81,14 +101,31 @@ def compare(before: Report, after: Report, *, relative: bool = False) -> Differe
     return compare_sides(count(before), count(after), relative=relative)
 
 
-def compare_sides(before: Side, after: Side, *, relative: bool = False) -> Difference:
+def compare_sides(
+    before: Side, after: Side, *, relative: bool = False, ordinary: Ordinary | None = None
+) -> Difference:
     """Return what changed; `relative`: in shares of all samples, also where rates are known."""
     per_time = bool(before.ticks and after.ticks) and not relative
-    exposures = (before.ticks, after.ticks) if per_time else (float(before.samples), float(after.samples))
-    [overall] = _changes({"all": before.samples}, {"all": after.samples}, exposures)
-    by_self = _changes(before.by_self, after.by_self, exposures)
-    by_total = _changes(before.by_total, after.by_total, exposures)
-    return Difference((before, after), relative, per_time, exposures, overall, by_self, by_total)
+    pairs = [(before, after), *(ordinary.pairs if ordinary else ())]
+    all_exposures = [_exposures(*pair, per_time=per_time) for pair in pairs]
+    exposures, *others_exposures = all_exposures
+
+    def changes(counts: Callable[[Side], Mapping[str, int]]) -> tuple[Change, ...]:
+        counted, *others = [(counts(first), counts(second)) for first, second in pairs]
+
+        def usual(name: str) -> list[float]:
+            return [log_ratio(first.get(name, 0), second.get(name, 0), each)
+                    for (first, second), each in zip(others, others_exposures, strict=True)]  # fmt: skip
+
+        return _changes(*counted, exposures, usual if ordinary else None)
+
+    [overall] = changes(lambda side: {"all": side.samples})
+    by_self, by_total = changes(lambda side: side.by_self), changes(lambda side: side.by_total)
+    return Difference((before, after), relative, per_time, exposures, overall, by_self, by_total, ordinary)
+
+
+def _exposures(before: Side, after: Side, *, per_time: bool) -> tuple[float, float]:
+    return (before.ticks, after.ticks) if per_time else (float(before.samples), float(after.samples))
 
 
 def count(report: Report, name: str = "", files: int = 1) -> Side:
@@ -102,8 +139,16 @@ def count(report: Report, name: str = "", files: int = 1) -> Side:
 
 
 def _ticks(report: Report) -> float:
-    """Return the ticks that were taken, 0 when that is unknown."""
+    """Return the ticks that were taken, 0 when that is unknown.
+
+    The count of those that were due is exact; the duration is not: a recording of a few ticks has a fraction
+    of one more or less, and one that ends early has skipped ticks that were to come after its end.  The count
+    is too small where some of the reports that were merged have none.
+    """
     stats, due = report.stats or {}, (report.duration_ns or 0) / 1e9 * (report.rate_hz or 0)
+    ticks = stats.get("ticks")
+    if due and isinstance(ticks, int) and ticks > _LEAST_COUNTED * due:
+        due = float(ticks)
     skipped = (stats.get("late_ticks"), stats.get("spared_ticks"))
     return max(0.0, due - sum(number for number in skipped if isinstance(number, int)))
 
@@ -169,19 +214,46 @@ def _only_caller(name: str, sides: tuple[Side, Side]) -> str | None:
 
 
 def _changes(
-    before: Mapping[str, int], after: Mapping[str, int], exposures: tuple[float, float]
+    before: Mapping[str, int],
+    after: Mapping[str, int],
+    exposures: tuple[float, float],
+    usual: Callable[[str], list[float]] | None,
 ) -> tuple[Change, ...]:
+    """Return the changes of all functions; `usual`: the ordinary differences of one, None for files."""
     names = sorted({*before, *after})
-    pairs = [(before.get(name, 0), after.get(name, 0)) for name in names]
-    significant = _significant([_p_value(*pair, exposures) for pair in pairs])
-    changes = [_change(*row, exposures) for row in zip(names, pairs, significant, strict=True)]
-    return tuple(sorted(changes, key=lambda c: (c.verdict == NOISE, -abs(c.change), c.name)))
+    changes = [_change(name, (before.get(name, 0), after.get(name, 0)), exposures) for name in names]
+    chances = [_p_value(change.before, change.after, exposures) for change in changes]
+    if usual is not None:
+        for at, change in enumerate(changes):
+            differences = usual(change.name)
+            if len(differences) >= LEAST_PAIRS:
+                difference = log_ratio(change.before, change.after, exposures)
+                chances[at] = max(chances[at], p_value(difference, differences))
+                changes[at] = _widen(change, difference, differences)
+            else:
+                changes[at] = change._replace(verdict=UNKNOWN)
+    judged = [change if is_real else change._replace(verdict=NOISE)
+              for change, is_real in zip(changes, _significant(chances), strict=True)]  # fmt: skip
+    return tuple(sorted(judged, key=lambda c: (c.verdict == NOISE, -abs(c.change), c.name)))
 
 
-def _change(name: str, pair: tuple[int, int], significant: bool, exposures: tuple[float, float]) -> Change:
+def _change(name: str, pair: tuple[int, int], exposures: tuple[float, float]) -> Change:
+    """Return the change of a function, as if it were real."""
     shares = [count / exposure if exposure else 0.0 for count, exposure in zip(pair, exposures, strict=True)]
-    verdict = NOISE if not significant else GREW if shares[1] > shares[0] else SHRANK
+    verdict = GREW if shares[1] > shares[0] else SHRANK
     return Change(name, *pair, shares[0], shares[1], *ratio_interval(*pair, exposures), verdict)
+
+
+def _widen(change: Change, difference: float, ordinary: list[float]) -> Change:
+    """Return a change with the interval that ordinary differences give, if that is wider."""
+    width = half_width(ordinary)
+    low = min(change.low, _power(difference - width))
+    high = max(change.high, _power(difference + width))
+    return change._replace(low=low, high=high, ordinary=_power(spread(ordinary)))
+
+
+def _power(exponent: float) -> float:
+    return exp(min(exponent, _MAX_LOG))
 
 
 def _p_value(before: float, after: float, exposures: tuple[float, float]) -> float:

@@ -65,17 +65,27 @@ def merge(reports: Iterable[Report], budget: Budget | None = None) -> Report:
             budget.charge(cost)
         facts.append(report._replace(threads=(), frames=(), stacks=(), timeline=None))
         del report
-    durations = [report.duration_ns for report in facts]
-    rates, hosts = {report.rate_hz for report in facts}, {report.host for report in facts}
     return _select_weights(builder.finish(), facts)._replace(
         started_ns=min((report.started_ns for report in facts if report.started_ns), default=None),
-        duration_ns=None if None in durations else sum(filter(None, durations)),
-        rate_hz=rates.pop() if len(rates) == 1 else None,
-        host=hosts.pop() if len(hosts) == 1 else None,
+        duration_ns=sum_known(report.duration_ns for report in facts),
+        rate_hz=common(report.rate_hz for report in facts),
+        host=common(report.host for report in facts),
         labels=common_values([report.labels for report in facts]),
         target=common_values([report.target for report in facts]),
         stats=sum_stats([report.stats for report in facts if report.stats]),
     )
+
+
+def common(values: Iterable[_V]) -> _V | None:
+    """Return the value if all are the same, else None."""
+    distinct = {*values}
+    return distinct.pop() if len(distinct) == 1 else None
+
+
+def sum_known(values: Iterable[int | None]) -> int | None:
+    """Return the sum, None where one is not known."""
+    numbers = [*values]
+    return None if None in numbers else sum(filter(None, numbers))
 
 
 def common_values(given: Sequence[dict[str, _V] | None]) -> dict[str, _V] | None:

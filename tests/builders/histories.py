@@ -1,22 +1,27 @@
-"""Reports, slices and histories for tests: small ones, and what a report holds by stack."""
+"""Reports, slices and histories for tests: small ones, and what a report holds by stack.
+
+Times are in units of TIME_UNIT_NS, as a history keeps them.
+"""
 
 from collections import Counter
 
 from sfsample.history.facts import Selection, Slice
 from sfsample.history.store import History
 from sfsample.report.report import OUTERMOST, WEIGHTS, Report, ReportBuilder, ReportFrame, ReportThread
+from sfsample.report.time_line import TIME_UNIT_NS
 
 DAY_S = 86400
 MIDNIGHT_S = 20_000 * DAY_S  # some day, 00:00 UTC
 
 
 def report(*rows: tuple[str, int, int, int], tid: int = 7, rate_hz: float = 19.0) -> Report:
-    """Return a report of rows such as ("main;work", samples, wall ns, CPU ns)."""
+    """Return a report of rows such as ("main;work", samples, wall time, CPU time)."""
     builder = ReportBuilder(WEIGHTS)
-    for text, *weights in rows:
+    for text, samples, *times in rows:
         frames = [ReportFrame(name, function=name, module="/usr/bin/app", build_id="ab12", offset=16)
                   for name in reversed(text.split(";"))]  # fmt: skip
-        builder.add(ReportThread("app", "worker", tid, tid), frames, OUTERMOST, tuple(weights))
+        builder.add(ReportThread("app", "worker", tid, tid), frames, OUTERMOST,
+                    (samples, *(time * TIME_UNIT_NS for time in times)))  # fmt: skip
     samples, cpu_ns = sum(row[1] for row in rows), sum(row[3] for row in rows)
     stats = {"mode": "wall", "ticks": 1140, "late_ticks": 3, "samples": samples, "problems": ["one"],
              "cpu_charged_ns": 2 * cpu_ns, "cpu_sampled_ns": cpu_ns, "captures": {"failed": 2}}  # fmt: skip

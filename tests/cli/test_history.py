@@ -1,6 +1,7 @@
 """`sfsample history`: what each action prints, and how mistakes are answered."""
 
 import json
+import random
 import sqlite3
 import time
 from contextlib import closing
@@ -8,6 +9,7 @@ from contextlib import closing
 import pytest
 
 from sfsample.cli import main
+from sfsample.history.files import file_names
 from sfsample.history.store import History
 from sfsample.report.formats import parse
 from tests.builders.histories import report, sums
@@ -21,22 +23,24 @@ def directory(tmp_path):
     """Return a history of the last three hours: redis became slower an hour ago; nginx has one slice."""
     from sfsample.history.facts import Slice
 
+    now_s = time.time()
     history = History(str(tmp_path / "history"))
     for at in range(180, 0, -20):
         slow = 900 if at <= 60 else 10
         closed = report(FAST, ("main;slow", slow, slow * 10**7, slow * 10**6))
-        begin_s = NOW_S - 60 * at
+        begin_s = now_s - 60 * at
         build_id = "ffeeddcc" if at <= 60 else "aabbccdd"
         history.add(Slice(begin_s, begin_s + 60, "redis", closed, {"env": "prod"}, build_id))
-    history.add(Slice(NOW_S - 300, NOW_S - 240, "nginx", report(FAST), {"env": "test"}))
-    history.add_gap("redis", NOW_S - 3000, NOW_S - 2900, "watcher was down")
+    history.add(Slice(now_s - 300, now_s - 240, "nginx", report(FAST), {"env": "test"}))
+    history.add_gap("redis", now_s - 3000, now_s - 2900, "watcher was down")
     history.close()
     return history.directory
 
 
 @pytest.fixture
-def run(directory, capsys):
-    """Return a function that runs an action and returns exit code, stdout and stderr."""
+def run(directory, capsys, monkeypatch):
+    """Return a function that runs an action, now, and returns exit code, stdout and stderr."""
+    monkeypatch.setattr(time, "time", lambda: NOW_S)
 
     def run(*words: str) -> tuple[int, str, str]:
         code = main(["history", *words, "--history", directory])
@@ -95,6 +99,14 @@ def test_show_has_functions_with_shares_of_samples_and_of_cpu_time(run):
     assert "  100.00 %  100.00 %  main\n" in out
 
 
+def test_show_draws_a_page_with_a_time_line(run, tmp_path):
+    page = tmp_path / "x.html"
+    assert run("show", "--service", "redis", "--since", "1.1h", "-o", str(page), "-q") == (0, "", "")
+    data = json.loads(page.read_text().partition('id="profile">')[2].partition("</script>")[0])
+    assert [len(data["slices"]["letters"]), data["slices"]["gaps"][0][2]] == [3, "watcher was down"]
+    assert run("show", "--service", "redis", "-f", "pprof")[0] == 2
+
+
 def test_export_writes_any_format(run, directory, tmp_path):
     code, out, err = run("export", "--service", "nginx")
     assert (code, out, err) == (0, "app;main;fast 900\n", "")
@@ -110,16 +122,103 @@ def selection(service: str):
     return Selection(service)
 
 
-def test_diff_finds_what_grew_and_says_where_slices_are_missing(run):
+def test_diff_without_ordinary_times_has_no_verdict_and_says_where_slices_are_missing(run):
     words = ("diff", "--service", "redis", "--at", "-3.01h", "--for", "1h")
     code, out, err = run(*words, "--with", "now", "--fail-on", "50")
-    assert code == 6
-    assert "grew" in next(line for line in out.splitlines() if line.endswith("slow"))
+    assert code == 1
+    assert "unknown" in next(line for line in out.splitlines() if line.endswith("slow"))
     assert "no slices" in err
-    assert run(*words, "--with", "-2.01h", "--fail-on", "50")[0] == 0
+    assert "no verdict: the history has no pairs of other times" in err
+    assert "--fail-on: not known whether a function grew" in err
     document = json.loads(run(*words, "--with", "ffee" + "ddcc", "--json")[1])
     assert document["schema"] == "sfsample.diff/1"
     assert [side["samples"] for side in document["inputs"]] == [3 * 910, 3 * 1800]
+    assert document["ordinary"]["pairs"] < document["ordinary"]["needed"]
+    assert any(text.startswith("no slices") for text in document["warnings"])
+
+
+@pytest.fixture
+def run_deployed(tmp_path, capsys):
+    """Return the same function for a history of two hours, with another build for the last ten minutes."""
+    from sfsample.history.facts import Slice
+
+    chance = random.Random(1)  # noqa: S311 - the same every time
+    history = History(str(tmp_path / "deployed"))
+    for at in range(120, 0, -1):
+        is_new = at <= 10
+        rows = [(f"main;{name}", round(chance.gauss(mean, mean / 20)), 10**9, 10**9)
+                for name, mean in (("fast", 600), ("slow", 400 if is_new else 200))]  # fmt: skip
+        begin_s = NOW_S - 60 * at
+        build_id = "ffeeddcc" if is_new else "aabbccdd"
+        history.add(Slice(begin_s, begin_s + 60, "redis", report(*rows), {}, build_id))
+    history.close()
+
+    def run(*words: str) -> tuple[int, str, str]:
+        code = main(["history", "diff", *words, "--history", history.directory])
+        out = capsys.readouterr()
+        return code, out.out, out.err
+
+    return run
+
+
+def verdicts(out: str) -> dict[str, str]:
+    return {change["name"]: change["verdict"] for change in json.loads(out)["self"]}
+
+
+def test_diff_of_a_deploy_finds_what_grew_beyond_ordinary_times(run_deployed):
+    code, out, err = run_deployed("--deploy", "--for", "10m", "--fail-on", "50")
+    assert code == 6
+    assert "build-id aabbccdd -> ffeeddcc" in err
+    assert "ordinary: 10 pairs of other times as long and as far apart" in out
+    assert "grew by more than 50 %: slow" in err
+    _, out, _ = run_deployed("--deploy", "ffeedd", "--for", "10m", "--json")
+    assert verdicts(out) == {"fast": "noise", "slow": "grew"}
+    document = json.loads(out)
+    assert document["ordinary"] == {
+        "pairs": 10, "needed": 3, "of": "other times as long and as far apart"}  # fmt: skip
+    assert 1 < document["self"][0]["ordinary"] < 1.1
+    assert 1.7 < document["self"][0]["low"] < 2 < document["self"][0]["high"] < 2.3
+
+
+def test_diff_of_a_deploy_takes_as_much_as_there_is_of_both_builds(run_deployed):
+    _, out, _ = run_deployed("--deploy", "--json")
+    assert [side["name"] for side in json.loads(out)["inputs"]] == ["redis (60 slices)", "redis (10 slices)"]
+    assert verdicts(out) == {"fast": "noise", "slow": "grew"}
+
+
+def test_diff_of_unchanged_times_finds_nothing(run_deployed):
+    code, out, _ = run_deployed("--at", "-40m", "--for", "10m", "--with", "-25m", "--fail-on", "1", "--json")
+    assert code == 0
+    assert {*verdicts(out).values()} == {"noise"}
+
+
+def test_diff_writes_a_page_with_what_was_ordinary(run_deployed, tmp_path):
+    assert run_deployed("--deploy", "--for", "10m", "-o", str(tmp_path / "d.html"))[0] == 0
+    assert b"ordinary: 10 pairs of other times" in (tmp_path / "d.html").read_bytes()
+
+
+def test_diff_of_a_deploy_that_there_was_not_says_which_builds_there_are(run_deployed):
+    code, _, err = run_deployed("--deploy", "aabbcc")
+    assert code == 1
+    assert err.splitlines()[0] == "sfsample: no change of the build-id to aabbcc: redis"
+    assert "its builds: aabbccdd, ffeeddcc" in err
+
+
+def test_diff_says_that_slices_are_merged_and_that_they_differ(run_deployed, tmp_path, capsys):
+    from sfsample.history.facts import Slice
+
+    history, begin_s = History(str(tmp_path / "old")), NOW_S // 86400 * 86400 - 5 * 86400
+    for at in range(60):
+        of = report(FAST, rate_hz=19.0 if at < 30 else 99.0)
+        history.add(Slice(begin_s + 60 * at, begin_s + 60 * at + 60, "redis", of))
+    history.tidy(NOW_S)
+    history.close()
+    at = [time.strftime("%Y-%m-%dT%H:%MZ", time.gmtime(begin_s + 1800 * half)) for half in (0, 1)]
+    words = ["history", "diff", "--history", history.directory, "--for", "30m"]
+    assert main([*words, "--at", at[0], "--with", at[1]]) == 0
+    out = capsys.readouterr()
+    assert "before: redis (3 slices, merged to 10m)" in out.out
+    assert "the slices have not all the same rate: 19 Hz, 99 Hz" in out.err
 
 
 def test_empty_selection_says_what_there_is(run):
@@ -154,7 +253,7 @@ def test_prune_without_a_selection_applies_retention(run):
 
 def test_check_finds_damage(run, directory):
     assert run("check")[:2] == (0, f"{directory}: 10 slices: all of it is whole\n")
-    [name] = History(directory)._files(selection("redis")).__enter__()
+    [name] = file_names(directory)
     with closing(sqlite3.connect(name.path, isolation_level=None)) as database:
         database.execute("UPDATE slice SET samples = samples + 1 WHERE id = 1")
     code, out, err = run("check")
@@ -173,6 +272,9 @@ def test_check_finds_damage(run, directory):
         (["diff", "--at", "-1h"], "needs --at WHEN and --with WHEN"),
         (["diff", "--with", "now"], "needs --at WHEN and --with WHEN"),
         (["show", "--with", "now"], "nothing else has --with"),
+        (["show", "--deploy"], "--deploy is for history diff"),
+        (["diff", "--deploy", "--at", "-1h"], "instead of --at and --with"),
+        (["diff", "--deploy", "x"], "not 6 to 64 digits of a build-id"),
         (["list", "--yes"], "--yes is for history prune"),
         (["export", "-f", "text"], "history export has no format text"),
         (["show", "--json"], "history show has no format json"),

@@ -1,6 +1,7 @@
 """`watch` keeps its slices and gaps in a history, unless it is to write files only."""
 
 import json
+from calendar import timegm
 
 import pytest
 
@@ -10,6 +11,7 @@ from sfsample.cli.parse import parse
 from sfsample.cli.sinks import ClosedSlice, NotKept
 from sfsample.cli.watch import Watch
 from sfsample.errors import UsageError
+from sfsample.history.facts import Slice
 from sfsample.history.store import History
 from sfsample.recording.stats import Stats
 from tests.builders.reports import from_lines
@@ -26,7 +28,7 @@ def directory(tmp_path):
 def sink(directory, monkeypatch):
     started = []
     monkeypatch.setattr(history_sink.subprocess, "Popen", lambda words, **_: started.append(words) or Ended())
-    sink = HistorySink(parse(["watch", "1", "--keep-for", "7d"]), str(directory))
+    sink = HistorySink(parse(["watch", "1", "--keep-for", "7d", "--keep-bytes", "2G"]), str(directory))
     sink.started = started
     yield sink
     sink.close()
@@ -56,6 +58,47 @@ def test_slices_and_gaps_are_kept(sink, directory, capsys):
     assert {row["labels"]["team"] for row in document["slices"]} == {"shop"}
     assert [gap["why"] for gap in document["gaps"]] == ["the target ended"]
     assert {facts.build_id for facts in History(str(directory)).slices()} == {"beef"}
+
+
+def test_slices_of_a_time_and_of_the_own_services_are_pinned(sink, directory, monkeypatch):
+    other = History(str(directory))
+    other.add(Slice(BEGIN_S, BEGIN_S + 60, "shop", from_lines("p;main;a 7")))
+    for minute in range(5):
+        sink.add(closed(minute, "p;main;a 7"))
+    monkeypatch.setattr(history_sink.time, "time", lambda: BEGIN_S + 300)
+    assert sink.pin(119) == 2
+    assert sink.pin(130) == 3
+    pinned = [(facts.service, facts.begin_s) for facts in other.slices() if facts.pinned]
+    assert pinned == [("bank", BEGIN_S + 60 * minute) for minute in (2, 3, 4)]
+    other.close()
+
+
+def test_slice_of_a_service_that_the_last_one_has_not_is_pinned_too(sink, directory, monkeypatch):
+    """With --busiest, other processes may be the busiest now."""
+    sink.add(closed(0, "p;main;a 7", services=("web", "bank")))
+    sink.add(closed(1, "p;main;a 7", services=("bank",)))
+    monkeypatch.setattr(history_sink.time, "time", lambda: BEGIN_S + 120)
+    assert sink.pin(119) == 3
+    assert [facts.pinned for facts in History(str(directory)).slices()] == [True] * 3
+
+
+def test_slice_of_the_day_before_is_pinned_too(sink, directory, monkeypatch):
+    midnight_s = (BEGIN_S // 86400 + 1) * 86400
+    for begin_s in (midnight_s - 30, midnight_s + 30):
+        sink.add(closed(0, "p;main;a 7")._replace(begin_s=begin_s, end_s=begin_s + 60))
+    monkeypatch.setattr(history_sink.time, "time", lambda: midnight_s + 90)
+    assert sink.pin(70) == 2
+    assert len([*directory.glob("*.sqlite")]) == 2
+
+
+def test_size_and_oldest_day_are_metrics(sink, directory):
+    assert sink.metrics() == {}
+    directory.mkdir()
+    for name, size in {"2026-11-02.sqlite": 7, "2026-11-24.sqlite": 20, "2026-11-24.sqlite-wal": 4}.items():
+        (directory / name).write_bytes(bytes(size))
+    oldest_s = timegm((2026, 11, 2, 0, 0, 0))
+    assert sink.metrics() == {"sfsample_history_bytes": {"": 31},
+                              "sfsample_history_oldest_timestamp_seconds": {"": oldest_s}}  # fmt: skip
 
 
 def test_each_service_has_slices_and_gaps_of_its_own(sink, directory):
@@ -88,6 +131,7 @@ def test_old_slices_are_merged_by_a_child_once_an_hour(sink, directory):
         "--history",
         str(directory),
         "--keep-for=604800.0",
+        "--keep-bytes=2147483648",
     ]
     assert parse(words[3:]).action == "prune"
 

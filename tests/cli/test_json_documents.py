@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from sfsample.report.difference import compare
+from sfsample.report.difference import Ordinary, compare, compare_sides, count
 from sfsample.report.formats import read_report
 from sfsample.report.formats.difference import difference_json
 from sfsample.report.formats.profile_json import document
@@ -79,7 +79,7 @@ def recorded(tmp_path_factory) -> Report:
 def test_documents_have_a_table_for_every_object():
     assert set(tables("profile-json.md")) == {
         "", "target", "threads", "modules", "frames", "stacks", "timeline"}  # fmt: skip
-    assert set(tables("diff.md")) == {"", "inputs", "all", "self", "total"}
+    assert set(tables("diff.md")) == {"", "inputs", "ordinary", "all", "self", "total"}
 
 
 @pytest.mark.parametrize("report", [full(), from_lines("p;a;b 3", "p;[x+0x1] 1"), from_lines()])
@@ -100,6 +100,10 @@ def test_difference_has_the_keys_of_its_document(recorded):
     differences = [
         json.loads(difference_json(compare(before, after))) for before in reports for after in reports
     ]
+    side = count(full())
+    for number in (0, 3):  # pairs of ordinary times
+        found = compare_sides(side, side, ordinary=Ordinary(((side, side),) * number, "other days"))
+        differences.append(json.loads(difference_json(found)))
     for difference in differences:
         check_all(difference, "diff.md")
     rows = chain.from_iterable([*d["self"], *d["total"]] for d in differences)

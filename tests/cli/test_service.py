@@ -51,6 +51,27 @@ def test_install_writes_it_once(tmp_path, monkeypatch, capsys):
     assert main([*words, "--force"]) == 0
 
 
+PUSHED = 'push = ["parca=http://10.0.0.7:7070", "otlp=http://[::1]:4318"]\n'
+
+
+@pytest.mark.parametrize(
+    ("flags", "lines"),
+    [
+        ("", ["RestrictAddressFamilies=AF_UNIX", "IPAddressDeny=any"]),
+        (PUSHED, ["RestrictAddressFamilies=AF_UNIX AF_INET AF_INET6", "IPAddressDeny=any",
+                  "IPAddressAllow=10.0.0.7 ::1"]),
+        ('push = "parca=https://db"\npush-auth-file = "/etc/a%"\n',
+         ["RestrictAddressFamilies=AF_UNIX AF_INET AF_INET6", "LoadCredential=push-auth:/etc/a%%"]),
+    ],
+)  # fmt: skip
+def test_unit_reaches_the_backends_of_push_only(tmp_path, capsys, flags, lines):
+    config = tmp_path / "watch.toml"
+    config.write_text(f"pid = 1\n{flags}")
+    assert main(["service", "show", "--config", str(config)]) == 0
+    found = capsys.readouterr().out.splitlines()
+    assert [line for line in found if line.startswith(("RestrictAddress", "IPAddress", "Load"))] == lines
+
+
 def test_install_checks_the_configuration_first(tmp_path, monkeypatch):
     unit, config = tmp_path / "sfsample.service", tmp_path / "watch.toml"
     config.write_text('evry = "3s"\n')

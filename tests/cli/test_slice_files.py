@@ -7,7 +7,11 @@ from pathlib import Path
 import pytest
 
 from sfsample.cli import slice_files
-from sfsample.cli.slice_files import SliceFiles
+from sfsample.cli.parse import parse
+from sfsample.cli.sinks import ClosedSlice
+from sfsample.cli.slice_files import FileSink, SliceFiles
+from sfsample.recording.stats import Stats
+from tests.builders.reports import from_lines
 
 DAY_S = 86400
 
@@ -44,16 +48,24 @@ def files(tmp_path: Path, clocks: Clocks) -> SliceFiles:
     return SliceFiles(str(tmp_path), "redis", ".json")
 
 
-def made(files: SliceFiles, keep: int | None = None, keep_for_s: float | None = None) -> str:
+def made(files: SliceFiles, *limits: float | None, size: int = 0) -> str:
     """Write a slice and delete old ones; return its name."""
     path = files.free_path()
-    Path(path).touch()
-    files.delete_old(path, keep, keep_for_s)
+    Path(path).write_bytes(bytes(size))
+    files.delete_old(path, *limits)
     return os.path.basename(path)
 
 
 def names(files: SliceFiles) -> list[str]:
     return sorted(os.listdir(files.directory))
+
+
+def test_oldest_files_go_until_the_rest_is_small_enough(files: SliceFiles) -> None:
+    written = [made(files, None, None, size=10) for _ in range(4)]
+    written.append(made(files, None, None, 25, size=10))
+    assert names(files) == written[-2:]
+    written.append(made(files, None, None, 25, size=40))  # larger than all that may stay
+    assert names(files) == written[-1:]
 
 
 def test_only_slices_of_the_label_and_format_are_deleted(tmp_path: Path) -> None:
@@ -124,3 +136,37 @@ def test_missing_directory_is_no_error_before_a_slice_is_written(tmp_path: Path)
     assert (
         SliceFiles(str(tmp_path / "gone"), "redis", ".json").free_path().startswith(f"{tmp_path}/gone/redis-")
     )
+
+
+def test_pinned_files_have_another_name_and_are_not_counted(tmp_path: Path, clocks: Clocks) -> None:
+    sink = FileSink(
+        parse(["watch", "1", "--output-dir", str(tmp_path), "--keep", "2", "--keep-for", "1d"]), "redis"
+    )
+    for _ in range(4):
+        clocks.passed_s += 60
+        sink.add(closed(clocks.time()))
+    before = sorted(os.listdir(tmp_path))
+    assert len(before) == 2
+    clocks.passed_s += 61
+    assert sink.pin(100) == 1
+    assert sink.pin(100) == 0
+    assert sorted(os.listdir(tmp_path)) == [before[0], before[1].replace(".json", ".pinned.json")]
+    for _ in range(4):
+        clocks.passed_s += 60
+        sink.add(closed(clocks.time()))
+    assert before[1].replace(".json", ".pinned.json") in os.listdir(tmp_path), "--keep does not count it"
+    clocks.passed_s += DAY_S + 1
+    sink.add(closed(clocks.time()))
+    assert sink.pin(10) == 1
+    assert len(os.listdir(tmp_path)) == 1, "--keep-for does"
+
+
+def test_pin_of_a_directory_that_was_removed_is_an_os_error(tmp_path: Path) -> None:
+    sink = FileSink(parse(["watch", "1", "--output-dir", str(tmp_path / "gone")]), "redis")
+    with pytest.raises(FileNotFoundError):
+        sink.pin(100)
+
+
+def closed(begin_s: float) -> ClosedSlice:
+    report = from_lines("p;main;a 7")
+    return ClosedSlice(begin_s, begin_s + 60, report, [("redis", report)], Stats(19))

@@ -11,13 +11,14 @@ from pathlib import Path
 
 import pytest
 
+from sfsample.cli import slots as slots_module
 from sfsample.cli import watch
 from sfsample.cli.parse import parse
 from sfsample.cli.pull.door import Wanted
 from sfsample.cli.sinks import ClosedSlice, Gaps
 from sfsample.cli.slice_files import not_written
+from sfsample.cli.slots import slots
 from sfsample.cli.trouble import Trouble
-from sfsample.cli.watch import slots
 from sfsample.errors import NoSuchProcess, NotPermitted, SfsampleError
 from sfsample.process.search import find_by_unit, why_no_unit
 from sfsample.recording.profile import Profile
@@ -42,7 +43,8 @@ class SimulatedClock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> SimulatedClock:
     made = SimulatedClock()
-    monkeypatch.setattr(watch, "time", made)
+    for module in (watch, slots_module):
+        monkeypatch.setattr(module, "time", made)
     return made
 
 
@@ -294,6 +296,7 @@ class Kept:
         self.failure = failure
         self.slices: list[ClosedSlice] = []
         self.gaps: list[tuple[str, float, float, str]] = []
+        self.pinned_s: list[float] = []
 
     def prepare(self) -> None:
         pass
@@ -303,6 +306,10 @@ class Kept:
             raise self.failure
         self.slices.append(closed)
         return "kept"
+
+    def pin(self, last_s: float) -> int:
+        self.pinned_s.append(last_s)
+        return len(self.slices)
 
     def add_gap(self, service: str, begin_s: float, end_s: float, why: str) -> None:
         self.gaps.append((service, begin_s, end_s, why))

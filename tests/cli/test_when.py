@@ -69,19 +69,6 @@ def test_build_id_is_no_time():
         when.when_or_build("xyz")
 
 
-@pytest.mark.parametrize(
-    ("text", "size"), [("1", 1), ("500M", 500 << 20), ("10g", 10 << 30), ("2T", 2 << 40)]
-)
-def test_sizes(text, size):
-    assert when.keep_bytes(text) == size
-
-
-@pytest.mark.parametrize("text", ["", "M", "0", "-1", "1.5G", "9" * 20])
-def test_what_is_no_size_is_refused(text):
-    with pytest.raises(argparse.ArgumentTypeError, match="not a size"):
-        when.keep_bytes(text)
-
-
 def test_labels_are_those_of_record():
     assert parse(["history", "list", "--label", "a=b=c"]).label == [("a", "b=c")]
     for text in ("", "a", "=b"):

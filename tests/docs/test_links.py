@@ -25,7 +25,7 @@ ROOTS = (ROOT, ROOT / "sfsample")
 
 # In backticks and with a slash or a suffix, but no file of this repository.
 OTHERS = re.compile(r"[/~$.%].*|DIR/.*|sfsample\.\w+/\d")  # paths of the target; a form; a schema
-OTHER_FLAGS = {"--cap-add"}  # of programs of which the flag stands alone
+OTHER_FLAGS = {"--cap-add", "--pid", "--security-opt"}  # of programs of which the flag stands alone
 PATH = re.compile(r"[\w.*-]+(?:/[\w.*-]+)*/?")
 SCRIPT = re.compile(r"\bscripts/[\w./-]*\w")
 COMMAND = re.compile(r"(?:^|[\s(/$])sfsample +((?:[^\s#|>;)&](?:[^#|>;)&]*[^\s#|>;)&])?))")

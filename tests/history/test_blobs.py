@@ -1,14 +1,22 @@
 """Blobs: what was packed is unpacked, and any other bytes are BadInput."""
 
 import zlib
+from collections import Counter
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from sfsample.errors import BadInput
-from sfsample.history.blobs import Names, pack_json, pack_rows, unpack_rows
+from sfsample.history.blobs import (
+    Names,
+    in_units,
+    pack_columns,
+    pack_json,
+    unpack_columns,
+)
 from sfsample.report.budget import Budget
+from sfsample.report.time_line import TIME_UNIT_NS, add_columns
 from tests.builders.reports import full
 
 numbers = st.integers(0, 2**64 - 1) | st.integers(0, 300)
@@ -17,23 +25,47 @@ all_rows = st.dictionaries(st.integers(0, 100_000), st.tuples(numbers, numbers, 
 
 @given(all_rows)
 def test_rows_survive(rows):
-    packed = pack_rows((stack, *weights) for stack, weights in rows.items())
-    columns = unpack_rows(packed, 100_001, Budget(0))
-    found = list(zip(*columns, strict=True))
-    assert found == sorted((stack, *weights) for stack, weights in rows.items())
+    expected = sorted((stack, *weights) for stack, weights in rows.items())
+    columns = [[row[at] for row in expected] for at in range(4)]
+    unpacked = unpack_columns(pack_columns(columns), 100_001, Budget(0))
+    assert list(zip(*unpacked, strict=True)) == expected
+
+
+@given(st.lists(st.integers(0, 10**12), max_size=20))
+def test_rounding_moves_no_time_by_more_than_a_unit_and_not_their_sum(times_ns):
+    units = in_units(times_ns)
+    assert sum(units) == sum(times_ns) // TIME_UNIT_NS
+    assert all(abs(unit - ns / TIME_UNIT_NS) < 1 for unit, ns in zip(units, times_ns, strict=True))
+    assert in_units([unit * TIME_UNIT_NS for unit in units]) == units
+
+
+@given(st.lists(all_rows, max_size=5))
+def test_columns_add_up_as_counters_do(slices):
+    expected = Counter[tuple[int, int]]()
+    for rows in slices:
+        for stack, weights in rows.items():
+            for at, weight in enumerate(weights):
+                expected[stack, at] += weight
+    columns = [(list(rows), *([weights[at] for weights in rows.values()] for at in range(3)))
+               for rows in slices]  # fmt: skip
+    numbers, *weights = add_columns(columns, 100_001)
+    assert numbers == sorted({stack for rows in slices for stack in rows})
+    found = {(stack, at): column[place] for at, column in enumerate(weights)
+             for place, stack in enumerate(numbers)}  # fmt: skip
+    assert found == expected
 
 
 @pytest.mark.parametrize("number", [-1, 2**64])
 def test_number_that_no_column_holds_is_refused(number):
     with pytest.raises(BadInput, match="not all of them"):
-        pack_rows([(0, 1, number, 2)])
+        pack_columns([[0], [1], [number], [2]])
 
 
 @given(st.binary(max_size=60))
 def test_any_bytes_are_columns_or_bad_input(data):
     for blob in (data, zlib.compress(data)):
         try:
-            columns = unpack_rows(blob, 10, Budget(0))
+            columns = unpack_columns(blob, 10, Budget(0))
         except BadInput:
             continue
         assert len({len(column) for column in columns}) == 1
@@ -42,14 +74,14 @@ def test_any_bytes_are_columns_or_bad_input(data):
 
 def test_stack_that_there_is_not_is_refused():
     with pytest.raises(BadInput, match="a stack that there is not"):
-        unpack_rows(pack_rows([(0, 1, 1, 1), (5, 1, 1, 1)]), 5, Budget(0))
+        unpack_columns(pack_columns([[0, 5], *[[1, 1]] * 3]), 5, Budget(0))
 
 
 def test_blob_that_unpacks_to_gigabytes_is_refused():
     stream = zlib.compressobj()
     blob = b"".join(stream.compress(bytes(1 << 20)) for _ in range(200)) + stream.flush()
     with pytest.raises(BadInput, match="too large"):
-        unpack_rows(blob, 10, Budget(0))
+        unpack_columns(blob, 10, Budget(0))
 
 
 def test_names_survive_in_batches():

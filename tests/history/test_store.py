@@ -18,6 +18,8 @@ from sfsample.history import lock as lock_module
 from sfsample.history.facts import Selection, Slice, facts_of
 from sfsample.history.store import History
 from sfsample.report.merge import merge
+from sfsample.report.report import WEIGHTS
+from sfsample.report.time_line import TIME_UNIT_NS as UNIT
 from tests.builders.histories import DAY_S, MIDNIGHT_S, minute, report, sums
 from tests.builders.reports import from_lines
 
@@ -64,11 +66,21 @@ def test_weights_that_a_report_does_not_have_are_not_invented(tmp_path):
     assert history.report().total() == 3
 
 
+def test_minute_without_cpu_time_does_not_hide_that_of_others(tmp_path):
+    history = History(str(tmp_path))
+    history.add(minute(0))
+    idle = minute(1, ("main;poll", 5, 50, 0))
+    stacks = tuple(stack._replace(weights=stack.weights[:2]) for stack in idle.report.stacks)
+    history.add(idle._replace(report=idle.report._replace(stacks=stacks, weights=WEIGHTS[:2])))
+    found = history.report()
+    assert [found.total(name) for name in WEIGHTS] == [10, 100 * UNIT, 40 * UNIT]
+
+
 def test_stacks_of_threads_that_differ_by_id_are_one(tmp_path):
     history = History(str(tmp_path))
     for at, tid in enumerate((7, 8)):
         history.add(minute(at)._replace(report=report(("main", 1, 1, 1), tid=tid)))
-    assert [stack.weights for stack in history.report().stacks] == [(2, 2, 2)]
+    assert [stack.weights for stack in history.report().stacks] == [(2, 2 * UNIT, 2 * UNIT)]
     assert [facts.pids for facts in history.slices()] == [(7,), (8,)]
 
 

@@ -2,6 +2,8 @@
 
 import os
 from collections import Counter
+from contextlib import closing
+from itertools import count
 
 import pytest
 from hypothesis import given, settings
@@ -114,41 +116,56 @@ def test_oldest_slices_go_first_and_pinned_ones_last(tmp_path):
     assert minutes == [*range(4 * 1440, 5 * 1440, 240)]  # the last day stays
 
 
+def test_identity_stays_until_the_file_is_made_anew(tmp_path):
+    history, found = History(str(tmp_path)), []
+    for step in (lambda: history.add(minute(0)), lambda: history.tidy(FIRST_MERGE_S),
+                 lambda: history.delete(Selection()) and history.add(minute(0))):  # fmt: skip
+        step()
+        with closing(HistoryFile(file_names(str(tmp_path))[0].path)) as file:
+            found.append(file.identity)
+    assert found[0] == found[1] != found[2]
+
+
 def test_late_slice_joins_those_that_were_merged(tmp_path):
     history = History(str(tmp_path))
     for at in range(5):
         history.add(minute(at))
     history.tidy(FIRST_MERGE_S)
-    history.add(minute(7))  # its file was replaced while it was open
+    history.add(minute(7))
     assert history.report().total() == 30
     history.tidy(FIRST_MERGE_S)
     assert history.report().total() == 30
-    assert [name.tier for name in file_names(str(tmp_path))] == ["10m"]
+    assert tiers_of(history) == {"10m": 1}
 
 
 class Killed(BaseException):
     """The process ends here."""
 
 
-@pytest.mark.parametrize("step", ["rename", "remove"])
-def test_kill_between_two_steps_loses_nothing_and_counts_nothing_twice(tmp_path, monkeypatch, step):
+@pytest.mark.parametrize("step", ["delete", "_insert", "compact"])
+@pytest.mark.parametrize("nth", [1, 3])
+def test_kill_at_any_step_loses_nothing_and_counts_nothing_twice(tmp_path, monkeypatch, step, nth):
     history = History(str(tmp_path))
     for at in range(30):
         history.add(minute(at))
     history.close()
+    calls = count(1)
 
-    def die(*_):
-        raise Killed
+    def die(self, *values):
+        if next(calls) == nth or step == "compact":
+            raise Killed
+        return original(self, *values)
 
+    original = getattr(HistoryFile, step)
     with monkeypatch.context() as patch:
-        patch.setattr(*((tiers.os, "rename") if step == "rename" else (tiers, "remove")), die)
+        patch.setattr(HistoryFile, step, die)
         with pytest.raises(Killed):
             history.tidy(FIRST_MERGE_S)
     assert history.report().total() == 150
     history.tidy(FIRST_MERGE_S)
     assert history.report().total() == 150
-    assert [name.tier for name in file_names(str(tmp_path))] == ["10m"]
-    assert not [name for name in os.listdir(tmp_path) if name.endswith(".new")]
+    assert tiers_of(history) == {"10m": 3}
+    assert list(history.findings()) == []
 
 
 def test_tidying_is_done_by_one_at_a_time(tmp_path):

@@ -12,10 +12,9 @@ from contextlib import contextmanager, suppress
 
 from sfsample.cli.pull.door import Door
 from sfsample.cli.pull.server import Access, Server
-from sfsample.core.filesystem import open_regular
+from sfsample.cli.secret_file import read_secret
 from sfsample.errors import SfsampleError
 
-_MAX_TOKEN_FILE = 4096  # bytes
 _TOKEN = re.compile(rb"[!-~]{16,}")
 _PATIENCE_S = 2.0  # for answers that are being sent when the watch ends
 _ACCEPT_POLL_S = 0.1
@@ -85,15 +84,7 @@ def _shown(server: Server) -> str:
 
 def _token(path: str) -> bytes:
     """Return the token in a file that other users can neither read nor write."""
-    try:
-        fd = open_regular(path)
-    except OSError as failure:
-        raise SfsampleError(f"cannot read: {path}: {failure.strerror}") from None
-    with open(fd, "rb") as file:
-        found = os.fstat(fd)
-        if found.st_mode & 0o037 or found.st_uid not in (0, os.geteuid()):
-            raise SfsampleError(f"other users can read or replace the token: {path}", f"chmod 600 {path}")
-        token = file.read(_MAX_TOKEN_FILE).strip()
+    token = read_secret(path).strip()
     if not _TOKEN.fullmatch(token):
         raise SfsampleError(f"no token of at least 16 letters, digits or signs: {path}",
                             f"make one: (umask 077; openssl rand -hex 32 > {path})")  # fmt: skip

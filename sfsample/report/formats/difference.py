@@ -13,8 +13,10 @@ from typing import Any
 from sfsample.report.caption import losses, sample_count
 from sfsample.report.difference import (
     NOISE,
+    UNKNOWN,
     Change,
     Difference,
+    Ordinary,
     Side,
     chains,
     comparison_name,
@@ -22,12 +24,14 @@ from sfsample.report.difference import (
 )
 from sfsample.report.formats.html import page, page_data
 from sfsample.report.json_text import json_text
+from sfsample.report.noise import LEAST_PAIRS
 from sfsample.report.report import Report, ReportBuilder, ReportFrame, ReportThread
 
 _SIDES = ("before", "after")
 _MAX_ROWS = 20  # functions in a table, unless verbose
 _MAX_COLUMNS = 110  # of a row with the names of a chain
 _MAX_NAMES = 3  # of processes, or of functions that vanished, in a sentence
+_CHANGING_LOAD = 1.05  # ordinary ratio from which it is advised to compare shares
 _FUNCTION_SHARE, _GROWTH = 0.1, 2.0  # too few samples: such a function may grow so much and is not seen
 
 
@@ -69,7 +73,7 @@ def compared(difference: Difference) -> str:
 def warnings(difference: Difference) -> list[str]:
     """Return a sentence for each reason why the answer says less than it seems to."""
     before, after = difference.sides
-    found = list(filter(None, [_too_few(difference)]))
+    found = list(filter(None, [_too_few(difference), *_too_few_pairs(difference)]))
     if before.mode and after.mode and before.mode != after.mode:
         found.append(f"before has --mode {before.mode} and after --mode {after.mode}: "
                      "only wall has the threads that sleep")  # fmt: skip
@@ -77,6 +81,34 @@ def warnings(difference: Difference) -> list[str]:
         found.append(f"before is of {_names(before.processes)} and after of {_names(after.processes)}: "
                      "no process has the same name")  # fmt: skip
     return found
+
+
+def _too_few_pairs(difference: Difference) -> Iterator[str]:
+    """Yield why there is no verdict, and the other warnings of a history."""
+    ordinary = difference.ordinary
+    if ordinary is None:
+        return
+    if not ordinary.enough:
+        found = f"{_pairs(len(ordinary.pairs))} of {ordinary.what or 'ordinary times'}"
+        yield (f"no verdict: the history has {found}, and {LEAST_PAIRS} are needed to know "
+               "how ordinary times differ; shorter times (--for) have more")  # fmt: skip
+    yield from ordinary.warnings
+
+
+def _pairs(number: int) -> str:
+    return f"{number or 'no'} pair{'' if number == 1 else 's'}"
+
+
+def _noise_lines(difference: Difference) -> Iterator[str]:
+    """Yield what a history says about ordinary differences."""
+    ordinary, load = difference.ordinary, difference.overall.ordinary or 1.0
+    if ordinary is not None and ordinary.enough:
+        number = _pairs(len(ordinary.pairs))
+        yield f"ordinary: {number} of {ordinary.what}; what has changed differs by more than those"
+        if load > _CHANGING_LOAD and not difference.relative:
+            yield f"ordinary: all of it together differs by x{load:.2f}; --relative leaves the load out"
+    elif ordinary is not None:
+        yield "ordinary: not known, so there is no verdict; unknown is what is beyond the chance of sampling"
 
 
 def _too_few(difference: Difference) -> str:
@@ -110,6 +142,7 @@ def difference_json(difference: Difference) -> bytes:
         "relative": difference.relative,
         "inputs": [_side_json(side) for side in difference.sides],
         "warnings": warnings(difference),
+        "ordinary": _ordinary_json(difference.ordinary),
         "exposures": list(difference.exposures),
         "all": _change_json(difference.overall),
     }
@@ -128,6 +161,12 @@ def _side_json(side: Side) -> dict[str, Any]:
     return {key: getattr(side, key) for key in known} | {"processes": list(side.processes)}
 
 
+def _ordinary_json(ordinary: Ordinary | None) -> dict[str, Any] | None:
+    if ordinary is None:
+        return None
+    return {"pairs": len(ordinary.pairs), "needed": LEAST_PAIRS, "of": ordinary.what}
+
+
 def _change_json(change: Change) -> dict[str, Any]:
     high = change.high if isfinite(change.high) else None
     return change._asdict() | {"high": high, "change": change.change}
@@ -140,6 +179,7 @@ def difference_text(difference: Difference, *, verbose: bool = False) -> Iterato
     """Yield lines, without newlines."""
     yield from _input_lines(difference)
     yield f"compared: {compared(difference)}; ratios with their 95 % interval"
+    yield from _noise_lines(difference)
     yield _row(difference.overall, "all")
     own = ((change, (change.name,)) for change in difference.by_self)
     for title, rows in (("by own time", own), ("with what they call", chains(difference))):
@@ -169,7 +209,7 @@ def _row(change: Change, *names: str) -> str:
     ratio = f"x{_ratio(change.low)}..{_ratio(change.high)}"
     shares = f"{_percent(change.share_before)} -> {_percent(change.share_after)}"
     samples = f"{change.before:>7} -> {change.after:<7}"
-    row = f"  {change.verdict:6} {shares:>22}  {ratio:14} {samples} "
+    row = f"  {change.verdict:{6 + (change.verdict == UNKNOWN)}} {shares:>22}  {ratio:14} {samples} "
     shown = 1
     while shown < len(names) and len(row + _chain(names, shown + 1)) <= _MAX_COLUMNS:
         shown += 1
@@ -204,7 +244,8 @@ def difference_html(before: Report, after: Report, difference: Difference) -> by
     changes = [by_name.get(text) for text in data["frames"]["text"]]
     data["frames"]["noise"] = [change is None or change.verdict == NOISE for change in changes]
     data["frames"]["change"] = [_verdict_text(change) if change else "" for change in changes]
-    extent = [*_input_lines(difference), f"compared: {compared(difference)}", *_vanished(difference)]
+    extent = [*_input_lines(difference), f"compared: {compared(difference)}",
+              *_noise_lines(difference), *_vanished(difference)]  # fmt: skip
     data |= {
         "diff": True,
         "extent": "; ".join(extent),

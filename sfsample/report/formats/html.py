@@ -17,9 +17,11 @@ from operator import add
 from typing import Any
 
 from sfsample.report.caption import amounts, label_texts, losses, process_ids
+from sfsample.report.formats.time_line import time_line_data
 from sfsample.report.json_text import json_text
 from sfsample.report.report import Report
 from sfsample.report.stack_paths import StackPaths, common_prefix_length, stack_paths
+from sfsample.report.time_line import TimeLine
 from sfsample.symbolize.named_frame import clean_name
 
 _PAGE = os.path.join(os.path.dirname(__file__), "page")
@@ -29,9 +31,9 @@ _Row = tuple[tuple[int, ...], int]  # path and thread index
 _PLACEHOLDER = re.compile(r"/\*\{\{([a-z.]+)\}\}\*/")  # a file of the page, or "profile"
 
 
-def write(report: Report, *, threads: bool) -> bytes:
+def write(report: Report, *, threads: bool, time_line: TimeLine | None = None) -> bytes:
     """Return the page.  `threads`: each thread has a root of its own."""
-    return page(page_data(report, threads=threads))
+    return page(page_data(report, threads=threads, time_line=time_line))
 
 
 def page(data: dict[str, Any]) -> bytes:
@@ -48,10 +50,12 @@ def _source(name: str) -> str:
         return file.read()
 
 
-def page_data(report: Report, *, threads: bool) -> dict[str, Any]:
+def page_data(report: Report, *, threads: bool, time_line: TimeLine | None = None) -> dict[str, Any]:
     """Return what the page shows, of texts and numbers only."""
     paths, stats = stack_paths(report, threads=threads), report.stats or {}
     rows = sorted(_weights_by_row(report, paths).items())
+    place = {row: at for at, (row, _) in enumerate(rows)}
+    row_of = [place[path, stack.thread] for path, stack in zip(paths.paths, report.stacks, strict=True)]
     modules = {path: at for at, path in enumerate(dict.fromkeys(label.module for label in paths.labels))}
     return {
         "title": report.process_names() or "nothing",
@@ -60,7 +64,7 @@ def page_data(report: Report, *, threads: bool) -> dict[str, Any]:
             "host": report.host,
             "labels": ", ".join(reversed(label_texts(report))),  # those of the user first
             "started_ns": report.started_ns,
-            "by": clean_name(str(stats["recorder"])) if "recorder" in stats else "",
+            "by": clean_name(str(stats["recorder"])) if stats.get("recorder") else "",
             "what": _MODES.get(str(stats.get("mode"))),
         },
         "extent": ", ".join(amounts(report)),
@@ -79,6 +83,7 @@ def page_data(report: Report, *, threads: bool) -> dict[str, Any]:
             "thread": [thread for (_, thread), _ in rows],
             "weights": [[weights[at] for _, weights in rows] for at in range(len(report.weights))],
         },
+        "slices": time_line_data(time_line, row_of, report.weights) if time_line else None,
     }
 
 

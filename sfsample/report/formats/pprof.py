@@ -35,8 +35,8 @@ from sfsample.report.report import (
 from sfsample.symbolize.named_frame import address_text, clean_name
 
 # weight -> type and unit
-_VALUE_TYPES = {SAMPLES: ("samples", "count"), WALL: ("wall", "nanoseconds"), CPU: ("cpu", "nanoseconds")}
-_TIME_WEIGHTS = {_VALUE_TYPES[weight]: weight for weight in (WALL, CPU)}
+VALUE_TYPES = {SAMPLES: ("samples", "count"), WALL: ("wall", "nanoseconds"), CPU: ("cpu", "nanoseconds")}
+_TIME_WEIGHTS = {VALUE_TYPES[weight]: weight for weight in (WALL, CPU)}
 _T = TypeVar("_T")
 _LocationKey = tuple[int, ...] | tuple[str]  # indexes of frames, or a mark of truncation
 _HOST, _LABEL = "host: ", "label: "  # begin the comments that name the machine, and each label (key=value)
@@ -48,11 +48,14 @@ _Message = dict[int, list[int | memoryview]]  # field number -> its values
 
 def write(report: Report, *, threads: bool) -> bytes:  # noqa: ARG001 - threads are labels
     """Return the file; equal reports make equal bytes."""
-    return gzip.compress(b"".join(_Encoder(report).profile()), 6, mtime=0)
+    return gzip.compress(b"".join(Encoder(report).profile()), 6, mtime=0)
 
 
-class _Encoder:
-    """Encodes one report; each table gives a row its id, and ids begin at 1."""
+class Encoder:
+    """Encodes one report; each table gives a row its id, and ids begin at 1.
+
+    A thread without names has no labels.
+    """
 
     def __init__(self, report: Report) -> None:
         self._report = report
@@ -69,18 +72,15 @@ class _Encoder:
         """Yield the fields of Profile."""
         report = self._report
         for weight in report.weights:
-            yield message(1, *self._value_type(*_VALUE_TYPES[weight]))  # sample_type
+            yield message(1, *self._value_type(*VALUE_TYPES[weight]))  # sample_type
         for stack in report.stacks:
             yield message(2, *self._sample(stack))  # sample
         for number, key in enumerate(self._locations, 1):  # before functions and mappings: it fills both
-            frames = [ReportFrame(at) if isinstance(at, str) else report.frames[at] for at in key]
-            yield message(4, *self._location(frames, number))  # location
+            yield message(4, integer(1, number), *self._location(key, 2))  # location: id
         for (path, build_id), number in self._mappings.items():
             yield message(3, *self._mapping(path, build_id, number))  # mapping
         for names, number in self._functions.items():
-            name, raw, file = (self._string(text) for text in names)
-            # function
-            yield message(5, integer(1, number), integer(2, name), integer(3, raw), integer(4, file))
+            yield message(5, integer(1, number), *self._function(names, 2))  # function: id
         yield integer(9, report.started_ns or 0)  # time_nanos
         yield integer(10, report.duration_ns or 0)  # duration_nanos
         if report.rate_hz:
@@ -88,7 +88,7 @@ class _Encoder:
             yield integer(12, round(1e9 / report.rate_hz))  # period
         for text in self._comments():
             yield integer(13, self._string(text))  # comment
-        yield integer(14, self._string(_VALUE_TYPES[SAMPLES][0]))  # default_sample_type
+        yield integer(14, self._string(VALUE_TYPES[SAMPLES][0]))  # default_sample_type
         for text in self._strings:  # last, because everything above fills it
             yield message(6, text.encode("utf-8", "replace"))  # string_table
 
@@ -105,11 +105,14 @@ class _Encoder:
         return integer(1, self._string(kind)), integer(2, self._string(unit))  # type, unit
 
     def _sample(self, stack: ReportStack) -> Iterator[bytes]:
-        mark = truncation_mark(stack)
-        keys: list[_LocationKey] = [*self._location_keys(stack.frames), *([(mark,)] if mark else [])]
-        yield message(1, *map(self._location_id, keys))  # location_id
+        yield self._stack(stack)
         yield packed(2, stack.weights)  # value
         yield from self._labels(self._report.threads[stack.thread])
+
+    def _stack(self, stack: ReportStack) -> bytes:
+        mark = truncation_mark(stack)
+        keys: list[_LocationKey] = [*self._location_keys(stack.frames), *([(mark,)] if mark else [])]
+        return message(1, *map(self._location_id, keys))  # location_id
 
     def _location_keys(self, row: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
         """Yield the frames of each location: the functions inlined there, then the function that has them."""
@@ -128,29 +131,41 @@ class _Encoder:
 
     def _labels(self, thread: ReportThread) -> Iterator[bytes]:
         for key, text in (("process", thread.process), ("thread", thread.name)):
-            yield message(3, integer(1, self._string(key)), integer(2, self._string(text)))  # key, str
+            if text:
+                yield message(3, integer(1, self._string(key)), integer(2, self._string(text)))  # key, str
         for key, number in (("pid", thread.pid), ("tid", thread.tid)):
             if number is not None:
                 yield message(3, integer(1, self._string(key)), integer(3, number))  # key, num
 
-    def _location(self, frames: list[ReportFrame], number: int) -> Iterator[bytes]:
+    def _location(self, key: _LocationKey, first: int) -> Iterator[bytes]:
+        """Yield the fields of a location behind its id, numbered from `first` on."""
+        frames = [ReportFrame(at) if isinstance(at, str) else self._report.frames[at] for at in key]
         outer = frames[-1]
-        yield integer(1, number)  # id
         if outer.module is not None:
-            key = (outer.module, outer.build_id)
-            yield integer(2, self._mappings.setdefault(key, len(self._mappings) + 1))  # mapping_id
-        yield integer(3, outer.offset or 0)  # address
+            mapping = (outer.module, outer.build_id)
+            yield integer(first, self._mappings.setdefault(mapping, len(self._mappings) + 1))  # mapping_id
+        yield integer(first + 1, outer.offset or 0)  # address
         for frame in frames:
             name = frame.text.removesuffix("_[i]") if frame.inlined else frame.text
             names = (name, frame.raw or name, frame.file or "")
             function = self._functions.setdefault(names, len(self._functions) + 1)
-            yield message(4, integer(1, function), integer(2, frame.line or 0))  # line: function_id, line
+            # line: function_id, line
+            yield message(first + 2, integer(1, function), integer(2, frame.line or 0))
+
+    def _function(self, names: tuple[str, str, str], first: int) -> Iterator[bytes]:
+        """Yield name, system_name and filename, numbered from `first` on."""
+        for field, text in enumerate(names, first):
+            yield integer(field, self._string(text))
+
+    def _limit(self, path: str, build_id: str | None) -> int:
+        frames = self._frames_by_module[path, build_id]
+        return min(max(frame.offset or 0 for frame in frames) + 1, _MAX_ADDRESS)
 
     def _mapping(self, path: str, build_id: str | None, number: int) -> Iterator[bytes]:
         frames = self._frames_by_module[path, build_id]
         yield integer(1, number)  # id
         # memory_limit; memory_start is 0: addresses are vaddrs
-        yield integer(3, min(max(frame.offset or 0 for frame in frames) + 1, _MAX_ADDRESS))
+        yield integer(3, self._limit(path, build_id))
         yield integer(5, self._string(path))  # filename
         yield integer(6, self._string(build_id or ""))  # build_id
         yield integer(7, 1)  # has_functions: pprof need not symbolize

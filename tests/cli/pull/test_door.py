@@ -1,11 +1,13 @@
 """What the pull door says of the loop: counts, and whether slices are closed in time."""
 
 import re
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from sfsample.cli.interrupt import Interrupt
+from sfsample.cli.metrics_file import MetricsFile
 from sfsample.cli.parse import parse
 from sfsample.cli.pull import door as module
 from sfsample.cli.pull.door import Door, Wanted
@@ -35,14 +37,15 @@ def values(text: str) -> dict[str, float]:
     kinds: dict[str, str] = {}
     found: dict[str, float] = {}
     for line in lines:
-        if match := re.fullmatch(r"# TYPE ([a-z_]+) (counter|gauge)", line):
+        if match := re.fullmatch(r"# TYPE ([a-z_]+) (counter|gauge|histogram)", line):
             assert match[1] not in kinds
             kinds[match[1]] = match[2]
             family = match[1]
         elif not re.fullmatch(rf"# HELP {family} \S.*\.", line):
-            match = re.fullmatch(r'([a-z_]+)(\{code="\d+"\})? (\d+(\.\d+)?(e\+\d+)?)', line)
-            assert match
-            assert match[1] == family + "_total" * (kinds[family] == "counter")
+            match = re.fullmatch(r'([a-z_]+)(\{[a-z]+="[^"\\]+"\})? (\d+(\.\d+)?(e[+-]\d+)?)', line)
+            assert match, line
+            ends = {"counter": ["_total"], "gauge": [""], "histogram": ["_bucket", "_count", "_sum"]}
+            assert match[1] in [family + end for end in ends[kinds[family]]]
             found[match[1] + (match[2] or "")] = float(match[3])
     return found
 
@@ -57,7 +60,11 @@ def test_metrics_count_slices_and_failures(clock: SimpleNamespace) -> None:
     door.failed("disk full")
     for status in (200, 200, 503):
         door.count_response(status)
+    for name in ("cpu>80", "SIGUSR1", "cpu>80"):
+        door.triggered(name)
     found = values(door.metrics())
+    assert {found.pop(f"sfsample_stop_seconds_{end}") for end in ("count", "sum")} == {0}
+    assert not any(found.pop(name) for name in [*found] if name.startswith("sfsample_stop_seconds_bucket"))
     assert found.pop("process_resident_memory_bytes") > 1e6
     assert found.pop("process_open_fds") >= 3
     assert found == {
@@ -65,7 +72,63 @@ def test_metrics_count_slices_and_failures(clock: SimpleNamespace) -> None:
         "sfsample_failures_total": 1, "sfsample_pulled_profiles_total": 0, "sfsample_targets": 3,
         'sfsample_http_responses_total{code="200"}': 2, 'sfsample_http_responses_total{code="503"}': 1,
         "sfsample_last_slice_timestamp_seconds": 1.75e9 + 1060, "process_cpu_seconds_total": 2.5,
+        'sfsample_triggers_total{condition="cpu>80"}': 2, 'sfsample_triggers_total{condition="SIGUSR1"}': 1,
+        'sfsample_lost_total{reason="missed tick"}': 8, 'sfsample_lost_total{reason="skipped tick"}': 0,
+        'sfsample_lost_total{reason="failed capture"}': 0,
+        'sfsample_lost_total{reason="truncated stack"}': 120,
     }  # fmt: skip
+
+
+def test_pauses_are_a_histogram(clock: SimpleNamespace) -> None:
+    door = Door(60, 10)
+    for pauses_ns in ([60_000, 60_000, 3_000_000], [99_000, 2_000_000_000]):
+        one = stats(1, 0)
+        for pause_ns in pauses_ns:
+            one.pauses.add(pause_ns)
+        door.closed(one)
+    found = values(door.metrics())
+    counts = {
+        name[len("sfsample_stop_seconds_bucket") :]: count
+        for name, count in found.items()
+        if "_bucket" in name
+    }
+    assert counts['{le="5e-05"}'] == 0
+    assert counts['{le="0.0001"}'] == 3
+    assert counts['{le="0.005"}'] == counts['{le="1.0"}'] == 4
+    assert counts['{le="+Inf"}'] == found["sfsample_stop_seconds_count"] == 5
+    assert [*counts.values()] == sorted(counts.values())
+    assert found["sfsample_stop_seconds_sum"] == pytest.approx(2.003219)
+
+
+def test_file_has_the_same_metrics_without_names_of_node_exporter(clock: SimpleNamespace) -> None:
+    """Its scrape fails where a file has a metric of its own name (process_cpu_seconds_total)."""
+    door = Door(60, 10)
+    door.closed(stats(100, 7))
+    text = door.metrics(for_file=True)
+    rows = {line.rpartition(" ")[0] for line in text.splitlines() if line[0] != "#"}
+    assert all(row.startswith("sfsample_") for row in rows)
+    assert {row.replace("sfsample_process_", "process_") for row in rows} == values(door.metrics()).keys()
+    families = {line.split()[2] for line in text.splitlines() if line.startswith("# TYPE")}
+    assert {"sfsample_slices_total", "sfsample_targets", "sfsample_process_cpu_seconds_total"} <= families
+
+
+def test_metrics_file_is_replaced_and_a_failure_said_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    door, path = Door(60, 10), tmp_path / "d" / "sfsample.prom"
+    file = MetricsFile(str(path), door)
+    file.write()
+    file.write()
+    first, *more = capsys.readouterr().err.splitlines()
+    assert first.endswith(f"cannot write: {path}: No such file or directory")
+    assert len(more) == 1
+    path.parent.mkdir()
+    path.write_text("old")
+    door.closed(stats(3, 0))
+    file.write()
+    assert "sfsample_samples_total 3\n" in path.read_text()
+    assert [entry.name for entry in path.parent.iterdir()] == ["sfsample.prom"]
+    MetricsFile(None, door).write()
 
 
 def test_health_ends_when_no_slice_is_closed_in_time(clock: SimpleNamespace) -> None:

@@ -5,7 +5,7 @@
 
 function foldedText(profile) {
   const { parent, frames, ends, left, thread: chosen, data } = profile;
-  const { thread, weights: [samples] } = data.stacks;
+  const { thread } = data.stacks, [samples] = profile.columns;
   const lines = new Map(), texts = new Map(); // texts: of the nodes that a stack ends at
   const textOf = (end) => {
     const names = [];

@@ -9,6 +9,7 @@ const flame = new Flame(byId("canvas"), byId("graph"), byId("space"));
 const table = new FunctionTable(byId("table"), byId("more"), chooseRow, (order) => steps.go({ order }));
 const steps = new Steps(profile, show);
 const { words } = steps;
+const timeLine = data.slices && new TimeLine(byId("time"), data, selectTime);
 // What `show` has derived: the trees and where each is zoomed to, the selected box, what the search found;
 // and from which part of the state, as text, so that only what has changed is derived again.
 const now = { trees: [], selected: null, found: null, mistake: "",
@@ -31,13 +32,14 @@ function show() {
     chooseColours(state.colour);
   }
   showControls(state);
+  if (timeLine) timeLine.show(state, state.weight);
   showGraph(state);
   if (isNew) flame.reveal(now.selected, true);
 }
 
 // What the sums depend on.
-function choiceOf({ thread, weight, focus, drop, merge, hide, recursion }) {
-  return JSON.stringify([thread, weight, focus, drop, merge, hide, recursion]);
+function choiceOf({ thread, weight, from, to, focus, drop, merge, hide, recursion }) {
+  return JSON.stringify([thread, weight, from, to, focus, drop, merge, hide, recursion]);
 }
 
 function changed(key, value) {
@@ -104,6 +106,7 @@ function showControls(state) {
   }
   for (const id of ["sandwich", ...EDITS]) byId(id).disabled = chosenFrame() < 0;
   showEdits(profile, state, (changes) => steps.go(changes));
+  byId("timetext").textContent = timeLine ? timeLine.text(state) : "";
   const row = state.row >= 0 && CalleeNode.of(profile, state.row);
   byId("status").textContent = (row ? linesOf(row, null, false) : linesOfBox(now.selected)).join("  ·  ");
 }
@@ -154,6 +157,13 @@ function edit(list) {
   const leaves = list === "focus" || (state.of === frame && list !== "merge");
   const whole = leaves ? { view: "flame", of: -1, zoom: "", at: "" } : {};
   steps.go({ ...withEdit(state, list, frame), ...withoutRow(), ...whole });
+}
+
+// `done`: the user has let go; until then the URL stays as it is, as browsers refuse changes that are too many.
+function selectTime(from, to, done) {
+  if (done) return steps.go({ from, to });
+  Object.assign(steps.state, { from, to });
+  show();
 }
 
 function toggle(flag) { steps.go({ [flag]: !steps.state[flag] }); }
@@ -215,7 +225,9 @@ function handleKey(event) {
     return;
   }
   if (event.key === "Enter" && event.target.matches("button, tr")) return;
-  if (event.key in KEYS) KEYS[event.key]();
+  const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+  if (event.target === byId("time") && step) timeLine.move(steps.state, step, event.shiftKey);
+  else if (event.key in KEYS) KEYS[event.key]();
   else if (!moveSelection(event.key)) return;
   event.preventDefault();
 }
@@ -235,6 +247,7 @@ function fillSelects() {
     ...threads.map(([sum, name, at]) => [`${name}  ${percent(sum, whole)}`, at])]);
   fillSelect("weight", data.weights.map((name, at) => [WEIGHT_NAMES[name] || name, at]));
   fillSelect("colour", coloursOf(data).map((how) => [names[how], how]));
+  byId("times").hidden = !timeLine;
   byId("weights").hidden = data.weights.length < 2;
 }
 

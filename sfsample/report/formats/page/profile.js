@@ -11,7 +11,7 @@ class ProfileData {
     this.data = data;
     this.base = data.diff ? 1 : -1; // of a difference: the weight column of the report before
     this.unpack(data.paths);
-    this.choose({ thread: -1, weight: 0, ...NO_EDITS });
+    this.choose({ thread: -1, weight: 0, from: -1, to: -1, ...NO_EDITS });
     this.all = this.data.weights.map((_, weight) => this.sum(weight));
   }
 
@@ -39,10 +39,11 @@ class ProfileData {
     }
   }
 
-  // Sum up one weight of one thread (-1: of all threads), with what the user focused on, dropped, merged and
-  // hid (edits.js).
+  // Sum up one weight of one thread (-1: of all threads) in a time (timeline.js), with what the user focused
+  // on, dropped, merged and hid (edits.js).
   choose(choice) {
     this.thread = choice.thread;
+    this.columns = columnsOf(this.data, choice);
     this.weight = choice.weight;
     Object.assign(this, applyEdits(this, choice));
     [this.self, this.total] = this.sums(this.weight);
@@ -59,7 +60,7 @@ class ProfileData {
   // Return the self and the total weight of each node; those of a node that is not shown are 0.
   sums(weight) {
     const { parent, ends, thread: chosen, shown, left } = this;
-    const { thread, weights: { [weight]: weights } } = this.data.stacks;
+    const { thread } = this.data.stacks, weights = this.columns[weight];
     const scale = this.scale(weight);
     const self = new Float64Array(parent.length);
     for (let path = 0; path < ends.length; path++) {

@@ -11,9 +11,10 @@ const ORDERS = ["self", "total", "change", "name"];
 const UPWARD = "."; // begins the path of a box among the callers of the sandwich
 
 // view: one of VIEWS; `of` is the function of the sandwich.  zoom, at: paths of boxes, the one that is as
-// wide as the page and the one that is selected.  row: the function that was chosen in the table, or -1.
+// wide as the page and the one that is selected.  from, to: the selected time, in seconds since the epoch.  row: the function that was chosen in the table, or -1.
 function startState(data) {
   return { view: "flame", of: -1, zoom: "", at: "", row: -1, search: "", thread: -1, weight: 0,
+    from: -1, to: -1,
     colour: data.diff ? "change" : "module", table: false, order: data.diff ? "change" : "self",
     flipped: false, ...NO_EDITS };
 }
@@ -82,16 +83,18 @@ function hashToState(hash, start, words, data) {
   const fields = new URLSearchParams(hash.replace(/^#/, ""));
   const text = (key) => fields.get(key) || "";
   const oneOf = (key, known) => (known.includes(text(key)) ? text(key) : start[key]);
-  const isNumber = (key, count) => /^\d{1,9}$/.test(text(key)) && Number(text(key)) < count;
+  const isNumber = (key, count) => /^\d{1,12}$/.test(text(key)) && Number(text(key)) < count;
   const below = (key, count) => (isNumber(key, count) ? Number(text(key)) : start[key]);
   const [of = -1] = words.frames(text("of")), [row = -1] = words.frames(text("row"));
   const state = { ...start, of, row, view: oneOf("view", VIEWS), zoom: text("zoom"), at: text("at"),
     search: text("search"), thread: below("thread", data.threads.length),
-    weight: below("weight", data.weights.length),
+    weight: below("weight", data.weights.length), from: below("from", Infinity), to: below("to", Infinity),
     colour: oneOf("colour", coloursOf(data)), order: oneOf("order", ORDERS) };
   for (const list of EDITS) state[list] = words.frames(text(list));
   for (const flag of ["table", "flipped", "recursion"]) state[flag] = text(flag) === "1";
   if (state.view === "sandwich" && of < 0) state.view = "flame";
+  if (!data.slices || !slicesIn(data.slices, state).length) state.from = -1;
+  if (state.from < 0) state.to = -1;
   return state;
 }
 

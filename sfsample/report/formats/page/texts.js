@@ -31,7 +31,7 @@ function showHeader(data) {
 // -- weights and shares
 
 // Whether shares are shares of a part of the stacks.
-function isNarrowed(state) { return state.thread >= 0 || state.focus.length + state.drop.length > 0; }
+function isNarrowed(state) { return state.thread >= 0 || state.from >= 0 || state.focus.length + state.drop.length > 0; }
 
 function wholeText(profile, state) {
   const [whole, all] = [profile.total[0], profile.all[profile.weight]];
@@ -64,6 +64,7 @@ function originText(node) {
 function showEdits(profile, state, undo) {
   const buttons = EDITS.flatMap((list) => state[list].map((frame) =>
     [`${EDIT_NAMES[list]}: ${profile.name(frame)}`, withEdit(state, list, frame)]));
+  if (state.from >= 0) buttons.push([spanText(state.from, state.to), { from: -1, to: -1 }]);
   if (state.recursion) buttons.push(["recursion merged", { recursion: false }]);
   if (state.view === "sandwich") {
     buttons.push([`callers and callees of ${profile.name(state.of)}`, { view: "flame", of: -1 }]);

@@ -1,0 +1,73 @@
+"""Encodes a slice as a backend takes it: a body, its headers, and what names the series.
+
+A string label of a sample would make a series of its own in Pyroscope, so that samples have none: threads are
+added up, and the labels of the slice name the series.  A slice has the same id each time that it is sent.
+
+Source: grafana/pyroscope, api/push/v1/push.proto and api/types/v1/types.proto; parca-dev/parca,
+proto/parca/profilestore/v1alpha1/profilestore.proto.
+"""
+
+import base64
+import gzip
+import json
+import re
+from collections.abc import Mapping
+from hashlib import sha256
+from uuid import UUID
+
+from sfsample.formats.protobuf import message
+from sfsample.history.facts import SliceFacts
+from sfsample.report.formats import pprof
+from sfsample.report.formats.otlp import export_request
+from sfsample.report.report import Report, ReportStack, ReportThread
+
+_NAME = "process_cpu"  # that Pyroscope and Grafana show without being asked
+
+
+def encode(kind: str, facts: SliceFacts, report: Report, identity: str) -> tuple[bytes, dict[str, str]]:
+    """Return the body and the headers; `identity` is that of the slice, and no other has it."""
+    report, labels = _without_threads(report), _labels(facts)
+    if kind == "otlp":
+        body = gzip.compress(export_request(report, labels, identity), 6, mtime=0)
+        return body, {"Content-Type": "application/x-protobuf", "Content-Encoding": "gzip"}
+    data, series = pprof.write(report, threads=False), series_labels(labels)
+    if kind == "parca":
+        named = [{"name": name, "value": text} for name, text in series.items()]
+        document = {"series": [{"labels": {"labels": named},
+                                "samples": [{"rawProfile": base64.b64encode(data).decode()}]}],
+                    "normalized": True}  # fmt: skip
+        return json.dumps(document).encode(), {"Content-Type": "application/json"}
+    pairs = [message(1, message(1, name.encode()), message(2, text.encode("utf-8", "replace")))
+             for name, text in series.items()]  # fmt: skip
+    unique = str(UUID(bytes=sha256(identity.encode()).digest()[:16], version=4))
+    sample = message(2, message(1, data), message(2, unique.encode()))  # raw_profile, ID
+    return message(1, *pairs, sample), {"Content-Type": "application/proto"}
+
+
+def _labels(facts: SliceFacts) -> dict[str, str]:
+    """Return the labels of a slice, with the service and the host; an empty one is none."""
+    known = {"service.name": facts.service, "host.name": facts.host or "", **facts.labels}
+    return {key: text for key, text in sorted(known.items()) if text}
+
+
+def series_labels(labels: Mapping[str, str]) -> dict[str, str]:
+    """Return labels as Pyroscope and Parca take them; where two have one name, the later has a number."""
+    series = {"__name__": _NAME, "service_name": labels.get("service.name", "")}
+    for key, text in labels.items():
+        name = re.sub(r"[^a-zA-Z0-9_]|^(?=[0-9])", "_", key)
+        unused, number = name, 1
+        while unused in series and key != "service.name":
+            number += 1
+            unused = f"{name}_{number}"
+        series[unused] = text
+    return series
+
+
+def _without_threads(report: Report) -> Report:
+    """Return a report in which a stack is the same in all threads."""
+    sums: dict[tuple[tuple[int, ...], str], tuple[int, ...]] = {}
+    for _, frames, reason, weights in report.stacks:
+        before = sums.get((frames, reason), (0,) * len(weights))
+        sums[frames, reason] = tuple(map(sum, zip(before, weights, strict=True)))
+    stacks = tuple(ReportStack(0, *key, weights) for key, weights in sums.items())
+    return report._replace(threads=(ReportThread("", ""),), stacks=stacks)

@@ -1,0 +1,119 @@
+"""Finds the ordinary times that a comparison of two is judged by: pairs as long and as far apart.
+
+Both times of a pair lie before the end of the first time that is compared, or after the begin of the second:
+else the change that is looked for would be in the pair, and seem to be ordinary.  Times that are half a day
+apart or more are compared with the same hours of other days only, because nothing else shows how one day
+differs from the next; nearer ones with whatever is as far apart, until there are enough days.
+"""
+
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from itertools import accumulate, islice
+from math import ceil
+from typing import NamedTuple
+
+from sfsample.history.facts import SliceFacts
+from sfsample.history.files import DAY_S
+
+_FAR_S = DAY_S / 2
+_ENOUGH_DAYS = 10  # nearer times are compared with the same hours of so many other days, if there are
+_MAX_PAIRS = 28
+_MAX_SLICES = 4000  # that are read: 2 s
+_MAX_TRIED = 10_000  # pairs, where most are not covered
+_LEAST_COVERED = 0.8  # of a time, by slices
+
+
+class Span(NamedTuple):
+    """A time, in seconds since the epoch."""
+
+    begin_s: float
+    end_s: float
+
+
+Pair = tuple[Span, Span]
+
+
+class Pairs(NamedTuple):
+    """Pairs of ordinary times, and what they are in words."""
+
+    pairs: list[Pair]
+    what: str
+
+
+def ordinary_pairs(
+    slices: Sequence[SliceFacts], one: Sequence[SliceFacts], other: Sequence[SliceFacts]
+) -> Pairs:
+    """Return pairs out of all `slices` of a service, the nearest first, for two times by their slices."""
+    length_s = min(_length_s(one), _length_s(other))
+    first, second = sorted((_span(one), _span(other)))
+    longest_s = 1.01 * length_s
+    usable = [each for each in slices if each.mode == one[0].mode and each.end_s - each.begin_s <= longest_s]
+    if not usable or not length_s:
+        return Pairs([], "")
+    covered = _Covered(usable)
+    apart_s = (sum(second) - sum(first)) / 2  # of their middles: one may be longer
+    begins = first.end_s - length_s, second.begin_s
+    days = covered.choose(_days(*begins, length_s, covered.whole), length_s)
+    if apart_s >= _FAR_S or len(days) >= _ENOUGH_DAYS:
+        return Pairs(days, "the same hours of other days")
+    others = covered.choose(_periods(*begins, apart_s, length_s, covered.whole), length_s)
+    return Pairs(others, "other times as long and as far apart")
+
+
+def _span(slices: Sequence[SliceFacts]) -> Span:
+    return Span(slices[0].begin_s, max(each.end_s for each in slices))
+
+
+def _length_s(slices: Sequence[SliceFacts]) -> float:
+    """Return for how long there are slices."""
+    span = _span(slices)
+    return min(span.end_s - span.begin_s, sum(each.end_s - each.begin_s for each in slices))
+
+
+def _days(first_s: float, second_s: float, length_s: float, whole: Span) -> Iterator[tuple[float, float]]:
+    """Yield when both times of a pair begin, for the same hours of other days."""
+    unit_s, apart_s = ceil(length_s / DAY_S) * DAY_S, second_s - first_s - length_s / 10
+    for shift in range(1, ceil((whole.end_s - whole.begin_s) / unit_s) + 1):
+        if shift * unit_s >= apart_s:
+            yield first_s - shift * unit_s, second_s - shift * unit_s
+            yield first_s + shift * unit_s, second_s + shift * unit_s
+
+
+def _periods(
+    first_s: float, second_s: float, apart_s: float, length_s: float, whole: Span
+) -> Iterator[tuple[float, float]]:
+    """Yield the same for times that follow each other; their distance is a multiple of their length."""
+    apart_s = max(1, round(apart_s / length_s)) * length_s
+    for at in range(ceil((whole.end_s - whole.begin_s) / length_s) + 1):
+        yield first_s - at * length_s - apart_s, first_s - at * length_s
+        yield second_s + at * length_s, second_s + at * length_s + apart_s
+
+
+class _Covered:
+    """For how much of a time there are slices."""
+
+    def __init__(self, slices: Sequence[SliceFacts]) -> None:
+        ordered = sorted(((each.begin_s + each.end_s) / 2, each.end_s - each.begin_s) for each in slices)
+        self._middles = [middle for middle, _ in ordered]
+        self._sums = [0.0, *accumulate(length_s for _, length_s in ordered)]
+        self.whole = Span(min(each.begin_s for each in slices), max(each.end_s for each in slices))
+
+    def choose(self, begins: Iterator[tuple[float, float]], length_s: float) -> list[Pair]:
+        """Return the first pairs both times of which have slices."""
+        chosen: list[Pair] = []
+        counts: dict[Span, int] = {}
+        for first_s, second_s in islice(begins, _MAX_TRIED):
+            pair = Span(first_s, first_s + length_s), Span(second_s, second_s + length_s)
+            found = {span: self._count(span) for span in pair}
+            if all(found.values()):
+                counts |= found
+                if len(chosen) == _MAX_PAIRS or sum(counts.values()) > _MAX_SLICES:
+                    break
+                chosen.append(pair)
+        return chosen
+
+    def _count(self, span: Span) -> int:
+        """Return the number of slices of a time; 0: they cover too little of it."""
+        first, end = (bisect_left(self._middles, at_s) for at_s in span)
+        covered_s = self._sums[end] - self._sums[first]
+        return end - first if covered_s >= _LEAST_COVERED * (span.end_s - span.begin_s) else 0

@@ -1,0 +1,84 @@
+"""Encodes a report as a request of OTLP profiles: for `--push otlp=URL` only, as the format may still change.
+
+Its tables are those of pprof: the same fields in the same order, but an index instead of an id, so that
+numbers are less by one, and element 0 of each table is empty.  Stacks are a table too.  A profile has one
+weight, so there is one for each.  The numbers are those of opentelemetry-proto 1.10, "Development":
+
+    ExportProfilesServiceRequest  resource_profiles 1, dictionary 2
+    ProfilesDictionary   mapping_table 1, location_table 2, function_table 3, link_table 4, string_table 5,
+                         attribute_table 6, stack_table 7
+    ResourceProfiles     resource 1 (attributes 1), scope_profiles 2 (scope 1 (name 1), profiles 2)
+    Profile              sample_type 1, samples 2, time_unix_nano 3, duration_nano 4, period_type 5, period 6,
+                         profile_id 7
+    Sample               stack_index 1, values 4
+    KeyValue             key 1, value 2 (string_value 1); KeyValueAndUnit: key_strindex 1, value 2
+    Mapping              memory_limit 2, filename_strindex 4, attribute_indices 5
+    Link                 trace_id 1, span_id 2
+
+Invariant: opentelemetry-proto decodes it to the same weights of the same stacks (tests/report/test_otlp.py).
+"""
+
+from collections.abc import Iterator, Mapping
+from hashlib import sha256
+
+from sfsample.formats.protobuf import fixed64, integer, message, packed
+from sfsample.report.formats.pprof import VALUE_TYPES, Encoder
+from sfsample.report.report import SAMPLES, Report
+
+_BUILD_ID = "process.executable.build_id.gnu"
+_EMPTY_LINK = (message(1, bytes(16)), message(2, bytes(8)))
+
+
+def export_request(report: Report, attributes: Mapping[str, str], identity: str) -> bytes:
+    """Return the request; `identity` is one text for all attempts to send it."""
+    return b"".join(_OtlpEncoder(report).request(attributes, identity))
+
+
+class _OtlpEncoder(Encoder):
+    def request(self, attributes: Mapping[str, str], identity: str) -> Iterator[bytes]:
+        stacks = [self._stack(stack) for stack in self._report.stacks]
+        resource = [message(1, *_key_value(key, text)) for key, text in attributes.items()]
+        profiles = [message(2, *self._profile(at, identity)) for at in range(len(self._report.weights))]
+        scope = message(1, message(1, b"sfsample"))
+        yield message(1, message(1, *resource), message(2, scope, *profiles))  # resource_profiles
+        yield message(2, *self._dictionary(stacks))
+
+    def _profile(self, at: int, identity: str) -> Iterator[bytes]:
+        """Yield the fields of the profile of one weight; stacks without any of it are left out."""
+        report, weight = self._report, self._report.weights[at]
+        kind = self._value_type(*VALUE_TYPES[weight])
+        yield message(1, *kind)
+        for number, stack in enumerate(report.stacks, 1):
+            if stack.weights[at]:
+                yield message(2, integer(1, number), packed(4, stack.weights[at : at + 1]))
+        yield fixed64(3, report.started_ns or 0)
+        yield integer(4, report.duration_ns or 0)
+        yield message(5, *kind)
+        yield integer(6, 1 if weight == SAMPLES or not report.rate_hz else round(1e9 / report.rate_hz))
+        yield message(7, sha256(f"{identity} {weight}".encode()).digest()[:16])
+
+    def _dictionary(self, stacks: list[bytes]) -> Iterator[bytes]:
+        yield from (message(field) for field in (1, 2, 3, 6, 7))
+        yield message(4, *_EMPTY_LINK)
+        for key in self._locations:  # before functions and mappings: it fills both
+            yield message(2, *self._location(key, 1))
+        for names in self._functions:
+            yield message(3, *self._function(names, 1))
+        builds = [*dict.fromkeys(build_id for _, build_id in self._mappings if build_id)]
+        for path, build_id in self._mappings:
+            attribute = packed(5, [builds.index(build_id) + 1]) if build_id else b""
+            limit = integer(2, self._limit(path, build_id))
+            yield message(1, limit, integer(4, self._string(path)), attribute)
+        for build_id in builds:
+            yield message(6, integer(1, self._string(_BUILD_ID)), _value(build_id))
+        yield from (message(7, stack) for stack in stacks)
+        for text in self._strings:  # last, because everything above fills it
+            yield message(5, text.encode("utf-8", "replace"))
+
+
+def _key_value(key: str, text: str) -> tuple[bytes, bytes]:
+    return message(1, key.encode("utf-8", "replace")), _value(text)
+
+
+def _value(text: str) -> bytes:
+    return message(2, message(1, text.encode("utf-8", "replace")))

@@ -1,0 +1,84 @@
+"""The time line of the html page: for each slice, what it has of each row of the page.
+
+A slice is letters: the numbers of its rows (each as its distance to the one before), then samples, then
+times.  A number is digits of five bits, the lowest first; the sixth bit says that another digit follows.
+Times are in units of 10 ms; what is left of one slice goes to the next, so that the sum of a row over any
+time is wrong by less than a unit.
+
+Slices are joined in pairs until they fit, so a page has less than 10 MB (scripts/bench/page PAGE.html).
+"""
+
+from collections.abc import Sequence
+from itertools import chain
+from operator import sub
+from typing import Any
+
+from sfsample.report.report import WEIGHTS
+from sfsample.report.time_line import TIME_UNIT_NS, TimeLine, TimeSlice, join_slices
+from sfsample.symbolize.named_frame import clean_name
+
+_MAX_ENTRIES = 1_500_000  # rows of all slices, of some four letters each
+_UNIT_NS = 10_000_000
+_PER_UNIT = _UNIT_NS // TIME_UNIT_NS
+_ZERO, _BASE = ord("?"), 32  # the letter for digit 0, and how many digits there are
+
+
+class _Words(dict[int, str]):
+    """Numbers as letters."""
+
+    def __missing__(self, number: int) -> str:
+        word, rest = "", number
+        while rest >= _BASE:
+            word += chr(_ZERO + _BASE + rest % _BASE)
+            rest //= _BASE
+        self[number] = word = word + chr(_ZERO + rest)
+        return word
+
+
+def time_line_data(line: TimeLine, rows: Sequence[int], weights: Sequence[str]) -> dict[str, Any]:
+    """Return what the page shows.  `rows`: the row of each stack; `weights`: those that the page has."""
+    count = max(rows, default=-1) + 1
+    slices, together = [_on_rows(each, rows, count) for each in line.slices], 1
+    while len(slices) > 1 and sum(len(each.columns[0]) for each in slices) > _MAX_ENTRIES:
+        slices = [join_slices(slices[at : at + 2], count) for at in range(0, len(slices), 2)]
+        together *= 2
+    kept = [WEIGHTS.index(name) for name in weights]
+    scales = [1, TIME_UNIT_NS, TIME_UNIT_NS]
+    return {
+        "begin": [each.begin_s for each in slices],
+        "end": [each.end_s for each in slices],
+        "coverage": [min(1, each.cpu_sampled_ns / each.cpu_charged_ns) if each.cpu_charged_ns else None
+                     for each in slices],
+        "sums": [[sum(each.columns[1 + at]) * scales[at] for each in slices] for at in kept],
+        "counts": [len(each.columns[0]) for each in slices],
+        "letters": _letters(slices, kept, count),
+        "unit_ns": _UNIT_NS,
+        "together": together,
+        "gaps": [[begin_s, end_s, clean_name(why)] for begin_s, end_s, why in line.gaps],
+    }  # fmt: skip
+
+
+def _on_rows(each: TimeSlice, rows: Sequence[int], count: int) -> TimeSlice:
+    """Return a slice with the rows of its stacks, of which several may be one."""
+    stacks, *weights = each.columns
+    return join_slices([each._replace(columns=[[rows[stack] for stack in stacks], *weights])], count)
+
+
+def _letters(slices: Sequence[TimeSlice], kept: Sequence[int], count: int) -> list[str]:
+    words, found = _Words(), []
+    rests = [[0] * count for _ in WEIGHTS]  # of each row, what is less than a unit
+    for each in slices:
+        numbers = each.columns[0]
+        columns = [map(sub, numbers, [0, *numbers]),
+                   *(_in_units(numbers, each.columns[1 + at], rests[at]) if at else each.columns[1]
+                     for at in kept)]  # fmt: skip
+        found.append("".join(map(words.__getitem__, chain(*columns))))
+    return found
+
+
+def _in_units(rows: Sequence[int], times: Sequence[int], rests: list[int]) -> list[int]:
+    found = []
+    for row, time in zip(rows, times, strict=True):
+        units, rests[row] = divmod(rests[row] + time, _PER_UNIT)
+        found.append(units)
+    return found

@@ -1,0 +1,65 @@
+"""What a report was at each time: sums of its stacks for slices of time, and the gaps between these."""
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from sfsample.report.report import Report
+
+TIME_UNIT_NS = 100_000  # of the times in columns
+Columns = Sequence[Sequence[int]]  # of one length: stacks, samples, wall time, CPU time
+
+
+class TimeSlice(NamedTuple):
+    """A slice of time, in seconds since the epoch; its columns have indexes of the report's stacks."""
+
+    begin_s: float
+    end_s: float
+    cpu_charged_ns: int  # what the threads have used
+    cpu_sampled_ns: int  # the part of it that samples stand for
+    columns: Columns
+
+
+class TimeLine(NamedTuple):
+    """The slices of a report, the oldest first, and times without slices: begin, end, why."""
+
+    slices: Sequence[TimeSlice]
+    gaps: Sequence[tuple[float, float, str]] = ()
+
+
+def add_columns(slices: Iterable[Columns], stacks: int) -> Columns:
+    """Return the sums by stack of columns that refer to so many stacks; the stacks of the sum ascend."""
+    seen: set[int] = set()
+    sums = [[0] * stacks for _ in range(3)]
+    for numbers, *columns in slices:
+        seen.update(numbers)
+        for total, column in zip(sums, columns, strict=True):
+            for stack, number in zip(numbers, column, strict=True):
+                total[stack] += number
+    found = sorted(seen)
+    return [found, *([total[stack] for stack in found] for total in sums)]
+
+
+def join_slices(group: Sequence[TimeSlice], stacks: int) -> TimeSlice:
+    """Return one slice of several."""
+    return TimeSlice(
+        min(each.begin_s for each in group), max(each.end_s for each in group),
+        sum(each.cpu_charged_ns for each in group), sum(each.cpu_sampled_ns for each in group),
+        add_columns((each.columns for each in group), stacks),
+    )  # fmt: skip
+
+
+def renumber(parts: Iterable[tuple[Report, Sequence[TimeSlice]]]) -> list[TimeSlice]:
+    """Return the slices of several reports with the indexes that stacks have after `merge` of the reports."""
+    indexes: dict[object, int] = {}
+    found: list[TimeSlice] = []
+    for report, slices in parts:
+        new = [
+            indexes.setdefault(
+                (report.threads[thread], tuple(map(report.frames.__getitem__, frames)), reason), len(indexes)
+            )
+            for thread, frames, reason, _ in report.stacks
+        ]
+        for each in slices:
+            numbers, *weights = each.columns
+            found.append(each._replace(columns=[[*map(new.__getitem__, numbers)], *weights]))
+    return sorted(found)

@@ -1,0 +1,122 @@
+"""`watch` has child processes push its slices, and does not wait for them."""
+
+import os
+import signal
+from argparse import Namespace
+
+import pytest
+
+from sfsample.cli.history_sink import HistorySink
+from sfsample.cli.parse import parse
+from sfsample.cli.pull.door import Door
+from sfsample.cli.push import sink as sinks
+from sfsample.cli.push.sink import PushSink
+from sfsample.cli.sinks import ClosedSlice
+from sfsample.cli.watch import Watch
+from sfsample.recording.stats import Stats
+from tests.builders.histories import minute
+from tests.cli.push.fake_backend import HANG_S, answer, backend
+
+
+@pytest.fixture
+def directory(tmp_path):
+    return str(tmp_path / "history")
+
+
+@pytest.fixture
+def history(directory):
+    it = HistorySink(Namespace(keep_for=None, keep_bytes=None), directory)
+    it._tidy_due_s = float("inf")
+    yield it
+    it.close()
+
+
+def arguments(directory, *fakes):
+    words = [word for fake in fakes for word in ("--push", f"pyroscope={fake.address}")]
+    return parse(["watch", "1", "--history", directory, *words])
+
+
+def closed(at):
+    it = minute(at)
+    return ClosedSlice(it.begin_s, it.end_s, it.report, [(it.service, it.report)], Stats(19))
+
+
+def test_slices_reach_a_backend_and_a_child_that_is_killed_is_started_again(directory, history, monkeypatch):
+    monkeypatch.setattr(sinks, "_RESTART_S", 0.0)
+    with backend() as fake:
+        sink = PushSink(arguments(directory, fake), directory)
+        history.prepare()
+        sink.prepare()
+        for at in range(3):
+            history.add(closed(at))
+            sink.add(closed(at))
+            fake.arrived.get(timeout=HANG_S)
+        [child] = sink._children
+        os.kill(child._process.pid, signal.SIGKILL)
+        child._process.wait()
+        history.add(closed(3))
+        sink.add(closed(3))
+        fake.arrived.get(timeout=HANG_S)
+        os.kill(child._process.pid, signal.SIGTERM)  # as systemd does: the last slice is still to come
+        history.add(closed(4))  # the last one, of which no byte says that it is there
+        sink.close()
+        assert child._process.returncode == 0
+        bodies = [request.body for request in fake.taken]
+        assert len(set(bodies)) == 5
+        assert sink.metrics()["sfsample_push_lag_seconds"] == {'{backend="pyroscope"}': 0.0}
+
+
+def test_backend_that_hangs_holds_neither_another_one_nor_the_watch(directory, history, monkeypatch):
+    monkeypatch.setattr(sinks, "END_S", 0.0)
+    monkeypatch.setattr(sinks, "_GRACE_S", 0.0)
+    with backend() as slow, backend() as fast:
+        slow.behaviours = [lambda client: client.recv(1)] * 2
+        sink = PushSink(arguments(directory, slow, fast), directory)
+        history.prepare()
+        history.add(closed(0))
+        sink.prepare()
+        sink.add(closed(0))
+        fast.arrived.get(timeout=HANG_S)
+        sink.close()  # kills it
+        assert not slow.taken
+        assert {child._process.poll() is None for child in sink._children} == {False}
+    assert len(history._history.slices()) == 1
+
+
+def test_metrics_are_those_of_the_door(directory, history):
+    with backend() as first, backend() as second:
+        first.behaviours = [answer("422 No")]
+        sink = PushSink(arguments(directory, first, second), directory)
+        history.add(closed(0))
+        history.add(closed(1))
+        sink.add(closed(1))
+        for fake in (first, first, second, second):
+            fake.arrived.get(timeout=HANG_S)
+        sink.close()
+        with backend() as gone:
+            late = PushSink(arguments(directory, gone), directory)
+        late.add(closed(2))
+        late.add(closed(3))
+        late.close()
+        assert late.metrics()["sfsample_push_lag_seconds"] == {'{backend="pyroscope"}': 120.0}
+        door = Door(60, 60, [sink.metrics])
+        assert "sfsample_pushed_slices_total{" not in Door(60, 60).metrics()
+        lines = door.metrics().splitlines()
+    assert 'sfsample_pushed_slices_total{backend="pyroscope"} 1' in lines
+    assert 'sfsample_pushed_slices_total{backend="pyroscope-2"} 2' in lines
+    assert 'sfsample_push_lag_seconds{backend="pyroscope"} 0.0' in lines
+    assert 'sfsample_push_dropped_slices_total{backend="pyroscope",reason="status 422"} 1' in lines
+
+
+def test_watch_keeps_a_history_beside_its_files(tmp_path):
+    words = [
+        "--output-dir",
+        str(tmp_path),
+        "--history",
+        str(tmp_path / "h"),
+        "--push",
+        "parca=http://127.0.0.1:1",
+    ]
+    watch = Watch(parse(["watch", "1", *words]), lambda: True)
+    assert [type(sink).__name__ for sink, _ in watch._sinks] == ["FileSink", "HistorySink", "PushSink"]
+    assert set(watch._sinks[-1][0].metrics()["sfsample_pushed_slices"]) == {'{backend="parca"}'}
