@@ -18,6 +18,7 @@ from sfsample.process.perf_records import Born, Lost, Mapped, Named, PerfSample,
 from sfsample.process.process import LiveProcess
 from sfsample.recording.options import StackStore
 from sfsample.recording.profile import Profile
+from sfsample.recording.python_view import PythonView
 from sfsample.recording.recorder import Recorder
 from sfsample.recording.sample import BEGINNING, TickTime
 from sfsample.recording.tid_history import TidHistory
@@ -56,7 +57,7 @@ class PerfProcess:
         self._process_key = profile.register_process(
             process.pid, process.start_time, process.root, process.name
         )
-        self._recorder = Recorder(profile, self._process_key, BEGINNING)
+        self._recorder = Recorder(profile, self._process_key, BEGINNING, PythonView.OFF)
         self._tid_history = TidHistory(process.thread, self._leader_name)
         self._is_new = is_new
         self._sampled_ns = 0  # CPU time that samples stand for

@@ -24,6 +24,7 @@ from sfsample.recording.overhead import OverheadLimit
 from sfsample.recording.process_sampler import ProcessSampler
 from sfsample.recording.processes import Processes
 from sfsample.recording.profile import Profile
+from sfsample.recording.python_view import PythonView
 from sfsample.recording.sample import BEGINNING, TickTime
 from sfsample.recording.schedule import Schedule, uniform
 from sfsample.unwind.unwinder import Unwinder
@@ -96,7 +97,9 @@ class PtraceSampler:
         unwinder = Unwinder(process.modules, steppers=options.steppers, max_frames=options.max_frames)
         if named:
             unwinder.prepare(process.arch)
-        capturer = ThreadCapturer(process, unwinder, stop=options.stop, kernel=options.kernel)
+        capturer = ThreadCapturer(
+            process, unwinder, stop=options.stop, kernel=options.kernel, python=options.python is not PythonView.OFF,
+        )  # fmt: skip
         return ProcessSampler(
             process, capturer, self.profile, options, self._jitter, named=named, since=self._last_tick
         )

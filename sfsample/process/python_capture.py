@@ -1,0 +1,88 @@
+"""Captures the Python frames of the threads of a live process, together with their stacks.
+
+The interpreter is looked for when the process is first captured, and again when its modules have changed: a
+program may load libpython later, or become another one.
+"""
+
+from collections.abc import Sequence
+from functools import partial
+
+from sfsample.core.memory import Memory
+from sfsample.core.stack import Frame
+from sfsample.errors import BadInput
+from sfsample.process.beside import Beside
+from sfsample.process.process import LiveProcess
+from sfsample.process.thread import Thread
+from sfsample.process.vm import Pieces, read_memory
+from sfsample.python.find import find_interpreter
+from sfsample.python.runtime import Plan, PythonRuntime, PythonStack
+
+
+class PythonCapture:
+    """Python in one process; `problem` says why its frames are not shown, "" where they are or it has none."""
+
+    def __init__(self, process: LiveProcess) -> None:
+        self._process = process
+        self._pid = process.pid
+        self._generation = -1
+        self._runtime: PythonRuntime | None = None
+        self._plans: dict[Thread, Plan] = {}  # by which `Thread.beside` was made
+        self._in_namespace = process.root.pid != process.pid
+        self.problem = ""
+
+    def prepare(self, thread: Thread) -> None:
+        """Have the next capture of a thread copy what its Python frames need."""
+        if self._process.modules.generation != self._generation:
+            self._find()
+        plan = self._runtime.plan(self._native_id(thread)) if self._runtime is not None else None
+        if plan is None:
+            thread.beside = None
+            return
+        known = self._plans.get(thread)
+        if thread.beside is None or known is None or known.ranges is not plan.ranges:
+            wanted = partial(self._wanted, thread)
+            thread.beside = Beside(plan.ranges, wanted, self._process.arch.byteorder)
+        self._plans[thread] = plan
+
+    def _wanted(self, thread: Thread, memory: Memory) -> tuple[int, int] | None:
+        assert self._runtime is not None  # noqa: S101 - it has made the plan
+        return self._runtime.wanted(self._plans[thread], memory)
+
+    def stack(self, thread: Thread, memory: Memory, frames: Sequence[Frame]) -> PythonStack | None:
+        """Return the Python frames of a thread by what was captured; None: it has none."""
+        if self._runtime is None or thread.beside is None:
+            return None
+        return self._runtime.stack(self._native_id(thread), memory, frames)
+
+    def is_interpreter(self, module: object) -> bool:
+        """Whether a module is that of the interpreter, whose frames between Python frames say nothing."""
+        return self._runtime is not None and module is self._runtime.module
+
+    def _find(self) -> None:
+        process = self._process
+        self._generation, self._runtime, self.problem = process.modules.generation, None, ""
+        try:
+            found = find_interpreter(process.modules, self._read)
+        except BadInput as unknown:
+            self.problem = f"no Python frames: {unknown}"
+            return
+        if found is not None:
+            self._runtime = PythonRuntime(found, self._read, self._read_many)
+
+    def _native_id(self, thread: Thread) -> int:
+        """Return the id of a thread in the pid namespace of the process (proc(5), NSpid)."""
+        if not self._in_namespace:
+            return thread.tid
+        return int((self._process.proc.status(thread.tid).get("NSpid") or "0").split()[-1])
+
+    def _read(self, address: int, size: int) -> bytes | None:
+        return read_memory(self._process.proc.anchor(), address, size)
+
+    def _read_many(self, pieces: Sequence[tuple[int, int]]) -> list[bytes | None]:
+        """Read pieces in one call; where that fails, one by one."""
+        if not pieces:
+            return []
+        joint = Pieces(pieces)
+        if joint.read(self._process.proc.anchor()):
+            return [bytes(joint.view(number)) for number in range(len(pieces))]
+        return [self._read(*piece) for piece in pieces]
