@@ -5,6 +5,7 @@ program may load libpython later, or become another one.
 """
 
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 
 from sfsample.core.memory import Memory
@@ -18,8 +19,15 @@ from sfsample.python.find import find_interpreter
 from sfsample.python.runtime import Plan, PythonRuntime, PythonStack
 
 
+def runs_python(process: LiveProcess) -> bool:
+    """Whether a process has an interpreter of a version that is known."""
+    with suppress(BadInput):
+        return find_interpreter(process.modules, partial(read_memory, process.proc.anchor())) is not None
+    return False
+
+
 class PythonCapture:
-    """Python in one process; `problem` says why its frames are not shown, "" where they are or it has none."""
+    """Python in one process; `problem` says why its frames are not shown, "" where they are."""
 
     def __init__(self, process: LiveProcess) -> None:
         self._process = process

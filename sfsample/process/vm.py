@@ -84,7 +84,8 @@ class PiecesAndStack(Pieces):
 
     def __init__(self, pieces: Sequence[tuple[int, int]]) -> None:
         super().__init__(pieces)
-        self._local = (Iovec * 2)(Iovec(ctypes.addressof(ctypes.c_char.from_buffer(self._bytes)), len(self._bytes)))
+        start = ctypes.addressof(ctypes.c_char.from_buffer(self._bytes))
+        self._local = (Iovec * 2)(Iovec(start, len(self._bytes)))
         self._remote = (Iovec * (len(pieces) + 1))(*(Iovec(*piece) for piece in pieces))
 
     def read_with(self, pid: int, buffer: CopyBuffer, address: int, size: int) -> int | None:

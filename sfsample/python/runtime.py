@@ -1,11 +1,11 @@
 """Python in one process: what is copied in the pause of a thread, and what its frames are called.
 
-Before a pause, `plan` says what the chain of frames will need: the thread states, the chunks of the data stack,
-and the frames of generators, which lie anywhere, as the last sample had them.  In the pause, `wanted` follows
-what was not foreseen.  After it, `stack` places and names the frames.
+Before a pause, `plan` says what the chain of frames will need: the thread states, the chunks of the data
+stack, and the frames of generators, which lie anywhere, as the last sample had them.  In the pause, `wanted`
+follows what was not foreseen.  After it, `stack` places and names the frames.
 
-Invariant: whatever the target's memory holds, each step is bounded, and what does not fit has no Python frames
-(tests/python/test_runtime.py).
+Invariant: whatever the target's memory holds, each step is bounded, and what does not fit has no Python
+frames (tests/python/test_runtime.py).
 """
 
 from collections.abc import Mapping, Sequence

@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
+from sfsample.core.python_view import PythonView
 from sfsample.core.snapshot import ThreadSnapshot
 from sfsample.core.stack import Stack
 from sfsample.modules.module_map import ModuleMap
 from sfsample.process.capture_running import DEFAULT_STACK_BYTES, check_stack_bytes
-from sfsample.recording.python_view import PythonView
 from sfsample.unwind.stepper import Stepper
 from sfsample.unwind.unwinder import DEFAULT_STEPPERS, MAX_FRAMES
 

@@ -11,6 +11,7 @@ import time
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 
+from sfsample.core.python_view import PythonView
 from sfsample.core.snapshot import Capture, ThreadSnapshot
 from sfsample.core.stack import Stack, StopReason
 from sfsample.process.capture import ThreadCapturer
@@ -18,7 +19,6 @@ from sfsample.process.perf_records import Born, Lost, Mapped, Named, PerfSample,
 from sfsample.process.process import LiveProcess
 from sfsample.recording.options import StackStore
 from sfsample.recording.profile import Profile
-from sfsample.recording.python_view import PythonView
 from sfsample.recording.recorder import Recorder
 from sfsample.recording.sample import BEGINNING, TickTime
 from sfsample.recording.tid_history import TidHistory

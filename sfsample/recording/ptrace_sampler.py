@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
+from sfsample.core.python_view import PythonView
 from sfsample.errors import TargetError
 from sfsample.process.capture import ThreadCapturer
 from sfsample.process.process import LiveProcess
@@ -24,7 +25,6 @@ from sfsample.recording.overhead import OverheadLimit
 from sfsample.recording.process_sampler import ProcessSampler
 from sfsample.recording.processes import Processes
 from sfsample.recording.profile import Profile
-from sfsample.recording.python_view import PythonView
 from sfsample.recording.sample import BEGINNING, TickTime
 from sfsample.recording.schedule import Schedule, uniform
 from sfsample.unwind.unwinder import Unwinder
@@ -98,7 +98,8 @@ class PtraceSampler:
         if named:
             unwinder.prepare(process.arch)
         capturer = ThreadCapturer(
-            process, unwinder, stop=options.stop, kernel=options.kernel, python=options.python is not PythonView.OFF,
+            process, unwinder, stop=options.stop, kernel=options.kernel,
+            python=options.python is not PythonView.OFF,
         )  # fmt: skip
         return ProcessSampler(
             process, capturer, self.profile, options, self._jitter, named=named, since=self._last_tick

@@ -7,14 +7,15 @@ after a second, then more and more seldom, and when the thread runs again.
 
 from collections.abc import Iterable, Sequence
 
+from sfsample.core.python_view import PythonView
 from sfsample.core.snapshot import Capture, ThreadSnapshot
 from sfsample.core.stack import StopReason
 from sfsample.modules.location import Located, Location, kernel_locations, locate
 from sfsample.process.capture import CapturedStack, ThreadCapturer
 from sfsample.process.process import LiveProcess
 from sfsample.process.scheduler import held_ns, ran_ns
+from sfsample.recording.merge_python import with_python
 from sfsample.recording.profile import Profile
-from sfsample.recording.python_view import PythonView, with_python
 from sfsample.recording.sample import Places, Sample, ThreadKey, TickTime
 from sfsample.recording.thread_table import FLUSH_NS, SampledThread
 

@@ -40,7 +40,7 @@ class NamedFrame(NamedTuple):
 
 
 def python_frame(place: PythonPlace) -> NamedFrame:
-    """Return the frame of a place in Python; the text has the line of the definition, so it is one function."""
+    """Return the frame of a place in Python; its text has the line of the definition: one for a function."""
     function, file = clean_name(place.function), clean_name(place.file) if place.file else None
     where = f" ({file.rpartition('/')[2]}:{place.first_line})" if file else ""
     return NamedFrame(f"{function}{where}", function, None, None, file, place.line, kind="p")

@@ -4,19 +4,9 @@ A Python program is read in Python.  So the frames of the evaluation loop, and o
 between Python frames, are folded away; what Python code has called (the innermost frames) stays.
 """
 
-from enum import StrEnum
-
+from sfsample.core.python_view import PythonView
 from sfsample.modules.location import Location, python_location
 from sfsample.python.runtime import PythonStack
-
-
-class PythonView(StrEnum):
-    """What is shown of a thread that runs Python."""
-
-    AUTO = "auto"  # Python frames, and native ones around them
-    ALL = "all"  # the interpreter's own frames too
-    ONLY = "only"  # Python frames
-    OFF = "off"  # native frames
 
 
 def with_python(
