@@ -11,6 +11,7 @@ from sfsample.process.facts.peer_processes import FileLock, PeerProcess
 from sfsample.process.facts.syscall_arguments import DecodedSyscall
 from sfsample.process.facts.thread_facts import LastRunTime
 from sfsample.process.proc_text import SchedStat, SyscallInfo
+from sfsample.python.runtime import PythonStack
 
 _CLOCK_ERROR_S = 0.1  # by which the clocks of two CPUs are never wrong together
 _MAX_SYSCALL_BYTES = 4  # of the instruction that makes a system call
@@ -52,6 +53,7 @@ class ThreadDump(NamedTuple):
     last_ran: LastRunTime | None = None
     looks: tuple[ThreadState, ...] = ()
     signal: int = 0  # that it got when its core file was written
+    python: PythonStack | None = None  # its Python frames; None: it has none
     born: int = 0  # its start time, in clock ticks; its id can be given to another thread
 
     @property

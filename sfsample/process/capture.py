@@ -141,8 +141,7 @@ class ThreadCapturer:
             stop_filter = AWAKE_THREADS if stops else stop_filter
             generation, asked = process.modules.generation, thread.asked_generation
             thread.asked_generation = None
-            if self.python is not None:
-                self.python.prepare(thread)
+            self.prepare(thread)
             taken = self._take(thread, state, patience_ns, stop_filter)
             if isinstance(taken, NotCaptured):
                 if taken.pending:
@@ -178,6 +177,11 @@ class ThreadCapturer:
         return NotCaptured(
             Reason.UNSTABLE, "libraries were replaced by others while it was captured", stops=tuple(stops)
         )
+
+    def prepare(self, thread: Thread) -> None:
+        """Have the next copy of a thread include what its Python frames need."""
+        if self.python is not None:
+            self.python.prepare(thread)
 
     def walk(self, snapshot: ThreadSnapshot, last: Located | None = None) -> CapturedStack:
         """Unwind a snapshot that exists already; nothing is checked or captured again."""
@@ -292,12 +296,15 @@ class ThreadCapturer:
         return functions or () if counters == reading.counters else ()
 
     @property
+    def python_problems(self) -> tuple[str, ...]:
+        """Why Python frames are not shown; empty where they are, or the process has none."""
+        return (self.python.problem,) if self.python is not None and self.python.problem else ()
+
+    @property
     def problems(self) -> Counter[str]:
         """What could not be had, and answers of steppers that were not believed: how often."""
         found = {KERNEL_STACK_REFUSED: int(self.kernel_refused), _CUT_SHORT: self._process.copy.cut_short}
-        if self.python is not None and self.python.problem:
-            found[self.python.problem] = 1
-        return self._unwinder.rejected_rows + Counter(found)
+        return self._unwinder.rejected_rows + Counter(found) + Counter(self.python_problems)
 
     # -- the libraries in which a stack lies
 
