@@ -67,7 +67,8 @@ class StackCopy:
         self._beside = thread.beside
         self._base, self._requested, self._count = self._copy_from(self._buffer, tid, sp, end)
         if self._beside is not None:
-            stack = BytesMemory(self._base, self._buffer.bytes, self._arch.byteorder)  # type: ignore[arg-type]
+            copied = memoryview(self._buffer.bytes)[: self._count]
+            stack = BytesMemory(self._base, copied, self._arch.byteorder)  # type: ignore[arg-type]  # is only read
             self._beside.follow(tid, stack)
         self._extra = []
         if self._marks:

@@ -24,17 +24,21 @@ _MAX_CHUNKS = 64  # of a data stack
 _CHUNK_HEADER = 24  # bytes: previous, size, top
 _MAX_CHUNK_BYTES = 1 << 20
 _MAX_LOOSE = 32  # frames of generators that are foreseen
-_MAX_FOLLOWED = 16  # steps of the chain in one pause
+_MAX_FOLLOWED = 64  # steps of the chain in one pause
 _MAX_PLACES = 100_000
 _GONE = PythonPlace("[python]", "", None, None)  # its code object was freed before it had been read
 
 
 class Plan(NamedTuple):
-    """What to copy of a thread: (address, size) of each piece; `links` is the chain of the last sample."""
+    """What to copy of a thread: (address, size) of each piece.
+
+    `links` has the caller of each frame of the last sample, `loose` those of its generators.
+    """
 
     states: tuple[int, ...]
     ranges: tuple[tuple[int, int], ...]
     links: Mapping[int, int]
+    loose: Mapping[int, int]
 
 
 class PythonStack(NamedTuple):
@@ -68,16 +72,18 @@ class PythonRuntime:
                 self._states = thread_states(self._interpreter, self._read)
             if not (states := self._states.get(tid)):
                 return None
-            self._plans[tid] = self._planned(tuple(states), (), {})
+            self._plans[tid] = self._planned(tuple(states), (), {}, {})
         return self._plans[tid]
 
-    def _planned(self, states: tuple[int, ...], loose: Sequence[int], links: Mapping[int, int]) -> Plan:
+    def _planned(
+        self, states: tuple[int, ...], kept: Sequence[int], links: Mapping[int, int], loose: Mapping[int, int]
+    ) -> Plan:
         layout = self._layout
         pieces = [(state, layout.thread_bytes) for state in states]
         for state in states:
             pieces += self._chunks(_word(self._read(state + layout.chunk, 8)))
-        pieces += [(frame, layout.frame_bytes) for frame in loose]
-        return Plan(states, tuple(pieces), links)
+        pieces += [(frame, layout.frame_bytes) for frame in kept]
+        return Plan(states, tuple(pieces), links, loose)
 
     def _chunks(self, at: int) -> list[tuple[int, int]]:
         """Return the chunks of a data stack, the newest first."""
@@ -94,17 +100,21 @@ class PythonRuntime:
     def wanted(self, plan: Plan, memory: Memory) -> tuple[int, int] | None:
         """Return the frame that is to be copied too (address, size); None: there is none.
 
-        The chain is followed to the first frame that has the same caller as in the last sample.
+        The chain is followed to the first frame that has the same caller as in the last sample, if the
+        generators have: what lies behind it is the same then.
         """
         layout, links = self._layout, plan.links
+        if any(memory.word(at + layout.previous) != caller for at, caller in plan.loose.items()):
+            links = {}
         for state in plan.states:
             at = memory.word(state + layout.thread_frame) or 0
             if layout.cframe_frame is not None:
                 at = memory.word(at + layout.cframe_frame) or 0
             for _ in range(_MAX_FOLLOWED if at else 0):
-                previous = memory.word(at + layout.previous)
-                if previous is None:
+                frame = memory.read(at, layout.frame_bytes)  # a piece may have a part of it
+                if frame is None:
                     return at, layout.frame_bytes
+                previous = _word(frame, layout.previous)
                 if not previous or links.get(at) == previous:
                     break
                 at = previous
@@ -120,7 +130,8 @@ class PythonRuntime:
             return None
         placed = self._placer.place(memory, frames, plan.states)
         self._learn(tid, plan, placed, memory)
-        return PythonStack(self._named(placed), placed.is_whole) if placed.activations else None
+        is_there = placed.activations or not placed.is_whole
+        return PythonStack(self._named(placed), placed.is_whole) if is_there else None
 
     def forget(self, tid: int) -> None:
         """Look for a thread anew, as it has ended or was not there."""
@@ -138,15 +149,16 @@ class PythonRuntime:
         chunks = [piece for piece in plan.ranges if piece[1] > layout.thread_bytes]
         frames = [frame.address for _, run in placed.activations for frame in run]
         links = {at: memory.word(at + layout.previous) or 0 for at in frames}
-        loose = [at for at in frames if not any(start <= at < start + size for start, size in chunks)]
+        loose = {at: links[at] for at in frames
+                 if not any(start <= at < start + size for start, size in chunks)}  # fmt: skip
         known = {start for start, _ in chunks}
         same = all(memory.word(state + layout.chunk) in {*known, 0} for state in plan.states)
         before = {start for start, size in plan.ranges if size == layout.frame_bytes}
         if not same or not before.issuperset(loose):
             kept = [*dict.fromkeys([*loose, *before])][:_MAX_LOOSE]
-            self._plans[tid] = self._planned(plan.states, kept, links)
+            self._plans[tid] = self._planned(plan.states, kept, links, loose)
         else:
-            self._plans[tid] = plan._replace(links=links)
+            self._plans[tid] = plan._replace(links=links, loose=loose)
 
     # -- names
 
