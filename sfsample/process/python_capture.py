@@ -16,7 +16,7 @@ from sfsample.process.process import LiveProcess
 from sfsample.process.thread import Thread
 from sfsample.process.vm import Pieces, read_memory
 from sfsample.python.find import find_interpreter
-from sfsample.python.runtime import Plan, PythonRuntime, PythonStack
+from sfsample.python.runtime import Gil, Plan, PythonRuntime, PythonStack
 
 
 def runs_python(process: LiveProcess) -> bool:
@@ -62,9 +62,9 @@ class PythonCapture:
             return None
         return self._runtime.stack(self._native_id(thread), memory, frames)
 
-    def is_interpreter(self, module: object) -> bool:
-        """Whether a module is that of the interpreter, whose frames between Python frames say nothing."""
-        return self._runtime is not None and module is self._runtime.module
+    def gil(self, thread: Thread) -> Gil | None:
+        """Return the GIL of a thread; None: it is unknown, or there is none."""
+        return None if self._runtime is None else self._runtime.gil(self._native_id(thread))
 
     def _find(self) -> None:
         process = self._process

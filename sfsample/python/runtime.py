@@ -17,6 +17,7 @@ from sfsample.modules.location import PythonPlace
 from sfsample.python.chain import PythonFrame
 from sfsample.python.code_objects import Code, CodeObjects, ReadMany
 from sfsample.python.find import Interpreter, ReadMemory
+from sfsample.python.layout import GIL_BYTES, GIL_HOLDER, GIL_LOCKED
 from sfsample.python.place import Placed, Placer
 from sfsample.python.threads import thread_states
 
@@ -49,6 +50,14 @@ class PythonStack(NamedTuple):
 
     activations: tuple[tuple[int, tuple[PythonPlace, ...]], ...]
     is_whole: bool
+
+
+class Gil(NamedTuple):
+    """The global interpreter lock of a thread: where it lies, and the thread that holds it (0: none does)."""
+
+    begin: int
+    end: int
+    holder: int
 
 
 class PythonRuntime:
@@ -132,6 +141,24 @@ class PythonRuntime:
         self._learn(tid, plan, placed, memory)
         is_there = placed.activations or not placed.is_whole
         return PythonStack(self._named(placed), placed.is_whole) if is_there else None
+
+    def gil(self, tid: int) -> Gil | None:
+        """Return the GIL of a thread as it is now; None: it is unknown, or there is none."""
+        plan, layout = self._plans.get(tid), self._layout
+        if plan is None:
+            return None
+        at = self._interpreter.runtime + layout.gil if layout.gil is not None else 0
+        if layout.gil_pointer is not None:
+            owner = _word(self._read(plan.states[0] + layout.thread_interpreter, 8))
+            at = _word(self._read(owner + layout.gil_pointer, 8))
+        data = self._read(at, GIL_BYTES) if at else None
+        if data is None:
+            return None
+        is_locked = int.from_bytes(data[GIL_LOCKED : GIL_LOCKED + 4], "little") == 1
+        holder = _word(data, GIL_HOLDER) if is_locked else 0
+        return Gil(
+            at, at + GIL_BYTES, _word(self._read(holder + layout.native_thread_id, 8)) if holder else 0
+        )
 
     def forget(self, tid: int) -> None:
         """Look for a thread anew, as it has ended or was not there."""
