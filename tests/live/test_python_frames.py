@@ -184,7 +184,6 @@ def test_dump_says_which_thread_holds_the_gil(python):
         found = {thread["tid"]: thread["gil"] for thread in process["threads"]}
         assert found == {tid: "holds" if name == "holds" else "waits" for name, tid in ids.items()}
         text = run_cli("dump", "-p", target.pid).out.decode()
-        assert (
-            f"2 threads ({target_name(target.pid)}) wait for the main thread ({target.pid}): the GIL" in text
-        )
+        name = Path(f"/proc/{target.pid}/comm").read_text(encoding="utf-8").strip()
+        assert f"2 threads ({name}) wait for the main thread ({target.pid}): the GIL" in text
         assert_untraced(target.pid)
