@@ -8,6 +8,7 @@ Invariant: whatever the target's memory holds, each step is bounded, and what do
 frames (tests/python/test_runtime.py).
 """
 
+import time
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -27,6 +28,8 @@ _MAX_CHUNK_BYTES = 1 << 20
 _MAX_LOOSE = 32  # frames of generators that are foreseen
 _MAX_FOLLOWED = 64  # steps of the chain in one pause
 _MAX_PLACES = 100_000
+_MAX_PLANS = 10_000
+_LIST_S = 0.1  # between two lists of all threads, which a thread without Python would cause at every sample
 _GONE = PythonPlace("[python]", "", None, None)  # its code object was freed before it had been read
 
 
@@ -68,7 +71,8 @@ class PythonRuntime:
         self._interpreter, self._read = interpreter, read
         self._codes = CodeObjects(interpreter.layout, read_many)
         self._placer = Placer(interpreter.layout)
-        self._states: dict[int, list[int]] = {}  # by thread id
+        self._states: dict[int, list[int]] = {}  # by thread id, as of `_listed_s`
+        self._listed_s = float("-inf")
         self._plans: dict[int, Plan] = {}
         self._places: dict[tuple[Code, int], PythonPlace] = {}
 
@@ -77,10 +81,13 @@ class PythonRuntime:
     def plan(self, tid: int) -> Plan | None:
         """Return what to copy of a thread (its id in the target's pid namespace); None: it has no Python."""
         if tid not in self._plans:
-            if tid not in self._states:
+            if tid not in self._states and time.monotonic() - self._listed_s > _LIST_S:
                 self._states = thread_states(self._interpreter, self._read)
+                self._listed_s = time.monotonic()
             if not (states := self._states.get(tid)):
                 return None
+            if len(self._plans) >= _MAX_PLANS:  # of threads that have ended
+                self._plans.clear()
             self._plans[tid] = self._planned(tuple(states), (), {}, {})
         return self._plans[tid]
 
